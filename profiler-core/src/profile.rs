@@ -1,0 +1,225 @@
+//! The profile that exporters read: stacks with names, weights and the run they come from.
+//!
+//! Everything that repeats is stored once and referred to by its index. Weights are nanoseconds of the
+//! target's CPU time.
+
+use serde::Serialize;
+
+/// Index into [`SymbolizedProfile::processes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProcessIndex(pub u32);
+/// Index into [`SymbolizedProfile::modules`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ModuleIndex(pub u32);
+/// Index into [`SymbolizedProfile::functions`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FunctionIndex(pub u32);
+/// Index into [`SymbolizedProfile::locations`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LocationIndex(pub u32);
+
+/// A profile with names, ready for an exporter.
+#[derive(Clone, Debug, Default)]
+pub struct SymbolizedProfile {
+    /// The processes that were sampled.
+    pub processes: Vec<ProcessInfo>,
+    /// The executables and libraries that samples fell into; the kernel is one of them.
+    pub modules: Vec<ModuleInfo>,
+    /// Functions, each once.
+    pub functions: Vec<Function>,
+    /// Code addresses, each once.
+    pub locations: Vec<Location>,
+    /// Distinct stacks with their weights.
+    pub stacks: Vec<WeightedStack>,
+    /// The windows of time that [`WeightedStack::windows`] refers to, oldest first.
+    pub windows: Vec<Window>,
+    /// What the run was and what it cost.
+    pub run: Run,
+}
+
+/// A process that was sampled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessInfo {
+    /// Process id.
+    pub pid: u32,
+    /// The command name, as the kernel has it (at most 15 bytes).
+    pub comm: String,
+}
+
+/// An executable, a library, the vDSO or the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModuleInfo {
+    /// What a person calls it: the file's name, `[vdso]`, `[kernel]`, or `[unknown]` for code in no file.
+    pub name: String,
+    /// The path as the target saw it; empty where there is none.
+    pub path: String,
+    /// The GNU build id in hexadecimal, where the file has one.
+    pub build_id: Option<String>,
+}
+
+/// A function, as its source names it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Function {
+    /// Demangled name, or `module+0x1234` where there is no name.
+    pub name: String,
+    /// The linkage name; equal to `name` where nothing was demangled.
+    pub system_name: String,
+    /// The module that holds its code.
+    pub module: ModuleIndex,
+    /// Source file, where debug information has it.
+    pub file: Option<String>,
+}
+
+/// A code address and the functions it belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// The module that holds the address.
+    pub module: ModuleIndex,
+    /// The address as the module's file states it (the stated virtual memory address).
+    pub address: u64,
+    /// The function at the address and those it was inlined into, innermost first; never empty.
+    pub lines: Vec<Line>,
+    /// Why the address has no name, where it has none.
+    pub unknown: Option<String>,
+}
+
+/// A function and the line in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The function.
+    pub function: FunctionIndex,
+    /// Line number, 0 where unknown.
+    pub line: u32,
+}
+
+/// How the unwinding of a stack ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The outermost frame was reached.
+    Complete,
+    /// The copy of the stack ended before the outermost frame.
+    CopyTooShort,
+    /// The kernel's limit on the length of a call chain was reached.
+    ChainTooLong,
+    /// A frame whose caller could not be found: no unwind information, or a stack that contradicts it.
+    Broken,
+    /// The sample came without user registers or stack (a kernel thread, or a task that was exiting).
+    NoUserStack,
+}
+
+impl Outcome {
+    /// Whether the stack lacks outer frames.
+    pub fn is_truncated(self) -> bool {
+        self != Outcome::Complete
+    }
+}
+
+/// A distinct stack of one process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WeightedStack {
+    /// The process it was seen in.
+    pub process: ProcessIndex,
+    /// Frames, innermost first; kernel frames come before user frames.
+    pub frames: Vec<LocationIndex>,
+    /// How its unwinding ended.
+    pub outcome: Outcome,
+    /// Samples.
+    pub samples: u64,
+    /// CPU time: the sum of the samples' periods, reconciled with the scheduler's figure (ns).
+    pub cpu_ns: u64,
+    /// `cpu_ns` by window, in the windows' order: index into [`SymbolizedProfile::windows`] and ns.
+    pub windows: Vec<(u32, u64)>,
+}
+
+/// A span of the run, for statistics over windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Its start, ns since the start of sampling.
+    pub start_ns: u64,
+    /// Its end, ns since the start of sampling.
+    pub end_ns: u64,
+}
+
+/// What a run was, how it went and what it cost. Keys of [`Run`] are those of the summary line of `--stats`.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Run {
+    /// The command that was profiled, or the processes that were attached to.
+    pub target: String,
+    /// Wall-clock start of sampling, ns since the Unix epoch.
+    pub start_unix_ns: u64,
+    /// Wall-clock length of sampling (s).
+    pub duration_s: f64,
+    /// Samples of the target in the profile.
+    pub samples: u64,
+    /// Samples that the kernel dropped because a ring buffer was full.
+    pub lost: u64,
+    /// Samples whose stack lacks outer frames.
+    pub truncated: u64,
+    /// Records that could not be decoded.
+    pub undecodable: u64,
+    /// Times the kernel throttled an event.
+    pub throttled: u64,
+    /// Samples that hit other processes (attach mode `cpu`); their cost counts as overhead.
+    pub foreign_samples: u64,
+    /// CPU time that the scheduler charged to the target while sampled (s).
+    pub target_cpu_s: f64,
+    /// Sum of the samples' weights before it was reconciled with `target_cpu_s` (s).
+    pub weight_s: f64,
+    /// CPU time of the profiler while sampling (s).
+    pub self_cpu_s: f64,
+    /// CPU time the profiler spent before sampling began: calibration, reading maps (s).
+    pub setup_cpu_s: f64,
+    /// Mean cost of one sample charged to the target, o (µs).
+    pub overhead_us: f64,
+    /// Standard error of `overhead_us` (µs).
+    pub overhead_se_us: f64,
+    /// Mean CPU time of the profiler itself per sample (µs).
+    pub self_us: f64,
+    /// Share of the target's CPU time spent on sampling, the profiler's own included.
+    pub overhead_ratio: f64,
+    /// Largest `overhead_ratio` of any one second of the run.
+    pub overhead_worst_1s_ratio: f64,
+    /// Largest `overhead_ratio` of any ten seconds of the run.
+    pub overhead_worst_10s_ratio: f64,
+    /// The budget for `overhead_ratio`.
+    pub budget_ratio: f64,
+    /// The last sampling rate (samples per CPU-second of the target).
+    pub rate_hz: f64,
+    /// The rate the law asked for last, under the budget and the caps.
+    pub optimum_rate_hz: f64,
+    /// The rate the law would take without budget and caps.
+    pub unbounded_rate_hz: f64,
+    /// What bound the last rate: `law`, `budget`, `kernel`, `fixed`.
+    pub bound_by: String,
+    /// Rate changes.
+    pub retunes: u64,
+    /// How the events are attached: `task` or `cpu`.
+    pub attach_mode: String,
+    /// The sampling event: `cpu-clock` or `cycles`.
+    pub event: String,
+    /// How the stacks are unwound: `fp`, `dwarf`, or both.
+    pub unwind: String,
+    /// Bytes of stack copied per sample, last (0 with frame pointers).
+    pub stack_copy_bytes: u64,
+    /// Level of the intervals in `functions`.
+    pub confidence: f64,
+    /// Seed of the random periods.
+    pub seed: u64,
+    /// Rate over time: every change, for the profile's comment fields.
+    #[serde(skip)]
+    pub rate_history: Vec<RateChange>,
+    /// One-line notes for the person: what was degraded and what would mend it.
+    pub notes: Vec<String>,
+}
+
+/// A change of the sampling rate.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RateChange {
+    /// Seconds since the start of sampling.
+    pub at_s: f64,
+    /// New rate (samples per CPU-second).
+    pub rate_hz: f64,
+    /// Why.
+    pub reason: String,
+}

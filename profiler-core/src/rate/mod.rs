@@ -1,0 +1,5 @@
+//! How often to sample: what a sample costs, the law that follows from it, and the loop that keeps to it.
+
+mod reading;
+
+pub use reading::Reading;

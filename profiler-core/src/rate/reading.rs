@@ -1,0 +1,24 @@
+//! What the daemon measured since it last asked.
+
+/// Counts of one tick of the daemon (about 100 ms). All are increments since the reading before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// When it was taken: ns on the monotonic clock.
+    pub at_ns: u64,
+    /// CPU time that the scheduler charged to the target (ns).
+    pub target_cpu_ns: u64,
+    /// CPU time of the profiler itself (ns).
+    pub self_cpu_ns: u64,
+    /// Samples of the target that arrived.
+    pub samples: u64,
+    /// Samples that interrupted something else (attach mode `cpu`).
+    pub foreign_samples: u64,
+    /// Frames that the kernel walked for these samples by frame pointers.
+    pub frames: u64,
+    /// Bytes of stack that the kernel copied for these samples.
+    pub stack_bytes: u64,
+    /// Samples that the kernel dropped.
+    pub lost: u64,
+    /// Context switches of the target, where they cost something (attach mode `task`), else 0.
+    pub switches: u64,
+}

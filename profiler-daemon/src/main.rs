@@ -1,0 +1,3 @@
+//! Sweetspot: a sampling profiler that chooses its own rate.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! What the tests share: programs of known truth, and a simulated host.
