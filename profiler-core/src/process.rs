@@ -202,6 +202,9 @@ impl ProcessTable {
             self.live.remove(&task.pid); // the number was given to a stranger
             return;
         };
+        if self.live.get(&task.pid).is_some_and(|known| known.parent == Some(task.parent_pid)) {
+            return; // reported by two events
+        }
         let comm = self.infos[parent.index.0 as usize].comm.clone();
         let space = Arc::clone(&parent.space);
         self.threads_created += 1;
