@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::debug_file::{self, DebugFile, DebugFiles};
-use crate::demangle::{demangle, try_demangle};
+use crate::demangle::try_demangle;
 use crate::dwarf::{DebugFrame, DebugInfo, FunctionName};
 use crate::elf::{Elf, SymbolTable};
 use crate::reason::Reason;
@@ -151,19 +151,14 @@ fn frames(described: Vec<DebugFrame>, symbol: Option<&str>) -> Vec<Frame> {
 
 /// The readable and the linkage name of a frame.
 ///
-/// The debug information comes first. Where it has only the name in the source, which lacks namespace and class, a
-/// mangled symbol knows more.
+/// A mangled name says most: it has namespace, class and arguments. Where the debug information has none, the symbol may.
+/// A linkage name that is not mangled is one given by hand, such as `__GI_abort` for `abort`: the source's name is better.
 fn names(described: Option<&FunctionName>, symbol: Option<&str>) -> Option<(String, String)> {
-    match (described, symbol) {
-        (Some(FunctionName { text, is_linkage: false }), Some(symbol)) => {
-            let readable = try_demangle(symbol);
-            Some(
-                readable
-                    .map_or_else(|| (text.to_string(), text.to_string()), |name| (name, symbol.to_owned())),
-            )
-        }
-        (Some(FunctionName { text, .. }), _) => Some((demangle(text), text.to_string())),
-        (None, Some(symbol)) => Some((demangle(symbol), symbol.to_owned())),
-        (None, None) => None,
-    }
+    let linkage = described.and_then(|name| name.linkage.as_deref());
+    let plain = described.and_then(|name| name.plain.as_deref());
+    let linkers = linkage.or(symbol);
+    let mangled = linkers.and_then(try_demangle);
+    let readable = mangled.or_else(|| plain.or(linkers).map(str::to_owned))?;
+    let linkage_name = linkers.map_or_else(|| readable.clone(), str::to_owned);
+    Some((readable, linkage_name))
 }

@@ -11,12 +11,13 @@ use super::{DebugInfo, Place};
 const MOST_HOPS: usize = 16;
 const LONGEST_NAME: usize = 64 << 10;
 
-/// A function's name in the debug information.
+/// A function's names in the debug information: at least one.
 #[derive(Debug, Clone)]
 pub(crate) struct FunctionName {
-    pub(crate) text: Arc<str>,
-    /// Whether it is the linker's name, rather than the one in the source without namespace and class.
-    pub(crate) is_linkage: bool,
+    /// The linker's name.
+    pub(crate) linkage: Option<Arc<str>>,
+    /// The name in the source, without namespace and class.
+    pub(crate) plain: Option<Arc<str>>,
 }
 
 /// What one entry says about its name.
@@ -28,8 +29,8 @@ struct Entry<'a> {
 }
 
 impl DebugInfo {
-    /// The name of the function at `entry`: the linkage name of the first entry on the way that has one, else the first
-    /// plain name.
+    /// The names of the function at `entry`. Each is the first on the way from entry to entry; the way ends where there is
+    /// a linkage name.
     pub(super) fn name(&self, place: Place, unit: usize, entry: usize) -> Option<FunctionName> {
         let key = (place, unit, entry);
         if let Some(known) = self.kept.borrow().names.get(&key) {
@@ -44,17 +45,18 @@ impl DebugInfo {
     }
 
     fn read_name(&self, mut place: Place, mut unit: usize, mut entry: usize) -> Option<FunctionName> {
-        let mut plain = None;
+        let mut name = FunctionName { linkage: None, plain: None };
         for _ in 0..MOST_HOPS {
             let Some(found) = self.read_entry(place, unit, entry) else { break };
-            if let Some(linkage) = found.linkage {
-                return text(linkage).map(|text| FunctionName { text, is_linkage: true });
+            name.plain = name.plain.or_else(|| found.plain.and_then(text));
+            name.linkage = found.linkage.and_then(text);
+            if name.linkage.is_some() {
+                break;
             }
-            plain = plain.or(found.plain);
             let Some(next) = found.origin.and_then(|origin| self.follow(place, unit, origin)) else { break };
             (place, unit, entry) = next;
         }
-        plain.and_then(text).map(|text| FunctionName { text, is_linkage: false })
+        (name.linkage.is_some() || name.plain.is_some()).then_some(name)
     }
 
     fn read_entry(&self, place: Place, unit: usize, entry: usize) -> Option<Entry<'_>> {
