@@ -19,6 +19,8 @@ const LARGEST_SECTION: u64 = 1 << 30;
 const LARGEST_DECOMPRESSED: u64 = 2 << 30;
 /// Objects built with a section for each function have some ten thousand sections.
 const MOST_SECTIONS: u64 = 1 << 20;
+/// Longer than any section's name that is looked for.
+const LONGEST_SECTION_NAME: usize = 64;
 const HEADER_SIZE: usize = size_of::<FileHeader64<Le>>();
 const SECTION_HEADER_SIZE: usize = size_of::<SectionHeader64<Le>>();
 
@@ -111,7 +113,7 @@ impl<'s> Elf<'s> {
     }
 
     pub(crate) fn name(&self, section: &Section) -> &[u8] {
-        c_string(&self.names, section.name as usize)
+        c_string(&self.names, section.name as usize, LONGEST_SECTION_NAME)
     }
 
     pub(crate) fn find(&self, name: &str) -> Option<&Section> {
@@ -183,8 +185,10 @@ fn decompress(name: &str, bytes: &[u8]) -> Result<Vec<u8>, Reason> {
     compressed.decompress().map(|bytes| bytes.into_owned()).map_err(|_| CORRUPT)
 }
 
-/// The bytes from `offset` up to the next NUL, none if that is outside.
-pub(crate) fn c_string(bytes: &[u8], offset: usize) -> &[u8] {
+/// The bytes from `offset` up to the next NUL, but `longest` at most; none if that is outside.
+pub(crate) fn c_string(bytes: &[u8], offset: usize, longest: usize) -> &[u8] {
     let rest = bytes.get(offset..).unwrap_or_default();
+    // A table may lack NULs: many names that each run to its end would take for ever to measure.
+    let rest = &rest[..rest.len().min(longest)];
     rest.split(|&b| b == 0).next().unwrap_or_default()
 }
