@@ -192,3 +192,38 @@ pub(crate) fn c_string(bytes: &[u8], offset: usize, longest: usize) -> &[u8] {
     let rest = &rest[..rest.len().min(longest)];
     rest.split(|&b| b == 0).next().unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compressed(kind: u32, size: u64, data: &[u8]) -> Vec<u8> {
+        let header = [&kind.to_le_bytes()[..], &[0; 4], &size.to_le_bytes(), &1u64.to_le_bytes()].concat();
+        [&header, data].concat()
+    }
+
+    /// A zstd frame of one segment that holds one stored block.
+    fn zstd_frame(text: &[u8]) -> Vec<u8> {
+        let len = text.len() as u8;
+        [&[0x28, 0xb5, 0x2f, 0xfd, 0x20, len, len << 3 | 1, len >> 5, 0], text].concat()
+    }
+
+    #[test]
+    fn zstd_sections_are_read() {
+        let section = compressed(2, 5, &zstd_frame(b"hello"));
+        assert_eq!(decompress(".debug_info", &section), Ok(b"hello".to_vec()));
+    }
+
+    #[test]
+    fn a_wrong_size_is_corrupt_and_a_huge_one_is_refused() {
+        for size in [0, 4, 6] {
+            let section = compressed(2, size, &zstd_frame(b"hello"));
+            assert!(matches!(decompress(".debug_info", &section), Err(Reason::CorruptElf(_))), "{size}");
+        }
+        let section = compressed(2, u64::MAX, &zstd_frame(b"hello"));
+        let refused = Reason::TooLarge { what: ".debug_info".into(), bytes: u64::MAX };
+        assert_eq!(decompress(".debug_info", &section), Err(refused));
+        assert!(decompress(".debug_info", &compressed(9, 5, b"hello")).is_err());
+        assert!(decompress(".debug_info", b"short").is_err());
+    }
+}
