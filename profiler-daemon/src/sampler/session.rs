@@ -129,6 +129,11 @@ impl Session {
         self.last_reading.self_cpu_ns - self.first_reading.self_cpu_ns
     }
 
+    /// Our own CPU time before sampling began (ns).
+    pub(crate) fn setup_cpu_ns(&self) -> u64 {
+        self.first_reading.self_cpu_ns
+    }
+
     /// Sampling begins now: what was used before does not count.
     pub(crate) fn begin(&mut self) {
         self.start_ns = clock::monotonic_ns();
