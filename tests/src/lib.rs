@@ -1,1 +1,12 @@
-//! What the tests share: programs of known truth, and a simulated host.
+//! What the tests and experiments share: programs of known truth, the profiler run from its command line,
+//! and what came of it.
+
+pub mod figures;
+pub mod folded;
+pub mod guards;
+pub mod measured;
+pub mod peers;
+pub mod programs;
+pub mod run;
+pub mod stats;
+pub mod truth;
