@@ -1,6 +1,7 @@
 //! What the tests and experiments share: programs of known truth, the profiler run from its command line,
 //! and what came of it.
 
+pub mod checks;
 pub mod figures;
 pub mod folded;
 pub mod guards;
