@@ -42,6 +42,7 @@ const RECIPES: &[Recipe] = &[
     recipe("host", "host.c", "cc", &["-O2", "-ldl"]),
     recipe("libplugin.so", "plugin.c", "cc", &["-O2", "-shared", "-fPIC"]),
     recipe("deny_perf", "deny_perf.c", "cc", &["-O2"]),
+    recipe("perf_allowed", "perf_allowed.c", "cc", &["-O2"]),
 ];
 
 /// The path of a program, built if it or its source is new.
