@@ -2,6 +2,7 @@
 //! and what came of it.
 
 pub mod checks;
+pub mod experiment;
 pub mod figures;
 pub mod folded;
 pub mod guards;
