@@ -5,6 +5,13 @@
 //! `unsafe`: bytes, readings and times come in as arguments, decisions come out. So a day of control runs in
 //! milliseconds under a simulated host, and every parser can be fuzzed.
 
+pub mod aggregate;
+pub mod elf;
+pub mod process;
 pub mod profile;
 pub mod rate;
+pub mod record;
+pub mod sorter;
+pub mod stack;
 pub mod stats;
+pub mod unwind;

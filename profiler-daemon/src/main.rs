@@ -1,3 +1,50 @@
 //! Sweetspot: a sampling profiler that chooses its own rate.
 
-fn main() {}
+mod aside;
+mod cli;
+mod doctor;
+mod export;
+mod failure;
+mod law;
+mod output;
+mod plan;
+mod record;
+mod report;
+mod settings;
+mod targets;
+mod terminal;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+
+use cli::Cli;
+use settings::Job;
+use terminal::Terminal;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(asked) => {
+            let _ = asked.print(); // help and the version too; whoever closed the pipe has seen enough
+            return u8::try_from(asked.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from);
+        }
+    };
+    Job::new(cli.command).and_then(run).unwrap_or_else(|error| {
+        Terminal::default().fail(&error);
+        failure::exit_code(&error)
+    })
+}
+
+fn run(job: Job) -> Result<ExitCode> {
+    let terminal = Terminal::default();
+    match job {
+        Job::Record(job) => return record::record(&job),
+        Job::Attach(job) => return record::attach(&job),
+        Job::Report(job) => report::run(&job, terminal, law::share_interval)?,
+        Job::Plan(job) => terminal.print(&plan::render(&job, &law::plan(&job)?))?,
+        Job::Doctor(job) => return doctor::run(job, terminal, record::try_open),
+    }
+    Ok(ExitCode::SUCCESS)
+}

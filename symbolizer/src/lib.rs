@@ -1,1 +1,46 @@
 //! Names for addresses: ELF symbol tables, DWARF lines and inlined frames, and the kernel's symbol list.
+//!
+//! What it does: given the bytes of a loaded object, it answers which function an address of that object lies in, which
+//! functions were inlined there, and from which source lines. It finds separate debug files by build id and by debug
+//! link, follows the shared debug information that `dwz` splits off, demangles C++ and Rust, and says why when it has no
+//! answer: a missing name is data ([`Symbolized::Unknown`]), not an error.
+//!
+//! What it does not do: it knows no process, maps nothing, and opens nothing by itself. Objects are read through
+//! [`ReadAt`], separate debug files through [`DebugFiles`]. It speaks stated virtual memory addresses (the ones written
+//! in the object, before relocation). It does not read split DWARF (`.dwo`, `.dwp`), `.gnu_debugdata`, the legacy
+//! `.zdebug_*` sections, 32-bit or big-endian objects.
+//!
+//! Every byte of an object may be hostile: each allocation is bounded by the file's length and a cap, nesting is never
+//! recursion, and all work on debug information draws on a budget proportional to its size.
+//!
+//! ```
+//! use std::path::Path;
+//! use symbolizer::{NoDebugFiles, Object, Symbolized};
+//!
+//! # fn look_up() -> Option<()> {
+//! let file = std::fs::File::open("/proc/self/exe").ok()?;
+//! let object = Object::load(&file, Path::new("/proc/self/exe"), &NoDebugFiles).ok()?;
+//! match object.symbolize(0x1234) {
+//!     Symbolized::Known(frames) => assert!(!frames.is_empty()),
+//!     Symbolized::Unknown(reason) => assert!(!reason.to_string().is_empty()),
+//! }
+//! # Some(())
+//! # }
+//! # look_up();
+//! ```
+
+mod debug_file;
+mod demangle;
+mod dwarf;
+mod elf;
+mod kernel;
+mod object;
+mod reason;
+mod source;
+
+pub use crate::debug_file::{DebugFiles, NoDebugFiles};
+pub use crate::demangle::demangle;
+pub use crate::kernel::{KernelSymbol, KernelSymbols};
+pub use crate::object::{Frame, Object, Symbolized};
+pub use crate::reason::Reason;
+pub use crate::source::ReadAt;

@@ -1,0 +1,148 @@
+//! Settings that are one word of a few.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Why a word was not accepted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChoiceError {
+    /// Not one of the words.
+    #[error("expected {expected}, not `{found}`")]
+    Unknown {
+        /// The words that would have been understood.
+        expected: &'static str,
+        /// What was written.
+        found: String,
+    },
+    /// A word that is reserved for a later version.
+    #[error("`{found}` is not available in this version; use {expected}")]
+    NotAvailable {
+        /// The words that are available.
+        expected: &'static str,
+        /// What was written.
+        found: String,
+    },
+}
+
+/// A closed set of words: an enum, its parser and its printer from one list.
+macro_rules! choice {
+    (
+        $(#[$meta:meta])*
+        $name:ident, $words:literal, later: [$($later:literal),*],
+        $($(#[$doc:meta])* $variant:ident = $word:literal,)*
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$variant => $word,)* })
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = ChoiceError;
+
+            fn from_str(text: &str) -> Result<Self, ChoiceError> {
+                const LATER: &[&str] = &[$($later),*];
+                let found = text.to_owned();
+                match text {
+                    $($word => Ok(Self::$variant),)*
+                    _ if LATER.contains(&text) => Err(ChoiceError::NotAvailable { expected: $words, found }),
+                    _ => Err(ChoiceError::Unknown { expected: $words, found }),
+                }
+            }
+        }
+    };
+}
+
+choice! {
+    /// How stacks are unwound.
+    Unwind, "auto, fp or dwarf", later: [],
+    /// Whichever costs less and is complete for this target.
+    Auto = "auto",
+    /// By frame pointers, in the kernel.
+    FramePointers = "fp",
+    /// By unwind tables, over a copy of the stack.
+    Dwarf = "dwarf",
+}
+
+choice! {
+    /// What takes the samples.
+    Backend, "auto or perf", later: ["timer-signal"],
+    /// The best that this machine permits.
+    Auto = "auto",
+    /// The kernel's perf events.
+    Perf = "perf",
+}
+
+choice! {
+    /// What triggers a sample.
+    Source, "auto or clock", later: ["tick"],
+    /// The best that this machine has.
+    Auto = "auto",
+    /// The CPU clock, at random periods.
+    Clock = "clock",
+}
+
+choice! {
+    /// How events are attached to the target.
+    AttachMode, "auto, task or cpu", later: ["cgroup"],
+    /// Whichever costs less for this target.
+    Auto = "auto",
+    /// One event for each thread and CPU.
+    Task = "task",
+    /// One event for each CPU; samples of other processes are dropped.
+    Cpu = "cpu",
+}
+
+/// Which error of a function's CPU time the rate makes smallest.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Criterion {
+    /// The mean absolute error.
+    MeanAbsolute,
+    /// The mean squared error.
+    MeanSquared,
+    /// The 95th percentile of the absolute error.
+    Percentile95,
+    /// The upper bound of the interval at this standard score.
+    UpperBound {
+        /// Standard score, above 0 and at most 10.
+        z: f64,
+    },
+}
+
+const CRITERIA: &str = "mae, mse, p95 or z=SCORE such as z=1.96 (above 0, at most 10)";
+
+impl FromStr for Criterion {
+    type Err = ChoiceError;
+
+    fn from_str(text: &str) -> Result<Self, ChoiceError> {
+        let unknown = || ChoiceError::Unknown { expected: CRITERIA, found: text.to_owned() };
+        match text {
+            "mae" => Ok(Self::MeanAbsolute),
+            "mse" => Ok(Self::MeanSquared),
+            "p95" => Ok(Self::Percentile95),
+            _ => {
+                let score = text.strip_prefix("z=").ok_or_else(unknown)?;
+                let z = score.parse::<f64>().map_err(|_| unknown())?;
+                if z > 0.0 && z <= 10.0 { Ok(Self::UpperBound { z }) } else { Err(unknown()) }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Criterion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MeanAbsolute => f.write_str("mae"),
+            Self::MeanSquared => f.write_str("mse"),
+            Self::Percentile95 => f.write_str("p95"),
+            Self::UpperBound { z } => write!(f, "z={z}"),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! How to sample: the settings that a run is started with.
+
+use crate::{AttachMode, Backend, Criterion, Hertz, Ratio, Source, Span, Unwind};
+
+/// Largest budget: a profiler that takes half the CPU measures itself.
+pub const MAX_BUDGET: f64 = 0.5;
+/// Slowest rate that can be asked for (samples per CPU-second).
+pub const MIN_RATE_HZ: f64 = 1.0;
+/// Fastest rate that can be asked for (samples per CPU-second). At a 20 µs period the samples already cost a
+/// virtual machine more than the program they interrupt.
+pub const MAX_RATE_HZ: f64 = 50_000.0;
+
+/// How a target is sampled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplingSettings {
+    /// Share of the target's CPU time that profiling may cost, the profiler's own CPU time included.
+    pub budget: Ratio,
+    /// CPU time of the target that one profile sums up: the longer, the lower the rate it needs.
+    pub horizon: Span,
+    /// A fixed rate in samples per CPU-second; `None` lets the controller choose.
+    pub rate: Option<Hertz>,
+    /// The error that the chosen rate makes smallest.
+    pub criterion: Criterion,
+    /// How stacks are unwound.
+    pub unwind: Unwind,
+    /// What takes the samples.
+    pub backend: Backend,
+    /// What triggers a sample.
+    pub source: Source,
+    /// How events are attached.
+    pub attach_mode: AttachMode,
+    /// Seed of the random periods; `None` draws one.
+    pub seed: Option<u64>,
+    /// Level of the intervals in reports.
+    pub confidence: Ratio,
+}
+
+impl Default for SamplingSettings {
+    fn default() -> Self {
+        Self {
+            budget: Ratio::constant(0.01),
+            horizon: Span::from_secs(60),
+            rate: None,
+            criterion: Criterion::MeanAbsolute,
+            unwind: Unwind::Auto,
+            backend: Backend::Auto,
+            source: Source::Auto,
+            attach_mode: AttachMode::Auto,
+            seed: None,
+            confidence: Ratio::constant(0.95),
+        }
+    }
+}
+
+/// A setting that was understood and cannot be used.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidSetting {
+    /// The budget is nothing, or more than [`MAX_BUDGET`].
+    #[error("a budget of {0} cannot be kept: give more than 0 and at most 50%, such as 1%")]
+    Budget(Ratio),
+    /// The horizon is no time at all.
+    #[error("a horizon of {0} is too short: give at least 1ms of CPU time, such as 60s")]
+    Horizon(Span),
+    /// The rate is slower than [`MIN_RATE_HZ`] or faster than [`MAX_RATE_HZ`].
+    #[error("a rate of {0} cannot be sampled: give 1 to 50000 Hz")]
+    Rate(Hertz),
+    /// The level of the intervals says nothing.
+    #[error("a confidence of {0} has no interval: give 50% to 99.99%, such as 95%")]
+    Confidence(Ratio),
+}
+
+impl SamplingSettings {
+    /// Whether the settings can be used.
+    ///
+    /// # Errors
+    ///
+    /// The first setting that cannot, with the values that could.
+    pub fn validate(&self) -> Result<(), InvalidSetting> {
+        let budget = self.budget.get();
+        if budget <= 0.0 || budget > MAX_BUDGET {
+            return Err(InvalidSetting::Budget(self.budget));
+        }
+        if self.horizon.seconds() < 0.001 {
+            return Err(InvalidSetting::Horizon(self.horizon));
+        }
+        let allowed = MIN_RATE_HZ..=MAX_RATE_HZ;
+        if let Some(rate) = self.rate.filter(|rate| !allowed.contains(&rate.get())) {
+            return Err(InvalidSetting::Rate(rate));
+        }
+        if !(0.5..=0.9999).contains(&self.confidence.get()) {
+            return Err(InvalidSetting::Confidence(self.confidence));
+        }
+        Ok(())
+    }
+}

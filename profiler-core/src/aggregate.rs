@@ -1,0 +1,272 @@
+//! Equal stacks counted together, by windows of time.
+
+use rustc_hash::FxHashMap;
+
+use crate::process::Process;
+use crate::profile::{Outcome, ProcessIndex, Window};
+use crate::stack::{Frame, FrameId, FrameTable, ObjectId};
+
+/// When there are twice as many windows, neighbours are joined.
+const MAX_WINDOWS: usize = 120;
+
+/// Index of a distinct stack in an [`Aggregator`].
+type StackId = u32;
+
+/// A distinct stack of one process.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Stack {
+    /// The process.
+    pub process: ProcessIndex,
+    /// How its unwinding ended.
+    pub outcome: Outcome,
+    /// Frames, innermost first; kernel frames come before user frames.
+    pub frames: Box<[FrameId]>,
+}
+
+/// What one sample adds: addresses as the kernel and the unwinder gave them.
+#[derive(Clone, Copy, Debug)]
+pub struct Chain<'a> {
+    /// Kernel frames, innermost first, as lookup addresses.
+    pub kernel: &'a [u64],
+    /// User frames, innermost first, as lookup addresses.
+    pub user: &'a [u64],
+    /// How the unwinding ended.
+    pub outcome: Outcome,
+}
+
+/// Samples and weight of one stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Tally {
+    /// Samples.
+    pub samples: u64,
+    /// Sum of their weights (ns).
+    pub weight_ns: f64,
+}
+
+impl Tally {
+    fn add(&mut self, other: Tally) {
+        self.samples += other.samples;
+        self.weight_ns += other.weight_ns;
+    }
+}
+
+/// Counts stacks.
+#[derive(Default)]
+pub struct Aggregator {
+    frames: FrameTable,
+    stacks: Vec<Stack>,
+    ids: FxHashMap<Stack, StackId>,
+    /// Stacks by their raw addresses, by process: most samples are found here, without locating a frame.
+    raw: FxHashMap<ProcessIndex, RawStacks>,
+    key: Vec<u64>,
+    /// For each stack, the function it ends in.
+    functions: Vec<Frame>,
+    function_weights: FxHashMap<Frame, f64>,
+    current: FxHashMap<StackId, Tally>,
+    windows: Vec<ClosedWindow>,
+    /// Calls of [`Aggregator::close_window`] that make one window.
+    closings_per_window: u32,
+    closings: u32,
+    window_start_ns: u64,
+}
+
+#[derive(Default)]
+struct RawStacks {
+    generation: u32,
+    ids: FxHashMap<Box<[u64]>, StackId>,
+}
+
+struct ClosedWindow {
+    window: Window,
+    /// Sorted by stack.
+    tallies: Vec<(StackId, Tally)>,
+}
+
+/// All that was counted.
+pub struct Aggregate {
+    /// Every frame once.
+    pub frames: FrameTable,
+    /// Distinct stacks.
+    pub stacks: Vec<Stack>,
+    /// Windows, oldest first.
+    pub windows: Vec<Window>,
+    /// For each stack, its tally in each window it was seen in: index into `windows`.
+    pub tallies: Vec<Vec<(u32, Tally)>>,
+}
+
+impl Aggregator {
+    /// Counts a sample of `process` that stands for `weight_ns` of CPU time.
+    pub fn add(&mut self, process: &Process, chain: Chain<'_>, weight_ns: u64) {
+        let id = self.stack_id(process, chain);
+        self.current.entry(id).or_default().add(Tally { samples: 1, weight_ns: weight_ns as f64 });
+        *self.function_weights.entry(self.functions[id as usize]).or_insert(0.0) += weight_ns as f64;
+    }
+
+    /// Ends a span of time at `now_ns` (since the start of sampling) and scales what was counted in it by
+    /// `factor`: above one where the kernel dropped samples.
+    pub fn close_window(&mut self, now_ns: u64, factor: f64) {
+        let mut tallies: Vec<(StackId, Tally)> = self.current.drain().collect();
+        tallies.iter_mut().for_each(|(_, tally)| tally.weight_ns *= factor);
+        tallies.sort_unstable_by_key(|&(id, _)| id);
+        let window = Window { start_ns: self.window_start_ns, end_ns: now_ns };
+        self.window_start_ns = now_ns;
+        match self.windows.last_mut() {
+            Some(last) if self.closings > 0 => last.join(ClosedWindow { window, tallies }),
+            _ => self.windows.push(ClosedWindow { window, tallies }),
+        }
+        self.closings = (self.closings + 1) % self.closings_per_window.max(1);
+        if self.windows.len() >= 2 * MAX_WINDOWS && self.closings == 0 {
+            self.halve_windows();
+        }
+    }
+
+    /// Sum of all weights so far (ns).
+    pub fn weight_ns(&self) -> f64 {
+        let closed = self.windows.iter().flat_map(|w| &w.tallies).map(|(_, t)| t.weight_ns);
+        closed.sum::<f64>() + self.current.values().map(|t| t.weight_ns).sum::<f64>()
+    }
+
+    /// Weights (ns) by innermost function since the last call. The controller needs the shares of the top
+    /// functions long before there are names.
+    pub fn take_function_weights(&mut self) -> FxHashMap<Frame, f64> {
+        std::mem::take(&mut self.function_weights)
+    }
+
+    /// Hands over all that was counted.
+    pub fn finish(mut self, now_ns: u64) -> Aggregate {
+        if !self.current.is_empty() {
+            self.close_window(now_ns, 1.0);
+        }
+        let mut tallies = vec![Vec::new(); self.stacks.len()];
+        for (index, closed) in self.windows.iter().enumerate() {
+            for &(id, tally) in &closed.tallies {
+                tallies[id as usize].push((index as u32, tally));
+            }
+        }
+        let windows = self.windows.iter().map(|closed| closed.window).collect();
+        Aggregate { frames: self.frames, stacks: self.stacks, windows, tallies }
+    }
+
+    fn stack_id(&mut self, process: &Process, chain: Chain<'_>) -> StackId {
+        self.key.clear();
+        self.key.extend([chain.outcome as u64, chain.kernel.len() as u64]);
+        self.key.extend_from_slice(chain.kernel);
+        self.key.extend_from_slice(chain.user);
+        let raw = self.raw.entry(process.index).or_default();
+        if raw.generation != process.generation {
+            *raw = RawStacks { generation: process.generation, ids: FxHashMap::default() };
+        }
+        if let Some(&id) = raw.ids.get(&self.key[..]) {
+            return id;
+        }
+        let key = self.key.clone().into_boxed_slice();
+        let id = self.intern(process, chain);
+        self.raw.entry(process.index).or_default().ids.insert(key, id);
+        id
+    }
+
+    fn intern(&mut self, process: &Process, chain: Chain<'_>) -> StackId {
+        let kernel = chain.kernel.iter().map(|&address| Frame { object: ObjectId::KERNEL, address });
+        let user = chain.user.iter().map(|&address| process.space.locate(address));
+        let frames = kernel.chain(user).map(|frame| self.frames.intern(frame)).collect();
+        let stack = Stack { process: process.index, outcome: chain.outcome, frames };
+        let next = self.stacks.len() as StackId;
+        *self.ids.entry(stack).or_insert_with_key(|stack| {
+            self.stacks.push(stack.clone());
+            self.functions.push(innermost_function(process, chain));
+            next
+        })
+    }
+
+    fn halve_windows(&mut self) {
+        let mut joined: Vec<ClosedWindow> = Vec::with_capacity(MAX_WINDOWS + 1);
+        for (i, window) in std::mem::take(&mut self.windows).into_iter().enumerate() {
+            match joined.last_mut() {
+                Some(last) if i % 2 == 1 => last.join(window),
+                _ => joined.push(window),
+            }
+        }
+        self.windows = joined;
+        self.closings_per_window = self.closings_per_window.max(1) * 2;
+    }
+}
+
+/// The kernel counts as one function: its CPU time is seldom what a target is tuned by.
+fn innermost_function(process: &Process, chain: Chain<'_>) -> Frame {
+    match (chain.kernel.first(), chain.user.first()) {
+        (None, Some(&address)) => process.space.function(address),
+        _ => Frame { object: ObjectId::KERNEL, address: 0 },
+    }
+}
+
+impl ClosedWindow {
+    fn join(&mut self, next: ClosedWindow) {
+        self.window.end_ns = next.window.end_ns;
+        self.tallies.extend(next.tallies);
+        self.tallies.sort_by_key(|&(id, _)| id);
+        self.tallies.dedup_by(|later, earlier| {
+            let same = later.0 == earlier.0;
+            if same {
+                earlier.1.add(later.1);
+            }
+            same
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::ProcessTable;
+
+    fn process() -> Process {
+        let mut table = ProcessTable::default();
+        table.adopt(1, "a");
+        table.get(1).unwrap().clone()
+    }
+
+    fn chain<'a>(kernel: &'a [u64], user: &'a [u64]) -> Chain<'a> {
+        Chain { kernel, user, outcome: Outcome::Complete }
+    }
+
+    #[test]
+    fn equal_stacks_are_counted_together_and_kernel_frames_stay_kernel_frames() {
+        let mut aggregator = Aggregator::default();
+        let process = process();
+        aggregator.add(&process, chain(&[], &[1, 2]), 100);
+        aggregator.add(&process, chain(&[], &[1, 2]), 50);
+        aggregator.add(&process, chain(&[1], &[2]), 10);
+        let aggregate = aggregator.finish(1000);
+        assert_eq!(aggregate.stacks.len(), 2);
+        assert_eq!(aggregate.tallies[0], [(0, Tally { samples: 2, weight_ns: 150.0 })]);
+        let objects: Vec<ObjectId> =
+            aggregate.stacks[1].frames.iter().map(|&id| aggregate.frames.get(id).object).collect();
+        assert_eq!(objects, [ObjectId::KERNEL, ObjectId::UNKNOWN]);
+    }
+
+    #[test]
+    fn windows_stay_few_and_lose_no_weight() {
+        let mut aggregator = Aggregator::default();
+        let process = process();
+        for second in 0..10_000u64 {
+            aggregator.add(&process, chain(&[], &[second % 7]), 1000);
+            aggregator.close_window(second + 1, 1.0);
+        }
+        assert_eq!(aggregator.weight_ns(), 1e7);
+        let aggregate = aggregator.finish(10_000);
+        assert!((MAX_WINDOWS..2 * MAX_WINDOWS).contains(&aggregate.windows.len()));
+        assert!(aggregate.windows.windows(2).all(|pair| pair[0].end_ns == pair[1].start_ns));
+        let samples: u64 = aggregate.tallies.iter().flatten().map(|(_, tally)| tally.samples).sum();
+        assert_eq!(samples, 10_000);
+    }
+
+    #[test]
+    fn lost_samples_weigh_on_those_of_their_window() {
+        let mut aggregator = Aggregator::default();
+        let process = process();
+        aggregator.add(&process, chain(&[], &[1]), 100);
+        aggregator.close_window(1, 2.0);
+        aggregator.add(&process, chain(&[], &[1]), 100);
+        assert_eq!(aggregator.weight_ns(), 300.0);
+    }
+}

@@ -1,0 +1,488 @@
+//! The kernel's records, decoded: from the bytes in a perf ring buffer to [`Record`].
+//!
+//! The field layout of every record is fixed by [`RecordFormat`], so that one format decodes all rings of a
+//! run. Whatever the bytes hold, decoding ends in a record or a [`DecodeError`], never in a panic.
+
+use linux_perf_event_reader as perf;
+use linux_perf_event_reader::{EventRecord, RawEventRecord, RecordParseInfo, RecordType, SampleFormat};
+
+pub use linux_perf_event_reader::RawData;
+
+/// `perf_event_attr.sample_type` without the parts that differ from run to run.
+const BASE_FORMAT: SampleFormat = SampleFormat::IDENTIFIER
+    .union(SampleFormat::IP)
+    .union(SampleFormat::TID)
+    .union(SampleFormat::TIME)
+    .union(SampleFormat::STREAM_ID)
+    .union(SampleFormat::CPU)
+    .union(SampleFormat::PERIOD)
+    .union(SampleFormat::CALLCHAIN);
+
+/// Registers that unwinding on x86-64 needs, as `perf_event_attr.sample_regs_user`: BP, SP and IP.
+const REGS_X86_64: u64 = 1 << REG_BP | 1 << REG_SP | 1 << REG_IP;
+const REG_BP: u64 = 6;
+const REG_SP: u64 = 7;
+const REG_IP: u64 = 8;
+
+/// Set in `misc` of a `MMAP2` record that carries a build id. We never ask for one.
+const MISC_MMAP_BUILD_ID: u16 = 1 << 14;
+/// Call-chain entries from here up are markers for the context that follows, not addresses.
+const FIRST_CONTEXT_MARKER: u64 = -4095i64 as u64;
+const CONTEXT_KERNEL: u64 = -128i64 as u64;
+const CONTEXT_USER: u64 = -512i64 as u64;
+/// `PROT_EXEC` of `mmap(2)`.
+const PROT_EXEC: u32 = 4;
+
+/// What every record of a run contains.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordFormat {
+    info: RecordParseInfo,
+}
+
+impl RecordFormat {
+    /// The format of samples that copy `stack_bytes` of the user stack (with registers), or none.
+    pub fn new(copies_stack: bool) -> Self {
+        let mut format = BASE_FORMAT;
+        let mut regs = 0;
+        if copies_stack {
+            format |= SampleFormat::REGS_USER | SampleFormat::STACK_USER;
+            regs = REGS_X86_64;
+        }
+        let ids = perf::RecordIdParseInfo {
+            nonsample_record_id_offset_from_end: Some(8),
+            sample_record_id_offset_from_start: Some(0),
+        };
+        let info = RecordParseInfo {
+            endian: perf::Endianness::NATIVE,
+            sample_format: format,
+            branch_sample_format: perf::BranchSampleFormat::empty(),
+            read_format: perf::ReadFormat::empty(),
+            // Behind records that are no samples stand: pid and tid, time, stream id, cpu, identifier.
+            common_data_offset_from_end: Some(40),
+            sample_regs_user: regs,
+            user_regs_count: regs.count_ones() as u8,
+            sample_regs_intr: 0,
+            intr_regs_count: 0,
+            id_parse_info: ids,
+            nonsample_record_time_offset_from_end: Some(32),
+            // Before the time of a sample stand: identifier, ip, pid and tid.
+            sample_record_time_offset_from_start: Some(24),
+        };
+        Self { info }
+    }
+
+    /// `perf_event_attr.sample_type` for this format.
+    pub fn sample_type(&self) -> u64 {
+        self.info.sample_format.bits()
+    }
+
+    /// `perf_event_attr.sample_regs_user` for this format.
+    pub fn sample_regs_user(&self) -> u64 {
+        self.info.sample_regs_user
+    }
+}
+
+/// A record as it lies in a ring buffer, its header taken off.
+#[derive(Clone, Copy, Debug)]
+pub struct RawRecord<'a> {
+    /// `perf_event_header.type`.
+    pub kind: u32,
+    /// `perf_event_header.misc`.
+    pub misc: u16,
+    /// What follows the header.
+    pub body: RawData<'a>,
+}
+
+/// Why a record could not be decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The record ends before its last field.
+    #[error("the record is too short for its type")]
+    TooShort,
+    /// A field that this kind of record always has is missing.
+    #[error("the record lacks a field that was asked for")]
+    MissingField,
+    /// The record is of a layout that was not asked for.
+    #[error("the record has a layout that was not asked for")]
+    UnexpectedLayout,
+}
+
+/// A decoded record.
+#[derive(Clone, Debug)]
+pub enum Record<'a> {
+    /// An event's period elapsed.
+    Sample(RawSample<'a>),
+    /// Executable memory was mapped.
+    Mmap(Mapped),
+    /// A task took a new name, by `execve` or otherwise.
+    Comm {
+        /// Process.
+        pid: u32,
+        /// Thread.
+        tid: u32,
+        /// New name.
+        name: String,
+        /// Whether `execve` did it: the address space is new.
+        exec: bool,
+    },
+    /// A task was created.
+    Fork(Task),
+    /// A task ended.
+    Exit(Task),
+    /// The kernel dropped records for want of room.
+    Lost {
+        /// How many.
+        count: u64,
+    },
+    /// The kernel stopped an event for a while because it came too often.
+    Throttle,
+    /// Of no interest.
+    Other,
+}
+
+/// The task of a `FORK` or `EXIT` record, and its parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// Process.
+    pub pid: u32,
+    /// Parent process; equal to `pid` when a thread was created.
+    pub parent_pid: u32,
+    /// Thread.
+    pub tid: u32,
+}
+
+/// A mapping of executable memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapped {
+    /// Process.
+    pub pid: u32,
+    /// First address.
+    pub start: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// Offset in the file, in bytes.
+    pub file_offset: u64,
+    /// The file's identity.
+    pub file: FileId,
+    /// Its path as the process sees it, or `[vdso]`, `//anon` and the like.
+    pub path: String,
+}
+
+/// A file's identity on its host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FileId {
+    /// Major number of the device.
+    pub major: u32,
+    /// Minor number of the device.
+    pub minor: u32,
+    /// Inode number.
+    pub inode: u64,
+}
+
+/// A sample as the kernel took it.
+#[derive(Clone, Debug)]
+pub struct RawSample<'a> {
+    /// Monotonic clock (ns).
+    pub time_ns: u64,
+    /// CPU it was taken on.
+    pub cpu: u32,
+    /// Process.
+    pub pid: u32,
+    /// Thread.
+    pub tid: u32,
+    /// The event it belongs to; an event inherited by a child has a stream id of its own.
+    pub stream_id: u64,
+    /// The event's period when it was *opened or inherited*, in the event's unit. The kernel does not
+    /// update it on `PERF_EVENT_IOC_PERIOD`, so the weight of a sample comes from
+    /// [`PeriodTimeline`](crate::rate::PeriodTimeline) where we know the event.
+    pub opened_period: u64,
+    /// User registers, unless the task had none (a kernel thread).
+    pub regs: Option<UserRegs>,
+    /// Copy of the user stack from the stack pointer up.
+    pub stack: Option<StackCopy<'a>>,
+    chain: Option<perf::RawDataU64<'a>>,
+}
+
+/// The registers that unwinding starts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserRegs {
+    /// Instruction pointer.
+    pub ip: u64,
+    /// Stack pointer.
+    pub sp: u64,
+    /// Frame pointer.
+    pub bp: u64,
+}
+
+/// Bytes of the user stack from the stack pointer up.
+#[derive(Clone, Copy, Debug)]
+pub struct StackCopy<'a> {
+    bytes: RawData<'a>,
+    /// How much was asked for; the copy is shorter where the mapping ended first.
+    requested: usize,
+}
+
+impl<'a> StackCopy<'a> {
+    /// A copy of `bytes`, of which `requested` were asked for.
+    pub fn new(bytes: RawData<'a>, requested: usize) -> Self {
+        Self { bytes, requested }
+    }
+
+    /// Bytes that were copied.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether nothing was copied.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the copy holds all that was asked for, so that there may be more stack behind it.
+    pub fn is_full(&self) -> bool {
+        self.len() >= self.requested
+    }
+
+    /// The eight bytes at `offset` above the stack pointer.
+    pub fn word(&self, offset: u64) -> Option<u64> {
+        let start = usize::try_from(offset).ok()?;
+        let end = start.checked_add(8)?;
+        let (left, right) = match self.bytes {
+            RawData::Single(bytes) => return word_in(bytes, start, end),
+            RawData::Split(left, right) => (left, right),
+        };
+        if end <= left.len() {
+            return word_in(left, start, end);
+        }
+        if start >= left.len() {
+            return word_in(right, start - left.len(), end - left.len());
+        }
+        let mut word = [0; 8];
+        let in_left = left.len() - start;
+        word[..in_left].copy_from_slice(&left[start..]);
+        word[in_left..].copy_from_slice(right.get(..8 - in_left)?);
+        Some(u64::from_ne_bytes(word))
+    }
+}
+
+fn word_in(bytes: &[u8], start: usize, end: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(start..end)?.try_into().ok()?))
+}
+
+impl RawSample<'_> {
+    /// Kernel frames, innermost first, as lookup addresses; empty when the sample hit user code.
+    pub fn kernel_chain(&self, out: &mut Vec<u64>) {
+        self.chain_of(CONTEXT_KERNEL, out);
+    }
+
+    /// User frames found by frame pointers, innermost first, as lookup addresses.
+    pub fn user_chain(&self, out: &mut Vec<u64>) {
+        self.chain_of(CONTEXT_USER, out);
+    }
+
+    /// Appends the frames of one context. All but the innermost are return addresses: the call is in the
+    /// byte before.
+    fn chain_of(&self, context: u64, out: &mut Vec<u64>) {
+        let Some(chain) = self.chain else { return };
+        let mut inside = false;
+        let mut innermost = true;
+        for address in (0..chain.len()).filter_map(|i| chain.get(i)) {
+            if address >= FIRST_CONTEXT_MARKER {
+                inside = address == context;
+                innermost = true;
+            } else if inside {
+                out.push(if innermost { address } else { address.wrapping_sub(1) });
+                innermost = false;
+            }
+        }
+    }
+
+    /// Length of the whole call chain, context markers included.
+    pub fn chain_len(&self) -> usize {
+        self.chain.map_or(0, |chain| chain.len())
+    }
+}
+
+impl<'a> RawRecord<'a> {
+    /// When the record was made: monotonic clock (ns).
+    pub fn time_ns(&self, format: &RecordFormat) -> Option<u64> {
+        self.event(format).timestamp()
+    }
+
+    /// Decodes the record.
+    pub fn decode(&self, format: &RecordFormat) -> Result<Record<'a>, DecodeError> {
+        if RecordType(self.kind) == RecordType::MMAP2 && self.misc & MISC_MMAP_BUILD_ID != 0 {
+            return Err(DecodeError::UnexpectedLayout); // the reader panics on a bad length of the build id
+        }
+        if self.kind == LOST_SAMPLES {
+            let count = self.body.get(0..8).and_then(read_word).ok_or(DecodeError::TooShort)?;
+            return Ok(Record::Lost { count });
+        }
+        if self.kind == SAMPLE && !self.chain_fits() {
+            return Err(DecodeError::TooShort); // the reader multiplies the length without a check
+        }
+        let event = self.event(format).parse().map_err(|_| DecodeError::TooShort)?;
+        Ok(match event {
+            EventRecord::Sample(sample) => Record::Sample(raw_sample(sample, format)?),
+            EventRecord::Mmap2(mmap) if mmap.protection & PROT_EXEC != 0 => Record::Mmap(mapped(mmap)),
+            EventRecord::Comm(comm) => Record::Comm {
+                pid: comm.pid as u32,
+                tid: comm.tid as u32,
+                name: lossy(comm.name),
+                exec: comm.is_execve,
+            },
+            EventRecord::Fork(task) => Record::Fork(task_of(task)),
+            EventRecord::Exit(task) => Record::Exit(task_of(task)),
+            EventRecord::Lost(lost) => Record::Lost { count: lost.count },
+            EventRecord::Throttle(_) => Record::Throttle,
+            _ => Record::Other,
+        })
+    }
+
+    /// Whether the call chain that a sample announces fits into it.
+    fn chain_fits(&self) -> bool {
+        let announced = self.body.get(CHAIN_OFFSET..CHAIN_OFFSET + 8).and_then(read_word);
+        announced.is_some_and(|len| len <= self.body.len() as u64 / 8)
+    }
+
+    fn event(&self, format: &RecordFormat) -> RawEventRecord<'a> {
+        RawEventRecord::new(RecordType(self.kind), self.misc, self.body, format.info)
+    }
+}
+
+/// `PERF_RECORD_SAMPLE`.
+const SAMPLE: u32 = 9;
+/// Before the call chain of a sample stand: identifier, ip, pid and tid, time, stream id, cpu, period.
+const CHAIN_OFFSET: usize = 56;
+/// `PERF_RECORD_LOST_SAMPLES`, which the reader leaves undecoded.
+const LOST_SAMPLES: u32 = 13;
+
+fn read_word(data: RawData<'_>) -> Option<u64> {
+    StackCopy::new(data, 8).word(0)
+}
+
+fn task_of(task: perf::ForkOrExitRecord) -> Task {
+    Task { pid: task.pid as u32, parent_pid: task.ppid as u32, tid: task.tid as u32 }
+}
+
+fn mapped(mmap: perf::Mmap2Record<'_>) -> Mapped {
+    let file = match mmap.file_id {
+        perf::Mmap2FileId::InodeAndVersion(id) => {
+            FileId { major: id.major, minor: id.minor, inode: id.inode }
+        }
+        perf::Mmap2FileId::BuildId(_) => FileId::default(),
+    };
+    Mapped {
+        pid: mmap.pid as u32,
+        start: mmap.address,
+        len: mmap.length,
+        file_offset: mmap.page_offset,
+        file,
+        path: lossy(mmap.path),
+    }
+}
+
+fn lossy(bytes: RawData<'_>) -> String {
+    String::from_utf8_lossy(&bytes.as_slice()).into_owned()
+}
+
+fn raw_sample<'a>(
+    sample: perf::SampleRecord<'a>,
+    format: &RecordFormat,
+) -> Result<RawSample<'a>, DecodeError> {
+    let missing = DecodeError::MissingField;
+    let regs = sample.user_regs.as_ref().and_then(|regs| {
+        Some(UserRegs { ip: regs.get(REG_IP)?, sp: regs.get(REG_SP)?, bp: regs.get(REG_BP)? })
+    });
+    let stack = match sample.user_stack {
+        Some((bytes, copied)) if format.info.sample_format.contains(SampleFormat::STACK_USER) => {
+            let copied = usize::try_from(copied).unwrap_or(usize::MAX).min(bytes.len());
+            let copy = bytes.get(0..copied).ok_or(DecodeError::TooShort)?;
+            Some(StackCopy::new(copy, bytes.len()))
+        }
+        _ => None,
+    };
+    Ok(RawSample {
+        time_ns: sample.timestamp.ok_or(missing)?,
+        cpu: sample.cpu.ok_or(missing)?,
+        pid: sample.pid.ok_or(missing)? as u32,
+        tid: sample.tid.ok_or(missing)? as u32,
+        stream_id: sample.stream_id.ok_or(missing)?,
+        opened_period: sample.period.ok_or(missing)?,
+        regs,
+        stack,
+        chain: sample.callchain,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sample_body(chain: &[u64], stack: &[u8]) -> Vec<u8> {
+        let mut words = vec![7, 0x1000, 42 | 43 << 32, 5_000, 8, 1, 1_000_000, chain.len() as u64];
+        words.extend_from_slice(chain);
+        words.extend([2, 0xb0, 0xc0, 0xd0]); // ABI, then BP, SP, IP
+        words.push(stack.len() as u64);
+        let mut body: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        body.extend_from_slice(stack);
+        body.extend((stack.len() as u64 / 2).to_ne_bytes());
+        body
+    }
+
+    #[test]
+    fn a_sample_is_decoded_field_by_field() {
+        let body = sample_body(&[CONTEXT_KERNEL, 100, 200, CONTEXT_USER, 300, 400], &[1; 32]);
+        let format = RecordFormat::new(true);
+        for split in 0..body.len() {
+            let (left, right) = body.split_at(split);
+            let raw = RawRecord { kind: SAMPLE, misc: 2, body: RawData::Split(left, right) };
+            assert_eq!(raw.time_ns(&format), Some(5_000));
+            let Ok(Record::Sample(sample)) = raw.decode(&format) else { panic!("split at {split}") };
+            assert_eq!((sample.pid, sample.tid, sample.cpu, sample.stream_id), (42, 43, 1, 8));
+            assert_eq!(sample.regs, Some(UserRegs { ip: 0xd0, sp: 0xc0, bp: 0xb0 }));
+            let (mut kernel, mut user) = (Vec::new(), Vec::new());
+            sample.kernel_chain(&mut kernel);
+            sample.user_chain(&mut user);
+            assert_eq!((kernel, user), (vec![100, 199], vec![300, 399]));
+            let stack = sample.stack.unwrap();
+            assert_eq!((stack.len(), stack.is_full()), (16, false));
+            assert_eq!(stack.word(8), Some(u64::from_ne_bytes([1; 8])));
+            assert_eq!((stack.word(9), stack.word(u64::MAX)), (None, None));
+        }
+    }
+
+    #[test]
+    fn a_build_id_of_absurd_length_is_refused() {
+        let raw = RawRecord { kind: 10, misc: MISC_MMAP_BUILD_ID, body: RawData::Single(&[255; 200]) };
+        assert_eq!(raw.decode(&RecordFormat::new(false)).unwrap_err(), DecodeError::UnexpectedLayout);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_decoder_panic(
+            kind in 0u32..24, misc: u16, split: prop::sample::Index, stack: bool,
+            body in prop::collection::vec(any::<u8>(), 0..600),
+        ) {
+            let (left, right) = body.split_at(split.index(body.len() + 1));
+            let raw = RawRecord { kind, misc, body: RawData::Split(left, right) };
+            let format = RecordFormat::new(stack);
+            let _ = raw.time_ns(&format);
+            if let Ok(Record::Sample(sample)) = raw.decode(&format) {
+                sample.user_chain(&mut Vec::new());
+                let _ = sample.stack.map(|stack| stack.word(split.index(1 << 20) as u64));
+            }
+        }
+
+        #[test]
+        fn a_damaged_sample_does_not_panic(at: prop::sample::Index, byte: u8, len: prop::sample::Index) {
+            let mut body = sample_body(&[CONTEXT_USER, 300, 400], &[1; 64]);
+            let at = at.index(body.len());
+            body[at] = byte;
+            body.truncate(len.index(body.len() + 1));
+            let raw = RawRecord { kind: SAMPLE, misc: 2, body: RawData::Single(&body) };
+            let _ = raw.decode(&RecordFormat::new(true));
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! How many bytes of stack to copy: enough for the deepest stacks, and not more, since each byte costs the
+//! target.
+
+/// The most that fits into a record (its length has 16 bits) beside the other fields.
+pub const MAX_COPY_BYTES: u32 = 60 << 10;
+/// Less is not worth telling apart.
+const MIN_COPY_BYTES: u32 = 1 << 10;
+/// Stacks that a smaller copy is decided upon.
+const STACKS_TO_SHRINK: u32 = 200;
+/// Room for stacks a little deeper than those seen.
+const HEADROOM: f64 = 1.25;
+/// A smaller copy is worth reopening the events only if it is that much smaller.
+const WORTH_SHRINKING: f64 = 0.75;
+/// Truncated stacks, out of the last [`STACKS_TO_SHRINK`], that call for a bigger copy.
+const TRUNCATED_TO_GROW: u32 = 2;
+
+/// Watches how deep stacks are and proposes a size for the copy.
+#[derive(Clone, Debug)]
+pub struct CopySize {
+    bytes: u32,
+    seen: u32,
+    truncated: u32,
+    deepest: u64,
+    /// How often the copy had to grow; each time, shrinking waits for twice as many stacks.
+    grown: u32,
+}
+
+impl Default for CopySize {
+    /// The biggest copy: the first stacks are complete, and tell what is needed.
+    fn default() -> Self {
+        Self { bytes: MAX_COPY_BYTES, seen: 0, truncated: 0, deepest: 0, grown: 0 }
+    }
+}
+
+impl CopySize {
+    /// The size in force (bytes).
+    pub fn bytes(&self) -> u32 {
+        self.bytes
+    }
+
+    /// Notes a stack of `depth_bytes`, and whether the copy was too short for it.
+    pub fn observe(&mut self, depth_bytes: u64, too_short: bool) {
+        self.seen += 1;
+        self.truncated += u32::from(too_short);
+        self.deepest = self.deepest.max(depth_bytes);
+    }
+
+    /// A better size, when there is one; it is then in force.
+    pub fn revise(&mut self) -> Option<u32> {
+        if self.truncated >= TRUNCATED_TO_GROW && self.bytes < MAX_COPY_BYTES {
+            self.grown += 1;
+            return self.take(MAX_COPY_BYTES);
+        }
+        if self.seen < STACKS_TO_SHRINK << self.grown.min(10) {
+            return None;
+        }
+        let needed = ((self.deepest as f64 * HEADROOM) as u32).next_multiple_of(MIN_COPY_BYTES);
+        let needed = needed.clamp(MIN_COPY_BYTES, MAX_COPY_BYTES);
+        let stays = self.truncated > 0 || f64::from(needed) > f64::from(self.bytes) * WORTH_SHRINKING;
+        if stays {
+            (self.seen, self.truncated, self.deepest) = (0, 0, 0);
+            return None;
+        }
+        self.take(needed)
+    }
+
+    fn take(&mut self, bytes: u32) -> Option<u32> {
+        *self = Self { bytes, seen: 0, truncated: 0, deepest: 0, grown: self.grown };
+        Some(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn feed(size: &mut CopySize, stacks: u32, depth: u64) -> Option<u32> {
+        (0..stacks).find_map(|_| {
+            let too_short = depth > u64::from(size.bytes());
+            size.observe(depth.min(u64::from(size.bytes())), too_short);
+            size.revise()
+        })
+    }
+
+    #[test]
+    fn the_copy_shrinks_to_what_the_stacks_need() {
+        let mut size = CopySize::default();
+        assert_eq!(feed(&mut size, 199, 3000), None);
+        assert_eq!(feed(&mut size, 1, 3000), Some(4096));
+        assert_eq!(feed(&mut size, 5000, 3000), None);
+    }
+
+    #[test]
+    fn a_deeper_phase_costs_two_truncated_stacks_and_shrinks_later_than_before() {
+        let mut size = CopySize::default();
+        feed(&mut size, 200, 3000);
+        assert_eq!(feed(&mut size, 2, 30_000), Some(MAX_COPY_BYTES));
+        assert_eq!(feed(&mut size, 399, 3000), None);
+        assert_eq!(feed(&mut size, 1, 3000), Some(4096));
+    }
+
+    #[test]
+    fn stacks_beyond_the_limit_leave_the_biggest_copy() {
+        let mut size = CopySize::default();
+        assert_eq!(feed(&mut size, 1000, 1 << 20), None);
+        assert_eq!(size.bytes(), MAX_COPY_BYTES);
+    }
+}

@@ -1,0 +1,191 @@
+//! The command line as it was typed. [`crate::settings`] says what it means.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use config::{AttachMode, Backend, Criterion, Hertz, Ratio, SamplingSettings, Source, Span, Unwind};
+
+use crate::export::Format;
+
+/// A sampling profiler that chooses its own rate: often enough to be precise, rarely enough not to disturb.
+#[derive(Debug, Parser)]
+#[command(name = "sweetspot", version, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Profile a command until it exits, and pass on its exit status.
+    Record(RecordArgs),
+    /// Profile running processes.
+    Attach(AttachArgs),
+    /// Print a profile that was written with `-o FILE.pb.gz`, or by another tool.
+    Report(ReportArgs),
+    /// Work out the best rate for a function of known share.
+    Plan(PlanArgs),
+    /// Say what this machine permits and what would mend it.
+    Doctor(DoctorArgs),
+}
+
+/// Arguments of `record`.
+#[derive(Debug, Args)]
+pub(crate) struct RecordArgs {
+    /// The command and its arguments, after `--`.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Arguments of `attach`.
+#[derive(Debug, Args)]
+pub(crate) struct AttachArgs {
+    /// Process ids.
+    #[arg(value_name = "PID", required_unless_present_any = ["name", "cgroup", "unit", "all"])]
+    pub(crate) pids: Vec<u32>,
+    /// Processes whose name, or whose program's file name, matches this regular expression.
+    #[arg(long, value_name = "REGEX", conflicts_with = "pids")]
+    pub(crate) name: Option<String>,
+    /// Stop after this time; without it, when the processes have exited or at Ctrl-C.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) duration: Option<Span>,
+    // Targets of later versions: understood, so that the refusal can say so.
+    #[arg(long, hide = true, value_parser = not_available)]
+    pub(crate) cgroup: Option<String>,
+    #[arg(long, hide = true, value_parser = not_available)]
+    pub(crate) unit: Option<String>,
+    #[arg(long, hide = true)]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// How to sample.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Sampling")]
+pub(crate) struct SamplingArgs {
+    /// Share of the target's CPU time that profiling may cost, the profiler's own included.
+    #[arg(long, value_name = "SHARE", default_value_t = defaults().budget)]
+    pub(crate) budget: Ratio,
+    /// CPU time of the target that one profile sums up: the longer, the lower the rate it needs.
+    #[arg(long, value_name = "TIME", default_value_t = defaults().horizon)]
+    pub(crate) horizon: Span,
+    /// Sample at this rate per CPU-second, with the controller off.
+    #[arg(long, value_name = "HZ")]
+    pub(crate) rate: Option<Hertz>,
+    /// The error that the rate makes smallest: mae, mse, p95 or z=SCORE.
+    #[arg(long, value_name = "ERROR", default_value_t = defaults().criterion)]
+    pub(crate) criterion: Criterion,
+    /// How stacks are unwound: auto, fp or dwarf.
+    #[arg(long, value_name = "HOW", default_value_t = defaults().unwind)]
+    pub(crate) unwind: Unwind,
+    /// What takes the samples: auto or perf.
+    #[arg(long, value_name = "WHAT", default_value_t = defaults().backend)]
+    pub(crate) backend: Backend,
+    /// What triggers a sample: auto or clock.
+    #[arg(long, value_name = "WHAT", default_value_t = defaults().source)]
+    pub(crate) source: Source,
+    /// How events are attached: auto, task (for each thread) or cpu (for each CPU).
+    #[arg(long, value_name = "HOW", default_value_t = defaults().attach_mode)]
+    pub(crate) attach_mode: AttachMode,
+    /// Seed of the random sampling periods.
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) seed: Option<u64>,
+}
+
+/// Where the results go.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct OutputArgs {
+    /// Write the profile to FILE instead of printing a table; may be repeated. The ending picks the format:
+    /// .pb.gz (pprof), .folded, .svg (flame graph) or .speedscope.json.
+    #[arg(short, long = "output", value_name = "FILE", value_parser = output_file)]
+    pub(crate) output: Vec<OutputFile>,
+    /// Write each control decision, and a summary at the end, to FILE: one JSON object a line.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) stats: Option<PathBuf>,
+    /// Level of the intervals.
+    #[arg(long, value_name = "LEVEL", default_value_t = defaults().confidence)]
+    pub(crate) confidence: Ratio,
+    /// Print results and errors only.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// A file to write and the format its name asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OutputFile {
+    /// Its final name.
+    pub(crate) path: PathBuf,
+    /// Its format.
+    pub(crate) format: Format,
+}
+
+/// Arguments of `report`.
+#[derive(Debug, Args)]
+pub(crate) struct ReportArgs {
+    /// A profile in pprof's format (.pb.gz).
+    pub(crate) file: PathBuf,
+    /// How to print it.
+    #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
+    pub(crate) format: ReportFormat,
+}
+
+/// How a report is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReportFormat {
+    /// Functions by their own CPU time, for a person.
+    Table,
+    /// The summary line that `--stats` ends with.
+    Json,
+    /// One line for each stack.
+    Folded,
+}
+
+/// Arguments of `plan`.
+#[derive(Debug, Args)]
+pub(crate) struct PlanArgs {
+    /// CPU time that the target runs without being sampled.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) horizon: Span,
+    /// Share of that time that the function takes.
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) share: Ratio,
+    /// What one sample costs the target.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) overhead: Span,
+    /// Standard score of the interval.
+    #[arg(long, value_name = "SCORE", default_value_t = 1.96)]
+    pub(crate) z: f64,
+}
+
+/// Arguments of `doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Print one JSON object for each check.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn defaults() -> SamplingSettings {
+    SamplingSettings::default()
+}
+
+fn output_file(text: &str) -> Result<OutputFile, String> {
+    let path = PathBuf::from(text);
+    let format = Format::of(&path)?;
+    Ok(OutputFile { path, format })
+}
+
+fn not_available(_: &str) -> Result<String, String> {
+    Err("not available in this version; give process ids or --name REGEX".to_owned())
+}

@@ -1,0 +1,281 @@
+//! The judgement over the facts: pure, so that machines we do not have can be judged too.
+
+use nix::errno::Errno;
+use serde::Serialize;
+
+use super::facts::Facts;
+
+/// Ring memory for each CPU that a run wants (KiB): 128 pages and one for the header.
+const RING_KB: u64 = 516;
+/// Frames that the kernel walks unless told otherwise.
+const DEFAULT_MAX_STACK: u64 = 127;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Level {
+    /// As it should be.
+    Ok,
+    /// Something is lost or costs more.
+    Warn,
+    /// Sampling does not work.
+    Fail,
+}
+
+/// One line of the report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Check {
+    /// How bad it is.
+    pub(super) level: Level,
+    /// What was looked at.
+    pub(super) name: &'static str,
+    /// What it is, and what follows.
+    pub(super) finding: String,
+    /// The command that mends it.
+    pub(super) remedy: Option<String>,
+}
+
+impl Level {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Fail => "FAIL",
+        }
+    }
+}
+
+/// Judges the facts.
+pub(super) fn diagnose(facts: &Facts) -> Vec<Check> {
+    let checks: [fn(&Facts) -> Check; 13] = [
+        kernel,
+        architecture,
+        opening,
+        paranoid,
+        ring_memory,
+        max_stack,
+        kernel_names,
+        open_files,
+        counters,
+        processes,
+        map_files,
+        machine,
+        calibration,
+    ];
+    checks.iter().map(|check| check(facts)).collect()
+}
+
+fn ok(name: &'static str, finding: impl Into<String>) -> Check {
+    Check { level: Level::Ok, name, finding: finding.into(), remedy: None }
+}
+
+fn warn(name: &'static str, finding: impl Into<String>, remedy: Option<String>) -> Check {
+    Check { level: Level::Warn, name, finding: finding.into(), remedy }
+}
+
+fn fail(name: &'static str, finding: impl Into<String>, remedy: Option<String>) -> Check {
+    Check { level: Level::Fail, name, finding: finding.into(), remedy }
+}
+
+/// Gives the program the capabilities it needs, and nothing else of root.
+fn grant() -> String {
+    r#"sudo setcap cap_perfmon,cap_sys_ptrace,cap_syslog,cap_ipc_lock=ep "$(command -v sweetspot)""#
+        .to_owned()
+}
+
+fn sysctl(setting: &str) -> Option<String> {
+    Some(format!("sudo sysctl {setting}"))
+}
+
+fn kernel(facts: &Facts) -> Check {
+    const NAME: &str = "kernel";
+    let mut parts = facts.kernel.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>());
+    match (parts.next(), parts.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (5, 9) => ok(NAME, &facts.kernel),
+        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (4, 3) => {
+            warn(NAME, format!("{}: older than 5.9, whose CAP_PERFMON spares root", facts.kernel), None)
+        }
+        (Some(Ok(_)), _) => fail(NAME, format!("{}: older than 4.3", facts.kernel), None),
+        _ => warn(NAME, format!("version unknown: `{}`", facts.kernel), None),
+    }
+}
+
+fn architecture(facts: &Facts) -> Check {
+    match facts.architecture {
+        "x86_64" | "aarch64" => ok("architecture", facts.architecture),
+        other => fail("architecture", format!("{other}: stacks can be unwound on x86_64 and aarch64"), None),
+    }
+}
+
+/// Whether the kernel really opens an event, whatever the settings say.
+fn opening(facts: &Facts) -> Check {
+    const NAME: &str = "perf_event_open";
+    let Some(number) = facts.open_error else { return ok(NAME, "opens a sampling event") };
+    let error = Errno::from_raw(number);
+    let denied = matches!(error, Errno::EPERM | Errno::EACCES);
+    let by_setting = facts.paranoid.is_some_and(|level| level > 2) && !facts.may_profile_anything();
+    match error {
+        _ if denied && by_setting => fail(NAME, "denied by kernel.perf_event_paranoid, see below", None),
+        _ if denied && (facts.seccomp == 2 || facts.container.is_some()) => {
+            let place = facts.container.unwrap_or("a system call filter");
+            let remedy =
+                "run the container with --cap-add PERFMON and a seccomp profile that allows perf_event_open";
+            fail(NAME, format!("denied by {place}, not by a setting of the kernel"), Some(remedy.to_owned()))
+        }
+        _ if denied => fail(NAME, "denied by a security module", Some(grant())),
+        Errno::ENOSYS => fail(NAME, "missing: the kernel is built without CONFIG_PERF_EVENTS", None),
+        Errno::EMFILE => fail(NAME, "out of open files", Some("ulimit -n $(ulimit -Hn)".to_owned())),
+        Errno::UnknownErrno => fail(NAME, "failed for an unknown reason", None),
+        other => fail(NAME, format!("failed: {}", other.desc()), None),
+    }
+}
+
+/// What the kernel's own setting permits.
+fn paranoid(facts: &Facts) -> Check {
+    const NAME: &str = "kernel.perf_event_paranoid";
+    let Some(level) = facts.paranoid else {
+        return fail(NAME, "missing: the kernel is built without CONFIG_PERF_EVENTS", None);
+    };
+    if facts.may_profile_anything() {
+        return ok(NAME, format!("{level}, and we hold CAP_PERFMON: all processes, all CPUs, kernel frames"));
+    }
+    match level {
+        ..=0 => ok(NAME, format!("{level}: own processes, all CPUs, kernel frames")),
+        1 => warn(
+            NAME,
+            "1: own processes with kernel frames; no CPU-wide events (--attach-mode cpu)",
+            sysctl("kernel.perf_event_paranoid=0"),
+        ),
+        2 => warn(
+            NAME,
+            "2: own processes, user frames only; no CPU-wide events, no kernel frames",
+            sysctl("kernel.perf_event_paranoid=1"),
+        ),
+        _ => fail(
+            NAME,
+            format!("{level}: nothing without CAP_PERFMON"),
+            Some(format!("sudo sysctl kernel.perf_event_paranoid=2, or {}", grant())),
+        ),
+    }
+}
+
+fn ring_memory(facts: &Facts) -> Check {
+    const NAME: &str = "ring memory";
+    if facts.may_lock_memory() {
+        return ok(NAME, "unlimited: we hold CAP_IPC_LOCK");
+    }
+    let per_cpu = facts.mlock_kb.unwrap_or(0);
+    let locked_kb = facts.memlock_bytes / 1024;
+    let limit =
+        if facts.memlock_bytes == u64::MAX { "unlimited".to_owned() } else { format!("{locked_kb} KiB") };
+    let finding = format!("{per_cpu} KiB for each CPU and {limit} more (RLIMIT_MEMLOCK)");
+    let wanted = RING_KB * facts.cpus;
+    if per_cpu.saturating_mul(facts.cpus).saturating_add(locked_kb) >= wanted {
+        return ok(NAME, finding);
+    }
+    let finding = format!(
+        "{finding}; {RING_KB} KiB for each of {} CPUs are wanted, and samples may be lost",
+        facts.cpus
+    );
+    warn(NAME, finding, sysctl(&format!("kernel.perf_event_mlock_kb={RING_KB}")))
+}
+
+fn max_stack(facts: &Facts) -> Check {
+    const NAME: &str = "kernel.perf_event_max_stack";
+    let Some(frames) = facts.max_stack else {
+        return warn(NAME, "missing: call chains end at 127 frames", None);
+    };
+    if frames > DEFAULT_MAX_STACK {
+        return ok(NAME, format!("{frames} frames"));
+    }
+    let finding = format!("{frames}: deeper stacks are cut when they are unwound by frame pointers");
+    warn(NAME, finding, sysctl("kernel.perf_event_max_stack=512"))
+}
+
+fn kernel_names(facts: &Facts) -> Check {
+    const NAME: &str = "kernel.kptr_restrict";
+    let Some(level) = facts.kptr_restrict else {
+        return warn(NAME, "missing: kernel frames may have no names", None);
+    };
+    let shown = match level {
+        0 => facts.may_see_kernel() || facts.paranoid.is_some_and(|paranoid| paranoid <= 1),
+        1 => facts.may_see_kernel(),
+        _ => false,
+    };
+    if shown {
+        return ok(NAME, format!("{level}: kernel frames have names"));
+    }
+    let remedy = match level {
+        0 => sysctl("kernel.perf_event_paranoid=1"),
+        1 => Some(grant()),
+        _ => sysctl("kernel.kptr_restrict=0"),
+    };
+    warn(NAME, format!("{level}: kernel frames have no names"), remedy)
+}
+
+/// Task events take one file for each thread and CPU.
+fn open_files(facts: &Facts) -> Check {
+    let wanted = facts.threads.saturating_mul(facts.cpus);
+    let enough = facts.open_files / facts.cpus.max(1);
+    let finding = format!("at most {}, enough for {enough} threads on {} CPUs", facts.open_files, facts.cpus);
+    if facts.open_files >= wanted.saturating_add(64) {
+        return ok("open files", finding);
+    }
+    let finding =
+        format!("{finding}; the largest process here has {}: use --attach-mode cpu for it", facts.threads);
+    let remedy = format!("sudo prlimit --pid $$ --nofile={0}:{0}", wanted + 1024);
+    warn("open files", finding, Some(remedy))
+}
+
+fn counters(facts: &Facts) -> Check {
+    if facts.hardware_counters {
+        return ok("hardware counters", "present");
+    }
+    ok("hardware counters", "none: samples are taken by the CPU clock, which also serves")
+}
+
+/// Whether the mappings of other processes can be read: their code has no names otherwise.
+fn processes(facts: &Facts) -> Check {
+    const NAME: &str = "/proc/PID/maps";
+    if facts.may_read_others() {
+        return ok(NAME, "readable for all processes: we hold CAP_SYS_PTRACE");
+    }
+    if let Some(hidepid) = &facts.hidepid {
+        let finding = format!("processes of other users are hidden (hidepid={hidepid})");
+        return warn(NAME, finding, Some(grant()));
+    }
+    // Yama restricts attaching as a debugger, not reading.
+    let yama = facts.ptrace_scope.filter(|scope| *scope > 0);
+    let yama =
+        yama.map(|scope| format!(" (kernel.yama.ptrace_scope={scope} does not matter)")).unwrap_or_default();
+    ok(NAME, format!("readable for our own processes; others need CAP_SYS_PTRACE{yama}"))
+}
+
+fn map_files(facts: &Facts) -> Check {
+    const NAME: &str = "/proc/PID/map_files";
+    if facts.map_files {
+        return ok(NAME, "readable: programs that were deleted or replaced keep their names");
+    }
+    let remedy =
+        r#"sudo setcap cap_perfmon,cap_checkpoint_restore,cap_sys_ptrace=ep "$(command -v sweetspot)""#;
+    let finding = "not readable: programs that were deleted or replaced have no names";
+    warn(NAME, finding, Some(remedy.to_owned()))
+}
+
+fn machine(facts: &Facts) -> Check {
+    if facts.virtual_machine {
+        let finding = "virtual: an interrupt costs several times as much, so that the best rate is lower";
+        return warn("machine", finding, None);
+    }
+    ok("machine", "physical")
+}
+
+fn calibration(facts: &Facts) -> Check {
+    match &facts.cache {
+        Some(folder) if facts.calibrated => ok("calibration", format!("kept in {}", folder.display())),
+        Some(folder) => {
+            ok("calibration", format!("none yet; the first run keeps it in {}", folder.display()))
+        }
+        None => warn("calibration", "neither HOME nor XDG_CACHE_HOME is set: each run measures anew", None),
+    }
+}

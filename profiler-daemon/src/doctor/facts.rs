@@ -1,0 +1,185 @@
+//! What the kernel says of itself.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use nix::sys::resource::{Resource, getrlimit};
+
+/// Capability numbers of the kernel.
+const CAP_IPC_LOCK: u32 = 14;
+const CAP_SYS_PTRACE: u32 = 19;
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_SYSLOG: u32 = 34;
+const CAP_PERFMON: u32 = 38;
+
+/// Everything that [`super::diagnose`] judges. `None`: the kernel does not say.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    /// Such as `6.18.4-generic`.
+    pub(super) kernel: String,
+    /// Such as `x86_64`.
+    pub(super) architecture: &'static str,
+    /// `kernel.perf_event_paranoid`.
+    pub(super) paranoid: Option<i64>,
+    /// `kernel.perf_event_mlock_kb`: ring memory for each CPU of one user (KiB).
+    pub(super) mlock_kb: Option<u64>,
+    /// `kernel.perf_event_max_stack`: frames of a call chain.
+    pub(super) max_stack: Option<u64>,
+    /// `kernel.kptr_restrict`.
+    pub(super) kptr_restrict: Option<i64>,
+    /// `kernel.yama.ptrace_scope`.
+    pub(super) ptrace_scope: Option<i64>,
+    /// Effective capabilities, a bit for each.
+    pub(super) capabilities: u64,
+    /// Mode of system call filtering: 2 is a filter.
+    pub(super) seccomp: u64,
+    /// Soft limit of locked memory (bytes); `u64::MAX` is none.
+    pub(super) memlock_bytes: u64,
+    /// Hard limit of open files.
+    pub(super) open_files: u64,
+    /// CPUs that are online.
+    pub(super) cpus: u64,
+    /// Threads of the largest process that we can see.
+    pub(super) threads: u64,
+    /// Whether the CPU has counters that can interrupt.
+    pub(super) hardware_counters: bool,
+    /// Whether we run under a hypervisor.
+    pub(super) virtual_machine: bool,
+    /// The container that we run in, by its mark.
+    pub(super) container: Option<&'static str>,
+    /// How `/proc` hides the processes of others, if it does.
+    pub(super) hidepid: Option<String>,
+    /// Whether the files that a process maps can be opened through `/proc/PID/map_files`.
+    pub(super) map_files: bool,
+    /// Why a sampling event could not be opened: an error number, 0 where there is none.
+    pub(super) open_error: Option<i32>,
+    /// Where the measured cost of a sample is kept between runs.
+    pub(super) cache: Option<PathBuf>,
+    /// Whether there is something in it.
+    pub(super) calibrated: bool,
+}
+
+impl Facts {
+    /// Asks the kernel.
+    pub(super) fn read(try_open: impl Fn() -> io::Result<()>) -> Self {
+        let cache = cache_folder();
+        let status = text("/proc/self/status");
+        Self {
+            kernel: text("/proc/sys/kernel/osrelease"),
+            architecture: std::env::consts::ARCH,
+            paranoid: number("/proc/sys/kernel/perf_event_paranoid"),
+            mlock_kb: number("/proc/sys/kernel/perf_event_mlock_kb"),
+            max_stack: number("/proc/sys/kernel/perf_event_max_stack"),
+            kptr_restrict: number("/proc/sys/kernel/kptr_restrict"),
+            ptrace_scope: number("/proc/sys/kernel/yama/ptrace_scope"),
+            capabilities: field(&status, "CapEff:")
+                .and_then(|hex| u64::from_str_radix(hex, 16).ok())
+                .unwrap_or(0),
+            seccomp: field(&status, "Seccomp:").and_then(|mode| mode.parse().ok()).unwrap_or(0),
+            memlock_bytes: getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| soft),
+            open_files: getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(_, hard)| hard),
+            cpus: std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64),
+            threads: most_threads(),
+            hardware_counters: hardware_counters(),
+            virtual_machine: virtual_machine(),
+            container: container(),
+            hidepid: hidepid(&text("/proc/self/mounts")),
+            map_files: map_files(),
+            open_error: try_open().err().map(|error| error.raw_os_error().unwrap_or(0)),
+            calibrated: cache
+                .as_ref()
+                .is_some_and(|folder| fs::read_dir(folder).is_ok_and(|mut f| f.next().is_some())),
+            cache,
+        }
+    }
+
+    /// Whether events of other users, of all CPUs and of the kernel are open to us at any setting.
+    pub(super) fn may_profile_anything(&self) -> bool {
+        self.has(CAP_PERFMON) || self.has(CAP_SYS_ADMIN)
+    }
+
+    /// Whether ring memory is unlimited for us.
+    pub(super) fn may_lock_memory(&self) -> bool {
+        self.has(CAP_IPC_LOCK)
+    }
+
+    /// Whether processes of other users are open to us.
+    pub(super) fn may_read_others(&self) -> bool {
+        self.has(CAP_SYS_PTRACE)
+    }
+
+    /// Whether kernel addresses are shown to us where they are not shown to everyone.
+    pub(super) fn may_see_kernel(&self) -> bool {
+        self.has(CAP_SYSLOG)
+    }
+
+    fn has(&self, capability: u32) -> bool {
+        self.capabilities >> capability & 1 == 1
+    }
+}
+
+fn text(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+fn number<T: std::str::FromStr>(path: &str) -> Option<T> {
+    text(path).parse().ok()
+}
+
+/// The first word after `key` in a file of `key: value` lines.
+fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(key))?.split_whitespace().next()
+}
+
+fn most_threads() -> u64 {
+    let Ok(processes) = fs::read_dir("/proc") else { return 1 };
+    let ids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let threads = ids.filter_map(|pid| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        field(&status, "Threads:")?.parse().ok()
+    });
+    threads.max().unwrap_or(1)
+}
+
+/// Hybrid CPUs and ARM have a PMU of another name.
+fn hardware_counters() -> bool {
+    let Ok(devices) = fs::read_dir("/sys/bus/event_source/devices") else { return false };
+    let names = devices.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.into_iter().any(|name| name.starts_with("cpu") || name.starts_with("armv"))
+}
+
+fn virtual_machine() -> bool {
+    let processor = text("/proc/cpuinfo");
+    let flags = processor.lines().find(|line| line.starts_with("flags"));
+    flags.is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor"))
+        || fs::exists("/proc/device-tree/hypervisor").unwrap_or(false)
+}
+
+fn container() -> Option<&'static str> {
+    let marks = [("/.dockerenv", "docker"), ("/run/.containerenv", "podman")];
+    let found = marks.into_iter().find(|(mark, _)| fs::exists(mark).unwrap_or(false));
+    let kubernetes = std::env::var_os("KUBERNETES_SERVICE_HOST").map(|_| "kubernetes");
+    kubernetes.or(found.map(|(_, name)| name))
+}
+
+/// The option of the mount on `/proc`, unless it hides nothing.
+pub(super) fn hidepid(mounts: &str) -> Option<String> {
+    let mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let options =
+        mounts.filter(|fields| fields.get(1) == Some(&"/proc")).filter_map(|f| f.get(3).copied()).last()?;
+    let hidden = options.split(',').find_map(|option| option.strip_prefix("hidepid="))?;
+    (!matches!(hidden, "0" | "off")).then(|| hidden.to_owned())
+}
+
+fn map_files() -> bool {
+    let Ok(mut files) = fs::read_dir("/proc/self/map_files") else { return false };
+    files.next().is_some_and(|file| file.is_ok_and(|file| fs::File::open(file.path()).is_ok()))
+}
+
+/// `$XDG_CACHE_HOME/sweetspot`, else `~/.cache/sweetspot`.
+pub(crate) fn cache_folder() -> Option<PathBuf> {
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
+    base.map(|base| base.join("sweetspot"))
+}

@@ -1,0 +1,145 @@
+use super::*;
+use facts::hidepid;
+use nix::errno::Errno;
+
+/// A machine on which everything works, for a user without privileges.
+fn good() -> Facts {
+    Facts {
+        kernel: "6.12.1-generic".to_owned(),
+        architecture: "x86_64",
+        paranoid: Some(0),
+        mlock_kb: Some(516),
+        max_stack: Some(512),
+        kptr_restrict: Some(0),
+        ptrace_scope: Some(1),
+        capabilities: 0,
+        seccomp: 0,
+        memlock_bytes: 8 << 20,
+        open_files: 1 << 20,
+        cpus: 8,
+        threads: 100,
+        hardware_counters: true,
+        virtual_machine: false,
+        container: None,
+        hidepid: None,
+        map_files: true,
+        open_error: None,
+        cache: Some("/home/u/.cache/sweetspot".into()),
+        calibrated: true,
+    }
+}
+
+const ALL_CAPABILITIES: u64 = 0x1ff_ffff_ffff;
+
+fn check(facts: &Facts, name: &str) -> Check {
+    diagnose(facts).into_iter().find(|check| check.name == name).unwrap()
+}
+
+#[test]
+fn a_good_machine_has_nothing_to_mend() {
+    for check in diagnose(&good()) {
+        assert_eq!((check.level, check.remedy.as_deref()), (Level::Ok, None), "{}", check.name);
+    }
+}
+
+#[test]
+fn each_level_of_paranoia_is_judged_with_and_without_root() {
+    let expected = [
+        (-1, Level::Ok, "kernel frames"),
+        (0, Level::Ok, "kernel frames"),
+        (1, Level::Warn, "no CPU-wide"),
+        (2, Level::Warn, "user frames only"),
+        (3, Level::Fail, "nothing without CAP_PERFMON"),
+        (4, Level::Fail, "nothing without CAP_PERFMON"),
+    ];
+    for (level, judgement, finding) in expected {
+        let user = Facts { paranoid: Some(level), ..good() };
+        let found = check(&user, "kernel.perf_event_paranoid");
+        assert_eq!(found.level, judgement, "{level}");
+        assert!(found.finding.contains(finding), "{level}: {}", found.finding);
+        assert_eq!(found.remedy.is_some(), judgement != Level::Ok);
+        let root = Facts { capabilities: ALL_CAPABILITIES, ..user };
+        assert_eq!(check(&root, "kernel.perf_event_paranoid").level, Level::Ok);
+    }
+}
+
+#[test]
+fn root_without_capabilities_is_no_root() {
+    let confined = Facts { paranoid: Some(4), capabilities: 1 << 2, ..good() };
+    assert_eq!(check(&confined, "kernel.perf_event_paranoid").level, Level::Fail);
+}
+
+#[test]
+fn a_denial_is_told_with_who_denied_it() {
+    let denied = Facts { open_error: Some(Errno::EPERM as i32), ..good() };
+    let finding = |facts: &Facts| check(facts, "perf_event_open").finding;
+    assert!(finding(&Facts { paranoid: Some(4), ..denied.clone() }).contains("perf_event_paranoid"));
+    assert!(finding(&Facts { seccomp: 2, ..denied.clone() }).contains("system call filter"));
+    assert!(finding(&Facts { container: Some("docker"), ..denied.clone() }).contains("docker"));
+    assert!(finding(&denied).contains("security module"));
+    let missing = Facts { open_error: Some(Errno::ENOSYS as i32), ..good() };
+    assert!(finding(&missing).contains("CONFIG_PERF_EVENTS"));
+    let odd = Facts { open_error: Some(0), ..good() };
+    assert_eq!(check(&odd, "perf_event_open").level, Level::Fail);
+}
+
+#[test]
+fn what_is_short_is_told_with_its_command() {
+    let poor = Facts {
+        mlock_kb: Some(128),
+        memlock_bytes: 64 << 10,
+        max_stack: Some(127),
+        kptr_restrict: Some(2),
+        open_files: 1024,
+        threads: 500,
+        hidepid: Some("2".to_owned()),
+        map_files: false,
+        ..good()
+    };
+    for (name, command) in [
+        ("ring memory", "kernel.perf_event_mlock_kb=516"),
+        ("kernel.perf_event_max_stack", "kernel.perf_event_max_stack=512"),
+        ("kernel.kptr_restrict", "kernel.kptr_restrict=0"),
+        ("open files", "--nofile=5024:5024"),
+        ("/proc/PID/maps", "cap_sys_ptrace"),
+        ("/proc/PID/map_files", "cap_checkpoint_restore"),
+    ] {
+        let check = check(&poor, name);
+        assert_eq!(check.level, Level::Warn, "{name}");
+        assert!(check.remedy.as_ref().unwrap().contains(command), "{name}: {check:?}");
+    }
+}
+
+#[test]
+fn old_kernels_and_other_machines() {
+    let level = |kernel: &str| check(&Facts { kernel: kernel.to_owned(), ..good() }, "kernel").level;
+    assert_eq!(level("6.18.44-fc-v595"), Level::Ok);
+    assert_eq!(level("5.4.0-42-generic"), Level::Warn);
+    assert_eq!(level("3.10.0"), Level::Fail);
+    assert_eq!(level(""), Level::Warn);
+    let other = Facts { architecture: "riscv64", ..good() };
+    assert_eq!(check(&other, "architecture").level, Level::Fail);
+    let guest = Facts { virtual_machine: true, ..good() };
+    assert_eq!(check(&guest, "machine").level, Level::Warn);
+}
+
+#[test]
+fn hidden_processes_are_found_in_the_mounts() {
+    assert_eq!(
+        hidepid("proc /proc proc rw,nosuid,hidepid=invisible,gid=4 0 0"),
+        Some("invisible".to_owned())
+    );
+    assert_eq!(hidepid("proc /proc proc rw,hidepid=0 0 0"), None);
+    assert_eq!(hidepid("proc /proc proc rw,relatime 0 0"), None);
+    assert_eq!(hidepid(""), None);
+}
+
+#[test]
+fn this_machine_can_be_read() {
+    let facts = Facts::read(|| Ok(()));
+    assert!(!facts.kernel.is_empty());
+    assert!(facts.cpus > 0 && facts.threads > 0);
+    let checks = diagnose(&facts);
+    assert_eq!(json(&checks).unwrap().lines().count(), checks.len());
+    assert!(text(&checks).contains("kernel.perf_event_paranoid"));
+}

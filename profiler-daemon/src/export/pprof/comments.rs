@@ -1,0 +1,209 @@
+//! What pprof has no field for, as JSON texts in its comments.
+
+use profiler_core::profile::{RateChange, Run, SymbolizedProfile, Window};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+const RUN: &str = "sweetspot.run ";
+const RATES: &str = "sweetspot.rates ";
+const WINDOWS: &str = "sweetspot.windows ";
+const TABLES: &str = "sweetspot.tables ";
+
+/// The windows of time and each sample's weight in them.
+#[derive(Default, Serialize, Deserialize)]
+pub(super) struct Windows {
+    /// Start and end (ns since the start of sampling).
+    spans_ns: Vec<(u64, u64)>,
+    /// For each sample, in the file's order: windows and the sample's weight in them (ns).
+    cpu_ns: Vec<Vec<(u32, u64)>>,
+}
+
+/// Names that pprof's tables have no place for.
+#[derive(Default, Serialize, Deserialize)]
+pub(super) struct Tables {
+    /// What a person calls each module, in the order of the mappings.
+    modules: Vec<String>,
+    /// Addresses without a name: the index of the location and why.
+    unknown: Vec<(u32, String)>,
+    /// Length of the list of locations: another one says that the file was rewritten by another tool.
+    locations: usize,
+}
+
+/// What the comments of a file hold.
+#[derive(Default)]
+pub(super) struct Comments {
+    /// The run, if the file comes from one run of ours.
+    pub(super) run: Option<Run>,
+    windows: Windows,
+    tables: Tables,
+}
+
+/// The comments for `profile`, the first of them for a person.
+pub(super) fn write(profile: &SymbolizedProfile) -> Vec<String> {
+    let run = &profile.run;
+    let windows = Windows {
+        spans_ns: profile.windows.iter().map(|window| (window.start_ns, window.end_ns)).collect(),
+        cpu_ns: profile.stacks.iter().map(|stack| stack.windows.clone()).collect(),
+    };
+    let reasons = profile.locations.iter().zip(0_u32..);
+    let tables = Tables {
+        modules: profile.modules.iter().map(|module| module.name.clone()).collect(),
+        unknown: reasons.filter_map(|(location, at)| Some((at, location.unknown.clone()?))).collect(),
+        locations: profile.locations.len(),
+    };
+    vec![
+        for_a_person(run),
+        tagged(RUN, run),
+        tagged(RATES, &run.rate_history),
+        tagged(WINDOWS, &windows),
+        tagged(TABLES, &tables),
+    ]
+}
+
+fn for_a_person(run: &Run) -> String {
+    format!(
+        "sweetspot {}: {} samples, last rate {:.1} Hz, overhead {:.3}% of the target's CPU time (budget {:.3}%)",
+        env!("CARGO_PKG_VERSION"),
+        run.samples,
+        run.rate_hz,
+        run.overhead_ratio * 100.0,
+        run.budget_ratio * 100.0,
+    )
+}
+
+fn tagged(tag: &str, value: &impl Serialize) -> String {
+    // These types have no map with keys that are not text, so that writing them cannot fail.
+    format!("{tag}{}", serde_json::to_string(value).unwrap_or_default())
+}
+
+impl Comments {
+    /// Reads the comments of a file. Anything that is not as we write it is passed over: the file then reads as
+    /// one of another tool. So does a file that was merged from several runs.
+    pub(super) fn read(texts: &[&str]) -> Self {
+        let tagged = |tag: &'static str| texts.iter().filter_map(move |text| text.strip_prefix(tag));
+        let (Some(run), None) = (tagged(RUN).next(), tagged(RUN).nth(1)) else {
+            return Self::default();
+        };
+        let mut run = serde_json::from_str(run).ok().and_then(run_from_json);
+        if let Some(run) = &mut run {
+            run.rate_history = tagged(RATES).next().map(rates_from_json).unwrap_or_default();
+        }
+        Self { run, windows: parsed(tagged(WINDOWS).next()), tables: parsed(tagged(TABLES).next()) }
+    }
+
+    /// Gives `profile`, read from the same file, what its comments hold of it. Comments that do not fit the
+    /// samples are ignored: another tool has filtered or merged them.
+    pub(super) fn apply(self, profile: &mut SymbolizedProfile) {
+        let Some(run) = self.run else { return };
+        profile.run = run;
+        self.tables.apply(profile);
+        self.windows.apply(profile);
+    }
+}
+
+impl Tables {
+    fn apply(self, profile: &mut SymbolizedProfile) {
+        if self.locations != profile.locations.len() || self.modules.len() > profile.modules.len() {
+            return;
+        }
+        for (module, name) in profile.modules.iter_mut().zip(self.modules) {
+            module.name = name;
+        }
+        for (at, reason) in self.unknown {
+            if let Some(location) = profile.locations.get_mut(at as usize) {
+                location.unknown = Some(reason);
+            }
+        }
+    }
+}
+
+impl Windows {
+    fn apply(self, profile: &mut SymbolizedProfile) {
+        if !self.fits(profile) {
+            return;
+        }
+        let window = |(start_ns, end_ns)| Window { start_ns, end_ns };
+        profile.windows = self.spans_ns.into_iter().map(window).collect();
+        for (stack, windows) in profile.stacks.iter_mut().zip(self.cpu_ns) {
+            stack.windows = windows;
+        }
+    }
+
+    /// Whether there is one entry for each stack, of its weight, in windows that exist.
+    fn fits(&self, profile: &SymbolizedProfile) -> bool {
+        let weight =
+            |windows: &[(u32, u64)]| windows.iter().try_fold(0_u64, |sum, (_, ns)| sum.checked_add(*ns));
+        let known =
+            |windows: &[(u32, u64)]| windows.iter().all(|(at, _)| (*at as usize) < self.spans_ns.len());
+        let stacks = profile.stacks.iter().zip(&self.cpu_ns);
+        self.cpu_ns.len() == profile.stacks.len()
+            && stacks.into_iter().all(|(stack, windows)| {
+                known(windows) && (windows.is_empty() || weight(windows) == Some(stack.cpu_ns))
+            })
+    }
+}
+
+fn parsed<T: Default + for<'de> Deserialize<'de>>(text: Option<&str>) -> T {
+    text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+}
+
+fn rates_from_json(text: &str) -> Vec<RateChange> {
+    #[derive(Deserialize)]
+    struct Change {
+        at_s: f64,
+        rate_hz: f64,
+        reason: String,
+    }
+    let changes: Vec<Change> = parsed(Some(text));
+    let change = |c: Change| RateChange { at_s: c.at_s, rate_hz: c.rate_hz, reason: c.reason };
+    changes.into_iter().map(change).collect()
+}
+
+/// The run as its summary line states it. A key that is missing (an older version wrote the file) or that says
+/// `null` (a figure that was not a number) keeps its default.
+fn run_from_json(json: Value) -> Option<Run> {
+    let Value::Object(mut keys) = json else { return None };
+    let mut run = Run::default();
+    macro_rules! read {
+        ($($key:ident),* $(,)?) => {$(
+            if let Some(value) = keys.remove(stringify!($key)) {
+                run.$key = serde_json::from_value(value).unwrap_or_default();
+            }
+        )*};
+    }
+    read!(
+        target,
+        start_unix_ns,
+        duration_s,
+        samples,
+        lost,
+        truncated,
+        undecodable,
+        throttled,
+        foreign_samples,
+        target_cpu_s,
+        weight_s,
+        self_cpu_s,
+        setup_cpu_s,
+        overhead_us,
+        overhead_se_us,
+        self_us,
+        overhead_ratio,
+        overhead_worst_1s_ratio,
+        overhead_worst_10s_ratio,
+        budget_ratio,
+        rate_hz,
+        optimum_rate_hz,
+        unbounded_rate_hz,
+        bound_by,
+        retunes,
+        attach_mode,
+        event,
+        unwind,
+        stack_copy_bytes,
+        confidence,
+        seed,
+        notes,
+    );
+    Some(run)
+}

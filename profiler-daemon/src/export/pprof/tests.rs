@@ -1,0 +1,181 @@
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use proptest::prelude::*;
+use prost::Message;
+
+use super::message::{self, ValueType};
+use super::read::ReadError;
+use super::{read, write};
+use crate::export::functions::functions;
+use crate::export::testing;
+use profiler_core::profile::SymbolizedProfile;
+
+fn written(profile: &SymbolizedProfile) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    write(profile, &mut bytes).unwrap();
+    bytes
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// A file as another tool would write it: counts of samples, a period, addresses without names.
+fn of_another_tool() -> message::Profile {
+    message::Profile {
+        string_table: ["", "samples", "count", "cpu", "nanoseconds", "/bin/prog", "work"]
+            .map(String::from)
+            .to_vec(),
+        sample_type: vec![ValueType { kind: 1, unit: 2 }],
+        period_type: Some(ValueType { kind: 3, unit: 4 }),
+        period: 10_000_000,
+        sample: vec![
+            message::Sample { location_id: vec![1, 2], value: vec![3], label: vec![] },
+            message::Sample { location_id: vec![2], value: vec![1], label: vec![] },
+        ],
+        mapping: vec![message::Mapping { id: 7, filename: 5, ..Default::default() }],
+        location: vec![
+            message::Location { id: 1, mapping_id: 7, address: 0x10, line: vec![] },
+            message::Location {
+                id: 2,
+                mapping_id: 0,
+                address: 0x20,
+                line: vec![message::Line { function_id: 9, line: -1 }],
+            },
+        ],
+        function: vec![message::Function { id: 9, name: 6, ..Default::default() }],
+        ..Default::default()
+    }
+}
+
+#[test]
+fn what_is_written_reads_back_whole() {
+    let profile = testing::profile();
+    let read = read(written(&profile).as_slice()).unwrap();
+    assert_eq!(read.processes, profile.processes);
+    assert_eq!(read.modules, profile.modules);
+    assert_eq!(read.locations.len(), profile.locations.len());
+    assert_eq!(read.locations[6].unknown, profile.locations[6].unknown);
+    assert_eq!(read.stacks, profile.stacks);
+    assert_eq!(read.windows, profile.windows);
+    assert_eq!(read.run.rate_history, profile.run.rate_history);
+}
+
+#[test]
+fn every_key_of_the_run_reads_back() {
+    let mut profile = testing::profile();
+    (profile.run.undecodable, profile.run.throttled, profile.run.foreign_samples) = (4, 5, 6);
+    (profile.run.setup_cpu_s, profile.run.stack_copy_bytes) = (0.25, 8192);
+    let json = |profile: &SymbolizedProfile| serde_json::to_value(&profile.run).unwrap();
+    let read = json(&read(written(&profile).as_slice()).unwrap());
+    assert_eq!(read, json(&profile));
+    let defaults = serde_json::to_value(profiler_core::profile::Run::default()).unwrap();
+    for (key, value) in read.as_object().unwrap() {
+        assert_ne!(defaults[key], *value, "{key} is not put to the test");
+    }
+}
+
+#[test]
+fn the_table_of_a_file_is_that_of_the_run() {
+    let profile = testing::profile();
+    let read = read(written(&profile).as_slice()).unwrap();
+    let interval = |windows: &[(f64, f64)], samples: u64| Some((windows[0].0 / 1e11, samples as f64));
+    assert_eq!(functions(&read, &interval), functions(&profile, &interval));
+}
+
+#[test]
+fn a_file_that_another_tool_rewrote_loses_its_windows_only() {
+    let mut profile = testing::profile();
+    profile.stacks[0].windows = vec![(0, 1)]; // no longer its weight
+    let read = read(written(&profile).as_slice()).unwrap();
+    assert!(read.windows.is_empty());
+    assert_eq!(read.run.samples, 602);
+}
+
+#[test]
+fn files_of_other_tools_are_read() {
+    let read = read(of_another_tool().encode_to_vec().as_slice()).unwrap();
+    let costs = functions(&read, &|_, _| panic!("there are no windows"));
+    assert_eq!((costs[0].name.as_str(), costs[0].cpu_s), ("prog+0x10", 0.03));
+    assert_eq!((costs[1].name.as_str(), costs[1].module.as_str()), ("work", "[unknown]"));
+    assert_eq!(costs[1].total_share, 1.0);
+    assert_eq!((read.run.samples, read.run.target.as_str()), (4, "prog"));
+}
+
+#[test]
+fn what_is_no_profile_of_cpu_time_is_refused() {
+    let error = |bytes: &[u8]| read(bytes).unwrap_err();
+    assert!(matches!(error(b""), ReadError::Malformed(_)));
+    assert!(matches!(error(b"#!/bin/sh\n"), ReadError::Malformed(_)));
+    assert!(matches!(error(&gzip(b"hello")[..12]), ReadError::Io(_)));
+    let mut file = of_another_tool();
+    file.sample[0].value[0] = -1;
+    assert!(matches!(error(&file.encode_to_vec()), ReadError::Negative));
+    file.period = 0;
+    assert!(matches!(error(&file.encode_to_vec()), ReadError::NotCpuTime));
+    let mut file = of_another_tool();
+    file.sample[0].location_id[0] = 99;
+    assert!(matches!(error(&file.encode_to_vec()), ReadError::Malformed("a location is missing")));
+}
+
+#[test]
+fn bombs_are_refused() {
+    let bomb = gzip(&vec![0; 129 << 20]);
+    assert!(bomb.len() < 1 << 20);
+    assert!(matches!(read(bomb.as_slice()), Err(ReadError::TooLarge)));
+    let samples = [0x12, 0x00].repeat(5_000_000); // empty samples of two bytes each
+    assert!(matches!(read(gzip(&samples).as_slice()), Err(ReadError::TooMany(_))));
+    let mut shared = of_another_tool();
+    shared.string_table[5] = "x".repeat(10 << 20); // one name of 10 MiB for a thousand modules
+    shared.mapping = vec![shared.mapping[0]; 1000];
+    assert!(matches!(read(gzip(&shared.encode_to_vec()).as_slice()), Err(ReadError::TooLarge)));
+}
+
+/// A reader that is not ours: skipped, and said so, where Go is not installed.
+#[test]
+fn the_pprof_tool_reads_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.pb.gz");
+    std::fs::write(&path, written(&testing::profile())).unwrap();
+    let tool = |arguments: &[&str]| {
+        let mut command = std::process::Command::new("go");
+        command.args(["tool", "pprof"]).args(arguments).arg(&path).env("HOME", folder.path()).output()
+    };
+    let Ok(top) = tool(&["-top", "-symbolize=none"]) else {
+        return; // skipped: there is no `go` here
+    };
+    let top = String::from_utf8_lossy(&top.stdout).into_owned();
+    assert!(top.contains("Type: cpu") && top.contains("Duration: 12.25s"), "{top}");
+    let memcpy = top.lines().find(|line| line.ends_with("memcpy")).unwrap();
+    assert!(memcpy.contains("39.96%"), "{memcpy}");
+    let comments = tool(&["-comments"]).unwrap();
+    assert!(String::from_utf8_lossy(&comments.stdout).contains("602 samples, last rate 60.0 Hz"));
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_panic_the_reader(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        let _ = read(bytes.as_slice());
+        let _ = read(gzip(&bytes).as_slice());
+    }
+
+    #[test]
+    fn a_damaged_file_panics_no_one(at in any::<prop::sample::Index>(), byte: u8, cut in any::<prop::sample::Index>()) {
+        let good = {
+            let mut bytes = Vec::new();
+            let gz = written(&testing::profile());
+            std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(gz.as_slice()), &mut bytes).unwrap();
+            bytes
+        };
+        let mut damaged = good.clone();
+        damaged[at.index(good.len())] = byte;
+        if let Ok(profile) = read(damaged.as_slice()) {
+            let _ = functions(&profile, &|_, _| Some((0.0, 1.0)));
+        }
+        let _ = read(&good[..cut.index(good.len())]);
+    }
+}

@@ -1,0 +1,82 @@
+//! Which of a file's values are samples and which are CPU time.
+
+use prost::Message;
+
+use super::message::ValueType;
+use super::read::ReadError;
+use super::sections::Sections;
+
+/// Where to find the two figures of a sample.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Values {
+    samples: Option<usize>,
+    cpu: usize,
+    /// Nanoseconds of CPU time for one unit of the value at `cpu`.
+    ns_per_unit: f64,
+    /// Nanoseconds for one sample, where the file tells; else 0.
+    period_ns: f64,
+}
+
+impl Values {
+    /// Finds them by their units, the default type first.
+    pub(super) fn find(sections: &Sections<'_>) -> Result<Self, ReadError> {
+        let mut types = Vec::new();
+        for bytes in &sections.sample_types {
+            let value_type = ValueType::decode(*bytes)?;
+            types.push((value_type.kind, sections.text(value_type.kind)?, sections.text(value_type.unit)?));
+        }
+        let period_ns = period_ns(sections)?;
+        let samples = types.iter().position(|(_, _, unit)| *unit == "count");
+        let is_time = |unit: &str| ns_per(unit).is_some();
+        let default = i64::try_from(sections.default_sample_type).unwrap_or_default();
+        // Off-CPU and lock profiles have times too; theirs are called by other names than `cpu`.
+        let cpu = types
+            .iter()
+            .position(|(kind, _, unit)| default != 0 && *kind == default && is_time(unit))
+            .or_else(|| types.iter().position(|(_, name, unit)| *name == "cpu" && is_time(unit)))
+            .or_else(|| types.iter().rposition(|(_, _, unit)| is_time(unit)));
+        match (cpu, samples) {
+            (Some(cpu), _) => {
+                let ns_per_unit = ns_per(types[cpu].2).unwrap_or(1.0);
+                Ok(Self { samples, cpu, ns_per_unit, period_ns })
+            }
+            (None, Some(count)) if period_ns > 0.0 => {
+                Ok(Self { samples, cpu: count, ns_per_unit: period_ns, period_ns })
+            }
+            _ => Err(ReadError::NotCpuTime),
+        }
+    }
+
+    /// The number of samples and the CPU time (ns) of one entry.
+    pub(super) fn of(self, values: &[i64]) -> Result<(u64, u64), ReadError> {
+        let at = |index: usize| match values.get(index) {
+            Some(value) => u64::try_from(*value).map_err(|_| ReadError::Negative),
+            None => Err(ReadError::Malformed("a sample without its values")),
+        };
+        let cpu_ns = at(self.cpu)?;
+        // Nanoseconds stay whole numbers: a double would round those above 2^53.
+        let cpu_ns = if self.ns_per_unit == 1.0 { cpu_ns } else { (cpu_ns as f64 * self.ns_per_unit) as u64 };
+        let samples = match self.samples {
+            Some(index) => at(index)?,
+            None if self.period_ns > 0.0 => (cpu_ns as f64 / self.period_ns).round() as u64,
+            None => 1,
+        };
+        Ok((samples, cpu_ns))
+    }
+}
+
+fn period_ns(sections: &Sections<'_>) -> Result<f64, ReadError> {
+    let Some(bytes) = sections.period_type else { return Ok(0.0) };
+    let unit = sections.text(ValueType::decode(bytes)?.unit)?;
+    Ok(ns_per(unit).map_or(0.0, |ns| ns * sections.period.max(0) as f64))
+}
+
+fn ns_per(unit: &str) -> Option<f64> {
+    match unit {
+        "nanoseconds" | "ns" => Some(1.0),
+        "microseconds" | "us" => Some(1e3),
+        "milliseconds" | "ms" => Some(1e6),
+        "seconds" | "s" => Some(1e9),
+        _ => None,
+    }
+}

@@ -1,0 +1,134 @@
+//! A profile as pprof's messages.
+
+use std::io::{self, Write};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use profiler_core::profile::{self, ModuleIndex, Outcome, SymbolizedProfile};
+use prost::Message;
+
+use super::message::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
+use super::strings::Strings;
+use super::{COMM, OUTCOME, PID, comments};
+
+/// Writes `profile` compressed.
+pub(crate) fn write(profile: &SymbolizedProfile, out: &mut dyn Write) -> io::Result<()> {
+    let mut encoder = GzEncoder::new(out, Compression::default());
+    encoder.write_all(&encode(profile).encode_to_vec())?;
+    encoder.finish()?.flush()
+}
+
+fn encode(profile: &SymbolizedProfile) -> Profile {
+    let mut strings = Strings::new();
+    let samples = ValueType { kind: strings.add("samples"), unit: strings.add("count") };
+    let cpu = ValueType { kind: strings.add("cpu"), unit: strings.add("nanoseconds") };
+    let run = &profile.run;
+    let period_ns = if run.rate_hz > 0.0 { (1e9 / run.rate_hz).round() as i64 } else { 0 };
+    Profile {
+        sample_type: vec![samples, cpu],
+        default_sample_type: cpu.kind,
+        sample: profile.stacks.iter().map(|stack| sample(profile, stack, &mut strings)).collect(),
+        mapping: mappings(profile, &mut strings),
+        location: profile.locations.iter().zip(1..).map(location).collect(),
+        function: profile.functions.iter().zip(1..).map(|f| function(f, &mut strings)).collect(),
+        time_nanos: signed(run.start_unix_ns),
+        duration_nanos: (run.duration_s * 1e9) as i64,
+        period_type: Some(cpu),
+        period: period_ns,
+        comment: comments::write(profile).into_iter().map(|text| strings.add(text)).collect(),
+        string_table: strings.into_table(),
+    }
+}
+
+fn sample<'a>(
+    profile: &'a SymbolizedProfile,
+    stack: &profile::WeightedStack,
+    strings: &mut Strings<'a>,
+) -> Sample {
+    let process = &profile.processes[stack.process.0 as usize];
+    let mut label = vec![
+        Label { key: strings.add(PID), number: i64::from(process.pid), text: 0 },
+        Label { key: strings.add(COMM), text: strings.add(process.comm.as_str()), number: 0 },
+    ];
+    if stack.outcome.is_truncated() {
+        label.push(Label { key: strings.add(OUTCOME), text: strings.add(outcome(stack.outcome)), number: 0 });
+    }
+    Sample {
+        location_id: stack.frames.iter().map(|location| id(location.0)).collect(),
+        value: vec![signed(stack.samples), signed(stack.cpu_ns)],
+        label,
+    }
+}
+
+/// The word for an outcome, as in JSON.
+pub(super) fn outcome(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Complete => "complete",
+        Outcome::CopyTooShort => "copy_too_short",
+        Outcome::ChainTooLong => "chain_too_long",
+        Outcome::Broken => "broken",
+        Outcome::NoUserStack => "no_user_stack",
+    }
+}
+
+/// One mapping for each module. Addresses are those that the module's file states, so that each module lies at
+/// 0, as if it were mapped where it was linked.
+fn mappings<'a>(profile: &'a SymbolizedProfile, strings: &mut Strings<'a>) -> Vec<Mapping> {
+    let mapping = |(module, at): (&'a profile::ModuleInfo, u32)| {
+        let name = if module.path.is_empty() { &module.name } else { &module.path };
+        Mapping {
+            id: id(at),
+            filename: strings.add(name.as_str()),
+            build_id: strings.add(module.build_id.as_deref().unwrap_or_default()),
+            ..Mapping::default()
+        }
+    };
+    let mut mappings: Vec<Mapping> = profile.modules.iter().zip(0..).map(mapping).collect();
+    for location in &profile.locations {
+        extend(&mut mappings, profile, location);
+    }
+    mappings
+}
+
+/// Makes the location's mapping hold its address and say what is known there.
+fn extend(mappings: &mut [Mapping], profile: &SymbolizedProfile, location: &profile::Location) {
+    const PAGE: u64 = 4096;
+    let ModuleIndex(module) = location.module;
+    let mapping = &mut mappings[module as usize];
+    let end = (location.address | (PAGE - 1)).saturating_add(1);
+    mapping.memory_limit = mapping.memory_limit.max(end);
+    mapping.has_functions |= location.unknown.is_none();
+    mapping.has_inline_frames |= location.lines.len() > 1;
+    for line in &location.lines {
+        mapping.has_line_numbers |= line.line > 0;
+        mapping.has_filenames |= profile.functions[line.function.0 as usize].file.is_some();
+    }
+}
+
+fn location((location, id_): (&profile::Location, u64)) -> Location {
+    let line = |line: &profile::Line| Line { function_id: id(line.function.0), line: i64::from(line.line) };
+    Location {
+        id: id_,
+        mapping_id: id(location.module.0),
+        address: location.address,
+        line: location.lines.iter().map(line).collect(),
+    }
+}
+
+fn function<'a>((function, id): (&'a profile::Function, u64), strings: &mut Strings<'a>) -> Function {
+    Function {
+        id,
+        name: strings.add(function.name.as_str()),
+        system_name: strings.add(function.system_name.as_str()),
+        filename: strings.add(function.file.as_deref().unwrap_or_default()),
+    }
+}
+
+/// Ids start at 1: 0 is "none".
+fn id(index: u32) -> u64 {
+    u64::from(index) + 1
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

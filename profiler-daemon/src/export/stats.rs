@@ -1,0 +1,133 @@
+//! `--stats`: one JSON object a line for each control decision, and a last one for the run.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use profiler_core::profile::Run;
+use serde::Serialize;
+
+use super::functions::FunctionCost;
+
+/// The file of decisions. It is written under its final name and to the end of each line, so that it can be
+/// followed while the run lasts and tells how far the run came if it is killed.
+#[derive(Debug)]
+pub(crate) struct StatsWriter {
+    path: PathBuf,
+    file: File,
+    failed: Option<io::Error>,
+}
+
+#[derive(Serialize)]
+struct Tagged<'a, T> {
+    r#type: &'static str,
+    #[serde(flatten)]
+    body: &'a T,
+}
+
+/// The run and its functions: the last line of the file, and `report --format json`.
+#[derive(Serialize)]
+struct Summary<'a> {
+    #[serde(flatten)]
+    run: &'a Run,
+    functions: &'a [FunctionCost],
+}
+
+impl StatsWriter {
+    /// Creates the file, or empties it.
+    pub(crate) fn create(path: &Path) -> Result<Self> {
+        let file = File::create(path).with_context(|| {
+            format!(
+                "{} cannot be written; give --stats a file in a folder that you may write to",
+                path.display()
+            )
+        })?;
+        Ok(Self { path: path.to_owned(), file, failed: None })
+    }
+
+    /// Adds a line for a control decision. A failure stops the file, not the run: [`Self::finish`] tells it.
+    pub(crate) fn decision(&mut self, decision: &impl Serialize) {
+        self.line(&Tagged { r#type: "decision", body: decision });
+    }
+
+    /// Adds the last line.
+    pub(crate) fn finish(mut self, run: &Run, functions: &[FunctionCost]) -> Result<()> {
+        self.line(&Tagged { r#type: "summary", body: &Summary { run, functions } });
+        match self.failed {
+            Some(error) => Err(error).with_context(|| {
+                format!("{} is incomplete; free space there and run again", self.path.display())
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn line(&mut self, object: &impl Serialize) {
+        if self.failed.is_none() {
+            self.failed = write_line(&mut self.file, object).err();
+        }
+    }
+}
+
+/// The summary line, as text.
+pub(crate) fn summary(run: &Run, functions: &[FunctionCost]) -> Result<String> {
+    let summary = Tagged { r#type: "summary", body: &Summary { run, functions } };
+    Ok(serde_json::to_string(&summary)? + "\n")
+}
+
+fn write_line(file: &mut File, object: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(object)?;
+    line.push(b'\n');
+    file.write_all(&line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::{functions::functions, testing};
+
+    #[derive(Serialize)]
+    struct Decision {
+        period_ns: u64,
+    }
+
+    #[test]
+    fn lines_are_objects_and_the_last_is_the_summary() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stats.jsonl");
+        let profile = testing::profile();
+        let mut stats = StatsWriter::create(&path).unwrap();
+        stats.decision(&Decision { period_ns: 7 });
+        let so_far = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(so_far, "{\"type\":\"decision\",\"period_ns\":7}\n");
+        stats.finish(&profile.run, &functions(&profile, &|_, _| Some((0.1, 0.2)))).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let last: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        for key in [
+            "samples",
+            "lost",
+            "truncated",
+            "target_cpu_s",
+            "overhead_us",
+            "overhead_ratio",
+            "budget_ratio",
+            "rate_hz",
+            "optimum_rate_hz",
+            "retunes",
+            "functions",
+        ] {
+            assert!(last.get(key).is_some(), "{key}");
+        }
+        for key in ["name", "module", "cpu_s", "cpu_s_low", "cpu_s_high", "share"] {
+            assert!(last["functions"][0].get(key).is_some(), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_told_at_the_end() {
+        let mut stats = StatsWriter::create(Path::new("/dev/full")).unwrap();
+        stats.decision(&Decision { period_ns: 7 });
+        let error = stats.finish(&Run::default(), &[]).unwrap_err();
+        assert!(error.to_string().contains("/dev/full is incomplete"));
+    }
+}

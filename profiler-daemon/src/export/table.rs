@@ -1,0 +1,185 @@
+//! The profile for a person: functions by their own CPU time, and below them what the run was and cost.
+
+use std::fmt::Write;
+
+use profiler_core::profile::{Run, SymbolizedProfile};
+
+use super::functions::FunctionCost;
+use super::names::{shorten, visible};
+
+/// How much of the profile there is room for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View {
+    /// Columns.
+    pub(crate) width: usize,
+    /// Most functions to list.
+    pub(crate) top: usize,
+}
+
+/// The columns before the name: CPU time, interval, share, total.
+const FIGURES: usize = 37;
+
+/// The table as text.
+pub(crate) fn render(profile: &SymbolizedProfile, functions: &[FunctionCost], view: View) -> String {
+    let mut out = String::new();
+    header(&mut out, &profile.run);
+    for function in functions.iter().take(view.top) {
+        row(&mut out, function, view.width);
+    }
+    let hidden = functions.len().saturating_sub(view.top);
+    if hidden > 0 {
+        let _ = writeln!(out, "…and {hidden} more");
+    }
+    if functions.is_empty() {
+        let _ = writeln!(out, "no samples: the target used too little CPU time");
+    }
+    out.push('\n');
+    for (label, text) in footer(&profile.run, functions) {
+        wrapped(&mut out, label, &text, view.width);
+    }
+    out
+}
+
+fn header(out: &mut String, run: &Run) {
+    let interval =
+        if run.confidence > 0.0 { format!("± {}%", run.confidence * 100.0) } else { String::new() };
+    let _ = writeln!(out, "{:>9} {:<9} {:>7} {:>7}  function [module]", "CPU s", interval, "share", "total");
+}
+
+fn row(out: &mut String, function: &FunctionCost, width: usize) {
+    let name = named(&function.name, &function.module, width.saturating_sub(FIGURES));
+    let share = percent(function.share, 2);
+    let total = percent(function.total_share, 1);
+    let _ = writeln!(out, "{:>9.3} {:<9} {share:>7} {total:>7}  {name}", function.cpu_s, margin(function));
+}
+
+/// Half the width of the interval, the larger half where it is not symmetric.
+fn margin(function: &FunctionCost) -> String {
+    match (function.cpu_s_low, function.cpu_s_high) {
+        (Some(low), Some(high)) => {
+            format!("±{:.3}", (high - function.cpu_s).max(function.cpu_s - low).max(0.0))
+        }
+        _ => String::new(),
+    }
+}
+
+/// `name [module]` in at most `width` columns; the module gets a third where there is too little room.
+fn named(name: &str, module: &str, width: usize) -> String {
+    let (name, module) = (visible(name), visible(module));
+    // `[kernel]` and `[vdso]` have their brackets.
+    let module = if module.starts_with('[') { module } else { format!("[{module}]") };
+    let wanted = name.chars().count() + module.chars().count() + 1;
+    let module = if wanted <= width { module } else { shorten(&module, width / 3) };
+    let left = width.saturating_sub(module.chars().count() + 1);
+    format!("{} {module}", shorten(&name, left))
+}
+
+/// The lines below the table. A figure that another tool's file does not hold has no line.
+fn footer(run: &Run, functions: &[FunctionCost]) -> Vec<(&'static str, String)> {
+    let mut lines = vec![(
+        "target",
+        format!("{}, {:.2} s of CPU time in {:.2} s", visible(&run.target), run.target_cpu_s, run.duration_s),
+    )];
+    if run.rate_hz > 0.0 {
+        lines.push(("rate", rate(run)));
+    }
+    lines.push(("samples", samples(run)));
+    if run.confidence > 0.0 {
+        lines.push(("overhead", overhead(run)));
+        lines.push(("weights", weights(run)));
+    }
+    if !functions.is_empty() && functions.iter().all(|function| function.cpu_s_low.is_none()) {
+        lines.push(("note", "no intervals: the file holds no windows of time".to_owned()));
+    }
+    lines.extend(run.notes.iter().map(|note| ("note", visible(note))));
+    lines
+}
+
+fn rate(run: &Run) -> String {
+    let last = format!("{:.0}/s of CPU time", run.rate_hz);
+    if run.confidence == 0.0 {
+        return last;
+    }
+    let bound = match run.bound_by.as_str() {
+        "law" => "bound by nothing else".to_owned(),
+        "fixed" => "fixed by --rate".to_owned(),
+        other => format!("bound by the {}", visible(other)),
+    };
+    let unbounded = run.unbounded_rate_hz;
+    let optimum = if unbounded > 0.0 && run.bound_by != "law" {
+        format!("optimum {:.0}/s ({unbounded:.0}/s without bounds)", run.optimum_rate_hz)
+    } else {
+        format!("optimum {:.0}/s", run.optimum_rate_hz)
+    };
+    format!("{last}, {optimum}, {bound}, {} retunes", run.retunes)
+}
+
+fn samples(run: &Run) -> String {
+    let mut text = format!("{}, lost {}, truncated {}", run.samples, run.lost, run.truncated);
+    if run.truncated > 0 && run.samples > 0 {
+        let _ = write!(text, " ({})", percent(run.truncated as f64 / run.samples as f64, 1));
+    }
+    for (count, what) in [
+        (run.undecodable, "undecodable"),
+        (run.throttled, "throttled"),
+        (run.foreign_samples, "of other processes"),
+    ] {
+        if count > 0 {
+            let _ = write!(text, ", {count} {what}");
+        }
+    }
+    text
+}
+
+fn overhead(run: &Run) -> String {
+    let own = if run.target_cpu_s > 0.0 { run.self_cpu_s / run.target_cpu_s } else { 0.0 };
+    let own = own.min(run.overhead_ratio);
+    format!(
+        "{} of a budget of {}: target {}, profiler {}; {:.1} ± {:.1} µs a sample",
+        percent(run.overhead_ratio, 2),
+        percent(run.budget_ratio, 2),
+        percent(run.overhead_ratio - own, 2),
+        percent(own, 2),
+        run.overhead_us,
+        run.overhead_se_us,
+    )
+}
+
+fn weights(run: &Run) -> String {
+    let mut text = format!("{:.2} s, the scheduler counted {:.2} s", run.weight_s, run.target_cpu_s);
+    if run.target_cpu_s > 0.0 {
+        let difference = (run.weight_s / run.target_cpu_s - 1.0) * 100.0;
+        let _ = write!(text, " ({difference:+.2}%)");
+    }
+    text
+}
+
+fn percent(share: f64, decimals: usize) -> String {
+    format!("{:.decimals$}%", share * 100.0)
+}
+
+/// A line of the footer, broken at blanks and indented under its label.
+fn wrapped(out: &mut String, label: &str, text: &str, width: usize) {
+    const INDENT: usize = 10;
+    let mut column = INDENT;
+    let _ = write!(out, "{label:<INDENT$}");
+    for (at, word) in text.split(' ').enumerate() {
+        let length = word.chars().count();
+        if at > 0 && column + 1 + length > width {
+            let _ = write!(out, "\n{:INDENT$}", "");
+            column = INDENT;
+        } else if at > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        // A word longer than a line: shortened, since a target is a command line and may hold anything.
+        let word = shorten(word, width - INDENT);
+        column += word.chars().count();
+        out.push_str(&word);
+    }
+    out.push('\n');
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

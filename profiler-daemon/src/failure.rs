@@ -1,0 +1,28 @@
+//! Failures that have an exit status of their own.
+
+use std::process::ExitCode;
+
+/// Why the program ends without a result. Anything else that fails exits with status 1.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// What was asked for cannot be meant, or is not available.
+    #[error("{0}")]
+    Usage(String),
+    /// The kernel or its settings forbid it; the text says what to do.
+    #[error("{0}")]
+    NotPermitted(String),
+}
+
+/// The exit status for `error`: 2 for usage, 77 for a missing permission, else 1.
+pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
+    match error.downcast_ref::<Failure>() {
+        Some(Failure::Usage(_)) => ExitCode::from(2),
+        Some(Failure::NotPermitted(_)) => ExitCode::from(77),
+        None => ExitCode::FAILURE,
+    }
+}
+
+/// A usage error with this text.
+pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
+    Failure::Usage(message.into()).into()
+}

@@ -1,0 +1,160 @@
+//! The results of a run: checked before it starts, delivered when it ends, and never lost.
+
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Result, anyhow};
+use profiler_core::profile::SymbolizedProfile;
+use serde::Serialize;
+
+use crate::aside::Aside;
+use crate::cli::OutputFile;
+use crate::export::Format;
+use crate::export::functions::{FunctionCost, ShareInterval, functions};
+use crate::export::stats::StatsWriter;
+use crate::export::table::{View, render};
+use crate::settings::OutputJob;
+use crate::terminal::Terminal;
+
+/// Functions that a table on a terminal lists.
+const TOP: usize = 20;
+
+/// Where the results of a run go.
+#[derive(Debug)]
+pub(crate) struct Outputs {
+    files: Vec<OutputFile>,
+    stats: Option<StatsWriter>,
+    terminal: Terminal,
+}
+
+impl Outputs {
+    /// Makes sure that every output can be written, before anything is spent on a run.
+    ///
+    /// # Errors
+    ///
+    /// The first output that cannot, and what to do.
+    pub(crate) fn prepare(job: &OutputJob) -> Result<Self> {
+        for file in &job.files {
+            // Written and removed: permissions, quotas and read-only disks show in no other way.
+            Aside::create(&file.path).map_err(|error| cannot_write(&file.path, error))?;
+        }
+        let stats = job.stats.as_deref().map(StatsWriter::create).transpose()?;
+        Ok(Self { files: job.files.clone(), stats, terminal: Terminal { quiet: job.quiet } })
+    }
+
+    /// The terminal, as quiet as the person wants it.
+    pub(crate) fn terminal(&self) -> Terminal {
+        self.terminal
+    }
+
+    /// Adds a control decision to the `--stats` file, where there is one.
+    pub(crate) fn decision(&mut self, decision: &impl Serialize) {
+        if let Some(stats) = &mut self.stats {
+            stats.decision(decision);
+        }
+    }
+
+    /// Writes every file, or prints the table where there are none, and ends the `--stats` file.
+    ///
+    /// # Errors
+    ///
+    /// What could not be written, and where the profile is instead.
+    pub(crate) fn deliver(self, profile: &SymbolizedProfile, interval: ShareInterval) -> Result<()> {
+        let costs = functions(profile, interval);
+        let delivered = match self.files.as_slice() {
+            [] => print_table(self.terminal, profile, &costs),
+            files => write_all(files, profile, self.terminal),
+        };
+        let stats = self.stats.map_or(Ok(()), |stats| stats.finish(&profile.run, &costs));
+        match (delivered, stats) {
+            (Err(first), Err(second)) => Err(anyhow!("{first:#}; and {second:#}")),
+            (delivered, stats) => delivered.and(stats),
+        }
+    }
+}
+
+/// Prints the table: the top of it to a person, all of it to a file or a pipe.
+pub(crate) fn print_table(
+    terminal: Terminal,
+    profile: &SymbolizedProfile,
+    costs: &[FunctionCost],
+) -> Result<()> {
+    let top = if terminal.is_terminal() { TOP } else { usize::MAX };
+    let text = render(profile, costs, View { width: terminal.columns(), top });
+    terminal.print(&text)
+}
+
+/// Writes each file whatever becomes of the others. If none of them holds the whole profile, it is rescued.
+fn write_all(files: &[OutputFile], profile: &SymbolizedProfile, terminal: Terminal) -> Result<()> {
+    let mut failures = Vec::new();
+    let mut kept = false;
+    for file in files {
+        match write_file(file, profile) {
+            Ok(()) => {
+                kept |= file.format == Format::Pprof;
+                terminal.say(&format!("wrote {}", file.path.display()));
+            }
+            Err(error) => failures.push(format!("{:#}", cannot_write(&file.path, error))),
+        }
+    }
+    if failures.is_empty() {
+        return Ok(());
+    }
+    if !kept {
+        failures.push(rescue(profile));
+    }
+    Err(anyhow!(failures.join("; ")))
+}
+
+fn write_file(file: &OutputFile, profile: &SymbolizedProfile) -> io::Result<()> {
+    let mut out = BufWriter::new(Aside::create(&file.path)?);
+    file.format.write(profile, &mut out)?;
+    out.into_inner().map_err(io::IntoInnerError::into_error)?.commit()
+}
+
+/// Puts the profile where temporary files go, and says where that is.
+fn rescue(profile: &SymbolizedProfile) -> String {
+    let mut folders = vec![std::env::temp_dir()];
+    if folders[0] != Path::new("/tmp") {
+        folders.push(PathBuf::from("/tmp"));
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let name = format!("sweetspot-{}-{now}.pb.gz", std::process::id());
+    let mut reason = None;
+    for folder in folders {
+        let path = folder.join(&name);
+        match write_private(&path, profile) {
+            Ok(()) => return format!("the profile is in {}", path.display()),
+            Err(error) => reason = Some(cannot_write(&path, error)),
+        }
+    }
+    reason.map_or_else(String::new, |error| format!("{error:#}, and the profile is lost"))
+}
+
+/// A profile tells what a program does, and everyone can read the folder of temporary files.
+fn write_private(path: &Path, profile: &SymbolizedProfile) -> io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(0o600).open(path)?;
+    let written = Format::Pprof.write(profile, &mut file).and_then(|()| file.flush());
+    if written.is_err() {
+        let _ = std::fs::remove_file(path);
+    }
+    written
+}
+
+fn cannot_write(path: &Path, error: io::Error) -> anyhow::Error {
+    let advice = match error.kind() {
+        io::ErrorKind::NotFound => "create its folder first, or name another",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "free space there, or name another folder"
+        }
+        _ => "name a file in a folder that you may write to",
+    };
+    anyhow!("{} cannot be written ({error}); {advice}", path.display())
+}
+
+#[cfg(test)]
+#[path = "output_tests.rs"]
+mod tests;

@@ -1,0 +1,326 @@
+//! The loop's body: drain the rings, read off what it cost, decide, and change the clocks accordingly.
+
+use std::time::Duration;
+
+use profiler_core::profile::RateChange;
+use profiler_core::rate::{Decision, Dither, RateController, TopShares};
+use profiler_core::unwind::copy::CopySize;
+use serde::Serialize;
+
+use crate::output::Outputs;
+use crate::sampler::perf::{Access, Attachment, ClockSettings, OpenError, PerfSampler};
+use crate::sampler::session::{Counts, Session};
+use crate::sys::{clock, limits, procfs};
+
+/// Time between two looks at the counters.
+const TICK_NS: u64 = 100_000_000;
+/// Records younger than this may still have older neighbours on their way to another ring (ns).
+const SETTLING_NS: u64 = 2_000_000;
+/// Length of a window of the profile (ns).
+const WINDOW_NS: u64 = 500_000_000;
+/// The shortest time between two reopenings for the sake of new threads (ns).
+const ADOPT_EVERY_NS: u64 = 1_000_000_000;
+/// Events that may be opened in a second for the sake of new threads.
+const OPENS_PER_SECOND: u64 = 400;
+/// Threads whose context switches are read; the rest is estimated from them.
+const THREADS_READ: usize = 16;
+
+/// How to attach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AttachChoice {
+    /// What was asked for, if it was.
+    pub(crate) asked: Option<AttachTo>,
+    /// What is permitted.
+    pub(crate) access: Access,
+}
+
+/// The two ways to attach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum AttachTo {
+    /// Events of single threads.
+    Task,
+    /// Events of whole CPUs.
+    Cpu,
+}
+
+impl AttachChoice {
+    /// The way to begin with, for a target of `threads` threads.
+    ///
+    /// Events of whole CPUs follow every thread and child from its first instruction, obey every change of the
+    /// period and cost nothing at context switches, but they interrupt strangers too. So they suit small
+    /// machines and targets that could fill a good part of a big one.
+    pub(crate) fn first(&self, threads: usize) -> AttachTo {
+        let cpus = limits::online_cpus().len();
+        match self.asked {
+            Some(asked) => asked,
+            None if self.access.cpu_wide && (cpus <= 4 || threads * 2 >= cpus) => AttachTo::Cpu,
+            None => AttachTo::Task,
+        }
+    }
+
+    /// Whether events of whole CPUs have turned out to hit mostly strangers.
+    fn should_leave_cpus(&self, samples: u64, foreign: u64) -> bool {
+        self.asked.is_none() && foreign > 100 + 4 * samples
+    }
+}
+
+/// A line of `--stats`.
+#[derive(Serialize)]
+struct DecisionLine<'a> {
+    #[serde(flatten)]
+    decision: &'a Decision,
+    at_s: f64,
+    unwind: profiler_core::unwind::method::Method,
+    stack_copy_bytes: u32,
+    attach_mode: AttachTo,
+    clocks: usize,
+}
+
+/// What is left of a run when it is over.
+pub(crate) struct End {
+    pub(crate) session: Session,
+    pub(crate) controller: RateController,
+    pub(crate) outputs: Outputs,
+    pub(crate) history: Vec<RateChange>,
+    pub(crate) notes: Vec<String>,
+    pub(crate) settings: ClockSettings,
+    pub(crate) attach_to: AttachTo,
+    pub(crate) counts: Counts,
+    /// Wall-clock length of sampling (ns).
+    pub(crate) duration_ns: u64,
+    /// CPU time the scheduler charged to the target (ns).
+    pub(crate) target_cpu_ns: u64,
+    /// Our own CPU time while sampling (ns).
+    pub(crate) self_cpu_ns: u64,
+    /// Whether time in the kernel was sampled too.
+    pub(crate) kernel_seen: bool,
+}
+
+/// A run in progress.
+pub(crate) struct Engine {
+    pub(crate) sampler: PerfSampler,
+    pub(crate) session: Session,
+    pub(crate) controller: RateController,
+    pub(crate) outputs: Outputs,
+    pub(crate) history: Vec<RateChange>,
+    pub(crate) notes: Vec<String>,
+    choice: AttachChoice,
+    settings: ClockSettings,
+    next_tick_ns: u64,
+    next_window_ns: u64,
+    adopted: (u64, u64),
+    switches: u64,
+    last_foreign: (u64, u64),
+}
+
+impl Engine {
+    pub(crate) fn open(
+        session: Session,
+        controller: RateController,
+        choice: AttachChoice,
+        attachment: Attachment,
+        dither: Dither,
+        outputs: Outputs,
+    ) -> Result<Self, OpenError> {
+        let settings = ClockSettings {
+            period_ns: controller.period_ns(),
+            method: session.choice.method(),
+            stack_bytes: CopySize::default().bytes(),
+        };
+        let sampler = PerfSampler::open(choice.access, attachment, settings, dither)?;
+        Ok(Self {
+            sampler,
+            session,
+            controller,
+            outputs,
+            history: Vec::new(),
+            notes: Vec::new(),
+            choice,
+            settings,
+            next_tick_ns: 0,
+            next_window_ns: WINDOW_NS,
+            adopted: (0, 0),
+            switches: 0,
+            last_foreign: (0, 0),
+        })
+    }
+
+    /// Starts to sample.
+    pub(crate) fn start(&mut self) -> std::io::Result<()> {
+        self.session.begin();
+        self.next_tick_ns = clock::monotonic_ns() + TICK_NS;
+        self.history.push(RateChange {
+            at_s: 0.0,
+            rate_hz: self.controller.rate_hz(),
+            reason: "start".to_owned(),
+        });
+        self.sampler.start()
+    }
+
+    /// How long to sleep.
+    pub(crate) fn pause(&self) -> Duration {
+        let until_tick = self.next_tick_ns.saturating_sub(clock::monotonic_ns());
+        Duration::from_nanos(until_tick.min(self.sampler.time_to_fill_ns()))
+    }
+
+    /// Drains the rings, and takes stock when it is time to.
+    pub(crate) fn turn(&mut self) {
+        let now_ns = clock::monotonic_ns();
+        let session = &mut self.session;
+        self.sampler.drain(now_ns.saturating_sub(SETTLING_NS), |drained| session.handle(drained));
+        self.maintain(now_ns);
+        if now_ns >= self.next_tick_ns {
+            self.tick();
+            self.next_tick_ns = (self.next_tick_ns + TICK_NS).max(now_ns + TICK_NS / 2);
+        }
+    }
+
+    /// Stops sampling and takes in what is left.
+    pub(crate) fn stop(&mut self) {
+        self.sampler.stop();
+        let session = &mut self.session;
+        self.sampler.drain(u64::MAX, |drained| session.handle(drained));
+        self.tick();
+    }
+
+    fn tick(&mut self) {
+        let switches = self.context_switches();
+        let reading = self.session.reading(switches);
+        let shares = TopShares::from_weights(self.session.take_function_weights());
+        let rate_before = self.controller.rate_hz();
+        let decision = self.controller.tick(&reading, &shares);
+        if self.controller.rate_hz() != rate_before {
+            self.settings.period_ns = decision.period_ns;
+            self.sampler.set_period(decision.period_ns);
+            self.note_rate(&decision);
+        } else {
+            self.sampler.redraw();
+        }
+        self.write_decision(&decision);
+        if self.session.elapsed_ns() >= self.next_window_ns {
+            self.session.close_window();
+            self.next_window_ns = self.session.elapsed_ns() + WINDOW_NS;
+        }
+    }
+
+    fn note_rate(&mut self, decision: &Decision) {
+        self.history.push(RateChange {
+            at_s: self.session.elapsed_ns() as f64 / 1e9,
+            rate_hz: decision.rate_hz,
+            reason: decision.reason.to_string(),
+        });
+    }
+
+    fn write_decision(&mut self, decision: &Decision) {
+        let line = DecisionLine {
+            decision,
+            at_s: self.session.elapsed_ns() as f64 / 1e9,
+            unwind: self.settings.method,
+            stack_copy_bytes: self.settings.copied_bytes(),
+            attach_mode: self.attach_to(),
+            clocks: self.sampler.clock_count(),
+        };
+        self.outputs.decision(&line);
+    }
+
+    /// Opens the clocks anew if the samples seen ask for it.
+    fn maintain(&mut self, now_ns: u64) {
+        let changed_program = self.session.take_program_changed();
+        let method = match changed_program.then(|| self.session.choice.program_changed()).flatten() {
+            Some(method) => Some(method),
+            None => self.session.choice.revise(now_ns),
+        };
+        let stack_bytes = self.session.copy.revise();
+        let attach = self.better_attachment(now_ns);
+        if method.is_none() && stack_bytes.is_none() && attach.is_none() {
+            return;
+        }
+        self.settings.method = self.session.choice.method();
+        self.settings.stack_bytes = self.session.copy.bytes();
+        let attachment = match attach.unwrap_or_else(|| self.attach_to()) {
+            AttachTo::Cpu => Attachment::Cpus,
+            AttachTo::Task => Attachment::Tasks(self.threads()),
+        };
+        if let Err(error) = self.sampler.reopen(attachment, self.settings)
+            && !matches!(error, OpenError::TargetGone)
+        {
+            self.notes.push(format!("the events could not be renewed: {error}"));
+        }
+        self.adopted = (now_ns, self.session.processes.threads_created());
+    }
+
+    /// Another way to attach, or the same one for threads that have come since.
+    fn better_attachment(&mut self, now_ns: u64) -> Option<AttachTo> {
+        let (adopted_ns, created_then) = self.adopted;
+        let opens = self.sampler.clock_count() as u64;
+        let wait_ns = ADOPT_EVERY_NS.max(opens * 1_000_000_000 / OPENS_PER_SECOND);
+        if now_ns.saturating_sub(adopted_ns) < wait_ns {
+            return None;
+        }
+        match self.attach_to() {
+            // A clock that a new thread inherited keeps its period; one of its own can be retuned.
+            AttachTo::Task => {
+                (self.session.processes.threads_created() > created_then).then_some(AttachTo::Task)
+            }
+            AttachTo::Cpu => {
+                let counts = self.session.counts;
+                let (samples, foreign) = self.last_foreign;
+                let leave =
+                    self.choice.should_leave_cpus(counts.samples - samples, counts.foreign - foreign);
+                self.last_foreign = (counts.samples, counts.foreign);
+                self.adopted.0 = now_ns;
+                leave.then_some(AttachTo::Task)
+            }
+        }
+    }
+
+    /// How it is attached now.
+    pub(crate) fn attach_to(&self) -> AttachTo {
+        match self.sampler.attachment() {
+            Attachment::Cpus => AttachTo::Cpu,
+            Attachment::Tasks(_) => AttachTo::Task,
+        }
+    }
+
+    /// Whether no process of the target is left.
+    pub(crate) fn target_has_ended(&self) -> bool {
+        self.session.processes.live().next().is_none()
+    }
+
+    /// What a person calls a process of the target.
+    pub(crate) fn name_of(&self, pid: u32) -> String {
+        format!("{} ({pid})", procfs::comm(pid).unwrap_or_default())
+    }
+
+    /// Takes the run apart for its summary.
+    pub(crate) fn end(self) -> End {
+        End {
+            attach_to: self.attach_to(),
+            counts: self.session.counts,
+            duration_ns: self.session.elapsed_ns(),
+            target_cpu_ns: self.session.target_cpu_ns(),
+            self_cpu_ns: self.session.self_cpu_ns(),
+            kernel_seen: self.choice.access.kernel,
+            session: self.session,
+            controller: self.controller,
+            outputs: self.outputs,
+            history: self.history,
+            notes: self.notes,
+            settings: self.settings,
+        }
+    }
+
+    fn threads(&self) -> Vec<u32> {
+        self.session.processes.live().flat_map(|(pid, _)| procfs::threads(pid)).collect()
+    }
+
+    /// Context switches of the target since the last call, where the events make them cost something.
+    fn context_switches(&mut self) -> u64 {
+        let Attachment::Tasks(tids) = self.sampler.attachment() else { return 0 };
+        let read = tids.iter().take(THREADS_READ).map(|&tid| procfs::context_switches(tid)).sum::<u64>();
+        let all = read * tids.len().max(1) as u64 / tids.len().clamp(1, THREADS_READ) as u64;
+        let before = std::mem::replace(&mut self.switches, all);
+        all.saturating_sub(before)
+    }
+}

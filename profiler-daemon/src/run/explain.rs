@@ -1,0 +1,77 @@
+//! What went wrong, for a person: one line that says what happened and what to do.
+
+use std::io;
+
+use anyhow::{Result, anyhow};
+use procfs::ProcError;
+
+use crate::failure::Failure;
+use crate::sampler::perf::OpenError;
+
+/// What unprivileged profiles lack.
+pub(crate) const KERNEL_UNSEEN: &str = "time spent in the kernel is not sampled: run as root, or \
+     `sudo sysctl kernel.perf_event_paranoid=1`, to see it";
+
+/// An error for `OpenError`; `pid` is the process that was asked for, if it was one.
+pub(crate) fn open(error: OpenError, pid: Option<u32>) -> anyhow::Error {
+    let denied = |text: String| Failure::NotPermitted(text).into();
+    match error {
+        OpenError::NotPermitted(cause) => denied(match cause.raw_os_error() {
+            Some(libc::EPERM) => format!(
+                "perf events are blocked here ({cause}), perhaps by a container's seccomp profile; run \
+                 outside of it, or allow perf_event_open"
+            ),
+            _ => format!(
+                "profiling is not permitted: kernel.perf_event_paranoid is {}; run as root, or `sudo sysctl \
+                 kernel.perf_event_paranoid=2` to profile your own processes",
+                paranoid()
+            ),
+        }),
+        OpenError::TargetNotPermitted(_) => {
+            let process = pid.map_or("the process".to_owned(), |pid| format!("process {pid}"));
+            denied(format!("{process} belongs to another user or is protected; run as its owner or as root"))
+        }
+        OpenError::TargetGone => anyhow!("the process ended before it could be attached to; start it again"),
+        OpenError::RingMemory(cause) => denied(format!(
+            "the kernel refused memory for the ring buffers ({cause}); `sudo sysctl \
+             kernel.perf_event_mlock_kb=2048`, raise `ulimit -l`, or run as root"
+        )),
+        OpenError::TooManyEvents { needed, limit } => anyhow!(
+            "{needed} events are needed for all threads, but only {limit} files may be open; raise `ulimit \
+             -n`, or run as root with --attach-mode cpu"
+        ),
+        OpenError::Other(cause) => anyhow!("perf events do not work here ({cause}); `sweetspot doctor` says more"),
+    }
+}
+
+/// Why `--attach-mode cpu` cannot be had.
+pub(crate) fn cpu_wide_refused() -> anyhow::Error {
+    let text = format!(
+        "--attach-mode cpu is not permitted: kernel.perf_event_paranoid is {}; run as root, or use \
+         --attach-mode task",
+        paranoid()
+    );
+    Failure::NotPermitted(text).into()
+}
+
+/// What to make of the attempt to read which code is mapped: a process that has ended is an error, missing
+/// permission leaves a profile with fewer names.
+pub(crate) fn maps(pid: u32, read: Result<(), ProcError>, notes: &mut Vec<String>) -> Result<()> {
+    match read {
+        Ok(()) => Ok(()),
+        Err(ProcError::PermissionDenied(_)) => Err(Failure::NotPermitted(format!(
+            "process {pid} belongs to another user or is protected; run as its owner or as root"
+        ))
+        .into()),
+        Err(ProcError::NotFound(_)) => Err(anyhow!("process {pid} ended before it could be attached to; start it again")),
+        Err(error) => {
+            notes.push(format!("the code mapped into process {pid} could not be read ({error}); names are missing"));
+            Ok(())
+        }
+    }
+}
+
+fn paranoid() -> String {
+    let read: io::Result<String> = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
+    read.map_or_else(|_| "unknown".to_owned(), |level| level.trim().to_owned())
+}

@@ -1,0 +1,268 @@
+//! The runs that sample: a command from its first instruction, or processes that run already.
+
+mod engine;
+mod explain;
+mod names;
+mod progress;
+mod summary;
+
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use config::{AttachMode, SamplingSettings, Unwind};
+use nix::sys::signal::Signal;
+use profiler_core::rate::{ControlSettings, Dither, RateController};
+use profiler_core::unwind::method::{Method, MethodChoice};
+use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
+
+use self::engine::{AttachChoice, AttachTo, Engine};
+use self::progress::Progress;
+use crate::calibrate::{Calibration, calibrate};
+use crate::failure::Failure;
+use crate::output::Outputs;
+use crate::sampler::perf::{Attachment, probe_access};
+use crate::sampler::session::Session;
+use crate::settings::{AttachJob, RecordJob};
+use crate::sys::spawn::{Ended, HeldCommand, RunningCommand};
+use crate::sys::{clock, procfs, terminal};
+
+/// Exit status of a command that could not be found, as shells have it.
+const NOT_FOUND: u8 = 127;
+/// Exit status of a command that could not be executed, as shells have it.
+const NOT_EXECUTABLE: u8 = 126;
+
+/// Profiles a command and passes on its exit status.
+pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
+    let outputs = Outputs::prepare(&job.output)?;
+    let setup = Setup::begin(&job.sampling)?;
+    let words = job.command.iter().map(|word| CString::new(word.as_bytes()));
+    let words: Vec<CString> = words.collect::<Result<_, _>>().context("the command holds a zero byte")?;
+    // Before the runtime exists: the child of a fork may not share its threads.
+    let held = HeldCommand::fork(&words).context("the command could not be started")?;
+    let name = job.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let pid = held.pid();
+    let mut session = Session::new(setup.method_choice(&job.sampling));
+    session.await_exec(pid);
+    let engine = setup.open(&job.sampling, session, vec![pid], outputs).map_err(|error| explain::open(error, None))?;
+    let end = runtime()?.block_on(async {
+        let mut signals = Signals::listen()?;
+        let mut engine = engine;
+        engine.start()?;
+        let command = match held.release() {
+            Ok(command) => command,
+            Err(error) => return Err(cannot_execute(&words[0], &error)),
+        };
+        let ended = follow(&mut engine, &mut signals, None, Watched::Command { pid, command }).await?;
+        Ok((engine, ended))
+    });
+    match end {
+        Ok((engine, ended)) => {
+            let delivered = summary::deliver(engine, &setup, &job.sampling, name);
+            match ended {
+                Some(ended) => delivered.map(|()| ExitCode::from(ended.status)),
+                None => delivered.map(|()| ExitCode::SUCCESS),
+            }
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Profiles running processes until they end, the time is up or the person stops it.
+pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
+    let pids = job.target.resolve()?;
+    if let &[pid] = &pids[..]
+        && procfs::is_kernel_thread(pid)
+    {
+        return Err(anyhow!("process {pid} is a thread of the kernel, which has no program to profile; give the id of a user process"));
+    }
+    let outputs = Outputs::prepare(&job.output)?;
+    let setup = Setup::begin(&job.sampling)?;
+    let session = Session::new(setup.method_choice(&job.sampling));
+    let one = (pids.len() == 1).then(|| pids[0]);
+    let mut engine =
+        setup.open(&job.sampling, session, pids.clone(), outputs).map_err(|error| explain::open(error, one))?;
+    // The events came first: whatever is mapped from here on is reported, whatever was mapped before is read.
+    for &pid in &pids {
+        let adopted = engine.session.adopt(pid);
+        explain::maps(pid, adopted, &mut engine.notes)?;
+    }
+    let name = pids.iter().map(|pid| engine.name_of(*pid)).collect::<Vec<_>>().join(", ");
+    let engine = runtime()?.block_on(async {
+        let mut signals = Signals::listen()?;
+        engine.start()?;
+        follow(&mut engine, &mut signals, job.duration, Watched::Processes).await?;
+        anyhow::Ok(engine)
+    })?;
+    summary::deliver(engine, &setup, &job.sampling, name).map(|()| ExitCode::SUCCESS)
+}
+
+/// Whether the kernel lets us sample at all.
+pub(crate) fn try_open() -> io::Result<()> {
+    probe_access().map(drop).map_err(io::Error::other)
+}
+
+/// What is known before the target is: permissions and costs.
+pub(crate) struct Setup {
+    pub(crate) calibration: Calibration,
+    pub(crate) seed: u64,
+    choice: AttachChoice,
+    /// CPU time spent on it (ns).
+    pub(crate) cpu_ns: u64,
+}
+
+impl Setup {
+    fn begin(sampling: &SamplingSettings) -> Result<Self> {
+        let access = probe_access().map_err(|error| explain::open(error, None))?;
+        let asked = match sampling.attach_mode {
+            AttachMode::Auto => None,
+            AttachMode::Task => Some(AttachTo::Task),
+            AttachMode::Cpu if access.cpu_wide => Some(AttachTo::Cpu),
+            AttachMode::Cpu => return Err(explain::cpu_wide_refused()),
+        };
+        let calibration = calibrate(access);
+        let seed = sampling.seed.unwrap_or_else(clock::monotonic_ns);
+        Ok(Self { calibration, seed, choice: AttachChoice { asked, access }, cpu_ns: clock::self_cpu_ns() })
+    }
+
+    fn method_choice(&self, sampling: &SamplingSettings) -> MethodChoice {
+        match sampling.unwind {
+            Unwind::Auto => MethodChoice::auto(),
+            Unwind::FramePointers => MethodChoice::fixed(Method::Fp),
+            Unwind::Dwarf => MethodChoice::fixed(Method::Dwarf),
+        }
+    }
+
+    fn open(
+        &self,
+        sampling: &SamplingSettings,
+        session: Session,
+        pids: Vec<u32>,
+        outputs: Outputs,
+    ) -> Result<Engine, crate::sampler::perf::OpenError> {
+        let controller = RateController::new(control_settings(sampling), self.calibration.model.clone());
+        let threads: Vec<u32> = pids.iter().flat_map(|&pid| procfs::threads(pid)).collect();
+        let attachment = match self.choice.first(threads.len()) {
+            AttachTo::Cpu => Attachment::Cpus,
+            AttachTo::Task => Attachment::Tasks(threads),
+        };
+        let mut engine =
+            Engine::open(session, controller, self.choice, attachment, Dither::new(self.seed), outputs)?;
+        engine.notes.extend(self.calibration.note.clone());
+        if !self.choice.access.kernel {
+            engine.notes.push(explain::KERNEL_UNSEEN.to_owned());
+        }
+        Ok(engine)
+    }
+}
+
+fn control_settings(sampling: &SamplingSettings) -> ControlSettings {
+    ControlSettings {
+        budget: sampling.budget.get(),
+        horizon_s: sampling.horizon.seconds(),
+        fixed_hz: sampling.rate.map(|rate| rate.get()),
+        ..ControlSettings::default()
+    }
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().context("the event loop could not be started")
+}
+
+fn cannot_execute(command: &CString, error: &io::Error) -> anyhow::Error {
+    let command = command.to_string_lossy();
+    let (status, text) = match error.kind() {
+        io::ErrorKind::NotFound => {
+            (NOT_FOUND, format!("{command} was not found; give its path, or look for it in $PATH"))
+        }
+        _ => (NOT_EXECUTABLE, format!("{command} could not be executed ({error}); is it a program?")),
+    };
+    Failure::Command { status, text }.into()
+}
+
+/// The signals that a run reacts to.
+struct Signals {
+    interrupt: SignalStream,
+    terminate: SignalStream,
+    child: SignalStream,
+}
+
+impl Signals {
+    fn listen() -> Result<Self> {
+        let listen = |kind| signal(kind).context("signals could not be caught");
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            child: listen(SignalKind::child())?,
+        })
+    }
+
+    /// Waits for `pause`, or for a signal; returns the one that asks to stop.
+    async fn wait(&mut self, pause: Duration) -> Option<Signal> {
+        tokio::select! {
+            () = tokio::time::sleep(pause) => None,
+            _ = self.child.recv() => None,
+            _ = self.interrupt.recv() => Some(Signal::SIGINT),
+            _ = self.terminate.recv() => Some(Signal::SIGTERM),
+        }
+    }
+}
+
+/// What the end of a run depends on.
+enum Watched {
+    /// A command that we started.
+    Command {
+        /// Its process.
+        pid: u32,
+        /// To wait for.
+        command: RunningCommand,
+    },
+    /// Processes of others: until none is left.
+    Processes,
+}
+
+/// Samples until the target has ended, the time is up or somebody asks to stop. Returns how the command
+/// ended, if it has.
+async fn follow(
+    engine: &mut Engine,
+    signals: &mut Signals,
+    duration: Option<Duration>,
+    watched: Watched,
+) -> Result<Option<Ended>> {
+    let deadline = duration.map(|duration| Instant::now() + duration);
+    let mut progress = Progress::new(engine.outputs.terminal(), duration);
+    let mut asked_to_stop = false;
+    loop {
+        let left = deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
+        let stop = signals.wait(engine.pause().min(left)).await;
+        engine.turn();
+        progress.show(engine);
+        let mut over = left.is_zero();
+        match &watched {
+            Watched::Command { pid, command } => {
+                if let Some(ended) = command.try_wait()? {
+                    engine.session.cpu.waited_for(*pid, ended.cpu_ns);
+                    engine.stop();
+                    return Ok(Some(ended));
+                }
+                if let Some(signal) = stop {
+                    // The command decides how to end, as without us; the second time we leave it alone.
+                    over |= asked_to_stop;
+                    asked_to_stop = true;
+                    if !(signal == Signal::SIGINT && terminal::in_foreground()) {
+                        command.signal(signal);
+                    }
+                }
+            }
+            Watched::Processes => over |= stop.is_some() || engine.target_has_ended(),
+        }
+        if over {
+            engine.stop();
+            return Ok(None);
+        }
+    }
+}

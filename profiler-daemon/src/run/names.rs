@@ -1,0 +1,185 @@
+//! From counted stacks to a profile with names.
+//!
+//! Objects are loaded one after another and dropped at once, so that the debug information of one is the most
+//! that is in memory.
+
+use std::path::Path;
+
+use profiler_core::profile::{
+    Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Run, SymbolizedProfile,
+    WeightedStack,
+};
+use profiler_core::stack::{Frame, FrameId, ObjectId};
+use rustc_hash::FxHashMap;
+use symbolizer::{DebugFiles, KernelSymbols, ReadAt, Symbolized};
+
+use crate::objects::{Content, Object, open_in_process};
+use crate::sampler::session::Collected;
+
+/// Puts names to everything that was collected. `scale` takes the sum of the weights to the CPU time that the
+/// scheduler charged to the target.
+pub(crate) fn symbolize(collected: &Collected, scale: f64, run: Run) -> SymbolizedProfile {
+    let mut profile = SymbolizedProfile {
+        processes: collected.processes.clone(),
+        windows: collected.aggregate.windows.clone(),
+        run,
+        ..SymbolizedProfile::default()
+    };
+    let mut names = Names::default();
+    let locations = names.locate(collected, &mut profile);
+    for (stack, tallies) in collected.aggregate.stacks.iter().zip(&collected.aggregate.tallies) {
+        let scaled = |weight_ns: f64| (weight_ns * scale).round() as u64;
+        let frames = stack.frames.iter().map(|frame| locations[frame.0 as usize]).collect();
+        profile.stacks.push(WeightedStack {
+            process: stack.process,
+            frames,
+            outcome: stack.outcome,
+            samples: tallies.iter().map(|(_, tally)| tally.samples).sum(),
+            cpu_ns: scaled(tallies.iter().map(|(_, tally)| tally.weight_ns).sum()),
+            windows: tallies.iter().map(|&(window, tally)| (window, scaled(tally.weight_ns))).collect(),
+        });
+    }
+    profile
+}
+
+#[derive(Default)]
+struct Names {
+    functions: FxHashMap<Function, FunctionIndex>,
+}
+
+impl Names {
+    /// The location of every frame, by [`FrameId`].
+    fn locate(&mut self, collected: &Collected, profile: &mut SymbolizedProfile) -> Vec<LocationIndex> {
+        let frames = collected.aggregate.frames.frames();
+        let mut by_object: FxHashMap<ObjectId, Vec<FrameId>> = FxHashMap::default();
+        for (i, frame) in frames.iter().enumerate() {
+            by_object.entry(frame.object).or_default().push(FrameId(i as u32));
+        }
+        let mut objects: Vec<_> = by_object.into_iter().collect();
+        objects.sort_unstable_by_key(|&(object, _)| object);
+        let mut locations = vec![LocationIndex(0); frames.len()];
+        for (id, ids) in objects {
+            let object = collected.objects.object(id);
+            let source = Source::open(id, object);
+            let module = ModuleIndex(profile.modules.len() as u32);
+            profile.modules.push(source.module(id, object));
+            for frame in ids {
+                let at = collected.aggregate.frames.get(frame);
+                locations[frame.0 as usize] = self.location(at, module, &source, profile);
+            }
+        }
+        locations
+    }
+
+    fn location(
+        &mut self,
+        frame: Frame,
+        module: ModuleIndex,
+        source: &Source,
+        profile: &mut SymbolizedProfile,
+    ) -> LocationIndex {
+        let (lines, unknown) = match source.look_up(frame.address) {
+            Ok(named) => (named.into_iter().map(|n| self.line(n, module, profile)).collect(), None),
+            Err(reason) => {
+                let name = format!("{}+{:#x}", profile.modules[module.0 as usize].name, frame.address);
+                let nameless = Named { linkage_name: name.clone(), name, file: None, line: None };
+                (vec![self.line(nameless, module, profile)], Some(reason))
+            }
+        };
+        profile.locations.push(Location { module, address: frame.address, lines, unknown });
+        LocationIndex(profile.locations.len() as u32 - 1)
+    }
+
+    fn line(&mut self, named: Named, module: ModuleIndex, profile: &mut SymbolizedProfile) -> Line {
+        let line = named.line.unwrap_or(0);
+        let function =
+            Function { name: named.name, system_name: named.linkage_name, module, file: named.file };
+        let next = FunctionIndex(profile.functions.len() as u32);
+        let function = *self.functions.entry(function).or_insert_with_key(|function| {
+            profile.functions.push(function.clone());
+            next
+        });
+        Line { function, line }
+    }
+}
+
+type Named = symbolizer::Frame;
+
+/// Where the names of one object come from.
+enum Source {
+    Object(Box<symbolizer::Object>),
+    Kernel(KernelSymbols),
+    /// Nowhere; the reason.
+    None(String),
+}
+
+impl Source {
+    fn open(id: ObjectId, object: Option<&Object>) -> Self {
+        let loaded = match (id, object) {
+            (ObjectId::KERNEL, _) => return Self::kernel(),
+            (_, None) => return Self::None("the code lies in no file".to_owned()),
+            (_, Some(object)) => {
+                let load = |bytes: &dyn ReadAt| {
+                    symbolizer::Object::load(bytes, Path::new(&object.path), &DebugFilesOf { pid: object.pid })
+                };
+                match &object.content {
+                    Content::File(file) => load(file),
+                    Content::Image(image) => load(image),
+                    Content::Missing(reason) => return Self::None(reason.clone()),
+                }
+            }
+        };
+        loaded.map_or_else(|reason| Self::None(reason.to_string()), |object| Self::Object(Box::new(object)))
+    }
+
+    fn kernel() -> Self {
+        let list = std::fs::read("/proc/kallsyms").map_err(|error| error.to_string());
+        let parsed = list.and_then(|list| KernelSymbols::parse(&list).map_err(|reason| reason.to_string()));
+        parsed.map_or_else(Self::None, Self::Kernel)
+    }
+
+    fn module(&self, id: ObjectId, object: Option<&Object>) -> ModuleInfo {
+        let path = object.map_or("", |object| &object.path);
+        let file_name = path.rsplit('/').next().unwrap_or_default();
+        let name = match id {
+            ObjectId::KERNEL => "[kernel]",
+            _ if file_name.is_empty() => "[unknown]",
+            _ => file_name,
+        };
+        let build_id = match self {
+            Self::Object(object) => object.build_id().map(str::to_owned),
+            _ => None,
+        };
+        ModuleInfo { name: name.to_owned(), path: path.to_owned(), build_id }
+    }
+
+    fn look_up(&self, address: u64) -> Result<Vec<Named>, String> {
+        match self {
+            Self::Object(object) => match object.symbolize(address) {
+                Symbolized::Known(frames) => Ok(frames),
+                Symbolized::Unknown(reason) => Err(reason.to_string()),
+            },
+            Self::Kernel(symbols) => {
+                let symbol = symbols.symbolize(address).ok_or("no kernel symbol covers it")?;
+                let name = match symbol.module {
+                    Some(module) => format!("{} [{module}]", symbol.name),
+                    None => symbol.name,
+                };
+                Ok(vec![Named { linkage_name: name.clone(), name, file: None, line: None }])
+            }
+            Self::None(reason) => Err(reason.clone()),
+        }
+    }
+}
+
+/// Separate debug files, looked for as the process sees the file system, then as we do.
+struct DebugFilesOf {
+    pid: u32,
+}
+
+impl DebugFiles for DebugFilesOf {
+    fn open(&self, path: &Path) -> Option<Box<dyn ReadAt>> {
+        let file = open_in_process(self.pid, path).ok()?;
+        Some(Box::new(file))
+    }
+}

@@ -1,0 +1,5 @@
+//! Where samples come from.
+
+pub(crate) mod perf;
+pub(crate) mod session;
+pub(crate) mod target_cpu;

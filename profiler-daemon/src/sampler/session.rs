@@ -1,0 +1,255 @@
+//! One profiled target from its first sample to its profile: records become stacks, stacks are counted, and
+//! what sampling costs is read off.
+
+use profiler_core::aggregate::{Aggregate, Aggregator, Chain};
+use profiler_core::process::ProcessTable;
+use profiler_core::profile::{Outcome, ProcessInfo};
+use profiler_core::rate::Reading;
+use profiler_core::record::{RawSample, Record};
+use profiler_core::stack::Frame;
+use profiler_core::unwind::StackUnwinder;
+use profiler_core::unwind::copy::CopySize;
+use profiler_core::unwind::method::{Method, MethodChoice};
+use rustc_hash::FxHashMap;
+
+use super::perf::Drained;
+use super::target_cpu::TargetCpu;
+use crate::objects::ObjectStore;
+use crate::sys::{clock, limits, procfs};
+
+/// What went less than perfectly, counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    /// Samples of the target.
+    pub(crate) samples: u64,
+    /// Samples of strangers.
+    pub(crate) foreign: u64,
+    /// Records the kernel dropped.
+    pub(crate) lost: u64,
+    /// Samples without outer frames.
+    pub(crate) truncated: u64,
+    /// Records that could not be decoded.
+    pub(crate) undecodable: u64,
+    /// Times an event was throttled.
+    pub(crate) throttled: u64,
+    /// Frames the kernel followed.
+    pub(crate) frames: u64,
+    /// Bytes of stack the kernel copied.
+    pub(crate) stack_bytes: u64,
+}
+
+/// Everything known about the target.
+pub(crate) struct Session {
+    pub(crate) processes: ProcessTable,
+    pub(crate) objects: ObjectStore,
+    pub(crate) cpu: TargetCpu,
+    pub(crate) choice: MethodChoice,
+    pub(crate) copy: CopySize,
+    pub(crate) counts: Counts,
+    aggregator: Aggregator,
+    unwinder: StackUnwinder,
+    chain_limit: usize,
+    buffers: Buffers,
+    first_reading: LastReading,
+    last_reading: LastReading,
+    start_ns: u64,
+    window_start: (u64, Counts),
+    program_changed: bool,
+}
+
+/// Kept between samples to spare allocations.
+#[derive(Default)]
+struct Buffers {
+    kernel: Vec<u64>,
+    user: Vec<u64>,
+    by_frame_pointer: Vec<u64>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct LastReading {
+    counts: Counts,
+    target_cpu_ns: u64,
+    self_cpu_ns: u64,
+}
+
+/// What was counted, for the profile.
+pub(crate) struct Collected {
+    pub(crate) aggregate: Aggregate,
+    pub(crate) processes: Vec<ProcessInfo>,
+    pub(crate) objects: ObjectStore,
+    /// Sum of the weights (ns).
+    pub(crate) weight_ns: f64,
+}
+
+impl Session {
+    pub(crate) fn new(choice: MethodChoice) -> Self {
+        Self {
+            processes: ProcessTable::default(),
+            objects: ObjectStore::default(),
+            cpu: TargetCpu::default(),
+            choice,
+            copy: CopySize::default(),
+            counts: Counts::default(),
+            aggregator: Aggregator::default(),
+            unwinder: StackUnwinder::default(),
+            chain_limit: limits::max_call_chain(),
+            buffers: Buffers::default(),
+            first_reading: LastReading::default(),
+            last_reading: LastReading::default(),
+            start_ns: clock::monotonic_ns(),
+            window_start: (0, Counts::default()),
+            program_changed: false,
+        }
+    }
+
+    /// Follows a process that runs already, with the code mapped into it.
+    pub(crate) fn adopt(&mut self, pid: u32) -> Result<(), ::procfs::ProcError> {
+        self.processes.adopt(pid, &procfs::comm(pid).unwrap_or_default());
+        self.cpu.adopt(pid);
+        for mapped in procfs::executable_maps(pid)? {
+            self.processes.mapped(&mapped, |mapped| self.objects.load(mapped));
+        }
+        Ok(())
+    }
+
+    /// Follows a child that waits to execute a command: its present code is ours, and of no interest.
+    pub(crate) fn await_exec(&mut self, pid: u32) {
+        self.processes.adopt(pid, "");
+        self.cpu.adopt(pid);
+    }
+
+    /// CPU time charged to the target between the beginning and the last reading (ns).
+    pub(crate) fn target_cpu_ns(&self) -> u64 {
+        self.last_reading.target_cpu_ns - self.first_reading.target_cpu_ns
+    }
+
+    /// Our own CPU time between the beginning and the last reading (ns).
+    pub(crate) fn self_cpu_ns(&self) -> u64 {
+        self.last_reading.self_cpu_ns - self.first_reading.self_cpu_ns
+    }
+
+    /// Sampling begins now: what was used before does not count.
+    pub(crate) fn begin(&mut self) {
+        self.start_ns = clock::monotonic_ns();
+        self.last_reading.self_cpu_ns = clock::self_cpu_ns();
+        self.last_reading.target_cpu_ns = self.cpu.read().0;
+        self.first_reading = self.last_reading;
+    }
+
+    /// Since sampling began (ns).
+    pub(crate) fn elapsed_ns(&self) -> u64 {
+        clock::monotonic_ns().saturating_sub(self.start_ns)
+    }
+
+    /// Takes in one record.
+    pub(crate) fn handle(&mut self, drained: Drained<'_>) {
+        match drained {
+            Drained::Undecodable(_) => self.counts.undecodable += 1,
+            Drained::Record(Record::Sample(sample), weight_ns) => self.sample(&sample, weight_ns),
+            Drained::Record(Record::Mmap(mapped), _) => {
+                self.processes.mapped(&mapped, |mapped| self.objects.load(mapped));
+                self.unwinder.note_change();
+            }
+            Drained::Record(Record::Comm { pid, tid, name, exec }, _) => {
+                self.processes.renamed(pid, tid, &name, exec);
+                self.program_changed |= exec && self.processes.contains(pid);
+            }
+            Drained::Record(Record::Fork(task), _) => {
+                self.processes.forked(task);
+                if task.pid != task.parent_pid && self.processes.contains(task.pid) {
+                    self.cpu.forked(task.pid, task.parent_pid);
+                }
+            }
+            Drained::Record(Record::Lost { count }, _) => self.counts.lost += count,
+            Drained::Record(Record::Throttle, _) => self.counts.throttled += 1,
+            // A process ends for us when its clock does: threads may outlive the first one.
+            Drained::Record(Record::Exit(_) | Record::Other, _) => {}
+        }
+    }
+
+    fn sample(&mut self, sample: &RawSample<'_>, weight_ns: u64) {
+        let copied = sample.stack.map_or(0, |stack| stack.len());
+        self.counts.stack_bytes += copied as u64;
+        let Some(process) = self.processes.get(sample.pid) else {
+            self.counts.foreign += 1;
+            return;
+        };
+        self.counts.samples += 1;
+        let Buffers { kernel, user, by_frame_pointer } = &mut self.buffers;
+        (kernel.clear(), user.clear(), by_frame_pointer.clear());
+        sample.kernel_chain(kernel);
+        sample.user_chain(by_frame_pointer);
+        self.counts.frames += by_frame_pointer.len() as u64;
+        let outcome = match (self.choice.method(), sample.regs, sample.stack) {
+            (Method::Dwarf | Method::Trial, Some(regs), Some(stack)) => {
+                let unwound = self.unwinder.unwind(&process.space, regs, stack, user);
+                self.copy.observe(unwound.depth_bytes, unwound.outcome == Outcome::CopyTooShort);
+                if self.choice.method() == Method::Trial && !by_frame_pointer.is_empty() {
+                    self.choice.compare(by_frame_pointer, user, unwound.outcome);
+                }
+                unwound.outcome
+            }
+            // Also samples still on their way when the method changed: they carry a chain.
+            (_, _, None) if !by_frame_pointer.is_empty() => {
+                std::mem::swap(user, by_frame_pointer);
+                let limit_reached = sample.chain_len() >= self.chain_limit;
+                self.choice.judge(user, limit_reached)
+            }
+            (_, Some(regs), Some(stack)) => self.unwinder.unwind(&process.space, regs, stack, user).outcome,
+            _ => Outcome::NoUserStack,
+        };
+        self.counts.truncated += u64::from(outcome.is_truncated());
+        self.aggregator.add(process, Chain { kernel, user, outcome }, weight_ns);
+    }
+
+    /// What happened since the last reading.
+    pub(crate) fn reading(&mut self, switches: u64) -> Reading {
+        let (target_cpu_ns, gone) = self.cpu.read();
+        gone.iter().for_each(|&pid| self.processes.forget(pid));
+        let now = LastReading { counts: self.counts, target_cpu_ns, self_cpu_ns: clock::self_cpu_ns() };
+        let last = std::mem::replace(&mut self.last_reading, now);
+        Reading {
+            at_ns: clock::monotonic_ns(),
+            target_cpu_ns: now.target_cpu_ns - last.target_cpu_ns,
+            self_cpu_ns: now.self_cpu_ns - last.self_cpu_ns,
+            samples: now.counts.samples - last.counts.samples,
+            foreign_samples: now.counts.foreign - last.counts.foreign,
+            frames: now.counts.frames - last.counts.frames,
+            stack_bytes: now.counts.stack_bytes - last.counts.stack_bytes,
+            lost: now.counts.lost - last.counts.lost,
+            switches,
+        }
+    }
+
+    /// Weights (ns) by innermost function since the last call.
+    pub(crate) fn take_function_weights(&mut self) -> FxHashMap<Frame, f64> {
+        self.aggregator.take_function_weights()
+    }
+
+    /// Ends a window of the profile. Samples that were lost in it are made up for by those that were not.
+    pub(crate) fn close_window(&mut self) {
+        let (_, before) = self.window_start;
+        let taken = self.counts.samples + self.counts.foreign - before.samples - before.foreign;
+        let lost = self.counts.lost - before.lost;
+        let factor = if taken > 0 { (taken + lost) as f64 / taken as f64 } else { 1.0 };
+        self.aggregator.close_window(self.elapsed_ns(), factor);
+        self.window_start = (self.elapsed_ns(), self.counts);
+    }
+
+    /// Whether a process of the target has begun another program since the last call.
+    pub(crate) fn take_program_changed(&mut self) -> bool {
+        std::mem::take(&mut self.program_changed)
+    }
+
+    /// Ends the session.
+    pub(crate) fn finish(mut self) -> Collected {
+        self.close_window();
+        let weight_ns = self.aggregator.weight_ns();
+        Collected {
+            weight_ns,
+            aggregate: self.aggregator.finish(self.window_start.0),
+            processes: self.processes.infos().to_vec(),
+            objects: self.objects,
+        }
+    }
+}

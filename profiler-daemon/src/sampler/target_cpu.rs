@@ -1,0 +1,139 @@
+//! The CPU time that the scheduler charged to the target: every process of it, also those that have ended.
+
+use rustc_hash::FxHashMap;
+
+use crate::sys::{clock, procfs};
+
+/// The kernel reports the time of waited-for children in ticks.
+const TICK_NS: u64 = 10_000_000;
+
+/// Adds up the CPU time of processes as they come and go.
+///
+/// A running process is read from its CPU clock. The time of one that ended is found again in its parent's
+/// account of waited-for children, if the parent is followed and keeps one; if not, its last reading counts.
+#[derive(Default)]
+pub(crate) struct TargetCpu {
+    processes: FxHashMap<u32, Account>,
+    /// Time of ended processes that no living one accounts for (ns).
+    ended_ns: u64,
+    /// The largest total so far; a total never shrinks.
+    total_ns: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Account {
+    parent: Option<u32>,
+    /// Had used this much when it was adopted (ns).
+    base_ns: u64,
+    own_ns: u64,
+    children_ns: u64,
+    has_children: bool,
+}
+
+impl Account {
+    fn used_ns(&self) -> u64 {
+        (self.own_ns + self.children_ns).saturating_sub(self.base_ns)
+    }
+}
+
+impl TargetCpu {
+    /// Follows a process that may have run before; only what it uses from now on counts.
+    pub(crate) fn adopt(&mut self, pid: u32) {
+        let own_ns = clock::process_cpu_ns(pid).unwrap_or(0);
+        let children_ns = procfs::waited_children_cpu_ns(pid);
+        let base_ns = own_ns + children_ns;
+        let account = Account { base_ns, own_ns, children_ns, has_children: true, parent: None };
+        self.processes.insert(pid, account);
+    }
+
+    /// Follows a process that a followed one has just created.
+    pub(crate) fn forked(&mut self, pid: u32, parent: u32) {
+        if let Some(account) = self.processes.get_mut(&parent) {
+            account.has_children = true;
+        }
+        self.processes.entry(pid).or_insert(Account { parent: Some(parent), ..Account::default() });
+    }
+
+    /// The final account of a process that we waited for, its waited-for children included.
+    pub(crate) fn waited_for(&mut self, pid: u32, cpu_ns: u64) {
+        if let Some(account) = self.processes.remove(&pid) {
+            self.ended_ns += cpu_ns.saturating_sub(account.base_ns);
+            // What its children used is part of the figure.
+            self.processes.retain(|&child, account| {
+                account.parent != Some(pid) || clock::process_cpu_ns(child).is_some()
+            });
+        }
+    }
+
+    /// CPU time used by all of them since they were adopted (ns), and the processes that are gone.
+    pub(crate) fn read(&mut self) -> (u64, Vec<u32>) {
+        let mut gone = Vec::new();
+        let mut newly_waited: FxHashMap<u32, u64> = FxHashMap::default();
+        for (&pid, account) in &mut self.processes {
+            let Some(own_ns) = clock::process_cpu_ns(pid) else {
+                gone.push(pid);
+                continue;
+            };
+            account.own_ns = own_ns;
+            if account.has_children {
+                let children_ns = procfs::waited_children_cpu_ns(pid);
+                newly_waited.insert(pid, children_ns.saturating_sub(account.children_ns));
+                account.children_ns = children_ns;
+            }
+        }
+        for pid in &gone {
+            let Some(account) = self.processes.remove(pid) else { continue };
+            let waited = account.parent.and_then(|parent| newly_waited.get_mut(&parent));
+            match waited {
+                Some(waited) if *waited + TICK_NS >= account.used_ns() => {
+                    *waited = waited.saturating_sub(account.used_ns());
+                }
+                _ => self.ended_ns += account.used_ns(),
+            }
+        }
+        let running: u64 = self.processes.values().map(Account::used_ns).sum();
+        self.total_ns = self.total_ns.max(running + self.ended_ns);
+        (self.total_ns, gone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// Sixty milliseconds of work or more, in a child.
+    const WORK: &str = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
+
+    #[test]
+    fn a_process_counts_from_its_adoption_and_not_twice_with_its_children() {
+        let pid = std::process::id();
+        let mut cpu = TargetCpu::default();
+        cpu.adopt(pid);
+        let mut child = Command::new("sh").args(["-c", WORK]).spawn().unwrap();
+        cpu.forked(child.id(), pid);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        cpu.read();
+        child.wait().unwrap();
+        let expected = procfs::waited_children_cpu_ns(pid);
+        let (total, gone) = cpu.read();
+        assert_eq!(gone, [child.id()]);
+        assert!(total + 2 * TICK_NS >= expected, "{total} of {expected}");
+        assert!(total < 3 * expected, "{total} of {expected}");
+    }
+
+    #[test]
+    fn a_process_that_nobody_accounts_for_keeps_its_last_reading() {
+        let mut child = Command::new("sh").args(["-c", WORK]).spawn().unwrap();
+        let mut cpu = TargetCpu::default();
+        cpu.adopt(child.id());
+        while cpu.read().0 < TICK_NS {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        let (total, gone) = cpu.read();
+        assert_eq!(gone, [child.id()]);
+        assert!(total >= TICK_NS);
+        assert_eq!(cpu.read().0, total);
+    }
+}

@@ -1,0 +1,116 @@
+use clap::{CommandFactory, Parser};
+use config::SamplingSettings;
+
+use super::*;
+use crate::cli::Cli;
+use crate::failure::Failure;
+
+fn typed(line: &str) -> Result<Job> {
+    let cli = Cli::try_parse_from(std::iter::once("sweetspot").chain(line.split_whitespace()))?;
+    Job::new(cli.command)
+}
+
+fn message(line: &str) -> String {
+    format!("{:#}", typed(line).unwrap_err())
+}
+
+fn is_usage(line: &str) -> bool {
+    let error = typed(line).unwrap_err();
+    let by_clap = error.downcast_ref::<clap::Error>().is_some_and(|error| error.exit_code() == 2);
+    by_clap || matches!(error.downcast_ref::<Failure>(), Some(Failure::Usage(_)))
+}
+
+#[test]
+fn the_command_line_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn without_flags_the_settings_are_the_defaults() {
+    let Job::Record(job) = typed("record -- ./server --port 80").unwrap() else { panic!() };
+    assert_eq!(job.sampling, SamplingSettings::default());
+    assert_eq!(job.command, ["./server", "--port", "80"]);
+    assert!(job.output.files.is_empty());
+}
+
+#[test]
+fn help_shows_the_defaults() {
+    let help = Cli::command().find_subcommand_mut("record").unwrap().render_help().to_string();
+    for text in ["[default: 1%]", "[default: 60s]", "[default: mae]", "[default: 95%]"] {
+        assert!(help.contains(text), "{text} is missing in {help}");
+    }
+}
+
+#[test]
+fn every_flag_arrives() {
+    let line = "attach 7 5 7 --duration 30s --budget 2% --horizon 5m --rate 99 --criterion z=1.96 --unwind fp \
+                --backend perf --source clock --attach-mode cpu --seed 3 --confidence 99% -q -o a.pb.gz -o b.svg \
+                --stats s.jsonl";
+    let Job::Attach(job) = typed(line).unwrap() else { panic!() };
+    assert!(matches!(job.target, Target::Pids(ref pids) if *pids == [5, 7]));
+    assert_eq!(job.duration, Some(Duration::from_secs(30)));
+    assert_eq!(job.sampling.rate.unwrap().get(), 99.0);
+    assert_eq!(job.sampling.confidence.get(), 0.99);
+    assert_eq!(job.sampling.seed, Some(3));
+    assert_eq!(job.output.files.len(), 2);
+    assert!(job.output.quiet);
+}
+
+#[test]
+fn what_cannot_be_meant_is_a_usage_error() {
+    for line in [
+        "record",
+        "record --",
+        "record --budget 60% -- true",
+        "record --budget 0 -- true",
+        "record --rate 0 -- true",
+        "record --horizon 60 -- true",
+        "record --unwind lbr -- true",
+        "record -o out.txt -- true",
+        "record -o out.firefox.json -- true",
+        "record -o .svg -- true",
+        "record -o a.svg -o a.svg -- true",
+        "record -o a.svg --stats a.svg -- true",
+        "record --confidence 100% -- true",
+        "attach",
+        "attach 0",
+        "attach -5",
+        "attach 1 --name x",
+        "attach --name (",
+        "attach 1 --duration 0s",
+        "plan --horizon 0s --share 0.2 --overhead 1us",
+        "plan --horizon 1s --share 0 --overhead 1us",
+        "plan --horizon 1s --share 100% --overhead 1us",
+        "plan --horizon 1s --share 0.2 --overhead 1s",
+        "plan --horizon 1s --share 0.2 --overhead 1us --z nan",
+        "report",
+        "frobnicate",
+    ] {
+        assert!(is_usage(line), "{line}");
+    }
+    assert!(is_usage(&format!("attach {}", std::process::id())));
+}
+
+#[test]
+fn what_is_not_built_yet_is_refused_as_such() {
+    for line in [
+        "record --backend timer-signal -- true",
+        "record --source tick -- true",
+        "record --attach-mode cgroup -- true",
+        "record -o a.firefox.json -- true",
+        "attach --cgroup /x",
+        "attach --unit x.service",
+        "attach --all",
+    ] {
+        assert!(is_usage(line), "{line}");
+        assert!(message(line).contains("not available in this version"), "{}", message(line));
+    }
+}
+
+#[test]
+fn an_unknown_ending_names_the_endings() {
+    let message = message("record -o profile.txt -- true");
+    for ending in [".pb.gz", ".folded", ".svg", ".speedscope.json"] {
+        assert!(message.contains(ending), "{message}");
+    }
+}

@@ -1,0 +1,47 @@
+//! Limits of this process and of the machine.
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+/// Raises the number of files this process may open to the hard limit: events are files.
+pub(crate) fn raise_open_files() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+    {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}
+
+/// Files this process may open.
+pub(crate) fn open_files() -> u64 {
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft)
+}
+
+/// The CPUs that are online, by number.
+pub(crate) fn online_cpus() -> Vec<u32> {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let cpus: Vec<u32> = list.trim().split(',').filter_map(cpu_range).flatten().collect();
+    if cpus.is_empty() { vec![0] } else { cpus }
+}
+
+fn cpu_range(range: &str) -> Option<std::ops::RangeInclusive<u32>> {
+    let (first, last) = range.split_once('-').unwrap_or((range, range));
+    Some(first.parse().ok()?..=last.parse().ok()?)
+}
+
+/// Entries that the kernel keeps of a call chain, user and kernel together.
+pub(crate) fn max_call_chain() -> usize {
+    let read = std::fs::read_to_string("/proc/sys/kernel/perf_event_max_stack").ok();
+    read.and_then(|limit| limit.trim().parse().ok()).unwrap_or(127)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cpu_range;
+
+    #[test]
+    fn cpu_lists_have_single_numbers_and_ranges() {
+        assert_eq!(cpu_range("0-3"), Some(0..=3));
+        assert_eq!(cpu_range("7"), Some(7..=7));
+        assert_eq!(cpu_range(""), None);
+    }
+}

@@ -1,0 +1,11 @@
+//! The system calls. This is the only place that may use `unsafe`, and each use says why it is sound.
+
+#![allow(unsafe_code, reason = "system calls and memory shared with the kernel")]
+
+pub(crate) mod clock;
+pub(crate) mod limits;
+pub(crate) mod perf_event;
+pub(crate) mod procfs;
+pub(crate) mod ring;
+pub(crate) mod spawn;
+pub(crate) mod terminal;

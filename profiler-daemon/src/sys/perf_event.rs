@@ -1,0 +1,143 @@
+//! Perf events: opening them, and the calls that change them while they run.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use perf_event::events::Software;
+use perf_event::{Builder, Counter};
+use perf_event_open_sys::ioctls;
+use profiler_core::record::RecordFormat;
+
+/// Whose time an event samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// One thread and all it creates, while on one CPU.
+    Task {
+        /// Thread.
+        tid: u32,
+        /// CPU.
+        cpu: u32,
+    },
+    /// Everything that runs on one CPU.
+    Cpu(u32),
+}
+
+/// A clock that takes a sample each time `period_ns` of CPU time has passed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClockEvent {
+    /// CPU time between samples (ns).
+    pub(crate) period_ns: u64,
+    /// What samples contain.
+    pub(crate) format: RecordFormat,
+    /// Bytes of user stack to copy.
+    pub(crate) stack_bytes: u32,
+    /// Whether the kernel follows frame pointers in user space.
+    pub(crate) user_chain: bool,
+    /// Whether samples inside the kernel, and its frames, are wanted.
+    pub(crate) kernel: bool,
+    /// Whether the event also reports mappings, names, forks and exits.
+    pub(crate) side_records: bool,
+}
+
+/// An open event.
+#[derive(Debug)]
+pub(crate) struct Event(Counter);
+
+impl Event {
+    /// A sampling clock, not yet running.
+    pub(crate) fn clock(scope: Scope, clock: &ClockEvent) -> io::Result<Self> {
+        let mut builder = Builder::new().kind(Software::CPU_CLOCK);
+        let attrs = builder.attrs_mut();
+        attrs.__bindgen_anon_1.sample_period = clock.period_ns;
+        attrs.sample_type = clock.format.sample_type();
+        attrs.sample_regs_user = clock.format.sample_regs_user();
+        attrs.sample_stack_user = if clock.format.sample_regs_user() != 0 { clock.stack_bytes } else { 0 };
+        attrs.set_exclude_callchain_user(u64::from(!clock.user_chain));
+        attrs.set_exclude_kernel(u64::from(!clock.kernel));
+        attrs.set_exclude_callchain_kernel(u64::from(!clock.kernel));
+        attrs.set_exclude_idle(1);
+        attrs.set_inherit(u64::from(matches!(scope, Scope::Task { .. })));
+        Self::open(builder, scope, clock.side_records)
+    }
+
+    /// An event that never fires. It owns a CPU's ring buffer, and reports mappings, names, forks and exits
+    /// if `side_records` says so.
+    pub(crate) fn ring_owner(scope: Scope, side_records: bool) -> io::Result<Self> {
+        let mut builder = Builder::new().kind(Software::DUMMY);
+        let attrs = builder.attrs_mut();
+        attrs.sample_type = RecordFormat::new(false).sample_type();
+        Self::open(builder, scope, side_records)
+    }
+
+    fn open(mut builder: Builder<'_>, scope: Scope, side_records: bool) -> io::Result<Self> {
+        let attrs = builder.attrs_mut();
+        attrs.set_sample_id_all(1);
+        attrs.set_use_clockid(1);
+        attrs.clockid = libc::CLOCK_MONOTONIC;
+        attrs.read_format = 0;
+        attrs.set_disabled(1);
+        // Nobody waits for a wake-up: the rings are drained before they can fill. A wake-up would be one
+        // more interrupt for the target.
+        attrs.set_watermark(1);
+        attrs.__bindgen_anon_2.wakeup_watermark = u32::MAX;
+        if side_records {
+            attrs.set_mmap(1);
+            attrs.set_mmap2(1);
+            attrs.set_comm(1);
+            attrs.set_comm_exec(1);
+            attrs.set_task(1);
+        }
+        let builder = match scope {
+            Scope::Task { tid, cpu } => builder.observe_pid(tid as libc::pid_t).one_cpu(cpu as usize),
+            Scope::Cpu(cpu) => builder.any_pid().one_cpu(cpu as usize),
+        };
+        let event = Self(builder.build()?);
+        // SAFETY: the descriptor is open as long as the counter, which outlives this call.
+        let fd = unsafe { BorrowedFd::borrow_raw(event.fd()) };
+        fcntl(fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+        Ok(event)
+    }
+
+    /// The kernel's number for the event; records carry it.
+    pub(crate) fn id(&self) -> u64 {
+        self.0.id()
+    }
+
+    /// The file descriptor, valid while the event lives.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// Starts it.
+    pub(crate) fn enable(&mut self) -> io::Result<()> {
+        self.0.enable()
+    }
+
+    /// Stops it.
+    pub(crate) fn disable(&mut self) -> io::Result<()> {
+        self.0.disable()
+    }
+
+    /// Changes the period of a running clock. The kernel restarts the countdown.
+    pub(crate) fn set_period(&self, period_ns: u64) -> io::Result<()> {
+        let mut period = period_ns;
+        // The binding's type is wrong: the kernel wants a pointer to the period.
+        // SAFETY: the descriptor is open, and the kernel reads eight bytes from a pointer that is valid for
+        // the call.
+        check(unsafe { libc::ioctl(self.fd(), PERF_EVENT_IOC_PERIOD, &raw mut period) })
+    }
+
+    /// Writes this event's records into the ring of `owner`, which must be on the same CPU.
+    pub(crate) fn write_into(&self, owner: &Event) -> io::Result<()> {
+        // SAFETY: both descriptors are open; the kernel checks that they fit together.
+        check(unsafe { ioctls::SET_OUTPUT(self.fd(), owner.fd()) })
+    }
+}
+
+/// `_IOW('$', 4, __u64)`.
+const PERF_EVENT_IOC_PERIOD: libc::c_ulong = 0x4008_2404;
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

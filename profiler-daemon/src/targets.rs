@@ -1,0 +1,79 @@
+//! The processes that a target stands for.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use regex_lite::Regex;
+
+use crate::settings::Target;
+
+impl Target {
+    /// The ids of its processes, in ascending order and never our own.
+    ///
+    /// # Errors
+    ///
+    /// If a process does not exist or nothing matches.
+    pub(crate) fn resolve(&self) -> Result<Vec<u32>> {
+        match self {
+            Self::Pids(pids) => existing(pids),
+            Self::Name(regex) => matching(regex),
+        }
+    }
+}
+
+fn existing(pids: &[u32]) -> Result<Vec<u32>> {
+    for pid in pids {
+        if !Path::new(&format!("/proc/{pid}")).exists() {
+            bail!("no process has the id {pid}; `pgrep NAME` lists the ids of a program");
+        }
+    }
+    Ok(pids.to_vec())
+}
+
+fn matching(regex: &Regex) -> Result<Vec<u32>> {
+    let own = std::process::id();
+    let mut pids: Vec<u32> = fs::read_dir("/proc")?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|pid| *pid != own && names(*pid).iter().any(|name| regex.is_match(name)))
+        .collect();
+    if pids.is_empty() {
+        bail!("no process has a name that matches `{regex}`; `ps -eo pid,comm` lists the names");
+    }
+    pids.sort_unstable();
+    Ok(pids)
+}
+
+/// The command name (which the kernel cuts at 15 bytes) and the file name of the program as it was called.
+/// A process that has gone has neither, and neither has a zombie.
+fn names(pid: u32) -> Vec<String> {
+    let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let command_line = read("cmdline");
+    let program = command_line.split(|byte| *byte == 0).next().unwrap_or_default();
+    let program = program.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
+    [text(&read("comm")), text(program)].into_iter().filter(|name| !name.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_found_by_name_and_never_ourselves() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let found = Target::Name(Regex::new("^sleep$").unwrap()).resolve();
+        let everything = Target::Name(Regex::new(".").unwrap()).resolve();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(found.unwrap().contains(&child.id()));
+        assert!(!everything.unwrap().contains(&std::process::id()));
+    }
+
+    #[test]
+    fn a_process_that_does_not_exist_is_an_error() {
+        let error = Target::Pids(vec![u32::MAX]).resolve().unwrap_err();
+        assert!(error.to_string().contains("no process has the id"));
+        assert!(Target::Name(Regex::new("^no such process name$").unwrap()).resolve().is_err());
+    }
+}

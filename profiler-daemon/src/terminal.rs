@@ -1,0 +1,57 @@
+//! The one place that writes to standard output and standard error.
+
+use std::io::{self, IsTerminal, Write};
+
+use anyhow::{Context, Result};
+
+/// Width of a line where the terminal does not say.
+const COLUMNS: usize = 80;
+/// Narrowest width that a table is fitted to.
+const MIN_COLUMNS: usize = 60;
+
+/// Standard output for results, standard error for everything about the run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Terminal {
+    /// Say nothing but results and errors.
+    pub(crate) quiet: bool,
+}
+
+impl Terminal {
+    /// Writes a result to standard output. A reader that has gone (`| head`) is not an error.
+    pub(crate) fn print(self, text: &str) -> Result<()> {
+        let mut out = io::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            written => written.context("standard output cannot be written; redirect it to another file"),
+        }
+    }
+
+    /// Tells the person something about the run, unless told to be quiet.
+    pub(crate) fn say(self, line: &str) {
+        if !self.quiet {
+            write_error_line(line);
+        }
+    }
+
+    /// Tells the person why the program failed: the chain of causes on one line.
+    pub(crate) fn fail(self, error: &anyhow::Error) {
+        write_error_line(&format!("{error:#}"));
+    }
+
+    /// Whether a person reads standard output.
+    pub(crate) fn is_terminal(self) -> bool {
+        io::stdout().is_terminal()
+    }
+
+    /// The width to fit a table to: that of the terminal where it is told, else 80.
+    pub(crate) fn columns(self) -> usize {
+        let told = || std::env::var("COLUMNS").ok()?.parse::<usize>().ok();
+        if self.is_terminal() { told().unwrap_or(COLUMNS).max(MIN_COLUMNS) } else { COLUMNS }
+    }
+}
+
+/// Standard error may be closed or full, and there is nobody left to tell.
+fn write_error_line(line: &str) {
+    let line = line.replace(['\n', '\r'], " ");
+    let _ = writeln!(io::stderr().lock(), "sweetspot: {line}");
+}

@@ -1,0 +1,123 @@
+//! Finding the separate debug file of an object.
+
+use std::path::{Path, PathBuf};
+
+use flate2::Crc;
+
+use crate::elf::Elf;
+use crate::reason::Reason;
+use crate::source::ReadAt;
+
+const DEBUG_ROOT: &str = "/usr/lib/debug";
+const CHUNK: u64 = 1 << 20;
+
+/// How separate debug files are opened.
+///
+/// The paths are those of the object's own view of the file system. Whether that is a container's or the host's, and
+/// whether a path may be opened at all, is the implementation's business.
+pub trait DebugFiles {
+    /// Opens a regular file, or says that there is none to be had.
+    fn open(&self, path: &Path) -> Option<Box<dyn ReadAt>>;
+}
+
+/// No separate debug files at all.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoDebugFiles;
+
+impl DebugFiles for NoDebugFiles {
+    fn open(&self, _: &Path) -> Option<Box<dyn ReadAt>> {
+        None
+    }
+}
+
+/// A debug file that belongs to its object.
+pub(crate) struct DebugFile {
+    pub(crate) path: PathBuf,
+    pub(crate) source: Box<dyn ReadAt>,
+}
+
+/// The debug file of `elf`, by its build id, else by its debug link. Files of another build are noted in `warnings`.
+pub(crate) fn find(
+    elf: &Elf<'_>,
+    path: &Path,
+    files: &dyn DebugFiles,
+    warnings: &mut Vec<Reason>,
+) -> Option<DebugFile> {
+    let build_id = elf.build_id();
+    let by_id = build_id.as_deref().and_then(|id| by_build_id(id, files, warnings));
+    by_id.or_else(|| by_link(elf, path, files, warnings))
+}
+
+/// The file of shared debug information that `elf`, read from `path`, refers to.
+pub(crate) fn find_alt(
+    elf: &Elf<'_>,
+    path: &Path,
+    files: &dyn DebugFiles,
+    warnings: &mut Vec<Reason>,
+) -> Option<DebugFile> {
+    let link = elf.alt_link()?;
+    let named = path.parent().unwrap_or(Path::new("/")).join(&link.path);
+    let found = open_build(&named, &link.build_id, files, warnings);
+    found.or_else(|| by_build_id(&link.build_id, files, warnings))
+}
+
+fn by_build_id(id: &str, files: &dyn DebugFiles, warnings: &mut Vec<Reason>) -> Option<DebugFile> {
+    let (start, rest) = id.split_at_checked(2).filter(|(_, rest)| !rest.is_empty())?;
+    let path = Path::new(DEBUG_ROOT).join(".build-id").join(start).join(format!("{rest}.debug"));
+    open_build(&path, id, files, warnings)
+}
+
+fn open_build(
+    path: &Path,
+    id: &str,
+    files: &dyn DebugFiles,
+    warnings: &mut Vec<Reason>,
+) -> Option<DebugFile> {
+    let source = files.open(path)?;
+    let same = Elf::parse(&*source).ok().and_then(|elf| elf.build_id()).is_some_and(|found| found == id);
+    accept(path, source, same, warnings)
+}
+
+fn by_link(
+    elf: &Elf<'_>,
+    path: &Path,
+    files: &dyn DebugFiles,
+    warnings: &mut Vec<Reason>,
+) -> Option<DebugFile> {
+    let link = elf.debug_link()?;
+    // The name comes from the object and must stay a name: no other directory can be reached with it.
+    if link.file.is_empty() || link.file.contains('/') || link.file == ".." {
+        return None;
+    }
+    let directory = path.parent()?;
+    let below_root = Path::new(DEBUG_ROOT).join(directory.strip_prefix("/").unwrap_or(directory));
+    for place in [directory, &directory.join(".debug"), &below_root] {
+        let candidate = place.join(&link.file);
+        let Some(source) = (candidate != path).then(|| files.open(&candidate)).flatten() else { continue };
+        let same = crc(&*source).is_some_and(|crc| crc == link.crc);
+        if let Some(found) = accept(&candidate, source, same, warnings) {
+            return Some(found);
+        }
+    }
+    None
+}
+
+fn accept(path: &Path, source: Box<dyn ReadAt>, same: bool, warnings: &mut Vec<Reason>) -> Option<DebugFile> {
+    if !same {
+        warnings.push(Reason::OtherBuild(path.display().to_string()));
+        return None;
+    }
+    Some(DebugFile { path: path.to_owned(), source })
+}
+
+fn crc(source: &dyn ReadAt) -> Option<u32> {
+    let len = source.len().ok()?;
+    let mut crc = Crc::new();
+    let mut at = 0;
+    while at < len {
+        let bytes = source.read_at(at, CHUNK.min(len - at) as usize).ok()?;
+        crc.update(&bytes);
+        at += bytes.len().max(1) as u64;
+    }
+    Some(crc.sum())
+}

@@ -1,0 +1,224 @@
+//! Functions, inlined calls and lines from DWARF.
+//!
+//! gimli reads the entries; what is made of them is kept here, unit by unit as addresses ask for it. All that is kept is
+//! plain numbers and offsets, so an object's sections can be borrowed anew for each address.
+
+mod functions;
+mod index;
+mod lines;
+mod names;
+mod ranges;
+mod reader;
+mod sections;
+mod unit;
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use self::functions::{Functions, Inlined};
+use self::index::Index;
+use self::lines::Lines;
+pub(crate) use self::lines::Location;
+pub(crate) use self::names::FunctionName;
+use self::reader::Budget;
+use self::sections::Sections;
+use self::unit::{Dwarf, UnitInfo};
+use crate::elf::Elf;
+use crate::reason::Reason;
+
+/// When what was kept cost this much work, it is dropped and read again as asked for: some 256 MiB.
+const MOST_KEPT: u64 = 128 << 20;
+
+/// An object's debug information.
+pub(crate) struct DebugInfo {
+    sections: Sections,
+    alt: Option<Sections>,
+    index: Index,
+    alt_index: Index,
+    budget: Budget,
+    kept: RefCell<Kept>,
+}
+
+/// The object itself, or the file of entries that it shares with others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Place {
+    Main,
+    Alt,
+}
+
+/// A frame as the debug information describes it.
+pub(crate) struct DebugFrame {
+    pub(crate) name: Option<FunctionName>,
+    pub(crate) location: Location,
+}
+
+/// What has been read so far.
+#[derive(Default)]
+struct Kept {
+    units: FxHashMap<(Place, usize), Arc<UnitInfo>>,
+    functions: FxHashMap<usize, Arc<Functions>>,
+    inlined: FxHashMap<(usize, usize), Arc<Inlined>>,
+    lines: FxHashMap<usize, Arc<Lines>>,
+    names: FxHashMap<(Place, usize, usize), Option<FunctionName>>,
+    work: u64,
+}
+
+impl DebugInfo {
+    /// Reads the sections and finds the units. The object at `alt` is the one that `.gnu_debugaltlink` names.
+    pub(crate) fn read(elf: &Elf<'_>, alt: Option<&Elf<'_>>) -> Result<Self, Reason> {
+        let sections = Sections::read(elf)?;
+        let alt = alt.map(Sections::read).transpose()?;
+        let bytes = sections.bytes() + alt.as_ref().map_or(0, Sections::bytes);
+        let mut info = Self {
+            sections,
+            alt,
+            index: Index::default(),
+            alt_index: Index::default(),
+            budget: Budget::new(bytes),
+            kept: RefCell::default(),
+        };
+        let index = Index::read(&info.dwarf(Place::Main), &info.sections, &info.budget);
+        info.index = index.map_err(|_| info.reason())?;
+        if info.alt.is_some() {
+            info.alt_index = Index::offsets(&info.dwarf(Place::Alt)).unwrap_or_default();
+        }
+        if info.index.is_empty() { Err(Reason::CorruptDebugInfo) } else { Ok(info) }
+    }
+
+    /// The frames at `address`, the innermost first; none if it is not described. The last one may lack a name.
+    pub(crate) fn frames(&self, address: u64) -> Result<Vec<DebugFrame>, Reason> {
+        self.budget.top_up();
+        self.forget_if_large();
+        let dwarf = self.dwarf(Place::Main);
+        let mut failed = false;
+        for unit in self.index.covering(address) {
+            match self.frames_in(&dwarf, unit, address) {
+                Ok(frames) if !frames.is_empty() => return Ok(frames),
+                Ok(_) => {}
+                Err(_) => failed = true,
+            }
+        }
+        if failed { Err(self.reason()) } else { Ok(Vec::new()) }
+    }
+
+    fn frames_in(&self, dwarf: &Dwarf<'_>, unit: usize, address: u64) -> gimli::Result<Vec<DebugFrame>> {
+        let function = self.functions(dwarf, unit).map(|functions| functions.find(address));
+        let lines = self.lines(dwarf, unit).ok();
+        let mut location = lines.as_ref().and_then(|lines| lines.find(address));
+        let mut frames = Vec::new();
+        let Some(function) = (match function {
+            Err(error) if location.is_none() => return Err(error),
+            function => function.ok().flatten(),
+        }) else {
+            frames.extend(location.map(|location| DebugFrame { name: None, location }));
+            return Ok(frames);
+        };
+        let chain =
+            self.inlined(dwarf, unit, function).map(|inlined| inlined.chain(address)).unwrap_or_default();
+        for call in chain.iter().rev() {
+            let name = self.name(Place::Main, unit, call.entry);
+            frames.push(DebugFrame { name, location: location.take().unwrap_or_default() });
+            let file = lines.as_ref().and_then(|lines| lines.file(call.call_file?));
+            location = Some(Location { file, line: call.call_line });
+        }
+        let name = self.name(Place::Main, unit, function);
+        frames.push(DebugFrame { name, location: location.unwrap_or_default() });
+        Ok(frames)
+    }
+
+    fn dwarf(&self, place: Place) -> Dwarf<'_> {
+        match (place, &self.alt) {
+            (Place::Alt, Some(alt)) => alt.dwarf(None, &self.budget),
+            _ => self.sections.dwarf(self.alt.as_ref(), &self.budget),
+        }
+    }
+
+    fn index(&self, place: Place) -> &Index {
+        match place {
+            Place::Main => &self.index,
+            Place::Alt => &self.alt_index,
+        }
+    }
+
+    fn unit(&self, dwarf: &Dwarf<'_>, place: Place, unit: usize) -> gimli::Result<Arc<UnitInfo>> {
+        let kept = |kept: &mut Kept| kept.units.get(&(place, unit)).cloned();
+        self.keep(
+            kept,
+            |kept, info| kept.units.insert((place, unit), info),
+            || {
+                let offset = self.index(place).offset(unit).ok_or(gimli::Error::MissingUnitDie)?;
+                let header = dwarf.unit_header(gimli::DebugInfoOffset(offset))?;
+                let abbreviations = Arc::new(header.abbreviations(&dwarf.debug_abbrev)?);
+                UnitInfo::read(dwarf, header, abbreviations, &self.budget, |_, _| Ok(()))
+            },
+        )
+    }
+
+    fn functions(&self, dwarf: &Dwarf<'_>, unit: usize) -> gimli::Result<Arc<Functions>> {
+        let kept = |kept: &mut Kept| kept.functions.get(&unit).cloned();
+        self.keep(
+            kept,
+            |kept, functions| kept.functions.insert(unit, functions),
+            || Functions::read(dwarf, &self.unit(dwarf, Place::Main, unit)?.unit(dwarf)?, &self.budget),
+        )
+    }
+
+    fn inlined(&self, dwarf: &Dwarf<'_>, unit: usize, function: usize) -> gimli::Result<Arc<Inlined>> {
+        let kept = |kept: &mut Kept| kept.inlined.get(&(unit, function)).cloned();
+        self.keep(
+            kept,
+            |kept, inlined| kept.inlined.insert((unit, function), inlined),
+            || {
+                Inlined::read(
+                    dwarf,
+                    &self.unit(dwarf, Place::Main, unit)?.unit(dwarf)?,
+                    &self.budget,
+                    function,
+                )
+            },
+        )
+    }
+
+    fn lines(&self, dwarf: &Dwarf<'_>, unit: usize) -> gimli::Result<Arc<Lines>> {
+        let kept = |kept: &mut Kept| kept.lines.get(&unit).cloned();
+        self.keep(
+            kept,
+            |kept, lines| kept.lines.insert(unit, lines),
+            || {
+                let info = self.unit(dwarf, Place::Main, unit)?;
+                Lines::read(dwarf, &self.sections, &info.unit(dwarf)?, &info, &self.budget)
+            },
+        )
+    }
+
+    /// Answers from what is kept, or reads it and keeps it.
+    fn keep<T, U>(
+        &self,
+        find: impl FnOnce(&mut Kept) -> Option<Arc<T>>,
+        insert: impl FnOnce(&mut Kept, Arc<T>) -> U,
+        read: impl FnOnce() -> gimli::Result<T>,
+    ) -> gimli::Result<Arc<T>> {
+        if let Some(found) = find(&mut self.kept.borrow_mut()) {
+            return Ok(found);
+        }
+        let before = self.budget.left();
+        let read = Arc::new(read()?);
+        let mut kept = self.kept.borrow_mut();
+        kept.work += before.saturating_sub(self.budget.left());
+        insert(&mut kept, Arc::clone(&read));
+        Ok(read)
+    }
+
+    fn forget_if_large(&self) {
+        let mut kept = self.kept.borrow_mut();
+        if kept.work > MOST_KEPT {
+            *kept = Kept::default();
+        }
+    }
+
+    fn reason(&self) -> Reason {
+        if self.budget.is_spent() { Reason::CostlyDebugInfo } else { Reason::CorruptDebugInfo }
+    }
+}

@@ -1,0 +1,148 @@
+//! A reader of DWARF bytes that draws on a budget.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+
+use gimli::{Error, LittleEndian, Reader, ReaderOffsetId};
+
+/// Work a section's byte may cause. Reading everything once costs about two units a byte; the rest is for tables that
+/// many units share, and are read again for each.
+const WORK_PER_BYTE: u64 = 24;
+/// Work granted whatever the size.
+const BASE_WORK: u64 = 16 << 20;
+/// Work granted anew for each address, for names.
+const WORK_PER_LOOKUP: u64 = 64 << 10;
+
+/// The work that may still be done on an object's debug information: about one unit for each byte read or item kept.
+///
+/// A few kilobytes of hostile DWARF can describe hours of work, by pointing a thousand times at the same table. Since
+/// every loop reads or keeps something, a budget ends them all.
+#[derive(Debug)]
+pub(super) struct Budget(Cell<u64>);
+
+impl Budget {
+    pub(super) fn new(bytes: u64) -> Self {
+        Self(Cell::new(bytes.saturating_mul(WORK_PER_BYTE).saturating_add(BASE_WORK)))
+    }
+
+    pub(super) fn top_up(&self) {
+        if !self.is_spent() {
+            self.0.set(self.0.get().saturating_add(WORK_PER_LOOKUP));
+        }
+    }
+
+    pub(super) fn is_spent(&self) -> bool {
+        self.0.get() == 0
+    }
+
+    pub(super) fn left(&self) -> u64 {
+        self.0.get()
+    }
+
+    /// Takes `work` off, or fails for good.
+    #[inline]
+    pub(super) fn spend(&self, work: usize) -> gimli::Result<()> {
+        let left = self.0.get().saturating_sub(work as u64);
+        self.0.set(left);
+        if left == 0 { Err(Error::Io) } else { Ok(()) }
+    }
+}
+
+/// Bytes of a section that are yet to be read, and the budget for it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bytes<'a> {
+    slice: &'a [u8],
+    budget: &'a Budget,
+}
+
+impl<'a> Bytes<'a> {
+    pub(super) fn new(slice: &'a [u8], budget: &'a Budget) -> Self {
+        Self { slice, budget }
+    }
+
+    #[inline]
+    fn take(&mut self, len: usize) -> gimli::Result<&'a [u8]> {
+        self.budget.spend(1)?;
+        let (head, rest) = self.slice.split_at_checked(len).ok_or(Error::UnexpectedEof(self.offset_id()))?;
+        self.slice = rest;
+        Ok(head)
+    }
+}
+
+impl<'a> Reader for Bytes<'a> {
+    type Endian = LittleEndian;
+    type Offset = usize;
+
+    #[inline]
+    fn endian(&self) -> LittleEndian {
+        LittleEndian
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        self.slice.len()
+    }
+
+    #[inline]
+    fn empty(&mut self) {
+        self.slice = &self.slice[self.slice.len()..];
+    }
+
+    #[inline]
+    fn truncate(&mut self, len: usize) -> gimli::Result<()> {
+        self.slice = self.slice.get(..len).ok_or(Error::UnexpectedEof(self.offset_id()))?;
+        Ok(())
+    }
+
+    #[inline]
+    fn offset_from(&self, base: &Self) -> usize {
+        (self.slice.as_ptr() as usize).wrapping_sub(base.slice.as_ptr() as usize)
+    }
+
+    #[inline]
+    fn offset_id(&self) -> ReaderOffsetId {
+        ReaderOffsetId(self.slice.as_ptr() as u64)
+    }
+
+    #[inline]
+    fn lookup_offset_id(&self, id: ReaderOffsetId) -> Option<usize> {
+        let offset = id.0.checked_sub(self.offset_id().0)? as usize;
+        (offset <= self.slice.len()).then_some(offset)
+    }
+
+    #[inline]
+    fn find(&self, byte: u8) -> gimli::Result<usize> {
+        let found = self.slice.iter().position(|&b| b == byte);
+        self.budget.spend(found.unwrap_or(self.slice.len()))?;
+        found.ok_or(Error::UnexpectedEof(self.offset_id()))
+    }
+
+    #[inline]
+    fn skip(&mut self, len: usize) -> gimli::Result<()> {
+        self.take(len).map(|_| ())
+    }
+
+    #[inline]
+    fn split(&mut self, len: usize) -> gimli::Result<Self> {
+        Ok(Self { slice: self.take(len)?, budget: self.budget })
+    }
+
+    fn to_slice(&self) -> gimli::Result<Cow<'_, [u8]>> {
+        Ok(self.slice.into())
+    }
+
+    fn to_string(&self) -> gimli::Result<Cow<'_, str>> {
+        std::str::from_utf8(self.slice).map(Cow::from).map_err(|_| Error::BadUtf8)
+    }
+
+    fn to_string_lossy(&self) -> gimli::Result<Cow<'_, str>> {
+        self.budget.spend(self.slice.len())?;
+        Ok(String::from_utf8_lossy(self.slice))
+    }
+
+    #[inline]
+    fn read_slice(&mut self, buf: &mut [u8]) -> gimli::Result<()> {
+        buf.copy_from_slice(self.take(buf.len())?);
+        Ok(())
+    }
+}

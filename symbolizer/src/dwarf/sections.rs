@@ -1,0 +1,64 @@
+//! The DWARF sections of an object, held in memory.
+
+use gimli::SectionId;
+
+use super::reader::{Budget, Bytes};
+use crate::elf::Elf;
+use crate::reason::Reason;
+
+/// The sections that names and lines need. Locations of variables, macros and types are never read.
+const NEEDED: [SectionId; 9] = [
+    SectionId::DebugInfo,
+    SectionId::DebugAbbrev,
+    SectionId::DebugAddr,
+    SectionId::DebugLine,
+    SectionId::DebugLineStr,
+    SectionId::DebugRanges,
+    SectionId::DebugRngLists,
+    SectionId::DebugStr,
+    SectionId::DebugStrOffsets,
+];
+/// All sections of one object together.
+const MOST_BYTES: u64 = 2 << 30;
+
+pub(super) struct Sections(Vec<(SectionId, Vec<u8>)>);
+
+impl Sections {
+    pub(super) fn read(elf: &Elf<'_>) -> Result<Self, Reason> {
+        let mut sections = Self(Vec::new());
+        for id in NEEDED {
+            sections.0.push((id, elf.read_named(id.name())?));
+            if sections.bytes() > MOST_BYTES {
+                return Err(Reason::TooLarge {
+                    what: "the debug information".into(),
+                    bytes: sections.bytes(),
+                });
+            }
+        }
+        Ok(sections)
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.iter().map(|(_, bytes)| bytes.len() as u64).sum()
+    }
+
+    pub(super) fn get(&self, id: SectionId) -> &[u8] {
+        self.0.iter().find(|(each, _)| *each == id).map_or(&[], |(_, bytes)| bytes)
+    }
+
+    /// The sections as gimli reads them. It only borrows, so it can be made anew for each address.
+    pub(super) fn dwarf<'a>(&'a self, alt: Option<&'a Self>, budget: &'a Budget) -> gimli::Dwarf<Bytes<'a>> {
+        let load = |sections: &'a Self| {
+            let section = |id| Ok::<_, std::convert::Infallible>(Bytes::new(sections.get(id), budget));
+            match gimli::Dwarf::load(section) {
+                Ok(dwarf) => dwarf,
+                Err(never) => match never {},
+            }
+        };
+        let mut dwarf = load(self);
+        if let Some(alt) = alt {
+            dwarf.set_sup(load(alt));
+        }
+        dwarf
+    }
+}

@@ -1,0 +1,190 @@
+//! Reading an ELF object section by section.
+
+mod notes;
+mod plt;
+mod symbols;
+
+use object::LittleEndian as Le;
+use object::elf::{self, CompressionHeader64, FileHeader64, SectionHeader64};
+use object::pod;
+use object::read::{CompressedData, CompressionFormat};
+
+pub(crate) use self::symbols::SymbolTable;
+use crate::reason::Reason;
+use crate::source::ReadAt;
+
+/// The largest section that is read. Chrome's `.debug_info`, the largest known to us, has .9 GiB.
+const LARGEST_SECTION: u64 = 1 << 30;
+/// The largest section after decompression.
+const LARGEST_DECOMPRESSED: u64 = 2 << 30;
+/// Objects built with a section for each function have some ten thousand sections.
+const MOST_SECTIONS: u64 = 1 << 20;
+const HEADER_SIZE: usize = size_of::<FileHeader64<Le>>();
+const SECTION_HEADER_SIZE: usize = size_of::<SectionHeader64<Le>>();
+
+/// An ELF object's section headers, and where to read the sections from.
+pub(crate) struct Elf<'s> {
+    source: &'s dyn ReadAt,
+    len: u64,
+    machine: elf::Machine,
+    sections: Vec<Section>,
+    names: Vec<u8>,
+}
+
+/// What a section header says, in this machine's byte order.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Section {
+    name: u32,
+    kind: elf::SectionType,
+    flags: elf::SectionFlags,
+    address: u64,
+    offset: u64,
+    size: u64,
+    link: u32,
+}
+
+impl<'s> Elf<'s> {
+    pub(crate) fn parse(source: &'s dyn ReadAt) -> Result<Self, Reason> {
+        let len = source.len()?;
+        let ident = source.read_at(0, HEADER_SIZE.min(usize::try_from(len).unwrap_or(HEADER_SIZE)))?;
+        if !ident.starts_with(&elf::ELFMAG) {
+            return Err(Reason::NotElf);
+        }
+        let (header, _) = pod::from_bytes::<FileHeader64<Le>>(&ident)
+            .map_err(|()| Reason::CorruptElf("the file ends inside its header"))?;
+        if header.e_ident.class != elf::ELFCLASS64 || header.e_ident.data != elf::ELFDATA2LSB {
+            return Err(Reason::OtherElf);
+        }
+        let machine = header.e_machine.get(Le);
+        let mut elf = Self { source, len, machine, sections: Vec::new(), names: Vec::new() };
+        if header.e_shoff.get(Le) != 0 {
+            elf.read_section_headers(header)?;
+        }
+        Ok(elf)
+    }
+
+    fn read_section_headers(&mut self, header: &FileHeader64<Le>) -> Result<(), Reason> {
+        if usize::from(header.e_shentsize.get(Le)) != SECTION_HEADER_SIZE {
+            return Err(Reason::CorruptElf("section headers of an unknown size"));
+        }
+        let offset = header.e_shoff.get(Le);
+        // Numbers that do not fit the file header are kept in the first section header.
+        let first =
+            self.raw_headers(offset, 1)?.first().copied().ok_or(Reason::CorruptElf("no section header"))?;
+        let count = match header.e_shnum.get(Le) {
+            0 => first.size,
+            count => count.into(),
+        };
+        if count > MOST_SECTIONS {
+            return Err(Reason::TooLarge { what: "the table of section headers".into(), bytes: count });
+        }
+        self.sections = self.raw_headers(offset, count)?;
+        let names = match header.e_shstrndx.get(Le) {
+            elf::SHN_XINDEX => first.link,
+            index => index.0.into(),
+        };
+        self.names =
+            self.sections.get(names as usize).map_or(Ok(Vec::new()), |section| self.read(section))?;
+        Ok(())
+    }
+
+    fn raw_headers(&self, offset: u64, count: u64) -> Result<Vec<Section>, Reason> {
+        let bytes =
+            self.read_range("the table of section headers", offset, count * SECTION_HEADER_SIZE as u64)?;
+        let headers = pod::slice_from_all_bytes::<SectionHeader64<Le>>(&bytes).unwrap_or_default();
+        Ok(headers.iter().map(Section::from).collect())
+    }
+
+    /// Reads a range of the file, which must lie inside it.
+    fn read_range(&self, what: &str, offset: u64, size: u64) -> Result<Vec<u8>, Reason> {
+        let end = offset.checked_add(size);
+        if end.is_none_or(|end| end > self.len) {
+            return Err(Reason::CorruptElf("a section reaches past the end of the file"));
+        }
+        let bytes = usize::try_from(size).ok().filter(|_| size <= LARGEST_SECTION);
+        let size = bytes.ok_or_else(|| Reason::TooLarge { what: what.to_owned(), bytes: size })?;
+        Ok(self.source.read_at(offset, size)?)
+    }
+
+    pub(crate) fn sections(&self) -> impl Iterator<Item = &Section> {
+        self.sections.iter()
+    }
+
+    pub(crate) fn name(&self, section: &Section) -> &[u8] {
+        c_string(&self.names, section.name as usize)
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Option<&Section> {
+        self.sections.iter().find(|section| self.name(section) == name.as_bytes())
+    }
+
+    /// A section that has contents in this file; debug files keep headers without contents.
+    pub(crate) fn find_contents(&self, name: &str) -> Option<&Section> {
+        self.find(name).filter(|section| section.kind != elf::SHT_NOBITS && section.size > 0)
+    }
+
+    /// A section's bytes, decompressed if need be. Sections without contents have none.
+    pub(crate) fn read(&self, section: &Section) -> Result<Vec<u8>, Reason> {
+        if section.kind == elf::SHT_NOBITS {
+            return Ok(Vec::new());
+        }
+        let name = || String::from_utf8_lossy(self.name(section)).into_owned();
+        let bytes = self.read_range(&name(), section.offset, section.size)?;
+        if section.flags.0 & elf::SHF_COMPRESSED.0 == 0 { Ok(bytes) } else { decompress(&name(), &bytes) }
+    }
+
+    /// The bytes of a section of this name, or none if there is no such section.
+    pub(crate) fn read_named(&self, name: &str) -> Result<Vec<u8>, Reason> {
+        self.find(name).map_or(Ok(Vec::new()), |section| self.read(section))
+    }
+
+    fn linked(&self, section: &Section) -> Option<&Section> {
+        self.sections.get(section.link as usize)
+    }
+}
+
+impl From<&SectionHeader64<Le>> for Section {
+    fn from(header: &SectionHeader64<Le>) -> Self {
+        Self {
+            name: header.sh_name.get(Le),
+            kind: header.sh_type.get(Le),
+            flags: header.sh_flags.get(Le),
+            address: header.sh_addr.get(Le),
+            offset: header.sh_offset.get(Le),
+            size: header.sh_size.get(Le),
+            link: header.sh_link.get(Le),
+        }
+    }
+}
+
+impl Section {
+    fn is_executable(&self) -> bool {
+        self.flags.0 & elf::SHF_EXECINSTR.0 != 0
+    }
+
+    fn end(&self) -> u64 {
+        self.address.saturating_add(self.size)
+    }
+}
+
+fn decompress(name: &str, bytes: &[u8]) -> Result<Vec<u8>, Reason> {
+    const CORRUPT: Reason = Reason::CorruptElf("a compressed section cannot be decompressed");
+    let (header, data) = pod::from_bytes::<CompressionHeader64<Le>>(bytes).map_err(|()| CORRUPT)?;
+    let size = header.ch_size.get(Le);
+    if size > LARGEST_DECOMPRESSED {
+        return Err(Reason::TooLarge { what: name.to_owned(), bytes: size });
+    }
+    let format = match header.ch_type.get(Le) {
+        elf::ELFCOMPRESS_ZLIB => CompressionFormat::Zlib,
+        elf::ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
+        _ => return Err(Reason::CorruptElf("a section is compressed in an unknown way")),
+    };
+    let compressed = CompressedData { format, data, uncompressed_size: size };
+    compressed.decompress().map(|bytes| bytes.into_owned()).map_err(|_| CORRUPT)
+}
+
+/// The bytes from `offset` up to the next NUL, none if that is outside.
+pub(crate) fn c_string(bytes: &[u8], offset: usize) -> &[u8] {
+    let rest = bytes.get(offset..).unwrap_or_default();
+    rest.split(|&b| b == 0).next().unwrap_or_default()
+}

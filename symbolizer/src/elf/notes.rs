@@ -1,0 +1,77 @@
+//! What an object says about its build and its separate debug files.
+
+use std::fmt::Write;
+
+use object::elf;
+
+use super::{Elf, c_string};
+
+/// Notes are a few dozen bytes; larger sections of them are not build ids.
+const LARGEST_NOTES: u64 = 64 << 10;
+const NT_GNU_BUILD_ID: u32 = 3;
+
+/// The name and checksum in `.gnu_debuglink`.
+pub(crate) struct DebugLink {
+    pub(crate) file: String,
+    pub(crate) crc: u32,
+}
+
+/// The path and build id in `.gnu_debugaltlink`.
+pub(crate) struct AltLink {
+    pub(crate) path: String,
+    pub(crate) build_id: String,
+}
+
+impl Elf<'_> {
+    /// The build id in hexadecimal.
+    pub(crate) fn build_id(&self) -> Option<String> {
+        let notes =
+            self.sections().filter(|section| section.kind == elf::SHT_NOTE && section.size <= LARGEST_NOTES);
+        notes.filter_map(|section| build_id(&self.read(section).ok()?)).next()
+    }
+
+    pub(crate) fn debug_link(&self) -> Option<DebugLink> {
+        let section = self.find_contents(".gnu_debuglink").filter(|section| section.size <= LARGEST_NOTES)?;
+        let bytes = self.read(section).ok()?;
+        let name = c_string(&bytes, 0);
+        let crc = bytes.get((name.len() + 1).next_multiple_of(4)..)?.first_chunk()?;
+        Some(DebugLink { file: String::from_utf8(name.to_vec()).ok()?, crc: u32::from_le_bytes(*crc) })
+    }
+
+    pub(crate) fn alt_link(&self) -> Option<AltLink> {
+        let section =
+            self.find_contents(".gnu_debugaltlink").filter(|section| section.size <= LARGEST_NOTES)?;
+        let bytes = self.read(section).ok()?;
+        let path = c_string(&bytes, 0);
+        let build_id = hex(bytes.get(path.len() + 1..)?);
+        Some(AltLink { path: String::from_utf8(path.to_vec()).ok()?, build_id })
+    }
+}
+
+/// Finds the build id among notes: sizes of name and description, type, and both padded to four bytes.
+fn build_id(mut notes: &[u8]) -> Option<String> {
+    loop {
+        let (name_len, rest) = word(notes)?;
+        let (desc_len, rest) = word(rest)?;
+        let (kind, rest) = word(rest)?;
+        let name = rest.get(..name_len as usize)?;
+        let rest = rest.get((name_len as usize).next_multiple_of(4)..)?;
+        let desc = rest.get(..desc_len as usize)?;
+        if kind == NT_GNU_BUILD_ID && name == b"GNU\0" && !desc.is_empty() {
+            return Some(hex(desc));
+        }
+        notes = rest.get((desc_len as usize).next_multiple_of(4)..)?;
+    }
+}
+
+fn word(bytes: &[u8]) -> Option<(u32, &[u8])> {
+    let (word, rest) = bytes.split_first_chunk()?;
+    Some((u32::from_le_bytes(*word), rest))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}"); // writing to a string cannot fail
+        text
+    })
+}

@@ -1,0 +1,303 @@
+//! Which function of the symbol tables covers an address.
+
+use std::borrow::Cow;
+use std::cmp::Reverse;
+
+use object::LittleEndian as Le;
+use object::elf::{self, Sym64};
+use object::pod;
+
+use super::{Elf, c_string};
+use crate::reason::Reason;
+
+/// Longer names are cut: no compiler writes them, but a table without a NUL may.
+const LONGEST_NAME: usize = 64 << 10;
+
+/// The functions of an object's symbol tables, laid out so that each address belongs to one of them at most.
+#[derive(Default)]
+pub(crate) struct SymbolTable {
+    spans: Vec<Span>,
+    strings: [Vec<u8>; TABLES],
+    has_symtab: bool,
+}
+
+/// A stretch of addresses, and the function it belongs to.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    start: u64,
+    end: u64,
+    name: Name,
+}
+
+/// Where a name is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Name {
+    table: Table,
+    offset: u32,
+}
+
+/// The string tables, in order of preference: of equal symbols the first table's is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Table {
+    Symtab,
+    Dynsym,
+    Plt,
+}
+
+const TABLES: usize = 3;
+
+/// A function's symbol before spans are laid out. The order of fields is the order of preference at one address.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Candidate {
+    start: u64,
+    unsized_: bool,
+    untyped: bool,
+    binding: u8,
+    underscores: usize,
+    size: Reverse<u64>,
+    name_len: usize,
+    name: Name,
+    limit: u64,
+}
+
+impl SymbolTable {
+    pub(crate) fn read(elf: &Elf<'_>) -> Result<Self, Reason> {
+        let mut table = Self::default();
+        let mut candidates = Vec::new();
+        table.has_symtab = table.read_table(elf, elf::SHT_SYMTAB, Table::Symtab, &mut candidates)?;
+        table.read_table(elf, elf::SHT_DYNSYM, Table::Dynsym, &mut candidates)?;
+        let stubs = elf.plt_stubs(&candidates, |name| table.name(name).into_owned());
+        for stub in stubs {
+            let offset = table.strings[Table::Plt as usize].len() as u32;
+            let name = Name { table: Table::Plt, offset };
+            candidates.push(Candidate::stub(stub.start, stub.size, name));
+            let plt = &mut table.strings[Table::Plt as usize];
+            plt.extend_from_slice(stub.name.as_bytes());
+            plt.push(0);
+        }
+        table.spans = lay_out(candidates);
+        table.drop_unused_strings();
+        Ok(table)
+    }
+
+    /// Whether there was a `.symtab`, rather than exported symbols alone.
+    pub(crate) fn has_symtab(&self) -> bool {
+        self.has_symtab
+    }
+
+    /// The linkage name of the function that covers `address`.
+    pub(crate) fn find(&self, address: u64) -> Option<Cow<'_, str>> {
+        let index = self.spans.partition_point(|span| span.start <= address).checked_sub(1)?;
+        let span = self.spans[index];
+        (address < span.end).then(|| self.name(span.name))
+    }
+
+    fn name(&self, name: Name) -> Cow<'_, str> {
+        let bytes = c_string(&self.strings[name.table as usize], name.offset as usize);
+        let text = String::from_utf8_lossy(&bytes[..bytes.len().min(LONGEST_NAME)]);
+        match text.find('@') {
+            Some(version) if version > 0 && name.table != Table::Plt => {
+                Cow::Owned(text[..version].to_owned())
+            }
+            _ => text,
+        }
+    }
+
+    fn read_table(
+        &mut self,
+        elf: &Elf<'_>,
+        kind: elf::SectionType,
+        table: Table,
+        candidates: &mut Vec<Candidate>,
+    ) -> Result<bool, Reason> {
+        let Some(section) = elf.sections().find(|section| section.kind == kind) else { return Ok(false) };
+        let Some(strings) = elf.linked(section) else {
+            return Err(Reason::CorruptElf("a symbol table without names"));
+        };
+        let bytes = elf.read(section)?;
+        self.strings[table as usize] = elf.read(strings)?;
+        let strings = &self.strings[table as usize];
+        let whole = bytes.len() - bytes.len() % size_of::<Sym64<Le>>();
+        let symbols = pod::slice_from_all_bytes::<Sym64<Le>>(&bytes[..whole]).unwrap_or_default();
+        candidates.extend(symbols.iter().filter_map(|symbol| Candidate::new(elf, symbol, table, strings)));
+        Ok(true)
+    }
+
+    /// In most objects `.dynsym` only repeats `.symtab`.
+    fn drop_unused_strings(&mut self) {
+        for table in [Table::Symtab, Table::Dynsym] {
+            if !self.spans.iter().any(|span| span.name.table == table) {
+                self.strings[table as usize] = Vec::new();
+            }
+        }
+        self.spans.shrink_to_fit();
+    }
+}
+
+impl Candidate {
+    fn new(elf: &Elf<'_>, symbol: &Sym64<Le>, table: Table, strings: &[u8]) -> Option<Self> {
+        // Undefined, absolute and common symbols have no section, and no code.
+        let index = symbol.st_shndx.get(Le);
+        let is_section = index != elf::SHN_UNDEF && index.0 < elf::SHN_LORESERVE;
+        let section = elf.sections.get(usize::from(index.0)).filter(|_| is_section)?;
+        let untyped = match symbol.st_info.st_type() {
+            elf::STT_FUNC | elf::STT_GNU_IFUNC => false,
+            elf::STT_NOTYPE if section.is_executable() => true, // labels of assembly
+            _ => return None,
+        };
+        let offset = symbol.st_name.get(Le);
+        // Only the start is looked at here: hostile names may share one long tail.
+        let head = strings.get(offset as usize..)?;
+        let head = c_string(&head[..head.len().min(256)], 0);
+        if head.is_empty() || (untyped && head.starts_with(b"$")) {
+            return None;
+        }
+        let size = symbol.st_size.get(Le);
+        Some(Self {
+            start: symbol.st_value.get(Le),
+            unsized_: size == 0,
+            untyped,
+            binding: match symbol.st_info.st_bind() {
+                elf::STB_GLOBAL | elf::STB_GNU_UNIQUE => 0,
+                elf::STB_LOCAL => 1,
+                _ => 2,
+            },
+            underscores: head.iter().take_while(|&&byte| byte == b'_').count(),
+            size: Reverse(size),
+            name_len: head.len(),
+            name: Name { table, offset },
+            limit: section.end(),
+        })
+    }
+
+    fn stub(start: u64, size: u64, name: Name) -> Self {
+        let limit = start.saturating_add(size);
+        let size = Reverse(size);
+        Self {
+            start,
+            unsized_: false,
+            untyped: true,
+            binding: 2,
+            underscores: 0,
+            size,
+            name_len: 0,
+            name,
+            limit,
+        }
+    }
+
+    pub(super) fn start(&self) -> u64 {
+        self.start
+    }
+
+    pub(super) fn name(&self) -> Name {
+        self.name
+    }
+
+    fn end(&self) -> u64 {
+        self.start.saturating_add(self.size.0)
+    }
+}
+
+/// Gives each address to one symbol: the one that starts last of those that cover it.
+fn lay_out(mut candidates: Vec<Candidate>) -> Vec<Span> {
+    candidates.sort_unstable();
+    candidates.dedup_by_key(|candidate| candidate.start);
+    let mut spans = Layout { spans: Vec::with_capacity(candidates.len()), open: Vec::new(), at: 0 };
+    let mut reach = 0;
+    for (index, candidate) in candidates.iter().enumerate() {
+        let end = if candidate.unsized_ {
+            let next = candidates.get(index + 1).map_or(u64::MAX, Candidate::start);
+            next.min(candidate.limit)
+        } else {
+            candidate.end()
+        };
+        // A label without a size inside a function that has one is a place in it, not another function.
+        if candidate.unsized_ && candidate.start < reach {
+            continue;
+        }
+        spans.open(candidate.start, end, candidate.name);
+        if !candidate.unsized_ {
+            reach = reach.max(end);
+        }
+    }
+    spans.close_until(u64::MAX);
+    spans.spans
+}
+
+/// The state of a sweep over symbols in order of their starts.
+struct Layout {
+    spans: Vec<Span>,
+    /// The symbols that have started and may not have ended yet, the latest on top.
+    open: Vec<(u64, Name)>,
+    /// Addresses below are given away.
+    at: u64,
+}
+
+impl Layout {
+    fn open(&mut self, start: u64, end: u64, name: Name) {
+        self.close_until(start);
+        if let Some(&(_, outer)) = self.open.last() {
+            self.give(start, outer);
+        }
+        self.at = start;
+        self.open.push((end, name));
+    }
+
+    /// Ends the symbols that end before `address`.
+    fn close_until(&mut self, address: u64) {
+        while let Some(&(end, name)) = self.open.last().filter(|(end, _)| *end <= address) {
+            self.give(end, name);
+            self.open.pop();
+        }
+    }
+
+    fn give(&mut self, end: u64, name: Name) {
+        if self.at < end {
+            self.spans.push(Span { start: self.at, end, name });
+            self.at = end;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate(start: u64, size: u64, offset: u32) -> Candidate {
+        let name = Name { table: Table::Symtab, offset };
+        Candidate { unsized_: size == 0, limit: 1000, ..Candidate::stub(start, size, name) }
+    }
+
+    fn spans(candidates: Vec<Candidate>) -> Vec<(u64, u64, u32)> {
+        lay_out(candidates).iter().map(|span| (span.start, span.end, span.name.offset)).collect()
+    }
+
+    #[test]
+    fn a_gap_belongs_to_nobody() {
+        assert_eq!(spans(vec![candidate(10, 5, 1), candidate(20, 5, 2)]), [(10, 15, 1), (20, 25, 2)]);
+    }
+
+    #[test]
+    fn a_symbol_without_size_reaches_to_the_next_or_the_section_end() {
+        assert_eq!(spans(vec![candidate(10, 0, 1), candidate(20, 0, 2)]), [(10, 20, 1), (20, 1000, 2)]);
+    }
+
+    #[test]
+    fn inner_symbols_interrupt_outer_ones() {
+        assert_eq!(
+            spans(vec![candidate(10, 90, 1), candidate(20, 10, 2), candidate(25, 20, 3)]),
+            [(10, 20, 1), (20, 25, 2), (25, 45, 3), (45, 100, 1)]
+        );
+    }
+
+    #[test]
+    fn labels_inside_a_sized_function_are_passed_over() {
+        assert_eq!(spans(vec![candidate(10, 20, 1), candidate(15, 0, 2)]), [(10, 30, 1)]);
+    }
+
+    #[test]
+    fn hostile_sizes_do_not_overflow() {
+        assert_eq!(spans(vec![candidate(u64::MAX - 1, u64::MAX, 1)]), [(u64::MAX - 1, u64::MAX, 1)]);
+    }
+}

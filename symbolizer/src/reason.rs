@@ -1,0 +1,56 @@
+//! Why an address has no name.
+
+use std::io;
+
+/// Why an address has no name, or an object cannot be used: one short phrase each.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The object has no `.symtab`, and no exported symbol covers the address.
+    #[error("stripped: no symbol table")]
+    Stripped,
+    /// There is a symbol table, and the address lies in none of its functions.
+    #[error("no symbol covers it")]
+    NoSymbol,
+    /// The file does not start like an ELF object.
+    #[error("the file is not an ELF object")]
+    NotElf,
+    /// An ELF object, but of a class or byte order this crate does not read.
+    #[error("not a 64-bit little-endian ELF object")]
+    OtherElf,
+    /// Reading failed.
+    #[error("the file could not be read: {0}")]
+    Unreadable(String),
+    /// A header or table points outside the file, or contradicts itself.
+    #[error("the file is corrupt: {0}")]
+    CorruptElf(&'static str),
+    /// The DWARF cannot be parsed where the answer should be.
+    #[error("the file's debug information is corrupt")]
+    CorruptDebugInfo,
+    /// The budget for reading debug information was spent: its size does not warrant that much work.
+    #[error("the file's debug information takes too much work to read")]
+    CostlyDebugInfo,
+    /// A section is larger than this crate is willing to hold.
+    #[error("too large: {what} takes {bytes} bytes")]
+    TooLarge {
+        /// What is too large, usually a section's name.
+        what: String,
+        /// Its size.
+        bytes: u64,
+    },
+    /// A separate debug file was found, but belongs to another build.
+    #[error("the separate debug file {0} belongs to another build")]
+    OtherBuild(String),
+    /// Every address in the kernel's list is zero (`kptr_restrict`, or no privilege).
+    #[error("the kernel hides its addresses")]
+    KernelHidden,
+    /// The kernel's list holds no function.
+    #[error("the kernel's symbol list holds no function")]
+    NoKernelSymbols,
+}
+
+impl From<io::Error> for Reason {
+    fn from(error: io::Error) -> Self {
+        Reason::Unreadable(error.to_string())
+    }
+}

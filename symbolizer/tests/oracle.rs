@@ -1,0 +1,117 @@
+//! The same questions, asked of binutils' `addr2line` and of the crate of that name.
+#![allow(clippy::print_stderr, reason = "the agreement is worth reading")]
+
+mod build;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+
+use build::run;
+use symbolizer::{Frame, NoDebugFiles, Object, Symbolized};
+
+const ADDRESSES: u64 = 240;
+
+/// Addresses spread over the functions of this very test.
+fn addresses(path: &Path) -> Vec<u64> {
+    let listed = run(Command::new("nm").arg("-S").arg(path)).unwrap_or_default();
+    let functions = listed.lines().filter_map(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let [start, size, "t" | "T", _] = words[..] else { return None };
+        Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(size, 16).ok()?))
+    });
+    let functions: BTreeMap<u64, u64> = functions.collect();
+    let step = (functions.len() as u64 / ADDRESSES).max(1) as usize;
+    functions.iter().step_by(step).map(|(start, size)| start + size * 2 / 3).collect()
+}
+
+fn frames(object: &Object, address: u64) -> Vec<Frame> {
+    match object.symbolize(address) {
+        Symbolized::Known(frames) => frames,
+        Symbolized::Unknown(_) => Vec::new(),
+    }
+}
+
+/// What `addr2line -a -i -f` prints: for each address itself, then a name and a place for each frame.
+fn binutils(path: &Path, addresses: &[u64]) -> Option<Vec<Vec<(String, String)>>> {
+    let addresses = addresses.iter().map(|address| format!("{address:#x}"));
+    let text = run(Command::new("addr2line").args(["-a", "-i", "-f", "-e"]).arg(path).args(addresses))?;
+    let mut all: Vec<Vec<(String, String)>> = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if line.starts_with("0x") {
+            all.push(Vec::new());
+        } else if let (Some(last), Some(place)) = (all.last_mut(), lines.next()) {
+            let place = place.split(" (discriminator").next().unwrap_or(place);
+            let place = place.rsplit('/').next().unwrap_or(place);
+            last.push((line.to_owned(), place.to_owned()));
+        }
+    }
+    Some(all)
+}
+
+fn place(frame: &Frame) -> String {
+    let file = frame.file.as_deref().map_or("??", |file| file.rsplit('/').next().unwrap_or(file));
+    format!("{file}:{}", frame.line.map_or("?".into(), |line| line.to_string()))
+}
+
+#[test]
+fn agrees_with_binutils() {
+    let path = std::env::current_exe().expect("this test");
+    let object =
+        Object::load(&File::open(&path).expect("this test"), &path, &NoDebugFiles).expect("a good object");
+    let addresses = addresses(&path);
+    let Some(theirs) = binutils(&path, &addresses) else { return };
+    let (mut names, mut places) = (0, 0);
+    for (address, theirs) in addresses.iter().zip(&theirs) {
+        let ours = frames(&object, *address);
+        let same_names = ours.iter().map(|frame| &frame.linkage_name).eq(theirs.iter().map(|(name, _)| name));
+        let same_places =
+            ours.iter().map(place).eq(theirs.iter().map(|(_, place)| place.replace(":0", ":?")));
+        names += usize::from(same_names);
+        places += usize::from(same_places);
+        if !same_names || !same_places {
+            let ours: Vec<_> = ours.iter().map(|frame| (&frame.linkage_name, place(frame))).collect();
+            eprintln!("{address:#x}:\n  ours   {ours:?}\n  theirs {theirs:?}");
+        }
+    }
+    eprintln!("of {} addresses: {names} with the same names, {places} with the same places", addresses.len());
+    assert!(names * 100 >= addresses.len() * 95, "{names} of {}", addresses.len());
+    assert!(places * 100 >= addresses.len() * 95, "{places} of {}", addresses.len());
+}
+
+#[test]
+fn agrees_with_the_crate_addr2line() {
+    use addr2line::gimli::{Dwarf, EndianSlice, LittleEndian};
+    use object::{Object as _, ObjectSection as _};
+
+    let path = std::env::current_exe().expect("this test");
+    let bytes = std::fs::read(&path).expect("this test");
+    let ours = Object::load(&bytes, &path, &NoDebugFiles).expect("a good object");
+    let elf = object::read::elf::ElfFile64::<object::LittleEndian>::parse(&*bytes).expect("a good object");
+    let section = |id: addr2line::gimli::SectionId| {
+        let data = elf.section_by_name(id.name()).and_then(|section| section.data().ok()).unwrap_or_default();
+        Ok::<_, addr2line::gimli::Error>(EndianSlice::new(data, LittleEndian))
+    };
+    let context =
+        addr2line::Context::from_dwarf(Dwarf::load(section).expect("sections")).expect("good DWARF");
+    let addresses = addresses(&path);
+    let mut same = 0;
+    for &address in &addresses {
+        let mut theirs = Vec::new();
+        let mut iter = context.find_frames(address).skip_all_loads().expect("good DWARF");
+        while let Some(frame) = iter.next().expect("good DWARF") {
+            let name = frame.function.map(|name| name.raw_name().expect("a name").into_owned());
+            theirs.push((name, frame.location.and_then(|location| location.line)));
+        }
+        let ours = frames(&ours, address);
+        let ours: Vec<_> = ours.iter().map(|frame| (Some(frame.linkage_name.clone()), frame.line)).collect();
+        same += usize::from(ours == theirs || theirs.is_empty());
+        if ours != theirs {
+            eprintln!("{address:#x}:\n  ours   {ours:?}\n  theirs {theirs:?}");
+        }
+    }
+    eprintln!("of {} addresses {same} have the same frames", addresses.len());
+    assert!(same * 100 >= addresses.len() * 99, "{same} of {}", addresses.len());
+}

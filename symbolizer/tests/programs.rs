@@ -1,0 +1,297 @@
+//! Names in programs whose truth is known, because they are compiled here.
+#![allow(clippy::print_stderr, reason = "a test that cannot run says why")]
+
+mod build;
+
+use std::path::{Path, PathBuf};
+
+use build::Program;
+use symbolizer::{DebugFiles, Frame, NoDebugFiles, Object, ReadAt, Reason, Symbolized};
+
+const C: &str = "\
+volatile int sink;
+static inline __attribute__((always_inline)) int innermost(int x) {
+    sink += x;
+    return sink * 3;
+}
+static inline __attribute__((always_inline)) int middle(int x) {
+    return innermost(x) + 1;
+}
+__attribute__((noinline)) int outer(int x) {
+    return middle(x) ^ 7;
+}
+__attribute__((noinline)) static int hidden(int x) {
+    sink -= x;
+    return sink;
+}
+int main(int argc, char **argv) {
+    (void)argv;
+    return outer(argc) + hidden(argc);
+}
+";
+
+const CPP: &str = "\
+volatile int sink;
+namespace space {
+template <typename T> struct Box {
+    __attribute__((noinline)) T put(T x);
+    inline __attribute__((always_inline)) T twice(T x) {
+        sink += x;
+        return x * 2;
+    }
+};
+template <typename T> T Box<T>::put(T x) {
+    return twice(x) + 1;
+}
+__attribute__((noinline)) int overloaded(int x) { sink += x; return x; }
+__attribute__((noinline)) double overloaded(double x) { sink += 1; return x; }
+}
+int main(int argc, char **) {
+    space::Box<int> box;
+    return box.put(argc) + space::overloaded(argc) + static_cast<int>(space::overloaded(1.5));
+}
+";
+
+const RUST: &str = "\
+mod inner {
+    #[inline(always)]
+    pub fn within(x: u64) -> u64 {
+        std::hint::black_box(x) * 3
+    }
+    #[inline(never)]
+    pub fn around(x: u64) -> u64 {
+        within(x) + 1
+    }
+}
+fn main() {
+    std::hint::black_box(inner::around(std::hint::black_box(5)));
+}
+";
+
+/// All frames of the function with this linkage name, address by address.
+fn frames_of(object: &Object, program: &Program, is_it: impl Fn(&str) -> bool) -> Vec<Vec<Frame>> {
+    let (start, size) = program.symbol(is_it);
+    let known = (start..start + size).filter_map(|address| match object.symbolize(address) {
+        Symbolized::Known(frames) => Some(frames),
+        Symbolized::Unknown(_) => None,
+    });
+    let frames: Vec<_> = known.collect();
+    assert_eq!(frames.len() as u64, size, "every address of a function has a name");
+    frames
+}
+
+fn names(frames: &[Frame]) -> Vec<&str> {
+    frames.iter().map(|frame| frame.name.as_str()).collect()
+}
+
+fn lines(frames: &[Frame]) -> Vec<Option<u32>> {
+    frames.iter().map(|frame| frame.line).collect()
+}
+
+fn load(path: &Path) -> Object {
+    let file = std::fs::File::open(path).expect("a compiled program");
+    Object::load(&file, path, &NoDebugFiles).expect("a good object")
+}
+
+#[test]
+fn c_with_inlined_calls() {
+    for options in [["-gdwarf-4", "-O2"], ["-gdwarf-5", "-O2"]] {
+        let Some(program) = Program::c(C, &options) else { return };
+        let object = load(program.path());
+        let frames = frames_of(&object, &program, |name| name == "outer");
+        let chain = ["innermost", "middle", "outer"];
+        let inner = frames.iter().find(|frames| names(frames) == chain).expect("the inlined chain");
+        assert!(matches!(lines(inner)[..], [Some(3 | 4), Some(7), Some(10)]), "{:?}", lines(inner));
+        assert!(
+            inner.iter().all(|frame| frame.file.as_deref().is_some_and(|file| file.ends_with("/program.c")))
+        );
+        assert!(frames.iter().all(|frames| frames.last().is_some_and(|frame| frame.name == "outer")));
+        assert_eq!(
+            frames[0].last().and_then(|frame| frame.line).map(|line| (9..=10).contains(&line)),
+            Some(true)
+        );
+    }
+}
+
+#[test]
+fn compressed_debug_sections() {
+    for option in ["-gz=zlib", "-gz=zstd"] {
+        let Some(program) = Program::c(C, &["-g", "-O2", option]) else { continue };
+        let object = load(program.path());
+        assert_eq!(object.warnings(), []);
+        let frames = frames_of(&object, &program, |name| name == "outer");
+        assert!(frames.iter().any(|frames| names(frames) == ["innermost", "middle", "outer"]), "{option}");
+    }
+}
+
+#[test]
+fn line_tables_alone_take_names_from_the_symbols() {
+    let Some(program) = Program::c(C, &["-g1", "-O0"]) else { return };
+    let object = load(program.path());
+    let frames = frames_of(&object, &program, |name| name == "hidden");
+    assert!(frames.iter().all(|frames| names(frames) == ["hidden"]));
+    assert!(frames.iter().any(|frames| lines(frames) == [Some(13)]));
+}
+
+#[test]
+fn assembly_has_lines_and_a_symbol() {
+    let text =
+        ".text\n.globl by_hand\n.type by_hand,@function\nby_hand:\n  nop\n  ret\n.size by_hand,.-by_hand\n";
+    let Some(program) = Program::assembly(text, &["-g", "-shared", "-nostdlib"]) else { return };
+    let object = load(program.path());
+    let frames = frames_of(&object, &program, |name| name == "by_hand");
+    assert_eq!(frames.iter().map(|frames| lines(frames)).collect::<Vec<_>>(), [[Some(5)], [Some(6)]]);
+    assert!(frames.iter().all(|frames| names(frames) == ["by_hand"]));
+}
+
+#[test]
+fn symbols_alone() {
+    let Some(program) = Program::c(C, &["-O2"]) else { return };
+    let object = load(program.path());
+    assert!(!object.has_debug_info());
+    let frames = frames_of(&object, &program, |name| name == "outer");
+    assert!(frames.iter().all(|frames| names(frames) == ["outer"] && lines(frames) == [None]));
+}
+
+#[test]
+fn a_gap_after_a_function_is_not_the_function() {
+    let function = |name: &str| {
+        format!(".globl {name}\n.type {name},@function\n{name}: ret\n.size {name},.-{name}\n.skip 16,0x90\n")
+    };
+    let text = format!(".text\n{}{}", function("first"), function("second"));
+    let Some(program) = Program::assembly(&text, &["-shared", "-nostdlib"]) else { return };
+    let object = load(program.path());
+    let (start, size) = program.symbol(|name| name == "first");
+    assert!(matches!(object.symbolize(start), Symbolized::Known(_)));
+    for address in start + size..start + size + 16 {
+        assert_eq!(object.symbolize(address), Symbolized::Unknown(Reason::NoSymbol));
+    }
+}
+
+#[test]
+fn a_stripped_program_says_so() {
+    let Some(program) = Program::c(C, &["-O2"]) else { return };
+    let (start, _) = program.symbol(|name| name == "outer");
+    let Some(stripped) = program.stripped() else { return };
+    assert_eq!(load(&stripped).symbolize(start), Symbolized::Unknown(Reason::Stripped));
+}
+
+#[test]
+fn a_stripped_library_has_its_exports() {
+    let Some(program) = Program::c(C, &["-O2", "-shared", "-fPIC"]) else { return };
+    let (outer, _) = program.symbol(|name| name == "outer");
+    let (hidden, _) = program.symbol(|name| name.starts_with("hidden"));
+    let Some(stripped) = program.stripped() else { return };
+    let object = load(&stripped);
+    let Symbolized::Known(frames) = object.symbolize(outer) else { panic!("an export has a name") };
+    assert_eq!(names(&frames), ["outer"]);
+    assert_eq!(object.symbolize(hidden), Symbolized::Unknown(Reason::Stripped));
+}
+
+#[test]
+fn calls_into_libraries_are_named_after_their_goal() {
+    let text = "int puts(const char *); int main(void) { return puts(\"\"); }";
+    for options in [["-fcf-protection=full", "-O2"], ["-fcf-protection=none", "-O2"]] {
+        let Some(program) = Program::c(text, &options) else { return };
+        let object = load(program.path());
+        let found = program.stubs().any(|address| match object.symbolize(address) {
+            Symbolized::Known(frames) => names(&frames) == ["puts@plt"],
+            Symbolized::Unknown(_) => false,
+        });
+        assert!(found, "{options:?}");
+    }
+}
+
+#[test]
+fn cpp_with_templates_and_overloads() {
+    let Some(program) = Program::cpp(CPP, &["-g", "-O2"]) else { return };
+    let object = load(program.path());
+    let put = frames_of(&object, &program, |name| name.starts_with("_ZN5space3BoxIiE3putEi"));
+    let chain = ["space::Box<int>::twice(int)", "space::Box<int>::put(int)"];
+    let inlined = put.iter().find(|frames| names(frames) == chain).expect("the inlined method");
+    assert!(matches!(lines(inlined)[..], [Some(6 | 7), Some(11)]), "{:?}", lines(inlined));
+    assert_eq!(inlined[1].linkage_name, "_ZN5space3BoxIiE3putEi");
+    for (linkage, name) in [
+        ("_ZN5space10overloadedEi", "space::overloaded(int)"),
+        ("_ZN5space10overloadedEd", "space::overloaded(double)"),
+    ] {
+        let frames = frames_of(&object, &program, |each| each.starts_with(linkage));
+        assert!(frames.iter().all(|frames| names(frames) == [name]));
+    }
+}
+
+#[test]
+fn rust_of_both_manglings() {
+    for mangling in ["-Csymbol-mangling-version=v0", "-Cdebuginfo=2"] {
+        let Some(program) = Program::rust(RUST, &["-g", "-Copt-level=2", mangling]) else { return };
+        let object = load(program.path());
+        let frames = frames_of(&object, &program, |name| name.contains("inner") && name.contains("around"));
+        let chain = ["program::inner::within", "program::inner::around"];
+        let inlined =
+            frames.iter().find(|frames| names(frames).ends_with(&chain)).expect("the inlined function");
+        assert_eq!(lines(inlined).last(), Some(&Some(8)));
+    }
+}
+
+/// Debug files below a directory of this test.
+struct Root(PathBuf);
+
+impl DebugFiles for Root {
+    fn open(&self, path: &Path) -> Option<Box<dyn ReadAt>> {
+        let path = if path.starts_with(&self.0) {
+            path.to_owned()
+        } else {
+            self.0.join(path.strip_prefix("/").ok()?)
+        };
+        Some(Box::new(std::fs::File::open(path).ok()?))
+    }
+}
+
+#[test]
+fn a_separate_debug_file_by_link() {
+    let Some(program) = Program::c(C, &["-g", "-O2", "-Wl,--build-id=none"]) else { return };
+    let (outer, size) = program.symbol(|name| name == "outer");
+    let Some((stripped, debug)) = program.split() else { return };
+    let file = std::fs::File::open(&stripped).expect("the stripped program");
+    let root = Root(stripped.parent().expect("a directory").to_owned());
+    let object = Object::load(&file, &stripped, &root).expect("a good object");
+    let chains = (outer..outer + size).filter_map(|address| match object.symbolize(address) {
+        Symbolized::Known(frames) => Some(names(&frames).join(" ")),
+        Symbolized::Unknown(_) => None,
+    });
+    assert!(chains.collect::<Vec<_>>().contains(&"innermost middle outer".to_owned()));
+
+    let mut bytes = std::fs::read(&debug).expect("the debug file");
+    *bytes.last_mut().expect("not empty") ^= 1;
+    std::fs::write(&debug, bytes).expect("a changed debug file");
+    let object = Object::load(&file, &stripped, &root).expect("a good object");
+    assert_eq!(object.symbolize(outer), Symbolized::Unknown(Reason::Stripped));
+    assert!(matches!(object.warnings(), [Reason::OtherBuild(_)]));
+}
+
+#[test]
+fn a_separate_debug_file_by_build_id() {
+    let Some(program) = Program::c(C, &["-g", "-O2", "-Wl,--build-id=0xabcdef0123"]) else { return };
+    let (outer, _) = program.symbol(|name| name == "outer");
+    let Some((stripped, debug)) = program.split() else { return };
+    let root = stripped.parent().expect("a directory").join("root");
+    let directory = root.join("usr/lib/debug/.build-id/ab");
+    std::fs::create_dir_all(&directory).expect("a directory");
+    std::fs::rename(debug, directory.join("cdef0123.debug")).expect("the debug file");
+    let file = std::fs::File::open(&stripped).expect("the stripped program");
+    let object = Object::load(&file, Path::new("/usr/bin/program"), &Root(root)).expect("a good object");
+    assert_eq!(object.build_id(), Some("abcdef0123"));
+    assert!(object.has_debug_info());
+    assert!(matches!(object.symbolize(outer), Symbolized::Known(_)));
+}
+
+#[test]
+fn other_files_say_what_they_are() {
+    let load = |bytes: &[u8]| Object::load(&bytes, Path::new("/x"), &NoDebugFiles).err();
+    assert_eq!(load(b""), Some(Reason::NotElf));
+    assert_eq!(load(b"#!/bin/sh\n"), Some(Reason::NotElf));
+    assert!(matches!(load(b"\x7fELF\x02\x01"), Some(Reason::CorruptElf(_))));
+    let mut other = vec![0; 64];
+    other[..6].copy_from_slice(b"\x7fELF\x01\x01");
+    assert_eq!(load(&other), Some(Reason::OtherElf));
+}
