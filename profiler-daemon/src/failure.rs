@@ -11,6 +11,14 @@ pub(crate) enum Failure {
     /// The kernel or its settings forbid it; the text says what to do.
     #[error("{0}")]
     NotPermitted(String),
+    /// The command to be profiled could not be run; its status is the one a shell would give.
+    #[error("{text}")]
+    Command {
+        /// Exit status.
+        status: u8,
+        /// What happened and what to do.
+        text: String,
+    },
 }
 
 /// The exit status for `error`: 2 for usage, 77 for a missing permission, else 1.
@@ -18,6 +26,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
     match error.downcast_ref::<Failure>() {
         Some(Failure::Usage(_)) => ExitCode::from(2),
         Some(Failure::NotPermitted(_)) => ExitCode::from(77),
+        Some(Failure::Command { status, .. }) => ExitCode::from(*status),
         None => ExitCode::FAILURE,
     }
 }

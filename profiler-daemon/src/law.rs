@@ -2,11 +2,12 @@
 
 use anyhow::{Result, bail};
 
+use crate::export::functions::{Ends, Weights};
 use crate::plan::Plan;
 use crate::settings::PlanJob;
 
 /// The interval of a function's share at this confidence: [`crate::export::functions::ShareInterval`].
-pub(crate) fn share_interval(confidence: f64) -> impl Fn(&[(f64, f64)], u64) -> Option<(f64, f64)> {
+pub(crate) fn share_interval(confidence: f64) -> impl Fn(&[Weights], u64) -> Option<Ends> {
     move |_windows, _samples| {
         let _ = confidence;
         None

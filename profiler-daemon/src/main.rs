@@ -8,7 +8,11 @@ mod failure;
 mod law;
 mod output;
 mod plan;
-mod record;
+mod calibrate;
+mod objects;
+mod run;
+mod sampler;
+mod sys;
 mod report;
 mod settings;
 mod targets;
@@ -40,11 +44,11 @@ fn main() -> ExitCode {
 fn run(job: Job) -> Result<ExitCode> {
     let terminal = Terminal::default();
     match job {
-        Job::Record(job) => return record::record(&job),
-        Job::Attach(job) => return record::attach(&job),
+        Job::Record(job) => return run::record(&job),
+        Job::Attach(job) => return run::attach(&job),
         Job::Report(job) => report::run(&job, terminal, law::share_interval)?,
         Job::Plan(job) => terminal.print(&plan::render(&job, &law::plan(&job)?))?,
-        Job::Doctor(job) => return doctor::run(job, terminal, record::try_open),
+        Job::Doctor(job) => return doctor::run(job, terminal, run::try_open),
     }
     Ok(ExitCode::SUCCESS)
 }

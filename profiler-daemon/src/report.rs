@@ -2,10 +2,10 @@
 
 use std::fs::File;
 
-use anyhow::{Context, Result};
+use anyhow::{Error, Result, anyhow};
 
 use crate::cli::ReportFormat;
-use crate::export::functions::{ShareInterval, functions};
+use crate::export::functions::{Ends, ShareInterval, Weights, functions};
 use crate::export::{folded, pprof, stats};
 use crate::output::print_table;
 use crate::settings::ReportJob;
@@ -18,13 +18,15 @@ use crate::terminal::Terminal;
 /// If the file is missing or not a profile.
 pub(crate) fn run<I>(job: &ReportJob, terminal: Terminal, interval_at: impl Fn(f64) -> I) -> Result<()>
 where
-    I: Fn(&[(f64, f64)], u64) -> Option<(f64, f64)>,
+    I: Fn(&[Weights], u64) -> Option<Ends>,
 {
     let path = job.file.display();
     let file = File::open(&job.file)
-        .with_context(|| format!("{path} cannot be opened; give a .pb.gz file that `-o` wrote"))?;
-    let profile = pprof::read(file)
-        .with_context(|| format!("{path} cannot be shown; give a CPU profile in pprof's format"))?;
+        .map_err(|error| anyhow!("{path} cannot be opened ({error}); give a .pb.gz file that `-o` wrote"))?;
+    let profile = pprof::read(file).map_err(|error| {
+        let reason = Error::from(error);
+        anyhow!("{path} cannot be shown: {reason:#}; give a CPU profile in pprof's format")
+    })?;
     let interval = interval_at(profile.run.confidence);
     let interval: ShareInterval = &interval;
     match job.format {

@@ -272,10 +272,8 @@ fn machine(facts: &Facts) -> Check {
 
 fn calibration(facts: &Facts) -> Check {
     match &facts.cache {
-        Some(folder) if facts.calibrated => ok("calibration", format!("kept in {}", folder.display())),
-        Some(folder) => {
-            ok("calibration", format!("none yet; the first run keeps it in {}", folder.display()))
-        }
+        Some(file) if facts.calibrated => ok("calibration", format!("kept in {}", file.display())),
+        Some(file) => ok("calibration", format!("none yet; the first run keeps it in {}", file.display())),
         None => warn("calibration", "neither HOME nor XDG_CACHE_HOME is set: each run measures anew", None),
     }
 }

@@ -13,7 +13,7 @@ const CAP_SYS_ADMIN: u32 = 21;
 const CAP_SYSLOG: u32 = 34;
 const CAP_PERFMON: u32 = 38;
 
-/// Everything that [`super::diagnose`] judges. `None`: the kernel does not say.
+/// Everything that [`super::diagnose()`] judges. `None`: the kernel does not say.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
     /// Such as `6.18.4-generic`.
@@ -54,16 +54,16 @@ pub(super) struct Facts {
     pub(super) map_files: bool,
     /// Why a sampling event could not be opened: an error number, 0 where there is none.
     pub(super) open_error: Option<i32>,
-    /// Where the measured cost of a sample is kept between runs.
+    /// The file that keeps the measured cost of a sample between runs.
     pub(super) cache: Option<PathBuf>,
-    /// Whether there is something in it.
+    /// Whether it exists.
     pub(super) calibrated: bool,
 }
 
 impl Facts {
     /// Asks the kernel.
     pub(super) fn read(try_open: impl Fn() -> io::Result<()>) -> Self {
-        let cache = cache_folder();
+        let cache = cache_file();
         let status = text("/proc/self/status");
         Self {
             kernel: text("/proc/sys/kernel/osrelease"),
@@ -87,9 +87,7 @@ impl Facts {
             hidepid: hidepid(&text("/proc/self/mounts")),
             map_files: map_files(),
             open_error: try_open().err().map(|error| error.raw_os_error().unwrap_or(0)),
-            calibrated: cache
-                .as_ref()
-                .is_some_and(|folder| fs::read_dir(folder).is_ok_and(|mut f| f.next().is_some())),
+            calibrated: cache.as_ref().is_some_and(|file| file.exists()),
             cache,
         }
     }
@@ -166,8 +164,10 @@ fn container() -> Option<&'static str> {
 /// The option of the mount on `/proc`, unless it hides nothing.
 pub(super) fn hidepid(mounts: &str) -> Option<String> {
     let mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    let options =
-        mounts.filter(|fields| fields.get(1) == Some(&"/proc")).filter_map(|f| f.get(3).copied()).last()?;
+    let options = mounts
+        .filter(|fields| fields.get(1) == Some(&"/proc"))
+        .filter_map(|f| f.get(3).copied())
+        .next_back()?;
     let hidden = options.split(',').find_map(|option| option.strip_prefix("hidepid="))?;
     (!matches!(hidden, "0" | "off")).then(|| hidden.to_owned())
 }
@@ -177,9 +177,9 @@ fn map_files() -> bool {
     files.next().is_some_and(|file| file.is_ok_and(|file| fs::File::open(file.path()).is_ok()))
 }
 
-/// `$XDG_CACHE_HOME/sweetspot`, else `~/.cache/sweetspot`.
-pub(crate) fn cache_folder() -> Option<PathBuf> {
+/// Under `$XDG_CACHE_HOME`, else under `~/.cache`.
+fn cache_file() -> Option<PathBuf> {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
-    base.map(|base| base.join("sweetspot"))
+    base.map(|base| base.join("sweetspot/calibration.json"))
 }

@@ -24,7 +24,7 @@ fn good() -> Facts {
         hidepid: None,
         map_files: true,
         open_error: None,
-        cache: Some("/home/u/.cache/sweetspot".into()),
+        cache: Some("/home/u/.cache/sweetspot/calibration.json".into()),
         calibrated: true,
     }
 }

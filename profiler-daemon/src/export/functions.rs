@@ -11,7 +11,12 @@ use super::root_first;
 /// The interval of a function's share. It is given the function's weight and the weight of everything, for each
 /// window in which the target ran, and the number of samples of the profile; it returns the low and the high
 /// end of the share, or nothing where it cannot tell.
-pub(crate) type ShareInterval<'a> = &'a dyn Fn(&[(f64, f64)], u64) -> Option<(f64, f64)>;
+pub(crate) type ShareInterval<'a> = &'a dyn Fn(&[Weights], u64) -> Option<Ends>;
+
+/// The weight of a function and of everything in one window (ns).
+pub(crate) type Weights = (f64, f64);
+/// The low and the high end of an interval.
+pub(crate) type Ends = (f64, f64);
 
 /// What a function cost.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -109,9 +114,9 @@ impl<'a> Sums<'a> {
     }
 
     /// Asks for the row's interval, over the windows in which the target ran.
-    fn interval(&self, row: &Row<'_>, interval: ShareInterval) -> Option<(f64, f64)> {
+    fn interval(&self, row: &Row<'_>, interval: ShareInterval) -> Option<Ends> {
         let ran = self.total_by_window.iter().filter(|(_, total)| **total > 0);
-        let windows: Vec<(f64, f64)> = ran
+        let windows: Vec<Weights> = ran
             .map(|(window, total)| {
                 let own = row.self_by_window.get(window).copied().unwrap_or_default();
                 (own as f64, *total as f64)

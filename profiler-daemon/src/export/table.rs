@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use config::Ratio;
 use profiler_core::profile::{Run, SymbolizedProfile};
 
 use super::functions::FunctionCost;
@@ -22,7 +23,7 @@ const FIGURES: usize = 37;
 /// The table as text.
 pub(crate) fn render(profile: &SymbolizedProfile, functions: &[FunctionCost], view: View) -> String {
     let mut out = String::new();
-    header(&mut out, &profile.run);
+    header(&mut out, &profile.run, functions);
     for function in functions.iter().take(view.top) {
         row(&mut out, function, view.width);
     }
@@ -34,16 +35,17 @@ pub(crate) fn render(profile: &SymbolizedProfile, functions: &[FunctionCost], vi
         let _ = writeln!(out, "no samples: the target used too little CPU time");
     }
     out.push('\n');
-    for (label, text) in footer(&profile.run, functions) {
+    for (label, text) in footer(profile, functions) {
         wrapped(&mut out, label, &text, view.width);
     }
     out
 }
 
-fn header(out: &mut String, run: &Run) {
-    let interval =
-        if run.confidence > 0.0 { format!("± {}%", run.confidence * 100.0) } else { String::new() };
-    let _ = writeln!(out, "{:>9} {:<9} {:>7} {:>7}  function [module]", "CPU s", interval, "share", "total");
+fn header(out: &mut String, run: &Run, functions: &[FunctionCost]) {
+    let level = Ratio::new(run.confidence).ok().filter(|_| functions.iter().any(|f| f.cpu_s_low.is_some()));
+    let interval = level.map(|level| format!("± {level}")).unwrap_or_default();
+    let (share, total) = ("share", "total");
+    let _ = writeln!(out, "{:>9} {interval:<9} {share:>7} {total:>7}  function [module]", "CPU s");
 }
 
 fn row(out: &mut String, function: &FunctionCost, width: usize) {
@@ -75,7 +77,8 @@ fn named(name: &str, module: &str, width: usize) -> String {
 }
 
 /// The lines below the table. A figure that another tool's file does not hold has no line.
-fn footer(run: &Run, functions: &[FunctionCost]) -> Vec<(&'static str, String)> {
+fn footer(profile: &SymbolizedProfile, functions: &[FunctionCost]) -> Vec<(&'static str, String)> {
+    let run = &profile.run;
     let mut lines = vec![(
         "target",
         format!("{}, {:.2} s of CPU time in {:.2} s", visible(&run.target), run.target_cpu_s, run.duration_s),
@@ -89,7 +92,9 @@ fn footer(run: &Run, functions: &[FunctionCost]) -> Vec<(&'static str, String)> 
         lines.push(("weights", weights(run)));
     }
     if !functions.is_empty() && functions.iter().all(|function| function.cpu_s_low.is_none()) {
-        lines.push(("note", "no intervals: the file holds no windows of time".to_owned()));
+        let reason =
+            if profile.windows.is_empty() { "there are no windows of time" } else { "too few samples" };
+        lines.push(("note", format!("no intervals: {reason}")));
     }
     lines.extend(run.notes.iter().map(|note| ("note", visible(note))));
     lines

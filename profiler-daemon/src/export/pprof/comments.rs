@@ -1,4 +1,10 @@
-//! What pprof has no field for, as JSON texts in its comments.
+//! What pprof has no field for, as JSON texts.
+//!
+//! What a person may want to read (the run, the history of its rate) are comments of the file: pprof's tools
+//! print those above everything they show. What only our reader wants, and is long, are texts of the string
+//! table that nothing refers to: other readers pass over them.
+
+use std::mem;
 
 use profiler_core::profile::{RateChange, Run, SymbolizedProfile, Window};
 use serde::{Deserialize, Serialize};
@@ -8,6 +14,11 @@ const RUN: &str = "sweetspot.run ";
 const RATES: &str = "sweetspot.rates ";
 const WINDOWS: &str = "sweetspot.windows ";
 const TABLES: &str = "sweetspot.tables ";
+
+/// Longest text of the run that is read: a JSON value takes many times the room of its text.
+const MAX_RUN: usize = 1 << 20;
+/// Longest other text that is read. Windows of a run of an hour take a few MiB.
+const MAX_TEXT: usize = 32 << 20;
 
 /// The windows of time and each sample's weight in them.
 #[derive(Default, Serialize, Deserialize)]
@@ -29,7 +40,7 @@ pub(super) struct Tables {
     locations: usize,
 }
 
-/// What the comments of a file hold.
+/// What the comments and the attached texts of a file hold.
 #[derive(Default)]
 pub(super) struct Comments {
     /// The run, if the file comes from one run of ours.
@@ -38,9 +49,14 @@ pub(super) struct Comments {
     tables: Tables,
 }
 
-/// The comments for `profile`, the first of them for a person.
-pub(super) fn write(profile: &SymbolizedProfile) -> Vec<String> {
+/// The comments for `profile`, the first of them in words.
+pub(super) fn write(profile: &SymbolizedProfile) -> [String; 3] {
     let run = &profile.run;
+    [in_words(run), tagged(RUN, run), tagged(RATES, &run.rate_history)]
+}
+
+/// The texts for the string table that nothing refers to.
+pub(super) fn attachments(profile: &SymbolizedProfile) -> [String; 2] {
     let windows = Windows {
         spans_ns: profile.windows.iter().map(|window| (window.start_ns, window.end_ns)).collect(),
         cpu_ns: profile.stacks.iter().map(|stack| stack.windows.clone()).collect(),
@@ -51,16 +67,10 @@ pub(super) fn write(profile: &SymbolizedProfile) -> Vec<String> {
         unknown: reasons.filter_map(|(location, at)| Some((at, location.unknown.clone()?))).collect(),
         locations: profile.locations.len(),
     };
-    vec![
-        for_a_person(run),
-        tagged(RUN, run),
-        tagged(RATES, &run.rate_history),
-        tagged(WINDOWS, &windows),
-        tagged(TABLES, &tables),
-    ]
+    [tagged(WINDOWS, &windows), tagged(TABLES, &tables)]
 }
 
-fn for_a_person(run: &Run) -> String {
+fn in_words(run: &Run) -> String {
     format!(
         "sweetspot {}: {} samples, last rate {:.1} Hz, overhead {:.3}% of the target's CPU time (budget {:.3}%)",
         env!("CARGO_PKG_VERSION"),
@@ -77,28 +87,42 @@ fn tagged(tag: &str, value: &impl Serialize) -> String {
 }
 
 impl Comments {
-    /// Reads the comments of a file. Anything that is not as we write it is passed over: the file then reads as
-    /// one of another tool. So does a file that was merged from several runs.
-    pub(super) fn read(texts: &[&str]) -> Self {
-        let tagged = |tag: &'static str| texts.iter().filter_map(move |text| text.strip_prefix(tag));
+    /// Reads the comments and the string table of a file. Anything that is not as we write it is passed over:
+    /// the file then reads as one of another tool. So does a file that was merged from several runs.
+    pub(super) fn read(comments: &[&str], strings: &[&[u8]]) -> Self {
+        let tagged = |tag: &'static str| comments.iter().filter_map(move |text| text.strip_prefix(tag));
         let (Some(run), None) = (tagged(RUN).next(), tagged(RUN).nth(1)) else {
             return Self::default();
         };
-        let mut run = serde_json::from_str(run).ok().and_then(run_from_json);
+        let mut run = Some(run).filter(|run| run.len() <= MAX_RUN).and_then(run_from_json);
         if let Some(run) = &mut run {
             run.rate_history = tagged(RATES).next().map(rates_from_json).unwrap_or_default();
         }
-        Self { run, windows: parsed(tagged(WINDOWS).next()), tables: parsed(tagged(TABLES).next()) }
+        Self { run, windows: attached(strings, WINDOWS), tables: attached(strings, TABLES) }
     }
 
     /// Gives `profile`, read from the same file, what its comments hold of it. Comments that do not fit the
     /// samples are ignored: another tool has filtered or merged them.
     pub(super) fn apply(self, profile: &mut SymbolizedProfile) {
         let Some(run) = self.run else { return };
-        profile.run = run;
+        let found = mem::replace(&mut profile.run, run);
         self.tables.apply(profile);
         self.windows.apply(profile);
+        if profile.windows.is_empty() && found.samples != profile.run.samples {
+            changed(&mut profile.run, &found);
+        }
     }
+}
+
+/// Says that the samples are no longer those of the run, and counts them as they are.
+fn changed(run: &mut Run, found: &Run) {
+    run.notes.push(format!(
+        "another tool has filtered or merged the file: the run had {} samples, and its CPU time, rate and overhead \
+         are shown",
+        run.samples,
+    ));
+    run.samples = found.samples;
+    run.truncated = found.truncated;
 }
 
 impl Tables {
@@ -143,7 +167,14 @@ impl Windows {
     }
 }
 
+/// The attached text with this tag.
+fn attached<T: Default + for<'de> Deserialize<'de>>(strings: &[&[u8]], tag: &str) -> T {
+    let text = strings.iter().find_map(|text| text.strip_prefix(tag.as_bytes()));
+    parsed(text.and_then(|text| str::from_utf8(text).ok()))
+}
+
 fn parsed<T: Default + for<'de> Deserialize<'de>>(text: Option<&str>) -> T {
+    let text = text.filter(|text| text.len() <= MAX_TEXT);
     text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
@@ -161,8 +192,8 @@ fn rates_from_json(text: &str) -> Vec<RateChange> {
 
 /// The run as its summary line states it. A key that is missing (an older version wrote the file) or that says
 /// `null` (a figure that was not a number) keeps its default.
-fn run_from_json(json: Value) -> Option<Run> {
-    let Value::Object(mut keys) = json else { return None };
+fn run_from_json(text: &str) -> Option<Run> {
+    let Value::Object(mut keys) = serde_json::from_str(text).ok()? else { return None };
     let mut run = Run::default();
     macro_rules! read {
         ($($key:ident),* $(,)?) => {$(

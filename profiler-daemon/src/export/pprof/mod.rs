@@ -1,8 +1,8 @@
 //! pprof's format: the one file that holds everything a run knows.
 //!
 //! Names, stacks and weights are where any reader of pprof expects them. What the format has no place for
-//! (windows of time, the run, the history of the rate) is in its comments, one JSON text each, so that
-//! [`read`] gives back what [`write`] was given.
+//! (windows of time, the run, the history of the rate) is in its comments and in texts that nothing else
+//! refers to, so that [`read()`] gives back what [`write()`] was given.
 
 mod comments;
 mod message;

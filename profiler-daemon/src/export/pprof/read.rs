@@ -206,6 +206,8 @@ impl<'a> Reader<'a> {
 
     fn stacks(&mut self, values: Values, locations: &Locations) -> Result<(), ReadError> {
         let mut processes: FxHashMap<(u32, &str), ProcessIndex> = FxHashMap::default();
+        // Other tools profile one process and do not name it: its executable is the first module.
+        let program = self.profile.modules.first().map(|module| module.name.clone()).unwrap_or_default();
         for bytes in &self.sections.samples {
             let sample = message::Sample::decode(*bytes)?;
             let (samples, cpu_ns) = values.of(&sample.value)?;
@@ -213,8 +215,8 @@ impl<'a> Reader<'a> {
             let next = ProcessIndex(processes.len() as u32);
             let process = *processes.entry((labels.pid, labels.comm)).or_insert(next);
             if process == next {
-                self.copied(labels.comm.len())?;
-                let comm = labels.comm.to_owned();
+                let comm = if labels.comm.is_empty() { program.as_str() } else { labels.comm }.to_owned();
+                self.copied(comm.len())?;
                 self.profile.processes.push(ProcessInfo { pid: labels.pid, comm });
             }
             let frame = |id| locations.get(id).copied().ok_or(ReadError::Malformed("a location is missing"));
@@ -240,7 +242,7 @@ impl<'a> Reader<'a> {
         run.start_unix_ns = u64::try_from(self.sections.time_nanos).unwrap_or_default();
         run.duration_s = self.sections.duration_nanos.max(0) as f64 / 1e9;
         (run.samples, run.target_cpu_s, run.weight_s, run.truncated) = (samples, cpu_s, cpu_s, truncated);
-        Comments::read(&comments).apply(&mut self.profile);
+        Comments::read(&comments, &self.sections.strings).apply(&mut self.profile);
         Ok(())
     }
 }

@@ -97,6 +97,17 @@ fn a_file_that_another_tool_rewrote_loses_its_windows_only() {
 }
 
 #[test]
+fn a_file_that_another_tool_filtered_says_so() {
+    let mut profile = testing::profile();
+    profile.stacks.truncate(1);
+    profile.windows.clear(); // a tool drops the texts that nothing refers to
+    profile.stacks[0].windows.clear();
+    let read = read(written(&profile).as_slice()).unwrap();
+    assert_eq!((read.run.samples, read.run.truncated), (241, 0));
+    assert!(read.run.notes.last().unwrap().contains("the run had 602 samples"));
+}
+
+#[test]
 fn files_of_other_tools_are_read() {
     let read = read(of_another_tool().encode_to_vec().as_slice()).unwrap();
     let costs = functions(&read, &|_, _| panic!("there are no windows"));
@@ -104,6 +115,7 @@ fn files_of_other_tools_are_read() {
     assert_eq!((costs[1].name.as_str(), costs[1].module.as_str()), ("work", "[unknown]"));
     assert_eq!(costs[1].total_share, 1.0);
     assert_eq!((read.run.samples, read.run.target.as_str()), (4, "prog"));
+    assert_eq!(read.processes[0].comm, "prog");
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn encode(profile: &SymbolizedProfile) -> Profile {
         period_type: Some(cpu),
         period: period_ns,
         comment: comments::write(profile).into_iter().map(|text| strings.add(text)).collect(),
-        string_table: strings.into_table(),
+        string_table: strings.into_table().into_iter().chain(comments::attachments(profile)).collect(),
     }
 }
 
