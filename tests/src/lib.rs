@@ -12,3 +12,4 @@ pub mod programs;
 pub mod run;
 pub mod stats;
 pub mod truth;
+pub mod windows;
