@@ -61,7 +61,7 @@ pub struct Aggregator {
     key: Vec<u64>,
     /// For each stack, the function it ends in.
     functions: Vec<Frame>,
-    function_weights: FxHashMap<Frame, f64>,
+    function_counts: FxHashMap<Frame, u64>,
     current: FxHashMap<StackId, Tally>,
     windows: Vec<ClosedWindow>,
     /// Calls of [`Aggregator::close_window`] that make one window.
@@ -99,7 +99,7 @@ impl Aggregator {
     pub fn add(&mut self, process: &Process, chain: Chain<'_>, weight_ns: u64) {
         let id = self.stack_id(process, chain);
         self.current.entry(id).or_default().add(Tally { samples: 1, weight_ns: weight_ns as f64 });
-        *self.function_weights.entry(self.functions[id as usize]).or_insert(0.0) += weight_ns as f64;
+        *self.function_counts.entry(self.functions[id as usize]).or_default() += 1;
     }
 
     /// Ends a span of time at `now_ns` (since the start of sampling) and scales what was counted in it by
@@ -126,10 +126,10 @@ impl Aggregator {
         closed.sum::<f64>() + self.current.values().map(|t| t.weight_ns).sum::<f64>()
     }
 
-    /// Weights (ns) by innermost function since the last call. The controller needs the shares of the top
+    /// Samples by innermost function since the last call. The controller needs the shares of the top
     /// functions long before there are names.
-    pub fn take_function_weights(&mut self) -> FxHashMap<Frame, f64> {
-        std::mem::take(&mut self.function_weights)
+    pub fn take_function_counts(&mut self) -> FxHashMap<Frame, u64> {
+        std::mem::take(&mut self.function_counts)
     }
 
     /// Hands over all that was counted.

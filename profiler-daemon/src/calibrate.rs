@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::{Pid, gettid};
-use profiler_core::rate::{CostModel, Estimate};
+use profiler_core::rate::{Cost, CostModel};
 use profiler_core::record::RecordFormat;
 use profiler_core::sorter::RecordQueue;
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ const PERIOD_NS: u64 = 100_000;
 /// CPU time of one slice without samples (ns).
 const SLICE_NS: u64 = 5_000_000;
 /// Rounds, each with every configuration twice, in opposite orders.
-const ROUNDS: usize = 9;
+const ROUNDS: usize = 8;
 /// Stack copied in the configuration that tells what a byte costs.
 const COPIED_BYTES: u32 = 8 << 10;
 /// The smallest copy: what every sample with registers has.
@@ -56,11 +56,12 @@ pub(crate) fn calibrate(access: Access) -> Calibration {
     }
     match measure(access) {
         Ok(model) => {
-            write_cache(&Cached { machine, model: model.clone() });
+            write_cache(&Cached { machine, model });
             Calibration { model, note: None }
         }
         Err(error) => {
-            let note = format!("the cost of a sample could not be measured ({error}); a cautious guess is used");
+            let note =
+                format!("the cost of a sample could not be measured ({error}); a cautious guess is used");
             Calibration { model: CostModel::default(), note: Some(note) }
         }
     }
@@ -85,7 +86,7 @@ fn machine(access: Access) -> String {
 fn read_cache(machine: &str) -> Option<CostModel> {
     let text = std::fs::read(cache_path()?).ok()?;
     let cached: Cached = serde_json::from_slice(&text).ok()?;
-    (cached.machine == machine && cached.model.is_plausible()).then_some(cached.model)
+    (cached.machine == machine && is_plausible(&cached.model)).then_some(cached.model)
 }
 
 /// A cache that cannot be written costs the next run a fraction of a second, so that is not an error.
@@ -113,8 +114,7 @@ fn measure(access: Access) -> io::Result<CostModel> {
 #[inline(never)]
 fn with_stack_above<T>(bytes: usize, work: &mut dyn FnMut() -> T) -> T {
     let frame = black_box([0u8; 1024]);
-    let result =
-        if bytes > frame.len() { with_stack_above(bytes - frame.len(), work) } else { work() };
+    let result = if bytes > frame.len() { with_stack_above(bytes - frame.len(), work) } else { work() };
     black_box(&frame);
     result
 }
@@ -135,16 +135,16 @@ fn measure_here(access: Access) -> io::Result<CostModel> {
         bare_ns.push(per_sample(bare_1 + bare_2, plain, n_1 + n_2)?);
         copying_ns.push(per_sample(copying_1 + copying_2, plain, m_1 + m_2)?);
     }
-    let bare = Estimate::from_values(&trimmed(bare_ns));
-    let copying = Estimate::from_values(&trimmed(copying_ns));
+    let (bare, copying) = (cost(bare_ns), cost(copying_ns));
     let bytes = f64::from(COPIED_BYTES - LEAST_BYTES);
-    let byte_ns = ((copying.mean - bare.mean) / bytes).max(0.0);
-    let byte_se = copying.se.hypot(bare.se) / bytes;
-    Ok(CostModel {
+    let byte_ns = ((copying.mean_ns - bare.mean_ns) / bytes).max(0.0);
+    let byte_se_ns = copying.se_ns.hypot(bare.se_ns) / bytes;
+    let model = CostModel {
         per_sample_ns: bare,
-        per_byte_ns: Estimate { mean: byte_ns, se: byte_se },
+        per_byte_ns: Cost::new(byte_ns, byte_se_ns),
         ..CostModel::default()
-    })
+    };
+    if is_plausible(&model) { Ok(model) } else { Err(io::Error::other("the machine is too unsteady")) }
 }
 
 fn per_sample(sampled_ns: u64, plain_ns: u64, samples: u64) -> io::Result<f64> {
@@ -154,10 +154,21 @@ fn per_sample(sampled_ns: u64, plain_ns: u64, samples: u64) -> io::Result<f64> {
     Ok((sampled_ns as f64 - plain_ns as f64) / samples as f64)
 }
 
-/// Without the smallest and the largest: one disturbance by a neighbour must not decide.
-fn trimmed(mut values: Vec<f64>) -> Vec<f64> {
-    values.sort_by(f64::total_cmp);
-    values[1..values.len() - 1].to_vec()
+/// Mean and standard error without the smallest and the largest: one disturbance by a neighbour must not
+/// decide.
+fn cost(mut rounds_ns: Vec<f64>) -> Cost {
+    rounds_ns.sort_by(f64::total_cmp);
+    let kept = &rounds_ns[1..rounds_ns.len() - 1];
+    let n = kept.len() as f64;
+    let mean_ns = kept.iter().sum::<f64>() / n;
+    let variance = kept.iter().map(|ns| (ns - mean_ns).powi(2)).sum::<f64>() / (n - 1.0);
+    Cost::new(mean_ns, (variance / n).sqrt())
+}
+
+/// An interrupt takes more than a tenth of a microsecond and less than a millisecond, and is known to a third.
+fn is_plausible(model: &CostModel) -> bool {
+    let bare = model.per_sample_ns;
+    (100.0..1_000_000.0).contains(&bare.mean_ns) && bare.se_ns * 3.0 < bare.mean_ns
 }
 
 fn stay_on_one_cpu() -> io::Result<u32> {

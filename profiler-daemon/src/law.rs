@@ -1,6 +1,7 @@
 //! Where the program asks the core's mathematics.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
+use profiler_core::rate::Experiment;
 
 use crate::export::functions::{Ends, Weights};
 use crate::plan::Plan;
@@ -15,6 +16,17 @@ pub(crate) fn share_interval(confidence: f64) -> impl Fn(&[Weights], u64) -> Opt
 }
 
 /// The best rate for a function of known share.
-pub(crate) fn plan(_job: &PlanJob) -> Result<Plan> {
-    bail!("not built in this branch")
+pub(crate) fn plan(job: &PlanJob) -> Result<Plan> {
+    let run_s = job.horizon.seconds();
+    let experiment = Experiment::new(job.z, run_s, job.share.get(), job.overhead.seconds())?;
+    let plan = experiment.plan();
+    Ok(Plan {
+        samples: plan.optimum_samples,
+        rate_hz: plan.rate_hz,
+        upper_s: plan.time_at_optimum_s.high,
+        crossing_samples: plan.crossing_samples,
+        overhead_ratio: plan.overhead_ratio,
+        loss_at_half: plan.loss_at_half,
+        loss_at_double: plan.loss_at_double,
+    })
 }

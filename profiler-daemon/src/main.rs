@@ -1,20 +1,20 @@
 //! Sweetspot: a sampling profiler that chooses its own rate.
 
 mod aside;
+mod calibrate;
 mod cli;
 mod doctor;
 mod export;
 mod failure;
 mod law;
+mod objects;
 mod output;
 mod plan;
-mod calibrate;
-mod objects;
+mod report;
 mod run;
 mod sampler;
-mod sys;
-mod report;
 mod settings;
+mod sys;
 mod targets;
 mod terminal;
 

@@ -54,15 +54,25 @@ pub(crate) struct DebugFrame {
     pub(crate) location: Location,
 }
 
-/// What has been read so far.
+/// What has been read so far, or could not be.
 #[derive(Default)]
 struct Kept {
-    units: FxHashMap<(Place, usize), Arc<UnitInfo>>,
-    functions: FxHashMap<usize, Arc<Functions>>,
-    inlined: FxHashMap<(usize, usize), Arc<Inlined>>,
-    lines: FxHashMap<usize, Arc<Lines>>,
+    units: FxHashMap<(Place, usize), gimli::Result<Arc<UnitInfo>>>,
+    functions: FxHashMap<usize, gimli::Result<Arc<Functions>>>,
+    inlined: FxHashMap<(usize, usize), gimli::Result<Arc<Inlined>>>,
+    lines: FxHashMap<usize, gimli::Result<Arc<Lines>>>,
     names: FxHashMap<(Place, usize, usize), Option<FunctionName>>,
     work: u64,
+}
+
+impl Kept {
+    /// Notes that something is to be kept that cost this much work, and forgets all before it if that is too much.
+    fn count(&mut self, work: u64) {
+        if self.work + work > MOST_KEPT {
+            *self = Self::default();
+        }
+        self.work += work;
+    }
 }
 
 impl DebugInfo {
@@ -90,7 +100,6 @@ impl DebugInfo {
     /// The frames at `address`, the innermost first; none if it is not described. The last one may lack a name.
     pub(crate) fn frames(&self, address: u64) -> Result<Vec<DebugFrame>, Reason> {
         self.budget.top_up();
-        self.forget_if_large();
         let dwarf = self.dwarf(Place::Main);
         let mut failed = false;
         for unit in self.index.covering(address) {
@@ -150,7 +159,8 @@ impl DebugInfo {
             || {
                 let offset = self.index(place).offset(unit).ok_or(gimli::Error::MissingUnitDie)?;
                 let header = dwarf.unit_header(gimli::DebugInfoOffset(offset))?;
-                let abbreviations = Arc::new(header.abbreviations(&dwarf.debug_abbrev)?);
+                let sections = self.alt.as_ref().filter(|_| place == Place::Alt).unwrap_or(&self.sections);
+                let abbreviations = sections.abbreviations(header.debug_abbrev_offset().0, &self.budget)?;
                 UnitInfo::read(dwarf, header, abbreviations, &self.budget, |_, _| Ok(()))
             },
         )
@@ -196,26 +206,19 @@ impl DebugInfo {
     /// Answers from what is kept, or reads it and keeps it.
     fn keep<T, U>(
         &self,
-        find: impl FnOnce(&mut Kept) -> Option<Arc<T>>,
-        insert: impl FnOnce(&mut Kept, Arc<T>) -> U,
+        find: impl FnOnce(&mut Kept) -> Option<gimli::Result<Arc<T>>>,
+        insert: impl FnOnce(&mut Kept, gimli::Result<Arc<T>>) -> U,
         read: impl FnOnce() -> gimli::Result<T>,
     ) -> gimli::Result<Arc<T>> {
         if let Some(found) = find(&mut self.kept.borrow_mut()) {
-            return Ok(found);
+            return found;
         }
         let before = self.budget.left();
-        let read = Arc::new(read()?);
+        let read = read().map(Arc::new);
         let mut kept = self.kept.borrow_mut();
-        kept.work += before.saturating_sub(self.budget.left());
-        insert(&mut kept, Arc::clone(&read));
-        Ok(read)
-    }
-
-    fn forget_if_large(&self) {
-        let mut kept = self.kept.borrow_mut();
-        if kept.work > MOST_KEPT {
-            *kept = Kept::default();
-        }
+        kept.count(before.saturating_sub(self.budget.left()));
+        insert(&mut kept, read.clone());
+        read
     }
 
     fn reason(&self) -> Reason {

@@ -19,6 +19,8 @@ const LARGEST_SECTION: u64 = 1 << 30;
 const LARGEST_DECOMPRESSED: u64 = 2 << 30;
 /// Objects built with a section for each function have some ten thousand sections.
 const MOST_SECTIONS: u64 = 1 << 20;
+/// Longer than any section's name that is looked for.
+const LONGEST_SECTION_NAME: usize = 64;
 const HEADER_SIZE: usize = size_of::<FileHeader64<Le>>();
 const SECTION_HEADER_SIZE: usize = size_of::<SectionHeader64<Le>>();
 
@@ -111,7 +113,7 @@ impl<'s> Elf<'s> {
     }
 
     pub(crate) fn name(&self, section: &Section) -> &[u8] {
-        c_string(&self.names, section.name as usize)
+        c_string(&self.names, section.name as usize, LONGEST_SECTION_NAME)
     }
 
     pub(crate) fn find(&self, name: &str) -> Option<&Section> {
@@ -183,8 +185,45 @@ fn decompress(name: &str, bytes: &[u8]) -> Result<Vec<u8>, Reason> {
     compressed.decompress().map(|bytes| bytes.into_owned()).map_err(|_| CORRUPT)
 }
 
-/// The bytes from `offset` up to the next NUL, none if that is outside.
-pub(crate) fn c_string(bytes: &[u8], offset: usize) -> &[u8] {
+/// The bytes from `offset` up to the next NUL, but `longest` at most; none if that is outside.
+pub(crate) fn c_string(bytes: &[u8], offset: usize, longest: usize) -> &[u8] {
     let rest = bytes.get(offset..).unwrap_or_default();
+    // A table may lack NULs: many names that each run to its end would take for ever to measure.
+    let rest = &rest[..rest.len().min(longest)];
     rest.split(|&b| b == 0).next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compressed(kind: u32, size: u64, data: &[u8]) -> Vec<u8> {
+        let header = [&kind.to_le_bytes()[..], &[0; 4], &size.to_le_bytes(), &1u64.to_le_bytes()].concat();
+        [&header, data].concat()
+    }
+
+    /// A zstd frame of one segment that holds one stored block.
+    fn zstd_frame(text: &[u8]) -> Vec<u8> {
+        let len = text.len() as u8;
+        [&[0x28, 0xb5, 0x2f, 0xfd, 0x20, len, len << 3 | 1, len >> 5, 0], text].concat()
+    }
+
+    #[test]
+    fn zstd_sections_are_read() {
+        let section = compressed(2, 5, &zstd_frame(b"hello"));
+        assert_eq!(decompress(".debug_info", &section), Ok(b"hello".to_vec()));
+    }
+
+    #[test]
+    fn a_wrong_size_is_corrupt_and_a_huge_one_is_refused() {
+        for size in [0, 4, 6] {
+            let section = compressed(2, size, &zstd_frame(b"hello"));
+            assert!(matches!(decompress(".debug_info", &section), Err(Reason::CorruptElf(_))), "{size}");
+        }
+        let section = compressed(2, u64::MAX, &zstd_frame(b"hello"));
+        let refused = Reason::TooLarge { what: ".debug_info".into(), bytes: u64::MAX };
+        assert_eq!(decompress(".debug_info", &section), Err(refused));
+        assert!(decompress(".debug_info", &compressed(9, 5, b"hello")).is_err());
+        assert!(decompress(".debug_info", b"short").is_err());
+    }
 }

@@ -10,8 +10,8 @@
 //! in the object, before relocation). It does not read split DWARF (`.dwo`, `.dwp`), `.gnu_debugdata`, the legacy
 //! `.zdebug_*` sections, 32-bit or big-endian objects.
 //!
-//! Every byte of an object may be hostile: each allocation is bounded by the file's length and a cap, nesting is never
-//! recursion, and all work on debug information draws on a budget proportional to its size.
+//! Every byte of an object may be hostile: each allocation is bounded by the file's length and a cap, nested entries are
+//! not read by recursion, and all work on debug information draws on a budget proportional to its size.
 //!
 //! ```
 //! use std::path::Path;

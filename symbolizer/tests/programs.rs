@@ -1,11 +1,10 @@
 //! Names in programs whose truth is known, because they are compiled here.
-#![allow(clippy::print_stderr, reason = "a test that cannot run says why")]
-
 mod build;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use build::Program;
+use build::{Program, run};
 use symbolizer::{DebugFiles, Frame, NoDebugFiles, Object, ReadAt, Reason, Symbolized};
 
 const C: &str = "\
@@ -49,6 +48,18 @@ __attribute__((noinline)) double overloaded(double x) { sink += 1; return x; }
 int main(int argc, char **) {
     space::Box<int> box;
     return box.put(argc) + space::overloaded(argc) + static_cast<int>(space::overloaded(1.5));
+}
+";
+
+/// Enough of the standard library that two programs have something to share.
+const SHARED: &str = "\
+#include <map>
+#include <string>
+#include <vector>
+int main(int argc, char **argv) {
+    std::map<std::string, std::vector<int>> all;
+    for (int i = 0; i < argc; i++) all[argv[i]].push_back(i);
+    return all.size();
 }
 ";
 
@@ -283,6 +294,28 @@ fn a_separate_debug_file_by_build_id() {
     assert_eq!(object.build_id(), Some("abcdef0123"));
     assert!(object.has_debug_info());
     assert!(matches!(object.symbolize(outer), Symbolized::Known(_)));
+}
+
+#[test]
+fn debug_information_shared_between_programs() {
+    let (Some(one), Some(two)) = (Program::cpp(SHARED, &["-g", "-O2"]), Program::cpp(SHARED, &["-g", "-O2"]))
+    else {
+        return;
+    };
+    let common = one.path().with_file_name("common.debug");
+    let (start, size) = one.symbol(|name| name == "main");
+    let before = load(one.path());
+    let mut dwz = Command::new("dwz");
+    if run(dwz.arg("-m").arg(&common).args([one.path(), two.path()])).is_none() || !common.exists() {
+        return;
+    }
+    let file = std::fs::File::open(one.path()).expect("the program");
+    let root = Root(one.path().parent().expect("a directory").to_owned());
+    let after = Object::load(&file, one.path(), &root).expect("a good object");
+    assert_eq!(after.warnings(), []);
+    for address in start..start + size {
+        assert_eq!(before.symbolize(address), after.symbolize(address));
+    }
 }
 
 #[test]

@@ -81,7 +81,13 @@ impl PeriodTimeline {
         }
         let changed = self.mean_ns.abs_diff(mean_period_ns) > self.mean_ns / 1_000 * CHANGE_PER_MILLE;
         let urgent = mean_period_ns / MUCH_LONGER > self.mean_ns;
-        let needed = if urgent { 1 } else if changed { CHANGE_SAMPLES } else { REDRAW_SAMPLES };
+        let needed = if urgent {
+            1
+        } else if changed {
+            CHANGE_SAMPLES
+        } else {
+            REDRAW_SAMPLES
+        };
         if self.fresh < needed {
             return false;
         }

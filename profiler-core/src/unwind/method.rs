@@ -35,6 +35,15 @@ pub enum Method {
 }
 
 impl Method {
+    /// The name in outputs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Method::Fp => "fp",
+            Method::Dwarf => "dwarf",
+            Method::Trial => "trial",
+        }
+    }
+
     /// Whether samples carry a copy of the stack.
     pub fn copies_stack(self) -> bool {
         self != Method::Fp

@@ -34,7 +34,7 @@ pub(crate) struct AttachChoice {
     pub(crate) access: Access,
 }
 
-/// The two ways to attach.
+/// The two ways to attach, as `--attach-mode` names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum AttachTo {
@@ -42,6 +42,16 @@ pub(crate) enum AttachTo {
     Task,
     /// Events of whole CPUs.
     Cpu,
+}
+
+impl AttachTo {
+    /// The name on the command line and in outputs.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Task => "task",
+            Self::Cpu => "cpu",
+        }
+    }
 }
 
 impl AttachChoice {
@@ -79,13 +89,15 @@ struct DecisionLine<'a> {
 
 /// What is left of a run when it is over.
 pub(crate) struct End {
-    pub(crate) session: Session,
     pub(crate) controller: RateController,
-    pub(crate) outputs: Outputs,
     pub(crate) history: Vec<RateChange>,
     pub(crate) notes: Vec<String>,
     pub(crate) settings: ClockSettings,
     pub(crate) attach_to: AttachTo,
+    /// The last decision, if there was time for one.
+    pub(crate) decision: Option<Decision>,
+    /// Wall-clock start (ns since the epoch).
+    pub(crate) start_unix_ns: u64,
     pub(crate) counts: Counts,
     /// Wall-clock length of sampling (ns).
     pub(crate) duration_ns: u64,
@@ -110,6 +122,8 @@ pub(crate) struct Engine {
     next_tick_ns: u64,
     next_window_ns: u64,
     adopted: (u64, u64),
+    last_decision: Option<Decision>,
+    start_unix_ns: u64,
     switches: u64,
     last_foreign: (u64, u64),
 }
@@ -124,7 +138,7 @@ impl Engine {
         outputs: Outputs,
     ) -> Result<Self, OpenError> {
         let settings = ClockSettings {
-            period_ns: controller.period_ns(),
+            period_ns: period_ns(controller.rate_hz()),
             method: session.choice.method(),
             stack_bytes: CopySize::default().bytes(),
         };
@@ -141,6 +155,8 @@ impl Engine {
             next_tick_ns: 0,
             next_window_ns: WINDOW_NS,
             adopted: (0, 0),
+            last_decision: None,
+            start_unix_ns: 0,
             switches: 0,
             last_foreign: (0, 0),
         })
@@ -149,12 +165,12 @@ impl Engine {
     /// Starts to sample.
     pub(crate) fn start(&mut self) -> std::io::Result<()> {
         self.session.begin();
-        self.next_tick_ns = clock::monotonic_ns() + TICK_NS;
-        self.history.push(RateChange {
-            at_s: 0.0,
-            rate_hz: self.controller.rate_hz(),
-            reason: "start".to_owned(),
-        });
+        self.start_unix_ns = clock::unix_ns();
+        let now_ns = clock::monotonic_ns();
+        self.next_tick_ns = now_ns + TICK_NS;
+        let decision = self.controller.start(now_ns);
+        self.note_rate(&decision);
+        self.write_decision(&decision);
         self.sampler.start()
     }
 
@@ -187,16 +203,14 @@ impl Engine {
     fn tick(&mut self) {
         let switches = self.context_switches();
         let reading = self.session.reading(switches);
-        let shares = TopShares::from_weights(self.session.take_function_weights());
-        let rate_before = self.controller.rate_hz();
+        let shares = TopShares { counts: self.session.take_function_counts() };
         let decision = self.controller.tick(&reading, &shares);
-        if self.controller.rate_hz() != rate_before {
+        if decision.period_ns != self.settings.period_ns {
             self.settings.period_ns = decision.period_ns;
             self.sampler.set_period(decision.period_ns);
             self.note_rate(&decision);
-        } else {
-            self.sampler.redraw();
         }
+        self.sampler.redraw();
         self.write_decision(&decision);
         if self.session.elapsed_ns() >= self.next_window_ns {
             self.session.close_window();
@@ -208,11 +222,12 @@ impl Engine {
         self.history.push(RateChange {
             at_s: self.session.elapsed_ns() as f64 / 1e9,
             rate_hz: decision.rate_hz,
-            reason: decision.reason.to_string(),
+            reason: decision.reason.as_str().to_owned(),
         });
     }
 
     fn write_decision(&mut self, decision: &Decision) {
+        self.last_decision = Some(*decision);
         let line = DecisionLine {
             decision,
             at_s: self.session.elapsed_ns() as f64 / 1e9,
@@ -266,8 +281,7 @@ impl Engine {
             AttachTo::Cpu => {
                 let counts = self.session.counts;
                 let (samples, foreign) = self.last_foreign;
-                let leave =
-                    self.choice.should_leave_cpus(counts.samples - samples, counts.foreign - foreign);
+                let leave = self.choice.should_leave_cpus(counts.samples - samples, counts.foreign - foreign);
                 self.last_foreign = (counts.samples, counts.foreign);
                 self.adopted.0 = now_ns;
                 leave.then_some(AttachTo::Task)
@@ -293,22 +307,23 @@ impl Engine {
         format!("{} ({pid})", procfs::comm(pid).unwrap_or_default())
     }
 
-    /// Takes the run apart for its summary.
-    pub(crate) fn end(self) -> End {
-        End {
+    /// Takes the run apart: what was collected, where it goes, and the figures.
+    pub(crate) fn end(self) -> (Session, Outputs, End) {
+        let end = End {
             attach_to: self.attach_to(),
+            decision: self.last_decision,
+            start_unix_ns: self.start_unix_ns,
             counts: self.session.counts,
             duration_ns: self.session.elapsed_ns(),
             target_cpu_ns: self.session.target_cpu_ns(),
             self_cpu_ns: self.session.self_cpu_ns(),
             kernel_seen: self.choice.access.kernel,
-            session: self.session,
             controller: self.controller,
-            outputs: self.outputs,
             history: self.history,
             notes: self.notes,
             settings: self.settings,
-        }
+        };
+        (self.session, self.outputs, end)
     }
 
     fn threads(&self) -> Vec<u32> {
@@ -323,4 +338,8 @@ impl Engine {
         let before = std::mem::replace(&mut self.switches, all);
         all.saturating_sub(before)
     }
+}
+
+fn period_ns(rate_hz: f64) -> u64 {
+    (1e9 / rate_hz).round() as u64
 }

@@ -40,7 +40,9 @@ pub(crate) fn open(error: OpenError, pid: Option<u32>) -> anyhow::Error {
             "{needed} events are needed for all threads, but only {limit} files may be open; raise `ulimit \
              -n`, or run as root with --attach-mode cpu"
         ),
-        OpenError::Other(cause) => anyhow!("perf events do not work here ({cause}); `sweetspot doctor` says more"),
+        OpenError::Other(cause) => {
+            anyhow!("perf events do not work here ({cause}); `sweetspot doctor` says more")
+        }
     }
 }
 
@@ -63,9 +65,13 @@ pub(crate) fn maps(pid: u32, read: Result<(), ProcError>, notes: &mut Vec<String
             "process {pid} belongs to another user or is protected; run as its owner or as root"
         ))
         .into()),
-        Err(ProcError::NotFound(_)) => Err(anyhow!("process {pid} ended before it could be attached to; start it again")),
+        Err(ProcError::NotFound(_)) => {
+            Err(anyhow!("process {pid} ended before it could be attached to; start it again"))
+        }
         Err(error) => {
-            notes.push(format!("the code mapped into process {pid} could not be read ({error}); names are missing"));
+            notes.push(format!(
+                "the code mapped into process {pid} could not be read ({error}); names are missing"
+            ));
             Ok(())
         }
     }

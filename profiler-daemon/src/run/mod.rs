@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use config::{AttachMode, SamplingSettings, Unwind};
 use nix::sys::signal::Signal;
-use profiler_core::rate::{ControlSettings, Dither, RateController};
+use profiler_core::rate::{Criterion, Dither, RateController, RateSettings};
 use profiler_core::unwind::method::{Method, MethodChoice};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
@@ -35,6 +35,9 @@ const NOT_FOUND: u8 = 127;
 /// Exit status of a command that could not be executed, as shells have it.
 const NOT_EXECUTABLE: u8 = 126;
 
+/// Bytes of stack copied per sample before any sample told: what is asked for is more, but stacks end.
+const EXPECTED_COPY_BYTES: f64 = 8192.0;
+
 /// Profiles a command and passes on its exit status.
 pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
     let outputs = Outputs::prepare(&job.output)?;
@@ -47,7 +50,8 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
     let pid = held.pid();
     let mut session = Session::new(setup.method_choice(&job.sampling));
     session.await_exec(pid);
-    let engine = setup.open(&job.sampling, session, vec![pid], outputs).map_err(|error| explain::open(error, None))?;
+    let engine =
+        setup.open(&job.sampling, session, vec![pid], outputs).map_err(|error| explain::open(error, None))?;
     let end = runtime()?.block_on(async {
         let mut signals = Signals::listen()?;
         let mut engine = engine;
@@ -77,14 +81,17 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
     if let &[pid] = &pids[..]
         && procfs::is_kernel_thread(pid)
     {
-        return Err(anyhow!("process {pid} is a thread of the kernel, which has no program to profile; give the id of a user process"));
+        return Err(anyhow!(
+            "process {pid} is a thread of the kernel, which has no program to profile; give the id of a user process"
+        ));
     }
     let outputs = Outputs::prepare(&job.output)?;
     let setup = Setup::begin(&job.sampling)?;
     let session = Session::new(setup.method_choice(&job.sampling));
     let one = (pids.len() == 1).then(|| pids[0]);
-    let mut engine =
-        setup.open(&job.sampling, session, pids.clone(), outputs).map_err(|error| explain::open(error, one))?;
+    let mut engine = setup
+        .open(&job.sampling, session, pids.clone(), outputs)
+        .map_err(|error| explain::open(error, one))?;
     // The events came first: whatever is mapped from here on is reported, whatever was mapped before is read.
     for &pid in &pids {
         let adopted = engine.session.adopt(pid);
@@ -143,7 +150,7 @@ impl Setup {
         pids: Vec<u32>,
         outputs: Outputs,
     ) -> Result<Engine, crate::sampler::perf::OpenError> {
-        let controller = RateController::new(control_settings(sampling), self.calibration.model.clone());
+        let controller = RateController::new(rate_settings(sampling), self.calibration.model);
         let threads: Vec<u32> = pids.iter().flat_map(|&pid| procfs::threads(pid)).collect();
         let attachment = match self.choice.first(threads.len()) {
             AttachTo::Cpu => Attachment::Cpus,
@@ -159,12 +166,20 @@ impl Setup {
     }
 }
 
-fn control_settings(sampling: &SamplingSettings) -> ControlSettings {
-    ControlSettings {
-        budget: sampling.budget.get(),
+fn rate_settings(sampling: &SamplingSettings) -> RateSettings {
+    let copies = sampling.unwind != Unwind::FramePointers;
+    RateSettings {
+        budget_ratio: sampling.budget.get(),
         horizon_s: sampling.horizon.seconds(),
-        fixed_hz: sampling.rate.map(|rate| rate.get()),
-        ..ControlSettings::default()
+        criterion: match sampling.criterion {
+            config::Criterion::MeanAbsolute => Criterion::MeanAbsolute,
+            config::Criterion::MeanSquared => Criterion::MeanSquared,
+            config::Criterion::Percentile95 => Criterion::P95,
+            config::Criterion::UpperBound { z } => Criterion::UpperCurve { z },
+        },
+        fixed_rate_hz: sampling.rate.map(|rate| rate.get()),
+        expected_stack_bytes: if copies { EXPECTED_COPY_BYTES } else { 0.0 },
+        ..RateSettings::default()
     }
 }
 
@@ -237,7 +252,8 @@ async fn follow(
     let mut progress = Progress::new(engine.outputs.terminal(), duration);
     let mut asked_to_stop = false;
     loop {
-        let left = deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
+        let left =
+            deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
         let stop = signals.wait(engine.pause().min(left)).await;
         engine.turn();
         progress.show(engine);

@@ -120,7 +120,11 @@ impl Source {
             (_, None) => return Self::None("the code lies in no file".to_owned()),
             (_, Some(object)) => {
                 let load = |bytes: &dyn ReadAt| {
-                    symbolizer::Object::load(bytes, Path::new(&object.path), &DebugFilesOf { pid: object.pid })
+                    symbolizer::Object::load(
+                        bytes,
+                        Path::new(&object.path),
+                        &DebugFilesOf { pid: object.pid },
+                    )
                 };
                 match &object.content {
                     Content::File(file) => load(file),

@@ -22,7 +22,8 @@ pub(crate) struct Progress {
 impl Progress {
     pub(crate) fn new(terminal: Terminal, duration: Option<Duration>) -> Self {
         let wanted = !terminal.quiet && std::io::stderr().is_terminal();
-        let style = ProgressStyle::with_template("{spinner} {msg}").unwrap_or_else(|_| ProgressStyle::default_spinner());
+        let style = ProgressStyle::with_template("{spinner} {msg}")
+            .unwrap_or_else(|_| ProgressStyle::default_spinner());
         let bar = wanted.then(|| ProgressBar::new_spinner().with_style(style));
         let now = Instant::now();
         Self { bar, duration, began: now, shown: now }
@@ -44,7 +45,7 @@ impl Progress {
             "{time} · {} samples · {:.0} Hz · overhead {:.2}%",
             engine.session.counts.samples,
             engine.controller.rate_hz(),
-            engine.controller.overhead_ratio() * 100.0
+            engine.controller.account().ratio() * 100.0
         ));
         bar.tick();
     }

@@ -4,42 +4,83 @@ use anyhow::Result;
 use config::SamplingSettings;
 use profiler_core::profile::Run;
 
+use super::engine::{End, Engine};
 use super::{Setup, names};
-use super::engine::Engine;
+use crate::law;
+
+/// Stacks without outer frames, as a share of all, from which the person is told.
+const TRUNCATED_WORTH_A_NOTE: f64 = 0.005;
 
 /// Names what was collected and writes every output.
-pub(crate) fn deliver(engine: Engine, setup: &Setup, sampling: &SamplingSettings, target: String) -> Result<()> {
-    let end = engine.end();
-    let collected = end.session.finish();
-    let target_cpu_ns = end.target_cpu_ns as f64;
-    let scale = if end.kernel_seen && collected.weight_ns > 0.0 { target_cpu_ns / collected.weight_ns } else { 1.0 };
-    let run = Run {
+pub(crate) fn deliver(
+    engine: Engine,
+    setup: &Setup,
+    sampling: &SamplingSettings,
+    target: String,
+) -> Result<()> {
+    let (session, outputs, end) = engine.end();
+    let collected = session.finish();
+    let mut run = run(&end, setup, sampling, target);
+    run.weight_s = collected.weight_ns * 1e-9;
+    // Where the kernel is not sampled its time is missing from the weights, rightly so.
+    let reconciles = end.kernel_seen && run.weight_s > 0.0 && run.target_cpu_s > 0.0;
+    let scale = if reconciles { run.target_cpu_s / run.weight_s } else { 1.0 };
+    let profile = names::symbolize(&collected, scale, run);
+    outputs.deliver(&profile, &law::share_interval(sampling.confidence.get()))
+}
+
+fn run(end: &End, setup: &Setup, sampling: &SamplingSettings, target: String) -> Run {
+    let (account, cost) = (end.controller.account(), end.controller.cost());
+    let decision = end.decision.as_ref();
+    Run {
         target,
+        start_unix_ns: end.start_unix_ns,
+        duration_s: end.duration_ns as f64 * 1e-9,
         samples: end.counts.samples,
         lost: end.counts.lost,
         truncated: end.counts.truncated,
         undecodable: end.counts.undecodable,
         throttled: end.counts.throttled,
         foreign_samples: end.counts.foreign,
-        target_cpu_s: target_cpu_ns / 1e9,
-        weight_s: collected.weight_ns / 1e9,
-        self_cpu_s: end.self_cpu_ns as f64 / 1e9,
-        setup_cpu_s: setup.cpu_ns as f64 / 1e9,
+        target_cpu_s: end.target_cpu_ns as f64 * 1e-9,
+        weight_s: 0.0,
+        self_cpu_s: end.self_cpu_ns as f64 * 1e-9,
+        setup_cpu_s: setup.cpu_ns as f64 * 1e-9,
+        overhead_us: cost.target.mean_ns * 1e-3,
+        overhead_se_us: cost.target.se_ns * 1e-3,
+        self_us: end.self_cpu_ns as f64 * 1e-3 / end.counts.samples.max(1) as f64,
+        overhead_ratio: account.ratio(),
+        overhead_worst_1s_ratio: account.worst_1s_ratio(),
+        overhead_worst_10s_ratio: account.worst_10s_ratio(),
         budget_ratio: sampling.budget.get(),
         rate_hz: end.controller.rate_hz(),
-        overhead_ratio: end.controller.overhead_ratio(),
-        overhead_us: setup.calibration.model.per_sample_ns.mean / 1e3,
-        attach_mode: format!("{:?}", end.attach_to).to_lowercase(),
-        unwind: format!("{:?}", end.settings.method).to_lowercase(),
-        stack_copy_bytes: u64::from(end.settings.copied_bytes()),
+        optimum_rate_hz: decision.map_or(0.0, |decision| decision.optimum_rate_hz),
+        unbounded_rate_hz: decision.map_or(0.0, |decision| decision.unbounded_rate_hz),
+        bound_by: decision.map_or("", |decision| decision.bound_by.as_str()).to_owned(),
+        retunes: decision.map_or(0, |decision| decision.retunes),
+        attach_mode: end.attach_to.as_str().to_owned(),
         event: "cpu-clock".to_owned(),
+        unwind: end.settings.method.as_str().to_owned(),
+        stack_copy_bytes: u64::from(end.settings.copied_bytes()),
         confidence: sampling.confidence.get(),
         seed: setup.seed,
-        duration_s: end.duration_ns as f64 / 1e9,
-        rate_history: end.history,
-        notes: end.notes,
-        ..Run::default()
-    };
-    let profile = names::symbolize(&collected, scale, run);
-    end.outputs.deliver(&profile, &crate::law::share_interval(sampling.confidence.get()))
+        rate_history: end.history.clone(),
+        notes: notes(end),
+    }
+}
+
+fn notes(end: &End) -> Vec<String> {
+    let mut notes = end.notes.clone();
+    let truncated = end.counts.truncated as f64 / end.counts.samples.max(1) as f64;
+    if truncated > TRUNCATED_WORTH_A_NOTE {
+        notes.push(format!(
+            "{:.1}% of the stacks lack outer frames; code without unwind information or deeper stacks than \
+             can be copied are the usual reasons",
+            truncated * 100.0
+        ));
+    }
+    if end.counts.lost > 0 {
+        notes.push(format!("{} records were lost, and made up for by their neighbours", end.counts.lost));
+    }
+    notes
 }

@@ -6,7 +6,7 @@
 use std::io;
 
 use profiler_core::rate::{Dither, PeriodTimeline};
-use profiler_core::record::{DecodeError, RawRecord, Record, RecordFormat};
+use profiler_core::record::{RawRecord, Record, RecordFormat};
 use profiler_core::sorter::drain_in_order;
 use profiler_core::unwind::method::Method;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -156,7 +156,7 @@ pub(crate) enum Drained<'a> {
     /// A record; for a sample, the CPU time it stands for (ns).
     Record(Record<'a>, u64),
     /// A record that could not be decoded.
-    Undecodable(DecodeError),
+    Undecodable,
 }
 
 impl PerfSampler {
@@ -208,7 +208,11 @@ impl PerfSampler {
     }
 
     /// Opens all clocks anew, with other settings or for other threads.
-    pub(crate) fn reopen(&mut self, attachment: Attachment, settings: ClockSettings) -> Result<(), OpenError> {
+    pub(crate) fn reopen(
+        &mut self,
+        attachment: Attachment,
+        settings: ClockSettings,
+    ) -> Result<(), OpenError> {
         (self.attachment, self.settings) = (attachment, settings);
         let mut clocks = self.open_clocks()?;
         self.run(&mut clocks).map_err(OpenError::Other)?;
@@ -222,23 +226,20 @@ impl PerfSampler {
         Ok(())
     }
 
-    /// Sets another mean period for all clocks.
+    /// Sets the mean period of all clocks, each at its next redraw.
     pub(crate) fn set_period(&mut self, period_ns: u64) {
         self.settings.period_ns = period_ns;
-        for i in 0..self.clocks.len() {
-            self.draw_period(i);
-        }
     }
 
     /// Draws new periods for those clocks that are due.
     pub(crate) fn redraw(&mut self) {
         let count = self.clocks.len();
-        let now_ns = clock::monotonic_ns();
+        let mean_ns = self.settings.period_ns;
         for step in 0..count.min(REDRAWS_AT_ONCE) {
-            let i = (self.next_redraw + step) % count;
-            let due = self.timelines.get(&self.clocks[i].slot).is_some_and(|line| line.redraw_due(now_ns));
-            if due {
-                self.draw_period(i);
+            let slot = self.clocks[(self.next_redraw + step) % count].slot;
+            let Some(timeline) = self.timelines.get_mut(&slot) else { continue };
+            if timeline.due(clock::monotonic_ns(), mean_ns, &mut self.dither) {
+                self.draw_period((self.next_redraw + step) % count);
             }
         }
         self.next_redraw = (self.next_redraw + REDRAWS_AT_ONCE) % count.max(1);
@@ -262,11 +263,11 @@ impl PerfSampler {
                     handle(Drained::Record(Record::Sample(sample), weight));
                 }
                 Ok(record) => handle(Drained::Record(record, 0)),
-                Err(error) => handle(Drained::Undecodable(error)),
+                Err(_) => handle(Drained::Undecodable),
             }
         });
         for _ in 0..self.rings.iter_mut().map(Ring::take_damaged).sum() {
-            handle(Drained::Undecodable(DecodeError::TooShort));
+            handle(Drained::Undecodable);
         }
     }
 
@@ -337,7 +338,7 @@ impl PerfSampler {
         }
         let now_ns = clock::monotonic_ns();
         for (clock, period_ns) in &clocks {
-            self.timelines.entry(clock.slot).or_default().set(now_ns, *period_ns);
+            self.note_period(clock.slot, now_ns, *period_ns);
         }
         Ok(clocks.into_iter().map(|(clock, _)| clock).collect())
     }
@@ -350,11 +351,19 @@ impl PerfSampler {
     }
 
     fn draw_period(&mut self, i: usize) {
-        let clock = &self.clocks[i];
         let period_ns = self.dither.draw(self.settings.period_ns);
+        let clock = &self.clocks[i];
         if clock.event.set_period(period_ns).is_ok() {
-            self.timelines.entry(clock.slot).or_default().set(clock::monotonic_ns(), period_ns);
+            self.note_period(clock.slot, clock::monotonic_ns(), period_ns);
         }
+    }
+
+    fn note_period(&mut self, slot: Slot, at_ns: u64, period_ns: u64) {
+        let mean_ns = self.settings.period_ns;
+        let timeline = self.timelines.entry(slot);
+        timeline
+            .and_modify(|timeline| timeline.set(at_ns, period_ns, mean_ns))
+            .or_insert_with(|| PeriodTimeline::new(at_ns, period_ns));
     }
 
     fn forget_old(&mut self) {

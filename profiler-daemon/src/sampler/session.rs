@@ -1,16 +1,17 @@
 //! One profiled target from its first sample to its profile: records become stacks, stacks are counted, and
 //! what sampling costs is read off.
 
+use std::hash::BuildHasher;
+
 use profiler_core::aggregate::{Aggregate, Aggregator, Chain};
 use profiler_core::process::ProcessTable;
 use profiler_core::profile::{Outcome, ProcessInfo};
 use profiler_core::rate::Reading;
 use profiler_core::record::{RawSample, Record};
-use profiler_core::stack::Frame;
 use profiler_core::unwind::StackUnwinder;
 use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::{Method, MethodChoice};
-use rustc_hash::FxHashMap;
+use rustc_hash::FxBuildHasher;
 
 use super::perf::Drained;
 use super::target_cpu::TargetCpu;
@@ -144,7 +145,7 @@ impl Session {
     /// Takes in one record.
     pub(crate) fn handle(&mut self, drained: Drained<'_>) {
         match drained {
-            Drained::Undecodable(_) => self.counts.undecodable += 1,
+            Drained::Undecodable => self.counts.undecodable += 1,
             Drained::Record(Record::Sample(sample), weight_ns) => self.sample(&sample, weight_ns),
             Drained::Record(Record::Mmap(mapped), _) => {
                 self.processes.mapped(&mapped, |mapped| self.objects.load(mapped));
@@ -221,9 +222,10 @@ impl Session {
         }
     }
 
-    /// Weights (ns) by innermost function since the last call.
-    pub(crate) fn take_function_weights(&mut self) -> FxHashMap<Frame, f64> {
-        self.aggregator.take_function_weights()
+    /// Samples by innermost function since the last call, under a key that stays.
+    pub(crate) fn take_function_counts(&mut self) -> Vec<(u64, u64)> {
+        let counts = self.aggregator.take_function_counts();
+        counts.into_iter().map(|(function, samples)| (FxBuildHasher.hash_one(function), samples)).collect()
     }
 
     /// Ends a window of the profile. Samples that were lost in it are made up for by those that were not.

@@ -8,6 +8,11 @@ pub(crate) fn monotonic_ns() -> u64 {
     ns(ClockId::CLOCK_MONOTONIC).unwrap_or(0)
 }
 
+/// Wall clock (ns since the Unix epoch).
+pub(crate) fn unix_ns() -> u64 {
+    ns(ClockId::CLOCK_REALTIME).unwrap_or(0)
+}
+
 /// CPU time of this process, all threads (ns).
 pub(crate) fn self_cpu_ns() -> u64 {
     ns(ClockId::CLOCK_PROCESS_CPUTIME_ID).unwrap_or(0)

@@ -3,11 +3,14 @@
 use gimli::{AttributeValue, UnitOffset};
 
 use super::ranges::RangeAttributes;
-use super::reader::Budget;
+use super::reader::{Budget, at_most};
 use super::unit::{Dwarf, Unit};
 
 /// Inlining deeper than this is left out; compilers stop long before.
 const DEEPEST_INLINING: usize = 256;
+/// Ranges that are kept of one unit's functions, or of one function's inlined calls. The largest units known to us have
+/// some hundred thousand.
+const MOST_RANGES: usize = 4 << 20;
 /// Functions may overlap a little, in odd objects; more than this many are not tried.
 const MOST_OVERLAPS: usize = 16;
 
@@ -39,7 +42,7 @@ impl Functions {
             }
             ranges.for_each(dwarf, unit, budget, |start, end| {
                 functions.push(FunctionRange { start, end, entry });
-                Ok(())
+                at_most(functions.len(), MOST_RANGES)
             })?;
         }
         functions.sort_unstable();
@@ -82,6 +85,7 @@ impl Inlined {
             entries.skip_attributes(abbreviation.attributes())?;
         }
         let mut nesting = Nesting::default();
+        let mut kept = 0;
         while entries.next_depth() > 0 && !entries.is_empty() {
             let depth = entries.next_depth();
             let entry = entries.next_offset().0;
@@ -102,7 +106,8 @@ impl Inlined {
             let mut found = Vec::new();
             ranges.for_each(dwarf, unit, budget, |start, end| {
                 found.push(InlinedRange { start, end, ..call });
-                Ok(())
+                kept += 1;
+                at_most(kept, MOST_RANGES)
             })?;
             if !found.is_empty() {
                 let level = nesting.open.len();

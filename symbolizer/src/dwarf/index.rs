@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use super::lines::Lines;
-use super::reader::Budget;
+use super::reader::{Budget, at_most};
 use super::sections::Sections;
 use super::unit::{Dwarf, UnitInfo};
 
 /// Units may overlap in odd objects; more than this many are not tried for one address.
 const MOST_OVERLAPS: usize = 64;
+
+/// Ranges of all units; a browser has about two million.
+const MOST_RANGES: usize = 8 << 20;
 
 /// An object's units, in the order of their offsets.
 #[derive(Default)]
@@ -75,14 +78,14 @@ impl Index {
         let offset = header.debug_abbrev_offset().0;
         let abbreviations = match shared {
             Some((at, abbreviations)) if *at == offset => Arc::clone(abbreviations),
-            _ => Arc::new(header.abbreviations(&dwarf.debug_abbrev)?),
+            _ => sections.abbreviations(offset, budget)?,
         };
         *shared = Some((offset, Arc::clone(&abbreviations)));
         let before = self.ranges.len();
         let ranges = &mut self.ranges;
         let info = UnitInfo::read(dwarf, header, abbreviations, budget, |start, end| {
             ranges.push(UnitRange { start, end, unit });
-            Ok(())
+            at_most(ranges.len(), MOST_RANGES)
         });
         let info = info.inspect_err(|_| ranges.truncate(before))?;
         if ranges.len() == before && info.has_code && info.lines.is_some() {

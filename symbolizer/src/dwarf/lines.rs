@@ -4,13 +4,16 @@ use std::sync::Arc;
 
 use gimli::{AttributeValue, DebugLineOffset, Error, Reader, SectionId};
 
-use super::reader::{Budget, Bytes};
+use super::reader::{Budget, Bytes, at_most};
 use super::sections::Sections;
 use super::unit::{Dwarf, Unit, UnitInfo};
 
 pub(super) const LONGEST_PATH: usize = 4096;
 /// gimli reserves room for as many files as a header has bytes, so a header must not be a section long.
 const LONGEST_HEADER: u64 = 4 << 20;
+/// Rows and bytes of paths that are kept of one unit.
+const MOST_ROWS: usize = 8 << 20;
+const MOST_PATH_BYTES: usize = 64 << 20;
 /// What keeping a row costs.
 const ROW_WORK: usize = 4;
 const MOST_OVERLAPS: usize = 16;
@@ -68,6 +71,7 @@ impl Lines {
             budget.spend(ROW_WORK)?;
             let line = row.line().map_or(0, |line| u32::try_from(line.get()).unwrap_or(0));
             let file = u32::try_from(row.file_index()).unwrap_or(u32::MAX);
+            at_most(lines.rows.len(), MOST_ROWS)?;
             lines.push(first, Row { address: row.address(), file, line });
         }
         lines.rows.truncate(first);
@@ -139,6 +143,7 @@ fn files<'a>(
         Some(bytes.to_string_lossy().ok()?.into_owned())
     };
     let first = if header.version() >= 5 { 0 } else { 1 };
+    let mut bytes = 0;
     let mut files = vec![Arc::from(""); first as usize];
     for index in first.. {
         let Some(file) = header.file(index) else { break };
@@ -149,6 +154,8 @@ fn files<'a>(
         }
         join(&mut path, &text(file.path_name()).unwrap_or_default());
         budget.spend(path.len())?;
+        bytes += path.len();
+        at_most(bytes, MOST_PATH_BYTES)?;
         files.push(Arc::from(path));
     }
     Ok(files)

@@ -39,7 +39,7 @@ impl DebugInfo {
         let before = self.budget.left();
         let name = self.read_name(place, unit, entry);
         let mut kept = self.kept.borrow_mut();
-        kept.work += before.saturating_sub(self.budget.left());
+        kept.count(before.saturating_sub(self.budget.left()));
         kept.names.insert(key, name.clone());
         name
     }

@@ -5,7 +5,7 @@ use gimli::AttributeValue;
 use super::reader::{Budget, Bytes};
 use super::unit::{Attribute, Dwarf, Unit};
 
-/// What keeping a range costs, so that memory is bounded with the budget.
+/// What keeping a range costs.
 const RANGE_WORK: usize = 8;
 
 /// The attributes that say which addresses an entry covers.
@@ -27,7 +27,7 @@ impl<'a> RangeAttributes<'a> {
     }
 
     pub(super) fn low_pc(&self, dwarf: &Dwarf<'a>, unit: &Unit<'a>) -> Option<u64> {
-        dwarf.attr_address(unit, self.low.clone()?).ok().flatten()
+        dwarf.attr_address(unit, self.low?).ok().flatten()
     }
 
     /// Calls `range` with each start and end.
@@ -46,7 +46,7 @@ impl<'a> RangeAttributes<'a> {
             budget.spend(RANGE_WORK)?;
             range(start, end)
         };
-        if let Some(list) = self.list.clone() {
+        if let Some(list) = self.list {
             let Some(offset) = dwarf.attr_ranges_offset(unit, list)? else { return Ok(()) };
             let mut ranges = dwarf.ranges(unit, offset)?;
             while let Some(found) = ranges.next()? {

@@ -48,6 +48,11 @@ impl Budget {
     }
 }
 
+/// Fails if more than `most` things are kept: a budget for work grows with the file, memory does not.
+pub(super) fn at_most(kept: usize, most: usize) -> gimli::Result<()> {
+    if kept > most { Err(Error::Io) } else { Ok(()) }
+}
+
 /// Bytes of a section that are yet to be read, and the budget for it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bytes<'a> {

@@ -1,6 +1,8 @@
 //! The DWARF sections of an object, held in memory.
 
-use gimli::SectionId;
+use std::sync::Arc;
+
+use gimli::{Abbreviations, DebugAbbrev, DebugAbbrevOffset, SectionId};
 
 use super::reader::{Budget, Bytes};
 use crate::elf::Elf;
@@ -18,6 +20,8 @@ const NEEDED: [SectionId; 9] = [
     SectionId::DebugStr,
     SectionId::DebugStrOffsets,
 ];
+/// The abbreviations of one unit take a few kilobytes, and many times that once they are parsed.
+const LONGEST_ABBREVIATIONS: usize = 1 << 20;
 /// All sections of one object together.
 const MOST_BYTES: u64 = 2 << 30;
 
@@ -44,6 +48,14 @@ impl Sections {
 
     pub(super) fn get(&self, id: SectionId) -> &[u8] {
         self.0.iter().find(|(each, _)| *each == id).map_or(&[], |(_, bytes)| bytes)
+    }
+
+    /// The abbreviations at `offset`.
+    pub(super) fn abbreviations(&self, offset: usize, budget: &Budget) -> gimli::Result<Arc<Abbreviations>> {
+        let section = self.get(SectionId::DebugAbbrev).get(offset..).unwrap_or_default();
+        let table =
+            DebugAbbrev::from(Bytes::new(&section[..section.len().min(LONGEST_ABBREVIATIONS)], budget));
+        table.abbreviations(DebugAbbrevOffset(0)).map(Arc::new)
     }
 
     /// The sections as gimli reads them. It only borrows, so it can be made anew for each address.

@@ -8,6 +8,10 @@ use super::{Elf, c_string};
 
 /// Notes are a few dozen bytes; larger sections of them are not build ids.
 const LARGEST_NOTES: u64 = 64 << 10;
+/// Linux knows no longer paths.
+const LONGEST_PATH: usize = 4096;
+/// An object has about four sections of notes.
+const MOST_NOTES: usize = 32;
 const NT_GNU_BUILD_ID: u32 = 3;
 
 /// The name and checksum in `.gnu_debuglink`.
@@ -27,13 +31,13 @@ impl Elf<'_> {
     pub(crate) fn build_id(&self) -> Option<String> {
         let notes =
             self.sections().filter(|section| section.kind == elf::SHT_NOTE && section.size <= LARGEST_NOTES);
-        notes.filter_map(|section| build_id(&self.read(section).ok()?)).next()
+        notes.take(MOST_NOTES).filter_map(|section| build_id(&self.read(section).ok()?)).next()
     }
 
     pub(crate) fn debug_link(&self) -> Option<DebugLink> {
         let section = self.find_contents(".gnu_debuglink").filter(|section| section.size <= LARGEST_NOTES)?;
         let bytes = self.read(section).ok()?;
-        let name = c_string(&bytes, 0);
+        let name = c_string(&bytes, 0, LONGEST_PATH);
         let crc = bytes.get((name.len() + 1).next_multiple_of(4)..)?.first_chunk()?;
         Some(DebugLink { file: String::from_utf8(name.to_vec()).ok()?, crc: u32::from_le_bytes(*crc) })
     }
@@ -42,7 +46,7 @@ impl Elf<'_> {
         let section =
             self.find_contents(".gnu_debugaltlink").filter(|section| section.size <= LARGEST_NOTES)?;
         let bytes = self.read(section).ok()?;
-        let path = c_string(&bytes, 0);
+        let path = c_string(&bytes, 0, LONGEST_PATH);
         let build_id = hex(bytes.get(path.len() + 1..)?);
         Some(AltLink { path: String::from_utf8(path.to_vec()).ok()?, build_id })
     }

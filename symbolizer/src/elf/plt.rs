@@ -13,6 +13,8 @@ const STUB_SECTIONS: [&[u8]; 3] = [b".plt", b".plt.sec", b".plt.got"];
 /// A section of stubs larger than this is not one: it would hold a quarter of a million functions.
 const LARGEST_STUBS: u64 = 4 << 20;
 /// As many slots as there may be stubs.
+/// Longer names are cut, since each slot has a copy.
+const LONGEST_NAME: usize = 1024;
 const MOST_SLOTS: usize = 1 << 18;
 /// `jmp *displacement(%rip)`.
 const JUMP: [u8; 2] = [0xff, 0x25];
@@ -34,6 +36,7 @@ impl Elf<'_> {
             .sections()
             .filter(|section| section.is_executable() && section.size <= LARGEST_STUBS)
             .filter(|section| STUB_SECTIONS.contains(&self.name(section)))
+            .take(STUB_SECTIONS.len())
             .collect();
         if sections.is_empty() {
             return Vec::new();
@@ -63,40 +66,39 @@ impl Elf<'_> {
         };
         let strings = self.linked(dynsym).and_then(|section| self.read(section).ok()).unwrap_or_default();
         let symbols = self.read(dynsym).unwrap_or_default();
-        let whole = symbols.len() - symbols.len() % size_of::<Sym64<Le>>();
-        let symbols = pod::slice_from_all_bytes::<Sym64<Le>>(&symbols[..whole]).unwrap_or_default();
+        let symbols = entries::<Sym64<Le>>(&symbols);
         let by_start: FxHashMap<u64, Name> =
-            functions.iter().map(|function| (function.start(), function.name())).collect();
-        for section in self.sections().filter(|section| section.kind == elf::SHT_RELA) {
-            if !matches!(self.name(section), b".rela.plt" | b".rela.dyn") {
-                continue;
+            functions.iter().map(|each| (each.start(), each.name())).collect();
+        let name = |relocation: &Rela64<Le>| match elf::RelocationType(relocation.r_info.get(Le) as u32) {
+            elf::R_X86_64_JUMP_SLOT | elf::R_X86_64_GLOB_DAT => {
+                let symbol = symbols.get((relocation.r_info.get(Le) >> 32) as usize)?;
+                Some(short_name(&strings, symbol)).filter(|name| !name.is_empty())
             }
-            let bytes = self.read(section).unwrap_or_default();
-            let whole = bytes.len() - bytes.len() % size_of::<Rela64<Le>>();
-            for relocation in pod::slice_from_all_bytes::<Rela64<Le>>(&bytes[..whole]).unwrap_or_default() {
-                let name = match elf::RelocationType(relocation.r_info.get(Le) as u32) {
-                    elf::R_X86_64_JUMP_SLOT | elf::R_X86_64_GLOB_DAT => {
-                        let symbol = symbols.get((relocation.r_info.get(Le) >> 32) as usize);
-                        symbol.map(|symbol| short_name(&strings, symbol))
-                    }
-                    elf::R_X86_64_IRELATIVE => {
-                        by_start.get(&(relocation.r_addend.get(Le) as u64)).map(|&name| name_of(name))
-                    }
-                    _ => None,
-                };
-                if let Some(name) = name.filter(|name| !name.is_empty() && slots.len() < MOST_SLOTS) {
-                    slots.insert(relocation.r_offset.get(Le), name);
-                }
+            // The slot of a function that is chosen at load time: the addend is the function that chooses.
+            elf::R_X86_64_IRELATIVE => {
+                by_start.get(&(relocation.r_addend.get(Le) as u64)).map(|&name| name_of(name))
             }
+            _ => None,
+        };
+        for section in [".rela.plt", ".rela.dyn"] {
+            let bytes = self.read_named(section).unwrap_or_default();
+            let named = entries::<Rela64<Le>>(&bytes)
+                .iter()
+                .filter_map(|slot| Some((slot.r_offset.get(Le), name(slot)?)));
+            slots.extend(named.take(MOST_SLOTS));
         }
         slots
     }
 }
 
+/// The whole entries of a table.
+fn entries<T: pod::Pod>(bytes: &[u8]) -> &[T] {
+    let whole = bytes.len() - bytes.len() % size_of::<T>();
+    pod::slice_from_all_bytes(&bytes[..whole]).unwrap_or_default()
+}
+
 fn short_name(strings: &[u8], symbol: &Sym64<Le>) -> String {
-    // Hostile symbols may share one long tail; a longer name is not worth a copy for each.
-    let bytes = strings.get(symbol.st_name.get(Le) as usize..).unwrap_or_default();
-    String::from_utf8_lossy(c_string(&bytes[..bytes.len().min(1024)], 0)).into_owned()
+    String::from_utf8_lossy(c_string(strings, symbol.st_name.get(Le) as usize, LONGEST_NAME)).into_owned()
 }
 
 /// The address of the slot through which a stub jumps.

@@ -45,6 +45,8 @@ pub(super) enum Table {
 }
 
 const TABLES: usize = 3;
+/// A browser has one or two million.
+const MOST_SYMBOLS: usize = 8 << 20;
 
 /// A function's symbol before spans are laid out. The order of fields is the order of preference at one address.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -93,8 +95,8 @@ impl SymbolTable {
     }
 
     fn name(&self, name: Name) -> Cow<'_, str> {
-        let bytes = c_string(&self.strings[name.table as usize], name.offset as usize);
-        let text = String::from_utf8_lossy(&bytes[..bytes.len().min(LONGEST_NAME)]);
+        let bytes = c_string(&self.strings[name.table as usize], name.offset as usize, LONGEST_NAME);
+        let text = String::from_utf8_lossy(bytes);
         match text.find('@') {
             Some(version) if version > 0 && name.table != Table::Plt => {
                 Cow::Owned(text[..version].to_owned())
@@ -119,6 +121,9 @@ impl SymbolTable {
         let strings = &self.strings[table as usize];
         let whole = bytes.len() - bytes.len() % size_of::<Sym64<Le>>();
         let symbols = pod::slice_from_all_bytes::<Sym64<Le>>(&bytes[..whole]).unwrap_or_default();
+        if symbols.len() > MOST_SYMBOLS {
+            return Err(Reason::TooLarge { what: "the symbol table".into(), bytes: bytes.len() as u64 });
+        }
         candidates.extend(symbols.iter().filter_map(|symbol| Candidate::new(elf, symbol, table, strings)));
         Ok(true)
     }
@@ -146,9 +151,7 @@ impl Candidate {
             _ => return None,
         };
         let offset = symbol.st_name.get(Le);
-        // Only the start is looked at here: hostile names may share one long tail.
-        let head = strings.get(offset as usize..)?;
-        let head = c_string(&head[..head.len().min(256)], 0);
+        let head = c_string(strings, offset as usize, 256);
         if head.is_empty() || (untyped && head.starts_with(b"$")) {
             return None;
         }

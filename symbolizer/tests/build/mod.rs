@@ -1,5 +1,6 @@
 //! Programs compiled for a test, and what binutils say about them.
 #![allow(dead_code, reason = "each test uses some of it")]
+#![allow(clippy::print_stderr, reason = "a test that cannot run says why")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

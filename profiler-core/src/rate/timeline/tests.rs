@@ -83,7 +83,7 @@ fn check(rates: &[f64], what: &str, mean_at: impl Fn(f64, u64) -> u64) {
             task.utilisation,
             if task.bursts { "in bursts" } else { "steady" }
         );
-        eprintln!("BIAS {:.4} {label} {samples} {}", weight/cpu-1.0, (weight - cpu).abs() <= allowed);
+        eprintln!("BIAS {:.4} {label} {samples} {}", weight / cpu - 1.0, (weight - cpu).abs() <= allowed);
     }
 }
 
