@@ -54,10 +54,10 @@ pub struct Function {
     pub module: String,
     /// Estimated CPU time (s).
     pub cpu_s: f64,
-    /// Lower end of its interval (s).
-    pub cpu_s_low: f64,
-    /// Upper end of its interval (s).
-    pub cpu_s_high: f64,
+    /// Lower end of its interval (s), where it has one.
+    pub cpu_s_low: Option<f64>,
+    /// Upper end of its interval (s), where it has one.
+    pub cpu_s_high: Option<f64>,
     /// Share of the target's CPU time.
     pub share: f64,
 }

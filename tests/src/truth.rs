@@ -80,8 +80,8 @@ impl Truth {
                     name: name.to_string(),
                     true_cpu_s: work_s * self.share(name),
                     cpu_s: found.cpu_s,
-                    low_s: found.cpu_s_low,
-                    high_s: found.cpu_s_high,
+                    low_s: found.cpu_s_low.with_context(|| format!("{name} has no interval"))?,
+                    high_s: found.cpu_s_high.with_context(|| format!("{name} has no interval"))?,
                 })
             })
             .collect()
