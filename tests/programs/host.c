@@ -1,5 +1,5 @@
 /* Loads a library, works in it, then works outside it: so that the file can be deleted, replaced or
- * truncated under a profiler. Says "inside" and "outside" as it goes.
+ * truncated under a profiler. Seconds are of CPU time. Says "inside" and "outside" as it goes.
  *
  *   host LIBRARY SECONDS_INSIDE SECONDS_OUTSIDE [delete]
  */
@@ -22,8 +22,8 @@ __attribute__((noinline, noclone)) uint64_t host_work(uint64_t x)
 
 __attribute__((noinline, noclone)) static void work_for(work_fn work, double seconds)
 {
-    uint64_t until = now_ns(CLOCK_MONOTONIC) + (uint64_t)(seconds * 1e9);
-    while (now_ns(CLOCK_MONOTONIC) < until)
+    uint64_t until = now_ns(CLOCK_THREAD_CPUTIME_ID) + (uint64_t)(seconds * 1e9);
+    while (now_ns(CLOCK_THREAD_CPUTIME_ID) < until)
         sink = work(sink);
 }
 

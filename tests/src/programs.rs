@@ -17,6 +17,9 @@ struct Recipe {
     flags: &'static [&'static str],
 }
 
+/// No call of these programs may vanish from the stacks.
+const WHOLE: &str = "-fno-optimize-sibling-calls";
+
 const fn recipe(
     name: &'static str,
     source: &'static str,
@@ -27,20 +30,25 @@ const fn recipe(
 }
 
 const RECIPES: &[Recipe] = &[
-    recipe("mix_nofp", "mix.c", "cc", &["-O2", "-fomit-frame-pointer"]),
-    recipe("mix_fp", "mix.c", "cc", &["-O2", "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer"]),
-    recipe("mix_stripped", "mix.c", "cc", &["-O2", "-s"]),
+    recipe("mix_nofp", "mix.c", "cc", &["-O2", WHOLE, "-fomit-frame-pointer"]),
+    recipe(
+        "mix_fp",
+        "mix.c",
+        "cc",
+        &["-O2", WHOLE, "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer"],
+    ),
+    recipe("mix_stripped", "mix.c", "cc", &["-O2", WHOLE, "-s"]),
     // The same code as `mix_stripped`, with the symbols that tell where each function is.
-    recipe("mix_unstripped", "mix.c", "cc", &["-O2"]),
-    recipe("mix_static_pie", "mix.c", "cc", &["-O2", "-static-pie"]),
-    recipe("mix_musl", "mix.c", "musl-gcc", &["-O2", "-static"]),
-    recipe("inlined", "inlined.cpp", "c++", &["-O2", "-g", "-falign-loops=64"]),
+    recipe("mix_unstripped", "mix.c", "cc", &["-O2", WHOLE]),
+    recipe("mix_static_pie", "mix.c", "cc", &["-O2", WHOLE, "-static-pie"]),
+    recipe("mix_musl", "mix.c", "musl-gcc", &["-O2", WHOLE, "-static"]),
+    recipe("inlined", "inlined.cpp", "c++", &["-O2", WHOLE, "-g", "-falign-loops=64"]),
     recipe("threads", "threads.rs", "rustc", &["--edition=2021", "-O", "-Cdebuginfo=line-tables-only"]),
-    recipe("pingpong", "pingpong.c", "cc", &["-O2", "-pthread"]),
-    recipe("idler", "idler.c", "cc", &["-O2"]),
-    recipe("sleepers", "sleepers.c", "cc", &["-O2", "-pthread"]),
-    recipe("host", "host.c", "cc", &["-O2", "-ldl"]),
-    recipe("libplugin.so", "plugin.c", "cc", &["-O2", "-shared", "-fPIC"]),
+    recipe("pingpong", "pingpong.c", "cc", &["-O2", WHOLE, "-pthread"]),
+    recipe("idler", "idler.c", "cc", &["-O2", WHOLE]),
+    recipe("sleepers", "sleepers.c", "cc", &["-O2", WHOLE, "-pthread"]),
+    recipe("host", "host.c", "cc", &["-O2", WHOLE, "-ldl"]),
+    recipe("libplugin.so", "plugin.c", "cc", &["-O2", WHOLE, "-shared", "-fPIC"]),
     recipe("deny_perf", "deny_perf.c", "cc", &["-O2"]),
     recipe("perf_allowed", "perf_allowed.c", "cc", &["-O2"]),
 ];

@@ -4,8 +4,9 @@
 #![allow(clippy::print_stderr, reason = "a test that skips says why")]
 
 use std::fs;
+use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
-use std::process::Command;
+use std::process::{ChildStdout, Command};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::sleep;
 use std::time::Duration;
@@ -248,6 +249,7 @@ fn too_few_files_for_the_threads() -> Result<()> {
 struct Loaded {
     folder: tempfile::TempDir,
     target: Running,
+    says: Lines<BufReader<ChildStdout>>,
 }
 
 impl Loaded {
@@ -256,10 +258,17 @@ impl Loaded {
         let folder = tempfile::tempdir()?;
         let library = folder.path().join("libplugin.so");
         fs::copy(program("libplugin.so")?, &library)?;
-        let target = start(Command::new(program("host")?).arg(&library).args(["1", "60"]))?;
-        let maps = format!("/proc/{}/maps", target.id());
-        wait_until("the library", || fs::read_to_string(&maps).is_ok_and(|maps| maps.contains("libplugin")))?;
-        Ok(Loaded { folder, target })
+        let mut target = start(Command::new(program("host")?).arg(&library).args(["1", "60"]))?;
+        let says = BufReader::new(target.stdout.take().context("a pipe")?).lines();
+        let mut loaded = Loaded { folder, target, says };
+        loaded.wait_for("inside")?;
+        Ok(loaded)
+    }
+
+    fn wait_for(&mut self, where_it_works: &str) -> Result<()> {
+        let line = self.says.next().context("the target is gone")??;
+        ensure!(line == where_it_works, "the target says {line}");
+        Ok(())
     }
 
     fn library(&self) -> std::path::PathBuf {
@@ -267,12 +276,12 @@ impl Loaded {
     }
 
     /// Attaches while the target is in the library; damages the file once it is outside.
-    fn attach_and(&self, damage: impl FnOnce(&Path) -> Result<()>) -> Result<Folded> {
+    fn attach_and(&mut self, damage: impl FnOnce(&Path) -> Result<()>) -> Result<Folded> {
         let sweetspot = Sweetspot::new().options(&["--rate", "500"]);
         let mut words = sweetspot.outputs();
-        words.extend(["--duration".to_string(), "3s".to_string(), self.target.id().to_string()]);
+        words.extend(["--duration".to_string(), "4s".to_string(), self.target.id().to_string()]);
         let profiler = start(&mut sweetspot.command("attach", &words))?;
-        sleep(Duration::from_millis(1500));
+        self.wait_for("outside")?;
         damage(&self.library())?;
         fine(finish(profiler)?)?;
         Stats::parse(&fs::read_to_string(sweetspot.file("stats.jsonl"))?)?;
@@ -321,7 +330,7 @@ fn a_library_overwritten_with_garbage() -> Result<()> {
 #[test]
 fn a_library_replaced_by_another_file() -> Result<()> {
     needs_root!("attaching to any process");
-    let loaded = Loaded::start()?;
+    let mut loaded = Loaded::start()?;
     let other = loaded.folder.path().join("other");
     fs::copy(program("mix_fp")?, &other)?;
     fs::rename(&other, loaded.library())?;
