@@ -43,7 +43,12 @@ const RECIPES: &[Recipe] = &[
     recipe("mix_static_pie", "mix.c", "cc", &["-O2", WHOLE, "-static-pie"]),
     recipe("mix_musl", "mix.c", "musl-gcc", &["-O2", WHOLE, "-static"]),
     recipe("inlined", "inlined.cpp", "c++", &["-O2", WHOLE, "-g", "-falign-loops=64"]),
-    recipe("threads", "threads.rs", "rustc", &["--edition=2021", "-O", "-Cdebuginfo=line-tables-only"]),
+    recipe(
+        "threads",
+        "threads.rs",
+        "rustc",
+        &["--edition=2021", "-O", "-Cdebuginfo=line-tables-only", "-Coverflow-checks=off"],
+    ),
     recipe("pingpong", "pingpong.c", "cc", &["-O2", WHOLE, "-pthread"]),
     recipe("idler", "idler.c", "cc", &["-O2", WHOLE]),
     recipe("sleepers", "sleepers.c", "cc", &["-O2", WHOLE, "-pthread"]),

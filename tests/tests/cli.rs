@@ -59,7 +59,7 @@ fn mistakes_are_usage_errors() -> Result<()> {
 #[test]
 fn every_ending_is_written_in_its_format() -> Result<()> {
     let sweetspot = at_1_khz();
-    let files = ["p.pb.gz", "p.folded", "p.svg", "p.speedscope.json", "p.firefox.json"];
+    let files = ["p.pb.gz", "p.folded", "p.svg", "p.speedscope.json"];
     recorded(&sweetspot, &files)?;
     let read = |name: &str| fs::read(sweetspot.file(name)).with_context(|| name.to_string());
     ensure!(read("p.pb.gz")?.starts_with(&[0x1f, 0x8b]), "no gzip");
@@ -68,7 +68,20 @@ fn every_ending_is_written_in_its_format() -> Result<()> {
     ensure!(String::from_utf8(read("p.svg")?)?.contains("work_a"));
     let speedscope: Value = serde_json::from_slice(&read("p.speedscope.json")?)?;
     ensure!(speedscope["$schema"].as_str().is_some_and(|schema| schema.contains("speedscope")));
-    let firefox: Value = serde_json::from_slice(&read("p.firefox.json")?)?;
+    Ok(())
+}
+
+/// Firefox's format is written, or refused by name before the command runs.
+#[test]
+fn the_format_of_firefox_is_written_or_refused() -> Result<()> {
+    let sweetspot = at_1_khz();
+    let file = sweetspot.file("p.firefox.json");
+    let ended = run(&mut sweetspot.command("record", &["-o", &file, "--", "true"]))?;
+    if ended.status == 2 {
+        ensure!(ended.stderr.contains(".firefox.json is not available"), "{ended:?}");
+        return Ok(());
+    }
+    let firefox: Value = serde_json::from_slice(&fs::read(file)?)?;
     ensure!(firefox["meta"]["version"].is_number() && firefox["threads"].is_array());
     Ok(())
 }
