@@ -74,7 +74,7 @@ fn a_target_that_exits_during_the_attach() -> Result<()> {
             if ended.status == 0 {
                 fine(ended)?;
             } else {
-                refused(ended, 1, &["no such process", "no process", "not running", "exited"])?;
+                refused(ended, 1, &["no such process", "no process", "not running", "exited", "ended"])?;
             }
         }
     }
