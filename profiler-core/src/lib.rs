@@ -6,6 +6,7 @@
 //! milliseconds under a simulated host, and every parser can be fuzzed.
 
 pub mod aggregate;
+pub mod attach;
 pub mod elf;
 pub mod process;
 pub mod profile;

@@ -2,18 +2,21 @@
 
 use std::time::Duration;
 
+use profiler_core::attach::{AttachChoice, AttachMode};
 use profiler_core::profile::RateChange;
-use profiler_core::rate::{Decision, Dither, RateController, TopShares};
+use profiler_core::rate::{CostModel, Decision, Dither, RateController, Reason, TopShares};
 use profiler_core::unwind::copy::CopySize;
+use profiler_core::unwind::method::Method;
 use serde::Serialize;
 
 use crate::output::Outputs;
 use crate::sampler::perf::{Access, Attachment, ClockSettings, OpenError, PerfSampler};
 use crate::sampler::session::{Counts, Session};
-use crate::sys::{clock, limits, procfs};
+use crate::sys::{clock, procfs};
 
 /// Time between two looks at the counters.
 const TICK_NS: u64 = 100_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
 /// Records younger than this may still have older neighbours on their way to another ring (ns).
 const SETTLING_NS: u64 = 2_000_000;
 /// Length of a window of the profile (ns).
@@ -25,66 +28,31 @@ const OPENS_PER_SECOND: u64 = 400;
 /// Threads whose context switches are read; the rest is estimated from them.
 const THREADS_READ: usize = 16;
 
-/// How to attach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AttachChoice {
-    /// What was asked for, if it was.
-    pub(crate) asked: Option<AttachTo>,
-    /// What is permitted.
-    pub(crate) access: Access,
-}
-
-/// The two ways to attach, as `--attach-mode` names them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum AttachTo {
-    /// Events of single threads.
-    Task,
-    /// Events of whole CPUs.
-    Cpu,
-}
-
-impl AttachTo {
-    /// The name on the command line and in outputs.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Task => "task",
-            Self::Cpu => "cpu",
-        }
-    }
-}
-
-impl AttachChoice {
-    /// The way to begin with, for a target of `threads` threads.
-    ///
-    /// Events of whole CPUs follow every thread and child from its first instruction, obey every change of the
-    /// period and cost nothing at context switches, but they interrupt strangers too. So they suit small
-    /// machines and targets that could fill a good part of a big one.
-    pub(crate) fn first(&self, threads: usize) -> AttachTo {
-        let cpus = limits::online_cpus().len();
-        match self.asked {
-            Some(asked) => asked,
-            None if self.access.cpu_wide && (cpus <= 4 || threads * 2 >= cpus) => AttachTo::Cpu,
-            None => AttachTo::Task,
-        }
-    }
-
-    /// Whether events of whole CPUs have turned out to hit mostly strangers.
-    fn should_leave_cpus(&self, samples: u64, foreign: u64) -> bool {
-        self.asked.is_none() && foreign > 100 + 4 * samples
-    }
-}
-
 /// A line of `--stats`.
 #[derive(Serialize)]
 struct DecisionLine<'a> {
     #[serde(flatten)]
     decision: &'a Decision,
     at_s: f64,
-    unwind: profiler_core::unwind::method::Method,
+    /// Spent since the start: charged to the target, and elsewhere (the profiler, samples of strangers).
+    target_spend_s: f64,
+    others_spend_s: f64,
+    unwind: Method,
     stack_copy_bytes: u32,
-    attach_mode: AttachTo,
+    attach_mode: AttachMode,
     clocks: usize,
+}
+
+/// How to attach at first, and what that depends on.
+pub(crate) struct Attach {
+    /// What is permitted.
+    pub(crate) access: Access,
+    /// Which way.
+    pub(crate) choice: AttachChoice,
+    /// To what.
+    pub(crate) attachment: Attachment,
+    /// What samples and switches cost.
+    pub(crate) costs: CostModel,
 }
 
 /// What is left of a run when it is over.
@@ -93,7 +61,7 @@ pub(crate) struct End {
     pub(crate) history: Vec<RateChange>,
     pub(crate) notes: Vec<String>,
     pub(crate) settings: ClockSettings,
-    pub(crate) attach_to: AttachTo,
+    pub(crate) attach_mode: AttachMode,
     /// The last decision, if there was time for one.
     pub(crate) decision: Option<Decision>,
     /// Wall-clock start (ns since the epoch).
@@ -117,23 +85,33 @@ pub(crate) struct Engine {
     pub(crate) outputs: Outputs,
     pub(crate) history: Vec<RateChange>,
     pub(crate) notes: Vec<String>,
-    choice: AttachChoice,
+    access: Access,
+    attach: AttachChoice,
+    costs: CostModel,
     settings: ClockSettings,
     next_tick_ns: u64,
     next_window_ns: u64,
     adopted: (u64, u64),
+    attach_changed: bool,
     last_decision: Option<Decision>,
     start_unix_ns: u64,
+    next_second_ns: u64,
+    seen: Seen,
+}
+
+/// Counters at the last look, once a second.
+#[derive(Clone, Copy, Default)]
+struct Seen {
     switches: u64,
-    last_foreign: (u64, u64),
+    foreign: u64,
+    target_cpu_ns: u64,
 }
 
 impl Engine {
     pub(crate) fn open(
         session: Session,
         controller: RateController,
-        choice: AttachChoice,
-        attachment: Attachment,
+        how: Attach,
         dither: Dither,
         outputs: Outputs,
     ) -> Result<Self, OpenError> {
@@ -142,7 +120,7 @@ impl Engine {
             method: session.choice.method(),
             stack_bytes: CopySize::default().bytes(),
         };
-        let sampler = PerfSampler::open(choice.access, attachment, settings, dither)?;
+        let sampler = PerfSampler::open(how.access, how.attachment, settings, dither)?;
         Ok(Self {
             sampler,
             session,
@@ -150,15 +128,18 @@ impl Engine {
             outputs,
             history: Vec::new(),
             notes: Vec::new(),
-            choice,
+            access: how.access,
+            attach: how.choice,
+            costs: how.costs,
             settings,
             next_tick_ns: 0,
             next_window_ns: WINDOW_NS,
             adopted: (0, 0),
+            attach_changed: false,
             last_decision: None,
             start_unix_ns: 0,
-            switches: 0,
-            last_foreign: (0, 0),
+            next_second_ns: 0,
+            seen: Seen::default(),
         })
     }
 
@@ -201,7 +182,9 @@ impl Engine {
     }
 
     fn tick(&mut self) {
-        let switches = self.context_switches();
+        let now_ns = clock::monotonic_ns();
+        let second_is_over = now_ns >= self.next_second_ns;
+        let switches = if second_is_over { self.each_second(now_ns) } else { 0 };
         let reading = self.session.reading(switches);
         let shares = TopShares { counts: self.session.take_function_counts() };
         let decision = self.controller.tick(&reading, &shares);
@@ -211,7 +194,10 @@ impl Engine {
             self.note_rate(&decision);
         }
         self.sampler.redraw();
-        self.write_decision(&decision);
+        if decision.reason != Reason::Hold && decision.reason != Reason::Fixed || second_is_over {
+            self.write_decision(&decision);
+        }
+        self.last_decision = Some(decision);
         if self.session.elapsed_ns() >= self.next_window_ns {
             self.session.close_window();
             self.next_window_ns = self.session.elapsed_ns() + WINDOW_NS;
@@ -227,13 +213,15 @@ impl Engine {
     }
 
     fn write_decision(&mut self, decision: &Decision) {
-        self.last_decision = Some(*decision);
+        let account = self.controller.account();
         let line = DecisionLine {
             decision,
             at_s: self.session.elapsed_ns() as f64 / 1e9,
+            target_spend_s: account.target_spend_s(),
+            others_spend_s: account.others_spend_s(),
             unwind: self.settings.method,
             stack_copy_bytes: self.settings.copied_bytes(),
-            attach_mode: self.attach_to(),
+            attach_mode: self.attach.mode(),
             clocks: self.sampler.clock_count(),
         };
         self.outputs.decision(&line);
@@ -247,15 +235,15 @@ impl Engine {
             None => self.session.choice.revise(now_ns),
         };
         let stack_bytes = self.session.copy.revise();
-        let attach = self.better_attachment(now_ns);
-        if method.is_none() && stack_bytes.is_none() && attach.is_none() {
+        let renew = std::mem::take(&mut self.attach_changed) || self.has_new_threads(now_ns);
+        if method.is_none() && stack_bytes.is_none() && !renew {
             return;
         }
         self.settings.method = self.session.choice.method();
         self.settings.stack_bytes = self.session.copy.bytes();
-        let attachment = match attach.unwrap_or_else(|| self.attach_to()) {
-            AttachTo::Cpu => Attachment::Cpus,
-            AttachTo::Task => Attachment::Tasks(self.threads()),
+        let attachment = match self.attach.mode() {
+            AttachMode::Cpu => Attachment::Cpus,
+            AttachMode::Task => Attachment::Tasks(self.threads()),
         };
         if let Err(error) = self.sampler.reopen(attachment, self.settings)
             && !matches!(error, OpenError::TargetGone)
@@ -265,36 +253,34 @@ impl Engine {
         self.adopted = (now_ns, self.session.processes.threads_created());
     }
 
-    /// Another way to attach, or the same one for threads that have come since.
-    fn better_attachment(&mut self, now_ns: u64) -> Option<AttachTo> {
+    /// Whether it is time to open clocks for threads that have come: one that a thread inherited keeps the period
+    /// it was born with, one of its own can be retuned.
+    fn has_new_threads(&self, now_ns: u64) -> bool {
         let (adopted_ns, created_then) = self.adopted;
         let opens = self.sampler.clock_count() as u64;
         let wait_ns = ADOPT_EVERY_NS.max(opens * 1_000_000_000 / OPENS_PER_SECOND);
-        if now_ns.saturating_sub(adopted_ns) < wait_ns {
-            return None;
-        }
-        match self.attach_to() {
-            // A clock that a new thread inherited keeps its period; one of its own can be retuned.
-            AttachTo::Task => {
-                (self.session.processes.threads_created() > created_then).then_some(AttachTo::Task)
-            }
-            AttachTo::Cpu => {
-                let counts = self.session.counts;
-                let (samples, foreign) = self.last_foreign;
-                let leave = self.choice.should_leave_cpus(counts.samples - samples, counts.foreign - foreign);
-                self.last_foreign = (counts.samples, counts.foreign);
-                self.adopted.0 = now_ns;
-                leave.then_some(AttachTo::Task)
-            }
-        }
+        self.attach.mode() == AttachMode::Task
+            && now_ns.saturating_sub(adopted_ns) >= wait_ns
+            && self.session.processes.threads_created() > created_then
     }
 
-    /// How it is attached now.
-    pub(crate) fn attach_to(&self) -> AttachTo {
-        match self.sampler.attachment() {
-            Attachment::Cpus => AttachTo::Cpu,
-            Attachment::Tasks(_) => AttachTo::Task,
-        }
+    /// What is looked at once a second: whether the way to attach is the cheaper one. Returns the context switches
+    /// that the events made dearer.
+    fn each_second(&mut self, now_ns: u64) -> u64 {
+        self.next_second_ns = now_ns + SECOND_NS;
+        let now = Seen {
+            switches: self.context_switches(),
+            foreign: self.session.counts.foreign,
+            target_cpu_ns: self.session.target_cpu_ns(),
+        };
+        let last = std::mem::replace(&mut self.seen, now);
+        let switches = now.switches.saturating_sub(last.switches);
+        let foreign = (now.foreign - last.foreign) as f64;
+        let extra_ns =
+            switches as f64 * self.costs.per_switch_ns.mean_ns + foreign * self.costs.per_sample_ns.mean_ns;
+        let target_ns = now.target_cpu_ns.saturating_sub(last.target_cpu_ns) as f64;
+        self.attach_changed |= self.attach.observe(now_ns, extra_ns, target_ns).is_some();
+        switches
     }
 
     /// Whether no process of the target is left.
@@ -310,14 +296,14 @@ impl Engine {
     /// Takes the run apart: what was collected, where it goes, and the figures.
     pub(crate) fn end(self) -> (Session, Outputs, End) {
         let end = End {
-            attach_to: self.attach_to(),
+            attach_mode: self.attach.mode(),
             decision: self.last_decision,
             start_unix_ns: self.start_unix_ns,
             counts: self.session.counts,
             duration_ns: self.session.elapsed_ns(),
             target_cpu_ns: self.session.target_cpu_ns(),
             self_cpu_ns: self.session.self_cpu_ns(),
-            kernel_seen: self.choice.access.kernel,
+            kernel_seen: self.access.kernel,
             controller: self.controller,
             history: self.history,
             notes: self.notes,
@@ -330,13 +316,11 @@ impl Engine {
         self.session.processes.live().flat_map(|(pid, _)| procfs::threads(pid)).collect()
     }
 
-    /// Context switches of the target since the last call, where the events make them cost something.
-    fn context_switches(&mut self) -> u64 {
+    /// Context switches of the target so far, where the events make them cost something.
+    fn context_switches(&self) -> u64 {
         let Attachment::Tasks(tids) = self.sampler.attachment() else { return 0 };
         let read = tids.iter().take(THREADS_READ).map(|&tid| procfs::context_switches(tid)).sum::<u64>();
-        let all = read * tids.len().max(1) as u64 / tids.len().clamp(1, THREADS_READ) as u64;
-        let before = std::mem::replace(&mut self.switches, all);
-        all.saturating_sub(before)
+        read * tids.len().max(1) as u64 / tids.len().clamp(1, THREADS_READ) as u64
     }
 }
 

@@ -13,22 +13,24 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use config::{AttachMode, SamplingSettings, Unwind};
+use config::{SamplingSettings, Unwind};
 use nix::sys::signal::Signal;
+use profiler_core::attach::{AttachChoice, AttachMode};
 use profiler_core::rate::{Criterion, Dither, RateController, RateSettings};
 use profiler_core::unwind::method::{Method, MethodChoice};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
-use self::engine::{AttachChoice, AttachTo, Engine};
+use self::engine::{Attach, Engine};
 use self::progress::Progress;
 use crate::calibrate::{Calibration, calibrate};
 use crate::failure::Failure;
 use crate::output::Outputs;
-use crate::sampler::perf::{Attachment, probe_access};
+use crate::sampler::perf::{Access, Attachment, probe_access};
 use crate::sampler::session::Session;
 use crate::settings::{AttachJob, RecordJob};
 use crate::sys::spawn::{Ended, HeldCommand, RunningCommand};
-use crate::sys::{clock, procfs, terminal};
+use crate::sys::timer::Timer;
+use crate::sys::{clock, limits, procfs, terminal};
 
 /// Exit status of a command that could not be found, as shells have it.
 const NOT_FOUND: u8 = 127;
@@ -116,7 +118,9 @@ pub(crate) fn try_open() -> io::Result<()> {
 pub(crate) struct Setup {
     pub(crate) calibration: Calibration,
     pub(crate) seed: u64,
-    choice: AttachChoice,
+    access: Access,
+    /// How the person wants to attach.
+    asked: Option<AttachMode>,
     /// CPU time spent on it (ns).
     pub(crate) cpu_ns: u64,
 }
@@ -125,14 +129,14 @@ impl Setup {
     fn begin(sampling: &SamplingSettings) -> Result<Self> {
         let access = probe_access().map_err(|error| explain::open(error, None))?;
         let asked = match sampling.attach_mode {
-            AttachMode::Auto => None,
-            AttachMode::Task => Some(AttachTo::Task),
-            AttachMode::Cpu if access.cpu_wide => Some(AttachTo::Cpu),
-            AttachMode::Cpu => return Err(explain::cpu_wide_refused()),
+            config::AttachMode::Auto => None,
+            config::AttachMode::Task => Some(AttachMode::Task),
+            config::AttachMode::Cpu if access.cpu_wide => Some(AttachMode::Cpu),
+            config::AttachMode::Cpu => return Err(explain::cpu_wide_refused()),
         };
         let calibration = calibrate(access);
         let seed = sampling.seed.unwrap_or_else(clock::monotonic_ns);
-        Ok(Self { calibration, seed, choice: AttachChoice { asked, access }, cpu_ns: clock::self_cpu_ns() })
+        Ok(Self { calibration, seed, access, asked, cpu_ns: clock::self_cpu_ns() })
     }
 
     fn method_choice(&self, sampling: &SamplingSettings) -> MethodChoice {
@@ -152,14 +156,16 @@ impl Setup {
     ) -> Result<Engine, crate::sampler::perf::OpenError> {
         let controller = RateController::new(rate_settings(sampling), self.calibration.model);
         let threads: Vec<u32> = pids.iter().flat_map(|&pid| procfs::threads(pid)).collect();
-        let attachment = match self.choice.first(threads.len()) {
-            AttachTo::Cpu => Attachment::Cpus,
-            AttachTo::Task => Attachment::Tasks(threads),
+        let cpus = limits::online_cpus().len();
+        let choice = AttachChoice::new(self.asked, self.access.cpu_wide, threads.len(), cpus);
+        let attachment = match choice.mode() {
+            AttachMode::Cpu => Attachment::Cpus,
+            AttachMode::Task => Attachment::Tasks(threads),
         };
-        let mut engine =
-            Engine::open(session, controller, self.choice, attachment, Dither::new(self.seed), outputs)?;
+        let attach = Attach { access: self.access, choice, attachment, costs: self.calibration.model };
+        let mut engine = Engine::open(session, controller, attach, Dither::new(self.seed), outputs)?;
         engine.notes.extend(self.calibration.note.clone());
-        if !self.choice.access.kernel {
+        if !self.access.kernel {
             engine.notes.push(explain::KERNEL_UNSEEN.to_owned());
         }
         Ok(engine)
@@ -185,7 +191,7 @@ fn rate_settings(sampling: &SamplingSettings) -> RateSettings {
 
 fn runtime() -> Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_all().build().context("the event loop could not be started")
+    builder.enable_io().build().context("the event loop could not be started")
 }
 
 fn cannot_execute(command: &CString, error: &io::Error) -> anyhow::Error {
@@ -204,6 +210,7 @@ struct Signals {
     interrupt: SignalStream,
     terminate: SignalStream,
     child: SignalStream,
+    timer: Timer,
 }
 
 impl Signals {
@@ -213,13 +220,14 @@ impl Signals {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,
             child: listen(SignalKind::child())?,
+            timer: Timer::new().context("the timer could not be made")?,
         })
     }
 
     /// Waits for `pause`, or for a signal; returns the one that asks to stop.
     async fn wait(&mut self, pause: Duration) -> Option<Signal> {
         tokio::select! {
-            () = tokio::time::sleep(pause) => None,
+            () = self.timer.sleep(pause) => None,
             _ = self.child.recv() => None,
             _ = self.interrupt.recv() => Some(Signal::SIGINT),
             _ = self.terminate.recv() => Some(Signal::SIGTERM),

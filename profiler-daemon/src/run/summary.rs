@@ -58,7 +58,7 @@ fn run(end: &End, setup: &Setup, sampling: &SamplingSettings, target: String) ->
         unbounded_rate_hz: decision.map_or(0.0, |decision| decision.unbounded_rate_hz),
         bound_by: decision.map_or("", |decision| decision.bound_by.as_str()).to_owned(),
         retunes: decision.map_or(0, |decision| decision.retunes),
-        attach_mode: end.attach_to.as_str().to_owned(),
+        attach_mode: end.attach_mode.as_str().to_owned(),
         event: "cpu-clock".to_owned(),
         unwind: end.settings.method.as_str().to_owned(),
         stack_copy_bytes: u64::from(end.settings.copied_bytes()),

@@ -40,16 +40,16 @@ impl TargetCpu {
     /// Follows a process that may have run before; only what it uses from now on counts.
     pub(crate) fn adopt(&mut self, pid: u32) {
         let own_ns = clock::process_cpu_ns(pid).unwrap_or(0);
-        let children_ns = procfs::waited_children_cpu_ns(pid);
-        let base_ns = own_ns + children_ns;
-        let account = Account { base_ns, own_ns, children_ns, has_children: true, parent: None };
+        let account = Account { base_ns: own_ns, own_ns, ..Account::default() };
         self.processes.insert(pid, account);
     }
 
     /// Follows a process that a followed one has just created.
     pub(crate) fn forked(&mut self, pid: u32, parent: u32) {
-        if let Some(account) = self.processes.get_mut(&parent) {
+        if let Some(account) = self.processes.get_mut(&parent).filter(|account| !account.has_children) {
             account.has_children = true;
+            account.children_ns = procfs::waited_children_cpu_ns(parent);
+            account.base_ns += account.children_ns;
         }
         self.processes.entry(pid).or_insert(Account { parent: Some(parent), ..Account::default() });
     }

@@ -9,3 +9,4 @@ pub(crate) mod procfs;
 pub(crate) mod ring;
 pub(crate) mod spawn;
 pub(crate) mod terminal;
+pub(crate) mod timer;
