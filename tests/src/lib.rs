@@ -1,3 +1,16 @@
-//! What the tests share: programs of known truth, and a simulated host.
+//! What the tests and experiments share: programs of known truth, the profiler run from its command line,
+//! what came of it, and a simulated host for the control loop.
 
+pub mod checks;
+pub mod experiment;
+pub mod figures;
+pub mod folded;
+pub mod guards;
+pub mod measured;
+pub mod peers;
+pub mod programs;
+pub mod run;
 pub mod sim;
+pub mod stats;
+pub mod truth;
+pub mod windows;

@@ -171,7 +171,8 @@ impl Engine {
         let session = &mut self.session;
         self.sampler.drain(now_ns.saturating_sub(SETTLING_NS), |drained| session.handle(drained));
         self.maintain(now_ns);
-        if now_ns >= self.next_tick_ns {
+        let so_far = self.session.since_last_reading(now_ns);
+        if now_ns >= self.next_tick_ns || self.controller.overdrawn(&so_far) {
             self.tick();
             self.next_tick_ns = (self.next_tick_ns + TICK_NS).max(now_ns + TICK_NS / 2);
         }

@@ -1,0 +1,54 @@
+# What there is to do here. `just` alone lists it.
+
+_list:
+    @just --list --unsorted
+
+# Format, lints, documentation and licences.
+check:
+    cargo fmt --all --check
+    cargo clippy --workspace --all-targets -- --deny warnings
+    RUSTDOCFLAGS="--deny warnings" cargo doc --workspace --no-deps --document-private-items
+    cargo deny check licenses bans sources
+
+# All tests; those that profile live programs need root and say so where they skip.
+test:
+    cargo test --workspace
+
+# The tests that profile live programs, alone.
+test-live:
+    cargo test -p tests --test live --test badday --test cli
+
+# The control loop under a simulated host.
+sim *arguments:
+    cargo test --release -p tests --test control {{ arguments }}
+
+# Does a profile tell the truth? Twenty runs of each of five programs (ten minutes).
+accuracy *arguments:
+    cargo run --quiet --release -p tests --bin accuracy -- {{ arguments }}
+
+# Does the profiler stay within its budget? (Fifteen minutes.)
+budget *arguments:
+    cargo run --quiet --release -p tests --bin budget -- {{ arguments }}
+
+# What a sample costs, beside other profilers (five minutes).
+bench *arguments:
+    cargo run --quiet --release -p tests --bin peers -- {{ arguments }}
+
+alias peers := bench
+
+# Redis, PostgreSQL, Python, xz and Node under load.
+real *arguments:
+    cargo run --quiet --release -p tests --bin real -- {{ arguments }}
+
+# Every fuzz target for so many seconds.
+fuzz seconds="60":
+    #!/usr/bin/env bash
+    set -euo pipefail
+    cd fuzz
+    for target in fuzz_targets/*.rs; do
+        RUSTC_BOOTSTRAP=1 cargo fuzz run "$(basename "$target" .rs)" -- -max_total_time={{ seconds }} -timeout=10
+    done
+
+# Takes what the snapshot tests print now as what they shall print.
+bless:
+    INSTA_UPDATE=always cargo test --workspace --exclude tests

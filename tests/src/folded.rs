@@ -1,0 +1,91 @@
+//! Folded stacks: `outermost;…;innermost weight`, a line each.
+
+use anyhow::{Context, Result};
+
+use crate::truth::is_named;
+
+/// A stack and its weight.
+#[derive(Clone, Debug)]
+pub struct Stack {
+    /// Names of the frames, outermost first.
+    pub frames: Vec<String>,
+    /// Weight, in the file's unit.
+    pub weight: f64,
+}
+
+/// All stacks of a file.
+#[derive(Clone, Debug, Default)]
+pub struct Folded(pub Vec<Stack>);
+
+impl Folded {
+    /// Parses a folded file.
+    pub fn parse(text: &str) -> Result<Folded> {
+        text.lines().map(parse_line).collect::<Result<_>>().map(Folded)
+    }
+
+    /// The weight of all stacks that hold.
+    pub fn weight_of(&self, holds: impl Fn(&Stack) -> bool) -> f64 {
+        self.0.iter().filter(|stack| holds(stack)).map(|stack| stack.weight).sum()
+    }
+
+    /// The share of the weight of stacks in work functions (those of `is_work`) that reach from the root
+    /// through all `depth` frames of the recursion.
+    pub fn complete_ratio(&self, roots: &[&str], depth: usize, is_work: impl Fn(&str) -> bool) -> f64 {
+        let works = |stack: &Stack| stack.frames.iter().any(|frame| is_work(frame));
+        let all = self.weight_of(works);
+        self.weight_of(|stack| works(stack) && stack.is_whole(roots, depth)) / all
+    }
+}
+
+impl Stack {
+    /// Whether the stack has every root in this order, then `depth` + 1 frames of the recursion (the last
+    /// one calls `bottom`), then `bottom`.
+    fn is_whole(&self, roots: &[&str], depth: usize) -> bool {
+        let mut frames = self.frames.iter();
+        let rooted = roots.iter().all(|root| frames.any(|frame| is_named(frame, root)));
+        let recursion = |frame: &&String| frame.contains("descend");
+        rooted
+            && self.frames.iter().filter(recursion).count() == depth + 1
+            && frames
+                .skip_while(|frame| !recursion(frame))
+                .nth(depth + 1)
+                .is_some_and(|f| f.contains("bottom"))
+    }
+
+    /// Whether a frame has this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.frames.iter().any(|frame| is_named(frame, name))
+    }
+}
+
+fn parse_line(line: &str) -> Result<Stack> {
+    let (frames, weight) = line.rsplit_once(' ').with_context(|| format!("no weight in `{line}`"))?;
+    let weight = weight.parse().with_context(|| format!("no weight in `{line}`"))?;
+    Ok(Stack { frames: frames.split(';').map(str::to_string).collect(), weight })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Folded;
+
+    const IS_WORK: fn(&str) -> bool = |frame| frame.starts_with("work");
+
+    fn complete_ratio(text: &str) -> f64 {
+        Folded::parse(text).unwrap().complete_ratio(&["main"], 2, IS_WORK)
+    }
+
+    #[test]
+    fn a_stack_is_whole_with_its_root_and_all_of_the_recursion() {
+        assert_eq!(complete_ratio("mix;_start;main;descend;descend;descend;bottom;run;work_a 4"), 1.0);
+    }
+
+    #[test]
+    fn a_stack_that_lacks_its_root_or_a_frame_is_not() {
+        let text = "mix;main;descend;descend;descend;bottom;work_a 1\n\
+                    mix;descend;descend;descend;bottom;work_a 1\n\
+                    mix;main;descend;descend;bottom;work_a 1\n\
+                    mix;main;descend;descend;descend;elsewhere;bottom;work_a 1\n\
+                    mix;_start 9";
+        assert_eq!(complete_ratio(text), 0.25);
+    }
+}

@@ -1,0 +1,102 @@
+//! What tests change in the machine and must put back, even when they panic.
+
+use std::fs;
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+use anyhow::{Context, Result, ensure};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+/// A kernel setting, put back when dropped.
+pub struct Sysctl {
+    path: PathBuf,
+    before: String,
+}
+
+impl Sysctl {
+    /// Sets `/proc/sys/kernel/<name>`.
+    pub fn kernel(name: &str, value: &str) -> Result<Sysctl> {
+        let path = Path::new("/proc/sys/kernel").join(name);
+        let before = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        fs::write(&path, value).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Sysctl { path, before })
+    }
+}
+
+impl Drop for Sysctl {
+    fn drop(&mut self) {
+        // Nothing can be done about a failure here; the next reader of the setting will see it.
+        let _ = fs::write(&self.path, &self.before);
+    }
+}
+
+/// A file system in memory, of a size in KiB, unmounted when dropped.
+pub struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    /// Mounts it; only root can.
+    pub fn new(kib: u32) -> Result<SmallDisk> {
+        let folder = tempfile::tempdir()?;
+        let size = format!("size={kib}k");
+        mount(Some("tmpfs"), folder.path(), Some("tmpfs"), MsFlags::empty(), Some(size.as_str()))
+            .context("cannot mount a tmpfs")?;
+        Ok(SmallDisk(folder))
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = umount2(self.0.path(), MntFlags::MNT_DETACH);
+    }
+}
+
+/// A child that is killed when dropped.
+pub struct Running(pub Child);
+
+impl Running {
+    /// Starts a command.
+    pub fn start(command: &mut Command) -> Result<Running> {
+        let child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
+        Ok(Running(child))
+    }
+}
+
+impl Deref for Running {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Running {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Whether this process is root.
+pub fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// Makes a file or folder readable (and a program executable) by everyone.
+pub fn open_to_all(path: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o777))?;
+    ensure!(path.exists(), "{} is gone", path.display());
+    Ok(())
+}

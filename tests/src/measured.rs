@@ -1,0 +1,65 @@
+//! What a command costs: CPU time and peak memory, its children's included.
+//!
+//! The kernel tells these of the children that were waited for, all together. So the command runs under a
+//! small process of its own, which has no other child: this executable, started once more.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::{env, fs};
+
+use anyhow::{Context, Result};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use serde::{Deserialize, Serialize};
+
+const FLAG: &str = "--measure-into";
+
+/// What a command used.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Used {
+    /// User and system CPU time (s).
+    pub cpu_s: f64,
+    /// Largest resident set (KiB).
+    pub peak_rss_kib: i64,
+    /// Whether it exited with status 0.
+    pub succeeded: bool,
+}
+
+/// To be called first in `main`: where this process was started to measure a command, does that and exits.
+pub fn measure_if_asked() -> Result<()> {
+    let mut words = env::args_os().skip(1);
+    if words.next().is_none_or(|first| first != FLAG) {
+        return Ok(());
+    }
+    let into = words.next().context("no file to measure into")?;
+    let status = Command::new(words.next().context("no command")?).args(words).status()?;
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+    let cpu_us = (usage.user_time() + usage.system_time()).num_microseconds();
+    let used =
+        Used { cpu_s: cpu_us as f64 * 1e-6, peak_rss_kib: usage.max_rss(), succeeded: status.success() };
+    fs::write(into, serde_json::to_vec(&used)?)?;
+    std::process::exit(status.code().unwrap_or(1));
+}
+
+/// The command, to be started so that its use can be [read](read) from `into` once it has ended.
+pub fn measured(command: &Command, into: &Path) -> Result<Command> {
+    let mut measured = Command::new(env::current_exe()?);
+    measured.arg(FLAG).arg(into).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => measured.env(name, value),
+            None => measured.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        measured.current_dir(folder);
+    }
+    measured.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    Ok(measured)
+}
+
+/// What a measured command used.
+pub fn read(from: &Path) -> Result<Used> {
+    let bytes = fs::read(from).with_context(|| format!("no measurement in {}", from.display()))?;
+    Ok(serde_json::from_slice(&bytes)?)
+}

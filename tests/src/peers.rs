@@ -1,0 +1,141 @@
+//! Other profilers beside ours: how each is attached to a running process, and what it left.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::programs::find_in_path;
+use crate::run::sweetspot;
+use crate::stats::Stats;
+
+/// A profiler that can be attached to a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profiler {
+    /// This one.
+    Sweetspot,
+    /// `perf record`, with copies of the stack.
+    Perf,
+    /// `samply record`.
+    Samply,
+}
+
+/// What a recording holds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Recording {
+    /// Samples in it.
+    pub samples: u64,
+    /// Samples the kernel dropped.
+    pub lost: u64,
+    /// Size of what was written.
+    pub bytes: u64,
+    /// Of the profiler's CPU time, the part while it sampled, where it says so (s).
+    pub sampling_cpu_s: Option<f64>,
+}
+
+impl Profiler {
+    /// All of them.
+    pub const ALL: [Profiler; 3] = [Profiler::Sweetspot, Profiler::Perf, Profiler::Samply];
+
+    /// What a person calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Profiler::Sweetspot => "sweetspot",
+            Profiler::Perf => "perf",
+            Profiler::Samply => "samply",
+        }
+    }
+
+    /// How to get it where it is missing.
+    pub fn how_to_get(self) -> &'static str {
+        match self {
+            Profiler::Sweetspot => "cargo build --release",
+            Profiler::Perf => "apt-get install linux-perf",
+            Profiler::Samply => "cargo install --locked samply",
+        }
+    }
+
+    /// Its executable.
+    pub fn find(self) -> Option<PathBuf> {
+        match self {
+            Profiler::Sweetspot => Some(sweetspot().to_path_buf()),
+            Profiler::Perf => find_in_path("perf").or_else(newest_numbered_perf),
+            Profiler::Samply => find_in_path("samply"),
+        }
+    }
+
+    /// Attaches to a process until it exits and leaves a recording in a folder. None of them symbolizes
+    /// here but ours, which does it before it ends.
+    pub fn attach(self, pid: u32, rate_hz: u32, folder: &Path) -> Result<Command> {
+        let mut command = Command::new(self.find().with_context(|| format!("no {}", self.name()))?);
+        let (pid, rate) = (pid.to_string(), rate_hz.to_string());
+        command.current_dir(folder);
+        match self {
+            Profiler::Sweetspot => command
+                .args(["attach", &pid, "--duration", "300s", "--rate", &rate])
+                .args(["-o", "profile.pb.gz", "--stats", "stats.jsonl"]),
+            Profiler::Perf => command
+                .args(["record", "--call-graph", "dwarf", "-e", "cpu-clock", "-F", &rate])
+                .args(["-o", "perf.data", "-p", &pid]),
+            Profiler::Samply => {
+                command.args(["record", "--rate", &rate, "--save-only", "-o", "profile.json.gz", "-p", &pid])
+            }
+        };
+        Ok(command)
+    }
+
+    /// What it left in the folder.
+    pub fn read(self, folder: &Path) -> Result<Recording> {
+        match self {
+            Profiler::Sweetspot => read_sweetspot(folder),
+            Profiler::Perf => read_perf(&self.find().context("no perf")?, folder),
+            Profiler::Samply => read_samply(&folder.join("profile.json.gz")),
+        }
+    }
+}
+
+/// Debian's wrapper looks for the perf of the running kernel; one of another version will do.
+fn newest_numbered_perf() -> Option<PathBuf> {
+    let entries = fs::read_dir("/usr/bin").ok()?.flatten();
+    let numbered =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("perf_"));
+    entries.map(|entry| entry.path()).filter(numbered).max()
+}
+
+fn read_sweetspot(folder: &Path) -> Result<Recording> {
+    let summary = Stats::parse(&fs::read_to_string(folder.join("stats.jsonl"))?)?.summary;
+    Ok(Recording {
+        samples: summary.samples,
+        lost: summary.lost,
+        bytes: fs::metadata(folder.join("profile.pb.gz"))?.len(),
+        sampling_cpu_s: Some(summary.self_cpu_s + summary.setup_cpu_s),
+    })
+}
+
+fn read_perf(perf: &Path, folder: &Path) -> Result<Recording> {
+    let output =
+        Command::new(perf).args(["report", "--stats", "-i", "perf.data"]).current_dir(folder).output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let count = |event: &str| {
+        let line = text.lines().find(|line| line.trim_start().starts_with(event));
+        line.and_then(|line| line.split_whitespace().find_map(|word| word.parse().ok())).unwrap_or(0)
+    };
+    Ok(Recording {
+        samples: count("SAMPLE events:"),
+        lost: count("LOST_SAMPLES events:").max(count("LOST events:")),
+        bytes: fs::metadata(folder.join("perf.data"))?.len(),
+        sampling_cpu_s: None,
+    })
+}
+
+fn read_samply(path: &Path) -> Result<Recording> {
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(fs::File::open(path)?).read_to_string(&mut text)?;
+    let profile: Value = serde_json::from_str(&text)?;
+    let threads = profile["threads"].as_array().context("no threads in the profile")?;
+    let samples = threads.iter().filter_map(|thread| thread["samples"]["length"].as_u64()).sum();
+    Ok(Recording { samples, lost: 0, bytes: fs::metadata(path)?.len(), sampling_cpu_s: None })
+}

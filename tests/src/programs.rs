@@ -1,0 +1,141 @@
+//! Builds the programs of known truth from `tests/programs` when they are first asked for.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+use anyhow::{Context, Result, bail};
+
+/// How a program is compiled.
+#[derive(Clone, Copy, Debug, Hash)]
+struct Recipe {
+    name: &'static str,
+    source: &'static str,
+    compiler: &'static str,
+    flags: &'static [&'static str],
+}
+
+/// No call of these programs may vanish from the stacks.
+const WHOLE: &str = "-fno-optimize-sibling-calls";
+
+const fn recipe(
+    name: &'static str,
+    source: &'static str,
+    compiler: &'static str,
+    flags: &'static [&'static str],
+) -> Recipe {
+    Recipe { name, source, compiler, flags }
+}
+
+const RECIPES: &[Recipe] = &[
+    recipe("mix_nofp", "mix.c", "cc", &["-O2", WHOLE, "-fomit-frame-pointer"]),
+    recipe(
+        "mix_fp",
+        "mix.c",
+        "cc",
+        &["-O2", WHOLE, "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer"],
+    ),
+    recipe("mix_stripped", "mix.c", "cc", &["-O2", WHOLE, "-s"]),
+    // The same code as `mix_stripped`, with the symbols that tell where each function is.
+    recipe("mix_unstripped", "mix.c", "cc", &["-O2", WHOLE]),
+    recipe("mix_static_pie", "mix.c", "cc", &["-O2", WHOLE, "-static-pie"]),
+    recipe("mix_musl", "mix.c", "musl-gcc", &["-O2", WHOLE, "-static"]),
+    recipe("inlined", "inlined.cpp", "c++", &["-O2", WHOLE, "-g", "-falign-loops=64"]),
+    recipe(
+        "threads",
+        "threads.rs",
+        "rustc",
+        &["--edition=2021", "-O", "-Cdebuginfo=line-tables-only", "-Coverflow-checks=off"],
+    ),
+    recipe("pingpong", "pingpong.c", "cc", &["-O2", WHOLE, "-pthread"]),
+    recipe("idler", "idler.c", "cc", &["-O2", WHOLE]),
+    recipe("sleepers", "sleepers.c", "cc", &["-O2", WHOLE, "-pthread"]),
+    recipe("host", "host.c", "cc", &["-O2", WHOLE, "-ldl"]),
+    recipe("libplugin.so", "plugin.c", "cc", &["-O2", WHOLE, "-shared", "-fPIC"]),
+    recipe("deny_perf", "deny_perf.c", "cc", &["-O2"]),
+    recipe("perf_allowed", "perf_allowed.c", "cc", &["-O2"]),
+];
+
+/// The path of a program, built if it or its source is new.
+pub fn program(name: &str) -> Result<PathBuf> {
+    let recipe = RECIPES.iter().find(|recipe| recipe.name == name);
+    let recipe = recipe.with_context(|| format!("no recipe for a program `{name}`"))?;
+    let folder = target_folder().join("programs").join(fingerprint(recipe)?);
+    let path = folder.join(name);
+    if !path.exists() {
+        build(recipe, &folder, &path)?;
+    }
+    Ok(path)
+}
+
+/// Whether the compiler of a program is installed.
+pub fn can_build(name: &str) -> bool {
+    RECIPES.iter().any(|recipe| recipe.name == name && find_in_path(recipe.compiler).is_some())
+}
+
+/// An executable of this name in `PATH`.
+pub fn find_in_path(name: &str) -> Option<PathBuf> {
+    let folders = env::var_os("PATH")?;
+    env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
+/// Where cargo builds this workspace.
+pub fn target_folder() -> PathBuf {
+    match env::var_os("CARGO_TARGET_DIR") {
+        Some(folder) => PathBuf::from(folder),
+        None => workspace_folder().join("target"),
+    }
+}
+
+/// The root of the workspace.
+pub fn workspace_folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests are a member of the workspace")
+}
+
+fn source_folder() -> PathBuf {
+    workspace_folder().join("tests/programs")
+}
+
+/// Changes with the recipe, the source and the header.
+fn fingerprint(recipe: &Recipe) -> Result<String> {
+    let mut hasher = DefaultHasher::new();
+    recipe.hash(&mut hasher);
+    for file in [recipe.source, "clock.h"] {
+        fs::read(source_folder().join(file))
+            .with_context(|| format!("cannot read {file}"))?
+            .hash(&mut hasher);
+    }
+    Ok(format!("{:016x}", hasher.finish()))
+}
+
+/// Compiles aside and renames, since several tests may ask for one program at once.
+fn build(recipe: &Recipe, folder: &Path, path: &Path) -> Result<()> {
+    let Some(compiler) = find_in_path(recipe.compiler) else {
+        bail!("building {} needs `{}`: {}", recipe.name, recipe.compiler, how_to_get(recipe.compiler));
+    };
+    fs::create_dir_all(folder)?;
+    let aside = tempfile::Builder::new().prefix("build").tempdir_in(folder)?;
+    let built = aside.path().join(recipe.name);
+    let output = Command::new(compiler)
+        .arg(source_folder().join(recipe.source))
+        .args(recipe.flags)
+        .arg("-o")
+        .arg(&built)
+        .output()
+        .with_context(|| format!("cannot run {}", recipe.compiler))?;
+    if !output.status.success() {
+        bail!("building {} failed:\n{}", recipe.name, String::from_utf8_lossy(&output.stderr));
+    }
+    fs::rename(&built, path).with_context(|| format!("cannot move {} into place", recipe.name))
+}
+
+fn how_to_get(compiler: &str) -> &'static str {
+    match compiler {
+        "cc" => "apt-get install gcc libc6-dev",
+        "c++" => "apt-get install g++",
+        "musl-gcc" => "apt-get install musl-tools",
+        _ => "install Rust from https://rustup.rs",
+    }
+}

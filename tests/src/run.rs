@@ -1,0 +1,272 @@
+//! Runs `sweetspot` from its command line, as a person would.
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+use std::{env, fs};
+
+use anyhow::{Context, Result, bail, ensure};
+use tempfile::TempDir;
+
+use crate::folded::Folded;
+use crate::guards::{Running, open_to_all};
+use crate::programs::{program, target_folder, workspace_folder};
+use crate::stats::Stats;
+use crate::truth::Truth;
+
+/// No run of these tests takes longer; one that does hangs, and is ended.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// The profiler under test: `$SWEETSPOT`, or this workspace's own release build, brought up to date first.
+///
+/// It is the release build since the profiler's own CPU time counts against the budget.
+pub fn sweetspot() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| match env::var_os("SWEETSPOT") {
+        Some(path) => PathBuf::from(path),
+        None => build_sweetspot().expect("the profiler must build"),
+    })
+}
+
+fn build_sweetspot() -> Result<PathBuf> {
+    let status = Command::new(env!("CARGO"))
+        .args(["build", "--release", "--quiet", "-p", "profiler-daemon", "--bin", "sweetspot"])
+        .current_dir(workspace_folder())
+        .status()?;
+    ensure!(status.success(), "cargo build failed");
+    Ok(target_folder().join("release/sweetspot"))
+}
+
+/// What a command left when it ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Exit status; 128 + n where signal n ended it.
+    pub status: i32,
+    /// Its standard output.
+    pub stdout: String,
+    /// Its standard error.
+    pub stderr: String,
+}
+
+impl Ended {
+    /// An error that shows everything, unless the status is this.
+    pub fn expect_status(self, status: i32) -> Result<Ended> {
+        ensure!(self.status == status, "exit status {} instead of {status}: {self:#?}", self.status);
+        Ok(self)
+    }
+}
+
+/// Starts a command with its outputs piped and no input.
+pub fn start(command: &mut Command) -> Result<Running> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Running::start(command)
+}
+
+/// Waits for a started command; ends it if it does not end by itself.
+pub fn finish(mut running: Running) -> Result<Ended> {
+    let stdout = read_aside(running.stdout.take());
+    let stderr = read_aside(running.stderr.take());
+    let status = wait(&mut running).with_context(|| format!("process {}", running.id()))?;
+    let text = |reader: thread::JoinHandle<Vec<u8>>| {
+        String::from_utf8_lossy(&reader.join().expect("a reader does not panic")).into_owned()
+    };
+    let status = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(-1);
+    Ok(Ended { status, stdout: text(stdout), stderr: text(stderr) })
+}
+
+/// Runs a command to its end.
+pub fn run(command: &mut Command) -> Result<Ended> {
+    finish(start(command)?)
+}
+
+fn read_aside(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            // What was read before an error is still worth showing.
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        bytes
+    })
+}
+
+fn wait(child: &mut Child) -> Result<ExitStatus> {
+    let started = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if started.elapsed() > PATIENCE {
+            child.kill()?;
+            bail!("did not end within {PATIENCE:?}");
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Waits until a condition holds.
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
+    let started = Instant::now();
+    while !holds() {
+        ensure!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// A command line of sweetspot in the making, with a folder for what it writes.
+pub struct Sweetspot {
+    folder: TempDir,
+    prefix: Vec<String>,
+    binary: PathBuf,
+    options: Vec<String>,
+}
+
+impl Default for Sweetspot {
+    fn default() -> Self {
+        Sweetspot::new()
+    }
+}
+
+impl Sweetspot {
+    /// A command line without options.
+    pub fn new() -> Sweetspot {
+        let folder = tempfile::tempdir().expect("a folder for temporary files");
+        Sweetspot { folder, prefix: Vec::new(), binary: sweetspot().to_path_buf(), options: Vec::new() }
+    }
+
+    /// Adds options, as words.
+    pub fn options(mut self, words: &[&str]) -> Sweetspot {
+        self.options.extend(words.iter().map(ToString::to_string));
+        self
+    }
+
+    /// Runs it through another command.
+    pub fn through(mut self, words: &[&str]) -> Sweetspot {
+        self.prefix.extend(words.iter().map(ToString::to_string));
+        self
+    }
+
+    /// Runs it as `nobody`, who can read its binary and write to its folder.
+    pub fn unprivileged(mut self) -> Result<Sweetspot> {
+        open_to_all(self.path())?;
+        let binary = self.path().join("sweetspot");
+        fs::copy(&self.binary, &binary)?;
+        open_to_all(&binary)?;
+        self.binary = binary;
+        Ok(self.through(NOBODY))
+    }
+
+    /// The folder for what it writes.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A file in the folder, as an argument.
+    pub fn file(&self, name: &str) -> String {
+        self.path().join(name).to_string_lossy().into_owned()
+    }
+
+    /// `sweetspot VERB [OPTIONS] ARGUMENTS`.
+    pub fn command<S: AsRef<OsStr>>(&self, verb: &str, arguments: &[S]) -> Command {
+        let mut command = match self.prefix.split_first() {
+            None => Command::new(&self.binary),
+            Some((first, rest)) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(&self.binary);
+                command
+            }
+        };
+        command.arg(verb).args(&self.options).args(arguments);
+        // One calibration serves all tests.
+        command.env("XDG_CACHE_HOME", cache_folder());
+        command
+    }
+
+    /// Profiles a program of known truth from its start to its end.
+    pub fn record(self, name: &str, arguments: &[&str]) -> Result<Recorded> {
+        let mut target = program(name)?;
+        if !self.prefix.is_empty() {
+            target = self.copy_for_all(&target)?;
+        }
+        let truth = self.file("truth.json");
+        let mut words = self.outputs();
+        words.extend(["--".to_string(), target.to_string_lossy().into_owned()]);
+        words.extend(arguments.iter().map(ToString::to_string));
+        words.extend(["--out".to_string(), truth.clone()]);
+        let ended = run(&mut self.command("record", &words))?.expect_status(0)?;
+        let truth = Truth::read(Path::new(&truth))?;
+        Recorded::read(self, ended, Some(truth))
+    }
+
+    /// Profiles a running process.
+    pub fn attach(self, pid: u32, seconds: f64) -> Result<Recorded> {
+        let mut words = self.outputs();
+        words.extend(["--duration".to_string(), format!("{seconds}s"), pid.to_string()]);
+        let ended = run(&mut self.command("attach", &words))?.expect_status(0)?;
+        Recorded::read(self, ended, None)
+    }
+
+    /// Options that leave a folded file and statistics in the folder.
+    pub fn outputs(&self) -> Vec<String> {
+        ["-o", &self.file("profile.folded"), "--stats", &self.file("stats.jsonl")]
+            .map(str::to_string)
+            .to_vec()
+    }
+
+    /// A copy of a program that `nobody` can run.
+    pub fn copy_for_all(&self, target: &Path) -> Result<PathBuf> {
+        let copy = self.path().join(target.file_name().context("a program has a name")?);
+        fs::copy(target, &copy)?;
+        open_to_all(&copy)?;
+        Ok(copy)
+    }
+}
+
+/// Words that run a command as the user `nobody`.
+pub const NOBODY: &[&str] = &["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+
+fn cache_folder() -> PathBuf {
+    let folder = target_folder().join("programs/cache");
+    // A cache that cannot be written costs a calibration for each run and no more.
+    let _ = fs::create_dir_all(&folder);
+    folder
+}
+
+/// A finished run and all it left.
+pub struct Recorded {
+    /// Status and outputs.
+    pub ended: Ended,
+    /// Decisions and summary.
+    pub stats: Stats,
+    /// The stacks.
+    pub folded: Folded,
+    truth: Option<Truth>,
+    sweetspot: Sweetspot,
+}
+
+impl Recorded {
+    fn read(sweetspot: Sweetspot, ended: Ended, truth: Option<Truth>) -> Result<Recorded> {
+        let read = |name: &str| {
+            fs::read_to_string(sweetspot.file(name)).with_context(|| format!("no {name}: {}", ended.stderr))
+        };
+        let stats = Stats::parse(&read("stats.jsonl")?)?;
+        let folded = Folded::parse(&read("profile.folded")?)?;
+        Ok(Recorded { ended, stats, folded, truth, sweetspot })
+    }
+
+    /// What the program itself says it did.
+    pub fn truth(&self) -> Result<&Truth> {
+        self.truth.as_ref().context("an attached run has no truth of its own")
+    }
+
+    /// A file the run left.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.sweetspot.path().join(name)
+    }
+}

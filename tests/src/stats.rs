@@ -1,0 +1,86 @@
+//! The lines of `--stats`, as far as the tests read them.
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// The last line: what the run was and what it cost.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Summary {
+    /// Samples in the profile.
+    pub samples: u64,
+    /// Samples the kernel dropped.
+    pub lost: u64,
+    /// Samples whose stack lacks outer frames.
+    pub truncated: u64,
+    /// CPU time that the scheduler charged to the target (s).
+    pub target_cpu_s: f64,
+    /// Sum of the weights before they were reconciled with the scheduler's figure (s).
+    pub weight_s: f64,
+    /// CPU time of the profiler while sampling (s).
+    pub self_cpu_s: f64,
+    /// CPU time of the profiler before sampling began (s).
+    pub setup_cpu_s: f64,
+    /// Mean cost of a sample charged to the target (µs).
+    pub overhead_us: f64,
+    /// Share of the target's CPU time spent on sampling.
+    pub overhead_ratio: f64,
+    /// The worst second.
+    pub overhead_worst_1s_ratio: f64,
+    /// The worst ten seconds.
+    pub overhead_worst_10s_ratio: f64,
+    /// The budget.
+    pub budget_ratio: f64,
+    /// The last rate.
+    pub rate_hz: f64,
+    /// What bound it.
+    pub bound_by: String,
+    /// How the events were attached.
+    pub attach_mode: String,
+    /// How the stacks were unwound.
+    pub unwind: String,
+    /// What was degraded.
+    pub notes: Vec<String>,
+    /// The profile's table.
+    pub functions: Vec<Function>,
+}
+
+/// A line of the profile's table.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Function {
+    /// Name, demangled.
+    pub name: String,
+    /// The file that holds the code.
+    pub module: String,
+    /// Estimated CPU time (s).
+    pub cpu_s: f64,
+    /// Lower end of its interval (s), where it has one.
+    pub cpu_s_low: Option<f64>,
+    /// Upper end of its interval (s), where it has one.
+    pub cpu_s_high: Option<f64>,
+    /// Share of the target's CPU time.
+    pub share: f64,
+}
+
+/// Everything in a stats file.
+#[derive(Clone, Debug)]
+pub struct Stats {
+    /// The decisions and readings, in order, as they are.
+    pub lines: Vec<Value>,
+    /// The summary.
+    pub summary: Summary,
+}
+
+impl Stats {
+    /// Parses a stats file: JSON objects, a line each, the last of type `summary`.
+    pub fn parse(text: &str) -> Result<Stats> {
+        let mut lines: Vec<Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).with_context(|| format!("not JSON: {line}")))
+            .collect::<Result<_>>()?;
+        let last = lines.pop().context("the stats file is empty")?;
+        anyhow::ensure!(last["type"] == "summary", "the last line is no summary: {last}");
+        let summary = serde_json::from_value(last).context("the summary lacks a key")?;
+        Ok(Stats { lines, summary })
+    }
+}
