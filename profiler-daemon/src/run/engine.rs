@@ -10,7 +10,8 @@ use profiler_core::unwind::method::Method;
 use serde::Serialize;
 
 use crate::output::Outputs;
-use crate::sampler::perf::{Access, Attachment, ClockSettings, OpenError, PerfSampler};
+use crate::sampler::access::{Access, OpenError};
+use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
 use crate::sampler::session::{Counts, Session};
 use crate::sys::{clock, procfs};
 

@@ -26,7 +26,8 @@ use self::progress::Progress;
 use crate::calibrate::{Calibration, calibrate};
 use crate::failure::Failure;
 use crate::output::Outputs;
-use crate::sampler::perf::{Access, Attachment, probe_access};
+use crate::sampler::access::{Access, OpenError, probe_access};
+use crate::sampler::perf::Attachment;
 use crate::sampler::session::Session;
 use crate::settings::{AttachJob, RecordJob};
 use crate::sys::spawn::{Ended, HeldCommand, RunningCommand};
@@ -158,7 +159,7 @@ impl Setup {
         session: Session,
         pids: Vec<u32>,
         outputs: Outputs,
-    ) -> Result<Engine, crate::sampler::perf::OpenError> {
+    ) -> Result<Engine, OpenError> {
         let controller = RateController::new(rate_settings(sampling), self.calibration.model);
         let threads: Vec<u32> = pids.iter().flat_map(|&pid| procfs::threads(pid)).collect();
         let cpus = limits::online_cpus().len();
