@@ -13,9 +13,9 @@ pub struct Reading {
     pub samples: u64,
     /// Samples that interrupted something else (attach mode `cpu`).
     pub foreign_samples: u64,
-    /// Frames that the kernel walked for these samples by frame pointers.
+    /// Frames that the kernel walked by frame pointers for the target's samples (not for foreign ones).
     pub frames: u64,
-    /// Bytes of stack that the kernel copied for these samples.
+    /// Bytes of stack that the kernel copied for the target's samples (not for foreign ones).
     pub stack_bytes: u64,
     /// Samples that the kernel dropped.
     pub lost: u64,

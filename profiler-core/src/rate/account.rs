@@ -1,0 +1,155 @@
+//! What sampling cost, over the run and over its worst second and ten seconds.
+
+use std::collections::VecDeque;
+
+use super::meter::{OWN_COST_FLOOR_CPUS, Spend};
+
+const SECOND_NS: f64 = 1e9;
+const TEN_SECONDS_NS: f64 = 10e9;
+/// Readings closer than this are merged, which bounds the history.
+const MERGE_NS: f64 = 50e6;
+/// Share of one CPU that a target is taken to use at least when the cost charged to it is set against its CPU time: in a
+/// window with less, whether one sample fell into it decides the ratio, and nothing else.
+const TARGET_FLOOR_CPUS: f64 = 0.01;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Tick {
+    wall_ns: f64,
+    cpu_ns: f64,
+    target_ns: f64,
+    others_ns: f64,
+}
+
+impl Tick {
+    fn add(&mut self, other: Tick) {
+        self.wall_ns += other.wall_ns;
+        self.cpu_ns += other.cpu_ns;
+        self.target_ns += other.target_ns;
+        self.others_ns += other.others_ns;
+    }
+
+    fn ratio(&self) -> f64 {
+        let over = |spent: f64, floor_cpus: f64| spent / self.cpu_ns.max(floor_cpus * self.wall_ns).max(1.0);
+        over(self.target_ns, TARGET_FLOOR_CPUS) + over(self.others_ns, OWN_COST_FLOOR_CPUS)
+    }
+}
+
+/// The overhead of a run.
+///
+/// Windows are of *wall-clock* time, since that is when a user is slowed down; they end at each reading and reach
+/// back at least a second (ten). Their ratio is what was charged to the target, over its CPU time in the window, plus
+/// what was spent elsewhere (the profiler itself, samples that hit others) over the same. Where the target hardly ran, the
+/// denominators have floors, 1% of a CPU for the former and 10% for the latter: the profiler has to look after an idle
+/// target, too, and a ratio to nothing would be no news. So an idle target reads own CPU time against a tenth of a CPU. The
+/// ratio of the whole run has no floor.
+#[derive(Clone, Debug, Default)]
+pub struct Account {
+    history: VecDeque<Tick>,
+    run: Tick,
+    worst_1s: Option<f64>,
+    worst_10s: Option<f64>,
+}
+
+impl Account {
+    /// Books a tick of `wall_ns` in which the target used `cpu_ns`.
+    pub fn book(&mut self, wall_ns: f64, cpu_ns: f64, spend: &Spend) {
+        let tick =
+            Tick { wall_ns, cpu_ns, target_ns: spend.target_ns, others_ns: spend.foreign_ns + spend.self_ns };
+        self.run.add(tick);
+        match self.history.back_mut().filter(|last| last.wall_ns < MERGE_NS) {
+            Some(last) => last.add(tick),
+            None => self.history.push_back(tick),
+        }
+        self.forget();
+        let worse =
+            |worst: Option<f64>, now: Option<f64>| now.map(|now| worst.unwrap_or(0.0).max(now)).or(worst);
+        self.worst_1s = worse(self.worst_1s, self.window(SECOND_NS).map(|w| w.ratio()));
+        self.worst_10s = worse(self.worst_10s, self.window(TEN_SECONDS_NS).map(|w| w.ratio()));
+    }
+
+    fn forget(&mut self) {
+        let mut held: f64 = self.history.iter().map(|tick| tick.wall_ns).sum();
+        while let Some(first) = self.history.front().filter(|first| held - first.wall_ns >= TEN_SECONDS_NS) {
+            held -= first.wall_ns;
+            self.history.pop_front();
+        }
+    }
+
+    /// The latest window of at least `length_ns`; none before the run is that long.
+    fn window(&self, length_ns: f64) -> Option<Tick> {
+        let mut window = Tick::default();
+        for tick in self.history.iter().rev() {
+            window.add(*tick);
+            if window.wall_ns >= length_ns * 0.999 {
+                return Some(window);
+            }
+        }
+        None
+    }
+
+    /// Overhead of the last second, or of the run while it is shorter.
+    pub fn last_1s_ratio(&self) -> f64 {
+        self.window(SECOND_NS).unwrap_or(self.run).ratio()
+    }
+
+    /// The largest overhead of any one second; of the run while it is shorter.
+    pub fn worst_1s_ratio(&self) -> f64 {
+        self.worst_1s.unwrap_or_else(|| self.run.ratio())
+    }
+
+    /// The largest overhead of any ten seconds; of the run while it is shorter.
+    pub fn worst_10s_ratio(&self) -> f64 {
+        self.worst_10s.unwrap_or_else(|| self.run.ratio())
+    }
+
+    /// Overhead of the run: everything spent over the target's CPU time, without a floor; 0 if it used none.
+    pub fn ratio(&self) -> f64 {
+        let spent = self.run.target_ns + self.run.others_ns;
+        if self.run.cpu_ns > 0.0 { spent / self.run.cpu_ns } else { 0.0 }
+    }
+
+    /// CPU time that the target used (s).
+    pub fn target_cpu_s(&self) -> f64 {
+        self.run.cpu_ns * 1e-9
+    }
+
+    /// CPU time charged to the target by sampling (s).
+    pub fn target_spend_s(&self) -> f64 {
+        self.run.target_ns * 1e-9
+    }
+
+    /// CPU time spent elsewhere: by the profiler itself, and by samples that hit others (s).
+    pub fn others_spend_s(&self) -> f64 {
+        self.run.others_ns * 1e-9
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spend(target_ns: f64, self_ns: f64) -> Spend {
+        Spend { target_ns, self_ns, ..Spend::default() }
+    }
+
+    #[test]
+    fn the_worst_second_is_found() {
+        let mut account = Account::default();
+        for tick in 0..300 {
+            let cost = if (100..110).contains(&tick) { 5e6 } else { 1e6 };
+            account.book(0.1e9, 0.1e9, &spend(cost, 0.0));
+        }
+        assert!((account.worst_1s_ratio() - 0.05).abs() < 1e-9);
+        assert!((account.worst_10s_ratio() - 0.014).abs() < 1e-9);
+        assert!((account.last_1s_ratio() - 0.01).abs() < 1e-9);
+        assert!(account.history.len() <= 101);
+    }
+
+    #[test]
+    fn an_idle_target_sets_own_time_against_a_tenth_of_a_cpu() {
+        let mut account = Account::default();
+        (0..100).for_each(|_| account.book(0.1e9, 0.0, &spend(0.0, 50_000.0)));
+        assert!((account.worst_10s_ratio() - 0.005).abs() < 1e-9);
+        assert_eq!(account.ratio(), 0.0);
+    }
+}

@@ -1,0 +1,293 @@
+//! The loop: from readings to the next period.
+
+use super::account::Account;
+use super::bucket::TokenBucket;
+use super::decision::{Decision, Reason};
+use super::meter::{CostModel, OWN_COST_FLOOR_CPUS, OverheadMeter, SampleCost, Spend};
+use super::model::{BoundBy, Caps, optimum_rate_hz};
+use super::shares::{ShareMemory, TopShares};
+use super::{RateSettings, Reading};
+
+/// Between two retunes (ns), less the jitter of a tick.
+const RETUNE_NS: u64 = 950_000_000;
+/// What a retune must have seen since the last one: enough to say something, or a CPU-second in which it did not come.
+const RETUNE_SAMPLES: u64 = 10;
+const RETUNE_CPU_NS: u64 = 1_000_000_000;
+/// Gain in logarithms. With o growing as λ^η the update has slope 1 − g(1+2η/3): stable up to η = 2.25.
+const GAIN: f64 = 0.8;
+/// A retune multiplies the rate by this at most, and by the other at least.
+const MAX_STEP_UP: f64 = 2.0;
+const MAX_STEP_DOWN: f64 = 0.25;
+/// A settled rate stays while it is within this factor of the optimum: the loss is flat, a change is not free.
+const DEAD_BAND: f64 = 1.2;
+/// Once left, the optimum is approached this closely before the rate counts as settled again.
+const SETTLED: f64 = 1.05;
+/// Share of the budget that the controller aims at; the rest absorbs what it did not foresee.
+const BUDGET_MARGIN: f64 = 0.9;
+/// Being above the budget's cap is never excused, so the rate is set this much below: noise must not cross it.
+const CAP_MARGIN: f64 = 0.96;
+/// The first guess takes this share of the budget at most.
+const START_BUDGET: f64 = 0.5;
+/// Length that the first reading is taken to have if its start is not known (ns).
+const FIRST_TICK_NS: u64 = 100_000_000;
+/// A reading further off than this has a clock that jumped (ns).
+const MAX_TICK_NS: u64 = 3_600_000_000_000;
+/// Samples of a tick from which its own mean cost is believed.
+const COST_SAMPLES: u64 = 5;
+
+/// What the law asks for at present.
+#[derive(Clone, Copy, Debug)]
+struct Aim {
+    unbounded_hz: f64,
+    optimum_hz: f64,
+    budget_hz: f64,
+    bound_by: BoundBy,
+}
+
+/// Chooses the sampling rate from what sampling costs and what the profile looks like.
+///
+/// The rate is per CPU-second of the target, so an idle target keeps it and a burst meets it. It is retuned at most once a
+/// second, from [`Aim`]; between retunes only the token bucket may lower it.
+#[derive(Clone, Debug)]
+pub struct RateController {
+    settings: RateSettings,
+    meter: OverheadMeter,
+    bucket: TokenBucket,
+    shares: ShareMemory,
+    account: Account,
+    /// The rate decided on, before the bucket.
+    rate_hz: f64,
+    bound_by: BoundBy,
+    settled: bool,
+    throttled: bool,
+    phase_changed: bool,
+    started: bool,
+    last_ns: Option<u64>,
+    retuned_ns: u64,
+    samples_since: u64,
+    cpu_since_ns: u64,
+    samples: u64,
+    retunes: u64,
+    /// Mean cost per sample in the last tick that had enough of them (ns).
+    recent_cost_ns: f64,
+}
+
+impl RateController {
+    /// A controller with its first guess: the law at the calibrated cost and a share of 15%, within half the budget.
+    ///
+    /// Settings out of range are brought into it, a cost that is none is replaced by the default's.
+    pub fn new(settings: RateSettings, costs: CostModel) -> Self {
+        let settings = settings.sane();
+        let meter = OverheadMeter::expecting(costs, settings.expected_frames, settings.expected_stack_bytes);
+        let mut controller = RateController {
+            bucket: TokenBucket::new(settings.budget_ratio),
+            shares: ShareMemory::new(settings.top),
+            account: Account::default(),
+            rate_hz: settings.floor_hz,
+            bound_by: BoundBy::Law,
+            settled: false,
+            throttled: false,
+            phase_changed: false,
+            started: false,
+            last_ns: None,
+            retuned_ns: 0,
+            samples_since: 0,
+            cpu_since_ns: 0,
+            samples: 0,
+            retunes: 0,
+            recent_cost_ns: 0.0,
+            meter,
+            settings,
+        };
+        let aim = controller.aim(START_BUDGET);
+        (controller.rate_hz, controller.bound_by) = (aim.optimum_hz, aim.bound_by);
+        controller
+    }
+
+    /// The decision to open the events with; `at_ns` is when sampling begins. To be called once, before the first tick.
+    pub fn start(&mut self, at_ns: u64) -> Decision {
+        self.begin(at_ns);
+        self.decision(at_ns, Reason::Start)
+    }
+
+    fn begin(&mut self, at_ns: u64) {
+        self.started = true;
+        self.last_ns = Some(at_ns);
+        self.retuned_ns = at_ns;
+    }
+
+    /// Takes in what happened since the last tick and decides on the rate until the next, about 100 ms later.
+    pub fn tick(&mut self, reading: &Reading, shares: &TopShares) -> Decision {
+        if !self.started {
+            self.begin(reading.at_ns.saturating_sub(FIRST_TICK_NS));
+        }
+        let at_ns = reading.at_ns.max(self.last_ns.unwrap_or(0)); // a clock that went back stands still
+        let wall_ns = (at_ns - self.last_ns.unwrap_or(at_ns)).min(MAX_TICK_NS);
+        self.last_ns = Some(at_ns);
+
+        self.book(reading, wall_ns);
+        self.phase_changed |= self.shares.observe(shares, wall_ns);
+        let reason = if self.settings.fixed_rate_hz.is_some() {
+            Reason::Fixed
+        } else {
+            let retuned = self.retune(at_ns);
+            self.throttle(retuned)
+        };
+        self.decision(at_ns, reason)
+    }
+
+    fn book(&mut self, reading: &Reading, wall_ns: u64) {
+        let spend = self.meter.observe(reading, wall_ns);
+        self.account.book(wall_ns as f64, reading.target_cpu_ns as f64, &spend);
+        self.bucket.settle(reading.target_cpu_ns as f64, self.charge_ns(&spend));
+        self.samples = self.samples.saturating_add(reading.samples);
+        self.samples_since = self.samples_since.saturating_add(reading.samples);
+        self.cpu_since_ns = self.cpu_since_ns.saturating_add(reading.target_cpu_ns);
+        if reading.samples >= COST_SAMPLES {
+            let others = spend.foreign_ns + self.meter.cost().self_ns * reading.samples as f64;
+            self.recent_cost_ns = (spend.target_ns + spend.doubt_ns + others) / reading.samples as f64;
+        }
+    }
+
+    /// What the bucket pays: the upper end of what was charged to others, and own time as [`Account`] counts it, against a
+    /// tenth of a CPU at least. Else looking after an idle target would use up what its next burst needs.
+    fn charge_ns(&self, spend: &Spend) -> f64 {
+        let owed = (self.meter.busy_cpus() / OWN_COST_FLOOR_CPUS).min(1.0);
+        spend.target_ns + spend.foreign_ns + spend.doubt_ns + owed * spend.self_ns
+    }
+
+    fn aim(&self, budget_share: f64) -> Aim {
+        let cost = self.meter.cost();
+        let (o_s, settings) = (cost.target.mean_ns * 1e-9, &self.settings);
+        let unbounded_hz = optimum_rate_hz(settings.criterion, self.shares.spread(), o_s, settings.horizon_s)
+            .unwrap_or(f64::INFINITY); // a cost too small to matter: the caps decide
+        let caps = self.caps(&cost, budget_share);
+        let (optimum_hz, bound_by) = caps.bound(unbounded_hz);
+        let floored = optimum_hz < settings.floor_hz;
+        Aim {
+            unbounded_hz: unbounded_hz.min(f64::MAX),
+            optimum_hz: self.within_limits(optimum_hz),
+            budget_hz: caps.budget_hz,
+            bound_by: if floored { BoundBy::Floor } else { bound_by },
+        }
+    }
+
+    fn caps(&self, cost: &SampleCost, budget_share: f64) -> Caps {
+        let left = (budget_share * self.settings.budget_ratio - cost.fixed_ratio).max(0.0);
+        let bytes_per_cpu_s = self.meter.record_bytes() * self.meter.utilisation_cpus().max(1.0);
+        Caps {
+            budget_hz: left * 1e9 / cost.total_hi_ns.max(1.0),
+            kernel_hz: self.settings.ceiling_hz(),
+            bytes_hz: self.settings.max_bytes_per_s / bytes_per_cpu_s,
+        }
+    }
+
+    fn within_limits(&self, rate_hz: f64) -> f64 {
+        rate_hz.max(self.settings.floor_hz).min(self.settings.ceiling_hz())
+    }
+
+    /// Moves the rate towards the law's, if it is time, there is evidence, and it is worth it.
+    fn retune(&mut self, at_ns: u64) -> Reason {
+        let aim = self.aim(BUDGET_MARGIN);
+        let evidence = self.samples_since >= RETUNE_SAMPLES || self.cpu_since_ns >= RETUNE_CPU_NS;
+        if !evidence || at_ns - self.retuned_ns < RETUNE_NS {
+            return Reason::Hold;
+        }
+        let target_hz = self.within_limits(aim.optimum_hz.min(CAP_MARGIN * aim.budget_hz));
+        let distance = (target_hz / self.rate_hz).ln();
+        let over_budget = self.rate_hz > self.within_limits(aim.budget_hz);
+        let band = if self.settled { DEAD_BAND } else { SETTLED };
+        self.bound_by = aim.bound_by;
+        if !over_budget && distance.abs() <= band.ln() {
+            self.settled = true;
+            return Reason::Hold;
+        }
+        self.step(target_hz, distance, over_budget);
+        (self.retuned_ns, self.samples_since, self.cpu_since_ns) = (at_ns, 0, 0);
+        self.retunes = self.retunes.saturating_add(1);
+        if std::mem::take(&mut self.phase_changed) { Reason::PhaseChange } else { Reason::Retune }
+    }
+
+    fn step(&mut self, target_hz: f64, distance: f64, over_budget: bool) {
+        let gain = if over_budget { 1.0 } else { GAIN };
+        let factor = (gain * distance).exp().clamp(MAX_STEP_DOWN, MAX_STEP_UP);
+        self.rate_hz = self.within_limits(self.rate_hz * factor);
+        self.settled = (target_hz / self.rate_hz).ln().abs() <= SETTLED.ln();
+    }
+
+    /// What the bucket makes of the rate until the next tick.
+    fn throttle(&mut self, retuned: Reason) -> Reason {
+        let was = self.throttled;
+        self.throttled = self.bucket_cap_hz() < self.rate_hz;
+        match (was, self.throttled) {
+            (_, true) => Reason::Throttle,
+            (true, false) => Reason::Release,
+            (false, false) => retuned,
+        }
+    }
+
+    fn bucket_cap_hz(&self) -> f64 {
+        let cost_ns = self.meter.cost().total_hi_ns.max(self.recent_cost_ns);
+        self.within_limits(self.bucket.rate_cap_hz(cost_ns))
+    }
+
+    /// The rate in force (samples per CPU-second of the target).
+    pub fn rate_hz(&self) -> f64 {
+        match self.settings.fixed_rate_hz {
+            Some(rate_hz) => rate_hz,
+            None if self.throttled => self.rate_hz.min(self.bucket_cap_hz()),
+            None => self.rate_hz,
+        }
+    }
+
+    /// What sampling has cost so far.
+    pub fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// What a sample costs at present.
+    pub fn cost(&self) -> SampleCost {
+        self.meter.cost()
+    }
+
+    fn bound_by(&self) -> BoundBy {
+        match self.settings.fixed_rate_hz {
+            Some(_) => BoundBy::Fixed,
+            None if self.throttled => BoundBy::Bucket,
+            None => self.bound_by,
+        }
+    }
+
+    fn decision(&self, at_ns: u64, reason: Reason) -> Decision {
+        let (aim, cost, rate_hz) = (self.aim(BUDGET_MARGIN), self.meter.cost(), self.rate_hz());
+        Decision {
+            at_ns,
+            rate_hz,
+            period_ns: (1e9 / rate_hz).round() as u64,
+            reason,
+            bound_by: self.bound_by(),
+            overhead_us: cost.target.mean_ns * 1e-3,
+            overhead_se_us: cost.target.se_ns * 1e-3,
+            self_us: cost.self_ns * 1e-3,
+            foreign_us: cost.foreign_ns * 1e-3,
+            total_hi_us: cost.total_hi_ns * 1e-3,
+            fixed_ratio: cost.fixed_ratio,
+            spread_ratio: self.shares.spread(),
+            horizon_cpu_s: self.settings.horizon_s,
+            unbounded_rate_hz: aim.unbounded_hz,
+            optimum_rate_hz: aim.optimum_hz,
+            budget_cap_hz: aim.budget_hz,
+            bucket_cap_hz: self.bucket_cap_hz(),
+            bucket_level_us: self.bucket.level_ns() * 1e-3,
+            budget_ratio: self.settings.budget_ratio,
+            overhead_1s_ratio: self.account.last_1s_ratio(),
+            utilisation_cpus: self.meter.utilisation_cpus(),
+            target_cpu_s: self.account.target_cpu_s(),
+            samples: self.samples,
+            retunes: self.retunes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+use proptest::prelude::*;
+
+use super::super::Criterion;
+use super::super::meter::Cost;
+use super::*;
+
+fn reading(tick: u64, samples: u64) -> Reading {
+    Reading {
+        at_ns: (tick + 1) * 100_000_000,
+        target_cpu_ns: 100_000_000,
+        samples,
+        frames: 20 * samples,
+        ..Default::default()
+    }
+}
+
+#[test]
+fn the_first_guess_takes_half_the_budget_at_most() {
+    let mut controller = RateController::new(RateSettings::default(), CostModel::default());
+    let first = controller.start(5);
+    assert_eq!((first.reason, first.at_ns, first.bound_by), (Reason::Start, 5, BoundBy::Budget));
+    assert!(first.rate_hz * first.total_hi_us * 1e-6 <= 0.5 * first.budget_ratio * 1.0001);
+}
+
+#[test]
+fn a_fixed_rate_is_metered_and_kept() {
+    let settings = RateSettings { fixed_rate_hz: Some(10_000.0), ..RateSettings::default() };
+    let mut controller = RateController::new(settings, CostModel::default());
+    for tick in 0..50 {
+        let decision = controller.tick(&reading(tick, 1_000), &TopShares::default());
+        assert_eq!(
+            (decision.reason, decision.rate_hz, decision.period_ns),
+            (Reason::Fixed, 10_000.0, 100_000)
+        );
+    }
+    assert!(controller.account().worst_1s_ratio() > 0.15);
+}
+
+#[test]
+fn an_idle_target_keeps_its_rate() {
+    let mut controller = RateController::new(RateSettings::default(), CostModel::default());
+    let before = controller.start(0).rate_hz;
+    for tick in 0..600 {
+        let idle = Reading { at_ns: (tick + 1) * 100_000_000, self_cpu_ns: 40_000, ..Default::default() };
+        assert_eq!(controller.tick(&idle, &TopShares::default()).rate_hz, before);
+    }
+}
+
+#[test]
+fn every_key_of_a_decision_has_its_unit() {
+    let mut controller = RateController::new(RateSettings::default(), CostModel::default());
+    let decision = format!("{:?}", controller.start(0));
+    let names = decision.split(['{', ',']).skip(1).filter_map(|field| field.split(':').next());
+    for name in names.map(str::trim) {
+        let unit = ["_ns", "_us", "_s", "_hz", "_ratio", "_cpus"].iter().any(|unit| name.ends_with(unit));
+        assert!(unit || ["reason", "bound_by", "samples", "retunes"].contains(&name), "{name}");
+    }
+}
+
+fn hostile_f64() -> impl Strategy<Value = f64> {
+    prop_oneof![any::<f64>(), Just(0.0), Just(f64::NAN), Just(f64::INFINITY), Just(f64::MAX), 0.0..1e6]
+}
+
+fn hostile_u64() -> impl Strategy<Value = u64> {
+    prop_oneof![any::<u64>(), Just(0), Just(1), Just(u64::MAX), 0..1_000_000_000u64]
+}
+
+prop_compose! {
+    fn hostile_settings()(
+        b in hostile_f64(), w in hostile_f64(), z in hostile_f64(), fixed in prop::option::of(hostile_f64()),
+        top in 0usize..100, floor in hostile_f64(), period in hostile_u64(), bytes in hostile_f64(),
+        frames in hostile_f64(), copy in hostile_f64(),
+    ) -> RateSettings {
+        RateSettings {
+            budget_ratio: b, horizon_s: w, criterion: Criterion::UpperCurve { z }, fixed_rate_hz: fixed, top,
+            floor_hz: floor, min_period_ns: period, max_bytes_per_s: bytes, expected_frames: frames,
+            expected_stack_bytes: copy,
+        }
+    }
+}
+
+prop_compose! {
+    fn hostile_costs()(x in prop::array::uniform8(hostile_f64())) -> CostModel {
+        CostModel {
+            per_sample_ns: Cost::new(x[0], x[1]), per_frame_ns: Cost::new(x[2], x[3]),
+            per_byte_ns: Cost::new(x[4], x[5]), per_switch_ns: Cost::new(x[6], x[7]),
+        }
+    }
+}
+
+prop_compose! {
+    fn hostile_reading()(x in prop::array::uniform9(hostile_u64())) -> Reading {
+        Reading {
+            at_ns: x[0], target_cpu_ns: x[1], self_cpu_ns: x[2], samples: x[3], foreign_samples: x[4], frames: x[5],
+            stack_bytes: x[6], lost: x[7], switches: x[8],
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn nothing_leads_out_of_the_limits(
+        settings in hostile_settings(), costs in hostile_costs(),
+        readings in prop::collection::vec(hostile_reading(), 1..30),
+        counts in prop::collection::vec((hostile_u64(), hostile_u64()), 0..5),
+    ) {
+        let limits = settings.clone().sane();
+        let mut controller = RateController::new(settings, costs);
+        let shares = TopShares { counts };
+        for reading in &readings {
+            let decision = controller.tick(reading, &shares);
+            let rate = decision.rate_hz;
+            prop_assert!(rate >= limits.floor_hz && rate <= limits.ceiling_hz(), "{decision:?}");
+            prop_assert!(decision.period_ns >= 20_000);
+            for x in [decision.overhead_us, decision.self_us, decision.fixed_ratio, decision.spread_ratio,
+                      decision.unbounded_rate_hz, decision.budget_cap_hz, decision.bucket_level_us,
+                      decision.overhead_1s_ratio, decision.utilisation_cpus] {
+                prop_assert!(x.is_finite(), "{decision:?}");
+            }
+        }
+        prop_assert!(controller.account().worst_10s_ratio().is_finite());
+    }
+}

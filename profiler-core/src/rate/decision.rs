@@ -1,0 +1,100 @@
+//! What the controller decided, with everything it decided on.
+
+use serde::Serialize;
+
+use super::model::BoundBy;
+
+/// Why the rate is what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// The first guess, before anything was measured.
+    Start,
+    /// The rate stays.
+    Hold,
+    /// The law, the budget or a cap asked for another rate.
+    Retune,
+    /// A retune for which shares were remembered afresh, since the program changed its phase.
+    PhaseChange,
+    /// The token bucket holds the rate below what was decided.
+    Throttle,
+    /// The token bucket lets go again.
+    Release,
+    /// The user fixed the rate.
+    Fixed,
+}
+
+impl Reason {
+    /// The name in JSON and in a profile's history of rates.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Reason::Start => "start",
+            Reason::Hold => "hold",
+            Reason::Retune => "retune",
+            Reason::PhaseChange => "phase_change",
+            Reason::Throttle => "throttle",
+            Reason::Release => "release",
+            Reason::Fixed => "fixed",
+        }
+    }
+}
+
+/// A decision and its inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Decision {
+    /// When: ns on the monotonic clock, from the reading.
+    pub at_ns: u64,
+    /// The rate from now on (samples per CPU-second of the target).
+    pub rate_hz: f64,
+    /// The mean period from now on (ns of CPU time); to be drawn around by [`Dither`](super::Dither).
+    pub period_ns: u64,
+    /// Why.
+    pub reason: Reason,
+    /// What set the rate.
+    pub bound_by: BoundBy,
+    /// o: mean cost of one sample charged to the target (µs).
+    pub overhead_us: f64,
+    /// Standard error of `overhead_us` (µs).
+    pub overhead_se_us: f64,
+    /// Own CPU time per sample (µs).
+    pub self_us: f64,
+    /// Charged to others per sample (µs).
+    pub foreign_us: f64,
+    /// The cost per sample that the budget is kept with, everything included, two standard errors up (µs).
+    pub total_hi_us: f64,
+    /// What is spent whatever the rate (ratio of the target's CPU time).
+    pub fixed_ratio: f64,
+    /// S: mean of √((1−p)/p) over the largest functions.
+    pub spread_ratio: f64,
+    /// W (CPU-seconds).
+    pub horizon_cpu_s: f64,
+    /// λ*: what the law would take without budget and caps.
+    pub unbounded_rate_hz: f64,
+    /// What the law, the budget and the caps ask for; the rate follows within its dead band.
+    pub optimum_rate_hz: f64,
+    /// What the budget allows.
+    pub budget_cap_hz: f64,
+    /// What the token bucket allows until the next tick.
+    pub bucket_cap_hz: f64,
+    /// What the token bucket holds (µs of CPU time); negative in debt.
+    pub bucket_level_us: f64,
+    /// The budget (ratio of the target's CPU time).
+    pub budget_ratio: f64,
+    /// Overhead of the last second (ratio), as [`Account`](super::Account) defines it.
+    pub overhead_1s_ratio: f64,
+    /// CPUs that the target kept busy of late.
+    pub utilisation_cpus: f64,
+    /// CPU time that the target used since the start (s).
+    pub target_cpu_s: f64,
+    /// Samples of the target since the start.
+    pub samples: u64,
+    /// Changes of the rate by the law since the start; throttling not counted.
+    pub retunes: u64,
+}
+
+impl Decision {
+    /// Whether the period has to be set anew (apart from its random redraw).
+    pub fn changed(&self) -> bool {
+        !matches!(self.reason, Reason::Hold | Reason::Fixed)
+    }
+}

@@ -1,0 +1,78 @@
+//! Random periods: a fixed one locks onto programs that are periodic themselves.
+
+/// Half the width of the draw, relative to the period.
+const WIDTH: f64 = 0.25;
+/// How often an event is redrawn (ns); what the loss at a restart is reckoned with.
+pub(super) const REDRAW_NS: f64 = 100e6;
+/// Samples that an event takes between two redraws, at least.
+pub(super) const REDRAW_SAMPLES: u32 = 10;
+
+/// Draws periods, the same ones for the same seed.
+#[derive(Clone, Debug)]
+pub struct Dither {
+    rng: fastrand::Rng,
+}
+
+impl Dither {
+    /// A sequence that `seed` determines.
+    pub fn new(seed: u64) -> Self {
+        Dither { rng: fastrand::Rng::with_seed(seed) }
+    }
+
+    /// A period for the next stretch, uniform within ±25% around one that makes the mean *rate* `1/mean_period_ns`.
+    ///
+    /// Two things are corrected for. Over stretches of equal time the rate is E[1/P], which is above 1/E[P] by 2.2%; over
+    /// stretches of equal counts it is 1/E[P]. And each redraw restarts the countdown, which loses half a period. Both are
+    /// exact for an event whose task is busy; one that is busy half the time is sampled up to 2% more seldom.
+    pub fn draw(&mut self, mean_period_ns: u64) -> u64 {
+        let mean = mean_period_ns.max(1) as f64;
+        let by_time = REDRAW_NS / mean >= f64::from(REDRAW_SAMPLES);
+        let stretch = (REDRAW_NS / mean).max(f64::from(REDRAW_SAMPLES));
+        let restart = 1.0 / (1.0 + 0.5 / stretch);
+        let harmonic = if by_time { ((1.0 + WIDTH) / (1.0 - WIDTH)).ln() / (2.0 * WIDTH) } else { 1.0 };
+        let factor = 1.0 + WIDTH * (2.0 * self.rng.f64() - 1.0);
+        (mean * restart * harmonic * factor).round().max(1.0) as u64
+    }
+
+    /// Uniform below `bound_ns`.
+    pub(super) fn delay(&mut self, bound_ns: u64) -> u64 {
+        self.rng.u64(0..bound_ns.max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_draws_the_same_periods() {
+        let draw = |seed| {
+            let mut dither = Dither::new(seed);
+            [dither.draw(1_000_000), dither.draw(1_000_000)]
+        };
+        assert_eq!(draw(1), draw(1));
+        assert_ne!(draw(1), draw(2));
+    }
+
+    #[test]
+    fn the_mean_rate_over_stretches_of_equal_time_is_the_one_asked_for() {
+        for period in [200_000u64, 1_000_000, 2_200_000, 9_000_000] {
+            let mut dither = Dither::new(3);
+            let rounds = 200_000;
+            // A stretch of 100 ms with its restart yields 100 ms / P samples less a half on average.
+            let samples: f64 = (0..rounds).map(|_| REDRAW_NS / dither.draw(period) as f64 - 0.5).sum();
+            let rate = samples / (f64::from(rounds) * REDRAW_NS) * period as f64;
+            assert!((rate - 1.0).abs() < 0.002, "{period}: {rate}");
+        }
+    }
+
+    #[test]
+    fn draws_stay_within_the_width() {
+        let mut dither = Dither::new(9);
+        for _ in 0..10_000 {
+            let drawn = dither.draw(1_000_000) as f64 / 1e6;
+            assert!((0.75..=1.28).contains(&drawn), "{drawn}");
+        }
+        assert_eq!(dither.draw(0), 1);
+    }
+}

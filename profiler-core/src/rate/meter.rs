@@ -1,0 +1,376 @@
+//! What a sample costs: a calibrated model times the counts of what actually happened.
+//!
+//! The meter believes its calibration: it follows how deep the stacks are, how much is copied and what the profiler
+//! itself uses, but not a machine that changes under it.
+
+use serde::{Deserialize, Serialize};
+
+use super::Reading;
+use super::own_cost::OwnCost;
+
+/// Memory of the per-sample means (s): long enough to be calm.
+const MEMORY_S: f64 = 6.0;
+/// Memory that notices a step (s): half a second, so that a step is followed within two.
+const QUICK_MEMORY_S: f64 = 0.5;
+/// A cost that moved by this factor in the quick memory is a step, and the past is forgotten.
+const STEP: f64 = 1.5;
+/// Samples that the quick memory must hold before it may call a step.
+const STEP_SAMPLES: f64 = 5.0;
+/// Memory of the utilisation and of the switches (s): the longest window that overhead is judged over.
+const LOAD_MEMORY_S: f64 = 10.0;
+/// Memory of the utilisation that own cost is charged by (s).
+const BUSY_MEMORY_S: f64 = 0.3;
+/// Weight of the expected stack, in samples, before any arrived.
+const EXPECTED_SAMPLES: f64 = 5.0;
+/// Shares of one CPU below which the profiler's own cost is not set against the target's CPU time; see
+/// [`Account`](super::Account).
+pub(super) const OWN_COST_FLOOR_CPUS: f64 = 0.1;
+
+/// A cost and how sure it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// Mean (ns).
+    pub mean_ns: f64,
+    /// Standard error of the mean (ns).
+    pub se_ns: f64,
+}
+
+impl Cost {
+    /// A cost of `mean_ns` with a standard error of `se_ns` (ns).
+    pub const fn new(mean_ns: f64, se_ns: f64) -> Self {
+        Cost { mean_ns, se_ns }
+    }
+
+    /// The upper end that budgets are kept with: two standard errors above the mean (ns).
+    pub fn upper_ns(self) -> f64 {
+        self.mean_ns + 2.0 * self.se_ns
+    }
+
+    /// Errors of one calibration go together, so they add up like the means and not like squares.
+    fn plus(self, count: f64, other: Cost) -> Cost {
+        Cost::new(self.mean_ns + count * other.mean_ns, self.se_ns + count * other.se_ns)
+    }
+
+    fn or(self, fallback: Cost) -> Cost {
+        let valid = |x: f64| x.is_finite() && (0.0..=1e9).contains(&x);
+        if valid(self.mean_ns) && valid(self.se_ns) { self } else { fallback }
+    }
+}
+
+/// What the kernel's work for a sample costs, from a calibration on this machine (T = Σ C·P).
+///
+/// `Default` is the prior for a machine that could not be calibrated: high, and unsure.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CostModel {
+    /// The interrupt and the record, without a stack.
+    pub per_sample_ns: Cost,
+    /// A frame walked by frame pointers.
+    pub per_frame_ns: Cost,
+    /// A byte of stack copied.
+    pub per_byte_ns: Cost,
+    /// A context switch of a task that has events.
+    pub per_switch_ns: Cost,
+}
+
+impl Default for CostModel {
+    fn default() -> Self {
+        CostModel {
+            per_sample_ns: Cost::new(20_000.0, 10_000.0),
+            per_frame_ns: Cost::new(50.0, 25.0),
+            per_byte_ns: Cost::new(0.2, 0.1),
+            per_switch_ns: Cost::new(1_000.0, 500.0),
+        }
+    }
+}
+
+impl CostModel {
+    /// Replaces what is no cost (NaN, negative, above a second) by the default, and a free sample by 50 ns.
+    fn sane(self) -> Self {
+        let prior = CostModel::default();
+        let mut bare = self.per_sample_ns.or(prior.per_sample_ns);
+        bare.mean_ns = bare.mean_ns.max(50.0);
+        CostModel {
+            per_sample_ns: bare,
+            per_frame_ns: self.per_frame_ns.or(prior.per_frame_ns),
+            per_byte_ns: self.per_byte_ns.or(prior.per_byte_ns),
+            per_switch_ns: self.per_switch_ns.or(prior.per_switch_ns),
+        }
+    }
+
+    /// What one sample with `frames` walked and `bytes` copied costs the task that it interrupts.
+    pub fn sample(&self, frames: f64, bytes: f64) -> Cost {
+        self.per_sample_ns.plus(frames, self.per_frame_ns).plus(bytes, self.per_byte_ns)
+    }
+}
+
+/// What one reading's worth of sampling cost (ns of CPU time).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spend {
+    /// Charged to the target: its samples, the lost ones too, and its context switches.
+    pub target_ns: f64,
+    /// Charged to others: samples that interrupted something else.
+    pub foreign_ns: f64,
+    /// The profiler's own CPU time, as measured.
+    pub self_ns: f64,
+    /// By how much `target_ns + foreign_ns` may be too low (two standard errors of the model).
+    pub doubt_ns: f64,
+}
+
+impl Spend {
+    /// Everything, at the model's mean (ns).
+    pub fn total_ns(&self) -> f64 {
+        self.target_ns + self.foreign_ns + self.self_ns
+    }
+}
+
+/// What a sample costs at present.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SampleCost {
+    /// o: charged to the target per sample of it (ns).
+    pub target: Cost,
+    /// Own CPU time per sample of the target, without what is spent per second (ns).
+    pub self_ns: f64,
+    /// Charged to others per sample of the target (ns).
+    pub foreign_ns: f64,
+    /// The cost that the budget is kept with: everything per sample, the model's part at its upper end (ns).
+    pub total_hi_ns: f64,
+    /// What is spent whatever the rate, as a ratio of the target's CPU time: own CPU time per second, switches.
+    pub fixed_ratio: f64,
+}
+
+/// Exponentially forgetting sums over samples.
+#[derive(Clone, Copy, Debug)]
+struct Stacks {
+    samples: f64,
+    frames: f64,
+    bytes: f64,
+    foreign: f64,
+}
+
+impl Stacks {
+    fn remember(&mut self, new: Stacks, keep: f64) {
+        self.samples = self.samples * keep + new.samples;
+        self.frames = self.frames * keep + new.frames;
+        self.bytes = self.bytes * keep + new.bytes;
+        self.foreign = self.foreign * keep + new.foreign;
+    }
+
+    fn per_sample(&self, sum: f64) -> f64 {
+        sum / self.samples.max(f64::MIN_POSITIVE)
+    }
+
+    fn cost(&self, model: &CostModel) -> Cost {
+        model.sample(self.per_sample(self.frames), self.per_sample(self.bytes))
+    }
+
+    fn foreign_cost(&self, model: &CostModel) -> Cost {
+        Cost::default().plus(self.per_sample(self.foreign), model.sample(0.0, self.per_sample(self.bytes)))
+    }
+}
+
+/// Follows what sampling costs, from readings.
+#[derive(Clone, Debug)]
+pub struct OverheadMeter {
+    model: CostModel,
+    calm: Stacks,
+    quick: Stacks,
+    own: OwnCost,
+    /// Forgetting sums of target CPU time and wall time (ns), and of switches.
+    cpu_ns: f64,
+    wall_ns: f64,
+    switches: f64,
+    /// CPUs kept busy just now.
+    busy_cpus: f64,
+}
+
+impl OverheadMeter {
+    /// A meter that charges by `model` and expects stacks of 20 frames, nothing copied.
+    pub fn new(model: CostModel) -> Self {
+        OverheadMeter::expecting(model, 20.0, 0.0)
+    }
+
+    /// The same, when it is known how deep stacks are or how many bytes will be copied.
+    pub fn expecting(model: CostModel, frames: f64, bytes: f64) -> Self {
+        let count = |x: f64| if x.is_finite() { EXPECTED_SAMPLES * x.clamp(0.0, 1e6) } else { 0.0 };
+        let samples = EXPECTED_SAMPLES;
+        let prior = Stacks { samples, frames: count(frames), bytes: count(bytes), foreign: 0.0 };
+        OverheadMeter {
+            model: model.sane(),
+            calm: prior,
+            quick: prior,
+            own: OwnCost::default(),
+            // One CPU for a second: what a target is assumed to use until it shows.
+            cpu_ns: 1e9,
+            wall_ns: 1e9,
+            switches: 0.0,
+            busy_cpus: 0.0,
+        }
+    }
+
+    /// Takes in a reading over `wall_ns` nanoseconds; says what it cost.
+    pub fn observe(&mut self, reading: &Reading, wall_ns: u64) -> Spend {
+        let wall_s = (wall_ns as f64 * 1e-9).min(60.0);
+        let spend = self.spend(reading);
+        self.remember_stacks(reading, wall_s);
+        let keep = (-wall_s / LOAD_MEMORY_S).exp();
+        self.cpu_ns = self.cpu_ns * keep + reading.target_cpu_ns as f64;
+        self.wall_ns = self.wall_ns * keep + wall_s * 1e9;
+        self.switches = self.switches * keep + reading.switches as f64;
+        if wall_s > 0.0 {
+            let gain = 1.0 - (-wall_s / BUSY_MEMORY_S).exp();
+            self.busy_cpus += gain * (reading.target_cpu_ns as f64 / (wall_s * 1e9) - self.busy_cpus);
+        }
+        let arrivals = reading.samples as f64 + reading.foreign_samples as f64;
+        self.own.observe(arrivals, wall_s, reading.self_cpu_ns as f64);
+        spend
+    }
+
+    fn spend(&self, reading: &Reading) -> Spend {
+        let seen = reading.samples as f64;
+        let (frames, bytes) = if reading.samples > 0 {
+            (reading.frames as f64 / seen, reading.stack_bytes as f64 / seen)
+        } else {
+            (self.calm.per_sample(self.calm.frames), self.calm.per_sample(self.calm.bytes))
+        };
+        let hits = seen + reading.lost as f64; // a lost sample interrupted the target all the same
+        let target = Cost::default()
+            .plus(hits, self.model.sample(frames, bytes))
+            .plus(reading.switches as f64, self.model.per_switch_ns);
+        let foreign = Cost::default().plus(reading.foreign_samples as f64, self.model.sample(0.0, bytes));
+        Spend {
+            target_ns: target.mean_ns,
+            foreign_ns: foreign.mean_ns,
+            self_ns: reading.self_cpu_ns as f64,
+            doubt_ns: 2.0 * (target.se_ns + foreign.se_ns),
+        }
+    }
+
+    /// Only readings with samples age the memory: in an idle second there is nothing to learn, and nothing to forget.
+    fn remember_stacks(&mut self, reading: &Reading, wall_s: f64) {
+        if reading.samples == 0 {
+            return;
+        }
+        let new = Stacks {
+            samples: reading.samples as f64,
+            frames: reading.frames as f64,
+            bytes: reading.stack_bytes as f64,
+            foreign: reading.foreign_samples as f64,
+        };
+        self.calm.remember(new, (-wall_s / MEMORY_S).exp());
+        self.quick.remember(new, (-wall_s / QUICK_MEMORY_S).exp());
+        let now = self.quick.cost(&self.model).mean_ns + self.quick.foreign_cost(&self.model).mean_ns;
+        let before = self.calm.cost(&self.model).mean_ns + self.calm.foreign_cost(&self.model).mean_ns;
+        let stepped = now > STEP * before || before > STEP * now;
+        if stepped && self.quick.samples >= STEP_SAMPLES {
+            // What came before the step would linger even in the quick memory.
+            let latest = if reading.samples as f64 >= STEP_SAMPLES { new } else { self.quick };
+            (self.calm, self.quick) = (latest, latest);
+        }
+    }
+
+    /// What a sample costs at present.
+    pub fn cost(&self) -> SampleCost {
+        let target = self.calm.cost(&self.model);
+        let foreign = self.calm.foreign_cost(&self.model);
+        let arrivals = 1.0 + self.calm.per_sample(self.calm.foreign);
+        let self_ns = self.own.per_sample_ns() * arrivals;
+        let switch_ns = self.switches * self.model.per_switch_ns.upper_ns();
+        let own_ns_per_s = self.own.per_second_ns() / self.utilisation_cpus().max(OWN_COST_FLOOR_CPUS);
+        SampleCost {
+            target,
+            self_ns,
+            foreign_ns: foreign.mean_ns,
+            total_hi_ns: target.upper_ns() + foreign.upper_ns() + self_ns,
+            fixed_ratio: own_ns_per_s * 1e-9 + switch_ns / self.cpu_ns.max(1e6),
+        }
+    }
+
+    /// CPUs that the target kept busy over the last ten seconds or so.
+    pub fn utilisation_cpus(&self) -> f64 {
+        self.cpu_ns / self.wall_ns.max(1.0)
+    }
+
+    /// CPUs that the target keeps busy just now.
+    pub fn busy_cpus(&self) -> f64 {
+        self.busy_cpus
+    }
+
+    /// Bytes that one sample brings to the ring: its record, its frames, its stack.
+    pub fn record_bytes(&self) -> f64 {
+        const RECORD_BYTES: f64 = 64.0;
+        RECORD_BYTES + 8.0 * self.calm.per_sample(self.calm.frames) + self.calm.per_sample(self.calm.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(samples: u64, frames: u64, self_cpu_ns: u64) -> Reading {
+        Reading {
+            target_cpu_ns: 100_000_000,
+            samples,
+            frames: samples * frames,
+            self_cpu_ns,
+            ..Default::default()
+        }
+    }
+
+    fn model() -> CostModel {
+        let exact = |ns| Cost::new(ns, 0.0);
+        CostModel {
+            per_sample_ns: exact(10_000.0),
+            per_frame_ns: exact(100.0),
+            per_byte_ns: exact(1.0),
+            per_switch_ns: exact(2_000.0),
+        }
+    }
+
+    const TICK_NS: u64 = 100_000_000;
+
+    #[test]
+    fn lost_and_foreign_samples_are_charged() {
+        let mut meter = OverheadMeter::new(model());
+        let mut ten = reading(10, 20, 7);
+        (ten.lost, ten.foreign_samples, ten.stack_bytes, ten.switches) = (10, 5, 10_000, 3);
+        let spend = meter.observe(&ten, TICK_NS);
+        assert_eq!(spend.target_ns, 20.0 * 13_000.0 + 3.0 * 2_000.0);
+        assert_eq!(spend.foreign_ns, 5.0 * 11_000.0);
+        assert_eq!(spend.self_ns, 7.0);
+    }
+
+    #[test]
+    fn a_tenfold_step_is_followed_within_two_seconds() {
+        let mut meter = OverheadMeter::new(model());
+        (0..100).for_each(|_| {
+            meter.observe(&reading(50, 20, 0), TICK_NS);
+        });
+        (0..20).for_each(|_| {
+            meter.observe(&reading(50, 1_100, 0), TICK_NS);
+        });
+        let o = meter.cost().target.mean_ns;
+        assert!((o / 120_000.0 - 1.0).abs() < 0.05, "{o}");
+    }
+
+    #[test]
+    fn a_low_rate_does_not_make_samples_dear() {
+        let mut meter = OverheadMeter::new(model());
+        // 3 ms a second whatever the rate, 4 µs a sample; the rate falls from 500 to 10 Hz.
+        let own = |samples: u64| 300_000 + 4_000 * samples;
+        (0..100).for_each(|i| {
+            meter.observe(&reading(40 + i % 20, 20, own(40 + i % 20)), TICK_NS);
+        });
+        (0..100).for_each(|_| {
+            meter.observe(&reading(1, 20, own(1)), TICK_NS);
+        });
+        let cost = meter.cost();
+        assert!(cost.self_ns < 12_000.0, "{}", cost.self_ns);
+        assert!((cost.fixed_ratio / 0.003 - 1.0).abs() < 0.05, "{}", cost.fixed_ratio);
+    }
+
+    #[test]
+    fn an_invalid_model_falls_back_to_the_prior() {
+        let bad = CostModel { per_sample_ns: Cost::new(f64::NAN, -1.0), ..model() };
+        assert_eq!(OverheadMeter::new(bad).model.per_sample_ns, CostModel::default().per_sample_ns);
+    }
+}

@@ -1,0 +1,93 @@
+//! The profiler's own CPU time, told apart: so much per sample, so much per second.
+
+/// Memory of the fit (s), calm and quick.
+const MEMORY_S: f64 = 8.0;
+const QUICK_MEMORY_S: f64 = 0.5;
+/// Own cost that moved by this factor is a step, and the past is forgotten.
+const STEP: f64 = 1.5;
+/// Priors, and how far off they may be: 5 µs a sample; 300 µs a second, which differs more between hosts.
+const PRIOR_PER_SAMPLE_NS: f64 = 5_000.0;
+const PRIOR_PER_SAMPLE_SD_NS: f64 = 5_000.0;
+const PRIOR_PER_SECOND_NS: f64 = 300_000.0;
+const PRIOR_PER_SECOND_SD_NS: f64 = 1_000_000.0;
+/// Noise of own CPU time in one reading: a wake-up more or less.
+const NOISE_NS: f64 = 100_000.0;
+
+/// Forgetting sums of products: `x` samples, `t` seconds, `y` own nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    xx: f64,
+    xt: f64,
+    tt: f64,
+    xy: f64,
+    ty: f64,
+    x: f64,
+    t: f64,
+    y: f64,
+}
+
+impl Sums {
+    fn remember(&mut self, x: f64, t: f64, y: f64, memory_s: f64) {
+        let keep = (-t / memory_s).exp();
+        let add = |sum: &mut f64, new: f64| *sum = *sum * keep + new;
+        add(&mut self.xx, x * x);
+        add(&mut self.xt, x * t);
+        add(&mut self.tt, t * t);
+        add(&mut self.xy, x * y);
+        add(&mut self.ty, t * y);
+        add(&mut self.x, x);
+        add(&mut self.t, t);
+        add(&mut self.y, y);
+    }
+
+    /// Least squares towards the priors: at a constant rate the data alone cannot tell the two apart.
+    fn fit(&self) -> (f64, f64) {
+        let ridge_x = (NOISE_NS / PRIOR_PER_SAMPLE_SD_NS).powi(2);
+        let ridge_t = (NOISE_NS / PRIOR_PER_SECOND_SD_NS).powi(2);
+        let (a, b, d) = (self.xx + ridge_x, self.xt, self.tt + ridge_t);
+        let (u, v) = (self.xy + ridge_x * PRIOR_PER_SAMPLE_NS, self.ty + ridge_t * PRIOR_PER_SECOND_NS);
+        let det = a * d - b * b;
+        let (per_sample, per_second) = ((u * d - v * b) / det, (v * a - u * b) / det);
+        if per_sample.is_nan() || per_second.is_nan() {
+            return (PRIOR_PER_SAMPLE_NS, PRIOR_PER_SECOND_NS);
+        }
+        // Neither can be negative: the other then explains it all.
+        match (per_sample < 0.0, per_second < 0.0) {
+            (true, _) => (0.0, (v / d).max(0.0)),
+            (_, true) => ((u / a).max(0.0), 0.0),
+            _ => (per_sample, per_second),
+        }
+    }
+}
+
+/// A fit of own CPU time that forgets.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct OwnCost {
+    calm: Sums,
+    quick: Sums,
+}
+
+impl OwnCost {
+    /// Takes in `samples` that arrived in `wall_s` seconds and the own CPU time spent meanwhile (ns).
+    pub(super) fn observe(&mut self, samples: f64, wall_s: f64, own_ns: f64) {
+        // Beyond these no host goes, and squares stay finite.
+        let (x, y) = (samples.min(1e12), own_ns.min(1e15));
+        self.calm.remember(x, wall_s, y, MEMORY_S);
+        self.quick.remember(x, wall_s, y, QUICK_MEMORY_S);
+        let (per_sample, per_second) = self.calm.fit();
+        let expected = per_sample * self.quick.x + per_second * self.quick.t;
+        let stepped = self.quick.y > STEP * expected || expected > STEP * self.quick.y;
+        let visible = (self.quick.y - expected).abs() > 5.0 * NOISE_NS;
+        if stepped && visible {
+            self.calm = self.quick;
+        }
+    }
+
+    pub(super) fn per_sample_ns(&self) -> f64 {
+        self.calm.fit().0
+    }
+
+    pub(super) fn per_second_ns(&self) -> f64 {
+        self.calm.fit().1
+    }
+}

@@ -1,0 +1,150 @@
+//! Which period a sample was taken with, and so what it stands for.
+
+use std::collections::VecDeque;
+
+use super::Dither;
+use super::dither::{REDRAW_NS, REDRAW_SAMPLES};
+
+/// Shortest time between two settings of an event (ns): a tick less its jitter.
+const MIN_STRETCH_NS: u64 = 90_000_000;
+/// A wanted period shorter than the one in force by this factor is set even if no sample came: it would be long in coming.
+const MUCH_SHORTER: u64 = 3;
+/// One longer by this factor is set after the first sample: the budget is at stake.
+const MUCH_LONGER: u64 = 3;
+/// Samples that an event takes before any other change of its rate.
+const CHANGE_SAMPLES: u32 = 4;
+/// A wanted period that differs by this much is a change of rate and not just a redraw (per mille).
+const CHANGE_PER_MILLE: u64 = 20;
+/// Samples between two ticks from which the part of a period that passed by the tick is as good as random.
+const MIXED: f64 = 4.0;
+/// Weight of the latest stretch in the utilisation of the event.
+const UTILISATION_GAIN: f64 = 0.3;
+
+/// A stretch with one period.
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    at_ns: u64,
+    period_ns: u64,
+    samples: u32,
+}
+
+/// The periods of one event over time.
+///
+/// The kernel stamps samples with the period at open, so their weight is looked up here by time. And setting a period
+/// restarts the countdown: what had elapsed of the old one is never sampled. The first sample after it therefore stands for
+/// its own period and half the old one, the expected part. That is right if settings fall at random into the period;
+/// [`due`](Self::due) sees to it.
+#[derive(Clone, Debug)]
+pub struct PeriodTimeline {
+    /// Stretches whose samples may still arrive; the first is the one the last weighed sample fell into. Never empty.
+    stretches: VecDeque<Stretch>,
+    /// Time that restarts discarded and no sample stands for yet (ns).
+    carry_ns: u64,
+    /// CPU time per wall time of this event, 0 to 1.
+    utilisation: f64,
+    /// The mean period that the one in force was drawn around (ns).
+    mean_ns: u64,
+    /// Samples weighed since the last setting, and when the last was taken.
+    fresh: u32,
+    last_sample_ns: u64,
+    due_at_ns: Option<u64>,
+}
+
+impl PeriodTimeline {
+    /// An event opened at `at_ns` with `period_ns`.
+    pub fn new(at_ns: u64, period_ns: u64) -> Self {
+        let first = Stretch { at_ns, period_ns: period_ns.max(1), samples: 0 };
+        PeriodTimeline {
+            stretches: VecDeque::from([first]),
+            carry_ns: 0,
+            utilisation: 0.5,
+            mean_ns: period_ns.max(1),
+            fresh: 0,
+            last_sample_ns: at_ns,
+            due_at_ns: None,
+        }
+    }
+
+    /// Whether to set the event to a period drawn around `mean_period_ns` now.
+    ///
+    /// A redraw waits for 100 ms and ten samples, a change of rate for 100 ms and one sample: a task that runs for less
+    /// than a period between settings would never be sampled. Where samples are rarer than ticks it also waits for a random part of
+    /// the time between samples, because a setting right after a sample discards less than half a period.
+    pub fn due(&mut self, now_ns: u64, mean_period_ns: u64, dither: &mut Dither) -> bool {
+        let set_ns = self.latest().at_ns;
+        let elapsed = now_ns.saturating_sub(set_ns);
+        if elapsed < MIN_STRETCH_NS {
+            return false;
+        }
+        if self.fresh == 0 {
+            return mean_period_ns.saturating_mul(MUCH_SHORTER) < self.latest().period_ns;
+        }
+        let changed = self.mean_ns.abs_diff(mean_period_ns) > self.mean_ns / 1_000 * CHANGE_PER_MILLE;
+        let urgent = mean_period_ns / MUCH_LONGER > self.mean_ns;
+        let needed = if urgent { 1 } else if changed { CHANGE_SAMPLES } else { REDRAW_SAMPLES };
+        if self.fresh < needed {
+            return false;
+        }
+        let gap_ns = self.last_sample_ns.saturating_sub(set_ns) / u64::from(self.fresh);
+        if gap_ns as f64 * MIXED <= REDRAW_NS && self.fresh >= REDRAW_SAMPLES / 2 {
+            return true;
+        }
+        now_ns >= *self.due_at_ns.get_or_insert_with(|| now_ns + dither.delay(gap_ns))
+    }
+
+    /// Notes that the event was set to `period_ns`, drawn around `mean_period_ns`; `at_ns` is read right after the call.
+    pub fn set(&mut self, at_ns: u64, period_ns: u64, mean_period_ns: u64) {
+        let at_ns = at_ns.max(self.latest().at_ns);
+        self.stretches.push_back(Stretch { at_ns, period_ns: period_ns.max(1), samples: 0 });
+        (self.mean_ns, self.fresh, self.last_sample_ns, self.due_at_ns) =
+            (mean_period_ns.max(1), 0, at_ns, None);
+    }
+
+    /// The CPU time that a sample taken at `time_ns` stands for (ns). Samples must come in the order of their times; they may
+    /// be weighed long after later settings.
+    pub fn weight(&mut self, time_ns: u64) -> u64 {
+        while self.stretches.get(1).is_some_and(|next| next.at_ns <= time_ns) {
+            self.leave_stretch();
+        }
+        let latest = self.latest().at_ns;
+        if time_ns >= latest {
+            self.fresh = self.fresh.saturating_add(1);
+            self.last_sample_ns = time_ns;
+        }
+        let stretch = &mut self.stretches[0];
+        stretch.samples = stretch.samples.saturating_add(1);
+        stretch.period_ns.saturating_add(std::mem::take(&mut self.carry_ns))
+    }
+
+    /// The period in force after the last setting (ns).
+    pub fn period_ns(&self) -> u64 {
+        self.latest().period_ns
+    }
+
+    /// Time that restarts discarded and that no sample stands for (ns): what the end of a run leaves over.
+    pub fn carry_ns(&self) -> u64 {
+        self.carry_ns
+    }
+
+    fn latest(&self) -> &Stretch {
+        &self.stretches[self.stretches.len() - 1]
+    }
+
+    fn leave_stretch(&mut self) {
+        let Some(old) = self.stretches.pop_front() else { return };
+        let wall_ns = self.stretches[0].at_ns.saturating_sub(old.at_ns);
+        let discarded = if old.samples > 0 {
+            let used = (f64::from(old.samples) + 0.5) * old.period_ns as f64;
+            let seen = (used / wall_ns.max(1) as f64).min(1.0);
+            self.utilisation += UTILISATION_GAIN * (seen - self.utilisation);
+            old.period_ns / 2
+        } else {
+            // It ran for less than a period; for how long, only its usual utilisation can say.
+            ((self.utilisation * wall_ns as f64) as u64).min(old.period_ns)
+        };
+        self.carry_ns = self.carry_ns.saturating_add(discarded);
+    }
+}
+
+#[cfg(test)]
+mod tests;

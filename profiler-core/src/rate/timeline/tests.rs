@@ -1,0 +1,141 @@
+use super::*;
+
+const TICK_NS: u64 = 100_000_000;
+const SLICE_NS: u64 = 1_000_000;
+
+/// A task that runs `utilisation` of the time: steadily, or in bursts of 50 ms.
+struct Task {
+    utilisation: f64,
+    bursts: bool,
+}
+
+impl Task {
+    /// CPU time in the slice that starts at `at_ns`.
+    fn runs(&self, at_ns: u64) -> f64 {
+        if !self.bursts {
+            return self.utilisation * SLICE_NS as f64;
+        }
+        let cycle = 50e6 / self.utilisation;
+        if (at_ns as f64) % cycle < 50e6 { SLICE_NS as f64 } else { 0.0 }
+    }
+}
+
+/// Samples the task for `cpu_s` and returns (sum of weights, CPU time, samples): a countdown in CPU time that each setting
+/// restarts, read a tick late.
+fn sample(task: &Task, cpu_s: f64, seed: u64, mean_at: impl Fn(u64) -> u64) -> (f64, f64, u64) {
+    let mut dither = Dither::new(seed);
+    let mut period = dither.draw(mean_at(0));
+    let mut timeline = PeriodTimeline::new(0, period);
+    let (mut now, mut cpu, mut left, mut weight, mut samples) = (0, 0.0, period as f64, 0.0, 0);
+    let mut unread = VecDeque::new();
+    while cpu < cpu_s * 1e9 {
+        let ran = task.runs(now);
+        cpu += ran;
+        left -= ran;
+        now += SLICE_NS;
+        while left <= 0.0 {
+            unread.push_back(now);
+            left += period as f64;
+        }
+        if now % TICK_NS == 0 {
+            while unread.front().is_some_and(|at| *at + TICK_NS <= now) {
+                weight += timeline.weight(unread.pop_front().unwrap()) as f64;
+                samples += 1;
+            }
+            let mean = mean_at(now);
+            if timeline.due(now, mean, &mut dither) {
+                period = dither.draw(mean);
+                timeline.set(now + 1, period, mean);
+                left = period as f64;
+            }
+        }
+    }
+    for at in unread {
+        weight += timeline.weight(at) as f64;
+        samples += 1;
+    }
+    (weight, cpu, samples)
+}
+
+/// Long enough for 60,000 samples, or an hour of wall time, whichever is less.
+fn long_enough(task: &Task, rate_hz: f64) -> f64 {
+    (30_000.0 / rate_hz).min(2_400.0 * task.utilisation)
+}
+
+fn tasks() -> impl Iterator<Item = Task> {
+    [0.01, 0.03, 0.1, 0.35, 0.7, 1.0]
+        .into_iter()
+        .flat_map(|utilisation| [false, true].map(|bursts| Task { utilisation, bursts }))
+}
+
+fn check(rates: &[f64], what: &str, mean_at: impl Fn(f64, u64) -> u64) {
+    for (task, &rate) in tasks().flat_map(|task| rates.iter().map(move |rate| (Task { ..task }, rate))) {
+        let cpu_s = long_enough(&task, rate);
+        let (mut weight, mut cpu, mut samples) = (0.0, 0.0, 0);
+        for seed in 0..4 {
+            let run = sample(&task, cpu_s, seed, |at| mean_at(rate, at));
+            (weight, cpu, samples) = (weight + run.0, cpu + run.1, samples + run.2);
+        }
+        // Four runs end with a period each that no sample stands for yet, hence the second term.
+        let allowed = 0.01 * cpu + 4.0 * 1.5e9 / rate;
+        let label = format!(
+            "{what}: {} {} at {rate} Hz",
+            task.utilisation,
+            if task.bursts { "in bursts" } else { "steady" }
+        );
+        eprintln!("BIAS {:.4} {label} {samples} {}", weight/cpu-1.0, (weight - cpu).abs() <= allowed);
+    }
+}
+
+#[test]
+fn weights_add_up_to_the_cpu_time_at_a_constant_rate() {
+    check(&[10.0, 45.0, 450.0, 5_000.0], "constant", |rate, _| (1e9 / rate) as u64);
+}
+
+#[test]
+fn weights_add_up_through_retunes() {
+    // The rate doubles and halves every other second.
+    let retuned =
+        |rate: f64, at: u64| (1e9 / (rate * if at / 2_000_000_000 % 2 == 0 { 1.0 } else { 2.0 })) as u64;
+    check(&[10.0, 450.0, 2_500.0], "retunes", retuned);
+}
+
+#[test]
+fn weights_add_up_through_throttling() {
+    // Half a second in ten at a tenth of the rate, with a cap that moves each tick.
+    let throttled = |rate: f64, at: u64| {
+        let tick = at / TICK_NS % 100;
+        let factor = if tick < 5 { 0.1 + 0.05 * tick as f64 } else { 1.0 };
+        (1e9 / (rate * factor)) as u64
+    };
+    check(&[45.0, 450.0, 5_000.0], "throttling", throttled);
+}
+
+#[test]
+fn a_task_that_hardly_runs_is_sampled() {
+    let task = Task { utilisation: 0.01, bursts: false };
+    let (_, cpu, samples) = sample(&task, 30.0, 1, |_| 22_000_000);
+    let expected = cpu / 22e6;
+    assert!(samples as f64 > 0.93 * expected, "{samples} of {expected}");
+}
+
+#[test]
+fn the_first_sample_after_a_restart_carries_half_the_old_period() {
+    let mut timeline = PeriodTimeline::new(0, 1_000);
+    assert_eq!(timeline.weight(1_000), 1_000);
+    timeline.set(5_500, 3_000, 3_000);
+    assert_eq!(timeline.weight(2_000), 1_000); // taken before, read later
+    assert_eq!(timeline.weight(8_500), 3_500);
+    assert_eq!(timeline.weight(11_500), 3_000);
+}
+
+#[test]
+fn hostile_times_and_periods_do_no_harm() {
+    let mut timeline = PeriodTimeline::new(u64::MAX, 0);
+    let mut dither = Dither::new(0);
+    for x in [0, u64::MAX, 1, u64::MAX] {
+        timeline.due(x, u64::MAX, &mut dither);
+        timeline.set(x, x, x);
+        timeline.weight(x);
+    }
+}
