@@ -1,1 +1,3 @@
 //! What the tests share: programs of known truth, and a simulated host.
+
+pub mod sim;
