@@ -231,6 +231,18 @@ impl RateController {
         self.within_limits(self.bucket.rate_cap_hz(cost_ns))
     }
 
+    /// Whether what came since the last tick has already spent more than the bucket holds, so that the next tick should not be
+    /// waited for. `so_far` is a reading of the unfinished tick; its CPU times may be 0 where they are not known yet.
+    ///
+    /// A tick of 100 ms at ten times the expected cost spends the budget of a second. To be asked whenever a ring is
+    /// read; never true at a fixed rate.
+    pub fn overdrawn(&self, so_far: &Reading) -> bool {
+        let spent_ns =
+            self.charge_ns(&self.meter.spend(so_far)) - self.bucket.accrual_ns(so_far.target_cpu_ns as f64);
+        let holds_ns = self.bucket.level_ns().max(0.5 * self.bucket.depth_ns());
+        self.settings.fixed_rate_hz.is_none() && spent_ns > holds_ns
+    }
+
     /// The rate in force (samples per CPU-second of the target).
     pub fn rate_hz(&self) -> f64 {
         match self.settings.fixed_rate_hz {

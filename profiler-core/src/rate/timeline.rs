@@ -7,8 +7,9 @@ use super::dither::{REDRAW_NS, REDRAW_SAMPLES};
 
 /// Shortest time between two settings of an event (ns): a tick less its jitter.
 const MIN_STRETCH_NS: u64 = 90_000_000;
-/// A wanted period shorter than the one in force by this factor is set even if no sample came: it would be long in coming.
-const MUCH_SHORTER: u64 = 3;
+/// A wanted period longer by this factor is set at once: the budget is at stake. One that much shorter is set even if no
+/// sample came: it would be long in coming.
+const MUCH: u64 = 3;
 /// Samples that a frequent event takes before a change of its rate. A rare one waits as for a redraw: it spends little, and
 /// what a setting discards is only as expected when the samples before it were many.
 const CHANGE_SAMPLES: u32 = 4;
@@ -72,11 +73,12 @@ impl PeriodTimeline {
     pub fn due(&mut self, now_ns: u64, mean_period_ns: u64, dither: &mut Dither) -> bool {
         let set_ns = self.latest().at_ns;
         let elapsed = now_ns.saturating_sub(set_ns);
-        if elapsed < MIN_STRETCH_NS {
+        let urgent = mean_period_ns / MUCH > self.mean_ns && self.fresh >= CHANGE_SAMPLES;
+        if elapsed < MIN_STRETCH_NS && !urgent {
             return false;
         }
         if self.fresh == 0 {
-            return mean_period_ns.saturating_mul(MUCH_SHORTER) < self.latest().period_ns;
+            return mean_period_ns.saturating_mul(MUCH) < self.latest().period_ns;
         }
         let gap_ns = self.last_sample_ns.saturating_sub(set_ns) / u64::from(self.fresh);
         let frequent = gap_ns as f64 * MIXED <= REDRAW_NS;

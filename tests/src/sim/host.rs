@@ -1,5 +1,7 @@
 //! The host: its clock, what a sample truly costs, and the readings that the controller gets.
 
+use std::collections::BTreeMap;
+
 use profiler_core::rate::{Decision, Dither, Reading, TopShares};
 
 use super::program::{Slice, Thread};
@@ -7,12 +9,15 @@ use super::scenario::{BYTE_US, FRAME_US, Scenario};
 
 /// The daemon looks this often (ns).
 pub(super) const TICK_NS: u64 = 100_000_000;
+/// It reads the rings this often in between (ns).
+const LOOK_NS: u64 = 20_000_000;
 /// Threads take turns at this grain (ns).
 const SLICE_NS: u64 = 2_000_000;
 
 /// What truly happened in a tick.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Truth {
+    pub(super) wall_ns: f64,
     pub(super) cpu_ns: f64,
     pub(super) target_ns: f64,
     pub(super) self_ns: f64,
@@ -51,15 +56,32 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// Lets a tick pass; returns what the daemon read and what was true.
-    pub(super) fn tick(&mut self) -> (Reading, TopShares, Truth) {
-        let mut slice = Slice::default();
-        for _ in 0..TICK_NS / SLICE_NS {
-            self.now_ns += SLICE_NS;
+    /// Lets a tick pass, or less if the controller is `overdrawn` by what the rings hold; returns what the daemon read and
+    /// what was true.
+    pub(super) fn tick(&mut self, overdrawn: impl Fn(&Reading) -> bool) -> (Reading, TopShares, Truth) {
+        let (started_ns, mut slice, mut tick) = (self.now_ns, Slice::default(), Tick::default());
+        let noise = 1.0 + self.scenario.noise_ratio * (2.0 * self.rng.f64() - 1.0);
+        // Own CPU time comes in lumps: within a third either way.
+        let lump = 0.67 + 0.66 * self.rng.f64();
+        loop {
+            let before = slice.functions.len();
             self.run_threads(&mut slice);
+            tick.add(self.scenario, self.now_s(), slice.functions.len() - before, &mut self.rng);
+            self.now_ns += SLICE_NS;
+            let reading = tick.reading(self.now_ns, &slice, lump);
+            let looks = self.now_ns % LOOK_NS == 0;
+            if self.now_ns % TICK_NS == 0 || (looks && overdrawn(&Reading { target_cpu_ns: 0, ..reading })) {
+                let truth = Truth {
+                    wall_ns: (self.now_ns - started_ns) as f64,
+                    cpu_ns: slice.cpu_ns,
+                    target_ns: tick.true_us * 1e3 * noise,
+                    self_ns: reading.self_cpu_ns as f64,
+                    samples: reading.samples,
+                    weight_ns: self.threads.iter_mut().map(Thread::read).sum(),
+                };
+                return (reading, shares(&slice), truth);
+            }
         }
-        let weight_ns = self.threads.iter_mut().map(Thread::read).sum();
-        self.measure(&slice, weight_ns)
     }
 
     fn run_threads(&mut self, slice: &mut Slice) {
@@ -71,37 +93,47 @@ impl<'a> Host<'a> {
             return;
         }
         for thread in &mut self.threads[..phase.threads] {
-            thread.run(phase, self.now_ns, phase.utilisation * SLICE_NS as f64, slice);
+            thread.run(phase, self.now_ns + SLICE_NS, phase.utilisation * SLICE_NS as f64, slice);
         }
     }
+}
 
-    fn measure(&mut self, slice: &Slice, weight_ns: f64) -> (Reading, TopShares, Truth) {
-        let phase = self.scenario.phase(self.now_s());
-        let samples = slice.functions.len() as u64;
-        let mut counts = vec![0u64; phase.shares.len().max(1)];
-        let frames: u64 =
-            slice.functions.iter().map(|_| (phase.frames * (0.5 + self.rng.f64())).round() as u64).sum();
-        slice.functions.iter().for_each(|function| counts[*function] += 1);
+/// Counts and true costs of a tick.
+#[derive(Default)]
+struct Tick {
+    frames: u64,
+    stack_bytes: u64,
+    true_us: f64,
+    own_us: f64,
+}
 
-        let noise = 1.0 + self.scenario.noise_ratio * (2.0 * self.rng.f64() - 1.0);
-        let stack_bytes = samples * phase.stack_bytes;
-        let true_us =
+impl Tick {
+    fn add(&mut self, scenario: &Scenario, at_s: f64, samples: usize, rng: &mut fastrand::Rng) {
+        let phase = scenario.phase(at_s);
+        let frames: u64 = (0..samples).map(|_| (phase.frames * (0.5 + rng.f64())).round() as u64).sum();
+        let stack_bytes = samples as u64 * phase.stack_bytes;
+        self.frames += frames;
+        self.stack_bytes += stack_bytes;
+        self.true_us +=
             samples as f64 * phase.sample_us + frames as f64 * FRAME_US + stack_bytes as f64 * BYTE_US;
-        // Own CPU time comes in lumps: within a third either way.
-        let own_us = samples as f64 * phase.own_us + self.scenario.own_per_second_us * TICK_NS as f64 * 1e-9;
-        let self_ns = own_us * 1e3 * (0.67 + 0.66 * self.rng.f64());
-        let reading = Reading {
-            at_ns: self.now_ns,
-            target_cpu_ns: slice.cpu_ns as u64,
-            self_cpu_ns: self_ns as u64,
-            samples,
-            frames,
-            stack_bytes,
-            ..Reading::default()
-        };
-        let truth =
-            Truth { cpu_ns: slice.cpu_ns, target_ns: true_us * 1e3 * noise, self_ns, samples, weight_ns };
-        let counts = counts.into_iter().enumerate().map(|(key, n)| (key as u64, n)).filter(|(_, n)| *n > 0);
-        (reading, TopShares { counts: counts.collect() }, truth)
+        self.own_us += samples as f64 * phase.own_us + scenario.own_per_second_us * SLICE_NS as f64 * 1e-9;
     }
+
+    fn reading(&self, at_ns: u64, slice: &Slice, lump: f64) -> Reading {
+        Reading {
+            at_ns,
+            target_cpu_ns: slice.cpu_ns as u64,
+            self_cpu_ns: (self.own_us * 1e3 * lump) as u64,
+            samples: slice.functions.len() as u64,
+            frames: self.frames,
+            stack_bytes: self.stack_bytes,
+            ..Reading::default()
+        }
+    }
+}
+
+fn shares(slice: &Slice) -> TopShares {
+    let mut counts = BTreeMap::<u64, u64>::new();
+    slice.functions.iter().for_each(|function| *counts.entry(*function as u64).or_default() += 1);
+    TopShares { counts: counts.into_iter().collect() }
 }

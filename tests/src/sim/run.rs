@@ -36,7 +36,7 @@ pub fn run(scenario: &Scenario, seed: u64, mut watch: impl FnMut(&Decision)) -> 
     let mut tally = Tally::default();
     let mut rate_hz = first.rate_hz;
     while host.now_s() < scenario.duration_s {
-        let (reading, shares, truth) = host.tick();
+        let (reading, shares, truth) = host.tick(|so_far| controller.overdrawn(so_far));
         let decision = controller.tick(&reading, &shares);
         host.obey(&decision);
         watch(&decision);
@@ -87,7 +87,7 @@ struct Tally {
 impl Tally {
     fn add(&mut self, scenario: &Scenario, truth: &Truth, rate_hz: f64, decision: &Decision) {
         let spend = Spend { target_ns: truth.target_ns, self_ns: truth.self_ns, ..Spend::default() };
-        self.account.book(TICK_NS as f64, truth.cpu_ns, &spend);
+        self.account.book(truth.wall_ns, truth.cpu_ns, &spend);
         self.cpu_ns += truth.cpu_ns;
         self.weight_ns += truth.weight_ns;
         self.samples += truth.samples as f64;
