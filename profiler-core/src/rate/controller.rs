@@ -47,7 +47,7 @@ struct Aim {
 /// Chooses the sampling rate from what sampling costs and what the profile looks like.
 ///
 /// The rate is per CPU-second of the target, so an idle target keeps it and a burst meets it. It is retuned at most once a
-/// second, from [`Aim`]; between retunes only the token bucket may lower it.
+/// second; between retunes only the token bucket may lower it.
 #[derive(Clone, Debug)]
 pub struct RateController {
     settings: RateSettings,

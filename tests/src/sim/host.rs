@@ -69,8 +69,10 @@ impl<'a> Host<'a> {
             tick.add(self.scenario, self.now_s(), slice.functions.len() - before, &mut self.rng);
             self.now_ns += SLICE_NS;
             let reading = tick.reading(self.now_ns, &slice, lump);
-            let looks = self.now_ns % LOOK_NS == 0;
-            if self.now_ns % TICK_NS == 0 || (looks && overdrawn(&Reading { target_cpu_ns: 0, ..reading })) {
+            let looks = self.now_ns.is_multiple_of(LOOK_NS);
+            if self.now_ns.is_multiple_of(TICK_NS)
+                || (looks && overdrawn(&Reading { target_cpu_ns: 0, ..reading }))
+            {
                 let truth = Truth {
                     wall_ns: (self.now_ns - started_ns) as f64,
                     cpu_ns: slice.cpu_ns,
