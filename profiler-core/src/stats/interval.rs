@@ -47,8 +47,8 @@ impl Interval {
 /// The interval of a share from a run's windows, each with the function's weight and that of all functions
 /// (ns), from `samples` samples, at `confidence` (.95).
 ///
-/// [`Interval::UNKNOWN`] without samples or weight. A confidence outside of (0, 1) is brought to .5 … .999999. Windows that
-/// contradict themselves (negative, not finite, the function above the total) are left out.
+/// [`Interval::UNKNOWN`] without samples or weight. A confidence outside of (0, 1) is brought to .5 … .999999. Windows
+/// that contradict themselves (negative, not finite, the function above the total) are left out.
 pub fn share_interval(windows: &[(f64, f64)], samples: u64, confidence: f64) -> Interval {
     let windows = valid(windows);
     let (x, total) = sums(&windows);
