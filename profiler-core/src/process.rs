@@ -126,6 +126,12 @@ impl AddressSpace {
         self.mapping(address).is_some_and(|m| m.object != ObjectId::UNKNOWN)
     }
 
+    /// Whether there is unwind information for the code at an address.
+    pub fn has_tables(&self, address: u64) -> bool {
+        let image = self.mapping(address).and_then(|m| m.image.as_ref());
+        image.is_some_and(|image| !image.tables.is_empty())
+    }
+
     /// What unwinding needs to know of the loaded files.
     pub fn modules(&self) -> &ModuleSet {
         &self.modules
