@@ -89,7 +89,7 @@ fuzz_target!(|data: &[u8]| {
     for _ in 0..2 {
         let mut frames = Vec::new();
         let stack = StackCopy::new(RawData::Single(&words), requested);
-        let unwound = unwinder.unwind(&process.space, regs, stack, &mut frames);
+        let unwound = unwinder.unwind(process, regs, stack, &mut frames);
         assert!(!frames.is_empty() && unwound.depth_bytes <= words.len() as u64);
     }
 });

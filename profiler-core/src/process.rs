@@ -121,6 +121,13 @@ impl AddressSpace {
         Frame { address: start.unwrap_or(frame.address & !0xfff), ..frame }
     }
 
+    /// Whether the unwind tables at an actual address may be evaluated.
+    pub(crate) fn is_safe_to_unwind(&self, address: u64) -> bool {
+        let mapping = self.mapping(address);
+        let tables = mapping.and_then(|m| Some((m, &m.image.as_ref()?.tables)));
+        tables.is_none_or(|(m, tables)| tables.is_safe_at(address.wrapping_sub(m.bias)))
+    }
+
     /// Whether the address lies in code that was loaded from a file.
     pub fn is_in_file(&self, address: u64) -> bool {
         self.mapping(address).is_some_and(|m| m.object != ObjectId::UNKNOWN)

@@ -2,8 +2,8 @@
 //!
 //! The unwinding library trusts the tables in two ways that an object made to harm could turn against us: an
 //! expression may jump backwards, and is evaluated without a limit; and addresses are computed from it without a
-//! check for overflow. Functions whose tables do either are taken out of the index, so that they count as
-//! functions without unwind information. No compiler writes such tables.
+//! check for overflow. No compiler writes such tables. A function that an index leads to is vetted when it is met,
+//! since a big program has hundreds of thousands; tables without an index are vetted as a whole.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -28,6 +28,8 @@ const INDEX_HEADER_BYTES: usize = 12;
 const USUAL_HEADER: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
 /// A function's table is evaluated from its beginning, so the longest ones bound what a frame may cost.
 const MAX_ENTRY_BYTES: usize = 64 << 10;
+/// Entries of an index that may begin at one address (folded functions).
+const MAX_SAME_START: usize = 64;
 /// No register is saved further than this from the frame (bytes).
 const MAX_SAVED_OFFSET: u64 = 1 << 40;
 
@@ -48,7 +50,7 @@ impl Deref for SectionBytes {
     }
 }
 
-/// The tables of unwind information of one object, safe to evaluate.
+/// The tables of unwind information of one object. They are safe to evaluate where [`UnwindTables::is_safe_at`] says so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnwindTables {
     /// Call frame information.
@@ -73,7 +75,7 @@ impl UnwindTables {
             return Self { debug_frame, ..Self::default() };
         };
         // One source is enough, and this one is loaded with the program.
-        let eh_frame_hdr = section(eh_frame_hdr).and_then(|index| vet_index(&eh_frame, index));
+        let eh_frame_hdr = section(eh_frame_hdr).filter(is_usual_index);
         let has_index = eh_frame_hdr.is_some();
         let eh_frame = Some(eh_frame).filter(|section| has_index || is_safe_eh_frame(section));
         Self { eh_frame, eh_frame_hdr, debug_frame: None }
@@ -86,20 +88,92 @@ impl UnwindTables {
 
     /// Where the function that holds a stated address begins, by the index.
     pub(super) fn function_start(&self, svma: u64) -> Option<u64> {
-        let index = self.eh_frame_hdr.as_ref()?;
-        let table = index.bytes.get(INDEX_HEADER_BYTES..)?;
-        let start = |entry: usize| {
-            let at = entry * INDEX_ENTRY_BYTES;
-            let offset = i32::from_le_bytes(table[at..at + 4].try_into().ok()?);
-            Some(index.svma.start.wrapping_add_signed(i64::from(offset)))
-        };
-        let (mut low, mut high) = (0, table.len() / INDEX_ENTRY_BYTES);
+        let index = Index::of(self.eh_frame_hdr.as_ref()?)?;
+        index.start(index.find(svma)?)
+    }
+
+    /// Whether the library may evaluate the tables at a stated address.
+    pub(crate) fn is_safe_at(&self, svma: u64) -> bool {
+        let (Some(eh_frame), Some(section)) = (&self.eh_frame, &self.eh_frame_hdr) else { return true };
+        let Some(index) = Index::of(section) else { return false };
+        let Some(found) = index.find(svma) else { return true }; // before the first function: nothing to evaluate
+        let same = (0..=found).rev().take_while(|&entry| index.start(entry) == index.start(found)).count();
+        if same > MAX_SAME_START {
+            return false; // the library may take any of them
+        }
+        let bases =
+            BaseAddresses::default().set_eh_frame(eh_frame.svma.start).set_eh_frame_hdr(section.svma.start);
+        let mut frame = EhFrame::from(Slice::new(&eh_frame.bytes, LittleEndian));
+        frame.set_address_size(8);
+        let mut vetting = Vetting::new(&frame, &bases);
+        (found + 1 - same..=found).all(|entry| match index.information_offset(entry) {
+            // The library subtracts without a check.
+            None => false,
+            Some(offset) => {
+                let function = frame.fde_from_offset(&bases, EhFrameOffset(offset), EhFrame::cie_from_offset);
+                // What cannot be read is not evaluated either.
+                function.map_or(true, |function| vetting.function(&function))
+            }
+        })
+    }
+}
+
+/// The table of an index of the usual form.
+struct Index<'a> {
+    /// Stated address of the index: its numbers count from there.
+    svma: u64,
+    /// Stated address of the tables that it leads to.
+    tables_svma: u64,
+    entries: &'a [u8],
+}
+
+impl<'a> Index<'a> {
+    fn of(section: &'a Section) -> Option<Self> {
+        let (header, entries) = section.bytes.split_at_checked(INDEX_HEADER_BYTES)?;
+        let number = |at: usize| Some(u32::from_le_bytes(header.get(at..at + 4)?.try_into().ok()?));
+        let count = usize::try_from(number(8)?).ok()?;
+        let entries = entries.get(..count.checked_mul(INDEX_ENTRY_BYTES)?)?;
+        let svma = section.svma.start;
+        let tables_svma = svma.wrapping_add(4).wrapping_add_signed(i64::from(number(4)? as i32));
+        (header[..4] == USUAL_HEADER).then_some(Self { svma, tables_svma, entries })
+    }
+
+    fn len(&self) -> usize {
+        self.entries.len() / INDEX_ENTRY_BYTES
+    }
+
+    fn number(&self, at: usize) -> Option<i64> {
+        let bytes = self.entries.get(at..at + 4)?;
+        Some(i64::from(i32::from_le_bytes(bytes.try_into().ok()?)))
+    }
+
+    /// The stated address where an entry's function begins.
+    fn start(&self, entry: usize) -> Option<u64> {
+        Some(self.svma.wrapping_add_signed(self.number(entry * INDEX_ENTRY_BYTES)?))
+    }
+
+    /// Where an entry's information lies in the tables.
+    fn information_offset(&self, entry: usize) -> Option<usize> {
+        let svma = self.svma.wrapping_add_signed(self.number(entry * INDEX_ENTRY_BYTES + 4)?);
+        usize::try_from(svma.checked_sub(self.tables_svma)?).ok()
+    }
+
+    /// The last entry that begins at or before a stated address.
+    fn find(&self, svma: u64) -> Option<usize> {
+        let (mut low, mut high) = (0, self.len());
         while low < high {
             let middle = low.midpoint(high);
-            if start(middle)? <= svma { low = middle + 1 } else { high = middle }
+            if self.start(middle)? <= svma { low = middle + 1 } else { high = middle }
         }
-        start(low.checked_sub(1)?)
+        low.checked_sub(1)
     }
+}
+
+/// Whether an index has the usual form and is in order. Were it not, the library might find another function than we
+/// do; it makes an index of its own where there is none.
+fn is_usual_index(section: &Section) -> bool {
+    let Some(index) = Index::of(section) else { return false };
+    (1..index.len()).all(|entry| index.start(entry - 1) <= index.start(entry))
 }
 
 fn is_safe_eh_frame(section: &Section) -> bool {
@@ -130,48 +204,6 @@ fn is_safe<'a, S: UnwindSection<Slice<'a>>>(section: &S, bases: &BaseAddresses) 
             Err(_) => return false,
         }
     }
-}
-
-/// The index without the functions that are not safe. `None` where it is not of the usual form: the library makes
-/// one then.
-fn vet_index(eh_frame: &Section, index: Section) -> Option<Section> {
-    let (header, table) = index.bytes.split_at_checked(INDEX_HEADER_BYTES)?;
-    let number = |at: usize| Some(u32::from_le_bytes(header.get(at..at + 4)?.try_into().ok()?));
-    let count = usize::try_from(number(8)?).ok()?;
-    let table = table.get(..count.checked_mul(INDEX_ENTRY_BYTES)?)?;
-    if header[..4] != USUAL_HEADER {
-        return None;
-    }
-    let start = index.svma.start.wrapping_add(4).wrapping_add_signed(i64::from(number(4)? as i32));
-    let bases = BaseAddresses::default().set_eh_frame(eh_frame.svma.start).set_eh_frame_hdr(index.svma.start);
-    let mut frame = EhFrame::from(Slice::new(&eh_frame.bytes, LittleEndian));
-    frame.set_address_size(8);
-    let mut vetting = Vetting::new(&frame, &bases);
-    let mut examined = 0;
-    let mut kept = Vec::with_capacity(table.len());
-    for entry in table.chunks_exact(INDEX_ENTRY_BYTES) {
-        let function = i64::from(i32::from_le_bytes(entry[4..].try_into().ok()?));
-        let function = index.svma.start.wrapping_add_signed(function);
-        // The library subtracts without a check.
-        let Some(offset) = function.checked_sub(start) else { continue };
-        let function =
-            frame.fde_from_offset(&bases, EhFrameOffset(offset as usize), EhFrame::cie_from_offset);
-        if let Ok(function) = function {
-            examined += function.entry_len();
-            if examined > eh_frame.bytes.len() {
-                return None; // entries that lie in each other
-            }
-            if !vetting.function(&function) {
-                continue;
-            }
-        } // what cannot be read is not evaluated either
-        kept.extend_from_slice(entry);
-    }
-    if kept.len() == table.len() {
-        return Some(index);
-    }
-    let count = u32::try_from(kept.len() / INDEX_ENTRY_BYTES).ok()?;
-    Section::new(index.svma.start, &[&header[..8], &count.to_le_bytes(), &kept].concat())
 }
 
 /// The rule for the frame's address, as far as it matters here.

@@ -11,9 +11,10 @@ use std::ops::Range;
 
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{Error, ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
+use rustc_hash::FxHashMap;
 
 use crate::elf::{ElfImage, Section, SectionBytes};
-use crate::process::AddressSpace;
+use crate::process::{AddressSpace, Process};
 use crate::profile::Outcome;
 use crate::record::{StackCopy, UserRegs};
 
@@ -25,6 +26,8 @@ const MAX_FRAMES: usize = 4096;
 const CACHE_LIFE_CHANGES: u32 = 8_000;
 /// Where a stack can be. Outside, the library computes addresses that overflow.
 const STACK_ADDRESSES: Range<u64> = 4096..1 << 63;
+/// Vetted addresses that are remembered.
+const MAX_VETTED: usize = 1 << 16;
 /// A caller this far behind the end of the copy may exist (bytes); further away the address is wild.
 const REACH_BYTES: u64 = 1 << 20;
 
@@ -79,6 +82,8 @@ pub struct Unwound {
 pub struct StackUnwinder {
     cache: CacheX86_64,
     changes: u32,
+    /// Addresses whose tables were vetted, by the generation of the process they were met in.
+    vetted: FxHashMap<(u64, u64), bool>,
 }
 
 impl StackUnwinder {
@@ -90,10 +95,19 @@ impl StackUnwinder {
         }
     }
 
+    /// Whether the tables at a lookup address may be evaluated; looked at once.
+    fn is_safe(&mut self, process: &Process, address: u64) -> bool {
+        if self.vetted.len() > MAX_VETTED {
+            self.vetted.clear();
+        }
+        let vet = || process.space.is_safe_to_unwind(address);
+        *self.vetted.entry((process.generation, address)).or_insert_with(vet)
+    }
+
     /// Appends the lookup addresses of all frames to `frames`, innermost first.
     pub fn unwind(
         &mut self,
-        space: &AddressSpace,
+        process: &Process,
         regs: UserRegs,
         stack: StackCopy<'_>,
         frames: &mut Vec<u64>,
@@ -102,12 +116,16 @@ impl StackUnwinder {
             frames.push(regs.ip); // all that can be told by 64-bit rules
             return Unwound { outcome: Outcome::Broken, depth_bytes: 0 };
         }
+        let space = &process.space;
         let first = frames.len();
         let mut registers = UnwindRegsX86_64::new(regs.ip, regs.sp, regs.bp);
         let mut at = FrameAddress::from_instruction_pointer(regs.ip);
         let outcome = loop {
             frames.push(at.address_for_lookup());
             if frames.len() - first >= MAX_FRAMES || !STACK_ADDRESSES.contains(&registers.sp()) {
+                break Outcome::Broken;
+            }
+            if !self.is_safe(process, at.address_for_lookup()) {
                 break Outcome::Broken;
             }
             let mut unread = None;

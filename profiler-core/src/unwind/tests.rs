@@ -133,7 +133,7 @@ fn unwind_with(
     let mut frames = Vec::new();
     let stack = StackCopy::new(RawData::Single(&bytes), requested);
     let regs = UserRegs { ip, sp, bp, is_64_bit: true };
-    let unwound = unwinder.unwind(&processes.get(1).unwrap().space, regs, stack, &mut frames);
+    let unwound = unwinder.unwind(processes.get(1).unwrap(), regs, stack, &mut frames);
     (frames, unwound)
 }
 
@@ -176,8 +176,8 @@ fn a_word_that_the_copy_holds_only_half_of_is_cut_off() {
     let mut frames = Vec::new();
     let stack = StackCopy::new(RawData::Single(&bytes), bytes.len());
     let regs = UserRegs { ip: ANONYMOUS, sp: STACK, bp: STACK + 16, is_64_bit: true };
-    let space = &program().get(1).unwrap().space.clone();
-    let unwound = StackUnwinder::default().unwind(space, regs, stack, &mut frames);
+    let processes = program();
+    let unwound = StackUnwinder::default().unwind(processes.get(1).unwrap(), regs, stack, &mut frames);
     assert_eq!(unwound.outcome, Outcome::CopyTooShort);
 }
 
@@ -249,8 +249,7 @@ fn a_32_bit_task_is_not_unwound_by_64_bit_rules() {
     let mut frames = Vec::new();
     let stack = StackCopy::new(RawData::Single(&bytes), bytes.len());
     let processes = program();
-    let space = &processes.get(1).unwrap().space;
-    let unwound = StackUnwinder::default().unwind(space, regs, stack, &mut frames);
+    let unwound = StackUnwinder::default().unwind(processes.get(1).unwrap(), regs, stack, &mut frames);
     assert_eq!((frames, unwound), (vec![LEAF], Unwound { outcome: Outcome::Broken, depth_bytes: 0 }));
 }
 

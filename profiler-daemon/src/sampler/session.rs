@@ -214,7 +214,7 @@ impl Session {
         self.counts.frames += by_frame_pointer.len() as u64;
         let outcome = match (self.choice.method(), sample.regs, sample.stack) {
             (Method::Dwarf | Method::Trial, Some(regs), Some(stack)) => {
-                let unwound = self.unwinder.unwind(&process.space, regs, stack, user);
+                let unwound = self.unwinder.unwind(process, regs, stack, user);
                 self.copy.observe(unwound.depth_bytes, unwound.outcome == Outcome::CopyTooShort);
                 if self.choice.method() == Method::Trial && !by_frame_pointer.is_empty() {
                     self.choice.compare(by_frame_pointer, user, unwound.outcome);
@@ -227,7 +227,7 @@ impl Session {
                 let limit_reached = sample.chain_len() >= self.chain_limit;
                 self.choice.judge(user, limit_reached)
             }
-            (_, Some(regs), Some(stack)) => self.unwinder.unwind(&process.space, regs, stack, user).outcome,
+            (_, Some(regs), Some(stack)) => self.unwinder.unwind(process, regs, stack, user).outcome,
             _ => Outcome::NoUserStack,
         };
         self.counts.truncated += u64::from(outcome.is_truncated());
