@@ -17,8 +17,10 @@ use crate::sys::{clock, procfs};
 
 /// Time between two looks at the counters.
 const TICK_NS: u64 = 100_000_000;
-/// Time between two looks at the rings while samples arrive: a cost that jumps must not go unseen for a whole tick.
+/// Time between two looks at the rings where a sample's cost could jump: it must not go unseen for a whole tick.
 const LOOK_NS: u64 = 25_000_000;
+/// A jump by less than this factor cannot overspend the budget of a second within a tick.
+const HARMLESS_JUMP: f64 = 2.0;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Records younger than this may still have older neighbours on their way to another ring (ns).
 const SETTLING_NS: u64 = 2_000_000;
@@ -183,8 +185,17 @@ impl Engine {
     /// How long to sleep.
     pub(crate) fn pause(&self) -> Duration {
         let until_tick = self.next_tick_ns.saturating_sub(clock::monotonic_ns());
-        let look_ns = if self.samples_came { LOOK_NS } else { TICK_NS };
+        let look_ns = if self.samples_came && self.cost_may_jump() { LOOK_NS } else { TICK_NS };
         Duration::from_nanos(until_tick.min(look_ns).min(self.sampler.time_to_fill_ns()))
+    }
+
+    /// Whether the dearest sample that the clocks can take, with the longest chain or the fullest copy, costs far
+    /// more than those that come.
+    fn cost_may_jump(&self) -> bool {
+        let frames =
+            if self.settings.method.follows_frame_pointers() { self.session.chain_limit() } else { 0 };
+        let dearest = self.costs.sample(frames as f64, f64::from(self.settings.copied_bytes()));
+        dearest.mean_ns > HARMLESS_JUMP * self.controller.cost().target.mean_ns
     }
 
     /// Drains the rings, and takes stock when it is time to.

@@ -161,6 +161,11 @@ impl Session {
         self.first_reading = self.last_reading;
     }
 
+    /// Entries that the kernel keeps of a call chain.
+    pub(crate) fn chain_limit(&self) -> usize {
+        self.chain_limit
+    }
+
     /// Since sampling began (ns).
     pub(crate) fn elapsed_ns(&self) -> u64 {
         clock::monotonic_ns().saturating_sub(self.start_ns)
