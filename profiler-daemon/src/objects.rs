@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -71,9 +71,29 @@ impl ObjectStore {
         LoadedObject { id, image }
     }
 
+    /// Opens the files that a command will most likely map, before its time counts: the program, the interpreter
+    /// of a script, and the libraries that almost every program shares with us.
+    pub(crate) fn preload(&mut self, program: &Path) {
+        let shared = procfs::executable_maps(std::process::id()).unwrap_or_default();
+        let shared =
+            shared.into_iter().map(|mapped| PathBuf::from(mapped.path)).filter(|path| is_library(path));
+        for path in shared.chain(script_interpreter(program)).chain([program.to_owned()]) {
+            if let Some(mapped) = will_map(&path) {
+                self.load(&mapped);
+            }
+        }
+    }
+
     /// The object with this id, unless it stands for the kernel or for code in no file.
     pub(crate) fn object(&self, id: ObjectId) -> Option<&Object> {
         self.objects.get(id.0.checked_sub(ObjectId::FIRST_FILE)? as usize)
+    }
+}
+
+impl Object {
+    /// Where the function that holds a stated address begins, if the unwind tables tell.
+    pub(crate) fn function_start(&self, address: u64) -> Option<u64> {
+        self.image.as_ref()?.function_start(address)
     }
 }
 
@@ -83,6 +103,28 @@ fn parse(content: &Content) -> Option<ElfImage> {
         Content::Image(bytes) => ElfImage::parse(&bytes[..]).ok(),
         Content::Missing(_) => None,
     }
+}
+
+fn is_library(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().contains(".so"))
+}
+
+/// The program named in the first line of a script.
+fn script_interpreter(program: &Path) -> Option<PathBuf> {
+    let mut start = [0; 256];
+    let read = File::open(program).ok()?.read_at(&mut start, 0).ok()?;
+    let line = start[..read].strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
+    let path = std::str::from_utf8(line).ok()?.split_ascii_whitespace().next()?;
+    Some(PathBuf::from(path))
+}
+
+/// The mapping of a file as the kernel would report it, without its address.
+fn will_map(path: &Path) -> Option<Mapped> {
+    let path = path.canonicalize().ok()?;
+    let meta = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    let file = FileId { major: libc::major(meta.dev()), minor: libc::minor(meta.dev()), inode: meta.ino() };
+    let path = path.to_str()?.to_owned();
+    Some(Mapped { pid: std::process::id(), start: 0, len: 0, file_offset: 0, file, path })
 }
 
 fn open(mapped: &Mapped) -> Content {

@@ -1,5 +1,5 @@
 //! What the tests and experiments share: programs of known truth, the profiler run from its command line,
-//! and what came of it.
+//! what came of it, and a simulated host for the control loop.
 
 pub mod checks;
 pub mod experiment;
@@ -10,6 +10,7 @@ pub mod measured;
 pub mod peers;
 pub mod programs;
 pub mod run;
+pub mod sim;
 pub mod stats;
 pub mod truth;
 pub mod windows;

@@ -33,7 +33,12 @@ impl TokenBucket {
     pub fn settle(&mut self, cpu_ns: f64, spent_ns: f64) {
         self.tick_cpu_ns = cpu_ns.max(0.9 * self.tick_cpu_ns);
         let debt = self.budget_ratio * DEBT_NS.max(10.0 * self.tick_cpu_ns);
-        self.level_ns = (self.level_ns + self.budget_ratio * cpu_ns - spent_ns).clamp(-debt, self.depth_ns());
+        self.level_ns = (self.level_ns + self.accrual_ns(cpu_ns) - spent_ns).clamp(-debt, self.depth_ns());
+    }
+
+    /// What `cpu_ns` of the target's CPU time let flow in (ns).
+    pub fn accrual_ns(&self, cpu_ns: f64) -> f64 {
+        self.budget_ratio * cpu_ns
     }
 
     /// What it holds (ns); negative while a debt is paid back.

@@ -47,7 +47,7 @@ struct Aim {
 /// Chooses the sampling rate from what sampling costs and what the profile looks like.
 ///
 /// The rate is per CPU-second of the target, so an idle target keeps it and a burst meets it. It is retuned at most once a
-/// second, from [`Aim`]; between retunes only the token bucket may lower it.
+/// second; between retunes only the token bucket may lower it.
 #[derive(Clone, Debug)]
 pub struct RateController {
     settings: RateSettings,
@@ -229,6 +229,18 @@ impl RateController {
     fn bucket_cap_hz(&self) -> f64 {
         let cost_ns = self.meter.cost().total_hi_ns.max(self.recent_cost_ns);
         self.within_limits(self.bucket.rate_cap_hz(cost_ns))
+    }
+
+    /// Whether what came since the last tick has already spent more than the bucket holds, so that the next tick should not be
+    /// waited for. `so_far` is a reading of the unfinished tick; its CPU times may be 0 where they are not known yet.
+    ///
+    /// A tick of 100 ms at ten times the expected cost spends the budget of a second. To be asked whenever a ring is
+    /// read; never true at a fixed rate.
+    pub fn overdrawn(&self, so_far: &Reading) -> bool {
+        let spent_ns =
+            self.charge_ns(&self.meter.spend(so_far)) - self.bucket.accrual_ns(so_far.target_cpu_ns as f64);
+        let holds_ns = self.bucket.level_ns().max(0.5 * self.bucket.depth_ns());
+        self.settings.fixed_rate_hz.is_none() && spent_ns > holds_ns
     }
 
     /// The rate in force (samples per CPU-second of the target).

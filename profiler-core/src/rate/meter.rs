@@ -155,6 +155,17 @@ impl Stacks {
         self.foreign = self.foreign * keep + new.foreign;
     }
 
+    fn weighing(self, samples: f64) -> Stacks {
+        let scale = samples / self.samples.max(samples);
+        let scaled = |sum: f64| sum * scale;
+        Stacks {
+            samples: scaled(self.samples),
+            frames: scaled(self.frames),
+            bytes: scaled(self.bytes),
+            foreign: scaled(self.foreign),
+        }
+    }
+
     fn per_sample(&self, sum: f64) -> f64 {
         sum / self.samples.max(f64::MIN_POSITIVE)
     }
@@ -225,7 +236,8 @@ impl OverheadMeter {
         spend
     }
 
-    fn spend(&self, reading: &Reading) -> Spend {
+    /// What a reading cost, without taking it in.
+    pub fn spend(&self, reading: &Reading) -> Spend {
         let seen = reading.samples as f64;
         let (frames, bytes) = if reading.samples > 0 {
             (reading.frames as f64 / seen, reading.stack_bytes as f64 / seen)
@@ -262,9 +274,10 @@ impl OverheadMeter {
         let before = self.calm.cost(&self.model).mean_ns + self.calm.foreign_cost(&self.model).mean_ns;
         let stepped = now > STEP * before || before > STEP * now;
         if stepped && self.quick.samples >= STEP_SAMPLES {
-            // What came before the step would linger even in the quick memory.
+            // What came before the step lingers in the quick memory, and in part in this reading: it weighs little.
             let latest = if reading.samples as f64 >= STEP_SAMPLES { new } else { self.quick };
-            (self.calm, self.quick) = (latest, latest);
+            self.calm = latest.weighing(STEP_SAMPLES);
+            self.quick = self.calm;
         }
     }
 

@@ -7,11 +7,11 @@ use super::dither::{REDRAW_NS, REDRAW_SAMPLES};
 
 /// Shortest time between two settings of an event (ns): a tick less its jitter.
 const MIN_STRETCH_NS: u64 = 90_000_000;
-/// A wanted period shorter than the one in force by this factor is set even if no sample came: it would be long in coming.
-const MUCH_SHORTER: u64 = 3;
-/// One longer by this factor is set after the first sample: the budget is at stake.
-const MUCH_LONGER: u64 = 3;
-/// Samples that an event takes before any other change of its rate.
+/// A wanted period longer by this factor is set at once: the budget is at stake. One that much shorter is set even if no
+/// sample came: it would be long in coming.
+const MUCH: u64 = 3;
+/// Samples that a frequent event takes before a change of its rate. A rare one waits as for a redraw: it spends little, and
+/// what a setting discards is only as expected when the samples before it were many.
 const CHANGE_SAMPLES: u32 = 4;
 /// A wanted period that differs by this much is a change of rate and not just a redraw (per mille).
 const CHANGE_PER_MILLE: u64 = 20;
@@ -67,32 +67,26 @@ impl PeriodTimeline {
 
     /// Whether to set the event to a period drawn around `mean_period_ns` now.
     ///
-    /// A redraw waits for 100 ms and ten samples, a change of rate for 100 ms and one sample: a task that runs for less
+    /// A redraw waits for 100 ms and ten samples; a change of rate for 100 ms and four, if that many come in a tick: a task that runs for less
     /// than a period between settings would never be sampled. Where samples are rarer than ticks it also waits for a random part of
     /// the time between samples, because a setting right after a sample discards less than half a period.
     pub fn due(&mut self, now_ns: u64, mean_period_ns: u64, dither: &mut Dither) -> bool {
         let set_ns = self.latest().at_ns;
         let elapsed = now_ns.saturating_sub(set_ns);
-        if elapsed < MIN_STRETCH_NS {
+        let urgent = mean_period_ns / MUCH > self.mean_ns && self.fresh >= CHANGE_SAMPLES;
+        if elapsed < MIN_STRETCH_NS && !urgent {
             return false;
         }
         if self.fresh == 0 {
-            return mean_period_ns.saturating_mul(MUCH_SHORTER) < self.latest().period_ns;
-        }
-        let changed = self.mean_ns.abs_diff(mean_period_ns) > self.mean_ns / 1_000 * CHANGE_PER_MILLE;
-        let urgent = mean_period_ns / MUCH_LONGER > self.mean_ns;
-        let needed = if urgent {
-            1
-        } else if changed {
-            CHANGE_SAMPLES
-        } else {
-            REDRAW_SAMPLES
-        };
-        if self.fresh < needed {
-            return false;
+            return mean_period_ns.saturating_mul(MUCH) < self.latest().period_ns;
         }
         let gap_ns = self.last_sample_ns.saturating_sub(set_ns) / u64::from(self.fresh);
-        if gap_ns as f64 * MIXED <= REDRAW_NS && self.fresh >= REDRAW_SAMPLES / 2 {
+        let frequent = gap_ns as f64 * MIXED <= REDRAW_NS;
+        let changed = self.mean_ns.abs_diff(mean_period_ns) > self.mean_ns / 1_000 * CHANGE_PER_MILLE;
+        if self.fresh < if changed && frequent { CHANGE_SAMPLES } else { REDRAW_SAMPLES } {
+            return false;
+        }
+        if frequent {
             return true;
         }
         now_ns >= *self.due_at_ns.get_or_insert_with(|| now_ns + dither.delay(gap_ns))

@@ -25,6 +25,8 @@ const WINDOW_NS: u64 = 500_000_000;
 const ADOPT_EVERY_NS: u64 = 1_000_000_000;
 /// Events that may be opened in a second for the sake of new threads.
 const OPENS_PER_SECOND: u64 = 400;
+/// Changes by the bucket below this (in logarithms) are not entered into the history of the rate.
+const WORTH_NOTING: f64 = 0.2;
 /// Threads whose context switches are read; the rest is estimated from them.
 const THREADS_READ: usize = 16;
 
@@ -73,6 +75,8 @@ pub(crate) struct End {
     pub(crate) target_cpu_ns: u64,
     /// Our own CPU time while sampling (ns).
     pub(crate) self_cpu_ns: u64,
+    /// Our own CPU time before that (ns).
+    pub(crate) setup_cpu_ns: u64,
     /// Whether time in the kernel was sampled too.
     pub(crate) kernel_seen: bool,
 }
@@ -167,7 +171,8 @@ impl Engine {
         let session = &mut self.session;
         self.sampler.drain(now_ns.saturating_sub(SETTLING_NS), |drained| session.handle(drained));
         self.maintain(now_ns);
-        if now_ns >= self.next_tick_ns {
+        let so_far = self.session.since_last_reading(now_ns);
+        if now_ns >= self.next_tick_ns || self.controller.overdrawn(&so_far) {
             self.tick();
             self.next_tick_ns = (self.next_tick_ns + TICK_NS).max(now_ns + TICK_NS / 2);
         }
@@ -204,7 +209,14 @@ impl Engine {
         }
     }
 
+    /// Enters a change of the rate into the profile's history; of what the bucket does tick by tick, only the
+    /// big strokes.
     fn note_rate(&mut self, decision: &Decision) {
+        let last_hz = self.history.last().map_or(0.0, |change| change.rate_hz);
+        let small = (decision.rate_hz / last_hz).ln().abs() < WORTH_NOTING;
+        if small && matches!(decision.reason, Reason::Throttle | Reason::Release) {
+            return;
+        }
         self.history.push(RateChange {
             at_s: self.session.elapsed_ns() as f64 / 1e9,
             rate_hz: decision.rate_hz,
@@ -303,6 +315,7 @@ impl Engine {
             duration_ns: self.session.elapsed_ns(),
             target_cpu_ns: self.session.target_cpu_ns(),
             self_cpu_ns: self.session.self_cpu_ns(),
+            setup_cpu_ns: self.session.setup_cpu_ns(),
             kernel_seen: self.access.kernel,
             controller: self.controller,
             history: self.history,

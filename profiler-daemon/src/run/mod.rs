@@ -6,9 +6,10 @@ mod names;
 mod progress;
 mod summary;
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -52,6 +53,9 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
     let pid = held.pid();
     let mut session = Session::new(setup.method_choice(&job.sampling));
     session.await_exec(pid);
+    if let Some(program) = find_program(&job.command[0]) {
+        session.objects.preload(&program);
+    }
     let engine =
         setup.open(&job.sampling, session, vec![pid], outputs).map_err(|error| explain::open(error, None))?;
     let end = runtime()?.block_on(async {
@@ -121,8 +125,6 @@ pub(crate) struct Setup {
     access: Access,
     /// How the person wants to attach.
     asked: Option<AttachMode>,
-    /// CPU time spent on it (ns).
-    pub(crate) cpu_ns: u64,
 }
 
 impl Setup {
@@ -136,7 +138,7 @@ impl Setup {
         };
         let calibration = calibrate(access);
         let seed = sampling.seed.unwrap_or_else(clock::monotonic_ns);
-        Ok(Self { calibration, seed, access, asked, cpu_ns: clock::self_cpu_ns() })
+        Ok(Self { calibration, seed, access, asked })
     }
 
     fn method_choice(&self, sampling: &SamplingSettings) -> MethodChoice {
@@ -187,6 +189,15 @@ fn rate_settings(sampling: &SamplingSettings) -> RateSettings {
         expected_stack_bytes: if copies { EXPECTED_COPY_BYTES } else { 0.0 },
         ..RateSettings::default()
     }
+}
+
+/// Where a command is found, as `execvp` looks for it.
+fn find_program(name: &OsStr) -> Option<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
+        return Some(PathBuf::from(name));
+    }
+    let folders = std::env::var_os("PATH")?;
+    std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime> {

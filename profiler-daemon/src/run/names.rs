@@ -65,7 +65,7 @@ impl Names {
             profile.modules.push(source.module(id, object));
             for frame in ids {
                 let at = collected.aggregate.frames.get(frame);
-                locations[frame.0 as usize] = self.location(at, module, &source, profile);
+                locations[frame.0 as usize] = self.location(at, module, object, &source, profile);
             }
         }
         locations
@@ -75,13 +75,17 @@ impl Names {
         &mut self,
         frame: Frame,
         module: ModuleIndex,
+        object: Option<&Object>,
         source: &Source,
         profile: &mut SymbolizedProfile,
     ) -> LocationIndex {
         let (lines, unknown) = match source.look_up(frame.address) {
             Ok(named) => (named.into_iter().map(|n| self.line(n, module, profile)).collect(), None),
             Err(reason) => {
-                let name = format!("{}+{:#x}", profile.modules[module.0 as usize].name, frame.address);
+                // Addresses of one function belong together even if nothing tells its name.
+                let start = object.and_then(|object| object.function_start(frame.address));
+                let offset = start.unwrap_or(frame.address);
+                let name = format!("{}+{offset:#x}", profile.modules[module.0 as usize].name);
                 let nameless = Named { linkage_name: name.clone(), name, file: None, line: None };
                 (vec![self.line(nameless, module, profile)], Some(reason))
             }

@@ -45,7 +45,7 @@ fn run(end: &End, setup: &Setup, sampling: &SamplingSettings, target: String) ->
         target_cpu_s: end.target_cpu_ns as f64 * 1e-9,
         weight_s: 0.0,
         self_cpu_s: end.self_cpu_ns as f64 * 1e-9,
-        setup_cpu_s: setup.cpu_ns as f64 * 1e-9,
+        setup_cpu_s: end.setup_cpu_ns as f64 * 1e-9,
         overhead_us: cost.target.mean_ns * 1e-3,
         overhead_se_us: cost.target.se_ns * 1e-3,
         self_us: end.self_cpu_ns as f64 * 1e-3 / end.counts.samples.max(1) as f64,

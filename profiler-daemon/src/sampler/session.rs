@@ -73,6 +73,22 @@ struct LastReading {
     self_cpu_ns: u64,
 }
 
+impl LastReading {
+    fn since(&self, last: &Self, at_ns: u64) -> Reading {
+        Reading {
+            at_ns,
+            target_cpu_ns: self.target_cpu_ns - last.target_cpu_ns,
+            self_cpu_ns: self.self_cpu_ns - last.self_cpu_ns,
+            samples: self.counts.samples - last.counts.samples,
+            foreign_samples: self.counts.foreign - last.counts.foreign,
+            frames: self.counts.frames - last.counts.frames,
+            stack_bytes: self.counts.stack_bytes - last.counts.stack_bytes,
+            lost: self.counts.lost - last.counts.lost,
+            switches: 0,
+        }
+    }
+}
+
 /// What was counted, for the profile.
 pub(crate) struct Collected {
     pub(crate) aggregate: Aggregate,
@@ -127,6 +143,11 @@ impl Session {
     /// Our own CPU time between the beginning and the last reading (ns).
     pub(crate) fn self_cpu_ns(&self) -> u64 {
         self.last_reading.self_cpu_ns - self.first_reading.self_cpu_ns
+    }
+
+    /// Our own CPU time before sampling began (ns).
+    pub(crate) fn setup_cpu_ns(&self) -> u64 {
+        self.first_reading.self_cpu_ns
     }
 
     /// Sampling begins now: what was used before does not count.
@@ -203,23 +224,20 @@ impl Session {
         self.aggregator.add(process, Chain { kernel, user, outcome }, weight_ns);
     }
 
-    /// What happened since the last reading.
+    /// What happened since the last reading; a new one begins.
     pub(crate) fn reading(&mut self, switches: u64) -> Reading {
         let (target_cpu_ns, gone) = self.cpu.read();
         gone.iter().for_each(|&pid| self.processes.forget(pid));
         let now = LastReading { counts: self.counts, target_cpu_ns, self_cpu_ns: clock::self_cpu_ns() };
         let last = std::mem::replace(&mut self.last_reading, now);
-        Reading {
-            at_ns: clock::monotonic_ns(),
-            target_cpu_ns: now.target_cpu_ns - last.target_cpu_ns,
-            self_cpu_ns: now.self_cpu_ns - last.self_cpu_ns,
-            samples: now.counts.samples - last.counts.samples,
-            foreign_samples: now.counts.foreign - last.counts.foreign,
-            frames: now.counts.frames - last.counts.frames,
-            stack_bytes: now.counts.stack_bytes - last.counts.stack_bytes,
-            lost: now.counts.lost - last.counts.lost,
-            switches,
-        }
+        Reading { switches, ..now.since(&last, clock::monotonic_ns()) }
+    }
+
+    /// What happened since the last reading, without the target's CPU time, which takes longer to read.
+    pub(crate) fn since_last_reading(&self, now_ns: u64) -> Reading {
+        let target_cpu_ns = self.last_reading.target_cpu_ns;
+        let now = LastReading { counts: self.counts, target_cpu_ns, self_cpu_ns: clock::self_cpu_ns() };
+        now.since(&self.last_reading, now_ns)
     }
 
     /// Samples by innermost function since the last call, under a key that stays.

@@ -1,0 +1,157 @@
+//! Plays a scenario and holds it against its bands.
+
+use profiler_core::rate::{Account, Cost, CostModel, Decision, RateController, RateSettings, Reason, Spend};
+
+use super::host::{Host, TICK_NS, Truth};
+use super::scenario::{BYTE_US, FRAME_US, Scenario};
+
+/// What came of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Lowest and highest rate once converged, relative to the law's optimum under the true cost.
+    pub rate_ratio: (f64, f64),
+    /// Worst overhead of a second, relative to the budget: true cost, and own CPU time.
+    pub worst_1s_of_budget: f64,
+    /// Worst overhead of ten seconds, relative to the budget.
+    pub worst_10s_of_budget: f64,
+    /// Retunes a minute once converged.
+    pub retunes_per_minute: f64,
+    /// Share of ticks in which the bucket throttled, once converged.
+    pub throttled_ratio: f64,
+    /// Sum of weights over CPU time, less one.
+    pub weight_error_ratio: f64,
+    /// Samples over those that the rates in force ask for.
+    pub realised_ratio: f64,
+    /// Optimum of the last phase (samples per CPU-second).
+    pub optimum_hz: f64,
+    /// Rate at the end.
+    pub rate_hz: f64,
+}
+
+/// Plays `scenario` with `seed`; `watch` sees each decision.
+pub fn run(scenario: &Scenario, seed: u64, mut watch: impl FnMut(&Decision)) -> Outcome {
+    let mut controller = RateController::new(settings(scenario), calibration(scenario));
+    let first = controller.start(0);
+    let mut host = Host::new(scenario, seed, &first);
+    let mut tally = Tally::default();
+    let mut rate_hz = first.rate_hz;
+    while host.now_s() < scenario.duration_s {
+        let (reading, shares, truth) = host.tick(|so_far| controller.overdrawn(so_far));
+        let decision = controller.tick(&reading, &shares);
+        host.obey(&decision);
+        watch(&decision);
+        tally.add(scenario, &truth, rate_hz, &decision);
+        rate_hz = decision.rate_hz;
+    }
+    tally.outcome(scenario, host.now_s(), rate_hz)
+}
+
+fn settings(scenario: &Scenario) -> RateSettings {
+    RateSettings {
+        budget_ratio: scenario.budget_ratio,
+        horizon_s: scenario.horizon_s,
+        criterion: scenario.criterion,
+        expected_frames: scenario.phases[0].frames,
+        expected_stack_bytes: scenario.phases[0].stack_bytes as f64,
+        ..RateSettings::default()
+    }
+}
+
+/// A calibration on the host of the first phase, off by what the scenario says.
+fn calibration(scenario: &Scenario) -> CostModel {
+    let cost = |us: f64| {
+        let mean_ns = us * 1e3 * (1.0 + scenario.calibration_error_ratio);
+        Cost::new(mean_ns, mean_ns * scenario.calibration_se_ratio)
+    };
+    CostModel {
+        per_sample_ns: cost(scenario.phases[0].sample_us),
+        per_frame_ns: cost(FRAME_US),
+        per_byte_ns: cost(BYTE_US),
+        per_switch_ns: cost(1.0),
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    account: Account,
+    cpu_ns: f64,
+    weight_ns: f64,
+    samples: f64,
+    asked: f64,
+    rates: Option<(f64, f64)>,
+    ticks: u32,
+    throttled: u32,
+    retunes: u32,
+}
+
+impl Tally {
+    fn add(&mut self, scenario: &Scenario, truth: &Truth, rate_hz: f64, decision: &Decision) {
+        let spend = Spend { target_ns: truth.target_ns, self_ns: truth.self_ns, ..Spend::default() };
+        self.account.book(truth.wall_ns, truth.cpu_ns, &spend);
+        self.cpu_ns += truth.cpu_ns;
+        self.weight_ns += truth.weight_ns;
+        self.samples += truth.samples as f64;
+        self.asked += rate_hz * truth.cpu_ns * 1e-9;
+
+        let at_s = decision.at_ns as f64 * 1e-9;
+        let phase = scenario.phase(at_s);
+        if at_s < phase.from_s + scenario.bands.converged_after_s {
+            return;
+        }
+        let ratio = decision.rate_hz / scenario.optimum_hz(phase);
+        let (low, high) = self.rates.unwrap_or((ratio, ratio));
+        self.ticks += 1;
+        match decision.reason {
+            Reason::Throttle => self.throttled += 1,
+            Reason::Retune | Reason::PhaseChange => self.retunes += 1,
+            _ => {}
+        }
+        // What the bucket does for a tick has its own band.
+        if decision.reason != Reason::Throttle {
+            self.rates = Some((low.min(ratio), high.max(ratio)));
+        }
+    }
+
+    fn outcome(self, scenario: &Scenario, now_s: f64, rate_hz: f64) -> Outcome {
+        let ticks = f64::from(self.ticks.max(1));
+        let minutes = ticks * TICK_NS as f64 * 1e-9 / 60.0;
+        Outcome {
+            rate_ratio: self.rates.unwrap_or_default(),
+            worst_1s_of_budget: self.account.worst_1s_ratio() / scenario.budget_ratio,
+            worst_10s_of_budget: self.account.worst_10s_ratio() / scenario.budget_ratio,
+            retunes_per_minute: f64::from(self.retunes) / minutes.max(1.0),
+            throttled_ratio: f64::from(self.throttled) / ticks,
+            weight_error_ratio: if self.cpu_ns > 0.0 { self.weight_ns / self.cpu_ns - 1.0 } else { 0.0 },
+            realised_ratio: if self.asked > 0.0 { self.samples / self.asked } else { 1.0 },
+            optimum_hz: scenario.optimum_hz(scenario.phase(now_s)),
+            rate_hz,
+        }
+    }
+}
+
+impl Outcome {
+    /// The bands that the run left, each with its value.
+    pub fn violations(&self, scenario: &Scenario) -> Vec<String> {
+        let bands = &scenario.bands;
+        let at_most = |name: &str, value: f64, most: f64| {
+            (value.is_nan() || value > most).then(|| format!("{name} = {value:.3}, above {most}"))
+        };
+        let within = |name: &str, (low, high): (f64, f64), band: (f64, f64)| {
+            (!(low >= band.0 && high <= band.1))
+                .then(|| format!("{name} = {low:.3}..{high:.3}, outside {}..{}", band.0, band.1))
+        };
+        let realised = (self.realised_ratio, self.realised_ratio);
+        [
+            within("rate_ratio", self.rate_ratio, bands.rate_ratio),
+            at_most("worst_1s_of_budget", self.worst_1s_of_budget, bands.worst_1s_of_budget),
+            at_most("worst_10s_of_budget", self.worst_10s_of_budget, bands.worst_10s_of_budget),
+            at_most("retunes_per_minute", self.retunes_per_minute, bands.retunes_per_minute),
+            at_most("throttled_ratio", self.throttled_ratio, bands.throttled_ratio),
+            at_most("weight_error_ratio", self.weight_error_ratio.abs(), bands.weight_error_ratio),
+            within("realised_ratio", realised, bands.realised_ratio),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+}

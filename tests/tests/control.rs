@@ -1,0 +1,61 @@
+//! Plays every scenario of `scenarios/` under the simulated host and holds it to its bands.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use tests::sim::{Outcome, Scenario, run};
+
+fn scenario_files() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+    let entries = std::fs::read_dir(folder).expect("the scenarios lie beside the tests");
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("a readable folder").path()).collect();
+    files.retain(|path| path.extension().is_some_and(|ending| ending == "toml"));
+    files.sort();
+    files
+}
+
+fn name(file: &Path) -> String {
+    file.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn line(name: &str, seed: u64, outcome: &Outcome) -> String {
+    format!(
+        "{name:22} seed {seed}: {:6.0} of {:6.0} Hz, rate {:.2}..{:.2} of the optimum, worst 1 s {:.2}, 10 s {:.3} of the \
+         budget, {:.1} retunes/min, throttled {:.3}, weights {:+.4}, realised {:.3}",
+        outcome.rate_hz,
+        outcome.optimum_hz,
+        outcome.rate_ratio.0,
+        outcome.rate_ratio.1,
+        outcome.worst_1s_of_budget,
+        outcome.worst_10s_of_budget,
+        outcome.retunes_per_minute,
+        outcome.throttled_ratio,
+        outcome.weight_error_ratio,
+        outcome.realised_ratio,
+    )
+}
+
+#[test]
+fn every_scenario_stays_within_its_bands() {
+    let only = std::env::var("SCENARIO").unwrap_or_default(); // one file, with each decision
+    let mut out = std::io::stderr();
+    let mut failures = Vec::new();
+    for file in scenario_files().into_iter().filter(|file| only.is_empty() || name(file) == only) {
+        let text = std::fs::read_to_string(&file).expect("a readable scenario");
+        let scenario: Scenario =
+            toml::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        for seed in 1..=scenario.seeds {
+            let outcome = run(&scenario, seed, |decision| {
+                if !only.is_empty() && decision.changed() {
+                    let json = serde_json::to_string(decision).expect("a decision is plain data");
+                    writeln!(out, "{json}").expect("stderr is open");
+                }
+            });
+            writeln!(out, "{}", line(&name(&file), seed, &outcome)).expect("stderr is open");
+            let violations = outcome.violations(&scenario);
+            failures
+                .extend(violations.into_iter().map(|band| format!("{} seed {seed}: {band}", name(&file))));
+        }
+    }
+    assert!(failures.is_empty(), "bands left:\n{}", failures.join("\n"));
+}
