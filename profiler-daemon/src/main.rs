@@ -35,10 +35,18 @@ fn main() -> ExitCode {
             return u8::try_from(asked.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from);
         }
     };
+    log_to_stderr();
     Job::new(cli.command).and_then(run).unwrap_or_else(|error| {
         Terminal::default().fail(&error);
         failure::exit_code(&error)
     })
+}
+
+/// What the developers of this program want to see: `SWEETSPOT_LOG=debug`. Nothing by default.
+fn log_to_stderr() {
+    if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("SWEETSPOT_LOG") {
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    }
 }
 
 fn run(job: Job) -> Result<ExitCode> {

@@ -198,7 +198,9 @@ impl Session {
         };
         self.counts.samples += 1;
         let Buffers { kernel, user, by_frame_pointer } = &mut self.buffers;
-        (kernel.clear(), user.clear(), by_frame_pointer.clear());
+        kernel.clear();
+        user.clear();
+        by_frame_pointer.clear();
         sample.kernel_chain(kernel);
         sample.user_chain(by_frame_pointer);
         self.counts.frames += by_frame_pointer.len() as u64;
