@@ -1,8 +1,8 @@
 //! The profiler on programs of known truth, live: short runs, as root.
 //!
-//! Intervals are asked for at 99.9%, a level at which all intervals of a profile hold together. At the default
-//! level this file, of some fifteen such profiles, would fail by chance every other time; at this one, once
-//! in some seventy times. `just accuracy` checks the 99% level on a hundred runs.
+//! Intervals are asked for at 99.9%. There are some sixty here, so at the default level three of them would miss by
+//! chance in each run; at this one, one in every sixteenth run if they were exact. They are a quarter wider than that
+//! for calls in random order, which makes it one in some three hundred. `just accuracy` checks the 99% level.
 
 #![allow(clippy::print_stderr, reason = "a test that skips says why")]
 
