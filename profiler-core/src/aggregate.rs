@@ -123,7 +123,8 @@ impl Aggregator {
     /// Sum of all weights so far (ns).
     pub fn weight_ns(&self) -> f64 {
         let closed = self.windows.iter().flat_map(|w| &w.tallies).map(|(_, t)| t.weight_ns);
-        closed.sum::<f64>() + self.current.values().map(|t| t.weight_ns).sum::<f64>()
+        let open = self.current.values().map(|t| t.weight_ns);
+        closed.chain(open).fold(0.0, |sum, weight_ns| sum + weight_ns) // the sum of nothing would be -0
     }
 
     /// Samples by innermost function since the last call. The controller needs the shares of the top

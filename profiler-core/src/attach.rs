@@ -41,7 +41,7 @@ const WORTH_A_CHANGE: f64 = 0.002;
 /// The other way must have cost less than this share of the present one.
 const CLEARLY_CHEAPER: f64 = 0.5;
 /// For so long a way is kept, and its cost is measured (ns).
-const DWELL_NS: u64 = 3_000_000_000;
+const DWELL_NS: u64 = 1_000_000_000;
 /// For so long a measured cost is believed (ns).
 const BELIEVED_NS: u64 = 120_000_000_000;
 
@@ -86,6 +86,12 @@ impl AttachChoice {
     /// The way in force.
     pub fn mode(&self) -> AttachMode {
         self.mode
+    }
+
+    /// The way that was changed to cannot be had; the one before is in force again, for good.
+    pub fn refuse(&mut self) {
+        self.mode = self.mode.other();
+        self.fixed = true;
     }
 
     /// Takes in what the way in force has cost in a stretch of time beyond the target's samples, and the target's CPU
@@ -137,6 +143,15 @@ mod tests {
     fn a_dearer_way_is_left_again_and_not_tried_for_a_while() {
         let mut choice = AttachChoice::new(None, true, 2, 2);
         assert_eq!(run(&mut choice, 100, 0.003, 0.03), [AttachMode::Cpu, AttachMode::Task]);
+    }
+
+    #[test]
+    fn a_way_that_cannot_be_had_is_not_tried_again() {
+        let mut choice = AttachChoice::new(None, true, 2, 2);
+        assert_eq!(run(&mut choice, 5, 0.18, 0.0), [AttachMode::Cpu]);
+        choice.refuse();
+        assert_eq!(run(&mut choice, 60, 0.18, 0.0), []);
+        assert_eq!(choice.mode(), AttachMode::Task);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use profiler_core::record::RecordFormat;
 use profiler_core::sorter::RecordQueue;
 use serde::{Deserialize, Serialize};
 
-use crate::sampler::perf::Access;
+use crate::sampler::access::Access;
 use crate::sys::clock;
 use crate::sys::perf_event::{ClockEvent, Event, Scope};
 use crate::sys::ring::Ring;

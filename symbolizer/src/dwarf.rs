@@ -2,6 +2,12 @@
 //!
 //! gimli reads the entries; what is made of them is kept here, unit by unit as addresses ask for it. All that is kept is
 //! plain numbers and offsets, so an object's sections can be borrowed anew for each address.
+//!
+//! The crate `addr2line` would do this with less code, but it trusts the file. Version 0.27.1 recurses once per nested
+//! inlined call: 50,000 of them, an object of 114 kB, overflow a stack of 8 MiB and end the process. A shared list of
+//! ranges makes 434 kB ask for 13 GB; empty attributes in 1.2 MB keep it busy for more than a minute. A reader that draws
+//! on a budget, put under it, bounds its memory (to 700 MB) but neither of the other two. This module takes at most 0.4 s
+//! and 65 MB for these files; `tests/costly.rs` has all figures, and a test that repeats them.
 
 mod functions;
 mod index;

@@ -328,3 +328,21 @@ fn other_files_say_what_they_are() {
     other[..6].copy_from_slice(b"\x7fELF\x01\x01");
     assert_eq!(load(&other), Some(Reason::OtherElf));
 }
+
+#[test]
+fn of_two_copies_the_one_the_linker_kept() {
+    // The linker keeps the first copy, and lets the debug information of the other one, which is as long, speak of it too.
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let first = directory.path().join("first.cc");
+    let copy = "inline __attribute__((noinline)) int copied(int x) { return x * 3; }\n";
+    std::fs::write(&first, format!("{copy}int other(int x) {{ return copied(x); }}\n"))
+        .expect("a source file");
+    let second = format!(
+        "\n\n{copy}int other(int);\nint main(int argc, char **) {{ return copied(argc) + other(argc); }}\n"
+    );
+    let first = first.to_str().expect("a plain path");
+    let Some(program) = Program::cpp(&second, &["-g", "-O1", first]) else { return };
+    for frames in frames_of(&load(program.path()), &program, |name| name == "_Z6copiedi") {
+        assert_eq!((frames[0].file.as_deref(), frames[0].line), (Some(first), Some(1)));
+    }
+}

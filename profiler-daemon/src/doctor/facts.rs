@@ -63,7 +63,7 @@ pub(super) struct Facts {
 impl Facts {
     /// Asks the kernel.
     pub(super) fn read(try_open: impl Fn() -> io::Result<()>) -> Self {
-        let cache = cache_file();
+        let cache = crate::calibrate::cache_path();
         let status = text("/proc/self/status");
         Self {
             kernel: text("/proc/sys/kernel/osrelease"),
@@ -175,11 +175,4 @@ pub(super) fn hidepid(mounts: &str) -> Option<String> {
 fn map_files() -> bool {
     let Ok(mut files) = fs::read_dir("/proc/self/map_files") else { return false };
     files.next().is_some_and(|file| file.is_ok_and(|file| fs::File::open(file.path()).is_ok()))
-}
-
-/// Under `$XDG_CACHE_HOME`, else under `~/.cache`.
-fn cache_file() -> Option<PathBuf> {
-    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let base = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
-    base.map(|base| base.join("sweetspot/calibration.json"))
 }

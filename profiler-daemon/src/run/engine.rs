@@ -10,7 +10,8 @@ use profiler_core::unwind::method::Method;
 use serde::Serialize;
 
 use crate::output::Outputs;
-use crate::sampler::perf::{Access, Attachment, ClockSettings, OpenError, PerfSampler};
+use crate::sampler::access::{Access, OpenError};
+use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
 use crate::sampler::session::{Counts, Session};
 use crate::sys::{clock, procfs};
 
@@ -147,8 +148,24 @@ impl Engine {
         })
     }
 
-    /// Starts to sample.
-    pub(crate) fn start(&mut self) -> std::io::Result<()> {
+    /// Starts the clocks. What they report is read later, so that nothing is missed while the code that is mapped
+    /// already is looked at.
+    pub(crate) fn start_clocks(&mut self) -> std::io::Result<()> {
+        self.sampler.start()
+    }
+
+    /// Attaches to threads that came while the first ones were attached to.
+    pub(crate) fn catch_up_with_threads(&mut self) -> Result<(), OpenError> {
+        let Attachment::Tasks(attached) = self.sampler.attachment() else { return Ok(()) };
+        let threads = self.threads();
+        if threads.iter().all(|thread| attached.contains(thread)) {
+            return Ok(());
+        }
+        self.sampler.reopen(Attachment::Tasks(threads), self.settings)
+    }
+
+    /// From now on everything counts: samples, CPU time, overhead.
+    pub(crate) fn begin(&mut self) {
         self.session.begin();
         self.start_unix_ns = clock::unix_ns();
         let now_ns = clock::monotonic_ns();
@@ -156,7 +173,6 @@ impl Engine {
         let decision = self.controller.start(now_ns);
         self.note_rate(&decision);
         self.write_decision(&decision);
-        self.sampler.start()
     }
 
     /// How long to sleep.
@@ -247,8 +263,8 @@ impl Engine {
             None => self.session.choice.revise(now_ns),
         };
         let stack_bytes = self.session.copy.revise();
-        let renew = std::mem::take(&mut self.attach_changed) || self.has_new_threads(now_ns);
-        if method.is_none() && stack_bytes.is_none() && !renew {
+        let attach_changed = std::mem::take(&mut self.attach_changed);
+        if method.is_none() && stack_bytes.is_none() && !attach_changed && !self.has_new_threads(now_ns) {
             return;
         }
         self.settings.method = self.session.choice.method();
@@ -257,12 +273,19 @@ impl Engine {
             AttachMode::Cpu => Attachment::Cpus,
             AttachMode::Task => Attachment::Tasks(self.threads()),
         };
-        if let Err(error) = self.sampler.reopen(attachment, self.settings)
-            && !matches!(error, OpenError::TargetGone)
-        {
-            self.notes.push(format!("the events could not be renewed: {error}"));
-        }
         self.adopted = (now_ns, self.session.processes.threads_created());
+        match self.sampler.reopen(attachment, self.settings) {
+            Ok(()) | Err(OpenError::TargetGone) => {}
+            Err(_) if attach_changed => self.attach.refuse(),
+            Err(error) => self.note(format!("the events could not be renewed: {error}")),
+        }
+    }
+
+    /// A line for the person, once.
+    pub(crate) fn note(&mut self, line: String) {
+        if !self.notes.contains(&line) {
+            self.notes.push(line);
+        }
     }
 
     /// Whether it is time to open clocks for threads that have come: one that a thread inherited keeps the period

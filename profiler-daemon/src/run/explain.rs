@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow};
 use procfs::ProcError;
 
 use crate::failure::Failure;
-use crate::sampler::perf::OpenError;
+use crate::sampler::access::OpenError;
 
 /// What unprivileged profiles lack.
 pub(crate) const KERNEL_UNSEEN: &str = "time spent in the kernel is not sampled: run as root, or \

@@ -26,7 +26,8 @@ use self::progress::Progress;
 use crate::calibrate::{Calibration, calibrate};
 use crate::failure::Failure;
 use crate::output::Outputs;
-use crate::sampler::perf::{Access, Attachment, probe_access};
+use crate::sampler::access::{Access, OpenError, probe_access};
+use crate::sampler::perf::Attachment;
 use crate::sampler::session::Session;
 use crate::settings::{AttachJob, RecordJob};
 use crate::sys::spawn::{Ended, HeldCommand, RunningCommand};
@@ -61,7 +62,8 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
     let end = runtime()?.block_on(async {
         let mut signals = Signals::listen()?;
         let mut engine = engine;
-        engine.start()?;
+        engine.start_clocks()?;
+        engine.begin();
         let command = match held.release() {
             Ok(command) => command,
             Err(error) => return Err(cannot_execute(&words[0], &error)),
@@ -98,15 +100,17 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
     let mut engine = setup
         .open(&job.sampling, session, pids.clone(), outputs)
         .map_err(|error| explain::open(error, one))?;
-    // The events came first: whatever is mapped from here on is reported, whatever was mapped before is read.
+    // The clocks come first: whatever is mapped from here on is reported, whatever was mapped before is read.
+    engine.start_clocks()?;
     for &pid in &pids {
         let adopted = engine.session.adopt(pid);
         explain::maps(pid, adopted, &mut engine.notes)?;
     }
+    engine.catch_up_with_threads().map_err(|error| explain::open(error, one))?;
     let name = pids.iter().map(|pid| engine.name_of(*pid)).collect::<Vec<_>>().join(", ");
     let engine = runtime()?.block_on(async {
         let mut signals = Signals::listen()?;
-        engine.start()?;
+        engine.begin();
         follow(&mut engine, &mut signals, job.duration, Watched::Processes).await?;
         anyhow::Ok(engine)
     })?;
@@ -155,7 +159,7 @@ impl Setup {
         session: Session,
         pids: Vec<u32>,
         outputs: Outputs,
-    ) -> Result<Engine, crate::sampler::perf::OpenError> {
+    ) -> Result<Engine, OpenError> {
         let controller = RateController::new(rate_settings(sampling), self.calibration.model);
         let threads: Vec<u32> = pids.iter().flat_map(|&pid| procfs::threads(pid)).collect();
         let cpus = limits::online_cpus().len();
@@ -220,6 +224,7 @@ fn cannot_execute(command: &CString, error: &io::Error) -> anyhow::Error {
 struct Signals {
     interrupt: SignalStream,
     terminate: SignalStream,
+    hang_up: SignalStream,
     child: SignalStream,
     timer: Timer,
 }
@@ -230,6 +235,7 @@ impl Signals {
         Ok(Self {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,
+            hang_up: listen(SignalKind::hangup())?,
             child: listen(SignalKind::child())?,
             timer: Timer::new().context("the timer could not be made")?,
         })
@@ -242,6 +248,7 @@ impl Signals {
             _ = self.child.recv() => None,
             _ = self.interrupt.recv() => Some(Signal::SIGINT),
             _ = self.terminate.recv() => Some(Signal::SIGTERM),
+            _ = self.hang_up.recv() => Some(Signal::SIGHUP),
         }
     }
 }

@@ -56,6 +56,8 @@ pub(crate) struct Session {
     start_ns: u64,
     window_start: (u64, Counts),
     program_changed: bool,
+    /// Processes of which a thread has ended since the last reading.
+    exits: Vec<u32>,
 }
 
 /// Kept between samples to spare allocations.
@@ -116,6 +118,7 @@ impl Session {
             start_ns: clock::monotonic_ns(),
             window_start: (0, Counts::default()),
             program_changed: false,
+            exits: Vec::new(),
         }
     }
 
@@ -184,7 +187,9 @@ impl Session {
             }
             Drained::Record(Record::Lost { count }, _) => self.counts.lost += count,
             Drained::Record(Record::Throttle, _) => self.counts.throttled += 1,
-            // A process ends for us when its clock does: threads may outlive the first one.
+            Drained::Record(Record::Exit(task), _) if self.processes.contains(task.pid) => {
+                self.exits.push(task.pid);
+            }
             Drained::Record(Record::Exit(_) | Record::Other, _) => {}
         }
     }
@@ -196,6 +201,9 @@ impl Session {
             self.counts.foreign += 1;
             return;
         };
+        if sample.time_ns < self.start_ns {
+            return; // taken before everything counted
+        }
         self.counts.samples += 1;
         let Buffers { kernel, user, by_frame_pointer } = &mut self.buffers;
         kernel.clear();
@@ -229,7 +237,9 @@ impl Session {
     /// What happened since the last reading; a new one begins.
     pub(crate) fn reading(&mut self, switches: u64) -> Reading {
         let (target_cpu_ns, gone) = self.cpu.read();
-        gone.iter().for_each(|&pid| self.processes.forget(pid));
+        // A process may outlive its first thread, and a zombie its program.
+        let ended = self.exits.drain(..).filter(|&pid| procfs::has_ended(pid));
+        gone.into_iter().chain(ended).for_each(|pid| self.processes.forget(pid));
         let now = LastReading { counts: self.counts, target_cpu_ns, self_cpu_ns: clock::self_cpu_ns() };
         let last = std::mem::replace(&mut self.last_reading, now);
         Reading { switches, ..now.since(&last, clock::monotonic_ns()) }

@@ -20,6 +20,12 @@ pub(crate) fn is_kernel_thread(pid: u32) -> bool {
     open(pid).and_then(|process| process.stat().ok()).is_some_and(|stat| stat.flags & PF_KTHREAD != 0)
 }
 
+/// Whether the process is gone, or only waits for its parent to take notice.
+pub(crate) fn has_ended(pid: u32) -> bool {
+    let state = open(pid).and_then(|process| process.stat().ok()).map(|stat| (stat.state, stat.num_threads));
+    state.is_none_or(|(state, threads)| matches!(state, 'Z' | 'X') && threads <= 1)
+}
+
 /// CPU time of children that the process has waited for (ns). Read often, so without a detour.
 pub(crate) fn waited_children_cpu_ns(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

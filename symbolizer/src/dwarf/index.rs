@@ -1,5 +1,6 @@
 //! Which units there are, and which addresses they cover.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::lines::Lines;
@@ -22,7 +23,7 @@ pub(super) struct Index {
     reach: Vec<u64>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy)]
 struct UnitRange {
     start: u64,
     end: u64,
@@ -40,7 +41,9 @@ impl Index {
                 _ => {} // a corrupt unit costs only its own names
             }
         }
-        index.ranges.sort_unstable();
+        // Looked through from the end: the nearest start first, then the tightest range. Of units that describe the same
+        // code, as those with copies of an inline function do, the first is the one whose copy the linker kept.
+        index.ranges.sort_unstable_by_key(|range| (range.start, Reverse((range.end, range.unit))));
         index.reach = index
             .ranges
             .iter()
