@@ -9,6 +9,9 @@ use crate::stack::{Frame, FrameId, FrameTable, ObjectId};
 /// When there are twice as many windows, neighbours are joined.
 const MAX_WINDOWS: usize = 120;
 
+/// Raw stacks remembered for one process; code that is generated anew all the time has no end of them.
+const MAX_RAW_STACKS: usize = 16_384;
+
 /// Index of a distinct stack in an [`Aggregator`].
 type StackId = u32;
 
@@ -72,7 +75,9 @@ pub struct Aggregator {
 
 #[derive(Default)]
 struct RawStacks {
-    generation: u32,
+    generation: u64,
+    /// Whether a sample came since the last window was closed.
+    is_used: bool,
     ids: FxHashMap<Box<[u64]>, StackId>,
 }
 
@@ -97,6 +102,7 @@ pub struct Aggregate {
 impl Aggregator {
     /// Counts a sample of `process` that stands for `weight_ns` of CPU time.
     pub fn add(&mut self, process: &Process, chain: Chain<'_>, weight_ns: u64) {
+        process.note_sample();
         let id = self.stack_id(process, chain);
         self.current.entry(id).or_default().add(Tally { samples: 1, weight_ns: weight_ns as f64 });
         *self.function_counts.entry(self.functions[id as usize]).or_default() += 1;
@@ -105,6 +111,7 @@ impl Aggregator {
     /// Ends a span of time at `now_ns` (since the start of sampling) and scales what was counted in it by
     /// `factor`: above one where the kernel dropped samples.
     pub fn close_window(&mut self, now_ns: u64, factor: f64) {
+        self.raw.retain(|_, stacks| std::mem::take(&mut stacks.is_used)); // the others sleep, or have ended
         let mut tallies: Vec<(StackId, Tally)> = self.current.drain().collect();
         tallies.iter_mut().for_each(|(_, tally)| tally.weight_ns *= factor);
         tallies.sort_unstable_by_key(|&(id, _)| id);
@@ -154,9 +161,10 @@ impl Aggregator {
         self.key.extend_from_slice(chain.kernel);
         self.key.extend_from_slice(chain.user);
         let raw = self.raw.entry(process.index).or_default();
-        if raw.generation != process.generation {
-            *raw = RawStacks { generation: process.generation, ids: FxHashMap::default() };
+        if raw.generation != process.generation || raw.ids.len() >= MAX_RAW_STACKS {
+            *raw = RawStacks { generation: process.generation, ..RawStacks::default() };
         }
+        raw.is_used = true;
         if let Some(&id) = raw.ids.get(&self.key[..]) {
             return id;
         }
@@ -219,6 +227,7 @@ impl ClosedWindow {
 mod tests {
     use super::*;
     use crate::process::ProcessTable;
+    use proptest::prelude::*;
 
     fn process() -> Process {
         let mut table = ProcessTable::default();
@@ -269,5 +278,105 @@ mod tests {
         aggregator.close_window(1, 2.0);
         aggregator.add(&process, chain(&[], &[1]), 100);
         assert_eq!(aggregator.weight_ns(), 300.0);
+    }
+
+    #[test]
+    fn raw_stacks_of_processes_that_are_not_seen_any_more_are_forgotten() {
+        let mut aggregator = Aggregator::default();
+        let mut table = ProcessTable::default();
+        for pid in 1..1000 {
+            table.adopt(pid, "a");
+            aggregator.add(table.get(pid).unwrap(), chain(&[], &[1, 2]), 1);
+            aggregator.close_window(u64::from(pid), 1.0);
+            assert!(aggregator.raw.len() <= 1);
+        }
+        aggregator.close_window(1000, 1.0);
+        assert!(aggregator.raw.is_empty());
+        let process = table.get(1).unwrap();
+        for address in 0..2 * MAX_RAW_STACKS as u64 {
+            aggregator.add(process, chain(&[], &[address]), 1);
+        }
+        assert!(aggregator.raw[&process.index].ids.len() <= MAX_RAW_STACKS);
+    }
+
+    #[test]
+    fn the_entry_of_a_sampled_process_is_given_to_no_other() {
+        let mut aggregator = Aggregator::default();
+        let mut table = ProcessTable::default();
+        table.adopt(1, "a");
+        aggregator.add(table.get(1).unwrap(), chain(&[], &[1]), 1);
+        table.forget(1);
+        table.adopt(2, "b");
+        let stacks = aggregator.finish(1).stacks;
+        assert_eq!(table.infos()[stacks[0].process.0 as usize].comm, "a");
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Add { pid: u32, outcome: Outcome, kernel: Vec<u64>, user: Vec<u64>, weight_ns: u64 },
+        Close,
+        Map(u32),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let outcome = prop_oneof![Just(Outcome::Complete), Just(Outcome::Broken)];
+        let addresses = || prop::collection::vec(0u64..4, 0..3);
+        let add = (1u32..4, outcome, addresses(), addresses(), 0u64..1 << 40);
+        let step = prop_oneof![
+            6 => add.prop_map(|(pid, outcome, kernel, user, weight_ns)| Step::Add {
+                pid, outcome, kernel, user, weight_ns
+            }),
+            4 => Just(Step::Close),
+            1 => (1u32..4).prop_map(Step::Map),
+        ];
+        prop::collection::vec(step, 0..1500)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn weights_and_samples_are_conserved_however_time_is_cut(steps in steps()) {
+            let mut table = ProcessTable::default();
+            (1..4).for_each(|pid| table.adopt(pid, "a"));
+            let mut aggregator = Aggregator::default();
+            let mut expected: FxHashMap<(ProcessIndex, Outcome), Tally> = FxHashMap::default();
+            let mut now_ns = 0;
+            for step in steps {
+                now_ns += 1;
+                match step {
+                    Step::Close => aggregator.close_window(now_ns, 1.0),
+                    Step::Map(pid) => {
+                        let (file, path) = (crate::record::FileId::default(), String::new());
+                        let start = now_ns << 12;
+                        let mapped = crate::record::Mapped { pid, start, len: 4096, file_offset: 0, file, path };
+                        table.mapped(&mapped, |_| crate::process::LoadedObject::UNKNOWN);
+                    }
+                    Step::Add { pid, outcome, kernel, user, weight_ns } => {
+                        let process = table.get(pid).unwrap();
+                        aggregator.add(process, Chain { kernel: &kernel, user: &user, outcome }, weight_ns);
+                        let tally = Tally { samples: 1, weight_ns: weight_ns as f64 };
+                        expected.entry((process.index, outcome)).or_default().add(tally);
+                    }
+                }
+                prop_assert!(aggregator.windows.len() <= 2 * MAX_WINDOWS);
+            }
+            let weight_ns = aggregator.weight_ns();
+            let aggregate = aggregator.finish(now_ns + 1);
+            prop_assert_eq!(aggregate.stacks.len(), aggregate.tallies.len());
+            let mut found: FxHashMap<(ProcessIndex, Outcome), Tally> = FxHashMap::default();
+            for (stack, tallies) in aggregate.stacks.iter().zip(&aggregate.tallies) {
+                prop_assert!(table.infos().get(stack.process.0 as usize).is_some());
+                prop_assert!(stack.frames.iter().all(|id| aggregate.frames.frames().get(id.0 as usize).is_some()));
+                prop_assert!(tallies.windows(2).all(|pair| pair[0].0 < pair[1].0));
+                for &(window, tally) in tallies {
+                    prop_assert!(aggregate.windows.get(window as usize).is_some());
+                    found.entry((stack.process, stack.outcome)).or_default().add(tally);
+                }
+            }
+            prop_assert!(aggregate.windows.windows(2).all(|pair| pair[0].end_ns == pair[1].start_ns));
+            // Sums of whole nanoseconds below 2^53 are exact.
+            prop_assert_eq!(weight_ns, expected.values().map(|tally| tally.weight_ns).sum::<f64>());
+            prop_assert_eq!(found, expected);
+        }
     }
 }

@@ -1,44 +1,31 @@
 //! What unwinding needs of an ELF file: where its segments lie and its tables of unwind information.
 
+mod tables;
+
 use std::fmt;
-use std::ops::{Deref, Range};
-use std::sync::Arc;
+use std::ops::Range;
 
 use object::elf::{FileHeader64, PF_X, PT_GNU_EH_FRAME, PT_LOAD};
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
 use object::{Endianness, ReadRef};
 
+pub(crate) use tables::SectionBytes;
+pub use tables::UnwindTables;
+
 type Header = FileHeader64<Endianness>;
 
 /// More unwind information than any real file has; larger ones are taken for damaged.
 const MAX_SECTION_BYTES: u64 = 512 << 20;
-/// `DW_EH_PE_datarel | DW_EH_PE_sdata4`: how every linker writes the index's table.
-const DATAREL_SDATA4: u8 = 0x3b;
-/// Bytes of an entry of the index's table: where a function starts, and where its information is.
-const INDEX_ENTRY_BYTES: usize = 8;
-/// Bytes before that table: version, three encodings, the pointer to `.eh_frame`, the number of entries.
-const INDEX_HEADER_BYTES: usize = 12;
 /// `DW_EH_PE_pcrel | DW_EH_PE_sdata4`: how every linker writes the pointer to `.eh_frame`.
 const PCREL_SDATA4: u8 = 0x1b;
 
-/// Bytes that many unwinders share.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SectionBytes(Arc<[u8]>);
-
-impl Deref for SectionBytes {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
 /// A section: the addresses it states and its bytes.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Section {
+pub(crate) struct Section {
     /// Stated virtual memory addresses.
-    pub svma: Range<u64>,
+    pub(crate) svma: Range<u64>,
     /// Content.
-    pub bytes: SectionBytes,
+    pub(crate) bytes: SectionBytes,
 }
 
 impl fmt::Debug for Section {
@@ -65,12 +52,8 @@ pub struct Segment {
 pub struct ElfImage {
     /// Loadable segments in the file's order.
     pub segments: Vec<Segment>,
-    /// Call frame information.
-    pub eh_frame: Option<Section>,
-    /// Its index.
-    pub eh_frame_hdr: Option<Section>,
-    /// Call frame information that is not loaded into memory, where there is no other.
-    pub debug_frame: Option<Section>,
+    /// Its tables of unwind information.
+    pub tables: UnwindTables,
 }
 
 /// Why a file is of no use for unwinding.
@@ -104,12 +87,13 @@ impl ElfImage {
                 .collect(),
             ..Self::default()
         };
-        image.read_sections(header, endian, file);
-        if image.eh_frame.is_none() && image.debug_frame.is_none() {
+        image.tables = tables_from_sections(header, endian, file);
+        if image.tables.is_empty() {
             let index = programs.iter().find(|p| p.p_type(endian) == PT_GNU_EH_FRAME);
-            if let Some(index) = index {
-                image.eh_frame_from_segments(index.p_vaddr(endian), index.p_filesz(endian), file);
-            }
+            let found = index.and_then(|index| {
+                image.tables_from_segments(index.p_vaddr(endian), index.p_filesz(endian), file)
+            });
+            image.tables = found.unwrap_or_default();
         }
         Ok(image)
     }
@@ -134,56 +118,24 @@ impl ElfImage {
     /// Where the function that holds a stated address begins, by the index of unwind information: enough to
     /// count samples by function before there are names.
     pub fn function_start(&self, svma: u64) -> Option<u64> {
-        let index = self.eh_frame_hdr.as_ref()?;
-        let header = index.bytes.get(..INDEX_HEADER_BYTES)?;
-        if header[3] != DATAREL_SDATA4 {
-            return None;
-        }
-        let table = &index.bytes[INDEX_HEADER_BYTES..];
-        let start = |entry: usize| {
-            let at = entry * INDEX_ENTRY_BYTES;
-            let offset = i32::from_le_bytes(table[at..at + 4].try_into().ok()?);
-            Some(index.svma.start.wrapping_add_signed(i64::from(offset)))
-        };
-        let (mut low, mut high) = (0, table.len() / INDEX_ENTRY_BYTES);
-        while low < high {
-            let middle = low.midpoint(high);
-            if start(middle)? <= svma { low = middle + 1 } else { high = middle }
-        }
-        start(low.checked_sub(1)?)
-    }
-
-    fn read_sections<'d>(&mut self, header: &Header, endian: Endianness, file: impl ReadRef<'d>) {
-        let Ok(sections) = header.sections(endian, file) else { return };
-        for section in sections.iter() {
-            let slot = match sections.section_name(endian, section) {
-                Ok(b".eh_frame") => &mut self.eh_frame,
-                Ok(b".eh_frame_hdr") => &mut self.eh_frame_hdr,
-                Ok(b".debug_frame") => &mut self.debug_frame,
-                _ => continue,
-            };
-            let compressed = section.sh_flags(endian).contains(object::elf::SHF_COMPRESSED);
-            let bytes = section.data(endian, file).ok().filter(|b| !b.is_empty() && !compressed);
-            *slot = bytes.and_then(|bytes| Section::new(section.sh_addr(endian), bytes));
-        }
-        if self.eh_frame.is_some() {
-            self.debug_frame = None; // one source is enough, and this one is loaded with the program
-        } else {
-            self.eh_frame_hdr = None;
-        }
+        self.tables.function_start(svma)
     }
 
     /// A file without section headers still says where its index of unwind information is loaded, and the
     /// index points to the information. Its end is not stated, so everything up to the segment's end counts.
-    fn eh_frame_from_segments<'d>(&mut self, hdr_svma: u64, hdr_len: u64, file: impl ReadRef<'d>) {
-        let Some(index) = self.read_at(hdr_svma, hdr_len, file) else { return };
-        let Some((&[_, PCREL_SDATA4, _, _], rest)) = index.split_first_chunk::<4>() else { return };
-        let Some((offset, _)) = rest.split_first_chunk::<4>() else { return };
+    fn tables_from_segments<'d>(
+        &self,
+        hdr_svma: u64,
+        hdr_len: u64,
+        file: impl ReadRef<'d>,
+    ) -> Option<UnwindTables> {
+        let index = self.read_at(hdr_svma, hdr_len, file)?;
+        let (&[_, PCREL_SDATA4, _, _], rest) = index.split_first_chunk::<4>()? else { return None };
+        let (offset, _) = rest.split_first_chunk::<4>()?;
         let pointer = i64::from(i32::from_le_bytes(*offset));
         let eh_frame_svma = hdr_svma.wrapping_add(4).wrapping_add_signed(pointer);
-        let Some(information) = self.read_at(eh_frame_svma, u64::MAX, file) else { return };
-        self.eh_frame = Section::new(eh_frame_svma, information);
-        self.eh_frame_hdr = Section::new(hdr_svma, index);
+        let information = self.read_at(eh_frame_svma, u64::MAX, file)?;
+        Some(UnwindTables::new(Some((eh_frame_svma, information)), Some((hdr_svma, index)), None))
     }
 
     /// The bytes at a stated address, at most `len` and no further than the segment.
@@ -196,10 +148,27 @@ impl ElfImage {
     }
 }
 
+fn tables_from_sections<'d>(header: &Header, endian: Endianness, file: impl ReadRef<'d>) -> UnwindTables {
+    let (mut eh_frame, mut eh_frame_hdr, mut debug_frame) = (None, None, None);
+    let Ok(sections) = header.sections(endian, file) else { return UnwindTables::default() };
+    for section in sections.iter() {
+        let slot = match sections.section_name(endian, section) {
+            Ok(b".eh_frame") => &mut eh_frame,
+            Ok(b".eh_frame_hdr") => &mut eh_frame_hdr,
+            Ok(b".debug_frame") => &mut debug_frame,
+            _ => continue,
+        };
+        let compressed = section.sh_flags(endian).contains(object::elf::SHF_COMPRESSED);
+        let bytes = section.data(endian, file).ok().filter(|b| !b.is_empty() && !compressed);
+        *slot = bytes.map(|bytes| (section.sh_addr(endian), bytes));
+    }
+    UnwindTables::new(eh_frame, eh_frame_hdr, debug_frame)
+}
+
 impl Section {
     fn new(svma: u64, bytes: &[u8]) -> Option<Self> {
         let len = u64::try_from(bytes.len()).ok().filter(|&len| len <= MAX_SECTION_BYTES)?;
-        Some(Self { svma: svma..svma.checked_add(len)?, bytes: SectionBytes(bytes.into()) })
+        Some(Self { svma: svma..svma.checked_add(len)?, bytes: SectionBytes::new(bytes) })
     }
 }
 
@@ -218,7 +187,7 @@ mod tests {
     fn an_executable_has_segments_and_unwind_tables() {
         let image = ElfImage::parse(&own_executable()[..]).unwrap();
         assert!(image.segments.iter().any(|s| s.executable));
-        assert!(image.eh_frame.is_some() && image.eh_frame_hdr.is_some());
+        assert!(image.tables.eh_frame.is_some() && image.tables.eh_frame_hdr.is_some());
         let text = image.segments.iter().find(|s| s.executable).unwrap();
         let start = image.function_start(text.svma + text.file_len / 2).unwrap();
         assert!((text.svma..=text.svma + text.file_len / 2).contains(&start));
@@ -233,10 +202,10 @@ mod tests {
         file[0x28..0x30].fill(0); // e_shoff
         file[0x3c..0x40].fill(0); // e_shnum, e_shstrndx
         let image = ElfImage::parse(&file[..]).unwrap();
-        let (found, expected) = (image.eh_frame.unwrap(), whole.eh_frame.unwrap());
+        let (found, expected) = (image.tables.eh_frame.unwrap(), whole.tables.eh_frame.unwrap());
         assert_eq!(found.svma.start, expected.svma.start);
         assert!(found.bytes.starts_with(&expected.bytes));
-        assert_eq!(image.eh_frame_hdr, whole.eh_frame_hdr);
+        assert_eq!(image.tables.eh_frame_hdr, whole.tables.eh_frame_hdr);
     }
 
     #[test]

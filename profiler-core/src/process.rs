@@ -1,5 +1,6 @@
 //! Who is being profiled: processes, their names and the code mapped into them.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -35,6 +36,27 @@ struct Mapping {
     image: Option<Arc<ElfImage>>,
 }
 
+impl Mapping {
+    fn new(mapped: &Mapped, loaded: &LoadedObject) -> Self {
+        let (start, end) = (mapped.start, mapped.start.saturating_add(mapped.len));
+        let Some(image) = &loaded.image else {
+            // Where the file could not be read, addresses count from its first byte.
+            let is_file = loaded.id != ObjectId::UNKNOWN;
+            let bias = if is_file { start.wrapping_sub(mapped.file_offset) } else { 0 };
+            return Self { start, end, bias, object: loaded.id, image: None };
+        };
+        match image.bias(start, mapped.file_offset, mapped.len) {
+            Some(bias) => Self { start, end, bias, object: loaded.id, image: Some(Arc::clone(image)) },
+            None => Self { start, end, bias: 0, object: ObjectId::UNKNOWN, image: None },
+        }
+    }
+
+    fn is_same(&self, other: &Mapping) -> bool {
+        let key = |m: &Mapping| (m.start, m.end, m.bias, m.object, m.image.is_some());
+        key(self) == key(other)
+    }
+}
+
 /// The code that a process can run, and how to unwind it. Shared by a process and its forks until one of
 /// them maps something.
 #[derive(Clone, Default)]
@@ -46,41 +68,40 @@ pub struct AddressSpace {
 
 impl AddressSpace {
     /// Enters a mapping; what it covers is gone.
-    fn map(&mut self, mapped: &Mapped, loaded: &LoadedObject) {
-        let end = mapped.start.saturating_add(mapped.len);
-        self.unmap(mapped.start, end);
-        let image = loaded.image.as_deref();
-        let bias = image.and_then(|image| image.bias(mapped.start, mapped.file_offset, mapped.len));
-        let object = if bias.is_some() || image.is_none() { loaded.id } else { ObjectId::UNKNOWN };
-        // Where the file could not be read, addresses count from its first byte.
-        let bias = bias.unwrap_or(match object {
-            ObjectId::UNKNOWN => 0,
-            _ => mapped.start.wrapping_sub(mapped.file_offset),
-        });
-        let at = self.mappings.partition_point(|m| m.start < mapped.start);
-        let image_kept = loaded.image.clone();
-        self.mappings.insert(at, Mapping { start: mapped.start, end, bias, object, image: image_kept });
-        if let Some(image) = image {
-            self.modules.add(mapped.start..end, bias, image);
-        }
+    fn map(&mut self, mapping: Mapping) {
+        self.unmap(mapping.start, mapping.end);
+        let at = self.mappings.partition_point(|m| m.start < mapping.start);
+        self.load(&mapping);
+        self.mappings.insert(at, mapping);
     }
 
     fn unmap(&mut self, start: u64, end: u64) {
-        let mut kept = Vec::with_capacity(self.mappings.len() + 1);
-        for mapping in self.mappings.drain(..) {
-            if mapping.end <= start || end <= mapping.start {
-                kept.push(mapping);
-                continue;
-            }
+        let first = self.mappings.partition_point(|m| m.end <= start);
+        let last = first + self.mappings[first..].partition_point(|m| m.start < end);
+        let covered: Vec<Mapping> = self.mappings.drain(first..last).collect();
+        let mut remains = Vec::new();
+        for mapping in covered {
             self.modules.remove(mapping.start);
             if mapping.start < start {
-                kept.push(Mapping { end: start, ..mapping.clone() });
+                remains.push(Mapping { end: start, ..mapping.clone() });
             }
             if end < mapping.end {
-                kept.push(Mapping { start: end, ..mapping });
+                remains.push(Mapping { start: end, ..mapping });
             }
         }
-        self.mappings = kept;
+        remains.iter().for_each(|mapping| self.load(mapping));
+        self.mappings.splice(first..first, remains);
+    }
+
+    /// Makes a mapping's unwind tables known.
+    fn load(&mut self, mapping: &Mapping) {
+        if let Some(image) = &mapping.image {
+            self.modules.add(mapping.start..mapping.end, mapping.bias, image);
+        }
+    }
+
+    fn holds(&self, mapping: &Mapping) -> bool {
+        self.mapping(mapping.start).is_some_and(|known| known.is_same(mapping))
     }
 
     /// The frame for an actual address.
@@ -105,6 +126,12 @@ impl AddressSpace {
         self.mapping(address).is_some_and(|m| m.object != ObjectId::UNKNOWN)
     }
 
+    /// Whether there is unwind information for the code at an address.
+    pub fn has_tables(&self, address: u64) -> bool {
+        let image = self.mapping(address).and_then(|m| m.image.as_ref());
+        image.is_some_and(|image| !image.tables.is_empty())
+    }
+
     /// What unwinding needs to know of the loaded files.
     pub fn modules(&self) -> &ModuleSet {
         &self.modules
@@ -116,17 +143,36 @@ impl AddressSpace {
     }
 }
 
+/// Processes that have an entry of their own in the profile, beside those that were never sampled. Later ones share
+/// an entry with all others of their name.
+const MAX_PROCESSES: usize = 10_000;
+/// Names that have a shared entry. Still later ones share a last one.
+const MAX_SHARED_NAMES: usize = 1_000;
+/// The name of that last one.
+const OTHER_NAMES: &str = "[others]";
+
 /// A process that is profiled.
 #[derive(Clone)]
 pub struct Process {
-    /// Its entry in the profile; a new one after each `execve`.
+    /// Its entry in the profile; a new one after each `execve`. When there are very many, one for all of its name.
     pub index: ProcessIndex,
     /// The process it was forked from, if that is profiled as well.
     pub parent: Option<u32>,
     /// Code mapped into it.
     pub space: Arc<AddressSpace>,
     /// Changes whenever `space` does.
-    pub generation: u32,
+    pub generation: u64,
+    /// Whether a sample refers to its entry in the profile.
+    is_sampled: Cell<bool>,
+    /// Whether it neither mapped nor executed anything since it was forked.
+    is_as_forked: bool,
+}
+
+impl Process {
+    /// Notes that a sample was counted under its entry in the profile, which stays from now on.
+    pub(crate) fn note_sample(&self) {
+        self.is_sampled.set(true);
+    }
 }
 
 /// All profiled processes, kept current by the kernel's side records.
@@ -134,7 +180,11 @@ pub struct Process {
 pub struct ProcessTable {
     live: FxHashMap<u32, Process>,
     infos: Vec<ProcessInfo>,
-    generations: u32,
+    /// Entries of `infos` that no process and no sample refers to any more.
+    unused: Vec<ProcessIndex>,
+    /// Entries of `infos` for all processes of a name.
+    shared: FxHashMap<String, ProcessIndex>,
+    generations: u64,
     threads_created: u64,
 }
 
@@ -161,7 +211,7 @@ impl ProcessTable {
         self.live.iter().map(|(&pid, process)| (pid, process))
     }
 
-    /// Every program that was ever profiled, by [`ProcessIndex`].
+    /// Every program that was sampled, and some that were not, by [`ProcessIndex`].
     pub fn infos(&self) -> &[ProcessInfo] {
         &self.infos
     }
@@ -174,10 +224,14 @@ impl ProcessTable {
     /// A mapping of executable memory; `load` opens the file.
     pub fn mapped(&mut self, mapped: &Mapped, load: impl FnOnce(&Mapped) -> LoadedObject) {
         let Some(process) = self.live.get_mut(&mapped.pid) else { return };
-        let loaded = load(mapped);
-        Arc::make_mut(&mut process.space).map(mapped, &loaded);
+        let mapping = Mapping::new(mapped, &load(mapped));
+        if mapping.start >= mapping.end || process.space.holds(&mapping) {
+            return; // a run-time compiler that locks its memory again tells nothing new
+        }
+        Arc::make_mut(&mut process.space).map(mapping);
         self.generations += 1;
         process.generation = self.generations;
+        process.is_as_forked = false;
     }
 
     /// A new name; after `execve` also a new, empty address space.
@@ -186,8 +240,15 @@ impl ProcessTable {
         if exec {
             let parent = process.parent;
             self.enter(pid, name.to_owned(), parent, Arc::default());
-        } else if pid == tid {
+        } else if pid == tid && !is_shared(process.index) {
             self.infos[process.index.0 as usize].comm = name.to_owned();
+        } else if pid == tid {
+            let index = self.entry(pid, name.to_owned());
+            self.generations += 1;
+            if let Some(process) = self.live.get_mut(&pid) {
+                (process.index, process.generation) = (index, self.generations);
+                process.is_sampled.set(false);
+            }
         }
     }
 
@@ -199,36 +260,71 @@ impl ProcessTable {
             return;
         }
         let Some(parent) = parent else {
-            self.live.remove(&task.pid); // the number was given to a stranger
+            self.forget(task.pid); // the number was given to a stranger
             return;
         };
-        if self.live.get(&task.pid).is_some_and(|known| known.parent == Some(task.parent_pid)) {
+        let is_known = |known: &Process| known.is_as_forked && known.parent == Some(task.parent_pid);
+        if self.live.get(&task.pid).is_some_and(is_known) {
             return; // reported by two events
         }
         let comm = self.infos[parent.index.0 as usize].comm.clone();
         let space = Arc::clone(&parent.space);
         self.threads_created += 1;
         self.enter(task.pid, comm, Some(task.parent_pid), space);
+        if let Some(child) = self.live.get_mut(&task.pid) {
+            child.is_as_forked = true;
+        }
     }
 
     /// Forgets a process that has ended.
     pub fn forget(&mut self, pid: u32) {
-        self.live.remove(&pid);
+        let Some(process) = self.live.remove(&pid) else { return };
+        if !process.is_sampled.get() && !is_shared(process.index) {
+            self.unused.push(process.index);
+        }
     }
 
     fn enter(&mut self, pid: u32, comm: String, parent: Option<u32>, space: Arc<AddressSpace>) {
-        let index = ProcessIndex(self.infos.len() as u32);
-        self.infos.push(ProcessInfo { pid, comm });
+        self.forget(pid);
+        let index = self.entry(pid, comm);
         self.generations += 1;
-        let process = Process { index, parent, space, generation: self.generations };
-        self.live.insert(pid, process);
+        let generation = self.generations;
+        let (is_sampled, is_as_forked) = (Cell::new(false), false);
+        self.live.insert(pid, Process { index, parent, space, generation, is_sampled, is_as_forked });
     }
+
+    /// An entry in the profile for a program that begins.
+    fn entry(&mut self, pid: u32, comm: String) -> ProcessIndex {
+        if let Some(index) = self.unused.pop() {
+            self.infos[index.0 as usize] = ProcessInfo { pid, comm };
+            return index;
+        }
+        let next = ProcessIndex(self.infos.len() as u32);
+        if !is_shared(next) {
+            self.infos.push(ProcessInfo { pid, comm });
+            return next;
+        }
+        let is_new_name = !self.shared.contains_key(&comm);
+        let comm =
+            if is_new_name && self.shared.len() >= MAX_SHARED_NAMES { OTHER_NAMES.into() } else { comm };
+        let index = *self.shared.entry(comm.clone()).or_insert(next);
+        if index == next {
+            self.infos.push(ProcessInfo { pid, comm });
+        }
+        index
+    }
+}
+
+/// Whether an entry in the profile stands for all processes of a name.
+fn is_shared(index: ProcessIndex) -> bool {
+    index.0 as usize >= MAX_PROCESSES
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::record::FileId;
+    use proptest::prelude::*;
 
     fn mapped(pid: u32, start: u64, len: u64) -> Mapped {
         Mapped { pid, start, len, file_offset: 0, file: FileId::default(), path: "/lib/a.so".into() }
@@ -277,5 +373,158 @@ mod tests {
         assert!(!table.contains(5));
         table.forked(Task { pid: 1, parent_pid: 4, tid: 1 });
         assert!(!table.contains(1));
+    }
+
+    #[test]
+    fn a_mapping_told_again_changes_nothing() {
+        let mut table = ProcessTable::default();
+        table.adopt(1, "a");
+        table.mapped(&mapped(1, 0x1000, 0x1000), object(7));
+        let generation = table.get(1).unwrap().generation;
+        table.mapped(&mapped(1, 0x1000, 0x1000), object(7));
+        table.mapped(&mapped(1, 0x1000, 0), object(8));
+        assert_eq!(table.get(1).unwrap().generation, generation);
+        table.mapped(&mapped(1, 0x1000, 0x1000), object(8));
+        assert_ne!(table.get(1).unwrap().generation, generation);
+    }
+
+    #[test]
+    fn a_number_given_to_another_child_of_the_same_parent_is_another_process() {
+        let mut table = ProcessTable::default();
+        let child = Task { pid: 2, parent_pid: 1, tid: 2 };
+        table.adopt(1, "shell");
+        table.forked(child);
+        let first = table.get(2).unwrap().generation;
+        table.forked(child); // told by a second event
+        assert_eq!(table.get(2).unwrap().generation, first);
+        table.renamed(2, 2, "ls", true);
+        table.mapped(&mapped(2, 0x1000, 0x1000), object(7));
+        table.forked(child);
+        assert!(!table.get(2).unwrap().space.is_in_file(0x1000));
+    }
+
+    #[test]
+    fn children_that_no_sample_hits_take_no_memory() {
+        let mut table = ProcessTable::default();
+        table.adopt(1, "shell");
+        for pid in 2..50_000 {
+            table.forked(Task { pid, parent_pid: 1, tid: pid });
+            table.renamed(pid, pid, "ls", true);
+            table.forget(pid);
+        }
+        assert!(table.infos().len() <= 2);
+        assert_eq!(table.infos()[table.get(1).unwrap().index.0 as usize].comm, "shell");
+    }
+
+    #[test]
+    fn very_many_sampled_processes_share_entries_by_name() {
+        let mut table = ProcessTable::default();
+        table.adopt(1, "shell");
+        for pid in 2..30_000 {
+            table.forked(Task { pid, parent_pid: 1, tid: pid });
+            table.renamed(pid, pid, ["ls", "cat"][pid as usize % 2], true);
+            let process = table.get(pid).unwrap();
+            process.note_sample();
+            assert_eq!(table.infos()[process.index.0 as usize].comm, ["ls", "cat"][pid as usize % 2]);
+            table.forget(pid);
+        }
+        assert!(table.infos().len() <= MAX_PROCESSES + 3);
+        for pid in 2..5_000 {
+            table.adopt(pid, &pid.to_string());
+            table.get(pid).unwrap().note_sample();
+        }
+        assert!(table.infos().len() <= MAX_PROCESSES + MAX_SHARED_NAMES + 1);
+        let last = table.get(4_999).unwrap().index;
+        assert_eq!(table.infos()[last.0 as usize].comm, OTHER_NAMES);
+        table.renamed(4_999, 4_999, "cat", false);
+        assert_eq!(table.infos()[last.0 as usize].comm, OTHER_NAMES);
+        let renamed = table.get(4_999).unwrap().index;
+        assert_eq!(table.infos()[renamed.0 as usize].comm, "cat");
+    }
+
+    #[derive(Clone, Debug)]
+    enum Event {
+        Adopt(u32),
+        Fork(Task),
+        Rename { pid: u32, tid: u32, exec: bool },
+        Map { pid: u32, start: u64, len: u64, object: u32 },
+        Sample(u32),
+        Forget(u32),
+    }
+
+    fn events() -> impl Strategy<Value = Vec<Event>> {
+        let pid = || 1u32..8;
+        let task = (pid(), pid(), pid()).prop_map(|(pid, parent_pid, tid)| Task { pid, parent_pid, tid });
+        let rename = (pid(), pid(), any::<bool>());
+        let map = (pid(), 0u64..40, 0u64..12, 0u32..4);
+        let event = prop_oneof![
+            pid().prop_map(Event::Adopt),
+            task.prop_map(Event::Fork),
+            rename.prop_map(|(pid, tid, exec)| Event::Rename { pid, tid, exec }),
+            map.prop_map(|(pid, start, len, object)| Event::Map { pid, start, len, object }),
+            pid().prop_map(Event::Sample),
+            pid().prop_map(Event::Forget),
+        ];
+        prop::collection::vec(event, 0..200)
+    }
+
+    proptest! {
+        #[test]
+        fn any_history_leaves_every_process_an_entry_of_its_own(events in events()) {
+            let mut table = ProcessTable::default();
+            let mut sampled: FxHashMap<ProcessIndex, u32> = FxHashMap::default();
+            for event in events {
+                match event {
+                    Event::Adopt(pid) => table.adopt(pid, "a"),
+                    Event::Fork(task) => table.forked(task),
+                    Event::Rename { pid, tid, exec } => table.renamed(pid, tid, "b", exec),
+                    Event::Map { pid, start, len, object: id } => {
+                        table.mapped(&mapped(pid, start << 12, len << 12), object(id));
+                    }
+                    Event::Sample(pid) => {
+                        if let Some(process) = table.get(pid) {
+                            process.note_sample();
+                            sampled.insert(process.index, pid);
+                        }
+                    }
+                    Event::Forget(pid) => table.forget(pid),
+                }
+                let mut indices: Vec<ProcessIndex> = table.live().map(|(_, process)| process.index).collect();
+                indices.sort_unstable();
+                prop_assert!(indices.windows(2).all(|pair| pair[0] != pair[1]));
+                for (pid, process) in table.live() {
+                    prop_assert_eq!(table.infos()[process.index.0 as usize].pid, pid);
+                }
+                for (index, &pid) in &sampled {
+                    prop_assert_eq!(table.infos()[index.0 as usize].pid, pid);
+                }
+                prop_assert!(table.infos().len() <= sampled.len() + 8);
+            }
+        }
+
+        #[test]
+        fn an_address_belongs_to_what_was_mapped_last(
+            maps in prop::collection::vec((0u64..60, 0u64..20, 1u32..6), 0..40),
+        ) {
+            const BASE: u64 = 0x1000;
+            let mut table = ProcessTable::default();
+            table.adopt(1, "a");
+            let mut pages: [Option<(u32, u64)>; 100] = [None; 100];
+            for (first, len, id) in maps {
+                table.mapped(&mapped(1, BASE + (first << 12), len << 12), object(id));
+                let start = BASE + (first << 12);
+                pages[first as usize..(first + len) as usize].fill(Some((id, start)));
+                let space = &table.get(1).unwrap().space;
+                for (page, expected) in pages.iter().enumerate() {
+                    let (id, start) = expected.unwrap_or((ObjectId::UNKNOWN.0, 0));
+                    let start = if id == ObjectId::UNKNOWN.0 { 0 } else { start };
+                    for address in [BASE + ((page as u64) << 12), BASE + ((page as u64) << 12) + 0xfff] {
+                        let expected = Frame { object: ObjectId(id), address: address - start };
+                        prop_assert_eq!(space.locate(address), expected);
+                    }
+                }
+                prop_assert!(space.mappings.windows(2).all(|pair| pair[0].end <= pair[1].start));
+            }
+        }
     }
 }

@@ -26,6 +26,8 @@ const REG_IP: u64 = 8;
 
 /// Set in `misc` of a `MMAP2` record that carries a build id. We never ask for one.
 const MISC_MMAP_BUILD_ID: u16 = 1 << 14;
+/// `PERF_SAMPLE_REGS_ABI_64`.
+const REGS_ABI_64: u64 = 2;
 /// Call-chain entries from here up are markers for the context that follows, not addresses.
 const FIRST_CONTEXT_MARKER: u64 = -4095i64 as u64;
 const CONTEXT_KERNEL: u64 = -128i64 as u64;
@@ -212,6 +214,8 @@ pub struct UserRegs {
     pub sp: u64,
     /// Frame pointer.
     pub bp: u64,
+    /// Whether the task ran in 64-bit mode: a 32-bit one has another layout of the stack.
+    pub is_64_bit: bool,
 }
 
 /// Bytes of the user stack from the stack pointer up.
@@ -323,7 +327,7 @@ impl<'a> RawRecord<'a> {
         }
         let event = self.event(format).parse().map_err(|_| DecodeError::TooShort)?;
         Ok(match event {
-            EventRecord::Sample(sample) => Record::Sample(raw_sample(sample, format)?),
+            EventRecord::Sample(sample) => Record::Sample(self.sample(sample, format)?),
             EventRecord::Mmap2(mmap) if mmap.protection & PROT_EXEC != 0 => Record::Mmap(mapped(mmap)),
             EventRecord::Comm(comm) => Record::Comm {
                 pid: comm.pid as u32,
@@ -343,6 +347,44 @@ impl<'a> RawRecord<'a> {
     fn chain_fits(&self) -> bool {
         let announced = self.body.get(CHAIN_OFFSET..CHAIN_OFFSET + 8).and_then(read_word);
         announced.is_some_and(|len| len <= self.body.len() as u64 / 8)
+    }
+
+    fn sample(
+        &self,
+        sample: perf::SampleRecord<'a>,
+        format: &RecordFormat,
+    ) -> Result<RawSample<'a>, DecodeError> {
+        let missing = DecodeError::MissingField;
+        let is_64_bit = self.regs_abi() == Some(REGS_ABI_64);
+        let regs = sample.user_regs.as_ref().and_then(|regs| {
+            Some(UserRegs { ip: regs.get(REG_IP)?, sp: regs.get(REG_SP)?, bp: regs.get(REG_BP)?, is_64_bit })
+        });
+        let stack = match sample.user_stack {
+            Some((bytes, copied)) if format.info.sample_format.contains(SampleFormat::STACK_USER) => {
+                let copied = usize::try_from(copied).unwrap_or(usize::MAX).min(bytes.len());
+                let copy = bytes.get(0..copied).ok_or(DecodeError::TooShort)?;
+                Some(StackCopy::new(copy, bytes.len()))
+            }
+            _ => None,
+        };
+        Ok(RawSample {
+            time_ns: sample.timestamp.ok_or(missing)?,
+            cpu: sample.cpu.ok_or(missing)?,
+            pid: sample.pid.ok_or(missing)? as u32,
+            tid: sample.tid.ok_or(missing)? as u32,
+            stream_id: sample.stream_id.ok_or(missing)?,
+            opened_period: sample.period.ok_or(missing)?,
+            regs,
+            stack,
+            chain: sample.callchain,
+        })
+    }
+
+    /// What stands before the user registers of a sample, right behind the call chain. The reader skips it.
+    fn regs_abi(&self) -> Option<u64> {
+        let word = |at: usize| self.body.get(at..at.checked_add(8)?).and_then(read_word);
+        let chain_bytes = usize::try_from(word(CHAIN_OFFSET)?).ok()?.checked_mul(8)?;
+        word(chain_bytes.checked_add(CHAIN_OFFSET + 8)?)
     }
 
     fn event(&self, format: &RecordFormat) -> RawEventRecord<'a> {
@@ -386,35 +428,6 @@ fn lossy(bytes: RawData<'_>) -> String {
     String::from_utf8_lossy(&bytes.as_slice()).into_owned()
 }
 
-fn raw_sample<'a>(
-    sample: perf::SampleRecord<'a>,
-    format: &RecordFormat,
-) -> Result<RawSample<'a>, DecodeError> {
-    let missing = DecodeError::MissingField;
-    let regs = sample.user_regs.as_ref().and_then(|regs| {
-        Some(UserRegs { ip: regs.get(REG_IP)?, sp: regs.get(REG_SP)?, bp: regs.get(REG_BP)? })
-    });
-    let stack = match sample.user_stack {
-        Some((bytes, copied)) if format.info.sample_format.contains(SampleFormat::STACK_USER) => {
-            let copied = usize::try_from(copied).unwrap_or(usize::MAX).min(bytes.len());
-            let copy = bytes.get(0..copied).ok_or(DecodeError::TooShort)?;
-            Some(StackCopy::new(copy, bytes.len()))
-        }
-        _ => None,
-    };
-    Ok(RawSample {
-        time_ns: sample.timestamp.ok_or(missing)?,
-        cpu: sample.cpu.ok_or(missing)?,
-        pid: sample.pid.ok_or(missing)? as u32,
-        tid: sample.tid.ok_or(missing)? as u32,
-        stream_id: sample.stream_id.ok_or(missing)?,
-        opened_period: sample.period.ok_or(missing)?,
-        regs,
-        stack,
-        chain: sample.callchain,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -441,7 +454,7 @@ mod tests {
             assert_eq!(raw.time_ns(&format), Some(5_000));
             let Ok(Record::Sample(sample)) = raw.decode(&format) else { panic!("split at {split}") };
             assert_eq!((sample.pid, sample.tid, sample.cpu, sample.stream_id), (42, 43, 1, 8));
-            assert_eq!(sample.regs, Some(UserRegs { ip: 0xd0, sp: 0xc0, bp: 0xb0 }));
+            assert_eq!(sample.regs, Some(UserRegs { ip: 0xd0, sp: 0xc0, bp: 0xb0, is_64_bit: true }));
             let (mut kernel, mut user) = (Vec::new(), Vec::new());
             sample.kernel_chain(&mut kernel);
             sample.user_chain(&mut user);

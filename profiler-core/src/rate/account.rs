@@ -8,8 +8,8 @@ const SECOND_NS: f64 = 1e9;
 const TEN_SECONDS_NS: f64 = 10e9;
 /// Readings closer than this are merged, which bounds the history.
 const MERGE_NS: f64 = 50e6;
-/// Share of one CPU that a target is taken to use at least when the cost charged to it is set against its CPU time: in a
-/// window with less, whether one sample fell into it decides the ratio, and nothing else.
+/// Share of one CPU that a target is taken to use at least when the cost charged to it is set against its CPU
+/// time: in a window with less, whether one sample fell into it decides the ratio, and nothing else.
 const TARGET_FLOOR_CPUS: f64 = 0.01;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,12 +36,12 @@ impl Tick {
 
 /// The overhead of a run.
 ///
-/// Windows are of *wall-clock* time, since that is when a user is slowed down; they end at each reading and reach
-/// back at least a second (ten). Their ratio is what was charged to the target, over its CPU time in the window, plus
-/// what was spent elsewhere (the profiler itself, samples that hit others) over the same. Where the target hardly ran, the
-/// denominators have floors, 1% of a CPU for the former and 10% for the latter: the profiler has to look after an idle
-/// target, too, and a ratio to nothing would be no news. So an idle target reads own CPU time against a tenth of a CPU. The
-/// ratio of the whole run has no floor.
+/// Windows are of *wall-clock* time, since that is when a user is slowed down; they end at each reading and
+/// reach back at least a second (ten). Their ratio is what was charged to the target, over its CPU time in
+/// the window, plus what was spent elsewhere (the profiler itself, samples that hit others) over the same.
+/// Where the target hardly ran, the denominators have floors, 1% of a CPU for the former and 10% for the
+/// latter: the profiler has to look after an idle target, too, and a ratio to nothing would be no news. So an
+/// idle target reads own CPU time against a tenth of a CPU. The ratio of the whole run has no floor.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
     history: VecDeque<Tick>,

@@ -12,10 +12,10 @@ const TRICKLE: f64 = 0.1;
 /// Holds the overhead that may be spent, in CPU nanoseconds.
 ///
 /// The target's CPU time fills it, `budget_ratio` for each nanosecond, up to a depth of .2 s of one CPU; what
-/// sampling cost empties it. It answers with a cap on the rate of the next tick instead of a pause: half full and
-/// more leaves the budget open, below it the cap falls with the level, and a debt leaves a tenth. So over any window
-/// the spend is at most budget + depth + what one tick overshot before it was seen. An idle target neither fills
-/// nor, as it is not sampled, empties it.
+/// sampling cost empties it. It answers with a cap on the rate of the next tick instead of a pause: half full
+/// and more leaves the budget open, below it the cap falls with the level, and a debt leaves a tenth. So over
+/// any window the spend is at most budget + depth + what one tick overshot before it was seen. An idle target
+/// neither fills nor, as it is not sampled, empties it.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     budget_ratio: f64,

@@ -2,15 +2,17 @@
 
 use super::account::Account;
 use super::bucket::TokenBucket;
+use super::cost::CostModel;
 use super::decision::{Decision, Reason};
-use super::meter::{CostModel, OWN_COST_FLOOR_CPUS, OverheadMeter, SampleCost, Spend};
+use super::meter::{OWN_COST_FLOOR_CPUS, OverheadMeter, SampleCost, Spend};
 use super::model::{BoundBy, Caps, optimum_rate_hz};
 use super::shares::{ShareMemory, TopShares};
 use super::{RateSettings, Reading};
 
 /// Between two retunes (ns), less the jitter of a tick.
 const RETUNE_NS: u64 = 950_000_000;
-/// What a retune must have seen since the last one: enough to say something, or a CPU-second in which it did not come.
+/// What a retune must have seen since the last one: enough to say something, or a CPU-second in which it did
+/// not come.
 const RETUNE_SAMPLES: u64 = 10;
 const RETUNE_CPU_NS: u64 = 1_000_000_000;
 /// Gain in logarithms. With o growing as λ^η the update has slope 1 − g(1+2η/3): stable up to η = 2.25.
@@ -46,8 +48,8 @@ struct Aim {
 
 /// Chooses the sampling rate from what sampling costs and what the profile looks like.
 ///
-/// The rate is per CPU-second of the target, so an idle target keeps it and a burst meets it. It is retuned at most once a
-/// second; between retunes only the token bucket may lower it.
+/// The rate is per CPU-second of the target, so an idle target keeps it and a burst meets it. It is retuned
+/// at most once a second; between retunes only the token bucket may lower it.
 #[derive(Clone, Debug)]
 pub struct RateController {
     settings: RateSettings,
@@ -73,7 +75,8 @@ pub struct RateController {
 }
 
 impl RateController {
-    /// A controller with its first guess: the law at the calibrated cost and a share of 15%, within half the budget.
+    /// A controller with its first guess: the law at the calibrated cost and a share of 15%, within half the
+    /// budget.
     ///
     /// Settings out of range are brought into it, a cost that is none is replaced by the default's.
     pub fn new(settings: RateSettings, costs: CostModel) -> Self {
@@ -104,7 +107,8 @@ impl RateController {
         controller
     }
 
-    /// The decision to open the events with; `at_ns` is when sampling begins. To be called once, before the first tick.
+    /// The decision to open the events with; `at_ns` is when sampling begins. To be called once, before the
+    /// first tick.
     pub fn start(&mut self, at_ns: u64) -> Decision {
         self.begin(at_ns);
         self.decision(at_ns, Reason::Start)
@@ -149,8 +153,9 @@ impl RateController {
         }
     }
 
-    /// What the bucket pays: the upper end of what was charged to others, and own time as [`Account`] counts it, against a
-    /// tenth of a CPU at least. Else looking after an idle target would use up what its next burst needs.
+    /// What the bucket pays: the upper end of what was charged to others, and own time as [`Account`] counts
+    /// it, against a tenth of a CPU at least. Else looking after an idle target would use up what its next
+    /// burst needs.
     fn charge_ns(&self, spend: &Spend) -> f64 {
         let owed = (self.meter.busy_cpus() / OWN_COST_FLOOR_CPUS).min(1.0);
         spend.target_ns + spend.foreign_ns + spend.doubt_ns + owed * spend.self_ns
@@ -231,11 +236,12 @@ impl RateController {
         self.within_limits(self.bucket.rate_cap_hz(cost_ns))
     }
 
-    /// Whether what came since the last tick has already spent more than the bucket holds, so that the next tick should not be
-    /// waited for. `so_far` is a reading of the unfinished tick; its CPU times may be 0 where they are not known yet.
+    /// Whether what came since the last tick has already spent more than the bucket holds, so that the next
+    /// tick should not be waited for. `so_far` is a reading of the unfinished tick; its CPU times may be 0
+    /// where they are not known yet.
     ///
-    /// A tick of 100 ms at ten times the expected cost spends the budget of a second. To be asked whenever a ring is
-    /// read; never true at a fixed rate.
+    /// A tick of 100 ms at ten times the expected cost spends the budget of a second. To be asked whenever a
+    /// ring is read; never true at a fixed rate.
     pub fn overdrawn(&self, so_far: &Reading) -> bool {
         let spent_ns =
             self.charge_ns(&self.meter.spend(so_far)) - self.bucket.accrual_ns(so_far.target_cpu_ns as f64);

@@ -19,11 +19,13 @@ impl Dither {
         Dither { rng: fastrand::Rng::with_seed(seed) }
     }
 
-    /// A period for the next stretch, uniform within ±25% around one that makes the mean *rate* `1/mean_period_ns`.
+    /// A period for the next stretch, uniform within ±25% around one that makes the mean *rate*
+    /// `1/mean_period_ns`.
     ///
-    /// Two things are corrected for. Over stretches of equal time the rate is E[1/P], which is above 1/E[P] by 2.2%; over
-    /// stretches of equal counts it is 1/E[P]. And each redraw restarts the countdown, which loses half a period. Both are
-    /// exact for an event whose task is busy; one that is busy half the time is sampled up to 2% more seldom.
+    /// Two things are corrected for. Over stretches of equal time the rate is the mean of 1/P, which is above
+    /// 1/(mean of P) by 2.2%; over stretches of equal counts it is the latter. And each redraw restarts the
+    /// countdown, which loses half a period. Both are exact for an event whose task is busy; one that is busy
+    /// half the time is sampled up to 2% more seldom.
     pub fn draw(&mut self, mean_period_ns: u64) -> u64 {
         let mean = mean_period_ns.max(1) as f64;
         let by_time = REDRAW_NS / mean >= f64::from(REDRAW_SAMPLES);

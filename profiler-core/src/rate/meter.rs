@@ -1,11 +1,10 @@
 //! What a sample costs: a calibrated model times the counts of what actually happened.
 //!
-//! The meter believes its calibration: it follows how deep the stacks are, how much is copied and what the profiler
-//! itself uses, but not a machine that changes under it.
-
-use serde::{Deserialize, Serialize};
+//! The meter believes its calibration: it follows how deep the stacks are, how much is copied and what the
+//! profiler itself uses, but not a machine that changes under it.
 
 use super::Reading;
+use super::cost::{Cost, CostModel};
 use super::own_cost::OwnCost;
 
 /// Memory of the per-sample means (s): long enough to be calm.
@@ -25,83 +24,6 @@ const EXPECTED_SAMPLES: f64 = 5.0;
 /// Shares of one CPU below which the profiler's own cost is not set against the target's CPU time; see
 /// [`Account`](super::Account).
 pub(super) const OWN_COST_FLOOR_CPUS: f64 = 0.1;
-
-/// A cost and how sure it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Cost {
-    /// Mean (ns).
-    pub mean_ns: f64,
-    /// Standard error of the mean (ns).
-    pub se_ns: f64,
-}
-
-impl Cost {
-    /// A cost of `mean_ns` with a standard error of `se_ns` (ns).
-    pub const fn new(mean_ns: f64, se_ns: f64) -> Self {
-        Cost { mean_ns, se_ns }
-    }
-
-    /// The upper end that budgets are kept with: two standard errors above the mean (ns).
-    pub fn upper_ns(self) -> f64 {
-        self.mean_ns + 2.0 * self.se_ns
-    }
-
-    /// Errors of one calibration go together, so they add up like the means and not like squares.
-    fn plus(self, count: f64, other: Cost) -> Cost {
-        Cost::new(self.mean_ns + count * other.mean_ns, self.se_ns + count * other.se_ns)
-    }
-
-    fn or(self, fallback: Cost) -> Cost {
-        let valid = |x: f64| x.is_finite() && (0.0..=1e9).contains(&x);
-        if valid(self.mean_ns) && valid(self.se_ns) { self } else { fallback }
-    }
-}
-
-/// What the kernel's work for a sample costs, from a calibration on this machine (T = Σ C·P).
-///
-/// `Default` is the prior for a machine that could not be calibrated: high, and unsure.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct CostModel {
-    /// The interrupt and the record, without a stack.
-    pub per_sample_ns: Cost,
-    /// A frame walked by frame pointers.
-    pub per_frame_ns: Cost,
-    /// A byte of stack copied.
-    pub per_byte_ns: Cost,
-    /// A context switch of a task that has events.
-    pub per_switch_ns: Cost,
-}
-
-impl Default for CostModel {
-    fn default() -> Self {
-        CostModel {
-            per_sample_ns: Cost::new(20_000.0, 10_000.0),
-            per_frame_ns: Cost::new(50.0, 25.0),
-            per_byte_ns: Cost::new(0.2, 0.1),
-            per_switch_ns: Cost::new(1_000.0, 500.0),
-        }
-    }
-}
-
-impl CostModel {
-    /// Replaces what is no cost (NaN, negative, above a second) by the default, and a free sample by 50 ns.
-    fn sane(self) -> Self {
-        let prior = CostModel::default();
-        let mut bare = self.per_sample_ns.or(prior.per_sample_ns);
-        bare.mean_ns = bare.mean_ns.max(50.0);
-        CostModel {
-            per_sample_ns: bare,
-            per_frame_ns: self.per_frame_ns.or(prior.per_frame_ns),
-            per_byte_ns: self.per_byte_ns.or(prior.per_byte_ns),
-            per_switch_ns: self.per_switch_ns.or(prior.per_switch_ns),
-        }
-    }
-
-    /// What one sample with `frames` walked and `bytes` copied costs the task that it interrupts.
-    pub fn sample(&self, frames: f64, bytes: f64) -> Cost {
-        self.per_sample_ns.plus(frames, self.per_frame_ns).plus(bytes, self.per_byte_ns)
-    }
-}
 
 /// What one reading's worth of sampling cost (ns of CPU time).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -257,7 +179,8 @@ impl OverheadMeter {
         }
     }
 
-    /// Only readings with samples age the memory: in an idle second there is nothing to learn, and nothing to forget.
+    /// Only readings with samples age the memory: in an idle second there is nothing to learn, and nothing to
+    /// forget.
     fn remember_stacks(&mut self, reading: &Reading, wall_s: f64) {
         if reading.samples == 0 {
             return;
@@ -274,7 +197,8 @@ impl OverheadMeter {
         let before = self.calm.cost(&self.model).mean_ns + self.calm.foreign_cost(&self.model).mean_ns;
         let stepped = now > STEP * before || before > STEP * now;
         if stepped && self.quick.samples >= STEP_SAMPLES {
-            // What came before the step lingers in the quick memory, and in part in this reading: it weighs little.
+            // What came before the step lingers in the quick memory, and in part in this reading: it weighs
+            // little.
             let latest = if reading.samples as f64 >= STEP_SAMPLES { new } else { self.quick };
             self.calm = latest.weighing(STEP_SAMPLES);
             self.quick = self.calm;
@@ -316,74 +240,4 @@ impl OverheadMeter {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn reading(samples: u64, frames: u64, self_cpu_ns: u64) -> Reading {
-        Reading {
-            target_cpu_ns: 100_000_000,
-            samples,
-            frames: samples * frames,
-            self_cpu_ns,
-            ..Default::default()
-        }
-    }
-
-    fn model() -> CostModel {
-        let exact = |ns| Cost::new(ns, 0.0);
-        CostModel {
-            per_sample_ns: exact(10_000.0),
-            per_frame_ns: exact(100.0),
-            per_byte_ns: exact(1.0),
-            per_switch_ns: exact(2_000.0),
-        }
-    }
-
-    const TICK_NS: u64 = 100_000_000;
-
-    #[test]
-    fn lost_and_foreign_samples_are_charged() {
-        let mut meter = OverheadMeter::new(model());
-        let mut ten = reading(10, 20, 7);
-        (ten.lost, ten.foreign_samples, ten.stack_bytes, ten.switches) = (10, 5, 10_000, 3);
-        let spend = meter.observe(&ten, TICK_NS);
-        assert_eq!(spend.target_ns, 20.0 * 13_000.0 + 3.0 * 2_000.0);
-        assert_eq!(spend.foreign_ns, 5.0 * 11_000.0);
-        assert_eq!(spend.self_ns, 7.0);
-    }
-
-    #[test]
-    fn a_tenfold_step_is_followed_within_two_seconds() {
-        let mut meter = OverheadMeter::new(model());
-        (0..100).for_each(|_| {
-            meter.observe(&reading(50, 20, 0), TICK_NS);
-        });
-        (0..20).for_each(|_| {
-            meter.observe(&reading(50, 1_100, 0), TICK_NS);
-        });
-        let o = meter.cost().target.mean_ns;
-        assert!((o / 120_000.0 - 1.0).abs() < 0.05, "{o}");
-    }
-
-    #[test]
-    fn a_low_rate_does_not_make_samples_dear() {
-        let mut meter = OverheadMeter::new(model());
-        // 3 ms a second whatever the rate, 4 µs a sample; the rate falls from 500 to 10 Hz.
-        let own = |samples: u64| 300_000 + 4_000 * samples;
-        (0..100).for_each(|i| {
-            meter.observe(&reading(40 + i % 20, 20, own(40 + i % 20)), TICK_NS);
-        });
-        (0..100).for_each(|_| {
-            meter.observe(&reading(1, 20, own(1)), TICK_NS);
-        });
-        let cost = meter.cost();
-        assert!(cost.self_ns < 12_000.0, "{}", cost.self_ns);
-        assert!((cost.fixed_ratio / 0.003 - 1.0).abs() < 0.05, "{}", cost.fixed_ratio);
-    }
-
-    #[test]
-    fn an_invalid_model_falls_back_to_the_prior() {
-        let bad = CostModel { per_sample_ns: Cost::new(f64::NAN, -1.0), ..model() };
-        assert_eq!(OverheadMeter::new(bad).model.per_sample_ns, CostModel::default().per_sample_ns);
-    }
-}
+mod tests;

@@ -5,7 +5,13 @@
 //!
 //! let mut controller = RateController::new(RateSettings::default(), CostModel::default());
 //! let first = controller.start(0); // open the events with first.period_ns
-//! let reading = Reading { at_ns: 100_000_000, target_cpu_ns: 90_000_000, samples: 20, frames: 400, ..Default::default() };
+//! let reading = Reading {
+//!     at_ns: 100_000_000,
+//!     target_cpu_ns: 90_000_000,
+//!     samples: 20,
+//!     frames: 400,
+//!     ..Reading::default()
+//! };
 //! let decision = controller.tick(&reading, &TopShares { counts: vec![(0x401000, 12), (0x402000, 8)] });
 //! assert_eq!(decision.rate_hz, first.rate_hz); // too early for another rate
 //! ```
@@ -13,6 +19,7 @@
 mod account;
 mod bucket;
 mod controller;
+mod cost;
 mod decision;
 mod dither;
 mod meter;
@@ -26,9 +33,10 @@ mod timeline;
 pub use account::Account;
 pub use bucket::TokenBucket;
 pub use controller::RateController;
+pub use cost::{Cost, CostModel};
 pub use decision::{Decision, Reason};
 pub use dither::Dither;
-pub use meter::{Cost, CostModel, OverheadMeter, SampleCost, Spend};
+pub use meter::{OverheadMeter, SampleCost, Spend};
 pub use model::{BoundBy, Criterion, Experiment, ModelError, Plan};
 pub use reading::Reading;
 pub use settings::RateSettings;

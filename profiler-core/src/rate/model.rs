@@ -30,8 +30,9 @@ pub enum Criterion {
 impl Criterion {
     /// The ratio of bias to standard deviation at the optimum; the law's only dependence on the criterion.
     ///
-    /// With u = bias/sd it is z/2 for the upper curve, 1/√2 for the mean square, the root of u(2Φ(u)−1) = φ(u)
-    /// for the mean of the absolute error, and that of φ(q−u)(q−3u) + φ(q+u)(q+3u) = 0 for its 95th percentile q.
+    /// With u = bias/sd it is z/2 for the upper curve, 1/√2 for the mean square, the root of u(2Φ(u)−1) =
+    /// φ(u) for the mean of the absolute error, and that of φ(q−u)(q−3u) + φ(q+u)(q+3u) = 0 for its 95th
+    /// percentile q.
     pub fn r(self) -> f64 {
         match self {
             Criterion::UpperCurve { z } => z / 2.0,
@@ -123,8 +124,9 @@ pub fn spread(shares: impl IntoIterator<Item = f64>, top: usize) -> Option<f64> 
 
 /// λ* = (r·S / (o·√W))^(2/3): samples per CPU-second of the target.
 ///
-/// `overhead_s` is o, the mean cost that one sample charges to the target (s); `horizon_s` is W, the CPU time that
-/// goes into one profile (s). A `spread` of 0 (all time in one function) gives 0: no sample can teach anything.
+/// `overhead_s` is o, the mean cost that one sample charges to the target (s); `horizon_s` is W, the CPU time
+/// that goes into one profile (s). A `spread` of 0 (all time in one function) gives 0: no sample can teach
+/// anything.
 ///
 /// # Errors
 /// [`ModelError::NotPositive`] where o or W is not above zero (samples that cost nothing have no optimum), or the
@@ -234,8 +236,10 @@ impl Experiment {
         let overhead_s = positive("the cost of a sample", overhead_s)?;
         let experiment = Experiment { z, run_s, share, overhead_s };
         // The answers must be numbers, too: 1e300 seconds at 1e-300 a sample are not a run.
-        let n = experiment.optimum_samples();
-        let finite = [n, n / run_s, experiment.time_s(n.max(1.0)).high].iter().all(|x| x.is_finite());
+        let plan = experiment.plan();
+        let (n, time) = (plan.optimum_samples, plan.time_at_optimum_s);
+        let figures = [n, plan.rate_hz, time.low, time.high, plan.crossing_samples, plan.overhead_ratio];
+        let finite = figures.iter().all(|figure| figure.is_finite());
         if finite { Ok(experiment) } else { Err(ModelError::NotPositive { name: "the optimum", value: n }) }
     }
 
@@ -245,12 +249,14 @@ impl Experiment {
         (self.z * t * (p * (1.0 - p)).sqrt() / (2.0 * self.overhead_s * p)).powf(2.0 / 3.0)
     }
 
-    /// n×, where the lower curve crosses the truth: even the optimistic end of the interval overstates from there.
+    /// n×, where the lower curve crosses the truth: even the optimistic end of the interval overstates from
+    /// there.
     pub fn crossing_samples(&self) -> f64 {
         2f64.powf(2.0 / 3.0) * self.optimum_samples()
     }
 
-    /// t(n) = T·p + n·o·p ± z·T·√(p(1−p)/n): where the function's measured time will lie (Stoker, eq. 4.12, 4.13).
+    /// t(n) = T·p + n·o·p ± z·T·√(p(1−p)/n): where the function's measured time will lie (Stoker, eq. 4.12,
+    /// 4.13).
     ///
     /// Zero samples say nothing: the interval is then the whole run.
     pub fn time_s(&self, samples: f64) -> TimeInterval {

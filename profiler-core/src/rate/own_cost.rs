@@ -32,7 +32,8 @@ impl Default for Prior {
 }
 
 impl Prior {
-    /// After a step that `x` samples in `t` seconds show, which cost `y` ns: what is spent per second stayed what it was.
+    /// After a step that `x` samples in `t` seconds show, which cost `y` ns: what is spent per second stayed
+    /// what it was.
     fn after_step(x: f64, t: f64, y: f64, per_second_ns: f64) -> Self {
         let per_sample_ns = ((y - per_second_ns * t) / x).max(0.0);
         Prior {

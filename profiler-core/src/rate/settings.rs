@@ -2,7 +2,8 @@
 
 use super::model::Criterion;
 
-/// Settings of the [`RateController`](super::RateController). Values that make no sense are brought into range by it.
+/// Settings of the [`RateController`](super::RateController). Values that make no sense are brought into
+/// range by it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RateSettings {
     /// Share of the target's CPU time that sampling may cost, the profiler's own included; 0.0001 to 0.5.

@@ -173,8 +173,8 @@ mod tests {
         let mut memory = ShareMemory::new(4);
         let alarms = (0..200).filter(|_| window(&mut memory, &mut rng, 0.3, 450)).count();
         assert!(alarms <= 3, "{alarms} false alarms in 200 windows");
-        let delay = (1..).find(|_| window(&mut memory, &mut rng, 0.1, 450)).unwrap();
-        assert!(delay <= 2, "{delay} windows");
+        let seen = (0..2).any(|_| window(&mut memory, &mut rng, 0.1, 450));
+        assert!(seen, "no alarm in two windows");
         assert!((0..5).filter(|_| window(&mut memory, &mut rng, 0.1, 450)).count() <= 2);
         let expected = spread([0.1, 0.9], 4).unwrap();
         assert!((memory.spread() / expected - 1.0).abs() < 0.1, "{} {expected}", memory.spread());

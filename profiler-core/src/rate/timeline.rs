@@ -7,11 +7,11 @@ use super::dither::{REDRAW_NS, REDRAW_SAMPLES};
 
 /// Shortest time between two settings of an event (ns): a tick less its jitter.
 const MIN_STRETCH_NS: u64 = 90_000_000;
-/// A wanted period longer by this factor is set at once: the budget is at stake. One that much shorter is set even if no
-/// sample came: it would be long in coming.
+/// A wanted period longer by this factor is set at once: the budget is at stake. One that much shorter is set
+/// even if no sample came: it would be long in coming.
 const MUCH: u64 = 3;
-/// Samples that a frequent event takes before a change of its rate. A rare one waits as for a redraw: it spends little, and
-/// what a setting discards is only as expected when the samples before it were many.
+/// Samples that a frequent event takes before a change of its rate. A rare one waits as for a redraw: it
+/// spends little, and what a setting discards is only as expected when the samples before it were many.
 const CHANGE_SAMPLES: u32 = 4;
 /// A wanted period that differs by this much is a change of rate and not just a redraw (per mille).
 const CHANGE_PER_MILLE: u64 = 20;
@@ -30,13 +30,15 @@ struct Stretch {
 
 /// The periods of one event over time.
 ///
-/// The kernel stamps samples with the period at open, so their weight is looked up here by time. And setting a period
-/// restarts the countdown: what had elapsed of the old one is never sampled. The first sample after it therefore stands for
-/// its own period and half the old one, the expected part. That is right if settings fall at random into the period;
+/// The kernel stamps samples with the period at open, so their weight is looked up here by time. And setting
+/// a period restarts the countdown: what had elapsed of the old one is never sampled. The first sample after
+/// it therefore stands for its own period and half the old one, the expected part. That is right if settings
+/// fall at random into the period;
 /// [`due`](Self::due) sees to it.
 #[derive(Clone, Debug)]
 pub struct PeriodTimeline {
-    /// Stretches whose samples may still arrive; the first is the one the last weighed sample fell into. Never empty.
+    /// Stretches whose samples may still arrive; the first is the one the last weighed sample fell into.
+    /// Never empty.
     stretches: VecDeque<Stretch>,
     /// Time that restarts discarded and no sample stands for yet (ns).
     carry_ns: u64,
@@ -67,9 +69,10 @@ impl PeriodTimeline {
 
     /// Whether to set the event to a period drawn around `mean_period_ns` now.
     ///
-    /// A redraw waits for 100 ms and ten samples; a change of rate for 100 ms and four, if that many come in a tick: a task that runs for less
-    /// than a period between settings would never be sampled. Where samples are rarer than ticks it also waits for a random part of
-    /// the time between samples, because a setting right after a sample discards less than half a period.
+    /// A redraw waits for 100 ms and ten samples; a change of rate for 100 ms and four, if that many come in
+    /// a tick: a task that runs for less than a period between settings would never be sampled. Where samples
+    /// are rarer than ticks it also waits for a random part of the time between samples, because a setting
+    /// right after a sample discards less than half a period.
     pub fn due(&mut self, now_ns: u64, mean_period_ns: u64, dither: &mut Dither) -> bool {
         let set_ns = self.latest().at_ns;
         let elapsed = now_ns.saturating_sub(set_ns);
@@ -92,7 +95,8 @@ impl PeriodTimeline {
         now_ns >= *self.due_at_ns.get_or_insert_with(|| now_ns + dither.delay(gap_ns))
     }
 
-    /// Notes that the event was set to `period_ns`, drawn around `mean_period_ns`; `at_ns` is read right after the call.
+    /// Notes that the event was set to `period_ns`, drawn around `mean_period_ns`; `at_ns` is read right
+    /// after the call.
     pub fn set(&mut self, at_ns: u64, period_ns: u64, mean_period_ns: u64) {
         let at_ns = at_ns.max(self.latest().at_ns);
         self.stretches.push_back(Stretch { at_ns, period_ns: period_ns.max(1), samples: 0 });
@@ -100,8 +104,8 @@ impl PeriodTimeline {
             (mean_period_ns.max(1), 0, at_ns, None);
     }
 
-    /// The CPU time that a sample taken at `time_ns` stands for (ns). Samples must come in the order of their times; they may
-    /// be weighed long after later settings.
+    /// The CPU time that a sample taken at `time_ns` stands for (ns). Samples must come in the order of their
+    /// times; they may be weighed long after later settings.
     pub fn weight(&mut self, time_ns: u64) -> u64 {
         while self.stretches.get(1).is_some_and(|next| next.at_ns <= time_ns) {
             self.leave_stretch();

@@ -1,15 +1,18 @@
-//! The interval of a function's share: Wilson's, on the number of samples that independent ones would have to have.
+//! The interval of a function's share: Wilson's, on the number of samples that independent ones would have to
+//! have.
 //!
-//! Samples of a program are not independent: it stays in a function for a while, so neighbours agree. How much that widens
-//! the interval (the variance inflation, VIF) is read off how the share varies between windows of the run (batch
-//! means). It answers for the *long-run* share: what another run of this program would show.
+//! Samples of a program are not independent: it stays in a function for a while, so neighbours agree. How
+//! much that widens the interval (the variance inflation, VIF) is read off how the share varies between
+//! windows of the run (batch means). It answers for the *long-run* share: what another run of this program
+//! would show.
 //!
-//! Limits. Six windows or more are needed to see an inflation at all; with fewer it is taken to be 1, and the interval is right
-//! for independent samples only. Bouts, or phases, longer than about a tenth of the run cannot be seen from within it, and a function that
-//! was visited but a few times is not known well enough to say how well it is known: simulated over 10 s at 450 samples/s,
-//! 99% intervals hold the long-run share in 99% and more of runs with ten or more visits, in 98% with five, and in 91% with two or three,
-//! when a function may not be seen at all. For independent samples they are a quarter wider than they need be. An interval is for one
-//! function; of a table of fifty, some miss.
+//! Limits. Six windows or more are needed to see an inflation at all; with fewer it is taken to be 1, and the
+//! interval is right for independent samples only. Bouts, or phases, longer than about a tenth of the run
+//! cannot be seen from within it, and a function that was visited but a few times is not known well enough to
+//! say how well it is known: simulated over 10 s at 450 samples/s, 99% intervals hold the long-run share in
+//! 99% and more of runs with ten or more visits, in 98% with five, and in 91% with two or three, when a
+//! function may not be seen at all. For independent samples they are a quarter wider than they need be. An
+//! interval is for one function; of a table of fifty, some miss.
 
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
@@ -41,11 +44,11 @@ impl Interval {
     }
 }
 
-/// The interval of a share from a run's windows, each with the function's weight and that of all functions (ns), from
-/// `samples` samples, at `confidence` (.95).
+/// The interval of a share from a run's windows, each with the function's weight and that of all functions
+/// (ns), from `samples` samples, at `confidence` (.95).
 ///
-/// [`Interval::UNKNOWN`] without samples or weight. A confidence outside of (0, 1) is brought to .5 … .999999. Windows that
-/// contradict themselves (negative, not finite, the function above the total) are left out.
+/// [`Interval::UNKNOWN`] without samples or weight. A confidence outside of (0, 1) is brought to .5 … .999999. Windows
+/// that contradict themselves (negative, not finite, the function above the total) are left out.
 pub fn share_interval(windows: &[(f64, f64)], samples: u64, confidence: f64) -> Interval {
     let windows = valid(windows);
     let (x, total) = sums(&windows);
@@ -57,18 +60,18 @@ pub fn share_interval(windows: &[(f64, f64)], samples: u64, confidence: f64) -> 
     wilson((x / total).clamp(0.0, 1.0), samples as f64 / widened, z)
 }
 
-/// The factor by which samples that come in bouts vary more than independent ones; at least 1, and 1 when there are too few
-/// windows to tell.
+/// The factor by which samples that come in bouts vary more than independent ones; at least 1, and 1 when
+/// there are too few windows to tell.
 ///
-/// Batches of 1, 2, 4 … windows are tried, and the largest inflation is taken: a bout that is longer than a batch makes neighbours
-/// alike, and only longer batches show it.
+/// Batches of 1, 2, 4 … windows are tried, and the largest inflation is taken: a bout that is longer than a
+/// batch makes neighbours alike, and only longer batches show it.
 pub fn variance_inflation(windows: &[(f64, f64)], samples: u64) -> f64 {
     let windows = valid(windows);
     batchings(&windows).map(|batch| inflation(&batch, samples)).fold(1.0, f64::max)
 }
 
-/// The inflation as it enters an interval: one seen in few batches, or from few visits to the function (or to the rest), is
-/// itself uncertain, hence Student's quantile.
+/// The inflation as it enters an interval: one seen in few batches, or from few visits to the function (or to
+/// the rest), is itself uncertain, hence Student's quantile.
 fn widening(windows: &[(f64, f64)], samples: u64, z: f64) -> f64 {
     let widest = |batch: Vec<(f64, f64)>| {
         let seen = inflation(&batch, samples);

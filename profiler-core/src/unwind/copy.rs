@@ -42,7 +42,7 @@ impl CopySize {
     pub fn observe(&mut self, depth_bytes: u64, too_short: bool) {
         self.seen += 1;
         self.truncated += u32::from(too_short);
-        self.deepest = self.deepest.max(depth_bytes);
+        self.deepest = self.deepest.max(depth_bytes.min(u64::from(MAX_COPY_BYTES)));
     }
 
     /// A better size, when there is one; it is then in force.
@@ -73,6 +73,7 @@ impl CopySize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn feed(size: &mut CopySize, stacks: u32, depth: u64) -> Option<u32> {
         (0..stacks).find_map(|_| {
@@ -104,5 +105,45 @@ mod tests {
         let mut size = CopySize::default();
         assert_eq!(feed(&mut size, 1000, 1 << 20), None);
         assert_eq!(size.bytes(), MAX_COPY_BYTES);
+    }
+
+    proptest! {
+        #[test]
+        fn any_stacks_leave_a_size_that_can_be_asked_for(
+            stacks in prop::collection::vec((prop_oneof![0u64..70_000, any::<u64>()], any::<bool>(), 1usize..300), 0..40),
+        ) {
+            let mut size = CopySize::default();
+            for (depth, too_short, times) in stacks {
+                for _ in 0..times {
+                    let before = size.bytes();
+                    size.observe(depth, too_short);
+                    let revised = size.revise();
+                    prop_assert_eq!(revised.unwrap_or(before), size.bytes());
+                    prop_assert_ne!(revised, Some(before));
+                    prop_assert!((MIN_COPY_BYTES..=MAX_COPY_BYTES).contains(&size.bytes()));
+                    prop_assert!(size.bytes().is_multiple_of(8));
+                    // A copy shrinks only to what held every stack since the last change.
+                    let grows = revised.is_some_and(|bytes| bytes > before);
+                    prop_assert!(!grows || size.bytes() == MAX_COPY_BYTES);
+                    if revised.is_some_and(|bytes| bytes < before) {
+                        prop_assert!(!too_short && depth <= u64::from(size.bytes()));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_wild_depth_does_not_shrink_the_copy() {
+        let mut size = CopySize::default();
+        assert_eq!(feed_raw(&mut size, 400, u64::MAX), None);
+        assert_eq!(size.bytes(), MAX_COPY_BYTES);
+    }
+
+    fn feed_raw(size: &mut CopySize, stacks: u32, depth: u64) -> Option<u32> {
+        (0..stacks).find_map(|_| {
+            size.observe(depth, false);
+            size.revise()
+        })
     }
 }

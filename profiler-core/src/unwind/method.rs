@@ -12,6 +12,8 @@ use crate::profile::Outcome;
 
 /// Samples that are compared before frame pointers are trusted.
 const TRIAL_SAMPLES: u32 = 200;
+/// Samples after which a comparison is given up for want of complete stacks to hold the chains against.
+const TRIAL_LIMIT: u32 = 10 * TRIAL_SAMPLES;
 /// Disagreements that frame pointers may have among them (a sample inside a function's prologue is one).
 const TOLERATED: u32 = 1;
 /// The frames outside `main` or a thread's function, which C libraries build without frame pointers.
@@ -60,6 +62,7 @@ impl Method {
 pub struct MethodChoice {
     method: Method,
     fixed: bool,
+    tried: u32,
     compared: u32,
     disagreed: u32,
     /// Outermost frames of trustworthy frame-pointer chains: the return addresses into start-up code.
@@ -84,6 +87,7 @@ impl MethodChoice {
         Self {
             method,
             fixed,
+            tried: 0,
             compared: 0,
             disagreed: 0,
             outermost: FxHashSet::default(),
@@ -100,6 +104,7 @@ impl MethodChoice {
 
     /// Compares the frame-pointer chain of a sample with its unwound stack (lookup addresses).
     pub fn compare(&mut self, by_frame_pointer: &[u64], by_tables: &[u64], outcome: Outcome) {
+        self.tried += 1;
         if outcome != Outcome::Complete {
             return; // nothing to hold the chain against
         }
@@ -136,6 +141,8 @@ impl MethodChoice {
             Method::Trial if self.compared >= TRIAL_SAMPLES => {
                 self.take(Method::Fp, Some(now_ns.saturating_add(AUDIT_AFTER_NS)))
             }
+            // The tables follow frame pointers too where they know nothing better.
+            Method::Trial if self.tried >= TRIAL_LIMIT => self.take(Method::Dwarf, None),
             Method::Fp if self.broken >= BROKEN_TO_REVERT => self.take(Method::Dwarf, None),
             Method::Fp if self.audit_at_ns.is_some_and(|at| now_ns >= at) => self.take(Method::Trial, None),
             _ => {
@@ -150,7 +157,7 @@ impl MethodChoice {
     /// A process has begun another program: what was learnt does not hold for it.
     pub fn program_changed(&mut self) -> Option<Method> {
         if self.fixed || self.method == Method::Trial {
-            (self.compared, self.disagreed) = (0, 0);
+            (self.tried, self.compared, self.disagreed) = (0, 0, 0);
             return None;
         }
         self.take(Method::Trial, None)
@@ -159,7 +166,8 @@ impl MethodChoice {
     fn take(&mut self, method: Method, audit_at_ns: Option<u64>) -> Option<Method> {
         self.method = method;
         self.audit_at_ns = audit_at_ns;
-        (self.compared, self.disagreed, self.watched, self.broken) = (0, 0, 0, 0);
+        (self.tried, self.compared, self.disagreed) = (0, 0, 0);
+        (self.watched, self.broken) = (0, 0);
         Some(method)
     }
 }
@@ -172,6 +180,7 @@ fn agree(chain: &[u64], stack: &[u64]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const STACK: [u64; 6] = [10, 20, 30, 40, 50, 60];
 
@@ -216,5 +225,76 @@ mod tests {
         let (mut choice, _) = trial(&STACK, TRIAL_SAMPLES);
         assert_eq!(choice.program_changed(), Some(Method::Trial));
         assert_eq!(MethodChoice::fixed(Method::Fp).program_changed(), None);
+    }
+
+    #[test]
+    fn a_comparison_that_no_complete_stack_allows_is_given_up() {
+        let mut choice = MethodChoice::auto();
+        let decided = (1..=TRIAL_LIMIT).find_map(|samples| {
+            choice.compare(&STACK, &STACK[..2], Outcome::CopyTooShort);
+            Some((samples, choice.revise(0)?))
+        });
+        assert_eq!(decided, Some((TRIAL_LIMIT, Method::Dwarf)));
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Compare { agrees: bool, outcome: Outcome },
+        Judge { chain: Vec<u64>, limit_reached: bool },
+        Pass(u64),
+        Program,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let outcome =
+            prop_oneof![Just(Outcome::Complete), Just(Outcome::Broken), Just(Outcome::CopyTooShort)];
+        let compare = (prop::bool::weighted(0.99), outcome);
+        let chain = prop::collection::vec(prop_oneof![Just(50u64), Just(60), Just(7)], 0..3);
+        prop_oneof![
+            20 => compare.prop_map(|(agrees, outcome)| Step::Compare { agrees, outcome }),
+            20 => (chain, any::<bool>()).prop_map(|(chain, limit_reached)| Step::Judge { chain, limit_reached }),
+            2 => (0u64..40_000_000_000).prop_map(Step::Pass),
+            1 => Just(Step::Program),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn any_history_ends_in_a_method_that_was_announced(
+            steps in prop::collection::vec((step(), 1usize..120), 0..80),
+            fixed in prop::option::of(prop_oneof![Just(Method::Fp), Just(Method::Dwarf)]),
+        ) {
+            let mut choice = fixed.map_or_else(MethodChoice::auto, MethodChoice::fixed);
+            let (mut method, mut now_ns, mut agreed) = (choice.method(), 0u64, 0);
+            for (step, times) in steps {
+                for _ in 0..times {
+                    let mut announced = None;
+                    match &step {
+                        Step::Compare { agrees, outcome } if method == Method::Trial => {
+                            choice.compare(if *agrees { &STACK[..5] } else { &STACK[..1] }, &STACK, *outcome);
+                            agreed += u32::from(*agrees && *outcome == Outcome::Complete);
+                        }
+                        Step::Compare { .. } => {}
+                        Step::Judge { chain, limit_reached } => {
+                            let outcome = choice.judge(chain, *limit_reached);
+                            prop_assert_eq!(outcome == Outcome::NoUserStack, chain.is_empty());
+                            // Without a comparison, only the user's word makes a chain complete.
+                            let trusted = fixed.is_some() || agreed > 0;
+                            prop_assert!(outcome != Outcome::Complete || trusted);
+                        }
+                        Step::Pass(ns) => now_ns += ns / 100,
+                        Step::Program => announced = choice.program_changed(),
+                    }
+                    announced = choice.revise(now_ns).or(announced);
+                    prop_assert_eq!(announced.unwrap_or(method), choice.method());
+                    prop_assert!(fixed.is_none_or(|fixed| fixed == choice.method()));
+                    // Frame pointers alone are taken after a trial, and only then.
+                    let from_trial = method == Method::Trial && agreed > 0;
+                    prop_assert!(announced != Some(Method::Fp) || from_trial);
+                    method = choice.method();
+                }
+            }
+        }
     }
 }

@@ -20,8 +20,13 @@ use crate::record::{StackCopy, UserRegs};
 /// A stack deeper than this is taken for a loop.
 const MAX_FRAMES: usize = 4096;
 /// The library counts changes of module sets in 16 bits to know which cached rules are stale; the cache is
-/// renewed before that count can wrap around.
-const CACHE_LIFE_CHANGES: u32 = 30_000;
+/// renewed before that count can wrap around. A mapping adds up to three modules, each of which is removed again
+/// some day, and a process begins with a set of its own: less than eight counts for each change that is told.
+const CACHE_LIFE_CHANGES: u32 = 8_000;
+/// Where a stack can be. Outside, the library computes addresses that overflow.
+const STACK_ADDRESSES: Range<u64> = 4096..1 << 63;
+/// A caller this far behind the end of the copy may exist (bytes); further away the address is wild.
+const REACH_BYTES: u64 = 1 << 20;
 
 /// The files loaded into one address space, as the unwinding library wants them.
 #[derive(Clone, Default)]
@@ -31,10 +36,13 @@ pub struct ModuleSet {
 
 impl ModuleSet {
     pub(crate) fn add(&mut self, range: Range<u64>, bias: u64, image: &ElfImage) {
-        let base_svma = image.base_svma();
-        let (eh_frame_svma, eh_frame) = parts(image.eh_frame.as_ref());
-        let (eh_frame_hdr_svma, eh_frame_hdr) = parts(image.eh_frame_hdr.as_ref());
-        let (_, debug_frame) = parts(image.debug_frame.as_ref());
+        let (base_svma, tables) = (image.base_svma(), &image.tables);
+        if base_svma.checked_add(u64::from(u32::MAX)).is_none() {
+            return; // the library adds an offset of 32 bits without a check
+        }
+        let (eh_frame_svma, eh_frame) = parts(tables.eh_frame.as_ref());
+        let (eh_frame_hdr_svma, eh_frame_hdr) = parts(tables.eh_frame_hdr.as_ref());
+        let (_, debug_frame) = parts(tables.debug_frame.as_ref());
         let sections = ExplicitModuleSectionInfo {
             base_svma,
             eh_frame_svma,
@@ -90,42 +98,63 @@ impl StackUnwinder {
         stack: StackCopy<'_>,
         frames: &mut Vec<u64>,
     ) -> Unwound {
+        if !regs.is_64_bit {
+            frames.push(regs.ip); // all that can be told by 64-bit rules
+            return Unwound { outcome: Outcome::Broken, depth_bytes: 0 };
+        }
         let first = frames.len();
         let mut registers = UnwindRegsX86_64::new(regs.ip, regs.sp, regs.bp);
-        let mut read = |address: u64| {
-            let offset = address.checked_sub(regs.sp).ok_or(())?;
-            stack.word(offset).ok_or(())
-        };
         let mut at = FrameAddress::from_instruction_pointer(regs.ip);
-        let end = loop {
+        let outcome = loop {
             frames.push(at.address_for_lookup());
-            if frames.len() - first >= MAX_FRAMES {
+            if frames.len() - first >= MAX_FRAMES || !STACK_ADDRESSES.contains(&registers.sp()) {
                 break Outcome::Broken;
             }
+            let mut unread = None;
+            let mut read = |address: u64| {
+                let word = address.checked_sub(regs.sp).and_then(|offset| stack.word(offset));
+                word.ok_or_else(|| _ = unread.get_or_insert(address))
+            };
             let modules = &space.modules().unwinder;
             let caller = modules.unwind_frame(at, &mut registers, &mut self.cache, &mut read);
+            if let Some(address) = unread.filter(|&address| is_cut_off(address, regs.sp, stack)) {
+                if caller != Err(Error::CouldNotReadStack(address)) {
+                    // The library fell back to the frame pointer, and will do so at this address from now on.
+                    *self = Self::default();
+                }
+                break Outcome::CopyTooShort;
+            }
             match caller.map(|caller| caller.and_then(FrameAddress::from_return_address)) {
                 Ok(Some(caller)) => at = caller,
-                // The outermost function is always some file's; elsewhere an end is a guess that failed.
-                Ok(None) if space.is_in_file(at.address_for_lookup()) => break Outcome::Complete,
-                Ok(None) => break Outcome::Broken,
-                Err(error) => break failure(error, regs.sp, stack),
+                Ok(None) => break end(space, at),
+                // The outermost frame is marked by a frame pointer of zero, as the ABI has it; musl says so in no
+                // other way.
+                Err(Error::FramepointerUnwindingMovedBackwards) if registers.bp() == 0 => {
+                    break end(space, at);
+                }
+                Err(_) => break Outcome::Broken,
             }
         };
-        Unwound { outcome: end, depth_bytes: registers.sp().saturating_sub(regs.sp) }
+        let depth_bytes = registers.sp().saturating_sub(regs.sp).min(stack.len() as u64);
+        Unwound { outcome, depth_bytes }
     }
 }
 
-fn failure(error: Error, sp: u64, stack: StackCopy<'_>) -> Outcome {
-    let end = sp.saturating_add(stack.len() as u64);
-    // A caller that lies within reach behind the copy: more bytes would have helped. A wild address would not.
-    let reach = end.saturating_add(1 << 20);
-    match error {
-        Error::CouldNotReadStack(address)
-            if stack.is_full() && (end.saturating_sub(8)..reach).contains(&address) =>
-        {
-            Outcome::CopyTooShort
-        }
-        _ => Outcome::Broken,
-    }
+/// What the library takes for the end of the stack. The outermost function is always some file's; elsewhere the
+/// end is a guess that failed. So it is where the innermost function has no tables: a frame pointer of zero may be
+/// any number that the function computes with.
+fn end(space: &AddressSpace, at: FrameAddress) -> Outcome {
+    let address = at.address_for_lookup();
+    let is_trusted = at.is_return_address() || space.has_tables(address);
+    if is_trusted && space.is_in_file(address) { Outcome::Complete } else { Outcome::Broken }
 }
+
+/// Whether the word at `address` is missing only because the copy ended too early: more bytes would have helped. At
+/// a wild address they would not.
+fn is_cut_off(address: u64, sp: u64, stack: StackCopy<'_>) -> bool {
+    let end = sp.saturating_add(stack.len() as u64);
+    stack.is_full() && (end.saturating_sub(7)..end.saturating_add(REACH_BYTES)).contains(&address)
+}
+
+#[cfg(test)]
+mod tests;

@@ -17,6 +17,8 @@ use crate::sys::{clock, procfs};
 
 /// Time between two looks at the counters.
 const TICK_NS: u64 = 100_000_000;
+/// Time between two looks at the rings while samples arrive: a cost that jumps must not go unseen for a whole tick.
+const LOOK_NS: u64 = 25_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Records younger than this may still have older neighbours on their way to another ring (ns).
 const SETTLING_NS: u64 = 2_000_000;
@@ -98,6 +100,8 @@ pub(crate) struct Engine {
     next_window_ns: u64,
     adopted: (u64, u64),
     attach_changed: bool,
+    /// Whether the last look at the rings found samples.
+    samples_came: bool,
     last_decision: Option<Decision>,
     start_unix_ns: u64,
     next_second_ns: u64,
@@ -141,6 +145,7 @@ impl Engine {
             next_window_ns: WINDOW_NS,
             adopted: (0, 0),
             attach_changed: false,
+            samples_came: false,
             last_decision: None,
             start_unix_ns: 0,
             next_second_ns: 0,
@@ -178,14 +183,17 @@ impl Engine {
     /// How long to sleep.
     pub(crate) fn pause(&self) -> Duration {
         let until_tick = self.next_tick_ns.saturating_sub(clock::monotonic_ns());
-        Duration::from_nanos(until_tick.min(self.sampler.time_to_fill_ns()))
+        let look_ns = if self.samples_came { LOOK_NS } else { TICK_NS };
+        Duration::from_nanos(until_tick.min(look_ns).min(self.sampler.time_to_fill_ns()))
     }
 
     /// Drains the rings, and takes stock when it is time to.
     pub(crate) fn turn(&mut self) {
         let now_ns = clock::monotonic_ns();
         let session = &mut self.session;
+        let samples_before = session.counts.samples;
         self.sampler.drain(now_ns.saturating_sub(SETTLING_NS), |drained| session.handle(drained));
+        self.samples_came = self.session.counts.samples > samples_before;
         self.maintain(now_ns);
         let so_far = self.session.since_last_reading(now_ns);
         if now_ns >= self.next_tick_ns || self.controller.overdrawn(&so_far) {

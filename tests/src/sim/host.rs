@@ -56,8 +56,8 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// Lets a tick pass, or less if the controller is `overdrawn` by what the rings hold; returns what the daemon read and
-    /// what was true.
+    /// Lets a tick pass, or less if the controller is `overdrawn` by what the rings hold; returns what the
+    /// daemon read and what was true.
     pub(super) fn tick(&mut self, overdrawn: impl Fn(&Reading) -> bool) -> (Reading, TopShares, Truth) {
         let (started_ns, mut slice, mut tick) = (self.now_ns, Slice::default(), Tick::default());
         let noise = 1.0 + self.scenario.noise_ratio * (2.0 * self.rng.f64() - 1.0);

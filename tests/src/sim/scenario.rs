@@ -106,7 +106,8 @@ pub struct Bands {
     /// How far the sum of the samples' weights may be off the CPU time.
     #[serde(default = "two_percent")]
     pub weight_error_ratio: f64,
-    /// Bursts must be sampled at the rate: samples over those that the rate in force asks for; lowest and highest.
+    /// Bursts must be sampled at the rate: samples over those that the rate in force asks for; lowest and
+    /// highest.
     #[serde(default = "realised")]
     pub realised_ratio: (f64, f64),
 }

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::super::Criterion;
-use super::super::meter::Cost;
+use super::super::cost::Cost;
 use super::*;
 
 fn reading(tick: u64, samples: u64) -> Reading {

@@ -119,6 +119,8 @@ fn the_edges_are_defined() {
         assert!(optimum_rate_hz(Criterion::MeanSquared, 2.0, 1e-5, bad).is_err());
     }
     assert_eq!(optimum_rate_hz(Criterion::MeanSquared, 0.0, 1e-5, 60.0), Ok(0.0));
+    // Found by the property below: every input is a number, an answer was not.
+    assert!(Experiment::new(8.1e302, 2.3e-308, 2.3e-308, 5.5e180).is_err());
 }
 
 fn hostile() -> impl Strategy<Value = f64> {

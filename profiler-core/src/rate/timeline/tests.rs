@@ -20,8 +20,8 @@ impl Task {
     }
 }
 
-/// Samples the task for `cpu_s` and returns (sum of weights, CPU time, samples): a countdown in CPU time that each setting
-/// restarts, read a tick late.
+/// Samples the task for `cpu_s` and returns (sum of weights, CPU time, samples): a countdown in CPU time that
+/// each setting restarts, read a tick late.
 fn sample(task: &Task, cpu_s: f64, seed: u64, mean_at: impl Fn(u64) -> u64) -> (f64, f64, u64) {
     let mut dither = Dither::new(seed);
     let mut period = dither.draw(mean_at(0));
@@ -95,8 +95,9 @@ fn weights_add_up_to_the_cpu_time_at_a_constant_rate() {
 #[test]
 fn weights_add_up_through_retunes() {
     // The rate doubles and halves every other second.
-    let retuned =
-        |rate: f64, at: u64| (1e9 / (rate * if at / 2_000_000_000 % 2 == 0 { 1.0 } else { 2.0 })) as u64;
+    let retuned = |rate: f64, at: u64| {
+        (1e9 / (rate * if (at / 2_000_000_000).is_multiple_of(2) { 1.0 } else { 2.0 })) as u64
+    };
     check(&[10.0, 450.0, 2_500.0], "retunes", retuned);
 }
 

@@ -19,8 +19,8 @@ fn the_edges_are_defined() {
     assert!(all.high == 1.0 && all.low > 0.96 && all.low < 0.97, "{all:?}");
 }
 
-/// A program that visits a function of share `p` and others, in bouts of `bout_ms` on average; `None` for no bouts at all.
-/// Returns the function's and all weights by window of 100 ms, sampled at 450/s for 10 s.
+/// A program that visits a function of share `p` and others, in bouts of `bout_ms` on average; `None` for no
+/// bouts at all. Returns the function's and all weights by window of 100 ms, sampled at 450/s for 10 s.
 fn profile(rng: &mut fastrand::Rng, p: f64, bout_ms: Option<f64>) -> (Vec<(f64, f64)>, u64) {
     let mut windows = vec![(0.0, 0.0); 100];
     let (mut inside, mut left_ms, mut samples) = (rng.f64() < p, 0.0, 0);
@@ -41,7 +41,8 @@ fn profile(rng: &mut fastrand::Rng, p: f64, bout_ms: Option<f64>) -> (Vec<(f64, 
     (windows, samples)
 }
 
-/// Share of runs whose 99% interval holds the long-run share, and its mean width relative to Wilson's without inflation.
+/// Share of runs whose 99% interval holds the long-run share, and its mean width relative to Wilson's without
+/// inflation.
 fn coverage(p: f64, bout_ms: Option<f64>) -> (f64, f64) {
     let mut rng = fastrand::Rng::with_seed(17);
     let runs = 2_000;

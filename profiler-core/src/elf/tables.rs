@@ -1,0 +1,317 @@
+//! Tables of unwind information, vetted before anyone evaluates them.
+//!
+//! The unwinding library trusts the tables in two ways that an object made to harm could turn against us: an
+//! expression may jump backwards, and is evaluated without a limit; and addresses are computed from it without a
+//! check for overflow. Functions whose tables do either are taken out of the index, so that they count as
+//! functions without unwind information. No compiler writes such tables.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use gimli::{
+    BaseAddresses, CallFrameInstruction, CieOrFde, CommonInformationEntry, DebugFrame, EhFrame,
+    EhFrameOffset, Encoding, EndianSlice, FrameDescriptionEntry, LittleEndian, Operation, Register,
+    UnwindExpression, UnwindSection, X86_64,
+};
+use rustc_hash::FxHashMap;
+
+use super::Section;
+
+type Slice<'a> = EndianSlice<'a, LittleEndian>;
+
+/// Bytes of an entry of the index's table: where a function starts, and where its information is.
+const INDEX_ENTRY_BYTES: usize = 8;
+/// Bytes before that table: version, three encodings, the pointer to `.eh_frame`, the number of entries.
+const INDEX_HEADER_BYTES: usize = 12;
+/// How every linker writes the index: version 1; the pointer `DW_EH_PE_pcrel | DW_EH_PE_sdata4`; the number of
+/// entries `DW_EH_PE_udata4`; the table `DW_EH_PE_datarel | DW_EH_PE_sdata4`.
+const USUAL_HEADER: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
+/// A function's table is evaluated from its beginning, so the longest ones bound what a frame may cost.
+const MAX_ENTRY_BYTES: usize = 64 << 10;
+/// No register is saved further than this from the frame (bytes).
+const MAX_SAVED_OFFSET: u64 = 1 << 40;
+
+/// Bytes that many unwinders share.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SectionBytes(Arc<[u8]>);
+
+impl SectionBytes {
+    pub(super) fn new(bytes: &[u8]) -> Self {
+        Self(bytes.into())
+    }
+}
+
+impl Deref for SectionBytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// The tables of unwind information of one object, safe to evaluate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnwindTables {
+    /// Call frame information.
+    pub(crate) eh_frame: Option<Section>,
+    /// Its index.
+    pub(crate) eh_frame_hdr: Option<Section>,
+    /// Call frame information that is not loaded into memory, where there is no other.
+    pub(crate) debug_frame: Option<Section>,
+}
+
+impl UnwindTables {
+    /// Takes the sections `.eh_frame`, `.eh_frame_hdr` and `.debug_frame`, each with its stated address, as far as
+    /// they are there and of use.
+    pub fn new(
+        eh_frame: Option<(u64, &[u8])>,
+        eh_frame_hdr: Option<(u64, &[u8])>,
+        debug_frame: Option<(u64, &[u8])>,
+    ) -> Self {
+        let section = |given: Option<(u64, &[u8])>| given.and_then(|(svma, bytes)| Section::new(svma, bytes));
+        let Some(eh_frame) = section(eh_frame) else {
+            let debug_frame = section(debug_frame).filter(is_safe_debug_frame);
+            return Self { debug_frame, ..Self::default() };
+        };
+        // One source is enough, and this one is loaded with the program.
+        let eh_frame_hdr = section(eh_frame_hdr).and_then(|index| vet_index(&eh_frame, index));
+        let has_index = eh_frame_hdr.is_some();
+        let eh_frame = Some(eh_frame).filter(|section| has_index || is_safe_eh_frame(section));
+        Self { eh_frame, eh_frame_hdr, debug_frame: None }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.eh_frame.is_none() && self.debug_frame.is_none()
+    }
+
+    /// Where the function that holds a stated address begins, by the index.
+    pub(super) fn function_start(&self, svma: u64) -> Option<u64> {
+        let index = self.eh_frame_hdr.as_ref()?;
+        let table = index.bytes.get(INDEX_HEADER_BYTES..)?;
+        let start = |entry: usize| {
+            let at = entry * INDEX_ENTRY_BYTES;
+            let offset = i32::from_le_bytes(table[at..at + 4].try_into().ok()?);
+            Some(index.svma.start.wrapping_add_signed(i64::from(offset)))
+        };
+        let (mut low, mut high) = (0, table.len() / INDEX_ENTRY_BYTES);
+        while low < high {
+            let middle = low.midpoint(high);
+            if start(middle)? <= svma { low = middle + 1 } else { high = middle }
+        }
+        start(low.checked_sub(1)?)
+    }
+}
+
+fn is_safe_eh_frame(section: &Section) -> bool {
+    let mut frame = EhFrame::from(Slice::new(&section.bytes, LittleEndian));
+    frame.set_address_size(8);
+    is_safe(&frame, &BaseAddresses::default().set_eh_frame(section.svma.start))
+}
+
+fn is_safe_debug_frame(section: &Section) -> bool {
+    let mut frame = DebugFrame::from(Slice::new(&section.bytes, LittleEndian));
+    frame.set_address_size(8);
+    is_safe(&frame, &BaseAddresses::default())
+}
+
+/// Whether a section without an index can be read to its end, and every function in it is safe. (The library makes
+/// an index of such a section, and none where it cannot be read.)
+fn is_safe<'a, S: UnwindSection<Slice<'a>>>(section: &S, bases: &BaseAddresses) -> bool {
+    let mut vetting = Vetting::new(section, bases);
+    let mut entries = section.entries(bases);
+    loop {
+        match entries.next() {
+            Ok(None) => return true,
+            Ok(Some(CieOrFde::Cie(_))) => {}
+            Ok(Some(CieOrFde::Fde(partial))) => match partial.parse(S::cie_from_offset) {
+                Ok(function) if vetting.function(&function) => {}
+                _ => return false,
+            },
+            Err(_) => return false,
+        }
+    }
+}
+
+/// The index without the functions that are not safe. `None` where it is not of the usual form: the library makes
+/// one then.
+fn vet_index(eh_frame: &Section, index: Section) -> Option<Section> {
+    let (header, table) = index.bytes.split_at_checked(INDEX_HEADER_BYTES)?;
+    let number = |at: usize| Some(u32::from_le_bytes(header.get(at..at + 4)?.try_into().ok()?));
+    let count = usize::try_from(number(8)?).ok()?;
+    let table = table.get(..count.checked_mul(INDEX_ENTRY_BYTES)?)?;
+    if header[..4] != USUAL_HEADER {
+        return None;
+    }
+    let start = index.svma.start.wrapping_add(4).wrapping_add_signed(i64::from(number(4)? as i32));
+    let bases = BaseAddresses::default().set_eh_frame(eh_frame.svma.start).set_eh_frame_hdr(index.svma.start);
+    let mut frame = EhFrame::from(Slice::new(&eh_frame.bytes, LittleEndian));
+    frame.set_address_size(8);
+    let mut vetting = Vetting::new(&frame, &bases);
+    let mut examined = 0;
+    let mut kept = Vec::with_capacity(table.len());
+    for entry in table.chunks_exact(INDEX_ENTRY_BYTES) {
+        let function = i64::from(i32::from_le_bytes(entry[4..].try_into().ok()?));
+        let function = index.svma.start.wrapping_add_signed(function);
+        // The library subtracts without a check.
+        let Some(offset) = function.checked_sub(start) else { continue };
+        let function =
+            frame.fde_from_offset(&bases, EhFrameOffset(offset as usize), EhFrame::cie_from_offset);
+        if let Ok(function) = function {
+            examined += function.entry_len();
+            if examined > eh_frame.bytes.len() {
+                return None; // entries that lie in each other
+            }
+            if !vetting.function(&function) {
+                continue;
+            }
+        } // what cannot be read is not evaluated either
+        kept.extend_from_slice(entry);
+    }
+    if kept.len() == table.len() {
+        return Some(index);
+    }
+    let count = u32::try_from(kept.len() / INDEX_ENTRY_BYTES).ok()?;
+    Section::new(index.svma.start, &[&header[..8], &count.to_le_bytes(), &kept].concat())
+}
+
+/// The rule for the frame's address, as far as it matters here.
+type FrameRule = (Register, i64);
+
+/// Looks through a section, function by function.
+struct Vetting<'s, S> {
+    section: &'s S,
+    bases: &'s BaseAddresses,
+    /// Common entries by their offset: the rule they end with, `None` where they are not safe.
+    common: FxHashMap<usize, Option<FrameRule>>,
+}
+
+impl<'s, 'a: 's, S: UnwindSection<Slice<'a>>> Vetting<'s, S> {
+    fn new(section: &'s S, bases: &'s BaseAddresses) -> Self {
+        Self { section, bases, common: FxHashMap::default() }
+    }
+
+    fn function(&mut self, function: &FrameDescriptionEntry<Slice<'a>>) -> bool {
+        let common = function.cie();
+        let rule = match self.common.get(&common.offset()) {
+            Some(&known) => known,
+            None => {
+                let rule = self.common_entry(common);
+                self.common.insert(common.offset(), rule);
+                rule
+            }
+        };
+        let instructions = function.instructions(self.section, self.bases);
+        rule.is_some_and(|rule| {
+            function.entry_len() <= MAX_ENTRY_BYTES && self.last_rule(common, instructions, rule).is_some()
+        })
+    }
+
+    fn common_entry(&self, entry: &CommonInformationEntry<Slice<'a>>) -> Option<FrameRule> {
+        if entry.entry_len() > MAX_ENTRY_BYTES {
+            return None;
+        }
+        self.last_rule(entry, entry.instructions(self.section, self.bases), (Register(0), 0))
+    }
+
+    /// Follows the instructions from `rule` on; `None` where one of them is not safe.
+    fn last_rule(
+        &self,
+        common: &CommonInformationEntry<Slice<'a>>,
+        mut instructions: gimli::CallFrameInstructionIter<'_, Slice<'a>>,
+        rule: FrameRule,
+    ) -> Option<FrameRule> {
+        let (mut register, mut offset) = rule;
+        let factored = |value: i64| value.wrapping_mul(common.data_alignment_factor());
+        let mut remembered = Vec::new();
+        // Behind an instruction that cannot be read, nothing is evaluated.
+        while let Ok(Some(instruction)) = instructions.next() {
+            use CallFrameInstruction as Cfi;
+            match instruction {
+                Cfi::DefCfa { register: r, offset: o } => (register, offset) = (r, o as i64),
+                Cfi::DefCfaSf { register: r, factored_offset } => {
+                    (register, offset) = (r, factored(factored_offset));
+                }
+                Cfi::DefCfaRegister { register: r } => register = r,
+                Cfi::DefCfaOffset { offset: o } => offset = o as i64,
+                Cfi::DefCfaOffsetSf { factored_offset } => offset = factored(factored_offset),
+                Cfi::DefCfaExpression { expression } => {
+                    self.frame_expression(&expression, common.encoding())?
+                }
+                Cfi::Expression { expression, .. } | Cfi::ValExpression { expression, .. } => {
+                    self.expression(&expression, common.encoding())?;
+                }
+                Cfi::Offset { factored_offset, .. } => saved_at(factored(factored_offset as i64))?,
+                Cfi::OffsetExtendedSf { factored_offset, .. } => saved_at(factored(factored_offset))?,
+                Cfi::RememberState => remembered.push((register, offset)),
+                Cfi::RestoreState => (register, offset) = remembered.pop().unwrap_or(rule),
+                _ => {}
+            }
+            frame_at(register, offset)?;
+        }
+        Some((register, offset))
+    }
+
+    /// An expression ends if it never jumps.
+    fn expression(
+        &self,
+        expression: &UnwindExpression<usize>,
+        encoding: Encoding,
+    ) -> Option<Vec<Operation<Slice<'a>>>> {
+        let mut operations = expression.get(self.section).ok()?.operations(encoding);
+        let mut all = Vec::new();
+        while let Ok(Some(operation)) = operations.next() {
+            if matches!(operation, Operation::Bra { .. } | Operation::Skip { .. }) {
+                return None;
+            }
+            all.push(operation);
+        }
+        Some(all)
+    }
+
+    /// An expression for the frame's address: one of the two that the library can evaluate and that there are
+    /// (signal trampolines and linkage tables), or one that it gives up on.
+    fn frame_expression(&self, expression: &UnwindExpression<usize>, encoding: Encoding) -> Option<()> {
+        use Operation as Op;
+        let operations = self.expression(expression, encoding)?;
+        let gives_up = |operation: &Op<Slice<'a>>| match operation {
+            Op::Deref { .. } => true,
+            Op::RegisterOffset { register, .. } => !is_known(*register),
+            _ => false,
+        };
+        let usual = match &operations[..] {
+            [Op::RegisterOffset { register: X86_64::RSP, offset, .. }, rest @ ..] if *offset >= 8 => {
+                matches!(
+                    rest,
+                    [] | [
+                        Op::RegisterOffset { .. },
+                        Op::UnsignedConstant { .. },
+                        Op::And,
+                        Op::UnsignedConstant { .. },
+                        Op::Ge,
+                        Op::UnsignedConstant { .. },
+                        Op::Shl,
+                        Op::Plus,
+                    ]
+                )
+            }
+            _ => false,
+        };
+        (usual || operations.iter().any(gives_up)).then_some(())
+    }
+}
+
+/// The registers that the library follows.
+fn is_known(register: Register) -> bool {
+    [X86_64::RSP, X86_64::RBP, X86_64::RA].contains(&register)
+}
+
+/// The return address lies in the eight bytes below the frame's address: that must not be where there are none. The
+/// stack pointer is known to be far enough from zero.
+fn frame_at(register: Register, offset: i64) -> Option<()> {
+    let lowest = if register == X86_64::RSP { 0 } else { 8 };
+    (!is_known(register) || offset >= lowest).then_some(())
+}
+
+fn saved_at(offset: i64) -> Option<()> {
+    (offset.unsigned_abs() < MAX_SAVED_OFFSET).then_some(())
+}

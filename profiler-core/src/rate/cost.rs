@@ -1,0 +1,80 @@
+//! What the kernel's work for a sample costs, as a calibration of this machine found it.
+
+use serde::{Deserialize, Serialize};
+
+/// A cost and how sure it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// Mean (ns).
+    pub mean_ns: f64,
+    /// Standard error of the mean (ns).
+    pub se_ns: f64,
+}
+
+impl Cost {
+    /// A cost of `mean_ns` with a standard error of `se_ns` (ns).
+    pub const fn new(mean_ns: f64, se_ns: f64) -> Self {
+        Cost { mean_ns, se_ns }
+    }
+
+    /// The upper end that budgets are kept with: two standard errors above the mean (ns).
+    pub fn upper_ns(self) -> f64 {
+        self.mean_ns + 2.0 * self.se_ns
+    }
+
+    /// Errors of one calibration go together, so they add up like the means and not like squares.
+    pub(super) fn plus(self, count: f64, other: Cost) -> Cost {
+        Cost::new(self.mean_ns + count * other.mean_ns, self.se_ns + count * other.se_ns)
+    }
+
+    fn or(self, fallback: Cost) -> Cost {
+        let valid = |x: f64| x.is_finite() && (0.0..=1e9).contains(&x);
+        if valid(self.mean_ns) && valid(self.se_ns) { self } else { fallback }
+    }
+}
+
+/// What the kernel's work for a sample costs, from a calibration on this machine (T = Σ C·P).
+///
+/// `Default` is the prior for a machine that could not be calibrated: high, and unsure.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CostModel {
+    /// The interrupt and the record, without a stack.
+    pub per_sample_ns: Cost,
+    /// A frame walked by frame pointers.
+    pub per_frame_ns: Cost,
+    /// A byte of stack copied.
+    pub per_byte_ns: Cost,
+    /// A context switch of a task that has events.
+    pub per_switch_ns: Cost,
+}
+
+impl Default for CostModel {
+    fn default() -> Self {
+        CostModel {
+            per_sample_ns: Cost::new(20_000.0, 10_000.0),
+            per_frame_ns: Cost::new(50.0, 25.0),
+            per_byte_ns: Cost::new(0.2, 0.1),
+            per_switch_ns: Cost::new(1_000.0, 500.0),
+        }
+    }
+}
+
+impl CostModel {
+    /// Replaces what is no cost (NaN, negative, above a second) by the default, and a free sample by 50 ns.
+    pub(super) fn sane(self) -> Self {
+        let prior = CostModel::default();
+        let mut bare = self.per_sample_ns.or(prior.per_sample_ns);
+        bare.mean_ns = bare.mean_ns.max(50.0);
+        CostModel {
+            per_sample_ns: bare,
+            per_frame_ns: self.per_frame_ns.or(prior.per_frame_ns),
+            per_byte_ns: self.per_byte_ns.or(prior.per_byte_ns),
+            per_switch_ns: self.per_switch_ns.or(prior.per_switch_ns),
+        }
+    }
+
+    /// What one sample with `frames` walked and `bytes` copied costs the task that it interrupts.
+    pub fn sample(&self, frames: f64, bytes: f64) -> Cost {
+        self.per_sample_ns.plus(frames, self.per_frame_ns).plus(bytes, self.per_byte_ns)
+    }
+}

@@ -1,0 +1,69 @@
+use super::*;
+
+fn reading(samples: u64, frames: u64, self_cpu_ns: u64) -> Reading {
+    Reading {
+        target_cpu_ns: 100_000_000,
+        samples,
+        frames: samples * frames,
+        self_cpu_ns,
+        ..Default::default()
+    }
+}
+
+fn model() -> CostModel {
+    let exact = |ns| Cost::new(ns, 0.0);
+    CostModel {
+        per_sample_ns: exact(10_000.0),
+        per_frame_ns: exact(100.0),
+        per_byte_ns: exact(1.0),
+        per_switch_ns: exact(2_000.0),
+    }
+}
+
+const TICK_NS: u64 = 100_000_000;
+
+#[test]
+fn lost_and_foreign_samples_are_charged() {
+    let mut meter = OverheadMeter::new(model());
+    let mut ten = reading(10, 20, 7);
+    (ten.lost, ten.foreign_samples, ten.stack_bytes, ten.switches) = (10, 5, 10_000, 3);
+    let spend = meter.observe(&ten, TICK_NS);
+    assert_eq!(spend.target_ns, 20.0 * 13_000.0 + 3.0 * 2_000.0);
+    assert_eq!(spend.foreign_ns, 5.0 * 11_000.0);
+    assert_eq!(spend.self_ns, 7.0);
+}
+
+#[test]
+fn a_tenfold_step_is_followed_within_two_seconds() {
+    let mut meter = OverheadMeter::new(model());
+    (0..100).for_each(|_| {
+        meter.observe(&reading(50, 20, 0), TICK_NS);
+    });
+    (0..20).for_each(|_| {
+        meter.observe(&reading(50, 1_100, 0), TICK_NS);
+    });
+    let o = meter.cost().target.mean_ns;
+    assert!((o / 120_000.0 - 1.0).abs() < 0.05, "{o}");
+}
+
+#[test]
+fn a_low_rate_does_not_make_samples_dear() {
+    let mut meter = OverheadMeter::new(model());
+    // 3 ms a second whatever the rate, 4 µs a sample; the rate falls from 500 to 10 Hz.
+    let own = |samples: u64| 300_000 + 4_000 * samples;
+    (0..100).for_each(|i| {
+        meter.observe(&reading(40 + i % 20, 20, own(40 + i % 20)), TICK_NS);
+    });
+    (0..100).for_each(|_| {
+        meter.observe(&reading(1, 20, own(1)), TICK_NS);
+    });
+    let cost = meter.cost();
+    assert!(cost.self_ns < 12_000.0, "{}", cost.self_ns);
+    assert!((cost.fixed_ratio / 0.003 - 1.0).abs() < 0.05, "{}", cost.fixed_ratio);
+}
+
+#[test]
+fn an_invalid_model_falls_back_to_the_prior() {
+    let bad = CostModel { per_sample_ns: Cost::new(f64::NAN, -1.0), ..model() };
+    assert_eq!(OverheadMeter::new(bad).model.per_sample_ns, CostModel::default().per_sample_ns);
+}
