@@ -1,8 +1,8 @@
 //! What a profile of a program of known truth must satisfy. Each check fails with the figures it saw.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
-use crate::folded::Folded;
+use crate::folded::{Folded, Stack};
 use crate::run::Recorded;
 
 /// What a variant of the program calls its functions, and where its stacks start.
@@ -44,7 +44,7 @@ pub fn check_truth(recorded: &Recorded) -> Result<()> {
     for compared in recorded.truth()?.compare(summary, 4)? {
         ensure!(compared.inside(), "the interval misses the truth: {compared:?}");
         let half = (compared.high_s - compared.low_s) / 2.0;
-        ensure!(half < 0.6 * compared.true_cpu_s, "the interval says nothing: {compared:?}");
+        ensure!(half < 0.15 * summary.target_cpu_s, "the interval says nothing: {compared:?}");
     }
     Ok(())
 }
@@ -52,15 +52,37 @@ pub fn check_truth(recorded: &Recorded) -> Result<()> {
 /// The samples' weights add up to the CPU time, by the profiler's account and by the program's own.
 pub fn check_weights(recorded: &Recorded) -> Result<()> {
     let summary = &recorded.stats.summary;
-    within("weight_s and target_cpu_s", summary.weight_s, summary.target_cpu_s, 0.02)?;
+    check_weight_sum(recorded, 0.02)?;
     within("target_cpu_s and the program's rusage", summary.target_cpu_s, recorded.truth()?.cpu_s, 0.02)
+}
+
+/// The sum of the weights is within a tolerance of the scheduler's CPU time.
+///
+/// Two things come on top of the tolerance, and are nothing on a machine of one's own. The sampling clock runs on
+/// while a hypervisor takes the CPU away; the scheduler's does not. And where events of whole CPUs hit other
+/// processes too, the target's part of the samples is itself drawn: 3.3 standard deviations are allowed for.
+pub fn check_weight_sum(recorded: &Recorded, tolerance: f64) -> Result<()> {
+    let summary = &recorded.stats.summary;
+    let (own, foreign) = (summary.samples as f64, summary.foreign_samples as f64);
+    let drawn = 3.3 * (foreign / (own + foreign) / own).sqrt();
+    let allowed = tolerance + recorded.stolen_ratio + drawn;
+    within("weight_s and target_cpu_s", summary.weight_s, summary.target_cpu_s, allowed).with_context(|| {
+        format!("allowed are {tolerance} + {} stolen + {drawn} drawn", recorded.stolen_ratio)
+    })
 }
 
 /// At least 99.5% of the stacks reach the root, by the profiler's account and by their own frames.
 pub fn check_stacks(recorded: &Recorded, names: &Names, depth: usize) -> Result<()> {
     let summary = &recorded.stats.summary;
     let truncated = summary.truncated as f64 / summary.samples as f64;
-    ensure!(truncated <= 0.005, "{truncated} of the stacks are truncated: {:?}", summary.notes);
+    // A process that exits, or becomes another program, has no user stack any more.
+    let between = |stack: &Stack| stack.has("do_exit") || stack.has("bprm_execve");
+    let without_stack = recorded.folded.weight_of(between) / recorded.folded.weight_of(|_| true);
+    ensure!(
+        truncated <= 0.005 + without_stack,
+        "{truncated} of the stacks are truncated: {:?}",
+        summary.notes
+    );
     let complete = names.complete_ratio(&recorded.folded, depth);
     ensure!(
         complete >= 0.995,

@@ -87,12 +87,12 @@ impl Profiler {
         Ok(command)
     }
 
-    /// What it left in the folder.
-    pub fn read(self, folder: &Path) -> Result<Recording> {
+    /// What it left in the folder, and said.
+    pub fn read(self, folder: &Path, stderr: &str) -> Result<Recording> {
         match self {
             Profiler::Sweetspot => read_sweetspot(folder),
             Profiler::Perf => read_perf(&self.find().context("no perf")?, folder),
-            Profiler::Samply => read_samply(&folder.join("profile.json.gz")),
+            Profiler::Samply => read_samply(&folder.join("profile.json.gz"), stderr),
         }
     }
 }
@@ -120,7 +120,7 @@ fn read_perf(perf: &Path, folder: &Path) -> Result<Recording> {
         Command::new(perf).args(["report", "--stats", "-i", "perf.data"]).current_dir(folder).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let count = |event: &str| {
-        let line = text.lines().find(|line| line.trim_start().starts_with(event));
+        let line = text.lines().rfind(|line| line.trim_start().starts_with(event));
         line.and_then(|line| line.split_whitespace().find_map(|word| word.parse().ok())).unwrap_or(0)
     };
     Ok(Recording {
@@ -131,11 +131,29 @@ fn read_perf(perf: &Path, folder: &Path) -> Result<Recording> {
     })
 }
 
-fn read_samply(path: &Path) -> Result<Recording> {
+/// It tells what was lost in words: `Lost 144 events.`
+fn lost_in(stderr: &str) -> u64 {
+    let after = stderr.split("Lost ").nth(1);
+    after.and_then(|after| after.split(' ').next()?.parse().ok()).unwrap_or(0)
+}
+
+fn read_samply(path: &Path, stderr: &str) -> Result<Recording> {
     let mut text = String::new();
     flate2::read::GzDecoder::new(fs::File::open(path)?).read_to_string(&mut text)?;
     let profile: Value = serde_json::from_str(&text)?;
     let threads = profile["threads"].as_array().context("no threads in the profile")?;
     let samples = threads.iter().filter_map(|thread| thread["samples"]["length"].as_u64()).sum();
-    Ok(Recording { samples, lost: 0, bytes: fs::metadata(path)?.len(), sampling_cpu_s: None })
+    let bytes = fs::metadata(path)?.len();
+    Ok(Recording { samples, lost: lost_in(stderr), bytes, sampling_cpu_s: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lost_in;
+
+    #[test]
+    fn losses_are_read_from_words() {
+        assert_eq!(lost_in("Recording…\nLost 144 events.\n"), 144);
+        assert_eq!(lost_in("Recording…\n"), 0);
+    }
 }

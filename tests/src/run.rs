@@ -199,17 +199,21 @@ impl Sweetspot {
         words.extend(["--".to_string(), target.to_string_lossy().into_owned()]);
         words.extend(arguments.iter().map(ToString::to_string));
         words.extend(["--out".to_string(), truth.clone()]);
+        let before = machine_time()?;
         let ended = run(&mut self.command("record", &words))?.expect_status(0)?;
+        let stolen_ratio = stolen_since(before)?;
         let truth = Truth::read(Path::new(&truth))?;
-        Recorded::read(self, ended, Some(truth))
+        Recorded::read(self, ended, stolen_ratio, Some(truth))
     }
 
     /// Profiles a running process.
     pub fn attach(self, pid: u32, seconds: f64) -> Result<Recorded> {
         let mut words = self.outputs();
         words.extend(["--duration".to_string(), format!("{seconds}s"), pid.to_string()]);
+        let before = machine_time()?;
         let ended = run(&mut self.command("attach", &words))?.expect_status(0)?;
-        Recorded::read(self, ended, None)
+        let stolen_ratio = stolen_since(before)?;
+        Recorded::read(self, ended, stolen_ratio, None)
     }
 
     /// Options that leave a folded file and statistics in the folder.
@@ -238,6 +242,21 @@ fn cache_folder() -> PathBuf {
     folder
 }
 
+/// Busy and stolen time of all CPUs since boot, in the kernel's unit.
+fn machine_time() -> Result<(f64, f64)> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    let fields = stat.lines().next().context("/proc/stat is empty")?.split_whitespace().skip(1);
+    let fields: Vec<f64> = fields.map(str::parse).collect::<Result<_, _>>()?;
+    // user nice system idle iowait irq softirq steal
+    ensure!(fields.len() >= 8, "/proc/stat has only {} fields", fields.len());
+    Ok((fields[0] + fields[1] + fields[2] + fields[5] + fields[6] + fields[7], fields[7]))
+}
+
+fn stolen_since((busy, stolen): (f64, f64)) -> Result<f64> {
+    let (busy_now, stolen_now) = machine_time()?;
+    Ok((stolen_now - stolen) / (busy_now - busy).max(1.0))
+}
+
 /// A finished run and all it left.
 pub struct Recorded {
     /// Status and outputs.
@@ -246,18 +265,20 @@ pub struct Recorded {
     pub stats: Stats,
     /// The stacks.
     pub folded: Folded,
+    /// Share of the machine's busy time that its hypervisor took away during the run.
+    pub stolen_ratio: f64,
     truth: Option<Truth>,
     sweetspot: Sweetspot,
 }
 
 impl Recorded {
-    fn read(sweetspot: Sweetspot, ended: Ended, truth: Option<Truth>) -> Result<Recorded> {
+    fn read(sweetspot: Sweetspot, ended: Ended, stolen_ratio: f64, truth: Option<Truth>) -> Result<Recorded> {
         let read = |name: &str| {
             fs::read_to_string(sweetspot.file(name)).with_context(|| format!("no {name}: {}", ended.stderr))
         };
         let stats = Stats::parse(&read("stats.jsonl")?)?;
         let folded = Folded::parse(&read("profile.folded")?)?;
-        Ok(Recorded { ended, stats, folded, truth, sweetspot })
+        Ok(Recorded { ended, stats, folded, stolen_ratio, truth, sweetspot })
     }
 
     /// What the program itself says it did.

@@ -13,6 +13,8 @@ pub struct Summary {
     pub lost: u64,
     /// Samples whose stack lacks outer frames.
     pub truncated: u64,
+    /// Samples that hit other processes (attach mode `cpu`).
+    pub foreign_samples: u64,
     /// CPU time that the scheduler charged to the target (s).
     pub target_cpu_s: f64,
     /// Sum of the weights before they were reconciled with the scheduler's figure (s).

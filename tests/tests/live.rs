@@ -1,8 +1,8 @@
 //! The profiler on programs of known truth, live: short runs, as root.
 //!
-//! Intervals are asked for at 99.99%. At the default level a run of this file (some sixty intervals) would
-//! fail by chance every other time; at this one, once in some two hundred runs. `just accuracy` checks the
-//! 99% level on a hundred runs.
+//! Intervals are asked for at 99.9%. There are some sixty here, so at the default level three of them would miss by
+//! chance in each run; at this one, one in every sixteenth run if they were exact. They are a quarter wider than that
+//! for calls in random order, which makes it one in some three hundred. `just accuracy` checks the 99% level.
 
 #![allow(clippy::print_stderr, reason = "a test that skips says why")]
 
@@ -10,7 +10,9 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use tests::checks::{C, CXX, RUST_THREAD, check, check_stacks, check_truth, check_weights, heaviest, within};
+use tests::checks::{
+    C, CXX, RUST_THREAD, check, check_stacks, check_truth, check_weight_sum, check_weights, heaviest, within,
+};
 use tests::folded::{Folded, Stack};
 use tests::guards::is_root;
 use tests::programs::{can_build, program};
@@ -29,7 +31,7 @@ macro_rules! needs_root {
 
 /// Rate and level of most runs: enough samples in three seconds to tell the functions apart.
 fn fixed() -> Sweetspot {
-    Sweetspot::new().options(&["--rate", "1000", "--confidence", "99.99%"])
+    Sweetspot::new().options(&["--rate", "1000", "--confidence", "99.9%"])
 }
 
 fn record(options: &[&str], name: &str, arguments: &[&str]) -> Result<Recorded> {
@@ -77,7 +79,7 @@ fn frame_pointers_depth_300_are_unwound_whole_when_the_profiler_may_choose() -> 
 #[test]
 fn the_profiler_chooses_its_rate() -> Result<()> {
     needs_root!();
-    let adaptive = Sweetspot::new().options(&["--confidence", "99.99%", "--budget", "5%"]);
+    let adaptive = Sweetspot::new().options(&["--confidence", "99.9%", "--budget", "5%"]);
     let recorded = adaptive.record("mix_fp", &["--cpu", "4", "--depth", "20"])?;
     ensure!(recorded.stats.summary.bound_by != "fixed");
     check(&recorded, &C, 20)
@@ -192,7 +194,7 @@ fn attached_by_pid(mode: &str) -> Result<()> {
     let recorded = fixed().options(&["--attach-mode", mode]).attach(target.id(), 3.0)?;
     check_stacks(&recorded, &C, 50)?;
     let summary = &recorded.stats.summary;
-    within("weight_s and target_cpu_s", summary.weight_s, summary.target_cpu_s, 0.02)?;
+    check_weight_sum(&recorded, 0.02)?;
     let share = |name: &str| summary.functions.iter().find(|f| f.name == name).map_or(0.0, |f| f.share);
     within("share of work_a", share("work_a"), 0.4, 0.15)?;
     within("share of work_b", share("work_b"), 0.25, 0.2)
@@ -270,8 +272,7 @@ fn an_idler_is_weighed_right() -> Result<()> {
     needs_root!();
     let target = start(Command::new(program("idler")?).args(["60", "1"]))?;
     let recorded = fixed().attach(target.id(), 4.0)?;
-    let summary = &recorded.stats.summary;
-    within("weight_s and target_cpu_s", summary.weight_s, summary.target_cpu_s, 0.05)?;
+    check_weight_sum(&recorded, 0.05)?;
     let burst = recorded.folded.weight_of(|stack| stack.has("burst"));
     within("weight of the bursts", burst, recorded.folded.weight_of(|_| true), 0.1)
 }
@@ -283,8 +284,7 @@ fn a_thousand_sleeping_threads_and_a_busy_one() -> Result<()> {
     let threads = format!("/proc/{}/task", target.id());
     wait_until("the threads", || std::fs::read_dir(&threads).is_ok_and(|tasks| tasks.count() > 1000))?;
     let recorded = fixed().attach(target.id(), 3.0)?;
-    let summary = &recorded.stats.summary;
-    within("weight_s and target_cpu_s", summary.weight_s, summary.target_cpu_s, 0.02)?;
+    check_weight_sum(&recorded, 0.02)?;
     let busy = recorded.folded.weight_of(|stack| stack.has("busy") && stack.has("main"));
     within("weight of the busy thread", busy, recorded.folded.weight_of(|_| true), 0.03)
 }

@@ -42,6 +42,8 @@ struct Found {
     complete_worst_ratio: f64,
     weight_off_worst_ratio: f64,
     cpu_off_worst_ratio: f64,
+    foreign_samples: u64,
+    stolen_worst_ratio: f64,
     cost_spread_ratio: Option<f64>,
 }
 
@@ -56,6 +58,8 @@ fn main() -> Result<()> {
         "samples",
         "complete ≥",
         "weights off",
+        "foreign",
+        "stolen",
         "rusage off",
         "equal within",
     ];
@@ -77,6 +81,8 @@ fn to_row(found: &Found) -> Vec<String> {
         &found.samples,
         &percent(found.complete_worst_ratio),
         &percent(found.weight_off_worst_ratio),
+        &found.foreign_samples,
+        &percent(found.stolen_worst_ratio),
         &percent(found.cpu_off_worst_ratio),
         &found.cost_spread_ratio.map_or("-".to_string(), percent),
     ])
@@ -92,6 +98,7 @@ fn measure(variant: &Variant, runs: usize) -> Result<Found> {
     }
     found.mean_half_width_ratio /= found.intervals as f64;
     found.samples /= runs as u64;
+    found.foreign_samples /= runs as u64;
     found.rate_hz /= runs as f64;
     Ok(found)
 }
@@ -118,6 +125,8 @@ impl Found {
             self.mean_half_width_ratio += (compared.high_s - compared.low_s) / 2.0 / compared.true_cpu_s;
         }
         self.samples += summary.samples;
+        self.foreign_samples += summary.foreign_samples;
+        self.stolen_worst_ratio = self.stolen_worst_ratio.max(recorded.stolen_ratio);
         self.rate_hz += summary.rate_hz;
         self.overhead_worst_ratio = self.overhead_worst_ratio.max(summary.overhead_ratio);
         let complete = variant.names.complete_ratio(&recorded.folded, DEPTH);

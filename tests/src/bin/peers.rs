@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use tests::experiment::{option, print, progress, row};
 use tests::figures::median;
-use tests::guards::Running;
+use tests::guards::{Running, Sysctl, is_root};
 use tests::measured::{self, measure_if_asked, measured};
 use tests::peers::{Profiler, Recording};
 use tests::programs::program;
@@ -49,6 +49,8 @@ fn main() -> Result<()> {
     measure_if_asked()?;
     let (rounds, cpu, rate) = (option("--rounds", 5)?, option("--cpu", 8.0)?, option("--rate", 5000)?);
     let calls = calls_for(cpu)?;
+    // samply refuses to run at more than 1, even as root; the level makes no other difference to root.
+    let _paranoid = is_root().then(|| Sysctl::kernel("perf_event_paranoid", "1")).transpose()?;
     let (present, missing): (Vec<_>, Vec<_>) =
         Profiler::ALL.into_iter().partition(|profiler| profiler.find().is_some());
     let mut unsampled = Vec::new();
@@ -101,8 +103,9 @@ fn run_under(profiler: Profiler, calls: &str, rate_hz: u32) -> Result<Run> {
     target.wait()?;
     let ended = finish(attached)?;
     ensure!(ended.status == 0, "{} failed: {}", profiler.name(), ended.stderr);
-    let recording =
-        profiler.read(folder.path()).with_context(|| format!("{}'s recording", profiler.name()))?;
+    let recording = profiler
+        .read(folder.path(), &ended.stderr)
+        .with_context(|| format!("{}'s recording", profiler.name()))?;
     ensure!(recording.samples > 0, "{} took no samples: {}", profiler.name(), ended.stderr);
     Ok(Run { target_cpu_s: Truth::read(&truth)?.cpu_s, used: measured::read(&used)?, recording })
 }
