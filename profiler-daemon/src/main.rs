@@ -30,16 +30,27 @@ use terminal::Terminal;
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(asked) => {
-            let _ = asked.print(); // help and the version too; whoever closed the pipe has seen enough
-            return u8::try_from(asked.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from);
-        }
+        Err(asked) => return answer(&asked),
     };
     log_to_stderr();
     Job::new(cli.command).and_then(run).unwrap_or_else(|error| {
         Terminal::default().fail(&error);
         failure::exit_code(&error)
     })
+}
+
+/// Help and the version as they are; what was typed wrong in one line.
+fn answer(asked: &clap::Error) -> ExitCode {
+    let wants_help = asked.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if asked.use_stderr() && !wants_help {
+        let text = asked.render().to_string();
+        let what = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+        let what = what.split_whitespace().collect::<Vec<_>>().join(" ");
+        Terminal::default().fail(&failure::usage(format!("{what}; `sweetspot --help` says more")));
+    } else {
+        let _ = asked.print(); // whoever closed the pipe has seen enough
+    }
+    u8::try_from(asked.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
 /// What the developers of this program want to see: `SWEETSPOT_LOG=debug`. Nothing by default.

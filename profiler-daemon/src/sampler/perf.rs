@@ -26,7 +26,7 @@ const MIN_RING_BYTES: usize = 256 << 10;
 const FORGET_AFTER_NS: u64 = 5_000_000_000;
 /// A redraw costs a system call for each clock, so at most so many are redrawn at once.
 const REDRAWS_AT_ONCE: usize = 64;
-/// Files kept for everything that is not an event.
+/// Files kept for everything that is not an event, or a quarter of what may be open.
 const OTHER_FILES: u64 = 256;
 
 /// What the clocks are attached to.
@@ -234,9 +234,10 @@ impl PerfSampler {
             Attachment::Tasks(tids) => tids.iter().copied().map(Some).collect(),
         };
         let needed = (tasks.len() * self.cpus.len()) as u64;
-        let free = limits::open_files().saturating_sub(OTHER_FILES + self.clocks.len() as u64);
+        let limit = limits::open_files();
+        let free = limit.saturating_sub(OTHER_FILES.min(limit / 4) + self.clocks.len() as u64);
         if needed > free {
-            return Err(OpenError::TooManyEvents { needed, limit: limits::open_files() });
+            return Err(OpenError::TooManyEvents { needed, limit });
         }
         let mut clocks = Vec::with_capacity(needed as usize);
         let mut refused = None;
