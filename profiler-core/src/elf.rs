@@ -52,6 +52,8 @@ pub struct Segment {
 pub struct ElfImage {
     /// Loadable segments in the file's order.
     pub segments: Vec<Segment>,
+    /// Stated address of the first instruction of a program; 0 in most libraries.
+    pub entry: u64,
     /// Its tables of unwind information.
     pub tables: UnwindTables,
 }
@@ -85,6 +87,7 @@ impl ElfImage {
                     executable: p.p_flags(endian).contains(PF_X),
                 })
                 .collect(),
+            entry: header.e_entry(endian),
             ..Self::default()
         };
         image.tables = tables_from_sections(header, endian, file);

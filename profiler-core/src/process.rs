@@ -25,6 +25,9 @@ impl LoadedObject {
     pub const UNKNOWN: LoadedObject = LoadedObject { id: ObjectId::UNKNOWN, image: None };
 }
 
+/// The code at a program's entry point is no longer than this (bytes).
+const ENTRY_BYTES: u64 = 64;
+
 /// A range of executable memory.
 #[derive(Clone, Debug)]
 struct Mapping {
@@ -137,6 +140,13 @@ impl AddressSpace {
     pub fn has_tables(&self, address: u64) -> bool {
         let image = self.mapping(address).and_then(|m| m.image.as_ref());
         image.is_some_and(|image| !image.tables.is_empty())
+    }
+
+    /// Whether the address lies in the first instructions that a program executes, which call everything else.
+    pub(crate) fn is_at_entry(&self, address: u64) -> bool {
+        let mapping = self.mapping(address);
+        let entry = mapping.and_then(|m| Some(m.image.as_ref()?.entry.wrapping_add(m.bias)));
+        entry.is_some_and(|entry| (1..=ENTRY_BYTES).contains(&address.wrapping_sub(entry)))
     }
 
     /// What unwinding needs to know of the loaded files.

@@ -28,6 +28,8 @@ const CACHE_LIFE_CHANGES: u32 = 8_000;
 const STACK_ADDRESSES: Range<u64> = 4096..1 << 63;
 /// Vetted addresses that are remembered.
 const MAX_VETTED: usize = 1 << 16;
+/// Words of stack that start-up code uses, at most.
+const START_UP_WORDS: u64 = 64;
 /// A caller this far behind the end of the copy may exist (bytes); further away the address is wild.
 const REACH_BYTES: u64 = 1 << 20;
 
@@ -150,6 +152,9 @@ impl StackUnwinder {
                 Err(Error::FramepointerUnwindingMovedBackwards) if registers.bp() == 0 => {
                     break end(space, at);
                 }
+                Err(_) if is_called_from_entry(space, regs.sp, registers.sp(), stack) => {
+                    break end(space, at);
+                }
                 Err(_) => break Outcome::Broken,
             }
         };
@@ -165,6 +170,13 @@ fn end(space: &AddressSpace, at: FrameAddress) -> Outcome {
     let address = at.address_for_lookup();
     let is_trusted = at.is_return_address() || space.has_tables(address);
     if is_trusted && space.is_in_file(address) { Outcome::Complete } else { Outcome::Broken }
+}
+
+/// Whether the return address into the program's entry point lies right above `sp`. The start-up code of some C
+/// libraries (musl) has no tables, and nothing else says that a stack which ends in it is complete.
+fn is_called_from_entry(space: &AddressSpace, base: u64, sp: u64, stack: StackCopy<'_>) -> bool {
+    let words = (0..START_UP_WORDS).filter_map(|i| stack.word(sp.checked_sub(base)?.checked_add(8 * i)?));
+    words.into_iter().any(|word| space.is_at_entry(word))
 }
 
 /// Whether the word at `address` is missing only because the copy ended too early: more bytes would have helped. At

@@ -93,7 +93,7 @@ fn tables(hostile: &[u8], with_index: bool) -> UnwindTables {
 
 fn image(tables: UnwindTables) -> ElfImage {
     let text = Segment { file_offset: 0, file_len: TEXT_BYTES, svma: TEXT, executable: true };
-    ElfImage { segments: vec![text], tables }
+    ElfImage { segments: vec![text], tables, ..ElfImage::default() }
 }
 
 fn map(processes: &mut ProcessTable, start: u64, len: u64, image: Option<ElfImage>) {
@@ -208,6 +208,20 @@ fn a_stack_that_ends_in_generated_code_is_not_complete() {
 fn a_loop_of_frames_ends() {
     let (frames, outcome) = unwind(&program(), PING, 0, &[0; 4], Copied::More);
     assert_eq!((frames.len(), outcome), (MAX_FRAMES, Outcome::Broken));
+}
+
+#[test]
+fn start_up_code_without_tables_is_complete_if_the_entry_point_called_it() {
+    // BODY is called by ASSEMBLY, which uses the frame pointer for something else.
+    let entry = ASSEMBLY + 0x100;
+    let outcome = |called_from: u64| {
+        let processes = process(ElfImage { entry, ..image(tables(&[], true)) });
+        let words = [BODY + 5, 0, ASSEMBLY + 5, 7, called_from, 0];
+        unwind(&processes, LEAF, 0xbad, &words, Copied::More).1
+    };
+    assert_eq!(outcome(entry + 0x16), Outcome::Complete);
+    assert_eq!(outcome(entry), Outcome::Broken); // nothing returns to the first instruction
+    assert_eq!(outcome(entry + 0x80), Outcome::Broken);
 }
 
 #[test]
