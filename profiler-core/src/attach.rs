@@ -36,6 +36,9 @@ impl AttachMode {
 
 /// Events beyond which single threads are not attached to unless nothing else is permitted.
 const MANY_EVENTS: usize = 256;
+/// Context switches of a target (per second of wall time) from which events of single threads are too dear to begin with:
+/// at half a microsecond each, a fifth of a budget of 1%.
+const MANY_SWITCHES_PER_S: f64 = 4000.0;
 /// A cost below this share of the target's CPU time is not worth a change.
 const WORTH_A_CHANGE: f64 = 0.002;
 /// The other way must have cost less than this share of the present one.
@@ -69,9 +72,15 @@ impl AttachChoice {
     /// The way to begin with.
     ///
     /// `asked` is what the user wants, `cpu_permitted` what the kernel allows, `threads` and `cpus` the sizes of target
-    /// and machine.
-    pub fn new(asked: Option<AttachMode>, cpu_permitted: bool, threads: usize, cpus: usize) -> Self {
-        let many = threads.saturating_mul(cpus) > MANY_EVENTS;
+    /// and machine; `switches_per_s` how often the target was seen to switch.
+    pub fn new(
+        asked: Option<AttachMode>,
+        cpu_permitted: bool,
+        threads: usize,
+        cpus: usize,
+        switches_per_s: f64,
+    ) -> Self {
+        let many = threads.saturating_mul(cpus) > MANY_EVENTS || switches_per_s > MANY_SWITCHES_PER_S;
         let first = if cpu_permitted && many { AttachMode::Cpu } else { AttachMode::Task };
         Self {
             mode: asked.unwrap_or(first),
@@ -133,21 +142,21 @@ mod tests {
 
     #[test]
     fn the_cheaper_way_is_found_and_kept() {
-        let mut choice = AttachChoice::new(None, true, 2, 2);
+        let mut choice = AttachChoice::new(None, true, 2, 2, 0.0);
         assert_eq!(run(&mut choice, 60, 0.18, 0.03), [AttachMode::Cpu]);
-        let mut choice = AttachChoice::new(None, true, 2, 2);
+        let mut choice = AttachChoice::new(None, true, 2, 2, 0.0);
         assert_eq!(run(&mut choice, 60, 0.0001, 0.03), []);
     }
 
     #[test]
     fn a_dearer_way_is_left_again_and_not_tried_for_a_while() {
-        let mut choice = AttachChoice::new(None, true, 2, 2);
+        let mut choice = AttachChoice::new(None, true, 2, 2, 0.0);
         assert_eq!(run(&mut choice, 100, 0.003, 0.03), [AttachMode::Cpu, AttachMode::Task]);
     }
 
     #[test]
     fn a_way_that_cannot_be_had_is_not_tried_again() {
-        let mut choice = AttachChoice::new(None, true, 2, 2);
+        let mut choice = AttachChoice::new(None, true, 2, 2, 0.0);
         assert_eq!(run(&mut choice, 5, 0.18, 0.0), [AttachMode::Cpu]);
         choice.refuse();
         assert_eq!(run(&mut choice, 60, 0.18, 0.0), []);
@@ -156,9 +165,10 @@ mod tests {
 
     #[test]
     fn what_was_asked_for_stays() {
-        let mut choice = AttachChoice::new(Some(AttachMode::Task), true, 1000, 64);
+        let mut choice = AttachChoice::new(Some(AttachMode::Task), true, 1000, 64, 1e6);
         assert_eq!(run(&mut choice, 60, 0.5, 0.0), []);
-        assert_eq!(AttachChoice::new(None, false, 1000, 64).mode(), AttachMode::Task);
-        assert_eq!(AttachChoice::new(None, true, 1000, 64).mode(), AttachMode::Cpu);
+        assert_eq!(AttachChoice::new(None, false, 1000, 64, 1e6).mode(), AttachMode::Task);
+        assert_eq!(AttachChoice::new(None, true, 1000, 64, 0.0).mode(), AttachMode::Cpu);
+        assert_eq!(AttachChoice::new(None, true, 2, 2, 50_000.0).mode(), AttachMode::Cpu);
     }
 }

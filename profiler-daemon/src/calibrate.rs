@@ -80,7 +80,8 @@ fn machine(access: Access) -> String {
     let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpus.lines().find(|line| line.starts_with("model name")).unwrap_or_default();
     let kernel = if access.kernel { "kernel" } else { "user" };
-    format!("{} · {} · {kernel} · {}", release.trim(), model, env!("CARGO_PKG_VERSION"))
+    let prior = CostModel::default().per_switch_ns.mean_ns; // the part that is not measured
+    format!("{} · {} · {kernel} · {} · {prior}", release.trim(), model, env!("CARGO_PKG_VERSION"))
 }
 
 fn read_cache(machine: &str) -> Option<CostModel> {

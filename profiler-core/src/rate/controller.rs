@@ -249,6 +249,11 @@ impl RateController {
         self.settings.fixed_rate_hz.is_none() && spent_ns > holds_ns
     }
 
+    /// Tells that the events are attached in another way: what context switches cost before tells nothing any more.
+    pub fn attached_anew(&mut self) {
+        self.meter.forget_switches();
+    }
+
     /// The rate in force (samples per CPU-second of the target).
     pub fn rate_hz(&self) -> f64 {
         match self.settings.fixed_rate_hz {

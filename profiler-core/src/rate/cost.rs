@@ -54,7 +54,7 @@ impl Default for CostModel {
             per_sample_ns: Cost::new(20_000.0, 10_000.0),
             per_frame_ns: Cost::new(50.0, 25.0),
             per_byte_ns: Cost::new(0.2, 0.1),
-            per_switch_ns: Cost::new(1_000.0, 500.0),
+            per_switch_ns: Cost::new(500.0, 150.0),
         }
     }
 }

@@ -205,6 +205,11 @@ impl OverheadMeter {
         }
     }
 
+    /// Forgets the context switches that were seen: from now on they cost nothing, or something else.
+    pub fn forget_switches(&mut self) {
+        self.switches = 0.0;
+    }
+
     /// What a sample costs at present.
     pub fn cost(&self) -> SampleCost {
         let target = self.calm.cost(&self.model);

@@ -32,8 +32,6 @@ const ADOPT_EVERY_NS: u64 = 1_000_000_000;
 const OPENS_PER_SECOND: u64 = 400;
 /// Changes by the bucket below this (in logarithms) are not entered into the history of the rate.
 const WORTH_NOTING: f64 = 0.2;
-/// Threads whose context switches are read; the rest is estimated from them.
-const THREADS_READ: usize = 16;
 
 /// A line of `--stats`.
 #[derive(Serialize)]
@@ -218,7 +216,10 @@ impl Engine {
         self.sampler.stop();
         let session = &mut self.session;
         self.sampler.drain(u64::MAX, |drained| session.handle(drained));
+        // The books are closed; a decision from this moment, with the target gone, would be about nothing.
+        let decided = self.last_decision;
         self.tick();
+        self.last_decision = decided;
     }
 
     fn tick(&mut self) {
@@ -333,7 +334,11 @@ impl Engine {
         let extra_ns =
             switches as f64 * self.costs.per_switch_ns.mean_ns + foreign * self.costs.per_sample_ns.mean_ns;
         let target_ns = now.target_cpu_ns.saturating_sub(last.target_cpu_ns) as f64;
-        self.attach_changed |= self.attach.observe(now_ns, extra_ns, target_ns).is_some();
+        if self.attach.observe(now_ns, extra_ns, target_ns).is_some() {
+            self.attach_changed = true;
+            self.controller.attached_anew();
+            return 0;
+        }
         switches
     }
 
@@ -374,8 +379,7 @@ impl Engine {
     /// Context switches of the target so far, where the events make them cost something.
     fn context_switches(&self) -> u64 {
         let Attachment::Tasks(tids) = self.sampler.attachment() else { return 0 };
-        let read = tids.iter().take(THREADS_READ).map(|&tid| procfs::context_switches(tid)).sum::<u64>();
-        read * tids.len().max(1) as u64 / tids.len().clamp(1, THREADS_READ) as u64
+        procfs::context_switches_of(tids)
     }
 }
 

@@ -42,6 +42,9 @@ const NOT_EXECUTABLE: u8 = 126;
 /// Bytes of stack copied per sample before any sample told: what is asked for is more, but stacks end.
 const EXPECTED_COPY_BYTES: f64 = 8192.0;
 
+/// For so long a target is watched before it is attached to.
+const WATCHED: Duration = Duration::from_millis(30);
+
 /// Profiles a command and passes on its exit status.
 pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
     let outputs = Outputs::prepare(&job.output)?;
@@ -163,7 +166,8 @@ impl Setup {
         let controller = RateController::new(rate_settings(sampling), self.calibration.model);
         let threads: Vec<u32> = pids.iter().flat_map(|&pid| procfs::threads(pid)).collect();
         let cpus = limits::online_cpus().len();
-        let choice = AttachChoice::new(self.asked, self.access.cpu_wide, threads.len(), cpus);
+        let switches = if self.asked.is_none() { switches_per_s(&threads) } else { 0.0 };
+        let choice = AttachChoice::new(self.asked, self.access.cpu_wide, threads.len(), cpus, switches);
         let attachment = match choice.mode() {
             AttachMode::Cpu => Attachment::Cpus,
             AttachMode::Task => Attachment::Tasks(threads),
@@ -176,6 +180,14 @@ impl Setup {
         }
         Ok(engine)
     }
+}
+
+/// How often the target switches, over a moment in which nothing is sampled yet.
+fn switches_per_s(threads: &[u32]) -> f64 {
+    let seen = || procfs::context_switches_of(threads) as f64;
+    let (before, began) = (seen(), Instant::now());
+    std::thread::sleep(WATCHED);
+    (seen() - before).max(0.0) / began.elapsed().as_secs_f64()
 }
 
 fn rate_settings(sampling: &SamplingSettings) -> RateSettings {

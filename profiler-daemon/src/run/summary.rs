@@ -53,7 +53,7 @@ fn run(end: &End, setup: &Setup, sampling: &SamplingSettings, target: String) ->
         overhead_worst_1s_ratio: account.worst_1s_ratio(),
         overhead_worst_10s_ratio: account.worst_10s_ratio(),
         budget_ratio: sampling.budget.get(),
-        rate_hz: end.controller.rate_hz(),
+        rate_hz: decision.map_or(0.0, |decision| decision.rate_hz),
         optimum_rate_hz: decision.map_or(0.0, |decision| decision.optimum_rate_hz),
         unbounded_rate_hz: decision.map_or(0.0, |decision| decision.unbounded_rate_hz),
         bound_by: decision.map_or("", |decision| decision.bound_by.as_str()).to_owned(),
