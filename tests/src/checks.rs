@@ -44,7 +44,8 @@ pub fn check_truth(recorded: &Recorded) -> Result<()> {
     for compared in recorded.truth()?.compare(summary, 4)? {
         ensure!(compared.inside(), "the interval misses the truth: {compared:?}");
         let half = (compared.high_s - compared.low_s) / 2.0;
-        ensure!(half < 0.15 * summary.target_cpu_s, "the interval says nothing: {compared:?}");
+        // Of a level at which nothing misses by chance, and of bouts: a quarter still tells large from small.
+        ensure!(half < 0.25 * summary.target_cpu_s, "the interval says nothing: {compared:?}");
     }
     Ok(())
 }

@@ -41,7 +41,7 @@ pub fn measure_if_asked() -> Result<()> {
     std::process::exit(status.code().unwrap_or(1));
 }
 
-/// The command, to be started so that its use can be [read](read) from `into` once it has ended.
+/// The command, to be started so that its use can be [`read`] from `into` once it has ended.
 pub fn measured(command: &Command, into: &Path) -> Result<Command> {
     let mut measured = Command::new(env::current_exe()?);
     measured.arg(FLAG).arg(into).arg(command.get_program()).args(command.get_args());

@@ -1,6 +1,6 @@
 //! The profiler on programs of known truth, live: short runs, as root.
 //!
-//! Intervals are asked for at 99.999%. There are some sixty here, so at the default level three of them would miss by
+//! Intervals are asked for at 99.99%. There are some sixty here, so at the default level three of them would miss by
 //! chance in each run, and at 99.9% one in every sixteenth run; here a miss means an error. Whether intervals are as wide
 //! as they say is not for a few runs to tell: `just accuracy` checks that, at 99%, over four hundred of them.
 
@@ -31,7 +31,7 @@ macro_rules! needs_root {
 
 /// Rate and level of most runs: enough samples in three seconds to tell the functions apart.
 fn fixed() -> Sweetspot {
-    Sweetspot::new().options(&["--rate", "1000", "--confidence", "99.999%"])
+    Sweetspot::new().options(&["--rate", "1000", "--confidence", "99.99%"])
 }
 
 fn record(options: &[&str], name: &str, arguments: &[&str]) -> Result<Recorded> {
@@ -79,7 +79,7 @@ fn frame_pointers_depth_300_are_unwound_whole_when_the_profiler_may_choose() -> 
 #[test]
 fn the_profiler_chooses_its_rate() -> Result<()> {
     needs_root!();
-    let adaptive = Sweetspot::new().options(&["--confidence", "99.999%", "--budget", "5%"]);
+    let adaptive = Sweetspot::new().options(&["--confidence", "99.99%", "--budget", "5%"]);
     let recorded = adaptive.record("mix_fp", &["--cpu", "4", "--depth", "20"])?;
     ensure!(recorded.stats.summary.bound_by != "fixed");
     check(&recorded, &C, 20)

@@ -50,7 +50,7 @@ impl Deref for SectionBytes {
     }
 }
 
-/// The tables of unwind information of one object. They are safe to evaluate where [`UnwindTables::is_safe_at`] says so.
+/// The tables of unwind information of one object. They are safe to evaluate where `is_safe_at` says so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnwindTables {
     /// Call frame information.
