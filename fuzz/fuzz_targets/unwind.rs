@@ -66,7 +66,7 @@ fuzz_target!(|data: &[u8]| {
         _ => UnwindTables::new(Some((FRAMES, &frames)), Some((INDEX, &index)), None),
     };
     let segment = Segment { file_offset: 0, file_len: TEXT_BYTES, svma, executable: true };
-    let image = ElfImage { segments: vec![segment], tables };
+    let image = ElfImage { segments: vec![segment], tables, ..ElfImage::default() };
     let _ = image.function_start(svma);
 
     let mut processes = ProcessTable::default();
