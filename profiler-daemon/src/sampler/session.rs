@@ -79,7 +79,7 @@ impl LastReading {
     fn since(&self, last: &Self, at_ns: u64) -> Reading {
         Reading {
             at_ns,
-            target_cpu_ns: self.target_cpu_ns - last.target_cpu_ns,
+            target_cpu_ns: self.target_cpu_ns.saturating_sub(last.target_cpu_ns),
             self_cpu_ns: self.self_cpu_ns - last.self_cpu_ns,
             samples: self.counts.samples - last.counts.samples,
             foreign_samples: self.counts.foreign - last.counts.foreign,
@@ -140,7 +140,7 @@ impl Session {
 
     /// CPU time charged to the target between the beginning and the last reading (ns).
     pub(crate) fn target_cpu_ns(&self) -> u64 {
-        self.last_reading.target_cpu_ns - self.first_reading.target_cpu_ns
+        self.last_reading.target_cpu_ns.saturating_sub(self.first_reading.target_cpu_ns)
     }
 
     /// Our own CPU time between the beginning and the last reading (ns).

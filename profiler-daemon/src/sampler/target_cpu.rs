@@ -16,6 +16,9 @@ pub(crate) struct TargetCpu {
     processes: FxHashMap<u32, Account>,
     /// Time of ended processes that no living one accounts for (ns).
     ended_ns: u64,
+    /// Time of ended processes that did not show in a living parent's account, which has ticks (ns): perhaps it
+    /// will, and what is known of the parent in the end decides.
+    doubtful_ns: u64,
     /// The largest total so far; a total never shrinks.
     total_ns: u64,
 }
@@ -40,16 +43,15 @@ impl TargetCpu {
     /// Follows a process that may have run before; only what it uses from now on counts.
     pub(crate) fn adopt(&mut self, pid: u32) {
         let own_ns = clock::process_cpu_ns(pid).unwrap_or(0);
-        let account = Account { base_ns: own_ns, own_ns, ..Account::default() };
+        let children_ns = procfs::waited_children_cpu_ns(pid);
+        let account = Account { base_ns: own_ns + children_ns, own_ns, children_ns, ..Account::default() };
         self.processes.insert(pid, account);
     }
 
     /// Follows a process that a followed one has just created.
     pub(crate) fn forked(&mut self, pid: u32, parent: u32) {
-        if let Some(account) = self.processes.get_mut(&parent).filter(|account| !account.has_children) {
+        if let Some(account) = self.processes.get_mut(&parent) {
             account.has_children = true;
-            account.children_ns = procfs::waited_children_cpu_ns(parent);
-            account.base_ns += account.children_ns;
         }
         self.processes.entry(pid).or_insert(Account { parent: Some(parent), ..Account::default() });
     }
@@ -58,6 +60,7 @@ impl TargetCpu {
     pub(crate) fn waited_for(&mut self, pid: u32, cpu_ns: u64) {
         if let Some(account) = self.processes.remove(&pid) {
             self.ended_ns += cpu_ns.saturating_sub(account.base_ns);
+            (self.doubtful_ns, self.total_ns) = (0, 0);
             // What its children used is part of the figure.
             self.processes.retain(|&child, account| {
                 account.parent != Some(pid) || clock::process_cpu_ns(child).is_some()
@@ -85,14 +88,16 @@ impl TargetCpu {
             let Some(account) = self.processes.remove(pid) else { continue };
             let waited = account.parent.and_then(|parent| newly_waited.get_mut(&parent));
             match waited {
-                Some(waited) if *waited + TICK_NS >= account.used_ns() => {
+                // User and system time are cut to ticks each, before and after.
+                Some(waited) if *waited + 2 * TICK_NS >= account.used_ns() => {
                     *waited = waited.saturating_sub(account.used_ns());
                 }
+                Some(_) => self.doubtful_ns += account.used_ns(),
                 _ => self.ended_ns += account.used_ns(),
             }
         }
         let running: u64 = self.processes.values().map(Account::used_ns).sum();
-        self.total_ns = self.total_ns.max(running + self.ended_ns);
+        self.total_ns = self.total_ns.max(running + self.ended_ns + self.doubtful_ns);
         (self.total_ns, gone)
     }
 }
