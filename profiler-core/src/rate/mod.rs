@@ -37,7 +37,7 @@ pub use cost::{Cost, CostModel};
 pub use decision::{Decision, Reason};
 pub use dither::Dither;
 pub use meter::{OverheadMeter, SampleCost, Spend};
-pub use model::{BoundBy, Criterion, Experiment, ModelError, Plan};
+pub use model::{BoundBy, Criterion, Experiment, Law, ModelError, Plan};
 pub use reading::Reading;
 pub use settings::RateSettings;
 pub use shares::TopShares;
