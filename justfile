@@ -30,6 +30,10 @@ accuracy *arguments:
 budget *arguments:
     cargo run --quiet --release -p tests --bin budget -- {{ arguments }}
 
+# Does the profiler lock onto periodic programs? In simulation (a minute).
+aliasing *arguments:
+    cargo run --quiet --release -p tests --bin aliasing -- {{ arguments }}
+
 # What a sample costs, beside other profilers (five minutes).
 bench *arguments:
     cargo run --quiet --release -p tests --bin peers -- {{ arguments }}
