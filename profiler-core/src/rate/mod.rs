@@ -22,6 +22,7 @@ mod controller;
 mod cost;
 mod decision;
 mod dither;
+pub mod evaluation;
 mod meter;
 pub mod model;
 mod own_cost;

@@ -21,6 +21,6 @@ pub enum ModelError {
 }
 
 /// `value`, if it is a finite number above zero.
-pub(super) fn positive(name: &'static str, value: f64) -> Result<f64, ModelError> {
+pub(in crate::rate) fn positive(name: &'static str, value: f64) -> Result<f64, ModelError> {
     if value.is_finite() && value > 0.0 { Ok(value) } else { Err(ModelError::NotPositive { name, value }) }
 }

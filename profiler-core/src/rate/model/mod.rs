@@ -23,6 +23,7 @@ mod law;
 pub use caps::{BoundBy, Caps};
 pub use criterion::Criterion;
 pub use error::ModelError;
+pub(super) use error::positive;
 pub use experiment::{Experiment, Plan, TimeInterval};
 pub use law::{Horizon, Law, Optimum, Threads, optimum_rate_hz, relative_loss, spread};
 
