@@ -9,6 +9,7 @@ pub mod folded;
 pub mod guards;
 pub mod measured;
 pub mod peers;
+pub mod portfolio;
 pub mod programs;
 pub mod run;
 pub mod sim;
