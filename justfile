@@ -30,6 +30,14 @@ accuracy *arguments:
 budget *arguments:
     cargo run --quiet --release -p tests --bin budget -- {{ arguments }}
 
+# Does the profiler lock onto periodic programs? In simulation (a minute).
+aliasing *arguments:
+    cargo run --quiet --release -p tests --bin aliasing -- {{ arguments }}
+
+# Is the rate the right one for any program? 48 of them, in simulation (half a minute).
+portfolio *arguments:
+    cargo run --quiet --release -p tests --bin portfolio -- {{ arguments }}
+
 # What a sample costs, beside other profilers (five minutes).
 bench *arguments:
     cargo run --quiet --release -p tests --bin peers -- {{ arguments }}

@@ -1,6 +1,7 @@
 //! What the tests and experiments share: programs of known truth, the profiler run from its command line,
 //! what came of it, and a simulated host for the control loop.
 
+pub mod aliasing;
 pub mod checks;
 pub mod experiment;
 pub mod figures;
@@ -8,6 +9,7 @@ pub mod folded;
 pub mod guards;
 pub mod measured;
 pub mod peers;
+pub mod portfolio;
 pub mod programs;
 pub mod run;
 pub mod sim;

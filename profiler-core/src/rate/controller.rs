@@ -5,7 +5,7 @@ use super::bucket::TokenBucket;
 use super::cost::CostModel;
 use super::decision::{Decision, Reason};
 use super::meter::{OWN_COST_FLOOR_CPUS, OverheadMeter, SampleCost, Spend};
-use super::model::{BoundBy, Caps, optimum_rate_hz};
+use super::model::{BoundBy, Caps, Law};
 use super::shares::{ShareMemory, TopShares};
 use super::{RateSettings, Reading};
 
@@ -164,16 +164,15 @@ impl RateController {
     fn aim(&self, budget_share: f64) -> Aim {
         let cost = self.meter.cost();
         let (o_s, settings) = (cost.target.mean_ns * 1e-9, &self.settings);
-        let unbounded_hz = optimum_rate_hz(settings.criterion, self.shares.spread(), o_s, settings.horizon_s)
-            .unwrap_or(f64::INFINITY); // a cost too small to matter: the caps decide
         let caps = self.caps(&cost, budget_share);
-        let (optimum_hz, bound_by) = caps.bound(unbounded_hz);
-        let floored = optimum_hz < settings.floor_hz;
+        let law = Law::new(settings.criterion, self.shares.spread(), o_s, settings.horizon_s);
+        let optimum = law.optimum(&caps);
+        let floored = optimum.rate_hz < settings.floor_hz;
         Aim {
-            unbounded_hz: unbounded_hz.min(f64::MAX),
-            optimum_hz: self.within_limits(optimum_hz),
+            unbounded_hz: optimum.unbounded_hz,
+            optimum_hz: self.within_limits(optimum.rate_hz),
             budget_hz: caps.budget_hz,
-            bound_by: if floored { BoundBy::Floor } else { bound_by },
+            bound_by: if floored { BoundBy::Floor } else { optimum.bound_by },
         }
     }
 

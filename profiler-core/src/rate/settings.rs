@@ -66,7 +66,7 @@ impl RateSettings {
         };
         RateSettings {
             budget_ratio: clamp(self.budget_ratio, default.budget_ratio, 1e-4, 0.5),
-            horizon_s: clamp(self.horizon_s, default.horizon_s, 0.01, 1e9),
+            horizon_s: clamp(self.horizon_s, default.horizon_s, 1e-3, 1e9),
             criterion,
             fixed_rate_hz: fixed,
             top: self.top.clamp(1, 64),

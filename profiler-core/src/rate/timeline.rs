@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use super::Dither;
 use super::dither::{REDRAW_NS, REDRAW_SAMPLES};
 
-/// Shortest time between two settings of an event (ns): a tick less its jitter.
-const MIN_STRETCH_NS: u64 = 90_000_000;
+/// Shortest time between two settings of an event (ns): the shortest tick less the jitter of its end.
+const MIN_STRETCH_NS: u64 = 80_000_000;
 /// A wanted period longer by this factor is set at once: the budget is at stake. One that much shorter is set
 /// even if no sample came: it would be long in coming.
 const MUCH: u64 = 3;

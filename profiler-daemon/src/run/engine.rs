@@ -15,8 +15,8 @@ use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
 use crate::sampler::session::{Counts, Session};
 use crate::sys::{clock, procfs};
 
-/// Time between two looks at the counters.
-const TICK_NS: u64 = 100_000_000;
+/// The shortest time from one tick to the next, where the first was late.
+const MIN_TICK_NS: u64 = 50_000_000;
 /// Time between two looks at the rings where a sample's cost could jump: it must not go unseen for a whole tick.
 const LOOK_NS: u64 = 25_000_000;
 /// A jump by less than this factor cannot overspend the budget of a second within a tick.
@@ -174,7 +174,7 @@ impl Engine {
         self.session.begin();
         self.start_unix_ns = clock::unix_ns();
         let now_ns = clock::monotonic_ns();
-        self.next_tick_ns = now_ns + TICK_NS;
+        self.next_tick_ns = now_ns + self.sampler.draw_tick_ns();
         let decision = self.controller.start(now_ns);
         self.note_rate(&decision);
         self.write_decision(&decision);
@@ -183,7 +183,7 @@ impl Engine {
     /// How long to sleep.
     pub(crate) fn pause(&self) -> Duration {
         let until_tick = self.next_tick_ns.saturating_sub(clock::monotonic_ns());
-        let look_ns = if self.samples_came && self.cost_may_jump() { LOOK_NS } else { TICK_NS };
+        let look_ns = if self.samples_came && self.cost_may_jump() { LOOK_NS } else { u64::MAX };
         Duration::from_nanos(until_tick.min(look_ns).min(self.sampler.time_to_fill_ns()))
     }
 
@@ -207,7 +207,8 @@ impl Engine {
         let so_far = self.session.since_last_reading(now_ns);
         if now_ns >= self.next_tick_ns || self.controller.overdrawn(&so_far) {
             self.tick();
-            self.next_tick_ns = (self.next_tick_ns + TICK_NS).max(now_ns + TICK_NS / 2);
+            let tick_ns = self.sampler.draw_tick_ns();
+            self.next_tick_ns = (self.next_tick_ns + tick_ns).max(now_ns + MIN_TICK_NS);
         }
     }
 

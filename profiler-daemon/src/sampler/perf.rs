@@ -170,6 +170,11 @@ impl PerfSampler {
         self.settings.period_ns = period_ns;
     }
 
+    /// Draws the time until the next redraw (ns).
+    pub(crate) fn draw_tick_ns(&mut self) -> u64 {
+        self.dither.tick_ns()
+    }
+
     /// Draws new periods for those clocks that are due.
     pub(crate) fn redraw(&mut self) {
         let count = self.clocks.len();

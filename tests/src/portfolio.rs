@@ -1,0 +1,203 @@
+//! Forty-eight programs that differ in everything the best rate depends on, and ways to choose a rate for them.
+
+use std::iter;
+
+use profiler_core::rate::evaluation::{TOP, Workload};
+use profiler_core::rate::model::{Criterion, Law, spread};
+use profiler_core::rate::{Cost, CostModel, RateController, RateSettings, Reading, TopShares};
+
+/// Share shapes: one function above all, halves, ten equal ones, many small ones.
+pub const SHAPES: [&str; 4] = ["one large", "halves", "even", "many small"];
+/// CPU time of a program (s).
+const CPU_S: [f64; 3] = [10.0, 60.0, 300.0];
+/// Cost of a sample (s).
+const OVERHEAD_S: [f64; 4] = [1.5e-6, 5e-6, 12.6e-6, 40e-6];
+/// A tick of the controller (ns).
+const TICK_NS: u64 = 100_000_000;
+
+/// A program and what a sample of it costs.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// One of [`SHAPES`].
+    pub shape: &'static str,
+    /// Shares of its functions; they sum up to 1.
+    pub shares: Vec<f64>,
+    /// Its CPU time without sampling (s).
+    pub cpu_s: f64,
+    /// True cost of a sample (s).
+    pub overhead_s: f64,
+    workload: Workload,
+    least: f64,
+}
+
+/// How a program was sampled: what [`Workload::error`] needs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sampled {
+    /// CPU time spent on sampling over the program's.
+    pub overhead_ratio: f64,
+    /// Mean of the period over the program's CPU time (s).
+    pub mean_period_s: f64,
+}
+
+/// The portfolio of 4 shapes × 3 lengths × 4 costs.
+pub fn programs() -> Vec<Program> {
+    let mut programs = Vec::new();
+    for shape in SHAPES {
+        for (cpu_s, overhead_s) in CPU_S.iter().flat_map(|w| OVERHEAD_S.iter().map(|o| (*w, *o))) {
+            let shares = shares(shape);
+            let workload = Workload::new(&shares, cpu_s).expect("shares of a program");
+            let least = workload.best(overhead_s).expect("a cost above zero").time_cmape;
+            programs.push(Program { shape, shares, cpu_s, overhead_s, workload, least });
+        }
+    }
+    programs
+}
+
+fn shares(shape: &str) -> Vec<f64> {
+    let sizes: Vec<f64> = match shape {
+        "one large" => iter::once(8.0).chain([3.0, 2.0, 1.5, 1.0]).chain([0.5; 9]).collect(),
+        "halves" => (0..12).map(|i| 0.5f64.powi(i)).collect(),
+        "even" => vec![1.0; 10],
+        _ => (1..=50).map(|i| 1.0 / f64::from(i + 5)).collect(),
+    };
+    let all: f64 = sizes.iter().sum();
+    sizes.into_iter().map(|size| size / all).collect()
+}
+
+impl Program {
+    /// Expected time-cMAPE over the least possible one, of seconds that hold all that sampling cost.
+    pub fn loss(&self, sampled: Sampled) -> f64 {
+        self.workload.error(sampled.overhead_ratio, sampled.mean_period_s) / self.least
+    }
+
+    /// The same of seconds from which the cost was taken out, when it was believed to be `1 + off` times the true one.
+    pub fn compensated_loss(&self, sampled: Sampled, off: f64) -> f64 {
+        self.workload.error(sampled.overhead_ratio * off, sampled.mean_period_s) / self.least
+    }
+
+    /// Sampled at one rate from start to end (samples per CPU-second).
+    pub fn at_rate(&self, rate_hz: f64) -> Sampled {
+        Sampled { overhead_ratio: rate_hz * self.overhead_s, mean_period_s: 1.0 / rate_hz }
+    }
+
+    /// The law of this program, knowing all.
+    pub fn law(&self) -> Law {
+        let s = spread(self.shares.iter().copied(), TOP).expect("a program has functions");
+        Law::new(Criterion::MeanAbsolute, s, self.overhead_s, self.cpu_s)
+    }
+
+    /// Sampled by the real controller from its first guess on, with samples that fall into functions at random and a
+    /// cost believed to be `1 + off` times the true one.
+    pub fn adaptive(&self, off: f64, budget_ratio: f64, seed: u64) -> Sampled {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let ends: Vec<f64> = self
+            .shares
+            .iter()
+            .scan(0.0, |sum, p| {
+                *sum += p;
+                Some(*sum)
+            })
+            .collect();
+        let mut controller = self.controller(off, budget_ratio);
+        let mut rate_hz = controller.start(0).rate_hz;
+        let (mut sampled, mut due) = (Sampled::default(), rng.f64());
+        let ticks = (self.cpu_s * 1e9 / TICK_NS as f64) as u64;
+        for tick in 1..=ticks {
+            due += rate_hz * TICK_NS as f64 * 1e-9;
+            let samples = due as u64;
+            due -= samples as f64;
+            let mut counts = vec![0; self.shares.len()];
+            for _ in 0..samples {
+                let pick = rng.f64();
+                counts[ends.partition_point(|end| *end <= pick).min(ends.len() - 1)] += 1;
+            }
+            sampled.overhead_ratio += samples as f64 * self.overhead_s / self.cpu_s;
+            sampled.mean_period_s += 1.0 / rate_hz / ticks as f64;
+            let reading =
+                Reading { at_ns: tick * TICK_NS, target_cpu_ns: TICK_NS, samples, ..Reading::default() };
+            rate_hz = controller.tick(&reading, &TopShares { counts: (0..).zip(counts).collect() }).rate_hz;
+        }
+        sampled
+    }
+
+    fn controller(&self, off: f64, budget_ratio: f64) -> RateController {
+        let believed_ns = self.overhead_s * 1e9 * (1.0 + off);
+        let costs = CostModel {
+            per_sample_ns: Cost::new(believed_ns, 0.05 * believed_ns),
+            per_frame_ns: Cost::default(),
+            ..CostModel::default()
+        };
+        let settings = RateSettings {
+            horizon_s: self.cpu_s,
+            budget_ratio,
+            expected_frames: 0.0,
+            ..RateSettings::default()
+        };
+        RateController::new(settings, costs)
+    }
+}
+
+/// Mean and worst of a way to choose the rate, over all programs.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub struct Score {
+    /// Mean of the losses.
+    pub mean: f64,
+    /// The largest.
+    pub worst: f64,
+    /// Mean share of the program's CPU time spent on sampling.
+    pub overhead_ratio: f64,
+}
+
+/// The score of losses and overheads.
+pub fn score(results: impl IntoIterator<Item = (f64, f64)>) -> Score {
+    let (mut score, mut count) = (Score::default(), 0.0);
+    for (loss, overhead_ratio) in results {
+        score.mean += loss;
+        score.worst = score.worst.max(loss);
+        score.overhead_ratio += overhead_ratio;
+        count += 1.0;
+    }
+    Score { mean: score.mean / count, overhead_ratio: score.overhead_ratio / count, ..score }
+}
+
+/// The controller over all programs, believing a cost that is off by up to 15% either way, without a budget that binds.
+pub fn adaptive(programs: &[Program], seeds: u64) -> Score {
+    let runs = programs.iter().enumerate().flat_map(|(i, program)| {
+        (0..seeds).map(move |seed| {
+            let seed = seed * 1_000 + i as u64;
+            let off = 0.15 * (2.0 * fastrand::Rng::with_seed(seed ^ 0xb1a5).f64() - 1.0);
+            let sampled = program.adaptive(off, 0.5, seed);
+            (program.loss(sampled), sampled.overhead_ratio)
+        })
+    });
+    score(runs)
+}
+
+/// One way to choose a rate, knowing the program, over all programs.
+pub fn chosen(programs: &[Program], rate_hz: impl Fn(&Program) -> f64) -> Score {
+    score(programs.iter().map(|program| {
+        let sampled = program.at_rate(rate_hz(program));
+        (program.loss(sampled), sampled.overhead_ratio)
+    }))
+}
+
+/// How seconds with the sampling's cost taken out come out at the law's own rate or at that of [`Law::compensated`], where
+/// costs are believed to be off by 15% at most, and are by `off` at most; within a budget (ratio of CPU time).
+pub fn compensated(programs: &[Program], off: f64, at_its_own_rate: bool, budget_ratio: f64) -> Score {
+    const BELIEVED: f64 = 0.15;
+    let steps = 30;
+    let runs = programs.iter().flat_map(|program| {
+        (0..=steps).map(move |i| {
+            let off = off * (2.0 * f64::from(i) / f64::from(steps) - 1.0);
+            let believed_s = program.overhead_s * (1.0 + off);
+            let s = spread(program.shares.iter().copied(), TOP).expect("a program has functions");
+            let law = Law::new(Criterion::MeanAbsolute, s, believed_s, program.cpu_s);
+            let uniform_sd = BELIEVED / 3f64.sqrt();
+            let law = if at_its_own_rate { law.compensated(uniform_sd * believed_s) } else { law };
+            let rate_hz = law.rate_hz().expect("a cost above zero").min(0.9 * budget_ratio / believed_s);
+            let sampled = program.at_rate(rate_hz);
+            (program.compensated_loss(sampled, -off), sampled.overhead_ratio)
+        })
+    });
+    score(runs)
+}
