@@ -163,9 +163,21 @@ pub(crate) struct PlanArgs {
     /// What one sample costs the target.
     #[arg(long, value_name = "TIME")]
     pub(crate) overhead: Span,
-    /// Standard score of the interval.
+    /// Standard score of the interval whose upper end the rate makes lowest.
     #[arg(long, value_name = "SCORE", default_value_t = 1.96)]
     pub(crate) z: f64,
+    /// Another error that the rate makes smallest: mae, mse, p95 or z=SCORE.
+    #[arg(long, value_name = "ERROR", conflicts_with = "z")]
+    pub(crate) criterion: Option<Criterion>,
+    /// Share of the CPU time that sampling may cost.
+    #[arg(long, value_name = "SHARE", default_value_t = defaults().budget)]
+    pub(crate) budget: Ratio,
+    /// Draw the curve to FILE (.svg) as well.
+    #[arg(short, long = "output", value_name = "FILE", value_parser = picture_file)]
+    pub(crate) output: Option<PathBuf>,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Arguments of `doctor`.
@@ -184,6 +196,14 @@ fn output_file(text: &str) -> Result<OutputFile, String> {
     let path = PathBuf::from(text);
     let format = Format::of(&path)?;
     Ok(OutputFile { path, format })
+}
+
+fn picture_file(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if path.extension().is_some_and(|ending| ending == "svg") {
+        return Ok(path);
+    }
+    Err("the name of a picture must end in .svg".to_owned())
 }
 
 fn not_available(_: &str) -> Result<String, String> {

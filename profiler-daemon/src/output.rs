@@ -113,6 +113,20 @@ fn write_file(file: &OutputFile, profile: &SymbolizedProfile) -> io::Result<()> 
     out.into_inner().map_err(io::IntoInnerError::into_error)?.commit()
 }
 
+/// Writes a text to a file that appears whole or not at all.
+///
+/// # Errors
+///
+/// Why it cannot be written, and what to do.
+pub(crate) fn write_text(path: &Path, text: &str) -> Result<()> {
+    let write = || {
+        let mut file = Aside::create(path)?;
+        file.write_all(text.as_bytes())?;
+        file.commit()
+    };
+    write().map_err(|error| cannot_write(path, error))
+}
+
 /// Puts the profile where temporary files go, and says where that is.
 fn rescue(profile: &SymbolizedProfile) -> String {
     let mut folders = vec![std::env::temp_dir()];

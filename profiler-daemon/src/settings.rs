@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use config::{Ratio, SamplingSettings, Span};
+use config::{Criterion, Ratio, SamplingSettings, Span};
 use regex_lite::Regex;
 
 use crate::cli::{self, Command, OutputFile, ReportFormat};
@@ -81,7 +81,7 @@ pub(crate) struct ReportJob {
 }
 
 /// Work out the best rate for one function.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PlanJob {
     /// T, the CPU time that the target runs unsampled; more than 0.
     pub(crate) horizon: Span,
@@ -89,8 +89,26 @@ pub(crate) struct PlanJob {
     pub(crate) share: Ratio,
     /// o, the cost of one sample; more than 0 and less than the horizon.
     pub(crate) overhead: Span,
-    /// z, the standard score; above 0 and at most 10.
-    pub(crate) z: f64,
+    /// The error to make smallest.
+    pub(crate) criterion: Criterion,
+    /// Share of the CPU time that sampling may cost; more than 0.
+    pub(crate) budget: Ratio,
+    /// Where to draw the curve.
+    pub(crate) file: Option<PathBuf>,
+    /// Print JSON.
+    pub(crate) json: bool,
+}
+
+impl PlanJob {
+    /// T·p: the function's CPU time without sampling (s).
+    pub(crate) fn true_s(&self) -> f64 {
+        self.horizon.seconds() * self.share.get()
+    }
+
+    /// Whether the rate is judged by the upper end of an interval.
+    pub(crate) fn is_upper_bound(&self) -> bool {
+        matches!(self.criterion, Criterion::UpperBound { .. })
+    }
 }
 
 /// Look at the machine.
@@ -111,7 +129,7 @@ impl Job {
             Command::Record(args) => Self::Record(record(args)?),
             Command::Attach(args) => Self::Attach(attach(args)?),
             Command::Report(args) => Self::Report(ReportJob { file: args.file, format: args.format }),
-            Command::Plan(args) => Self::Plan(plan(&args)?),
+            Command::Plan(args) => Self::Plan(plan(args)?),
             Command::Doctor(args) => Self::Doctor(DoctorJob { json: args.json }),
         })
     }
@@ -183,7 +201,7 @@ fn output(args: cli::OutputArgs) -> Result<OutputJob> {
     Ok(OutputJob { files: args.output, stats: args.stats, quiet: args.quiet })
 }
 
-fn plan(args: &cli::PlanArgs) -> Result<PlanJob> {
+fn plan(args: cli::PlanArgs) -> Result<PlanJob> {
     let (horizon, overhead, share) = (args.horizon.seconds(), args.overhead.seconds(), args.share.get());
     if horizon <= 0.0 {
         return Err(usage("--horizon must be more than 0, such as 300s"));
@@ -197,7 +215,18 @@ fn plan(args: &cli::PlanArgs) -> Result<PlanJob> {
     if !(args.z > 0.0 && args.z <= 10.0) {
         return Err(usage("--z must be above 0 and at most 10, such as 1.96"));
     }
-    Ok(PlanJob { horizon: args.horizon, share: args.share, overhead: args.overhead, z: args.z })
+    if args.budget.get() <= 0.0 {
+        return Err(usage("--budget must be more than 0, such as 1%"));
+    }
+    Ok(PlanJob {
+        horizon: args.horizon,
+        share: args.share,
+        overhead: args.overhead,
+        criterion: args.criterion.unwrap_or(Criterion::UpperBound { z: args.z }),
+        budget: args.budget,
+        file: args.output,
+        json: args.json,
+    })
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, anyhow};
 use config::{SamplingSettings, Unwind};
 use nix::sys::signal::Signal;
 use profiler_core::attach::{AttachChoice, AttachMode};
-use profiler_core::rate::{Criterion, Dither, RateController, RateSettings};
+use profiler_core::rate::{Dither, RateController, RateSettings};
 use profiler_core::unwind::method::{Method, MethodChoice};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
@@ -25,6 +25,7 @@ use self::engine::{Attach, Engine};
 use self::progress::Progress;
 use crate::calibrate::{Calibration, calibrate};
 use crate::failure::Failure;
+use crate::law;
 use crate::output::Outputs;
 use crate::sampler::access::{Access, OpenError, probe_access};
 use crate::sampler::perf::Attachment;
@@ -195,12 +196,7 @@ fn rate_settings(sampling: &SamplingSettings) -> RateSettings {
     RateSettings {
         budget_ratio: sampling.budget.get(),
         horizon_s: sampling.horizon.seconds(),
-        criterion: match sampling.criterion {
-            config::Criterion::MeanAbsolute => Criterion::MeanAbsolute,
-            config::Criterion::MeanSquared => Criterion::MeanSquared,
-            config::Criterion::Percentile95 => Criterion::P95,
-            config::Criterion::UpperBound { z } => Criterion::UpperCurve { z },
-        },
+        criterion: law::criterion(sampling.criterion),
         fixed_rate_hz: sampling.rate.map(|rate| rate.get()),
         expected_stack_bytes: if copies { EXPECTED_COPY_BYTES } else { 0.0 },
         ..RateSettings::default()
