@@ -79,12 +79,11 @@ pub(crate) fn run(job: &PlanJob, terminal: Terminal) -> Result<()> {
 
 /// The plan for a person.
 fn render(job: &PlanJob, plan: &Plan) -> String {
-    let true_s = job.true_s();
     let mut out = String::new();
     let mut line = |label: &str, text: String| {
         let _ = writeln!(out, "{label:<18}{text}");
     };
-    line("function", format!("{} of {}: {true_s:.3} s", job.share, job.horizon));
+    line("function", format!("{} of {}: {}", job.share, job.horizon, seconds(job.true_s())));
     line("best rate", format!("{} samples/s of CPU time", rate(plan.optimum_rate_hz)));
     line("samples", format!("{} (n*)", grouped(plan.best.samples)));
     line("measured time", measured(job, plan));
@@ -101,17 +100,17 @@ fn render(job: &PlanJob, plan: &Plan) -> String {
 }
 
 fn measured(job: &PlanJob, plan: &Plan) -> String {
-    let (error_s, ratio) = (plan.best.error_s, plan.best.error_s / job.true_s() * 100.0);
+    let (error, ratio) = (seconds(plan.best.error_s), plan.best.error_s / job.true_s() * 100.0);
     match job.criterion {
         config::Criterion::UpperBound { z } => {
-            format!("at most {:.3} s at z = {z} (+{ratio:.2}%)", plan.best.high_s)
+            format!("at most {} at z = {z} (+{ratio:.2}%)", seconds(plan.best.high_s))
         }
-        config::Criterion::MeanAbsolute => format!("off by {error_s:.3} s in the mean ({ratio:.2}%)"),
+        config::Criterion::MeanAbsolute => format!("off by {error} in the mean ({ratio:.2}%)"),
         config::Criterion::MeanSquared => {
-            format!("off by {error_s:.3} s in the root mean square ({ratio:.2}%)")
+            format!("off by {error} in the root mean square ({ratio:.2}%)")
         }
         config::Criterion::Percentile95 => {
-            format!("off by at most {error_s:.3} s in 95 of 100 runs ({ratio:.2}%)")
+            format!("off by at most {error} in 95 of 100 runs ({ratio:.2}%)")
         }
     }
 }
@@ -155,6 +154,15 @@ fn json(job: &PlanJob, plan: &Plan) -> String {
 /// Whole from 10 up, three digits below.
 fn rate(hertz: f64) -> String {
     if hertz >= 10.0 { grouped(hertz) } else { format!("{hertz:.3}") }
+}
+
+/// A time with three decimals, in the unit that leaves it some digits.
+fn seconds(time: f64) -> String {
+    match time {
+        _ if time >= 0.1 => format!("{time:.3} s"),
+        _ if time >= 1e-4 => format!("{:.3} ms", time * 1e3),
+        _ => format!("{:.3} us", time * 1e6),
+    }
 }
 
 #[cfg(test)]

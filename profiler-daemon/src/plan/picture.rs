@@ -2,7 +2,7 @@
 
 use config::Criterion;
 
-use super::{Plan, Point, grouped, rate};
+use super::{Plan, Point, grouped, rate, seconds};
 use crate::plot::{Axis, Chart, Look, Mark, Rule, Scale, Series};
 use crate::settings::PlanJob;
 
@@ -29,7 +29,7 @@ pub(super) fn chart(job: &PlanJob, plan: &Plan) -> Chart {
         x: Axis::new(format!("samples in {} of CPU time", job.horizon), Scale::Log, ends[0], ends[1]),
         y: Axis::fitted(y_label, Scale::Linear, heights),
         rules: rules(job, plan),
-        marks: vec![Mark { at: (plan.best.samples, best_y), label: format!("{best_y:.3} s") }],
+        marks: vec![Mark { at: (plan.best.samples, best_y), label: seconds(best_y) }],
         series,
     }
 }
@@ -48,7 +48,7 @@ fn times(job: &PlanJob, plan: &Plan) -> Vec<Series> {
         series("expected", Look::Dashes, 1, |point| point.mean_s),
         series("lower end", Look::Line, 2, |point| point.low_s),
         Series {
-            name: format!("without sampling: {true_s:.3} s"),
+            name: format!("without sampling: {}", seconds(true_s)),
             points: truth,
             look: Look::Dashes,
             tone: 4,
