@@ -7,7 +7,7 @@ use profiler_core::rate::model::Caps;
 use profiler_core::rate::{Criterion, Experiment, RateSettings};
 use profiler_core::stats::interval::{self, Interval};
 
-pub(crate) use self::expected::expected_error;
+pub(crate) use self::expected::{expected_error, folded_mean};
 use crate::export::functions::{Ends, Weights};
 use crate::plan::{Plan, Point};
 use crate::settings::PlanJob;

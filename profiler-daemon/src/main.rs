@@ -4,6 +4,7 @@ mod aside;
 mod calibrate;
 mod cli;
 mod doctor;
+mod evaluate;
 mod export;
 mod failure;
 mod law;
@@ -68,6 +69,8 @@ fn run(job: Job) -> Result<ExitCode> {
         Job::Attach(job) => return run::attach(&job),
         Job::Report(job) => report::run(&job, terminal, law::share_interval)?,
         Job::Plan(job) => plan::run(&job, terminal)?,
+        Job::Evaluate(job) => evaluate::run(&job)?,
+        Job::Workload(job) => evaluate::workload::run(&job)?,
         Job::Doctor(job) => return doctor::run(job, terminal, run::try_open),
     }
     Ok(ExitCode::SUCCESS)

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use config::{Criterion, Ratio, SamplingSettings, Span};
+use config::{Criterion, Ratio, SamplingSettings, Span, Unwind};
 use regex_lite::Regex;
 
 use crate::cli::{self, Command, OutputFile, ReportFormat};
+use crate::evaluate::{Design, Shape};
 use crate::failure::usage;
 
 /// One run of the program.
@@ -23,6 +24,10 @@ pub(crate) enum Job {
     Report(ReportJob),
     /// Work out a rate.
     Plan(PlanJob),
+    /// Hold the controller against fixed rates.
+    Evaluate(EvaluateJob),
+    /// Be the program that is profiled for it.
+    Workload(WorkloadJob),
     /// Look at the machine.
     Doctor(DoctorJob),
 }
@@ -111,6 +116,32 @@ impl PlanJob {
     }
 }
 
+/// Hold the controller's choice against fixed rates.
+#[derive(Debug)]
+pub(crate) struct EvaluateJob {
+    /// The runs.
+    pub(crate) design: Design,
+    /// How stacks are unwound in them.
+    pub(crate) unwind: Unwind,
+    /// Where to write what was found, each path once.
+    pub(crate) files: Vec<PathBuf>,
+    /// Print results and errors only.
+    pub(crate) quiet: bool,
+}
+
+/// Be a program of known shares.
+#[derive(Debug)]
+pub(crate) struct WorkloadJob {
+    /// The shares.
+    pub(crate) shape: Shape,
+    /// How many calls of all functions.
+    pub(crate) calls: u64,
+    /// Seed of their order.
+    pub(crate) seed: u64,
+    /// The CPU to stay on.
+    pub(crate) cpu: Option<usize>,
+}
+
 /// Look at the machine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DoctorJob {
@@ -130,6 +161,8 @@ impl Job {
             Command::Attach(args) => Self::Attach(attach(args)?),
             Command::Report(args) => Self::Report(ReportJob { file: args.file, format: args.format }),
             Command::Plan(args) => Self::Plan(plan(args)?),
+            Command::Evaluate(args) => Self::Evaluate(evaluate(args)?),
+            Command::Workload(args) => Self::Workload(workload(&args)?),
             Command::Doctor(args) => Self::Doctor(DoctorJob { json: args.json }),
         })
     }
@@ -190,14 +223,19 @@ fn sampling(args: &cli::SamplingArgs, output: &cli::OutputArgs) -> Result<Sampli
     Ok(settings)
 }
 
-fn output(args: cli::OutputArgs) -> Result<OutputJob> {
-    let files = args.output.iter().map(|file| &file.path).chain(&args.stats);
+/// Each file once.
+fn distinct<'a>(files: impl Iterator<Item = &'a PathBuf>) -> Result<()> {
     let mut paths: Vec<_> = files.collect();
     paths.sort_unstable();
     if let Some(twice) = paths.windows(2).find(|pair| pair[0] == pair[1]) {
         let path = twice[0].display();
         return Err(usage(format!("{path} would be written twice; give each output its own file")));
     }
+    Ok(())
+}
+
+fn output(args: cli::OutputArgs) -> Result<OutputJob> {
+    distinct(args.output.iter().map(|file| &file.path).chain(&args.stats))?;
     Ok(OutputJob { files: args.output, stats: args.stats, quiet: args.quiet })
 }
 
@@ -227,6 +265,31 @@ fn plan(args: cli::PlanArgs) -> Result<PlanJob> {
         file: args.output,
         json: args.json,
     })
+}
+
+fn evaluate(args: cli::EvaluateArgs) -> Result<EvaluateJob> {
+    distinct(args.output.iter())?;
+    let size = if args.quick { Design::quick(args.seed) } else { Design::full(args.seed) };
+    let design = Design {
+        rounds: args.rounds.unwrap_or(size.rounds),
+        cpu: args.cpu.map_or(size.cpu, Span::duration),
+        ..size
+    };
+    if !(1..=1000).contains(&design.rounds) {
+        return Err(usage("--rounds must be 1 to 1000"));
+    }
+    if !(0.01..=3600.0).contains(&design.cpu.as_secs_f64()) {
+        return Err(usage("--cpu must be 10ms to 1h"));
+    }
+    Ok(EvaluateJob { design, unwind: args.unwind, files: args.output, quiet: args.quiet })
+}
+
+fn workload(args: &cli::WorkloadArgs) -> Result<WorkloadJob> {
+    const MOST_CALLS: u64 = 1 << 32; // a byte of memory each
+    if args.calls > MOST_CALLS {
+        return Err(usage(format!("--calls must be at most {MOST_CALLS}")));
+    }
+    Ok(WorkloadJob { shape: args.shape, calls: args.calls, seed: args.seed, cpu: args.cpu })
 }
 
 #[cfg(test)]

@@ -92,6 +92,12 @@ fn what_cannot_be_meant_is_a_usage_error() {
         "plan --horizon 1s --share 0.2 --overhead 1us --criterion median",
         "plan --horizon 1s --share 0.2 --overhead 1us --budget 0",
         "plan --horizon 1s --share 0.2 --overhead 1us -o plan.png",
+        "evaluate -o a.png",
+        "evaluate -o a.svg -o a.svg",
+        "evaluate --rounds 0",
+        "evaluate --cpu 0s",
+        "evaluate --unwind magic",
+        "workload --shape odd --calls 1 --seed 1",
         "report",
         "frobnicate",
     ] {
