@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use config::{AttachMode, Backend, Criterion, Hertz, Ratio, SamplingSettings, Source, Span, Unwind};
 
+use crate::evaluate::Shape;
 use crate::export::Format;
 
 /// A sampling profiler that chooses its own rate: often enough to be precise, rarely enough not to disturb.
@@ -28,6 +29,11 @@ pub(crate) enum Command {
     Report(ReportArgs),
     /// Work out the best rate for a function of known share.
     Plan(PlanArgs),
+    /// Hold the controller's choice on this machine against fixed rates, with programs of known shares.
+    Evaluate(EvaluateArgs),
+    /// The program of known shares.
+    #[command(hide = true)]
+    Workload(WorkloadArgs),
     /// Say what this machine permits and what would mend it.
     Doctor(DoctorArgs),
 }
@@ -163,9 +169,59 @@ pub(crate) struct PlanArgs {
     /// What one sample costs the target.
     #[arg(long, value_name = "TIME")]
     pub(crate) overhead: Span,
-    /// Standard score of the interval.
+    /// Standard score of the interval whose upper end the rate makes lowest.
     #[arg(long, value_name = "SCORE", default_value_t = 1.96)]
     pub(crate) z: f64,
+    /// Another error that the rate makes smallest: mae, mse, p95 or z=SCORE.
+    #[arg(long, value_name = "ERROR", conflicts_with = "z")]
+    pub(crate) criterion: Option<Criterion>,
+    /// Share of the CPU time that sampling may cost.
+    #[arg(long, value_name = "SHARE", default_value_t = defaults().budget)]
+    pub(crate) budget: Ratio,
+    /// Draw the curve to FILE (.svg) as well.
+    #[arg(short, long = "output", value_name = "FILE", value_parser = picture_file)]
+    pub(crate) output: Option<PathBuf>,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `evaluate`.
+#[derive(Debug, Args)]
+pub(crate) struct EvaluateArgs {
+    /// Two minutes instead of fifteen, and wider intervals.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Write a chart (.svg) or all figures (.json) to FILE as well; may be repeated.
+    #[arg(short, long = "output", value_name = "FILE", value_parser = evaluation_file)]
+    pub(crate) output: Vec<PathBuf>,
+    /// How stacks are unwound: auto, fp or dwarf.
+    #[arg(long, value_name = "HOW", default_value_t = defaults().unwind)]
+    pub(crate) unwind: Unwind,
+    /// Seed of the order of the runs, of their programs and of the random sampling periods.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Print results and errors only.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    // For tests and for those who know what they are after.
+    #[arg(long, hide = true)]
+    pub(crate) rounds: Option<u32>,
+    #[arg(long, hide = true)]
+    pub(crate) cpu: Option<Span>,
+}
+
+/// Arguments of `workload`.
+#[derive(Debug, Args)]
+pub(crate) struct WorkloadArgs {
+    #[arg(long, value_parser = shape)]
+    pub(crate) shape: Shape,
+    #[arg(long)]
+    pub(crate) calls: u64,
+    #[arg(long)]
+    pub(crate) seed: u64,
+    #[arg(long)]
+    pub(crate) cpu: Option<usize>,
 }
 
 /// Arguments of `doctor`.
@@ -184,6 +240,23 @@ fn output_file(text: &str) -> Result<OutputFile, String> {
     let path = PathBuf::from(text);
     let format = Format::of(&path)?;
     Ok(OutputFile { path, format })
+}
+
+fn picture_file(text: &str) -> Result<PathBuf, String> {
+    ending_in(&["svg"], text).ok_or_else(|| "the name of a picture must end in .svg".to_owned())
+}
+
+fn evaluation_file(text: &str) -> Result<PathBuf, String> {
+    ending_in(&["svg", "json"], text).ok_or_else(|| "the name must end in .svg or .json".to_owned())
+}
+
+fn ending_in(endings: &[&str], text: &str) -> Option<PathBuf> {
+    let path = PathBuf::from(text);
+    path.extension().is_some_and(|ending| endings.iter().any(|known| ending == *known)).then_some(path)
+}
+
+fn shape(text: &str) -> Result<Shape, String> {
+    Shape::named(text).ok_or_else(|| "there is no such shape".to_owned())
 }
 
 fn not_available(_: &str) -> Result<String, String> {

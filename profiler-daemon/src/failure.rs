@@ -11,6 +11,14 @@ pub(crate) enum Failure {
     /// The kernel or its settings forbid it; the text says what to do.
     #[error("{0}")]
     NotPermitted(String),
+    /// Somebody asked to stop before there was a result; the status is the one a shell would give.
+    #[error("{text}")]
+    Stopped {
+        /// Exit status.
+        status: u8,
+        /// What is left undone.
+        text: String,
+    },
     /// The command to be profiled could not be run; its status is the one a shell would give.
     #[error("{text}")]
     Command {
@@ -26,9 +34,14 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
     match error.downcast_ref::<Failure>() {
         Some(Failure::Usage(_)) => ExitCode::from(2),
         Some(Failure::NotPermitted(_)) => ExitCode::from(77),
-        Some(Failure::Command { status, .. }) => ExitCode::from(*status),
+        Some(Failure::Command { status, .. } | Failure::Stopped { status, .. }) => ExitCode::from(*status),
         None => ExitCode::FAILURE,
     }
+}
+
+/// Whether somebody asked to stop.
+pub(crate) fn is_stop(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Failure::Stopped { .. }))
 }
 
 /// A usage error with this text.

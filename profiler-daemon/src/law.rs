@@ -1,12 +1,25 @@
 //! Where the program asks the core's mathematics.
 
+mod expected;
+
 use anyhow::Result;
-use profiler_core::rate::Experiment;
+use profiler_core::rate::model::Caps;
+use profiler_core::rate::{Criterion, Experiment, RateSettings};
 use profiler_core::stats::interval::{self, Interval};
 
+pub(crate) use self::expected::{expected_error, folded_mean};
 use crate::export::functions::{Ends, Weights};
-use crate::plan::Plan;
+use crate::plan::{Plan, Point};
 use crate::settings::PlanJob;
+
+/// Points of a curve.
+const POINTS: usize = 241;
+/// The curve reaches from this part of the best number of samples to so many times it, …
+const AROUND: (f64, f64) = (1.0 / 16.0, 8.0);
+/// … and on to the caps where they are within this factor of the best.
+const CAP_IN_SIGHT: f64 = 16.0;
+/// Space beyond a cap at the edge.
+const BEYOND: f64 = 1.3;
 
 /// The interval of a function's share at this confidence: [`crate::export::functions::ShareInterval`].
 pub(crate) fn share_interval(confidence: f64) -> impl Fn(&[Weights], u64) -> Option<Ends> {
@@ -16,18 +29,62 @@ pub(crate) fn share_interval(confidence: f64) -> impl Fn(&[Weights], u64) -> Opt
     }
 }
 
+/// What a criterion of the settings is to the core.
+pub(crate) fn criterion(criterion: config::Criterion) -> Criterion {
+    match criterion {
+        config::Criterion::MeanAbsolute => Criterion::MeanAbsolute,
+        config::Criterion::MeanSquared => Criterion::MeanSquared,
+        config::Criterion::Percentile95 => Criterion::P95,
+        config::Criterion::UpperBound { z } => Criterion::UpperCurve { z },
+    }
+}
+
 /// The best rate for a function of known share.
 pub(crate) fn plan(job: &PlanJob) -> Result<Plan> {
-    let run_s = job.horizon.seconds();
-    let experiment = Experiment::new(job.z, run_s, job.share.get(), job.overhead.seconds())?;
-    let plan = experiment.plan();
+    let (run_s, overhead_s) = (job.horizon.seconds(), job.overhead.seconds());
+    let criterion = criterion(job.criterion);
+    // The law depends on the criterion by r alone, and r is z/2 for the upper curve.
+    let z = 2.0 * criterion.r();
+    let experiment = Experiment::new(z, run_s, job.share.get(), overhead_s)?;
+    let planned = experiment.plan();
+    let caps = Caps {
+        budget_hz: job.budget.get() / overhead_s,
+        kernel_hz: RateSettings::default().ceiling_hz(),
+        bytes_hz: f64::INFINITY, // nothing is known of the stacks
+    };
+    let (rate_hz, bound_by) = caps.bound(planned.rate_hz);
+    let at = |samples: f64| point(&experiment, criterion, z, samples);
+    let best = at(planned.optimum_samples);
+    let loss = |samples: f64| at(samples).error_s / best.error_s;
     Ok(Plan {
-        samples: plan.optimum_samples,
-        rate_hz: plan.rate_hz,
-        upper_s: plan.time_at_optimum_s.high,
-        crossing_samples: plan.crossing_samples,
-        overhead_ratio: plan.overhead_ratio,
-        loss_at_half: plan.loss_at_half,
-        loss_at_double: plan.loss_at_double,
+        best,
+        optimum_rate_hz: planned.rate_hz,
+        crossing_samples: planned.crossing_samples,
+        overhead_ratio: planned.overhead_ratio,
+        loss_at_half: loss(best.samples / 2.0),
+        loss_at_double: loss(best.samples * 2.0),
+        budget_hz: caps.budget_hz,
+        kernel_hz: caps.kernel_hz,
+        rate_hz,
+        bound_by,
+        loss_when_bound: loss(rate_hz * run_s),
+        curve: curve(best.samples, [caps.budget_hz * run_s, caps.kernel_hz * run_s]).map(at).collect(),
     })
+}
+
+fn point(experiment: &Experiment, criterion: Criterion, z: f64, samples: f64) -> Point {
+    let time = experiment.time_s(samples);
+    let true_s = experiment.time_s(0.0).mean;
+    let error_s = expected_error(criterion, time.mean - true_s, (time.high - time.mean) / z);
+    Point { samples, low_s: time.low, mean_s: time.mean, high_s: time.high, error_s }
+}
+
+/// Numbers of samples around the best one, at equal ratios.
+fn curve(best: f64, caps: [f64; 2]) -> impl Iterator<Item = f64> {
+    let in_sight = |cap: &f64| (best / CAP_IN_SIGHT..=best * CAP_IN_SIGHT).contains(cap);
+    let (low, high) =
+        caps.into_iter().filter(in_sight).fold((best * AROUND.0, best * AROUND.1), |(low, high), cap| {
+            (low.min(cap / BEYOND), high.max(cap * BEYOND))
+        });
+    (0..POINTS).map(move |index| low * (high / low).powf(index as f64 / (POINTS - 1) as f64))
 }

@@ -4,12 +4,14 @@ mod aside;
 mod calibrate;
 mod cli;
 mod doctor;
+mod evaluate;
 mod export;
 mod failure;
 mod law;
 mod objects;
 mod output;
 mod plan;
+mod plot;
 mod report;
 mod run;
 mod sampler;
@@ -66,7 +68,9 @@ fn run(job: Job) -> Result<ExitCode> {
         Job::Record(job) => return run::record(&job),
         Job::Attach(job) => return run::attach(&job),
         Job::Report(job) => report::run(&job, terminal, law::share_interval)?,
-        Job::Plan(job) => terminal.print(&plan::render(&job, &law::plan(&job)?))?,
+        Job::Plan(job) => plan::run(&job, terminal)?,
+        Job::Evaluate(job) => evaluate::run(&job)?,
+        Job::Workload(job) => evaluate::workload::run(&job)?,
         Job::Doctor(job) => return doctor::run(job, terminal, run::try_open),
     }
     Ok(ExitCode::SUCCESS)

@@ -36,8 +36,7 @@ impl Outputs {
     /// The first output that cannot, and what to do.
     pub(crate) fn prepare(job: &OutputJob) -> Result<Self> {
         for file in &job.files {
-            // Written and removed: permissions, quotas and read-only disks show in no other way.
-            Aside::create(&file.path).map_err(|error| cannot_write(&file.path, error))?;
+            check_writable(&file.path)?;
         }
         let stats = job.stats.as_deref().map(StatsWriter::create).transpose()?;
         Ok(Self { files: job.files.clone(), stats, terminal: Terminal { quiet: job.quiet } })
@@ -111,6 +110,30 @@ fn write_file(file: &OutputFile, profile: &SymbolizedProfile) -> io::Result<()> 
     let mut out = BufWriter::new(Aside::create(&file.path)?);
     file.format.write(profile, &mut out)?;
     out.into_inner().map_err(io::IntoInnerError::into_error)?.commit()
+}
+
+/// Makes sure that a file can be written, before anything is spent on what it is to hold.
+///
+/// # Errors
+///
+/// Why it cannot, and what to do.
+pub(crate) fn check_writable(path: &Path) -> Result<()> {
+    // Written and removed: permissions, quotas and read-only disks show in no other way.
+    Aside::create(path).map(drop).map_err(|error| cannot_write(path, error))
+}
+
+/// Writes a text to a file that appears whole or not at all.
+///
+/// # Errors
+///
+/// Why it cannot be written, and what to do.
+pub(crate) fn write_text(path: &Path, text: &str) -> Result<()> {
+    let write = || {
+        let mut file = Aside::create(path)?;
+        file.write_all(text.as_bytes())?;
+        file.commit()
+    };
+    write().map_err(|error| cannot_write(path, error))
 }
 
 /// Puts the profile where temporary files go, and says where that is.

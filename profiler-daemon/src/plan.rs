@@ -1,18 +1,27 @@
-//! `plan`: the best rate for a function of known share, in words.
+//! `plan`: the best rate for a function of known share, in words, as a curve and as JSON.
+
+mod picture;
 
 use std::fmt::Write;
 
+use anyhow::Result;
+use profiler_core::rate::BoundBy;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::law;
+use crate::output::write_text;
+use crate::plot::grouped;
 use crate::settings::PlanJob;
+use crate::terminal::Terminal;
 
 /// What the law says of a [`PlanJob`].
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Plan {
-    /// n*: samples at which the upper bound of the function's measured time is lowest.
-    pub(crate) samples: f64,
+    /// n*: the number of samples at which the error is smallest.
+    pub(crate) best: Point,
     /// n*/T (samples per CPU-second).
-    pub(crate) rate_hz: f64,
-    /// The upper bound of the measured time at n* (s).
-    pub(crate) upper_s: f64,
+    pub(crate) optimum_rate_hz: f64,
     /// n×: samples at which the lower bound of the measured time crosses the true one.
     pub(crate) crossing_samples: f64,
     /// CPU time spent on sampling at n*, as a share of the horizon.
@@ -21,34 +30,125 @@ pub(crate) struct Plan {
     pub(crate) loss_at_half: f64,
     /// Error at twice the rate, as a multiple of the error at n*.
     pub(crate) loss_at_double: f64,
+    /// The highest rate within the budget (samples per CPU-second).
+    pub(crate) budget_hz: f64,
+    /// The highest rate that the kernel is asked for (samples per CPU-second).
+    pub(crate) kernel_hz: f64,
+    /// The rate that remains of the best one under the caps (samples per CPU-second).
+    pub(crate) rate_hz: f64,
+    /// Which of them sets it.
+    pub(crate) bound_by: BoundBy,
+    /// Error at that rate, as a multiple of the error at n*.
+    pub(crate) loss_when_bound: f64,
+    /// The error over the number of samples, around n* (Stoker, eq. 4.14).
+    pub(crate) curve: Vec<Point>,
+}
+
+/// What is to be expected of a number of samples.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Point {
+    /// n.
+    pub(crate) samples: f64,
+    /// Lower end of the function's measured time (s).
+    #[serde(rename = "low_cpu_s")]
+    pub(crate) low_s: f64,
+    /// Its expected value, with what sampling adds (s).
+    #[serde(rename = "mean_cpu_s")]
+    pub(crate) mean_s: f64,
+    /// Its upper end (s).
+    #[serde(rename = "high_cpu_s")]
+    pub(crate) high_s: f64,
+    /// The error that the criterion names (s).
+    #[serde(rename = "error_cpu_s")]
+    pub(crate) error_s: f64,
+}
+
+/// Prints the plan, and draws it where a file is asked for.
+pub(crate) fn run(job: &PlanJob, terminal: Terminal) -> Result<()> {
+    let plan = law::plan(job)?;
+    let chart = picture::chart(job, &plan);
+    if let Some(file) = &job.file {
+        write_text(file, &chart.svg())?;
+        terminal.say(&format!("wrote {}", file.display()));
+    }
+    if job.json {
+        return terminal.print(&json(job, &plan));
+    }
+    terminal.print(&format!("{}\n{}", chart.text(terminal.columns()), render(job, &plan)))
 }
 
 /// The plan for a person.
-pub(crate) fn render(job: &PlanJob, plan: &Plan) -> String {
-    let true_s = job.horizon.seconds() * job.share.get();
+fn render(job: &PlanJob, plan: &Plan) -> String {
     let mut out = String::new();
     let mut line = |label: &str, text: String| {
         let _ = writeln!(out, "{label:<18}{text}");
     };
-    line("function", format!("{} of {}: {true_s:.3} s", job.share, job.horizon));
-    line("best rate", format!("{} samples/s of CPU time", rate(plan.rate_hz)));
-    line("samples", format!("{} (n*)", grouped(plan.samples)));
-    line(
-        "measured time",
-        format!("at most {:.3} s at z = {} ({})", plan.upper_s, job.z, excess(plan, true_s)),
-    );
+    line("function", format!("{} of {}: {}", job.share, job.horizon, seconds(job.true_s())));
+    line("best rate", format!("{} samples/s of CPU time", rate(plan.optimum_rate_hz)));
+    line("samples", format!("{} (n*)", grouped(plan.best.samples)));
+    line("measured time", measured(job, plan));
     line("overhead", format!("{:.3}% at {} a sample", plan.overhead_ratio * 100.0, job.overhead));
-    line(
-        "too many from",
-        format!("{} samples (n×): overhead hides the true time", grouped(plan.crossing_samples)),
-    );
+    if job.is_upper_bound() {
+        let crossing = grouped(plan.crossing_samples);
+        line("too many from", format!("{crossing} samples (n×): overhead hides the true time"));
+    }
     line("error at rate / 2", format!("{:.2} times the best", plan.loss_at_half));
     line("error at rate × 2", format!("{:.2} times the best", plan.loss_at_double));
+    line("budget", format!("{}: at most {} samples/s of CPU time", job.budget, rate(plan.budget_hz)));
+    line("bound by", bound(plan));
     out
 }
 
-fn excess(plan: &Plan, true_s: f64) -> String {
-    format!("+{:.2}%", (plan.upper_s / true_s - 1.0) * 100.0)
+fn measured(job: &PlanJob, plan: &Plan) -> String {
+    let (error, ratio) = (seconds(plan.best.error_s), plan.best.error_s / job.true_s() * 100.0);
+    match job.criterion {
+        config::Criterion::UpperBound { z } => {
+            format!("at most {} at z = {z} (+{ratio:.2}%)", seconds(plan.best.high_s))
+        }
+        config::Criterion::MeanAbsolute => format!("off by {error} in the mean ({ratio:.2}%)"),
+        config::Criterion::MeanSquared => {
+            format!("off by {error} in the root mean square ({ratio:.2}%)")
+        }
+        config::Criterion::Percentile95 => {
+            format!("off by at most {error} in 95 of 100 runs ({ratio:.2}%)")
+        }
+    }
+}
+
+fn bound(plan: &Plan) -> String {
+    let by = match plan.bound_by {
+        BoundBy::Law => return "the law: the best rate is within the budget".to_owned(),
+        BoundBy::Budget => "the budget",
+        _ => "the shortest period of the kernel",
+    };
+    let rate = rate(plan.rate_hz);
+    format!("{by}: {rate} samples/s, error {:.2} times the best", plan.loss_when_bound)
+}
+
+/// The plan for a program, on one line.
+fn json(job: &PlanJob, plan: &Plan) -> String {
+    let object = json!({
+        "horizon_cpu_s": job.horizon.seconds(),
+        "share_ratio": job.share.get(),
+        "overhead_us": job.overhead.seconds() * 1e6,
+        "criterion": job.criterion.to_string(),
+        "true_cpu_s": job.true_s(),
+        "optimum_samples": plan.best.samples,
+        "optimum_rate_hz": plan.optimum_rate_hz,
+        "optimum": plan.best,
+        "crossing_samples": plan.crossing_samples,
+        "overhead_ratio": plan.overhead_ratio,
+        "error_at_half_ratio": plan.loss_at_half,
+        "error_at_double_ratio": plan.loss_at_double,
+        "budget_ratio": job.budget.get(),
+        "budget_rate_hz": plan.budget_hz,
+        "kernel_rate_hz": plan.kernel_hz,
+        "rate_hz": plan.rate_hz,
+        "bound_by": plan.bound_by.as_str(),
+        "error_at_rate_ratio": plan.loss_when_bound,
+        "curve": plan.curve,
+    });
+    format!("{object}\n")
 }
 
 /// Whole from 10 up, three digits below.
@@ -56,47 +156,14 @@ fn rate(hertz: f64) -> String {
     if hertz >= 10.0 { grouped(hertz) } else { format!("{hertz:.3}") }
 }
 
-/// A number rounded to the whole, in groups of three digits.
-fn grouped(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
+/// A time with three decimals, in the unit that leaves it some digits.
+fn seconds(time: f64) -> String {
+    match time {
+        _ if time >= 0.1 => format!("{time:.3} s"),
+        _ if time >= 1e-4 => format!("{:.3} ms", time * 1e3),
+        _ => format!("{:.3} us", time * 1e6),
     }
-    out
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_plan_of_the_published_example() {
-        let job = PlanJob {
-            horizon: "300s".parse().unwrap(),
-            share: "0.2".parse().unwrap(),
-            overhead: "250us".parse().unwrap(),
-            z: 1.96,
-        };
-        let plan = Plan {
-            samples: 17_685.8,
-            rate_hz: 58.95,
-            upper_s: 62.653,
-            crossing_samples: 28_074.4,
-            overhead_ratio: 0.014738,
-            loss_at_half: 1.1095,
-            loss_at_double: 1.1381,
-        };
-        insta::assert_snapshot!(render(&job, &plan));
-    }
-
-    #[test]
-    fn numbers_are_grouped() {
-        assert_eq!(grouped(999.4), "999");
-        assert_eq!(grouped(1_234_567.0), "1,234,567");
-        assert_eq!(rate(0.12345), "0.123");
-    }
-}
+mod tests;

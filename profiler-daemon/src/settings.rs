@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use config::{Ratio, SamplingSettings, Span};
+use config::{Criterion, Ratio, SamplingSettings, Span, Unwind};
 use regex_lite::Regex;
 
 use crate::cli::{self, Command, OutputFile, ReportFormat};
+use crate::evaluate::{Design, Shape};
 use crate::failure::usage;
 
 /// One run of the program.
@@ -23,6 +24,10 @@ pub(crate) enum Job {
     Report(ReportJob),
     /// Work out a rate.
     Plan(PlanJob),
+    /// Hold the controller against fixed rates.
+    Evaluate(EvaluateJob),
+    /// Be the program that is profiled for it.
+    Workload(WorkloadJob),
     /// Look at the machine.
     Doctor(DoctorJob),
 }
@@ -81,7 +86,7 @@ pub(crate) struct ReportJob {
 }
 
 /// Work out the best rate for one function.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PlanJob {
     /// T, the CPU time that the target runs unsampled; more than 0.
     pub(crate) horizon: Span,
@@ -89,8 +94,52 @@ pub(crate) struct PlanJob {
     pub(crate) share: Ratio,
     /// o, the cost of one sample; more than 0 and less than the horizon.
     pub(crate) overhead: Span,
-    /// z, the standard score; above 0 and at most 10.
-    pub(crate) z: f64,
+    /// The error to make smallest.
+    pub(crate) criterion: Criterion,
+    /// Share of the CPU time that sampling may cost; more than 0.
+    pub(crate) budget: Ratio,
+    /// Where to draw the curve.
+    pub(crate) file: Option<PathBuf>,
+    /// Print JSON.
+    pub(crate) json: bool,
+}
+
+impl PlanJob {
+    /// T·p: the function's CPU time without sampling (s).
+    pub(crate) fn true_s(&self) -> f64 {
+        self.horizon.seconds() * self.share.get()
+    }
+
+    /// Whether the rate is judged by the upper end of an interval.
+    pub(crate) fn is_upper_bound(&self) -> bool {
+        matches!(self.criterion, Criterion::UpperBound { .. })
+    }
+}
+
+/// Hold the controller's choice against fixed rates.
+#[derive(Debug)]
+pub(crate) struct EvaluateJob {
+    /// The runs.
+    pub(crate) design: Design,
+    /// How stacks are unwound in them.
+    pub(crate) unwind: Unwind,
+    /// Where to write what was found, each path once.
+    pub(crate) files: Vec<PathBuf>,
+    /// Print results and errors only.
+    pub(crate) quiet: bool,
+}
+
+/// Be a program of known shares.
+#[derive(Debug)]
+pub(crate) struct WorkloadJob {
+    /// The shares.
+    pub(crate) shape: Shape,
+    /// How many calls of all functions.
+    pub(crate) calls: u64,
+    /// Seed of their order.
+    pub(crate) seed: u64,
+    /// The CPU to stay on.
+    pub(crate) cpu: Option<usize>,
 }
 
 /// Look at the machine.
@@ -111,7 +160,9 @@ impl Job {
             Command::Record(args) => Self::Record(record(args)?),
             Command::Attach(args) => Self::Attach(attach(args)?),
             Command::Report(args) => Self::Report(ReportJob { file: args.file, format: args.format }),
-            Command::Plan(args) => Self::Plan(plan(&args)?),
+            Command::Plan(args) => Self::Plan(plan(args)?),
+            Command::Evaluate(args) => Self::Evaluate(evaluate(args)?),
+            Command::Workload(args) => Self::Workload(workload(&args)?),
             Command::Doctor(args) => Self::Doctor(DoctorJob { json: args.json }),
         })
     }
@@ -172,18 +223,23 @@ fn sampling(args: &cli::SamplingArgs, output: &cli::OutputArgs) -> Result<Sampli
     Ok(settings)
 }
 
-fn output(args: cli::OutputArgs) -> Result<OutputJob> {
-    let files = args.output.iter().map(|file| &file.path).chain(&args.stats);
+/// Each file once.
+fn distinct<'a>(files: impl Iterator<Item = &'a PathBuf>) -> Result<()> {
     let mut paths: Vec<_> = files.collect();
     paths.sort_unstable();
     if let Some(twice) = paths.windows(2).find(|pair| pair[0] == pair[1]) {
         let path = twice[0].display();
         return Err(usage(format!("{path} would be written twice; give each output its own file")));
     }
+    Ok(())
+}
+
+fn output(args: cli::OutputArgs) -> Result<OutputJob> {
+    distinct(args.output.iter().map(|file| &file.path).chain(&args.stats))?;
     Ok(OutputJob { files: args.output, stats: args.stats, quiet: args.quiet })
 }
 
-fn plan(args: &cli::PlanArgs) -> Result<PlanJob> {
+fn plan(args: cli::PlanArgs) -> Result<PlanJob> {
     let (horizon, overhead, share) = (args.horizon.seconds(), args.overhead.seconds(), args.share.get());
     if horizon <= 0.0 {
         return Err(usage("--horizon must be more than 0, such as 300s"));
@@ -197,7 +253,43 @@ fn plan(args: &cli::PlanArgs) -> Result<PlanJob> {
     if !(args.z > 0.0 && args.z <= 10.0) {
         return Err(usage("--z must be above 0 and at most 10, such as 1.96"));
     }
-    Ok(PlanJob { horizon: args.horizon, share: args.share, overhead: args.overhead, z: args.z })
+    if args.budget.get() <= 0.0 {
+        return Err(usage("--budget must be more than 0, such as 1%"));
+    }
+    Ok(PlanJob {
+        horizon: args.horizon,
+        share: args.share,
+        overhead: args.overhead,
+        criterion: args.criterion.unwrap_or(Criterion::UpperBound { z: args.z }),
+        budget: args.budget,
+        file: args.output,
+        json: args.json,
+    })
+}
+
+fn evaluate(args: cli::EvaluateArgs) -> Result<EvaluateJob> {
+    distinct(args.output.iter())?;
+    let size = if args.quick { Design::quick(args.seed) } else { Design::full(args.seed) };
+    let design = Design {
+        rounds: args.rounds.unwrap_or(size.rounds),
+        cpu: args.cpu.map_or(size.cpu, Span::duration),
+        ..size
+    };
+    if !(1..=1000).contains(&design.rounds) {
+        return Err(usage("--rounds must be 1 to 1000"));
+    }
+    if !(0.01..=3600.0).contains(&design.cpu.as_secs_f64()) {
+        return Err(usage("--cpu must be 10ms to 1h"));
+    }
+    Ok(EvaluateJob { design, unwind: args.unwind, files: args.output, quiet: args.quiet })
+}
+
+fn workload(args: &cli::WorkloadArgs) -> Result<WorkloadJob> {
+    const MOST_CALLS: u64 = 1 << 32; // a byte of memory each
+    if args.calls > MOST_CALLS {
+        return Err(usage(format!("--calls must be at most {MOST_CALLS}")));
+    }
+    Ok(WorkloadJob { shape: args.shape, calls: args.calls, seed: args.seed, cpu: args.cpu })
 }
 
 #[cfg(test)]

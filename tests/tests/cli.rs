@@ -161,6 +161,21 @@ fn the_plan_is_the_published_example() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_plan_is_drawn_and_has_its_figures_as_json() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("plan.svg");
+    let words = ["plan", "--horizon", "300s", "--share", "0.2", "--overhead", "250us", "--json", "-o"];
+    let ended = run(Command::new(sweetspot()).args(words).arg(&file))?.expect_status(0)?;
+    let plan: Value = serde_json::from_str(&ended.stdout)?;
+    ensure!((plan["optimum_samples"].as_f64().context("a number")? - 17_685.8).abs() < 0.1, "{plan}");
+    ensure!(plan["bound_by"] == "budget" && plan["budget_rate_hz"] == 40.0, "{plan}");
+    let svg = fs::read_to_string(&file)?;
+    ensure!(svg.contains("measured CPU time (s)") && svg.contains("budget of 1%: 40/s"));
+    ensure!(fs::read_dir(folder.path())?.count() == 1, "something else was left behind");
+    Ok(())
+}
+
 /// The command has the person's input and outputs; what the profiler says is apart from them.
 #[test]
 fn the_command_keeps_its_input_and_output() -> Result<()> {

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, anyhow};
 use config::{SamplingSettings, Unwind};
 use nix::sys::signal::Signal;
 use profiler_core::attach::{AttachChoice, AttachMode};
-use profiler_core::rate::{Criterion, Dither, RateController, RateSettings};
+use profiler_core::rate::{Dither, RateController, RateSettings};
 use profiler_core::unwind::method::{Method, MethodChoice};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
@@ -25,6 +25,7 @@ use self::engine::{Attach, Engine};
 use self::progress::Progress;
 use crate::calibrate::{Calibration, calibrate};
 use crate::failure::Failure;
+use crate::law;
 use crate::output::Outputs;
 use crate::sampler::access::{Access, OpenError, probe_access};
 use crate::sampler::perf::Attachment;
@@ -125,6 +126,15 @@ pub(crate) fn try_open() -> io::Result<()> {
     probe_access().map(drop).map_err(io::Error::other)
 }
 
+/// Makes sure that the kernel lets us sample.
+///
+/// # Errors
+///
+/// Why it does not, and what to do.
+pub(crate) fn permitted() -> Result<()> {
+    probe_access().map(drop).map_err(|error| explain::open(error, None))
+}
+
 /// What is known before the target is: permissions and costs.
 pub(crate) struct Setup {
     pub(crate) calibration: Calibration,
@@ -195,12 +205,7 @@ fn rate_settings(sampling: &SamplingSettings) -> RateSettings {
     RateSettings {
         budget_ratio: sampling.budget.get(),
         horizon_s: sampling.horizon.seconds(),
-        criterion: match sampling.criterion {
-            config::Criterion::MeanAbsolute => Criterion::MeanAbsolute,
-            config::Criterion::MeanSquared => Criterion::MeanSquared,
-            config::Criterion::Percentile95 => Criterion::P95,
-            config::Criterion::UpperBound { z } => Criterion::UpperCurve { z },
-        },
+        criterion: law::criterion(sampling.criterion),
         fixed_rate_hz: sampling.rate.map(|rate| rate.get()),
         expected_stack_bytes: if copies { EXPECTED_COPY_BYTES } else { 0.0 },
         ..RateSettings::default()
@@ -216,7 +221,7 @@ fn find_program(name: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime> {
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_io().build().context("the event loop could not be started")
 }
@@ -233,7 +238,7 @@ fn cannot_execute(command: &CString, error: &io::Error) -> anyhow::Error {
 }
 
 /// The signals that a run reacts to.
-struct Signals {
+pub(crate) struct Signals {
     interrupt: SignalStream,
     terminate: SignalStream,
     hang_up: SignalStream,
@@ -242,7 +247,7 @@ struct Signals {
 }
 
 impl Signals {
-    fn listen() -> Result<Self> {
+    pub(crate) fn listen() -> Result<Self> {
         let listen = |kind| signal(kind).context("signals could not be caught");
         Ok(Self {
             interrupt: listen(SignalKind::interrupt())?,
@@ -254,7 +259,7 @@ impl Signals {
     }
 
     /// Waits for `pause`, or for a signal; returns the one that asks to stop.
-    async fn wait(&mut self, pause: Duration) -> Option<Signal> {
+    pub(crate) async fn wait(&mut self, pause: Duration) -> Option<Signal> {
         tokio::select! {
             () = self.timer.sleep(pause) => None,
             _ = self.child.recv() => None,

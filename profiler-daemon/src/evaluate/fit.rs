@@ -1,0 +1,244 @@
+//! What the runs at fixed rates say: the cost of a sample from the CPU times, and one model of the errors for all
+//! rates and shapes.
+
+use serde::Serialize;
+
+use super::design::{Arm, SHAPES, Shape, TOP};
+use crate::law::folded_mean;
+
+/// Variance factors that are looked for.
+const FACTORS: (f64, f64) = (0.05, 50.0);
+/// Steps of a golden-section search, after which the interval is a ten-thousandth of the first.
+const SEARCH_STEPS: usize = 24;
+/// Rates that are looked at for the best one (samples per CPU-second).
+const RATES: (f64, f64) = (5.0, 50_000.0);
+const RATE_STEPS: usize = 240;
+/// From here on samples leave the target no time: no error is stated.
+const MOST_OVERHEAD: f64 = 0.95;
+
+/// What a run was found to be.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Observation {
+    /// Index into [`SHAPES`].
+    #[serde(skip)]
+    pub(super) shape: usize,
+    /// Name of the shape.
+    pub(super) program: &'static str,
+    /// How it was sampled.
+    pub(super) arm: Arm,
+    /// C: CPU time that the scheduler charged to it, samples included (s).
+    pub(super) cpu_s: f64,
+    /// n.
+    pub(super) samples: u64,
+    /// The last rate (samples per CPU-second).
+    pub(super) rate_hz: f64,
+    /// The cost of a sample that the profiler measured (µs).
+    pub(super) overhead_us: f64,
+    /// Shares that the profile gives the functions that are judged.
+    #[serde(rename = "shares_ratio")]
+    pub(super) shares: [f64; TOP],
+}
+
+impl Observation {
+    fn n(&self) -> f64 {
+        self.samples as f64
+    }
+
+    /// The shape it has.
+    pub(super) fn shape(&self) -> &'static Shape {
+        &SHAPES[self.shape]
+    }
+
+    /// Errors of the functions' CPU times relative to the truth, `true_s` being that of the whole program: as
+    /// profiled, which is what the law makes small, or with the cost of the samples taken off.
+    pub(super) fn errors(&self, true_s: f64, compensated: bool) -> [f64; TOP] {
+        let cost_s = if compensated { self.n() * self.overhead_us * 1e-6 } else { 0.0 };
+        let top = self.shape().top();
+        std::array::from_fn(|index| self.shares[index] * (self.cpu_s - cost_s) / (top[index] * true_s) - 1.0)
+    }
+}
+
+/// The slope of CPU time over samples, all programs together: what a sample costs, by no account but the
+/// scheduler's.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Slope {
+    /// o (µs).
+    pub(super) overhead_us: f64,
+    /// Its standard error (µs).
+    pub(super) overhead_se_us: f64,
+    /// Deviation of a run's CPU time from the line, relative.
+    pub(super) noise_ratio: f64,
+}
+
+/// One model of all errors: E = o·n/T, variance = v·(C/T)²·(1−p)/(p·n) + τ²·(C/T)², relative to the truth.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Model {
+    /// o (µs).
+    pub(super) overhead_us: f64,
+    /// v: the variance of a share as a multiple of the binomial one.
+    #[serde(rename = "variance_ratio")]
+    pub(super) variance: f64,
+    /// τ: deviation of a run's CPU time, the truth's own included, relative.
+    pub(super) noise_ratio: f64,
+}
+
+/// The true CPU time of each shape's program (s): the median of the unsampled runs. `None` without any.
+pub(super) fn truth(runs: &[&Observation]) -> Option<[f64; SHAPES.len()]> {
+    let mut times = [0.0; SHAPES.len()];
+    for (shape, time) in times.iter_mut().enumerate() {
+        let unsampled = runs.iter().filter(|run| run.shape == shape && run.arm == Arm::Unsampled);
+        *time = median(unsampled.map(|run| run.cpu_s)).filter(|time| *time > 0.0)?;
+    }
+    Some(times)
+}
+
+/// The median, if there are numbers.
+pub(super) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
+    sorted.sort_by(f64::total_cmp);
+    let upper = *sorted.get(sorted.len() / 2)?;
+    Some(0.5 * (sorted[(sorted.len() - 1) / 2] + upper))
+}
+
+/// Weighted least squares of C = T + o·n, with a T for each shape and deviations in proportion to C. `None`
+/// where fewer than two runs are left over, or none differ in their samples.
+pub(super) fn slope(runs: &[&Observation]) -> Option<Slope> {
+    let mut products = (0.0, 0.0);
+    let mut centred = Vec::with_capacity(runs.len());
+    for shape in 0..SHAPES.len() {
+        let of_shape: Vec<_> = runs.iter().filter(|run| run.shape == shape && run.cpu_s > 0.0).collect();
+        let weight = |run: &Observation| run.cpu_s.powi(-2);
+        let sum: f64 = of_shape.iter().map(|run| weight(run)).sum();
+        let mean_n = of_shape.iter().map(|run| weight(run) * run.n()).sum::<f64>() / sum;
+        let mean_cpu = of_shape.iter().map(|run| weight(run) * run.cpu_s).sum::<f64>() / sum;
+        for run in of_shape {
+            let (n, cpu, weight) = (run.n() - mean_n, run.cpu_s - mean_cpu, weight(run));
+            products = (products.0 + weight * n * cpu, products.1 + weight * n * n);
+            centred.push((n, cpu, weight));
+        }
+    }
+    let freedom = centred.len().checked_sub(SHAPES.len() + 1).filter(|freedom| *freedom > 0)?;
+    let (products, squares) = products;
+    if squares <= 0.0 {
+        return None;
+    }
+    let overhead_s = products / squares;
+    let residuals: f64 = centred.iter().map(|(n, cpu, weight)| weight * (cpu - overhead_s * n).powi(2)).sum();
+    let noise_ratio = (residuals / freedom as f64).sqrt();
+    let overhead_se_us = noise_ratio / squares.sqrt() * 1e6;
+    Some(Slope { overhead_us: overhead_s * 1e6, overhead_se_us, noise_ratio })
+}
+
+/// A function's error in a run at a fixed rate, with what explains it.
+struct Term {
+    error: f64,
+    /// n/T: what a second of o adds.
+    per_overhead: f64,
+    /// (C/T)²·(1−p)/(p·n).
+    binomial: f64,
+    /// τ²·(C/T)².
+    noise: f64,
+}
+
+/// The most likely o and v of the model, given the slope's noise; by weighted least squares for o at each v.
+/// `None` without a run that was sampled.
+pub(super) fn model(runs: &[&Observation], truth: &[f64; SHAPES.len()], slope: &Slope) -> Option<Model> {
+    let unsampled = runs.iter().filter(|run| run.arm == Arm::Unsampled).count() / SHAPES.len();
+    let noise_ratio = slope.noise_ratio * (1.0 + 1.0 / unsampled.max(1) as f64).sqrt();
+    let sampled = runs.iter().filter(|run| matches!(run.arm, Arm::Fixed(_)) && run.samples > 0);
+    let terms: Vec<Term> = sampled.flat_map(|run| terms(run, truth[run.shape], noise_ratio)).collect();
+    if terms.is_empty() {
+        return None;
+    }
+    let log_v = golden_section(FACTORS.0.ln(), FACTORS.1.ln(), |log_v| {
+        let v = log_v.exp();
+        unlikelihood(&terms, overhead(&terms, v), v)
+    });
+    let variance = log_v.exp();
+    Some(Model { overhead_us: overhead(&terms, variance) * 1e6, variance, noise_ratio })
+}
+
+fn terms(run: &Observation, true_s: f64, noise_ratio: f64) -> impl Iterator<Item = Term> {
+    let (n, dilation) = (run.n(), (run.cpu_s / true_s).powi(2));
+    run.errors(true_s, false).into_iter().zip(run.shape().top()).map(move |(error, p)| Term {
+        error,
+        per_overhead: n / true_s,
+        binomial: dilation * (1.0 - p) / (p * n),
+        noise: dilation * noise_ratio * noise_ratio,
+    })
+}
+
+impl Term {
+    fn variance(&self, v: f64) -> f64 {
+        v * self.binomial + self.noise
+    }
+}
+
+fn overhead(terms: &[Term], v: f64) -> f64 {
+    let sums = terms.iter().fold((0.0, 0.0), |(products, squares), term| {
+        let weighted = term.per_overhead / term.variance(v);
+        (products + weighted * term.error, squares + weighted * term.per_overhead)
+    });
+    sums.0 / sums.1
+}
+
+/// The negative logarithm of the likelihood, but for a constant.
+fn unlikelihood(terms: &[Term], overhead_s: f64, v: f64) -> f64 {
+    let of = |term: &Term| {
+        let variance = term.variance(v);
+        0.5 * (variance.ln() + (term.error - overhead_s * term.per_overhead).powi(2) / variance)
+    };
+    terms.iter().map(of).sum()
+}
+
+/// Where a function with one minimum between the ends has it.
+fn golden_section(mut low: f64, mut high: f64, f: impl Fn(f64) -> f64) -> f64 {
+    const RATIO: f64 = 0.618_033_988_749_894_9;
+    let (mut a, mut b) = (high - RATIO * (high - low), low + RATIO * (high - low));
+    let (mut f_a, mut f_b) = (f(a), f(b));
+    for _ in 0..SEARCH_STEPS {
+        if f_a < f_b {
+            (high, b, f_b) = (b, a, f_a);
+            a = high - RATIO * (high - low);
+            f_a = f(a);
+        } else {
+            (low, a, f_a) = (a, b, f_b);
+            b = low + RATIO * (high - low);
+            f_b = f(b);
+        }
+    }
+    0.5 * (low + high)
+}
+
+impl Model {
+    /// Expected cMAPE at λ samples per CPU-second: the sum over the judged functions of the mean absolute error
+    /// relative to the truth (Stoker, eq. 5.1), that of a folded normal distribution. `None` where samples leave
+    /// the program no time.
+    pub(super) fn cmape(&self, shape: &Shape, true_s: f64, rate_hz: f64) -> Option<f64> {
+        let share = rate_hz * self.overhead_us * 1e-6;
+        if !(share < MOST_OVERHEAD && rate_hz > 0.0) {
+            return None;
+        }
+        let dilation = 1.0 / (1.0 - share);
+        let (n, bias) = (rate_hz * true_s * dilation, share * dilation);
+        let deviation =
+            |p: f64| dilation * (self.variance * (1.0 - p) / (p * n) + self.noise_ratio.powi(2)).sqrt();
+        Some(shape.top().into_iter().map(|p| folded_mean(bias, deviation(p))).sum())
+    }
+
+    /// The rate with the least expected cMAPE, and that cMAPE.
+    pub(super) fn best(&self, shape: &Shape, true_s: f64) -> Option<(f64, f64)> {
+        let at = |rate| Some((rate, self.cmape(shape, true_s, rate)?));
+        rates().filter_map(at).min_by(|a, b| a.1.total_cmp(&b.1))
+    }
+}
+
+/// Rates at equal ratios.
+pub(super) fn rates() -> impl Iterator<Item = f64> {
+    let (low, high) = RATES;
+    (0..=RATE_STEPS).map(move |step| low * (high / low).powf(step as f64 / RATE_STEPS as f64))
+}
+
+#[cfg(test)]
+#[path = "fit_tests.rs"]
+mod tests;

@@ -1,0 +1,111 @@
+//! `evaluate`: does the controller choose well on this machine? Programs of known shares run unsampled, at ten
+//! fixed rates and at the rate that the controller chooses; the errors of their profiles are compared.
+//!
+//! The errors are those of CPU seconds without compensation, which is what the law makes small; shares alone
+//! would not show what sampling adds. Each sampled run is a `sweetspot record` of its own, so what is judged is
+//! what a person gets.
+
+mod design;
+mod fit;
+mod picture;
+mod runner;
+#[cfg(test)]
+mod simulated;
+mod table;
+mod verdict;
+pub(crate) mod workload;
+
+use std::io::IsTerminal;
+use std::path::Path;
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+pub(crate) use self::design::{Design, Shape};
+use self::design::{Planned, SHAPES};
+use self::fit::Observation;
+use self::runner::Runner;
+use self::verdict::{Claim, Figures, claims, figures};
+use crate::output::{check_writable, write_text};
+use crate::settings::EvaluateJob;
+use crate::terminal::Terminal;
+use crate::{failure, run as sampling};
+
+/// Runs the experiment, prints what it found and writes the files that are asked for.
+pub(crate) fn run(job: &EvaluateJob) -> Result<()> {
+    let terminal = Terminal { quiet: job.quiet };
+    job.files.iter().try_for_each(|file| check_writable(file))?;
+    sampling::permitted()?;
+    let (runs, notes) = observe(job, terminal)?;
+    let figures = figures(&runs.iter().collect::<Vec<_>>())?;
+    let claims = claims(&runs, &figures, job.design.seed);
+    for file in &job.files {
+        write_text(file, &content(file, job, &runs, &figures, &claims, &notes))?;
+        terminal.say(&format!("wrote {}", file.display()));
+    }
+    notes.iter().for_each(|note| terminal.say(note));
+    terminal.print(&table::render(&runs, &figures, &claims))
+}
+
+/// All runs that succeeded, and what a person should know of the others.
+fn observe(job: &EvaluateJob, terminal: Terminal) -> Result<(Vec<Observation>, Vec<String>)> {
+    let planned = job.design.runs();
+    let progress = progress(planned.len() as u64, terminal);
+    sampling::runtime()?.block_on(async {
+        let mut runner = Runner::prepare(job).await?;
+        let mut runs = Vec::with_capacity(planned.len());
+        for (index, next) in planned.iter().enumerate() {
+            show(&progress, index, next);
+            match runner.run(next).await {
+                Ok(Some(run)) => runs.push(run),
+                Ok(None) => {}
+                Err(stop) if failure::is_stop(&stop) || runs.is_empty() => return Err(stop),
+                Err(error) => runner.notes.push(format!("a run is missing: {error:#}")),
+            }
+        }
+        progress.finish_and_clear();
+        Ok((runs, std::mem::take(&mut runner.notes)))
+    })
+}
+
+fn progress(runs: u64, terminal: Terminal) -> ProgressBar {
+    if terminal.quiet || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:30} run {pos} of {len}, {msg}, about {eta} left")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(runs).with_style(style)
+}
+
+fn show(progress: &ProgressBar, index: usize, next: &Planned) {
+    progress.set_message(format!("{} {}", SHAPES[next.shape].name, next.arm.name()));
+    progress.set_position(index as u64);
+}
+
+/// What a file holds: the picture or everything.
+fn content(
+    file: &Path,
+    job: &EvaluateJob,
+    runs: &[Observation],
+    figures: &Figures,
+    claims: &[Claim],
+    notes: &[String],
+) -> String {
+    if file.extension().is_some_and(|ending| ending == "svg") {
+        return picture::chart(runs, figures).svg();
+    }
+    let object = json!({
+        "rounds": job.design.rounds,
+        "cpu_s": job.design.cpu_s(),
+        "seed": job.design.seed,
+        "figures": figures,
+        "claims": claims,
+        "notes": notes,
+        "runs": runs,
+    });
+    format!("{object}\n")
+}
+
+#[cfg(test)]
+mod tests;

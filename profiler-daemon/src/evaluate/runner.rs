@@ -1,0 +1,296 @@
+//! One run after another: the program pinned to one CPU, the profiler kept on the others.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
+use serde::Deserialize;
+use tempfile::TempDir;
+
+use super::design::{Arm, CALLS_UNIT, FREE_BUDGET, Planned, SHAPES, TOP};
+use super::fit::Observation;
+use super::workload::NAMES;
+use crate::failure::Failure;
+use crate::run::Signals;
+use crate::settings::EvaluateJob;
+use crate::sys::clock;
+
+/// Calls of the run that tells how long a call takes.
+const TRIAL_CALLS: u64 = 10 * CALLS_UNIT;
+/// A run may take so much longer than its CPU time, and this much besides; after that it is given up.
+const PATIENCE_FACTOR: f64 = 12.0;
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a child that is asked to end may take for it.
+const PARTING: Duration = Duration::from_secs(5);
+
+/// What runs need, and what was learned of them.
+pub(super) struct Runner {
+    program: PathBuf,
+    folder: TempDir,
+    signals: Signals,
+    target_cpu: Option<usize>,
+    calls: u64,
+    patience: Duration,
+    options: Vec<String>,
+    /// Arms that stalled the program.
+    given_up: Vec<(usize, Arm)>,
+    /// What a person should know.
+    pub(super) notes: Vec<String>,
+}
+
+/// The last line of a run's `--stats`, as far as it is needed here.
+#[derive(Deserialize)]
+struct Summary {
+    samples: u64,
+    target_cpu_s: f64,
+    overhead_us: f64,
+    rate_hz: f64,
+    functions: Vec<Function>,
+}
+
+#[derive(Deserialize)]
+struct Function {
+    name: String,
+    share: f64,
+}
+
+impl Runner {
+    /// Keeps this process off the program's CPU and finds out how many calls make up the CPU time wanted.
+    pub(super) async fn prepare(job: &EvaluateJob) -> Result<Self> {
+        let target_cpu = leave_one_cpu()?;
+        let cpu_s = job.design.cpu_s();
+        let alone = "there is only one CPU: the profiler disturbs the program it measures".to_owned();
+        let mut runner = Self {
+            program: std::env::current_exe().context("this program's own file is not known")?,
+            folder: tempfile::tempdir().context("no folder for temporary files; set TMPDIR to one")?,
+            signals: Signals::listen()?,
+            target_cpu,
+            calls: TRIAL_CALLS,
+            patience: PATIENCE + Duration::from_secs_f64(PATIENCE_FACTOR * cpu_s),
+            options: vec![
+                format!("--horizon={}ns", job.design.cpu.as_nanos()),
+                format!("--unwind={}", job.unwind),
+            ],
+            given_up: Vec::new(),
+            notes: if target_cpu.is_none() { vec![alone] } else { Vec::new() },
+        };
+        let trial = Planned { shape: 0, arm: Arm::Unsampled, seed: job.design.seed };
+        runner.unsampled(&trial).await?; // the file is in memory from here on
+        let trial_s = runner.unsampled(&trial).await?.context("the calibration program did not end")?.cpu_s;
+        ensure!(trial_s > 0.0, "the calibration program took no CPU time");
+        let units = cpu_s / trial_s * (TRIAL_CALLS / CALLS_UNIT) as f64;
+        runner.calls = (units.round().max(1.0) as u64).saturating_mul(CALLS_UNIT);
+        Ok(runner)
+    }
+
+    /// Does a run. `None` if its rate leaves the program no time to go on, in this run or an earlier one.
+    ///
+    /// # Errors
+    ///
+    /// That of a run that failed; [`Failure::Stopped`] if somebody asks to stop.
+    pub(super) async fn run(&mut self, planned: &Planned) -> Result<Option<Observation>> {
+        if self.given_up.contains(&(planned.shape, planned.arm)) {
+            return Ok(None);
+        }
+        let observed = match planned.arm {
+            Arm::Unsampled => self.unsampled(planned).await?,
+            arm => self.sampled(planned, &arm_options(arm)).await?,
+        };
+        if observed.is_none() {
+            let (program, arm) = (SHAPES[planned.shape].name, planned.arm.name());
+            self.notes.push(format!("{program} did not end at {arm}, and is left out there"));
+            self.given_up.push((planned.shape, planned.arm));
+        }
+        Ok(observed)
+    }
+
+    fn workload(&self, planned: &Planned) -> Vec<String> {
+        let shape = SHAPES[planned.shape].name;
+        let mut words = vec!["workload".to_owned(), format!("--shape={shape}")];
+        words.push(format!("--calls={}", self.calls));
+        words.push(format!("--seed={}", planned.seed));
+        words.extend(self.target_cpu.map(|cpu| format!("--cpu={cpu}")));
+        words
+    }
+
+    async fn unsampled(&mut self, planned: &Planned) -> Result<Option<Observation>> {
+        let mut command = Command::new(&self.program);
+        command.args(self.workload(planned));
+        let Some((status, cpu_ns)) = self.finish(&mut command).await? else { return Ok(None) };
+        self.expect_success(status)?;
+        let cpu_s = cpu_ns as f64 * 1e-9;
+        Ok(Some(observation(planned, Summary { target_cpu_s: cpu_s, ..Summary::none() })))
+    }
+
+    async fn sampled(&mut self, planned: &Planned, options: &[String]) -> Result<Option<Observation>> {
+        let stats = self.folder.path().join("stats.jsonl");
+        let mut command = Command::new(&self.program);
+        command.args(["record", "--quiet"]).args(&self.options).args(options);
+        command.arg(format!("--seed={}", planned.seed)).arg("--stats").arg(&stats);
+        command.arg("-o").arg(self.folder.path().join("profile.folded"));
+        command.arg("--").arg(&self.program).args(self.workload(planned));
+        let Some((status, _)) = self.finish(&mut command).await? else { return Ok(None) };
+        self.expect_success(status)?;
+        Ok(Some(observation(planned, Summary::read(&stats)?)))
+    }
+
+    /// Runs a command to its end. Returns how it ended and the CPU time that it used itself (ns); `None` if it
+    /// took too long.
+    async fn finish(&mut self, command: &mut Command) -> Result<Option<(ExitStatus, u64)>> {
+        let errors = File::create(self.errors()).context("the folder for temporary files cannot be used")?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors);
+        let mut child = Running(command.spawn().context("this program could not be started anew")?);
+        let deadline = Instant::now() + self.patience;
+        loop {
+            if let Some(cpu_ns) = child.ended()? {
+                return Ok(Some((child.0.wait()?, cpu_ns)));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            if let Some(signal) = self.signals.wait(left).await {
+                return Err(stopped(signal));
+            }
+        }
+    }
+
+    fn errors(&self) -> PathBuf {
+        self.folder.path().join("errors.txt")
+    }
+
+    fn expect_success(&self, status: ExitStatus) -> Result<()> {
+        if status.success() {
+            return Ok(());
+        }
+        let told = fs::read_to_string(self.errors()).unwrap_or_default();
+        let told = told.lines().last().unwrap_or("it did not say why").trim_start_matches("sweetspot: ");
+        Err(anyhow!("a run ended with {status}: {told}"))
+    }
+}
+
+impl Summary {
+    /// Of a run that was not sampled.
+    fn none() -> Self {
+        Self { samples: 0, target_cpu_s: 0.0, overhead_us: 0.0, rate_hz: 0.0, functions: Vec::new() }
+    }
+
+    fn read(stats: &Path) -> Result<Self> {
+        let text = fs::read_to_string(stats).context("a run left no figures")?;
+        serde_json::from_str(text.lines().last().unwrap_or_default())
+            .context("a run's figures are incomplete")
+    }
+
+    /// The share of a function of the program; 0 if no sample met it.
+    fn share(&self, name: &str) -> f64 {
+        let is_it = |function: &&Function| function.name.rsplit("::").next() == Some(name);
+        self.functions.iter().filter(is_it).map(|function| function.share).sum()
+    }
+}
+
+fn observation(planned: &Planned, summary: Summary) -> Observation {
+    let shares: [f64; TOP] = std::array::from_fn(|index| summary.share(NAMES[index]));
+    Observation {
+        shape: planned.shape,
+        program: SHAPES[planned.shape].name,
+        arm: planned.arm,
+        cpu_s: summary.target_cpu_s,
+        samples: summary.samples,
+        rate_hz: summary.rate_hz,
+        overhead_us: summary.overhead_us,
+        shares,
+    }
+}
+
+fn arm_options(arm: Arm) -> Vec<String> {
+    match arm {
+        Arm::Fixed(hertz) => vec![format!("--rate={hertz}")],
+        Arm::Adaptive => vec![format!("--budget={FREE_BUDGET}")],
+        Arm::Unsampled | Arm::Budgeted => Vec::new(),
+    }
+}
+
+/// Keeps this process and its children off the last CPU that they may use; returns it for the program. `None`
+/// where there is only one.
+fn leave_one_cpu() -> Result<Option<usize>> {
+    let own = Pid::from_raw(0);
+    let mut allowed = sched_getaffinity(own).context("the CPUs that may be used are not known")?;
+    let usable: Vec<usize> =
+        (0..CpuSet::count()).filter(|&cpu| allowed.is_set(cpu).unwrap_or(false)).collect();
+    let &[.., _, last] = usable.as_slice() else { return Ok(None) };
+    allowed.unset(last)?;
+    sched_setaffinity(own, &allowed).context("the profiler could not be kept off the program's CPU")?;
+    Ok(Some(last))
+}
+
+fn stopped(signal: Signal) -> anyhow::Error {
+    let status = 128 + signal as i32 as u8;
+    Failure::Stopped { status, text: "stopped before all runs were done; nothing was written".to_owned() }
+        .into()
+}
+
+/// A child that is asked to end, and made to, when it is dropped.
+struct Running(Child);
+
+impl Running {
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.0.id() as i32)
+    }
+
+    /// Its CPU time (ns), if it has ended; it still is to be waited for.
+    fn ended(&self) -> Result<Option<u64>> {
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        let status = waitid(Id::Pid(self.pid()), flags).context("a run could not be waited for")?;
+        let ended = status != WaitStatus::StillAlive;
+        Ok(ended.then(|| clock::process_cpu_ns(self.0.id()).unwrap_or(0)))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let asked = Instant::now();
+        let mut alive = matches!(self.0.try_wait(), Ok(None));
+        if alive {
+            let _ = kill(self.pid(), Signal::SIGTERM);
+        }
+        while alive && asked.elapsed() < PARTING {
+            std::thread::sleep(Duration::from_millis(10));
+            alive = matches!(self.0.try_wait(), Ok(None));
+        }
+        if alive {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_found_by_the_end_of_the_name() {
+        let function = |name: &str, share| Function { name: name.to_owned(), share };
+        let functions =
+            vec![function("sweetspot::evaluate::workload::work_a", 0.5), function("homework_a", 0.25)];
+        let summary = Summary { functions, ..Summary::none() };
+        assert_eq!((summary.share("work_a"), summary.share("work_b")), (0.5, 0.0));
+    }
+
+    #[test]
+    fn figures_that_are_none_are_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stats.jsonl");
+        assert!(Summary::read(&path).is_err());
+        fs::write(&path, "{\"type\":\"decision\"}\n{\"type\":\"summ").unwrap();
+        assert!(Summary::read(&path).is_err());
+        fs::write(&path, "{\"type\":\"summary\",\"samples\":3,\"target_cpu_s\":1.5,\"overhead_us\":9.0,\"rate_hz\":2.0,\"functions\":[]}\n").unwrap();
+        assert_eq!(Summary::read(&path).unwrap().samples, 3);
+    }
+}

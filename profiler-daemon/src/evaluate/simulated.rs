@@ -1,0 +1,67 @@
+//! Runs of known cost and variance, for the tests of what is made of them.
+
+use super::design::{Arm, Design, FUNCTIONS, Planned, SHAPES};
+use super::fit::Observation;
+
+/// A machine on which a sample costs the same in every run.
+pub(super) struct Machine {
+    /// o (µs).
+    pub(super) overhead_us: f64,
+    /// v.
+    pub(super) variance: f64,
+    /// τ.
+    pub(super) noise_ratio: f64,
+    /// The adaptive runs' rate (samples per CPU-second).
+    pub(super) adaptive_hz: f64,
+}
+
+impl Machine {
+    /// All runs of an experiment.
+    pub(super) fn run(&self, design: &Design) -> Vec<Observation> {
+        let mut random = fastrand::Rng::with_seed(design.seed);
+        design.runs().iter().map(|planned| self.observe(planned, design.cpu_s(), &mut random)).collect()
+    }
+
+    fn observe(&self, planned: &Planned, true_s: f64, random: &mut fastrand::Rng) -> Observation {
+        let rate_hz = match planned.arm {
+            Arm::Unsampled => 0.0,
+            Arm::Fixed(hertz) => hertz,
+            Arm::Adaptive => self.adaptive_hz,
+            Arm::Budgeted => 0.01 / self.overhead_us * 1e6,
+        };
+        let plain_s = true_s * (1.0 + self.noise_ratio * normal(random));
+        let cpu_s = plain_s / (1.0 - rate_hz * self.overhead_us * 1e-6);
+        let samples = (rate_hz * cpu_s).round();
+        // So many independent draws have v times the variance of `samples`.
+        let draws = (samples / self.variance).round() as u64;
+        let counts = draw(SHAPES[planned.shape].shares(), draws, random);
+        Observation {
+            shape: planned.shape,
+            program: SHAPES[planned.shape].name,
+            arm: planned.arm,
+            cpu_s,
+            samples: samples as u64,
+            rate_hz,
+            overhead_us: self.overhead_us,
+            shares: std::array::from_fn(|index| counts[index] as f64 / draws.max(1) as f64),
+        }
+    }
+}
+
+fn draw(shares: [f64; FUNCTIONS], draws: u64, random: &mut fastrand::Rng) -> [u64; FUNCTIONS] {
+    let mut counts = [0; FUNCTIONS];
+    for _ in 0..draws {
+        let mut at = random.f64();
+        let hit = shares.iter().position(|share| {
+            at -= share;
+            at < 0.0
+        });
+        counts[hit.unwrap_or(0)] += 1;
+    }
+    counts
+}
+
+/// A standard normal number: twelve uniform ones are close enough.
+fn normal(random: &mut fastrand::Rng) -> f64 {
+    (0..12).map(|_| random.f64()).sum::<f64>() - 6.0
+}

@@ -1,0 +1,271 @@
+//! What the runs add up to, and how sure that is.
+
+use std::collections::BTreeMap;
+
+use profiler_core::rate::Criterion;
+use profiler_core::rate::model::{optimum_rate_hz, spread};
+use serde::Serialize;
+
+use super::design::{Arm, SHAPES, TOP, USUAL_HZ};
+use super::fit::{Model, Observation, Slope, model, slope, truth};
+
+/// Resamples of the bootstrap.
+const RESAMPLES: usize = 400;
+/// What the intervals leave out at either end.
+const TAIL: f64 = 0.025;
+/// The adaptive runs' error may be this multiple of the best fixed rate's.
+const MOST_LOSS: f64 = 1.15;
+/// The chosen rate may be off by this share of λ*.
+const RATE_BAND: f64 = 0.25;
+/// The cost of a sample by the profiler's own account may be off by this share of the slope.
+const COST_BAND: f64 = 0.10;
+
+/// The figures of one set of runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Figures {
+    /// Cost of a sample from the CPU times.
+    pub(super) slope: Slope,
+    /// Model of the errors.
+    pub(super) model: Model,
+    /// For each shape.
+    pub(super) shapes: Vec<ShapeFigures>,
+    /// Cost of a sample by the profiler's account in the adaptive runs, the mean (µs).
+    pub(super) told_overhead_us: f64,
+}
+
+/// The figures of one shape.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct ShapeFigures {
+    /// Its name.
+    pub(super) name: &'static str,
+    /// CPU time without sampling (s).
+    pub(super) true_cpu_s: f64,
+    /// λ* of the law at the slope's cost (samples per CPU-second).
+    pub(super) law_rate_hz: f64,
+    /// The rate with the least error by the model.
+    pub(super) best_rate_hz: f64,
+    /// That error: a sum over functions of mean absolute errors relative to the truth.
+    pub(super) best_cmape_ratio: f64,
+    /// Geometric mean of the rates that the adaptive runs ended with.
+    pub(super) chosen_rate_hz: f64,
+    /// Error of the adaptive runs.
+    pub(super) adaptive_cmape_ratio: f64,
+    /// The same with the cost of the samples taken off.
+    pub(super) adaptive_compensated_cmape_ratio: f64,
+    /// Error within the default budget.
+    pub(super) default_cmape_ratio: f64,
+    /// Error at each of the usual rates, by the model.
+    pub(super) usual_cmape_ratio: [f64; USUAL_HZ.len()],
+}
+
+/// Why there are no figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoFigures {
+    /// The runs that did not fail are too few.
+    #[error("too few runs succeeded to say anything; run again on a quieter machine")]
+    TooFew,
+    /// Sampling has no visible cost.
+    #[error(
+        "the cost of a sample drowned in the noise of this machine; run again without --quick, or on a quieter machine"
+    )]
+    NoCost,
+}
+
+/// Whether a claim holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Outcome {
+    /// The whole interval is within the limits.
+    Holds,
+    /// The interval reaches beyond a limit.
+    Unsure,
+    /// The whole interval is beyond a limit.
+    Fails,
+}
+
+/// A claim, the figure that bears it out, and what became of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Claim {
+    /// What is claimed.
+    pub(super) claim: String,
+    /// The figure.
+    pub(super) value_ratio: f64,
+    /// Lower end of its 95% interval.
+    pub(super) low_ratio: f64,
+    /// Upper end.
+    pub(super) high_ratio: f64,
+    /// What the figure should be no less than.
+    pub(super) least_ratio: f64,
+    /// What the figure should be no more than.
+    pub(super) most_ratio: f64,
+    /// What became of it.
+    pub(super) outcome: Outcome,
+}
+
+/// The figures of these runs.
+///
+/// # Errors
+///
+/// [`NoFigures`] where runs are missing or sampling has no cost above the noise.
+pub(super) fn figures(runs: &[&Observation]) -> Result<Figures, NoFigures> {
+    let truth = truth(runs).ok_or(NoFigures::TooFew)?;
+    let slope = slope(runs).ok_or(NoFigures::TooFew)?;
+    let model = model(runs, &truth, &slope).ok_or(NoFigures::TooFew)?;
+    if !(slope.overhead_us > 0.0 && model.overhead_us > 0.0) {
+        return Err(NoFigures::NoCost);
+    }
+    let shapes = (0..SHAPES.len()).map(|shape| shape_figures(runs, shape, truth[shape], &slope, &model));
+    let told = of_arm(runs, None, Arm::Adaptive).map(|run| run.overhead_us);
+    Ok(Figures {
+        slope,
+        model,
+        shapes: shapes.collect::<Option<_>>().ok_or(NoFigures::TooFew)?,
+        told_overhead_us: mean(told).ok_or(NoFigures::TooFew)?,
+    })
+}
+
+fn shape_figures(
+    runs: &[&Observation],
+    index: usize,
+    true_s: f64,
+    slope: &Slope,
+    model: &Model,
+) -> Option<ShapeFigures> {
+    let shape = &SHAPES[index];
+    let spread = spread(shape.top(), TOP)?;
+    let law_rate_hz =
+        optimum_rate_hz(Criterion::MeanAbsolute, spread, slope.overhead_us * 1e-6, true_s).ok()?;
+    let (best_rate_hz, best_cmape_ratio) = model.best(shape, true_s)?;
+    let chosen = of_arm(runs, Some(index), Arm::Adaptive).map(|run| run.rate_hz.ln());
+    let measured = |arm, compensated| cmape(of_arm(runs, Some(index), arm), true_s, compensated);
+    Some(ShapeFigures {
+        name: shape.name,
+        true_cpu_s: true_s,
+        law_rate_hz,
+        best_rate_hz,
+        best_cmape_ratio,
+        chosen_rate_hz: mean(chosen).map(f64::exp)?,
+        adaptive_cmape_ratio: measured(Arm::Adaptive, false)?,
+        adaptive_compensated_cmape_ratio: measured(Arm::Adaptive, true)?,
+        default_cmape_ratio: measured(Arm::Budgeted, false)?,
+        usual_cmape_ratio: USUAL_HZ.map(|rate| model.cmape(shape, true_s, rate).unwrap_or(f64::MAX)),
+    })
+}
+
+/// The runs of an arm, of one shape or of all.
+pub(super) fn of_arm<'a>(
+    runs: &'a [&'a Observation],
+    shape: Option<usize>,
+    arm: Arm,
+) -> impl Iterator<Item = &'a Observation> + 'a {
+    runs.iter().copied().filter(move |run| run.arm == arm && shape.is_none_or(|shape| run.shape == shape))
+}
+
+/// The measured cMAPE of runs of one shape: the sum over functions of the mean absolute error relative to the
+/// truth. `None` without runs.
+pub(super) fn cmape<'a>(
+    runs: impl Iterator<Item = &'a Observation>,
+    true_s: f64,
+    compensated: bool,
+) -> Option<f64> {
+    mean(runs.map(|run| run.errors(true_s, compensated).iter().map(|error| error.abs()).sum()))
+}
+
+/// The mean, if there are numbers.
+pub(super) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (count, sum) = values.fold((0u32, 0.0), |(count, sum), value| (count + 1, sum + value));
+    (count > 0).then(|| sum / f64::from(count))
+}
+
+impl Figures {
+    /// The mean over the shapes of a ratio.
+    pub(super) fn mean_ratio(&self, ratio: impl Fn(&ShapeFigures) -> f64) -> f64 {
+        self.shapes.iter().map(ratio).sum::<f64>() / self.shapes.len() as f64
+    }
+
+    /// The figures that claims are about, in the order of [`claims`].
+    fn claimed(&self) -> Vec<f64> {
+        let mut values = vec![self.mean_ratio(|shape| shape.adaptive_cmape_ratio / shape.best_cmape_ratio)];
+        values.extend(self.shapes.iter().map(|shape| shape.chosen_rate_hz / shape.law_rate_hz));
+        values.push(self.told_overhead_us / self.slope.overhead_us);
+        for usual in 0..USUAL_HZ.len() {
+            let ratio =
+                |shape: &ShapeFigures| (shape.adaptive_cmape_ratio / shape.usual_cmape_ratio[usual]).ln();
+            values.push(self.mean_ratio(ratio).exp());
+        }
+        values
+    }
+}
+
+/// The claims with their limits.
+fn limits() -> Vec<(String, f64, f64)> {
+    let mut limits =
+        vec![("error of the adaptive runs, over that of the best rate".to_owned(), 0.0, MOST_LOSS)];
+    let (least, most) = (1.0 - RATE_BAND, 1.0 + RATE_BAND);
+    limits.extend(SHAPES.map(|shape| (format!("chosen rate over λ*, {}", shape.name), least, most)));
+    limits.push(("cost of a sample as told, over the slope".to_owned(), 1.0 - COST_BAND, 1.0 + COST_BAND));
+    limits.extend(
+        USUAL_HZ.map(|rate| (format!("error of the adaptive runs, over that of {rate}/s"), 0.0, 1.0)),
+    );
+    limits
+}
+
+/// The claims, each with the 95% interval of its figure: percentiles of a bootstrap that draws runs anew within
+/// each shape and kind of run, and fits everything again. Two runs of a kind show less than their spread, so that
+/// the intervals of a quick evaluation are a little too narrow.
+pub(super) fn claims(runs: &[Observation], figures: &Figures, seed: u64) -> Vec<Claim> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let cells = cells(runs);
+    let resampled = (0..RESAMPLES).filter_map(|_| self::figures(&resample(&cells, &mut random)).ok());
+    let resampled: Vec<Vec<f64>> = resampled.map(|figures| figures.claimed()).collect();
+    let values = figures.claimed().into_iter().enumerate().zip(limits());
+    values
+        .map(|((index, value_ratio), (claim, least_ratio, most_ratio))| {
+            let (low_ratio, high_ratio) = interval(resampled.iter().map(|values| values[index]), value_ratio);
+            let outcome = judge((low_ratio, high_ratio), (least_ratio, most_ratio));
+            Claim { claim, value_ratio, low_ratio, high_ratio, least_ratio, most_ratio, outcome }
+        })
+        .collect()
+}
+
+/// What is drawn from by itself. All fixed rates of a shape are one cell, as pairs of a regression are: there may
+/// be one run of each.
+fn cells(runs: &[Observation]) -> Vec<Vec<&Observation>> {
+    let mut cells: BTreeMap<(usize, String), Vec<&Observation>> = BTreeMap::new();
+    for run in runs {
+        let arm = if matches!(run.arm, Arm::Fixed(_)) { "fixed".to_owned() } else { run.arm.name() };
+        cells.entry((run.shape, arm)).or_default().push(run);
+    }
+    cells.into_values().collect()
+}
+
+fn resample<'a>(cells: &[Vec<&'a Observation>], random: &mut fastrand::Rng) -> Vec<&'a Observation> {
+    let mut drawn = Vec::new();
+    for cell in cells {
+        drawn.extend((0..cell.len()).map(|_| cell[random.usize(..cell.len())]));
+    }
+    drawn
+}
+
+/// The interval between the tails of resampled figures, around the figure itself in any case.
+fn interval(values: impl Iterator<Item = f64>, value: f64) -> (f64, f64) {
+    let mut sorted: Vec<f64> = values.collect();
+    sorted.push(value);
+    sorted.sort_by(f64::total_cmp);
+    let cut = (TAIL * sorted.len() as f64) as usize;
+    (sorted[cut].min(value), sorted[sorted.len() - 1 - cut].max(value))
+}
+
+fn judge((low, high): (f64, f64), (least, most): (f64, f64)) -> Outcome {
+    if least <= low && high <= most {
+        Outcome::Holds
+    } else if high < least || low > most {
+        Outcome::Fails
+    } else {
+        Outcome::Unsure
+    }
+}
+
+#[cfg(test)]
+#[path = "verdict_tests.rs"]
+mod tests;

@@ -1,0 +1,80 @@
+use std::time::Duration;
+
+use super::super::design::Design;
+use super::super::simulated::Machine;
+use super::*;
+
+const MACHINE: Machine =
+    Machine { overhead_us: 13.0, variance: 1.0, noise_ratio: 0.002, adaptive_hz: 1_100.0 };
+
+fn design(rounds: u32) -> Design {
+    Design { rounds, cpu: Duration::from_secs(4), seed: 5 }
+}
+
+fn judged(machine: &Machine, rounds: u32) -> (Figures, Vec<Claim>) {
+    let runs = machine.run(&design(rounds));
+    let figures = figures(&runs.iter().collect::<Vec<_>>()).unwrap();
+    let claims = claims(&runs, &figures, 1);
+    (figures, claims)
+}
+
+fn outcome(claims: &[Claim], start: &str) -> Outcome {
+    claims.iter().find(|claim| claim.claim.starts_with(start)).unwrap().outcome
+}
+
+#[test]
+fn a_good_rate_passes_and_a_bad_one_fails() {
+    let (figures, claims) = judged(&MACHINE, 30);
+    assert_eq!(outcome(&claims, "error of the adaptive runs, over that of the best rate"), Outcome::Holds);
+    assert_eq!(outcome(&claims, "error of the adaptive runs, over that of 99/s"), Outcome::Holds);
+    assert_eq!(outcome(&claims, "cost of a sample"), Outcome::Holds);
+    let loss = figures.mean_ratio(|shape| shape.adaptive_cmape_ratio / shape.best_cmape_ratio);
+    assert!((0.9..1.1).contains(&loss), "{loss}");
+
+    let (_, claims) = judged(&Machine { adaptive_hz: 9_000.0, ..MACHINE }, 8);
+    assert_eq!(outcome(&claims, "error of the adaptive runs, over that of the best rate"), Outcome::Fails);
+    assert_eq!(outcome(&claims, "error of the adaptive runs, over that of 999/s"), Outcome::Fails);
+    assert_eq!(outcome(&claims, "chosen rate over λ*, big"), Outcome::Fails);
+}
+
+#[test]
+fn few_runs_say_less() {
+    let width = |rounds| {
+        let (_, claims) = judged(&MACHINE, rounds);
+        claims[0].high_ratio - claims[0].low_ratio
+    };
+    assert!(width(2) > 1.5 * width(30));
+}
+
+#[test]
+fn the_law_s_rate_is_that_of_the_slope() {
+    let (figures, _) = judged(&MACHINE, 4);
+    let even = &figures.shapes[2];
+    // (.6573·√7 / (13 µs · √4 s))^(2/3)
+    assert!((even.law_rate_hz / 1_647.0 - 1.0).abs() < 0.03, "{}", even.law_rate_hz);
+    assert!((even.best_rate_hz / even.law_rate_hz - 1.0).abs() < 0.15, "{}", even.best_rate_hz);
+}
+
+#[test]
+fn missing_runs_are_an_error() {
+    assert_eq!(figures(&[]), Err(NoFigures::TooFew));
+    let runs = MACHINE.run(&design(1));
+    for missing in [Arm::Unsampled, Arm::Adaptive, Arm::Budgeted] {
+        let others: Vec<_> = runs.iter().filter(|run| run.arm != missing).collect();
+        assert_eq!(figures(&others), Err(NoFigures::TooFew), "{missing:?}");
+    }
+}
+
+#[test]
+fn a_cost_that_cannot_be_seen_is_an_error() {
+    let mut runs = MACHINE.run(&design(1));
+    runs.iter_mut().for_each(|run| run.cpu_s = 4.0 - run.samples as f64 * 1e-7);
+    assert_eq!(figures(&runs.iter().collect::<Vec<_>>()), Err(NoFigures::NoCost));
+}
+
+#[test]
+fn an_interval_holds_its_figure() {
+    assert_eq!(interval(std::iter::empty(), 2.0), (2.0, 2.0));
+    let (low, high) = interval((0..1000).map(f64::from), 5_000.0);
+    assert!(low < 30.0 && high == 5_000.0);
+}

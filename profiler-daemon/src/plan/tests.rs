@@ -1,0 +1,92 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn job(horizon: &str, share: &str, overhead: &str, criterion: &str) -> PlanJob {
+    PlanJob {
+        horizon: horizon.parse().unwrap(),
+        share: share.parse().unwrap(),
+        overhead: overhead.parse().unwrap(),
+        criterion: criterion.parse().unwrap(),
+        budget: "1%".parse().unwrap(),
+        file: None,
+        json: false,
+    }
+}
+
+fn published() -> PlanJob {
+    job("300s", "0.2", "250us", "z=1.96")
+}
+
+fn near(value: f64, expected: f64, tolerance: f64) {
+    assert!((value - expected).abs() <= tolerance, "{value} is not {expected} ± {tolerance}");
+}
+
+#[test]
+fn the_plan_of_the_published_example() {
+    let plan = law::plan(&published()).unwrap();
+    near(plan.best.samples, 17_685.8, 0.05);
+    near(plan.best.high_s, 62.653, 0.0005);
+    near(plan.crossing_samples, 28_074.0, 0.5);
+    insta::assert_snapshot!(render(&published(), &plan));
+}
+
+#[test]
+fn the_chart_of_the_published_example() {
+    let plan = law::plan(&published()).unwrap();
+    insta::assert_snapshot!(picture::chart(&published(), &plan).text(80));
+}
+
+#[test]
+fn the_curve_is_lowest_at_the_best_number_of_samples() {
+    for criterion in ["mae", "mse", "p95", "z=1.96", "z=0.1"] {
+        let plan = law::plan(&job("60s", "0.15", "12.6us", criterion)).unwrap();
+        let lowest = plan.curve.iter().min_by(|a, b| a.error_s.total_cmp(&b.error_s)).unwrap();
+        near(lowest.samples / plan.best.samples, 1.0, 0.03);
+        assert!(plan.best.error_s <= lowest.error_s, "{criterion}");
+    }
+}
+
+#[test]
+fn the_budget_binds_where_it_is_the_least() {
+    let mut job = published();
+    let plan = law::plan(&job).unwrap();
+    assert_eq!(plan.bound_by, BoundBy::Budget);
+    near(plan.budget_hz, 40.0, 1e-9);
+    near(plan.loss_when_bound, 1.035, 0.001); // x = .6785: (x + 2/√x)/3
+    job.budget = "2%".parse().unwrap();
+    let plan = law::plan(&job).unwrap();
+    assert_eq!((plan.bound_by, plan.rate_hz), (BoundBy::Law, plan.optimum_rate_hz));
+}
+
+#[test]
+fn json_has_the_figures_with_their_units() {
+    let text = json(&published(), &law::plan(&published()).unwrap());
+    let object: serde_json::Value = serde_json::from_str(&text).unwrap();
+    near(object["optimum_rate_hz"].as_f64().unwrap(), 58.953, 0.001);
+    near(object["optimum"]["high_cpu_s"].as_f64().unwrap(), 62.653, 0.0005);
+    assert_eq!(object["bound_by"], "budget");
+    assert_eq!(object["curve"].as_array().unwrap().len(), 241);
+}
+
+proptest! {
+    /// From a millisecond to a month, and any cost.
+    #[test]
+    fn every_plan_is_finite(
+        horizon_ns in 1e6..2.6e15f64, share in 1e-9..0.999_999_999f64, part in 1e-12..0.999f64,
+        budget in 1e-9..0.5f64, index in 0usize..4,
+    ) {
+        let criterion = ["mae", "mse", "p95", "z=1.96"][index];
+        let overhead_ns = (horizon_ns * part).ceil();
+        let mut job = job(&format!("{horizon_ns:.0}ns"), "0.5", &format!("{overhead_ns:.0}ns"), criterion);
+        (job.share, job.budget) = (config::Ratio::new(share).unwrap(), config::Ratio::new(budget).unwrap());
+        let plan = law::plan(&job).unwrap();
+        let losses = [plan.loss_at_half, plan.loss_at_double, plan.loss_when_bound];
+        prop_assert!(losses.iter().all(|loss| loss.is_finite() && *loss > 0.999), "{losses:?}");
+        let mut points = plan.curve.iter().chain([&plan.best]);
+        prop_assert!(points.all(|point| point.error_s.is_finite() && point.samples > 0.0));
+        let drawn = picture::chart(&job, &plan);
+        prop_assert!(!drawn.svg().contains("NaN") && !drawn.text(80).contains("NaN"));
+        serde_json::from_str::<serde_json::Value>(&json(&job, &plan)).unwrap();
+    }
+}
