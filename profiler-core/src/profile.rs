@@ -128,8 +128,19 @@ pub struct WeightedStack {
     pub samples: u64,
     /// CPU time: the sum of the samples' periods, reconciled with the scheduler's figure (ns).
     pub cpu_ns: u64,
-    /// `cpu_ns` by window, in the windows' order: index into [`SymbolizedProfile::windows`] and ns.
-    pub windows: Vec<(u32, u64)>,
+    /// `samples` and `cpu_ns` by window, in the windows' order; empty where the file does not tell.
+    pub windows: Vec<StackWindow>,
+}
+
+/// What a stack had in one window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackWindow {
+    /// Index into [`SymbolizedProfile::windows`].
+    pub window: u32,
+    /// CPU time (ns).
+    pub cpu_ns: u64,
+    /// Samples.
+    pub samples: u64,
 }
 
 /// A span of the run, for statistics over windows.

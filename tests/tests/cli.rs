@@ -135,10 +135,11 @@ fn a_report_says_what_the_run_said() -> Result<()> {
     let reported = Folded::parse(&report("folded")?)?;
     let share = |folded: &Folded| folded.weight_of(|stack| stack.has("work_a")) / folded.weight_of(|_| true);
     ensure!((share(&written) - share(&reported)).abs() < 1e-6);
-    let at_the_end = Stats::parse(&fs::read_to_string(sweetspot.file("stats.jsonl"))?)?.summary;
-    let reported = Stats::parse(&report("json")?)?.summary;
-    ensure!(reported.samples == at_the_end.samples && reported.functions.len() == at_the_end.functions.len());
-    ensure!(reported.functions[0].name == at_the_end.functions[0].name);
+    let stats = fs::read_to_string(sweetspot.file("stats.jsonl"))?;
+    let reported = report("json")?;
+    ensure!(Stats::parse(&reported)?.summary.functions.iter().any(|f| f.cpu_s_low.is_some()), "{reported}");
+    // To the last digit: nothing is lost on the way through the file.
+    ensure!(stats.lines().last() == reported.lines().last(), "{stats}\n{reported}");
     Ok(())
 }
 

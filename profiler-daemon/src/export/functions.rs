@@ -41,7 +41,8 @@ pub(crate) struct FunctionCost {
 pub(crate) fn functions(profile: &SymbolizedProfile, interval: ShareInterval) -> Vec<FunctionCost> {
     let sums = Sums::of(profile);
     let mut costs: Vec<FunctionCost> = sums.rows.iter().filter_map(|row| sums.cost(row, interval)).collect();
-    costs.sort_by(|a, b| b.cpu_s.total_cmp(&a.cpu_s).then_with(|| a.name.cmp(&b.name)));
+    let by_name = |a: &FunctionCost, b: &FunctionCost| (&a.name, &a.module).cmp(&(&b.name, &b.module));
+    costs.sort_by(|a, b| b.cpu_s.total_cmp(&a.cpu_s).then_with(|| by_name(a, b)));
     costs
 }
 
@@ -76,8 +77,8 @@ impl<'a> Sums<'a> {
     fn add(&mut self, profile: &SymbolizedProfile, stack: &WeightedStack, row_of: &[usize], no_stack: usize) {
         self.samples = self.samples.saturating_add(stack.samples);
         self.total_ns = self.total_ns.saturating_add(stack.cpu_ns);
-        for (window, ns) in &stack.windows {
-            add(self.total_by_window.entry(*window).or_default(), *ns);
+        for had in &stack.windows {
+            add(self.total_by_window.entry(had.window).or_default(), had.cpu_ns);
         }
         let innermost = innermost(profile, stack).map_or(no_stack, |function| row_of[function.0 as usize]);
         self.rows[innermost].add_self(stack);
@@ -136,8 +137,8 @@ impl<'a> Row<'a> {
 
     fn add_self(&mut self, stack: &WeightedStack) {
         add(&mut self.self_ns, stack.cpu_ns);
-        for (window, ns) in &stack.windows {
-            add(self.self_by_window.entry(*window).or_default(), *ns);
+        for had in &stack.windows {
+            add(self.self_by_window.entry(had.window).or_default(), had.cpu_ns);
         }
     }
 }

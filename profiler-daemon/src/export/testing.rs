@@ -2,7 +2,7 @@
 
 use profiler_core::profile::{
     Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Outcome, ProcessIndex,
-    ProcessInfo, RateChange, Run, SymbolizedProfile, WeightedStack, Window,
+    ProcessInfo, RateChange, Run, StackWindow, SymbolizedProfile, WeightedStack, Window,
 };
 
 /// Ten seconds of a server in two windows; a third window saw nothing.
@@ -34,12 +34,12 @@ pub(crate) fn profile() -> SymbolizedProfile {
             Location { unknown: Some("no symbols".to_owned()), ..location(0, 0x9999, &[(7, 0)]) },
         ],
         stacks: vec![
-            stack(&[3, 2, 1, 0], Outcome::Complete, 241, &[(0, 1_500_000_000), (1, 2_500_000_000)]),
-            stack(&[2, 1, 0], Outcome::Complete, 180, &[(0, 2_000_000_000), (1, 1_000_000_000)]),
-            stack(&[4, 4, 4, 1, 0], Outcome::Complete, 120, &[(0, 1_000_000_000), (1, 1_000_000_000)]),
-            stack(&[5], Outcome::NoUserStack, 48, &[(1, 800_000_000)]),
-            stack(&[6, 1], Outcome::Broken, 12, &[(1, 200_000_000)]),
-            stack(&[], Outcome::NoUserStack, 1, &[(1, 10_000_000)]),
+            stack(&[3, 2, 1, 0], Outcome::Complete, &[(0, 1_500_000_000, 90), (1, 2_500_000_000, 151)]),
+            stack(&[2, 1, 0], Outcome::Complete, &[(0, 2_000_000_000, 120), (1, 1_000_000_000, 60)]),
+            stack(&[4, 4, 4, 1, 0], Outcome::Complete, &[(0, 1_000_000_000, 60), (1, 1_000_000_000, 60)]),
+            stack(&[5], Outcome::NoUserStack, &[(1, 800_000_000, 48)]),
+            stack(&[6, 1], Outcome::Broken, &[(1, 200_000_000, 12)]),
+            stack(&[], Outcome::NoUserStack, &[(1, 10_000_000, 1)]),
         ],
         windows: [0, 5_000_000_000, 10_000_000_000]
             .map(|start_ns| Window { start_ns, end_ns: start_ns + 5_000_000_000 })
@@ -100,13 +100,14 @@ fn location(module: u32, address: u64, lines: &[(u32, u32)]) -> Location {
     Location { module: ModuleIndex(module), address, lines: lines.iter().map(line).collect(), unknown: None }
 }
 
-fn stack(frames: &[u32], outcome: Outcome, samples: u64, windows: &[(u32, u64)]) -> WeightedStack {
+fn stack(frames: &[u32], outcome: Outcome, windows: &[(u32, u64, u64)]) -> WeightedStack {
+    let window = |&(window, cpu_ns, samples): &(u32, u64, u64)| StackWindow { window, cpu_ns, samples };
     WeightedStack {
         process: ProcessIndex(0),
         frames: frames.iter().copied().map(LocationIndex).collect(),
         outcome,
-        samples,
-        cpu_ns: windows.iter().map(|(_, ns)| ns).sum(),
-        windows: windows.to_vec(),
+        samples: windows.iter().map(|(_, _, samples)| samples).sum(),
+        cpu_ns: windows.iter().map(|(_, cpu_ns, _)| cpu_ns).sum(),
+        windows: windows.iter().map(window).collect(),
     }
 }

@@ -90,10 +90,47 @@ fn the_table_of_a_file_is_that_of_the_run() {
 #[test]
 fn a_file_that_another_tool_rewrote_loses_its_windows_only() {
     let mut profile = testing::profile();
-    profile.stacks[0].windows = vec![(0, 1)]; // no longer its weight
-    let read = read(written(&profile).as_slice()).unwrap();
-    assert!(read.windows.is_empty());
-    assert_eq!(read.run.samples, 602);
+    profile.stacks[0].windows[0].cpu_ns += 1; // no longer its weight
+    let changed = read(written(&profile).as_slice()).unwrap();
+    assert!(changed.windows.is_empty());
+    assert_eq!(changed.run.samples, 602);
+    profile.stacks[0].windows[0].cpu_ns -= 1;
+    assert!(!read(written(&profile).as_slice()).unwrap().windows.is_empty());
+    profile.stacks[0].windows[0].samples += 1;
+    assert!(read(written(&profile).as_slice()).unwrap().windows.is_empty());
+}
+
+/// Replaces a text in the windows that `profile` is written with.
+fn with_windows(profile: &SymbolizedProfile, edit: impl Fn(&mut serde_json::Value)) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let gz = written(profile);
+    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(gz.as_slice()), &mut bytes).unwrap();
+    let mut file = message::Profile::decode(bytes.as_slice()).unwrap();
+    let tag = "sweetspot.windows ";
+    let text = file.string_table.iter_mut().find(|text| text.starts_with(tag)).unwrap();
+    let mut windows = serde_json::from_str(text.strip_prefix(tag).unwrap()).unwrap();
+    edit(&mut windows);
+    *text = format!("{tag}{windows}");
+    file.encode_to_vec()
+}
+
+#[test]
+fn windows_of_an_earlier_version_and_impossible_ones_are_passed_over() {
+    let profile = testing::profile();
+    let windows_after = |edit: &dyn Fn(&mut serde_json::Value)| {
+        let profile = read(with_windows(&profile, edit).as_slice()).unwrap();
+        assert_eq!(profile.run.samples, 602);
+        assert!(!functions(&profile, &|_, _| Some((0.0, 1.0))).is_empty());
+        profile.windows.len()
+    };
+    assert_eq!(windows_after(&|_| {}), 3);
+    assert_eq!(windows_after(&|windows| drop(windows.as_object_mut().unwrap().remove("samples"))), 0);
+    assert_eq!(windows_after(&|windows| windows["cpu_ns"][0][0][0] = 3.into()), 0);
+    assert_eq!(windows_after(&|windows| windows["samples"][0] = vec![u64::MAX; 2].into()), 0);
+    assert_eq!(windows_after(&|windows| windows["samples"][0][0] = (-1).into()), 0);
+    assert_eq!(windows_after(&|windows| windows["cpu_ns"][0] = serde_json::Value::Null), 0);
+    let many = || vec![serde_json::json!([0, 1]); 5000];
+    assert_eq!(windows_after(&|windows| windows["spans_ns"] = many().into()), 0);
 }
 
 #[test]
