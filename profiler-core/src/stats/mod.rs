@@ -1,5 +1,11 @@
 //! How sure a figure is.
 
+pub mod confidence;
 pub mod interval;
+pub mod precision;
+pub mod table;
 
+pub use confidence::Confidence;
 pub use interval::{Interval, share_interval, variance_inflation};
+pub use precision::{Goal, Precision};
+pub use table::{IntervalTable, Part, Row, Window};
