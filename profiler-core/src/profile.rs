@@ -126,7 +126,8 @@ pub struct WeightedStack {
     pub outcome: Outcome,
     /// Samples.
     pub samples: u64,
-    /// CPU time: the sum of the samples' periods, reconciled with the scheduler's figure (ns).
+    /// CPU time without what sampling added: the sum of the samples' periods, reconciled with the scheduler's figure
+    /// (ns).
     pub cpu_ns: u64,
     /// `samples` and `cpu_ns` by window, in the windows' order; empty where the file does not tell.
     pub windows: Vec<StackWindow>,
@@ -175,6 +176,11 @@ pub struct Run {
     pub foreign_samples: u64,
     /// CPU time that the scheduler charged to the target while sampled (s).
     pub target_cpu_s: f64,
+    /// CPU time that sampling added, taken out of the functions' CPU time (s): what was charged to the target, or the part
+    /// of it that its samples stand for where the kernel was not sampled.
+    pub sampling_cpu_s: f64,
+    /// Standard error of `sampling_cpu_s` (s).
+    pub sampling_cpu_se_s: f64,
     /// Sum of the samples' weights before it was reconciled with `target_cpu_s` (s).
     pub weight_s: f64,
     /// CPU time of the profiler while sampling (s).

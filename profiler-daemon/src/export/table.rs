@@ -79,10 +79,7 @@ fn named(name: &str, module: &str, width: usize) -> String {
 /// The lines below the table. A figure that another tool's file does not hold has no line.
 fn footer(profile: &SymbolizedProfile, functions: &[FunctionCost]) -> Vec<(&'static str, String)> {
     let run = &profile.run;
-    let mut lines = vec![(
-        "target",
-        format!("{}, {:.2} s of CPU time in {:.2} s", visible(&run.target), run.target_cpu_s, run.duration_s),
-    )];
+    let mut lines = vec![("target", target(run))];
     if run.rate_hz > 0.0 {
         lines.push(("rate", rate(run)));
     }
@@ -98,6 +95,15 @@ fn footer(profile: &SymbolizedProfile, functions: &[FunctionCost]) -> Vec<(&'sta
     }
     lines.extend(run.notes.iter().map(|note| ("note", visible(note))));
     lines
+}
+
+fn target(run: &Run) -> String {
+    let name = visible(&run.target);
+    let mut text = format!("{name}, {:.2} s of CPU time in {:.2} s", run.target_cpu_s, run.duration_s);
+    if run.sampling_cpu_s > 0.0 {
+        let _ = write!(text, ", {:.3} s of it sampling, taken out", run.sampling_cpu_s);
+    }
+    text
 }
 
 fn rate(run: &Run) -> String {

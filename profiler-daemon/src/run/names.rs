@@ -17,8 +17,7 @@ use symbolizer::{DebugFiles, KernelSymbols, ReadAt, Symbolized};
 use crate::objects::{Content, Object, open_in_process};
 use crate::sampler::session::Collected;
 
-/// Puts names to everything that was collected. `scale` takes the sum of the weights to the CPU time that the
-/// scheduler charged to the target.
+/// Puts names to everything that was collected. `scale` takes the weights to CPU time of the target.
 pub(crate) fn symbolize(collected: &Collected, scale: f64, run: Run) -> SymbolizedProfile {
     let mut profile = SymbolizedProfile {
         processes: collected.processes.clone(),

@@ -229,6 +229,8 @@ fn run_from_json(text: &str) -> Option<Run> {
         throttled,
         foreign_samples,
         target_cpu_s,
+        sampling_cpu_s,
+        sampling_cpu_se_s,
         weight_s,
         self_cpu_s,
         setup_cpu_s,
