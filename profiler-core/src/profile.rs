@@ -221,6 +221,8 @@ pub struct Run {
     pub stack_copy_bytes: u64,
     /// Level of the intervals in `functions`.
     pub confidence: f64,
+    /// How well the largest functions shall be known: half an interval as a ratio of the function's long-run share.
+    pub precision_goal_ratio: f64,
     /// Seed of the random periods.
     pub seed: u64,
     /// Rate over time: every change, for the profile's comment fields.

@@ -239,6 +239,6 @@ mod tests {
         assert_eq!(read.stacks, profile.stacks);
         let sum_ns: u64 = profile.stacks.iter().map(|stack| stack.cpu_ns).sum();
         assert!((sum_ns as f64 / (collected().weight_ns * 0.987_654_321) - 1.0).abs() < 1e-6);
-        assert_eq!(functions(&read, &|_, _| None), functions(&profile, &|_, _| None));
+        assert_eq!(functions(&read), functions(&profile));
     }
 }

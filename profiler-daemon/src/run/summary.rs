@@ -4,10 +4,10 @@ use anyhow::Result;
 use config::SamplingSettings;
 use profiler_core::profile::Run;
 use profiler_core::rate::Account;
+use profiler_core::stats::Goal;
 
 use super::engine::{End, Engine};
 use super::{Setup, names};
-use crate::law;
 
 /// Share of the CPU time that is taken for sampling at most: a calibration that says more is wrong, and the functions
 /// would vanish.
@@ -28,7 +28,7 @@ pub(crate) fn deliver(
     run.weight_s = collected.weight_ns * 1e-9;
     let scale = compensate(&mut run, end.controller.account(), end.kernel_seen);
     let profile = names::symbolize(&collected, scale, run);
-    outputs.deliver(&profile, &law::share_interval(sampling.confidence.get()))
+    outputs.deliver(&profile)
 }
 
 /// What takes the weights to the CPU time that the target would have used unsampled; says in `run` what sampling
@@ -86,6 +86,7 @@ fn run(end: &End, setup: &Setup, sampling: &SamplingSettings, target: String) ->
         unwind: end.settings.method.as_str().to_owned(),
         stack_copy_bytes: u64::from(end.settings.copied_bytes()),
         confidence: sampling.confidence.get(),
+        precision_goal_ratio: Goal::default().relative,
         seed: setup.seed,
         rate_history: end.history.clone(),
         notes: notes(end),

@@ -20,7 +20,7 @@ const MAX_RUN: usize = 1 << 20;
 /// Longest other text that is read. Windows of a run of an hour take a few MiB.
 const MAX_TEXT: usize = 32 << 20;
 /// Most windows that are believed. A run has a few hundred, and statistics over them take time.
-const MAX_WINDOWS: usize = 4096;
+const MAX_WINDOWS: usize = 1024;
 
 /// The windows of time and what each entry of the file had in them.
 #[derive(Default, Serialize, Deserialize)]
@@ -251,6 +251,7 @@ fn run_from_json(text: &str) -> Option<Run> {
         unwind,
         stack_copy_bytes,
         confidence,
+        precision_goal_ratio,
         seed,
         notes,
     );

@@ -9,6 +9,7 @@ use super::message::{self, ValueType};
 use super::read::ReadError;
 use super::{read, write};
 use crate::export::functions::functions;
+use crate::export::table::{View, render};
 use crate::export::testing;
 use profiler_core::profile::SymbolizedProfile;
 
@@ -83,8 +84,11 @@ fn every_key_of_the_run_reads_back() {
 fn the_table_of_a_file_is_that_of_the_run() {
     let profile = testing::profile();
     let read = read(written(&profile).as_slice()).unwrap();
-    let interval = |windows: &[(f64, f64)], samples: u64| Some((windows[0].0 / 1e11, samples as f64));
-    assert_eq!(functions(&read, &interval), functions(&profile, &interval));
+    let table = functions(&profile);
+    assert_eq!(functions(&read), table);
+    let as_text = |profile| render(profile, &functions(profile), View { width: 80, top: 20 });
+    assert_eq!(as_text(&read), as_text(&profile));
+    assert!(table.functions.iter().all(|cost| cost.cpu_s_low.is_some()));
 }
 
 #[test]
@@ -120,13 +124,13 @@ fn windows_of_an_earlier_version_and_impossible_ones_are_passed_over() {
     let windows_after = |edit: &dyn Fn(&mut serde_json::Value)| {
         let profile = read(with_windows(&profile, edit).as_slice()).unwrap();
         assert_eq!(profile.run.samples, 602);
-        assert!(!functions(&profile, &|_, _| Some((0.0, 1.0))).is_empty());
+        assert!(functions(&profile).functions.len() == 6);
         profile.windows.len()
     };
-    assert_eq!(windows_after(&|_| {}), 3);
+    assert_eq!(windows_after(&|_| {}), 21);
     assert_eq!(windows_after(&|windows| drop(windows.as_object_mut().unwrap().remove("samples"))), 0);
-    assert_eq!(windows_after(&|windows| windows["cpu_ns"][0][0][0] = 3.into()), 0);
-    assert_eq!(windows_after(&|windows| windows["samples"][0] = vec![u64::MAX; 2].into()), 0);
+    assert_eq!(windows_after(&|windows| windows["cpu_ns"][0][0][0] = 21.into()), 0);
+    assert_eq!(windows_after(&|windows| windows["samples"][0] = vec![u64::MAX; 20].into()), 0);
     assert_eq!(windows_after(&|windows| windows["samples"][0][0] = (-1).into()), 0);
     assert_eq!(windows_after(&|windows| windows["cpu_ns"][0] = serde_json::Value::Null), 0);
     let many = || vec![serde_json::json!([0, 1]); 5000];
@@ -147,7 +151,8 @@ fn a_file_that_another_tool_filtered_says_so() {
 #[test]
 fn files_of_other_tools_are_read() {
     let read = read(of_another_tool().encode_to_vec().as_slice()).unwrap();
-    let costs = functions(&read, &|_, _| panic!("there are no windows"));
+    let costs = functions(&read).functions;
+    assert!(costs.iter().all(|cost| cost.cpu_s_low.is_none()));
     assert_eq!((costs[0].name.as_str(), costs[0].cpu_s), ("prog+0x10", 0.03));
     assert_eq!((costs[1].name.as_str(), costs[1].module.as_str()), ("work", "[unknown]"));
     assert_eq!(costs[1].total_share, 1.0);
@@ -223,7 +228,7 @@ proptest! {
         let mut damaged = good.clone();
         damaged[at.index(good.len())] = byte;
         if let Ok(profile) = read(damaged.as_slice()) {
-            let _ = functions(&profile, &|_, _| Some((0.0, 1.0)));
+            let _ = render(&profile, &functions(&profile), View { width: 80, top: 20 });
         }
         let _ = read(&good[..cut.index(good.len())]);
     }
