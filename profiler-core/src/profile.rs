@@ -219,6 +219,8 @@ pub struct Run {
     pub unwind: String,
     /// Bytes of stack copied per sample, last (0 with frame pointers).
     pub stack_copy_bytes: u64,
+    /// Why sampling stopped: `target_ended`, `duration`, `signal` or `precise`.
+    pub stopped: String,
     /// Level of the intervals in `functions`.
     pub confidence: f64,
     /// How well the largest functions shall be known: half an interval as a ratio of the function's long-run share.

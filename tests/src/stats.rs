@@ -43,6 +43,8 @@ pub struct Summary {
     pub attach_mode: String,
     /// How the stacks were unwound.
     pub unwind: String,
+    /// Why sampling stopped.
+    pub stopped: String,
     /// What was degraded.
     pub notes: Vec<String>,
     /// The profile's table.

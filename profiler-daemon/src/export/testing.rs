@@ -80,6 +80,7 @@ fn run() -> Run {
         attach_mode: "task".to_owned(),
         event: "cpu-clock".to_owned(),
         unwind: "fp".to_owned(),
+        stopped: "duration".to_owned(),
         confidence: 0.95,
         precision_goal_ratio: 0.05,
         seed: 42,

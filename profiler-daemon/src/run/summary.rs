@@ -1,13 +1,13 @@
 //! The end of a run: its figures, its names, its outputs.
 
 use anyhow::Result;
-use config::SamplingSettings;
+use config::{Ratio, SamplingSettings};
 use profiler_core::profile::Run;
 use profiler_core::rate::Account;
 use profiler_core::stats::Goal;
 
 use super::engine::{End, Engine};
-use super::{Setup, names};
+use super::{Setup, Stop, names};
 
 /// Share of the CPU time that is taken for sampling at most: a calibration that says more is wrong, and the functions
 /// would vanish.
@@ -21,10 +21,12 @@ pub(crate) fn deliver(
     setup: &Setup,
     sampling: &SamplingSettings,
     target: String,
+    stop: Stop,
 ) -> Result<()> {
     let (session, outputs, end) = engine.end();
     let collected = session.finish();
     let mut run = run(&end, setup, sampling, target);
+    run.stopped = stop.as_str().to_owned();
     run.weight_s = collected.weight_ns * 1e-9;
     let scale = compensate(&mut run, end.controller.account(), end.kernel_seen);
     let profile = names::symbolize(&collected, scale, run);
@@ -85,8 +87,9 @@ fn run(end: &End, setup: &Setup, sampling: &SamplingSettings, target: String) ->
         event: "cpu-clock".to_owned(),
         unwind: end.settings.method.as_str().to_owned(),
         stack_copy_bytes: u64::from(end.settings.copied_bytes()),
+        stopped: String::new(),
         confidence: sampling.confidence.get(),
-        precision_goal_ratio: Goal::default().relative,
+        precision_goal_ratio: sampling.until_precision.map_or(Goal::default().relative, Ratio::get),
         seed: setup.seed,
         rate_history: end.history.clone(),
         notes: notes(end),

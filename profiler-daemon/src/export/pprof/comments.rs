@@ -250,6 +250,7 @@ fn run_from_json(text: &str) -> Option<Run> {
         event,
         unwind,
         stack_copy_bytes,
+        stopped,
         confidence,
         precision_goal_ratio,
         seed,
