@@ -5,10 +5,8 @@ mod expected;
 use anyhow::Result;
 use profiler_core::rate::model::Caps;
 use profiler_core::rate::{Criterion, Experiment, RateSettings};
-use profiler_core::stats::interval::{self, Interval};
 
 pub(crate) use self::expected::{expected_error, folded_mean};
-use crate::export::functions::{Ends, Weights};
 use crate::plan::{Plan, Point};
 use crate::settings::PlanJob;
 
@@ -20,14 +18,6 @@ const AROUND: (f64, f64) = (1.0 / 16.0, 8.0);
 const CAP_IN_SIGHT: f64 = 16.0;
 /// Space beyond a cap at the edge.
 const BEYOND: f64 = 1.3;
-
-/// The interval of a function's share at this confidence: [`crate::export::functions::ShareInterval`].
-pub(crate) fn share_interval(confidence: f64) -> impl Fn(&[Weights], u64) -> Option<Ends> {
-    move |windows, samples| {
-        let interval = interval::share_interval(windows, samples, confidence);
-        (interval != Interval::UNKNOWN).then_some((interval.low, interval.high))
-    }
-}
 
 /// What a criterion of the settings is to the core.
 pub(crate) fn criterion(criterion: config::Criterion) -> Criterion {

@@ -67,7 +67,7 @@ fn run(job: Job) -> Result<ExitCode> {
     match job {
         Job::Record(job) => return run::record(&job),
         Job::Attach(job) => return run::attach(&job),
-        Job::Report(job) => report::run(&job, terminal, law::share_interval)?,
+        Job::Report(job) => report::run(&job, terminal)?,
         Job::Plan(job) => plan::run(&job, terminal)?,
         Job::Evaluate(job) => evaluate::run(&job)?,
         Job::Workload(job) => evaluate::workload::run(&job)?,

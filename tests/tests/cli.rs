@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tests::folded::Folded;
 use tests::programs::program;
-use tests::run::{Ended, Sweetspot, finish, run, sweetspot};
+use tests::run::{Ended, Sweetspot, finish, run, start, sweetspot};
 use tests::stats::Stats;
 
 /// A short run that leaves a file in each format.
@@ -135,10 +135,57 @@ fn a_report_says_what_the_run_said() -> Result<()> {
     let reported = Folded::parse(&report("folded")?)?;
     let share = |folded: &Folded| folded.weight_of(|stack| stack.has("work_a")) / folded.weight_of(|_| true);
     ensure!((share(&written) - share(&reported)).abs() < 1e-6);
-    let at_the_end = Stats::parse(&fs::read_to_string(sweetspot.file("stats.jsonl"))?)?.summary;
-    let reported = Stats::parse(&report("json")?)?.summary;
-    ensure!(reported.samples == at_the_end.samples && reported.functions.len() == at_the_end.functions.len());
-    ensure!(reported.functions[0].name == at_the_end.functions[0].name);
+    let stats = fs::read_to_string(sweetspot.file("stats.jsonl"))?;
+    let reported = report("json")?;
+    ensure!(Stats::parse(&reported)?.summary.functions.iter().any(|f| f.cpu_s_low.is_some()), "{reported}");
+    // To the last digit: nothing is lost on the way through the file.
+    ensure!(stats.lines().last() == reported.lines().last(), "{stats}\n{reported}");
+    Ok(())
+}
+
+/// A blunt goal is soon reached; the profile is there while the command still runs.
+#[test]
+fn a_command_goes_on_when_the_profile_is_precise() -> Result<()> {
+    let sweetspot = Sweetspot::new().options(&["--rate", "2000", "--until-precision", "50%"]);
+    let profile = sweetspot.file("p.folded");
+    let script = "\"$0\" --cpu 70 --out /dev/null & busy=$!
+                  while [ ! -e \"$1\" ] && kill -0 $busy; do sleep 0.5; done
+                  kill $busy; [ -e \"$1\" ] && exit 7";
+    let mix = program("mix_nofp")?;
+    let words = ["-o", &profile, "--stats", &sweetspot.file("stats.jsonl"), "--", "sh", "-c", script];
+    let ended = run(sweetspot.command("record", &words).arg(mix).arg(&profile))?.expect_status(7)?;
+    ensure!(ended.stderr.contains("the command goes on"), "{ended:?}");
+    let summary = Stats::parse(&fs::read_to_string(sweetspot.file("stats.jsonl"))?)?.summary;
+    ensure!(summary.stopped == "precise" && summary.samples > 100, "{summary:?}");
+    Ok(())
+}
+
+#[test]
+fn attaching_ends_when_the_profile_is_precise() -> Result<()> {
+    let sweetspot = Sweetspot::new().options(&["--rate", "2000", "--until-precision", "50%"]);
+    let mut target = start(Command::new(program("mix_nofp")?).args(["--cpu", "80", "--out", "/dev/null"]))?;
+    let stats = sweetspot.file("stats.jsonl");
+    let words = ["--stats", &*stats, "--duration", "80s", &*target.id().to_string()];
+    run(&mut sweetspot.command("attach", &words))?.expect_status(0)?;
+    ensure!(target.try_wait()?.is_none(), "the target is gone");
+    let summary = Stats::parse(&fs::read_to_string(&stats)?)?.summary;
+    ensure!(summary.stopped == "precise" && summary.samples > 100, "{summary:?}");
+    Ok(())
+}
+
+/// What cannot be written is told, and the command is waited for all the same.
+#[test]
+fn a_command_is_waited_for_though_its_profile_is_lost() -> Result<()> {
+    let sweetspot = Sweetspot::new().options(&["--rate", "2000", "--until-precision", "50%"]);
+    let (folder, done) = (sweetspot.file("gone"), sweetspot.file("done"));
+    fs::create_dir(&folder)?;
+    let script = "rmdir \"$1\" && \"$0\" --cpu 6 --out /dev/null && touch \"$2\"";
+    let words = ["-o", &format!("{folder}/p.svg"), "--", "sh", "-c", script];
+    let mut command = sweetspot.command("record", &words);
+    command.arg(program("mix_nofp")?).args([&folder, &done]).env("TMPDIR", sweetspot.path());
+    let ended = run(&mut command)?.expect_status(1)?;
+    ensure!(ended.stderr.contains("create its folder first"), "{ended:?}");
+    ensure!(fs::exists(&done)?, "the command was left behind: {ended:?}");
     Ok(())
 }
 

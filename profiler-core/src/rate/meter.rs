@@ -30,18 +30,35 @@ pub(super) const OWN_COST_FLOOR_CPUS: f64 = 0.1;
 pub struct Spend {
     /// Charged to the target: its samples, the lost ones too, and its context switches.
     pub target_ns: f64,
+    /// The part of `target_ns` for context switches.
+    pub switches_ns: f64,
     /// Charged to others: samples that interrupted something else.
     pub foreign_ns: f64,
     /// The profiler's own CPU time, as measured.
     pub self_ns: f64,
     /// By how much `target_ns + foreign_ns` may be too low (two standard errors of the model).
     pub doubt_ns: f64,
+    /// Standard error of `target_ns`.
+    pub target_se_ns: f64,
+    /// Standard error of `switches_ns`.
+    pub switches_se_ns: f64,
 }
 
 impl Spend {
     /// Everything, at the model's mean (ns).
     pub fn total_ns(&self) -> f64 {
         self.target_ns + self.foreign_ns + self.self_ns
+    }
+
+    /// Errors of one calibration go together: they add up like the means.
+    pub(super) fn add(&mut self, other: &Spend) {
+        self.target_ns += other.target_ns;
+        self.switches_ns += other.switches_ns;
+        self.foreign_ns += other.foreign_ns;
+        self.self_ns += other.self_ns;
+        self.doubt_ns += other.doubt_ns;
+        self.target_se_ns += other.target_se_ns;
+        self.switches_se_ns += other.switches_se_ns;
     }
 }
 
@@ -167,15 +184,17 @@ impl OverheadMeter {
             (self.calm.per_sample(self.calm.frames), self.calm.per_sample(self.calm.bytes))
         };
         let hits = seen + reading.lost as f64; // a lost sample interrupted the target all the same
-        let target = Cost::default()
-            .plus(hits, self.model.sample(frames, bytes))
-            .plus(reading.switches as f64, self.model.per_switch_ns);
+        let switches = Cost::default().plus(reading.switches as f64, self.model.per_switch_ns);
+        let target = switches.plus(hits, self.model.sample(frames, bytes));
         let foreign = Cost::default().plus(reading.foreign_samples as f64, self.model.sample(0.0, bytes));
         Spend {
             target_ns: target.mean_ns,
+            switches_ns: switches.mean_ns,
             foreign_ns: foreign.mean_ns,
             self_ns: reading.self_cpu_ns as f64,
             doubt_ns: 2.0 * (target.se_ns + foreign.se_ns),
+            target_se_ns: target.se_ns,
+            switches_se_ns: switches.se_ns,
         }
     }
 
