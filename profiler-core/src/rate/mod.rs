@@ -18,6 +18,7 @@
 
 mod account;
 mod bucket;
+mod clocks;
 mod controller;
 mod cost;
 mod decision;
@@ -33,6 +34,7 @@ mod timeline;
 
 pub use account::Account;
 pub use bucket::TokenBucket;
+pub use clocks::{ClockBook, Hit, Slot};
 pub use controller::RateController;
 pub use cost::{Cost, CostModel};
 pub use decision::{Decision, Reason};

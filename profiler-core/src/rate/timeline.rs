@@ -31,16 +31,16 @@ struct Stretch {
 /// The periods of one event over time.
 ///
 /// The kernel stamps samples with the period at open, so their weight is looked up here by time. And setting
-/// a period restarts the countdown: what had elapsed of the old one is never sampled. The first sample after
-/// it therefore stands for its own period and half the old one, the expected part. That is right if settings
-/// fall at random into the period;
+/// a period restarts the countdown: what had elapsed of the old one is never sampled; the same goes for what has
+/// elapsed when the task or the run ends. The first sample of each stretch therefore stands for half a period more,
+/// the expected part. That is right if settings fall at random into the period;
 /// [`due`](Self::due) sees to it.
 #[derive(Clone, Debug)]
 pub struct PeriodTimeline {
     /// Stretches whose samples may still arrive; the first is the one the last weighed sample fell into.
     /// Never empty.
     stretches: VecDeque<Stretch>,
-    /// Time that restarts discarded and no sample stands for yet (ns).
+    /// Time of stretches without a sample that no later one stands for yet (ns).
     carry_ns: u64,
     /// CPU time per wall time of this event, 0 to 1.
     utilisation: f64,
@@ -116,8 +116,9 @@ impl PeriodTimeline {
             self.last_sample_ns = time_ns;
         }
         let stretch = &mut self.stretches[0];
+        let end_ns = if stretch.samples == 0 { stretch.period_ns / 2 } else { 0 };
         stretch.samples = stretch.samples.saturating_add(1);
-        stretch.period_ns.saturating_add(std::mem::take(&mut self.carry_ns))
+        stretch.period_ns.saturating_add(end_ns).saturating_add(std::mem::take(&mut self.carry_ns))
     }
 
     /// The period in force after the last setting (ns).
@@ -125,7 +126,7 @@ impl PeriodTimeline {
         self.latest().period_ns
     }
 
-    /// Time that restarts discarded and that no sample stands for (ns): what the end of a run leaves over.
+    /// Time of stretches without a sample that no later one stands for (ns): what the end of a run leaves over.
     pub fn carry_ns(&self) -> u64 {
         self.carry_ns
     }
@@ -136,17 +137,18 @@ impl PeriodTimeline {
 
     fn leave_stretch(&mut self) {
         let Some(old) = self.stretches.pop_front() else { return };
-        let wall_ns = self.stretches[0].at_ns.saturating_sub(old.at_ns);
-        let discarded = if old.samples > 0 {
-            let used = (f64::from(old.samples) + 0.5) * old.period_ns as f64;
-            let seen = (used / wall_ns.max(1) as f64).min(1.0);
-            self.utilisation += UTILISATION_GAIN * (seen - self.utilisation);
-            old.period_ns / 2
-        } else {
-            // It ran for less than a period; for how long, only its usual utilisation can say.
-            ((self.utilisation * wall_ns as f64) as u64).min(old.period_ns)
-        };
-        self.carry_ns = self.carry_ns.saturating_add(discarded);
+        let wall_ns = self.stretches[0].at_ns.saturating_sub(old.at_ns).max(1) as f64;
+        let period_ns = old.period_ns as f64;
+        if old.samples > 0 {
+            let used = (f64::from(old.samples) + 0.5) * period_ns;
+            self.utilisation += UTILISATION_GAIN * ((used / wall_ns).min(1.0) - self.utilisation);
+            return;
+        }
+        // It ran for less than a period; for how long, only its usual utilisation can say. That is the less believed
+        // the longer there was time for a sample.
+        let ran_ns = (self.utilisation * wall_ns).min(period_ns);
+        self.utilisation = ran_ns / wall_ns * (1.0 - UTILISATION_GAIN * (wall_ns / period_ns).min(1.0));
+        self.carry_ns = self.carry_ns.saturating_add(ran_ns as u64);
     }
 }
 

@@ -24,6 +24,9 @@ const HARMLESS_JUMP: f64 = 2.0;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Records younger than this may still have older neighbours on their way to another ring (ns).
 const SETTLING_NS: u64 = 2_000_000;
+/// How often, while clocks are renewed, threads are looked for that were born meanwhile. Of a later look are only the
+/// children of those that the look before found.
+const GENERATIONS: usize = 3;
 /// Length of a window of the profile (ns).
 const WINDOW_NS: u64 = 500_000_000;
 /// The shortest time between two reopenings for the sake of new threads (ns).
@@ -161,12 +164,41 @@ impl Engine {
 
     /// Attaches to threads that came while the first ones were attached to.
     pub(crate) fn catch_up_with_threads(&mut self) -> Result<(), OpenError> {
-        let Attachment::Tasks(attached) = self.sampler.attachment() else { return Ok(()) };
         let threads = self.threads();
-        if threads.iter().all(|thread| attached.contains(thread)) {
+        if self.sampler.unattached(threads.clone()).is_empty() {
             return Ok(());
         }
-        self.sampler.reopen(Attachment::Tasks(threads), self.settings)
+        self.renew(Attachment::Tasks(threads))
+    }
+
+    /// Opens the clocks anew. Those for threads that were born meanwhile, from parents whose new clock did not run yet,
+    /// are opened before the old ones stop: what they inherited ends with these.
+    fn renew(&mut self, attachment: Attachment) -> Result<(), OpenError> {
+        self.sampler.open_incoming(attachment, self.settings)?;
+        let attached = self.attach_to_latecomers();
+        self.sampler.close_outgoing();
+        attached
+    }
+
+    fn attach_to_latecomers(&mut self) -> Result<(), OpenError> {
+        for _ in 0..GENERATIONS {
+            if *self.sampler.attachment() == Attachment::Cpus {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_nanos(SETTLING_NS)); // then every birth until now is on record
+            self.drain(clock::monotonic_ns().saturating_sub(SETTLING_NS));
+            let latecomers = self.sampler.unattached(self.threads());
+            if latecomers.is_empty() {
+                return Ok(());
+            }
+            self.sampler.attach_more(&latecomers)?;
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self, until_ns: u64) {
+        let session = &mut self.session;
+        self.sampler.drain(until_ns, |drained| session.handle(drained));
     }
 
     /// From now on everything counts: samples, CPU time, overhead.
@@ -199,9 +231,8 @@ impl Engine {
     /// Drains the rings, and takes stock when it is time to.
     pub(crate) fn turn(&mut self) {
         let now_ns = clock::monotonic_ns();
-        let session = &mut self.session;
-        let samples_before = session.counts.samples;
-        self.sampler.drain(now_ns.saturating_sub(SETTLING_NS), |drained| session.handle(drained));
+        let samples_before = self.session.counts.samples;
+        self.drain(now_ns.saturating_sub(SETTLING_NS));
         self.samples_came = self.session.counts.samples > samples_before;
         self.maintain(now_ns);
         let so_far = self.session.since_last_reading(now_ns);
@@ -215,8 +246,7 @@ impl Engine {
     /// Stops sampling and takes in what is left.
     pub(crate) fn stop(&mut self) {
         self.sampler.stop();
-        let session = &mut self.session;
-        self.sampler.drain(u64::MAX, |drained| session.handle(drained));
+        self.drain(u64::MAX);
         // The books are closed; a decision from this moment, with the target gone, would be about nothing.
         let decided = self.last_decision;
         self.tick();
@@ -295,7 +325,7 @@ impl Engine {
             AttachMode::Task => Attachment::Tasks(self.threads()),
         };
         self.adopted = (now_ns, self.session.processes.threads_created());
-        match self.sampler.reopen(attachment, self.settings) {
+        match self.renew(attachment) {
             Ok(()) | Err(OpenError::TargetGone) => {}
             Err(_) if attach_changed => self.attach.refuse(),
             Err(error) => self.note(format!("the events could not be renewed: {error}")),

@@ -2,5 +2,6 @@
 
 pub(crate) mod access;
 pub(crate) mod perf;
+mod rings;
 pub(crate) mod session;
 pub(crate) mod target_cpu;

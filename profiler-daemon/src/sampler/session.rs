@@ -27,6 +27,8 @@ pub(crate) struct Counts {
     pub(crate) samples: u64,
     /// Samples of strangers.
     pub(crate) foreign: u64,
+    /// Samples for time that another clock sampled too, while clocks were renewed.
+    pub(crate) doubled: u64,
     /// Records the kernel dropped.
     pub(crate) lost: u64,
     /// Samples without outer frames.
@@ -55,6 +57,7 @@ pub(crate) struct Session {
     buffers: Buffers,
     first_reading: LastReading,
     last_reading: LastReading,
+    /// When sampling began; the end of time until it does.
     start_ns: u64,
     window_start: (u64, Counts),
     program_changed: bool,
@@ -87,7 +90,7 @@ impl LastReading {
             foreign_samples: self.counts.foreign - last.counts.foreign,
             frames: self.counts.frames - last.counts.frames,
             stack_bytes: self.counts.stack_bytes - last.counts.stack_bytes,
-            lost: self.counts.lost - last.counts.lost,
+            lost: self.counts.lost + self.counts.doubled - last.counts.lost - last.counts.doubled,
             switches: 0,
         }
     }
@@ -117,7 +120,7 @@ impl Session {
             buffers: Buffers::default(),
             first_reading: LastReading::default(),
             last_reading: LastReading::default(),
-            start_ns: clock::monotonic_ns(),
+            start_ns: u64::MAX,
             window_start: (0, Counts::default()),
             program_changed: false,
             exits: Vec::new(),
@@ -158,6 +161,7 @@ impl Session {
     /// Sampling begins now: what was used before does not count.
     pub(crate) fn begin(&mut self) {
         self.start_ns = clock::monotonic_ns();
+        self.counts = Counts::default();
         self.last_reading.self_cpu_ns = clock::self_cpu_ns();
         self.last_reading.target_cpu_ns = self.cpu.read().0;
         self.first_reading = self.last_reading;
@@ -177,6 +181,7 @@ impl Session {
     pub(crate) fn handle(&mut self, drained: Drained<'_>) {
         match drained {
             Drained::Undecodable => self.counts.undecodable += 1,
+            Drained::Double => self.counts.doubled += 1,
             Drained::Record(Record::Sample(sample), weight_ns) => self.sample(&sample, weight_ns),
             Drained::Record(Record::Mmap(mapped), _) => {
                 self.processes.mapped(&mapped, |mapped| self.objects.load(mapped));
@@ -202,15 +207,14 @@ impl Session {
     }
 
     fn sample(&mut self, sample: &RawSample<'_>, weight_ns: u64) {
-        let copied = sample.stack.map_or(0, |stack| stack.len());
-        self.counts.stack_bytes += copied as u64;
+        if sample.time_ns < self.start_ns {
+            return; // taken before anything counted
+        }
+        self.counts.stack_bytes += sample.stack.map_or(0, |stack| stack.len()) as u64;
         let Some(process) = self.processes.get(sample.pid) else {
             self.counts.foreign += 1;
             return;
         };
-        if sample.time_ns < self.start_ns {
-            return; // taken before everything counted
-        }
         self.counts.samples += 1;
         let Buffers { kernel, user, by_frame_pointer } = &mut self.buffers;
         kernel.clear();

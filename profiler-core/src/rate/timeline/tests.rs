@@ -122,13 +122,46 @@ fn a_task_that_hardly_runs_is_sampled() {
 }
 
 #[test]
-fn the_first_sample_after_a_restart_carries_half_the_old_period() {
+fn the_first_sample_of_a_stretch_stands_for_its_end_too() {
     let mut timeline = PeriodTimeline::new(0, 1_000);
-    assert_eq!(timeline.weight(1_000), 1_000);
+    assert_eq!(timeline.weight(1_000), 1_500);
     timeline.set(5_500, 3_000, 3_000);
     assert_eq!(timeline.weight(2_000), 1_000); // taken before, read later
-    assert_eq!(timeline.weight(8_500), 3_500);
+    assert_eq!(timeline.weight(8_500), 4_500);
     assert_eq!(timeline.weight(11_500), 3_000);
+}
+
+/// A task of which each event is opened anew every second, sampled or not. It runs once in that time.
+fn reopened_every_second(mean_ns: f64, seconds: u64) -> (f64, f64) {
+    const PERIOD_NS: u64 = 2_000_000;
+    let mut rng = fastrand::Rng::with_seed(5);
+    let mut timeline = PeriodTimeline::new(0, PERIOD_NS);
+    let (mut weight, mut cpu) = (0.0, 0.0);
+    for second in 0..seconds {
+        let ran_ns = -mean_ns * (1.0 - rng.f64()).ln();
+        cpu += ran_ns;
+        for _ in 0..(ran_ns / PERIOD_NS as f64) as u64 {
+            weight += timeline.weight(second * 1_000_000_000 + 500_000_000) as f64;
+        }
+        timeline.set((second + 1) * 1_000_000_000, PERIOD_NS, PERIOD_NS);
+    }
+    (weight, cpu)
+}
+
+#[test]
+fn a_task_that_runs_for_less_than_a_period_between_restarts_is_weighed_all_the_same() {
+    for (mean_ns, allowed) in [(1e6, 0.2), (2e6, 0.15), (6e6, 0.06), (20e6, 0.01)] {
+        let (weight, cpu) = reopened_every_second(mean_ns, 50_000);
+        assert!((weight / cpu - 1.0).abs() < allowed, "{mean_ns}: {:+.4}", weight / cpu - 1.0);
+    }
+}
+
+#[test]
+fn a_task_that_sleeps_for_an_hour_does_not_wake_up_with_its_weight() {
+    let mut timeline = PeriodTimeline::new(0, 1_000_000);
+    (1..=3_600).for_each(|second| timeline.set(second * 1_000_000_000, 1_000_000, 1_000_000));
+    let first = timeline.weight(3_601_000_000_000);
+    assert!(first < 10_000_000, "{first}");
 }
 
 #[test]

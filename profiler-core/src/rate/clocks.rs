@@ -1,0 +1,168 @@
+//! Which clock counts, and what its samples stand for.
+//!
+//! Clocks are renewed while the old ones run, so that no task is ever without one. For that while two clocks sample
+//! the same time, and a child that is born then inherits both. Of the two exactly one counts: the own clock of a
+//! task from the moment it was started; for a task that has none, the set in force.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{Dither, PeriodTimeline};
+
+/// Records of retired clocks are still read this long after (ns).
+const FORGET_AFTER_NS: u64 = 5_000_000_000;
+
+/// What a clock follows: a task, or everything (`None`), on one CPU. It keeps its periods' history when the event
+/// behind it is opened anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Slot {
+    /// Thread.
+    pub tid: Option<u32>,
+    /// CPU.
+    pub cpu: u32,
+}
+
+/// A sample, as far as its weight depends on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Hit {
+    /// The event that we opened: of an inherited one, the one that it comes from (`PERF_SAMPLE_IDENTIFIER`).
+    pub event: u64,
+    /// The event itself (`PERF_SAMPLE_STREAM_ID`).
+    pub stream: u64,
+    /// Thread that was hit.
+    pub tid: u32,
+    /// CPU it ran on.
+    pub cpu: u32,
+    /// Monotonic clock (ns).
+    pub time_ns: u64,
+    /// The event's period when it was opened or inherited (ns).
+    pub opened_period_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    slot: Slot,
+    /// From here on it counts for the task it follows,
+    started_ns: u64,
+    /// from here on for those that inherited it,
+    in_force_ns: u64,
+    /// and until here.
+    retired_ns: u64,
+}
+
+/// The clocks that run or ran until lately.
+#[derive(Clone, Debug, Default)]
+pub struct ClockBook {
+    clocks: FxHashMap<u64, Clock>,
+    /// The events of each slot, oldest first.
+    events: FxHashMap<Slot, Vec<u64>>,
+    timelines: FxHashMap<Slot, PeriodTimeline>,
+    /// Inherited events that were sampled, and the event that they come from.
+    inherited: FxHashMap<u64, u64>,
+    cpus: FxHashSet<u32>,
+}
+
+impl ClockBook {
+    /// Enters a clock that was started at `at_ns`, with a period drawn around `mean_ns`. For tasks that inherit it,
+    /// it counts from the next [`hand_over`](Self::hand_over) on.
+    pub fn started(&mut self, event: u64, slot: Slot, at_ns: u64, period_ns: u64, mean_ns: u64) {
+        let clock = Clock { slot, started_ns: at_ns, in_force_ns: u64::MAX, retired_ns: u64::MAX };
+        self.clocks.insert(event, clock);
+        self.events.entry(slot).or_default().push(event);
+        self.cpus.insert(slot.cpu);
+        self.timelines
+            .entry(slot)
+            .and_modify(|timeline| timeline.set(at_ns, period_ns, mean_ns))
+            .or_insert_with(|| PeriodTimeline::new(at_ns, period_ns));
+    }
+
+    /// At `at_ns` the outgoing clocks cease to count, and all others are in force.
+    pub fn hand_over(&mut self, at_ns: u64, outgoing: impl IntoIterator<Item = u64>) {
+        for event in outgoing {
+            if let Some(clock) = self.clocks.get_mut(&event) {
+                clock.retired_ns = clock.retired_ns.min(at_ns);
+            }
+        }
+        let incoming = |clock: &&mut Clock| clock.in_force_ns == u64::MAX;
+        self.clocks.values_mut().filter(incoming).for_each(|clock| clock.in_force_ns = at_ns);
+    }
+
+    /// A thread has ended: whoever has its number from now on has no clock of its own.
+    pub fn ended(&mut self, tid: u32) {
+        for &cpu in &self.cpus {
+            self.events.remove(&Slot { tid: Some(tid), cpu });
+        }
+    }
+
+    /// Whether to draw a new period for the clock of a slot now; see [`PeriodTimeline::due`].
+    pub fn due(&mut self, slot: Slot, now_ns: u64, mean_ns: u64, dither: &mut Dither) -> bool {
+        self.timelines.get_mut(&slot).is_some_and(|timeline| timeline.due(now_ns, mean_ns, dither))
+    }
+
+    /// Notes a new period for the clock of a slot; see [`PeriodTimeline::set`].
+    pub fn set(&mut self, slot: Slot, at_ns: u64, period_ns: u64, mean_ns: u64) {
+        if let Some(timeline) = self.timelines.get_mut(&slot) {
+            timeline.set(at_ns, period_ns, mean_ns);
+        }
+    }
+
+    /// The CPU time that a sample stands for (ns); `None` if another clock counts for it. Samples must come in the
+    /// order of their times.
+    pub fn weigh(&mut self, hit: &Hit) -> Option<u64> {
+        if !self.counts(hit) {
+            return None;
+        }
+        let own = self.clocks.get(&hit.stream).map(|clock| clock.slot);
+        match own.and_then(|slot| self.timelines.get_mut(&slot)) {
+            Some(timeline) => Some(timeline.weight(hit.time_ns)),
+            None => Some(self.inherited_weight(hit)),
+        }
+    }
+
+    /// An inherited clock keeps the period it was born with, and the kernel reports that one. When its task ends, half
+    /// a period has passed, on average, that is never sampled: the first sample stands for it.
+    fn inherited_weight(&mut self, hit: &Hit) -> u64 {
+        let is_first = self.inherited.insert(hit.stream, hit.event).is_none();
+        let unsampled_ns = if is_first { hit.opened_period_ns / 2 } else { 0 };
+        hit.opened_period_ns.saturating_add(unsampled_ns)
+    }
+
+    fn counts(&self, hit: &Hit) -> bool {
+        match self.own_clock(hit) {
+            Some(event) => event == hit.event,
+            None => self
+                .clocks
+                .get(&hit.event)
+                .is_none_or(|clock| (clock.in_force_ns..clock.retired_ns).contains(&hit.time_ns)),
+        }
+    }
+
+    /// The latest clock that followed the task, or the whole CPU, when the sample was taken.
+    fn own_clock(&self, hit: &Hit) -> Option<u64> {
+        let slots = [Some(hit.tid), None].map(|tid| Slot { tid, cpu: hit.cpu });
+        let events = slots.iter().filter_map(|slot| self.events.get(slot)).flatten();
+        let started = events.filter_map(|event| Some((event, self.clocks.get(event)?)));
+        let running = started.filter(|(_, clock)| (clock.started_ns..clock.retired_ns).contains(&hit.time_ns));
+        running.max_by_key(|(_, clock)| clock.started_ns).map(|(event, _)| *event)
+    }
+
+    /// Forgets clocks that were retired long ago.
+    pub fn forget(&mut self, now_ns: u64) {
+        self.clocks.retain(|_, clock| now_ns.saturating_sub(clock.retired_ns) < FORGET_AFTER_NS);
+        let clocks = &self.clocks;
+        self.events.retain(|_, events| {
+            events.retain(|event| clocks.contains_key(event));
+            !events.is_empty()
+        });
+        let used: FxHashSet<Slot> = clocks.values().map(|clock| clock.slot).collect();
+        self.timelines.retain(|slot, _| used.contains(slot));
+        self.inherited.retain(|_, event| clocks.contains_key(event));
+    }
+
+    /// Whether the event is one that is still known.
+    pub fn knows(&self, event: u64) -> bool {
+        self.clocks.contains_key(&event)
+    }
+}
+
+#[cfg(test)]
+mod tests;

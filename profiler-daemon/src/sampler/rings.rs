@@ -1,0 +1,127 @@
+//! The rings that records are read from, one for each CPU, and the events that own them.
+
+use std::io;
+
+use profiler_core::record::{RawRecord, RecordFormat};
+use profiler_core::sorter::drain_in_order;
+
+use super::access::OpenError;
+use super::perf::Attachment;
+use crate::sys::perf_event::{Event, Scope};
+use crate::sys::ring::{Ring, page_size};
+
+/// Most memory that all rings take together (bytes).
+const RINGS_BYTES: usize = 16 << 20;
+/// The largest ring of one CPU (bytes).
+const MAX_RING_BYTES: usize = 4 << 20;
+/// The smallest ring worth having (bytes): a few samples with the biggest copy of the stack.
+const MIN_RING_BYTES: usize = 256 << 10;
+
+/// A ring for each CPU. Rings belong to events of their own, so that clocks can come and go.
+pub(super) struct Rings {
+    cpus: Vec<u32>,
+    owners: Vec<Event>,
+    rings: Vec<Ring>,
+    /// Whether the owners are events of whole CPUs and report mappings, names, forks and exits; if not, the clocks do.
+    owners_report: bool,
+}
+
+impl Rings {
+    /// Rings for these CPUs; nothing runs yet.
+    pub(super) fn open(cpus: Vec<u32>, attachment: &Attachment) -> Result<Self, OpenError> {
+        let owners_report = *attachment == Attachment::Cpus;
+        let owners = cpus.iter().map(|&cpu| open_owner(cpu, owners_report));
+        let owners = owners.collect::<io::Result<Vec<_>>>().map_err(OpenError::Other)?;
+        let rings = map_rings(&owners)?;
+        Ok(Self { cpus, owners, rings, owners_report })
+    }
+
+    /// Starts what the owners report.
+    pub(super) fn start(&mut self) -> io::Result<()> {
+        self.owners.iter_mut().try_for_each(Event::enable)
+    }
+
+    /// Stops what the owners report.
+    pub(super) fn stop(&mut self) {
+        for owner in &mut self.owners {
+            let _ = owner.disable(); // what cannot be stopped ends with its descriptor
+        }
+    }
+
+    /// The CPUs that have a ring.
+    pub(super) fn cpus(&self) -> &[u32] {
+        &self.cpus
+    }
+
+    /// Each CPU with the event that owns its ring.
+    pub(super) fn owners(&self) -> impl Iterator<Item = (u32, &Event)> {
+        self.cpus.iter().copied().zip(&self.owners)
+    }
+
+    /// Whether the owners report mappings, names, forks and exits.
+    pub(super) fn owners_report(&self) -> bool {
+        self.owners_report
+    }
+
+    /// Bytes that the smallest ring holds.
+    pub(super) fn capacity(&self) -> usize {
+        self.rings.iter().map(Ring::capacity).min().unwrap_or(0)
+    }
+
+    /// Takes a CPU out, and a ring for one that is new: the kernel ends all events of a CPU that goes offline. What the
+    /// old ring still holds is gone.
+    pub(super) fn replace(&mut self, online: &[u32]) -> io::Result<()> {
+        for i in (0..self.cpus.len()).rev().filter(|&i| !online.contains(&self.cpus[i])).collect::<Vec<_>>() {
+            self.cpus.remove(i);
+            self.owners.remove(i);
+            self.rings.remove(i);
+        }
+        for &cpu in online {
+            if !self.cpus.contains(&cpu) {
+                self.add(cpu)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, cpu: u32) -> io::Result<()> {
+        let mut owner = open_owner(cpu, self.owners_report)?;
+        let bytes = if self.rings.is_empty() { MIN_RING_BYTES } else { self.capacity() };
+        let ring = Ring::map(owner.fd(), bytes)?;
+        owner.enable()?;
+        self.cpus.push(cpu);
+        self.owners.push(owner);
+        self.rings.push(ring);
+        Ok(())
+    }
+
+    /// Hands over every record made until `until_ns`, in time order.
+    pub(super) fn drain(&mut self, until_ns: u64, handle: impl FnMut(RawRecord<'_>)) {
+        let times = RecordFormat::new(false); // times stand at the same place in all formats
+        drain_in_order(&mut self.rings, &times, until_ns, handle);
+    }
+
+    /// Times that a ring held something that is no record, since the last call.
+    pub(super) fn take_damaged(&mut self) -> u64 {
+        self.rings.iter_mut().map(Ring::take_damaged).sum()
+    }
+}
+
+fn open_owner(cpu: u32, reports: bool) -> io::Result<Event> {
+    let scope = if reports { Scope::Cpu(cpu) } else { Scope::Task { tid: std::process::id(), cpu } };
+    Event::ring_owner(scope, reports)
+}
+
+/// Maps a ring for each owner, smaller ones where the kernel refuses the memory.
+fn map_rings(owners: &[Event]) -> Result<Vec<Ring>, OpenError> {
+    let fair = (RINGS_BYTES / owners.len().max(1)).clamp(MIN_RING_BYTES, MAX_RING_BYTES);
+    let mut bytes = 1 << fair.ilog2();
+    loop {
+        let mapped: io::Result<Vec<Ring>> = owners.iter().map(|owner| Ring::map(owner.fd(), bytes)).collect();
+        match mapped {
+            Ok(rings) => return Ok(rings),
+            Err(_) if bytes / 2 >= 16 * page_size() => bytes /= 2,
+            Err(error) => return Err(OpenError::RingMemory(error)),
+        }
+    }
+}
