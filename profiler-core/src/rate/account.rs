@@ -46,6 +46,7 @@ impl Tick {
 pub struct Account {
     history: VecDeque<Tick>,
     run: Tick,
+    spent: Spend,
     worst_1s: Option<f64>,
     worst_10s: Option<f64>,
 }
@@ -53,9 +54,10 @@ pub struct Account {
 impl Account {
     /// Books a tick of `wall_ns` in which the target used `cpu_ns`.
     pub fn book(&mut self, wall_ns: f64, cpu_ns: f64, spend: &Spend) {
-        let tick =
-            Tick { wall_ns, cpu_ns, target_ns: spend.target_ns, others_ns: spend.foreign_ns + spend.self_ns };
+        let others_ns = spend.foreign_ns + spend.self_ns;
+        let tick = Tick { wall_ns, cpu_ns, target_ns: spend.target_ns(), others_ns };
         self.run.add(tick);
+        self.spent.add(spend);
         match self.history.back_mut().filter(|last| last.wall_ns < MERGE_NS) {
             Some(last) => last.add(tick),
             None => self.history.push_back(tick),
@@ -108,6 +110,11 @@ impl Account {
         if self.run.cpu_ns > 0.0 { spent / self.run.cpu_ns } else { 0.0 }
     }
 
+    /// Everything spent since the start, by cause.
+    pub fn spent(&self) -> &Spend {
+        &self.spent
+    }
+
     /// CPU time that the target used (s).
     pub fn target_cpu_s(&self) -> f64 {
         self.run.cpu_ns * 1e-9
@@ -128,8 +135,8 @@ impl Account {
 mod tests {
     use super::*;
 
-    fn spend(target_ns: f64, self_ns: f64) -> Spend {
-        Spend { target_ns, self_ns, ..Spend::default() }
+    fn spend(base_ns: f64, self_ns: f64) -> Spend {
+        Spend { base_ns, self_ns, ..Spend::default() }
     }
 
     #[test]
