@@ -3,7 +3,7 @@
 //! Everything that repeats is stored once and referred to by its index. Weights are nanoseconds of the
 //! target's CPU time.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Index into [`SymbolizedProfile::processes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -195,6 +195,8 @@ pub struct Run {
     pub self_us: f64,
     /// Share of the target's CPU time spent on sampling, the profiler's own included.
     pub overhead_ratio: f64,
+    /// What `overhead_ratio` is made of.
+    pub overhead_parts: OverheadParts,
     /// Largest `overhead_ratio` of any one second of the run.
     pub overhead_worst_1s_ratio: f64,
     /// Largest `overhead_ratio` of any ten seconds of the run.
@@ -232,6 +234,30 @@ pub struct Run {
     pub rate_history: Vec<RateChange>,
     /// One-line notes for the person: what was degraded and what would mend it.
     pub notes: Vec<String>,
+}
+
+/// What the overhead of a run is made of, each part as a ratio of the target's CPU time. All but `fixed_ratio` add up to
+/// [`Run::overhead_ratio`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OverheadParts {
+    /// Samples of the target: the interrupts and their records.
+    pub base_ratio: f64,
+    /// Frames that the kernel walked for them.
+    pub frames_ratio: f64,
+    /// Stack that was copied for them.
+    pub stack_ratio: f64,
+    /// Context switches of tasks that have events.
+    pub switches_ratio: f64,
+    /// Mappings, names and new tasks that were reported.
+    pub side_records_ratio: f64,
+    /// Samples and records of others.
+    pub foreign_ratio: f64,
+    /// The profiler's own CPU time.
+    pub self_ratio: f64,
+    /// The part of all that is due to no sample: switches, records that are no samples, and of the profiler's own time
+    /// what passes at any rate.
+    pub fixed_ratio: f64,
 }
 
 /// A change of the sampling rate.

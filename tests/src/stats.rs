@@ -1,6 +1,7 @@
 //! The lines of `--stats`, as far as the tests read them.
 
 use anyhow::{Context, Result};
+use profiler_core::profile::OverheadParts;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -29,6 +30,8 @@ pub struct Summary {
     pub overhead_us: f64,
     /// Share of the target's CPU time spent on sampling.
     pub overhead_ratio: f64,
+    /// What it is made of.
+    pub overhead_parts: OverheadParts,
     /// The worst second.
     pub overhead_worst_1s_ratio: f64,
     /// The worst ten seconds.

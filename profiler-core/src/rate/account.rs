@@ -55,8 +55,8 @@ pub struct Account {
 impl Account {
     /// Books a tick of `wall_ns` in which the target used `cpu_ns`.
     pub fn book(&mut self, wall_ns: f64, cpu_ns: f64, spend: &Spend) {
-        let tick =
-            Tick { wall_ns, cpu_ns, target_ns: spend.target_ns, others_ns: spend.foreign_ns + spend.self_ns };
+        let others_ns = spend.foreign_ns + spend.self_ns;
+        let tick = Tick { wall_ns, cpu_ns, target_ns: spend.target_ns(), others_ns };
         self.run.add(tick);
         self.spent.add(spend);
         match self.history.back_mut().filter(|last| last.wall_ns < MERGE_NS) {
@@ -111,6 +111,11 @@ impl Account {
         if self.run.cpu_ns > 0.0 { spent / self.run.cpu_ns } else { 0.0 }
     }
 
+    /// Everything spent since the start, by cause.
+    pub fn spent(&self) -> &Spend {
+        &self.spent
+    }
+
     /// CPU time that the target used (s).
     pub fn target_cpu_s(&self) -> f64 {
         self.run.cpu_ns * 1e-9
@@ -119,13 +124,13 @@ impl Account {
     /// What sampling was charged to the target, its samples and its context switches: CPU time that the
     /// scheduler counts as the target's own.
     pub fn charged(&self) -> Cost {
-        Cost::new(self.spent.target_ns, self.spent.target_se_ns)
+        Cost::new(self.spent.target_ns(), self.spent.target_se_ns)
     }
 
-    /// The part of [`Account::charged`] that the samples cost, without context switches.
+    /// The part of [`Account::charged`] that samples and other records cost, without context switches.
     pub fn charged_by_samples(&self) -> Cost {
         let spent = &self.spent;
-        Cost::new(spent.target_ns - spent.switches_ns, spent.target_se_ns - spent.switches_se_ns)
+        Cost::new(spent.target_ns() - spent.switches_ns, spent.target_se_ns - spent.switches_se_ns)
     }
 
     /// CPU time charged to the target by sampling (s).
@@ -144,8 +149,8 @@ mod tests {
     use super::*;
     use crate::rate::{CostModel, OverheadMeter, Reading};
 
-    fn spend(target_ns: f64, self_ns: f64) -> Spend {
-        Spend { target_ns, self_ns, ..Spend::default() }
+    fn spend(base_ns: f64, self_ns: f64) -> Spend {
+        Spend { base_ns, self_ns, ..Spend::default() }
     }
 
     #[test]
@@ -168,6 +173,7 @@ mod tests {
             per_frame_ns: Cost::default(),
             per_byte_ns: Cost::default(),
             per_switch_ns: Cost::new(500.0, 100.0),
+            ..CostModel::default()
         };
         let meter = OverheadMeter::new(model);
         let reading = Reading { samples: 9, lost: 1, switches: 20, foreign_samples: 5, ..Reading::default() };

@@ -149,7 +149,7 @@ impl RateController {
         self.cpu_since_ns = self.cpu_since_ns.saturating_add(reading.target_cpu_ns);
         if reading.samples >= COST_SAMPLES {
             let others = spend.foreign_ns + self.meter.cost().self_ns * reading.samples as f64;
-            self.recent_cost_ns = (spend.target_ns + spend.doubt_ns + others) / reading.samples as f64;
+            self.recent_cost_ns = (spend.target_ns() + spend.doubt_ns + others) / reading.samples as f64;
         }
     }
 
@@ -158,7 +158,7 @@ impl RateController {
     /// burst needs.
     fn charge_ns(&self, spend: &Spend) -> f64 {
         let owed = (self.meter.busy_cpus() / OWN_COST_FLOOR_CPUS).min(1.0);
-        spend.target_ns + spend.foreign_ns + spend.doubt_ns + owed * spend.self_ns
+        spend.target_ns() + spend.foreign_ns + spend.doubt_ns + owed * spend.self_ns
     }
 
     fn aim(&self, budget_share: f64) -> Aim {
@@ -290,6 +290,8 @@ impl RateController {
             bound_by: self.bound_by(),
             overhead_us: cost.target.mean_ns * 1e-3,
             overhead_se_us: cost.target.se_ns * 1e-3,
+            frames_us: cost.frames_ns * 1e-3,
+            stack_us: cost.stack_ns * 1e-3,
             self_us: cost.self_ns * 1e-3,
             foreign_us: cost.foreign_ns * 1e-3,
             total_hi_us: cost.total_hi_ns * 1e-3,

@@ -27,6 +27,14 @@ impl Cost {
         Cost::new(self.mean_ns + count * other.mean_ns, self.se_ns + count * other.se_ns)
     }
 
+    /// The cost of both kinds of work that the two stand for: the mean of the two, and the difference is part of the
+    /// doubt.
+    pub fn pooled(self, other: Cost) -> Cost {
+        let half_difference = 0.5 * (self.mean_ns - other.mean_ns);
+        let noise = 0.5 * self.se_ns.hypot(other.se_ns);
+        Cost::new(0.5 * (self.mean_ns + other.mean_ns), noise.hypot(half_difference))
+    }
+
     fn or(self, fallback: Cost) -> Cost {
         let valid = |x: f64| x.is_finite() && (0.0..=1e9).contains(&x);
         if valid(self.mean_ns) && valid(self.se_ns) { self } else { fallback }
@@ -46,6 +54,10 @@ pub struct CostModel {
     pub per_byte_ns: Cost,
     /// A context switch of a task that has events.
     pub per_switch_ns: Cost,
+    /// A record that is no sample: a mapping, a name, and for whole CPUs a fork or an exit.
+    pub per_side_record_ns: Cost,
+    /// A task created by one that has events, which it inherits: until its end, records included.
+    pub per_fork_ns: Cost,
 }
 
 impl Default for CostModel {
@@ -55,6 +67,8 @@ impl Default for CostModel {
             per_frame_ns: Cost::new(50.0, 25.0),
             per_byte_ns: Cost::new(0.2, 0.1),
             per_switch_ns: Cost::new(500.0, 150.0),
+            per_side_record_ns: Cost::new(2_000.0, 1_000.0),
+            per_fork_ns: Cost::new(20_000.0, 10_000.0),
         }
     }
 }
@@ -70,6 +84,8 @@ impl CostModel {
             per_frame_ns: self.per_frame_ns.or(prior.per_frame_ns),
             per_byte_ns: self.per_byte_ns.or(prior.per_byte_ns),
             per_switch_ns: self.per_switch_ns.or(prior.per_switch_ns),
+            per_side_record_ns: self.per_side_record_ns.or(prior.per_side_record_ns),
+            per_fork_ns: self.per_fork_ns.or(prior.per_fork_ns),
         }
     }
 

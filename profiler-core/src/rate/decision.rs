@@ -56,6 +56,10 @@ pub struct Decision {
     pub overhead_us: f64,
     /// Standard error of `overhead_us` (µs).
     pub overhead_se_us: f64,
+    /// The part of `overhead_us` for frames that were walked (µs).
+    pub frames_us: f64,
+    /// The part of `overhead_us` for stack that was copied (µs).
+    pub stack_us: f64,
     /// Own CPU time per sample (µs).
     pub self_us: f64,
     /// Charged to others per sample (µs).

@@ -25,18 +25,26 @@ const EXPECTED_SAMPLES: f64 = 5.0;
 /// [`Account`](super::Account).
 pub(super) const OWN_COST_FLOOR_CPUS: f64 = 0.1;
 
-/// What one reading's worth of sampling cost (ns of CPU time).
+/// What one reading's worth of sampling cost, by cause (ns of CPU time).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spend {
-    /// Charged to the target: its samples, the lost ones too, and its context switches.
-    pub target_ns: f64,
-    /// The part of `target_ns` for context switches.
+    /// Charged to the target by its samples, the lost ones too: the interrupt and the record.
+    pub base_ns: f64,
+    /// The same: frames walked.
+    pub frames_ns: f64,
+    /// The same: stack copied.
+    pub stack_ns: f64,
+    /// Charged to the target by its context switches.
     pub switches_ns: f64,
-    /// Charged to others: samples that interrupted something else.
+    /// Charged to the target by records that are no samples, and by the tasks it created.
+    pub side_records_ns: f64,
+    /// Charged to others: samples and records of strangers.
     pub foreign_ns: f64,
     /// The profiler's own CPU time, as measured.
     pub self_ns: f64,
-    /// By how much `target_ns + foreign_ns` may be too low (two standard errors of the model).
+    /// The part of `self_ns` that passes with time, samples or none.
+    pub self_fixed_ns: f64,
+    /// By how much what was charged to the target and to others may be too low (two standard errors of the model).
     pub doubt_ns: f64,
     /// Standard error of `target_ns`.
     pub target_se_ns: f64,
@@ -45,17 +53,31 @@ pub struct Spend {
 }
 
 impl Spend {
+    /// Charged to the target (ns).
+    pub fn target_ns(&self) -> f64 {
+        self.base_ns + self.frames_ns + self.stack_ns + self.switches_ns + self.side_records_ns
+    }
+
     /// Everything, at the model's mean (ns).
     pub fn total_ns(&self) -> f64 {
-        self.target_ns + self.foreign_ns + self.self_ns
+        self.target_ns() + self.foreign_ns + self.self_ns
+    }
+
+    /// What no sample causes and no rate changes (ns).
+    pub fn fixed_ns(&self) -> f64 {
+        self.switches_ns + self.side_records_ns + self.self_fixed_ns
     }
 
     /// Errors of one calibration go together: they add up like the means.
     pub(super) fn add(&mut self, other: &Spend) {
-        self.target_ns += other.target_ns;
+        self.base_ns += other.base_ns;
+        self.frames_ns += other.frames_ns;
+        self.stack_ns += other.stack_ns;
         self.switches_ns += other.switches_ns;
+        self.side_records_ns += other.side_records_ns;
         self.foreign_ns += other.foreign_ns;
         self.self_ns += other.self_ns;
+        self.self_fixed_ns += other.self_fixed_ns;
         self.doubt_ns += other.doubt_ns;
         self.target_se_ns += other.target_se_ns;
         self.switches_se_ns += other.switches_se_ns;
@@ -67,13 +89,18 @@ impl Spend {
 pub struct SampleCost {
     /// o: charged to the target per sample of it (ns).
     pub target: Cost,
+    /// The part of `target` for frames that were walked (ns).
+    pub frames_ns: f64,
+    /// The part of `target` for stack that was copied (ns).
+    pub stack_ns: f64,
     /// Own CPU time per sample of the target, without what is spent per second (ns).
     pub self_ns: f64,
     /// Charged to others per sample of the target (ns).
     pub foreign_ns: f64,
     /// The cost that the budget is kept with: everything per sample, the model's part at its upper end (ns).
     pub total_hi_ns: f64,
-    /// What is spent whatever the rate, as a ratio of the target's CPU time: own CPU time per second, switches.
+    /// What is spent whatever the rate, as a ratio of the target's CPU time: own CPU time per second, switches,
+    /// records that are no samples.
     pub fixed_ratio: f64,
 }
 
@@ -125,10 +152,12 @@ pub struct OverheadMeter {
     calm: Stacks,
     quick: Stacks,
     own: OwnCost,
-    /// Forgetting sums of target CPU time and wall time (ns), and of switches.
+    /// Forgetting sums of target CPU time and wall time (ns), and of what switches, records that are no samples and
+    /// new tasks cost, at the model's upper end (ns).
     cpu_ns: f64,
     wall_ns: f64,
-    switches: f64,
+    switches_ns: f64,
+    side_records_ns: f64,
     /// CPUs kept busy just now.
     busy_cpus: f64,
 }
@@ -152,7 +181,8 @@ impl OverheadMeter {
             // One CPU for a second: what a target is assumed to use until it shows.
             cpu_ns: 1e9,
             wall_ns: 1e9,
-            switches: 0.0,
+            switches_ns: 0.0,
+            side_records_ns: 0.0,
             busy_cpus: 0.0,
         }
     }
@@ -160,18 +190,20 @@ impl OverheadMeter {
     /// Takes in a reading over `wall_ns` nanoseconds; says what it cost.
     pub fn observe(&mut self, reading: &Reading, wall_ns: u64) -> Spend {
         let wall_s = (wall_ns as f64 * 1e-9).min(60.0);
-        let spend = self.spend(reading);
+        let mut spend = self.spend(reading);
         self.remember_stacks(reading, wall_s);
         let keep = (-wall_s / LOAD_MEMORY_S).exp();
         self.cpu_ns = self.cpu_ns * keep + reading.target_cpu_ns as f64;
         self.wall_ns = self.wall_ns * keep + wall_s * 1e9;
-        self.switches = self.switches * keep + reading.switches as f64;
+        self.switches_ns = self.switches_ns * keep + self.switches_cost(reading).upper_ns();
+        self.side_records_ns = self.side_records_ns * keep + self.side_records_cost(reading).upper_ns();
         if wall_s > 0.0 {
             let gain = 1.0 - (-wall_s / BUSY_MEMORY_S).exp();
             self.busy_cpus += gain * (reading.target_cpu_ns as f64 / (wall_s * 1e9) - self.busy_cpus);
         }
         let arrivals = reading.samples as f64 + reading.foreign_samples as f64;
         self.own.observe(arrivals, wall_s, reading.self_cpu_ns as f64);
+        spend.self_fixed_ns = (self.own.per_second_ns() * wall_s).min(spend.self_ns);
         spend
     }
 
@@ -184,18 +216,35 @@ impl OverheadMeter {
             (self.calm.per_sample(self.calm.frames), self.calm.per_sample(self.calm.bytes))
         };
         let hits = seen + reading.lost as f64; // a lost sample interrupted the target all the same
-        let switches = Cost::default().plus(reading.switches as f64, self.model.per_switch_ns);
-        let target = switches.plus(hits, self.model.sample(frames, bytes));
-        let foreign = Cost::default().plus(reading.foreign_samples as f64, self.model.sample(0.0, bytes));
+        let (switches, side_records) = (self.switches_cost(reading), self.side_records_cost(reading));
+        let foreign = Cost::default()
+            .plus(reading.foreign_samples as f64, self.model.sample(0.0, bytes))
+            .plus(reading.foreign_side_records as f64, self.model.per_side_record_ns);
+        let samples = Cost::default().plus(hits, self.model.sample(frames, bytes));
+        let target_se_ns = samples.se_ns + switches.se_ns + side_records.se_ns;
         Spend {
-            target_ns: target.mean_ns,
+            base_ns: hits * self.model.per_sample_ns.mean_ns,
+            frames_ns: hits * frames * self.model.per_frame_ns.mean_ns,
+            stack_ns: hits * bytes * self.model.per_byte_ns.mean_ns,
             switches_ns: switches.mean_ns,
+            side_records_ns: side_records.mean_ns,
             foreign_ns: foreign.mean_ns,
             self_ns: reading.self_cpu_ns as f64,
-            doubt_ns: 2.0 * (target.se_ns + foreign.se_ns),
-            target_se_ns: target.se_ns,
+            self_fixed_ns: 0.0,
+            doubt_ns: 2.0 * (target_se_ns + foreign.se_ns),
+            target_se_ns,
             switches_se_ns: switches.se_ns,
         }
+    }
+
+    fn switches_cost(&self, reading: &Reading) -> Cost {
+        Cost::default().plus(reading.switches as f64, self.model.per_switch_ns)
+    }
+
+    fn side_records_cost(&self, reading: &Reading) -> Cost {
+        Cost::default()
+            .plus(reading.side_records as f64, self.model.per_side_record_ns)
+            .plus(reading.forks as f64, self.model.per_fork_ns)
     }
 
     /// Only readings with samples age the memory: in an idle second there is nothing to learn, and nothing to
@@ -224,9 +273,9 @@ impl OverheadMeter {
         }
     }
 
-    /// Forgets the context switches that were seen: from now on they cost nothing, or something else.
+    /// Forgets the context switches and new tasks that were seen: from now on they cost nothing, or something else.
     pub fn forget_switches(&mut self) {
-        self.switches = 0.0;
+        (self.switches_ns, self.side_records_ns) = (0.0, 0.0);
     }
 
     /// What a sample costs at present.
@@ -235,14 +284,17 @@ impl OverheadMeter {
         let foreign = self.calm.foreign_cost(&self.model);
         let arrivals = 1.0 + self.calm.per_sample(self.calm.foreign);
         let self_ns = self.own.per_sample_ns() * arrivals;
-        let switch_ns = self.switches * self.model.per_switch_ns.upper_ns();
+        let (frames, bytes) = (self.calm.per_sample(self.calm.frames), self.calm.per_sample(self.calm.bytes));
         let own_ns_per_s = self.own.per_second_ns() / self.utilisation_cpus().max(OWN_COST_FLOOR_CPUS);
         SampleCost {
             target,
+            frames_ns: frames * self.model.per_frame_ns.mean_ns,
+            stack_ns: bytes * self.model.per_byte_ns.mean_ns,
             self_ns,
             foreign_ns: foreign.mean_ns,
             total_hi_ns: target.upper_ns() + foreign.upper_ns() + self_ns,
-            fixed_ratio: own_ns_per_s * 1e-9 + switch_ns / self.cpu_ns.max(1e6),
+            fixed_ratio: own_ns_per_s * 1e-9
+                + (self.switches_ns + self.side_records_ns) / self.cpu_ns.max(1e6),
         }
     }
 

@@ -18,6 +18,7 @@
 
 mod account;
 mod bucket;
+pub mod calibration;
 mod clocks;
 mod controller;
 mod cost;

@@ -13,7 +13,8 @@ pub struct Reading {
     pub samples: u64,
     /// Samples that interrupted something else (attach mode `cpu`).
     pub foreign_samples: u64,
-    /// Frames that the kernel walked by frame pointers for the target's samples (not for foreign ones).
+    /// Frames that the kernel walked for the target's samples (not for foreign ones): its own, and by frame pointers
+    /// the program's.
     pub frames: u64,
     /// Bytes of stack that the kernel copied for the target's samples (not for foreign ones).
     pub stack_bytes: u64,
@@ -21,4 +22,10 @@ pub struct Reading {
     pub lost: u64,
     /// Context switches of the target, where they cost something (attach mode `task`), else 0.
     pub switches: u64,
+    /// Other records of the target: mappings and names; for whole CPUs forks and exits too.
+    pub side_records: u64,
+    /// The same of strangers (attach mode `cpu`).
+    pub foreign_side_records: u64,
+    /// Tasks that the target created and that inherited its events (attach mode `task`), else 0.
+    pub forks: u64,
 }

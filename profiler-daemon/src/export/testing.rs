@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use profiler_core::profile::{
-    Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Outcome, ProcessIndex,
-    ProcessInfo, RateChange, Run, StackWindow, SymbolizedProfile, WeightedStack, Window,
+    Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Outcome, OverheadParts,
+    ProcessIndex, ProcessInfo, RateChange, Run, StackWindow, SymbolizedProfile, WeightedStack, Window,
 };
 
 const HALF_A_SECOND_NS: u64 = 500_000_000;
@@ -69,6 +69,7 @@ fn run() -> Run {
         overhead_se_us: 1.5,
         self_us: 49.8,
         overhead_ratio: 0.0074,
+        overhead_parts: OverheadParts { base_ratio: 0.004, self_ratio: 0.003, ..OverheadParts::default() },
         overhead_worst_1s_ratio: 0.0091,
         overhead_worst_10s_ratio: 0.0074,
         budget_ratio: 0.01,

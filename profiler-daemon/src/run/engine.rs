@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use profiler_core::attach::{AttachChoice, AttachMode};
 use profiler_core::profile::RateChange;
-use profiler_core::rate::{CostModel, Decision, Dither, RateController, Reason, TopShares};
+use profiler_core::rate::{CostModel, Decision, Dither, RateController, Reading, Reason, TopShares};
 use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::Method;
 use serde::Serialize;
@@ -235,11 +235,21 @@ impl Engine {
         self.drain(now_ns.saturating_sub(SETTLING_NS));
         self.samples_came = self.session.counts.samples > samples_before;
         self.maintain(now_ns);
-        let so_far = self.session.since_last_reading(now_ns);
+        let so_far = self.without_inheritance(self.session.since_last_reading(now_ns));
         if now_ns >= self.next_tick_ns || self.controller.overdrawn(&so_far) {
             self.tick();
             let tick_ns = self.sampler.draw_tick_ns();
             self.next_tick_ns = (self.next_tick_ns + tick_ns).max(now_ns + MIN_TICK_NS);
+        }
+    }
+
+    /// Events for whole CPUs are inherited by nobody: a new task is two records, its beginning and its end.
+    fn without_inheritance(&self, reading: Reading) -> Reading {
+        match self.attach.mode() {
+            AttachMode::Task => reading,
+            AttachMode::Cpu => {
+                Reading { side_records: reading.side_records + 2 * reading.forks, forks: 0, ..reading }
+            }
         }
     }
 
@@ -258,6 +268,7 @@ impl Engine {
         let second_is_over = now_ns >= self.next_second_ns;
         let switches = if second_is_over { self.each_second(now_ns) } else { 0 };
         let reading = self.session.reading(switches);
+        let reading = self.without_inheritance(reading);
         let shares = TopShares { counts: self.session.take_function_counts() };
         let decision = self.controller.tick(&reading, &shares);
         if decision.period_ns != self.settings.period_ns {

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use config::{Ratio, SamplingSettings};
-use profiler_core::profile::Run;
+use profiler_core::profile::{OverheadParts, Run};
 use profiler_core::rate::Account;
 use profiler_core::stats::Goal;
 
@@ -75,6 +75,7 @@ fn run(end: &End, setup: &Setup, sampling: &SamplingSettings, target: String) ->
         overhead_se_us: cost.target.se_ns * 1e-3,
         self_us: end.self_cpu_ns as f64 * 1e-3 / end.counts.samples.max(1) as f64,
         overhead_ratio: account.ratio(),
+        overhead_parts: parts(account),
         overhead_worst_1s_ratio: account.worst_1s_ratio(),
         overhead_worst_10s_ratio: account.worst_10s_ratio(),
         budget_ratio: sampling.budget.get(),
@@ -93,6 +94,21 @@ fn run(end: &End, setup: &Setup, sampling: &SamplingSettings, target: String) ->
         seed: setup.seed,
         rate_history: end.history.clone(),
         notes: notes(end),
+    }
+}
+
+fn parts(account: &Account) -> OverheadParts {
+    let spent = account.spent();
+    let ratio = |ns: f64| if account.target_cpu_s() > 0.0 { ns * 1e-9 / account.target_cpu_s() } else { 0.0 };
+    OverheadParts {
+        base_ratio: ratio(spent.base_ns),
+        frames_ratio: ratio(spent.frames_ns),
+        stack_ratio: ratio(spent.stack_ns),
+        switches_ratio: ratio(spent.switches_ns),
+        side_records_ratio: ratio(spent.side_records_ns),
+        foreign_ratio: ratio(spent.foreign_ns),
+        self_ratio: ratio(spent.self_ns),
+        fixed_ratio: ratio(spent.fixed_ns()),
     }
 }
 
@@ -122,7 +138,7 @@ mod tests {
     fn account(times: f64) -> Account {
         let mut account = Account::default();
         let spend = Spend {
-            target_ns: times * 1e9,
+            base_ns: times * 0.5e9,
             switches_ns: times * 0.5e9,
             target_se_ns: times * 0.25e9,
             switches_se_ns: times * 0.125e9,

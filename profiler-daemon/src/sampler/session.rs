@@ -37,10 +37,16 @@ pub(crate) struct Counts {
     pub(crate) undecodable: u64,
     /// Times an event was throttled.
     pub(crate) throttled: u64,
-    /// Frames the kernel followed.
+    /// Frames the kernel followed, its own and the program's.
     pub(crate) frames: u64,
     /// Bytes of stack the kernel copied.
     pub(crate) stack_bytes: u64,
+    /// Mappings and names that the target's processes reported.
+    pub(crate) side_records: u64,
+    /// Tasks that the target created.
+    pub(crate) forks: u64,
+    /// Mappings, names, forks and exits of strangers.
+    pub(crate) foreign_side_records: u64,
 }
 
 /// Everything known about the target.
@@ -92,6 +98,9 @@ impl LastReading {
             stack_bytes: self.counts.stack_bytes - last.counts.stack_bytes,
             lost: self.counts.lost + self.counts.doubled - last.counts.lost - last.counts.doubled,
             switches: 0,
+            side_records: self.counts.side_records - last.counts.side_records,
+            foreign_side_records: self.counts.foreign_side_records - last.counts.foreign_side_records,
+            forks: self.counts.forks - last.counts.forks,
         }
     }
 }
@@ -184,15 +193,21 @@ impl Session {
             Drained::Double => self.counts.doubled += 1,
             Drained::Record(Record::Sample(sample), weight_ns) => self.sample(&sample, weight_ns),
             Drained::Record(Record::Mmap(mapped), _) => {
+                self.count_side_record(mapped.pid);
                 self.processes.mapped(&mapped, |mapped| self.objects.load(mapped));
                 self.unwinder.note_change();
             }
             Drained::Record(Record::Comm { pid, tid, name, exec }, _) => {
+                self.count_side_record(pid);
                 self.processes.renamed(pid, tid, &name, exec);
                 self.program_changed |= exec && self.processes.contains(pid);
             }
             Drained::Record(Record::Fork(task), _) => {
                 self.processes.forked(task);
+                match self.processes.contains(task.pid) {
+                    true => self.counts.forks += 1,
+                    false => self.counts.foreign_side_records += 1,
+                }
                 if task.pid != task.parent_pid && self.processes.contains(task.pid) {
                     self.cpu.forked(task.pid, task.parent_pid);
                 }
@@ -202,7 +217,15 @@ impl Session {
             Drained::Record(Record::Exit(task), _) if self.processes.contains(task.pid) => {
                 self.exits.push(task.pid);
             }
-            Drained::Record(Record::Exit(_) | Record::Other, _) => {}
+            Drained::Record(Record::Exit(_), _) => self.counts.foreign_side_records += 1,
+            Drained::Record(Record::Other, _) => {}
+        }
+    }
+
+    fn count_side_record(&mut self, pid: u32) {
+        match self.processes.contains(pid) {
+            true => self.counts.side_records += 1,
+            false => self.counts.foreign_side_records += 1,
         }
     }
 
@@ -222,7 +245,7 @@ impl Session {
         by_frame_pointer.clear();
         sample.kernel_chain(kernel);
         sample.user_chain(by_frame_pointer);
-        self.counts.frames += by_frame_pointer.len() as u64;
+        self.counts.frames += (kernel.len() + by_frame_pointer.len()) as u64;
         let outcome = match (self.choice.method(), sample.regs, sample.stack) {
             (Method::Dwarf | Method::Trial, Some(regs), Some(stack)) => {
                 let unwound = self.unwinder.unwind(process, regs, stack, user);

@@ -68,6 +68,7 @@ fn calibration(scenario: &Scenario) -> CostModel {
         per_frame_ns: cost(FRAME_US),
         per_byte_ns: cost(BYTE_US),
         per_switch_ns: cost(1.0),
+        ..CostModel::default()
     }
 }
 
@@ -86,7 +87,7 @@ struct Tally {
 
 impl Tally {
     fn add(&mut self, scenario: &Scenario, truth: &Truth, rate_hz: f64, decision: &Decision) {
-        let spend = Spend { target_ns: truth.target_ns, self_ns: truth.self_ns, ..Spend::default() };
+        let spend = Spend { base_ns: truth.target_ns, self_ns: truth.self_ns, ..Spend::default() };
         self.account.book(truth.wall_ns, truth.cpu_ns, &spend);
         self.cpu_ns += truth.cpu_ns;
         self.weight_ns += truth.weight_ns;

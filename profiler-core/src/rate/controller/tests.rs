@@ -80,19 +80,20 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn hostile_costs()(x in prop::array::uniform8(hostile_f64())) -> CostModel {
+    fn hostile_costs()(x in prop::array::uniform12(hostile_f64())) -> CostModel {
         CostModel {
             per_sample_ns: Cost::new(x[0], x[1]), per_frame_ns: Cost::new(x[2], x[3]),
             per_byte_ns: Cost::new(x[4], x[5]), per_switch_ns: Cost::new(x[6], x[7]),
+            per_side_record_ns: Cost::new(x[8], x[9]), per_fork_ns: Cost::new(x[10], x[11]),
         }
     }
 }
 
 prop_compose! {
-    fn hostile_reading()(x in prop::array::uniform9(hostile_u64())) -> Reading {
+    fn hostile_reading()(x in prop::array::uniform12(hostile_u64())) -> Reading {
         Reading {
             at_ns: x[0], target_cpu_ns: x[1], self_cpu_ns: x[2], samples: x[3], foreign_samples: x[4], frames: x[5],
-            stack_bytes: x[6], lost: x[7], switches: x[8],
+            stack_bytes: x[6], lost: x[7], switches: x[8], side_records: x[9], foreign_side_records: x[10], forks: x[11],
         }
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::rate::Account;
 
 fn reading(samples: u64, frames: u64, self_cpu_ns: u64) -> Reading {
     Reading {
@@ -17,6 +18,8 @@ fn model() -> CostModel {
         per_frame_ns: exact(100.0),
         per_byte_ns: exact(1.0),
         per_switch_ns: exact(2_000.0),
+        per_side_record_ns: exact(3_000.0),
+        per_fork_ns: exact(30_000.0),
     }
 }
 
@@ -28,9 +31,42 @@ fn lost_and_foreign_samples_are_charged() {
     let mut ten = reading(10, 20, 7);
     (ten.lost, ten.foreign_samples, ten.stack_bytes, ten.switches) = (10, 5, 10_000, 3);
     let spend = meter.observe(&ten, TICK_NS);
-    assert_eq!(spend.target_ns, 20.0 * 13_000.0 + 3.0 * 2_000.0);
+    assert_eq!(spend.target_ns(), 20.0 * 13_000.0 + 3.0 * 2_000.0);
     assert_eq!(spend.foreign_ns, 5.0 * 11_000.0);
     assert_eq!(spend.self_ns, 7.0);
+}
+
+#[test]
+fn the_parts_are_charged_each_at_its_price() {
+    let mut meter = OverheadMeter::new(model());
+    let mut ten = reading(10, 20, 7);
+    (ten.stack_bytes, ten.side_records, ten.foreign_side_records, ten.forks) = (5_000, 4, 2, 3);
+    let spend = meter.observe(&ten, TICK_NS);
+    assert_eq!((spend.base_ns, spend.frames_ns, spend.stack_ns), (100_000.0, 20_000.0, 5_000.0));
+    assert_eq!(spend.side_records_ns, 4.0 * 3_000.0 + 3.0 * 30_000.0);
+    assert_eq!(spend.foreign_ns, 2.0 * 3_000.0);
+    assert_eq!(spend.total_ns(), 125_000.0 + 102_000.0 + 6_000.0 + 7.0);
+    let mut account = Account::default();
+    account.book(1e8, 1e8, &spend);
+    account.book(1e8, 1e8, &spend);
+    assert_eq!(account.spent().target_ns(), 2.0 * spend.target_ns());
+    assert_eq!(account.ratio(), 2.0 * spend.total_ns() / 2e8);
+}
+
+#[test]
+fn what_no_sample_causes_is_fixed_and_takes_from_the_budget() {
+    let mut meter = OverheadMeter::new(model());
+    let standing = |meter: &mut OverheadMeter| {
+        // 300 µs a second, whatever the rate, and a hundred records in each tick.
+        let mut tick = reading(0, 0, 30_000);
+        tick.side_records = 100;
+        meter.observe(&tick, TICK_NS)
+    };
+    let last = (0..600).map(|_| standing(&mut meter)).last().unwrap();
+    assert!(last.self_fixed_ns <= last.self_ns && last.self_fixed_ns > 0.9 * last.self_ns, "{last:?}");
+    assert_eq!(last.fixed_ns(), last.self_fixed_ns + last.side_records_ns);
+    let ratio = meter.cost().fixed_ratio;
+    assert!((ratio / 0.0033 - 1.0).abs() < 0.02, "{ratio}");
 }
 
 #[test]

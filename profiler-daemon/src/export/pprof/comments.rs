@@ -238,6 +238,7 @@ fn run_from_json(text: &str) -> Option<Run> {
         overhead_se_us,
         self_us,
         overhead_ratio,
+        overhead_parts,
         overhead_worst_1s_ratio,
         overhead_worst_10s_ratio,
         budget_ratio,
