@@ -2,7 +2,9 @@
 //! what came of it, and a simulated host for the control loop.
 
 pub mod aliasing;
+pub mod bouts;
 pub mod checks;
+pub mod coverage;
 pub mod experiment;
 pub mod figures;
 pub mod folded;
