@@ -38,6 +38,10 @@ aliasing *arguments:
 portfolio *arguments:
     cargo run --quiet --release -p tests --bin portfolio -- {{ arguments }}
 
+# The experiments of Stoker's dissertation, run again beside what it printed (half a minute).
+paper *arguments:
+    cargo run --quiet --release -p tests --bin paper -- {{ arguments }}
+
 # What a sample costs, beside other profilers (five minutes).
 bench *arguments:
     cargo run --quiet --release -p tests --bin peers -- {{ arguments }}

@@ -10,6 +10,7 @@ pub mod figures;
 pub mod folded;
 pub mod guards;
 pub mod measured;
+pub mod paper;
 pub mod peers;
 pub mod portfolio;
 pub mod programs;

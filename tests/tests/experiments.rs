@@ -1,6 +1,7 @@
 //! The long experiments of `src/bin/`, cut short: the same code, fewer runs, the same seeds each time.
 
 use tests::aliasing::{Clock, error_sd};
+use tests::paper::quick_lines;
 use tests::portfolio::{adaptive, chosen, programs};
 
 #[test]
@@ -26,4 +27,10 @@ fn the_controller_is_right_for_any_program() {
         assert!(chosen(&programs, |_| rate_hz).mean > 1.2 * controller.mean, "{rate_hz}/s");
     }
     assert!(chosen(&programs, |program| 0.01 / program.overhead_s).mean > 1.05 * controller.mean);
+}
+
+#[test]
+fn the_experiments_of_the_dissertation_come_out_again() {
+    let off: Vec<_> = quick_lines(1).into_iter().filter(|line| !line.holds).collect();
+    assert!(off.is_empty(), "{off:#?}");
 }
