@@ -185,7 +185,7 @@ fn a_report_says_what_the_run_said() -> Result<()> {
 /// A blunt goal is soon reached; the profile is there while the command still runs.
 #[test]
 fn a_command_goes_on_when_the_profile_is_precise() -> Result<()> {
-    let sweetspot = Sweetspot::new().options(&["--rate", "2000", "--until-precision", "50%"]);
+    let sweetspot = Sweetspot::new().options(&["--rate", "5000", "--until-precision", "50%"]);
     let profile = sweetspot.file("p.folded");
     let script = "\"$0\" --cpu 70 --out /dev/null & busy=$!
                   while [ ! -e \"$1\" ] && kill -0 $busy; do sleep 0.5; done
@@ -201,7 +201,7 @@ fn a_command_goes_on_when_the_profile_is_precise() -> Result<()> {
 
 #[test]
 fn attaching_ends_when_the_profile_is_precise() -> Result<()> {
-    let sweetspot = Sweetspot::new().options(&["--rate", "2000", "--until-precision", "50%"]);
+    let sweetspot = Sweetspot::new().options(&["--rate", "5000", "--until-precision", "50%"]);
     let mut target = start(Command::new(program("mix_nofp")?).args(["--cpu", "80", "--out", "/dev/null"]))?;
     let stats = sweetspot.file("stats.jsonl");
     let words = ["--stats", &*stats, "--duration", "80s", &*target.id().to_string()];
@@ -215,7 +215,7 @@ fn attaching_ends_when_the_profile_is_precise() -> Result<()> {
 /// What cannot be written is told, and the command is waited for all the same.
 #[test]
 fn a_command_is_waited_for_though_its_profile_is_lost() -> Result<()> {
-    let sweetspot = Sweetspot::new().options(&["--rate", "2000", "--until-precision", "50%"]);
+    let sweetspot = Sweetspot::new().options(&["--rate", "5000", "--until-precision", "50%"]);
     let (folder, done) = (sweetspot.file("gone"), sweetspot.file("done"));
     fs::create_dir(&folder)?;
     let script = "rmdir \"$1\" && \"$0\" --cpu 6 --out /dev/null && touch \"$2\"";
