@@ -124,8 +124,7 @@ impl Account {
 
     /// The part of [`Account::charged`] that the samples cost, without context switches.
     pub fn charged_by_samples(&self) -> Cost {
-        let spent = &self.spent;
-        Cost::new(spent.target_ns - spent.switches_ns, spent.target_se_ns - spent.switches_se_ns)
+        Cost::new(self.spent.samples_ns(), self.spent.samples_se_ns)
     }
 
     /// CPU time charged to the target by sampling (s).

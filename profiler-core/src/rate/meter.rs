@@ -38,16 +38,21 @@ pub struct Spend {
     pub self_ns: f64,
     /// By how much `target_ns + foreign_ns` may be too low (two standard errors of the model).
     pub doubt_ns: f64,
-    /// Standard error of `target_ns`.
+    /// Standard error of what was charged to the target.
     pub target_se_ns: f64,
-    /// Standard error of `switches_ns`.
-    pub switches_se_ns: f64,
+    /// Standard error of [`Spend::samples_ns`].
+    pub samples_se_ns: f64,
 }
 
 impl Spend {
     /// Everything, at the model's mean (ns).
     pub fn total_ns(&self) -> f64 {
         self.target_ns + self.foreign_ns + self.self_ns
+    }
+
+    /// Charged to the target by its samples, the lost ones too (ns).
+    pub fn samples_ns(&self) -> f64 {
+        self.target_ns - self.switches_ns
     }
 
     /// Errors of one calibration go together: they add up like the means.
@@ -58,7 +63,7 @@ impl Spend {
         self.self_ns += other.self_ns;
         self.doubt_ns += other.doubt_ns;
         self.target_se_ns += other.target_se_ns;
-        self.switches_se_ns += other.switches_se_ns;
+        self.samples_se_ns += other.samples_se_ns;
     }
 }
 
@@ -185,7 +190,8 @@ impl OverheadMeter {
         };
         let hits = seen + reading.lost as f64; // a lost sample interrupted the target all the same
         let switches = Cost::default().plus(reading.switches as f64, self.model.per_switch_ns);
-        let target = switches.plus(hits, self.model.sample(frames, bytes));
+        let samples = Cost::default().plus(hits, self.model.sample(frames, bytes));
+        let target = switches.plus(1.0, samples);
         let foreign = Cost::default().plus(reading.foreign_samples as f64, self.model.sample(0.0, bytes));
         Spend {
             target_ns: target.mean_ns,
@@ -194,7 +200,7 @@ impl OverheadMeter {
             self_ns: reading.self_cpu_ns as f64,
             doubt_ns: 2.0 * (target.se_ns + foreign.se_ns),
             target_se_ns: target.se_ns,
-            switches_se_ns: switches.se_ns,
+            samples_se_ns: samples.se_ns,
         }
     }
 

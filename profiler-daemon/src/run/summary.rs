@@ -125,7 +125,7 @@ mod tests {
             target_ns: times * 1e9,
             switches_ns: times * 0.5e9,
             target_se_ns: times * 0.25e9,
-            switches_se_ns: times * 0.125e9,
+            samples_se_ns: times * 0.125e9,
             ..Spend::default()
         };
         account.book(10e9, 10e9, &spend);
