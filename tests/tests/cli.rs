@@ -102,11 +102,50 @@ fn with_an_output_there_is_no_table() -> Result<()> {
     Ok(())
 }
 
+/// Counts, shares and the like.
+const WITHOUT_UNIT: &[&str] = &[
+    "samples",
+    "lost",
+    "truncated",
+    "undecodable",
+    "throttled",
+    "foreign_samples",
+    "retunes",
+    "clocks",
+    "seed",
+    "confidence",
+    "share",
+    "total_share",
+];
+/// Figures that may be missing: what cannot be known of few samples.
+const MAY_BE_NULL: &[&str] =
+    &["cpu_s_low", "cpu_s_high", "long_run_cpu_s_low", "long_run_cpu_s_high", "cpu_s_to_converge", "tied"];
+
+/// Numbers have a unit in their name; a figure that is not finite would be written as null.
+fn check_figures(name: &str, value: &Value) -> Result<()> {
+    let has_unit = || {
+        let is_unit = |word| ["ns", "us", "s", "hz", "ratio", "bytes", "cpus"].contains(&word);
+        name.split('_').skip(1).any(is_unit) || WITHOUT_UNIT.contains(&name)
+    };
+    match value {
+        Value::Object(keys) => keys.iter().try_for_each(|(key, value)| check_figures(key, value))?,
+        Value::Array(values) => values.iter().try_for_each(|value| check_figures(name, value))?,
+        Value::Number(_) => ensure!(has_unit(), "{name} has no unit in its name"),
+        Value::Null => ensure!(MAY_BE_NULL.contains(&name), "{name} is not finite"),
+        Value::String(_) | Value::Bool(_) => {}
+    }
+    Ok(())
+}
+
 #[test]
 fn every_key_of_the_statistics_has_its_unit_in_its_name() -> Result<()> {
     let sweetspot = at_1_khz();
     recorded(&sweetspot, &["p.folded"])?;
-    let stats = Stats::parse(&fs::read_to_string(sweetspot.file("stats.jsonl"))?)?;
+    let text = fs::read_to_string(sweetspot.file("stats.jsonl"))?;
+    for line in text.lines() {
+        check_figures("", &serde_json::from_str(line)?)?;
+    }
+    let stats = Stats::parse(&text)?;
     ensure!(!stats.lines.is_empty(), "no decisions");
     ensure!(stats.lines.iter().all(|line| line["type"] == "decision"), "{:?}", stats.lines);
     let summary = stats.summary;
@@ -146,7 +185,7 @@ fn a_report_says_what_the_run_said() -> Result<()> {
 /// A blunt goal is soon reached; the profile is there while the command still runs.
 #[test]
 fn a_command_goes_on_when_the_profile_is_precise() -> Result<()> {
-    let sweetspot = Sweetspot::new().options(&["--rate", "2000", "--until-precision", "50%"]);
+    let sweetspot = Sweetspot::new().options(&["--rate", "5000", "--until-precision", "50%"]);
     let profile = sweetspot.file("p.folded");
     let script = "\"$0\" --cpu 70 --out /dev/null & busy=$!
                   while [ ! -e \"$1\" ] && kill -0 $busy; do sleep 0.5; done
@@ -162,7 +201,7 @@ fn a_command_goes_on_when_the_profile_is_precise() -> Result<()> {
 
 #[test]
 fn attaching_ends_when_the_profile_is_precise() -> Result<()> {
-    let sweetspot = Sweetspot::new().options(&["--rate", "2000", "--until-precision", "50%"]);
+    let sweetspot = Sweetspot::new().options(&["--rate", "5000", "--until-precision", "50%"]);
     let mut target = start(Command::new(program("mix_nofp")?).args(["--cpu", "80", "--out", "/dev/null"]))?;
     let stats = sweetspot.file("stats.jsonl");
     let words = ["--stats", &*stats, "--duration", "80s", &*target.id().to_string()];
@@ -176,7 +215,7 @@ fn attaching_ends_when_the_profile_is_precise() -> Result<()> {
 /// What cannot be written is told, and the command is waited for all the same.
 #[test]
 fn a_command_is_waited_for_though_its_profile_is_lost() -> Result<()> {
-    let sweetspot = Sweetspot::new().options(&["--rate", "2000", "--until-precision", "50%"]);
+    let sweetspot = Sweetspot::new().options(&["--rate", "5000", "--until-precision", "50%"]);
     let (folder, done) = (sweetspot.file("gone"), sweetspot.file("done"));
     fs::create_dir(&folder)?;
     let script = "rmdir \"$1\" && \"$0\" --cpu 6 --out /dev/null && touch \"$2\"";

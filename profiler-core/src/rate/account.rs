@@ -127,10 +127,9 @@ impl Account {
         Cost::new(self.spent.target_ns(), self.spent.target_se_ns)
     }
 
-    /// The part of [`Account::charged`] that samples and other records cost, without context switches.
+    /// The part of [`Account::charged`] that the samples cost, without context switches.
     pub fn charged_by_samples(&self) -> Cost {
-        let spent = &self.spent;
-        Cost::new(spent.target_ns() - spent.switches_ns, spent.target_se_ns - spent.switches_se_ns)
+        Cost::new(self.spent.samples_ns(), self.spent.samples_se_ns)
     }
 
     /// CPU time charged to the target by sampling (s).

@@ -46,16 +46,16 @@ pub struct Spend {
     pub self_fixed_ns: f64,
     /// By how much what was charged to the target and to others may be too low (two standard errors of the model).
     pub doubt_ns: f64,
-    /// Standard error of `target_ns`.
+    /// Standard error of what was charged to the target.
     pub target_se_ns: f64,
-    /// Standard error of `switches_ns`.
-    pub switches_se_ns: f64,
+    /// Standard error of [`Spend::samples_ns`].
+    pub samples_se_ns: f64,
 }
 
 impl Spend {
     /// Charged to the target (ns).
     pub fn target_ns(&self) -> f64 {
-        self.base_ns + self.frames_ns + self.stack_ns + self.switches_ns + self.side_records_ns
+        self.samples_ns() + self.switches_ns + self.side_records_ns
     }
 
     /// Everything, at the model's mean (ns).
@@ -66,6 +66,11 @@ impl Spend {
     /// What no sample causes and no rate changes (ns).
     pub fn fixed_ns(&self) -> f64 {
         self.switches_ns + self.side_records_ns + self.self_fixed_ns
+    }
+
+    /// Charged to the target by its samples, the lost ones too (ns).
+    pub fn samples_ns(&self) -> f64 {
+        self.base_ns + self.frames_ns + self.stack_ns
     }
 
     /// Errors of one calibration go together: they add up like the means.
@@ -80,7 +85,7 @@ impl Spend {
         self.self_fixed_ns += other.self_fixed_ns;
         self.doubt_ns += other.doubt_ns;
         self.target_se_ns += other.target_se_ns;
-        self.switches_se_ns += other.switches_se_ns;
+        self.samples_se_ns += other.samples_se_ns;
     }
 }
 
@@ -233,7 +238,7 @@ impl OverheadMeter {
             self_fixed_ns: 0.0,
             doubt_ns: 2.0 * (target_se_ns + foreign.se_ns),
             target_se_ns,
-            switches_se_ns: switches.se_ns,
+            samples_se_ns: samples.se_ns,
         }
     }
 

@@ -18,7 +18,6 @@ pub mod batch;
 pub mod characterise;
 mod cholesky;
 pub mod confidence;
-pub mod confidence;
 pub mod cusum;
 pub mod estimators;
 pub mod interval;

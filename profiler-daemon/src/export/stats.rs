@@ -137,42 +137,6 @@ mod tests {
         }
     }
 
-    /// Counts, shares and the like have no unit.
-    const WITHOUT_UNIT: [&str; 12] = [
-        "samples",
-        "lost",
-        "truncated",
-        "undecodable",
-        "throttled",
-        "foreign_samples",
-        "retunes",
-        "seed",
-        "confidence",
-        "share",
-        "total_share",
-        "type",
-    ];
-
-    fn check_units(name: &str, value: &serde_json::Value) {
-        use serde_json::Value;
-        const UNITS: [&str; 7] = ["ns", "us", "s", "hz", "ratio", "bytes", "cpus"];
-        match value {
-            Value::Object(keys) => keys.iter().for_each(|(key, value)| check_units(key, value)),
-            Value::Array(values) => values.iter().for_each(|value| check_units(name, value)),
-            Value::Number(_) if !WITHOUT_UNIT.contains(&name) => {
-                assert!(name.split('_').skip(1).any(|word| UNITS.contains(&word)), "{name} has no unit");
-            }
-            _ => {}
-        }
-    }
-
-    #[test]
-    fn every_number_has_its_unit_in_its_name() {
-        let profile = testing::profile();
-        let line = summary(&profile.run, &functions(&profile)).unwrap();
-        check_units("", &serde_json::from_str(&line).unwrap());
-    }
-
     #[test]
     fn a_full_disk_is_told_at_the_end() {
         let mut stats = StatsWriter::create(Path::new("/dev/full")).unwrap();

@@ -186,8 +186,13 @@ fn precision(run: &Run, reached: &Reached) -> String {
         return format!("nothing is known of a long run yet; the goal is {goal}");
     }
     let known = format!("the largest functions are known to ±{}", percent(reached.precision_ratio, 1));
+    let stopped = run.stopped == "precise";
     match reached.cpu_s_to_converge {
+        _ if reached.converged && stopped => format!("{known}, within {goal}: sampling stopped"),
         _ if reached.converged => format!("{known}: converged (goal {goal})"),
+        _ if stopped => {
+            format!("{known}; to {goal} together with what is inlined into them, when sampling stopped")
+        }
         Some(cpu_s) => format!("{known}; {goal} takes {cpu_s:.0} s more of CPU time at this rate"),
         None => format!("{known}; nobody can say yet how long {goal} takes"),
     }

@@ -24,14 +24,19 @@ fn table_of_a_run() {
 
 #[test]
 fn precision_in_words() {
-    let run = Run { precision_goal_ratio: 0.05, ..Run::default() };
-    let text = |precision_ratio, converged, cpu_s_to_converge| {
-        precision(&run, &Reached { precision_ratio, converged, cpu_s_to_converge })
+    let mut run = Run { precision_goal_ratio: 0.05, ..Run::default() };
+    let in_words = |run: &Run, precision_ratio, converged, cpu_s_to_converge| {
+        precision(run, &Reached { precision_ratio, converged, cpu_s_to_converge })
     };
+    let text = |ratio, converged, cpu_s| in_words(&run, ratio, converged, cpu_s);
     assert_eq!(text(0.04, true, Some(0.0)), "the largest functions are known to ±4.0%: converged (goal ±5%)");
     assert!(text(0.3, false, Some(75.4)).ends_with("±30.0%; ±5% takes 75 s more of CPU time at this rate"));
     assert!(text(0.3, false, None).ends_with("nobody can say yet how long ±5% takes"));
     assert!(text(1.0, false, None).starts_with("nothing is known"));
+    run.stopped = "precise".to_owned();
+    let text = |ratio, converged, cpu_s| in_words(&run, ratio, converged, cpu_s);
+    assert!(text(0.04, true, Some(0.0)).ends_with("±4.0%, within ±5%: sampling stopped"));
+    assert!(text(0.07, false, Some(3.0)).contains("±7.0%; to ±5% together with what is inlined"));
 }
 
 #[test]

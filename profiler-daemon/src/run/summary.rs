@@ -141,7 +141,7 @@ mod tests {
             base_ns: times * 0.5e9,
             switches_ns: times * 0.5e9,
             target_se_ns: times * 0.25e9,
-            switches_se_ns: times * 0.125e9,
+            samples_se_ns: times * 0.125e9,
             ..Spend::default()
         };
         account.book(10e9, 10e9, &spend);

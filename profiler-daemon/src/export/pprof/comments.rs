@@ -79,12 +79,14 @@ pub(super) fn attachments(profile: &SymbolizedProfile) -> [String; 2] {
 
 fn in_words(run: &Run) -> String {
     format!(
-        "sweetspot {}: {} samples, last rate {:.1} Hz, overhead {:.3}% of the target's CPU time (budget {:.3}%)",
+        "sweetspot {}: {} samples, last rate {:.1} Hz, overhead {:.3}% of the target's CPU time (budget {:.3}%), \
+         {:.3} s of sampling taken out",
         env!("CARGO_PKG_VERSION"),
         run.samples,
         run.rate_hz,
         run.overhead_ratio * 100.0,
         run.budget_ratio * 100.0,
+        run.sampling_cpu_s,
     )
 }
 

@@ -11,7 +11,7 @@ use super::{read, write};
 use crate::export::functions::functions;
 use crate::export::table::{View, render};
 use crate::export::testing;
-use profiler_core::profile::SymbolizedProfile;
+use profiler_core::profile::{Outcome, StackWindow, SymbolizedProfile, WeightedStack};
 
 fn written(profile: &SymbolizedProfile) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -210,11 +210,45 @@ fn the_pprof_tool_reads_the_file() {
     assert!(String::from_utf8_lossy(&comments.stdout).contains("602 samples, last rate 60.0 Hz"));
 }
 
+/// A stack of amounts that no run has, in windows that exist.
+fn enormous() -> impl Strategy<Value = WeightedStack> {
+    let amount = prop_oneof![0..10_u64, Just(u64::MAX), Just(i64::MAX as u64), any::<u64>()];
+    let window = (0..4_u32, amount.clone(), amount);
+    (0..7_u32, prop::collection::vec(window, 0..6)).prop_map(|(location, parts)| {
+        let window = |(window, cpu_ns, samples)| StackWindow { window, cpu_ns, samples };
+        let windows: Vec<StackWindow> = parts.into_iter().map(window).collect();
+        let mut stack = testing::stack(&[location], Outcome::Complete, 0..1, 0, 0);
+        stack.cpu_ns = windows.iter().fold(0, |sum, window| window.cpu_ns.saturating_add(sum));
+        stack.samples = windows.iter().fold(0, |sum, window| window.samples.saturating_add(sum));
+        WeightedStack { windows, ..stack }
+    })
+}
+
 proptest! {
     #[test]
     fn no_bytes_panic_the_reader(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         let _ = read(bytes.as_slice());
         let _ = read(gzip(&bytes).as_slice());
+    }
+
+    #[test]
+    fn enormous_figures_give_finite_ones(
+        stacks in prop::collection::vec(enormous(), 0..8),
+        figures in prop::array::uniform4(prop_oneof![any::<f64>(), -1.0..2.0]),
+    ) {
+        let mut profile = testing::profile();
+        profile.windows.truncate(4);
+        profile.stacks = stacks;
+        let run = &mut profile.run;
+        [run.confidence, run.sampling_cpu_s, run.sampling_cpu_se_s, run.precision_goal_ratio] = figures;
+        let profile = read(written(&profile).as_slice()).unwrap();
+        let table = functions(&profile);
+        render(&profile, &table, View { width: 80, top: 20 });
+        for cost in &table.functions {
+            let ends = [cost.cpu_s_low, cost.cpu_s_high, cost.long_run_cpu_s_low, cost.long_run_cpu_s_high];
+            prop_assert!(ends.into_iter().flatten().all(f64::is_finite), "{cost:?}");
+        }
+        prop_assert!(table.reached.is_none_or(|reached| reached.precision_ratio.is_finite()));
     }
 
     #[test]
