@@ -141,7 +141,8 @@ impl ClockBook {
         let slots = [Some(hit.tid), None].map(|tid| Slot { tid, cpu: hit.cpu });
         let events = slots.iter().filter_map(|slot| self.events.get(slot)).flatten();
         let started = events.filter_map(|event| Some((event, self.clocks.get(event)?)));
-        let running = started.filter(|(_, clock)| (clock.started_ns..clock.retired_ns).contains(&hit.time_ns));
+        let running =
+            started.filter(|(_, clock)| (clock.started_ns..clock.retired_ns).contains(&hit.time_ns));
         running.max_by_key(|(_, clock)| clock.started_ns).map(|(event, _)| *event)
     }
 
