@@ -24,8 +24,8 @@ const LOOK_NS: u64 = 25_000_000;
 /// A jump by less than this factor cannot overspend the budget of a second within a tick.
 const HARMLESS_JUMP: f64 = 2.0;
 const SECOND_NS: u64 = 1_000_000_000;
-/// Time between two looks at the way to attach in the first second of a run.
-const EARLY_LOOK_NS: u64 = 200_000_000;
+/// The same for the way to attach in the first second of a run: at every tick.
+const EARLY_LOOK_NS: u64 = TICK_NS / 2;
 /// Records younger than this may still have older neighbours on their way to another ring (ns).
 const SETTLING_NS: u64 = 2_000_000;
 /// How often, while clocks are renewed, threads are looked for that were born meanwhile. Of a later look are only the
