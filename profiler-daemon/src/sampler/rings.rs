@@ -148,7 +148,7 @@ mod tests {
         rings.replace(&online[online.len() - 1..]).unwrap();
         assert_eq!(rings.cpus(), &online[online.len() - 1..]);
         rings.drain(u64::MAX, |_| {});
-        assert!(rings.replace(&[u32::MAX]).is_err());
+        assert!(rings.replace(&[i32::MAX as u32]).is_err());
         assert!(rings.capacity() == 0 && rings.cpus().is_empty());
     }
 }
