@@ -4,6 +4,9 @@
 //! of whole CPUs follow every thread by themselves, but interrupt whatever else runs there. Which is dearer
 //! depends on the target and its neighbours, and shows only while it runs; so the cost is watched, and the other
 //! way is tried when it might be cheaper.
+//!
+//! Events of threads also end with them, and half a period with each: threads that live for a few periods are weighed
+//! badly, those that live for less than one are never seen. Then whole CPUs are sampled, whatever that costs.
 
 use serde::Serialize;
 
@@ -43,6 +46,12 @@ const MANY_SWITCHES_PER_S: f64 = 4000.0;
 const WORTH_A_CHANGE: f64 = 0.002;
 /// The other way must have cost less than this share of the present one.
 const CLEARLY_CHEAPER: f64 = 0.5;
+/// A cost of the way to begin with, from which nobody waits for its measurement to be complete.
+const CLEARLY_TOO_DEAR: f64 = 0.02;
+/// CPU time of the target that says enough for that (ns).
+const EARLY_NS: f64 = 50e6;
+/// Share of the target's CPU time that may pass between the last samples of its threads and their ends.
+const SHORT_LIVED: f64 = 0.05;
 /// For so long a way is kept, and its cost is measured (ns).
 const DWELL_NS: u64 = 1_000_000_000;
 /// For so long a measured cost is believed (ns).
@@ -56,6 +65,36 @@ struct Measured {
     at_ns: u64,
 }
 
+/// What was seen of a target in a stretch of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Observed {
+    /// What the way in force has cost beyond the target's samples (ns).
+    pub extra_ns: f64,
+    /// Threads that ended, times half a period (ns).
+    pub ends_ns: f64,
+    /// CPU time that the scheduler charged to the target (ns).
+    pub target_ns: f64,
+}
+
+impl Observed {
+    fn plus(self, other: Self) -> Self {
+        let sum = |a: f64, b: f64| if b.is_finite() && b > 0.0 { a + b } else { a };
+        Observed {
+            extra_ns: sum(self.extra_ns, other.extra_ns),
+            ends_ns: sum(self.ends_ns, other.ends_ns),
+            target_ns: sum(self.target_ns, other.target_ns),
+        }
+    }
+
+    fn cost_ratio(&self) -> f64 {
+        self.extra_ns / self.target_ns.max(1.0)
+    }
+
+    fn is_short_lived(&self) -> bool {
+        self.target_ns >= EARLY_NS && self.ends_ns > SHORT_LIVED * self.target_ns
+    }
+}
+
 /// Chooses between the ways to attach by what each was seen to cost.
 #[derive(Clone, Debug)]
 pub struct AttachChoice {
@@ -64,8 +103,9 @@ pub struct AttachChoice {
     fixed: bool,
     other_cost: Option<Measured>,
     since_ns: Option<u64>,
-    extra_ns: f64,
-    target_ns: f64,
+    observed: Observed,
+    /// Whether threads were seen to be too short-lived for events of their own, which they had.
+    missed_ends: bool,
 }
 
 impl AttachChoice {
@@ -87,8 +127,8 @@ impl AttachChoice {
             fixed: asked.is_some() || !cpu_permitted,
             other_cost: None,
             since_ns: None,
-            extra_ns: 0.0,
-            target_ns: 0.0,
+            observed: Observed::default(),
+            missed_ends: false,
         }
     }
 
@@ -103,25 +143,41 @@ impl AttachChoice {
         self.fixed = true;
     }
 
-    /// Takes in what the way in force has cost in a stretch of time beyond the target's samples, and the target's CPU
-    /// time (ns). Returns the other way when it is time to change to it; it is then in force.
-    pub fn observe(&mut self, now_ns: u64, extra_ns: f64, target_ns: f64) -> Option<AttachMode> {
+    /// Whether the target's threads were too short-lived for the way in force, and that could not be changed.
+    pub fn misses_short_lived(&self) -> bool {
+        self.fixed && self.missed_ends
+    }
+
+    /// Takes in what was seen since the last call. Returns the other way when it is time to change to it; it is then
+    /// in force.
+    pub fn observe(&mut self, now_ns: u64, latest: Observed) -> Option<AttachMode> {
         let since_ns = *self.since_ns.get_or_insert(now_ns);
-        self.extra_ns += extra_ns;
-        self.target_ns += target_ns;
-        if self.fixed || now_ns.saturating_sub(since_ns) < DWELL_NS {
+        self.observed = self.observed.plus(latest);
+        let (short_lived, is_task) = (self.observed.is_short_lived(), self.mode == AttachMode::Task);
+        self.missed_ends |= is_task && short_lived;
+        let is_clear = is_task && (short_lived || self.is_clearly_too_dear());
+        if self.fixed || !is_clear && now_ns.saturating_sub(since_ns) < DWELL_NS {
             return None;
         }
-        let ratio = self.extra_ns / self.target_ns.max(1.0);
-        (self.extra_ns, self.target_ns, self.since_ns) = (0.0, 0.0, Some(now_ns));
-        let other = self.other_cost.filter(|other| now_ns.saturating_sub(other.at_ns) < BELIEVED_NS);
-        let cheaper = other.is_none_or(|other| other.ratio < ratio * CLEARLY_CHEAPER);
-        if ratio < WORTH_A_CHANGE || !cheaper {
+        let ratio = std::mem::take(&mut self.observed).cost_ratio();
+        self.since_ns = Some(now_ns);
+        let changes = if short_lived { is_task } else { self.is_worth_a_change(now_ns, ratio) };
+        if !changes {
             return None;
         }
         self.other_cost = Some(Measured { ratio, at_ns: now_ns });
         self.mode = self.mode.other();
         Some(self.mode)
+    }
+
+    fn is_clearly_too_dear(&self) -> bool {
+        self.observed.target_ns >= EARLY_NS && self.observed.cost_ratio() >= CLEARLY_TOO_DEAR
+    }
+
+    /// Whether the other way costs clearly less, as far as is known.
+    fn is_worth_a_change(&self, now_ns: u64, ratio: f64) -> bool {
+        let other = self.other_cost.filter(|other| now_ns.saturating_sub(other.at_ns) < BELIEVED_NS);
+        ratio >= WORTH_A_CHANGE && other.is_none_or(|other| other.ratio < ratio * CLEARLY_CHEAPER)
     }
 }
 
@@ -135,7 +191,8 @@ mod tests {
     fn run(choice: &mut AttachChoice, seconds: u64, task: f64, cpu: f64) -> Vec<AttachMode> {
         let step = |second: u64| {
             let ratio = if choice.mode() == AttachMode::Task { task } else { cpu };
-            choice.observe(second * SECOND, ratio * 1e9, 1e9)
+            let (extra_ns, target_ns) = (ratio * 1e9, 1e9);
+            choice.observe(second * SECOND, Observed { extra_ns, target_ns, ends_ns: 0.0 })
         };
         (0..seconds).filter_map(step).collect()
     }
@@ -170,5 +227,52 @@ mod tests {
         assert_eq!(AttachChoice::new(None, false, 1000, 64, 1e6).mode(), AttachMode::Task);
         assert_eq!(AttachChoice::new(None, true, 1000, 64, 0.0).mode(), AttachMode::Cpu);
         assert_eq!(AttachChoice::new(None, true, 2, 2, 50_000.0).mode(), AttachMode::Cpu);
+    }
+
+    fn seen(extra_ns: f64, ends_ns: f64, target_ns: f64) -> Observed {
+        Observed { extra_ns, ends_ns, target_ns }
+    }
+
+    #[test]
+    fn what_is_clearly_too_dear_is_left_at_once_but_not_for_a_moment_of_it() {
+        let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
+        assert_eq!(choice.observe(0, seen(4e6, 0.0, 40e6)), None); // too little CPU time to tell
+        assert_eq!(choice.observe(SECOND / 5, seen(4e6, 0.0, 40e6)), Some(AttachMode::Cpu));
+        let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
+        assert_eq!(choice.observe(0, seen(0.5e6, 0.0, 100e6)), None);
+        assert_eq!(choice.observe(SECOND, seen(0.5e6, 0.0, 100e6)), Some(AttachMode::Cpu));
+    }
+
+    #[test]
+    fn short_lived_threads_are_sampled_by_whole_cpus_whatever_that_costs() {
+        let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
+        assert_eq!(choice.observe(0, seen(0.0, 4e6, 100e6)), None);
+        assert_eq!(choice.observe(1, seen(0.0, 8e6, 100e6)), Some(AttachMode::Cpu));
+        let dear = |second: u64| choice.observe(second * SECOND, seen(0.2e9, 0.06e9, 1e9));
+        assert_eq!((1..60).filter_map(dear).collect::<Vec<_>>(), []);
+        assert!(!choice.misses_short_lived());
+        // Once they live longer, what counts is the cost again.
+        let longer = |second: u64| choice.observe(second * SECOND, seen(0.2e9, 0.0, 1e9));
+        assert_eq!((60..65).filter_map(longer).next(), Some(AttachMode::Task));
+    }
+
+    #[test]
+    fn short_lived_threads_are_told_of_where_the_way_is_fixed() {
+        for (asked, permitted) in [(Some(AttachMode::Task), true), (None, false)] {
+            let mut choice = AttachChoice::new(asked, permitted, 1, 2, 0.0);
+            assert_eq!(choice.observe(0, seen(0.0, 4e6, 100e6)), None);
+            assert!(!choice.misses_short_lived());
+            assert_eq!(choice.observe(1, seen(0.0, 8e6, 100e6)), None);
+            assert!(choice.misses_short_lived());
+        }
+    }
+
+    #[test]
+    fn hostile_figures_do_no_harm() {
+        let mut choice = AttachChoice::new(None, true, usize::MAX, usize::MAX, f64::NAN);
+        for x in [f64::NAN, f64::INFINITY, -1.0, f64::MAX, 0.0] {
+            choice.observe(u64::MAX, seen(x, x, x));
+            choice.observe(0, seen(x, -x, 1.0));
+        }
     }
 }

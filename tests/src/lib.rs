@@ -2,6 +2,7 @@
 //! what came of it, and a simulated host for the control loop.
 
 pub mod aliasing;
+pub mod attempts;
 pub mod bouts;
 pub mod checks;
 pub mod coverage;

@@ -20,7 +20,7 @@ use crate::stats::Stats;
 use crate::truth::Truth;
 
 /// No run of these tests takes longer; one that does hangs, and is ended.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(240);
 
 /// The profiler under test: `$SWEETSPOT`, or this workspace's own release build, brought up to date first.
 ///

@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
-use profiler_core::attach::{AttachChoice, AttachMode};
+use profiler_core::attach::{AttachChoice, AttachMode, Observed};
 use profiler_core::profile::RateChange;
 use profiler_core::rate::{CostModel, Decision, Dither, RateController, Reading, Reason, TopShares};
 use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::Method;
 use serde::Serialize;
 
+use super::explain;
 use crate::output::Outputs;
 use crate::sampler::access::{Access, OpenError};
 use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
 use crate::sampler::session::{Counts, Session};
+use crate::sampler::switches::Switches;
 use crate::sys::{clock, procfs};
 
 /// The shortest time from one tick to the next, where the first was late.
@@ -22,6 +24,8 @@ const LOOK_NS: u64 = 25_000_000;
 /// A jump by less than this factor cannot overspend the budget of a second within a tick.
 const HARMLESS_JUMP: f64 = 2.0;
 const SECOND_NS: u64 = 1_000_000_000;
+/// The same for the way to attach in the first second of a run: at every tick.
+const EARLY_LOOK_NS: u64 = TICK_NS / 2;
 /// Records younger than this may still have older neighbours on their way to another ring (ns).
 const SETTLING_NS: u64 = 2_000_000;
 /// How often, while clocks are renewed, threads are looked for that were born meanwhile. Of a later look are only the
@@ -103,19 +107,21 @@ pub(crate) struct Engine {
     next_window_ns: u64,
     adopted: (u64, u64),
     attach_changed: bool,
+    cpus_changed: bool,
     /// Whether the last look at the rings found samples.
     samples_came: bool,
     last_decision: Option<Decision>,
     start_unix_ns: u64,
     next_second_ns: u64,
     seen: Seen,
+    switches: Switches,
 }
 
 /// Counters at the last look, once a second.
 #[derive(Clone, Copy, Default)]
 struct Seen {
-    switches: u64,
     foreign: u64,
+    ends: u64,
     target_cpu_ns: u64,
 }
 
@@ -148,11 +154,13 @@ impl Engine {
             next_window_ns: WINDOW_NS,
             adopted: (0, 0),
             attach_changed: false,
+            cpus_changed: false,
             samples_came: false,
             last_decision: None,
             start_unix_ns: 0,
             next_second_ns: 0,
             seen: Seen::default(),
+            switches: Switches::default(),
         })
     }
 
@@ -205,6 +213,7 @@ impl Engine {
     pub(crate) fn begin(&mut self) {
         self.session.begin();
         self.start_unix_ns = clock::unix_ns();
+        self.context_switches(); // those until now are history
         let now_ns = clock::monotonic_ns();
         self.next_tick_ns = now_ns + self.sampler.draw_tick_ns();
         let decision = self.controller.start(now_ns);
@@ -326,7 +335,8 @@ impl Engine {
         };
         let stack_bytes = self.session.copy.revise();
         let attach_changed = std::mem::take(&mut self.attach_changed);
-        if method.is_none() && stack_bytes.is_none() && !attach_changed && !self.has_new_threads(now_ns) {
+        let machine_changed = attach_changed | std::mem::take(&mut self.cpus_changed);
+        if method.is_none() && stack_bytes.is_none() && !machine_changed && !self.has_new_threads(now_ns) {
             return;
         }
         self.settings.method = self.session.choice.method();
@@ -361,27 +371,53 @@ impl Engine {
             && self.session.processes.threads_created() > created_then
     }
 
-    /// What is looked at once a second: whether the way to attach is the cheaper one. Returns the context switches
-    /// that the events made dearer.
+    /// What is looked at once a second, and more often at first: which CPUs there are, and whether the way to attach is
+    /// the right one. Returns the context switches that the events made dearer.
     fn each_second(&mut self, now_ns: u64) -> u64 {
-        self.next_second_ns = now_ns + SECOND_NS;
-        let now = Seen {
-            switches: self.context_switches(),
-            foreign: self.session.counts.foreign,
-            target_cpu_ns: self.session.target_cpu_ns(),
-        };
-        let last = std::mem::replace(&mut self.seen, now);
-        let switches = now.switches.saturating_sub(last.switches);
-        let foreign = (now.foreign - last.foreign) as f64;
-        let extra_ns =
-            switches as f64 * self.costs.per_switch_ns.mean_ns + foreign * self.costs.per_sample_ns.mean_ns;
-        let target_ns = now.target_cpu_ns.saturating_sub(last.target_cpu_ns) as f64;
-        if self.attach.observe(now_ns, extra_ns, target_ns).is_some() {
+        self.next_second_ns =
+            now_ns + if self.session.elapsed_ns() < SECOND_NS { EARLY_LOOK_NS } else { SECOND_NS };
+        self.cpus_changed |= self.sampler.cpus_changed();
+        let switches = self.context_switches();
+        let observed = self.observe(switches);
+        if self.attach.observe(now_ns, observed).is_some() {
             self.attach_changed = true;
             self.controller.attached_anew();
             return 0;
         }
+        if self.attach.misses_short_lived() {
+            self.note(explain::short_lived(self.access.cpu_wide));
+        }
         switches
+    }
+
+    /// What happened since the last look, as far as it depends on the way to attach.
+    fn observe(&mut self, switches: u64) -> Observed {
+        let Counts { foreign, ends, .. } = self.session.counts;
+        let now = Seen { foreign, ends, target_cpu_ns: self.session.target_cpu_ns() };
+        let last = std::mem::replace(&mut self.seen, now);
+        let foreign = now.foreign.saturating_sub(last.foreign) as f64;
+        let ends = now.ends.saturating_sub(last.ends) as f64;
+        Observed {
+            extra_ns: switches as f64 * self.costs.per_switch_ns.mean_ns
+                + foreign * self.costs.per_sample_ns.mean_ns,
+            ends_ns: ends * self.settings.period_ns as f64 / 2.0,
+            target_ns: now.target_cpu_ns.saturating_sub(last.target_cpu_ns) as f64,
+        }
+    }
+
+    /// Follows what the followed processes created before they were followed, until nothing new is found.
+    pub(crate) fn adopt_descendants(&mut self) {
+        for _ in 0..GENERATIONS {
+            let followed: Vec<u32> = self.session.processes.live().map(|(pid, _)| pid).collect();
+            let found = procfs::descendants(&followed);
+            if found.is_empty() {
+                return;
+            }
+            for child in found {
+                let read = self.session.adopt_child(child);
+                explain::child(child.pid, read, &mut self.notes);
+            }
+        }
     }
 
     /// Whether no process of the target is left.
@@ -418,10 +454,12 @@ impl Engine {
         self.session.processes.live().flat_map(|(pid, _)| procfs::threads(pid)).collect()
     }
 
-    /// Context switches of the target so far, where the events make them cost something.
-    fn context_switches(&self) -> u64 {
-        let Attachment::Tasks(tids) = self.sampler.attachment() else { return 0 };
-        procfs::context_switches_of(tids)
+    /// Context switches of the target since the last look, where the events make them cost something.
+    fn context_switches(&mut self) -> u64 {
+        match self.sampler.attachment() {
+            Attachment::Tasks(threads) => self.switches.since_last_look(threads),
+            Attachment::Cpus => 0,
+        }
     }
 }
 

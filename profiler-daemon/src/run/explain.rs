@@ -77,6 +77,23 @@ pub(crate) fn maps(pid: u32, read: Result<(), ProcError>, notes: &mut Vec<String
     }
 }
 
+/// The same for a process that came with the one asked for: nothing about it ends the run.
+pub(crate) fn child(pid: u32, read: Result<(), ProcError>, notes: &mut Vec<String>) {
+    match read {
+        Ok(()) | Err(ProcError::NotFound(_)) => {}
+        Err(error) => notes.push(format!("process {pid} is not profiled with its parent: {error}")),
+    }
+}
+
+/// What events of single threads miss of a target like this.
+pub(crate) fn short_lived(cpu_wide: bool) -> String {
+    let advice = if cpu_wide { "leave out --attach-mode task" } else { "run as root" };
+    format!(
+        "many threads or processes end before events of their own can sample them well; {advice}, so that whole CPUs \
+         are sampled"
+    )
+}
+
 fn paranoid() -> String {
     let read: io::Result<String> = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
     read.map_or_else(|_| "unknown".to_owned(), |level| level.trim().to_owned())

@@ -32,6 +32,7 @@ use crate::output::Outputs;
 use crate::sampler::access::{Access, OpenError, probe_access};
 use crate::sampler::perf::Attachment;
 use crate::sampler::session::Session;
+use crate::sampler::switches::Switches;
 use crate::settings::{AttachJob, RecordJob};
 use crate::sys::spawn::{Ended, HeldCommand, RunningCommand};
 use crate::sys::timer::Timer;
@@ -107,15 +108,17 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
     let precise = Precise::new(&job.sampling);
     let session = Session::new(setup.method_choice(&job.sampling));
     let one = (pids.len() == 1).then(|| pids[0]);
-    let mut engine = setup
-        .open(&job.sampling, session, pids.clone(), outputs)
-        .map_err(|error| explain::open(error, one))?;
+    let children = procfs::descendants(&pids).into_iter().map(|child| child.pid);
+    let family = pids.iter().copied().chain(children).collect();
+    let mut engine =
+        setup.open(&job.sampling, session, family, outputs).map_err(|error| explain::open(error, one))?;
     // The clocks come first: whatever is mapped from here on is reported, whatever was mapped before is read.
     engine.start_clocks()?;
     for &pid in &pids {
         let adopted = engine.session.adopt(pid);
         explain::maps(pid, adopted, &mut engine.notes)?;
     }
+    engine.adopt_descendants();
     engine.catch_up_with_threads().map_err(|error| explain::open(error, one))?;
     let name = pids.iter().map(|pid| engine.name_of(*pid)).collect::<Vec<_>>().join(", ");
     let (engine, stop) = runtime()?.block_on(async {
@@ -201,10 +204,11 @@ impl Setup {
 
 /// How often the target switches, over a moment in which nothing is sampled yet.
 fn switches_per_s(threads: &[u32]) -> f64 {
-    let seen = || procfs::context_switches_of(threads) as f64;
-    let (before, began) = (seen(), Instant::now());
+    let mut switches = Switches::default();
+    switches.since_last_look(threads);
+    let began = Instant::now();
     std::thread::sleep(WATCHED);
-    (seen() - before).max(0.0) / began.elapsed().as_secs_f64()
+    switches.since_last_look(threads) as f64 / began.elapsed().as_secs_f64()
 }
 
 fn rate_settings(sampling: &SamplingSettings) -> RateSettings {

@@ -4,4 +4,5 @@ pub(crate) mod access;
 pub(crate) mod perf;
 mod rings;
 pub(crate) mod session;
+pub(crate) mod switches;
 pub(crate) mod target_cpu;

@@ -125,3 +125,30 @@ fn map_rings(owners: &[Event]) -> Result<Vec<Ring>, OpenError> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::limits;
+
+    /// Needs no privilege: these rings belong to events of this process.
+    #[test]
+    fn a_cpu_that_comes_back_has_a_ring_again() {
+        let online = limits::online_cpus();
+        let Ok(mut rings) = Rings::open(online.clone(), &Attachment::Tasks(Vec::new())) else {
+            return; // perf events are not permitted here
+        };
+        rings.replace(&online[..1]).unwrap();
+        assert_eq!((rings.cpus(), rings.owners().count(), rings.rings.len()), (&online[..1], 1, 1));
+        rings.replace(&online).unwrap();
+        assert_eq!(
+            (rings.cpus(), rings.owners().count(), rings.rings.len()),
+            (&online[..], online.len(), online.len())
+        );
+        rings.replace(&online[online.len() - 1..]).unwrap();
+        assert_eq!(rings.cpus(), &online[online.len() - 1..]);
+        rings.drain(u64::MAX, |_| {});
+        assert!(rings.replace(&[i32::MAX as u32]).is_err());
+        assert!(rings.capacity() == 0 && rings.cpus().is_empty());
+    }
+}

@@ -7,7 +7,7 @@ use profiler_core::aggregate::{Aggregate, Aggregator, Chain};
 use profiler_core::process::ProcessTable;
 use profiler_core::profile::{Outcome, ProcessInfo};
 use profiler_core::rate::Reading;
-use profiler_core::record::{RawSample, Record};
+use profiler_core::record::{Mapped, RawSample, Record};
 use profiler_core::stack::Frame;
 use profiler_core::stats;
 use profiler_core::unwind::StackUnwinder;
@@ -18,6 +18,7 @@ use rustc_hash::FxBuildHasher;
 use super::perf::Drained;
 use super::target_cpu::TargetCpu;
 use crate::objects::ObjectStore;
+use crate::sys::procfs::Child;
 use crate::sys::{clock, limits, procfs};
 
 /// What went less than perfectly, counted.
@@ -35,6 +36,8 @@ pub(crate) struct Counts {
     pub(crate) truncated: u64,
     /// Records that could not be decoded.
     pub(crate) undecodable: u64,
+    /// Threads of the target that ended.
+    pub(crate) ends: u64,
     /// Times an event was throttled.
     pub(crate) throttled: u64,
     /// Frames the kernel followed, its own and the program's.
@@ -140,9 +143,22 @@ impl Session {
     pub(crate) fn adopt(&mut self, pid: u32) -> Result<(), ::procfs::ProcError> {
         self.processes.adopt(pid, &procfs::comm(pid).unwrap_or_default());
         self.cpu.adopt(pid);
-        for mapped in procfs::executable_maps(pid)? {
-            self.processes.mapped(&mapped, |mapped| self.objects.load(mapped));
+        self.mapped(&procfs::executable_maps(pid)?);
+        Ok(())
+    }
+
+    fn mapped(&mut self, maps: &[Mapped]) {
+        for mapped in maps {
+            self.processes.mapped(mapped, |mapped| self.objects.load(mapped));
         }
+    }
+
+    /// Follows what a followed process created before that was followed; after an error it is not followed.
+    pub(crate) fn adopt_child(&mut self, child: Child) -> Result<(), ::procfs::ProcError> {
+        let maps = procfs::executable_maps(child.pid)?;
+        self.processes.adopt(child.pid, &procfs::comm(child.pid).unwrap_or_default());
+        self.cpu.adopt_child(child.pid, child.parent);
+        self.mapped(&maps);
         Ok(())
     }
 
@@ -215,6 +231,7 @@ impl Session {
             Drained::Record(Record::Lost { count }, _) => self.counts.lost += count,
             Drained::Record(Record::Throttle, _) => self.counts.throttled += 1,
             Drained::Record(Record::Exit(task), _) if self.processes.contains(task.pid) => {
+                self.counts.ends += 1;
                 self.exits.push(task.pid);
             }
             Drained::Record(Record::Exit(_), _) => self.counts.foreign_side_records += 1,

@@ -34,8 +34,14 @@ struct Account {
 }
 
 impl Account {
+    /// Since it was followed.
     fn used_ns(&self) -> u64 {
-        (self.own_ns + self.children_ns).saturating_sub(self.base_ns)
+        self.life_ns().saturating_sub(self.base_ns)
+    }
+
+    /// Since it began, with the children that it waited for.
+    fn life_ns(&self) -> u64 {
+        self.own_ns + self.children_ns
     }
 }
 
@@ -46,6 +52,17 @@ impl TargetCpu {
         let children_ns = procfs::waited_children_cpu_ns(pid);
         let account = Account { base_ns: own_ns + children_ns, own_ns, children_ns, ..Account::default() };
         self.processes.insert(pid, account);
+    }
+
+    /// The same for one that a followed process has created: what it used before will show in its parent's account.
+    pub(crate) fn adopt_child(&mut self, pid: u32, parent: u32) {
+        self.adopt(pid);
+        if let Some(account) = self.processes.get_mut(&parent) {
+            account.has_children = true;
+        }
+        if let Some(account) = self.processes.get_mut(&pid) {
+            account.parent = Some(parent);
+        }
     }
 
     /// Follows a process that a followed one has just created.
@@ -65,6 +82,13 @@ impl TargetCpu {
             self.processes.retain(|&child, account| {
                 account.parent != Some(pid) || clock::process_cpu_ns(child).is_some()
             });
+        }
+    }
+
+    /// What a child used before it was followed is in the account of its parent from now on.
+    fn take_off(&mut self, parent: Option<u32>, before_ns: u64) {
+        if let Some(account) = parent.and_then(|parent| self.processes.get_mut(&parent)) {
+            account.base_ns += before_ns;
         }
     }
 
@@ -89,8 +113,9 @@ impl TargetCpu {
             let waited = account.parent.and_then(|parent| newly_waited.get_mut(&parent));
             match waited {
                 // User and system time are cut to ticks each, before and after.
-                Some(waited) if *waited + 2 * TICK_NS >= account.used_ns() => {
-                    *waited = waited.saturating_sub(account.used_ns());
+                Some(waited) if *waited + 2 * TICK_NS >= account.life_ns() => {
+                    *waited = waited.saturating_sub(account.life_ns());
+                    self.take_off(account.parent, account.base_ns);
                 }
                 Some(_) => self.doubtful_ns += account.used_ns(),
                 _ => self.ended_ns += account.used_ns(),
@@ -105,6 +130,8 @@ impl TargetCpu {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
     use std::process::Command;
 
     /// Sixty milliseconds of work or more, in a child.
@@ -125,6 +152,33 @@ mod tests {
         assert_eq!(gone, [child.id()]);
         assert!(total + 2 * TICK_NS >= expected, "{total} of {expected}");
         assert!(total < 3 * expected, "{total} of {expected}");
+    }
+
+    #[test]
+    fn what_a_child_used_before_it_was_adopted_never_counts() {
+        const LATE: u64 = 8 * TICK_NS;
+        let script = "sh -c 'while :; do :; done'; sleep 60";
+        let mut parent = Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let used = |child: &procfs::Child| clock::process_cpu_ns(child.pid).unwrap_or(0);
+        let child = loop {
+            let worked = |child: &procfs::Child| used(child) >= LATE;
+            match procfs::descendants(&[parent.id()]).into_iter().find(worked) {
+                Some(child) => break child,
+                None => std::thread::yield_now(),
+            }
+        };
+        let mut cpu = TargetCpu::default();
+        cpu.adopt(parent.id());
+        let before = used(&child);
+        cpu.adopt_child(child.pid, child.parent);
+        kill(Pid::from_raw(child.pid as i32), Signal::SIGKILL).unwrap();
+        while !cpu.read().1.contains(&child.pid) {
+            std::thread::yield_now();
+        }
+        let (total, waited) = (cpu.read().0, procfs::waited_children_cpu_ns(parent.id()));
+        parent.kill().unwrap();
+        parent.wait().unwrap();
+        assert!(waited.abs_diff(before + total) <= 4 * TICK_NS, "{waited} is not {before} + {total}");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! What `/proc` says of a process.
 
-use procfs::process::{MMPermissions, MMapPath, MemoryMap, Process};
+use procfs::process::{MMPermissions, MMapPath, MemoryMap, Process, Stat};
 use profiler_core::record::{FileId, Mapped};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The threads of a process; empty once it is gone.
 pub(crate) fn threads(pid: u32) -> Vec<u32> {
@@ -22,8 +23,12 @@ pub(crate) fn is_kernel_thread(pid: u32) -> bool {
 
 /// Whether the process is gone, or only waits for its parent to take notice.
 pub(crate) fn has_ended(pid: u32) -> bool {
-    let state = open(pid).and_then(|process| process.stat().ok()).map(|stat| (stat.state, stat.num_threads));
-    state.is_none_or(|(state, threads)| matches!(state, 'Z' | 'X') && threads <= 1)
+    open(pid).and_then(|process| process.stat().ok()).is_none_or(|stat| is_zombie(&stat))
+}
+
+/// A process whose first thread has ended while others work is none.
+fn is_zombie(stat: &Stat) -> bool {
+    matches!(stat.state, 'Z' | 'X') && stat.num_threads <= 1
 }
 
 /// CPU time of children that the process has waited for (ns). Read often, so without a detour.
@@ -37,6 +42,35 @@ fn children_ticks(stat: &str) -> u64 {
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
     let ticks = fields.split_ascii_whitespace().skip(13).take(2);
     ticks.filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
+}
+
+/// A process and the one that created it, or took it over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Child {
+    pub(crate) pid: u32,
+    pub(crate) parent: u32,
+}
+
+/// All that these processes created, and what those created, as far as it lives; parents come first. This process is
+/// none of them.
+pub(crate) fn descendants(pids: &[u32]) -> Vec<Child> {
+    let Ok(all) = procfs::process::all_processes() else { return Vec::new() };
+    let mut children: FxHashMap<u32, Vec<u32>> = FxHashMap::default();
+    for stat in all.filter_map(|process| process.ok()?.stat().ok()).filter(|stat| !is_zombie(stat)) {
+        children.entry(stat.ppid as u32).or_default().push(stat.pid as u32);
+    }
+    let mut known: FxHashSet<u32> = pids.iter().copied().chain([std::process::id()]).collect();
+    let mut parents = pids.to_vec();
+    let mut found = Vec::new();
+    while let Some(parent) = parents.pop() {
+        for pid in children.remove(&parent).unwrap_or_default() {
+            if known.insert(pid) {
+                found.push(Child { pid, parent });
+                parents.push(pid);
+            }
+        }
+    }
+    found
 }
 
 /// Its executable mappings, as the kernel would have reported them. An error says why they cannot be read.
@@ -58,17 +92,8 @@ fn mapped(pid: u32, map: MemoryMap) -> Option<Mapped> {
     Some(Mapped { pid, start, len: end.saturating_sub(start), file_offset: map.offset, file, path })
 }
 
-/// Threads whose context switches are read; the rest is estimated from them.
-const THREADS_READ: usize = 16;
-
-/// Context switches of these threads since they began.
-pub(crate) fn context_switches_of(threads: &[u32]) -> u64 {
-    let read: u64 = threads.iter().take(THREADS_READ).map(|&tid| context_switches(tid)).sum();
-    read * threads.len() as u64 / threads.len().clamp(1, THREADS_READ) as u64
-}
-
 /// Context switches of a thread since it began.
-fn context_switches(tid: u32) -> u64 {
+pub(crate) fn context_switches(tid: u32) -> u64 {
     let status = open(tid).and_then(|thread| thread.status().ok());
     let count = |status: procfs::process::Status| {
         status.voluntary_ctxt_switches.unwrap_or(0) + status.nonvoluntary_ctxt_switches.unwrap_or(0)
@@ -100,6 +125,29 @@ mod tests {
         let stat = "7 (a) (b 1 2) S 1 7 7 0 -1 4194560 10 20 0 0 5 6 70 8 20 0 1 0 100";
         assert_eq!(children_ticks(stat), 78);
         assert_eq!(children_ticks(""), 0);
+    }
+
+    #[test]
+    fn descendants_are_found_parents_first_and_never_ourselves() {
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", "sleep 60 & echo $!; wait"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut said = std::io::BufReader::new(shell.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+        let sleeper: u32 = line.trim().parse().unwrap();
+        let found = descendants(&[std::process::id()]);
+        let grandparent = std::os::unix::process::parent_id();
+        let from_above = descendants(&[grandparent]);
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(sleeper as i32), nix::sys::signal::SIGKILL)
+            .unwrap();
+        shell.wait().unwrap();
+        let at = |pid| found.iter().position(|child| child.pid == pid);
+        assert!(at(shell.id()).unwrap() < at(sleeper).unwrap());
+        assert!(found.contains(&Child { pid: sleeper, parent: shell.id() }));
+        assert!(from_above.iter().all(|child| child.pid != std::process::id()));
     }
 
     #[test]

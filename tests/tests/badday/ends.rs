@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tests::attempts::attempts;
 use tests::folded::Folded;
 use tests::guards::{SmallDisk, is_root};
 use tests::programs::program;
@@ -75,12 +76,14 @@ fn interrupted(signal: Signal) -> Result<(Ended, Result<Folded>)> {
 #[test]
 fn ctrl_c_leaves_the_profile_so_far() -> Result<()> {
     needs_root!("attaching to any process");
-    for signal in [Signal::SIGINT, Signal::SIGTERM] {
-        let (ended, folded) = interrupted(signal)?;
-        let ended = fine(ended)?;
-        ensure!(folded?.weight_of(|stack| stack.has("main")) > 0.0, "no stacks: {ended:?}");
-    }
-    Ok(())
+    attempts(|| {
+        for signal in [Signal::SIGINT, Signal::SIGTERM] {
+            let (ended, folded) = interrupted(signal)?;
+            let ended = fine(ended)?;
+            ensure!(folded?.weight_of(|stack| stack.has("main")) > 0.0, "no stacks: {ended:?}");
+        }
+        Ok(())
+    })
 }
 
 #[test]
@@ -95,16 +98,18 @@ fn kill_9_leaves_the_target_running_and_no_profile() -> Result<()> {
 /// A terminal sends Ctrl-C to the profiler and the command alike.
 #[test]
 fn ctrl_c_while_recording_leaves_the_profile_and_the_status_of_the_command() -> Result<()> {
-    let sweetspot = Sweetspot::new().options(&["--rate", "500"]);
-    let mut words = sweetspot.outputs();
-    words.extend(["--", &*program("mix_nofp")?.to_string_lossy(), "--cpu", "60"].map(str::to_string));
-    let profiler = start(sweetspot.command("record", &words).process_group(0))?;
-    sleep(Duration::from_millis(2000));
-    kill(Pid::from_raw(-(profiler.id() as i32)), Signal::SIGINT)?;
-    finish(profiler)?.expect_status(128 + 2)?;
-    let folded = Folded::parse(&fs::read_to_string(sweetspot.file("profile.folded"))?)?;
-    ensure!(folded.weight_of(|stack| stack.has("main")) > 0.0, "no stacks");
-    Ok(())
+    attempts(|| {
+        let sweetspot = Sweetspot::new().options(&["--rate", "500"]);
+        let mut words = sweetspot.outputs();
+        words.extend(["--", &*program("mix_nofp")?.to_string_lossy(), "--cpu", "60"].map(str::to_string));
+        let profiler = start(sweetspot.command("record", &words).process_group(0))?;
+        sleep(Duration::from_millis(2000));
+        kill(Pid::from_raw(-(profiler.id() as i32)), Signal::SIGINT)?;
+        finish(profiler)?.expect_status(128 + 2)?;
+        let folded = Folded::parse(&fs::read_to_string(sweetspot.file("profile.folded"))?)?;
+        ensure!(folded.weight_of(|stack| stack.has("main")) > 0.0, "no stacks");
+        Ok(())
+    })
 }
 
 #[test]

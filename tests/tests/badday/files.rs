@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
+use tests::attempts::attempts;
 use tests::folded::Folded;
 use tests::guards::{Running, is_root, open_to_all};
 use tests::programs::program;
@@ -72,12 +73,14 @@ fn share(folded: &Folded, name: &str) -> f64 {
 
 fn truncated_to(bytes: impl Fn(u64) -> u64) -> Result<()> {
     needs_root!("attaching to any process");
-    let folded = Loaded::start()?.attach_and(|library| {
-        let file = fs::OpenOptions::new().write(true).open(library)?;
-        Ok(file.set_len(bytes(file.metadata()?.len()))?)
-    })?;
-    ensure!(share(&folded, "host_work") > 0.1, "host_work has {}", share(&folded, "host_work"));
-    Ok(())
+    attempts(|| {
+        let folded = Loaded::start()?.attach_and(|library| {
+            let file = fs::OpenOptions::new().write(true).open(library)?;
+            Ok(file.set_len(bytes(file.metadata()?.len()))?)
+        })?;
+        ensure!(share(&folded, "host_work") > 0.1, "host_work has {}", share(&folded, "host_work"));
+        Ok(())
+    })
 }
 
 #[test]
@@ -93,48 +96,54 @@ fn a_library_truncated_to_half() -> Result<()> {
 #[test]
 fn a_library_overwritten_with_garbage() -> Result<()> {
     needs_root!("attaching to any process");
-    let folded = Loaded::start()?.attach_and(|library| {
-        let garbage: Vec<u8> = (0..fs::metadata(library)?.len()).map(|i| (i * 37 % 251) as u8).collect();
-        let file = fs::OpenOptions::new().write(true).open(library)?;
-        Ok(file.write_all_at(&garbage, 0)?)
-    })?;
-    ensure!(share(&folded, "host_work") > 0.1, "host_work has {}", share(&folded, "host_work"));
-    Ok(())
+    attempts(|| {
+        let folded = Loaded::start()?.attach_and(|library| {
+            let garbage: Vec<u8> = (0..fs::metadata(library)?.len()).map(|i| (i * 37 % 251) as u8).collect();
+            let file = fs::OpenOptions::new().write(true).open(library)?;
+            Ok(file.write_all_at(&garbage, 0)?)
+        })?;
+        ensure!(share(&folded, "host_work") > 0.1, "host_work has {}", share(&folded, "host_work"));
+        Ok(())
+    })
 }
 
 /// Another program under the library's name must not lend its names to the library's code.
 #[test]
 fn a_library_replaced_by_another_file() -> Result<()> {
     needs_root!("attaching to any process");
-    let mut loaded = Loaded::start()?;
-    let other = loaded.folder.path().join("other");
-    fs::copy(program("mix_fp")?, &other)?;
-    fs::rename(&other, loaded.library())?;
-    let folded = loaded.attach_and(|_| Ok(()))?;
-    ensure!(share(&folded, "host_work") > 0.1, "host_work has {}", share(&folded, "host_work"));
-    let wrong = ["work_a", "descend", "run_calls", "bottom"].map(|name| share(&folded, name));
-    ensure!(wrong == [0.0; 4], "names of a file that the process never loaded: {wrong:?}");
-    Ok(())
+    attempts(|| {
+        let mut loaded = Loaded::start()?;
+        let other = loaded.folder.path().join("other");
+        fs::copy(program("mix_fp")?, &other)?;
+        fs::rename(&other, loaded.library())?;
+        let folded = loaded.attach_and(|_| Ok(()))?;
+        ensure!(share(&folded, "host_work") > 0.1, "host_work has {}", share(&folded, "host_work"));
+        let wrong = ["work_a", "descend", "run_calls", "bottom"].map(|name| share(&folded, name));
+        ensure!(wrong == [0.0; 4], "names of a file that the process never loaded: {wrong:?}");
+        Ok(())
+    })
 }
 
 /// Symbols, debug information and section headers with bytes flipped here and there.
 #[test]
 fn a_program_with_corrupt_debug_information() -> Result<()> {
     let good = fs::read(program("inlined")?)?;
-    for stride in [61, 97, 251, 1021] {
-        let mut bytes = good.clone();
-        // What is loaded lies in the first quarter of the file: the program still runs.
-        let start = bytes.len() / 4;
-        bytes[start..].iter_mut().step_by(stride).for_each(|byte| *byte = byte.wrapping_add(0x5b));
-        let sweetspot = Sweetspot::new().options(&["--rate", "500"]);
-        let program = sweetspot.path().join("corrupt");
-        fs::write(&program, bytes)?;
-        open_to_all(&program)?;
-        let mut words = sweetspot.outputs();
-        words.extend(["--", &*program.to_string_lossy(), "--cpu", "0.3"].map(str::to_string));
-        fine(run(&mut sweetspot.command("record", &words))?)?;
-        let folded = Folded::parse(&fs::read_to_string(sweetspot.file("profile.folded"))?)?;
-        ensure!(folded.weight_of(|_| true) > 0.0, "no samples");
-    }
+    [61, 97, 251, 1021].into_iter().try_for_each(|stride| attempts(|| corrupt(&good, stride)))
+}
+
+fn corrupt(good: &[u8], stride: usize) -> Result<()> {
+    let mut bytes = good.to_vec();
+    // What is loaded lies in the first quarter of the file: the program still runs.
+    let start = bytes.len() / 4;
+    bytes[start..].iter_mut().step_by(stride).for_each(|byte| *byte = byte.wrapping_add(0x5b));
+    let sweetspot = Sweetspot::new().options(&["--rate", "500"]);
+    let program = sweetspot.path().join("corrupt");
+    fs::write(&program, bytes)?;
+    open_to_all(&program)?;
+    let mut words = sweetspot.outputs();
+    words.extend(["--", &*program.to_string_lossy(), "--cpu", "0.3"].map(str::to_string));
+    fine(run(&mut sweetspot.command("record", &words))?)?;
+    let folded = Folded::parse(&fs::read_to_string(sweetspot.file("profile.folded"))?)?;
+    ensure!(folded.weight_of(|_| true) > 0.0, "no samples");
     Ok(())
 }

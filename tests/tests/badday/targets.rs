@@ -5,6 +5,7 @@ use std::process::Command;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use anyhow::Result;
+use tests::attempts::attempts;
 use tests::checks::within;
 use tests::guards::{Running, Sysctl, is_root};
 use tests::programs::program;
@@ -172,11 +173,13 @@ fn two_thousand_threads_cpu_wide_events() -> Result<()> {
 
 fn two_thousand_threads(mode: &str) -> Result<()> {
     needs_root!("attaching in every mode");
-    let target = sleepers(2000)?;
-    let recorded =
-        Sweetspot::new().options(&["--attach-mode", mode, "--rate", "500"]).attach(target.id(), 2.0)?;
-    let busy = recorded.folded.weight_of(|stack| stack.has("busy"));
-    within("weight of the busy thread", busy, recorded.folded.weight_of(|_| true), 0.05)
+    attempts(|| {
+        let target = sleepers(2000)?;
+        let recorded =
+            Sweetspot::new().options(&["--attach-mode", mode, "--rate", "500"]).attach(target.id(), 2.0)?;
+        let busy = recorded.folded.weight_of(|stack| stack.has("busy"));
+        within("weight of the busy thread", busy, recorded.folded.weight_of(|_| true), 0.05)
+    })
 }
 
 /// Task events need a file for each thread and CPU. With few, the profiler chooses the other way, or says so.

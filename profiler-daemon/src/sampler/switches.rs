@@ -1,0 +1,54 @@
+//! Context switches of the target, which events of single threads make dearer.
+
+use rustc_hash::FxHashMap;
+
+use crate::sys::procfs;
+
+/// Threads whose context switches are read; the rest is estimated from them.
+const THREADS_READ: usize = 16;
+
+/// Counts context switches from one look to the next.
+#[derive(Default)]
+pub(crate) struct Switches {
+    /// Those of each thread since it began, at the last look.
+    seen: FxHashMap<u32, u64>,
+}
+
+impl Switches {
+    /// Context switches of these threads since the last look. What a thread did before it was first looked at does not
+    /// count: it may have run for years.
+    pub(crate) fn since_last_look(&mut self, threads: &[u32]) -> u64 {
+        let read = threads.iter().take(THREADS_READ);
+        let now: FxHashMap<u32, u64> = read.map(|&tid| (tid, procfs::context_switches(tid))).collect();
+        let before = std::mem::replace(&mut self.seen, now);
+        let since = self.seen.iter().filter_map(|(tid, now)| Some((now, before.get(tid)?)));
+        let (looks, switches) = since.fold((0, 0), |(looks, sum), (now, before)| {
+            (looks + 1, sum + now.saturating_sub(*before)) // less than before: another thread of that number
+        });
+        switches * threads.len() as u64 / looks.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn only_what_happens_between_two_looks_counts() {
+        let own = [std::process::id()]; // the main thread, which waits for the tests
+        let mut switches = Switches::default();
+        assert_eq!(switches.since_last_look(&own), 0);
+        let mut busy = Command::new("sh").args(["-c", "while :; do sleep 0.001; done"]).spawn().unwrap();
+        let shell = [busy.id()];
+        assert_eq!(switches.since_last_look(&shell), 0);
+        let mut seen = 0;
+        while seen < 3 {
+            std::thread::yield_now();
+            seen += switches.since_last_look(&shell);
+        }
+        assert_eq!(switches.since_last_look(&[u32::MAX]), 0);
+        busy.kill().unwrap();
+        busy.wait().unwrap();
+    }
+}
