@@ -68,10 +68,15 @@ pub fn start(command: &mut Command) -> Result<Running> {
 }
 
 /// Waits for a started command; ends it if it does not end by itself.
-pub fn finish(mut running: Running) -> Result<Ended> {
+pub fn finish(running: Running) -> Result<Ended> {
+    finish_within(running, PATIENCE)
+}
+
+/// [`finish`] for a command that may take this long.
+pub fn finish_within(mut running: Running, patience: Duration) -> Result<Ended> {
     let stdout = read_aside(running.stdout.take());
     let stderr = read_aside(running.stderr.take());
-    let status = wait(&mut running).with_context(|| format!("process {}", running.id()))?;
+    let status = wait(&mut running, patience).with_context(|| format!("process {}", running.id()))?;
     let text = |reader: thread::JoinHandle<Vec<u8>>| {
         String::from_utf8_lossy(&reader.join().expect("a reader does not panic")).into_owned()
     };
@@ -95,15 +100,15 @@ fn read_aside(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Ve
     })
 }
 
-fn wait(child: &mut Child) -> Result<ExitStatus> {
+fn wait(child: &mut Child, patience: Duration) -> Result<ExitStatus> {
     let started = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > patience {
             child.kill()?;
-            bail!("did not end within {PATIENCE:?}");
+            bail!("did not end within {patience:?}");
         }
         thread::sleep(Duration::from_millis(10));
     }

@@ -1,15 +1,23 @@
 //! The command line as a contract: what scripts rely on.
 
+#![allow(clippy::print_stderr, reason = "a test that skips says why")]
+
 use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use tests::folded::Folded;
 use tests::programs::program;
-use tests::run::{Ended, Sweetspot, finish, run, start, sweetspot};
+use tests::run::{Ended, Sweetspot, finish, finish_within, run, start, sweetspot, wait_until};
 use tests::stats::Stats;
+
+/// An evaluation is some fifty runs; a busy machine takes a second and more for each.
+const EVALUATION: Duration = Duration::from_secs(900);
 
 /// A short run that leaves a file in each format.
 fn recorded(sweetspot: &Sweetspot, files: &[&str]) -> Result<Ended> {
@@ -260,6 +268,64 @@ fn a_plan_is_drawn_and_has_its_figures_as_json() -> Result<()> {
     ensure!(svg.contains("measured CPU time (s)") && svg.contains("budget of 1%: 40/s"));
     ensure!(fs::read_dir(folder.path())?.count() == 1, "something else was left behind");
     Ok(())
+}
+
+/// Runs of 50 ms: too short to judge anything, long enough for every part of it.
+#[test]
+fn an_evaluation_delivers_a_table_a_chart_and_its_figures() -> Result<()> {
+    if !may_sample()? {
+        return Ok(());
+    }
+    let sweetspot = Sweetspot::new();
+    let (svg, json) = (sweetspot.file("evaluation.svg"), sweetspot.file("evaluation.json"));
+    let words = ["--quick", "--rounds", "1", "--cpu", "50ms", "-o", &svg, "-o", &json];
+    let running = tests::run::start(&mut sweetspot.command("evaluate", &words))?;
+    let ended = finish_within(running, EVALUATION)?;
+    if ended.status == 1 && ended.stderr.contains("on a quieter machine") {
+        ensure!(fs::read_dir(sweetspot.path())?.count() == 0, "files without a result");
+        return Ok(());
+    }
+    let ended = ended.expect_status(0)?;
+    for word in ["39999/s", "adaptive", "a sample costs", "wanted"] {
+        ensure!(ended.stdout.contains(word), "no {word} in:\n{}", ended.stdout);
+    }
+    ensure!(fs::read_to_string(&svg)?.contains("samples per CPU-second"));
+    let found: Value = serde_json::from_slice(&fs::read(&json)?)?;
+    ensure!(found["figures"]["slope"]["overhead_us"].is_f64(), "{found}");
+    let runs = found["runs"].as_array().context("runs")?;
+    ensure!(!runs.is_empty() && runs.iter().all(|run| run["cpu_s"].is_f64()), "{runs:?}");
+    let claims = found["claims"].as_array().context("claims")?;
+    ensure!(!claims.is_empty() && claims.iter().all(|claim| claim["value_ratio"].is_f64()), "{claims:?}");
+    Ok(())
+}
+
+#[test]
+fn an_evaluation_that_is_stopped_says_so_and_leaves_nothing() -> Result<()> {
+    if !may_sample()? {
+        return Ok(());
+    }
+    let sweetspot = Sweetspot::new();
+    let temporary = sweetspot.path().join("tmp");
+    fs::create_dir(&temporary)?;
+    let file = sweetspot.path().join("evaluation.svg");
+    let mut evaluate = sweetspot.command("evaluate", &["-o".as_ref(), file.as_os_str()]);
+    let running = tests::run::start(evaluate.env("TMPDIR", &temporary))?;
+    let files = || fs::read_dir(&temporary).map_or(0, Iterator::count);
+    wait_until("a folder for temporary files", || files() > 0)?;
+    kill(Pid::from_raw(running.id().try_into()?), Signal::SIGINT)?;
+    let ended = finish(running)?.expect_status(130)?;
+    ensure!(ended.stderr.lines().count() == 1 && ended.stderr.contains("stopped"), "{ended:?}");
+    ensure!(ended.stdout.is_empty() && !file.exists() && files() == 0, "{ended:?}");
+    Ok(())
+}
+
+/// Whether the kernel lets us sample; says so where it does not.
+fn may_sample() -> Result<bool> {
+    let may = run(Command::new(sweetspot()).arg("doctor"))?.status == 0;
+    if !may {
+        eprintln!("skipped: `sweetspot doctor` says what forbids sampling here");
+    }
+    Ok(may)
 }
 
 /// The command has the person's input and outputs; what the profiler says is apart from them.

@@ -63,13 +63,14 @@ struct Function {
 impl Runner {
     /// Keeps this process off the program's CPU and finds out how many calls make up the CPU time wanted.
     pub(super) async fn prepare(job: &EvaluateJob) -> Result<Self> {
+        let signals = Signals::listen()?; // before there is anything that a signal would leave behind
         let target_cpu = leave_one_cpu()?;
         let cpu_s = job.design.cpu_s();
         let alone = "there is only one CPU: the profiler disturbs the program it measures".to_owned();
         let mut runner = Self {
             program: std::env::current_exe().context("this program's own file is not known")?,
             folder: tempfile::tempdir().context("no folder for temporary files; set TMPDIR to one")?,
-            signals: Signals::listen()?,
+            signals,
             target_cpu,
             calls: TRIAL_CALLS,
             patience: PATIENCE + Duration::from_secs_f64(PATIENCE_FACTOR * cpu_s),

@@ -48,17 +48,23 @@ impl Machine {
     }
 }
 
+/// Multinomial counts: each function's are binomial in what the ones before it left over.
 fn draw(shares: [f64; FUNCTIONS], draws: u64, random: &mut fastrand::Rng) -> [u64; FUNCTIONS] {
-    let mut counts = [0; FUNCTIONS];
-    for _ in 0..draws {
-        let mut at = random.f64();
-        let hit = shares.iter().position(|share| {
-            at -= share;
-            at < 0.0
-        });
-        counts[hit.unwrap_or(0)] += 1;
+    let (mut left, mut share_left) = (draws, 1.0);
+    shares.map(|share| {
+        let count = binomial(left, (share / share_left).clamp(0.0, 1.0), random);
+        (left, share_left) = (left - count, (share_left - share).max(f64::MIN_POSITIVE));
+        count
+    })
+}
+
+/// One by one where they are few, else as the normal distribution has it.
+fn binomial(draws: u64, p: f64, random: &mut fastrand::Rng) -> u64 {
+    if draws < 200 {
+        return (0..draws).filter(|_| random.f64() < p).count() as u64;
     }
-    counts
+    let mean = draws as f64 * p;
+    (mean + normal(random) * (mean * (1.0 - p)).sqrt()).round().clamp(0.0, draws as f64) as u64
 }
 
 /// A standard normal number: twelve uniform ones are close enough.

@@ -57,7 +57,7 @@ fn over_shapes(runs: &[&Observation], figures: &Figures, arm: Arm, compensated: 
     mean(errors?.into_iter())
 }
 
-/// What the model expects of a rate, or of the rates that were chosen.
+/// What the model expects of a rate, or of the rates that were taken.
 fn expected(figures: &Figures, arm: Arm) -> Option<f64> {
     let errors: Option<Vec<f64>> = figures
         .shapes
@@ -66,7 +66,7 @@ fn expected(figures: &Figures, arm: Arm) -> Option<f64> {
         .map(|(of_shape, shape)| {
             let rate_hz = match arm {
                 Arm::Fixed(rate_hz) => rate_hz,
-                Arm::Adaptive => of_shape.chosen_rate_hz,
+                Arm::Adaptive => return Some(of_shape.adaptive_expected_cmape_ratio),
                 Arm::Unsampled | Arm::Budgeted => return None,
             };
             figures.model.cmape(shape, of_shape.true_cpu_s, rate_hz)

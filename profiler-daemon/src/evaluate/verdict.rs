@@ -50,7 +50,9 @@ pub(super) struct ShapeFigures {
     pub(super) chosen_rate_hz: f64,
     /// Error of the adaptive runs.
     pub(super) adaptive_cmape_ratio: f64,
-    /// The same with the cost of the samples taken off.
+    /// Error to be expected, by the model, at the rates that the adaptive runs took.
+    pub(super) adaptive_expected_cmape_ratio: f64,
+    /// Error of the adaptive runs with the cost of the samples taken off.
     pub(super) adaptive_compensated_cmape_ratio: f64,
     /// Error within the default budget.
     pub(super) default_cmape_ratio: f64,
@@ -137,6 +139,8 @@ fn shape_figures(
         optimum_rate_hz(Criterion::MeanAbsolute, spread, slope.overhead_us * 1e-6, true_s).ok()?;
     let (best_rate_hz, best_cmape_ratio) = model.best(shape, true_s)?;
     let chosen = of_arm(runs, Some(index), Arm::Adaptive).map(|run| run.rate_hz.ln());
+    let taken = of_arm(runs, Some(index), Arm::Adaptive).map(|run| run.samples as f64 / run.cpu_s);
+    let expected: Option<Vec<f64>> = taken.map(|rate| model.cmape(shape, true_s, rate)).collect();
     let measured = |arm, compensated| cmape(of_arm(runs, Some(index), arm), true_s, compensated);
     Some(ShapeFigures {
         name: shape.name,
@@ -146,6 +150,7 @@ fn shape_figures(
         best_cmape_ratio,
         chosen_rate_hz: mean(chosen).map(f64::exp)?,
         adaptive_cmape_ratio: measured(Arm::Adaptive, false)?,
+        adaptive_expected_cmape_ratio: mean(expected?.into_iter())?,
         adaptive_compensated_cmape_ratio: measured(Arm::Adaptive, true)?,
         default_cmape_ratio: measured(Arm::Budgeted, false)?,
         usual_cmape_ratio: USUAL_HZ.map(|rate| model.cmape(shape, true_s, rate).unwrap_or(f64::MAX)),
@@ -183,31 +188,57 @@ impl Figures {
         self.shapes.iter().map(ratio).sum::<f64>() / self.shapes.len() as f64
     }
 
-    /// The figures that claims are about, in the order of [`claims`].
-    fn claimed(&self) -> Vec<f64> {
-        let mut values = vec![self.mean_ratio(|shape| shape.adaptive_cmape_ratio / shape.best_cmape_ratio)];
-        values.extend(self.shapes.iter().map(|shape| shape.chosen_rate_hz / shape.law_rate_hz));
-        values.push(self.told_overhead_us / self.slope.overhead_us);
-        for usual in 0..USUAL_HZ.len() {
-            let ratio =
-                |shape: &ShapeFigures| (shape.adaptive_cmape_ratio / shape.usual_cmape_ratio[usual]).ln();
-            values.push(self.mean_ratio(ratio).exp());
-        }
-        values
+    /// The figures that claims are about, each with the claim and its limits.
+    fn claimed(&self) -> Vec<Claimed> {
+        let over_best =
+            |error: fn(&ShapeFigures) -> f64| self.mean_ratio(|shape| error(shape) / shape.best_cmape_ratio);
+        let loss = (0.0, MOST_LOSS);
+        let mut claimed = vec![
+            Claimed::new(
+                "error of the adaptive runs, over that of the best rate",
+                loss,
+                over_best(|shape| shape.adaptive_cmape_ratio),
+            ),
+            Claimed::new(
+                "error expected at their rates, over that of the best rate",
+                loss,
+                over_best(|shape| shape.adaptive_expected_cmape_ratio),
+            ),
+        ];
+        claimed.extend(self.shapes.iter().map(|shape| {
+            let claim = format!("chosen rate over λ*, {}", shape.name);
+            Claimed::new(claim, around_one(RATE_BAND), shape.chosen_rate_hz / shape.law_rate_hz)
+        }));
+        let told = self.told_overhead_us / self.slope.overhead_us;
+        claimed.push(Claimed::new("cost of a sample as told, over the slope", around_one(COST_BAND), told));
+        claimed.extend(USUAL_HZ.into_iter().enumerate().map(|(usual, rate)| {
+            let claim = format!("error of the adaptive runs, over that of {rate}/s");
+            Claimed::new(claim, (0.0, 1.0), self.over_usual(usual))
+        }));
+        claimed
+    }
+
+    /// The geometric mean over the shapes of the adaptive runs' error over that of a usual rate.
+    fn over_usual(&self, usual: usize) -> f64 {
+        self.mean_ratio(|shape| (shape.adaptive_cmape_ratio / shape.usual_cmape_ratio[usual]).ln()).exp()
     }
 }
 
-/// The claims with their limits.
-fn limits() -> Vec<(String, f64, f64)> {
-    let mut limits =
-        vec![("error of the adaptive runs, over that of the best rate".to_owned(), 0.0, MOST_LOSS)];
-    let (least, most) = (1.0 - RATE_BAND, 1.0 + RATE_BAND);
-    limits.extend(SHAPES.map(|shape| (format!("chosen rate over λ*, {}", shape.name), least, most)));
-    limits.push(("cost of a sample as told, over the slope".to_owned(), 1.0 - COST_BAND, 1.0 + COST_BAND));
-    limits.extend(
-        USUAL_HZ.map(|rate| (format!("error of the adaptive runs, over that of {rate}/s"), 0.0, 1.0)),
-    );
-    limits
+/// A figure that a claim is about.
+struct Claimed {
+    claim: String,
+    limits: (f64, f64),
+    value: f64,
+}
+
+impl Claimed {
+    fn new(claim: impl Into<String>, limits: (f64, f64), value: f64) -> Self {
+        Self { claim: claim.into(), limits, value }
+    }
+}
+
+fn around_one(band: f64) -> (f64, f64) {
+    (1.0 - band, 1.0 + band)
 }
 
 /// The claims, each with the 95% interval of its figure: percentiles of a bootstrap that draws runs anew within
@@ -217,15 +248,20 @@ pub(super) fn claims(runs: &[Observation], figures: &Figures, seed: u64) -> Vec<
     let mut random = fastrand::Rng::with_seed(seed);
     let cells = cells(runs);
     let resampled = (0..RESAMPLES).filter_map(|_| self::figures(&resample(&cells, &mut random)).ok());
-    let resampled: Vec<Vec<f64>> = resampled.map(|figures| figures.claimed()).collect();
-    let values = figures.claimed().into_iter().enumerate().zip(limits());
-    values
-        .map(|((index, value_ratio), (claim, least_ratio, most_ratio))| {
-            let (low_ratio, high_ratio) = interval(resampled.iter().map(|values| values[index]), value_ratio);
-            let outcome = judge((low_ratio, high_ratio), (least_ratio, most_ratio));
-            Claim { claim, value_ratio, low_ratio, high_ratio, least_ratio, most_ratio, outcome }
-        })
-        .collect()
+    let resampled: Vec<Vec<Claimed>> = resampled.map(|figures| figures.claimed()).collect();
+    let claim = |(index, claimed): (usize, Claimed)| {
+        let (low_ratio, high_ratio) = interval(resampled.iter().map(|all| all[index].value), claimed.value);
+        Claim {
+            claim: claimed.claim,
+            value_ratio: claimed.value,
+            low_ratio,
+            high_ratio,
+            least_ratio: claimed.limits.0,
+            most_ratio: claimed.limits.1,
+            outcome: judge((low_ratio, high_ratio), claimed.limits),
+        }
+    };
+    figures.claimed().into_iter().enumerate().map(claim).collect()
 }
 
 /// What is drawn from by itself. All fixed rates of a shape are one cell, as pairs of a regression are: there may

@@ -140,8 +140,11 @@ fn perf_event_paranoid_too_high() -> Result<()> {
 fn perf_event_open_refused() -> Result<()> {
     let deny = program("deny_perf")?;
     let sweetspot = Sweetspot::new().through(&[&deny.to_string_lossy()]);
-    let ended = run(&mut sweetspot.command("record", &["--", "sleep", "0.1"]))?;
-    refused(ended, 77, &["perf_event_open", "not permitted", "permission"])
+    for words in [["record", "--", "true"], ["evaluate", "--rounds", "1"]] {
+        let ended = run(&mut sweetspot.command(words[0], &words[1..]))?;
+        refused(ended, 77, &["perf_event_open", "not permitted", "permission"])?;
+    }
+    Ok(())
 }
 
 #[test]
