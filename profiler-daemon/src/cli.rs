@@ -28,8 +28,13 @@ pub(crate) enum Command {
     Report(ReportArgs),
     /// Work out the best rate for a function of known share.
     Plan(PlanArgs),
+    /// Measure what sampling costs on this machine, for all later runs (under a minute).
+    Calibrate(CalibrateArgs),
     /// Say what this machine permits and what would mend it.
     Doctor(DoctorArgs),
+    // What `calibrate` samples: this program once more.
+    #[command(hide = true)]
+    CalibrateWorkload(WorkloadArgs),
 }
 
 /// Arguments of `record`.
@@ -174,6 +179,25 @@ pub(crate) struct DoctorArgs {
     /// Print one JSON object for each check.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Arguments of `calibrate`.
+#[derive(Debug, Args)]
+pub(crate) struct CalibrateArgs {
+    /// Measure for less than a second, as the first run does by itself.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `calibrate-workload`.
+#[derive(Debug, Args)]
+pub(crate) struct WorkloadArgs {
+    /// The CPU to stay on.
+    #[arg(long)]
+    pub(crate) cpu: u32,
 }
 
 fn defaults() -> SamplingSettings {

@@ -67,6 +67,8 @@ fn run(job: Job) -> Result<ExitCode> {
         Job::Attach(job) => return run::attach(&job),
         Job::Report(job) => report::run(&job, terminal, law::share_interval)?,
         Job::Plan(job) => terminal.print(&plan::render(&job, &law::plan(&job)?))?,
+        Job::Calibrate(job) => calibrate::run(job, terminal)?,
+        Job::CalibrateWorkload(cpu) => calibrate::serve(cpu)?,
         Job::Doctor(job) => return doctor::run(job, terminal, run::try_open),
     }
     Ok(ExitCode::SUCCESS)

@@ -23,6 +23,10 @@ pub(crate) enum Job {
     Report(ReportJob),
     /// Work out a rate.
     Plan(PlanJob),
+    /// Measure what sampling costs.
+    Calibrate(CalibrateJob),
+    /// Be what `Calibrate` samples, on this CPU.
+    CalibrateWorkload(u32),
     /// Look at the machine.
     Doctor(DoctorJob),
 }
@@ -93,6 +97,15 @@ pub(crate) struct PlanJob {
     pub(crate) z: f64,
 }
 
+/// Measure what sampling costs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CalibrateJob {
+    /// In less than a second.
+    pub(crate) quick: bool,
+    /// Print JSON.
+    pub(crate) json: bool,
+}
+
 /// Look at the machine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DoctorJob {
@@ -112,6 +125,8 @@ impl Job {
             Command::Attach(args) => Self::Attach(attach(args)?),
             Command::Report(args) => Self::Report(ReportJob { file: args.file, format: args.format }),
             Command::Plan(args) => Self::Plan(plan(&args)?),
+            Command::Calibrate(args) => Self::Calibrate(CalibrateJob { quick: args.quick, json: args.json }),
+            Command::CalibrateWorkload(args) => Self::CalibrateWorkload(args.cpu),
             Command::Doctor(args) => Self::Doctor(DoctorJob { json: args.json }),
         })
     }
