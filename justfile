@@ -30,6 +30,10 @@ accuracy *arguments:
 budget *arguments:
     cargo run --quiet --release -p tests --bin budget -- {{ arguments }}
 
+# Does a sample cost what the calibration and the run say? By a program's own clock (ten minutes).
+stopwatch *arguments:
+    cargo run --quiet --release -p tests --bin stopwatch -- {{ arguments }}
+
 # What a sample costs, beside other profilers (five minutes).
 bench *arguments:
     cargo run --quiet --release -p tests --bin peers -- {{ arguments }}

@@ -11,6 +11,7 @@ pub mod peers;
 pub mod programs;
 pub mod run;
 pub mod sim;
+pub mod slope;
 pub mod stats;
 pub mod truth;
 pub mod windows;
