@@ -42,6 +42,10 @@ portfolio *arguments:
 paper *arguments:
     cargo run --quiet --release -p tests --bin paper -- {{ arguments }}
 
+# Does a sample cost what the calibration and the run say? By a program's own clock (ten minutes).
+stopwatch *arguments:
+    cargo run --quiet --release -p tests --bin stopwatch -- {{ arguments }}
+
 # What a sample costs, beside other profilers (five minutes).
 bench *arguments:
     cargo run --quiet --release -p tests --bin peers -- {{ arguments }}

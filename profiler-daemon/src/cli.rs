@@ -34,8 +34,13 @@ pub(crate) enum Command {
     /// The program of known shares.
     #[command(hide = true)]
     Workload(WorkloadArgs),
+    /// Measure what sampling costs on this machine, for all later runs (under a minute).
+    Calibrate(CalibrateArgs),
     /// Say what this machine permits and what would mend it.
     Doctor(DoctorArgs),
+    // What `calibrate` samples: this program once more.
+    #[command(hide = true)]
+    CalibrateWorkload(CalibrateWorkloadArgs),
 }
 
 /// Arguments of `record`.
@@ -234,6 +239,25 @@ pub(crate) struct DoctorArgs {
     /// Print one JSON object for each check.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Arguments of `calibrate`.
+#[derive(Debug, Args)]
+pub(crate) struct CalibrateArgs {
+    /// Measure for less than a second, as the first run does by itself.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `calibrate-workload`.
+#[derive(Debug, Args)]
+pub(crate) struct CalibrateWorkloadArgs {
+    /// The CPU to stay on.
+    #[arg(long)]
+    pub(crate) cpu: u32,
 }
 
 fn defaults() -> SamplingSettings {

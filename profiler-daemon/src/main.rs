@@ -71,6 +71,8 @@ fn run(job: Job) -> Result<ExitCode> {
         Job::Plan(job) => plan::run(&job, terminal)?,
         Job::Evaluate(job) => evaluate::run(&job)?,
         Job::Workload(job) => evaluate::workload::run(&job)?,
+        Job::Calibrate(job) => calibrate::run(job, terminal)?,
+        Job::CalibrateWorkload(cpu) => calibrate::serve(cpu)?,
         Job::Doctor(job) => return doctor::run(job, terminal, run::try_open),
     }
     Ok(ExitCode::SUCCESS)

@@ -28,6 +28,10 @@ pub(crate) enum Job {
     Evaluate(EvaluateJob),
     /// Be the program that is profiled for it.
     Workload(WorkloadJob),
+    /// Measure what sampling costs.
+    Calibrate(CalibrateJob),
+    /// Be what `Calibrate` samples, on this CPU.
+    CalibrateWorkload(u32),
     /// Look at the machine.
     Doctor(DoctorJob),
 }
@@ -142,6 +146,15 @@ pub(crate) struct WorkloadJob {
     pub(crate) cpu: Option<usize>,
 }
 
+/// Measure what sampling costs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CalibrateJob {
+    /// In less than a second.
+    pub(crate) quick: bool,
+    /// Print JSON.
+    pub(crate) json: bool,
+}
+
 /// Look at the machine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DoctorJob {
@@ -163,6 +176,8 @@ impl Job {
             Command::Plan(args) => Self::Plan(plan(args)?),
             Command::Evaluate(args) => Self::Evaluate(evaluate(args)?),
             Command::Workload(args) => Self::Workload(workload(&args)?),
+            Command::Calibrate(args) => Self::Calibrate(CalibrateJob { quick: args.quick, json: args.json }),
+            Command::CalibrateWorkload(args) => Self::CalibrateWorkload(args.cpu),
             Command::Doctor(args) => Self::Doctor(DoctorJob { json: args.json }),
         })
     }

@@ -17,6 +17,7 @@ pub mod portfolio;
 pub mod programs;
 pub mod run;
 pub mod sim;
+pub mod slope;
 pub mod stats;
 pub mod truth;
 pub mod windows;

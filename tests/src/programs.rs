@@ -52,6 +52,12 @@ const RECIPES: &[Recipe] = &[
     recipe("pingpong", "pingpong.c", "cc", &["-O2", WHOLE, "-pthread"]),
     recipe("idler", "idler.c", "cc", &["-O2", WHOLE]),
     recipe("sleepers", "sleepers.c", "cc", &["-O2", WHOLE, "-pthread"]),
+    recipe(
+        "spin",
+        "spin.c",
+        "cc",
+        &["-O2", WHOLE, "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer"],
+    ),
     recipe("host", "host.c", "cc", &["-O2", WHOLE, "-ldl"]),
     recipe("libplugin.so", "plugin.c", "cc", &["-O2", WHOLE, "-shared", "-fPIC"]),
     recipe("deny_perf", "deny_perf.c", "cc", &["-O2"]),

@@ -28,6 +28,8 @@ pub struct Summary {
     pub setup_cpu_s: f64,
     /// Mean cost of a sample charged to the target (µs).
     pub overhead_us: f64,
+    /// Its standard error (µs).
+    pub overhead_se_us: f64,
     /// Share of the target's CPU time spent on sampling.
     pub overhead_ratio: f64,
     /// What it is made of.

@@ -341,6 +341,70 @@ fn the_command_keeps_its_input_and_output() -> Result<()> {
     Ok(())
 }
 
+/// The cost of a sample, with a folder of its own for the cache.
+fn calibrated(sweetspot: &Sweetspot, words: &[&str]) -> Result<Ended> {
+    let mut command = sweetspot.command("calibrate", words);
+    run(command.env("XDG_CACHE_HOME", sweetspot.path()))
+}
+
+#[test]
+fn a_calibration_is_a_table_or_an_object_of_finite_figures() -> Result<()> {
+    let sweetspot = Sweetspot::new();
+    let table = calibrated(&sweetspot, &["--quick"])?.expect_status(0)?.stdout;
+    for word in ["a sample", "a frame", "KiB of stack", "context switch", "machine", "kept"] {
+        ensure!(table.contains(word), "no {word} in:\n{table}");
+    }
+    ensure!(!table.contains("NaN") && !table.contains("inf"), "{table}");
+    let object: Value = serde_json::from_str(&calibrated(&sweetspot, &["--quick", "--json"])?.stdout)?;
+    let model = object["model"].as_object().context("no model")?;
+    ensure!(model.len() == 6, "{model:?}");
+    for (name, cost) in model {
+        ensure!(name.ends_with("_ns"), "{name}");
+        for figure in ["mean_ns", "se_ns"] {
+            ensure!(cost[figure].as_f64().is_some_and(|ns| ns >= 0.0), "{name}: {cost}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_calibration_that_cannot_be_kept_is_one_all_the_same() -> Result<()> {
+    let sweetspot = Sweetspot::new();
+    let mut command = sweetspot.command("calibrate", &["--quick"]);
+    let ended = run(command.env("XDG_CACHE_HOME", "/proc"))?.expect_status(0)?;
+    ensure!(ended.stdout.contains("a sample") && ended.stdout.contains("not kept"), "{ended:?}");
+    Ok(())
+}
+
+#[test]
+fn a_calibration_that_is_interrupted_leaves_the_cache_and_no_process() -> Result<()> {
+    let sweetspot = Sweetspot::new();
+    let (folder, before) = (sweetspot.path().join("sweetspot"), "as it was");
+    fs::create_dir(&folder)?;
+    fs::write(folder.join("calibration.json"), before)?;
+    let mut command = sweetspot.command("calibrate", &[] as &[&str]);
+    let running = tests::run::start(command.env("XDG_CACHE_HOME", sweetspot.path()))?;
+    let pid = nix::unistd::Pid::from_raw(running.id() as i32);
+    tests::run::wait_until("its work to begin", || child_of(running.id()).is_some())?;
+    let work = child_of(running.id()).context("its work has ended")?;
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT)?;
+    finish(running)?.expect_status(130)?;
+    ensure!(fs::read_to_string(folder.join("calibration.json"))? == before);
+    ensure!(fs::read_dir(&folder)?.count() == 1, "something was left behind");
+    tests::run::wait_until("its work to end", || has_ended(work))
+}
+
+/// The first child of a process, once there is one.
+fn child_of(pid: u32) -> Option<u32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
+}
+
+/// Whether a process is gone, or a zombie that nobody takes notice of.
+fn has_ended(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z "))
+}
+
 #[test]
 fn the_doctor_says_what_the_machine_permits() -> Result<()> {
     let ended = run(Command::new(sweetspot()).arg("doctor"))?;

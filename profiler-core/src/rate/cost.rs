@@ -67,8 +67,8 @@ impl Default for CostModel {
             per_frame_ns: Cost::new(50.0, 25.0),
             per_byte_ns: Cost::new(0.2, 0.1),
             per_switch_ns: Cost::new(500.0, 150.0),
-            per_side_record_ns: Cost::new(2_000.0, 1_000.0),
-            per_fork_ns: Cost::new(20_000.0, 10_000.0),
+            per_side_record_ns: Cost::new(1_000.0, 500.0),
+            per_fork_ns: Cost::new(10_000.0, 5_000.0),
         }
     }
 }

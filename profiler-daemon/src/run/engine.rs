@@ -25,7 +25,7 @@ const LOOK_NS: u64 = 25_000_000;
 const HARMLESS_JUMP: f64 = 2.0;
 const SECOND_NS: u64 = 1_000_000_000;
 /// The same for the way to attach in the first second of a run: at every tick.
-const EARLY_LOOK_NS: u64 = TICK_NS / 2;
+const EARLY_LOOK_NS: u64 = MIN_TICK_NS;
 /// Records younger than this may still have older neighbours on their way to another ring (ns).
 const SETTLING_NS: u64 = 2_000_000;
 /// How often, while clocks are renewed, threads are looked for that were born meanwhile. Of a later look are only the

@@ -1,7 +1,7 @@
 //! The runs that sample: a command from its first instruction, or processes that run already.
 
 mod engine;
-mod explain;
+pub(crate) mod explain;
 mod names;
 mod precise;
 mod progress;
@@ -25,7 +25,7 @@ use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use self::engine::{Attach, Engine};
 use self::precise::Precise;
 use self::progress::Progress;
-use crate::calibrate::{Calibration, calibrate};
+use crate::calibrate::{self, Calibration};
 use crate::failure::{self, Failure};
 use crate::law;
 use crate::output::Outputs;
@@ -163,7 +163,7 @@ impl Setup {
             config::AttachMode::Cpu if access.cpu_wide => Some(AttachMode::Cpu),
             config::AttachMode::Cpu => return Err(explain::cpu_wide_refused()),
         };
-        let calibration = calibrate(access);
+        let calibration = calibrate::prepare(access);
         let seed = sampling.seed.unwrap_or_else(clock::monotonic_ns);
         Ok(Self { calibration, seed, access, asked })
     }

@@ -18,9 +18,18 @@ pub(crate) fn open_files() -> u64 {
 
 /// The CPUs that are online, by number.
 pub(crate) fn online_cpus() -> Vec<u32> {
-    let list = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    let cpus: Vec<u32> = list.trim().split(',').filter_map(cpu_range).flatten().collect();
+    let cpus = cpu_list("/sys/devices/system/cpu/online");
     if cpus.is_empty() { vec![0] } else { cpus }
+}
+
+/// The CPUs that share a core with this one, itself included.
+pub(crate) fn core_siblings(cpu: u32) -> Vec<u32> {
+    cpu_list(&format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"))
+}
+
+fn cpu_list(path: &str) -> Vec<u32> {
+    let list = std::fs::read_to_string(path).unwrap_or_default();
+    list.trim().split(',').filter_map(cpu_range).flatten().collect()
 }
 
 fn cpu_range(range: &str) -> Option<std::ops::RangeInclusive<u32>> {

@@ -92,6 +92,11 @@ fn mapped(pid: u32, map: MemoryMap) -> Option<Mapped> {
     Some(Mapped { pid, start, len: end.saturating_sub(start), file_offset: map.offset, file, path })
 }
 
+/// Context switches of these threads since they began.
+pub(crate) fn context_switches_of(tids: &[u32]) -> u64 {
+    tids.iter().map(|&tid| context_switches(tid)).sum()
+}
+
 /// Context switches of a thread since it began.
 pub(crate) fn context_switches(tid: u32) -> u64 {
     let status = open(tid).and_then(|thread| thread.status().ok());

@@ -1,0 +1,200 @@
+//! The calibration that is kept between runs, and which one is worth keeping.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use profiler_core::rate::{Cost, CostModel};
+use serde::{Deserialize, Serialize};
+
+use super::load::LOADED_FROM;
+use crate::aside::Aside;
+use crate::sampler::access::Access;
+use crate::sys::limits;
+
+/// A longer file is none of ours.
+const MAX_BYTES: u64 = 64 << 10;
+
+/// How thorough a calibration was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Thoroughness {
+    /// In less than a second, before another command.
+    Quick,
+    /// By `sweetspot calibrate`.
+    Full,
+}
+
+/// A calibration and what it is valid for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Kept {
+    /// Everything that changes what a sample costs: a calibration for another machine is none.
+    pub(super) machine: String,
+    /// Wall clock (ns since the epoch), for the person; nothing depends on it.
+    pub(super) taken_unix_ns: u64,
+    /// How it was taken.
+    pub(super) thoroughness: Thoroughness,
+    /// Share of the machine that was busy with something else meanwhile, or of the time that the work had to wait.
+    pub(super) load_ratio: f64,
+    /// What sampling costs.
+    pub(super) model: CostModel,
+}
+
+impl Kept {
+    /// Whether it was taken while the machine had other work to do.
+    pub(super) fn is_loaded(&self) -> bool {
+        self.load_ratio.is_nan() || self.load_ratio >= LOADED_FROM
+    }
+
+    /// Whether it takes the place of `old`: quiet counts for more than thorough, and of two alike the new one is kept.
+    pub(super) fn supersedes(&self, old: &Self) -> bool {
+        let rank = |kept: &Self| (!kept.is_loaded(), kept.thoroughness);
+        rank(self) >= rank(old)
+    }
+}
+
+/// What this machine is called in the cache: everything that changes what a sample costs.
+pub(super) fn machine(access: Access) -> String {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let cpus = limits::online_cpus().len();
+    let rights = if access.kernel { "kernel" } else { "user" };
+    let prior = CostModel::default(); // stands for what a quick calibration does not measure
+    let unmeasured = prior.per_side_record_ns.mean_ns + prior.per_fork_ns.mean_ns;
+    [
+        read("/proc/sys/kernel/osrelease"),
+        cpu_model(&read("/proc/cpuinfo")),
+        format!("{cpus} CPUs"),
+        read("/etc/machine-id"),
+        rights.to_owned(),
+        env!("CARGO_PKG_VERSION").to_owned(),
+        format!("{unmeasured}"),
+    ]
+    .join(" · ")
+}
+
+/// What `/proc/cpuinfo` calls the first CPU.
+pub(super) fn cpu_model(cpuinfo: &str) -> String {
+    let line = cpuinfo.lines().find(|line| line.starts_with("model name")).unwrap_or_default();
+    line.split_once(':').map_or("", |(_, model)| model).trim().to_owned()
+}
+
+/// Where the calibration is kept.
+pub(crate) fn cache_path() -> Option<PathBuf> {
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let folder = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+    Some(folder.join("sweetspot").join("calibration.json"))
+}
+
+/// The calibration kept at `path`, if it is one of this machine.
+pub(super) fn read(path: &Path, machine: &str) -> Option<Kept> {
+    if !fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() <= MAX_BYTES) {
+        return None;
+    }
+    let kept: Kept = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    (kept.machine == machine && is_plausible(&kept.model)).then_some(kept)
+}
+
+/// Keeps a calibration, whole or not at all. Whether it did: a better one stays.
+pub(super) fn write(path: &Path, kept: &Kept) -> io::Result<bool> {
+    if read(path, &kept.machine).is_some_and(|old| !kept.supersedes(&old)) {
+        return Ok(false);
+    }
+    path.parent().map_or(Ok(()), fs::create_dir_all)?;
+    let mut aside = Aside::create(path)?;
+    aside.write_all(&serde_json::to_vec(kept)?)?;
+    aside.commit()?;
+    Ok(true)
+}
+
+/// An interrupt takes more than a tenth of a microsecond and less than a millisecond, and is known to a third; the
+/// other costs are costs.
+pub(super) fn is_plausible(model: &CostModel) -> bool {
+    let bare = model.per_sample_ns;
+    let is_cost =
+        |cost: &Cost| cost.mean_ns >= 0.0 && cost.mean_ns < 1e9 && cost.se_ns >= 0.0 && cost.se_ns < 1e9;
+    let others = [
+        model.per_frame_ns,
+        model.per_byte_ns,
+        model.per_switch_ns,
+        model.per_side_record_ns,
+        model.per_fork_ns,
+    ];
+    (100.0..1_000_000.0).contains(&bare.mean_ns)
+        && (0.0..=bare.mean_ns / 3.0).contains(&bare.se_ns)
+        && others.iter().all(is_cost)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(thoroughness: Thoroughness, load_ratio: f64, mean_ns: f64) -> Kept {
+        let per_sample_ns = Cost::new(mean_ns, 100.0);
+        let model = CostModel { per_sample_ns, ..CostModel::default() };
+        Kept { machine: "here".to_owned(), taken_unix_ns: 1, thoroughness, load_ratio, model }
+    }
+
+    #[test]
+    fn quiet_counts_for_more_than_thorough() {
+        use Thoroughness::{Full, Quick};
+        let order = [(Quick, 0.5), (Full, 0.5), (Quick, 0.01), (Full, 0.01)];
+        for (i, &(new, load)) in order.iter().enumerate() {
+            for (j, &(old, old_load)) in order.iter().enumerate() {
+                let supersedes = kept(new, load, 1e4).supersedes(&kept(old, old_load, 1e4));
+                assert_eq!(supersedes, i >= j, "{new:?} at {load} against {old:?} at {old_load}");
+            }
+        }
+        assert!(kept(Full, f64::NAN, 1e4).is_loaded());
+    }
+
+    #[test]
+    fn the_better_calibration_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/down/calibration.json");
+        let (quick, loaded) = (kept(Thoroughness::Quick, 0.0, 2e4), kept(Thoroughness::Full, 0.5, 3e4));
+        assert!(write(&path, &quick).unwrap());
+        assert!(!write(&path, &loaded).unwrap());
+        assert_eq!(read(&path, "here"), Some(quick));
+        let full = kept(Thoroughness::Full, 0.0, 4e4);
+        assert!(write(&path, &full).unwrap());
+        assert_eq!(read(&path, "here"), Some(full));
+    }
+
+    #[test]
+    fn a_file_of_another_machine_or_of_nonsense_is_none_and_makes_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("calibration.json");
+        let full = kept(Thoroughness::Full, 0.0, 4e4);
+        write(&path, &full).unwrap();
+        assert_eq!(read(&path, "elsewhere"), None);
+        let nonsense = serde_json::to_string(&full).unwrap().replace("40000.0", "-1.0");
+        for text in ["", "{}", "null", "[1, 2", &nonsense, &"x".repeat(1 << 20)] {
+            fs::write(&path, text).unwrap();
+            assert_eq!(read(&path, "here"), None, "{text:.40}");
+        }
+        assert!(write(&path, &kept(Thoroughness::Quick, 0.9, 2e4)).unwrap());
+    }
+
+    #[test]
+    fn a_cache_that_cannot_be_written_is_an_error_and_not_a_panic() {
+        let kept = kept(Thoroughness::Full, 0.0, 4e4);
+        assert!(write(Path::new("/proc/no/such/calibration.json"), &kept).is_err());
+        assert!(write(Path::new("/dev/null"), &kept).is_err());
+    }
+
+    #[test]
+    fn only_a_known_cost_is_plausible() {
+        let with = |per_sample_ns| is_plausible(&CostModel { per_sample_ns, ..CostModel::default() });
+        assert!(with(Cost::new(12_000.0, 500.0)));
+        assert!(!with(Cost::new(12_000.0, 5_000.0)));
+        assert!(!with(Cost::new(50.0, 1.0)));
+        assert!(!with(Cost::new(f64::NAN, 0.0)) && !with(Cost::new(12_000.0, f64::NAN)));
+        assert!(!is_plausible(&CostModel { per_frame_ns: Cost::new(-1.0, 1.0), ..CostModel::default() }));
+    }
+
+    #[test]
+    fn the_cpu_is_called_what_the_kernel_calls_it() {
+        assert_eq!(cpu_model("processor\t: 0\nmodel name\t: A CPU: fast\n"), "A CPU: fast");
+        assert_eq!(cpu_model(""), "");
+    }
+}

@@ -1,0 +1,115 @@
+//! What sampling costs on this machine: measured quickly before a run, or thoroughly by `sweetspot calibrate` (the
+//! machine characteriser of seed 004), and kept between runs.
+
+mod bench;
+mod cache;
+mod child;
+mod full;
+mod load;
+mod place;
+mod progress;
+mod quick;
+mod report;
+mod spin;
+mod workload;
+
+use std::io;
+use std::path::Path;
+
+use anyhow::Result;
+use profiler_core::rate::CostModel;
+
+pub(crate) use self::cache::cache_path;
+use self::cache::{Kept, Thoroughness, is_plausible};
+use self::load::LOADED_FROM;
+use self::place::Place;
+use self::progress::Progress;
+use self::report::{Keeping, Report};
+pub(crate) use self::workload::serve;
+use crate::run::explain;
+use crate::sampler::access::{Access, probe_access};
+use crate::settings::CalibrateJob;
+use crate::sys::clock;
+use crate::terminal::Terminal;
+
+/// The cost of a sample, for a run that is about to begin.
+pub(crate) struct Calibration {
+    pub(crate) model: CostModel,
+    /// For the person, if the measurement failed and a cautious guess stands in for it, or is doubtful.
+    pub(crate) note: Option<String>,
+}
+
+/// The cost of a sample: as kept from before, else measured now. What was kept from a busy hour is measured again in a
+/// quiet one.
+pub(crate) fn prepare(access: Access) -> Calibration {
+    let machine = cache::machine(access);
+    let path = cache_path();
+    let kept = path.as_deref().and_then(|path| cache::read(path, &machine));
+    if let Some(kept) = kept.filter(|kept| !kept.is_loaded() || !load::machine_is_quiet()) {
+        return Calibration { model: kept.model, note: None };
+    }
+    match measure_quickly(access, machine) {
+        Ok(measured) => {
+            keep(path.as_deref(), &measured);
+            Calibration { model: measured.model, note: None }
+        }
+        Err(error) => {
+            let note =
+                format!("the cost of a sample could not be measured ({error}); a cautious guess is used");
+            Calibration { model: CostModel::default(), note: Some(note) }
+        }
+    }
+}
+
+/// `sweetspot calibrate`.
+pub(crate) fn run(job: CalibrateJob, terminal: Terminal) -> Result<()> {
+    let access = probe_access().map_err(|error| explain::open(error, None))?;
+    let place = Place::choose()?;
+    let machine = cache::machine(access);
+    let (kept, parts) = if job.quick {
+        let quick = quick::measure(access).map_err(too_unsteady)?;
+        (kept(machine, Thoroughness::Quick, quick.load_ratio, quick.model), None)
+    } else {
+        let progress = Progress::new(terminal, full::STEPS);
+        let found = full::characterise(access, place, || progress.step())?;
+        (kept(machine, Thoroughness::Full, found.load_ratio, found.model), Some(found))
+    };
+    let path = cache_path();
+    let keeping = keep(path.as_deref(), &kept);
+    let report = Report { kept: &kept, parts: parts.as_ref(), access, place, keeping };
+    terminal.print(&if job.json { report.json()? } else { report.text() })
+}
+
+fn measure_quickly(access: Access, machine: String) -> io::Result<Kept> {
+    let quick = quick::measure(access)?;
+    if !is_plausible(&quick.model) {
+        return Err(io::Error::other("the machine is too unsteady"));
+    }
+    Ok(kept(machine, Thoroughness::Quick, quick.load_ratio, quick.model))
+}
+
+fn kept(machine: String, thoroughness: Thoroughness, load_ratio: f64, model: CostModel) -> Kept {
+    Kept { machine, taken_unix_ns: clock::unix_ns(), thoroughness, load_ratio, model }
+}
+
+/// Keeps a calibration that is worth it. A cache that cannot be written costs the next run a fraction of a second, so that is not an error.
+fn keep(path: Option<&Path>, kept: &Kept) -> Keeping {
+    let Some(path) = path else { return Keeping::Nowhere };
+    if !is_plausible(&kept.model) {
+        return Keeping::TooUnsure;
+    }
+    match cache::write(path, kept) {
+        Ok(true) => Keeping::Kept(path.to_owned()),
+        Ok(false) => Keeping::BetterThere(path.to_owned()),
+        Err(error) => {
+            tracing::debug!(%error, path = %path.display(), "calibration not kept");
+            Keeping::Failed(path.to_owned(), error)
+        }
+    }
+}
+
+fn too_unsteady(error: io::Error) -> anyhow::Error {
+    anyhow::anyhow!(
+        "the cost of a sample could not be measured ({error}); run `sweetspot calibrate` again on a quieter machine"
+    )
+}

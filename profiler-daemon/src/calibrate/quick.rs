@@ -1,0 +1,233 @@
+//! The quick calibration: a thread of ours does the same work with and without being sampled, in turns. What takes
+//! longer to find out keeps its cautious guess.
+
+use std::io;
+use std::thread;
+
+use nix::unistd::gettid;
+use profiler_core::rate::calibration::{Trial, fit};
+use profiler_core::rate::{Cost, CostModel};
+use profiler_core::record::{Record, RecordFormat};
+use profiler_core::sorter::RecordQueue;
+
+use super::load::{Load, waiting};
+use super::place::{Place, stay_on};
+use super::spin::{compute, iterations_for, with_stack_above};
+use super::workload::Partner;
+use crate::sampler::access::Access;
+use crate::sys::frames::with_frames;
+use crate::sys::perf_event::{ClockEvent, Event, Scope};
+use crate::sys::ring::Ring;
+use crate::sys::{clock, procfs};
+
+/// Period of the samples that are measured (ns): about forty in a slice.
+const PERIOD_NS: u64 = 100_000;
+/// CPU time of one slice without samples (ns).
+const SLICE_NS: u64 = 4_000_000;
+/// Rounds, each with every probe twice, in opposite orders.
+const ROUNDS: usize = 11;
+/// Frames above the work where they are few, and where they are many.
+const SHALLOW: u64 = 4;
+const DEEP: u64 = 100;
+/// Stack copied in the probe that tells what a byte costs.
+const COPIED_BYTES: u32 = 8 << 10;
+/// Bytes of stack above the work: more than are copied.
+const STACK_ABOVE: usize = 12 << 10;
+/// Turns that two threads take in a slice, and repetitions of that, A B B A each.
+const TURNS: u64 = 400;
+const TURN_ROUNDS: usize = 5;
+/// Holds the records of a slice.
+const RING_BYTES: usize = 512 << 10;
+/// What the figures may be off beside their noise, as a share: so many samples at once find their code in the caches,
+/// and nobody reads the rings meanwhile.
+const SYSTEMATIC: f64 = 0.1;
+
+/// What was found, and how busy the machine was otherwise.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Quick {
+    pub(super) model: CostModel,
+    pub(super) load_ratio: f64,
+}
+
+/// Measures, in a thread of its own that stays on one CPU.
+pub(super) fn measure(access: Access) -> io::Result<Quick> {
+    let worker = thread::Builder::new().name("calibrate".to_owned());
+    let measured = worker.spawn(move || measure_here(access))?;
+    measured.join().map_err(|_| io::Error::other("the measuring thread failed"))?
+}
+
+fn measure_here(access: Access) -> io::Result<Quick> {
+    let cpu = Place::choose()?.work;
+    stay_on(cpu)?;
+    let load = Load::watch();
+    let (trials, waited) = sample_trials(access, cpu)?;
+    let [sample, frame, byte] = fit(&trials).map_err(io::Error::other)?;
+    // A partner that cannot be had is no reason to do without the rest.
+    let switch = switch_trials(access, cpu).ok().and_then(|trials| fit(&trials).ok());
+    let prior = CostModel::default();
+    let model = CostModel {
+        per_sample_ns: unsure(sample),
+        per_frame_ns: unsure(frame),
+        per_byte_ns: unsure(byte),
+        per_switch_ns: switch.map_or(prior.per_switch_ns, |[cost]| unsure(cost)),
+        ..prior
+    };
+    Ok(Quick { model, load_ratio: load.of_others(0).max(waited) })
+}
+
+fn unsure(cost: Cost) -> Cost {
+    Cost::new(cost.mean_ns, cost.se_ns.hypot(SYSTEMATIC * cost.mean_ns))
+}
+
+/// What samples of three shapes took, and the share of the time that the work waited for its CPU.
+fn sample_trials(access: Access, cpu: u32) -> io::Result<(Vec<Trial<3>>, f64)> {
+    let mut probes = [
+        Probe::open(access, cpu, SHALLOW, 0)?,
+        Probe::open(access, cpu, DEEP, 0)?,
+        Probe::open(access, cpu, SHALLOW, COPIED_BYTES)?,
+    ];
+    let iterations = iterations_for(SLICE_NS);
+    let (mut trials, mut plain) = (Vec::new(), Slice::default());
+    for _ in 0..ROUNDS {
+        let mut unsampled = Slice::of(SHALLOW, iterations);
+        let mut sampled = [Slice::default(); 3];
+        for i in [0, 1, 2, 2, 1, 0] {
+            sampled[i].add(&probes[i].run(iterations)?);
+        }
+        unsampled.add(&Slice::of(SHALLOW, iterations));
+        plain.add(&unsampled);
+        trials.extend(sampled.map(|slice| slice.trial(&unsampled)));
+    }
+    Ok((trials, waiting(plain.cpu_ns, plain.wall_ns)))
+}
+
+/// Some work: what it took and the samples in it.
+#[derive(Clone, Copy, Default)]
+struct Slice {
+    cpu_ns: u64,
+    wall_ns: u64,
+    samples: u64,
+    frames: u64,
+    stack_bytes: u64,
+}
+
+impl Slice {
+    /// Does the work below so many frames.
+    fn of(frames: u64, iterations: u64) -> Self {
+        let mut slice = Self::default();
+        with_stack_above(STACK_ABOVE, &mut || {
+            with_frames(frames, &mut || {
+                let (cpu_ns, wall_ns) = (clock::thread_cpu_ns(), clock::monotonic_ns());
+                compute(iterations);
+                slice.cpu_ns = clock::thread_cpu_ns() - cpu_ns;
+                slice.wall_ns = clock::monotonic_ns() - wall_ns;
+            });
+        });
+        slice
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.cpu_ns += other.cpu_ns;
+        self.wall_ns += other.wall_ns;
+        self.samples += other.samples;
+        self.frames += other.frames;
+        self.stack_bytes += other.stack_bytes;
+    }
+
+    fn trial(&self, unsampled: &Self) -> Trial<3> {
+        let counts = [self.samples, self.frames, self.stack_bytes].map(|count| count as f64);
+        Trial { extra_ns: self.cpu_ns as f64 - unsampled.cpu_ns as f64, counts }
+    }
+}
+
+/// A clock on the calling thread with a ring of its own.
+struct Probe {
+    event: Event,
+    ring: Ring,
+    format: RecordFormat,
+    frames: u64,
+    chain: Vec<u64>,
+}
+
+impl Probe {
+    /// For work below so many frames, of which `stack_bytes` are copied, or which are walked if that is 0.
+    fn open(access: Access, cpu: u32, frames: u64, stack_bytes: u32) -> io::Result<Self> {
+        let format = RecordFormat::new(stack_bytes > 0);
+        let clock = ClockEvent {
+            period_ns: PERIOD_NS,
+            format,
+            stack_bytes,
+            user_chain: stack_bytes == 0,
+            kernel: access.kernel,
+            side_records: false,
+        };
+        let event = Event::clock(Scope::Task { tid: own_tid(), cpu }, &clock)?;
+        let ring = Ring::map(event.fd(), RING_BYTES).or_else(|_| Ring::map(event.fd(), RING_BYTES / 2))?;
+        Ok(Self { event, ring, format, frames, chain: Vec::new() })
+    }
+
+    /// The work while it is sampled.
+    fn run(&mut self, iterations: u64) -> io::Result<Slice> {
+        self.event.enable()?;
+        let mut slice = Slice::of(self.frames, iterations);
+        self.event.disable()?;
+        while let Some(raw) = self.ring.front() {
+            if let Ok(Record::Sample(sample)) = raw.decode(&self.format) {
+                self.chain.clear();
+                sample.kernel_chain(&mut self.chain);
+                sample.user_chain(&mut self.chain);
+                slice.samples += 1;
+                slice.frames += self.chain.len() as u64;
+                slice.stack_bytes += sample.stack.map_or(0, |stack| stack.len()) as u64;
+            }
+            self.ring.pop();
+        }
+        if slice.samples == 0 {
+            return Err(io::Error::other("no samples arrived"));
+        }
+        Ok(slice)
+    }
+}
+
+/// What two threads that take turns on this CPU pay for having events.
+fn switch_trials(access: Access, cpu: u32) -> io::Result<Vec<Trial<1>>> {
+    let partner = Partner::start().map_err(io::Error::other)?;
+    let tids = [own_tid(), partner.tid()];
+    let take_turns = || -> io::Result<u64> {
+        let before = clock::self_cpu_ns();
+        (0..TURNS).try_for_each(|_| partner.take_turns()).map_err(io::Error::other)?;
+        Ok(clock::self_cpu_ns() - before)
+    };
+    let with_events = || -> io::Result<(u64, u64)> {
+        let mut events = [silent_clock(access, tids[0], cpu)?, silent_clock(access, tids[1], cpu)?];
+        events.iter_mut().try_for_each(Event::enable)?;
+        let before = procfs::context_switches_of(&tids);
+        let cpu_ns = take_turns()?;
+        Ok((cpu_ns, procfs::context_switches_of(&tids).saturating_sub(before)))
+    };
+    let trial = |_| {
+        let first = take_turns()?;
+        let (attached, again) = (with_events()?, with_events()?);
+        let plain_ns = first + take_turns()?;
+        let extra_ns = (attached.0 + again.0) as f64 - plain_ns as f64;
+        Ok(Trial { extra_ns, counts: [(attached.1 + again.1) as f64] })
+    };
+    (0..TURN_ROUNDS).map(trial).collect()
+}
+
+/// A clock that does not fire while it is measured what switching to and from it costs.
+fn silent_clock(access: Access, tid: u32, cpu: u32) -> io::Result<Event> {
+    let clock = ClockEvent {
+        period_ns: 60_000_000_000,
+        format: RecordFormat::new(false),
+        stack_bytes: 0,
+        user_chain: true,
+        kernel: access.kernel,
+        side_records: false,
+    };
+    Event::clock(Scope::Task { tid, cpu }, &clock)
+}
+
+fn own_tid() -> u32 {
+    gettid().as_raw() as u32
+}
