@@ -4,6 +4,7 @@
 pub mod checks;
 pub mod experiment;
 pub mod figures;
+pub mod fixed;
 pub mod folded;
 pub mod guards;
 pub mod measured;
@@ -11,6 +12,8 @@ pub mod peers;
 pub mod programs;
 pub mod run;
 pub mod sim;
+pub mod slices;
 pub mod stats;
 pub mod truth;
+pub mod verdict;
 pub mod windows;
