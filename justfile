@@ -26,7 +26,7 @@ sim *arguments:
 accuracy *arguments:
     cargo run --quiet --release -p tests --bin accuracy -- {{ arguments }}
 
-# Does the profiler stay within its budget? (Fifteen minutes.)
+# Does the profiler stay within its budget? By the stopwatch, on four programs (twenty minutes).
 budget *arguments:
     cargo run --quiet --release -p tests --bin budget -- {{ arguments }}
 

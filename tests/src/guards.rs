@@ -7,6 +7,8 @@ use std::process::{Child, Command};
 
 use anyhow::{Context, Result, ensure};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
 
 /// A kernel setting, put back when dropped.
 pub struct Sysctl {
@@ -86,6 +88,34 @@ impl Drop for Running {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// The calling thread, and what it starts, on one CPU until dropped.
+pub struct OnCpu(CpuSet);
+
+impl OnCpu {
+    /// Moves the thread there.
+    pub fn new(cpu: usize) -> Result<OnCpu> {
+        let before = sched_getaffinity(Pid::from_raw(0))?;
+        let mut one = CpuSet::new();
+        one.set(cpu)?;
+        sched_setaffinity(Pid::from_raw(0), &one).with_context(|| format!("cannot move to CPU {cpu}"))?;
+        Ok(OnCpu(before))
+    }
+}
+
+impl Drop for OnCpu {
+    fn drop(&mut self) {
+        let _ = sched_setaffinity(Pid::from_raw(0), &self.0);
+    }
+}
+
+/// A CPU for the target and another for everything else; the same where there is but one.
+pub fn two_cpus() -> Result<(usize, usize)> {
+    let allowed = sched_getaffinity(Pid::from_raw(0))?;
+    let mut cpus = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false));
+    let first = cpus.next().context("no CPU is allowed")?;
+    Ok((first, cpus.next_back().unwrap_or(first)))
 }
 
 /// Whether this process is root.

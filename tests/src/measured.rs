@@ -33,12 +33,16 @@ pub fn measure_if_asked() -> Result<()> {
     }
     let into = words.next().context("no file to measure into")?;
     let status = Command::new(words.next().context("no command")?).args(words).status()?;
-    let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
-    let cpu_us = (usage.user_time() + usage.system_time()).num_microseconds();
-    let used =
-        Used { cpu_s: cpu_us as f64 * 1e-6, peak_rss_kib: usage.max_rss(), succeeded: status.success() };
+    let peak_rss_kib = getrusage(UsageWho::RUSAGE_CHILDREN)?.max_rss();
+    let used = Used { cpu_s: children_cpu_s()?, peak_rss_kib, succeeded: status.success() };
     fs::write(into, serde_json::to_vec(&used)?)?;
     std::process::exit(status.code().unwrap_or(1));
+}
+
+/// CPU time of all children that were waited for so far, and of theirs (s).
+pub fn children_cpu_s() -> Result<f64> {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+    Ok((usage.user_time() + usage.system_time()).num_microseconds() as f64 * 1e-6)
 }
 
 /// The command, to be started so that its use can be [`read`] from `into` once it has ended.

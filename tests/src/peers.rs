@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
+use crate::folded::{Folded, Stack};
 use crate::programs::find_in_path;
 use crate::run::sweetspot;
 use crate::stats::Stats;
@@ -17,14 +18,16 @@ use crate::stats::Stats;
 pub enum Profiler {
     /// This one.
     Sweetspot,
-    /// `perf record`, with copies of the stack.
-    Perf,
+    /// `perf record` without stacks: little more than the interrupt.
+    Bare,
+    /// `perf record` with copies of the stack.
+    Dwarf,
     /// `samply record`.
     Samply,
 }
 
 /// What a recording holds.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Recording {
     /// Samples in it.
     pub samples: u64,
@@ -34,17 +37,20 @@ pub struct Recording {
     pub bytes: u64,
     /// Of the profiler's CPU time, the part while it sampled, where it says so (s).
     pub sampling_cpu_s: Option<f64>,
+    /// Its stacks; names where the profiler gives some. Of a perf recording, only those of a tenth of the time.
+    pub stacks: Folded,
 }
 
 impl Profiler {
     /// All of them.
-    pub const ALL: [Profiler; 3] = [Profiler::Sweetspot, Profiler::Perf, Profiler::Samply];
+    pub const ALL: [Profiler; 4] = [Profiler::Sweetspot, Profiler::Bare, Profiler::Dwarf, Profiler::Samply];
 
     /// What a person calls it.
     pub fn name(self) -> &'static str {
         match self {
             Profiler::Sweetspot => "sweetspot",
-            Profiler::Perf => "perf",
+            Profiler::Bare => "perf, no stacks",
+            Profiler::Dwarf => "perf, dwarf",
             Profiler::Samply => "samply",
         }
     }
@@ -53,7 +59,7 @@ impl Profiler {
     pub fn how_to_get(self) -> &'static str {
         match self {
             Profiler::Sweetspot => "cargo build --release",
-            Profiler::Perf => "apt-get install linux-perf",
+            Profiler::Bare | Profiler::Dwarf => "apt-get install linux-perf",
             Profiler::Samply => "cargo install --locked samply",
         }
     }
@@ -62,7 +68,7 @@ impl Profiler {
     pub fn find(self) -> Option<PathBuf> {
         match self {
             Profiler::Sweetspot => Some(sweetspot().to_path_buf()),
-            Profiler::Perf => find_in_path("perf").or_else(newest_numbered_perf),
+            Profiler::Bare | Profiler::Dwarf => find_in_path("perf").or_else(newest_numbered_perf),
             Profiler::Samply => find_in_path("samply"),
         }
     }
@@ -70,19 +76,37 @@ impl Profiler {
     /// Attaches to a process until it exits and leaves a recording in a folder. None of them symbolizes
     /// here but ours, which does it before it ends.
     pub fn attach(self, pid: u32, rate_hz: u32, folder: &Path) -> Result<Command> {
+        let mut command = self.sample(pid, folder)?;
+        let rate = rate_hz.to_string();
+        match self {
+            Profiler::Sweetspot => command.args(["--rate", &rate]),
+            Profiler::Bare => command.args(["-F", &rate]),
+            Profiler::Dwarf => command.args(["-F", &rate, "--call-graph", "dwarf"]),
+            Profiler::Samply => command.args(["--rate", &rate]),
+        };
+        Ok(command)
+    }
+
+    /// The same at the rate that it takes by itself, or at 99 a second where it has none of its own.
+    pub fn attach_as_usual(self, pid: u32, folder: &Path) -> Result<Command> {
+        match self {
+            Profiler::Sweetspot => self.sample(pid, folder),
+            _ => self.attach(pid, 99, folder),
+        }
+    }
+
+    fn sample(self, pid: u32, folder: &Path) -> Result<Command> {
         let mut command = Command::new(self.find().with_context(|| format!("no {}", self.name()))?);
-        let (pid, rate) = (pid.to_string(), rate_hz.to_string());
+        let pid = pid.to_string();
         command.current_dir(folder);
         match self {
             Profiler::Sweetspot => command
-                .args(["attach", &pid, "--duration", "300s", "--rate", &rate])
-                .args(["-o", "profile.pb.gz", "--stats", "stats.jsonl"]),
-            Profiler::Perf => command
-                .args(["record", "--call-graph", "dwarf", "-e", "cpu-clock", "-F", &rate])
-                .args(["-o", "perf.data", "-p", &pid]),
-            Profiler::Samply => {
-                command.args(["record", "--rate", &rate, "--save-only", "-o", "profile.json.gz", "-p", &pid])
+                .args(["attach", &pid, "--duration", "300s", "--stats", "stats.jsonl"])
+                .args(["-o", "profile.pb.gz", "-o", "profile.folded"]),
+            Profiler::Bare | Profiler::Dwarf => {
+                command.args(["record", "-e", "cpu-clock", "-o", "perf.data", "-p", &pid])
             }
+            Profiler::Samply => command.args(["record", "--save-only", "-o", "profile.json.gz", "-p", &pid]),
         };
         Ok(command)
     }
@@ -91,7 +115,11 @@ impl Profiler {
     pub fn read(self, folder: &Path, stderr: &str) -> Result<Recording> {
         match self {
             Profiler::Sweetspot => read_sweetspot(folder),
-            Profiler::Perf => read_perf(&self.find().context("no perf")?, folder),
+            Profiler::Bare => read_perf(&self.find().context("no perf")?, folder),
+            Profiler::Dwarf => {
+                let perf = self.find().context("no perf")?;
+                Ok(Recording { stacks: read_perf_stacks(&perf, folder)?, ..read_perf(&perf, folder)? })
+            }
             Profiler::Samply => read_samply(&folder.join("profile.json.gz"), stderr),
         }
     }
@@ -112,6 +140,7 @@ fn read_sweetspot(folder: &Path) -> Result<Recording> {
         lost: summary.lost,
         bytes: fs::metadata(folder.join("profile.pb.gz"))?.len(),
         sampling_cpu_s: Some(summary.self_cpu_s + summary.setup_cpu_s),
+        stacks: Folded::parse(&fs::read_to_string(folder.join("profile.folded"))?)?,
     })
 }
 
@@ -127,8 +156,23 @@ fn read_perf(perf: &Path, folder: &Path) -> Result<Recording> {
         samples: count("SAMPLE events:"),
         lost: count("LOST_SAMPLES events:").max(count("LOST events:")),
         bytes: fs::metadata(folder.join("perf.data"))?.len(),
-        sampling_cpu_s: None,
+        ..Recording::default()
     })
+}
+
+fn read_perf_stacks(perf: &Path, folder: &Path) -> Result<Folded> {
+    let mut script = Command::new(perf);
+    script.args(["script", "--no-inline", "-F", "ip,sym", "--time", "45%-55%", "-i", "perf.data"]);
+    let output = script.current_dir(folder).output()?;
+    Ok(parse_script(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// Blocks of lines, each an address and a name, the innermost frame first.
+fn parse_script(text: &str) -> Folded {
+    let name = |line: &str| line.split_whitespace().nth(1).unwrap_or_default().to_string();
+    let stack =
+        |block: &str| Stack { frames: block.lines().map(name).rev().collect::<Vec<_>>(), weight: 1.0 };
+    Folded(text.split("\n\n").filter(|block| !block.trim().is_empty()).map(stack).collect())
 }
 
 /// It tells what was lost in words: `Lost 144 events.`
@@ -144,12 +188,41 @@ fn read_samply(path: &Path, stderr: &str) -> Result<Recording> {
     let threads = profile["threads"].as_array().context("no threads in the profile")?;
     let samples = threads.iter().filter_map(|thread| thread["samples"]["length"].as_u64()).sum();
     let bytes = fs::metadata(path)?.len();
-    Ok(Recording { samples, lost: lost_in(stderr), bytes, sampling_cpu_s: None })
+    let stacks = Folded(threads.iter().flat_map(samply_stacks).collect());
+    Ok(Recording { samples, lost: lost_in(stderr), bytes, sampling_cpu_s: None, stacks })
+}
+
+/// The stacks of a thread; their frames have no names before samply shows them.
+fn samply_stacks(thread: &Value) -> Vec<Stack> {
+    let prefixes = thread["stackTable"]["prefix"].as_array().map_or(&[][..], Vec::as_slice);
+    let parent = |stack: &u64| prefixes.get(*stack as usize).and_then(Value::as_u64);
+    let depth = |stack: &Value| std::iter::successors(stack.as_u64(), parent).take(prefixes.len()).count();
+    let stacks = thread["samples"]["stack"].as_array().map_or(&[][..], Vec::as_slice);
+    stacks.iter().map(|stack| Stack { frames: vec![String::new(); depth(stack)], weight: 1.0 }).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::lost_in;
+    use serde_json::json;
+
+    use super::{lost_in, parse_script, samply_stacks};
+
+    #[test]
+    fn stacks_are_read_from_a_script() {
+        let folded = parse_script("\t 7f10 work_a\n\t 7f20 main\n\n\t 7f30 [unknown]\n\n");
+        let frames: Vec<_> = folded.0.into_iter().map(|stack| stack.frames).collect();
+        assert_eq!(frames, [vec!["main", "work_a"], vec!["[unknown]"]]);
+        assert!(parse_script("").0.is_empty());
+    }
+
+    #[test]
+    fn stacks_are_read_from_a_table_of_prefixes() {
+        let thread = json!({"stackTable": {"prefix": [null, 0, 1]}, "samples": {"stack": [2, 0, null, 9]}});
+        let depths: Vec<_> = samply_stacks(&thread).into_iter().map(|stack| stack.frames.len()).collect();
+        assert_eq!(depths, [3, 1, 0, 1]);
+        let circle = json!({"stackTable": {"prefix": [1, 0]}, "samples": {"stack": [0]}});
+        assert_eq!(samply_stacks(&circle)[0].frames.len(), 2);
+    }
 
     #[test]
     fn losses_are_read_from_words() {

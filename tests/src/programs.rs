@@ -50,6 +50,7 @@ const RECIPES: &[Recipe] = &[
         &["--edition=2021", "-O", "-Cdebuginfo=line-tables-only", "-Coverflow-checks=off"],
     ),
     recipe("pingpong", "pingpong.c", "cc", &["-O2", WHOLE, "-pthread"]),
+    recipe("fixed", "fixed.c", "cc", &["-O2", WHOLE, "-fomit-frame-pointer", "-pthread"]),
     recipe("idler", "idler.c", "cc", &["-O2", WHOLE]),
     recipe("sleepers", "sleepers.c", "cc", &["-O2", WHOLE, "-pthread"]),
     recipe(

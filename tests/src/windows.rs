@@ -1,11 +1,9 @@
 //! Overhead in windows of time, computed from what the kernel says of the processes rather than from what
 //! the profiler says of itself. Only the count of samples and their mean cost are the profiler's.
 
-use std::fs;
-use std::path::Path;
-
-use anyhow::{Context, Result};
-use nix::time::{ClockId, clock_gettime};
+use anyhow::Result;
+use nix::time::{ClockId, clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::stats::Stats;
@@ -27,19 +25,10 @@ pub fn monotonic_s() -> Result<f64> {
     Ok(now.tv_sec() as f64 + now.tv_nsec() as f64 * 1e-9)
 }
 
-/// CPU time of all threads of a process (s).
+/// CPU time of all threads of a process so far, of those that ended too (s).
 pub fn cpu_s(pid: u32) -> Result<f64> {
-    let mut all = 0.0;
-    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        all += thread_cpu_s(&task?.path()).unwrap_or(0.0);
-    }
-    Ok(all)
-}
-
-fn thread_cpu_s(task: &Path) -> Result<f64> {
-    let schedstat = fs::read_to_string(task.join("schedstat"))?;
-    let ns: f64 = schedstat.split_whitespace().next().context("an empty schedstat")?.parse()?;
-    Ok(ns * 1e-9)
+    let used = clock_gettime(clock_getcpuclockid(Pid::from_raw(pid as i32))?)?;
+    Ok(used.tv_sec() as f64 + used.tv_nsec() as f64 * 1e-9)
 }
 
 /// The largest overhead of any window of at least this length in which the target ran.

@@ -1,245 +1,240 @@
-//! Does the profiler stay within its budget? A program of fixed work runs unsampled and sampled in the order
-//! A B B A, and the slowdown is the program's own account of it. Then the worst second and the worst ten
-//! seconds of further runs, computed here from the kernel's CPU times: with the machine's calibration at
-//! hand, and without.
+//! Does the profiler stay within its budget? Programs of fixed work run unsampled and sampled in the order
+//! A B B A, the program on one CPU and the profiler on another. The slowdown is the program's own account of
+//! it, on the whole and for every second and ten seconds of its work; beside it stands what the profiler says.
 //!
-//! Options: `--pairs 12`, `--cpu 10` (seconds of work a run), `--budget 1%`, `--runs 3` (of each kind, for
-//! the windows), `--window-cpu 20`.
+//! Options: `--only plain|step|storm|threads`, `--pairs 8`, `--cpu 12` (seconds of work a run), `--budget 1%`,
+//! `--fresh 2` (further runs without the machine's calibration at hand).
 
-use std::fs;
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::{thread, time::Duration};
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde::Serialize;
 use tests::experiment::{option, percent, print, progress, row};
 use tests::figures::{median, median_interval};
-use tests::guards::Running;
-use tests::measured::{self, measure_if_asked, measured};
-use tests::programs::program;
-use tests::run::{Sweetspot, finish, start, wait_until};
-use tests::stats::Stats;
-use tests::truth::Truth;
-use tests::windows::{Point, cpu_s, monotonic_s, worst_ratio};
+use tests::fixed::{Done, Sampled, Work};
+use tests::guards::{OnCpu, two_cpus};
+use tests::run::sweetspot;
+use tests::slices::{noise, worst_slowdown};
+use tests::verdict::{Verdict, ensure_none_fails};
+use tests::windows::worst_ratio;
 
-const DEPTH: &str = "20";
+const KINDS: [&str; 4] = ["plain", "step", "storm", "threads"];
+/// What any second, and any ten, may cost of the budget.
+const WORST_1S: f64 = 1.2;
+const WORST_10S: f64 = 1.02;
 
+/// Median over the pairs, and its 95% bootstrap interval, which is the noise of this experiment.
 #[derive(Serialize)]
 struct Slowdown {
-    pairs: usize,
-    /// Median, and its 95% bootstrap interval, which is the noise of this experiment.
     median_ratio: f64,
     low_ratio: f64,
     high_ratio: f64,
 }
 
-#[derive(Serialize)]
-struct Windows {
-    calibration: &'static str,
-    worst_1s_ratio: f64,
-    worst_10s_ratio: f64,
-    said_worst_1s_ratio: f64,
-    said_worst_10s_ratio: f64,
-    setup_cpu_s: f64,
-    rate_hz: f64,
+/// The worst second and the worst ten.
+#[derive(Clone, Copy, Serialize)]
+struct Worst {
+    ratio_1s: Option<f64>,
+    ratio_10s: Option<f64>,
 }
 
 #[derive(Serialize)]
 struct Found {
-    budget: String,
+    kind: &'static str,
+    pairs: usize,
+    switches_per_cpu_s: f64,
     cpu: Slowdown,
     wall: Slowdown,
-    /// CPU time of the profiler, from start to end, over that of the program.
+    /// CPU time of the profiler while it sampled, over that of the unsampled program.
     own: Slowdown,
-    said_overhead_ratio: f64,
-    windows: Vec<Windows>,
-}
-
-/// One run of the program.
-#[derive(Clone, Copy, Default)]
-struct Run {
-    cpu_s: f64,
-    wall_s: f64,
-    own_cpu_s: f64,
-    said_overhead_ratio: f64,
+    /// The program's slowdown and the profiler's CPU time while it sampled.
+    sum: Slowdown,
+    /// The same with the profiler's start, names and file.
+    sum_with_ends: Slowdown,
+    said_ratio: f64,
+    /// What the profiler says, of all runs.
+    said: Worst,
+    /// The same for runs without a calibration.
+    said_fresh: Worst,
+    /// The profiler's CPU time by the kernel, and its samples at the cost it says, of all runs.
+    outside: Worst,
+    /// By the stopwatch: medians over the runs.
+    stopwatch: Worst,
+    /// The same of unsampled runs against one another.
+    noise: Worst,
+    budget_ratio: f64,
+    verdicts: Vec<Verdict>,
 }
 
 fn main() -> Result<()> {
-    measure_if_asked()?;
+    let only = option("--only", String::new())?;
+    ensure!(only.is_empty() || KINDS.contains(&only.as_str()), "--only takes one of {}", KINDS.join(", "));
+    sweetspot(); // built before this is bound to one CPU
+    let (target_cpu, own_cpu) = two_cpus()?;
+    let _here = OnCpu::new(own_cpu)?;
+    let kinds = KINDS.into_iter().filter(|kind| only.is_empty() || only == *kind);
+    let found = kinds.map(|kind| measure(kind, target_cpu)).collect::<Result<Vec<_>>>()?;
+    report(&found, target_cpu == own_cpu)?;
+    ensure_none_fails(found.iter().flat_map(|found| &found.verdicts))
+}
+
+fn measure(kind: &'static str, cpu: usize) -> Result<Found> {
     let budget = option("--budget", "1%".to_string())?;
-    let calls = calls_for(option("--cpu", 10.0)?)?;
-    let pairs = measure_pairs(&budget, &calls, option("--pairs", 12)?)?;
-    let of = |ratio: fn(&(Run, Run)) -> f64| slowdown(&pairs.iter().map(ratio).collect::<Vec<_>>());
-    let said: Vec<f64> = pairs.iter().map(|(_, sampled)| sampled.said_overhead_ratio).collect();
-    let mut windows = Vec::new();
-    let long = calls_for(option("--window-cpu", 20.0)?)?;
-    for calibration in ["present", "absent"] {
-        for _ in 0..option("--runs", 3)? {
-            windows.push(measure_windows(&budget, &long, calibration)?);
-        }
+    let (pairs, fresh) = (option("--pairs", 8)?, option("--fresh", 2)?);
+    ensure!(pairs > 0, "--pairs needs at least 1");
+    let work = Work::lasting(kind, option("--cpu", 12.0)?, cpu)?;
+    let pairs = measure_pairs(&work, &budget, pairs)?;
+    let mut without = Vec::new();
+    for _ in 0..fresh {
+        progress(&format!("{kind}: without a calibration"));
+        without.push(work.sampled(&budget, false)?);
     }
-    let found = Found {
-        cpu: of(|(unsampled, sampled)| sampled.cpu_s / unsampled.cpu_s - 1.0),
-        wall: of(|(unsampled, sampled)| sampled.wall_s / unsampled.wall_s - 1.0),
-        own: of(|(unsampled, sampled)| sampled.own_cpu_s / unsampled.cpu_s),
-        said_overhead_ratio: median(&said),
-        budget,
-        windows,
-    };
-    report(&found)
-}
-
-fn slowdown(ratios: &[f64]) -> Slowdown {
-    let (low_ratio, high_ratio) = median_interval(ratios);
-    Slowdown { pairs: ratios.len(), median_ratio: median(ratios), low_ratio, high_ratio }
-}
-
-/// So many calls take so many seconds of CPU time here.
-fn calls_for(cpu_s: f64) -> Result<String> {
-    let per_call = run_program(&["--calls", "40000"])?.cpu_s / 40_000.0;
-    Ok(format!("{}", (cpu_s / per_call / 100.0) as u64 * 100))
-}
-
-fn run_program(arguments: &[&str]) -> Result<Run> {
-    let folder = tempfile::tempdir()?;
-    let path = folder.path().join("truth.json");
-    let status = Command::new(program("mix_nofp")?).args(arguments).arg("--out").arg(&path).status()?;
-    ensure!(status.success(), "the program failed");
-    let truth = Truth::read(&path)?;
-    Ok(Run { cpu_s: truth.cpu_s, wall_s: truth.wall_s, ..Run::default() })
+    Ok(Found::of(kind, &pairs, &without))
 }
 
 /// Pairs of an unsampled and a sampled run, in the order A B B A.
-fn measure_pairs(budget: &str, calls: &str, pairs: usize) -> Result<Vec<(Run, Run)>> {
-    let unsampled = || run_program(&["--calls", calls, "--depth", DEPTH]);
-    run_sampled(budget, calls)?; // leaves the calibration for those that count
+fn measure_pairs(work: &Work, budget: &str, pairs: usize) -> Result<Vec<(Done, Sampled)>> {
+    Work { units: work.units.min(50_000), ..*work }.sampled(budget, true)?; // leaves the calibration for those that count
     let mut found = Vec::new();
     for pair in 0..pairs {
-        progress(&format!("pair {} of {pairs}", pair + 1));
+        progress(&format!("{}: pair {} of {pairs}", work.kind, pair + 1));
         found.push(if pair % 2 == 0 {
-            let first = unsampled()?;
-            (first, run_sampled(budget, calls)?)
+            let first = work.unsampled()?;
+            (first, work.sampled(budget, true)?)
         } else {
-            let first = run_sampled(budget, calls)?;
-            (unsampled()?, first)
+            let first = work.sampled(budget, true)?;
+            (work.unsampled()?, first)
         });
     }
     Ok(found)
 }
 
-/// `sweetspot record` with a budget, and where the program and the profiler leave their figures.
-fn sampled(sweetspot: &Sweetspot, budget: &str, calls: &str) -> Result<Command> {
-    let mut words = sweetspot.outputs();
-    words.extend(["--budget", budget, "--", &*program("mix_nofp")?.to_string_lossy()].map(str::to_string));
-    words.extend(
-        ["--calls", calls, "--depth", DEPTH, "--out", &sweetspot.file("truth.json")].map(str::to_string),
-    );
-    Ok(sweetspot.command("record", &words))
-}
-
-fn run_sampled(budget: &str, calls: &str) -> Result<Run> {
-    let sweetspot = Sweetspot::new();
-    let used = sweetspot.path().join("used.json");
-    let ended =
-        finish(start(&mut measured(&sampled(&sweetspot, budget, calls)?, &used)?)?)?.expect_status(0)?;
-    let truth = Truth::read(Path::new(&sweetspot.file("truth.json"))).context(ended.stderr)?;
-    let stats = Stats::parse(&fs::read_to_string(sweetspot.file("stats.jsonl"))?)?;
-    Ok(Run {
-        cpu_s: truth.cpu_s,
-        wall_s: truth.wall_s,
-        // The profiler waits for the program, so their CPU times come as one.
-        own_cpu_s: measured::read(&used)?.cpu_s - truth.cpu_s,
-        said_overhead_ratio: stats.summary.overhead_ratio,
-    })
-}
-
-fn measure_windows(budget: &str, calls: &str, calibration: &'static str) -> Result<Windows> {
-    progress(&format!("windows, calibration {calibration}"));
-    let sweetspot = Sweetspot::new();
-    let mut command = sampled(&sweetspot, budget, calls)?;
-    if calibration == "absent" {
-        command.env("XDG_CACHE_HOME", sweetspot.path());
+impl Found {
+    fn of(kind: &'static str, pairs: &[(Done, Sampled)], fresh: &[Sampled]) -> Found {
+        let over = |figure: fn(&Done, &Sampled) -> f64| {
+            Slowdown::of(&pairs.iter().map(|(a, b)| figure(a, b)).collect::<Vec<_>>())
+        };
+        let sampled = || pairs.iter().map(|(_, sampled)| sampled);
+        let said: Vec<f64> = sampled().map(|run| run.stats.summary.overhead_ratio).collect();
+        let switches: Vec<f64> = pairs.iter().map(|(a, _)| a.switches as f64 / a.cpu_s).collect();
+        let sampled_marks: Vec<_> = sampled().map(Sampled::cpu_at_marks_s).collect();
+        let unsampled_marks: Vec<_> = pairs.iter().map(|(a, _)| a.cpu_at_marks_s()).collect();
+        let mut found = Found {
+            kind,
+            pairs: pairs.len(),
+            switches_per_cpu_s: median(&switches),
+            cpu: over(|a, b| b.done.cpu_s / a.cpu_s - 1.0),
+            wall: over(|a, b| b.done.wall_s() / a.wall_s() - 1.0),
+            own: over(|a, b| b.stats.summary.self_cpu_s / a.cpu_s),
+            sum: over(|a, b| (b.done.cpu_s + b.stats.summary.self_cpu_s) / a.cpu_s - 1.0),
+            sum_with_ends: over(|a, b| (b.done.cpu_s + b.own_cpu_s) / a.cpu_s - 1.0),
+            said_ratio: median(&said),
+            said: Worst::said(sampled()),
+            said_fresh: Worst::said(fresh.iter()),
+            outside: Worst::of(|length_s| worst_outside(sampled().chain(fresh), length_s)),
+            stopwatch: Worst::of(|length_s| worst_slowdown(&sampled_marks, &unsampled_marks, length_s)),
+            noise: Worst::of(|length_s| noise(&unsampled_marks, length_s)),
+            budget_ratio: pairs[0].1.stats.summary.budget_ratio,
+            verdicts: Vec::new(),
+        };
+        found.verdicts = found.judge();
+        found
     }
-    let mut profiler = Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()))?;
-    let points = watch(&mut profiler)?;
-    ensure!(profiler.wait()?.success(), "the profiler failed");
-    let stats = Stats::parse(&fs::read_to_string(sweetspot.file("stats.jsonl"))?)?;
-    let worst = |length_s| worst_ratio(&points, &stats, length_s).context("the run is too short");
-    Ok(Windows {
-        calibration,
-        worst_1s_ratio: worst(1.0)?,
-        worst_10s_ratio: worst(10.0)?,
-        said_worst_1s_ratio: stats.summary.overhead_worst_1s_ratio,
-        said_worst_10s_ratio: stats.summary.overhead_worst_10s_ratio,
-        setup_cpu_s: stats.summary.setup_cpu_s,
-        rate_hz: stats.summary.rate_hz,
-    })
-}
 
-/// CPU times of the profiler and its command, every 50 ms from the command's start to its end.
-fn watch(profiler: &mut Running) -> Result<Vec<Point>> {
-    let own = profiler.id();
-    let mut target = None;
-    wait_until("the command", || {
-        target = command_of(own);
-        target.is_some() || profiler.try_wait().is_ok_and(|status| status.is_some())
-    })?;
-    let target = target.context("the profiler ended without a command")?;
-    let mut points = Vec::new();
-    while let (Ok(target_s), Ok(own_s)) = (cpu_s(target), cpu_s(own)) {
-        points.push(Point { at_s: monotonic_s()?, target_s, own_s });
-        if is_zombie(target) {
-            break;
+    fn judge(&self) -> Vec<Verdict> {
+        let (kind, budget) = (self.kind, self.budget_ratio);
+        let interval = (self.sum.low_ratio, self.sum.high_ratio);
+        let what = format!("{kind}: slowdown and own CPU");
+        let mut verdicts = vec![Verdict::new(&what, self.sum.median_ratio, interval, budget, percent)];
+        for (what, worst) in [("said", self.said), ("said, no calibration", self.said_fresh)] {
+            verdicts.extend(worst.each(budget).map(|(span, ratio, bound)| {
+                Verdict::exact(&format!("{kind}: any {span}, {what}"), ratio, bound, percent)
+            }));
         }
-        thread::sleep(Duration::from_millis(50));
+        let noises = [self.noise.ratio_1s, self.noise.ratio_10s];
+        let by_stopwatch = self.stopwatch.each(budget).zip(noises).map(|((span, ratio, bound), noise)| {
+            let noise = noise.unwrap_or(f64::INFINITY);
+            let what = format!("{kind}: any {span}, by the stopwatch");
+            Verdict::new(&what, ratio, (ratio - noise, ratio), bound, percent)
+        });
+        verdicts.extend(by_stopwatch);
+        verdicts
     }
-    Ok(points)
 }
 
-/// The profiler's child, once it runs the program.
-fn command_of(profiler: u32) -> Option<u32> {
-    let tasks = fs::read_dir(format!("/proc/{profiler}/task")).ok()?.flatten();
-    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    let pids: Vec<u32> =
-        children.flat_map(|list| list.split_whitespace().flat_map(str::parse).collect::<Vec<_>>()).collect();
-    pids.into_iter().find(|pid| {
-        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == "mix_nofp")
-    })
+impl Slowdown {
+    fn of(ratios: &[f64]) -> Slowdown {
+        let (low_ratio, high_ratio) = median_interval(ratios);
+        Slowdown { median_ratio: median(ratios), low_ratio, high_ratio }
+    }
+
+    fn show(&self) -> String {
+        let [median, low, high] = [self.median_ratio, self.low_ratio, self.high_ratio].map(percent);
+        format!("{median} ({low} … {high})")
+    }
 }
 
-fn is_zombie(pid: u32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
+impl Worst {
+    fn of(worst: impl Fn(f64) -> Option<f64>) -> Worst {
+        Worst { ratio_1s: worst(1.0), ratio_10s: worst(10.0) }
+    }
+
+    /// Of runs that were long enough.
+    fn said<'a>(runs: impl Iterator<Item = &'a Sampled> + Clone) -> Worst {
+        let largest = |length_s: f64, figure: fn(&Sampled) -> f64| {
+            runs.clone().filter(|run| run.done.wall_s() >= length_s).map(figure).reduce(f64::max)
+        };
+        Worst {
+            ratio_1s: largest(1.0, |run| run.stats.summary.overhead_worst_1s_ratio),
+            ratio_10s: largest(10.0, |run| run.stats.summary.overhead_worst_10s_ratio),
+        }
+    }
+
+    /// Span, ratio and bound of those that are known.
+    fn each(self, budget: f64) -> impl Iterator<Item = (&'static str, f64, f64)> {
+        let known = |span, ratio: Option<f64>, factor: f64| ratio.map(|ratio| (span, ratio, factor * budget));
+        let all = [known("1 s", self.ratio_1s, WORST_1S), known("10 s", self.ratio_10s, WORST_10S)];
+        all.into_iter().flatten()
+    }
+
+    fn show(&self) -> String {
+        let show = |ratio: Option<f64>| ratio.map_or("-".to_string(), percent);
+        format!("{} / {}", show(self.ratio_1s), show(self.ratio_10s))
+    }
 }
 
-fn report(found: &Found) -> Result<()> {
-    let heads = ["slowdown", "median", "95% interval", "pairs"];
-    let mut rows = vec![heads.map(str::to_string).to_vec()];
-    for (name, slowdown) in [("CPU", &found.cpu), ("wall", &found.wall), ("profiler's own CPU", &found.own)] {
-        let interval = format!("{} … {}", percent(slowdown.low_ratio), percent(slowdown.high_ratio));
-        rows.push(row([&name, &percent(slowdown.median_ratio), &interval, &slowdown.pairs]));
+fn worst_outside<'a>(runs: impl Iterator<Item = &'a Sampled>, length_s: f64) -> Option<f64> {
+    runs.filter_map(|run| worst_ratio(&run.points(), &run.stats, length_s)).reduce(f64::max)
+}
+
+/// A line for a person about a figure of each kind.
+type Line = (&'static str, fn(&Found) -> String);
+
+const LINES: &[Line] = &[
+    ("context switches per CPU-second", |found| format!("{:.0}", found.switches_per_cpu_s)),
+    ("slowdown, CPU time", |found| found.cpu.show()),
+    ("slowdown, wall-clock", |found| found.wall.show()),
+    ("profiler's CPU time, sampling", |found| found.own.show()),
+    ("CPU slowdown + profiler", |found| found.sum.show()),
+    ("… with start, names and file", |found| found.sum_with_ends.show()),
+    ("overhead, said", |found| percent(found.said_ratio)),
+    ("worst 1 s / 10 s, said", |found| found.said.show()),
+    ("… without a calibration", |found| found.said_fresh.show()),
+    ("… seen from outside", |found| found.outside.show()),
+    ("… by the stopwatch", |found| found.stopwatch.show()),
+    ("… noise of the stopwatch", |found| found.noise.show()),
+];
+
+fn report(found: &[Found], one_cpu: bool) -> Result<()> {
+    let mut rows = vec![row([&"medians (95% intervals)"])];
+    rows[0].extend(found.iter().map(|found| format!("{}, {} pairs", found.kind, found.pairs)));
+    for (name, show) in LINES {
+        let mut line = row([name]);
+        line.extend(found.iter().map(show));
+        rows.push(line);
     }
-    rows.push(vec![]);
-    rows.push(
-        ["calibration", "worst 1 s", "worst 10 s", "said 1 s", "said 10 s", "setup CPU", "rate"]
-            .map(str::to_string)
-            .to_vec(),
-    );
-    for windows in &found.windows {
-        rows.push(row([
-            &windows.calibration,
-            &percent(windows.worst_1s_ratio),
-            &percent(windows.worst_10s_ratio),
-            &percent(windows.said_worst_1s_ratio),
-            &percent(windows.said_worst_10s_ratio),
-            &format!("{:.3} s", windows.setup_cpu_s),
-            &format!("{:.0}/s", windows.rate_hz),
-        ]));
+    let mut remarks: Vec<String> =
+        found.iter().flat_map(|found| &found.verdicts).map(|verdict| verdict.line().to_string()).collect();
+    if one_cpu {
+        remarks.push("one CPU: target and profiler share it, and wall-clock times say little".to_string());
     }
-    let remark = format!(
-        "budget {}; the profiler itself says {} (median); its own CPU time above includes start and symbols",
-        found.budget,
-        percent(found.said_overhead_ratio)
-    );
-    print(&rows, &[remark], found)
+    print(&rows, &remarks, &found)
 }
