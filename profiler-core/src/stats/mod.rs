@@ -5,12 +5,14 @@
 //! | [`characterise`] | what do operations cost here, and what will a program of these counts take? |
 //! | [`estimators`] | how long does a program run, from a few runs? |
 //! | [`interval`] | within what bounds is a function's share? |
+//! | [`mixture`] | which values does a figure gather around? |
 //! | [`regression`] | what do operations cost now, as the target runs? |
 
 pub mod characterise;
 mod cholesky;
 pub mod estimators;
 pub mod interval;
+pub mod mixture;
 pub mod regression;
 
 pub use interval::{Interval, share_interval, variance_inflation};
