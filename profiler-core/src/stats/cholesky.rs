@@ -1,7 +1,6 @@
 //! Small symmetric systems of equations.
 //!
-//! Own code: the systems have a handful of unknowns, and a library of linear algebra would bring more crates than
-//! all else that this one depends on.
+//! Own code: the systems have a handful of unknowns, and `nalgebra` would bring a dozen crates for these lines.
 
 /// A pivot below this part of its diagonal is rounding: the column depends on those before it.
 const SMALLEST_PIVOT: f64 = 1e-12;

@@ -13,15 +13,22 @@
 //! | How much less do samples in bouts know? | [`batch`] |
 //! | What did the target do in this very run? | [`successive_difference`] |
 //! | Has a share changed? | [`Cusum`] |
+//! | Which functions changed between two profiles? | [`mod@compare`] |
+//! | What do operations cost here, and what will a program of these counts take? | [`characterise`] |
+//! | What do operations cost now, as the target runs? | [`regression`] |
+//! | Which values does a figure gather around? | [`mixture`] |
+//! | How long does a program run, from a few runs? | [`estimators`] |
 
 pub mod batch;
 pub mod characterise;
 mod cholesky;
+pub mod compare;
 pub mod confidence;
 pub mod cusum;
 pub mod estimators;
 pub mod interval;
 pub mod mean;
+pub mod mixture;
 pub mod order;
 pub mod precision;
 pub mod proportion;

@@ -89,6 +89,7 @@ pub(super) const FIGURE_6_1: [(&str, f64, f64, f64); 16] = [
 
 /// Tables 6.1 and 6.2 (pages 50 and 51): measured and predicted times (s) of the ten programs, machine by machine.
 #[rustfmt::skip]
+#[expect(clippy::approx_constant, reason = "the Sun takes 3.14 s for Shell, and means no circle")]
 pub(super) const PREDICTIONS: [(&str, &[(f64, f64)]); 10] = [
     ("Alamos", &[(63.8, 58.7), (91.1, 83.9), (80.5, 73.4), (345.9, 327.2), (236.1, 243.6), (265.3, 266.7), (701.7, 758.3), (1581.7, 1702.7), (6273.2, 5795.8), (3881.9, 3810.0)]),
     ("Baskett", &[(0.7, 0.66), (1.45, 1.16), (0.66, 0.78), (2.23, 2.67), (2.75, 2.32), (2.82, 3.24), (7.38, 8.27), (14.85, 16.17), (7.06, 8.315), (6.2, 7.4)]),

@@ -158,7 +158,7 @@ fn experiments_that_do_not_tell_say_so() {
     use CharacteriseError::{Inseparable, Invalid, TooFew, Uneven, Unpredictable};
     assert_eq!(Parameters::fit(&[]), Err(TooFew { experiments: 0, parameters: 0 }));
     let one = experiment(&[1.0, 2.0], 3.0, 0.1);
-    assert_eq!(Parameters::fit(&[one.clone()]), Err(TooFew { experiments: 1, parameters: 2 }));
+    assert_eq!(Parameters::fit(std::slice::from_ref(&one)), Err(TooFew { experiments: 1, parameters: 2 }));
     let twice = experiment(&[2.0, 4.0], 6.0, 0.1);
     assert_eq!(Parameters::fit(&[one.clone(), twice]), Err(Inseparable(1)));
     let longer = experiment(&[2.0, 4.0, 1.0], 6.0, 0.1);
