@@ -1,7 +1,9 @@
 //! What the tests and experiments share: programs of known truth, the profiler run from its command line,
 //! what came of it, and a simulated host for the control loop.
 
+pub mod bouts;
 pub mod checks;
+pub mod coverage;
 pub mod experiment;
 pub mod figures;
 pub mod folded;

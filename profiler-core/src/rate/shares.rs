@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::model::spread;
+use crate::stats::Cusum;
 
 /// S of a share of 15%, assumed before anything was seen.
 const PRIOR_SPREAD: f64 = 2.380_476;
@@ -13,9 +14,6 @@ const WINDOW_NS: u64 = 1_000_000_000;
 const WINDOW_SAMPLES: u64 = 30;
 /// Windows that the memory of shares reaches back.
 const MEMORY_WINDOWS: f64 = 30.0;
-/// CUSUM: slack and threshold in standard deviations.
-const SLACK: f64 = 0.5;
-const THRESHOLD: f64 = 5.0;
 /// Weight of the latest window in the variance inflation.
 const INFLATION_GAIN: f64 = 0.1;
 /// Inflation assumed before it is known: programs come in bouts.
@@ -32,20 +30,6 @@ const MAX_FUNCTIONS: usize = 4_096;
 pub struct TopShares {
     /// Key of the innermost function, and samples in it.
     pub counts: Vec<(u64, u64)>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Cusum {
-    up: f64,
-    down: f64,
-}
-
-impl Cusum {
-    fn observe(&mut self, z: f64) -> bool {
-        self.up = (self.up + z - SLACK).max(0.0);
-        self.down = (self.down - z - SLACK).max(0.0);
-        self.up.max(self.down) > THRESHOLD
-    }
 }
 
 /// Forgetting counts by function, with a change detector on the largest.
@@ -125,7 +109,7 @@ impl ShareMemory {
             let z = (x - n * p) / (n * p * (1.0 - p) * (1.0 + n / self.total)).sqrt().max(1e-9);
             squares += z * z;
             watched += 1.0;
-            deviates |= self.cusums.entry(key).or_default().observe(z / self.inflation.sqrt());
+            deviates |= self.cusums.entry(key).or_default().observe(z, self.inflation);
         }
         self.windows = self.windows.saturating_add(1);
         if watched > 0.0 {

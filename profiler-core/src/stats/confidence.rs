@@ -35,6 +35,11 @@ impl Confidence {
         Confidence { alpha: (1.0 - level).clamp(ASKED_ALPHA.0, ASKED_ALPHA.1) }
     }
 
+    /// The confidence that a two-sided standard score stands for; NaN and less than 0 stand for none.
+    pub fn of_score(z: f64) -> Self {
+        Confidence { alpha: (2.0 * Normal::standard().sf(z.max(0.0))).max(LEAST_ALPHA) }
+    }
+
     /// The level, such as .95.
     pub fn level(self) -> f64 {
         1.0 - self.alpha
@@ -135,6 +140,7 @@ mod tests {
         assert!((split.alpha() - 0.001).abs() < 1e-15 && (split.normal_score() - 3.290_527).abs() < 1e-6);
         assert_eq!(Confidence::new(0.95).split(0), Confidence::new(0.95));
         assert_eq!(Confidence::new(f64::NAN), Confidence::default());
+        assert!((Confidence::of_score(1.959_964).alpha() - 0.05).abs() < 1e-7);
     }
 
     proptest! {

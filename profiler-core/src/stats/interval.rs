@@ -38,6 +38,11 @@ impl Interval {
     /// Nothing is known.
     pub const UNKNOWN: Interval = Interval { low: 0.0, high: 1.0 };
 
+    /// The same interval, widened to hold `share` where rounding put it outside.
+    pub(super) fn including(self, share: f64) -> Self {
+        Interval { low: self.low.min(share), high: self.high.max(share) }
+    }
+
     /// Whether `share` lies within, ends included.
     pub fn contains(&self, share: f64) -> bool {
         self.low <= share && share <= self.high

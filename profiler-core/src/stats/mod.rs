@@ -1,11 +1,34 @@
 //! How sure a figure is.
+//!
+//! | question | answer |
+//! |---|---|
+//! | How sure is each function of a profile, of this run and in the long run? | [`IntervalTable`] |
+//! | Is the profile precise enough, and how long would it take? | [`Goal::judge`] |
+//! | What is a level of confidence, split over many statements? | [`Confidence`] |
+//! | Which shares do `x` of `n` samples not contradict? | [`proportion::wilson`], [`proportion::clopper_pearson`] |
+//! | … at every look, however often one looks? | [`sequence::beta_binomial`] |
+//! | Is foo above bar? | [`order::is_resolved`], watched: [`order::is_resolved_while_watched`] |
+//! | How sure is a mean? | [`mean::Mean`] |
+//! | How many samples are needed? | [`sample_size`] |
+//! | How much less do samples in bouts know? | [`batch`] |
+//! | What did the target do in this very run? | [`successive_difference`] |
+//! | Has a share changed? | [`Cusum`] |
 
+pub mod batch;
 pub mod confidence;
+pub mod cusum;
 pub mod interval;
+pub mod mean;
+pub mod order;
 pub mod precision;
+pub mod proportion;
+pub mod sample_size;
+pub mod sequence;
+pub mod successive_difference;
 pub mod table;
 
 pub use confidence::Confidence;
+pub use cusum::Cusum;
 pub use interval::{Interval, share_interval, variance_inflation};
 pub use precision::{Goal, Precision};
 pub use table::{IntervalTable, Part, Row, Window};

@@ -1,7 +1,33 @@
-//! The intervals of a whole profile: every function's share, joint over the table.
+//! The intervals of a whole profile: every function's share, joint over the table, for two questions.
+//!
+//! *This run*: what did the target do while it was watched? Samples at nearly equal distances know that better than as
+//! many independent ones ([`super::successive_difference`]), never worse; as far as the windows show it, the interval
+//! is narrower for it. *Long run*: what would another run show? There samples in bouts know less
+//! ([`super::batch`]); n of them count as n/VIF.
+//!
+//! **Joint.** The error α is split over the functions, so that *all* intervals of the table hold together
+//! (Bonferroni): one half of it by share, one half evenly. By share alone would be narrowest where the time is, and
+//! hardly wider for the rest; but a function that was seen in few bouts may look large by chance, and would be given
+//! more error just then. So the first half counts only as far as ten or more effective samples vouch for the share.
+//!
+//! **Few bouts.** The inflation of a function that was seen in few bouts is drawn towards that of all functions
+//! together, and Student's score says how sure the inflation itself is. The interval is that of Clopper and Pearson on
+//! effective counts, since Wilson's lower end fails where less than one is expected: with fifty functions, 10 s and
+//! bouts of 500 ms it holds in 30% of the tables, this one in 96%.
+//!
+//! **Limits.** Measured by `just coverage`. Functions that were not seen have no row. What a run cannot show, see
+//! [`super::batch`]. Intervals are for one look at the table: see [`super::precision`] for many.
 
+mod pool;
+
+use pool::{Pool, Profile, Seen};
+
+use super::batch::effective_samples;
 use super::confidence::Confidence;
-use super::interval::{Interval, share_interval};
+use super::interval::Interval;
+use super::order::is_resolved;
+use super::proportion::count_interval;
+use super::successive_difference::realised_variance;
 
 /// What was sampled in a span of the run, all functions together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -37,8 +63,12 @@ pub struct Row {
     /// How much more the share varies from run to run than with independent samples (VIF); at least 1.
     pub inflation: f64,
     /// Whether nobody can say that this function's long-run share is above that of the next smaller one in the
-    /// table; false for the smallest.
+    /// table; false for the smallest, and for functions without samples.
     pub tied_with_next: bool,
+    /// Degrees of freedom of `inflation`.
+    pub(super) freedom: f64,
+    /// The function's part of the error α.
+    pub(super) part: f64,
 }
 
 /// The intervals of all functions of a profile: with the given confidence *all* of them hold, for each of the
@@ -50,21 +80,32 @@ pub struct IntervalTable {
     confidence: Confidence,
     weight_ns: f64,
     samples: u64,
+    effective: f64,
+    inflation_is_known: bool,
 }
 
 impl IntervalTable {
     /// The table of the functions' parts in the windows; each function's parts sorted by window, each window at
     /// most once.
     ///
-    /// Parts that contradict their window (negative, not finite, above it, of no window) are left out.
+    /// Windows without samples, or whose weight is not a finite number above zero, are left out, and so are parts that
+    /// contradict their window (negative, not finite, above it, out of order, of no window). A function without samples
+    /// has [`Interval::UNKNOWN`].
     pub fn new<F: AsRef<[Part]>>(windows: &[Window], functions: &[F], confidence: Confidence) -> Self {
-        let weight_ns: f64 = windows.iter().map(|window| window.weight_ns).sum();
-        let samples = windows.iter().map(|window| window.samples).fold(0, u64::saturating_add);
-        let rows: Vec<Row> =
-            functions.iter().map(|parts| row(windows, parts.as_ref(), samples, confidence)).collect();
+        let profile = Profile::new(windows, functions);
+        let pool = Pool::of(&profile);
+        let rows: Vec<Row> = profile.seen.iter().map(|seen| row(&profile, &pool, seen, confidence)).collect();
         let mut order: Vec<usize> = (0..rows.len()).collect();
         order.sort_by(|a, b| rows[*b].share.total_cmp(&rows[*a].share));
-        let mut table = IntervalTable { rows, order, confidence, weight_ns, samples };
+        let mut table = IntervalTable {
+            rows,
+            order,
+            confidence,
+            weight_ns: profile.weight_ns,
+            samples: profile.windows.iter().map(|window| window.samples).fold(0, u64::saturating_add),
+            effective: profile.effective,
+            inflation_is_known: profile.batches.most() > 0,
+        };
         table.mark_ties();
         table
     }
@@ -94,30 +135,66 @@ impl IntervalTable {
         self.weight_ns
     }
 
+    /// Samples of equal weight that would know as much.
+    pub(super) fn effective_samples(&self) -> f64 {
+        self.effective
+    }
+
+    /// Whether there are enough windows to see an inflation.
+    pub(super) fn inflation_is_known(&self) -> bool {
+        self.inflation_is_known
+    }
+
+    /// Neighbours of which nobody can say which is above: a test on their effective counts, at half of both one's error.
     fn mark_ties(&mut self) {
         for pair in self.order.windows(2) {
-            let (above, below) = (self.rows[pair[0]].long_run, self.rows[pair[1]].long_run);
-            self.rows[pair[0]].tied_with_next = above.low <= below.high;
+            let (above, below) = (self.rows[pair[0]], self.rows[pair[1]]);
+            let confidence = self.confidence.part((above.part + below.part) / 2.0);
+            let widened = above.widened(confidence).max(below.widened(confidence));
+            let known = effective_samples(self.effective, widened);
+            let resolved = is_resolved(above.share * known, below.share * known, confidence);
+            self.rows[pair[0]].tied_with_next = above.samples > 0 && !resolved;
         }
     }
 }
 
-fn row(windows: &[Window], parts: &[Part], samples: u64, confidence: Confidence) -> Row {
-    let mut pairs: Vec<(f64, f64)> = windows.iter().map(|window| (0.0, window.weight_ns)).collect();
-    for part in parts {
-        if let Some(pair) = pairs.get_mut(part.window as usize) {
-            pair.0 = part.weight_ns;
-        }
-    }
-    let (x, total) = pairs.iter().fold((0.0, 0.0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));
-    let share = if total > 0.0 { (x / total).clamp(0.0, 1.0) } else { 0.0 };
-    let level = confidence.part(share.max(0.001)).level();
-    Row {
-        share,
-        samples: parts.iter().map(|part| part.samples).fold(0, u64::saturating_add),
-        this_run: share_interval(&[(x, total)], samples, level),
-        long_run: share_interval(&pairs, samples, level),
-        inflation: super::interval::variance_inflation(&pairs, samples),
+impl Row {
+    const NOTHING: Row = Row {
+        share: 0.0,
+        samples: 0,
+        this_run: Interval::UNKNOWN,
+        long_run: Interval::UNKNOWN,
+        inflation: 1.0,
         tied_with_next: false,
+        freedom: 1.0,
+        part: 0.0,
+    };
+
+    /// The inflation as it enters an interval: the part above 1 is uncertain itself, hence Student's score over the
+    /// normal one.
+    pub(super) fn widened(&self, confidence: Confidence) -> f64 {
+        if self.inflation <= 1.0 {
+            return 1.0;
+        }
+        let wider = confidence.student_score(self.freedom) / confidence.normal_score();
+        1.0 + (self.inflation - 1.0) * wider * wider
     }
 }
+
+fn row(profile: &Profile, pool: &Pool, seen: &Seen, confidence: Confidence) -> Row {
+    let (p, n) = (seen.share, profile.effective);
+    if seen.samples == 0 || !n.is_finite() || p <= 0.0 {
+        return Row { samples: seen.samples, ..Row::NOTHING };
+    }
+    let (inflation, freedom) = pool.inflation(profile, seen);
+    let part = pool.part(p, n);
+    let row = Row { share: p, samples: seen.samples, inflation, freedom, part, ..Row::NOTHING };
+    let own = confidence.part(part);
+    let realised = realised_variance(&profile.windows, profile.weight_ns, n, &seen.parts);
+    let knows = (p * (1.0 - p) / realised).max(n); // NaN where nothing else was seen: n
+    let long = effective_samples(n, row.widened(own));
+    Row { this_run: count_interval(p, knows, own), long_run: count_interval(p, long, own), ..row }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! What the functions of a profile know together about how its samples hang together.
+
+use super::super::batch::Batches;
+use super::{Part, Window};
+
+/// Degrees of freedom that the inflation of all functions weighs against that of one.
+const POOL_FREEDOM: f64 = 8.0;
+/// Visits that an effective sample is worth: exponential visits of mean length b inflate by 2b·rate.
+const VISITS_PER_SAMPLE: f64 = 2.0;
+/// Functions are of different kinds: their inflation in common is worth so much of the freedom it would have.
+const COMMON: f64 = 0.5;
+/// Effective samples that vouch for a share.
+const VOUCHERS: f64 = 10.0;
+
+/// The windows and functions of a run, as far as they make sense.
+pub(super) struct Profile {
+    pub(super) windows: Vec<Window>,
+    pub(super) batches: Batches,
+    /// Sum of all windows (ns).
+    pub(super) weight_ns: f64,
+    /// Samples of equal weight that would know as much (Kish): where the rate was low, a sample stands for more.
+    pub(super) effective: f64,
+    pub(super) seen: Vec<Seen>,
+}
+
+/// A function as it was seen.
+pub(super) struct Seen {
+    pub(super) samples: u64,
+    pub(super) share: f64,
+    /// Windows and weights (ns).
+    pub(super) parts: Vec<(usize, f64)>,
+    /// Variance of the share by length of the batches.
+    variances: Vec<f64>,
+}
+
+impl Profile {
+    pub(super) fn new<F: AsRef<[Part]>>(windows: &[Window], functions: &[F]) -> Self {
+        let sound =
+            |window: &Window| window.weight_ns > 0.0 && window.weight_ns < 1e100 && window.samples > 0;
+        let mut sound_windows = Vec::with_capacity(windows.len());
+        let places: Vec<Option<usize>> = windows
+            .iter()
+            .map(|window| {
+                let place = sound(window).then_some(sound_windows.len());
+                sound_windows.extend(place.map(|_| *window));
+                place
+            })
+            .collect();
+        let weight_ns: f64 = sound_windows.iter().map(|window| window.weight_ns).sum();
+        let squares: f64 =
+            sound_windows.iter().map(|window| window.weight_ns.powi(2) / window.samples as f64).sum();
+        let mut profile = Profile {
+            batches: Batches::new(&sound_windows),
+            windows: sound_windows,
+            weight_ns,
+            effective: weight_ns * weight_ns / squares,
+            seen: Vec::new(),
+        };
+        profile.seen = functions.iter().map(|parts| profile.seen(parts.as_ref(), &places)).collect();
+        profile
+    }
+
+    fn seen(&self, parts: &[Part], places: &[Option<usize>]) -> Seen {
+        let (mut samples, mut weight_ns, mut kept) = (0u64, 0.0, Vec::with_capacity(parts.len()));
+        for part in parts {
+            let Some(Some(place)) = places.get(part.window as usize) else { continue };
+            let follows = kept.last().is_none_or(|(last, _)| last < place);
+            // Sums of the same weights in another order may differ in the last digits.
+            let fits =
+                part.weight_ns >= 0.0 && part.weight_ns <= self.windows[*place].weight_ns * (1.0 + 1e-9);
+            if follows && fits && part.samples > 0 {
+                samples = samples.saturating_add(part.samples);
+                weight_ns += part.weight_ns;
+                kept.push((*place, part.weight_ns));
+            }
+        }
+        let share = if weight_ns > 0.0 { (weight_ns / self.weight_ns).min(1.0) } else { 0.0 };
+        Seen { samples, share, variances: self.batches.variances(&kept), parts: kept }
+    }
+
+    /// The variance of a share if samples were independent.
+    fn binomial(&self, share: f64) -> f64 {
+        share * (1.0 - share) / self.effective
+    }
+}
+
+/// What is common to all functions.
+pub(super) struct Pool {
+    inflation: f64,
+    freedom: f64,
+    /// Functions that were seen.
+    functions: f64,
+}
+
+impl Pool {
+    pub(super) fn of(profile: &Profile) -> Self {
+        let batches = &profile.batches;
+        let mut variances = Vec::new();
+        for seen in &profile.seen {
+            variances.resize(seen.variances.len(), 0.0);
+            variances.iter_mut().zip(&seen.variances).for_each(|(sum, variance)| *sum += variance);
+        }
+        let binomial: f64 = profile.seen.iter().map(|seen| profile.binomial(seen.share)).sum();
+        let inflation = batches.pooled(&variances, binomial);
+        let concentration: f64 = profile.seen.iter().map(|seen| seen.share * seen.share).sum();
+        let comparisons = (1.0 / concentration - 1.0).max(1.0) * batches.most().saturating_sub(1) as f64;
+        let visits = VISITS_PER_SAMPLE * profile.effective / inflation;
+        Pool {
+            inflation,
+            freedom: (COMMON * comparisons.min(visits)).max(1.0),
+            functions: profile.seen.iter().filter(|seen| seen.samples > 0).count() as f64,
+        }
+    }
+
+    /// A function's inflation, the mean of its own and the common one by what each is worth, and the degrees of freedom of
+    /// that mean (Satterthwaite).
+    pub(super) fn inflation(&self, profile: &Profile, seen: &Seen) -> (f64, f64) {
+        let own = profile.batches.inflation(&seen.variances, profile.binomial(seen.share));
+        let rarer = seen.share.min(1.0 - seen.share);
+        let visits = VISITS_PER_SAMPLE * profile.effective / own.factor * rarer;
+        let freedom = visits.min(own.batches.saturating_sub(1) as f64);
+        let weight = freedom / (freedom + POOL_FREEDOM);
+        let mean = weight * own.factor + (1.0 - weight) * self.inflation;
+        let doubt = weight / (freedom + POOL_FREEDOM) + (1.0 - weight).powi(2) / self.freedom; // w²/f = w/(f+8)
+        (mean.max(1.0), (1.0 / doubt).max(1.0))
+    }
+
+    /// A function's part of the error: one half by share, as far as effective samples vouch for it, one half evenly.
+    pub(super) fn part(&self, share: f64, samples: f64) -> f64 {
+        let known = share * samples / self.inflation / VOUCHERS;
+        let vouched = if known.is_finite() { known * known / (1.0 + known * known) } else { 1.0 };
+        0.5 / self.functions + 0.5 * share * vouched
+    }
+}

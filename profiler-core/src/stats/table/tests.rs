@@ -1,0 +1,106 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const EVEN: Window = Window { weight_ns: 1e9, samples: 100 };
+
+fn part(window: u32, weight_ns: f64, samples: u64) -> Part {
+    Part { window, weight_ns, samples }
+}
+
+/// A function with so many of a window's hundred samples, in each of them.
+fn steady(windows: u32, samples: u64) -> Vec<Part> {
+    (0..windows).map(|window| part(window, samples as f64 * 1e7, samples)).collect()
+}
+
+#[test]
+fn a_single_function_is_all_there_is() {
+    let table = IntervalTable::new(&[EVEN; 20], &[steady(20, 100)], Confidence::default());
+    let row = table.rows()[0];
+    assert_eq!((row.share, row.samples, row.this_run.high, row.inflation), (1.0, 2_000, 1.0, 1.0));
+    assert!(row.this_run.low > 0.99 && row.this_run.low < 1.0, "{row:?}");
+}
+
+#[test]
+fn without_samples_nothing_is_known() {
+    let nothing: [Vec<Part>; 2] = [vec![], vec![part(7, 1.0, 1)]];
+    for windows in [vec![], vec![Window::default(); 9], vec![Window { weight_ns: f64::NAN, samples: 3 }]] {
+        let table = IntervalTable::new(&windows, &nothing, Confidence::default());
+        assert!(table.rows().iter().all(|row| *row == Row { samples: row.samples, ..Row::NOTHING }));
+        assert_eq!((table.samples(), table.weight_ns()), (0, 0.0));
+    }
+}
+
+#[test]
+fn the_largest_comes_first_and_near_neighbours_are_tied() {
+    let functions = [steady(20, 19), steady(20, 60), steady(20, 21)];
+    let table = IntervalTable::new(&[EVEN; 20], &functions, Confidence::default());
+    assert_eq!(table.order(), [1, 2, 0]);
+    let ties = table.order().iter().map(|index| table.rows()[*index].tied_with_next).collect::<Vec<_>>();
+    assert_eq!(ties, [false, true, false]);
+}
+
+/// A function that has every second window for itself and one that has half of each have the same share; the first one's
+/// bouts make the long run uncertain and this run certain.
+#[test]
+fn bouts_widen_the_long_run_and_narrow_this_run() {
+    let windows = [EVEN; 96];
+    // Bouts of three windows.
+    let bouts: Vec<Part> = (0..96).filter(|w| w / 3 % 2 == 0).map(|w| part(w, 1e9, 100)).collect();
+    let rest: Vec<Part> = (0..96).filter(|w| w / 3 % 2 == 1).map(|w| part(w, 1e9, 100)).collect();
+    let width = |interval: Interval| interval.high - interval.low;
+    let of =
+        |functions: &[Vec<Part>]| IntervalTable::new(&windows, functions, Confidence::default()).rows()[0];
+    let (in_bouts, spread) = (of(&[bouts, rest]), of(&[steady(96, 50), steady(96, 50)]));
+    assert_eq!(in_bouts.share, spread.share);
+    assert_eq!(spread.inflation, 1.0);
+    assert!(in_bouts.inflation > 50.0, "{in_bouts:?}");
+    assert!(width(in_bouts.long_run) > 5.0 * width(spread.long_run), "{in_bouts:?} {spread:?}");
+    assert!(width(in_bouts.this_run) < 0.2 * width(spread.this_run), "{in_bouts:?} {spread:?}");
+}
+
+#[test]
+fn the_error_is_spent_once() {
+    let functions = [steady(20, 50), steady(20, 30), steady(20, 15), steady(20, 4), steady(20, 1), vec![]];
+    let table = IntervalTable::new(&[EVEN; 20], &functions, Confidence::default());
+    let spent: f64 = table.rows().iter().map(|row| row.part).sum();
+    assert!(spent > 0.9 && spent <= 1.0 + 1e-12, "{spent}");
+}
+
+fn any_window() -> impl Strategy<Value = Window> {
+    let weight = prop_oneof![any::<f64>(), 0.0..1e12];
+    (weight, prop_oneof![any::<u64>(), 0u64..500])
+        .prop_map(|(weight_ns, samples)| Window { weight_ns, samples })
+}
+
+fn any_part() -> impl Strategy<Value = Part> {
+    let weight = prop_oneof![any::<f64>(), 0.0..1e12];
+    let fields = (prop_oneof![any::<u32>(), 0u32..40], weight, prop_oneof![any::<u64>(), 0u64..500]);
+    fields.prop_map(|(window, weight_ns, samples)| part(window, weight_ns, samples))
+}
+
+proptest! {
+    #[test]
+    fn it_is_a_table_whatever_comes(
+        windows in prop::collection::vec(any_window(), 0..40),
+        functions in prop::collection::vec(prop::collection::vec(any_part(), 0..20), 0..12),
+        level: f64, sorted: bool,
+    ) {
+        let mut functions = functions;
+        if sorted {
+            functions.iter_mut().for_each(|parts| parts.sort_by_key(|part| part.window));
+        }
+        let table = IntervalTable::new(&windows, &functions, Confidence::new(level));
+        prop_assert_eq!(table.rows().len(), functions.len());
+        prop_assert!(table.weight_ns().is_finite());
+        for row in table.rows() {
+            for interval in [row.this_run, row.long_run] {
+                prop_assert!(0.0 <= interval.low && interval.low <= interval.high && interval.high <= 1.0, "{row:?}");
+                prop_assert!(interval.contains(row.share) || row.samples == 0, "{row:?}");
+            }
+            prop_assert!(row.inflation >= 1.0 && row.inflation.is_finite() && row.freedom >= 1.0, "{row:?}");
+        }
+        let shares: Vec<f64> = table.order().iter().map(|index| table.rows()[*index].share).collect();
+        prop_assert!(shares.is_sorted_by(|a, b| a >= b));
+    }
+}
