@@ -18,5 +18,7 @@ mod sampling;
 mod units;
 
 pub use choices::{AttachMode, Backend, ChoiceError, Criterion, Source, Unwind};
-pub use sampling::{InvalidSetting, MAX_BUDGET, MAX_RATE_HZ, MIN_RATE_HZ, SamplingSettings};
+pub use sampling::{
+    InvalidSetting, MAX_BUDGET, MAX_PRECISION, MAX_RATE_HZ, MIN_PRECISION, MIN_RATE_HZ, SamplingSettings,
+};
 pub use units::{Bytes, Hertz, Ratio, Span, UnitError};

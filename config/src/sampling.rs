@@ -10,6 +10,11 @@ pub const MIN_RATE_HZ: f64 = 1.0;
 /// virtual machine more than the program they interrupt.
 pub const MAX_RATE_HZ: f64 = 50_000.0;
 
+/// The sharpest precision that can be asked for; a tenth of it takes a hundred times the samples.
+pub const MIN_PRECISION: f64 = 0.001;
+/// The bluntest precision that can be asked for: beyond, nothing is known.
+pub const MAX_PRECISION: f64 = 0.5;
+
 /// How a target is sampled.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingSettings {
@@ -33,6 +38,9 @@ pub struct SamplingSettings {
     pub seed: Option<u64>,
     /// Level of the intervals in reports.
     pub confidence: Ratio,
+    /// Sampling stops when the largest functions are known this well: half an interval as a share of the function's
+    /// CPU time. `None` goes on to the end.
+    pub until_precision: Option<Ratio>,
 }
 
 impl Default for SamplingSettings {
@@ -48,6 +56,7 @@ impl Default for SamplingSettings {
             attach_mode: AttachMode::Auto,
             seed: None,
             confidence: Ratio::constant(0.95),
+            until_precision: None,
         }
     }
 }
@@ -68,6 +77,9 @@ pub enum InvalidSetting {
     /// The level of the intervals says nothing.
     #[error("a confidence of {0} has no interval: give 50% to 99.99%, such as 95%")]
     Confidence(Ratio),
+    /// The precision is finer than [`MIN_PRECISION`] or blunter than [`MAX_PRECISION`].
+    #[error("a precision of {0} cannot be waited for: give 0.1% to 50%, such as 5%")]
+    Precision(Ratio),
 }
 
 impl SamplingSettings {
@@ -90,6 +102,10 @@ impl SamplingSettings {
         }
         if !(0.5..=0.9999).contains(&self.confidence.get()) {
             return Err(InvalidSetting::Confidence(self.confidence));
+        }
+        let precisions = MIN_PRECISION..=MAX_PRECISION;
+        if let Some(precision) = self.until_precision.filter(|ratio| !precisions.contains(&ratio.get())) {
+            return Err(InvalidSetting::Precision(precision));
         }
         Ok(())
     }

@@ -82,6 +82,8 @@ fn the_defaults_are_valid_and_the_limits_hold() {
     let with_rate = |text: &str| SamplingSettings { rate: Some(text.parse().unwrap()), ..Default::default() };
     let with_confidence =
         |text: &str| SamplingSettings { confidence: text.parse().unwrap(), ..Default::default() };
+    let with_precision =
+        |text: &str| SamplingSettings { until_precision: Some(text.parse().unwrap()), ..Default::default() };
     assert_eq!(SamplingSettings::default().validate(), Ok(()));
     assert!(with_budget("50%").validate().is_ok());
     assert!(with_budget("50.1%").validate().is_err());
@@ -91,6 +93,11 @@ fn the_defaults_are_valid_and_the_limits_hold() {
     assert!(with_rate("0.9").validate().is_err());
     assert!(with_rate("50001").validate().is_err());
     assert!(with_confidence("100%").validate().is_err());
+    assert!(with_precision("0.1%").validate().is_ok());
+    assert!(with_precision("50%").validate().is_ok());
+    assert!(with_precision("0.09%").validate().is_err());
+    assert!(with_precision("0%").validate().is_err());
+    assert!(with_precision("51%").validate().is_err());
     assert!(SamplingSettings { horizon: "1us".parse().unwrap(), ..Default::default() }.validate().is_err());
 }
 

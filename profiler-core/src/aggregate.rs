@@ -1,10 +1,13 @@
 //! Equal stacks counted together, by windows of time.
 
+use std::hash::Hash;
+
 use rustc_hash::FxHashMap;
 
 use crate::process::Process;
 use crate::profile::{Outcome, ProcessIndex, Window};
 use crate::stack::{Frame, FrameId, FrameTable, ObjectId};
+use crate::stats::{self, Part};
 
 /// When there are twice as many windows, neighbours are joined.
 const MAX_WINDOWS: usize = 120;
@@ -140,6 +143,43 @@ impl Aggregator {
         std::mem::take(&mut self.function_counts)
     }
 
+    /// What each function had in each closed window, in the form in which
+    /// [`IntervalTable`](crate::stats::IntervalTable) takes it.
+    ///
+    /// Functions are told apart by `name`. It is given the start of the innermost function, or in the kernel, whose
+    /// functions are not known here, the innermost address.
+    pub fn function_parts<N: Eq + Hash>(
+        &self,
+        name: impl Fn(Frame) -> N,
+    ) -> (Vec<stats::Window>, Vec<Vec<Part>>) {
+        let mut ids: FxHashMap<N, usize> = FxHashMap::default();
+        let id = |stack| {
+            let next = ids.len();
+            *ids.entry(name(self.leaf(stack))).or_insert(next)
+        };
+        let function_of: Vec<usize> = (0..self.stacks.len()).map(id).collect();
+        let mut functions: Vec<Vec<Part>> = vec![Vec::new(); ids.len()];
+        let mut windows = vec![stats::Window::default(); self.windows.len()];
+        for ((closed, total), at) in self.windows.iter().zip(&mut windows).zip(0..) {
+            for &(stack, tally) in &closed.tallies {
+                total.weight_ns += tally.weight_ns;
+                total.samples += tally.samples;
+                add_part(&mut functions[function_of[stack as usize]], at, tally);
+            }
+        }
+        (windows, functions)
+    }
+
+    /// Where a stack ends: in the user's part its function, in the kernel the address.
+    fn leaf(&self, stack: usize) -> Frame {
+        match self.functions[stack] {
+            function if function.object == ObjectId::KERNEL => {
+                self.stacks[stack].frames.first().map_or(function, |&frame| self.frames.get(frame))
+            }
+            function => function,
+        }
+    }
+
     /// Hands over all that was counted.
     pub fn finish(mut self, now_ns: u64) -> Aggregate {
         if !self.current.is_empty() {
@@ -197,6 +237,17 @@ impl Aggregator {
         }
         self.windows = joined;
         self.closings_per_window = self.closings_per_window.max(1) * 2;
+    }
+}
+
+/// Adds a stack's tally to its function's part of the window `at`, the last that it was seen in or a new one.
+fn add_part(parts: &mut Vec<Part>, at: u32, tally: Tally) {
+    match parts.last_mut().filter(|part| part.window == at) {
+        Some(part) => {
+            part.weight_ns += tally.weight_ns;
+            part.samples += tally.samples;
+        }
+        None => parts.push(Part { window: at, weight_ns: tally.weight_ns, samples: tally.samples }),
     }
 }
 
@@ -281,6 +332,31 @@ mod tests {
     }
 
     #[test]
+    fn functions_have_their_parts_of_closed_windows() {
+        let mut aggregator = Aggregator::default();
+        let process = process();
+        aggregator.add(&process, chain(&[], &[1, 5]), 100);
+        aggregator.add(&process, chain(&[], &[1, 6]), 50);
+        aggregator.add(&process, chain(&[8], &[1]), 10);
+        aggregator.add(&process, chain(&[9], &[1]), 20);
+        aggregator.close_window(1, 2.0);
+        aggregator.close_window(2, 1.0);
+        aggregator.add(&process, chain(&[], &[1, 5]), 7);
+        aggregator.close_window(3, 1.0);
+        aggregator.add(&process, chain(&[], &[1, 5]), 1_000_000); // not closed
+        let (windows, functions) = aggregator.function_parts(|frame| frame);
+        let window = |weight_ns, samples| stats::Window { weight_ns, samples };
+        assert_eq!(windows, [window(360.0, 4), window(0.0, 0), window(7.0, 1)]);
+        let part = |window, weight_ns, samples| Part { window, weight_ns, samples };
+        assert_eq!(
+            functions,
+            [vec![part(0, 300.0, 2), part(2, 7.0, 1)], vec![part(0, 20.0, 1)], vec![part(0, 40.0, 1)]]
+        );
+        let (_, merged) = aggregator.function_parts(|frame| frame.object);
+        assert_eq!(merged[1], [part(0, 60.0, 2)]);
+    }
+
+    #[test]
     fn raw_stacks_of_processes_that_are_not_seen_any_more_are_forgotten() {
         let mut aggregator = Aggregator::default();
         let mut table = ProcessTable::default();
@@ -361,6 +437,13 @@ mod tests {
                 prop_assert!(aggregator.windows.len() <= 2 * MAX_WINDOWS);
             }
             let weight_ns = aggregator.weight_ns();
+            let (totals, functions) = aggregator.function_parts(|frame| frame);
+            prop_assert!(functions.iter().all(|parts| parts.windows(2).all(|pair| pair[0].window < pair[1].window)));
+            for (total, at) in totals.iter().zip(0..) {
+                let parts = functions.iter().flatten().filter(|part| part.window == at);
+                let sum = parts.fold((0.0, 0), |sum, part| (sum.0 + part.weight_ns, sum.1 + part.samples));
+                prop_assert_eq!(sum, (total.weight_ns, total.samples));
+            }
             let aggregate = aggregator.finish(now_ns + 1);
             prop_assert_eq!(aggregate.stacks.len(), aggregate.tallies.len());
             let mut found: FxHashMap<(ProcessIndex, Outcome), Tally> = FxHashMap::default();

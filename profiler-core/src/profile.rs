@@ -126,10 +126,22 @@ pub struct WeightedStack {
     pub outcome: Outcome,
     /// Samples.
     pub samples: u64,
-    /// CPU time: the sum of the samples' periods, reconciled with the scheduler's figure (ns).
+    /// CPU time without what sampling added: the sum of the samples' periods, reconciled with the scheduler's figure
+    /// (ns).
     pub cpu_ns: u64,
-    /// `cpu_ns` by window, in the windows' order: index into [`SymbolizedProfile::windows`] and ns.
-    pub windows: Vec<(u32, u64)>,
+    /// `samples` and `cpu_ns` by window, in the windows' order; empty where the file does not tell.
+    pub windows: Vec<StackWindow>,
+}
+
+/// What a stack had in one window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackWindow {
+    /// Index into [`SymbolizedProfile::windows`].
+    pub window: u32,
+    /// CPU time (ns).
+    pub cpu_ns: u64,
+    /// Samples.
+    pub samples: u64,
 }
 
 /// A span of the run, for statistics over windows.
@@ -164,6 +176,11 @@ pub struct Run {
     pub foreign_samples: u64,
     /// CPU time that the scheduler charged to the target while sampled (s).
     pub target_cpu_s: f64,
+    /// CPU time that sampling added, taken out of the functions' CPU time (s): what was charged to the target, or the part
+    /// of it that its samples stand for where the kernel was not sampled.
+    pub sampling_cpu_s: f64,
+    /// Standard error of `sampling_cpu_s` (s).
+    pub sampling_cpu_se_s: f64,
     /// Sum of the samples' weights before it was reconciled with `target_cpu_s` (s).
     pub weight_s: f64,
     /// CPU time of the profiler while sampling (s).
@@ -202,8 +219,12 @@ pub struct Run {
     pub unwind: String,
     /// Bytes of stack copied per sample, last (0 with frame pointers).
     pub stack_copy_bytes: u64,
+    /// Why sampling stopped: `target_ended`, `duration`, `signal` or `precise`.
+    pub stopped: String,
     /// Level of the intervals in `functions`.
     pub confidence: f64,
+    /// How well the largest functions shall be known: half an interval as a ratio of the function's long-run share.
+    pub precision_goal_ratio: f64,
     /// Seed of the random periods.
     pub seed: u64,
     /// Rate over time: every change, for the profile's comment fields.

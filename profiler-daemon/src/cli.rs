@@ -97,6 +97,10 @@ pub(crate) struct SamplingArgs {
     /// How events are attached: auto, task (for each thread) or cpu (for each CPU).
     #[arg(long, value_name = "HOW", default_value_t = defaults().attach_mode)]
     pub(crate) attach_mode: AttachMode,
+    /// Stop sampling once the largest functions are known this well: at 5%, each one's share to ±5% of itself. A
+    /// command runs on to its end.
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) until_precision: Option<Ratio>,
     /// Seed of the random sampling periods.
     #[arg(long, value_name = "NUMBER")]
     pub(crate) seed: Option<u64>,

@@ -2,19 +2,9 @@
 
 use anyhow::Result;
 use profiler_core::rate::Experiment;
-use profiler_core::stats::interval::{self, Interval};
 
-use crate::export::functions::{Ends, Weights};
 use crate::plan::Plan;
 use crate::settings::PlanJob;
-
-/// The interval of a function's share at this confidence: [`crate::export::functions::ShareInterval`].
-pub(crate) fn share_interval(confidence: f64) -> impl Fn(&[Weights], u64) -> Option<Ends> {
-    move |windows, samples| {
-        let interval = interval::share_interval(windows, samples, confidence);
-        (interval != Interval::UNKNOWN).then_some((interval.low, interval.high))
-    }
-}
 
 /// The best rate for a function of known share.
 pub(crate) fn plan(job: &PlanJob) -> Result<Plan> {

@@ -65,7 +65,7 @@ fn run(job: Job) -> Result<ExitCode> {
     match job {
         Job::Record(job) => return run::record(&job),
         Job::Attach(job) => return run::attach(&job),
-        Job::Report(job) => report::run(&job, terminal, law::share_interval)?,
+        Job::Report(job) => report::run(&job, terminal)?,
         Job::Plan(job) => terminal.print(&plan::render(&job, &law::plan(&job)?))?,
         Job::Doctor(job) => return doctor::run(job, terminal, run::try_open),
     }

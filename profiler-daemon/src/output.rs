@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::aside::Aside;
 use crate::cli::OutputFile;
 use crate::export::Format;
-use crate::export::functions::{FunctionCost, ShareInterval, functions};
+use crate::export::functions::{FunctionTable, functions};
 use crate::export::stats::StatsWriter;
 use crate::export::table::{View, render};
 use crate::settings::OutputJob;
@@ -60,13 +60,13 @@ impl Outputs {
     /// # Errors
     ///
     /// What could not be written, and where the profile is instead.
-    pub(crate) fn deliver(self, profile: &SymbolizedProfile, interval: ShareInterval) -> Result<()> {
-        let costs = functions(profile, interval);
+    pub(crate) fn deliver(self, profile: &SymbolizedProfile) -> Result<()> {
+        let table = functions(profile);
         let delivered = match self.files.as_slice() {
-            [] => print_table(self.terminal, profile, &costs),
+            [] => print_table(self.terminal, profile, &table),
             files => write_all(files, profile, self.terminal),
         };
-        let stats = self.stats.map_or(Ok(()), |stats| stats.finish(&profile.run, &costs));
+        let stats = self.stats.map_or(Ok(()), |stats| stats.finish(&profile.run, &table));
         match (delivered, stats) {
             (Err(first), Err(second)) => Err(anyhow!("{first:#}; and {second:#}")),
             (delivered, stats) => delivered.and(stats),
@@ -78,10 +78,10 @@ impl Outputs {
 pub(crate) fn print_table(
     terminal: Terminal,
     profile: &SymbolizedProfile,
-    costs: &[FunctionCost],
+    table: &FunctionTable,
 ) -> Result<()> {
     let top = if terminal.is_terminal() { TOP } else { usize::MAX };
-    let text = render(profile, costs, View { width: terminal.columns(), top });
+    let text = render(profile, table, View { width: terminal.columns(), top });
     terminal.print(&text)
 }
 

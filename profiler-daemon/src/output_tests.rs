@@ -13,17 +13,13 @@ fn job(folder: &Path, names: &[&str]) -> OutputJob {
     OutputJob { files, stats: Some(folder.join("stats.jsonl")), quiet: true }
 }
 
-fn no_interval(_: &[(f64, f64)], _: u64) -> Option<(f64, f64)> {
-    None
-}
-
 #[test]
 fn every_format_and_the_statistics_are_written() {
     let folder = tempfile::tempdir().unwrap();
     let names = ["a.pb.gz", "a.folded", "a.svg", "a.speedscope.json"];
     let outputs = Outputs::prepare(&job(folder.path(), &names)).unwrap();
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing but the statistics before the end");
-    outputs.deliver(&testing::profile(), &no_interval).unwrap();
+    outputs.deliver(&testing::profile()).unwrap();
     for name in names.into_iter().chain(["stats.jsonl"]) {
         assert!(fs::metadata(folder.path().join(name)).unwrap().len() > 0, "{name}");
     }
@@ -49,7 +45,7 @@ fn a_profile_whose_folder_vanished_is_rescued() {
     let only_files = OutputJob { stats: None, ..job(&gone, &["a.svg"]) };
     let outputs = Outputs::prepare(&only_files).unwrap();
     fs::remove_dir(&gone).unwrap();
-    let message = format!("{:#}", outputs.deliver(&testing::profile(), &no_interval).unwrap_err());
+    let message = format!("{:#}", outputs.deliver(&testing::profile()).unwrap_err());
     let (_, rescued) = message.split_once("the profile is in ").unwrap();
     let profile = pprof::read(fs::File::open(rescued).unwrap()).unwrap();
     fs::remove_file(rescued).unwrap();
@@ -63,7 +59,7 @@ fn a_profile_that_is_kept_needs_no_rescue() {
     fs::create_dir(&gone).unwrap();
     let outputs = Outputs::prepare(&job(folder.path(), &["gone/a.svg", "a.pb.gz"])).unwrap();
     fs::remove_dir(&gone).unwrap();
-    let message = format!("{:#}", outputs.deliver(&testing::profile(), &no_interval).unwrap_err());
+    let message = format!("{:#}", outputs.deliver(&testing::profile()).unwrap_err());
     assert!(!message.contains("the profile is in"), "{message}");
     assert!(folder.path().join("a.pb.gz").exists());
 }

@@ -5,21 +5,18 @@ use std::fs::File;
 use anyhow::{Error, Result, anyhow};
 
 use crate::cli::ReportFormat;
-use crate::export::functions::{Ends, ShareInterval, Weights, functions};
+use crate::export::functions::functions;
 use crate::export::{folded, pprof, stats};
 use crate::output::print_table;
 use crate::settings::ReportJob;
 use crate::terminal::Terminal;
 
-/// Prints the profile in `job.file`. `interval_at` gives the intervals at the level that the file asks for.
+/// Prints the profile in `job.file`.
 ///
 /// # Errors
 ///
 /// If the file is missing or not a profile.
-pub(crate) fn run<I>(job: &ReportJob, terminal: Terminal, interval_at: impl Fn(f64) -> I) -> Result<()>
-where
-    I: Fn(&[Weights], u64) -> Option<Ends>,
-{
+pub(crate) fn run(job: &ReportJob, terminal: Terminal) -> Result<()> {
     let path = job.file.display();
     let file = File::open(&job.file)
         .map_err(|error| anyhow!("{path} cannot be opened ({error}); give a .pb.gz file that `-o` wrote"))?;
@@ -27,12 +24,10 @@ where
         let reason = Error::from(error);
         anyhow!("{path} cannot be shown: {reason:#}; give a CPU profile in pprof's format")
     })?;
-    let interval = interval_at(profile.run.confidence);
-    let interval: ShareInterval = &interval;
     match job.format {
-        ReportFormat::Table => print_table(terminal, &profile, &functions(&profile, interval)),
+        ReportFormat::Table => print_table(terminal, &profile, &functions(&profile)),
         ReportFormat::Json => {
-            let line = stats::summary(&profile.run, &functions(&profile, interval))?;
+            let line = stats::summary(&profile.run, &functions(&profile))?;
             terminal.print(&line)
         }
         ReportFormat::Folded => {

@@ -167,6 +167,7 @@ fn sampling(args: &cli::SamplingArgs, output: &cli::OutputArgs) -> Result<Sampli
         attach_mode: args.attach_mode,
         seed: args.seed,
         confidence: output.confidence,
+        until_precision: args.until_precision,
     };
     settings.validate().map_err(|error| usage(error.to_string()))?;
     Ok(settings)

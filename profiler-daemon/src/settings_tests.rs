@@ -44,13 +44,14 @@ fn help_shows_the_defaults() {
 #[test]
 fn every_flag_arrives() {
     let line = "attach 7 5 7 --duration 30s --budget 2% --horizon 5m --rate 99 --criterion z=1.96 --unwind fp \
-                --backend perf --source clock --attach-mode cpu --seed 3 --confidence 99% -q -o a.pb.gz -o b.svg \
+                --backend perf --source clock --attach-mode cpu --seed 3 --confidence 99% --until-precision 2% -q -o a.pb.gz -o b.svg \
                 --stats s.jsonl";
     let Job::Attach(job) = typed(line).unwrap() else { panic!() };
     assert!(matches!(job.target, Target::Pids(ref pids) if *pids == [5, 7]));
     assert_eq!(job.duration, Some(Duration::from_secs(30)));
     assert_eq!(job.sampling.rate.unwrap().get(), 99.0);
     assert_eq!(job.sampling.confidence.get(), 0.99);
+    assert_eq!(job.sampling.until_precision.unwrap().get(), 0.02);
     assert_eq!(job.sampling.seed, Some(3));
     assert_eq!(job.output.files.len(), 2);
     assert!(job.output.quiet);
@@ -72,6 +73,8 @@ fn what_cannot_be_meant_is_a_usage_error() {
         "record -o a.svg -o a.svg -- true",
         "record -o a.svg --stats a.svg -- true",
         "record --confidence 100% -- true",
+        "record --until-precision 0 -- true",
+        "attach 1 --until-precision 60%",
         "attach",
         "attach 0",
         "attach -5",

@@ -17,6 +17,8 @@ pub struct Summary {
     pub foreign_samples: u64,
     /// CPU time that the scheduler charged to the target (s).
     pub target_cpu_s: f64,
+    /// CPU time that sampling added, taken out of the functions' (s).
+    pub sampling_cpu_s: f64,
     /// Sum of the weights before they were reconciled with the scheduler's figure (s).
     pub weight_s: f64,
     /// CPU time of the profiler while sampling (s).
@@ -41,6 +43,8 @@ pub struct Summary {
     pub attach_mode: String,
     /// How the stacks were unwound.
     pub unwind: String,
+    /// Why sampling stopped.
+    pub stopped: String,
     /// What was degraded.
     pub notes: Vec<String>,
     /// The profile's table.

@@ -67,11 +67,10 @@ impl Truth {
 
     /// The top functions, each beside its line in the profile.
     ///
-    /// A profile states what the program would take unsampled. So the cost of the samples, which the
-    /// program's own clock includes, is taken off the truth: samples × mean cost, the same share of each.
+    /// A profile states what the program would take unsampled. So what sampling added, which the program's own clock
+    /// includes, is taken off the truth: the same share of each.
     pub fn compare(&self, summary: &Summary, top: usize) -> Result<Vec<Compared>> {
-        let sampling_s = summary.samples as f64 * summary.overhead_us * 1e-6;
-        let work_s = self.work_cpu_s * (1.0 - sampling_s / self.cpu_s);
+        let work_s = self.work_cpu_s * (1.0 - summary.sampling_cpu_s / self.cpu_s);
         self.top(top)
             .into_iter()
             .map(|name| {

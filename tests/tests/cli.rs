@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tests::folded::Folded;
 use tests::programs::program;
-use tests::run::{Ended, Sweetspot, finish, run, sweetspot};
+use tests::run::{Ended, Sweetspot, finish, run, start, sweetspot};
 use tests::stats::Stats;
 
 /// A short run that leaves a file in each format.
@@ -102,11 +102,50 @@ fn with_an_output_there_is_no_table() -> Result<()> {
     Ok(())
 }
 
+/// Counts, shares and the like.
+const WITHOUT_UNIT: &[&str] = &[
+    "samples",
+    "lost",
+    "truncated",
+    "undecodable",
+    "throttled",
+    "foreign_samples",
+    "retunes",
+    "clocks",
+    "seed",
+    "confidence",
+    "share",
+    "total_share",
+];
+/// Figures that may be missing: what cannot be known of few samples.
+const MAY_BE_NULL: &[&str] =
+    &["cpu_s_low", "cpu_s_high", "long_run_cpu_s_low", "long_run_cpu_s_high", "cpu_s_to_converge", "tied"];
+
+/// Numbers have a unit in their name; a figure that is not finite would be written as null.
+fn check_figures(name: &str, value: &Value) -> Result<()> {
+    let has_unit = || {
+        let is_unit = |word| ["ns", "us", "s", "hz", "ratio", "bytes", "cpus"].contains(&word);
+        name.split('_').skip(1).any(is_unit) || WITHOUT_UNIT.contains(&name)
+    };
+    match value {
+        Value::Object(keys) => keys.iter().try_for_each(|(key, value)| check_figures(key, value))?,
+        Value::Array(values) => values.iter().try_for_each(|value| check_figures(name, value))?,
+        Value::Number(_) => ensure!(has_unit(), "{name} has no unit in its name"),
+        Value::Null => ensure!(MAY_BE_NULL.contains(&name), "{name} is not finite"),
+        Value::String(_) | Value::Bool(_) => {}
+    }
+    Ok(())
+}
+
 #[test]
 fn every_key_of_the_statistics_has_its_unit_in_its_name() -> Result<()> {
     let sweetspot = at_1_khz();
     recorded(&sweetspot, &["p.folded"])?;
-    let stats = Stats::parse(&fs::read_to_string(sweetspot.file("stats.jsonl"))?)?;
+    let text = fs::read_to_string(sweetspot.file("stats.jsonl"))?;
+    for line in text.lines() {
+        check_figures("", &serde_json::from_str(line)?)?;
+    }
+    let stats = Stats::parse(&text)?;
     ensure!(!stats.lines.is_empty(), "no decisions");
     ensure!(stats.lines.iter().all(|line| line["type"] == "decision"), "{:?}", stats.lines);
     let summary = stats.summary;
@@ -135,10 +174,57 @@ fn a_report_says_what_the_run_said() -> Result<()> {
     let reported = Folded::parse(&report("folded")?)?;
     let share = |folded: &Folded| folded.weight_of(|stack| stack.has("work_a")) / folded.weight_of(|_| true);
     ensure!((share(&written) - share(&reported)).abs() < 1e-6);
-    let at_the_end = Stats::parse(&fs::read_to_string(sweetspot.file("stats.jsonl"))?)?.summary;
-    let reported = Stats::parse(&report("json")?)?.summary;
-    ensure!(reported.samples == at_the_end.samples && reported.functions.len() == at_the_end.functions.len());
-    ensure!(reported.functions[0].name == at_the_end.functions[0].name);
+    let stats = fs::read_to_string(sweetspot.file("stats.jsonl"))?;
+    let reported = report("json")?;
+    ensure!(Stats::parse(&reported)?.summary.functions.iter().any(|f| f.cpu_s_low.is_some()), "{reported}");
+    // To the last digit: nothing is lost on the way through the file.
+    ensure!(stats.lines().last() == reported.lines().last(), "{stats}\n{reported}");
+    Ok(())
+}
+
+/// A blunt goal is soon reached; the profile is there while the command still runs.
+#[test]
+fn a_command_goes_on_when_the_profile_is_precise() -> Result<()> {
+    let sweetspot = Sweetspot::new().options(&["--rate", "5000", "--until-precision", "50%"]);
+    let profile = sweetspot.file("p.folded");
+    let script = "\"$0\" --cpu 70 --out /dev/null & busy=$!
+                  while [ ! -e \"$1\" ] && kill -0 $busy; do sleep 0.5; done
+                  kill $busy; [ -e \"$1\" ] && exit 7";
+    let mix = program("mix_nofp")?;
+    let words = ["-o", &profile, "--stats", &sweetspot.file("stats.jsonl"), "--", "sh", "-c", script];
+    let ended = run(sweetspot.command("record", &words).arg(mix).arg(&profile))?.expect_status(7)?;
+    ensure!(ended.stderr.contains("the command goes on"), "{ended:?}");
+    let summary = Stats::parse(&fs::read_to_string(sweetspot.file("stats.jsonl"))?)?.summary;
+    ensure!(summary.stopped == "precise" && summary.samples > 100, "{summary:?}");
+    Ok(())
+}
+
+#[test]
+fn attaching_ends_when_the_profile_is_precise() -> Result<()> {
+    let sweetspot = Sweetspot::new().options(&["--rate", "5000", "--until-precision", "50%"]);
+    let mut target = start(Command::new(program("mix_nofp")?).args(["--cpu", "80", "--out", "/dev/null"]))?;
+    let stats = sweetspot.file("stats.jsonl");
+    let words = ["--stats", &*stats, "--duration", "80s", &*target.id().to_string()];
+    run(&mut sweetspot.command("attach", &words))?.expect_status(0)?;
+    ensure!(target.try_wait()?.is_none(), "the target is gone");
+    let summary = Stats::parse(&fs::read_to_string(&stats)?)?.summary;
+    ensure!(summary.stopped == "precise" && summary.samples > 100, "{summary:?}");
+    Ok(())
+}
+
+/// What cannot be written is told, and the command is waited for all the same.
+#[test]
+fn a_command_is_waited_for_though_its_profile_is_lost() -> Result<()> {
+    let sweetspot = Sweetspot::new().options(&["--rate", "5000", "--until-precision", "50%"]);
+    let (folder, done) = (sweetspot.file("gone"), sweetspot.file("done"));
+    fs::create_dir(&folder)?;
+    let script = "rmdir \"$1\" && \"$0\" --cpu 6 --out /dev/null && touch \"$2\"";
+    let words = ["-o", &format!("{folder}/p.svg"), "--", "sh", "-c", script];
+    let mut command = sweetspot.command("record", &words);
+    command.arg(program("mix_nofp")?).args([&folder, &done]).env("TMPDIR", sweetspot.path());
+    let ended = run(&mut command)?.expect_status(1)?;
+    ensure!(ended.stderr.contains("create its folder first"), "{ended:?}");
+    ensure!(fs::exists(&done)?, "the command was left behind: {ended:?}");
     Ok(())
 }
 

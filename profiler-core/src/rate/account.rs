@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::cost::Cost;
 use super::meter::{OWN_COST_FLOOR_CPUS, Spend};
 
 const SECOND_NS: f64 = 1e9;
@@ -46,6 +47,7 @@ impl Tick {
 pub struct Account {
     history: VecDeque<Tick>,
     run: Tick,
+    spent: Spend,
     worst_1s: Option<f64>,
     worst_10s: Option<f64>,
 }
@@ -56,6 +58,7 @@ impl Account {
         let tick =
             Tick { wall_ns, cpu_ns, target_ns: spend.target_ns, others_ns: spend.foreign_ns + spend.self_ns };
         self.run.add(tick);
+        self.spent.add(spend);
         match self.history.back_mut().filter(|last| last.wall_ns < MERGE_NS) {
             Some(last) => last.add(tick),
             None => self.history.push_back(tick),
@@ -113,6 +116,17 @@ impl Account {
         self.run.cpu_ns * 1e-9
     }
 
+    /// What sampling was charged to the target, its samples and its context switches: CPU time that the
+    /// scheduler counts as the target's own.
+    pub fn charged(&self) -> Cost {
+        Cost::new(self.spent.target_ns, self.spent.target_se_ns)
+    }
+
+    /// The part of [`Account::charged`] that the samples cost, without context switches.
+    pub fn charged_by_samples(&self) -> Cost {
+        Cost::new(self.spent.samples_ns(), self.spent.samples_se_ns)
+    }
+
     /// CPU time charged to the target by sampling (s).
     pub fn target_spend_s(&self) -> f64 {
         self.run.target_ns * 1e-9
@@ -127,6 +141,7 @@ impl Account {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rate::{CostModel, OverheadMeter, Reading};
 
     fn spend(target_ns: f64, self_ns: f64) -> Spend {
         Spend { target_ns, self_ns, ..Spend::default() }
@@ -143,6 +158,23 @@ mod tests {
         assert!((account.worst_10s_ratio() - 0.014).abs() < 1e-9);
         assert!((account.last_1s_ratio() - 0.01).abs() < 1e-9);
         assert!(account.history.len() <= 101);
+    }
+
+    #[test]
+    fn errors_of_one_calibration_add_up_and_switches_are_told_apart() {
+        let model = CostModel {
+            per_sample_ns: Cost::new(10_000.0, 500.0),
+            per_frame_ns: Cost::default(),
+            per_byte_ns: Cost::default(),
+            per_switch_ns: Cost::new(500.0, 100.0),
+        };
+        let meter = OverheadMeter::new(model);
+        let reading = Reading { samples: 9, lost: 1, switches: 20, foreign_samples: 5, ..Reading::default() };
+        let mut account = Account::default();
+        (0..100).for_each(|_| account.book(0.1e9, 0.1e9, &meter.spend(&reading)));
+        assert_eq!(account.charged(), Cost::new(100.0 * 110_000.0, 100.0 * 7_000.0));
+        assert_eq!(account.charged_by_samples(), Cost::new(100.0 * 100_000.0, 100.0 * 5_000.0));
+        assert_eq!(account.target_spend_s(), account.charged().mean_ns * 1e-9);
     }
 
     #[test]

@@ -30,18 +30,40 @@ pub(super) const OWN_COST_FLOOR_CPUS: f64 = 0.1;
 pub struct Spend {
     /// Charged to the target: its samples, the lost ones too, and its context switches.
     pub target_ns: f64,
+    /// The part of `target_ns` for context switches.
+    pub switches_ns: f64,
     /// Charged to others: samples that interrupted something else.
     pub foreign_ns: f64,
     /// The profiler's own CPU time, as measured.
     pub self_ns: f64,
     /// By how much `target_ns + foreign_ns` may be too low (two standard errors of the model).
     pub doubt_ns: f64,
+    /// Standard error of what was charged to the target.
+    pub target_se_ns: f64,
+    /// Standard error of [`Spend::samples_ns`].
+    pub samples_se_ns: f64,
 }
 
 impl Spend {
     /// Everything, at the model's mean (ns).
     pub fn total_ns(&self) -> f64 {
         self.target_ns + self.foreign_ns + self.self_ns
+    }
+
+    /// Charged to the target by its samples, the lost ones too (ns).
+    pub fn samples_ns(&self) -> f64 {
+        self.target_ns - self.switches_ns
+    }
+
+    /// Errors of one calibration go together: they add up like the means.
+    pub(super) fn add(&mut self, other: &Spend) {
+        self.target_ns += other.target_ns;
+        self.switches_ns += other.switches_ns;
+        self.foreign_ns += other.foreign_ns;
+        self.self_ns += other.self_ns;
+        self.doubt_ns += other.doubt_ns;
+        self.target_se_ns += other.target_se_ns;
+        self.samples_se_ns += other.samples_se_ns;
     }
 }
 
@@ -167,15 +189,18 @@ impl OverheadMeter {
             (self.calm.per_sample(self.calm.frames), self.calm.per_sample(self.calm.bytes))
         };
         let hits = seen + reading.lost as f64; // a lost sample interrupted the target all the same
-        let target = Cost::default()
-            .plus(hits, self.model.sample(frames, bytes))
-            .plus(reading.switches as f64, self.model.per_switch_ns);
+        let switches = Cost::default().plus(reading.switches as f64, self.model.per_switch_ns);
+        let samples = Cost::default().plus(hits, self.model.sample(frames, bytes));
+        let target = switches.plus(1.0, samples);
         let foreign = Cost::default().plus(reading.foreign_samples as f64, self.model.sample(0.0, bytes));
         Spend {
             target_ns: target.mean_ns,
+            switches_ns: switches.mean_ns,
             foreign_ns: foreign.mean_ns,
             self_ns: reading.self_cpu_ns as f64,
             doubt_ns: 2.0 * (target.se_ns + foreign.se_ns),
+            target_se_ns: target.se_ns,
+            samples_se_ns: samples.se_ns,
         }
     }
 

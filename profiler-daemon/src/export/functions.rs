@@ -1,22 +1,12 @@
 //! Functions and their CPU time: what the table and the summary list.
 
-use std::collections::BTreeMap;
-
 use profiler_core::profile::{FunctionIndex, SymbolizedProfile, WeightedStack};
+use profiler_core::stats;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
+use super::intervals::{self, Amount, ByWindow, Reached, Total};
 use super::root_first;
-
-/// The interval of a function's share. It is given the function's weight and the weight of everything, for each
-/// window in which the target ran, and the number of samples of the profile; it returns the low and the high
-/// end of the share, or nothing where it cannot tell.
-pub(crate) type ShareInterval<'a> = &'a dyn Fn(&[Weights], u64) -> Option<Ends>;
-
-/// The weight of a function and of everything in one window (ns).
-pub(crate) type Weights = (f64, f64);
-/// The low and the high end of an interval.
-pub(crate) type Ends = (f64, f64);
 
 /// What a function cost.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -25,32 +15,54 @@ pub(crate) struct FunctionCost {
     pub(crate) name: String,
     /// The module that holds its code.
     pub(crate) module: String,
-    /// CPU time in the function itself (s).
+    /// CPU time in the function itself, without what sampling added (s).
     pub(crate) cpu_s: f64,
-    /// Low end of the interval of `cpu_s`; absent where nothing can be said.
+    /// Low end of the interval of what it took in this run (s); absent where nothing can be said. All functions'
+    /// intervals hold together at the run's confidence.
     pub(crate) cpu_s_low: Option<f64>,
-    /// High end of the interval of `cpu_s`.
+    /// High end of the same.
     pub(crate) cpu_s_high: Option<f64>,
+    /// Low end of the interval of what it would take in any such run, by its long-run share (s).
+    pub(crate) long_run_cpu_s_low: Option<f64>,
+    /// High end of the same.
+    pub(crate) long_run_cpu_s_high: Option<f64>,
     /// `cpu_s` as a share of the profile.
     pub(crate) share: f64,
     /// Share of the profile in the function and in what it called; recursion counts once.
     pub(crate) total_share: f64,
+    /// Whether it may well take no more than the next in the list; absent where nothing can be said.
+    pub(crate) tied: Option<bool>,
 }
 
-/// Functions that spent CPU time themselves, the largest first. Functions of one name in one module are one.
-pub(crate) fn functions(profile: &SymbolizedProfile, interval: ShareInterval) -> Vec<FunctionCost> {
+/// The functions of a profile.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct FunctionTable {
+    /// Those that spent CPU time themselves, the largest first. Functions of one name in one module are one.
+    pub(crate) functions: Vec<FunctionCost>,
+    /// Whether the largest are known well enough; absent where nothing can be said.
+    pub(crate) reached: Option<Reached>,
+}
+
+/// The table of `profile`.
+pub(crate) fn functions(profile: &SymbolizedProfile) -> FunctionTable {
     let sums = Sums::of(profile);
-    let mut costs: Vec<FunctionCost> = sums.rows.iter().filter_map(|row| sums.cost(row, interval)).collect();
-    costs.sort_by(|a, b| b.cpu_s.total_cmp(&a.cpu_s).then_with(|| a.name.cmp(&b.name)));
-    costs
+    let by_window = sums.rows.iter().map(|row| &row.self_by_window);
+    let intervals = intervals::table(profile, &sums.total_by_window, by_window);
+    let total = Total::new(sums.total_ns, &profile.run);
+    let sure = |at: usize| intervals.as_ref().map(|table| &table.rows()[at]);
+    let costs = sums.rows.iter().enumerate().map(|(at, row)| sums.cost(row, total, sure(at)));
+    FunctionTable {
+        functions: costs.collect(),
+        reached: intervals.as_ref().map(|table| intervals::reached(&profile.run, table)),
+    }
 }
 
-/// Sums over the stacks of a profile, in ns.
+/// Sums over the stacks of a profile.
 struct Sums<'a> {
+    /// Those with CPU time of their own, the largest first.
     rows: Vec<Row<'a>>,
     total_ns: u64,
-    total_by_window: BTreeMap<u32, u64>,
-    samples: u64,
+    total_by_window: ByWindow,
 }
 
 struct Row<'a> {
@@ -58,7 +70,7 @@ struct Row<'a> {
     module: &'a str,
     self_ns: u64,
     total_ns: u64,
-    self_by_window: FxHashMap<u32, u64>,
+    self_by_window: ByWindow,
 }
 
 impl<'a> Sums<'a> {
@@ -66,19 +78,19 @@ impl<'a> Sums<'a> {
         let (mut rows, row_of) = rows(profile);
         let no_stack = rows.len();
         rows.push(Row::new("[no stack]", "[unknown]"));
-        let mut sums = Self { rows, total_ns: 0, total_by_window: BTreeMap::new(), samples: 0 };
+        let mut sums = Self { rows, total_ns: 0, total_by_window: ByWindow::new() };
         for stack in &profile.stacks {
             sums.add(profile, stack, &row_of, no_stack);
         }
+        sums.rows.retain(|row| row.self_ns > 0);
+        let by_name = |a: &Row, b: &Row| (a.name, a.module).cmp(&(b.name, b.module));
+        sums.rows.sort_by(|a, b| b.self_ns.cmp(&a.self_ns).then_with(|| by_name(a, b)));
         sums
     }
 
     fn add(&mut self, profile: &SymbolizedProfile, stack: &WeightedStack, row_of: &[usize], no_stack: usize) {
-        self.samples = self.samples.saturating_add(stack.samples);
         self.total_ns = self.total_ns.saturating_add(stack.cpu_ns);
-        for (window, ns) in &stack.windows {
-            add(self.total_by_window.entry(*window).or_default(), *ns);
-        }
+        add_windows(&mut self.total_by_window, stack);
         let innermost = innermost(profile, stack).map_or(no_stack, |function| row_of[function.0 as usize]);
         self.rows[innermost].add_self(stack);
 
@@ -88,63 +100,49 @@ impl<'a> Sums<'a> {
         on_stack.sort_unstable();
         on_stack.dedup();
         for row in on_stack {
-            add(&mut self.rows[row].total_ns, stack.cpu_ns);
+            let total_ns = &mut self.rows[row].total_ns;
+            *total_ns = total_ns.saturating_add(stack.cpu_ns);
         }
     }
 
-    fn cost(&self, row: &Row<'_>, interval: ShareInterval) -> Option<FunctionCost> {
-        if row.self_ns == 0 {
-            return None;
-        }
-        let seconds = |ns: u64| ns as f64 / 1e9;
+    fn cost(&self, row: &Row<'_>, total: Total, sure: Option<&stats::Row>) -> FunctionCost {
         let share_of = |ns: u64| ns as f64 / self.total_ns as f64;
-        let ends = self.interval(row, interval).map(|(low, high)| {
-            let total_s = seconds(self.total_ns);
-            (low * total_s, high * total_s)
-        });
-        Some(FunctionCost {
+        let ends = |interval: fn(&stats::Row) -> stats::Interval| {
+            sure.and_then(|sure| total.ends(sure.share, interval(sure))).unzip()
+        };
+        let (cpu_s_low, cpu_s_high) = ends(|sure| sure.this_run);
+        let (long_run_cpu_s_low, long_run_cpu_s_high) = ends(|sure| sure.long_run);
+        FunctionCost {
             name: row.name.to_owned(),
             module: row.module.to_owned(),
-            cpu_s: seconds(row.self_ns),
-            cpu_s_low: ends.map(|(low, _)| low),
-            cpu_s_high: ends.map(|(_, high)| high),
+            cpu_s: row.self_ns as f64 / 1e9,
+            cpu_s_low,
+            cpu_s_high,
+            long_run_cpu_s_low,
+            long_run_cpu_s_high,
             share: share_of(row.self_ns),
             total_share: share_of(row.total_ns),
-        })
-    }
-
-    /// Asks for the row's interval, over the windows in which the target ran.
-    fn interval(&self, row: &Row<'_>, interval: ShareInterval) -> Option<Ends> {
-        let ran = self.total_by_window.iter().filter(|(_, total)| **total > 0);
-        let windows: Vec<Weights> = ran
-            .map(|(window, total)| {
-                let own = row.self_by_window.get(window).copied().unwrap_or_default();
-                (own as f64, *total as f64)
-            })
-            .collect();
-        if windows.is_empty() {
-            return None;
+            tied: sure.map(|sure| sure.tied_with_next),
         }
-        interval(&windows, self.samples).filter(|(low, high)| low.is_finite() && high.is_finite())
     }
 }
 
 impl<'a> Row<'a> {
     fn new(name: &'a str, module: &'a str) -> Self {
-        Self { name, module, self_ns: 0, total_ns: 0, self_by_window: FxHashMap::default() }
+        Self { name, module, self_ns: 0, total_ns: 0, self_by_window: ByWindow::new() }
     }
 
     fn add_self(&mut self, stack: &WeightedStack) {
-        add(&mut self.self_ns, stack.cpu_ns);
-        for (window, ns) in &stack.windows {
-            add(self.self_by_window.entry(*window).or_default(), *ns);
-        }
+        self.self_ns = self.self_ns.saturating_add(stack.cpu_ns);
+        add_windows(&mut self.self_by_window, stack);
     }
 }
 
-/// A file from elsewhere may hold sums that overflow; they stay at the top.
-fn add(sum: &mut u64, ns: u64) {
-    *sum = sum.saturating_add(ns);
+fn add_windows(sums: &mut ByWindow, stack: &WeightedStack) {
+    for had in &stack.windows {
+        let sum: &mut Amount = sums.entry(had.window).or_default();
+        sum.add(had.cpu_ns, had.samples);
+    }
 }
 
 /// One row for each name in a module, and the row of each function.
@@ -170,45 +168,88 @@ fn innermost(profile: &SymbolizedProfile, stack: &WeightedStack) -> Option<Funct
 
 #[cfg(test)]
 mod tests {
+    use profiler_core::profile::Outcome;
+
     use super::*;
     use crate::export::testing;
 
+    fn find<'a>(table: &'a FunctionTable, name: &str) -> &'a FunctionCost {
+        table.functions.iter().find(|cost| cost.name == name).unwrap()
+    }
+
     #[test]
     fn own_time_goes_to_the_innermost_inlined_function() {
-        let costs = functions(&testing::profile(), &|_, _| None);
-        let memcpy = &costs[0];
+        let table = functions(&testing::profile());
+        let memcpy = &table.functions[0];
         assert_eq!((memcpy.name.as_str(), memcpy.module.as_str()), ("memcpy", "libc.so.6"));
         assert_eq!(memcpy.cpu_s, 4.0);
-        let parse = costs.iter().find(|cost| cost.name == "parse").unwrap();
+        let parse = find(&table, "parse");
         assert_eq!(parse.cpu_s, 3.0);
         assert!((parse.total_share - 7.0 / 10.01).abs() < 1e-12);
     }
 
     #[test]
     fn recursion_counts_once() {
-        let costs = functions(&testing::profile(), &|_, _| None);
-        let walk = costs.iter().find(|cost| cost.name == "walk").unwrap();
+        let table = functions(&testing::profile());
+        let walk = find(&table, "walk");
         assert_eq!(walk.cpu_s, 2.0);
         assert_eq!(walk.total_share, walk.share);
     }
 
     #[test]
-    fn the_interval_is_asked_over_windows_with_time_in_them() {
-        let ask = |windows: &[(f64, f64)], samples: u64| {
-            assert_eq!(windows.len(), 2);
-            assert_eq!(samples, 602);
-            let total: f64 = windows.iter().map(|(_, total)| total).sum();
-            assert_eq!(total, 10.01e9);
-            Some((0.1, 0.2))
+    fn intervals_hold_their_figure_and_widen_with_the_doubt_about_sampling() {
+        let mut profile = testing::profile();
+        let width = |profile: &SymbolizedProfile| {
+            let table = functions(profile);
+            for cost in &table.functions {
+                let within =
+                    |low: Option<f64>, high: Option<f64>| low < Some(cost.cpu_s) && high > Some(cost.cpu_s);
+                assert!(within(cost.cpu_s_low, cost.cpu_s_high), "{cost:?}");
+                assert!(within(cost.long_run_cpu_s_low, cost.long_run_cpu_s_high), "{cost:?}");
+            }
+            table.functions[0].cpu_s_high.unwrap() - table.functions[0].cpu_s_low.unwrap()
         };
-        let costs = functions(&testing::profile(), &ask);
-        assert!((costs[0].cpu_s_low.unwrap() - 1.001).abs() < 1e-9);
-        assert!((costs[0].cpu_s_high.unwrap() - 2.002).abs() < 1e-9);
+        let narrow = width(&profile);
+        profile.run.sampling_cpu_se_s = 0.5;
+        assert!(width(&profile) > narrow * 1.05);
+    }
+
+    #[test]
+    fn of_two_alike_nobody_knows_which_is_larger() {
+        let mut profile = testing::profile();
+        let clear_page = profile.stacks.remove(3);
+        assert_eq!(find(&functions(&profile), "walk").tied, Some(false), "ten times the next");
+        profile.stacks.insert(3, clear_page);
+        // walk: 2 s in 120 samples; clear_page: now about as much.
+        profile.stacks[3] = testing::stack(&[5], Outcome::NoUserStack, 0..20, 119, 1_990_000_000);
+        let table = functions(&profile);
+        assert_eq!(find(&table, "walk").tied, Some(true));
+        assert_eq!(table.functions.last().unwrap().tied, Some(false), "there is none below");
+    }
+
+    #[test]
+    fn the_goal_is_the_run_s() {
+        let mut profile = testing::profile();
+        profile.stacks.truncate(3); // the three large ones
+        profile.run.precision_goal_ratio = 0.9;
+        assert!(functions(&profile).reached.unwrap().converged);
+        profile.run.precision_goal_ratio = 0.001;
+        let reached = functions(&profile).reached.unwrap();
+        assert!(!reached.converged && reached.cpu_s_to_converge > Some(100.0), "{reached:?}");
+    }
+
+    #[test]
+    fn without_windows_nothing_is_said() {
+        let mut profile = testing::profile();
+        profile.windows.clear();
+        let table = functions(&profile);
+        assert_eq!(table.reached, None);
+        assert!(table.functions.iter().all(|cost| cost.cpu_s_low.is_none() && cost.tied.is_none()));
     }
 
     #[test]
     fn shares_add_up_to_one() {
-        let sum: f64 = functions(&testing::profile(), &|_, _| None).iter().map(|cost| cost.share).sum();
+        let sum: f64 = functions(&testing::profile()).functions.iter().map(|cost| cost.share).sum();
         assert!((sum - 1.0).abs() < 1e-12);
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod folded;
 pub(crate) mod functions;
+mod intervals;
 mod names;
 pub(crate) mod pprof;
 mod speedscope;

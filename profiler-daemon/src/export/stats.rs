@@ -8,7 +8,8 @@ use anyhow::{Context, Result};
 use profiler_core::profile::Run;
 use serde::Serialize;
 
-use super::functions::FunctionCost;
+use super::functions::{FunctionCost, FunctionTable};
+use super::intervals::Reached;
 
 /// The file of decisions. It is written under its final name and to the end of each line, so that it can be
 /// followed while the run lasts and tells how far the run came if it is killed.
@@ -20,10 +21,10 @@ pub(crate) struct StatsWriter {
 }
 
 #[derive(Serialize)]
-struct Tagged<'a, T> {
+struct Tagged<T> {
     r#type: &'static str,
     #[serde(flatten)]
-    body: &'a T,
+    body: T,
 }
 
 /// The run and its functions: the last line of the file, and `report --format json`.
@@ -31,7 +32,16 @@ struct Tagged<'a, T> {
 struct Summary<'a> {
     #[serde(flatten)]
     run: &'a Run,
+    #[serde(flatten)]
+    reached: Option<Reached>,
     functions: &'a [FunctionCost],
+}
+
+impl<'a> Summary<'a> {
+    fn line(run: &'a Run, table: &'a FunctionTable) -> Tagged<Self> {
+        let body = Summary { run, reached: table.reached, functions: &table.functions };
+        Tagged { r#type: "summary", body }
+    }
 }
 
 impl StatsWriter {
@@ -52,8 +62,8 @@ impl StatsWriter {
     }
 
     /// Adds the last line.
-    pub(crate) fn finish(mut self, run: &Run, functions: &[FunctionCost]) -> Result<()> {
-        self.line(&Tagged { r#type: "summary", body: &Summary { run, functions } });
+    pub(crate) fn finish(mut self, run: &Run, table: &FunctionTable) -> Result<()> {
+        self.line(&Summary::line(run, table));
         match self.failed {
             Some(error) => Err(error).with_context(|| {
                 format!("{} is incomplete; free space there and run again", self.path.display())
@@ -70,9 +80,8 @@ impl StatsWriter {
 }
 
 /// The summary line, as text.
-pub(crate) fn summary(run: &Run, functions: &[FunctionCost]) -> Result<String> {
-    let summary = Tagged { r#type: "summary", body: &Summary { run, functions } };
-    Ok(serde_json::to_string(&summary)? + "\n")
+pub(crate) fn summary(run: &Run, table: &FunctionTable) -> Result<String> {
+    Ok(serde_json::to_string(&Summary::line(run, table))? + "\n")
 }
 
 fn write_line(file: &mut File, object: &impl Serialize) -> io::Result<()> {
@@ -100,7 +109,7 @@ mod tests {
         stats.decision(&Decision { period_ns: 7 });
         let so_far = std::fs::read_to_string(&path).unwrap();
         assert_eq!(so_far, "{\"type\":\"decision\",\"period_ns\":7}\n");
-        stats.finish(&profile.run, &functions(&profile, &|_, _| Some((0.1, 0.2)))).unwrap();
+        stats.finish(&profile.run, &functions(&profile)).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         let last: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
         for key in [
@@ -118,8 +127,13 @@ mod tests {
         ] {
             assert!(last.get(key).is_some(), "{key}");
         }
-        for key in ["name", "module", "cpu_s", "cpu_s_low", "cpu_s_high", "share"] {
-            assert!(last["functions"][0].get(key).is_some(), "{key}");
+        for key in ["precision_ratio", "cpu_s_to_converge", "sampling_cpu_s", "sampling_cpu_se_s"] {
+            assert!(last[key].is_number(), "{key}");
+        }
+        assert!(last["converged"].is_boolean());
+        let ends = ["cpu_s_low", "cpu_s_high", "long_run_cpu_s_low", "long_run_cpu_s_high"];
+        for key in ["name", "module", "cpu_s", "share", "tied"].into_iter().chain(ends) {
+            assert!(!last["functions"][0][key].is_null(), "{key}");
         }
     }
 
@@ -127,7 +141,7 @@ mod tests {
     fn a_full_disk_is_told_at_the_end() {
         let mut stats = StatsWriter::create(Path::new("/dev/full")).unwrap();
         stats.decision(&Decision { period_ns: 7 });
-        let error = stats.finish(&Run::default(), &[]).unwrap_err();
+        let error = stats.finish(&Run::default(), &FunctionTable::default()).unwrap_err();
         assert!(error.to_string().contains("/dev/full is incomplete"));
     }
 }

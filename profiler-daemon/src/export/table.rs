@@ -5,7 +5,8 @@ use std::fmt::Write;
 use config::Ratio;
 use profiler_core::profile::{Run, SymbolizedProfile};
 
-use super::functions::FunctionCost;
+use super::functions::{FunctionCost, FunctionTable};
+use super::intervals::Reached;
 use super::names::{shorten, visible};
 
 /// How much of the profile there is room for.
@@ -17,11 +18,12 @@ pub(crate) struct View {
     pub(crate) top: usize,
 }
 
-/// The columns before the name: CPU time, interval, share, total.
-const FIGURES: usize = 37;
+/// The columns before the name: CPU time, interval, share, total, mark.
+const FIGURES: usize = 38;
 
 /// The table as text.
-pub(crate) fn render(profile: &SymbolizedProfile, functions: &[FunctionCost], view: View) -> String {
+pub(crate) fn render(profile: &SymbolizedProfile, table: &FunctionTable, view: View) -> String {
+    let functions = &table.functions;
     let mut out = String::new();
     header(&mut out, &profile.run, functions);
     for function in functions.iter().take(view.top) {
@@ -35,7 +37,7 @@ pub(crate) fn render(profile: &SymbolizedProfile, functions: &[FunctionCost], vi
         let _ = writeln!(out, "no samples: the target used too little CPU time");
     }
     out.push('\n');
-    for (label, text) in footer(profile, functions) {
+    for (label, text) in footer(profile, table) {
         wrapped(&mut out, label, &text, view.width);
     }
     out
@@ -45,14 +47,16 @@ fn header(out: &mut String, run: &Run, functions: &[FunctionCost]) {
     let level = Ratio::new(run.confidence).ok().filter(|_| functions.iter().any(|f| f.cpu_s_low.is_some()));
     let interval = level.map(|level| format!("± {level}")).unwrap_or_default();
     let (share, total) = ("share", "total");
-    let _ = writeln!(out, "{:>9} {interval:<9} {share:>7} {total:>7}  function [module]", "CPU s");
+    let _ = writeln!(out, "{:>9} {interval:<9} {share:>7} {total:>7}   function [module]", "CPU s");
 }
 
 fn row(out: &mut String, function: &FunctionCost, width: usize) {
     let name = named(&function.name, &function.module, width.saturating_sub(FIGURES));
     let share = percent(function.share, 2);
     let total = percent(function.total_share, 1);
-    let _ = writeln!(out, "{:>9.3} {:<9} {share:>7} {total:>7}  {name}", function.cpu_s, margin(function));
+    let mark = if function.tied == Some(true) { '~' } else { ' ' };
+    let margin = margin(function);
+    let _ = writeln!(out, "{:>9.3} {margin:<9} {share:>7} {total:>7} {mark} {name}", function.cpu_s);
 }
 
 /// Half the width of the interval, the larger half where it is not symmetric.
@@ -77,12 +81,9 @@ fn named(name: &str, module: &str, width: usize) -> String {
 }
 
 /// The lines below the table. A figure that another tool's file does not hold has no line.
-fn footer(profile: &SymbolizedProfile, functions: &[FunctionCost]) -> Vec<(&'static str, String)> {
-    let run = &profile.run;
-    let mut lines = vec![(
-        "target",
-        format!("{}, {:.2} s of CPU time in {:.2} s", visible(&run.target), run.target_cpu_s, run.duration_s),
-    )];
+fn footer(profile: &SymbolizedProfile, table: &FunctionTable) -> Vec<(&'static str, String)> {
+    let (run, functions) = (&profile.run, &table.functions);
+    let mut lines = vec![("target", target(run))];
     if run.rate_hz > 0.0 {
         lines.push(("rate", rate(run)));
     }
@@ -91,13 +92,31 @@ fn footer(profile: &SymbolizedProfile, functions: &[FunctionCost]) -> Vec<(&'sta
         lines.push(("overhead", overhead(run)));
         lines.push(("weights", weights(run)));
     }
+    if let Some(reached) = table.reached.filter(|_| !functions.is_empty()) {
+        lines.push(("precision", precision(run, &reached)));
+    }
+    if functions.iter().any(|function| function.tied == Some(true)) {
+        lines.push(("order", "~ may well take no more than the next".to_owned()));
+    }
     if !functions.is_empty() && functions.iter().all(|function| function.cpu_s_low.is_none()) {
-        let reason =
-            if profile.windows.is_empty() { "there are no windows of time" } else { "too few samples" };
+        let reason = if profile.windows.is_empty() {
+            "the file does not say what was sampled when"
+        } else {
+            "too few samples"
+        };
         lines.push(("note", format!("no intervals: {reason}")));
     }
     lines.extend(run.notes.iter().map(|note| ("note", visible(note))));
     lines
+}
+
+fn target(run: &Run) -> String {
+    let name = visible(&run.target);
+    let mut text = format!("{name}, {:.2} s of CPU time in {:.2} s", run.target_cpu_s, run.duration_s);
+    if run.sampling_cpu_s > 0.0 {
+        let _ = write!(text, ", {:.3} s of it sampling, taken out", run.sampling_cpu_s);
+    }
+    text
 }
 
 fn rate(run: &Run) -> String {
@@ -157,6 +176,26 @@ fn weights(run: &Run) -> String {
         let _ = write!(text, " ({difference:+.2}%)");
     }
     text
+}
+
+/// Whether the largest functions are known as well as they shall be.
+fn precision(run: &Run, reached: &Reached) -> String {
+    let goal =
+        Ratio::new(run.precision_goal_ratio).map_or_else(|_| "±?".to_owned(), |goal| format!("±{goal}"));
+    if reached.precision_ratio >= 1.0 {
+        return format!("nothing is known of a long run yet; the goal is {goal}");
+    }
+    let known = format!("the largest functions are known to ±{}", percent(reached.precision_ratio, 1));
+    let stopped = run.stopped == "precise";
+    match reached.cpu_s_to_converge {
+        _ if reached.converged && stopped => format!("{known}, within {goal}: sampling stopped"),
+        _ if reached.converged => format!("{known}: converged (goal {goal})"),
+        _ if stopped => {
+            format!("{known}; to {goal} together with what is inlined into them, when sampling stopped")
+        }
+        Some(cpu_s) => format!("{known}; {goal} takes {cpu_s:.0} s more of CPU time at this rate"),
+        None => format!("{known}; nobody can say yet how long {goal} takes"),
+    }
 }
 
 fn percent(share: f64, decimals: usize) -> String {

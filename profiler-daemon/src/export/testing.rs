@@ -1,11 +1,15 @@
 //! A small profile with everything in it: inlining, recursion, the kernel, an unknown address, no stack.
 
+use std::ops::Range;
+
 use profiler_core::profile::{
     Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Outcome, ProcessIndex,
-    ProcessInfo, RateChange, Run, SymbolizedProfile, WeightedStack, Window,
+    ProcessInfo, RateChange, Run, StackWindow, SymbolizedProfile, WeightedStack, Window,
 };
 
-/// Ten seconds of a server in two windows; a third window saw nothing.
+const HALF_A_SECOND_NS: u64 = 500_000_000;
+
+/// Ten seconds of a server in twenty windows; one more window saw nothing.
 pub(crate) fn profile() -> SymbolizedProfile {
     SymbolizedProfile {
         processes: vec![ProcessInfo { pid: 4711, comm: "server".to_owned() }],
@@ -34,16 +38,16 @@ pub(crate) fn profile() -> SymbolizedProfile {
             Location { unknown: Some("no symbols".to_owned()), ..location(0, 0x9999, &[(7, 0)]) },
         ],
         stacks: vec![
-            stack(&[3, 2, 1, 0], Outcome::Complete, 241, &[(0, 1_500_000_000), (1, 2_500_000_000)]),
-            stack(&[2, 1, 0], Outcome::Complete, 180, &[(0, 2_000_000_000), (1, 1_000_000_000)]),
-            stack(&[4, 4, 4, 1, 0], Outcome::Complete, 120, &[(0, 1_000_000_000), (1, 1_000_000_000)]),
-            stack(&[5], Outcome::NoUserStack, 48, &[(1, 800_000_000)]),
-            stack(&[6, 1], Outcome::Broken, 12, &[(1, 200_000_000)]),
-            stack(&[], Outcome::NoUserStack, 1, &[(1, 10_000_000)]),
+            stack(&[3, 2, 1, 0], Outcome::Complete, 0..20, 241, 4_000_000_000),
+            stack(&[2, 1, 0], Outcome::Complete, 0..20, 180, 3_000_000_000),
+            stack(&[4, 4, 4, 1, 0], Outcome::Complete, 0..20, 120, 2_000_000_000),
+            stack(&[5], Outcome::NoUserStack, 10..20, 48, 800_000_000),
+            stack(&[6, 1], Outcome::Broken, 10..20, 12, 200_000_000),
+            stack(&[], Outcome::NoUserStack, 19..20, 1, 10_000_000),
         ],
-        windows: [0, 5_000_000_000, 10_000_000_000]
-            .map(|start_ns| Window { start_ns, end_ns: start_ns + 5_000_000_000 })
-            .to_vec(),
+        windows: (0..21)
+            .map(|at| Window { start_ns: at * HALF_A_SECOND_NS, end_ns: (at + 1) * HALF_A_SECOND_NS })
+            .collect(),
         run: run(),
     }
 }
@@ -56,7 +60,9 @@ fn run() -> Run {
         samples: 602,
         lost: 3,
         truncated: 61,
-        target_cpu_s: 10.01,
+        target_cpu_s: 10.05,
+        sampling_cpu_s: 0.04,
+        sampling_cpu_se_s: 0.001,
         weight_s: 10.04,
         self_cpu_s: 0.03,
         overhead_us: 73.125,
@@ -74,7 +80,9 @@ fn run() -> Run {
         attach_mode: "task".to_owned(),
         event: "cpu-clock".to_owned(),
         unwind: "fp".to_owned(),
+        stopped: "duration".to_owned(),
         confidence: 0.95,
+        precision_goal_ratio: 0.05,
         seed: 42,
         rate_history: vec![RateChange { at_s: 0.5, rate_hz: 60.0, reason: "budget".to_owned() }],
         notes: vec!["12 samples hit code without symbols in server; install its debug package".to_owned()],
@@ -100,13 +108,23 @@ fn location(module: u32, address: u64, lines: &[(u32, u32)]) -> Location {
     Location { module: ModuleIndex(module), address, lines: lines.iter().map(line).collect(), unknown: None }
 }
 
-fn stack(frames: &[u32], outcome: Outcome, samples: u64, windows: &[(u32, u64)]) -> WeightedStack {
+/// A stack that was seen evenly in these windows.
+pub(crate) fn stack(
+    frames: &[u32],
+    outcome: Outcome,
+    windows: Range<u32>,
+    samples: u64,
+    cpu_ns: u64,
+) -> WeightedStack {
+    let count = windows.len() as u64;
+    let part = |all: u64, at: u64| all * (at + 1) / count - all * at / count;
+    let window = |(window, at)| StackWindow { window, cpu_ns: part(cpu_ns, at), samples: part(samples, at) };
     WeightedStack {
         process: ProcessIndex(0),
         frames: frames.iter().copied().map(LocationIndex).collect(),
         outcome,
         samples,
-        cpu_ns: windows.iter().map(|(_, ns)| ns).sum(),
-        windows: windows.to_vec(),
+        cpu_ns,
+        windows: windows.zip(0..).map(window).collect(),
     }
 }

@@ -3,6 +3,7 @@
 mod engine;
 mod explain;
 mod names;
+mod precise;
 mod progress;
 mod summary;
 
@@ -22,9 +23,10 @@ use profiler_core::unwind::method::{Method, MethodChoice};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
 use self::engine::{Attach, Engine};
+use self::precise::Precise;
 use self::progress::Progress;
 use crate::calibrate::{Calibration, calibrate};
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::output::Outputs;
 use crate::sampler::access::{Access, OpenError, probe_access};
 use crate::sampler::perf::Attachment;
@@ -62,28 +64,31 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
     }
     let engine =
         setup.open(&job.sampling, session, vec![pid], outputs).map_err(|error| explain::open(error, None))?;
-    let end = runtime()?.block_on(async {
+    let until = Until { duration: None, precise: Precise::new(&job.sampling) };
+    let runtime = runtime()?;
+    let (engine, command, mut signals, stop) = runtime.block_on(async {
         let mut signals = Signals::listen()?;
         let mut engine = engine;
         engine.start_clocks()?;
         engine.begin();
-        let command = match held.release() {
-            Ok(command) => command,
-            Err(error) => return Err(cannot_execute(&words[0], &error)),
-        };
-        let ended = follow(&mut engine, &mut signals, None, Watched::Command { pid, command }).await?;
-        Ok((engine, ended))
-    });
-    match end {
-        Ok((engine, ended)) => {
-            let delivered = summary::deliver(engine, &setup, &job.sampling, name);
-            match ended {
-                Some(ended) => delivered.map(|()| ExitCode::from(ended.status)),
-                None => delivered.map(|()| ExitCode::SUCCESS),
-            }
-        }
-        Err(error) => Err(error),
+        let command = held.release().map_err(|error| cannot_execute(&words[0], &error))?;
+        let watched = Watched::Command { pid, command: &command };
+        let stop = follow(&mut engine, &mut signals, until, watched).await?;
+        anyhow::Ok((engine, command, signals, stop))
+    })?;
+    let terminal = engine.outputs.terminal();
+    let delivered = summary::deliver(engine, &setup, &job.sampling, name, stop);
+    if stop != Stop::Precise {
+        return delivered.map(|()| stop.exit_code());
     }
+    // The command goes on, perhaps for long: what went wrong is told now.
+    let failed = delivered.err().map(|error| {
+        terminal.fail(&error);
+        failure::exit_code(&error)
+    });
+    terminal.say("precise enough: the command goes on without being sampled");
+    let stop = runtime.block_on(precise::outlast(&mut signals, &command))?;
+    Ok(failed.unwrap_or_else(|| stop.exit_code()))
 }
 
 /// Profiles running processes until they end, the time is up or the person stops it.
@@ -98,6 +103,7 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
     }
     let outputs = Outputs::prepare(&job.output)?;
     let setup = Setup::begin(&job.sampling)?;
+    let precise = Precise::new(&job.sampling);
     let session = Session::new(setup.method_choice(&job.sampling));
     let one = (pids.len() == 1).then(|| pids[0]);
     let mut engine = setup
@@ -111,13 +117,14 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
     }
     engine.catch_up_with_threads().map_err(|error| explain::open(error, one))?;
     let name = pids.iter().map(|pid| engine.name_of(*pid)).collect::<Vec<_>>().join(", ");
-    let engine = runtime()?.block_on(async {
+    let (engine, stop) = runtime()?.block_on(async {
         let mut signals = Signals::listen()?;
         engine.begin();
-        follow(&mut engine, &mut signals, job.duration, Watched::Processes).await?;
-        anyhow::Ok(engine)
+        let until = Until { duration: job.duration, precise };
+        let stop = follow(&mut engine, &mut signals, until, Watched::Processes).await?;
+        anyhow::Ok((engine, stop))
     })?;
-    summary::deliver(engine, &setup, &job.sampling, name).map(|()| ExitCode::SUCCESS)
+    summary::deliver(engine, &setup, &job.sampling, name, stop).map(|()| ExitCode::SUCCESS)
 }
 
 /// Whether the kernel lets us sample at all.
@@ -265,58 +272,105 @@ impl Signals {
     }
 }
 
-/// What the end of a run depends on.
-enum Watched {
+/// Whose end is the end of a run.
+enum Watched<'a> {
     /// A command that we started.
     Command {
         /// Its process.
         pid: u32,
         /// To wait for.
-        command: RunningCommand,
+        command: &'a RunningCommand,
     },
     /// Processes of others: until none is left.
     Processes,
 }
 
-/// Samples until the target has ended, the time is up or somebody asks to stop. Returns how the command
-/// ended, if it has.
+/// What else ends a run.
+struct Until {
+    duration: Option<Duration>,
+    precise: Option<Precise>,
+}
+
+/// Why sampling stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// The command has ended.
+    Exit(Ended),
+    /// No process of the target was left.
+    TargetGone,
+    /// The time was up.
+    Duration,
+    /// Somebody asked for it.
+    Signal,
+    /// The profile was as precise as it should be.
+    Precise,
+}
+
+impl Stop {
+    /// The word for it in the summary.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Exit(_) | Self::TargetGone => "target_ended",
+            Self::Duration => "duration",
+            Self::Signal => "signal",
+            Self::Precise => "precise",
+        }
+    }
+
+    /// The command's own status, where it has one.
+    fn exit_code(self) -> ExitCode {
+        match self {
+            Self::Exit(ended) => ExitCode::from(ended.status),
+            _ => ExitCode::SUCCESS,
+        }
+    }
+}
+
+/// Passes a signal on to a command that the terminal has not sent it to already.
+fn pass_on(signal: Signal, command: &RunningCommand) {
+    if !(signal == Signal::SIGINT && terminal::in_foreground()) {
+        command.signal(signal);
+    }
+}
+
+/// Samples until the target has ended, the time is up, the profile is precise or somebody asks to stop.
 async fn follow(
     engine: &mut Engine,
     signals: &mut Signals,
-    duration: Option<Duration>,
-    watched: Watched,
-) -> Result<Option<Ended>> {
-    let deadline = duration.map(|duration| Instant::now() + duration);
-    let mut progress = Progress::new(engine.outputs.terminal(), duration);
+    mut until: Until,
+    watched: Watched<'_>,
+) -> Result<Stop> {
+    let deadline = until.duration.map(|duration| Instant::now() + duration);
+    let mut progress = Progress::new(engine.outputs.terminal(), until.duration);
     let mut asked_to_stop = false;
     loop {
         let left =
             deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
-        let stop = signals.wait(engine.pause().min(left)).await;
+        let signal = signals.wait(engine.pause().min(left)).await;
         engine.turn();
         progress.show(engine);
-        let mut over = left.is_zero();
+        let mut stop = left.is_zero().then_some(Stop::Duration);
         match &watched {
             Watched::Command { pid, command } => {
                 if let Some(ended) = command.try_wait()? {
                     engine.session.cpu.waited_for(*pid, ended.cpu_ns);
-                    engine.stop();
-                    return Ok(Some(ended));
-                }
-                if let Some(signal) = stop {
+                    stop = Some(Stop::Exit(ended));
+                } else if let Some(signal) = signal {
                     // The command decides how to end, as without us; the second time we leave it alone.
-                    over |= asked_to_stop;
+                    stop = asked_to_stop.then_some(Stop::Signal);
                     asked_to_stop = true;
-                    if !(signal == Signal::SIGINT && terminal::in_foreground()) {
-                        command.signal(signal);
-                    }
+                    pass_on(signal, command);
                 }
             }
-            Watched::Processes => over |= stop.is_some() || engine.target_has_ended(),
+            Watched::Processes if signal.is_some() => stop = Some(Stop::Signal),
+            Watched::Processes if engine.target_has_ended() => stop = Some(Stop::TargetGone),
+            Watched::Processes => {}
         }
-        if over {
+        let mut precise =
+            || until.precise.as_mut().is_some_and(|precise| precise.is_reached(&engine.session));
+        if let Some(stop) = stop.or_else(|| precise().then_some(Stop::Precise)) {
             engine.stop();
-            return Ok(None);
+            return Ok(stop);
         }
     }
 }

@@ -5,9 +5,10 @@
 
 use std::path::Path;
 
+use profiler_core::aggregate::Tally;
 use profiler_core::profile::{
-    Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Run, SymbolizedProfile,
-    WeightedStack,
+    Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Run, StackWindow,
+    SymbolizedProfile, WeightedStack,
 };
 use profiler_core::stack::{Frame, FrameId, ObjectId};
 use rustc_hash::FxHashMap;
@@ -16,8 +17,7 @@ use symbolizer::{DebugFiles, KernelSymbols, ReadAt, Symbolized};
 use crate::objects::{Content, Object, open_in_process};
 use crate::sampler::session::Collected;
 
-/// Puts names to everything that was collected. `scale` takes the sum of the weights to the CPU time that the
-/// scheduler charged to the target.
+/// Puts names to everything that was collected. `scale` takes the weights to CPU time of the target.
 pub(crate) fn symbolize(collected: &Collected, scale: f64, run: Run) -> SymbolizedProfile {
     let mut profile = SymbolizedProfile {
         processes: collected.processes.clone(),
@@ -28,15 +28,20 @@ pub(crate) fn symbolize(collected: &Collected, scale: f64, run: Run) -> Symboliz
     let mut names = Names::default();
     let locations = names.locate(collected, &mut profile);
     for (stack, tallies) in collected.aggregate.stacks.iter().zip(&collected.aggregate.tallies) {
-        let scaled = |weight_ns: f64| (weight_ns * scale).round() as u64;
+        let in_window = |&(window, tally): &(u32, Tally)| {
+            let cpu_ns = (tally.weight_ns * scale).round() as u64;
+            StackWindow { window, cpu_ns, samples: tally.samples }
+        };
+        let windows: Vec<StackWindow> = tallies.iter().map(in_window).collect();
         let frames = stack.frames.iter().map(|frame| locations[frame.0 as usize]).collect();
         profile.stacks.push(WeightedStack {
             process: stack.process,
             frames,
             outcome: stack.outcome,
-            samples: tallies.iter().map(|(_, tally)| tally.samples).sum(),
-            cpu_ns: scaled(tallies.iter().map(|(_, tally)| tally.weight_ns).sum()),
-            windows: tallies.iter().map(|&(window, tally)| (window, scaled(tally.weight_ns))).collect(),
+            samples: windows.iter().map(|window| window.samples).sum(),
+            // Of the rounded parts, so that the file's reader finds that they add up.
+            cpu_ns: windows.iter().map(|window| window.cpu_ns).sum(),
+            windows,
         });
     }
     profile
@@ -189,5 +194,51 @@ impl DebugFiles for DebugFilesOf {
     fn open(&self, path: &Path) -> Option<Box<dyn ReadAt>> {
         let file = open_in_process(self.pid, path).ok()?;
         Some(Box::new(file))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use profiler_core::aggregate::{Aggregator, Chain};
+    use profiler_core::process::ProcessTable;
+    use profiler_core::profile::Outcome;
+
+    use super::*;
+    use crate::export::functions::functions;
+    use crate::export::pprof;
+    use crate::objects::ObjectStore;
+
+    /// Ten stacks in twenty windows, of weights that no factor leaves whole.
+    fn collected() -> Collected {
+        let mut processes = ProcessTable::default();
+        processes.adopt(1, "a");
+        let mut aggregator = Aggregator::default();
+        for window in 1..=20 {
+            for address in 1..=10 {
+                let chain = Chain { kernel: &[], user: &[address], outcome: Outcome::Complete };
+                aggregator.add(processes.get(1).unwrap(), chain, 1_000_003 * address + window);
+            }
+            aggregator.close_window(window * 500_000_000, 1.07);
+        }
+        Collected {
+            weight_ns: aggregator.weight_ns(),
+            aggregate: aggregator.finish(10_000_000_000),
+            processes: processes.infos().to_vec(),
+            objects: ObjectStore::default(),
+        }
+    }
+
+    #[test]
+    fn the_windows_of_a_run_survive_its_file() {
+        let run = Run { samples: 200, confidence: 0.95, ..Run::default() };
+        let profile = symbolize(&collected(), 0.987_654_321, run);
+        let mut file = Vec::new();
+        pprof::write(&profile, &mut file).unwrap();
+        let read = pprof::read(file.as_slice()).unwrap();
+        assert_eq!(read.windows.len(), 20);
+        assert_eq!(read.stacks, profile.stacks);
+        let sum_ns: u64 = profile.stacks.iter().map(|stack| stack.cpu_ns).sum();
+        assert!((sum_ns as f64 / (collected().weight_ns * 0.987_654_321) - 1.0).abs() < 1e-6);
+        assert_eq!(functions(&read), functions(&profile));
     }
 }

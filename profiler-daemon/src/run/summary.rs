@@ -1,13 +1,17 @@
 //! The end of a run: its figures, its names, its outputs.
 
 use anyhow::Result;
-use config::SamplingSettings;
+use config::{Ratio, SamplingSettings};
 use profiler_core::profile::Run;
+use profiler_core::rate::Account;
+use profiler_core::stats::Goal;
 
 use super::engine::{End, Engine};
-use super::{Setup, names};
-use crate::law;
+use super::{Setup, Stop, names};
 
+/// Share of the CPU time that is taken for sampling at most: a calibration that says more is wrong, and the functions
+/// would vanish.
+const MOST_SAMPLING: f64 = 0.9;
 /// Stacks without outer frames, as a share of all, from which the person is told.
 const TRUNCATED_WORTH_A_NOTE: f64 = 0.005;
 
@@ -17,16 +21,35 @@ pub(crate) fn deliver(
     setup: &Setup,
     sampling: &SamplingSettings,
     target: String,
+    stop: Stop,
 ) -> Result<()> {
     let (session, outputs, end) = engine.end();
     let collected = session.finish();
     let mut run = run(&end, setup, sampling, target);
+    run.stopped = stop.as_str().to_owned();
     run.weight_s = collected.weight_ns * 1e-9;
-    // Where the kernel is not sampled its time is missing from the weights, rightly so.
-    let reconciles = end.kernel_seen && run.weight_s > 0.0 && run.target_cpu_s > 0.0;
-    let scale = if reconciles { run.target_cpu_s / run.weight_s } else { 1.0 };
+    let scale = compensate(&mut run, end.controller.account(), end.kernel_seen);
     let profile = names::symbolize(&collected, scale, run);
-    outputs.deliver(&profile, &law::share_interval(sampling.confidence.get()))
+    outputs.deliver(&profile)
+}
+
+/// What takes the weights to the CPU time that the target would have used unsampled; says in `run` what sampling
+/// added to it.
+///
+/// With the kernel sampled, the weights are scaled to the scheduler's figure, and all that was charged to the target is
+/// taken out of it. Without, the kernel's time is missing from the weights, rightly so, and with it the cost of context
+/// switches; but the period that each sample stands for begins with the interrupt of the one before, so what the
+/// samples cost is in the weights and is taken out of them.
+fn compensate(run: &mut Run, account: &Account, kernel_seen: bool) -> f64 {
+    let reconciles = kernel_seen && run.target_cpu_s > 0.0;
+    let (whole_s, charged) = if reconciles {
+        (run.target_cpu_s, account.charged())
+    } else {
+        (run.weight_s, account.charged_by_samples())
+    };
+    run.sampling_cpu_s = (charged.mean_ns * 1e-9).clamp(0.0, MOST_SAMPLING * whole_s);
+    run.sampling_cpu_se_s = (charged.se_ns * 1e-9).clamp(0.0, whole_s);
+    if run.weight_s > 0.0 { (whole_s - run.sampling_cpu_s) / run.weight_s } else { 1.0 }
 }
 
 fn run(end: &End, setup: &Setup, sampling: &SamplingSettings, target: String) -> Run {
@@ -43,6 +66,8 @@ fn run(end: &End, setup: &Setup, sampling: &SamplingSettings, target: String) ->
         throttled: end.counts.throttled,
         foreign_samples: end.counts.foreign,
         target_cpu_s: end.target_cpu_ns as f64 * 1e-9,
+        sampling_cpu_s: 0.0,
+        sampling_cpu_se_s: 0.0,
         weight_s: 0.0,
         self_cpu_s: end.self_cpu_ns as f64 * 1e-9,
         setup_cpu_s: end.setup_cpu_ns as f64 * 1e-9,
@@ -62,7 +87,9 @@ fn run(end: &End, setup: &Setup, sampling: &SamplingSettings, target: String) ->
         event: "cpu-clock".to_owned(),
         unwind: end.settings.method.as_str().to_owned(),
         stack_copy_bytes: u64::from(end.settings.copied_bytes()),
+        stopped: String::new(),
         confidence: sampling.confidence.get(),
+        precision_goal_ratio: sampling.until_precision.map_or(Goal::default().relative, Ratio::get),
         seed: setup.seed,
         rate_history: end.history.clone(),
         notes: notes(end),
@@ -83,4 +110,56 @@ fn notes(end: &End) -> Vec<String> {
         notes.push(format!("{} records were lost, and made up for by their neighbours", end.counts.lost));
     }
     notes
+}
+
+#[cfg(test)]
+mod tests {
+    use profiler_core::rate::Spend;
+
+    use super::*;
+
+    /// Ten seconds, of which a tenth is sampling; half of that is context switches.
+    fn account(times: f64) -> Account {
+        let mut account = Account::default();
+        let spend = Spend {
+            target_ns: times * 1e9,
+            switches_ns: times * 0.5e9,
+            target_se_ns: times * 0.25e9,
+            samples_se_ns: times * 0.125e9,
+            ..Spend::default()
+        };
+        account.book(10e9, 10e9, &spend);
+        account
+    }
+
+    fn compensated(target_cpu_s: f64, weight_s: f64, account: &Account, kernel_seen: bool) -> (f64, Run) {
+        let mut run = Run { target_cpu_s, weight_s, ..Run::default() };
+        let scale = compensate(&mut run, account, kernel_seen);
+        (scale * weight_s, run)
+    }
+
+    #[test]
+    fn what_sampling_added_is_taken_out() {
+        let (cpu_s, run) = compensated(10.0, 8.0, &account(1.0), true);
+        assert!((cpu_s - 9.0).abs() < 1e-9, "{cpu_s}");
+        assert_eq!((run.sampling_cpu_s, run.sampling_cpu_se_s), (1.0, 0.25));
+    }
+
+    #[test]
+    fn without_the_kernel_the_samples_are_taken_out_of_the_weights() {
+        let (cpu_s, run) = compensated(10.0, 8.0, &account(1.0), false);
+        assert!((cpu_s - 7.5).abs() < 1e-9, "{cpu_s}");
+        assert_eq!((run.sampling_cpu_s, run.sampling_cpu_se_s), (0.5, 0.125));
+    }
+
+    #[test]
+    fn a_cost_above_everything_leaves_a_profile() {
+        for (target_cpu_s, weight_s) in [(10.0, 10.0), (0.0, 10.0), (10.0, 0.0), (0.0, 0.0)] {
+            for kernel_seen in [true, false] {
+                let (cpu_s, run) = compensated(target_cpu_s, weight_s, &account(1e6), kernel_seen);
+                assert!(cpu_s.is_finite() && (cpu_s > 0.0) == (weight_s > 0.0), "{cpu_s}");
+                assert!(run.sampling_cpu_s.is_finite() && run.sampling_cpu_se_s.is_finite());
+            }
+        }
+    }
 }

@@ -1,13 +1,15 @@
 //! One profiled target from its first sample to its profile: records become stacks, stacks are counted, and
 //! what sampling costs is read off.
 
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hash};
 
 use profiler_core::aggregate::{Aggregate, Aggregator, Chain};
 use profiler_core::process::ProcessTable;
 use profiler_core::profile::{Outcome, ProcessInfo};
 use profiler_core::rate::Reading;
 use profiler_core::record::{RawSample, Record};
+use profiler_core::stack::Frame;
+use profiler_core::stats;
 use profiler_core::unwind::StackUnwinder;
 use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::{Method, MethodChoice};
@@ -261,6 +263,14 @@ impl Session {
     pub(crate) fn take_function_counts(&mut self) -> Vec<(u64, u64)> {
         let counts = self.aggregator.take_function_counts();
         counts.into_iter().map(|(function, samples)| (FxBuildHasher.hash_one(function), samples)).collect()
+    }
+
+    /// What each function had in each window so far; see [`Aggregator::function_parts`].
+    pub(crate) fn function_parts<N: Eq + Hash>(
+        &self,
+        name: impl Fn(Frame) -> N,
+    ) -> (Vec<stats::Window>, Vec<Vec<stats::Part>>) {
+        self.aggregator.function_parts(name)
     }
 
     /// Ends a window of the profile. Samples that were lost in it are made up for by those that were not.

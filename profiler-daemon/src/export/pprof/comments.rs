@@ -6,7 +6,7 @@
 
 use std::mem;
 
-use profiler_core::profile::{RateChange, Run, SymbolizedProfile, Window};
+use profiler_core::profile::{RateChange, Run, StackWindow, SymbolizedProfile, WeightedStack, Window};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -19,14 +19,19 @@ const TABLES: &str = "sweetspot.tables ";
 const MAX_RUN: usize = 1 << 20;
 /// Longest other text that is read. Windows of a run of an hour take a few MiB.
 const MAX_TEXT: usize = 32 << 20;
+/// Most windows that are believed. A run has a few hundred, and statistics over them take time.
+const MAX_WINDOWS: usize = 1024;
 
-/// The windows of time and each sample's weight in them.
+/// The windows of time and what each entry of the file had in them.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct Windows {
     /// Start and end (ns since the start of sampling).
     spans_ns: Vec<(u64, u64)>,
-    /// For each sample, in the file's order: windows and the sample's weight in them (ns).
+    /// For each entry, in the file's order: windows and its CPU time in them (ns).
     cpu_ns: Vec<Vec<(u32, u64)>>,
+    /// For each entry, its samples in these windows. Files of earlier versions lack them.
+    #[serde(default)]
+    samples: Vec<Vec<u64>>,
 }
 
 /// Names that pprof's tables have no place for.
@@ -57,9 +62,11 @@ pub(super) fn write(profile: &SymbolizedProfile) -> [String; 3] {
 
 /// The texts for the string table that nothing refers to.
 pub(super) fn attachments(profile: &SymbolizedProfile) -> [String; 2] {
+    let of_stacks = profile.stacks.iter().map(|stack| &stack.windows);
     let windows = Windows {
         spans_ns: profile.windows.iter().map(|window| (window.start_ns, window.end_ns)).collect(),
-        cpu_ns: profile.stacks.iter().map(|stack| stack.windows.clone()).collect(),
+        cpu_ns: of_stacks.clone().map(|had| had.iter().map(|w| (w.window, w.cpu_ns)).collect()).collect(),
+        samples: of_stacks.map(|had| had.iter().map(|w| w.samples).collect()).collect(),
     };
     let reasons = profile.locations.iter().zip(0_u32..);
     let tables = Tables {
@@ -72,12 +79,14 @@ pub(super) fn attachments(profile: &SymbolizedProfile) -> [String; 2] {
 
 fn in_words(run: &Run) -> String {
     format!(
-        "sweetspot {}: {} samples, last rate {:.1} Hz, overhead {:.3}% of the target's CPU time (budget {:.3}%)",
+        "sweetspot {}: {} samples, last rate {:.1} Hz, overhead {:.3}% of the target's CPU time (budget {:.3}%), \
+         {:.3} s of sampling taken out",
         env!("CARGO_PKG_VERSION"),
         run.samples,
         run.rate_hz,
         run.overhead_ratio * 100.0,
         run.budget_ratio * 100.0,
+        run.sampling_cpu_s,
     )
 }
 
@@ -148,22 +157,31 @@ impl Windows {
         }
         let window = |(start_ns, end_ns)| Window { start_ns, end_ns };
         profile.windows = self.spans_ns.into_iter().map(window).collect();
-        for (stack, windows) in profile.stacks.iter_mut().zip(self.cpu_ns) {
-            stack.windows = windows;
+        for ((stack, cpu_ns), samples) in profile.stacks.iter_mut().zip(self.cpu_ns).zip(self.samples) {
+            let had = cpu_ns.into_iter().zip(samples);
+            stack.windows =
+                had.map(|((window, cpu_ns), samples)| StackWindow { window, cpu_ns, samples }).collect();
         }
     }
 
-    /// Whether there is one entry for each stack, of its weight, in windows that exist.
+    /// Whether there is one entry for each stack, of its CPU time and samples, in windows that exist.
     fn fits(&self, profile: &SymbolizedProfile) -> bool {
-        let weight =
-            |windows: &[(u32, u64)]| windows.iter().try_fold(0_u64, |sum, (_, ns)| sum.checked_add(*ns));
-        let known =
-            |windows: &[(u32, u64)]| windows.iter().all(|(at, _)| (*at as usize) < self.spans_ns.len());
-        let stacks = profile.stacks.iter().zip(&self.cpu_ns);
-        self.cpu_ns.len() == profile.stacks.len()
-            && stacks.into_iter().all(|(stack, windows)| {
-                known(windows) && (windows.is_empty() || weight(windows) == Some(stack.cpu_ns))
-            })
+        let stacks = &profile.stacks;
+        self.spans_ns.len() <= MAX_WINDOWS
+            && self.cpu_ns.len() == stacks.len()
+            && self.samples.len() == stacks.len()
+            && stacks
+                .iter()
+                .zip(self.cpu_ns.iter().zip(&self.samples))
+                .all(|(stack, (cpu_ns, samples))| self.entry_fits(stack, cpu_ns, samples))
+    }
+
+    fn entry_fits(&self, stack: &WeightedStack, cpu_ns: &[(u32, u64)], samples: &[u64]) -> bool {
+        let sum_ns = cpu_ns.iter().try_fold(0_u64, |sum, (_, ns)| sum.checked_add(*ns));
+        let sum = samples.iter().try_fold(0_u64, |sum, count| sum.checked_add(*count));
+        cpu_ns.len() == samples.len()
+            && cpu_ns.iter().all(|(window, _)| (*window as usize) < self.spans_ns.len())
+            && (sum_ns, sum) == (Some(stack.cpu_ns), Some(stack.samples))
     }
 }
 
@@ -213,6 +231,8 @@ fn run_from_json(text: &str) -> Option<Run> {
         throttled,
         foreign_samples,
         target_cpu_s,
+        sampling_cpu_s,
+        sampling_cpu_se_s,
         weight_s,
         self_cpu_s,
         setup_cpu_s,
@@ -232,7 +252,9 @@ fn run_from_json(text: &str) -> Option<Run> {
         event,
         unwind,
         stack_copy_bytes,
+        stopped,
         confidence,
+        precision_goal_ratio,
         seed,
         notes,
     );

@@ -9,8 +9,9 @@ use super::message::{self, ValueType};
 use super::read::ReadError;
 use super::{read, write};
 use crate::export::functions::functions;
+use crate::export::table::{View, render};
 use crate::export::testing;
-use profiler_core::profile::SymbolizedProfile;
+use profiler_core::profile::{Outcome, StackWindow, SymbolizedProfile, WeightedStack};
 
 fn written(profile: &SymbolizedProfile) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -83,17 +84,57 @@ fn every_key_of_the_run_reads_back() {
 fn the_table_of_a_file_is_that_of_the_run() {
     let profile = testing::profile();
     let read = read(written(&profile).as_slice()).unwrap();
-    let interval = |windows: &[(f64, f64)], samples: u64| Some((windows[0].0 / 1e11, samples as f64));
-    assert_eq!(functions(&read, &interval), functions(&profile, &interval));
+    let table = functions(&profile);
+    assert_eq!(functions(&read), table);
+    let as_text = |profile| render(profile, &functions(profile), View { width: 80, top: 20 });
+    assert_eq!(as_text(&read), as_text(&profile));
+    assert!(table.functions.iter().all(|cost| cost.cpu_s_low.is_some()));
 }
 
 #[test]
 fn a_file_that_another_tool_rewrote_loses_its_windows_only() {
     let mut profile = testing::profile();
-    profile.stacks[0].windows = vec![(0, 1)]; // no longer its weight
-    let read = read(written(&profile).as_slice()).unwrap();
-    assert!(read.windows.is_empty());
-    assert_eq!(read.run.samples, 602);
+    profile.stacks[0].windows[0].cpu_ns += 1; // no longer its weight
+    let changed = read(written(&profile).as_slice()).unwrap();
+    assert!(changed.windows.is_empty());
+    assert_eq!(changed.run.samples, 602);
+    profile.stacks[0].windows[0].cpu_ns -= 1;
+    assert!(!read(written(&profile).as_slice()).unwrap().windows.is_empty());
+    profile.stacks[0].windows[0].samples += 1;
+    assert!(read(written(&profile).as_slice()).unwrap().windows.is_empty());
+}
+
+/// Replaces a text in the windows that `profile` is written with.
+fn with_windows(profile: &SymbolizedProfile, edit: impl Fn(&mut serde_json::Value)) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let gz = written(profile);
+    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(gz.as_slice()), &mut bytes).unwrap();
+    let mut file = message::Profile::decode(bytes.as_slice()).unwrap();
+    let tag = "sweetspot.windows ";
+    let text = file.string_table.iter_mut().find(|text| text.starts_with(tag)).unwrap();
+    let mut windows = serde_json::from_str(text.strip_prefix(tag).unwrap()).unwrap();
+    edit(&mut windows);
+    *text = format!("{tag}{windows}");
+    file.encode_to_vec()
+}
+
+#[test]
+fn windows_of_an_earlier_version_and_impossible_ones_are_passed_over() {
+    let profile = testing::profile();
+    let windows_after = |edit: &dyn Fn(&mut serde_json::Value)| {
+        let profile = read(with_windows(&profile, edit).as_slice()).unwrap();
+        assert_eq!(profile.run.samples, 602);
+        assert!(functions(&profile).functions.len() == 6);
+        profile.windows.len()
+    };
+    assert_eq!(windows_after(&|_| {}), 21);
+    assert_eq!(windows_after(&|windows| drop(windows.as_object_mut().unwrap().remove("samples"))), 0);
+    assert_eq!(windows_after(&|windows| windows["cpu_ns"][0][0][0] = 21.into()), 0);
+    assert_eq!(windows_after(&|windows| windows["samples"][0] = vec![u64::MAX; 20].into()), 0);
+    assert_eq!(windows_after(&|windows| windows["samples"][0][0] = (-1).into()), 0);
+    assert_eq!(windows_after(&|windows| windows["cpu_ns"][0] = serde_json::Value::Null), 0);
+    let many = || vec![serde_json::json!([0, 1]); 5000];
+    assert_eq!(windows_after(&|windows| windows["spans_ns"] = many().into()), 0);
 }
 
 #[test]
@@ -110,7 +151,8 @@ fn a_file_that_another_tool_filtered_says_so() {
 #[test]
 fn files_of_other_tools_are_read() {
     let read = read(of_another_tool().encode_to_vec().as_slice()).unwrap();
-    let costs = functions(&read, &|_, _| panic!("there are no windows"));
+    let costs = functions(&read).functions;
+    assert!(costs.iter().all(|cost| cost.cpu_s_low.is_none()));
     assert_eq!((costs[0].name.as_str(), costs[0].cpu_s), ("prog+0x10", 0.03));
     assert_eq!((costs[1].name.as_str(), costs[1].module.as_str()), ("work", "[unknown]"));
     assert_eq!(costs[1].total_share, 1.0);
@@ -168,11 +210,45 @@ fn the_pprof_tool_reads_the_file() {
     assert!(String::from_utf8_lossy(&comments.stdout).contains("602 samples, last rate 60.0 Hz"));
 }
 
+/// A stack of amounts that no run has, in windows that exist.
+fn enormous() -> impl Strategy<Value = WeightedStack> {
+    let amount = prop_oneof![0..10_u64, Just(u64::MAX), Just(i64::MAX as u64), any::<u64>()];
+    let window = (0..4_u32, amount.clone(), amount);
+    (0..7_u32, prop::collection::vec(window, 0..6)).prop_map(|(location, parts)| {
+        let window = |(window, cpu_ns, samples)| StackWindow { window, cpu_ns, samples };
+        let windows: Vec<StackWindow> = parts.into_iter().map(window).collect();
+        let mut stack = testing::stack(&[location], Outcome::Complete, 0..1, 0, 0);
+        stack.cpu_ns = windows.iter().fold(0, |sum, window| window.cpu_ns.saturating_add(sum));
+        stack.samples = windows.iter().fold(0, |sum, window| window.samples.saturating_add(sum));
+        WeightedStack { windows, ..stack }
+    })
+}
+
 proptest! {
     #[test]
     fn no_bytes_panic_the_reader(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         let _ = read(bytes.as_slice());
         let _ = read(gzip(&bytes).as_slice());
+    }
+
+    #[test]
+    fn enormous_figures_give_finite_ones(
+        stacks in prop::collection::vec(enormous(), 0..8),
+        figures in prop::array::uniform4(prop_oneof![any::<f64>(), -1.0..2.0]),
+    ) {
+        let mut profile = testing::profile();
+        profile.windows.truncate(4);
+        profile.stacks = stacks;
+        let run = &mut profile.run;
+        [run.confidence, run.sampling_cpu_s, run.sampling_cpu_se_s, run.precision_goal_ratio] = figures;
+        let profile = read(written(&profile).as_slice()).unwrap();
+        let table = functions(&profile);
+        render(&profile, &table, View { width: 80, top: 20 });
+        for cost in &table.functions {
+            let ends = [cost.cpu_s_low, cost.cpu_s_high, cost.long_run_cpu_s_low, cost.long_run_cpu_s_high];
+            prop_assert!(ends.into_iter().flatten().all(f64::is_finite), "{cost:?}");
+        }
+        prop_assert!(table.reached.is_none_or(|reached| reached.precision_ratio.is_finite()));
     }
 
     #[test]
@@ -186,7 +262,7 @@ proptest! {
         let mut damaged = good.clone();
         damaged[at.index(good.len())] = byte;
         if let Ok(profile) = read(damaged.as_slice()) {
-            let _ = functions(&profile, &|_, _| Some((0.0, 1.0)));
+            let _ = render(&profile, &functions(&profile), View { width: 80, top: 20 });
         }
         let _ = read(&good[..cut.index(good.len())]);
     }
