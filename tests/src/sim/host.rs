@@ -62,7 +62,8 @@ impl<'a> Host<'a> {
     /// Lets a tick pass, or less if the controller is `overdrawn` by what the rings hold; returns what the
     /// daemon read and what was true.
     pub(super) fn tick(&mut self, overdrawn: impl Fn(&Reading) -> bool) -> (Reading, TopShares, Truth) {
-        let (started_ns, mut slice, mut own_us) = (self.now_ns, Slice::default(), 0.0);
+        let (started_ns, mut own_us) = (self.now_ns, 0.0);
+        let mut slice = Slice { depth: 1.0, ..Slice::default() };
         let noise = 1.0 + self.scenario.noise_ratio * (2.0 * self.rng.f64() - 1.0);
         // Own CPU time comes in lumps: within a third either way.
         let lump = 0.67 + 0.66 * self.rng.f64();
@@ -92,6 +93,9 @@ impl<'a> Host<'a> {
         // Bursts begin at no round time, so that they meet ticks anywhere.
         if bursts && (at_s + 0.037) % phase.burst_every_s >= phase.burst_s {
             return phase.own_us;
+        }
+        if phase.growth > 0.0 {
+            slice.depth = (1e9 / self.period_ns as f64 / self.scenario.optimum_hz(phase)).powf(phase.growth);
         }
         for thread in &mut self.threads[..phase.threads] {
             thread.run(phase, self.now_ns + SLICE_NS, phase.utilisation * SLICE_NS as f64, slice);

@@ -25,6 +25,8 @@ pub(super) struct Thread {
 #[derive(Default)]
 pub(super) struct Slice {
     pub(super) hits: Vec<Hit>,
+    /// Depth of the stacks at the present rate, as a factor.
+    pub(super) depth: f64,
     /// CPU time, with what samples took.
     pub(super) cpu_ns: f64,
     /// CPU time by function, without.
@@ -79,7 +81,7 @@ impl Thread {
     fn fire(&mut self, phase: &Phase, now_ns: u64, slice: &mut Slice) {
         self.left_ns += self.period_ns as f64;
         self.unread.push_back((now_ns, self.function));
-        let frames = (phase.frames * (0.5 + self.rng.f64())).round() as u64;
+        let frames = (phase.frames * slice.depth * (0.5 + self.rng.f64())).round() as u64;
         let hit =
             Hit { function: self.function, frames, cost_ns: phase.cost_us(self.function, frames) * 1e3 };
         self.stall_ns += hit.cost_ns;

@@ -14,6 +14,10 @@ pub struct Outcome {
     pub worst_1s_of_budget: f64,
     /// Worst overhead of ten seconds, relative to the budget.
     pub worst_10s_of_budget: f64,
+    /// Worst overhead of a minute, relative to the budget.
+    pub worst_60s_of_budget: f64,
+    /// Worst overhead of 0.2 s in which the target was busy, relative to the budget.
+    pub worst_200ms_of_budget: f64,
     /// Retunes a minute once converged.
     pub retunes_per_minute: f64,
     /// Share of ticks in which the bucket throttled, once converged.
@@ -81,8 +85,32 @@ fn calibration(scenario: &Scenario) -> CostModel {
     }
 }
 
+/// The largest overhead of any stretch of at least `length_s` (s of wall time) whose target used half a CPU or more.
+fn worst_ratio(ticks: &[Tick], length_s: f64) -> f64 {
+    let mut worst = 0.0f64;
+    for first in 0..ticks.len() {
+        let (mut wall_ns, mut cpu_ns, mut spent_ns) = (0.0, 0.0, 0.0);
+        for tick in &ticks[first..] {
+            (wall_ns, cpu_ns, spent_ns) =
+                (wall_ns + tick.wall_ns, cpu_ns + tick.cpu_ns, spent_ns + tick.spent_ns);
+            if wall_ns >= length_s * 1e9 {
+                worst = if cpu_ns >= 0.5 * wall_ns { worst.max(spent_ns / cpu_ns) } else { worst };
+                break;
+            }
+        }
+    }
+    worst
+}
+
+struct Tick {
+    wall_ns: f64,
+    cpu_ns: f64,
+    spent_ns: f64,
+}
+
 #[derive(Default)]
 struct Tally {
+    history: Vec<Tick>,
     account: Account,
     cpu_ns: f64,
     weight_ns: f64,
@@ -99,6 +127,7 @@ impl Tally {
     fn add(&mut self, scenario: &Scenario, truth: &Truth, rate_hz: f64, decision: &Decision) {
         let spend = Spend { target_ns: truth.target_ns, self_ns: truth.self_ns, ..Spend::default() };
         self.account.book(truth.wall_ns, truth.cpu_ns, &spend);
+        self.history.push(Tick { wall_ns: truth.wall_ns, cpu_ns: truth.cpu_ns, spent_ns: spend.total_ns() });
         self.cpu_ns += truth.cpu_ns;
         self.weight_ns += truth.functions.weight_ns.iter().sum::<f64>();
         self.samples += truth.samples as f64;
@@ -131,6 +160,8 @@ impl Tally {
             rate_ratio: self.rates.unwrap_or_default(),
             worst_1s_of_budget: self.account.worst_1s_ratio() / scenario.budget_ratio,
             worst_10s_of_budget: self.account.worst_10s_ratio() / scenario.budget_ratio,
+            worst_60s_of_budget: worst_ratio(&self.history, 60.0) / scenario.budget_ratio,
+            worst_200ms_of_budget: worst_ratio(&self.history, 0.2) / scenario.budget_ratio,
             retunes_per_minute: f64::from(self.retunes) / minutes.max(1.0),
             throttled_ratio: f64::from(self.throttled) / ticks,
             weight_error_ratio: if self.cpu_ns > 0.0 { self.weight_ns / self.cpu_ns - 1.0 } else { 0.0 },
@@ -157,6 +188,8 @@ impl Outcome {
             within("rate_ratio", self.rate_ratio, bands.rate_ratio),
             at_most("worst_1s_of_budget", self.worst_1s_of_budget, bands.worst_1s_of_budget),
             at_most("worst_10s_of_budget", self.worst_10s_of_budget, bands.worst_10s_of_budget),
+            at_most("worst_60s_of_budget", self.worst_60s_of_budget, bands.worst_60s_of_budget),
+            at_most("worst_200ms_of_budget", self.worst_200ms_of_budget, bands.worst_200ms_of_budget),
             at_most("retunes_per_minute", self.retunes_per_minute, bands.retunes_per_minute),
             at_most("throttled_ratio", self.throttled_ratio, bands.throttled_ratio),
             at_most("weight_error_ratio", self.weight_error_ratio.abs(), bands.weight_error_ratio),

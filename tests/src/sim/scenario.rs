@@ -72,6 +72,8 @@ pub struct Phase {
     pub cost_factors: Vec<f64>,
     /// Mean depth of the stacks; a stack is uniform within half of it.
     pub frames: f64,
+    /// η: stacks deepen with the rate as λ^η, so that a sample's cost does; at the optimum they are `frames` deep.
+    pub growth: f64,
     /// Bytes of stack copied.
     pub stack_bytes: u64,
     /// The profiler's own CPU time per sample (µs).
@@ -92,6 +94,7 @@ impl Default for Phase {
             sample_us: 11.6,
             cost_factors: Vec::new(),
             frames: 20.0,
+            growth: 0.0,
             stack_bytes: 0,
             own_us: 2.0,
         }
@@ -110,6 +113,10 @@ pub struct Bands {
     pub worst_1s_of_budget: f64,
     /// Highest overhead of any ten seconds, relative to the budget.
     pub worst_10s_of_budget: f64,
+    /// Highest overhead of any minute, relative to the budget.
+    pub worst_60s_of_budget: f64,
+    /// Highest overhead of any 0.2 s in which the target was busy, relative to the budget.
+    pub worst_200ms_of_budget: f64,
     /// Most retunes a minute once converged.
     pub retunes_per_minute: f64,
     /// Ticks with the bucket throttling once converged, as a share of all.
@@ -128,6 +135,8 @@ impl Default for Bands {
             rate_ratio: (0.75, 1.25),
             worst_1s_of_budget: 1.2,
             worst_10s_of_budget: 1.02,
+            worst_60s_of_budget: 1.0,
+            worst_200ms_of_budget: 2.0,
             retunes_per_minute: 1.0,
             throttled_ratio: 0.05,
             weight_error_ratio: 0.02,
