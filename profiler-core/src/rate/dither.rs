@@ -28,7 +28,7 @@ impl Dither {
     /// Two things are corrected for. Over stretches of equal time the rate is the mean of 1/P, which is above
     /// 1/(mean of P) by 5.9%; over stretches of equal counts it is the latter. And each redraw restarts the
     /// countdown, which loses half a period. Both are exact for an event whose task is busy; one that is busy
-    /// half the time is sampled up to 2% more seldom.
+    /// now and then is sampled up to 9% more seldom (its weights are right all the same).
     pub fn draw(&mut self, mean_period_ns: u64) -> u64 {
         let mean = mean_period_ns.max(1) as f64;
         let by_time = REDRAW_NS / mean >= f64::from(REDRAW_SAMPLES);

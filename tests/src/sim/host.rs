@@ -4,25 +4,26 @@ use std::collections::BTreeMap;
 
 use profiler_core::rate::{Decision, Dither, Reading, TopShares};
 
+use super::profile::Functions;
 use super::program::{Slice, Thread};
-use super::scenario::{BYTE_US, FRAME_US, Scenario};
+use super::scenario::Scenario;
 
-/// The daemon looks this often (ns).
-pub(super) const TICK_NS: u64 = 100_000_000;
-/// It reads the rings this often in between (ns).
+/// The shortest tick, where the last was late or cut short (ns); ticks are drawn by the dither, as the daemon's are.
+const MIN_TICK_NS: u64 = 50_000_000;
+/// The rings are read this often in between (ns).
 const LOOK_NS: u64 = 20_000_000;
 /// Threads take turns at this grain (ns).
 const SLICE_NS: u64 = 2_000_000;
 
 /// What truly happened in a tick.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Truth {
     pub(super) wall_ns: f64,
     pub(super) cpu_ns: f64,
     pub(super) target_ns: f64,
     pub(super) self_ns: f64,
     pub(super) samples: u64,
-    pub(super) weight_ns: f64,
+    pub(super) functions: Functions,
 }
 
 pub(super) struct Host<'a> {
@@ -31,6 +32,7 @@ pub(super) struct Host<'a> {
     dither: Dither,
     threads: Vec<Thread>,
     now_ns: u64,
+    next_tick_ns: u64,
     period_ns: u64,
 }
 
@@ -41,7 +43,8 @@ impl<'a> Host<'a> {
         let thread = |i| Thread::new(seed * 1_000 + i as u64, first.period_ns, &mut dither);
         let threads = (0..most).map(thread).collect();
         let rng = fastrand::Rng::with_seed(seed ^ 0x5eed);
-        Host { scenario, rng, dither, threads, now_ns: 0, period_ns: first.period_ns }
+        let next_tick_ns = dither.tick_ns();
+        Host { scenario, rng, dither, threads, now_ns: 0, next_tick_ns, period_ns: first.period_ns }
     }
 
     pub(super) fn now_s(&self) -> f64 {
@@ -59,83 +62,77 @@ impl<'a> Host<'a> {
     /// Lets a tick pass, or less if the controller is `overdrawn` by what the rings hold; returns what the
     /// daemon read and what was true.
     pub(super) fn tick(&mut self, overdrawn: impl Fn(&Reading) -> bool) -> (Reading, TopShares, Truth) {
-        let (started_ns, mut slice, mut tick) = (self.now_ns, Slice::default(), Tick::default());
+        let (started_ns, mut own_us) = (self.now_ns, 0.0);
+        let mut slice = Slice { depth: 1.0, ..Slice::default() };
         let noise = 1.0 + self.scenario.noise_ratio * (2.0 * self.rng.f64() - 1.0);
         // Own CPU time comes in lumps: within a third either way.
         let lump = 0.67 + 0.66 * self.rng.f64();
         loop {
-            let before = slice.functions.len();
-            self.run_threads(&mut slice);
-            tick.add(self.scenario, self.now_s(), slice.functions.len() - before, &mut self.rng);
+            let before = slice.hits.len();
+            own_us += self.scenario.own_per_second_us * SLICE_NS as f64 * 1e-9;
+            own_us += self.run_threads(&mut slice) * (slice.hits.len() - before) as f64;
             self.now_ns += SLICE_NS;
-            let reading = tick.reading(self.now_ns, &slice, lump);
+            let reading = reading(self.scenario, self.now_ns, &slice, own_us * lump);
             let looks = self.now_ns.is_multiple_of(LOOK_NS);
-            if self.now_ns.is_multiple_of(TICK_NS)
+            if self.now_ns >= self.next_tick_ns
                 || (looks && overdrawn(&Reading { target_cpu_ns: 0, ..reading }))
             {
-                let truth = Truth {
-                    wall_ns: (self.now_ns - started_ns) as f64,
-                    cpu_ns: slice.cpu_ns,
-                    target_ns: tick.true_us * 1e3 * noise,
-                    self_ns: reading.self_cpu_ns as f64,
-                    samples: reading.samples,
-                    weight_ns: self.threads.iter_mut().map(Thread::read).sum(),
-                };
+                let truth = self.truth((self.now_ns - started_ns) as f64, &mut slice, &reading, noise);
+                let tick_ns = self.dither.tick_ns();
+                self.next_tick_ns = (self.next_tick_ns + tick_ns).max(self.now_ns + MIN_TICK_NS);
                 return (reading, shares(&slice), truth);
             }
         }
     }
 
-    fn run_threads(&mut self, slice: &mut Slice) {
+    /// Lets all threads run for a slice; returns what a sample costs the profiler itself at present (µs).
+    fn run_threads(&mut self, slice: &mut Slice) -> f64 {
         let at_s = self.now_s();
         let phase = self.scenario.phase(at_s);
         let bursts = phase.burst_every_s > 0.0;
         // Bursts begin at no round time, so that they meet ticks anywhere.
         if bursts && (at_s + 0.037) % phase.burst_every_s >= phase.burst_s {
-            return;
+            return phase.own_us;
+        }
+        if phase.growth > 0.0 {
+            slice.depth = (1e9 / self.period_ns as f64 / self.scenario.optimum_hz(phase)).powf(phase.growth);
         }
         for thread in &mut self.threads[..phase.threads] {
             thread.run(phase, self.now_ns + SLICE_NS, phase.utilisation * SLICE_NS as f64, slice);
         }
-    }
-}
-
-/// Counts and true costs of a tick.
-#[derive(Default)]
-struct Tick {
-    frames: u64,
-    stack_bytes: u64,
-    true_us: f64,
-    own_us: f64,
-}
-
-impl Tick {
-    fn add(&mut self, scenario: &Scenario, at_s: f64, samples: usize, rng: &mut fastrand::Rng) {
-        let phase = scenario.phase(at_s);
-        let frames: u64 = (0..samples).map(|_| (phase.frames * (0.5 + rng.f64())).round() as u64).sum();
-        let stack_bytes = samples as u64 * phase.stack_bytes;
-        self.frames += frames;
-        self.stack_bytes += stack_bytes;
-        self.true_us +=
-            samples as f64 * phase.sample_us + frames as f64 * FRAME_US + stack_bytes as f64 * BYTE_US;
-        self.own_us += samples as f64 * phase.own_us + scenario.own_per_second_us * SLICE_NS as f64 * 1e-9;
+        phase.own_us
     }
 
-    fn reading(&self, at_ns: u64, slice: &Slice, lump: f64) -> Reading {
-        Reading {
-            at_ns,
-            target_cpu_ns: slice.cpu_ns as u64,
-            self_cpu_ns: (self.own_us * 1e3 * lump) as u64,
-            samples: slice.functions.len() as u64,
-            frames: self.frames,
-            stack_bytes: self.stack_bytes,
-            ..Reading::default()
+    fn truth(&mut self, wall_ns: f64, slice: &mut Slice, reading: &Reading, noise: f64) -> Truth {
+        let mut functions = std::mem::take(&mut slice.functions);
+        self.threads.iter_mut().for_each(|thread| thread.read(&mut functions));
+        Truth {
+            wall_ns,
+            cpu_ns: slice.cpu_ns,
+            target_ns: slice.hits.iter().map(|hit| hit.cost_ns).sum::<f64>() * noise,
+            self_ns: reading.self_cpu_ns as f64,
+            samples: reading.samples,
+            functions,
         }
+    }
+}
+
+fn reading(scenario: &Scenario, at_ns: u64, slice: &Slice, own_us: f64) -> Reading {
+    let samples = slice.hits.len() as u64;
+    let copied = scenario.phase((at_ns - SLICE_NS) as f64 * 1e-9).stack_bytes;
+    Reading {
+        at_ns,
+        target_cpu_ns: slice.cpu_ns as u64,
+        self_cpu_ns: (own_us * 1e3) as u64,
+        samples,
+        frames: slice.hits.iter().map(|hit| hit.frames).sum(),
+        stack_bytes: samples * copied,
+        ..Reading::default()
     }
 }
 
 fn shares(slice: &Slice) -> TopShares {
     let mut counts = BTreeMap::<u64, u64>::new();
-    slice.functions.iter().for_each(|function| *counts.entry(*function as u64).or_default() += 1);
+    slice.hits.iter().for_each(|hit| *counts.entry(hit.function as u64).or_default() += 1);
     TopShares { counts: counts.into_iter().collect() }
 }

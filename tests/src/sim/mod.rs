@@ -2,12 +2,15 @@
 //!
 //! A [`Scenario`] is a script and the bands its run has to stay within; [`run()`] plays it for one seed and
 //! returns what the bands are held against. The host charges the *true* cost of each sample; the controller
-//! sees readings and believes a calibration that is off by what the scenario says.
+//! sees readings and believes a calibration that is off by what the scenario says. [`profile()`] plays a scenario for what
+//! the profiler sees of its functions: windows of weights and samples beside the truth. [`Scenario::of`] writes one in code.
 
 mod host;
+mod profile;
 mod program;
 mod run;
 mod scenario;
 
+pub use profile::{Functions, Profile, profile};
 pub use run::{Outcome, run};
 pub use scenario::{Bands, Phase, Scenario};

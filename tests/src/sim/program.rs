@@ -1,9 +1,10 @@
-//! The program that is sampled: threads that visit functions in bouts.
+//! The program that is sampled: threads that visit functions in bouts, or in a fixed round.
 
 use std::collections::VecDeque;
 
 use profiler_core::rate::{Dither, PeriodTimeline};
 
+use super::profile::Functions;
 use super::scenario::Phase;
 
 /// A thread with an event of its own.
@@ -11,18 +12,33 @@ pub(super) struct Thread {
     rng: fastrand::Rng,
     function: usize,
     bout_left_ns: f64,
+    /// What the last samples still hold the thread up for (ns).
+    stall_ns: f64,
     /// CPU time until the event fires.
     left_ns: f64,
     period_ns: u64,
     timeline: PeriodTimeline,
-    unread: VecDeque<u64>,
+    unread: VecDeque<(u64, usize)>,
 }
 
-/// What a thread did in a slice of time.
+/// What threads did in a tick.
 #[derive(Default)]
 pub(super) struct Slice {
-    pub(super) functions: Vec<usize>,
+    pub(super) hits: Vec<Hit>,
+    /// Depth of the stacks at the present rate, as a factor.
+    pub(super) depth: f64,
+    /// CPU time, with what samples took.
     pub(super) cpu_ns: f64,
+    /// CPU time by function, without.
+    pub(super) functions: Functions,
+}
+
+/// A sample as the target feels it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hit {
+    pub(super) function: usize,
+    pub(super) frames: u64,
+    pub(super) cost_ns: f64,
 }
 
 impl Thread {
@@ -32,6 +48,7 @@ impl Thread {
             rng: fastrand::Rng::with_seed(seed),
             function: 0,
             bout_left_ns: 0.0,
+            stall_ns: 0.0,
             left_ns: period_ns as f64,
             period_ns,
             timeline: PeriodTimeline::new(0, period_ns),
@@ -39,41 +56,58 @@ impl Thread {
         }
     }
 
-    /// Runs for `cpu_ns` up to `now_ns`; samples fall into functions.
+    /// Runs for `cpu_ns` up to `now_ns`; samples fall into functions and hold the thread up there.
     pub(super) fn run(&mut self, phase: &Phase, now_ns: u64, cpu_ns: f64, slice: &mut Slice) {
         slice.cpu_ns += cpu_ns;
         let mut left = cpu_ns;
         while left > 0.0 {
-            if self.bout_left_ns <= 0.0 {
+            let stalled = self.stall_ns > 0.0;
+            if !stalled && self.bout_left_ns <= 0.0 {
                 self.visit(phase);
             }
-            let step = left.min(self.bout_left_ns).min(self.left_ns);
-            (left, self.bout_left_ns, self.left_ns) =
-                (left - step, self.bout_left_ns - step, self.left_ns - step);
+            let stretch = if stalled { &mut self.stall_ns } else { &mut self.bout_left_ns };
+            let step = left.min(*stretch).min(self.left_ns);
+            *stretch -= step;
+            (left, self.left_ns) = (left - step, self.left_ns - step);
+            if !stalled {
+                slice.functions.work(self.function, step);
+            }
             if self.left_ns <= 0.0 {
-                self.left_ns += self.period_ns as f64;
-                self.unread.push_back(now_ns);
-                slice.functions.push(self.function);
+                self.fire(phase, now_ns, slice);
             }
         }
     }
 
+    fn fire(&mut self, phase: &Phase, now_ns: u64, slice: &mut Slice) {
+        self.left_ns += self.period_ns as f64;
+        self.unread.push_back((now_ns, self.function));
+        let frames = (phase.frames * slice.depth * (0.5 + self.rng.f64())).round() as u64;
+        let hit =
+            Hit { function: self.function, frames, cost_ns: phase.cost_us(self.function, frames) * 1e3 };
+        self.stall_ns += hit.cost_ns;
+        slice.hits.push(hit);
+    }
+
     fn visit(&mut self, phase: &Phase) {
-        let mut pick = self.rng.f64() * phase.shares.iter().sum::<f64>();
-        self.function = phase
-            .shares
-            .iter()
-            .position(|share| {
-                pick -= share;
-                pick < 0.0
-            })
-            .unwrap_or(0);
+        if phase.round_ms > 0.0 {
+            self.function = (self.function + 1) % phase.shares.len();
+            self.bout_left_ns = (phase.share(self.function) * phase.round_ms * 1e6).max(1.0);
+            return;
+        }
+        let mut pick = self.rng.f64();
+        let found = (0..phase.shares.len()).find(|function| {
+            pick -= phase.share(*function);
+            pick < 0.0
+        });
+        self.function = found.unwrap_or(0);
         self.bout_left_ns = (phase.bout_ms * 1e6 * -(1.0 - self.rng.f64()).ln()).max(1_000.0);
     }
 
-    /// Reads the ring; the sum of the weights of what was in it.
-    pub(super) fn read(&mut self) -> f64 {
-        self.unread.drain(..).map(|at_ns| self.timeline.weight(at_ns) as f64).sum()
+    /// Reads the ring: what each sample in it stands for is added to its function.
+    pub(super) fn read(&mut self, functions: &mut Functions) {
+        for (at_ns, function) in self.unread.drain(..) {
+            functions.sample(function, self.timeline.weight(at_ns));
+        }
     }
 
     /// Redraws or changes the period, if it is due.

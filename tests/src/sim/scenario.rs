@@ -38,78 +38,111 @@ pub struct Scenario {
     /// Phases of the program, in order.
     #[serde(rename = "phase")]
     pub phases: Vec<Phase>,
+    /// A rate that is fixed instead of controlled (samples per CPU-second).
+    #[serde(default)]
+    pub fixed_rate_hz: Option<f64>,
     /// What the run has to stay within.
     pub bands: Bands,
 }
 
 /// What the program does from a time on.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct Phase {
     /// Its start (s).
-    #[serde(default)]
     pub from_s: f64,
     /// Threads, each on a CPU of its own.
-    #[serde(default = "one")]
     pub threads: usize,
     /// Share of the time that each thread runs.
-    #[serde(default = "always")]
     pub utilisation: f64,
     /// It runs for this long in every `burst_every_s`, and idles between (s); 0 for a program without bursts.
-    #[serde(default)]
     pub burst_s: f64,
     /// See `burst_s`.
-    #[serde(default)]
     pub burst_every_s: f64,
     /// Shares of its functions; they are scaled to a sum of 1.
-    #[serde(default = "shares")]
     pub shares: Vec<f64>,
     /// Mean length of a visit to a function (ms of CPU time).
-    #[serde(default = "bout")]
     pub bout_ms: f64,
+    /// If above 0, functions are visited in turn instead, each for its share of a round of this length (ms of CPU
+    /// time): a program that is periodic.
+    pub round_ms: f64,
     /// True cost of a sample without its stack (µs).
-    #[serde(default = "bare_cost")]
     pub sample_us: f64,
+    /// What a sample costs in each function, as a factor on `sample_us`; 1 where there is none.
+    pub cost_factors: Vec<f64>,
     /// Mean depth of the stacks; a stack is uniform within half of it.
-    #[serde(default = "depth")]
     pub frames: f64,
+    /// η: stacks deepen with the rate as λ^η, so that a sample's cost does; at the optimum they are `frames` deep.
+    pub growth: f64,
     /// Bytes of stack copied.
-    #[serde(default)]
     pub stack_bytes: u64,
     /// The profiler's own CPU time per sample (µs).
-    #[serde(default = "own")]
     pub own_us: f64,
+}
+
+impl Default for Phase {
+    fn default() -> Self {
+        Phase {
+            from_s: 0.0,
+            threads: 1,
+            utilisation: 1.0,
+            burst_s: 0.0,
+            burst_every_s: 0.0,
+            shares: vec![0.3, 0.2, 0.15, 0.1, 0.1, 0.05, 0.05, 0.05],
+            bout_ms: 1.0,
+            round_ms: 0.0,
+            sample_us: 11.6,
+            cost_factors: Vec::new(),
+            frames: 20.0,
+            growth: 0.0,
+            stack_bytes: 0,
+            own_us: 2.0,
+        }
+    }
 }
 
 /// What a run has to stay within. Rates are compared with the law's under the *true* cost.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct Bands {
     /// From when on the rate must be near the optimum: seconds after the start and after each phase's.
-    #[serde(default = "five")]
     pub converged_after_s: f64,
     /// Lowest and highest rate, relative to the optimum.
-    #[serde(default = "quarter")]
     pub rate_ratio: (f64, f64),
     /// Highest overhead of any second, relative to the budget.
-    #[serde(default = "worst_1s")]
     pub worst_1s_of_budget: f64,
     /// Highest overhead of any ten seconds, relative to the budget.
-    #[serde(default = "worst_10s")]
     pub worst_10s_of_budget: f64,
+    /// Highest overhead of any minute, relative to the budget.
+    pub worst_60s_of_budget: f64,
+    /// Highest overhead of any 0.2 s in which the target was busy, relative to the budget.
+    pub worst_200ms_of_budget: f64,
     /// Most retunes a minute once converged.
-    #[serde(default = "always")]
     pub retunes_per_minute: f64,
     /// Ticks with the bucket throttling once converged, as a share of all.
-    #[serde(default = "five_percent")]
     pub throttled_ratio: f64,
     /// How far the sum of the samples' weights may be off the CPU time.
-    #[serde(default = "two_percent")]
     pub weight_error_ratio: f64,
     /// Bursts must be sampled at the rate: samples over those that the rate in force asks for; lowest and
     /// highest.
-    #[serde(default = "realised")]
     pub realised_ratio: (f64, f64),
+}
+
+impl Default for Bands {
+    fn default() -> Self {
+        Bands {
+            converged_after_s: 5.0,
+            rate_ratio: (0.75, 1.25),
+            worst_1s_of_budget: 1.2,
+            worst_10s_of_budget: 1.02,
+            worst_60s_of_budget: 1.0,
+            worst_200ms_of_budget: 2.0,
+            retunes_per_minute: 1.0,
+            throttled_ratio: 0.05,
+            weight_error_ratio: 0.02,
+            realised_ratio: (0.9, 1.1),
+        }
+    }
 }
 
 /// Cost of a frame and of a byte (µs), the same on all hosts.
@@ -117,9 +150,21 @@ pub(super) const FRAME_US: f64 = 0.05;
 pub(super) const BYTE_US: f64 = 0.0002;
 
 impl Phase {
+    /// A function's share, of a sum of 1.
+    pub fn share(&self, function: usize) -> f64 {
+        self.shares[function] / self.shares.iter().sum::<f64>()
+    }
+
+    /// True cost of a sample in a function (µs).
+    pub(super) fn cost_us(&self, function: usize, frames: u64) -> f64 {
+        let factor = self.cost_factors.get(function).copied().unwrap_or(1.0);
+        self.sample_us * factor + frames as f64 * FRAME_US + self.stack_bytes as f64 * BYTE_US
+    }
+
     /// o: the true mean cost of a sample charged to the target (s).
     pub fn overhead_s(&self) -> f64 {
-        (self.sample_us + self.frames * FRAME_US + self.stack_bytes as f64 * BYTE_US) * 1e-6
+        let cost_us = |function| self.share(function) * self.cost_us(function, 0);
+        ((0..self.shares.len()).map(cost_us).sum::<f64>() + self.frames * FRAME_US) * 1e-6
     }
 
     /// CPUs kept busy on average.
@@ -130,6 +175,25 @@ impl Phase {
 }
 
 impl Scenario {
+    /// A scenario of these phases, with everything else as in a file that does not say.
+    pub fn of(phases: Vec<Phase>, duration_s: f64) -> Scenario {
+        Scenario {
+            about: String::new(),
+            duration_s,
+            seeds: three(),
+            budget_ratio: one_percent(),
+            horizon_s: a_minute(),
+            criterion: Criterion::default(),
+            calibration_error_ratio: 0.0,
+            calibration_se_ratio: five_percent(),
+            noise_ratio: 0.0,
+            own_per_second_us: own_fixed(),
+            phases,
+            fixed_rate_hz: None,
+            bands: Bands::default(),
+        }
+    }
+
     /// The phase at a time (s).
     pub fn phase(&self, at_s: f64) -> &Phase {
         self.phases.iter().rev().find(|phase| phase.from_s <= at_s).unwrap_or(&self.phases[0])
@@ -137,8 +201,8 @@ impl Scenario {
 
     /// The law's rate under the true cost, shares and own cost of a phase.
     pub fn optimum_hz(&self, phase: &Phase) -> f64 {
-        let total: f64 = phase.shares.iter().sum();
-        let spread = spread(phase.shares.iter().map(|p| p / total), 4).expect("a program has functions");
+        let shares = (0..phase.shares.len()).map(|function| phase.share(function));
+        let spread = spread(shares, 4).expect("a program has functions");
         let law = optimum_rate_hz(self.criterion, spread, phase.overhead_s(), self.horizon_s);
         let own_ratio = self.own_per_second_us * 1e-6 / phase.utilisation_cpus().max(0.1);
         let cap = (0.9 * self.budget_ratio - own_ratio).max(0.0) / (phase.overhead_s() + phase.own_us * 1e-6);
@@ -146,17 +210,11 @@ impl Scenario {
     }
 }
 
-fn one() -> usize {
-    1
-}
 fn three() -> u64 {
     3
 }
 fn one_percent() -> f64 {
     0.01
-}
-fn two_percent() -> f64 {
-    0.02
 }
 fn five_percent() -> f64 {
     0.05
@@ -166,37 +224,4 @@ fn a_minute() -> f64 {
 }
 fn own_fixed() -> f64 {
     300.0
-}
-fn always() -> f64 {
-    1.0
-}
-fn shares() -> Vec<f64> {
-    vec![0.3, 0.2, 0.15, 0.1, 0.1, 0.05, 0.05, 0.05]
-}
-fn bout() -> f64 {
-    1.0
-}
-fn bare_cost() -> f64 {
-    11.6
-}
-fn depth() -> f64 {
-    20.0
-}
-fn own() -> f64 {
-    2.0
-}
-fn five() -> f64 {
-    5.0
-}
-fn quarter() -> (f64, f64) {
-    (0.75, 1.25)
-}
-fn worst_1s() -> f64 {
-    1.2
-}
-fn worst_10s() -> f64 {
-    1.02
-}
-fn realised() -> (f64, f64) {
-    (0.9, 1.1)
 }

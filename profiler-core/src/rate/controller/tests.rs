@@ -57,6 +57,34 @@ fn every_key_of_a_decision_has_its_unit() {
     }
 }
 
+/// One step where o grows with the rate as λ^η, so that λ* falls as λ^(−2η/3); both rates relative to the fixed point.
+fn stepped(ratio: f64, eta: f64) -> f64 {
+    let mut controller = RateController::new(RateSettings::default(), CostModel::default());
+    let fixed_hz = 500.0;
+    controller.rate_hz = fixed_hz * ratio;
+    let target_hz = fixed_hz * ratio.powf(-2.0 * eta / 3.0);
+    controller.step(target_hz, (target_hz / controller.rate_hz).ln(), false);
+    controller.rate_hz / fixed_hz
+}
+
+#[test]
+fn a_step_has_the_slope_that_stability_is_reckoned_with() {
+    for eta in [0.0, 0.5, 1.0, 2.0] {
+        let slope = stepped(1.1, eta).ln() / 1.1f64.ln();
+        assert!((slope - (1.0 - 0.8 * (1.0 + 2.0 * eta / 3.0))).abs() < 1e-9, "{slope} at {eta}");
+    }
+    let after_60_steps = |eta| (0..60).fold(1.1, |ratio, _| stepped(ratio, eta));
+    // 0 < g(1 + 2η/3) < 2, that is η < 2.25.
+    assert!(f64::ln(after_60_steps(2.2)).abs() < 0.02, "{}", after_60_steps(2.2));
+    assert!(f64::ln(after_60_steps(2.3)).abs() > 0.3, "{}", after_60_steps(2.3));
+}
+
+#[test]
+fn a_step_is_bounded_either_way() {
+    assert_eq!(stepped(0.01, 0.0), 0.02);
+    assert_eq!(stepped(100.0, 0.0), 25.0);
+}
+
 fn hostile_f64() -> impl Strategy<Value = f64> {
     prop_oneof![any::<f64>(), Just(0.0), Just(f64::NAN), Just(f64::INFINITY), Just(f64::MAX), 0.0..1e6]
 }
