@@ -1,8 +1,8 @@
 //! The profiler on programs of known truth, live: short runs, as root.
 //!
-//! Intervals are asked for at 99.99%. There are some sixty here, so at the default level three of them would miss by
-//! chance in each run, and at 99.9% one in every sixteenth run; here a miss means an error. Whether intervals are as wide
-//! as they say is not for a few runs to tell: `just accuracy` checks that, at 99%, over four hundred of them.
+//! Intervals are asked for at 99.99%. They hold together in each table, and there are some twenty tables here: at the
+//! default level one would have a miss by chance in each run, and at 99.9% in every fiftieth run; here a miss means an
+//! error. Whether intervals are as wide as they say is not for a few runs to tell: `just accuracy` checks that, at 99%.
 
 #![allow(clippy::print_stderr, reason = "a test that skips says why")]
 
