@@ -197,13 +197,16 @@ impl Summary {
 
 fn observation(planned: &Planned, summary: Summary) -> Observation {
     let shares: [f64; TOP] = std::array::from_fn(|index| summary.share(NAMES[index]));
+    // A run that ends before the first decision tells no rate.
+    let taken_hz =
+        if summary.target_cpu_s > 0.0 { summary.samples as f64 / summary.target_cpu_s } else { 0.0 };
     Observation {
         shape: planned.shape,
         program: SHAPES[planned.shape].name,
         arm: planned.arm,
         cpu_s: summary.target_cpu_s,
         samples: summary.samples,
-        rate_hz: summary.rate_hz,
+        rate_hz: if summary.rate_hz > 0.0 { summary.rate_hz } else { taken_hz },
         overhead_us: summary.overhead_us,
         shares,
     }
@@ -282,6 +285,15 @@ mod tests {
             vec![function("sweetspot::evaluate::workload::work_a", 0.5), function("homework_a", 0.25)];
         let summary = Summary { functions, ..Summary::none() };
         assert_eq!((summary.share("work_a"), summary.share("work_b")), (0.5, 0.0));
+    }
+
+    #[test]
+    fn a_run_before_the_first_decision_has_the_rate_it_took() {
+        let planned = Planned { shape: 1, arm: Arm::Adaptive, seed: 1 };
+        let summary = |rate_hz| Summary { samples: 30, target_cpu_s: 0.5, rate_hz, ..Summary::none() };
+        assert_eq!(observation(&planned, summary(0.0)).rate_hz, 60.0);
+        assert_eq!(observation(&planned, summary(70.0)).rate_hz, 70.0);
+        assert_eq!(observation(&planned, Summary::none()).rate_hz, 0.0);
     }
 
     #[test]

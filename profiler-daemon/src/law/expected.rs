@@ -56,11 +56,13 @@ mod tests {
     }
 
     #[test]
-    fn errors_without_bias_are_those_of_the_normal_distribution() {
+    fn errors_are_those_of_the_folded_normal_distribution() {
         near(expected_error(Criterion::MeanAbsolute, 0.0, 1.0), 0.79788);
         near(expected_error(Criterion::P95, 0.0, 1.0), 1.95996);
         near(expected_error(Criterion::MeanSquared, 3.0, 4.0), 5.0);
         near(expected_error(Criterion::UpperCurve { z: 1.96 }, 1.0, 2.0), 4.92);
+        near(expected_error(Criterion::MeanAbsolute, 1.0, 1.0), 1.16663);
+        near(expected_error(Criterion::MeanAbsolute, 2.0, 4.0), 3.58237);
     }
 
     #[test]
