@@ -45,19 +45,28 @@ pub(crate) fn prepare(access: Access) -> Calibration {
     let machine = cache::machine(access);
     let path = cache_path();
     let kept = path.as_deref().and_then(|path| cache::read(path, &machine));
-    if let Some(kept) = kept.filter(|kept| !kept.is_loaded() || !load::machine_is_quiet()) {
-        return Calibration { model: kept.model, note: None };
+    if let Some(kept) = kept.as_ref().filter(|kept| !kept.is_loaded() || !load::machine_is_quiet()) {
+        return kept.into();
     }
-    match measure_quickly(access, machine) {
-        Ok(measured) => {
+    match (measure_quickly(access, machine), kept) {
+        (Ok(measured), _) => {
             keep(path.as_deref(), &measured);
-            Calibration { model: measured.model, note: None }
+            (&measured).into()
         }
-        Err(error) => {
+        (Err(_), Some(kept)) => (&kept).into(),
+        (Err(error), None) => {
             let note =
                 format!("the cost of a sample could not be measured ({error}); a cautious guess is used");
             Calibration { model: CostModel::default(), note: Some(note) }
         }
+    }
+}
+
+impl From<&Kept> for Calibration {
+    fn from(kept: &Kept) -> Self {
+        let doubtful = "the cost of a sample was measured while the machine was busy; `sweetspot calibrate` measures \
+                        it again";
+        Self { model: kept.model, note: kept.is_loaded().then(|| doubtful.to_owned()) }
     }
 }
 
