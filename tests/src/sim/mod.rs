@@ -3,11 +3,19 @@
 //! A [`Scenario`] is a script and the bands its run has to stay within; [`run()`] plays it for one seed and
 //! returns what the bands are held against. The host charges the *true* cost of each sample; the controller
 //! sees readings and believes a calibration that is off by what the scenario says.
+//!
+//! A [`Day`] is the same for a big machine and a long time, with counts in place of single threads; [`run_day`]
+//! plays it.
 
+mod crowd;
+mod day;
 mod host;
 mod program;
+mod resources;
 mod run;
 mod scenario;
 
+pub use day::{Day, DayOutcome, OwnCosts, run_day};
+pub use resources::Resources;
 pub use run::{Outcome, run};
 pub use scenario::{Bands, Phase, Scenario};
