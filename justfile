@@ -22,6 +22,10 @@ test-live:
 sim *arguments:
     cargo test --release -p tests --test control {{ arguments }}
 
+# What a day of continuous operation costs on 64 CPUs, in simulated time.
+day *arguments:
+    cargo run --quiet --release -p tests --bin day -- {{ arguments }}
+
 # Does a profile tell the truth? Twenty runs of each of five programs (ten minutes).
 accuracy *arguments:
     cargo run --quiet --release -p tests --bin accuracy -- {{ arguments }}
@@ -54,7 +58,7 @@ coverage *arguments:
 bench-stats *arguments:
     cargo run --quiet --release -p tests --bin bench_stats -- {{ arguments }}
 
-# What a sample costs, beside other profilers (five minutes).
+# What a sample and a context switch cost, beside other profilers (ten minutes).
 bench *arguments:
     cargo run --quiet --release -p tests --bin peers -- {{ arguments }}
 

@@ -11,11 +11,12 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The 95% percentile-bootstrap interval of the median.
+/// The 95% percentile-bootstrap interval of the median; everything where there are too few values to tell.
 pub fn median_interval(values: &[f64]) -> (f64, f64) {
     const RESAMPLES: usize = 4000;
-    if values.is_empty() {
-        return (0.0, 0.0);
+    const FEWEST: usize = 3;
+    if values.len() < FEWEST {
+        return (f64::NEG_INFINITY, f64::INFINITY);
     }
     let mut random = Random(0x5eed);
     let mut medians: Vec<f64> = (0..RESAMPLES)
@@ -69,6 +70,7 @@ mod tests {
         let values: Vec<f64> = (0..101).map(f64::from).collect();
         let (low, high) = median_interval(&values);
         assert!(0.0 < low && low < 50.0 && 50.0 < high && high < 100.0);
+        assert_eq!(median_interval(&values[..2]), (f64::NEG_INFINITY, f64::INFINITY));
     }
 
     #[test]

@@ -4,13 +4,21 @@
 //! returns what the bands are held against. The host charges the *true* cost of each sample; the controller
 //! sees readings and believes a calibration that is off by what the scenario says. [`profile()`] plays a scenario for what
 //! the profiler sees of its functions: windows of weights and samples beside the truth. [`Scenario::of`] writes one in code.
+//!
+//! A [`Day`] is the same for a big machine and a long time, with counts in place of single threads; [`run_day`]
+//! plays it.
 
+mod crowd;
+mod day;
 mod host;
 mod profile;
 mod program;
+mod resources;
 mod run;
 mod scenario;
 
+pub use day::{Day, DayOutcome, OwnCosts, run_day};
 pub use profile::{Functions, Profile, profile};
+pub use resources::Resources;
 pub use run::{Outcome, run};
 pub use scenario::{Bands, Phase, Scenario};

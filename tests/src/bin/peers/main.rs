@@ -1,0 +1,109 @@
+//! What does a sample cost, with us and with others? A program of fixed work, 20 frames deep and without
+//! frame pointers, runs unsampled and under each profiler in turn, at the same fixed rate. Then a pair of
+//! threads that does nothing but switch: what does it cost to be followed, at the rate usual for each profiler?
+//!
+//! The target has a CPU to itself and the profiler another. Recording only: `perf script` and what samply
+//! does when it shows a profile are left out. Ours finds the names and writes a finished profile before it
+//! ends; its figure is given with that and without.
+//!
+//! Options: `--only sample|pair`, `--rounds 5`, `--cpu 8` (seconds of work a run), `--rate 5000`.
+
+mod pair;
+mod samples;
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Result, ensure};
+use serde::Serialize;
+use tests::experiment::{option, print, progress};
+use tests::guards::{OnCpu, Running, Sysctl, is_root, two_cpus};
+use tests::measured::measure_if_asked;
+use tests::peers::Profiler;
+use tests::run::{finish, sweetspot};
+use tests::verdict::{Verdict, ensure_none_fails};
+
+/// The profilers that are there, each with its runs.
+type Runs<T> = Vec<(Profiler, Vec<T>)>;
+
+/// Everything that was found.
+#[derive(Default, Serialize)]
+struct Report {
+    samples: Vec<samples::Found>,
+    pair: Option<pair::Found>,
+    verdicts: Vec<Verdict>,
+    #[serde(skip)]
+    rows: Vec<Vec<String>>,
+    #[serde(skip)]
+    remarks: Vec<String>,
+}
+
+fn main() -> Result<()> {
+    measure_if_asked()?;
+    let (only, rounds) = (option("--only", String::new())?, option("--rounds", 5)?);
+    ensure!(["", "sample", "pair"].contains(&only.as_str()), "--only takes sample or pair");
+    ensure!(rounds > 0, "--rounds needs at least 1");
+    // samply refuses to run at more than 1, even as root; the level makes no other difference to root.
+    let _paranoid = is_root().then(|| Sysctl::kernel("perf_event_paranoid", "1")).transpose()?;
+    sweetspot(); // built before this is bound to one CPU
+    let (target_cpu, own_cpu) = two_cpus()?;
+    let _here = OnCpu::new(own_cpu)?;
+    let present = present();
+    let mut report = Report::default();
+    if only != "pair" {
+        report.add_samples(&present, rounds, target_cpu)?;
+    }
+    if only != "sample" {
+        report.add_pair(&present, rounds, target_cpu)?;
+    }
+    report.remarks.extend(report.verdicts.iter().map(|verdict| verdict.line().to_string()));
+    print(&report.rows, &report.remarks, &report)?;
+    ensure_none_fails(&report.verdicts)
+}
+
+/// The profilers that are installed; how to get the others is said.
+fn present() -> Vec<Profiler> {
+    let (present, missing): (Vec<_>, Vec<_>) =
+        Profiler::ALL.into_iter().partition(|profiler| profiler.find().is_some());
+    for profiler in missing {
+        progress(&format!("{} is missing: {}", profiler.name(), profiler.how_to_get()));
+    }
+    present
+}
+
+impl Report {
+    fn add_samples(&mut self, present: &[Profiler], rounds: usize, cpu: usize) -> Result<()> {
+        let runs = samples::measure(present, rounds, cpu)?;
+        self.samples = samples::found(&runs);
+        self.verdicts.extend(samples::judge(&runs));
+        self.rows.extend(samples::rows(&self.samples));
+        self.rows.push(Vec::new());
+        let remark = "µs of CPU time per sample, medians; the sum and the gates leave out finding names";
+        self.remarks.push(remark.to_string());
+        Ok(())
+    }
+
+    fn add_pair(&mut self, present: &[Profiler], rounds: usize, cpu: usize) -> Result<()> {
+        let usual: Vec<_> = present.iter().copied().filter(|one| *one != Profiler::Dwarf).collect();
+        let found = pair::measure(&usual, rounds, cpu)?;
+        self.verdicts.extend(found.judge());
+        self.rows.extend(found.rows());
+        self.remarks.push(found.remark());
+        self.pair = Some(found);
+        Ok(())
+    }
+}
+
+/// Starts a command on a CPU of its own.
+fn start_on(cpu: usize, command: &mut Command) -> Result<Running> {
+    let _there = OnCpu::new(cpu)?;
+    Running::start(command.stdin(Stdio::null()).stdout(Stdio::null()))
+}
+
+/// Lets a profiler and its target run to their ends; returns what the profiler said.
+fn run_attached(profiler: Profiler, target: &mut Running, attach: &mut Command) -> Result<String> {
+    let attached = Running::start(attach)?;
+    ensure!(target.wait()?.success(), "the program failed under {}", profiler.name());
+    let ended = finish(attached)?;
+    ensure!(ended.status == 0, "{} failed: {}", profiler.name(), ended.stderr);
+    Ok(ended.stderr)
+}
