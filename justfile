@@ -30,6 +30,14 @@ accuracy *arguments:
 budget *arguments:
     cargo run --quiet --release -p tests --bin budget -- {{ arguments }}
 
+# Are the intervals as sure as they say? A thousand simulated runs of each of thirty programs (twenty minutes).
+coverage *arguments:
+    cargo run --quiet --release -p tests --bin coverage -- {{ arguments }}
+
+# What the statistics of a retune and of a profile's table cost.
+bench-stats *arguments:
+    cargo run --quiet --release -p tests --bin bench_stats -- {{ arguments }}
+
 # What a sample costs, beside other profilers (five minutes).
 bench *arguments:
     cargo run --quiet --release -p tests --bin peers -- {{ arguments }}

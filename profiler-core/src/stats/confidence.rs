@@ -103,7 +103,8 @@ fn refine(student: &StudentsT, tail: f64, guess: f64) -> f64 {
             return guess;
         }
         t *= step.clamp(-2.0, 2.0).exp();
-        if step.abs() < 1e-10 {
+        if step.abs() < 1e-5 {
+            // The next one would be of its square.
             break;
         }
     }

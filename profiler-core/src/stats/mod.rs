@@ -29,6 +29,6 @@ pub mod table;
 
 pub use confidence::Confidence;
 pub use cusum::Cusum;
-pub use interval::{Interval, share_interval, variance_inflation};
+pub use interval::Interval;
 pub use precision::{Goal, Precision};
 pub use table::{IntervalTable, Part, Row, Window};

@@ -55,9 +55,12 @@ impl Goal {
     pub fn judge(&self, table: &IntervalTable) -> Precision {
         let relative = if self.relative.is_nan() { Goal::default().relative } else { self.relative };
         let relative = relative.clamp(SANE_RELATIVE.0, SANE_RELATIVE.1);
+        if !table.inflation_is_known() {
+            return Precision { ratio: 1.0, converged: false, cpu_s_to_converge: None };
+        }
         let doubts = self.doubts(table);
         let ratio = widest(&doubts, relative, 1.0);
-        let firm = table.inflation_is_known() && doubts.iter().all(|doubt| doubt.freedom >= LEAST_FREEDOM);
+        let firm = doubts.iter().all(|doubt| doubt.freedom >= LEAST_FREEDOM);
         let converged = firm && ratio <= relative;
         let cpu_s = table.weight_ns() * 1e-9;
         let ahead = || growth(&doubts, relative).map(|growth| (growth - 1.0) * cpu_s).filter(|s| *s > 0.0);

@@ -73,11 +73,14 @@ pub(super) fn count_interval(p: f64, n: f64, confidence: Confidence) -> Interval
     if share(p * n, n).is_none() {
         return Interval::UNKNOWN;
     }
-    let p = p.clamp(0.0, 1.0);
+    if p > 0.5 {
+        let rest = count_interval(1.0 - p, n, confidence);
+        return Interval { low: 1.0 - rest.high, high: 1.0 - rest.low }.including(p.min(1.0));
+    }
+    let p = p.max(0.0);
     let (x, rest, z) = (p * n, n - p * n, confidence.normal_score());
     let low = if p == 0.0 { Some(0.0) } else { paulson(x, rest + 1.0, -z) };
-    let high = if p == 1.0 { Some(1.0) } else { paulson(rest, x + 1.0, -z).map(|low| 1.0 - low) };
-    match (low, high) {
+    match (low, paulson(x + 1.0, rest, z)) {
         (Some(low), Some(high)) => Interval { low: low.clamp(0.0, p), high: high.clamp(p, 1.0) },
         _ => clopper_pearson(x, n, confidence).including(p),
     }

@@ -67,20 +67,20 @@ mod tests {
     use super::*;
     use crate::stats::proportion::wald;
 
-    /// The share of runs of 10,000 samples in which an interval misses at any of a hundred looks, and its width at the
+    /// The share of runs of 5,000 samples in which an interval misses at any of fifty looks, and its width at the
     /// last.
     fn missed(interval: impl Fn(f64, f64) -> Interval) -> (f64, f64) {
         let mut rng = fastrand::Rng::with_seed(11);
-        let (runs, p) = (400, 0.1);
+        let (runs, p) = (200, 0.1);
         let (mut missed, mut width) = (0, 0.0);
         for _ in 0..runs {
             let (mut x, mut held) = (0.0, true);
-            for n in 1..=10_000 {
+            for n in 1..=5_000 {
                 x += f64::from(u8::from(rng.f64() < p));
                 held &= n % 100 != 0 || interval(x, f64::from(n)).contains(p);
             }
             missed += usize::from(!held);
-            let last = interval(x, 10_000.0);
+            let last = interval(x, 5_000.0);
             width += last.high - last.low;
         }
         (missed as f64 / f64::from(runs), width / f64::from(runs))

@@ -69,6 +69,8 @@ pub struct Row {
     pub(super) freedom: f64,
     /// The function's part of the error α.
     pub(super) part: f64,
+    /// Independent samples that know as much of the long run, the doubt about the inflation included.
+    known: f64,
 }
 
 /// The intervals of all functions of a profile: with the given confidence *all* of them hold, for each of the
@@ -150,8 +152,7 @@ impl IntervalTable {
         for pair in self.order.windows(2) {
             let (above, below) = (self.rows[pair[0]], self.rows[pair[1]]);
             let confidence = self.confidence.part((above.part + below.part) / 2.0);
-            let widened = above.widened(confidence).max(below.widened(confidence));
-            let known = effective_samples(self.effective, widened);
+            let known = above.known.min(below.known);
             let resolved = is_resolved(above.share * known, below.share * known, confidence);
             self.rows[pair[0]].tied_with_next = above.samples > 0 && !resolved;
         }
@@ -168,11 +169,12 @@ impl Row {
         tied_with_next: false,
         freedom: 1.0,
         part: 0.0,
+        known: 0.0,
     };
 
     /// The inflation as it enters an interval: the part above 1 is uncertain itself, hence Student's score over the
     /// normal one.
-    pub(super) fn widened(&self, confidence: Confidence) -> f64 {
+    fn widened(&self, confidence: Confidence) -> f64 {
         if self.inflation <= 1.0 {
             return 1.0;
         }
@@ -188,12 +190,12 @@ fn row(profile: &Profile, pool: &Pool, seen: &Seen, confidence: Confidence) -> R
     }
     let (inflation, freedom) = pool.inflation(profile, seen);
     let part = pool.part(p, n);
-    let row = Row { share: p, samples: seen.samples, inflation, freedom, part, ..Row::NOTHING };
+    let mut row = Row { share: p, samples: seen.samples, inflation, freedom, part, ..Row::NOTHING };
     let own = confidence.part(part);
     let realised = realised_variance(&profile.windows, profile.weight_ns, n, &seen.parts);
     let knows = (p * (1.0 - p) / realised).max(n); // NaN where nothing else was seen: n
-    let long = effective_samples(n, row.widened(own));
-    Row { this_run: count_interval(p, knows, own), long_run: count_interval(p, long, own), ..row }
+    row.known = effective_samples(n, row.widened(own));
+    Row { this_run: count_interval(p, knows, own), long_run: count_interval(p, row.known, own), ..row }
 }
 
 #[cfg(test)]
