@@ -20,6 +20,7 @@ use tests::programs::{can_build, program};
 use tests::run::{Recorded, Sweetspot, run, start, wait_until};
 use tests::stats::Stats;
 use tests::truth::is_named;
+use tests::windows::cpu_s;
 
 /// Leaves the test unless it can profile everything.
 macro_rules! needs_root {
@@ -251,7 +252,9 @@ fn attached_by_pid(mode: &str) -> Result<()> {
     needs_root!();
     attempts(|| {
         let target = start(Command::new(program("mix_nofp")?).args(["--cpu", "60", "--depth", "50"]))?;
-        let recorded = fixed().options(&["--attach-mode", mode]).attach(target.id(), 3.0)?;
+        // Its preparations are over, on a busy machine too.
+        wait_until("the work", || cpu_s(target.id()).is_ok_and(|used| used > 0.3))?;
+        let recorded = fixed().options(&["--attach-mode", mode]).attach(target.id(), 5.0)?;
         check_stacks(&recorded, &C, 50)?;
         let summary = &recorded.stats.summary;
         check_weight_sum(&recorded, 0.02)?;

@@ -127,7 +127,7 @@ impl Machine {
 fn relative_error(renew_every_ms: u64, seed: u64) -> f64 {
     let mut machine = Machine::new(seed);
     let slices = renew_every_ms * 1_000_000 / SLICE_NS;
-    while machine.cpu_ns < 100_000_000_000 {
+    while machine.cpu_ns < 40_000_000_000 {
         (0..slices).for_each(|_| machine.slice());
         machine.renew();
     }
@@ -136,7 +136,7 @@ fn relative_error(renew_every_ms: u64, seed: u64) -> f64 {
 
 #[test]
 fn weights_of_short_lived_children_add_up() {
-    let error = relative_error(100_000, 1);
+    let error = relative_error(40_000, 1);
     assert!(error.abs() < 0.003, "{error:+.4}");
 }
 
