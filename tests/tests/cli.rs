@@ -159,6 +159,13 @@ fn every_key_of_the_statistics_has_its_unit_in_its_name() -> Result<()> {
     let summary = stats.summary;
     ensure!(summary.budget_ratio == 0.01 && summary.bound_by == "fixed", "{summary:?}");
     ensure!((summary.rate_hz - 1000.0).abs() < 50.0, "{}", summary.rate_hz);
+    let parts = summary.overhead_parts;
+    let of_samples = parts.base_ratio + parts.frames_ratio + parts.stack_ratio;
+    let without_sample = parts.switches_ratio + parts.side_records_ratio + parts.self_ratio;
+    let sum = of_samples + without_sample + parts.foreign_ratio;
+    ensure!((sum - summary.overhead_ratio).abs() < 1e-9, "{parts:?} of {}", summary.overhead_ratio);
+    ensure!(parts.base_ratio > 0.0 && parts.side_records_ratio > 0.0, "{parts:?}");
+    ensure!((0.0..=without_sample).contains(&parts.fixed_ratio), "{parts:?}");
     let share: f64 = summary.functions.iter().map(|function| function.share).sum();
     ensure!((share - 1.0).abs() < 0.01, "the shares add up to {share}");
     Ok(())
