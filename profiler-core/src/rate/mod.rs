@@ -17,6 +17,7 @@
 //! ```
 
 mod account;
+mod aim;
 mod bucket;
 pub mod calibration;
 mod clocks;
@@ -28,7 +29,9 @@ pub mod evaluation;
 mod meter;
 pub mod model;
 mod own_cost;
+mod prediction;
 mod reading;
+mod sample_cost;
 mod settings;
 mod shares;
 mod timeline;
@@ -40,9 +43,11 @@ pub use controller::RateController;
 pub use cost::{Cost, CostModel};
 pub use decision::{Decision, Reason};
 pub use dither::Dither;
-pub use meter::{OverheadMeter, SampleCost, Spend};
+pub use meter::{OverheadMeter, Spend};
 pub use model::{BoundBy, Criterion, Experiment, Law, ModelError, Plan};
+pub use prediction::{Figure, Prediction, Watched, predict};
 pub use reading::Reading;
+pub use sample_cost::SampleCost;
 pub use settings::RateSettings;
 pub use shares::TopShares;
 pub use timeline::PeriodTimeline;

@@ -6,7 +6,7 @@ use super::model::spread;
 use crate::stats::Cusum;
 
 /// S of a share of 15%, assumed before anything was seen.
-const PRIOR_SPREAD: f64 = 2.380_476;
+pub(super) const PRIOR_SPREAD: f64 = 2.380_476;
 /// Samples that the prior, or the spread before a change of phase, weighs.
 const PRIOR_SAMPLES: f64 = 50.0;
 /// A window of the change detector has this length and this many samples, at least.
