@@ -3,13 +3,13 @@
 //!
 //! ```
 //! use profiler_core::attach::AttachChoice;
-//! use profiler_core::rate::{CostModel, RateSettings, Watched, predict};
+//! use profiler_core::rate::{CostModel, RateSettings, Activity, predict};
 //!
-//! let watched = Watched {
+//! let watched = Activity {
 //!     wall_ns: 2_000_000_000,
 //!     target_cpu_ns: 1_000_000_000,
 //!     switches: 500,
-//!     ..Watched::default()
+//!     ..Activity::default()
 //! };
 //! let choice = AttachChoice::new(None, true, 1, 2, watched.switches_per_s());
 //! let prediction = predict(RateSettings::default(), CostModel::default(), &watched, choice);
@@ -71,7 +71,7 @@ impl From<Cost> for Figure {
 
 /// What was counted of a target over some time in which nothing was sampled. `Default`: nothing was.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Watched {
+pub struct Activity {
     /// How long (ns of wall time).
     pub wall_ns: u64,
     /// CPU time that the scheduler charged to the target (ns).
@@ -92,7 +92,7 @@ pub struct Watched {
     pub stack_bytes: Option<Figure>,
 }
 
-impl Watched {
+impl Activity {
     /// Whether the target used enough CPU time to tell anything.
     pub fn was_seen(&self) -> bool {
         self.target_cpu_ns >= SEEN_NS && self.wall_ns > 0
@@ -149,7 +149,7 @@ pub struct Prediction {
 pub fn predict(
     settings: RateSettings,
     costs: CostModel,
-    watched: &Watched,
+    watched: &Activity,
     mut choice: AttachChoice,
 ) -> Prediction {
     let basis = Basis::new(settings.sane(), costs.sane(), watched);
@@ -165,14 +165,14 @@ pub fn predict(
 struct Basis<'a> {
     settings: RateSettings,
     costs: CostModel,
-    watched: &'a Watched,
+    watched: &'a Activity,
     own: Prior,
     frames: Figure,
     bytes: Figure,
 }
 
 impl<'a> Basis<'a> {
-    fn new(settings: RateSettings, costs: CostModel, watched: &'a Watched) -> Self {
+    fn new(settings: RateSettings, costs: CostModel, watched: &'a Activity) -> Self {
         // A depth that nobody saw may as well be none, or twice as much.
         let depth = |seen: Option<Figure>, expected: f64, most: f64| {
             let sound = |f: &Figure| (0.0..=most).contains(&f.mean) && (0.0..=most).contains(&f.se);

@@ -36,8 +36,8 @@ fn by_task() -> AttachChoice {
 }
 
 impl Program {
-    fn watched(&self, seconds: u64) -> Watched {
-        Watched {
+    fn watched(&self, seconds: u64) -> Activity {
+        Activity {
             wall_ns: seconds * SECOND_NS,
             target_cpu_ns: (self.cpus * 1e9) as u64 * seconds,
             switches: self.switches_per_s * seconds,
@@ -45,7 +45,7 @@ impl Program {
             forks: self.forks_per_s * seconds,
             frames: Some(Figure::exact(self.frames)),
             stack_bytes: Some(Figure::exact(self.bytes)),
-            ..Watched::default()
+            ..Activity::default()
         }
     }
 
@@ -107,7 +107,11 @@ fn the_predicted_rate_is_the_one_that_the_controller_comes_to() {
         let off = prediction.rate_hz.mean / rate_hz;
         assert!((0.93..1.07).contains(&off), "case {case}: {:?} and {rate_hz}", prediction.rate_hz);
         let off = prediction.overhead_ratio.mean / overhead_ratio;
-        assert!((0.93..1.07).contains(&off), "case {case}: {:?}, {overhead_ratio}", prediction.overhead_ratio);
+        assert!(
+            (0.93..1.07).contains(&off),
+            "case {case}: {:?}, {overhead_ratio}",
+            prediction.overhead_ratio
+        );
     }
 }
 
@@ -122,7 +126,7 @@ fn errors_add_up_in_squares_times_the_counts() {
 
 #[test]
 fn the_parts_are_counts_times_prices() {
-    let watched = Watched { frames: None, stack_bytes: None, ..COMPUTES.watched(2) };
+    let watched = Activity { frames: None, stack_bytes: None, ..COMPUTES.watched(2) };
     let prediction = predict(settings(), costs(), &watched, by_task());
     let near = |figure: Figure, mean: f64, se: f64| {
         assert!((figure.mean / mean - 1.0).abs() < 1e-9 && (figure.se / se - 1.0).abs() < 1e-9, "{figure:?}");
@@ -163,14 +167,14 @@ fn the_cheaper_way_to_attach_is_the_one_that_remains() {
     let either = || AttachChoice::new(None, true, 2, 2, 0.0);
     // At a rate of its own, a dear way is not made cheap by a low rate.
     let fixed = RateSettings { fixed_rate_hz: Some(500.0), ..settings() };
-    let mode = |watched: &Watched| predict(fixed.clone(), costs(), watched, either()).attach_mode;
+    let mode = |watched: &Activity| predict(fixed.clone(), costs(), watched, either()).attach_mode;
     let switching = Program { switches_per_s: 10_000, ..COMPUTES }.watched(2);
     assert_eq!(mode(&COMPUTES.watched(2)), AttachMode::Task);
     assert_eq!(mode(&switching), AttachMode::Cpu);
     // Strangers that take a hundred times as much are dearer still, since they are sampled too.
-    assert_eq!(mode(&Watched { foreign_cpu_ns: 200 * SECOND_NS, ..switching }), AttachMode::Task);
+    assert_eq!(mode(&Activity { foreign_cpu_ns: 200 * SECOND_NS, ..switching }), AttachMode::Task);
     // Threads that live for less than a period would not be seen.
-    assert_eq!(mode(&Watched { ends: 1_000, ..COMPUTES.watched(2) }), AttachMode::Cpu);
+    assert_eq!(mode(&Activity { ends: 1_000, ..COMPUTES.watched(2) }), AttachMode::Cpu);
     let asked = predict(settings(), costs(), &switching, by_task());
     assert_eq!(asked.attach_mode, AttachMode::Task);
 }
@@ -179,8 +183,8 @@ fn the_cheaper_way_to_attach_is_the_one_that_remains() {
 fn strangers_cost_where_whole_cpus_are_sampled() {
     let cpus = || AttachChoice::new(Some(AttachMode::Cpu), true, 1, 2, 0.0);
     let alone = COMPUTES.watched(2);
-    let crowded = Watched { foreign_cpu_ns: 2 * SECOND_NS, ..alone };
-    let of = |watched: &Watched| predict(settings(), costs(), watched, cpus());
+    let crowded = Activity { foreign_cpu_ns: 2 * SECOND_NS, ..alone };
+    let of = |watched: &Activity| predict(settings(), costs(), watched, cpus());
     assert!(of(&crowded).rate_hz.mean < 0.6 * of(&alone).rate_hz.mean);
     assert_eq!(of(&crowded).overhead_ns, of(&alone).overhead_ns);
     // No switch costs anything, and each task that it creates is two records.
@@ -189,10 +193,10 @@ fn strangers_cost_where_whole_cpus_are_sampled() {
 
 #[test]
 fn of_an_idle_target_the_costs_of_a_busy_cpu_are_predicted() {
-    let idle = Watched { wall_ns: 2 * SECOND_NS, switches: 7, ends: 3, ..Watched::default() };
+    let idle = Activity { wall_ns: 2 * SECOND_NS, switches: 7, ends: 3, ..Activity::default() };
     assert!(!idle.was_seen());
     let prediction = predict(settings(), costs(), &idle, AttachChoice::new(None, true, 1, 2, 0.0));
-    assert_eq!(prediction, predict(settings(), costs(), &Watched::default(), by_task()));
+    assert_eq!(prediction, predict(settings(), costs(), &Activity::default(), by_task()));
     assert_eq!(prediction.events_ratio, Figure::default());
     assert!((prediction.own_ratio.mean - 300e-6).abs() < 1e-12, "{prediction:?}");
     assert!(prediction.rate_hz.mean > 100.0);
@@ -212,7 +216,7 @@ proptest! {
         cpu in any::<bool>(),
     ) {
         let [wall_ns, target_cpu_ns, foreign_cpu_ns, switches, side_records, forks, ends] = counts;
-        let watched = Watched {
+        let watched = Activity {
             wall_ns, target_cpu_ns, foreign_cpu_ns, switches, side_records, forks, ends, frames, stack_bytes,
         };
         let [mean, se, budget_ratio, horizon_s] = figures;
