@@ -174,6 +174,7 @@ pub(crate) struct PlanArgs {
     pub(crate) horizon: Option<Span>,
     /// Share of that time that the function takes.
     #[arg(long, value_name = "SHARE", required_unless_present = "pid")]
+    #[arg(conflicts_with_all = ["duration", "rate", "unwind", "attach_mode"])]
     pub(crate) share: Option<Ratio>,
     /// What one sample costs the target.
     #[arg(long, value_name = "TIME", required_unless_present = "pid")]

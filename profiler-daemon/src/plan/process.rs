@@ -9,6 +9,7 @@ use profiler_core::rate::{Activity, BoundBy, Figure, PRIOR_SHARE, Prediction};
 use serde_json::json;
 
 use super::{Plan, grouped, lines, picture, rate};
+use crate::export::names::visible;
 use crate::law;
 use crate::output::{check_writable, write_text};
 use crate::plot::Chart;
@@ -60,7 +61,7 @@ fn forecast(job: &PlanProcessJob) -> Result<Forecast> {
     explain::maps(pid, procfs::executable_maps(pid).map(drop), &mut notes)?;
     let setup = Setup::begin(&job.sampling)?;
     notes.extend(setup.calibration.note.clone());
-    let name = procfs::comm(pid).unwrap_or_default();
+    let name = visible(&procfs::comm(pid).unwrap_or_default());
     let (threads, watched) = watch(pid, job.duration)?;
     if !watched.was_seen() {
         notes.push(WHAT_IS_MISSING.to_owned());
@@ -105,9 +106,10 @@ fn largest_function(job: &PlanProcessJob, prediction: &Prediction) -> Result<Pla
 
 fn chart(forecast: &Forecast, function: &PlanJob, plan: &Plan) -> Chart {
     let chart = picture::chart(function, plan);
+    let cost_us = forecast.prediction.overhead_ns.mean * 1e-3;
     let title = format!(
-        "{}: a function that takes {} of {}, at {} a sample",
-        forecast.name, function.share, function.horizon, function.overhead
+        "{}: a function that takes {} of {}, at {cost_us:.2} µs a sample",
+        forecast.name, function.share, function.horizon
     );
     Chart { title, ..chart }
 }
@@ -115,7 +117,8 @@ fn chart(forecast: &Forecast, function: &PlanJob, plan: &Plan) -> Chart {
 /// The prediction for a person.
 fn render(job: &PlanProcessJob, forecast: &Forecast) -> String {
     let (watched, prediction) = (&forecast.watched, &forecast.prediction);
-    let process = format!("{} ({}), {} threads", forecast.name, job.pid, forecast.threads);
+    let plural = if forecast.threads == 1 { "" } else { "s" };
+    let process = format!("{} ({}), {} thread{plural}", forecast.name, job.pid, forecast.threads);
     let mut text = vec![
         ("process", process),
         ("watched", seen(watched)),
