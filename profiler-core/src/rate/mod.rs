@@ -17,6 +17,7 @@
 //! ```
 
 mod account;
+mod activity;
 mod aim;
 mod bucket;
 pub mod calibration;
@@ -37,6 +38,7 @@ mod shares;
 mod timeline;
 
 pub use account::Account;
+pub use activity::{Activity, Figure};
 pub use bucket::TokenBucket;
 pub use clocks::{ClockBook, Hit, Slot};
 pub use controller::RateController;
@@ -45,7 +47,7 @@ pub use decision::{Decision, Reason};
 pub use dither::Dither;
 pub use meter::{OverheadMeter, Spend};
 pub use model::{BoundBy, Criterion, Experiment, Law, ModelError, Plan};
-pub use prediction::{Activity, Figure, Prediction, predict};
+pub use prediction::{Prediction, predict};
 pub use reading::Reading;
 pub use sample_cost::SampleCost;
 pub use settings::RateSettings;

@@ -17,6 +17,7 @@
 //! assert!(prediction.overhead_ratio.mean < 0.01);
 //! ```
 
+use super::activity::{Activity, Figure, SEEN_NS};
 use super::aim::{Aim, BUDGET_MARGIN, Circumstances};
 use super::cost::{Cost, CostModel};
 use super::model::{BoundBy, Caps};
@@ -27,10 +28,6 @@ use super::shares::PRIOR_SPREAD;
 use crate::attach::{AttachChoice, AttachMode, Observed};
 use crate::stats::characterise::Parameters;
 
-/// A target that used less CPU time while it was watched has shown nothing (ns).
-const SEEN_NS: u64 = 1_000_000;
-/// CPUs that such a target is assumed to use once it runs.
-const ASSUMED_CPUS: f64 = 1.0;
 /// Standard deviation of S before any function was seen, as a share of it: the largest functions take 40%, or 5%.
 const SPREAD_DOUBT: f64 = 0.5;
 /// A cost in doubt is not put below this share of itself: no sample is free.
@@ -38,84 +35,6 @@ const LEAST_COST: f64 = 0.1;
 /// Looks that the way to attach takes to settle, a second of sampling each: there and back, and once more.
 const SETTLING_LOOKS: u64 = 6;
 const SECOND_NS: u64 = 1_000_000_000;
-
-/// A figure and how sure it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Figure {
-    /// The figure.
-    pub mean: f64,
-    /// Its standard error, in the same unit.
-    pub se: f64,
-}
-
-impl Figure {
-    /// `mean` with a standard error of `se`.
-    pub const fn new(mean: f64, se: f64) -> Self {
-        Figure { mean, se }
-    }
-
-    fn exact(mean: f64) -> Self {
-        Figure::new(mean, 0.0)
-    }
-
-    fn scaled(self, factor: f64) -> Self {
-        Figure::new(self.mean * factor, self.se * factor)
-    }
-}
-
-impl From<Cost> for Figure {
-    fn from(cost: Cost) -> Self {
-        Figure::new(cost.mean_ns, cost.se_ns)
-    }
-}
-
-/// What was counted of a target over some time in which nothing was sampled. `Default`: nothing was.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Activity {
-    /// How long (ns of wall time).
-    pub wall_ns: u64,
-    /// CPU time that the scheduler charged to the target (ns).
-    pub target_cpu_ns: u64,
-    /// CPU time of everything else on this machine (ns).
-    pub foreign_cpu_ns: u64,
-    /// Context switches of the target.
-    pub switches: u64,
-    /// What would have been records: mappings and names.
-    pub side_records: u64,
-    /// Tasks that it created.
-    pub forks: u64,
-    /// Tasks of it that ended.
-    pub ends: u64,
-    /// Frames in a stack, where they are known.
-    pub frames: Option<Figure>,
-    /// Bytes of stack in use, where they are known.
-    pub stack_bytes: Option<Figure>,
-}
-
-impl Activity {
-    /// Whether the target used enough CPU time to tell anything.
-    pub fn was_seen(&self) -> bool {
-        self.target_cpu_ns >= SEEN_NS && self.wall_ns > 0
-    }
-
-    /// Context switches per second of wall time.
-    pub fn switches_per_s(&self) -> f64 {
-        self.switches as f64 * 1e9 / self.wall_ns.max(1) as f64
-    }
-
-    /// CPUs that the target kept busy; one where nothing was seen.
-    pub fn utilisation_cpus(&self) -> f64 {
-        let busy = || self.target_cpu_ns as f64 / self.wall_ns as f64;
-        if self.was_seen() { busy() } else { ASSUMED_CPUS }
-    }
-
-    /// How often something happened per CPU-second. Counts scatter like those of independent events; one more, since
-    /// what did not happen yet may.
-    fn per_cpu_s(&self, count: u64) -> Figure {
-        let per = if self.was_seen() { 1e9 / self.target_cpu_ns as f64 } else { 0.0 };
-        Figure::new(count as f64, (count as f64 + 1.0).sqrt()).scaled(per)
-    }
-}
 
 /// What sampling a target is going to cost, and how often it will be sampled, if it goes on as it was watched.
 #[derive(Clone, Copy, Debug, PartialEq)]
