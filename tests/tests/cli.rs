@@ -282,7 +282,8 @@ fn a_plan_is_drawn_and_has_its_figures_as_json() -> Result<()> {
 }
 
 /// Numbers of the prediction that have no unit.
-const COUNTS: &[&str] = &["pid", "threads", "switches", "new_threads", "ended_threads", "new_mappings"];
+const COUNTS: &[&str] =
+    &["pid", "threads", "switches", "new_threads", "unseen_threads", "ended_threads", "new_mappings"];
 
 #[test]
 fn a_process_is_predicted_in_words_as_a_curve_and_as_json() -> Result<()> {

@@ -26,6 +26,10 @@ impl Figure {
         Figure::new(mean, 0.0)
     }
 
+    pub(super) fn plus(self, other: Figure) -> Self {
+        Figure::new(self.mean + other.mean, self.se.hypot(other.se))
+    }
+
     pub(super) fn scaled(self, factor: f64) -> Self {
         Figure::new(self.mean * factor, self.se * factor)
     }
@@ -52,6 +56,9 @@ pub struct Activity {
     pub side_records: u64,
     /// Tasks that it created.
     pub forks: u64,
+    /// Tasks that somebody on this machine created unseen, where the target was seen to create some: from none to all of
+    /// them are its own.
+    pub unseen_forks: u64,
     /// Tasks of it that ended.
     pub ends: u64,
     /// Frames in a stack, where they are known.
@@ -82,5 +89,11 @@ impl Activity {
     pub(super) fn per_cpu_s(&self, count: u64) -> Figure {
         let per = if self.was_seen() { 1e9 / self.target_cpu_ns as f64 } else { 0.0 };
         Figure::new(count as f64, (count as f64 + 1.0).sqrt()).scaled(per)
+    }
+
+    /// Tasks that it created per CPU-second: those seen, and any share of the unseen, each as likely as the others.
+    pub(super) fn forks_per_cpu_s(&self) -> Figure {
+        let (seen, unseen) = (self.per_cpu_s(self.forks), self.per_cpu_s(self.unseen_forks).mean);
+        Figure::new(seen.mean + 0.5 * unseen, seen.se.hypot(unseen / 12f64.sqrt()))
     }
 }

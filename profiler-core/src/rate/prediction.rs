@@ -126,17 +126,11 @@ impl<'a> Basis<'a> {
     /// What happens without a sample, per CPU-second, and what it costs (ns).
     fn events(&self, mode: AttachMode) -> [(Figure, Figure); 3] {
         let watched = self.watched;
+        let (records, tasks) = (watched.per_cpu_s(watched.side_records), watched.forks_per_cpu_s());
         let (switches, side_records, forks) = match mode {
-            AttachMode::Task => (
-                watched.per_cpu_s(watched.switches),
-                watched.per_cpu_s(watched.side_records),
-                watched.per_cpu_s(watched.forks),
-            ),
+            AttachMode::Task => (watched.per_cpu_s(watched.switches), records, tasks),
             // Inherited by nobody: a new task is two records, its beginning and its end.
-            AttachMode::Cpu => {
-                let records = watched.side_records.saturating_add(watched.forks.saturating_mul(2));
-                (Figure::default(), watched.per_cpu_s(records), Figure::default())
-            }
+            AttachMode::Cpu => (Figure::default(), records.plus(tasks.scaled(2.0)), Figure::default()),
         };
         [
             (switches, self.costs.per_switch_ns.into()),
@@ -155,7 +149,7 @@ impl<'a> Basis<'a> {
         let sample = self.sample(mode);
         let (overhead, cost) = (self.overhead(&sample), self.sample_cost(mode));
         let (events, own) = (total(&self.events(mode)), total(&[self.own()]));
-        let fixed = Figure::new(events.mean + own.mean, events.se.hypot(own.se));
+        let fixed = events.plus(own);
         let (aim, rate_hz) = self.rate(&cost, PRIOR_SPREAD);
         let doubts = [overhead.se, self.own.per_sample_sd_ns, fixed.se * 1e-9, SPREAD_DOUBT * PRIOR_SPREAD];
         Prediction {
@@ -233,7 +227,8 @@ impl<'a> Basis<'a> {
     fn observed(&self, mode: AttachMode) -> Observed {
         let (rate_hz, foreign) = (self.predict(mode).rate_hz.mean, self.sample(mode).foreign);
         let [(switches, price), ..] = self.events(mode);
-        let ends = self.watched.per_cpu_s(self.watched.ends).mean;
+        let unseen = 0.5 * self.watched.per_cpu_s(self.watched.unseen_forks).mean;
+        let ends = self.watched.per_cpu_s(self.watched.ends).mean + unseen;
         Observed {
             extra_ns: switches.mean * price.mean + rate_hz * foreign * self.costs.per_sample_ns.mean_ns,
             ends_ns: ends * 0.5e9 / rate_hz,

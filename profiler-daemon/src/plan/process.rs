@@ -66,6 +66,9 @@ fn forecast(job: &PlanProcessJob) -> Result<Forecast> {
     if !watched.was_seen() {
         notes.push(WHAT_IS_MISSING.to_owned());
     }
+    if watched.unseen_forks > watched.forks {
+        notes.push(unseen(&watched));
+    }
     let prediction = setup.predict(&job.sampling, threads, &watched);
     Ok(Forecast { name, threads, watched, prediction, notes })
 }
@@ -147,6 +150,14 @@ fn seen(watched: &Activity) -> String {
     )
 }
 
+fn unseen(watched: &Activity) -> String {
+    format!(
+        "{} more tasks came and went on this machine between two looks; half of them are taken for its own, and their \
+         mappings are not counted",
+        watched.unseen_forks
+    )
+}
+
 fn attach(mode: AttachMode) -> &'static str {
     match mode {
         AttachMode::Task => "task: events for each thread",
@@ -198,6 +209,7 @@ fn json(job: &PlanProcessJob, forecast: &Forecast, plan: &Plan) -> String {
         "seen": watched.was_seen(),
         "switches": watched.switches,
         "new_threads": watched.forks,
+        "unseen_threads": watched.unseen_forks,
         "ended_threads": watched.ends,
         "new_mappings": watched.side_records,
         "stack_bytes": watched.stack_bytes.map(|figure| figure.mean),

@@ -74,6 +74,7 @@ fn watched(sum: &Reading, wall_ns: u64) -> Activity {
         switches: sum.switches,
         side_records: sum.side_records,
         forks: sum.forks,
+        unseen_forks: 0,
         ends: 0, // of a command's threads, only whole CPUs would tell
         frames: depth(sum.frames),
         stack_bytes: depth(sum.stack_bytes),

@@ -14,7 +14,8 @@ const PROCESSES_READ: usize = 16;
 /// Threads of a process whose stacks are looked at.
 const STACKS_READ: usize = 16;
 
-/// Counts what happens between its beginning and its end. What begins and ends between two looks is not seen.
+/// Counts what happens between its beginning and its end. Of tasks that begin and end between two looks, only the machine's
+/// number is known.
 pub(crate) struct Watch {
     cpu: TargetCpu,
     switches: Switches,
@@ -28,11 +29,12 @@ pub(crate) struct Watch {
     watched: Activity,
 }
 
-/// Clocks at the beginning (ns).
+/// Clocks (ns) and the count of all tasks at the beginning.
 struct Began {
     at_ns: u64,
     machine_ns: u64,
     own_ns: u64,
+    forks: u64,
 }
 
 impl Watch {
@@ -53,6 +55,7 @@ impl Watch {
                 at_ns: clock::monotonic_ns(),
                 machine_ns: procfs::machine_busy_ns(),
                 own_ns: clock::self_cpu_ns(),
+                forks: procfs::machine_forks(),
             },
             watched: Activity::default(),
         };
@@ -118,8 +121,16 @@ impl Watch {
             wall_ns: clock::monotonic_ns().saturating_sub(self.began.at_ns),
             foreign_cpu_ns: busy_ns.saturating_sub(own_ns).saturating_sub(self.watched.target_cpu_ns),
             stack_bytes: self.stack_bytes(),
+            unseen_forks: self.unseen_forks(),
             ..self.watched
         }
+    }
+
+    /// Tasks that came and went between two looks: perhaps the target's, where it creates any.
+    fn unseen_forks(&self) -> u64 {
+        let seen = self.watched.forks;
+        let all = procfs::machine_forks().saturating_sub(self.began.forks);
+        if seen > 0 { all.saturating_sub(seen) } else { 0 }
     }
 
     /// Stacks show while their threads wait, and may be another depth while they compute: known to themselves.
@@ -161,7 +172,7 @@ mod tests {
         let most_ns = used_ns() - before_ns;
         end(busy);
         assert!(watched.target_cpu_ns <= most_ns, "{watched:?} of {most_ns}");
-        assert_eq!(watched.forks, 0);
+        assert_eq!((watched.forks, watched.unseen_forks), (0, 0));
     }
 
     #[test]

@@ -138,6 +138,11 @@ pub(crate) fn machine_busy_ns() -> u64 {
     (ticks + all.steal.unwrap_or(0)) * (1_000_000_000 / procfs::ticks_per_second().max(1))
 }
 
+/// Tasks that were created on this machine since it started; 0 if the kernel does not say.
+pub(crate) fn machine_forks() -> u64 {
+    KernelStats::current().map_or(0, |stats| stats.processes)
+}
+
 /// Context switches of these threads since they began.
 pub(crate) fn context_switches_of(tids: &[u32]) -> u64 {
     tids.iter().map(|&tid| context_switches(tid)).sum()

@@ -191,6 +191,26 @@ fn strangers_cost_where_whole_cpus_are_sampled() {
     assert!((of(&alone).events_ratio.mean - 30e-6).abs() < 1e-12);
 }
 
+/// From none to all of the unseen: half of them, give or take their number over √12.
+#[test]
+fn tasks_that_came_and_went_unseen_are_an_even_chance() {
+    let alone = COMPUTES.watched(2);
+    let of = |unseen_forks| {
+        let watched = Activity { unseen_forks, ..alone };
+        predict(
+            settings(),
+            CostModel { per_fork_ns: Cost::new(10_000.0, 0.0), ..costs() },
+            &watched,
+            by_task(),
+        )
+    };
+    let (none, many) = (of(0).events_ratio, of(400).events_ratio);
+    assert!((many.mean - none.mean - 100.0 * 10_000e-9).abs() < 1e-9, "{many:?}");
+    let added = (many.se.powi(2) - none.se.powi(2)).sqrt();
+    assert!((added - 200.0 / 12f64.sqrt() * 10_000e-9).abs() < 1e-9, "{many:?}");
+    assert!(of(400).rate_hz.mean < of(0).rate_hz.mean);
+}
+
 #[test]
 fn of_an_idle_target_the_costs_of_a_busy_cpu_are_predicted() {
     let idle = Activity { wall_ns: 2 * SECOND_NS, switches: 7, ends: 3, ..Activity::default() };
@@ -210,14 +230,14 @@ fn any_figure() -> impl Strategy<Value = Option<Figure>> {
 proptest! {
     #[test]
     fn every_prediction_is_finite(
-        counts in prop::array::uniform7(prop_oneof![any::<u64>(), 0u64..10_000_000_000]),
+        counts in prop::array::uniform8(prop_oneof![any::<u64>(), 0u64..10_000_000_000]),
         frames in any_figure(), stack_bytes in any_figure(),
         figures in prop::array::uniform4(prop_oneof![any::<f64>(), Just(f64::NAN), 0.0..1e6]),
         cpu in any::<bool>(),
     ) {
-        let [wall_ns, target_cpu_ns, foreign_cpu_ns, switches, side_records, forks, ends] = counts;
+        let [wall_ns, target_cpu_ns, foreign_cpu_ns, switches, side_records, forks, unseen_forks, ends] = counts;
         let watched = Activity {
-            wall_ns, target_cpu_ns, foreign_cpu_ns, switches, side_records, forks, ends, frames, stack_bytes,
+            wall_ns, target_cpu_ns, foreign_cpu_ns, switches, side_records, forks, unseen_forks, ends, frames, stack_bytes,
         };
         let [mean, se, budget_ratio, horizon_s] = figures;
         let costs = CostModel { per_sample_ns: Cost::new(mean, se), ..CostModel::default() };
