@@ -17,6 +17,8 @@
 //! ```
 
 mod account;
+mod activity;
+mod aim;
 mod bucket;
 pub mod calibration;
 mod clocks;
@@ -28,21 +30,26 @@ pub mod evaluation;
 mod meter;
 pub mod model;
 mod own_cost;
+mod prediction;
 mod reading;
+mod sample_cost;
 mod settings;
 mod shares;
 mod timeline;
 
 pub use account::Account;
+pub use activity::{Activity, Figure};
 pub use bucket::TokenBucket;
 pub use clocks::{ClockBook, Hit, Slot};
 pub use controller::RateController;
 pub use cost::{Cost, CostModel};
 pub use decision::{Decision, Reason};
 pub use dither::Dither;
-pub use meter::{OverheadMeter, SampleCost, Spend};
+pub use meter::{OverheadMeter, Spend};
 pub use model::{BoundBy, Criterion, Experiment, Law, ModelError, Plan};
+pub use prediction::{Prediction, predict};
 pub use reading::Reading;
+pub use sample_cost::SampleCost;
 pub use settings::RateSettings;
-pub use shares::TopShares;
+pub use shares::{PRIOR_SHARE, TopShares};
 pub use timeline::PeriodTimeline;

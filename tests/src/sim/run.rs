@@ -1,6 +1,10 @@
 //! Plays a scenario and holds it against its bands.
 
-use profiler_core::rate::{Account, Cost, CostModel, Decision, RateController, RateSettings, Reason, Spend};
+use profiler_core::attach::{AttachChoice, AttachMode};
+use profiler_core::rate::{
+    Account, Activity, Cost, CostModel, Decision, Figure, Prediction, RateController, RateSettings, Reason,
+    Spend, predict,
+};
 
 use super::host::{Host, Truth};
 use super::scenario::{BYTE_US, FRAME_US, Scenario};
@@ -57,6 +61,21 @@ pub(super) fn play(scenario: &Scenario, seed: u64, mut each: impl FnMut(&Truth, 
         rate_hz = decision.rate_hz;
     }
     rate_hz
+}
+
+/// What is predicted of a scenario's first phase, from counts as somebody who watched it for two seconds has them.
+pub fn prediction(scenario: &Scenario) -> Prediction {
+    let phase = &scenario.phases[0];
+    let exactly = |mean| Some(Figure { mean, se: 0.0 });
+    let watched = Activity {
+        wall_ns: 2_000_000_000,
+        target_cpu_ns: (2e9 * phase.utilisation_cpus()) as u64,
+        frames: exactly(phase.frames),
+        stack_bytes: exactly(phase.stack_bytes as f64),
+        ..Activity::default()
+    };
+    let choice = AttachChoice::new(Some(AttachMode::Task), true, phase.threads, 2, 0.0);
+    predict(settings(scenario), calibration(scenario), &watched, choice)
 }
 
 fn settings(scenario: &Scenario) -> RateSettings {
