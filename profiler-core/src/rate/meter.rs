@@ -1,8 +1,13 @@
 //! What a sample costs: a calibrated model times the counts of what actually happened.
 //!
-//! The meter believes its calibration: it follows how deep the stacks are, how much is copied and what the
-//! profiler itself uses, but not a machine that changes under it.
+//! The meter believes its calibration, but for what the field shows: how deep the stacks are, how much is copied, what
+//! the profiler itself uses, and, where the kernel's handler can be timed, what that takes in this target.
 
+mod prices;
+
+pub use self::prices::{CostMode, FieldFigures, HandlerTime};
+
+use self::prices::Prices;
 use super::Reading;
 use super::cost::{Cost, CostModel};
 use super::own_cost::OwnCost;
@@ -36,7 +41,8 @@ pub struct Spend {
     pub stack_ns: f64,
     /// Charged to the target by its context switches.
     pub switches_ns: f64,
-    /// Charged to the target by records that are no samples, and by the tasks it created.
+    /// Charged to the target by records that are no samples, those of the tracepoints included, and by the tasks it
+    /// created.
     pub side_records_ns: f64,
     /// Charged to others: samples and records of strangers.
     pub foreign_ns: f64,
@@ -141,12 +147,12 @@ impl Stacks {
         sum / self.samples.max(f64::MIN_POSITIVE)
     }
 
-    fn cost(&self, model: &CostModel) -> Cost {
-        model.sample(self.per_sample(self.frames), self.per_sample(self.bytes))
+    fn cost(&self, prices: &Prices) -> Cost {
+        prices.sample(self.per_sample(self.frames), self.per_sample(self.bytes))
     }
 
-    fn foreign_cost(&self, model: &CostModel) -> Cost {
-        Cost::default().plus(self.per_sample(self.foreign), model.sample(0.0, self.per_sample(self.bytes)))
+    fn foreign_cost(&self, prices: &Prices) -> Cost {
+        Cost::default().plus(self.per_sample(self.foreign), prices.sample(0.0, self.per_sample(self.bytes)))
     }
 }
 
@@ -154,6 +160,7 @@ impl Stacks {
 #[derive(Clone, Debug)]
 pub struct OverheadMeter {
     model: CostModel,
+    prices: Prices,
     calm: Stacks,
     quick: Stacks,
     own: OwnCost,
@@ -178,8 +185,10 @@ impl OverheadMeter {
         let count = |x: f64| if x.is_finite() { EXPECTED_SAMPLES * x.clamp(0.0, 1e6) } else { 0.0 };
         let samples = EXPECTED_SAMPLES;
         let prior = Stacks { samples, frames: count(frames), bytes: count(bytes), foreign: 0.0 };
+        let model = model.sane();
         OverheadMeter {
-            model: model.sane(),
+            model,
+            prices: Prices::new(model),
             calm: prior,
             quick: prior,
             own: OwnCost::default(),
@@ -212,6 +221,16 @@ impl OverheadMeter {
         spend
     }
 
+    /// Takes in what the kernel's handler took for some of the target's samples; what is no time is left out.
+    pub fn observe_handler(&mut self, times: &[HandlerTime]) {
+        self.prices.observe(times);
+    }
+
+    /// What the handler takes in the field; `None` before it was timed, or where no calibration timed it.
+    pub fn handler(&self) -> Option<FieldFigures> {
+        self.prices.field(self.calm.per_sample(self.calm.frames), self.calm.per_sample(self.calm.bytes))
+    }
+
     /// What a reading cost, without taking it in.
     pub fn spend(&self, reading: &Reading) -> Spend {
         let seen = reading.samples as f64;
@@ -223,14 +242,15 @@ impl OverheadMeter {
         let hits = seen + reading.lost as f64; // a lost sample interrupted the target all the same
         let (switches, side_records) = (self.switches_cost(reading), self.side_records_cost(reading));
         let foreign = Cost::default()
-            .plus(reading.foreign_samples as f64, self.model.sample(0.0, bytes))
+            .plus(reading.foreign_samples as f64, self.prices.sample(0.0, bytes))
             .plus(reading.foreign_side_records as f64, self.model.per_side_record_ns);
-        let samples = Cost::default().plus(hits, self.model.sample(frames, bytes));
+        let samples = Cost::default().plus(hits, self.prices.sample(frames, bytes));
+        let [bare_ns, frame_ns, byte_ns] = self.prices.parts_ns();
         let target_se_ns = samples.se_ns + switches.se_ns + side_records.se_ns;
         Spend {
-            base_ns: hits * self.model.per_sample_ns.mean_ns,
-            frames_ns: hits * frames * self.model.per_frame_ns.mean_ns,
-            stack_ns: hits * bytes * self.model.per_byte_ns.mean_ns,
+            base_ns: hits * bare_ns,
+            frames_ns: hits * frames * frame_ns,
+            stack_ns: hits * bytes * byte_ns,
             switches_ns: switches.mean_ns,
             side_records_ns: side_records.mean_ns,
             foreign_ns: foreign.mean_ns,
@@ -250,6 +270,7 @@ impl OverheadMeter {
         Cost::default()
             .plus(reading.side_records as f64, self.model.per_side_record_ns)
             .plus(reading.forks as f64, self.model.per_fork_ns)
+            .plus(reading.trace_records as f64, self.model.per_trace_record_ns)
     }
 
     /// Only readings with samples age the memory: in an idle second there is nothing to learn, and nothing to
@@ -266,8 +287,8 @@ impl OverheadMeter {
         };
         self.calm.remember(new, (-wall_s / MEMORY_S).exp());
         self.quick.remember(new, (-wall_s / QUICK_MEMORY_S).exp());
-        let now = self.quick.cost(&self.model).mean_ns + self.quick.foreign_cost(&self.model).mean_ns;
-        let before = self.calm.cost(&self.model).mean_ns + self.calm.foreign_cost(&self.model).mean_ns;
+        let now = self.quick.cost(&self.prices).mean_ns + self.quick.foreign_cost(&self.prices).mean_ns;
+        let before = self.calm.cost(&self.prices).mean_ns + self.calm.foreign_cost(&self.prices).mean_ns;
         let stepped = now > STEP * before || before > STEP * now;
         if stepped && self.quick.samples >= STEP_SAMPLES {
             // What came before the step lingers in the quick memory, and in part in this reading: it weighs
@@ -285,16 +306,17 @@ impl OverheadMeter {
 
     /// What a sample costs at present.
     pub fn cost(&self) -> SampleCost {
-        let target = self.calm.cost(&self.model);
-        let foreign = self.calm.foreign_cost(&self.model);
+        let target = self.calm.cost(&self.prices);
+        let foreign = self.calm.foreign_cost(&self.prices);
         let arrivals = 1.0 + self.calm.per_sample(self.calm.foreign);
         let self_ns = self.own.per_sample_ns() * arrivals;
         let (frames, bytes) = (self.calm.per_sample(self.calm.frames), self.calm.per_sample(self.calm.bytes));
+        let [_, frame_ns, byte_ns] = self.prices.parts_ns();
         let own_ns_per_s = self.own.per_second_ns() / self.utilisation_cpus().max(OWN_COST_FLOOR_CPUS);
         SampleCost {
             target,
-            frames_ns: frames * self.model.per_frame_ns.mean_ns,
-            stack_ns: bytes * self.model.per_byte_ns.mean_ns,
+            frames_ns: frames * frame_ns,
+            stack_ns: bytes * byte_ns,
             self_ns,
             foreign_ns: foreign.mean_ns,
             total_hi_ns: target.upper_ns() + foreign.upper_ns() + self_ns,

@@ -40,7 +40,7 @@ pub use controller::RateController;
 pub use cost::{Cost, CostModel};
 pub use decision::{Decision, Reason};
 pub use dither::Dither;
-pub use meter::{OverheadMeter, SampleCost, Spend};
+pub use meter::{CostMode, FieldFigures, HandlerTime, OverheadMeter, SampleCost, Spend};
 pub use model::{BoundBy, Criterion, Experiment, Law, ModelError, Plan};
 pub use reading::Reading;
 pub use settings::RateSettings;

@@ -28,4 +28,6 @@ pub struct Reading {
     pub foreign_side_records: u64,
     /// Tasks that the target created and that inherited its events (attach mode `task`), else 0.
     pub forks: u64,
+    /// Records of the tracepoints that time the kernel's handler.
+    pub trace_records: u64,
 }

@@ -20,6 +20,8 @@ fn model() -> CostModel {
         per_switch_ns: exact(2_000.0),
         per_side_record_ns: exact(3_000.0),
         per_fork_ns: exact(30_000.0),
+        per_handler_ns: Some(exact(800.0)),
+        per_trace_record_ns: exact(400.0),
     }
 }
 

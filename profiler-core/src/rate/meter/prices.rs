@@ -1,0 +1,239 @@
+//! What samples are charged at: as the machine was calibrated, and with the handler as the field shows it.
+//!
+//! A sample's cost is an interrupt and, inside it, the kernel's handler that writes the record. The interrupt does
+//! not depend on the target, so it stays as calibrated. The handler walks the target's stack and finds the target's
+//! caches: o = (calibrated sample − calibrated handler) + handler in the field.
+
+use std::collections::VecDeque;
+
+use crate::rate::cost::{Cost, CostModel};
+use crate::stats::characterise::Parameters;
+use crate::stats::mixture::{self, Component, Mixture};
+use crate::stats::regression::{Prior, RegressionSettings, RobustRegression};
+
+/// By how much the field may differ from the calibration, as a multiple of its costs: what the priors leave open. Wide, so
+/// that a burst is enough to leave them.
+const FIELD_SPREAD: f64 = 2.0;
+/// Times that modes are looked for in.
+const RECENT_TIMES: usize = 400;
+/// Fewest times that can show modes.
+const FEWEST_TIMES: usize = 50;
+/// Components that the times may have: two modes, and disturbances beside them.
+const COMPONENTS: usize = 4;
+/// Longest time that is believed (ns): a handler that took a second is none.
+const LONGEST_NS: f64 = 1e9;
+/// A state that fewer of the samples meet is no mode but a disturbance.
+const MODE_SHARE: f64 = 0.1;
+/// Between two clear modes the density falls below this part of the lower one.
+const VALLEY: f64 = 0.5;
+/// Costs that differ by a smaller share are not worth telling apart.
+const APART: f64 = 0.05;
+/// Places between two modes at which the density is looked at.
+const VALLEY_PLACES: u32 = 32;
+
+/// What the kernel's handler took for one sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HandlerTime {
+    /// From the tracepoint at its beginning to the one at its end (ns).
+    pub time_ns: f64,
+    /// Frames it walked.
+    pub frames: u64,
+    /// Bytes of stack it copied.
+    pub stack_bytes: u64,
+}
+
+/// A cost that samples gather around, for instance with cold caches or with warm ones.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct CostMode {
+    /// o there (µs).
+    pub overhead_us: f64,
+    /// Share of the samples.
+    pub share: f64,
+}
+
+/// The handler in the field.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FieldFigures {
+    /// What it takes for the usual sample.
+    pub time: Cost,
+    /// Samples that it was timed for.
+    pub samples: u64,
+    /// Costs of a sample of the usual stack, if there are two clear ones or more; else none.
+    pub modes: Vec<CostMode>,
+}
+
+/// What a sample costs the task that it interrupts.
+#[derive(Clone, Debug)]
+pub(super) struct Prices {
+    calibrated: CostModel,
+    field: Option<Field>,
+}
+
+/// The handler's costs, followed.
+#[derive(Clone, Debug)]
+struct Field {
+    /// The part of a sample that no handler sees.
+    outside: Cost,
+    regression: RobustRegression,
+    parameters: Parameters,
+    samples: u64,
+    recent: VecDeque<HandlerTime>,
+}
+
+impl Prices {
+    /// Those of a calibration.
+    pub(super) fn new(calibrated: CostModel) -> Self {
+        Prices {
+            calibrated,
+            field: calibrated.per_handler_ns.map(|handler| Field::new(&calibrated, handler)),
+        }
+    }
+
+    /// Takes in what the handler took. Without a calibrated handler to compare with, the times tell nothing.
+    pub(super) fn observe(&mut self, times: &[HandlerTime]) {
+        if let Some(field) = &mut self.field {
+            field.observe(times);
+        }
+    }
+
+    /// What one sample with `frames` walked and `bytes` copied costs.
+    pub(super) fn sample(&self, frames: f64, bytes: f64) -> Cost {
+        let in_field = self.known().and_then(|field| field.sample(frames, bytes));
+        in_field.unwrap_or_else(|| self.calibrated.sample(frames, bytes))
+    }
+
+    /// The parts of a sample's mean cost (ns): without its stack, a frame, a byte.
+    pub(super) fn parts_ns(&self) -> [f64; 3] {
+        let CostModel { per_sample_ns, per_frame_ns, per_byte_ns, .. } = self.calibrated;
+        match self.known().map(|field| (field.outside.mean_ns, field.parameters.values())) {
+            Some((outside_ns, &[handler_ns, frame_ns, byte_ns])) => {
+                [outside_ns + handler_ns, frame_ns, byte_ns]
+            }
+            _ => [per_sample_ns.mean_ns, per_frame_ns.mean_ns, per_byte_ns.mean_ns],
+        }
+    }
+
+    /// The handler in the field for samples with `frames` and `bytes`; `None` before it was timed.
+    pub(super) fn field(&self, frames: f64, bytes: f64) -> Option<FieldFigures> {
+        let field = self.known()?;
+        let time = field.handler(frames, bytes)?;
+        Some(FieldFigures { time, samples: field.samples, modes: field.modes(time.mean_ns) })
+    }
+
+    fn known(&self) -> Option<&Field> {
+        self.field.as_ref().filter(|field| field.samples > 0)
+    }
+}
+
+impl Field {
+    fn new(calibrated: &CostModel, handler: Cost) -> Self {
+        let sample = calibrated.per_sample_ns;
+        let outside_ns = (sample.mean_ns - handler.mean_ns).max(0.0);
+        let default = CostModel::default();
+        let regression = RobustRegression::new(
+            &[
+                prior(handler, handler),
+                prior(calibrated.per_frame_ns, default.per_frame_ns),
+                prior(calibrated.per_byte_ns, default.per_byte_ns),
+            ],
+            RegressionSettings::default(),
+        );
+        Field {
+            outside: Cost::new(outside_ns, sample.se_ns.hypot(handler.se_ns)),
+            parameters: regression.parameters(),
+            regression,
+            samples: 0,
+            recent: VecDeque::with_capacity(RECENT_TIMES),
+        }
+    }
+
+    fn observe(&mut self, times: &[HandlerTime]) {
+        for time in times.iter().filter(|time| (0.0..=LONGEST_NS).contains(&time.time_ns)) {
+            let counts = [1.0, time.frames as f64, time.stack_bytes as f64];
+            if self.regression.observe(&counts, time.time_ns).is_none() {
+                continue;
+            }
+            self.samples = self.samples.saturating_add(1);
+            if self.recent.len() == RECENT_TIMES {
+                self.recent.pop_front();
+            }
+            self.recent.push_back(*time);
+        }
+        self.parameters = self.regression.parameters();
+    }
+
+    fn handler(&self, frames: f64, bytes: f64) -> Option<Cost> {
+        let predicted = self.parameters.predict(&[1.0, frames, bytes]).ok()?;
+        Some(Cost::new(predicted.time, predicted.standard_deviation))
+    }
+
+    /// The two parts were measured at different times by different means: their errors are independent.
+    fn sample(&self, frames: f64, bytes: f64) -> Option<Cost> {
+        let handler = self.handler(frames, bytes)?;
+        let se_ns = self.outside.se_ns.hypot(handler.se_ns);
+        Some(Cost::new(self.outside.mean_ns + handler.mean_ns, se_ns))
+    }
+
+    /// What samples of the usual stack, for which the handler takes `usual_ns`, cost: each time is taken to that stack.
+    fn modes(&self, usual_ns: f64) -> Vec<CostMode> {
+        let beyond_expected = |time: &HandlerTime| {
+            let expected = self.handler(time.frames as f64, time.stack_bytes as f64)?;
+            Some(self.outside.mean_ns + usual_ns + time.time_ns - expected.mean_ns)
+        };
+        let costs_ns: Vec<f64> = self.recent.iter().filter_map(beyond_expected).collect();
+        if costs_ns.len() < FEWEST_TIMES { Vec::new() } else { clear_modes(&costs_ns) }
+    }
+}
+
+/// What the calibration says, and how far from it the field may be. A cost that it found to be none may be one all the
+/// same: then `usual` says how far.
+fn prior(cost: Cost, usual: Cost) -> Prior {
+    let spread_ns = FIELD_SPREAD * cost.mean_ns.max(usual.mean_ns);
+    Prior { mean: cost.mean_ns, standard_deviation: cost.se_ns.hypot(spread_ns) }
+}
+
+/// The values that costs (ns) gather around, two at least, or none.
+fn clear_modes(costs_ns: &[f64]) -> Vec<CostMode> {
+    let Some(fit) = mixture::fit(costs_ns, COMPONENTS) else { return Vec::new() };
+    let common = fit.mixture.components().iter().filter(|component| component.weight >= MODE_SHARE);
+    let Some(mixture) = Mixture::new(common.copied().collect()) else { return Vec::new() };
+    let summits = clear_summits(&mixture);
+    if summits.len() < 2 {
+        return Vec::new();
+    }
+    let mut sums = vec![(0.0, 0.0); summits.len()];
+    for Component { weight, mean, .. } in mixture.components() {
+        let (share, sum) = &mut sums[nearest(&summits, *mean)];
+        (*share, *sum) = (*share + weight, *sum + weight * mean);
+    }
+    let met = sums.into_iter().filter(|(share, _)| *share > 0.0);
+    met.map(|(share, sum)| CostMode { overhead_us: sum / share * 1e-3, share }).collect()
+}
+
+/// The modes, in order, each worth telling from the next; of two that are not the higher stands for both.
+fn clear_summits(mixture: &Mixture) -> Vec<f64> {
+    let mut clear: Vec<f64> = Vec::new();
+    for summit in mixture.modes() {
+        match clear.last_mut() {
+            Some(last) if !are_apart(mixture, *last, summit) => {
+                *last = if mixture.density(summit) > mixture.density(*last) { summit } else { *last };
+            }
+            _ => clear.push(summit),
+        }
+    }
+    clear
+}
+
+fn are_apart(mixture: &Mixture, low: f64, high: f64) -> bool {
+    let place = |i: u32| low + (high - low) * f64::from(i) / f64::from(VALLEY_PLACES);
+    let least = (1..VALLEY_PLACES).map(|i| mixture.density(place(i))).fold(f64::INFINITY, f64::min);
+    high - low >= APART * low && least < VALLEY * mixture.density(low).min(mixture.density(high))
+}
+
+fn nearest(summits: &[f64], mean: f64) -> usize {
+    let distance = |i: &usize| (summits[*i] - mean).abs();
+    (0..summits.len()).min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;
