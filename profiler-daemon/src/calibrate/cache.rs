@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::load::LOADED_FROM;
 use crate::aside::Aside;
 use crate::sampler::access::Access;
+use crate::sampler::handler_tracer::HandlerTracer;
 use crate::sys::limits;
 
 /// A longer file is none of ours.
@@ -58,6 +59,7 @@ pub(super) fn machine(access: Access) -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let cpus = limits::online_cpus().len();
     let rights = if access.kernel { "kernel" } else { "user" };
+    let timed = access.cpu_wide && HandlerTracer::find().is_ok();
     let prior = CostModel::default(); // stands for what a quick calibration does not measure
     let unmeasured = prior.per_side_record_ns.mean_ns + prior.per_fork_ns.mean_ns;
     [
@@ -66,6 +68,7 @@ pub(super) fn machine(access: Access) -> String {
         format!("{cpus} CPUs"),
         read("/etc/machine-id"),
         rights.to_owned(),
+        if timed { "handler timed" } else { "handler untimed" }.to_owned(),
         env!("CARGO_PKG_VERSION").to_owned(),
         format!("{unmeasured}"),
     ]

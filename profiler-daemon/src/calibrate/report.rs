@@ -93,6 +93,9 @@ impl Report<'_> {
             row("  while the program computes", parts.compute.per_sample_ns);
             row("  while it waits for memory", parts.memory.per_sample_ns);
         }
+        if let Some(handler) = model.per_handler_ns {
+            row("  of it in the kernel's handler", handler);
+        }
         row("a frame, walked", model.per_frame_ns);
         row("a KiB of stack, copied", kib(model.per_byte_ns));
         row("a context switch with events", model.per_switch_ns);
