@@ -18,6 +18,7 @@
 
 mod account;
 mod bucket;
+mod bursts;
 pub mod calibration;
 mod clocks;
 mod controller;
@@ -35,6 +36,7 @@ mod timeline;
 
 pub use account::Account;
 pub use bucket::TokenBucket;
+pub use bursts::BurstSchedule;
 pub use clocks::{ClockBook, Hit, Slot};
 pub use controller::RateController;
 pub use cost::{Cost, CostModel};

@@ -1,18 +1,11 @@
 //! When the kernel's handler is timed in a run: in short bursts, now and then, on the CPUs where the target runs.
 
 use profiler_core::handler_trace::HandledSample;
-use profiler_core::rate::HandlerTime;
+use profiler_core::rate::{BurstSchedule, HandlerTime};
 use rustc_hash::FxHashSet;
 
 use super::handler_tracer::{HandlerTracer, SWITCHES, Traced, Unavailable};
 
-/// The first burst begins so long after the start (ns): until then the rate and the copies find their level.
-const FIRST_NS: u64 = 1_000_000_000;
-/// The others follow so long after each other (ns).
-const EVERY_NS: u64 = 10_000_000_000;
-/// Length of a burst (ns), and samples that end it earlier.
-const BURST_NS: u64 = 50_000_000;
-pub(crate) const BURST_SAMPLES: usize = 50;
 /// Most CPUs of a burst; a target on more of them is timed on some.
 const MOST_CPUS: usize = 16;
 
@@ -70,8 +63,8 @@ enum Reason {
 
 #[derive(Debug)]
 enum Phase {
-    /// Nothing is on until then (ns).
-    Resting { until_ns: u64 },
+    /// Nothing is on.
+    Resting,
     /// The tracepoints are on until then (ns).
     Running { until_ns: u64 },
     /// They were switched off then (ns); samples may still be on their way.
@@ -81,6 +74,7 @@ enum Phase {
 /// The bursts of a run.
 pub(crate) struct HandlerBursts {
     tracer: Result<HandlerTracer, Reason>,
+    schedule: BurstSchedule,
     phase: Phase,
     /// Interrupts and records that bursts have cost since they were last asked for.
     spent: BurstCost,
@@ -103,24 +97,24 @@ impl HandlerBursts {
     pub(crate) fn new(calibrated: bool) -> Self {
         let tracer = HandlerTracer::find().map_err(Reason::from);
         let tracer = if calibrated { tracer } else { tracer.and(Err(Reason::NotCalibrated)) };
-        let phase = Phase::Resting { until_ns: u64::MAX };
-        Self { tracer, phase, spent: BurstCost::default(), timed: 0, bursts: 0 }
+        let (schedule, phase) = (BurstSchedule::default(), Phase::Resting);
+        Self { tracer, schedule, phase, spent: BurstCost::default(), timed: 0, bursts: 0 }
     }
 
     /// The run begins.
     pub(crate) fn begin_run(&mut self, now_ns: u64) {
-        self.phase = Phase::Resting { until_ns: now_ns.saturating_add(FIRST_NS) };
+        self.schedule.begin(now_ns);
     }
 
     /// What a burst would cost now: at most, if other timers are quiet.
     pub(crate) fn cost(recent: &RecentSamples) -> BurstCost {
         let cpus = recent.cpu_count() as u64;
-        BurstCost { interrupts: SWITCHES * cpus, records: 2 * BURST_SAMPLES as u64 }
+        BurstCost { interrupts: SWITCHES * cpus, records: 2 * BurstSchedule::SAMPLES as u64 }
     }
 
     /// Whether it is time for a burst.
     pub(crate) fn is_due(&self, now_ns: u64, recent: &RecentSamples) -> bool {
-        let due = matches!(self.phase, Phase::Resting { until_ns } if now_ns >= until_ns);
+        let due = matches!(self.phase, Phase::Resting) && self.schedule.is_due(now_ns);
         due && self.tracer.is_ok() && !recent.cpus.is_empty()
     }
 
@@ -135,7 +129,7 @@ impl HandlerBursts {
         recent.keep();
         self.spent.interrupts += SWITCHES * cpus.len() as u64;
         self.bursts += 1;
-        self.phase = Phase::Running { until_ns: now_ns.saturating_add(BURST_NS) };
+        self.phase = Phase::Running { until_ns: now_ns.saturating_add(BurstSchedule::LENGTH_NS) };
     }
 
     /// When the burst ends (ns); `None` where there is none.
@@ -154,7 +148,9 @@ impl HandlerBursts {
         recent: &mut RecentSamples,
     ) -> Vec<HandlerTime> {
         match self.phase {
-            Phase::Running { until_ns } if now_ns >= until_ns || recent.samples.len() >= BURST_SAMPLES => {
+            Phase::Running { until_ns }
+                if now_ns >= until_ns || recent.samples.len() >= BurstSchedule::SAMPLES =>
+            {
                 self.stop(now_ns);
                 Vec::new()
             }
@@ -187,7 +183,8 @@ impl HandlerBursts {
             self.tracer.as_mut().map_or_else(|_| Traced::default(), |tracer| tracer.collect(&samples));
         self.spent.records += traced.records;
         self.timed += traced.times.len() as u64;
-        self.phase = Phase::Resting { until_ns: now_ns.saturating_add(EVERY_NS) };
+        self.phase = Phase::Resting;
+        self.schedule.ended(now_ns);
         traced.times
     }
 

@@ -26,6 +26,13 @@ pub struct Scenario {
     /// How far off the calibrated costs are: .15 believes 15% too much.
     #[serde(default)]
     pub calibration_error_ratio: f64,
+    /// What the calibration takes a byte of stack to cost, as a factor on the truth: a loop that spins finds its stack in the
+    /// caches.
+    #[serde(default = "one")]
+    pub calibrated_byte_factor: f64,
+    /// Whether the kernel's handler is timed in bursts.
+    #[serde(default)]
+    pub bursts: bool,
     /// The standard error that the calibration states.
     #[serde(default = "five_percent")]
     pub calibration_se_ratio: f64,
@@ -109,6 +116,8 @@ pub struct Bands {
     pub converged_after_s: f64,
     /// Lowest and highest rate, relative to the optimum.
     pub rate_ratio: (f64, f64),
+    /// Lowest and highest o that the controller believes in, relative to the truth.
+    pub overhead_ratio: (f64, f64),
     /// Highest overhead of any second, relative to the budget.
     pub worst_1s_of_budget: f64,
     /// Highest overhead of any ten seconds, relative to the budget.
@@ -133,6 +142,7 @@ impl Default for Bands {
         Bands {
             converged_after_s: 5.0,
             rate_ratio: (0.75, 1.25),
+            overhead_ratio: (0.0, f64::INFINITY),
             worst_1s_of_budget: 1.2,
             worst_10s_of_budget: 1.02,
             worst_60s_of_budget: 1.0,
@@ -148,6 +158,8 @@ impl Default for Bands {
 /// Cost of a frame and of a byte (µs), the same on all hosts.
 pub(super) const FRAME_US: f64 = 0.05;
 pub(super) const BYTE_US: f64 = 0.0002;
+/// The part of a sample's cost that passes in the kernel's handler, without its stack (µs).
+pub(super) const HANDLER_US: f64 = 0.8;
 
 impl Phase {
     /// A function's share, of a sum of 1.
@@ -159,6 +171,11 @@ impl Phase {
     pub(super) fn cost_us(&self, function: usize, frames: u64) -> f64 {
         let factor = self.cost_factors.get(function).copied().unwrap_or(1.0);
         self.sample_us * factor + frames as f64 * FRAME_US + self.stack_bytes as f64 * BYTE_US
+    }
+
+    /// What the handler truly takes for a sample (µs).
+    pub(super) fn handler_us(&self, frames: u64) -> f64 {
+        HANDLER_US + frames as f64 * FRAME_US + self.stack_bytes as f64 * BYTE_US
     }
 
     /// o: the true mean cost of a sample charged to the target (s).
@@ -185,6 +202,8 @@ impl Scenario {
             horizon_s: a_minute(),
             criterion: Criterion::default(),
             calibration_error_ratio: 0.0,
+            calibrated_byte_factor: one(),
+            bursts: false,
             calibration_se_ratio: five_percent(),
             noise_ratio: 0.0,
             own_per_second_us: own_fixed(),
@@ -210,6 +229,9 @@ impl Scenario {
     }
 }
 
+fn one() -> f64 {
+    1.0
+}
 fn three() -> u64 {
     3
 }
