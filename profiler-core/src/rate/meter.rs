@@ -3,9 +3,11 @@
 //! The meter believes its calibration, but for what the field shows: how deep the stacks are, how much is copied, what
 //! the profiler itself uses, and, where the kernel's handler can be timed, what that takes in this target.
 
+mod modes;
 mod prices;
 
-pub use self::prices::{CostMode, FieldFigures, HandlerTime};
+pub use self::modes::CostMode;
+pub use self::prices::{FieldFigures, HandlerTime};
 
 use self::prices::Prices;
 use super::Reading;

@@ -121,6 +121,8 @@ pub(super) fn is_plausible(model: &CostModel) -> bool {
         model.per_switch_ns,
         model.per_side_record_ns,
         model.per_fork_ns,
+        model.per_trace_record_ns,
+        model.per_handler_ns.unwrap_or_default(),
     ];
     (100.0..1_000_000.0).contains(&bare.mean_ns)
         && (0.0..=bare.mean_ns / 3.0).contains(&bare.se_ns)
@@ -192,6 +194,14 @@ mod tests {
         assert!(!with(Cost::new(12_000.0, 5_000.0)));
         assert!(!with(Cost::new(50.0, 1.0)));
         assert!(!with(Cost::new(f64::NAN, 0.0)) && !with(Cost::new(12_000.0, f64::NAN)));
+        let handler = |cost| {
+            is_plausible(&CostModel {
+                per_handler_ns: Some(cost),
+                per_sample_ns: Cost::new(12_000.0, 500.0),
+                ..CostModel::default()
+            })
+        };
+        assert!(handler(Cost::new(900.0, 50.0)) && !handler(Cost::new(f64::NAN, 50.0)));
         assert!(!is_plausible(&CostModel { per_frame_ns: Cost::new(-1.0, 1.0), ..CostModel::default() }));
     }
 

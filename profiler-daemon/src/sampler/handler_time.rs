@@ -210,3 +210,79 @@ impl HandlerBursts {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(cpu: u32) -> HandledSample {
+        HandledSample { at_ns: 5, cpu, frames: 1, stack_bytes: 0 }
+    }
+
+    #[test]
+    fn samples_are_kept_for_a_burst_alone_and_its_cpus_are_few() {
+        let mut recent = RecentSamples::default();
+        (0..100).for_each(|cpu| recent.note(sample(cpu)));
+        assert_eq!(recent.cpu_count(), MOST_CPUS);
+        assert_eq!(HandlerBursts::cost(&recent).interrupts, SWITCHES * MOST_CPUS as u64);
+        assert_eq!(recent.take_cpus().len(), MOST_CPUS);
+        assert_eq!((recent.cpu_count(), recent.take()), (0, Vec::new()));
+        recent.keep();
+        recent.note(sample(3));
+        assert_eq!(recent.take(), [sample(3)]);
+        recent.note(sample(4));
+        assert_eq!(recent.take(), []);
+    }
+
+    #[test]
+    fn without_a_calibrated_handler_there_is_no_burst_and_a_reason() {
+        let (mut bursts, mut recent) = (HandlerBursts::new(false), RecentSamples::default());
+        recent.note(sample(0));
+        bursts.begin_run(0);
+        assert!(!bursts.is_due(u64::MAX, &recent));
+        assert!(bursts.outcome().starts_with("unavailable, because "), "{}", bursts.outcome());
+        assert_eq!(bursts.finish(1, &mut recent), []);
+    }
+
+    /// Runs through a burst where it is permitted. Nobody samples, so it brings records and no times.
+    #[test]
+    fn a_burst_ends_by_itself_and_is_paid_for() {
+        let (mut bursts, mut recent) = (HandlerBursts::new(true), RecentSamples::default());
+        bursts.begin_run(0);
+        let due_ns = 1_000_000_000;
+        assert!(!bursts.is_due(due_ns, &recent), "no target, no burst");
+        recent.note(sample(0));
+        assert!(!bursts.is_due(due_ns - 1, &recent));
+        if !bursts.is_due(due_ns, &recent) {
+            return; // no tracepoints here
+        }
+        bursts.begin_burst(due_ns, &mut recent);
+        let Some(ends_ns) = bursts.ends_ns() else {
+            assert!(bursts.outcome().contains("refused"), "{}", bursts.outcome());
+            return; // not permitted here
+        };
+        assert!(!bursts.is_due(u64::MAX - 1, &recent));
+        assert_eq!(bursts.proceed(ends_ns - 1, ends_ns - 1, &mut recent), []);
+        assert_eq!(bursts.ends_ns(), Some(ends_ns));
+        bursts.proceed(ends_ns, ends_ns - 1, &mut recent);
+        assert_eq!(bursts.ends_ns(), None);
+        recent.note(sample(0));
+        assert!(!bursts.is_due(u64::MAX - 1, &recent), "samples are still on their way");
+        assert_eq!(bursts.proceed(ends_ns + 1, ends_ns, &mut recent), []);
+        assert_eq!(bursts.take_spent().interrupts, SWITCHES);
+        assert!(bursts.outcome().contains("in 1 burst"), "{}", bursts.outcome());
+        assert!(bursts.is_due(u64::MAX - 1, &recent));
+    }
+
+    #[test]
+    fn a_burst_that_the_run_cuts_short_is_collected() {
+        let (mut bursts, mut recent) = (HandlerBursts::new(true), RecentSamples::default());
+        bursts.begin_run(0);
+        recent.note(sample(0));
+        if bursts.is_due(1_000_000_000, &recent) {
+            bursts.begin_burst(1_000_000_000, &mut recent);
+        }
+        assert_eq!(bursts.finish(1_000_000_001, &mut recent), []);
+        assert_eq!(bursts.ends_ns(), None);
+    }
+}

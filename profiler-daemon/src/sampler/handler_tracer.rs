@@ -41,7 +41,8 @@ pub(crate) enum Unavailable {
 
 /// The tracepoints, on the CPUs where they were needed so far.
 ///
-/// Once opened they stay, switched off: opening and closing them halts the whole machine for a moment.
+/// Once opened they stay, switched off: opening and closing them changes the kernel's code, and every CPU has to take
+/// notice; while they are off, they cost each timer some nanoseconds.
 pub(crate) struct HandlerTracer {
     layout: TraceLayout,
     cpus: BTreeMap<u32, CpuTracer>,

@@ -6,9 +6,9 @@
 
 use std::collections::VecDeque;
 
+use super::modes::{CostMode, clear_modes};
 use crate::rate::cost::{Cost, CostModel};
 use crate::stats::characterise::Parameters;
-use crate::stats::mixture::{self, Component, Mixture};
 use crate::stats::regression::{Prior, RegressionSettings, RobustRegression};
 
 /// By how much the field may differ from the calibration, as a multiple of its costs: what the priors leave open. Wide, so
@@ -18,18 +18,8 @@ const FIELD_SPREAD: f64 = 2.0;
 const RECENT_TIMES: usize = 400;
 /// Fewest times that can show modes.
 const FEWEST_TIMES: usize = 50;
-/// Components that the times may have: two modes, and disturbances beside them.
-const COMPONENTS: usize = 4;
 /// Longest time that is believed (ns): a handler that took a second is none.
 const LONGEST_NS: f64 = 1e9;
-/// A state that fewer of the samples meet is no mode but a disturbance.
-const MODE_SHARE: f64 = 0.1;
-/// Between two clear modes the density falls below this part of the lower one.
-const VALLEY: f64 = 0.5;
-/// Costs that differ by a smaller share are not worth telling apart.
-const APART: f64 = 0.05;
-/// Places between two modes at which the density is looked at.
-const VALLEY_PLACES: u32 = 32;
 
 /// What the kernel's handler took for one sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,15 +30,6 @@ pub struct HandlerTime {
     pub frames: u64,
     /// Bytes of stack it copied.
     pub stack_bytes: u64,
-}
-
-/// A cost that samples gather around, for instance with cold caches or with warm ones.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct CostMode {
-    /// o there (µs).
-    pub overhead_us: f64,
-    /// Share of the samples.
-    pub share: f64,
 }
 
 /// The handler in the field.
@@ -74,6 +55,8 @@ pub(super) struct Prices {
 struct Field {
     /// The part of a sample that no handler sees.
     outside: Cost,
+    /// The calibration with the handler alone for a sample.
+    calibrated: CostModel,
     regression: RobustRegression,
     parameters: Parameters,
     samples: u64,
@@ -140,6 +123,7 @@ impl Field {
         );
         Field {
             outside: Cost::new(outside_ns, sample.se_ns.hypot(handler.se_ns)),
+            calibrated: CostModel { per_sample_ns: handler, ..*calibrated },
             parameters: regression.parameters(),
             regression,
             samples: 0,
@@ -162,9 +146,13 @@ impl Field {
         self.parameters = self.regression.parameters();
     }
 
+    /// The priors are wider than the calibration's errors, so that they are left quickly. Where nothing was seen, for
+    /// stacks of another kind, these errors hold, with that of what was seen.
     fn handler(&self, frames: f64, bytes: f64) -> Option<Cost> {
         let predicted = self.parameters.predict(&[1.0, frames, bytes]).ok()?;
-        Some(Cost::new(predicted.time, predicted.standard_deviation))
+        let seen_ns = self.regression.noise() / (self.samples.max(1) as f64).sqrt();
+        let unseen_ns = self.calibrated.sample(frames, bytes).se_ns.hypot(seen_ns);
+        Some(Cost::new(predicted.time, predicted.standard_deviation.min(unseen_ns)))
     }
 
     /// The two parts were measured at different times by different means: their errors are independent.
@@ -190,49 +178,6 @@ impl Field {
 fn prior(cost: Cost, usual: Cost) -> Prior {
     let spread_ns = FIELD_SPREAD * cost.mean_ns.max(usual.mean_ns);
     Prior { mean: cost.mean_ns, standard_deviation: cost.se_ns.hypot(spread_ns) }
-}
-
-/// The values that costs (ns) gather around, two at least, or none.
-fn clear_modes(costs_ns: &[f64]) -> Vec<CostMode> {
-    let Some(fit) = mixture::fit(costs_ns, COMPONENTS) else { return Vec::new() };
-    let common = fit.mixture.components().iter().filter(|component| component.weight >= MODE_SHARE);
-    let Some(mixture) = Mixture::new(common.copied().collect()) else { return Vec::new() };
-    let summits = clear_summits(&mixture);
-    if summits.len() < 2 {
-        return Vec::new();
-    }
-    let mut sums = vec![(0.0, 0.0); summits.len()];
-    for Component { weight, mean, .. } in mixture.components() {
-        let (share, sum) = &mut sums[nearest(&summits, *mean)];
-        (*share, *sum) = (*share + weight, *sum + weight * mean);
-    }
-    let met = sums.into_iter().filter(|(share, _)| *share > 0.0);
-    met.map(|(share, sum)| CostMode { overhead_us: sum / share * 1e-3, share }).collect()
-}
-
-/// The modes, in order, each worth telling from the next; of two that are not the higher stands for both.
-fn clear_summits(mixture: &Mixture) -> Vec<f64> {
-    let mut clear: Vec<f64> = Vec::new();
-    for summit in mixture.modes() {
-        match clear.last_mut() {
-            Some(last) if !are_apart(mixture, *last, summit) => {
-                *last = if mixture.density(summit) > mixture.density(*last) { summit } else { *last };
-            }
-            _ => clear.push(summit),
-        }
-    }
-    clear
-}
-
-fn are_apart(mixture: &Mixture, low: f64, high: f64) -> bool {
-    let place = |i: u32| low + (high - low) * f64::from(i) / f64::from(VALLEY_PLACES);
-    let least = (1..VALLEY_PLACES).map(|i| mixture.density(place(i))).fold(f64::INFINITY, f64::min);
-    high - low >= APART * low && least < VALLEY * mixture.density(low).min(mixture.density(high))
-}
-
-fn nearest(summits: &[f64], mean: f64) -> usize {
-    let distance = |i: &usize| (summits[*i] - mean).abs();
-    (0..summits.len()).min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -55,6 +55,21 @@ fn a_burst_shows_what_copies_cost_here() {
 }
 
 #[test]
+fn stacks_of_a_kind_that_was_not_timed_are_as_sure_as_the_calibration() {
+    let mut prices = Prices::new(calibrated());
+    let walked =
+        |i: u64| HandlerTime { time_ns: 900.0 + 60.0 * (i % 20) as f64, frames: i % 20, stack_bytes: 0 };
+    prices.observe(&times(25, 100.0, 6, walked));
+    let (copied, before) = (prices.sample(5.0, 60_000.0), calibrated().sample(5.0, 60_000.0));
+    assert!((copied.mean_ns / before.mean_ns - 1.0).abs() < 0.05, "{copied:?} {before:?}");
+    assert!(copied.se_ns <= before.se_ns, "{copied:?} {before:?}");
+    let few = &times(2, 1_000.0, 7, walked);
+    let mut prices = Prices::new(calibrated());
+    prices.observe(few);
+    assert!(prices.field(5.0, 0.0).unwrap().time.se_ns > 100.0, "two times are not much");
+}
+
+#[test]
 fn a_time_that_the_hypervisor_stole_hardly_counts() {
     let mut prices = Prices::new(calibrated());
     prices.observe(&times(100, 200.0, 2, dear_copies));
