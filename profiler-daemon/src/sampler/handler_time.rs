@@ -200,7 +200,7 @@ impl HandlerBursts {
             Ok(_) if self.timed > 0 => "measured".to_owned(),
             Ok(_) if self.bursts > 0 => {
                 format!(
-                    "unavailable, because no sample lay between the tracepoints in {} bursts",
+                    "unavailable, because no sample lay between the tracepoints (bursts: {})",
                     self.bursts
                 )
             }
@@ -270,7 +270,7 @@ mod tests {
         assert!(!bursts.is_due(u64::MAX - 1, &recent), "samples are still on their way");
         assert_eq!(bursts.proceed(ends_ns + 1, ends_ns, &mut recent), []);
         assert_eq!(bursts.take_spent().interrupts, SWITCHES);
-        assert!(bursts.outcome().contains("in 1 burst"), "{}", bursts.outcome());
+        assert!(bursts.outcome().contains("bursts: 1"), "{}", bursts.outcome());
         assert!(bursts.is_due(u64::MAX - 1, &recent));
     }
 

@@ -86,6 +86,18 @@ fn a_step_is_bounded_either_way() {
     assert_eq!(stepped(100.0, 0.0), 25.0);
 }
 
+#[test]
+fn there_is_room_for_a_burst_unless_it_would_slow_sampling_down() {
+    let mut controller = RateController::new(RateSettings::default(), CostModel::default());
+    let quiet = TopShares { counts: Vec::new() };
+    (0..20).for_each(|tick| drop(controller.tick(&reading(tick, 0), &quiet)));
+    let half_ns = 0.5 * controller.bucket.depth_ns();
+    assert!(controller.has_room_for(0.9 * half_ns) && !controller.has_room_for(1.1 * half_ns));
+    assert!(!controller.has_room_for(f64::NAN));
+    let fixed = RateSettings { fixed_rate_hz: Some(100.0), ..RateSettings::default() };
+    assert!(RateController::new(fixed, CostModel::default()).has_room_for(1e9));
+}
+
 fn hostile_f64() -> impl Strategy<Value = f64> {
     prop_oneof![any::<f64>(), Just(0.0), Just(f64::NAN), Just(f64::INFINITY), Just(f64::MAX), 0.0..1e6]
 }
