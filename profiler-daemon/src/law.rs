@@ -1,12 +1,9 @@
 //! Where the program asks the core's mathematics.
 
-mod expected;
-
 use anyhow::Result;
 use profiler_core::rate::model::Caps;
 use profiler_core::rate::{Criterion, Experiment, RateSettings};
 
-pub(crate) use self::expected::{expected_error, folded_mean};
 use crate::plan::{Plan, Point};
 use crate::settings::PlanJob;
 
@@ -65,7 +62,7 @@ pub(crate) fn plan(job: &PlanJob) -> Result<Plan> {
 fn point(experiment: &Experiment, criterion: Criterion, z: f64, samples: f64) -> Point {
     let time = experiment.time_s(samples);
     let true_s = experiment.time_s(0.0).mean;
-    let error_s = expected_error(criterion, time.mean - true_s, (time.high - time.mean) / z);
+    let error_s = criterion.error(time.mean - true_s, (time.high - time.mean) / z);
     Point { samples, low_s: time.low, mean_s: time.mean, high_s: time.high, error_s }
 }
 

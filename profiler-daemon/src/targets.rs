@@ -62,6 +62,10 @@ mod tests {
     #[test]
     fn a_process_is_found_by_name_and_never_ourselves() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        // A process is its parent's to see a little before the kernel has given it its name.
+        while !names(child.id()).contains(&"sleep".to_owned()) && child.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
         let found = Target::Name(Regex::new("^sleep$").unwrap()).resolve();
         let everything = Target::Name(Regex::new(".").unwrap()).resolve();
         child.kill().unwrap();

@@ -2,18 +2,19 @@
 
 use std::fs;
 use std::ops::{Deref, DerefMut};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// A kernel setting, put back when dropped.
+/// A kernel setting, put back when dropped, and also when this process is killed.
 pub struct Sysctl {
-    path: PathBuf,
-    before: String,
+    /// Waits for its input to end, which it does with this process at the latest, and writes the old value.
+    keeper: Child,
 }
 
 impl Sysctl {
@@ -21,15 +22,21 @@ impl Sysctl {
     pub fn kernel(name: &str, value: &str) -> Result<Sysctl> {
         let path = Path::new("/proc/sys/kernel").join(name);
         let before = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let mut keeper = Command::new("sh");
+        keeper.args(["-c", r#"read -r _; printf %s "$1" >"$2""#, "sh", before.trim()]).arg(&path);
+        // In a group of its own, Ctrl-C does not reach it.
+        let keeper = keeper.stdin(Stdio::piped()).process_group(0).spawn().context("cannot start sh")?;
+        let guard = Sysctl { keeper };
         fs::write(&path, value).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Sysctl { path, before })
+        Ok(guard)
     }
 }
 
 impl Drop for Sysctl {
     fn drop(&mut self) {
+        drop(self.keeper.stdin.take());
         // Nothing can be done about a failure here; the next reader of the setting will see it.
-        let _ = fs::write(&self.path, &self.before);
+        let _ = self.keeper.wait();
     }
 }
 

@@ -174,6 +174,20 @@ mod tests {
         assert!(wider.converged, "{wider:?}");
     }
 
+    /// 40% and 60% of 6,000 samples that vary less than chance: α = .0225 for the first, its error 1/√3,999 of the share,
+    /// and a score of √(1.1·(2·ln(1/.0225) + ln 11)) = 3.31 for all looks, where one look would have 2.28.
+    #[test]
+    fn the_ratio_is_that_of_every_look() {
+        let all = Window { weight_ns: 1e9, samples: 1_000 };
+        let steady = |samples: u64| {
+            let part = |window| Part { window, weight_ns: samples as f64 * 1e6, samples };
+            (0..6).map(part).collect::<Vec<_>>()
+        };
+        let table = IntervalTable::new(&[all; 6], &[steady(400), steady(600)], Confidence::default());
+        let judged = Goal::default().judge(&table);
+        assert!((judged.ratio - 0.0524).abs() < 2e-4 && !judged.converged, "{judged:?}");
+    }
+
     #[test]
     fn too_little_is_never_precise() {
         let mut rng = fastrand::Rng::with_seed(1);

@@ -13,7 +13,7 @@
 //! **Few bouts.** The inflation of a function that was seen in few bouts is drawn towards that of all functions
 //! together, and Student's score says how sure the inflation itself is. The interval is that of Clopper and Pearson on
 //! effective counts, since Wilson's lower end fails where less than one is expected: with fifty functions, 10 s and
-//! bouts of 500 ms it holds in 30% of the tables, this one in 96%.
+//! bouts of 500 ms it holds in 30% of the tables, this one in 98%.
 //!
 //! **Limits.** Measured by `just coverage`. Functions that were not seen have no row. What a run cannot show, see
 //! [`super::batch`]. Intervals are for one look at the table: see [`super::precision`] for many.

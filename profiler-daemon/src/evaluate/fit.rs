@@ -1,10 +1,10 @@
 //! What the runs at fixed rates say: the cost of a sample from the CPU times, and one model of the errors for all
 //! rates and shapes.
 
+use profiler_core::rate::Criterion;
 use serde::Serialize;
 
 use super::design::{Arm, SHAPES, Shape, TOP};
-use crate::law::folded_mean;
 
 /// Variance factors that are looked for.
 const FACTORS: (f64, f64) = (0.05, 50.0);
@@ -223,7 +223,7 @@ impl Model {
         let (n, bias) = (rate_hz * true_s * dilation, share * dilation);
         let deviation =
             |p: f64| dilation * (self.variance * (1.0 - p) / (p * n) + self.noise_ratio.powi(2)).sqrt();
-        Some(shape.top().into_iter().map(|p| folded_mean(bias, deviation(p))).sum())
+        Some(shape.top().into_iter().map(|p| Criterion::MeanAbsolute.error(bias, deviation(p))).sum())
     }
 
     /// The rate with the least expected cMAPE, and that cMAPE.

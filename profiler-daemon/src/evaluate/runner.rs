@@ -278,6 +278,40 @@ impl Drop for Running {
 mod tests {
     use super::*;
 
+    fn finished(words: &[&str], patience: Duration) -> Result<Option<ExitStatus>> {
+        crate::run::runtime()?.block_on(async {
+            let mut runner = Runner {
+                program: PathBuf::from(words[0]),
+                folder: tempfile::tempdir()?,
+                signals: Signals::listen()?,
+                target_cpu: None,
+                calls: CALLS_UNIT,
+                patience,
+                options: Vec::new(),
+                given_up: Vec::new(),
+                notes: Vec::new(),
+            };
+            let ended = runner.finish(Command::new(words[0]).args(&words[1..])).await?;
+            if let Some((status, _)) = ended {
+                runner.expect_success(status)?;
+            }
+            Ok(ended.map(|(status, _)| status))
+        })
+    }
+
+    #[test]
+    fn a_run_that_does_not_end_is_given_up() {
+        assert_eq!(finished(&["sleep", "86400"], Duration::from_millis(50)).unwrap(), None);
+        assert!(finished(&["true"], PATIENCE).unwrap().unwrap().success());
+    }
+
+    #[test]
+    fn a_run_that_fails_says_why() {
+        let error = finished(&["sh", "-c", "echo 'sweetspot: no luck; try again' >&2; exit 3"], PATIENCE);
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("exit status: 3: no luck; try again"), "{error}");
+    }
+
     #[test]
     fn shares_are_found_by_the_end_of_the_name() {
         let function = |name: &str, share| Function { name: name.to_owned(), share };

@@ -24,6 +24,8 @@ const OVERHEADS: [f64; 3] = [0.01, 0.03, 0.10];
 /// How far the cost of a sample may be off, and a run's own account of its overhead.
 const COST_GOAL: f64 = 0.10;
 const ACCOUNT_GOAL: f64 = 0.15;
+/// Standard errors beyond the goal from which a figure is off: of some fifty comparisons, two would cry wolf at two.
+const CERTAIN: f64 = 3.0;
 /// Frames and bytes that a rate is chosen by before any run told: a program of depth D has a few more frames.
 const START_UP_FRAMES: f64 = 5.0;
 const BYTES_PER_FRAME: f64 = 48.0;
@@ -249,7 +251,7 @@ fn compared(said: Figure, measured: Figure, goal: f64) -> Compared {
     let ratio = said.over(measured);
     let verdict = match (ratio.mean - 1.0).abs() {
         miss if miss <= goal && ratio.se <= goal => "good",
-        miss if miss - 2.0 * ratio.se > goal => "off",
+        miss if miss - CERTAIN * ratio.se > goal => "off",
         _ => "unsure", // and what is no number
     };
     Compared { said: said.mean, measured: measured.mean, ratio, verdict }
@@ -286,7 +288,7 @@ fn report(found: &[Found]) -> Result<()> {
     }
     let remark = format!(
         "good: within {} (o), {} (overhead, relative to the unsampled program, the profiler's own included), and the \
-         error no larger than that; off: beyond it by more than two standard errors",
+         error no larger than that; off: beyond it by more than three standard errors",
         percent(COST_GOAL),
         percent(ACCOUNT_GOAL)
     );

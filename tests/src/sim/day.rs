@@ -65,7 +65,7 @@ pub struct OwnCosts {
 }
 
 impl Default for OwnCosts {
-    /// Seen on a virtual machine of two CPUs.
+    /// Seen on a virtual machine of two CPUs; what a ring and a redraw take is a guess.
     fn default() -> Self {
         OwnCosts {
             per_second_us: 500.0,

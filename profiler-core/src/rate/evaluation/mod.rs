@@ -1,4 +1,4 @@
-//! How wrong a profile is: expected in closed form, and fitted to what was measured.
+//! How wrong a profile will be, in closed form.
 //!
 //! The figure is the time-cMAPE (Stoker, eq. 5.1): the absolute errors of the largest functions' CPU seconds,
 //! relative to the true ones, summed up. Shares alone would not show what sampling costs, since it dilates all
@@ -13,10 +13,8 @@
 //! assert!(best.time_cmape < program.time_cmape(9_999.0, 12.6e-6));
 //! ```
 
-mod fit;
 mod workload;
 
-pub use fit::{Fit, Observation, fit};
 pub use workload::{Best, TOP, Workload};
 
 #[cfg(test)]

@@ -42,12 +42,13 @@ fn main() -> Result<()> {
     let (only, rounds) = (option("--only", String::new())?, option("--rounds", 5)?);
     ensure!(["", "sample", "pair"].contains(&only.as_str()), "--only takes sample or pair");
     ensure!(rounds > 0, "--rounds needs at least 1");
-    // samply refuses to run at more than 1, even as root; the level makes no other difference to root.
-    let _paranoid = is_root().then(|| Sysctl::kernel("perf_event_paranoid", "1")).transpose()?;
     sweetspot(); // built before this is bound to one CPU
     let (target_cpu, own_cpu) = two_cpus()?;
     let _here = OnCpu::new(own_cpu)?;
     let present = present();
+    // samply refuses to run at more than 1, even as root; the level makes no other difference to root.
+    let lower = present.contains(&Profiler::Samply) && is_root();
+    let _paranoid = lower.then(|| Sysctl::kernel("perf_event_paranoid", "1")).transpose()?;
     let mut report = Report::default();
     if only != "pair" {
         report.add_samples(&present, rounds, target_cpu)?;

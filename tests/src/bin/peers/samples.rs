@@ -195,7 +195,9 @@ pub(super) fn judge(runs: &Runs<Run>) -> Vec<Verdict> {
     let Some(ours) = runs_of(runs, Profiler::Sweetspot) else { return Vec::new() };
     let against = |what: &str, other: Profiler, bound: f64, figure: fn(&Run) -> f64| {
         let theirs = runs_of(runs, other)?;
-        let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| figure(a) / figure(b)).collect();
+        // Where noise leaves nothing of theirs, there is no ratio that speaks for us.
+        let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { f64::INFINITY };
+        let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| ratio(figure(a), figure(b))).collect();
         let what = format!("{what}, of {}'s", other.name());
         Some(Verdict::new(&what, median(&ratios), median_interval(&ratios), bound, times))
     };
