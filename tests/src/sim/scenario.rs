@@ -83,6 +83,8 @@ pub struct Phase {
     pub growth: f64,
     /// Bytes of stack copied.
     pub stack_bytes: u64,
+    /// What a byte costs in this phase, as a factor.
+    pub byte_factor: f64,
     /// The profiler's own CPU time per sample (µs).
     pub own_us: f64,
 }
@@ -103,6 +105,7 @@ impl Default for Phase {
             frames: 20.0,
             growth: 0.0,
             stack_bytes: 0,
+            byte_factor: 1.0,
             own_us: 2.0,
         }
     }
@@ -170,12 +173,17 @@ impl Phase {
     /// True cost of a sample in a function (µs).
     pub(super) fn cost_us(&self, function: usize, frames: u64) -> f64 {
         let factor = self.cost_factors.get(function).copied().unwrap_or(1.0);
-        self.sample_us * factor + frames as f64 * FRAME_US + self.stack_bytes as f64 * BYTE_US
+        self.sample_us * factor + frames as f64 * FRAME_US + self.stack_us()
+    }
+
+    /// What copying the stack truly costs (µs).
+    fn stack_us(&self) -> f64 {
+        self.stack_bytes as f64 * self.byte_factor * BYTE_US
     }
 
     /// What the handler truly takes for a sample (µs).
     pub(super) fn handler_us(&self, frames: u64) -> f64 {
-        HANDLER_US + frames as f64 * FRAME_US + self.stack_bytes as f64 * BYTE_US
+        HANDLER_US + frames as f64 * FRAME_US + self.stack_us()
     }
 
     /// o: the true mean cost of a sample charged to the target (s).

@@ -14,6 +14,9 @@ use crate::stats::regression::{Prior, RegressionSettings, RobustRegression};
 /// By how much the field may differ from the calibration, as a multiple of its costs: what the priors leave open. Wide, so
 /// that a burst is enough to leave them.
 const FIELD_SPREAD: f64 = 2.0;
+/// Times that must lie off by so many standard deviations, and be most of a burst's, to show a step.
+const STEP_TIMES: u64 = 10;
+const STEP_DEVIATIONS: f64 = 3.0;
 /// Times that modes are looked for in.
 const RECENT_TIMES: usize = 400;
 /// Fewest times that can show modes.
@@ -60,6 +63,7 @@ struct Field {
     regression: RobustRegression,
     parameters: Parameters,
     samples: u64,
+    samples_since_step: u64,
     recent: VecDeque<HandlerTime>,
 }
 
@@ -112,32 +116,34 @@ impl Field {
     fn new(calibrated: &CostModel, handler: Cost) -> Self {
         let sample = calibrated.per_sample_ns;
         let outside_ns = (sample.mean_ns - handler.mean_ns).max(0.0);
-        let default = CostModel::default();
-        let regression = RobustRegression::new(
-            &[
-                prior(handler, handler),
-                prior(calibrated.per_frame_ns, default.per_frame_ns),
-                prior(calibrated.per_byte_ns, default.per_byte_ns),
-            ],
-            RegressionSettings::default(),
-        );
+        let calibrated = CostModel { per_sample_ns: handler, ..*calibrated };
+        let regression = from_priors(&calibrated);
         Field {
             outside: Cost::new(outside_ns, sample.se_ns.hypot(handler.se_ns)),
-            calibrated: CostModel { per_sample_ns: handler, ..*calibrated },
+            calibrated,
             parameters: regression.parameters(),
             regression,
             samples: 0,
+            samples_since_step: 0,
             recent: VecDeque::with_capacity(RECENT_TIMES),
         }
     }
 
     fn observe(&mut self, times: &[HandlerTime]) {
-        for time in times.iter().filter(|time| (0.0..=LONGEST_NS).contains(&time.time_ns)) {
+        let believed = |time: &&HandlerTime| (0.0..=LONGEST_NS).contains(&time.time_ns);
+        let times: Vec<&HandlerTime> = times.iter().filter(believed).collect();
+        if self.shows_step(&times) {
+            self.regression = from_priors(&self.calibrated);
+            self.samples_since_step = 0;
+            self.recent.clear();
+        }
+        for time in times {
             let counts = [1.0, time.frames as f64, time.stack_bytes as f64];
             if self.regression.observe(&counts, time.time_ns).is_none() {
                 continue;
             }
             self.samples = self.samples.saturating_add(1);
+            self.samples_since_step = self.samples_since_step.saturating_add(1);
             if self.recent.len() == RECENT_TIMES {
                 self.recent.pop_front();
             }
@@ -146,11 +152,23 @@ impl Field {
         self.parameters = self.regression.parameters();
     }
 
+    /// Whether most of a burst's times are outliers: then the handler is another than before, for instance since the
+    /// program's data no longer fit into the caches, and what was learnt would only hold the estimate back.
+    fn shows_step(&self, times: &[&HandlerTime]) -> bool {
+        let bound_ns = STEP_DEVIATIONS * self.regression.noise();
+        let is_off = |time: &&&HandlerTime| {
+            let expected = self.handler(time.frames as f64, time.stack_bytes as f64);
+            expected.is_some_and(|expected| (time.time_ns - expected.mean_ns).abs() > bound_ns)
+        };
+        let off = times.iter().filter(is_off).count() as u64;
+        off >= STEP_TIMES && self.samples_since_step >= STEP_TIMES && 2 * off > times.len() as u64
+    }
+
     /// The priors are wider than the calibration's errors, so that they are left quickly. Where nothing was seen, for
     /// stacks of another kind, these errors hold, with that of what was seen.
     fn handler(&self, frames: f64, bytes: f64) -> Option<Cost> {
         let predicted = self.parameters.predict(&[1.0, frames, bytes]).ok()?;
-        let seen_ns = self.regression.noise() / (self.samples.max(1) as f64).sqrt();
+        let seen_ns = self.regression.noise() / (self.samples_since_step.max(1) as f64).sqrt();
         let unseen_ns = self.calibrated.sample(frames, bytes).se_ns.hypot(seen_ns);
         Some(Cost::new(predicted.time, predicted.standard_deviation.min(unseen_ns)))
     }
@@ -171,6 +189,17 @@ impl Field {
         let costs_ns: Vec<f64> = self.recent.iter().filter_map(beyond_expected).collect();
         if costs_ns.len() < FEWEST_TIMES { Vec::new() } else { clear_modes(&costs_ns) }
     }
+}
+
+/// A regression of handler times that knows the calibration alone.
+fn from_priors(calibrated: &CostModel) -> RobustRegression {
+    let default = CostModel::default();
+    let priors = [
+        prior(calibrated.per_sample_ns, calibrated.per_sample_ns),
+        prior(calibrated.per_frame_ns, default.per_frame_ns),
+        prior(calibrated.per_byte_ns, default.per_byte_ns),
+    ];
+    RobustRegression::new(&priors, RegressionSettings::default())
 }
 
 /// What the calibration says, and how far from it the field may be. A cost that it found to be none may be one all the

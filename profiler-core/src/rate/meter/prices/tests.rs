@@ -70,6 +70,20 @@ fn stacks_of_a_kind_that_was_not_timed_are_as_sure_as_the_calibration() {
 }
 
 #[test]
+fn a_burst_of_another_cost_is_believed_at_once() {
+    let cold = |i: u64| HandlerTime { time_ns: dear_copies(i).time_ns + 12_000.0, ..dear_copies(i) };
+    let mut prices = Prices::new(calibrated());
+    (0..20).for_each(|burst| prices.observe(&times(50, 500.0, burst, dear_copies)));
+    let before_ns = prices.sample(20.0, 16_384.0).mean_ns;
+    prices.observe(&times(50, 500.0, 99, cold));
+    let after_ns = prices.sample(20.0, 16_384.0).mean_ns;
+    assert!(((after_ns - before_ns) / 12_000.0 - 1.0).abs() < 0.1, "{before_ns} {after_ns}");
+    // A few of them are outliers.
+    prices.observe(&times(9, 500.0, 100, dear_copies));
+    assert!((prices.sample(20.0, 16_384.0).mean_ns / after_ns - 1.0).abs() < 0.1);
+}
+
+#[test]
 fn a_time_that_the_hypervisor_stole_hardly_counts() {
     let mut prices = Prices::new(calibrated());
     prices.observe(&times(100, 200.0, 2, dear_copies));
