@@ -96,7 +96,7 @@ fn footer(profile: &SymbolizedProfile, table: &FunctionTable) -> Vec<(&'static s
         lines.push(("precision", precision(run, &reached)));
     }
     if functions.iter().any(|function| function.tied == Some(true)) {
-        lines.push(("order", "~ may well take no more than the next".to_owned()));
+        lines.push(("order", "~ in another run it may well take no more than the next".to_owned()));
     }
     if !functions.is_empty() && functions.iter().all(|function| function.cpu_s_low.is_none()) {
         let reason = if profile.windows.is_empty() {
@@ -183,7 +183,7 @@ fn precision(run: &Run, reached: &Reached) -> String {
     let goal =
         Ratio::new(run.precision_goal_ratio).map_or_else(|_| "±?".to_owned(), |goal| format!("±{goal}"));
     if reached.precision_ratio >= 1.0 {
-        return format!("nothing is known of a long run yet; the goal is {goal}");
+        return format!("too little is known of another run to say; the goal is {goal}");
     }
     let known = format!("the largest functions are known to ±{}", percent(reached.precision_ratio, 1));
     let stopped = run.stopped == "precise";
