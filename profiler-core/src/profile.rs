@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::rate::CostMode;
+
 /// Index into [`SymbolizedProfile::processes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProcessIndex(pub u32);
@@ -191,6 +193,16 @@ pub struct Run {
     pub overhead_us: f64,
     /// Standard error of `overhead_us` (µs).
     pub overhead_se_us: f64,
+    /// `measured` if the kernel's handler that writes samples was timed in the target, else why it was not.
+    pub handler_time: String,
+    /// What the handler took for a sample, a part of `overhead_us` and, as the tracepoints that time it, in it (µs).
+    pub handler_us: Option<f64>,
+    /// Standard error of `handler_us` (µs).
+    pub handler_se_us: Option<f64>,
+    /// Samples that the handler was timed for.
+    pub handler_samples: u64,
+    /// Costs that the samples gather around, where there are two or more, for instance with warm and with cold caches.
+    pub overhead_modes: Vec<CostMode>,
     /// Mean CPU time of the profiler itself per sample (µs).
     pub self_us: f64,
     /// Share of the target's CPU time spent on sampling, the profiler's own included.

@@ -30,6 +30,18 @@ pub struct Summary {
     pub overhead_us: f64,
     /// Its standard error (µs).
     pub overhead_se_us: f64,
+    /// Whether the kernel's handler was timed, or why not.
+    #[serde(default)]
+    pub handler_time: String,
+    /// What it took for a sample (µs), where it was timed.
+    #[serde(default)]
+    pub handler_us: Option<f64>,
+    /// Its standard error (µs).
+    #[serde(default)]
+    pub handler_se_us: Option<f64>,
+    /// Samples it was timed for.
+    #[serde(default)]
+    pub handler_samples: u64,
     /// Share of the target's CPU time spent on sampling.
     pub overhead_ratio: f64,
     /// What it is made of.

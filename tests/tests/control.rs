@@ -20,12 +20,14 @@ fn name(file: &Path) -> String {
 
 fn line(name: &str, seed: u64, outcome: &Outcome) -> String {
     format!(
-        "{name:22} seed {seed}: {:6.0} of {:6.0} Hz, rate {:.2}..{:.2} of the optimum, worst 0.2 s {:.2}, 1 s \
+        "{name:22} seed {seed}: {:6.0} of {:6.0} Hz, rate {:.2}..{:.2} of the optimum, o {:.2}..{:.2} of the truth, worst 0.2 s {:.2}, 1 s \
          {:.2}, 10 s {:.3}, 60 s {:.3} of the budget, {:.1} retunes/min, throttled {:.3}, weights {:+.4}, realised {:.3}",
         outcome.rate_hz,
         outcome.optimum_hz,
         outcome.rate_ratio.0,
         outcome.rate_ratio.1,
+        outcome.overhead_ratio.0,
+        outcome.overhead_ratio.1,
         outcome.worst_200ms_of_budget,
         outcome.worst_1s_of_budget,
         outcome.worst_10s_of_budget,

@@ -7,6 +7,7 @@
 #![allow(clippy::print_stderr, reason = "a test that skips says why")]
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -424,5 +425,34 @@ fn without_privilege_there_are_user_frames() -> Result<()> {
     attempts(|| {
         let recorded = fixed().unprivileged()?.record("mix_nofp", &["--cpu", "3", "--depth", "50"])?;
         check(&recorded, &C, 50)
+    })
+}
+
+/// Without figures of what it should be: how long the handler takes is the machine's business, and that of others on it.
+#[test]
+fn the_kernels_handler_is_timed_in_the_target() -> Result<()> {
+    needs_root!();
+    if !Path::new("/sys/kernel/tracing/events/timer/hrtimer_expire_entry").exists() {
+        eprintln!("skipped: the kernel's tracepoints are not mounted");
+        return Ok(());
+    }
+    attempts(|| {
+        for (unwind, depth) in [("fp", "5"), ("fp", "50"), ("dwarf", "300")] {
+            let options = ["--unwind", unwind, "--confidence", "99.99%"];
+            let recorded =
+                Sweetspot::new().options(&options).record("mix_fp", &["--cpu", "4", "--depth", depth])?;
+            let summary = &recorded.stats.summary;
+            ensure!(summary.handler_time == "measured", "{}", summary.handler_time);
+            let (time, error) =
+                (summary.handler_us.context("no time")?, summary.handler_se_us.context("no error")?);
+            ensure!(time > 0.0 && error > 0.0 && error.is_finite(), "{time} ± {error} µs");
+            ensure!(
+                time <= summary.overhead_us,
+                "a handler of {time} in a sample of {} µs",
+                summary.overhead_us
+            );
+            ensure!((1..=summary.samples).contains(&summary.handler_samples), "{}", summary.handler_samples);
+        }
+        Ok(())
     })
 }

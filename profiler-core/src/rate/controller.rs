@@ -5,7 +5,7 @@ use super::aim::{Aim, BUDGET_MARGIN, Circumstances};
 use super::bucket::TokenBucket;
 use super::cost::CostModel;
 use super::decision::{Decision, Reason};
-use super::meter::{OverheadMeter, Spend};
+use super::meter::{FieldFigures, HandlerTime, OverheadMeter, Spend};
 use super::model::BoundBy;
 use super::sample_cost::{OWN_COST_FLOOR_CPUS, SampleCost};
 use super::shares::{ShareMemory, TopShares};
@@ -221,6 +221,23 @@ impl RateController {
     /// Tells that the events are attached in another way: what context switches cost before tells nothing any more.
     pub fn attached_anew(&mut self) {
         self.meter.forget_switches();
+    }
+
+    /// Takes in what the kernel's handler took for some of the target's samples: what a sample costs follows at once,
+    /// the rate at the next tick.
+    pub fn observe_handler(&mut self, times: &[HandlerTime]) {
+        self.meter.observe_handler(times);
+    }
+
+    /// Whether `cost_ns` more can be spent without slowing sampling down. At a fixed rate nothing is.
+    pub fn has_room_for(&self, cost_ns: f64) -> bool {
+        let left_ns = self.bucket.level_ns() - cost_ns;
+        self.settings.fixed_rate_hz.is_some() || left_ns >= 0.5 * self.bucket.depth_ns()
+    }
+
+    /// What the kernel's handler takes in the field, once it was timed.
+    pub fn handler(&self) -> Option<FieldFigures> {
+        self.meter.handler()
     }
 
     /// The rate in force (samples per CPU-second of the target).

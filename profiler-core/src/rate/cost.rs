@@ -36,8 +36,17 @@ impl Cost {
     }
 
     fn or(self, fallback: Cost) -> Cost {
-        let valid = |x: f64| x.is_finite() && (0.0..=1e9).contains(&x);
-        if valid(self.mean_ns) && valid(self.se_ns) { self } else { fallback }
+        if self.is_valid() { self } else { fallback }
+    }
+
+    fn is_valid(self) -> bool {
+        let valid = |x: f64| (0.0..=1e9).contains(&x);
+        valid(self.mean_ns) && valid(self.se_ns)
+    }
+
+    /// Whether this can be a part of what `whole` costs, within their errors.
+    fn is_part_of(self, whole: Cost) -> bool {
+        self.is_valid() && self.mean_ns > 0.0 && self.mean_ns - 2.0 * self.se_ns <= whole.upper_ns()
     }
 }
 
@@ -58,6 +67,18 @@ pub struct CostModel {
     pub per_side_record_ns: Cost,
     /// A task created by one that has events, which it inherits: until its end, records included.
     pub per_fork_ns: Cost,
+    /// The part of `per_sample_ns` that passes in the kernel's handler, as the tracepoints around it time it;
+    /// `None` where they could not.
+    #[serde(default)]
+    pub per_handler_ns: Option<Cost>,
+    /// A record of a tracepoint.
+    #[serde(default = "trace_record")]
+    pub per_trace_record_ns: Cost,
+}
+
+/// As measured on a virtual machine; it is charged for some dozens of records in ten seconds.
+const fn trace_record() -> Cost {
+    Cost::new(400.0, 200.0)
 }
 
 impl Default for CostModel {
@@ -69,12 +90,15 @@ impl Default for CostModel {
             per_switch_ns: Cost::new(500.0, 150.0),
             per_side_record_ns: Cost::new(1_000.0, 500.0),
             per_fork_ns: Cost::new(10_000.0, 5_000.0),
+            per_handler_ns: None,
+            per_trace_record_ns: trace_record(),
         }
     }
 }
 
 impl CostModel {
-    /// Replaces what is no cost (NaN, negative, above a second) by the default, and a free sample by 50 ns.
+    /// Replaces what is no cost (NaN, negative, above a second) by the default, and a free sample by 50 ns. A handler
+    /// that is no part of the sample is none.
     pub(super) fn sane(self) -> Self {
         let prior = CostModel::default();
         let mut bare = self.per_sample_ns.or(prior.per_sample_ns);
@@ -86,6 +110,8 @@ impl CostModel {
             per_switch_ns: self.per_switch_ns.or(prior.per_switch_ns),
             per_side_record_ns: self.per_side_record_ns.or(prior.per_side_record_ns),
             per_fork_ns: self.per_fork_ns.or(prior.per_fork_ns),
+            per_handler_ns: self.per_handler_ns.filter(|handler| handler.is_part_of(bare)),
+            per_trace_record_ns: self.per_trace_record_ns.or(prior.per_trace_record_ns),
         }
     }
 

@@ -1,8 +1,15 @@
 //! What a sample costs: a calibrated model times the counts of what actually happened.
 //!
-//! The meter believes its calibration: it follows how deep the stacks are, how much is copied and what the
-//! profiler itself uses, but not a machine that changes under it.
+//! The meter believes its calibration, but for what the field shows: how deep the stacks are, how much is copied, what
+//! the profiler itself uses, and, where the kernel's handler can be timed, what that takes in this target.
 
+mod modes;
+mod prices;
+
+pub use self::modes::CostMode;
+pub use self::prices::{FieldFigures, HandlerTime};
+
+pub(super) use self::prices::Prices;
 use super::Reading;
 use super::cost::{Cost, CostModel};
 use super::own_cost::OwnCost;
@@ -34,7 +41,8 @@ pub struct Spend {
     pub stack_ns: f64,
     /// Charged to the target by its context switches.
     pub switches_ns: f64,
-    /// Charged to the target by records that are no samples, and by the tasks it created.
+    /// Charged to the target by records that are no samples, those of the tracepoints included, and by the tasks it
+    /// created.
     pub side_records_ns: f64,
     /// Charged to others: samples and records of strangers.
     pub foreign_ns: f64,
@@ -121,9 +129,9 @@ impl Stacks {
     }
 
     /// Charged to the target and to others, per sample of the target (ns).
-    fn cost_ns(&self, model: &CostModel) -> f64 {
+    fn cost_ns(&self, prices: &Prices) -> f64 {
         let sample = self.per_sample();
-        sample.cost(model).mean_ns + sample.foreign_cost(model).mean_ns
+        sample.cost(prices).mean_ns + sample.foreign_cost(prices).mean_ns
     }
 }
 
@@ -131,6 +139,7 @@ impl Stacks {
 #[derive(Clone, Debug)]
 pub struct OverheadMeter {
     model: CostModel,
+    prices: Prices,
     calm: Stacks,
     quick: Stacks,
     own: OwnCost,
@@ -155,8 +164,10 @@ impl OverheadMeter {
         let count = |x: f64| if x.is_finite() { EXPECTED_SAMPLES * x.clamp(0.0, 1e6) } else { 0.0 };
         let samples = EXPECTED_SAMPLES;
         let prior = Stacks { samples, frames: count(frames), bytes: count(bytes), foreign: 0.0 };
+        let model = model.sane();
         OverheadMeter {
-            model: model.sane(),
+            model,
+            prices: Prices::new(model),
             calm: prior,
             quick: prior,
             own: OwnCost::default(),
@@ -189,6 +200,17 @@ impl OverheadMeter {
         spend
     }
 
+    /// Takes in what the kernel's handler took for some of the target's samples; what is no time is left out.
+    pub fn observe_handler(&mut self, times: &[HandlerTime]) {
+        self.prices.observe(times);
+    }
+
+    /// What the handler takes in the field; `None` before it was timed, or where no calibration timed it.
+    pub fn handler(&self) -> Option<FieldFigures> {
+        let sample = self.calm.per_sample();
+        self.prices.field(sample.frames, sample.bytes)
+    }
+
     /// What a reading cost, without taking it in.
     pub fn spend(&self, reading: &Reading) -> Spend {
         let seen = reading.samples as f64;
@@ -201,14 +223,15 @@ impl OverheadMeter {
         let hits = seen + reading.lost as f64; // a lost sample interrupted the target all the same
         let (switches, side_records) = (self.switches_cost(reading), self.side_records_cost(reading));
         let foreign = Cost::default()
-            .plus(reading.foreign_samples as f64, self.model.sample(0.0, bytes))
+            .plus(reading.foreign_samples as f64, self.prices.sample(0.0, bytes))
             .plus(reading.foreign_side_records as f64, self.model.per_side_record_ns);
-        let samples = Cost::default().plus(hits, self.model.sample(frames, bytes));
+        let samples = Cost::default().plus(hits, self.prices.sample(frames, bytes));
+        let [bare_ns, frame_ns, byte_ns] = self.prices.parts_ns();
         let target_se_ns = samples.se_ns + switches.se_ns + side_records.se_ns;
         Spend {
-            base_ns: hits * self.model.per_sample_ns.mean_ns,
-            frames_ns: hits * frames * self.model.per_frame_ns.mean_ns,
-            stack_ns: hits * bytes * self.model.per_byte_ns.mean_ns,
+            base_ns: hits * bare_ns,
+            frames_ns: hits * frames * frame_ns,
+            stack_ns: hits * bytes * byte_ns,
             switches_ns: switches.mean_ns,
             side_records_ns: side_records.mean_ns,
             foreign_ns: foreign.mean_ns,
@@ -228,6 +251,7 @@ impl OverheadMeter {
         Cost::default()
             .plus(reading.side_records as f64, self.model.per_side_record_ns)
             .plus(reading.forks as f64, self.model.per_fork_ns)
+            .plus(reading.trace_records as f64, self.model.per_trace_record_ns)
     }
 
     /// Only readings with samples age the memory: in an idle second there is nothing to learn, and nothing to
@@ -244,7 +268,7 @@ impl OverheadMeter {
         };
         self.calm.remember(new, (-wall_s / MEMORY_S).exp());
         self.quick.remember(new, (-wall_s / QUICK_MEMORY_S).exp());
-        let (now, before) = (self.quick.cost_ns(&self.model), self.calm.cost_ns(&self.model));
+        let (now, before) = (self.quick.cost_ns(&self.prices), self.calm.cost_ns(&self.prices));
         let stepped = now > STEP * before || before > STEP * now;
         if stepped && self.quick.samples >= STEP_SAMPLES {
             // What came before the step lingers in the quick memory, and in part in this reading: it weighs
@@ -264,7 +288,7 @@ impl OverheadMeter {
     pub fn cost(&self) -> SampleCost {
         let events_ratio = (self.switches_ns + self.side_records_ns) / self.cpu_ns.max(1e6);
         let (sample, own) = (self.calm.per_sample(), self.own.now());
-        SampleCost::new(&self.model, &sample, own, self.utilisation_cpus(), events_ratio)
+        SampleCost::new(&self.prices, &sample, own, self.utilisation_cpus(), events_ratio)
     }
 
     /// CPUs that the target kept busy over the last ten seconds or so.

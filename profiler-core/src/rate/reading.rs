@@ -18,7 +18,8 @@ pub struct Reading {
     pub frames: u64,
     /// Bytes of stack that the kernel copied for the target's samples (not for foreign ones).
     pub stack_bytes: u64,
-    /// Interrupts that brought no sample: the kernel dropped it, or another clock had sampled the same time.
+    /// Interrupts that brought no sample: the kernel dropped it, another clock had sampled the same time, or they switched
+    /// tracepoints on and off.
     pub lost: u64,
     /// Context switches of the target, where they cost something (attach mode `task`), else 0.
     pub switches: u64,
@@ -28,4 +29,6 @@ pub struct Reading {
     pub foreign_side_records: u64,
     /// Tasks that the target created and that inherited its events (attach mode `task`), else 0.
     pub forks: u64,
+    /// Records of the tracepoints that time the kernel's handler.
+    pub trace_records: u64,
 }

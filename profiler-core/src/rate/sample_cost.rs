@@ -1,6 +1,7 @@
 //! What a sample costs, everything included, and what is spent without one.
 
-use super::cost::{Cost, CostModel};
+use super::cost::Cost;
+use super::meter::Prices;
 use super::own_cost::Own;
 
 /// Shares of one CPU below which the profiler's own cost is not set against the target's CPU time; see
@@ -20,13 +21,13 @@ pub(super) struct PerSample {
 
 impl PerSample {
     /// Charged to the target.
-    pub(super) fn cost(&self, model: &CostModel) -> Cost {
-        model.sample(self.frames, self.bytes)
+    pub(super) fn cost(&self, prices: &Prices) -> Cost {
+        prices.sample(self.frames, self.bytes)
     }
 
     /// Charged to others.
-    pub(super) fn foreign_cost(&self, model: &CostModel) -> Cost {
-        Cost::default().plus(self.foreign, model.sample(0.0, self.bytes))
+    pub(super) fn foreign_cost(&self, prices: &Prices) -> Cost {
+        Cost::default().plus(self.foreign, prices.sample(0.0, self.bytes))
     }
 
     /// Bytes that come to the ring: the record, its frames, its stack.
@@ -60,18 +61,19 @@ impl SampleCost {
     /// The cost where a sample is `sample`, the profiler needs `own`, the target keeps `utilisation_cpus` busy, and
     /// switches and records that are no samples take `events_ratio` of its CPU time.
     pub(super) fn new(
-        model: &CostModel,
+        prices: &Prices,
         sample: &PerSample,
         own: Own,
         utilisation_cpus: f64,
         events_ratio: f64,
     ) -> Self {
-        let (target, foreign) = (sample.cost(model), sample.foreign_cost(model));
+        let (target, foreign) = (sample.cost(prices), sample.foreign_cost(prices));
         let self_ns = own.per_sample_ns * (1.0 + sample.foreign);
+        let [_, frame_ns, byte_ns] = prices.parts_ns();
         SampleCost {
             target,
-            frames_ns: sample.frames * model.per_frame_ns.mean_ns,
-            stack_ns: sample.bytes * model.per_byte_ns.mean_ns,
+            frames_ns: sample.frames * frame_ns,
+            stack_ns: sample.bytes * byte_ns,
             self_ns,
             foreign_ns: foreign.mean_ns,
             total_hi_ns: target.upper_ns() + foreign.upper_ns() + self_ns,

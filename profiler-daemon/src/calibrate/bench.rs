@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use profiler_core::rate::Dither;
 use profiler_core::rate::calibration::Trial;
+use profiler_core::rate::{Dither, HandlerTime};
 use profiler_core::unwind::method::{Method, MethodChoice};
 
 use super::child::Workload;
@@ -14,6 +14,7 @@ use super::spin::{Kind, SpinWork};
 use super::workload::{Done, Work};
 use crate::run::explain;
 use crate::sampler::access::Access;
+use crate::sampler::handler_tracer::HandlerTracer;
 use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
 use crate::sampler::session::{Counts, Session};
 use crate::sys::{clock, procfs};
@@ -48,6 +49,22 @@ pub(super) struct Shape {
     pub(super) copied_bytes: u32,
 }
 
+impl Shape {
+    /// The work, and how its samples are taken.
+    fn sampled(&self, iterations: u64) -> (Work, ClockSettings) {
+        let stack_bytes = if self.method.copies_stack() { STACK_ABOVE } else { 0 };
+        let work = SpinWork { kind: self.kind, frames: self.frames, stack_bytes, iterations };
+        let settings =
+            ClockSettings { period_ns: PERIOD_NS, method: self.method, stack_bytes: self.copied_bytes };
+        (Work::Spin(work), settings)
+    }
+}
+
+/// What the handler took, as a trial: it was one sample, so many frames and so many bytes.
+pub(super) fn handler_trial(time: &HandlerTime) -> Trial<3> {
+    Trial { extra_ns: time.time_ns, counts: [1.0, time.frames as f64, time.stack_bytes as f64] }
+}
+
 /// The work, and what samples it.
 pub(super) struct Bench {
     access: Access,
@@ -56,6 +73,9 @@ pub(super) struct Bench {
     by_tables: Session,
     seed: u64,
     load: Load,
+    /// None where the kernel's handler cannot be timed.
+    tracer: Option<HandlerTracer>,
+    cpu: u32,
     /// Work that never sleeps, unsampled, so far.
     spun: Done,
 }
@@ -92,7 +112,8 @@ impl Bench {
         };
         let (by_frame_pointers, by_tables) = (session(Method::Fp)?, session(Method::Dwarf)?);
         let (seed, spun) = (clock::monotonic_ns(), Done::default());
-        Ok(Self { access, workload, by_frame_pointers, by_tables, seed, load, spun })
+        let (tracer, cpu) = (HandlerTracer::find().ok(), place.work);
+        Ok(Self { access, workload, by_frame_pointers, by_tables, seed, load, tracer, cpu, spun })
     }
 
     /// Iterations of this kind of work that take so much CPU time.
@@ -104,13 +125,32 @@ impl Bench {
 
     /// What samples of this shape cost the work, and what they cost us.
     pub(super) fn samples(&mut self, shape: Shape, iterations: u64) -> Result<(Trial<3>, Trial<3>)> {
-        let stack_bytes = if shape.method.copies_stack() { STACK_ABOVE } else { 0 };
-        let work = Work::Spin(SpinWork { kind: shape.kind, frames: shape.frames, stack_bytes, iterations });
-        let settings =
-            ClockSettings { period_ns: PERIOD_NS, method: shape.method, stack_bytes: shape.copied_bytes };
+        let (work, settings) = shape.sampled(iterations);
         let (extra_ns, sampled) = self.compare(work, settings)?;
         let counts = [sampled.samples, sampled.frames, sampled.stack_bytes];
         Ok((Trial { extra_ns, counts }, Trial { extra_ns: sampled.own_ns, counts }))
+    }
+
+    /// How long the kernel's handler took for each of some samples of this shape; none where it cannot be timed.
+    pub(super) fn handler(&mut self, shape: Shape, iterations: u64) -> Result<Vec<Trial<3>>> {
+        let Some(mut tracer) = self.tracer.take_if(|tracer| tracer.start(&[self.cpu]).is_ok()) else {
+            return Ok(Vec::new());
+        };
+        let (work, settings) = shape.sampled(iterations);
+        self.session(settings.method).recent.keep();
+        self.sampled(work, settings)?;
+        tracer.stop();
+        let samples = self.session(settings.method).recent.take();
+        let traced = tracer.collect(&samples);
+        self.tracer = Some(tracer);
+        Ok(traced.times.iter().map(handler_trial).collect())
+    }
+
+    fn session(&mut self, method: Method) -> &mut Session {
+        match method {
+            Method::Dwarf => &mut self.by_tables,
+            _ => &mut self.by_frame_pointers,
+        }
     }
 
     /// What context switches cost that find events.
@@ -163,15 +203,15 @@ impl Bench {
     /// The work, sampled from before its beginning until after its end, the rings drained meanwhile.
     fn sampled(&mut self, work: Work, settings: ClockSettings) -> Result<Sampled> {
         let threads = self.workload.threads();
-        let session = match settings.method {
-            Method::Dwarf => &mut self.by_tables,
-            _ => &mut self.by_frame_pointers,
-        };
         self.seed = self.seed.wrapping_add(1);
         let attachment = Attachment::Tasks(threads.clone());
         let mut sampler = PerfSampler::open(self.access, attachment, settings, Dither::new(self.seed))
             .map_err(|error| explain::open(error, None))?;
         sampler.start()?;
+        let session = match settings.method {
+            Method::Dwarf => &mut self.by_tables,
+            _ => &mut self.by_frame_pointers,
+        };
         session.begin();
         let (counts, switches) = (session.counts, procfs::context_switches_of(&threads));
         self.workload.begin(work)?;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::load::LOADED_FROM;
 use crate::aside::Aside;
 use crate::sampler::access::Access;
+use crate::sampler::handler_tracer::HandlerTracer;
 use crate::sys::limits;
 
 /// A longer file is none of ours.
@@ -58,6 +59,7 @@ pub(super) fn machine(access: Access) -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let cpus = limits::online_cpus().len();
     let rights = if access.kernel { "kernel" } else { "user" };
+    let timed = access.cpu_wide && HandlerTracer::find().is_ok();
     let prior = CostModel::default(); // stands for what a quick calibration does not measure
     let unmeasured = prior.per_side_record_ns.mean_ns + prior.per_fork_ns.mean_ns;
     [
@@ -66,6 +68,7 @@ pub(super) fn machine(access: Access) -> String {
         format!("{cpus} CPUs"),
         read("/etc/machine-id"),
         rights.to_owned(),
+        if timed { "handler timed" } else { "handler untimed" }.to_owned(),
         env!("CARGO_PKG_VERSION").to_owned(),
         format!("{unmeasured}"),
     ]
@@ -118,6 +121,8 @@ pub(super) fn is_plausible(model: &CostModel) -> bool {
         model.per_switch_ns,
         model.per_side_record_ns,
         model.per_fork_ns,
+        model.per_trace_record_ns,
+        model.per_handler_ns.unwrap_or_default(),
     ];
     (100.0..1_000_000.0).contains(&bare.mean_ns)
         && (0.0..=bare.mean_ns / 3.0).contains(&bare.se_ns)
@@ -189,6 +194,14 @@ mod tests {
         assert!(!with(Cost::new(12_000.0, 5_000.0)));
         assert!(!with(Cost::new(50.0, 1.0)));
         assert!(!with(Cost::new(f64::NAN, 0.0)) && !with(Cost::new(12_000.0, f64::NAN)));
+        let handler = |cost| {
+            is_plausible(&CostModel {
+                per_handler_ns: Some(cost),
+                per_sample_ns: Cost::new(12_000.0, 500.0),
+                ..CostModel::default()
+            })
+        };
+        assert!(handler(Cost::new(900.0, 50.0)) && !handler(Cost::new(f64::NAN, 50.0)));
         assert!(!is_plausible(&CostModel { per_frame_ns: Cost::new(-1.0, 1.0), ..CostModel::default() }));
     }
 

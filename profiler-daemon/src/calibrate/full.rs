@@ -29,8 +29,11 @@ const COPIES: [u32; 3] = [1 << 10, 8 << 10, 24 << 10];
 const COPIED_DEPTH: u64 = 20;
 /// Repetitions, A B B A each, of what happens without a sample.
 const EVENT_ROUNDS: usize = 10;
+/// Rounds in which the kernel's handler is timed: in each, every shape once.
+const HANDLER_ROUNDS: usize = 2;
 /// Steps of the whole, for whoever shows the progress.
-pub(super) const STEPS: u64 = (ROUNDS * 2 * (DEPTHS.len() + COPIES.len()) + 3 * EVENT_ROUNDS) as u64;
+pub(super) const STEPS: u64 =
+    ((ROUNDS + HANDLER_ROUNDS) * 2 * (DEPTHS.len() + COPIES.len()) + 3 * EVENT_ROUNDS) as u64;
 
 /// What a sample costs, by what it is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -73,6 +76,14 @@ pub(super) fn characterise(access: Access, place: Place, step: impl Fn()) -> Res
         own.push(own_trial);
         step();
     }
+    let (mut computing, mut waiting) = (Vec::new(), Vec::new());
+    for shape in (0..HANDLER_ROUNDS).flat_map(|_| shapes()) {
+        match shape.kind {
+            Kind::Compute => computing.extend(bench.handler(shape, slices[0])?),
+            Kind::Memory => waiting.extend(bench.handler(shape, slices[1])?),
+        }
+        step();
+    }
     let mut repeated = |measure: fn(&mut Bench) -> Result<Trial<1>>| {
         let trials = (0..EVENT_ROUNDS).map(|_| measure(&mut bench).inspect(|_| step()));
         let [cost] = fit(&trials.collect::<Result<Vec<_>>>()?).map_err(too_unsteady)?;
@@ -89,6 +100,8 @@ pub(super) fn characterise(access: Access, place: Place, step: impl Fn()) -> Res
         per_switch_ns,
         per_side_record_ns,
         per_fork_ns,
+        per_handler_ns: handler(&computing, &waiting),
+        ..CostModel::default()
     };
     Ok(Characterised { model, compute, memory, own, load_ratio: bench.load_ratio() })
 }
@@ -111,6 +124,13 @@ fn shapes() -> impl Iterator<Item = Shape> {
 fn sample_costs(trials: &[Trial<3>]) -> Result<SampleCosts> {
     let [per_sample_ns, per_frame_ns, per_byte_ns] = fit(trials).map_err(too_unsteady)?;
     Ok(SampleCosts { per_sample_ns, per_frame_ns, per_byte_ns })
+}
+
+/// The handler for a sample without its stack; `None` where it could not be timed.
+fn handler(computing: &[Trial<3>], waiting: &[Trial<3>]) -> Option<Cost> {
+    let [computing, ..] = fit(computing).ok()?;
+    let [waiting, ..] = fit(waiting).ok()?;
+    Some(computing.pooled(waiting))
 }
 
 fn too_unsteady(error: FitError) -> anyhow::Error {

@@ -5,16 +5,19 @@ use std::io;
 use std::thread;
 
 use nix::unistd::gettid;
+use profiler_core::handler_trace::HandledSample;
 use profiler_core::rate::calibration::{Trial, fit};
 use profiler_core::rate::{Cost, CostModel};
 use profiler_core::record::{Record, RecordFormat};
 use profiler_core::sorter::RecordQueue;
 
+use super::bench::handler_trial;
 use super::load::{Load, waiting};
 use super::place::{Place, stay_on};
 use super::spin::{compute, iterations_for, with_stack_above};
 use super::workload::Partner;
 use crate::sampler::access::Access;
+use crate::sampler::handler_tracer::HandlerTracer;
 use crate::sys::frames::with_frames;
 use crate::sys::perf_event::{ClockEvent, Event, Scope};
 use crate::sys::ring::Ring;
@@ -36,6 +39,8 @@ const STACK_ABOVE: usize = 12 << 10;
 /// Turns that two threads take in a slice, and repetitions of that, A B B A each.
 const TURNS: u64 = 400;
 const TURN_ROUNDS: usize = 5;
+/// Slices of each shape in which the kernel's handler is timed.
+const HANDLER_ROUNDS: usize = 2;
 /// Holds the records of a slice.
 const RING_BYTES: usize = 512 << 10;
 /// What the figures may be off beside their noise, as a share: so many samples at once find their code in the caches,
@@ -67,28 +72,53 @@ fn measure_here(access: Access) -> io::Result<Quick> {
     let [sample, frame, byte] = fit(&trials).map_err(io::Error::other)?;
     // A partner that cannot be had is no reason to do without the rest.
     let switch = switch_trials(access, cpu).ok().and_then(|trials| fit(&trials).ok());
+    let handler = handler_trials(access, cpu).ok().and_then(|trials| fit(&trials).ok());
     let prior = CostModel::default();
     let model = CostModel {
-        per_sample_ns: unsure(Cost::new(COLD * sample.mean_ns, COLD * sample.se_ns)),
+        per_sample_ns: unsure(usual(sample)),
         per_frame_ns: unsure(frame),
         per_byte_ns: unsure(byte),
         per_switch_ns: switch.map_or(prior.per_switch_ns, |[cost]| unsure(cost)),
+        per_handler_ns: handler.map(|[bare, ..]| unsure(usual(bare))),
         ..prior
     };
     Ok(Quick { model, load_ratio: load.of_others(0).max(waited) })
+}
+
+/// What was measured while the program computed, as between that and waiting for memory.
+fn usual(computing: Cost) -> Cost {
+    Cost::new(COLD * computing.mean_ns, COLD * computing.se_ns)
 }
 
 fn unsure(cost: Cost) -> Cost {
     Cost::new(cost.mean_ns, cost.se_ns.hypot(SYSTEMATIC * cost.mean_ns))
 }
 
-/// What samples of three shapes took, and the share of the time that the work waited for its CPU.
-fn sample_trials(access: Access, cpu: u32) -> io::Result<(Vec<Trial<3>>, f64)> {
-    let mut probes = [
+fn probes(access: Access, cpu: u32) -> io::Result<[Probe; 3]> {
+    Ok([
         Probe::open(access, cpu, SHALLOW, 0)?,
         Probe::open(access, cpu, DEEP, 0)?,
         Probe::open(access, cpu, SHALLOW, COPIED_BYTES)?,
-    ];
+    ])
+}
+
+/// How long the kernel's handler took for each of some samples of three shapes.
+fn handler_trials(access: Access, cpu: u32) -> io::Result<Vec<Trial<3>>> {
+    let mut tracer = HandlerTracer::find().map_err(io::Error::other)?;
+    let iterations = iterations_for(SLICE_NS);
+    let mut times = Vec::new();
+    for mut probe in (0..HANDLER_ROUNDS).flat_map(|_| probes(access, cpu)).flatten() {
+        tracer.start(&[cpu]).map_err(io::Error::other)?;
+        probe.run(iterations)?;
+        tracer.stop();
+        times.extend(tracer.collect(&probe.handled).times);
+    }
+    Ok(times.iter().map(handler_trial).collect())
+}
+
+/// What samples of three shapes took, and the share of the time that the work waited for its CPU.
+fn sample_trials(access: Access, cpu: u32) -> io::Result<(Vec<Trial<3>>, f64)> {
+    let mut probes = probes(access, cpu)?;
     let iterations = iterations_for(SLICE_NS);
     let (mut trials, mut plain) = (Vec::new(), Slice::default());
     for _ in 0..ROUNDS {
@@ -150,6 +180,8 @@ struct Probe {
     format: RecordFormat,
     frames: u64,
     chain: Vec<u64>,
+    /// The samples of the last run.
+    handled: Vec<HandledSample>,
 }
 
 impl Probe {
@@ -166,7 +198,7 @@ impl Probe {
         };
         let event = Event::clock(Scope::Task { tid: own_tid(), cpu }, &clock)?;
         let ring = Ring::map(event.fd(), RING_BYTES).or_else(|_| Ring::map(event.fd(), RING_BYTES / 2))?;
-        Ok(Self { event, ring, format, frames, chain: Vec::new() })
+        Ok(Self { event, ring, format, frames, chain: Vec::new(), handled: Vec::new() })
     }
 
     /// The work while it is sampled.
@@ -174,14 +206,19 @@ impl Probe {
         self.event.enable()?;
         let mut slice = Slice::of(self.frames, iterations);
         self.event.disable()?;
+        self.handled.clear();
         while let Some(raw) = self.ring.front() {
             if let Ok(Record::Sample(sample)) = raw.decode(&self.format) {
                 self.chain.clear();
                 sample.kernel_chain(&mut self.chain);
                 sample.user_chain(&mut self.chain);
+                let frames = self.chain.len() as u64;
+                let stack_bytes = sample.stack.map_or(0, |stack| stack.len()) as u64;
                 slice.samples += 1;
-                slice.frames += self.chain.len() as u64;
-                slice.stack_bytes += sample.stack.map_or(0, |stack| stack.len()) as u64;
+                slice.frames += frames;
+                slice.stack_bytes += stack_bytes;
+                let (at_ns, cpu) = (sample.time_ns, sample.cpu);
+                self.handled.push(HandledSample { at_ns, cpu, frames, stack_bytes });
             }
             self.ring.pop();
         }

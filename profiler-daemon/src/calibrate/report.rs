@@ -89,6 +89,9 @@ impl Report<'_> {
             let _ = writeln!(out, "{what:<34}{mean:>9.2} ± {se:.2} {unit}");
         };
         row("a sample", model.per_sample_ns);
+        if let Some(handler) = model.per_handler_ns {
+            row("  of it in the kernel's handler", handler);
+        }
         if let Some(parts) = self.parts {
             row("  while the program computes", parts.compute.per_sample_ns);
             row("  while it waits for memory", parts.memory.per_sample_ns);

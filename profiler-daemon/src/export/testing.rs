@@ -6,6 +6,7 @@ use profiler_core::profile::{
     Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Outcome, OverheadParts,
     ProcessIndex, ProcessInfo, RateChange, Run, StackWindow, SymbolizedProfile, WeightedStack, Window,
 };
+use profiler_core::rate::CostMode;
 
 const HALF_A_SECOND_NS: u64 = 500_000_000;
 
@@ -67,6 +68,14 @@ fn run() -> Run {
         self_cpu_s: 0.03,
         overhead_us: 73.125,
         overhead_se_us: 1.5,
+        handler_time: "measured".to_owned(),
+        handler_us: Some(2.5),
+        handler_se_us: Some(0.25),
+        handler_samples: 120,
+        overhead_modes: vec![
+            CostMode { overhead_us: 70.5, share: 0.75 },
+            CostMode { overhead_us: 81.0, share: 0.25 },
+        ],
         self_us: 49.8,
         overhead_ratio: 0.0074,
         overhead_parts: OverheadParts { base_ratio: 0.004, self_ratio: 0.003, ..OverheadParts::default() },

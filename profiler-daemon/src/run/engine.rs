@@ -15,6 +15,7 @@ use super::explain;
 use super::foresight::Foresight;
 use crate::output::Outputs;
 use crate::sampler::access::{Access, OpenError};
+use crate::sampler::handler_time::HandlerBursts;
 use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
 use crate::sampler::session::{Counts, Session};
 use crate::sampler::switches::Switches;
@@ -94,6 +95,8 @@ pub(crate) struct End {
     pub(crate) self_cpu_ns: u64,
     /// Our own CPU time before that (ns).
     pub(crate) setup_cpu_ns: u64,
+    /// Whether the kernel's handler was timed, or why not.
+    pub(crate) handler_time: String,
     /// Whether time in the kernel was sampled too.
     pub(crate) kernel_seen: bool,
 }
@@ -123,6 +126,7 @@ pub(crate) struct Engine {
     next_second_ns: u64,
     seen: Seen,
     switches: Switches,
+    bursts: HandlerBursts,
 }
 
 /// Counters at the last look, once a second.
@@ -170,6 +174,7 @@ impl Engine {
             next_second_ns: 0,
             seen: Seen::default(),
             switches: Switches::default(),
+            bursts: HandlerBursts::new(how.costs.per_handler_ns.is_some()),
         })
     }
 
@@ -225,6 +230,7 @@ impl Engine {
         self.context_switches(); // those until now are history
         let now_ns = clock::monotonic_ns();
         self.next_tick_ns = now_ns + self.sampler.draw_tick_ns();
+        self.bursts.begin_run(now_ns);
         let decision = self.controller.start(now_ns);
         self.note_rate(&decision);
         self.write_decision(&decision);
@@ -232,9 +238,11 @@ impl Engine {
 
     /// How long to sleep.
     pub(crate) fn pause(&self) -> Duration {
-        let until_tick = self.next_tick_ns.saturating_sub(clock::monotonic_ns());
+        let now_ns = clock::monotonic_ns();
+        let until_tick = self.next_tick_ns.saturating_sub(now_ns);
         let look_ns = if self.samples_came && self.cost_may_jump() { LOOK_NS } else { u64::MAX };
-        Duration::from_nanos(until_tick.min(look_ns).min(self.sampler.time_to_fill_ns()))
+        let burst_ns = self.bursts.ends_ns().map_or(u64::MAX, |ends_ns| ends_ns.saturating_sub(now_ns));
+        Duration::from_nanos(until_tick.min(look_ns).min(burst_ns).min(self.sampler.time_to_fill_ns()))
     }
 
     /// Whether the dearest sample that the clocks can take, with the longest chain or the fullest copy, costs far
@@ -252,12 +260,28 @@ impl Engine {
         let samples_before = self.session.counts.samples;
         self.drain(now_ns.saturating_sub(SETTLING_NS));
         self.samples_came = self.session.counts.samples > samples_before;
+        self.time_handler(now_ns);
         self.maintain(now_ns);
         let so_far = self.without_inheritance(self.session.since_last_reading(now_ns));
         if now_ns >= self.next_tick_ns || self.controller.overdrawn(&so_far) {
             self.tick();
             let tick_ns = self.sampler.draw_tick_ns();
             self.next_tick_ns = (self.next_tick_ns + tick_ns).max(now_ns + MIN_TICK_NS);
+        }
+    }
+
+    /// Times the kernel's handler in short bursts, where the budget has room for them.
+    fn time_handler(&mut self, now_ns: u64) {
+        let recent = &mut self.session.recent;
+        let times = self.bursts.proceed(now_ns, now_ns.saturating_sub(SETTLING_NS), recent);
+        self.controller.observe_handler(&times);
+        if self.bursts.is_due(now_ns, recent) {
+            let cost = HandlerBursts::cost(recent);
+            let cost_ns = cost.interrupts as f64 * self.controller.cost().target.upper_ns()
+                + cost.records as f64 * self.costs.per_trace_record_ns.upper_ns();
+            if self.controller.has_room_for(cost_ns) {
+                self.bursts.begin_burst(now_ns, recent);
+            }
         }
     }
 
@@ -275,6 +299,8 @@ impl Engine {
     pub(crate) fn stop(&mut self) {
         self.sampler.stop();
         self.drain(u64::MAX);
+        let times = self.bursts.finish(clock::monotonic_ns(), &mut self.session.recent);
+        self.controller.observe_handler(&times);
         // The books are closed; a decision from this moment, with the target gone, would be about nothing.
         let decided = self.last_decision;
         self.tick();
@@ -287,7 +313,12 @@ impl Engine {
         let switches = if second_is_over { self.each_second(now_ns) } else { 0 };
         let reading = self.session.reading(switches);
         self.foresight.observe(&reading, self.session.elapsed_ns());
-        let reading = self.without_inheritance(reading);
+        let burst = self.bursts.take_spent();
+        let reading = Reading {
+            lost: reading.lost + burst.interrupts,
+            trace_records: burst.records,
+            ..self.without_inheritance(reading)
+        };
         let shares = TopShares { counts: self.session.take_function_counts() };
         let decision = self.controller.tick(&reading, &shares);
         if decision.period_ns != self.settings.period_ns {
@@ -452,6 +483,7 @@ impl Engine {
             target_cpu_ns: self.session.target_cpu_ns(),
             self_cpu_ns: self.session.self_cpu_ns(),
             setup_cpu_ns: self.session.setup_cpu_ns(),
+            handler_time: self.bursts.outcome(),
             kernel_seen: self.access.kernel,
             controller: self.controller,
             history: self.history,

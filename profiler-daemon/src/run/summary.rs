@@ -55,6 +55,8 @@ fn compensate(run: &mut Run, account: &Account, kernel_seen: bool) -> f64 {
 fn run(end: &End, setup: &Setup, sampling: &SamplingSettings, target: String) -> Run {
     let (account, cost) = (end.controller.account(), end.controller.cost());
     let (decision, prediction) = (end.decision.as_ref(), &end.prediction);
+    let handler = end.controller.handler();
+    let handler_ns = handler.as_ref().map(|handler| handler.time);
     Run {
         target,
         start_unix_ns: end.start_unix_ns,
@@ -73,6 +75,11 @@ fn run(end: &End, setup: &Setup, sampling: &SamplingSettings, target: String) ->
         setup_cpu_s: end.setup_cpu_ns as f64 * 1e-9,
         overhead_us: cost.target.mean_ns * 1e-3,
         overhead_se_us: cost.target.se_ns * 1e-3,
+        handler_time: end.handler_time.clone(),
+        handler_us: handler_ns.map(|time| time.mean_ns * 1e-3),
+        handler_se_us: handler_ns.map(|time| time.se_ns * 1e-3),
+        handler_samples: handler.as_ref().map_or(0, |handler| handler.samples),
+        overhead_modes: handler.map_or_else(Vec::new, |handler| handler.modes),
         self_us: end.self_cpu_ns as f64 * 1e-3 / end.counts.samples.max(1) as f64,
         overhead_ratio: account.ratio(),
         overhead_parts: parts(account),

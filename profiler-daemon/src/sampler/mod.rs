@@ -1,6 +1,8 @@
 //! Where samples come from.
 
 pub(crate) mod access;
+pub(crate) mod handler_time;
+pub(crate) mod handler_tracer;
 pub(crate) mod perf;
 mod rings;
 pub(crate) mod session;

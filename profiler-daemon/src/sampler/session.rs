@@ -4,6 +4,7 @@
 use std::hash::{BuildHasher, Hash};
 
 use profiler_core::aggregate::{Aggregate, Aggregator, Chain};
+use profiler_core::handler_trace::HandledSample;
 use profiler_core::process::ProcessTable;
 use profiler_core::profile::{Outcome, ProcessInfo};
 use profiler_core::rate::Reading;
@@ -15,6 +16,7 @@ use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::{Method, MethodChoice};
 use rustc_hash::FxBuildHasher;
 
+use super::handler_time::RecentSamples;
 use super::perf::Drained;
 use super::target_cpu::TargetCpu;
 use crate::objects::ObjectStore;
@@ -60,6 +62,7 @@ pub(crate) struct Session {
     pub(crate) choice: MethodChoice,
     pub(crate) copy: CopySize,
     pub(crate) counts: Counts,
+    pub(crate) recent: RecentSamples,
     aggregator: Aggregator,
     unwinder: StackUnwinder,
     chain_limit: usize,
@@ -104,6 +107,7 @@ impl LastReading {
             side_records: self.counts.side_records - last.counts.side_records,
             foreign_side_records: self.counts.foreign_side_records - last.counts.foreign_side_records,
             forks: self.counts.forks - last.counts.forks,
+            trace_records: 0,
         }
     }
 }
@@ -126,6 +130,7 @@ impl Session {
             choice,
             copy: CopySize::default(),
             counts: Counts::default(),
+            recent: RecentSamples::default(),
             aggregator: Aggregator::default(),
             unwinder: StackUnwinder::default(),
             chain_limit: limits::max_call_chain(),
@@ -262,7 +267,10 @@ impl Session {
         by_frame_pointer.clear();
         sample.kernel_chain(kernel);
         sample.user_chain(by_frame_pointer);
-        self.counts.frames += (kernel.len() + by_frame_pointer.len()) as u64;
+        let frames = (kernel.len() + by_frame_pointer.len()) as u64;
+        self.counts.frames += frames;
+        let stack_bytes = sample.stack.map_or(0, |stack| stack.len()) as u64;
+        self.recent.note(HandledSample { at_ns: sample.time_ns, cpu: sample.cpu, frames, stack_bytes });
         let outcome = match (self.choice.method(), sample.regs, sample.stack) {
             (Method::Dwarf | Method::Trial, Some(regs), Some(stack)) => {
                 let unwound = self.unwinder.unwind(process, regs, stack, user);

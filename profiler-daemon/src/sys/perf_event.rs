@@ -1,12 +1,15 @@
 //! Perf events: opening them, and the calls that change them while they run.
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use perf_event::events::Software;
 use perf_event::{Builder, Counter};
+use perf_event_open_sys::bindings::PERF_TYPE_TRACEPOINT;
 use perf_event_open_sys::ioctls;
+use profiler_core::handler_trace;
 use profiler_core::record::RecordFormat;
 
 /// Whose time an event samples.
@@ -70,6 +73,19 @@ impl Event {
         Self::open(builder, scope, side_records)
     }
 
+    /// A tracepoint of one CPU, not yet running: a record each time it is passed. `number` is its number in tracefs.
+    pub(crate) fn tracepoint(cpu: u32, number: u64) -> io::Result<Self> {
+        let mut builder = Builder::new();
+        let attrs = builder.attrs_mut();
+        attrs.type_ = PERF_TYPE_TRACEPOINT;
+        attrs.config = number;
+        attrs.__bindgen_anon_1.sample_period = 1;
+        attrs.sample_type = handler_trace::SAMPLE_TYPE;
+        attrs.set_exclude_kernel(0);
+        attrs.set_exclude_hv(0);
+        Self::open(builder, Scope::Cpu(cpu), false)
+    }
+
     fn open(mut builder: Builder<'_>, scope: Scope, side_records: bool) -> io::Result<Self> {
         let attrs = builder.attrs_mut();
         attrs.set_sample_id_all(1);
@@ -126,6 +142,12 @@ impl Event {
         // SAFETY: the descriptor is open, and the kernel reads eight bytes from a pointer that is valid for
         // the call.
         check(unsafe { libc::ioctl(self.fd(), PERF_EVENT_IOC_PERIOD, &raw mut period) })
+    }
+
+    /// Lets a tracepoint record only what `filter` holds for.
+    pub(crate) fn set_filter(&self, filter: &CStr) -> io::Result<()> {
+        // SAFETY: the descriptor is open, and the kernel copies a string that is valid for the call.
+        check(unsafe { ioctls::SET_FILTER(self.fd(), filter.as_ptr().cast_mut()) })
     }
 
     /// Writes this event's records into the ring of `owner`, which must be on the same CPU.

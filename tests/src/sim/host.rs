@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use profiler_core::rate::{Decision, Dither, Reading, TopShares};
+use profiler_core::rate::{BurstSchedule, Decision, Dither, HandlerTime, Reading, TopShares};
 
 use super::profile::Functions;
-use super::program::{Slice, Thread};
+use super::program::{Hit, Slice, Thread};
 use super::scenario::Scenario;
 
 /// The shortest tick, where the last was late or cut short (ns); ticks are drawn by the dither, as the daemon's are.
@@ -24,7 +24,12 @@ pub(super) struct Truth {
     pub(super) self_ns: f64,
     pub(super) samples: u64,
     pub(super) functions: Functions,
+    /// What the handler took for the first samples, as tracepoints would have timed it.
+    pub(super) handlers: Vec<HandlerTime>,
 }
+
+/// By how much a handler's time varies from sample to sample, as a share.
+const HANDLER_NOISE: f64 = 0.3;
 
 pub(super) struct Host<'a> {
     scenario: &'a Scenario,
@@ -113,7 +118,20 @@ impl<'a> Host<'a> {
             self_ns: reading.self_cpu_ns as f64,
             samples: reading.samples,
             functions,
+            handlers: self.handlers(slice),
         }
+    }
+
+    fn handlers(&mut self, slice: &Slice) -> Vec<HandlerTime> {
+        let phase = self.scenario.phase((self.now_ns - SLICE_NS) as f64 * 1e-9);
+        let timed = |hit: &Hit| HandlerTime {
+            time_ns: phase.handler_us(hit.frames)
+                * 1e3
+                * (1.0 + HANDLER_NOISE * (2.0 * self.rng.f64() - 1.0)),
+            frames: hit.frames,
+            stack_bytes: phase.stack_bytes,
+        };
+        slice.hits.iter().take(BurstSchedule::SAMPLES).map(timed).collect()
     }
 }
 

@@ -2,18 +2,24 @@
 
 use profiler_core::attach::{AttachChoice, AttachMode};
 use profiler_core::rate::{
-    Account, Activity, Cost, CostModel, Decision, Figure, Prediction, RateController, RateSettings, Reason,
-    Spend, predict,
+    Account, Activity, BurstSchedule, Cost, CostModel, Decision, Figure, Prediction, RateController,
+    RateSettings, Reading, Reason, Spend, predict,
 };
 
 use super::host::{Host, Truth};
-use super::scenario::{BYTE_US, FRAME_US, Scenario};
+use super::scenario::{BYTE_US, FRAME_US, HANDLER_US, Scenario};
+
+/// Cost of a tracepoint's record (ns), and of a burst at most.
+const TRACE_RECORD_NS: f64 = 400.0;
+const BURST_NS: f64 = 2.0 * BurstSchedule::SAMPLES as f64 * TRACE_RECORD_NS;
 
 /// What came of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Lowest and highest rate once converged, relative to the law's optimum under the true cost.
     pub rate_ratio: (f64, f64),
+    /// Lowest and highest o that the controller believed in, once converged, relative to the truth.
+    pub overhead_ratio: (f64, f64),
     /// Worst overhead of a second, relative to the budget: true cost, and own CPU time.
     pub worst_1s_of_budget: f64,
     /// Worst overhead of ten seconds, relative to the budget.
@@ -53,8 +59,15 @@ pub(super) fn play(scenario: &Scenario, seed: u64, mut each: impl FnMut(&Truth, 
     let first = controller.start(0);
     let mut host = Host::new(scenario, seed, &first);
     let mut rate_hz = first.rate_hz;
+    let (mut schedule, mut timing) = (BurstSchedule::default(), false);
+    schedule.begin(0);
     while host.now_s() < scenario.duration_s {
-        let (reading, shares, truth) = host.tick(|so_far| controller.overdrawn(so_far));
+        let (mut reading, shares, mut truth) = host.tick(|so_far| controller.overdrawn(so_far));
+        if timing {
+            time_handler(&mut controller, &mut reading, &mut truth);
+            schedule.ended(reading.at_ns);
+        }
+        timing = scenario.bursts && schedule.is_due(reading.at_ns) && controller.has_room_for(BURST_NS);
         let decision = controller.tick(&reading, &shares);
         host.obey(&decision);
         each(&truth, rate_hz, &decision);
@@ -78,6 +91,13 @@ pub fn prediction(scenario: &Scenario) -> Prediction {
     predict(settings(scenario), calibration(scenario), &watched, choice)
 }
 
+/// A tick was a burst: the handler was timed, and that had its cost.
+fn time_handler(controller: &mut RateController, reading: &mut Reading, truth: &mut Truth) {
+    reading.trace_records = 2 * truth.handlers.len() as u64;
+    truth.target_ns += reading.trace_records as f64 * TRACE_RECORD_NS;
+    controller.observe_handler(&truth.handlers);
+}
+
 fn settings(scenario: &Scenario) -> RateSettings {
     RateSettings {
         budget_ratio: scenario.budget_ratio,
@@ -99,7 +119,8 @@ fn calibration(scenario: &Scenario) -> CostModel {
     CostModel {
         per_sample_ns: cost(scenario.phases[0].sample_us),
         per_frame_ns: cost(FRAME_US),
-        per_byte_ns: cost(BYTE_US),
+        per_byte_ns: cost(BYTE_US * scenario.calibrated_byte_factor),
+        per_handler_ns: scenario.bursts.then(|| cost(HANDLER_US)),
         per_switch_ns: cost(1.0),
         ..CostModel::default()
     }
@@ -137,6 +158,7 @@ struct Tally {
     samples: f64,
     asked: f64,
     rates: Option<(f64, f64)>,
+    overheads: Option<(f64, f64)>,
     ticks: u32,
     wall_ns: f64,
     throttled: u32,
@@ -158,6 +180,9 @@ impl Tally {
         if at_s < phase.from_s + scenario.bands.converged_after_s {
             return;
         }
+        let believed = decision.overhead_us * 1e-6 / phase.overhead_s();
+        let (least, most) = self.overheads.unwrap_or((believed, believed));
+        self.overheads = Some((least.min(believed), most.max(believed)));
         let ratio = decision.rate_hz / scenario.optimum_hz(phase);
         let (low, high) = self.rates.unwrap_or((ratio, ratio));
         self.ticks += 1;
@@ -178,6 +203,7 @@ impl Tally {
         let minutes = self.wall_ns * 1e-9 / 60.0;
         Outcome {
             rate_ratio: self.rates.unwrap_or_default(),
+            overhead_ratio: self.overheads.unwrap_or_default(),
             worst_1s_of_budget: self.account.worst_1s_ratio() / scenario.budget_ratio,
             worst_10s_of_budget: self.account.worst_10s_ratio() / scenario.budget_ratio,
             worst_60s_of_budget: worst_ratio(&self.history, 60.0) / scenario.budget_ratio,
@@ -206,6 +232,7 @@ impl Outcome {
         let realised = (self.realised_ratio, self.realised_ratio);
         [
             within("rate_ratio", self.rate_ratio, bands.rate_ratio),
+            within("overhead_ratio", self.overhead_ratio, bands.overhead_ratio),
             at_most("worst_1s_of_budget", self.worst_1s_of_budget, bands.worst_1s_of_budget),
             at_most("worst_10s_of_budget", self.worst_10s_of_budget, bands.worst_10s_of_budget),
             at_most("worst_60s_of_budget", self.worst_60s_of_budget, bands.worst_60s_of_budget),

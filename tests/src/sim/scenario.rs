@@ -26,6 +26,13 @@ pub struct Scenario {
     /// How far off the calibrated costs are: .15 believes 15% too much.
     #[serde(default)]
     pub calibration_error_ratio: f64,
+    /// What the calibration takes a byte of stack to cost, as a factor on the truth: a loop that spins finds its stack in the
+    /// caches.
+    #[serde(default = "one")]
+    pub calibrated_byte_factor: f64,
+    /// Whether the kernel's handler is timed in bursts.
+    #[serde(default)]
+    pub bursts: bool,
     /// The standard error that the calibration states.
     #[serde(default = "five_percent")]
     pub calibration_se_ratio: f64,
@@ -76,6 +83,8 @@ pub struct Phase {
     pub growth: f64,
     /// Bytes of stack copied.
     pub stack_bytes: u64,
+    /// What a byte costs in this phase, as a factor.
+    pub byte_factor: f64,
     /// The profiler's own CPU time per sample (µs).
     pub own_us: f64,
 }
@@ -96,6 +105,7 @@ impl Default for Phase {
             frames: 20.0,
             growth: 0.0,
             stack_bytes: 0,
+            byte_factor: 1.0,
             own_us: 2.0,
         }
     }
@@ -109,6 +119,8 @@ pub struct Bands {
     pub converged_after_s: f64,
     /// Lowest and highest rate, relative to the optimum.
     pub rate_ratio: (f64, f64),
+    /// Lowest and highest o that the controller believes in, relative to the truth.
+    pub overhead_ratio: (f64, f64),
     /// Highest overhead of any second, relative to the budget.
     pub worst_1s_of_budget: f64,
     /// Highest overhead of any ten seconds, relative to the budget.
@@ -133,6 +145,7 @@ impl Default for Bands {
         Bands {
             converged_after_s: 5.0,
             rate_ratio: (0.75, 1.25),
+            overhead_ratio: (0.0, f64::INFINITY),
             worst_1s_of_budget: 1.2,
             worst_10s_of_budget: 1.02,
             worst_60s_of_budget: 1.0,
@@ -148,6 +161,8 @@ impl Default for Bands {
 /// Cost of a frame and of a byte (µs), the same on all hosts.
 pub(super) const FRAME_US: f64 = 0.05;
 pub(super) const BYTE_US: f64 = 0.0002;
+/// The part of a sample's cost that passes in the kernel's handler, without its stack (µs).
+pub(super) const HANDLER_US: f64 = 0.8;
 
 impl Phase {
     /// A function's share, of a sum of 1.
@@ -158,7 +173,17 @@ impl Phase {
     /// True cost of a sample in a function (µs).
     pub(super) fn cost_us(&self, function: usize, frames: u64) -> f64 {
         let factor = self.cost_factors.get(function).copied().unwrap_or(1.0);
-        self.sample_us * factor + frames as f64 * FRAME_US + self.stack_bytes as f64 * BYTE_US
+        self.sample_us * factor + frames as f64 * FRAME_US + self.stack_us()
+    }
+
+    /// What copying the stack truly costs (µs).
+    fn stack_us(&self) -> f64 {
+        self.stack_bytes as f64 * self.byte_factor * BYTE_US
+    }
+
+    /// What the handler truly takes for a sample (µs).
+    pub(super) fn handler_us(&self, frames: u64) -> f64 {
+        HANDLER_US + frames as f64 * FRAME_US + self.stack_us()
     }
 
     /// o: the true mean cost of a sample charged to the target (s).
@@ -185,6 +210,8 @@ impl Scenario {
             horizon_s: a_minute(),
             criterion: Criterion::default(),
             calibration_error_ratio: 0.0,
+            calibrated_byte_factor: one(),
+            bursts: false,
             calibration_se_ratio: five_percent(),
             noise_ratio: 0.0,
             own_per_second_us: own_fixed(),
@@ -210,6 +237,9 @@ impl Scenario {
     }
 }
 
+fn one() -> f64 {
+    1.0
+}
 fn three() -> u64 {
     3
 }

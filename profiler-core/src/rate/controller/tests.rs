@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use super::super::Criterion;
 use super::super::cost::Cost;
 use super::*;
+use crate::rate::HandlerTime;
 
 fn reading(tick: u64, samples: u64) -> Reading {
     Reading {
@@ -85,6 +86,20 @@ fn a_step_is_bounded_either_way() {
     assert_eq!(stepped(100.0, 0.0), 25.0);
 }
 
+#[test]
+fn there_is_room_for_a_burst_unless_it_would_slow_sampling_down() {
+    let mut controller = RateController::new(RateSettings::default(), CostModel::default());
+    let quiet = TopShares { counts: Vec::new() };
+    (0..20).for_each(|tick| {
+        controller.tick(&reading(tick, 0), &quiet);
+    });
+    let half_ns = 0.5 * controller.bucket.depth_ns();
+    assert!(controller.has_room_for(0.9 * half_ns) && !controller.has_room_for(1.1 * half_ns));
+    assert!(!controller.has_room_for(f64::NAN));
+    let fixed = RateSettings { fixed_rate_hz: Some(100.0), ..RateSettings::default() };
+    assert!(RateController::new(fixed, CostModel::default()).has_room_for(1e9));
+}
+
 fn hostile_f64() -> impl Strategy<Value = f64> {
     prop_oneof![any::<f64>(), Just(0.0), Just(f64::NAN), Just(f64::INFINITY), Just(f64::MAX), 0.0..1e6]
 }
@@ -108,20 +123,24 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn hostile_costs()(x in prop::array::uniform12(hostile_f64())) -> CostModel {
+    fn hostile_costs()(
+        x in prop::array::uniform12(hostile_f64()), traced in prop::array::uniform4(hostile_f64()),
+    ) -> CostModel {
         CostModel {
             per_sample_ns: Cost::new(x[0], x[1]), per_frame_ns: Cost::new(x[2], x[3]),
             per_byte_ns: Cost::new(x[4], x[5]), per_switch_ns: Cost::new(x[6], x[7]),
             per_side_record_ns: Cost::new(x[8], x[9]), per_fork_ns: Cost::new(x[10], x[11]),
+            per_handler_ns: Some(Cost::new(traced[0], traced[1])), per_trace_record_ns: Cost::new(traced[2], traced[3]),
         }
     }
 }
 
 prop_compose! {
-    fn hostile_reading()(x in prop::array::uniform12(hostile_u64())) -> Reading {
+    fn hostile_reading()(x in prop::array::uniform12(hostile_u64()), trace_records in hostile_u64()) -> Reading {
         Reading {
             at_ns: x[0], target_cpu_ns: x[1], self_cpu_ns: x[2], samples: x[3], foreign_samples: x[4], frames: x[5],
             stack_bytes: x[6], lost: x[7], switches: x[8], side_records: x[9], foreign_side_records: x[10], forks: x[11],
+            trace_records,
         }
     }
 }
@@ -132,16 +151,22 @@ proptest! {
         settings in hostile_settings(), costs in hostile_costs(),
         readings in prop::collection::vec(hostile_reading(), 1..30),
         counts in prop::collection::vec((hostile_u64(), hostile_u64()), 0..5),
+        times in prop::collection::vec((hostile_f64(), hostile_u64(), hostile_u64()), 0..20),
     ) {
+        let times: Vec<HandlerTime> = times
+            .into_iter()
+            .map(|(time_ns, frames, stack_bytes)| HandlerTime { time_ns, frames, stack_bytes })
+            .collect();
         let limits = settings.clone().sane();
         let mut controller = RateController::new(settings, costs);
         let shares = TopShares { counts };
         for reading in &readings {
+            controller.observe_handler(&times);
             let decision = controller.tick(reading, &shares);
             let rate = decision.rate_hz;
             prop_assert!(rate >= limits.floor_hz && rate <= limits.ceiling_hz(), "{decision:?}");
             prop_assert!(decision.period_ns >= 20_000);
-            for x in [decision.overhead_us, decision.self_us, decision.fixed_ratio, decision.spread_ratio,
+            for x in [decision.overhead_us, decision.overhead_se_us, decision.self_us, decision.fixed_ratio, decision.spread_ratio,
                       decision.unbounded_rate_hz, decision.budget_cap_hz, decision.bucket_level_us,
                       decision.overhead_1s_ratio, decision.utilisation_cpus] {
                 prop_assert!(x.is_finite(), "{decision:?}");

@@ -20,6 +20,8 @@ fn model() -> CostModel {
         per_switch_ns: exact(2_000.0),
         per_side_record_ns: exact(3_000.0),
         per_fork_ns: exact(30_000.0),
+        per_handler_ns: Some(exact(800.0)),
+        per_trace_record_ns: exact(400.0),
     }
 }
 
@@ -41,11 +43,12 @@ fn the_parts_are_charged_each_at_its_price() {
     let mut meter = OverheadMeter::new(model());
     let mut ten = reading(10, 20, 7);
     (ten.stack_bytes, ten.side_records, ten.foreign_side_records, ten.forks) = (5_000, 4, 2, 3);
+    ten.trace_records = 5;
     let spend = meter.observe(&ten, TICK_NS);
     assert_eq!((spend.base_ns, spend.frames_ns, spend.stack_ns), (100_000.0, 20_000.0, 5_000.0));
-    assert_eq!(spend.side_records_ns, 4.0 * 3_000.0 + 3.0 * 30_000.0);
+    assert_eq!(spend.side_records_ns, 4.0 * 3_000.0 + 3.0 * 30_000.0 + 5.0 * 400.0);
     assert_eq!(spend.foreign_ns, 2.0 * 3_000.0);
-    assert_eq!(spend.total_ns(), 125_000.0 + 102_000.0 + 6_000.0 + 7.0);
+    assert_eq!(spend.total_ns(), 125_000.0 + 104_000.0 + 6_000.0 + 7.0);
     let mut account = Account::default();
     account.book(1e8, 1e8, &spend);
     account.book(1e8, 1e8, &spend);
@@ -102,4 +105,20 @@ fn a_low_rate_does_not_make_samples_dear() {
 fn an_invalid_model_falls_back_to_the_prior() {
     let bad = CostModel { per_sample_ns: Cost::new(f64::NAN, -1.0), ..model() };
     assert_eq!(OverheadMeter::new(bad).model.per_sample_ns, CostModel::default().per_sample_ns);
+}
+
+#[test]
+fn what_the_handler_takes_in_the_field_is_what_samples_are_charged_at() {
+    let mut meter = OverheadMeter::new(model());
+    meter.observe(&reading(50, 20, 0), TICK_NS);
+    let times = [HandlerTime { time_ns: 7_000.0, frames: 20, stack_bytes: 0 }; 50];
+    meter.observe_handler(&times);
+    // 9.2 µs outside of the handler, 7 in it.
+    let (o, handler) = (meter.cost().target, meter.handler().unwrap());
+    assert!((o.mean_ns / 16_200.0 - 1.0).abs() < 0.01, "{o:?}");
+    assert!((handler.time.mean_ns / 7_000.0 - 1.0).abs() < 0.02 && handler.samples == 50, "{handler:?}");
+    let spend = meter.spend(&reading(10, 20, 0));
+    assert!((spend.samples_ns() / 162_000.0 - 1.0).abs() < 0.01, "{spend:?}");
+    let strangers = Reading { foreign_samples: 10, ..reading(10, 20, 0) };
+    assert!(meter.spend(&strangers).foreign_ns > 100_000.0, "the handler is theirs, too");
 }

@@ -1,0 +1,213 @@
+//! What samples are charged at: as the machine was calibrated, and with the handler as the field shows it.
+//!
+//! A sample's cost is an interrupt and, inside it, the kernel's handler that writes the record. The interrupt does
+//! not depend on the target, so it stays as calibrated. The handler walks the target's stack and finds the target's
+//! caches: o = (calibrated sample − calibrated handler) + handler in the field.
+
+use std::collections::VecDeque;
+
+use super::modes::{CostMode, clear_modes};
+use crate::rate::cost::{Cost, CostModel};
+use crate::stats::characterise::Parameters;
+use crate::stats::regression::{Prior, RegressionSettings, RobustRegression};
+
+/// By how much the field may differ from the calibration, as a multiple of its costs: what the priors leave open. Wide, so
+/// that a burst is enough to leave them.
+const FIELD_SPREAD: f64 = 2.0;
+/// Times that must lie off by so many standard deviations, and be most of a burst's, to show a step.
+const STEP_TIMES: u64 = 10;
+const STEP_DEVIATIONS: f64 = 3.0;
+/// Times that modes are looked for in.
+const RECENT_TIMES: usize = 400;
+/// Fewest times that can show modes.
+const FEWEST_TIMES: usize = 50;
+/// Longest time that is believed (ns): a handler that took a second is none.
+const LONGEST_NS: f64 = 1e9;
+
+/// What the kernel's handler took for one sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HandlerTime {
+    /// From the tracepoint at its beginning to the one at its end (ns).
+    pub time_ns: f64,
+    /// Frames it walked.
+    pub frames: u64,
+    /// Bytes of stack it copied.
+    pub stack_bytes: u64,
+}
+
+/// The handler in the field.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FieldFigures {
+    /// What it takes for the usual sample.
+    pub time: Cost,
+    /// Samples that it was timed for.
+    pub samples: u64,
+    /// Costs of a sample of the usual stack, if there are two clear ones or more; else none.
+    pub modes: Vec<CostMode>,
+}
+
+/// What a sample costs the task that it interrupts.
+#[derive(Clone, Debug)]
+pub(in crate::rate) struct Prices {
+    calibrated: CostModel,
+    field: Option<Field>,
+}
+
+/// The handler's costs, followed.
+#[derive(Clone, Debug)]
+struct Field {
+    /// The part of a sample that no handler sees.
+    outside: Cost,
+    /// The calibration with the handler alone for a sample.
+    calibrated: CostModel,
+    regression: RobustRegression,
+    parameters: Parameters,
+    samples: u64,
+    samples_since_step: u64,
+    recent: VecDeque<HandlerTime>,
+}
+
+impl Prices {
+    /// Those of a calibration.
+    pub(in crate::rate) fn new(calibrated: CostModel) -> Self {
+        Prices {
+            calibrated,
+            field: calibrated.per_handler_ns.map(|handler| Field::new(&calibrated, handler)),
+        }
+    }
+
+    /// Takes in what the handler took. Without a calibrated handler to compare with, the times tell nothing.
+    pub(super) fn observe(&mut self, times: &[HandlerTime]) {
+        if let Some(field) = &mut self.field {
+            field.observe(times);
+        }
+    }
+
+    /// What one sample with `frames` walked and `bytes` copied costs.
+    pub(in crate::rate) fn sample(&self, frames: f64, bytes: f64) -> Cost {
+        let in_field = self.known().and_then(|field| field.sample(frames, bytes));
+        in_field.unwrap_or_else(|| self.calibrated.sample(frames, bytes))
+    }
+
+    /// The parts of a sample's mean cost (ns): without its stack, a frame, a byte.
+    pub(in crate::rate) fn parts_ns(&self) -> [f64; 3] {
+        let CostModel { per_sample_ns, per_frame_ns, per_byte_ns, .. } = self.calibrated;
+        match self.known().map(|field| (field.outside.mean_ns, field.parameters.values())) {
+            Some((outside_ns, &[handler_ns, frame_ns, byte_ns])) => {
+                [outside_ns + handler_ns, frame_ns, byte_ns]
+            }
+            _ => [per_sample_ns.mean_ns, per_frame_ns.mean_ns, per_byte_ns.mean_ns],
+        }
+    }
+
+    /// The handler in the field for samples with `frames` and `bytes`; `None` before it was timed.
+    pub(super) fn field(&self, frames: f64, bytes: f64) -> Option<FieldFigures> {
+        let field = self.known()?;
+        let time = field.handler(frames, bytes)?;
+        Some(FieldFigures { time, samples: field.samples, modes: field.modes(time.mean_ns) })
+    }
+
+    fn known(&self) -> Option<&Field> {
+        self.field.as_ref().filter(|field| field.samples > 0)
+    }
+}
+
+impl Field {
+    fn new(calibrated: &CostModel, handler: Cost) -> Self {
+        let sample = calibrated.per_sample_ns;
+        let outside_ns = (sample.mean_ns - handler.mean_ns).max(0.0);
+        let calibrated = CostModel { per_sample_ns: handler, ..*calibrated };
+        let regression = from_priors(&calibrated);
+        Field {
+            outside: Cost::new(outside_ns, sample.se_ns.hypot(handler.se_ns)),
+            calibrated,
+            parameters: regression.parameters(),
+            regression,
+            samples: 0,
+            samples_since_step: 0,
+            recent: VecDeque::with_capacity(RECENT_TIMES),
+        }
+    }
+
+    fn observe(&mut self, times: &[HandlerTime]) {
+        let believed = |time: &&HandlerTime| (0.0..=LONGEST_NS).contains(&time.time_ns);
+        let times: Vec<&HandlerTime> = times.iter().filter(believed).collect();
+        if self.shows_step(&times) {
+            self.regression = from_priors(&self.calibrated);
+            self.samples_since_step = 0;
+            self.recent.clear();
+        }
+        for time in times {
+            let counts = [1.0, time.frames as f64, time.stack_bytes as f64];
+            if self.regression.observe(&counts, time.time_ns).is_none() {
+                continue;
+            }
+            self.samples = self.samples.saturating_add(1);
+            self.samples_since_step = self.samples_since_step.saturating_add(1);
+            if self.recent.len() == RECENT_TIMES {
+                self.recent.pop_front();
+            }
+            self.recent.push_back(*time);
+        }
+        self.parameters = self.regression.parameters();
+    }
+
+    /// Whether most of a burst's times are outliers: then the handler is another than before, for instance since the
+    /// program's data no longer fit into the caches, and what was learnt would only hold the estimate back.
+    fn shows_step(&self, times: &[&HandlerTime]) -> bool {
+        let bound_ns = STEP_DEVIATIONS * self.regression.noise();
+        let is_off = |time: &&&HandlerTime| {
+            let expected = self.handler(time.frames as f64, time.stack_bytes as f64);
+            expected.is_some_and(|expected| (time.time_ns - expected.mean_ns).abs() > bound_ns)
+        };
+        let off = times.iter().filter(is_off).count() as u64;
+        off >= STEP_TIMES && self.samples_since_step >= STEP_TIMES && 2 * off > times.len() as u64
+    }
+
+    /// The priors are wider than the calibration's errors, so that they are left quickly. Where nothing was seen, for
+    /// stacks of another kind, these errors hold, with that of what was seen.
+    fn handler(&self, frames: f64, bytes: f64) -> Option<Cost> {
+        let predicted = self.parameters.predict(&[1.0, frames, bytes]).ok()?;
+        let seen_ns = self.regression.noise() / (self.samples_since_step.max(1) as f64).sqrt();
+        let unseen_ns = self.calibrated.sample(frames, bytes).se_ns.hypot(seen_ns);
+        Some(Cost::new(predicted.time, predicted.standard_deviation.min(unseen_ns)))
+    }
+
+    /// The two parts were measured at different times by different means: their errors are independent.
+    fn sample(&self, frames: f64, bytes: f64) -> Option<Cost> {
+        let handler = self.handler(frames, bytes)?;
+        let se_ns = self.outside.se_ns.hypot(handler.se_ns);
+        Some(Cost::new(self.outside.mean_ns + handler.mean_ns, se_ns))
+    }
+
+    /// What samples of the usual stack, for which the handler takes `usual_ns`, cost: each time is taken to that stack.
+    fn modes(&self, usual_ns: f64) -> Vec<CostMode> {
+        let beyond_expected = |time: &HandlerTime| {
+            let expected = self.handler(time.frames as f64, time.stack_bytes as f64)?;
+            Some(self.outside.mean_ns + usual_ns + time.time_ns - expected.mean_ns)
+        };
+        let costs_ns: Vec<f64> = self.recent.iter().filter_map(beyond_expected).collect();
+        if costs_ns.len() < FEWEST_TIMES { Vec::new() } else { clear_modes(&costs_ns) }
+    }
+}
+
+/// A regression of handler times that knows the calibration alone.
+fn from_priors(calibrated: &CostModel) -> RobustRegression {
+    let default = CostModel::default();
+    let priors = [
+        prior(calibrated.per_sample_ns, calibrated.per_sample_ns),
+        prior(calibrated.per_frame_ns, default.per_frame_ns),
+        prior(calibrated.per_byte_ns, default.per_byte_ns),
+    ];
+    RobustRegression::new(&priors, RegressionSettings::default())
+}
+
+/// What the calibration says, and how far from it the field may be. A cost that it found to be none may be one all the
+/// same: then `usual` says how far.
+fn prior(cost: Cost, usual: Cost) -> Prior {
+    let spread_ns = FIELD_SPREAD * cost.mean_ns.max(usual.mean_ns);
+    Prior { mean: cost.mean_ns, standard_deviation: cost.se_ns.hypot(spread_ns) }
+}
+
+#[cfg(test)]
+mod tests;
