@@ -191,8 +191,9 @@ mod tests {
     #[test]
     fn a_sleeper_shows_its_stack_and_nothing_else() {
         let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
-        let asleep = |memory: procfs::Memory| !memory.stacks.is_empty() && !memory.code.is_empty();
-        while !procfs::memory(sleeper.id(), 1).is_some_and(asleep) {
+        let stat = format!("/proc/{}/stat", sleeper.id());
+        // Not before: while it starts, it maps code, and waits for the disk.
+        while !std::fs::read_to_string(&stat).unwrap().contains("(sleep) S ") {
             std::thread::yield_now();
         }
         let watched = Watch::begin(&[sleeper.id()]).end();
