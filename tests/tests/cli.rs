@@ -113,6 +113,7 @@ fn with_an_output_there_is_no_table() -> Result<()> {
 /// Counts, shares and the like.
 const WITHOUT_UNIT: &[&str] = &[
     "samples",
+    "handler_samples",
     "lost",
     "truncated",
     "undecodable",
