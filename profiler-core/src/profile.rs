@@ -223,6 +223,18 @@ pub struct Run {
     pub unbounded_rate_hz: f64,
     /// What bound the last rate: `law`, `budget`, `kernel`, `fixed`.
     pub bound_by: String,
+    /// What `overhead_us` was expected to be before the clocks ran, or of a command after its first second (µs).
+    pub predicted_overhead_us: f64,
+    /// Standard error of `predicted_overhead_us` (µs).
+    pub predicted_overhead_se_us: f64,
+    /// What `overhead_ratio` was expected to be.
+    pub predicted_overhead_ratio: f64,
+    /// Standard error of `predicted_overhead_ratio`.
+    pub predicted_overhead_se_ratio: f64,
+    /// What `rate_hz` was expected to be once it is settled; 0 where nothing was predicted.
+    pub predicted_rate_hz: f64,
+    /// Standard error of `predicted_rate_hz`.
+    pub predicted_rate_se_hz: f64,
     /// Rate changes.
     pub retunes: u64,
     /// How the events are attached: `task` or `cpu`.

@@ -27,7 +27,7 @@ pub(crate) enum Command {
     Attach(AttachArgs),
     /// Print a profile that was written with `-o FILE.pb.gz`, or by another tool.
     Report(ReportArgs),
-    /// Work out the best rate for a function of known share.
+    /// Work out the best rate for a function of known share, or predict what sampling a process will cost.
     Plan(PlanArgs),
     /// Hold the controller's choice on this machine against fixed rates, with programs of known shares.
     Evaluate(EvaluateArgs),
@@ -169,15 +169,16 @@ pub(crate) enum ReportFormat {
 /// Arguments of `plan`.
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
-    /// CPU time that the target runs without being sampled.
-    #[arg(long, value_name = "TIME")]
-    pub(crate) horizon: Span,
+    /// CPU time that the target runs without being sampled; with --pid, that one profile sums up (60s).
+    #[arg(long, value_name = "TIME", required_unless_present = "pid")]
+    pub(crate) horizon: Option<Span>,
     /// Share of that time that the function takes.
-    #[arg(long, value_name = "SHARE")]
-    pub(crate) share: Ratio,
+    #[arg(long, value_name = "SHARE", required_unless_present = "pid")]
+    #[arg(conflicts_with_all = ["duration", "rate", "unwind", "attach_mode"])]
+    pub(crate) share: Option<Ratio>,
     /// What one sample costs the target.
-    #[arg(long, value_name = "TIME")]
-    pub(crate) overhead: Span,
+    #[arg(long, value_name = "TIME", required_unless_present = "pid")]
+    pub(crate) overhead: Option<Span>,
     /// Standard score of the interval whose upper end the rate makes lowest.
     #[arg(long, value_name = "SCORE", default_value_t = 1.96)]
     pub(crate) z: f64,
@@ -193,6 +194,29 @@ pub(crate) struct PlanArgs {
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) process: PlanProcessArgs,
+}
+
+/// What is predicted of a process.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "A running process")]
+pub(crate) struct PlanProcessArgs {
+    /// Watch this process without sampling it, and predict what `attach` will cost it.
+    #[arg(long, value_name = "PID", conflicts_with_all = ["share", "overhead", "z"])]
+    pub(crate) pid: Option<u32>,
+    /// For how long it is watched (2s).
+    #[arg(long, value_name = "TIME", requires = "pid")]
+    pub(crate) duration: Option<Span>,
+    /// Predict for this rate per CPU-second, with the controller off.
+    #[arg(long, value_name = "HZ", requires = "pid")]
+    pub(crate) rate: Option<Hertz>,
+    /// How stacks are to be unwound: auto, fp or dwarf.
+    #[arg(long, value_name = "HOW", requires = "pid")]
+    pub(crate) unwind: Option<Unwind>,
+    /// How events are to be attached: auto, task or cpu.
+    #[arg(long, value_name = "HOW", requires = "pid")]
+    pub(crate) attach_mode: Option<AttachMode>,
 }
 
 /// Arguments of `evaluate`.

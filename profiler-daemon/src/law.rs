@@ -26,19 +26,24 @@ pub(crate) fn criterion(criterion: config::Criterion) -> Criterion {
     }
 }
 
-/// The best rate for a function of known share.
+/// The best rate for a function of known share, under the budget alone.
 pub(crate) fn plan(job: &PlanJob) -> Result<Plan> {
+    let caps = Caps {
+        budget_hz: job.budget.get() / job.overhead.seconds(),
+        kernel_hz: RateSettings::default().ceiling_hz(),
+        bytes_hz: f64::INFINITY, // nothing is known of the stacks
+    };
+    plan_under(job, caps)
+}
+
+/// The same under these caps.
+pub(crate) fn plan_under(job: &PlanJob, caps: Caps) -> Result<Plan> {
     let (run_s, overhead_s) = (job.horizon.seconds(), job.overhead.seconds());
     let criterion = criterion(job.criterion);
     // The law depends on the criterion by r alone, and r is z/2 for the upper curve.
     let z = 2.0 * criterion.r();
     let experiment = Experiment::new(z, run_s, job.share.get(), overhead_s)?;
     let planned = experiment.plan();
-    let caps = Caps {
-        budget_hz: job.budget.get() / overhead_s,
-        kernel_hz: RateSettings::default().ceiling_hz(),
-        bytes_hz: f64::INFINITY, // nothing is known of the stacks
-    };
     let (rate_hz, bound_by) = caps.bound(planned.rate_hz);
     let at = |samples: f64| point(&experiment, criterion, z, samples);
     let best = at(planned.optimum_samples);

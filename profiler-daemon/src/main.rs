@@ -69,6 +69,7 @@ fn run(job: Job) -> Result<ExitCode> {
         Job::Attach(job) => return run::attach(&job),
         Job::Report(job) => report::run(&job, terminal)?,
         Job::Plan(job) => plan::run(&job, terminal)?,
+        Job::PlanProcess(job) => plan::process::run(&job, terminal)?,
         Job::Evaluate(job) => evaluate::run(&job)?,
         Job::Workload(job) => evaluate::workload::run(&job)?,
         Job::Calibrate(job) => calibrate::run(job, terminal)?,

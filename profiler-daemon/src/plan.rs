@@ -1,6 +1,7 @@
 //! `plan`: the best rate for a function of known share, in words, as a curve and as JSON.
 
 mod picture;
+pub(crate) mod process;
 
 use std::fmt::Write;
 
@@ -79,24 +80,32 @@ pub(crate) fn run(job: &PlanJob, terminal: Terminal) -> Result<()> {
 
 /// The plan for a person.
 fn render(job: &PlanJob, plan: &Plan) -> String {
-    let mut out = String::new();
-    let mut line = |label: &str, text: String| {
-        let _ = writeln!(out, "{label:<18}{text}");
-    };
-    line("function", format!("{} of {}: {}", job.share, job.horizon, seconds(job.true_s())));
-    line("best rate", format!("{} samples/s of CPU time", rate(plan.optimum_rate_hz)));
-    line("samples", format!("{} (n*)", grouped(plan.best.samples)));
-    line("measured time", measured(job, plan));
-    line("overhead", format!("{:.3}% at {} a sample", plan.overhead_ratio * 100.0, job.overhead));
+    let mut text = vec![
+        ("function", format!("{} of {}: {}", job.share, job.horizon, seconds(job.true_s()))),
+        ("best rate", format!("{} samples/s of CPU time", rate(plan.optimum_rate_hz))),
+        ("samples", format!("{} (n*)", grouped(plan.best.samples))),
+        ("measured time", measured(job, plan)),
+        ("overhead", format!("{:.3}% at {} a sample", plan.overhead_ratio * 100.0, job.overhead)),
+    ];
     if job.is_upper_bound() {
         let crossing = grouped(plan.crossing_samples);
-        line("too many from", format!("{crossing} samples (n×): overhead hides the true time"));
+        text.push(("too many from", format!("{crossing} samples (n×): overhead hides the true time")));
     }
-    line("error at rate / 2", format!("{:.2} times the best", plan.loss_at_half));
-    line("error at rate × 2", format!("{:.2} times the best", plan.loss_at_double));
-    line("budget", format!("{}: at most {} samples/s of CPU time", job.budget, rate(plan.budget_hz)));
-    line("bound by", bound(plan));
-    out
+    text.extend([
+        ("error at rate / 2", format!("{:.2} times the best", plan.loss_at_half)),
+        ("error at rate × 2", format!("{:.2} times the best", plan.loss_at_double)),
+        ("budget", format!("{}: at most {} samples/s of CPU time", job.budget, rate(plan.budget_hz))),
+        ("bound by", bound(plan)),
+    ]);
+    lines(&text)
+}
+
+/// Labels and what belongs to them, a line each.
+fn lines(text: &[(&str, String)]) -> String {
+    text.iter().fold(String::new(), |mut out, (label, text)| {
+        let _ = writeln!(out, "{label:<18}{text}");
+        out
+    })
 }
 
 fn measured(job: &PlanJob, plan: &Plan) -> String {

@@ -24,6 +24,8 @@ pub(crate) enum Job {
     Report(ReportJob),
     /// Work out a rate.
     Plan(PlanJob),
+    /// Predict what sampling a process costs.
+    PlanProcess(PlanProcessJob),
     /// Hold the controller against fixed rates.
     Evaluate(EvaluateJob),
     /// Be the program that is profiled for it.
@@ -120,6 +122,21 @@ impl PlanJob {
     }
 }
 
+/// Predict what sampling a process costs.
+#[derive(Clone, Debug)]
+pub(crate) struct PlanProcessJob {
+    /// The process; neither 0 nor ourselves.
+    pub(crate) pid: u32,
+    /// For how long it is watched; more than 0.
+    pub(crate) duration: Duration,
+    /// How it would be sampled; validated.
+    pub(crate) sampling: SamplingSettings,
+    /// Where to draw the curve.
+    pub(crate) file: Option<PathBuf>,
+    /// Print JSON.
+    pub(crate) json: bool,
+}
+
 /// Hold the controller's choice against fixed rates.
 #[derive(Debug)]
 pub(crate) struct EvaluateJob {
@@ -173,7 +190,10 @@ impl Job {
             Command::Record(args) => Self::Record(record(args)?),
             Command::Attach(args) => Self::Attach(attach(args)?),
             Command::Report(args) => Self::Report(ReportJob { file: args.file, format: args.format }),
-            Command::Plan(args) => Self::Plan(plan(args)?),
+            Command::Plan(args) => match args.process.pid {
+                Some(pid) => Self::PlanProcess(plan_process(pid, args)?),
+                None => Self::Plan(plan(args)?),
+            },
             Command::Evaluate(args) => Self::Evaluate(evaluate(args)?),
             Command::Workload(args) => Self::Workload(workload(&args)?),
             Command::Calibrate(args) => Self::Calibrate(CalibrateJob { quick: args.quick, json: args.json }),
@@ -256,14 +276,16 @@ fn output(args: cli::OutputArgs) -> Result<OutputJob> {
 }
 
 fn plan(args: cli::PlanArgs) -> Result<PlanJob> {
-    let (horizon, overhead, share) = (args.horizon.seconds(), args.overhead.seconds(), args.share.get());
-    if horizon <= 0.0 {
+    let (Some(horizon), Some(share), Some(overhead)) = (args.horizon, args.share, args.overhead) else {
+        return Err(usage("plan needs --horizon, --share and --overhead, or --pid"));
+    };
+    if horizon.seconds() <= 0.0 {
         return Err(usage("--horizon must be more than 0, such as 300s"));
     }
-    if share <= 0.0 || share >= 1.0 {
+    if share.get() <= 0.0 || share.get() >= 1.0 {
         return Err(usage("--share must lie between 0 and 1, such as 0.2 or 20%"));
     }
-    if overhead <= 0.0 || overhead >= horizon {
+    if overhead.seconds() <= 0.0 || overhead >= horizon {
         return Err(usage("--overhead must be more than 0 and less than the horizon, such as 250us"));
     }
     if !(args.z > 0.0 && args.z <= 10.0) {
@@ -273,14 +295,35 @@ fn plan(args: cli::PlanArgs) -> Result<PlanJob> {
         return Err(usage("--budget must be more than 0, such as 1%"));
     }
     Ok(PlanJob {
-        horizon: args.horizon,
-        share: args.share,
-        overhead: args.overhead,
+        horizon,
+        share,
+        overhead,
         criterion: args.criterion.unwrap_or(Criterion::UpperBound { z: args.z }),
         budget: args.budget,
         file: args.output,
         json: args.json,
     })
+}
+
+fn plan_process(pid: u32, args: cli::PlanArgs) -> Result<PlanProcessJob> {
+    const WATCHED: Duration = Duration::from_secs(2);
+    target(vec![pid], None)?;
+    let duration = args.process.duration.map_or(WATCHED, Span::duration);
+    if duration.is_zero() {
+        return Err(usage("--duration 0s leaves nothing to watch; give a time such as 2s"));
+    }
+    let default = SamplingSettings::default();
+    let sampling = SamplingSettings {
+        budget: args.budget,
+        horizon: args.horizon.unwrap_or(default.horizon),
+        criterion: args.criterion.unwrap_or(default.criterion),
+        rate: args.process.rate,
+        unwind: args.process.unwind.unwrap_or(default.unwind),
+        attach_mode: args.process.attach_mode.unwrap_or(default.attach_mode),
+        ..default
+    };
+    sampling.validate().map_err(|error| usage(error.to_string()))?;
+    Ok(PlanProcessJob { pid, duration, sampling, file: args.output, json: args.json })
 }
 
 fn evaluate(args: cli::EvaluateArgs) -> Result<EvaluateJob> {

@@ -95,6 +95,21 @@ fn what_cannot_be_meant_is_a_usage_error() {
         "plan --horizon 1s --share 0.2 --overhead 1us --criterion median",
         "plan --horizon 1s --share 0.2 --overhead 1us --budget 0",
         "plan --horizon 1s --share 0.2 --overhead 1us -o plan.png",
+        "plan",
+        "plan --horizon 1s --share 0.2",
+        "plan --horizon 1s --share 0.2 --overhead 1us --duration 2s",
+        "plan --horizon 1s --share 0.2 --overhead 1us --rate 99",
+        "plan --pid x",
+        "plan --pid 0",
+        "plan --pid 7 --share 0.2",
+        "plan --pid 7 --overhead 1us",
+        "plan --pid 7 --z 1.96",
+        "plan --pid 7 --duration 0s",
+        "plan --pid 7 --budget 60%",
+        "plan --pid 7 --horizon 0s",
+        "plan --pid 7 --rate 0",
+        "plan --pid 7 --unwind magic",
+        "plan --pid 7 -o plan.png",
         "evaluate -o a.png",
         "evaluate -o a.svg -o a.svg",
         "evaluate --rounds 0",
@@ -107,6 +122,23 @@ fn what_cannot_be_meant_is_a_usage_error() {
         assert!(is_usage(line), "{line}");
     }
     assert!(is_usage(&format!("attach {}", std::process::id())));
+    assert!(is_usage(&format!("plan --pid {}", std::process::id())));
+}
+
+#[test]
+fn a_process_is_predicted_for_as_it_would_be_sampled() {
+    let Job::PlanProcess(job) = typed("plan --pid 7").unwrap() else { panic!() };
+    assert_eq!((job.pid, job.duration, job.file), (7, Duration::from_secs(2), None));
+    assert_eq!(job.sampling, SamplingSettings::default());
+    let line = "plan --pid 7 --duration 5s --budget 2% --horizon 5m --criterion mse --unwind fp --attach-mode cpu \
+                --rate 99 --json -o a.svg";
+    let Job::PlanProcess(job) = typed(line).unwrap() else { panic!() };
+    assert!(job.json && job.file.is_some());
+    assert_eq!((job.duration, job.sampling.budget.get()), (Duration::from_secs(5), 0.02));
+    assert_eq!((job.sampling.horizon.seconds(), job.sampling.rate.unwrap().get()), (300.0, 99.0));
+    assert_eq!(job.sampling.criterion, Criterion::MeanSquared);
+    assert_eq!(job.sampling.unwind, Unwind::FramePointers);
+    assert_eq!(job.sampling.attach_mode, config::AttachMode::Cpu);
 }
 
 #[test]

@@ -50,6 +50,12 @@ pub struct Summary {
     pub overhead_worst_1s_ratio: f64,
     /// The worst ten seconds.
     pub overhead_worst_10s_ratio: f64,
+    /// What a sample was expected to cost (µs).
+    pub predicted_overhead_us: f64,
+    /// The share that was expected.
+    pub predicted_overhead_ratio: f64,
+    /// The rate that was expected.
+    pub predicted_rate_hz: f64,
     /// The budget.
     pub budget_ratio: f64,
     /// The last rate.

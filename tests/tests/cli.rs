@@ -56,6 +56,8 @@ fn mistakes_are_usage_errors() -> Result<()> {
         &["record", "--confidence", "100%", "--", "true"],
         &["record", "--unwind", "magic", "--", "true"],
         &["report"],
+        &["plan"],
+        &["plan", "--pid", "1", "--share", "20%"],
     ];
     for words in mistakes {
         let ended = run(Command::new(sweetspot()).args(*words))?.expect_status(2)?;
@@ -127,8 +129,16 @@ const WITHOUT_UNIT: &[&str] = &[
     "total_share",
 ];
 /// Figures that may be missing: what cannot be known of few samples.
-const MAY_BE_NULL: &[&str] =
-    &["cpu_s_low", "cpu_s_high", "long_run_cpu_s_low", "long_run_cpu_s_high", "cpu_s_to_converge", "tied"];
+const MAY_BE_NULL: &[&str] = &[
+    "cpu_s_low",
+    "cpu_s_high",
+    "long_run_cpu_s_low",
+    "long_run_cpu_s_high",
+    "cpu_s_to_converge",
+    "tied",
+    "handler_us",
+    "handler_se_us",
+];
 
 /// Numbers have a unit in their name; a figure that is not finite would be written as null.
 fn check_figures(name: &str, value: &Value) -> Result<()> {
@@ -160,6 +170,8 @@ fn every_key_of_the_statistics_has_its_unit_in_its_name() -> Result<()> {
     let summary = stats.summary;
     ensure!(summary.budget_ratio == 0.01 && summary.bound_by == "fixed", "{summary:?}");
     ensure!((summary.rate_hz - 1000.0).abs() < 50.0, "{}", summary.rate_hz);
+    ensure!(summary.predicted_rate_hz == 1000.0 && summary.predicted_overhead_us > 0.0, "{summary:?}");
+    ensure!(summary.predicted_overhead_ratio > 1e-3 * summary.predicted_overhead_us, "{summary:?}");
     let parts = summary.overhead_parts;
     let of_samples = parts.base_ratio + parts.frames_ratio + parts.stack_ratio;
     let without_sample = parts.switches_ratio + parts.side_records_ratio + parts.self_ratio;
@@ -275,6 +287,41 @@ fn a_plan_is_drawn_and_has_its_figures_as_json() -> Result<()> {
     let svg = fs::read_to_string(&file)?;
     ensure!(svg.contains("measured CPU time (s)") && svg.contains("budget of 1%: 40/s"));
     ensure!(fs::read_dir(folder.path())?.count() == 1, "something else was left behind");
+    Ok(())
+}
+
+/// Numbers of the prediction that have no unit.
+const COUNTS: &[&str] =
+    &["pid", "threads", "switches", "new_threads", "unseen_threads", "ended_threads", "new_mappings"];
+
+#[test]
+fn a_process_is_predicted_in_words_as_a_curve_and_as_json() -> Result<()> {
+    if !may_sample()? {
+        return Ok(());
+    }
+    let sweetspot = Sweetspot::new();
+    let target = start(Command::new(program("mix_nofp")?).args(["--cpu", "100", "--out", "/dev/null"]))?;
+    let (pid, svg) = (target.id().to_string(), sweetspot.file("plan.svg"));
+    let words = ["--pid", &pid, "--duration", "200ms"];
+    let text = run(&mut sweetspot.command("plan", &words))?.expect_status(0)?.stdout;
+    for word in ["mix_nofp", "a sample", "attach", "at any rate", "bound by", "overhead", "budget of 1%"] {
+        ensure!(text.contains(word), "no {word} in:\n{text}");
+    }
+    let words = [&words[..], &["--rate", "250", "--attach-mode", "task", "--json", "-o", &svg]].concat();
+    let json = run(&mut sweetspot.command("plan", &words))?.expect_status(0)?.stdout;
+    let plan: Value = serde_json::from_str(&json)?;
+    for (key, value) in plan.as_object().context("an object")? {
+        let may_miss = value.is_null() && key == "stack_bytes";
+        ensure!(may_miss || COUNTS.contains(&&**key) || check_figures(key, value).is_ok(), "{key}: {value}");
+    }
+    let figure = |key: &str| plan[key].as_f64().with_context(|| format!("{key} in {plan}"));
+    ensure!(plan["bound_by"] == "fixed" && plan["attach_mode"] == "task", "{plan}");
+    ensure!(figure("predicted_rate_hz")? == 250.0 && figure("predicted_rate_se_hz")? == 0.0, "{plan}");
+    // Own time is part of it, so it is more than what the samples cost.
+    let of_samples = 250.0 * figure("predicted_overhead_us")? * 1e-6;
+    ensure!(figure("predicted_overhead_ratio")? > of_samples, "{plan}");
+    ensure!(figure("predicted_overhead_se_us")? > 0.0, "{plan}");
+    ensure!(fs::read_to_string(&svg)?.contains("mix_nofp"), "another picture");
     Ok(())
 }
 

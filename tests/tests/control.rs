@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use tests::sim::{Outcome, Scenario, run};
+use tests::sim::{Outcome, Phase, Scenario, prediction, run};
 
 fn scenario_files() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
@@ -62,4 +62,30 @@ fn every_scenario_stays_within_its_bands() {
         }
     }
     assert!(failures.is_empty(), "bands left:\n{}", failures.join("\n"));
+}
+
+/// What is known beforehand is all that the controller finds out, since the largest functions take 15% each, and the
+/// profiler needs what is expected of it: what is left is the dead band around a settled rate.
+#[test]
+fn the_rate_comes_to_what_was_predicted() {
+    let expected =
+        Phase { shares: vec![0.15, 0.15, 0.15, 0.15, 0.15, 0.15, 0.1], own_us: 5.0, ..Phase::default() };
+    let phases = [
+        expected.clone(),
+        Phase { sample_us: 1.5, frames: 60.0, ..expected.clone() },
+        Phase { sample_us: 40.0, utilisation: 0.4, ..expected.clone() },
+        Phase { threads: 4, stack_bytes: 8_192, ..expected },
+    ];
+    for (case, phase) in phases.into_iter().enumerate() {
+        for budget_ratio in [0.01, 0.1] {
+            let scenario = Scenario { budget_ratio, ..Scenario::of(vec![phase.clone()], 60.0) };
+            let foreseen = prediction(&scenario);
+            let bound = if budget_ratio > 0.05 { "law" } else { "budget" };
+            assert_eq!(foreseen.bound_by.as_str(), bound, "case {case}: {foreseen:?}");
+            for seed in 1..=3 {
+                let ratio = run(&scenario, seed, |_| {}).rate_hz / foreseen.rate_hz.mean;
+                assert!((0.8..1.25).contains(&ratio), "case {case} seed {seed}: {ratio} of {foreseen:?}");
+            }
+        }
+    }
 }

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 
 use super::cost::Cost;
-use super::meter::{OWN_COST_FLOOR_CPUS, Spend};
+use super::meter::Spend;
+use super::sample_cost::OWN_COST_FLOOR_CPUS;
 
 const SECOND_NS: f64 = 1e9;
 const TEN_SECONDS_NS: f64 = 10e9;

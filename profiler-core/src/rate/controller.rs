@@ -1,11 +1,14 @@
 //! The loop: from readings to the next period.
 
 use super::account::Account;
+use super::aim::{Aim, BUDGET_MARGIN, Circumstances};
 use super::bucket::TokenBucket;
 use super::cost::CostModel;
 use super::decision::{Decision, Reason};
-use super::meter::{FieldFigures, HandlerTime, OWN_COST_FLOOR_CPUS, OverheadMeter, SampleCost, Spend};
-use super::model::{BoundBy, Caps, Law};
+use super::meter::{OverheadMeter, Spend};
+use super::model::BoundBy;
+use super::prices::{FieldFigures, HandlerTime};
+use super::sample_cost::{OWN_COST_FLOOR_CPUS, SampleCost};
 use super::shares::{ShareMemory, TopShares};
 use super::{RateSettings, Reading};
 
@@ -24,10 +27,6 @@ const MAX_STEP_DOWN: f64 = 0.25;
 const DEAD_BAND: f64 = 1.2;
 /// Once left, the optimum is approached this closely before the rate counts as settled again.
 const SETTLED: f64 = 1.05;
-/// Share of the budget that the controller aims at; the rest absorbs what it did not foresee.
-const BUDGET_MARGIN: f64 = 0.9;
-/// Being above the budget's cap is never excused, so the rate is set this much below: noise must not cross it.
-const CAP_MARGIN: f64 = 0.96;
 /// The first guess takes this share of the budget at most.
 const START_BUDGET: f64 = 0.5;
 /// Length that the first reading is taken to have if its start is not known (ns).
@@ -36,15 +35,6 @@ const FIRST_TICK_NS: u64 = 100_000_000;
 const MAX_TICK_NS: u64 = 3_600_000_000_000;
 /// Samples of a tick from which its own mean cost is believed.
 const COST_SAMPLES: u64 = 5;
-
-/// What the law asks for at present.
-#[derive(Clone, Copy, Debug)]
-struct Aim {
-    unbounded_hz: f64,
-    optimum_hz: f64,
-    budget_hz: f64,
-    bound_by: BoundBy,
-}
 
 /// Chooses the sampling rate from what sampling costs and what the profile looks like.
 ///
@@ -162,32 +152,13 @@ impl RateController {
     }
 
     fn aim(&self, budget_share: f64) -> Aim {
-        let cost = self.meter.cost();
-        let (o_s, settings) = (cost.target.mean_ns * 1e-9, &self.settings);
-        let caps = self.caps(&cost, budget_share);
-        let law = Law::new(settings.criterion, self.shares.spread(), o_s, settings.horizon_s);
-        let optimum = law.optimum(&caps);
-        let floored = optimum.rate_hz < settings.floor_hz;
-        Aim {
-            unbounded_hz: optimum.unbounded_hz,
-            optimum_hz: self.within_limits(optimum.rate_hz),
-            budget_hz: caps.budget_hz,
-            bound_by: if floored { BoundBy::Floor } else { optimum.bound_by },
-        }
-    }
-
-    fn caps(&self, cost: &SampleCost, budget_share: f64) -> Caps {
-        let left = (budget_share * self.settings.budget_ratio - cost.fixed_ratio).max(0.0);
-        let bytes_per_cpu_s = self.meter.record_bytes() * self.meter.utilisation_cpus().max(1.0);
-        Caps {
-            budget_hz: left * 1e9 / cost.total_hi_ns.max(1.0),
-            kernel_hz: self.settings.ceiling_hz(),
-            bytes_hz: self.settings.max_bytes_per_s / bytes_per_cpu_s,
-        }
-    }
-
-    fn within_limits(&self, rate_hz: f64) -> f64 {
-        rate_hz.max(self.settings.floor_hz).min(self.settings.ceiling_hz())
+        let now = Circumstances {
+            cost: self.meter.cost(),
+            spread: self.shares.spread(),
+            record_bytes: self.meter.record_bytes(),
+            utilisation_cpus: self.meter.utilisation_cpus(),
+        };
+        Aim::new(&self.settings, &now, budget_share)
     }
 
     /// Moves the rate towards the law's, if it is time, there is evidence, and it is worth it.
@@ -197,9 +168,9 @@ impl RateController {
         if !evidence || at_ns - self.retuned_ns < RETUNE_NS {
             return Reason::Hold;
         }
-        let target_hz = self.within_limits(aim.optimum_hz.min(CAP_MARGIN * aim.budget_hz));
+        let target_hz = aim.target_hz(&self.settings);
         let distance = (target_hz / self.rate_hz).ln();
-        let over_budget = self.rate_hz > self.within_limits(aim.budget_hz);
+        let over_budget = self.rate_hz > self.settings.within_limits(aim.caps.budget_hz);
         let band = if self.settled { DEAD_BAND } else { SETTLED };
         self.bound_by = aim.bound_by;
         if !over_budget && distance.abs() <= band.ln() {
@@ -215,7 +186,7 @@ impl RateController {
     fn step(&mut self, target_hz: f64, distance: f64, over_budget: bool) {
         let gain = if over_budget { 1.0 } else { GAIN };
         let factor = (gain * distance).exp().clamp(MAX_STEP_DOWN, MAX_STEP_UP);
-        self.rate_hz = self.within_limits(self.rate_hz * factor);
+        self.rate_hz = self.settings.within_limits(self.rate_hz * factor);
         self.settled = (target_hz / self.rate_hz).ln().abs() <= SETTLED.ln();
     }
 
@@ -232,7 +203,7 @@ impl RateController {
 
     fn bucket_cap_hz(&self) -> f64 {
         let cost_ns = self.meter.cost().total_hi_ns.max(self.recent_cost_ns);
-        self.within_limits(self.bucket.rate_cap_hz(cost_ns))
+        self.settings.within_limits(self.bucket.rate_cap_hz(cost_ns))
     }
 
     /// Whether what came since the last tick has already spent more than the bucket holds, so that the next
@@ -317,7 +288,7 @@ impl RateController {
             horizon_cpu_s: self.settings.horizon_s,
             unbounded_rate_hz: aim.unbounded_hz,
             optimum_rate_hz: aim.optimum_hz,
-            budget_cap_hz: aim.budget_hz,
+            budget_cap_hz: aim.caps.budget_hz,
             bucket_cap_hz: self.bucket_cap_hz(),
             bucket_level_us: self.bucket.level_ns() * 1e-3,
             budget_ratio: self.settings.budget_ratio,

@@ -3,16 +3,11 @@
 //! The meter believes its calibration, but for what the field shows: how deep the stacks are, how much is copied, what
 //! the profiler itself uses, and, where the kernel's handler can be timed, what that takes in this target.
 
-mod modes;
-mod prices;
-
-pub use self::modes::CostMode;
-pub use self::prices::{FieldFigures, HandlerTime};
-
-use self::prices::Prices;
 use super::Reading;
 use super::cost::{Cost, CostModel};
 use super::own_cost::OwnCost;
+use super::prices::{FieldFigures, HandlerTime, Prices};
+use super::sample_cost::{PerSample, SampleCost};
 
 /// Memory of the per-sample means (s): long enough to be calm.
 const MEMORY_S: f64 = 6.0;
@@ -28,9 +23,6 @@ const LOAD_MEMORY_S: f64 = 10.0;
 const BUSY_MEMORY_S: f64 = 0.3;
 /// Weight of the expected stack, in samples, before any arrived.
 const EXPECTED_SAMPLES: f64 = 5.0;
-/// Shares of one CPU below which the profiler's own cost is not set against the target's CPU time; see
-/// [`Account`](super::Account).
-pub(super) const OWN_COST_FLOOR_CPUS: f64 = 0.1;
 
 /// What one reading's worth of sampling cost, by cause (ns of CPU time).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -97,26 +89,6 @@ impl Spend {
     }
 }
 
-/// What a sample costs at present.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SampleCost {
-    /// o: charged to the target per sample of it (ns).
-    pub target: Cost,
-    /// The part of `target` for frames that were walked (ns).
-    pub frames_ns: f64,
-    /// The part of `target` for stack that was copied (ns).
-    pub stack_ns: f64,
-    /// Own CPU time per sample of the target, without what is spent per second (ns).
-    pub self_ns: f64,
-    /// Charged to others per sample of the target (ns).
-    pub foreign_ns: f64,
-    /// The cost that the budget is kept with: everything per sample, the model's part at its upper end (ns).
-    pub total_hi_ns: f64,
-    /// What is spent whatever the rate, as a ratio of the target's CPU time: own CPU time per second, switches,
-    /// records that are no samples.
-    pub fixed_ratio: f64,
-}
-
 /// Exponentially forgetting sums over samples.
 #[derive(Clone, Copy, Debug)]
 struct Stacks {
@@ -145,16 +117,15 @@ impl Stacks {
         }
     }
 
-    fn per_sample(&self, sum: f64) -> f64 {
-        sum / self.samples.max(f64::MIN_POSITIVE)
+    fn per_sample(&self) -> PerSample {
+        let mean = |sum: f64| sum / self.samples.max(f64::MIN_POSITIVE);
+        PerSample { frames: mean(self.frames), bytes: mean(self.bytes), foreign: mean(self.foreign) }
     }
 
-    fn cost(&self, prices: &Prices) -> Cost {
-        prices.sample(self.per_sample(self.frames), self.per_sample(self.bytes))
-    }
-
-    fn foreign_cost(&self, prices: &Prices) -> Cost {
-        Cost::default().plus(self.per_sample(self.foreign), prices.sample(0.0, self.per_sample(self.bytes)))
+    /// Charged to the target and to others, per sample of the target (ns).
+    fn cost_ns(&self, prices: &Prices) -> f64 {
+        let sample = self.per_sample();
+        sample.cost(prices).mean_ns + sample.foreign_cost(prices).mean_ns
     }
 }
 
@@ -219,7 +190,7 @@ impl OverheadMeter {
         }
         let arrivals = reading.samples as f64 + reading.foreign_samples as f64;
         self.own.observe(arrivals, wall_s, reading.self_cpu_ns as f64);
-        spend.self_fixed_ns = (self.own.per_second_ns() * wall_s).min(spend.self_ns);
+        spend.self_fixed_ns = (self.own.now().per_second_ns * wall_s).min(spend.self_ns);
         spend
     }
 
@@ -230,7 +201,8 @@ impl OverheadMeter {
 
     /// What the handler takes in the field; `None` before it was timed, or where no calibration timed it.
     pub fn handler(&self) -> Option<FieldFigures> {
-        self.prices.field(self.calm.per_sample(self.calm.frames), self.calm.per_sample(self.calm.bytes))
+        let usual = self.calm.per_sample();
+        self.prices.field(usual.frames, usual.bytes)
     }
 
     /// What a reading cost, without taking it in.
@@ -239,7 +211,8 @@ impl OverheadMeter {
         let (frames, bytes) = if reading.samples > 0 {
             (reading.frames as f64 / seen, reading.stack_bytes as f64 / seen)
         } else {
-            (self.calm.per_sample(self.calm.frames), self.calm.per_sample(self.calm.bytes))
+            let typical = self.calm.per_sample();
+            (typical.frames, typical.bytes)
         };
         let hits = seen + reading.lost as f64; // a lost sample interrupted the target all the same
         let (switches, side_records) = (self.switches_cost(reading), self.side_records_cost(reading));
@@ -289,8 +262,7 @@ impl OverheadMeter {
         };
         self.calm.remember(new, (-wall_s / MEMORY_S).exp());
         self.quick.remember(new, (-wall_s / QUICK_MEMORY_S).exp());
-        let now = self.quick.cost(&self.prices).mean_ns + self.quick.foreign_cost(&self.prices).mean_ns;
-        let before = self.calm.cost(&self.prices).mean_ns + self.calm.foreign_cost(&self.prices).mean_ns;
+        let (now, before) = (self.quick.cost_ns(&self.prices), self.calm.cost_ns(&self.prices));
         let stepped = now > STEP * before || before > STEP * now;
         if stepped && self.quick.samples >= STEP_SAMPLES {
             // What came before the step lingers in the quick memory, and in part in this reading: it weighs
@@ -308,23 +280,9 @@ impl OverheadMeter {
 
     /// What a sample costs at present.
     pub fn cost(&self) -> SampleCost {
-        let target = self.calm.cost(&self.prices);
-        let foreign = self.calm.foreign_cost(&self.prices);
-        let arrivals = 1.0 + self.calm.per_sample(self.calm.foreign);
-        let self_ns = self.own.per_sample_ns() * arrivals;
-        let (frames, bytes) = (self.calm.per_sample(self.calm.frames), self.calm.per_sample(self.calm.bytes));
-        let [_, frame_ns, byte_ns] = self.prices.parts_ns();
-        let own_ns_per_s = self.own.per_second_ns() / self.utilisation_cpus().max(OWN_COST_FLOOR_CPUS);
-        SampleCost {
-            target,
-            frames_ns: frames * frame_ns,
-            stack_ns: bytes * byte_ns,
-            self_ns,
-            foreign_ns: foreign.mean_ns,
-            total_hi_ns: target.upper_ns() + foreign.upper_ns() + self_ns,
-            fixed_ratio: own_ns_per_s * 1e-9
-                + (self.switches_ns + self.side_records_ns) / self.cpu_ns.max(1e6),
-        }
+        let events_ratio = (self.switches_ns + self.side_records_ns) / self.cpu_ns.max(1e6);
+        let (sample, own) = (self.calm.per_sample(), self.own.now());
+        SampleCost::new(&self.prices, &sample, own, self.utilisation_cpus(), events_ratio)
     }
 
     /// CPUs that the target kept busy over the last ten seconds or so.
@@ -339,8 +297,7 @@ impl OverheadMeter {
 
     /// Bytes that one sample brings to the ring: its record, its frames, its stack.
     pub fn record_bytes(&self) -> f64 {
-        const RECORD_BYTES: f64 = 64.0;
-        RECORD_BYTES + 8.0 * self.calm.per_sample(self.calm.frames) + self.calm.per_sample(self.calm.bytes)
+        self.calm.per_sample().record_bytes()
     }
 }
 

@@ -17,6 +17,8 @@
 //! ```
 
 mod account;
+mod activity;
+mod aim;
 mod bucket;
 mod bursts;
 pub mod calibration;
@@ -28,13 +30,18 @@ mod dither;
 pub mod evaluation;
 mod meter;
 pub mod model;
+mod modes;
 mod own_cost;
+mod prediction;
+mod prices;
 mod reading;
+mod sample_cost;
 mod settings;
 mod shares;
 mod timeline;
 
 pub use account::Account;
+pub use activity::{Activity, Figure};
 pub use bucket::TokenBucket;
 pub use bursts::BurstSchedule;
 pub use clocks::{ClockBook, Hit, Slot};
@@ -42,9 +49,13 @@ pub use controller::RateController;
 pub use cost::{Cost, CostModel};
 pub use decision::{Decision, Reason};
 pub use dither::Dither;
-pub use meter::{CostMode, FieldFigures, HandlerTime, OverheadMeter, SampleCost, Spend};
+pub use meter::{OverheadMeter, Spend};
 pub use model::{BoundBy, Criterion, Experiment, Law, ModelError, Plan};
+pub use modes::CostMode;
+pub use prediction::{Prediction, predict};
+pub use prices::{FieldFigures, HandlerTime};
 pub use reading::Reading;
+pub use sample_cost::SampleCost;
 pub use settings::RateSettings;
-pub use shares::TopShares;
+pub use shares::{PRIOR_SHARE, TopShares};
 pub use timeline::PeriodTimeline;

@@ -10,13 +10,20 @@ const STEP_SAMPLES: f64 = 5.0;
 /// Noise of own CPU time in one reading (ns): a wake-up more or less.
 const NOISE_NS: f64 = 100_000.0;
 
+/// What the profiler itself needs (ns of CPU time).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Own {
+    pub(super) per_sample_ns: f64,
+    pub(super) per_second_ns: f64,
+}
+
 /// What is assumed before data, and by how much it may be off (standard deviations).
 #[derive(Clone, Copy, Debug)]
-struct Prior {
-    per_sample_ns: f64,
-    per_sample_sd_ns: f64,
-    per_second_ns: f64,
-    per_second_sd_ns: f64,
+pub(super) struct Prior {
+    pub(super) per_sample_ns: f64,
+    pub(super) per_sample_sd_ns: f64,
+    pub(super) per_second_ns: f64,
+    pub(super) per_second_sd_ns: f64,
 }
 
 impl Default for Prior {
@@ -126,11 +133,8 @@ impl OwnCost {
         self.calm = latest;
     }
 
-    pub(super) fn per_sample_ns(&self) -> f64 {
-        self.calm.fit(&self.prior).0
-    }
-
-    pub(super) fn per_second_ns(&self) -> f64 {
-        self.calm.fit(&self.prior).1
+    pub(super) fn now(&self) -> Own {
+        let (per_sample_ns, per_second_ns) = self.calm.fit(&self.prior);
+        Own { per_sample_ns, per_second_ns }
     }
 }

@@ -78,6 +78,10 @@ impl RateSettings {
         }
     }
 
+    pub(super) fn within_limits(&self, rate_hz: f64) -> f64 {
+        rate_hz.max(self.floor_hz).min(self.ceiling_hz())
+    }
+
     /// The highest rate (samples per CPU-second).
     pub fn ceiling_hz(&self) -> f64 {
         1e9 / self.min_period_ns.max(1) as f64

@@ -5,8 +5,10 @@ use rustc_hash::FxHashMap;
 use super::model::spread;
 use crate::stats::Cusum;
 
-/// S of a share of 15%, assumed before anything was seen.
-const PRIOR_SPREAD: f64 = 2.380_476;
+/// Share of the largest function that is assumed before anything was seen.
+pub const PRIOR_SHARE: f64 = 0.15;
+/// S of it.
+pub(super) const PRIOR_SPREAD: f64 = 2.380_476;
 /// Samples that the prior, or the spread before a change of phase, weighs.
 const PRIOR_SAMPLES: f64 = 50.0;
 /// A window of the change detector has this length and this many samples, at least.

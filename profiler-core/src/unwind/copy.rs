@@ -5,13 +5,14 @@
 pub const MAX_COPY_BYTES: u32 = 60 << 10;
 /// Less is not worth telling apart.
 const MIN_COPY_BYTES: u32 = 1 << 10;
-/// Stacks that a smaller copy is decided upon.
-const STACKS_TO_SHRINK: u32 = 200;
-/// Room for stacks a little deeper than those seen.
-const HEADROOM: f64 = 1.25;
+/// Stacks that a smaller copy is decided upon, and the room that is left for deeper ones than those seen: soon and
+/// generously, since the biggest copy costs more than all else and may leave no budget to see many stacks with; then
+/// closely.
+const FIRST_LOOK: (u32, f64) = (20, 3.0);
+const SECOND_LOOK: (u32, f64) = (200, 1.25);
 /// A smaller copy is worth reopening the events only if it is that much smaller.
 const WORTH_SHRINKING: f64 = 0.75;
-/// Truncated stacks, out of the last [`STACKS_TO_SHRINK`], that call for a bigger copy.
+/// Truncated stacks since the last decision that call for a bigger copy.
 const TRUNCATED_TO_GROW: u32 = 2;
 
 /// Watches how deep stacks are and proposes a size for the copy.
@@ -51,17 +52,21 @@ impl CopySize {
             self.grown += 1;
             return self.take(MAX_COPY_BYTES);
         }
-        if self.seen < STACKS_TO_SHRINK << self.grown.min(10) {
-            return None;
-        }
-        let needed = ((self.deepest as f64 * HEADROOM) as u32).next_multiple_of(MIN_COPY_BYTES);
+        let is_over = |(stacks, _): (u32, f64)| self.seen >= stacks << self.grown.min(10);
+        let headroom = match (is_over(SECOND_LOOK), self.bytes == MAX_COPY_BYTES && is_over(FIRST_LOOK)) {
+            (true, _) => SECOND_LOOK.1,
+            (false, true) => FIRST_LOOK.1,
+            (false, false) => return None,
+        };
+        let needed = ((self.deepest as f64 * headroom) as u32).next_multiple_of(MIN_COPY_BYTES);
         let needed = needed.clamp(MIN_COPY_BYTES, MAX_COPY_BYTES);
-        let stays = self.truncated > 0 || f64::from(needed) > f64::from(self.bytes) * WORTH_SHRINKING;
-        if stays {
-            (self.seen, self.truncated, self.deepest) = (0, 0, 0);
-            return None;
+        if self.truncated == 0 && f64::from(needed) <= f64::from(self.bytes) * WORTH_SHRINKING {
+            return self.take(needed);
         }
-        self.take(needed)
+        if is_over(SECOND_LOOK) {
+            (self.seen, self.truncated, self.deepest) = (0, 0, 0);
+        }
+        None
     }
 
     fn take(&mut self, bytes: u32) -> Option<u32> {
@@ -86,6 +91,8 @@ mod tests {
     #[test]
     fn the_copy_shrinks_to_what_the_stacks_need() {
         let mut size = CopySize::default();
+        assert_eq!(feed(&mut size, 19, 3000), None);
+        assert_eq!(feed(&mut size, 1, 3000), Some(9 << 10));
         assert_eq!(feed(&mut size, 199, 3000), None);
         assert_eq!(feed(&mut size, 1, 3000), Some(4096));
         assert_eq!(feed(&mut size, 5000, 3000), None);
@@ -94,10 +101,21 @@ mod tests {
     #[test]
     fn a_deeper_phase_costs_two_truncated_stacks_and_shrinks_later_than_before() {
         let mut size = CopySize::default();
+        feed(&mut size, 20, 3000);
         feed(&mut size, 200, 3000);
+        assert_eq!(size.bytes(), 4096);
         assert_eq!(feed(&mut size, 2, 30_000), Some(MAX_COPY_BYTES));
+        assert_eq!(feed(&mut size, 39, 3000), None);
+        assert_eq!(feed(&mut size, 1, 3000), Some(9 << 10));
         assert_eq!(feed(&mut size, 399, 3000), None);
         assert_eq!(feed(&mut size, 1, 3000), Some(4096));
+    }
+
+    #[test]
+    fn stacks_too_deep_for_the_first_look_are_judged_by_the_second() {
+        let mut size = CopySize::default();
+        assert_eq!(feed(&mut size, 199, 20_000), None);
+        assert_eq!(feed(&mut size, 1, 20_000), Some(25 << 10));
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! How busy the machine was with other things while it was measured.
 
-use procfs::{CurrentSI, KernelStats};
-
+use crate::sys::procfs::machine_busy_ns;
 use crate::sys::{clock, limits};
 
 /// Share of the machine, or of the time that the work waited for its CPU, from which a calibration was taken under
@@ -20,14 +19,14 @@ pub(super) struct Load {
 impl Load {
     /// Begins to watch.
     pub(super) fn watch() -> Self {
-        Self { at_ns: clock::monotonic_ns(), busy_ns: busy_ns(), ours_ns: clock::self_cpu_ns() }
+        Self { at_ns: clock::monotonic_ns(), busy_ns: machine_busy_ns(), ours_ns: clock::self_cpu_ns() }
     }
 
     /// Share of the machine's CPU time since then that was not ours, 0 to 1. `work_cpu_ns` was used by the work, where
     /// that is a process of its own.
     pub(super) fn of_others(&self, work_cpu_ns: u64) -> f64 {
         let ours_ns = clock::self_cpu_ns() - self.ours_ns + work_cpu_ns;
-        let others_ns = busy_ns().saturating_sub(self.busy_ns).saturating_sub(ours_ns) as f64;
+        let others_ns = machine_busy_ns().saturating_sub(self.busy_ns).saturating_sub(ours_ns) as f64;
         let whole_ns = (clock::monotonic_ns() - self.at_ns) as f64 * limits::online_cpus().len() as f64;
         (others_ns / whole_ns.max(1.0)).clamp(0.0, 1.0)
     }
@@ -47,14 +46,6 @@ pub(super) fn machine_is_quiet() -> bool {
 fn is_quiet(loadavg: &str, cpus: usize) -> bool {
     let running = loadavg.split(' ').next().and_then(|first| first.parse::<f64>().ok());
     running.is_some_and(|running| running < QUIET_BELOW * cpus as f64)
-}
-
-/// CPU time of everything on this machine since it started, stolen time included (ns); 0 if the kernel does not say.
-fn busy_ns() -> u64 {
-    let Ok(stats) = KernelStats::current() else { return 0 };
-    let all = stats.total;
-    let ticks = all.user + all.nice + all.system + all.irq.unwrap_or(0) + all.softirq.unwrap_or(0);
-    (ticks + all.steal.unwrap_or(0)) * (1_000_000_000 / procfs::ticks_per_second().max(1))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 pub(crate) mod folded;
 pub(crate) mod functions;
 mod intervals;
-mod names;
+pub(crate) mod names;
 pub(crate) mod pprof;
 mod speedscope;
 pub(crate) mod stats;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 /// The name without characters that a terminal or an XML file would act upon: a function of the target may be
 /// called anything, an escape sequence too.
-pub(super) fn visible(name: &str) -> String {
+pub(crate) fn visible(name: &str) -> String {
     escape(name, |_| false)
 }
 

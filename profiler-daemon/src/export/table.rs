@@ -90,6 +90,9 @@ fn footer(profile: &SymbolizedProfile, table: &FunctionTable) -> Vec<(&'static s
     lines.push(("samples", samples(run)));
     if run.confidence > 0.0 {
         lines.push(("overhead", overhead(run)));
+        if run.predicted_rate_hz > 0.0 {
+            lines.push(("predicted", predicted(run)));
+        }
         lines.push(("weights", weights(run)));
     }
     if let Some(reached) = table.reached.filter(|_| !functions.is_empty()) {
@@ -166,6 +169,18 @@ fn overhead(run: &Run) -> String {
         percent(own, 2),
         run.overhead_us,
         run.overhead_se_us,
+    )
+}
+
+/// What was expected before it was measured.
+fn predicted(run: &Run) -> String {
+    let at = |overhead_us, overhead_ratio, rate_hz| {
+        format!("{overhead_us:.1} µs a sample, {} overhead at {rate_hz:.0}/s", percent(overhead_ratio, 2))
+    };
+    format!(
+        "{}; measured {}",
+        at(run.predicted_overhead_us, run.predicted_overhead_ratio, run.predicted_rate_hz),
+        at(run.overhead_us, run.overhead_ratio, run.rate_hz),
     )
 }
 

@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use profiler_core::attach::{AttachChoice, AttachMode, Observed};
 use profiler_core::profile::RateChange;
-use profiler_core::rate::{CostModel, Decision, Dither, RateController, Reading, Reason, TopShares};
+use profiler_core::rate::{
+    CostModel, Decision, Dither, Prediction, RateController, Reading, Reason, TopShares,
+};
 use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::Method;
 use serde::Serialize;
 
 use super::explain;
+use super::foresight::Foresight;
 use crate::output::Outputs;
 use crate::sampler::access::{Access, OpenError};
 use crate::sampler::handler_time::HandlerBursts;
@@ -66,6 +69,8 @@ pub(crate) struct Attach {
     pub(crate) attachment: Attachment,
     /// What samples and switches cost.
     pub(crate) costs: CostModel,
+    /// What the run will cost.
+    pub(crate) foresight: Foresight,
 }
 
 /// What is left of a run when it is over.
@@ -75,6 +80,8 @@ pub(crate) struct End {
     pub(crate) notes: Vec<String>,
     pub(crate) settings: ClockSettings,
     pub(crate) attach_mode: AttachMode,
+    /// What the run was expected to cost.
+    pub(crate) prediction: Prediction,
     /// The last decision, if there was time for one.
     pub(crate) decision: Option<Decision>,
     /// Wall-clock start (ns since the epoch).
@@ -105,6 +112,7 @@ pub(crate) struct Engine {
     access: Access,
     attach: AttachChoice,
     costs: CostModel,
+    foresight: Foresight,
     settings: ClockSettings,
     next_tick_ns: u64,
     next_window_ns: u64,
@@ -153,6 +161,7 @@ impl Engine {
             access: how.access,
             attach: how.choice,
             costs: how.costs,
+            foresight: how.foresight,
             settings,
             next_tick_ns: 0,
             next_window_ns: WINDOW_NS,
@@ -303,6 +312,7 @@ impl Engine {
         let second_is_over = now_ns >= self.next_second_ns;
         let switches = if second_is_over { self.each_second(now_ns) } else { 0 };
         let reading = self.session.reading(switches);
+        self.foresight.observe(&reading, self.session.elapsed_ns());
         let burst = self.bursts.take_spent();
         let reading = Reading {
             lost: reading.lost + burst.interrupts,
@@ -465,6 +475,7 @@ impl Engine {
     pub(crate) fn end(self) -> (Session, Outputs, End) {
         let end = End {
             attach_mode: self.attach.mode(),
+            prediction: *self.foresight.prediction(),
             decision: self.last_decision,
             start_unix_ns: self.start_unix_ns,
             counts: self.session.counts,

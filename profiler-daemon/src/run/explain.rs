@@ -2,11 +2,12 @@
 
 use std::io;
 
+use ::procfs::ProcError;
 use anyhow::{Result, anyhow};
-use procfs::ProcError;
 
 use crate::failure::Failure;
 use crate::sampler::access::OpenError;
+use crate::sys::procfs;
 
 /// What unprivileged profiles lack.
 pub(crate) const KERNEL_UNSEEN: &str = "time spent in the kernel is not sampled: run as root, or \
@@ -54,6 +55,16 @@ pub(crate) fn cpu_wide_refused() -> anyhow::Error {
         paranoid()
     );
     Failure::NotPermitted(text).into()
+}
+
+/// Refuses a thread of the kernel.
+pub(crate) fn kernel_thread(pid: u32) -> Result<()> {
+    if procfs::is_kernel_thread(pid) {
+        return Err(anyhow!(
+            "process {pid} is a thread of the kernel, which has no program to profile; give the id of a user process"
+        ));
+    }
+    Ok(())
 }
 
 /// What to make of the attempt to read which code is mapped: a process that has ended is an error, missing

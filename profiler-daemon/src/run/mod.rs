@@ -2,6 +2,7 @@
 
 mod engine;
 pub(crate) mod explain;
+mod foresight;
 mod names;
 mod precise;
 mod progress;
@@ -14,15 +15,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use config::{SamplingSettings, Unwind};
 use nix::sys::signal::Signal;
 use profiler_core::attach::{AttachChoice, AttachMode};
-use profiler_core::rate::{Dither, RateController, RateSettings};
+use profiler_core::rate::{Activity, Dither, Prediction, RateController, RateSettings, predict};
 use profiler_core::unwind::method::{Method, MethodChoice};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
 use self::engine::{Attach, Engine};
+use self::foresight::Foresight;
 use self::precise::Precise;
 use self::progress::Progress;
 use crate::calibrate::{self, Calibration};
@@ -32,7 +34,7 @@ use crate::output::Outputs;
 use crate::sampler::access::{Access, OpenError, probe_access};
 use crate::sampler::perf::Attachment;
 use crate::sampler::session::Session;
-use crate::sampler::switches::Switches;
+use crate::sampler::watch::Watch;
 use crate::settings::{AttachJob, RecordJob};
 use crate::sys::spawn::{Ended, HeldCommand, RunningCommand};
 use crate::sys::timer::Timer;
@@ -64,8 +66,9 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
     if let Some(program) = find_program(&job.command[0]) {
         session.objects.preload(&program);
     }
-    let engine =
-        setup.open(&job.sampling, session, vec![pid], outputs).map_err(|error| explain::open(error, None))?;
+    let engine = setup
+        .open(&job.sampling, session, vec![pid], None, outputs)
+        .map_err(|error| explain::open(error, None))?;
     let until = Until { duration: None, precise: Precise::new(&job.sampling) };
     let runtime = runtime()?;
     let (engine, command, mut signals, stop) = runtime.block_on(async {
@@ -96,22 +99,21 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
 /// Profiles running processes until they end, the time is up or the person stops it.
 pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
     let pids = job.target.resolve()?;
-    if let &[pid] = &pids[..]
-        && procfs::is_kernel_thread(pid)
-    {
-        return Err(anyhow!(
-            "process {pid} is a thread of the kernel, which has no program to profile; give the id of a user process"
-        ));
+    if let &[pid] = &pids[..] {
+        explain::kernel_thread(pid)?;
     }
     let outputs = Outputs::prepare(&job.output)?;
     let setup = Setup::begin(&job.sampling)?;
     let precise = Precise::new(&job.sampling);
     let session = Session::new(setup.method_choice(&job.sampling));
     let one = (pids.len() == 1).then(|| pids[0]);
-    let children = procfs::descendants(&pids).into_iter().map(|child| child.pid);
-    let family = pids.iter().copied().chain(children).collect();
-    let mut engine =
-        setup.open(&job.sampling, session, family, outputs).map_err(|error| explain::open(error, one))?;
+    let mut watch = Watch::begin(&pids);
+    std::thread::sleep(WATCHED);
+    let watched = watch.end();
+    let family = watch.processes().to_vec();
+    let mut engine = setup
+        .open(&job.sampling, session, family, Some(&watched), outputs)
+        .map_err(|error| explain::open(error, one))?;
     // The clocks come first: whatever is mapped from here on is reported, whatever was mapped before is read.
     engine.start_clocks()?;
     for &pid in &pids {
@@ -155,7 +157,12 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    fn begin(sampling: &SamplingSettings) -> Result<Self> {
+    /// Finds out what is permitted, and what sampling costs.
+    ///
+    /// # Errors
+    ///
+    /// What is not permitted, and what to do.
+    pub(crate) fn begin(sampling: &SamplingSettings) -> Result<Self> {
         let access = probe_access().map_err(|error| explain::open(error, None))?;
         let asked = match sampling.attach_mode {
             config::AttachMode::Auto => None,
@@ -181,18 +188,19 @@ impl Setup {
         sampling: &SamplingSettings,
         session: Session,
         pids: Vec<u32>,
+        seen: Option<&Activity>,
         outputs: Outputs,
     ) -> Result<Engine, OpenError> {
-        let controller = RateController::new(rate_settings(sampling), self.calibration.model);
+        let (settings, costs) = (rate_settings(sampling), self.calibration.model);
+        let controller = RateController::new(settings.clone(), costs);
         let threads: Vec<u32> = pids.iter().flat_map(|&pid| procfs::threads(pid)).collect();
-        let cpus = limits::online_cpus().len();
-        let switches = if self.asked.is_none() { switches_per_s(&threads) } else { 0.0 };
-        let choice = AttachChoice::new(self.asked, self.access.cpu_wide, threads.len(), cpus, switches);
+        let choice = self.choice(threads.len(), seen);
+        let foresight = Foresight::new(settings, costs, choice.clone(), seen);
         let attachment = match choice.mode() {
             AttachMode::Cpu => Attachment::Cpus,
             AttachMode::Task => Attachment::Tasks(threads),
         };
-        let attach = Attach { access: self.access, choice, attachment, costs: self.calibration.model };
+        let attach = Attach { access: self.access, choice, attachment, costs, foresight };
         let mut engine = Engine::open(session, controller, attach, Dither::new(self.seed), outputs)?;
         engine.notes.extend(self.calibration.note.clone());
         if !self.access.kernel {
@@ -200,15 +208,24 @@ impl Setup {
         }
         Ok(engine)
     }
-}
 
-/// How often the target switches, over a moment in which nothing is sampled yet.
-fn switches_per_s(threads: &[u32]) -> f64 {
-    let mut switches = Switches::default();
-    switches.since_last_look(threads);
-    let began = Instant::now();
-    std::thread::sleep(WATCHED);
-    switches.since_last_look(threads) as f64 / began.elapsed().as_secs_f64()
+    /// How a target of so many threads is attached to at first.
+    fn choice(&self, threads: usize, seen: Option<&Activity>) -> AttachChoice {
+        let cpus = limits::online_cpus().len();
+        let switches_per_s = seen.map_or(0.0, Activity::switches_per_s);
+        AttachChoice::new(self.asked, self.access.cpu_wide, threads, cpus, switches_per_s)
+    }
+
+    /// What it will cost to sample a target of so many threads that was watched.
+    pub(crate) fn predict(
+        &self,
+        sampling: &SamplingSettings,
+        threads: usize,
+        watched: &Activity,
+    ) -> Prediction {
+        let choice = self.choice(threads, Some(watched));
+        predict(rate_settings(sampling), self.calibration.model, watched, choice)
+    }
 }
 
 fn rate_settings(sampling: &SamplingSettings) -> RateSettings {

@@ -56,7 +56,7 @@ fn run(end: &End, setup: &Setup, sampling: &SamplingSettings, target: String) ->
     let (account, cost) = (end.controller.account(), end.controller.cost());
     let handler = end.controller.handler();
     let handler_ns = handler.as_ref().map(|handler| handler.time);
-    let decision = end.decision.as_ref();
+    let (decision, prediction) = (end.decision.as_ref(), &end.prediction);
     Run {
         target,
         start_unix_ns: end.start_unix_ns,
@@ -90,6 +90,12 @@ fn run(end: &End, setup: &Setup, sampling: &SamplingSettings, target: String) ->
         optimum_rate_hz: decision.map_or(0.0, |decision| decision.optimum_rate_hz),
         unbounded_rate_hz: decision.map_or(0.0, |decision| decision.unbounded_rate_hz),
         bound_by: decision.map_or("", |decision| decision.bound_by.as_str()).to_owned(),
+        predicted_overhead_us: prediction.overhead_ns.mean * 1e-3,
+        predicted_overhead_se_us: prediction.overhead_ns.se * 1e-3,
+        predicted_overhead_ratio: prediction.overhead_ratio.mean,
+        predicted_overhead_se_ratio: prediction.overhead_ratio.se,
+        predicted_rate_hz: prediction.rate_hz.mean,
+        predicted_rate_se_hz: prediction.rate_hz.se,
         retunes: decision.map_or(0, |decision| decision.retunes),
         attach_mode: end.attach_mode.as_str().to_owned(),
         event: "cpu-clock".to_owned(),

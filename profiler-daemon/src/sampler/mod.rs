@@ -8,3 +8,4 @@ mod rings;
 pub(crate) mod session;
 pub(crate) mod switches;
 pub(crate) mod target_cpu;
+pub(crate) mod watch;

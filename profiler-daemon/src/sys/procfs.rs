@@ -1,6 +1,7 @@
 //! What `/proc` says of a process.
 
-use procfs::process::{MMPermissions, MMapPath, MemoryMap, Process, Stat};
+use procfs::process::{MMPermissions, MMapPath, MemoryMap, Process, Stat, Syscall};
+use procfs::{CurrentSI, KernelStats};
 use profiler_core::record::{FileId, Mapped};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -90,6 +91,56 @@ fn mapped(pid: u32, map: MemoryMap) -> Option<Mapped> {
     let (start, end) = map.address;
     let file = FileId { major: map.dev.0 as u32, minor: map.dev.1 as u32, inode: map.inode };
     Some(Mapped { pid, start, len: end.saturating_sub(start), file_offset: map.offset, file, path })
+}
+
+/// Where code is mapped: address, length and inode.
+pub(crate) type Code = (u64, u64, u64);
+
+/// What a look at the memory of a process tells.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    /// The code that is mapped.
+    pub(crate) code: Vec<Code>,
+    /// Bytes of stack in use, of threads that wait: where those that run have theirs, nobody can tell without
+    /// stopping them.
+    pub(crate) stacks: Vec<u64>,
+}
+
+/// The memory of a process, with the stacks of so many of its threads; `None` where it is gone or not ours to read.
+pub(crate) fn memory(pid: u32, stacks: usize) -> Option<Memory> {
+    let maps = open(pid)?.maps().ok()?.0;
+    let executable = maps.iter().filter(|map| map.perms.contains(MMPermissions::EXECUTE));
+    let code = executable.map(|map| (map.address.0, map.address.1.saturating_sub(map.address.0), map.inode));
+    let in_use = |stack_pointer: u64| {
+        let stack = maps.iter().find(|map| (map.address.0..map.address.1).contains(&stack_pointer))?;
+        Some(stack.address.1 - stack_pointer)
+    };
+    let threads = threads(pid).into_iter().take(stacks);
+    Some(Memory {
+        code: code.collect(),
+        stacks: threads.filter_map(stack_pointer).filter_map(in_use).collect(),
+    })
+}
+
+/// Where the stack of a thread ends that waits in a system call.
+fn stack_pointer(tid: u32) -> Option<u64> {
+    match open(tid)?.syscall().ok()? {
+        Syscall::Blocked { stack_pointer, .. } => Some(stack_pointer),
+        _ => None,
+    }
+}
+
+/// CPU time of everything on this machine since it started, stolen time included (ns); 0 if the kernel does not say.
+pub(crate) fn machine_busy_ns() -> u64 {
+    let Ok(stats) = KernelStats::current() else { return 0 };
+    let all = stats.total;
+    let ticks = all.user + all.nice + all.system + all.irq.unwrap_or(0) + all.softirq.unwrap_or(0);
+    (ticks + all.steal.unwrap_or(0)) * (1_000_000_000 / procfs::ticks_per_second().max(1))
+}
+
+/// Tasks that were created on this machine since it started; 0 if the kernel does not say.
+pub(crate) fn machine_forks() -> u64 {
+    KernelStats::current().map_or(0, |stats| stats.processes)
 }
 
 /// Context switches of these threads since they began.

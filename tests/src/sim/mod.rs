@@ -20,5 +20,5 @@ mod scenario;
 pub use day::{Day, DayOutcome, OwnCosts, run_day};
 pub use profile::{Functions, Profile, profile};
 pub use resources::Resources;
-pub use run::{Outcome, run};
+pub use run::{Outcome, prediction, run};
 pub use scenario::{Bands, Phase, Scenario};

@@ -1,7 +1,9 @@
 //! Plays a scenario and holds it against its bands.
 
+use profiler_core::attach::{AttachChoice, AttachMode};
 use profiler_core::rate::{
-    Account, BurstSchedule, Cost, CostModel, Decision, RateController, RateSettings, Reading, Reason, Spend,
+    Account, Activity, BurstSchedule, Cost, CostModel, Decision, Figure, Prediction, RateController,
+    RateSettings, Reading, Reason, Spend, predict,
 };
 
 use super::host::{Host, Truth};
@@ -79,6 +81,21 @@ fn time_handler(controller: &mut RateController, reading: &mut Reading, truth: &
     reading.trace_records = 2 * truth.handlers.len() as u64;
     truth.target_ns += reading.trace_records as f64 * TRACE_RECORD_NS;
     controller.observe_handler(&truth.handlers);
+}
+
+/// What is predicted of a scenario's first phase, from counts as somebody who watched it for two seconds has them.
+pub fn prediction(scenario: &Scenario) -> Prediction {
+    let phase = &scenario.phases[0];
+    let exactly = |mean| Some(Figure { mean, se: 0.0 });
+    let watched = Activity {
+        wall_ns: 2_000_000_000,
+        target_cpu_ns: (2e9 * phase.utilisation_cpus()) as u64,
+        frames: exactly(phase.frames),
+        stack_bytes: exactly(phase.stack_bytes as f64),
+        ..Activity::default()
+    };
+    let choice = AttachChoice::new(Some(AttachMode::Task), true, phase.threads, 2, 0.0);
+    predict(settings(scenario), calibration(scenario), &watched, choice)
 }
 
 fn settings(scenario: &Scenario) -> RateSettings {

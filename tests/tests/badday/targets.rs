@@ -37,6 +37,31 @@ fn no_such_process() -> Result<()> {
 }
 
 #[test]
+fn no_such_process_to_predict() -> Result<()> {
+    refused(sweetspot("plan", &["--pid", &free_pid()?])?, 1, &["no process"])
+}
+
+#[test]
+fn a_process_that_ends_while_it_is_watched() -> Result<()> {
+    needs_root!("opening perf events everywhere");
+    let target = start(Command::new("sleep").arg("3"))?;
+    let ended = sweetspot("plan", &["--duration", "200s", "--pid", &target.id().to_string()])?;
+    refused(ended, 1, &["ended while it was watched", "ended before"])
+}
+
+#[test]
+fn a_process_that_sleeps_is_predicted_from_what_is_usual() -> Result<()> {
+    needs_root!("opening perf events everywhere");
+    let target = start(Command::new("sleep").arg("200"))?;
+    let pid = target.id().to_string();
+    let stat = format!("/proc/{pid}/stat");
+    wait_until("the sleep", || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains("(sleep) S ")))?;
+    let ended = fine(sweetspot("plan", &["--duration", "200ms", "--pid", &pid])?)?;
+    anyhow::ensure!(ended.stdout.contains("nothing was seen"), "{ended:#?}");
+    Ok(())
+}
+
+#[test]
 fn no_process_of_that_name() -> Result<()> {
     refused(
         sweetspot("attach", &["--name", "^no-such-thing-xyz$"])?,
@@ -88,18 +113,18 @@ fn a_zombie() -> Result<()> {
     let stat = format!("/proc/{}/stat", zombie.id());
     wait_until("the zombie", || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") Z ")))?;
     let ended = sweetspot("attach", &["--duration", "1s", &zombie.id().to_string()])?;
-    refused(ended, 1, &["exited", "zombie", "ended", "not running", "no such process"])
+    refused(ended, 1, &["exited", "zombie", "ended", "not running", "no such process"])?;
+    refused(sweetspot("plan", &["--pid", &zombie.id().to_string()])?, 1, &["ended"])
 }
 
 #[test]
 fn a_kernel_thread() -> Result<()> {
     needs_root!("attaching to a kernel thread");
     if fs::read_to_string("/proc/2/comm").is_ok_and(|comm| comm.trim() == "kthreadd") {
-        return refused(
-            sweetspot("attach", &["--duration", "1s", "2"])?,
-            1,
-            &["kernel thread", "thread of the kernel"],
-        );
+        for words in [["attach", "--duration", "1s", "2"], ["plan", "--duration", "1s", "--pid=2"]] {
+            refused(sweetspot(words[0], &words[1..])?, 1, &["kernel thread", "thread of the kernel"])?;
+        }
+        return Ok(());
     }
     eprintln!("skipped: kernel threads are not visible here");
     Ok(())
@@ -111,11 +136,12 @@ fn a_process_of_another_user() -> Result<()> {
     let _settings = default_settings();
     let target = busy("60")?;
     let nobody = Sweetspot::new().unprivileged()?;
-    refused(
-        run(&mut nobody.command("attach", &[target.id().to_string()]))?,
-        77,
-        &["another user", "permi", "privilege"],
-    )
+    let pid = target.id().to_string();
+    for words in [&["attach", &pid][..], &["plan", "--pid", &pid]] {
+        let ended = run(&mut nobody.command(words[0], &words[1..]))?;
+        refused(ended, 77, &["another user", "permi", "privilege"])?;
+    }
+    Ok(())
 }
 
 /// Kernels of some distributions know a level 3 that refuses everything; others treat it as 2.
@@ -140,7 +166,8 @@ fn perf_event_paranoid_too_high() -> Result<()> {
 fn perf_event_open_refused() -> Result<()> {
     let deny = program("deny_perf")?;
     let sweetspot = Sweetspot::new().through(&[&deny.to_string_lossy()]);
-    for words in [["record", "--", "true"], ["evaluate", "--rounds", "1"]] {
+    let own = std::process::id().to_string();
+    for words in [["record", "--", "true"], ["evaluate", "--rounds", "1"], ["plan", "--pid", &own]] {
         let ended = run(&mut sweetspot.command(words[0], &words[1..]))?;
         refused(ended, 77, &["perf_event_open", "not permitted", "permission"])?;
     }

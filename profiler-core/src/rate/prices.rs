@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 
+use super::cost::{Cost, CostModel};
 use super::modes::{CostMode, clear_modes};
-use crate::rate::cost::{Cost, CostModel};
 use crate::stats::characterise::Parameters;
 use crate::stats::regression::{Prior, RegressionSettings, RobustRegression};
 
