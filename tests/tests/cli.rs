@@ -115,6 +115,7 @@ fn with_an_output_there_is_no_table() -> Result<()> {
 /// Counts, shares and the like.
 const WITHOUT_UNIT: &[&str] = &[
     "samples",
+    "handler_samples",
     "lost",
     "truncated",
     "undecodable",
@@ -128,8 +129,16 @@ const WITHOUT_UNIT: &[&str] = &[
     "total_share",
 ];
 /// Figures that may be missing: what cannot be known of few samples.
-const MAY_BE_NULL: &[&str] =
-    &["cpu_s_low", "cpu_s_high", "long_run_cpu_s_low", "long_run_cpu_s_high", "cpu_s_to_converge", "tied"];
+const MAY_BE_NULL: &[&str] = &[
+    "cpu_s_low",
+    "cpu_s_high",
+    "long_run_cpu_s_low",
+    "long_run_cpu_s_high",
+    "cpu_s_to_converge",
+    "tied",
+    "handler_us",
+    "handler_se_us",
+];
 
 /// Numbers have a unit in their name; a figure that is not finite would be written as null.
 fn check_figures(name: &str, value: &Value) -> Result<()> {

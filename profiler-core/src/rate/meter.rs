@@ -3,16 +3,10 @@
 //! The meter believes its calibration, but for what the field shows: how deep the stacks are, how much is copied, what
 //! the profiler itself uses, and, where the kernel's handler can be timed, what that takes in this target.
 
-mod modes;
-mod prices;
-
-pub use self::modes::CostMode;
-pub use self::prices::{FieldFigures, HandlerTime};
-
-pub(super) use self::prices::Prices;
 use super::Reading;
 use super::cost::{Cost, CostModel};
 use super::own_cost::OwnCost;
+use super::prices::{FieldFigures, HandlerTime, Prices};
 use super::sample_cost::{PerSample, SampleCost};
 
 /// Memory of the per-sample means (s): long enough to be calm.
@@ -207,8 +201,8 @@ impl OverheadMeter {
 
     /// What the handler takes in the field; `None` before it was timed, or where no calibration timed it.
     pub fn handler(&self) -> Option<FieldFigures> {
-        let sample = self.calm.per_sample();
-        self.prices.field(sample.frames, sample.bytes)
+        let usual = self.calm.per_sample();
+        self.prices.field(usual.frames, usual.bytes)
     }
 
     /// What a reading cost, without taking it in.

@@ -20,9 +20,9 @@
 use super::activity::{Activity, Figure, SEEN_NS};
 use super::aim::{Aim, BUDGET_MARGIN, Circumstances};
 use super::cost::{Cost, CostModel};
-use super::meter::Prices;
 use super::model::{BoundBy, Caps};
 use super::own_cost::{Own, Prior};
+use super::prices::Prices;
 use super::sample_cost::{OWN_COST_FLOOR_CPUS, PerSample, SampleCost};
 use super::settings::RateSettings;
 use super::shares::PRIOR_SPREAD;
@@ -85,7 +85,6 @@ pub fn predict(
 struct Basis<'a> {
     settings: RateSettings,
     costs: CostModel,
-    prices: Prices,
     watched: &'a Activity,
     own: Prior,
     frames: Figure,
@@ -106,7 +105,6 @@ impl<'a> Basis<'a> {
             bytes: if copies { bytes } else { Figure::default() },
             own: Prior::default(),
             settings,
-            prices: Prices::new(costs),
             costs,
             watched,
         }
@@ -120,7 +118,7 @@ impl<'a> Basis<'a> {
 
     /// o: the error of the costs, and that of the depth that they are multiplied with.
     fn overhead(&self, sample: &PerSample) -> Figure {
-        let cost = sample.cost(&self.prices);
+        let cost = sample.cost(&Prices::new(self.costs));
         let by_frames = self.frames.se * self.costs.per_frame_ns.mean_ns;
         let by_bytes = self.bytes.se * self.costs.per_byte_ns.mean_ns;
         Figure::new(cost.mean_ns, cost.se_ns.hypot(by_frames).hypot(by_bytes))
@@ -175,7 +173,7 @@ impl<'a> Basis<'a> {
         let events_ratio = self.events(mode).iter().map(upper).sum::<f64>() * 1e-9;
         let own = Own { per_sample_ns: self.own.per_sample_ns, per_second_ns: self.own.per_second_ns };
         let utilisation_cpus = self.watched.utilisation_cpus();
-        SampleCost::new(&self.prices, &self.sample(mode), own, utilisation_cpus, events_ratio)
+        SampleCost::new(&Prices::new(self.costs), &self.sample(mode), own, utilisation_cpus, events_ratio)
     }
 
     fn rate(&self, cost: &SampleCost, spread: f64) -> (Aim, f64) {

@@ -1,8 +1,8 @@
 //! What a sample costs, everything included, and what is spent without one.
 
 use super::cost::Cost;
-use super::meter::Prices;
 use super::own_cost::Own;
+use super::prices::Prices;
 
 /// Shares of one CPU below which the profiler's own cost is not set against the target's CPU time; see
 /// [`Account`](super::Account).
@@ -68,8 +68,8 @@ impl SampleCost {
         events_ratio: f64,
     ) -> Self {
         let (target, foreign) = (sample.cost(prices), sample.foreign_cost(prices));
-        let self_ns = own.per_sample_ns * (1.0 + sample.foreign);
         let [_, frame_ns, byte_ns] = prices.parts_ns();
+        let self_ns = own.per_sample_ns * (1.0 + sample.foreign);
         SampleCost {
             target,
             frames_ns: sample.frames * frame_ns,

@@ -54,9 +54,9 @@ fn compensate(run: &mut Run, account: &Account, kernel_seen: bool) -> f64 {
 
 fn run(end: &End, setup: &Setup, sampling: &SamplingSettings, target: String) -> Run {
     let (account, cost) = (end.controller.account(), end.controller.cost());
-    let (decision, prediction) = (end.decision.as_ref(), &end.prediction);
     let handler = end.controller.handler();
     let handler_ns = handler.as_ref().map(|handler| handler.time);
+    let (decision, prediction) = (end.decision.as_ref(), &end.prediction);
     Run {
         target,
         start_unix_ns: end.start_unix_ns,

@@ -76,6 +76,13 @@ pub(super) fn play(scenario: &Scenario, seed: u64, mut each: impl FnMut(&Truth, 
     rate_hz
 }
 
+/// A tick was a burst: the handler was timed, and that had its cost.
+fn time_handler(controller: &mut RateController, reading: &mut Reading, truth: &mut Truth) {
+    reading.trace_records = 2 * truth.handlers.len() as u64;
+    truth.target_ns += reading.trace_records as f64 * TRACE_RECORD_NS;
+    controller.observe_handler(&truth.handlers);
+}
+
 /// What is predicted of a scenario's first phase, from counts as somebody who watched it for two seconds has them.
 pub fn prediction(scenario: &Scenario) -> Prediction {
     let phase = &scenario.phases[0];
@@ -89,13 +96,6 @@ pub fn prediction(scenario: &Scenario) -> Prediction {
     };
     let choice = AttachChoice::new(Some(AttachMode::Task), true, phase.threads, 2, 0.0);
     predict(settings(scenario), calibration(scenario), &watched, choice)
-}
-
-/// A tick was a burst: the handler was timed, and that had its cost.
-fn time_handler(controller: &mut RateController, reading: &mut Reading, truth: &mut Truth) {
-    reading.trace_records = 2 * truth.handlers.len() as u64;
-    truth.target_ns += reading.trace_records as f64 * TRACE_RECORD_NS;
-    controller.observe_handler(&truth.handlers);
 }
 
 fn settings(scenario: &Scenario) -> RateSettings {

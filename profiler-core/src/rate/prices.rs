@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 
+use super::cost::{Cost, CostModel};
 use super::modes::{CostMode, clear_modes};
-use crate::rate::cost::{Cost, CostModel};
 use crate::stats::characterise::Parameters;
 use crate::stats::regression::{Prior, RegressionSettings, RobustRegression};
 
@@ -48,7 +48,7 @@ pub struct FieldFigures {
 
 /// What a sample costs the task that it interrupts.
 #[derive(Clone, Debug)]
-pub(in crate::rate) struct Prices {
+pub(super) struct Prices {
     calibrated: CostModel,
     field: Option<Field>,
 }
@@ -69,7 +69,7 @@ struct Field {
 
 impl Prices {
     /// Those of a calibration.
-    pub(in crate::rate) fn new(calibrated: CostModel) -> Self {
+    pub(super) fn new(calibrated: CostModel) -> Self {
         Prices {
             calibrated,
             field: calibrated.per_handler_ns.map(|handler| Field::new(&calibrated, handler)),
@@ -84,13 +84,13 @@ impl Prices {
     }
 
     /// What one sample with `frames` walked and `bytes` copied costs.
-    pub(in crate::rate) fn sample(&self, frames: f64, bytes: f64) -> Cost {
+    pub(super) fn sample(&self, frames: f64, bytes: f64) -> Cost {
         let in_field = self.known().and_then(|field| field.sample(frames, bytes));
         in_field.unwrap_or_else(|| self.calibrated.sample(frames, bytes))
     }
 
     /// The parts of a sample's mean cost (ns): without its stack, a frame, a byte.
-    pub(in crate::rate) fn parts_ns(&self) -> [f64; 3] {
+    pub(super) fn parts_ns(&self) -> [f64; 3] {
         let CostModel { per_sample_ns, per_frame_ns, per_byte_ns, .. } = self.calibrated;
         match self.known().map(|field| (field.outside.mean_ns, field.parameters.values())) {
             Some((outside_ns, &[handler_ns, frame_ns, byte_ns])) => {
