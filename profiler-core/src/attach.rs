@@ -5,6 +5,8 @@
 //! depends on the target and its neighbours, and shows only while it runs; so the cost is watched, and the other
 //! way is tried when it might be cheaper.
 //!
+//! Events of threads multiply with the CPUs. Where they would be too many, whole CPUs are sampled.
+//!
 //! Events of threads also end with them, and half a period with each: threads that live for a few periods are weighed
 //! badly, those that live for less than one are never seen. Then whole CPUs are sampled, whatever that costs.
 
@@ -54,7 +56,7 @@ const EARLY_NS: f64 = 50e6;
 const SHORT_LIVED: f64 = 0.05;
 /// For so long a way is kept, and its cost is measured (ns).
 const DWELL_NS: u64 = 1_000_000_000;
-/// For so long a measured cost is believed (ns).
+/// For so long a measured cost is believed, and too many threads are expected to come back (ns).
 const BELIEVED_NS: u64 = 120_000_000_000;
 
 /// What one way to attach has cost.
@@ -104,6 +106,8 @@ pub struct AttachChoice {
     other_cost: Option<Measured>,
     since_ns: Option<u64>,
     observed: Observed,
+    /// When there were last too many threads for events of their own.
+    crowded_ns: Option<u64>,
     /// Whether threads were seen to be too short-lived for events of their own, which they had.
     missed_ends: bool,
 }
@@ -128,6 +132,7 @@ impl AttachChoice {
             other_cost: None,
             since_ns: None,
             observed: Observed::default(),
+            crowded_ns: None,
             missed_ends: false,
         }
     }
@@ -150,7 +155,15 @@ impl AttachChoice {
 
     /// Takes in what was seen since the last call. Returns the other way when it is time to change to it; it is then
     /// in force.
-    pub fn observe(&mut self, now_ns: u64, latest: Observed) -> Option<AttachMode> {
+    ///
+    /// `task_events` counts the events that single threads need at present (threads times CPUs); it is asked only when it
+    /// matters, once a second.
+    pub fn observe(
+        &mut self,
+        now_ns: u64,
+        latest: Observed,
+        task_events: impl FnOnce() -> usize,
+    ) -> Option<AttachMode> {
         let since_ns = *self.since_ns.get_or_insert(now_ns);
         self.observed = self.observed.plus(latest);
         let (short_lived, is_task) = (self.observed.is_short_lived(), self.mode == AttachMode::Task);
@@ -161,13 +174,22 @@ impl AttachChoice {
         }
         let ratio = std::mem::take(&mut self.observed).cost_ratio();
         self.since_ns = Some(now_ns);
-        let changes = if short_lived { is_task } else { self.is_worth_a_change(now_ns, ratio) };
+        let needs_cpus = short_lived || self.is_crowded(now_ns, task_events());
+        let changes = if needs_cpus { is_task } else { self.is_worth_a_change(now_ns, ratio) };
         if !changes {
             return None;
         }
         self.other_cost = Some(Measured { ratio, at_ns: now_ns });
         self.mode = self.mode.other();
         Some(self.mode)
+    }
+
+    /// Whether there are too many threads, or were of late: a pool that grows and shrinks changes nothing.
+    fn is_crowded(&mut self, now_ns: u64, task_events: usize) -> bool {
+        if task_events > MANY_EVENTS {
+            self.crowded_ns = Some(now_ns);
+        }
+        self.crowded_ns.is_some_and(|then| now_ns.saturating_sub(then) < BELIEVED_NS)
     }
 
     fn is_clearly_too_dear(&self) -> bool {
@@ -192,7 +214,7 @@ mod tests {
         let step = |second: u64| {
             let ratio = if choice.mode() == AttachMode::Task { task } else { cpu };
             let (extra_ns, target_ns) = (ratio * 1e9, 1e9);
-            choice.observe(second * SECOND, Observed { extra_ns, target_ns, ends_ns: 0.0 })
+            choice.observe(second * SECOND, Observed { extra_ns, target_ns, ends_ns: 0.0 }, || 4)
         };
         (0..seconds).filter_map(step).collect()
     }
@@ -236,23 +258,23 @@ mod tests {
     #[test]
     fn what_is_clearly_too_dear_is_left_at_once_but_not_for_a_moment_of_it() {
         let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
-        assert_eq!(choice.observe(0, seen(4e6, 0.0, 40e6)), None); // too little CPU time to tell
-        assert_eq!(choice.observe(SECOND / 5, seen(4e6, 0.0, 40e6)), Some(AttachMode::Cpu));
+        assert_eq!(choice.observe(0, seen(4e6, 0.0, 40e6), || 4), None); // too little CPU time to tell
+        assert_eq!(choice.observe(SECOND / 5, seen(4e6, 0.0, 40e6), || 4), Some(AttachMode::Cpu));
         let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
-        assert_eq!(choice.observe(0, seen(0.5e6, 0.0, 100e6)), None);
-        assert_eq!(choice.observe(SECOND, seen(0.5e6, 0.0, 100e6)), Some(AttachMode::Cpu));
+        assert_eq!(choice.observe(0, seen(0.5e6, 0.0, 100e6), || 4), None);
+        assert_eq!(choice.observe(SECOND, seen(0.5e6, 0.0, 100e6), || 4), Some(AttachMode::Cpu));
     }
 
     #[test]
     fn short_lived_threads_are_sampled_by_whole_cpus_whatever_that_costs() {
         let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
-        assert_eq!(choice.observe(0, seen(0.0, 4e6, 100e6)), None);
-        assert_eq!(choice.observe(1, seen(0.0, 8e6, 100e6)), Some(AttachMode::Cpu));
-        let dear = |second: u64| choice.observe(second * SECOND, seen(0.2e9, 0.06e9, 1e9));
+        assert_eq!(choice.observe(0, seen(0.0, 4e6, 100e6), || 4), None);
+        assert_eq!(choice.observe(1, seen(0.0, 8e6, 100e6), || 4), Some(AttachMode::Cpu));
+        let dear = |second: u64| choice.observe(second * SECOND, seen(0.2e9, 0.06e9, 1e9), || 4);
         assert_eq!((1..60).filter_map(dear).collect::<Vec<_>>(), []);
         assert!(!choice.misses_short_lived());
         // Once they live longer, what counts is the cost again.
-        let longer = |second: u64| choice.observe(second * SECOND, seen(0.2e9, 0.0, 1e9));
+        let longer = |second: u64| choice.observe(second * SECOND, seen(0.2e9, 0.0, 1e9), || 4);
         assert_eq!((60..65).filter_map(longer).next(), Some(AttachMode::Task));
     }
 
@@ -260,19 +282,41 @@ mod tests {
     fn short_lived_threads_are_told_of_where_the_way_is_fixed() {
         for (asked, permitted) in [(Some(AttachMode::Task), true), (None, false)] {
             let mut choice = AttachChoice::new(asked, permitted, 1, 2, 0.0);
-            assert_eq!(choice.observe(0, seen(0.0, 4e6, 100e6)), None);
+            assert_eq!(choice.observe(0, seen(0.0, 4e6, 100e6), || 4), None);
             assert!(!choice.misses_short_lived());
-            assert_eq!(choice.observe(1, seen(0.0, 8e6, 100e6)), None);
+            assert_eq!(choice.observe(1, seen(0.0, 8e6, 100e6), || 4), None);
             assert!(choice.misses_short_lived());
         }
+    }
+
+    #[test]
+    fn too_many_threads_are_never_given_events_of_their_own() {
+        let mut choice = AttachChoice::new(None, true, 1000, 64, 0.0);
+        let dear = seen(2.0, 0.0, 1.0);
+        let crowd = |second: u64| choice.observe(second * SECOND, dear, || 64_000);
+        assert_eq!((0..600).filter_map(crowd).next(), None);
+        // Most of them are gone: for two minutes they may come back.
+        let few = |second: u64| Some((second, choice.observe(second * SECOND, dear, || 64)?));
+        assert_eq!((600..800).find_map(few), Some((719, AttachMode::Task)));
+    }
+
+    #[test]
+    fn a_crowd_that_comes_is_left_to_whole_cpus_and_one_that_comes_and_goes_changes_nothing() {
+        let mut choice = AttachChoice::new(None, true, 1, 64, 0.0);
+        let pool = |second: u64| if second % 20 < 10 { 64 } else { 64_000 };
+        let swings = |second: u64| choice.observe(second * SECOND, seen(0.1, 0.0, 1.0), || pool(second));
+        assert_eq!((0..600).filter_map(swings).collect::<Vec<_>>(), [AttachMode::Cpu]);
+        let mut cheap = AttachChoice::new(None, true, 1, 64, 0.0);
+        assert_eq!(cheap.observe(0, seen(0.0, 0.0, 1e9), || 64_000), None);
+        assert_eq!(cheap.observe(SECOND, seen(0.0, 0.0, 1e9), || 64_000), Some(AttachMode::Cpu));
     }
 
     #[test]
     fn hostile_figures_do_no_harm() {
         let mut choice = AttachChoice::new(None, true, usize::MAX, usize::MAX, f64::NAN);
         for x in [f64::NAN, f64::INFINITY, -1.0, f64::MAX, 0.0] {
-            choice.observe(u64::MAX, seen(x, x, x));
-            choice.observe(0, seen(x, -x, 1.0));
+            choice.observe(u64::MAX, seen(x, x, x), || 4);
+            choice.observe(0, seen(x, -x, 1.0), || 4);
         }
     }
 }

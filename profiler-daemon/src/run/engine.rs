@@ -15,7 +15,7 @@ use crate::sampler::access::{Access, OpenError};
 use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
 use crate::sampler::session::{Counts, Session};
 use crate::sampler::switches::Switches;
-use crate::sys::{clock, procfs};
+use crate::sys::{clock, limits, procfs};
 
 /// The shortest time from one tick to the next, where the first was late.
 const MIN_TICK_NS: u64 = 50_000_000;
@@ -379,7 +379,7 @@ impl Engine {
         self.cpus_changed |= self.sampler.cpus_changed();
         let switches = self.context_switches();
         let observed = self.observe(switches);
-        if self.attach.observe(now_ns, observed).is_some() {
+        if self.attach.observe(now_ns, observed, || task_events(&self.session)).is_some() {
             self.attach_changed = true;
             self.controller.attached_anew();
             return 0;
@@ -461,6 +461,12 @@ impl Engine {
             Attachment::Cpus => 0,
         }
     }
+}
+
+/// Events that clocks for each thread would need.
+fn task_events(session: &Session) -> usize {
+    let threads = session.processes.live().map(|(pid, _)| procfs::thread_count(pid)).sum::<usize>();
+    threads.saturating_mul(limits::online_cpus().len())
 }
 
 fn period_ns(rate_hz: f64) -> u64 {

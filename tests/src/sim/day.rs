@@ -277,7 +277,8 @@ impl<'a> Run<'a> {
         let extra_ns = switches * costs.per_switch_ns.mean_ns + foreign as f64 * costs.per_sample_ns.mean_ns;
         let target_ns = std::mem::take(&mut self.cpu_ns);
         let observed = Observed { extra_ns, ends_ns: 0.0, target_ns };
-        if self.attach.observe(self.now_ns, observed).is_some() {
+        let task_events = (self.day.threads * self.day.cpus) as usize;
+        if self.attach.observe(self.now_ns, observed, || task_events).is_some() {
             self.mode_changes += 1;
             self.controller.attached_anew();
             return 0;
