@@ -4,11 +4,11 @@ use profiler_core::attach::{AttachChoice, AttachMode, Observed};
 use profiler_core::rate::{
     Account, CostModel, Decision, RateController, RateSettings, Reading, Spend, TopShares,
 };
+use profiler_core::resources::{Resources, time_to_fill_ns};
 use profiler_core::unwind::copy::CopySize;
 use serde::Serialize;
 
 use super::crowd::Crowd;
-use super::resources::Resources;
 
 /// Mean length of a tick; the daemon draws each (ns).
 const TICK_NS: u64 = 100_000_000;
@@ -228,8 +228,8 @@ impl<'a> Run<'a> {
         self.book((self.now_ns - started_ns) as f64, &tick);
         self.decision = self.controller.tick(&reading, &shares);
         self.copy.revise();
-        let filled_ns =
-            self.resources().time_to_fill_ns(u64::from(self.copy.bytes()), self.decision.period_ns);
+        let ring_bytes = self.resources().ring_bytes;
+        let filled_ns = time_to_fill_ns(ring_bytes, u64::from(self.copy.bytes()), self.decision.period_ns);
         self.least_time_to_fill_ns = self.least_time_to_fill_ns.min(filled_ns);
     }
 
