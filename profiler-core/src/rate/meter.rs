@@ -17,8 +17,6 @@ const STEP: f64 = 1.5;
 const STEP_SAMPLES: f64 = 5.0;
 /// Memory of the utilisation and of the switches (s): the longest window that overhead is judged over.
 const LOAD_MEMORY_S: f64 = 10.0;
-/// Memory of the utilisation that own cost is charged by (s).
-const BUSY_MEMORY_S: f64 = 0.3;
 /// Weight of the expected stack, in samples, before any arrived.
 const EXPECTED_SAMPLES: f64 = 5.0;
 /// Shares of one CPU below which the profiler's own cost is not set against the target's CPU time; see
@@ -102,7 +100,8 @@ pub struct SampleCost {
     pub self_ns: f64,
     /// Charged to others per sample of the target (ns).
     pub foreign_ns: f64,
-    /// The cost that the budget is kept with: everything per sample, the model's part at its upper end (ns).
+    /// The cost that the budget is kept with: everything per sample, the model's part at its upper end (ns). What
+    /// strangers cost counts less the less of a tenth of a CPU the target uses; see [`Account`](super::Account).
     pub total_hi_ns: f64,
     /// What is spent whatever the rate, as a ratio of the target's CPU time: own CPU time per second, switches,
     /// records that are no samples.
@@ -163,8 +162,6 @@ pub struct OverheadMeter {
     wall_ns: f64,
     switches_ns: f64,
     side_records_ns: f64,
-    /// CPUs kept busy just now.
-    busy_cpus: f64,
 }
 
 impl OverheadMeter {
@@ -188,7 +185,6 @@ impl OverheadMeter {
             wall_ns: 1e9,
             switches_ns: 0.0,
             side_records_ns: 0.0,
-            busy_cpus: 0.0,
         }
     }
 
@@ -202,10 +198,6 @@ impl OverheadMeter {
         self.wall_ns = self.wall_ns * keep + wall_s * 1e9;
         self.switches_ns = self.switches_ns * keep + self.switches_cost(reading).upper_ns();
         self.side_records_ns = self.side_records_ns * keep + self.side_records_cost(reading).upper_ns();
-        if wall_s > 0.0 {
-            let gain = 1.0 - (-wall_s / BUSY_MEMORY_S).exp();
-            self.busy_cpus += gain * (reading.target_cpu_ns as f64 / (wall_s * 1e9) - self.busy_cpus);
-        }
         let arrivals = reading.samples as f64 + reading.foreign_samples as f64;
         self.own.observe(arrivals, wall_s, reading.self_cpu_ns as f64);
         spend.self_fixed_ns = (self.own.per_second_ns() * wall_s).min(spend.self_ns);
@@ -287,30 +279,41 @@ impl OverheadMeter {
     pub fn cost(&self) -> SampleCost {
         let target = self.calm.cost(&self.model);
         let foreign = self.calm.foreign_cost(&self.model);
-        let arrivals = 1.0 + self.calm.per_sample(self.calm.foreign);
-        let self_ns = self.own.per_sample_ns() * arrivals;
+        // Strangers' samples count against a tenth of a CPU where the target uses less.
+        let counted = (self.utilisation_cpus() / OWN_COST_FLOOR_CPUS).min(1.0);
+        let strangers = self.calm.per_sample(self.calm.foreign);
+        let own_ns = self.own.per_sample_ns();
         let (frames, bytes) = (self.calm.per_sample(self.calm.frames), self.calm.per_sample(self.calm.bytes));
-        let own_ns_per_s = self.own.per_second_ns() / self.utilisation_cpus().max(OWN_COST_FLOOR_CPUS);
         SampleCost {
             target,
             frames_ns: frames * self.model.per_frame_ns.mean_ns,
             stack_ns: bytes * self.model.per_byte_ns.mean_ns,
-            self_ns,
+            self_ns: own_ns * (1.0 + strangers),
             foreign_ns: foreign.mean_ns,
-            total_hi_ns: target.upper_ns() + foreign.upper_ns() + self_ns,
-            fixed_ratio: own_ns_per_s * 1e-9
-                + (self.switches_ns + self.side_records_ns) / self.cpu_ns.max(1e6),
+            total_hi_ns: target.upper_ns() + own_ns + counted * (foreign.upper_ns() + strangers * own_ns),
+            fixed_ratio: self.fixed_ratio(self.utilisation_cpus()),
         }
+    }
+
+    /// What is spent whatever the rate, if the target keeps `busy_cpus` busy (ratio of its CPU time).
+    pub(super) fn fixed_ratio(&self, busy_cpus: f64) -> f64 {
+        self.own.per_second_ns() * 1e-9 / busy_cpus.max(OWN_COST_FLOOR_CPUS)
+            + (self.switches_ns + self.side_records_ns) / self.cpu_ns.max(1e6)
+    }
+
+    /// What a sample that hits a stranger costs, the model's part at its upper end and own time (ns).
+    pub(super) fn stranger_ns(&self) -> f64 {
+        self.model.sample(0.0, self.calm.per_sample(self.calm.bytes)).upper_ns() + self.own.per_sample_ns()
+    }
+
+    /// Own CPU time per sample that arrives, whomever it hit (ns).
+    pub(super) fn own_per_arrival_ns(&self) -> f64 {
+        self.own.per_sample_ns()
     }
 
     /// CPUs that the target kept busy over the last ten seconds or so.
     pub fn utilisation_cpus(&self) -> f64 {
         self.cpu_ns / self.wall_ns.max(1.0)
-    }
-
-    /// CPUs that the target keeps busy just now.
-    pub fn busy_cpus(&self) -> f64 {
-        self.busy_cpus
     }
 
     /// Bytes that one sample brings to the ring: its record, its frames, its stack.

@@ -28,9 +28,11 @@ pub mod evaluation;
 mod meter;
 pub mod model;
 mod own_cost;
+mod present;
 mod reading;
 mod settings;
 mod shares;
+mod strangers;
 mod timeline;
 
 pub use account::Account;

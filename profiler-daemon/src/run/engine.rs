@@ -224,7 +224,8 @@ impl Engine {
     /// How long to sleep.
     pub(crate) fn pause(&self) -> Duration {
         let until_tick = self.next_tick_ns.saturating_sub(clock::monotonic_ns());
-        let look_ns = if self.samples_came && self.cost_may_jump() { LOOK_NS } else { u64::MAX };
+        let looks = self.samples_came && self.cost_may_jump() || self.controller.strangers_may_overspend();
+        let look_ns = if looks { LOOK_NS } else { u64::MAX };
         Duration::from_nanos(until_tick.min(look_ns).min(self.sampler.time_to_fill_ns()))
     }
 
