@@ -80,6 +80,20 @@ fn strangers_are_hardly_sampled_once_the_target_is_idle() {
 }
 
 #[test]
+fn ten_seconds_with_the_last_busy_moment_stay_within_the_budget() {
+    let costs = CostModel { per_sample_ns: Cost::new(12_000.0, 0.0), ..CostModel::default() };
+    let mut controller = RateController::new(RateSettings::default(), costs);
+    let mut rate_hz = controller.start(0).rate_hz;
+    for tick in 0..400 {
+        let cpus = if tick < 200 { 1.0 } else { 0.0 };
+        let reading = Reading { self_cpu_ns: 5_000, ..sampled(tick, rate_hz, cpus, 0.5) };
+        rate_hz = controller.tick(&reading, &TopShares::default()).rate_hz;
+    }
+    let worst = controller.account().worst_10s_ratio();
+    assert!((0.007..0.0102).contains(&worst), "{worst}");
+}
+
+#[test]
 fn a_tick_ends_where_strangers_alone_are_sampled() {
     let mut controller = RateController::new(RateSettings::default(), CostModel::default());
     let mut rate_hz = controller.start(0).rate_hz;
