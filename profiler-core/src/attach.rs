@@ -5,6 +5,8 @@
 //! depends on the target and its neighbours, and shows only while it runs; so the cost is watched, and the other
 //! way is tried when it might be cheaper.
 //!
+//! Events of threads multiply with the CPUs. Where they would be too many, whole CPUs are sampled.
+//!
 //! Events of threads also end with them, and half a period with each: threads that live for a few periods are weighed
 //! badly, those that live for less than one are never seen. Then whole CPUs are sampled, whatever that costs.
 
@@ -44,6 +46,8 @@ const MANY_EVENTS: usize = 256;
 const MANY_SWITCHES_PER_S: f64 = 4000.0;
 /// A cost below this share of the target's CPU time is not worth a change.
 const WORTH_A_CHANGE: f64 = 0.002;
+/// What samples of strangers cost, relative to those of the target, is worth one from here on.
+const LOST_TO_STRANGERS: f64 = 0.5;
 /// The other way must have cost less than this share of the present one.
 const CLEARLY_CHEAPER: f64 = 0.5;
 /// A cost of the way to begin with, from which nobody waits for its measurement to be complete.
@@ -54,7 +58,9 @@ const EARLY_NS: f64 = 50e6;
 const SHORT_LIVED: f64 = 0.05;
 /// For so long a way is kept, and its cost is measured (ns).
 const DWELL_NS: u64 = 1_000_000_000;
-/// For so long a measured cost is believed (ns).
+/// Each time that threads turn out to be short-lived whole CPUs are kept for twice as long, up to so many times.
+const MOST_PATIENCE: u32 = 7;
+/// For so long a measured cost is believed, and too many threads are expected to come back (ns).
 const BELIEVED_NS: u64 = 120_000_000_000;
 
 /// What one way to attach has cost.
@@ -70,6 +76,8 @@ struct Measured {
 pub struct Observed {
     /// What the way in force has cost beyond the target's samples (ns).
     pub extra_ns: f64,
+    /// What the target's samples have cost it (ns).
+    pub samples_ns: f64,
     /// Threads that ended, times half a period (ns).
     pub ends_ns: f64,
     /// CPU time that the scheduler charged to the target (ns).
@@ -81,6 +89,7 @@ impl Observed {
         let sum = |a: f64, b: f64| if b.is_finite() && b > 0.0 { a + b } else { a };
         Observed {
             extra_ns: sum(self.extra_ns, other.extra_ns),
+            samples_ns: sum(self.samples_ns, other.samples_ns),
             ends_ns: sum(self.ends_ns, other.ends_ns),
             target_ns: sum(self.target_ns, other.target_ns),
         }
@@ -88,6 +97,12 @@ impl Observed {
 
     fn cost_ratio(&self) -> f64 {
         self.extra_ns / self.target_ns.max(1.0)
+    }
+
+    /// Whether what is no sample of the target costs anything worth a change: of its CPU time, or of what is spent on
+    /// sampling it. Where the budget binds, the latter is lost to the profile.
+    fn is_worth_a_change(&self) -> bool {
+        self.cost_ratio() >= WORTH_A_CHANGE || self.extra_ns > LOST_TO_STRANGERS * self.samples_ns
     }
 
     fn is_short_lived(&self) -> bool {
@@ -104,6 +119,10 @@ pub struct AttachChoice {
     other_cost: Option<Measured>,
     since_ns: Option<u64>,
     observed: Observed,
+    /// How often threads turned out to be too short-lived for events of their own.
+    patience: u32,
+    /// When there were last too many threads for events of their own.
+    crowded_ns: Option<u64>,
     /// Whether threads were seen to be too short-lived for events of their own, which they had.
     missed_ends: bool,
 }
@@ -120,14 +139,20 @@ impl AttachChoice {
         cpus: usize,
         switches_per_s: f64,
     ) -> Self {
-        let many = threads.saturating_mul(cpus) > MANY_EVENTS || switches_per_s > MANY_SWITCHES_PER_S;
-        let first = if cpu_permitted && many { AttachMode::Cpu } else { AttachMode::Task };
+        let crowded = threads.saturating_mul(cpus) > MANY_EVENTS;
+        let first = if cpu_permitted && (crowded || switches_per_s > MANY_SWITCHES_PER_S) {
+            AttachMode::Cpu
+        } else {
+            AttachMode::Task
+        };
         Self {
             mode: asked.unwrap_or(first),
             fixed: asked.is_some() || !cpu_permitted,
             other_cost: None,
             since_ns: None,
             observed: Observed::default(),
+            patience: 0,
+            crowded_ns: crowded.then_some(0), // where time begins at 0; else it is asked again
             missed_ends: false,
         }
     }
@@ -150,24 +175,48 @@ impl AttachChoice {
 
     /// Takes in what was seen since the last call. Returns the other way when it is time to change to it; it is then
     /// in force.
-    pub fn observe(&mut self, now_ns: u64, latest: Observed) -> Option<AttachMode> {
+    ///
+    /// `task_events` counts the events that single threads need at present (threads times CPUs); it is asked only when it
+    /// matters, once a second.
+    pub fn observe(
+        &mut self,
+        now_ns: u64,
+        latest: Observed,
+        task_events: impl FnOnce() -> usize,
+    ) -> Option<AttachMode> {
         let since_ns = *self.since_ns.get_or_insert(now_ns);
         self.observed = self.observed.plus(latest);
         let (short_lived, is_task) = (self.observed.is_short_lived(), self.mode == AttachMode::Task);
         self.missed_ends |= is_task && short_lived;
         let is_clear = is_task && (short_lived || self.is_clearly_too_dear());
-        if self.fixed || !is_clear && now_ns.saturating_sub(since_ns) < DWELL_NS {
+        if self.fixed || !is_clear && now_ns.saturating_sub(since_ns) < self.dwell_ns() {
             return None;
         }
-        let ratio = std::mem::take(&mut self.observed).cost_ratio();
+        let observed = std::mem::take(&mut self.observed);
         self.since_ns = Some(now_ns);
-        let changes = if short_lived { is_task } else { self.is_worth_a_change(now_ns, ratio) };
+        let needs_cpus = short_lived || self.is_crowded(now_ns, task_events());
+        let changes = if needs_cpus { is_task } else { self.is_worth_a_change(now_ns, &observed) };
         if !changes {
             return None;
         }
-        self.other_cost = Some(Measured { ratio, at_ns: now_ns });
+        self.patience += u32::from(short_lived && self.patience < MOST_PATIENCE);
+        // Left for another reason than its cost, a way may be come back to once that reason is gone.
+        let ratio = observed.cost_ratio();
+        self.other_cost = (!short_lived).then_some(Measured { ratio, at_ns: now_ns });
         self.mode = self.mode.other();
         Some(self.mode)
+    }
+
+    /// Whether there are too many threads, or were of late: a pool that grows and shrinks changes nothing.
+    fn is_crowded(&mut self, now_ns: u64, task_events: usize) -> bool {
+        if task_events > MANY_EVENTS {
+            self.crowded_ns = Some(now_ns);
+        }
+        self.crowded_ns.is_some_and(|then| now_ns.saturating_sub(then) < BELIEVED_NS)
+    }
+
+    fn dwell_ns(&self) -> u64 {
+        if self.mode == AttachMode::Cpu { DWELL_NS << self.patience } else { DWELL_NS }
     }
 
     fn is_clearly_too_dear(&self) -> bool {
@@ -175,9 +224,10 @@ impl AttachChoice {
     }
 
     /// Whether the other way costs clearly less, as far as is known.
-    fn is_worth_a_change(&self, now_ns: u64, ratio: f64) -> bool {
+    fn is_worth_a_change(&self, now_ns: u64, observed: &Observed) -> bool {
         let other = self.other_cost.filter(|other| now_ns.saturating_sub(other.at_ns) < BELIEVED_NS);
-        ratio >= WORTH_A_CHANGE && other.is_none_or(|other| other.ratio < ratio * CLEARLY_CHEAPER)
+        let ratio = observed.cost_ratio();
+        observed.is_worth_a_change() && other.is_none_or(|other| other.ratio < ratio * CLEARLY_CHEAPER)
     }
 }
 
@@ -192,7 +242,11 @@ mod tests {
         let step = |second: u64| {
             let ratio = if choice.mode() == AttachMode::Task { task } else { cpu };
             let (extra_ns, target_ns) = (ratio * 1e9, 1e9);
-            choice.observe(second * SECOND, Observed { extra_ns, target_ns, ends_ns: 0.0 })
+            choice.observe(
+                second * SECOND,
+                Observed { extra_ns, target_ns, samples_ns: 1e9, ends_ns: 0.0 },
+                || 4,
+            )
         };
         (0..seconds).filter_map(step).collect()
     }
@@ -230,49 +284,87 @@ mod tests {
     }
 
     fn seen(extra_ns: f64, ends_ns: f64, target_ns: f64) -> Observed {
-        Observed { extra_ns, ends_ns, target_ns }
+        Observed { extra_ns, samples_ns: 1e9, ends_ns, target_ns }
     }
 
     #[test]
     fn what_is_clearly_too_dear_is_left_at_once_but_not_for_a_moment_of_it() {
         let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
-        assert_eq!(choice.observe(0, seen(4e6, 0.0, 40e6)), None); // too little CPU time to tell
-        assert_eq!(choice.observe(SECOND / 5, seen(4e6, 0.0, 40e6)), Some(AttachMode::Cpu));
+        assert_eq!(choice.observe(0, seen(4e6, 0.0, 40e6), || 4), None); // too little CPU time to tell
+        assert_eq!(choice.observe(SECOND / 5, seen(4e6, 0.0, 40e6), || 4), Some(AttachMode::Cpu));
         let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
-        assert_eq!(choice.observe(0, seen(0.5e6, 0.0, 100e6)), None);
-        assert_eq!(choice.observe(SECOND, seen(0.5e6, 0.0, 100e6)), Some(AttachMode::Cpu));
+        assert_eq!(choice.observe(0, seen(0.5e6, 0.0, 100e6), || 4), None);
+        assert_eq!(choice.observe(SECOND, seen(0.5e6, 0.0, 100e6), || 4), Some(AttachMode::Cpu));
     }
 
     #[test]
     fn short_lived_threads_are_sampled_by_whole_cpus_whatever_that_costs() {
         let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
-        assert_eq!(choice.observe(0, seen(0.0, 4e6, 100e6)), None);
-        assert_eq!(choice.observe(1, seen(0.0, 8e6, 100e6)), Some(AttachMode::Cpu));
-        let dear = |second: u64| choice.observe(second * SECOND, seen(0.2e9, 0.06e9, 1e9));
+        assert_eq!(choice.observe(0, seen(0.0, 4e6, 100e6), || 4), None);
+        assert_eq!(choice.observe(1, seen(0.0, 8e6, 100e6), || 4), Some(AttachMode::Cpu));
+        let dear = |second: u64| choice.observe(second * SECOND, seen(0.2e9, 0.06e9, 1e9), || 4);
         assert_eq!((1..60).filter_map(dear).collect::<Vec<_>>(), []);
         assert!(!choice.misses_short_lived());
         // Once they live longer, what counts is the cost again.
-        let longer = |second: u64| choice.observe(second * SECOND, seen(0.2e9, 0.0, 1e9));
+        let longer = |second: u64| choice.observe(second * SECOND, seen(0.2e9, 0.0, 1e9), || 4);
         assert_eq!((60..65).filter_map(longer).next(), Some(AttachMode::Task));
+    }
+
+    #[test]
+    fn whole_cpus_are_left_where_most_samples_are_strangers_and_threads_live_on() {
+        let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
+        assert_eq!(choice.observe(0, seen(0.0, 8e6, 100e6), || 4), Some(AttachMode::Cpu));
+        // A fifth of a percent of the CPU time at most, but twice what the target's own samples cost.
+        let idle = Observed { extra_ns: 1e6, samples_ns: 0.5e6, ends_ns: 0.0, target_ns: 1e9 };
+        let changes = |choice: &mut AttachChoice, from: u64| {
+            (from..from + 60).find(|second| choice.observe(second * SECOND, idle, || 4).is_some())
+        };
+        let (first, short) = (changes(&mut choice, 1), seen(0.0, 80e6, 1000e6));
+        assert_eq!((first, choice.mode()), (Some(2), AttachMode::Task));
+        // Each time it was wrong, the next change waits longer.
+        assert_eq!(choice.observe(100 * SECOND, short, || 4), Some(AttachMode::Cpu));
+        assert_eq!(changes(&mut choice, 101), Some(104));
     }
 
     #[test]
     fn short_lived_threads_are_told_of_where_the_way_is_fixed() {
         for (asked, permitted) in [(Some(AttachMode::Task), true), (None, false)] {
             let mut choice = AttachChoice::new(asked, permitted, 1, 2, 0.0);
-            assert_eq!(choice.observe(0, seen(0.0, 4e6, 100e6)), None);
+            assert_eq!(choice.observe(0, seen(0.0, 4e6, 100e6), || 4), None);
             assert!(!choice.misses_short_lived());
-            assert_eq!(choice.observe(1, seen(0.0, 8e6, 100e6)), None);
+            assert_eq!(choice.observe(1, seen(0.0, 8e6, 100e6), || 4), None);
             assert!(choice.misses_short_lived());
         }
+    }
+
+    #[test]
+    fn too_many_threads_are_never_given_events_of_their_own() {
+        let mut choice = AttachChoice::new(None, true, 1000, 64, 0.0);
+        let dear = seen(2.0, 0.0, 1.0);
+        let crowd = |second: u64| choice.observe(second * SECOND, dear, || 64_000);
+        assert_eq!((0..600).filter_map(crowd).next(), None);
+        // Most of them are gone: for two minutes they may come back.
+        let few = |second: u64| Some((second, choice.observe(second * SECOND, dear, || 64)?));
+        assert_eq!((600..800).find_map(few), Some((719, AttachMode::Task)));
+    }
+
+    #[test]
+    fn a_crowd_that_comes_is_left_to_whole_cpus_and_one_that_comes_and_goes_changes_nothing() {
+        let mut choice = AttachChoice::new(None, true, 1, 64, 0.0);
+        let pool = |second: u64| if second % 20 < 10 { 64 } else { 64_000 };
+        let swings = |second: u64| choice.observe(second * SECOND, seen(0.1, 0.0, 1.0), || pool(second));
+        assert_eq!((0..600).filter_map(swings).collect::<Vec<_>>(), [AttachMode::Cpu]);
+        let mut cheap = AttachChoice::new(None, true, 1, 64, 0.0);
+        assert_eq!(cheap.observe(0, seen(0.0, 0.0, 1e9), || 64_000), None);
+        assert_eq!(cheap.observe(SECOND, seen(0.0, 0.0, 1e9), || 64_000), Some(AttachMode::Cpu));
     }
 
     #[test]
     fn hostile_figures_do_no_harm() {
         let mut choice = AttachChoice::new(None, true, usize::MAX, usize::MAX, f64::NAN);
         for x in [f64::NAN, f64::INFINITY, -1.0, f64::MAX, 0.0] {
-            choice.observe(u64::MAX, seen(x, x, x));
-            choice.observe(0, seen(x, -x, 1.0));
+            choice.observe(u64::MAX, seen(x, x, x), || 4);
+            choice.observe(0, seen(x, -x, 1.0), || 4);
         }
     }
 }

@@ -13,6 +13,7 @@ pub mod process;
 pub mod profile;
 pub mod rate;
 pub mod record;
+pub mod resources;
 pub mod sorter;
 pub mod stack;
 pub mod stats;

@@ -12,7 +12,7 @@ const TEN_SECONDS_NS: f64 = 10e9;
 const MERGE_NS: f64 = 50e6;
 /// Share of one CPU that a target is taken to use at least when the cost charged to it is set against its CPU
 /// time: in a window with less, whether one sample fell into it decides the ratio, and nothing else.
-const TARGET_FLOOR_CPUS: f64 = 0.01;
+pub(super) const TARGET_FLOOR_CPUS: f64 = 0.01;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Tick {
@@ -20,6 +20,8 @@ struct Tick {
     cpu_ns: f64,
     target_ns: f64,
     others_ns: f64,
+    /// By how much the costs above may be too low; no part of the ratio.
+    doubt_ns: f64,
 }
 
 impl Tick {
@@ -28,11 +30,24 @@ impl Tick {
         self.cpu_ns += other.cpu_ns;
         self.target_ns += other.target_ns;
         self.others_ns += other.others_ns;
+        self.doubt_ns += other.doubt_ns;
     }
 
     fn ratio(&self) -> f64 {
-        let over = |spent: f64, floor_cpus: f64| spent / self.cpu_ns.max(floor_cpus * self.wall_ns).max(1.0);
-        over(self.target_ns, TARGET_FLOOR_CPUS) + over(self.others_ns, OWN_COST_FLOOR_CPUS)
+        self.target_ns / self.counted_ns(TARGET_FLOOR_CPUS)
+            + self.others_ns / self.counted_ns(OWN_COST_FLOOR_CPUS)
+    }
+
+    /// CPU time that a cost is set against (ns).
+    fn counted_ns(&self, floor_cpus: f64) -> f64 {
+        self.cpu_ns.max(floor_cpus * self.wall_ns).max(1.0)
+    }
+
+    /// What a budget leaves to be spent elsewhere than in the target, the costs at their upper end (ns).
+    fn left_ns(&self, budget_ratio: f64) -> f64 {
+        let others_cpu_ns = self.counted_ns(OWN_COST_FLOOR_CPUS);
+        let target_ns = self.target_ns * others_cpu_ns / self.counted_ns(TARGET_FLOOR_CPUS);
+        budget_ratio * others_cpu_ns - target_ns - self.others_ns - self.doubt_ns
     }
 }
 
@@ -57,7 +72,8 @@ impl Account {
     /// Books a tick of `wall_ns` in which the target used `cpu_ns`.
     pub fn book(&mut self, wall_ns: f64, cpu_ns: f64, spend: &Spend) {
         let others_ns = spend.foreign_ns + spend.self_ns;
-        let tick = Tick { wall_ns, cpu_ns, target_ns: spend.target_ns(), others_ns };
+        let (target_ns, doubt_ns) = (spend.target_ns(), spend.doubt_ns);
+        let tick = Tick { wall_ns, cpu_ns, target_ns, others_ns, doubt_ns };
         self.run.add(tick);
         self.spent.add(spend);
         match self.history.back_mut().filter(|last| last.wall_ns < MERGE_NS) {
@@ -89,6 +105,26 @@ impl Account {
             }
         }
         None
+    }
+
+    /// What may be spent from now on, so that each window of ten seconds that has begun ends within a budget, if the
+    /// target keeps `busy_cpus` busy (ratio of its CPU time); negative where that is no longer possible.
+    ///
+    /// A target that falls idle is granted a tenth of a CPU once: a window that holds its last busy moment, too, is
+    /// set against the CPU time of that.
+    pub(super) fn affordable_ratio(&self, budget_ratio: f64, busy_cpus: f64) -> f64 {
+        let (mut begun, mut least) = (Tick::default(), f64::INFINITY);
+        for tick in self.history.iter().rev() {
+            begun.add(*tick);
+            let to_come_ns = TEN_SECONDS_NS - begun.wall_ns;
+            if to_come_ns < MERGE_NS {
+                break;
+            }
+            let mut whole = Tick { wall_ns: to_come_ns, cpu_ns: busy_cpus * to_come_ns, ..Tick::default() };
+            whole.add(begun);
+            least = least.min(whole.left_ns(budget_ratio) / to_come_ns);
+        }
+        least / busy_cpus.max(OWN_COST_FLOOR_CPUS)
     }
 
     /// Overhead of the last second, or of the run while it is shorter.
@@ -182,6 +218,26 @@ mod tests {
         assert_eq!(account.charged(), Cost::new(100.0 * 110_000.0, 100.0 * 7_000.0));
         assert_eq!(account.charged_by_samples(), Cost::new(100.0 * 100_000.0, 100.0 * 5_000.0));
         assert_eq!(account.target_spend_s(), account.charged().mean_ns * 1e-9);
+    }
+
+    #[test]
+    fn what_is_affordable_keeps_every_ten_seconds_within_the_budget() {
+        let fallen_idle = |spend_ns: &dyn Fn(&Account) -> f64| {
+            let mut account = Account::default();
+            (0..100).for_each(|_| account.book(0.1e9, 0.1e9, &spend(0.8e6, 0.0)));
+            for _ in 0..200 {
+                let self_ns = spend_ns(&account);
+                account.book(0.1e9, 0.0, &spend(0.0, self_ns));
+            }
+            account.worst_10s_ratio()
+        };
+        let tenth_ns = 0.1 * 0.1e9;
+        let afforded = |account: &Account| tenth_ns * account.affordable_ratio(0.01, 0.0).max(0.0);
+        let worst = fallen_idle(&afforded);
+        assert!((0.0095..0.01001).contains(&worst), "{worst}");
+        // A tenth of a CPU's budget, in each second, is too much beside the last busy one.
+        assert!(fallen_idle(&|_| 0.01 * tenth_ns) > 0.015);
+        assert_eq!(Account::default().affordable_ratio(0.01, 1.0), f64::INFINITY);
     }
 
     #[test]

@@ -1,44 +1,53 @@
 //! A token bucket on spent overhead: never over budget for long, even while the model is wrong.
 
-/// Depth in seconds of a busy CPU, times the budget.
+use super::sample_cost::OWN_COST_FLOOR_CPUS;
+
+/// Depth in wall time, times the budget and the CPUs kept busy: what two ticks bring.
 const DEPTH_NS: f64 = 0.2e9;
-/// On many CPUs the bucket must hold what two ticks bring, or it would only ever be empty or full.
-const DEPTH_TICKS: f64 = 2.0;
 /// Debt that is remembered: ten seconds' worth, the longest window that overhead is judged over.
 const DEBT_NS: f64 = 10e9;
 /// Share of the budget that sampling keeps while a debt is paid back, so that there is no hole in the profile.
-const TRICKLE: f64 = 0.1;
+pub(super) const TRICKLE: f64 = 0.1;
 
 /// Holds the overhead that may be spent, in CPU nanoseconds.
 ///
-/// The target's CPU time fills it, `budget_ratio` for each nanosecond, up to a depth of .2 s of one CPU; what
-/// sampling cost empties it. It answers with a cap on the rate of the next tick instead of a pause: half full
-/// and more leaves the budget open, below it the cap falls with the level, and a debt leaves a tenth. So over
-/// any window the spend is at most budget + depth + what one tick overshot before it was seen. An idle target
-/// neither fills nor, as it is not sampled, empties it.
+/// The target's CPU time fills it, `budget_ratio` for each nanosecond, or that of a tenth of a CPU where the target
+/// uses less, as [`Account`](super::Account) counts; what sampling cost empties it. It answers with a cap on the
+/// rate of the next tick instead of a pause: half full and more leaves the budget open, below it the cap falls with the
+/// level, and a debt leaves a tenth. So over any window the spend is at most budget + depth + what one tick
+/// overshot before it was seen.
+///
+/// It is as deep as the target is busy just now: what a busy minute left over is no licence to spend it on a target that
+/// fell idle. A share of the depth is kept as such when the load changes, a debt in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     budget_ratio: f64,
     level_ns: f64,
-    tick_cpu_ns: f64,
+    depth_ns: f64,
 }
 
 impl TokenBucket {
-    /// A half full bucket for a budget (ratio of the target's CPU time).
+    /// A half full bucket for a budget (ratio of the target's CPU time), and one busy CPU.
     pub fn new(budget_ratio: f64) -> Self {
-        TokenBucket { budget_ratio, level_ns: 0.5 * budget_ratio * DEPTH_NS, tick_cpu_ns: 0.0 }
+        let depth_ns = budget_ratio * DEPTH_NS;
+        TokenBucket { budget_ratio, level_ns: 0.5 * depth_ns, depth_ns }
     }
 
-    /// Accounts for a tick: the target used `cpu_ns`, sampling spent `spent_ns`.
-    pub fn settle(&mut self, cpu_ns: f64, spent_ns: f64) {
-        self.tick_cpu_ns = cpu_ns.max(0.9 * self.tick_cpu_ns);
-        let debt = self.budget_ratio * DEBT_NS.max(10.0 * self.tick_cpu_ns);
-        self.level_ns = (self.level_ns + self.accrual_ns(cpu_ns) - spent_ns).clamp(-debt, self.depth_ns());
+    /// Accounts for a tick of `wall_ns`: the target used `cpu_ns`, sampling spent `spent_ns`.
+    pub fn settle(&mut self, wall_ns: f64, cpu_ns: f64, spent_ns: f64) {
+        if wall_ns > 0.0 {
+            let depth_ns = self.depth_at(cpu_ns / wall_ns);
+            self.level_ns *= if self.level_ns > 0.0 { depth_ns / self.depth_ns } else { 1.0 };
+            self.depth_ns = depth_ns;
+        }
+        let debt_ns = self.depth_ns * DEBT_NS / DEPTH_NS;
+        let level_ns = self.level_ns + self.accrual_ns(wall_ns, cpu_ns) - spent_ns;
+        self.level_ns = level_ns.clamp(-debt_ns, self.depth_ns);
     }
 
-    /// What `cpu_ns` of the target's CPU time let flow in (ns).
-    pub fn accrual_ns(&self, cpu_ns: f64) -> f64 {
-        self.budget_ratio * cpu_ns
+    /// What flows in during `wall_ns` in which the target uses `cpu_ns` (ns).
+    pub fn accrual_ns(&self, wall_ns: f64, cpu_ns: f64) -> f64 {
+        self.budget_ratio * cpu_ns.max(OWN_COST_FLOOR_CPUS * wall_ns)
     }
 
     /// What it holds (ns); negative while a debt is paid back.
@@ -46,15 +55,24 @@ impl TokenBucket {
         self.level_ns
     }
 
-    /// What it can hold (ns).
-    pub fn depth_ns(&self) -> f64 {
-        self.budget_ratio * DEPTH_NS.max(DEPTH_TICKS * self.tick_cpu_ns)
+    /// What it holds for a target that keeps `busy_cpus` busy, half its depth at least (ns).
+    pub fn holds_ns(&self, busy_cpus: f64) -> f64 {
+        let depth_ns = self.depth_at(busy_cpus);
+        self.level_ns.clamp(0.5 * depth_ns, depth_ns)
     }
 
-    /// The highest rate for the next tick (samples per CPU-second) at `cost_ns` a sample, everything included.
-    pub fn rate_cap_hz(&self, cost_ns: f64) -> f64 {
-        let allowed = self.budget_ratio * (2.0 * self.level_ns / self.depth_ns()).max(TRICKLE);
-        allowed * 1e9 / cost_ns.max(1.0)
+    /// What it can hold (ns).
+    pub fn depth_ns(&self) -> f64 {
+        self.depth_ns
+    }
+
+    fn depth_at(&self, busy_cpus: f64) -> f64 {
+        self.accrual_ns(DEPTH_NS, busy_cpus * DEPTH_NS)
+    }
+
+    /// The share of the target's CPU time that may be spent in the next tick, everything included (ratio).
+    pub fn allowed_ratio(&self) -> f64 {
+        self.budget_ratio * (2.0 * self.level_ns / self.depth_ns).max(TRICKLE)
     }
 }
 
@@ -68,8 +86,8 @@ mod tests {
     fn within_the_budget_it_does_not_bind() {
         let mut bucket = TokenBucket::new(0.01);
         for _ in 0..100 {
-            bucket.settle(TICK, 0.009 * TICK);
-            assert!(bucket.rate_cap_hz(10_000.0) >= 900.0);
+            bucket.settle(TICK, TICK, 0.009 * TICK);
+            assert!(bucket.allowed_ratio() >= 0.009);
         }
     }
 
@@ -78,8 +96,8 @@ mod tests {
         let mut bucket = TokenBucket::new(0.01);
         let mut spent = 0.0;
         for tick in 0..1_000 {
-            let spend = bucket.rate_cap_hz(10_000.0) * 10_000.0 * 1e-9 * TICK;
-            bucket.settle(TICK, spend);
+            let spend = bucket.allowed_ratio() * TICK;
+            bucket.settle(TICK, TICK, spend);
             spent += spend;
             assert!(spent <= 0.01 * TICK * f64::from(tick + 1) + bucket.depth_ns());
         }
@@ -88,12 +106,29 @@ mod tests {
     #[test]
     fn a_debt_is_paid_back_at_a_trickle() {
         let mut bucket = TokenBucket::new(0.01);
-        bucket.settle(TICK, 0.1 * TICK);
+        bucket.settle(TICK, TICK, 0.1 * TICK);
         assert!(bucket.level_ns() < 0.0);
-        assert_eq!(bucket.rate_cap_hz(10_000.0), 100.0);
+        assert_eq!(bucket.allowed_ratio(), 0.001);
         for _ in 0..100 {
-            bucket.settle(TICK, 0.001 * TICK);
+            bucket.settle(TICK, TICK, 0.001 * TICK);
         }
         assert_eq!(bucket.level_ns(), bucket.depth_ns());
+    }
+
+    #[test]
+    fn what_a_busy_time_left_over_is_not_spent_on_an_idle_one() {
+        let mut bucket = TokenBucket::new(0.01);
+        (0..100).for_each(|_| bucket.settle(TICK, 64.0 * TICK, 0.0));
+        assert_eq!(bucket.level_ns(), 0.01 * 64.0 * 2.0 * TICK);
+        assert!((bucket.holds_ns(0.0) - 0.01 * 0.1 * 2.0 * TICK).abs() < 1e-6);
+        bucket.settle(TICK, 0.0, 0.0);
+        assert!((bucket.level_ns() - 0.01 * 0.1 * 2.0 * TICK).abs() < 1e-6, "{}", bucket.level_ns());
+        // A burst finds it as full as it was, and a debt of an idle time as small.
+        bucket.settle(TICK, 64.0 * TICK, 0.01 * 64.0 * TICK);
+        assert!((bucket.level_ns() - bucket.depth_ns()).abs() < 1.0);
+        bucket.settle(TICK, 0.0, 0.01 * TICK);
+        let debt_ns = bucket.level_ns();
+        bucket.settle(TICK, 64.0 * TICK, 0.01 * 64.0 * TICK);
+        assert!(debt_ns < 0.0 && (bucket.level_ns() - debt_ns).abs() < 1.0, "{debt_ns}");
     }
 }

@@ -1,12 +1,13 @@
 //! The loop: from readings to the next period.
 
-use super::account::Account;
+use super::account::{Account, TARGET_FLOOR_CPUS};
 use super::aim::{Aim, BUDGET_MARGIN, Circumstances};
-use super::bucket::TokenBucket;
+use super::bucket::{TRICKLE, TokenBucket};
 use super::cost::CostModel;
 use super::decision::{Decision, Reason};
 use super::meter::{OverheadMeter, Spend};
 use super::model::BoundBy;
+use super::present::Present;
 use super::prices::{FieldFigures, HandlerTime};
 use super::sample_cost::{OWN_COST_FLOOR_CPUS, SampleCost};
 use super::shares::{ShareMemory, TopShares};
@@ -33,8 +34,12 @@ const START_BUDGET: f64 = 0.5;
 const FIRST_TICK_NS: u64 = 100_000_000;
 /// A reading further off than this has a clock that jumped (ns).
 const MAX_TICK_NS: u64 = 3_600_000_000_000;
-/// Samples of a tick from which its own mean cost is believed.
-const COST_SAMPLES: u64 = 5;
+/// The bucket leaves this multiple of the budget open where costs are as expected.
+const OPEN: f64 = 1.25;
+/// Length that a tick is taken to have when it is asked what one may overspend (s).
+const TICK_S: f64 = 0.1;
+/// A tick of strangers' samples is harmless below this share of what an idle target's second may cost.
+const HARMLESS: f64 = 0.25;
 
 /// Chooses the sampling rate from what sampling costs and what the profile looks like.
 ///
@@ -60,8 +65,7 @@ pub struct RateController {
     cpu_since_ns: u64,
     samples: u64,
     retunes: u64,
-    /// Mean cost per sample in the last tick that had enough of them (ns).
-    recent_cost_ns: f64,
+    present: Present,
 }
 
 impl RateController {
@@ -88,7 +92,7 @@ impl RateController {
             cpu_since_ns: 0,
             samples: 0,
             retunes: 0,
-            recent_cost_ns: 0.0,
+            present: Present::default(),
             meter,
             settings,
         };
@@ -131,24 +135,15 @@ impl RateController {
     }
 
     fn book(&mut self, reading: &Reading, wall_ns: u64) {
+        let rate_hz = self.rate_hz();
         let spend = self.meter.observe(reading, wall_ns);
-        self.account.book(wall_ns as f64, reading.target_cpu_ns as f64, &spend);
-        self.bucket.settle(reading.target_cpu_ns as f64, self.charge_ns(&spend));
+        let (wall, cpu_ns) = (wall_ns as f64, reading.target_cpu_ns as f64);
+        self.account.book(wall, cpu_ns, &spend);
+        self.bucket.settle(wall, cpu_ns, charge_ns(&spend, wall, cpu_ns));
+        self.present.observe(reading, wall_ns, rate_hz, &spend);
         self.samples = self.samples.saturating_add(reading.samples);
         self.samples_since = self.samples_since.saturating_add(reading.samples);
         self.cpu_since_ns = self.cpu_since_ns.saturating_add(reading.target_cpu_ns);
-        if reading.samples >= COST_SAMPLES {
-            let others = spend.foreign_ns + self.meter.cost().self_ns * reading.samples as f64;
-            self.recent_cost_ns = (spend.target_ns() + spend.doubt_ns + others) / reading.samples as f64;
-        }
-    }
-
-    /// What the bucket pays: the upper end of what was charged to others, and own time as [`Account`] counts
-    /// it, against a tenth of a CPU at least. Else looking after an idle target would use up what its next
-    /// burst needs.
-    fn charge_ns(&self, spend: &Spend) -> f64 {
-        let owed = (self.meter.busy_cpus() / OWN_COST_FLOOR_CPUS).min(1.0);
-        spend.target_ns() + spend.foreign_ns + spend.doubt_ns + owed * spend.self_ns
     }
 
     fn aim(&self, budget_share: f64) -> Aim {
@@ -202,21 +197,38 @@ impl RateController {
     }
 
     fn bucket_cap_hz(&self) -> f64 {
-        let cost_ns = self.meter.cost().total_hi_ns.max(self.recent_cost_ns);
-        self.settings.within_limits(self.bucket.rate_cap_hz(cost_ns))
+        let (budget_ratio, present) = (self.settings.budget_ratio, &self.present);
+        let fixed_ratio = present.fixed_ratio(&self.meter);
+        let (allowed, least) = (self.bucket.allowed_ratio(), TRICKLE * budget_ratio);
+        // What a full bucket holds is there for a jump of the cost, not to be spent on purpose.
+        let expected = (allowed.min(OPEN * budget_ratio) - fixed_ratio).max(least);
+        let by_level = (expected / present.sample_ns(&self.meter))
+            .min((allowed - fixed_ratio).max(least) / present.recent_sample_ns(&self.meter));
+        let affordable = self.account.affordable_ratio(budget_ratio, present.busy_cpus()) - fixed_ratio;
+        self.settings.within_limits(by_level.min(affordable / present.sample_ns(&self.meter)) * 1e9)
     }
 
     /// Whether what came since the last tick has already spent more than the bucket holds, so that the next
     /// tick should not be waited for. `so_far` is a reading of the unfinished tick; its CPU times may be 0
-    /// where they are not known yet.
+    /// where they are not known yet: how busy the target is, its samples tell.
     ///
     /// A tick of 100 ms at ten times the expected cost spends the budget of a second. To be asked whenever a
     /// ring is read; never true at a fixed rate.
     pub fn overdrawn(&self, so_far: &Reading) -> bool {
-        let spent_ns =
-            self.charge_ns(&self.meter.spend(so_far)) - self.bucket.accrual_ns(so_far.target_cpu_ns as f64);
-        let holds_ns = self.bucket.level_ns().max(0.5 * self.bucket.depth_ns());
-        self.settings.fixed_rate_hz.is_none() && spent_ns > holds_ns
+        let wall_ns = self.last_ns.map_or(0, |last| so_far.at_ns.saturating_sub(last)) as f64;
+        let hits = so_far.samples.saturating_add(so_far.lost) as f64;
+        let cpu_ns = (hits * 1e9 / self.rate_hz()).max(so_far.target_cpu_ns as f64);
+        let inflow_ns = self.bucket.accrual_ns(wall_ns, so_far.target_cpu_ns as f64);
+        let spent_ns = charge_ns(&self.meter.spend(so_far), wall_ns, cpu_ns) - inflow_ns;
+        self.settings.fixed_rate_hz.is_none() && spent_ns > self.bucket.holds_ns(cpu_ns / wall_ns.max(1.0))
+    }
+
+    /// Whether strangers' samples would cost too much within a tick if the target fell idle now, so that the rings
+    /// should be read more often than that. Only where whole CPUs are sampled.
+    pub fn strangers_may_overspend(&self) -> bool {
+        let tick_ns = TICK_S * self.present.strangers_ns_per_s(&self.meter, self.rate_hz());
+        let idle_second_ns = self.bucket.accrual_ns(1e9, 0.0);
+        self.settings.fixed_rate_hz.is_none() && tick_ns > HARMLESS * idle_second_ns
     }
 
     /// Tells that the events are attached in another way: what context switches cost before tells nothing any more.
@@ -299,6 +311,14 @@ impl RateController {
             retunes: self.retunes,
         }
     }
+}
+
+/// What the bucket pays for `wall_ns` in which the target used `cpu_ns`: the upper end of what was charged to others, and
+/// own time; what was charged to the target counts for more where [`Account`] sets it against less (ns).
+fn charge_ns(spend: &Spend, wall_ns: f64, cpu_ns: f64) -> f64 {
+    let counted = |floor_cpus: f64| cpu_ns.max(floor_cpus * wall_ns).max(1.0);
+    let weight = counted(OWN_COST_FLOOR_CPUS) / counted(TARGET_FLOOR_CPUS);
+    weight * spend.target_ns() + spend.doubt_ns + spend.foreign_ns + spend.self_ns
 }
 
 #[cfg(test)]

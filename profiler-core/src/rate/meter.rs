@@ -7,7 +7,7 @@ use super::Reading;
 use super::cost::{Cost, CostModel};
 use super::own_cost::OwnCost;
 use super::prices::{FieldFigures, HandlerTime, Prices};
-use super::sample_cost::{PerSample, SampleCost};
+use super::sample_cost::{PerSample, SampleCost, own_ratio};
 
 /// Memory of the per-sample means (s): long enough to be calm.
 const MEMORY_S: f64 = 6.0;
@@ -19,8 +19,6 @@ const STEP: f64 = 1.5;
 const STEP_SAMPLES: f64 = 5.0;
 /// Memory of the utilisation and of the switches (s): the longest window that overhead is judged over.
 const LOAD_MEMORY_S: f64 = 10.0;
-/// Memory of the utilisation that own cost is charged by (s).
-const BUSY_MEMORY_S: f64 = 0.3;
 /// Weight of the expected stack, in samples, before any arrived.
 const EXPECTED_SAMPLES: f64 = 5.0;
 
@@ -143,8 +141,6 @@ pub struct OverheadMeter {
     wall_ns: f64,
     switches_ns: f64,
     side_records_ns: f64,
-    /// CPUs kept busy just now.
-    busy_cpus: f64,
 }
 
 impl OverheadMeter {
@@ -170,7 +166,6 @@ impl OverheadMeter {
             wall_ns: 1e9,
             switches_ns: 0.0,
             side_records_ns: 0.0,
-            busy_cpus: 0.0,
         }
     }
 
@@ -184,10 +179,6 @@ impl OverheadMeter {
         self.wall_ns = self.wall_ns * keep + wall_s * 1e9;
         self.switches_ns = self.switches_ns * keep + self.switches_cost(reading).upper_ns();
         self.side_records_ns = self.side_records_ns * keep + self.side_records_cost(reading).upper_ns();
-        if wall_s > 0.0 {
-            let gain = 1.0 - (-wall_s / BUSY_MEMORY_S).exp();
-            self.busy_cpus += gain * (reading.target_cpu_ns as f64 / (wall_s * 1e9) - self.busy_cpus);
-        }
         let arrivals = reading.samples as f64 + reading.foreign_samples as f64;
         self.own.observe(arrivals, wall_s, reading.self_cpu_ns as f64);
         spend.self_fixed_ns = (self.own.now().per_second_ns * wall_s).min(spend.self_ns);
@@ -280,19 +271,32 @@ impl OverheadMeter {
 
     /// What a sample costs at present.
     pub fn cost(&self) -> SampleCost {
-        let events_ratio = (self.switches_ns + self.side_records_ns) / self.cpu_ns.max(1e6);
         let (sample, own) = (self.calm.per_sample(), self.own.now());
-        SampleCost::new(&self.prices, &sample, own, self.utilisation_cpus(), events_ratio)
+        SampleCost::new(&self.prices, &sample, own, self.utilisation_cpus(), self.events_ratio())
+    }
+
+    /// What is spent whatever the rate, if the target keeps `busy_cpus` busy (ratio of its CPU time).
+    pub(super) fn fixed_ratio(&self, busy_cpus: f64) -> f64 {
+        own_ratio(self.own.now().per_second_ns, busy_cpus) + self.events_ratio()
+    }
+
+    fn events_ratio(&self) -> f64 {
+        (self.switches_ns + self.side_records_ns) / self.cpu_ns.max(1e6)
+    }
+
+    /// What a sample that hits a stranger costs, the model's part at its upper end and own time (ns).
+    pub(super) fn stranger_ns(&self) -> f64 {
+        self.prices.sample(0.0, self.calm.per_sample().bytes).upper_ns() + self.own_per_arrival_ns()
+    }
+
+    /// Own CPU time per sample that arrives, whomever it hit (ns).
+    pub(super) fn own_per_arrival_ns(&self) -> f64 {
+        self.own.now().per_sample_ns
     }
 
     /// CPUs that the target kept busy over the last ten seconds or so.
     pub fn utilisation_cpus(&self) -> f64 {
         self.cpu_ns / self.wall_ns.max(1.0)
-    }
-
-    /// CPUs that the target keeps busy just now.
-    pub fn busy_cpus(&self) -> f64 {
-        self.busy_cpus
     }
 
     /// Bytes that one sample brings to the ring: its record, its frames, its stack.

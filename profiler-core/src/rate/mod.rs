@@ -33,11 +33,13 @@ pub mod model;
 mod modes;
 mod own_cost;
 mod prediction;
+mod present;
 mod prices;
 mod reading;
 mod sample_cost;
 mod settings;
 mod shares;
+mod strangers;
 mod timeline;
 
 pub use account::Account;

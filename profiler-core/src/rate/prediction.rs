@@ -75,7 +75,7 @@ pub fn predict(
     let basis = Basis::new(settings.sane(), costs.sane(), watched);
     if watched.was_seen() {
         for second in 0..SETTLING_LOOKS {
-            choice.observe(second * SECOND_NS, basis.observed(choice.mode()));
+            choice.observe(second * SECOND_NS, basis.observed(choice.mode()), || 0);
         }
     }
     basis.predict(choice.mode())
@@ -226,12 +226,14 @@ impl<'a> Basis<'a> {
 
     /// What a second of sampling shows of the way to attach.
     fn observed(&self, mode: AttachMode) -> Observed {
-        let (rate_hz, foreign) = (self.predict(mode).rate_hz.mean, self.sample(mode).foreign);
+        let predicted = self.predict(mode);
+        let (rate_hz, foreign) = (predicted.rate_hz.mean, self.sample(mode).foreign);
         let [(switches, price), ..] = self.events(mode);
         let unseen = 0.5 * self.watched.per_cpu_s(self.watched.unseen_forks).mean;
         let ends = self.watched.per_cpu_s(self.watched.ends).mean + unseen;
         Observed {
             extra_ns: switches.mean * price.mean + rate_hz * foreign * self.costs.per_sample_ns.mean_ns,
+            samples_ns: rate_hz * predicted.overhead_ns.mean,
             ends_ns: ends * 0.5e9 / rate_hz,
             target_ns: 1e9,
         }

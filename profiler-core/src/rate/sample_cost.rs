@@ -50,7 +50,8 @@ pub struct SampleCost {
     pub self_ns: f64,
     /// Charged to others per sample of the target (ns).
     pub foreign_ns: f64,
-    /// The cost that the budget is kept with: everything per sample, the model's part at its upper end (ns).
+    /// The cost that the budget is kept with: everything per sample, the model's part at its upper end (ns). What
+    /// strangers cost counts less the less of a tenth of a CPU the target uses; see [`Account`](super::Account).
     pub total_hi_ns: f64,
     /// What is spent whatever the rate, as a ratio of the target's CPU time: own CPU time per second, switches,
     /// records that are no samples.
@@ -69,14 +70,17 @@ impl SampleCost {
     ) -> Self {
         let (target, foreign) = (sample.cost(prices), sample.foreign_cost(prices));
         let [_, frame_ns, byte_ns] = prices.parts_ns();
-        let self_ns = own.per_sample_ns * (1.0 + sample.foreign);
+        let strangers_own_ns = sample.foreign * own.per_sample_ns;
+        let counted = (utilisation_cpus / OWN_COST_FLOOR_CPUS).min(1.0);
         SampleCost {
             target,
             frames_ns: sample.frames * frame_ns,
             stack_ns: sample.bytes * byte_ns,
-            self_ns,
+            self_ns: own.per_sample_ns + strangers_own_ns,
             foreign_ns: foreign.mean_ns,
-            total_hi_ns: target.upper_ns() + foreign.upper_ns() + self_ns,
+            total_hi_ns: target.upper_ns()
+                + own.per_sample_ns
+                + counted * (foreign.upper_ns() + strangers_own_ns),
             fixed_ratio: own_ratio(own.per_second_ns, utilisation_cpus) + events_ratio,
         }
     }

@@ -19,7 +19,7 @@ use crate::sampler::handler_time::HandlerBursts;
 use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
 use crate::sampler::session::{Counts, Session};
 use crate::sampler::switches::Switches;
-use crate::sys::{clock, procfs};
+use crate::sys::{clock, limits, procfs};
 
 /// The shortest time from one tick to the next, where the first was late.
 const MIN_TICK_NS: u64 = 50_000_000;
@@ -132,6 +132,7 @@ pub(crate) struct Engine {
 /// Counters at the last look, once a second.
 #[derive(Clone, Copy, Default)]
 struct Seen {
+    samples: u64,
     foreign: u64,
     ends: u64,
     target_cpu_ns: u64,
@@ -240,7 +241,8 @@ impl Engine {
     pub(crate) fn pause(&self) -> Duration {
         let now_ns = clock::monotonic_ns();
         let until_tick = self.next_tick_ns.saturating_sub(now_ns);
-        let look_ns = if self.samples_came && self.cost_may_jump() { LOOK_NS } else { u64::MAX };
+        let looks = self.samples_came && self.cost_may_jump() || self.controller.strangers_may_overspend();
+        let look_ns = if looks { LOOK_NS } else { u64::MAX };
         let burst_ns = self.bursts.ends_ns().map_or(u64::MAX, |ends_ns| ends_ns.saturating_sub(now_ns));
         Duration::from_nanos(until_tick.min(look_ns).min(burst_ns).min(self.sampler.time_to_fill_ns()))
     }
@@ -420,7 +422,7 @@ impl Engine {
         self.cpus_changed |= self.sampler.cpus_changed();
         let switches = self.context_switches();
         let observed = self.observe(switches);
-        if self.attach.observe(now_ns, observed).is_some() {
+        if self.attach.observe(now_ns, observed, || task_events(&self.session)).is_some() {
             self.attach_changed = true;
             self.controller.attached_anew();
             return 0;
@@ -433,14 +435,16 @@ impl Engine {
 
     /// What happened since the last look, as far as it depends on the way to attach.
     fn observe(&mut self, switches: u64) -> Observed {
-        let Counts { foreign, ends, .. } = self.session.counts;
-        let now = Seen { foreign, ends, target_cpu_ns: self.session.target_cpu_ns() };
+        let Counts { samples, foreign, ends, .. } = self.session.counts;
+        let now = Seen { samples, foreign, ends, target_cpu_ns: self.session.target_cpu_ns() };
         let last = std::mem::replace(&mut self.seen, now);
         let foreign = now.foreign.saturating_sub(last.foreign) as f64;
         let ends = now.ends.saturating_sub(last.ends) as f64;
+        let samples = now.samples.saturating_sub(last.samples) as f64;
         Observed {
             extra_ns: switches as f64 * self.costs.per_switch_ns.mean_ns
                 + foreign * self.costs.per_sample_ns.mean_ns,
+            samples_ns: samples * self.controller.cost().target.mean_ns,
             ends_ns: ends * self.settings.period_ns as f64 / 2.0,
             target_ns: now.target_cpu_ns.saturating_sub(last.target_cpu_ns) as f64,
         }
@@ -504,6 +508,12 @@ impl Engine {
             Attachment::Cpus => 0,
         }
     }
+}
+
+/// Events that clocks for each thread would need.
+fn task_events(session: &Session) -> usize {
+    let threads = session.processes.live().map(|(pid, _)| procfs::thread_count(pid)).sum::<usize>();
+    threads.saturating_mul(limits::online_cpus().len())
 }
 
 fn period_ns(rate_hz: f64) -> u64 {

@@ -9,6 +9,7 @@ use std::io;
 
 use profiler_core::rate::{ClockBook, Dither, Hit, Slot};
 use profiler_core::record::{RawRecord, RawSample, Record, RecordFormat};
+use profiler_core::resources::{self, OTHER_FILES};
 use profiler_core::unwind::method::Method;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -19,8 +20,6 @@ use crate::sys::{clock, limits};
 
 /// A redraw costs a system call for each clock, so at most so many are redrawn at once.
 const REDRAWS_AT_ONCE: usize = 64;
-/// Files kept for everything that is not an event, or a quarter of what may be open.
-const OTHER_FILES: u64 = 256;
 
 /// What the clocks are attached to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -234,10 +233,8 @@ impl PerfSampler {
 
     /// How long the rings take to fill to a third at the present rate, if every CPU is busy (ns).
     pub(crate) fn time_to_fill_ns(&self) -> u64 {
-        let fixed_bytes = 512; // headers, registers and a usual call chain
-        let sample_bytes = u64::from(self.settings.copied_bytes()) + fixed_bytes;
-        let samples = self.rings.capacity() as u64 / sample_bytes / 3;
-        samples.max(1) * self.settings.period_ns
+        let stack_bytes = u64::from(self.settings.copied_bytes());
+        resources::time_to_fill_ns(self.rings.capacity() as u64, stack_bytes, self.settings.period_ns)
     }
 
     /// Clocks that run.
@@ -279,6 +276,7 @@ impl PerfSampler {
         let needed = (tasks.len() * self.rings.cpus().len()) as u64;
         let limit = limits::open_files();
         let open = (self.clocks.len() + self.incoming.len()) as u64;
+        // A quarter of a low limit is enough for everything else.
         let free = limit.saturating_sub(OTHER_FILES.min(limit / 4) + open);
         if needed > free {
             return Err(OpenError::TooManyEvents { needed, limit });

@@ -3,19 +3,13 @@
 use std::io;
 
 use profiler_core::record::{RawRecord, RecordFormat};
+use profiler_core::resources::{MIN_RING_BYTES, ring_bytes};
 use profiler_core::sorter::drain_in_order;
 
 use super::access::OpenError;
 use super::perf::Attachment;
 use crate::sys::perf_event::{Event, Scope};
 use crate::sys::ring::{Ring, page_size};
-
-/// Most memory that all rings take together (bytes).
-const RINGS_BYTES: usize = 16 << 20;
-/// The largest ring of one CPU (bytes).
-const MAX_RING_BYTES: usize = 4 << 20;
-/// The smallest ring worth having (bytes): a few samples with the biggest copy of the stack.
-const MIN_RING_BYTES: usize = 256 << 10;
 
 /// A ring for each CPU. Rings belong to events of their own, so that clocks can come and go.
 pub(super) struct Rings {
@@ -86,7 +80,7 @@ impl Rings {
 
     fn add(&mut self, cpu: u32) -> io::Result<()> {
         let mut owner = open_owner(cpu, self.owners_report)?;
-        let bytes = if self.rings.is_empty() { MIN_RING_BYTES } else { self.capacity() };
+        let bytes = if self.rings.is_empty() { MIN_RING_BYTES as usize } else { self.capacity() };
         let ring = Ring::map(owner.fd(), bytes)?;
         owner.enable()?;
         self.cpus.push(cpu);
@@ -114,8 +108,7 @@ fn open_owner(cpu: u32, reports: bool) -> io::Result<Event> {
 
 /// Maps a ring for each owner, smaller ones where the kernel refuses the memory.
 fn map_rings(owners: &[Event]) -> Result<Vec<Ring>, OpenError> {
-    let fair = (RINGS_BYTES / owners.len().max(1)).clamp(MIN_RING_BYTES, MAX_RING_BYTES);
-    let mut bytes = 1 << fair.ilog2();
+    let mut bytes = ring_bytes(owners.len() as u64) as usize;
     loop {
         let mapped: io::Result<Vec<Ring>> = owners.iter().map(|owner| Ring::map(owner.fd(), bytes)).collect();
         match mapped {

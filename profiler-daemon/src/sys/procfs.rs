@@ -11,6 +11,12 @@ pub(crate) fn threads(pid: u32) -> Vec<u32> {
     tasks.map_or_else(Vec::new, |tasks| tasks.flatten().map(|task| task.tid as u32).collect())
 }
 
+/// How many threads a process has, without a look at each; 0 once it is gone.
+pub(crate) fn thread_count(pid: u32) -> usize {
+    let stat = open(pid).and_then(|process| process.stat().ok());
+    stat.map_or(0, |stat| usize::try_from(stat.num_threads).unwrap_or(0))
+}
+
 /// The name of a process, as the kernel has it.
 pub(crate) fn comm(pid: u32) -> Option<String> {
     Some(open(pid)?.stat().ok()?.comm)

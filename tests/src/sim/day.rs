@@ -4,11 +4,11 @@ use profiler_core::attach::{AttachChoice, AttachMode, Observed};
 use profiler_core::rate::{
     Account, CostModel, Decision, RateController, RateSettings, Reading, Spend, TopShares,
 };
+use profiler_core::resources::{Resources, time_to_fill_ns};
 use profiler_core::unwind::copy::CopySize;
 use serde::Serialize;
 
 use super::crowd::Crowd;
-use super::resources::Resources;
 
 /// Mean length of a tick; the daemon draws each (ns).
 const TICK_NS: u64 = 100_000_000;
@@ -166,6 +166,8 @@ struct Run<'a> {
     switches: f64,
     cpu_ns: f64,
     foreign: u64,
+    /// Charged to the target since the last look (ns).
+    samples_ns: f64,
     own_us: f64,
     mode_changes: u64,
     least_time_to_fill_ns: u64,
@@ -199,6 +201,7 @@ impl<'a> Run<'a> {
             switches: 0.0,
             cpu_ns: 0.0,
             foreign: 0,
+            samples_ns: 0.0,
             own_us: 0.0,
             mode_changes: 0,
             least_time_to_fill_ns: u64::MAX,
@@ -215,10 +218,14 @@ impl<'a> Run<'a> {
     fn tick(&mut self) {
         let (started_ns, mut tick) = (self.now_ns, Tick::default());
         let noise = self.crowd.around_one(self.day.noise_ratio);
-        while self.now_ns - started_ns < TICK_NS && !self.controller.overdrawn(&tick.reading(self.now_ns, 0))
-        {
-            self.look(&mut tick, noise);
+        let looks = self.controller.strangers_may_overspend() || self.cost_may_jump();
+        while self.now_ns - started_ns < TICK_NS {
+            self.pass(&mut tick, noise);
+            if looks && self.look_shows_debt(&mut tick) {
+                break;
+            }
         }
+        tick.own_us += self.day.cpus as f64 * self.day.own.per_ring_us;
         let redraws = (tick.samples + tick.foreign).min(self.resources().clocks).min(REDRAWS_AT_ONCE);
         tick.own_us += redraws as f64 * self.day.own.per_redraw_us;
         let switches = if self.now_ns >= self.next_second_ns { self.each_second(&mut tick) } else { 0 };
@@ -228,13 +235,25 @@ impl<'a> Run<'a> {
         self.book((self.now_ns - started_ns) as f64, &tick);
         self.decision = self.controller.tick(&reading, &shares);
         self.copy.revise();
-        let filled_ns =
-            self.resources().time_to_fill_ns(u64::from(self.copy.bytes()), self.decision.period_ns);
+        let ring_bytes = self.resources().ring_bytes;
+        let filled_ns = time_to_fill_ns(ring_bytes, u64::from(self.copy.bytes()), self.decision.period_ns);
         self.least_time_to_fill_ns = self.least_time_to_fill_ns.min(filled_ns);
     }
 
+    /// As the daemon has it: the dearest sample that can come costs twice as much as those that do.
+    fn cost_may_jump(&self) -> bool {
+        let dearest = self.day.costs.sample(0.0, f64::from(self.copy.bytes()));
+        dearest.mean_ns > 2.0 * self.controller.cost().target.mean_ns
+    }
+
+    /// A look at the rings before the tick is over; whether it has to end here.
+    fn look_shows_debt(&self, tick: &mut Tick) -> bool {
+        tick.own_us += self.day.cpus as f64 * self.day.own.per_ring_us;
+        self.controller.overdrawn(&tick.reading(self.now_ns, 0))
+    }
+
     /// Lets the time until the next look at the rings pass.
-    fn look(&mut self, tick: &mut Tick, noise: f64) {
+    fn pass(&mut self, tick: &mut Tick, noise: f64) {
         let (day, length_s) = (self.day, LOOK_NS as f64 * 1e-9);
         let busy_cpus = self.crowd.busy_cpus(self.now_ns as f64 * 1e-9, length_s);
         let cpu_ns = busy_cpus * LOOK_NS as f64;
@@ -260,10 +279,6 @@ impl<'a> Run<'a> {
         tick.stack_bytes += samples * stack_bytes;
         tick.own_us += length_s * day.own.per_second_us + (samples + foreign) as f64 * day.own.per_sample_us;
         self.now_ns += LOOK_NS;
-        // Where nothing came, the rings are left alone until the tick is over.
-        if samples + foreign > 0 || self.now_ns.is_multiple_of(TICK_NS) {
-            tick.own_us += day.cpus as f64 * day.own.per_ring_us;
-        }
     }
 
     /// Whether the other way to attach is the cheaper one; returns the switches that the events made dearer.
@@ -276,8 +291,10 @@ impl<'a> Run<'a> {
         }
         let extra_ns = switches * costs.per_switch_ns.mean_ns + foreign as f64 * costs.per_sample_ns.mean_ns;
         let target_ns = std::mem::take(&mut self.cpu_ns);
-        let observed = Observed { extra_ns, ends_ns: 0.0, target_ns };
-        if self.attach.observe(self.now_ns, observed).is_some() {
+        let samples_ns = std::mem::take(&mut self.samples_ns);
+        let observed = Observed { extra_ns, samples_ns, ends_ns: 0.0, target_ns };
+        let task_events = (self.day.threads * self.day.cpus) as usize;
+        if self.attach.observe(self.now_ns, observed, || task_events).is_some() {
             self.mode_changes += 1;
             self.controller.attached_anew();
             return 0;
@@ -295,6 +312,7 @@ impl<'a> Run<'a> {
         self.account.book(wall_ns, tick.cpu_ns, &spend);
         self.cpu_ns += tick.cpu_ns;
         self.foreign += tick.foreign;
+        self.samples_ns += tick.target_ns;
         self.own_us += tick.own_us;
         let last_1s = self.account.last_1s_ratio();
         if self.now_ns >= SECOND_NS && last_1s > self.worst.0 {
@@ -355,6 +373,14 @@ mod tests {
         assert!(outcome.worst_1s_of_budget <= 1.2 && outcome.worst_10s_of_budget <= 1.02, "{outcome:?}");
         assert!(outcome.day_of_budget <= 1.0 && outcome.over_in_1s_ratio == 0.0, "{outcome:?}");
         assert!(outcome.samples > 100_000 && outcome.target_cpu_s > 1_000.0, "{outcome:?}");
+    }
+
+    #[test]
+    fn the_first_of_the_night_stays_within_the_budget_beside_strangers() {
+        // From one o'clock on the target hardly runs, strangers as before.
+        let outcome = run_day(&Day { hours: 1.1, mode: None, ..Day::default() });
+        assert!(outcome.worst_1s_of_budget <= 1.2 && outcome.worst_10s_of_budget <= 1.02, "{outcome:?}");
+        assert_eq!((outcome.mode, outcome.mode_changes), (AttachMode::Cpu, 0), "{outcome:?}");
     }
 
     #[test]

@@ -13,12 +13,10 @@ mod day;
 mod host;
 mod profile;
 mod program;
-mod resources;
 mod run;
 mod scenario;
 
 pub use day::{Day, DayOutcome, OwnCosts, run_day};
 pub use profile::{Functions, Profile, profile};
-pub use resources::Resources;
 pub use run::{Outcome, prediction, run};
 pub use scenario::{Bands, Phase, Scenario};

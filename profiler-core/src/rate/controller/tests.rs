@@ -47,6 +47,68 @@ fn an_idle_target_keeps_its_rate() {
     }
 }
 
+/// A tick in which the target and strangers kept so many CPUs busy, at the rate in force.
+fn sampled(tick: u64, rate_hz: f64, target_cpus: f64, strangers_cpus: f64) -> Reading {
+    let samples = (rate_hz * target_cpus * 0.1).round() as u64;
+    Reading {
+        target_cpu_ns: (target_cpus * 1e8) as u64,
+        foreign_samples: (rate_hz * strangers_cpus * 0.1).round() as u64,
+        self_cpu_ns: 30_000 + 2_000 * samples,
+        ..reading(tick, samples)
+    }
+}
+
+#[test]
+fn strangers_are_hardly_sampled_once_the_target_is_idle() {
+    let mut controller = RateController::new(RateSettings::default(), CostModel::default());
+    let mut rate_hz = controller.start(0).rate_hz;
+    assert!(!controller.strangers_may_overspend());
+    let mut play = |ticks: std::ops::Range<u64>, cpus: f64, strangers: f64| {
+        for tick in ticks {
+            let reading = sampled(tick, rate_hz, cpus, strangers);
+            rate_hz = controller.tick(&reading, &TopShares::default()).rate_hz;
+        }
+        (rate_hz, controller.strangers_may_overspend())
+    };
+    let (busy_hz, looks) = play(0..200, 16.0, 2.0);
+    assert!(busy_hz > 100.0 && looks, "{busy_hz}");
+    let (at_once_hz, _) = play(200..201, 0.0, 2.0);
+    let (idle_hz, looks) = play(201..400, 0.0, 2.0);
+    assert!(at_once_hz < 0.1 * busy_hz && idle_hz < 0.1 * busy_hz && !looks, "{at_once_hz} {idle_hz}");
+    let (burst_hz, _) = play(400..410, 16.0, 2.0);
+    assert!(burst_hz > 0.3 * busy_hz, "{burst_hz} of {busy_hz}");
+    assert!(controller.account().worst_10s_ratio() <= 0.0102, "{:?}", controller.account().worst_10s_ratio());
+}
+
+#[test]
+fn ten_seconds_with_the_last_busy_moment_stay_within_the_budget() {
+    let costs = CostModel { per_sample_ns: Cost::new(12_000.0, 0.0), ..CostModel::default() };
+    let mut controller = RateController::new(RateSettings::default(), costs);
+    let mut rate_hz = controller.start(0).rate_hz;
+    for tick in 0..400 {
+        let cpus = if tick < 200 { 1.0 } else { 0.0 };
+        let reading = Reading { self_cpu_ns: 5_000, ..sampled(tick, rate_hz, cpus, 0.5) };
+        rate_hz = controller.tick(&reading, &TopShares::default()).rate_hz;
+    }
+    let worst = controller.account().worst_10s_ratio();
+    assert!((0.007..0.0102).contains(&worst), "{worst}");
+}
+
+#[test]
+fn a_tick_ends_where_strangers_alone_are_sampled() {
+    let mut controller = RateController::new(RateSettings::default(), CostModel::default());
+    let mut rate_hz = controller.start(0).rate_hz;
+    for tick in 0..200 {
+        rate_hz = controller.tick(&sampled(tick, rate_hz, 16.0, 2.0), &TopShares::default()).rate_hz;
+    }
+    let so_far = |cpus| Reading {
+        at_ns: 200 * 100_000_000 + 50_000_000,
+        target_cpu_ns: 0,
+        ..sampled(200, 0.5 * rate_hz, cpus, 2.0)
+    };
+    assert!(controller.overdrawn(&so_far(0.0)) && !controller.overdrawn(&so_far(16.0)));
+}
+
 #[test]
 fn every_key_of_a_decision_has_its_unit() {
     let mut controller = RateController::new(RateSettings::default(), CostModel::default());

@@ -1,0 +1,67 @@
+//! What sampling costs just now, at the load of the last tick. The meter remembers the last seconds instead: a rate that
+//! follows them is calm, and too high for a target that has just fallen idle.
+
+use super::Reading;
+use super::account::TARGET_FLOOR_CPUS;
+use super::meter::{OverheadMeter, Spend};
+use super::sample_cost::OWN_COST_FLOOR_CPUS;
+use super::strangers::Strangers;
+
+/// Samples of a tick from which its own mean cost is believed.
+const COST_SAMPLES: u64 = 5;
+
+/// The load of the last tick.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Present {
+    busy_cpus: f64,
+    strangers: Strangers,
+    /// Mean cost per sample, charged to the target, in the last tick that had enough of them (ns).
+    recent_ns: f64,
+}
+
+impl Present {
+    /// Takes in a tick of `wall_ns` at `rate_hz`, and what it cost.
+    pub(super) fn observe(&mut self, reading: &Reading, wall_ns: u64, rate_hz: f64, spend: &Spend) {
+        if wall_ns > 0 {
+            self.busy_cpus = reading.target_cpu_ns as f64 / wall_ns as f64;
+            self.strangers.observe(reading.foreign_samples as f64, rate_hz, wall_ns as f64 * 1e-9);
+        }
+        if reading.samples >= COST_SAMPLES {
+            self.recent_ns = (spend.samples_ns() + 2.0 * spend.samples_se_ns) / reading.samples as f64;
+        }
+    }
+
+    /// CPUs that the target kept busy.
+    pub(super) fn busy_cpus(&self) -> f64 {
+        self.busy_cpus
+    }
+
+    /// What a sample of the target costs, strangers' samples and own time included, as
+    /// [`Account`](super::Account) counts it (ns).
+    pub(super) fn sample_ns(&self, meter: &OverheadMeter) -> f64 {
+        self.counted_ns(meter, meter.cost().target.upper_ns())
+    }
+
+    /// The same, if all samples cost as much as those of the last tick, should that be more (ns).
+    pub(super) fn recent_sample_ns(&self, meter: &OverheadMeter) -> f64 {
+        self.counted_ns(meter, meter.cost().target.upper_ns().max(self.recent_ns))
+    }
+
+    fn counted_ns(&self, meter: &OverheadMeter, charged_ns: f64) -> f64 {
+        let strangers_ns = self.strangers.busy_cpus() * meter.stranger_ns();
+        let others_ns = strangers_ns + self.busy_cpus * meter.own_per_arrival_ns();
+        let counted_ns = charged_ns * (self.busy_cpus / TARGET_FLOOR_CPUS).min(1.0)
+            + others_ns / self.busy_cpus.max(OWN_COST_FLOOR_CPUS);
+        counted_ns.max(1.0)
+    }
+
+    /// What is spent whatever the rate (ratio of the target's CPU time).
+    pub(super) fn fixed_ratio(&self, meter: &OverheadMeter) -> f64 {
+        meter.fixed_ratio(self.busy_cpus)
+    }
+
+    /// What strangers' samples cost in a second at `rate_hz` (ns).
+    pub(super) fn strangers_ns_per_s(&self, meter: &OverheadMeter, rate_hz: f64) -> f64 {
+        rate_hz * self.strangers.busy_cpus() * meter.stranger_ns()
+    }
+}

@@ -1,0 +1,93 @@
+//! What a way to attach takes of the machine before it takes any time: events, files, memory of the rings.
+
+use serde::Serialize;
+
+use crate::attach::AttachMode;
+
+/// Files kept for everything that is not an event.
+pub const OTHER_FILES: u64 = 256;
+/// Most memory that all rings take together (bytes).
+const RINGS_BYTES: u64 = 16 << 20;
+/// The largest ring of one CPU (bytes).
+const MAX_RING_BYTES: u64 = 4 << 20;
+/// The smallest ring worth having (bytes): a few samples with the biggest copy of the stack.
+pub const MIN_RING_BYTES: u64 = 256 << 10;
+/// The page of positions before each ring's data (bytes).
+const PAGE_BYTES: u64 = 4 << 10;
+/// A sample without its stack (bytes): headers, registers and a usual call chain.
+const SAMPLE_BYTES: u64 = 512;
+
+/// Data of one ring where `cpus` have one each (bytes): a power of two, as the kernel wants it.
+pub fn ring_bytes(cpus: u64) -> u64 {
+    let fair = (RINGS_BYTES / cpus.max(1)).clamp(MIN_RING_BYTES, MAX_RING_BYTES);
+    1 << fair.ilog2()
+}
+
+/// How long a ring of `ring_bytes` takes to fill to a third where its CPU is busy, with samples of `stack_bytes` of copied
+/// stack every `period_ns` (ns). So often the rings are read at least.
+pub fn time_to_fill_ns(ring_bytes: u64, stack_bytes: u64, period_ns: u64) -> u64 {
+    let samples = ring_bytes / stack_bytes.saturating_add(SAMPLE_BYTES) / 3;
+    samples.max(1).saturating_mul(period_ns)
+}
+
+/// Events, files and ring memory of one way to attach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Resources {
+    /// Clocks: one for each CPU, or for each thread on each CPU.
+    pub clocks: u64,
+    /// Files open at once: the clocks, a ring's owner for each CPU, and what is kept for everything else.
+    pub files: u64,
+    /// The same while all clocks are renewed: the old ones run until the new ones do.
+    pub files_renewing: u64,
+    /// Data of one CPU's ring (bytes).
+    pub ring_bytes: u64,
+    /// All rings with their pages of positions (bytes); locked in memory.
+    pub rings_bytes: u64,
+}
+
+impl Resources {
+    /// Of so many threads on so many CPUs.
+    pub fn new(mode: AttachMode, threads: u64, cpus: u64) -> Resources {
+        let clocks = if mode == AttachMode::Task { threads.saturating_mul(cpus) } else { cpus };
+        let files = clocks.saturating_add(cpus).saturating_add(OTHER_FILES);
+        let ring_bytes = ring_bytes(cpus);
+        Resources {
+            clocks,
+            files,
+            files_renewing: files.saturating_add(clocks),
+            ring_bytes,
+            rings_bytes: cpus.saturating_mul(ring_bytes + PAGE_BYTES),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_share_the_memory_down_to_a_least_size() {
+        assert_eq!(
+            [0, 1, 2, 6, 64, 256, u64::MAX].map(ring_bytes),
+            [4 << 20, 4 << 20, 4 << 20, 2 << 20, 256 << 10, 256 << 10, 256 << 10]
+        );
+        assert_eq!(Resources::new(AttachMode::Cpu, 1000, 64).rings_bytes, 64 * (260 << 10));
+    }
+
+    #[test]
+    fn events_of_threads_multiply() {
+        let task = Resources::new(AttachMode::Task, 1000, 64);
+        assert_eq!((task.clocks, task.files, task.files_renewing), (64_000, 64_320, 128_320));
+        let cpu = Resources::new(AttachMode::Cpu, 1000, 64);
+        assert_eq!((cpu.clocks, cpu.files, cpu.files_renewing), (64, 384, 448));
+        assert_eq!(Resources::new(AttachMode::Task, u64::MAX, u64::MAX).files_renewing, u64::MAX);
+    }
+
+    #[test]
+    fn the_biggest_copies_fill_a_ring_at_once() {
+        let ring = ring_bytes(64);
+        assert_eq!(time_to_fill_ns(ring, 60 << 10, 5_000_000), 5_000_000);
+        assert_eq!(time_to_fill_ns(ring, 4 << 10, 5_000_000), 18 * 5_000_000);
+        assert_eq!(time_to_fill_ns(ring, u64::MAX, u64::MAX), u64::MAX);
+    }
+}
