@@ -94,20 +94,11 @@ impl TargetCpu {
 
     /// CPU time used by all of them since they were adopted (ns), and the processes that are gone.
     pub(crate) fn read(&mut self) -> (u64, Vec<u32>) {
-        let mut gone = Vec::new();
-        let mut newly_waited: FxHashMap<u32, u64> = FxHashMap::default();
-        for (&pid, account) in &mut self.processes {
-            let Some(own_ns) = clock::process_cpu_ns(pid) else {
-                gone.push(pid);
-                continue;
-            };
-            account.own_ns = own_ns;
-            if account.has_children {
-                let children_ns = procfs::waited_children_cpu_ns(pid);
-                newly_waited.insert(pid, children_ns.saturating_sub(account.children_ns));
-                account.children_ns = children_ns;
-            }
-        }
+        // Clocks before accounts: who is gone by then shows in its parent's account, …
+        let mut gone = self.read_clocks();
+        let mut newly_waited = self.read_waited();
+        // … and who went in between shows there too, and would count twice.
+        gone.extend(self.gone_since(&newly_waited, &gone));
         for pid in &gone {
             let Some(account) = self.processes.remove(pid) else { continue };
             let waited = account.parent.and_then(|parent| newly_waited.get_mut(&parent));
@@ -124,6 +115,37 @@ impl TargetCpu {
         let running: u64 = self.processes.values().map(Account::used_ns).sum();
         self.total_ns = self.total_ns.max(running + self.ended_ns + self.doubtful_ns);
         (self.total_ns, gone)
+    }
+
+    /// Reads the clock of each process; returns those that are gone.
+    fn read_clocks(&mut self) -> Vec<u32> {
+        let mut gone = Vec::new();
+        for (&pid, account) in &mut self.processes {
+            match clock::process_cpu_ns(pid) {
+                Some(own_ns) => account.own_ns = own_ns,
+                None => gone.push(pid),
+            }
+        }
+        gone
+    }
+
+    /// Reads the account of waited-for children of each process that has any; returns by how much it grew (ns).
+    fn read_waited(&mut self) -> FxHashMap<u32, u64> {
+        let mut newly_waited = FxHashMap::default();
+        for (&pid, account) in self.processes.iter_mut().filter(|(_, account)| account.has_children) {
+            let children_ns = procfs::waited_children_cpu_ns(pid).max(account.children_ns);
+            newly_waited.insert(pid, children_ns - account.children_ns);
+            account.children_ns = children_ns;
+        }
+        newly_waited
+    }
+
+    /// Children that ended since their clocks were read, of parents that waited for somebody.
+    fn gone_since(&self, newly_waited: &FxHashMap<u32, u64>, gone: &[u32]) -> Vec<u32> {
+        let waited = |account: &Account| account.parent.and_then(|parent| newly_waited.get(&parent));
+        let children = self.processes.iter().filter(|(_, account)| waited(account).is_some_and(|&ns| ns > 0));
+        let ended = |pid: &u32| !gone.contains(pid) && clock::process_cpu_ns(*pid).is_none();
+        children.map(|(&pid, _)| pid).filter(ended).collect()
     }
 }
 
@@ -157,7 +179,7 @@ mod tests {
     #[test]
     fn what_a_child_used_before_it_was_adopted_never_counts() {
         const LATE: u64 = 8 * TICK_NS;
-        let script = "sh -c 'while :; do :; done'; sleep 60";
+        let script = "sh -c 'while :; do :; done'; exec sleep 60";
         let mut parent = Command::new("sh").args(["-c", script]).spawn().unwrap();
         let used = |child: &procfs::Child| clock::process_cpu_ns(child.pid).unwrap_or(0);
         let child = loop {
