@@ -83,7 +83,8 @@ mod tests {
         let text = r#"{"type":"decision","at_ns":0,"samples":0}
             {"type":"decision","at_ns":4000000000,"samples":0}
             {"type":"summary","samples":0,"lost":0,"truncated":0,"foreign_samples":0,"target_cpu_s":4,"sampling_cpu_s":0,"weight_s":4,"self_cpu_s":0,
-             "setup_cpu_s":0,"overhead_us":10,"overhead_se_us":1,"overhead_ratio":0,"overhead_parts":{},"overhead_worst_1s_ratio":0,
+             "setup_cpu_s":0,"overhead_us":10,"overhead_se_us":1,"handler_time":"measured","handler_samples":0,"overhead_ratio":0,
+             "predicted_overhead_us":0,"predicted_overhead_ratio":0,"predicted_rate_hz":0,"overhead_parts":{},"overhead_worst_1s_ratio":0,
              "overhead_worst_10s_ratio":0,"budget_ratio":0.01,"rate_hz":0,"bound_by":"law","attach_mode":"cpu",
              "unwind":"fp","stopped":"duration","notes":[],"functions":[]}"#;
         let text = text.replace("\n             ", "");
