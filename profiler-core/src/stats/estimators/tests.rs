@@ -128,3 +128,10 @@ proptest! {
         }
     }
 }
+
+/// Seed 003, pages on the mean and the median: one outlier moves the mean to 46.5, and the median to 17.
+#[test]
+fn an_outlier_leaves_the_median_where_it_was() {
+    let run_time = RunTime::of(&[10.0, 20.0, 15.0, 18.0, 16.0, 200.0]).unwrap();
+    assert_eq!((run_time.average, run_time.median), (46.5, 17.0));
+}
