@@ -126,11 +126,6 @@ impl PeriodTimeline {
         self.latest().period_ns
     }
 
-    /// Time of stretches without a sample that no later one stands for (ns): what the end of a run leaves over.
-    pub fn carry_ns(&self) -> u64 {
-        self.carry_ns
-    }
-
     fn latest(&self) -> &Stretch {
         &self.stretches[self.stretches.len() - 1]
     }
