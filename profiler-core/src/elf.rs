@@ -1,5 +1,6 @@
 //! What unwinding needs of an ELF file: where its segments lie and its tables of unwind information.
 
+mod pointer_auth;
 mod tables;
 
 use std::fmt;
@@ -8,6 +9,8 @@ use std::ops::Range;
 use object::elf::{FileHeader64, PF_X, PT_GNU_EH_FRAME, PT_LOAD};
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
 use object::{Endianness, ReadRef};
+
+use crate::machine::Machine;
 
 pub(crate) use tables::SectionBytes;
 pub use tables::UnwindTables;
@@ -64,6 +67,9 @@ pub enum ElfError {
     /// No ELF header, or not of a 64-bit little-endian object.
     #[error("not a 64-bit ELF object")]
     NotElf,
+    /// Made for a machine whose stacks we cannot unwind.
+    #[error("made for another machine")]
+    OtherMachine,
     /// The headers contradict the file.
     #[error("the ELF headers are damaged")]
     Damaged,
@@ -76,6 +82,7 @@ impl ElfImage {
     pub fn parse<'d>(file: impl ReadRef<'d>) -> Result<Self, ElfError> {
         let header = Header::parse(file).map_err(|_| ElfError::NotElf)?;
         let endian = header.endian().map_err(|_| ElfError::NotElf)?;
+        let machine = Machine::of_elf(header.e_machine(endian)).ok_or(ElfError::OtherMachine)?;
         let programs = header.program_headers(endian, file).map_err(|_| ElfError::Damaged)?;
         let segments = programs.iter().filter(|p| p.p_type(endian) == PT_LOAD);
         let mut image = ElfImage {
@@ -90,15 +97,20 @@ impl ElfImage {
             entry: header.e_entry(endian),
             ..Self::default()
         };
-        image.tables = tables_from_sections(header, endian, file);
+        image.tables = tables_from_sections(machine, header, endian, file);
         if image.tables.is_empty() {
             let index = programs.iter().find(|p| p.p_type(endian) == PT_GNU_EH_FRAME);
             let found = index.and_then(|index| {
-                image.tables_from_segments(index.p_vaddr(endian), index.p_filesz(endian), file)
+                image.tables_from_segments(machine, index.p_vaddr(endian), index.p_filesz(endian), file)
             });
-            image.tables = found.unwrap_or_default();
+            image.tables = found.unwrap_or_else(|| UnwindTables::none(machine));
         }
         Ok(image)
+    }
+
+    /// What its code runs on.
+    pub fn machine(&self) -> Machine {
+        self.tables.machine
     }
 
     /// The address to subtract from an actual address to get the stated one, for code mapped at `start`
@@ -128,6 +140,7 @@ impl ElfImage {
     /// index points to the information. Its end is not stated, so everything up to the segment's end counts.
     fn tables_from_segments<'d>(
         &self,
+        machine: Machine,
         hdr_svma: u64,
         hdr_len: u64,
         file: impl ReadRef<'d>,
@@ -138,7 +151,7 @@ impl ElfImage {
         let pointer = i64::from(i32::from_le_bytes(*offset));
         let eh_frame_svma = hdr_svma.wrapping_add(4).wrapping_add_signed(pointer);
         let information = self.read_at(eh_frame_svma, u64::MAX, file)?;
-        Some(UnwindTables::new(Some((eh_frame_svma, information)), Some((hdr_svma, index)), None))
+        Some(UnwindTables::new(machine, Some((eh_frame_svma, information)), Some((hdr_svma, index)), None))
     }
 
     /// The bytes at a stated address, at most `len` and no further than the segment.
@@ -151,9 +164,14 @@ impl ElfImage {
     }
 }
 
-fn tables_from_sections<'d>(header: &Header, endian: Endianness, file: impl ReadRef<'d>) -> UnwindTables {
+fn tables_from_sections<'d>(
+    machine: Machine,
+    header: &Header,
+    endian: Endianness,
+    file: impl ReadRef<'d>,
+) -> UnwindTables {
     let (mut eh_frame, mut eh_frame_hdr, mut debug_frame) = (None, None, None);
-    let Ok(sections) = header.sections(endian, file) else { return UnwindTables::default() };
+    let Ok(sections) = header.sections(endian, file) else { return UnwindTables::none(machine) };
     for section in sections.iter() {
         let slot = match sections.section_name(endian, section) {
             Ok(b".eh_frame") => &mut eh_frame,
@@ -165,13 +183,13 @@ fn tables_from_sections<'d>(header: &Header, endian: Endianness, file: impl Read
         let bytes = section.data(endian, file).ok().filter(|b| !b.is_empty() && !compressed);
         *slot = bytes.map(|bytes| (section.sh_addr(endian), bytes));
     }
-    UnwindTables::new(eh_frame, eh_frame_hdr, debug_frame)
+    UnwindTables::new(machine, eh_frame, eh_frame_hdr, debug_frame)
 }
 
 impl Section {
     fn new(svma: u64, bytes: &[u8]) -> Option<Self> {
         let len = u64::try_from(bytes.len()).ok().filter(|&len| len <= MAX_SECTION_BYTES)?;
-        Some(Self { svma: svma..svma.checked_add(len)?, bytes: SectionBytes::new(bytes) })
+        Some(Self { svma: svma..svma.checked_add(len)?, bytes: bytes.into() })
     }
 }
 

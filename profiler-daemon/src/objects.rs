@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use object::ReadCache;
-use profiler_core::elf::ElfImage;
+use profiler_core::elf::{ElfError, ElfImage};
+use profiler_core::machine::Machine;
 use profiler_core::process::LoadedObject;
 use profiler_core::record::{FileId, Mapped};
 use profiler_core::stack::ObjectId;
@@ -62,8 +63,15 @@ impl ObjectStore {
         if let Some(&id) = self.ids.get(&key) {
             return LoadedObject { id, image: self.object(id).and_then(|object| object.image.clone()) };
         }
-        let content = open(mapped);
-        let image = parse(&content).map(Arc::new);
+        let mut content = open(mapped);
+        let image = match parse(&content) {
+            Ok(image) => Some(Arc::new(image)),
+            Err(error @ ElfError::OtherMachine) => {
+                content = Content::Missing(format!("the file was {error}")); // its names would be wrong
+                None
+            }
+            Err(_) => None,
+        };
         let id = ObjectId(ObjectId::FIRST_FILE + self.objects.len() as u32);
         let path = mapped.path.trim_end_matches(DELETED).to_owned();
         self.objects.push(Object { path, content, pid: mapped.pid, image: image.clone() });
@@ -97,12 +105,13 @@ impl Object {
     }
 }
 
-fn parse(content: &Content) -> Option<ElfImage> {
-    match content {
-        Content::File(file) => ElfImage::parse(&ReadCache::new(file)).ok(),
-        Content::Image(bytes) => ElfImage::parse(&bytes[..]).ok(),
-        Content::Missing(_) => None,
-    }
+fn parse(content: &Content) -> Result<ElfImage, ElfError> {
+    let image = match content {
+        Content::File(file) => ElfImage::parse(&ReadCache::new(file)),
+        Content::Image(bytes) => ElfImage::parse(&bytes[..]),
+        Content::Missing(_) => Err(ElfError::NotElf),
+    }?;
+    if image.machine() == Machine::HOST { Ok(image) } else { Err(ElfError::OtherMachine) }
 }
 
 fn is_library(path: &Path) -> bool {
@@ -197,6 +206,24 @@ mod tests {
         std::fs::write(&path, b"another").unwrap();
         let replaced = store.load(&mapping(&path, 6));
         assert_eq!(reason(&store, &replaced), "the file was replaced since it was mapped");
+    }
+
+    #[test]
+    fn a_file_made_for_another_machine_is_of_no_use_and_says_so() {
+        const E_MACHINE: usize = 18;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lib.so");
+        let mut bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        // The other of the two that can be unwound, and one that cannot.
+        let other = if Machine::HOST == Machine::X86_64 { 183u16 } else { 62 };
+        for machine in [other, 243] {
+            bytes[E_MACHINE..E_MACHINE + 2].copy_from_slice(&machine.to_le_bytes());
+            std::fs::write(&path, &bytes).unwrap();
+            let mut store = ObjectStore::default();
+            let loaded = store.load(&mapping(&path, 0));
+            assert!(loaded.image.is_none());
+            assert_eq!(reason(&store, &loaded), "the file was made for another machine");
+        }
     }
 
     #[test]

@@ -15,7 +15,8 @@ use gimli::{
 };
 use rustc_hash::FxHashMap;
 
-use super::Section;
+use super::{Section, pointer_auth};
+use crate::machine::Machine;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
@@ -37,8 +38,8 @@ const MAX_SAVED_OFFSET: u64 = 1 << 40;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SectionBytes(Arc<[u8]>);
 
-impl SectionBytes {
-    pub(super) fn new(bytes: &[u8]) -> Self {
+impl From<&[u8]> for SectionBytes {
+    fn from(bytes: &[u8]) -> Self {
         Self(bytes.into())
     }
 }
@@ -53,6 +54,8 @@ impl Deref for SectionBytes {
 /// The tables of unwind information of one object. They are safe to evaluate where `is_safe_at` says so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnwindTables {
+    /// The machine whose registers they speak of.
+    pub(crate) machine: Machine,
     /// Call frame information.
     pub(crate) eh_frame: Option<Section>,
     /// Its index.
@@ -65,20 +68,31 @@ impl UnwindTables {
     /// Takes the sections `.eh_frame`, `.eh_frame_hdr` and `.debug_frame`, each with its stated address, as far as
     /// they are there and of use.
     pub fn new(
+        machine: Machine,
         eh_frame: Option<(u64, &[u8])>,
         eh_frame_hdr: Option<(u64, &[u8])>,
         debug_frame: Option<(u64, &[u8])>,
     ) -> Self {
         let section = |given: Option<(u64, &[u8])>| given.and_then(|(svma, bytes)| Section::new(svma, bytes));
-        let Some(eh_frame) = section(eh_frame) else {
-            let debug_frame = section(debug_frame).filter(is_safe_debug_frame);
-            return Self { debug_frame, ..Self::default() };
+        let Some(mut eh_frame) = section(eh_frame) else {
+            let debug_frame = section(debug_frame).filter(|section| is_safe_debug_frame(machine, section));
+            return Self { debug_frame, ..Self::none(machine) };
         };
+        if machine == Machine::Aarch64
+            && let Some(bytes) = pointer_auth::without_signing(&eh_frame.bytes)
+        {
+            eh_frame.bytes = bytes.as_slice().into();
+        }
         // One source is enough, and this one is loaded with the program.
         let eh_frame_hdr = section(eh_frame_hdr).filter(is_usual_index);
         let has_index = eh_frame_hdr.is_some();
-        let eh_frame = Some(eh_frame).filter(|section| has_index || is_safe_eh_frame(section));
-        Self { eh_frame, eh_frame_hdr, debug_frame: None }
+        let eh_frame = Some(eh_frame).filter(|section| has_index || is_safe_eh_frame(machine, section));
+        Self { machine, eh_frame, eh_frame_hdr, debug_frame: None }
+    }
+
+    /// Those of an object that has none.
+    pub(super) fn none(machine: Machine) -> Self {
+        Self { machine, ..Self::default() }
     }
 
     /// Whether there are none.
@@ -103,9 +117,8 @@ impl UnwindTables {
         }
         let bases =
             BaseAddresses::default().set_eh_frame(eh_frame.svma.start).set_eh_frame_hdr(section.svma.start);
-        let mut frame = EhFrame::from(Slice::new(&eh_frame.bytes, LittleEndian));
-        frame.set_address_size(8);
-        let mut vetting = Vetting::new(&frame, &bases);
+        let frame = eh_frame_of(eh_frame);
+        let mut vetting = Vetting::new(self.machine, &frame, &bases);
         (found + 1 - same..=found).all(|entry| match index.information_offset(entry) {
             // The library subtracts without a check.
             None => false,
@@ -176,22 +189,27 @@ fn is_usual_index(section: &Section) -> bool {
     (1..index.len()).all(|entry| index.start(entry - 1) <= index.start(entry))
 }
 
-fn is_safe_eh_frame(section: &Section) -> bool {
+/// The section as the library reads it.
+pub(super) fn eh_frame_of(section: &Section) -> EhFrame<Slice<'_>> {
     let mut frame = EhFrame::from(Slice::new(&section.bytes, LittleEndian));
     frame.set_address_size(8);
-    is_safe(&frame, &BaseAddresses::default().set_eh_frame(section.svma.start))
+    frame
 }
 
-fn is_safe_debug_frame(section: &Section) -> bool {
+fn is_safe_eh_frame(machine: Machine, section: &Section) -> bool {
+    is_safe(machine, &eh_frame_of(section), &BaseAddresses::default().set_eh_frame(section.svma.start))
+}
+
+fn is_safe_debug_frame(machine: Machine, section: &Section) -> bool {
     let mut frame = DebugFrame::from(Slice::new(&section.bytes, LittleEndian));
     frame.set_address_size(8);
-    is_safe(&frame, &BaseAddresses::default())
+    is_safe(machine, &frame, &BaseAddresses::default())
 }
 
 /// Whether a section without an index can be read to its end, and every function in it is safe. (The library makes
 /// an index of such a section, and none where it cannot be read.)
-fn is_safe<'a, S: UnwindSection<Slice<'a>>>(section: &S, bases: &BaseAddresses) -> bool {
-    let mut vetting = Vetting::new(section, bases);
+fn is_safe<'a, S: UnwindSection<Slice<'a>>>(machine: Machine, section: &S, bases: &BaseAddresses) -> bool {
+    let mut vetting = Vetting::new(machine, section, bases);
     let mut entries = section.entries(bases);
     loop {
         match entries.next() {
@@ -211,6 +229,7 @@ type FrameRule = (Register, i64);
 
 /// Looks through a section, function by function.
 struct Vetting<'s, S> {
+    machine: Machine,
     section: &'s S,
     bases: &'s BaseAddresses,
     /// Common entries by their offset: the rule they end with, `None` where they are not safe.
@@ -218,8 +237,8 @@ struct Vetting<'s, S> {
 }
 
 impl<'s, 'a: 's, S: UnwindSection<Slice<'a>>> Vetting<'s, S> {
-    fn new(section: &'s S, bases: &'s BaseAddresses) -> Self {
-        Self { section, bases, common: FxHashMap::default() }
+    fn new(machine: Machine, section: &'s S, bases: &'s BaseAddresses) -> Self {
+        Self { machine, section, bases, common: FxHashMap::default() }
     }
 
     fn function(&mut self, function: &FrameDescriptionEntry<Slice<'a>>) -> bool {
@@ -278,7 +297,7 @@ impl<'s, 'a: 's, S: UnwindSection<Slice<'a>>> Vetting<'s, S> {
                 Cfi::RestoreState => (register, offset) = remembered.pop().unwrap_or(rule),
                 _ => {}
             }
-            frame_at(register, offset)?;
+            self.frame_at(register, offset)?;
         }
         Some((register, offset))
     }
@@ -300,11 +319,21 @@ impl<'s, 'a: 's, S: UnwindSection<Slice<'a>>> Vetting<'s, S> {
         Some(all)
     }
 
-    /// An expression for the frame's address: one of the two that the library can evaluate and that there are
+    /// On x86-64 the return address lies in the eight bytes below the frame's address, and the library looks there
+    /// without a check: that must not be where there are none. The stack pointer is known to be far enough from zero.
+    fn frame_at(&self, register: Register, offset: i64) -> Option<()> {
+        let lowest = if register == X86_64::RSP { 0 } else { 8 };
+        (self.machine != Machine::X86_64 || !is_known(register) || offset >= lowest).then_some(())
+    }
+
+    /// An expression for the frame's address: on x86-64 one of the two that the library can evaluate and that there are
     /// (signal trampolines and linkage tables), or one that it gives up on.
     fn frame_expression(&self, expression: &UnwindExpression<usize>, encoding: Encoding) -> Option<()> {
         use Operation as Op;
         let operations = self.expression(expression, encoding)?;
+        if self.machine != Machine::X86_64 {
+            return Some(()); // the library checks what it computes from the frame's address
+        }
         let gives_up = |operation: &Op<Slice<'a>>| match operation {
             Op::Deref { .. } => true,
             Op::RegisterOffset { register, .. } => !is_known(*register),
@@ -332,16 +361,9 @@ impl<'s, 'a: 's, S: UnwindSection<Slice<'a>>> Vetting<'s, S> {
     }
 }
 
-/// The registers that the library follows.
+/// The registers that the library follows on x86-64.
 fn is_known(register: Register) -> bool {
     [X86_64::RSP, X86_64::RBP, X86_64::RA].contains(&register)
-}
-
-/// The return address lies in the eight bytes below the frame's address: that must not be where there are none. The
-/// stack pointer is known to be far enough from zero.
-fn frame_at(register: Register, offset: i64) -> Option<()> {
-    let lowest = if register == X86_64::RSP { 0 } else { 8 };
-    (!is_known(register) || offset >= lowest).then_some(())
 }
 
 fn saved_at(offset: i64) -> Option<()> {
