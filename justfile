@@ -10,6 +10,10 @@ check:
     RUSTDOCFLAGS="--deny warnings" cargo doc --workspace --no-deps --document-private-items
     cargo deny check licenses bans sources
 
+# Types on aarch64; needs Rust's standard library for it (`rustup target add aarch64-unknown-linux-gnu`).
+check-aarch64:
+    cargo check --target aarch64-unknown-linux-gnu --workspace --exclude tests
+
 # All tests; those that profile live programs need root and say so where they skip.
 test:
     cargo test --workspace
@@ -30,7 +34,7 @@ day *arguments:
 accuracy *arguments:
     cargo run --quiet --release -p tests --bin accuracy -- {{ arguments }}
 
-# Does the profiler stay within its budget? By the stopwatch, on four programs (twenty minutes).
+# Does the profiler stay within its budget? By the stopwatch, on four programs (ten minutes).
 budget *arguments:
     cargo run --quiet --release -p tests --bin budget -- {{ arguments }}
 
@@ -46,7 +50,7 @@ portfolio *arguments:
 paper *arguments:
     cargo run --quiet --release -p tests --bin paper -- {{ arguments }}
 
-# Does a sample cost what the calibration and the run say? By a program's own clock (ten minutes).
+# Does a sample cost what the calibration and the run say? By a program's own clock, beside its twin's (twelve minutes).
 stopwatch *arguments:
     cargo run --quiet --release -p tests --bin stopwatch -- {{ arguments }}
 
@@ -76,6 +80,10 @@ fuzz seconds="60":
     for target in fuzz_targets/*.rs; do
         RUSTC_BOOTSTRAP=1 cargo fuzz run "$(basename "$target" .rs)" -- -max_total_time={{ seconds }} -timeout=10
     done
+
+# Records the stacks that the tests unwind anew (the script says what it needs).
+fixtures-aarch64:
+    tests/fixtures/stacks/make
 
 # Takes what the snapshot tests print now as what they shall print.
 bless:

@@ -63,9 +63,9 @@ fuzz_target!(|data: &[u8]| {
     let (frames, index) = raw.unwrap_or_else(|| wrapped(svma, first, second));
     let machine = if flags & 128 == 0 { Machine::X86_64 } else { Machine::Aarch64 };
     let tables = match flags >> 3 & 3 {
-        0 => UnwindTables::new(machine, None, None, Some((0, &frames))),
-        1 => UnwindTables::new(machine, Some((FRAMES, &frames)), None, None),
-        _ => UnwindTables::new(machine, Some((FRAMES, &frames)), Some((INDEX, &index)), None),
+        0 => UnwindTables::of_bytes(machine, None, None, Some((0, &frames))),
+        1 => UnwindTables::of_bytes(machine, Some((FRAMES, &frames)), None, None),
+        _ => UnwindTables::of_bytes(machine, Some((FRAMES, &frames)), Some((INDEX, &index)), None),
     };
     let segment = Segment { file_offset: 0, file_len: TEXT_BYTES, svma, executable: true };
     let image = ElfImage { segments: vec![segment], tables, ..ElfImage::default() };

@@ -5,6 +5,11 @@
 //! function ends there, and the stack goes wrong. The signature is taken off any return address, so nothing is lost if
 //! the instruction becomes one that does nothing.
 
+use std::sync::Arc;
+
+use super::ReadLater;
+use crate::machine::Machine;
+
 /// `DW_CFA_AARCH64_negate_ra_state`.
 const NEGATE_RA_STATE: u8 = 0x2d;
 /// `DW_CFA_nop`.
@@ -14,9 +19,22 @@ const MAX_LETTERS: usize = 8;
 /// A length that announces the 64-bit format, which nobody writes.
 const LONG_FORMAT: usize = 0xffff_ffff;
 
-/// An `.eh_frame` section of aarch64 without the instructions about signatures; `None` where it has none. What cannot
-/// be read stays as it is.
-pub(super) fn without_signing(section: &[u8]) -> Option<Vec<u8>> {
+/// Reads `.eh_frame` sections so that the library can.
+pub(super) fn reading(machine: Machine, later: &ReadLater) -> ReadLater {
+    let later = Arc::clone(later);
+    Arc::new(move |range| later(range).map(|section| readable(machine, section)))
+}
+
+/// An `.eh_frame` section without the instructions about signatures. What we cannot read stays as it is.
+pub(super) fn readable(machine: Machine, mut section: Vec<u8>) -> Vec<u8> {
+    if machine == Machine::Aarch64 {
+        all_signing(&section).into_iter().for_each(|at| section[at] = NOP);
+    }
+    section
+}
+
+/// Where the instructions about signatures are in a section.
+fn all_signing(section: &[u8]) -> Vec<usize> {
     let mut found = Vec::new();
     let mut at = 0;
     while let Some(body) = entry(section, at) {
@@ -25,9 +43,7 @@ pub(super) fn without_signing(section: &[u8]) -> Option<Vec<u8>> {
         }
         at = body.end;
     }
-    let mut changed = (!found.is_empty()).then(|| section.to_vec())?;
-    found.into_iter().for_each(|at| changed[at] = NOP);
-    Some(changed)
+    found
 }
 
 /// The part of a section that is still to be read.
@@ -221,9 +237,10 @@ mod tests {
         ];
         for (letters, data, addresses) in layouts {
             let given = section(letters, data, addresses, &instructions);
-            let changed = without_signing(&given).unwrap();
+            assert_eq!(readable(Machine::X86_64, given.clone()), given);
+            let changed = readable(Machine::Aarch64, given);
             assert_eq!(changed, section(letters, data, addresses, &expected));
-            assert_eq!(without_signing(&changed), None);
+            assert_eq!(all_signing(&changed), []);
         }
     }
 
@@ -234,17 +251,16 @@ mod tests {
             instructions in prop::collection::vec(any::<u8>(), 0..60),
             flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         ) {
-            without_signing(&bytes);
+            readable(Machine::Aarch64, bytes);
             let mut section = section(b"zR", &[0x1b], &[0; 8], &instructions);
             for (at, byte) in flips {
                 let at = at.index(section.len());
                 section[at] = byte;
             }
-            if let Some(changed) = without_signing(&section) {
-                prop_assert_eq!(changed.len(), section.len());
-                let is_replaced = |(old, new): (&u8, &u8)| old == new || (*old, *new) == (NEGATE_RA_STATE, NOP);
-                prop_assert!(section.iter().zip(&changed).all(is_replaced));
-            }
+            let changed = readable(Machine::Aarch64, section.clone());
+            prop_assert_eq!(changed.len(), section.len());
+            let is_replaced = |(old, new): (&u8, &u8)| old == new || (*old, *new) == (NEGATE_RA_STATE, NOP);
+            prop_assert!(section.iter().zip(&changed).all(is_replaced));
         }
     }
 }

@@ -5,8 +5,7 @@
 //! check for overflow. No compiler writes such tables. A function that an index leads to is vetted when it is met,
 //! since a big program has hundreds of thousands; tables without an index are vetted as a whole.
 
-use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::OnceLock;
 
 use gimli::{
     BaseAddresses, CallFrameInstruction, CieOrFde, CommonInformationEntry, DebugFrame, EhFrame,
@@ -34,23 +33,6 @@ const MAX_SAME_START: usize = 64;
 /// No register is saved further than this from the frame (bytes).
 const MAX_SAVED_OFFSET: u64 = 1 << 40;
 
-/// Bytes that many unwinders share.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SectionBytes(Arc<[u8]>);
-
-impl From<&[u8]> for SectionBytes {
-    fn from(bytes: &[u8]) -> Self {
-        Self(bytes.into())
-    }
-}
-
-impl Deref for SectionBytes {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
 /// The tables of unwind information of one object. They are safe to evaluate where `is_safe_at` says so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnwindTables {
@@ -62,37 +44,64 @@ pub struct UnwindTables {
     pub(crate) eh_frame_hdr: Option<Section>,
     /// Call frame information that is not loaded into memory, where there is no other.
     pub(crate) debug_frame: Option<Section>,
+    /// Whether the index is in order; known once it was looked at.
+    is_in_order: OnceLock<bool>,
 }
 
 impl UnwindTables {
-    /// Takes the sections `.eh_frame`, `.eh_frame_hdr` and `.debug_frame`, each with its stated address, as far as
-    /// they are there and of use.
-    pub fn new(
+    /// Takes the sections `.eh_frame`, `.eh_frame_hdr` and `.debug_frame`, as far as they are there and of use. Of
+    /// those with an index nothing is read yet.
+    pub(super) fn new(
+        machine: Machine,
+        eh_frame: Option<Section>,
+        eh_frame_hdr: Option<Section>,
+        debug_frame: Option<Section>,
+    ) -> Self {
+        let Some(eh_frame) = eh_frame else {
+            let debug_frame = debug_frame.filter(|section| is_safe_debug_frame(machine, section));
+            return Self { debug_frame, ..Self::none(machine) };
+        };
+        // One source is enough, and this one is loaded with the program.
+        let has_index = eh_frame_hdr.is_some();
+        let eh_frame = Some(eh_frame).filter(|section| has_index || is_safe_eh_frame(machine, section));
+        Self { eh_frame, eh_frame_hdr, ..Self::none(machine) }
+    }
+
+    /// Those of an object that has none.
+    pub(super) fn none(machine: Machine) -> Self {
+        Self { machine, ..Self::default() }
+    }
+
+    /// The same of bytes, each section with its stated address.
+    ///
+    /// An index of another form counts for nothing: the library makes one of its own.
+    pub fn of_bytes(
         machine: Machine,
         eh_frame: Option<(u64, &[u8])>,
         eh_frame_hdr: Option<(u64, &[u8])>,
         debug_frame: Option<(u64, &[u8])>,
     ) -> Self {
         let section = |given: Option<(u64, &[u8])>| given.and_then(|(svma, bytes)| Section::new(svma, bytes));
-        let Some(mut eh_frame) = section(eh_frame) else {
-            let debug_frame = section(debug_frame).filter(|section| is_safe_debug_frame(machine, section));
-            return Self { debug_frame, ..Self::none(machine) };
-        };
-        if machine == Machine::Aarch64
-            && let Some(bytes) = pointer_auth::without_signing(&eh_frame.bytes)
-        {
-            eh_frame.bytes = bytes.as_slice().into();
-        }
-        // One source is enough, and this one is loaded with the program.
-        let eh_frame_hdr = section(eh_frame_hdr).filter(is_usual_index);
-        let has_index = eh_frame_hdr.is_some();
-        let eh_frame = Some(eh_frame).filter(|section| has_index || is_safe_eh_frame(machine, section));
-        Self { machine, eh_frame, eh_frame_hdr, debug_frame: None }
+        let index = section(eh_frame_hdr).filter(|index| is_usual_index(&index.bytes));
+        let eh_frame = eh_frame.map(|(svma, bytes)| (svma, pointer_auth::readable(machine, bytes.to_vec())));
+        let eh_frame = eh_frame.as_ref().map(|(svma, bytes)| (*svma, &bytes[..]));
+        Self::new(machine, section(eh_frame), index, section(debug_frame))
     }
 
-    /// Those of an object that has none.
-    pub(super) fn none(machine: Machine) -> Self {
-        Self { machine, ..Self::default() }
+    /// Reads all of it.
+    pub(super) fn read(&self) {
+        self.is_in_order();
+        if let Some(eh_frame) = &self.eh_frame {
+            eh_frame.bytes.read();
+        }
+    }
+
+    /// Whether the index, if there is one, is in order. Were it not, the library might find another function than we do.
+    fn is_in_order(&self) -> bool {
+        *self.is_in_order.get_or_init(|| {
+            let Some(section) = &self.eh_frame_hdr else { return true };
+            Index::of(section).is_some_and(|index| index.is_in_order())
+        })
     }
 
     /// Whether there are none.
@@ -109,7 +118,7 @@ impl UnwindTables {
     /// Whether the library may evaluate the tables at a stated address.
     pub(crate) fn is_safe_at(&self, svma: u64) -> bool {
         let (Some(eh_frame), Some(section)) = (&self.eh_frame, &self.eh_frame_hdr) else { return true };
-        let Some(index) = Index::of(section) else { return false };
+        let Some(index) = Index::of(section).filter(|_| self.is_in_order()) else { return false };
         let Some(found) = index.find(svma) else { return true }; // before the first function: nothing to evaluate
         let same = (0..=found).rev().take_while(|&entry| index.start(entry) == index.start(found)).count();
         if same > MAX_SAME_START {
@@ -117,7 +126,8 @@ impl UnwindTables {
         }
         let bases =
             BaseAddresses::default().set_eh_frame(eh_frame.svma.start).set_eh_frame_hdr(section.svma.start);
-        let frame = eh_frame_of(eh_frame);
+        let mut frame = EhFrame::from(Slice::new(&eh_frame.bytes, LittleEndian));
+        frame.set_address_size(8);
         let mut vetting = Vetting::new(self.machine, &frame, &bases);
         (found + 1 - same..=found).all(|entry| match index.information_offset(entry) {
             // The library subtracts without a check.
@@ -155,6 +165,15 @@ impl<'a> Index<'a> {
         self.entries.len() / INDEX_ENTRY_BYTES
     }
 
+    /// A big library has hundreds of thousands of entries, so that this has to be quick.
+    fn is_in_order(&self) -> bool {
+        let start = |entry: &[u8; INDEX_ENTRY_BYTES]| {
+            let [a, b, c, d, ..] = *entry;
+            self.svma.wrapping_add_signed(i64::from(i32::from_le_bytes([a, b, c, d])))
+        };
+        self.entries.as_chunks().0.iter().map(start).is_sorted()
+    }
+
     fn number(&self, at: usize) -> Option<i64> {
         let bytes = self.entries.get(at..at + 4)?;
         Some(i64::from(i32::from_le_bytes(bytes.try_into().ok()?)))
@@ -182,22 +201,15 @@ impl<'a> Index<'a> {
     }
 }
 
-/// Whether an index has the usual form and is in order. Were it not, the library might find another function than we
-/// do; it makes an index of its own where there is none.
-fn is_usual_index(section: &Section) -> bool {
-    let Some(index) = Index::of(section) else { return false };
-    (1..index.len()).all(|entry| index.start(entry - 1) <= index.start(entry))
-}
-
-/// The section as the library reads it.
-pub(super) fn eh_frame_of(section: &Section) -> EhFrame<Slice<'_>> {
-    let mut frame = EhFrame::from(Slice::new(&section.bytes, LittleEndian));
-    frame.set_address_size(8);
-    frame
+/// Whether an index that begins so has the usual form.
+pub(super) fn is_usual_index(start: &[u8]) -> bool {
+    start.starts_with(&USUAL_HEADER)
 }
 
 fn is_safe_eh_frame(machine: Machine, section: &Section) -> bool {
-    is_safe(machine, &eh_frame_of(section), &BaseAddresses::default().set_eh_frame(section.svma.start))
+    let mut frame = EhFrame::from(Slice::new(&section.bytes, LittleEndian));
+    frame.set_address_size(8);
+    is_safe(machine, &frame, &BaseAddresses::default().set_eh_frame(section.svma.start))
 }
 
 fn is_safe_debug_frame(machine: Machine, section: &Section) -> bool {

@@ -27,7 +27,7 @@ fn tables(machine: Machine, hostile: &[u8]) -> UnwindTables {
         (HOSTILE, hostile.to_vec()),
     ];
     let (frames, index) = sections_of(&[&[0; 4], &[1, 0, 1, 0x78, LR], &[DEF_CFA, SP, 0]], &functions);
-    UnwindTables::new(machine, Some((EH_FRAME, &frames)), Some((EH_FRAME_HDR, &index)), None)
+    UnwindTables::of_bytes(machine, Some((EH_FRAME, &frames)), Some((EH_FRAME_HDR, &index)), None)
 }
 
 #[derive(Clone, Copy)]
