@@ -10,9 +10,9 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tests::attempts::attempts;
 use tests::guards::is_root;
+use tests::measured::cpu_s;
 use tests::programs::{find_in_path, program};
 use tests::run::{NOBODY, Sweetspot, run, sweetspot};
-use tests::windows::cpu_s;
 
 fn at_1_khz() -> Sweetspot {
     Sweetspot::new().options(&["--rate", "1000"])

@@ -143,7 +143,7 @@ impl Source {
                     )
                 };
                 match &object.content {
-                    Content::File(file) => load(file),
+                    Content::File(file) => load(&**file),
                     Content::Image(image) => load(image),
                     Content::Missing(missing) => return Self::None(remedy::missing(missing)),
                 }

@@ -69,7 +69,13 @@ const CASES: &[Case] = &[
         4 * MS,
         &["mix_musl", "--cpu", "0.1", "--depth", "20", "--out", QUIET],
     ),
-    case("threads", "dwarf", 4096, 2 * MS, &["fixed", "threads", "6000", "--out", QUIET]),
+    case(
+        "threads",
+        "dwarf",
+        4096,
+        2 * MS,
+        &["threads", "--cpu", "0.1", "--depth", "20", "--threads", "8", "--out", QUIET],
+    ),
     case("children", "dwarf", 4096, 2 * MS, &["mix_nofp", "--cpu", "0.2", "--children", "3", "--out", QUIET]),
     case("library", "dwarf", 4096, 2 * MS, &["host", "libplugin.so", "0.05", "0.05"]),
     case(

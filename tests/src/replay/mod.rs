@@ -92,7 +92,7 @@ impl Recording {
         }
         let read = |(path, file): &(String, String)| {
             let bytes = unpack(&folder().join("objects").join(file))?;
-            let image = ElfImage::parse(&bytes[..]).ok().map(Arc::new);
+            let image = ElfImage::parse_bytes(&bytes).ok().map(Arc::new);
             Ok(LoadedFile { path: path.clone(), bytes, image })
         };
         let objects = header.objects.iter().map(read).collect::<Result<_>>()?;
