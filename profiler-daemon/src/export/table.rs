@@ -234,9 +234,18 @@ fn percent(share: f64, decimals: usize) -> String {
     format!("{:.decimals$}%", share * 100.0)
 }
 
+/// Columns of a label below the table.
+const INDENT: usize = 10;
+
 /// A line of the footer, broken at blanks and indented under its label.
-pub(super) fn wrapped(out: &mut String, label: &str, text: &str, width: usize) {
-    const INDENT: usize = 10;
+fn wrapped(out: &mut String, label: &str, text: &str, width: usize) {
+    // A word longer than a line: shortened, since a target is a command line and may hold anything.
+    let words = text.split(' ').map(|word| shorten(word, width - INDENT));
+    paragraph(out, label, &words.collect::<Vec<_>>().join(" "), width);
+}
+
+/// Text broken at blanks and indented under its label. A word longer than a line stays whole.
+pub(super) fn paragraph(out: &mut String, label: &str, text: &str, width: usize) {
     let mut column = INDENT;
     let _ = write!(out, "{label:<INDENT$}");
     for (at, word) in text.split(' ').enumerate() {
@@ -248,10 +257,8 @@ pub(super) fn wrapped(out: &mut String, label: &str, text: &str, width: usize) {
             out.push(' ');
             column += 1;
         }
-        // A word longer than a line: shortened, since a target is a command line and may hold anything.
-        let word = shorten(word, width - INDENT);
-        column += word.chars().count();
-        out.push_str(&word);
+        column += length;
+        out.push_str(word);
     }
     out.push('\n');
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::super::names::{shorten, visible};
-use super::super::table::wrapped;
+use super::super::table::paragraph;
 use super::{Nameless, Truncated, UnknownList};
 
 /// The list as text, with at most `top` functions of each module.
@@ -26,16 +26,16 @@ fn functions(out: &mut String, list: &UnknownList, width: usize, top: usize) {
         percent(list.nameless_share),
         percent(list.nameless_total_share),
     );
-    wrapped(out, "nameless", &all, width);
+    paragraph(out, "nameless", &all, width);
     for group in groups(&list.functions) {
         let first = group[0];
         out.push('\n');
         let module = if first.path.is_empty() { &first.module } else { &first.path };
         let build_id = first.build_id.as_ref().map(|id| format!(", build id {id}")).unwrap_or_default();
-        wrapped(out, "module", &visible(&format!("{module}{build_id}")), width);
-        wrapped(out, "reason", &visible(&first.reason), width);
+        paragraph(out, "module", &visible(&format!("{module}{build_id}")), width);
+        paragraph(out, "reason", &visible(&first.reason), width);
         if !first.remedy.is_empty() {
-            wrapped(out, "remedy", &visible(&first.remedy), width);
+            paragraph(out, "remedy", &visible(&first.remedy), width);
         }
         let _ = writeln!(
             out,
@@ -87,14 +87,14 @@ fn stacks(out: &mut String, list: &UnknownList, width: usize) {
         list.truncated_cpu_s,
         percent(list.truncated_share),
     );
-    wrapped(out, "truncated", &all, width);
+    paragraph(out, "truncated", &all, width);
     for Truncated { module, cpu_s, share, samples, reason, remedy, .. } in &list.truncated {
         let module = visible(module);
         let ends =
             format!("{cpu_s:.3} s, {}, {samples} samples, as far as {module}: {reason}", percent(*share));
-        wrapped(out, "", &ends, width);
+        paragraph(out, "", &ends, width);
         if !remedy.is_empty() {
-            wrapped(out, "  remedy", remedy, width);
+            paragraph(out, "  remedy", remedy, width);
         }
     }
 }
