@@ -37,8 +37,8 @@ static struct turn {
     uint64_t twin_ns, process_ns, over_ns;
 } *turns;
 static struct shared {
-    long turns;
-    int over;
+    volatile long turns;
+    volatile int over;
 } *shared;
 
 static int is_twin, to_process[2], to_twin[2];
@@ -191,11 +191,12 @@ static int is_input_over(void)
 static long now;
 KEEP static void take_turns(long last)
 {
-    for (; now < last && !shared->over; now++) {
+    /* The process takes its last turn too, even if it has not yet begun to wait for it when the twin says so. */
+    for (; now < last && !(shared->over && now == shared->turns); now++) {
         if (is_twin) {
             turns[now].twin_ns = timed(now);
-            shared->over = now + 1 == MAX_TURNS || is_input_over();
             shared->turns = now + 1;
+            shared->over = now + 1 == MAX_TURNS || is_input_over();
             pass_on(to_process[1]);
             await(to_twin[0]);
         } else {

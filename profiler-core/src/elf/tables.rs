@@ -88,8 +88,7 @@ impl UnwindTables {
     fn is_in_order(&self) -> bool {
         *self.is_in_order.get_or_init(|| {
             let Some(section) = &self.eh_frame_hdr else { return true };
-            let Some(index) = Index::of(section) else { return false };
-            (1..index.len()).all(|entry| index.start(entry - 1) <= index.start(entry))
+            Index::of(section).is_some_and(|index| index.is_in_order())
         })
     }
 
@@ -152,6 +151,15 @@ impl<'a> Index<'a> {
 
     fn len(&self) -> usize {
         self.entries.len() / INDEX_ENTRY_BYTES
+    }
+
+    /// A big library has hundreds of thousands of entries, so that this has to be quick.
+    fn is_in_order(&self) -> bool {
+        let start = |entry: &[u8; INDEX_ENTRY_BYTES]| {
+            let [a, b, c, d, ..] = *entry;
+            self.svma.wrapping_add_signed(i64::from(i32::from_le_bytes([a, b, c, d])))
+        };
+        self.entries.as_chunks().0.iter().map(start).is_sorted()
     }
 
     fn number(&self, at: usize) -> Option<i64> {
