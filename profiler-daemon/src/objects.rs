@@ -31,8 +31,25 @@ pub(crate) enum Content {
     File(Arc<File>),
     /// An image in memory (the vDSO).
     Image(Vec<u8>),
-    /// Nowhere; the reason, for the person.
-    Missing(String),
+    /// Nowhere.
+    Missing(Missing),
+}
+
+/// Why the bytes of an object cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Missing {
+    /// The file has no name any more.
+    #[error("the file was deleted")]
+    Deleted,
+    /// Another file has its name.
+    #[error("the file was replaced since it was mapped")]
+    Replaced,
+    /// Opening it failed.
+    #[error("the file could not be opened: {0}")]
+    NotOpened(String),
+    /// The kernel's code in every process could not be read.
+    #[error("the vDSO could not be read")]
+    NoVdso,
 }
 
 /// An object that code was loaded from.
@@ -170,14 +187,14 @@ fn will_map(path: &Path) -> Option<Mapped> {
 fn open(mapped: &Mapped) -> Content {
     if mapped.path == VDSO {
         return procfs::vdso_image()
-            .map_or_else(|| Content::Missing("the vDSO could not be read".to_owned()), Content::Image);
+            .map_or(Content::Missing(Missing::NoVdso), Content::Image);
     }
     let path = mapped.path.trim_end_matches(DELETED);
     let found = match open_in_process(mapped.pid, Path::new(path)) {
         Ok(file) if is_mapped_file(&file, mapped) => return Content::File(Arc::new(file)),
-        Ok(_) => "the file was replaced since it was mapped".to_owned(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => "the file was deleted".to_owned(),
-        Err(error) => format!("the file could not be opened: {error}"),
+        Ok(_) => Missing::Replaced,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Missing::Deleted,
+        Err(error) => Missing::NotOpened(error.to_string()),
     };
     // The process still holds what it mapped; with enough privilege it can be opened from there.
     let entry = format!("/proc/{}/map_files/{:x}-{:x}", mapped.pid, mapped.start, mapped.start + mapped.len);
@@ -210,7 +227,7 @@ mod tests {
         Mapped { pid: std::process::id(), start: 0x1000, len: 0x1000, file_offset: 0, file, path }
     }
 
-    fn reason(store: &ObjectStore, loaded: &LoadedObject) -> String {
+    fn reason(store: &ObjectStore, loaded: &LoadedObject) -> Missing {
         match &store.object(loaded.id).unwrap().content {
             Content::Missing(reason) => reason.clone(),
             _ => panic!("the file was opened"),
@@ -233,10 +250,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lib.so");
         let deleted = store.load(&mapping(&path, 5));
-        assert_eq!(reason(&store, &deleted), "the file was deleted");
+        assert_eq!(reason(&store, &deleted), Missing::Deleted);
         std::fs::write(&path, b"another").unwrap();
         let replaced = store.load(&mapping(&path, 6));
-        assert_eq!(reason(&store, &replaced), "the file was replaced since it was mapped");
+        assert_eq!(reason(&store, &replaced), Missing::Replaced);
     }
 
     #[test]

@@ -63,6 +63,7 @@ const RECIPES: &[Recipe] = &[
     recipe("libplugin.so", "plugin.c", "cc", &["-O2", WHOLE, "-shared", "-fPIC"]),
     recipe("deny_perf", "deny_perf.c", "cc", &["-O2"]),
     recipe("perf_allowed", "perf_allowed.c", "cc", &["-O2"]),
+    recipe("record_rings", "record_rings.c", "cc", &["-O2"]),
 ];
 
 /// The path of a program, built if it or its source is new.

@@ -3,17 +3,19 @@
 //! Objects are loaded one after another and dropped at once, so that the debug information of one is the most
 //! that is in memory.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use profiler_core::aggregate::Tally;
 use profiler_core::profile::{
     Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Run, StackWindow,
-    SymbolizedProfile, WeightedStack,
+    SymbolizedProfile, Unknown, WeightedStack,
 };
 use profiler_core::stack::{Frame, FrameId, ObjectId};
 use rustc_hash::FxHashMap;
 use symbolizer::{DebugFiles, KernelSymbols, ReadAt, Symbolized};
 
+use super::remedy;
 use crate::objects::{Content, Object, open_in_process};
 use crate::sampler::session::Collected;
 
@@ -65,7 +67,7 @@ impl Names {
         let mut locations = vec![LocationIndex(0); frames.len()];
         for (id, ids) in objects {
             let object = collected.objects.object(id);
-            let source = Source::open(id, object);
+            let source = Source::open(id, object, || programs_with(collected, id));
             let module = ModuleIndex(profile.modules.len() as u32);
             profile.modules.push(source.module(id, object));
             for frame in ids {
@@ -84,7 +86,8 @@ impl Names {
         source: &Source,
         profile: &mut SymbolizedProfile,
     ) -> LocationIndex {
-        let (lines, unknown) = match source.look_up(frame.address) {
+        let path = object.map_or("", |object| &object.path);
+        let (lines, unknown) = match source.look_up(frame.address, path) {
             Ok(named) => (named.into_iter().map(|n| self.line(n, module, profile)).collect(), None),
             Err(reason) => {
                 // Addresses of one function belong together even if nothing tells its name.
@@ -119,14 +122,18 @@ enum Source {
     Object(Box<symbolizer::Object>),
     Kernel(KernelSymbols),
     /// Nowhere; the reason.
-    None(String),
+    None(Unknown),
 }
 
 impl Source {
-    fn open(id: ObjectId, object: Option<&Object>) -> Self {
+    fn open<'a>(
+        id: ObjectId,
+        object: Option<&Object>,
+        programs: impl FnOnce() -> BTreeSet<&'a str>,
+    ) -> Self {
         let loaded = match (id, object) {
             (ObjectId::KERNEL, _) => return Self::kernel(),
-            (_, None) => return Self::None("the code lies in no file".to_owned()),
+            (_, None) => return Self::None(remedy::no_file(&programs())),
             (_, Some(object)) => {
                 let load = |bytes: &dyn ReadAt| {
                     symbolizer::Object::load(
@@ -138,17 +145,20 @@ impl Source {
                 match &object.content {
                     Content::File(file) => load(&**file),
                     Content::Image(image) => load(image),
-                    Content::Missing(reason) => return Self::None(reason.clone()),
+                    Content::Missing(missing) => return Self::None(remedy::missing(missing)),
                 }
             }
         };
-        loaded.map_or_else(|reason| Self::None(reason.to_string()), |object| Self::Object(Box::new(object)))
+        loaded.map_or_else(
+            |reason| Self::None(remedy::unreadable(&reason)),
+            |object| Self::Object(Box::new(object)),
+        )
     }
 
     fn kernel() -> Self {
-        let list = std::fs::read("/proc/kallsyms").map_err(|error| error.to_string());
-        let parsed = list.and_then(|list| KernelSymbols::parse(&list).map_err(|reason| reason.to_string()));
-        parsed.map_or_else(Self::None, Self::Kernel)
+        let list = std::fs::read("/proc/kallsyms").map_err(symbolizer::Reason::from);
+        let parsed = list.and_then(|list| KernelSymbols::parse(&list));
+        parsed.map_or_else(|reason| Self::None(remedy::kernel(&reason)), Self::Kernel)
     }
 
     fn module(&self, id: ObjectId, object: Option<&Object>) -> ModuleInfo {
@@ -166,14 +176,14 @@ impl Source {
         ModuleInfo { name: name.to_owned(), path: path.to_owned(), build_id }
     }
 
-    fn look_up(&self, address: u64) -> Result<Vec<Named>, String> {
+    fn look_up(&self, address: u64, path: &str) -> Result<Vec<Named>, Unknown> {
         match self {
             Self::Object(object) => match object.symbolize(address) {
                 Symbolized::Known(frames) => Ok(frames),
-                Symbolized::Unknown(reason) => Err(reason.to_string()),
+                Symbolized::Unknown(reason) => Err(remedy::nameless(&reason, object, path)),
             },
             Self::Kernel(symbols) => {
-                let symbol = symbols.symbolize(address).ok_or("no kernel symbol covers it")?;
+                let symbol = symbols.symbolize(address).ok_or_else(remedy::unlisted)?;
                 let name = match symbol.module {
                     Some(module) => format!("{} [{module}]", symbol.name),
                     None => symbol.name,
@@ -183,6 +193,14 @@ impl Source {
             Self::None(reason) => Err(reason.clone()),
         }
     }
+}
+
+/// The names of the processes in whose stacks there is code of this object.
+fn programs_with(collected: &Collected, object: ObjectId) -> BTreeSet<&str> {
+    let aggregate = &collected.aggregate;
+    let holds = |frames: &[FrameId]| frames.iter().any(|&frame| aggregate.frames.get(frame).object == object);
+    let stacks = aggregate.stacks.iter().filter(|stack| holds(&stack.frames));
+    stacks.map(|stack| collected.processes[stack.process.0 as usize].comm.as_str()).collect()
 }
 
 /// Separate debug files, looked for as the process sees the file system, then as we do.
