@@ -21,6 +21,7 @@ pub mod sim;
 pub mod slices;
 pub mod slope;
 pub mod stats;
+pub mod symbols;
 pub mod truth;
 pub mod verdict;
 pub mod windows;
