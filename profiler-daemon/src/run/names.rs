@@ -143,7 +143,7 @@ impl Source {
                     symbolizer::Object::load(bytes, Path::new(&object.path), &files)
                 };
                 match &object.content {
-                    Content::File(file) => load(file),
+                    Content::File(file) => load(&**file),
                     Content::Image(image) => load(image),
                     Content::Missing(reason) => return Self::None(reason.clone()),
                 }
