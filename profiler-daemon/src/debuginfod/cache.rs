@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::aside::Aside;
@@ -56,6 +56,6 @@ impl Cache {
     }
 
     pub(super) fn path(&self, build_id: &str) -> PathBuf {
-        Path::new(&self.0).join(build_id).join("debuginfo")
+        self.0.join(build_id).join("debuginfo")
     }
 }

@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn the_cache_is_where_it_is_said_to_be() {
         let urls = ("DEBUGINFOD_URLS", "http://a");
-        let cache = |more: &[_]| read(&[&[urls], more].concat()).unwrap().cache;
+        let cache = |more: &[_]| read(&[&[urls][..], more].concat()).unwrap().cache;
         assert_eq!(cache(&[]), None);
         let xdg = ("XDG_CACHE_HOME", "/c");
         assert_eq!(cache(&[xdg]), Some("/c/debuginfod_client".into()));
