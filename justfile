@@ -54,6 +54,10 @@ stopwatch *arguments:
 coverage *arguments:
     cargo run --quiet --release -p tests --bin coverage -- {{ arguments }}
 
+# Are the names right? Ten thousand addresses of each of many programs, read by others as well (ten minutes).
+symbols *arguments:
+    cargo run --quiet --release -p tests --bin symbols -- {{ arguments }}
+
 # What the statistics of a retune and of a profile's table cost.
 bench-stats *arguments:
     cargo run --quiet --release -p tests --bin bench_stats -- {{ arguments }}

@@ -3,6 +3,7 @@
 mod aside;
 mod calibrate;
 mod cli;
+mod debuginfod;
 mod doctor;
 mod evaluate;
 mod export;

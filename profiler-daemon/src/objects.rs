@@ -4,9 +4,9 @@
 //! see another file system than we do. So a file is opened the moment its mapping is reported, through the
 //! process, and checked against the inode that is mapped; the descriptor is kept for the names.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -186,8 +186,7 @@ fn will_map(path: &Path) -> Option<Mapped> {
 
 fn open(mapped: &Mapped) -> Content {
     if mapped.path == VDSO {
-        return procfs::vdso_image()
-            .map_or(Content::Missing(Missing::NoVdso), Content::Image);
+        return procfs::vdso_image().map_or(Content::Missing(Missing::NoVdso), Content::Image);
     }
     let path = mapped.path.trim_end_matches(DELETED);
     let found = match open_in_process(mapped.pid, Path::new(path)) {
@@ -205,7 +204,9 @@ fn open(mapped: &Mapped) -> Content {
 pub(crate) fn open_in_process(pid: u32, path: &Path) -> io::Result<File> {
     let relative = path.strip_prefix("/").unwrap_or(path);
     let inside = PathBuf::from(format!("/proc/{pid}/root")).join(relative);
-    let file = File::open(inside).or_else(|_| File::open(path))?;
+    // A pipe under the name of a file would let us wait for its writer.
+    let open = |path: &Path| OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = open(&inside).or_else(|_| open(path))?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("not a regular file"));
     }

@@ -102,6 +102,11 @@ pub fn workspace_folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests are a member of the workspace")
 }
 
+/// A file of `tests/programs`.
+pub fn source(name: &str) -> PathBuf {
+    source_folder().join(name)
+}
+
 fn source_folder() -> PathBuf {
     workspace_folder().join("tests/programs")
 }

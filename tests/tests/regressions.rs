@@ -30,6 +30,7 @@ targets! {
     demangle: "../../fuzz/src/demangle.rs",
     dwarf: "../../fuzz/src/dwarf.rs",
     elf_image: "../../fuzz/src/elf_image.rs",
+    elf_split: "../../fuzz/src/elf_split.rs",
     elf_symbolize: "../../fuzz/src/elf_symbolize.rs",
     handler_trace: "../../fuzz/src/handler_trace.rs",
     kallsyms: "../../fuzz/src/kallsyms.rs",

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use profiler_core::aggregate::Tally;
 use profiler_core::profile::{
@@ -16,19 +17,27 @@ use rustc_hash::FxHashMap;
 use symbolizer::{DebugFiles, KernelSymbols, ReadAt, Symbolized};
 
 use super::remedy;
+use crate::debuginfod::{self, Debuginfod};
 use crate::objects::{Content, Object, open_in_process};
 use crate::sampler::session::Collected;
 
 /// Puts names to everything that was collected. `scale` takes the weights to CPU time of the target.
-pub(crate) fn symbolize(collected: &Collected, scale: f64, run: Run) -> SymbolizedProfile {
+pub(crate) fn symbolize(
+    collected: &Collected,
+    scale: f64,
+    run: Run,
+    debuginfod: Option<&debuginfod::Settings>,
+) -> SymbolizedProfile {
     let mut profile = SymbolizedProfile {
         processes: collected.processes.clone(),
         windows: collected.aggregate.windows.clone(),
         run,
         ..SymbolizedProfile::default()
     };
-    let mut names = Names::default();
+    let debuginfod = debuginfod.map(|settings| Arc::new(Debuginfod::new(settings.clone())));
+    let mut names = Names { debuginfod, ..Names::default() };
     let locations = names.locate(collected, &mut profile);
+    profile.run.notes.extend(names.debuginfod.iter().flat_map(|debuginfod| debuginfod.notes()));
     for (stack, tallies) in collected.aggregate.stacks.iter().zip(&collected.aggregate.tallies) {
         let in_window = |&(window, tally): &(u32, Tally)| {
             let cpu_ns = (tally.weight_ns * scale).round() as u64;
@@ -52,6 +61,7 @@ pub(crate) fn symbolize(collected: &Collected, scale: f64, run: Run) -> Symboliz
 #[derive(Default)]
 struct Names {
     functions: FxHashMap<Function, FunctionIndex>,
+    debuginfod: Option<Arc<Debuginfod>>,
 }
 
 impl Names {
@@ -67,7 +77,8 @@ impl Names {
         let mut locations = vec![LocationIndex(0); frames.len()];
         for (id, ids) in objects {
             let object = collected.objects.object(id);
-            let source = Source::open(id, object, || programs_with(collected, id));
+            let programs = || programs_with(collected, id);
+            let source = Source::open(id, object, self.debuginfod.as_ref(), programs);
             let module = ModuleIndex(profile.modules.len() as u32);
             profile.modules.push(source.module(id, object));
             for frame in ids {
@@ -129,6 +140,7 @@ impl Source {
     fn open<'a>(
         id: ObjectId,
         object: Option<&Object>,
+        debuginfod: Option<&Arc<Debuginfod>>,
         programs: impl FnOnce() -> BTreeSet<&'a str>,
     ) -> Self {
         let loaded = match (id, object) {
@@ -136,11 +148,8 @@ impl Source {
             (_, None) => return Self::None(remedy::no_file(&programs())),
             (_, Some(object)) => {
                 let load = |bytes: &dyn ReadAt| {
-                    symbolizer::Object::load(
-                        bytes,
-                        Path::new(&object.path),
-                        &DebugFilesOf { pid: object.pid },
-                    )
+                    let files = DebugFilesOf { pid: object.pid, debuginfod: debuginfod.cloned() };
+                    symbolizer::Object::load(bytes, Path::new(&object.path), &files)
                 };
                 match &object.content {
                     Content::File(file) => load(&**file),
@@ -203,15 +212,25 @@ fn programs_with(collected: &Collected, object: ObjectId) -> BTreeSet<&str> {
     stacks.map(|stack| collected.processes[stack.process.0 as usize].comm.as_str()).collect()
 }
 
-/// Separate debug files, looked for as the process sees the file system, then as we do.
+/// Separate debug files, looked for as the process sees the file system, then as we do; and at last on servers.
+#[derive(Clone)]
 struct DebugFilesOf {
     pid: u32,
+    debuginfod: Option<Arc<Debuginfod>>,
 }
 
 impl DebugFiles for DebugFilesOf {
     fn open(&self, path: &Path) -> Option<Box<dyn ReadAt>> {
         let file = open_in_process(self.pid, path).ok()?;
         Some(Box::new(file))
+    }
+
+    fn fetch(&self, build_id: &str) -> Option<Box<dyn ReadAt>> {
+        Some(Box::new(self.debuginfod.as_ref()?.debug_file(build_id)?))
+    }
+
+    fn share(&self) -> Option<Box<dyn DebugFiles + Send>> {
+        Some(Box::new(self.clone()))
     }
 }
 
@@ -249,7 +268,7 @@ mod tests {
     #[test]
     fn the_windows_of_a_run_survive_its_file() {
         let run = Run { samples: 200, confidence: 0.95, ..Run::default() };
-        let profile = symbolize(&collected(), 0.987_654_321, run);
+        let profile = symbolize(&collected(), 0.987_654_321, run, None);
         let mut file = Vec::new();
         pprof::write(&profile, &mut file).unwrap();
         let read = pprof::read(file.as_slice()).unwrap();

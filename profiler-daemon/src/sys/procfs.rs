@@ -197,7 +197,8 @@ mod tests {
 
     #[test]
     fn switches_are_counted_whatever_the_thread_is_called() {
-        let status = b"Name:\t\xff\xfe\nState:\tR\nvoluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t7\n";
+        let status =
+            b"Name:\t\xff\xfe\nState:\tR\nvoluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t7\n";
         assert_eq!(switches_in(status), 12);
         assert_eq!(switches_in(b""), 0);
         assert!(context_switches(std::process::id()) > 0);
