@@ -14,7 +14,9 @@ use profiler_core::stack::{Frame, FrameId, ObjectId};
 use rustc_hash::FxHashMap;
 use symbolizer::{DebugFiles, KernelSymbols, ReadAt, Symbolized};
 
-use crate::objects::{Content, Object, open_in_process};
+use crate::jit::Told;
+use crate::objects::{Content, Object};
+use crate::roots::{Roots, View};
 use crate::sampler::session::Collected;
 
 /// Puts names to everything that was collected. `scale` takes the weights to CPU time of the target.
@@ -50,6 +52,9 @@ pub(crate) fn symbolize(collected: &Collected, scale: f64, run: Run) -> Symboliz
 #[derive(Default)]
 struct Names {
     functions: FxHashMap<Function, FunctionIndex>,
+    /// Those of no file: all processes share them.
+    nameless: Option<ModuleIndex>,
+    generated: Option<ModuleIndex>,
 }
 
 impl Names {
@@ -64,8 +69,15 @@ impl Names {
         objects.sort_unstable_by_key(|&(object, _)| object);
         let mut locations = vec![LocationIndex(0); frames.len()];
         for (id, ids) in objects {
+            if id.is_in_no_file() {
+                for frame in ids {
+                    let at = collected.aggregate.frames.get(frame);
+                    locations[frame.0 as usize] = self.generated_location(at, collected, profile);
+                }
+                continue;
+            }
             let object = collected.objects.object(id);
-            let source = Source::open(id, object);
+            let source = Source::open(id, object, &collected.objects.roots);
             let module = ModuleIndex(profile.modules.len() as u32);
             profile.modules.push(source.module(id, object));
             for frame in ids {
@@ -91,11 +103,39 @@ impl Names {
                 let start = object.and_then(|object| object.function_start(frame.address));
                 let offset = start.unwrap_or(frame.address);
                 let name = format!("{}+{offset:#x}", profile.modules[module.0 as usize].name);
-                let nameless = Named { linkage_name: name.clone(), name, file: None, line: None };
-                (vec![self.line(nameless, module, profile)], Some(reason))
+                (vec![self.line(nameless(name), module, profile)], Some(reason))
             }
         };
         profile.locations.push(Location { module, address: frame.address, lines, unknown });
+        LocationIndex(profile.locations.len() as u32 - 1)
+    }
+
+    /// The location of code in no file, which its process may have told of.
+    fn generated_location(
+        &mut self,
+        frame: Frame,
+        collected: &Collected,
+        profile: &mut SymbolizedProfile,
+    ) -> LocationIndex {
+        let told = frame.object.generator().and_then(|process| collected.generated.of(process));
+        let (address, named, unknown) = match told.and_then(|told| told.frame(frame.address)) {
+            Some((address, named)) => (*address, Some(named.clone()), None),
+            None => {
+                let missing = told.map_or(collected.generated.missing(), |told: &Told| &told.missing);
+                (frame.address, None, Some(missing.to_owned()))
+            }
+        };
+        let (module, name) = match named {
+            Some(_) => (&mut self.generated, "[jit]"),
+            None => (&mut self.nameless, "[unknown]"),
+        };
+        let module = *module.get_or_insert_with(|| {
+            profile.modules.push(ModuleInfo { name: name.to_owned(), path: String::new(), build_id: None });
+            ModuleIndex(profile.modules.len() as u32 - 1)
+        });
+        let named = named.unwrap_or_else(|| nameless(format!("{name}+{address:#x}")));
+        let lines = vec![self.line(named, module, profile)];
+        profile.locations.push(Location { module, address, lines, unknown });
         LocationIndex(profile.locations.len() as u32 - 1)
     }
 
@@ -114,6 +154,11 @@ impl Names {
 
 type Named = symbolizer::Frame;
 
+/// What stands for a name where there is no better one.
+fn nameless(name: String) -> Named {
+    Named { linkage_name: name.clone(), name, file: None, line: None }
+}
+
 /// Where the names of one object come from.
 enum Source {
     Object(Box<symbolizer::Object>),
@@ -123,7 +168,7 @@ enum Source {
 }
 
 impl Source {
-    fn open(id: ObjectId, object: Option<&Object>) -> Self {
+    fn open(id: ObjectId, object: Option<&Object>, roots: &Roots) -> Self {
         let loaded = match (id, object) {
             (ObjectId::KERNEL, _) => return Self::kernel(),
             (_, None) => return Self::None("the code lies in no file".to_owned()),
@@ -132,7 +177,7 @@ impl Source {
                     symbolizer::Object::load(
                         bytes,
                         Path::new(&object.path),
-                        &DebugFilesOf { pid: object.pid },
+                        &DebugFilesOf { view: object.view, roots },
                     )
                 };
                 match &object.content {
@@ -178,21 +223,22 @@ impl Source {
                     Some(module) => format!("{} [{module}]", symbol.name),
                     None => symbol.name,
                 };
-                Ok(vec![Named { linkage_name: name.clone(), name, file: None, line: None }])
+                Ok(vec![nameless(name)])
             }
             Self::None(reason) => Err(reason.clone()),
         }
     }
 }
 
-/// Separate debug files, looked for as the process sees the file system, then as we do.
-struct DebugFilesOf {
-    pid: u32,
+/// Separate debug files, as the process that mapped the object sees them.
+struct DebugFilesOf<'a> {
+    view: View,
+    roots: &'a Roots,
 }
 
-impl DebugFiles for DebugFilesOf {
+impl DebugFiles for DebugFilesOf<'_> {
     fn open(&self, path: &Path) -> Option<Box<dyn ReadAt>> {
-        let file = open_in_process(self.pid, path).ok()?;
+        let file = self.roots.open_debug_file(self.view, path).ok()?;
         Some(Box::new(file))
     }
 }
@@ -206,6 +252,7 @@ mod tests {
     use super::*;
     use crate::export::functions::functions;
     use crate::export::pprof;
+    use crate::jit;
     use crate::objects::ObjectStore;
 
     /// Ten stacks in twenty windows, of weights that no factor leaves whole.
@@ -225,6 +272,7 @@ mod tests {
             aggregate: aggregator.finish(10_000_000_000),
             processes: processes.infos().to_vec(),
             objects: ObjectStore::default(),
+            generated: jit::Names::default(),
         }
     }
 

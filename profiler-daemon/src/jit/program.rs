@@ -1,0 +1,243 @@
+//! One program that generates code, from its `execve` to its end.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use profiler_core::record::Mapped;
+use profiler_core::stack::GeneratedCode;
+use rustc_hash::FxHashMap;
+use symbolizer::{CodePlace, Frame, JitDump, PerfMap};
+
+use super::LONGEST_PAUSE;
+use crate::objects;
+use crate::roots::{Roots, View};
+use crate::sys::procfs::{self, Identity};
+use crate::sys::root::Link;
+
+/// Of a longer list, the end is read: later lines count.
+const LONGEST_LIST: u64 = 64 << 20;
+/// Of a journal, read at each refresh, and in all.
+const JOURNAL_AT_ONCE: u64 = 16 << 20;
+const LONGEST_JOURNAL: u64 = 1 << 30;
+/// Lists of parents that are kept for a process.
+const MOST_LISTS: usize = 4;
+/// Addresses that are remembered until the journal tells of them.
+const MOST_AWAITED: usize = 1 << 16;
+
+/// What is known of a program.
+#[derive(Default)]
+pub(super) struct Program {
+    home: Option<Home>,
+    /// Its own list, and before it those of the processes that it was forked from.
+    lists: Vec<Rc<List>>,
+    has_own_list: bool,
+    journal: Option<Rc<RefCell<Journal>>>,
+    /// Addresses that the journal did not know when they were met: from when, until when (ns).
+    awaited: FxHashMap<u64, (u64, u64)>,
+    pause: u32,
+    refreshes: u32,
+    has_ended: bool,
+}
+
+/// Where a program's list would be, and whose.
+struct Home {
+    view: View,
+    list: PathBuf,
+    owner: Owner,
+}
+
+/// Only what the target's user wrote is believed, or the system's: anybody can put a file into `/tmp`.
+#[derive(Clone, Copy)]
+struct Owner(u32);
+
+struct List {
+    file: File,
+    path: String,
+}
+
+struct Journal {
+    file: File,
+    dump: JitDump,
+}
+
+impl Owner {
+    fn owns(self, file: &File) -> bool {
+        file.metadata().is_ok_and(|meta| meta.uid() == self.0 || meta.uid() == 0)
+    }
+}
+
+impl Home {
+    fn of(pid: u32, roots: &mut Roots) -> Self {
+        // Of a process that is gone already, we know its number and may hope that it was like us.
+        let ours = || Identity { pid, user: nix::unistd::geteuid().as_raw() };
+        let Identity { pid: inner_pid, user } = procfs::identity(pid).unwrap_or_else(ours);
+        let list = PathBuf::from(format!("/tmp/perf-{inner_pid}.map"));
+        Self { view: roots.of(pid), list, owner: Owner(user) }
+    }
+}
+
+impl Program {
+    /// The same program in a child.
+    pub(super) fn fork(&self) -> Self {
+        let oldest = self.lists.len().saturating_sub(MOST_LISTS - 1);
+        Self { lists: self.lists[oldest..].to_vec(), journal: self.journal.clone(), ..Self::default() }
+    }
+
+    /// Learns where the program is, and opens its list if there is one. Only the first call does anything.
+    pub(super) fn look_up(&mut self, pid: u32, roots: &mut Roots) {
+        if self.home.is_none() {
+            self.home = Some(Home::of(pid, roots));
+            self.find_list(roots);
+        }
+    }
+
+    /// Opens the journal that the program has mapped.
+    pub(super) fn open_journal(&mut self, mapped: &Mapped, roots: &Roots) {
+        let Some(home) = &self.home else { return };
+        let Ok(file) = objects::open_mapped(mapped, home.view, roots) else { return };
+        if home.owner.owns(&file) {
+            self.journal = Some(Rc::new(RefCell::new(Journal { file, dump: JitDump::default() })));
+        }
+    }
+
+    fn find_list(&mut self, roots: &Roots) {
+        let Some(home) = self.home.as_ref().filter(|_| !self.has_own_list) else { return };
+        let found = roots.open(home.view, &home.list, Link::Refuse).ok().filter(|file| home.owner.owns(file));
+        if let Some(file) = found {
+            self.has_own_list = true;
+            self.lists.push(Rc::new(List { file, path: home.list.to_string_lossy().into_owned() }));
+        }
+    }
+
+    /// Looks now and then for a list, and reads on in the journal.
+    pub(super) fn refresh(&mut self, roots: &Roots) {
+        self.refreshes += 1;
+        if !self.has_own_list && self.refreshes > self.pause {
+            (self.refreshes, self.pause) = (0, (2 * self.pause + 1).min(LONGEST_PAUSE));
+            self.find_list(roots);
+        }
+        self.read_journal(JOURNAL_AT_ONCE);
+    }
+
+    fn read_journal(&self, most_bytes: u64) {
+        if let Some(journal) = &self.journal {
+            let Journal { file, dump } = &mut *journal.borrow_mut();
+            // What was read before an error stays; names that are missing say so themselves.
+            let _ = dump.read(file, most_bytes);
+        }
+    }
+
+    pub(super) fn has_journal(&self) -> bool {
+        self.journal.is_some()
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// The last chance to find what the program wrote.
+    pub(super) fn end(&mut self, roots: &Roots) {
+        if !self.has_ended {
+            self.find_list(roots);
+            self.read_journal(LONGEST_JOURNAL);
+            self.has_ended = true;
+        }
+    }
+
+    /// Takes an address to the pseudo-address of the code that it belonged to at a time.
+    pub(super) fn translate(&mut self, address: &mut u64, time_ns: u64) {
+        let Some(journal) = &self.journal else { return };
+        match journal.borrow().dump.at(*address, time_ns) {
+            Some(CodePlace { number, offset }) => *address = GeneratedCode { number, offset }.to_address(),
+            None if self.awaited.len() < MOST_AWAITED || self.awaited.contains_key(address) => {
+                self.awaited.entry(*address).or_insert((time_ns, time_ns)).1 = time_ns;
+            }
+            None => {}
+        }
+    }
+
+    /// The names of these addresses.
+    pub(super) fn tell(&self, addresses: &[u64]) -> Told {
+        let mut told = Told { frames: FxHashMap::default(), missing: self.missing() };
+        if let Some(journal) = &self.journal {
+            let dump = &journal.borrow().dump;
+            let places = addresses.iter().map(|&address| (address, self.place(dump, address)));
+            let known = places.filter_map(|(address, place)| {
+                let at = dump.address(place?)?;
+                Some((address, (at, dump.frame(place?)?)))
+            });
+            told.frames.extend(known);
+        }
+        for list in self.lists.iter().rev() {
+            let open = addresses.iter().copied().filter(|address| !told.frames.contains_key(address));
+            let open: Vec<u64> = open.collect();
+            let text = list.text();
+            let names = PerfMap::new(&text).names(&open);
+            let named = open.into_iter().zip(names);
+            told.frames.extend(named.filter_map(|(address, name)| {
+                let name = name?.to_string();
+                Some((address, (address, Frame { linkage_name: name.clone(), name, file: None, line: None })))
+            }));
+        }
+        told
+    }
+
+    fn place(&self, dump: &JitDump, address: u64) -> Option<CodePlace> {
+        match GeneratedCode::from_address(address) {
+            Some(GeneratedCode { number, offset }) => Some(CodePlace { number, offset }),
+            None => {
+                let (first_ns, last_ns) = *self.awaited.get(&address)?;
+                dump.during(address, first_ns, last_ns)
+            }
+        }
+    }
+
+    fn missing(&self) -> String {
+        match (self.lists.last(), &self.journal, &self.home) {
+            (_, Some(_), _) => "the program's journal of generated code does not tell of it".to_owned(),
+            (Some(list), ..) => format!("the program's list of generated code ({}) lacks it", list.path),
+            (None, None, Some(home)) => {
+                format!(
+                    "the code lies in no file, and the program kept no list of it ({})",
+                    home.list.display()
+                )
+            }
+            (None, None, None) => "the code lies in no file".to_owned(),
+        }
+    }
+}
+
+impl List {
+    /// The text, or its last part; empty if it cannot be read.
+    fn text(&self) -> Vec<u8> {
+        let len = self.file.metadata().map_or(0, |meta| meta.len());
+        let skipped = len.saturating_sub(LONGEST_LIST);
+        let mut text = vec![0; (len - skipped) as usize];
+        if self.file.read_exact_at(&mut text, skipped).is_err() {
+            return Vec::new(); // cut short in this very moment
+        }
+        if skipped > 0 {
+            let cut = text.iter().position(|&byte| byte == b'\n').unwrap_or(text.len());
+            text.drain(..cut);
+        }
+        text
+    }
+}
+
+/// What a program told of the code that it generated.
+pub(crate) struct Told {
+    /// By address or pseudo-address: the address, and the function there.
+    frames: FxHashMap<u64, (u64, Frame)>,
+    /// Why the others have no name.
+    pub(crate) missing: String,
+}
+
+impl Told {
+    /// The actual address behind a frame's, and the function there.
+    pub(crate) fn frame(&self, address: u64) -> Option<&(u64, Frame)> {
+        self.frames.get(&address)
+    }
+}
