@@ -9,9 +9,10 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use object::ReadCache;
-use profiler_core::elf::ElfImage;
+use profiler_core::elf::{ElfImage, ReadLater};
 use profiler_core::process::LoadedObject;
 use profiler_core::record::{FileId, Mapped};
 use profiler_core::stack::ObjectId;
@@ -19,8 +20,8 @@ use rustc_hash::FxHashMap;
 
 use crate::jit;
 use crate::roots::{Roots, View};
-use crate::sys::procfs;
 use crate::sys::root::{Link, open_regular};
+use crate::sys::{clock, procfs};
 
 /// How the vDSO is named in mappings.
 const VDSO: &str = "[vdso]";
@@ -30,7 +31,7 @@ const DELETED: &str = " (deleted)";
 /// Where the bytes of an object are.
 pub(crate) enum Content {
     /// An open file.
-    File(File),
+    File(Arc<File>),
     /// An image in memory (the vDSO).
     Image(Vec<u8>),
     /// Nowhere; the reason, for the person.
@@ -55,6 +56,20 @@ pub(crate) struct ObjectStore {
     ids: FxHashMap<(FileId, String), ObjectId>,
     /// The file systems that they were opened in.
     pub(crate) roots: Roots,
+    once: OnceCost,
+}
+
+/// Own CPU time for what is done once for each object (ns): it says nothing about the next sample.
+#[derive(Clone, Default)]
+struct OnceCost(Arc<AtomicU64>);
+
+impl OnceCost {
+    fn of<T>(&self, work: impl FnOnce() -> T) -> T {
+        let before_ns = clock::thread_cpu_ns();
+        let done = work();
+        self.0.fetch_add(clock::thread_cpu_ns().saturating_sub(before_ns), Ordering::Relaxed);
+        done
+    }
 }
 
 impl ObjectStore {
@@ -69,9 +84,15 @@ impl ObjectStore {
             return LoadedObject { id, image: self.object(id).and_then(|object| object.image.clone()) };
         }
         let view = self.roots.of(mapped.pid);
-        let content =
-            if has_no_file { open_through_mapping(mapped) } else { open(mapped, view, &self.roots) };
-        let image = parse(&content).map(Arc::new);
+        let (content, image) = self.once.of(|| {
+            let content = if has_no_file {
+                content(open_through_mapping(mapped).map_err(|error| error.to_string()))
+            } else {
+                open(mapped, view, &self.roots)
+            };
+            let image = parse(&content, &self.once).map(Arc::new);
+            (content, image)
+        });
         if has_no_file && image.is_none() {
             self.ids.insert(key, ObjectId::UNKNOWN); // what a run-time compiler shares with itself
             return LoadedObject::UNKNOWN;
@@ -96,6 +117,16 @@ impl ObjectStore {
         }
     }
 
+    /// Reads the unwind tables of all objects, which otherwise are read when a sample asks for them.
+    pub(crate) fn read_tables(&self) {
+        self.objects.iter().filter_map(|object| object.image.as_ref()).for_each(|image| image.read_tables());
+    }
+
+    /// Own CPU time that opening objects and reading their tables has taken so far (ns).
+    pub(crate) fn once_ns(&self) -> u64 {
+        self.once.0.load(Ordering::Relaxed)
+    }
+
     /// The object with this id, unless it stands for the kernel or for code in no file.
     pub(crate) fn object(&self, id: ObjectId) -> Option<&Object> {
         self.objects.get(id.0.checked_sub(ObjectId::FIRST_FILE)? as usize)
@@ -109,12 +140,24 @@ impl Object {
     }
 }
 
-fn parse(content: &Content) -> Option<ElfImage> {
+fn parse(content: &Content, once: &OnceCost) -> Option<ElfImage> {
     match content {
-        Content::File(file) => ElfImage::parse(&ReadCache::new(file)).ok(),
-        Content::Image(bytes) => ElfImage::parse(&bytes[..]).ok(),
+        Content::File(file) => {
+            ElfImage::parse(&ReadCache::new(&**file), &later(Arc::clone(file), once.clone())).ok()
+        }
+        Content::Image(bytes) => ElfImage::parse_bytes(bytes).ok(),
         Content::Missing(_) => None,
     }
+}
+
+fn later(file: Arc<File>, once: OnceCost) -> ReadLater {
+    Arc::new(move |range| {
+        once.of(|| {
+            let mut bytes = vec![0; usize::try_from(range.end - range.start).ok()?];
+            file.read_exact_at(&mut bytes, range.start).ok()?;
+            Some(bytes)
+        })
+    })
 }
 
 fn is_library(path: &Path) -> bool {
@@ -144,7 +187,7 @@ fn open(mapped: &Mapped, view: View, roots: &Roots) -> Content {
         return procfs::vdso_image()
             .map_or_else(|| Content::Missing("the vDSO could not be read".to_owned()), Content::Image);
     }
-    open_mapped(mapped, view, roots).map_or_else(Content::Missing, Content::File)
+    content(open_mapped(mapped, view, roots))
 }
 
 /// Opens the file behind a mapping, or says why not.
@@ -156,22 +199,17 @@ pub(crate) fn open_mapped(mapped: &Mapped, view: View, roots: &Roots) -> Result<
         Err(error) if error.kind() == io::ErrorKind::NotFound => "the file was deleted".to_owned(),
         Err(error) => format!("the file could not be opened: {error}"),
     };
-    match open_through_mapping(mapped) {
-        Content::File(file) => Ok(file),
-        _ => Err(found),
-    }
+    open_through_mapping(mapped).map_err(|_| found)
 }
 
 /// The process still holds what it mapped; with enough privilege it can be opened from there.
-fn open_through_mapping(mapped: &Mapped) -> Content {
-    let entry = format!(
-        "/proc/{}/map_files/{:x}-{:x}",
-        mapped.pid,
-        mapped.start,
-        mapped.start.saturating_add(mapped.len)
-    );
-    let file = open_regular(Path::new(&entry)).ok().filter(|file| is_mapped_file(file, mapped));
-    file.map_or_else(|| Content::Missing("the file was deleted".to_owned()), Content::File)
+fn open_through_mapping(mapped: &Mapped) -> io::Result<File> {
+    let end = mapped.start.saturating_add(mapped.len);
+    open_regular(Path::new(&format!("/proc/{}/map_files/{:x}-{end:x}", mapped.pid, mapped.start)))
+}
+
+fn content(opened: Result<File, String>) -> Content {
+    opened.map_or_else(Content::Missing, |file| Content::File(Arc::new(file)))
 }
 
 /// Device numbers are not compared: layered file systems report another one than the mapping does.

@@ -10,9 +10,9 @@ use anyhow::{Context, Result, ensure};
 use tests::attempts::attempts;
 use tests::folded::Folded;
 use tests::guards::is_root;
+use tests::measured::cpu_s;
 use tests::programs::{find_in_path, program};
 use tests::run::{Sweetspot, run, start, wait_until};
-use tests::windows::cpu_s;
 
 /// Leaves the test unless it can profile everything.
 macro_rules! needs_root {

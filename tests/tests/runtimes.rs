@@ -70,9 +70,11 @@ fn source(name: &str) -> String {
 fn remove_maps() {
     // Left by programs that ended; the next of their number would append to them.
     let maps = fs::read_dir("/tmp").into_iter().flatten().flatten();
-    let is_map = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("perf-"));
+    let is_map =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("perf-"));
     for path in maps.map(|entry| entry.path()).filter(is_map) {
-        let number = path.file_stem().and_then(|stem| stem.to_str()?.strip_prefix("perf-")?.parse::<u32>().ok());
+        let number =
+            path.file_stem().and_then(|stem| stem.to_str()?.strip_prefix("perf-")?.parse::<u32>().ok());
         if number.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
             let _ = fs::remove_file(path);
         }
@@ -87,7 +89,8 @@ fn node_with_a_perf_map() -> Result<()> {
     };
     attempts(|| {
         let node = node.to_string_lossy();
-        let words = [&node, "--perf-basic-prof", "--interpreted-frames-native-stack", &source("work.js"), "3"];
+        let words =
+            [&node, "--perf-basic-prof", "--interpreted-frames-native-stack", &source("work.js"), "3"];
         let found = record(&words)?;
         remove_maps();
         found.check(&["fibonacci", "plus", "words"], 0.9)

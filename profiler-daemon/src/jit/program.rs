@@ -241,3 +241,59 @@ impl Told {
         self.frames.get(&address)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::chown;
+
+    use super::*;
+
+    /// A list at this place, and the program whose it would be.
+    fn program(list: PathBuf, user: u32) -> Program {
+        let home = Home { view: View::Ours, list, owner: Owner(user) };
+        Program { home: Some(home), ..Program::default() }
+    }
+
+    fn names(program: &Program, addresses: &[u64]) -> Vec<Option<String>> {
+        let told = program.tell(addresses);
+        addresses.iter().map(|&address| Some(told.frame(address)?.1.name.clone())).collect()
+    }
+
+    #[test]
+    fn a_list_is_read_when_the_program_ends_even_if_it_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let list = folder.path().join("perf-7.map");
+        let roots = Roots::default();
+        let mut program = program(list.clone(), nix::unistd::geteuid().as_raw());
+        program.refresh(&roots);
+        assert_eq!(names(&program, &[0x1000]), [None]);
+        std::fs::write(&list, "1000 10 early\n").unwrap();
+        program.refresh(&roots);
+        program.refresh(&roots);
+        std::fs::write(&list, "1000 10 early\n2000 10 late\n").unwrap();
+        std::fs::remove_file(&list).unwrap();
+        program.end(&roots);
+        assert_eq!(
+            names(&program, &[0x2000, 0x1000, 0x3000]),
+            [Some("late".into()), Some("early".into()), None]
+        );
+        let child = program.fork();
+        assert_eq!(names(&child, &[0x1000]), [Some("early".into())]);
+        assert!(program.tell(&[]).missing.contains("perf-7.map"), "{}", program.tell(&[]).missing);
+    }
+
+    #[test]
+    fn what_belongs_to_another_user_is_not_believed() {
+        const STRANGER: u32 = 54_321;
+        let folder = tempfile::tempdir().unwrap();
+        let list = folder.path().join("perf-7.map");
+        std::fs::write(&list, "1000 10 forged\n").unwrap();
+        let own = nix::unistd::geteuid().as_raw();
+        // Who may not give the file away is a stranger to it in another way.
+        let user = if chown(&list, Some(STRANGER), None).is_ok() { own } else { own + 1 };
+        let mut program = program(list.clone(), user);
+        program.end(&Roots::default());
+        assert_eq!(names(&program, &[0x1000]), [None]);
+        let _ = chown(&list, Some(own), None);
+    }
+}
