@@ -30,7 +30,7 @@ const LONGEST_PAUSE: u32 = 64;
 pub(crate) struct JitStore {
     programs: FxHashMap<ProcessIndex, Program>,
     told: FxHashMap<ProcessIndex, Told>,
-    left_out: u64,
+    was_full: bool,
 }
 
 impl JitStore {
@@ -51,7 +51,7 @@ impl JitStore {
         // An entry that no sample referred to may be another program's by now.
         self.programs.retain(|&index, program| index != process || !program.has_ended());
         if self.programs.len() >= MOST_PROGRAMS && !self.programs.contains_key(&process) {
-            self.left_out += 1;
+            self.was_full = true;
             return None;
         }
         Some(self.programs.entry(process).or_default())
@@ -126,7 +126,7 @@ impl JitStore {
     pub(crate) fn finish(mut self, frames: &[Frame], roots: &Roots) -> Names {
         self.programs.values_mut().for_each(|program| program.end(roots));
         self.read_ended(frames);
-        Names { told: self.told, left_out: self.left_out }
+        Names { told: self.told, was_full: self.was_full }
     }
 }
 
@@ -134,8 +134,8 @@ impl JitStore {
 #[derive(Default)]
 pub(crate) struct Names {
     told: FxHashMap<ProcessIndex, Told>,
-    /// Programs that there was no room to follow.
-    left_out: u64,
+    /// Whether there were programs that could not be followed.
+    was_full: bool,
 }
 
 impl Names {
@@ -146,9 +146,9 @@ impl Names {
 
     /// Why a process that is not among these told nothing.
     pub(crate) fn missing(&self) -> &'static str {
-        match self.left_out {
-            0 => "the code lies in no file",
-            _ => "the code lies in no file, and too many programs generated code at once",
+        match self.was_full {
+            false => "the code lies in no file",
+            true => "the code lies in no file, and too many programs generated code at once",
         }
     }
 }
@@ -156,8 +156,7 @@ impl Names {
 /// Whether a mapping of this name has no file behind it that lasts.
 pub(crate) fn is_code_without_file(path: &str) -> bool {
     const NAMELESS: [&str; 5] = ["//anon", "/anon_hugepage", "/dev/zero", "/memfd:", "/SYSV"];
-    NAMELESS.iter().any(|start| path.starts_with(start))
-        || (!path.starts_with('/') && path != "[vdso]" && path != "[vsyscall]")
+    NAMELESS.iter().any(|start| path.starts_with(start)) || (!path.starts_with('/') && path != "[vdso]")
 }
 
 /// Programs map their journal as if it were code, to say where it is.

@@ -22,8 +22,8 @@ const LONGEST_LIST: u64 = 64 << 20;
 /// Of a journal, read at each refresh, and in all.
 const JOURNAL_AT_ONCE: u64 = 16 << 20;
 const LONGEST_JOURNAL: u64 = 1 << 30;
-/// Lists of parents that are kept for a process.
-const MOST_LISTS: usize = 4;
+/// Lists, and journals, that are kept for a process: its own, and those of the processes that it was forked from.
+const MOST_KEPT: usize = 4;
 /// Addresses that are remembered until the journal tells of them.
 const MOST_AWAITED: usize = 1 << 16;
 
@@ -34,7 +34,8 @@ pub(super) struct Program {
     /// Its own list, and before it those of the processes that it was forked from.
     lists: Vec<Rc<List>>,
     has_own_list: bool,
-    journal: Option<Rc<RefCell<Journal>>>,
+    /// As the lists; the place in this row is part of a code's number.
+    journals: Vec<Rc<RefCell<Journal>>>,
     /// Addresses that the journal did not know when they were met: from when, until when (ns).
     awaited: FxHashMap<u64, (u64, u64)>,
     pause: u32,
@@ -82,8 +83,8 @@ impl Home {
 impl Program {
     /// The same program in a child.
     pub(super) fn fork(&self) -> Self {
-        let oldest = self.lists.len().saturating_sub(MOST_LISTS - 1);
-        Self { lists: self.lists[oldest..].to_vec(), journal: self.journal.clone(), ..Self::default() }
+        let oldest = self.lists.len().saturating_sub(MOST_KEPT - 1);
+        Self { lists: self.lists[oldest..].to_vec(), journals: self.journals.clone(), ..Self::default() }
     }
 
     /// Learns where the program is, and opens its list if there is one. Only the first call does anything.
@@ -98,8 +99,9 @@ impl Program {
     pub(super) fn open_journal(&mut self, mapped: &Mapped, roots: &Roots) {
         let Some(home) = &self.home else { return };
         let Ok(file) = objects::open_mapped(mapped, home.view, roots) else { return };
-        if home.owner.owns(&file) {
-            self.journal = Some(Rc::new(RefCell::new(Journal { file, dump: JitDump::default() })));
+        let is_known = self.journals.iter().any(|journal| is_same(&journal.borrow().file, &file));
+        if home.owner.owns(&file) && !is_known && self.journals.len() < MOST_KEPT {
+            self.journals.push(Rc::new(RefCell::new(Journal { file, dump: JitDump::default() })));
         }
     }
 
@@ -119,11 +121,11 @@ impl Program {
             (self.refreshes, self.pause) = (0, (2 * self.pause + 1).min(LONGEST_PAUSE));
             self.find_list(roots);
         }
-        self.read_journal(JOURNAL_AT_ONCE);
+        self.read_journals(JOURNAL_AT_ONCE);
     }
 
-    fn read_journal(&self, most_bytes: u64) {
-        if let Some(journal) = &self.journal {
+    fn read_journals(&self, most_bytes: u64) {
+        for journal in &self.journals {
             let Journal { file, dump } = &mut *journal.borrow_mut();
             // What was read before an error stays; names that are missing say so themselves.
             let _ = dump.read(file, most_bytes);
@@ -131,7 +133,7 @@ impl Program {
     }
 
     pub(super) fn has_journal(&self) -> bool {
-        self.journal.is_some()
+        !self.journals.is_empty()
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -142,16 +144,19 @@ impl Program {
     pub(super) fn end(&mut self, roots: &Roots) {
         if !self.has_ended {
             self.find_list(roots);
-            self.read_journal(LONGEST_JOURNAL);
+            self.read_journals(LONGEST_JOURNAL);
             self.has_ended = true;
         }
     }
 
     /// Takes an address to the pseudo-address of the code that it belonged to at a time.
     pub(super) fn translate(&mut self, address: &mut u64, time_ns: u64) {
-        let Some(journal) = &self.journal else { return };
-        match journal.borrow().dump.at(*address, time_ns) {
-            Some(CodePlace { number, offset }) => *address = GeneratedCode { number, offset }.to_address(),
+        let known = self.newest_first(|dump| dump.at(*address, time_ns));
+        match known {
+            Some((row, CodePlace { number, offset })) => {
+                let number = row << CodePlace::NUMBER_BITS | number;
+                *address = GeneratedCode { number, offset }.to_address();
+            }
             None if self.awaited.len() < MOST_AWAITED || self.awaited.contains_key(address) => {
                 self.awaited.entry(*address).or_insert((time_ns, time_ns)).1 = time_ns;
             }
@@ -159,18 +164,17 @@ impl Program {
         }
     }
 
+    /// What the last journal says that says anything, with its place in the row.
+    fn newest_first<T>(&self, ask: impl Fn(&JitDump) -> Option<T>) -> Option<(u32, T)> {
+        let mut newest_first = self.journals.iter().enumerate().rev();
+        newest_first.find_map(|(row, journal)| Some((row as u32, ask(&journal.borrow().dump)?)))
+    }
+
     /// The names of these addresses.
     pub(super) fn tell(&self, addresses: &[u64]) -> Told {
         let mut told = Told { frames: FxHashMap::default(), missing: self.missing() };
-        if let Some(journal) = &self.journal {
-            let dump = &journal.borrow().dump;
-            let places = addresses.iter().map(|&address| (address, self.place(dump, address)));
-            let known = places.filter_map(|(address, place)| {
-                let at = dump.address(place?)?;
-                Some((address, (at, dump.frame(place?)?)))
-            });
-            told.frames.extend(known);
-        }
+        let known = addresses.iter().filter_map(|&address| Some((address, self.told_by_journal(address)?)));
+        told.frames.extend(known);
         for list in self.lists.iter().rev() {
             let open = addresses.iter().copied().filter(|address| !told.frames.contains_key(address));
             let open: Vec<u64> = open.collect();
@@ -185,19 +189,27 @@ impl Program {
         told
     }
 
-    fn place(&self, dump: &JitDump, address: u64) -> Option<CodePlace> {
-        match GeneratedCode::from_address(address) {
-            Some(GeneratedCode { number, offset }) => Some(CodePlace { number, offset }),
-            None => {
-                let (first_ns, last_ns) = *self.awaited.get(&address)?;
-                dump.during(address, first_ns, last_ns)
-            }
+    /// The actual address behind one, and the function there.
+    fn told_by_journal(&self, address: u64) -> Option<(u64, Frame)> {
+        let frame = |dump: &JitDump, place| Some((dump.address(place)?, dump.frame(place)?));
+        if let Some(GeneratedCode { number, offset }) = GeneratedCode::from_address(address) {
+            let journal = self.journals.get((number >> CodePlace::NUMBER_BITS) as usize)?;
+            let number = number & ((1 << CodePlace::NUMBER_BITS) - 1);
+            return frame(&journal.borrow().dump, CodePlace { number, offset });
         }
+        let &(first_ns, last_ns) = self.awaited.get(&address)?;
+        let told = self.newest_first(|dump| frame(dump, dump.during(address, first_ns, last_ns)?));
+        told.map(|(_, told)| told)
     }
 
     fn missing(&self) -> String {
-        match (self.lists.last(), &self.journal, &self.home) {
-            (_, Some(_), _) => "the program's journal of generated code does not tell of it".to_owned(),
+        match (self.lists.last(), self.journals.last(), &self.home) {
+            (_, Some(journal), _) => match journal.borrow().dump.left_out() {
+                0 => "the program's journal of generated code does not tell of it".to_owned(),
+                left_out => {
+                    format!("the program's journal of generated code was not read whole: {left_out} left out")
+                }
+            },
             (Some(list), ..) => format!("the program's list of generated code ({}) lacks it", list.path),
             (None, None, Some(home)) => {
                 format!(
@@ -208,6 +220,11 @@ impl Program {
             (None, None, None) => "the code lies in no file".to_owned(),
         }
     }
+}
+
+fn is_same(one: &File, other: &File) -> bool {
+    let identity = |file: &File| file.metadata().map(|meta| (meta.dev(), meta.ino())).ok();
+    identity(one) == identity(other)
 }
 
 impl List {

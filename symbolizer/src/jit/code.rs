@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Codes that one address is remembered to have held; the oldest are forgotten.
-const MOST_VERSIONS: usize = 16;
+const MOST_VERSIONS: usize = 8;
 /// Pieces of address space that are told apart.
-const MOST_SEGMENTS: usize = 1 << 20;
+const MOST_SEGMENTS: usize = 1 << 19;
 /// Codes lie beside each other and replace a few others each: whoever covers thousands again and again makes work.
 const SEGMENTS_PER_CODE: usize = 64;
 /// Work beyond that, once.

@@ -25,7 +25,7 @@ const CODE_DEBUG_INFO: u32 = 2;
 /// Read at once. Of a record that is longer only so much is looked at.
 const CHUNK: u64 = 1 << 20;
 /// Codes, bytes of names and lines that are kept of one journal.
-const MOST_CODES: usize = 1 << 19;
+const MOST_CODES: usize = 1 << CodePlace::NUMBER_BITS;
 const MOST_NAME_BYTES: usize = 64 << 20;
 const MOST_LINES: usize = 1 << 22;
 /// What `perf inject` writes before the code, and what some programs therefore add to the addresses of their lines.
@@ -40,10 +40,15 @@ pub struct CodePlace {
     pub offset: u32,
 }
 
+impl CodePlace {
+    /// Numbers of codes have no more bits.
+    pub const NUMBER_BITS: u32 = 18;
+}
+
 /// What a journal has told so far.
 ///
 /// A program goes on writing it: [`JitDump::read`] takes in what is new. Nothing that it holds can make this take more
-/// than a few hundred megabytes, or more time than in proportion to its length.
+/// than some 300 MB, or more time than in proportion to its length.
 #[derive(Debug, Default)]
 pub struct JitDump {
     /// Where the next record begins.
