@@ -131,9 +131,19 @@ impl AddressSpace {
         tables.is_none_or(|(m, tables)| tables.is_safe_at(address.wrapping_sub(m.bias)))
     }
 
+    /// Whether there is code at an address, of a file or not.
+    pub(crate) fn is_executable(&self, address: u64) -> bool {
+        self.mapping(address).is_some()
+    }
+
     /// Whether the address lies in code that was loaded from a file.
     pub fn is_in_file(&self, address: u64) -> bool {
         self.mapping(address).is_some_and(|m| m.object != ObjectId::UNKNOWN)
+    }
+
+    /// Whether the address lies in code that is mapped from no file.
+    pub(crate) fn is_generated(&self, address: u64) -> bool {
+        self.mapping(address).is_some_and(|m| m.object == ObjectId::UNKNOWN)
     }
 
     /// Whether there is unwind information for the code at an address.
