@@ -152,6 +152,6 @@ fn java_with_a_perf_map() -> Result<()> {
         let words = [&[&*java.to_string_lossy()][..], &flags, &["-cp", &classes, "Work", "4"]].concat();
         let found = record(&words)?;
         remove_maps();
-        found.check(&["Work::fibonacci"], 0.0)
+        found.check(&["Work.fibonacci"], 0.0)
     })
 }
