@@ -16,7 +16,7 @@ test:
 
 # The tests that profile live programs, alone.
 test-live:
-    cargo test -p tests --test live --test badday --test cli
+    cargo test -p tests --test live --test badday --test cli --test jit --test runtimes
 
 # The control loop under a simulated host.
 sim *arguments:

@@ -11,7 +11,7 @@ struct Half(Vec<u8>);
 impl DebugFiles for Half {
     fn open(&self, path: &Path) -> Option<Box<dyn ReadAt>> {
         // Packages and the files of units in turn: the same bytes can be both.
-        let wanted = self.0.len() % 2 == 0 || path.extension().is_some_and(|end| end == "dwo");
+        let wanted = self.0.len().is_multiple_of(2) || path.extension().is_some_and(|end| end == "dwo");
         wanted.then(|| Box::new(self.0.clone()) as Box<dyn ReadAt>)
     }
 

@@ -3,7 +3,6 @@
 //! Objects are loaded one after another and dropped at once, so that the debug information of one is the most
 //! that is in memory.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,7 +17,9 @@ use symbolizer::{DebugFiles, KernelSymbols, ReadAt, Symbolized};
 
 use super::remedy;
 use crate::debuginfod::{self, Debuginfod};
-use crate::objects::{Content, Object, open_in_process};
+use crate::jit::Told;
+use crate::objects::{Content, Object};
+use crate::roots::{Roots, View};
 use crate::sampler::session::Collected;
 
 /// Puts names to everything that was collected. `scale` takes the weights to CPU time of the target.
@@ -62,6 +63,9 @@ pub(crate) fn symbolize(
 struct Names {
     functions: FxHashMap<Function, FunctionIndex>,
     debuginfod: Option<Arc<Debuginfod>>,
+    /// Those of no file: all processes share them.
+    nameless: Option<ModuleIndex>,
+    generated: Option<ModuleIndex>,
 }
 
 impl Names {
@@ -76,9 +80,15 @@ impl Names {
         objects.sort_unstable_by_key(|&(object, _)| object);
         let mut locations = vec![LocationIndex(0); frames.len()];
         for (id, ids) in objects {
+            if id.is_in_no_file() {
+                for frame in ids {
+                    let at = collected.aggregate.frames.get(frame);
+                    locations[frame.0 as usize] = self.generated_location(at, collected, profile);
+                }
+                continue;
+            }
             let object = collected.objects.object(id);
-            let programs = || programs_with(collected, id);
-            let source = Source::open(id, object, self.debuginfod.as_ref(), programs);
+            let source = Source::open(id, object, &collected.objects.roots, self.debuginfod.as_ref());
             let module = ModuleIndex(profile.modules.len() as u32);
             profile.modules.push(source.module(id, object));
             for frame in ids {
@@ -105,11 +115,41 @@ impl Names {
                 let start = object.and_then(|object| object.function_start(frame.address));
                 let offset = start.unwrap_or(frame.address);
                 let name = format!("{}+{offset:#x}", profile.modules[module.0 as usize].name);
-                let nameless = Named { linkage_name: name.clone(), name, file: None, line: None };
-                (vec![self.line(nameless, module, profile)], Some(reason))
+                (vec![self.line(nameless(name), module, profile)], Some(reason))
             }
         };
         profile.locations.push(Location { module, address: frame.address, lines, unknown });
+        LocationIndex(profile.locations.len() as u32 - 1)
+    }
+
+    /// The location of code in no file, which its process may have told of.
+    fn generated_location(
+        &mut self,
+        frame: Frame,
+        collected: &Collected,
+        profile: &mut SymbolizedProfile,
+    ) -> LocationIndex {
+        let told = frame.object.generator().and_then(|process| collected.generated.of(process));
+        let (address, named, unknown) = match told.and_then(|told| told.frame(frame.address)) {
+            Some((address, named)) => (*address, Some(named.clone()), None),
+            None => {
+                let missing = told.map_or(collected.generated.missing(), |told: &Told| &told.missing);
+                let generator = frame.object.generator();
+                let program = generator.map(|process| collected.processes[process.0 as usize].comm.as_str());
+                (frame.address, None, Some(remedy::generated(missing, program)))
+            }
+        };
+        let (module, name) = match named {
+            Some(_) => (&mut self.generated, "[jit]"),
+            None => (&mut self.nameless, "[unknown]"),
+        };
+        let module = *module.get_or_insert_with(|| {
+            profile.modules.push(ModuleInfo { name: name.to_owned(), path: String::new(), build_id: None });
+            ModuleIndex(profile.modules.len() as u32 - 1)
+        });
+        let named = named.unwrap_or_else(|| nameless(format!("{name}+{address:#x}")));
+        let lines = vec![self.line(named, module, profile)];
+        profile.locations.push(Location { module, address, lines, unknown });
         LocationIndex(profile.locations.len() as u32 - 1)
     }
 
@@ -128,6 +168,13 @@ impl Names {
 
 type Named = symbolizer::Frame;
 
+const NO_FILE: &str = "the code lies in no file";
+
+/// What stands for a name where there is no better one.
+fn nameless(name: String) -> Named {
+    Named { linkage_name: name.clone(), name, file: None, line: None }
+}
+
 /// Where the names of one object come from.
 enum Source {
     Object(Box<symbolizer::Object>),
@@ -137,18 +184,22 @@ enum Source {
 }
 
 impl Source {
-    fn open<'a>(
+    fn open(
         id: ObjectId,
         object: Option<&Object>,
+        roots: &Roots,
         debuginfod: Option<&Arc<Debuginfod>>,
-        programs: impl FnOnce() -> BTreeSet<&'a str>,
     ) -> Self {
         let loaded = match (id, object) {
             (ObjectId::KERNEL, _) => return Self::kernel(),
-            (_, None) => return Self::None(remedy::no_file(&programs())),
+            (_, None) => return Self::None(remedy::generated(NO_FILE, None)),
             (_, Some(object)) => {
                 let load = |bytes: &dyn ReadAt| {
-                    let files = DebugFilesOf { pid: object.pid, debuginfod: debuginfod.cloned() };
+                    let files = DebugFilesOf {
+                        view: object.view,
+                        roots: roots.clone(),
+                        debuginfod: debuginfod.cloned(),
+                    };
                     symbolizer::Object::load(bytes, Path::new(&object.path), &files)
                 };
                 match &object.content {
@@ -197,31 +248,24 @@ impl Source {
                     Some(module) => format!("{} [{module}]", symbol.name),
                     None => symbol.name,
                 };
-                Ok(vec![Named { linkage_name: name.clone(), name, file: None, line: None }])
+                Ok(vec![nameless(name)])
             }
             Self::None(reason) => Err(reason.clone()),
         }
     }
 }
 
-/// The names of the processes in whose stacks there is code of this object.
-fn programs_with(collected: &Collected, object: ObjectId) -> BTreeSet<&str> {
-    let aggregate = &collected.aggregate;
-    let holds = |frames: &[FrameId]| frames.iter().any(|&frame| aggregate.frames.get(frame).object == object);
-    let stacks = aggregate.stacks.iter().filter(|stack| holds(&stack.frames));
-    stacks.map(|stack| collected.processes[stack.process.0 as usize].comm.as_str()).collect()
-}
-
-/// Separate debug files, looked for as the process sees the file system, then as we do; and at last on servers.
+/// Separate debug files, as the process that mapped the object sees them; and at last on servers.
 #[derive(Clone)]
 struct DebugFilesOf {
-    pid: u32,
+    view: View,
+    roots: Roots,
     debuginfod: Option<Arc<Debuginfod>>,
 }
 
 impl DebugFiles for DebugFilesOf {
     fn open(&self, path: &Path) -> Option<Box<dyn ReadAt>> {
-        let file = open_in_process(self.pid, path).ok()?;
+        let file = self.roots.open_debug_file(self.view, path).ok()?;
         Some(Box::new(file))
     }
 
@@ -243,6 +287,7 @@ mod tests {
     use super::*;
     use crate::export::functions::functions;
     use crate::export::pprof;
+    use crate::jit;
     use crate::objects::ObjectStore;
 
     /// Ten stacks in twenty windows, of weights that no factor leaves whole.
@@ -262,6 +307,7 @@ mod tests {
             aggregate: aggregator.finish(10_000_000_000),
             processes: processes.infos().to_vec(),
             objects: ObjectStore::default(),
+            generated: jit::Names::default(),
         }
     }
 
