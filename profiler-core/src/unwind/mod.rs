@@ -7,6 +7,7 @@
 pub mod copy;
 pub mod method;
 mod registers;
+mod stub;
 
 use std::ops::Range;
 
@@ -154,9 +155,17 @@ impl StackUnwinder {
             }
             let word = |address: u64| address.checked_sub(base).and_then(|offset| stack.word(offset));
             if at.is_return_address()
-                && let Some((ip, interrupted)) = registers.interrupted(word)
+                && let Some((ip, interrupted)) = registers.interrupted(space, word)
             {
                 (at, registers) = (FrameAddress::from_instruction_pointer(ip), interrupted);
+                continue;
+            }
+            let is_generated = space.is_generated(at.address_for_lookup());
+            if is_generated
+                && at.is_return_address()
+                && let Some((caller, outer)) = registers.past_stub(space, word).and_then(returned)
+            {
+                (at, registers) = (caller, outer);
                 continue;
             }
             let mut unread = None;
@@ -171,8 +180,17 @@ impl StackUnwinder {
                 break Outcome::CopyTooShort;
             }
             match caller.map(|caller| caller.and_then(FrameAddress::from_return_address)) {
+                // A word of generated code's frame that is no caller; it shall not be shown as one.
+                Ok(Some(caller)) if is_generated && !space.is_executable(caller.address_for_lookup()) => {
+                    break Outcome::Broken;
+                }
                 Ok(Some(caller)) => at = caller,
-                Ok(None) => break end(space, at),
+                Ok(None) => match registers.overlooked(word).and_then(returned) {
+                    Some((caller, outer)) if space.is_in_file(caller.address_for_lookup()) => {
+                        (at, registers) = (caller, outer);
+                    }
+                    _ => break end(space, at),
+                },
                 Err(error) if registers.mark_the_end(&error) => break end(space, at),
                 Err(_) if is_called_from_entry(space, base, registers.sp(), stack) => {
                     break end(space, at);
@@ -183,6 +201,11 @@ impl StackUnwinder {
         let depth_bytes = registers.sp().saturating_sub(base).min(stack.len() as u64);
         Unwound { outcome, depth_bytes }
     }
+}
+
+/// A caller by its return address, unless that is zero.
+fn returned<R>((address, registers): (u64, R)) -> Option<(FrameAddress, R)> {
+    FrameAddress::from_return_address(address).map(|caller| (caller, registers))
 }
 
 /// What the library takes for the end of the stack. The outermost function is always some file's; elsewhere the

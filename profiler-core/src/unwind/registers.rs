@@ -4,8 +4,10 @@ use framehop::aarch64::{CacheAarch64, PtrAuthMask, UnwindRegsAarch64, UnwinderAa
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{Error, Module, Unwinder};
 
+use super::stub;
 use crate::elf::SectionBytes;
 use crate::machine::Machine;
+use crate::process::AddressSpace;
 
 /// The files loaded into one address space, as the unwinding library wants them, by the machine they were made for.
 #[derive(Clone, Default)]
@@ -48,9 +50,34 @@ pub(super) trait Registers: Sized {
     /// zero, as the ABIs have it. musl says so in no other way.
     fn mark_the_end(&self, error: &Error) -> bool;
 
-    /// Where a caller is a signal's trampoline: the interrupted instruction and its registers, unless the tables tell.
-    fn interrupted(&self, word: impl Fn(u64) -> Option<u64>) -> Option<(u64, Self)>;
+    /// Where a caller is a signal's trampoline: the interrupted instruction and its registers. The library follows too
+    /// few registers for the trampoline's tables, if there are any.
+    fn interrupted(&self, space: &AddressSpace, word: impl Fn(u64) -> Option<u64>) -> Option<(u64, Self)>;
+
+    /// The return address of generated code that keeps no frame pointer, and the registers of its caller.
+    fn past_stub(&self, _: &AddressSpace, _: impl Fn(u64) -> Option<u64>) -> Option<(u64, Self)> {
+        None
+    }
+
+    /// The return address and the registers of a caller behind what the library takes for the end of the stack.
+    fn overlooked(&self, _: impl Fn(u64) -> Option<u64>) -> Option<(u64, Self)> {
+        None
+    }
 }
+
+/// `struct ucontext` of x86-64, which a signal's trampoline finds on top of the stack: what it holds at which offset.
+const CONTEXT_LINK: u64 = 8;
+const CONTEXT_BP: u64 = 120;
+const CONTEXT_SP: u64 = 160;
+const CONTEXT_IP: u64 = 168;
+const CONTEXT_EFLAGS: u64 = 176;
+const CONTEXT_SEGMENTS: u64 = 184;
+/// `UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`.
+const MOST_CONTEXT_FLAGS: u64 = 7;
+/// Bits of the flags register that are in use.
+const EFLAGS: u64 = (1 << 22) - 1;
+/// `__USER_CS`.
+const USER_CODE_SEGMENT: u64 = 0x33;
 
 impl Registers for UnwindRegsX86_64 {
     type Unwinder = UnwinderX86_64<SectionBytes>;
@@ -71,8 +98,21 @@ impl Registers for UnwindRegsX86_64 {
         *error == Error::FramepointerUnwindingMovedBackwards && self.bp() == 0
     }
 
-    fn interrupted(&self, _: impl Fn(u64) -> Option<u64>) -> Option<(u64, Self)> {
-        None
+    /// The kernel's record is known by its looks: the library cannot evaluate the tables of glibc's trampoline, others
+    /// have none.
+    fn interrupted(&self, space: &AddressSpace, word: impl Fn(u64) -> Option<u64>) -> Option<(u64, Self)> {
+        let word = |offset: u64| word(self.sp().checked_add(offset)?);
+        let is_context = word(0)? <= MOST_CONTEXT_FLAGS && word(CONTEXT_LINK)? == 0;
+        let is_user_code = is_context
+            && word(CONTEXT_SEGMENTS)? & 0xffff == USER_CODE_SEGMENT
+            && word(CONTEXT_EFLAGS)? & !EFLAGS == 0;
+        let ip = word(CONTEXT_IP).filter(|&ip| is_user_code && space.is_executable(ip))?;
+        Some((ip, Self::new(ip, word(CONTEXT_SP)?, word(CONTEXT_BP)?)))
+    }
+
+    fn past_stub(&self, space: &AddressSpace, word: impl Fn(u64) -> Option<u64>) -> Option<(u64, Self)> {
+        let stub = stub::caller(space, self.sp(), self.bp(), word)?;
+        Some((stub.return_address, Self::new(stub.return_address, stub.sp, self.bp())))
     }
 }
 
@@ -111,7 +151,7 @@ impl Registers for UnwindRegsAarch64 {
 
     /// The kernel's trampoline has no tables, and what its frame's record leads to is the caller of what was
     /// interrupted. But the frame pointer is where only the kernel puts it, and the record equals the saved registers.
-    fn interrupted(&self, word: impl Fn(u64) -> Option<u64>) -> Option<(u64, Self)> {
+    fn interrupted(&self, _: &AddressSpace, word: impl Fn(u64) -> Option<u64>) -> Option<(u64, Self)> {
         let (sp, fp) = (self.sp(), self.fp());
         fp.checked_sub(sp).filter(|&bytes| bytes >= SIGNAL_FRAME_BYTES)?;
         let mut saved = [0; 4];
@@ -123,5 +163,15 @@ impl Registers for UnwindRegsAarch64 {
         let is_possible = pc != 0 && saved_sp != 0 && saved_sp % 16 == 0;
         (is_record && is_possible)
             .then(|| (pc, Self::new_with_ptr_auth_mask(self.lr_mask(), lr, saved_sp, saved_fp)))
+    }
+
+    /// For the library, a function whose frame is found by its frame pointer is the outermost if its caller's is zero.
+    /// But start-up code has such callers, and where frame pointers are omitted the register holds any number.
+    fn overlooked(&self, word: impl Fn(u64) -> Option<u64>) -> Option<(u64, Self)> {
+        let (fp, mask) = (self.fp(), self.lr_mask());
+        let is_record = fp >= self.sp() && word(fp)? == 0;
+        let lr = word(fp.checked_add(8)?).filter(|_| is_record)?;
+        let outer = Self::new_with_ptr_auth_mask(mask, lr, fp.checked_add(16)?, 0);
+        Some((mask.strip_ptr_auth(lr), outer))
     }
 }

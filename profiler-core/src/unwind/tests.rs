@@ -255,6 +255,24 @@ fn a_program_without_tables_is_unwound_by_frame_pointers_to_the_zero_at_their_en
 }
 
 #[test]
+fn a_signals_frame_leads_to_what_was_interrupted() {
+    // `LEAF` handles a signal that hit `BODY`; nothing is known of the trampoline.
+    let mut words = [&[ASSEMBLY + 5][..], &[0; 24], &[0xbad, START + 5]].concat();
+    let context = |at: u64| 1 + at as usize / 8;
+    let hit = [(0, 7), (120, 0xbad), (160, STACK + 200), (168, BODY), (176, 0x246), (184, 0x2b << 48 | 0x33)];
+    hit.iter().for_each(|&(at, value)| words[context(at)] = value);
+    let found = |words: &[u64]| unwind(&program(), LEAF, 0xbad, words, Copied::Whole);
+    let frames = vec![LEAF, ASSEMBLY + 4, BODY, START + 4];
+    assert_eq!(found(&words), (frames, Outcome::Complete));
+    // Another record was not made by the kernel.
+    for (at, value) in [(0, 8), (8, 1), (168, ANONYMOUS), (176, u64::MAX), (184, 0x10)] {
+        let mut other = words.clone();
+        other[context(at)] = value;
+        assert_eq!(found(&other), (vec![LEAF, ASSEMBLY + 4], Outcome::Broken), "{at}");
+    }
+}
+
+#[test]
 fn a_copy_too_short_for_a_rare_rule_spoils_no_later_stack() {
     let mut unwinder = StackUnwinder::default();
     let processes = program();

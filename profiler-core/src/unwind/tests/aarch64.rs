@@ -97,6 +97,21 @@ fn a_frame_pointer_of_zero_marks_the_outermost_frame() {
 }
 
 #[test]
+fn a_frame_pointer_of_zero_hides_no_caller() {
+    let by_frame_pointer = [DEF_CFA, FP, 16, SAVED | FP, 2, SAVED | LR, 1];
+    let processes = process(image(tables(Machine::Aarch64, &by_frame_pointer)));
+    let found = |caller| {
+        let regs = Regs { pc: LEAF, lr: HOSTILE + 5, fp: STACK + 16 };
+        let (frames, unwound) = unwind_at(&processes, regs, STACK, &[7, 7, 0, caller, 7, 7]);
+        (frames, unwound.outcome)
+    };
+    assert_eq!(found(START + 5), (vec![LEAF, HOSTILE + 4, START + 4], Outcome::Complete));
+    assert_eq!(found((START + 5) | SIGNATURE), found(START + 5));
+    assert_eq!(found(0), (vec![LEAF, HOSTILE + 4], Outcome::Complete));
+    assert_eq!(found(ANONYMOUS), found(0));
+}
+
+#[test]
 fn tables_of_another_machine_are_not_evaluated() {
     let processes = process(image(tables(Machine::X86_64, &[])));
     let regs = Regs { pc: LEAF, lr: BODY + 5, fp: 0xbad };
