@@ -1,36 +1,6 @@
-//! Any bytes as an object, and as the file that holds the other halves of its units. The first two bytes say where the
-//! one ends and the other begins.
 #![no_main]
 
-use std::path::Path;
+#[path = "../src/elf_split.rs"]
+mod elf_split;
 
-use libfuzzer_sys::fuzz_target;
-use symbolizer::{DebugFiles, Object, ReadAt};
-
-/// The same bytes behind every path.
-#[derive(Clone)]
-struct Half(Vec<u8>);
-
-impl DebugFiles for Half {
-    fn open(&self, path: &Path) -> Option<Box<dyn ReadAt>> {
-        // Packages and the files of units in turn: the same bytes can be both.
-        let wanted = self.0.len() % 2 == 0 || path.extension().is_some_and(|end| end == "dwo");
-        wanted.then(|| Box::new(self.0.clone()) as Box<dyn ReadAt>)
-    }
-
-    fn share(&self) -> Option<Box<dyn DebugFiles + Send>> {
-        Some(Box::new(self.clone()))
-    }
-}
-
-fuzz_target!(|data: &[u8]| {
-    let Some((end, bytes)) = data.split_first_chunk() else { return };
-    let end = usize::from(u16::from_le_bytes(*end)).min(bytes.len());
-    let (object, half) = bytes.split_at(end);
-    let Ok(object) = Object::load(&object, Path::new("/bin/object"), &Half(half.to_vec())) else { return };
-    for step in 0..64 {
-        object.symbolize(0x1000 + step * 0x10);
-        object.symbolize(step << 58);
-    }
-    object.symbolize(u64::MAX);
-});
+libfuzzer_sys::fuzz_target!(|data: &[u8]| elf_split::run(data));

@@ -1,4 +1,5 @@
-//! Names for addresses: ELF symbol tables, DWARF lines and inlined frames, and the kernel's symbol list.
+//! Names for addresses: ELF symbol tables, DWARF lines and inlined frames, the kernel's symbol list, and what run-time
+//! compilers write down of the code they make.
 //!
 //! What it does: given the bytes of a loaded object, it answers which function an address of that object lies in, which
 //! functions were inlined there, and from which source lines. It finds separate debug files by build id and by debug
@@ -33,6 +34,7 @@ mod debug_file;
 mod demangle;
 mod dwarf;
 mod elf;
+mod jit;
 mod kernel;
 mod object;
 mod reason;
@@ -40,6 +42,7 @@ mod source;
 
 pub use crate::debug_file::{DebugFiles, NoDebugFiles};
 pub use crate::demangle::demangle;
+pub use crate::jit::{CodePlace, JitDump, PerfMap};
 pub use crate::kernel::{KernelSymbol, KernelSymbols};
 pub use crate::object::{Frame, Object, Symbolized};
 pub use crate::reason::Reason;

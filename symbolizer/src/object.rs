@@ -38,6 +38,7 @@ pub enum Symbolized {
 /// megabytes: load it, ask for all its addresses, and drop it.
 pub struct Object {
     build_id: Option<String>,
+    debug_link: Option<String>,
     /// The object's own table, and before it one that knows more: of its debug file, or of `.gnu_debugdata`.
     symbols: Vec<SymbolTable>,
     debug_info: Option<DebugInfo>,
@@ -53,8 +54,13 @@ impl Object {
     pub fn load(source: &dyn ReadAt, path: &Path, debug_files: &dyn DebugFiles) -> Result<Self, Reason> {
         let elf = Elf::parse(source)?;
         let own_symbols = SymbolTable::read(&elf);
-        let mut object =
-            Self { build_id: elf.build_id(), symbols: Vec::new(), debug_info: None, warnings: Vec::new() };
+        let mut object = Self {
+            build_id: elf.build_id(),
+            debug_link: elf.debug_link().map(|link| link.file),
+            symbols: Vec::new(),
+            debug_info: None,
+            warnings: Vec::new(),
+        };
         let has_symtab = own_symbols.as_ref().is_ok_and(SymbolTable::has_symtab);
         object.read_debug_info(&elf, path, debug_files, has_symtab);
         if !has_symtab && object.symbols.is_empty() {
@@ -86,6 +92,11 @@ impl Object {
     /// The object's build id in hexadecimal.
     pub fn build_id(&self) -> Option<&str> {
         self.build_id.as_deref()
+    }
+
+    /// The name of the separate debug file that the object asks for, whether it was found or not.
+    pub fn debug_link(&self) -> Option<&str> {
+        self.debug_link.as_deref()
     }
 
     /// Whether there is debug information: lines, and inlined frames.

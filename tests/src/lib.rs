@@ -15,6 +15,7 @@ pub mod paper;
 pub mod peers;
 pub mod portfolio;
 pub mod programs;
+pub mod replay;
 pub mod run;
 pub mod sim;
 pub mod slope;
