@@ -4,12 +4,14 @@ mod notes;
 mod plt;
 mod symbols;
 
+use std::ops::Range;
+
 use object::LittleEndian as Le;
 use object::elf::{self, CompressionHeader64, FileHeader64, SectionHeader64};
 use object::pod;
 use object::read::{CompressedData, CompressionFormat};
 
-pub(crate) use self::symbols::SymbolTable;
+pub(crate) use self::symbols::{Name, SymbolTable};
 use crate::reason::Reason;
 use crate::source::ReadAt;
 
@@ -23,6 +25,7 @@ const MOST_SECTIONS: u64 = 1 << 20;
 const LONGEST_SECTION_NAME: usize = 64;
 const HEADER_SIZE: usize = size_of::<FileHeader64<Le>>();
 const SECTION_HEADER_SIZE: usize = size_of::<SectionHeader64<Le>>();
+const COMPRESSION_HEADER_SIZE: u64 = size_of::<CompressionHeader64<Le>>() as u64;
 
 /// An ELF object's section headers, and where to read the sections from.
 pub(crate) struct Elf<'s> {
@@ -138,6 +141,24 @@ impl<'s> Elf<'s> {
     /// The bytes of a section of this name, or none if there is no such section.
     pub(crate) fn read_named(&self, name: &str) -> Result<Vec<u8>, Reason> {
         self.find(name).map_or(Ok(Vec::new()), |section| self.read(section))
+    }
+
+    /// Where in the file a section of this name lies, unless it is compressed, missing or without contents.
+    pub(crate) fn stored(&self, name: &str) -> Option<Range<u64>> {
+        let section = self.find_contents(name)?;
+        let end = section.offset.checked_add(section.size).filter(|&end| end <= self.len)?;
+        (section.flags.0 & elf::SHF_COMPRESSED.0 == 0).then_some(section.offset..end)
+    }
+
+    /// The size of a section of this name once it is read, as far as its headers tell the truth.
+    pub(crate) fn size_of(&self, name: &str) -> u64 {
+        let Some(section) = self.find_contents(name) else { return 0 };
+        if section.flags.0 & elf::SHF_COMPRESSED.0 == 0 {
+            return section.size;
+        }
+        let header = self.read_range(name, section.offset, COMPRESSION_HEADER_SIZE.min(section.size));
+        let header = header.unwrap_or_default();
+        pod::from_bytes::<CompressionHeader64<Le>>(&header).map_or(0, |(header, _)| header.ch_size.get(Le))
     }
 
     fn linked(&self, section: &Section) -> Option<&Section> {

@@ -29,11 +29,13 @@
 //! # look_up();
 //! ```
 
+mod batch;
 mod debug_file;
 mod demangle;
 mod dwarf;
 mod elf;
 mod kernel;
+mod naming;
 mod object;
 mod reason;
 mod source;
@@ -41,6 +43,6 @@ mod source;
 pub use crate::debug_file::{DebugFiles, NoDebugFiles};
 pub use crate::demangle::demangle;
 pub use crate::kernel::{KernelSymbol, KernelSymbols};
-pub use crate::object::{Frame, Object, Symbolized};
+pub use crate::object::{Frame, Limits, Object, Symbolized};
 pub use crate::reason::Reason;
 pub use crate::source::ReadAt;

@@ -4,13 +4,14 @@
 //! that is in memory.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use profiler_core::aggregate::Tally;
 use profiler_core::profile::{
     Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Run, StackWindow,
     SymbolizedProfile, WeightedStack,
 };
-use profiler_core::stack::{Frame, FrameId, ObjectId};
+use profiler_core::stack::{FrameId, ObjectId};
 use rustc_hash::FxHashMap;
 use symbolizer::{DebugFiles, KernelSymbols, ReadAt, Symbolized};
 
@@ -47,9 +48,12 @@ pub(crate) fn symbolize(collected: &Collected, scale: f64, run: Run) -> Symboliz
     profile
 }
 
+/// Readable name, linkage name, module and file.
+type FunctionKey = (Arc<str>, Arc<str>, ModuleIndex, Option<Arc<str>>);
+
 #[derive(Default)]
 struct Names {
-    functions: FxHashMap<Function, FunctionIndex>,
+    functions: FxHashMap<FunctionKey, FunctionIndex>,
 }
 
 impl Names {
@@ -68,9 +72,10 @@ impl Names {
             let source = Source::open(id, object);
             let module = ModuleIndex(profile.modules.len() as u32);
             profile.modules.push(source.module(id, object));
-            for frame in ids {
-                let at = collected.aggregate.frames.get(frame);
-                locations[frame.0 as usize] = self.location(at, module, object, &source, profile);
+            let addresses: Vec<u64> =
+                ids.iter().map(|&frame| collected.aggregate.frames.get(frame).address).collect();
+            for ((frame, address), found) in ids.into_iter().zip(&addresses).zip(source.look_up(&addresses)) {
+                locations[frame.0 as usize] = self.location(*address, module, object, found, profile);
             }
         }
         locations
@@ -78,34 +83,39 @@ impl Names {
 
     fn location(
         &mut self,
-        frame: Frame,
+        address: u64,
         module: ModuleIndex,
         object: Option<&Object>,
-        source: &Source,
+        found: Result<Vec<Named>, String>,
         profile: &mut SymbolizedProfile,
     ) -> LocationIndex {
-        let (lines, unknown) = match source.look_up(frame.address) {
+        let (lines, unknown) = match found {
             Ok(named) => (named.into_iter().map(|n| self.line(n, module, profile)).collect(), None),
             Err(reason) => {
                 // Addresses of one function belong together even if nothing tells its name.
-                let start = object.and_then(|object| object.function_start(frame.address));
-                let offset = start.unwrap_or(frame.address);
-                let name = format!("{}+{offset:#x}", profile.modules[module.0 as usize].name);
-                let nameless = Named { linkage_name: name.clone(), name, file: None, line: None };
+                let start = object.and_then(|object| object.function_start(address));
+                let offset = start.unwrap_or(address);
+                let name = Arc::from(format!("{}+{offset:#x}", profile.modules[module.0 as usize].name));
+                let nameless = Named { linkage_name: Arc::clone(&name), name, file: None, line: None };
                 (vec![self.line(nameless, module, profile)], Some(reason))
             }
         };
-        profile.locations.push(Location { module, address: frame.address, lines, unknown });
+        profile.locations.push(Location { module, address, lines, unknown });
         LocationIndex(profile.locations.len() as u32 - 1)
     }
 
     fn line(&mut self, named: Named, module: ModuleIndex, profile: &mut SymbolizedProfile) -> Line {
         let line = named.line.unwrap_or(0);
-        let function =
-            Function { name: named.name, system_name: named.linkage_name, module, file: named.file };
         let next = FunctionIndex(profile.functions.len() as u32);
-        let function = *self.functions.entry(function).or_insert_with_key(|function| {
-            profile.functions.push(function.clone());
+        let key = (named.name, named.linkage_name, module, named.file);
+        let function = *self.functions.entry(key).or_insert_with_key(|(name, linkage_name, _, file)| {
+            let (name, system_name) = (name.to_string(), linkage_name.to_string());
+            profile.functions.push(Function {
+                name,
+                system_name,
+                module,
+                file: file.as_deref().map(String::from),
+            });
             next
         });
         Line { function, line }
@@ -115,20 +125,20 @@ impl Names {
 type Named = symbolizer::Frame;
 
 /// Where the names of one object come from.
-enum Source {
-    Object(Box<symbolizer::Object>),
+enum Source<'a> {
+    Object(Box<symbolizer::Object<'a>>),
     Kernel(KernelSymbols),
     /// Nowhere; the reason.
     None(String),
 }
 
-impl Source {
-    fn open(id: ObjectId, object: Option<&Object>) -> Self {
+impl<'a> Source<'a> {
+    fn open(id: ObjectId, object: Option<&'a Object>) -> Self {
         let loaded = match (id, object) {
             (ObjectId::KERNEL, _) => return Self::kernel(),
             (_, None) => return Self::None("the code lies in no file".to_owned()),
             (_, Some(object)) => {
-                let load = |bytes: &dyn ReadAt| {
+                let load = |bytes: &'a dyn ReadAt| {
                     symbolizer::Object::load(
                         bytes,
                         Path::new(&object.path),
@@ -166,23 +176,30 @@ impl Source {
         ModuleInfo { name: name.to_owned(), path: path.to_owned(), build_id }
     }
 
-    fn look_up(&self, address: u64) -> Result<Vec<Named>, String> {
+    /// The functions at each of these addresses, or why they are not known.
+    fn look_up(&self, addresses: &[u64]) -> Vec<Result<Vec<Named>, String>> {
         match self {
-            Self::Object(object) => match object.symbolize(address) {
-                Symbolized::Known(frames) => Ok(frames),
-                Symbolized::Unknown(reason) => Err(reason.to_string()),
-            },
-            Self::Kernel(symbols) => {
-                let symbol = symbols.symbolize(address).ok_or("no kernel symbol covers it")?;
-                let name = match symbol.module {
-                    Some(module) => format!("{} [{module}]", symbol.name),
-                    None => symbol.name,
-                };
-                Ok(vec![Named { linkage_name: name.clone(), name, file: None, line: None }])
-            }
-            Self::None(reason) => Err(reason.clone()),
+            Self::Object(object) => object.symbolize_all(addresses).into_iter().map(known).collect(),
+            Self::Kernel(symbols) => addresses.iter().map(|&address| in_kernel(symbols, address)).collect(),
+            Self::None(reason) => addresses.iter().map(|_| Err(reason.clone())).collect(),
         }
     }
+}
+
+fn known(symbolized: Symbolized) -> Result<Vec<Named>, String> {
+    match symbolized {
+        Symbolized::Known(frames) => Ok(frames),
+        Symbolized::Unknown(reason) => Err(reason.to_string()),
+    }
+}
+
+fn in_kernel(symbols: &KernelSymbols, address: u64) -> Result<Vec<Named>, String> {
+    let symbol = symbols.symbolize(address).ok_or("no kernel symbol covers it")?;
+    let name: Arc<str> = match symbol.module {
+        Some(module) => format!("{} [{module}]", symbol.name).into(),
+        None => symbol.name.into(),
+    };
+    Ok(vec![Named { linkage_name: Arc::clone(&name), name, file: None, line: None }])
 }
 
 /// Separate debug files, looked for as the process sees the file system, then as we do.

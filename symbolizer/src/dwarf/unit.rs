@@ -1,11 +1,15 @@
 //! One unit: what its root entry says, which is all that reading its other entries needs.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use gimli::{Abbreviations, AttributeValue, DebugInfoOffset, DebugLineOffset, Error, Reader, UnitHeader};
+use gimli::{
+    Abbreviations, AttributeValue, DebugInfo, DebugInfoOffset, DebugLineOffset, Error, SectionId, UnitHeader,
+};
 
 use super::ranges::RangeAttributes;
 use super::reader::{Budget, Bytes};
+use super::sections::Sections;
 
 pub(super) type Dwarf<'a> = gimli::Dwarf<Bytes<'a>>;
 pub(super) type Unit<'a> = gimli::Unit<Bytes<'a>>;
@@ -13,7 +17,7 @@ pub(super) type Attribute<'a> = gimli::Attribute<Bytes<'a>>;
 
 /// A unit without its borrowed parts, so that it can be kept.
 pub(super) struct UnitInfo {
-    offset: usize,
+    entries: Entries,
     abbreviations: Arc<Abbreviations>,
     low_pc: u64,
     str_offsets_base: gimli::DebugStrOffsetsBase<usize>,
@@ -24,10 +28,51 @@ pub(super) struct UnitInfo {
     pub(super) has_code: bool,
 }
 
+/// Where a unit's bytes are.
+enum Entries {
+    /// In `.debug_info`, which is held.
+    At(usize),
+    /// Read for this unit.
+    Read(Vec<u8>),
+}
+
+/// The header of the unit that `bytes` begin with.
+pub(super) fn header<'a>(bytes: &'a [u8], budget: &'a Budget) -> gimli::Result<UnitHeader<Bytes<'a>>> {
+    DebugInfo::from(Bytes::new(bytes, budget)).units().next()?.ok_or(Error::MissingUnitDie)
+}
+
 impl UnitInfo {
+    /// Reads the unit at an offset of `.debug_info`.
+    pub(super) fn read_at(
+        dwarf: &Dwarf<'_>,
+        sections: &Sections<'_>,
+        offset: usize,
+        budget: &Budget,
+        abbreviations: impl FnOnce(usize) -> gimli::Result<Arc<Abbreviations>>,
+    ) -> gimli::Result<Self> {
+        let bytes = sections.unit(SectionId::DebugInfo, offset as u64)?;
+        let header = header(&bytes, budget)?;
+        let abbreviations = abbreviations(header.debug_abbrev_offset().0)?;
+        let info = Self::read(dwarf, sections, header, abbreviations, budget, |_, _| Ok(()))?;
+        if let Cow::Owned(_) = bytes {
+            budget.spend(bytes.len())?; // which counts them among what is kept
+        }
+        Ok(info.with_bytes(offset, bytes))
+    }
+
+    /// Says where the unit's bytes are from here on.
+    pub(super) fn with_bytes(self, offset: usize, bytes: Cow<'_, [u8]>) -> Self {
+        let entries = match bytes {
+            Cow::Borrowed(_) => Entries::At(offset),
+            Cow::Owned(bytes) => Entries::Read(bytes),
+        };
+        Self { entries, ..self }
+    }
+
     /// Reads a unit's root entry, and hands the unit's address ranges to `range`.
     pub(super) fn read<'a>(
         dwarf: &Dwarf<'a>,
+        sections: &'a Sections<'_>,
         header: UnitHeader<Bytes<'a>>,
         abbreviations: Arc<Abbreviations>,
         budget: &Budget,
@@ -45,12 +90,12 @@ impl UnitInfo {
         if let Some(low_pc) = root.ranges.low_pc(dwarf, &unit) {
             unit.low_pc = low_pc;
         }
-        let comp_dir = root.comp_dir.and_then(|value| dwarf.attr_string(&unit, value).ok());
-        let comp_dir = comp_dir.and_then(|text| Some(text.to_string_lossy().ok()?.into_owned()));
+        let comp_dir = root.comp_dir.and_then(|value| sections.string(dwarf, &unit, value));
+        let comp_dir = comp_dir.map(|text| String::from_utf8_lossy(&text).into_owned());
         root.ranges.for_each(dwarf, &unit, budget, range)?;
         let tag = abbreviation.tag();
         Ok(Self {
-            offset,
+            entries: Entries::At(offset),
             abbreviations,
             low_pc: unit.low_pc,
             str_offsets_base: unit.str_offsets_base,
@@ -63,8 +108,11 @@ impl UnitInfo {
     }
 
     /// The unit as gimli knows it. Its line program is left out, since that is read only once.
-    pub(super) fn unit<'a>(&self, dwarf: &Dwarf<'a>) -> gimli::Result<Unit<'a>> {
-        let header = dwarf.unit_header(DebugInfoOffset(self.offset))?;
+    pub(super) fn unit<'a>(&'a self, dwarf: &Dwarf<'a>, budget: &'a Budget) -> gimli::Result<Unit<'a>> {
+        let header = match &self.entries {
+            Entries::At(offset) => dwarf.unit_header(DebugInfoOffset(*offset))?,
+            Entries::Read(bytes) => header(bytes, budget)?,
+        };
         let mut unit = bare(dwarf, header, Arc::clone(&self.abbreviations));
         unit.low_pc = self.low_pc;
         unit.str_offsets_base = self.str_offsets_base;
