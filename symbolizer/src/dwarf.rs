@@ -94,6 +94,13 @@ impl<'s> DebugInfo<'s> {
         self.index.covering(address).next()
     }
 
+    /// Whether the largest unit cannot be read within the limit.
+    pub(crate) fn too_large(&self) -> Option<Reason> {
+        let bytes = self.index.largest();
+        let is_too_large = self.sections.units_at_once(bytes) == 0;
+        is_too_large.then(|| Reason::TooLarge { what: "a unit of the debug information".into(), bytes })
+    }
+
     /// How many threads may read at the same time, each with a unit of its own in memory.
     pub(crate) fn most_readers(&self) -> usize {
         self.sections.units_at_once(self.index.largest()).clamp(1, 64) as usize

@@ -20,9 +20,11 @@
 //! # fn look_up() -> Option<()> {
 //! let file = std::fs::File::open("/proc/self/exe").ok()?;
 //! let object = Object::load(&file, Path::new("/proc/self/exe"), &NoDebugFiles).ok()?;
-//! match object.symbolize(0x1234) {
-//!     Symbolized::Known(frames) => assert!(!frames.is_empty()),
-//!     Symbolized::Unknown(reason) => assert!(!reason.to_string().is_empty()),
+//! for symbolized in object.symbolize_all(&[0x1234, 0x5678]) {
+//!     match symbolized {
+//!         Symbolized::Known(frames) => assert!(!frames.is_empty()),
+//!         Symbolized::Unknown(reason) => assert!(!reason.to_string().is_empty()),
+//!     }
 //! }
 //! # Some(())
 //! # }

@@ -36,7 +36,9 @@ pub enum Symbolized {
 /// What an object may take of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The most bytes of sections with debug information; an object with more is named from its symbol table alone.
+    /// The most bytes of debug information in memory at a time: the small sections, and one or a few units of the large
+    /// ones. An object that needs more is named from its symbol table alone, and says so in its warnings; units that need
+    /// more are named from there too.
     pub bytes: u64,
 }
 
@@ -48,8 +50,8 @@ impl Default for Limits {
 
 /// An object whose names have been read.
 ///
-/// It holds the symbol table and the sections of the debug information, which for a large program take hundreds of
-/// megabytes: load it, ask for all its addresses at once, and drop it.
+/// It holds the symbol table and the smaller sections of the debug information, which for a large program take tens of
+/// megabytes, and reads the others from its source: load it, ask for all its addresses at once, and drop it.
 pub struct Object<'s> {
     build_id: Option<String>,
     pub(crate) sources: Sources<'s>,
@@ -165,6 +167,7 @@ impl<'s> Object<'s> {
         let alt = debug_file::find_alt(elf, path, files, &mut self.warnings);
         let alt = alt.as_ref().and_then(|alt| self.or_warn(Elf::parse(&*alt.source)));
         self.sources.debug_info = self.or_warn(DebugInfo::read(elf, source, alt.as_ref(), limits.bytes));
+        self.warnings.extend(self.sources.debug_info.as_ref().and_then(DebugInfo::too_large));
     }
 
     fn or_warn<T>(&mut self, result: Result<T, Reason>) -> Option<T> {

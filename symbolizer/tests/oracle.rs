@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use build::run;
-use symbolizer::{Frame, NoDebugFiles, Object, Symbolized};
+use symbolizer::{Frame, Limits, NoDebugFiles, Object, Reason, Symbolized};
 
 const ADDRESSES: u64 = 240;
 
@@ -131,4 +131,38 @@ fn together_as_one_by_one() {
     for (address, together) in asked.iter().zip(together) {
         assert_eq!(together, object.symbolize(*address), "{address:#x}");
     }
+}
+
+/// The size of a section of this test.
+fn section_bytes(path: &Path, name: &str) -> u64 {
+    use object::{Object as _, ObjectSection as _};
+
+    let bytes = std::fs::read(path).expect("this test");
+    let elf = object::read::elf::ElfFile64::<object::LittleEndian>::parse(&*bytes).expect("a good object");
+    elf.section_by_name(name).map_or(0, |section| section.size())
+}
+
+#[test]
+fn the_same_whether_strings_are_held_or_not() {
+    let path = std::env::current_exe().expect("this test");
+    let file = File::open(&path).expect("this test");
+    let holds_all = Object::load(&file, &path, &NoDebugFiles).expect("a good object");
+    // A quarter of the limit is for strings: one byte too little for them.
+    let limits = Limits { bytes: 4 * (section_bytes(&path, ".debug_str") - 1) };
+    let holds_few = Object::load_within(limits, &file, &path, &NoDebugFiles).expect("a good object");
+    assert_eq!(holds_few.warnings(), []);
+    let addresses = addresses(&path);
+    assert_eq!(holds_few.symbolize_all(&addresses), holds_all.symbolize_all(&addresses));
+}
+
+#[test]
+fn beyond_the_limit_symbols_are_left() {
+    let path = std::env::current_exe().expect("this test");
+    let file = File::open(&path).expect("this test");
+    let limits = Limits { bytes: 1 << 10 };
+    let object = Object::load_within(limits, &file, &path, &NoDebugFiles).expect("a good object");
+    assert!(matches!(object.warnings(), [Reason::TooLarge { .. }]), "{:?}", object.warnings());
+    assert!(!object.has_debug_info());
+    let known = |symbolized: &Symbolized| matches!(symbolized, Symbolized::Known(_));
+    assert!(object.symbolize_all(&addresses(&path)).iter().all(known));
 }

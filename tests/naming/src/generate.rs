@@ -128,13 +128,19 @@ fn statement(rng: &mut Rng) -> String {
     let text = match rng.u32(0..9) {
         0 => format!("x += Mixer<{b}>::step(x);"),
         1 => format!("state.ring.put(x ^ {a}); x += state.ring.get({b});"),
-        2 => format!("x = state.ring.fold([x](Word sum, Word item) {{ return sum * {a} + (item ^ x); }}, x);"),
+        2 => {
+            format!("x = state.ring.fold([x](Word sum, Word item) {{ return sum * {a} + (item ^ x); }}, x);")
+        }
         3 => format!("state.words.push_back(x); if (state.words.size() > {a}) state.words.clear();"),
         4 => format!("state.words.resize({b}); std::sort(state.words.begin(), state.words.end());"),
-        5 => format!("if (state.text.size() < {a}) state.text += char('a' + x % 26); else state.text.clear();"),
+        5 => {
+            format!("if (state.text.size() < {a}) state.text += char('a' + x % 26); else state.text.clear();")
+        }
         6 => format!("x += state.numbers.count(x % {b});"),
         7 => format!("x += state.names.count(state.text.substr(0, {b} % (state.text.size() + 1)));"),
-        _ => format!("x = clamp_to<Word>(x, {b}, x + {a}) + std::accumulate(state.words.begin(), state.words.end(), x);"),
+        _ => format!(
+            "x = clamp_to<Word>(x, {b}, x + {a}) + std::accumulate(state.words.begin(), state.words.end(), x);"
+        ),
     };
     format!("    {text}\n")
 }

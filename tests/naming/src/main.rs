@@ -8,7 +8,7 @@
 //!
 //! Then the table: how long after `attach --duration 1s` to that program has ended its first line appears.
 //!
-//! Options: `--rounds 5`, `--addresses 50000`, `--seed 1`, `--units 100`, `--binary PATH` (another program, which is
+//! Options: `--rounds 5`, `--addresses 50000`, `--seed 1`, `--units 120`, `--binary PATH` (another program, which is
 //! not profiled).
 
 mod first_table;
@@ -71,7 +71,7 @@ fn main() -> Result<()> {
     let folder = workspace.join("target/naming/programs");
     let other: String = option("--binary", String::new())?;
     let path: PathBuf = match other.as_str() {
-        "" => generate::program(&folder, option("--units", 100)?, option("--seed", 1)?)?,
+        "" => generate::program(&folder, option("--units", 120)?, option("--seed", 1)?)?,
         path => path.into(),
     };
     let addresses = addresses(&path, option("--addresses", 50_000)?, option("--seed", 1)?)?;
@@ -99,7 +99,10 @@ fn wait_for_tables(workspace: &Path, program: &Path, folder: &Path) -> Result<()
         waits.push(waited.wait_s);
     }
     let longest_s = waits.iter().copied().fold(0.0, f64::max);
-    ensure!(longest_s <= LONGEST_WAIT_S, "a table came after {longest_s:.3} s, later than {LONGEST_WAIT_S} s");
+    ensure!(
+        longest_s <= LONGEST_WAIT_S,
+        "a table came after {longest_s:.3} s, later than {LONGEST_WAIT_S} s"
+    );
     Ok(())
 }
 
@@ -119,7 +122,11 @@ fn text(addresses: &[u64]) -> String {
 
 /// Distinct addresses in the program's functions, each function as likely as it is long.
 fn addresses(path: &Path, count: usize, seed: u64) -> Result<Vec<u64>> {
-    let listed = Command::new("nm").arg("-S").arg(path).output().context("cannot run nm (apt-get install binutils)")?;
+    let listed = Command::new("nm")
+        .arg("-S")
+        .arg(path)
+        .output()
+        .context("cannot run nm (apt-get install binutils)")?;
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
     let function = |line: &str| {
         let words: Vec<_> = line.split_whitespace().collect();

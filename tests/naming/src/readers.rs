@@ -4,16 +4,15 @@ use std::fs::File;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::task::{self, Poll, Waker};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{self, Input, Symbolizer};
 use memmap2::Mmap;
 use samply_symbols::{
-    CandidatePathInfo, FileAndPathHelper, FileAndPathHelperResult, FileLocation, FramesLookupResult, LibraryInfo,
-    LookupAddress, MultiArchDisambiguator, OptionallySendFuture, SymbolManager,
+    CandidatePathInfo, FileAndPathHelper, FileAndPathHelperResult, FileLocation, FramesLookupResult,
+    LibraryInfo, LookupAddress, MultiArchDisambiguator, OptionallySendFuture, SymbolManager,
 };
 use serde::{Deserialize, Serialize};
 use symbolizer::{NoDebugFiles, Object, Symbolized};
@@ -69,7 +68,8 @@ fn with_blazesym(path: &Path, addresses: &[u64]) -> Result<Found> {
         Symbolizer::builder().enable_code_info(true).enable_inlined_fns(true).enable_demangling(true).build();
     let symbolized = symbolizer.symbolize(&Source::Elf(Elf::new(path)), Input::VirtOffset(addresses))?;
     let mut found = Found::default();
-    let is_line = |code: &Option<Box<symbolize::CodeInfo<'_>>>| code.as_ref().is_some_and(|code| code.line.is_some());
+    let is_line =
+        |code: &Option<Box<symbolize::CodeInfo<'_>>>| code.as_ref().is_some_and(|code| code.line.is_some());
     for symbol in symbolized.iter().filter_map(|symbolized| symbolized.as_sym()) {
         found.named += 1;
         found.add(&symbol.name, is_line(&symbol.code_info));
