@@ -30,7 +30,7 @@ day *arguments:
 accuracy *arguments:
     cargo run --quiet --release -p tests --bin accuracy -- {{ arguments }}
 
-# Does the profiler stay within its budget? By the stopwatch, on four programs (twenty minutes).
+# Does the profiler stay within its budget? By the stopwatch, on four programs (ten minutes).
 budget *arguments:
     cargo run --quiet --release -p tests --bin budget -- {{ arguments }}
 
@@ -46,7 +46,7 @@ portfolio *arguments:
 paper *arguments:
     cargo run --quiet --release -p tests --bin paper -- {{ arguments }}
 
-# Does a sample cost what the calibration and the run say? By a program's own clock (ten minutes).
+# Does a sample cost what the calibration and the run say? By a program's own clock, beside its twin's (twelve minutes).
 stopwatch *arguments:
     cargo run --quiet --release -p tests --bin stopwatch -- {{ arguments }}
 
@@ -72,15 +72,28 @@ names *arguments:
 real *arguments:
     cargo run --quiet --release -p tests --bin real -- {{ arguments }}
 
-# Every fuzz target for so many seconds.
-fuzz seconds="60":
+# Every fuzz target for so many seconds, or those that are named.
+fuzz seconds="60" *targets="": seeds
     #!/usr/bin/env bash
     set -euo pipefail
     cd fuzz
-    for target in fuzz_targets/*.rs; do
-        RUSTC_BOOTSTRAP=1 cargo fuzz run "$(basename "$target" .rs)" -- -max_total_time={{ seconds }} -timeout=10
+    targets=({{ targets }})
+    [[ ${#targets[@]} -gt 0 ]] || targets=($(basename --suffix .rs fuzz_targets/*.rs))
+    for target in "${targets[@]}"; do
+        mkdir --parents "corpus/$target" "regressions/$target"
+        RUSTC_BOOTSTRAP=1 cargo fuzz run "$target" "corpus/$target" "regressions/$target" -- \
+            -max_total_time={{ seconds }} -timeout=10
     done
+
+# What the fuzz targets begin with, from the programs of the tests.
+seeds:
+    cargo run --quiet -p tests --bin seeds
+
+# Records the rings that the replay tests replay, anew; needs root.
+record-rings:
+    cargo run --quiet -p tests --bin record_rings
 
 # Takes what the snapshot tests print now as what they shall print.
 bless:
     INSTA_UPDATE=always cargo test --workspace --exclude tests
+    INSTA_UPDATE=always cargo test -p tests --test replay

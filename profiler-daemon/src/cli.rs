@@ -153,6 +153,10 @@ pub(crate) struct ReportArgs {
     /// How to print it.
     #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
     pub(crate) format: ReportFormat,
+    /// List what has no name, and stacks without their outer frames, with the reason and what would mend it; as a table or as
+    /// JSON.
+    #[arg(long)]
+    pub(crate) unknown: bool,
 }
 
 /// How a report is printed.

@@ -89,6 +89,8 @@ pub(crate) struct ReportJob {
     pub(crate) file: PathBuf,
     /// How to print it.
     pub(crate) format: ReportFormat,
+    /// What it does not know instead of what it knows.
+    pub(crate) unknown: bool,
 }
 
 /// Work out the best rate for one function.
@@ -189,7 +191,7 @@ impl Job {
         Ok(match command {
             Command::Record(args) => Self::Record(record(args)?),
             Command::Attach(args) => Self::Attach(attach(args)?),
-            Command::Report(args) => Self::Report(ReportJob { file: args.file, format: args.format }),
+            Command::Report(args) => Self::Report(report(args)?),
             Command::Plan(args) => match args.process.pid {
                 Some(pid) => Self::PlanProcess(plan_process(pid, args)?),
                 None => Self::Plan(plan(args)?),
@@ -222,6 +224,13 @@ fn attach(args: cli::AttachArgs) -> Result<AttachJob> {
         sampling,
         output: output(args.output)?,
     })
+}
+
+fn report(args: cli::ReportArgs) -> Result<ReportJob> {
+    if args.unknown && args.format == ReportFormat::Folded {
+        return Err(usage("--unknown is a list and no stacks; give --format table or json with it"));
+    }
+    Ok(ReportJob { file: args.file, format: args.format, unknown: args.unknown })
 }
 
 fn target(mut pids: Vec<u32>, name: Option<String>) -> Result<Target> {

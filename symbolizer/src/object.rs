@@ -54,6 +54,7 @@ impl Default for Limits {
 /// megabytes, and reads the others from its source: load it, ask for all its addresses at once, and drop it.
 pub struct Object<'s> {
     build_id: Option<String>,
+    debug_link: Option<String>,
     pub(crate) sources: Sources<'s>,
     warnings: Vec<Reason>,
     namer: Namer,
@@ -88,6 +89,7 @@ impl<'s> Object<'s> {
         let own_symbols = SymbolTable::read(&elf);
         let mut object = Self {
             build_id: elf.build_id(),
+            debug_link: elf.debug_link().map(|link| link.file),
             sources: Sources::default(),
             warnings: Vec::new(),
             namer: Namer::default(),
@@ -114,6 +116,11 @@ impl<'s> Object<'s> {
     /// The object's build id in hexadecimal.
     pub fn build_id(&self) -> Option<&str> {
         self.build_id.as_deref()
+    }
+
+    /// The name of the separate debug file that the object asks for, whether it was found or not.
+    pub fn debug_link(&self) -> Option<&str> {
+        self.debug_link.as_deref()
     }
 
     /// Whether there is debug information: lines, and inlined frames.

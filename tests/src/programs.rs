@@ -50,19 +50,20 @@ const RECIPES: &[Recipe] = &[
         &["--edition=2021", "-O", "-Cdebuginfo=line-tables-only", "-Coverflow-checks=off"],
     ),
     recipe("pingpong", "pingpong.c", "cc", &["-O2", WHOLE, "-pthread"]),
-    recipe("fixed", "fixed.c", "cc", &["-O2", WHOLE, "-fomit-frame-pointer", "-pthread"]),
     recipe("idler", "idler.c", "cc", &["-O2", WHOLE]),
     recipe("sleepers", "sleepers.c", "cc", &["-O2", WHOLE, "-pthread"]),
     recipe(
-        "spin",
-        "spin.c",
+        "twins",
+        "twins.c",
         "cc",
-        &["-O2", WHOLE, "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer"],
+        &["-O2", WHOLE, "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer", "-pthread"],
     ),
+    recipe("twins_nofp", "twins.c", "cc", &["-O2", WHOLE, "-fomit-frame-pointer", "-pthread"]),
     recipe("host", "host.c", "cc", &["-O2", WHOLE, "-ldl"]),
     recipe("libplugin.so", "plugin.c", "cc", &["-O2", WHOLE, "-shared", "-fPIC"]),
     recipe("deny_perf", "deny_perf.c", "cc", &["-O2"]),
     recipe("perf_allowed", "perf_allowed.c", "cc", &["-O2"]),
+    recipe("record_rings", "record_rings.c", "cc", &["-O2"]),
 ];
 
 /// The path of a program, built if it or its source is new.

@@ -9,6 +9,7 @@ mod speedscope;
 pub(crate) mod stats;
 mod svg;
 pub(crate) mod table;
+pub(crate) mod unknown;
 #[cfg(test)]
 pub(crate) mod testing;
 

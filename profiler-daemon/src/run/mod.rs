@@ -6,6 +6,7 @@ mod foresight;
 mod names;
 mod precise;
 mod progress;
+mod remedy;
 mod summary;
 
 use std::ffi::{CString, OsStr};

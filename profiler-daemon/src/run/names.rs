@@ -3,18 +3,20 @@
 //! Objects are loaded one after another and dropped at once, so that the debug information of one is the most
 //! that is in memory.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use profiler_core::aggregate::Tally;
 use profiler_core::profile::{
     Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Run, StackWindow,
-    SymbolizedProfile, WeightedStack,
+    SymbolizedProfile, Unknown, WeightedStack,
 };
 use profiler_core::stack::{FrameId, ObjectId};
 use rustc_hash::FxHashMap;
 use symbolizer::{DebugFiles, KernelSymbols, ReadAt, Symbolized};
 
+use super::remedy;
 use crate::objects::{Content, Object, open_in_process};
 use crate::sampler::session::Collected;
 
@@ -69,12 +71,14 @@ impl Names {
         let mut locations = vec![LocationIndex(0); frames.len()];
         for (id, ids) in objects {
             let object = collected.objects.object(id);
-            let source = Source::open(id, object);
+            let source = Source::open(id, object, || programs_with(collected, id));
             let module = ModuleIndex(profile.modules.len() as u32);
             profile.modules.push(source.module(id, object));
             let addresses: Vec<u64> =
                 ids.iter().map(|&frame| collected.aggregate.frames.get(frame).address).collect();
-            for ((frame, address), found) in ids.into_iter().zip(&addresses).zip(source.look_up(&addresses)) {
+            let path = object.map_or("", |object| &object.path);
+            let found = source.look_up(&addresses, path);
+            for ((frame, address), found) in ids.into_iter().zip(&addresses).zip(found) {
                 locations[frame.0 as usize] = self.location(*address, module, object, found, profile);
             }
         }
@@ -86,7 +90,7 @@ impl Names {
         address: u64,
         module: ModuleIndex,
         object: Option<&Object>,
-        found: Result<Vec<Named>, String>,
+        found: Result<Vec<Named>, Unknown>,
         profile: &mut SymbolizedProfile,
     ) -> LocationIndex {
         let (lines, unknown) = match found {
@@ -129,14 +133,18 @@ enum Source<'a> {
     Object(Box<symbolizer::Object<'a>>),
     Kernel(KernelSymbols),
     /// Nowhere; the reason.
-    None(String),
+    None(Unknown),
 }
 
 impl<'a> Source<'a> {
-    fn open(id: ObjectId, object: Option<&'a Object>) -> Self {
+    fn open<'c>(
+        id: ObjectId,
+        object: Option<&'a Object>,
+        programs: impl FnOnce() -> BTreeSet<&'c str>,
+    ) -> Self {
         let loaded = match (id, object) {
             (ObjectId::KERNEL, _) => return Self::kernel(),
-            (_, None) => return Self::None("the code lies in no file".to_owned()),
+            (_, None) => return Self::None(remedy::no_file(&programs())),
             (_, Some(object)) => {
                 let load = |bytes: &'a dyn ReadAt| {
                     symbolizer::Object::load(
@@ -146,19 +154,22 @@ impl<'a> Source<'a> {
                     )
                 };
                 match &object.content {
-                    Content::File(file) => load(file),
+                    Content::File(file) => load(&**file),
                     Content::Image(image) => load(image),
-                    Content::Missing(reason) => return Self::None(reason.clone()),
+                    Content::Missing(missing) => return Self::None(remedy::missing(missing)),
                 }
             }
         };
-        loaded.map_or_else(|reason| Self::None(reason.to_string()), |object| Self::Object(Box::new(object)))
+        loaded.map_or_else(
+            |reason| Self::None(remedy::unreadable(&reason)),
+            |object| Self::Object(Box::new(object)),
+        )
     }
 
     fn kernel() -> Self {
-        let list = std::fs::read("/proc/kallsyms").map_err(|error| error.to_string());
-        let parsed = list.and_then(|list| KernelSymbols::parse(&list).map_err(|reason| reason.to_string()));
-        parsed.map_or_else(Self::None, Self::Kernel)
+        let list = std::fs::read("/proc/kallsyms").map_err(symbolizer::Reason::from);
+        let parsed = list.and_then(|list| KernelSymbols::parse(&list));
+        parsed.map_or_else(|reason| Self::None(remedy::kernel(&reason)), Self::Kernel)
     }
 
     fn module(&self, id: ObjectId, object: Option<&Object>) -> ModuleInfo {
@@ -176,30 +187,37 @@ impl<'a> Source<'a> {
         ModuleInfo { name: name.to_owned(), path: path.to_owned(), build_id }
     }
 
-    /// The functions at each of these addresses, or why they are not known.
-    fn look_up(&self, addresses: &[u64]) -> Vec<Result<Vec<Named>, String>> {
+    /// The functions at each of these addresses of the object at `path`, or why they are not known.
+    fn look_up(&self, addresses: &[u64], path: &str) -> Vec<Result<Vec<Named>, Unknown>> {
         match self {
-            Self::Object(object) => object.symbolize_all(addresses).into_iter().map(known).collect(),
+            Self::Object(object) => {
+                let known = |symbolized| match symbolized {
+                    Symbolized::Known(frames) => Ok(frames),
+                    Symbolized::Unknown(reason) => Err(remedy::nameless(&reason, object, path)),
+                };
+                object.symbolize_all(addresses).into_iter().map(known).collect()
+            }
             Self::Kernel(symbols) => addresses.iter().map(|&address| in_kernel(symbols, address)).collect(),
             Self::None(reason) => addresses.iter().map(|_| Err(reason.clone())).collect(),
         }
     }
 }
 
-fn known(symbolized: Symbolized) -> Result<Vec<Named>, String> {
-    match symbolized {
-        Symbolized::Known(frames) => Ok(frames),
-        Symbolized::Unknown(reason) => Err(reason.to_string()),
-    }
-}
-
-fn in_kernel(symbols: &KernelSymbols, address: u64) -> Result<Vec<Named>, String> {
-    let symbol = symbols.symbolize(address).ok_or("no kernel symbol covers it")?;
+fn in_kernel(symbols: &KernelSymbols, address: u64) -> Result<Vec<Named>, Unknown> {
+    let symbol = symbols.symbolize(address).ok_or_else(remedy::unlisted)?;
     let name: Arc<str> = match symbol.module {
         Some(module) => format!("{} [{module}]", symbol.name).into(),
         None => symbol.name.into(),
     };
     Ok(vec![Named { linkage_name: Arc::clone(&name), name, file: None, line: None }])
+}
+
+/// The names of the processes in whose stacks there is code of this object.
+fn programs_with(collected: &Collected, object: ObjectId) -> BTreeSet<&str> {
+    let aggregate = &collected.aggregate;
+    let holds = |frames: &[FrameId]| frames.iter().any(|&frame| aggregate.frames.get(frame).object == object);
+    let stacks = aggregate.stacks.iter().filter(|stack| holds(&stack.frames));
+    stacks.map(|stack| collected.processes[stack.process.0 as usize].comm.as_str()).collect()
 }
 
 /// Separate debug files, looked for as the process sees the file system, then as we do.

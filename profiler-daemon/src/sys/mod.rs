@@ -5,6 +5,7 @@
 pub(crate) mod clock;
 pub(crate) mod frames;
 pub(crate) mod limits;
+pub(crate) mod maps;
 pub(crate) mod perf_event;
 pub(crate) mod procfs;
 pub(crate) mod ring;
