@@ -16,7 +16,7 @@ test:
 
 # The tests that profile live programs, alone.
 test-live:
-    cargo test -p tests --test live --test badday --test cli
+    cargo test -p tests --test live --test badday --test cli --test jit --test runtimes
 
 # The control loop under a simulated host.
 sim *arguments:
@@ -53,6 +53,10 @@ stopwatch *arguments:
 # Are the intervals as sure as they say? A thousand simulated runs of each of thirty programs (twenty minutes).
 coverage *arguments:
     cargo run --quiet --release -p tests --bin coverage -- {{ arguments }}
+
+# Are the names right? Ten thousand addresses of each of many programs, read by others as well (ten minutes).
+symbols *arguments:
+    cargo run --quiet --release -p tests --bin symbols -- {{ arguments }}
 
 # What the statistics of a retune and of a profile's table cost.
 bench-stats *arguments:

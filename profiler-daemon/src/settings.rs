@@ -10,6 +10,7 @@ use config::{Criterion, Ratio, SamplingSettings, Span, Unwind};
 use regex_lite::Regex;
 
 use crate::cli::{self, Command, OutputFile, ReportFormat};
+use crate::debuginfod;
 use crate::evaluate::{Design, Shape};
 use crate::failure::usage;
 
@@ -78,6 +79,8 @@ pub(crate) struct OutputJob {
     pub(crate) files: Vec<OutputFile>,
     /// The file for control decisions and the summary.
     pub(crate) stats: Option<PathBuf>,
+    /// Servers of debug files.
+    pub(crate) debuginfod: Option<debuginfod::Settings>,
     /// Print results and errors only.
     pub(crate) quiet: bool,
 }
@@ -281,7 +284,13 @@ fn distinct<'a>(files: impl Iterator<Item = &'a PathBuf>) -> Result<()> {
 
 fn output(args: cli::OutputArgs) -> Result<OutputJob> {
     distinct(args.output.iter().map(|file| &file.path).chain(&args.stats))?;
-    Ok(OutputJob { files: args.output, stats: args.stats, quiet: args.quiet })
+    let debuginfod = args.debuginfod.then(|| {
+        let missing =
+            "--debuginfod needs servers; name some, such as DEBUGINFOD_URLS=https://debuginfod.elfutils.org/";
+        debuginfod::Settings::from_env().ok_or_else(|| usage(missing))
+    });
+    let debuginfod = debuginfod.transpose()?;
+    Ok(OutputJob { files: args.output, stats: args.stats, debuginfod, quiet: args.quiet })
 }
 
 fn plan(args: cli::PlanArgs) -> Result<PlanJob> {

@@ -18,10 +18,13 @@ mod names;
 mod ranges;
 mod reader;
 mod sections;
+mod split;
 mod unit;
 
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+use rustc_hash::FxHashMap;
 
 use self::index::Index;
 use self::kept::Kept;
@@ -29,6 +32,8 @@ pub(crate) use self::lookup::{DebugFrame, Lookup, Reader};
 pub(crate) use self::names::FunctionName;
 use self::reader::{Budget, Pool};
 use self::sections::Sections;
+use self::split::Split;
+pub(crate) use self::split::SplitFiles;
 use crate::elf::Elf;
 use crate::reason::Reason;
 use crate::source::Source;
@@ -38,33 +43,42 @@ const MOST_KEPT: u64 = 128 << 20;
 /// The same where addresses come unit by unit.
 const MOST_KEPT_IN_ORDER: u64 = 8 << 20;
 
+/// Threads that may read at the same time.
+const MOST_READERS: u64 = 64;
+
 /// An object's debug information.
 pub(crate) struct DebugInfo<'s> {
     sections: Sections<'s>,
     alt: Option<Sections<'s>>,
     index: Index,
     alt_index: Index,
+    split_files: SplitFiles,
+    /// The other halves of the units that have one, opened as addresses ask for them.
+    splits: FxHashMap<usize, OnceLock<Result<Box<Split>, Reason>>>,
     pool: Arc<Pool>,
 }
 
-/// The object itself, or the file of entries that it shares with others.
+/// The object itself, the file of entries that it shares with others, or the one with the other half of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Place {
     Main,
     Alt,
+    Split(usize),
 }
 
 impl<'s> DebugInfo<'s> {
-    /// Reads the sections and finds the units. The object at `alt` is the one that `.gnu_debugaltlink` names.
+    /// Reads the sections and finds the units. The object at `alt` is the one that `.gnu_debugaltlink` names, and the
+    /// entries of split units are to be found among `split_files`.
     pub(crate) fn read(
         elf: &Elf<'_>,
         source: Source<'s>,
         alt: Option<&Elf<'_>>,
+        mut split_files: SplitFiles,
         most_bytes: u64,
     ) -> Result<Self, Reason> {
         let alt = alt.map(|alt| Sections::read(alt, None, most_bytes)).transpose()?;
         let left = most_bytes.saturating_sub(alt.as_ref().map_or(0, Sections::held_bytes));
-        let sections = Sections::read(elf, Some(source), left)?;
+        let mut sections = Sections::read(elf, Some(source), left)?;
         let bytes = sections.bytes() + alt.as_ref().map_or(0, Sections::bytes);
         let pool = Arc::new(Pool::new(bytes));
         let budget = Budget::new(&pool);
@@ -76,7 +90,12 @@ impl<'s> DebugInfo<'s> {
         if index.is_empty() {
             return Err(Reason::CorruptDebugInfo);
         }
-        Ok(Self { sections, alt, index, alt_index, pool })
+        if !index.skeletons.is_empty() {
+            split_files.open_package(sections.share(MOST_READERS * index.largest() * 2));
+            pool.grant(split_files.package_bytes());
+        }
+        let splits = index.skeletons.iter().map(|&unit| (unit, OnceLock::new())).collect();
+        Ok(Self { sections, alt, index, alt_index, split_files, splits, pool })
     }
 
     /// A reader of addresses in any order.
@@ -103,18 +122,7 @@ impl<'s> DebugInfo<'s> {
 
     /// How many threads may read at the same time, each with a unit of its own in memory.
     pub(crate) fn most_readers(&self) -> usize {
-        self.sections.units_at_once(self.index.largest()).clamp(1, 64) as usize
-    }
-
-    fn index(&self, place: Place) -> &Index {
-        match place {
-            Place::Main => &self.index,
-            Place::Alt => &self.alt_index,
-        }
-    }
-
-    fn sections(&self, place: Place) -> &Sections<'s> {
-        self.alt.as_ref().filter(|_| place == Place::Alt).unwrap_or(&self.sections)
+        self.sections.units_at_once(self.index.largest()).clamp(1, MOST_READERS) as usize
     }
 }
 

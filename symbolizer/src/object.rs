@@ -1,10 +1,10 @@
 //! A loaded object, and the frames at its addresses.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::debug_file::{self, DebugFile, DebugFiles};
-use crate::dwarf::DebugInfo;
+use crate::dwarf::{DebugInfo, SplitFiles};
 use crate::elf::{Elf, SymbolTable};
 use crate::naming::Namer;
 use crate::reason::Reason;
@@ -63,7 +63,7 @@ pub struct Object<'s> {
 /// Where an object's names come from.
 #[derive(Default)]
 pub(crate) struct Sources<'s> {
-    /// The object's own table, or before it the one of its debug file, if that knows more.
+    /// The object's own table, and before it one that knows more: of its debug file, or of `.gnu_debugdata`.
     pub(crate) symbols: Vec<SymbolTable>,
     pub(crate) debug_info: Option<DebugInfo<'s>>,
 }
@@ -96,6 +96,10 @@ impl<'s> Object<'s> {
         };
         let has_symtab = own_symbols.as_ref().is_ok_and(SymbolTable::has_symtab);
         object.read_debug_info(limits, &elf, Source::Borrowed(source), path, debug_files, has_symtab);
+        if !has_symtab && object.sources.symbols.is_empty() {
+            let mini = object.or_warn(mini_symbols(&elf)).flatten();
+            object.sources.symbols.extend(mini);
+        }
         let sources = &mut object.sources;
         match own_symbols {
             Ok(symbols) => sources.symbols.push(symbols),
@@ -143,10 +147,12 @@ impl<'s> Object<'s> {
         has_symtab: bool,
     ) {
         if elf.find_contents(".debug_info").is_some() {
-            self.use_debug_info(limits, elf, source, path, files);
+            self.use_debug_info(limits, elf, source, path, files, vec![path.to_owned()]);
             return;
         }
-        let Some(DebugFile { path, source }) = debug_file::find(elf, path, files, &mut self.warnings) else {
+        let Some(DebugFile { path: debug_path, source }) =
+            debug_file::find(elf, path, files, &mut self.warnings)
+        else {
             return;
         };
         match Elf::parse(&*source) {
@@ -156,7 +162,9 @@ impl<'s> Object<'s> {
                     self.sources.symbols.extend(symbols.filter(SymbolTable::has_symtab));
                 }
                 if debug.find_contents(".debug_info").is_some() {
-                    self.use_debug_info(limits, &debug, Source::Owned(Arc::clone(&source)), &path, files);
+                    let places = vec![path.to_owned(), debug_path.clone()];
+                    let source = Source::Owned(Arc::clone(&source));
+                    self.use_debug_info(limits, &debug, source, &debug_path, files, places);
                 }
             }
             Err(reason) => self.warnings.push(reason),
@@ -170,14 +178,24 @@ impl<'s> Object<'s> {
         source: Source<'s>,
         path: &Path,
         files: &dyn DebugFiles,
+        split_beside: Vec<PathBuf>,
     ) {
         let alt = debug_file::find_alt(elf, path, files, &mut self.warnings);
         let alt = alt.as_ref().and_then(|alt| self.or_warn(Elf::parse(&*alt.source)));
-        self.sources.debug_info = self.or_warn(DebugInfo::read(elf, source, alt.as_ref(), limits.bytes));
-        self.warnings.extend(self.sources.debug_info.as_ref().and_then(DebugInfo::too_large));
+        let split = SplitFiles::new(files, split_beside);
+        let info = self.or_warn(DebugInfo::read(elf, source, alt.as_ref(), split, limits.bytes));
+        self.warnings.extend(info.as_ref().and_then(DebugInfo::too_large));
+        self.warnings.extend(info.as_ref().and_then(DebugInfo::missing_split));
+        self.sources.debug_info = info;
     }
 
     fn or_warn<T>(&mut self, result: Result<T, Reason>) -> Option<T> {
         result.map_err(|reason| self.warnings.push(reason)).ok()
     }
+}
+
+/// The symbols in `.gnu_debugdata`.
+fn mini_symbols(elf: &Elf<'_>) -> Result<Option<SymbolTable>, Reason> {
+    let Some(bytes) = elf.mini_debug_info()? else { return Ok(None) };
+    SymbolTable::read(&Elf::parse(&bytes)?).map(Some)
 }

@@ -20,6 +20,7 @@ pub mod run;
 pub mod sim;
 pub mod slope;
 pub mod stats;
+pub mod symbols;
 pub mod truth;
 pub mod twins;
 pub mod verdict;

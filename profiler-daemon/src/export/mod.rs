@@ -9,9 +9,9 @@ mod speedscope;
 pub(crate) mod stats;
 mod svg;
 pub(crate) mod table;
-pub(crate) mod unknown;
 #[cfg(test)]
 pub(crate) mod testing;
+pub(crate) mod unknown;
 
 use std::io::{self, Write};
 use std::path::Path;

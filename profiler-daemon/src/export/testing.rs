@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use profiler_core::profile::{
     Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Outcome, OverheadParts,
-    ProcessIndex, ProcessInfo, RateChange, Run, StackWindow, SymbolizedProfile, Unknown, WeightedStack, Window,
+    ProcessIndex, ProcessInfo, RateChange, Run, StackWindow, SymbolizedProfile, Unknown, WeightedStack,
+    Window,
 };
 use profiler_core::rate::CostMode;
 

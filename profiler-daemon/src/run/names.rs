@@ -3,7 +3,6 @@
 //! Objects are loaded one after another and dropped at once, so that the debug information of one is the most
 //! that is in memory.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,24 +11,34 @@ use profiler_core::profile::{
     Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Run, StackWindow,
     SymbolizedProfile, Unknown, WeightedStack,
 };
-use profiler_core::stack::{FrameId, ObjectId};
+use profiler_core::stack::{Frame, FrameId, ObjectId};
 use rustc_hash::FxHashMap;
 use symbolizer::{DebugFiles, KernelSymbols, ReadAt, Symbolized};
 
 use super::remedy;
-use crate::objects::{Content, Object, open_in_process};
+use crate::debuginfod::{self, Debuginfod};
+use crate::jit::Told;
+use crate::objects::{Content, Object};
+use crate::roots::{Roots, View};
 use crate::sampler::session::Collected;
 
 /// Puts names to everything that was collected. `scale` takes the weights to CPU time of the target.
-pub(crate) fn symbolize(collected: &Collected, scale: f64, run: Run) -> SymbolizedProfile {
+pub(crate) fn symbolize(
+    collected: &Collected,
+    scale: f64,
+    run: Run,
+    debuginfod: Option<&debuginfod::Settings>,
+) -> SymbolizedProfile {
     let mut profile = SymbolizedProfile {
         processes: collected.processes.clone(),
         windows: collected.aggregate.windows.clone(),
         run,
         ..SymbolizedProfile::default()
     };
-    let mut names = Names::default();
+    let debuginfod = debuginfod.map(|settings| Arc::new(Debuginfod::new(settings.clone())));
+    let mut names = Names { debuginfod, ..Names::default() };
     let locations = names.locate(collected, &mut profile);
+    profile.run.notes.extend(names.debuginfod.iter().flat_map(|debuginfod| debuginfod.notes()));
     for (stack, tallies) in collected.aggregate.stacks.iter().zip(&collected.aggregate.tallies) {
         let in_window = |&(window, tally): &(u32, Tally)| {
             let cpu_ns = (tally.weight_ns * scale).round() as u64;
@@ -56,6 +65,10 @@ type FunctionKey = (Arc<str>, Arc<str>, ModuleIndex, Option<Arc<str>>);
 #[derive(Default)]
 struct Names {
     functions: FxHashMap<FunctionKey, FunctionIndex>,
+    debuginfod: Option<Arc<Debuginfod>>,
+    /// Those of no file: all processes share them.
+    nameless: Option<ModuleIndex>,
+    generated: Option<ModuleIndex>,
 }
 
 impl Names {
@@ -70,8 +83,15 @@ impl Names {
         objects.sort_unstable_by_key(|&(object, _)| object);
         let mut locations = vec![LocationIndex(0); frames.len()];
         for (id, ids) in objects {
+            if id.is_in_no_file() {
+                for frame in ids {
+                    let at = collected.aggregate.frames.get(frame);
+                    locations[frame.0 as usize] = self.generated_location(at, collected, profile);
+                }
+                continue;
+            }
             let object = collected.objects.object(id);
-            let source = Source::open(id, object, || programs_with(collected, id));
+            let source = Source::open(id, object, &collected.objects.roots, self.debuginfod.as_ref());
             let module = ModuleIndex(profile.modules.len() as u32);
             profile.modules.push(source.module(id, object));
             let addresses: Vec<u64> =
@@ -99,11 +119,41 @@ impl Names {
                 // Addresses of one function belong together even if nothing tells its name.
                 let start = object.and_then(|object| object.function_start(address));
                 let offset = start.unwrap_or(address);
-                let name = Arc::from(format!("{}+{offset:#x}", profile.modules[module.0 as usize].name));
-                let nameless = Named { linkage_name: Arc::clone(&name), name, file: None, line: None };
-                (vec![self.line(nameless, module, profile)], Some(reason))
+                let name = format!("{}+{offset:#x}", profile.modules[module.0 as usize].name);
+                (vec![self.line(nameless(name), module, profile)], Some(reason))
             }
         };
+        profile.locations.push(Location { module, address, lines, unknown });
+        LocationIndex(profile.locations.len() as u32 - 1)
+    }
+
+    /// The location of code in no file, which its process may have told of.
+    fn generated_location(
+        &mut self,
+        frame: Frame,
+        collected: &Collected,
+        profile: &mut SymbolizedProfile,
+    ) -> LocationIndex {
+        let told = frame.object.generator().and_then(|process| collected.generated.of(process));
+        let (address, named, unknown) = match told.and_then(|told| told.frame(frame.address)) {
+            Some((address, named)) => (*address, Some(named.clone()), None),
+            None => {
+                let missing = told.map_or(collected.generated.missing(), |told: &Told| &told.missing);
+                let generator = frame.object.generator();
+                let program = generator.map(|process| collected.processes[process.0 as usize].comm.as_str());
+                (frame.address, None, Some(remedy::generated(missing, program)))
+            }
+        };
+        let (module, name) = match named {
+            Some(_) => (&mut self.generated, "[jit]"),
+            None => (&mut self.nameless, "[unknown]"),
+        };
+        let module = *module.get_or_insert_with(|| {
+            profile.modules.push(ModuleInfo { name: name.to_owned(), path: String::new(), build_id: None });
+            ModuleIndex(profile.modules.len() as u32 - 1)
+        });
+        let named = named.unwrap_or_else(|| nameless(format!("{name}+{address:#x}")));
+        let lines = vec![self.line(named, module, profile)];
         profile.locations.push(Location { module, address, lines, unknown });
         LocationIndex(profile.locations.len() as u32 - 1)
     }
@@ -128,6 +178,14 @@ impl Names {
 
 type Named = symbolizer::Frame;
 
+const NO_FILE: &str = "the code lies in no file";
+
+/// What stands for a name where there is no better one.
+fn nameless(name: String) -> Named {
+    let name: Arc<str> = name.into();
+    Named { linkage_name: Arc::clone(&name), name, file: None, line: None }
+}
+
 /// Where the names of one object come from.
 enum Source<'a> {
     Object(Box<symbolizer::Object<'a>>),
@@ -137,21 +195,23 @@ enum Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    fn open<'c>(
+    fn open(
         id: ObjectId,
         object: Option<&'a Object>,
-        programs: impl FnOnce() -> BTreeSet<&'c str>,
+        roots: &Roots,
+        debuginfod: Option<&Arc<Debuginfod>>,
     ) -> Self {
         let loaded = match (id, object) {
             (ObjectId::KERNEL, _) => return Self::kernel(),
-            (_, None) => return Self::None(remedy::no_file(&programs())),
+            (_, None) => return Self::None(remedy::generated(NO_FILE, None)),
             (_, Some(object)) => {
                 let load = |bytes: &'a dyn ReadAt| {
-                    symbolizer::Object::load(
-                        bytes,
-                        Path::new(&object.path),
-                        &DebugFilesOf { pid: object.pid },
-                    )
+                    let files = DebugFilesOf {
+                        view: object.view,
+                        roots: roots.clone(),
+                        debuginfod: debuginfod.cloned(),
+                    };
+                    symbolizer::Object::load(bytes, Path::new(&object.path), &files)
                 };
                 match &object.content {
                     Content::File(file) => load(&**file),
@@ -205,30 +265,32 @@ impl<'a> Source<'a> {
 
 fn in_kernel(symbols: &KernelSymbols, address: u64) -> Result<Vec<Named>, Unknown> {
     let symbol = symbols.symbolize(address).ok_or_else(remedy::unlisted)?;
-    let name: Arc<str> = match symbol.module {
-        Some(module) => format!("{} [{module}]", symbol.name).into(),
-        None => symbol.name.into(),
-    };
-    Ok(vec![Named { linkage_name: Arc::clone(&name), name, file: None, line: None }])
+    Ok(vec![nameless(match symbol.module {
+        Some(module) => format!("{} [{module}]", symbol.name),
+        None => symbol.name,
+    })])
 }
 
-/// The names of the processes in whose stacks there is code of this object.
-fn programs_with(collected: &Collected, object: ObjectId) -> BTreeSet<&str> {
-    let aggregate = &collected.aggregate;
-    let holds = |frames: &[FrameId]| frames.iter().any(|&frame| aggregate.frames.get(frame).object == object);
-    let stacks = aggregate.stacks.iter().filter(|stack| holds(&stack.frames));
-    stacks.map(|stack| collected.processes[stack.process.0 as usize].comm.as_str()).collect()
-}
-
-/// Separate debug files, looked for as the process sees the file system, then as we do.
+/// Separate debug files, as the process that mapped the object sees them; and at last on servers.
+#[derive(Clone)]
 struct DebugFilesOf {
-    pid: u32,
+    view: View,
+    roots: Roots,
+    debuginfod: Option<Arc<Debuginfod>>,
 }
 
 impl DebugFiles for DebugFilesOf {
     fn open(&self, path: &Path) -> Option<Box<dyn ReadAt>> {
-        let file = open_in_process(self.pid, path).ok()?;
+        let file = self.roots.open_debug_file(self.view, path).ok()?;
         Some(Box::new(file))
+    }
+
+    fn fetch(&self, build_id: &str) -> Option<Box<dyn ReadAt>> {
+        Some(Box::new(self.debuginfod.as_ref()?.debug_file(build_id)?))
+    }
+
+    fn share(&self) -> Option<Box<dyn DebugFiles + Send + Sync>> {
+        Some(Box::new(self.clone()))
     }
 }
 
@@ -241,6 +303,7 @@ mod tests {
     use super::*;
     use crate::export::functions::functions;
     use crate::export::pprof;
+    use crate::jit;
     use crate::objects::ObjectStore;
 
     /// Ten stacks in twenty windows, of weights that no factor leaves whole.
@@ -260,13 +323,14 @@ mod tests {
             aggregate: aggregator.finish(10_000_000_000),
             processes: processes.infos().to_vec(),
             objects: ObjectStore::default(),
+            generated: jit::Names::default(),
         }
     }
 
     #[test]
     fn the_windows_of_a_run_survive_its_file() {
         let run = Run { samples: 200, confidence: 0.95, ..Run::default() };
-        let profile = symbolize(&collected(), 0.987_654_321, run);
+        let profile = symbolize(&collected(), 0.987_654_321, run, None);
         let mut file = Vec::new();
         pprof::write(&profile, &mut file).unwrap();
         let read = pprof::read(file.as_slice()).unwrap();

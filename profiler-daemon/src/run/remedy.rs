@@ -1,7 +1,5 @@
 //! Why an address has no name, and what would give it one.
 
-use std::collections::BTreeSet;
-
 use profiler_core::profile::Unknown;
 use symbolizer::{Object, Reason};
 
@@ -107,14 +105,11 @@ pub(super) fn missing(missing: &Missing) -> Unknown {
     unknown(missing, remedy)
 }
 
-/// Of code in no file, in processes of these names.
-pub(super) fn no_file(programs: &BTreeSet<&str>) -> Unknown {
-    let known = RUNTIMES.iter().filter(|(name, _)| programs.iter().any(|program| program.starts_with(name)));
-    let mut remedies: Vec<&str> = known.map(|(_, remedy)| *remedy).collect();
-    if remedies.is_empty() {
-        remedies.push("have whatever wrote the code at run time write a perf map (/tmp/perf-PID.map)");
-    }
-    unknown("the code lies in no file", remedies.join("; "))
+/// Of code in no file, in a process of this name.
+pub(super) fn generated(reason: &str, program: Option<&str>) -> Unknown {
+    let known = program.and_then(|program| RUNTIMES.iter().find(|(name, _)| program.starts_with(name)));
+    let usual = "have whatever wrote the code at run time write a perf map (/tmp/perf-PID.map)";
+    unknown(reason, known.map_or(usual, |(_, remedy)| remedy))
 }
 
 /// Of any address of the kernel.
@@ -157,11 +152,10 @@ mod tests {
 
     #[test]
     fn a_runtime_is_told_its_option() {
-        let remedy = |programs: &[&str]| no_file(&programs.iter().copied().collect()).remedy;
-        assert_eq!(remedy(&["node"]), "run node with --perf-basic-prof");
-        assert!(remedy(&["python3.12", "sh"]).ends_with("-X perf"));
-        assert_eq!(remedy(&["node", "java"]).split("; ").count(), 2);
-        assert!(remedy(&["server"]).contains("/tmp/perf-PID.map"));
+        let remedy = |program| generated("no list", Some(program)).remedy;
+        assert_eq!(remedy("node"), "run node with --perf-basic-prof");
+        assert!(remedy("python3.12").ends_with("-X perf"));
+        assert!(remedy("server").contains("/tmp/perf-PID.map"));
     }
 
     #[test]

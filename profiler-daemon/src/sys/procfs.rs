@@ -29,6 +29,22 @@ pub(crate) fn comm(pid: u32) -> Option<String> {
     Some(open(pid)?.stat().ok()?.comm)
 }
 
+/// Who a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// Its number as it sees it itself, in the innermost of the namespaces that it is in.
+    pub(crate) pid: u32,
+    /// The user that its files belong to, by our count.
+    pub(crate) user: u32,
+}
+
+/// Who a process is; `None` once it is gone.
+pub(crate) fn identity(pid: u32) -> Option<Identity> {
+    let status = open(pid)?.status().ok()?;
+    let inner_pid = status.nspid.and_then(|pids| pids.last().copied()).unwrap_or(status.pid);
+    Some(Identity { pid: u32::try_from(inner_pid).ok()?, user: status.fuid })
+}
+
 /// Whether the process is a thread of the kernel, which has no user space.
 pub(crate) fn is_kernel_thread(pid: u32) -> bool {
     const PF_KTHREAD: u32 = 0x0020_0000;
@@ -197,7 +213,8 @@ mod tests {
 
     #[test]
     fn switches_are_counted_whatever_the_thread_is_called() {
-        let status = b"Name:\t\xff\xfe\nState:\tR\nvoluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t7\n";
+        let status =
+            b"Name:\t\xff\xfe\nState:\tR\nvoluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t7\n";
         assert_eq!(switches_in(status), 12);
         assert_eq!(switches_in(b""), 0);
         assert!(context_switches(std::process::id()) > 0);

@@ -33,6 +33,8 @@ pub(super) struct Index {
     /// The furthest end of all ranges up to each.
     reach: Vec<u64>,
     largest: u64,
+    /// The units whose entries are in another file.
+    pub(super) skeletons: Vec<usize>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -123,6 +125,10 @@ impl Index {
             at_most(ranges.len(), MOST_RANGES)
         });
         let info = info.inspect_err(|_| ranges.truncate(before))?;
+        let is_skeleton = info.link.as_ref().is_some_and(|link| link.file.is_some());
+        if is_skeleton && self.skeletons.last() != Some(&unit) {
+            self.skeletons.push(unit);
+        }
         if ranges.len() == before && info.has_code && info.lines.is_some() {
             let info = info.with_bytes(self.offsets[unit], bytes.to_vec().into());
             let lines = Lines::read(dwarf, sections, &info.unit(dwarf, budget)?, &info, budget)?;
@@ -134,6 +140,10 @@ impl Index {
     /// The size of the largest unit.
     pub(super) fn largest(&self) -> u64 {
         self.largest
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.offsets.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {

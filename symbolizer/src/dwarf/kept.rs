@@ -13,8 +13,8 @@ use super::unit::UnitInfo;
 /// What one reader has read, or could not read. All of it is plain numbers and offsets.
 pub(super) struct Kept {
     pub(super) units: FxHashMap<(Place, usize), gimli::Result<Arc<UnitInfo>>>,
-    pub(super) functions: FxHashMap<usize, gimli::Result<Arc<Functions>>>,
-    pub(super) inlined: FxHashMap<(usize, usize), gimli::Result<Arc<Inlined>>>,
+    pub(super) functions: FxHashMap<(Place, usize), gimli::Result<Arc<Functions>>>,
+    pub(super) inlined: FxHashMap<(Place, usize, usize), gimli::Result<Arc<Inlined>>>,
     pub(super) lines: FxHashMap<usize, gimli::Result<Arc<Lines>>>,
     pub(super) names: FxHashMap<(Place, usize, usize), Option<Arc<FunctionName>>>,
     /// Units repeat the names of the functions that they inline.

@@ -80,13 +80,13 @@ impl Lookup<'_> {
 
     fn read_entry<'t>(&'t self, place: Place, info: &'t UnitInfo, entry: usize) -> Option<Entry<'t>> {
         let (dwarf, budget) = (self.dwarf(place), &self.reader.budget);
-        let unit = info.unit(dwarf, budget).ok()?;
+        let unit = info.unit(&dwarf, budget).ok()?;
         // An offset outside the unit is refused here.
         UnitOffset(entry).is_in_bounds(&unit.header).then_some(())?;
         let mut entries = unit.header.entries_raw(&unit.abbreviations, Some(UnitOffset(entry))).ok()?;
         let abbreviation = entries.read_abbreviation().ok()??;
         budget.spend(abbreviation.attributes().len()).ok()?;
-        let string = |value| text(&self.info.sections(place).string(dwarf, &unit, value)?, budget);
+        let string = |value| text(&self.sections(place).string(&dwarf, &unit, value)?, budget);
         let mut found = Entry::default();
         for spec in abbreviation.attributes() {
             let attribute = entries.read_attribute(*spec).ok()?;
@@ -117,7 +117,7 @@ impl Lookup<'_> {
             AttributeValue::DebugInfoRefSup(offset) if place == Place::Main => (Place::Alt, offset.0),
             _ => return None,
         };
-        let index = self.info.index(place);
+        let index = self.index(place)?;
         let unit = index.unit_at(offset)?;
         Some((place, unit, offset - index.offset(unit)?))
     }

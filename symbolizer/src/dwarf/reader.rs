@@ -42,6 +42,13 @@ impl Pool {
         self.0.load(Ordering::Relaxed) == 0
     }
 
+    /// Allows the work that another file of so many bytes warrants.
+    pub(super) fn grant(&self, bytes: u64) {
+        if !self.is_empty() {
+            self.put_back(bytes.saturating_mul(WORK_PER_BYTE));
+        }
+    }
+
     fn put_back(&self, work: u64) {
         self.0.fetch_add(work, Ordering::Relaxed);
     }

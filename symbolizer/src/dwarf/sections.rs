@@ -24,8 +24,17 @@ const NEEDED: [SectionId; 9] = [
     SectionId::DebugStr,
     SectionId::DebugStrOffsets,
 ];
+/// The same in the files of split units: lines stay in the object, and so do addresses.
+const NEEDED_SPLIT: [SectionId; 6] = [
+    SectionId::DebugInfo,
+    SectionId::DebugAbbrev,
+    SectionId::DebugRngLists,
+    SectionId::DebugStr,
+    SectionId::DebugStrOffsets,
+    SectionId::DebugCuIndex,
+];
 /// The abbreviations of one unit take a few kilobytes, and many times that once they are parsed.
-const LONGEST_ABBREVIATIONS: usize = 1 << 20;
+pub(super) const LONGEST_ABBREVIATIONS: usize = 1 << 20;
 /// The longest form of the length that a unit begins with.
 const LENGTH_FIELD: u64 = 12;
 /// Units that follow each other this closely are read together, so many bytes at a time.
@@ -131,6 +140,18 @@ impl<'s> Sections<'s> {
         } else {
             u64::MAX
         }
+    }
+
+    /// Leaves this much for units, and gives the rest away.
+    pub(super) fn share(&mut self, for_units: u64) -> u64 {
+        let given = self.most_for_units.saturating_sub(for_units);
+        self.most_for_units -= given;
+        given
+    }
+
+    /// A section that is held, as gimli reads it.
+    pub(super) fn bytes_of<'a>(&'a self, id: SectionId, budget: &'a Budget) -> Bytes<'a> {
+        Bytes::new(self.get(id).map_or(&[][..], Contents::held), budget)
     }
 
     fn get(&self, id: SectionId) -> Option<&Contents> {
@@ -256,10 +277,7 @@ impl<'s> Sections<'s> {
     /// The sections that are held, as gimli reads them.
     pub(super) fn dwarf<'a>(&'a self, alt: Option<&'a Self>, budget: &'a Budget) -> gimli::Dwarf<Bytes<'a>> {
         let load = |sections: &'a Self| {
-            let section = |id| {
-                let bytes = sections.get(id).map_or(&[][..], Contents::held);
-                Ok::<_, std::convert::Infallible>(Bytes::new(bytes, budget))
-            };
+            let section = |id| Ok::<_, std::convert::Infallible>(sections.bytes_of(id, budget));
             match gimli::Dwarf::load(section) {
                 Ok(dwarf) => dwarf,
                 Err(never) => match never {},
@@ -271,6 +289,24 @@ impl<'s> Sections<'s> {
         }
         dwarf
     }
+}
+
+impl Sections<'static> {
+    /// How much those of a `.dwo` or a `.dwp` file take.
+    pub(super) fn split_size(elf: &Elf<'_>) -> u64 {
+        split_names().map(|(_, name)| elf.size_of(name)).fold(0, u64::saturating_add)
+    }
+
+    /// Those of a `.dwo` or a `.dwp` file, all held.
+    pub(super) fn read_split(elf: &Elf<'_>) -> Result<Self, Reason> {
+        let read = |(id, name)| Ok((id, Contents::Held(elf.read_named(name)?)));
+        let contents = split_names().map(read).collect::<Result<_, Reason>>()?;
+        Ok(Self { contents, source: None, most_for_units: 0 })
+    }
+}
+
+fn split_names() -> impl Iterator<Item = (SectionId, &'static str)> {
+    NEEDED_SPLIT.into_iter().filter_map(|id| Some((id, id.dwo_name()?)))
 }
 
 /// The bytes of a unit, which begins with their number.

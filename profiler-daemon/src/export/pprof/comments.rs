@@ -6,7 +6,9 @@
 
 use std::mem;
 
-use profiler_core::profile::{RateChange, Run, StackWindow, SymbolizedProfile, Unknown, WeightedStack, Window};
+use profiler_core::profile::{
+    RateChange, Run, StackWindow, SymbolizedProfile, Unknown, WeightedStack, Window,
+};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

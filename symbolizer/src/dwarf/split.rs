@@ -1,0 +1,225 @@
+//! Split DWARF: units whose entries are kept in another file, a `.dwo` for each or one `.dwp` package for all.
+//!
+//! The object keeps a skeleton of such a unit: its addresses, its lines, and where the other half is.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gimli::{DebugCuIndex, Reader, SectionId};
+
+use super::index::Index;
+use super::reader::Budget;
+use super::sections::Sections;
+use super::unit::{Dwarf, UnitInfo};
+use super::{DebugInfo, Lookup, Place, reason};
+use crate::debug_file::DebugFiles;
+use crate::elf::Elf;
+use crate::reason::Reason;
+
+/// Longer paths are not Linux's.
+const LONGEST_PATH: usize = 4096;
+/// Units of one file that are tried; compilers write one, link-time optimisation a few.
+const MOST_UNITS: usize = 1024;
+
+/// What a unit says about its halves.
+#[derive(Debug, Clone)]
+pub(super) struct Link {
+    /// The same number in both halves.
+    pub(super) id: u64,
+    /// In a skeleton: the other half's file, below the directory of the compilation.
+    pub(super) file: Option<String>,
+}
+
+/// Where the other halves are.
+#[derive(Default)]
+pub(crate) struct SplitFiles {
+    files: Option<Box<dyn DebugFiles + Send + Sync>>,
+    /// The object, and its debug file if that holds the skeletons.
+    objects: Vec<PathBuf>,
+    package: Option<Sections<'static>>,
+    /// Why the package that there is cannot be used.
+    refused: Option<Reason>,
+    /// What they may still take: they stay in memory.
+    left_bytes: AtomicU64,
+}
+
+/// The half of a unit that is in another file.
+pub(super) struct Split {
+    /// Its file, unless it is in the package.
+    sections: Option<Sections<'static>>,
+    id: u64,
+    /// The units of the file, or of what the package holds for this one.
+    pub(super) index: Index,
+    pub(super) unit: usize,
+}
+
+impl SplitFiles {
+    /// They are looked for beside `objects`.
+    pub(crate) fn new(files: &dyn DebugFiles, objects: Vec<PathBuf>) -> Self {
+        Self { files: files.share(), objects, ..Self::default() }
+    }
+
+    /// Looks for the package of all halves. All files together may take this much of memory.
+    pub(super) fn open_package(&mut self, most_bytes: u64) {
+        self.left_bytes = AtomicU64::new(most_bytes);
+        for object in &self.objects {
+            let mut name = object.clone().into_os_string();
+            name.push(".dwp");
+            match self.read(Path::new(&name)) {
+                Ok(package) => {
+                    self.package = Some(package);
+                    return;
+                }
+                Err(Reason::NoSplitFile(_)) => {}
+                Err(reason) => self.refused = Some(reason),
+            }
+        }
+    }
+
+    pub(super) fn package_bytes(&self) -> u64 {
+        self.package.as_ref().map_or(0, Sections::bytes)
+    }
+
+    fn read(&self, path: &Path) -> Result<Sections<'static>, Reason> {
+        let missing = || Reason::NoSplitFile(path.display().to_string());
+        let source = self.files.as_ref().and_then(|files| files.open(path)).ok_or_else(missing)?;
+        let elf = Elf::parse(&*source)?;
+        let bytes = Sections::split_size(&elf);
+        let rest = |left: u64| left.checked_sub(bytes);
+        self.left_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest)
+            .map_err(|_| Reason::TooLarge { what: "the split debug information".into(), bytes })?;
+        Sections::read_split(&elf).inspect_err(|_| self.give_back(bytes))
+    }
+
+    /// The half of this number as gimli reads it, in a file of its own or in the package.
+    fn half<'h>(
+        &'h self,
+        sections: Option<&'h Sections<'static>>,
+        id: u64,
+        parent: &Dwarf<'h>,
+        budget: &'h Budget,
+    ) -> Option<Dwarf<'h>> {
+        if let Some(sections) = sections {
+            let mut dwarf = sections.dwarf(None, budget);
+            dwarf.make_dwo(parent);
+            return Some(dwarf);
+        }
+        // gimli wants every section that the package has a share in, also those that are not read here.
+        let package = self.package.as_ref()?;
+        let index = DebugCuIndex::from(package.bytes_of(SectionId::DebugCuIndex, budget)).index().ok()?;
+        let shares: Vec<_> = index.sections(index.find(id)?).ok()?.collect();
+        let section = |id| {
+            let mut bytes = package.bytes_of(id, budget);
+            if let Some(share) = shares.iter().find(|share| share.section.section_id() == id)
+                && !bytes.is_empty()
+            {
+                bytes.skip(share.offset as usize)?;
+                bytes.truncate(share.size as usize)?;
+            }
+            Ok::<_, gimli::Error>(bytes)
+        };
+        let mut dwarf = Dwarf::load(section).ok()?;
+        dwarf.make_dwo(parent);
+        Some(dwarf)
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.left_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Where a unit's own file may be: where the compiler put it, or beside the object.
+    fn candidates(&self, directory: Option<&str>, file: &str) -> Vec<PathBuf> {
+        let mut paths = vec![Path::new(directory.unwrap_or("/")).join(file)];
+        for beside in self.objects.iter().filter_map(|object| object.parent()) {
+            paths.push(beside.join(file));
+            paths.extend(Path::new(file).file_name().map(|name| beside.join(name)));
+        }
+        paths.retain(|path| path.is_absolute() && path.as_os_str().len() <= LONGEST_PATH);
+        let mut seen = Vec::new();
+        paths.retain(|path| {
+            !seen.contains(path) && {
+                seen.push(path.clone());
+                true
+            }
+        });
+        paths
+    }
+}
+
+impl DebugInfo<'_> {
+    /// Why the first half that is looked for is not to be had.
+    pub(crate) fn missing_split(&self) -> Option<Reason> {
+        let first = *self.splits.keys().min()?;
+        let reader = self.reader_in_order();
+        Lookup::new(self, &reader).split(first);
+        self.splits.get(&first)?.get()?.as_ref().err().cloned()
+    }
+}
+
+impl<'a> Lookup<'a> {
+    /// Where the entries of a unit are: itself, or the other half of a skeleton.
+    pub(super) fn entries_of(&self, unit: usize) -> (Place, usize) {
+        self.split(unit).map_or((Place::Main, unit), |split| (Place::Split(unit), split.unit))
+    }
+
+    pub(super) fn split(&self, skeleton: usize) -> Option<&'a Split> {
+        let split = self.info.splits.get(&skeleton)?;
+        split.get_or_init(|| self.open_split(skeleton).map(Box::new)).as_ref().ok().map(|split| &**split)
+    }
+
+    /// The sections of another half as gimli reads them, once it is open.
+    pub(super) fn split_dwarf(&self, skeleton: usize) -> Option<Dwarf<'a>> {
+        let split = self.split(skeleton)?;
+        let (files, parent) = (&self.info.split_files, self.dwarf(Place::Main));
+        files.half(split.sections.as_ref(), split.id, &parent, &self.reader.budget)
+    }
+
+    /// The file that another half is in, once it is open.
+    pub(super) fn split_sections(&self, skeleton: usize) -> Option<&'a Sections<'a>> {
+        self.split(skeleton)?.sections.as_ref().or(self.info.split_files.package.as_ref())
+    }
+
+    fn open_split(&self, skeleton: usize) -> Result<Split, Reason> {
+        let info = self.unit(Place::Main, skeleton).map_err(|_| reason(&self.reader.budget))?;
+        let link = info.link.as_ref().ok_or(Reason::CorruptDebugInfo)?;
+        let files = &self.info.split_files;
+        if files.package.is_some()
+            && let Some(split) = self.find_half(None, link.id)
+        {
+            return Ok(split);
+        }
+        let file = link.file.as_deref().ok_or(Reason::CorruptDebugInfo)?;
+        let mut missing = files.refused.clone().unwrap_or_else(|| Reason::NoSplitFile(file.to_owned()));
+        for path in files.candidates(info.comp_dir.as_deref(), file) {
+            match files.read(&path) {
+                Ok(sections) => {
+                    let bytes = sections.bytes();
+                    self.info.pool.grant(bytes);
+                    if let Some(split) = self.find_half(Some(sections), link.id) {
+                        return Ok(split);
+                    }
+                    files.give_back(bytes);
+                    missing = Reason::OtherBuild(path.display().to_string());
+                }
+                Err(Reason::NoSplitFile(_)) => {}
+                Err(reason) => missing = reason,
+            }
+        }
+        Err(missing)
+    }
+
+    /// The unit with this number, in a file of its own or in the package.
+    fn find_half(&self, sections: Option<Sections<'static>>, id: u64) -> Option<Split> {
+        let (files, parent, budget) = (&self.info.split_files, self.dwarf(Place::Main), &self.reader.budget);
+        let dwarf = files.half(sections.as_ref(), id, &parent, budget)?;
+        let index = Index::offsets(&dwarf).ok()?;
+        let held = sections.as_ref().or(files.package.as_ref())?;
+        let is_it = |&unit: &usize| {
+            let info = UnitInfo::read_split(&dwarf, held, index.offset(unit)?, budget).ok()?;
+            (info.link.as_ref()?.id == id).then_some(())
+        };
+        let unit = (0..index.len().min(MOST_UNITS)).find(|unit| is_it(unit).is_some())?;
+        Some(Split { sections, id, index, unit })
+    }
+}
