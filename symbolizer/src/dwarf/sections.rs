@@ -4,7 +4,9 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use gimli::{Abbreviations, AttributeValue, DebugAbbrev, DebugAbbrevOffset, Error, Reader, SectionId};
+use gimli::{
+    Abbreviations, AttributeValue, DebugAbbrev, DebugAbbrevOffset, DebugCuIndex, Error, Reader, SectionId,
+};
 
 use super::reader::{Budget, Bytes};
 use super::unit::{Dwarf, Unit};
@@ -149,8 +151,26 @@ impl<'s> Sections<'s> {
         given
     }
 
-    /// A section that is held, as gimli reads it.
-    pub(super) fn bytes_of<'a>(&'a self, id: SectionId, budget: &'a Budget) -> Bytes<'a> {
+    /// What a package holds for the unit of this number. Its sections are those of many units, one after another.
+    ///
+    /// gimli's own way demands all that the index lists, such as locations of variables, which are not read here.
+    pub(super) fn part_of<'a>(&'a self, unit: u64, budget: &'a Budget) -> Option<Dwarf<'a>> {
+        let index = DebugCuIndex::from(self.bytes_of(SectionId::DebugCuIndex, budget)).index().ok()?;
+        let parts: Vec<_> = index.sections(index.find(unit)?).ok()?.collect();
+        let part = |id: SectionId| {
+            let bytes = self.bytes_of(id, budget).slice();
+            // Strings are shared, and not listed.
+            let Some(listed) = parts.iter().find(|part| part.section.section_id() == id) else {
+                return Some(bytes);
+            };
+            bytes.get(listed.offset as usize..)?.get(..listed.size as usize)
+        };
+        let section = |id| part(id).map(|bytes| Bytes::new(bytes, budget)).ok_or(());
+        let needed = |id| if NEEDED_SPLIT.contains(&id) { section(id) } else { Ok(Bytes::new(&[], budget)) };
+        gimli::Dwarf::load(needed).ok()
+    }
+
+    fn bytes_of<'a>(&'a self, id: SectionId, budget: &'a Budget) -> Bytes<'a> {
         Bytes::new(self.get(id).map_or(&[][..], Contents::held), budget)
     }
 

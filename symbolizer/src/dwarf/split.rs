@@ -5,8 +5,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gimli::{DebugCuIndex, Reader, SectionId};
-
 use super::index::Index;
 use super::reader::Budget;
 use super::sections::Sections;
@@ -105,21 +103,7 @@ impl SplitFiles {
             dwarf.make_dwo(parent);
             return Some(dwarf);
         }
-        // gimli wants every section that the package has a share in, also those that are not read here.
-        let package = self.package.as_ref()?;
-        let index = DebugCuIndex::from(package.bytes_of(SectionId::DebugCuIndex, budget)).index().ok()?;
-        let shares: Vec<_> = index.sections(index.find(id)?).ok()?.collect();
-        let section = |id| {
-            let mut bytes = package.bytes_of(id, budget);
-            if let Some(share) = shares.iter().find(|share| share.section.section_id() == id)
-                && !bytes.is_empty()
-            {
-                bytes.skip(share.offset as usize)?;
-                bytes.truncate(share.size as usize)?;
-            }
-            Ok::<_, gimli::Error>(bytes)
-        };
-        let mut dwarf = Dwarf::load(section).ok()?;
+        let mut dwarf = self.package.as_ref()?.part_of(id, budget)?;
         dwarf.make_dwo(parent);
         Some(dwarf)
     }
