@@ -72,6 +72,10 @@ bench *arguments:
 
 alias peers := bench
 
+# Are names quick? 50,000 addresses of 100 MiB of debug information, beside blazesym and samply (ten minutes, most of them to compile).
+names *arguments:
+    cargo run --quiet --release --manifest-path tests/naming/Cargo.toml --target-dir target/naming -- {{ arguments }}
+
 # Redis, PostgreSQL, Python, xz and Node under load.
 real *arguments:
     cargo run --quiet --release -p tests --bin real -- {{ arguments }}

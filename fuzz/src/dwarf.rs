@@ -23,7 +23,7 @@ const HEADER_BYTES: usize = 64;
 /// Takes any bytes.
 pub(crate) fn run(data: &[u8]) {
     let object = object(data);
-    let Ok(object) = Object::load(&object.as_slice(), Path::new("/bin/object"), &NoDebugFiles) else {
+    let Ok(object) = Object::load(&object, Path::new("/bin/object"), &NoDebugFiles) else {
         panic!("the object around the input is sound")
     };
     for svma in (TEXT..TEXT + TEXT_BYTES).step_by(31).chain([0, u64::MAX]) {

@@ -15,7 +15,7 @@ impl DebugFiles for Half {
         wanted.then(|| Box::new(self.0.clone()) as Box<dyn ReadAt>)
     }
 
-    fn share(&self) -> Option<Box<dyn DebugFiles + Send>> {
+    fn share(&self) -> Option<Box<dyn DebugFiles + Send + Sync>> {
         Some(Box::new(self.clone()))
     }
 }

@@ -1,6 +1,7 @@
 //! Finding the separate debug file of an object.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use flate2::Crc;
 
@@ -28,7 +29,7 @@ pub trait DebugFiles {
 
     /// The same, to be kept with an object: the files of split debug information are opened as addresses ask for
     /// them. Without, none are.
-    fn share(&self) -> Option<Box<dyn DebugFiles + Send>> {
+    fn share(&self) -> Option<Box<dyn DebugFiles + Send + Sync>> {
         None
     }
 }
@@ -46,7 +47,7 @@ impl DebugFiles for NoDebugFiles {
 /// A debug file that belongs to its object.
 pub(crate) struct DebugFile {
     pub(crate) path: PathBuf,
-    pub(crate) source: Box<dyn ReadAt>,
+    pub(crate) source: Arc<dyn ReadAt>,
 }
 
 /// The debug file of `elf`, by its build id, else by its debug link. Files of another build are noted in `warnings`.
@@ -134,7 +135,7 @@ fn accept(path: &Path, source: Box<dyn ReadAt>, same: bool, warnings: &mut Vec<R
         warnings.push(Reason::OtherBuild(path.display().to_string()));
         return None;
     }
-    Some(DebugFile { path: path.to_owned(), source })
+    Some(DebugFile { path: path.to_owned(), source: Arc::from(source) })
 }
 
 fn crc(source: &dyn ReadAt) -> Option<u32> {

@@ -5,11 +5,13 @@ mod notes;
 mod plt;
 mod symbols;
 
+use std::ops::Range;
+
 use object::LittleEndian as Le;
 use object::elf::{self, FileHeader64, SectionHeader64};
 use object::pod;
 
-pub(crate) use self::symbols::SymbolTable;
+pub(crate) use self::symbols::{Name, SymbolTable};
 use crate::reason::Reason;
 use crate::source::ReadAt;
 
@@ -141,6 +143,27 @@ impl<'s> Elf<'s> {
     /// The bytes of a section of this name, or none if there is no such section.
     pub(crate) fn read_named(&self, name: &str) -> Result<Vec<u8>, Reason> {
         self.find(name).map_or(Ok(Vec::new()), |section| self.read(section))
+    }
+
+    /// Where in the file a section of this name lies, unless it is compressed, missing or without contents.
+    pub(crate) fn stored(&self, name: &str) -> Option<Range<u64>> {
+        let section = self.find_contents(name)?;
+        let end = section.offset.checked_add(section.size).filter(|&end| end <= self.len)?;
+        (!self.is_compressed(section)).then_some(section.offset..end)
+    }
+
+    /// The size of a section of this name once it is read, as far as its headers tell the truth.
+    pub(crate) fn size_of(&self, name: &str) -> u64 {
+        let Some(section) = self.find_contents(name) else { return 0 };
+        if !self.is_compressed(section) {
+            return section.size;
+        }
+        let header = self.read_range(name, section.offset, compressed::HEADER_SIZE.min(section.size));
+        compressed::size_after(section.flags, &header.unwrap_or_default())
+    }
+
+    fn is_compressed(&self, section: &Section) -> bool {
+        section.flags.0 & elf::SHF_COMPRESSED.0 != 0 || compressed::is_legacy(self.name(section))
     }
 
     fn linked(&self, section: &Section) -> Option<&Section> {

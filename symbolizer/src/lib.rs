@@ -21,21 +21,25 @@
 //! # fn look_up() -> Option<()> {
 //! let file = std::fs::File::open("/proc/self/exe").ok()?;
 //! let object = Object::load(&file, Path::new("/proc/self/exe"), &NoDebugFiles).ok()?;
-//! match object.symbolize(0x1234) {
-//!     Symbolized::Known(frames) => assert!(!frames.is_empty()),
-//!     Symbolized::Unknown(reason) => assert!(!reason.to_string().is_empty()),
+//! for symbolized in object.symbolize_all(&[0x1234, 0x5678]) {
+//!     match symbolized {
+//!         Symbolized::Known(frames) => assert!(!frames.is_empty()),
+//!         Symbolized::Unknown(reason) => assert!(!reason.to_string().is_empty()),
+//!     }
 //! }
 //! # Some(())
 //! # }
 //! # look_up();
 //! ```
 
+mod batch;
 mod debug_file;
 mod demangle;
 mod dwarf;
 mod elf;
 mod jit;
 mod kernel;
+mod naming;
 mod object;
 mod reason;
 mod source;
@@ -44,6 +48,6 @@ pub use crate::debug_file::{DebugFiles, NoDebugFiles};
 pub use crate::demangle::demangle;
 pub use crate::jit::{CodePlace, JitDump, PerfMap};
 pub use crate::kernel::{KernelSymbol, KernelSymbols};
-pub use crate::object::{Frame, Object, Symbolized};
+pub use crate::object::{Frame, Limits, Object, Symbolized};
 pub use crate::reason::Reason;
 pub use crate::source::ReadAt;

@@ -3,11 +3,12 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 /// Random access to an object's bytes.
 ///
 /// It reads and never maps: a file that is truncated under a mapping kills its reader with SIGBUS, a read only fails.
-pub trait ReadAt {
+pub trait ReadAt: Send + Sync {
     /// The number of bytes there are.
     fn len(&self) -> io::Result<u64>;
 
@@ -17,6 +18,24 @@ pub trait ReadAt {
     /// Whether there are no bytes.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
+    }
+}
+
+/// Bytes that are read for as long as the object is asked.
+#[derive(Clone)]
+pub(crate) enum Source<'s> {
+    /// The caller's.
+    Borrowed(&'s dyn ReadAt),
+    /// A separate debug file.
+    Owned(Arc<dyn ReadAt>),
+}
+
+impl Source<'_> {
+    pub(crate) fn get(&self) -> &dyn ReadAt {
+        match self {
+            Self::Borrowed(source) => *source,
+            Self::Owned(source) => &**source,
+        }
     }
 }
 

@@ -75,9 +75,12 @@ fn is_named_soon(text: &str) {
     let bytes = std::fs::read(program.path()).expect("a program");
     let started = Instant::now();
     let object = Object::load(&bytes, program.path(), &NoDebugFiles).expect("a good object");
-    for address in code..code + 64 {
-        let Symbolized::Known(frames) = object.symbolize(address) else { panic!("there is a symbol") };
-        assert_eq!(frames.last().map(|frame| frame.name.as_str()), Some("code"));
+    let addresses: Vec<u64> = (code..code + 64).collect();
+    let together = object.symbolize_all(&addresses);
+    let one_by_one = addresses.iter().map(|&address| object.symbolize(address));
+    for symbolized in one_by_one.chain(together) {
+        let Symbolized::Known(frames) = symbolized else { panic!("there is a symbol") };
+        assert_eq!(frames.last().map(|frame| &*frame.name), Some("code"));
     }
     assert!(started.elapsed() < SOON, "{:?}", started.elapsed());
 }

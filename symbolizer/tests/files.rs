@@ -41,23 +41,25 @@ impl DebugFiles for Disk {
         Some(Box::new(std::fs::File::open(path).ok()?))
     }
 
-    fn share(&self) -> Option<Box<dyn DebugFiles + Send>> {
+    fn share(&self) -> Option<Box<dyn DebugFiles + Send + Sync>> {
         Some(Box::new(self.clone()))
     }
 }
 
-fn load(path: &Path, files: &dyn DebugFiles) -> Object {
-    let file = std::fs::File::open(path).expect("a compiled program");
-    Object::load(&file, path, files).expect("a good object")
+fn load(path: &Path, files: &dyn DebugFiles) -> Object<'static> {
+    let file = Box::leak(Box::new(std::fs::File::open(path).expect("a compiled program")));
+    Object::load(file, path, files).expect("a good object")
 }
 
 /// What is known of every address of the program's own functions.
-fn answers(object: &Object, program: &Program) -> Vec<Symbolized> {
+fn answers(object: &Object<'_>, program: &Program) -> Vec<Symbolized> {
     let functions = ["_ZN5space3BoxIiE3putEi", "_ZL6hiddeni", "main"];
     let ranges = functions
         .map(|function| program.symbol(|name| name.starts_with(function) && !name.ends_with(".cold")));
-    let addresses = ranges.into_iter().flat_map(|(start, size)| start..start + size);
-    addresses.map(|address| object.symbolize(address)).collect()
+    let addresses: Vec<u64> = ranges.into_iter().flat_map(|(start, size)| start..start + size).collect();
+    let answers: Vec<_> = addresses.iter().map(|&address| object.symbolize(address)).collect();
+    assert_eq!(object.symbolize_all(&addresses), answers);
+    answers
 }
 
 /// The program with split DWARF, and what is known of one with the same code and everything in it.

@@ -22,7 +22,8 @@ impl DebugFiles for Same {
 fn try_all(bytes: &[u8], addresses: &[u64]) -> usize {
     let Ok(object) = Object::load(&bytes, Path::new("/bin/x"), &Same(bytes.to_vec())) else { return 0 };
     let around = (0x1000..0x1800).step_by(7).chain([0, u64::MAX]);
-    let known = |address| match object.symbolize(address) {
+    let addresses: Vec<u64> = around.chain(addresses.iter().copied()).collect();
+    let known = |symbolized| match symbolized {
         Symbolized::Known(frames) => {
             assert!(!frames.is_empty());
             true
@@ -32,7 +33,10 @@ fn try_all(bytes: &[u8], addresses: &[u64]) -> usize {
             false
         }
     };
-    around.chain(addresses.iter().copied()).filter(|&address| known(address)).count()
+    object.symbolize_all(&addresses).into_iter().for_each(|symbolized| {
+        known(symbolized);
+    });
+    addresses.iter().filter(|&&address| known(object.symbolize(address))).count()
 }
 
 /// Real objects, small enough that changed bytes hit something.

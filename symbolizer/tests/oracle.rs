@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use build::run;
-use symbolizer::{Frame, NoDebugFiles, Object, Symbolized};
+use symbolizer::{Frame, Limits, NoDebugFiles, Object, Reason, Symbolized};
 
 const ADDRESSES: u64 = 240;
 
@@ -59,14 +59,15 @@ fn place(frame: &Frame) -> String {
 #[test]
 fn agrees_with_binutils() {
     let path = std::env::current_exe().expect("this test");
-    let object =
-        Object::load(&File::open(&path).expect("this test"), &path, &NoDebugFiles).expect("a good object");
+    let file = File::open(&path).expect("this test");
+    let object = Object::load(&file, &path, &NoDebugFiles).expect("a good object");
     let addresses = addresses(&path);
     let Some(theirs) = binutils(&path, &addresses) else { return };
     let (mut names, mut places) = (0, 0);
     for (address, theirs) in addresses.iter().zip(&theirs) {
         let ours = frames(&object, *address);
-        let same_names = ours.iter().map(|frame| &frame.linkage_name).eq(theirs.iter().map(|(name, _)| name));
+        let same_names =
+            ours.iter().map(|frame| &*frame.linkage_name).eq(theirs.iter().map(|(name, _)| name));
         let same_places =
             ours.iter().map(place).eq(theirs.iter().map(|(_, place)| place.replace(":0", ":?")));
         names += usize::from(same_names);
@@ -106,7 +107,8 @@ fn agrees_with_the_crate_addr2line() {
             theirs.push((name, frame.location.and_then(|location| location.line)));
         }
         let ours = frames(&ours, address);
-        let ours: Vec<_> = ours.iter().map(|frame| (Some(frame.linkage_name.clone()), frame.line)).collect();
+        let ours: Vec<_> =
+            ours.iter().map(|frame| (Some(frame.linkage_name.to_string()), frame.line)).collect();
         same += usize::from(ours == theirs || theirs.is_empty());
         if ours != theirs {
             eprintln!("{address:#x}:\n  ours   {ours:?}\n  theirs {theirs:?}");
@@ -114,4 +116,53 @@ fn agrees_with_the_crate_addr2line() {
     }
     eprintln!("of {} addresses {same} have the same frames", addresses.len());
     assert!(same * 100 >= addresses.len() * 99, "{same} of {}", addresses.len());
+}
+
+#[test]
+fn together_as_one_by_one() {
+    let path = std::env::current_exe().expect("this test");
+    let file = File::open(&path).expect("this test");
+    let object = Object::load(&file, &path, &NoDebugFiles).expect("a good object");
+    // In no order, some twice, enough for several threads.
+    let mut asked: Vec<u64> = addresses(&path).iter().flat_map(|at| at - 12..at + 12).collect();
+    asked.sort_unstable_by_key(|address| address.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let together = object.symbolize_all(&asked);
+    assert_eq!(together.len(), asked.len());
+    for (address, together) in asked.iter().zip(together) {
+        assert_eq!(together, object.symbolize(*address), "{address:#x}");
+    }
+}
+
+/// The size of a section of this test.
+fn section_bytes(path: &Path, name: &str) -> u64 {
+    use object::{Object as _, ObjectSection as _};
+
+    let bytes = std::fs::read(path).expect("this test");
+    let elf = object::read::elf::ElfFile64::<object::LittleEndian>::parse(&*bytes).expect("a good object");
+    elf.section_by_name(name).map_or(0, |section| section.size())
+}
+
+#[test]
+fn the_same_whether_strings_are_held_or_not() {
+    let path = std::env::current_exe().expect("this test");
+    let file = File::open(&path).expect("this test");
+    let holds_all = Object::load(&file, &path, &NoDebugFiles).expect("a good object");
+    // A quarter of the limit is for strings: one byte too little for them.
+    let limits = Limits { bytes: 4 * (section_bytes(&path, ".debug_str") - 1) };
+    let holds_few = Object::load_within(limits, &file, &path, &NoDebugFiles).expect("a good object");
+    assert_eq!(holds_few.warnings(), []);
+    let addresses = addresses(&path);
+    assert_eq!(holds_few.symbolize_all(&addresses), holds_all.symbolize_all(&addresses));
+}
+
+#[test]
+fn beyond_the_limit_symbols_are_left() {
+    let path = std::env::current_exe().expect("this test");
+    let file = File::open(&path).expect("this test");
+    let limits = Limits { bytes: 1 << 10 };
+    let object = Object::load_within(limits, &file, &path, &NoDebugFiles).expect("a good object");
+    assert!(matches!(object.warnings(), [Reason::TooLarge { .. }]), "{:?}", object.warnings());
+    assert!(!object.has_debug_info());
+    let known = |symbolized: &Symbolized| matches!(symbolized, Symbolized::Known(_));
+    assert!(object.symbolize_all(&addresses(&path)).iter().all(known));
 }

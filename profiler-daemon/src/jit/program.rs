@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use profiler_core::record::Mapped;
 use profiler_core::stack::GeneratedCode;
@@ -182,8 +183,11 @@ impl Program {
             let names = PerfMap::new(&text).names(&open);
             let named = open.into_iter().zip(names);
             told.frames.extend(named.filter_map(|(address, name)| {
-                let name = name?.to_string();
-                Some((address, (address, Frame { linkage_name: name.clone(), name, file: None, line: None })))
+                let name: Arc<str> = name?.to_string().into();
+                Some((
+                    address,
+                    (address, Frame { linkage_name: Arc::clone(&name), name, file: None, line: None }),
+                ))
             }));
         }
         told
@@ -273,7 +277,7 @@ mod tests {
 
     fn names(program: &Program, addresses: &[u64]) -> Vec<Option<String>> {
         let told = program.tell(addresses);
-        addresses.iter().map(|&address| Some(told.frame(address)?.1.name.clone())).collect()
+        addresses.iter().map(|&address| Some(told.frame(address)?.1.name.to_string())).collect()
     }
 
     #[test]

@@ -59,9 +59,12 @@ pub(crate) fn symbolize(
     profile
 }
 
+/// Readable name, linkage name, module and file.
+type FunctionKey = (Arc<str>, Arc<str>, ModuleIndex, Option<Arc<str>>);
+
 #[derive(Default)]
 struct Names {
-    functions: FxHashMap<Function, FunctionIndex>,
+    functions: FxHashMap<FunctionKey, FunctionIndex>,
     debuginfod: Option<Arc<Debuginfod>>,
     /// Those of no file: all processes share them.
     nameless: Option<ModuleIndex>,
@@ -91,9 +94,12 @@ impl Names {
             let source = Source::open(id, object, &collected.objects.roots, self.debuginfod.as_ref());
             let module = ModuleIndex(profile.modules.len() as u32);
             profile.modules.push(source.module(id, object));
-            for frame in ids {
-                let at = collected.aggregate.frames.get(frame);
-                locations[frame.0 as usize] = self.location(at, module, object, &source, profile);
+            let addresses: Vec<u64> =
+                ids.iter().map(|&frame| collected.aggregate.frames.get(frame).address).collect();
+            let path = object.map_or("", |object| &object.path);
+            let found = source.look_up(&addresses, path);
+            for ((frame, address), found) in ids.into_iter().zip(&addresses).zip(found) {
+                locations[frame.0 as usize] = self.location(*address, module, object, found, profile);
             }
         }
         locations
@@ -101,24 +107,23 @@ impl Names {
 
     fn location(
         &mut self,
-        frame: Frame,
+        address: u64,
         module: ModuleIndex,
         object: Option<&Object>,
-        source: &Source,
+        found: Result<Vec<Named>, Unknown>,
         profile: &mut SymbolizedProfile,
     ) -> LocationIndex {
-        let path = object.map_or("", |object| &object.path);
-        let (lines, unknown) = match source.look_up(frame.address, path) {
+        let (lines, unknown) = match found {
             Ok(named) => (named.into_iter().map(|n| self.line(n, module, profile)).collect(), None),
             Err(reason) => {
                 // Addresses of one function belong together even if nothing tells its name.
-                let start = object.and_then(|object| object.function_start(frame.address));
-                let offset = start.unwrap_or(frame.address);
+                let start = object.and_then(|object| object.function_start(address));
+                let offset = start.unwrap_or(address);
                 let name = format!("{}+{offset:#x}", profile.modules[module.0 as usize].name);
                 (vec![self.line(nameless(name), module, profile)], Some(reason))
             }
         };
-        profile.locations.push(Location { module, address: frame.address, lines, unknown });
+        profile.locations.push(Location { module, address, lines, unknown });
         LocationIndex(profile.locations.len() as u32 - 1)
     }
 
@@ -155,11 +160,16 @@ impl Names {
 
     fn line(&mut self, named: Named, module: ModuleIndex, profile: &mut SymbolizedProfile) -> Line {
         let line = named.line.unwrap_or(0);
-        let function =
-            Function { name: named.name, system_name: named.linkage_name, module, file: named.file };
         let next = FunctionIndex(profile.functions.len() as u32);
-        let function = *self.functions.entry(function).or_insert_with_key(|function| {
-            profile.functions.push(function.clone());
+        let key = (named.name, named.linkage_name, module, named.file);
+        let function = *self.functions.entry(key).or_insert_with_key(|(name, linkage_name, _, file)| {
+            let (name, system_name) = (name.to_string(), linkage_name.to_string());
+            profile.functions.push(Function {
+                name,
+                system_name,
+                module,
+                file: file.as_deref().map(String::from),
+            });
             next
         });
         Line { function, line }
@@ -172,21 +182,22 @@ const NO_FILE: &str = "the code lies in no file";
 
 /// What stands for a name where there is no better one.
 fn nameless(name: String) -> Named {
-    Named { linkage_name: name.clone(), name, file: None, line: None }
+    let name: Arc<str> = name.into();
+    Named { linkage_name: Arc::clone(&name), name, file: None, line: None }
 }
 
 /// Where the names of one object come from.
-enum Source {
-    Object(Box<symbolizer::Object>),
+enum Source<'a> {
+    Object(Box<symbolizer::Object<'a>>),
     Kernel(KernelSymbols),
     /// Nowhere; the reason.
     None(Unknown),
 }
 
-impl Source {
+impl<'a> Source<'a> {
     fn open(
         id: ObjectId,
-        object: Option<&Object>,
+        object: Option<&'a Object>,
         roots: &Roots,
         debuginfod: Option<&Arc<Debuginfod>>,
     ) -> Self {
@@ -194,7 +205,7 @@ impl Source {
             (ObjectId::KERNEL, _) => return Self::kernel(),
             (_, None) => return Self::None(remedy::generated(NO_FILE, None)),
             (_, Some(object)) => {
-                let load = |bytes: &dyn ReadAt| {
+                let load = |bytes: &'a dyn ReadAt| {
                     let files = DebugFilesOf {
                         view: object.view,
                         roots: roots.clone(),
@@ -236,23 +247,28 @@ impl Source {
         ModuleInfo { name: name.to_owned(), path: path.to_owned(), build_id }
     }
 
-    fn look_up(&self, address: u64, path: &str) -> Result<Vec<Named>, Unknown> {
+    /// The functions at each of these addresses of the object at `path`, or why they are not known.
+    fn look_up(&self, addresses: &[u64], path: &str) -> Vec<Result<Vec<Named>, Unknown>> {
         match self {
-            Self::Object(object) => match object.symbolize(address) {
-                Symbolized::Known(frames) => Ok(frames),
-                Symbolized::Unknown(reason) => Err(remedy::nameless(&reason, object, path)),
-            },
-            Self::Kernel(symbols) => {
-                let symbol = symbols.symbolize(address).ok_or_else(remedy::unlisted)?;
-                let name = match symbol.module {
-                    Some(module) => format!("{} [{module}]", symbol.name),
-                    None => symbol.name,
+            Self::Object(object) => {
+                let known = |symbolized| match symbolized {
+                    Symbolized::Known(frames) => Ok(frames),
+                    Symbolized::Unknown(reason) => Err(remedy::nameless(&reason, object, path)),
                 };
-                Ok(vec![nameless(name)])
+                object.symbolize_all(addresses).into_iter().map(known).collect()
             }
-            Self::None(reason) => Err(reason.clone()),
+            Self::Kernel(symbols) => addresses.iter().map(|&address| in_kernel(symbols, address)).collect(),
+            Self::None(reason) => addresses.iter().map(|_| Err(reason.clone())).collect(),
         }
     }
+}
+
+fn in_kernel(symbols: &KernelSymbols, address: u64) -> Result<Vec<Named>, Unknown> {
+    let symbol = symbols.symbolize(address).ok_or_else(remedy::unlisted)?;
+    Ok(vec![nameless(match symbol.module {
+        Some(module) => format!("{} [{module}]", symbol.name),
+        None => symbol.name,
+    })])
 }
 
 /// Separate debug files, as the process that mapped the object sees them; and at last on servers.
@@ -273,7 +289,7 @@ impl DebugFiles for DebugFilesOf {
         Some(Box::new(self.debuginfod.as_ref()?.debug_file(build_id)?))
     }
 
-    fn share(&self) -> Option<Box<dyn DebugFiles + Send>> {
+    fn share(&self) -> Option<Box<dyn DebugFiles + Send + Sync>> {
         Some(Box::new(self.clone()))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gimli::{AttributeValue, DebugLineOffset, Error, Reader, SectionId};
+use gimli::{AttributeValue, DebugLine, DebugLineOffset, Error, SectionId};
 
 use super::reader::{Budget, Bytes, at_most};
 use super::sections::Sections;
@@ -51,15 +51,17 @@ pub(crate) struct Location {
 impl Lines {
     pub(super) fn read(
         dwarf: &Dwarf<'_>,
-        sections: &Sections,
+        sections: &Sections<'_>,
         unit: &Unit<'_>,
         info: &UnitInfo,
         budget: &Budget,
     ) -> gimli::Result<Self> {
         let mut lines = Self { files: Vec::new(), sequences: Vec::new(), rows: Vec::new() };
         let Some(offset) = info.lines else { return Ok(lines) };
-        check_header(sections.get(SectionId::DebugLine), offset)?;
-        let program = dwarf.debug_line.program(offset, unit.header.address_size(), None, None)?;
+        let bytes = sections.unit(SectionId::DebugLine, offset.0 as u64)?;
+        check_header(&bytes)?;
+        let table = DebugLine::from(Bytes::new(&bytes, budget));
+        let program = table.program(DebugLineOffset(0), unit.header.address_size(), None, None)?;
         let mut rows = program.rows();
         let mut first = 0;
         while let Some((_, row)) = rows.next_row()? {
@@ -76,7 +78,7 @@ impl Lines {
         }
         lines.rows.truncate(first);
         lines.sequences.sort_unstable_by_key(|sequence| sequence.start);
-        lines.files = files(dwarf, unit, info, rows.header(), budget)?;
+        lines.files = files(dwarf, sections, unit, info, rows.header(), budget)?;
         Ok(lines)
     }
 
@@ -118,8 +120,7 @@ impl Lines {
 }
 
 /// Refuses headers that claim to be longer than any real one.
-fn check_header(section: &[u8], offset: DebugLineOffset) -> gimli::Result<()> {
-    let header = section.get(offset.0..).unwrap_or_default();
+fn check_header(header: &[u8]) -> gimli::Result<()> {
     let word = |at: usize| header.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
     let is_64 = word(0) == Some(u32::MAX);
     let lengths = if is_64 { 12 } else { 4 };
@@ -133,14 +134,15 @@ fn check_header(section: &[u8], offset: DebugLineOffset) -> gimli::Result<()> {
 
 fn files<'a>(
     dwarf: &Dwarf<'a>,
+    sections: &'a Sections<'_>,
     unit: &Unit<'a>,
     info: &UnitInfo,
     header: &gimli::LineProgramHeader<Bytes<'a>>,
     budget: &Budget,
 ) -> gimli::Result<Vec<Arc<str>>> {
     let text = |value: AttributeValue<Bytes<'a>>| {
-        let bytes = dwarf.attr_string(unit, value).ok().filter(|bytes| bytes.len() <= LONGEST_PATH)?;
-        Some(bytes.to_string_lossy().ok()?.into_owned())
+        let bytes = sections.string(dwarf, unit, value).filter(|bytes| bytes.len() <= LONGEST_PATH)?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
     };
     let first = if header.version() >= 5 { 0 } else { 1 };
     let mut bytes = 0;

@@ -2,20 +2,24 @@
 
 use std::sync::Arc;
 
-use gimli::{AttributeValue, Reader, UnitOffset};
+use gimli::{AttributeValue, UnitOffset};
 
-use super::reader::Bytes;
-use super::{DebugInfo, Place};
+use super::reader::{Budget, Bytes};
+use super::unit::UnitInfo;
+use super::{Lookup, Place};
+use crate::demangle::try_demangle;
 
 /// A concrete function refers to an abstract one, that to a declaration, each perhaps through an imported unit.
 const MOST_HOPS: usize = 16;
 const LONGEST_NAME: usize = 64 << 10;
 
-/// A function's names in the debug information: at least one.
-#[derive(Debug, Clone)]
+/// A function's names in the debug information: at least one of linkage and plain.
+#[derive(Debug)]
 pub(crate) struct FunctionName {
     /// The linker's name.
     pub(crate) linkage: Option<Arc<str>>,
+    /// The same, demangled.
+    pub(crate) demangled: Option<Arc<str>>,
     /// The name in the source, without namespace and class.
     pub(crate) plain: Option<Arc<str>>,
 }
@@ -23,58 +27,74 @@ pub(crate) struct FunctionName {
 /// What one entry says about its name.
 #[derive(Default)]
 struct Entry<'a> {
-    linkage: Option<Bytes<'a>>,
-    plain: Option<Bytes<'a>>,
+    linkage: Option<Arc<str>>,
+    plain: Option<Arc<str>>,
     origin: Option<AttributeValue<Bytes<'a>>>,
 }
 
-impl DebugInfo {
+impl Lookup<'_> {
     /// The names of the function at `entry`. Each is the first on the way from entry to entry; the way ends where there is
     /// a linkage name.
-    pub(super) fn name(&self, place: Place, unit: usize, entry: usize) -> Option<FunctionName> {
+    pub(super) fn name(&self, place: Place, unit: usize, entry: usize) -> Option<Arc<FunctionName>> {
         let key = (place, unit, entry);
-        if let Some(known) = self.kept.borrow().names.get(&key) {
+        if let Some(known) = self.reader.kept.borrow().names.get(&key) {
             return known.clone();
         }
-        let before = self.budget.left();
-        let name = self.read_name(place, unit, entry);
-        let mut kept = self.kept.borrow_mut();
-        kept.count(before.saturating_sub(self.budget.left()));
+        let before = self.reader.budget.spent();
+        let name = self.read_name(place, unit, entry).map(Arc::new);
+        let mut kept = self.reader.kept.borrow_mut();
+        kept.count(self.reader.budget.spent() - before);
         kept.names.insert(key, name.clone());
         name
     }
 
     fn read_name(&self, mut place: Place, mut unit: usize, mut entry: usize) -> Option<FunctionName> {
-        let mut name = FunctionName { linkage: None, plain: None };
+        let (mut linkage, mut plain) = (None, None);
         for _ in 0..MOST_HOPS {
-            let Some(found) = self.read_entry(place, unit, entry) else { break };
-            name.plain = name.plain.or_else(|| found.plain.and_then(text));
-            name.linkage = found.linkage.and_then(text);
-            if name.linkage.is_some() {
+            let Ok(info) = self.unit(place, unit) else { break };
+            let Some(found) = self.read_entry(place, &info, entry) else { break };
+            plain = plain.or(found.plain);
+            linkage = found.linkage;
+            if linkage.is_some() {
                 break;
             }
             let Some(next) = found.origin.and_then(|origin| self.follow(place, unit, origin)) else { break };
             (place, unit, entry) = next;
         }
-        (name.linkage.is_some() || name.plain.is_some()).then_some(name)
+        (linkage.is_some() || plain.is_some()).then(|| {
+            let demangled = linkage.as_ref().and_then(|linkage| self.demangled(linkage));
+            FunctionName { linkage, demangled, plain }
+        })
     }
 
-    fn read_entry(&self, place: Place, unit: usize, entry: usize) -> Option<Entry<'_>> {
-        let dwarf = self.dwarf(place);
-        let unit = self.unit(&dwarf, place, unit).ok()?.unit(&dwarf).ok()?;
+    fn demangled(&self, linkage: &Arc<str>) -> Option<Arc<str>> {
+        if let Some(known) = self.reader.kept.borrow().demangled.get(linkage) {
+            return known.clone();
+        }
+        let demangled: Option<Arc<str>> = try_demangle(linkage).map(Arc::from);
+        let mut kept = self.reader.kept.borrow_mut();
+        kept.count((linkage.len() + demangled.as_ref().map_or(0, |name| name.len())) as u64);
+        kept.demangled.insert(Arc::clone(linkage), demangled.clone());
+        demangled
+    }
+
+    fn read_entry<'t>(&'t self, place: Place, info: &'t UnitInfo, entry: usize) -> Option<Entry<'t>> {
+        let (dwarf, budget) = (self.dwarf(place), &self.reader.budget);
+        let unit = info.unit(&dwarf, budget).ok()?;
         // An offset outside the unit is refused here.
         UnitOffset(entry).is_in_bounds(&unit.header).then_some(())?;
         let mut entries = unit.header.entries_raw(&unit.abbreviations, Some(UnitOffset(entry))).ok()?;
         let abbreviation = entries.read_abbreviation().ok()??;
-        self.budget.spend(abbreviation.attributes().len()).ok()?;
+        budget.spend(abbreviation.attributes().len()).ok()?;
+        let string = |value| text(&self.sections(place).string(&dwarf, &unit, value)?, budget);
         let mut found = Entry::default();
         for spec in abbreviation.attributes() {
             let attribute = entries.read_attribute(*spec).ok()?;
             match attribute.name() {
                 gimli::DW_AT_linkage_name | gimli::DW_AT_MIPS_linkage_name => {
-                    found.linkage = dwarf.attr_string(&unit, attribute.value()).ok();
+                    found.linkage = string(attribute.value());
                 }
-                gimli::DW_AT_name => found.plain = dwarf.attr_string(&unit, attribute.value()).ok(),
+                gimli::DW_AT_name => found.plain = string(attribute.value()),
                 gimli::DW_AT_abstract_origin | gimli::DW_AT_specification => {
                     found.origin = Some(attribute.value())
                 }
@@ -103,9 +123,10 @@ impl DebugInfo {
     }
 }
 
-fn text(bytes: Bytes<'_>) -> Option<Arc<str>> {
+fn text(bytes: &[u8], budget: &Budget) -> Option<Arc<str>> {
     if bytes.len() > LONGEST_NAME || bytes.is_empty() {
         return None;
     }
-    Some(Arc::from(bytes.to_string_lossy().ok()?))
+    budget.spend(bytes.len()).ok()?;
+    Some(Arc::from(String::from_utf8_lossy(bytes)))
 }

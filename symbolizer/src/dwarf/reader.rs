@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use gimli::{Error, LittleEndian, Reader, ReaderOffsetId};
 
@@ -13,45 +15,106 @@ const BASE_WORK: u64 = 16 << 20;
 /// Work granted anew for each address, for names.
 const WORK_PER_LOOKUP: u64 = 64 << 10;
 
+/// Work that a reader takes from the pool at once, so that several readers seldom meet there.
+const GRANT: u64 = 1 << 20;
+
 /// The work that may still be done on an object's debug information: about one unit for each byte read or item kept.
 ///
 /// A few kilobytes of hostile DWARF can describe hours of work, by pointing a thousand times at the same table. Since
-/// every loop reads or keeps something, a budget ends them all.
+/// every loop reads or keeps something, a budget ends them all. The pool belongs to the object and is shared by all that
+/// read it at the same time; each has a budget of its own, which is filled from there.
 #[derive(Debug)]
-pub(super) struct Budget(Cell<u64>);
+pub(super) struct Pool(AtomicU64);
 
-impl Budget {
+impl Pool {
     pub(super) fn new(bytes: u64) -> Self {
-        Self(Cell::new(bytes.saturating_mul(WORK_PER_BYTE).saturating_add(BASE_WORK)))
+        Self(AtomicU64::new(bytes.saturating_mul(WORK_PER_BYTE).saturating_add(BASE_WORK)))
     }
 
-    pub(super) fn top_up(&self) {
-        if !self.is_spent() {
-            self.0.set(self.0.get().saturating_add(WORK_PER_LOOKUP));
-        }
+    /// Takes out this much, or what is left.
+    fn draw(&self, work: u64) -> u64 {
+        let taken = |left: u64| Some(left.saturating_sub(work));
+        let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken);
+        left.unwrap_or_else(|left| left).min(work)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
     }
 
     /// Allows the work that another file of so many bytes warrants.
     pub(super) fn grant(&self, bytes: u64) {
+        if !self.is_empty() {
+            self.put_back(bytes.saturating_mul(WORK_PER_BYTE));
+        }
+    }
+
+    fn put_back(&self, work: u64) {
+        self.0.fetch_add(work, Ordering::Relaxed);
+    }
+}
+
+/// One reader's part of the [`Pool`].
+#[derive(Debug)]
+pub(super) struct Budget {
+    pool: Arc<Pool>,
+    left: Cell<u64>,
+    /// All that was granted so far.
+    granted: Cell<u64>,
+}
+
+impl Budget {
+    pub(super) fn new(pool: &Arc<Pool>) -> Self {
+        Self { pool: Arc::clone(pool), left: Cell::new(0), granted: Cell::new(0) }
+    }
+
+    pub(super) fn top_up(&self) {
         if !self.is_spent() {
-            self.0.set(self.0.get().saturating_add(bytes.saturating_mul(WORK_PER_BYTE)));
+            self.grant(WORK_PER_LOOKUP);
         }
     }
 
     pub(super) fn is_spent(&self) -> bool {
-        self.0.get() == 0
+        self.left.get() == 0 && self.pool.is_empty()
     }
 
-    pub(super) fn left(&self) -> u64 {
-        self.0.get()
+    /// The work done with it so far.
+    pub(super) fn spent(&self) -> u64 {
+        self.granted.get() - self.left.get()
     }
 
     /// Takes `work` off, or fails for good.
     #[inline]
     pub(super) fn spend(&self, work: usize) -> gimli::Result<()> {
-        let left = self.0.get().saturating_sub(work as u64);
-        self.0.set(left);
-        if left == 0 { Err(Error::Io) } else { Ok(()) }
+        match self.left.get().checked_sub(work as u64) {
+            Some(left) => {
+                self.left.set(left);
+                Ok(())
+            }
+            None => self.refill_and_spend(work as u64),
+        }
+    }
+
+    #[cold]
+    fn refill_and_spend(&self, work: u64) -> gimli::Result<()> {
+        self.grant(self.pool.draw(work.max(GRANT)));
+        let left = self.left.get().checked_sub(work);
+        self.left.set(left.unwrap_or(0));
+        left.map(|_| ()).ok_or(Error::Io)
+    }
+
+    fn grant(&self, work: u64) {
+        self.left.set(self.left.get().saturating_add(work));
+        self.granted.set(self.granted.get().saturating_add(work));
+    }
+}
+
+impl Drop for Budget {
+    /// What was not used is for other readers. What addresses were granted stays with the object, too: it is little.
+    fn drop(&mut self) {
+        if !self.pool.is_empty() {
+            self.pool.put_back(self.left.get());
+        }
     }
 }
 
@@ -70,6 +133,10 @@ pub(super) struct Bytes<'a> {
 impl<'a> Bytes<'a> {
     pub(super) fn new(slice: &'a [u8], budget: &'a Budget) -> Self {
         Self { slice, budget }
+    }
+
+    pub(super) fn slice(&self) -> &'a [u8] {
+        self.slice
     }
 
     #[inline]

@@ -2,19 +2,18 @@
 //!
 //! The object keeps a skeleton of such a unit: its addresses, its lines, and where the other half is.
 
-use std::cell::Cell;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::index::Index;
+use super::reader::Budget;
 use super::sections::Sections;
-use super::unit::{Dwarf, UnitInfo, abbreviations};
-use super::{DebugInfo, Place};
+use super::unit::{Dwarf, UnitInfo};
+use super::{DebugInfo, Lookup, Place, reason};
 use crate::debug_file::DebugFiles;
 use crate::elf::Elf;
 use crate::reason::Reason;
 
-/// All files of one object together: they stay in memory.
-const MOST_BYTES: u64 = 2 << 30;
 /// Longer paths are not Linux's.
 const LONGEST_PATH: usize = 4096;
 /// Units of one file that are tried; compilers write one, link-time optimisation a few.
@@ -32,17 +31,20 @@ pub(super) struct Link {
 /// Where the other halves are.
 #[derive(Default)]
 pub(crate) struct SplitFiles {
-    files: Option<Box<dyn DebugFiles + Send>>,
+    files: Option<Box<dyn DebugFiles + Send + Sync>>,
     /// The object, and its debug file if that holds the skeletons.
     objects: Vec<PathBuf>,
-    package: Option<Sections>,
-    bytes: Cell<u64>,
+    package: Option<Sections<'static>>,
+    /// Why the package that there is cannot be used.
+    refused: Option<Reason>,
+    /// What they may still take: they stay in memory.
+    left_bytes: AtomicU64,
 }
 
 /// The half of a unit that is in another file.
 pub(super) struct Split {
     /// Its file, unless it is in the package.
-    sections: Option<Sections>,
+    sections: Option<Sections<'static>>,
     id: u64,
     /// The units of the file, or of what the package holds for this one.
     pub(super) index: Index,
@@ -55,29 +57,59 @@ impl SplitFiles {
         Self { files: files.share(), objects, ..Self::default() }
     }
 
-    pub(super) fn open_package(&mut self) {
-        let beside = |object: &PathBuf| {
+    /// Looks for the package of all halves. All files together may take this much of memory.
+    pub(super) fn open_package(&mut self, most_bytes: u64) {
+        self.left_bytes = AtomicU64::new(most_bytes);
+        for object in &self.objects {
             let mut name = object.clone().into_os_string();
             name.push(".dwp");
-            PathBuf::from(name)
-        };
-        self.package = self.objects.iter().map(beside).find_map(|path| self.read(&path).ok());
+            match self.read(Path::new(&name)) {
+                Ok(package) => {
+                    self.package = Some(package);
+                    return;
+                }
+                Err(Reason::NoSplitFile(_)) => {}
+                Err(reason) => self.refused = Some(reason),
+            }
+        }
     }
 
     pub(super) fn package_bytes(&self) -> u64 {
         self.package.as_ref().map_or(0, Sections::bytes)
     }
 
-    fn read(&self, path: &Path) -> Result<Sections, Reason> {
+    fn read(&self, path: &Path) -> Result<Sections<'static>, Reason> {
         let missing = || Reason::NoSplitFile(path.display().to_string());
         let source = self.files.as_ref().and_then(|files| files.open(path)).ok_or_else(missing)?;
-        let sections = Sections::read_split(&Elf::parse(&*source)?)?;
-        let bytes = self.bytes.get() + sections.bytes();
-        if bytes > MOST_BYTES {
-            return Err(Reason::TooLarge { what: "the split debug information".into(), bytes });
+        let elf = Elf::parse(&*source)?;
+        let bytes = Sections::split_size(&elf);
+        let rest = |left: u64| left.checked_sub(bytes);
+        self.left_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest)
+            .map_err(|_| Reason::TooLarge { what: "the split debug information".into(), bytes })?;
+        Sections::read_split(&elf).inspect_err(|_| self.give_back(bytes))
+    }
+
+    /// The half of this number as gimli reads it, in a file of its own or in the package.
+    fn half<'h>(
+        &'h self,
+        sections: Option<&'h Sections<'static>>,
+        id: u64,
+        parent: &Dwarf<'h>,
+        budget: &'h Budget,
+    ) -> Option<Dwarf<'h>> {
+        if let Some(sections) = sections {
+            let mut dwarf = sections.dwarf(None, budget);
+            dwarf.make_dwo(parent);
+            return Some(dwarf);
         }
-        self.bytes.set(bytes);
-        Ok(sections)
+        let mut dwarf = self.package.as_ref()?.part_of(id, budget)?;
+        dwarf.make_dwo(parent);
+        Some(dwarf)
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.left_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Where a unit's own file may be: where the compiler put it, or beside the object.
@@ -99,49 +131,59 @@ impl SplitFiles {
     }
 }
 
-impl DebugInfo {
+impl DebugInfo<'_> {
+    /// Why the first half that is looked for is not to be had.
+    pub(crate) fn missing_split(&self) -> Option<Reason> {
+        let first = *self.splits.keys().min()?;
+        let reader = self.reader_in_order();
+        Lookup::new(self, &reader).split(first);
+        self.splits.get(&first)?.get()?.as_ref().err().cloned()
+    }
+}
+
+impl<'a> Lookup<'a> {
     /// Where the entries of a unit are: itself, or the other half of a skeleton.
     pub(super) fn entries_of(&self, unit: usize) -> (Place, usize) {
         self.split(unit).map_or((Place::Main, unit), |split| (Place::Split(unit), split.unit))
     }
 
-    pub(super) fn split(&self, skeleton: usize) -> Option<&Split> {
-        let split = self.splits.get(&skeleton)?;
+    pub(super) fn split(&self, skeleton: usize) -> Option<&'a Split> {
+        let split = self.info.splits.get(&skeleton)?;
         split.get_or_init(|| self.open_split(skeleton).map(Box::new)).as_ref().ok().map(|split| &**split)
     }
 
-    /// Why the first half that is looked for is not to be had.
-    pub(crate) fn missing_split(&self) -> Option<Reason> {
-        let first = *self.splits.keys().min()?;
-        self.split(first);
-        self.splits.get(&first)?.get()?.as_ref().err().cloned()
+    /// The sections of another half as gimli reads them, once it is open.
+    pub(super) fn split_dwarf(&self, skeleton: usize) -> Option<Dwarf<'a>> {
+        let split = self.split(skeleton)?;
+        let (files, parent) = (&self.info.split_files, self.dwarf(Place::Main));
+        files.half(split.sections.as_ref(), split.id, &parent, &self.reader.budget)
     }
 
-    /// The sections of another half as gimli reads them, once it is open.
-    pub(super) fn split_dwarf(&self, skeleton: usize) -> Option<Dwarf<'_>> {
-        let split = self.split(skeleton)?;
-        self.half(split.sections.as_ref(), split.id)
+    /// The file that another half is in, once it is open.
+    pub(super) fn split_sections(&self, skeleton: usize) -> Option<&'a Sections<'a>> {
+        self.split(skeleton)?.sections.as_ref().or(self.info.split_files.package.as_ref())
     }
 
     fn open_split(&self, skeleton: usize) -> Result<Split, Reason> {
-        let dwarf = self.dwarf(Place::Main);
-        let info = self.unit(&dwarf, Place::Main, skeleton).map_err(|_| self.reason())?;
+        let info = self.unit(Place::Main, skeleton).map_err(|_| reason(&self.reader.budget))?;
         let link = info.link.as_ref().ok_or(Reason::CorruptDebugInfo)?;
-        if self.split_files.package.is_some()
+        let files = &self.info.split_files;
+        if files.package.is_some()
             && let Some(split) = self.find_half(None, link.id)
         {
             return Ok(split);
         }
         let file = link.file.as_deref().ok_or(Reason::CorruptDebugInfo)?;
-        let candidates = self.split_files.candidates(info.comp_dir.as_deref(), file);
-        let mut missing = Reason::NoSplitFile(file.to_owned());
-        for path in candidates {
-            match self.split_files.read(&path) {
+        let mut missing = files.refused.clone().unwrap_or_else(|| Reason::NoSplitFile(file.to_owned()));
+        for path in files.candidates(info.comp_dir.as_deref(), file) {
+            match files.read(&path) {
                 Ok(sections) => {
-                    self.budget.grant(sections.bytes());
+                    let bytes = sections.bytes();
+                    self.info.pool.grant(bytes);
                     if let Some(split) = self.find_half(Some(sections), link.id) {
                         return Ok(split);
                     }
+                    files.give_back(bytes);
                     missing = Reason::OtherBuild(path.display().to_string());
                 }
                 Err(Reason::NoSplitFile(_)) => {}
@@ -152,33 +194,16 @@ impl DebugInfo {
     }
 
     /// The unit with this number, in a file of its own or in the package.
-    fn find_half(&self, sections: Option<Sections>, id: u64) -> Option<Split> {
-        let dwarf = self.half(sections.as_ref(), id)?;
+    fn find_half(&self, sections: Option<Sections<'static>>, id: u64) -> Option<Split> {
+        let (files, parent, budget) = (&self.info.split_files, self.dwarf(Place::Main), &self.reader.budget);
+        let dwarf = files.half(sections.as_ref(), id, &parent, budget)?;
         let index = Index::offsets(&dwarf).ok()?;
+        let held = sections.as_ref().or(files.package.as_ref())?;
         let is_it = |&unit: &usize| {
-            let info = self.read_unit(&dwarf, index.offset(unit)?).ok()?;
+            let info = UnitInfo::read_split(&dwarf, held, index.offset(unit)?, budget).ok()?;
             (info.link.as_ref()?.id == id).then_some(())
         };
         let unit = (0..index.len().min(MOST_UNITS)).find(|unit| is_it(unit).is_some())?;
         Some(Split { sections, id, index, unit })
-    }
-
-    fn half<'a>(&'a self, sections: Option<&'a Sections>, id: u64) -> Option<Dwarf<'a>> {
-        let parent = self.dwarf(Place::Main);
-        if let Some(sections) = sections {
-            let mut dwarf = sections.dwarf(None, &self.budget);
-            dwarf.make_dwo(&parent);
-            return Some(dwarf);
-        }
-        let mut dwarf = self.split_files.package.as_ref()?.part_of(id, &self.budget)?;
-        dwarf.make_dwo(&parent);
-        Some(dwarf)
-    }
-
-    /// Reads the root entry of a unit in another file.
-    pub(super) fn read_unit(&self, dwarf: &Dwarf<'_>, offset: usize) -> gimli::Result<UnitInfo> {
-        let header = dwarf.unit_header(gimli::DebugInfoOffset(offset))?;
-        let abbreviations = abbreviations(dwarf, header.debug_abbrev_offset().0)?;
-        UnitInfo::read(dwarf, header, abbreviations, &self.budget, |_, _| Ok(()))
     }
 }

@@ -1,15 +1,16 @@
 //! One unit: what its root entry says, which is all that reading its other entries needs.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use gimli::{
-    Abbreviations, AttributeValue, DebugAbbrev, DebugAbbrevOffset, DebugInfoOffset, DebugLineOffset,
-    DwarfFileType, Error, Reader, Section, UnitHeader, UnitType,
+    Abbreviations, AttributeValue, DebugAbbrev, DebugAbbrevOffset, DebugInfo, DebugInfoOffset,
+    DebugLineOffset, DwarfFileType, Error, Reader, Section, SectionId, UnitHeader, UnitType,
 };
 
 use super::ranges::RangeAttributes;
 use super::reader::{Budget, Bytes};
-use super::sections::LONGEST_ABBREVIATIONS;
+use super::sections::{LONGEST_ABBREVIATIONS, Sections};
 use super::split::Link;
 
 pub(super) type Dwarf<'a> = gimli::Dwarf<Bytes<'a>>;
@@ -18,7 +19,7 @@ pub(super) type Attribute<'a> = gimli::Attribute<Bytes<'a>>;
 
 /// A unit without its borrowed parts, so that it can be kept.
 pub(super) struct UnitInfo {
-    offset: usize,
+    entries: Entries,
     version: u16,
     abbreviations: Arc<Abbreviations>,
     low_pc: u64,
@@ -32,10 +33,63 @@ pub(super) struct UnitInfo {
     pub(super) link: Option<Link>,
 }
 
+/// Where a unit's bytes are.
+enum Entries {
+    /// In `.debug_info`, which is held.
+    At(usize),
+    /// Read for this unit.
+    Read(Vec<u8>),
+}
+
+/// The header of the unit that `bytes` begin with.
+pub(super) fn header<'a>(bytes: &'a [u8], budget: &'a Budget) -> gimli::Result<UnitHeader<Bytes<'a>>> {
+    DebugInfo::from(Bytes::new(bytes, budget)).units().next()?.ok_or(Error::MissingUnitDie)
+}
+
 impl UnitInfo {
+    /// Reads the unit at an offset of `.debug_info`.
+    pub(super) fn read_at(
+        dwarf: &Dwarf<'_>,
+        sections: &Sections<'_>,
+        offset: usize,
+        budget: &Budget,
+        abbreviations: impl FnOnce(usize) -> gimli::Result<Arc<Abbreviations>>,
+    ) -> gimli::Result<Self> {
+        let bytes = sections.unit(SectionId::DebugInfo, offset as u64)?;
+        let header = header(&bytes, budget)?;
+        let abbreviations = abbreviations(header.debug_abbrev_offset().0)?;
+        let info = Self::read(dwarf, sections, header, abbreviations, budget, |_, _| Ok(()))?;
+        if let Cow::Owned(_) = bytes {
+            budget.spend(bytes.len())?; // which counts them among what is kept
+        }
+        Ok(info.with_bytes(offset, bytes))
+    }
+
+    /// Reads the unit at an offset of a file with the other halves of units, of which all sections are held.
+    pub(super) fn read_split(
+        dwarf: &Dwarf<'_>,
+        sections: &Sections<'_>,
+        offset: usize,
+        budget: &Budget,
+    ) -> gimli::Result<Self> {
+        let header = dwarf.unit_header(DebugInfoOffset(offset))?;
+        let abbreviations = abbreviations(dwarf, header.debug_abbrev_offset().0)?;
+        Self::read(dwarf, sections, header, abbreviations, budget, |_, _| Ok(()))
+    }
+
+    /// Says where the unit's bytes are from here on.
+    pub(super) fn with_bytes(self, offset: usize, bytes: Cow<'_, [u8]>) -> Self {
+        let entries = match bytes {
+            Cow::Borrowed(_) => Entries::At(offset),
+            Cow::Owned(bytes) => Entries::Read(bytes),
+        };
+        Self { entries, ..self }
+    }
+
     /// Reads a unit's root entry, and hands the unit's address ranges to `range`.
     pub(super) fn read<'a>(
         dwarf: &Dwarf<'a>,
+        sections: &'a Sections<'_>,
         header: UnitHeader<Bytes<'a>>,
         abbreviations: Arc<Abbreviations>,
         budget: &Budget,
@@ -51,9 +105,9 @@ impl UnitInfo {
             root.note(&mut unit, &entries.read_attribute(*spec)?);
         }
         let text = |value: Option<_>| {
-            let text = value.and_then(|value| dwarf.attr_string(&unit, value).ok());
+            let text = value.and_then(|value| sections.string(dwarf, &unit, value));
             let text = text.filter(|text| text.len() <= super::lines::LONGEST_PATH);
-            text.and_then(|text| Some(text.to_string_lossy().ok()?.into_owned()))
+            text.map(|text| String::from_utf8_lossy(&text).into_owned())
         };
         let (comp_dir, file) = (text(root.comp_dir), text(root.split_file));
         let link = root.split_id.or(split_id(&unit.header)).map(|id| Link { id, file });
@@ -66,7 +120,7 @@ impl UnitInfo {
         }
         let tag = abbreviation.tag();
         Ok(Self {
-            offset,
+            entries: Entries::At(offset),
             version: unit.header.version(),
             abbreviations,
             low_pc: unit.low_pc,
@@ -91,8 +145,11 @@ impl UnitInfo {
     }
 
     /// The unit as gimli knows it. Its line program is left out, since that is read only once.
-    pub(super) fn unit<'a>(&self, dwarf: &Dwarf<'a>) -> gimli::Result<Unit<'a>> {
-        let header = dwarf.unit_header(DebugInfoOffset(self.offset))?;
+    pub(super) fn unit<'a>(&'a self, dwarf: &Dwarf<'a>, budget: &'a Budget) -> gimli::Result<Unit<'a>> {
+        let header = match &self.entries {
+            Entries::At(offset) => dwarf.unit_header(DebugInfoOffset(*offset))?,
+            Entries::Read(bytes) => header(bytes, budget)?,
+        };
         let mut unit = bare(dwarf, header, Arc::clone(&self.abbreviations));
         unit.low_pc = self.low_pc;
         unit.str_offsets_base = self.str_offsets_base;
@@ -128,7 +185,7 @@ impl<'a> Root<'a> {
 }
 
 /// The abbreviations at `offset`, in whichever file.
-pub(super) fn abbreviations(dwarf: &Dwarf<'_>, offset: usize) -> gimli::Result<Arc<Abbreviations>> {
+fn abbreviations(dwarf: &Dwarf<'_>, offset: usize) -> gimli::Result<Arc<Abbreviations>> {
     let mut table = *dwarf.debug_abbrev.reader();
     table.skip(offset)?;
     table.truncate(table.len().min(LONGEST_ABBREVIATIONS))?;

@@ -22,6 +22,8 @@ const MOST_XZ_MEMORY: u64 = 128 << 20;
 const LEGACY_PREFIX: &str = ".zdebug_";
 /// Such a section begins with this and the size, the highest byte first.
 const LEGACY_MAGIC: &[u8] = b"ZLIB";
+/// The longest that comes before the compressed bytes.
+pub(super) const HEADER_SIZE: u64 = size_of::<CompressionHeader64<Le>>() as u64;
 
 impl Elf<'_> {
     /// The symbols that Fedora and its kin leave in stripped objects: an ELF object of its own, packed with `xz`.
@@ -33,6 +35,20 @@ impl Elf<'_> {
 /// The name under which older tools wrote this section if they compressed it.
 pub(super) fn legacy_name(name: &str) -> Option<String> {
     Some(format!("{LEGACY_PREFIX}{}", name.strip_prefix(".debug_")?))
+}
+
+/// Whether the name says that the section may be compressed.
+pub(super) fn is_legacy(name: &[u8]) -> bool {
+    name.starts_with(LEGACY_PREFIX.as_bytes())
+}
+
+/// The size after decompression of a section that begins with `head`, as far as that tells the truth.
+pub(super) fn size_after(flags: elf::SectionFlags, head: &[u8]) -> u64 {
+    if flags.0 & elf::SHF_COMPRESSED.0 == 0 {
+        let size = head.strip_prefix(LEGACY_MAGIC).and_then(|rest| rest.first_chunk());
+        return size.map_or(0, |size| u64::from_be_bytes(*size));
+    }
+    pod::from_bytes::<CompressionHeader64<Le>>(head).map_or(0, |(header, _)| header.ch_size.get(Le))
 }
 
 /// Decompresses a section that one of the older names marks.

@@ -30,15 +30,15 @@ struct Span {
 }
 
 /// Where a name is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Name {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Name {
     table: Table,
     offset: u32,
 }
 
 /// The string tables, in order of preference: of equal symbols the first table's is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Table {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Table {
     Symtab,
     Dynsym,
     Plt,
@@ -87,14 +87,15 @@ impl SymbolTable {
         self.has_symtab
     }
 
-    /// The linkage name of the function that covers `address`.
-    pub(crate) fn find(&self, address: u64) -> Option<Cow<'_, str>> {
+    /// The function that covers `address`.
+    pub(crate) fn find(&self, address: u64) -> Option<Name> {
         let index = self.spans.partition_point(|span| span.start <= address).checked_sub(1)?;
         let span = self.spans[index];
-        (address < span.end).then(|| self.name(span.name))
+        (address < span.end).then_some(span.name)
     }
 
-    fn name(&self, name: Name) -> Cow<'_, str> {
+    /// A function's linkage name.
+    pub(crate) fn name(&self, name: Name) -> Cow<'_, str> {
         let bytes = c_string(&self.strings[name.table as usize], name.offset as usize, LONGEST_NAME);
         let text = String::from_utf8_lossy(bytes);
         match text.find('@') {

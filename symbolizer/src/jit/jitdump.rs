@@ -247,9 +247,9 @@ impl JitDump {
         let line = code.lines[..after].last();
         let linkage_name = self.names.get(code.name)?;
         Some(Frame {
-            name: readable_name(linkage_name.as_bytes()),
-            linkage_name: linkage_name.to_string(),
-            file: line.and_then(|line| self.names.get(line.file)).map(|file| file.to_string()),
+            name: readable_name(linkage_name.as_bytes()).into(),
+            linkage_name: Arc::clone(linkage_name),
+            file: line.and_then(|line| self.names.get(line.file)).cloned(),
             line: line.map(|line| line.line),
         })
     }

@@ -53,7 +53,7 @@ fn shorten(frames: &mut Vec<String>) {
 
 struct Names<'a> {
     recording: &'a Recording,
-    objects: BTreeMap<ObjectId, Option<Object>>,
+    objects: BTreeMap<ObjectId, Option<Object<'a>>>,
 }
 
 impl Names<'_> {
@@ -62,10 +62,10 @@ impl Names<'_> {
             return "[kernel]".to_owned();
         }
         let Some(file) = self.recording.object(frame.object) else { return "[unknown]".to_owned() };
-        let load = || Object::load(&file.bytes.as_slice(), Path::new(&file.path), &NoDebugFiles).ok();
+        let load = || Object::load(&file.bytes, Path::new(&file.path), &NoDebugFiles).ok();
         let object = self.objects.entry(frame.object).or_insert_with(load);
         match object.as_ref().map(|object| object.symbolize(frame.address)) {
-            Some(Symbolized::Known(names)) => names[0].name.clone(),
+            Some(Symbolized::Known(names)) => names[0].name.to_string(),
             _ => match file.function_start(frame.address) {
                 Some(start) => format!("{}+{start:#x}", file.name()),
                 None => file.name().to_owned(),

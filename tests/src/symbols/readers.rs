@@ -21,7 +21,7 @@ impl DebugFiles for Disk {
         Some(Box::new(File::open(path).ok().filter(|file| file.metadata().is_ok_and(|meta| meta.is_file()))?))
     }
 
-    fn share(&self) -> Option<Box<dyn DebugFiles + Send>> {
+    fn share(&self) -> Option<Box<dyn DebugFiles + Send + Sync>> {
         Some(Box::new(self.clone()))
     }
 }
@@ -30,15 +30,19 @@ impl DebugFiles for Disk {
 pub fn ours(path: &Path, addresses: &[u64]) -> Result<Vec<Chain>> {
     let file = File::open(path)?;
     let object = Object::load(&file, path, &Disk)?;
-    let chain = |&address: &u64| match object.symbolize(address) {
+    let chain = |found| match found {
         Symbolized::Known(frames) => frames.into_iter().map(frame).collect(),
         Symbolized::Unknown(_) => Chain::new(),
     };
-    Ok(addresses.iter().map(chain).collect())
+    Ok(object.symbolize_all(addresses).into_iter().map(chain).collect())
 }
 
 fn frame(frame: symbolizer::Frame) -> Frame {
-    Frame { name: frame.linkage_name, file: frame.file.unwrap_or_default(), line: frame.line.unwrap_or(0) }
+    Frame {
+        name: frame.linkage_name.to_string(),
+        file: frame.file.unwrap_or_default().to_string(),
+        line: frame.line.unwrap_or(0),
+    }
 }
 
 #[derive(Deserialize)]

@@ -46,12 +46,12 @@ fn read(records: &[Vec<u8>]) -> JitDump {
 }
 
 fn name(dump: &JitDump, address: u64, time_ns: u64) -> Option<String> {
-    Some(dump.frame(dump.at(address, time_ns)?)?.name)
+    Some(dump.frame(dump.at(address, time_ns)?)?.name.to_string())
 }
 
 fn position(dump: &JitDump, address: u64) -> (String, u32) {
     let frame = dump.frame(dump.at(address, 0).unwrap()).unwrap();
-    (frame.file.unwrap_or_default(), frame.line.unwrap_or(0))
+    (frame.file.unwrap_or_default().to_string(), frame.line.unwrap_or(0))
 }
 
 #[test]

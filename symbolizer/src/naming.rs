@@ -1,0 +1,136 @@
+//! Names of frames, from the debug information and the symbol that covers the address.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::demangle::try_demangle;
+use crate::dwarf::{DebugFrame, FunctionName, Lookup, Reader};
+use crate::elf::{Name, SymbolTable};
+use crate::object::{Frame, Sources, Symbolized};
+use crate::reason::Reason;
+
+/// Bytes of symbols' names that are kept, after which they are read anew.
+const MOST_SYMBOL_BYTES: usize = 16 << 20;
+
+/// What one thread has read of an object.
+#[derive(Default)]
+pub(crate) struct Namer {
+    reader: Option<Reader>,
+    symbols: RefCell<SymbolNames>,
+}
+
+#[derive(Default)]
+struct SymbolNames {
+    /// By table and name in it.
+    names: FxHashMap<(usize, Name), SymbolName>,
+    bytes: usize,
+}
+
+#[derive(Clone)]
+struct SymbolName {
+    linkage: Arc<str>,
+    demangled: Option<Arc<str>>,
+}
+
+/// An object's sources and what one thread has read of them.
+pub(crate) struct Lookups<'a> {
+    sources: &'a Sources<'a>,
+    namer: &'a Namer,
+    debug_info: Option<Lookup<'a>>,
+}
+
+impl Namer {
+    pub(crate) fn new(reader: Option<Reader>) -> Self {
+        Self { reader, symbols: RefCell::default() }
+    }
+
+    pub(crate) fn lookup<'a>(&'a self, sources: &'a Sources<'a>) -> Lookups<'a> {
+        let debug_info = sources.debug_info.as_ref().zip(self.reader.as_ref());
+        Lookups {
+            sources,
+            namer: self,
+            debug_info: debug_info.map(|(info, reader)| Lookup::new(info, reader)),
+        }
+    }
+}
+
+impl Lookups<'_> {
+    pub(crate) fn symbolize(&self, svma: u64) -> Symbolized {
+        let described = self.debug_info.as_ref().map_or(Ok(Vec::new()), |info| info.frames(svma));
+        let (described, missing) = match described {
+            Ok(frames) => (frames, None),
+            Err(reason) => (Vec::new(), Some(reason)),
+        };
+        let frames = self.frames(described, svma);
+        if frames.is_empty() {
+            Symbolized::Unknown(missing.unwrap_or_else(|| self.missing()))
+        } else {
+            Symbolized::Known(frames)
+        }
+    }
+
+    fn missing(&self) -> Reason {
+        let has_symtab = self.sources.symbols.iter().any(SymbolTable::has_symtab);
+        if has_symtab { Reason::NoSymbol } else { Reason::Stripped }
+    }
+
+    /// Joins what the debug information describes with the symbol that covers the address.
+    fn frames(&self, described: Vec<DebugFrame>, svma: u64) -> Vec<Frame> {
+        let outermost = described.len().saturating_sub(1);
+        let mut frames = Vec::with_capacity(described.len().max(1));
+        for (depth, frame) in described.into_iter().enumerate() {
+            let symbol = || (depth == outermost).then(|| self.symbol(svma)).flatten();
+            let Some((name, linkage_name)) = names(frame.name.as_deref(), symbol) else { continue };
+            let (file, line) = (frame.location.file, frame.location.line);
+            frames.push(Frame { name, linkage_name, file, line });
+        }
+        if frames.is_empty() {
+            let symbol = names(None, || self.symbol(svma));
+            frames.extend(symbol.map(|(name, linkage_name)| Frame {
+                name,
+                linkage_name,
+                file: None,
+                line: None,
+            }));
+        }
+        frames
+    }
+
+    fn symbol(&self, svma: u64) -> Option<SymbolName> {
+        let tables = self.sources.symbols.iter().enumerate();
+        let (table, found) = tables.filter_map(|(index, table)| Some((index, table.find(svma)?))).next()?;
+        let mut symbols = self.namer.symbols.borrow_mut();
+        if let Some(known) = symbols.names.get(&(table, found)) {
+            return Some(known.clone());
+        }
+        let linkage: Arc<str> = Arc::from(self.sources.symbols[table].name(found));
+        let symbol = SymbolName { demangled: try_demangle(&linkage).map(Arc::from), linkage };
+        symbols.bytes += symbol.linkage.len() + symbol.demangled.as_ref().map_or(0, |name| name.len());
+        if symbols.bytes > MOST_SYMBOL_BYTES {
+            *symbols = SymbolNames::default();
+        }
+        symbols.names.insert((table, found), symbol.clone());
+        Some(symbol)
+    }
+}
+
+/// The readable and the linkage name of a frame.
+///
+/// A mangled name says most: it has namespace, class and arguments. Where the debug information has none, the symbol may.
+/// A linkage name that is not mangled is one given by hand, such as `__GI_abort` for `abort`: the source's name is better.
+fn names(
+    described: Option<&FunctionName>,
+    symbol: impl FnOnce() -> Option<SymbolName>,
+) -> Option<(Arc<str>, Arc<str>)> {
+    let plain = described.and_then(|name| name.plain.clone());
+    let linkers = match described.and_then(|name| Some((name.linkage.clone()?, name.demangled.clone()))) {
+        Some(linkers) => Some(linkers),
+        None => symbol().map(|symbol| (symbol.linkage, symbol.demangled)),
+    };
+    let (linkage, demangled) = linkers.unzip();
+    let readable = demangled.flatten().or(plain).or_else(|| linkage.clone())?;
+    let linkage_name = linkage.unwrap_or_else(|| Arc::clone(&readable));
+    Some((readable, linkage_name))
+}
