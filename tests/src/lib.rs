@@ -10,6 +10,7 @@ pub mod experiment;
 pub mod figures;
 pub mod fixed;
 pub mod folded;
+pub mod groups;
 pub mod guards;
 pub mod measured;
 pub mod paper;
