@@ -1,15 +1,18 @@
 //! What unwinding needs of an ELF file: where its segments lie and its tables of unwind information.
 
+mod later;
 mod tables;
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
-use object::elf::{FileHeader64, PF_X, PT_GNU_EH_FRAME, PT_LOAD};
+use object::elf::{FileHeader64, PF_X, PT_GNU_EH_FRAME, PT_LOAD, SectionHeader64};
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
 use object::{Endianness, ReadRef};
 
-pub(crate) use tables::SectionBytes;
+pub use later::ReadLater;
+pub(crate) use later::SectionBytes;
 pub use tables::UnwindTables;
 
 type Header = FileHeader64<Endianness>;
@@ -70,10 +73,10 @@ pub enum ElfError {
 }
 
 impl ElfImage {
-    /// Reads the headers and the unwind tables of `file`.
+    /// Reads the headers of `file`; its unwind tables are read by `later` when they are needed.
     ///
     /// A damaged section is left out, damaged headers are an error.
-    pub fn parse<'d>(file: impl ReadRef<'d>) -> Result<Self, ElfError> {
+    pub fn parse<'d>(file: impl ReadRef<'d>, later: &ReadLater) -> Result<Self, ElfError> {
         let header = Header::parse(file).map_err(|_| ElfError::NotElf)?;
         let endian = header.endian().map_err(|_| ElfError::NotElf)?;
         let programs = header.program_headers(endian, file).map_err(|_| ElfError::Damaged)?;
@@ -90,15 +93,30 @@ impl ElfImage {
             entry: header.e_entry(endian),
             ..Self::default()
         };
-        image.tables = tables_from_sections(header, endian, file);
+        image.tables = tables_from_sections(header, endian, file, later);
         if image.tables.is_empty() {
             let index = programs.iter().find(|p| p.p_type(endian) == PT_GNU_EH_FRAME);
             let found = index.and_then(|index| {
-                image.tables_from_segments(index.p_vaddr(endian), index.p_filesz(endian), file)
+                image.tables_from_segments(index.p_vaddr(endian), index.p_filesz(endian), file, later)
             });
             image.tables = found.unwrap_or_default();
         }
         Ok(image)
+    }
+
+    /// The same for a file that is in memory.
+    pub fn parse_bytes(file: &[u8]) -> Result<Self, ElfError> {
+        let copy: Arc<[u8]> = file.into();
+        let later: ReadLater = Arc::new(move |range| {
+            let (start, end) = (usize::try_from(range.start).ok()?, usize::try_from(range.end).ok()?);
+            copy.get(start..end).map(<[u8]>::to_vec)
+        });
+        Self::parse(file, &later)
+    }
+
+    /// Reads now what would be read later.
+    pub fn read_tables(&self) {
+        self.tables.read();
     }
 
     /// The address to subtract from an actual address to get the stated one, for code mapped at `start`
@@ -131,52 +149,90 @@ impl ElfImage {
         hdr_svma: u64,
         hdr_len: u64,
         file: impl ReadRef<'d>,
+        later: &ReadLater,
     ) -> Option<UnwindTables> {
-        let index = self.read_at(hdr_svma, hdr_len, file)?;
-        let (&[_, PCREL_SDATA4, _, _], rest) = index.split_first_chunk::<4>()? else { return None };
-        let (offset, _) = rest.split_first_chunk::<4>()?;
-        let pointer = i64::from(i32::from_le_bytes(*offset));
+        let index = self.file_range(hdr_svma, hdr_len)?;
+        let start = file.read_bytes_at(index.start, 8).ok()?;
+        let (&[_, PCREL_SDATA4, _, _], offset) = start.split_first_chunk::<4>()? else { return None };
+        let pointer = i64::from(i32::from_le_bytes(offset.try_into().ok()?));
         let eh_frame_svma = hdr_svma.wrapping_add(4).wrapping_add_signed(pointer);
-        let information = self.read_at(eh_frame_svma, u64::MAX, file)?;
-        Some(UnwindTables::new(Some((eh_frame_svma, information)), Some((hdr_svma, index)), None))
+        let information = self.file_range(eh_frame_svma, u64::MAX)?;
+        let eh_frame = Section::in_file(eh_frame_svma, information, file, later);
+        let index = Section::in_file(hdr_svma, index, file, later).filter(|_| tables::is_usual_index(start));
+        Some(UnwindTables::new(eh_frame, index, None))
     }
 
-    /// The bytes at a stated address, at most `len` and no further than the segment.
-    fn read_at<'d>(&self, svma: u64, len: u64, file: impl ReadRef<'d>) -> Option<&'d [u8]> {
+    /// Where the bytes at a stated address lie in the file, at most `len` and no further than the segment.
+    fn file_range(&self, svma: u64, len: u64) -> Option<Range<u64>> {
         let inside = |s: &&Segment| svma.checked_sub(s.svma).is_some_and(|offset| offset < s.file_len);
         let segment = self.segments.iter().find(inside)?;
         let offset = svma - segment.svma;
+        let start = segment.file_offset.checked_add(offset)?;
         let len = len.min(segment.file_len - offset).min(MAX_SECTION_BYTES);
-        file.read_bytes_at(segment.file_offset.checked_add(offset)?, len).ok()
+        Some(start..start.checked_add(len)?)
     }
 }
 
-fn tables_from_sections<'d>(header: &Header, endian: Endianness, file: impl ReadRef<'d>) -> UnwindTables {
+fn tables_from_sections<'d>(
+    header: &Header,
+    endian: Endianness,
+    file: impl ReadRef<'d>,
+    later: &ReadLater,
+) -> UnwindTables {
     let (mut eh_frame, mut eh_frame_hdr, mut debug_frame) = (None, None, None);
     let Ok(sections) = header.sections(endian, file) else { return UnwindTables::default() };
     for section in sections.iter() {
         let slot = match sections.section_name(endian, section) {
             Ok(b".eh_frame") => &mut eh_frame,
-            Ok(b".eh_frame_hdr") => &mut eh_frame_hdr,
+            Ok(b".eh_frame_hdr") if is_usual_index(section, endian, file) => &mut eh_frame_hdr,
             Ok(b".debug_frame") => &mut debug_frame,
             _ => continue,
         };
         let compressed = section.sh_flags(endian).contains(object::elf::SHF_COMPRESSED);
-        let bytes = section.data(endian, file).ok().filter(|b| !b.is_empty() && !compressed);
-        *slot = bytes.map(|bytes| (section.sh_addr(endian), bytes));
+        let in_file = section.file_range(endian).filter(|&(_, len)| len > 0 && !compressed);
+        let range = in_file.and_then(|(start, len)| Some(start..start.checked_add(len)?));
+        *slot = range.and_then(|range| Section::in_file(section.sh_addr(endian), range, file, later));
     }
     UnwindTables::new(eh_frame, eh_frame_hdr, debug_frame)
 }
 
+fn is_usual_index<'d>(
+    section: &SectionHeader64<Endianness>,
+    endian: Endianness,
+    file: impl ReadRef<'d>,
+) -> bool {
+    file.read_bytes_at(section.sh_offset(endian), 4).is_ok_and(tables::is_usual_index)
+}
+
 impl Section {
-    fn new(svma: u64, bytes: &[u8]) -> Option<Self> {
-        let len = u64::try_from(bytes.len()).ok().filter(|&len| len <= MAX_SECTION_BYTES)?;
-        Some(Self { svma: svma..svma.checked_add(len)?, bytes: SectionBytes::new(bytes) })
+    /// A section whose bytes are at hand.
+    pub(crate) fn new(svma: u64, bytes: &[u8]) -> Option<Self> {
+        let svma = Self::addresses(svma, u64::try_from(bytes.len()).ok()?)?;
+        Some(Self { svma, bytes: SectionBytes::new(bytes) })
+    }
+
+    /// A section that is read later; none where the file ends before it does.
+    fn in_file<'d>(svma: u64, range: Range<u64>, file: impl ReadRef<'d>, later: &ReadLater) -> Option<Self> {
+        if range.end > file.len().ok()? {
+            return None;
+        }
+        let svma = Self::addresses(svma, range.end - range.start)?;
+        let later = Arc::clone(later);
+        let len = range.end - range.start;
+        let read = move || later(range).filter(|bytes| bytes.len() as u64 == len).unwrap_or_default();
+        Some(Self { svma, bytes: SectionBytes::when_needed(read) })
+    }
+
+    fn addresses(svma: u64, len: u64) -> Option<Range<u64>> {
+        let end = svma.checked_add(len).filter(|_| len <= MAX_SECTION_BYTES)?;
+        Some(svma..end)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use proptest::prelude::*;
 
@@ -188,7 +244,7 @@ mod tests {
 
     #[test]
     fn an_executable_has_segments_and_unwind_tables() {
-        let image = ElfImage::parse(&own_executable()[..]).unwrap();
+        let image = ElfImage::parse_bytes(&own_executable()).unwrap();
         assert!(image.segments.iter().any(|s| s.executable));
         assert!(image.tables.eh_frame.is_some() && image.tables.eh_frame_hdr.is_some());
         let text = image.segments.iter().find(|s| s.executable).unwrap();
@@ -201,14 +257,45 @@ mod tests {
     #[test]
     fn the_unwind_tables_are_found_without_section_headers() {
         let mut file = own_executable();
-        let whole = ElfImage::parse(&file[..]).unwrap();
+        let whole = ElfImage::parse_bytes(&file).unwrap();
         file[0x28..0x30].fill(0); // e_shoff
         file[0x3c..0x40].fill(0); // e_shnum, e_shstrndx
-        let image = ElfImage::parse(&file[..]).unwrap();
+        let image = ElfImage::parse_bytes(&file).unwrap();
         let (found, expected) = (image.tables.eh_frame.unwrap(), whole.tables.eh_frame.unwrap());
         assert_eq!(found.svma.start, expected.svma.start);
         assert!(found.bytes.starts_with(&expected.bytes));
         assert_eq!(image.tables.eh_frame_hdr, whole.tables.eh_frame_hdr);
+    }
+
+    #[test]
+    fn tables_are_read_when_they_are_needed() {
+        let file = own_executable();
+        let (copy, reads) = (file.clone(), Arc::new(AtomicUsize::new(0)));
+        let counter = Arc::clone(&reads);
+        let later: ReadLater = Arc::new(move |range| {
+            counter.fetch_add(1, Ordering::Relaxed);
+            Some(copy[range.start as usize..range.end as usize].to_vec())
+        });
+        let image = ElfImage::parse(&file[..], &later).unwrap();
+        assert!(!image.tables.is_empty());
+        assert_eq!(reads.load(Ordering::Relaxed), 0);
+        assert!(image.function_start(image.entry).is_some());
+        assert_eq!(reads.load(Ordering::Relaxed), 1, "the index");
+        assert!(image.tables.is_safe_at(image.entry));
+        image.read_tables();
+        assert_eq!(reads.load(Ordering::Relaxed), 2);
+        let whole = ElfImage::parse_bytes(&file).unwrap();
+        whole.read_tables();
+        assert_eq!(image, whole);
+    }
+
+    #[test]
+    fn tables_that_cannot_be_read_any_more_are_empty() {
+        let file = own_executable();
+        let gone: ReadLater = Arc::new(|_| None);
+        let image = ElfImage::parse(&file[..], &gone).unwrap();
+        assert_eq!(image.function_start(image.entry), None);
+        assert!(!image.tables.is_safe_at(image.entry));
     }
 
     #[test]
@@ -232,7 +319,7 @@ mod tests {
                 file[at] = byte;
             }
             file.truncate(len);
-            if let Ok(image) = ElfImage::parse(&file[..]) {
+            if let Ok(image) = ElfImage::parse_bytes(&file) {
                 let _ = image.bias(0x1000, 0, u64::MAX);
                 let _ = image.base_svma();
                 let _ = image.function_start(len as u64);

@@ -5,8 +5,7 @@
 //! check for overflow. No compiler writes such tables. A function that an index leads to is vetted when it is met,
 //! since a big program has hundreds of thousands; tables without an index are vetted as a whole.
 
-use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::OnceLock;
 
 use gimli::{
     BaseAddresses, CallFrameInstruction, CieOrFde, CommonInformationEntry, DebugFrame, EhFrame,
@@ -33,23 +32,6 @@ const MAX_SAME_START: usize = 64;
 /// No register is saved further than this from the frame (bytes).
 const MAX_SAVED_OFFSET: u64 = 1 << 40;
 
-/// Bytes that many unwinders share.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SectionBytes(Arc<[u8]>);
-
-impl SectionBytes {
-    pub(super) fn new(bytes: &[u8]) -> Self {
-        Self(bytes.into())
-    }
-}
-
-impl Deref for SectionBytes {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
 /// The tables of unwind information of one object. They are safe to evaluate where `is_safe_at` says so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnwindTables {
@@ -59,26 +41,55 @@ pub struct UnwindTables {
     pub(crate) eh_frame_hdr: Option<Section>,
     /// Call frame information that is not loaded into memory, where there is no other.
     pub(crate) debug_frame: Option<Section>,
+    /// Whether the index is in order; known once it was looked at.
+    is_in_order: OnceLock<bool>,
 }
 
 impl UnwindTables {
-    /// Takes the sections `.eh_frame`, `.eh_frame_hdr` and `.debug_frame`, each with its stated address, as far as
-    /// they are there and of use.
-    pub fn new(
+    /// Takes the sections `.eh_frame`, `.eh_frame_hdr` and `.debug_frame`, as far as they are there and of use. Of
+    /// those with an index nothing is read yet.
+    pub(super) fn new(
+        eh_frame: Option<Section>,
+        eh_frame_hdr: Option<Section>,
+        debug_frame: Option<Section>,
+    ) -> Self {
+        let Some(eh_frame) = eh_frame else {
+            let debug_frame = debug_frame.filter(is_safe_debug_frame);
+            return Self { debug_frame, ..Self::default() };
+        };
+        // One source is enough, and this one is loaded with the program.
+        let has_index = eh_frame_hdr.is_some();
+        let eh_frame = Some(eh_frame).filter(|section| has_index || is_safe_eh_frame(section));
+        Self { eh_frame, eh_frame_hdr, ..Self::default() }
+    }
+
+    /// The same of bytes, each section with its stated address.
+    ///
+    /// An index of another form counts for nothing: the library makes one of its own.
+    pub fn of_bytes(
         eh_frame: Option<(u64, &[u8])>,
         eh_frame_hdr: Option<(u64, &[u8])>,
         debug_frame: Option<(u64, &[u8])>,
     ) -> Self {
         let section = |given: Option<(u64, &[u8])>| given.and_then(|(svma, bytes)| Section::new(svma, bytes));
-        let Some(eh_frame) = section(eh_frame) else {
-            let debug_frame = section(debug_frame).filter(is_safe_debug_frame);
-            return Self { debug_frame, ..Self::default() };
-        };
-        // One source is enough, and this one is loaded with the program.
-        let eh_frame_hdr = section(eh_frame_hdr).filter(is_usual_index);
-        let has_index = eh_frame_hdr.is_some();
-        let eh_frame = Some(eh_frame).filter(|section| has_index || is_safe_eh_frame(section));
-        Self { eh_frame, eh_frame_hdr, debug_frame: None }
+        let index = section(eh_frame_hdr).filter(|index| is_usual_index(&index.bytes));
+        Self::new(section(eh_frame), index, section(debug_frame))
+    }
+
+    /// Reads all of it.
+    pub(super) fn read(&self) {
+        self.is_in_order();
+        if let Some(eh_frame) = &self.eh_frame {
+            eh_frame.bytes.read();
+        }
+    }
+
+    /// Whether the index, if there is one, is in order. Were it not, the library might find another function than we do.
+    fn is_in_order(&self) -> bool {
+        *self.is_in_order.get_or_init(|| {
+            let Some(section) = &self.eh_frame_hdr else { return true };
+            Index::of(section).is_some_and(|index| index.is_in_order())
+        })
     }
 
     /// Whether there are none.
@@ -95,7 +106,7 @@ impl UnwindTables {
     /// Whether the library may evaluate the tables at a stated address.
     pub(crate) fn is_safe_at(&self, svma: u64) -> bool {
         let (Some(eh_frame), Some(section)) = (&self.eh_frame, &self.eh_frame_hdr) else { return true };
-        let Some(index) = Index::of(section) else { return false };
+        let Some(index) = Index::of(section).filter(|_| self.is_in_order()) else { return false };
         let Some(found) = index.find(svma) else { return true }; // before the first function: nothing to evaluate
         let same = (0..=found).rev().take_while(|&entry| index.start(entry) == index.start(found)).count();
         if same > MAX_SAME_START {
@@ -142,6 +153,15 @@ impl<'a> Index<'a> {
         self.entries.len() / INDEX_ENTRY_BYTES
     }
 
+    /// A big library has hundreds of thousands of entries, so that this has to be quick.
+    fn is_in_order(&self) -> bool {
+        let start = |entry: &[u8; INDEX_ENTRY_BYTES]| {
+            let [a, b, c, d, ..] = *entry;
+            self.svma.wrapping_add_signed(i64::from(i32::from_le_bytes([a, b, c, d])))
+        };
+        self.entries.as_chunks().0.iter().map(start).is_sorted()
+    }
+
     fn number(&self, at: usize) -> Option<i64> {
         let bytes = self.entries.get(at..at + 4)?;
         Some(i64::from(i32::from_le_bytes(bytes.try_into().ok()?)))
@@ -169,11 +189,9 @@ impl<'a> Index<'a> {
     }
 }
 
-/// Whether an index has the usual form and is in order. Were it not, the library might find another function than we
-/// do; it makes an index of its own where there is none.
-fn is_usual_index(section: &Section) -> bool {
-    let Some(index) = Index::of(section) else { return false };
-    (1..index.len()).all(|entry| index.start(entry - 1) <= index.start(entry))
+/// Whether an index that begins so has the usual form.
+pub(super) fn is_usual_index(start: &[u8]) -> bool {
+    start.starts_with(&USUAL_HEADER)
 }
 
 fn is_safe_eh_frame(section: &Section) -> bool {

@@ -119,10 +119,10 @@ mod tests {
     fn what_a_busy_time_left_over_is_not_spent_on_an_idle_one() {
         let mut bucket = TokenBucket::new(0.01);
         (0..100).for_each(|_| bucket.settle(TICK, 64.0 * TICK, 0.0));
-        assert_eq!(bucket.level_ns(), 0.01 * 64.0 * 2.0 * TICK);
-        assert!((bucket.holds_ns(0.0) - 0.01 * 0.1 * 2.0 * TICK).abs() < 1e-6);
+        assert_eq!(bucket.level_ns(), 0.01 * 64.0 * DEPTH_NS);
+        assert!((bucket.holds_ns(0.0) - 0.01 * 0.1 * DEPTH_NS).abs() < 1e-6);
         bucket.settle(TICK, 0.0, 0.0);
-        assert!((bucket.level_ns() - 0.01 * 0.1 * 2.0 * TICK).abs() < 1e-6, "{}", bucket.level_ns());
+        assert!((bucket.level_ns() - 0.01 * 0.1 * DEPTH_NS).abs() < 1e-6, "{}", bucket.level_ns());
         // A burst finds it as full as it was, and a debt of an idle time as small.
         bucket.settle(TICK, 64.0 * TICK, 0.01 * 64.0 * TICK);
         assert!((bucket.level_ns() - bucket.depth_ns()).abs() < 1.0);
