@@ -202,7 +202,8 @@ impl AttachChoice {
     /// The way that was changed to cannot be had; the one before is in force again, and the refused one is not tried again.
     pub fn refuse(&mut self) {
         self.possible.retain(|way| *way != self.mode);
-        self.mode = self.before;
+        let left = self.possible.first().copied();
+        self.mode = if self.before == self.mode { left.unwrap_or(self.mode) } else { self.before };
     }
 
     /// The control group is the target's own no longer. Returns the way that is in force instead of its events, if they were.

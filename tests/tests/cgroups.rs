@@ -12,11 +12,11 @@ use tests::attempts::attempts;
 use tests::checks::{C, check, check_stacks, check_weight_sum, within};
 use tests::groups::{Group, hierarchy};
 use tests::guards::Running;
+use tests::measured::cpu_s;
 use tests::programs::{find_in_path, program};
 use tests::run::{Sweetspot, finish, run, start, wait_until};
 use tests::stats::{Stats, Summary};
 use tests::truth::Truth;
-use tests::windows::cpu_s;
 
 /// A group, or leaves the test.
 macro_rules! group {

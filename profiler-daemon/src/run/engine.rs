@@ -1,5 +1,7 @@
 //! The loop's body: drain the rings, read off what it cost, decide, and change the clocks accordingly.
 
+mod members;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +14,7 @@ use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::Method;
 use serde::Serialize;
 
+pub(crate) use self::members::others_in;
 use super::explain;
 use super::foresight::Foresight;
 use crate::cgroup::Cgroup;
@@ -458,25 +461,6 @@ impl Engine {
         switches
     }
 
-    /// Who has come into the target's group by itself, or left it; and whether a group is still the target's own.
-    fn look_at_members(&mut self) {
-        let Some(group) = self.session.group().or(self.group.as_ref()) else { return };
-        let members = group.processes().unwrap_or_default();
-        let known = |pid: &u32| self.session.processes.contains(*pid);
-        let new: Vec<u32> = members.iter().copied().filter(|pid| !known(pid)).collect();
-        let live = self.session.processes.live().map(|(pid, _)| pid);
-        let missing: Vec<u32> = live.filter(|pid| !members.contains(pid)).collect();
-        if self.session.group().is_some() {
-            missing.into_iter().for_each(|pid| self.session.leave(pid));
-            let before = self.session.processes.threads_created();
-            new.into_iter().for_each(|pid| self.meet(pid));
-            let came = self.session.processes.threads_created() > before;
-            self.members_changed |= came && self.attach.mode() == AttachMode::Task;
-        } else if !missing.into_iter().all(procfs::has_ended) {
-            self.attach_changed |= self.attach.lose_group().is_some();
-        }
-    }
-
     /// What happened since the last look, as far as it depends on the way to attach.
     fn observe(&mut self, switches: u64) -> Observed {
         let Counts { samples, foreign, ends, .. } = self.session.counts;
@@ -506,38 +490,6 @@ impl Engine {
                 let read = self.session.adopt_child(child);
                 explain::child(child.pid, read, &mut self.notes);
             }
-        }
-    }
-
-    /// Whether no process of the target is left.
-    pub(crate) fn target_has_ended(&self) -> bool {
-        let nobody_known = self.session.processes.live().next().is_none();
-        nobody_known && self.session.group().is_none_or(|group| others_in(group).is_empty())
-    }
-
-    /// Whether nobody can come any more: into a group that was removed. Other targets do not wait for anybody.
-    pub(crate) fn nobody_can_come(&self) -> bool {
-        self.session.group().is_none_or(|group| group.is_gone())
-    }
-
-    /// Follows all processes of the target's group, until nothing new is found.
-    pub(crate) fn adopt_members(&mut self) {
-        for _ in 0..GENERATIONS {
-            let Some(group) = self.session.group() else { return };
-            let mut pids = others_in(group);
-            pids.retain(|pid| !self.session.processes.contains(*pid));
-            if pids.is_empty() {
-                return;
-            }
-            pids.into_iter().for_each(|pid| self.meet(pid));
-        }
-    }
-
-    fn meet(&mut self, pid: u32) {
-        if let Err(error) = self.session.meet(pid)
-            && let Some(line) = explain::member(&error)
-        {
-            self.note(line);
         }
     }
 
@@ -575,8 +527,14 @@ impl Engine {
     /// Context switches of the target since the last look, where the events make them cost something, in those of a thread.
     fn context_switches(&mut self) -> u64 {
         match self.sampler.attachment() {
-            Attachment::Tasks(threads) => self.switches.since_last_look(threads),
-            Attachment::Cpus => 0,
+            Attachment::Tasks(threads) => {
+                self.group_switches = GroupSwitches::default(); // they would count on, and cost on
+                self.switches.since_last_look(threads)
+            }
+            Attachment::Cpus => {
+                self.group_switches = GroupSwitches::default();
+                0
+            }
             // A kernel that cannot count them (before 5.13) leaves them out of the overhead.
             Attachment::Cgroup(group) => {
                 let switches = self.group_switches.since_last_look(group).unwrap_or(0);
@@ -584,13 +542,6 @@ impl Engine {
             }
         }
     }
-}
-
-/// The processes of a group, without ourselves.
-pub(crate) fn others_in(group: &Cgroup) -> Vec<u32> {
-    let mut pids = group.processes().unwrap_or_default();
-    pids.retain(|pid| *pid != std::process::id());
-    pids
 }
 
 /// Events that clocks for each thread would need.

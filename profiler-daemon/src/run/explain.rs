@@ -14,6 +14,10 @@ use crate::sys::procfs;
 pub(crate) const KERNEL_UNSEEN: &str = "time spent in the kernel is not sampled: run as root, or \
      `sudo sysctl kernel.perf_event_paranoid=1`, to see it";
 
+/// What events of a group miss of processes that are not the whole of it.
+pub(crate) const LEFT_GROUP: &str = "processes of the target have left its cgroup and are not sampled there; leave out \
+     --attach-mode cgroup, so that they are followed";
+
 /// An error for `OpenError`; `pid` is the process that was asked for, if it was one.
 pub(crate) fn open(error: OpenError, pid: Option<u32>) -> anyhow::Error {
     let denied = |text: String| Failure::NotPermitted(text).into();
