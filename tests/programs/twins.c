@@ -50,7 +50,8 @@ struct line {
 };
 static struct line *lines;
 
-/* One circle through all lines in random order (Sattolo's shuffle). The twins read the same memory. */
+/* One circle through all lines in random order (Sattolo's shuffle). The twins read the same memory, each half a circle ahead of
+ * the other: what one has just read would be in the caches for the other. */
 static void make_circle(void)
 {
     uint64_t seed = 1;
@@ -294,6 +295,8 @@ int main(int argc, char **argv)
     is_twin = process > 0;
     close(is_twin ? to_process[0] : to_process[1]);
     close(is_twin ? to_twin[1] : to_twin[0]);
+    if (lines && !is_twin)
+        read_memory(LINES / 2);
     if (is_twin) {
         printf("%d\n", process);
         fflush(stdout);

@@ -27,10 +27,11 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// A half full bucket for a budget (ratio of the target's CPU time), and one busy CPU.
+    /// A bucket for a budget (ratio of the target's CPU time), and one busy CPU. It holds a quarter, which allows for what a
+    /// first guess takes: the first tick finds everything cold and overdraws it.
     pub fn new(budget_ratio: f64) -> Self {
         let depth_ns = budget_ratio * DEPTH_NS;
-        TokenBucket { budget_ratio, level_ns: 0.5 * depth_ns, depth_ns }
+        TokenBucket { budget_ratio, level_ns: 0.25 * depth_ns, depth_ns }
     }
 
     /// Accounts for a tick of `wall_ns`: the target used `cpu_ns`, sampling spent `spent_ns`.

@@ -6,6 +6,7 @@
 
 pub mod copy;
 pub mod method;
+mod stub;
 
 use std::ops::Range;
 
@@ -130,9 +131,21 @@ impl StackUnwinder {
             if !self.is_safe(process, at.address_for_lookup()) {
                 break Outcome::Broken;
             }
+            let word = |address: u64| address.checked_sub(regs.sp).and_then(|offset| stack.word(offset));
+            let is_generated = space.is_generated(at.address_for_lookup());
+            if is_generated && at.is_return_address() {
+                let (sp, bp) = (registers.sp(), registers.bp());
+                let stub = stub::caller(space, sp, bp, word);
+                let caller = stub.and_then(|stub| FrameAddress::from_return_address(stub.return_address));
+                if let (Some(stub), Some(caller)) = (stub, caller) {
+                    registers = UnwindRegsX86_64::new(stub.return_address, stub.sp, bp);
+                    at = caller;
+                    continue;
+                }
+            }
             let mut unread = None;
             let mut read = |address: u64| {
-                let word = address.checked_sub(regs.sp).and_then(|offset| stack.word(offset));
+                let word = word(address);
                 word.ok_or_else(|| _ = unread.get_or_insert(address))
             };
             let modules = &space.modules().unwinder;
@@ -145,6 +158,10 @@ impl StackUnwinder {
                 break Outcome::CopyTooShort;
             }
             match caller.map(|caller| caller.and_then(FrameAddress::from_return_address)) {
+                // A word of generated code's frame that is no caller; it shall not be shown as one.
+                Ok(Some(caller)) if is_generated && !space.is_executable(caller.address_for_lookup()) => {
+                    break Outcome::Broken;
+                }
                 Ok(Some(caller)) => at = caller,
                 Ok(None) => break end(space, at),
                 // The outermost frame is marked by a frame pointer of zero, as the ABI has it; musl says so in no

@@ -20,8 +20,17 @@ const NEEDED: [SectionId; 9] = [
     SectionId::DebugStr,
     SectionId::DebugStrOffsets,
 ];
+/// The same in the files of split units: lines stay in the object, and so do addresses.
+const NEEDED_SPLIT: [SectionId; 6] = [
+    SectionId::DebugInfo,
+    SectionId::DebugAbbrev,
+    SectionId::DebugRngLists,
+    SectionId::DebugStr,
+    SectionId::DebugStrOffsets,
+    SectionId::DebugCuIndex,
+];
 /// The abbreviations of one unit take a few kilobytes, and many times that once they are parsed.
-const LONGEST_ABBREVIATIONS: usize = 1 << 20;
+pub(super) const LONGEST_ABBREVIATIONS: usize = 1 << 20;
 /// All sections of one object together.
 const MOST_BYTES: u64 = 2 << 30;
 
@@ -29,9 +38,21 @@ pub(super) struct Sections(Vec<(SectionId, Vec<u8>)>);
 
 impl Sections {
     pub(super) fn read(elf: &Elf<'_>) -> Result<Self, Reason> {
+        Self::read_named(elf, NEEDED.map(|id| (id, Some(id.name()))))
+    }
+
+    /// Those of a `.dwo` or a `.dwp` file.
+    pub(super) fn read_split(elf: &Elf<'_>) -> Result<Self, Reason> {
+        Self::read_named(elf, NEEDED_SPLIT.map(|id| (id, id.dwo_name())))
+    }
+
+    fn read_named<const N: usize>(
+        elf: &Elf<'_>,
+        named: [(SectionId, Option<&str>); N],
+    ) -> Result<Self, Reason> {
         let mut sections = Self(Vec::new());
-        for id in NEEDED {
-            sections.0.push((id, elf.read_named(id.name())?));
+        for (id, name) in named {
+            sections.0.push((id, name.map_or(Ok(Vec::new()), |name| elf.read_named(name))?));
             if sections.bytes() > MOST_BYTES {
                 return Err(Reason::TooLarge {
                     what: "the debug information".into(),
@@ -48,6 +69,10 @@ impl Sections {
 
     pub(super) fn get(&self, id: SectionId) -> &[u8] {
         self.0.iter().find(|(each, _)| *each == id).map_or(&[], |(_, bytes)| bytes)
+    }
+
+    pub(super) fn bytes_of<'a>(&'a self, id: SectionId, budget: &'a Budget) -> Bytes<'a> {
+        Bytes::new(self.get(id), budget)
     }
 
     /// The abbreviations at `offset`.
