@@ -10,6 +10,10 @@ check:
     RUSTDOCFLAGS="--deny warnings" cargo doc --workspace --no-deps --document-private-items
     cargo deny check licenses bans sources
 
+# Types on aarch64; needs Rust's standard library for it (`rustup target add aarch64-unknown-linux-gnu`).
+check-aarch64:
+    cargo check --target aarch64-unknown-linux-gnu --workspace --exclude tests
+
 # All tests; those that profile live programs need root and say so where they skip.
 test:
     cargo test --workspace
@@ -84,6 +88,10 @@ fuzz seconds="60" *targets="": seeds
         RUSTC_BOOTSTRAP=1 cargo fuzz run "$target" "corpus/$target" "regressions/$target" -- \
             -max_total_time={{ seconds }} -timeout=10
     done
+
+# Records the stacks that the tests unwind anew (the script says what it needs).
+fixtures-aarch64:
+    tests/fixtures/stacks/make
 
 # What the fuzz targets begin with, from the programs of the tests.
 seeds:

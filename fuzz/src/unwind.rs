@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use profiler_core::elf::{ElfImage, Segment, UnwindTables};
+use profiler_core::machine::Machine;
 use profiler_core::process::{LoadedObject, ProcessTable};
 use profiler_core::record::{FileId, Mapped, RawData, StackCopy, UserRegs};
 use profiler_core::stack::ObjectId;
@@ -59,10 +60,11 @@ pub(crate) fn run(data: &[u8]) {
     let (first, second) = (input.sized(), input.sized());
     let raw = (flags & 4 == 0).then(|| (first.to_vec(), second.to_vec()));
     let (frames, index) = raw.unwrap_or_else(|| wrapped(svma, first, second));
+    let machine = if flags & 128 == 0 { Machine::X86_64 } else { Machine::Aarch64 };
     let tables = match flags >> 3 & 3 {
-        0 => UnwindTables::of_bytes(None, None, Some((0, &frames))),
-        1 => UnwindTables::of_bytes(Some((FRAMES, &frames)), None, None),
-        _ => UnwindTables::of_bytes(Some((FRAMES, &frames)), Some((INDEX, &index)), None),
+        0 => UnwindTables::of_bytes(machine, None, None, Some((0, &frames))),
+        1 => UnwindTables::of_bytes(machine, Some((FRAMES, &frames)), None, None),
+        _ => UnwindTables::of_bytes(machine, Some((FRAMES, &frames)), Some((INDEX, &index)), None),
     };
     let segment = Segment { file_offset: 0, file_len: TEXT_BYTES, svma, executable: true };
     let image = ElfImage { segments: vec![segment], tables, ..ElfImage::default() };
@@ -77,7 +79,11 @@ pub(crate) fn run(data: &[u8]) {
     let Some(process) = processes.get(1) else { return };
 
     let (ip, sp, bp) = (input.address(), input.address(), input.address());
-    let regs = UserRegs { ip, sp, bp, is_64_bit: flags & 32 == 0 };
+    let regs = match (machine, flags & 32) {
+        (Machine::X86_64, 0) => UserRegs::X86_64 { ip, sp, bp },
+        (Machine::Aarch64, 0) => UserRegs::Aarch64 { pc: ip, sp, lr: input.address(), fp: bp },
+        _ => UserRegs::Narrow { ip },
+    };
     let mut words = Vec::new();
     while !input.0.is_empty() && words.len() < 1 << 16 {
         words.extend(input.address().to_le_bytes());

@@ -8,6 +8,8 @@ use linux_perf_event_reader::{EventRecord, RawEventRecord, RecordParseInfo, Reco
 
 pub use linux_perf_event_reader::RawData;
 
+use crate::machine::Machine;
+
 /// `perf_event_attr.sample_type` without the parts that differ from run to run.
 const BASE_FORMAT: SampleFormat = SampleFormat::IDENTIFIER
     .union(SampleFormat::IP)
@@ -17,12 +19,6 @@ const BASE_FORMAT: SampleFormat = SampleFormat::IDENTIFIER
     .union(SampleFormat::CPU)
     .union(SampleFormat::PERIOD)
     .union(SampleFormat::CALLCHAIN);
-
-/// Registers that unwinding on x86-64 needs, as `perf_event_attr.sample_regs_user`: BP, SP and IP.
-const REGS_X86_64: u64 = 1 << REG_BP | 1 << REG_SP | 1 << REG_IP;
-const REG_BP: u64 = 6;
-const REG_SP: u64 = 7;
-const REG_IP: u64 = 8;
 
 /// Set in `misc` of a `MMAP2` record that carries a build id. We never ask for one.
 const MISC_MMAP_BUILD_ID: u16 = 1 << 14;
@@ -38,17 +34,23 @@ const PROT_EXEC: u32 = 4;
 /// What every record of a run contains.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordFormat {
+    machine: Machine,
     info: RecordParseInfo,
 }
 
 impl RecordFormat {
-    /// The format of samples that copy `stack_bytes` of the user stack (with registers), or none.
+    /// The format of this machine's samples, with or without a copy of the user stack (and registers).
     pub fn new(copies_stack: bool) -> Self {
+        Self::of(Machine::HOST, copies_stack)
+    }
+
+    /// The format of samples that were taken on `machine`.
+    pub fn of(machine: Machine, copies_stack: bool) -> Self {
         let mut format = BASE_FORMAT;
         let mut regs = 0;
         if copies_stack {
             format |= SampleFormat::REGS_USER | SampleFormat::STACK_USER;
-            regs = REGS_X86_64;
+            regs = machine.sample_regs();
         }
         let ids = perf::RecordIdParseInfo {
             nonsample_record_id_offset_from_end: Some(8),
@@ -70,7 +72,7 @@ impl RecordFormat {
             // Before the time of a sample stand: identifier, ip, pid and tid.
             sample_record_time_offset_from_start: Some(24),
         };
-        Self { info }
+        Self { machine, info }
     }
 
     /// `perf_event_attr.sample_type` for this format.
@@ -205,17 +207,34 @@ pub struct RawSample<'a> {
     chain: Option<perf::RawDataU64<'a>>,
 }
 
-/// The registers that unwinding starts from.
+/// The registers that unwinding starts from, by their names on each machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UserRegs {
-    /// Instruction pointer.
-    pub ip: u64,
-    /// Stack pointer.
-    pub sp: u64,
-    /// Frame pointer.
-    pub bp: u64,
-    /// Whether the task ran in 64-bit mode: a 32-bit one has another layout of the stack.
-    pub is_64_bit: bool,
+pub enum UserRegs {
+    /// Of a 64-bit task.
+    X86_64 {
+        /// Instruction pointer.
+        ip: u64,
+        /// Stack pointer.
+        sp: u64,
+        /// Frame pointer.
+        bp: u64,
+    },
+    /// Of a 64-bit task.
+    Aarch64 {
+        /// Instruction pointer.
+        pc: u64,
+        /// Stack pointer.
+        sp: u64,
+        /// Return address (`x30`), unless the function has saved it and called others since; it may be signed.
+        lr: u64,
+        /// Frame pointer (`x29`).
+        fp: u64,
+    },
+    /// Of a task in 32-bit mode, whose stack has another layout.
+    Narrow {
+        /// Instruction pointer.
+        ip: u64,
+    },
 }
 
 /// Bytes of the user stack from the stack pointer up.
@@ -356,9 +375,8 @@ impl<'a> RawRecord<'a> {
     ) -> Result<RawSample<'a>, DecodeError> {
         let missing = DecodeError::MissingField;
         let is_64_bit = self.regs_abi() == Some(REGS_ABI_64);
-        let regs = sample.user_regs.as_ref().and_then(|regs| {
-            Some(UserRegs { ip: regs.get(REG_IP)?, sp: regs.get(REG_SP)?, bp: regs.get(REG_BP)?, is_64_bit })
-        });
+        let regs = sample.user_regs.as_ref();
+        let regs = regs.and_then(|regs| format.machine.user_regs(is_64_bit, |number| regs.get(number)));
         let stack = match sample.user_stack {
             Some((bytes, copied)) if format.info.sample_format.contains(SampleFormat::STACK_USER) => {
                 let copied = usize::try_from(copied).unwrap_or(usize::MAX).min(bytes.len());
@@ -433,10 +451,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn sample_body(chain: &[u64], stack: &[u8]) -> Vec<u8> {
+    fn sample_body(chain: &[u64], regs: &[u64], stack: &[u8]) -> Vec<u8> {
         let mut words = vec![7, 0x1000, 42 | 43 << 32, 5_000, 8, 1, 1_000_000, chain.len() as u64];
         words.extend_from_slice(chain);
-        words.extend([2, 0xb0, 0xc0, 0xd0]); // ABI, then BP, SP, IP
+        words.push(REGS_ABI_64);
+        words.extend_from_slice(regs);
         words.push(stack.len() as u64);
         let mut body: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         body.extend_from_slice(stack);
@@ -446,15 +465,16 @@ mod tests {
 
     #[test]
     fn a_sample_is_decoded_field_by_field() {
-        let body = sample_body(&[CONTEXT_KERNEL, 100, 200, CONTEXT_USER, 300, 400], &[1; 32]);
-        let format = RecordFormat::new(true);
+        let chain = [CONTEXT_KERNEL, 100, 200, CONTEXT_USER, 300, 400];
+        let body = sample_body(&chain, &[0xb0, 0xc0, 0xd0], &[1; 32]);
+        let format = RecordFormat::of(Machine::X86_64, true);
         for split in 0..body.len() {
             let (left, right) = body.split_at(split);
             let raw = RawRecord { kind: SAMPLE, misc: 2, body: RawData::Split(left, right) };
             assert_eq!(raw.time_ns(&format), Some(5_000));
             let Ok(Record::Sample(sample)) = raw.decode(&format) else { panic!("split at {split}") };
             assert_eq!((sample.pid, sample.tid, sample.cpu, sample.stream_id), (42, 43, 1, 8));
-            assert_eq!(sample.regs, Some(UserRegs { ip: 0xd0, sp: 0xc0, bp: 0xb0, is_64_bit: true }));
+            assert_eq!(sample.regs, Some(UserRegs::X86_64 { ip: 0xd0, sp: 0xc0, bp: 0xb0 }));
             let (mut kernel, mut user) = (Vec::new(), Vec::new());
             sample.kernel_chain(&mut kernel);
             sample.user_chain(&mut user);
@@ -464,6 +484,27 @@ mod tests {
             assert_eq!(stack.word(8), Some(u64::from_ne_bytes([1; 8])));
             assert_eq!((stack.word(9), stack.word(u64::MAX)), (None, None));
         }
+    }
+
+    #[test]
+    fn the_registers_of_each_machine_are_decoded_on_any() {
+        let decode = |machine, regs: &[u64], abi: u64| {
+            let mut body = sample_body(&[], regs, &[1; 32]);
+            body[CHAIN_OFFSET + 8..CHAIN_OFFSET + 16].copy_from_slice(&abi.to_ne_bytes());
+            let raw = RawRecord { kind: SAMPLE, misc: 2, body: RawData::Single(&body) };
+            let Ok(Record::Sample(sample)) = raw.decode(&RecordFormat::of(machine, true)) else { panic!() };
+            assert_eq!(sample.stack.map(|stack| stack.len()), Some(16));
+            sample.regs
+        };
+        // In the order of their numbers: x29, lr, sp, pc.
+        let aarch64 = [0xf0, 0xe0, 0xc0, 0xd0];
+        assert_eq!(RecordFormat::of(Machine::Aarch64, true).sample_regs_user(), 0b1111 << 29);
+        let expected = UserRegs::Aarch64 { pc: 0xd0, sp: 0xc0, lr: 0xe0, fp: 0xf0 };
+        assert_eq!(decode(Machine::Aarch64, &aarch64, REGS_ABI_64), Some(expected));
+        assert_eq!(decode(Machine::Aarch64, &aarch64, 1), Some(UserRegs::Narrow { ip: 0xd0 }));
+        assert_eq!(RecordFormat::of(Machine::X86_64, true).sample_regs_user(), 0b111 << 6);
+        let narrow = decode(Machine::X86_64, &[0xb0, 0xc0, 0xd0], 1);
+        assert_eq!(narrow, Some(UserRegs::Narrow { ip: 0xd0 }));
     }
 
     #[test]
@@ -490,7 +531,7 @@ mod tests {
 
         #[test]
         fn a_damaged_sample_does_not_panic(at: prop::sample::Index, byte: u8, len: prop::sample::Index) {
-            let mut body = sample_body(&[CONTEXT_USER, 300, 400], &[1; 64]);
+            let mut body = sample_body(&[CONTEXT_USER, 300, 400], &[7; 4], &[1; 64]);
             let at = at.index(body.len());
             body[at] = byte;
             body.truncate(len.index(body.len() + 1));

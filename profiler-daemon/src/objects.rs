@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use object::ReadCache;
-use profiler_core::elf::{ElfImage, ReadLater};
+use profiler_core::elf::{ElfError, ElfImage, ReadLater};
+use profiler_core::machine::Machine;
 use profiler_core::process::LoadedObject;
 use profiler_core::record::{FileId, Mapped};
 use profiler_core::stack::ObjectId;
@@ -47,6 +48,9 @@ pub(crate) enum Missing {
     /// Another file has its name.
     #[error("the file was replaced since it was mapped")]
     Replaced,
+    /// It would not run here.
+    #[error("the file was made for another machine")]
+    OtherMachine,
     /// Opening it failed.
     #[error("the file could not be opened: {0}")]
     NotOpened(String),
@@ -107,8 +111,12 @@ impl ObjectStore {
             } else {
                 open(mapped, view, &self.roots)
             };
-            let image = parse(&content, &self.once).map(Arc::new);
-            (content, image)
+            match parse(&content, &self.once) {
+                Ok(image) => (content, Some(Arc::new(image))),
+                // Its names would be wrong too.
+                Err(ElfError::OtherMachine) => (Content::Missing(Missing::OtherMachine), None),
+                Err(_) => (content, None),
+            }
         });
         if has_no_file && image.is_none() {
             self.ids.insert(key, ObjectId::UNKNOWN); // what a run-time compiler shares with itself
@@ -157,14 +165,15 @@ impl Object {
     }
 }
 
-fn parse(content: &Content, once: &OnceCost) -> Option<ElfImage> {
-    match content {
+fn parse(content: &Content, once: &OnceCost) -> Result<ElfImage, ElfError> {
+    let image = match content {
         Content::File(file) => {
-            ElfImage::parse(&ReadCache::new(&**file), &later(Arc::clone(file), once.clone())).ok()
+            ElfImage::parse(&ReadCache::new(&**file), &later(Arc::clone(file), once.clone()))
         }
-        Content::Image(bytes) => ElfImage::parse_bytes(bytes).ok(),
-        Content::Missing(_) => None,
-    }
+        Content::Image(bytes) => ElfImage::parse_bytes(bytes),
+        Content::Missing(_) => Err(ElfError::NotElf),
+    }?;
+    if image.machine() == Machine::HOST { Ok(image) } else { Err(ElfError::OtherMachine) }
 }
 
 fn later(file: Arc<File>, once: OnceCost) -> ReadLater {
@@ -270,6 +279,24 @@ mod tests {
         std::fs::write(&path, b"another").unwrap();
         let replaced = store.load(&mapping(&path, 6));
         assert_eq!(reason(&store, &replaced), Missing::Replaced);
+    }
+
+    #[test]
+    fn a_file_made_for_another_machine_is_of_no_use_and_says_so() {
+        const E_MACHINE: usize = 18;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lib.so");
+        let mut bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        // The other of the two that can be unwound, and one that cannot.
+        let other = if Machine::HOST == Machine::X86_64 { 183u16 } else { 62 };
+        for machine in [other, 243] {
+            bytes[E_MACHINE..E_MACHINE + 2].copy_from_slice(&machine.to_le_bytes());
+            std::fs::write(&path, &bytes).unwrap();
+            let mut store = ObjectStore::default();
+            let loaded = store.load(&mapping(&path, 0));
+            assert!(loaded.image.is_none());
+            assert_eq!(reason(&store, &loaded), Missing::OtherMachine);
+        }
     }
 
     #[test]

@@ -93,8 +93,9 @@ fn split_dwarf_in_a_package() {
     for (version, tool) in [("-gdwarf-4", "dwp"), ("-gdwarf-4", "llvm-dwp"), ("-gdwarf-5", "llvm-dwp")] {
         let Some((program, expected)) = split(&[version]) else { return };
         let package = program.path().with_extension("dwp");
-        let mut make = Command::new(tool);
-        make.current_dir(program.path().parent().expect("a directory"));
+        // LLVM 14's does not end on some small files of DWARF 5.
+        let mut make = Command::new("timeout");
+        make.args(["20", tool]).current_dir(program.path().parent().expect("a directory"));
         if run(make.arg("-e").arg(program.path()).arg("-o").arg(&package)).is_none() {
             continue;
         }
@@ -170,7 +171,7 @@ fn with_mini_debug_info(program: &Program, packed: &[u8]) -> Option<PathBuf> {
 
 fn pack(bytes: &[u8]) -> Vec<u8> {
     let mut packed = Vec::new();
-    std::io::copy(&mut XzEncoder::new(bytes, 6), &mut packed).expect("memory");
+    std::io::copy(&mut XzEncoder::new(bytes, 0), &mut packed).expect("memory");
     packed
 }
 
@@ -195,7 +196,7 @@ fn packed_symbols_of_a_stripped_program() {
     assert!(matches!(object.warnings(), [Reason::CorruptElf(_)]), "{:?}", object.warnings());
     assert!(answers(&object, &program).contains(&Symbolized::Unknown(Reason::Stripped)));
 
-    let Some(path) = with_mini_debug_info(&program, &pack(&vec![0; 200 << 20])) else { return };
+    let Some(path) = with_mini_debug_info(&program, &pack(&vec![0; 129 << 20])) else { return };
     assert!(matches!(load(&path, &NoDebugFiles).warnings(), [Reason::TooLarge { .. }]));
 }
 

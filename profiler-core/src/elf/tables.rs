@@ -14,7 +14,8 @@ use gimli::{
 };
 use rustc_hash::FxHashMap;
 
-use super::Section;
+use super::{Section, pointer_auth};
+use crate::machine::Machine;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
@@ -35,6 +36,8 @@ const MAX_SAVED_OFFSET: u64 = 1 << 40;
 /// The tables of unwind information of one object. They are safe to evaluate where `is_safe_at` says so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnwindTables {
+    /// The machine whose registers they speak of.
+    pub(crate) machine: Machine,
     /// Call frame information.
     pub(crate) eh_frame: Option<Section>,
     /// Its index.
@@ -49,31 +52,40 @@ impl UnwindTables {
     /// Takes the sections `.eh_frame`, `.eh_frame_hdr` and `.debug_frame`, as far as they are there and of use. Of
     /// those with an index nothing is read yet.
     pub(super) fn new(
+        machine: Machine,
         eh_frame: Option<Section>,
         eh_frame_hdr: Option<Section>,
         debug_frame: Option<Section>,
     ) -> Self {
         let Some(eh_frame) = eh_frame else {
-            let debug_frame = debug_frame.filter(is_safe_debug_frame);
-            return Self { debug_frame, ..Self::default() };
+            let debug_frame = debug_frame.filter(|section| is_safe_debug_frame(machine, section));
+            return Self { debug_frame, ..Self::none(machine) };
         };
         // One source is enough, and this one is loaded with the program.
         let has_index = eh_frame_hdr.is_some();
-        let eh_frame = Some(eh_frame).filter(|section| has_index || is_safe_eh_frame(section));
-        Self { eh_frame, eh_frame_hdr, ..Self::default() }
+        let eh_frame = Some(eh_frame).filter(|section| has_index || is_safe_eh_frame(machine, section));
+        Self { eh_frame, eh_frame_hdr, ..Self::none(machine) }
+    }
+
+    /// Those of an object that has none.
+    pub(super) fn none(machine: Machine) -> Self {
+        Self { machine, ..Self::default() }
     }
 
     /// The same of bytes, each section with its stated address.
     ///
     /// An index of another form counts for nothing: the library makes one of its own.
     pub fn of_bytes(
+        machine: Machine,
         eh_frame: Option<(u64, &[u8])>,
         eh_frame_hdr: Option<(u64, &[u8])>,
         debug_frame: Option<(u64, &[u8])>,
     ) -> Self {
         let section = |given: Option<(u64, &[u8])>| given.and_then(|(svma, bytes)| Section::new(svma, bytes));
         let index = section(eh_frame_hdr).filter(|index| is_usual_index(&index.bytes));
-        Self::new(section(eh_frame), index, section(debug_frame))
+        let eh_frame = eh_frame.map(|(svma, bytes)| (svma, pointer_auth::readable(machine, bytes.to_vec())));
+        let eh_frame = eh_frame.as_ref().map(|(svma, bytes)| (*svma, &bytes[..]));
+        Self::new(machine, section(eh_frame), index, section(debug_frame))
     }
 
     /// Reads all of it.
@@ -116,7 +128,7 @@ impl UnwindTables {
             BaseAddresses::default().set_eh_frame(eh_frame.svma.start).set_eh_frame_hdr(section.svma.start);
         let mut frame = EhFrame::from(Slice::new(&eh_frame.bytes, LittleEndian));
         frame.set_address_size(8);
-        let mut vetting = Vetting::new(&frame, &bases);
+        let mut vetting = Vetting::new(self.machine, &frame, &bases);
         (found + 1 - same..=found).all(|entry| match index.information_offset(entry) {
             // The library subtracts without a check.
             None => false,
@@ -194,22 +206,22 @@ pub(super) fn is_usual_index(start: &[u8]) -> bool {
     start.starts_with(&USUAL_HEADER)
 }
 
-fn is_safe_eh_frame(section: &Section) -> bool {
+fn is_safe_eh_frame(machine: Machine, section: &Section) -> bool {
     let mut frame = EhFrame::from(Slice::new(&section.bytes, LittleEndian));
     frame.set_address_size(8);
-    is_safe(&frame, &BaseAddresses::default().set_eh_frame(section.svma.start))
+    is_safe(machine, &frame, &BaseAddresses::default().set_eh_frame(section.svma.start))
 }
 
-fn is_safe_debug_frame(section: &Section) -> bool {
+fn is_safe_debug_frame(machine: Machine, section: &Section) -> bool {
     let mut frame = DebugFrame::from(Slice::new(&section.bytes, LittleEndian));
     frame.set_address_size(8);
-    is_safe(&frame, &BaseAddresses::default())
+    is_safe(machine, &frame, &BaseAddresses::default())
 }
 
 /// Whether a section without an index can be read to its end, and every function in it is safe. (The library makes
 /// an index of such a section, and none where it cannot be read.)
-fn is_safe<'a, S: UnwindSection<Slice<'a>>>(section: &S, bases: &BaseAddresses) -> bool {
-    let mut vetting = Vetting::new(section, bases);
+fn is_safe<'a, S: UnwindSection<Slice<'a>>>(machine: Machine, section: &S, bases: &BaseAddresses) -> bool {
+    let mut vetting = Vetting::new(machine, section, bases);
     let mut entries = section.entries(bases);
     loop {
         match entries.next() {
@@ -229,6 +241,7 @@ type FrameRule = (Register, i64);
 
 /// Looks through a section, function by function.
 struct Vetting<'s, S> {
+    machine: Machine,
     section: &'s S,
     bases: &'s BaseAddresses,
     /// Common entries by their offset: the rule they end with, `None` where they are not safe.
@@ -236,8 +249,8 @@ struct Vetting<'s, S> {
 }
 
 impl<'s, 'a: 's, S: UnwindSection<Slice<'a>>> Vetting<'s, S> {
-    fn new(section: &'s S, bases: &'s BaseAddresses) -> Self {
-        Self { section, bases, common: FxHashMap::default() }
+    fn new(machine: Machine, section: &'s S, bases: &'s BaseAddresses) -> Self {
+        Self { machine, section, bases, common: FxHashMap::default() }
     }
 
     fn function(&mut self, function: &FrameDescriptionEntry<Slice<'a>>) -> bool {
@@ -296,7 +309,7 @@ impl<'s, 'a: 's, S: UnwindSection<Slice<'a>>> Vetting<'s, S> {
                 Cfi::RestoreState => (register, offset) = remembered.pop().unwrap_or(rule),
                 _ => {}
             }
-            frame_at(register, offset)?;
+            self.frame_at(register, offset)?;
         }
         Some((register, offset))
     }
@@ -318,11 +331,21 @@ impl<'s, 'a: 's, S: UnwindSection<Slice<'a>>> Vetting<'s, S> {
         Some(all)
     }
 
-    /// An expression for the frame's address: one of the two that the library can evaluate and that there are
+    /// On x86-64 the return address lies in the eight bytes below the frame's address, and the library looks there
+    /// without a check: that must not be where there are none. The stack pointer is known to be far enough from zero.
+    fn frame_at(&self, register: Register, offset: i64) -> Option<()> {
+        let lowest = if register == X86_64::RSP { 0 } else { 8 };
+        (self.machine != Machine::X86_64 || !is_known(register) || offset >= lowest).then_some(())
+    }
+
+    /// An expression for the frame's address: on x86-64 one of the two that the library can evaluate and that there are
     /// (signal trampolines and linkage tables), or one that it gives up on.
     fn frame_expression(&self, expression: &UnwindExpression<usize>, encoding: Encoding) -> Option<()> {
         use Operation as Op;
         let operations = self.expression(expression, encoding)?;
+        if self.machine != Machine::X86_64 {
+            return Some(()); // the library checks what it computes from the frame's address
+        }
         let gives_up = |operation: &Op<Slice<'a>>| match operation {
             Op::Deref { .. } => true,
             Op::RegisterOffset { register, .. } => !is_known(*register),
@@ -350,16 +373,9 @@ impl<'s, 'a: 's, S: UnwindSection<Slice<'a>>> Vetting<'s, S> {
     }
 }
 
-/// The registers that the library follows.
+/// The registers that the library follows on x86-64.
 fn is_known(register: Register) -> bool {
     [X86_64::RSP, X86_64::RBP, X86_64::RA].contains(&register)
-}
-
-/// The return address lies in the eight bytes below the frame's address: that must not be where there are none. The
-/// stack pointer is known to be far enough from zero.
-fn frame_at(register: Register, offset: i64) -> Option<()> {
-    let lowest = if register == X86_64::RSP { 0 } else { 8 };
-    (!is_known(register) || offset >= lowest).then_some(())
 }
 
 fn saved_at(offset: i64) -> Option<()> {

@@ -6,11 +6,12 @@
 
 pub mod copy;
 pub mod method;
+mod registers;
 mod stub;
 
 use std::ops::Range;
 
-use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
+use framehop::x86_64::UnwindRegsX86_64;
 use framehop::{Error, ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
 use rustc_hash::FxHashMap;
 
@@ -18,13 +19,15 @@ use crate::elf::{ElfImage, Section, SectionBytes};
 use crate::process::{AddressSpace, Process};
 use crate::profile::Outcome;
 use crate::record::{StackCopy, UserRegs};
+use registers::{Caches, Registers, Unwinders};
 
 /// A stack deeper than this is taken for a loop.
 const MAX_FRAMES: usize = 4096;
 /// The library counts changes of module sets in 16 bits to know which cached rules are stale; the cache is
 /// renewed before that count can wrap around. A mapping adds up to three modules, each of which is removed again
-/// some day, and a process begins with a set of its own: less than eight counts for each change that is told.
-const CACHE_LIFE_CHANGES: u32 = 8_000;
+/// some day, and a process begins with a set of its own for each machine: less than nine counts for each change that
+/// is told.
+const CACHE_LIFE_CHANGES: u32 = 7_000;
 /// Where a stack can be. Outside, the library computes addresses that overflow.
 const STACK_ADDRESSES: Range<u64> = 4096..1 << 63;
 /// Vetted addresses that are remembered.
@@ -37,7 +40,7 @@ const REACH_BYTES: u64 = 1 << 20;
 /// The files loaded into one address space, as the unwinding library wants them.
 #[derive(Clone, Default)]
 pub struct ModuleSet {
-    unwinder: UnwinderX86_64<SectionBytes>,
+    unwinders: Unwinders,
 }
 
 impl ModuleSet {
@@ -59,11 +62,11 @@ impl ModuleSet {
             ..Default::default()
         };
         let base = base_svma.wrapping_add(bias);
-        self.unwinder.add_module(Module::new(String::new(), range, base, sections));
+        self.unwinders.add(image.machine(), Module::new(String::new(), range, base, sections));
     }
 
     pub(crate) fn remove(&mut self, start: u64) {
-        self.unwinder.remove_module(start);
+        self.unwinders.remove(start);
     }
 }
 
@@ -83,7 +86,7 @@ pub struct Unwound {
 /// Unwinds copied stacks; keeps what it learns about code addresses.
 #[derive(Default)]
 pub struct StackUnwinder {
-    cache: CacheX86_64,
+    caches: Caches,
     changes: u32,
     /// Addresses whose tables were vetted, by the generation of the process they were met in.
     vetted: FxHashMap<(u64, u64), bool>,
@@ -115,14 +118,33 @@ impl StackUnwinder {
         stack: StackCopy<'_>,
         frames: &mut Vec<u64>,
     ) -> Unwound {
-        if !regs.is_64_bit {
-            frames.push(regs.ip); // all that can be told by 64-bit rules
-            return Unwound { outcome: Outcome::Broken, depth_bytes: 0 };
+        match regs {
+            UserRegs::X86_64 { ip, sp, bp } => {
+                self.unwind_from(process, ip, UnwindRegsX86_64::new(ip, sp, bp), stack, frames)
+            }
+            UserRegs::Aarch64 { pc, sp, lr, fp } => {
+                let registers = registers::aarch64(&process.space.modules().unwinders, pc, lr, sp, fp);
+                self.unwind_from(process, pc, registers, stack, frames)
+            }
+            UserRegs::Narrow { ip } => {
+                frames.push(ip); // all that can be told by 64-bit rules
+                Unwound { outcome: Outcome::Broken, depth_bytes: 0 }
+            }
         }
+    }
+
+    fn unwind_from<R: Registers>(
+        &mut self,
+        process: &Process,
+        ip: u64,
+        mut registers: R,
+        stack: StackCopy<'_>,
+        frames: &mut Vec<u64>,
+    ) -> Unwound {
         let space = &process.space;
         let first = frames.len();
-        let mut registers = UnwindRegsX86_64::new(regs.ip, regs.sp, regs.bp);
-        let mut at = FrameAddress::from_instruction_pointer(regs.ip);
+        let base = registers.sp();
+        let mut at = FrameAddress::from_instruction_pointer(ip);
         let outcome = loop {
             frames.push(at.address_for_lookup());
             if frames.len() - first >= MAX_FRAMES || !STACK_ADDRESSES.contains(&registers.sp()) {
@@ -131,26 +153,26 @@ impl StackUnwinder {
             if !self.is_safe(process, at.address_for_lookup()) {
                 break Outcome::Broken;
             }
-            let word = |address: u64| address.checked_sub(regs.sp).and_then(|offset| stack.word(offset));
+            let word = |address: u64| address.checked_sub(base).and_then(|offset| stack.word(offset));
+            if at.is_return_address()
+                && let Some((ip, interrupted)) = registers.interrupted(space, word)
+            {
+                (at, registers) = (FrameAddress::from_instruction_pointer(ip), interrupted);
+                continue;
+            }
             let is_generated = space.is_generated(at.address_for_lookup());
-            if is_generated && at.is_return_address() {
-                let (sp, bp) = (registers.sp(), registers.bp());
-                let stub = stub::caller(space, sp, bp, word);
-                let caller = stub.and_then(|stub| FrameAddress::from_return_address(stub.return_address));
-                if let (Some(stub), Some(caller)) = (stub, caller) {
-                    registers = UnwindRegsX86_64::new(stub.return_address, stub.sp, bp);
-                    at = caller;
-                    continue;
-                }
+            if is_generated
+                && at.is_return_address()
+                && let Some((caller, outer)) = registers.past_stub(space, word).and_then(returned)
+            {
+                (at, registers) = (caller, outer);
+                continue;
             }
             let mut unread = None;
-            let mut read = |address: u64| {
-                let word = word(address);
-                word.ok_or_else(|| _ = unread.get_or_insert(address))
-            };
-            let modules = &space.modules().unwinder;
-            let caller = modules.unwind_frame(at, &mut registers, &mut self.cache, &mut read);
-            if let Some(address) = unread.filter(|&address| is_cut_off(address, regs.sp, stack)) {
+            let mut read = |address| word(address).ok_or_else(|| _ = unread.get_or_insert(address));
+            let unwinder = R::unwinder(&space.modules().unwinders);
+            let caller = unwinder.unwind_frame(at, &mut registers, R::cache(&mut self.caches), &mut read);
+            if let Some(address) = unread.filter(|&address| is_cut_off(address, base, stack)) {
                 if caller != Err(Error::CouldNotReadStack(address)) {
                     // The library fell back to the frame pointer, and will do so at this address from now on.
                     *self = Self::default();
@@ -163,21 +185,27 @@ impl StackUnwinder {
                     break Outcome::Broken;
                 }
                 Ok(Some(caller)) => at = caller,
-                Ok(None) => break end(space, at),
-                // The outermost frame is marked by a frame pointer of zero, as the ABI has it; musl says so in no
-                // other way.
-                Err(Error::FramepointerUnwindingMovedBackwards) if registers.bp() == 0 => {
-                    break end(space, at);
-                }
-                Err(_) if is_called_from_entry(space, regs.sp, registers.sp(), stack) => {
+                Ok(None) => match registers.overlooked(word).and_then(returned) {
+                    Some((caller, outer)) if space.is_in_file(caller.address_for_lookup()) => {
+                        (at, registers) = (caller, outer);
+                    }
+                    _ => break end(space, at),
+                },
+                Err(error) if registers.mark_the_end(&error) => break end(space, at),
+                Err(_) if is_called_from_entry(space, base, registers.sp(), stack) => {
                     break end(space, at);
                 }
                 Err(_) => break Outcome::Broken,
             }
         };
-        let depth_bytes = registers.sp().saturating_sub(regs.sp).min(stack.len() as u64);
+        let depth_bytes = registers.sp().saturating_sub(base).min(stack.len() as u64);
         Unwound { outcome, depth_bytes }
     }
+}
+
+/// A caller by its return address, unless that is zero.
+fn returned<R>((address, registers): (u64, R)) -> Option<(FrameAddress, R)> {
+    FrameAddress::from_return_address(address).map(|caller| (caller, registers))
 }
 
 /// What the library takes for the end of the stack. The outermost function is always some file's; elsewhere the

@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+mod aarch64;
+
 use super::*;
 use crate::elf::{ElfImage, Segment, UnwindTables};
+use crate::machine::Machine;
 use crate::process::{LoadedObject, ProcessTable};
 use crate::record::{FileId, Mapped, RawData};
 use crate::stack::ObjectId;
@@ -59,16 +62,19 @@ fn functions(hostile: &[u8]) -> Vec<(u64, Vec<u8>)> {
     ]
 }
 
-/// `.eh_frame` and its index.
+/// `.eh_frame` and its index. The common entry: code alignment 1, data alignment -8; the frame's address is rsp + 8, the
+/// return address is below it.
 fn sections(functions: &[(u64, Vec<u8>)]) -> (Vec<u8>, Vec<u8>) {
+    sections_of(&[&[0; 4], &[1, 0, 1, 0x78, RA], &[DEF_CFA, RSP, 8, 0x80 | RA, 1]], functions)
+}
+
+fn sections_of(common: &[&[u8]], functions: &[(u64, Vec<u8>)]) -> (Vec<u8>, Vec<u8>) {
     let entry = |body: &[&[u8]]| {
         let body = body.concat();
         [&(body.len() as u32).to_le_bytes()[..], &body].concat()
     };
     let relative = |svma: u64, base: u64| (svma.wrapping_sub(base) as u32).to_le_bytes();
-    // The common entry: code alignment 1, data alignment -8; the frame's address is rsp + 8, the return address
-    // is below it.
-    let mut frames = entry(&[&[0; 4], &[1, 0, 1, 0x78, RA], &[DEF_CFA, RSP, 8, 0x80 | RA, 1]]);
+    let mut frames = entry(common);
     let mut index = [1, 0x1b, 0x03, 0x3b].to_vec();
     index.extend(relative(EH_FRAME, EH_FRAME_HDR + 4));
     index.extend((functions.len() as u32).to_le_bytes());
@@ -88,7 +94,12 @@ fn sections(functions: &[(u64, Vec<u8>)]) -> (Vec<u8>, Vec<u8>) {
 
 fn tables(hostile: &[u8], with_index: bool) -> UnwindTables {
     let (frames, index) = sections(&functions(hostile));
-    UnwindTables::of_bytes(Some((EH_FRAME, &frames)), with_index.then_some((EH_FRAME_HDR, &index)), None)
+    UnwindTables::of_bytes(
+        Machine::X86_64,
+        Some((EH_FRAME, &frames)),
+        with_index.then_some((EH_FRAME_HDR, &index)),
+        None,
+    )
 }
 
 fn image(tables: UnwindTables) -> ElfImage {
@@ -132,7 +143,7 @@ fn unwind_with(
     let requested = bytes.len() + usize::from(matches!(copied, Copied::Whole));
     let mut frames = Vec::new();
     let stack = StackCopy::new(RawData::Single(&bytes), requested);
-    let regs = UserRegs { ip, sp, bp, is_64_bit: true };
+    let regs = UserRegs::X86_64 { ip, sp, bp };
     let unwound = unwinder.unwind(processes.get(1).unwrap(), regs, stack, &mut frames);
     (frames, unwound)
 }
@@ -175,7 +186,7 @@ fn a_word_that_the_copy_holds_only_half_of_is_cut_off() {
     let bytes = [1; 20]; // the frame pointer leads to the last four bytes
     let mut frames = Vec::new();
     let stack = StackCopy::new(RawData::Single(&bytes), bytes.len());
-    let regs = UserRegs { ip: ANONYMOUS, sp: STACK, bp: STACK + 16, is_64_bit: true };
+    let regs = UserRegs::X86_64 { ip: ANONYMOUS, sp: STACK, bp: STACK + 16 };
     let processes = program();
     let unwound = StackUnwinder::default().unwind(processes.get(1).unwrap(), regs, stack, &mut frames);
     assert_eq!(unwound.outcome, Outcome::CopyTooShort);
@@ -244,6 +255,24 @@ fn a_program_without_tables_is_unwound_by_frame_pointers_to_the_zero_at_their_en
 }
 
 #[test]
+fn a_signals_frame_leads_to_what_was_interrupted() {
+    // `LEAF` handles a signal that hit `BODY`; nothing is known of the trampoline.
+    let mut words = [&[ASSEMBLY + 5][..], &[0; 24], &[0xbad, START + 5]].concat();
+    let context = |at: u64| 1 + at as usize / 8;
+    let hit = [(0, 7), (120, 0xbad), (160, STACK + 200), (168, BODY), (176, 0x246), (184, 0x2b << 48 | 0x33)];
+    hit.iter().for_each(|&(at, value)| words[context(at)] = value);
+    let found = |words: &[u64]| unwind(&program(), LEAF, 0xbad, words, Copied::Whole);
+    let frames = vec![LEAF, ASSEMBLY + 4, BODY, START + 4];
+    assert_eq!(found(&words), (frames, Outcome::Complete));
+    // Another record was not made by the kernel.
+    for (at, value) in [(0, 8), (8, 1), (168, ANONYMOUS), (176, u64::MAX), (184, 0x10)] {
+        let mut other = words.clone();
+        other[context(at)] = value;
+        assert_eq!(found(&other), (vec![LEAF, ASSEMBLY + 4], Outcome::Broken), "{at}");
+    }
+}
+
+#[test]
 fn a_copy_too_short_for_a_rare_rule_spoils_no_later_stack() {
     let mut unwinder = StackUnwinder::default();
     let processes = program();
@@ -258,7 +287,7 @@ fn a_copy_too_short_for_a_rare_rule_spoils_no_later_stack() {
 
 #[test]
 fn a_32_bit_task_is_not_unwound_by_64_bit_rules() {
-    let regs = UserRegs { ip: LEAF, sp: STACK, bp: 0, is_64_bit: false };
+    let regs = UserRegs::Narrow { ip: LEAF };
     let bytes: Vec<u8> = THREE_FRAMES.iter().flat_map(|word| word.to_le_bytes()).collect();
     let mut frames = Vec::new();
     let stack = StackCopy::new(RawData::Single(&bytes), bytes.len());
@@ -320,7 +349,12 @@ fn an_index_that_points_below_the_tables_is_vetted_too() {
     let (frames, mut index) = sections(&functions(&[]));
     // The information of the second function, `BODY`.
     index[24..28].copy_from_slice(&0i32.to_le_bytes());
-    let tables = UnwindTables::of_bytes(Some((EH_FRAME, &frames)), Some((EH_FRAME_HDR, &index)), None);
+    let tables = UnwindTables::of_bytes(
+        Machine::X86_64,
+        Some((EH_FRAME, &frames)),
+        Some((EH_FRAME_HDR, &index)),
+        None,
+    );
     let processes = process(image(tables));
     let (frames, outcome) = unwind(&processes, LEAF, 0xbad, &THREE_FRAMES, Copied::More);
     assert_eq!((frames, outcome), (THREE_LOOKUPS[..2].to_vec(), Outcome::Broken));
@@ -334,7 +368,12 @@ fn what_compilers_and_linkers_write_is_kept() {
     let context_switch = vec![DEF_CFA, 5, 0];
     for instructions in [trampoline, linkage, realigned, context_switch] {
         let (frames, index) = sections(&functions(&instructions));
-        let tables = UnwindTables::of_bytes(Some((EH_FRAME, &frames)), Some((EH_FRAME_HDR, &index)), None);
+        let tables = UnwindTables::of_bytes(
+            Machine::X86_64,
+            Some((EH_FRAME, &frames)),
+            Some((EH_FRAME_HDR, &index)),
+            None,
+        );
         assert_eq!(tables.eh_frame_hdr.unwrap().bytes[..], index[..], "{instructions:?}");
     }
 }
@@ -375,7 +414,7 @@ proptest! {
             let mut functions = functions(&[]);
             functions[1].1 = vec![DEF_CFA_OFFSET, bytes];
             let (frames, index) = sections(&functions);
-            image(UnwindTables::of_bytes(Some((EH_FRAME, &frames)), Some((EH_FRAME_HDR, &index)), None))
+            image(UnwindTables::of_bytes(Machine::X86_64, Some((EH_FRAME, &frames)), Some((EH_FRAME_HDR, &index)), None))
         });
         let mut unwinder = StackUnwinder::default();
         let mut processes = program();

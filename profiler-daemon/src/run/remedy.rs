@@ -99,6 +99,7 @@ pub(super) fn missing(missing: &Missing) -> Unknown {
             "profile while the file is there, or with CAP_CHECKPOINT_RESTORE (as root): the kernel then hands it out"
         }
         Missing::Replaced => "start the program again, so that it runs the file that is there",
+        Missing::OtherMachine => "profile on the machine that the file was made for",
         Missing::NotOpened(_) => "profile as a user who may read it",
         Missing::NoVdso => "",
     };

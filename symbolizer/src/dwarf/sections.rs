@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gimli::{Abbreviations, DebugAbbrev, DebugAbbrevOffset, SectionId};
+use gimli::{Abbreviations, DebugAbbrev, DebugAbbrevOffset, DebugCuIndex, SectionId};
 
 use super::reader::{Budget, Bytes};
 use crate::elf::Elf;
@@ -71,8 +71,23 @@ impl Sections {
         self.0.iter().find(|(each, _)| *each == id).map_or(&[], |(_, bytes)| bytes)
     }
 
-    pub(super) fn bytes_of<'a>(&'a self, id: SectionId, budget: &'a Budget) -> Bytes<'a> {
-        Bytes::new(self.get(id), budget)
+    /// What a package holds for the unit of this number. Its sections are those of many units, one after another.
+    ///
+    /// gimli's own way demands all that the index lists, such as locations of variables, which are not read here.
+    pub(super) fn part_of<'a>(&'a self, unit: u64, budget: &'a Budget) -> Option<gimli::Dwarf<Bytes<'a>>> {
+        let index = DebugCuIndex::from(Bytes::new(self.get(SectionId::DebugCuIndex), budget)).index().ok()?;
+        let parts: Vec<_> = index.sections(index.find(unit)?).ok()?.collect();
+        let part = |id: SectionId| {
+            let bytes = self.get(id);
+            // Strings are shared, and not listed.
+            let Some(listed) = parts.iter().find(|part| part.section.section_id() == id) else {
+                return Some(bytes);
+            };
+            bytes.get(listed.offset as usize..)?.get(..listed.size as usize)
+        };
+        let section = |id| part(id).map(|bytes| Bytes::new(bytes, budget)).ok_or(());
+        let needed = |id| if NEEDED_SPLIT.contains(&id) { section(id) } else { Ok(Bytes::new(&[], budget)) };
+        gimli::Dwarf::load(needed).ok()
     }
 
     /// The abbreviations at `offset`.

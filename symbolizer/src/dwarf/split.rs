@@ -5,10 +5,7 @@
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
-use gimli::{DwarfPackage, DwoId};
-
 use super::index::Index;
-use super::reader::Bytes;
 use super::sections::Sections;
 use super::unit::{Dwarf, UnitInfo, abbreviations};
 use super::{DebugInfo, Place};
@@ -173,10 +170,9 @@ impl DebugInfo {
             dwarf.make_dwo(&parent);
             return Some(dwarf);
         }
-        let package = self.split_files.package.as_ref()?;
-        let section = |id| Ok::<_, gimli::Error>(package.bytes_of(id, &self.budget));
-        let package = DwarfPackage::load(section, Bytes::new(&[], &self.budget)).ok()?;
-        package.find_cu(DwoId(id), &parent).ok()?
+        let mut dwarf = self.split_files.package.as_ref()?.part_of(id, &self.budget)?;
+        dwarf.make_dwo(&parent);
+        Some(dwarf)
     }
 
     /// Reads the root entry of a unit in another file.

@@ -41,6 +41,10 @@ pub fn compare(names: &Names, is_stub: bool, ours: &Chain, theirs: &Chain) -> Ve
         ([], []) => return Verdict::Same,
         (_, []) if is_stub => return Verdict::Differs("a stub (@plt), nameless to them"),
         (_, []) => return Verdict::Differs("nameless to them"),
+        // The line table goes on over the padding after a function, and nobody names a function there.
+        ([], theirs) if theirs.iter().all(|frame| frame.name.is_empty()) => {
+            return Verdict::Style("a line without a function, in padding");
+        }
         ([], _) => return Verdict::Differs("nameless to us"),
         _ if is_stub && ours[0].name.ends_with("@plt") => {
             return Verdict::Differs("a stub (@plt), theirs is another");
@@ -88,8 +92,7 @@ fn place(our: &Frame, their: &Frame) -> Verdict {
         return Verdict::Same;
     }
     // Of a symbol without debug information they print the file that the symbol table groups it under.
-    let grouped = |frame: &Frame| frame.line == 0 && !frame.file.contains('/');
-    if grouped(our) && grouped(their) {
+    if our.line == 0 && our.file.is_empty() {
         return Verdict::Same;
     }
     if plain_path(&our.file) == plain_path(&their.file) {

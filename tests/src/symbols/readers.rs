@@ -1,5 +1,6 @@
 //! Three readers: ours, `llvm-symbolizer` and binutils' `addr2line`; and two of the kernel's list.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -90,6 +91,20 @@ pub fn binutils(path: &Path, addresses: &[u64]) -> Result<Vec<Chain>> {
         }
     }
     Ok(chains.into_iter().map(known).collect())
+}
+
+/// What binutils' `objdump` calls the stubs of calls into libraries (`puts@plt`) at each address, if it does.
+pub fn stubs(path: &Path, addresses: &[u64]) -> Result<Vec<Chain>> {
+    let sections = [".plt", ".plt.sec", ".plt.got"].map(|section| format!("--section={section}"));
+    let output = Command::new("objdump").arg("-d").args(sections).arg(path).output()?;
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let label = |line: &str| {
+        let (address, name) = line.strip_suffix(">:")?.split_once(" <")?;
+        Some((u64::from_str_radix(address, 16).ok()?, name.to_owned()))
+    };
+    let labels: BTreeMap<u64, String> = printed.lines().filter_map(label).collect();
+    let chain = |address: &u64| labels.range(..=address).next_back().map(|(_, name)| named(name));
+    Ok(addresses.iter().map(|address| chain(address).into_iter().collect()).collect())
 }
 
 /// A frame of which nothing is known is none.
