@@ -91,13 +91,15 @@ choice! {
 
 choice! {
     /// How events are attached to the target.
-    AttachMode, "auto, task or cpu", later: ["cgroup"],
+    AttachMode, "auto, task, cpu or cgroup", later: [],
     /// Whichever costs less for this target.
     Auto = "auto",
     /// One event for each thread and CPU.
     Task = "task",
     /// One event for each CPU; samples of other processes are dropped.
     Cpu = "cpu",
+    /// One event for each CPU, of a control group alone.
+    Cgroup = "cgroup",
 }
 
 /// Which error of a function's CPU time the rate makes smallest.

@@ -64,14 +64,17 @@ pub(crate) struct AttachArgs {
     /// Processes whose name, or whose program's file name, matches this regular expression.
     #[arg(long, value_name = "REGEX", conflicts_with = "pids")]
     pub(crate) name: Option<String>,
+    /// Everything in this control group (cgroup v2) and below, now and to come: its path, such as
+    /// system.slice/nginx.service, or its folder.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["pids", "name"])]
+    pub(crate) cgroup: Option<PathBuf>,
+    /// Everything in the control group of this systemd unit.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["pids", "name", "cgroup"])]
+    pub(crate) unit: Option<String>,
     /// Stop after this time; without it, when the processes have exited or at Ctrl-C.
     #[arg(long, value_name = "TIME")]
     pub(crate) duration: Option<Span>,
-    // Targets of later versions: understood, so that the refusal can say so.
-    #[arg(long, hide = true, value_parser = not_available)]
-    pub(crate) cgroup: Option<String>,
-    #[arg(long, hide = true, value_parser = not_available)]
-    pub(crate) unit: Option<String>,
+    // A target of later versions: understood, so that the refusal can say so.
     #[arg(long, hide = true)]
     pub(crate) all: bool,
     #[command(flatten)]
@@ -105,7 +108,8 @@ pub(crate) struct SamplingArgs {
     /// What triggers a sample: auto or clock.
     #[arg(long, value_name = "WHAT", default_value_t = defaults().source)]
     pub(crate) source: Source,
-    /// How events are attached: auto, task (for each thread) or cpu (for each CPU).
+    /// How events are attached: auto, task (for each thread), cpu (for each CPU) or cgroup (for a control group on each
+    /// CPU; a command is put into one of its own).
     #[arg(long, value_name = "HOW", default_value_t = defaults().attach_mode)]
     pub(crate) attach_mode: AttachMode,
     /// Stop sampling once the largest functions are known this well: at 5%, each one's share to ±5% of itself. A
@@ -221,7 +225,7 @@ pub(crate) struct PlanProcessArgs {
     /// How stacks are to be unwound: auto, fp or dwarf.
     #[arg(long, value_name = "HOW", requires = "pid")]
     pub(crate) unwind: Option<Unwind>,
-    /// How events are to be attached: auto, task or cpu.
+    /// How events are to be attached: auto, task, cpu or cgroup.
     #[arg(long, value_name = "HOW", requires = "pid")]
     pub(crate) attach_mode: Option<AttachMode>,
 }
@@ -316,8 +320,4 @@ fn ending_in(endings: &[&str], text: &str) -> Option<PathBuf> {
 
 fn shape(text: &str) -> Result<Shape, String> {
     Shape::named(text).ok_or_else(|| "there is no such shape".to_owned())
-}
-
-fn not_available(_: &str) -> Result<String, String> {
-    Err("not available in this version; give process ids or --name REGEX".to_owned())
 }

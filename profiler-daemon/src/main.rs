@@ -2,6 +2,7 @@
 
 mod aside;
 mod calibrate;
+mod cgroup;
 mod cli;
 mod debuginfod;
 mod doctor;

@@ -70,6 +70,10 @@ pub(crate) enum Target {
     Pids(Vec<u32>),
     /// Those whose command name or program file name matches.
     Name(Regex),
+    /// Those in a control group, by its path or its folder's.
+    Cgroup(PathBuf),
+    /// Those in the control group of a systemd unit.
+    Unit(String),
 }
 
 /// Where the results of a run go.
@@ -215,14 +219,20 @@ fn record(args: cli::RecordArgs) -> Result<RecordJob> {
 
 fn attach(args: cli::AttachArgs) -> Result<AttachJob> {
     if args.all {
-        return Err(usage("--all is not available in this version; give process ids or --name REGEX"));
+        return Err(usage(
+            "--all is not available in this version; give process ids, --name REGEX or --cgroup PATH",
+        ));
     }
     if args.duration.is_some_and(|duration| duration.duration().is_zero()) {
         return Err(usage("--duration 0s leaves nothing to sample; give a time such as 30s"));
     }
     let sampling = sampling(&args.sampling, &args.output)?;
     Ok(AttachJob {
-        target: target(args.pids, args.name)?,
+        target: match (args.cgroup, args.unit) {
+            (Some(path), _) => Target::Cgroup(path),
+            (None, Some(unit)) => Target::Unit(unit_name(unit)?),
+            (None, None) => target(args.pids, args.name)?,
+        },
         duration: args.duration.map(Span::duration),
         sampling,
         output: output(args.output)?,
@@ -251,6 +261,14 @@ fn target(mut pids: Vec<u32>, name: Option<String>) -> Result<Target> {
         return Err(usage("the profiler does not profile itself; give another process id"));
     }
     Ok(Target::Pids(pids))
+}
+
+/// A unit's name is a folder's.
+fn unit_name(unit: String) -> Result<String> {
+    if unit.is_empty() || unit.contains('/') {
+        return Err(usage(format!("`{unit}` is no name of a unit; give one such as nginx.service")));
+    }
+    Ok(unit)
 }
 
 fn sampling(args: &cli::SamplingArgs, output: &cli::OutputArgs) -> Result<SamplingSettings> {

@@ -146,14 +146,25 @@ fn what_is_not_built_yet_is_refused_as_such() {
     for line in [
         "record --backend timer-signal -- true",
         "record --source tick -- true",
-        "record --attach-mode cgroup -- true",
         "record -o a.firefox.json -- true",
-        "attach --cgroup /x",
-        "attach --unit x.service",
         "attach --all",
     ] {
         assert!(is_usage(line), "{line}");
         assert!(message(line).contains("not available in this version"), "{}", message(line));
+    }
+}
+
+#[test]
+fn a_group_is_a_target_of_its_own() {
+    let target = |line: &str| {
+        let Job::Attach(job) = typed(line).unwrap() else { panic!() };
+        job.target
+    };
+    assert!(matches!(target("attach --cgroup /a/b"), Target::Cgroup(path) if path == PathBuf::from("/a/b")));
+    assert!(matches!(target("attach --unit x.service"), Target::Unit(name) if name == "x.service"));
+    let twice = ["attach --cgroup /a 7", "attach --cgroup /a --name x", "attach --cgroup /a --unit x"];
+    for line in twice.into_iter().chain(["attach --unit a/b", "attach --cgroup"]) {
+        assert!(is_usage(line), "{line}");
     }
 }
 

@@ -2,24 +2,49 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use regex_lite::Regex;
 
+use crate::cgroup::{Cgroup, CgroupError};
+use crate::run::explain;
 use crate::settings::Target;
 
-impl Target {
+/// What a target turned out to be.
+#[derive(Debug)]
+pub(crate) struct Found {
     /// The ids of its processes, in ascending order and never our own.
+    pub(crate) pids: Vec<u32>,
+    /// The control group that it is, or has to itself.
+    pub(crate) group: Option<Arc<Cgroup>>,
+}
+
+impl Target {
+    /// Its processes, and its group if it is one.
     ///
     /// # Errors
     ///
-    /// If a process does not exist or nothing matches.
-    pub(crate) fn resolve(&self) -> Result<Vec<u32>> {
-        match self {
-            Self::Pids(pids) => existing(pids),
-            Self::Name(regex) => matching(regex),
-        }
+    /// If a process or a group does not exist, nothing matches or nobody is in the group.
+    pub(crate) fn resolve(&self) -> Result<Found> {
+        let group = match self {
+            Self::Pids(pids) => return Ok(Found { pids: existing(pids)?, group: None }),
+            Self::Name(regex) => return Ok(Found { pids: matching(regex)?, group: None }),
+            Self::Cgroup(path) => Cgroup::find(path),
+            Self::Unit(name) => Cgroup::of_unit(name),
+        };
+        group.and_then(inhabited).map_err(explain::cgroup)
     }
+}
+
+fn inhabited(group: Arc<Cgroup>) -> Result<Found, CgroupError> {
+    let unreadable = |cause| CgroupError::Unreadable { name: group.name().to_owned(), cause };
+    let mut pids = group.processes().map_err(unreadable)?;
+    pids.retain(|pid| *pid != std::process::id());
+    if pids.is_empty() {
+        return Err(CgroupError::Empty(group.name().to_owned()));
+    }
+    Ok(Found { pids, group: Some(group) })
 }
 
 fn existing(pids: &[u32]) -> Result<Vec<u32>> {
@@ -70,8 +95,8 @@ mod tests {
         let everything = Target::Name(Regex::new(".").unwrap()).resolve();
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(found.unwrap().contains(&child.id()));
-        assert!(!everything.unwrap().contains(&std::process::id()));
+        assert!(found.unwrap().pids.contains(&child.id()));
+        assert!(!everything.unwrap().pids.contains(&std::process::id()));
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub mod coverage;
 pub mod experiment;
 pub mod figures;
 pub mod folded;
+pub mod groups;
 pub mod guards;
 pub mod measured;
 pub mod paper;

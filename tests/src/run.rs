@@ -221,6 +221,27 @@ impl Sweetspot {
         Recorded::read(self, ended, stolen_ratio, None)
     }
 
+    /// Starts to profile running processes, and waits until it has begun.
+    pub fn start_attach(&self, words: &[&str]) -> Result<Attached> {
+        let mut arguments = self.outputs();
+        arguments.extend(words.iter().map(ToString::to_string));
+        let before = machine_time()?;
+        let running = start(&mut self.command("attach", &arguments))?;
+        let (stats, process) = (self.file("stats.jsonl"), format!("/proc/{}/stat", running.id()));
+        wait_until("the first decision", || {
+            let ended = fs::read_to_string(&process).is_ok_and(|stat| stat.contains(") Z "));
+            ended || fs::metadata(&stats).is_ok_and(|file| file.len() > 0)
+        })?;
+        Ok(Attached { running, before })
+    }
+
+    /// What a run that was started by itself has left once it has ended.
+    pub fn finish(self, attached: Attached, truth: Option<Truth>) -> Result<Recorded> {
+        let ended = finish(attached.running)?.expect_status(0)?;
+        let stolen_ratio = stolen_since(attached.before)?;
+        Recorded::read(self, ended, stolen_ratio, truth)
+    }
+
     /// Options that leave a folded file and statistics in the folder.
     pub fn outputs(&self) -> Vec<String> {
         ["-o", &self.file("profile.folded"), "--stats", &self.file("stats.jsonl")]
@@ -260,6 +281,13 @@ fn machine_time() -> Result<(f64, f64)> {
 fn stolen_since((busy, stolen): (f64, f64)) -> Result<f64> {
     let (busy_now, stolen_now) = machine_time()?;
     Ok((stolen_now - stolen) / (busy_now - busy).max(1.0))
+}
+
+/// A profiler that is attached.
+pub struct Attached {
+    /// The profiler.
+    pub running: Running,
+    before: (f64, f64),
 }
 
 /// A finished run and all it left.

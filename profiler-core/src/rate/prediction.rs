@@ -26,15 +26,15 @@ use super::prices::Prices;
 use super::sample_cost::{OWN_COST_FLOOR_CPUS, PerSample, SampleCost};
 use super::settings::RateSettings;
 use super::shares::PRIOR_SPREAD;
-use crate::attach::{AttachChoice, AttachMode, Observed};
+use crate::attach::{AttachChoice, AttachMode, GROUP_SWITCH, Observed};
 use crate::stats::characterise::Parameters;
 
 /// Standard deviation of S before any function was seen, as a share of it: the largest functions take 40%, or 5%.
 const SPREAD_DOUBT: f64 = 0.5;
 /// A cost in doubt is not put below this share of itself: no sample is free.
 const LEAST_COST: f64 = 0.1;
-/// Looks that the way to attach takes to settle, a second of sampling each: there and back, and once more.
-const SETTLING_LOOKS: u64 = 6;
+/// Looks that the way to attach takes to settle, a second of sampling each: to each other and back, and once more.
+const SETTLING_LOOKS: u64 = 8;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// What sampling a target is going to cost, and how often it will be sampled, if it goes on as it was watched.
@@ -132,6 +132,11 @@ impl<'a> Basis<'a> {
             AttachMode::Task => (watched.per_cpu_s(watched.switches), records, tasks),
             // Inherited by nobody: a new task is two records, its beginning and its end.
             AttachMode::Cpu => (Figure::default(), records.plus(tasks.scaled(2.0)), Figure::default()),
+            // At most: how many of the switches leave the group, nobody knows beforehand.
+            AttachMode::Cgroup => {
+                let switches = watched.per_cpu_s(watched.switches).scaled(GROUP_SWITCH);
+                (switches, records.plus(tasks.scaled(2.0)), Figure::default())
+            }
         };
         [
             (switches, self.costs.per_switch_ns.into()),

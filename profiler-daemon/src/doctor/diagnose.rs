@@ -3,7 +3,7 @@
 use nix::errno::Errno;
 use serde::Serialize;
 
-use super::facts::Facts;
+use super::facts::{Facts, Untimed};
 
 /// Ring memory for each CPU that a run wants (KiB): 128 pages and one for the header.
 const RING_KB: u64 = 516;
@@ -47,7 +47,7 @@ impl Level {
 
 /// Judges the facts.
 pub(super) fn diagnose(facts: &Facts) -> Vec<Check> {
-    let checks: [fn(&Facts) -> Check; 13] = [
+    let checks: [fn(&Facts) -> Check; 15] = [
         kernel,
         architecture,
         opening,
@@ -56,6 +56,8 @@ pub(super) fn diagnose(facts: &Facts) -> Vec<Check> {
         max_stack,
         kernel_names,
         open_files,
+        groups,
+        handler_time,
         counters,
         processes,
         map_files,
@@ -225,6 +227,52 @@ fn open_files(facts: &Facts) -> Check {
         format!("{finding}; the largest process here has {}: use --attach-mode cpu for it", facts.threads);
     let remedy = format!("sudo prlimit --pid $$ --nofile={0}:{0}", wanted + 1024);
     warn("open files", finding, Some(remedy))
+}
+
+/// Events of control groups are open to those to whom events of whole CPUs are.
+fn groups(facts: &Facts) -> Check {
+    const NAME: &str = "cgroup events";
+    let Some(hierarchy) = &facts.hierarchy else {
+        let remedy = "sudo mkdir -p /run/cgroup2 && sudo mount -t cgroup2 none /run/cgroup2";
+        let finding = "no cgroup v2 hierarchy is mounted: neither --cgroup nor --unit";
+        return warn(NAME, finding, Some(remedy.to_owned()));
+    };
+    let mounted = format!("cgroup v2 is mounted at {}", hierarchy.display());
+    match facts.group_error.map(Errno::from_raw) {
+        None => ok(NAME, format!("possible (--cgroup, --unit, --attach-mode cgroup); {mounted}")),
+        Some(Errno::EPERM | Errno::EACCES) => {
+            let finding = "not permitted: they need what events of whole CPUs need";
+            warn(NAME, finding, sysctl("kernel.perf_event_paranoid=0"))
+        }
+        Some(Errno::ENOENT | Errno::EINVAL | Errno::EBADF) => {
+            let finding = format!(
+                "missing, though {mounted}: the kernel is built without CONFIG_CGROUP_PERF, or perf_event is a hierarchy of \
+                 version 1"
+            );
+            warn(NAME, finding, None)
+        }
+        Some(other) => warn(NAME, format!("failed: {}", other.desc()), None),
+    }
+}
+
+/// Whether the tracepoints around the handler that writes samples can be had: they tell what a sample costs in the target.
+fn handler_time(facts: &Facts) -> Check {
+    const NAME: &str = "handler time";
+    let calibrated = "a sample is taken to cost in the target what it cost in the calibration";
+    let (why, remedy) = match facts.handler {
+        None => return ok(NAME, "measured in the target, by tracepoints"),
+        Some(Untimed::NotMounted) => (
+            "the kernel's tracepoints are not mounted",
+            Some("sudo mount -t tracefs nodev /sys/kernel/tracing".to_owned()),
+        ),
+        Some(Untimed::NotReadable) => (
+            "the kernel's tracepoints are readable for root alone",
+            Some(r#"sudo mount -o remount,gid="$(id -g)" /sys/kernel/tracing"#.to_owned()),
+        ),
+        Some(Untimed::OtherLayout) => ("this kernel's tracepoints have another layout", None),
+        Some(Untimed::Refused) => ("events of tracepoints need CAP_PERFMON", Some(grant())),
+    };
+    warn(NAME, format!("not measured: {why}; {calibrated}"), remedy)
 }
 
 fn counters(facts: &Facts) -> Check {

@@ -2,9 +2,14 @@
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nix::sys::resource::{Resource, getrlimit};
+
+use crate::cgroup::{Cgroup, hierarchy};
+use crate::sampler::access::probe_group;
+use crate::sampler::handler_tracer::{HandlerTracer, Unavailable};
+use crate::sys::limits;
 
 /// Capability numbers of the kernel.
 const CAP_IPC_LOCK: u32 = 14;
@@ -54,10 +59,29 @@ pub(super) struct Facts {
     pub(super) map_files: bool,
     /// Why a sampling event could not be opened: an error number, 0 where there is none.
     pub(super) open_error: Option<i32>,
+    /// Where cgroup v2 is mounted.
+    pub(super) hierarchy: Option<PathBuf>,
+    /// Why an event for a control group could not be opened: an error number, 0 where there is none.
+    pub(super) group_error: Option<i32>,
+    /// Why the kernel's handler cannot be timed; `None` where it can.
+    pub(super) handler: Option<Untimed>,
     /// The file that keeps the measured cost of a sample between runs.
     pub(super) cache: Option<PathBuf>,
     /// Whether it exists.
     pub(super) calibrated: bool,
+}
+
+/// Why the kernel's handler cannot be timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Untimed {
+    /// The tracepoints are not mounted.
+    NotMounted,
+    /// They are mounted for others.
+    NotReadable,
+    /// They are not those that we know.
+    OtherLayout,
+    /// Their events were refused.
+    Refused,
 }
 
 impl Facts {
@@ -86,6 +110,12 @@ impl Facts {
             container: container(),
             hidepid: hidepid(&text("/proc/self/mounts")),
             map_files: map_files(),
+            group_error: Cgroup::find(Path::new("/"))
+                .ok()
+                .and_then(|root| probe_group(&root).err())
+                .map(|error| error.raw_os_error().unwrap_or(0)),
+            hierarchy: hierarchy(),
+            handler: untimed(),
             open_error: try_open().err().map(|error| error.raw_os_error().unwrap_or(0)),
             calibrated: cache.as_ref().is_some_and(|file| file.exists()),
             cache,
@@ -170,6 +200,20 @@ pub(super) fn hidepid(mounts: &str) -> Option<String> {
         .next_back()?;
     let hidden = options.split(',').find_map(|option| option.strip_prefix("hidepid="))?;
     (!matches!(hidden, "0" | "off")).then(|| hidden.to_owned())
+}
+
+/// Tries the tracepoints for a moment, on one CPU.
+fn untimed() -> Option<Untimed> {
+    let cpu = limits::online_cpus()[0];
+    match HandlerTracer::find().and_then(|mut tracer| tracer.start(&[cpu])) {
+        Ok(()) => None,
+        Err(Unavailable::NoTracefs(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Some(Untimed::NotReadable)
+        }
+        Err(Unavailable::NoTracefs(_)) => Some(Untimed::NotMounted),
+        Err(Unavailable::UnknownLayout) => Some(Untimed::OtherLayout),
+        Err(Unavailable::Refused(_)) => Some(Untimed::Refused),
+    }
 }
 
 fn map_files() -> bool {

@@ -1,5 +1,5 @@
 use super::*;
-use facts::hidepid;
+use facts::{Untimed, hidepid};
 use nix::errno::Errno;
 
 /// A machine on which everything works, for a user without privileges.
@@ -24,6 +24,9 @@ fn good() -> Facts {
         hidepid: None,
         map_files: true,
         open_error: None,
+        hierarchy: Some("/sys/fs/cgroup".into()),
+        group_error: None,
+        handler: None,
         cache: Some("/home/u/.cache/sweetspot/calibration.json".into()),
         calibrated: true,
     }
@@ -107,6 +110,38 @@ fn what_is_short_is_told_with_its_command() {
         let check = check(&poor, name);
         assert_eq!(check.level, Level::Warn, "{name}");
         assert!(check.remedy.as_ref().unwrap().contains(command), "{name}: {check:?}");
+    }
+}
+
+#[test]
+fn control_groups_are_told_of_with_what_they_lack() {
+    let found = |facts: Facts| check(&facts, "cgroup events");
+    assert!(found(good()).finding.contains("/sys/fs/cgroup"));
+    let unmounted = found(Facts { hierarchy: None, ..good() });
+    assert!(unmounted.remedy.unwrap().contains("mount -t cgroup2"));
+    for (error, word, remedy) in [
+        (Errno::EACCES, "not permitted", true),
+        (Errno::ENOENT, "CONFIG_CGROUP_PERF", false),
+        (Errno::ENOMEM, "failed", false),
+    ] {
+        let found = found(Facts { group_error: Some(error as i32), ..good() });
+        assert!(found.finding.contains(word) && found.remedy.is_some() == remedy, "{found:?}");
+        assert_eq!(found.level, Level::Warn);
+    }
+}
+
+#[test]
+fn a_handler_that_cannot_be_timed_is_told_with_what_mends_it() {
+    for (why, remedy) in [
+        (Untimed::NotMounted, Some("mount -t tracefs")),
+        (Untimed::NotReadable, Some("remount,gid=")),
+        (Untimed::OtherLayout, None),
+        (Untimed::Refused, Some("cap_perfmon")),
+    ] {
+        let found = check(&Facts { handler: Some(why), ..good() }, "handler time");
+        assert_eq!(found.level, Level::Warn);
+        assert_eq!(found.remedy.is_some(), remedy.is_some(), "{found:?}");
+        assert!(found.remedy.unwrap_or_default().contains(remedy.unwrap_or_default()));
     }
 }
 

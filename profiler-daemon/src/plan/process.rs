@@ -62,19 +62,19 @@ fn forecast(job: &PlanProcessJob) -> Result<Forecast> {
     let setup = Setup::begin(&job.sampling)?;
     notes.extend(setup.calibration.note.clone());
     let name = visible(&procfs::comm(pid).unwrap_or_default());
-    let (threads, watched) = watch(pid, job.duration)?;
+    let (threads, processes, watched) = watch(pid, job.duration)?;
     if !watched.was_seen() {
         notes.push(WHAT_IS_MISSING.to_owned());
     }
     if watched.unseen_forks > watched.forks {
         notes.push(unseen(&watched));
     }
-    let prediction = setup.predict(&job.sampling, threads, &watched);
+    let prediction = setup.predict(&job.sampling, threads, &processes, &watched);
     Ok(Forecast { name, threads, watched, prediction, notes })
 }
 
 /// Looks at the process until the time is up.
-fn watch(pid: u32, duration: Duration) -> Result<(usize, Activity)> {
+fn watch(pid: u32, duration: Duration) -> Result<(usize, Vec<u32>, Activity)> {
     let began = Instant::now();
     let mut watch = Watch::begin(&[pid]);
     loop {
@@ -87,7 +87,7 @@ fn watch(pid: u32, duration: Duration) -> Result<(usize, Activity)> {
         }
         if left <= LOOK {
             let watched = watch.end();
-            return Ok((watch.threads(), watched));
+            return Ok((watch.threads(), watch.processes().to_vec(), watched));
         }
         watch.look();
     }
@@ -162,6 +162,7 @@ fn attach(mode: AttachMode) -> &'static str {
     match mode {
         AttachMode::Task => "task: events for each thread",
         AttachMode::Cpu => "cpu: events for whole CPUs",
+        AttachMode::Cgroup => "cgroup: events for its control group",
     }
 }
 

@@ -1,8 +1,11 @@
 //! The loop's body: drain the rings, read off what it cost, decide, and change the clocks accordingly.
 
+mod members;
+
+use std::sync::Arc;
 use std::time::Duration;
 
-use profiler_core::attach::{AttachChoice, AttachMode, Observed};
+use profiler_core::attach::{AttachChoice, AttachMode, GROUP_SWITCH, Observed};
 use profiler_core::profile::RateChange;
 use profiler_core::rate::{
     CostModel, Decision, Dither, Prediction, RateController, Reading, Reason, TopShares,
@@ -11,14 +14,16 @@ use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::Method;
 use serde::Serialize;
 
+pub(crate) use self::members::others_in;
 use super::explain;
 use super::foresight::Foresight;
+use crate::cgroup::Cgroup;
 use crate::output::Outputs;
 use crate::sampler::access::{Access, OpenError};
 use crate::sampler::handler_time::HandlerBursts;
 use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
 use crate::sampler::session::{Counts, Session};
-use crate::sampler::switches::Switches;
+use crate::sampler::switches::{GroupSwitches, Switches};
 use crate::sys::{clock, limits, procfs};
 
 /// The shortest time from one tick to the next, where the first was late.
@@ -67,6 +72,8 @@ pub(crate) struct Attach {
     pub(crate) choice: AttachChoice,
     /// To what.
     pub(crate) attachment: Attachment,
+    /// The target's control group, where its events are a way.
+    pub(crate) group: Option<Arc<Cgroup>>,
     /// What samples and switches cost.
     pub(crate) costs: CostModel,
     /// What the run will cost.
@@ -111,6 +118,7 @@ pub(crate) struct Engine {
     pub(crate) notes: Vec<String>,
     access: Access,
     attach: AttachChoice,
+    group: Option<Arc<Cgroup>>,
     costs: CostModel,
     foresight: Foresight,
     settings: ClockSettings,
@@ -119,6 +127,7 @@ pub(crate) struct Engine {
     adopted: (u64, u64),
     attach_changed: bool,
     cpus_changed: bool,
+    members_changed: bool,
     /// Whether the last look at the rings found samples.
     samples_came: bool,
     last_decision: Option<Decision>,
@@ -126,6 +135,7 @@ pub(crate) struct Engine {
     next_second_ns: u64,
     seen: Seen,
     switches: Switches,
+    group_switches: GroupSwitches,
     bursts: HandlerBursts,
 }
 
@@ -161,6 +171,7 @@ impl Engine {
             notes: Vec::new(),
             access: how.access,
             attach: how.choice,
+            group: how.group,
             costs: how.costs,
             foresight: how.foresight,
             settings,
@@ -169,12 +180,14 @@ impl Engine {
             adopted: (0, 0),
             attach_changed: false,
             cpus_changed: false,
+            members_changed: false,
             samples_came: false,
             last_decision: None,
             start_unix_ns: 0,
             next_second_ns: 0,
             seen: Seen::default(),
             switches: Switches::default(),
+            group_switches: GroupSwitches::default(),
             bursts: HandlerBursts::new(how.costs.per_handler_ns.is_some()),
         })
     }
@@ -205,7 +218,7 @@ impl Engine {
 
     fn attach_to_latecomers(&mut self) -> Result<(), OpenError> {
         for _ in 0..GENERATIONS {
-            if *self.sampler.attachment() == Attachment::Cpus {
+            if !matches!(self.sampler.attachment(), Attachment::Tasks(_)) {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_nanos(SETTLING_NS)); // then every birth until now is on record
@@ -288,11 +301,11 @@ impl Engine {
         }
     }
 
-    /// Events for whole CPUs are inherited by nobody: a new task is two records, its beginning and its end.
+    /// Events for whole CPUs or a group are inherited by nobody: a new task is two records, its beginning and its end.
     fn without_inheritance(&self, reading: Reading) -> Reading {
         match self.attach.mode() {
             AttachMode::Task => reading,
-            AttachMode::Cpu => {
+            AttachMode::Cpu | AttachMode::Cgroup => {
                 Reading { side_records: reading.side_records + 2 * reading.forks, forks: 0, ..reading }
             }
         }
@@ -378,22 +391,34 @@ impl Engine {
             None => self.session.choice.revise(now_ns),
         };
         let stack_bytes = self.session.copy.revise();
+        let has_new_threads = self.has_new_threads(now_ns);
+        if has_new_threads && self.attach.would_open(now_ns, task_events(&self.session)).is_some() {
+            self.attach_changed = true;
+            self.controller.attached_anew();
+        }
         let attach_changed = std::mem::take(&mut self.attach_changed);
         let machine_changed = attach_changed | std::mem::take(&mut self.cpus_changed);
-        if method.is_none() && stack_bytes.is_none() && !machine_changed && !self.has_new_threads(now_ns) {
+        let machine_changed = machine_changed | std::mem::take(&mut self.members_changed);
+        if method.is_none() && stack_bytes.is_none() && !machine_changed && !has_new_threads {
             return;
         }
         self.settings.method = self.session.choice.method();
         self.settings.stack_bytes = self.session.copy.bytes();
-        let attachment = match self.attach.mode() {
-            AttachMode::Cpu => Attachment::Cpus,
-            AttachMode::Task => Attachment::Tasks(self.threads()),
-        };
+        let attachment = self.next_attachment();
         self.adopted = (now_ns, self.session.processes.threads_created());
         match self.renew(attachment) {
             Ok(()) | Err(OpenError::TargetGone) => {}
             Err(_) if attach_changed => self.attach.refuse(),
             Err(error) => self.note(format!("the events could not be renewed: {error}")),
+        }
+    }
+
+    /// What clocks are attached to from now on.
+    fn next_attachment(&self) -> Attachment {
+        match (self.attach.mode(), &self.group) {
+            (AttachMode::Cpu, _) => Attachment::Cpus,
+            (AttachMode::Cgroup, Some(group)) => Attachment::Cgroup(Arc::clone(group)),
+            (AttachMode::Task | AttachMode::Cgroup, _) => Attachment::Tasks(self.threads()),
         }
     }
 
@@ -421,6 +446,9 @@ impl Engine {
         self.next_second_ns =
             now_ns + if self.session.elapsed_ns() < SECOND_NS { EARLY_LOOK_NS } else { SECOND_NS };
         self.cpus_changed |= self.sampler.cpus_changed();
+        if self.session.elapsed_ns() >= SECOND_NS {
+            self.look_at_members();
+        }
         let switches = self.context_switches();
         let observed = self.observe(switches);
         if self.attach.observe(now_ns, observed, || task_events(&self.session)).is_some() {
@@ -466,11 +494,6 @@ impl Engine {
         }
     }
 
-    /// Whether no process of the target is left.
-    pub(crate) fn target_has_ended(&self) -> bool {
-        self.session.processes.live().next().is_none()
-    }
-
     /// What a person calls a process of the target.
     pub(crate) fn name_of(&self, pid: u32) -> String {
         format!("{} ({pid})", procfs::comm(pid).unwrap_or_default())
@@ -502,11 +525,22 @@ impl Engine {
         self.session.processes.live().flat_map(|(pid, _)| procfs::threads(pid)).collect()
     }
 
-    /// Context switches of the target since the last look, where the events make them cost something.
+    /// Context switches of the target since the last look, where the events make them cost something, in those of a thread.
     fn context_switches(&mut self) -> u64 {
         match self.sampler.attachment() {
-            Attachment::Tasks(threads) => self.switches.since_last_look(threads),
-            Attachment::Cpus => 0,
+            Attachment::Tasks(threads) => {
+                self.group_switches = GroupSwitches::default(); // they would count on, and cost on
+                self.switches.since_last_look(threads)
+            }
+            Attachment::Cpus => {
+                self.group_switches = GroupSwitches::default();
+                0
+            }
+            // A kernel that cannot count them (before 5.13) leaves them out of the overhead.
+            Attachment::Cgroup(group) => {
+                let switches = self.group_switches.since_last_look(group).unwrap_or(0);
+                (switches as f64 * GROUP_SWITCH).round() as u64
+            }
         }
     }
 }

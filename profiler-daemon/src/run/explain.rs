@@ -5,13 +5,18 @@ use std::io;
 use ::procfs::ProcError;
 use anyhow::{Result, anyhow};
 
-use crate::failure::Failure;
+use crate::cgroup::CgroupError;
+use crate::failure::{Failure, usage};
 use crate::sampler::access::OpenError;
 use crate::sys::procfs;
 
 /// What unprivileged profiles lack.
 pub(crate) const KERNEL_UNSEEN: &str = "time spent in the kernel is not sampled: run as root, or \
      `sudo sysctl kernel.perf_event_paranoid=1`, to see it";
+
+/// What events of a group miss of processes that are not the whole of it.
+pub(crate) const LEFT_GROUP: &str = "processes of the target have left its cgroup and are not sampled there; leave out \
+     --attach-mode cgroup, so that they are followed";
 
 /// An error for `OpenError`; `pid` is the process that was asked for, if it was one.
 pub(crate) fn open(error: OpenError, pid: Option<u32>) -> anyhow::Error {
@@ -47,14 +52,26 @@ pub(crate) fn open(error: OpenError, pid: Option<u32>) -> anyhow::Error {
     }
 }
 
-/// Why `--attach-mode cpu` cannot be had.
-pub(crate) fn cpu_wide_refused() -> anyhow::Error {
+/// Why what takes events of whole CPUs, or of groups, cannot be had.
+pub(crate) fn cpu_wide_refused(what: &str) -> anyhow::Error {
     let text = format!(
-        "--attach-mode cpu is not permitted: kernel.perf_event_paranoid is {}; run as root, or use \
-         --attach-mode task",
+        "{what} is not permitted: kernel.perf_event_paranoid is {}; run as root, or use --attach-mode task",
         paranoid()
     );
     Failure::NotPermitted(text).into()
+}
+
+/// What is wrong with a control group.
+pub(crate) fn cgroup(error: CgroupError) -> anyhow::Error {
+    if error.is_permission() { Failure::NotPermitted(error.to_string()).into() } else { error.into() }
+}
+
+/// Why `--attach-mode cgroup` cannot be had for processes.
+pub(crate) fn no_group_of_its_own() -> anyhow::Error {
+    usage(
+        "--attach-mode cgroup needs a cgroup that holds the processes and no others; give it as a target (--cgroup PATH), \
+         or use --attach-mode cpu",
+    )
 }
 
 /// Refuses a thread of the kernel.
@@ -94,6 +111,16 @@ pub(crate) fn child(pid: u32, read: Result<(), ProcError>, notes: &mut Vec<Strin
         Ok(()) | Err(ProcError::NotFound(_)) => {}
         Err(error) => notes.push(format!("process {pid} is not profiled with its parent: {error}")),
     }
+}
+
+/// What is missing of a process that is in the target's group, but for what nothing is: it may have ended meanwhile.
+pub(crate) fn member(error: &ProcError) -> Option<String> {
+    let why = match error {
+        ProcError::NotFound(_) => return None,
+        ProcError::PermissionDenied(_) => "they belong to another user or are protected",
+        _ => "their mappings could not be read",
+    };
+    Some(format!("some processes of the cgroup have code without names: {why}"))
 }
 
 /// What events of single threads miss of a target like this.

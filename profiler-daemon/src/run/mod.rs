@@ -14,6 +14,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -29,6 +30,7 @@ use self::foresight::Foresight;
 use self::precise::Precise;
 use self::progress::Progress;
 use crate::calibrate::{self, Calibration};
+use crate::cgroup::{Cgroup, CgroupError, TransientCgroup};
 use crate::failure::{self, Failure};
 use crate::law;
 use crate::output::Outputs;
@@ -40,6 +42,7 @@ use crate::settings::{AttachJob, RecordJob};
 use crate::sys::spawn::{Ended, HeldCommand, RunningCommand};
 use crate::sys::timer::Timer;
 use crate::sys::{clock, limits, procfs, terminal};
+use crate::targets::Found;
 
 /// Exit status of a command that could not be found, as shells have it.
 const NOT_FOUND: u8 = 127;
@@ -60,15 +63,23 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
     let words: Vec<CString> = words.collect::<Result<_, _>>().context("the command holds a zero byte")?;
     // Before the runtime exists: the child of a fork may not share its threads.
     let held = HeldCommand::fork(&words).context("the command could not be started")?;
+    let own_group = match setup.asked {
+        Some(AttachMode::Cgroup) => Some(group_for(held.pid()).map_err(explain::cgroup)?),
+        _ => None,
+    };
+    let group = own_group.as_ref().map(|own| Arc::clone(own.group()));
     let name = job.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let pid = held.pid();
     let mut session = Session::new(setup.method_choice(&job.sampling));
+    if let Some(group) = &group {
+        session.follow_group(Arc::clone(group), true);
+    }
     session.await_exec(pid);
     if let Some(program) = find_program(&job.command[0]) {
         session.objects.preload(&program);
     }
     let engine = setup
-        .open(&job.sampling, session, vec![pid], None, outputs)
+        .open(&job.sampling, session, Found { pids: vec![pid], group }, None, outputs)
         .map_err(|error| explain::open(error, None))?;
     let until = Until { duration: None, precise: Precise::new(&job.sampling) };
     let runtime = runtime()?;
@@ -100,31 +111,51 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
 
 /// Profiles running processes until they end, the time is up or the person stops it.
 pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
-    let pids = job.target.resolve()?;
+    let found = job.target.resolve()?;
+    let target_group = found.group.clone();
+    let pids = found.pids;
     if let &[pid] = &pids[..] {
         explain::kernel_thread(pid)?;
     }
     let outputs = Outputs::prepare(&job.output)?;
-    let setup = Setup::begin(&job.sampling)?;
+    let mut setup = Setup::begin(&job.sampling)?;
     let precise = Precise::new(&job.sampling);
-    let session = Session::new(setup.method_choice(&job.sampling));
-    let one = (pids.len() == 1).then(|| pids[0]);
+    let mut session = Session::new(setup.method_choice(&job.sampling));
+    let one = (pids.len() == 1 && target_group.is_none()).then(|| pids[0]);
     let mut watch = Watch::begin(&pids);
     std::thread::sleep(WATCHED);
     let watched = watch.end();
-    let family = watch.processes().to_vec();
+    let mut found = Found { pids: watch.processes().to_vec(), group: target_group.clone() };
+    if let Some(group) = &target_group {
+        setup.choose_group(&job.sampling)?;
+        session.follow_group(Arc::clone(group), setup.asked != Some(AttachMode::Cpu));
+        found.pids = engine::others_in(group);
+    } else if setup.may_use_group() {
+        found.group = Cgroup::of_their_own(&found.pids);
+    }
+    if found.group.is_none() && setup.asked == Some(AttachMode::Cgroup) {
+        return Err(explain::no_group_of_its_own());
+    }
     let mut engine = setup
-        .open(&job.sampling, session, family, Some(&watched), outputs)
+        .open(&job.sampling, session, found, Some(&watched), outputs)
         .map_err(|error| explain::open(error, one))?;
     // The clocks come first: whatever is mapped from here on is reported, whatever was mapped before is read.
     engine.start_clocks()?;
-    for &pid in &pids {
-        let adopted = engine.session.adopt(pid);
-        explain::maps(pid, adopted, &mut engine.notes)?;
-    }
-    engine.adopt_descendants();
+    let name = match &target_group {
+        Some(group) => {
+            engine.adopt_members();
+            format!("cgroup {}", group.name())
+        }
+        None => {
+            for &pid in &pids {
+                let adopted = engine.session.adopt(pid);
+                explain::maps(pid, adopted, &mut engine.notes)?;
+            }
+            engine.adopt_descendants();
+            pids.iter().map(|pid| engine.name_of(*pid)).collect::<Vec<_>>().join(", ")
+        }
+    };
     engine.catch_up_with_threads().map_err(|error| explain::open(error, one))?;
-    let name = pids.iter().map(|pid| engine.name_of(*pid)).collect::<Vec<_>>().join(", ");
     let (engine, stop) = runtime()?.block_on(async {
         let mut signals = Signals::listen()?;
         engine.begin();
@@ -136,9 +167,16 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
         .map(|()| ExitCode::SUCCESS)
 }
 
+/// A group of its own for a command that waits to be executed, with the command in it.
+fn group_for(pid: u32) -> Result<TransientCgroup, CgroupError> {
+    let group = TransientCgroup::make()?;
+    group.take_in(pid)?;
+    Ok(group)
+}
+
 /// Whether the kernel lets us sample at all.
 pub(crate) fn try_open() -> io::Result<()> {
-    probe_access().map(drop).map_err(io::Error::other)
+    probe_access().map(drop).map_err(OpenError::into_io)
 }
 
 /// Makes sure that the kernel lets us sample.
@@ -171,11 +209,30 @@ impl Setup {
             config::AttachMode::Auto => None,
             config::AttachMode::Task => Some(AttachMode::Task),
             config::AttachMode::Cpu if access.cpu_wide => Some(AttachMode::Cpu),
-            config::AttachMode::Cpu => return Err(explain::cpu_wide_refused()),
+            config::AttachMode::Cgroup if access.cpu_wide => Some(AttachMode::Cgroup),
+            refused @ (config::AttachMode::Cpu | config::AttachMode::Cgroup) => {
+                return Err(explain::cpu_wide_refused(&format!("--attach-mode {refused}")));
+            }
         };
         let calibration = calibrate::prepare(access);
         let seed = sampling.seed.unwrap_or_else(clock::monotonic_ns);
         Ok(Self { calibration, seed, access, asked })
+    }
+
+    /// The target is a group: unless the person wants something else, its own events are the way.
+    fn choose_group(&mut self, sampling: &SamplingSettings) -> Result<()> {
+        if sampling.attach_mode == config::AttachMode::Auto {
+            if !self.access.cpu_wide {
+                return Err(explain::cpu_wide_refused("to attach to a cgroup"));
+            }
+            self.asked = Some(AttachMode::Cgroup);
+        }
+        Ok(())
+    }
+
+    /// Whether it matters that the target has a control group of its own.
+    fn may_use_group(&self) -> bool {
+        self.access.cpu_wide && self.asked.is_none_or(|asked| asked == AttachMode::Cgroup)
     }
 
     fn method_choice(&self, sampling: &SamplingSettings) -> MethodChoice {
@@ -190,20 +247,22 @@ impl Setup {
         &self,
         sampling: &SamplingSettings,
         session: Session,
-        pids: Vec<u32>,
+        target: Found,
         seen: Option<&Activity>,
         outputs: Outputs,
     ) -> Result<Engine, OpenError> {
+        let Found { pids, group } = target;
         let (settings, costs) = (rate_settings(sampling), self.calibration.model);
         let controller = RateController::new(settings.clone(), costs);
         let threads: Vec<u32> = pids.iter().flat_map(|&pid| procfs::threads(pid)).collect();
-        let choice = self.choice(threads.len(), seen);
+        let choice = self.choice(threads.len(), group.is_some(), seen);
         let foresight = Foresight::new(settings, costs, choice.clone(), seen);
-        let attachment = match choice.mode() {
-            AttachMode::Cpu => Attachment::Cpus,
-            AttachMode::Task => Attachment::Tasks(threads),
+        let attachment = match (choice.mode(), &group) {
+            (AttachMode::Cpu, _) => Attachment::Cpus,
+            (AttachMode::Cgroup, Some(group)) => Attachment::Cgroup(Arc::clone(group)),
+            (AttachMode::Task | AttachMode::Cgroup, _) => Attachment::Tasks(threads),
         };
-        let attach = Attach { access: self.access, choice, attachment, costs, foresight };
+        let attach = Attach { access: self.access, choice, attachment, group, costs, foresight };
         let mut engine = Engine::open(session, controller, attach, Dither::new(self.seed), outputs)?;
         engine.notes.extend(self.calibration.note.clone());
         if !self.access.kernel {
@@ -212,11 +271,12 @@ impl Setup {
         Ok(engine)
     }
 
-    /// How a target of so many threads is attached to at first.
-    fn choice(&self, threads: usize, seen: Option<&Activity>) -> AttachChoice {
+    /// How a target of so many threads is attached to at first, perhaps by a group that it has to itself.
+    fn choice(&self, threads: usize, has_group: bool, seen: Option<&Activity>) -> AttachChoice {
         let cpus = limits::online_cpus().len();
         let switches_per_s = seen.map_or(0.0, Activity::switches_per_s);
-        AttachChoice::new(self.asked, self.access.cpu_wide, threads, cpus, switches_per_s)
+        let choice = AttachChoice::new(self.asked, self.access.cpu_wide, threads, cpus, switches_per_s);
+        if has_group { choice.with_group() } else { choice }
     }
 
     /// What it will cost to sample a target of so many threads that was watched.
@@ -224,9 +284,11 @@ impl Setup {
         &self,
         sampling: &SamplingSettings,
         threads: usize,
+        processes: &[u32],
         watched: &Activity,
     ) -> Prediction {
-        let choice = self.choice(threads, Some(watched));
+        let has_group = self.may_use_group() && Cgroup::of_their_own(processes).is_some();
+        let choice = self.choice(threads, has_group, Some(watched));
         predict(rate_settings(sampling), self.calibration.model, watched, choice)
     }
 }
@@ -392,7 +454,12 @@ async fn follow(
                 }
             }
             Watched::Processes if signal.is_some() => stop = Some(Stop::Signal),
-            Watched::Processes if engine.target_has_ended() => stop = Some(Stop::TargetGone),
+            // Into a group that is empty for the moment somebody may come, until the time is up.
+            Watched::Processes
+                if engine.target_has_ended() && (deadline.is_none() || engine.nobody_can_come()) =>
+            {
+                stop = Some(Stop::TargetGone);
+            }
             Watched::Processes => {}
         }
         let mut precise =

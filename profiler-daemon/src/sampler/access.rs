@@ -4,6 +4,7 @@ use std::io;
 
 use profiler_core::record::RecordFormat;
 
+use crate::cgroup::Cgroup;
 use crate::sys::limits;
 use crate::sys::perf_event::{ClockEvent, Event, Scope};
 
@@ -44,27 +45,49 @@ pub(crate) enum OpenError {
     Other(#[source] io::Error),
 }
 
+impl OpenError {
+    /// What the kernel answered.
+    pub(crate) fn into_io(self) -> io::Error {
+        match self {
+            Self::NotPermitted(error)
+            | Self::TargetNotPermitted(error)
+            | Self::RingMemory(error)
+            | Self::Other(error) => error,
+            Self::TargetGone | Self::TooManyEvents { .. } => io::Error::other(self),
+        }
+    }
+}
+
 /// Finds out what this process may do, by trying on itself.
 pub(crate) fn probe_access() -> Result<Access, OpenError> {
-    let clock = |kernel| ClockEvent {
+    let cpu = limits::online_cpus()[0];
+    if Event::clock(Scope::Cpu(cpu), &trial(true)).is_ok() {
+        return Ok(Access { cpu_wide: true, kernel: true });
+    }
+    let own = Scope::Task { tid: std::process::id(), cpu };
+    if Event::clock(own, &trial(true)).is_ok() {
+        return Ok(Access { cpu_wide: false, kernel: true });
+    }
+    match Event::clock(own, &trial(false)) {
+        Ok(_) => Ok(Access { cpu_wide: false, kernel: false }),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(OpenError::NotPermitted(error)),
+        Err(error) => Err(OpenError::Other(error)),
+    }
+}
+
+/// Whether an event for a control group can be opened.
+pub(crate) fn probe_group(group: &Cgroup) -> io::Result<()> {
+    let cpu = limits::online_cpus()[0];
+    Event::clock(Scope::Cgroup { folder: group.folder(), cpu }, &trial(true)).map(drop)
+}
+
+fn trial(kernel: bool) -> ClockEvent {
+    ClockEvent {
         period_ns: 1_000_000_000,
         format: RecordFormat::new(false),
         stack_bytes: 0,
         user_chain: false,
         kernel,
         side_records: false,
-    };
-    let cpu = limits::online_cpus()[0];
-    if Event::clock(Scope::Cpu(cpu), &clock(true)).is_ok() {
-        return Ok(Access { cpu_wide: true, kernel: true });
-    }
-    let own = Scope::Task { tid: std::process::id(), cpu };
-    if Event::clock(own, &clock(true)).is_ok() {
-        return Ok(Access { cpu_wide: false, kernel: true });
-    }
-    match Event::clock(own, &clock(false)) {
-        Ok(_) => Ok(Access { cpu_wide: false, kernel: false }),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(OpenError::NotPermitted(error)),
-        Err(error) => Err(OpenError::Other(error)),
     }
 }

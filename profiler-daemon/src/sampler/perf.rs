@@ -1,4 +1,4 @@
-//! Samples by perf events: one clock for each CPU, or for each thread and CPU of the target.
+//! Samples by perf events: one clock for each CPU, for a control group on each CPU, or for each thread on each CPU.
 //!
 //! The clocks can be opened anew (another stack size, another way to unwind, new threads) while not a record is lost
 //! and no task is without one: [`open_incoming`](PerfSampler::open_incoming) starts the new clocks beside the old ones,
@@ -6,6 +6,7 @@
 //! [`close_outgoing`](PerfSampler::close_outgoing) stops the old ones. Samples that both took are told apart.
 
 use std::io;
+use std::sync::Arc;
 
 use profiler_core::rate::{ClockBook, Dither, Hit, Slot};
 use profiler_core::record::{RawRecord, RawSample, Record, RecordFormat};
@@ -15,6 +16,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::access::{Access, OpenError};
 use super::rings::Rings;
+use crate::cgroup::Cgroup;
 use crate::sys::perf_event::{ClockEvent, Event, Scope};
 use crate::sys::{clock, limits};
 
@@ -22,10 +24,12 @@ use crate::sys::{clock, limits};
 const REDRAWS_AT_ONCE: usize = 64;
 
 /// What the clocks are attached to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Attachment {
     /// Whole CPUs; samples of strangers are thrown away.
     Cpus,
+    /// A control group and all below it.
+    Cgroup(Arc<Cgroup>),
     /// These threads and all that they create.
     Tasks(Vec<u32>),
 }
@@ -41,12 +45,38 @@ pub(crate) struct ClockSettings {
     pub(crate) stack_bytes: u32,
 }
 
+/// What one clock follows on each CPU.
+#[derive(Clone, Debug)]
+enum Followed {
+    Everything,
+    Group(Arc<Cgroup>),
+    Task(u32),
+}
+
 impl Attachment {
-    /// The tasks to open events for; `None` stands for all of a CPU.
-    fn tasks(&self) -> Vec<Option<u32>> {
+    fn followed(&self) -> Vec<Followed> {
         match self {
-            Self::Cpus => vec![None],
-            Self::Tasks(tids) => tids.iter().copied().map(Some).collect(),
+            Self::Cpus => vec![Followed::Everything],
+            Self::Cgroup(group) => vec![Followed::Group(Arc::clone(group))],
+            Self::Tasks(tids) => tids.iter().copied().map(Followed::Task).collect(),
+        }
+    }
+}
+
+impl Followed {
+    fn scope(&self, cpu: u32) -> Scope<'_> {
+        match self {
+            Self::Everything => Scope::Cpu(cpu),
+            Self::Group(group) => Scope::Cgroup { folder: group.folder(), cpu },
+            Self::Task(tid) => Scope::Task { tid: *tid, cpu },
+        }
+    }
+
+    /// The thread, where it is one; a group's clock is a CPU's as far as its samples' weights are concerned.
+    fn tid(&self) -> Option<u32> {
+        match self {
+            Self::Task(tid) => Some(*tid),
+            Self::Everything | Self::Group(_) => None,
         }
     }
 }
@@ -114,7 +144,7 @@ impl PerfSampler {
             attachment,
             next_redraw: 0,
         };
-        sampler.clocks = sampler.open_clocks(&sampler.attachment.tasks())?;
+        sampler.clocks = sampler.open_clocks(&sampler.attachment.followed())?;
         Ok(sampler)
     }
 
@@ -145,7 +175,7 @@ impl PerfSampler {
     ) -> Result<(), OpenError> {
         self.rings.replace(&limits::online_cpus()).map_err(OpenError::Other)?;
         let before = std::mem::replace(&mut self.settings, settings);
-        let opened = self.open_and_run(&attachment.tasks());
+        let opened = self.open_and_run(&attachment.followed());
         match opened {
             Ok(()) => self.attachment = attachment,
             Err(_) => self.settings = before,
@@ -158,7 +188,7 @@ impl PerfSampler {
         if let Attachment::Tasks(attached) = &mut self.attachment {
             attached.extend(threads);
         }
-        let tasks: Vec<Option<u32>> = threads.iter().copied().map(Some).collect();
+        let tasks: Vec<Followed> = threads.iter().copied().map(Followed::Task).collect();
         match self.open_and_run(&tasks) {
             Err(OpenError::TargetGone) => Ok(()),
             opened => opened,
@@ -247,7 +277,7 @@ impl PerfSampler {
         &self.attachment
     }
 
-    /// Those of these threads that no clock of its own is attached to; none where whole CPUs are.
+    /// Those of these threads that no clock of its own is attached to; none where whole CPUs or a group are.
     pub(crate) fn unattached(&self, mut threads: Vec<u32>) -> Vec<u32> {
         let Attachment::Tasks(attached) = &self.attachment else { return Vec::new() };
         let attached: FxHashSet<&u32> = attached.iter().collect();
@@ -262,8 +292,8 @@ impl PerfSampler {
         online.len() != cpus.len() || !online.iter().all(|cpu| cpus.contains(cpu))
     }
 
-    fn open_and_run(&mut self, tasks: &[Option<u32>]) -> Result<(), OpenError> {
-        let mut clocks = self.open_clocks(tasks)?;
+    fn open_and_run(&mut self, followed: &[Followed]) -> Result<(), OpenError> {
+        let mut clocks = self.open_clocks(followed)?;
         let ran = self.run(&mut clocks);
         if ran.is_err() {
             self.book.hand_over(clock::monotonic_ns(), clocks.drain(..).map(|clock| clock.event.id()));
@@ -272,8 +302,8 @@ impl PerfSampler {
         ran.map_err(OpenError::Other)
     }
 
-    fn open_clocks(&mut self, tasks: &[Option<u32>]) -> Result<Vec<Clock>, OpenError> {
-        let needed = (tasks.len() * self.rings.cpus().len()) as u64;
+    fn open_clocks(&mut self, followed: &[Followed]) -> Result<Vec<Clock>, OpenError> {
+        let needed = (followed.len() * self.rings.cpus().len()) as u64;
         let limit = limits::open_files();
         let open = (self.clocks.len() + self.incoming.len()) as u64;
         // A quarter of a low limit is enough for everything else.
@@ -283,8 +313,8 @@ impl PerfSampler {
         }
         let mut clocks = Vec::with_capacity(needed as usize);
         let mut refused = None;
-        for &task in tasks {
-            match self.open_for(task) {
+        for one in followed {
+            match self.open_for(one) {
                 Ok(opened) => clocks.extend(opened),
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {} // the thread has ended
                 Err(error) => refused = Some(error),
@@ -298,7 +328,7 @@ impl PerfSampler {
         }
     }
 
-    fn open_for(&mut self, task: Option<u32>) -> io::Result<Vec<Clock>> {
+    fn open_for(&mut self, followed: &Followed) -> io::Result<Vec<Clock>> {
         let settings = self.settings;
         let format = RecordFormat::new(settings.method.copies_stack());
         let mut clocks = Vec::with_capacity(self.rings.cpus().len());
@@ -312,14 +342,13 @@ impl PerfSampler {
                 kernel: self.access.kernel,
                 side_records: !self.rings.owners_report(),
             };
-            let scope = task.map_or(Scope::Cpu(cpu), |tid| Scope::Task { tid, cpu });
-            let event = match Event::clock(scope, &clock) {
+            let event = match Event::clock(followed.scope(cpu), &clock) {
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => continue, // the CPU has gone offline
                 opened => opened?,
             };
             event.write_into(owner)?;
             self.formats.insert(event.id(), format);
-            clocks.push(Clock { event, slot: Slot { tid: task, cpu }, period_ns });
+            clocks.push(Clock { event, slot: Slot { tid: followed.tid(), cpu }, period_ns });
         }
         Ok(clocks)
     }

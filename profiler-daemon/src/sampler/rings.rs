@@ -26,7 +26,7 @@ pub(super) struct Rings {
 impl Rings {
     /// Rings for these CPUs; nothing runs yet.
     pub(super) fn open(cpus: Vec<u32>, attachment: &Attachment) -> Result<Self, OpenError> {
-        let owners_report = *attachment == Attachment::Cpus;
+        let owners_report = matches!(attachment, Attachment::Cpus);
         let owners = cpus.iter().map(|&cpu| open_owner(cpu, owners_report));
         let owners = owners.collect::<io::Result<Vec<_>>>().map_err(OpenError::Other)?;
         let rings = map_rings(&owners)?;

@@ -2,6 +2,7 @@
 //! what sampling costs is read off.
 
 use std::hash::{BuildHasher, Hash};
+use std::sync::Arc;
 
 use profiler_core::aggregate::{Aggregate, Aggregator, Chain};
 use profiler_core::handler_trace::HandledSample;
@@ -19,6 +20,7 @@ use rustc_hash::FxBuildHasher;
 use super::handler_time::RecentSamples;
 use super::perf::Drained;
 use super::target_cpu::TargetCpu;
+use crate::cgroup::Cgroup;
 use crate::jit::{self, JitStore};
 use crate::objects::ObjectStore;
 use crate::sys::procfs::Child;
@@ -65,6 +67,10 @@ pub(crate) struct Session {
     pub(crate) copy: CopySize,
     pub(crate) counts: Counts,
     pub(crate) recent: RecentSamples,
+    /// The group, where the target is whatever is in it.
+    group: Option<Arc<Cgroup>>,
+    /// Whether nobody else is sampled.
+    samples_group_alone: bool,
     aggregator: Aggregator,
     unwinder: StackUnwinder,
     chain_limit: usize,
@@ -138,6 +144,8 @@ impl Session {
             copy: CopySize::default(),
             counts: Counts::default(),
             recent: RecentSamples::default(),
+            group: None,
+            samples_group_alone: false,
             aggregator: Aggregator::default(),
             unwinder: StackUnwinder::default(),
             chain_limit: limits::max_call_chain(),
@@ -191,6 +199,36 @@ impl Session {
     pub(crate) fn await_exec(&mut self, pid: u32) {
         self.processes.adopt(pid, "");
         self.cpu.adopt(pid);
+    }
+
+    /// The target is whatever is in this group and below, and whatever comes into it; `alone` says that nobody else is
+    /// sampled, so that an unknown process must be one that has come into it.
+    pub(crate) fn follow_group(&mut self, group: Arc<Cgroup>, alone: bool) {
+        self.samples_group_alone = alone;
+        self.cpu.follow_group(Arc::clone(&group));
+        self.group = Some(group);
+    }
+
+    /// The group, where the target is whatever is in it.
+    pub(crate) fn group(&self) -> Option<&Arc<Cgroup>> {
+        self.group.as_ref()
+    }
+
+    /// Follows a process that has come into the group by itself; the error says which of its code has no names.
+    /// Nothing happens if it has ended, or is this process.
+    pub(crate) fn meet(&mut self, pid: u32) -> Result<(), ::procfs::ProcError> {
+        if pid == std::process::id() || procfs::has_ended(pid) {
+            return Ok(());
+        }
+        self.unwinder.note_change();
+        self.adopt(pid)
+    }
+
+    /// A process has left the group.
+    pub(crate) fn leave(&mut self, pid: u32) {
+        self.program_ended(pid);
+        self.processes.forget(pid);
+        self.cpu.forget(pid);
     }
 
     /// CPU time charged to the target between the beginning and the last reading (ns).
@@ -289,6 +327,9 @@ impl Session {
             return; // taken before anything counted
         }
         self.counts.stack_bytes += sample.stack.map_or(0, |stack| stack.len()) as u64;
+        if self.samples_group_alone && !self.processes.contains(sample.pid) {
+            let _ = self.meet(sample.pid); // unnamed code is counted as such
+        }
         let Some(process) = self.processes.get(sample.pid) else {
             self.counts.foreign += 1;
             return;

@@ -1,8 +1,12 @@
-//! Context switches of the target, which events of single threads make dearer.
+//! Context switches of the target, which events of single threads or of a control group make dearer.
+
+use std::io;
 
 use rustc_hash::FxHashMap;
 
-use crate::sys::procfs;
+use crate::cgroup::Cgroup;
+use crate::sys::perf_event::Event;
+use crate::sys::{limits, procfs};
 
 /// Threads whose context switches are read; the rest is estimated from them.
 const THREADS_READ: usize = 16;
@@ -26,6 +30,41 @@ impl Switches {
             (looks + 1, sum + now.saturating_sub(*before)) // less than before: another thread of that number
         });
         switches * threads.len() as u64 / looks.max(1)
+    }
+}
+
+/// Counts the switches out of a control group, or between groups within it: at these its events are stopped, and started
+/// again when it comes back. Others cost nothing.
+#[derive(Default)]
+pub(crate) struct GroupSwitches {
+    /// A CPU each.
+    counters: Vec<Event>,
+    cpus: Vec<u32>,
+    seen: u64,
+}
+
+impl GroupSwitches {
+    /// Switches since the last look; 0 at the first, and where CPUs have come or gone since.
+    ///
+    /// # Errors
+    ///
+    /// If this kernel cannot count them.
+    pub(crate) fn since_last_look(&mut self, group: &Cgroup) -> io::Result<u64> {
+        let cpus = limits::online_cpus();
+        if self.cpus != cpus {
+            *self = Self::count(group, cpus)?;
+        }
+        let now = self.counters.iter().map(Event::count).sum::<io::Result<u64>>()?;
+        Ok(now.saturating_sub(std::mem::replace(&mut self.seen, now)))
+    }
+
+    fn count(group: &Cgroup, cpus: Vec<u32>) -> io::Result<Self> {
+        let counters = cpus.iter().map(|&cpu| {
+            let mut counter = Event::group_switches(group.folder(), cpu)?;
+            counter.enable()?;
+            Ok(counter)
+        });
+        Ok(Self { counters: counters.collect::<io::Result<Vec<_>>>()?, cpus, seen: 0 })
     }
 }
 

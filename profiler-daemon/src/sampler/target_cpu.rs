@@ -1,7 +1,10 @@
 //! The CPU time that the scheduler charged to the target: every process of it, also those that have ended.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
+use crate::cgroup::Cgroup;
 use crate::sys::{clock, procfs};
 
 /// The kernel reports the time of waited-for children in ticks.
@@ -11,8 +14,11 @@ const TICK_NS: u64 = 10_000_000;
 ///
 /// A running process is read from its CPU clock. The time of one that ended is found again in its parent's
 /// account of waited-for children, if the parent is followed and keeps one; if not, its last reading counts.
+///
+/// Of a control group the kernel itself keeps the sum. Its processes are then only watched for their ends.
 #[derive(Default)]
 pub(crate) struct TargetCpu {
+    group: Option<GroupAccount>,
     processes: FxHashMap<u32, Account>,
     /// Time of ended processes that no living one accounts for (ns).
     ended_ns: u64,
@@ -21,6 +27,22 @@ pub(crate) struct TargetCpu {
     doubtful_ns: u64,
     /// The largest total so far; a total never shrinks.
     total_ns: u64,
+}
+
+/// What the kernel has charged to a group, as far as it is the target's.
+struct GroupAccount {
+    group: Arc<Cgroup>,
+    /// Whether this process is in it; what it uses is not the target's.
+    is_ours: bool,
+    /// Before it was followed (ns).
+    base_ns: u64,
+}
+
+impl GroupAccount {
+    fn life_ns(&self) -> Option<u64> {
+        let own_ns = if self.is_ours { clock::self_cpu_ns() } else { 0 };
+        Some(self.group.cpu_ns()?.saturating_sub(own_ns))
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -46,6 +68,14 @@ impl Account {
 }
 
 impl TargetCpu {
+    /// From now on the target is everything in this group.
+    pub(crate) fn follow_group(&mut self, group: Arc<Cgroup>) {
+        let is_ours = group.processes().is_ok_and(|pids| pids.contains(&std::process::id()));
+        let mut account = GroupAccount { group, is_ours, base_ns: 0 };
+        account.base_ns = account.life_ns().unwrap_or(0);
+        self.group = Some(account);
+    }
+
     /// Follows a process that may have run before; only what it uses from now on counts.
     pub(crate) fn adopt(&mut self, pid: u32) {
         let own_ns = clock::process_cpu_ns(pid).unwrap_or(0);
@@ -73,9 +103,18 @@ impl TargetCpu {
         self.processes.entry(pid).or_insert(Account { parent: Some(parent), ..Account::default() });
     }
 
+    /// Follows a process of the group no longer; what it used there is in the group's account.
+    pub(crate) fn forget(&mut self, pid: u32) {
+        self.processes.remove(&pid);
+    }
+
     /// The final account of a process that we waited for, its waited-for children included.
     pub(crate) fn waited_for(&mut self, pid: u32, cpu_ns: u64) {
-        if let Some(account) = self.processes.remove(&pid) {
+        let followed = self.processes.remove(&pid);
+        if self.group.is_some() {
+            return; // its time is in the group's
+        }
+        if let Some(account) = followed {
             self.ended_ns += cpu_ns.saturating_sub(account.base_ns);
             (self.doubtful_ns, self.total_ns) = (0, 0);
             // What its children used is part of the figure.
@@ -94,6 +133,16 @@ impl TargetCpu {
 
     /// CPU time used by all of them since they were adopted (ns), and the processes that are gone.
     pub(crate) fn read(&mut self) -> (u64, Vec<u32>) {
+        if let Some(account) = &self.group {
+            // Of a group that is gone, the last reading is the last word.
+            let used_ns = account.life_ns().map_or(0, |life_ns| life_ns.saturating_sub(account.base_ns));
+            self.total_ns = self.total_ns.max(used_ns);
+            let gone = self.read_clocks();
+            for pid in &gone {
+                self.processes.remove(pid);
+            }
+            return (self.total_ns, gone);
+        }
         // Clocks before accounts: who is gone by then shows in its parent's account, …
         let mut gone = self.read_clocks();
         let mut newly_waited = self.read_waited();

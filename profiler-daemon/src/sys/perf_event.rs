@@ -1,20 +1,23 @@
 //! Perf events: opening them, and the calls that change them while they run.
 
 use std::ffi::CStr;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use perf_event::events::Software;
 use perf_event::{Builder, Counter};
-use perf_event_open_sys::bindings::PERF_TYPE_TRACEPOINT;
+use perf_event_open_sys::bindings::{
+    PERF_COUNT_SW_CGROUP_SWITCHES, PERF_TYPE_SOFTWARE, PERF_TYPE_TRACEPOINT,
+};
 use perf_event_open_sys::ioctls;
 use profiler_core::handler_trace;
 use profiler_core::record::RecordFormat;
 
 /// Whose time an event samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scope {
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Scope<'a> {
     /// One thread and all it creates, while on one CPU.
     Task {
         /// Thread.
@@ -24,6 +27,13 @@ pub(crate) enum Scope {
     },
     /// Everything that runs on one CPU.
     Cpu(u32),
+    /// Everything in a control group and below, while on one CPU.
+    Cgroup {
+        /// The group's folder.
+        folder: &'a File,
+        /// CPU.
+        cpu: u32,
+    },
 }
 
 /// A clock that takes a sample each time `period_ns` of CPU time has passed.
@@ -49,7 +59,7 @@ pub(crate) struct Event(Counter);
 
 impl Event {
     /// A sampling clock, not yet running.
-    pub(crate) fn clock(scope: Scope, clock: &ClockEvent) -> io::Result<Self> {
+    pub(crate) fn clock(scope: Scope<'_>, clock: &ClockEvent) -> io::Result<Self> {
         let mut builder = Builder::new().kind(Software::CPU_CLOCK);
         let attrs = builder.attrs_mut();
         attrs.__bindgen_anon_1.sample_period = clock.period_ns;
@@ -66,11 +76,23 @@ impl Event {
 
     /// An event that never fires. It owns a CPU's ring buffer, and reports mappings, names, forks and exits
     /// if `side_records` says so.
-    pub(crate) fn ring_owner(scope: Scope, side_records: bool) -> io::Result<Self> {
+    pub(crate) fn ring_owner(scope: Scope<'_>, side_records: bool) -> io::Result<Self> {
         let mut builder = Builder::new().kind(Software::DUMMY);
         let attrs = builder.attrs_mut();
         attrs.sample_type = RecordFormat::new(false).sample_type();
         Self::open(builder, scope, side_records)
+    }
+
+    /// Counts how often a CPU is switched from a task of a control group to one outside of it, or of another group within
+    /// it; not yet running. It takes no samples.
+    pub(crate) fn group_switches(folder: &File, cpu: u32) -> io::Result<Self> {
+        let mut builder = Builder::new();
+        let attrs = builder.attrs_mut();
+        attrs.type_ = PERF_TYPE_SOFTWARE;
+        attrs.config = u64::from(PERF_COUNT_SW_CGROUP_SWITCHES); // since Linux 5.13
+        attrs.set_exclude_kernel(0);
+        attrs.set_exclude_hv(0);
+        Self::open(builder, Scope::Cgroup { folder, cpu }, false)
     }
 
     /// A tracepoint of one CPU, not yet running: a record each time it is passed. `number` is its number in tracefs.
@@ -86,7 +108,7 @@ impl Event {
         Self::open(builder, Scope::Cpu(cpu), false)
     }
 
-    fn open(mut builder: Builder<'_>, scope: Scope, side_records: bool) -> io::Result<Self> {
+    fn open<'a>(mut builder: Builder<'a>, scope: Scope<'a>, side_records: bool) -> io::Result<Self> {
         let attrs = builder.attrs_mut();
         attrs.set_sample_id_all(1);
         attrs.set_use_clockid(1);
@@ -107,6 +129,7 @@ impl Event {
         let builder = match scope {
             Scope::Task { tid, cpu } => builder.observe_pid(tid as libc::pid_t).one_cpu(cpu as usize),
             Scope::Cpu(cpu) => builder.any_pid().one_cpu(cpu as usize),
+            Scope::Cgroup { folder, cpu } => builder.observe_cgroup(folder).one_cpu(cpu as usize),
         };
         let event = Self(builder.build()?);
         // SAFETY: the descriptor is open as long as the counter, which outlives this call.
@@ -123,6 +146,19 @@ impl Event {
     /// The file descriptor, valid while the event lives.
     pub(crate) fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
+    }
+
+    /// What a counting event has counted so far.
+    pub(crate) fn count(&self) -> io::Result<u64> {
+        let mut count = [0; 8];
+        // SAFETY: the descriptor is open as long as the counter, which outlives this call.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.fd()) };
+        let read = nix::unistd::read(fd, &mut count)?;
+        if read == count.len() {
+            Ok(u64::from_ne_bytes(count))
+        } else {
+            Err(io::ErrorKind::UnexpectedEof.into())
+        }
     }
 
     /// Starts it.

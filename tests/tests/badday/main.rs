@@ -22,6 +22,7 @@ macro_rules! needs_root {
 
 mod ends;
 mod files;
+mod groups;
 mod targets;
 
 /// The run failed with this status and one line, which has one of these words and ends in `; what to do`.

@@ -1,0 +1,72 @@
+//! Targets that are control groups: who is in one, who comes and who has left.
+
+use profiler_core::attach::AttachMode;
+
+use super::super::explain;
+use super::{Engine, GENERATIONS};
+use crate::cgroup::Cgroup;
+use crate::sys::procfs;
+
+impl Engine {
+    /// Who has come into the target's group by itself, or left it; and whether a group is still the target's own.
+    pub(super) fn look_at_members(&mut self) {
+        let uses_group = self.attach.offers_group() || self.attach.mode() == AttachMode::Cgroup;
+        let own = self.group.as_ref().filter(|_| uses_group);
+        let Some(group) = self.session.group().or(own) else { return };
+        let members = group.processes().unwrap_or_default();
+        let known = |pid: &u32| self.session.processes.contains(*pid);
+        let new: Vec<u32> = members.iter().copied().filter(|pid| !known(pid)).collect();
+        let live = self.session.processes.live().map(|(pid, _)| pid);
+        let missing: Vec<u32> = live.filter(|pid| !members.contains(pid)).collect();
+        if self.session.group().is_some() {
+            missing.into_iter().for_each(|pid| self.session.leave(pid));
+            new.iter().for_each(|&pid| self.meet(pid));
+            let came = new.iter().any(|&pid| self.session.processes.contains(pid));
+            self.members_changed |= came && self.attach.mode() == AttachMode::Task;
+        } else if !missing.into_iter().all(procfs::has_ended) {
+            self.attach_changed |= self.attach.lose_group().is_some();
+            if self.attach.mode() == AttachMode::Cgroup {
+                self.note(explain::LEFT_GROUP.to_owned()); // asked for, so it stays
+            }
+        }
+    }
+
+    /// Whether no process of the target is left.
+    pub(crate) fn target_has_ended(&self) -> bool {
+        let nobody_known = self.session.processes.live().next().is_none();
+        nobody_known && self.session.group().is_none_or(|group| others_in(group).is_empty())
+    }
+
+    /// Whether nobody can come any more: into a group that was removed. Other targets do not wait for anybody.
+    pub(crate) fn nobody_can_come(&self) -> bool {
+        self.session.group().is_none_or(|group| group.is_gone())
+    }
+
+    /// Follows all processes of the target's group, until nothing new is found.
+    pub(crate) fn adopt_members(&mut self) {
+        for _ in 0..GENERATIONS {
+            let Some(group) = self.session.group() else { return };
+            let mut pids = others_in(group);
+            pids.retain(|pid| !self.session.processes.contains(*pid));
+            if pids.is_empty() {
+                return;
+            }
+            pids.into_iter().for_each(|pid| self.meet(pid));
+        }
+    }
+
+    fn meet(&mut self, pid: u32) {
+        if let Err(error) = self.session.meet(pid)
+            && let Some(line) = explain::member(&error)
+        {
+            self.note(line);
+        }
+    }
+}
+
+/// The processes of a group, without ourselves.
+pub(crate) fn others_in(group: &Cgroup) -> Vec<u32> {
+    let mut pids = group.processes().unwrap_or_default();
+    pids.retain(|pid| *pid != std::process::id());
+    pids
+}
