@@ -64,6 +64,10 @@ bench *arguments:
 
 alias peers := bench
 
+# Are the stacks whole? Every kind of unwind information and of stack, beside perf and samply (ten minutes).
+cases *arguments:
+    cargo run --quiet --release -p tests --bin cases -- {{ arguments }}
+
 # Redis, PostgreSQL, Python, xz and Node under load.
 real *arguments:
     cargo run --quiet --release -p tests --bin real -- {{ arguments }}

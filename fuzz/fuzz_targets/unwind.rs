@@ -78,7 +78,10 @@ fuzz_target!(|data: &[u8]| {
     let Some(process) = processes.get(1) else { return };
 
     let (ip, sp, bp) = (input.address(), input.address(), input.address());
-    let regs = UserRegs { ip, sp, bp, is_64_bit: flags & 32 == 0 };
+    let mut general = [0; 16];
+    general.iter_mut().for_each(|register| *register = input.address());
+    (general[7], general[6]) = (sp, bp);
+    let regs = UserRegs { ip, sp, bp, general, is_64_bit: flags & 32 == 0 };
     let mut words = Vec::new();
     while !input.0.is_empty() && words.len() < 1 << 16 {
         words.extend(input.address().to_le_bytes());

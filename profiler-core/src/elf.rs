@@ -1,21 +1,30 @@
 //! What unwinding needs of an ELF file: where its segments lie and its tables of unwind information.
 
+mod index;
+pub(crate) mod rules;
 mod tables;
+mod vetting;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
-use object::elf::{FileHeader64, PF_X, PT_GNU_EH_FRAME, PT_LOAD};
+use object::elf::{
+    CompressionHeader64, ELFCOMPRESS_ZLIB, FileHeader64, PF_X, PT_GNU_EH_FRAME, PT_LOAD, SHF_COMPRESSED,
+    SectionHeader64,
+};
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
-use object::{Endianness, ReadRef};
+use object::{CompressedData, CompressionFormat, Endianness, ReadRef};
 
-pub(crate) use tables::SectionBytes;
 pub use tables::UnwindTables;
+pub(crate) use tables::{Found, SectionBytes};
 
 type Header = FileHeader64<Endianness>;
 
 /// More unwind information than any real file has; larger ones are taken for damaged.
 const MAX_SECTION_BYTES: u64 = 512 << 20;
+/// The same for one that is compressed, which states its own size.
+const MAX_DECOMPRESSED_BYTES: u64 = 64 << 20;
 /// `DW_EH_PE_pcrel | DW_EH_PE_sdata4`: how every linker writes the pointer to `.eh_frame`.
 const PCREL_SDATA4: u8 = 0x1b;
 
@@ -161,11 +170,33 @@ fn tables_from_sections<'d>(header: &Header, endian: Endianness, file: impl Read
             Ok(b".debug_frame") => &mut debug_frame,
             _ => continue,
         };
-        let compressed = section.sh_flags(endian).contains(object::elf::SHF_COMPRESSED);
-        let bytes = section.data(endian, file).ok().filter(|b| !b.is_empty() && !compressed);
-        *slot = bytes.map(|bytes| (section.sh_addr(endian), bytes));
+        *slot = contents(section, endian, file).map(|bytes| (section.sh_addr(endian), bytes));
     }
-    UnwindTables::new(eh_frame, eh_frame_hdr, debug_frame)
+    let (eh_frame, eh_frame_hdr, debug_frame) = (&eh_frame, &eh_frame_hdr, &debug_frame);
+    UnwindTables::new(borrowed(eh_frame), borrowed(eh_frame_hdr), borrowed(debug_frame))
+}
+
+fn borrowed<'a>(section: &'a Option<(u64, Cow<'_, [u8]>)>) -> Option<(u64, &'a [u8])> {
+    section.as_ref().map(|(svma, bytes)| (*svma, &bytes[..]))
+}
+
+/// The bytes of a section, if there are any and they are of use.
+fn contents<'d>(
+    section: &SectionHeader64<Endianness>,
+    endian: Endianness,
+    file: impl ReadRef<'d>,
+) -> Option<Cow<'d, [u8]>> {
+    let bytes = section.data(endian, file).ok().filter(|bytes| !bytes.is_empty())?;
+    if !section.sh_flags(endian).contains(SHF_COMPRESSED) {
+        return Some(Cow::Borrowed(bytes));
+    }
+    // As Go's linker leaves `.debug_frame`.
+    let (header, data) = object::pod::from_bytes::<CompressionHeader64<Endianness>>(bytes).ok()?;
+    let is_usual = header.ch_type.get(endian) == ELFCOMPRESS_ZLIB
+        && header.ch_size.get(endian) <= MAX_DECOMPRESSED_BYTES;
+    let format = is_usual.then_some(CompressionFormat::Zlib)?;
+    let compressed = CompressedData { format, data, uncompressed_size: header.ch_size.get(endian) };
+    compressed.decompress().ok()
 }
 
 impl Section {

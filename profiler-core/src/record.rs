@@ -18,11 +18,15 @@ const BASE_FORMAT: SampleFormat = SampleFormat::IDENTIFIER
     .union(SampleFormat::PERIOD)
     .union(SampleFormat::CALLCHAIN);
 
-/// Registers that unwinding on x86-64 needs, as `perf_event_attr.sample_regs_user`: BP, SP and IP.
-const REGS_X86_64: u64 = 1 << REG_BP | 1 << REG_SP | 1 << REG_IP;
+/// Registers that unwinding on x86-64 needs, as `perf_event_attr.sample_regs_user`: the general ones and IP. A frame
+/// may be found by any of them.
+const REGS_X86_64: u64 = 0x1ff | 0xff << REG_R8;
 const REG_BP: u64 = 6;
 const REG_SP: u64 = 7;
 const REG_IP: u64 = 8;
+const REG_R8: u64 = 16;
+/// The general registers in the order of DWARF's numbers (the kernel's begin with AX, BX, CX, DX, SI, DI).
+const GENERAL: [u64; 16] = [0, 3, 2, 1, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23];
 
 /// Set in `misc` of a `MMAP2` record that carries a build id. We never ask for one.
 const MISC_MMAP_BUILD_ID: u16 = 1 << 14;
@@ -214,6 +218,8 @@ pub struct UserRegs {
     pub sp: u64,
     /// Frame pointer.
     pub bp: u64,
+    /// The general registers, these two among them, in DWARF's numbering.
+    pub general: [u64; 16],
     /// Whether the task ran in 64-bit mode: a 32-bit one has another layout of the stack.
     pub is_64_bit: bool,
 }
@@ -357,7 +363,9 @@ impl<'a> RawRecord<'a> {
         let missing = DecodeError::MissingField;
         let is_64_bit = self.regs_abi() == Some(REGS_ABI_64);
         let regs = sample.user_regs.as_ref().and_then(|regs| {
-            Some(UserRegs { ip: regs.get(REG_IP)?, sp: regs.get(REG_SP)?, bp: regs.get(REG_BP)?, is_64_bit })
+            let general = GENERAL.map(|number| regs.get(number).unwrap_or(0));
+            let (ip, sp, bp) = (regs.get(REG_IP)?, regs.get(REG_SP)?, regs.get(REG_BP)?);
+            Some(UserRegs { ip, sp, bp, general, is_64_bit })
         });
         let stack = match sample.user_stack {
             Some((bytes, copied)) if format.info.sample_format.contains(SampleFormat::STACK_USER) => {
@@ -436,7 +444,9 @@ mod tests {
     fn sample_body(chain: &[u64], stack: &[u8]) -> Vec<u8> {
         let mut words = vec![7, 0x1000, 42 | 43 << 32, 5_000, 8, 1, 1_000_000, chain.len() as u64];
         words.extend_from_slice(chain);
-        words.extend([2, 0xb0, 0xc0, 0xd0]); // ABI, then BP, SP, IP
+        words.push(2); // ABI, then AX, BX, CX, DX, SI, DI, BP, SP, IP, R8 to R15
+        words.extend([0xa0, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xb0, 0xc0, 0xd0]);
+        words.extend(0xe0..0xe8);
         words.push(stack.len() as u64);
         let mut body: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         body.extend_from_slice(stack);
@@ -454,7 +464,12 @@ mod tests {
             assert_eq!(raw.time_ns(&format), Some(5_000));
             let Ok(Record::Sample(sample)) = raw.decode(&format) else { panic!("split at {split}") };
             assert_eq!((sample.pid, sample.tid, sample.cpu, sample.stream_id), (42, 43, 1, 8));
-            assert_eq!(sample.regs, Some(UserRegs { ip: 0xd0, sp: 0xc0, bp: 0xb0, is_64_bit: true }));
+            let mut general = [0xa0, 0xa3, 0xa2, 0xa1, 0xa4, 0xa5, 0xb0, 0xc0, 0, 0, 0, 0, 0, 0, 0, 0];
+            general[8..].copy_from_slice(&[0xe0, 0xe1, 0xe2, 0xe3, 0xe4, 0xe5, 0xe6, 0xe7]);
+            assert_eq!(
+                sample.regs,
+                Some(UserRegs { ip: 0xd0, sp: 0xc0, bp: 0xb0, general, is_64_bit: true })
+            );
             let (mut kernel, mut user) = (Vec::new(), Vec::new());
             sample.kernel_chain(&mut kernel);
             sample.user_chain(&mut user);

@@ -5,7 +5,10 @@
 //! how much stack to copy.
 
 pub mod copy;
+mod ends;
 pub mod method;
+mod registers;
+mod untabled;
 
 use std::ops::Range;
 
@@ -13,8 +16,10 @@ use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{Error, ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
 use rustc_hash::FxHashMap;
 
-use crate::elf::{ElfImage, Section, SectionBytes};
-use crate::process::{AddressSpace, Process};
+use self::ends::{end, is_called_from_entry};
+use self::untabled::interrupted;
+use crate::elf::{ElfImage, Found, Section, SectionBytes};
+use crate::process::Process;
 use crate::profile::Outcome;
 use crate::record::{StackCopy, UserRegs};
 
@@ -26,13 +31,8 @@ const MAX_FRAMES: usize = 4096;
 const CACHE_LIFE_CHANGES: u32 = 8_000;
 /// Where a stack can be. Outside, the library computes addresses that overflow.
 const STACK_ADDRESSES: Range<u64> = 4096..1 << 63;
-/// Vetted addresses that are remembered.
-const MAX_VETTED: usize = 1 << 16;
-/// Words of stack that start-up code uses, at most.
-const START_UP_WORDS: u64 = 64;
-/// A caller this far behind the end of the copy may exist (bytes); further away the address is wild.
-const REACH_BYTES: u64 = 1 << 20;
-
+/// Addresses that are remembered.
+const MAX_KNOWN: usize = 1 << 16;
 /// The files loaded into one address space, as the unwinding library wants them.
 #[derive(Clone, Default)]
 pub struct ModuleSet {
@@ -79,13 +79,27 @@ pub struct Unwound {
     pub depth_bytes: u64,
 }
 
+/// What the tables know of an address, for the choice of how to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// Nothing.
+    Nothing,
+    /// What must not be evaluated.
+    Unsafe,
+    /// A rule that the library follows as well.
+    Usual,
+    /// A rule that takes all registers, or that the library does not have.
+    Rare,
+}
+
 /// Unwinds copied stacks; keeps what it learns about code addresses.
 #[derive(Default)]
 pub struct StackUnwinder {
     cache: CacheX86_64,
     changes: u32,
-    /// Addresses whose tables were vetted, by the generation of the process they were met in.
-    vetted: FxHashMap<(u64, u64), bool>,
+    /// Addresses that were looked up, by the generation of the process they were met in.
+    known: FxHashMap<(u64, u64), Known>,
+    rules: registers::RuleCache,
 }
 
 impl StackUnwinder {
@@ -97,13 +111,18 @@ impl StackUnwinder {
         }
     }
 
-    /// Whether the tables at a lookup address may be evaluated; looked at once.
-    fn is_safe(&mut self, process: &Process, address: u64) -> bool {
-        if self.vetted.len() > MAX_VETTED {
-            self.vetted.clear();
+    /// What the tables know of a lookup address; they are asked once.
+    fn known(&mut self, process: &Process, address: u64) -> Known {
+        if self.known.len() > MAX_KNOWN {
+            self.known.clear();
         }
-        let vet = || process.space.is_safe_to_unwind(address);
-        *self.vetted.entry((process.generation, address)).or_insert_with(vet)
+        let ask = || match process.space.find_rule(address) {
+            Found::Nothing => Known::Nothing,
+            Found::Unsafe => Known::Unsafe,
+            Found::Rule { in_library: true, .. } => Known::Usual,
+            Found::Rule { in_library: false, .. } => Known::Rare,
+        };
+        *self.known.entry((process.generation, address)).or_insert_with(ask)
     }
 
     /// Appends the lookup addresses of all frames to `frames`, innermost first.
@@ -116,28 +135,58 @@ impl StackUnwinder {
     ) -> Unwound {
         if !regs.is_64_bit {
             frames.push(regs.ip); // all that can be told by 64-bit rules
-            return Unwound { outcome: Outcome::Broken, depth_bytes: 0 };
+            return Unwound { outcome: Outcome::NoTables, depth_bytes: 0 };
         }
+        let first = frames.len();
+        let (outcome, sp) = self.by_library(process, regs, stack, frames).unwrap_or_else(|NeedsAll| {
+            frames.truncate(first);
+            registers::unwind(&mut self.rules, process, regs, stack, frames)
+        });
+        // How deep another stack is tells nothing of the copied one.
+        let outermost = if ends::is_elsewhere(sp, regs.sp, stack) { regs.sp } else { sp };
+        let depth_bytes = outermost.saturating_sub(regs.sp).min(stack.len() as u64);
+        Unwound { outcome, depth_bytes }
+    }
+
+    /// By the library, which follows three registers. Gives the outcome and the last stack pointer.
+    fn by_library(
+        &mut self,
+        process: &Process,
+        regs: UserRegs,
+        stack: StackCopy<'_>,
+        frames: &mut Vec<u64>,
+    ) -> Result<(Outcome, u64), NeedsAll> {
         let space = &process.space;
         let first = frames.len();
         let mut registers = UnwindRegsX86_64::new(regs.ip, regs.sp, regs.bp);
         let mut at = FrameAddress::from_instruction_pointer(regs.ip);
         let outcome = loop {
-            frames.push(at.address_for_lookup());
-            if frames.len() - first >= MAX_FRAMES || !STACK_ADDRESSES.contains(&registers.sp()) {
+            let address = at.address_for_lookup();
+            frames.push(address);
+            if frames.len() - first >= MAX_FRAMES {
+                break Outcome::TooManyFrames;
+            }
+            if !STACK_ADDRESSES.contains(&registers.sp()) {
                 break Outcome::Broken;
             }
-            if !self.is_safe(process, at.address_for_lookup()) {
-                break Outcome::Broken;
+            let known = self.known(process, address);
+            match known {
+                Known::Unsafe => break Outcome::Broken,
+                Known::Rare => return Err(NeedsAll),
+                // No table, and no caller's frame pointer yet: this needs a look at the stack.
+                Known::Nothing if !at.is_return_address() && space.is_executable(address) => {
+                    return Err(NeedsAll);
+                }
+                Known::Nothing | Known::Usual => {}
             }
             let mut unread = None;
             let mut read = |address: u64| {
-                let word = address.checked_sub(regs.sp).and_then(|offset| stack.word(offset));
+                let word = word_at(regs.sp, stack, address);
                 word.ok_or_else(|| _ = unread.get_or_insert(address))
             };
             let modules = &space.modules().unwinder;
             let caller = modules.unwind_frame(at, &mut registers, &mut self.cache, &mut read);
-            if let Some(address) = unread.filter(|&address| is_cut_off(address, regs.sp, stack)) {
+            if let Some(address) = unread.filter(|&address| ends::is_cut_off(address, regs.sp, stack)) {
                 if caller != Err(Error::CouldNotReadStack(address)) {
                     // The library fell back to the frame pointer, and will do so at this address from now on.
                     *self = Self::default();
@@ -155,35 +204,19 @@ impl StackUnwinder {
                 Err(_) if is_called_from_entry(space, regs.sp, registers.sp(), stack) => {
                     break end(space, at);
                 }
-                Err(_) => break Outcome::Broken,
+                Err(_) => break ends::lost(space, address, known == Known::Nothing),
             }
         };
-        let depth_bytes = registers.sp().saturating_sub(regs.sp).min(stack.len() as u64);
-        Unwound { outcome, depth_bytes }
+        Ok((outcome, registers.sp()))
     }
 }
 
-/// What the library takes for the end of the stack. The outermost function is always some file's; elsewhere the
-/// end is a guess that failed. So it is where the innermost function has no tables: a frame pointer of zero may be
-/// any number that the function computes with.
-fn end(space: &AddressSpace, at: FrameAddress) -> Outcome {
-    let address = at.address_for_lookup();
-    let is_trusted = at.is_return_address() || space.has_tables(address);
-    if is_trusted && space.is_in_file(address) { Outcome::Complete } else { Outcome::Broken }
-}
+/// The stack holds a frame that only all registers together lead out of.
+struct NeedsAll;
 
-/// Whether the return address into the program's entry point lies right above `sp`. The start-up code of some C
-/// libraries (musl) has no tables, and nothing else says that a stack which ends in it is complete.
-fn is_called_from_entry(space: &AddressSpace, base: u64, sp: u64, stack: StackCopy<'_>) -> bool {
-    let words = (0..START_UP_WORDS).filter_map(|i| stack.word(sp.checked_sub(base)?.checked_add(8 * i)?));
-    words.into_iter().any(|word| space.is_at_entry(word))
-}
-
-/// Whether the word at `address` is missing only because the copy ended too early: more bytes would have helped. At
-/// a wild address they would not.
-fn is_cut_off(address: u64, sp: u64, stack: StackCopy<'_>) -> bool {
-    let end = sp.saturating_add(stack.len() as u64);
-    stack.is_full() && (end.saturating_sub(7)..end.saturating_add(REACH_BYTES)).contains(&address)
+/// The word at an address, if the copy that begins at `sp` holds it.
+fn word_at(sp: u64, stack: StackCopy<'_>, address: u64) -> Option<u64> {
+    stack.word(address.checked_sub(sp)?)
 }
 
 #[cfg(test)]

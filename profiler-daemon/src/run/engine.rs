@@ -376,7 +376,10 @@ impl Engine {
             Some(method) => Some(method),
             None => self.session.choice.revise(now_ns),
         };
-        let stack_bytes = self.session.copy.revise();
+        let stack_bytes = match changed_program.then(|| self.session.copy.program_changed()).flatten() {
+            Some(bytes) => Some(bytes),
+            None => self.session.copy.revise(now_ns),
+        };
         let attach_changed = std::mem::take(&mut self.attach_changed);
         let machine_changed = attach_changed | std::mem::take(&mut self.cpus_changed);
         if method.is_none() && stack_bytes.is_none() && !machine_changed && !self.has_new_threads(now_ns) {

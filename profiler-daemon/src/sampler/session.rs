@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hash};
 use profiler_core::aggregate::{Aggregate, Aggregator, Chain};
 use profiler_core::handler_trace::HandledSample;
 use profiler_core::process::ProcessTable;
-use profiler_core::profile::{Outcome, ProcessInfo};
+use profiler_core::profile::{Outcome, ProcessInfo, TruncatedBy};
 use profiler_core::rate::Reading;
 use profiler_core::record::{Mapped, RawSample, Record};
 use profiler_core::stack::Frame;
@@ -34,8 +34,8 @@ pub(crate) struct Counts {
     pub(crate) doubled: u64,
     /// Records the kernel dropped.
     pub(crate) lost: u64,
-    /// Samples without outer frames.
-    pub(crate) truncated: u64,
+    /// Samples without outer frames, by the reason.
+    pub(crate) truncated: TruncatedBy,
     /// Records that could not be decoded.
     pub(crate) undecodable: u64,
     /// Threads of the target that ended.
@@ -289,7 +289,7 @@ impl Session {
             (_, Some(regs), Some(stack)) => self.unwinder.unwind(process, regs, stack, user).outcome,
             _ => Outcome::NoUserStack,
         };
-        self.counts.truncated += u64::from(outcome.is_truncated());
+        self.counts.truncated.add(outcome, 1);
         self.aggregator.add(process, Chain { kernel, user, outcome }, weight_ns);
     }
 

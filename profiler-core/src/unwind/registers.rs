@@ -1,0 +1,132 @@
+//! Stacks with frames that the library has no rule for: followed here with all registers.
+
+use std::sync::Arc;
+
+use framehop::FrameAddress;
+use rustc_hash::FxHashMap;
+
+use super::ends::{end, is_called_from_entry, is_cut_off, is_elsewhere, lost};
+use super::untabled::{self, by_frame_pointer, interrupted, of_innermost};
+use super::{MAX_FRAMES, STACK_ADDRESSES, word_at};
+use crate::elf::Found;
+use crate::elf::rules::{NoCaller, Registers, Rule};
+use crate::process::Process;
+use crate::profile::Outcome;
+use crate::record::{StackCopy, UserRegs};
+
+/// Rules that are remembered.
+const MAX_RULES: usize = 1 << 13;
+
+/// What holds at an address.
+#[derive(Clone)]
+enum At {
+    Nothing,
+    Unsafe,
+    Rule(Arc<Rule>),
+}
+
+/// Rules by the generation of the process and the address they were met at.
+#[derive(Default)]
+pub(super) struct RuleCache(FxHashMap<(u64, u64), At>);
+
+impl RuleCache {
+    fn at(&mut self, process: &Process, address: u64) -> At {
+        if self.0.len() > MAX_RULES {
+            self.0.clear();
+        }
+        let ask = || match process.space.find_rule(address) {
+            Found::Nothing => At::Nothing,
+            Found::Unsafe => At::Unsafe,
+            Found::Rule { rule, .. } => At::Rule(Arc::from(rule)),
+        };
+        self.0.entry((process.generation, address)).or_insert_with(ask).clone()
+    }
+}
+
+/// Appends the lookup addresses of all frames. Gives the outcome and the last stack pointer.
+pub(super) fn unwind(
+    rules: &mut RuleCache,
+    process: &Process,
+    regs: UserRegs,
+    stack: StackCopy<'_>,
+    frames: &mut Vec<u64>,
+) -> (Outcome, u64) {
+    let space = &process.space;
+    let first = frames.len();
+    let read = |address: u64| word_at(regs.sp, stack, address);
+    let mut registers = Registers::new(regs.ip, &regs.general);
+    let mut at = FrameAddress::from_instruction_pointer(regs.ip);
+    let outcome = loop {
+        let (address, sp) = (at.address_for_lookup(), registers.sp());
+        frames.push(address);
+        if frames.len() - first >= MAX_FRAMES {
+            break Outcome::TooManyFrames;
+        }
+        if !STACK_ADDRESSES.contains(&sp) {
+            break Outcome::Broken;
+        }
+        let known = rules.at(process, address);
+        let (caller, is_interrupted) = match &known {
+            At::Unsafe => break Outcome::Broken,
+            At::Rule(rule) => (rule.caller(&registers, read), rule.is_trampoline()),
+            At::Nothing
+                if at.is_return_address()
+                    && let Some((ip, general)) = interrupted(sp, |ip| space.is_executable(ip), read) =>
+            {
+                (Ok(Registers::new(ip, &general)), true)
+            }
+            At::Nothing => {
+                let bp = registers.bp().unwrap_or(1); // leads nowhere
+                let caller = if at.is_return_address() || !space.is_executable(address) {
+                    by_frame_pointer(sp, bp, read)
+                } else {
+                    let in_file = space.is_in_file(address);
+                    of_innermost(sp, bp, in_file, |address| space.is_executable(address), read)
+                };
+                (caller.map(|to| registers.moved_to(to.ip, to.sp, to.bp)).map_err(NoCaller::from), false)
+            }
+        };
+        let unread = match caller {
+            Ok(caller) => {
+                registers = caller;
+                match address_of(registers.ip(), is_interrupted) {
+                    Some(next) => at = next,
+                    None => break end(space, at),
+                }
+                continue;
+            }
+            Err(NoCaller::Outermost) => break end(space, at),
+            Err(NoCaller::Unread(address)) => Some(address),
+            Err(NoCaller::Unknown) => None,
+        };
+        break if unread.is_some_and(|address| is_cut_off(address, regs.sp, stack)) {
+            Outcome::CopyTooShort
+        } else if is_called_from_entry(space, regs.sp, sp, stack) {
+            end(space, at)
+        } else if is_elsewhere(sp, regs.sp, stack) {
+            Outcome::OtherStack
+        } else {
+            lost(space, address, matches!(known, At::Nothing))
+        };
+    };
+    (outcome, registers.sp())
+}
+
+/// A signal hits an instruction; a call returns behind one.
+fn address_of(ip: u64, is_interrupted: bool) -> Option<FrameAddress> {
+    if is_interrupted {
+        Some(FrameAddress::from_instruction_pointer(ip)).filter(|_| ip != 0)
+    } else {
+        FrameAddress::from_return_address(ip)
+    }
+}
+
+impl From<untabled::NoCaller> for NoCaller {
+    fn from(error: untabled::NoCaller) -> Self {
+        match error {
+            untabled::NoCaller::Unread(address) => Self::Unread(address),
+            untabled::NoCaller::Outermost => Self::Outermost,
+            untabled::NoCaller::Wild => Self::Unknown,
+        }
+    }
+}
