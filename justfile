@@ -30,7 +30,7 @@ day *arguments:
 accuracy *arguments:
     cargo run --quiet --release -p tests --bin accuracy -- {{ arguments }}
 
-# Does the profiler stay within its budget? By the stopwatch, on four programs (twenty minutes).
+# Does the profiler stay within its budget? By the stopwatch, on four programs (ten minutes).
 budget *arguments:
     cargo run --quiet --release -p tests --bin budget -- {{ arguments }}
 
@@ -46,7 +46,7 @@ portfolio *arguments:
 paper *arguments:
     cargo run --quiet --release -p tests --bin paper -- {{ arguments }}
 
-# Does a sample cost what the calibration and the run say? By a program's own clock (ten minutes).
+# Does a sample cost what the calibration and the run say? By a program's own clock, beside its twin's (twelve minutes).
 stopwatch *arguments:
     cargo run --quiet --release -p tests --bin stopwatch -- {{ arguments }}
 

@@ -5,7 +5,7 @@ use libfuzzer_sys::fuzz_target;
 use profiler_core::elf::ElfImage;
 
 fuzz_target!(|data: &[u8]| {
-    let Ok(image) = ElfImage::parse(data) else { return };
+    let Ok(image) = ElfImage::parse_bytes(data) else { return };
     let starts = image.segments.iter().flat_map(|s| [s.svma, s.svma.wrapping_add(s.file_len)]);
     for svma in starts.chain([0, 0x1000, image.base_svma(), u64::MAX]) {
         let _ = image.function_start(svma);

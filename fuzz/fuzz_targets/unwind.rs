@@ -61,9 +61,9 @@ fuzz_target!(|data: &[u8]| {
     let raw = (flags & 4 == 0).then(|| (first.to_vec(), second.to_vec()));
     let (frames, index) = raw.unwrap_or_else(|| wrapped(svma, first, second));
     let tables = match flags >> 3 & 3 {
-        0 => UnwindTables::new(None, None, Some((0, &frames))),
-        1 => UnwindTables::new(Some((FRAMES, &frames)), None, None),
-        _ => UnwindTables::new(Some((FRAMES, &frames)), Some((INDEX, &index)), None),
+        0 => UnwindTables::of_bytes(None, None, Some((0, &frames))),
+        1 => UnwindTables::of_bytes(Some((FRAMES, &frames)), None, None),
+        _ => UnwindTables::of_bytes(Some((FRAMES, &frames)), Some((INDEX, &index)), None),
     };
     let segment = Segment { file_offset: 0, file_len: TEXT_BYTES, svma, executable: true };
     let image = ElfImage { segments: vec![segment], tables, ..ElfImage::default() };

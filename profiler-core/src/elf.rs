@@ -1,13 +1,14 @@
 //! What unwinding needs of an ELF file: where its segments lie and its tables of unwind information.
 
 mod index;
+mod later;
 pub(crate) mod rules;
 mod tables;
 mod vetting;
 
-use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use object::elf::{
     CompressionHeader64, ELFCOMPRESS_ZLIB, FileHeader64, PF_X, PT_GNU_EH_FRAME, PT_LOAD, SHF_COMPRESSED,
@@ -16,8 +17,10 @@ use object::elf::{
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
 use object::{CompressedData, CompressionFormat, Endianness, ReadRef};
 
+pub use later::ReadLater;
+pub(crate) use later::SectionBytes;
+pub(crate) use tables::Found;
 pub use tables::UnwindTables;
-pub(crate) use tables::{Found, SectionBytes};
 
 type Header = FileHeader64<Endianness>;
 
@@ -79,10 +82,10 @@ pub enum ElfError {
 }
 
 impl ElfImage {
-    /// Reads the headers and the unwind tables of `file`.
+    /// Reads the headers of `file`; its unwind tables are read by `later` when they are needed.
     ///
     /// A damaged section is left out, damaged headers are an error.
-    pub fn parse<'d>(file: impl ReadRef<'d>) -> Result<Self, ElfError> {
+    pub fn parse<'d>(file: impl ReadRef<'d>, later: &ReadLater) -> Result<Self, ElfError> {
         let header = Header::parse(file).map_err(|_| ElfError::NotElf)?;
         let endian = header.endian().map_err(|_| ElfError::NotElf)?;
         let programs = header.program_headers(endian, file).map_err(|_| ElfError::Damaged)?;
@@ -99,15 +102,30 @@ impl ElfImage {
             entry: header.e_entry(endian),
             ..Self::default()
         };
-        image.tables = tables_from_sections(header, endian, file);
+        image.tables = tables_from_sections(header, endian, file, later);
         if image.tables.is_empty() {
             let index = programs.iter().find(|p| p.p_type(endian) == PT_GNU_EH_FRAME);
             let found = index.and_then(|index| {
-                image.tables_from_segments(index.p_vaddr(endian), index.p_filesz(endian), file)
+                image.tables_from_segments(index.p_vaddr(endian), index.p_filesz(endian), file, later)
             });
             image.tables = found.unwrap_or_default();
         }
         Ok(image)
+    }
+
+    /// The same for a file that is in memory.
+    pub fn parse_bytes(file: &[u8]) -> Result<Self, ElfError> {
+        let copy: Arc<[u8]> = file.into();
+        let later: ReadLater = Arc::new(move |range| {
+            let (start, end) = (usize::try_from(range.start).ok()?, usize::try_from(range.end).ok()?);
+            copy.get(start..end).map(<[u8]>::to_vec)
+        });
+        Self::parse(file, &later)
+    }
+
+    /// Reads now what would be read later.
+    pub fn read_tables(&self) {
+        self.tables.read();
     }
 
     /// The address to subtract from an actual address to get the stated one, for code mapped at `start`
@@ -140,74 +158,118 @@ impl ElfImage {
         hdr_svma: u64,
         hdr_len: u64,
         file: impl ReadRef<'d>,
+        later: &ReadLater,
     ) -> Option<UnwindTables> {
-        let index = self.read_at(hdr_svma, hdr_len, file)?;
-        let (&[_, PCREL_SDATA4, _, _], rest) = index.split_first_chunk::<4>()? else { return None };
-        let (offset, _) = rest.split_first_chunk::<4>()?;
-        let pointer = i64::from(i32::from_le_bytes(*offset));
+        let index = self.file_range(hdr_svma, hdr_len)?;
+        let start = file.read_bytes_at(index.start, 8).ok()?;
+        let (&[_, PCREL_SDATA4, _, _], offset) = start.split_first_chunk::<4>()? else { return None };
+        let pointer = i64::from(i32::from_le_bytes(offset.try_into().ok()?));
         let eh_frame_svma = hdr_svma.wrapping_add(4).wrapping_add_signed(pointer);
-        let information = self.read_at(eh_frame_svma, u64::MAX, file)?;
-        Some(UnwindTables::new(Some((eh_frame_svma, information)), Some((hdr_svma, index)), None))
+        let information = self.file_range(eh_frame_svma, u64::MAX)?;
+        let eh_frame = Section::in_file(eh_frame_svma, information, file, later, as_it_is);
+        let index =
+            Section::in_file(hdr_svma, index, file, later, as_it_is).filter(|_| index::is_usual_index(start));
+        Some(UnwindTables::new(eh_frame, index, None))
     }
 
-    /// The bytes at a stated address, at most `len` and no further than the segment.
-    fn read_at<'d>(&self, svma: u64, len: u64, file: impl ReadRef<'d>) -> Option<&'d [u8]> {
+    /// Where the bytes at a stated address lie in the file, at most `len` and no further than the segment.
+    fn file_range(&self, svma: u64, len: u64) -> Option<Range<u64>> {
         let inside = |s: &&Segment| svma.checked_sub(s.svma).is_some_and(|offset| offset < s.file_len);
         let segment = self.segments.iter().find(inside)?;
         let offset = svma - segment.svma;
+        let start = segment.file_offset.checked_add(offset)?;
         let len = len.min(segment.file_len - offset).min(MAX_SECTION_BYTES);
-        file.read_bytes_at(segment.file_offset.checked_add(offset)?, len).ok()
+        Some(start..start.checked_add(len)?)
     }
 }
 
-fn tables_from_sections<'d>(header: &Header, endian: Endianness, file: impl ReadRef<'d>) -> UnwindTables {
+fn tables_from_sections<'d>(
+    header: &Header,
+    endian: Endianness,
+    file: impl ReadRef<'d>,
+    later: &ReadLater,
+) -> UnwindTables {
     let (mut eh_frame, mut eh_frame_hdr, mut debug_frame) = (None, None, None);
     let Ok(sections) = header.sections(endian, file) else { return UnwindTables::default() };
     for section in sections.iter() {
         let slot = match sections.section_name(endian, section) {
             Ok(b".eh_frame") => &mut eh_frame,
-            Ok(b".eh_frame_hdr") => &mut eh_frame_hdr,
+            Ok(b".eh_frame_hdr") if is_usual_index(section, endian, file) => &mut eh_frame_hdr,
             Ok(b".debug_frame") => &mut debug_frame,
             _ => continue,
         };
-        *slot = contents(section, endian, file).map(|bytes| (section.sh_addr(endian), bytes));
+        let in_file = section.file_range(endian).filter(|&(_, len)| len > 0);
+        let range = in_file.and_then(|(start, len)| Some(start..start.checked_add(len)?));
+        let is_compressed = section.sh_flags(endian).contains(SHF_COMPRESSED);
+        let unpack = if is_compressed { decompressed } else { as_it_is };
+        *slot = range.and_then(|range| Section::in_file(section.sh_addr(endian), range, file, later, unpack));
     }
-    let (eh_frame, eh_frame_hdr, debug_frame) = (&eh_frame, &eh_frame_hdr, &debug_frame);
-    UnwindTables::new(borrowed(eh_frame), borrowed(eh_frame_hdr), borrowed(debug_frame))
+    UnwindTables::new(eh_frame, eh_frame_hdr, debug_frame)
 }
 
-fn borrowed<'a>(section: &'a Option<(u64, Cow<'_, [u8]>)>) -> Option<(u64, &'a [u8])> {
-    section.as_ref().map(|(svma, bytes)| (*svma, &bytes[..]))
+/// What makes the bytes of a section of those in the file.
+type Unpack = fn(Vec<u8>) -> Option<Vec<u8>>;
+
+fn as_it_is(bytes: Vec<u8>) -> Option<Vec<u8>> {
+    Some(bytes)
 }
 
-/// The bytes of a section, if there are any and they are of use.
-fn contents<'d>(
+/// As Go's linker leaves `.debug_frame`.
+fn decompressed(bytes: Vec<u8>) -> Option<Vec<u8>> {
+    let (header, data) = object::pod::from_bytes::<CompressionHeader64<Endianness>>(&bytes).ok()?;
+    let endian = Endianness::Little;
+    let uncompressed_size =
+        Some(header.ch_size.get(endian)).filter(|&size| size <= MAX_DECOMPRESSED_BYTES)?;
+    let is_usual = header.ch_type.get(endian) == ELFCOMPRESS_ZLIB;
+    let format = is_usual.then_some(CompressionFormat::Zlib)?;
+    let unpacked = CompressedData { format, data, uncompressed_size }.decompress().ok()?;
+    Some(unpacked.into_owned())
+}
+
+fn is_usual_index<'d>(
     section: &SectionHeader64<Endianness>,
     endian: Endianness,
     file: impl ReadRef<'d>,
-) -> Option<Cow<'d, [u8]>> {
-    let bytes = section.data(endian, file).ok().filter(|bytes| !bytes.is_empty())?;
-    if !section.sh_flags(endian).contains(SHF_COMPRESSED) {
-        return Some(Cow::Borrowed(bytes));
-    }
-    // As Go's linker leaves `.debug_frame`.
-    let (header, data) = object::pod::from_bytes::<CompressionHeader64<Endianness>>(bytes).ok()?;
-    let is_usual = header.ch_type.get(endian) == ELFCOMPRESS_ZLIB
-        && header.ch_size.get(endian) <= MAX_DECOMPRESSED_BYTES;
-    let format = is_usual.then_some(CompressionFormat::Zlib)?;
-    let compressed = CompressedData { format, data, uncompressed_size: header.ch_size.get(endian) };
-    compressed.decompress().ok()
+) -> bool {
+    file.read_bytes_at(section.sh_offset(endian), 4).is_ok_and(index::is_usual_index)
 }
 
 impl Section {
-    fn new(svma: u64, bytes: &[u8]) -> Option<Self> {
-        let len = u64::try_from(bytes.len()).ok().filter(|&len| len <= MAX_SECTION_BYTES)?;
-        Some(Self { svma: svma..svma.checked_add(len)?, bytes: SectionBytes::new(bytes) })
+    /// A section whose bytes are at hand.
+    pub(crate) fn new(svma: u64, bytes: &[u8]) -> Option<Self> {
+        let svma = Self::addresses(svma, u64::try_from(bytes.len()).ok()?)?;
+        Some(Self { svma, bytes: SectionBytes::new(bytes) })
+    }
+
+    /// A section that is read later; none where the file ends before it does.
+    fn in_file<'d>(
+        svma: u64,
+        range: Range<u64>,
+        file: impl ReadRef<'d>,
+        later: &ReadLater,
+        unpack: Unpack,
+    ) -> Option<Self> {
+        if range.end > file.len().ok()? {
+            return None;
+        }
+        let svma = Self::addresses(svma, range.end - range.start)?;
+        let later = Arc::clone(later);
+        let len = range.end - range.start;
+        let whole = move || later(range).filter(|bytes| bytes.len() as u64 == len);
+        let read = move || whole().and_then(unpack).unwrap_or_default();
+        Some(Self { svma, bytes: SectionBytes::when_needed(read) })
+    }
+
+    fn addresses(svma: u64, len: u64) -> Option<Range<u64>> {
+        let end = svma.checked_add(len).filter(|_| len <= MAX_SECTION_BYTES)?;
+        Some(svma..end)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use proptest::prelude::*;
 
@@ -219,7 +281,7 @@ mod tests {
 
     #[test]
     fn an_executable_has_segments_and_unwind_tables() {
-        let image = ElfImage::parse(&own_executable()[..]).unwrap();
+        let image = ElfImage::parse_bytes(&own_executable()).unwrap();
         assert!(image.segments.iter().any(|s| s.executable));
         assert!(image.tables.eh_frame.is_some() && image.tables.eh_frame_hdr.is_some());
         let text = image.segments.iter().find(|s| s.executable).unwrap();
@@ -232,14 +294,46 @@ mod tests {
     #[test]
     fn the_unwind_tables_are_found_without_section_headers() {
         let mut file = own_executable();
-        let whole = ElfImage::parse(&file[..]).unwrap();
+        let whole = ElfImage::parse_bytes(&file).unwrap();
         file[0x28..0x30].fill(0); // e_shoff
         file[0x3c..0x40].fill(0); // e_shnum, e_shstrndx
-        let image = ElfImage::parse(&file[..]).unwrap();
+        let image = ElfImage::parse_bytes(&file).unwrap();
         let (found, expected) = (image.tables.eh_frame.unwrap(), whole.tables.eh_frame.unwrap());
         assert_eq!(found.svma.start, expected.svma.start);
         assert!(found.bytes.starts_with(&expected.bytes));
         assert_eq!(image.tables.eh_frame_hdr, whole.tables.eh_frame_hdr);
+    }
+
+    #[test]
+    fn tables_are_read_when_they_are_needed() {
+        let file = own_executable();
+        let (copy, reads) = (file.clone(), Arc::new(AtomicUsize::new(0)));
+        let counter = Arc::clone(&reads);
+        let later: ReadLater = Arc::new(move |range| {
+            counter.fetch_add(1, Ordering::Relaxed);
+            Some(copy[range.start as usize..range.end as usize].to_vec())
+        });
+        let image = ElfImage::parse(&file[..], &later).unwrap();
+        assert!(!image.tables.is_empty());
+        assert_eq!(reads.load(Ordering::Relaxed), 0);
+        assert!(image.function_start(image.entry).is_some());
+        assert_eq!(reads.load(Ordering::Relaxed), 1, "the index");
+        assert!(matches!(image.tables.find(image.entry), Found::Rule { .. }));
+        image.read_tables();
+        assert_eq!(reads.load(Ordering::Relaxed), 2);
+        let whole = ElfImage::parse_bytes(&file).unwrap();
+        whole.read_tables();
+        let _ = whole.function_start(whole.entry);
+        assert_eq!(image, whole);
+    }
+
+    #[test]
+    fn tables_that_cannot_be_read_any_more_are_empty() {
+        let file = own_executable();
+        let gone: ReadLater = Arc::new(|_| None);
+        let image = ElfImage::parse(&file[..], &gone).unwrap();
+        assert_eq!(image.function_start(image.entry), None);
+        assert!(!matches!(image.tables.find(image.entry), Found::Rule { .. }));
     }
 
     #[test]
@@ -263,7 +357,7 @@ mod tests {
                 file[at] = byte;
             }
             file.truncate(len);
-            if let Ok(image) = ElfImage::parse(&file[..]) {
+            if let Ok(image) = ElfImage::parse_bytes(&file) {
                 let _ = image.bias(0x1000, 0, u64::MAX);
                 let _ = image.base_svma();
                 let _ = image.function_start(len as u64);

@@ -9,15 +9,16 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use object::ReadCache;
-use profiler_core::elf::ElfImage;
+use profiler_core::elf::{ElfImage, ReadLater};
 use profiler_core::process::LoadedObject;
 use profiler_core::record::{FileId, Mapped};
 use profiler_core::stack::ObjectId;
 use rustc_hash::FxHashMap;
 
-use crate::sys::procfs;
+use crate::sys::{clock, procfs};
 
 /// How the vDSO is named in mappings.
 const VDSO: &str = "[vdso]";
@@ -27,7 +28,7 @@ const DELETED: &str = " (deleted)";
 /// Where the bytes of an object are.
 pub(crate) enum Content {
     /// An open file.
-    File(File),
+    File(Arc<File>),
     /// An image in memory (the vDSO).
     Image(Vec<u8>),
     /// Nowhere; the reason, for the person.
@@ -50,6 +51,20 @@ pub(crate) struct Object {
 pub(crate) struct ObjectStore {
     objects: Vec<Object>,
     ids: FxHashMap<(FileId, String), ObjectId>,
+    once: OnceCost,
+}
+
+/// Own CPU time for what is done once for each object (ns): it says nothing about the next sample.
+#[derive(Clone, Default)]
+struct OnceCost(Arc<AtomicU64>);
+
+impl OnceCost {
+    fn of<T>(&self, work: impl FnOnce() -> T) -> T {
+        let before_ns = clock::thread_cpu_ns();
+        let done = work();
+        self.0.fetch_add(clock::thread_cpu_ns().saturating_sub(before_ns), Ordering::Relaxed);
+        done
+    }
 }
 
 impl ObjectStore {
@@ -62,8 +77,11 @@ impl ObjectStore {
         if let Some(&id) = self.ids.get(&key) {
             return LoadedObject { id, image: self.object(id).and_then(|object| object.image.clone()) };
         }
-        let content = open(mapped);
-        let image = parse(&content).map(Arc::new);
+        let (content, image) = self.once.of(|| {
+            let content = open(mapped);
+            let image = parse(&content, &self.once).map(Arc::new);
+            (content, image)
+        });
         let id = ObjectId(ObjectId::FIRST_FILE + self.objects.len() as u32);
         let path = mapped.path.trim_end_matches(DELETED).to_owned();
         self.objects.push(Object { path, content, pid: mapped.pid, image: image.clone() });
@@ -84,6 +102,16 @@ impl ObjectStore {
         }
     }
 
+    /// Reads the unwind tables of all objects, which otherwise are read when a sample asks for them.
+    pub(crate) fn read_tables(&self) {
+        self.objects.iter().filter_map(|object| object.image.as_ref()).for_each(|image| image.read_tables());
+    }
+
+    /// Own CPU time that opening objects and reading their tables has taken so far (ns).
+    pub(crate) fn once_ns(&self) -> u64 {
+        self.once.0.load(Ordering::Relaxed)
+    }
+
     /// The object with this id, unless it stands for the kernel or for code in no file.
     pub(crate) fn object(&self, id: ObjectId) -> Option<&Object> {
         self.objects.get(id.0.checked_sub(ObjectId::FIRST_FILE)? as usize)
@@ -97,12 +125,24 @@ impl Object {
     }
 }
 
-fn parse(content: &Content) -> Option<ElfImage> {
+fn parse(content: &Content, once: &OnceCost) -> Option<ElfImage> {
     match content {
-        Content::File(file) => ElfImage::parse(&ReadCache::new(file)).ok(),
-        Content::Image(bytes) => ElfImage::parse(&bytes[..]).ok(),
+        Content::File(file) => {
+            ElfImage::parse(&ReadCache::new(&**file), &later(Arc::clone(file), once.clone())).ok()
+        }
+        Content::Image(bytes) => ElfImage::parse_bytes(bytes).ok(),
         Content::Missing(_) => None,
     }
+}
+
+fn later(file: Arc<File>, once: OnceCost) -> ReadLater {
+    Arc::new(move |range| {
+        once.of(|| {
+            let mut bytes = vec![0; usize::try_from(range.end - range.start).ok()?];
+            file.read_exact_at(&mut bytes, range.start).ok()?;
+            Some(bytes)
+        })
+    })
 }
 
 fn is_library(path: &Path) -> bool {
@@ -134,14 +174,14 @@ fn open(mapped: &Mapped) -> Content {
     }
     let path = mapped.path.trim_end_matches(DELETED);
     let found = match open_in_process(mapped.pid, Path::new(path)) {
-        Ok(file) if is_mapped_file(&file, mapped) => return Content::File(file),
+        Ok(file) if is_mapped_file(&file, mapped) => return Content::File(Arc::new(file)),
         Ok(_) => "the file was replaced since it was mapped".to_owned(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => "the file was deleted".to_owned(),
         Err(error) => format!("the file could not be opened: {error}"),
     };
     // The process still holds what it mapped; with enough privilege it can be opened from there.
     let entry = format!("/proc/{}/map_files/{:x}-{:x}", mapped.pid, mapped.start, mapped.start + mapped.len);
-    File::open(entry).map_or_else(|_| Content::Missing(found), Content::File)
+    File::open(entry).map_or_else(|_| Content::Missing(found), |file| Content::File(Arc::new(file)))
 }
 
 /// Opens a path as the process sees it, or as we do once the process is gone.

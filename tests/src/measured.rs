@@ -10,6 +10,8 @@ use std::{env, fs};
 use anyhow::{Context, Result};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 const FLAG: &str = "--measure-into";
@@ -66,4 +68,10 @@ pub fn measured(command: &Command, into: &Path) -> Result<Command> {
 pub fn read(from: &Path) -> Result<Used> {
     let bytes = fs::read(from).with_context(|| format!("no measurement in {}", from.display()))?;
     Ok(serde_json::from_slice(&bytes)?)
+}
+
+/// CPU time of all threads of a process so far, of those that ended too (s).
+pub fn cpu_s(pid: u32) -> Result<f64> {
+    let used = clock_gettime(clock_getcpuclockid(Pid::from_raw(pid as i32))?)?;
+    Ok(used.tv_sec() as f64 + used.tv_nsec() as f64 * 1e-9)
 }

@@ -1,4 +1,4 @@
-//! A straight line through rounds of measurements, and a ratio with its error.
+//! A straight line through measurements, and a ratio with its error.
 
 /// A figure and its standard error.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
@@ -26,44 +26,54 @@ impl Figure {
     }
 }
 
-/// The slope of y over x by least squares. Each round is a list of (x, y) and has a level of its own, which takes the
-/// machine's slow drift out. `None` if that leaves nothing to fit.
-pub fn slope(rounds: &[Vec<(f64, f64)>]) -> Option<Figure> {
-    let centred: Vec<(f64, f64)> = rounds.iter().flat_map(|round| centre(round)).collect();
-    let xx: f64 = centred.iter().map(|(x, _)| x * x).sum();
-    let xy: f64 = centred.iter().map(|(x, y)| x * y).sum();
-    let free = centred.len().checked_sub(rounds.len() + 1).filter(|free| *free > 0 && xx > 0.0)?;
-    let mean = xy / xx;
-    let residual: f64 = centred.iter().map(|(x, y)| (y - mean * x).powi(2)).sum();
-    Some(Figure { mean, se: (residual / free as f64 / xx).sqrt() })
+/// The mean of figures that are equally good, and what their own errors make of it.
+pub fn mean_of(figures: &[Figure]) -> Figure {
+    let n = figures.len() as f64;
+    let squares: f64 = figures.iter().map(|figure| figure.se.powi(2)).sum();
+    Figure { mean: figures.iter().map(|figure| figure.mean).sum::<f64>() / n, se: squares.sqrt() / n }
 }
 
-fn centre(round: &[(f64, f64)]) -> Vec<(f64, f64)> {
-    let n = round.len().max(1) as f64;
-    let (x, y) = round.iter().fold((0.0, 0.0), |sum, point| (sum.0 + point.0 / n, sum.1 + point.1 / n));
-    round.iter().map(|point| (point.0 - x, point.1 - y)).collect()
+/// The slope of y over x through the origin, each y weighed by its error. `None` if there is nothing to fit.
+///
+/// Where the points lie further from the line than their errors say, the slope is as much less sure.
+pub fn through_origin(points: &[(f64, Figure)]) -> Option<Figure> {
+    let sum = |of: &dyn Fn(f64, Figure) -> f64| points.iter().map(|&(x, y)| of(x, y)).sum::<f64>();
+    let xx = sum(&|x, y| (x / y.se).powi(2));
+    let free = points.len().checked_sub(1).filter(|free| *free > 0 && xx > 0.0 && xx.is_finite())?;
+    let mean = sum(&|x, y| x * y.mean / y.se.powi(2)) / xx;
+    let scatter = sum(&|x, y| ((y.mean - mean * x) / y.se).powi(2)) / free as f64;
+    Some(Figure { mean, se: scatter.max(1.0).sqrt() / xx.sqrt() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_slope_is_found_beneath_a_drift() {
-        let round = |level: f64| [0.0, 1.0, 4.0, 9.0].map(|x| (x, level + 2.5 * x)).to_vec();
-        let found = slope(&[round(10.0), round(-3.0), round(70.0)]).unwrap();
-        assert!((found.mean - 2.5).abs() < 1e-12 && found.se < 1e-9, "{found:?}");
-        assert_eq!(slope(&[vec![(1.0, 1.0), (1.0, 2.0), (1.0, 3.0)]]), None);
-        assert_eq!(slope(&[]), None);
+    fn point(x: f64, mean: f64, se: f64) -> (f64, Figure) {
+        (x, Figure { mean, se })
     }
 
     #[test]
-    fn the_error_of_the_slope_is_that_of_its_residuals() {
-        // Residuals ±1 around a flat line: s² = 4/2, Σx² = 4.
-        let found = slope(&[vec![(-1.0, 1.0), (-1.0, -1.0), (1.0, 1.0), (1.0, -1.0)]]).unwrap();
-        assert_eq!((found.mean, found.se), (0.0, (2.0f64 / 4.0).sqrt()));
+    fn the_slope_through_the_origin_weighs_its_points() {
+        let found =
+            through_origin(&[point(1.0, 2.0, 0.1), point(2.0, 4.0, 0.1), point(1.0, 9.0, 1e9)]).unwrap();
+        assert!((found.mean - 2.0).abs() < 1e-6, "{found:?}");
+        assert!((found.se - 0.1 / 5f64.sqrt()).abs() < 1e-6, "{found:?}");
+        assert_eq!(through_origin(&[point(1.0, 1.0, 1.0)]), None);
+        assert_eq!(through_origin(&[point(0.0, 1.0, 1.0), point(0.0, 2.0, 1.0)]), None);
     }
 
+    #[test]
+    fn points_off_the_line_make_it_less_sure() {
+        let found = through_origin(&[point(1.0, 1.0, 0.01), point(1.0, 3.0, 0.01)]).unwrap();
+        assert!((found.mean - 2.0).abs() < 1e-9 && (found.se - 1.0).abs() < 0.01, "{found:?}");
+    }
+
+    #[test]
+    fn a_mean_carries_the_errors_of_its_parts() {
+        let found = mean_of(&[Figure { mean: 1.0, se: 0.3 }, Figure { mean: 3.0, se: 0.4 }]);
+        assert!((found.mean - 2.0).abs() < 1e-12 && (found.se - 0.25).abs() < 1e-12);
+    }
     #[test]
     fn a_ratio_carries_both_errors() {
         let ratio = Figure { mean: 6.0, se: 0.3 }.over(Figure { mean: 3.0, se: 0.2 });

@@ -17,11 +17,11 @@ use tests::checks::{
 };
 use tests::folded::{Folded, Stack};
 use tests::guards::is_root;
+use tests::measured::cpu_s;
 use tests::programs::{can_build, program};
 use tests::run::{Recorded, Sweetspot, run, start, wait_until};
 use tests::stats::Stats;
 use tests::truth::is_named;
-use tests::windows::cpu_s;
 
 /// Leaves the test unless it can profile everything.
 macro_rules! needs_root {

@@ -3,8 +3,7 @@
 //! A function that an index leads to is vetted when it is met, since a big program has hundreds of thousands; tables
 //! without an index are vetted as a whole.
 
-use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::OnceLock;
 
 use gimli::{BaseAddresses, DebugFrame, EhFrame, EhFrameOffset, LittleEndian, UnwindSection};
 
@@ -27,23 +26,6 @@ pub(crate) enum Found {
     Rule { rule: Box<Rule>, in_library: bool },
 }
 
-/// Bytes that many unwinders share.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SectionBytes(Arc<[u8]>);
-
-impl SectionBytes {
-    pub(super) fn new(bytes: &[u8]) -> Self {
-        Self(bytes.into())
-    }
-}
-
-impl Deref for SectionBytes {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
 /// The tables of unwind information of one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnwindTables {
@@ -53,34 +35,64 @@ pub struct UnwindTables {
     pub(crate) eh_frame_hdr: Option<Section>,
     /// Call frame information that is not loaded into memory, for functions that the other does not cover.
     pub(crate) debug_frame: Option<Section>,
+    /// Whether the index is in order; known once it was looked at.
+    is_in_order: OnceLock<bool>,
     /// What stands in for the index where there is none.
     eh_frame_functions: Functions,
-    debug_frame_functions: Functions,
+    /// The same of `debug_frame`, once it was looked at; none where that is not safe.
+    debug_frame_functions: OnceLock<Option<Functions>>,
 }
 
 impl UnwindTables {
-    /// Takes the sections `.eh_frame`, `.eh_frame_hdr` and `.debug_frame`, each with its stated address, as far as
-    /// they are there and of use.
-    pub fn new(
+    /// Takes the sections `.eh_frame`, `.eh_frame_hdr` and `.debug_frame`, as far as they are there and of use. Of
+    /// an `.eh_frame` with an index, and of `.debug_frame`, nothing is read yet.
+    pub(super) fn new(
+        eh_frame: Option<Section>,
+        eh_frame_hdr: Option<Section>,
+        debug_frame: Option<Section>,
+    ) -> Self {
+        let mut tables = Self { debug_frame, ..Self::default() };
+        let Some(eh_frame) = eh_frame else { return tables };
+        if eh_frame_hdr.is_some() {
+            (tables.eh_frame, tables.eh_frame_hdr) = (Some(eh_frame), eh_frame_hdr);
+        } else if let Some(functions) = Functions::of(&eh_frame_of(&eh_frame), &bases(&eh_frame, None)) {
+            (tables.eh_frame, tables.eh_frame_functions) = (Some(eh_frame), functions);
+        }
+        tables
+    }
+
+    /// The same of bytes, each section with its stated address.
+    ///
+    /// An index of another form counts for nothing: the library makes one of its own.
+    pub fn of_bytes(
         eh_frame: Option<(u64, &[u8])>,
         eh_frame_hdr: Option<(u64, &[u8])>,
         debug_frame: Option<(u64, &[u8])>,
     ) -> Self {
         let section = |given: Option<(u64, &[u8])>| given.and_then(|(svma, bytes)| Section::new(svma, bytes));
-        let mut tables = Self::default();
-        if let Some(section) = section(debug_frame)
-            && let Some(functions) = Functions::of(&debug_frame_of(&section), &BaseAddresses::default())
-        {
-            (tables.debug_frame, tables.debug_frame_functions) = (Some(section), functions);
+        let index = section(eh_frame_hdr).filter(|index| is_usual_index(&index.bytes));
+        Self::new(section(eh_frame), index, section(debug_frame))
+    }
+
+    /// Reads all that any program needs.
+    pub(super) fn read(&self) {
+        self.is_in_order();
+        if let Some(eh_frame) = &self.eh_frame {
+            eh_frame.bytes.read();
         }
-        let Some(eh_frame) = section(eh_frame) else { return tables };
-        tables.eh_frame_hdr = section(eh_frame_hdr).filter(is_usual_index);
-        if tables.eh_frame_hdr.is_some() {
-            tables.eh_frame = Some(eh_frame);
-        } else if let Some(functions) = Functions::of(&eh_frame_of(&eh_frame), &bases(&eh_frame, None)) {
-            (tables.eh_frame, tables.eh_frame_functions) = (Some(eh_frame), functions);
-        }
-        tables
+    }
+
+    /// Whether the index, if there is one, is in order. Were it not, the library might find another function than we do.
+    fn is_in_order(&self) -> bool {
+        *self.is_in_order.get_or_init(|| {
+            let Some(section) = &self.eh_frame_hdr else { return true };
+            Index::of(section).is_some_and(|index| index.is_in_order())
+        })
+    }
+
+    fn debug_frame_functions(&self) -> Option<&Functions> {
+        let make = || Functions::of(&debug_frame_of(self.debug_frame.as_ref()?), &BaseAddresses::default());
+        self.debug_frame_functions.get_or_init(make).as_ref()
     }
 
     /// Whether there are none.
@@ -95,7 +107,9 @@ impl UnwindTables {
             index.start(index.find(svma)?)
         };
         let by_functions = || self.eh_frame_functions.start(svma);
-        self.debug_frame_functions.start(svma).or_else(by_functions).or_else(by_index)
+        let by_debug_frame = || self.debug_frame_functions()?.start(svma);
+        // An index tells where functions begin and not where they end: the others are surer.
+        by_debug_frame().or_else(by_functions).or_else(by_index)
     }
 
     /// What holds at a stated address.
@@ -119,6 +133,7 @@ impl UnwindTables {
         };
         let offset = match &self.eh_frame_hdr {
             None => self.eh_frame_functions.information_offset(svma),
+            Some(_) if !self.is_in_order() => return Found::Unsafe,
             Some(section) => match vetted(section, &frame, &bases, svma) {
                 Err(NotSafe) => return Found::Unsafe,
                 Ok(offset) => offset,
@@ -131,7 +146,7 @@ impl UnwindTables {
     fn find_in_debug_frame(&self, svma: u64) -> Option<Rule> {
         let section = self.debug_frame.as_ref()?;
         let (frame, bases) = (debug_frame_of(section), BaseAddresses::default());
-        let offset = self.debug_frame_functions.information_offset(svma)?;
+        let offset = self.debug_frame_functions()?.information_offset(svma)?;
         let function = frame.fde_from_offset(&bases, offset.into(), DebugFrame::cie_from_offset).ok()?;
         Rule::of(&function, &frame, &bases, svma)
     }

@@ -204,7 +204,10 @@ impl RateController {
         let expected = (allowed.min(OPEN * budget_ratio) - fixed_ratio).max(least);
         let by_level = (expected / present.sample_ns(&self.meter))
             .min((allowed - fixed_ratio).max(least) / present.recent_sample_ns(&self.meter));
+        // A busy target is still seen while a debt is paid back; one that idles can wait.
+        let trickle = least * (present.busy_cpus() / OWN_COST_FLOOR_CPUS).min(1.0);
         let affordable = self.account.affordable_ratio(budget_ratio, present.busy_cpus()) - fixed_ratio;
+        let affordable = affordable.max(trickle);
         self.settings.within_limits(by_level.min(affordable / present.sample_ns(&self.meter)) * 1e9)
     }
 

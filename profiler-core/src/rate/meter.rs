@@ -180,8 +180,9 @@ impl OverheadMeter {
         self.switches_ns = self.switches_ns * keep + self.switches_cost(reading).upper_ns();
         self.side_records_ns = self.side_records_ns * keep + self.side_records_cost(reading).upper_ns();
         let arrivals = reading.samples as f64 + reading.foreign_samples as f64;
-        self.own.observe(arrivals, wall_s, reading.self_cpu_ns as f64);
-        spend.self_fixed_ns = (self.own.now().per_second_ns * wall_s).min(spend.self_ns);
+        let once_ns = reading.self_once_ns.min(reading.self_cpu_ns) as f64;
+        self.own.observe(arrivals, wall_s, reading.self_cpu_ns as f64 - once_ns);
+        spend.self_fixed_ns = (self.own.now().per_second_ns * wall_s + once_ns).min(spend.self_ns);
         spend
     }
 

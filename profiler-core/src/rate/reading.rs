@@ -9,6 +9,9 @@ pub struct Reading {
     pub target_cpu_ns: u64,
     /// CPU time of the profiler itself (ns).
     pub self_cpu_ns: u64,
+    /// The part of it that was spent on what is done once, like reading an object's unwind tables (ns): overhead like the
+    /// rest, but nothing that the next sample will cost.
+    pub self_once_ns: u64,
     /// Samples of the target that arrived.
     pub samples: u64,
     /// Samples that interrupted something else (attach mode `cpu`).

@@ -47,14 +47,12 @@ impl ModuleSet {
         }
         let (eh_frame_svma, eh_frame) = parts(tables.eh_frame.as_ref());
         let (eh_frame_hdr_svma, eh_frame_hdr) = parts(tables.eh_frame_hdr.as_ref());
-        let (_, debug_frame) = parts(tables.debug_frame.as_ref());
         let sections = ExplicitModuleSectionInfo {
             base_svma,
             eh_frame_svma,
             eh_frame,
             eh_frame_hdr_svma,
             eh_frame_hdr,
-            debug_frame,
             ..Default::default()
         };
         let base = base_svma.wrapping_add(bias);
@@ -173,9 +171,13 @@ impl StackUnwinder {
             match known {
                 Known::Unsafe => break Outcome::Broken,
                 Known::Rare => return Err(NeedsAll),
-                // No table, and no caller's frame pointer yet: this needs a look at the stack.
-                Known::Nothing if !at.is_return_address() && space.is_executable(address) => {
-                    return Err(NeedsAll);
+                // Of the innermost function, or of what a signal handler returns to, the frame pointer tells nothing.
+                Known::Nothing if space.is_executable(address) => {
+                    let read = |address| word_at(regs.sp, stack, address);
+                    let is_code = |address| space.is_executable(address);
+                    if !at.is_return_address() || interrupted(registers.sp(), is_code, read).is_some() {
+                        return Err(NeedsAll);
+                    }
                 }
                 Known::Nothing | Known::Usual => {}
             }

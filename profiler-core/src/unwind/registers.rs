@@ -10,7 +10,7 @@ use super::untabled::{self, by_frame_pointer, interrupted, of_innermost};
 use super::{MAX_FRAMES, STACK_ADDRESSES, word_at};
 use crate::elf::Found;
 use crate::elf::rules::{NoCaller, Registers, Rule};
-use crate::process::Process;
+use crate::process::{AddressSpace, Process};
 use crate::profile::Outcome;
 use crate::record::{StackCopy, UserRegs};
 
@@ -69,22 +69,7 @@ pub(super) fn unwind(
         let (caller, is_interrupted) = match &known {
             At::Unsafe => break Outcome::Broken,
             At::Rule(rule) => (rule.caller(&registers, read), rule.is_trampoline()),
-            At::Nothing
-                if at.is_return_address()
-                    && let Some((ip, general)) = interrupted(sp, |ip| space.is_executable(ip), read) =>
-            {
-                (Ok(Registers::new(ip, &general)), true)
-            }
-            At::Nothing => {
-                let bp = registers.bp().unwrap_or(1); // leads nowhere
-                let caller = if at.is_return_address() || !space.is_executable(address) {
-                    by_frame_pointer(sp, bp, read)
-                } else {
-                    let in_file = space.is_in_file(address);
-                    of_innermost(sp, bp, in_file, |address| space.is_executable(address), read)
-                };
-                (caller.map(|to| registers.moved_to(to.ip, to.sp, to.bp)).map_err(NoCaller::from), false)
-            }
+            At::Nothing => without_table(space, at, &registers, read),
         };
         let unread = match caller {
             Ok(caller) => {
@@ -110,6 +95,26 @@ pub(super) fn unwind(
         };
     };
     (outcome, registers.sp())
+}
+
+/// The caller of code that no table knows, and whether a signal hit it.
+fn without_table(
+    space: &AddressSpace,
+    at: FrameAddress,
+    registers: &Registers,
+    read: impl Fn(u64) -> Option<u64>,
+) -> (Result<Registers, NoCaller>, bool) {
+    let is_code = |address| space.is_executable(address);
+    let (address, sp) = (at.address_for_lookup(), registers.sp());
+    let bp = registers.bp().unwrap_or(1); // leads nowhere
+    let caller = if !at.is_return_address() && is_code(address) {
+        of_innermost(sp, bp, space.is_in_file(address), is_code, read)
+    } else if let Some((ip, general)) = interrupted(sp, is_code, &read) {
+        return (Ok(Registers::new(ip, &general)), true);
+    } else {
+        by_frame_pointer(sp, bp, read)
+    };
+    (caller.map(|to| registers.moved_to(to.ip, to.sp, to.bp)).map_err(NoCaller::from), false)
 }
 
 /// A signal hits an instruction; a call returns behind one.

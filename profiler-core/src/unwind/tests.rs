@@ -90,7 +90,7 @@ fn sections(functions: &[(u64, Vec<u8>)]) -> (Vec<u8>, Vec<u8>) {
 
 fn tables(hostile: &[u8], with_index: bool) -> UnwindTables {
     let (frames, index) = sections(&functions(hostile));
-    UnwindTables::new(Some((EH_FRAME, &frames)), with_index.then_some((EH_FRAME_HDR, &index)), None)
+    UnwindTables::of_bytes(Some((EH_FRAME, &frames)), with_index.then_some((EH_FRAME_HDR, &index)), None)
 }
 
 fn image(tables: UnwindTables) -> ElfImage {
@@ -329,7 +329,7 @@ fn an_index_that_points_below_the_tables_is_vetted_too() {
     let (frames, mut index) = sections(&functions(&[]));
     // The information of the second function, `BODY`.
     index[24..28].copy_from_slice(&0i32.to_le_bytes());
-    let tables = UnwindTables::new(Some((EH_FRAME, &frames)), Some((EH_FRAME_HDR, &index)), None);
+    let tables = UnwindTables::of_bytes(Some((EH_FRAME, &frames)), Some((EH_FRAME_HDR, &index)), None);
     let processes = process(image(tables));
     let (frames, outcome) = unwind(&processes, LEAF, 0xbad, &THREE_FRAMES, Copied::More);
     assert_eq!((frames, outcome), (THREE_LOOKUPS[..2].to_vec(), Outcome::Broken));
@@ -343,7 +343,7 @@ fn what_compilers_and_linkers_write_is_kept() {
     let context_switch = vec![DEF_CFA, 5, 0];
     for instructions in [trampoline, linkage, realigned, context_switch] {
         let (frames, index) = sections(&functions(&instructions));
-        let tables = UnwindTables::new(Some((EH_FRAME, &frames)), Some((EH_FRAME_HDR, &index)), None);
+        let tables = UnwindTables::of_bytes(Some((EH_FRAME, &frames)), Some((EH_FRAME_HDR, &index)), None);
         assert_eq!(tables.eh_frame_hdr.unwrap().bytes[..], index[..], "{instructions:?}");
     }
 }
@@ -384,7 +384,7 @@ proptest! {
             let mut functions = functions(&[]);
             functions[1].1 = vec![DEF_CFA_OFFSET, bytes];
             let (frames, index) = sections(&functions);
-            image(UnwindTables::new(Some((EH_FRAME, &frames)), Some((EH_FRAME_HDR, &index)), None))
+            image(UnwindTables::of_bytes(Some((EH_FRAME, &frames)), Some((EH_FRAME_HDR, &index)), None))
         });
         let mut unwinder = StackUnwinder::default();
         let mut processes = program();

@@ -136,7 +136,7 @@ impl Source {
                     )
                 };
                 match &object.content {
-                    Content::File(file) => load(file),
+                    Content::File(file) => load(&**file),
                     Content::Image(image) => load(image),
                     Content::Missing(reason) => return Self::None(reason.clone()),
                 }

@@ -90,6 +90,7 @@ struct LastReading {
     counts: Counts,
     target_cpu_ns: u64,
     self_cpu_ns: u64,
+    self_once_ns: u64,
 }
 
 impl LastReading {
@@ -98,6 +99,7 @@ impl LastReading {
             at_ns,
             target_cpu_ns: self.target_cpu_ns.saturating_sub(last.target_cpu_ns),
             self_cpu_ns: self.self_cpu_ns - last.self_cpu_ns,
+            self_once_ns: self.self_once_ns - last.self_once_ns,
             samples: self.counts.samples - last.counts.samples,
             foreign_samples: self.counts.foreign - last.counts.foreign,
             frames: self.counts.frames - last.counts.frames,
@@ -190,10 +192,11 @@ impl Session {
 
     /// Sampling begins now: what was used before does not count.
     pub(crate) fn begin(&mut self) {
+        self.objects.read_tables(); // of a big program, they would use up the budget of its first second
         self.start_ns = clock::monotonic_ns();
         self.counts = Counts::default();
-        self.last_reading.self_cpu_ns = clock::self_cpu_ns();
-        self.last_reading.target_cpu_ns = self.cpu.read().0;
+        let target_cpu_ns = self.cpu.read().0;
+        self.last_reading = self.now(target_cpu_ns);
         self.first_reading = self.last_reading;
     }
 
@@ -299,16 +302,23 @@ impl Session {
         // A process may outlive its first thread, and a zombie its program.
         let ended = self.exits.drain(..).filter(|&pid| procfs::has_ended(pid));
         gone.into_iter().chain(ended).for_each(|pid| self.processes.forget(pid));
-        let now = LastReading { counts: self.counts, target_cpu_ns, self_cpu_ns: clock::self_cpu_ns() };
+        let now = self.now(target_cpu_ns);
         let last = std::mem::replace(&mut self.last_reading, now);
         Reading { switches, ..now.since(&last, clock::monotonic_ns()) }
     }
 
     /// What happened since the last reading, without the target's CPU time, which takes longer to read.
     pub(crate) fn since_last_reading(&self, now_ns: u64) -> Reading {
-        let target_cpu_ns = self.last_reading.target_cpu_ns;
-        let now = LastReading { counts: self.counts, target_cpu_ns, self_cpu_ns: clock::self_cpu_ns() };
-        now.since(&self.last_reading, now_ns)
+        self.now(self.last_reading.target_cpu_ns).since(&self.last_reading, now_ns)
+    }
+
+    fn now(&self, target_cpu_ns: u64) -> LastReading {
+        LastReading {
+            counts: self.counts,
+            target_cpu_ns,
+            self_cpu_ns: clock::self_cpu_ns(),
+            self_once_ns: self.objects.once_ns(),
+        }
     }
 
     /// Samples by innermost function since the last call, under a key that stays.

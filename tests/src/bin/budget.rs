@@ -1,198 +1,183 @@
-//! Does the profiler stay within its budget? Programs of fixed work run unsampled and sampled in the order
-//! A B B A, the program on one CPU and the profiler on another. The slowdown is the program's own account of
-//! it, on the whole and for every second and ten seconds of its work; beside it stands what the profiler says.
+//! Does the profiler stay within its budget? Of two processes that take turns at the same work on one CPU, one is attached
+//! to; what it then takes more than its twin, and the profiler's own CPU time by the kernel, is the overhead: on the whole
+//! and in every second and ten seconds. Beside it stands what the profiler says.
 //!
-//! Options: `--only plain|step|storm|threads`, `--pairs 8`, `--cpu 12` (seconds of work a run), `--budget 1%`,
-//! `--fresh 2` (further runs without the machine's calibration at hand).
+//! Options: `--only plain|step|storm|threads`, `--rounds 2`, `--seconds 24` (length of a run), `--budget 1%`, `--fresh 1`
+//! (further runs without the machine's calibration at hand), `--attach-mode auto`.
 
-use anyhow::{Result, ensure};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use tests::experiment::{option, percent, print, progress, row};
-use tests::figures::{median, median_interval};
-use tests::fixed::{Done, Sampled, Work};
 use tests::guards::{OnCpu, two_cpus};
-use tests::run::sweetspot;
-use tests::slices::{noise, worst_slowdown};
+use tests::measured::cpu_s;
+use tests::run::{Sweetspot, finish, start, sweetspot};
+use tests::slope::Figure;
+use tests::stats::{Stats, Summary};
+use tests::twins::{Spent, TURN_S, Turn, Twins, Work, excess, now_s, worst};
 use tests::verdict::{Verdict, ensure_none_fails};
-use tests::windows::worst_ratio;
 
-const KINDS: [&str; 4] = ["plain", "step", "storm", "threads"];
+/// What is done, and by which work of the twins.
+const KINDS: [(&str, &str, u64); 4] =
+    [("plain", "compute", 20), ("step", "step", 5), ("storm", "storm", 5), ("threads", "threads", 20)];
 /// What any second, and any ten, may cost of the budget.
 const WORST_1S: f64 = 1.2;
 const WORST_10S: f64 = 1.02;
-
-/// Median over the pairs, and its 95% bootstrap interval, which is the noise of this experiment.
-#[derive(Serialize)]
-struct Slowdown {
-    median_ratio: f64,
-    low_ratio: f64,
-    high_ratio: f64,
-}
+/// Time between two looks at the profiler's CPU time.
+const LOOK: Duration = Duration::from_millis(50);
+/// Length of an unsampled stretch before and after a run, of that of a run.
+const UNSAMPLED: f64 = 0.5;
 
 /// The worst second and the worst ten.
-#[derive(Clone, Copy, Serialize)]
+#[derive(Clone, Copy, Default, Serialize)]
 struct Worst {
     ratio_1s: Option<f64>,
     ratio_10s: Option<f64>,
 }
 
+/// One run by the stopwatch, and by the profiler.
+#[derive(Serialize)]
+struct Run {
+    /// What the process took more than its twin (ratio).
+    slowdown: Figure,
+    /// CPU time of the profiler while it was attached, over the twin's time.
+    own_ratio: f64,
+    stopwatch: Worst,
+    /// The same without sampling.
+    noise: Worst,
+    said_ratio: f64,
+    said: Worst,
+    samples: u64,
+    attach_mode: String,
+}
+
 #[derive(Serialize)]
 struct Found {
     kind: &'static str,
-    pairs: usize,
-    switches_per_cpu_s: f64,
-    cpu: Slowdown,
-    wall: Slowdown,
-    /// CPU time of the profiler while it sampled, over that of the unsampled program.
-    own: Slowdown,
-    /// The program's slowdown and the profiler's CPU time while it sampled.
-    sum: Slowdown,
-    /// The same with the profiler's start, names and file.
-    sum_with_ends: Slowdown,
-    said_ratio: f64,
-    /// What the profiler says, of all runs.
-    said: Worst,
-    /// The same for runs without a calibration.
-    said_fresh: Worst,
-    /// The profiler's CPU time by the kernel, and its samples at the cost it says, of all runs.
-    outside: Worst,
-    /// By the stopwatch: medians over the runs.
-    stopwatch: Worst,
-    /// The same of unsampled runs against one another.
-    noise: Worst,
     budget_ratio: f64,
+    runs: Vec<Run>,
+    fresh: Vec<Run>,
     verdicts: Vec<Verdict>,
 }
 
 fn main() -> Result<()> {
     let only = option("--only", String::new())?;
-    ensure!(only.is_empty() || KINDS.contains(&only.as_str()), "--only takes one of {}", KINDS.join(", "));
+    let known = KINDS.map(|(kind, _, _)| kind);
+    ensure!(only.is_empty() || known.contains(&only.as_str()), "--only takes one of {}", known.join(", "));
     sweetspot(); // built before this is bound to one CPU
     let (target_cpu, own_cpu) = two_cpus()?;
     let _here = OnCpu::new(own_cpu)?;
-    let kinds = KINDS.into_iter().filter(|kind| only.is_empty() || only == *kind);
-    let found = kinds.map(|kind| measure(kind, target_cpu)).collect::<Result<Vec<_>>>()?;
+    let kinds = KINDS.into_iter().filter(|(kind, _, _)| only.is_empty() || only == *kind);
+    let found = kinds
+        .map(|(kind, work, depth)| {
+            measure(kind, Work { kind: work, depth, step_at: 0, cpu: target_cpu, program: "twins_nofp" })
+        })
+        .collect::<Result<Vec<_>>>()?;
     report(&found, target_cpu == own_cpu)?;
     ensure_none_fails(found.iter().flat_map(|found| &found.verdicts))
 }
 
-fn measure(kind: &'static str, cpu: usize) -> Result<Found> {
-    let budget = option("--budget", "1%".to_string())?;
-    let (pairs, fresh) = (option("--pairs", 8)?, option("--fresh", 2)?);
-    ensure!(pairs > 0, "--pairs needs at least 1");
-    let work = Work::lasting(kind, option("--cpu", 12.0)?, cpu)?;
-    let pairs = measure_pairs(&work, &budget, pairs)?;
-    let mut without = Vec::new();
-    for _ in 0..fresh {
-        progress(&format!("{kind}: without a calibration"));
-        without.push(work.sampled(&budget, false)?);
-    }
-    Ok(Found::of(kind, &pairs, &without))
-}
-
-/// Pairs of an unsampled and a sampled run, in the order A B B A.
-fn measure_pairs(work: &Work, budget: &str, pairs: usize) -> Result<Vec<(Done, Sampled)>> {
-    Work { units: work.units.min(50_000), ..*work }.sampled(budget, true)?; // leaves the calibration for those that count
-    let mut found = Vec::new();
-    for pair in 0..pairs {
-        progress(&format!("{}: pair {} of {pairs}", work.kind, pair + 1));
-        found.push(if pair % 2 == 0 {
-            let first = work.unsampled()?;
-            (first, work.sampled(budget, true)?)
-        } else {
-            let first = work.sampled(budget, true)?;
-            (work.unsampled()?, first)
-        });
-    }
+fn measure(kind: &'static str, work: Work) -> Result<Found> {
+    let (rounds, fresh) = (option("--rounds", 2)?, option("--fresh", 1)?);
+    ensure!(rounds > 0, "--rounds needs at least 1");
+    let repeat = |runs: usize, calibrated: bool| {
+        (0..runs)
+            .map(|run| {
+                let without = if calibrated { "" } else { " without a calibration" };
+                progress(&format!("{kind}{without}: run {} of {runs}", run + 1));
+                measure_once(work, calibrated)
+            })
+            .collect::<Result<Vec<(f64, Run)>>>()
+    };
+    let (runs, fresh) = (repeat(rounds, true)?, repeat(fresh, false)?);
+    let budget_ratio = runs[0].0;
+    let only_runs = |runs: Vec<(f64, Run)>| runs.into_iter().map(|(_, run)| run).collect();
+    let mut found =
+        Found { kind, budget_ratio, runs: only_runs(runs), fresh: only_runs(fresh), verdicts: Vec::new() };
+    found.verdicts = found.judge();
     Ok(found)
 }
 
-impl Found {
-    fn of(kind: &'static str, pairs: &[(Done, Sampled)], fresh: &[Sampled]) -> Found {
-        let over = |figure: fn(&Done, &Sampled) -> f64| {
-            Slowdown::of(&pairs.iter().map(|(a, b)| figure(a, b)).collect::<Vec<_>>())
-        };
-        let sampled = || pairs.iter().map(|(_, sampled)| sampled);
-        let said: Vec<f64> = sampled().map(|run| run.stats.summary.overhead_ratio).collect();
-        let switches: Vec<f64> = pairs.iter().map(|(a, _)| a.switches as f64 / a.cpu_s).collect();
-        let sampled_marks: Vec<_> = sampled().map(Sampled::cpu_at_marks_s).collect();
-        let unsampled_marks: Vec<_> = pairs.iter().map(|(a, _)| a.cpu_at_marks_s()).collect();
-        let mut found = Found {
-            kind,
-            pairs: pairs.len(),
-            switches_per_cpu_s: median(&switches),
-            cpu: over(|a, b| b.done.cpu_s / a.cpu_s - 1.0),
-            wall: over(|a, b| b.done.wall_s() / a.wall_s() - 1.0),
-            own: over(|a, b| b.stats.summary.self_cpu_s / a.cpu_s),
-            sum: over(|a, b| (b.done.cpu_s + b.stats.summary.self_cpu_s) / a.cpu_s - 1.0),
-            sum_with_ends: over(|a, b| (b.done.cpu_s + b.own_cpu_s) / a.cpu_s - 1.0),
-            said_ratio: median(&said),
-            said: Worst::said(sampled()),
-            said_fresh: Worst::said(fresh.iter()),
-            outside: Worst::of(|length_s| worst_outside(sampled().chain(fresh), length_s)),
-            stopwatch: Worst::of(|length_s| worst_slowdown(&sampled_marks, &unsampled_marks, length_s)),
-            noise: Worst::of(|length_s| noise(&unsampled_marks, length_s)),
-            budget_ratio: pairs[0].1.stats.summary.budget_ratio,
-            verdicts: Vec::new(),
-        };
-        found.verdicts = found.judge();
-        found
-    }
-
-    fn judge(&self) -> Vec<Verdict> {
-        let (kind, budget) = (self.kind, self.budget_ratio);
-        let interval = (self.sum.low_ratio, self.sum.high_ratio);
-        let what = format!("{kind}: slowdown and own CPU");
-        let mut verdicts = vec![Verdict::new(&what, self.sum.median_ratio, interval, budget, percent)];
-        for (what, worst) in [("said", self.said), ("said, no calibration", self.said_fresh)] {
-            verdicts.extend(worst.each(budget).map(|(span, ratio, bound)| {
-                Verdict::exact(&format!("{kind}: any {span}, {what}"), ratio, bound, percent)
-            }));
-        }
-        let noises = [self.noise.ratio_1s, self.noise.ratio_10s];
-        let by_stopwatch = self.stopwatch.each(budget).zip(noises).map(|((span, ratio, bound), noise)| {
-            let noise = noise.unwrap_or(f64::INFINITY);
-            let what = format!("{kind}: any {span}, by the stopwatch");
-            Verdict::new(&what, ratio, (ratio - noise, ratio), bound, percent)
-        });
-        verdicts.extend(by_stopwatch);
-        verdicts
-    }
+/// The budget and a run, with unsampled stretches around it.
+fn measure_once(work: Work, calibrated: bool) -> Result<(f64, Run)> {
+    let seconds = option("--seconds", 24.0)?;
+    let quiet_s = seconds * UNSAMPLED;
+    let step_at = ((quiet_s + seconds / 2.0) / (2.0 * TURN_S)) as u64;
+    let twins = Twins::start(Work { step_at, ..work })?;
+    let began_s = now_s()?;
+    sleep(Duration::from_secs_f64(quiet_s));
+    let attached_s = now_s()?;
+    let (summary, own) = attach(twins.pid, seconds, calibrated)?;
+    let detached_s = now_s()?;
+    sleep(Duration::from_secs_f64(quiet_s));
+    let turns = twins.end()?;
+    let between = |from_s: f64, to_s: f64| {
+        let is_between = |turn: &&Turn| turn.over_s - TURN_S > from_s && turn.over_s < to_s;
+        turns.iter().filter(is_between).copied().collect::<Vec<Turn>>()
+    };
+    let (before, during) = (between(began_s, attached_s), between(attached_s, detached_s));
+    let after = between(detached_s, f64::INFINITY);
+    let usual = excess(&[&before[..], &after[..]].concat()).context("too few unsampled turns")?;
+    let found = excess(&during).context("too few sampled turns")?;
+    let twin_s: f64 = during.iter().map(|turn| turn.twin_s).sum();
+    let spent_s = own.last().map_or(0.0, |last| last.1) - own.first().map_or(0.0, |first| first.1);
+    let worst_of = |spent: &Spent<'_>| Worst { ratio_1s: worst(spent, 1.0), ratio_10s: worst(spent, 10.0) };
+    let of = |turns, own| worst_of(&Spent { turns, own, usual: usual.mean });
+    let run = Run {
+        slowdown: Figure { mean: found.mean - usual.mean, se: found.se.hypot(usual.se) },
+        own_ratio: spent_s / twin_s,
+        stopwatch: of(&during, &own),
+        noise: of(&before, &[]).or_more(of(&after, &[])),
+        said_ratio: summary.overhead_ratio,
+        said: Worst {
+            ratio_1s: Some(summary.overhead_worst_1s_ratio),
+            ratio_10s: (seconds >= 10.0).then_some(summary.overhead_worst_10s_ratio),
+        },
+        samples: summary.samples,
+        attach_mode: summary.attach_mode,
+    };
+    Ok((summary.budget_ratio, run))
 }
 
-impl Slowdown {
-    fn of(ratios: &[f64]) -> Slowdown {
-        let (low_ratio, high_ratio) = median_interval(ratios);
-        Slowdown { median_ratio: median(ratios), low_ratio, high_ratio }
+/// Attaches for so long. Returns what the profiler says, and its CPU time while it sampled: moments and what it had
+/// used (s).
+fn attach(pid: u32, seconds: f64, calibrated: bool) -> Result<(Summary, Vec<(f64, f64)>)> {
+    let (budget, mode) =
+        (option("--budget", "1%".to_string())?, option("--attach-mode", "auto".to_string())?);
+    let sweetspot = Sweetspot::new().options(&["--budget", &budget, "--attach-mode", &mode]);
+    let mut words = sweetspot.outputs();
+    words.extend(["--duration".to_string(), format!("{seconds}s"), pid.to_string()]);
+    let mut command = sweetspot.command("attach", &words);
+    if !calibrated {
+        command.env("XDG_CACHE_HOME", sweetspot.path());
     }
-
-    fn show(&self) -> String {
-        let [median, low, high] = [self.median_ratio, self.low_ratio, self.high_ratio].map(percent);
-        format!("{median} ({low} … {high})")
+    let mut profiler = start(&mut command)?;
+    let mut own = Vec::new();
+    while profiler.try_wait()?.is_none() {
+        own.push((now_s()?, cpu_s(profiler.id())?));
+        sleep(LOOK);
     }
+    let ended = finish(profiler)?.expect_status(0)?;
+    let lines = std::fs::read_to_string(sweetspot.file("stats.jsonl")).context(ended.stderr)?;
+    let stats = Stats::parse(&lines)?;
+    // Its start and its end, the names and the files, are no part of sampling.
+    let at_s = |line: Option<&serde_json::Value>| line.and_then(|line| Some(line["at_ns"].as_f64()? * 1e-9));
+    let decisions = || stats.lines.iter().filter(|line| line["at_ns"].is_number());
+    let (first, last) = (at_s(decisions().next()), at_s(decisions().next_back()));
+    let (first_s, last_s) = first.zip(last).context("no decisions")?;
+    own.retain(|(at_s, _)| (first_s..=last_s).contains(at_s));
+    Ok((stats.summary, own))
 }
 
 impl Worst {
-    fn of(worst: impl Fn(f64) -> Option<f64>) -> Worst {
-        Worst { ratio_1s: worst(1.0), ratio_10s: worst(10.0) }
-    }
-
-    /// Of runs that were long enough.
-    fn said<'a>(runs: impl Iterator<Item = &'a Sampled> + Clone) -> Worst {
-        let largest = |length_s: f64, figure: fn(&Sampled) -> f64| {
-            runs.clone().filter(|run| run.done.wall_s() >= length_s).map(figure).reduce(f64::max)
-        };
+    fn or_more(self, other: Worst) -> Worst {
+        let more = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).reduce(f64::max);
         Worst {
-            ratio_1s: largest(1.0, |run| run.stats.summary.overhead_worst_1s_ratio),
-            ratio_10s: largest(10.0, |run| run.stats.summary.overhead_worst_10s_ratio),
+            ratio_1s: more(self.ratio_1s, other.ratio_1s),
+            ratio_10s: more(self.ratio_10s, other.ratio_10s),
         }
-    }
-
-    /// Span, ratio and bound of those that are known.
-    fn each(self, budget: f64) -> impl Iterator<Item = (&'static str, f64, f64)> {
-        let known = |span, ratio: Option<f64>, factor: f64| ratio.map(|ratio| (span, ratio, factor * budget));
-        let all = [known("1 s", self.ratio_1s, WORST_1S), known("10 s", self.ratio_10s, WORST_10S)];
-        all.into_iter().flatten()
     }
 
     fn show(&self) -> String {
@@ -201,40 +186,89 @@ impl Worst {
     }
 }
 
-fn worst_outside<'a>(runs: impl Iterator<Item = &'a Sampled>, length_s: f64) -> Option<f64> {
-    runs.filter_map(|run| worst_ratio(&run.points(), &run.stats, length_s)).reduce(f64::max)
+/// The worst of all runs.
+fn most(runs: &[Run], figure: fn(&Run) -> Worst) -> Worst {
+    runs.iter().map(figure).fold(Worst::default(), Worst::or_more)
 }
 
-/// A line for a person about a figure of each kind.
-type Line = (&'static str, fn(&Found) -> String);
-
-const LINES: &[Line] = &[
-    ("context switches per CPU-second", |found| format!("{:.0}", found.switches_per_cpu_s)),
-    ("slowdown, CPU time", |found| found.cpu.show()),
-    ("slowdown, wall-clock", |found| found.wall.show()),
-    ("profiler's CPU time, sampling", |found| found.own.show()),
-    ("CPU slowdown + profiler", |found| found.sum.show()),
-    ("… with start, names and file", |found| found.sum_with_ends.show()),
-    ("overhead, said", |found| percent(found.said_ratio)),
-    ("worst 1 s / 10 s, said", |found| found.said.show()),
-    ("… without a calibration", |found| found.said_fresh.show()),
-    ("… seen from outside", |found| found.outside.show()),
-    ("… by the stopwatch", |found| found.stopwatch.show()),
-    ("… noise of the stopwatch", |found| found.noise.show()),
-];
+impl Found {
+    fn judge(&self) -> Vec<Verdict> {
+        let (kind, budget) = (self.kind, self.budget_ratio);
+        let mut verdicts = Vec::new();
+        for run in &self.runs {
+            let sum = run.slowdown.mean + run.own_ratio;
+            let interval = (sum - 2.0 * run.slowdown.se, sum + 2.0 * run.slowdown.se);
+            verdicts.push(Verdict::new(
+                &format!("{kind}: slowdown and own CPU"),
+                sum,
+                interval,
+                budget,
+                percent,
+            ));
+        }
+        for (what, runs) in [("said", &self.runs), ("said, no calibration", &self.fresh)] {
+            let said = most(runs, |run| run.said);
+            for (span, ratio, factor) in
+                [("1 s", said.ratio_1s, WORST_1S), ("10 s", said.ratio_10s, WORST_10S)]
+            {
+                let what = format!("{kind}: any {span}, {what}");
+                verdicts.extend(ratio.map(|ratio| Verdict::exact(&what, ratio, factor * budget, percent)));
+            }
+        }
+        let (stopwatch, noise) = (most(&self.runs, |run| run.stopwatch), most(&self.runs, |run| run.noise));
+        for (span, ratio, noise, factor) in [
+            ("1 s", stopwatch.ratio_1s, noise.ratio_1s, WORST_1S),
+            ("10 s", stopwatch.ratio_10s, noise.ratio_10s, WORST_10S),
+        ] {
+            let what = format!("{kind}: any {span}, by the stopwatch");
+            let noise = noise.unwrap_or(f64::INFINITY).max(0.0);
+            verdicts.extend(
+                ratio.map(|ratio| {
+                    Verdict::new(&what, ratio, (ratio - noise, ratio), factor * budget, percent)
+                }),
+            );
+        }
+        verdicts
+    }
+}
 
 fn report(found: &[Found], one_cpu: bool) -> Result<()> {
-    let mut rows = vec![row([&"medians (95% intervals)"])];
-    rows[0].extend(found.iter().map(|found| format!("{}, {} pairs", found.kind, found.pairs)));
-    for (name, show) in LINES {
-        let mut line = row([name]);
-        line.extend(found.iter().map(show));
-        rows.push(line);
+    let heads = [
+        "work",
+        "run",
+        "attached",
+        "samples",
+        "slowdown",
+        "own CPU",
+        "sum",
+        "said",
+        "worst 1 s / 10 s",
+        "said",
+        "noise",
+    ];
+    let mut rows = vec![heads.map(str::to_string).to_vec()];
+    for Found { kind, runs, fresh, .. } in found {
+        let all = runs.iter().map(|run| ("calibrated", run)).chain(fresh.iter().map(|run| ("fresh", run)));
+        rows.extend(all.map(|(which, run)| {
+            row([
+                kind,
+                &which,
+                &run.attach_mode,
+                &run.samples,
+                &format!("{} ± {}", percent(run.slowdown.mean), percent(run.slowdown.se)),
+                &percent(run.own_ratio),
+                &percent(run.slowdown.mean + run.own_ratio),
+                &percent(run.said_ratio),
+                &run.stopwatch.show(),
+                &run.said.show(),
+                &run.noise.show(),
+            ])
+        }));
     }
     let mut remarks: Vec<String> =
         found.iter().flat_map(|found| &found.verdicts).map(|verdict| verdict.line().to_string()).collect();
     if one_cpu {
-        remarks.push("one CPU: target and profiler share it, and wall-clock times say little".to_string());
+        remarks.push("one CPU: target and profiler share it".to_string());
     }
     print(&rows, &remarks, &found)
 }

@@ -1,23 +1,20 @@
-//! Does a sample cost what the calibration says, and a run what it says itself? A program of fixed work, on a CPU of its
-//! own, tells by its own clock what it took at several fixed rates, unsampled runs among them; the slope of that over
-//! the samples is what one costs.
+//! Does a sample cost what the calibration says, and a run what it says itself? Of two processes that take turns at the
+//! same work on one CPU, one is attached to at several fixed rates; what it then takes more than its twin, by its own
+//! clock, over the samples is what one costs.
 //!
-//! Options: `--rounds 3`, `--cpu 2` (seconds of work a run), `--depths 5,50,300`, `--quick` (believe a quick
-//! calibration).
+//! Options: `--rounds 1`, `--seconds 6` (length of a run), `--depths 5,50,300`, `--quick` (believe a quick calibration).
 
-use std::fs;
-use std::path::Path;
-use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use serde_json::Value;
 use tests::experiment::{option, percent, print, progress, row};
-use tests::programs::program;
 use tests::run::{Sweetspot, run};
-use tests::slope::{Figure, slope};
-use tests::stats::{Stats, Summary};
-use tests::truth::Truth;
+use tests::slope::{Figure, mean_of, through_origin};
+use tests::stats::Summary;
+use tests::twins::{TURN_S, Turn, Twins, Work, excess, now_s};
 
 /// Overheads that the fixed rates are chosen for.
 const OVERHEADS: [f64; 3] = [0.01, 0.03, 0.10];
@@ -31,9 +28,8 @@ const START_UP_FRAMES: f64 = 5.0;
 const BYTES_PER_FRAME: f64 = 48.0;
 /// What the profiler itself is taken to need for a sample (µs).
 const OWN_US: f64 = 5.0;
-/// Iterations that tell how long one takes: tens of milliseconds of multiplications, a tenth of a second of reads.
-const TRIAL_ITERATIONS: f64 = 20e6;
-const TRIAL_READS: f64 = 2e6;
+/// Length of an unsampled stretch, of that of a run.
+const UNSAMPLED: f64 = 0.5;
 
 /// What is measured: how the stacks are found, how deep they are, what the program waits for.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -48,14 +44,6 @@ struct Cell {
 struct Place {
     program: usize,
     profiler: usize,
-}
-
-/// One run: what the program took, and what the profiler says, if there was one.
-struct Run {
-    cpu_s: f64,
-    /// Without its start.
-    work_cpu_s: f64,
-    summary: Option<Summary>,
 }
 
 /// A figure said over the same measured.
@@ -79,10 +67,10 @@ struct Found {
 fn main() -> Result<()> {
     let place = place()?;
     let model = calibrated()?;
-    let (rounds, cpu_s) = (option("--rounds", 3)?, option("--cpu", 2.0)?);
+    let (rounds, seconds) = (option("--rounds", 1)?, option("--seconds", 6.0)?);
     let found: Vec<Found> = cells()?
         .into_iter()
-        .map(|cell| measure(cell, place, &model, rounds, cpu_s))
+        .map(|cell| measure(cell, place, &model, rounds, seconds))
         .collect::<Result<_>>()?;
     report(&found)?;
     let missed = |compared: &Compared| compared.verdict == "off";
@@ -132,31 +120,24 @@ fn calibrated() -> Result<Value> {
     Ok(calibration["model"].clone())
 }
 
-fn measure(cell: Cell, place: Place, model: &Value, rounds: usize, cpu_s: f64) -> Result<Found> {
-    let iterations = iterations_for(cell, place, cpu_s)?;
+/// Takes the twins through all rates, up and down in each round, with unsampled stretches between.
+fn measure(cell: Cell, place: Place, model: &Value, rounds: usize, seconds: f64) -> Result<Found> {
     let rates = rates(cell, model)?;
-    let mut taken: Vec<Vec<Run>> = Vec::new();
+    let work = Work { kind: cell.kind, depth: cell.depth, step_at: 0, cpu: place.program, program: "twins" };
+    let twins = Twins::start(work)?;
+    let mut stretches = Vec::new();
     for round in 0..rounds {
-        progress(&format!(
-            "{} {} at depth {}: round {} of {rounds}",
-            cell.unwind,
-            cell.kind,
-            cell.depth,
-            round + 1
-        ));
-        let order = [0, 1, 2, 3, 3, 2, 1, 0].map(|i: usize| i.checked_sub(1).map(|i| rates[i]));
-        taken.push(
-            order.into_iter().map(|rate| run_once(cell, place, &iterations, rate)).collect::<Result<_>>()?,
-        );
+        let Cell { unwind, kind, depth } = cell;
+        progress(&format!("{unwind} {kind} at depth {depth}: round {} of {rounds}", round + 1));
+        for level in [0, 1, 2, 2, 1, 0] {
+            stretches.push(unsampled(seconds * UNSAMPLED)?);
+            stretches.push(sampled(cell, place, &twins, (level, rates[level]), seconds)?);
+        }
     }
-    let overhead_ratio = (0..OVERHEADS.len()).map(|i| compare_overhead(&taken, i)).collect();
-    Ok(Found { cell, cost_us: compare_cost(&taken)?, overhead_ratio })
-}
-
-fn iterations_for(cell: Cell, place: Place, cpu_s: f64) -> Result<String> {
-    let trial = if cell.kind == "memory" { TRIAL_READS } else { TRIAL_ITERATIONS };
-    let took_s = run_once(cell, place, &trial.to_string(), None)?.work_cpu_s;
-    Ok(format!("{:.0}", trial * cpu_s / took_s))
+    stretches.push(unsampled(seconds * UNSAMPLED)?);
+    let runs = runs(&stretches, &twins.end()?)?;
+    let overhead_ratio = (0..OVERHEADS.len()).map(|level| compare_overhead(&runs, level)).collect();
+    Ok(Found { cell, cost_us: compare_cost(&runs)?, overhead_ratio })
 }
 
 /// The rates that should make the overheads.
@@ -171,80 +152,92 @@ fn rates(cell: Cell, model: &Value) -> Result<[f64; 3]> {
     Ok(OVERHEADS.map(|overhead| (overhead / sample_s).clamp(1.0, 40_000.0).round()))
 }
 
-/// Runs the program, sampled at a rate or not at all.
-fn run_once(cell: Cell, place: Place, iterations: &str, rate_hz: Option<f64>) -> Result<Run> {
-    let sweetspot = Sweetspot::new().through(&["taskset", "-c", &place.profiler.to_string()]);
-    let program = program("spin")?.to_string_lossy().into_owned();
-    let (truth, depth, cpu) =
-        (sweetspot.file("truth.json"), cell.depth.to_string(), place.program.to_string());
-    let work = [
-        "--iterations",
-        iterations,
-        "--kind",
-        cell.kind,
-        "--depth",
-        &depth,
-        "--on-cpu",
-        &cpu,
-        "--out",
-        &truth,
-    ];
-    let mut command = match rate_hz {
-        None => {
-            let mut command = Command::new(&program);
-            command.args(work);
-            command
-        }
-        Some(rate_hz) => {
-            let mut words = sweetspot.outputs();
-            let rate_hz = rate_hz.to_string();
-            let options =
-                ["--rate", &rate_hz, "--unwind", cell.unwind, "--attach-mode", "task", "--", &program];
-            words.extend(options.map(str::to_string));
-            words.extend(work.map(str::to_string));
-            sweetspot.command("record", &words)
-        }
-    };
-    let ended = run(&mut command)?.expect_status(0)?;
-    let truth = Truth::read(Path::new(&truth)).context(ended.stderr)?;
-    let stats = || Stats::parse(&fs::read_to_string(sweetspot.file("stats.jsonl"))?);
-    let summary = rate_hz.map(|_| stats()).transpose()?.map(|stats| stats.summary);
-    Ok(Run { cpu_s: truth.cpu_s, work_cpu_s: truth.work_cpu_s, summary })
+/// A stretch of the twins' work (s on their clock), and what the profiler said if there was one, with its level.
+struct Stretch {
+    from_s: f64,
+    to_s: f64,
+    said: Option<(usize, Summary)>,
 }
 
-/// What samples cost by the meter, over the slope of the program's CPU time.
-fn compare_cost(taken: &[Vec<Run>]) -> Result<Compared> {
-    let hits = |run: &Run| run.summary.as_ref().map_or(0.0, |s| (s.samples + s.lost) as f64);
-    let rounds: Vec<Vec<(f64, f64)>> =
-        taken.iter().map(|runs| runs.iter().map(|run| (hits(run), run.cpu_s * 1e6)).collect()).collect();
-    let Some(measured) = slope(&rounds) else { bail!("too few runs for a slope") };
-    let said_us = |run: &Run| {
-        let summary = run.summary.as_ref()?;
-        let parts = summary.overhead_parts;
-        let charged = parts.base_ratio + parts.frames_ratio + parts.stack_ratio;
-        Some(charged * summary.target_cpu_s * 1e6 / hits(run).max(1.0))
+fn unsampled(seconds: f64) -> Result<Stretch> {
+    let from_s = now_s()?;
+    sleep(Duration::from_secs_f64(seconds));
+    Ok(Stretch { from_s, to_s: now_s()?, said: None })
+}
+
+fn sampled(
+    cell: Cell,
+    place: Place,
+    twins: &Twins,
+    (level, rate_hz): (usize, f64),
+    seconds: f64,
+) -> Result<Stretch> {
+    let rate_hz = rate_hz.to_string();
+    let options = ["--rate", &rate_hz, "--unwind", cell.unwind, "--attach-mode", "task"];
+    let cpu = place.profiler.to_string();
+    let sweetspot = Sweetspot::new().through(&["taskset", "-c", &cpu]).options(&options);
+    let from_s = now_s()?;
+    let recorded = sweetspot.attach(twins.pid, seconds)?;
+    Ok(Stretch { from_s, to_s: now_s()?, said: Some((level, recorded.stats.summary)) })
+}
+
+/// A run, and what the process took more than its twin because of it.
+struct Run {
+    level: usize,
+    summary: Summary,
+    /// CPU time (s).
+    extra: Figure,
+}
+
+/// What each sampled stretch took more than the unsampled ones did: no two twins are quite alike.
+fn runs(stretches: &[Stretch], turns: &[Turn]) -> Result<Vec<Run>> {
+    let within = |stretch: &Stretch| {
+        let is_within = |turn: &&Turn| turn.over_s - TURN_S > stretch.from_s && turn.over_s < stretch.to_s;
+        turns.iter().filter(is_within).copied().collect::<Vec<Turn>>()
     };
-    let runs = || taken.iter().flatten();
-    let mean = Figure::of(&runs().filter_map(said_us).collect::<Vec<_>>()).mean;
-    let doubts = runs().filter_map(|run| Some(run.summary.as_ref()?.overhead_se_us));
-    let se = Figure::of(&doubts.collect::<Vec<_>>()).mean;
+    let quiet =
+        stretches.iter().filter(|stretch| stretch.said.is_none()).flat_map(within).collect::<Vec<_>>();
+    let usual = excess(&quiet).context("too few unsampled turns")?;
+    let run = |stretch: &Stretch| {
+        let (level, summary) = stretch.said.clone()?;
+        let turns = within(stretch);
+        let twin_s: f64 = turns.iter().map(|turn| turn.twin_s).sum();
+        let found = excess(&turns)?;
+        let (mean, se) = (found.mean - usual.mean, found.se.hypot(usual.se));
+        Some(Run { level, summary, extra: Figure { mean: mean * twin_s, se: se * twin_s } })
+    };
+    Ok(stretches.iter().filter_map(run).collect())
+}
+
+/// What samples cost by the meter, over what they cost the process.
+fn compare_cost(runs: &[Run]) -> Result<Compared> {
+    let hits = |run: &Run| (run.summary.samples + run.summary.lost) as f64;
+    let points: Vec<(f64, Figure)> = runs
+        .iter()
+        .map(|run| (hits(run), Figure { mean: run.extra.mean * 1e6, se: run.extra.se * 1e6 }))
+        .collect();
+    let Some(measured) = through_origin(&points) else { bail!("too few runs for a slope") };
+    let said_us = |run: &Run| {
+        let parts = run.summary.overhead_parts;
+        let charged = parts.base_ratio + parts.frames_ratio + parts.stack_ratio;
+        charged * run.summary.target_cpu_s * 1e6 / hits(run).max(1.0)
+    };
+    let mean = Figure::of(&runs.iter().map(said_us).collect::<Vec<_>>()).mean;
+    let se = Figure::of(&runs.iter().map(|run| run.summary.overhead_se_us).collect::<Vec<_>>()).mean;
     Ok(compared(Figure { mean, se }, measured, COST_GOAL))
 }
 
-/// What the runs at one rate say of their overhead, over what they took more than the unsampled runs of their round.
-fn compare_overhead(taken: &[Vec<Run>], level: usize) -> Compared {
-    let (mut said, mut measured) = (Vec::new(), Vec::new());
-    for runs in taken {
-        let unsampled_s = (runs[0].cpu_s + runs[runs.len() - 1].cpu_s) / 2.0;
-        let pair = [&runs[1 + level], &runs[runs.len() - 2 - level]];
-        let spent = pair.iter().map(|run| {
-            let own_s = run.summary.as_ref().map_or(0.0, |summary| summary.self_cpu_s);
-            (run.cpu_s + own_s) / unsampled_s - 1.0
-        });
-        measured.push(spent.sum::<f64>() / 2.0);
-        said.extend(pair.iter().filter_map(|run| Some(run.summary.as_ref()?.overhead_ratio)));
-    }
-    compared(Figure { se: 0.0, ..Figure::of(&said) }, Figure::of(&measured), ACCOUNT_GOAL)
+/// What the runs at one rate say of their overhead, over what they took, the profiler's own time included.
+fn compare_overhead(runs: &[Run], level: usize) -> Compared {
+    let runs = || runs.iter().filter(|run| run.level == level);
+    let said: Vec<f64> = runs().map(|run| run.summary.overhead_ratio).collect();
+    let measured = runs().map(|run| {
+        let Run { summary, extra, .. } = run;
+        let unsampled_s = summary.target_cpu_s - extra.mean;
+        Figure { mean: (extra.mean + summary.self_cpu_s) / unsampled_s, se: extra.se / unsampled_s }
+    });
+    let measured: Vec<Figure> = measured.collect();
+    compared(Figure { se: 0.0, ..Figure::of(&said) }, mean_of(&measured), ACCOUNT_GOAL)
 }
 
 fn compared(said: Figure, measured: Figure, goal: f64) -> Compared {

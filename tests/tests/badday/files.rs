@@ -13,10 +13,10 @@ use tempfile::TempDir;
 use tests::attempts::attempts;
 use tests::folded::Folded;
 use tests::guards::{Running, is_root, open_to_all};
+use tests::measured::cpu_s;
 use tests::programs::program;
 use tests::run::{Sweetspot, finish, run, start, wait_until};
 use tests::stats::Stats;
-use tests::windows::cpu_s;
 
 use crate::fine;
 

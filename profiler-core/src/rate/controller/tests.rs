@@ -94,6 +94,42 @@ fn ten_seconds_with_the_last_busy_moment_stay_within_the_budget() {
     assert!((0.007..0.0102).contains(&worst), "{worst}");
 }
 
+/// A busy target of whose objects the profiler read `once_ns` worth of tables in its second tick: the rates after that.
+fn rates_after(once_ns: u64, ticks: u64) -> (f64, Vec<f64>, RateController) {
+    let mut controller = RateController::new(RateSettings::default(), CostModel::default());
+    let first_hz = controller.start(0).rate_hz;
+    let mut rates = vec![first_hz];
+    for tick in 0..ticks {
+        let mut reading = sampled(tick, rates[rates.len() - 1], 1.0, 0.0);
+        if tick == 1 {
+            reading.self_cpu_ns += once_ns;
+            reading.self_once_ns = once_ns;
+        }
+        rates.push(controller.tick(&reading, &TopShares::default()).rate_hz);
+    }
+    (first_hz, rates, controller)
+}
+
+#[test]
+fn a_busy_target_is_still_seen_while_a_debt_is_paid_back() {
+    let (first_hz, rates, controller) = rates_after(25_000_000, 200);
+    let least_hz = rates.iter().copied().fold(f64::INFINITY, f64::min);
+    assert!((0.05 * first_hz..0.5 * first_hz).contains(&least_hz), "{least_hz} of {first_hz}");
+    let worst = controller.account().worst_10s_ratio();
+    assert!(worst <= 0.0102, "{worst}");
+}
+
+#[test]
+fn what_is_done_once_is_overhead_but_no_cost_of_the_next_sample() {
+    let (_, _, without) = rates_after(0, 40);
+    let (_, rates, with) = rates_after(25_000_000, 40);
+    let cost_ns = |controller: &RateController| controller.cost().self_ns;
+    assert!(cost_ns(&with) < 1.05 * cost_ns(&without), "{} {}", cost_ns(&with), cost_ns(&without));
+    let spent_ns = |controller: &RateController| controller.account().spent().self_ns;
+    assert!(spent_ns(&with) > 25e6 && spent_ns(&without) < 25e6);
+    assert!(rates[40] > 0.9 * rates[0], "the debt is paid back after three seconds: {rates:?}");
+}
+
 #[test]
 fn a_tick_ends_where_strangers_alone_are_sampled() {
     let mut controller = RateController::new(RateSettings::default(), CostModel::default());
@@ -198,11 +234,13 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn hostile_reading()(x in prop::array::uniform12(hostile_u64()), trace_records in hostile_u64()) -> Reading {
+    fn hostile_reading()(
+        x in prop::array::uniform12(hostile_u64()), trace_records in hostile_u64(), self_once_ns in hostile_u64(),
+    ) -> Reading {
         Reading {
             at_ns: x[0], target_cpu_ns: x[1], self_cpu_ns: x[2], samples: x[3], foreign_samples: x[4], frames: x[5],
             stack_bytes: x[6], lost: x[7], switches: x[8], side_records: x[9], foreign_side_records: x[10], forks: x[11],
-            trace_records,
+            trace_records, self_once_ns,
         }
     }
 }

@@ -1,25 +1,23 @@
-//! What does a sample cost, with us and with others? A program of fixed work, 20 frames deep and without
-//! frame pointers, runs unsampled and under each profiler in turn, at the same fixed rate. Then a pair of
+//! What does a sample cost, with us and with others? Of two processes that take turns at the same work on one CPU, 20
+//! frames deep and without frame pointers, one is followed by each profiler in turn, at the same fixed rate. Then a pair of
 //! threads that does nothing but switch: what does it cost to be followed, at the rate usual for each profiler?
 //!
 //! The target has a CPU to itself and the profiler another. Recording only: `perf script` and what samply
 //! does when it shows a profile are left out. Ours finds the names and writes a finished profile before it
 //! ends; its figure is given with that and without.
 //!
-//! Options: `--only sample|pair`, `--rounds 5`, `--cpu 8` (seconds of work a run), `--rate 5000`.
+//! Options: `--only sample|pair`, `--rounds 5`, `--seconds 8` (a run), `--rate 5000`.
 
 mod pair;
 mod samples;
 
-use std::process::{Command, Stdio};
-
 use anyhow::{Result, ensure};
 use serde::Serialize;
 use tests::experiment::{option, print, progress};
-use tests::guards::{OnCpu, Running, Sysctl, is_root, two_cpus};
+use tests::guards::{OnCpu, Sysctl, is_root, two_cpus};
 use tests::measured::measure_if_asked;
 use tests::peers::Profiler;
-use tests::run::{finish, sweetspot};
+use tests::run::sweetspot;
 use tests::verdict::{Verdict, ensure_none_fails};
 
 /// The profilers that are there, each with its runs.
@@ -92,19 +90,4 @@ impl Report {
         self.pair = Some(found);
         Ok(())
     }
-}
-
-/// Starts a command on a CPU of its own.
-fn start_on(cpu: usize, command: &mut Command) -> Result<Running> {
-    let _there = OnCpu::new(cpu)?;
-    Running::start(command.stdin(Stdio::null()).stdout(Stdio::null()))
-}
-
-/// Lets a profiler and its target run to their ends; returns what the profiler said.
-fn run_attached(profiler: Profiler, target: &mut Running, attach: &mut Command) -> Result<String> {
-    let attached = Running::start(attach)?;
-    ensure!(target.wait()?.success(), "the program failed under {}", profiler.name());
-    let ended = finish(attached)?;
-    ensure!(ended.status == 0, "{} failed: {}", profiler.name(), ended.stderr);
-    Ok(ended.stderr)
 }

@@ -1,16 +1,21 @@
 //! What being followed costs a pair of threads that does nothing but switch.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use tests::experiment::{option, percent, progress, row};
 use tests::figures::{median, median_interval};
-use tests::fixed::{Done, Work};
+use tests::guards::Running;
 use tests::peers::Profiler;
+use tests::run::finish;
+use tests::slope::Figure;
+use tests::twins::{Turn, Twins, Work, excess, now_s};
 use tests::verdict::Verdict;
 
-use super::{Runs, run_attached, start_on};
+use super::Runs;
 
 /// What ours may slow a switching pair down, of perf's slowdown.
 const OF_PERF: f64 = 0.25;
@@ -21,7 +26,7 @@ const SETTLED_S: f64 = 2.0;
 #[derive(Serialize)]
 pub(super) struct Found {
     switches_per_s: f64,
-    /// By how much two unsampled runs of a round differ (median).
+    /// Standard error of the slowdown of one run (median).
     noise_ratio: f64,
     slowdowns: Vec<Slowdown>,
 }
@@ -33,69 +38,74 @@ struct Slowdown {
     cpu_ratio: f64,
     low_ratio: f64,
     high_ratio: f64,
-    wall_ratio: f64,
 }
 
-/// Each profiler once a round, in an order that turns, between two unsampled runs.
+/// Each profiler once a round, in an order that turns.
 pub(super) fn measure(present: &[Profiler], rounds: usize, cpu: usize) -> Result<Found> {
-    let work = Work::lasting("pair", option("--cpu", 8.0)?, cpu)?;
-    let mut runs: Runs<(f64, f64)> = present.iter().map(|profiler| (*profiler, Vec::new())).collect();
-    let (mut rates, mut noises) = (Vec::new(), Vec::new());
+    let seconds = option("--seconds", 8.0)?;
+    let mut runs: Runs<Run> = present.iter().map(|profiler| (*profiler, Vec::new())).collect();
     for round in 0..rounds {
         progress(&format!("switching pair, round {} of {rounds}", round + 1));
-        let unsampled = work.unsampled()?;
-        rates.push(unsampled.switches as f64 / unsampled.wall_s());
-        let before = pace(&unsampled)?;
-        let mut under = Vec::new();
         for turn in 0..present.len() {
             let at = (round + turn) % present.len();
-            under.push((at, pace(&follow(present[at], &work)?)?));
+            runs[at].1.push(follow(present[at], seconds, cpu)?);
         }
-        let after = pace(&work.unsampled()?)?;
-        noises.push((after.0 / before.0 - 1.0).abs());
-        let (cpu_s, wall_s) = ((before.0 + after.0) / 2.0, (before.1 + after.1) / 2.0);
-        under
-            .into_iter()
-            .for_each(|(at, pace)| runs[at].1.push((pace.0 / cpu_s - 1.0, pace.1 / wall_s - 1.0)));
     }
+    let all = || runs.iter().flat_map(|(_, runs)| runs);
+    let switches_per_s = median(&all().map(|run| run.switches_per_s).collect::<Vec<_>>());
+    let noise_ratio = median(&all().map(|run| run.slowdown.se).collect::<Vec<_>>());
     let slowdowns = runs.iter().map(|(profiler, runs)| Slowdown::of(*profiler, runs)).collect();
-    Ok(Found { switches_per_s: median(&rates), noise_ratio: median(&noises), slowdowns })
+    Ok(Found { switches_per_s, noise_ratio, slowdowns })
 }
 
-/// Seconds (CPU, wall-clock) that a mark of work took, once settled.
-fn pace(done: &Done) -> Result<(f64, f64)> {
-    let settled_s = done.marks[0].0 + SETTLED_S;
-    let settled: Vec<_> = done.marks.iter().filter(|(at_s, _)| *at_s >= settled_s).collect();
-    ensure!(settled.len() > 10, "--cpu is too short: a pair takes {SETTLED_S} s to settle");
-    let (first, last, count) = (settled[0], settled[settled.len() - 1], settled.len() as f64 - 1.0);
-    Ok(((last.1 - first.1) / count, (last.0 - first.0) / count))
+/// What a pair took more than its unsampled twin (ratio), and how often it switched before.
+struct Run {
+    slowdown: Figure,
+    switches_per_s: f64,
 }
 
-fn follow(profiler: Profiler, work: &Work) -> Result<Done> {
+fn follow(profiler: Profiler, seconds: f64, cpu: usize) -> Result<Run> {
     let folder = tempfile::tempdir()?;
-    let out = folder.path().join("done.json");
-    let words = work.words(&out)?;
-    let mut target = start_on(work.cpu, Command::new(&words[0]).args(&words[1..]))?;
-    let mut attach = profiler.attach_as_usual(target.id(), folder.path())?;
-    run_attached(
-        profiler,
-        &mut target,
-        attach.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()),
-    )?;
-    Done::read(&out)
+    let twins = Twins::start(Work { kind: "pair", depth: 0, step_at: 0, cpu, program: "twins_nofp" })?;
+    let (began_s, switches) = (now_s()?, switches(twins.pid)?);
+    sleep(Duration::from_secs_f64(seconds / 2.0));
+    let (attached_s, switched) = (now_s()?, self::switches(twins.pid)? - switches);
+    let mut attach = profiler.attach_as_usual(twins.pid, folder.path())?;
+    let attached = Running::start(attach.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()))?;
+    sleep(Duration::from_secs_f64(seconds + SETTLED_S));
+    let turns = twins.end()?;
+    let ended = finish(attached)?;
+    ensure!(ended.status == 0, "{} failed: {}", profiler.name(), ended.stderr);
+    let excess = |from_s: f64, to_s: f64| {
+        let within = |turn: &&Turn| turn.over_s > from_s && turn.over_s < to_s;
+        excess(&turns.iter().filter(within).copied().collect::<Vec<_>>()).context("--seconds is too short")
+    };
+    let (usual, followed) = (excess(began_s, attached_s)?, excess(attached_s + SETTLED_S, f64::INFINITY)?);
+    let slowdown = Figure { mean: followed.mean - usual.mean, se: followed.se.hypot(usual.se) };
+    Ok(Run { slowdown, switches_per_s: switched / (attached_s - began_s) })
+}
+
+/// Context switches of a process so far.
+fn switches(pid: u32) -> Result<f64> {
+    let mut all = 0.0;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let status = std::fs::read_to_string(thread?.path().join("status"))?;
+        let counts = status.lines().filter_map(|line| line.split_once("_ctxt_switches:"));
+        all += counts.filter_map(|(_, count)| count.trim().parse::<f64>().ok()).sum::<f64>();
+    }
+    Ok(all)
 }
 
 impl Slowdown {
-    fn of(profiler: Profiler, runs: &[(f64, f64)]) -> Slowdown {
-        let (cpu, wall): (Vec<f64>, Vec<f64>) = runs.iter().copied().unzip();
-        let (low_ratio, high_ratio) = median_interval(&cpu);
-        let profiler = profiler.name();
-        Slowdown { profiler, cpu_ratio: median(&cpu), low_ratio, high_ratio, wall_ratio: median(&wall) }
+    fn of(profiler: Profiler, runs: &[Run]) -> Slowdown {
+        let ratios: Vec<f64> = runs.iter().map(|run| run.slowdown.mean).collect();
+        let (low_ratio, high_ratio) = median_interval(&ratios);
+        Slowdown { profiler: profiler.name(), cpu_ratio: median(&ratios), low_ratio, high_ratio }
     }
 }
 
 impl Found {
-    /// Holds our slowdown against perf's; what unsampled runs differ by is noise of both.
+    /// Holds our slowdown against perf's.
     pub(super) fn judge(&self) -> Option<Verdict> {
         let of = |profiler: Profiler| self.slowdowns.iter().find(|one| one.profiler == profiler.name());
         let (ours, perf) = (of(Profiler::Sweetspot)?, of(Profiler::Bare)?);
@@ -106,11 +116,11 @@ impl Found {
 
     /// For a person.
     pub(super) fn rows(&self) -> Vec<Vec<String>> {
-        let heads = ["switching pair", "CPU slowdown", "95% interval", "wall"];
+        let heads = ["switching pair", "CPU slowdown", "95% interval"];
         let mut rows = vec![heads.map(str::to_string).to_vec()];
         rows.extend(self.slowdowns.iter().map(|one| {
             let interval = format!("{} … {}", percent(one.low_ratio), percent(one.high_ratio));
-            row([&one.profiler, &percent(one.cpu_ratio), &interval, &percent(one.wall_ratio)])
+            row([&one.profiler, &percent(one.cpu_ratio), &interval])
         }));
         rows
     }
@@ -118,6 +128,8 @@ impl Found {
     /// What else there is to say.
     pub(super) fn remark(&self) -> String {
         let (rate, noise) = (self.switches_per_s, percent(self.noise_ratio));
-        format!("the pair switches {rate:.0} times a second unsampled; noise ±{noise}")
+        format!(
+            "the pair switches {rate:.0} times a second unsampled; half of them by each of the twins; noise of a run ±{noise}"
+        )
     }
 }

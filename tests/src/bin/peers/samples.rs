@@ -1,23 +1,25 @@
 //! What a sample costs: fixed work at a fixed rate.
 
-use std::path::Path;
-use std::process::Command;
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use tests::checks::C;
 use tests::experiment::{option, percent, progress, row};
 use tests::figures::{median, median_interval};
+use tests::folded::Stack;
+use tests::guards::Running;
 use tests::measured::{self, measured};
 use tests::peers::{Profiler, Recording};
-use tests::programs::program;
-use tests::truth::Truth;
+use tests::run::finish;
+use tests::twins::{Turn, Twins, Work, excess, now_s};
 use tests::verdict::Verdict;
 
-use super::{Runs, run_attached, start_on};
+use super::Runs;
 
-/// With `_start`, its two callees, `main`, `bottom`, `run`, `run_calls` and the work: 20 frames.
-const DEPTH: usize = 11;
+/// With `_start`, its two callees, `main`, `run`, `descend` once more, `take_turns`, `timed`, `work` and the work: 20 frames.
+const DEPTH: u64 = 10;
 const FRAMES: usize = 20;
 /// What ours may take of theirs: on the target of an interrupt without stacks, itself and in sum of samply's.
 const TARGET_OF_BARE: f64 = 1.15;
@@ -30,7 +32,7 @@ const MAX_RSS_MIB: f64 = 32.0;
 pub(super) struct Run {
     samples: f64,
     lost: f64,
-    /// CPU time that the target took longer than in the round's unsampled runs.
+    /// CPU time that the target took more than its unsampled twin.
     target_us: f64,
     /// CPU time of the profiler, all it did.
     own_us: f64,
@@ -57,68 +59,55 @@ pub(super) struct Found {
     complete_ratio: Option<f64>,
 }
 
-/// Each profiler once a round, in an order that turns, between two unsampled runs.
+/// Each profiler once a round, in an order that turns.
 pub(super) fn measure(present: &[Profiler], rounds: usize, cpu: usize) -> Result<Runs<Run>> {
-    let (calls, rate) = (calls_for(option("--cpu", 8.0)?, cpu)?, option("--rate", 5000)?);
+    let (seconds, rate) = (option("--seconds", 8.0)?, option("--rate", 5000)?);
     let mut runs: Runs<Run> = present.iter().map(|profiler| (*profiler, Vec::new())).collect();
     for round in 0..rounds {
         progress(&format!("samples, round {} of {rounds}", round + 1));
-        let before_s = run_unsampled(&calls, cpu)?;
-        let mut under = Vec::new();
         for turn in 0..present.len() {
             let at = (round + turn) % present.len();
-            under.push((at, run_under(present[at], &calls, rate, cpu)?));
+            runs[at].1.push(run_under(present[at], seconds, rate, cpu)?.per_sample());
         }
-        let unsampled_s = (before_s + run_unsampled(&calls, cpu)?) / 2.0;
-        under.into_iter().for_each(|(at, run)| runs[at].1.push(run.per_sample(unsampled_s)));
     }
     Ok(runs)
 }
 
-/// So many calls take so many seconds of CPU time here.
-fn calls_for(cpu_s: f64, cpu: usize) -> Result<String> {
-    let calls = 40_000.0 * cpu_s / run_unsampled("40000", cpu)?;
-    Ok(format!("{}", (calls / 100.0) as u64 * 100))
-}
-
-fn target(calls: &str, truth: &Path) -> Result<Command> {
-    let mut command = Command::new(program("mix_nofp")?);
-    command.args(["--calls", calls, "--depth", &DEPTH.to_string(), "--out"]).arg(truth);
-    Ok(command)
-}
-
-fn run_unsampled(calls: &str, cpu: usize) -> Result<f64> {
-    let folder = tempfile::tempdir()?;
-    let truth = folder.path().join("truth.json");
-    let status = start_on(cpu, &mut target(calls, &truth)?)?.wait()?;
-    ensure!(status.success(), "the program failed");
-    Ok(Truth::read(&truth)?.cpu_s)
-}
-
-/// A run before it is compared with unsampled ones.
+/// A run before it is divided among its samples.
 struct Raw {
-    target_cpu_s: f64,
+    /// CPU time that the target took more than its twin (s).
+    extra_s: f64,
     used: measured::Used,
     recording: Recording,
     complete_ratio: Option<f64>,
 }
 
-fn run_under(profiler: Profiler, calls: &str, rate_hz: u32, cpu: usize) -> Result<Raw> {
+/// Of two processes that take turns at the same work, one is attached to until it ends; both have worked alone before.
+fn run_under(profiler: Profiler, seconds: f64, rate_hz: u32, cpu: usize) -> Result<Raw> {
     let folder = tempfile::tempdir()?;
-    let (truth, used) = (folder.path().join("truth.json"), folder.path().join("used.json"));
-    let mut target = start_on(cpu, &mut target(calls, &truth)?)?;
-    let attach = profiler.attach(target.id(), rate_hz, folder.path())?;
-    let stderr = run_attached(profiler, &mut target, &mut measured(&attach, &used)?)?;
-    let recording =
-        profiler.read(folder.path(), &stderr).with_context(|| format!("{}'s recording", profiler.name()))?;
-    ensure!(recording.samples > 0, "{} took no samples: {stderr}", profiler.name());
+    let used = folder.path().join("used.json");
+    let twins = Twins::start(Work { kind: "compute", depth: DEPTH, step_at: 0, cpu, program: "twins_nofp" })?;
+    sleep(Duration::from_secs_f64(seconds / 2.0));
+    let attached_s = now_s()?;
+    let attach = profiler.attach(twins.pid, rate_hz, folder.path())?;
+    let mut attached = Running::start(
+        measured(&attach, &used)?.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()),
+    )?;
+    sleep(Duration::from_secs_f64(seconds));
+    let early = attached.try_wait()?;
+    let turns = twins.end()?;
+    let ended = finish(attached)?;
+    ensure!(ended.status == 0 && early.is_none(), "{} failed: {}", profiler.name(), ended.stderr);
+    let recording = profiler
+        .read(folder.path(), &ended.stderr)
+        .with_context(|| format!("{}'s recording", profiler.name()))?;
+    ensure!(recording.samples > 0, "{} took no samples: {}", profiler.name(), ended.stderr);
+    let (before, during): (Vec<Turn>, Vec<Turn>) = turns.iter().partition(|turn| turn.over_s < attached_s);
+    let usual = excess(&before).context("--seconds is too short")?;
+    let twin_s: f64 = during.iter().map(|turn| turn.twin_s).sum();
+    let extra_s = (excess(&during).context("--seconds is too short")?.mean - usual.mean) * twin_s;
     let complete_ratio = complete_ratio(profiler, &recording);
-    Ok(Raw {
-        target_cpu_s: Truth::read(&truth)?.cpu_s,
-        used: measured::read(&used)?,
-        recording,
-        complete_ratio,
-    })
+    Ok(Raw { extra_s, used: measured::read(&used)?, recording, complete_ratio })
 }
 
 /// Share of the stacks that reach from the work to the root; judged by their depth where they have no names.
@@ -129,19 +118,23 @@ fn complete_ratio(profiler: Profiler, recording: &Recording) -> Option<f64> {
         Profiler::Samply => {
             stacks.weight_of(|stack| stack.frames.len() >= FRAMES) / stacks.weight_of(|_| true)
         }
-        Profiler::Sweetspot | Profiler::Dwarf => C.complete_ratio(stacks, DEPTH),
+        Profiler::Sweetspot | Profiler::Dwarf => {
+            let is_work = |stack: &Stack| stack.frames.last().is_some_and(|leaf| leaf == "compute");
+            let is_whole = |stack: &Stack| is_work(stack) && stack.frames.len() >= FRAMES;
+            stacks.weight_of(is_whole) / stacks.weight_of(is_work)
+        }
     };
     ratio.is_finite().then_some(ratio)
 }
 
 impl Raw {
-    fn per_sample(&self, unsampled_cpu_s: f64) -> Run {
+    fn per_sample(&self) -> Run {
         let samples = self.recording.samples as f64;
         let us = |cpu_s: f64| cpu_s / samples * 1e6;
         Run {
             samples,
             lost: self.recording.lost as f64,
-            target_us: us(self.target_cpu_s - unsampled_cpu_s),
+            target_us: us(self.extra_s),
             own_us: us(self.used.cpu_s),
             own_sampling_us: us(self.recording.sampling_cpu_s.unwrap_or(self.used.cpu_s)),
             peak_rss_mib: self.used.peak_rss_kib as f64 / 1024.0,

@@ -1,0 +1,242 @@
+//! A stopwatch for noisy machines: two processes take turns at the same work on one CPU, and one of them is sampled.
+//! What else happens happens to both.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use crate::figures::median;
+use crate::guards::Running;
+use crate::programs::program;
+use crate::slope::Figure;
+
+/// Length of a turn (s): short against what disturbs, long against what the hand-over costs.
+pub const TURN_S: f64 = 0.004;
+/// Work of the turns that tell how much makes such a turn, and for how long they are taken.
+const TRIAL_ITERATIONS: u64 = 200_000;
+const TRIAL: Duration = Duration::from_millis(500);
+/// Turns whose sum is one observation.
+const BLOCK_TURNS: usize = 25;
+/// A turn that takes so many times what so many turns before and after it took was disturbed by something else than samples.
+const DISTURBED: f64 = 1.25;
+const AROUND: usize = 5;
+/// The twin must be given so long to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the twins work at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// `compute`, `memory`, `step`, `storm`, `pair` or `threads`; `twins.c` says what they are.
+    pub kind: &'static str,
+    /// Frames above it.
+    pub depth: u64,
+    /// The turn that `step` happens at.
+    pub step_at: u64,
+    /// CPU of both.
+    pub cpu: usize,
+    /// How it is built: `twins`, or `twins_nofp` without frame pointers.
+    pub program: &'static str,
+}
+
+/// One turn of each.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Turn {
+    /// CPU time of the twin that nobody samples (s).
+    pub twin_s: f64,
+    /// CPU time of the other (s).
+    pub process_s: f64,
+    /// When it was over (s on the monotonic clock).
+    pub over_s: f64,
+}
+
+/// Twins at work.
+pub struct Twins {
+    running: Running,
+    folder: tempfile::TempDir,
+    /// The process to be sampled.
+    pub pid: u32,
+}
+
+impl Twins {
+    /// Starts twins whose turns take some milliseconds.
+    pub fn start(work: Work) -> Result<Twins> {
+        let trial = Twins::with_iterations(work, TRIAL_ITERATIONS)?;
+        sleep(TRIAL);
+        let turns = trial.end()?;
+        let took: Vec<f64> = turns.iter().map(|turn| turn.twin_s).collect();
+        ensure!(!took.is_empty(), "the twins took no turn within {TRIAL:?}");
+        let iterations = TRIAL_ITERATIONS as f64 * TURN_S / median(&took);
+        Twins::with_iterations(work, (iterations as u64).max(1))
+    }
+
+    fn with_iterations(work: Work, iterations: u64) -> Result<Twins> {
+        let folder = tempfile::tempdir()?;
+        let mut command = Command::new(program(work.program)?);
+        command.arg(work.kind).args(["--iterations", &iterations.to_string()]);
+        command.args(["--depth", &work.depth.to_string(), "--step-at", &work.step_at.to_string()]);
+        command.args(["--on", &work.cpu.to_string(), "--out"]).arg(folder.path().join("turns.json"));
+        let mut running = Running::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
+        let mut line = String::new();
+        BufReader::new(running.stdout.take().context("no output")?).read_line(&mut line)?;
+        let pid = line.trim().parse().with_context(|| format!("no process in {line:?}"))?;
+        Ok(Twins { running, folder, pid })
+    }
+
+    /// Ends them, and says what each turn took.
+    pub fn end(mut self) -> Result<Vec<Turn>> {
+        drop(self.running.stdin.take());
+        let asked = Instant::now();
+        while self.running.try_wait()?.is_none() {
+            ensure!(asked.elapsed() < PATIENCE, "the twins go on");
+            sleep(Duration::from_millis(5));
+        }
+        #[derive(Deserialize)]
+        struct Out {
+            turns: Vec<(u64, u64, u64)>,
+        }
+        let out: Out = serde_json::from_str(&fs::read_to_string(self.folder.path().join("turns.json"))?)?;
+        let s = |ns: u64| ns as f64 * 1e-9;
+        let turn = |&(twin, process, over): &(u64, u64, u64)| Turn {
+            twin_s: s(twin),
+            process_s: s(process),
+            over_s: s(over),
+        };
+        Ok(out.turns.iter().map(turn).collect())
+    }
+}
+
+/// Now, on the clock of the turns (s).
+pub fn now_s() -> Result<f64> {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)?;
+    Ok(now.tv_sec() as f64 + now.tv_nsec() as f64 * 1e-9)
+}
+
+/// What the process took more than its twin, as a ratio to the twin's time. `None` of too few turns.
+///
+/// The error is that of the differences between blocks of turns that follow one another: a sampler that starts or ends
+/// within is no noise.
+pub fn excess(turns: &[Turn]) -> Option<Figure> {
+    let calm = calm(turns);
+    let ratio = |block: &[Turn]| {
+        let sum_s = |time: fn(&Turn) -> f64| block.iter().map(time).sum::<f64>();
+        sum_s(|turn| turn.process_s) / sum_s(|turn| turn.twin_s) - 1.0
+    };
+    let blocks: Vec<f64> = calm.chunks_exact(BLOCK_TURNS).map(ratio).collect();
+    let n = blocks.len();
+    if n < 10 {
+        return None;
+    }
+    let squares: f64 = blocks.windows(2).map(|pair| (pair[1] - pair[0]).powi(2)).sum();
+    let variance = squares / (2 * (n - 1)) as f64;
+    Some(Figure { mean: ratio(&calm), se: (variance / n as f64).sqrt() })
+}
+
+/// Without the pairs of turns of which something else than samples disturbed one: it took far longer than those around it.
+fn calm(turns: &[Turn]) -> Vec<Turn> {
+    let is_calm = |at: usize, time: fn(&Turn) -> f64| {
+        let around = &turns[at.saturating_sub(AROUND)..(at + AROUND + 1).min(turns.len())];
+        time(&turns[at]) < DISTURBED * median(&around.iter().map(time).collect::<Vec<_>>())
+    };
+    let both = |at: &usize| is_calm(*at, |turn| turn.twin_s) && is_calm(*at, |turn| turn.process_s);
+    (0..turns.len()).filter(both).map(|at| turns[at]).collect()
+}
+
+/// What a stretch of turns and the profiler took.
+pub struct Spent<'a> {
+    /// The turns, in order.
+    pub turns: &'a [Turn],
+    /// The profiler's CPU time: moments (s on the turns' clock), and what it had used (s).
+    pub own: &'a [(f64, f64)],
+    /// What the process takes more than its twin, unsampled (ratio).
+    pub usual: f64,
+}
+
+/// The largest overhead of any window of this length (s): what the process took more than its twin, and the profiler's
+/// time, over the twin's. `None` of shorter stretches.
+pub fn worst(spent: &Spent<'_>, length_s: f64) -> Option<f64> {
+    let calm = calm(spent.turns);
+    let (mut worst, mut to) = (None, 0);
+    let (mut extra_s, mut twin_s) = (0.0, 0.0);
+    for first in &calm {
+        while to < calm.len() && calm[to].over_s - first.over_s < length_s {
+            extra_s += calm[to].process_s - (1.0 + spent.usual) * calm[to].twin_s;
+            twin_s += calm[to].twin_s;
+            to += 1;
+        }
+        let last = calm.get(to)?;
+        let own_s = used_at(spent.own, last.over_s) - used_at(spent.own, first.over_s);
+        let ratio = (extra_s + own_s) / twin_s;
+        worst = Some(worst.map_or(ratio, |worst: f64| worst.max(ratio)));
+        extra_s -= first.process_s - (1.0 + spent.usual) * first.twin_s;
+        twin_s -= first.twin_s;
+        if to + 1 == calm.len() {
+            break;
+        }
+    }
+    worst
+}
+
+/// CPU time used up to a moment, on the line between the two looks around it.
+fn used_at(looks: &[(f64, f64)], at_s: f64) -> f64 {
+    let after = looks.partition_point(|(look_s, _)| *look_s <= at_s);
+    match (after.checked_sub(1).map(|before| looks[before]), looks.get(after)) {
+        (Some((t0, c0)), Some((t1, c1))) => c0 + (c1 - c0) * (at_s - t0) / (t1 - t0),
+        (Some((_, cpu_s)), None) | (None, Some(&(_, cpu_s))) => cpu_s,
+        (None, None) => 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Turns of 4 ms; the process takes `excess` more, and either is disturbed now and then.
+    fn turns(n: usize, excess: f64) -> Vec<Turn> {
+        let mut random = fastrand::Rng::with_seed(5);
+        let mut took = |excess: f64| {
+            let disturbed = if random.f64() < 0.002 { 1.0 + random.f64() } else { 1.0 };
+            TURN_S * disturbed * (1.0 + excess) * (1.0 + 0.01 * (random.f64() - 0.5))
+        };
+        (0..n)
+            .map(|i| Turn { twin_s: took(0.0), process_s: took(excess), over_s: i as f64 * 0.008 })
+            .collect()
+    }
+
+    #[test]
+    fn a_small_excess_is_seen_beneath_disturbances() {
+        for wanted in [0.0, 0.01, 0.1] {
+            let found = excess(&turns(2_500, wanted)).unwrap();
+            assert!((found.mean - wanted).abs() < 4.0 * found.se && found.se < 0.002, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn the_worst_window_is_found_wherever_it_lies() {
+        let mut turns = turns(2_500, 0.0);
+        turns
+            .iter_mut()
+            .filter(|turn| (7.0..8.0).contains(&turn.over_s))
+            .for_each(|turn| turn.process_s *= 1.05);
+        let own: Vec<(f64, f64)> =
+            (0..400).map(|i| f64::from(i) * 0.05).map(|s| (s, if s < 12.0 { 0.0 } else { 0.01 })).collect();
+        let spent = |own| Spent { turns: &turns, own, usual: 0.0 };
+        assert!((worst(&spent(&own[..1]), 1.0).unwrap() - 0.05).abs() < 0.003);
+        // Ten seconds of wall-clock time are five of the twin's.
+        assert!(
+            (worst(&spent(&own), 10.0).unwrap() - 0.012).abs() < 0.001,
+            "{:?}",
+            worst(&spent(&own), 10.0)
+        );
+        assert_eq!(worst(&spent(&own), 30.0), None);
+    }
+
+    #[test]
+    fn of_too_little_nothing_is_said() {
+        assert_eq!(excess(&turns(9 * BLOCK_TURNS, 0.01)), None);
+    }
+}
