@@ -328,6 +328,22 @@ mod tests {
     }
 
     #[test]
+    fn a_compressed_section_is_unpacked_unless_its_size_is_absurd() {
+        let section = |size: u64| {
+            let header =
+                [&1u32.to_le_bytes()[..], &[0; 4], &size.to_le_bytes(), &8u64.to_le_bytes()].concat();
+            // `abc`, stored.
+            let data = [0x78, 1, 1, 3, 0, 0xfc, 0xff, b'a', b'b', b'c', 0x02, 0x4d, 0x01, 0x27];
+            [&header[..], &data].concat()
+        };
+        assert_eq!(decompressed(section(3)), Some(b"abc".to_vec()));
+        for size in [4, MAX_DECOMPRESSED_BYTES + 1, u64::MAX] {
+            assert_eq!(decompressed(section(size)), None, "{size}");
+        }
+        assert_eq!(decompressed(vec![1; 7]), None);
+    }
+
+    #[test]
     fn tables_that_cannot_be_read_any_more_are_empty() {
         let file = own_executable();
         let gone: ReadLater = Arc::new(|_| None);

@@ -41,6 +41,9 @@ const ROOTS: &[&str] = &[
 const COMPLETE: f64 = 0.99;
 const CUT: f64 = 0.9;
 
+/// Frames of start-up code outside of `main` or a thread's function.
+const START_UP_FRAMES: usize = 3;
+
 /// Any frames, or none, in a chain.
 pub const ANY: &str = "…";
 
@@ -142,10 +145,17 @@ impl Case {
         }
     }
 
+    /// The start-up code of some C libraries has no names; then the outermost function that is known must be close to
+    /// the end.
     fn is_complete(&self, stack: &Stack) -> bool {
+        let known = self.chain.first().filter(|name| **name != ANY);
+        let outermost = || stack.frames.iter().take(START_UP_FRAMES + 1);
         match self.nameless_frames {
             Some(frames) => stack.frames.len() >= frames,
-            None => stack.frames.first().is_some_and(|first| is_root(first)),
+            None => {
+                stack.frames.first().is_some_and(|first| is_root(first))
+                    || known.is_some_and(|name| outermost().any(|frame| is_named(frame, name)))
+            }
         }
     }
 
@@ -223,10 +233,10 @@ mod tests {
 
     #[test]
     fn a_stack_is_complete_from_where_programs_begin() {
-        let found = case("leaf", &[]).look_at(&recording(
-            "_start;main 1\n__libc_start_main@@GLIBC_2.34;main 1\nmain;leaf 1\n[unknown];leaf 1",
-        ));
+        let text = "_start;main 1\n__libc_start_main@@GLIBC_2.34;main 1\nmain;leaf 1\n[unknown];leaf 1";
+        let found = case("leaf", &[]).look_at(&recording(text));
         assert_eq!((found.complete_ratio, found.named_ratio), (0.5, 0.875));
+        assert_eq!(case("leaf", &["main"]).look_at(&recording(text)).complete_ratio, 0.75);
     }
 
     #[test]
