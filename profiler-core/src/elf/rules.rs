@@ -159,7 +159,8 @@ impl Rule {
         self.is_trampoline
     }
 
-    fn has_no_caller(&self) -> bool {
+    /// Whether the function is the outermost.
+    pub(crate) fn has_no_caller(&self) -> bool {
         matches!(self.saved[RA], Saved::Unstated | Saved::Nowhere)
     }
 

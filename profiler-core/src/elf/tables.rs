@@ -114,6 +114,17 @@ impl UnwindTables {
 
     /// What holds at a stated address.
     pub(crate) fn find(&self, svma: u64) -> Found {
+        match self.find_function(svma) {
+            // What a fiber's first function returns to has no call before it: a function that has no caller begins there.
+            Found::Nothing => match self.find_function(svma.wrapping_add(1)) {
+                Found::Rule { rule, .. } if rule.has_no_caller() => Found::Rule { rule, in_library: false },
+                _ => Found::Nothing,
+            },
+            found => found,
+        }
+    }
+
+    fn find_function(&self, svma: u64) -> Found {
         match self.find_in_eh_frame(svma) {
             Found::Nothing => self
                 .find_in_debug_frame(svma)

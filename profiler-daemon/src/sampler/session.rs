@@ -23,6 +23,10 @@ use crate::objects::ObjectStore;
 use crate::sys::procfs::Child;
 use crate::sys::{clock, limits, procfs};
 
+/// After records were lost, mappings are read again this often at most, of so many processes.
+const BETWEEN_READS_NS: u64 = 50_000_000;
+const MAPS_AT_ONCE: usize = 64;
+
 /// What went less than perfectly, counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
@@ -73,6 +77,8 @@ pub(crate) struct Session {
     start_ns: u64,
     window_start: (u64, Counts),
     program_changed: bool,
+    /// When the processes' mappings may be read again.
+    read_maps_at_ns: u64,
     /// Processes of which a thread has ended since the last reading.
     exits: Vec<u32>,
 }
@@ -142,6 +148,7 @@ impl Session {
             start_ns: u64::MAX,
             window_start: (0, Counts::default()),
             program_changed: false,
+            read_maps_at_ns: 0,
             exits: Vec::new(),
         }
     }
@@ -157,6 +164,24 @@ impl Session {
     fn mapped(&mut self, maps: &[Mapped]) {
         for mapped in maps {
             self.processes.mapped(mapped, |mapped| self.objects.load(mapped));
+        }
+    }
+
+    /// A mapping may be among the records that were lost; without it, every stack through its code would be broken from
+    /// then on.
+    fn read_maps_again(&mut self) {
+        let now_ns = clock::monotonic_ns();
+        if now_ns < self.read_maps_at_ns {
+            return;
+        }
+        self.read_maps_at_ns = now_ns + BETWEEN_READS_NS;
+        let pids: Vec<u32> = self.processes.live().map(|(pid, _)| pid).take(MAPS_AT_ONCE).collect();
+        for pid in pids {
+            // Of a process that has ended there is nothing to read, and nothing to unwind.
+            if let Ok(maps) = procfs::executable_maps(pid) {
+                self.mapped(&maps);
+                self.unwinder.note_change();
+            }
         }
     }
 
@@ -236,7 +261,10 @@ impl Session {
                     self.cpu.forked(task.pid, task.parent_pid);
                 }
             }
-            Drained::Record(Record::Lost { count }, _) => self.counts.lost += count,
+            Drained::Record(Record::Lost { count }, _) => {
+                self.counts.lost += count;
+                self.read_maps_again();
+            }
             Drained::Record(Record::Throttle, _) => self.counts.throttled += 1,
             Drained::Record(Record::Exit(task), _) if self.processes.contains(task.pid) => {
                 self.counts.ends += 1;
