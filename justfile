@@ -10,13 +10,17 @@ check:
     RUSTDOCFLAGS="--deny warnings" cargo doc --workspace --no-deps --document-private-items
     cargo deny check licenses bans sources
 
+# Types on aarch64; needs Rust's standard library for it (`rustup target add aarch64-unknown-linux-gnu`).
+check-aarch64:
+    cargo check --target aarch64-unknown-linux-gnu --workspace --exclude tests
+
 # All tests; those that profile live programs need root and say so where they skip.
 test:
     cargo test --workspace
 
 # The tests that profile live programs, alone.
 test-live:
-    cargo test -p tests --test live --test badday --test cli
+    cargo test -p tests --test live --test badday --test cli --test jit --test runtimes
 
 # The control loop under a simulated host.
 sim *arguments:
@@ -54,6 +58,10 @@ stopwatch *arguments:
 coverage *arguments:
     cargo run --quiet --release -p tests --bin coverage -- {{ arguments }}
 
+# Are the names right? Ten thousand addresses of each of many programs, read by others as well (ten minutes).
+symbols *arguments:
+    cargo run --quiet --release -p tests --bin symbols -- {{ arguments }}
+
 # What the statistics of a retune and of a profile's table cost.
 bench-stats *arguments:
     cargo run --quiet --release -p tests --bin bench_stats -- {{ arguments }}
@@ -72,15 +80,32 @@ cases *arguments:
 real *arguments:
     cargo run --quiet --release -p tests --bin real -- {{ arguments }}
 
-# Every fuzz target for so many seconds.
-fuzz seconds="60":
+# Every fuzz target for so many seconds, or those that are named.
+fuzz seconds="60" *targets="": seeds
     #!/usr/bin/env bash
     set -euo pipefail
     cd fuzz
-    for target in fuzz_targets/*.rs; do
-        RUSTC_BOOTSTRAP=1 cargo fuzz run "$(basename "$target" .rs)" -- -max_total_time={{ seconds }} -timeout=10
+    targets=({{ targets }})
+    [[ ${#targets[@]} -gt 0 ]] || targets=($(basename --suffix .rs fuzz_targets/*.rs))
+    for target in "${targets[@]}"; do
+        mkdir --parents "corpus/$target" "regressions/$target"
+        RUSTC_BOOTSTRAP=1 cargo fuzz run "$target" "corpus/$target" "regressions/$target" -- \
+            -max_total_time={{ seconds }} -timeout=10
     done
+
+# Records the stacks that the tests unwind anew (the script says what it needs).
+fixtures-aarch64:
+    tests/fixtures/stacks/make
+
+# What the fuzz targets begin with, from the programs of the tests.
+seeds:
+    cargo run --quiet -p tests --bin seeds
+
+# Records the rings that the replay tests replay, anew; needs root.
+record-rings:
+    cargo run --quiet -p tests --bin record_rings
 
 # Takes what the snapshot tests print now as what they shall print.
 bless:
     INSTA_UPDATE=always cargo test --workspace --exclude tests
+    INSTA_UPDATE=always cargo test -p tests --test replay

@@ -137,6 +137,11 @@ impl Aggregator {
         closed.chain(open).fold(0.0, |sum, weight_ns| sum + weight_ns) // the sum of nothing would be -0
     }
 
+    /// Every frame of the stacks so far.
+    pub fn frames(&self) -> &FrameTable {
+        &self.frames
+    }
+
     /// Samples by innermost function since the last call. The controller needs the shares of the top
     /// functions long before there are names.
     pub fn take_function_counts(&mut self) -> FxHashMap<Frame, u64> {
@@ -216,7 +221,7 @@ impl Aggregator {
 
     fn intern(&mut self, process: &Process, chain: Chain<'_>) -> StackId {
         let kernel = chain.kernel.iter().map(|&address| Frame { object: ObjectId::KERNEL, address });
-        let user = chain.user.iter().map(|&address| process.space.locate(address));
+        let user = chain.user.iter().map(|&address| process.locate(address));
         let frames = kernel.chain(user).map(|frame| self.frames.intern(frame)).collect();
         let stack = Stack { process: process.index, outcome: chain.outcome, frames };
         let next = self.stacks.len() as StackId;
@@ -254,7 +259,7 @@ fn add_part(parts: &mut Vec<Part>, at: u32, tally: Tally) {
 /// The kernel counts as one function: its CPU time is seldom what a target is tuned by.
 fn innermost_function(process: &Process, chain: Chain<'_>) -> Frame {
     match (chain.kernel.first(), chain.user.first()) {
-        (None, Some(&address)) => process.space.function(address),
+        (None, Some(&address)) => process.function(address),
         _ => Frame { object: ObjectId::KERNEL, address: 0 },
     }
 }
@@ -302,7 +307,7 @@ mod tests {
         assert_eq!(aggregate.tallies[0], [(0, Tally { samples: 2, weight_ns: 150.0 })]);
         let objects: Vec<ObjectId> =
             aggregate.stacks[1].frames.iter().map(|&id| aggregate.frames.get(id).object).collect();
-        assert_eq!(objects, [ObjectId::KERNEL, ObjectId::UNKNOWN]);
+        assert_eq!(objects, [ObjectId::KERNEL, ObjectId::generated_by(process.index)]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod index;
 mod later;
+mod pointer_auth;
 pub(crate) mod rules;
 mod tables;
 mod vetting;
@@ -16,6 +17,8 @@ use object::elf::{
 };
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
 use object::{CompressedData, CompressionFormat, Endianness, ReadRef};
+
+use crate::machine::Machine;
 
 pub use later::ReadLater;
 pub(crate) use later::SectionBytes;
@@ -76,6 +79,9 @@ pub enum ElfError {
     /// No ELF header, or not of a 64-bit little-endian object.
     #[error("not a 64-bit ELF object")]
     NotElf,
+    /// Made for a machine whose stacks we cannot unwind.
+    #[error("made for another machine")]
+    OtherMachine,
     /// The headers contradict the file.
     #[error("the ELF headers are damaged")]
     Damaged,
@@ -88,6 +94,7 @@ impl ElfImage {
     pub fn parse<'d>(file: impl ReadRef<'d>, later: &ReadLater) -> Result<Self, ElfError> {
         let header = Header::parse(file).map_err(|_| ElfError::NotElf)?;
         let endian = header.endian().map_err(|_| ElfError::NotElf)?;
+        let machine = Machine::of_elf(header.e_machine(endian)).ok_or(ElfError::OtherMachine)?;
         let programs = header.program_headers(endian, file).map_err(|_| ElfError::Damaged)?;
         let segments = programs.iter().filter(|p| p.p_type(endian) == PT_LOAD);
         let mut image = ElfImage {
@@ -102,13 +109,14 @@ impl ElfImage {
             entry: header.e_entry(endian),
             ..Self::default()
         };
-        image.tables = tables_from_sections(header, endian, file, later);
+        image.tables = tables_from_sections(machine, header, endian, file, later);
         if image.tables.is_empty() {
             let index = programs.iter().find(|p| p.p_type(endian) == PT_GNU_EH_FRAME);
             let found = index.and_then(|index| {
-                image.tables_from_segments(index.p_vaddr(endian), index.p_filesz(endian), file, later)
+                let (svma, len) = (index.p_vaddr(endian), index.p_filesz(endian));
+                image.tables_from_segments(machine, svma..svma.checked_add(len)?, file, later)
             });
-            image.tables = found.unwrap_or_default();
+            image.tables = found.unwrap_or_else(|| UnwindTables::none(machine));
         }
         Ok(image)
     }
@@ -121,6 +129,11 @@ impl ElfImage {
             copy.get(start..end).map(<[u8]>::to_vec)
         });
         Self::parse(file, &later)
+    }
+
+    /// What its code runs on.
+    pub fn machine(&self) -> Machine {
+        self.tables.machine
     }
 
     /// Reads now what would be read later.
@@ -155,21 +168,21 @@ impl ElfImage {
     /// index points to the information. Its end is not stated, so everything up to the segment's end counts.
     fn tables_from_segments<'d>(
         &self,
-        hdr_svma: u64,
-        hdr_len: u64,
+        machine: Machine,
+        hdr: Range<u64>,
         file: impl ReadRef<'d>,
         later: &ReadLater,
     ) -> Option<UnwindTables> {
-        let index = self.file_range(hdr_svma, hdr_len)?;
+        let index = self.file_range(hdr.start, hdr.end - hdr.start)?;
         let start = file.read_bytes_at(index.start, 8).ok()?;
         let (&[_, PCREL_SDATA4, _, _], offset) = start.split_first_chunk::<4>()? else { return None };
         let pointer = i64::from(i32::from_le_bytes(offset.try_into().ok()?));
-        let eh_frame_svma = hdr_svma.wrapping_add(4).wrapping_add_signed(pointer);
+        let eh_frame_svma = hdr.start.wrapping_add(4).wrapping_add_signed(pointer);
         let information = self.file_range(eh_frame_svma, u64::MAX)?;
-        let eh_frame = Section::in_file(eh_frame_svma, information, file, later, as_it_is);
-        let index =
-            Section::in_file(hdr_svma, index, file, later, as_it_is).filter(|_| index::is_usual_index(start));
-        Some(UnwindTables::new(eh_frame, index, None))
+        let eh_frame_later = pointer_auth::reading(machine, later);
+        let eh_frame = Section::in_file(eh_frame_svma, information, file, &eh_frame_later, as_it_is);
+        let index = Section::in_file(hdr.start, index, file, later, as_it_is);
+        Some(UnwindTables::new(machine, eh_frame, index.filter(|_| index::is_usual_index(start)), None))
     }
 
     /// Where the bytes at a stated address lie in the file, at most `len` and no further than the segment.
@@ -184,18 +197,20 @@ impl ElfImage {
 }
 
 fn tables_from_sections<'d>(
+    machine: Machine,
     header: &Header,
     endian: Endianness,
     file: impl ReadRef<'d>,
     later: &ReadLater,
 ) -> UnwindTables {
     let (mut eh_frame, mut eh_frame_hdr, mut debug_frame) = (None, None, None);
-    let Ok(sections) = header.sections(endian, file) else { return UnwindTables::default() };
+    let Ok(sections) = header.sections(endian, file) else { return UnwindTables::none(machine) };
+    let eh_frame_later = pointer_auth::reading(machine, later);
     for section in sections.iter() {
-        let slot = match sections.section_name(endian, section) {
-            Ok(b".eh_frame") => &mut eh_frame,
-            Ok(b".eh_frame_hdr") if is_usual_index(section, endian, file) => &mut eh_frame_hdr,
-            Ok(b".debug_frame") => &mut debug_frame,
+        let (slot, later) = match sections.section_name(endian, section) {
+            Ok(b".eh_frame") => (&mut eh_frame, &eh_frame_later),
+            Ok(b".eh_frame_hdr") if is_usual_index(section, endian, file) => (&mut eh_frame_hdr, later),
+            Ok(b".debug_frame") => (&mut debug_frame, later),
             _ => continue,
         };
         let in_file = section.file_range(endian).filter(|&(_, len)| len > 0);
@@ -204,7 +219,7 @@ fn tables_from_sections<'d>(
         let unpack = if is_compressed { decompressed } else { as_it_is };
         *slot = range.and_then(|range| Section::in_file(section.sh_addr(endian), range, file, later, unpack));
     }
-    UnwindTables::new(eh_frame, eh_frame_hdr, debug_frame)
+    UnwindTables::new(machine, eh_frame, eh_frame_hdr, debug_frame)
 }
 
 /// What makes the bytes of a section of those in the file.

@@ -9,6 +9,7 @@ pub mod aggregate;
 pub mod attach;
 pub mod elf;
 pub mod handler_trace;
+pub mod machine;
 mod outcome;
 pub mod process;
 pub mod profile;

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use crate::elf::{ElfImage, Found};
 use crate::profile::{ProcessIndex, ProcessInfo};
 use crate::record::{Mapped, Task};
-use crate::stack::{Frame, ObjectId};
+use crate::stack::{Frame, GeneratedCode, ObjectId};
 use crate::unwind::ModuleSet;
 
 /// A file's code as the daemon opened it.
@@ -141,6 +141,11 @@ impl AddressSpace {
         self.mapping(address).is_some_and(|m| m.object != ObjectId::UNKNOWN)
     }
 
+    /// Whether the address lies in code that is mapped from no file.
+    pub(crate) fn is_generated(&self, address: u64) -> bool {
+        self.mapping(address).is_some_and(|m| m.object == ObjectId::UNKNOWN)
+    }
+
     /// Whether there is unwind information for the code at an address.
     pub fn has_tables(&self, address: u64) -> bool {
         let image = self.mapping(address).and_then(|m| m.image.as_ref());
@@ -191,6 +196,30 @@ pub struct Process {
 }
 
 impl Process {
+    /// The frame for an actual address, or for the pseudo-address of generated code. What lies in no file is this
+    /// process' own.
+    pub fn locate(&self, address: u64) -> Frame {
+        self.own(self.space.locate(address))
+    }
+
+    /// The start of the function that holds an address; see [`AddressSpace::function`].
+    pub fn function(&self, address: u64) -> Frame {
+        match GeneratedCode::from_address(address) {
+            Some(code) => self.own(Frame {
+                object: ObjectId::UNKNOWN,
+                address: GeneratedCode { offset: 0, ..code }.to_address(),
+            }),
+            None => self.own(self.space.function(address)),
+        }
+    }
+
+    /// Where many processes share an entry in the profile, nobody can tell whose code it was.
+    fn own(&self, frame: Frame) -> Frame {
+        let is_own = frame.object == ObjectId::UNKNOWN && !is_shared(self.index);
+        let object = if is_own { ObjectId::generated_by(self.index) } else { frame.object };
+        Frame { object, ..frame }
+    }
+
     /// Notes that a sample was counted under its entry in the profile, which stays from now on.
     pub(crate) fn note_sample(&self) {
         self.is_sampled.set(true);

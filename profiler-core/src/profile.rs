@@ -83,7 +83,16 @@ pub struct Location {
     /// The function at the address and those it was inlined into, innermost first; never empty.
     pub lines: Vec<Line>,
     /// Why the address has no name, where it has none.
-    pub unknown: Option<String>,
+    pub unknown: Option<Unknown>,
+}
+
+/// Why an address has no name, in words for a person.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Unknown {
+    /// What is missing.
+    pub reason: String,
+    /// What would give it a name; empty where nothing would.
+    pub remedy: String,
 }
 
 /// A function and the line in it.

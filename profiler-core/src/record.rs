@@ -8,6 +8,8 @@ use linux_perf_event_reader::{EventRecord, RawEventRecord, RecordParseInfo, Reco
 
 pub use linux_perf_event_reader::RawData;
 
+use crate::machine::Machine;
+
 /// `perf_event_attr.sample_type` without the parts that differ from run to run.
 const BASE_FORMAT: SampleFormat = SampleFormat::IDENTIFIER
     .union(SampleFormat::IP)
@@ -17,16 +19,6 @@ const BASE_FORMAT: SampleFormat = SampleFormat::IDENTIFIER
     .union(SampleFormat::CPU)
     .union(SampleFormat::PERIOD)
     .union(SampleFormat::CALLCHAIN);
-
-/// Registers that unwinding on x86-64 needs, as `perf_event_attr.sample_regs_user`: the general ones and IP. A frame
-/// may be found by any of them.
-const REGS_X86_64: u64 = 0x1ff | 0xff << REG_R8;
-const REG_BP: u64 = 6;
-const REG_SP: u64 = 7;
-const REG_IP: u64 = 8;
-const REG_R8: u64 = 16;
-/// The general registers in the order of DWARF's numbers (the kernel's begin with AX, BX, CX, DX, SI, DI).
-const GENERAL: [u64; 16] = [0, 3, 2, 1, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23];
 
 /// Set in `misc` of a `MMAP2` record that carries a build id. We never ask for one.
 const MISC_MMAP_BUILD_ID: u16 = 1 << 14;
@@ -42,17 +34,23 @@ const PROT_EXEC: u32 = 4;
 /// What every record of a run contains.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordFormat {
+    machine: Machine,
     info: RecordParseInfo,
 }
 
 impl RecordFormat {
-    /// The format of samples that copy `stack_bytes` of the user stack (with registers), or none.
+    /// The format of this machine's samples, with or without a copy of the user stack (and registers).
     pub fn new(copies_stack: bool) -> Self {
+        Self::of(Machine::HOST, copies_stack)
+    }
+
+    /// The format of samples that were taken on `machine`.
+    pub fn of(machine: Machine, copies_stack: bool) -> Self {
         let mut format = BASE_FORMAT;
         let mut regs = 0;
         if copies_stack {
             format |= SampleFormat::REGS_USER | SampleFormat::STACK_USER;
-            regs = REGS_X86_64;
+            regs = machine.sample_regs();
         }
         let ids = perf::RecordIdParseInfo {
             nonsample_record_id_offset_from_end: Some(8),
@@ -74,7 +72,7 @@ impl RecordFormat {
             // Before the time of a sample stand: identifier, ip, pid and tid.
             sample_record_time_offset_from_start: Some(24),
         };
-        Self { info }
+        Self { machine, info }
     }
 
     /// `perf_event_attr.sample_type` for this format.
@@ -209,19 +207,42 @@ pub struct RawSample<'a> {
     chain: Option<perf::RawDataU64<'a>>,
 }
 
-/// The registers that unwinding starts from.
+/// The registers that unwinding starts from, by their names on each machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UserRegs {
-    /// Instruction pointer.
-    pub ip: u64,
-    /// Stack pointer.
-    pub sp: u64,
-    /// Frame pointer.
-    pub bp: u64,
-    /// The general registers, these two among them, in DWARF's numbering.
-    pub general: [u64; 16],
-    /// Whether the task ran in 64-bit mode: a 32-bit one has another layout of the stack.
-    pub is_64_bit: bool,
+pub enum UserRegs {
+    /// Of a 64-bit task.
+    X86_64 {
+        /// Instruction pointer.
+        ip: u64,
+        /// The general registers in DWARF's numbering, as far as they are known: 6 is the frame pointer, 7 the stack
+        /// pointer.
+        general: [Option<u64>; 16],
+    },
+    /// Of a 64-bit task.
+    Aarch64 {
+        /// Instruction pointer.
+        pc: u64,
+        /// Stack pointer.
+        sp: u64,
+        /// Return address (`x30`), unless the function has saved it and called others since; it may be signed.
+        lr: u64,
+        /// Frame pointer (`x29`).
+        fp: u64,
+    },
+    /// Of a task in 32-bit mode, whose stack has another layout.
+    Narrow {
+        /// Instruction pointer.
+        ip: u64,
+    },
+}
+
+impl UserRegs {
+    /// Those of an x86-64 task of which only the instruction, stack and frame pointers are known.
+    pub fn x86_64(ip: u64, sp: u64, bp: u64) -> Self {
+        let mut general = [None; 16];
+        (general[6], general[7]) = (Some(bp), Some(sp));
+        Self::X86_64 { ip, general }
+    }
 }
 
 /// Bytes of the user stack from the stack pointer up.
@@ -362,11 +383,8 @@ impl<'a> RawRecord<'a> {
     ) -> Result<RawSample<'a>, DecodeError> {
         let missing = DecodeError::MissingField;
         let is_64_bit = self.regs_abi() == Some(REGS_ABI_64);
-        let regs = sample.user_regs.as_ref().and_then(|regs| {
-            let general = GENERAL.map(|number| regs.get(number).unwrap_or(0));
-            let (ip, sp, bp) = (regs.get(REG_IP)?, regs.get(REG_SP)?, regs.get(REG_BP)?);
-            Some(UserRegs { ip, sp, bp, general, is_64_bit })
-        });
+        let regs = sample.user_regs.as_ref();
+        let regs = regs.and_then(|regs| format.machine.user_regs(is_64_bit, |number| regs.get(number)));
         let stack = match sample.user_stack {
             Some((bytes, copied)) if format.info.sample_format.contains(SampleFormat::STACK_USER) => {
                 let copied = usize::try_from(copied).unwrap_or(usize::MAX).min(bytes.len());
@@ -441,12 +459,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn sample_body(chain: &[u64], stack: &[u8]) -> Vec<u8> {
+    fn sample_body(chain: &[u64], regs: &[u64], stack: &[u8]) -> Vec<u8> {
         let mut words = vec![7, 0x1000, 42 | 43 << 32, 5_000, 8, 1, 1_000_000, chain.len() as u64];
         words.extend_from_slice(chain);
-        words.push(2); // ABI, then AX, BX, CX, DX, SI, DI, BP, SP, IP, R8 to R15
-        words.extend([0xa0, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xb0, 0xc0, 0xd0]);
-        words.extend(0xe0..0xe8);
+        words.push(REGS_ABI_64);
+        words.extend_from_slice(regs);
         words.push(stack.len() as u64);
         let mut body: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         body.extend_from_slice(stack);
@@ -454,22 +471,26 @@ mod tests {
         body
     }
 
+    /// In the order of the kernel's numbers: AX, BX, CX, DX, SI, DI, BP, SP, IP, R8 to R15.
+    const X86_64: [u64; 17] = [
+        0xa0, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xb0, 0xc0, 0xd0, 0xe0, 0xe1, 0xe2, 0xe3, 0xe4, 0xe5, 0xe6, 0xe7,
+    ];
+
     #[test]
     fn a_sample_is_decoded_field_by_field() {
-        let body = sample_body(&[CONTEXT_KERNEL, 100, 200, CONTEXT_USER, 300, 400], &[1; 32]);
-        let format = RecordFormat::new(true);
+        let chain = [CONTEXT_KERNEL, 100, 200, CONTEXT_USER, 300, 400];
+        let body = sample_body(&chain, &X86_64, &[1; 32]);
+        let format = RecordFormat::of(Machine::X86_64, true);
         for split in 0..body.len() {
             let (left, right) = body.split_at(split);
             let raw = RawRecord { kind: SAMPLE, misc: 2, body: RawData::Split(left, right) };
             assert_eq!(raw.time_ns(&format), Some(5_000));
             let Ok(Record::Sample(sample)) = raw.decode(&format) else { panic!("split at {split}") };
             assert_eq!((sample.pid, sample.tid, sample.cpu, sample.stream_id), (42, 43, 1, 8));
-            let mut general = [0xa0, 0xa3, 0xa2, 0xa1, 0xa4, 0xa5, 0xb0, 0xc0, 0, 0, 0, 0, 0, 0, 0, 0];
-            general[8..].copy_from_slice(&[0xe0, 0xe1, 0xe2, 0xe3, 0xe4, 0xe5, 0xe6, 0xe7]);
-            assert_eq!(
-                sample.regs,
-                Some(UserRegs { ip: 0xd0, sp: 0xc0, bp: 0xb0, general, is_64_bit: true })
-            );
+            let general = [0xa0, 0xa3, 0xa2, 0xa1, 0xa4, 0xa5, 0xb0, 0xc0];
+            let extended = [0xe0, 0xe1, 0xe2, 0xe3, 0xe4, 0xe5, 0xe6, 0xe7];
+            let general = std::array::from_fn(|at| general.iter().chain(&extended).nth(at).copied());
+            assert_eq!(sample.regs, Some(UserRegs::X86_64 { ip: 0xd0, general }));
             let (mut kernel, mut user) = (Vec::new(), Vec::new());
             sample.kernel_chain(&mut kernel);
             sample.user_chain(&mut user);
@@ -479,6 +500,27 @@ mod tests {
             assert_eq!(stack.word(8), Some(u64::from_ne_bytes([1; 8])));
             assert_eq!((stack.word(9), stack.word(u64::MAX)), (None, None));
         }
+    }
+
+    #[test]
+    fn the_registers_of_each_machine_are_decoded_on_any() {
+        let decode = |machine, regs: &[u64], abi: u64| {
+            let mut body = sample_body(&[], regs, &[1; 32]);
+            body[CHAIN_OFFSET + 8..CHAIN_OFFSET + 16].copy_from_slice(&abi.to_ne_bytes());
+            let raw = RawRecord { kind: SAMPLE, misc: 2, body: RawData::Single(&body) };
+            let Ok(Record::Sample(sample)) = raw.decode(&RecordFormat::of(machine, true)) else { panic!() };
+            assert_eq!(sample.stack.map(|stack| stack.len()), Some(16));
+            sample.regs
+        };
+        // In the order of their numbers: x29, lr, sp, pc.
+        let aarch64 = [0xf0, 0xe0, 0xc0, 0xd0];
+        assert_eq!(RecordFormat::of(Machine::Aarch64, true).sample_regs_user(), 0b1111 << 29);
+        let expected = UserRegs::Aarch64 { pc: 0xd0, sp: 0xc0, lr: 0xe0, fp: 0xf0 };
+        assert_eq!(decode(Machine::Aarch64, &aarch64, REGS_ABI_64), Some(expected));
+        assert_eq!(decode(Machine::Aarch64, &aarch64, 1), Some(UserRegs::Narrow { ip: 0xd0 }));
+        assert_eq!(RecordFormat::of(Machine::X86_64, true).sample_regs_user(), 0x1ff | 0xff << 16);
+        let narrow = decode(Machine::X86_64, &X86_64, 1);
+        assert_eq!(narrow, Some(UserRegs::Narrow { ip: 0xd0 }));
     }
 
     #[test]
@@ -505,7 +547,7 @@ mod tests {
 
         #[test]
         fn a_damaged_sample_does_not_panic(at: prop::sample::Index, byte: u8, len: prop::sample::Index) {
-            let mut body = sample_body(&[CONTEXT_USER, 300, 400], &[1; 64]);
+            let mut body = sample_body(&[CONTEXT_USER, 300, 400], &[7; 4], &[1; 64]);
             let at = at.index(body.len());
             body[at] = byte;
             body.truncate(len.index(body.len() + 1));

@@ -32,6 +32,11 @@ impl Aside {
         Ok(Self { file, temporary, path: path.to_owned() })
     }
 
+    /// The same file, to be read from its start.
+    pub(crate) fn reopen(&self) -> io::Result<File> {
+        File::open(&self.temporary)
+    }
+
     /// Gives the file its name, once all of it is on the disk.
     pub(crate) fn commit(self) -> io::Result<()> {
         self.file.sync_all()?;

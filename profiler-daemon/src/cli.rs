@@ -128,6 +128,9 @@ pub(crate) struct OutputArgs {
     /// Write each control decision, and a summary at the end, to FILE: one JSON object a line.
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
+    /// Once the run is over, fetch debug files that this machine lacks from the servers in $DEBUGINFOD_URLS.
+    #[arg(long)]
+    pub(crate) debuginfod: bool,
     /// Level of the intervals.
     #[arg(long, value_name = "LEVEL", default_value_t = defaults().confidence)]
     pub(crate) confidence: Ratio,
@@ -153,6 +156,10 @@ pub(crate) struct ReportArgs {
     /// How to print it.
     #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
     pub(crate) format: ReportFormat,
+    /// List what has no name, and stacks without their outer frames, with the reason and what would mend it; as a table or as
+    /// JSON.
+    #[arg(long)]
+    pub(crate) unknown: bool,
 }
 
 /// How a report is printed.

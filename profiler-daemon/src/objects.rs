@@ -12,12 +12,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use object::ReadCache;
-use profiler_core::elf::{ElfImage, ReadLater};
+use profiler_core::elf::{ElfError, ElfImage, ReadLater};
+use profiler_core::machine::Machine;
 use profiler_core::process::LoadedObject;
 use profiler_core::record::{FileId, Mapped};
 use profiler_core::stack::ObjectId;
 use rustc_hash::FxHashMap;
 
+use crate::jit;
+use crate::roots::{Roots, View};
+use crate::sys::root::{Link, open_regular};
 use crate::sys::{clock, procfs};
 
 /// How the vDSO is named in mappings.
@@ -31,8 +35,28 @@ pub(crate) enum Content {
     File(Arc<File>),
     /// An image in memory (the vDSO).
     Image(Vec<u8>),
-    /// Nowhere; the reason, for the person.
-    Missing(String),
+    /// Nowhere.
+    Missing(Missing),
+}
+
+/// Why the bytes of an object cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Missing {
+    /// The file has no name any more.
+    #[error("the file was deleted")]
+    Deleted,
+    /// Another file has its name.
+    #[error("the file was replaced since it was mapped")]
+    Replaced,
+    /// It would not run here.
+    #[error("the file was made for another machine")]
+    OtherMachine,
+    /// Opening it failed.
+    #[error("the file could not be opened: {0}")]
+    NotOpened(String),
+    /// The kernel's code in every process could not be read.
+    #[error("the vDSO could not be read")]
+    NoVdso,
 }
 
 /// An object that code was loaded from.
@@ -41,8 +65,8 @@ pub(crate) struct Object {
     pub(crate) path: String,
     /// Its bytes.
     pub(crate) content: Content,
-    /// A process that mapped it: separate debug files are looked for in its file system.
-    pub(crate) pid: u32,
+    /// What a process that mapped it sees: separate debug files are looked for there.
+    pub(crate) view: View,
     image: Option<Arc<ElfImage>>,
 }
 
@@ -51,6 +75,8 @@ pub(crate) struct Object {
 pub(crate) struct ObjectStore {
     objects: Vec<Object>,
     ids: FxHashMap<(FileId, String), ObjectId>,
+    /// The file systems that they were opened in.
+    pub(crate) roots: Roots,
     once: OnceCost,
 }
 
@@ -70,21 +96,35 @@ impl OnceCost {
 impl ObjectStore {
     /// The object behind a mapping; opens it the first time.
     pub(crate) fn load(&mut self, mapped: &Mapped) -> LoadedObject {
-        if !mapped.path.starts_with('/') && mapped.path != VDSO || mapped.path.starts_with("//") {
-            return LoadedObject::UNKNOWN; // code without a file
+        let has_no_file = jit::is_code_without_file(&mapped.path);
+        if has_no_file && mapped.file.inode == 0 {
+            return LoadedObject::UNKNOWN;
         }
         let key = (mapped.file, mapped.path.clone());
         if let Some(&id) = self.ids.get(&key) {
             return LoadedObject { id, image: self.object(id).and_then(|object| object.image.clone()) };
         }
+        let view = self.roots.of(mapped.pid);
         let (content, image) = self.once.of(|| {
-            let content = open(mapped);
-            let image = parse(&content, &self.once).map(Arc::new);
-            (content, image)
+            let content = if has_no_file {
+                content(open_through_mapping(mapped).map_err(|error| Missing::NotOpened(error.to_string())))
+            } else {
+                open(mapped, view, &self.roots)
+            };
+            match parse(&content, &self.once) {
+                Ok(image) => (content, Some(Arc::new(image))),
+                // Its names would be wrong too.
+                Err(ElfError::OtherMachine) => (Content::Missing(Missing::OtherMachine), None),
+                Err(_) => (content, None),
+            }
         });
+        if has_no_file && image.is_none() {
+            self.ids.insert(key, ObjectId::UNKNOWN); // what a run-time compiler shares with itself
+            return LoadedObject::UNKNOWN;
+        }
         let id = ObjectId(ObjectId::FIRST_FILE + self.objects.len() as u32);
         let path = mapped.path.trim_end_matches(DELETED).to_owned();
-        self.objects.push(Object { path, content, pid: mapped.pid, image: image.clone() });
+        self.objects.push(Object { path, content, view, image: image.clone() });
         self.ids.insert(key, id);
         LoadedObject { id, image }
     }
@@ -125,14 +165,15 @@ impl Object {
     }
 }
 
-fn parse(content: &Content, once: &OnceCost) -> Option<ElfImage> {
-    match content {
+fn parse(content: &Content, once: &OnceCost) -> Result<ElfImage, ElfError> {
+    let image = match content {
         Content::File(file) => {
-            ElfImage::parse(&ReadCache::new(&**file), &later(Arc::clone(file), once.clone())).ok()
+            ElfImage::parse(&ReadCache::new(&**file), &later(Arc::clone(file), once.clone()))
         }
-        Content::Image(bytes) => ElfImage::parse_bytes(bytes).ok(),
-        Content::Missing(_) => None,
-    }
+        Content::Image(bytes) => ElfImage::parse_bytes(bytes),
+        Content::Missing(_) => Err(ElfError::NotElf),
+    }?;
+    if image.machine() == Machine::HOST { Ok(image) } else { Err(ElfError::OtherMachine) }
 }
 
 fn later(file: Arc<File>, once: OnceCost) -> ReadLater {
@@ -167,32 +208,33 @@ fn will_map(path: &Path) -> Option<Mapped> {
     Some(Mapped { pid: std::process::id(), start: 0, len: 0, file_offset: 0, file, path })
 }
 
-fn open(mapped: &Mapped) -> Content {
+fn open(mapped: &Mapped, view: View, roots: &Roots) -> Content {
     if mapped.path == VDSO {
-        return procfs::vdso_image()
-            .map_or_else(|| Content::Missing("the vDSO could not be read".to_owned()), Content::Image);
+        return procfs::vdso_image().map_or(Content::Missing(Missing::NoVdso), Content::Image);
     }
-    let path = mapped.path.trim_end_matches(DELETED);
-    let found = match open_in_process(mapped.pid, Path::new(path)) {
-        Ok(file) if is_mapped_file(&file, mapped) => return Content::File(Arc::new(file)),
-        Ok(_) => "the file was replaced since it was mapped".to_owned(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => "the file was deleted".to_owned(),
-        Err(error) => format!("the file could not be opened: {error}"),
-    };
-    // The process still holds what it mapped; with enough privilege it can be opened from there.
-    let entry = format!("/proc/{}/map_files/{:x}-{:x}", mapped.pid, mapped.start, mapped.start + mapped.len);
-    File::open(entry).map_or_else(|_| Content::Missing(found), |file| Content::File(Arc::new(file)))
+    content(open_mapped(mapped, view, roots))
 }
 
-/// Opens a path as the process sees it, or as we do once the process is gone.
-pub(crate) fn open_in_process(pid: u32, path: &Path) -> io::Result<File> {
-    let relative = path.strip_prefix("/").unwrap_or(path);
-    let inside = PathBuf::from(format!("/proc/{pid}/root")).join(relative);
-    let file = File::open(inside).or_else(|_| File::open(path))?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
-    Ok(file)
+/// Opens the file behind a mapping, or says why not.
+pub(crate) fn open_mapped(mapped: &Mapped, view: View, roots: &Roots) -> Result<File, Missing> {
+    let path = mapped.path.trim_end_matches(DELETED);
+    let found = match roots.open(view, Path::new(path), Link::Follow) {
+        Ok(file) if is_mapped_file(&file, mapped) => return Ok(file),
+        Ok(_) => Missing::Replaced,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Missing::Deleted,
+        Err(error) => Missing::NotOpened(error.to_string()),
+    };
+    open_through_mapping(mapped).map_err(|_| found)
+}
+
+/// The process still holds what it mapped; with enough privilege it can be opened from there.
+fn open_through_mapping(mapped: &Mapped) -> io::Result<File> {
+    let end = mapped.start.saturating_add(mapped.len);
+    open_regular(Path::new(&format!("/proc/{}/map_files/{:x}-{end:x}", mapped.pid, mapped.start)))
+}
+
+fn content(opened: Result<File, Missing>) -> Content {
+    opened.map_or_else(Content::Missing, |file| Content::File(Arc::new(file)))
 }
 
 /// Device numbers are not compared: layered file systems report another one than the mapping does.
@@ -210,7 +252,7 @@ mod tests {
         Mapped { pid: std::process::id(), start: 0x1000, len: 0x1000, file_offset: 0, file, path }
     }
 
-    fn reason(store: &ObjectStore, loaded: &LoadedObject) -> String {
+    fn reason(store: &ObjectStore, loaded: &LoadedObject) -> Missing {
         match &store.object(loaded.id).unwrap().content {
             Content::Missing(reason) => reason.clone(),
             _ => panic!("the file was opened"),
@@ -233,10 +275,28 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lib.so");
         let deleted = store.load(&mapping(&path, 5));
-        assert_eq!(reason(&store, &deleted), "the file was deleted");
+        assert_eq!(reason(&store, &deleted), Missing::Deleted);
         std::fs::write(&path, b"another").unwrap();
         let replaced = store.load(&mapping(&path, 6));
-        assert_eq!(reason(&store, &replaced), "the file was replaced since it was mapped");
+        assert_eq!(reason(&store, &replaced), Missing::Replaced);
+    }
+
+    #[test]
+    fn a_file_made_for_another_machine_is_of_no_use_and_says_so() {
+        const E_MACHINE: usize = 18;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lib.so");
+        let mut bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        // The other of the two that can be unwound, and one that cannot.
+        let other = if Machine::HOST == Machine::X86_64 { 183u16 } else { 62 };
+        for machine in [other, 243] {
+            bytes[E_MACHINE..E_MACHINE + 2].copy_from_slice(&machine.to_le_bytes());
+            std::fs::write(&path, &bytes).unwrap();
+            let mut store = ObjectStore::default();
+            let loaded = store.load(&mapping(&path, 0));
+            assert!(loaded.image.is_none());
+            assert_eq!(reason(&store, &loaded), Missing::OtherMachine);
+        }
     }
 
     #[test]

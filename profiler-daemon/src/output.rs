@@ -18,7 +18,7 @@ use crate::settings::OutputJob;
 use crate::terminal::Terminal;
 
 /// Functions that a table on a terminal lists.
-const TOP: usize = 20;
+pub(crate) const TOP: usize = 20;
 
 /// Where the results of a run go.
 #[derive(Debug)]

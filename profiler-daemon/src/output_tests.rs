@@ -10,7 +10,7 @@ fn file(path: PathBuf) -> OutputFile {
 
 fn job(folder: &Path, names: &[&str]) -> OutputJob {
     let files = names.iter().map(|name| file(folder.join(name))).collect();
-    OutputJob { files, stats: Some(folder.join("stats.jsonl")), quiet: true }
+    OutputJob { files, stats: Some(folder.join("stats.jsonl")), quiet: true, ..OutputJob::default() }
 }
 
 #[test]

@@ -6,8 +6,9 @@ use anyhow::{Error, Result, anyhow};
 
 use crate::cli::ReportFormat;
 use crate::export::functions::functions;
+use crate::export::unknown::{self, UnknownList};
 use crate::export::{folded, pprof, stats};
-use crate::output::print_table;
+use crate::output::{TOP, print_table};
 use crate::settings::ReportJob;
 use crate::terminal::Terminal;
 
@@ -24,6 +25,14 @@ pub(crate) fn run(job: &ReportJob, terminal: Terminal) -> Result<()> {
         let reason = Error::from(error);
         anyhow!("{path} cannot be shown: {reason:#}; give a CPU profile in pprof's format")
     })?;
+    if job.unknown {
+        let list = UnknownList::of(&profile);
+        let top = if terminal.is_terminal() { TOP } else { usize::MAX };
+        return match job.format {
+            ReportFormat::Json => terminal.print(&list.json()?),
+            _ => terminal.print(&unknown::render(&list, terminal.columns(), top)),
+        };
+    }
     match job.format {
         ReportFormat::Table => print_table(terminal, &profile, &functions(&profile)),
         ReportFormat::Json => {

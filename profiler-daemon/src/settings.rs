@@ -10,6 +10,7 @@ use config::{Criterion, Ratio, SamplingSettings, Span, Unwind};
 use regex_lite::Regex;
 
 use crate::cli::{self, Command, OutputFile, ReportFormat};
+use crate::debuginfod;
 use crate::evaluate::{Design, Shape};
 use crate::failure::usage;
 
@@ -78,6 +79,8 @@ pub(crate) struct OutputJob {
     pub(crate) files: Vec<OutputFile>,
     /// The file for control decisions and the summary.
     pub(crate) stats: Option<PathBuf>,
+    /// Servers of debug files.
+    pub(crate) debuginfod: Option<debuginfod::Settings>,
     /// Print results and errors only.
     pub(crate) quiet: bool,
 }
@@ -89,6 +92,8 @@ pub(crate) struct ReportJob {
     pub(crate) file: PathBuf,
     /// How to print it.
     pub(crate) format: ReportFormat,
+    /// What it does not know instead of what it knows.
+    pub(crate) unknown: bool,
 }
 
 /// Work out the best rate for one function.
@@ -189,7 +194,7 @@ impl Job {
         Ok(match command {
             Command::Record(args) => Self::Record(record(args)?),
             Command::Attach(args) => Self::Attach(attach(args)?),
-            Command::Report(args) => Self::Report(ReportJob { file: args.file, format: args.format }),
+            Command::Report(args) => Self::Report(report(args)?),
             Command::Plan(args) => match args.process.pid {
                 Some(pid) => Self::PlanProcess(plan_process(pid, args)?),
                 None => Self::Plan(plan(args)?),
@@ -222,6 +227,13 @@ fn attach(args: cli::AttachArgs) -> Result<AttachJob> {
         sampling,
         output: output(args.output)?,
     })
+}
+
+fn report(args: cli::ReportArgs) -> Result<ReportJob> {
+    if args.unknown && args.format == ReportFormat::Folded {
+        return Err(usage("--unknown is a list and no stacks; give --format table or json with it"));
+    }
+    Ok(ReportJob { file: args.file, format: args.format, unknown: args.unknown })
 }
 
 fn target(mut pids: Vec<u32>, name: Option<String>) -> Result<Target> {
@@ -272,7 +284,13 @@ fn distinct<'a>(files: impl Iterator<Item = &'a PathBuf>) -> Result<()> {
 
 fn output(args: cli::OutputArgs) -> Result<OutputJob> {
     distinct(args.output.iter().map(|file| &file.path).chain(&args.stats))?;
-    Ok(OutputJob { files: args.output, stats: args.stats, quiet: args.quiet })
+    let debuginfod = args.debuginfod.then(|| {
+        let missing =
+            "--debuginfod needs servers; name some, such as DEBUGINFOD_URLS=https://debuginfod.elfutils.org/";
+        debuginfod::Settings::from_env().ok_or_else(|| usage(missing))
+    });
+    let debuginfod = debuginfod.transpose()?;
+    Ok(OutputJob { files: args.output, stats: args.stats, debuginfod, quiet: args.quiet })
 }
 
 fn plan(args: cli::PlanArgs) -> Result<PlanJob> {

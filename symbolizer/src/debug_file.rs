@@ -18,6 +18,19 @@ const CHUNK: u64 = 1 << 20;
 pub trait DebugFiles {
     /// Opens a regular file, or says that there is none to be had.
     fn open(&self, path: &Path) -> Option<Box<dyn ReadAt>>;
+
+    /// Fetches the debug file of this build id, in hexadecimal, from wherever else there may be one: asked last, and
+    /// believed only if it says that it is of this build.
+    fn fetch(&self, build_id: &str) -> Option<Box<dyn ReadAt>> {
+        let _ = build_id;
+        None
+    }
+
+    /// The same, to be kept with an object: the files of split debug information are opened as addresses ask for
+    /// them. Without, none are.
+    fn share(&self) -> Option<Box<dyn DebugFiles + Send>> {
+        None
+    }
 }
 
 /// No separate debug files at all.
@@ -45,7 +58,8 @@ pub(crate) fn find(
 ) -> Option<DebugFile> {
     let build_id = elf.build_id();
     let by_id = build_id.as_deref().and_then(|id| by_build_id(id, files, warnings));
-    by_id.or_else(|| by_link(elf, path, files, warnings))
+    let near = by_id.or_else(|| by_link(elf, path, files, warnings));
+    near.or_else(|| fetched(&build_id?, files, warnings))
 }
 
 /// The file of shared debug information that `elf`, read from `path`, refers to.
@@ -58,7 +72,8 @@ pub(crate) fn find_alt(
     let link = elf.alt_link()?;
     let named = path.parent().unwrap_or(Path::new("/")).join(&link.path);
     let found = open_build(&named, &link.build_id, files, warnings);
-    found.or_else(|| by_build_id(&link.build_id, files, warnings))
+    let near = found.or_else(|| by_build_id(&link.build_id, files, warnings));
+    near.or_else(|| fetched(&link.build_id, files, warnings))
 }
 
 fn by_build_id(id: &str, files: &dyn DebugFiles, warnings: &mut Vec<Reason>) -> Option<DebugFile> {
@@ -73,7 +88,19 @@ fn open_build(
     files: &dyn DebugFiles,
     warnings: &mut Vec<Reason>,
 ) -> Option<DebugFile> {
-    let source = files.open(path)?;
+    accept_build(path, files.open(path)?, id, warnings)
+}
+
+fn fetched(id: &str, files: &dyn DebugFiles, warnings: &mut Vec<Reason>) -> Option<DebugFile> {
+    accept_build(Path::new(id), files.fetch(id)?, id, warnings)
+}
+
+fn accept_build(
+    path: &Path,
+    source: Box<dyn ReadAt>,
+    id: &str,
+    warnings: &mut Vec<Reason>,
+) -> Option<DebugFile> {
     let same = Elf::parse(&*source).ok().and_then(|elf| elf.build_id()).is_some_and(|found| found == id);
     accept(path, source, same, warnings)
 }

@@ -16,9 +16,10 @@ mod names;
 mod ranges;
 mod reader;
 mod sections;
+mod split;
 mod unit;
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -30,6 +31,8 @@ pub(crate) use self::lines::Location;
 pub(crate) use self::names::FunctionName;
 use self::reader::Budget;
 use self::sections::Sections;
+use self::split::Split;
+pub(crate) use self::split::SplitFiles;
 use self::unit::{Dwarf, UnitInfo};
 use crate::elf::Elf;
 use crate::reason::Reason;
@@ -43,15 +46,19 @@ pub(crate) struct DebugInfo {
     alt: Option<Sections>,
     index: Index,
     alt_index: Index,
+    split_files: SplitFiles,
+    /// The other halves of the units that have one, opened as addresses ask for them.
+    splits: FxHashMap<usize, OnceCell<Result<Box<Split>, Reason>>>,
     budget: Budget,
     kept: RefCell<Kept>,
 }
 
-/// The object itself, or the file of entries that it shares with others.
+/// The object itself, the file of entries that it shares with others, or the one with the other half of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Place {
     Main,
     Alt,
+    Split(usize),
 }
 
 /// A frame as the debug information describes it.
@@ -64,8 +71,8 @@ pub(crate) struct DebugFrame {
 #[derive(Default)]
 struct Kept {
     units: FxHashMap<(Place, usize), gimli::Result<Arc<UnitInfo>>>,
-    functions: FxHashMap<usize, gimli::Result<Arc<Functions>>>,
-    inlined: FxHashMap<(usize, usize), gimli::Result<Arc<Inlined>>>,
+    functions: FxHashMap<(Place, usize), gimli::Result<Arc<Functions>>>,
+    inlined: FxHashMap<(Place, usize, usize), gimli::Result<Arc<Inlined>>>,
     lines: FxHashMap<usize, gimli::Result<Arc<Lines>>>,
     names: FxHashMap<(Place, usize, usize), Option<FunctionName>>,
     work: u64,
@@ -82,8 +89,13 @@ impl Kept {
 }
 
 impl DebugInfo {
-    /// Reads the sections and finds the units. The object at `alt` is the one that `.gnu_debugaltlink` names.
-    pub(crate) fn read(elf: &Elf<'_>, alt: Option<&Elf<'_>>) -> Result<Self, Reason> {
+    /// Reads the sections and finds the units. The object at `alt` is the one that `.gnu_debugaltlink` names, and the
+    /// entries of split units are to be found among `split_files`.
+    pub(crate) fn read(
+        elf: &Elf<'_>,
+        alt: Option<&Elf<'_>>,
+        split_files: SplitFiles,
+    ) -> Result<Self, Reason> {
         let sections = Sections::read(elf)?;
         let alt = alt.map(Sections::read).transpose()?;
         let bytes = sections.bytes() + alt.as_ref().map_or(0, Sections::bytes);
@@ -92,6 +104,8 @@ impl DebugInfo {
             alt,
             index: Index::default(),
             alt_index: Index::default(),
+            split_files,
+            splits: FxHashMap::default(),
             budget: Budget::new(bytes),
             kept: RefCell::default(),
         };
@@ -99,6 +113,11 @@ impl DebugInfo {
         info.index = index.map_err(|_| info.reason())?;
         if info.alt.is_some() {
             info.alt_index = Index::offsets(&info.dwarf(Place::Alt)).unwrap_or_default();
+        }
+        if !info.index.skeletons.is_empty() {
+            info.split_files.open_package();
+            info.budget.grant(info.split_files.package_bytes());
+            info.splits = info.index.skeletons.iter().map(|&unit| (unit, OnceCell::new())).collect();
         }
         if info.index.is_empty() { Err(Reason::CorruptDebugInfo) } else { Ok(info) }
     }
@@ -119,7 +138,10 @@ impl DebugInfo {
     }
 
     fn frames_in(&self, dwarf: &Dwarf<'_>, unit: usize, address: u64) -> gimli::Result<Vec<DebugFrame>> {
-        let function = self.functions(dwarf, unit).map(|functions| functions.find(address));
+        let (place, described) = self.entries_of(unit);
+        let entries = self.dwarf(place);
+        let functions = self.functions(&entries, place, described);
+        let function = functions.map(|functions| functions.find(address));
         let lines = self.lines(dwarf, unit).ok();
         let mut location = lines.as_ref().and_then(|lines| lines.find(address));
         let mut frames = Vec::new();
@@ -130,30 +152,33 @@ impl DebugInfo {
             frames.extend(location.map(|location| DebugFrame { name: None, location }));
             return Ok(frames);
         };
-        let chain =
-            self.inlined(dwarf, unit, function).map(|inlined| inlined.chain(address)).unwrap_or_default();
+        let inlined = self.inlined(&entries, place, described, function);
+        let chain = inlined.map(|inlined| inlined.chain(address)).unwrap_or_default();
         for call in chain.iter().rev() {
-            let name = self.name(Place::Main, unit, call.entry);
+            let name = self.name(place, described, call.entry);
             frames.push(DebugFrame { name, location: location.take().unwrap_or_default() });
             let file = lines.as_ref().and_then(|lines| lines.file(call.call_file?));
             location = Some(Location { file, line: call.call_line });
         }
-        let name = self.name(Place::Main, unit, function);
+        let name = self.name(place, described, function);
         frames.push(DebugFrame { name, location: location.unwrap_or_default() });
         Ok(frames)
     }
 
     fn dwarf(&self, place: Place) -> Dwarf<'_> {
+        let own = || self.sections.dwarf(self.alt.as_ref(), &self.budget);
         match (place, &self.alt) {
             (Place::Alt, Some(alt)) => alt.dwarf(None, &self.budget),
-            _ => self.sections.dwarf(self.alt.as_ref(), &self.budget),
+            (Place::Split(skeleton), _) => self.split_dwarf(skeleton).unwrap_or_else(own),
+            _ => own(),
         }
     }
 
-    fn index(&self, place: Place) -> &Index {
+    fn index(&self, place: Place) -> Option<&Index> {
         match place {
-            Place::Main => &self.index,
-            Place::Alt => &self.alt_index,
+            Place::Main => Some(&self.index),
+            Place::Alt => Some(&self.alt_index),
+            Place::Split(skeleton) => self.split(skeleton).map(|split| &split.index),
         }
     }
 
@@ -163,7 +188,12 @@ impl DebugInfo {
             kept,
             |kept, info| kept.units.insert((place, unit), info),
             || {
-                let offset = self.index(place).offset(unit).ok_or(gimli::Error::MissingUnitDie)?;
+                let offset = self.index(place).and_then(|index| index.offset(unit));
+                let offset = offset.ok_or(gimli::Error::MissingUnitDie)?;
+                if let Place::Split(skeleton) = place {
+                    let skeleton = self.unit(&self.dwarf(Place::Main), Place::Main, skeleton)?;
+                    return self.read_unit(dwarf, offset).map(|info| info.complete(&skeleton));
+                }
                 let header = dwarf.unit_header(gimli::DebugInfoOffset(offset))?;
                 let sections = self.alt.as_ref().filter(|_| place == Place::Alt).unwrap_or(&self.sections);
                 let abbreviations = sections.abbreviations(header.debug_abbrev_offset().0, &self.budget)?;
@@ -172,27 +202,31 @@ impl DebugInfo {
         )
     }
 
-    fn functions(&self, dwarf: &Dwarf<'_>, unit: usize) -> gimli::Result<Arc<Functions>> {
-        let kept = |kept: &mut Kept| kept.functions.get(&unit).cloned();
+    fn functions(&self, dwarf: &Dwarf<'_>, place: Place, unit: usize) -> gimli::Result<Arc<Functions>> {
+        let key = (place, unit);
+        let kept = |kept: &mut Kept| kept.functions.get(&key).cloned();
         self.keep(
             kept,
-            |kept, functions| kept.functions.insert(unit, functions),
-            || Functions::read(dwarf, &self.unit(dwarf, Place::Main, unit)?.unit(dwarf)?, &self.budget),
+            |kept, functions| kept.functions.insert(key, functions),
+            || Functions::read(dwarf, &self.unit(dwarf, place, unit)?.unit(dwarf)?, &self.budget),
         )
     }
 
-    fn inlined(&self, dwarf: &Dwarf<'_>, unit: usize, function: usize) -> gimli::Result<Arc<Inlined>> {
-        let kept = |kept: &mut Kept| kept.inlined.get(&(unit, function)).cloned();
+    fn inlined(
+        &self,
+        dwarf: &Dwarf<'_>,
+        place: Place,
+        unit: usize,
+        function: usize,
+    ) -> gimli::Result<Arc<Inlined>> {
+        let key = (place, unit, function);
+        let kept = |kept: &mut Kept| kept.inlined.get(&key).cloned();
         self.keep(
             kept,
-            |kept, inlined| kept.inlined.insert((unit, function), inlined),
+            |kept, inlined| kept.inlined.insert(key, inlined),
             || {
-                Inlined::read(
-                    dwarf,
-                    &self.unit(dwarf, Place::Main, unit)?.unit(dwarf)?,
-                    &self.budget,
-                    function,
-                )
+                let unit = self.unit(dwarf, place, unit)?.unit(dwarf)?;
+                Inlined::read(dwarf, &unit, &self.budget, function)
             },
         )
     }

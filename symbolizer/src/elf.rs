@@ -1,13 +1,13 @@
 //! Reading an ELF object section by section.
 
+mod compressed;
 mod notes;
 mod plt;
 mod symbols;
 
 use object::LittleEndian as Le;
-use object::elf::{self, CompressionHeader64, FileHeader64, SectionHeader64};
+use object::elf::{self, FileHeader64, SectionHeader64};
 use object::pod;
-use object::read::{CompressedData, CompressionFormat};
 
 pub(crate) use self::symbols::SymbolTable;
 use crate::reason::Reason;
@@ -15,8 +15,6 @@ use crate::source::ReadAt;
 
 /// The largest section that is read. Chrome's `.debug_info`, the largest known to us, has .9 GiB.
 const LARGEST_SECTION: u64 = 1 << 30;
-/// The largest section after decompression.
-const LARGEST_DECOMPRESSED: u64 = 2 << 30;
 /// Objects built with a section for each function have some ten thousand sections.
 const MOST_SECTIONS: u64 = 1 << 20;
 /// Longer than any section's name that is looked for.
@@ -116,8 +114,10 @@ impl<'s> Elf<'s> {
         c_string(&self.names, section.name as usize, LONGEST_SECTION_NAME)
     }
 
+    /// The section of this name, or of the one that older tools give it if they compress it.
     pub(crate) fn find(&self, name: &str) -> Option<&Section> {
-        self.sections.iter().find(|section| self.name(section) == name.as_bytes())
+        let named = |name: &str| self.sections.iter().find(|section| self.name(section) == name.as_bytes());
+        named(name).or_else(|| named(&compressed::legacy_name(name)?))
     }
 
     /// A section that has contents in this file; debug files keep headers without contents.
@@ -132,7 +132,10 @@ impl<'s> Elf<'s> {
         }
         let name = || String::from_utf8_lossy(self.name(section)).into_owned();
         let bytes = self.read_range(&name(), section.offset, section.size)?;
-        if section.flags.0 & elf::SHF_COMPRESSED.0 == 0 { Ok(bytes) } else { decompress(&name(), &bytes) }
+        if section.flags.0 & elf::SHF_COMPRESSED.0 == 0 {
+            return compressed::decompress_legacy(&name(), bytes);
+        }
+        compressed::decompress(&name(), &bytes)
     }
 
     /// The bytes of a section of this name, or none if there is no such section.
@@ -169,61 +172,10 @@ impl Section {
     }
 }
 
-fn decompress(name: &str, bytes: &[u8]) -> Result<Vec<u8>, Reason> {
-    const CORRUPT: Reason = Reason::CorruptElf("a compressed section cannot be decompressed");
-    let (header, data) = pod::from_bytes::<CompressionHeader64<Le>>(bytes).map_err(|()| CORRUPT)?;
-    let size = header.ch_size.get(Le);
-    if size > LARGEST_DECOMPRESSED {
-        return Err(Reason::TooLarge { what: name.to_owned(), bytes: size });
-    }
-    let format = match header.ch_type.get(Le) {
-        elf::ELFCOMPRESS_ZLIB => CompressionFormat::Zlib,
-        elf::ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
-        _ => return Err(Reason::CorruptElf("a section is compressed in an unknown way")),
-    };
-    let compressed = CompressedData { format, data, uncompressed_size: size };
-    compressed.decompress().map(|bytes| bytes.into_owned()).map_err(|_| CORRUPT)
-}
-
 /// The bytes from `offset` up to the next NUL, but `longest` at most; none if that is outside.
 pub(crate) fn c_string(bytes: &[u8], offset: usize, longest: usize) -> &[u8] {
     let rest = bytes.get(offset..).unwrap_or_default();
     // A table may lack NULs: many names that each run to its end would take for ever to measure.
     let rest = &rest[..rest.len().min(longest)];
     rest.split(|&b| b == 0).next().unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn compressed(kind: u32, size: u64, data: &[u8]) -> Vec<u8> {
-        let header = [&kind.to_le_bytes()[..], &[0; 4], &size.to_le_bytes(), &1u64.to_le_bytes()].concat();
-        [&header, data].concat()
-    }
-
-    /// A zstd frame of one segment that holds one stored block.
-    fn zstd_frame(text: &[u8]) -> Vec<u8> {
-        let len = text.len() as u8;
-        [&[0x28, 0xb5, 0x2f, 0xfd, 0x20, len, len << 3 | 1, len >> 5, 0], text].concat()
-    }
-
-    #[test]
-    fn zstd_sections_are_read() {
-        let section = compressed(2, 5, &zstd_frame(b"hello"));
-        assert_eq!(decompress(".debug_info", &section), Ok(b"hello".to_vec()));
-    }
-
-    #[test]
-    fn a_wrong_size_is_corrupt_and_a_huge_one_is_refused() {
-        for size in [0, 4, 6] {
-            let section = compressed(2, size, &zstd_frame(b"hello"));
-            assert!(matches!(decompress(".debug_info", &section), Err(Reason::CorruptElf(_))), "{size}");
-        }
-        let section = compressed(2, u64::MAX, &zstd_frame(b"hello"));
-        let refused = Reason::TooLarge { what: ".debug_info".into(), bytes: u64::MAX };
-        assert_eq!(decompress(".debug_info", &section), Err(refused));
-        assert!(decompress(".debug_info", &compressed(9, 5, b"hello")).is_err());
-        assert!(decompress(".debug_info", b"short").is_err());
-    }
 }

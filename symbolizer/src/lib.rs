@@ -1,14 +1,15 @@
-//! Names for addresses: ELF symbol tables, DWARF lines and inlined frames, and the kernel's symbol list.
+//! Names for addresses: ELF symbol tables, DWARF lines and inlined frames, the kernel's symbol list, and what run-time
+//! compilers write down of the code they make.
 //!
 //! What it does: given the bytes of a loaded object, it answers which function an address of that object lies in, which
 //! functions were inlined there, and from which source lines. It finds separate debug files by build id and by debug
-//! link, follows the shared debug information that `dwz` splits off, demangles C++ and Rust, and says why when it has no
-//! answer: a missing name is data ([`Symbolized::Unknown`]), not an error.
+//! link, follows the shared debug information that `dwz` splits off and the other halves of split DWARF (`.dwo`, `.dwp`),
+//! unpacks `.gnu_debugdata`, demangles C++ and Rust, and says why when it has no answer: a missing name is data
+//! ([`Symbolized::Unknown`]), not an error.
 //!
 //! What it does not do: it knows no process, maps nothing, and opens nothing by itself. Objects are read through
 //! [`ReadAt`], separate debug files through [`DebugFiles`]. It speaks stated virtual memory addresses (the ones written
-//! in the object, before relocation). It does not read split DWARF (`.dwo`, `.dwp`), `.gnu_debugdata`, the legacy
-//! `.zdebug_*` sections, 32-bit or big-endian objects.
+//! in the object, before relocation). It does not read 32-bit or big-endian objects.
 //!
 //! Every byte of an object may be hostile: each allocation is bounded by the file's length and a cap, nested entries are
 //! not read by recursion, and all work on debug information draws on a budget proportional to its size.
@@ -33,6 +34,7 @@ mod debug_file;
 mod demangle;
 mod dwarf;
 mod elf;
+mod jit;
 mod kernel;
 mod object;
 mod reason;
@@ -40,6 +42,7 @@ mod source;
 
 pub use crate::debug_file::{DebugFiles, NoDebugFiles};
 pub use crate::demangle::demangle;
+pub use crate::jit::{CodePlace, JitDump, PerfMap};
 pub use crate::kernel::{KernelSymbol, KernelSymbols};
 pub use crate::object::{Frame, Object, Symbolized};
 pub use crate::reason::Reason;

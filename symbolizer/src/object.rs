@@ -1,10 +1,10 @@
 //! A loaded object, and the frames at its addresses.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::debug_file::{self, DebugFile, DebugFiles};
 use crate::demangle::try_demangle;
-use crate::dwarf::{DebugFrame, DebugInfo, FunctionName};
+use crate::dwarf::{DebugFrame, DebugInfo, FunctionName, SplitFiles};
 use crate::elf::{Elf, SymbolTable};
 use crate::reason::Reason;
 use crate::source::ReadAt;
@@ -38,7 +38,8 @@ pub enum Symbolized {
 /// megabytes: load it, ask for all its addresses, and drop it.
 pub struct Object {
     build_id: Option<String>,
-    /// The object's own table, or before it the one of its debug file, if that knows more.
+    debug_link: Option<String>,
+    /// The object's own table, and before it one that knows more: of its debug file, or of `.gnu_debugdata`.
     symbols: Vec<SymbolTable>,
     debug_info: Option<DebugInfo>,
     warnings: Vec<Reason>,
@@ -53,10 +54,19 @@ impl Object {
     pub fn load(source: &dyn ReadAt, path: &Path, debug_files: &dyn DebugFiles) -> Result<Self, Reason> {
         let elf = Elf::parse(source)?;
         let own_symbols = SymbolTable::read(&elf);
-        let mut object =
-            Self { build_id: elf.build_id(), symbols: Vec::new(), debug_info: None, warnings: Vec::new() };
+        let mut object = Self {
+            build_id: elf.build_id(),
+            debug_link: elf.debug_link().map(|link| link.file),
+            symbols: Vec::new(),
+            debug_info: None,
+            warnings: Vec::new(),
+        };
         let has_symtab = own_symbols.as_ref().is_ok_and(SymbolTable::has_symtab);
         object.read_debug_info(&elf, path, debug_files, has_symtab);
+        if !has_symtab && object.symbols.is_empty() {
+            let mini = object.or_warn(mini_symbols(&elf)).flatten();
+            object.symbols.extend(mini);
+        }
         match own_symbols {
             Ok(symbols) => object.symbols.push(symbols),
             Err(reason) if object.debug_info.is_none() && object.symbols.is_empty() => return Err(reason),
@@ -84,6 +94,11 @@ impl Object {
         self.build_id.as_deref()
     }
 
+    /// The name of the separate debug file that the object asks for, whether it was found or not.
+    pub fn debug_link(&self) -> Option<&str> {
+        self.debug_link.as_deref()
+    }
+
     /// Whether there is debug information: lines, and inlined frames.
     pub fn has_debug_info(&self) -> bool {
         self.debug_info.is_some()
@@ -96,10 +111,12 @@ impl Object {
 
     fn read_debug_info(&mut self, elf: &Elf<'_>, path: &Path, files: &dyn DebugFiles, has_symtab: bool) {
         if elf.find_contents(".debug_info").is_some() {
-            self.use_debug_info(elf, path, files);
+            self.use_debug_info(elf, path, files, vec![path.to_owned()]);
             return;
         }
-        let Some(DebugFile { path, source }) = debug_file::find(elf, path, files, &mut self.warnings) else {
+        let Some(DebugFile { path: debug_path, source }) =
+            debug_file::find(elf, path, files, &mut self.warnings)
+        else {
             return;
         };
         match Elf::parse(&*source) {
@@ -109,22 +126,37 @@ impl Object {
                     self.symbols.extend(symbols.filter(SymbolTable::has_symtab));
                 }
                 if debug.find_contents(".debug_info").is_some() {
-                    self.use_debug_info(&debug, &path, files);
+                    let places = vec![path.to_owned(), debug_path.clone()];
+                    self.use_debug_info(&debug, &debug_path, files, places);
                 }
             }
             Err(reason) => self.warnings.push(reason),
         }
     }
 
-    fn use_debug_info(&mut self, elf: &Elf<'_>, path: &Path, files: &dyn DebugFiles) {
+    fn use_debug_info(
+        &mut self,
+        elf: &Elf<'_>,
+        path: &Path,
+        files: &dyn DebugFiles,
+        split_beside: Vec<PathBuf>,
+    ) {
         let alt = debug_file::find_alt(elf, path, files, &mut self.warnings);
         let alt = alt.as_ref().and_then(|alt| self.or_warn(Elf::parse(&*alt.source)));
-        self.debug_info = self.or_warn(DebugInfo::read(elf, alt.as_ref()));
+        let split = SplitFiles::new(files, split_beside);
+        self.debug_info = self.or_warn(DebugInfo::read(elf, alt.as_ref(), split));
+        self.warnings.extend(self.debug_info.as_ref().and_then(DebugInfo::missing_split));
     }
 
     fn or_warn<T>(&mut self, result: Result<T, Reason>) -> Option<T> {
         result.map_err(|reason| self.warnings.push(reason)).ok()
     }
+}
+
+/// The symbols in `.gnu_debugdata`.
+fn mini_symbols(elf: &Elf<'_>) -> Result<Option<SymbolTable>, Reason> {
+    let Some(bytes) = elf.mini_debug_info()? else { return Ok(None) };
+    SymbolTable::read(&Elf::parse(&bytes)?).map(Some)
 }
 
 /// Joins what the debug information describes with the symbol that covers the address.

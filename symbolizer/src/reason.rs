@@ -41,6 +41,12 @@ pub enum Reason {
     /// A separate debug file was found, but belongs to another build.
     #[error("the separate debug file {0} belongs to another build")]
     OtherBuild(String),
+    /// The other file of debug information that was split was not found.
+    #[error("the file {0}, which holds the debug information of a unit, was not found")]
+    NoSplitFile(String),
+    /// A journal of generated code begins or goes on like none.
+    #[error("the journal of generated code is corrupt")]
+    CorruptJitDump,
     /// Every address in the kernel's list is zero (`kptr_restrict`, or no privilege).
     #[error("the kernel hides its addresses")]
     KernelHidden,

@@ -37,8 +37,8 @@ static struct turn {
     uint64_t twin_ns, process_ns, over_ns;
 } *turns;
 static struct shared {
-    long turns;
-    int over;
+    volatile long turns;
+    volatile int over;
 } *shared;
 
 static int is_twin, to_process[2], to_twin[2];
@@ -50,7 +50,8 @@ struct line {
 };
 static struct line *lines;
 
-/* One circle through all lines in random order (Sattolo's shuffle). The twins read the same memory. */
+/* One circle through all lines in random order (Sattolo's shuffle). The twins read the same memory, each half a circle ahead of
+ * the other: what one has just read would be in the caches for the other. */
 static void make_circle(void)
 {
     uint64_t seed = 1;
@@ -191,11 +192,12 @@ static int is_input_over(void)
 static long now;
 KEEP static void take_turns(long last)
 {
-    for (; now < last && !shared->over; now++) {
+    /* The process takes its last turn too, even if it has not yet begun to wait for it when the twin says so. */
+    for (; now < last && !(shared->over && now == shared->turns); now++) {
         if (is_twin) {
             turns[now].twin_ns = timed(now);
-            shared->over = now + 1 == MAX_TURNS || is_input_over();
             shared->turns = now + 1;
+            shared->over = now + 1 == MAX_TURNS || is_input_over();
             pass_on(to_process[1]);
             await(to_twin[0]);
         } else {
@@ -293,6 +295,8 @@ int main(int argc, char **argv)
     is_twin = process > 0;
     close(is_twin ? to_process[0] : to_process[1]);
     close(is_twin ? to_twin[1] : to_twin[0]);
+    if (lines && !is_twin)
+        read_memory(LINES / 2);
     if (is_twin) {
         printf("%d\n", process);
         fflush(stdout);

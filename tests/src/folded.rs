@@ -1,5 +1,7 @@
 //! Folded stacks: `outermost;…;innermost weight`, a line each.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result};
 
 use crate::truth::is_named;
@@ -26,6 +28,27 @@ impl Folded {
     /// The weight of all stacks that hold.
     pub fn weight_of(&self, holds: impl Fn(&Stack) -> bool) -> f64 {
         self.0.iter().filter(|stack| holds(stack)).map(|stack| stack.weight).sum()
+    }
+
+    /// The share of the frames, by weight, that have a name.
+    pub fn named_ratio(&self) -> f64 {
+        let frames = |is_counted: fn(&&String) -> bool| -> f64 {
+            self.0.iter().map(|s| s.weight * s.frames.iter().skip(1).filter(is_counted).count() as f64).sum()
+        };
+        frames(|frame| !is_nameless(frame)) / frames(|_| true)
+    }
+
+    /// What has no name, the heaviest first, a line each.
+    pub fn nameless(&self) -> String {
+        let mut weights: BTreeMap<&str, f64> = BTreeMap::new();
+        for stack in &self.0 {
+            for frame in stack.frames.iter().filter(|frame| is_nameless(frame)) {
+                *weights.entry(frame).or_default() += stack.weight;
+            }
+        }
+        let mut weights: Vec<_> = weights.into_iter().collect();
+        weights.sort_by(|one, other| other.1.total_cmp(&one.1));
+        weights.iter().take(20).map(|(frame, weight)| format!("{weight:>12} {frame}\n")).collect()
     }
 
     /// The share of the weight of stacks in work functions (those of `is_work`) that reach from the root
@@ -58,6 +81,12 @@ impl Stack {
     }
 }
 
+/// Whether the profiler knew only where the frame is: `module+0x1234`.
+fn is_nameless(frame: &str) -> bool {
+    let offset = frame.rsplit_once("+0x").map(|(_, offset)| offset);
+    offset.is_some_and(|offset| !offset.is_empty() && offset.bytes().all(|digit| digit.is_ascii_hexdigit()))
+}
+
 fn parse_line(line: &str) -> Result<Stack> {
     let (frames, weight) = line.rsplit_once(' ').with_context(|| format!("no weight in `{line}`"))?;
     let weight = weight.parse().with_context(|| format!("no weight in `{line}`"))?;
@@ -77,6 +106,13 @@ mod tests {
     #[test]
     fn a_stack_is_whole_with_its_root_and_all_of_the_recursion() {
         assert_eq!(complete_ratio("mix;_start;main;descend;descend;descend;bottom;run;work_a 4"), 1.0);
+    }
+
+    #[test]
+    fn frames_count_as_named_by_their_weight() {
+        let folded = Folded::parse("node;main;[unknown]+0x7f00a 1\nnode;main;f+0x;a+0xg 1").unwrap();
+        assert_eq!(folded.named_ratio(), 0.8);
+        assert_eq!(folded.nameless(), "           1 [unknown]+0x7f00a\n");
     }
 
     #[test]

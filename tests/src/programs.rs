@@ -104,8 +104,11 @@ const RECIPES: &[Recipe] = &[
     recipe("chain_rust", "chain.rs", "rustc", &["--edition=2021", "-O"]),
     recipe("chain_go", "chain.go", "go", &[]),
     recipe("chain_go_stripped", "chain.go", "go", &["-ldflags=-s -w"]),
+    // Whole in itself: it runs where there is no other file, and all that it calls has a name.
+    recipe("jit", "jit.c", "cc", &["-O2", WHOLE, "-fno-omit-frame-pointer", "-static", "-Wl,--build-id"]),
     recipe("deny_perf", "deny_perf.c", "cc", &["-O2"]),
     recipe("perf_allowed", "perf_allowed.c", "cc", &["-O2"]),
+    recipe("record_rings", "record_rings.c", "cc", &["-O2"]),
 ];
 
 /// The path of a program, built if it or its source is new.
@@ -149,6 +152,11 @@ pub fn target_folder() -> PathBuf {
 /// The root of the workspace.
 pub fn workspace_folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests are a member of the workspace")
+}
+
+/// A file of `tests/programs`.
+pub fn source(name: &str) -> PathBuf {
+    source_folder().join(name)
 }
 
 fn source_folder() -> PathBuf {

@@ -225,13 +225,11 @@ mod tests {
         let own: Vec<(f64, f64)> =
             (0..400).map(|i| f64::from(i) * 0.05).map(|s| (s, if s < 12.0 { 0.0 } else { 0.01 })).collect();
         let spent = |own| Spent { turns: &turns, own, usual: 0.0 };
-        assert!((worst(&spent(&own[..1]), 1.0).unwrap() - 0.05).abs() < 0.003);
-        // Ten seconds of wall-clock time are five of the twin's.
-        assert!(
-            (worst(&spent(&own), 10.0).unwrap() - 0.012).abs() < 0.001,
-            "{:?}",
-            worst(&spent(&own), 10.0)
-        );
+        let found = worst(&spent(&own[..1]), 1.0).unwrap();
+        assert!((found - 0.05).abs() < 0.003, "{found}");
+        // Ten seconds of wall-clock time are five of the twin's: 25 ms more in the process, and 10 ms of the profiler's.
+        let found = worst(&spent(&own), 10.0).unwrap();
+        assert!((found - 0.007).abs() < 0.001, "{found}");
         assert_eq!(worst(&spent(&own), 30.0), None);
     }
 

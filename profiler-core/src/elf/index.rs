@@ -4,6 +4,7 @@ use gimli::{BaseAddresses, CieOrFde, UnwindSection};
 
 use super::Section;
 use super::vetting::{Slice, Vetting};
+use crate::machine::Machine;
 
 /// Bytes of an entry of the index's table: where a function starts, and where its information is.
 const INDEX_ENTRY_BYTES: usize = 8;
@@ -87,8 +88,12 @@ pub(super) struct Functions {
 
 impl Functions {
     /// Reads a section to its end; `None` where it cannot be read or a function in it is not safe.
-    pub(super) fn of<'a, S: UnwindSection<Slice<'a>>>(section: &S, bases: &BaseAddresses) -> Option<Self> {
-        let mut vetting = Vetting::new(section, bases);
+    pub(super) fn of<'a, S: UnwindSection<Slice<'a>>>(
+        machine: Machine,
+        section: &S,
+        bases: &BaseAddresses,
+    ) -> Option<Self> {
+        let mut vetting = Vetting::new(machine, section, bases);
         let mut entries = section.entries(bases);
         let mut sorted = Vec::new();
         while let Some(entry) = entries.next().ok()? {

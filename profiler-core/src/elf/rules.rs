@@ -28,9 +28,9 @@ pub(crate) struct Registers([Option<u64>; REGISTERS]);
 
 impl Registers {
     /// The general registers in DWARF's numbering, and the instruction pointer.
-    pub(crate) fn new(ip: u64, general: &[u64; 16]) -> Self {
+    pub(crate) fn new(ip: u64, general: &[Option<u64>; 16]) -> Self {
         let mut all = [None; REGISTERS];
-        all.iter_mut().zip(general).for_each(|(known, &value)| *known = Some(value));
+        all.iter_mut().zip(general).for_each(|(known, &value)| *known = value);
         all[RA] = Some(ip);
         Self(all)
     }

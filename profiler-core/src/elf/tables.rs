@@ -7,10 +7,11 @@ use std::sync::OnceLock;
 
 use gimli::{BaseAddresses, DebugFrame, EhFrame, EhFrameOffset, LittleEndian, UnwindSection};
 
-use super::Section;
 use super::index::{Functions, Index, is_usual_index};
 use super::rules::Rule;
 use super::vetting::{Slice, Vetting};
+use super::{Section, pointer_auth};
+use crate::machine::Machine;
 
 /// Entries of an index that may begin at one address (folded functions).
 const MAX_SAME_START: usize = 64;
@@ -29,6 +30,8 @@ pub(crate) enum Found {
 /// The tables of unwind information of one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnwindTables {
+    /// The machine whose registers they speak of.
+    pub(crate) machine: Machine,
     /// Call frame information.
     pub(crate) eh_frame: Option<Section>,
     /// Its index.
@@ -45,33 +48,51 @@ pub struct UnwindTables {
 
 impl UnwindTables {
     /// Takes the sections `.eh_frame`, `.eh_frame_hdr` and `.debug_frame`, as far as they are there and of use. Of
-    /// an `.eh_frame` with an index, and of `.debug_frame`, nothing is read yet.
+    /// an `.eh_frame` with an index, and on x86-64 of `.debug_frame`, nothing is read yet.
     pub(super) fn new(
+        machine: Machine,
         eh_frame: Option<Section>,
         eh_frame_hdr: Option<Section>,
         debug_frame: Option<Section>,
     ) -> Self {
-        let mut tables = Self { debug_frame, ..Self::default() };
+        let mut tables = Self::none(machine);
+        // On other machines the library reads it, and takes no other beside it.
+        let is_safe = |section: &Section| {
+            machine == Machine::X86_64
+                || eh_frame.is_none()
+                    && Functions::of(machine, &debug_frame_of(section), &BaseAddresses::default()).is_some()
+        };
+        tables.debug_frame = debug_frame.filter(is_safe);
         let Some(eh_frame) = eh_frame else { return tables };
         if eh_frame_hdr.is_some() {
             (tables.eh_frame, tables.eh_frame_hdr) = (Some(eh_frame), eh_frame_hdr);
-        } else if let Some(functions) = Functions::of(&eh_frame_of(&eh_frame), &bases(&eh_frame, None)) {
+        } else if let Some(functions) =
+            Functions::of(machine, &eh_frame_of(&eh_frame), &bases(&eh_frame, None))
+        {
             (tables.eh_frame, tables.eh_frame_functions) = (Some(eh_frame), functions);
         }
         tables
+    }
+
+    /// Those of an object that has none.
+    pub(super) fn none(machine: Machine) -> Self {
+        Self { machine, ..Self::default() }
     }
 
     /// The same of bytes, each section with its stated address.
     ///
     /// An index of another form counts for nothing: the library makes one of its own.
     pub fn of_bytes(
+        machine: Machine,
         eh_frame: Option<(u64, &[u8])>,
         eh_frame_hdr: Option<(u64, &[u8])>,
         debug_frame: Option<(u64, &[u8])>,
     ) -> Self {
         let section = |given: Option<(u64, &[u8])>| given.and_then(|(svma, bytes)| Section::new(svma, bytes));
         let index = section(eh_frame_hdr).filter(|index| is_usual_index(&index.bytes));
-        Self::new(section(eh_frame), index, section(debug_frame))
+        let eh_frame = eh_frame.map(|(svma, bytes)| (svma, pointer_auth::readable(machine, bytes.to_vec())));
+        let eh_frame = eh_frame.as_ref().map(|(svma, bytes)| (*svma, &bytes[..]));
+        Self::new(machine, section(eh_frame), index, section(debug_frame))
     }
 
     /// Reads all that any program needs.
@@ -91,7 +112,10 @@ impl UnwindTables {
     }
 
     fn debug_frame_functions(&self) -> Option<&Functions> {
-        let make = || Functions::of(&debug_frame_of(self.debug_frame.as_ref()?), &BaseAddresses::default());
+        let make = || {
+            let section = self.debug_frame.as_ref()?;
+            Functions::of(self.machine, &debug_frame_of(section), &BaseAddresses::default())
+        };
         self.debug_frame_functions.get_or_init(make).as_ref()
     }
 
@@ -116,7 +140,7 @@ impl UnwindTables {
     pub(crate) fn find(&self, svma: u64) -> Found {
         match self.find_function(svma) {
             // What a fiber's first function returns to has no call before it: a function that has no caller begins there.
-            Found::Nothing => match self.find_function(svma.wrapping_add(1)) {
+            Found::Nothing if self.has_rules() => match self.find_function(svma.wrapping_add(1)) {
                 Found::Rule { rule, .. } if rule.has_no_caller() => Found::Rule { rule, in_library: false },
                 _ => Found::Nothing,
             },
@@ -126,11 +150,17 @@ impl UnwindTables {
 
     fn find_function(&self, svma: u64) -> Found {
         match self.find_in_eh_frame(svma) {
-            Found::Nothing => self
-                .find_in_debug_frame(svma)
-                .map_or(Found::Nothing, |rule| Found::Rule { rule: Box::new(rule), in_library: false }),
+            Found::Nothing => self.find_in_debug_frame(svma).map_or(Found::Nothing, |rule| Found::Rule {
+                rule: Box::new(rule),
+                in_library: !self.has_rules(),
+            }),
             found => found,
         }
+    }
+
+    /// Whether our own rules are for this machine; on others, all is the library's.
+    fn has_rules(&self) -> bool {
+        self.machine == Machine::X86_64
     }
 
     fn find_in_eh_frame(&self, svma: u64) -> Found {
@@ -145,13 +175,16 @@ impl UnwindTables {
         let offset = match &self.eh_frame_hdr {
             None => self.eh_frame_functions.information_offset(svma),
             Some(_) if !self.is_in_order() => return Found::Unsafe,
-            Some(section) => match vetted(section, &frame, &bases, svma) {
+            Some(section) => match vetted(self.machine, section, &frame, &bases, svma) {
                 Err(NotSafe) => return Found::Unsafe,
                 Ok(offset) => offset,
             },
         };
         let rule = offset.and_then(rule_at);
-        rule.map_or(Found::Nothing, |rule| Found::Rule { in_library: rule.is_usual(), rule: Box::new(rule) })
+        rule.map_or(Found::Nothing, |rule| Found::Rule {
+            in_library: !self.has_rules() || rule.is_usual(),
+            rule: Box::new(rule),
+        })
     }
 
     fn find_in_debug_frame(&self, svma: u64) -> Option<Rule> {
@@ -169,6 +202,7 @@ struct NotSafe;
 /// Where the information lies for the function that an index leads to, once everything that the library may take for
 /// it has been vetted; `None` before the first function.
 fn vetted(
+    machine: Machine,
     section: &Section,
     frame: &EhFrame<Slice<'_>>,
     bases: &BaseAddresses,
@@ -180,7 +214,7 @@ fn vetted(
     if same > MAX_SAME_START {
         return Err(NotSafe); // the library may take any of them
     }
-    let mut vetting = Vetting::new(frame, bases);
+    let mut vetting = Vetting::new(machine, frame, bases);
     let mut offset = None;
     for entry in found + 1 - same..=found {
         // The library subtracts without a check.

@@ -10,6 +10,8 @@ use gimli::{
 };
 use rustc_hash::FxHashMap;
 
+use crate::machine::Machine;
+
 pub(super) type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
 /// A function's table is evaluated from its beginning, so the longest ones bound what a frame may cost.
@@ -22,6 +24,7 @@ type FrameRule = (Register, i64);
 
 /// Looks through a section, function by function.
 pub(super) struct Vetting<'s, S> {
+    machine: Machine,
     section: &'s S,
     bases: &'s BaseAddresses,
     /// Common entries by their offset: the rule they end with, `None` where they are not safe.
@@ -29,8 +32,8 @@ pub(super) struct Vetting<'s, S> {
 }
 
 impl<'s, 'a: 's, S: UnwindSection<Slice<'a>>> Vetting<'s, S> {
-    pub(super) fn new(section: &'s S, bases: &'s BaseAddresses) -> Self {
-        Self { section, bases, common: FxHashMap::default() }
+    pub(super) fn new(machine: Machine, section: &'s S, bases: &'s BaseAddresses) -> Self {
+        Self { machine, section, bases, common: FxHashMap::default() }
     }
 
     pub(super) fn function(&mut self, function: &FrameDescriptionEntry<Slice<'a>>) -> bool {
@@ -89,7 +92,7 @@ impl<'s, 'a: 's, S: UnwindSection<Slice<'a>>> Vetting<'s, S> {
                 Cfi::RestoreState => (register, offset) = remembered.pop().unwrap_or(rule),
                 _ => {}
             }
-            frame_at(register, offset)?;
+            self.frame_at(register, offset)?;
         }
         Some((register, offset))
     }
@@ -111,11 +114,21 @@ impl<'s, 'a: 's, S: UnwindSection<Slice<'a>>> Vetting<'s, S> {
         Some(all)
     }
 
-    /// An expression for the frame's address: one of the two that the library can evaluate and that there are
+    /// On x86-64 the return address lies in the eight bytes below the frame's address, and the library looks there
+    /// without a check: that must not be where there are none. The stack pointer is known to be far enough from zero.
+    fn frame_at(&self, register: Register, offset: i64) -> Option<()> {
+        let lowest = if register == X86_64::RSP { 0 } else { 8 };
+        (self.machine != Machine::X86_64 || !is_known(register) || offset >= lowest).then_some(())
+    }
+
+    /// An expression for the frame's address: on x86-64 one of the two that the library can evaluate and that there are
     /// (signal trampolines and linkage tables), or one that it gives up on.
     fn frame_expression(&self, expression: &UnwindExpression<usize>, encoding: Encoding) -> Option<()> {
         use Operation as Op;
         let operations = self.expression(expression, encoding)?;
+        if self.machine != Machine::X86_64 {
+            return Some(()); // the library checks what it computes from the frame's address
+        }
         let gives_up = |operation: &Op<Slice<'a>>| match operation {
             Op::Deref { .. } => true,
             Op::RegisterOffset { register, .. } => !is_known(*register),
@@ -143,16 +156,9 @@ impl<'s, 'a: 's, S: UnwindSection<Slice<'a>>> Vetting<'s, S> {
     }
 }
 
-/// The registers that the library follows.
+/// The registers that the library follows on x86-64.
 fn is_known(register: Register) -> bool {
     [X86_64::RSP, X86_64::RBP, X86_64::RA].contains(&register)
-}
-
-/// The return address lies in the eight bytes below the frame's address: that must not be where there are none. The
-/// stack pointer is known to be far enough from zero.
-fn frame_at(register: Register, offset: i64) -> Option<()> {
-    let lowest = if register == X86_64::RSP { 0 } else { 8 };
-    (!is_known(register) || offset >= lowest).then_some(())
 }
 
 fn saved_at(offset: i64) -> Option<()> {

@@ -27,10 +27,11 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// A half full bucket for a budget (ratio of the target's CPU time), and one busy CPU.
+    /// A bucket for a budget (ratio of the target's CPU time), and one busy CPU. It holds a quarter, which allows for what a
+    /// first guess takes: the first tick finds everything cold and overdraws it.
     pub fn new(budget_ratio: f64) -> Self {
         let depth_ns = budget_ratio * DEPTH_NS;
-        TokenBucket { budget_ratio, level_ns: 0.5 * depth_ns, depth_ns }
+        TokenBucket { budget_ratio, level_ns: 0.25 * depth_ns, depth_ns }
     }
 
     /// Accounts for a tick of `wall_ns`: the target used `cpu_ns`, sampling spent `spent_ns`.
@@ -85,6 +86,7 @@ mod tests {
     #[test]
     fn within_the_budget_it_does_not_bind() {
         let mut bucket = TokenBucket::new(0.01);
+        bucket.settle(TICK, TICK, 0.005 * TICK); // at first it allows for half of it
         for _ in 0..100 {
             bucket.settle(TICK, TICK, 0.009 * TICK);
             assert!(bucket.allowed_ratio() >= 0.009);
@@ -119,10 +121,10 @@ mod tests {
     fn what_a_busy_time_left_over_is_not_spent_on_an_idle_one() {
         let mut bucket = TokenBucket::new(0.01);
         (0..100).for_each(|_| bucket.settle(TICK, 64.0 * TICK, 0.0));
-        assert_eq!(bucket.level_ns(), 0.01 * 64.0 * 2.0 * TICK);
-        assert!((bucket.holds_ns(0.0) - 0.01 * 0.1 * 2.0 * TICK).abs() < 1e-6);
+        assert_eq!(bucket.level_ns(), 0.01 * 64.0 * DEPTH_NS);
+        assert!((bucket.holds_ns(0.0) - 0.01 * 0.1 * DEPTH_NS).abs() < 1e-6);
         bucket.settle(TICK, 0.0, 0.0);
-        assert!((bucket.level_ns() - 0.01 * 0.1 * 2.0 * TICK).abs() < 1e-6, "{}", bucket.level_ns());
+        assert!((bucket.level_ns() - 0.01 * 0.1 * DEPTH_NS).abs() < 1e-6, "{}", bucket.level_ns());
         // A burst finds it as full as it was, and a debt of an idle time as small.
         bucket.settle(TICK, 64.0 * TICK, 0.01 * 64.0 * TICK);
         assert!((bucket.level_ns() - bucket.depth_ns()).abs() < 1.0);

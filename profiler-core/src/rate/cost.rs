@@ -115,8 +115,50 @@ impl CostModel {
         }
     }
 
+    /// Whether a machine can have these costs: an interrupt takes more than a tenth of a microsecond and less than a
+    /// millisecond, and is known to a third; the others are costs.
+    pub fn is_plausible(&self) -> bool {
+        let bare = self.per_sample_ns;
+        let others = [
+            self.per_frame_ns,
+            self.per_byte_ns,
+            self.per_switch_ns,
+            self.per_side_record_ns,
+            self.per_fork_ns,
+            self.per_trace_record_ns,
+            self.per_handler_ns.unwrap_or_default(),
+        ];
+        (100.0..1_000_000.0).contains(&bare.mean_ns)
+            && (0.0..=bare.mean_ns / 3.0).contains(&bare.se_ns)
+            && others.iter().all(|cost| cost.is_valid())
+    }
+
     /// What one sample with `frames` walked and `bytes` copied costs the task that it interrupts.
     pub fn sample(&self, frames: f64, bytes: f64) -> Cost {
         self.per_sample_ns.plus(frames, self.per_frame_ns).plus(bytes, self.per_byte_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_known_cost_is_plausible() {
+        let with = |per_sample_ns| CostModel { per_sample_ns, ..CostModel::default() }.is_plausible();
+        assert!(with(Cost::new(12_000.0, 500.0)));
+        assert!(!with(Cost::new(12_000.0, 5_000.0)));
+        assert!(!with(Cost::new(50.0, 1.0)));
+        assert!(!with(Cost::new(f64::NAN, 0.0)) && !with(Cost::new(12_000.0, f64::NAN)));
+        let handler = |cost| {
+            CostModel {
+                per_handler_ns: Some(cost),
+                per_sample_ns: Cost::new(12_000.0, 500.0),
+                ..CostModel::default()
+            }
+            .is_plausible()
+        };
+        assert!(handler(Cost::new(900.0, 50.0)) && !handler(Cost::new(f64::NAN, 50.0)));
+        assert!(!CostModel { per_frame_ns: Cost::new(-1.0, 1.0), ..CostModel::default() }.is_plausible());
     }
 }

@@ -7,36 +7,41 @@
 pub mod copy;
 mod ends;
 pub mod method;
+mod rare;
 mod registers;
+mod stub;
 mod untabled;
 
 use std::ops::Range;
 
-use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
+use framehop::x86_64::UnwindRegsX86_64;
 use framehop::{Error, ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
 use rustc_hash::FxHashMap;
 
-use self::ends::{end, is_called_from_entry};
-use self::untabled::interrupted;
+use self::ends::{end, is_called_from_entry, is_cut_off, lost};
 use crate::elf::{ElfImage, Found, Section, SectionBytes};
+use crate::machine::Machine;
 use crate::process::Process;
 use crate::profile::Outcome;
 use crate::record::{StackCopy, UserRegs};
+use registers::{Caches, Registers, Unwinders};
 
 /// A stack deeper than this is taken for a loop.
 const MAX_FRAMES: usize = 4096;
 /// The library counts changes of module sets in 16 bits to know which cached rules are stale; the cache is
 /// renewed before that count can wrap around. A mapping adds up to three modules, each of which is removed again
-/// some day, and a process begins with a set of its own: less than eight counts for each change that is told.
-const CACHE_LIFE_CHANGES: u32 = 8_000;
+/// some day, and a process begins with a set of its own for each machine: less than nine counts for each change that
+/// is told.
+const CACHE_LIFE_CHANGES: u32 = 7_000;
 /// Where a stack can be. Outside, the library computes addresses that overflow.
 const STACK_ADDRESSES: Range<u64> = 4096..1 << 63;
 /// Addresses that are remembered.
 const MAX_KNOWN: usize = 1 << 16;
+
 /// The files loaded into one address space, as the unwinding library wants them.
 #[derive(Clone, Default)]
 pub struct ModuleSet {
-    unwinder: UnwinderX86_64<SectionBytes>,
+    unwinders: Unwinders,
 }
 
 impl ModuleSet {
@@ -47,20 +52,23 @@ impl ModuleSet {
         }
         let (eh_frame_svma, eh_frame) = parts(tables.eh_frame.as_ref());
         let (eh_frame_hdr_svma, eh_frame_hdr) = parts(tables.eh_frame_hdr.as_ref());
+        let for_library = tables.debug_frame.as_ref().filter(|_| image.machine() != Machine::X86_64);
+        let (_, debug_frame) = parts(for_library);
         let sections = ExplicitModuleSectionInfo {
             base_svma,
             eh_frame_svma,
             eh_frame,
             eh_frame_hdr_svma,
             eh_frame_hdr,
+            debug_frame,
             ..Default::default()
         };
         let base = base_svma.wrapping_add(bias);
-        self.unwinder.add_module(Module::new(String::new(), range, base, sections));
+        self.unwinders.add(image.machine(), Module::new(String::new(), range, base, sections));
     }
 
     pub(crate) fn remove(&mut self, start: u64) {
-        self.unwinder.remove_module(start);
+        self.unwinders.remove(start);
     }
 }
 
@@ -90,14 +98,17 @@ enum Known {
     Rare,
 }
 
+/// The stack holds a frame that only all registers together lead out of.
+struct NeedsAll;
+
 /// Unwinds copied stacks; keeps what it learns about code addresses.
 #[derive(Default)]
 pub struct StackUnwinder {
-    cache: CacheX86_64,
+    caches: Caches,
     changes: u32,
     /// Addresses that were looked up, by the generation of the process they were met in.
     known: FxHashMap<(u64, u64), Known>,
-    rules: registers::RuleCache,
+    rules: rare::RuleCache,
 }
 
 impl StackUnwinder {
@@ -131,33 +142,49 @@ impl StackUnwinder {
         stack: StackCopy<'_>,
         frames: &mut Vec<u64>,
     ) -> Unwound {
-        if !regs.is_64_bit {
-            frames.push(regs.ip); // all that can be told by 64-bit rules
-            return Unwound { outcome: Outcome::NoTables, depth_bytes: 0 };
-        }
         let first = frames.len();
-        let (outcome, sp) = self.by_library(process, regs, stack, frames).unwrap_or_else(|NeedsAll| {
-            frames.truncate(first);
-            registers::unwind(&mut self.rules, process, regs, stack, frames)
-        });
+        let (base, unwound) = match regs {
+            UserRegs::X86_64 { ip, general } => {
+                let [bp, sp] = [6, 7].map(|number| general[number].unwrap_or(0));
+                let registers = UnwindRegsX86_64::new(ip, sp, bp);
+                (
+                    sp,
+                    self.by_library(process, ip, registers, stack, frames).unwrap_or_else(|NeedsAll| {
+                        frames.truncate(first);
+                        rare::unwind(&mut self.rules, process, (ip, &general), stack, frames)
+                    }),
+                )
+            }
+            UserRegs::Aarch64 { pc, sp, lr, fp } => {
+                let registers = registers::aarch64(&process.space.modules().unwinders, pc, lr, sp, fp);
+                let by_library = self.by_library(process, pc, registers, stack, frames);
+                (sp, by_library.unwrap_or((Outcome::Broken, sp))) // of that machine, the library has all rules
+            }
+            UserRegs::Narrow { ip } => {
+                frames.push(ip); // all that can be told by 64-bit rules
+                (0, (Outcome::NoTables, 0))
+            }
+        };
+        let (outcome, outermost) = unwound;
         // How deep another stack is tells nothing of the copied one.
-        let outermost = if ends::is_elsewhere(sp, regs.sp, stack) { regs.sp } else { sp };
-        let depth_bytes = outermost.saturating_sub(regs.sp).min(stack.len() as u64);
+        let outermost = if ends::is_elsewhere(outermost, base, stack) { base } else { outermost };
+        let depth_bytes = outermost.saturating_sub(base).min(stack.len() as u64);
         Unwound { outcome, depth_bytes }
     }
 
-    /// By the library, which follows three registers. Gives the outcome and the last stack pointer.
-    fn by_library(
+    /// By the library, which follows few registers. Gives the outcome and the last stack pointer.
+    fn by_library<R: Registers>(
         &mut self,
         process: &Process,
-        regs: UserRegs,
+        ip: u64,
+        mut registers: R,
         stack: StackCopy<'_>,
         frames: &mut Vec<u64>,
     ) -> Result<(Outcome, u64), NeedsAll> {
         let space = &process.space;
         let first = frames.len();
-        let mut registers = UnwindRegsX86_64::new(regs.ip, regs.sp, regs.bp);
-        let mut at = FrameAddress::from_instruction_pointer(regs.ip);
+        let base = registers.sp();
+        let mut at = FrameAddress::from_instruction_pointer(ip);
         let outcome = loop {
             let address = at.address_for_lookup();
             frames.push(address);
@@ -168,27 +195,41 @@ impl StackUnwinder {
                 break Outcome::Broken;
             }
             let known = self.known(process, address);
+            let is_generated = space.is_generated(address);
             match known {
                 Known::Unsafe => break Outcome::Broken,
-                Known::Rare => return Err(NeedsAll),
-                // Of the innermost function, or of what a signal handler returns to, the frame pointer tells nothing.
-                Known::Nothing if space.is_executable(address) => {
-                    let read = |address| word_at(regs.sp, stack, address);
-                    let is_code = |address| space.is_executable(address);
-                    if !at.is_return_address() || interrupted(registers.sp(), is_code, read).is_some() {
-                        return Err(NeedsAll);
-                    }
+                Known::Rare if R::HAS_RULES => return Err(NeedsAll),
+                // The frame pointer may not be this function's yet: that needs a look at the stack.
+                Known::Nothing
+                    if R::HAS_RULES
+                        && !at.is_return_address()
+                        && !is_generated
+                        && space.is_in_file(address) =>
+                {
+                    return Err(NeedsAll);
                 }
-                Known::Nothing | Known::Usual => {}
+                _ => {}
+            }
+            let word = |address: u64| word_at(base, stack, address);
+            if (known != Known::Usual || !R::HAS_RULES)
+                && at.is_return_address()
+                && let Some((ip, interrupted)) = registers.interrupted(space, word)
+            {
+                (at, registers) = (FrameAddress::from_instruction_pointer(ip), interrupted);
+                continue;
+            }
+            if is_generated
+                && at.is_return_address()
+                && let Some((caller, outer)) = registers.past_stub(space, word).and_then(returned)
+            {
+                (at, registers) = (caller, outer);
+                continue;
             }
             let mut unread = None;
-            let mut read = |address: u64| {
-                let word = word_at(regs.sp, stack, address);
-                word.ok_or_else(|| _ = unread.get_or_insert(address))
-            };
-            let modules = &space.modules().unwinder;
-            let caller = modules.unwind_frame(at, &mut registers, &mut self.cache, &mut read);
-            if let Some(address) = unread.filter(|&address| ends::is_cut_off(address, regs.sp, stack)) {
+            let mut read = |address| word(address).ok_or_else(|| _ = unread.get_or_insert(address));
+            let unwinder = R::unwinder(&space.modules().unwinders);
+            let caller = unwinder.unwind_frame(at, &mut registers, R::cache(&mut self.caches), &mut read);
+            if let Some(address) = unread.filter(|&address| is_cut_off(address, base, stack)) {
                 if caller != Err(Error::CouldNotReadStack(address)) {
                     // The library fell back to the frame pointer, and will do so at this address from now on.
                     *self = Self::default();
@@ -196,25 +237,32 @@ impl StackUnwinder {
                 break Outcome::CopyTooShort;
             }
             match caller.map(|caller| caller.and_then(FrameAddress::from_return_address)) {
+                // A word of generated code's frame that is no caller; it shall not be shown as one.
+                Ok(Some(caller)) if is_generated && !space.is_executable(caller.address_for_lookup()) => {
+                    break lost(space, address, true);
+                }
                 Ok(Some(caller)) => at = caller,
-                Ok(None) => break end(space, at),
-                // The outermost frame is marked by a frame pointer of zero, as the ABI has it; musl says so in no
-                // other way.
-                Err(Error::FramepointerUnwindingMovedBackwards) if registers.bp() == 0 => {
+                Ok(None) => match registers.overlooked(word).and_then(returned) {
+                    Some((caller, outer)) if space.is_in_file(caller.address_for_lookup()) => {
+                        (at, registers) = (caller, outer);
+                    }
+                    _ => break end(space, at),
+                },
+                Err(error) if registers.mark_the_end(&error) => break end(space, at),
+                Err(_) if is_called_from_entry(space, base, registers.sp(), stack) => {
                     break end(space, at);
                 }
-                Err(_) if is_called_from_entry(space, regs.sp, registers.sp(), stack) => {
-                    break end(space, at);
-                }
-                Err(_) => break ends::lost(space, address, known == Known::Nothing),
+                Err(_) => break lost(space, address, known == Known::Nothing),
             }
         };
         Ok((outcome, registers.sp()))
     }
 }
 
-/// The stack holds a frame that only all registers together lead out of.
-struct NeedsAll;
+/// A caller by its return address, unless that is zero.
+fn returned<R>((address, registers): (u64, R)) -> Option<(FrameAddress, R)> {
+    FrameAddress::from_return_address(address).map(|caller| (caller, registers))
+}
 
 /// The word at an address, if the copy that begins at `sp` holds it.
 fn word_at(sp: u64, stack: StackCopy<'_>, address: u64) -> Option<u64> {

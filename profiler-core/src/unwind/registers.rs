@@ -1,137 +1,160 @@
-//! Stacks with frames that the library has no rule for: followed here with all registers.
+//! What unwinding has to know of each machine.
 
-use std::sync::Arc;
+use framehop::aarch64::{CacheAarch64, PtrAuthMask, UnwindRegsAarch64, UnwinderAarch64};
+use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
+use framehop::{Error, Module, Unwinder};
 
-use framehop::FrameAddress;
-use rustc_hash::FxHashMap;
+use super::{stub, untabled};
+use crate::elf::SectionBytes;
+use crate::machine::Machine;
+use crate::process::AddressSpace;
 
-use super::ends::{end, is_called_from_entry, is_cut_off, is_elsewhere, lost};
-use super::untabled::{self, by_frame_pointer, interrupted, of_innermost};
-use super::{MAX_FRAMES, STACK_ADDRESSES, word_at};
-use crate::elf::Found;
-use crate::elf::rules::{NoCaller, Registers, Rule};
-use crate::process::{AddressSpace, Process};
-use crate::profile::Outcome;
-use crate::record::{StackCopy, UserRegs};
-
-/// Rules that are remembered.
-const MAX_RULES: usize = 1 << 13;
-
-/// What holds at an address.
-#[derive(Clone)]
-enum At {
-    Nothing,
-    Unsafe,
-    Rule(Arc<Rule>),
+/// The files loaded into one address space, as the unwinding library wants them, by the machine they were made for.
+#[derive(Clone, Default)]
+pub(super) struct Unwinders {
+    x86_64: UnwinderX86_64<SectionBytes>,
+    aarch64: UnwinderAarch64<SectionBytes>,
 }
 
-/// Rules by the generation of the process and the address they were met at.
+impl Unwinders {
+    pub(super) fn add(&mut self, machine: Machine, module: Module<SectionBytes>) {
+        match machine {
+            Machine::X86_64 => self.x86_64.add_module(module),
+            Machine::Aarch64 => self.aarch64.add_module(module),
+        }
+    }
+
+    pub(super) fn remove(&mut self, start: u64) {
+        self.x86_64.remove_module(start);
+        self.aarch64.remove_module(start);
+    }
+}
+
+/// What the library has learnt about code addresses.
 #[derive(Default)]
-pub(super) struct RuleCache(FxHashMap<(u64, u64), At>);
+pub(super) struct Caches {
+    x86_64: CacheX86_64,
+    aarch64: CacheAarch64,
+}
 
-impl RuleCache {
-    fn at(&mut self, process: &Process, address: u64) -> At {
-        if self.0.len() > MAX_RULES {
-            self.0.clear();
-        }
-        let ask = || match process.space.find_rule(address) {
-            Found::Nothing => At::Nothing,
-            Found::Unsafe => At::Unsafe,
-            Found::Rule { rule, .. } => At::Rule(Arc::from(rule)),
-        };
-        self.0.entry((process.generation, address)).or_insert_with(ask).clone()
+/// A machine's registers, as far as unwinding follows them.
+pub(super) trait Registers: Sized {
+    /// The library's unwinder for them.
+    type Unwinder: Unwinder<UnwindRegs = Self, Module = Module<SectionBytes>>;
+
+    fn unwinder(unwinders: &Unwinders) -> &Self::Unwinder;
+    fn cache(caches: &mut Caches) -> &mut <Self::Unwinder as Unwinder>::Cache;
+    fn sp(&self) -> u64;
+
+    /// Whether [`rare`](super::rare) follows what the library does not.
+    const HAS_RULES: bool;
+
+    /// Whether a frame whose caller was not found for this reason is marked as the outermost one: by a frame pointer of
+    /// zero, as the ABIs have it. musl says so in no other way.
+    fn mark_the_end(&self, error: &Error) -> bool;
+
+    /// Where a caller is a signal's trampoline without tables: the interrupted instruction and its registers.
+    fn interrupted(&self, space: &AddressSpace, word: impl Fn(u64) -> Option<u64>) -> Option<(u64, Self)>;
+
+    /// The return address of generated code that keeps no frame pointer, and the registers of its caller.
+    fn past_stub(&self, _: &AddressSpace, _: impl Fn(u64) -> Option<u64>) -> Option<(u64, Self)> {
+        None
+    }
+
+    /// The return address and the registers of a caller behind what the library takes for the end of the stack.
+    fn overlooked(&self, _: impl Fn(u64) -> Option<u64>) -> Option<(u64, Self)> {
+        None
     }
 }
 
-/// Appends the lookup addresses of all frames. Gives the outcome and the last stack pointer.
-pub(super) fn unwind(
-    rules: &mut RuleCache,
-    process: &Process,
-    regs: UserRegs,
-    stack: StackCopy<'_>,
-    frames: &mut Vec<u64>,
-) -> (Outcome, u64) {
-    let space = &process.space;
-    let first = frames.len();
-    let read = |address: u64| word_at(regs.sp, stack, address);
-    let mut registers = Registers::new(regs.ip, &regs.general);
-    let mut at = FrameAddress::from_instruction_pointer(regs.ip);
-    let outcome = loop {
-        let (address, sp) = (at.address_for_lookup(), registers.sp());
-        frames.push(address);
-        if frames.len() - first >= MAX_FRAMES {
-            break Outcome::TooManyFrames;
-        }
-        if !STACK_ADDRESSES.contains(&sp) {
-            break Outcome::Broken;
-        }
-        let known = rules.at(process, address);
-        let (caller, is_interrupted) = match &known {
-            At::Unsafe => break Outcome::Broken,
-            At::Rule(rule) => (rule.caller(&registers, read), rule.is_trampoline()),
-            At::Nothing => without_table(space, at, &registers, read),
-        };
-        let unread = match caller {
-            Ok(caller) => {
-                registers = caller;
-                match address_of(registers.ip(), is_interrupted) {
-                    Some(next) => at = next,
-                    None => break end(space, at),
-                }
-                continue;
-            }
-            Err(NoCaller::Outermost) => break end(space, at),
-            Err(NoCaller::Unread(address)) => Some(address),
-            Err(NoCaller::Unknown) => None,
-        };
-        break if unread.is_some_and(|address| is_cut_off(address, regs.sp, stack)) {
-            Outcome::CopyTooShort
-        } else if is_called_from_entry(space, regs.sp, sp, stack) {
-            end(space, at)
-        } else if is_elsewhere(sp, regs.sp, stack) {
-            Outcome::OtherStack
-        } else {
-            lost(space, address, matches!(known, At::Nothing))
-        };
-    };
-    (outcome, registers.sp())
-}
+impl Registers for UnwindRegsX86_64 {
+    type Unwinder = UnwinderX86_64<SectionBytes>;
+    const HAS_RULES: bool = true;
 
-/// The caller of code that no table knows, and whether a signal hit it.
-fn without_table(
-    space: &AddressSpace,
-    at: FrameAddress,
-    registers: &Registers,
-    read: impl Fn(u64) -> Option<u64>,
-) -> (Result<Registers, NoCaller>, bool) {
-    let is_code = |address| space.is_executable(address);
-    let (address, sp) = (at.address_for_lookup(), registers.sp());
-    let bp = registers.bp().unwrap_or(1); // leads nowhere
-    let caller = if !at.is_return_address() && is_code(address) {
-        of_innermost(sp, bp, space.is_in_file(address), is_code, read)
-    } else if let Some((ip, general)) = interrupted(sp, is_code, &read) {
-        return (Ok(Registers::new(ip, &general)), true);
-    } else {
-        by_frame_pointer(sp, bp, read)
-    };
-    (caller.map(|to| registers.moved_to(to.ip, to.sp, to.bp)).map_err(NoCaller::from), false)
-}
+    fn unwinder(unwinders: &Unwinders) -> &Self::Unwinder {
+        &unwinders.x86_64
+    }
 
-/// A signal hits an instruction; a call returns behind one.
-fn address_of(ip: u64, is_interrupted: bool) -> Option<FrameAddress> {
-    if is_interrupted {
-        Some(FrameAddress::from_instruction_pointer(ip)).filter(|_| ip != 0)
-    } else {
-        FrameAddress::from_return_address(ip)
+    fn cache(caches: &mut Caches) -> &mut CacheX86_64 {
+        &mut caches.x86_64
+    }
+
+    fn sp(&self) -> u64 {
+        self.sp()
+    }
+
+    fn mark_the_end(&self, error: &Error) -> bool {
+        *error == Error::FramepointerUnwindingMovedBackwards && self.bp() == 0
+    }
+
+    fn interrupted(&self, space: &AddressSpace, word: impl Fn(u64) -> Option<u64>) -> Option<(u64, Self)> {
+        let (ip, general) = untabled::interrupted(self.sp(), |ip| space.is_executable(ip), word)?;
+        Some((ip, Self::new(ip, general[7], general[6])))
+    }
+
+    fn past_stub(&self, space: &AddressSpace, word: impl Fn(u64) -> Option<u64>) -> Option<(u64, Self)> {
+        let stub = stub::caller(space, self.sp(), self.bp(), word)?;
+        Some((stub.return_address, Self::new(stub.return_address, stub.sp, self.bp())))
     }
 }
 
-impl From<untabled::NoCaller> for NoCaller {
-    fn from(error: untabled::NoCaller) -> Self {
-        match error {
-            untabled::NoCaller::Unread(address) => Self::Unread(address),
-            untabled::NoCaller::Outermost => Self::Outermost,
-            untabled::NoCaller::Wild => Self::Unknown,
+/// `struct rt_sigframe` of aarch64: what it holds at which offset from the stack pointer, and its least size. The saved
+/// frame pointer and return address are followed by the stack pointer and the instruction pointer.
+const SIGNAL_FRAME_FP: u64 = 544;
+const SIGNAL_FRAME_BYTES: u64 = 4688;
+/// Bits that every user address may have; the mask of signatures has none of them.
+const LEAST_ADDRESS_BITS: u64 = (1 << 32) - 1;
+
+/// Registers to start from. A return address is signed in the bits that no address of the process has: how many it may
+/// have follows from the highest ones known, since stacks and libraries are mapped at the top.
+pub(super) fn aarch64(unwinders: &Unwinders, pc: u64, lr: u64, sp: u64, fp: u64) -> UnwindRegsAarch64 {
+    let highest = unwinders.aarch64.max_known_code_address() | pc | sp | LEAST_ADDRESS_BITS;
+    UnwindRegsAarch64::new_with_ptr_auth_mask(PtrAuthMask::from_max_known_address(highest), lr, sp, fp)
+}
+
+impl Registers for UnwindRegsAarch64 {
+    type Unwinder = UnwinderAarch64<SectionBytes>;
+    const HAS_RULES: bool = false;
+
+    fn unwinder(unwinders: &Unwinders) -> &Self::Unwinder {
+        &unwinders.aarch64
+    }
+
+    fn cache(caches: &mut Caches) -> &mut CacheAarch64 {
+        &mut caches.aarch64
+    }
+
+    fn sp(&self) -> u64 {
+        self.sp()
+    }
+
+    fn mark_the_end(&self, error: &Error) -> bool {
+        matches!(error, Error::CouldNotReadStack(_)) && self.fp() == 0
+    }
+
+    /// The kernel's trampoline has no tables, and what its frame's record leads to is the caller of what was
+    /// interrupted. But the frame pointer is where only the kernel puts it, and the record equals the saved registers.
+    fn interrupted(&self, _: &AddressSpace, word: impl Fn(u64) -> Option<u64>) -> Option<(u64, Self)> {
+        let (sp, fp) = (self.sp(), self.fp());
+        fp.checked_sub(sp).filter(|&bytes| bytes >= SIGNAL_FRAME_BYTES)?;
+        let mut saved = [0; 4];
+        for (register, offset) in saved.iter_mut().zip((SIGNAL_FRAME_FP..).step_by(8)) {
+            *register = word(sp.checked_add(offset)?)?;
         }
+        let [saved_fp, lr, saved_sp, pc] = saved;
+        let is_record = word(fp)? == saved_fp && word(fp.checked_add(8)?)? == lr;
+        let is_possible = pc != 0 && saved_sp != 0 && saved_sp % 16 == 0;
+        (is_record && is_possible)
+            .then(|| (pc, Self::new_with_ptr_auth_mask(self.lr_mask(), lr, saved_sp, saved_fp)))
+    }
+
+    /// For the library, a function whose frame is found by its frame pointer is the outermost if its caller's is zero.
+    /// But start-up code has such callers, and where frame pointers are omitted the register holds any number.
+    fn overlooked(&self, word: impl Fn(u64) -> Option<u64>) -> Option<(u64, Self)> {
+        let (fp, mask) = (self.fp(), self.lr_mask());
+        let is_record = fp >= self.sp() && word(fp)? == 0;
+        let lr = word(fp.checked_add(8)?).filter(|_| is_record)?;
+        let outer = Self::new_with_ptr_auth_mask(mask, lr, fp.checked_add(16)?, 0);
+        Some((mask.strip_ptr_auth(lr), outer))
     }
 }

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+mod aarch64;
 mod rare;
 
 use super::*;
 use crate::elf::{ElfImage, Segment, UnwindTables};
+use crate::machine::Machine;
 use crate::process::{LoadedObject, ProcessTable};
 use crate::record::{FileId, Mapped, RawData};
 use crate::stack::ObjectId;
@@ -61,16 +63,19 @@ fn functions(hostile: &[u8]) -> Vec<(u64, Vec<u8>)> {
     ]
 }
 
-/// `.eh_frame` and its index.
+/// `.eh_frame` and its index. The common entry: code alignment 1, data alignment -8; the frame's address is rsp + 8, the
+/// return address is below it.
 fn sections(functions: &[(u64, Vec<u8>)]) -> (Vec<u8>, Vec<u8>) {
+    sections_of(&[&[0; 4], &[1, 0, 1, 0x78, RA], &[DEF_CFA, RSP, 8, 0x80 | RA, 1]], functions)
+}
+
+fn sections_of(common: &[&[u8]], functions: &[(u64, Vec<u8>)]) -> (Vec<u8>, Vec<u8>) {
     let entry = |body: &[&[u8]]| {
         let body = body.concat();
         [&(body.len() as u32).to_le_bytes()[..], &body].concat()
     };
     let relative = |svma: u64, base: u64| (svma.wrapping_sub(base) as u32).to_le_bytes();
-    // The common entry: code alignment 1, data alignment -8; the frame's address is rsp + 8, the return address
-    // is below it.
-    let mut frames = entry(&[&[0; 4], &[1, 0, 1, 0x78, RA], &[DEF_CFA, RSP, 8, 0x80 | RA, 1]]);
+    let mut frames = entry(common);
     let mut index = [1, 0x1b, 0x03, 0x3b].to_vec();
     index.extend(relative(EH_FRAME, EH_FRAME_HDR + 4));
     index.extend((functions.len() as u32).to_le_bytes());
@@ -90,7 +95,12 @@ fn sections(functions: &[(u64, Vec<u8>)]) -> (Vec<u8>, Vec<u8>) {
 
 fn tables(hostile: &[u8], with_index: bool) -> UnwindTables {
     let (frames, index) = sections(&functions(hostile));
-    UnwindTables::of_bytes(Some((EH_FRAME, &frames)), with_index.then_some((EH_FRAME_HDR, &index)), None)
+    UnwindTables::of_bytes(
+        Machine::X86_64,
+        Some((EH_FRAME, &frames)),
+        with_index.then_some((EH_FRAME_HDR, &index)),
+        None,
+    )
 }
 
 fn image(tables: UnwindTables) -> ElfImage {
@@ -118,9 +128,9 @@ fn program() -> ProcessTable {
 
 /// The general registers hold their numbers, but these two.
 fn registers(ip: u64, sp: u64, bp: u64) -> UserRegs {
-    let mut general = std::array::from_fn(|number| number as u64);
-    (general[usize::from(RSP)], general[usize::from(RBP)]) = (sp, bp);
-    UserRegs { ip, sp, bp, general, is_64_bit: true }
+    let mut general = std::array::from_fn(|number| Some(number as u64));
+    (general[usize::from(RSP)], general[usize::from(RBP)]) = (Some(sp), Some(bp));
+    UserRegs::X86_64 { ip, general }
 }
 
 /// A stack that was copied whole, or of which there is more.
@@ -253,6 +263,24 @@ fn a_program_without_tables_is_unwound_by_frame_pointers_to_the_zero_at_their_en
 }
 
 #[test]
+fn a_signals_frame_leads_to_what_was_interrupted() {
+    // `LEAF` handles a signal that hit `BODY`; nothing is known of the trampoline.
+    let mut words = [&[ASSEMBLY + 5][..], &[0; 24], &[0xbad, START + 5]].concat();
+    let context = |at: u64| 1 + at as usize / 8;
+    let hit = [(0, 7), (120, 0xbad), (160, STACK + 200), (168, BODY), (176, 0x246), (184, 0x2b << 48 | 0x33)];
+    hit.iter().for_each(|&(at, value)| words[context(at)] = value);
+    let found = |words: &[u64]| unwind(&program(), LEAF, 0xbad, words, Copied::Whole);
+    let frames = vec![LEAF, ASSEMBLY + 4, BODY, START + 4];
+    assert_eq!(found(&words), (frames, Outcome::Complete));
+    // Another record was not made by the kernel.
+    for (at, value) in [(0, 8), (8, 1), (168, ANONYMOUS), (176, u64::MAX), (184, 0x10)] {
+        let mut other = words.clone();
+        other[context(at)] = value;
+        assert_eq!(found(&other), (vec![LEAF, ASSEMBLY + 4], Outcome::NoTables), "{at}");
+    }
+}
+
+#[test]
 fn a_copy_too_short_for_a_rare_rule_spoils_no_later_stack() {
     let mut unwinder = StackUnwinder::default();
     let processes = program();
@@ -267,7 +295,7 @@ fn a_copy_too_short_for_a_rare_rule_spoils_no_later_stack() {
 
 #[test]
 fn a_32_bit_task_is_not_unwound_by_64_bit_rules() {
-    let regs = UserRegs { is_64_bit: false, ..registers(LEAF, STACK, 0) };
+    let regs = UserRegs::Narrow { ip: LEAF };
     let bytes: Vec<u8> = THREE_FRAMES.iter().flat_map(|word| word.to_le_bytes()).collect();
     let mut frames = Vec::new();
     let stack = StackCopy::new(RawData::Single(&bytes), bytes.len());
@@ -329,7 +357,12 @@ fn an_index_that_points_below_the_tables_is_vetted_too() {
     let (frames, mut index) = sections(&functions(&[]));
     // The information of the second function, `BODY`.
     index[24..28].copy_from_slice(&0i32.to_le_bytes());
-    let tables = UnwindTables::of_bytes(Some((EH_FRAME, &frames)), Some((EH_FRAME_HDR, &index)), None);
+    let tables = UnwindTables::of_bytes(
+        Machine::X86_64,
+        Some((EH_FRAME, &frames)),
+        Some((EH_FRAME_HDR, &index)),
+        None,
+    );
     let processes = process(image(tables));
     let (frames, outcome) = unwind(&processes, LEAF, 0xbad, &THREE_FRAMES, Copied::More);
     assert_eq!((frames, outcome), (THREE_LOOKUPS[..2].to_vec(), Outcome::Broken));
@@ -343,7 +376,12 @@ fn what_compilers_and_linkers_write_is_kept() {
     let context_switch = vec![DEF_CFA, 5, 0];
     for instructions in [trampoline, linkage, realigned, context_switch] {
         let (frames, index) = sections(&functions(&instructions));
-        let tables = UnwindTables::of_bytes(Some((EH_FRAME, &frames)), Some((EH_FRAME_HDR, &index)), None);
+        let tables = UnwindTables::of_bytes(
+            Machine::X86_64,
+            Some((EH_FRAME, &frames)),
+            Some((EH_FRAME_HDR, &index)),
+            None,
+        );
         assert_eq!(tables.eh_frame_hdr.unwrap().bytes[..], index[..], "{instructions:?}");
     }
 }
@@ -384,7 +422,7 @@ proptest! {
             let mut functions = functions(&[]);
             functions[1].1 = vec![DEF_CFA_OFFSET, bytes];
             let (frames, index) = sections(&functions);
-            image(UnwindTables::of_bytes(Some((EH_FRAME, &frames)), Some((EH_FRAME_HDR, &index)), None))
+            image(UnwindTables::of_bytes(Machine::X86_64, Some((EH_FRAME, &frames)), Some((EH_FRAME_HDR, &index)), None))
         });
         let mut unwinder = StackUnwinder::default();
         let mut processes = program();

@@ -72,7 +72,7 @@ pub(super) fn interrupted(
 ) -> Option<(u64, [u64; 16])> {
     let word = |offset: u64| read(sp.checked_add(offset)?);
     let is_context = word(0)? <= MAX_CONTEXT_FLAGS && word(8)? == 0;
-    let is_user_code = word(SEGMENTS)? & 0xffff == USER_CODE_SEGMENT && word(FLAGS)? & !0xff_ffff == 0;
+    let is_user_code = word(SEGMENTS)? & 0xffff == USER_CODE_SEGMENT && word(FLAGS)? & !EFLAGS == 0;
     let ip = word(INSTRUCTION)?;
     if !(is_context && is_user_code && is_code(ip)) {
         return None;
@@ -91,6 +91,8 @@ const FLAGS: u64 = 176;
 const SEGMENTS: u64 = 184;
 /// `UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`.
 const MAX_CONTEXT_FLAGS: u64 = 7;
+/// Bits of the flags register that are in use.
+const EFLAGS: u64 = (1 << 22) - 1;
 /// `__USER_CS`.
 const USER_CODE_SEGMENT: u64 = 0x33;
 

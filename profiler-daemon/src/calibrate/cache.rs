@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use profiler_core::rate::{Cost, CostModel};
+use profiler_core::rate::CostModel;
 use serde::{Deserialize, Serialize};
 
 use super::load::LOADED_FROM;
@@ -94,7 +94,7 @@ pub(super) fn read(path: &Path, machine: &str) -> Option<Kept> {
         return None;
     }
     let kept: Kept = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
-    (kept.machine == machine && is_plausible(&kept.model)).then_some(kept)
+    (kept.machine == machine && kept.model.is_plausible()).then_some(kept)
 }
 
 /// Keeps a calibration, whole or not at all. Whether it did: a better one stays.
@@ -109,29 +109,10 @@ pub(super) fn write(path: &Path, kept: &Kept) -> io::Result<bool> {
     Ok(true)
 }
 
-/// An interrupt takes more than a tenth of a microsecond and less than a millisecond, and is known to a third; the
-/// other costs are costs.
-pub(super) fn is_plausible(model: &CostModel) -> bool {
-    let bare = model.per_sample_ns;
-    let is_cost =
-        |cost: &Cost| cost.mean_ns >= 0.0 && cost.mean_ns < 1e9 && cost.se_ns >= 0.0 && cost.se_ns < 1e9;
-    let others = [
-        model.per_frame_ns,
-        model.per_byte_ns,
-        model.per_switch_ns,
-        model.per_side_record_ns,
-        model.per_fork_ns,
-        model.per_trace_record_ns,
-        model.per_handler_ns.unwrap_or_default(),
-    ];
-    (100.0..1_000_000.0).contains(&bare.mean_ns)
-        && (0.0..=bare.mean_ns / 3.0).contains(&bare.se_ns)
-        && others.iter().all(is_cost)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use profiler_core::rate::Cost;
 
     fn kept(thoroughness: Thoroughness, load_ratio: f64, mean_ns: f64) -> Kept {
         let per_sample_ns = Cost::new(mean_ns, 100.0);
@@ -185,24 +166,6 @@ mod tests {
         let kept = kept(Thoroughness::Full, 0.0, 4e4);
         assert!(write(Path::new("/proc/no/such/calibration.json"), &kept).is_err());
         assert!(write(Path::new("/dev/null"), &kept).is_err());
-    }
-
-    #[test]
-    fn only_a_known_cost_is_plausible() {
-        let with = |per_sample_ns| is_plausible(&CostModel { per_sample_ns, ..CostModel::default() });
-        assert!(with(Cost::new(12_000.0, 500.0)));
-        assert!(!with(Cost::new(12_000.0, 5_000.0)));
-        assert!(!with(Cost::new(50.0, 1.0)));
-        assert!(!with(Cost::new(f64::NAN, 0.0)) && !with(Cost::new(12_000.0, f64::NAN)));
-        let handler = |cost| {
-            is_plausible(&CostModel {
-                per_handler_ns: Some(cost),
-                per_sample_ns: Cost::new(12_000.0, 500.0),
-                ..CostModel::default()
-            })
-        };
-        assert!(handler(Cost::new(900.0, 50.0)) && !handler(Cost::new(f64::NAN, 50.0)));
-        assert!(!is_plausible(&CostModel { per_frame_ns: Cost::new(-1.0, 1.0), ..CostModel::default() }));
     }
 
     #[test]

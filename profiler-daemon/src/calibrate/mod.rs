@@ -20,7 +20,7 @@ use anyhow::Result;
 use profiler_core::rate::CostModel;
 
 pub(crate) use self::cache::cache_path;
-use self::cache::{Kept, Thoroughness, is_plausible};
+use self::cache::{Kept, Thoroughness};
 use self::load::LOADED_FROM;
 use self::place::Place;
 use self::progress::Progress;
@@ -91,7 +91,7 @@ pub(crate) fn run(job: CalibrateJob, terminal: Terminal) -> Result<()> {
 
 fn measure_quickly(access: Access, machine: String) -> io::Result<Kept> {
     let quick = quick::measure(access)?;
-    if !is_plausible(&quick.model) {
+    if !quick.model.is_plausible() {
         return Err(io::Error::other("the machine is too unsteady"));
     }
     Ok(kept(machine, Thoroughness::Quick, quick.load_ratio, quick.model))
@@ -104,7 +104,7 @@ fn kept(machine: String, thoroughness: Thoroughness, load_ratio: f64, model: Cos
 /// Keeps a calibration that is worth it. A cache that cannot be written costs the next run a fraction of a second, so that is not an error.
 fn keep(path: Option<&Path>, kept: &Kept) -> Keeping {
     let Some(path) = path else { return Keeping::Nowhere };
-    if !is_plausible(&kept.model) {
+    if !kept.model.is_plausible() {
         return Keeping::TooUnsure;
     }
     match cache::write(path, kept) {

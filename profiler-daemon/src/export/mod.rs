@@ -11,6 +11,7 @@ mod svg;
 pub(crate) mod table;
 #[cfg(test)]
 pub(crate) mod testing;
+pub(crate) mod unknown;
 
 use std::io::{self, Write};
 use std::path::Path;

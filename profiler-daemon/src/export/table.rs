@@ -8,6 +8,7 @@ use profiler_core::profile::{Run, SymbolizedProfile};
 use super::functions::{FunctionCost, FunctionTable};
 use super::intervals::Reached;
 use super::names::{shorten, visible};
+use super::unknown::UnknownList;
 
 /// How much of the profile there is room for.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +21,9 @@ pub(crate) struct View {
 
 /// The columns before the name: CPU time, interval, share, total, mark.
 const FIGURES: usize = 38;
+
+/// Share of the CPU time without a name from which the person is told.
+const NAMELESS_WORTH_A_LINE: f64 = 0.01;
 
 /// The table as text.
 pub(crate) fn render(profile: &SymbolizedProfile, table: &FunctionTable, view: View) -> String {
@@ -91,6 +95,7 @@ fn footer(profile: &SymbolizedProfile, table: &FunctionTable) -> Vec<(&'static s
     if run.samples > 0 && (run.confidence > 0.0 || run.truncated > 0) {
         lines.push(("stacks", stacks(run)));
     }
+    lines.extend(nameless(profile).map(|text| ("nameless", text)));
     if run.confidence > 0.0 {
         lines.push(("overhead", overhead(run)));
         if run.predicted_rate_hz > 0.0 {
@@ -166,6 +171,18 @@ fn stacks(run: &Run) -> String {
     if run.truncated == 0 { complete } else { format!("{complete}; {}", run.truncated_by.in_words()) }
 }
 
+/// What lacks names, where that matters.
+fn nameless(profile: &SymbolizedProfile) -> Option<String> {
+    let unknown = UnknownList::of(profile);
+    let module = unknown.top_module().filter(|_| unknown.nameless_share > NAMELESS_WORTH_A_LINE)?;
+    Some(format!(
+        "{} of the CPU time is in code without a name, most of it in {}; `sweetspot report FILE --unknown` says what \
+         would give it names",
+        percent(unknown.nameless_share, 1),
+        visible(module),
+    ))
+}
+
 fn overhead(run: &Run) -> String {
     let own = if run.target_cpu_s > 0.0 { run.self_cpu_s / run.target_cpu_s } else { 0.0 };
     let own = own.min(run.overhead_ratio);
@@ -225,9 +242,18 @@ fn percent(share: f64, decimals: usize) -> String {
     format!("{:.decimals$}%", share * 100.0)
 }
 
+/// Columns of a label below the table.
+const INDENT: usize = 10;
+
 /// A line of the footer, broken at blanks and indented under its label.
 fn wrapped(out: &mut String, label: &str, text: &str, width: usize) {
-    const INDENT: usize = 10;
+    // A word longer than a line: shortened, since a target is a command line and may hold anything.
+    let words = text.split(' ').map(|word| shorten(word, width - INDENT));
+    paragraph(out, label, &words.collect::<Vec<_>>().join(" "), width);
+}
+
+/// Text broken at blanks and indented under its label. A word longer than a line stays whole.
+pub(super) fn paragraph(out: &mut String, label: &str, text: &str, width: usize) {
     let mut column = INDENT;
     let _ = write!(out, "{label:<INDENT$}");
     for (at, word) in text.split(' ').enumerate() {
@@ -239,10 +265,8 @@ fn wrapped(out: &mut String, label: &str, text: &str, width: usize) {
             out.push(' ');
             column += 1;
         }
-        // A word longer than a line: shortened, since a target is a command line and may hold anything.
-        let word = shorten(word, width - INDENT);
-        column += word.chars().count();
-        out.push_str(&word);
+        column += length;
+        out.push_str(word);
     }
     out.push('\n');
 }

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use profiler_core::profile::{
     Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Outcome, OverheadParts,
-    ProcessIndex, ProcessInfo, RateChange, Run, StackWindow, SymbolizedProfile, TruncatedBy, WeightedStack,
-    Window,
+    ProcessIndex, ProcessInfo, RateChange, Run, StackWindow, SymbolizedProfile, TruncatedBy, Unknown,
+    WeightedStack, Window,
 };
 use profiler_core::rate::CostMode;
 
@@ -37,7 +37,7 @@ pub(crate) fn profile() -> SymbolizedProfile {
             location(1, 0x8000, &[(4, 0)]),
             location(0, 0x1300, &[(5, 7)]),
             location(2, 0xffff_ffff_8100_0000, &[(6, 0)]),
-            Location { unknown: Some("no symbols".to_owned()), ..location(0, 0x9999, &[(7, 0)]) },
+            Location { unknown: Some(unknown()), ..location(0, 0x9999, &[(7, 0)]) },
         ],
         stacks: vec![
             stack(&[3, 2, 1, 0], Outcome::Complete, 0..20, 241, 4_000_000_000),
@@ -107,6 +107,11 @@ fn run() -> Run {
         notes: vec!["12 samples hit code without symbols in server; install its debug package".to_owned()],
         ..Run::default()
     }
+}
+
+fn unknown() -> Unknown {
+    let remedy = "put its debug file at /usr/lib/debug/.build-id/00/11aabb.debug";
+    Unknown { reason: "stripped: no symbol table".to_owned(), remedy: remedy.to_owned() }
 }
 
 fn module(name: &str, path: &str, build_id: Option<&str>) -> ModuleInfo {

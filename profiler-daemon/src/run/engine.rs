@@ -220,6 +220,7 @@ impl Engine {
     }
 
     fn drain(&mut self, until_ns: u64) {
+        self.session.refresh_code();
         let session = &mut self.session;
         self.sampler.drain(until_ns, |drained| session.handle(drained));
     }

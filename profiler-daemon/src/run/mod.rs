@@ -6,6 +6,7 @@ mod foresight;
 mod names;
 mod precise;
 mod progress;
+mod remedy;
 mod summary;
 
 use std::ffi::{CString, OsStr};
@@ -82,7 +83,8 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
         anyhow::Ok((engine, command, signals, stop))
     })?;
     let terminal = engine.outputs.terminal();
-    let delivered = summary::deliver(engine, &setup, &job.sampling, name, stop);
+    let delivered =
+        summary::deliver(engine, &setup, &job.sampling, job.output.debuginfod.as_ref(), name, stop);
     if stop != Stop::Precise {
         return delivered.map(|()| stop.exit_code());
     }
@@ -130,7 +132,8 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
         let stop = follow(&mut engine, &mut signals, until, Watched::Processes).await?;
         anyhow::Ok((engine, stop))
     })?;
-    summary::deliver(engine, &setup, &job.sampling, name, stop).map(|()| ExitCode::SUCCESS)
+    summary::deliver(engine, &setup, &job.sampling, job.output.debuginfod.as_ref(), name, stop)
+        .map(|()| ExitCode::SUCCESS)
 }
 
 /// Whether the kernel lets us sample at all.

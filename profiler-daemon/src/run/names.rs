@@ -4,29 +4,41 @@
 //! that is in memory.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use profiler_core::aggregate::Tally;
 use profiler_core::profile::{
     Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Run, StackWindow,
-    SymbolizedProfile, WeightedStack,
+    SymbolizedProfile, Unknown, WeightedStack,
 };
 use profiler_core::stack::{Frame, FrameId, ObjectId};
 use rustc_hash::FxHashMap;
 use symbolizer::{DebugFiles, KernelSymbols, ReadAt, Symbolized};
 
-use crate::objects::{Content, Object, open_in_process};
+use super::remedy;
+use crate::debuginfod::{self, Debuginfod};
+use crate::jit::Told;
+use crate::objects::{Content, Object};
+use crate::roots::{Roots, View};
 use crate::sampler::session::Collected;
 
 /// Puts names to everything that was collected. `scale` takes the weights to CPU time of the target.
-pub(crate) fn symbolize(collected: &Collected, scale: f64, run: Run) -> SymbolizedProfile {
+pub(crate) fn symbolize(
+    collected: &Collected,
+    scale: f64,
+    run: Run,
+    debuginfod: Option<&debuginfod::Settings>,
+) -> SymbolizedProfile {
     let mut profile = SymbolizedProfile {
         processes: collected.processes.clone(),
         windows: collected.aggregate.windows.clone(),
         run,
         ..SymbolizedProfile::default()
     };
-    let mut names = Names::default();
+    let debuginfod = debuginfod.map(|settings| Arc::new(Debuginfod::new(settings.clone())));
+    let mut names = Names { debuginfod, ..Names::default() };
     let locations = names.locate(collected, &mut profile);
+    profile.run.notes.extend(names.debuginfod.iter().flat_map(|debuginfod| debuginfod.notes()));
     for (stack, tallies) in collected.aggregate.stacks.iter().zip(&collected.aggregate.tallies) {
         let in_window = |&(window, tally): &(u32, Tally)| {
             let cpu_ns = (tally.weight_ns * scale).round() as u64;
@@ -50,6 +62,10 @@ pub(crate) fn symbolize(collected: &Collected, scale: f64, run: Run) -> Symboliz
 #[derive(Default)]
 struct Names {
     functions: FxHashMap<Function, FunctionIndex>,
+    debuginfod: Option<Arc<Debuginfod>>,
+    /// Those of no file: all processes share them.
+    nameless: Option<ModuleIndex>,
+    generated: Option<ModuleIndex>,
 }
 
 impl Names {
@@ -64,8 +80,15 @@ impl Names {
         objects.sort_unstable_by_key(|&(object, _)| object);
         let mut locations = vec![LocationIndex(0); frames.len()];
         for (id, ids) in objects {
+            if id.is_in_no_file() {
+                for frame in ids {
+                    let at = collected.aggregate.frames.get(frame);
+                    locations[frame.0 as usize] = self.generated_location(at, collected, profile);
+                }
+                continue;
+            }
             let object = collected.objects.object(id);
-            let source = Source::open(id, object);
+            let source = Source::open(id, object, &collected.objects.roots, self.debuginfod.as_ref());
             let module = ModuleIndex(profile.modules.len() as u32);
             profile.modules.push(source.module(id, object));
             for frame in ids {
@@ -84,18 +107,49 @@ impl Names {
         source: &Source,
         profile: &mut SymbolizedProfile,
     ) -> LocationIndex {
-        let (lines, unknown) = match source.look_up(frame.address) {
+        let path = object.map_or("", |object| &object.path);
+        let (lines, unknown) = match source.look_up(frame.address, path) {
             Ok(named) => (named.into_iter().map(|n| self.line(n, module, profile)).collect(), None),
             Err(reason) => {
                 // Addresses of one function belong together even if nothing tells its name.
                 let start = object.and_then(|object| object.function_start(frame.address));
                 let offset = start.unwrap_or(frame.address);
                 let name = format!("{}+{offset:#x}", profile.modules[module.0 as usize].name);
-                let nameless = Named { linkage_name: name.clone(), name, file: None, line: None };
-                (vec![self.line(nameless, module, profile)], Some(reason))
+                (vec![self.line(nameless(name), module, profile)], Some(reason))
             }
         };
         profile.locations.push(Location { module, address: frame.address, lines, unknown });
+        LocationIndex(profile.locations.len() as u32 - 1)
+    }
+
+    /// The location of code in no file, which its process may have told of.
+    fn generated_location(
+        &mut self,
+        frame: Frame,
+        collected: &Collected,
+        profile: &mut SymbolizedProfile,
+    ) -> LocationIndex {
+        let told = frame.object.generator().and_then(|process| collected.generated.of(process));
+        let (address, named, unknown) = match told.and_then(|told| told.frame(frame.address)) {
+            Some((address, named)) => (*address, Some(named.clone()), None),
+            None => {
+                let missing = told.map_or(collected.generated.missing(), |told: &Told| &told.missing);
+                let generator = frame.object.generator();
+                let program = generator.map(|process| collected.processes[process.0 as usize].comm.as_str());
+                (frame.address, None, Some(remedy::generated(missing, program)))
+            }
+        };
+        let (module, name) = match named {
+            Some(_) => (&mut self.generated, "[jit]"),
+            None => (&mut self.nameless, "[unknown]"),
+        };
+        let module = *module.get_or_insert_with(|| {
+            profile.modules.push(ModuleInfo { name: name.to_owned(), path: String::new(), build_id: None });
+            ModuleIndex(profile.modules.len() as u32 - 1)
+        });
+        let named = named.unwrap_or_else(|| nameless(format!("{name}+{address:#x}")));
+        let lines = vec![self.line(named, module, profile)];
+        profile.locations.push(Location { module, address, lines, unknown });
         LocationIndex(profile.locations.len() as u32 - 1)
     }
 
@@ -114,41 +168,57 @@ impl Names {
 
 type Named = symbolizer::Frame;
 
+const NO_FILE: &str = "the code lies in no file";
+
+/// What stands for a name where there is no better one.
+fn nameless(name: String) -> Named {
+    Named { linkage_name: name.clone(), name, file: None, line: None }
+}
+
 /// Where the names of one object come from.
 enum Source {
     Object(Box<symbolizer::Object>),
     Kernel(KernelSymbols),
     /// Nowhere; the reason.
-    None(String),
+    None(Unknown),
 }
 
 impl Source {
-    fn open(id: ObjectId, object: Option<&Object>) -> Self {
+    fn open(
+        id: ObjectId,
+        object: Option<&Object>,
+        roots: &Roots,
+        debuginfod: Option<&Arc<Debuginfod>>,
+    ) -> Self {
         let loaded = match (id, object) {
             (ObjectId::KERNEL, _) => return Self::kernel(),
-            (_, None) => return Self::None("the code lies in no file".to_owned()),
+            (_, None) => return Self::None(remedy::generated(NO_FILE, None)),
             (_, Some(object)) => {
                 let load = |bytes: &dyn ReadAt| {
-                    symbolizer::Object::load(
-                        bytes,
-                        Path::new(&object.path),
-                        &DebugFilesOf { pid: object.pid },
-                    )
+                    let files = DebugFilesOf {
+                        view: object.view,
+                        roots: roots.clone(),
+                        debuginfod: debuginfod.cloned(),
+                    };
+                    symbolizer::Object::load(bytes, Path::new(&object.path), &files)
                 };
                 match &object.content {
                     Content::File(file) => load(&**file),
                     Content::Image(image) => load(image),
-                    Content::Missing(reason) => return Self::None(reason.clone()),
+                    Content::Missing(missing) => return Self::None(remedy::missing(missing)),
                 }
             }
         };
-        loaded.map_or_else(|reason| Self::None(reason.to_string()), |object| Self::Object(Box::new(object)))
+        loaded.map_or_else(
+            |reason| Self::None(remedy::unreadable(&reason)),
+            |object| Self::Object(Box::new(object)),
+        )
     }
 
     fn kernel() -> Self {
-        let list = std::fs::read("/proc/kallsyms").map_err(|error| error.to_string());
-        let parsed = list.and_then(|list| KernelSymbols::parse(&list).map_err(|reason| reason.to_string()));
-        parsed.map_or_else(Self::None, Self::Kernel)
+        let list = std::fs::read("/proc/kallsyms").map_err(symbolizer::Reason::from);
+        let parsed = list.and_then(|list| KernelSymbols::parse(&list));
+        parsed.map_or_else(|reason| Self::None(remedy::kernel(&reason)), Self::Kernel)
     }
 
     fn module(&self, id: ObjectId, object: Option<&Object>) -> ModuleInfo {
@@ -166,34 +236,45 @@ impl Source {
         ModuleInfo { name: name.to_owned(), path: path.to_owned(), build_id }
     }
 
-    fn look_up(&self, address: u64) -> Result<Vec<Named>, String> {
+    fn look_up(&self, address: u64, path: &str) -> Result<Vec<Named>, Unknown> {
         match self {
             Self::Object(object) => match object.symbolize(address) {
                 Symbolized::Known(frames) => Ok(frames),
-                Symbolized::Unknown(reason) => Err(reason.to_string()),
+                Symbolized::Unknown(reason) => Err(remedy::nameless(&reason, object, path)),
             },
             Self::Kernel(symbols) => {
-                let symbol = symbols.symbolize(address).ok_or("no kernel symbol covers it")?;
+                let symbol = symbols.symbolize(address).ok_or_else(remedy::unlisted)?;
                 let name = match symbol.module {
                     Some(module) => format!("{} [{module}]", symbol.name),
                     None => symbol.name,
                 };
-                Ok(vec![Named { linkage_name: name.clone(), name, file: None, line: None }])
+                Ok(vec![nameless(name)])
             }
             Self::None(reason) => Err(reason.clone()),
         }
     }
 }
 
-/// Separate debug files, looked for as the process sees the file system, then as we do.
+/// Separate debug files, as the process that mapped the object sees them; and at last on servers.
+#[derive(Clone)]
 struct DebugFilesOf {
-    pid: u32,
+    view: View,
+    roots: Roots,
+    debuginfod: Option<Arc<Debuginfod>>,
 }
 
 impl DebugFiles for DebugFilesOf {
     fn open(&self, path: &Path) -> Option<Box<dyn ReadAt>> {
-        let file = open_in_process(self.pid, path).ok()?;
+        let file = self.roots.open_debug_file(self.view, path).ok()?;
         Some(Box::new(file))
+    }
+
+    fn fetch(&self, build_id: &str) -> Option<Box<dyn ReadAt>> {
+        Some(Box::new(self.debuginfod.as_ref()?.debug_file(build_id)?))
+    }
+
+    fn share(&self) -> Option<Box<dyn DebugFiles + Send>> {
+        Some(Box::new(self.clone()))
     }
 }
 
@@ -206,6 +287,7 @@ mod tests {
     use super::*;
     use crate::export::functions::functions;
     use crate::export::pprof;
+    use crate::jit;
     use crate::objects::ObjectStore;
 
     /// Ten stacks in twenty windows, of weights that no factor leaves whole.
@@ -225,13 +307,14 @@ mod tests {
             aggregate: aggregator.finish(10_000_000_000),
             processes: processes.infos().to_vec(),
             objects: ObjectStore::default(),
+            generated: jit::Names::default(),
         }
     }
 
     #[test]
     fn the_windows_of_a_run_survive_its_file() {
         let run = Run { samples: 200, confidence: 0.95, ..Run::default() };
-        let profile = symbolize(&collected(), 0.987_654_321, run);
+        let profile = symbolize(&collected(), 0.987_654_321, run, None);
         let mut file = Vec::new();
         pprof::write(&profile, &mut file).unwrap();
         let read = pprof::read(file.as_slice()).unwrap();

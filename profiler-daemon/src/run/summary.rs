@@ -8,6 +8,7 @@ use profiler_core::stats::Goal;
 
 use super::engine::{End, Engine};
 use super::{Setup, Stop, names};
+use crate::debuginfod;
 
 /// Share of the CPU time that is taken for sampling at most: a calibration that says more is wrong, and the functions
 /// would vanish.
@@ -20,6 +21,7 @@ pub(crate) fn deliver(
     engine: Engine,
     setup: &Setup,
     sampling: &SamplingSettings,
+    debuginfod: Option<&debuginfod::Settings>,
     target: String,
     stop: Stop,
 ) -> Result<()> {
@@ -29,7 +31,7 @@ pub(crate) fn deliver(
     run.stopped = stop.as_str().to_owned();
     run.weight_s = collected.weight_ns * 1e-9;
     let scale = compensate(&mut run, end.controller.account(), end.kernel_seen);
-    let profile = names::symbolize(&collected, scale, run);
+    let profile = names::symbolize(&collected, scale, run, debuginfod);
     outputs.deliver(&profile)
 }
 

@@ -11,6 +11,9 @@ use super::perf::Attachment;
 use crate::sys::perf_event::{Event, Scope};
 use crate::sys::ring::{Ring, page_size};
 
+/// Below this a ring does not hold the biggest sample. Machines have pages of up to as much.
+const LEAST_RING_BYTES: usize = 64 << 10;
+
 /// A ring for each CPU. Rings belong to events of their own, so that clocks can come and go.
 pub(super) struct Rings {
     cpus: Vec<u32>,
@@ -113,7 +116,7 @@ fn map_rings(owners: &[Event]) -> Result<Vec<Ring>, OpenError> {
         let mapped: io::Result<Vec<Ring>> = owners.iter().map(|owner| Ring::map(owner.fd(), bytes)).collect();
         match mapped {
             Ok(rings) => return Ok(rings),
-            Err(_) if bytes / 2 >= 16 * page_size() => bytes /= 2,
+            Err(_) if bytes / 2 >= page_size().max(LEAST_RING_BYTES) => bytes /= 2,
             Err(error) => return Err(OpenError::RingMemory(error)),
         }
     }

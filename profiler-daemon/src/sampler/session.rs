@@ -8,7 +8,7 @@ use profiler_core::handler_trace::HandledSample;
 use profiler_core::process::ProcessTable;
 use profiler_core::profile::{Outcome, ProcessInfo, TruncatedBy};
 use profiler_core::rate::Reading;
-use profiler_core::record::{Mapped, RawSample, Record};
+use profiler_core::record::{Mapped, RawSample, Record, Task};
 use profiler_core::stack::Frame;
 use profiler_core::stats;
 use profiler_core::unwind::StackUnwinder;
@@ -19,6 +19,7 @@ use rustc_hash::FxBuildHasher;
 use super::handler_time::RecentSamples;
 use super::perf::Drained;
 use super::target_cpu::TargetCpu;
+use crate::jit::{self, JitStore};
 use crate::objects::ObjectStore;
 use crate::sys::procfs::Child;
 use crate::sys::{clock, limits, procfs};
@@ -62,6 +63,7 @@ pub(crate) struct Counts {
 pub(crate) struct Session {
     pub(crate) processes: ProcessTable,
     pub(crate) objects: ObjectStore,
+    jit: JitStore,
     pub(crate) cpu: TargetCpu,
     pub(crate) choice: MethodChoice,
     pub(crate) copy: CopySize,
@@ -125,6 +127,8 @@ pub(crate) struct Collected {
     pub(crate) aggregate: Aggregate,
     pub(crate) processes: Vec<ProcessInfo>,
     pub(crate) objects: ObjectStore,
+    /// Names of the code that lies in no file.
+    pub(crate) generated: jit::Names,
     /// Sum of the weights (ns).
     pub(crate) weight_ns: f64,
 }
@@ -134,6 +138,7 @@ impl Session {
         Self {
             processes: ProcessTable::default(),
             objects: ObjectStore::default(),
+            jit: JitStore::default(),
             cpu: TargetCpu::default(),
             choice,
             copy: CopySize::default(),
@@ -157,13 +162,26 @@ impl Session {
     pub(crate) fn adopt(&mut self, pid: u32) -> Result<(), ::procfs::ProcError> {
         self.processes.adopt(pid, &procfs::comm(pid).unwrap_or_default());
         self.cpu.adopt(pid);
-        self.mapped(&procfs::executable_maps(pid)?);
+        procfs::executable_maps(pid)?.iter().for_each(|mapped| self.mapped(mapped));
         Ok(())
     }
 
-    fn mapped(&mut self, maps: &[Mapped]) {
-        for mapped in maps {
-            self.processes.mapped(mapped, |mapped| self.objects.load(mapped));
+    fn mapped(&mut self, mapped: &Mapped) {
+        self.processes.mapped(mapped, |mapped| self.objects.load(mapped));
+        if let Some(process) = self.processes.get(mapped.pid) {
+            self.jit.mapped(process.index, mapped, &mut self.objects.roots);
+        }
+    }
+
+    /// Notes what the target's processes have told of the code that they generate: before the samples that hit it.
+    pub(crate) fn refresh_code(&mut self) {
+        self.jit.refresh(&self.objects.roots);
+    }
+
+    /// A program has ended: its process did, or goes on to be another one.
+    fn program_ended(&mut self, pid: u32) {
+        if let Some(process) = self.processes.get(pid) {
+            self.jit.ended(process.index, self.aggregator.frames().frames(), &self.objects.roots);
         }
     }
 
@@ -190,7 +208,7 @@ impl Session {
         let maps = procfs::executable_maps(child.pid)?;
         self.processes.adopt(child.pid, &procfs::comm(child.pid).unwrap_or_default());
         self.cpu.adopt_child(child.pid, child.parent);
-        self.mapped(&maps);
+        maps.iter().for_each(|mapped| self.mapped(mapped));
         Ok(())
     }
 
@@ -243,11 +261,14 @@ impl Session {
             Drained::Record(Record::Sample(sample), weight_ns) => self.sample(&sample, weight_ns),
             Drained::Record(Record::Mmap(mapped), _) => {
                 self.count_side_record(mapped.pid);
-                self.processes.mapped(&mapped, |mapped| self.objects.load(mapped));
+                self.mapped(&mapped);
                 self.unwinder.note_change();
             }
             Drained::Record(Record::Comm { pid, tid, name, exec }, _) => {
                 self.count_side_record(pid);
+                if exec {
+                    self.program_ended(pid);
+                }
                 self.processes.renamed(pid, tid, &name, exec);
                 self.program_changed |= exec && self.processes.contains(pid);
             }
@@ -259,6 +280,7 @@ impl Session {
                 }
                 if task.pid != task.parent_pid && self.processes.contains(task.pid) {
                     self.cpu.forked(task.pid, task.parent_pid);
+                    self.code_inherited(task);
                 }
             }
             Drained::Record(Record::Lost { count }, _) => {
@@ -272,6 +294,14 @@ impl Session {
             }
             Drained::Record(Record::Exit(_), _) => self.counts.foreign_side_records += 1,
             Drained::Record(Record::Other, _) => {}
+        }
+    }
+
+    fn code_inherited(&mut self, task: Task) {
+        if let (Some(parent), Some(child)) =
+            (self.processes.get(task.parent_pid), self.processes.get(task.pid))
+        {
+            self.jit.forked(parent.index, child.index);
         }
     }
 
@@ -321,6 +351,8 @@ impl Session {
             _ => Outcome::NoUserStack,
         };
         self.counts.truncated.add(outcome, 1);
+        self.jit.sampled(process.index, sample.pid, &mut self.objects.roots);
+        self.jit.translate(process.index, sample.time_ns, &process.space, user);
         self.aggregator.add(process, Chain { kernel, user, outcome }, weight_ns);
     }
 
@@ -329,7 +361,11 @@ impl Session {
         let (target_cpu_ns, gone) = self.cpu.read();
         // A process may outlive its first thread, and a zombie its program.
         let ended = self.exits.drain(..).filter(|&pid| procfs::has_ended(pid));
-        gone.into_iter().chain(ended).for_each(|pid| self.processes.forget(pid));
+        let gone: Vec<u32> = gone.into_iter().chain(ended).collect();
+        for pid in gone {
+            self.program_ended(pid);
+            self.processes.forget(pid);
+        }
         let now = self.now(target_cpu_ns);
         let last = std::mem::replace(&mut self.last_reading, now);
         Reading { switches, ..now.since(&last, clock::monotonic_ns()) }
@@ -382,7 +418,9 @@ impl Session {
     pub(crate) fn finish(mut self) -> Collected {
         self.close_window();
         let weight_ns = self.aggregator.weight_ns();
+        let generated = self.jit.finish(self.aggregator.frames().frames(), &self.objects.roots);
         Collected {
+            generated,
             weight_ns,
             aggregate: self.aggregator.finish(self.window_start.0),
             processes: self.processes.infos().to_vec(),

@@ -161,17 +161,27 @@ mod tests {
 
     #[test]
     fn a_process_counts_from_its_adoption_and_not_twice_with_its_children() {
-        let pid = std::process::id();
+        // A parent of its own: other tests' children are waited for by this process.
+        let script = format!("sh -c '{WORK}'; exec sleep 60");
+        let mut parent = Command::new("sh").args(["-c", &script]).spawn().unwrap();
         let mut cpu = TargetCpu::default();
-        cpu.adopt(pid);
-        let mut child = Command::new("sh").args(["-c", WORK]).spawn().unwrap();
-        cpu.forked(child.id(), pid);
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        cpu.read();
-        child.wait().unwrap();
-        let expected = procfs::waited_children_cpu_ns(pid);
-        let (total, gone) = cpu.read();
-        assert_eq!(gone, [child.id()]);
+        cpu.adopt(parent.id());
+        let child = loop {
+            match procfs::descendants(&[parent.id()]).pop() {
+                Some(child) => break child.pid,
+                None => std::thread::yield_now(),
+            }
+        };
+        cpu.forked(child, parent.id());
+        let (_, mut gone) = cpu.read();
+        while gone.is_empty() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            gone = cpu.read().1;
+        }
+        let (total, expected) = (cpu.read().0, procfs::waited_children_cpu_ns(parent.id()));
+        parent.kill().unwrap();
+        parent.wait().unwrap();
+        assert_eq!(gone, [child]);
         assert!(total + 2 * TICK_NS >= expected, "{total} of {expected}");
         assert!(total < 3 * expected, "{total} of {expected}");
     }

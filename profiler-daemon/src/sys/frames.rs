@@ -25,6 +25,7 @@ extern "C" fn ascend(work: *mut c_void) {
 /// # Safety
 ///
 /// `then` must accept `argument`.
+#[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn descend(depth: u64, then: extern "C" fn(*mut c_void), argument: *mut c_void) {
     naked_asm!(
@@ -50,6 +51,40 @@ unsafe extern "C" fn descend(depth: u64, then: extern "C" fn(*mut c_void), argum
         "ret",
         ".cfi_endproc",
         locals = const FRAME_BYTES - 16, // the return address and the frame pointer are the rest
+        again = sym descend,
+    )
+}
+
+/// Calls itself `depth` times, and then `then` with `argument`.
+///
+/// # Safety
+///
+/// `then` must accept `argument`.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+unsafe extern "C" fn descend(depth: u64, then: extern "C" fn(*mut c_void), argument: *mut c_void) {
+    naked_asm!(
+        ".cfi_startproc",
+        "stp x29, x30, [sp, #-{frame}]!",
+        ".cfi_def_cfa_offset {frame}",
+        ".cfi_offset x29, -{frame}",
+        ".cfi_offset x30, 8 - {frame}",
+        "mov x29, sp",
+        "cbz x0, 2f",
+        "sub x0, x0, #1",
+        "bl {again}",
+        "b 3f",
+        "2:",
+        "mov x0, x2",
+        "blr x1",
+        "3:",
+        "ldp x29, x30, [sp], #{frame}",
+        ".cfi_restore x29",
+        ".cfi_restore x30",
+        ".cfi_def_cfa_offset 0",
+        "ret",
+        ".cfi_endproc",
+        frame = const FRAME_BYTES,
         again = sym descend,
     )
 }

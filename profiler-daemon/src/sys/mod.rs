@@ -5,9 +5,11 @@
 pub(crate) mod clock;
 pub(crate) mod frames;
 pub(crate) mod limits;
+pub(crate) mod maps;
 pub(crate) mod perf_event;
 pub(crate) mod procfs;
 pub(crate) mod ring;
+pub(crate) mod root;
 pub(crate) mod spawn;
 pub(crate) mod terminal;
 pub(crate) mod timer;

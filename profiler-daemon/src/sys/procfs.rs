@@ -1,9 +1,16 @@
 //! What `/proc` says of a process.
 
-use procfs::process::{MMPermissions, MMapPath, MemoryMap, Process, Stat, Syscall};
+use std::io::Read;
+
+use procfs::process::{Process, Stat, Syscall};
 use procfs::{CurrentSI, KernelStats};
-use profiler_core::record::{FileId, Mapped};
+use profiler_core::record::Mapped;
 use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::maps::regions;
+
+/// More of `maps` is not read: some 65,000 mappings with paths of a kilobyte.
+const MAX_MAPS_BYTES: u64 = 64 << 20;
 
 /// The threads of a process; empty once it is gone.
 pub(crate) fn threads(pid: u32) -> Vec<u32> {
@@ -20,6 +27,22 @@ pub(crate) fn thread_count(pid: u32) -> usize {
 /// The name of a process, as the kernel has it.
 pub(crate) fn comm(pid: u32) -> Option<String> {
     Some(open(pid)?.stat().ok()?.comm)
+}
+
+/// Who a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// Its number as it sees it itself, in the innermost of the namespaces that it is in.
+    pub(crate) pid: u32,
+    /// The user that its files belong to, by our count.
+    pub(crate) user: u32,
+}
+
+/// Who a process is; `None` once it is gone.
+pub(crate) fn identity(pid: u32) -> Option<Identity> {
+    let status = open(pid)?.status().ok()?;
+    let inner_pid = status.nspid.and_then(|pids| pids.last().copied()).unwrap_or(status.pid);
+    Some(Identity { pid: u32::try_from(inner_pid).ok()?, user: status.fuid })
 }
 
 /// Whether the process is a thread of the kernel, which has no user space.
@@ -82,21 +105,16 @@ pub(crate) fn descendants(pids: &[u32]) -> Vec<Child> {
 
 /// Its executable mappings, as the kernel would have reported them. An error says why they cannot be read.
 pub(crate) fn executable_maps(pid: u32) -> Result<Vec<Mapped>, procfs::ProcError> {
-    let maps = Process::new(pid as i32)?.maps()?;
-    let executable = maps.into_iter().filter(|map| map.perms.contains(MMPermissions::EXECUTE));
-    Ok(executable.filter_map(|map| mapped(pid, map)).collect())
+    let text = maps(&Process::new(pid as i32)?)?;
+    let executable = regions(&text).filter(|region| region.executable);
+    Ok(executable.filter_map(|region| region.mapped(pid)).collect())
 }
 
-fn mapped(pid: u32, map: MemoryMap) -> Option<Mapped> {
-    let path = match map.pathname {
-        MMapPath::Path(path) => path.to_string_lossy().into_owned(),
-        MMapPath::Vdso => "[vdso]".to_owned(),
-        MMapPath::Vsyscall => return None, // at a fixed address; nobody's file
-        _ => "//anon".to_owned(),
-    };
-    let (start, end) = map.address;
-    let file = FileId { major: map.dev.0 as u32, minor: map.dev.1 as u32, inode: map.inode };
-    Some(Mapped { pid, start, len: end.saturating_sub(start), file_offset: map.offset, file, path })
+/// The text of a process' `maps`, up to a size that nobody has by accident.
+fn maps(process: &Process) -> Result<Vec<u8>, procfs::ProcError> {
+    let mut text = Vec::new();
+    process.open_relative("maps")?.take(MAX_MAPS_BYTES).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// Where code is mapped: address, length and inode.
@@ -114,12 +132,12 @@ pub(crate) struct Memory {
 
 /// The memory of a process, with the stacks of so many of its threads; `None` where it is gone or not ours to read.
 pub(crate) fn memory(pid: u32, stacks: usize) -> Option<Memory> {
-    let maps = open(pid)?.maps().ok()?.0;
-    let executable = maps.iter().filter(|map| map.perms.contains(MMPermissions::EXECUTE));
-    let code = executable.map(|map| (map.address.0, map.address.1.saturating_sub(map.address.0), map.inode));
+    let text = maps(&open(pid)?).ok()?;
+    let executable = regions(&text).filter(|region| region.executable);
+    let code = executable.map(|region| (region.start, region.end - region.start, region.file.inode));
     let in_use = |stack_pointer: u64| {
-        let stack = maps.iter().find(|map| (map.address.0..map.address.1).contains(&stack_pointer))?;
-        Some(stack.address.1 - stack_pointer)
+        let stack = regions(&text).find(|region| (region.start..region.end).contains(&stack_pointer))?;
+        Some(stack.end - stack_pointer)
     };
     let threads = threads(pid).into_iter().take(stacks);
     Some(Memory {
@@ -156,11 +174,15 @@ pub(crate) fn context_switches_of(tids: &[u32]) -> u64 {
 
 /// Context switches of a thread since it began.
 pub(crate) fn context_switches(tid: u32) -> u64 {
-    let status = open(tid).and_then(|thread| thread.status().ok());
-    let count = |status: procfs::process::Status| {
-        status.voluntary_ctxt_switches.unwrap_or(0) + status.nonvoluntary_ctxt_switches.unwrap_or(0)
-    };
-    status.map_or(0, count)
+    switches_in(&std::fs::read(format!("/proc/{tid}/status")).unwrap_or_default())
+}
+
+/// The sum of both kinds in a `status` file. The library gives up on a thread whose name is not UTF-8, and its switches
+/// would cost nothing.
+fn switches_in(status: &[u8]) -> u64 {
+    let lines = status.split(|&byte| byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
+    let counts = lines.filter_map(|line| line.split_once("voluntary_ctxt_switches:"));
+    counts.filter_map(|(_, count)| count.trim().parse::<u64>().ok()).fold(0, u64::saturating_add)
 }
 
 fn open(pid: u32) -> Option<Process> {
@@ -170,11 +192,11 @@ fn open(pid: u32) -> Option<Process> {
 /// The image of the vDSO, which is the same in every process.
 pub(crate) fn vdso_image() -> Option<Vec<u8>> {
     use std::os::unix::fs::FileExt;
-    let maps = Process::myself().ok()?.maps().ok()?;
-    let (start, end) = maps.into_iter().find(|map| map.pathname == MMapPath::Vdso)?.address;
+    let text = maps(&Process::myself().ok()?).ok()?;
+    let vdso = regions(&text).find(|region| region.name == b"[vdso]")?;
     let memory = std::fs::File::open("/proc/self/mem").ok()?;
-    let mut image = vec![0; usize::try_from(end - start).ok()?];
-    memory.read_exact_at(&mut image, start).ok()?;
+    let mut image = vec![0; usize::try_from(vdso.end - vdso.start).ok()?];
+    memory.read_exact_at(&mut image, vdso.start).ok()?;
     Some(image)
 }
 
@@ -187,6 +209,15 @@ mod tests {
         let stat = "7 (a) (b 1 2) S 1 7 7 0 -1 4194560 10 20 0 0 5 6 70 8 20 0 1 0 100";
         assert_eq!(children_ticks(stat), 78);
         assert_eq!(children_ticks(""), 0);
+    }
+
+    #[test]
+    fn switches_are_counted_whatever_the_thread_is_called() {
+        let status =
+            b"Name:\t\xff\xfe\nState:\tR\nvoluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t7\n";
+        assert_eq!(switches_in(status), 12);
+        assert_eq!(switches_in(b""), 0);
+        assert!(context_switches(std::process::id()) > 0);
     }
 
     #[test]

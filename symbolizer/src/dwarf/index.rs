@@ -21,6 +21,8 @@ pub(super) struct Index {
     ranges: Vec<UnitRange>,
     /// The furthest end of all ranges up to each.
     reach: Vec<u64>,
+    /// The units whose entries are in another file.
+    pub(super) skeletons: Vec<usize>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -91,11 +93,18 @@ impl Index {
             at_most(ranges.len(), MOST_RANGES)
         });
         let info = info.inspect_err(|_| ranges.truncate(before))?;
+        if info.link.as_ref().is_some_and(|link| link.file.is_some()) {
+            self.skeletons.push(unit);
+        }
         if ranges.len() == before && info.has_code && info.lines.is_some() {
             let lines = Lines::read(dwarf, sections, &info.unit(dwarf)?, &info, budget)?;
             self.ranges.extend(lines.ranges().map(|(start, end)| UnitRange { start, end, unit }));
         }
         Ok(())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.offsets.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {

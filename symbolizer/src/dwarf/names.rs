@@ -97,7 +97,7 @@ impl DebugInfo {
             AttributeValue::DebugInfoRefSup(offset) if place == Place::Main => (Place::Alt, offset.0),
             _ => return None,
         };
-        let index = self.index(place);
+        let index = self.index(place)?;
         let unit = index.unit_at(offset)?;
         Some((place, unit, offset - index.offset(unit)?))
     }

@@ -31,6 +31,13 @@ impl Budget {
         }
     }
 
+    /// Allows the work that another file of so many bytes warrants.
+    pub(super) fn grant(&self, bytes: u64) {
+        if !self.is_spent() {
+            self.0.set(self.0.get().saturating_add(bytes.saturating_mul(WORK_PER_BYTE)));
+        }
+    }
+
     pub(super) fn is_spent(&self) -> bool {
         self.0.get() == 0
     }

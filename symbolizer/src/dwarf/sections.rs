@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gimli::{Abbreviations, DebugAbbrev, DebugAbbrevOffset, SectionId};
+use gimli::{Abbreviations, DebugAbbrev, DebugAbbrevOffset, DebugCuIndex, SectionId};
 
 use super::reader::{Budget, Bytes};
 use crate::elf::Elf;
@@ -20,8 +20,17 @@ const NEEDED: [SectionId; 9] = [
     SectionId::DebugStr,
     SectionId::DebugStrOffsets,
 ];
+/// The same in the files of split units: lines stay in the object, and so do addresses.
+const NEEDED_SPLIT: [SectionId; 6] = [
+    SectionId::DebugInfo,
+    SectionId::DebugAbbrev,
+    SectionId::DebugRngLists,
+    SectionId::DebugStr,
+    SectionId::DebugStrOffsets,
+    SectionId::DebugCuIndex,
+];
 /// The abbreviations of one unit take a few kilobytes, and many times that once they are parsed.
-const LONGEST_ABBREVIATIONS: usize = 1 << 20;
+pub(super) const LONGEST_ABBREVIATIONS: usize = 1 << 20;
 /// All sections of one object together.
 const MOST_BYTES: u64 = 2 << 30;
 
@@ -29,9 +38,21 @@ pub(super) struct Sections(Vec<(SectionId, Vec<u8>)>);
 
 impl Sections {
     pub(super) fn read(elf: &Elf<'_>) -> Result<Self, Reason> {
+        Self::read_named(elf, NEEDED.map(|id| (id, Some(id.name()))))
+    }
+
+    /// Those of a `.dwo` or a `.dwp` file.
+    pub(super) fn read_split(elf: &Elf<'_>) -> Result<Self, Reason> {
+        Self::read_named(elf, NEEDED_SPLIT.map(|id| (id, id.dwo_name())))
+    }
+
+    fn read_named<const N: usize>(
+        elf: &Elf<'_>,
+        named: [(SectionId, Option<&str>); N],
+    ) -> Result<Self, Reason> {
         let mut sections = Self(Vec::new());
-        for id in NEEDED {
-            sections.0.push((id, elf.read_named(id.name())?));
+        for (id, name) in named {
+            sections.0.push((id, name.map_or(Ok(Vec::new()), |name| elf.read_named(name))?));
             if sections.bytes() > MOST_BYTES {
                 return Err(Reason::TooLarge {
                     what: "the debug information".into(),
@@ -48,6 +69,25 @@ impl Sections {
 
     pub(super) fn get(&self, id: SectionId) -> &[u8] {
         self.0.iter().find(|(each, _)| *each == id).map_or(&[], |(_, bytes)| bytes)
+    }
+
+    /// What a package holds for the unit of this number. Its sections are those of many units, one after another.
+    ///
+    /// gimli's own way demands all that the index lists, such as locations of variables, which are not read here.
+    pub(super) fn part_of<'a>(&'a self, unit: u64, budget: &'a Budget) -> Option<gimli::Dwarf<Bytes<'a>>> {
+        let index = DebugCuIndex::from(Bytes::new(self.get(SectionId::DebugCuIndex), budget)).index().ok()?;
+        let parts: Vec<_> = index.sections(index.find(unit)?).ok()?.collect();
+        let part = |id: SectionId| {
+            let bytes = self.get(id);
+            // Strings are shared, and not listed.
+            let Some(listed) = parts.iter().find(|part| part.section.section_id() == id) else {
+                return Some(bytes);
+            };
+            bytes.get(listed.offset as usize..)?.get(..listed.size as usize)
+        };
+        let section = |id| part(id).map(|bytes| Bytes::new(bytes, budget)).ok_or(());
+        let needed = |id| if NEEDED_SPLIT.contains(&id) { section(id) } else { Ok(Bytes::new(&[], budget)) };
+        gimli::Dwarf::load(needed).ok()
     }
 
     /// The abbreviations at `offset`.

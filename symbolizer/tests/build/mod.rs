@@ -30,6 +30,28 @@ impl Program {
         Self::compile("rustc", "program.rs", source, options)
     }
 
+    /// A program compiled and linked in two steps, in its own directory, as build systems do it.
+    pub(crate) fn in_steps(compiler: &str, name: &str, source: &str, options: &[&str]) -> Option<Self> {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        std::fs::write(directory.path().join(name), source).expect("a source file");
+        let program = Self { path: directory.path().join("program"), directory };
+        program.build(compiler, name, "program", options)?;
+        Some(program)
+    }
+
+    /// Compiles and links a source file of the directory; where the program is.
+    pub(crate) fn build(&self, compiler: &str, name: &str, out: &str, options: &[&str]) -> Option<PathBuf> {
+        let object = format!("{out}.o");
+        let here = || {
+            let mut command = Command::new(compiler);
+            command.current_dir(self.directory.path());
+            command
+        };
+        run(here().args(options).args(["-c", name, "-o", &object]))?;
+        run(here().args([&object, "-o", out]))?;
+        Some(self.directory.path().join(out))
+    }
+
     fn compile(compiler: &str, name: &str, source: &str, options: &[&str]) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let file = directory.path().join(name);

@@ -50,7 +50,7 @@ fn with_trampoline() -> UnwindTables {
         &0x100u64.to_le_bytes(),
         &instructions,
     ]));
-    UnwindTables::of_bytes(Some((EH_FRAME, &frames)), None, None)
+    UnwindTables::of_bytes(Machine::X86_64, Some((EH_FRAME, &frames)), None, None)
 }
 
 /// `LEAF` as the handler, below the kernel's frame for a signal that hit `ip` with its stack at `sp`.
@@ -87,7 +87,12 @@ fn a_frame_is_found_by_a_register_that_an_inner_function_saved() {
     let mut functions = functions(&[DEF_CFA, RBX, 24]);
     functions[1].1 = vec![DEF_CFA_OFFSET, 24, SAVED_BX, 2];
     let (frames, index) = sections(&functions);
-    let tables = UnwindTables::of_bytes(Some((EH_FRAME, &frames)), Some((EH_FRAME_HDR, &index)), None);
+    let tables = UnwindTables::of_bytes(
+        Machine::X86_64,
+        Some((EH_FRAME, &frames)),
+        Some((EH_FRAME_HDR, &index)),
+        None,
+    );
     // BODY keeps its caller's rbx, by which BINDER finds its frame, behind 40 bytes of its own.
     let words = [0, STACK + 64, BINDER + 5, 1, 2, 3, 4, 5, 6, 7, START + 5];
     let (frames, outcome) = unwind(&process(image(tables)), BODY, 0, &words, Copied::More);
@@ -120,11 +125,16 @@ fn what_one_table_does_not_cover_is_looked_up_in_the_other() {
         at += bytes;
     }
     let eh_frame = Some((EH_FRAME, &eh_frame[..]));
-    let both = UnwindTables::of_bytes(eh_frame, Some((EH_FRAME_HDR, &index)), Some((0, &debug_frame)));
+    let both = UnwindTables::of_bytes(
+        Machine::X86_64,
+        eh_frame,
+        Some((EH_FRAME_HDR, &index)),
+        Some((0, &debug_frame)),
+    );
     assert!(both.debug_frame.is_some());
     let unwound = unwind(&process(image(both)), LEAF, 0xbad, &THREE_FRAMES, Copied::More);
     assert_eq!(unwound, (THREE_LOOKUPS.to_vec(), Outcome::Complete));
-    let one = UnwindTables::of_bytes(eh_frame, Some((EH_FRAME_HDR, &index)), None);
+    let one = UnwindTables::of_bytes(Machine::X86_64, eh_frame, Some((EH_FRAME_HDR, &index)), None);
     let unwound = unwind(&process(image(one)), LEAF, 0xbad, &THREE_FRAMES, Copied::More);
     assert_eq!(unwound.1, Outcome::NoTables);
 }

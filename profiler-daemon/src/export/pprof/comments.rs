@@ -6,7 +6,10 @@
 
 use std::mem;
 
-use profiler_core::profile::{RateChange, Run, StackWindow, SymbolizedProfile, WeightedStack, Window};
+use profiler_core::profile::{
+    RateChange, Run, StackWindow, SymbolizedProfile, Unknown, WeightedStack, Window,
+};
+use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -19,6 +22,8 @@ const TABLES: &str = "sweetspot.tables ";
 const MAX_RUN: usize = 1 << 20;
 /// Longest other text that is read. Windows of a run of an hour take a few MiB.
 const MAX_TEXT: usize = 32 << 20;
+/// Most bytes of reasons that are copied to the addresses they hold for.
+const MAX_REASONS: usize = 64 << 20;
 /// Most windows that are believed. A run has a few hundred, and statistics over them take time.
 const MAX_WINDOWS: usize = 1024;
 
@@ -39,8 +44,12 @@ pub(super) struct Windows {
 pub(super) struct Tables {
     /// What a person calls each module, in the order of the mappings.
     modules: Vec<String>,
-    /// Addresses without a name: the index of the location and why.
-    unknown: Vec<(u32, String)>,
+    /// Why addresses have no name, each reason once.
+    #[serde(default)]
+    reasons: Vec<Unknown>,
+    /// Addresses without a name: the index of the location and that of its reason.
+    #[serde(default)]
+    nameless: Vec<(u32, u32)>,
     /// Length of the list of locations: another one says that the file was rewritten by another tool.
     locations: usize,
 }
@@ -68,12 +77,20 @@ pub(super) fn attachments(profile: &SymbolizedProfile) -> [String; 2] {
         cpu_ns: of_stacks.clone().map(|had| had.iter().map(|w| (w.window, w.cpu_ns)).collect()).collect(),
         samples: of_stacks.map(|had| had.iter().map(|w| w.samples).collect()).collect(),
     };
-    let reasons = profile.locations.iter().zip(0_u32..);
-    let tables = Tables {
+    let mut tables = Tables {
         modules: profile.modules.iter().map(|module| module.name.clone()).collect(),
-        unknown: reasons.filter_map(|(location, at)| Some((at, location.unknown.clone()?))).collect(),
         locations: profile.locations.len(),
+        ..Tables::default()
     };
+    let mut known: FxHashMap<&Unknown, u32> = FxHashMap::default();
+    for (location, at) in profile.locations.iter().zip(0..) {
+        let Some(unknown) = &location.unknown else { continue };
+        let reason = *known.entry(unknown).or_insert_with(|| {
+            tables.reasons.push(unknown.clone());
+            tables.reasons.len() as u32 - 1
+        });
+        tables.nameless.push((at, reason));
+    }
     [tagged(WINDOWS, &windows), tagged(TABLES, &tables)]
 }
 
@@ -144,9 +161,14 @@ impl Tables {
         for (module, name) in profile.modules.iter_mut().zip(self.modules) {
             module.name = name;
         }
-        for (at, reason) in self.unknown {
-            if let Some(location) = profile.locations.get_mut(at as usize) {
-                location.unknown = Some(reason);
+        let mut copied = 0;
+        for (at, reason) in self.nameless {
+            let Some(reason) = self.reasons.get(reason as usize) else { continue };
+            // Any number of addresses may share one long text of the file.
+            copied += reason.reason.len() + reason.remedy.len();
+            let location = profile.locations.get_mut(at as usize).filter(|_| copied <= MAX_REASONS);
+            if let Some(location) = location {
+                location.unknown = Some(reason.clone());
             }
         }
     }

@@ -22,6 +22,12 @@ const MAX_BYTES: u64 = 128 << 20;
 /// has a copy of its own here.
 const MAX_NAMES: usize = 256 << 20;
 
+/// Most bytes of names in all stacks together, where each frame counts for each of its functions: a location of ten
+/// thousand inlined functions, ten thousand times on a stack, fits into a few kilobytes.
+const MAX_SHOWN: u64 = 1 << 30;
+/// What a function on a stack counts beside its name: the time to look at it.
+const PER_FUNCTION: u64 = 16;
+
 /// Why a file could not be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadError {
@@ -206,6 +212,8 @@ impl<'a> Reader<'a> {
 
     fn stacks(&mut self, values: Values, locations: &Locations) -> Result<(), ReadError> {
         let mut processes: FxHashMap<(u32, &str), ProcessIndex> = FxHashMap::default();
+        let shown = self.shown();
+        let mut shown_so_far = 0_u64;
         // Other tools profile one process and do not name it: its executable is the first module.
         let program = self.profile.modules.first().map(|module| module.name.clone()).unwrap_or_default();
         for bytes in &self.sections.samples {
@@ -220,11 +228,24 @@ impl<'a> Reader<'a> {
                 self.profile.processes.push(ProcessInfo { pid: labels.pid, comm });
             }
             let frame = |id| locations.get(id).copied().ok_or(ReadError::Malformed("a location is missing"));
-            let frames = sample.location_id.iter().map(frame).collect::<Result<_, _>>()?;
+            let frames = sample.location_id.iter().map(frame).collect::<Result<Vec<_>, _>>()?;
+            shown_so_far += frames.iter().map(|frame| shown[frame.0 as usize]).sum::<u64>();
+            if shown_so_far > MAX_SHOWN {
+                return Err(ReadError::TooLarge);
+            }
             let (outcome, windows) = (labels.outcome, Vec::new());
             self.profile.stacks.push(WeightedStack { process, frames, outcome, samples, cpu_ns, windows });
         }
         Ok(())
+    }
+
+    /// What a frame at each location counts towards [`MAX_SHOWN`].
+    fn shown(&self) -> Vec<u64> {
+        let of_line = |line: &Line| {
+            let function = &self.profile.functions[line.function.0 as usize];
+            PER_FUNCTION + function.name.len() as u64
+        };
+        self.profile.locations.iter().map(|location| location.lines.iter().map(of_line).sum()).collect()
     }
 
     /// What the run was: as the comments say, else as far as the file tells.

@@ -189,6 +189,19 @@ fn bombs_are_refused() {
     assert!(matches!(read(gzip(&shared.encode_to_vec()).as_slice()), Err(ReadError::TooLarge)));
 }
 
+/// A few kilobytes of file that come to a hundred million functions on one stack.
+#[test]
+fn stacks_of_stacks_are_refused() {
+    let mut deep = of_another_tool();
+    deep.location[1].line = vec![message::Line { function_id: 9, line: 1 }; 10_000];
+    deep.sample[0].location_id = vec![2; 10_000];
+    let file = gzip(&deep.encode_to_vec());
+    assert!(file.len() < 4096);
+    assert!(matches!(read(file.as_slice()), Err(ReadError::TooLarge)));
+    deep.sample[0].location_id.truncate(100);
+    assert!(read(gzip(&deep.encode_to_vec()).as_slice()).is_ok());
+}
+
 /// A reader that is not ours: skipped, and said so, where Go is not installed.
 #[test]
 fn the_pprof_tool_reads_the_file() {

@@ -1,0 +1,32 @@
+//! Any bytes as a profile that somebody sent: read, and shown in every way.
+
+use crate::export::functions::functions;
+use crate::export::table::{View, render};
+use crate::export::unknown::{self, UnknownList};
+use crate::export::{Format, folded, pprof, stats};
+
+/// Takes any bytes.
+pub(crate) fn run(data: &[u8]) {
+    let Ok(profile) = pprof::read(data) else { return };
+    let table = functions(&profile);
+    assert!(!render(&profile, &table, View { width: 80, top: 20 }).is_empty());
+    let summary = stats::summary(&profile.run, &table).expect("a summary is JSON");
+    assert_eq!(summary.lines().count(), 1);
+    let list = UnknownList::of(&profile);
+    assert!(!unknown::render(&list, 80, 20).is_empty());
+    assert!([list.nameless_share, list.truncated_share].iter().all(|share| (0.0..=1.0).contains(share)));
+    list.json().expect("a list is JSON");
+    let mut out = Vec::new();
+    folded::write(&profile, &mut out).expect("memory takes everything");
+    for format in [Format::Pprof, Format::Speedscope, Format::Svg] {
+        out.clear();
+        // The flame graph's library refuses what is no stack; that is an error and no more.
+        let written = format.write(&profile, &mut out);
+        if format == Format::Pprof {
+            written.expect("memory takes everything");
+            // What is written again is read again; only what has no stack to hold it goes.
+            let again = pprof::read(out.as_slice()).expect("our own file");
+            assert_eq!(again.stacks.len(), profile.stacks.len());
+        }
+    }
+}

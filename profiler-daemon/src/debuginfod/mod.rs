@@ -1,0 +1,185 @@
+//! Debug files fetched by build id from debuginfod servers, for those who ask for it.
+//!
+//! It is asked once a run is over, for objects that nothing on this machine describes. Its time and its bytes are
+//! bounded; a server that does not answer is not asked again; and no failure is more than a note.
+
+mod cache;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use object::read::elf::ElfFile64;
+use object::{Endianness, Object as _, ReadCache};
+
+use self::cache::{Cache, Known};
+pub(crate) use self::settings::Settings;
+use crate::aside::Aside;
+
+/// For a connection to be made.
+const CONNECT: Duration = Duration::from_secs(10);
+const MOST_REDIRECTS: u32 = 5;
+/// A build id is a hash; the longest have 64 bytes.
+const LONGEST_BUILD_ID: usize = 128;
+const CHUNK: usize = 64 << 10;
+/// More would not be read.
+const MOST_NOTES: usize = 5;
+
+/// The servers, and what a run may still ask of them.
+pub(crate) struct Debuginfod {
+    settings: Settings,
+    agent: ureq::Agent,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Servers that did not answer, by their place among the settings.
+    gone: Vec<usize>,
+    spent: Duration,
+    fetched: u32,
+    bytes: u64,
+    notes: Vec<String>,
+}
+
+/// Why a server gave no file.
+enum Miss {
+    /// It has none.
+    NotThere,
+    /// It has one that is of no use.
+    Useless(String),
+    /// It does not work.
+    Broken(String),
+}
+
+impl Debuginfod {
+    /// Knows the servers; nothing is asked yet.
+    pub(crate) fn new(settings: Settings) -> Self {
+        let agent = ureq::Agent::config_builder()
+            .timeout_connect(Some(CONNECT.min(settings.answer)))
+            .timeout_recv_response(Some(settings.answer))
+            .max_redirects(MOST_REDIRECTS)
+            .http_status_as_error(false)
+            .proxy(settings.proxy.clone())
+            .user_agent(concat!("sweetspot/", env!("CARGO_PKG_VERSION")))
+            .build();
+        Self { settings, agent: agent.into(), state: Mutex::default() }
+    }
+
+    /// The debug file of a build, from the cache or else from a server.
+    pub(crate) fn debug_file(&self, build_id: &str) -> Option<File> {
+        // It becomes part of a path and of an address.
+        let is_id = build_id.len() <= LONGEST_BUILD_ID && build_id.bytes().all(|b| b.is_ascii_hexdigit());
+        if !is_id || build_id.is_empty() {
+            return None;
+        }
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = Cache::new(self.settings.cache.clone()?);
+        match cache.find(build_id) {
+            Known::File(file) => return Some(file),
+            Known::Nowhere => return None,
+            Known::Nothing => {}
+        }
+        let mut is_nowhere = true;
+        for server in 0..self.settings.servers.len() {
+            if state.gone.contains(&server) {
+                is_nowhere = false;
+                continue;
+            }
+            let began = Instant::now();
+            let left = self.settings.run.saturating_sub(state.spent).min(self.settings.file);
+            let fetched = self.fetch(server, build_id, &cache, left);
+            state.spent += began.elapsed();
+            match fetched {
+                Ok(bytes) => {
+                    state.fetched += 1;
+                    state.bytes += bytes;
+                    return File::open(cache.path(build_id)).ok();
+                }
+                Err(Miss::NotThere) => {}
+                Err(Miss::Useless(why)) => state.note(why),
+                Err(Miss::Broken(why)) => {
+                    is_nowhere = false;
+                    state.gone.push(server);
+                    state.note(why);
+                }
+            }
+        }
+        if is_nowhere {
+            let _ = cache.note_miss(build_id); // it will be asked for again, no more
+        }
+        None
+    }
+
+    /// What the person should know: what was fetched, and what went wrong.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notes = state.notes.clone();
+        if state.fetched > 0 {
+            let megabytes = state.bytes as f64 * 1e-6;
+            notes.push(format!("debuginfod: {} debug files fetched, {megabytes:.1} MB", state.fetched));
+        }
+        notes
+    }
+
+    /// Fetches a file into the cache; how many bytes it has.
+    fn fetch(&self, server: usize, build_id: &str, cache: &Cache, left: Duration) -> Result<u64, Miss> {
+        let server = &self.settings.servers[server];
+        let broken = |why: &dyn std::fmt::Display| Miss::Broken(format!("debuginfod: {server}: {why}"));
+        if left.is_zero() {
+            return Err(Miss::Broken("debuginfod: the time for a run is used up".to_owned()));
+        }
+        let request = self.agent.get(format!("{server}/buildid/{build_id}/debuginfo"));
+        let request = request.config().timeout_global(Some(left)).build();
+        let response = request.call().map_err(|error| broken(&error))?;
+        match response.status().as_u16() {
+            200 => {}
+            404 => return Err(Miss::NotThere),
+            status => return Err(broken(&format_args!("it answers with status {status}"))),
+        }
+        let local = |error: io::Error| Miss::Useless(format!("debuginfod: the cache: {error}"));
+        let mut aside = cache.begin(build_id).map_err(local)?;
+        let mut body = response.into_body().into_reader();
+        let mut chunk = vec![0; CHUNK];
+        let mut bytes = 0;
+        loop {
+            let read = body.read(&mut chunk).map_err(|error| broken(&error))?;
+            bytes += read as u64;
+            if bytes > self.settings.bytes {
+                let most = self.settings.bytes;
+                return Err(Miss::Useless(format!("debuginfod: {server}: a file of more than {most} bytes")));
+            }
+            if read == 0 {
+                break;
+            }
+            aside.write_all(&chunk[..read]).map_err(local)?;
+        }
+        if !is_of_build(&aside, build_id) {
+            return Err(Miss::Useless(format!("debuginfod: {server}: a file of another build")));
+        }
+        aside.commit().map_err(local)?;
+        Ok(bytes)
+    }
+}
+
+impl State {
+    fn note(&mut self, note: String) {
+        if self.notes.len() < MOST_NOTES && !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+}
+
+/// Whether an object says that it is of this build.
+fn is_of_build(aside: &Aside, build_id: &str) -> bool {
+    let Ok(file) = aside.reopen() else { return false };
+    let cache = ReadCache::new(file);
+    let elf = ElfFile64::<Endianness, _>::parse(&cache);
+    let found = elf.ok().and_then(|elf| elf.build_id().ok().flatten().map(<[u8]>::to_vec));
+    let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    found.map(hex).is_some_and(|found| found == build_id)
+}

@@ -1,0 +1,191 @@
+//! Names of the code that the target's processes generate.
+//!
+//! A process tells them in a list (a perf map) or a journal (a jitdump) that it goes on writing, and neither need outlive
+//! it. So both are opened while it lives and kept. Lists are read when it has ended, journals as they grow: an address may
+//! hold other code later, and only the journal's times tell which.
+
+mod program;
+
+use std::path::Path;
+
+use profiler_core::process::AddressSpace;
+use profiler_core::profile::ProcessIndex;
+use profiler_core::record::Mapped;
+use profiler_core::stack::Frame;
+use rustc_hash::FxHashMap;
+
+use self::program::Program;
+pub(crate) use self::program::Told;
+use crate::roots::Roots;
+
+/// Programs that are followed at once; each takes two descriptors, and with a journal some memory.
+const MOST_PROGRAMS: usize = 256;
+/// Programs that have ended, and whose lists are yet to be read.
+const MOST_ENDED: usize = 64;
+/// Looks for a list that is not there get rarer, up to so many readings apart.
+const LONGEST_PAUSE: u32 = 64;
+
+/// What generates code, by its entry in the profile.
+#[derive(Default)]
+pub(crate) struct JitStore {
+    programs: FxHashMap<ProcessIndex, Program>,
+    told: FxHashMap<ProcessIndex, Told>,
+    was_full: bool,
+}
+
+impl JitStore {
+    /// Code was mapped that lies in no file, or a journal was.
+    pub(crate) fn mapped(&mut self, process: ProcessIndex, mapped: &Mapped, roots: &mut Roots) {
+        let is_journal = is_journal(&mapped.path);
+        if !is_journal && !is_code_without_file(&mapped.path) {
+            return;
+        }
+        let Some(program) = self.program(process) else { return };
+        program.look_up(mapped.pid, roots);
+        if is_journal {
+            program.open_journal(mapped, roots);
+        }
+    }
+
+    fn program(&mut self, process: ProcessIndex) -> Option<&mut Program> {
+        // An entry that no sample referred to may be another program's by now.
+        self.programs.retain(|&index, program| index != process || !program.has_ended());
+        if self.programs.len() >= MOST_PROGRAMS && !self.programs.contains_key(&process) {
+            self.was_full = true;
+            return None;
+        }
+        Some(self.programs.entry(process).or_default())
+    }
+
+    /// A process has its parent's code, until it executes another program.
+    pub(crate) fn forked(&mut self, parent: ProcessIndex, child: ProcessIndex) {
+        let Some(inherited) = self.programs.get(&parent).map(Program::fork) else { return };
+        if let Some(program) = self.program(child) {
+            *program = inherited;
+        }
+    }
+
+    /// A process was sampled: its code is of interest. Asked for every sample.
+    pub(crate) fn sampled(&mut self, process: ProcessIndex, pid: u32, roots: &mut Roots) {
+        if self.programs.is_empty() {
+            return;
+        }
+        if let Some(program) = self.programs.get_mut(&process) {
+            program.look_up(pid, roots);
+        }
+    }
+
+    /// Puts the pseudo-addresses of code that is known by its number in the place of actual ones.
+    pub(crate) fn translate(
+        &mut self,
+        process: ProcessIndex,
+        time_ns: u64,
+        space: &AddressSpace,
+        addresses: &mut [u64],
+    ) {
+        if let Some(program) = self.programs.get_mut(&process).filter(|program| program.has_journal()) {
+            let generated = addresses.iter_mut().filter(|address| !space.is_in_file(**address));
+            generated.for_each(|address| program.translate(address, time_ns));
+        }
+    }
+
+    /// Looks for lists and for what is new in journals.
+    pub(crate) fn refresh(&mut self, roots: &Roots) {
+        self.programs.values_mut().filter(|program| !program.has_ended()).for_each(|p| p.refresh(roots));
+    }
+
+    /// A process has ended, or will be another program. Frames are those of all stacks so far.
+    pub(crate) fn ended(&mut self, process: ProcessIndex, frames: &[Frame], roots: &Roots) {
+        let Some(program) = self.programs.get_mut(&process) else { return };
+        program.end(roots);
+        let has_journal = program.has_journal();
+        let ended = self.programs.values().filter(|program| program.has_ended()).count();
+        if has_journal || ended > MOST_ENDED {
+            self.read_ended(frames);
+        }
+    }
+
+    /// Names what the programs that have ended generated, and forgets them.
+    fn read_ended(&mut self, frames: &[Frame]) {
+        let mut addresses: FxHashMap<ProcessIndex, Vec<u64>> = FxHashMap::default();
+        for frame in frames {
+            if let Some(process) = frame.object.generator() {
+                addresses.entry(process).or_default().push(frame.address);
+            }
+        }
+        self.programs.retain(|process, program| {
+            if program.has_ended() {
+                let told = addresses.remove(process).map(|addresses| program.tell(&addresses));
+                self.told.extend(told.map(|told| (*process, told)));
+            }
+            !program.has_ended()
+        });
+    }
+
+    /// All names.
+    pub(crate) fn finish(mut self, frames: &[Frame], roots: &Roots) -> Names {
+        self.programs.values_mut().for_each(|program| program.end(roots));
+        self.read_ended(frames);
+        Names { told: self.told, was_full: self.was_full }
+    }
+}
+
+/// Names of generated code, by the process that made it.
+#[derive(Default)]
+pub(crate) struct Names {
+    told: FxHashMap<ProcessIndex, Told>,
+    /// Whether there were programs that could not be followed.
+    was_full: bool,
+}
+
+impl Names {
+    /// What a process told.
+    pub(crate) fn of(&self, process: ProcessIndex) -> Option<&Told> {
+        self.told.get(&process)
+    }
+
+    /// Why a process that is not among these told nothing.
+    pub(crate) fn missing(&self) -> &'static str {
+        match self.was_full {
+            false => "the code lies in no file",
+            true => "the code lies in no file, and too many programs generated code at once",
+        }
+    }
+}
+
+/// Whether a mapping of this name has no file behind it that lasts.
+pub(crate) fn is_code_without_file(path: &str) -> bool {
+    const NAMELESS: [&str; 5] = ["//anon", "/anon_hugepage", "/dev/zero", "/memfd:", "/SYSV"];
+    NAMELESS.iter().any(|start| path.starts_with(start)) || (!path.starts_with('/') && path != "[vdso]")
+}
+
+/// Programs map their journal as if it were code, to say where it is.
+fn is_journal(path: &str) -> bool {
+    let name = Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let name = name.trim_end_matches(" (deleted)");
+    let number = name.strip_prefix("jit-").and_then(|name| name.strip_suffix(".dump"));
+    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn journals_and_nameless_code_are_told_by_their_names() {
+        for path in ["/tmp/jit-7.dump", "/home/a/.debug/jit/x/jit-12.dump", "/a/jit-7.dump (deleted)"] {
+            assert!(is_journal(path), "{path}");
+        }
+        for path in
+            ["/tmp/jit-.dump", "/tmp/jit-7.dump.gz", "/tmp/jit-7x.dump", "//anon", "/jit-7.dump/lib.so"]
+        {
+            assert!(!is_journal(path), "{path}");
+        }
+        for path in ["//anon", "", "[heap]", "/memfd:doublemapper (deleted)", "/dev/zero (deleted)"] {
+            assert!(is_code_without_file(path), "{path}");
+        }
+        for path in ["/lib/x.so", "[vdso]"] {
+            assert!(!is_code_without_file(path), "{path}");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Writes what the fuzz targets begin with: `fuzz/corpus`, small files made from the programs of `tests/programs`, from
+//! recorded rings and from this machine's own `/proc`.
+//!
+//!   cargo run -p tests --bin seeds
+
+#![allow(clippy::print_stdout, reason = "it says what it wrote")]
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use flate2::read::GzDecoder;
+use profiler_core::sorter::RecordQueue;
+use tests::programs::{program, workspace_folder};
+use tests::replay::{RecordedRing, Recording, names};
+use tests::run::sweetspot;
+
+/// Sources so small that a changed byte hits something.
+const C: &str = "static inline __attribute__((always_inline)) int in(int x) { return x * 3; }\n\
+                 __attribute__((noinline)) int outer(int x) { return in(x) + in(x + 1); }\n\
+                 void _start(void) { outer(1); }\n";
+const CPP: &str = "namespace n { template <class T> T f(T x) { return x + 1; } struct S { int g(int); }; }\n\
+                   int n::S::g(int x) { return n::f(x); }\n\
+                   extern \"C\" void _start() { n::S().g(1); }\n";
+/// Compiler, source and flags of the objects.
+const OBJECTS: &[(&str, &str, &str, &[&str])] = &[
+    ("dwarf5", "cc", C, &["-g", "-gdwarf-5", "-O2", "-static"]),
+    ("dwarf4", "cc", C, &["-g", "-gdwarf-4", "-O2", "-shared", "-fPIC"]),
+    ("ranges", "cc", C, &["-g", "-gdwarf-5", "-O2", "-static", "-ffunction-sections"]),
+    ("compressed", "cc", C, &["-g", "-gz=zlib", "-O1", "-shared", "-fPIC"]),
+    ("stripped", "cc", C, &["-O2", "-static", "-s"]),
+    ("cpp", "c++", CPP, &["-g", "-gdwarf-5", "-O1", "-static"]),
+];
+/// As in the target `dwarf`, in its order.
+const SECTIONS: [&str; 9] = [
+    ".debug_abbrev",
+    ".debug_str",
+    ".debug_line_str",
+    ".debug_str_offsets",
+    ".debug_addr",
+    ".debug_ranges",
+    ".debug_rnglists",
+    ".debug_line",
+    ".debug_info",
+];
+const NAMES: &[&str] = &[
+    "main",
+    "_ZN9wikipedia7article6formatEv",
+    "_ZNSt6vectorIiSaIiEE9push_backEOi",
+    "_ZN5tokio7runtime4task7harness20Harness$LT$T$C$S$GT$4poll17h0123456789abcdefE",
+    "_RNvMs0_NtNtCs1234_7mycrate3foo3barINtB5_3BazpE3qux",
+    "_RINvNtC3std3mem8align_ofNtNtC3std3mem12DiscriminantE",
+    "memcpy@@GLIBC_2.14",
+    "operator new(unsigned long)",
+];
+const SETTINGS: &[&str] =
+    &["1%", "0.01", "60s", "250us", "1.5h", "99Hz", "1.5kHz", "64KiB", "mae", "z=1.96", "auto", "dwarf"];
+
+fn main() -> Result<()> {
+    let seeds = Seeds { folder: workspace_folder().join("fuzz/corpus") };
+    objects(&seeds)?;
+    rings(&seeds)?;
+    profiles(&seeds)?;
+    texts(&seeds)?;
+    Ok(())
+}
+
+struct Seeds {
+    folder: PathBuf,
+}
+
+impl Seeds {
+    fn write(&self, target: &str, name: &str, bytes: &[u8]) -> Result<()> {
+        let folder = self.folder.join(target);
+        fs::create_dir_all(&folder)?;
+        fs::write(folder.join(format!("seed_{name}")), bytes)?;
+        println!("{target}/seed_{name}: {} bytes", bytes.len());
+        Ok(())
+    }
+}
+
+fn objects(seeds: &Seeds) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    for (name, compiler, source, flags) in OBJECTS {
+        let ending = if *compiler == "c++" { "cc" } else { "c" };
+        let (file, object) = (folder.path().join(format!("seed.{ending}")), folder.path().join(name));
+        fs::write(&file, source)?;
+        let built = Command::new(compiler)
+            .args(*flags)
+            .arg("-nostdlib")
+            .arg("-o")
+            .arg(&object)
+            .arg(&file)
+            .status()?;
+        ensure!(built.success(), "{name} was not built");
+        let bytes = fs::read(&object)?;
+        seeds.write("elf_symbolize", name, &bytes)?;
+        seeds.write("elf_image", name, &bytes)?;
+        seeds.write("dwarf", name, &sections(&object, &SECTIONS)?)?;
+        let tables = sections(&object, &[".eh_frame", ".eh_frame_hdr", ".none"])?;
+        // Flags: a bias of none, tables as they are, with their index.
+        seeds.write("unwind", name, &[&[2 | 2 << 3], &tables[..], &[0; 64]].concat())?;
+    }
+    Ok(())
+}
+
+/// Sections of an object behind their lengths, but for the last.
+fn sections(object: &Path, names: &[&str]) -> Result<Vec<u8>> {
+    let folder = tempfile::tempdir()?;
+    let mut all = Vec::new();
+    for (name, at) in names.iter().zip(1..) {
+        let file = folder.path().join("section");
+        let dump = format!("{name}={}", file.display());
+        // A section that is not there leaves no file.
+        Command::new("objcopy").arg("--dump-section").arg(dump).arg(object).arg("/dev/null").output()?;
+        let bytes = fs::read(&file).unwrap_or_default();
+        if at < names.len() {
+            all.extend(u16::try_from(bytes.len())?.to_le_bytes());
+        }
+        all.extend(bytes);
+        let _ = fs::remove_file(&file); // it may not be there
+    }
+    Ok(all)
+}
+
+fn rings(seeds: &Seeds) -> Result<()> {
+    for name in names()? {
+        let recording = Recording::read(&name)?;
+        // Some records of each kind; the big ones would be all that is changed.
+        let (mut some, mut kinds) = (Vec::new(), Vec::new());
+        for ring in &recording.rings {
+            let mut ring = RecordedRing::new(ring, usize::MAX);
+            while let Some(raw) = ring.front() {
+                let body = raw.body.as_slice();
+                let seen = kinds.iter().filter(|kind| **kind == raw.kind).count();
+                if seen < 4 && body.len() < 6000 {
+                    kinds.push(raw.kind);
+                    some.extend(raw.kind.to_le_bytes());
+                    some.extend(raw.misc.to_le_bytes());
+                    some.extend((body.len() as u16 + 8).to_le_bytes());
+                    some.extend_from_slice(&body);
+                }
+                ring.pop();
+            }
+        }
+        seeds.write("records", &name, &[&[16, 0], &some[..]].concat())?;
+        // Flags: the layout, and frame pointers or copies.
+        let flags = if recording.header.copies_stack { 1 | 2 << 1 } else { 1 << 1 };
+        let process = renumbered(&some, recording.header.pid);
+        seeds.write("replay", &name, &[&[flags, 0, 255, 255], &process[..]].concat())?;
+    }
+    Ok(())
+}
+
+/// The records with process 1 in the place of another: that is whom the target follows.
+fn renumbered(records: &[u8], pid: u32) -> Vec<u8> {
+    let mut records = records.to_vec();
+    for word in records.chunks_exact_mut(4).filter(|word| **word == pid.to_le_bytes()) {
+        word.copy_from_slice(&1_u32.to_le_bytes());
+    }
+    records
+}
+
+fn profiles(seeds: &Seeds) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    for (name, cpu) in [("short", "0.05"), ("longer", "0.4")] {
+        let file = folder.path().join("p.pb.gz");
+        let mix = program("mix_stripped")?;
+        let ended = Command::new(sweetspot())
+            .args(["record", "--rate", "500", "-o"])
+            .arg(&file)
+            .arg("--")
+            .arg(mix)
+            .args(["--cpu", cpu, "--out", "/dev/null"])
+            .env("XDG_CACHE_HOME", folder.path())
+            .output()?;
+        ensure!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        let mut bytes = Vec::new();
+        GzDecoder::new(File::open(&file)?).read_to_end(&mut bytes)?;
+        seeds.write("pprof", name, &bytes)?;
+        if name == "short" {
+            seeds.write("pprof", "packed", &fs::read(&file)?)?;
+        }
+    }
+    Ok(())
+}
+
+fn texts(seeds: &Seeds) -> Result<()> {
+    let list = fs::read_to_string("/proc/kallsyms")?;
+    let every = (list.lines().count() / 200).max(1);
+    let some: Vec<&str> = list.lines().step_by(every).collect();
+    seeds.write("kallsyms", "some", some.join("\n").as_bytes())?;
+    for (name, at) in NAMES.iter().zip(0..) {
+        seeds.write("demangle", &at.to_string(), name.as_bytes())?;
+    }
+    for (setting, at) in SETTINGS.iter().zip(0..) {
+        seeds.write("config", &at.to_string(), setting.as_bytes())?;
+    }
+    seeds.write("maps", "own", &fs::read("/proc/self/maps")?)?;
+    let costs = serde_json::to_string(&profiler_core::rate::CostModel::default())?;
+    let readings: Vec<u8> = (0..64).map(|at| at * 3).collect();
+    seeds.write("calibration", "prior", &[costs.as_bytes(), &[0], &readings].concat())?;
+    let events = Path::new("/sys/kernel/tracing/events/timer");
+    let format = |event: &str| fs::read(events.join(event).join("format"));
+    if let (Ok(entry), Ok(exit)) = (format("hrtimer_expire_entry"), format("hrtimer_expire_exit")) {
+        seeds.write("handler_trace", "entry", &entry)?;
+        seeds.write("handler_trace", "exit", &exit)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! Programs whose code a run-time compiler makes: Node, Python and Java, where they are installed.
+
+#![allow(clippy::print_stderr, reason = "a test that skips says why, and one that runs what it found")]
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use tests::attempts::attempts;
+use tests::folded::Folded;
+use tests::guards::is_root;
+use tests::programs::{find_in_path, workspace_folder};
+use tests::run::{Sweetspot, run};
+use tests::stats::Stats;
+
+/// So much of the frames, by weight, has a name.
+const NAMED: f64 = 0.98;
+
+/// What was found of one run.
+struct Found {
+    folded: Folded,
+    stats: Stats,
+}
+
+/// Profiles a command in a folder of its own, and says what it found.
+fn record(words: &[&str]) -> Result<Found> {
+    let sweetspot = Sweetspot::new().options(&["--rate", "1000"]);
+    let mut all = sweetspot.outputs();
+    all.push("--".to_string());
+    all.extend(words.iter().map(ToString::to_string));
+    run(sweetspot.command("record", &all).current_dir(sweetspot.path()))?.expect_status(0)?;
+    let folded = Folded::parse(&fs::read_to_string(sweetspot.file("profile.folded"))?)?;
+    let stats = Stats::parse(&fs::read_to_string(sweetspot.file("stats.jsonl"))?)?;
+    let summary = &stats.summary;
+    let complete = 1.0 - summary.truncated as f64 / summary.samples as f64;
+    eprintln!(
+        "{}: {} samples, {:.2}% of the frames named, {:.2}% of the stacks complete, by {}; not named:\n{}",
+        words.join(" "),
+        summary.samples,
+        100.0 * folded.named_ratio(),
+        100.0 * complete,
+        summary.unwind,
+        folded.nameless()
+    );
+    Ok(Found { folded, stats })
+}
+
+impl Found {
+    fn check(&self, functions: &[&str], complete: f64) -> Result<()> {
+        let named = self.folded.named_ratio();
+        ensure!(named >= NAMED, "only {named} of the frames have a name:\n{}", self.folded.nameless());
+        for function in functions {
+            let holds = |frame: &String| frame.contains(function);
+            let share = self.folded.weight_of(|stack| stack.frames.iter().any(holds));
+            ensure!(share > 0.0, "no sample in {function}");
+        }
+        let summary = &self.stats.summary;
+        let truncated = summary.truncated as f64 / summary.samples as f64;
+        ensure!(truncated <= 1.0 - complete, "{truncated} of the stacks lack outer frames");
+        Ok(())
+    }
+}
+
+fn source(name: &str) -> String {
+    workspace_folder().join("tests/programs").join(name).to_string_lossy().into_owned()
+}
+
+fn remove_maps() {
+    // Left by programs that ended; the next of their number would append to them.
+    let maps = fs::read_dir("/tmp").into_iter().flatten().flatten();
+    let is_map =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("perf-"));
+    for path in maps.map(|entry| entry.path()).filter(is_map) {
+        let number =
+            path.file_stem().and_then(|stem| stem.to_str()?.strip_prefix("perf-")?.parse::<u32>().ok());
+        if number.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+#[test]
+fn node_with_a_perf_map() -> Result<()> {
+    let (true, Some(node)) = (is_root(), find_in_path("node")) else {
+        eprintln!("skipped: needs root, and `node` (apt-get install nodejs)");
+        return Ok(());
+    };
+    attempts(|| {
+        let node = node.to_string_lossy();
+        let words =
+            [&node, "--perf-basic-prof", "--interpreted-frames-native-stack", &source("work.js"), "3"];
+        let found = record(&words)?;
+        remove_maps();
+        found.check(&["fibonacci", "plus", "words"], 0.9)
+    })
+}
+
+#[test]
+fn node_with_a_jitdump() -> Result<()> {
+    let (true, Some(node)) = (is_root(), find_in_path("node")) else {
+        eprintln!("skipped: needs root, and `node` (apt-get install nodejs)");
+        return Ok(());
+    };
+    attempts(|| {
+        let node = node.to_string_lossy();
+        let words = [&node, "--perf-prof", "--interpreted-frames-native-stack", &source("work.js"), "3"];
+        record(&words)?.check(&["fibonacci", "plus", "words"], 0.9)
+    })
+}
+
+/// A Python that can tell perf of its functions.
+fn python() -> Option<PathBuf> {
+    let home = env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let versions = fs::read_dir(home.join(".pyenv/versions")).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = versions.map(|version| version.path().join("bin/python3")).collect();
+    found.sort();
+    let tells = |python: &PathBuf| {
+        let mut command = Command::new(python);
+        command.args(["-X", "perf", "-c", "import sys; assert sys.is_stack_trampoline_active()"]);
+        command.output().is_ok_and(|output| output.status.success())
+    };
+    find_in_path("python3").into_iter().chain(found).find(tells)
+}
+
+#[test]
+fn python_with_a_perf_map() -> Result<()> {
+    let (true, Some(python)) = (is_root(), python()) else {
+        eprintln!("skipped: needs root, and a Python of 3.12 or later that was built with its perf support");
+        return Ok(());
+    };
+    attempts(|| {
+        let found = record(&[&python.to_string_lossy(), "-X", "perf", &source("work.py"), "3"])?;
+        remove_maps();
+        found.check(&["py::fibonacci", "py::Vector.plus", "py::words"], 0.0)
+    })
+}
+
+#[test]
+fn java_with_a_perf_map() -> Result<()> {
+    let (true, Some(java), Some(javac)) = (is_root(), find_in_path("java"), find_in_path("javac")) else {
+        eprintln!("skipped: needs root, and `java` and `javac` (apt-get install openjdk-17-jdk-headless)");
+        return Ok(());
+    };
+    attempts(|| {
+        let folder = tempfile::tempdir()?;
+        let classes = folder.path().to_string_lossy().into_owned();
+        let compiled = Command::new(&javac).args(["-d", &classes, &source("Work.java")]).output()?;
+        ensure!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        let flags = ["-XX:+UnlockDiagnosticVMOptions", "-XX:+DumpPerfMapAtExit", "-XX:+PreserveFramePointer"];
+        let java = java.to_string_lossy();
+        let words = [&[&*java][..], &flags, &["-cp", &classes, "Work", "4"]].concat();
+        let found = record(&words)?;
+        remove_maps();
+        found.check(&["Work.fibonacci"], 0.0)
+    })
+}
