@@ -76,6 +76,10 @@ alias peers := bench
 names *arguments:
     cargo run --quiet --release --manifest-path tests/naming/Cargo.toml --target-dir target/naming -- {{ arguments }}
 
+# Are the stacks whole? Every kind of unwind information and of stack, beside perf and samply (ten minutes).
+cases *arguments:
+    cargo run --quiet --release -p tests --bin cases -- {{ arguments }}
+
 # Redis, PostgreSQL, Python, xz and Node under load.
 real *arguments:
     cargo run --quiet --release -p tests --bin real -- {{ arguments }}

@@ -80,7 +80,12 @@ pub(crate) fn run(data: &[u8]) {
 
     let (ip, sp, bp) = (input.address(), input.address(), input.address());
     let regs = match (machine, flags & 32) {
-        (Machine::X86_64, 0) => UserRegs::X86_64 { ip, sp, bp },
+        (Machine::X86_64, 0) => {
+            // The other registers hold the same addresses.
+            let mut general = std::array::from_fn(|number| Some([ip, sp, bp][number % 3]));
+            (general[6], general[7]) = (Some(bp), Some(sp));
+            UserRegs::X86_64 { ip, general }
+        }
         (Machine::Aarch64, 0) => UserRegs::Aarch64 { pc: ip, sp, lr: input.address(), fp: bp },
         _ => UserRegs::Narrow { ip },
     };

@@ -1,27 +1,36 @@
 //! What unwinding needs of an ELF file: where its segments lie and its tables of unwind information.
 
+mod index;
 mod later;
 mod pointer_auth;
+pub(crate) mod rules;
 mod tables;
+mod vetting;
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use object::elf::{FileHeader64, PF_X, PT_GNU_EH_FRAME, PT_LOAD, SectionHeader64};
+use object::elf::{
+    CompressionHeader64, ELFCOMPRESS_ZLIB, FileHeader64, PF_X, PT_GNU_EH_FRAME, PT_LOAD, SHF_COMPRESSED,
+    SectionHeader64,
+};
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
-use object::{Endianness, ReadRef};
+use object::{CompressedData, CompressionFormat, Endianness, ReadRef};
 
 use crate::machine::Machine;
 
 pub use later::ReadLater;
 pub(crate) use later::SectionBytes;
+pub(crate) use tables::Found;
 pub use tables::UnwindTables;
 
 type Header = FileHeader64<Endianness>;
 
 /// More unwind information than any real file has; larger ones are taken for damaged.
 const MAX_SECTION_BYTES: u64 = 512 << 20;
+/// The same for one that is compressed, which states its own size.
+const MAX_DECOMPRESSED_BYTES: u64 = 64 << 20;
 /// `DW_EH_PE_pcrel | DW_EH_PE_sdata4`: how every linker writes the pointer to `.eh_frame`.
 const PCREL_SDATA4: u8 = 0x1b;
 
@@ -171,9 +180,9 @@ impl ElfImage {
         let eh_frame_svma = hdr.start.wrapping_add(4).wrapping_add_signed(pointer);
         let information = self.file_range(eh_frame_svma, u64::MAX)?;
         let eh_frame_later = pointer_auth::reading(machine, later);
-        let eh_frame = Section::in_file(eh_frame_svma, information, file, &eh_frame_later);
-        let index = Section::in_file(hdr.start, index, file, later).filter(|_| tables::is_usual_index(start));
-        Some(UnwindTables::new(machine, eh_frame, index, None))
+        let eh_frame = Section::in_file(eh_frame_svma, information, file, &eh_frame_later, as_it_is);
+        let index = Section::in_file(hdr.start, index, file, later, as_it_is);
+        Some(UnwindTables::new(machine, eh_frame, index.filter(|_| index::is_usual_index(start)), None))
     }
 
     /// Where the bytes at a stated address lie in the file, at most `len` and no further than the segment.
@@ -204,12 +213,32 @@ fn tables_from_sections<'d>(
             Ok(b".debug_frame") => (&mut debug_frame, later),
             _ => continue,
         };
-        let compressed = section.sh_flags(endian).contains(object::elf::SHF_COMPRESSED);
-        let in_file = section.file_range(endian).filter(|&(_, len)| len > 0 && !compressed);
+        let in_file = section.file_range(endian).filter(|&(_, len)| len > 0);
         let range = in_file.and_then(|(start, len)| Some(start..start.checked_add(len)?));
-        *slot = range.and_then(|range| Section::in_file(section.sh_addr(endian), range, file, later));
+        let is_compressed = section.sh_flags(endian).contains(SHF_COMPRESSED);
+        let unpack = if is_compressed { decompressed } else { as_it_is };
+        *slot = range.and_then(|range| Section::in_file(section.sh_addr(endian), range, file, later, unpack));
     }
     UnwindTables::new(machine, eh_frame, eh_frame_hdr, debug_frame)
+}
+
+/// What makes the bytes of a section of those in the file.
+type Unpack = fn(Vec<u8>) -> Option<Vec<u8>>;
+
+fn as_it_is(bytes: Vec<u8>) -> Option<Vec<u8>> {
+    Some(bytes)
+}
+
+/// As Go's linker leaves `.debug_frame`.
+fn decompressed(bytes: Vec<u8>) -> Option<Vec<u8>> {
+    let (header, data) = object::pod::from_bytes::<CompressionHeader64<Endianness>>(&bytes).ok()?;
+    let endian = Endianness::Little;
+    let uncompressed_size =
+        Some(header.ch_size.get(endian)).filter(|&size| size <= MAX_DECOMPRESSED_BYTES)?;
+    let is_usual = header.ch_type.get(endian) == ELFCOMPRESS_ZLIB;
+    let format = is_usual.then_some(CompressionFormat::Zlib)?;
+    let unpacked = CompressedData { format, data, uncompressed_size }.decompress().ok()?;
+    Some(unpacked.into_owned())
 }
 
 fn is_usual_index<'d>(
@@ -217,7 +246,7 @@ fn is_usual_index<'d>(
     endian: Endianness,
     file: impl ReadRef<'d>,
 ) -> bool {
-    file.read_bytes_at(section.sh_offset(endian), 4).is_ok_and(tables::is_usual_index)
+    file.read_bytes_at(section.sh_offset(endian), 4).is_ok_and(index::is_usual_index)
 }
 
 impl Section {
@@ -228,14 +257,21 @@ impl Section {
     }
 
     /// A section that is read later; none where the file ends before it does.
-    fn in_file<'d>(svma: u64, range: Range<u64>, file: impl ReadRef<'d>, later: &ReadLater) -> Option<Self> {
+    fn in_file<'d>(
+        svma: u64,
+        range: Range<u64>,
+        file: impl ReadRef<'d>,
+        later: &ReadLater,
+        unpack: Unpack,
+    ) -> Option<Self> {
         if range.end > file.len().ok()? {
             return None;
         }
         let svma = Self::addresses(svma, range.end - range.start)?;
         let later = Arc::clone(later);
         let len = range.end - range.start;
-        let read = move || later(range).filter(|bytes| bytes.len() as u64 == len).unwrap_or_default();
+        let whole = move || later(range).filter(|bytes| bytes.len() as u64 == len);
+        let read = move || whole().and_then(unpack).unwrap_or_default();
         Some(Self { svma, bytes: SectionBytes::when_needed(read) })
     }
 
@@ -297,12 +333,29 @@ mod tests {
         assert_eq!(reads.load(Ordering::Relaxed), 0);
         assert!(image.function_start(image.entry).is_some());
         assert_eq!(reads.load(Ordering::Relaxed), 1, "the index");
-        assert!(image.tables.is_safe_at(image.entry));
+        assert!(matches!(image.tables.find(image.entry), Found::Rule { .. }));
         image.read_tables();
         assert_eq!(reads.load(Ordering::Relaxed), 2);
         let whole = ElfImage::parse_bytes(&file).unwrap();
         whole.read_tables();
+        let _ = whole.function_start(whole.entry);
         assert_eq!(image, whole);
+    }
+
+    #[test]
+    fn a_compressed_section_is_unpacked_unless_its_size_is_absurd() {
+        let section = |size: u64| {
+            let header =
+                [&1u32.to_le_bytes()[..], &[0; 4], &size.to_le_bytes(), &8u64.to_le_bytes()].concat();
+            // `abc`, stored.
+            let data = [0x78, 1, 1, 3, 0, 0xfc, 0xff, b'a', b'b', b'c', 0x02, 0x4d, 0x01, 0x27];
+            [&header[..], &data].concat()
+        };
+        assert_eq!(decompressed(section(3)), Some(b"abc".to_vec()));
+        for size in [4, MAX_DECOMPRESSED_BYTES + 1, u64::MAX] {
+            assert_eq!(decompressed(section(size)), None, "{size}");
+        }
+        assert_eq!(decompressed(vec![1; 7]), None);
     }
 
     #[test]
@@ -311,7 +364,7 @@ mod tests {
         let gone: ReadLater = Arc::new(|_| None);
         let image = ElfImage::parse(&file[..], &gone).unwrap();
         assert_eq!(image.function_start(image.entry), None);
-        assert!(!image.tables.is_safe_at(image.entry));
+        assert!(!matches!(image.tables.find(image.entry), Found::Rule { .. }));
     }
 
     #[test]

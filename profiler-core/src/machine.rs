@@ -5,8 +5,11 @@ use object::elf::{EM_AARCH64, EM_X86_64};
 
 use crate::record::UserRegs;
 
-/// `PERF_REG_X86_BP`, `…_SP` and `…_IP`.
-const X86_64: [u64; 3] = [6, 7, 8];
+/// `PERF_REG_X86_IP`.
+const X86_64_IP: u64 = 8;
+/// The general registers of x86-64 in the order of DWARF's numbers: AX, DX, CX, BX, SI, DI, BP, SP, R8 to R15. A frame may
+/// be found by any of them.
+const X86_64: [u64; 16] = [0, 3, 2, 1, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23];
 /// `PERF_REG_ARM64_X29`, `…_LR`, `…_SP` and `…_PC`.
 const AARCH64: [u64; 4] = [29, 30, 31, 32];
 
@@ -35,19 +38,19 @@ impl Machine {
 
     /// The registers that unwinding starts from, as `perf_event_attr.sample_regs_user`.
     pub(crate) fn sample_regs(self) -> u64 {
-        let numbers: &[u64] = match self {
-            Machine::X86_64 => &X86_64,
-            Machine::Aarch64 => &AARCH64,
-        };
-        numbers.iter().fold(0, |mask, number| mask | 1 << number)
+        let mask = |numbers: &[u64]| numbers.iter().fold(0, |mask, number| mask | 1 << number);
+        match self {
+            Machine::X86_64 => mask(&X86_64) | 1 << X86_64_IP,
+            Machine::Aarch64 => mask(&AARCH64),
+        }
     }
 
     /// A task's registers, each given by its number in the kernel's interface.
     pub(crate) fn user_regs(self, is_64_bit: bool, get: impl Fn(u64) -> Option<u64>) -> Option<UserRegs> {
-        let ([bp, sp, ip], [fp, lr, sp_aarch64, pc]) = (X86_64, AARCH64);
+        let [fp, lr, sp_aarch64, pc] = AARCH64;
         Some(match (self, is_64_bit) {
-            (Machine::X86_64, true) => UserRegs::X86_64 { ip: get(ip)?, sp: get(sp)?, bp: get(bp)? },
-            (Machine::X86_64, false) => UserRegs::Narrow { ip: get(ip)? },
+            (Machine::X86_64, true) => UserRegs::X86_64 { ip: get(X86_64_IP)?, general: X86_64.map(get) },
+            (Machine::X86_64, false) => UserRegs::Narrow { ip: get(X86_64_IP)? },
             (Machine::Aarch64, true) => {
                 UserRegs::Aarch64 { pc: get(pc)?, sp: get(sp_aarch64)?, lr: get(lr)?, fp: get(fp)? }
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::elf::ElfImage;
+use crate::elf::{ElfImage, Found};
 use crate::profile::{ProcessIndex, ProcessInfo};
 use crate::record::{Mapped, Task};
 use crate::stack::{Frame, GeneratedCode, ObjectId};
@@ -124,11 +124,11 @@ impl AddressSpace {
         Frame { address: start.unwrap_or(frame.address & !0xfff), ..frame }
     }
 
-    /// Whether the unwind tables at an actual address may be evaluated.
-    pub(crate) fn is_safe_to_unwind(&self, address: u64) -> bool {
+    /// What the unwind tables say of an actual address.
+    pub(crate) fn find_rule(&self, address: u64) -> Found {
         let mapping = self.mapping(address);
         let tables = mapping.and_then(|m| Some((m, &m.image.as_ref()?.tables)));
-        tables.is_none_or(|(m, tables)| tables.is_safe_at(address.wrapping_sub(m.bias)))
+        tables.map_or(Found::Nothing, |(m, tables)| tables.find(address.wrapping_sub(m.bias)))
     }
 
     /// Whether there is code at an address, of a file or not.

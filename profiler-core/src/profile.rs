@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::outcome::{Outcome, TruncatedBy};
 use crate::rate::CostMode;
 
 /// Index into [`SymbolizedProfile::processes`].
@@ -103,29 +104,6 @@ pub struct Line {
     pub line: u32,
 }
 
-/// How the unwinding of a stack ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// The outermost frame was reached.
-    Complete,
-    /// The copy of the stack ended before the outermost frame.
-    CopyTooShort,
-    /// The kernel's limit on the length of a call chain was reached.
-    ChainTooLong,
-    /// A frame whose caller could not be found: no unwind information, or a stack that contradicts it.
-    Broken,
-    /// The sample came without user registers or stack (a kernel thread, or a task that was exiting).
-    NoUserStack,
-}
-
-impl Outcome {
-    /// Whether the stack lacks outer frames.
-    pub fn is_truncated(self) -> bool {
-        self != Outcome::Complete
-    }
-}
-
 /// A distinct stack of one process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightedStack {
@@ -179,6 +157,10 @@ pub struct Run {
     pub lost: u64,
     /// Samples whose stack lacks outer frames.
     pub truncated: u64,
+    /// The same by the reason.
+    pub truncated_by: TruncatedBy,
+    /// Share of the samples whose stack reaches its outermost frame.
+    pub complete_ratio: f64,
     /// Records that could not be decoded.
     pub undecodable: u64,
     /// Times the kernel throttled an event.

@@ -113,6 +113,10 @@ pub enum DecodeError {
 
 /// A decoded record.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one is alive at a time, and a box would be an allocation a sample"
+)]
 pub enum Record<'a> {
     /// An event's period elapsed.
     Sample(RawSample<'a>),
@@ -209,15 +213,18 @@ pub struct RawSample<'a> {
 
 /// The registers that unwinding starts from, by their names on each machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one is alive at a time, and a box would be an allocation a sample"
+)]
 pub enum UserRegs {
     /// Of a 64-bit task.
     X86_64 {
         /// Instruction pointer.
         ip: u64,
-        /// Stack pointer.
-        sp: u64,
-        /// Frame pointer.
-        bp: u64,
+        /// The general registers in DWARF's numbering, as far as they are known: 6 is the frame pointer, 7 the stack
+        /// pointer.
+        general: [Option<u64>; 16],
     },
     /// Of a 64-bit task.
     Aarch64 {
@@ -235,6 +242,15 @@ pub enum UserRegs {
         /// Instruction pointer.
         ip: u64,
     },
+}
+
+impl UserRegs {
+    /// Those of an x86-64 task of which only the instruction, stack and frame pointers are known.
+    pub fn x86_64(ip: u64, sp: u64, bp: u64) -> Self {
+        let mut general = [None; 16];
+        (general[6], general[7]) = (Some(bp), Some(sp));
+        Self::X86_64 { ip, general }
+    }
 }
 
 /// Bytes of the user stack from the stack pointer up.
@@ -463,10 +479,15 @@ mod tests {
         body
     }
 
+    /// In the order of the kernel's numbers: AX, BX, CX, DX, SI, DI, BP, SP, IP, R8 to R15.
+    const X86_64: [u64; 17] = [
+        0xa0, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xb0, 0xc0, 0xd0, 0xe0, 0xe1, 0xe2, 0xe3, 0xe4, 0xe5, 0xe6, 0xe7,
+    ];
+
     #[test]
     fn a_sample_is_decoded_field_by_field() {
         let chain = [CONTEXT_KERNEL, 100, 200, CONTEXT_USER, 300, 400];
-        let body = sample_body(&chain, &[0xb0, 0xc0, 0xd0], &[1; 32]);
+        let body = sample_body(&chain, &X86_64, &[1; 32]);
         let format = RecordFormat::of(Machine::X86_64, true);
         for split in 0..body.len() {
             let (left, right) = body.split_at(split);
@@ -474,7 +495,10 @@ mod tests {
             assert_eq!(raw.time_ns(&format), Some(5_000));
             let Ok(Record::Sample(sample)) = raw.decode(&format) else { panic!("split at {split}") };
             assert_eq!((sample.pid, sample.tid, sample.cpu, sample.stream_id), (42, 43, 1, 8));
-            assert_eq!(sample.regs, Some(UserRegs::X86_64 { ip: 0xd0, sp: 0xc0, bp: 0xb0 }));
+            let general = [0xa0, 0xa3, 0xa2, 0xa1, 0xa4, 0xa5, 0xb0, 0xc0];
+            let extended = [0xe0, 0xe1, 0xe2, 0xe3, 0xe4, 0xe5, 0xe6, 0xe7];
+            let general = std::array::from_fn(|at| general.iter().chain(&extended).nth(at).copied());
+            assert_eq!(sample.regs, Some(UserRegs::X86_64 { ip: 0xd0, general }));
             let (mut kernel, mut user) = (Vec::new(), Vec::new());
             sample.kernel_chain(&mut kernel);
             sample.user_chain(&mut user);
@@ -502,8 +526,8 @@ mod tests {
         let expected = UserRegs::Aarch64 { pc: 0xd0, sp: 0xc0, lr: 0xe0, fp: 0xf0 };
         assert_eq!(decode(Machine::Aarch64, &aarch64, REGS_ABI_64), Some(expected));
         assert_eq!(decode(Machine::Aarch64, &aarch64, 1), Some(UserRegs::Narrow { ip: 0xd0 }));
-        assert_eq!(RecordFormat::of(Machine::X86_64, true).sample_regs_user(), 0b111 << 6);
-        let narrow = decode(Machine::X86_64, &[0xb0, 0xc0, 0xd0], 1);
+        assert_eq!(RecordFormat::of(Machine::X86_64, true).sample_regs_user(), 0x1ff | 0xff << 16);
+        let narrow = decode(Machine::X86_64, &X86_64, 1);
         assert_eq!(narrow, Some(UserRegs::Narrow { ip: 0xd0 }));
     }
 

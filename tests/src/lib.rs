@@ -4,6 +4,7 @@
 pub mod aliasing;
 pub mod attempts;
 pub mod bouts;
+pub mod cases;
 pub mod checks;
 pub mod coverage;
 pub mod experiment;

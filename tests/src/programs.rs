@@ -29,6 +29,14 @@ const fn recipe(
     Recipe { name, source, compiler, flags }
 }
 
+/// A library's function stays a call.
+const NO_BUILTIN: &str = "-fno-builtin";
+const FRAMES: [&str; 2] = ["-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer"];
+const DEBUG_FRAME: [&str; 5] =
+    ["-O2", "-fomit-frame-pointer", "-g", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"];
+const DEBUG_FRAME_Z: [&str; 6] =
+    [DEBUG_FRAME[0], DEBUG_FRAME[1], DEBUG_FRAME[2], DEBUG_FRAME[3], DEBUG_FRAME[4], "-gz=zlib"];
+
 const RECIPES: &[Recipe] = &[
     recipe("mix_nofp", "mix.c", "cc", &["-O2", WHOLE, "-fomit-frame-pointer"]),
     recipe(
@@ -61,6 +69,41 @@ const RECIPES: &[Recipe] = &[
     recipe("twins_nofp", "twins.c", "cc", &["-O2", WHOLE, "-fomit-frame-pointer", "-pthread"]),
     recipe("host", "host.c", "cc", &["-O2", WHOLE, "-ldl"]),
     recipe("libplugin.so", "plugin.c", "cc", &["-O2", WHOLE, "-shared", "-fPIC"]),
+    recipe("stacks", "stacks.c", "cc", &["-O2", "-fomit-frame-pointer", "-pthread", NO_BUILTIN]),
+    recipe("stacks_no_index", "stacks.c", "cc", &["-O2", "-fomit-frame-pointer", "-Wl,--no-eh-frame-hdr"]),
+    recipe("stacks_debug_frame", "stacks.c", "cc", &DEBUG_FRAME),
+    recipe("stacks_debug_frame_z", "stacks.c", "cc", &DEBUG_FRAME_Z),
+    recipe("stacks_o0", "stacks.c", "cc", &["-O0", "-pthread"]),
+    recipe("stacks_fp", "stacks.c", "cc", &["-O2", FRAMES[0], FRAMES[1], "-pthread", NO_BUILTIN]),
+    recipe(
+        "stacks_fp_only",
+        "stacks.c",
+        "cc",
+        &["-O2", FRAMES[0], FRAMES[1], "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"],
+    ),
+    recipe("stacks_stripped", "stacks.c", "cc", &["-O2", "-fomit-frame-pointer", "-s"]),
+    recipe("stacks_static", "stacks.c", "cc", &["-O2", "-fomit-frame-pointer", "-static", "-w"]),
+    recipe("stacks_static_pie", "stacks.c", "cc", &["-O2", "-fomit-frame-pointer", "-static-pie", "-w"]),
+    recipe("stacks_lazy", "stacks.c", "cc", &["-O2", NO_BUILTIN, "-Wl,-z,lazy", "-fcf-protection=none"]),
+    recipe("stacks_split", "stacks.c", "cc", &["-O2", "-fsplit-stack", "-pthread"]),
+    recipe("stacks_musl", "stacks.c", "musl-gcc", &["-O2", "-static", "-DWITHOUT_CONTEXTS", "-w"]),
+    recipe("stacks_musl_dynamic", "stacks.c", "musl-gcc", &["-O2", "-DWITHOUT_CONTEXTS", "-w"]),
+    recipe(
+        "libswapped_a.so",
+        "swapped.c",
+        "cc",
+        &["-O2", "-fomit-frame-pointer", "-shared", "-fPIC", "-DFRAME=64"],
+    ),
+    recipe(
+        "libswapped_b.so",
+        "swapped.c",
+        "cc",
+        &["-O2", "-fomit-frame-pointer", "-shared", "-fPIC", "-DFRAME=4000"],
+    ),
+    recipe("unwinding", "unwinding.cpp", "c++", &["-O2", "-std=c++20", "-fomit-frame-pointer"]),
+    recipe("chain_rust", "chain.rs", "rustc", &["--edition=2021", "-O"]),
+    recipe("chain_go", "chain.go", "go", &[]),
+    recipe("chain_go_stripped", "chain.go", "go", &["-ldflags=-s -w"]),
     // Whole in itself: it runs where there is no other file, and all that it calls has a name.
     recipe("jit", "jit.c", "cc", &["-O2", WHOLE, "-fno-omit-frame-pointer", "-static", "-Wl,--build-id"]),
     recipe("deny_perf", "deny_perf.c", "cc", &["-O2"]),
@@ -83,6 +126,13 @@ pub fn program(name: &str) -> Result<PathBuf> {
 /// Whether the compiler of a program is installed.
 pub fn can_build(name: &str) -> bool {
     RECIPES.iter().any(|recipe| recipe.name == name && find_in_path(recipe.compiler).is_some())
+}
+
+/// Why a program cannot be built, if it cannot.
+pub fn why_not(name: &str) -> Option<String> {
+    let recipe = RECIPES.iter().find(|recipe| recipe.name == name)?;
+    let missing = find_in_path(recipe.compiler).is_none();
+    missing.then(|| format!("there is no {} ({})", recipe.compiler, how_to_get(recipe.compiler)))
 }
 
 /// An executable of this name in `PATH`.
@@ -133,13 +183,14 @@ fn build(recipe: &Recipe, folder: &Path, path: &Path) -> Result<()> {
     fs::create_dir_all(folder)?;
     let aside = tempfile::Builder::new().prefix("build").tempdir_in(folder)?;
     let built = aside.path().join(recipe.name);
-    let output = Command::new(compiler)
-        .arg(source_folder().join(recipe.source))
-        .args(recipe.flags)
-        .arg("-o")
-        .arg(&built)
-        .output()
-        .with_context(|| format!("cannot run {}", recipe.compiler))?;
+    let (source, mut command) = (source_folder().join(recipe.source), Command::new(compiler));
+    if recipe.compiler == "go" {
+        command.arg("build").args(recipe.flags).arg("-o").arg(&built).arg(source);
+        command.env("GOCACHE", aside.path().join("cache")).env("GO111MODULE", "off");
+    } else {
+        command.arg(source).args(recipe.flags).arg("-o").arg(&built);
+    }
+    let output = command.output().with_context(|| format!("cannot run {}", recipe.compiler))?;
     if !output.status.success() {
         bail!("building {} failed:\n{}", recipe.name, String::from_utf8_lossy(&output.stderr));
     }
@@ -151,6 +202,7 @@ fn how_to_get(compiler: &str) -> &'static str {
         "cc" => "apt-get install gcc libc6-dev",
         "c++" => "apt-get install g++",
         "musl-gcc" => "apt-get install musl-tools",
+        "go" => "apt-get install golang-go",
         _ => "install Rust from https://rustup.rs",
     }
 }

@@ -1,5 +1,7 @@
 //! The lines of `--stats`, as far as the tests read them.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result};
 use profiler_core::profile::OverheadParts;
 use serde::Deserialize;
@@ -14,6 +16,9 @@ pub struct Summary {
     pub lost: u64,
     /// Samples whose stack lacks outer frames.
     pub truncated: u64,
+    /// The same by the reason.
+    #[serde(default)]
+    pub truncated_by: BTreeMap<String, u64>,
     /// Samples that hit other processes (attach mode `cpu`).
     pub foreign_samples: u64,
     /// CPU time that the scheduler charged to the target (s).

@@ -53,7 +53,7 @@ impl Recording {
     fn user_regs(&self, machine: Machine) -> UserRegs {
         let of = |name| self.register(name);
         match machine {
-            Machine::X86_64 => UserRegs::X86_64 { ip: of("ip"), sp: of("sp"), bp: of("bp") },
+            Machine::X86_64 => UserRegs::x86_64(of("ip"), of("sp"), of("bp")),
             Machine::Aarch64 => UserRegs::Aarch64 { pc: of("pc"), sp: of("sp"), lr: of("lr"), fp: of("fp") },
         }
     }

@@ -10,6 +10,9 @@ const MIN_COPY_BYTES: u32 = 1 << 10;
 /// closely.
 const FIRST_LOOK: (u32, f64) = (20, 3.0);
 const SECOND_LOOK: (u32, f64) = (200, 1.25);
+/// A program that has just begun is nowhere near its depth: for so long after the first stack, no copy shrinks. A
+/// command that takes no longer is copied generously throughout.
+const SETTLING_NS: u64 = 1_000_000_000;
 /// A smaller copy is worth reopening the events only if it is that much smaller.
 const WORTH_SHRINKING: f64 = 0.75;
 /// Truncated stacks since the last decision that call for a bigger copy.
@@ -22,6 +25,8 @@ pub struct CopySize {
     seen: u32,
     truncated: u32,
     deepest: u64,
+    /// When the first stack since the last decision was looked at.
+    since_ns: Option<u64>,
     /// How often the copy had to grow; each time, shrinking waits for twice as many stacks.
     grown: u32,
 }
@@ -29,7 +34,7 @@ pub struct CopySize {
 impl Default for CopySize {
     /// The biggest copy: the first stacks are complete, and tell what is needed.
     fn default() -> Self {
-        Self { bytes: MAX_COPY_BYTES, seen: 0, truncated: 0, deepest: 0, grown: 0 }
+        Self { bytes: MAX_COPY_BYTES, seen: 0, truncated: 0, deepest: 0, since_ns: None, grown: 0 }
     }
 }
 
@@ -46,11 +51,18 @@ impl CopySize {
         self.deepest = self.deepest.max(depth_bytes.min(u64::from(MAX_COPY_BYTES)));
     }
 
-    /// A better size, when there is one; it is then in force.
-    pub fn revise(&mut self) -> Option<u32> {
+    /// A better size, when there is one; it is then in force. `now_ns` is read from any clock that never goes back.
+    pub fn revise(&mut self, now_ns: u64) -> Option<u32> {
+        if self.seen == 0 {
+            return None;
+        }
+        let since_ns = *self.since_ns.get_or_insert(now_ns);
         if self.truncated >= TRUNCATED_TO_GROW && self.bytes < MAX_COPY_BYTES {
             self.grown += 1;
             return self.take(MAX_COPY_BYTES);
+        }
+        if now_ns.saturating_sub(since_ns) < SETTLING_NS {
+            return None;
         }
         let is_over = |(stacks, _): (u32, f64)| self.seen >= stacks << self.grown.min(10);
         let headroom = match (is_over(SECOND_LOOK), self.bytes == MAX_COPY_BYTES && is_over(FIRST_LOOK)) {
@@ -69,8 +81,15 @@ impl CopySize {
         None
     }
 
+    /// A process has begun another program, whose stacks may be deeper than those of the last.
+    pub fn program_changed(&mut self) -> Option<u32> {
+        let has_shrunk = self.bytes < MAX_COPY_BYTES;
+        let bytes = self.take(MAX_COPY_BYTES);
+        bytes.filter(|_| has_shrunk)
+    }
+
     fn take(&mut self, bytes: u32) -> Option<u32> {
-        *self = Self { bytes, seen: 0, truncated: 0, deepest: 0, grown: self.grown };
+        *self = Self { bytes, grown: self.grown, ..Self::default() };
         Some(bytes)
     }
 }
@@ -80,12 +99,36 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Long after the beginning.
+    const LATER_NS: u64 = 10 * SETTLING_NS;
+
     fn feed(size: &mut CopySize, stacks: u32, depth: u64) -> Option<u32> {
         (0..stacks).find_map(|_| {
             let too_short = depth > u64::from(size.bytes());
             size.observe(depth.min(u64::from(size.bytes())), too_short);
-            size.revise()
+            size.since_ns.get_or_insert(0);
+            size.revise(LATER_NS)
         })
+    }
+
+    #[test]
+    fn no_copy_shrinks_while_a_program_begins() {
+        let mut size = CopySize::default();
+        let mut at = |ms: u64| {
+            size.observe(3000, false);
+            size.revise(ms * 1_000_000)
+        };
+        assert!((500..1500).all(|ms| at(ms).is_none()));
+        assert_eq!(at(1500), Some(4096));
+    }
+
+    #[test]
+    fn another_program_has_the_biggest_copy_again() {
+        let mut size = CopySize::default();
+        assert_eq!(size.program_changed(), None);
+        feed(&mut size, 20, 3000);
+        assert_eq!(size.program_changed(), Some(MAX_COPY_BYTES));
+        assert_eq!(size.bytes(), MAX_COPY_BYTES);
     }
 
     #[test]
@@ -130,12 +173,13 @@ mod tests {
         fn any_stacks_leave_a_size_that_can_be_asked_for(
             stacks in prop::collection::vec((prop_oneof![0u64..70_000, any::<u64>()], any::<bool>(), 1usize..300), 0..40),
         ) {
-            let mut size = CopySize::default();
+            let (mut size, mut now_ns) = (CopySize::default(), 0);
             for (depth, too_short, times) in stacks {
                 for _ in 0..times {
                     let before = size.bytes();
                     size.observe(depth, too_short);
-                    let revised = size.revise();
+                    now_ns += SETTLING_NS / 20;
+                    let revised = size.revise(now_ns);
                     prop_assert_eq!(revised.unwrap_or(before), size.bytes());
                     prop_assert_ne!(revised, Some(before));
                     prop_assert!((MIN_COPY_BYTES..=MAX_COPY_BYTES).contains(&size.bytes()));
@@ -161,7 +205,8 @@ mod tests {
     fn feed_raw(size: &mut CopySize, stacks: u32, depth: u64) -> Option<u32> {
         (0..stacks).find_map(|_| {
             size.observe(depth, false);
-            size.revise()
+            size.since_ns.get_or_insert(0);
+            size.revise(LATER_NS)
         })
     }
 }

@@ -5,9 +5,12 @@
 //! how much stack to copy.
 
 pub mod copy;
+mod ends;
 pub mod method;
+mod rare;
 mod registers;
 mod stub;
+mod untabled;
 
 use std::ops::Range;
 
@@ -15,8 +18,10 @@ use framehop::x86_64::UnwindRegsX86_64;
 use framehop::{Error, ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
 use rustc_hash::FxHashMap;
 
-use crate::elf::{ElfImage, Section, SectionBytes};
-use crate::process::{AddressSpace, Process};
+use self::ends::{end, is_called_from_entry, is_cut_off, lost};
+use crate::elf::{ElfImage, Found, Section, SectionBytes};
+use crate::machine::Machine;
+use crate::process::Process;
 use crate::profile::Outcome;
 use crate::record::{StackCopy, UserRegs};
 use registers::{Caches, Registers, Unwinders};
@@ -30,12 +35,8 @@ const MAX_FRAMES: usize = 4096;
 const CACHE_LIFE_CHANGES: u32 = 7_000;
 /// Where a stack can be. Outside, the library computes addresses that overflow.
 const STACK_ADDRESSES: Range<u64> = 4096..1 << 63;
-/// Vetted addresses that are remembered.
-const MAX_VETTED: usize = 1 << 16;
-/// Words of stack that start-up code uses, at most.
-const START_UP_WORDS: u64 = 64;
-/// A caller this far behind the end of the copy may exist (bytes); further away the address is wild.
-const REACH_BYTES: u64 = 1 << 20;
+/// Addresses that are remembered.
+const MAX_KNOWN: usize = 1 << 16;
 
 /// The files loaded into one address space, as the unwinding library wants them.
 #[derive(Clone, Default)]
@@ -51,7 +52,8 @@ impl ModuleSet {
         }
         let (eh_frame_svma, eh_frame) = parts(tables.eh_frame.as_ref());
         let (eh_frame_hdr_svma, eh_frame_hdr) = parts(tables.eh_frame_hdr.as_ref());
-        let (_, debug_frame) = parts(tables.debug_frame.as_ref());
+        let for_library = tables.debug_frame.as_ref().filter(|_| image.machine() != Machine::X86_64);
+        let (_, debug_frame) = parts(for_library);
         let sections = ExplicitModuleSectionInfo {
             base_svma,
             eh_frame_svma,
@@ -83,13 +85,30 @@ pub struct Unwound {
     pub depth_bytes: u64,
 }
 
+/// What the tables know of an address, for the choice of how to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// Nothing.
+    Nothing,
+    /// What must not be evaluated.
+    Unsafe,
+    /// A rule that the library follows as well.
+    Usual,
+    /// A rule that takes all registers, or that the library does not have.
+    Rare,
+}
+
+/// The stack holds a frame that only all registers together lead out of.
+struct NeedsAll;
+
 /// Unwinds copied stacks; keeps what it learns about code addresses.
 #[derive(Default)]
 pub struct StackUnwinder {
     caches: Caches,
     changes: u32,
-    /// Addresses whose tables were vetted, by the generation of the process they were met in.
-    vetted: FxHashMap<(u64, u64), bool>,
+    /// Addresses that were looked up, by the generation of the process they were met in.
+    known: FxHashMap<(u64, u64), Known>,
+    rules: rare::RuleCache,
 }
 
 impl StackUnwinder {
@@ -101,13 +120,18 @@ impl StackUnwinder {
         }
     }
 
-    /// Whether the tables at a lookup address may be evaluated; looked at once.
-    fn is_safe(&mut self, process: &Process, address: u64) -> bool {
-        if self.vetted.len() > MAX_VETTED {
-            self.vetted.clear();
+    /// What the tables know of a lookup address; they are asked once.
+    fn known(&mut self, process: &Process, address: u64) -> Known {
+        if self.known.len() > MAX_KNOWN {
+            self.known.clear();
         }
-        let vet = || process.space.is_safe_to_unwind(address);
-        *self.vetted.entry((process.generation, address)).or_insert_with(vet)
+        let ask = || match process.space.find_rule(address) {
+            Found::Nothing => Known::Nothing,
+            Found::Unsafe => Known::Unsafe,
+            Found::Rule { in_library: true, .. } => Known::Usual,
+            Found::Rule { in_library: false, .. } => Known::Rare,
+        };
+        *self.known.entry((process.generation, address)).or_insert_with(ask)
     }
 
     /// Appends the lookup addresses of all frames to `frames`, innermost first.
@@ -118,49 +142,82 @@ impl StackUnwinder {
         stack: StackCopy<'_>,
         frames: &mut Vec<u64>,
     ) -> Unwound {
-        match regs {
-            UserRegs::X86_64 { ip, sp, bp } => {
-                self.unwind_from(process, ip, UnwindRegsX86_64::new(ip, sp, bp), stack, frames)
+        let first = frames.len();
+        let (base, unwound) = match regs {
+            UserRegs::X86_64 { ip, general } => {
+                let [bp, sp] = [6, 7].map(|number| general[number].unwrap_or(0));
+                let registers = UnwindRegsX86_64::new(ip, sp, bp);
+                (
+                    sp,
+                    self.by_library(process, ip, registers, stack, frames).unwrap_or_else(|NeedsAll| {
+                        frames.truncate(first);
+                        rare::unwind(&mut self.rules, process, (ip, &general), stack, frames)
+                    }),
+                )
             }
             UserRegs::Aarch64 { pc, sp, lr, fp } => {
                 let registers = registers::aarch64(&process.space.modules().unwinders, pc, lr, sp, fp);
-                self.unwind_from(process, pc, registers, stack, frames)
+                let by_library = self.by_library(process, pc, registers, stack, frames);
+                (sp, by_library.unwrap_or((Outcome::Broken, sp))) // of that machine, the library has all rules
             }
             UserRegs::Narrow { ip } => {
                 frames.push(ip); // all that can be told by 64-bit rules
-                Unwound { outcome: Outcome::Broken, depth_bytes: 0 }
+                (0, (Outcome::NoTables, 0))
             }
-        }
+        };
+        let (outcome, outermost) = unwound;
+        // How deep another stack is tells nothing of the copied one.
+        let outermost = if ends::is_elsewhere(outermost, base, stack) { base } else { outermost };
+        let depth_bytes = outermost.saturating_sub(base).min(stack.len() as u64);
+        Unwound { outcome, depth_bytes }
     }
 
-    fn unwind_from<R: Registers>(
+    /// By the library, which follows few registers. Gives the outcome and the last stack pointer.
+    fn by_library<R: Registers>(
         &mut self,
         process: &Process,
         ip: u64,
         mut registers: R,
         stack: StackCopy<'_>,
         frames: &mut Vec<u64>,
-    ) -> Unwound {
+    ) -> Result<(Outcome, u64), NeedsAll> {
         let space = &process.space;
         let first = frames.len();
         let base = registers.sp();
         let mut at = FrameAddress::from_instruction_pointer(ip);
         let outcome = loop {
-            frames.push(at.address_for_lookup());
-            if frames.len() - first >= MAX_FRAMES || !STACK_ADDRESSES.contains(&registers.sp()) {
+            let address = at.address_for_lookup();
+            frames.push(address);
+            if frames.len() - first >= MAX_FRAMES {
+                break Outcome::TooManyFrames;
+            }
+            if !STACK_ADDRESSES.contains(&registers.sp()) {
                 break Outcome::Broken;
             }
-            if !self.is_safe(process, at.address_for_lookup()) {
-                break Outcome::Broken;
+            let known = self.known(process, address);
+            let is_generated = space.is_generated(address);
+            match known {
+                Known::Unsafe => break Outcome::Broken,
+                Known::Rare if R::HAS_RULES => return Err(NeedsAll),
+                // The frame pointer may not be this function's yet: that needs a look at the stack.
+                Known::Nothing
+                    if R::HAS_RULES
+                        && !at.is_return_address()
+                        && !is_generated
+                        && space.is_in_file(address) =>
+                {
+                    return Err(NeedsAll);
+                }
+                _ => {}
             }
-            let word = |address: u64| address.checked_sub(base).and_then(|offset| stack.word(offset));
-            if at.is_return_address()
+            let word = |address: u64| word_at(base, stack, address);
+            if (known != Known::Usual || !R::HAS_RULES)
+                && at.is_return_address()
                 && let Some((ip, interrupted)) = registers.interrupted(space, word)
             {
                 (at, registers) = (FrameAddress::from_instruction_pointer(ip), interrupted);
                 continue;
             }
-            let is_generated = space.is_generated(at.address_for_lookup());
             if is_generated
                 && at.is_return_address()
                 && let Some((caller, outer)) = registers.past_stub(space, word).and_then(returned)
@@ -182,7 +239,7 @@ impl StackUnwinder {
             match caller.map(|caller| caller.and_then(FrameAddress::from_return_address)) {
                 // A word of generated code's frame that is no caller; it shall not be shown as one.
                 Ok(Some(caller)) if is_generated && !space.is_executable(caller.address_for_lookup()) => {
-                    break Outcome::Broken;
+                    break lost(space, address, true);
                 }
                 Ok(Some(caller)) => at = caller,
                 Ok(None) => match registers.overlooked(word).and_then(returned) {
@@ -195,11 +252,10 @@ impl StackUnwinder {
                 Err(_) if is_called_from_entry(space, base, registers.sp(), stack) => {
                     break end(space, at);
                 }
-                Err(_) => break Outcome::Broken,
+                Err(_) => break lost(space, address, known == Known::Nothing),
             }
         };
-        let depth_bytes = registers.sp().saturating_sub(base).min(stack.len() as u64);
-        Unwound { outcome, depth_bytes }
+        Ok((outcome, registers.sp()))
     }
 }
 
@@ -208,27 +264,9 @@ fn returned<R>((address, registers): (u64, R)) -> Option<(FrameAddress, R)> {
     FrameAddress::from_return_address(address).map(|caller| (caller, registers))
 }
 
-/// What the library takes for the end of the stack. The outermost function is always some file's; elsewhere the
-/// end is a guess that failed. So it is where the innermost function has no tables: a frame pointer of zero may be
-/// any number that the function computes with.
-fn end(space: &AddressSpace, at: FrameAddress) -> Outcome {
-    let address = at.address_for_lookup();
-    let is_trusted = at.is_return_address() || space.has_tables(address);
-    if is_trusted && space.is_in_file(address) { Outcome::Complete } else { Outcome::Broken }
-}
-
-/// Whether the return address into the program's entry point lies right above `sp`. The start-up code of some C
-/// libraries (musl) has no tables, and nothing else says that a stack which ends in it is complete.
-fn is_called_from_entry(space: &AddressSpace, base: u64, sp: u64, stack: StackCopy<'_>) -> bool {
-    let words = (0..START_UP_WORDS).filter_map(|i| stack.word(sp.checked_sub(base)?.checked_add(8 * i)?));
-    words.into_iter().any(|word| space.is_at_entry(word))
-}
-
-/// Whether the word at `address` is missing only because the copy ended too early: more bytes would have helped. At
-/// a wild address they would not.
-fn is_cut_off(address: u64, sp: u64, stack: StackCopy<'_>) -> bool {
-    let end = sp.saturating_add(stack.len() as u64);
-    stack.is_full() && (end.saturating_sub(7)..end.saturating_add(REACH_BYTES)).contains(&address)
+/// The word at an address, if the copy that begins at `sp` holds it.
+fn word_at(sp: u64, stack: StackCopy<'_>, address: u64) -> Option<u64> {
+    stack.word(address.checked_sub(sp)?)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use framehop::aarch64::{CacheAarch64, PtrAuthMask, UnwindRegsAarch64, UnwinderAa
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{Error, Module, Unwinder};
 
-use super::stub;
+use super::{stub, untabled};
 use crate::elf::SectionBytes;
 use crate::machine::Machine;
 use crate::process::AddressSpace;
@@ -46,12 +46,14 @@ pub(super) trait Registers: Sized {
     fn cache(caches: &mut Caches) -> &mut <Self::Unwinder as Unwinder>::Cache;
     fn sp(&self) -> u64;
 
+    /// Whether [`rare`](super::rare) follows what the library does not.
+    const HAS_RULES: bool;
+
     /// Whether a frame whose caller was not found for this reason is marked as the outermost one: by a frame pointer of
     /// zero, as the ABIs have it. musl says so in no other way.
     fn mark_the_end(&self, error: &Error) -> bool;
 
-    /// Where a caller is a signal's trampoline: the interrupted instruction and its registers. The library follows too
-    /// few registers for the trampoline's tables, if there are any.
+    /// Where a caller is a signal's trampoline without tables: the interrupted instruction and its registers.
     fn interrupted(&self, space: &AddressSpace, word: impl Fn(u64) -> Option<u64>) -> Option<(u64, Self)>;
 
     /// The return address of generated code that keeps no frame pointer, and the registers of its caller.
@@ -65,22 +67,9 @@ pub(super) trait Registers: Sized {
     }
 }
 
-/// `struct ucontext` of x86-64, which a signal's trampoline finds on top of the stack: what it holds at which offset.
-const CONTEXT_LINK: u64 = 8;
-const CONTEXT_BP: u64 = 120;
-const CONTEXT_SP: u64 = 160;
-const CONTEXT_IP: u64 = 168;
-const CONTEXT_EFLAGS: u64 = 176;
-const CONTEXT_SEGMENTS: u64 = 184;
-/// `UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`.
-const MOST_CONTEXT_FLAGS: u64 = 7;
-/// Bits of the flags register that are in use.
-const EFLAGS: u64 = (1 << 22) - 1;
-/// `__USER_CS`.
-const USER_CODE_SEGMENT: u64 = 0x33;
-
 impl Registers for UnwindRegsX86_64 {
     type Unwinder = UnwinderX86_64<SectionBytes>;
+    const HAS_RULES: bool = true;
 
     fn unwinder(unwinders: &Unwinders) -> &Self::Unwinder {
         &unwinders.x86_64
@@ -98,16 +87,9 @@ impl Registers for UnwindRegsX86_64 {
         *error == Error::FramepointerUnwindingMovedBackwards && self.bp() == 0
     }
 
-    /// The kernel's record is known by its looks: the library cannot evaluate the tables of glibc's trampoline, others
-    /// have none.
     fn interrupted(&self, space: &AddressSpace, word: impl Fn(u64) -> Option<u64>) -> Option<(u64, Self)> {
-        let word = |offset: u64| word(self.sp().checked_add(offset)?);
-        let is_context = word(0)? <= MOST_CONTEXT_FLAGS && word(CONTEXT_LINK)? == 0;
-        let is_user_code = is_context
-            && word(CONTEXT_SEGMENTS)? & 0xffff == USER_CODE_SEGMENT
-            && word(CONTEXT_EFLAGS)? & !EFLAGS == 0;
-        let ip = word(CONTEXT_IP).filter(|&ip| is_user_code && space.is_executable(ip))?;
-        Some((ip, Self::new(ip, word(CONTEXT_SP)?, word(CONTEXT_BP)?)))
+        let (ip, general) = untabled::interrupted(self.sp(), |ip| space.is_executable(ip), word)?;
+        Some((ip, Self::new(ip, general[7], general[6])))
     }
 
     fn past_stub(&self, space: &AddressSpace, word: impl Fn(u64) -> Option<u64>) -> Option<(u64, Self)> {
@@ -132,6 +114,7 @@ pub(super) fn aarch64(unwinders: &Unwinders, pc: u64, lr: u64, sp: u64, fp: u64)
 
 impl Registers for UnwindRegsAarch64 {
     type Unwinder = UnwinderAarch64<SectionBytes>;
+    const HAS_RULES: bool = false;
 
     fn unwinder(unwinders: &Unwinders) -> &Self::Unwinder {
         &unwinders.aarch64

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 mod aarch64;
+mod rare;
 
 use super::*;
 use crate::elf::{ElfImage, Segment, UnwindTables};
@@ -125,6 +126,13 @@ fn program() -> ProcessTable {
     process(image(tables(&[], true)))
 }
 
+/// The general registers hold their numbers, but these two.
+fn registers(ip: u64, sp: u64, bp: u64) -> UserRegs {
+    let mut general = std::array::from_fn(|number| Some(number as u64));
+    (general[usize::from(RSP)], general[usize::from(RBP)]) = (Some(sp), Some(bp));
+    UserRegs::X86_64 { ip, general }
+}
+
 /// A stack that was copied whole, or of which there is more.
 #[derive(Clone, Copy)]
 enum Copied {
@@ -143,7 +151,7 @@ fn unwind_with(
     let requested = bytes.len() + usize::from(matches!(copied, Copied::Whole));
     let mut frames = Vec::new();
     let stack = StackCopy::new(RawData::Single(&bytes), requested);
-    let regs = UserRegs::X86_64 { ip, sp, bp };
+    let regs = registers(ip, sp, bp);
     let unwound = unwinder.unwind(processes.get(1).unwrap(), regs, stack, &mut frames);
     (frames, unwound)
 }
@@ -186,7 +194,7 @@ fn a_word_that_the_copy_holds_only_half_of_is_cut_off() {
     let bytes = [1; 20]; // the frame pointer leads to the last four bytes
     let mut frames = Vec::new();
     let stack = StackCopy::new(RawData::Single(&bytes), bytes.len());
-    let regs = UserRegs::X86_64 { ip: ANONYMOUS, sp: STACK, bp: STACK + 16 };
+    let regs = registers(ANONYMOUS, STACK, STACK + 16);
     let processes = program();
     let unwound = StackUnwinder::default().unwind(processes.get(1).unwrap(), regs, stack, &mut frames);
     assert_eq!(unwound.outcome, Outcome::CopyTooShort);
@@ -212,13 +220,13 @@ fn generated_code_in_the_middle_is_passed_by_its_frame_pointer() {
 #[test]
 fn a_stack_that_ends_in_generated_code_is_not_complete() {
     let (frames, outcome) = unwind(&program(), LEAF, 0, &[ANONYMOUS + 5, 0, 0, 0], Copied::More);
-    assert_eq!((frames, outcome), (vec![LEAF, ANONYMOUS + 4], Outcome::Broken));
+    assert_eq!((frames, outcome), (vec![LEAF, ANONYMOUS + 4], Outcome::NoTables));
 }
 
 #[test]
 fn a_loop_of_frames_ends() {
     let (frames, outcome) = unwind(&program(), PING, 0, &[0; 4], Copied::More);
-    assert_eq!((frames.len(), outcome), (MAX_FRAMES, Outcome::Broken));
+    assert_eq!((frames.len(), outcome), (MAX_FRAMES, Outcome::TooManyFrames));
 }
 
 #[test]
@@ -231,8 +239,8 @@ fn start_up_code_without_tables_is_complete_if_the_entry_point_called_it() {
         unwind(&processes, LEAF, 0xbad, &words, Copied::More).1
     };
     assert_eq!(outcome(entry + 0x16), Outcome::Complete);
-    assert_eq!(outcome(entry), Outcome::Broken); // nothing returns to the first instruction
-    assert_eq!(outcome(entry + 0x80), Outcome::Broken);
+    assert_eq!(outcome(entry), Outcome::NoTables); // nothing returns to the first instruction
+    assert_eq!(outcome(entry + 0x80), Outcome::NoTables);
 }
 
 #[test]
@@ -241,7 +249,7 @@ fn a_frame_pointer_of_zero_marks_the_outermost_frame_even_without_tables() {
     let words = [BODY + 5, 0, ASSEMBLY + 5, 0];
     let expected = vec![LEAF, BODY + 4, ASSEMBLY + 4];
     assert_eq!(unwind(&program(), LEAF, 0, &words, Copied::More), (expected.clone(), Outcome::Complete));
-    assert_eq!(unwind(&program(), LEAF, 8, &words, Copied::More), (expected, Outcome::Broken));
+    assert_eq!(unwind(&program(), LEAF, 8, &words, Copied::More), (expected, Outcome::NoTables));
 }
 
 #[test]
@@ -251,7 +259,7 @@ fn a_program_without_tables_is_unwound_by_frame_pointers_to_the_zero_at_their_en
     let (frames, outcome) = unwind(&processes, BODY, STACK + 16, &words, Copied::More);
     assert_eq!((frames, outcome), (vec![BODY, LEAF + 4, START + 4], Outcome::Complete));
     // In a function that computes with the register, zero means nothing.
-    assert_eq!(unwind(&processes, BODY, 0, &words, Copied::More), (vec![BODY], Outcome::Broken));
+    assert_eq!(unwind(&processes, BODY, 0, &words, Copied::More), (vec![BODY], Outcome::NoTables));
 }
 
 #[test]
@@ -268,7 +276,7 @@ fn a_signals_frame_leads_to_what_was_interrupted() {
     for (at, value) in [(0, 8), (8, 1), (168, ANONYMOUS), (176, u64::MAX), (184, 0x10)] {
         let mut other = words.clone();
         other[context(at)] = value;
-        assert_eq!(found(&other), (vec![LEAF, ASSEMBLY + 4], Outcome::Broken), "{at}");
+        assert_eq!(found(&other), (vec![LEAF, ASSEMBLY + 4], Outcome::NoTables), "{at}");
     }
 }
 
@@ -293,7 +301,7 @@ fn a_32_bit_task_is_not_unwound_by_64_bit_rules() {
     let stack = StackCopy::new(RawData::Single(&bytes), bytes.len());
     let processes = program();
     let unwound = StackUnwinder::default().unwind(processes.get(1).unwrap(), regs, stack, &mut frames);
-    assert_eq!((frames, unwound), (vec![LEAF], Unwound { outcome: Outcome::Broken, depth_bytes: 0 }));
+    assert_eq!((frames, unwound), (vec![LEAF], Unwound { outcome: Outcome::NoTables, depth_bytes: 0 }));
 }
 
 #[test]

@@ -116,6 +116,8 @@ mod tests {
             "samples",
             "lost",
             "truncated",
+            "truncated_by",
+            "complete_ratio",
             "target_cpu_s",
             "overhead_us",
             "handler_time",

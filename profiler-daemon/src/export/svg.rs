@@ -27,7 +27,10 @@ fn title(run: &Run) -> String {
 }
 
 fn subtitle(run: &Run) -> String {
-    let samples = format!("{} samples", run.samples);
+    let mut samples = format!("{} samples", run.samples);
+    if run.truncated > 0 {
+        samples += &format!(", {:.1}% of the stacks complete", run.complete_ratio * 100.0);
+    }
     if run.confidence == 0.0 {
         return samples; // written by another tool: nothing is known of its rate
     }

@@ -92,6 +92,9 @@ fn footer(profile: &SymbolizedProfile, table: &FunctionTable) -> Vec<(&'static s
         lines.push(("rate", rate(run)));
     }
     lines.push(("samples", samples(run)));
+    if run.samples > 0 && (run.confidence > 0.0 || run.truncated > 0) {
+        lines.push(("stacks", stacks(run)));
+    }
     lines.extend(nameless(profile).map(|text| ("nameless", text)));
     if run.confidence > 0.0 {
         lines.push(("overhead", overhead(run)));
@@ -161,6 +164,11 @@ fn samples(run: &Run) -> String {
         }
     }
     text
+}
+
+fn stacks(run: &Run) -> String {
+    let complete = format!("{} complete", percent(run.complete_ratio, 1));
+    if run.truncated == 0 { complete } else { format!("{complete}; {}", run.truncated_by.in_words()) }
 }
 
 /// What lacks names, where that matters.

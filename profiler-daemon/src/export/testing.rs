@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use profiler_core::profile::{
     Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Outcome, OverheadParts,
-    ProcessIndex, ProcessInfo, RateChange, Run, StackWindow, SymbolizedProfile, Unknown, WeightedStack,
-    Window,
+    ProcessIndex, ProcessInfo, RateChange, Run, StackWindow, SymbolizedProfile, TruncatedBy, Unknown,
+    WeightedStack, Window,
 };
 use profiler_core::rate::CostMode;
 
@@ -62,6 +62,8 @@ fn run() -> Run {
         samples: 602,
         lost: 3,
         truncated: 61,
+        truncated_by: TruncatedBy { broken: 12, no_user_stack: 49, ..TruncatedBy::default() },
+        complete_ratio: 541.0 / 602.0,
         target_cpu_s: 10.05,
         sampling_cpu_s: 0.04,
         sampling_cpu_se_s: 0.001,

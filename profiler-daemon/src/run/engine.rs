@@ -390,7 +390,10 @@ impl Engine {
             Some(method) => Some(method),
             None => self.session.choice.revise(now_ns),
         };
-        let stack_bytes = self.session.copy.revise();
+        let stack_bytes = match changed_program.then(|| self.session.copy.program_changed()).flatten() {
+            Some(bytes) => Some(bytes),
+            None => self.session.copy.revise(now_ns),
+        };
         let has_new_threads = self.has_new_threads(now_ns);
         if has_new_threads && self.attach.would_open(now_ns, task_events(&self.session)).is_some() {
             self.attach_changed = true;

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use config::{Ratio, SamplingSettings};
-use profiler_core::profile::{OverheadParts, Run};
+use profiler_core::profile::{Outcome, OverheadParts, Run};
 use profiler_core::rate::Account;
 use profiler_core::stats::Goal;
 
@@ -59,13 +59,16 @@ fn run(end: &End, setup: &Setup, sampling: &SamplingSettings, target: String) ->
     let handler = end.controller.handler();
     let handler_ns = handler.as_ref().map(|handler| handler.time);
     let (decision, prediction) = (end.decision.as_ref(), &end.prediction);
+    let truncated = end.counts.truncated.total();
     Run {
         target,
         start_unix_ns: end.start_unix_ns,
         duration_s: end.duration_ns as f64 * 1e-9,
         samples: end.counts.samples,
         lost: end.counts.lost,
-        truncated: end.counts.truncated,
+        truncated,
+        truncated_by: end.counts.truncated,
+        complete_ratio: 1.0 - truncated as f64 / end.counts.samples.max(1) as f64,
         undecodable: end.counts.undecodable,
         throttled: end.counts.throttled,
         foreign_samples: end.counts.foreign,
@@ -127,15 +130,29 @@ fn parts(account: &Account) -> OverheadParts {
     }
 }
 
+/// What would complete stacks that ended so.
+fn remedy(outcome: Outcome) -> Option<&'static str> {
+    match outcome {
+        Outcome::CopyTooShort => {
+            Some("no event copies more; code with frame pointers needs no copy (--unwind fp)")
+        }
+        Outcome::ChainTooLong => Some("raise kernel.perf_event_max_stack, or take --unwind dwarf"),
+        Outcome::NoTables => Some("keep the section .eh_frame, or build with -fno-omit-frame-pointer"),
+        _ => None,
+    }
+}
+
 fn notes(end: &End) -> Vec<String> {
     let mut notes = end.notes.clone();
-    let truncated = end.counts.truncated as f64 / end.counts.samples.max(1) as f64;
+    let by = &end.counts.truncated;
+    let truncated = by.total() as f64 / end.counts.samples.max(1) as f64;
     if truncated > TRUNCATED_WORTH_A_NOTE {
-        notes.push(format!(
-            "{:.1}% of the stacks lack outer frames; code without unwind information or deeper stacks than \
-             can be copied are the usual reasons",
-            truncated * 100.0
-        ));
+        let shown = format!("{:.1}% of the stacks lack outer frames: {}", truncated * 100.0, by.in_words());
+        let most = Outcome::TRUNCATED.into_iter().max_by_key(|&outcome| by.count(outcome));
+        notes.push(match most.and_then(remedy) {
+            Some(remedy) => format!("{shown}; {remedy}"),
+            None => shown,
+        });
     }
     if end.counts.lost > 0 {
         notes.push(format!("{} records were lost, and made up for by their neighbours", end.counts.lost));

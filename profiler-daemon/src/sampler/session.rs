@@ -7,7 +7,7 @@ use std::sync::Arc;
 use profiler_core::aggregate::{Aggregate, Aggregator, Chain};
 use profiler_core::handler_trace::HandledSample;
 use profiler_core::process::ProcessTable;
-use profiler_core::profile::{Outcome, ProcessInfo};
+use profiler_core::profile::{Outcome, ProcessInfo, TruncatedBy};
 use profiler_core::rate::Reading;
 use profiler_core::record::{Mapped, RawSample, Record, Task};
 use profiler_core::stack::Frame;
@@ -26,6 +26,10 @@ use crate::objects::ObjectStore;
 use crate::sys::procfs::Child;
 use crate::sys::{clock, limits, procfs};
 
+/// After records were lost, mappings are read again this often at most, of so many processes.
+const BETWEEN_READS_NS: u64 = 50_000_000;
+const MAPS_AT_ONCE: usize = 64;
+
 /// What went less than perfectly, counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
@@ -37,8 +41,8 @@ pub(crate) struct Counts {
     pub(crate) doubled: u64,
     /// Records the kernel dropped.
     pub(crate) lost: u64,
-    /// Samples without outer frames.
-    pub(crate) truncated: u64,
+    /// Samples without outer frames, by the reason.
+    pub(crate) truncated: TruncatedBy,
     /// Records that could not be decoded.
     pub(crate) undecodable: u64,
     /// Threads of the target that ended.
@@ -81,6 +85,8 @@ pub(crate) struct Session {
     start_ns: u64,
     window_start: (u64, Counts),
     program_changed: bool,
+    /// When the processes' mappings may be read again.
+    read_maps_at_ns: u64,
     /// Processes of which a thread has ended since the last reading.
     exits: Vec<u32>,
 }
@@ -155,6 +161,7 @@ impl Session {
             start_ns: u64::MAX,
             window_start: (0, Counts::default()),
             program_changed: false,
+            read_maps_at_ns: 0,
             exits: Vec::new(),
         }
     }
@@ -183,6 +190,24 @@ impl Session {
     fn program_ended(&mut self, pid: u32) {
         if let Some(process) = self.processes.get(pid) {
             self.jit.ended(process.index, self.aggregator.frames().frames(), &self.objects.roots);
+        }
+    }
+
+    /// A mapping may be among the records that were lost; without it, every stack through its code would be broken from
+    /// then on.
+    fn read_maps_again(&mut self) {
+        let now_ns = clock::monotonic_ns();
+        if now_ns < self.read_maps_at_ns {
+            return;
+        }
+        self.read_maps_at_ns = now_ns + BETWEEN_READS_NS;
+        let pids: Vec<u32> = self.processes.live().map(|(pid, _)| pid).take(MAPS_AT_ONCE).collect();
+        for pid in pids {
+            // Of a process that has ended there is nothing to read, and nothing to unwind.
+            if let Ok(maps) = procfs::executable_maps(pid) {
+                self.mapped(&maps);
+                self.unwinder.note_change();
+            }
         }
     }
 
@@ -296,7 +321,10 @@ impl Session {
                     self.code_inherited(task);
                 }
             }
-            Drained::Record(Record::Lost { count }, _) => self.counts.lost += count,
+            Drained::Record(Record::Lost { count }, _) => {
+                self.counts.lost += count;
+                self.read_maps_again();
+            }
             Drained::Record(Record::Throttle, _) => self.counts.throttled += 1,
             Drained::Record(Record::Exit(task), _) if self.processes.contains(task.pid) => {
                 self.counts.ends += 1;
@@ -363,7 +391,7 @@ impl Session {
             (_, Some(regs), Some(stack)) => self.unwinder.unwind(process, regs, stack, user).outcome,
             _ => Outcome::NoUserStack,
         };
-        self.counts.truncated += u64::from(outcome.is_truncated());
+        self.counts.truncated.add(outcome, 1);
         self.jit.sampled(process.index, sample.pid, &mut self.objects.roots);
         self.jit.translate(process.index, sample.time_ns, &process.space, user);
         self.aggregator.add(process, Chain { kernel, user, outcome }, weight_ns);

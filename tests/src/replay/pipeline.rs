@@ -221,7 +221,7 @@ impl Session {
             (_, Some(regs), Some(stack)) => self.unwinder.unwind(process, regs, stack, &mut user).outcome,
             _ => Outcome::NoUserStack,
         };
-        self.copy.revise();
+        self.copy.revise(sample.time_ns);
         self.choice.revise(sample.time_ns);
         self.counts.truncated += u64::from(outcome.is_truncated());
         let RawSample { stream_id: stream, tid, cpu, time_ns, opened_period: opened_period_ns, .. } = *sample;

@@ -234,7 +234,7 @@ impl<'a> Run<'a> {
         let reading = Reading { target_cpu_ns: tick.cpu_ns as u64, ..tick.reading(self.now_ns, switches) };
         self.book((self.now_ns - started_ns) as f64, &tick);
         self.decision = self.controller.tick(&reading, &shares);
-        self.copy.revise();
+        self.copy.revise(self.now_ns);
         let ring_bytes = self.resources().ring_bytes;
         let filled_ns = time_to_fill_ns(ring_bytes, u64::from(self.copy.bytes()), self.decision.period_ns);
         self.least_time_to_fill_ns = self.least_time_to_fill_ns.min(filled_ns);

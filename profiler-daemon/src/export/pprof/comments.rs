@@ -149,6 +149,8 @@ fn changed(run: &mut Run, found: &Run) {
     ));
     run.samples = found.samples;
     run.truncated = found.truncated;
+    run.truncated_by = found.truncated_by;
+    run.complete_ratio = found.complete_ratio;
 }
 
 impl Tables {
@@ -249,6 +251,8 @@ fn run_from_json(text: &str) -> Option<Run> {
         samples,
         lost,
         truncated,
+        truncated_by,
+        complete_ratio,
         undecodable,
         throttled,
         foreign_samples,

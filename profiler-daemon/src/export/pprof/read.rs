@@ -5,7 +5,7 @@ use std::io::Read;
 use flate2::read::MultiGzDecoder;
 use profiler_core::profile::{
     Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Outcome, ProcessIndex,
-    ProcessInfo, SymbolizedProfile, WeightedStack,
+    ProcessInfo, SymbolizedProfile, TruncatedBy, WeightedStack,
 };
 use prost::Message;
 use rustc_hash::FxHashMap;
@@ -14,7 +14,7 @@ use super::comments::Comments;
 use super::message;
 use super::sections::Sections;
 use super::units::Values;
-use super::{COMM, OUTCOME, PID, write};
+use super::{COMM, OUTCOME, PID};
 
 /// Most bytes of a file, uncompressed. Ours have a few hundred kilobytes.
 const MAX_BYTES: u64 = 128 << 20;
@@ -257,12 +257,16 @@ impl<'a> Reader<'a> {
         let stacks = &self.profile.stacks;
         let sum = |of: fn(&WeightedStack) -> u64| stacks.iter().map(of).fold(0, u64::saturating_add);
         let (samples, cpu_s) = (sum(|stack| stack.samples), sum(|stack| stack.cpu_ns) as f64 / 1e9);
-        let truncated = sum(|stack| if stack.outcome.is_truncated() { stack.samples } else { 0 });
+        let mut truncated_by = TruncatedBy::default();
+        stacks.iter().for_each(|stack| truncated_by.add(stack.outcome, stack.samples));
+        let truncated = truncated_by.total();
         let run = &mut self.profile.run;
         run.target = self.profile.modules.first().map(|module| module.name.clone()).unwrap_or_default();
         run.start_unix_ns = u64::try_from(self.sections.time_nanos).unwrap_or_default();
         run.duration_s = self.sections.duration_nanos.max(0) as f64 / 1e9;
         (run.samples, run.target_cpu_s, run.weight_s, run.truncated) = (samples, cpu_s, cpu_s, truncated);
+        run.truncated_by = truncated_by;
+        run.complete_ratio = 1.0 - truncated as f64 / samples.max(1) as f64;
         Comments::read(&comments, &self.sections.strings).apply(&mut self.profile);
         Ok(())
     }
@@ -291,7 +295,6 @@ impl<'a> Labels<'a> {
 }
 
 fn outcome(word: &str) -> Outcome {
-    use Outcome::{Broken, ChainTooLong, Complete, CopyTooShort, NoUserStack};
-    let known = [CopyTooShort, ChainTooLong, Broken, NoUserStack];
-    known.into_iter().find(|outcome| write::outcome(*outcome) == word).unwrap_or(Complete)
+    let known = Outcome::TRUNCATED.into_iter().find(|outcome| outcome.as_str() == word);
+    known.unwrap_or(Outcome::Complete)
 }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use profiler_core::profile::{self, ModuleIndex, Outcome, SymbolizedProfile};
+use profiler_core::profile::{self, ModuleIndex, SymbolizedProfile};
 use prost::Message;
 
 use super::message::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
@@ -51,23 +51,12 @@ fn sample<'a>(
         Label { key: strings.add(COMM), text: strings.add(process.comm.as_str()), number: 0 },
     ];
     if stack.outcome.is_truncated() {
-        label.push(Label { key: strings.add(OUTCOME), text: strings.add(outcome(stack.outcome)), number: 0 });
+        label.push(Label { key: strings.add(OUTCOME), text: strings.add(stack.outcome.as_str()), number: 0 });
     }
     Sample {
         location_id: stack.frames.iter().map(|location| id(location.0)).collect(),
         value: vec![signed(stack.samples), signed(stack.cpu_ns)],
         label,
-    }
-}
-
-/// The word for an outcome, as in JSON.
-pub(super) fn outcome(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Complete => "complete",
-        Outcome::CopyTooShort => "copy_too_short",
-        Outcome::ChainTooLong => "chain_too_long",
-        Outcome::Broken => "broken",
-        Outcome::NoUserStack => "no_user_stack",
     }
 }
 

@@ -1,0 +1,259 @@
+//! How the registers of a caller are found from those of a function: one row of its unwind table, kept to be used
+//! again.
+//!
+//! The unwinding library follows three registers and evaluates no expression that reads memory. These rules know
+//! all registers and all expressions: signal trampolines, realigned frames, lazy binding, assembly code.
+
+use gimli::{
+    BaseAddresses, CfaRule, Encoding, EndianSlice, Evaluation, EvaluationResult, FrameDescriptionEntry,
+    LittleEndian, Register, RegisterRule, UnwindContext, UnwindExpression, UnwindSection, Value, X86_64,
+};
+
+type Slice<'a> = EndianSlice<'a, LittleEndian>;
+
+/// The general registers and the return address, in DWARF's numbering.
+pub(crate) const REGISTERS: usize = 17;
+const RBX: usize = 3;
+const RBP: usize = 6;
+const RSP: usize = 7;
+const R12: usize = 12;
+const R15: usize = 15;
+const RA: usize = 16;
+/// Operations of an expression that are evaluated at most.
+const MAX_OPERATIONS: u32 = 200;
+
+/// The registers of one frame, as far as they are known; the return address's is the instruction pointer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Registers([Option<u64>; REGISTERS]);
+
+impl Registers {
+    /// The general registers in DWARF's numbering, and the instruction pointer.
+    pub(crate) fn new(ip: u64, general: &[Option<u64>; 16]) -> Self {
+        let mut all = [None; REGISTERS];
+        all.iter_mut().zip(general).for_each(|(known, &value)| *known = value);
+        all[RA] = Some(ip);
+        Self(all)
+    }
+
+    /// The instruction pointer.
+    pub(crate) fn ip(&self) -> u64 {
+        self.0[RA].unwrap_or(0)
+    }
+
+    /// The stack pointer.
+    pub(crate) fn sp(&self) -> u64 {
+        self.0[RSP].unwrap_or(0)
+    }
+
+    /// The frame pointer, if it is known.
+    pub(crate) fn bp(&self) -> Option<u64> {
+        self.0[RBP]
+    }
+
+    /// These registers in a caller found without tables: what it kept in the others is taken to be there still.
+    pub(crate) fn moved_to(mut self, ip: u64, sp: u64, bp: u64) -> Self {
+        (self.0[RA], self.0[RSP], self.0[RBP]) = (Some(ip), Some(sp), Some(bp));
+        self
+    }
+}
+
+/// Why a rule gave no caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoCaller {
+    /// The function has none: it is the outermost.
+    Outermost,
+    /// It takes the word at this address, which cannot be read.
+    Unread(u64),
+    /// It takes a register that is not known, or its expression fails.
+    Unknown,
+}
+
+/// Where the frame is.
+#[derive(Clone, Debug)]
+enum FrameAt {
+    Register(usize, i64),
+    Expression(Program),
+    /// By a register that is not followed.
+    Unknown,
+}
+
+/// Where the caller's value of a register is.
+#[derive(Clone, Debug)]
+enum Saved {
+    /// The table does not say.
+    Unstated,
+    Nowhere,
+    Same,
+    /// In memory, from the frame's address.
+    At(i64),
+    /// The frame's address itself and an offset.
+    Is(i64),
+    In(usize),
+    AtProgram(Program),
+    IsProgram(Program),
+}
+
+/// An expression.
+#[derive(Clone, Debug)]
+struct Program {
+    code: Box<[u8]>,
+    encoding: Encoding,
+}
+
+/// The rule at one address.
+#[derive(Clone, Debug)]
+pub(crate) struct Rule {
+    frame: FrameAt,
+    saved: [Saved; REGISTERS],
+    is_trampoline: bool,
+}
+
+impl Rule {
+    /// The rule of `function` at a stated address within it.
+    pub(super) fn of<'a, S: UnwindSection<Slice<'a>>>(
+        function: &FrameDescriptionEntry<Slice<'a>>,
+        section: &S,
+        bases: &BaseAddresses,
+        svma: u64,
+    ) -> Option<Self> {
+        let mut context = UnwindContext::new();
+        let row = function.unwind_info_for_address(section, bases, &mut context, svma).ok()?;
+        let encoding = function.cie().encoding();
+        let program = |expression: &UnwindExpression<usize>| {
+            let code = expression.get(section).ok()?.0.slice().into();
+            Some(Program { code, encoding })
+        };
+        let frame = match row.cfa() {
+            CfaRule::RegisterAndOffset { register, offset } => {
+                followed(*register).map_or(FrameAt::Unknown, |number| FrameAt::Register(number, *offset))
+            }
+            CfaRule::Expression(expression) => FrameAt::Expression(program(expression)?),
+        };
+        let mut saved = std::array::from_fn(|_| Saved::Unstated);
+        for (register, rule) in row.registers() {
+            let Some(number) = followed(*register) else { continue };
+            saved[number] = match rule {
+                RegisterRule::SameValue => Saved::Same,
+                RegisterRule::Offset(offset) => Saved::At(*offset),
+                RegisterRule::ValOffset(offset) => Saved::Is(*offset),
+                RegisterRule::Register(other) => followed(*other).map_or(Saved::Nowhere, Saved::In),
+                RegisterRule::Expression(expression) => Saved::AtProgram(program(expression)?),
+                RegisterRule::ValExpression(expression) => Saved::IsProgram(program(expression)?),
+                _ => Saved::Nowhere,
+            };
+        }
+        Some(Self { frame, saved, is_trampoline: function.is_signal_trampoline() })
+    }
+
+    /// Whether the library follows this rule as it is meant: the frame lies by the stack pointer or the frame
+    /// pointer, and the return address right below it.
+    pub(crate) fn is_usual(&self) -> bool {
+        let by_pointer = matches!(self.frame, FrameAt::Register(RSP | RBP, _));
+        let keeps_bp = matches!(self.saved[RBP], Saved::Unstated | Saved::Same | Saved::At(_));
+        self.has_no_caller()
+            || by_pointer && keeps_bp && matches!(self.saved[RA], Saved::At(-8)) && !self.is_trampoline
+    }
+
+    /// Whether the frame was made by the kernel to deliver a signal: the caller is where the signal hit.
+    pub(crate) fn is_trampoline(&self) -> bool {
+        self.is_trampoline
+    }
+
+    /// Whether the function is the outermost.
+    pub(crate) fn has_no_caller(&self) -> bool {
+        matches!(self.saved[RA], Saved::Unstated | Saved::Nowhere)
+    }
+
+    /// The caller's registers. `read` gives a word of the stack.
+    pub(crate) fn caller(
+        &self,
+        of: &Registers,
+        read: impl Fn(u64) -> Option<u64>,
+    ) -> Result<Registers, NoCaller> {
+        if self.has_no_caller() {
+            return Err(NoCaller::Outermost);
+        }
+        let frame = match &self.frame {
+            FrameAt::Register(number, offset) => {
+                of.0[*number].ok_or(NoCaller::Unknown)?.wrapping_add_signed(*offset)
+            }
+            FrameAt::Expression(program) => program.run(None, of, &read)?,
+            FrameAt::Unknown => return Err(NoCaller::Unknown),
+        };
+        let word = |address| read(address).ok_or(NoCaller::Unread(address));
+        let mut caller = Registers([None; REGISTERS]);
+        for (number, saved) in self.saved.iter().enumerate() {
+            let value = match saved {
+                Saved::Unstated if number == RSP => Ok(frame),
+                Saved::Unstated if !is_kept(number) => Err(NoCaller::Unknown),
+                Saved::Unstated | Saved::Same => of.0[number].ok_or(NoCaller::Unknown),
+                Saved::Nowhere => Err(NoCaller::Unknown),
+                Saved::At(offset) => match (word(frame.wrapping_add_signed(*offset)), of.0[number]) {
+                    // Behind the stack's end: popped already, though few compilers say so.
+                    (Err(NoCaller::Unread(address)), Some(value)) if number != RA && address < of.sp() => {
+                        Ok(value)
+                    }
+                    (word, _) => word,
+                },
+                Saved::Is(offset) => Ok(frame.wrapping_add_signed(*offset)),
+                Saved::In(other) => of.0[*other].ok_or(NoCaller::Unknown),
+                Saved::AtProgram(program) => program.run(Some(frame), of, &read).and_then(word),
+                Saved::IsProgram(program) => program.run(Some(frame), of, &read),
+            };
+            match value {
+                Ok(value) => caller.0[number] = Some(value),
+                // Without the others, the caller can still be told.
+                Err(error) if number == RA || number == RSP => return Err(error),
+                Err(_) => {}
+            }
+        }
+        if caller.sp() == of.sp() && caller.ip() == of.ip() {
+            return Err(NoCaller::Unknown); // would go on for ever
+        }
+        Ok(caller)
+    }
+}
+
+/// Whether functions leave a register as they found it, by the ABI.
+fn is_kept(number: usize) -> bool {
+    number == RBX || number == RBP || (R12..=R15).contains(&number)
+}
+
+fn followed(register: Register) -> Option<usize> {
+    let number = usize::from(register.0);
+    (number <= usize::from(X86_64::RA.0)).then_some(number)
+}
+
+impl Program {
+    fn run(
+        &self,
+        start: Option<u64>,
+        of: &Registers,
+        read: impl Fn(u64) -> Option<u64>,
+    ) -> Result<u64, NoCaller> {
+        let mut evaluation = Evaluation::new(EndianSlice::new(&self.code, LittleEndian), self.encoding);
+        evaluation.set_max_iterations(MAX_OPERATIONS);
+        if let Some(start) = start {
+            evaluation.set_initial_value(start);
+        }
+        let mut state = evaluation.evaluate();
+        loop {
+            state = match state.map_err(|_| NoCaller::Unknown)? {
+                EvaluationResult::Complete => break,
+                EvaluationResult::RequiresRegister { register, .. } => {
+                    let value = followed(register).and_then(|number| of.0[number]);
+                    evaluation.resume_with_register(Value::Generic(value.ok_or(NoCaller::Unknown)?))
+                }
+                EvaluationResult::RequiresMemory { address, size: 8, space: None, .. } => {
+                    let word = read(address).ok_or(NoCaller::Unread(address))?;
+                    evaluation.resume_with_memory(Value::Generic(word))
+                }
+                _ => return Err(NoCaller::Unknown),
+            };
+        }
+        match evaluation.value_result() {
+            Some(Value::Generic(value)) => Ok(value),
+            _ => Err(NoCaller::Unknown),
+        }
+    }
+}

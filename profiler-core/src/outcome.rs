@@ -1,0 +1,150 @@
+//! How unwinding ends, and how often it ended so.
+
+use serde::{Deserialize, Serialize};
+
+/// How the unwinding of a stack ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The outermost frame was reached.
+    Complete,
+    /// The copy of the stack ended before the outermost frame.
+    CopyTooShort,
+    /// The kernel's limit on the length of a call chain was reached.
+    ChainTooLong,
+    /// A frame of code that has no unwind information, and no frame pointer that leads on.
+    NoTables,
+    /// The stack goes on elsewhere, where nothing was copied: the thread had changed to another one (a signal's, or
+    /// that of `-fsplit-stack`).
+    OtherStack,
+    /// More frames than are followed; a loop has as many.
+    TooManyFrames,
+    /// A frame whose caller could not be found: the stack contradicts the unwind information, or that is damaged.
+    Broken,
+    /// The sample came without user registers or stack (a kernel thread, or a task that was exiting).
+    NoUserStack,
+}
+
+impl Outcome {
+    /// All that lack outer frames.
+    pub const TRUNCATED: [Outcome; 7] = [
+        Outcome::CopyTooShort,
+        Outcome::ChainTooLong,
+        Outcome::NoTables,
+        Outcome::OtherStack,
+        Outcome::TooManyFrames,
+        Outcome::Broken,
+        Outcome::NoUserStack,
+    ];
+
+    /// Whether the stack lacks outer frames.
+    pub fn is_truncated(self) -> bool {
+        self != Outcome::Complete
+    }
+
+    /// The word in files, as in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Outcome::Complete => "complete",
+            Outcome::CopyTooShort => "copy_too_short",
+            Outcome::ChainTooLong => "chain_too_long",
+            Outcome::NoTables => "no_tables",
+            Outcome::OtherStack => "other_stack",
+            Outcome::TooManyFrames => "too_many_frames",
+            Outcome::Broken => "broken",
+            Outcome::NoUserStack => "no_user_stack",
+        }
+    }
+
+    /// What a person is told of it.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Outcome::Complete => "complete",
+            Outcome::CopyTooShort => "deeper than the copy",
+            Outcome::ChainTooLong => "longer than the kernel follows",
+            Outcome::NoTables => "without unwind information",
+            Outcome::OtherStack => "on two stacks",
+            Outcome::TooManyFrames => "of too many frames",
+            Outcome::Broken => "that contradict their unwind information",
+            Outcome::NoUserStack => "of which nothing was recorded",
+        }
+    }
+}
+
+/// Samples whose stack lacks outer frames, by the reason: a key for each [`Outcome`] but the complete.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[expect(missing_docs, reason = "the outcomes are documented")]
+pub struct TruncatedBy {
+    pub copy_too_short: u64,
+    pub chain_too_long: u64,
+    pub no_tables: u64,
+    pub other_stack: u64,
+    pub too_many_frames: u64,
+    pub broken: u64,
+    pub no_user_stack: u64,
+}
+
+impl TruncatedBy {
+    /// Counts samples, unless their stacks are complete.
+    pub fn add(&mut self, outcome: Outcome, samples: u64) {
+        let count = match outcome {
+            Outcome::Complete => return,
+            Outcome::CopyTooShort => &mut self.copy_too_short,
+            Outcome::ChainTooLong => &mut self.chain_too_long,
+            Outcome::NoTables => &mut self.no_tables,
+            Outcome::OtherStack => &mut self.other_stack,
+            Outcome::TooManyFrames => &mut self.too_many_frames,
+            Outcome::Broken => &mut self.broken,
+            Outcome::NoUserStack => &mut self.no_user_stack,
+        };
+        *count = count.saturating_add(samples);
+    }
+
+    /// Samples that ended so.
+    pub fn count(&self, outcome: Outcome) -> u64 {
+        match outcome {
+            Outcome::Complete => 0,
+            Outcome::CopyTooShort => self.copy_too_short,
+            Outcome::ChainTooLong => self.chain_too_long,
+            Outcome::NoTables => self.no_tables,
+            Outcome::OtherStack => self.other_stack,
+            Outcome::TooManyFrames => self.too_many_frames,
+            Outcome::Broken => self.broken,
+            Outcome::NoUserStack => self.no_user_stack,
+        }
+    }
+
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        Outcome::TRUNCATED.iter().fold(0, |sum, &outcome| sum.saturating_add(self.count(outcome)))
+    }
+
+    /// The reasons that there were, the most frequent first: `120 deeper than the copy, 3 on two stacks`.
+    pub fn in_words(&self) -> String {
+        let mut found: Vec<_> = Outcome::TRUNCATED.into_iter().filter(|&one| self.count(one) > 0).collect();
+        found.sort_by_key(|&one| std::cmp::Reverse(self.count(one)));
+        let words = found.iter().map(|&one| format!("{} {}", self.count(one), one.in_words()));
+        words.collect::<Vec<_>>().join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_is_counted_under_its_own_word() {
+        for outcome in Outcome::TRUNCATED {
+            let mut by = TruncatedBy::default();
+            by.add(outcome, 3);
+            by.add(Outcome::Complete, 5);
+            assert_eq!((by.count(outcome), by.total()), (3, 3));
+            let json = serde_json::to_value(by).unwrap();
+            assert_eq!(json[outcome.as_str()], 3);
+            assert_eq!(serde_json::to_value(outcome).unwrap(), outcome.as_str());
+            assert!(by.in_words().starts_with("3 "));
+        }
+        assert_eq!(TruncatedBy::default().in_words(), "");
+    }
+}

@@ -1,0 +1,47 @@
+//! How a stack ends: at its outermost frame, or why not there.
+
+use framehop::FrameAddress;
+
+use super::word_at;
+use crate::process::AddressSpace;
+use crate::profile::Outcome;
+use crate::record::StackCopy;
+
+/// Words of stack that start-up code uses, at most.
+const START_UP_WORDS: u64 = 64;
+/// A caller this far behind the end of the copy may exist (bytes); further away the address is wild.
+const REACH_BYTES: u64 = 1 << 20;
+
+/// What is taken for the end of the stack. The outermost function is always some file's; elsewhere the end is a guess
+/// that failed. So it is where the innermost function has no tables: a frame pointer of zero may be any number that
+/// the function computes with.
+pub(super) fn end(space: &AddressSpace, at: FrameAddress) -> Outcome {
+    let address = at.address_for_lookup();
+    let is_trusted = at.is_return_address() || space.has_tables(address);
+    if is_trusted && space.is_in_file(address) { Outcome::Complete } else { lost(space, address, true) }
+}
+
+/// Why no caller was found at an address: nothing is known of code that is there, or what is known does not fit.
+pub(super) fn lost(space: &AddressSpace, address: u64, is_unknown: bool) -> Outcome {
+    if is_unknown && space.is_executable(address) { Outcome::NoTables } else { Outcome::Broken }
+}
+
+/// Whether the return address into the program's entry point lies right above `sp`. The start-up code of some C
+/// libraries (musl) has no tables, and nothing else says that a stack which ends in it is complete.
+pub(super) fn is_called_from_entry(space: &AddressSpace, base: u64, sp: u64, stack: StackCopy<'_>) -> bool {
+    let words = (0..START_UP_WORDS).filter_map(|i| word_at(base, stack, sp.checked_add(8 * i)?));
+    words.into_iter().any(|word| space.is_at_entry(word))
+}
+
+/// Whether the word at `address` is missing only because the copy ended too early: more bytes would have helped. At
+/// a wild address they would not.
+pub(super) fn is_cut_off(address: u64, sp: u64, stack: StackCopy<'_>) -> bool {
+    let end = sp.saturating_add(stack.len() as u64);
+    stack.is_full() && (end.saturating_sub(7)..end.saturating_add(REACH_BYTES)).contains(&address)
+}
+
+/// Whether `address` is on another stack than the one that was copied.
+pub(super) fn is_elsewhere(address: u64, sp: u64, stack: StackCopy<'_>) -> bool {
+    let end = sp.saturating_add(stack.len() as u64);
+    !(sp..end.saturating_add(REACH_BYTES)).contains(&address)
+}

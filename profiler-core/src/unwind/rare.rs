@@ -1,0 +1,145 @@
+//! Stacks with frames that the library has no rule for: followed here with all registers.
+
+use std::sync::Arc;
+
+use framehop::FrameAddress;
+use rustc_hash::FxHashMap;
+
+use super::ends::{end, is_called_from_entry, is_cut_off, is_elsewhere, lost};
+use super::untabled::{self, Caller, by_frame_pointer, interrupted, of_innermost};
+use super::{MAX_FRAMES, STACK_ADDRESSES, stub, word_at};
+use crate::elf::Found;
+use crate::elf::rules::{NoCaller, Registers, Rule};
+use crate::process::{AddressSpace, Process};
+use crate::profile::Outcome;
+use crate::record::StackCopy;
+
+/// Rules that are remembered.
+const MAX_RULES: usize = 1 << 13;
+
+/// What holds at an address.
+#[derive(Clone)]
+enum At {
+    Nothing,
+    Unsafe,
+    Rule(Arc<Rule>),
+}
+
+/// Rules by the generation of the process and the address they were met at.
+#[derive(Default)]
+pub(super) struct RuleCache(FxHashMap<(u64, u64), At>);
+
+impl RuleCache {
+    fn at(&mut self, process: &Process, address: u64) -> At {
+        if self.0.len() > MAX_RULES {
+            self.0.clear();
+        }
+        let ask = || match process.space.find_rule(address) {
+            Found::Nothing => At::Nothing,
+            Found::Unsafe => At::Unsafe,
+            Found::Rule { rule, .. } => At::Rule(Arc::from(rule)),
+        };
+        self.0.entry((process.generation, address)).or_insert_with(ask).clone()
+    }
+}
+
+/// Appends the lookup addresses of all frames. Gives the outcome and the last stack pointer.
+pub(super) fn unwind(
+    rules: &mut RuleCache,
+    process: &Process,
+    (ip, general): (u64, &[Option<u64>; 16]),
+    stack: StackCopy<'_>,
+    frames: &mut Vec<u64>,
+) -> (Outcome, u64) {
+    let space = &process.space;
+    let first = frames.len();
+    let mut registers = Registers::new(ip, general);
+    let base = registers.sp();
+    let read = |address: u64| word_at(base, stack, address);
+    let mut at = FrameAddress::from_instruction_pointer(ip);
+    let outcome = loop {
+        let (address, sp) = (at.address_for_lookup(), registers.sp());
+        frames.push(address);
+        if frames.len() - first >= MAX_FRAMES {
+            break Outcome::TooManyFrames;
+        }
+        if !STACK_ADDRESSES.contains(&sp) {
+            break Outcome::Broken;
+        }
+        let known = rules.at(process, address);
+        let (caller, is_interrupted) = match &known {
+            At::Unsafe => break Outcome::Broken,
+            At::Rule(rule) => (rule.caller(&registers, read), rule.is_trampoline()),
+            At::Nothing => without_table(space, at, &registers, read),
+        };
+        let unread = match caller {
+            Ok(caller) => {
+                registers = caller;
+                match address_of(registers.ip(), is_interrupted) {
+                    Some(next) => at = next,
+                    None => break end(space, at),
+                }
+                continue;
+            }
+            Err(NoCaller::Outermost) => break end(space, at),
+            Err(NoCaller::Unread(address)) => Some(address),
+            Err(NoCaller::Unknown) => None,
+        };
+        break if unread.is_some_and(|address| is_cut_off(address, base, stack)) {
+            Outcome::CopyTooShort
+        } else if is_called_from_entry(space, base, sp, stack) {
+            end(space, at)
+        } else if is_elsewhere(sp, base, stack) {
+            Outcome::OtherStack
+        } else {
+            lost(space, address, matches!(known, At::Nothing))
+        };
+    };
+    (outcome, registers.sp())
+}
+
+/// The caller of code that no table knows, and whether a signal hit it.
+fn without_table(
+    space: &AddressSpace,
+    at: FrameAddress,
+    registers: &Registers,
+    read: impl Fn(u64) -> Option<u64>,
+) -> (Result<Registers, NoCaller>, bool) {
+    let is_code = |address| space.is_executable(address);
+    let (address, sp) = (at.address_for_lookup(), registers.sp());
+    let bp = registers.bp().unwrap_or(1); // leads nowhere
+    let is_generated = space.is_generated(address);
+    let caller = if !at.is_return_address() && is_code(address) {
+        of_innermost(sp, bp, !is_generated, is_code, read)
+    } else if let Some((ip, general)) = interrupted(sp, is_code, &read) {
+        return (Ok(Registers::new(ip, &general.map(Some))), true);
+    } else if is_generated && let Some(stub) = stub::caller(space, sp, bp, &read) {
+        Ok(Caller { ip: stub.return_address, sp: stub.sp, bp })
+    } else {
+        // A word of generated code's frame that is no caller shall not be shown as one.
+        let is_caller =
+            |caller: &Caller| !is_generated || caller.ip == 0 || is_code(caller.ip.wrapping_sub(1));
+        by_frame_pointer(sp, bp, read)
+            .and_then(|caller| Some(caller).filter(is_caller).ok_or(untabled::NoCaller::Wild))
+    };
+    (caller.map(|to| registers.moved_to(to.ip, to.sp, to.bp)).map_err(NoCaller::from), false)
+}
+
+/// A signal hits an instruction; a call returns behind one.
+fn address_of(ip: u64, is_interrupted: bool) -> Option<FrameAddress> {
+    if is_interrupted {
+        Some(FrameAddress::from_instruction_pointer(ip)).filter(|_| ip != 0)
+    } else {
+        FrameAddress::from_return_address(ip)
+    }
+}
+
+impl From<untabled::NoCaller> for NoCaller {
+    fn from(error: untabled::NoCaller) -> Self {
+        match error {
+            untabled::NoCaller::Unread(address) => Self::Unread(address),
+            untabled::NoCaller::Outermost => Self::Outermost,
+            untabled::NoCaller::Wild => Self::Unknown,
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Callers of code that no table knows: assembly, generated code.
+
+/// A caller: where it goes on, and its stack and frame pointers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Caller {
+    pub(super) ip: u64,
+    pub(super) sp: u64,
+    pub(super) bp: u64,
+}
+
+/// What a word of the stack that cannot be read means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoCaller {
+    /// The word at this address is missing.
+    Unread(u64),
+    /// The frame pointer is zero, which marks the outermost frame.
+    Outermost,
+    /// The frame pointer leads nowhere.
+    Wild,
+}
+
+/// By the frame pointer: the caller's lies where it points to, and the return address above it.
+pub(super) fn by_frame_pointer(
+    sp: u64,
+    bp: u64,
+    read: impl Fn(u64) -> Option<u64>,
+) -> Result<Caller, NoCaller> {
+    if bp == 0 {
+        return Err(NoCaller::Outermost);
+    }
+    if bp < sp {
+        return Err(NoCaller::Wild);
+    }
+    let above = bp.checked_add(8).ok_or(NoCaller::Wild)?;
+    let word = |address| read(address).ok_or(NoCaller::Unread(address));
+    Ok(Caller { bp: word(bp)?, ip: word(above)?, sp: above.wrapping_add(8) })
+}
+
+/// Of the innermost function, which may have set up its frame or not yet, or have none. `is_code` says whether a word
+/// points to code. In a file, the function was most likely written by hand and has no frame; generated code has.
+pub(super) fn of_innermost(
+    sp: u64,
+    bp: u64,
+    in_file: bool,
+    is_code: impl Fn(u64) -> bool,
+    read: impl Fn(u64) -> Option<u64>,
+) -> Result<Caller, NoCaller> {
+    let top = read(sp).ok_or(NoCaller::Unread(sp))?;
+    let returns_to = |address: u64| read(address).filter(|&word| is_code(word.wrapping_sub(1)));
+    if top == bp
+        && let Some(ip) = returns_to(sp.wrapping_add(8))
+    {
+        return Ok(Caller { ip, sp: sp.wrapping_add(16), bp }); // pushed, and not yet set
+    }
+    let framed = by_frame_pointer(sp, bp, &read).ok().filter(|caller| is_code(caller.ip.wrapping_sub(1)));
+    let frameless = returns_to(sp).map(|ip| Caller { ip, sp: sp.wrapping_add(8), bp });
+    let found = if in_file { frameless.or(framed) } else { framed.or(frameless) };
+    // A frame pointer of zero may be any number that the function computes with.
+    let otherwise = || by_frame_pointer(sp, bp, read);
+    found.map_or_else(otherwise, Ok).map_err(|error| match error {
+        NoCaller::Outermost => NoCaller::Wild,
+        other => other,
+    })
+}
+
+/// What a signal handler returns to, where no table says so (musl): the kernel's frame, by its looks. Gives the
+/// instruction that the signal hit and the general registers there, in DWARF's numbering.
+pub(super) fn interrupted(
+    sp: u64,
+    is_code: impl Fn(u64) -> bool,
+    read: impl Fn(u64) -> Option<u64>,
+) -> Option<(u64, [u64; 16])> {
+    let word = |offset: u64| read(sp.checked_add(offset)?);
+    let is_context = word(0)? <= MAX_CONTEXT_FLAGS && word(8)? == 0;
+    let is_user_code = word(SEGMENTS)? & 0xffff == USER_CODE_SEGMENT && word(FLAGS)? & !EFLAGS == 0;
+    let ip = word(INSTRUCTION)?;
+    if !(is_context && is_user_code && is_code(ip)) {
+        return None;
+    }
+    let mut general = [0; 16];
+    for (register, offset) in general.iter_mut().zip(GENERAL) {
+        *register = word(offset)?;
+    }
+    Some((ip, general))
+}
+
+/// Offsets in the kernel's `struct ucontext`, which a handler returns to on x86-64.
+const GENERAL: [u64; 16] = [144, 136, 152, 128, 112, 104, 120, 160, 40, 48, 56, 64, 72, 80, 88, 96];
+const INSTRUCTION: u64 = 168;
+const FLAGS: u64 = 176;
+const SEGMENTS: u64 = 184;
+/// `UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`.
+const MAX_CONTEXT_FLAGS: u64 = 7;
+/// Bits of the flags register that are in use.
+const EFLAGS: u64 = (1 << 22) - 1;
+/// `__USER_CS`.
+const USER_CODE_SEGMENT: u64 = 0x33;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SP: u64 = 0x7000;
+    const CODE: u64 = 0x40_0005;
+    const OUTER: u64 = 0x41_0005;
+
+    fn innermost(bp: u64, in_file: bool, words: &[u64]) -> Result<Caller, NoCaller> {
+        let read = |address: u64| words.get(usize::try_from(address.checked_sub(SP)? / 8).ok()?).copied();
+        of_innermost(SP, bp, in_file, |word| (0x40_0000..0x42_0000).contains(&word), read)
+    }
+
+    #[test]
+    fn a_function_without_a_frame_returns_to_the_word_on_top() {
+        let expected = Caller { ip: CODE, sp: SP + 8, bp: 1 };
+        assert_eq!(innermost(1, true, &[CODE, 0]), Ok(expected));
+        assert_eq!(innermost(1, false, &[CODE, 0]), Ok(expected));
+    }
+
+    #[test]
+    fn a_frame_that_is_half_set_up_hides_no_caller() {
+        let bp = SP + 24;
+        let words = [bp, CODE, 0, 0, OUTER];
+        assert_eq!(innermost(bp, true, &words), Ok(Caller { ip: CODE, sp: SP + 16, bp }));
+    }
+
+    #[test]
+    fn where_both_may_be_generated_code_has_a_frame_and_assembly_has_none() {
+        let bp = SP + 16;
+        let words = [CODE, 0, SP + 64, OUTER];
+        assert_eq!(innermost(bp, true, &words), Ok(Caller { ip: CODE, sp: SP + 8, bp }));
+        assert_eq!(innermost(bp, false, &words), Ok(Caller { ip: OUTER, sp: SP + 32, bp: SP + 64 }));
+    }
+
+    #[test]
+    fn assembly_with_a_frame_is_left_by_its_frame_pointer() {
+        let words = [7, 7, SP + 64, OUTER];
+        assert_eq!(innermost(SP + 16, true, &words), Ok(Caller { ip: OUTER, sp: SP + 32, bp: SP + 64 }));
+    }
+
+    #[test]
+    fn a_number_in_the_frame_pointer_leads_nowhere() {
+        assert_eq!(innermost(0, true, &[7, 7]), Err(NoCaller::Wild));
+        assert_eq!(innermost(SP - 8, true, &[7, 7]), Err(NoCaller::Wild));
+        assert_eq!(innermost(SP + 800, true, &[7, 7]), Err(NoCaller::Unread(SP + 800)));
+        assert_eq!(innermost(1, true, &[]), Err(NoCaller::Unread(SP)));
+        assert_eq!(innermost(u64::MAX, true, &[7, 7]), Err(NoCaller::Wild));
+    }
+
+    #[test]
+    fn the_kernels_frame_is_known_by_its_looks() {
+        let mut words: Vec<u64> = (0..24).map(|at| 1000 + at).collect();
+        (words[0], words[1]) = (7, 0);
+        (words[21], words[22], words[23]) = (CODE, 0x246, 0x2b << 48 | 0x33);
+        let found = |words: &[u64]| {
+            let read = |address: u64| words.get(usize::try_from(address.checked_sub(SP)? / 8).ok()?).copied();
+            interrupted(SP, |ip| ip == CODE, read)
+        };
+        let (ip, general) = found(&words).unwrap();
+        assert_eq!((ip, general[7], general[6], general[15]), (CODE, 1020, 1015, 1012));
+        assert_eq!(found(&words[..20]), None);
+        for (at, value) in [(0, 8), (1, 1), (21, CODE + 1), (22, u64::MAX), (23, 0x10)] {
+            let mut other = words.clone();
+            other[at] = value;
+            assert_eq!(found(&other), None, "{at}");
+        }
+    }
+}

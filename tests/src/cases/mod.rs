@@ -1,0 +1,248 @@
+//! Programs whose stacks are known beforehand, profiled by us and by others: who finds the whole of them?
+
+mod recording;
+mod rows;
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use serde::Serialize;
+
+pub use recording::{Peer, Recording, by_sweetspot};
+pub use rows::ROWS;
+
+use crate::experiment::percent;
+use crate::folded::{Folded, Stack};
+use crate::programs::{find_in_path, program, why_not};
+use crate::truth::is_named;
+
+/// Functions that nobody calls: where a program, a thread or a fiber begins.
+const ROOTS: &[&str] = &[
+    "_start",
+    "_start_c",
+    "__libc_start_main",
+    "_dl_start_user",
+    "_dl_start",
+    "__clone",
+    "clone",
+    "clone3",
+    "__clone3",
+    "start_thread",
+    "__start_context",
+    "runtime.goexit",
+    "runtime.goexit.abi0",
+    "runtime.rt0_go",
+    "runtime.rt0_go.abi0",
+    "runtime.mstart",
+    "runtime.mstart.abi0",
+];
+
+/// A program begins and ends outside of what it does: so much of its stacks must be complete, or cut as expected.
+const COMPLETE: f64 = 0.99;
+const CUT: f64 = 0.9;
+
+/// Frames of start-up code outside of `main` or a thread's function.
+const START_UP_FRAMES: usize = 3;
+
+/// Any frames, or none, in a chain.
+pub const ANY: &str = "…";
+
+/// How a row's target is started.
+#[derive(Clone, Copy, Debug)]
+pub enum Target {
+    /// One of our programs, with a mode; the seconds follow, then the other programs' paths.
+    Program(&'static str, &'static str, &'static [&'static str]),
+    /// A command that must be installed, and its words.
+    Command(&'static str, &'static [&'static str]),
+}
+
+/// What the stacks of a row are.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// What a person calls it.
+    pub name: &'static str,
+    /// What is profiled.
+    pub target: Target,
+    /// The function that works: its samples are held against the chain. None where none is known.
+    pub leaf: &'static str,
+    /// Its callers, outermost first; [`ANY`] stands for frames that are not known.
+    pub chain: &'static [&'static str],
+    /// The reason for which its stacks cannot be complete, as [`profiler_core::profile::Outcome`] names it.
+    pub cut: Option<&'static str>,
+    /// Frames of a complete stack of a program without names.
+    pub nameless_frames: Option<usize>,
+}
+
+/// What was found in a recording.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Found {
+    /// Samples.
+    pub samples: u64,
+    /// Share of the stacks that begin at a root.
+    pub complete_ratio: f64,
+    /// Share of the frames that have a name.
+    pub named_ratio: f64,
+    /// Of the samples in the leaf, those with the expected chain; none where there is no such sample.
+    pub chain_ratio: Option<f64>,
+}
+
+impl Case {
+    /// The command line for so much work, or why there is none here.
+    pub fn words(&self, cpu_s: f64) -> Result<Result<Vec<String>, String>> {
+        let (name, mode, others) = match self.target {
+            Target::Command(name, words) => {
+                let found = find_in_path(name).ok_or_else(|| format!("{name} is not installed"));
+                let all =
+                    |_| std::iter::once(name).chain(words.iter().copied()).map(str::to_string).collect();
+                return Ok(found.map(all));
+            }
+            Target::Program(name, mode, others) => (name, mode, others),
+        };
+        if let Some(reason) = why_not(name) {
+            return Ok(Err(reason));
+        }
+        let mut words =
+            vec![program(name)?.to_string_lossy().into_owned(), mode.to_string(), cpu_s.to_string()];
+        for other in others {
+            words.push(program(other)?.to_string_lossy().into_owned());
+        }
+        Ok(Ok(words))
+    }
+
+    /// What is wrong with what ours found by itself.
+    pub fn judge(&self, ours: &Found, truncated_by: &BTreeMap<String, u64>) -> Vec<String> {
+        let mut failures = Vec::new();
+        match ours.chain_ratio {
+            None if !self.leaf.is_empty() => failures.push(format!("no sample in {}", self.leaf)),
+            Some(ratio) if ratio < 1.0 => {
+                failures.push(format!("{} of the chains are whole", percent(ratio)))
+            }
+            _ => {}
+        }
+        if let Some(reason) = self.cut {
+            let told = truncated_by.get(reason).copied().unwrap_or(0) as f64 / ours.samples.max(1) as f64;
+            if told < CUT {
+                failures.push(format!("only {} of the stacks are said to end by {reason}", percent(told)));
+            }
+        } else if self.nameless_frames.is_none() && !self.leaf.is_empty() && ours.complete_ratio < COMPLETE {
+            failures.push(format!("only {} of the stacks are complete", percent(ours.complete_ratio)));
+        }
+        failures
+    }
+
+    /// Looks at a recording.
+    pub fn look_at(&self, recording: &Recording) -> Found {
+        let stacks = &recording.stacks;
+        let all = stacks.weight_of(|_| true);
+        let in_leaf = |stack: &Stack| stack.frames.last().is_some_and(|last| is_named(last, self.leaf));
+        let leaf = if self.leaf.is_empty() { 0.0 } else { stacks.weight_of(in_leaf) };
+        let with_chain = stacks.weight_of(|stack| in_leaf(stack) && self.has_chain(stack));
+        Found {
+            samples: recording.samples,
+            complete_ratio: stacks.weight_of(|stack| self.is_complete(stack)) / all,
+            named_ratio: named_ratio(stacks),
+            chain_ratio: (leaf > 0.0).then(|| with_chain / leaf),
+        }
+    }
+
+    /// The start-up code of some C libraries has no names; then the outermost function that is known must be close to
+    /// the end.
+    fn is_complete(&self, stack: &Stack) -> bool {
+        let known = self.chain.first().filter(|name| **name != ANY);
+        let outermost = || stack.frames.iter().take(START_UP_FRAMES + 1);
+        match self.nameless_frames {
+            Some(frames) => stack.frames.len() >= frames,
+            None => {
+                stack.frames.first().is_some_and(|first| is_root(first))
+                    || known.is_some_and(|name| outermost().any(|frame| is_named(frame, name)))
+            }
+        }
+    }
+
+    /// Whether the callers of the leaf are the expected ones, from it to the outermost of the chain.
+    pub fn has_chain(&self, stack: &Stack) -> bool {
+        let Some((_, callers)) = stack.frames.split_last() else { return false };
+        let expected: Vec<&str> = self.chain.iter().rev().copied().collect();
+        let found: Vec<&str> = callers.iter().rev().map(String::as_str).collect();
+        begins_with(&found, &expected)
+    }
+}
+
+fn begins_with(found: &[&str], expected: &[&str]) -> bool {
+    match (expected.split_first(), found.split_first()) {
+        (None, _) => true,
+        (Some((&ANY, rest)), _) => (0..=found.len()).any(|skipped| begins_with(&found[skipped..], rest)),
+        (Some((name, rest)), Some((frame, outer))) => is_named(frame, name) && begins_with(outer, rest),
+        (Some(_), None) => false,
+    }
+}
+
+/// A name's version (`@@GLIBC_2.34`) and the parts that compilers split off (`.isra.0`) do not matter.
+fn is_root(frame: &str) -> bool {
+    let name = frame.split('@').next().unwrap_or_default();
+    ROOTS.iter().any(|root| name == *root) || name.starts_with("__libc_start_main")
+}
+
+/// What no profiler could name, as each of them writes it.
+fn is_named_frame(frame: &str) -> bool {
+    !frame.is_empty() && !frame.contains("[unknown]") && !frame.contains("+0x") && !frame.starts_with("0x")
+}
+
+fn named_ratio(stacks: &Folded) -> f64 {
+    let (mut named, mut all) = (0.0, 0.0);
+    for stack in &stacks.0 {
+        let names = stack.frames.iter().filter(|frame| is_named_frame(frame)).count();
+        named += stack.weight * names as f64;
+        all += stack.weight * stack.frames.len() as f64;
+    }
+    named / all
+}
+
+/// Whether ours is below another's by more than chance can explain: three standard errors of the difference, and
+/// two stacks in a thousand.
+pub fn is_below(ours: (f64, u64), theirs: (f64, u64)) -> bool {
+    let ((p, n), (q, m)) = ((ours.0, ours.1.max(1) as f64), (theirs.0, theirs.1.max(1) as f64));
+    let pooled = (p * n + q * m) / (n + m);
+    let se = (pooled * (1.0 - pooled) * (1.0 / n + 1.0 / m)).max(0.0).sqrt();
+    q - p > 3.0 * se + 0.002
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn case(leaf: &'static str, chain: &'static [&'static str]) -> Case {
+        let target = Target::Command("true", &[]);
+        Case { name: "a case", target, leaf, chain, cut: None, nameless_frames: None }
+    }
+
+    fn recording(text: &str) -> Recording {
+        Recording { samples: 4, stacks: Folded::parse(text).unwrap(), ..Recording::default() }
+    }
+
+    #[test]
+    fn a_chain_is_whole_from_its_leaf_to_its_outermost_caller() {
+        let whole =
+            recording("_start;main;level1;level2;leaf 3\n_start;main;level2;leaf 1\n_start;main;other 9");
+        let found = case("leaf", &["main", "level1", "level2"]).look_at(&whole);
+        assert_eq!(found.chain_ratio, Some(0.75));
+        let with_gap = case("leaf", &["main", ANY, "level2"]).look_at(&whole);
+        assert_eq!(with_gap.chain_ratio, Some(1.0));
+        assert_eq!(case("absent", &["main"]).look_at(&whole).chain_ratio, None);
+    }
+
+    #[test]
+    fn a_stack_is_complete_from_where_programs_begin() {
+        let text = "_start;main 1\n__libc_start_main@@GLIBC_2.34;main 1\nmain;leaf 1\n[unknown];leaf 1";
+        let found = case("leaf", &[]).look_at(&recording(text));
+        assert_eq!((found.complete_ratio, found.named_ratio), (0.5, 0.875));
+        assert_eq!(case("leaf", &["main"]).look_at(&recording(text)).complete_ratio, 0.75);
+    }
+
+    #[test]
+    fn chance_is_no_difference() {
+        assert!(!is_below((0.98, 1000), (0.99, 1000)));
+        assert!(is_below((0.90, 1000), (0.99, 1000)));
+        assert!(!is_below((1.0, 10), (0.5, 1000)));
+    }
+}

@@ -1,0 +1,84 @@
+//! Stacks that are known beforehand, by every kind of unwind information: each is whole. `just cases` has them all,
+//! beside other profilers.
+
+use anyhow::{Context, Result, bail};
+use tests::attempts::attempts;
+use tests::cases::{ROWS, by_sweetspot};
+use tests::guards::is_root;
+
+/// CPU time of a program (s), and samples of each second of it.
+const CPU_S: f64 = 0.6;
+const RATE_HZ: u32 = 999;
+
+/// Profiles these rows; those whose compiler is missing are skipped with a line.
+#[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
+fn whole(names: &[&str]) -> Result<()> {
+    if !is_root() {
+        eprintln!("skipped: profiling needs root here");
+        return Ok(());
+    }
+    for name in names {
+        let case = ROWS.iter().find(|case| case.name == *name).with_context(|| format!("no row {name}"))?;
+        let words = match case.words(CPU_S)? {
+            Ok(words) => words,
+            Err(reason) => {
+                eprintln!("{name}: skipped, {reason}");
+                continue;
+            }
+        };
+        attempts(|| {
+            let recording = by_sweetspot(&words, RATE_HZ, &[])?;
+            let failures = case.judge(&case.look_at(&recording), &recording.truncated_by);
+            if failures.is_empty() {
+                return Ok(());
+            }
+            bail!("{name}: {} ({:?})", failures.join("; "), recording.truncated_by)
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn by_any_table_and_by_frame_pointers() -> Result<()> {
+    whole(&[
+        ".eh_frame without its index",
+        ".debug_frame alone",
+        ".debug_frame, compressed",
+        "frame pointers, no tables",
+    ])
+}
+
+#[test]
+fn between_functions() -> Result<()> {
+    whole(&["prologues and epilogues", "the same, not optimized", "linkage table", "tail calls", "vDSO"])
+}
+
+#[test]
+fn through_signals() -> Result<()> {
+    whole(&["signal", "signal, static", "signal, musl", "signal on a stack of its own"])
+}
+
+#[test]
+fn through_frames_that_only_all_registers_lead_out_of() -> Result<()> {
+    whole(&["realigned frames", "fiber"])
+}
+
+#[test]
+fn through_assembly_without_tables() -> Result<()> {
+    whole(&["assembly that calls back", "assembly with a frame", "assembly without a frame"])
+}
+
+#[test]
+fn of_libraries_loaded_in_turn() -> Result<()> {
+    whole(&["libraries loaded in turn"])
+}
+
+#[test]
+fn amid_the_languages_own_unwinding() -> Result<()> {
+    whole(&["C++, in a handler", "C++, in a destructor", "C++, in a coroutine"])
+}
+
+#[test]
+fn deeper_than_any_copy_says_so() -> Result<()> {
+    whole(&["160 KiB of frames", "5000 frames"])
+}
