@@ -272,8 +272,16 @@ fn in_words(outcome: Outcome) -> (&'static str, &'static str) {
             "the kernel's limit on the length of a call chain was reached",
             "raise it: `sudo sysctl kernel.perf_event_max_stack=1024`",
         ),
+        Outcome::NoTables => (
+            "that code has no unwind information, and no frame pointer that leads on",
+            "build that module with -fasynchronous-unwind-tables or -fno-omit-frame-pointer",
+        ),
+        Outcome::OtherStack => {
+            ("the thread had changed to another stack, of which nothing was copied", "use --unwind fp")
+        }
+        Outcome::TooManyFrames => ("there were more frames than are followed", ""),
         Outcome::Broken => (
-            "the caller could not be found",
+            "the caller could not be found: the stack contradicts the unwind information",
             "build that module with -fasynchronous-unwind-tables or -fno-omit-frame-pointer",
         ),
         Outcome::NoUserStack => {

@@ -113,6 +113,10 @@ pub(crate) struct PerfSampler {
 }
 
 /// What a drain hands over.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one is alive at a time, and a box would be an allocation a sample"
+)]
 pub(crate) enum Drained<'a> {
     /// A record; for a sample, the CPU time it stands for (ns).
     Record(Record<'a>, u64),

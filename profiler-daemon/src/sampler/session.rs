@@ -205,7 +205,7 @@ impl Session {
         for pid in pids {
             // Of a process that has ended there is nothing to read, and nothing to unwind.
             if let Ok(maps) = procfs::executable_maps(pid) {
-                self.mapped(&maps);
+                maps.iter().for_each(|mapped| self.mapped(mapped));
                 self.unwinder.note_change();
             }
         }

@@ -180,7 +180,7 @@ fn begins_with(found: &[&str], expected: &[&str]) -> bool {
 /// A name's version (`@@GLIBC_2.34`) and the parts that compilers split off (`.isra.0`) do not matter.
 fn is_root(frame: &str) -> bool {
     let name = frame.split('@').next().unwrap_or_default();
-    ROOTS.iter().any(|root| name == *root) || name.starts_with("__libc_start_main")
+    ROOTS.contains(&name) || name.starts_with("__libc_start_main")
 }
 
 /// What no profiler could name, as each of them writes it.
