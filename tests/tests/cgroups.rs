@@ -207,8 +207,12 @@ fn a_group_that_is_removed_ends_the_run() -> Result<()> {
     drop(target);
     drop(group);
     let summary = sweetspot.finish(attached, None)?.stats.summary;
-    ensure!(summary.stopped == "target_ended" && summary.samples > 100, "{summary:?}");
-    within("the CPU time", summary.weight_s, summary.target_cpu_s, 0.1)
+    // What it used since the last reading went with the group.
+    ensure!(
+        summary.stopped == "target_ended" && summary.samples > 100 && summary.target_cpu_s > 0.1,
+        "{summary:?}"
+    );
+    Ok(())
 }
 
 /// The group of a command is gone with it, even where processes outlive it; that of a profiler that was killed is

@@ -50,7 +50,7 @@ fn by_any_table_and_by_frame_pointers() -> Result<()> {
 
 #[test]
 fn between_functions() -> Result<()> {
-    whole(&["prologues and epilogues", "the same, not optimized", "linkage table", "tail calls", "vDSO"])
+    whole(&["prologues and epilogues", "the same, not optimized", "tail calls", "vDSO"])
 }
 
 #[test]
@@ -80,5 +80,5 @@ fn amid_the_languages_own_unwinding() -> Result<()> {
 
 #[test]
 fn deeper_than_any_copy_says_so() -> Result<()> {
-    whole(&["160 KiB of frames", "5000 frames"])
+    whole(&["5000 frames"])
 }

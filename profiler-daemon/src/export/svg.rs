@@ -27,14 +27,15 @@ fn title(run: &Run) -> String {
 }
 
 fn subtitle(run: &Run) -> String {
-    let mut samples = format!("{} samples", run.samples);
+    let mut text = format!("{} samples", run.samples);
+    // Written by another tool: nothing is known of its rate.
+    if run.confidence != 0.0 {
+        text += &format!(" at {:.0}/s, overhead {:.2}%", run.rate_hz, run.overhead_ratio * 100.0);
+    }
     if run.truncated > 0 {
-        samples += &format!(", {:.1}% of the stacks complete", run.complete_ratio * 100.0);
+        text += &format!(", {:.1}% of the stacks complete", run.complete_ratio * 100.0);
     }
-    if run.confidence == 0.0 {
-        return samples; // written by another tool: nothing is known of its rate
-    }
-    format!("{samples} at {:.0}/s, overhead {:.2}%", run.rate_hz, run.overhead_ratio * 100.0)
+    text
 }
 
 #[cfg(test)]
