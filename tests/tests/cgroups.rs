@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tests::attempts::attempts;
-use tests::checks::{C, check, check_stacks, check_weight_sum, within};
+use tests::checks::{C, check, check_stacks, check_weight_sum};
 use tests::groups::{Group, hierarchy};
 use tests::guards::Running;
 use tests::measured::cpu_s;
