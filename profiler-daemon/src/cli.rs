@@ -36,6 +36,8 @@ pub(crate) enum Command {
     Workload(WorkloadArgs),
     /// Measure what sampling costs on this machine, for all later runs (under a minute).
     Calibrate(CalibrateArgs),
+    /// Say whether a settings file of the daemon is sound, what it would watch and what that may cost.
+    CheckConfig(CheckConfigArgs),
     /// Say what this machine permits and what would mend it.
     Doctor(DoctorArgs),
     // What `calibrate` samples: this program once more.
@@ -266,6 +268,17 @@ pub(crate) struct WorkloadArgs {
     pub(crate) seed: u64,
     #[arg(long)]
     pub(crate) cpu: Option<usize>,
+}
+
+/// Arguments of `check-config`.
+#[derive(Debug, Args)]
+pub(crate) struct CheckConfigArgs {
+    /// The settings file.
+    #[arg(required_unless_present = "default")]
+    pub(crate) file: Option<PathBuf>,
+    /// Print a file with every setting, what it means and its default.
+    #[arg(long, conflicts_with = "file")]
+    pub(crate) default: bool,
 }
 
 /// Arguments of `doctor`.

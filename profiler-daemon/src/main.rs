@@ -3,6 +3,7 @@
 mod aside;
 mod calibrate;
 mod cgroup;
+mod check_config;
 mod cli;
 mod debuginfod;
 mod doctor;
@@ -78,6 +79,7 @@ fn run(job: Job) -> Result<ExitCode> {
         Job::Workload(job) => evaluate::workload::run(&job)?,
         Job::Calibrate(job) => calibrate::run(job, terminal)?,
         Job::CalibrateWorkload(cpu) => calibrate::serve(cpu)?,
+        Job::CheckConfig(file) => return check_config::run(file.as_deref(), terminal),
         Job::Doctor(job) => return doctor::run(job, terminal, run::try_open),
     }
     Ok(ExitCode::SUCCESS)

@@ -35,6 +35,8 @@ pub(crate) enum Job {
     Calibrate(CalibrateJob),
     /// Be what `Calibrate` samples, on this CPU.
     CalibrateWorkload(u32),
+    /// Judge a settings file of the daemon; `None`: print the commented one.
+    CheckConfig(Option<PathBuf>),
     /// Look at the machine.
     Doctor(DoctorJob),
 }
@@ -207,6 +209,7 @@ impl Job {
             Command::Workload(args) => Self::Workload(workload(&args)?),
             Command::Calibrate(args) => Self::Calibrate(CalibrateJob { quick: args.quick, json: args.json }),
             Command::CalibrateWorkload(args) => Self::CalibrateWorkload(args.cpu),
+            Command::CheckConfig(args) => Self::CheckConfig(args.file),
             Command::Doctor(args) => Self::Doctor(DoctorJob { json: args.json }),
         })
     }
