@@ -80,6 +80,10 @@ names *arguments:
 cases *arguments:
     cargo run --quiet --release -p tests --bin cases -- {{ arguments }}
 
+# A week of ten targets in the daemon's folder: its size, and how long a range takes to read (five minutes; `--folder F` keeps it).
+store *arguments:
+    cargo bench --quiet -p tests --bench store -- {{ arguments }}
+
 # Redis, PostgreSQL, Python, xz and Node under load.
 real *arguments:
     cargo run --quiet --release -p tests --bin real -- {{ arguments }}

@@ -21,9 +21,12 @@ mod roots;
 mod run;
 mod sampler;
 mod settings;
+#[cfg_attr(not(test), expect(dead_code, reason = "the daemon writes to it"))]
+mod store;
 mod sys;
 mod targets;
 mod terminal;
+mod when;
 
 use std::process::ExitCode;
 

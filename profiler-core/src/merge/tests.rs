@@ -67,7 +67,9 @@ fn seconds(from: u64, to: u64) -> Range {
 
 fn merged(range: Range, bin_s: u64, profiles: &[SymbolizedProfile]) -> SymbolizedProfile {
     let mut merger = Merger::new(range, bin_s * SECOND);
-    profiles.iter().for_each(|profile| drop(merger.add(profile)));
+    for profile in profiles {
+        merger.add(profile);
+    }
     merger.finish()
 }
 

@@ -198,6 +198,13 @@ fn texts(seeds: &Seeds) -> Result<()> {
     for (setting, at) in SETTINGS.iter().zip(0..) {
         seeds.write("config", &at.to_string(), setting.as_bytes())?;
     }
+    let settings = fs::read_to_string(workspace_folder().join("systemd/sweetspot.toml"))?;
+    let key = |line: &str| {
+        line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line).to_owned() + "\n"
+    };
+    let uncommented: String = settings.lines().map(key).collect();
+    seeds.write("config", "commented_file", settings.as_bytes())?;
+    seeds.write("config", "uncommented_file", uncommented.as_bytes())?;
     seeds.write("maps", "own", &fs::read("/proc/self/maps")?)?;
     let costs = serde_json::to_string(&profiler_core::rate::CostModel::default())?;
     let readings: Vec<u8> = (0..64).map(|at| at * 3).collect();
