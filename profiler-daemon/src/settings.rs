@@ -1,22 +1,21 @@
 //! What the command line means: one plain job for each command, with everything checked that can be checked
 //! before anything runs.
 
+mod report;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use config::{Criterion, Ratio, SamplingSettings, Span, StoreSettings, Unwind};
-use jiff::Zoned;
-use profiler_core::merge::Range;
+use config::{Criterion, Ratio, SamplingSettings, Span, Unwind};
 use regex_lite::Regex;
 
-use crate::cli::{self, Command, OutputFile, ReportFormat};
+use crate::cli::{self, Command, OutputFile};
 use crate::debuginfod;
 use crate::evaluate::{Design, Shape};
 use crate::failure::usage;
-use crate::store::Query;
-use crate::when::When;
+pub(crate) use report::{ReportJob, ReportSource};
 
 /// One run of the program.
 #[derive(Debug)]
@@ -93,33 +92,6 @@ pub(crate) struct OutputJob {
     pub(crate) debuginfod: Option<debuginfod::Settings>,
     /// Print results and errors only.
     pub(crate) quiet: bool,
-}
-
-/// Print a profile.
-#[derive(Debug)]
-pub(crate) struct ReportJob {
-    /// Where it is.
-    pub(crate) source: ReportSource,
-    /// Files to write instead, each path once.
-    pub(crate) files: Vec<OutputFile>,
-    /// How to print it.
-    pub(crate) format: ReportFormat,
-    /// What it does not know instead of what it knows.
-    pub(crate) unknown: bool,
-}
-
-/// Where a profile to be printed is.
-#[derive(Debug)]
-pub(crate) enum ReportSource {
-    /// In a file, in pprof's format.
-    File(PathBuf),
-    /// In what the daemon keeps.
-    Store {
-        /// The folder.
-        folder: PathBuf,
-        /// What of it; the range is not empty.
-        query: Query,
-    },
 }
 
 /// Work out the best rate for one function.
@@ -220,7 +192,7 @@ impl Job {
         Ok(match command {
             Command::Record(args) => Self::Record(record(args)?),
             Command::Attach(args) => Self::Attach(attach(args)?),
-            Command::Report(args) => Self::Report(report(args)?),
+            Command::Report(args) => Self::Report(ReportJob::new(args)?),
             Command::Plan(args) => match args.process.pid {
                 Some(pid) => Self::PlanProcess(plan_process(pid, args)?),
                 None => Self::Plan(plan(args)?),
@@ -260,40 +232,6 @@ fn attach(args: cli::AttachArgs) -> Result<AttachJob> {
         sampling,
         output: output(args.output)?,
     })
-}
-
-fn report(args: cli::ReportArgs) -> Result<ReportJob> {
-    if args.unknown && args.format == ReportFormat::Folded {
-        return Err(usage("--unknown is a list and no stacks; give --format table or json with it"));
-    }
-    distinct(args.output.iter().map(|file| &file.path))?;
-    let source = match args.file {
-        Some(file) => ReportSource::File(file),
-        None => stored(args.stored)?,
-    };
-    Ok(ReportJob { source, files: args.output, format: args.format, unknown: args.unknown })
-}
-
-fn stored(args: cli::StoredArgs) -> Result<ReportSource> {
-    let now = Zoned::now();
-    let moment = |option: &str, when: When| {
-        when.unix_ns(&now)
-            .ok_or_else(|| usage(format!("{option} is no time since 1970; give one such as -1h")))
-    };
-    let from =
-        args.from.ok_or_else(|| usage("--store needs --from, the time to begin with, such as --from -1h"))?;
-    let from_unix_ns = moment("--from", from)?;
-    let to_unix_ns =
-        args.to.map_or_else(|| moment("--to", When::At(now.timestamp())), |to| moment("--to", to))?;
-    if from_unix_ns >= to_unix_ns {
-        return Err(usage("--from is not before --to; give an earlier time, such as --from -1h"));
-    }
-    let query = Query {
-        range: Range { from_unix_ns, to_unix_ns },
-        targets: args.target,
-        labels: args.label.into_iter().collect(),
-    };
-    Ok(ReportSource::Store { folder: args.store.unwrap_or_else(|| StoreSettings::default().folder), query })
 }
 
 fn target(mut pids: Vec<u32>, name: Option<String>) -> Result<Target> {

@@ -20,131 +20,36 @@ mod compact;
 mod disk;
 mod listing;
 mod name;
+mod open;
 mod plan;
 mod read;
 mod room;
 mod seal;
 mod stamp;
 mod stretch;
+mod terms;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use jiff::civil::Date;
 use profiler_core::profile::SymbolizedProfile;
 
 pub(crate) use disk::{Disk, RealDisk};
 pub(crate) use plan::Now;
 pub(crate) use read::{Query, Reading, read};
+pub(crate) use terms::{Counters, NotKept, Settings, StoreError, Window};
 
 use disk::Op;
-use listing::{DAMAGED, Entry, Listing};
+use listing::{DAMAGED, Entry};
 use name::Level;
 use plan::Index;
 use seal::Sealed;
 use stamp::Stamp;
 use stretch::{Standing, Stretch, Stretches, Taken};
-
-/// The file that the owner of a store holds locked.
-const LOCK: &str = ".lock";
-
-/// How much is kept.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings {
-    /// How long (ns).
-    pub(crate) age_ns: u64,
-    /// How much (bytes), rounded up to blocks file by file.
-    pub(crate) bytes: u64,
-    /// When an hour's windows are merged: so long after its end (ns).
-    pub(crate) hourly_after_ns: u64,
-    /// The same for a day's hours (ns).
-    pub(crate) daily_after_ns: u64,
-}
-
-/// A window of a target. Its wall clock and length are those of the profile's run.
-#[derive(Clone, Debug)]
-pub(crate) struct Window {
-    /// The target.
-    pub(crate) target: String,
-    /// Its labels.
-    pub(crate) labels: BTreeMap<String, String>,
-    /// Identity of the boot.
-    pub(crate) boot: String,
-    /// Begin by the monotonic clock of that boot (ns).
-    pub(crate) from_ns: u64,
-    /// End by the same; later than the begin.
-    pub(crate) to_ns: u64,
-}
-
-/// Why a store cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum StoreError {
-    /// Another process writes to it.
-    #[error("{} is written to by another sweetspot; stop it, or name another folder", .0.display())]
-    Busy(PathBuf),
-    /// It cannot be written to.
-    #[error("profiles cannot be kept in {} ({cause}); make it a folder that sweetspot may write to", path.display())]
-    Unwritable {
-        /// What cannot be written.
-        path: PathBuf,
-        /// Why.
-        cause: io::Error,
-    },
-    /// It cannot be read.
-    #[error("{} cannot be read ({cause}); name a folder of profiles that you may read", path.display())]
-    Unreadable {
-        /// What cannot be read.
-        path: PathBuf,
-        /// Why.
-        cause: io::Error,
-    },
-    /// Files came and went as long as anyone was looking.
-    #[error("the files in {} change all the time; try again", .0.display())]
-    Restless(PathBuf),
-}
-
-/// Why a window was not kept.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum NotKept {
-    /// The disk, or the room that the settings leave, is full.
-    #[error("there is no room for it")]
-    Full,
-    /// The disk refuses.
-    #[error("the disk refuses it")]
-    Refused(#[source] io::Error),
-    /// Some of its time is kept already, or it has none.
-    #[error("its time is kept already")]
-    Taken,
-}
-
-/// What happened to a store since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counters {
-    /// Windows that were kept.
-    pub(crate) written: u64,
-    /// Windows that were not, for want of room.
-    pub(crate) dropped_full: u64,
-    /// Windows that were not for any other reason.
-    pub(crate) dropped_refused: u64,
-    /// Files that were removed for their age.
-    pub(crate) expired: u64,
-    /// Files that were removed to make room.
-    pub(crate) evicted: u64,
-    /// Files that others were merged into.
-    pub(crate) merged: u64,
-    /// Merges that failed or had no room.
-    pub(crate) unmerged: u64,
-    /// Damaged files that were set aside.
-    pub(crate) damaged: u64,
-    /// Files left by a process that ended in the middle of something.
-    pub(crate) cleaned: u64,
-    /// Changes that may not outlive a power failure, since the disk did not confirm them.
-    pub(crate) unsynced: u64,
-}
 
 /// A store and the right to change it.
 #[derive(Debug)]
@@ -164,82 +69,6 @@ pub(crate) struct Store<D = RealDisk> {
 }
 
 impl<D: Disk> Store<D> {
-    /// Opens the store in `folder`, which is made if it is missing: removes what a crash left, and sets aside what is
-    /// damaged as far as headers tell.
-    ///
-    /// # Errors
-    ///
-    /// If another process has it open, or it cannot be read and written.
-    pub(crate) fn open(folder: &Path, settings: Settings, mut disk: D) -> Result<Self, StoreError> {
-        let unwritable = |cause| StoreError::Unwritable { path: folder.to_owned(), cause };
-        disk.apply(Op::MakeFolder(folder)).map_err(unwritable)?;
-        let lock = fs::OpenOptions::new().write(true).create(true).truncate(false).open(folder.join(LOCK));
-        let lock = lock.map_err(unwritable)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => return Err(StoreError::Busy(folder.to_owned())),
-            Err(fs::TryLockError::Error(cause)) => return Err(unwritable(cause)),
-        }
-        let listing = listing::list(folder, (Date::MIN, Date::MAX), |_| true)
-            .map_err(|cause| StoreError::Unreadable { path: folder.to_owned(), cause })?;
-        let mut store = Self {
-            folder: folder.to_owned(),
-            settings,
-            disk,
-            index: Index::new(),
-            damaged: damaged_files(folder),
-            waiting: BTreeMap::new(),
-            counters: Counters::default(),
-            written_aside: 0,
-            _lock: lock,
-        };
-        store.adopt(listing);
-        Ok(store)
-    }
-
-    /// Takes over what was found in the folder.
-    fn adopt(&mut self, listing: Listing) {
-        for path in listing.unfinished {
-            self.counters.cleaned += u64::from(self.remove(&path));
-        }
-        let mut entries = listing.entries;
-        loop {
-            let choice = listing::choose(&entries);
-            // Sources are removed only once what they were merged into is known to be whole.
-            let broken: Vec<PathBuf> = if choice.held.is_empty() {
-                Vec::new()
-            } else {
-                let merged = choice.counted.iter().filter(|&&at| entries[at].name.level > Level::Window);
-                merged
-                    .map(|&at| &entries[at])
-                    .filter(|entry| !self.is_whole(entry))
-                    .map(|e| e.path.clone())
-                    .collect()
-            };
-            if broken.is_empty() {
-                let held: BTreeSet<usize> = choice.held.into_iter().collect();
-                for (at, entry) in entries.into_iter().enumerate() {
-                    if held.contains(&at) {
-                        self.counters.cleaned += u64::from(self.remove(&entry.path));
-                    } else {
-                        self.index.insert(entry.path.clone(), entry);
-                    }
-                }
-                break;
-            }
-            entries.retain(|entry| !broken.contains(&entry.path));
-            broken.iter().for_each(|path| self.set_aside(path));
-        }
-        for (path, _) in listing.damaged {
-            self.set_aside(&path);
-        }
-    }
-
-    fn is_whole(&self, entry: &Entry) -> bool {
-        let bytes = fs::read(self.folder.join(&entry.path));
-        bytes.is_ok_and(|bytes| entry.name.checksum(&bytes) == entry.name.crc)
-    }
-
     /// Keeps a window.
     ///
     /// # Errors
@@ -370,12 +199,4 @@ impl<D: Disk> Store<D> {
         let files = self.index.len() + self.damaged.len();
         (files, self.index.values().map(|entry| entry.size).chain(self.damaged.values().copied()).sum())
     }
-}
-
-/// The damaged files that were set aside before.
-fn damaged_files(folder: &Path) -> BTreeMap<PathBuf, u64> {
-    let folder = folder.join(DAMAGED);
-    let names = listing::names(&folder).unwrap_or_default(); // most stores have none
-    let size = |name: &String| fs::metadata(folder.join(name)).map_or(0, |found| listing::room(found.len()));
-    names.iter().map(|name| (PathBuf::from(name), size(name))).collect()
 }
