@@ -53,8 +53,8 @@ section! {
         bytes: Bytes = Bytes::new(2 << 30);
         /// Time that one profile of a target covers: what is lost if the power fails.
         window: Span = Span::from_secs(60);
-        /// Windows that ended so long ago are merged into one file for each hour, which keeps the time of each.
-        hourly_after: Span = Span::from_secs(15 * 60);
+        /// Windows that ended so long ago are merged into one file for each hour, which keeps the time to a minute.
+        hourly_after: Span = Span::from_secs(5 * 60);
         /// Hours that ended so long ago are merged into one file for each day, which keeps the time to ten minutes.
         daily_after: Span = Span::from_secs(24 * 3600);
     }

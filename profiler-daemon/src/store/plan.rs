@@ -14,6 +14,10 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// Most pieces of time in one file: a header has room for some more.
 const MAX_STRETCHES: usize = 800;
 
+/// Files that are merged before their span is over: few enough to be read quickly, many enough to be worth writing what is
+/// merged already anew.
+const BATCH: usize = 10;
+
 /// This moment, by both clocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Now {
@@ -82,24 +86,28 @@ pub(crate) fn next_group(
     hours().into_iter().chain(days()).find(|group| !waits(group))
 }
 
-/// Files that begin in the same span of `length_s` and are to be merged into one of this level.
+/// Files that begin in the same span of `length_s`, ended `after_ns` ago, and are to be merged into one of this level: once
+/// the span is over, and meanwhile in batches, so that the last hour is not read window by window.
 fn groups(index: &Index, level: Level, length_s: u64, after_ns: u64, now: &Now) -> Vec<Group> {
+    let is_over = |end_unix_ns: u64| end_unix_ns.saturating_add(after_ns) <= now.unix_ns;
     let mut groups: BTreeMap<GroupKey<'_>, Vec<&Entry>> = BTreeMap::new();
     for entry in index.values().filter(|entry| entry.name.level <= level) {
-        let begin_s = entry.name.begin_unix_s / length_s * length_s;
-        let due_ns = (begin_s + length_s).saturating_mul(SECOND_NS).saturating_add(after_ns);
-        if due_ns <= now.unix_ns {
+        if is_over(entry.name.span().to_unix_ns) {
+            let begin_s = entry.name.begin_unix_s / length_s * length_s;
             groups.entry((begin_s, &entry.stamp.target, &entry.stamp.labels)).or_default().push(entry);
         }
     }
+    let is_due = |begin_s: u64, entries: &[&Entry]| {
+        let smaller = entries.iter().filter(|entry| entry.name.level < level).count();
+        smaller >= BATCH || is_over((begin_s + length_s).saturating_mul(SECOND_NS))
+    };
     let pieces =
         |entries: &[&Entry]| entries.iter().map(|entry| entry.stamp.stretches.count()).sum::<usize>();
-    let worthwhile = |entries: &Vec<&Entry>| entries.len() > 1 && pieces(entries) <= MAX_STRETCHES;
-    let group = |entries: Vec<&Entry>| Group {
-        level,
-        paths: entries.into_iter().map(|entry| entry.path.clone()).collect(),
+    let group = |((begin_s, ..), entries): (GroupKey<'_>, Vec<&Entry>)| {
+        let worthwhile = entries.len() > 1 && pieces(&entries) <= MAX_STRETCHES && is_due(begin_s, &entries);
+        worthwhile.then(|| Group { level, paths: entries.iter().map(|entry| entry.path.clone()).collect() })
     };
-    groups.into_values().filter(worthwhile).map(group).collect()
+    groups.into_iter().filter_map(group).collect()
 }
 
 /// What of `range` lies in none of the `spans`, but for pieces of less than a second.

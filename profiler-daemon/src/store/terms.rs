@@ -11,9 +11,9 @@ pub(crate) struct Settings {
     pub(crate) age_ns: u64,
     /// How much (bytes), rounded up to blocks file by file.
     pub(crate) bytes: u64,
-    /// When an hour's windows are merged: so long after its end (ns).
+    /// When windows are merged into their hour: so long after their end (ns).
     pub(crate) hourly_after_ns: u64,
-    /// The same for a day's hours (ns).
+    /// The same for hours and their day (ns).
     pub(crate) daily_after_ns: u64,
 }
 

@@ -1,7 +1,8 @@
 //! `just store`: a week of ten targets, as fast as it can be written, and how long it takes to read ranges of it.
 //!
-//! The last 26 hours come in windows of a minute, as the daemon writes them; what is older in windows of ten, of which the
-//! files of days keep the same. `--folder F` keeps the week there, and reads one that is there already.
+//! The last two hours and the first of all come in windows of a minute, as the daemon writes them; the others in windows of
+//! ten that are kept minute by minute, of which merged files are the same. `--folder F` keeps the week there, and reads one
+//! that is there already.
 
 #![allow(clippy::print_stdout, reason = "this is what it is for")]
 
@@ -30,8 +31,8 @@ const DAY: u64 = 24 * HOUR;
 const TARGETS: u64 = 10;
 /// A Monday's midnight (UTC): 2026-11-16.
 const BEGIN: u64 = 1_794_787_200 * SECOND;
-/// The next Monday, a quarter to one: the last hour that ended is about to be merged.
-const END: u64 = BEGIN + 7 * DAY + HOUR + 14 * MINUTE;
+/// The next Monday, short of two o'clock: as much of the last hour as can be is in windows.
+const END: u64 = BEGIN + 7 * DAY + HOUR + 54 * MINUTE;
 /// The boot's clock at the begin.
 const BOOTED: u64 = BEGIN - DAY;
 const READS: usize = 5;
@@ -55,13 +56,13 @@ fn main() -> Result<()> {
 
 fn write_week(folder: &Path) -> Result<()> {
     let settings =
-        Settings { age_ns: 7 * DAY, bytes: 2 << 30, hourly_after_ns: 15 * MINUTE, daily_after_ns: DAY };
+        Settings { age_ns: 7 * DAY, bytes: 2 << 30, hourly_after_ns: 5 * MINUTE, daily_after_ns: DAY };
     let mut store = Store::open(folder, settings, RealDisk)?;
     let programs: Vec<Program> = (0..TARGETS).map(Program::new).collect();
     let mut spent = Spent::default();
     let mut at = BEGIN;
     while at < END {
-        let length = if at < END - 26 * HOUR { 10 * MINUTE } else { MINUTE };
+        let length = if (BEGIN + HOUR..END - 114 * MINUTE).contains(&at) { 10 * MINUTE } else { MINUTE };
         let now = Now { unix_ns: at + length, boot: "bench".to_owned(), monotonic_ns: at + length - BOOTED };
         for program in &programs {
             let profile = program.profile(at, length, RATE_HZ);
@@ -140,7 +141,7 @@ fn disk(folder: &Path) -> Result<()> {
 
 fn read_ranges(folder: &Path) -> Result<()> {
     let ranges = [
-        ("the last hour, in windows", END - HOUR, END),
+        ("the last hour, partly in windows", END - HOUR, END),
         ("an hour of yesterday, in hours", END - 20 * HOUR, END - 19 * HOUR),
         ("an hour across two files", END - 10 * HOUR - 30 * MINUTE, END - 9 * HOUR - 30 * MINUTE),
         ("an hour of Wednesday, in days", BEGIN + 2 * DAY + 9 * HOUR, BEGIN + 2 * DAY + 10 * HOUR),

@@ -11,7 +11,7 @@ use profiler_core::profile::{
 const FUNCTIONS: usize = 3000;
 const LOCATIONS: usize = 9000;
 const STACKS: usize = 6000;
-/// Windows of time in a profile.
+/// Windows of time in a profile of a minute. Longer ones have one for each minute, which is what merged files keep.
 const WINDOWS: u64 = 60;
 
 /// A program and all the stacks that it can have.
@@ -52,15 +52,17 @@ impl Program {
     /// A window: the program is busy on one CPU all the time.
     pub(crate) fn profile(&self, start_unix_ns: u64, length_ns: u64, rate_hz: u64) -> SymbolizedProfile {
         let mut random = Rng::with_seed(start_unix_ns ^ self.number);
-        let samples = length_ns / 1_000_000_000 * rate_hz;
+        let seconds = length_ns / 1_000_000_000;
+        let windows = if seconds == 60 { WINDOWS } else { seconds / 60 };
+        let samples = seconds * rate_hz;
         let mut counts: BTreeMap<usize, BTreeMap<u32, u64>> = BTreeMap::new();
         for sample in 0..samples {
             // Zipf's law, or near it.
             let stack = ((STACKS as f64).powf(random.f64()) as usize - 1).min(STACKS - 1);
-            *counts.entry(stack).or_default().entry((sample * WINDOWS / samples) as u32).or_default() += 1;
+            *counts.entry(stack).or_default().entry((sample * windows / samples) as u32).or_default() += 1;
         }
         let window =
-            |at: u64| Window { start_ns: at * length_ns / WINDOWS, end_ns: (at + 1) * length_ns / WINDOWS };
+            |at: u64| Window { start_ns: at * length_ns / windows, end_ns: (at + 1) * length_ns / windows };
         let run = Run {
             target: self.name(),
             start_unix_ns,
@@ -72,7 +74,7 @@ impl Program {
             ..Run::default()
         };
         let mut profile =
-            SymbolizedProfile { windows: (0..WINDOWS).map(window).collect(), run, ..self.used(&counts) };
+            SymbolizedProfile { windows: (0..windows).map(span).collect(), run, ..self.used(&counts) };
         for (stack, by_window) in profile.stacks.iter_mut().zip(counts.into_values()) {
             let ns = 1_000_000_000 / rate_hz;
             let had = |(window, samples): (u32, u64)| StackWindow { window, samples, cpu_ns: samples * ns };

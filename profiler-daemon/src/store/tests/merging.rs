@@ -79,6 +79,24 @@ fn a_minute_can_be_read_from_an_hour_and_ten_from_a_day() {
     assert_eq!(cpu_ns(folder.path(), &ten), 0x3ff << 20);
 }
 
+/// The hour that lasts is merged in batches: never more than some windows are left to be read one by one.
+#[test]
+fn the_last_hour_is_a_few_files() {
+    let folder = TempDir::new().unwrap();
+    let mut store = store(folder.path());
+    for minute in 0..180 {
+        keep(&mut store, "web", MIDNIGHT + minute * MINUTE, 1 + minute).unwrap();
+        settle(&mut store, MIDNIGHT + (minute + 1) * MINUTE);
+        let found = files(folder.path());
+        let windows = found.iter().filter(|file| file.contains("_window_")).count();
+        // Fifteen minutes that are too young, and a batch; at the full hour, two that are not full.
+        assert!(windows <= 15 + 10 + 10, "{windows} at {minute}: {found:#?}");
+    }
+    assert!(files(folder.path()).len() <= 3 + 25);
+    assert_eq!(cpu_ns(folder.path(), &ever()), 180 * 181 / 2);
+    assert!(store.counters().merged <= 180 / 10 + 3, "{:?}", store.counters());
+}
+
 #[test]
 fn windows_that_come_late_are_merged_too() {
     let folder = TempDir::new().unwrap();
