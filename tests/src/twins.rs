@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -23,10 +24,21 @@ const TRIAL: Duration = Duration::from_millis(500);
 /// The twin must be given so long to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Twins that work at what an interpreter and its libraries do.
+pub const REAL: &str = "twins.py";
+
+fn scripted() -> Result<PathBuf> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(REAL);
+    let runs = Command::new("python3").args(["-c", "import sqlite3, zlib"]).output();
+    ensure!(runs.is_ok_and(|ended| ended.status.success()), "python3 with sqlite3 and zlib is missing");
+    Ok(script)
+}
+
 /// What the twins work at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// `compute`, `memory`, `step`, `storm`, `pair` or `threads`; `twins.c` says what they are.
+    /// `compute`, `memory`, `step`, `storm`, `pair` or `threads`, and for the script `objects`, `compress` or `database`; the
+    /// programs say what they are.
     pub kind: &'static str,
     /// Frames above it.
     pub depth: u64,
@@ -34,7 +46,7 @@ pub struct Work {
     pub step_at: u64,
     /// CPU of both.
     pub cpu: usize,
-    /// How it is built: `twins`, or `twins_nofp` without frame pointers.
+    /// How it is built: `twins`, `twins_nofp` without frame pointers, or the script [`REAL`].
     pub program: &'static str,
 }
 
@@ -77,7 +89,8 @@ impl Twins {
 
     fn with_iterations(work: Work, iterations: u64) -> Result<Twins> {
         let folder = tempfile::tempdir()?;
-        let mut command = Command::new(program(work.program)?);
+        let program = if work.program == REAL { scripted()? } else { program(work.program)? };
+        let mut command = Command::new(program);
         command.arg(work.kind).args(["--iterations", &iterations.to_string()]);
         command.args(["--depth", &work.depth.to_string(), "--step-at", &work.step_at.to_string()]);
         command.args(["--on", &work.cpu.to_string(), "--out"]).arg(folder.path().join("turns.json"));
