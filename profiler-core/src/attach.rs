@@ -114,10 +114,11 @@ impl Observed {
         self.extra_ns / self.target_ns.max(1.0)
     }
 
-    /// Whether what is no sample of the target costs anything worth a change: of its CPU time, or of what is spent on
-    /// sampling it. Where the budget binds, the latter is lost to the profile.
-    fn is_worth_a_change(&self) -> bool {
-        self.cost_ratio() >= WORTH_A_CHANGE || self.extra_ns > LOST_TO_STRANGERS * self.samples_ns
+    /// Whether what is no sample of the target costs anything worth a change: of its CPU time, or, where that grows with the
+    /// rate, of what is spent on sampling it. Where the budget binds, the latter is lost to the profile.
+    fn is_worth_a_change(&self, mode: AttachMode) -> bool {
+        let lost = mode == AttachMode::Cpu && self.extra_ns > LOST_TO_STRANGERS * self.samples_ns;
+        lost || self.cost_ratio() >= WORTH_A_CHANGE
     }
 
     /// Whether this alone is too dear, however cheap it was before.
@@ -315,7 +316,7 @@ impl AttachChoice {
     /// Events of threads are none where threads `need` one for all, and are then left whatever the others cost.
     fn cheapest_other(&self, now_ns: u64, observed: &Observed, need_one_for_all: bool) -> Option<AttachMode> {
         let must = need_one_for_all && !self.mode.follows_by_itself();
-        if !must && !observed.is_worth_a_change() {
+        if !must && !observed.is_worth_a_change(self.mode) {
             return None;
         }
         let known = |way: AttachMode| {
@@ -407,6 +408,16 @@ mod tests {
         let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
         assert_eq!(choice.observe(0, seen(0.5e6, 0.0, 100e6), || 4), None);
         assert_eq!(choice.observe(SECOND, seen(0.5e6, 0.0, 100e6), || 4), Some(AttachMode::Cpu));
+    }
+
+    #[test]
+    fn a_few_switches_are_no_reason_to_leave_though_samples_are_fewer() {
+        let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
+        let few = |second: u64| {
+            let seen = Observed { extra_ns: 0.3e6, samples_ns: 0.1e6, ends_ns: 0.0, target_ns: 1e9 };
+            choice.observe(second * SECOND, seen, || 4)
+        };
+        assert_eq!((0..10).filter_map(few).next(), None);
     }
 
     #[test]
