@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use config::{AttachMode, Backend, Criterion, Hertz, Ratio, SamplingSettings, Source, Span, Unwind};
 
-use crate::evaluate::Shape;
+use crate::evaluate::{Role, Shape};
 use crate::export::Format;
 pub(crate) use report::{ReportArgs, ReportFormat, StoredArgs};
 
@@ -246,6 +246,12 @@ pub(crate) struct WorkloadArgs {
     pub(crate) seed: u64,
     #[arg(long)]
     pub(crate) cpu: Option<usize>,
+    /// The folder where its twin is met.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) turns: Option<PathBuf>,
+    /// Which of the two it is.
+    #[arg(long, value_enum, default_value = "program")]
+    pub(crate) role: Role,
 }
 
 /// Arguments of `check-config`.
