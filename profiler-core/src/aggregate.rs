@@ -15,6 +15,19 @@ const MAX_WINDOWS: usize = 120;
 /// Raw stacks remembered for one process; code that is generated anew all the time has no end of them.
 const MAX_RAW_STACKS: usize = 16_384;
 
+/// Distinct stacks, their frames together and distinct frames that are kept whole: some hundred MiB at most. Of later
+/// stacks the innermost frame is kept, up to as many more; of still later ones nothing but the process.
+const MAX_STACKS: Most = Most { stacks: 1 << 18, depths: 1 << 23, frames: 1 << 19 };
+const MAX_LEAVES: usize = 1 << 16;
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug)]
+struct Most {
+    stacks: usize,
+    depths: usize,
+    frames: usize,
+}
+
 /// Index of a distinct stack in an [`Aggregator`].
 type StackId = u32;
 
@@ -57,10 +70,12 @@ impl Tally {
 }
 
 /// Counts stacks.
-#[derive(Default)]
 pub struct Aggregator {
+    most: Most,
     frames: FrameTable,
     stacks: Vec<Stack>,
+    /// Frames of all stacks together.
+    depths: usize,
     ids: FxHashMap<Stack, StackId>,
     /// Stacks by their raw addresses, by process: most samples are found here, without locating a frame.
     raw: FxHashMap<ProcessIndex, RawStacks>,
@@ -102,11 +117,42 @@ pub struct Aggregate {
     pub tallies: Vec<Vec<(u32, Tally)>>,
 }
 
+impl Default for Aggregator {
+    fn default() -> Self {
+        Self::with_most(MAX_STACKS)
+    }
+}
+
 impl Aggregator {
-    /// Counts a sample of `process` that stands for `weight_ns` of CPU time.
-    pub fn add(&mut self, process: &Process, chain: Chain<'_>, weight_ns: u64) {
+    fn with_most(most: Most) -> Self {
+        Self {
+            most,
+            frames: FrameTable::default(),
+            stacks: Vec::new(),
+            depths: 0,
+            ids: FxHashMap::default(),
+            raw: FxHashMap::default(),
+            key: Vec::new(),
+            functions: Vec::new(),
+            function_counts: FxHashMap::default(),
+            current: FxHashMap::default(),
+            windows: Vec::new(),
+            closings_per_window: 0,
+            closings: 0,
+            window_start_ns: 0,
+        }
+    }
+
+    /// Counts a sample of `process` that stands for `weight_ns` of CPU time. Returns how its stack ended: otherwise than
+    /// said if there was no room for it.
+    pub fn add(&mut self, process: &Process, chain: Chain<'_>, weight_ns: u64) -> Outcome {
         process.note_sample();
         let id = self.stack_id(process, chain);
+        self.count(id, weight_ns);
+        self.stacks[id as usize].outcome
+    }
+
+    fn count(&mut self, id: StackId, weight_ns: u64) {
         self.current.entry(id).or_default().add(Tally { samples: 1, weight_ns: weight_ns as f64 });
         *self.function_counts.entry(self.functions[id as usize]).or_default() += 1;
     }
@@ -220,16 +266,58 @@ impl Aggregator {
     }
 
     fn intern(&mut self, process: &Process, chain: Chain<'_>) -> StackId {
-        let kernel = chain.kernel.iter().map(|&address| Frame { object: ObjectId::KERNEL, address });
-        let user = chain.user.iter().map(|&address| process.locate(address));
-        let frames = kernel.chain(user).map(|frame| self.frames.intern(frame)).collect();
+        let most = self.most;
+        let whole = chain.kernel.len() + chain.user.len();
+        if self.stacks.len() < most.stacks
+            && self.depths + whole <= most.depths
+            && self.frames.frames().len() + whole <= most.frames
+        {
+            return self.intern_whole(process, chain);
+        }
+        // What is known already takes no room.
+        if let Some(id) = self.known(process, chain) {
+            return id;
+        }
+        let (kernel, user) = match chain.kernel {
+            [] => (&[][..], &chain.user[..chain.user.len().min(1)]),
+            kernel => (&kernel[..1], &[][..]),
+        };
+        let leaf = Chain { kernel, user, outcome: Outcome::NotKept };
+        let has_room = self.stacks.len() < most.stacks + MAX_LEAVES
+            && self.frames.frames().len() < most.frames + MAX_LEAVES;
+        match self.known(process, leaf) {
+            Some(id) => id,
+            None if has_room => self.intern_whole(process, leaf),
+            None => self.intern_whole(process, Chain { kernel: &[], user: &[], outcome: Outcome::NotKept }),
+        }
+    }
+
+    /// A stack that is there already.
+    fn known(&self, process: &Process, chain: Chain<'_>) -> Option<StackId> {
+        let frames = frames_of(process, chain).map(|frame| self.frames.find(frame)).collect::<Option<_>>()?;
+        self.ids.get(&Stack { process: process.index, outcome: chain.outcome, frames }).copied()
+    }
+
+    fn intern_whole(&mut self, process: &Process, chain: Chain<'_>) -> StackId {
+        let frames = frames_of(process, chain).map(|frame| self.frames.intern(frame)).collect();
         let stack = Stack { process: process.index, outcome: chain.outcome, frames };
         let next = self.stacks.len() as StackId;
         *self.ids.entry(stack).or_insert_with_key(|stack| {
+            self.depths += stack.frames.len();
             self.stacks.push(stack.clone());
             self.functions.push(innermost_function(process, chain));
             next
         })
+    }
+
+    /// What each object weighs: the weight of the samples that have a frame in it (ns).
+    pub fn object_weights(&self) -> FxHashMap<ObjectId, f64> {
+        let mut weights = vec![0.0; self.stacks.len()];
+        let closed = self.windows.iter().flat_map(|closed| &closed.tallies).map(|&(id, tally)| (id, tally));
+        for (id, tally) in closed.chain(self.current.iter().map(|(&id, &tally)| (id, tally))) {
+            weights[id as usize] += tally.weight_ns;
+        }
+        object_weights(&self.frames, &self.stacks, &weights)
     }
 
     fn halve_windows(&mut self) {
@@ -243,6 +331,33 @@ impl Aggregator {
         self.windows = joined;
         self.closings_per_window = self.closings_per_window.max(1) * 2;
     }
+}
+
+impl Aggregate {
+    /// What each object weighs: the weight of the samples that have a frame in it (ns).
+    pub fn object_weights(&self) -> FxHashMap<ObjectId, f64> {
+        let weight = |tallies: &Vec<(u32, Tally)>| tallies.iter().map(|(_, tally)| tally.weight_ns).sum();
+        let weights: Vec<f64> = self.tallies.iter().map(weight).collect();
+        object_weights(&self.frames, &self.stacks, &weights)
+    }
+}
+
+fn object_weights(frames: &FrameTable, stacks: &[Stack], weights: &[f64]) -> FxHashMap<ObjectId, f64> {
+    let mut by_object: FxHashMap<ObjectId, f64> = FxHashMap::default();
+    let mut objects = Vec::new();
+    for (stack, weight) in stacks.iter().zip(weights) {
+        objects.clear();
+        objects.extend(stack.frames.iter().map(|&frame| frames.get(frame).object));
+        objects.sort_unstable();
+        objects.dedup();
+        objects.iter().for_each(|&object| *by_object.entry(object).or_default() += weight);
+    }
+    by_object
+}
+
+fn frames_of<'a>(process: &'a Process, chain: Chain<'a>) -> impl Iterator<Item = Frame> + 'a {
+    let kernel = chain.kernel.iter().map(|&address| Frame { object: ObjectId::KERNEL, address });
+    kernel.chain(chain.user.iter().map(|&address| process.locate(address)))
 }
 
 /// Adds a stack's tally to its function's part of the window `at`, the last that it was seen in or a new one.
@@ -390,6 +505,37 @@ mod tests {
         table.adopt(2, "b");
         let stacks = aggregator.finish(1).stacks;
         assert_eq!(table.infos()[stacks[0].process.0 as usize].comm, "a");
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_keeps_its_innermost_frame_and_its_weight() {
+        let mut aggregator = Aggregator::with_most(Most { stacks: 10, depths: 1000, frames: 1000 });
+        let process = process();
+        for caller in 0..100 {
+            let outcome = aggregator.add(&process, chain(&[], &[caller % 3, 1000 + caller]), 1);
+            assert_eq!(outcome, if caller < 10 { Outcome::Complete } else { Outcome::NotKept });
+        }
+        assert_eq!(aggregator.add(&process, chain(&[], &[0, 1000]), 1), Outcome::Complete, "it was there");
+        assert_eq!(aggregator.add(&process, chain(&[7, 8], &[1]), 1), Outcome::NotKept);
+        assert_eq!(aggregator.object_weights()[&ObjectId::KERNEL], 1.0);
+        assert_eq!(aggregator.weight_ns(), 102.0);
+        let aggregate = aggregator.finish(1);
+        assert_eq!(aggregate.stacks.len(), 10 + 3 + 1);
+        assert!(aggregate.stacks[10..].iter().all(|stack| stack.frames.len() == 1));
+        assert_eq!(aggregate.object_weights()[&ObjectId::generated_by(process.index)], 101.0);
+    }
+
+    #[test]
+    fn frames_are_bounded_too() {
+        let process = process();
+        for most in [Most { stacks: 1000, depths: 20, frames: 1000 }, Most { stacks: 1000, depths: 1000, frames: 9 }] {
+            let mut aggregator = Aggregator::with_most(most);
+            for caller in 0..100 {
+                aggregator.add(&process, chain(&[], &[5, 1000 + caller, 5000 + caller]), 1);
+            }
+            assert!(aggregator.depths <= most.depths + 1 && aggregator.frames().frames().len() <= most.frames + 1);
+            assert_eq!(aggregator.weight_ns(), 100.0);
+        }
     }
 
     #[derive(Clone, Debug)]

@@ -96,6 +96,23 @@ impl AddressSpace {
         self.mappings.splice(first..first, remains);
     }
 
+    /// Takes another image of an object's file, with unwind tables that are yet to be read.
+    fn replace_image(&mut self, object: ObjectId, image: &Arc<ElfImage>) {
+        for at in 0..self.mappings.len() {
+            let mapping = &mut self.mappings[at];
+            if mapping.object == object && mapping.image.is_some() {
+                mapping.image = Some(Arc::clone(image));
+                self.modules.remove(mapping.start);
+                let mapping = self.mappings[at].clone();
+                self.load(&mapping);
+            }
+        }
+    }
+
+    fn maps(&self, object: ObjectId) -> bool {
+        self.mappings.iter().any(|mapping| mapping.object == object)
+    }
+
     /// Makes a mapping's unwind tables known.
     fn load(&mut self, mapping: &Mapping) {
         if let Some(image) = &mapping.image {
@@ -132,7 +149,7 @@ impl AddressSpace {
     }
 
     /// Whether there is code at an address, of a file or not.
-    pub(crate) fn is_executable(&self, address: u64) -> bool {
+    pub fn is_executable(&self, address: u64) -> bool {
         self.mapping(address).is_some()
     }
 
@@ -177,6 +194,9 @@ const MAX_PROCESSES: usize = 10_000;
 const MAX_SHARED_NAMES: usize = 1_000;
 /// The name of that last one.
 const OTHER_NAMES: &str = "[others]";
+
+/// Mappings of one process. The kernel allows some 65,000 at once, and does not tell of those that go.
+const MAX_MAPPINGS: usize = 16_384;
 
 /// A process that is profiled.
 #[derive(Clone)]
@@ -267,22 +287,56 @@ impl ProcessTable {
         &self.infos
     }
 
+    /// Puts another image of an object's file, with unwind tables that are yet to be read, in the place of the one there
+    /// is. Those of the latter are gone with their last user.
+    pub fn replace_image(&mut self, object: ObjectId, image: &Arc<ElfImage>) {
+        // What forks share they go on sharing.
+        let mut replaced: FxHashMap<*const AddressSpace, Arc<AddressSpace>> = FxHashMap::default();
+        let mut old = Vec::new();
+        for process in self.live.values_mut().filter(|process| process.space.maps(object)) {
+            let space = replaced.entry(Arc::as_ptr(&process.space)).or_insert_with(|| {
+                let mut space = AddressSpace::clone(&process.space);
+                space.replace_image(object, image);
+                Arc::new(space)
+            });
+            // The old ones stay until all have new ones: no other can have their addresses meanwhile.
+            old.push(std::mem::replace(&mut process.space, Arc::clone(space)));
+        }
+    }
+
+    /// The objects that live processes have mapped; some more than once.
+    pub fn mapped_objects(&self) -> impl Iterator<Item = ObjectId> {
+        self.live.values().flat_map(|process| &process.space.mappings).map(|mapping| mapping.object)
+    }
+
     /// Threads and processes that the targets created so far.
     pub fn threads_created(&self) -> u64 {
         self.threads_created
     }
 
-    /// A mapping of executable memory; `load` opens the file.
-    pub fn mapped(&mut self, mapped: &Mapped, load: impl FnOnce(&Mapped) -> LoadedObject) {
-        let Some(process) = self.live.get_mut(&mapped.pid) else { return };
+    /// A mapping of executable memory; `load` opens the file. Returns whether there was room for it.
+    pub fn mapped(&mut self, mapped: &Mapped, load: impl FnOnce(&Mapped) -> LoadedObject) -> bool {
+        let Some(process) = self.live.get_mut(&mapped.pid) else { return true };
         let mapping = Mapping::new(mapped, &load(mapped));
         if mapping.start >= mapping.end || process.space.holds(&mapping) {
-            return; // a run-time compiler that locks its memory again tells nothing new
+            return true; // a run-time compiler that locks its memory again tells nothing new
+        }
+        if process.space.mappings.len() >= MAX_MAPPINGS {
+            return false;
         }
         Arc::make_mut(&mut process.space).map(mapping);
         self.generations += 1;
         process.generation = self.generations;
         process.is_as_forked = false;
+        true
+    }
+
+    /// What a process has mapped is to be told anew.
+    pub fn forget_mappings(&mut self, pid: u32) {
+        self.generations += 1;
+        if let Some(process) = self.live.get_mut(&pid) {
+            (process.space, process.generation) = (Arc::default(), self.generations);
+        }
     }
 
     /// A new name; after `execve` also a new, empty address space.

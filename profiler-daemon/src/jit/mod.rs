@@ -35,7 +35,7 @@ pub(crate) struct JitStore {
 
 impl JitStore {
     /// Code was mapped that lies in no file, or a journal was.
-    pub(crate) fn mapped(&mut self, process: ProcessIndex, mapped: &Mapped, roots: &mut Roots) {
+    pub(crate) fn mapped(&mut self, process: ProcessIndex, mapped: &Mapped, roots: &Roots) {
         let is_journal = is_journal(&mapped.path);
         if !is_journal && !is_code_without_file(&mapped.path) {
             return;
@@ -66,7 +66,7 @@ impl JitStore {
     }
 
     /// A process was sampled: its code is of interest. Asked for every sample.
-    pub(crate) fn sampled(&mut self, process: ProcessIndex, pid: u32, roots: &mut Roots) {
+    pub(crate) fn sampled(&mut self, process: ProcessIndex, pid: u32, roots: &Roots) {
         if self.programs.is_empty() {
             return;
         }

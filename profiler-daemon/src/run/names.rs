@@ -213,8 +213,11 @@ impl<'a> Source<'a> {
                     };
                     symbolizer::Object::load(bytes, Path::new(&object.path), &files)
                 };
+                if let Some(missing) = object.missing() {
+                    return Self::None(remedy::missing(&missing));
+                }
                 match &object.content {
-                    Content::File(file) => load(&**file),
+                    Content::File(file) => load(file),
                     Content::Image(image) => load(image),
                     Content::Missing(missing) => return Self::None(remedy::missing(missing)),
                 }
@@ -322,7 +325,7 @@ mod tests {
             weight_ns: aggregator.weight_ns(),
             aggregate: aggregator.finish(10_000_000_000),
             processes: processes.infos().to_vec(),
-            objects: ObjectStore::default(),
+            objects: ObjectStore::new(1 << 28),
             generated: jit::Names::default(),
         }
     }

@@ -98,7 +98,10 @@ pub(super) fn missing(missing: &Missing) -> Unknown {
         Missing::Deleted => {
             "profile while the file is there, or with CAP_CHECKPOINT_RESTORE (as root): the kernel then hands it out"
         }
-        Missing::Replaced => "start the program again, so that it runs the file that is there",
+        Missing::Replaced | Missing::Overwritten => {
+            "start the program again, so that it runs the file that is there"
+        }
+        Missing::Lost => "leave the files in place until the profile is written",
         Missing::OtherMachine => "profile on the machine that the file was made for",
         Missing::NotOpened(_) => "profile as a user who may read it",
         Missing::NoVdso => "",

@@ -19,6 +19,7 @@ use rustc_hash::FxBuildHasher;
 
 use super::handler_time::RecentSamples;
 use super::perf::Drained;
+use super::rereads::Rereads;
 use super::target_cpu::TargetCpu;
 use crate::cgroup::Cgroup;
 use crate::jit::{self, JitStore};
@@ -26,9 +27,8 @@ use crate::objects::ObjectStore;
 use crate::sys::procfs::Child;
 use crate::sys::{clock, limits, procfs};
 
-/// After records were lost, mappings are read again this often at most, of so many processes.
-const BETWEEN_READS_NS: u64 = 50_000_000;
-const MAPS_AT_ONCE: usize = 64;
+/// How often it is decided at most whose unwind tables stay in memory, where there is no room for all.
+const BETWEEN_REBALANCES_NS: u64 = 2_000_000_000;
 
 /// What went less than perfectly, counted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,6 +45,10 @@ pub(crate) struct Counts {
     pub(crate) truncated: TruncatedBy,
     /// Records that could not be decoded.
     pub(crate) undecodable: u64,
+    /// Times that the mappings of a process were read again, because records of them may have been lost.
+    pub(crate) maps_reread: u64,
+    /// Mappings that there was no room for.
+    pub(crate) mappings_dropped: u64,
     /// Threads of the target that ended.
     pub(crate) ends: u64,
     /// Times an event was throttled.
@@ -85,8 +89,8 @@ pub(crate) struct Session {
     start_ns: u64,
     window_start: (u64, Counts),
     program_changed: bool,
-    /// When the processes' mappings may be read again.
-    read_maps_at_ns: u64,
+    rereads: Rereads,
+    rebalance_at_ns: u64,
     /// Processes of which a thread has ended since the last reading.
     exits: Vec<u32>,
 }
@@ -140,10 +144,11 @@ pub(crate) struct Collected {
 }
 
 impl Session {
-    pub(crate) fn new(choice: MethodChoice) -> Self {
+    /// Nothing yet; unwind tables and names may take so many bytes.
+    pub(crate) fn new(choice: MethodChoice, symbol_bytes: u64) -> Self {
         Self {
             processes: ProcessTable::default(),
-            objects: ObjectStore::default(),
+            objects: ObjectStore::new(symbol_bytes),
             jit: JitStore::default(),
             cpu: TargetCpu::default(),
             choice,
@@ -161,7 +166,8 @@ impl Session {
             start_ns: u64::MAX,
             window_start: (0, Counts::default()),
             program_changed: false,
-            read_maps_at_ns: 0,
+            rereads: Rereads::default(),
+            rebalance_at_ns: 0,
             exits: Vec::new(),
         }
     }
@@ -175,15 +181,38 @@ impl Session {
     }
 
     fn mapped(&mut self, mapped: &Mapped) {
-        self.processes.mapped(mapped, |mapped| self.objects.load(mapped));
+        if !self.enter(mapped) {
+            self.make_room_for(mapped);
+        }
         if let Some(process) = self.processes.get(mapped.pid) {
-            self.jit.mapped(process.index, mapped, &mut self.objects.roots);
+            self.jit.mapped(process.index, mapped, &self.objects.roots);
         }
     }
 
-    /// Notes what the target's processes have told of the code that they generate: before the samples that hit it.
+    fn enter(&mut self, mapped: &Mapped) -> bool {
+        self.processes.mapped(mapped, |mapped| self.objects.load(mapped))
+    }
+
+    /// A process has very many mappings, perhaps most of them of old: what there is now is read, now and then.
+    fn make_room_for(&mut self, mapped: &Mapped) {
+        let generation = self.processes.get(mapped.pid).map_or(0, |process| process.generation);
+        if self.rereads.is_worthwhile(mapped.pid, generation, clock::monotonic_ns())
+            && let Ok(maps) = procfs::executable_maps(mapped.pid)
+        {
+            self.processes.forget_mappings(mapped.pid);
+            self.counts.maps_reread += 1;
+            let left_out = maps.iter().filter(|mapped| !self.enter(mapped)).count();
+            self.counts.mappings_dropped += left_out as u64;
+        } else {
+            self.counts.mappings_dropped += 1;
+        }
+    }
+
+    /// Notes what the target's processes have told of the code that they generate, and what their mappings are where
+    /// records of them were lost: before the samples that hit it.
     pub(crate) fn refresh_code(&mut self) {
         self.jit.refresh(&self.objects.roots);
+        self.read_maps_again();
     }
 
     /// A program has ended: its process did, or goes on to be another one.
@@ -193,21 +222,37 @@ impl Session {
         }
     }
 
-    /// A mapping may be among the records that were lost; without it, every stack through its code would be broken from
-    /// then on.
+    /// A mapping may be among the records that were lost, or could not be decoded; without it, every stack through its
+    /// code would be broken from then on.
+    fn records_lost(&mut self) {
+        self.rereads.lost(self.processes.live().map(|(pid, _)| pid));
+        self.read_maps_again();
+    }
+
     fn read_maps_again(&mut self) {
-        let now_ns = clock::monotonic_ns();
-        if now_ns < self.read_maps_at_ns {
-            return;
+        for pid in self.rereads.due(clock::monotonic_ns()) {
+            self.read_maps(pid);
         }
-        self.read_maps_at_ns = now_ns + BETWEEN_READS_NS;
-        let pids: Vec<u32> = self.processes.live().map(|(pid, _)| pid).take(MAPS_AT_ONCE).collect();
-        for pid in pids {
-            // Of a process that has ended there is nothing to read, and nothing to unwind.
-            if let Ok(maps) = procfs::executable_maps(pid) {
-                maps.iter().for_each(|mapped| self.mapped(mapped));
-                self.unwinder.note_change();
-            }
+    }
+
+    /// Of a process that has ended there is nothing to read, and nothing to unwind.
+    fn read_maps(&mut self, pid: u32) {
+        if let Ok(maps) = procfs::executable_maps(pid) {
+            maps.iter().for_each(|mapped| self.mapped(mapped));
+            self.unwinder.note_change();
+            self.counts.maps_reread += 1;
+        }
+    }
+
+    /// A sample in memory that nobody has told of: a mapping was missed, by whatever mishap.
+    fn look_for_code(&mut self, sample: &RawSample<'_>, chain: &[u64]) {
+        let ip = chain.first().copied().or(sample.regs.map(|regs| regs.ip()));
+        let process = self.processes.get(sample.pid);
+        let Some((ip, process)) = ip.zip(process) else { return };
+        if !process.space.is_executable(ip)
+            && self.rereads.is_worthwhile(sample.pid, process.generation, sample.time_ns)
+        {
+            self.read_maps(sample.pid);
         }
     }
 
@@ -253,6 +298,7 @@ impl Session {
     pub(crate) fn leave(&mut self, pid: u32) {
         self.program_ended(pid);
         self.processes.forget(pid);
+        self.rereads.forget(pid);
         self.cpu.forget(pid);
     }
 
@@ -294,7 +340,10 @@ impl Session {
     /// Takes in one record.
     pub(crate) fn handle(&mut self, drained: Drained<'_>) {
         match drained {
-            Drained::Undecodable => self.counts.undecodable += 1,
+            Drained::Undecodable => {
+                self.counts.undecodable += 1;
+                self.records_lost();
+            }
             Drained::Double => self.counts.doubled += 1,
             Drained::Record(Record::Sample(sample), weight_ns) => self.sample(&sample, weight_ns),
             Drained::Record(Record::Mmap(mapped), _) => {
@@ -323,7 +372,7 @@ impl Session {
             }
             Drained::Record(Record::Lost { count }, _) => {
                 self.counts.lost += count;
-                self.read_maps_again();
+                self.records_lost();
             }
             Drained::Record(Record::Throttle, _) => self.counts.throttled += 1,
             Drained::Record(Record::Exit(task), _) if self.processes.contains(task.pid) => {
@@ -358,6 +407,11 @@ impl Session {
         if self.samples_group_alone && !self.processes.contains(sample.pid) {
             let _ = self.meet(sample.pid); // unnamed code is counted as such
         }
+        let mut by_frame_pointer = std::mem::take(&mut self.buffers.by_frame_pointer);
+        by_frame_pointer.clear();
+        sample.user_chain(&mut by_frame_pointer);
+        self.look_for_code(sample, &by_frame_pointer);
+        self.buffers.by_frame_pointer = by_frame_pointer;
         let Some(process) = self.processes.get(sample.pid) else {
             self.counts.foreign += 1;
             return;
@@ -366,9 +420,7 @@ impl Session {
         let Buffers { kernel, user, by_frame_pointer } = &mut self.buffers;
         kernel.clear();
         user.clear();
-        by_frame_pointer.clear();
         sample.kernel_chain(kernel);
-        sample.user_chain(by_frame_pointer);
         let frames = (kernel.len() + by_frame_pointer.len()) as u64;
         self.counts.frames += frames;
         let stack_bytes = sample.stack.map_or(0, |stack| stack.len()) as u64;
@@ -391,10 +443,10 @@ impl Session {
             (_, Some(regs), Some(stack)) => self.unwinder.unwind(process, regs, stack, user).outcome,
             _ => Outcome::NoUserStack,
         };
-        self.counts.truncated.add(outcome, 1);
-        self.jit.sampled(process.index, sample.pid, &mut self.objects.roots);
+        self.jit.sampled(process.index, sample.pid, &self.objects.roots);
         self.jit.translate(process.index, sample.time_ns, &process.space, user);
-        self.aggregator.add(process, Chain { kernel, user, outcome }, weight_ns);
+        let outcome = self.aggregator.add(process, Chain { kernel, user, outcome }, weight_ns);
+        self.counts.truncated.add(outcome, 1);
     }
 
     /// What happened since the last reading; a new one begins.
@@ -406,6 +458,7 @@ impl Session {
         for pid in gone {
             self.program_ended(pid);
             self.processes.forget(pid);
+            self.rereads.forget(pid);
         }
         let now = self.now(target_cpu_ns);
         let last = std::mem::replace(&mut self.last_reading, now);
@@ -448,6 +501,25 @@ impl Session {
         let factor = if taken > 0 { (taken + lost) as f64 / taken as f64 } else { 1.0 };
         self.aggregator.close_window(self.elapsed_ns(), factor);
         self.window_start = (self.elapsed_ns(), self.counts);
+        self.keep_within_bounds();
+    }
+
+    /// Objects that nothing refers to are forgotten when there are many; unwind tables stay by their weight where there
+    /// is no room for all.
+    fn keep_within_bounds(&mut self) {
+        if self.objects.is_crowded() {
+            let frames = self.aggregator.frames().frames().iter().map(|frame| frame.object);
+            let used = frames.chain(self.processes.mapped_objects()).collect();
+            self.objects.keep_only(&used);
+        }
+        let now_ns = clock::monotonic_ns();
+        if now_ns >= self.rebalance_at_ns {
+            self.rebalance_at_ns = now_ns + BETWEEN_REBALANCES_NS;
+            let aggregator = &self.aggregator;
+            if self.objects.rebalance(|| aggregator.object_weights(), &mut self.processes) {
+                self.unwinder = StackUnwinder::default(); // it remembers what the tables said
+            }
+        }
     }
 
     /// Whether a process of the target has begun another program since the last call.
@@ -460,11 +532,14 @@ impl Session {
         self.close_window();
         let weight_ns = self.aggregator.weight_ns();
         let generated = self.jit.finish(self.aggregator.frames().frames(), &self.objects.roots);
+        let processes = self.processes.infos().to_vec();
+        drop((self.processes, self.unwinder)); // they use the tables that make room for names
+        self.objects.release_tables();
         Collected {
             generated,
             weight_ns,
             aggregate: self.aggregator.finish(self.window_start.0),
-            processes: self.processes.infos().to_vec(),
+            processes,
             objects: self.objects,
         }
     }

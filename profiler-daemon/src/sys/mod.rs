@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "system calls and memory shared with the kernel")]
 
 pub(crate) mod clock;
+pub(crate) mod file;
 pub(crate) mod frames;
 pub(crate) mod limits;
 pub(crate) mod maps;
