@@ -80,6 +80,10 @@ names *arguments:
 cases *arguments:
     cargo run --quiet --release -p tests --bin cases -- {{ arguments }}
 
+# Are short-lived processes named, and without growth? 10,000 of 5 ms each (three minutes); needs root.
+short-lived *arguments:
+    cargo run --quiet --release -p tests --bin short_lived -- {{ arguments }}
+
 # Redis, PostgreSQL, Python, xz and Node under load.
 real *arguments:
     cargo run --quiet --release -p tests --bin real -- {{ arguments }}

@@ -528,12 +528,16 @@ mod tests {
     #[test]
     fn frames_are_bounded_too() {
         let process = process();
-        for most in [Most { stacks: 1000, depths: 20, frames: 1000 }, Most { stacks: 1000, depths: 1000, frames: 9 }] {
+        for most in
+            [Most { stacks: 1000, depths: 20, frames: 1000 }, Most { stacks: 1000, depths: 1000, frames: 9 }]
+        {
             let mut aggregator = Aggregator::with_most(most);
             for caller in 0..100 {
                 aggregator.add(&process, chain(&[], &[5, 1000 + caller, 5000 + caller]), 1);
             }
-            assert!(aggregator.depths <= most.depths + 1 && aggregator.frames().frames().len() <= most.frames + 1);
+            assert!(
+                aggregator.depths <= most.depths + 1 && aggregator.frames().frames().len() <= most.frames + 1
+            );
             assert_eq!(aggregator.weight_ns(), 100.0);
         }
     }

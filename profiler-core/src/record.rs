@@ -556,7 +556,10 @@ mod tests {
         for misc in [2, 2 | MISC_MMAP_BUILD_ID, u16::MAX] {
             let raw = RawRecord { kind: 10, misc, body: RawData::Single(&body) };
             let Ok(Record::Mmap(mapped)) = raw.decode(&RecordFormat::new(false)) else { panic!("{misc:#x}") };
-            assert_eq!((mapped.pid, mapped.start, mapped.len, mapped.file_offset), (42, 0x1000, 0x2000, 0x3000));
+            assert_eq!(
+                (mapped.pid, mapped.start, mapped.len, mapped.file_offset),
+                (42, 0x1000, 0x2000, 0x3000)
+            );
             assert_eq!((mapped.file, &*mapped.path), (file, "/lib/a.so"));
         }
     }

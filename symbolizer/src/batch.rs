@@ -9,7 +9,7 @@ use crate::object::{Object, Sources, Symbolized};
 use crate::reason::Reason;
 
 /// Threads that read one object at the same time: the machine is not ours alone.
-const MOST_THREADS: usize = 4;
+pub(crate) const MOST_THREADS: usize = 4;
 /// Addresses that warrant a thread.
 const ADDRESSES_PER_THREAD: usize = 1000;
 /// The fewest addresses that are handed to a thread together.

@@ -97,7 +97,8 @@ impl UnwindTables {
 
     /// The same, to be read anew.
     pub(super) fn unread(&self) -> Self {
-        let unread = |section: &Section| Section { svma: section.svma.clone(), bytes: section.bytes.unread() };
+        let unread =
+            |section: &Section| Section { svma: section.svma.clone(), bytes: section.bytes.unread() };
         Self {
             machine: self.machine,
             eh_frame: self.eh_frame.as_ref().map(unread),

@@ -55,9 +55,10 @@ impl SymbolMemory {
     }
 
     pub(crate) fn give_back(&self, bytes: u64) {
-        let _ = self.0.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
-            Some(held.saturating_sub(bytes))
-        });
+        let _ = self
+            .0
+            .held
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| Some(held.saturating_sub(bytes)));
     }
 
     /// The most that was ever taken (bytes).
