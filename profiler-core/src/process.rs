@@ -1,7 +1,7 @@
 //! Who is being profiled: processes, their names and the code mapped into them.
 
 use std::cell::Cell;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustc_hash::FxHashMap;
 
@@ -54,6 +54,13 @@ impl Mapping {
         }
     }
 
+    /// Makes the unwind tables known.
+    fn enter(&self, modules: &mut ModuleSet) {
+        if let Some(image) = &self.image {
+            modules.add(self.start..self.end, self.bias, image);
+        }
+    }
+
     fn is_same(&self, other: &Mapping) -> bool {
         let key = |m: &Mapping| (m.start, m.end, m.bias, m.object, m.image.is_some());
         key(self) == key(other)
@@ -66,7 +73,8 @@ impl Mapping {
 pub struct AddressSpace {
     /// Sorted, without overlap.
     mappings: Vec<Mapping>,
-    modules: ModuleSet,
+    /// Made when the first stack is unwound: most processes of a program that starts many end before a sample hits them.
+    modules: OnceLock<ModuleSet>,
 }
 
 impl AddressSpace {
@@ -84,7 +92,7 @@ impl AddressSpace {
         let covered: Vec<Mapping> = self.mappings.drain(first..last).collect();
         let mut remains = Vec::new();
         for mapping in covered {
-            self.modules.remove(mapping.start);
+            self.unload(&mapping);
             if mapping.start < start {
                 remains.push(Mapping { end: start, ..mapping.clone() });
             }
@@ -102,8 +110,8 @@ impl AddressSpace {
             let mapping = &mut self.mappings[at];
             if mapping.object == object && mapping.image.is_some() {
                 mapping.image = Some(Arc::clone(image));
-                self.modules.remove(mapping.start);
                 let mapping = self.mappings[at].clone();
+                self.unload(&mapping);
                 self.load(&mapping);
             }
         }
@@ -115,8 +123,14 @@ impl AddressSpace {
 
     /// Makes a mapping's unwind tables known.
     fn load(&mut self, mapping: &Mapping) {
-        if let Some(image) = &mapping.image {
-            self.modules.add(mapping.start..mapping.end, mapping.bias, image);
+        if let Some(modules) = self.modules.get_mut() {
+            mapping.enter(modules);
+        }
+    }
+
+    fn unload(&mut self, mapping: &Mapping) {
+        if let Some(modules) = self.modules.get_mut() {
+            modules.remove(mapping.start);
         }
     }
 
@@ -178,7 +192,16 @@ impl AddressSpace {
 
     /// What unwinding needs to know of the loaded files.
     pub fn modules(&self) -> &ModuleSet {
-        &self.modules
+        self.modules.get_or_init(|| {
+            let mut modules = ModuleSet::default();
+            self.mappings.iter().for_each(|mapping| mapping.enter(&mut modules));
+            modules
+        })
+    }
+
+    /// How many modules [`AddressSpace::modules`] would enter if it were called now.
+    pub(crate) fn modules_to_enter(&self) -> usize {
+        if self.modules.get().is_some() { 0 } else { self.mappings.len() }
     }
 
     fn mapping(&self, address: u64) -> Option<&Mapping> {
@@ -188,8 +211,8 @@ impl AddressSpace {
 }
 
 /// Processes that have an entry of their own in the profile, beside those that were never sampled. Later ones share
-/// an entry with all others of their name.
-const MAX_PROCESSES: usize = 10_000;
+/// an entry with all others of their name, and their stacks: whoever starts so many does not ask after a single one.
+const MAX_PROCESSES: usize = 1_000;
 /// Names that have a shared entry. Still later ones share a last one.
 const MAX_SHARED_NAMES: usize = 1_000;
 /// The name of that last one.
@@ -506,6 +529,46 @@ mod tests {
         table.mapped(&mapped(2, 0x1000, 0x1000), object(7));
         table.forked(child);
         assert!(!table.get(2).unwrap().space.is_in_file(0x1000));
+    }
+
+    #[test]
+    fn forks_share_an_image_that_takes_the_place_of_another() {
+        #[expect(clippy::disallowed_methods, reason = "a test may read its own executable")]
+        let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let image = Arc::new(ElfImage::parse_bytes(&own).unwrap());
+        let mut table = ProcessTable::default();
+        table.adopt(1, "a");
+        let load = |_: &Mapped| LoadedObject { id: ObjectId(7), image: Some(Arc::clone(&image)) };
+        table.mapped(&mapped(1, 0x1000_0000, own.len() as u64), load);
+        table.mapped(&mapped(1, 0x9000_0000, 0x1000), object(8));
+        table.forked(Task { pid: 2, parent_pid: 1, tid: 2 });
+        let address = 0x1000_0000 + image.entry;
+        let before = table.get(2).unwrap().space.locate(address);
+        assert!(table.get(1).unwrap().space.has_tables(0x1000_0000));
+        table.replace_image(ObjectId(7), &Arc::new(image.without_tables()));
+        let [parent, child] = [1, 2].map(|pid| table.get(pid).unwrap());
+        assert!(Arc::ptr_eq(&parent.space, &child.space));
+        assert!(!parent.space.has_tables(0x1000_0000));
+        assert_eq!(parent.space.locate(address), before);
+        table.replace_image(ObjectId(7), &image);
+        assert!(table.get(1).unwrap().space.has_tables(0x1000_0000));
+        let mut objects: Vec<u32> = table.mapped_objects().map(|id| id.0).collect();
+        objects.sort_unstable();
+        assert_eq!(objects, [7, 7, 8, 8]);
+    }
+
+    #[test]
+    fn there_is_room_for_so_many_mappings_and_again_once_they_are_forgotten() {
+        let mut table = ProcessTable::default();
+        table.adopt(1, "a");
+        let map = |table: &mut ProcessTable, page: usize| {
+            table.mapped(&mapped(1, (page as u64 + 1) << 12, 0x1000), object(7))
+        };
+        assert!((0..MAX_MAPPINGS).all(|page| map(&mut table, page)));
+        assert!(!map(&mut table, MAX_MAPPINGS) && map(&mut table, 5), "what is known takes no room");
+        table.forget_mappings(1);
+        assert!(!table.get(1).unwrap().space.is_in_file(0x1000));
+        assert!(map(&mut table, MAX_MAPPINGS));
     }
 
     #[test]

@@ -121,14 +121,16 @@ impl<'s> DebugInfo<'s> {
         if self.most_bytes < usual * KEPT_SHARE { usual.min(self.most_bytes / KEPT_SHARE) } else { usual }
     }
 
-    /// What it takes of memory at most, while addresses are asked for together: the sections that are held, and for each
-    /// reader a unit with its lines and what it keeps.
-    pub(crate) fn memory_bytes(&self) -> u64 {
-        let held = self.sections.held_bytes() + self.alt.as_ref().map_or(0, Sections::held_bytes);
-        let index = self.index.held_bytes() + self.alt_index.held_bytes();
-        let reader = 2 * self.index.largest() + 2 * self.most_kept(MOST_KEPT_IN_ORDER);
-        let readers = (self.most_readers() as u64).min(crate::batch::MOST_THREADS as u64);
-        (held + index).saturating_add(readers.saturating_mul(reader)).min(self.most_bytes.max(held + index))
+    /// What the sections and the index take of memory.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let alt = self.alt.as_ref().map_or(0, Sections::held_bytes);
+        self.sections.held_bytes() + alt + self.index.held_bytes() + self.alt_index.held_bytes()
+    }
+
+    /// What a reader has held at most: a unit with its lines, and what it kept.
+    pub(crate) fn read_bytes(&self, reader: &Reader) -> u64 {
+        let unit = if self.sections.units_at_once(1) < u64::MAX { 2 * self.index.largest() } else { 0 };
+        unit + 2 * reader.kept.borrow().most_work()
     }
 
     /// A number for the unit that describes `address`: addresses with the same one are best looked up together.

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::debug_file::{self, DebugFile, DebugFiles};
 use crate::dwarf::{DebugInfo, SplitFiles};
@@ -73,6 +74,8 @@ pub struct Object<'s> {
     pub(crate) sources: Sources<'s>,
     warnings: Vec<Reason>,
     namer: Namer,
+    /// The most that readers have held at a time.
+    pub(crate) read_bytes: AtomicU64,
 }
 
 /// Where an object's names come from.
@@ -109,6 +112,7 @@ impl<'s> Object<'s> {
             sources: Sources::default(),
             warnings: Vec::new(),
             namer: Namer::default(),
+            read_bytes: AtomicU64::new(0),
         };
         let has_symtab = own_symbols.as_ref().is_ok_and(SymbolTable::has_symtab);
         let limits = limits.beside(own_symbols.as_ref().map_or(0, SymbolTable::held_bytes));
@@ -150,10 +154,11 @@ impl<'s> Object<'s> {
         self.sources.debug_info.is_some()
     }
 
-    /// What it takes of memory at most, while all its addresses are asked for together (bytes).
+    /// What it took of memory at most, with what was read for the addresses that were asked for together so far (bytes).
     pub fn memory_bytes(&self) -> u64 {
         let symbols: u64 = self.sources.symbols.iter().map(SymbolTable::held_bytes).sum();
-        symbols.saturating_add(self.sources.debug_info.as_ref().map_or(0, DebugInfo::memory_bytes))
+        let held = self.sources.debug_info.as_ref().map_or(0, DebugInfo::held_bytes);
+        symbols.saturating_add(held).saturating_add(self.read_bytes.load(Ordering::Relaxed))
     }
 
     /// Why some names may be missing.

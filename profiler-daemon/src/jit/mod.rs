@@ -161,6 +161,10 @@ pub(crate) fn is_code_without_file(path: &str) -> bool {
 
 /// Programs map their journal as if it were code, to say where it is.
 fn is_journal(path: &str) -> bool {
+    // Asked of every mapping.
+    if !path.strip_suffix(" (deleted)").unwrap_or(path).ends_with(".dump") {
+        return false;
+    }
     let name = Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let name = name.trim_end_matches(" (deleted)");
     let number = name.strip_prefix("jit-").and_then(|name| name.strip_suffix(".dump"));

@@ -120,27 +120,24 @@ impl Room {
 
     /// Whether there is anything to decide about this object.
     pub(super) fn is_wanted(&self) -> bool {
-        self.held.load(Ordering::Relaxed) > 0 || self.is_missed.load(Ordering::Relaxed)
+        self.held.load(Ordering::Relaxed) > 0
+            || self.is_missed.load(Ordering::Relaxed)
+            || self.is_barred.load(Ordering::Relaxed)
     }
 
-    /// Decides whether the tables may be in memory. Returns whether they have to be read anew, by those who still have
-    /// them or who did without.
+    /// Decides whether the tables may be in memory. Returns whether that changes anything for those who use them.
     pub(super) fn decide(&self, may_stay: bool) -> bool {
-        let is_missed = self.is_missed.load(Ordering::Relaxed);
-        self.is_barred.store(!may_stay, Ordering::Relaxed);
-        match may_stay {
-            true if is_missed => {
-                self.release();
-                self.memory.0.rereads.fetch_add(1, Ordering::Relaxed);
-                true
-            }
-            false if self.held.load(Ordering::Relaxed) > 0 => {
-                self.release();
-                self.memory.0.evictions.fetch_add(1, Ordering::Relaxed);
-                true
-            }
-            _ => false,
-        }
+        let was_barred = self.is_barred.swap(!may_stay, Ordering::Relaxed);
+        let count = match may_stay {
+            true if was_barred || self.is_missed.load(Ordering::Relaxed) => &self.memory.0.rereads,
+            false if !was_barred && self.held.load(Ordering::Relaxed) > 0 => &self.memory.0.evictions,
+            // They were refused from the first, and will be.
+            false if !was_barred => return true,
+            _ => return false,
+        };
+        self.release();
+        count.fetch_add(1, Ordering::Relaxed);
+        true
     }
 
     /// The tables are about to go.
@@ -153,5 +150,41 @@ impl Room {
 impl Drop for Room {
     fn drop(&mut self) {
         self.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(room: &Room, bytes: u64) -> bool {
+        room.read(bytes, || Some(vec![0; bytes as usize])).is_some()
+    }
+
+    #[test]
+    fn no_more_is_taken_than_there_is_and_all_is_given_back() {
+        let memory = SymbolMemory::new(100);
+        let (one, other) = (Room::new(&memory), Room::new(&memory));
+        assert!(read(&one, 60) && !read(&other, 60) && read(&other, 40));
+        assert!(!read(&one, 1) && !read(&one, u64::MAX));
+        assert_eq!((memory.left(), memory.peak()), (0, 100));
+        assert!(one.read(0, || None).is_none() && memory.left() == 0);
+        one.release();
+        assert_eq!(memory.left(), 60);
+        drop(other);
+        assert_eq!((memory.left(), memory.peak()), (100, 100));
+    }
+
+    #[test]
+    fn tables_give_way_and_come_back_once_each() {
+        let memory = SymbolMemory::new(100);
+        let (light, heavy) = (Room::new(&memory), Room::new(&memory));
+        assert!(read(&light, 80) && !read(&heavy, 50));
+        assert!(memory.take_refused() && !memory.take_refused());
+        assert!(heavy.decide(true) && light.decide(false), "both are read anew, or not at all");
+        assert!(read(&heavy, 50) && !read(&light, 20), "there would be room, but it has to stay away");
+        assert!(!heavy.decide(true), "nothing changes");
+        assert!(light.decide(true) && read(&light, 20));
+        assert_eq!((memory.evictions(), memory.rereads()), (1, 2));
     }
 }

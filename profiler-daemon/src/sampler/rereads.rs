@@ -3,7 +3,7 @@
 //! Without its mappings, no stack of a process has a name. The records that tell of them may be lost, or damaged; a
 //! sample in memory that nobody has told of says so, too.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Mappings are read again this often at most (ns), of so many processes each time.
 const INTERVAL_NS: u64 = 50_000_000;
@@ -34,8 +34,8 @@ struct Pause {
 impl Rereads {
     /// A record was lost, perhaps of one of these processes.
     pub(super) fn lost(&mut self, live: impl Iterator<Item = u32>) {
-        let new: Vec<u32> = live.filter(|pid| !self.owed.contains(pid)).collect();
-        self.owed.extend(new);
+        let waiting: FxHashSet<u32> = self.owed.iter().copied().collect();
+        self.owed.extend(live.filter(|pid| !waiting.contains(pid)));
     }
 
     /// The processes that are to be read now.

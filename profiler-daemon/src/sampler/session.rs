@@ -407,15 +407,16 @@ impl Session {
         if self.samples_group_alone && !self.processes.contains(sample.pid) {
             let _ = self.meet(sample.pid); // unnamed code is counted as such
         }
+        if !self.processes.contains(sample.pid) {
+            self.counts.foreign += 1;
+            return;
+        }
         let mut by_frame_pointer = std::mem::take(&mut self.buffers.by_frame_pointer);
         by_frame_pointer.clear();
         sample.user_chain(&mut by_frame_pointer);
         self.look_for_code(sample, &by_frame_pointer);
         self.buffers.by_frame_pointer = by_frame_pointer;
-        let Some(process) = self.processes.get(sample.pid) else {
-            self.counts.foreign += 1;
-            return;
-        };
+        let Some(process) = self.processes.get(sample.pid) else { return };
         self.counts.samples += 1;
         let Buffers { kernel, user, by_frame_pointer } = &mut self.buffers;
         kernel.clear();
