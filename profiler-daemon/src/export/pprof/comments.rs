@@ -263,6 +263,8 @@ fn run_from_json(text: &str) -> Option<Run> {
         symbol_rereads,
         throttled,
         foreign_samples,
+        walked_frames,
+        copied_bytes,
         target_cpu_s,
         sampling_cpu_s,
         sampling_cpu_se_s,
