@@ -1,6 +1,8 @@
 //! One profiled target from its first sample to its profile: records become stacks, stacks are counted, and
 //! what sampling costs is read off.
 
+mod maps;
+
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
@@ -9,7 +11,7 @@ use profiler_core::handler_trace::HandledSample;
 use profiler_core::process::ProcessTable;
 use profiler_core::profile::{Outcome, ProcessInfo, TruncatedBy};
 use profiler_core::rate::Reading;
-use profiler_core::record::{Mapped, RawSample, Record, Task};
+use profiler_core::record::{RawSample, Record, Task};
 use profiler_core::stack::Frame;
 use profiler_core::stats;
 use profiler_core::unwind::StackUnwinder;
@@ -24,11 +26,7 @@ use super::target_cpu::TargetCpu;
 use crate::cgroup::Cgroup;
 use crate::jit::{self, JitStore};
 use crate::objects::ObjectStore;
-use crate::sys::procfs::Child;
 use crate::sys::{clock, limits, procfs};
-
-/// How often it is decided at most whose unwind tables stay in memory, where there is no room for all.
-const BETWEEN_REBALANCES_NS: u64 = 2_000_000_000;
 
 /// What went less than perfectly, counted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -172,42 +170,6 @@ impl Session {
         }
     }
 
-    /// Follows a process that runs already, with the code mapped into it.
-    pub(crate) fn adopt(&mut self, pid: u32) -> Result<(), ::procfs::ProcError> {
-        self.processes.adopt(pid, &procfs::comm(pid).unwrap_or_default());
-        self.cpu.adopt(pid);
-        procfs::executable_maps(pid)?.iter().for_each(|mapped| self.mapped(mapped));
-        Ok(())
-    }
-
-    fn mapped(&mut self, mapped: &Mapped) {
-        if !self.enter(mapped) {
-            self.make_room_for(mapped);
-        }
-        if let Some(process) = self.processes.get(mapped.pid) {
-            self.jit.mapped(process.index, mapped, &self.objects.roots);
-        }
-    }
-
-    fn enter(&mut self, mapped: &Mapped) -> bool {
-        self.processes.mapped(mapped, |mapped| self.objects.load(mapped))
-    }
-
-    /// A process has very many mappings, perhaps most of them of old: what there is now is read, now and then.
-    fn make_room_for(&mut self, mapped: &Mapped) {
-        let generation = self.processes.get(mapped.pid).map_or(0, |process| process.generation);
-        if self.rereads.is_worthwhile(mapped.pid, generation, clock::monotonic_ns())
-            && let Ok(maps) = procfs::executable_maps(mapped.pid)
-        {
-            self.processes.forget_mappings(mapped.pid);
-            self.counts.maps_reread += 1;
-            let left_out = maps.iter().filter(|mapped| !self.enter(mapped)).count();
-            self.counts.mappings_dropped += left_out as u64;
-        } else {
-            self.counts.mappings_dropped += 1;
-        }
-    }
-
     /// Notes what the target's processes have told of the code that they generate, and what their mappings are where
     /// records of them were lost: before the samples that hit it.
     pub(crate) fn refresh_code(&mut self) {
@@ -220,49 +182,6 @@ impl Session {
         if let Some(process) = self.processes.get(pid) {
             self.jit.ended(process.index, self.aggregator.frames().frames(), &self.objects.roots);
         }
-    }
-
-    /// A mapping may be among the records that were lost, or could not be decoded; without it, every stack through its
-    /// code would be broken from then on.
-    fn records_lost(&mut self) {
-        self.rereads.lost(self.processes.live().map(|(pid, _)| pid));
-        self.read_maps_again();
-    }
-
-    fn read_maps_again(&mut self) {
-        for pid in self.rereads.due(clock::monotonic_ns()) {
-            self.read_maps(pid);
-        }
-    }
-
-    /// Of a process that has ended there is nothing to read, and nothing to unwind.
-    fn read_maps(&mut self, pid: u32) {
-        if let Ok(maps) = procfs::executable_maps(pid) {
-            maps.iter().for_each(|mapped| self.mapped(mapped));
-            self.unwinder.note_change();
-            self.counts.maps_reread += 1;
-        }
-    }
-
-    /// A sample in memory that nobody has told of: a mapping was missed, by whatever mishap.
-    fn look_for_code(&mut self, sample: &RawSample<'_>, chain: &[u64]) {
-        let ip = chain.first().copied().or(sample.regs.map(|regs| regs.ip()));
-        let process = self.processes.get(sample.pid);
-        let Some((ip, process)) = ip.zip(process) else { return };
-        if !process.space.is_executable(ip)
-            && self.rereads.is_worthwhile(sample.pid, process.generation, sample.time_ns)
-        {
-            self.read_maps(sample.pid);
-        }
-    }
-
-    /// Follows what a followed process created before that was followed; after an error it is not followed.
-    pub(crate) fn adopt_child(&mut self, child: Child) -> Result<(), ::procfs::ProcError> {
-        let maps = procfs::executable_maps(child.pid)?;
-        self.processes.adopt(child.pid, &procfs::comm(child.pid).unwrap_or_default());
-        self.cpu.adopt_child(child.pid, child.parent);
-        maps.iter().for_each(|mapped| self.mapped(mapped));
-        Ok(())
     }
 
     /// Follows a child that waits to execute a command: its present code is ours, and of no interest.
@@ -503,24 +422,6 @@ impl Session {
         self.aggregator.close_window(self.elapsed_ns(), factor);
         self.window_start = (self.elapsed_ns(), self.counts);
         self.keep_within_bounds();
-    }
-
-    /// Objects that nothing refers to are forgotten when there are many; unwind tables stay by their weight where there
-    /// is no room for all.
-    fn keep_within_bounds(&mut self) {
-        if self.objects.is_crowded() {
-            let frames = self.aggregator.frames().frames().iter().map(|frame| frame.object);
-            let used = frames.chain(self.processes.mapped_objects()).collect();
-            self.objects.keep_only(&used);
-        }
-        let now_ns = clock::monotonic_ns();
-        if now_ns >= self.rebalance_at_ns {
-            self.rebalance_at_ns = now_ns + BETWEEN_REBALANCES_NS;
-            let aggregator = &self.aggregator;
-            if self.objects.rebalance(|| aggregator.object_weights(), &mut self.processes) {
-                self.unwinder = StackUnwinder::default(); // it remembers what the tables said
-            }
-        }
     }
 
     /// Whether a process of the target has begun another program since the last call.
