@@ -13,13 +13,16 @@ const MOST_FOREIGN: usize = 32;
 /// Debug files by build id: the name says nothing but what it must hold, so ours are as good as the target's.
 const BY_BUILD_ID: &str = "/usr/lib/debug/.build-id";
 
+/// Those of others, the last met at the end.
+type Foreign = VecDeque<(RootId, Arc<Root>)>;
+
 /// The file systems seen so far. One that was met outlives its processes, until too many others were met. Clones are the
 /// same list.
 #[derive(Clone)]
 pub(crate) struct Roots {
     own: Option<RootId>,
     ours: Option<Arc<Root>>,
-    foreign: Arc<Mutex<VecDeque<(RootId, Arc<Root>)>>>,
+    foreign: Arc<Mutex<Foreign>>,
 }
 
 /// What a process sees.
@@ -61,7 +64,7 @@ impl Roots {
         self.foreign().iter().find(|(known, _)| *known == id).map(|(_, root)| Arc::clone(root))
     }
 
-    fn foreign(&self) -> MutexGuard<'_, VecDeque<(RootId, Arc<Root>)>> {
+    fn foreign(&self) -> MutexGuard<'_, Foreign> {
         self.foreign.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

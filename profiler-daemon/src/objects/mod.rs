@@ -31,7 +31,7 @@ use self::memory::{Room, SymbolMemory};
 use self::object::note_place;
 pub(crate) use self::object::{Content, Missing, Object};
 use crate::jit;
-use crate::roots::{Roots, View};
+use crate::roots::Roots;
 use crate::sys::{clock, procfs};
 
 /// How the vDSO is named in mappings.
