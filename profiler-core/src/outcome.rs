@@ -23,11 +23,13 @@ pub enum Outcome {
     Broken,
     /// The sample came without user registers or stack (a kernel thread, or a task that was exiting).
     NoUserStack,
+    /// There were too many distinct stacks to keep another one: only the innermost frame was.
+    NotKept,
 }
 
 impl Outcome {
     /// All that lack outer frames.
-    pub const TRUNCATED: [Outcome; 7] = [
+    pub const TRUNCATED: [Outcome; 8] = [
         Outcome::CopyTooShort,
         Outcome::ChainTooLong,
         Outcome::NoTables,
@@ -35,6 +37,7 @@ impl Outcome {
         Outcome::TooManyFrames,
         Outcome::Broken,
         Outcome::NoUserStack,
+        Outcome::NotKept,
     ];
 
     /// Whether the stack lacks outer frames.
@@ -53,6 +56,7 @@ impl Outcome {
             Outcome::TooManyFrames => "too_many_frames",
             Outcome::Broken => "broken",
             Outcome::NoUserStack => "no_user_stack",
+            Outcome::NotKept => "not_kept",
         }
     }
 
@@ -67,6 +71,7 @@ impl Outcome {
             Outcome::TooManyFrames => "of too many frames",
             Outcome::Broken => "that contradict their unwind information",
             Outcome::NoUserStack => "of which nothing was recorded",
+            Outcome::NotKept => "that there was no room for",
         }
     }
 }
@@ -83,6 +88,7 @@ pub struct TruncatedBy {
     pub too_many_frames: u64,
     pub broken: u64,
     pub no_user_stack: u64,
+    pub not_kept: u64,
 }
 
 impl TruncatedBy {
@@ -97,6 +103,7 @@ impl TruncatedBy {
             Outcome::TooManyFrames => &mut self.too_many_frames,
             Outcome::Broken => &mut self.broken,
             Outcome::NoUserStack => &mut self.no_user_stack,
+            Outcome::NotKept => &mut self.not_kept,
         };
         *count = count.saturating_add(samples);
     }
@@ -112,6 +119,7 @@ impl TruncatedBy {
             Outcome::TooManyFrames => self.too_many_frames,
             Outcome::Broken => self.broken,
             Outcome::NoUserStack => self.no_user_stack,
+            Outcome::NotKept => self.not_kept,
         }
     }
 

@@ -286,6 +286,7 @@ fn sampling(args: &cli::SamplingArgs, output: &cli::OutputArgs) -> Result<Sampli
         seed: args.seed,
         confidence: output.confidence,
         until_precision: args.until_precision,
+        symbol_memory: args.symbol_memory,
     };
     settings.validate().map_err(|error| usage(error.to_string()))?;
     Ok(settings)

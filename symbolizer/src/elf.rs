@@ -108,6 +108,11 @@ impl<'s> Elf<'s> {
         Ok(self.source.read_at(offset, size)?)
     }
 
+    /// What the headers take of memory.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        (self.sections.len() * size_of::<Section>() + self.names.len()) as u64
+    }
+
     pub(crate) fn sections(&self) -> impl Iterator<Item = &Section> {
         self.sections.iter()
     }

@@ -4,6 +4,7 @@
 pub mod aliasing;
 pub mod attempts;
 pub mod bouts;
+pub mod brood;
 pub mod cases;
 pub mod checks;
 pub mod coverage;

@@ -106,6 +106,11 @@ const RECIPES: &[Recipe] = &[
     recipe("chain_go_stripped", "chain.go", "go", &["-ldflags=-s -w"]),
     // Whole in itself: it runs where there is no other file, and all that it calls has a name.
     recipe("jit", "jit.c", "cc", &["-O2", WHOLE, "-fno-omit-frame-pointer", "-static", "-Wl,--build-id"]),
+    recipe("brood", "brood.c", "cc", &["-O2", WHOLE]),
+    recipe("brief_a", "brief.c", "cc", &["-O2", WHOLE, "-DNAME=brief_a"]),
+    recipe("brief_b", "brief.c", "cc", &["-O2", WHOLE, FRAMES[0], FRAMES[1], "-DNAME=brief_b"]),
+    recipe("brief_c", "brief.c", "cc", &["-O2", WHOLE, "-static", "-DNAME=brief_c"]),
+    recipe("brief_d", "brief.c", "cc", &["-O2", WHOLE, "-static-pie", "-g", "-DNAME=brief_d"]),
     recipe("deny_perf", "deny_perf.c", "cc", &["-O2"]),
     recipe("perf_allowed", "perf_allowed.c", "cc", &["-O2"]),
     recipe("record_rings", "record_rings.c", "cc", &["-O2"]),

@@ -126,6 +126,7 @@ const WITHOUT_UNIT: &[&str] = &[
     "too_many_frames",
     "broken",
     "no_user_stack",
+    "not_kept",
     "undecodable",
     "throttled",
     "foreign_samples",

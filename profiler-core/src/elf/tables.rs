@@ -95,6 +95,27 @@ impl UnwindTables {
         Self::new(machine, section(eh_frame), index, section(debug_frame))
     }
 
+    /// The same, to be read anew.
+    pub(super) fn unread(&self) -> Self {
+        let unread =
+            |section: &Section| Section { svma: section.svma.clone(), bytes: section.bytes.unread() };
+        Self {
+            machine: self.machine,
+            eh_frame: self.eh_frame.as_ref().map(unread),
+            eh_frame_hdr: self.eh_frame_hdr.as_ref().map(unread),
+            debug_frame: self.debug_frame.as_ref().map(unread),
+            is_in_order: OnceLock::new(),
+            eh_frame_functions: self.eh_frame_functions.clone(),
+            debug_frame_functions: OnceLock::new(),
+        }
+    }
+
+    /// The size of all sections.
+    pub(super) fn bytes(&self) -> u64 {
+        let sections = [&self.eh_frame, &self.eh_frame_hdr, &self.debug_frame];
+        sections.into_iter().flatten().map(|section| section.svma.end - section.svma.start).sum()
+    }
+
     /// Reads all that any program needs.
     pub(super) fn read(&self) {
         self.is_in_order();

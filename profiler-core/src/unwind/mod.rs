@@ -114,9 +114,14 @@ pub struct StackUnwinder {
 impl StackUnwinder {
     /// Tells that some address space has changed since the last stack.
     pub fn note_change(&mut self) {
-        self.changes += 1;
+        self.note_changes(1);
+    }
+
+    fn note_changes(&mut self, count: usize) {
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        self.changes = self.changes.saturating_add(count);
         if self.changes > CACHE_LIFE_CHANGES {
-            *self = Self::default();
+            *self = Self { changes: count, ..Self::default() };
         }
     }
 
@@ -143,6 +148,7 @@ impl StackUnwinder {
         frames: &mut Vec<u64>,
     ) -> Unwound {
         let first = frames.len();
+        self.note_changes(process.space.modules_to_enter());
         let (base, unwound) = match regs {
             UserRegs::X86_64 { ip, general } => {
                 let [bp, sp] = [6, 7].map(|number| general[number].unwrap_or(0));

@@ -287,6 +287,9 @@ fn in_words(outcome: Outcome) -> (&'static str, &'static str) {
         Outcome::NoUserStack => {
             ("there was no user stack: a thread of the kernel, or one that was exiting", "")
         }
+        Outcome::NotKept => {
+            ("there were too many distinct stacks to keep another one", "profile for a shorter time")
+        }
     }
 }
 

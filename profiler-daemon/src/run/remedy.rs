@@ -87,9 +87,18 @@ pub(super) fn unreadable(reason: &Reason) -> Unknown {
         Reason::OtherElf => "32-bit programs are not read: profile a 64-bit build",
         Reason::NotElf => "",
         Reason::CorruptElf(_) | Reason::CorruptDebugInfo => "install or build it anew",
+        Reason::TooLarge { .. } => RAISE,
         _ => "profile a build with less debug information (-g1)",
     };
     unknown(reason, remedy)
+}
+
+/// What gives a larger table room.
+const RAISE: &str = "raise --symbol-memory, or profile a build with less debug information (-g1)";
+
+/// Of an address whose name was found and could not be kept.
+pub(super) fn no_room() -> Unknown {
+    unknown("there was no room left for its name", RAISE)
 }
 
 /// Of any address in a file that was not there.
@@ -98,7 +107,10 @@ pub(super) fn missing(missing: &Missing) -> Unknown {
         Missing::Deleted => {
             "profile while the file is there, or with CAP_CHECKPOINT_RESTORE (as root): the kernel then hands it out"
         }
-        Missing::Replaced => "start the program again, so that it runs the file that is there",
+        Missing::Replaced | Missing::Overwritten => {
+            "start the program again, so that it runs the file that is there"
+        }
+        Missing::Lost => "leave the files in place until the profile is written",
         Missing::OtherMachine => "profile on the machine that the file was made for",
         Missing::NotOpened(_) => "profile as a user who may read it",
         Missing::NoVdso => "",

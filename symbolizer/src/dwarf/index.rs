@@ -75,6 +75,12 @@ impl Index {
         Ok(index)
     }
 
+    /// What it takes of memory.
+    pub(super) fn held_bytes(&self) -> u64 {
+        let ranges = self.ranges.len() * (size_of::<UnitRange>() + size_of::<u64>());
+        (ranges + (self.offsets.len() + self.skeletons.len()) * size_of::<usize>()) as u64
+    }
+
     /// Finds the units only.
     pub(super) fn offsets(dwarf: &Dwarf<'_>) -> gimli::Result<Self> {
         let mut index = Self::default();

@@ -144,6 +144,14 @@ impl<'s> Sections<'s> {
         }
     }
 
+    /// Takes this much for something else.
+    pub(super) fn take(&mut self, bytes: u64) -> Result<(), Reason> {
+        let left = self.most_for_units.checked_sub(bytes);
+        let too_large = || Reason::TooLarge { what: "the index of the debug information".into(), bytes };
+        self.most_for_units = left.ok_or_else(too_large)?;
+        Ok(())
+    }
+
     /// Leaves this much for units, and gives the rest away.
     pub(super) fn share(&mut self, for_units: u64) -> u64 {
         let given = self.most_for_units.saturating_sub(for_units);

@@ -63,7 +63,12 @@ pub(super) struct Candidate {
 }
 
 impl SymbolTable {
-    pub(crate) fn read(elf: &Elf<'_>) -> Result<Self, Reason> {
+    /// Reads the tables, unless that takes more than `most_bytes` at a time.
+    pub(crate) fn read(elf: &Elf<'_>, most_bytes: u64) -> Result<Self, Reason> {
+        let bytes = needed_bytes(elf);
+        if bytes > most_bytes {
+            return Err(Reason::TooLarge { what: "the symbol table".into(), bytes });
+        }
         let mut table = Self::default();
         let mut candidates = Vec::new();
         table.has_symtab = table.read_table(elf, elf::SHT_SYMTAB, Table::Symtab, &mut candidates)?;
@@ -80,6 +85,12 @@ impl SymbolTable {
         table.spans = lay_out(candidates);
         table.drop_unused_strings();
         Ok(table)
+    }
+
+    /// What it takes of memory.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let strings: usize = self.strings.iter().map(Vec::capacity).sum();
+        (self.spans.capacity() * size_of::<Span>() + strings) as u64
     }
 
     /// Whether there was a `.symtab`, rather than exported symbols alone.
@@ -138,6 +149,19 @@ impl SymbolTable {
         }
         self.spans.shrink_to_fit();
     }
+}
+
+/// What reading the tables takes of memory at most: their symbols as they are, with the order that they come in, and their
+/// names.
+fn needed_bytes(elf: &Elf<'_>) -> u64 {
+    let table = |kind| {
+        let section = elf.sections().find(|section| section.kind == kind)?;
+        let symbols = section.size / size_of::<Sym64<Le>>() as u64;
+        let each = (size_of::<Sym64<Le>>() + size_of::<Candidate>() + size_of::<Span>()) as u64;
+        let names = elf.linked(section).map_or(0, |names| names.size);
+        Some(symbols.saturating_mul(each).saturating_add(names))
+    };
+    [elf::SHT_SYMTAB, elf::SHT_DYNSYM].into_iter().filter_map(table).fold(0, u64::saturating_add)
 }
 
 impl Candidate {
