@@ -32,6 +32,8 @@ int main(int argc, char **) {
 }
 ";
 
+const FURTHER_FUNCTIONS: usize = 2000;
+
 /// The file system as it is.
 #[derive(Clone)]
 struct Disk;
@@ -64,8 +66,12 @@ fn answers(object: &Object<'_>, program: &Program) -> Vec<Symbolized> {
 
 /// The program with split DWARF, and what is known of one with the same code and everything in it.
 fn split(options: &[&str]) -> Option<(Program, Vec<Symbolized>)> {
+    // More lines than the rest of the unit takes bytes, as in any program of some size.
+    let more =
+        (0..FURTHER_FUNCTIONS).map(|i| format!("int further{i}(int x) {{\nsink += x;\nreturn {i};\n}}\n"));
+    let source = SOURCE.to_owned() + &more.collect::<String>();
     let program =
-        Program::in_steps("g++", "program.cc", SOURCE, &[options, &["-O2", "-gsplit-dwarf"]].concat())?;
+        Program::in_steps("g++", "program.cc", &source, &[options, &["-O2", "-gsplit-dwarf"]].concat())?;
     let whole = program.build("g++", "program.cc", "whole", &[options, &["-O2"]].concat())?;
     let expected = answers(&load(&whole, &NoDebugFiles), &program);
     assert_eq!(deepest(&expected), 3, "something is inlined");
