@@ -270,7 +270,7 @@ fn a_signals_frame_leads_to_what_was_interrupted() {
     let hit = [(0, 7), (120, 0xbad), (160, STACK + 200), (168, BODY), (176, 0x246), (184, 0x2b << 48 | 0x33)];
     hit.iter().for_each(|&(at, value)| words[context(at)] = value);
     let found = |words: &[u64]| unwind(&program(), LEAF, 0xbad, words, Copied::Whole);
-    let frames = vec![LEAF, ASSEMBLY + 4, BODY, START + 4];
+    let frames = vec![LEAF, ASSEMBLY + 5, BODY, START + 4];
     assert_eq!(found(&words), (frames, Outcome::Complete));
     // Another record was not made by the kernel.
     for (at, value) in [(0, 8), (8, 1), (168, ANONYMOUS), (176, u64::MAX), (184, 0x10)] {

@@ -268,6 +268,10 @@ fn in_words(outcome: Outcome) -> (&'static str, &'static str) {
             "the copy of the stack ended before the outermost frame",
             "build with -fno-omit-frame-pointer and use --unwind fp: a copy holds 60 KiB at most",
         ),
+        Outcome::StackAbsent => (
+            "a page of the stack was not in memory: a buffer that was never written to, or swapped out",
+            "build with -fno-omit-frame-pointer and use --unwind fp, which reads the frames alone",
+        ),
         Outcome::ChainTooLong => (
             "the kernel's limit on the length of a call chain was reached",
             "raise it: `sudo sysctl kernel.perf_event_max_stack=1024`",
