@@ -24,7 +24,8 @@ pub enum Outcome {
     TooManyFrames,
     /// A frame whose caller could not be found: the stack contradicts the unwind information, or that is damaged.
     Broken,
-    /// The sample came without user registers or stack (a kernel thread, or a task that was exiting).
+    /// The sample came without user registers or stack (a kernel thread, or a task that was exiting or in the midst of
+    /// executing another program).
     NoUserStack,
 }
 

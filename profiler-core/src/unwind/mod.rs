@@ -165,7 +165,14 @@ impl StackUnwinder {
                 (0, (Outcome::NoTables, 0))
             }
         };
-        let (outcome, outermost) = unwound;
+        let (mut outcome, outermost) = unwound;
+        if stack.is_empty() && !stack.is_full() && outcome.is_truncated() {
+            // In the midst of `execve` both the stack and the code are gone.
+            outcome = Outcome::NoUserStack;
+            let is_there = |&ip: &u64| process.space.is_executable(ip);
+            let known = frames[first..].iter().take_while(|ip| is_there(ip)).count();
+            frames.truncate(first + known);
+        }
         // How deep another stack is tells nothing of the copied one.
         let outermost = if ends::is_elsewhere(outermost, base, stack) { base } else { outermost };
         let depth_bytes = outermost.saturating_sub(base).min(stack.len() as u64);

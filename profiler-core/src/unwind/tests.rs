@@ -448,3 +448,23 @@ fn the_cache_is_renewed_before_the_librarys_count_wraps_around() {
         assert!(unwinder.changes <= change.min(CACHE_LIFE_CHANGES));
     }
 }
+
+#[test]
+fn a_copy_of_nothing_is_no_stack_and_no_contradiction() {
+    let processes = process(image(tables(&[], true)));
+    assert_eq!(unwind(&processes, LEAF, 0, &[], Copied::Whole), (vec![LEAF], Outcome::NoUserStack));
+    // The code of the program before, which is mapped no more.
+    assert_eq!(unwind(&processes, STACK - 64, 0, &[], Copied::Whole), (vec![], Outcome::NoUserStack));
+}
+
+/// The kernel copies up to a page that is not in memory, and the stack goes on behind it.
+#[test]
+fn a_stack_behind_a_missing_page_is_absent() {
+    let processes = process(image(tables(&[], true)));
+    let page = [BODY + 5; 512];
+    let found = |bp: u64, words: &[u64]| unwind(&processes, REALIGNED, bp, words, Copied::Whole);
+    assert_eq!(found(STACK + 4200, &page), (vec![REALIGNED], Outcome::StackAbsent));
+    // Neither a copy that ends within a page nor a wild address is a page's doing.
+    assert_eq!(found(STACK + 4200, &page[1..]).1, Outcome::Broken);
+    assert_eq!(found(STACK + (1 << 30), &page).1, Outcome::Broken);
+}

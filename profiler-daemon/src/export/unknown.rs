@@ -289,7 +289,7 @@ fn in_words(outcome: Outcome) -> (&'static str, &'static str) {
             "build that module with -fasynchronous-unwind-tables or -fno-omit-frame-pointer",
         ),
         Outcome::NoUserStack => {
-            ("there was no user stack: a thread of the kernel, or one that was exiting", "")
+            ("there was no user stack: a thread that was exiting, executing another program, or the kernel's", "")
         }
     }
 }
