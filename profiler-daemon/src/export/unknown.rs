@@ -288,9 +288,10 @@ fn in_words(outcome: Outcome) -> (&'static str, &'static str) {
             "the caller could not be found: the stack contradicts the unwind information",
             "build that module with -fasynchronous-unwind-tables or -fno-omit-frame-pointer",
         ),
-        Outcome::NoUserStack => {
-            ("there was no user stack: a thread that was exiting, executing another program, or the kernel's", "")
-        }
+        Outcome::NoUserStack => (
+            "there was no user stack: a thread that was exiting, executing another program, or the kernel's",
+            "",
+        ),
     }
 }
 

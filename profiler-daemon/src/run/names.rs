@@ -97,7 +97,7 @@ impl Names {
             let addresses: Vec<u64> =
                 ids.iter().map(|&frame| collected.aggregate.frames.get(frame).address).collect();
             let path = object.map_or("", |object| &object.path);
-            let found = source.look_up(&addresses, path);
+            let found = source.look_up(&addresses, path, self.debuginfod.is_some());
             for ((frame, address), found) in ids.into_iter().zip(&addresses).zip(found) {
                 locations[frame.0 as usize] = self.location(*address, module, object, found, profile);
             }
@@ -248,12 +248,12 @@ impl<'a> Source<'a> {
     }
 
     /// The functions at each of these addresses of the object at `path`, or why they are not known.
-    fn look_up(&self, addresses: &[u64], path: &str) -> Vec<Result<Vec<Named>, Unknown>> {
+    fn look_up(&self, addresses: &[u64], path: &str, asks_servers: bool) -> Vec<Result<Vec<Named>, Unknown>> {
         match self {
             Self::Object(object) => {
                 let known = |symbolized| match symbolized {
                     Symbolized::Known(frames) => Ok(frames),
-                    Symbolized::Unknown(reason) => Err(remedy::nameless(&reason, object, path)),
+                    Symbolized::Unknown(reason) => Err(remedy::nameless(&reason, object, path, asks_servers)),
                 };
                 object.symbolize_all(addresses).into_iter().map(known).collect()
             }

@@ -97,8 +97,9 @@ fn by_symbols(subject: &Subject, address: u64, said: Said<'_>) -> Option<(&'stat
                 "to the next symbol it is more than ten times as far as the longest function reaches",
             ));
         }
-        let is_data = subject.covering(address).any(|symbol| symbol.kind == Kind::Data);
-        return is_data.then_some(("data amid code", "the symbol there is an object, not a function"));
+        return subject
+            .is_data(address)
+            .then_some(("data amid code", "the symbol there is an object, not a function"));
     };
     covering(our_name).filter(|symbol| symbol.kind == Kind::Function)?;
     let Some(their_name) = said.theirs.last().map(|frame| frame.name.as_str()) else {
@@ -167,6 +168,7 @@ mod tests {
             ("function", 100, 50, Kind::Function),
             ("label", 120, 0, Kind::Other),
             ("table", 200, 50, Kind::Data),
+            ("table without a size", 400, 0, Kind::Data),
         ]);
         let [ours, theirs, third] = [ours, theirs, third].map(chain);
         explain(&subject, address, "name", Said { ours: &ours, theirs: &theirs, third: &third })
@@ -178,6 +180,7 @@ mod tests {
             (130, "function", "label", "a label within a function"),
             (130, "function", "", "nameless to the other reader"),
             (210, "", "table", "data amid code"),
+            (410, "", "table without a size", "data amid code"),
         ] {
             let found = explained(address, ours, theirs, "");
             assert_eq!((found.class, found.right), (class, Right::Ours));

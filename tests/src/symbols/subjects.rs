@@ -141,6 +141,16 @@ impl Subject {
         self.symbols.iter().filter(holds)
     }
 
+    /// Whether what lies at an address is an object, not code: its symbol covers the address, or is the last one before
+    /// it and has no size.
+    pub fn is_data(&self, address: u64) -> bool {
+        let is_covered = |kind| self.covering(address).any(|symbol| symbol.kind == kind);
+        let last = self.symbols.iter().map(|symbol| symbol.address).filter(|&start| start <= address).max();
+        let mut at_last = self.symbols.iter().filter(|symbol| Some(symbol.address) == last);
+        let is_last = at_last.all(|symbol| symbol.kind == Kind::Data && symbol.size == 0) && last.is_some();
+        is_covered(Kind::Data) || is_last && !is_covered(Kind::Function)
+    }
+
     /// Whether an address lies where the symbols next to it are further apart than any others by far.
     pub fn is_in_gap(&self, address: u64) -> bool {
         let Some(code) = self.code.first() else { return false };
