@@ -107,6 +107,8 @@ static void handle_signals(int flags)
         die("sigaction");
 }
 
+uint64_t assembly_framed(uint64_t x);
+
 /* Frames of 16 KiB, in use. */
 APART uint64_t wide(uint64_t x, int more)
 {
@@ -121,7 +123,7 @@ APART uint64_t hollow(uint64_t x)
 {
     volatile char *room = alloca(60 << 10);
     room[0] = (char)x;
-    RETURNS(leaf(x) + (uint64_t)room[0]);
+    RETURNS(assembly_framed(x) + (uint64_t)room[0]);
 }
 
 APART uint64_t recursion(uint64_t x, int more) { RETURNS((more ? recursion(x + 1, more - 1) : leaf(x)) + 1); }
@@ -142,7 +144,6 @@ APART uint64_t caller_of_tail(uint64_t x) { RETURNS(tail1(x) + 1); }
 
 /* Assembly without unwind information. One has a frame and calls back, one has a frame, one has none. */
 uint64_t assembly_caller(uint64_t x);
-uint64_t assembly_framed(uint64_t x);
 uint64_t assembly_bare(uint64_t x);
 #define LOOP "mov $1000000, %ecx\n1:\nimul $77, %rdi\nadd $13, %rdi\ndec %ecx\njnz 1b\nmov %rdi, %rax\n"
 #define FUNCTION(name, body) \

@@ -14,8 +14,10 @@ use crate::profile::Outcome;
 const TRIAL_SAMPLES: u32 = 200;
 /// Samples after which a comparison is given up for want of complete stacks to hold the chains against.
 const TRIAL_LIMIT: u32 = 10 * TRIAL_SAMPLES;
-/// Disagreements that frame pointers may have among them (a sample inside a function's prologue is one).
+/// Disagreements that frame pointers may have (a sample inside a function's prologue is one), and how many times more
+/// samples are then compared: one in two hundred would be too many.
 const TOLERATED: u32 = 1;
+const LONGER_TRIAL: u32 = 5;
 /// The frames outside `main` or a thread's function, which C libraries build without frame pointers.
 const START_UP_FRAMES: usize = 3;
 /// Stacks with an unknown outermost frame, out of [`WATCH_SAMPLES`], that end the trust in frame pointers.
@@ -151,7 +153,7 @@ impl MethodChoice {
         }
         match self.method {
             Method::Trial if self.disagreed > TOLERATED => self.take(Method::Dwarf, None),
-            Method::Trial if self.compared >= TRIAL_SAMPLES => {
+            Method::Trial if self.compared >= self.needed() => {
                 self.take(Method::Fp, Some(now_ns.saturating_add(AUDIT_AFTER_NS)))
             }
             // The tables follow frame pointers too where they know nothing better.
@@ -165,6 +167,11 @@ impl MethodChoice {
                 None
             }
         }
+    }
+
+    /// Comparisons that a decision for frame pointers takes.
+    fn needed(&self) -> u32 {
+        if self.disagreed == 0 { TRIAL_SAMPLES } else { LONGER_TRIAL * TRIAL_SAMPLES }
     }
 
     /// A process has begun another program: what was learnt does not hold for it.

@@ -20,6 +20,8 @@ struct Row {
     found: BTreeMap<&'static str, Found>,
     truncated_by: BTreeMap<String, u64>,
     failures: Vec<String>,
+    /// Why a figure is missing.
+    remarks: Vec<String>,
 }
 
 fn main() -> Result<()> {
@@ -31,9 +33,6 @@ fn main() -> Result<()> {
     let (peers, missing): (Vec<Peer>, Vec<Peer>) = wanted.into_iter().partition(|peer| peer.find().is_some());
     let mut remarks: Vec<String> =
         missing.iter().map(|peer| format!("{} is missing: {}", peer.name(), peer.how_to_get())).collect();
-    // samply refuses to run at more than 1, even as root.
-    let lower = peers.contains(&Peer::Samply) && is_root();
-    let _paranoid = lower.then(|| Sysctl::kernel("perf_event_paranoid", "1")).transpose()?;
     let mut found = Vec::new();
     for case in rows().filter(|case| case.name.contains(&only)) {
         progress(case.name);
@@ -43,7 +42,9 @@ fn main() -> Result<()> {
         }
         remove_perf_maps();
     }
-    let failures = |row: &Row| row.failures.iter().map(|text| format!("{}: {text}", row.name)).collect();
+    let failures = |row: &Row| {
+        row.failures.iter().chain(&row.remarks).map(|text| format!("{}: {text}", row.name)).collect()
+    };
     remarks.extend(found.iter().flat_map::<Vec<String>, _>(failures));
     print(&cells(&found, &peers), &remarks, &found)?;
     let failed = found.iter().filter(|row| !row.failures.is_empty()).count();
@@ -52,13 +53,25 @@ fn main() -> Result<()> {
 }
 
 fn row(case: &Case, words: &[String], rate_hz: u32, peers: &[Peer]) -> Result<Row> {
-    let mut row =
-        Row { name: case.name, found: BTreeMap::new(), truncated_by: BTreeMap::new(), failures: Vec::new() };
+    let mut row = Row {
+        name: case.name,
+        found: BTreeMap::new(),
+        truncated_by: BTreeMap::new(),
+        failures: Vec::new(),
+        remarks: Vec::new(),
+    };
     for &peer in peers {
+        // samply refuses to run at more than 1, even as root.
+        let lower = peer == Peer::Samply && is_root();
+        let _paranoid = lower.then(|| Sysctl::kernel("perf_event_paranoid", "1")).transpose()?;
         match peer.record(words, rate_hz, case.has_jitdump) {
             Ok(recording) => row.note(case, peer, &recording),
             Err(error) if peer == Peer::Sweetspot => return Err(error),
-            Err(error) => progress(&format!("{}: {} failed: {error:#}", case.name, peer.name())),
+            Err(error) => {
+                let error = format!("{error:#}");
+                let line = error.lines().next().unwrap_or_default().chars().take(200).collect::<String>();
+                row.remarks.push(format!("{} failed: {line}", peer.name()));
+            }
         }
     }
     row.judge(case);

@@ -48,6 +48,17 @@ fn another_program_is_compared_anew() {
     assert_eq!(MethodChoice::fixed(Method::Fp).program_changed(), None);
 }
 
+#[test]
+fn one_disagreement_takes_more_comparisons() {
+    let mut choice = MethodChoice::auto();
+    choice.compare(&STACK[..2], &STACK, Outcome::Complete);
+    let decided = (1..).find_map(|samples| {
+        choice.compare(&STACK, &STACK, Outcome::Complete);
+        Some((samples, choice.revise(0)?))
+    });
+    assert_eq!(decided, Some((LONGER_TRIAL * TRIAL_SAMPLES - 1, Method::Fp)));
+}
+
 /// Frame pointers lead on where a copy ends.
 #[test]
 fn a_cut_stack_is_completed_by_a_chain_that_ends_as_complete_ones_do() {
