@@ -326,7 +326,11 @@ impl Engine {
     fn tick(&mut self) {
         let now_ns = clock::monotonic_ns();
         let second_is_over = now_ns >= self.next_second_ns;
-        let switches = if second_is_over { self.each_second(now_ns) } else { 0 };
+        if second_is_over {
+            self.each_second(now_ns);
+        }
+        let looks = second_is_over || self.sampler.few_threads();
+        let (switches, attached_anew) = if looks { self.look_at_attach(now_ns) } else { (0, false) };
         let reading = self.session.reading(switches);
         self.foresight.observe(&reading, self.session.elapsed_ns());
         let burst = self.bursts.take_spent();
@@ -337,6 +341,9 @@ impl Engine {
         };
         let shares = TopShares { counts: self.session.take_function_counts() };
         let decision = self.controller.tick(&reading, &shares);
+        if attached_anew {
+            self.controller.attached_anew(); // what the way until now has cost is spent, and no sign of what is to come
+        }
         if decision.period_ns != self.settings.period_ns {
             self.settings.period_ns = decision.period_ns;
             self.sampler.set_period(decision.period_ns);
@@ -443,26 +450,30 @@ impl Engine {
             && self.session.processes.threads_created() > created_then
     }
 
-    /// What is looked at once a second, and more often at first: which CPUs there are, and whether the way to attach is
-    /// the right one. Returns the context switches that the events made dearer.
-    fn each_second(&mut self, now_ns: u64) -> u64 {
+    /// What is looked at once a second, and more often at first: which CPUs there are, and who is in the control group.
+    fn each_second(&mut self, now_ns: u64) {
         self.next_second_ns =
             now_ns + if self.session.elapsed_ns() < SECOND_NS { EARLY_LOOK_NS } else { SECOND_NS };
         self.cpus_changed |= self.sampler.cpus_changed();
         if self.session.elapsed_ns() >= SECOND_NS {
             self.look_at_members();
         }
+    }
+
+    /// Asks whether the way to attach is still the right one: once a second, and at every tick where few threads make that
+    /// cheap, since a storm of switches spends the budget of a second within some ticks. Returns the context switches that the
+    /// events made dearer, and whether the way changes.
+    fn look_at_attach(&mut self, now_ns: u64) -> (u64, bool) {
         let switches = self.context_switches();
         let observed = self.observe(switches);
         if self.attach.observe(now_ns, observed, || task_events(&self.session)).is_some() {
             self.attach_changed = true;
-            self.controller.attached_anew();
-            return 0;
+            return (switches, true);
         }
         if self.attach.misses_short_lived() {
             self.note(explain::short_lived(self.access.cpu_wide));
         }
-        switches
+        (switches, false)
     }
 
     /// What happened since the last look, as far as it depends on the way to attach.
