@@ -215,6 +215,7 @@ pub fn is_below(ours: (f64, u64), theirs: (f64, u64)) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::folded::Folded;
 
     fn case(leaf: &'static str, chain: &'static [&'static str]) -> Case {
         let target = Target::Command("true", &[]);
