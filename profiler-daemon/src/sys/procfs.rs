@@ -177,9 +177,9 @@ pub(crate) fn context_switches_of(tids: &[u32]) -> u64 {
 pub(crate) fn context_switches(tid: u32) -> u64 {
     let short = std::fs::read_to_string(format!("/proc/{tid}/schedstat")).unwrap_or_default();
     let arrivals = short.split_ascii_whitespace().nth(2).and_then(|count| count.parse().ok());
-    arrivals.filter(|count| *count > 0).unwrap_or_else(|| {
-        switches_in(&std::fs::read(format!("/proc/{tid}/status")).unwrap_or_default())
-    })
+    arrivals
+        .filter(|count| *count > 0)
+        .unwrap_or_else(|| switches_in(&std::fs::read(format!("/proc/{tid}/status")).unwrap_or_default()))
 }
 
 /// The sum of both kinds in a `status` file. The library gives up on a thread whose name is not UTF-8, and its switches
