@@ -52,7 +52,9 @@ impl Made {
         let elsewhere = self.make(&folder)?;
         let seconds = cpu_s.to_string();
         let programs = programs();
-        let mut run = self.run.replace("$folder", &folder.path().to_string_lossy());
+        // What a run-time system leaves goes with the folder.
+        let run = format!("cd $folder; {}", self.run);
+        let mut run = run.replace("$folder", &folder.path().to_string_lossy());
         for (name, value) in
             [("$seconds", &*seconds), ("$programs", &*programs), ("$python", &text(python.as_ref()))]
         {
