@@ -10,6 +10,9 @@ pub enum Outcome {
     Complete,
     /// The copy of the stack ended before the outermost frame.
     CopyTooShort,
+    /// The stack goes on behind a page that was not in memory, which the kernel does not wait for: a buffer there that
+    /// was never written to, or memory that was swapped out.
+    StackAbsent,
     /// The kernel's limit on the length of a call chain was reached.
     ChainTooLong,
     /// A frame of code that has no unwind information, and no frame pointer that leads on.
@@ -21,7 +24,8 @@ pub enum Outcome {
     TooManyFrames,
     /// A frame whose caller could not be found: the stack contradicts the unwind information, or that is damaged.
     Broken,
-    /// The sample came without user registers or stack (a kernel thread, or a task that was exiting).
+    /// The sample came without user registers or stack (a kernel thread, or a task that was exiting or in the midst of
+    /// executing another program).
     NoUserStack,
     /// There were too many distinct stacks to keep another one: only the innermost frame was.
     NotKept,
@@ -29,8 +33,9 @@ pub enum Outcome {
 
 impl Outcome {
     /// All that lack outer frames.
-    pub const TRUNCATED: [Outcome; 8] = [
+    pub const TRUNCATED: [Outcome; 9] = [
         Outcome::CopyTooShort,
+        Outcome::StackAbsent,
         Outcome::ChainTooLong,
         Outcome::NoTables,
         Outcome::OtherStack,
@@ -50,6 +55,7 @@ impl Outcome {
         match self {
             Outcome::Complete => "complete",
             Outcome::CopyTooShort => "copy_too_short",
+            Outcome::StackAbsent => "stack_absent",
             Outcome::ChainTooLong => "chain_too_long",
             Outcome::NoTables => "no_tables",
             Outcome::OtherStack => "other_stack",
@@ -65,6 +71,7 @@ impl Outcome {
         match self {
             Outcome::Complete => "complete",
             Outcome::CopyTooShort => "deeper than the copy",
+            Outcome::StackAbsent => "with a page that was not in memory",
             Outcome::ChainTooLong => "longer than the kernel follows",
             Outcome::NoTables => "without unwind information",
             Outcome::OtherStack => "on two stacks",
@@ -82,6 +89,7 @@ impl Outcome {
 #[expect(missing_docs, reason = "the outcomes are documented")]
 pub struct TruncatedBy {
     pub copy_too_short: u64,
+    pub stack_absent: u64,
     pub chain_too_long: u64,
     pub no_tables: u64,
     pub other_stack: u64,
@@ -97,6 +105,7 @@ impl TruncatedBy {
         let count = match outcome {
             Outcome::Complete => return,
             Outcome::CopyTooShort => &mut self.copy_too_short,
+            Outcome::StackAbsent => &mut self.stack_absent,
             Outcome::ChainTooLong => &mut self.chain_too_long,
             Outcome::NoTables => &mut self.no_tables,
             Outcome::OtherStack => &mut self.other_stack,
@@ -113,6 +122,7 @@ impl TruncatedBy {
         match outcome {
             Outcome::Complete => 0,
             Outcome::CopyTooShort => self.copy_too_short,
+            Outcome::StackAbsent => self.stack_absent,
             Outcome::ChainTooLong => self.chain_too_long,
             Outcome::NoTables => self.no_tables,
             Outcome::OtherStack => self.other_stack,

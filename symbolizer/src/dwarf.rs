@@ -87,7 +87,11 @@ impl<'s> DebugInfo<'s> {
         let pool = Arc::new(Pool::new(bytes));
         let budget = Budget::new(&pool);
         let index = Index::read(&sections.dwarf(alt.as_ref(), &budget), &sections, &budget);
-        let index = index.map_err(|_| reason(&budget))?;
+        let mut index = index.map_err(|_| reason(&budget))?;
+        if !index.skeletons.is_empty() {
+            // Next to nothing is left of such a unit but its lines.
+            index.note_size(sections.largest_lines(&budget).map_err(|_| reason(&budget))?);
+        }
         let alt_index = alt.as_ref().map(|alt| Index::offsets(&alt.dwarf(None, &budget)).unwrap_or_default());
         let alt_index = alt_index.unwrap_or_default();
         drop(budget);

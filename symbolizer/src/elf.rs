@@ -1,6 +1,7 @@
 //! Reading an ELF object section by section.
 
 mod compressed;
+mod go;
 mod notes;
 mod plt;
 mod symbols;

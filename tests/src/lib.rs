@@ -20,6 +20,7 @@ pub mod portfolio;
 pub mod programs;
 pub mod replay;
 pub mod run;
+pub mod runtimes;
 pub mod sim;
 pub mod slope;
 pub mod stats;

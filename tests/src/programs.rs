@@ -84,7 +84,6 @@ const RECIPES: &[Recipe] = &[
     recipe("stacks_stripped", "stacks.c", "cc", &["-O2", "-fomit-frame-pointer", "-s"]),
     recipe("stacks_static", "stacks.c", "cc", &["-O2", "-fomit-frame-pointer", "-static", "-w"]),
     recipe("stacks_static_pie", "stacks.c", "cc", &["-O2", "-fomit-frame-pointer", "-static-pie", "-w"]),
-    recipe("stacks_lazy", "stacks.c", "cc", &["-O2", NO_BUILTIN, "-Wl,-z,lazy", "-fcf-protection=none"]),
     recipe("stacks_split", "stacks.c", "cc", &["-O2", "-fsplit-stack", "-pthread"]),
     recipe("stacks_musl", "stacks.c", "musl-gcc", &["-O2", "-static", "-DWITHOUT_CONTEXTS", "-w"]),
     recipe("stacks_musl_dynamic", "stacks.c", "musl-gcc", &["-O2", "-DWITHOUT_CONTEXTS", "-w"]),

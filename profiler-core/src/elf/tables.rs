@@ -160,13 +160,17 @@ impl UnwindTables {
     /// What holds at a stated address.
     pub(crate) fn find(&self, svma: u64) -> Found {
         match self.find_function(svma) {
-            // What a fiber's first function returns to has no call before it: a function that has no caller begins there.
-            Found::Nothing if self.has_rules() => match self.find_function(svma.wrapping_add(1)) {
-                Found::Rule { rule, .. } if rule.has_no_caller() => Found::Rule { rule, in_library: false },
-                _ => Found::Nothing,
-            },
+            // What a fiber's first function returns to has no call before it: a function begins there. Not every C
+            // library says that it has no caller.
+            Found::Nothing if self.has_rules() && self.begins_at(svma.wrapping_add(1)) => {
+                Found::Rule { rule: Box::new(Rule::beginning()), in_library: false }
+            }
             found => found,
         }
+    }
+
+    fn begins_at(&self, svma: u64) -> bool {
+        self.function_start(svma) == Some(svma) && matches!(self.find_function(svma), Found::Rule { .. })
     }
 
     fn find_function(&self, svma: u64) -> Found {

@@ -120,7 +120,7 @@ impl Names {
             let module = ModuleIndex(profile.modules.len() as u32);
             profile.modules.push(source.module(id, object));
             let path = object.map_or("", |object| &object.path);
-            let found = source.look_up(&addresses, path);
+            let found = source.look_up(&addresses, path, self.debuginfod.is_some());
             for ((frame, address), found) in ids.into_iter().zip(&addresses).zip(found) {
                 locations[frame.0 as usize] = self.location(*address, module, object, found, profile);
             }
@@ -315,12 +315,12 @@ impl<'a> Source<'a> {
     }
 
     /// The functions at each of these addresses of the object at `path`, or why they are not known.
-    fn look_up(&self, addresses: &[u64], path: &str) -> Vec<Result<Vec<Named>, Unknown>> {
+    fn look_up(&self, addresses: &[u64], path: &str, asks_servers: bool) -> Vec<Result<Vec<Named>, Unknown>> {
         match self {
             Self::Object(object) => {
                 let known = |symbolized| match symbolized {
                     Symbolized::Known(frames) => Ok(frames),
-                    Symbolized::Unknown(reason) => Err(remedy::nameless(&reason, object, path)),
+                    Symbolized::Unknown(reason) => Err(remedy::nameless(&reason, object, path, asks_servers)),
                 };
                 object.symbolize_all(addresses).into_iter().map(known).collect()
             }

@@ -146,6 +146,9 @@ fn remedy(outcome: Outcome) -> Option<&'static str> {
         Outcome::CopyTooShort => {
             Some("no event copies more; code with frame pointers needs no copy (--unwind fp)")
         }
+        Outcome::StackAbsent => {
+            Some("frame pointers lead over such pages (--unwind fp, where code has them)")
+        }
         Outcome::ChainTooLong => Some("raise kernel.perf_event_max_stack, or take --unwind dwarf"),
         Outcome::NoTables => Some("keep the section .eh_frame, or build with -fno-omit-frame-pointer"),
         _ => None,

@@ -349,10 +349,13 @@ impl Session {
             (Method::Dwarf | Method::Trial, Some(regs), Some(stack)) => {
                 let unwound = self.unwinder.unwind(process, regs, stack, user);
                 self.copy.observe(unwound.depth_bytes, unwound.outcome == Outcome::CopyTooShort);
-                if self.choice.method() == Method::Trial && !by_frame_pointer.is_empty() {
-                    self.choice.compare(by_frame_pointer, user, unwound.outcome);
+                let is_trial = self.choice.method() == Method::Trial && !by_frame_pointer.is_empty();
+                if is_trial && self.choice.compare(by_frame_pointer, user, unwound.outcome) {
+                    std::mem::swap(user, by_frame_pointer);
+                    Outcome::Complete
+                } else {
+                    unwound.outcome
                 }
-                unwound.outcome
             }
             // Also samples still on their way when the method changed: they carry a chain.
             (_, _, None) if !by_frame_pointer.is_empty() => {

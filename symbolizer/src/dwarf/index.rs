@@ -143,7 +143,12 @@ impl Index {
         Ok(())
     }
 
-    /// The size of the largest unit.
+    /// Counts what else is read with a unit.
+    pub(super) fn note_size(&mut self, bytes: u64) {
+        self.largest = self.largest.max(bytes);
+    }
+
+    /// The size of the largest unit, or of its lines where its entries are elsewhere.
     pub(super) fn largest(&self) -> u64 {
         self.largest
     }

@@ -7,6 +7,7 @@ use object::LittleEndian as Le;
 use object::elf::{self, Sym64};
 use object::pod;
 
+use super::go::GoFunctions;
 use super::{Elf, c_string};
 use crate::reason::Reason;
 
@@ -42,9 +43,10 @@ pub(crate) enum Table {
     Symtab,
     Dynsym,
     Plt,
+    Go,
 }
 
-const TABLES: usize = 3;
+const TABLES: usize = 4;
 /// A browser has one or two million.
 const MOST_SYMBOLS: usize = 8 << 20;
 
@@ -82,6 +84,9 @@ impl SymbolTable {
             plt.extend_from_slice(stub.name.as_bytes());
             plt.push(0);
         }
+        if !table.has_symtab {
+            table.read_go(elf, &mut candidates);
+        }
         table.spans = lay_out(candidates);
         table.drop_unused_strings();
         Ok(table)
@@ -110,7 +115,7 @@ impl SymbolTable {
         let bytes = c_string(&self.strings[name.table as usize], name.offset as usize, LONGEST_NAME);
         let text = String::from_utf8_lossy(bytes);
         match text.find('@') {
-            Some(version) if version > 0 && name.table != Table::Plt => {
+            Some(version) if version > 0 && matches!(name.table, Table::Symtab | Table::Dynsym) => {
                 Cow::Owned(text[..version].to_owned())
             }
             _ => text,
@@ -138,6 +143,16 @@ impl SymbolTable {
         }
         candidates.extend(symbols.iter().filter_map(|symbol| Candidate::new(elf, symbol, table, strings)));
         Ok(true)
+    }
+
+    /// What a stripped Go program knows of itself.
+    fn read_go(&mut self, elf: &Elf<'_>, candidates: &mut Vec<Candidate>) {
+        let Some(go) = GoFunctions::read(elf) else { return };
+        for (range, offset) in go.functions {
+            let name = Name { table: Table::Go, offset };
+            candidates.push(Candidate::stub(range.start, range.end - range.start, name));
+        }
+        self.strings[Table::Go as usize] = go.names;
     }
 
     /// In most objects `.dynsym` only repeats `.symtab`.
