@@ -20,7 +20,7 @@ test:
 
 # The tests that profile live programs, alone.
 test-live:
-    cargo test -p tests --test live --test badday --test cli --test jit --test runtimes
+    cargo test -p tests --test live --test badday --test cli --test jit --test runtimes --test lives
 
 # The control loop under a simulated host.
 sim *arguments:
@@ -83,6 +83,10 @@ cases *arguments:
 # A week of ten targets in the daemon's folder: its size, and how long a range takes to read (five minutes; `--folder F` keeps it).
 store *arguments:
     cargo bench --quiet -p tests --bench store -- {{ arguments }}
+
+# Are short-lived processes named, and without growth? 10,000 of 5 ms each (three minutes); needs root.
+short-lived *arguments:
+    cargo run --quiet --release -p tests --bin short_lived -- {{ arguments }}
 
 # Redis, PostgreSQL, Python, xz and Node under load.
 real *arguments:

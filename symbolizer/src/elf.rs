@@ -1,6 +1,7 @@
 //! Reading an ELF object section by section.
 
 mod compressed;
+mod go;
 mod notes;
 mod plt;
 mod symbols;
@@ -106,6 +107,11 @@ impl<'s> Elf<'s> {
         let bytes = usize::try_from(size).ok().filter(|_| size <= LARGEST_SECTION);
         let size = bytes.ok_or_else(|| Reason::TooLarge { what: what.to_owned(), bytes: size })?;
         Ok(self.source.read_at(offset, size)?)
+    }
+
+    /// What the headers take of memory.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        (self.sections.len() * size_of::<Section>() + self.names.len()) as u64
     }
 
     pub(crate) fn sections(&self) -> impl Iterator<Item = &Section> {

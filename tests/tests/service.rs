@@ -1,6 +1,5 @@
 //! What an operator types: a settings file judged, and profiles read from where the daemon keeps them.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -10,18 +9,6 @@ use config::DaemonSettings;
 use serde_json::Value;
 use tempfile::TempDir;
 use tests::run::{Ended, run, sweetspot};
-
-// The daemon is a program and no library; what fills its folder is taken in here. Its own tests run elsewhere.
-#[allow(dead_code, unused_imports)]
-#[path = "../../profiler-daemon/src/export/mod.rs"]
-mod export;
-#[allow(dead_code, unused_imports)]
-#[path = "../../profiler-daemon/src/store/mod.rs"]
-mod store;
-
-const SECOND: u64 = 1_000_000_000;
-/// 2026-11-16, 09:00 (UTC).
-const NINE: u64 = (1_794_787_200 + 9 * 3600) * SECOND;
 
 fn typed(words: &[&str]) -> Result<Ended> {
     run(Command::new(sweetspot()).args(words).env("TZ", "UTC"))
@@ -83,64 +70,17 @@ fn the_commented_file_is_printed_and_sound() -> Result<()> {
     Ok(())
 }
 
-/// Twenty minutes of two targets from nine o'clock on, but for the tenth to the fourteenth; some of it merged.
+/// Twenty minutes of two targets from nine o'clock on, but for the tenth to the fourteenth; some of it merged. The daemon's
+/// own tests write it, and read it as long as this version's files are read.
 fn kept() -> Result<TempDir> {
-    const MINUTE: u64 = 60 * SECOND;
     let folder = TempDir::new()?;
-    let settings =
-        store::Settings { age_ns: u64::MAX, bytes: 1 << 30, hourly_after_ns: 0, daily_after_ns: u64::MAX };
-    let mut store = store::Store::open(folder.path(), settings, store::RealDisk)?;
-    let clock =
-        |unix_ns: u64| store::Now { unix_ns, boot: "a boot".to_owned(), monotonic_ns: unix_ns - NINE + 1 };
-    for minute in (0..20).filter(|minute| !(10..14).contains(minute)) {
-        for (target, pid) in [("web", 1), ("db", 2)] {
-            let begin = NINE + minute * MINUTE;
-            let (now, end) = (clock(begin), clock(begin + MINUTE));
-            let (from_ns, to_ns) = (now.monotonic_ns, end.monotonic_ns);
-            let labels = BTreeMap::from([("tier".to_owned(), target.len().to_string())]);
-            let window = store::Window { target: target.to_owned(), labels, boot: now.boot, from_ns, to_ns };
-            store.write(&end, window, &minute_of(target, pid, begin))?;
-        }
-        if minute == 9 {
-            while store.maintain(&clock(NINE + 3600 * SECOND)) {}
-        }
+    let day = folder.path().join("2026-11-16");
+    fs::create_dir(&day)?;
+    for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/store/2026-11-16"))? {
+        let file = file?;
+        fs::copy(file.path(), day.join(file.file_name()))?;
     }
     Ok(folder)
-}
-
-/// One second in `work`.
-fn minute_of(target: &str, pid: u32, start_unix_ns: u64) -> profiler_core::profile::SymbolizedProfile {
-    use profiler_core::profile::*;
-    let name = || "work".to_owned();
-    SymbolizedProfile {
-        processes: vec![ProcessInfo { pid, comm: target.to_owned() }],
-        modules: vec![ModuleInfo { name: target.to_owned(), path: format!("/bin/{target}"), build_id: None }],
-        functions: vec![Function { name: name(), system_name: name(), module: ModuleIndex(0), file: None }],
-        locations: vec![Location {
-            module: ModuleIndex(0),
-            address: 16,
-            lines: vec![Line { function: FunctionIndex(0), line: 1 }],
-            unknown: None,
-        }],
-        stacks: vec![WeightedStack {
-            process: ProcessIndex(0),
-            frames: vec![LocationIndex(0)],
-            outcome: Outcome::Complete,
-            samples: 100,
-            cpu_ns: SECOND,
-            windows: vec![StackWindow { window: 0, cpu_ns: SECOND, samples: 100 }],
-        }],
-        windows: vec![Window { start_ns: 0, end_ns: 60 * SECOND }],
-        run: Run {
-            target: target.to_owned(),
-            start_unix_ns,
-            duration_s: 60.0,
-            samples: 100,
-            target_cpu_s: 1.0,
-            confidence: 0.95,
-            ..Run::default()
-        },
-    }
 }
 
 fn report(folder: &Path, words: &[&str]) -> Result<Ended> {

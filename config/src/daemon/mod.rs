@@ -107,6 +107,7 @@ impl DaemonSettings {
             source: how.source,
             attach_mode: how.attach_mode,
             confidence: how.confidence,
+            symbol_memory: self.symbols.memory,
             ..SamplingSettings::default()
         }
     }

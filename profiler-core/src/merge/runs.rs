@@ -63,6 +63,18 @@ impl Runs {
             )*};
         }
         add!(lost, undecodable, throttled, foreign_samples, handler_samples, retunes);
+        add!(
+            walked_frames,
+            copied_bytes,
+            maps_reread,
+            mappings_dropped,
+            files_lost,
+            symbol_evictions,
+            symbol_rereads
+        );
+        // The next run meets the same objects again.
+        self.sum.objects = self.sum.objects.max(run.objects);
+        self.sum.symbol_bytes_peak = self.sum.symbol_bytes_peak.max(run.symbol_bytes_peak);
     }
 
     fn times(&mut self, run: &Run, part: f64) {

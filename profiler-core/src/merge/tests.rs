@@ -156,6 +156,39 @@ fn figures_that_are_none_stay_out() {
     assert_eq!(sum.stacks[0].cpu_ns, u64::MAX);
 }
 
+/// A key that a later version adds is carried too, or said here not to be.
+#[test]
+fn every_figure_of_a_run_is_carried() {
+    const OF_A_START: [&str; 6] = [
+        "predicted_overhead_us",
+        "predicted_overhead_se_us",
+        "predicted_overhead_ratio",
+        "predicted_overhead_se_ratio",
+        "predicted_rate_hz",
+        "predicted_rate_se_hz",
+    ];
+    let mut a = profile("a", 100, &[&[(3, 5)]]);
+    let run = &mut a.run;
+    macro_rules! set {
+        ($value:expr; $($key:ident),* $(,)?) => {$(run.$key = $value;)*};
+    }
+    set!(3; lost, undecodable, maps_reread, mappings_dropped, objects, files_lost, symbol_bytes_peak, symbol_evictions,
+        symbol_rereads, throttled, foreign_samples, walked_frames, copied_bytes, handler_samples, retunes,
+        stack_copy_bytes, seed);
+    set!(0.5; target_cpu_s, sampling_cpu_s, sampling_cpu_se_s, weight_s, self_cpu_s, setup_cpu_s, overhead_us,
+        overhead_se_us, self_us, overhead_ratio, overhead_worst_1s_ratio, overhead_worst_10s_ratio, budget_ratio, rate_hz,
+        optimum_rate_hz, unbounded_rate_hz, confidence, precision_goal_ratio);
+    set!("word".to_owned(); handler_time, bound_by, attach_mode, event, unwind, stopped);
+    set!(Some(0.5); handler_us, handler_se_us);
+    run.overhead_parts.base_ratio = 0.5;
+    run.overhead_modes = vec![crate::rate::CostMode { overhead_us: 1.0, share: 1.0 }];
+    let sum = serde_json::to_value(&merged(seconds(0, 1000), 1, &[a]).run).unwrap();
+    let nothing = serde_json::to_value(Run::default()).unwrap();
+    for (key, value) in sum.as_object().unwrap() {
+        assert_eq!(*value == nothing[key], OF_A_START.contains(&key.as_str()), "{key}");
+    }
+}
+
 fn profiles() -> impl Strategy<Value = Vec<SymbolizedProfile>> {
     let window = prop::collection::vec((0..4_u32, 0..100_u64), 0..4);
     let one = (prop::sample::select(&["a", "b", "c"][..]), 0..300_u64, prop::collection::vec(window, 0..6));

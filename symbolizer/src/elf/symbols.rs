@@ -7,6 +7,7 @@ use object::LittleEndian as Le;
 use object::elf::{self, Sym64};
 use object::pod;
 
+use super::go::GoFunctions;
 use super::{Elf, c_string};
 use crate::reason::Reason;
 
@@ -42,9 +43,10 @@ pub(crate) enum Table {
     Symtab,
     Dynsym,
     Plt,
+    Go,
 }
 
-const TABLES: usize = 3;
+const TABLES: usize = 4;
 /// A browser has one or two million.
 const MOST_SYMBOLS: usize = 8 << 20;
 
@@ -63,7 +65,12 @@ pub(super) struct Candidate {
 }
 
 impl SymbolTable {
-    pub(crate) fn read(elf: &Elf<'_>) -> Result<Self, Reason> {
+    /// Reads the tables, unless that takes more than `most_bytes` at a time.
+    pub(crate) fn read(elf: &Elf<'_>, most_bytes: u64) -> Result<Self, Reason> {
+        let bytes = needed_bytes(elf);
+        if bytes > most_bytes {
+            return Err(Reason::TooLarge { what: "the symbol table".into(), bytes });
+        }
         let mut table = Self::default();
         let mut candidates = Vec::new();
         table.has_symtab = table.read_table(elf, elf::SHT_SYMTAB, Table::Symtab, &mut candidates)?;
@@ -77,9 +84,18 @@ impl SymbolTable {
             plt.extend_from_slice(stub.name.as_bytes());
             plt.push(0);
         }
+        if !table.has_symtab {
+            table.read_go(elf, &mut candidates);
+        }
         table.spans = lay_out(candidates);
         table.drop_unused_strings();
         Ok(table)
+    }
+
+    /// What it takes of memory.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let strings: usize = self.strings.iter().map(Vec::capacity).sum();
+        (self.spans.capacity() * size_of::<Span>() + strings) as u64
     }
 
     /// Whether there was a `.symtab`, rather than exported symbols alone.
@@ -99,7 +115,7 @@ impl SymbolTable {
         let bytes = c_string(&self.strings[name.table as usize], name.offset as usize, LONGEST_NAME);
         let text = String::from_utf8_lossy(bytes);
         match text.find('@') {
-            Some(version) if version > 0 && name.table != Table::Plt => {
+            Some(version) if version > 0 && matches!(name.table, Table::Symtab | Table::Dynsym) => {
                 Cow::Owned(text[..version].to_owned())
             }
             _ => text,
@@ -129,6 +145,16 @@ impl SymbolTable {
         Ok(true)
     }
 
+    /// What a stripped Go program knows of itself.
+    fn read_go(&mut self, elf: &Elf<'_>, candidates: &mut Vec<Candidate>) {
+        let Some(go) = GoFunctions::read(elf) else { return };
+        for (range, offset) in go.functions {
+            let name = Name { table: Table::Go, offset };
+            candidates.push(Candidate::stub(range.start, range.end - range.start, name));
+        }
+        self.strings[Table::Go as usize] = go.names;
+    }
+
     /// In most objects `.dynsym` only repeats `.symtab`.
     fn drop_unused_strings(&mut self) {
         for table in [Table::Symtab, Table::Dynsym] {
@@ -138,6 +164,19 @@ impl SymbolTable {
         }
         self.spans.shrink_to_fit();
     }
+}
+
+/// What reading the tables takes of memory at most: their symbols as they are, with the order that they come in, and their
+/// names.
+fn needed_bytes(elf: &Elf<'_>) -> u64 {
+    let table = |kind| {
+        let section = elf.sections().find(|section| section.kind == kind)?;
+        let symbols = section.size / size_of::<Sym64<Le>>() as u64;
+        let each = (size_of::<Sym64<Le>>() + size_of::<Candidate>() + size_of::<Span>()) as u64;
+        let names = elf.linked(section).map_or(0, |names| names.size);
+        Some(symbols.saturating_mul(each).saturating_add(names))
+    };
+    [elf::SHT_SYMTAB, elf::SHT_DYNSYM].into_iter().filter_map(table).fold(0, u64::saturating_add)
 }
 
 impl Candidate {

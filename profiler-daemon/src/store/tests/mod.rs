@@ -3,6 +3,8 @@
 mod bounds;
 mod crash;
 mod damage;
+mod disks;
+mod fixture;
 mod merging;
 mod week;
 
