@@ -80,7 +80,7 @@ names *arguments:
 cases *arguments:
     cargo run --quiet --release -p tests --bin cases -- {{ arguments }}
 
-# A week of ten targets in the daemon's folder: its size, and how long a range takes to read (five minutes; `--folder F` keeps it).
+# A week of ten targets in the daemon's folder: its size, and how long a range takes to read (`--folder F` keeps it, `--days 2` is shorter).
 store *arguments:
     cargo bench --quiet -p tests --bench store -- {{ arguments }}
 

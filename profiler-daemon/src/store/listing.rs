@@ -82,7 +82,7 @@ impl Listing {
     fn add_day(&mut self, folder: &Path, day: &Path, wanted: &impl Fn(&Name) -> bool) -> io::Result<()> {
         let files = match names(&folder.join(day)) {
             Ok(files) => files,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(self.has_changed = true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return self.changed(),
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -101,11 +101,16 @@ impl Listing {
         Ok(())
     }
 
+    fn changed(&mut self) -> io::Result<()> {
+        self.has_changed = true;
+        Ok(())
+    }
+
     fn add(&mut self, folder: &Path, path: PathBuf, name: Name) -> io::Result<()> {
         let full = folder.join(&path);
         let file = match File::open(&full) {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(self.has_changed = true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return self.changed(),
             Err(error) => return Err(error),
         };
         let size = room(file.metadata()?.len());

@@ -31,8 +31,8 @@ const DAY: u64 = 24 * HOUR;
 const TARGETS: u64 = 10;
 /// A Monday's midnight (UTC): 2026-11-16.
 const BEGIN: u64 = 1_794_787_200 * SECOND;
-/// The next Monday, short of two o'clock: as much of the last hour as can be is in windows.
-const END: u64 = BEGIN + 7 * DAY + HOUR + 54 * MINUTE;
+/// After so many days it is short of two o'clock: as much of the last hour as can be is in windows.
+const BEYOND: u64 = HOUR + 54 * MINUTE;
 /// The boot's clock at the begin.
 const BOOTED: u64 = BEGIN - DAY;
 const READS: usize = 5;
@@ -40,29 +40,33 @@ const READS: usize = 5;
 const RATE_HZ: u64 = 50;
 
 fn main() -> Result<()> {
-    let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
     let temporary = tempfile::tempdir()?;
-    let folder = match (words.next().as_deref(), words.next()) {
-        (Some("--folder"), Some(folder)) => PathBuf::from(folder),
-        (None, _) => temporary.path().join("store"),
-        _ => anyhow::bail!("give --folder FOLDER or nothing"),
-    };
+    let (mut folder, mut days) = (temporary.path().join("store"), 7);
+    let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
+    while let Some(word) = words.next() {
+        match (word.as_str(), words.next()) {
+            ("--folder", Some(path)) => folder = PathBuf::from(path),
+            ("--days", Some(number)) => days = number.parse().context("--days")?,
+            _ => anyhow::bail!("give --folder FOLDER, --days NUMBER (2 at least) or nothing"),
+        }
+    }
+    let end = BEGIN + days * DAY + BEYOND;
     if !folder.exists() {
-        write_week(&folder)?;
+        write(&folder, end)?;
     }
     disk(&folder)?;
-    read_ranges(&folder)
+    read_ranges(&folder, end)
 }
 
-fn write_week(folder: &Path) -> Result<()> {
+fn write(folder: &Path, end: u64) -> Result<()> {
     let settings =
         Settings { age_ns: 7 * DAY, bytes: 2 << 30, hourly_after_ns: 5 * MINUTE, daily_after_ns: DAY };
     let mut store = Store::open(folder, settings, RealDisk)?;
     let programs: Vec<Program> = (0..TARGETS).map(Program::new).collect();
     let mut spent = Spent::default();
     let mut at = BEGIN;
-    while at < END {
-        let length = if (BEGIN + HOUR..END - 114 * MINUTE).contains(&at) { 10 * MINUTE } else { MINUTE };
+    while at < end {
+        let length = if (BEGIN + HOUR..end - BEYOND).contains(&at) { 10 * MINUTE } else { MINUTE };
         let now = Now { unix_ns: at + length, boot: "bench".to_owned(), monotonic_ns: at + length - BOOTED };
         for program in &programs {
             let profile = program.profile(at, length, RATE_HZ);
@@ -139,22 +143,23 @@ fn disk(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn read_ranges(folder: &Path) -> Result<()> {
+fn read_ranges(folder: &Path, end: u64) -> Result<()> {
+    let yesterday = end - BEYOND - DAY;
     let ranges = [
-        ("the last hour, partly in windows", END - HOUR, END),
-        ("an hour of yesterday, in hours", END - 20 * HOUR, END - 19 * HOUR),
-        ("an hour across two files", END - 10 * HOUR - 30 * MINUTE, END - 9 * HOUR - 30 * MINUTE),
-        ("an hour of Wednesday, in days", BEGIN + 2 * DAY + 9 * HOUR, BEGIN + 2 * DAY + 10 * HOUR),
-        ("the last 24 hours", END - DAY, END),
-        ("Wednesday", BEGIN + 2 * DAY, BEGIN + 3 * DAY),
-        ("Sunday, in hours", BEGIN + 6 * DAY, BEGIN + 7 * DAY),
-        ("the whole week", BEGIN, END),
+        ("the last hour, partly in windows", end - HOUR, end),
+        ("an hour of yesterday, in hours", yesterday + 9 * HOUR, yesterday + 10 * HOUR),
+        ("an hour across two files", yesterday + 9 * HOUR + 30 * MINUTE, yesterday + 10 * HOUR + 30 * MINUTE),
+        ("an hour of the first day, in days", BEGIN + 9 * HOUR, BEGIN + 10 * HOUR),
+        ("the last 24 hours", end - DAY, end),
+        ("yesterday, in hours", yesterday, yesterday + DAY),
+        ("the first day, in days", BEGIN, BEGIN + DAY),
+        ("all of it", BEGIN, end),
     ];
     for (what, from_unix_ns, to_unix_ns) in ranges {
         read(folder, what, Range { from_unix_ns, to_unix_ns }, Vec::new())?;
     }
-    let wednesday = Range { from_unix_ns: BEGIN + 2 * DAY, to_unix_ns: BEGIN + 3 * DAY };
-    read(folder, "Wednesday, one target", wednesday, vec![Program::new(3).name()])
+    let first = Range { from_unix_ns: BEGIN, to_unix_ns: BEGIN + DAY };
+    read(folder, "the first day, one target", first, vec![Program::new(3).name()])
 }
 
 fn read(folder: &Path, what: &str, range: Range, targets: Vec<String>) -> Result<()> {

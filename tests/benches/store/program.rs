@@ -61,7 +61,7 @@ impl Program {
             let stack = ((STACKS as f64).powf(random.f64()) as usize - 1).min(STACKS - 1);
             *counts.entry(stack).or_default().entry((sample * windows / samples) as u32).or_default() += 1;
         }
-        let window =
+        let span =
             |at: u64| Window { start_ns: at * length_ns / windows, end_ns: (at + 1) * length_ns / windows };
         let run = Run {
             target: self.name(),
