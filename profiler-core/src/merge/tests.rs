@@ -167,7 +167,7 @@ fn every_figure_of_a_run_is_carried() {
         "predicted_rate_hz",
         "predicted_rate_se_hz",
     ];
-    let mut a = profile("a", 100, &[&[(3, 5)]]);
+    let mut a = profile("a", 100, &[&[(1, 5), (3, 5)]]);
     let run = &mut a.run;
     macro_rules! set {
         ($value:expr; $($key:ident),* $(,)?) => {$(run.$key = $value;)*};
