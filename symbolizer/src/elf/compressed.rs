@@ -28,7 +28,9 @@ pub(super) const HEADER_SIZE: u64 = size_of::<CompressionHeader64<Le>>() as u64;
 impl Elf<'_> {
     /// The symbols that Fedora and its kin leave in stripped objects: an ELF object of its own, packed with `xz`.
     pub(crate) fn mini_debug_info(&self) -> Result<Option<Vec<u8>>, Reason> {
-        self.find_contents(".gnu_debugdata").map(|section| unpack_xz(&self.read(section)?)).transpose()
+        self.find_contents(".gnu_debugdata")
+            .map(|section| unpack_xz(&self.read_within(section, LARGEST_MINI)?))
+            .transpose()
     }
 }
 
