@@ -1,0 +1,6 @@
+#![no_main]
+
+#[path = "../src/elf_packed.rs"]
+mod elf_packed;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| elf_packed::run(data));
