@@ -194,6 +194,11 @@ impl<'s> Object<'s> {
     }
 }
 
+/// The build id of an object, in hexadecimal; none if it says none, or is no object.
+pub fn build_id(source: &dyn ReadAt) -> Option<String> {
+    Elf::parse(source).ok()?.build_id()
+}
+
 /// The symbols in `.gnu_debugdata`.
 fn mini_symbols(elf: &Elf<'_>) -> Result<Option<SymbolTable>, Reason> {
     let Some(bytes) = elf.mini_debug_info()? else { return Ok(None) };
