@@ -56,6 +56,8 @@ const MANY_EVENTS: usize = 256;
 /// Context switches of a target (per second of wall time) from which events of single threads are too dear to begin with:
 /// at half a microsecond each, a fifth of a budget of 1%.
 const MANY_SWITCHES_PER_S: f64 = 4000.0;
+/// What such a switch is taken to cost before any was measured (s).
+const USUAL_SWITCH_S: f64 = 0.5e-6;
 /// A cost below this share of the target's CPU time is not worth a change.
 const WORTH_A_CHANGE: f64 = 0.002;
 /// What samples of strangers cost, relative to those of the target, is worth one from here on.
@@ -64,8 +66,9 @@ const LOST_TO_STRANGERS: f64 = 0.5;
 const CLEARLY_CHEAPER: f64 = 0.5;
 /// A cost of the way to begin with, from which nobody waits for its measurement to be complete.
 const CLEARLY_TOO_DEAR: f64 = 0.02;
-/// CPU time of the target that says enough for that (ns).
+/// CPU time of the target that says enough for that, or a cost: a fifth of what a budget of 1% leaves to a second (ns).
 const EARLY_NS: f64 = 50e6;
+const EARLY_COST_NS: f64 = 2e6;
 /// Share of the target's CPU time that may pass between the last samples of its threads and their ends.
 const SHORT_LIVED: f64 = 0.05;
 /// For so long a way is kept, and its cost is measured (ns).
@@ -111,10 +114,16 @@ impl Observed {
         self.extra_ns / self.target_ns.max(1.0)
     }
 
-    /// Whether what is no sample of the target costs anything worth a change: of its CPU time, or of what is spent on
-    /// sampling it. Where the budget binds, the latter is lost to the profile.
-    fn is_worth_a_change(&self) -> bool {
-        self.cost_ratio() >= WORTH_A_CHANGE || self.extra_ns > LOST_TO_STRANGERS * self.samples_ns
+    /// Whether what is no sample of the target costs anything worth a change: of its CPU time, or, where that grows with the
+    /// rate, of what is spent on sampling it. Where the budget binds, the latter is lost to the profile.
+    fn is_worth_a_change(&self, mode: AttachMode) -> bool {
+        let lost = mode == AttachMode::Cpu && self.extra_ns > LOST_TO_STRANGERS * self.samples_ns;
+        lost || self.cost_ratio() >= WORTH_A_CHANGE
+    }
+
+    /// Whether this alone is too dear, however cheap it was before.
+    fn is_a_storm(&self) -> bool {
+        self.extra_ns >= EARLY_COST_NS && self.cost_ratio() >= CLEARLY_TOO_DEAR
     }
 
     fn is_short_lived(&self) -> bool {
@@ -140,6 +149,8 @@ pub struct AttachChoice {
     crowded_ns: Option<u64>,
     /// Whether threads were seen to be too short-lived for events of their own, which they had.
     missed_ends: bool,
+    /// What switches were expected to cost with events of their own before any were opened, as a share of wall time.
+    expected: Option<f64>,
 }
 
 impl AttachChoice {
@@ -176,6 +187,7 @@ impl AttachChoice {
             patience: 0,
             crowded_ns: crowded.then_some(0), // where time begins at 0; else it is asked again
             missed_ends: false,
+            expected: (switches_per_s > MANY_SWITCHES_PER_S).then_some(switches_per_s * USUAL_SWITCH_S),
         }
     }
 
@@ -226,7 +238,8 @@ impl AttachChoice {
         !self.is_fixed() && self.possible.contains(&AttachMode::Cgroup)
     }
 
-    fn is_fixed(&self) -> bool {
+    /// Whether there is but one way.
+    pub fn is_fixed(&self) -> bool {
         self.possible.len() < 2
     }
 
@@ -247,10 +260,15 @@ impl AttachChoice {
         task_events: impl FnOnce() -> usize,
     ) -> Option<AttachMode> {
         let since_ns = *self.since_ns.get_or_insert(now_ns);
+        if let Some(ratio) = self.expected.take() {
+            // As good as measured: to try it out would cost the budget of some seconds.
+            self.costs[AttachMode::Task as usize] = Some(Measured { ratio, at_ns: now_ns });
+        }
         self.observed = self.observed.plus(latest);
         let (short_lived, is_task) = (self.observed.is_short_lived(), self.mode == AttachMode::Task);
         self.missed_ends |= is_task && short_lived;
-        let is_clear = is_task && short_lived || self.mode != AttachMode::Cpu && self.is_clearly_too_dear();
+        let too_dear = self.is_clearly_too_dear() || latest.is_a_storm();
+        let is_clear = is_task && short_lived || self.mode != AttachMode::Cpu && too_dear;
         if self.is_fixed() || !is_clear && now_ns.saturating_sub(since_ns) < self.dwell_ns() {
             return None;
         }
@@ -298,7 +316,7 @@ impl AttachChoice {
     /// Events of threads are none where threads `need` one for all, and are then left whatever the others cost.
     fn cheapest_other(&self, now_ns: u64, observed: &Observed, need_one_for_all: bool) -> Option<AttachMode> {
         let must = need_one_for_all && !self.mode.follows_by_itself();
-        if !must && !observed.is_worth_a_change() {
+        if !must && !observed.is_worth_a_change(self.mode) {
             return None;
         }
         let known = |way: AttachMode| {
@@ -346,6 +364,15 @@ mod tests {
     }
 
     #[test]
+    fn events_of_threads_that_switched_much_are_not_tried_out() {
+        let mut choice = AttachChoice::new(None, true, 2, 2, 50_000.0);
+        assert_eq!(run(&mut choice, 60, 0.3, 0.004), []);
+        // Unless whole CPUs turn out to be dearer still.
+        let mut choice = AttachChoice::new(None, true, 2, 2, 5_000.0);
+        assert_eq!(run(&mut choice, 60, 0.003, 0.1), [AttachMode::Task]);
+    }
+
+    #[test]
     fn a_dearer_way_is_left_again_and_not_tried_for_a_while() {
         let mut choice = AttachChoice::new(None, true, 2, 2, 0.0);
         assert_eq!(run(&mut choice, 100, 0.003, 0.03), [AttachMode::Cpu, AttachMode::Task]);
@@ -376,11 +403,29 @@ mod tests {
     #[test]
     fn what_is_clearly_too_dear_is_left_at_once_but_not_for_a_moment_of_it() {
         let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
-        assert_eq!(choice.observe(0, seen(4e6, 0.0, 40e6), || 4), None); // too little CPU time to tell
-        assert_eq!(choice.observe(SECOND / 5, seen(4e6, 0.0, 40e6), || 4), Some(AttachMode::Cpu));
+        assert_eq!(choice.observe(0, seen(1e6, 0.0, 25e6), || 4), None); // too little CPU time to tell
+        assert_eq!(choice.observe(SECOND / 5, seen(1e6, 0.0, 25e6), || 4), Some(AttachMode::Cpu));
         let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
         assert_eq!(choice.observe(0, seen(0.5e6, 0.0, 100e6), || 4), None);
         assert_eq!(choice.observe(SECOND, seen(0.5e6, 0.0, 100e6), || 4), Some(AttachMode::Cpu));
+    }
+
+    #[test]
+    fn a_few_switches_are_no_reason_to_leave_though_samples_are_fewer() {
+        let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
+        let few = |second: u64| {
+            let seen = Observed { extra_ns: 0.3e6, samples_ns: 0.1e6, ends_ns: 0.0, target_ns: 1e9 };
+            choice.observe(second * SECOND, seen, || 4)
+        };
+        assert_eq!((0..10).filter_map(few).next(), None);
+    }
+
+    #[test]
+    fn a_storm_after_a_calm_is_left_at_once() {
+        let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
+        assert_eq!(choice.observe(0, seen(0.0, 0.0, 900e6), || 4), None);
+        assert_eq!(choice.observe(SECOND / 2, seen(1e6, 0.0, 5e6), || 4), None); // a gust
+        assert_eq!(choice.observe(SECOND / 2, seen(2.5e6, 0.0, 10e6), || 4), Some(AttachMode::Cpu));
     }
 
     #[test]

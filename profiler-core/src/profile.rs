@@ -167,6 +167,10 @@ pub struct Run {
     pub throttled: u64,
     /// Samples that hit other processes (attach mode `cpu`); their cost counts as overhead.
     pub foreign_samples: u64,
+    /// Frames that the kernel walked for the target's samples.
+    pub walked_frames: u64,
+    /// Bytes of stack that it copied for them.
+    pub copied_bytes: u64,
     /// CPU time that the scheduler charged to the target while sampled (s).
     pub target_cpu_s: f64,
     /// CPU time that sampling added, taken out of the functions' CPU time (s): what was charged to the target, or the part

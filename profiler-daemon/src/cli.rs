@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use config::{AttachMode, Backend, Criterion, Hertz, Ratio, SamplingSettings, Source, Span, Unwind};
 
-use crate::evaluate::Shape;
+use crate::evaluate::{Role, Shape};
 use crate::export::Format;
 
 /// A sampling profiler that chooses its own rate: often enough to be precise, rarely enough not to disturb.
@@ -266,6 +266,12 @@ pub(crate) struct WorkloadArgs {
     pub(crate) seed: u64,
     #[arg(long)]
     pub(crate) cpu: Option<usize>,
+    /// The folder where its twin is met.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) turns: Option<PathBuf>,
+    /// Which of the two it is.
+    #[arg(long, value_enum, default_value = "program")]
+    pub(crate) role: Role,
 }
 
 /// Arguments of `doctor`.

@@ -11,7 +11,7 @@ use regex_lite::Regex;
 
 use crate::cli::{self, Command, OutputFile, ReportFormat};
 use crate::debuginfod;
-use crate::evaluate::{Design, Shape};
+use crate::evaluate::{Design, Role, Shape};
 use crate::failure::usage;
 
 /// One run of the program.
@@ -170,6 +170,8 @@ pub(crate) struct WorkloadJob {
     pub(crate) seed: u64,
     /// The CPU to stay on.
     pub(crate) cpu: Option<usize>,
+    /// Where its twin is met, and which of the two it is.
+    pub(crate) turns: Option<(PathBuf, Role)>,
 }
 
 /// Measure what sampling costs.
@@ -204,7 +206,7 @@ impl Job {
                 None => Self::Plan(plan(args)?),
             },
             Command::Evaluate(args) => Self::Evaluate(evaluate(args)?),
-            Command::Workload(args) => Self::Workload(workload(&args)?),
+            Command::Workload(args) => Self::Workload(workload(args)?),
             Command::Calibrate(args) => Self::Calibrate(CalibrateJob { quick: args.quick, json: args.json }),
             Command::CalibrateWorkload(args) => Self::CalibrateWorkload(args.cpu),
             Command::Doctor(args) => Self::Doctor(DoctorJob { json: args.json }),
@@ -379,12 +381,13 @@ fn evaluate(args: cli::EvaluateArgs) -> Result<EvaluateJob> {
     Ok(EvaluateJob { design, unwind: args.unwind, files: args.output, quiet: args.quiet })
 }
 
-fn workload(args: &cli::WorkloadArgs) -> Result<WorkloadJob> {
+fn workload(args: cli::WorkloadArgs) -> Result<WorkloadJob> {
     const MOST_CALLS: u64 = 1 << 32; // a byte of memory each
     if args.calls > MOST_CALLS {
         return Err(usage(format!("--calls must be at most {MOST_CALLS}")));
     }
-    Ok(WorkloadJob { shape: args.shape, calls: args.calls, seed: args.seed, cpu: args.cpu })
+    let cli::WorkloadArgs { shape, calls, seed, cpu, turns, role } = args;
+    Ok(WorkloadJob { shape, calls, seed, cpu, turns: turns.map(|folder| (folder, role)) })
 }
 
 #[cfg(test)]

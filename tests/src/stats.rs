@@ -21,6 +21,12 @@ pub struct Summary {
     pub truncated_by: BTreeMap<String, u64>,
     /// Samples that hit other processes (attach mode `cpu`).
     pub foreign_samples: u64,
+    /// Frames that the kernel walked.
+    #[serde(default)]
+    pub walked_frames: u64,
+    /// Bytes of stack that it copied.
+    #[serde(default)]
+    pub copied_bytes: u64,
     /// CPU time that the scheduler charged to the target (s).
     pub target_cpu_s: f64,
     /// CPU time that sampling added, taken out of the functions' (s).

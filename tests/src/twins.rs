@@ -1,13 +1,14 @@
-//! A stopwatch for noisy machines: two processes take turns at the same work on one CPU, and one of them is sampled.
-//! What else happens happens to both.
+//! Twins at work: two processes take turns at the same work on one CPU, and one of them is sampled.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use profiler_core::stats::twins;
 use serde::Deserialize;
 
 use crate::figures::median;
@@ -20,18 +21,24 @@ pub const TURN_S: f64 = 0.004;
 /// Work of the turns that tell how much makes such a turn, and for how long they are taken.
 const TRIAL_ITERATIONS: u64 = 200_000;
 const TRIAL: Duration = Duration::from_millis(500);
-/// Turns whose sum is one observation.
-const BLOCK_TURNS: usize = 25;
-/// A turn that takes so many times what so many turns before and after it took was disturbed by something else than samples.
-const DISTURBED: f64 = 1.25;
-const AROUND: usize = 5;
 /// The twin must be given so long to end.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Twins that work at what an interpreter and its libraries do.
+pub const REAL: &str = "twins.py";
+
+fn scripted() -> Result<PathBuf> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(REAL);
+    let runs = Command::new("python3").args(["-c", "import sqlite3, zlib"]).output();
+    ensure!(runs.is_ok_and(|ended| ended.status.success()), "python3 with sqlite3 and zlib is missing");
+    Ok(script)
+}
 
 /// What the twins work at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// `compute`, `memory`, `step`, `storm`, `pair` or `threads`; `twins.c` says what they are.
+    /// `compute`, `memory`, `step`, `storm`, `pair` or `threads`, and for the script `objects`, `compress` or `database`; the
+    /// programs say what they are.
     pub kind: &'static str,
     /// Frames above it.
     pub depth: u64,
@@ -39,7 +46,7 @@ pub struct Work {
     pub step_at: u64,
     /// CPU of both.
     pub cpu: usize,
-    /// How it is built: `twins`, or `twins_nofp` without frame pointers.
+    /// How it is built: `twins`, `twins_nofp` without frame pointers, or the script [`REAL`].
     pub program: &'static str,
 }
 
@@ -52,6 +59,12 @@ pub struct Turn {
     pub process_s: f64,
     /// When it was over (s on the monotonic clock).
     pub over_s: f64,
+}
+
+impl Turn {
+    fn times(&self) -> twins::Turn {
+        twins::Turn { twin_s: self.twin_s, process_s: self.process_s }
+    }
 }
 
 /// Twins at work.
@@ -76,7 +89,8 @@ impl Twins {
 
     fn with_iterations(work: Work, iterations: u64) -> Result<Twins> {
         let folder = tempfile::tempdir()?;
-        let mut command = Command::new(program(work.program)?);
+        let program = if work.program == REAL { scripted()? } else { program(work.program)? };
+        let mut command = Command::new(program);
         command.arg(work.kind).args(["--iterations", &iterations.to_string()]);
         command.args(["--depth", &work.depth.to_string(), "--step-at", &work.step_at.to_string()]);
         command.args(["--on", &work.cpu.to_string(), "--out"]).arg(folder.path().join("turns.json"));
@@ -117,33 +131,15 @@ pub fn now_s() -> Result<f64> {
 }
 
 /// What the process took more than its twin, as a ratio to the twin's time. `None` of too few turns.
-///
-/// The error is that of the differences between blocks of turns that follow one another: a sampler that starts or ends
-/// within is no noise.
 pub fn excess(turns: &[Turn]) -> Option<Figure> {
-    let calm = calm(turns);
-    let ratio = |block: &[Turn]| {
-        let sum_s = |time: fn(&Turn) -> f64| block.iter().map(time).sum::<f64>();
-        sum_s(|turn| turn.process_s) / sum_s(|turn| turn.twin_s) - 1.0
-    };
-    let blocks: Vec<f64> = calm.chunks_exact(BLOCK_TURNS).map(ratio).collect();
-    let n = blocks.len();
-    if n < 10 {
-        return None;
-    }
-    let squares: f64 = blocks.windows(2).map(|pair| (pair[1] - pair[0]).powi(2)).sum();
-    let variance = squares / (2 * (n - 1)) as f64;
-    Some(Figure { mean: ratio(&calm), se: (variance / n as f64).sqrt() })
+    let found = twins::excess(&turns.iter().map(Turn::times).collect::<Vec<_>>())?;
+    Some(Figure { mean: found.ratio, se: found.se })
 }
 
-/// Without the pairs of turns of which something else than samples disturbed one: it took far longer than those around it.
+/// Without the pairs of turns of which something else than samples disturbed one.
 fn calm(turns: &[Turn]) -> Vec<Turn> {
-    let is_calm = |at: usize, time: fn(&Turn) -> f64| {
-        let around = &turns[at.saturating_sub(AROUND)..(at + AROUND + 1).min(turns.len())];
-        time(&turns[at]) < DISTURBED * median(&around.iter().map(time).collect::<Vec<_>>())
-    };
-    let both = |at: &usize| is_calm(*at, |turn| turn.twin_s) && is_calm(*at, |turn| turn.process_s);
-    (0..turns.len()).filter(both).map(|at| turns[at]).collect()
+    let times: Vec<twins::Turn> = turns.iter().map(Turn::times).collect();
+    twins::undisturbed(&times).into_iter().map(|at| turns[at]).collect()
 }
 
 /// What a stretch of turns and the profiler took.
@@ -208,14 +204,6 @@ mod tests {
     }
 
     #[test]
-    fn a_small_excess_is_seen_beneath_disturbances() {
-        for wanted in [0.0, 0.01, 0.1] {
-            let found = excess(&turns(2_500, wanted)).unwrap();
-            assert!((found.mean - wanted).abs() < 4.0 * found.se && found.se < 0.002, "{found:?}");
-        }
-    }
-
-    #[test]
     fn the_worst_window_is_found_wherever_it_lies() {
         let mut turns = turns(2_500, 0.0);
         turns
@@ -231,10 +219,5 @@ mod tests {
         let found = worst(&spent(&own), 10.0).unwrap();
         assert!((found - 0.007).abs() < 0.001, "{found}");
         assert_eq!(worst(&spent(&own), 30.0), None);
-    }
-
-    #[test]
-    fn of_too_little_nothing_is_said() {
-        assert_eq!(excess(&turns(9 * BLOCK_TURNS, 0.01)), None);
     }
 }

@@ -18,6 +18,7 @@
 //! | What do operations cost now, as the target runs? | [`regression`] |
 //! | Which values does a figure gather around? | [`mixture`] |
 //! | How long does a program run, from a few runs? | [`estimators`] |
+//! | What does sampling add to a program, on a noisy machine? | [`twins`] |
 
 pub mod batch;
 pub mod characterise;
@@ -37,6 +38,7 @@ pub mod sample_size;
 pub mod sequence;
 pub mod successive_difference;
 pub mod table;
+pub mod twins;
 
 pub use confidence::Confidence;
 pub use cusum::Cusum;

@@ -18,7 +18,7 @@ pub(super) const USUAL_HZ: [f64; 3] = [99.0, 999.0, 4_999.0];
 /// A budget that does not bind, so that the law is what is judged.
 pub(super) const FREE_BUDGET: f64 = 0.2;
 /// In each round, for each shape: runs that are not sampled, and runs that choose their rate.
-const UNSAMPLED: usize = 2;
+const UNSAMPLED: usize = 1;
 const ADAPTIVE: usize = 5;
 
 /// How the CPU time of a program is shared by its functions.
@@ -112,12 +112,12 @@ pub(crate) struct Design {
 impl Design {
     /// About fifteen minutes.
     pub(crate) fn full(seed: u64) -> Self {
-        Self { rounds: 4, cpu: Duration::from_millis(3_000), seed }
+        Self { rounds: 3, cpu: Duration::from_millis(2_500), seed }
     }
 
     /// About two minutes.
     pub(crate) fn quick(seed: u64) -> Self {
-        Self { rounds: 1, cpu: Duration::from_millis(1_500), seed }
+        Self { rounds: 1, cpu: Duration::from_millis(1_000), seed }
     }
 
     /// The runs in their order: random within a round, so that a machine that changes does not favour any.

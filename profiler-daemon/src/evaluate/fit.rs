@@ -26,8 +26,12 @@ pub(super) struct Observation {
     pub(super) program: &'static str,
     /// How it was sampled.
     pub(super) arm: Arm,
-    /// C: CPU time that the scheduler charged to it, samples included (s).
+    /// C: CPU time, samples included (s): that of its shape's unsampled runs and what this one took beyond its twin.
     pub(super) cpu_s: f64,
+    /// CPU time that the scheduler charged to it (s).
+    pub(super) charged_cpu_s: f64,
+    /// What it took more than its twin, relative to that; `None` of a run too short to tell.
+    pub(super) excess_ratio: Option<f64>,
     /// n.
     pub(super) samples: u64,
     /// The last rate (samples per CPU-second).
@@ -80,6 +84,20 @@ pub(super) struct Model {
     pub(super) variance: f64,
     /// τ: deviation of a run's CPU time, the truth's own included, relative.
     pub(super) noise_ratio: f64,
+}
+
+/// Sets each run's CPU time against its twin's: the machine's whims met both. No two twins are quite alike: what the
+/// unsampled runs took beyond theirs, all together, is taken off. A run too short for that keeps what it was charged.
+pub(super) fn settle(runs: &mut [Observation]) {
+    let is_unsampled = |run: &&Observation| run.arm == Arm::Unsampled;
+    let usual = median(runs.iter().filter(is_unsampled).filter_map(|run| run.excess_ratio)).unwrap_or(0.0);
+    for shape in 0..SHAPES.len() {
+        let unsampled = runs.iter().filter(is_unsampled).filter(|run| run.shape == shape);
+        let Some(true_s) = median(unsampled.map(|run| run.charged_cpu_s)) else { continue };
+        for run in runs.iter_mut().filter(|run| run.shape == shape) {
+            run.cpu_s = run.excess_ratio.map_or(run.charged_cpu_s, |excess| true_s * (1.0 + excess - usual));
+        }
+    }
 }
 
 /// The true CPU time of each shape's program (s): the median of the unsampled runs. `None` without any.

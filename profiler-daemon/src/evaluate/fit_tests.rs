@@ -92,3 +92,21 @@ fn one_shape_without_runs_leaves_the_others_their_slope() {
     let two: Vec<&Observation> = runs.iter().filter(|run| run.shape != 1).collect();
     near(slope(&two).unwrap().overhead_us, 13.0, 0.02);
 }
+
+#[test]
+fn a_machine_that_slows_both_twins_down_changes_nothing() {
+    let mut runs = Machine { noise_ratio: 0.0, ..MACHINE }.run(&design());
+    let undisturbed: Vec<f64> = runs.iter().map(|run| run.cpu_s).collect();
+    let mut random = fastrand::Rng::with_seed(3);
+    for run in &mut runs {
+        run.charged_cpu_s *= if run.arm == Arm::Unsampled { 1.0 } else { 1.0 + 0.1 * random.f64() };
+        run.excess_ratio = run.excess_ratio.map(|excess| excess + 0.004); // this one is a little dearer
+    }
+    settle(&mut runs);
+    for (run, before_s) in runs.iter().zip(undisturbed) {
+        near(run.cpu_s, before_s, 0.001);
+    }
+    runs[0].excess_ratio = None;
+    settle(&mut runs);
+    assert_eq!(runs[0].cpu_s, runs[0].charged_cpu_s);
+}

@@ -1,6 +1,8 @@
 //! `evaluate`: does the controller choose well on this machine? Programs of known shares run unsampled, at ten
 //! fixed rates and at the rate that the controller chooses; the errors of their profiles are compared.
 //!
+//! Each program takes turns with a twin that nobody samples, so that what sampling adds is known to a fraction of a percent.
+//!
 //! The errors are those of CPU seconds without compensation, which is what the law makes small; shares alone
 //! would not show what sampling adds. Each sampled run is a `sweetspot record` of its own, so what is judged is
 //! what a person gets.
@@ -12,6 +14,7 @@ mod runner;
 #[cfg(test)]
 mod simulated;
 mod table;
+mod turns;
 mod verdict;
 pub(crate) mod workload;
 
@@ -24,8 +27,9 @@ use serde_json::json;
 
 pub(crate) use self::design::{Design, Shape};
 use self::design::{Planned, SHAPES};
-use self::fit::Observation;
+use self::fit::{Observation, settle};
 use self::runner::Runner;
+pub(crate) use self::turns::Role;
 use self::verdict::{Claim, Figures, claims, figures};
 use crate::output::{check_writable, write_text};
 use crate::settings::EvaluateJob;
@@ -65,6 +69,7 @@ fn observe(job: &EvaluateJob, terminal: Terminal) -> Result<(Vec<Observation>, V
             }
         }
         progress.finish_and_clear();
+        settle(&mut runs);
         Ok((runs, std::mem::take(&mut runner.notes)))
     })
 }

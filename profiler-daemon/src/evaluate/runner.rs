@@ -1,5 +1,6 @@
 //! One run after another: the program pinned to one CPU, the profiler kept on the others.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,11 +11,13 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
+use profiler_core::stats::twins::Excess;
 use serde::Deserialize;
 use tempfile::TempDir;
 
 use super::design::{Arm, CALLS_UNIT, FREE_BUDGET, Planned, SHAPES, TOP};
 use super::fit::Observation;
+use super::turns::{self, Role};
 use super::workload::NAMES;
 use crate::failure::Failure;
 use crate::run::Signals;
@@ -77,6 +80,7 @@ impl Runner {
             options: vec![
                 format!("--horizon={}ns", job.design.cpu.as_nanos()),
                 format!("--unwind={}", job.unwind),
+                "--attach-mode=task".to_owned(), // nothing may happen to the twin
             ],
             given_up: Vec::new(),
             notes: if target_cpu.is_none() { vec![alone] } else { Vec::new() },
@@ -111,22 +115,49 @@ impl Runner {
         Ok(observed)
     }
 
-    fn workload(&self, planned: &Planned) -> Vec<String> {
+    /// The words that make this program the calibration program or its twin.
+    fn workload(&self, planned: &Planned, role: Role) -> Vec<OsString> {
         let shape = SHAPES[planned.shape].name;
         let mut words = vec!["workload".to_owned(), format!("--shape={shape}")];
         words.push(format!("--calls={}", self.calls));
         words.push(format!("--seed={}", planned.seed));
+        words.push(format!("--role={}", role.name()));
         words.extend(self.target_cpu.map(|cpu| format!("--cpu={cpu}")));
+        let mut words: Vec<OsString> = words.into_iter().map(OsString::from).collect();
+        words.extend(["--turns".into(), self.turns().into_os_string()]);
         words
+    }
+
+    /// Where the twins of a run meet.
+    fn turns(&self) -> PathBuf {
+        self.folder.path().join("turns")
+    }
+
+    /// Runs a command with the program's twin beside it. Returns the CPU time that the command used itself (ns), and what
+    /// the program took more than its twin; `None` if that took too long.
+    async fn with_twin(
+        &mut self,
+        planned: &Planned,
+        mut command: Command,
+    ) -> Result<Option<(u64, Option<Excess>)>> {
+        turns::lay_out(&self.turns())?;
+        let mut twin = Command::new(&self.program);
+        twin.args(self.workload(planned, Role::Twin));
+        let twin = twin.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut twin = Running(twin.spawn().context("this program could not be started anew")?);
+        let Some((status, cpu_ns)) = self.finish(&mut command).await? else { return Ok(None) };
+        self.expect_success(status)?;
+        let Some((status, _)) = self.wait_for(&mut twin).await? else { return Ok(None) };
+        ensure!(status.success(), "the program's twin ended with {status}");
+        Ok(Some((cpu_ns, turns::excess(&self.turns())?)))
     }
 
     async fn unsampled(&mut self, planned: &Planned) -> Result<Option<Observation>> {
         let mut command = Command::new(&self.program);
-        command.args(self.workload(planned));
-        let Some((status, cpu_ns)) = self.finish(&mut command).await? else { return Ok(None) };
-        self.expect_success(status)?;
+        command.args(self.workload(planned, Role::Program));
+        let Some((cpu_ns, excess)) = self.with_twin(planned, command).await? else { return Ok(None) };
         let cpu_s = cpu_ns as f64 * 1e-9;
-        Ok(Some(observation(planned, Summary { target_cpu_s: cpu_s, ..Summary::none() })))
+        Ok(Some(observation(planned, Summary { target_cpu_s: cpu_s, ..Summary::none() }, excess)))
     }
 
     async fn sampled(&mut self, planned: &Planned, options: &[String]) -> Result<Option<Observation>> {
@@ -135,10 +166,9 @@ impl Runner {
         command.args(["record", "--quiet"]).args(&self.options).args(options);
         command.arg(format!("--seed={}", planned.seed)).arg("--stats").arg(&stats);
         command.arg("-o").arg(self.folder.path().join("profile.folded"));
-        command.arg("--").arg(&self.program).args(self.workload(planned));
-        let Some((status, _)) = self.finish(&mut command).await? else { return Ok(None) };
-        self.expect_success(status)?;
-        Ok(Some(observation(planned, Summary::read(&stats)?)))
+        command.arg("--").arg(&self.program).args(self.workload(planned, Role::Program));
+        let Some((_, excess)) = self.with_twin(planned, command).await? else { return Ok(None) };
+        Ok(Some(observation(planned, Summary::read(&stats)?, excess)))
     }
 
     /// Runs a command to its end. Returns how it ended and the CPU time that it used itself (ns); `None` if it
@@ -147,6 +177,10 @@ impl Runner {
         let errors = File::create(self.errors()).context("the folder for temporary files cannot be used")?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors);
         let mut child = Running(command.spawn().context("this program could not be started anew")?);
+        self.wait_for(&mut child).await
+    }
+
+    async fn wait_for(&mut self, child: &mut Running) -> Result<Option<(ExitStatus, u64)>> {
         let deadline = Instant::now() + self.patience;
         loop {
             if let Some(cpu_ns) = child.ended()? {
@@ -195,7 +229,7 @@ impl Summary {
     }
 }
 
-fn observation(planned: &Planned, summary: Summary) -> Observation {
+fn observation(planned: &Planned, summary: Summary, excess: Option<Excess>) -> Observation {
     let shares: [f64; TOP] = std::array::from_fn(|index| summary.share(NAMES[index]));
     // A run that ends before the first decision tells no rate.
     let taken_hz =
@@ -205,6 +239,8 @@ fn observation(planned: &Planned, summary: Summary) -> Observation {
         program: SHAPES[planned.shape].name,
         arm: planned.arm,
         cpu_s: summary.target_cpu_s,
+        charged_cpu_s: summary.target_cpu_s,
+        excess_ratio: excess.map(|excess| excess.ratio),
         samples: summary.samples,
         rate_hz: if summary.rate_hz > 0.0 { summary.rate_hz } else { taken_hz },
         overhead_us: summary.overhead_us,
@@ -325,9 +361,9 @@ mod tests {
     fn a_run_before_the_first_decision_has_the_rate_it_took() {
         let planned = Planned { shape: 1, arm: Arm::Adaptive, seed: 1 };
         let summary = |rate_hz| Summary { samples: 30, target_cpu_s: 0.5, rate_hz, ..Summary::none() };
-        assert_eq!(observation(&planned, summary(0.0)).rate_hz, 60.0);
-        assert_eq!(observation(&planned, summary(70.0)).rate_hz, 70.0);
-        assert_eq!(observation(&planned, Summary::none()).rate_hz, 0.0);
+        assert_eq!(observation(&planned, summary(0.0), None).rate_hz, 60.0);
+        assert_eq!(observation(&planned, summary(70.0), None).rate_hz, 70.0);
+        assert_eq!(observation(&planned, Summary::none(), None).rate_hz, 0.0);
     }
 
     #[test]

@@ -40,6 +40,8 @@ impl Machine {
             program: SHAPES[planned.shape].name,
             arm: planned.arm,
             cpu_s,
+            charged_cpu_s: cpu_s,
+            excess_ratio: Some(cpu_s / true_s - 1.0),
             samples: samples as u64,
             rate_hz,
             overhead_us: self.overhead_us,

@@ -26,8 +26,8 @@ pub(super) fn render(runs: &[Observation], figures: &Figures, claims: &[Claim]) 
 
 fn by_rate(runs: &[&Observation], figures: &Figures) -> String {
     let mut out = format!(
-        "{:<12}{:>9}{:>11}{:>11}{:>11}{:>13}\n",
-        "rate", "samples", "CPU time", "measured", "expected", "compensated"
+        "{:<12}{:>9}{:>11}{:>11}{:>11}{:>11}{:>13}\n",
+        "rate", "samples", "CPU time", "a sample", "measured", "expected", "compensated"
     );
     for arm in RATES_HZ.map(Arm::Fixed).into_iter().chain([Arm::Adaptive, Arm::Budgeted]) {
         let measured = |compensated| percent(over_shapes(runs, figures, arm, compensated));
@@ -38,15 +38,27 @@ fn by_rate(runs: &[&Observation], figures: &Figures) -> String {
         let dilation = mean(dilation).map_or("-".to_owned(), |added| format!("{:+.2}%", added * 100.0));
         let _ = writeln!(
             out,
-            "{:<12}{:>9}{dilation:>11}{:>11}{:>11}{:>13}",
+            "{:<12}{:>9}{dilation:>11}{:>11}{:>11}{:>11}{:>13}",
             arm.name(),
             grouped(samples),
+            cost(runs, figures, arm),
             measured(false),
             percent(expected(figures, arm)),
             measured(true)
         );
     }
     out
+}
+
+/// What a sample of an arm costs by the CPU times: more at low rates, where the kernel's code has left the caches.
+fn cost(runs: &[&Observation], figures: &Figures, arm: Arm) -> String {
+    let added_s = of_arm(runs, None, arm).map(|run| run.cpu_s - figures.shapes[run.shape].true_cpu_s);
+    let samples: u64 = of_arm(runs, None, arm).map(|run| run.samples).sum();
+    if samples == 0 {
+        "-".to_owned()
+    } else {
+        format!("{:.1} µs", added_s.sum::<f64>() * 1e6 / samples as f64)
+    }
 }
 
 /// The mean over the shapes of an arm's measured error.

@@ -8,10 +8,13 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
 use super::design::{FUNCTIONS, Shape};
+use super::turns;
 use crate::settings::WorkloadJob;
 
 /// Steps of a call: about 7 µs, well below the shortest sampling period.
 const STEPS: u32 = 2_500;
+/// Calls of a turn: about 2 ms, short against what disturbs, long against what it costs to hand over.
+const TURN_CALLS: usize = 300;
 
 /// A function whose every step waits for the one before. The constants differ, so that the functions are not
 /// made one, and there are no calls or checks in the loop that a profile would show under another name.
@@ -41,8 +44,13 @@ pub(crate) fn run(job: &WorkloadJob) -> Result<()> {
         stay_on(cpu)?;
     }
     let order = shuffled(&job.shape, job.calls, job.seed);
-    let end = order.iter().fold(1.0, |x, function| WORK[usize::from(*function)](x));
-    black_box(end);
+    let mut x = 1.0;
+    let mut call = |calls: &[u8]| x = calls.iter().fold(x, |x, function| WORK[usize::from(*function)](x));
+    match &job.turns {
+        Some((folder, role)) => turns::take(folder, *role, order.chunks(TURN_CALLS), call)?,
+        None => call(&order),
+    }
+    black_box(x);
     Ok(())
 }
 

@@ -24,6 +24,7 @@ use crate::sampler::handler_time::HandlerBursts;
 use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
 use crate::sampler::session::{Counts, Session};
 use crate::sampler::switches::{GroupSwitches, Switches};
+use crate::sys::alarm::{self, SwitchAlarm};
 use crate::sys::{clock, limits, procfs};
 
 /// The shortest time from one tick to the next, where the first was late.
@@ -136,6 +137,8 @@ pub(crate) struct Engine {
     seen: Seen,
     switches: Switches,
     group_switches: GroupSwitches,
+    /// None before sampling begins, and where there can be none.
+    alarm: Option<SwitchAlarm>,
     bursts: HandlerBursts,
 }
 
@@ -188,6 +191,7 @@ impl Engine {
             seen: Seen::default(),
             switches: Switches::default(),
             group_switches: GroupSwitches::default(),
+            alarm: None,
             bursts: HandlerBursts::new(how.costs.per_handler_ns.is_some()),
         })
     }
@@ -246,6 +250,8 @@ impl Engine {
         let now_ns = clock::monotonic_ns();
         self.next_tick_ns = now_ns + self.sampler.draw_tick_ns();
         self.bursts.begin_run(now_ns);
+        self.alarm = SwitchAlarm::new().ok();
+        self.set_alarm();
         let decision = self.controller.start(now_ns);
         self.note_rate(&decision);
         self.write_decision(&decision);
@@ -278,6 +284,9 @@ impl Engine {
         self.samples_came = self.session.counts.samples > samples_before;
         self.time_handler(now_ns);
         self.maintain(now_ns);
+        if self.alarm.as_mut().is_some_and(SwitchAlarm::take_rung) {
+            self.next_tick_ns = now_ns;
+        }
         let so_far = self.without_inheritance(self.session.since_last_reading(now_ns));
         if now_ns >= self.next_tick_ns || self.controller.overdrawn(&so_far) {
             self.tick();
@@ -326,7 +335,11 @@ impl Engine {
     fn tick(&mut self) {
         let now_ns = clock::monotonic_ns();
         let second_is_over = now_ns >= self.next_second_ns;
-        let switches = if second_is_over { self.each_second(now_ns) } else { 0 };
+        if second_is_over {
+            self.each_second(now_ns);
+        }
+        let looks = second_is_over || self.sampler.few_threads();
+        let (switches, attached_anew) = if looks { self.look_at_attach(now_ns) } else { (0, false) };
         let reading = self.session.reading(switches);
         self.foresight.observe(&reading, self.session.elapsed_ns());
         let burst = self.bursts.take_spent();
@@ -337,6 +350,9 @@ impl Engine {
         };
         let shares = TopShares { counts: self.session.take_function_counts() };
         let decision = self.controller.tick(&reading, &shares);
+        if attached_anew {
+            self.controller.attached_anew(); // what the way until now has cost is spent, and no sign of what is to come
+        }
         if decision.period_ns != self.settings.period_ns {
             self.settings.period_ns = decision.period_ns;
             self.sampler.set_period(decision.period_ns);
@@ -409,6 +425,14 @@ impl Engine {
         self.settings.stack_bytes = self.session.copy.bytes();
         let attachment = self.next_attachment();
         self.adopted = (now_ns, self.session.processes.threads_created());
+        let left = match (self.sampler.attachment(), &attachment) {
+            (Attachment::Tasks(threads), Attachment::Cpus | Attachment::Cgroup(_)) => threads.clone(),
+            _ => Vec::new(),
+        };
+        if !left.is_empty() {
+            self.switches.leave(left, now_ns);
+            self.watch_for_storms(&[]); // it is an event of the thread itself
+        }
         match self.renew(attachment) {
             Ok(()) | Err(OpenError::TargetGone) => {}
             Err(_) if attach_changed => self.attach.refuse(),
@@ -443,26 +467,60 @@ impl Engine {
             && self.session.processes.threads_created() > created_then
     }
 
-    /// What is looked at once a second, and more often at first: which CPUs there are, and whether the way to attach is
-    /// the right one. Returns the context switches that the events made dearer.
-    fn each_second(&mut self, now_ns: u64) -> u64 {
+    /// What is looked at once a second, and more often at first: which CPUs there are, and who is in the control group.
+    fn each_second(&mut self, now_ns: u64) {
         self.next_second_ns =
             now_ns + if self.session.elapsed_ns() < SECOND_NS { EARLY_LOOK_NS } else { SECOND_NS };
         self.cpus_changed |= self.sampler.cpus_changed();
         if self.session.elapsed_ns() >= SECOND_NS {
             self.look_at_members();
         }
+        self.set_alarm();
+    }
+
+    /// Watches out for storms of switches of few threads, where there is another way than events of their own.
+    fn set_alarm(&mut self) {
+        let threads = match self.sampler.attachment() {
+            Attachment::Tasks(threads) if self.sampler.few_threads() && !self.attach.is_fixed() => {
+                threads.clone()
+            }
+            _ => Vec::new(),
+        };
+        self.watch_for_storms(&threads);
+    }
+
+    fn watch_for_storms(&mut self, threads: &[u32]) {
+        if let Some(alarm) = &mut self.alarm {
+            alarm.watch(threads);
+        }
+    }
+
+    /// What rings when the target should be looked at before the pause is over.
+    pub(crate) fn alarm(&self) -> Option<&SwitchAlarm> {
+        self.alarm.as_ref()
+    }
+
+    /// Asks whether the way to attach is still the right one: once a second, and at every tick where few threads make that
+    /// cheap, since a storm of switches spends the budget of a second within some ticks. Returns the context switches that the
+    /// events made dearer, and whether the way changes.
+    fn look_at_attach(&mut self, now_ns: u64) -> (u64, bool) {
         let switches = self.context_switches();
         let observed = self.observe(switches);
         if self.attach.observe(now_ns, observed, || task_events(&self.session)).is_some() {
             self.attach_changed = true;
-            self.controller.attached_anew();
-            return 0;
+            return (switches, true);
+        }
+        // What the way that was left still costs says nothing about the one in force.
+        let switches = switches + self.switches.after_leaving(now_ns);
+        if switches >= alarm::SWITCHES
+            && let Some(alarm) = &mut self.alarm
+        {
+            alarm.silence(); // whatever they cost, there is no better way; until the next second
         }
         if self.attach.misses_short_lived() {
             self.note(explain::short_lived(self.access.cpu_wide));
         }
-        switches
+        (switches, false)
     }
 
     /// What happened since the last look, as far as it depends on the way to attach.

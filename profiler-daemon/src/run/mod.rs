@@ -39,6 +39,7 @@ use crate::sampler::perf::Attachment;
 use crate::sampler::session::Session;
 use crate::sampler::watch::Watch;
 use crate::settings::{AttachJob, RecordJob};
+use crate::sys::alarm::SwitchAlarm;
 use crate::sys::spawn::{Ended, HeldCommand, RunningCommand};
 use crate::sys::timer::Timer;
 use crate::sys::{clock, limits, procfs, terminal};
@@ -353,8 +354,20 @@ impl Signals {
 
     /// Waits for `pause`, or for a signal; returns the one that asks to stop.
     pub(crate) async fn wait(&mut self, pause: Duration) -> Option<Signal> {
+        self.wait_or_alarm(pause, None).await
+    }
+
+    /// The same, or until the alarm rings.
+    async fn wait_or_alarm(&mut self, pause: Duration, alarm: Option<&SwitchAlarm>) -> Option<Signal> {
+        let rings = async {
+            match alarm {
+                Some(alarm) => alarm.wait().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = self.timer.sleep(pause) => None,
+            () = rings => None,
             _ = self.child.recv() => None,
             _ = self.interrupt.recv() => Some(Signal::SIGINT),
             _ = self.terminate.recv() => Some(Signal::SIGTERM),
@@ -437,7 +450,7 @@ async fn follow(
     loop {
         let left =
             deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
-        let signal = signals.wait(engine.pause().min(left)).await;
+        let signal = signals.wait_or_alarm(engine.pause().min(left), engine.alarm()).await;
         engine.turn();
         progress.show(engine);
         let mut stop = left.is_zero().then_some(Stop::Duration);

@@ -72,6 +72,8 @@ fn run(end: &End, setup: &Setup, sampling: &SamplingSettings, target: String) ->
         undecodable: end.counts.undecodable,
         throttled: end.counts.throttled,
         foreign_samples: end.counts.foreign,
+        walked_frames: end.counts.frames,
+        copied_bytes: end.counts.stack_bytes,
         target_cpu_s: end.target_cpu_ns as f64 * 1e-9,
         sampling_cpu_s: 0.0,
         sampling_cpu_se_s: 0.0,

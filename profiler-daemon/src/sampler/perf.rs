@@ -276,6 +276,12 @@ impl PerfSampler {
         self.clocks.len()
     }
 
+    /// Whether the clocks are attached to so few threads that what these do is looked at often.
+    pub(crate) fn few_threads(&self) -> bool {
+        const FEW: usize = 8;
+        matches!(&self.attachment, Attachment::Tasks(threads) if threads.len() <= FEW)
+    }
+
     /// What the clocks are attached to.
     pub(crate) fn attachment(&self) -> &Attachment {
         &self.attachment

@@ -25,6 +25,8 @@ pub(crate) enum Scope<'a> {
         /// CPU.
         cpu: u32,
     },
+    /// One thread alone, on whichever CPU.
+    Thread(u32),
     /// Everything that runs on one CPU.
     Cpu(u32),
     /// Everything in a control group and below, while on one CPU.
@@ -53,6 +55,23 @@ pub(crate) struct ClockEvent {
     pub(crate) side_records: bool,
 }
 
+/// What an event writes besides what it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reports {
+    /// Nothing.
+    Own,
+    /// Mappings, names, forks and exits.
+    SideRecords,
+    /// Nothing, and whoever waits for it is woken.
+    Wakes,
+}
+
+impl Reports {
+    fn side_records(wanted: bool) -> Self {
+        if wanted { Self::SideRecords } else { Self::Own }
+    }
+}
+
 /// An open event.
 #[derive(Debug)]
 pub(crate) struct Event(Counter);
@@ -71,7 +90,7 @@ impl Event {
         attrs.set_exclude_callchain_kernel(u64::from(!clock.kernel));
         attrs.set_exclude_idle(1);
         attrs.set_inherit(u64::from(matches!(scope, Scope::Task { .. })));
-        Self::open(builder, scope, clock.side_records)
+        Self::open(builder, scope, Reports::side_records(clock.side_records))
     }
 
     /// An event that never fires. It owns a CPU's ring buffer, and reports mappings, names, forks and exits
@@ -80,7 +99,17 @@ impl Event {
         let mut builder = Builder::new().kind(Software::DUMMY);
         let attrs = builder.attrs_mut();
         attrs.sample_type = RecordFormat::new(false).sample_type();
-        Self::open(builder, scope, side_records)
+        Self::open(builder, scope, Reports::side_records(side_records))
+    }
+
+    /// Wakes whoever waits for it each time that a thread has switched so often; not yet running.
+    pub(crate) fn switch_alarm(tid: u32, switches: u64) -> io::Result<Self> {
+        let mut builder = Builder::new().kind(Software::CONTEXT_SWITCHES);
+        let attrs = builder.attrs_mut();
+        attrs.__bindgen_anon_1.sample_period = switches;
+        attrs.set_exclude_kernel(0); // where switches happen
+        attrs.set_exclude_hv(0);
+        Self::open(builder, Scope::Thread(tid), Reports::Wakes)
     }
 
     /// Counts how often a CPU is switched from a task of a control group to one outside of it, or of another group within
@@ -92,7 +121,7 @@ impl Event {
         attrs.config = u64::from(PERF_COUNT_SW_CGROUP_SWITCHES); // since Linux 5.13
         attrs.set_exclude_kernel(0);
         attrs.set_exclude_hv(0);
-        Self::open(builder, Scope::Cgroup { folder, cpu }, false)
+        Self::open(builder, Scope::Cgroup { folder, cpu }, Reports::Own)
     }
 
     /// A tracepoint of one CPU, not yet running: a record each time it is passed. `number` is its number in tracefs.
@@ -105,21 +134,25 @@ impl Event {
         attrs.sample_type = handler_trace::SAMPLE_TYPE;
         attrs.set_exclude_kernel(0);
         attrs.set_exclude_hv(0);
-        Self::open(builder, Scope::Cpu(cpu), false)
+        Self::open(builder, Scope::Cpu(cpu), Reports::Own)
     }
 
-    fn open<'a>(mut builder: Builder<'a>, scope: Scope<'a>, side_records: bool) -> io::Result<Self> {
+    fn open<'a>(mut builder: Builder<'a>, scope: Scope<'a>, reports: Reports) -> io::Result<Self> {
         let attrs = builder.attrs_mut();
         attrs.set_sample_id_all(1);
         attrs.set_use_clockid(1);
         attrs.clockid = libc::CLOCK_MONOTONIC;
         attrs.read_format = 0;
         attrs.set_disabled(1);
-        // Nobody waits for a wake-up: the rings are drained before they can fill. A wake-up would be one
-        // more interrupt for the target.
-        attrs.set_watermark(1);
-        attrs.__bindgen_anon_2.wakeup_watermark = u32::MAX;
-        if side_records {
+        if reports == Reports::Wakes {
+            attrs.__bindgen_anon_2.wakeup_events = 1;
+        } else {
+            // Nobody waits for a wake-up: the rings are drained before they can fill. A wake-up would be one
+            // more interrupt for the target.
+            attrs.set_watermark(1);
+            attrs.__bindgen_anon_2.wakeup_watermark = u32::MAX;
+        }
+        if reports == Reports::SideRecords {
             attrs.set_mmap(1);
             attrs.set_mmap2(1);
             attrs.set_comm(1);
@@ -128,6 +161,7 @@ impl Event {
         }
         let builder = match scope {
             Scope::Task { tid, cpu } => builder.observe_pid(tid as libc::pid_t).one_cpu(cpu as usize),
+            Scope::Thread(tid) => builder.observe_pid(tid as libc::pid_t).any_cpu(),
             Scope::Cpu(cpu) => builder.any_pid().one_cpu(cpu as usize),
             Scope::Cgroup { folder, cpu } => builder.observe_cgroup(folder).one_cpu(cpu as usize),
         };

@@ -256,6 +256,8 @@ fn run_from_json(text: &str) -> Option<Run> {
         undecodable,
         throttled,
         foreign_samples,
+        walked_frames,
+        copied_bytes,
         target_cpu_s,
         sampling_cpu_s,
         sampling_cpu_se_s,

@@ -18,8 +18,8 @@ use tests::verdict::Verdict;
 
 use super::Runs;
 
-/// With `_start`, its two callees, `main`, `run`, `descend` once more, `take_turns`, `timed`, `work` and the work: 20 frames.
-const DEPTH: u64 = 10;
+/// With `_start`, its two callees, `main`, `descend` once more, `take_turns`, `work` and the work itself: 20 frames.
+const DEPTH: u64 = 12;
 const FRAMES: usize = 20;
 /// What ours may take of theirs: on the target of an interrupt without stacks, itself and in sum of samply's.
 const TARGET_OF_BARE: f64 = 1.15;
@@ -120,7 +120,9 @@ fn complete_ratio(profiler: Profiler, recording: &Recording) -> Option<f64> {
         }
         Profiler::Sweetspot | Profiler::Dwarf => {
             let is_work = |stack: &Stack| stack.frames.last().is_some_and(|leaf| leaf == "compute");
-            let is_whole = |stack: &Stack| is_work(stack) && stack.frames.len() >= FRAMES;
+            let descends = |stack: &Stack| stack.frames.iter().filter(|frame| *frame == "descend").count();
+            let is_whole =
+                |stack: &Stack| is_work(stack) && stack.has("main") && descends(stack) == DEPTH as usize + 1;
             stacks.weight_of(is_whole) / stacks.weight_of(is_work)
         }
     };

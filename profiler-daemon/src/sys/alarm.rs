@@ -1,0 +1,169 @@
+//! Wakes us when a thread begins to switch so often that events of its own become dear: waiting for the end of a tick
+//! would spend the budget of a second.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use profiler_core::sorter::RecordQueue;
+use tokio::io::unix::AsyncFd;
+
+use super::perf_event::Event;
+use super::ring::{Ring, page_size};
+
+/// Switches after which it rings: at a microsecond or so each, a quarter of what a budget of 1% leaves to a second.
+pub(crate) const SWITCHES: u64 = 2_000;
+
+/// Rings when one of some threads has switched [`SWITCHES`] times.
+pub(crate) struct SwitchAlarm {
+    watched: Vec<Watched>,
+    /// Whom to watch, those that cannot be included.
+    tids: Vec<u32>,
+    silent: bool,
+    epoll: Epoll,
+    wakes: AsyncFd<Descriptor>,
+}
+
+struct Watched {
+    event: Event,
+    ring: Ring,
+}
+
+/// Gives the runtime the descriptor of the set.
+struct Descriptor(OwnedFd);
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Descriptor {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl SwitchAlarm {
+    /// An alarm that watches nobody yet; needs a runtime around it.
+    ///
+    /// # Errors
+    ///
+    /// If there are no descriptors left.
+    pub(crate) fn new() -> io::Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let descriptor = Descriptor(epoll.0.try_clone()?);
+        // SAFETY: the descriptor belongs to the wrapper, which keeps it open and unchanged until it is dropped.
+        let wakes = unsafe { AsyncFd::register(descriptor) }?;
+        Ok(Self { watched: Vec::new(), tids: Vec::new(), silent: false, epoll, wakes })
+    }
+
+    /// Watches these threads and no others. One that cannot be watched, since it has ended or since that is not permitted, is
+    /// left out: what its switches cost is then seen at the next tick.
+    pub(crate) fn watch(&mut self, tids: &[u32]) {
+        if self.tids != tids {
+            self.tids = tids.to_vec();
+            self.watched = tids.iter().filter_map(|&tid| self.open(tid).ok()).collect();
+        } else if self.silent {
+            self.watched.iter_mut().for_each(|watched| drop(watched.event.enable())); // of one that ended nothing is missed
+        }
+        self.silent = false;
+    }
+
+    fn open(&self, tid: u32) -> io::Result<Watched> {
+        let mut event = Event::switch_alarm(tid, SWITCHES)?;
+        let ring = Ring::map(event.fd(), page_size())?;
+        // SAFETY: the descriptor is open as long as the event, which leaves the set when it is closed.
+        let fd = unsafe { BorrowedFd::borrow_raw(event.fd()) };
+        self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        event.enable()?;
+        Ok(Watched { event, ring })
+    }
+
+    /// Whether it has rung since the last call.
+    pub(crate) fn take_rung(&mut self) -> bool {
+        let mut rung = false;
+        for Watched { ring, .. } in &mut self.watched {
+            while ring.front().is_some() {
+                ring.pop();
+                rung = true;
+            }
+        }
+        // What was seen is taken out of the set, or the set would stay ready.
+        let mut ready = [EpollEvent::empty(); 16];
+        if rung {
+            let _ = self.epoll.wait(&mut ready, EpollTimeout::ZERO);
+        }
+        rung
+    }
+
+    /// Rings no more until [`watch`](Self::watch).
+    pub(crate) fn silence(&mut self) {
+        self.silent = true;
+        for Watched { event, .. } in &mut self.watched {
+            let _ = event.disable(); // what cannot be stopped rings once more
+        }
+    }
+
+    /// Waits until it rings; for ever if it cannot.
+    pub(crate) async fn wait(&self) {
+        match self.wakes.readable().await {
+            Ok(mut ready) => ready.clear_ready(),
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::unistd::gettid;
+
+    use super::*;
+    use crate::run::runtime;
+
+    /// Two threads pass a byte to and fro; the one that is watched is the test's own.
+    fn switch(times: u64) {
+        let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| echo(&there, times));
+            for _ in 0..times {
+                nix::unistd::write(&here, &[1]).unwrap();
+                nix::unistd::read(&here, &mut [0]).unwrap();
+            }
+        });
+    }
+
+    fn echo(there: &std::os::unix::net::UnixStream, times: u64) {
+        for _ in 0..times {
+            nix::unistd::read(there, &mut [0]).unwrap();
+            nix::unistd::write(there, &[1]).unwrap();
+        }
+    }
+
+    #[test]
+    fn it_rings_for_a_storm_and_not_for_a_few_switches() {
+        if crate::run::try_open().is_err() {
+            eprintln!("skipped: perf events are not permitted here");
+            return;
+        }
+        runtime().unwrap().block_on(async {
+            let mut alarm = SwitchAlarm::new().unwrap();
+            alarm.watch(&[gettid().as_raw() as u32, u32::MAX >> 1]);
+            if alarm.watched.is_empty() {
+                eprintln!("skipped: context switches may not be counted here");
+                return;
+            }
+            switch(10);
+            assert!(!alarm.take_rung());
+            switch(2 * SWITCHES);
+            alarm.wait().await;
+            assert!(alarm.take_rung() && !alarm.take_rung());
+            alarm.silence();
+            switch(2 * SWITCHES);
+            assert!(!alarm.take_rung());
+            alarm.watch(&alarm.tids.clone());
+            switch(2 * SWITCHES);
+            assert!(alarm.take_rung());
+        });
+    }
+}
