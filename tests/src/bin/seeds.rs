@@ -6,12 +6,14 @@
 #![allow(clippy::print_stdout, reason = "it says what it wrote")]
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, ensure};
+use flate2::Compression;
 use flate2::read::GzDecoder;
+use flate2::write::ZlibEncoder;
 use object::{Object, ObjectSection};
 use profiler_core::sorter::RecordQueue;
 use tests::programs::{program, workspace_folder};
@@ -125,6 +127,16 @@ fn packed(seeds: &Seeds, name: &str, object: &Path, debug: &[u8]) -> Result<()> 
     }
     seeds.write("elf_packed", &format!("symbols_{name}"), &[&[5], &symbols[..]].concat())?;
     seeds.write("elf_packed", &format!("linked_{name}"), &[&[7], &sized(b"a.debug")?[..], debug].concat())?;
+    // A symbol table and its names, each behind what says that it is compressed, and the header of that.
+    let mut flagged = vec![2];
+    for bytes in [&symbols[..], b"\0main\0"] {
+        let header = [1, bytes.len() as u64, 1].map(u64::to_le_bytes).concat();
+        let mut encoder = ZlibEncoder::new(header, Compression::fast());
+        encoder.write_all(bytes)?;
+        flagged.extend(sized(b"")?);
+        flagged.extend(sized(&encoder.finish()?)?);
+    }
+    seeds.write("elf_packed", &format!("flagged_{name}"), &flagged)?;
     let alt = [&[8], &sized(debug)?[..], &sized(b"/alt")?[..], debug].concat();
     seeds.write("elf_packed", &format!("alt_{name}"), &alt)
 }
