@@ -14,6 +14,8 @@ const MINI: &[u8] = b".gnu_debugdata";
 /// Where objects that are made have their code.
 const CODE: u64 = 0x1000;
 const CODE_BYTES: u64 = 0x1000;
+/// Where the debug information of programs that are not relocated says it is.
+const STATIC_CODE: u64 = 0x40_1000;
 
 /// A function of a symbol table, read without any care for speed.
 struct Symbol {
@@ -94,7 +96,8 @@ pub(crate) fn addresses(data: &[u8]) -> Vec<u64> {
 
 /// Addresses of the code of an object that is made.
 pub(crate) fn of_code() -> Vec<u64> {
-    (CODE..CODE + CODE_BYTES).step_by(31).chain([0, u64::MAX]).collect()
+    let shared = (CODE..CODE + CODE_BYTES).step_by(31);
+    shared.chain((STATIC_CODE..STATIC_CODE + 0x100).step_by(7)).chain([0, u64::MAX]).collect()
 }
 
 /// Asks for the addresses one by one and together: both say the same, and nothing that the symbols contradict.

@@ -4,10 +4,7 @@ use std::path::Path;
 
 use symbolizer::{NoDebugFiles, Object};
 
-#[path = "asked.rs"]
-mod asked;
-#[path = "made.rs"]
-mod made;
+use crate::{asked, made};
 
 /// Takes any bytes: the sections, each behind its length in two bytes; the last takes the rest.
 pub(crate) fn run(data: &[u8]) {

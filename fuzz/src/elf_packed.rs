@@ -9,12 +9,8 @@ use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use symbolizer::{DebugFiles, Object, ReadAt};
 
-#[path = "asked.rs"]
-mod asked;
-#[path = "made.rs"]
-mod made;
-
-use made::{Made, debug_sections, object, sized};
+use crate::asked;
+use crate::made::{Made, debug_sections, object, sized};
 
 const COMPRESSED: u64 = 1 << 11;
 const NOTE: u64 = 7;

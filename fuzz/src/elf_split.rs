@@ -4,8 +4,7 @@ use std::path::Path;
 
 use symbolizer::{DebugFiles, Object, ReadAt};
 
-#[path = "asked.rs"]
-mod asked;
+use crate::asked;
 
 /// The same bytes behind every path.
 #[derive(Clone)]

@@ -4,8 +4,7 @@ use std::path::Path;
 
 use symbolizer::{DebugFiles, Object, ReadAt};
 
-#[path = "asked.rs"]
-mod asked;
+use crate::asked;
 
 /// The object is its own debug file.
 struct Same(Vec<u8>);

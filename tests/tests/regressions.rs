@@ -21,6 +21,12 @@ mod proc_maps;
 #[path = "../../profiler-daemon/src/sys/proc_text.rs"]
 mod proc_text_of_daemon;
 
+// What several targets share.
+#[path = "../../fuzz/src/asked.rs"]
+mod asked;
+#[path = "../../fuzz/src/made.rs"]
+mod made;
+
 use tests::replay as pipeline;
 
 macro_rules! targets {

@@ -68,6 +68,7 @@ fn main() -> Result<()> {
     let seeds = Seeds { folder: workspace_folder().join("fuzz/corpus") };
     objects(&seeds)?;
     split(&seeds)?;
+    expressions(&seeds)?;
     rings(&seeds)?;
     profiles(&seeds)?;
     texts(&seeds)?;
@@ -141,6 +142,25 @@ fn packed(seeds: &Seeds, name: &str, object: &Path, debug: &[u8]) -> Result<()> 
     seeds.write("elf_packed", &format!("alt_{name}"), &alt)
 }
 
+/// Tables whose rules are expressions, with a jump back that is not taken.
+fn expressions(seeds: &Seeds) -> Result<()> {
+    // The CFA is rsp + 8; the return address lies below it.
+    let common = [0x0c, 7, 8, 0x90, 1];
+    let jump = [0x77, 8, 0x30, 0x28, 0xfc, 0xff]; // breg7 8, lit0, bra -4
+    let sized = |bytes: &[u8]| [&(bytes.len() as u16).to_le_bytes()[..], bytes].concat();
+    // In the code, then three times on the stack; and words of it.
+    let addresses =
+        [[0, 16, 0], [1, 0, 0], [1, 8, 0], [0, 32, 0], [0, 48, 0], [1, 16, 0], [0, 64, 0]].concat();
+    for (name, head) in [("cfa", &[0x0f, 6][..]), ("register", &[0x10, 3, 6]), ("value", &[0x16, 16, 6])] {
+        let function = [head, &jump].concat();
+        for (flags, tables) in [(0x16_u8, "index"), (0x06, "debug_frame")] {
+            let input = [&[flags], &sized(&common)[..], &sized(&function), &addresses].concat();
+            seeds.write("unwind", &format!("{name}_{tables}"), &input)?;
+        }
+    }
+    Ok(())
+}
+
 /// Objects with their other halves, in a file for each unit and in a package.
 fn split(seeds: &Seeds) -> Result<()> {
     let folder = tempfile::tempdir()?;
@@ -150,6 +170,13 @@ fn split(seeds: &Seeds) -> Result<()> {
         Ok(())
     };
     fs::write(folder.path().join("s.c"), C)?;
+    // Two units, whose abbreviations differ.
+    fs::write(
+        folder.path().join("t.c"),
+        "long other(long *x) { for (long i = 0; i < *x; i++) x[i]++; return *x; }",
+    )?;
+    run("cc", &["-g", "-O2", "-nostdlib", "-static", "-o", "two", "s.c", "t.c"])?;
+    seeds.write("dwarf", "two_units", &sections(&folder.path().join("two"), &SECTIONS)?)?;
     for version in ["4", "5"] {
         let dwarf = format!("-gdwarf-{version}");
         run("cc", &["-g", &dwarf, "-gsplit-dwarf", "-O2", "-c", "s.c", "-o", "s.o"])?;
