@@ -20,7 +20,7 @@ test:
 
 # The tests that profile live programs, alone.
 test-live:
-    cargo test -p tests --test live --test badday --test cli --test jit --test runtimes
+    cargo test -p tests --test live --test badday --test cli --test jit --test runtimes --test lives
 
 # The control loop under a simulated host.
 sim *arguments:
@@ -79,6 +79,10 @@ names *arguments:
 # Are the stacks whole? Every kind of unwind information and of stack, beside perf and samply (ten minutes).
 cases *arguments:
     cargo run --quiet --release -p tests --bin cases -- {{ arguments }}
+
+# Are short-lived processes named, and without growth? 10,000 of 5 ms each (three minutes); needs root.
+short-lived *arguments:
+    cargo run --quiet --release -p tests --bin short_lived -- {{ arguments }}
 
 # Redis, PostgreSQL, Python, xz and Node under load.
 real *arguments:

@@ -19,6 +19,7 @@ mod units;
 
 pub use choices::{AttachMode, Backend, ChoiceError, Criterion, Source, Unwind};
 pub use sampling::{
-    InvalidSetting, MAX_BUDGET, MAX_PRECISION, MAX_RATE_HZ, MIN_PRECISION, MIN_RATE_HZ, SamplingSettings,
+    InvalidSetting, MAX_BUDGET, MAX_PRECISION, MAX_RATE_HZ, MIN_PRECISION, MIN_RATE_HZ, MIN_SYMBOL_MEMORY,
+    SamplingSettings,
 };
 pub use units::{Bytes, Hertz, Ratio, Span, UnitError};

@@ -1,6 +1,6 @@
 //! How to sample: the settings that a run is started with.
 
-use crate::{AttachMode, Backend, Criterion, Hertz, Ratio, Source, Span, Unwind};
+use crate::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, Source, Span, Unwind};
 
 /// Largest budget: a profiler that takes half the CPU measures itself.
 pub const MAX_BUDGET: f64 = 0.5;
@@ -14,6 +14,9 @@ pub const MAX_RATE_HZ: f64 = 50_000.0;
 pub const MIN_PRECISION: f64 = 0.001;
 /// The bluntest precision that can be asked for: beyond, nothing is known.
 pub const MAX_PRECISION: f64 = 0.5;
+
+/// The least memory for symbols that can be asked for: a page, which names nothing.
+pub const MIN_SYMBOL_MEMORY: Bytes = Bytes::new(4 << 10);
 
 /// How a target is sampled.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +44,8 @@ pub struct SamplingSettings {
     /// Sampling stops when the largest functions are known this well: half an interval as a share of the function's
     /// CPU time. `None` goes on to the end.
     pub until_precision: Option<Ratio>,
+    /// What unwind tables and symbols may take of memory together.
+    pub symbol_memory: Bytes,
 }
 
 impl Default for SamplingSettings {
@@ -57,6 +62,7 @@ impl Default for SamplingSettings {
             seed: None,
             confidence: Ratio::constant(0.95),
             until_precision: None,
+            symbol_memory: Bytes::new(256 << 20),
         }
     }
 }
@@ -80,6 +86,9 @@ pub enum InvalidSetting {
     /// The precision is finer than [`MIN_PRECISION`] or blunter than [`MAX_PRECISION`].
     #[error("a precision of {0} cannot be waited for: give 0.1% to 50%, such as 5%")]
     Precision(Ratio),
+    /// The memory for symbols is less than [`MIN_SYMBOL_MEMORY`].
+    #[error("symbols cannot be kept in {0}: give 4KiB or more, such as 256MiB")]
+    SymbolMemory(Bytes),
 }
 
 impl SamplingSettings {
@@ -106,6 +115,9 @@ impl SamplingSettings {
         let precisions = MIN_PRECISION..=MAX_PRECISION;
         if let Some(precision) = self.until_precision.filter(|ratio| !precisions.contains(&ratio.get())) {
             return Err(InvalidSetting::Precision(precision));
+        }
+        if self.symbol_memory < MIN_SYMBOL_MEMORY {
+            return Err(InvalidSetting::SymbolMemory(self.symbol_memory));
         }
         Ok(())
     }

@@ -15,6 +15,19 @@ const MAX_WINDOWS: usize = 120;
 /// Raw stacks remembered for one process; code that is generated anew all the time has no end of them.
 const MAX_RAW_STACKS: usize = 16_384;
 
+/// Distinct stacks, their frames together and distinct frames that are kept whole: some hundred MiB at most. Of later
+/// stacks the innermost frame is kept, up to as many more; of still later ones nothing but the process.
+const MAX_STACKS: Most = Most { stacks: 1 << 18, depths: 1 << 23, frames: 1 << 19 };
+const MAX_LEAVES: usize = 1 << 16;
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug)]
+struct Most {
+    stacks: usize,
+    depths: usize,
+    frames: usize,
+}
+
 /// Index of a distinct stack in an [`Aggregator`].
 type StackId = u32;
 
@@ -57,10 +70,12 @@ impl Tally {
 }
 
 /// Counts stacks.
-#[derive(Default)]
 pub struct Aggregator {
+    most: Most,
     frames: FrameTable,
     stacks: Vec<Stack>,
+    /// Frames of all stacks together.
+    depths: usize,
     ids: FxHashMap<Stack, StackId>,
     /// Stacks by their raw addresses, by process: most samples are found here, without locating a frame.
     raw: FxHashMap<ProcessIndex, RawStacks>,
@@ -102,11 +117,42 @@ pub struct Aggregate {
     pub tallies: Vec<Vec<(u32, Tally)>>,
 }
 
+impl Default for Aggregator {
+    fn default() -> Self {
+        Self::with_most(MAX_STACKS)
+    }
+}
+
 impl Aggregator {
-    /// Counts a sample of `process` that stands for `weight_ns` of CPU time.
-    pub fn add(&mut self, process: &Process, chain: Chain<'_>, weight_ns: u64) {
+    fn with_most(most: Most) -> Self {
+        Self {
+            most,
+            frames: FrameTable::default(),
+            stacks: Vec::new(),
+            depths: 0,
+            ids: FxHashMap::default(),
+            raw: FxHashMap::default(),
+            key: Vec::new(),
+            functions: Vec::new(),
+            function_counts: FxHashMap::default(),
+            current: FxHashMap::default(),
+            windows: Vec::new(),
+            closings_per_window: 0,
+            closings: 0,
+            window_start_ns: 0,
+        }
+    }
+
+    /// Counts a sample of `process` that stands for `weight_ns` of CPU time. Returns how its stack ended: otherwise than
+    /// said if there was no room for it.
+    pub fn add(&mut self, process: &Process, chain: Chain<'_>, weight_ns: u64) -> Outcome {
         process.note_sample();
         let id = self.stack_id(process, chain);
+        self.count(id, weight_ns);
+        self.stacks[id as usize].outcome
+    }
+
+    fn count(&mut self, id: StackId, weight_ns: u64) {
         self.current.entry(id).or_default().add(Tally { samples: 1, weight_ns: weight_ns as f64 });
         *self.function_counts.entry(self.functions[id as usize]).or_default() += 1;
     }
@@ -220,16 +266,58 @@ impl Aggregator {
     }
 
     fn intern(&mut self, process: &Process, chain: Chain<'_>) -> StackId {
-        let kernel = chain.kernel.iter().map(|&address| Frame { object: ObjectId::KERNEL, address });
-        let user = chain.user.iter().map(|&address| process.locate(address));
-        let frames = kernel.chain(user).map(|frame| self.frames.intern(frame)).collect();
+        let most = self.most;
+        let whole = chain.kernel.len() + chain.user.len();
+        if self.stacks.len() < most.stacks
+            && self.depths + whole <= most.depths
+            && self.frames.frames().len() + whole <= most.frames
+        {
+            return self.intern_whole(process, chain);
+        }
+        // What is known already takes no room.
+        if let Some(id) = self.known(process, chain) {
+            return id;
+        }
+        let (kernel, user) = match chain.kernel {
+            [] => (&[][..], &chain.user[..chain.user.len().min(1)]),
+            kernel => (&kernel[..1], &[][..]),
+        };
+        let leaf = Chain { kernel, user, outcome: Outcome::NotKept };
+        let has_room = self.stacks.len() < most.stacks + MAX_LEAVES
+            && self.frames.frames().len() < most.frames + MAX_LEAVES;
+        match self.known(process, leaf) {
+            Some(id) => id,
+            None if has_room => self.intern_whole(process, leaf),
+            None => self.intern_whole(process, Chain { kernel: &[], user: &[], outcome: Outcome::NotKept }),
+        }
+    }
+
+    /// A stack that is there already.
+    fn known(&self, process: &Process, chain: Chain<'_>) -> Option<StackId> {
+        let frames = frames_of(process, chain).map(|frame| self.frames.find(frame)).collect::<Option<_>>()?;
+        self.ids.get(&Stack { process: process.index, outcome: chain.outcome, frames }).copied()
+    }
+
+    fn intern_whole(&mut self, process: &Process, chain: Chain<'_>) -> StackId {
+        let frames = frames_of(process, chain).map(|frame| self.frames.intern(frame)).collect();
         let stack = Stack { process: process.index, outcome: chain.outcome, frames };
         let next = self.stacks.len() as StackId;
         *self.ids.entry(stack).or_insert_with_key(|stack| {
+            self.depths += stack.frames.len();
             self.stacks.push(stack.clone());
             self.functions.push(innermost_function(process, chain));
             next
         })
+    }
+
+    /// What each object weighs: the weight of the samples that have a frame in it (ns).
+    pub fn object_weights(&self) -> FxHashMap<ObjectId, f64> {
+        let mut weights = vec![0.0; self.stacks.len()];
+        let closed = self.windows.iter().flat_map(|closed| &closed.tallies).map(|&(id, tally)| (id, tally));
+        for (id, tally) in closed.chain(self.current.iter().map(|(&id, &tally)| (id, tally))) {
+            weights[id as usize] += tally.weight_ns;
+        }
+        object_weights(&self.frames, &self.stacks, &weights)
     }
 
     fn halve_windows(&mut self) {
@@ -243,6 +331,33 @@ impl Aggregator {
         self.windows = joined;
         self.closings_per_window = self.closings_per_window.max(1) * 2;
     }
+}
+
+impl Aggregate {
+    /// What each object weighs: the weight of the samples that have a frame in it (ns).
+    pub fn object_weights(&self) -> FxHashMap<ObjectId, f64> {
+        let weight = |tallies: &Vec<(u32, Tally)>| tallies.iter().map(|(_, tally)| tally.weight_ns).sum();
+        let weights: Vec<f64> = self.tallies.iter().map(weight).collect();
+        object_weights(&self.frames, &self.stacks, &weights)
+    }
+}
+
+fn object_weights(frames: &FrameTable, stacks: &[Stack], weights: &[f64]) -> FxHashMap<ObjectId, f64> {
+    let mut by_object: FxHashMap<ObjectId, f64> = FxHashMap::default();
+    let mut objects = Vec::new();
+    for (stack, weight) in stacks.iter().zip(weights) {
+        objects.clear();
+        objects.extend(stack.frames.iter().map(|&frame| frames.get(frame).object));
+        objects.sort_unstable();
+        objects.dedup();
+        objects.iter().for_each(|&object| *by_object.entry(object).or_default() += weight);
+    }
+    by_object
+}
+
+fn frames_of<'a>(process: &'a Process, chain: Chain<'a>) -> impl Iterator<Item = Frame> + 'a {
+    let kernel = chain.kernel.iter().map(|&address| Frame { object: ObjectId::KERNEL, address });
+    kernel.chain(chain.user.iter().map(|&address| process.locate(address)))
 }
 
 /// Adds a stack's tally to its function's part of the window `at`, the last that it was seen in or a new one.
@@ -280,191 +395,4 @@ impl ClosedWindow {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::process::ProcessTable;
-    use proptest::prelude::*;
-
-    fn process() -> Process {
-        let mut table = ProcessTable::default();
-        table.adopt(1, "a");
-        table.get(1).unwrap().clone()
-    }
-
-    fn chain<'a>(kernel: &'a [u64], user: &'a [u64]) -> Chain<'a> {
-        Chain { kernel, user, outcome: Outcome::Complete }
-    }
-
-    #[test]
-    fn equal_stacks_are_counted_together_and_kernel_frames_stay_kernel_frames() {
-        let mut aggregator = Aggregator::default();
-        let process = process();
-        aggregator.add(&process, chain(&[], &[1, 2]), 100);
-        aggregator.add(&process, chain(&[], &[1, 2]), 50);
-        aggregator.add(&process, chain(&[1], &[2]), 10);
-        let aggregate = aggregator.finish(1000);
-        assert_eq!(aggregate.stacks.len(), 2);
-        assert_eq!(aggregate.tallies[0], [(0, Tally { samples: 2, weight_ns: 150.0 })]);
-        let objects: Vec<ObjectId> =
-            aggregate.stacks[1].frames.iter().map(|&id| aggregate.frames.get(id).object).collect();
-        assert_eq!(objects, [ObjectId::KERNEL, ObjectId::generated_by(process.index)]);
-    }
-
-    #[test]
-    fn windows_stay_few_and_lose_no_weight() {
-        let mut aggregator = Aggregator::default();
-        let process = process();
-        for second in 0..10_000u64 {
-            aggregator.add(&process, chain(&[], &[second % 7]), 1000);
-            aggregator.close_window(second + 1, 1.0);
-        }
-        assert_eq!(aggregator.weight_ns(), 1e7);
-        let aggregate = aggregator.finish(10_000);
-        assert!((MAX_WINDOWS..2 * MAX_WINDOWS).contains(&aggregate.windows.len()));
-        assert!(aggregate.windows.windows(2).all(|pair| pair[0].end_ns == pair[1].start_ns));
-        let samples: u64 = aggregate.tallies.iter().flatten().map(|(_, tally)| tally.samples).sum();
-        assert_eq!(samples, 10_000);
-    }
-
-    #[test]
-    fn lost_samples_weigh_on_those_of_their_window() {
-        let mut aggregator = Aggregator::default();
-        let process = process();
-        aggregator.add(&process, chain(&[], &[1]), 100);
-        aggregator.close_window(1, 2.0);
-        aggregator.add(&process, chain(&[], &[1]), 100);
-        assert_eq!(aggregator.weight_ns(), 300.0);
-    }
-
-    #[test]
-    fn functions_have_their_parts_of_closed_windows() {
-        let mut aggregator = Aggregator::default();
-        let process = process();
-        aggregator.add(&process, chain(&[], &[1, 5]), 100);
-        aggregator.add(&process, chain(&[], &[1, 6]), 50);
-        aggregator.add(&process, chain(&[8], &[1]), 10);
-        aggregator.add(&process, chain(&[9], &[1]), 20);
-        aggregator.close_window(1, 2.0);
-        aggregator.close_window(2, 1.0);
-        aggregator.add(&process, chain(&[], &[1, 5]), 7);
-        aggregator.close_window(3, 1.0);
-        aggregator.add(&process, chain(&[], &[1, 5]), 1_000_000); // not closed
-        let (windows, functions) = aggregator.function_parts(|frame| frame);
-        let window = |weight_ns, samples| stats::Window { weight_ns, samples };
-        assert_eq!(windows, [window(360.0, 4), window(0.0, 0), window(7.0, 1)]);
-        let part = |window, weight_ns, samples| Part { window, weight_ns, samples };
-        assert_eq!(
-            functions,
-            [vec![part(0, 300.0, 2), part(2, 7.0, 1)], vec![part(0, 20.0, 1)], vec![part(0, 40.0, 1)]]
-        );
-        let (_, merged) = aggregator.function_parts(|frame| frame.object);
-        assert_eq!(merged[1], [part(0, 60.0, 2)]);
-    }
-
-    #[test]
-    fn raw_stacks_of_processes_that_are_not_seen_any_more_are_forgotten() {
-        let mut aggregator = Aggregator::default();
-        let mut table = ProcessTable::default();
-        for pid in 1..1000 {
-            table.adopt(pid, "a");
-            aggregator.add(table.get(pid).unwrap(), chain(&[], &[1, 2]), 1);
-            aggregator.close_window(u64::from(pid), 1.0);
-            assert!(aggregator.raw.len() <= 1);
-        }
-        aggregator.close_window(1000, 1.0);
-        assert!(aggregator.raw.is_empty());
-        let process = table.get(1).unwrap();
-        for address in 0..2 * MAX_RAW_STACKS as u64 {
-            aggregator.add(process, chain(&[], &[address]), 1);
-        }
-        assert!(aggregator.raw[&process.index].ids.len() <= MAX_RAW_STACKS);
-    }
-
-    #[test]
-    fn the_entry_of_a_sampled_process_is_given_to_no_other() {
-        let mut aggregator = Aggregator::default();
-        let mut table = ProcessTable::default();
-        table.adopt(1, "a");
-        aggregator.add(table.get(1).unwrap(), chain(&[], &[1]), 1);
-        table.forget(1);
-        table.adopt(2, "b");
-        let stacks = aggregator.finish(1).stacks;
-        assert_eq!(table.infos()[stacks[0].process.0 as usize].comm, "a");
-    }
-
-    #[derive(Clone, Debug)]
-    enum Step {
-        Add { pid: u32, outcome: Outcome, kernel: Vec<u64>, user: Vec<u64>, weight_ns: u64 },
-        Close,
-        Map(u32),
-    }
-
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let outcome = prop_oneof![Just(Outcome::Complete), Just(Outcome::Broken)];
-        let addresses = || prop::collection::vec(0u64..4, 0..3);
-        let add = (1u32..4, outcome, addresses(), addresses(), 0u64..1 << 40);
-        let step = prop_oneof![
-            6 => add.prop_map(|(pid, outcome, kernel, user, weight_ns)| Step::Add {
-                pid, outcome, kernel, user, weight_ns
-            }),
-            4 => Just(Step::Close),
-            1 => (1u32..4).prop_map(Step::Map),
-        ];
-        prop::collection::vec(step, 0..1500)
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(32))]
-        #[test]
-        fn weights_and_samples_are_conserved_however_time_is_cut(steps in steps()) {
-            let mut table = ProcessTable::default();
-            (1..4).for_each(|pid| table.adopt(pid, "a"));
-            let mut aggregator = Aggregator::default();
-            let mut expected: FxHashMap<(ProcessIndex, Outcome), Tally> = FxHashMap::default();
-            let mut now_ns = 0;
-            for step in steps {
-                now_ns += 1;
-                match step {
-                    Step::Close => aggregator.close_window(now_ns, 1.0),
-                    Step::Map(pid) => {
-                        let (file, path) = (crate::record::FileId::default(), String::new());
-                        let start = now_ns << 12;
-                        let mapped = crate::record::Mapped { pid, start, len: 4096, file_offset: 0, file, path };
-                        table.mapped(&mapped, |_| crate::process::LoadedObject::UNKNOWN);
-                    }
-                    Step::Add { pid, outcome, kernel, user, weight_ns } => {
-                        let process = table.get(pid).unwrap();
-                        aggregator.add(process, Chain { kernel: &kernel, user: &user, outcome }, weight_ns);
-                        let tally = Tally { samples: 1, weight_ns: weight_ns as f64 };
-                        expected.entry((process.index, outcome)).or_default().add(tally);
-                    }
-                }
-                prop_assert!(aggregator.windows.len() <= 2 * MAX_WINDOWS);
-            }
-            let weight_ns = aggregator.weight_ns();
-            let (totals, functions) = aggregator.function_parts(|frame| frame);
-            prop_assert!(functions.iter().all(|parts| parts.windows(2).all(|pair| pair[0].window < pair[1].window)));
-            for (total, at) in totals.iter().zip(0..) {
-                let parts = functions.iter().flatten().filter(|part| part.window == at);
-                let sum = parts.fold((0.0, 0), |sum, part| (sum.0 + part.weight_ns, sum.1 + part.samples));
-                prop_assert_eq!(sum, (total.weight_ns, total.samples));
-            }
-            let aggregate = aggregator.finish(now_ns + 1);
-            prop_assert_eq!(aggregate.stacks.len(), aggregate.tallies.len());
-            let mut found: FxHashMap<(ProcessIndex, Outcome), Tally> = FxHashMap::default();
-            for (stack, tallies) in aggregate.stacks.iter().zip(&aggregate.tallies) {
-                prop_assert!(table.infos().get(stack.process.0 as usize).is_some());
-                prop_assert!(stack.frames.iter().all(|id| aggregate.frames.frames().get(id.0 as usize).is_some()));
-                prop_assert!(tallies.windows(2).all(|pair| pair[0].0 < pair[1].0));
-                for &(window, tally) in tallies {
-                    prop_assert!(aggregate.windows.get(window as usize).is_some());
-                    found.entry((stack.process, stack.outcome)).or_default().add(tally);
-                }
-            }
-            prop_assert!(aggregate.windows.windows(2).all(|pair| pair[0].end_ns == pair[1].start_ns));
-            // Sums of whole nanoseconds below 2^53 are exact.
-            prop_assert_eq!(weight_ns, expected.values().map(|tally| tally.weight_ns).sum::<f64>());
-            prop_assert_eq!(found, expected);
-        }
-    }
-}
+mod tests;

@@ -1,5 +1,6 @@
 //! What unwinding needs of an ELF file: where its segments lie and its tables of unwind information.
 
+mod build_id;
 mod index;
 mod later;
 mod pointer_auth;
@@ -20,6 +21,7 @@ use object::{CompressedData, CompressionFormat, Endianness, ReadRef};
 
 use crate::machine::Machine;
 
+pub use build_id::BuildId;
 pub use later::ReadLater;
 pub(crate) use later::SectionBytes;
 pub(crate) use tables::Found;
@@ -71,6 +73,8 @@ pub struct ElfImage {
     pub entry: u64,
     /// Its tables of unwind information.
     pub tables: UnwindTables,
+    /// What its linker calls this very build; none in files without.
+    pub build_id: Option<BuildId>,
 }
 
 /// Why a file is of no use for unwinding.
@@ -107,6 +111,7 @@ impl ElfImage {
                 })
                 .collect(),
             entry: header.e_entry(endian),
+            build_id: BuildId::find(programs, endian, file),
             ..Self::default()
         };
         image.tables = tables_from_sections(machine, header, endian, file, later);
@@ -134,6 +139,22 @@ impl ElfImage {
     /// What its code runs on.
     pub fn machine(&self) -> Machine {
         self.tables.machine
+    }
+
+    /// The same, with its tables to be read anew when they are needed. The memory of these is free once no unwinder
+    /// refers to them any more.
+    pub fn unread(&self) -> Self {
+        Self { tables: self.tables.unread(), ..self.clone() }
+    }
+
+    /// The same without tables.
+    pub fn without_tables(&self) -> Self {
+        Self { tables: UnwindTables::none(self.machine()), ..self.clone() }
+    }
+
+    /// What its tables take of memory once they are read (bytes).
+    pub fn tables_bytes(&self) -> u64 {
+        self.tables.bytes()
     }
 
     /// Reads now what would be read later.
@@ -270,7 +291,7 @@ impl Section {
         let svma = Self::addresses(svma, range.end - range.start)?;
         let later = Arc::clone(later);
         let len = range.end - range.start;
-        let whole = move || later(range).filter(|bytes| bytes.len() as u64 == len);
+        let whole = move || later(range.clone()).filter(|bytes| bytes.len() as u64 == len);
         let read = move || whole().and_then(unpack).unwrap_or_default();
         Some(Self { svma, bytes: SectionBytes::when_needed(read) })
     }

@@ -10,6 +10,9 @@ pub enum Outcome {
     Complete,
     /// The copy of the stack ended before the outermost frame.
     CopyTooShort,
+    /// The stack goes on behind a page that was not in memory, which the kernel does not wait for: a buffer there that
+    /// was never written to, or memory that was swapped out.
+    StackAbsent,
     /// The kernel's limit on the length of a call chain was reached.
     ChainTooLong,
     /// A frame of code that has no unwind information, and no frame pointer that leads on.
@@ -21,20 +24,25 @@ pub enum Outcome {
     TooManyFrames,
     /// A frame whose caller could not be found: the stack contradicts the unwind information, or that is damaged.
     Broken,
-    /// The sample came without user registers or stack (a kernel thread, or a task that was exiting).
+    /// The sample came without user registers or stack (a kernel thread, or a task that was exiting or in the midst of
+    /// executing another program).
     NoUserStack,
+    /// There were too many distinct stacks to keep another one: only the innermost frame was.
+    NotKept,
 }
 
 impl Outcome {
     /// All that lack outer frames.
-    pub const TRUNCATED: [Outcome; 7] = [
+    pub const TRUNCATED: [Outcome; 9] = [
         Outcome::CopyTooShort,
+        Outcome::StackAbsent,
         Outcome::ChainTooLong,
         Outcome::NoTables,
         Outcome::OtherStack,
         Outcome::TooManyFrames,
         Outcome::Broken,
         Outcome::NoUserStack,
+        Outcome::NotKept,
     ];
 
     /// Whether the stack lacks outer frames.
@@ -47,12 +55,14 @@ impl Outcome {
         match self {
             Outcome::Complete => "complete",
             Outcome::CopyTooShort => "copy_too_short",
+            Outcome::StackAbsent => "stack_absent",
             Outcome::ChainTooLong => "chain_too_long",
             Outcome::NoTables => "no_tables",
             Outcome::OtherStack => "other_stack",
             Outcome::TooManyFrames => "too_many_frames",
             Outcome::Broken => "broken",
             Outcome::NoUserStack => "no_user_stack",
+            Outcome::NotKept => "not_kept",
         }
     }
 
@@ -61,12 +71,14 @@ impl Outcome {
         match self {
             Outcome::Complete => "complete",
             Outcome::CopyTooShort => "deeper than the copy",
+            Outcome::StackAbsent => "with a page that was not in memory",
             Outcome::ChainTooLong => "longer than the kernel follows",
             Outcome::NoTables => "without unwind information",
             Outcome::OtherStack => "on two stacks",
             Outcome::TooManyFrames => "of too many frames",
             Outcome::Broken => "that contradict their unwind information",
             Outcome::NoUserStack => "of which nothing was recorded",
+            Outcome::NotKept => "that there was no room for",
         }
     }
 }
@@ -77,12 +89,14 @@ impl Outcome {
 #[expect(missing_docs, reason = "the outcomes are documented")]
 pub struct TruncatedBy {
     pub copy_too_short: u64,
+    pub stack_absent: u64,
     pub chain_too_long: u64,
     pub no_tables: u64,
     pub other_stack: u64,
     pub too_many_frames: u64,
     pub broken: u64,
     pub no_user_stack: u64,
+    pub not_kept: u64,
 }
 
 impl TruncatedBy {
@@ -91,12 +105,14 @@ impl TruncatedBy {
         let count = match outcome {
             Outcome::Complete => return,
             Outcome::CopyTooShort => &mut self.copy_too_short,
+            Outcome::StackAbsent => &mut self.stack_absent,
             Outcome::ChainTooLong => &mut self.chain_too_long,
             Outcome::NoTables => &mut self.no_tables,
             Outcome::OtherStack => &mut self.other_stack,
             Outcome::TooManyFrames => &mut self.too_many_frames,
             Outcome::Broken => &mut self.broken,
             Outcome::NoUserStack => &mut self.no_user_stack,
+            Outcome::NotKept => &mut self.not_kept,
         };
         *count = count.saturating_add(samples);
     }
@@ -106,12 +122,14 @@ impl TruncatedBy {
         match outcome {
             Outcome::Complete => 0,
             Outcome::CopyTooShort => self.copy_too_short,
+            Outcome::StackAbsent => self.stack_absent,
             Outcome::ChainTooLong => self.chain_too_long,
             Outcome::NoTables => self.no_tables,
             Outcome::OtherStack => self.other_stack,
             Outcome::TooManyFrames => self.too_many_frames,
             Outcome::Broken => self.broken,
             Outcome::NoUserStack => self.no_user_stack,
+            Outcome::NotKept => self.not_kept,
         }
     }
 

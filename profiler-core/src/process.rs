@@ -1,7 +1,7 @@
 //! Who is being profiled: processes, their names and the code mapped into them.
 
 use std::cell::Cell;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustc_hash::FxHashMap;
 
@@ -54,6 +54,13 @@ impl Mapping {
         }
     }
 
+    /// Makes the unwind tables known.
+    fn enter(&self, modules: &mut ModuleSet) {
+        if let Some(image) = &self.image {
+            modules.add(self.start..self.end, self.bias, image);
+        }
+    }
+
     fn is_same(&self, other: &Mapping) -> bool {
         let key = |m: &Mapping| (m.start, m.end, m.bias, m.object, m.image.is_some());
         key(self) == key(other)
@@ -66,7 +73,8 @@ impl Mapping {
 pub struct AddressSpace {
     /// Sorted, without overlap.
     mappings: Vec<Mapping>,
-    modules: ModuleSet,
+    /// Made when the first stack is unwound: most processes of a program that starts many end before a sample hits them.
+    modules: OnceLock<ModuleSet>,
 }
 
 impl AddressSpace {
@@ -84,7 +92,7 @@ impl AddressSpace {
         let covered: Vec<Mapping> = self.mappings.drain(first..last).collect();
         let mut remains = Vec::new();
         for mapping in covered {
-            self.modules.remove(mapping.start);
+            self.unload(&mapping);
             if mapping.start < start {
                 remains.push(Mapping { end: start, ..mapping.clone() });
             }
@@ -96,10 +104,33 @@ impl AddressSpace {
         self.mappings.splice(first..first, remains);
     }
 
+    /// Takes another image of an object's file, with unwind tables that are yet to be read.
+    fn replace_image(&mut self, object: ObjectId, image: &Arc<ElfImage>) {
+        for at in 0..self.mappings.len() {
+            let mapping = &mut self.mappings[at];
+            if mapping.object == object && mapping.image.is_some() {
+                mapping.image = Some(Arc::clone(image));
+                let mapping = self.mappings[at].clone();
+                self.unload(&mapping);
+                self.load(&mapping);
+            }
+        }
+    }
+
+    fn maps(&self, object: ObjectId) -> bool {
+        self.mappings.iter().any(|mapping| mapping.object == object)
+    }
+
     /// Makes a mapping's unwind tables known.
     fn load(&mut self, mapping: &Mapping) {
-        if let Some(image) = &mapping.image {
-            self.modules.add(mapping.start..mapping.end, mapping.bias, image);
+        if let Some(modules) = self.modules.get_mut() {
+            mapping.enter(modules);
+        }
+    }
+
+    fn unload(&mut self, mapping: &Mapping) {
+        if let Some(modules) = self.modules.get_mut() {
+            modules.remove(mapping.start);
         }
     }
 
@@ -132,7 +163,7 @@ impl AddressSpace {
     }
 
     /// Whether there is code at an address, of a file or not.
-    pub(crate) fn is_executable(&self, address: u64) -> bool {
+    pub fn is_executable(&self, address: u64) -> bool {
         self.mapping(address).is_some()
     }
 
@@ -161,7 +192,16 @@ impl AddressSpace {
 
     /// What unwinding needs to know of the loaded files.
     pub fn modules(&self) -> &ModuleSet {
-        &self.modules
+        self.modules.get_or_init(|| {
+            let mut modules = ModuleSet::default();
+            self.mappings.iter().for_each(|mapping| mapping.enter(&mut modules));
+            modules
+        })
+    }
+
+    /// How many modules [`AddressSpace::modules`] would enter if it were called now.
+    pub(crate) fn modules_to_enter(&self) -> usize {
+        if self.modules.get().is_some() { 0 } else { self.mappings.len() }
     }
 
     fn mapping(&self, address: u64) -> Option<&Mapping> {
@@ -171,12 +211,15 @@ impl AddressSpace {
 }
 
 /// Processes that have an entry of their own in the profile, beside those that were never sampled. Later ones share
-/// an entry with all others of their name.
-const MAX_PROCESSES: usize = 10_000;
+/// an entry with all others of their name, and their stacks: whoever starts so many does not ask after a single one.
+const MAX_PROCESSES: usize = 1_000;
 /// Names that have a shared entry. Still later ones share a last one.
 const MAX_SHARED_NAMES: usize = 1_000;
 /// The name of that last one.
 const OTHER_NAMES: &str = "[others]";
+
+/// Mappings of one process. The kernel allows some 65,000 at once, and does not tell of those that go.
+const MAX_MAPPINGS: usize = 16_384;
 
 /// A process that is profiled.
 #[derive(Clone)]
@@ -267,22 +310,56 @@ impl ProcessTable {
         &self.infos
     }
 
+    /// Puts another image of an object's file, with unwind tables that are yet to be read, in the place of the one there
+    /// is. Those of the latter are gone with their last user.
+    pub fn replace_image(&mut self, object: ObjectId, image: &Arc<ElfImage>) {
+        // What forks share they go on sharing.
+        let mut replaced: FxHashMap<*const AddressSpace, Arc<AddressSpace>> = FxHashMap::default();
+        let mut old = Vec::new();
+        for process in self.live.values_mut().filter(|process| process.space.maps(object)) {
+            let space = replaced.entry(Arc::as_ptr(&process.space)).or_insert_with(|| {
+                let mut space = AddressSpace::clone(&process.space);
+                space.replace_image(object, image);
+                Arc::new(space)
+            });
+            // The old ones stay until all have new ones: no other can have their addresses meanwhile.
+            old.push(std::mem::replace(&mut process.space, Arc::clone(space)));
+        }
+    }
+
+    /// The objects that live processes have mapped; some more than once.
+    pub fn mapped_objects(&self) -> impl Iterator<Item = ObjectId> {
+        self.live.values().flat_map(|process| &process.space.mappings).map(|mapping| mapping.object)
+    }
+
     /// Threads and processes that the targets created so far.
     pub fn threads_created(&self) -> u64 {
         self.threads_created
     }
 
-    /// A mapping of executable memory; `load` opens the file.
-    pub fn mapped(&mut self, mapped: &Mapped, load: impl FnOnce(&Mapped) -> LoadedObject) {
-        let Some(process) = self.live.get_mut(&mapped.pid) else { return };
+    /// A mapping of executable memory; `load` opens the file. Returns whether there was room for it.
+    pub fn mapped(&mut self, mapped: &Mapped, load: impl FnOnce(&Mapped) -> LoadedObject) -> bool {
+        let Some(process) = self.live.get_mut(&mapped.pid) else { return true };
         let mapping = Mapping::new(mapped, &load(mapped));
         if mapping.start >= mapping.end || process.space.holds(&mapping) {
-            return; // a run-time compiler that locks its memory again tells nothing new
+            return true; // a run-time compiler that locks its memory again tells nothing new
+        }
+        if process.space.mappings.len() >= MAX_MAPPINGS {
+            return false;
         }
         Arc::make_mut(&mut process.space).map(mapping);
         self.generations += 1;
         process.generation = self.generations;
         process.is_as_forked = false;
+        true
+    }
+
+    /// What a process has mapped is to be told anew.
+    pub fn forget_mappings(&mut self, pid: u32) {
+        self.generations += 1;
+        if let Some(process) = self.live.get_mut(&pid) {
+            (process.space, process.generation) = (Arc::default(), self.generations);
+        }
     }
 
     /// A new name; after `execve` also a new, empty address space.
@@ -372,210 +449,4 @@ fn is_shared(index: ProcessIndex) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::record::FileId;
-    use proptest::prelude::*;
-
-    fn mapped(pid: u32, start: u64, len: u64) -> Mapped {
-        Mapped { pid, start, len, file_offset: 0, file: FileId::default(), path: "/lib/a.so".into() }
-    }
-
-    fn object(id: u32) -> impl FnOnce(&Mapped) -> LoadedObject {
-        move |_| LoadedObject { id: ObjectId(id), image: None }
-    }
-
-    #[test]
-    fn a_mapping_replaces_what_it_covers_and_leaves_the_rest() {
-        let mut table = ProcessTable::default();
-        table.adopt(1, "a");
-        table.mapped(&mapped(1, 0x1000, 0x3000), object(7));
-        table.mapped(&mapped(1, 0x2000, 0x1000), object(8));
-        let space = &table.get(1).unwrap().space;
-        let at = |address| space.locate(address);
-        assert_eq!(at(0x1fff), Frame { object: ObjectId(7), address: 0xfff });
-        assert_eq!(at(0x2000), Frame { object: ObjectId(8), address: 0 });
-        assert_eq!(at(0x3000), Frame { object: ObjectId(7), address: 0x2000 });
-        assert_eq!(at(0x4000).object, ObjectId::UNKNOWN);
-        assert_eq!(at(0xfff).object, ObjectId::UNKNOWN);
-    }
-
-    #[test]
-    fn a_child_has_its_parents_code_until_it_executes_another_program() {
-        let mut table = ProcessTable::default();
-        table.adopt(1, "parent");
-        table.mapped(&mapped(1, 0x1000, 0x1000), object(7));
-        table.forked(Task { pid: 2, parent_pid: 1, tid: 2 });
-        table.mapped(&mapped(1, 0x8000, 0x1000), object(9));
-        let child = |table: &ProcessTable| table.get(2).unwrap().space.clone();
-        assert!(child(&table).is_in_file(0x1000) && !child(&table).is_in_file(0x8000));
-        table.renamed(2, 2, "other", true);
-        assert!(!child(&table).is_in_file(0x1000));
-        let index = table.get(2).unwrap().index;
-        assert_eq!(table.infos()[index.0 as usize], ProcessInfo { pid: 2, comm: "other".into() });
-    }
-
-    #[test]
-    fn strangers_are_not_followed_even_under_a_known_number() {
-        let mut table = ProcessTable::default();
-        table.adopt(1, "a");
-        table.forked(Task { pid: 5, parent_pid: 4, tid: 5 });
-        table.mapped(&mapped(5, 0x1000, 0x1000), object(7));
-        assert!(!table.contains(5));
-        table.forked(Task { pid: 1, parent_pid: 4, tid: 1 });
-        assert!(!table.contains(1));
-    }
-
-    #[test]
-    fn a_mapping_told_again_changes_nothing() {
-        let mut table = ProcessTable::default();
-        table.adopt(1, "a");
-        table.mapped(&mapped(1, 0x1000, 0x1000), object(7));
-        let generation = table.get(1).unwrap().generation;
-        table.mapped(&mapped(1, 0x1000, 0x1000), object(7));
-        table.mapped(&mapped(1, 0x1000, 0), object(8));
-        assert_eq!(table.get(1).unwrap().generation, generation);
-        table.mapped(&mapped(1, 0x1000, 0x1000), object(8));
-        assert_ne!(table.get(1).unwrap().generation, generation);
-    }
-
-    #[test]
-    fn a_number_given_to_another_child_of_the_same_parent_is_another_process() {
-        let mut table = ProcessTable::default();
-        let child = Task { pid: 2, parent_pid: 1, tid: 2 };
-        table.adopt(1, "shell");
-        table.forked(child);
-        let first = table.get(2).unwrap().generation;
-        table.forked(child); // told by a second event
-        assert_eq!(table.get(2).unwrap().generation, first);
-        table.renamed(2, 2, "ls", true);
-        table.mapped(&mapped(2, 0x1000, 0x1000), object(7));
-        table.forked(child);
-        assert!(!table.get(2).unwrap().space.is_in_file(0x1000));
-    }
-
-    #[test]
-    fn children_that_no_sample_hits_take_no_memory() {
-        let mut table = ProcessTable::default();
-        table.adopt(1, "shell");
-        for pid in 2..50_000 {
-            table.forked(Task { pid, parent_pid: 1, tid: pid });
-            table.renamed(pid, pid, "ls", true);
-            table.forget(pid);
-        }
-        assert!(table.infos().len() <= 2);
-        assert_eq!(table.infos()[table.get(1).unwrap().index.0 as usize].comm, "shell");
-    }
-
-    #[test]
-    fn very_many_sampled_processes_share_entries_by_name() {
-        let mut table = ProcessTable::default();
-        table.adopt(1, "shell");
-        for pid in 2..30_000 {
-            table.forked(Task { pid, parent_pid: 1, tid: pid });
-            table.renamed(pid, pid, ["ls", "cat"][pid as usize % 2], true);
-            let process = table.get(pid).unwrap();
-            process.note_sample();
-            assert_eq!(table.infos()[process.index.0 as usize].comm, ["ls", "cat"][pid as usize % 2]);
-            table.forget(pid);
-        }
-        assert!(table.infos().len() <= MAX_PROCESSES + 3);
-        for pid in 2..5_000 {
-            table.adopt(pid, &pid.to_string());
-            table.get(pid).unwrap().note_sample();
-        }
-        assert!(table.infos().len() <= MAX_PROCESSES + MAX_SHARED_NAMES + 1);
-        let last = table.get(4_999).unwrap().index;
-        assert_eq!(table.infos()[last.0 as usize].comm, OTHER_NAMES);
-        table.renamed(4_999, 4_999, "cat", false);
-        assert_eq!(table.infos()[last.0 as usize].comm, OTHER_NAMES);
-        let renamed = table.get(4_999).unwrap().index;
-        assert_eq!(table.infos()[renamed.0 as usize].comm, "cat");
-    }
-
-    #[derive(Clone, Debug)]
-    enum Event {
-        Adopt(u32),
-        Fork(Task),
-        Rename { pid: u32, tid: u32, exec: bool },
-        Map { pid: u32, start: u64, len: u64, object: u32 },
-        Sample(u32),
-        Forget(u32),
-    }
-
-    fn events() -> impl Strategy<Value = Vec<Event>> {
-        let pid = || 1u32..8;
-        let task = (pid(), pid(), pid()).prop_map(|(pid, parent_pid, tid)| Task { pid, parent_pid, tid });
-        let rename = (pid(), pid(), any::<bool>());
-        let map = (pid(), 0u64..40, 0u64..12, 0u32..4);
-        let event = prop_oneof![
-            pid().prop_map(Event::Adopt),
-            task.prop_map(Event::Fork),
-            rename.prop_map(|(pid, tid, exec)| Event::Rename { pid, tid, exec }),
-            map.prop_map(|(pid, start, len, object)| Event::Map { pid, start, len, object }),
-            pid().prop_map(Event::Sample),
-            pid().prop_map(Event::Forget),
-        ];
-        prop::collection::vec(event, 0..200)
-    }
-
-    proptest! {
-        #[test]
-        fn any_history_leaves_every_process_an_entry_of_its_own(events in events()) {
-            let mut table = ProcessTable::default();
-            let mut sampled: FxHashMap<ProcessIndex, u32> = FxHashMap::default();
-            for event in events {
-                match event {
-                    Event::Adopt(pid) => table.adopt(pid, "a"),
-                    Event::Fork(task) => table.forked(task),
-                    Event::Rename { pid, tid, exec } => table.renamed(pid, tid, "b", exec),
-                    Event::Map { pid, start, len, object: id } => {
-                        table.mapped(&mapped(pid, start << 12, len << 12), object(id));
-                    }
-                    Event::Sample(pid) => {
-                        if let Some(process) = table.get(pid) {
-                            process.note_sample();
-                            sampled.insert(process.index, pid);
-                        }
-                    }
-                    Event::Forget(pid) => table.forget(pid),
-                }
-                let mut indices: Vec<ProcessIndex> = table.live().map(|(_, process)| process.index).collect();
-                indices.sort_unstable();
-                prop_assert!(indices.windows(2).all(|pair| pair[0] != pair[1]));
-                for (pid, process) in table.live() {
-                    prop_assert_eq!(table.infos()[process.index.0 as usize].pid, pid);
-                }
-                for (index, &pid) in &sampled {
-                    prop_assert_eq!(table.infos()[index.0 as usize].pid, pid);
-                }
-                prop_assert!(table.infos().len() <= sampled.len() + 8);
-            }
-        }
-
-        #[test]
-        fn an_address_belongs_to_what_was_mapped_last(
-            maps in prop::collection::vec((0u64..60, 0u64..20, 1u32..6), 0..40),
-        ) {
-            const BASE: u64 = 0x1000;
-            let mut table = ProcessTable::default();
-            table.adopt(1, "a");
-            let mut pages: [Option<(u32, u64)>; 100] = [None; 100];
-            for (first, len, id) in maps {
-                table.mapped(&mapped(1, BASE + (first << 12), len << 12), object(id));
-                let start = BASE + (first << 12);
-                pages[first as usize..(first + len) as usize].fill(Some((id, start)));
-                let space = &table.get(1).unwrap().space;
-                for (page, expected) in pages.iter().enumerate() {
-                    let (id, start) = expected.unwrap_or((ObjectId::UNKNOWN.0, 0));
-                    let start = if id == ObjectId::UNKNOWN.0 { 0 } else { start };
-                    for address in [BASE + ((page as u64) << 12), BASE + ((page as u64) << 12) + 0xfff] {
-                        let expected = Frame { object: ObjectId(id), address: address - start };
-                        prop_assert_eq!(space.locate(address), expected);
-                    }
-                }
-                prop_assert!(space.mappings.windows(2).all(|pair| pair[0].end <= pair[1].start));
-            }
-        }
-    }
-}
+mod tests;

@@ -163,6 +163,20 @@ pub struct Run {
     pub complete_ratio: f64,
     /// Records that could not be decoded.
     pub undecodable: u64,
+    /// Times that the mappings of a process were read again from `/proc`, because records of them may have been missed.
+    pub maps_reread: u64,
+    /// Mappings of processes that had too many.
+    pub mappings_dropped: u64,
+    /// Executables and libraries that were met, each build once.
+    pub objects: u64,
+    /// Of these, files that had to be closed for others and were gone when they were asked for again.
+    pub files_lost: u64,
+    /// The most that unwind tables and symbols took of memory together, as far as it is accounted for (bytes).
+    pub symbol_bytes_peak: u64,
+    /// How often unwind tables gave way to those of heavier objects.
+    pub symbol_evictions: u64,
+    /// How often unwind tables were read after all that had given way, or for which there was no room at first.
+    pub symbol_rereads: u64,
     /// Times the kernel throttled an event.
     pub throttled: u64,
     /// Samples that hit other processes (attach mode `cpu`); their cost counts as overhead.

@@ -20,7 +20,11 @@ const BASE_FORMAT: SampleFormat = SampleFormat::IDENTIFIER
     .union(SampleFormat::PERIOD)
     .union(SampleFormat::CALLCHAIN);
 
-/// Set in `misc` of a `MMAP2` record that carries a build id. We never ask for one.
+/// Set in `misc` of a `MMAP2` record that carries a build id in the place of the inode.
+///
+/// It says so of another's event too: where any profiler on the machine asks for build ids, the kernel (up to 6.18 at
+/// least) leaves the mark on the records of all events that it serves after that one, ours among them, whose layout is
+/// still that without. So the mark tells nothing. We never ask for build ids: ours would spoil the records of others.
 const MISC_MMAP_BUILD_ID: u16 = 1 << 14;
 /// `PERF_SAMPLE_REGS_ABI_64`.
 const REGS_ABI_64: u64 = 2;
@@ -106,9 +110,6 @@ pub enum DecodeError {
     /// A field that this kind of record always has is missing.
     #[error("the record lacks a field that was asked for")]
     MissingField,
-    /// The record is of a layout that was not asked for.
-    #[error("the record has a layout that was not asked for")]
-    UnexpectedLayout,
 }
 
 /// A decoded record.
@@ -185,6 +186,8 @@ pub struct FileId {
     pub minor: u32,
     /// Inode number.
     pub inode: u64,
+    /// Tells apart files that had the same inode one after another; 0 where it is not told.
+    pub generation: u64,
 }
 
 /// A sample as the kernel took it.
@@ -245,6 +248,13 @@ pub enum UserRegs {
 }
 
 impl UserRegs {
+    /// The instruction pointer.
+    pub fn ip(&self) -> u64 {
+        match *self {
+            Self::X86_64 { ip, .. } | Self::Aarch64 { pc: ip, .. } | Self::Narrow { ip } => ip,
+        }
+    }
+
     /// Those of an x86-64 task of which only the instruction, stack and frame pointers are known.
     pub fn x86_64(ip: u64, sp: u64, bp: u64) -> Self {
         let mut general = [None; 16];
@@ -350,9 +360,6 @@ impl<'a> RawRecord<'a> {
 
     /// Decodes the record.
     pub fn decode(&self, format: &RecordFormat) -> Result<Record<'a>, DecodeError> {
-        if RecordType(self.kind) == RecordType::MMAP2 && self.misc & MISC_MMAP_BUILD_ID != 0 {
-            return Err(DecodeError::UnexpectedLayout); // the reader panics on a bad length of the build id
-        }
         if self.kind == LOST_SAMPLES {
             let count = self.body.get(0..8).and_then(read_word).ok_or(DecodeError::TooShort)?;
             return Ok(Record::Lost { count });
@@ -422,7 +429,9 @@ impl<'a> RawRecord<'a> {
     }
 
     fn event(&self, format: &RecordFormat) -> RawEventRecord<'a> {
-        RawEventRecord::new(RecordType(self.kind), self.misc, self.body, format.info)
+        let kind = RecordType(self.kind);
+        let another_s = if kind == RecordType::MMAP2 { MISC_MMAP_BUILD_ID } else { 0 };
+        RawEventRecord::new(kind, self.misc & !another_s, self.body, format.info)
     }
 }
 
@@ -444,9 +453,9 @@ fn task_of(task: perf::ForkOrExitRecord) -> Task {
 fn mapped(mmap: perf::Mmap2Record<'_>) -> Mapped {
     let file = match mmap.file_id {
         perf::Mmap2FileId::InodeAndVersion(id) => {
-            FileId { major: id.major, minor: id.minor, inode: id.inode }
+            FileId { major: id.major, minor: id.minor, inode: id.inode, generation: id.inode_generation }
         }
-        perf::Mmap2FileId::BuildId(_) => FileId::default(),
+        perf::Mmap2FileId::BuildId(_) => FileId::default(), // never: its mark is taken off
     };
     Mapped {
         pid: mmap.pid as u32,
@@ -531,10 +540,28 @@ mod tests {
         assert_eq!(narrow, Some(UserRegs::Narrow { ip: 0xd0 }));
     }
 
+    /// A mapping of `/lib/a.so` from inode 7 on, version 9.
+    fn mmap_body() -> Vec<u8> {
+        let words = [42 | 43 << 32, 0x1000, 0x2000, 0x3000, 8 | 1 << 32, 7, 9, 5];
+        let mut body: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_ne_bytes()).collect();
+        body.extend(*b"/lib/a.so\0\0\0\0\0\0\0");
+        body.extend([42 | 43 << 32, 5_000u64, 8, 1, 7].iter().flat_map(|word| word.to_ne_bytes()));
+        body
+    }
+
     #[test]
-    fn a_build_id_of_absurd_length_is_refused() {
-        let raw = RawRecord { kind: 10, misc: MISC_MMAP_BUILD_ID, body: RawData::Single(&[255; 200]) };
-        assert_eq!(raw.decode(&RecordFormat::new(false)).unwrap_err(), DecodeError::UnexpectedLayout);
+    fn a_mapping_is_read_whatever_mark_another_profiler_left_on_it() {
+        let body = mmap_body();
+        let file = FileId { major: 8, minor: 1, inode: 7, generation: 9 };
+        for misc in [2, 2 | MISC_MMAP_BUILD_ID, u16::MAX] {
+            let raw = RawRecord { kind: 10, misc, body: RawData::Single(&body) };
+            let Ok(Record::Mmap(mapped)) = raw.decode(&RecordFormat::new(false)) else { panic!("{misc:#x}") };
+            assert_eq!(
+                (mapped.pid, mapped.start, mapped.len, mapped.file_offset),
+                (42, 0x1000, 0x2000, 0x3000)
+            );
+            assert_eq!((mapped.file, &*mapped.path), (file, "/lib/a.so"));
+        }
     }
 
     proptest! {

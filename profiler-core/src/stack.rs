@@ -94,6 +94,11 @@ impl FrameTable {
         })
     }
 
+    /// The id of `frame`, if it is there.
+    pub fn find(&self, frame: Frame) -> Option<FrameId> {
+        self.ids.get(&frame).copied()
+    }
+
     /// The frame behind an id.
     pub fn get(&self, id: FrameId) -> Frame {
         self.frames[id.0 as usize]

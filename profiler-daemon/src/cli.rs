@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use config::{AttachMode, Backend, Criterion, Hertz, Ratio, SamplingSettings, Source, Span, Unwind};
+use config::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, SamplingSettings, Source, Span, Unwind};
 
 use crate::evaluate::{Role, Shape};
 use crate::export::Format;
@@ -119,6 +119,10 @@ pub(crate) struct SamplingArgs {
     /// Seed of the random sampling periods.
     #[arg(long, value_name = "NUMBER")]
     pub(crate) seed: Option<u64>,
+    /// What unwind tables and symbols may take of memory together: where there is no room for all, those of the heaviest
+    /// files come first.
+    #[arg(long, value_name = "SIZE", default_value_t = defaults().symbol_memory)]
+    pub(crate) symbol_memory: Bytes,
 }
 
 /// Where the results go.

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::aside::Aside;
 use crate::cli::OutputFile;
+use crate::debuginfod;
 use crate::export::Format;
 use crate::export::functions::{FunctionTable, functions};
 use crate::export::stats::StatsWriter;
@@ -63,7 +64,12 @@ impl Outputs {
         let table = functions(profile);
         let delivered = match self.files.as_slice() {
             [] => print_table(self.terminal, profile, &table),
-            files => write_all(files, profile, self.terminal),
+            files => {
+                // Asked for, and in the table alone otherwise.
+                let fetched = profile.run.notes.iter().filter(|note| note.starts_with(debuginfod::NOTE));
+                fetched.for_each(|note| self.terminal.say(note));
+                write_all(files, profile, self.terminal)
+            }
         };
         let stats = self.stats.map_or(Ok(()), |stats| stats.finish(&profile.run, &table));
         match (delivered, stats) {

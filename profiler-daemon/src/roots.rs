@@ -4,21 +4,25 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::sys::root::{Link, Root, RootId};
 
 /// Foreign file systems that are held at once; each takes two descriptors and keeps its mounts from going away.
-const MOST_FOREIGN: usize = 64;
+const MOST_FOREIGN: usize = 32;
 /// Debug files by build id: the name says nothing but what it must hold, so ours are as good as the target's.
 const BY_BUILD_ID: &str = "/usr/lib/debug/.build-id";
 
-/// The file systems seen so far. One that was met outlives its processes.
+/// Those of others, the last met at the end.
+type Foreign = VecDeque<(RootId, Arc<Root>)>;
+
+/// The file systems seen so far. One that was met outlives its processes, until too many others were met. Clones are the
+/// same list.
 #[derive(Clone)]
 pub(crate) struct Roots {
     own: Option<RootId>,
     ours: Option<Arc<Root>>,
-    foreign: VecDeque<(RootId, Arc<Root>)>,
+    foreign: Arc<Mutex<Foreign>>,
 }
 
 /// What a process sees.
@@ -33,13 +37,13 @@ pub(crate) enum View {
 impl Default for Roots {
     fn default() -> Self {
         let own = RootId::of(std::process::id()).ok();
-        Self { own, ours: Root::ours().ok().map(Arc::new), foreign: VecDeque::new() }
+        Self { own, ours: Root::ours().ok().map(Arc::new), foreign: Arc::default() }
     }
 }
 
 impl Roots {
     /// What a process sees.
-    pub(crate) fn of(&mut self, pid: u32) -> View {
+    pub(crate) fn of(&self, pid: u32) -> View {
         let Some(id) = RootId::of(pid).ok().filter(|&id| Some(id) != self.own) else { return View::Ours };
         if self.get(id).is_none() {
             let Ok(root) = Root::of(pid) else { return View::Ours };
@@ -47,22 +51,27 @@ impl Roots {
             if RootId::of(pid).ok() != Some(id) {
                 return View::Ours;
             }
-            self.foreign.push_back((id, Arc::new(root)));
-            if self.foreign.len() > MOST_FOREIGN {
-                self.foreign.pop_front();
+            let mut foreign = self.foreign();
+            foreign.push_back((id, Arc::new(root)));
+            if foreign.len() > MOST_FOREIGN {
+                foreign.pop_front();
             }
         }
         View::Foreign(id)
     }
 
-    fn get(&self, id: RootId) -> Option<&Root> {
-        self.foreign.iter().find(|(known, _)| *known == id).map(|(_, root)| &**root)
+    fn get(&self, id: RootId) -> Option<Arc<Root>> {
+        self.foreign().iter().find(|(known, _)| *known == id).map(|(_, root)| Arc::clone(root))
+    }
+
+    fn foreign(&self) -> MutexGuard<'_, Foreign> {
+        self.foreign.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens a regular file of this path for reading.
     pub(crate) fn open(&self, view: View, path: &Path, link: Link) -> io::Result<File> {
         let root = match view {
-            View::Ours => self.ours.as_deref(),
+            View::Ours => self.ours.clone(),
             View::Foreign(id) => self.get(id),
         };
         root.ok_or(io::ErrorKind::NotFound)?.open(path, link)

@@ -286,6 +286,7 @@ fn sampling(args: &cli::SamplingArgs, output: &cli::OutputArgs) -> Result<Sampli
         seed: args.seed,
         confidence: output.confidence,
         until_precision: args.until_precision,
+        symbol_memory: args.symbol_memory,
     };
     settings.validate().map_err(|error| usage(error.to_string()))?;
     Ok(settings)
@@ -304,12 +305,8 @@ fn distinct<'a>(files: impl Iterator<Item = &'a PathBuf>) -> Result<()> {
 
 fn output(args: cli::OutputArgs) -> Result<OutputJob> {
     distinct(args.output.iter().map(|file| &file.path).chain(&args.stats))?;
-    let debuginfod = args.debuginfod.then(|| {
-        let missing =
-            "--debuginfod needs servers; name some, such as DEBUGINFOD_URLS=https://debuginfod.elfutils.org/";
-        debuginfod::Settings::from_env().ok_or_else(|| usage(missing))
-    });
-    let debuginfod = debuginfod.transpose()?;
+    let settings = || debuginfod::Settings::from_env().map_err(|unusable| usage(unusable.to_string()));
+    let debuginfod = args.debuginfod.then(settings).transpose()?;
     Ok(OutputJob { files: args.output, stats: args.stats, debuginfod, quiet: args.quiet })
 }
 

@@ -1,6 +1,6 @@
 //! Many addresses of one object at once: unit by unit, on several threads.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use crate::dwarf::DebugInfo;
@@ -31,7 +31,8 @@ impl Object<'_> {
         asked.sort_unstable();
         let parts = parts(&asked);
         let next = AtomicUsize::new(0);
-        let read = || read_parts(sources, &parts, &next);
+        let read_bytes = AtomicU64::new(0);
+        let read = || read_parts(sources, &parts, &next, &read_bytes);
         let found = thread::scope(|scope| {
             // Where there is no thread to be had, the others read its part.
             let spawn = |_| thread::Builder::new().spawn_scoped(scope, read).ok();
@@ -42,6 +43,7 @@ impl Object<'_> {
             found.extend(helpers.into_iter().filter_map(|helper| helper.join().ok()).flatten());
             found
         });
+        self.read_bytes.fetch_max(read_bytes.into_inner(), Ordering::Relaxed);
         let mut all = vec![Symbolized::Unknown(Reason::NoSymbol); svmas.len()];
         for (at, symbolized) in found {
             all[at] = symbolized;
@@ -51,13 +53,19 @@ impl Object<'_> {
 }
 
 /// Takes part after part until none is left.
-fn read_parts(sources: &Sources<'_>, parts: &[&[Asked]], next: &AtomicUsize) -> Vec<(usize, Symbolized)> {
+fn read_parts(
+    sources: &Sources<'_>,
+    parts: &[&[Asked]],
+    next: &AtomicUsize,
+    read_bytes: &AtomicU64,
+) -> Vec<(usize, Symbolized)> {
     let namer = Namer::new(sources.debug_info.as_ref().map(DebugInfo::reader_in_order));
     let lookup = namer.lookup(sources);
     let mut found = Vec::new();
     while let Some(part) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
         found.extend(part.iter().map(|&(_, svma, at)| (at, lookup.symbolize(svma))));
     }
+    read_bytes.fetch_add(namer.read_bytes(sources), Ordering::Relaxed);
     found
 }
 

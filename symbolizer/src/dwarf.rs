@@ -43,6 +43,9 @@ const MOST_KEPT: u64 = 128 << 20;
 /// The same where addresses come unit by unit.
 const MOST_KEPT_IN_ORDER: u64 = 8 << 20;
 
+/// Of what may be held, a reader keeps this share at most: four of them, with two bytes for each unit of work, a quarter.
+const KEPT_SHARE: u64 = 32;
+
 /// Threads that may read at the same time.
 const MOST_READERS: u64 = 64;
 
@@ -56,6 +59,7 @@ pub(crate) struct DebugInfo<'s> {
     /// The other halves of the units that have one, opened as addresses ask for them.
     splits: FxHashMap<usize, OnceLock<Result<Box<Split>, Reason>>>,
     pool: Arc<Pool>,
+    most_bytes: u64,
 }
 
 /// The object itself, the file of entries that it shares with others, or the one with the other half of a unit.
@@ -78,34 +82,59 @@ impl<'s> DebugInfo<'s> {
     ) -> Result<Self, Reason> {
         let alt = alt.map(|alt| Sections::read(alt, None, most_bytes)).transpose()?;
         let left = most_bytes.saturating_sub(alt.as_ref().map_or(0, Sections::held_bytes));
-        let mut sections = Sections::read(elf, Some(source), left)?;
+        let mut sections = Sections::read(elf, Some(source), left - left / 4)?;
         let bytes = sections.bytes() + alt.as_ref().map_or(0, Sections::bytes);
         let pool = Arc::new(Pool::new(bytes));
         let budget = Budget::new(&pool);
         let index = Index::read(&sections.dwarf(alt.as_ref(), &budget), &sections, &budget);
-        let index = index.map_err(|_| reason(&budget))?;
+        let mut index = index.map_err(|_| reason(&budget))?;
+        if !index.skeletons.is_empty() {
+            // Next to nothing is left of such a unit but its lines.
+            index.note_size(sections.largest_lines(&budget).map_err(|_| reason(&budget))?);
+        }
         let alt_index = alt.as_ref().map(|alt| Index::offsets(&alt.dwarf(None, &budget)).unwrap_or_default());
         let alt_index = alt_index.unwrap_or_default();
         drop(budget);
         if index.is_empty() {
             return Err(Reason::CorruptDebugInfo);
         }
+        sections.take(index.held_bytes() + alt_index.held_bytes())?;
         if !index.skeletons.is_empty() {
             split_files.open_package(sections.share(MOST_READERS * index.largest() * 2));
             pool.grant(split_files.package_bytes());
         }
         let splits = index.skeletons.iter().map(|&unit| (unit, OnceLock::new())).collect();
-        Ok(Self { sections, alt, index, alt_index, split_files, splits, pool })
+        Ok(Self { sections, alt, index, alt_index, split_files, splits, pool, most_bytes })
     }
 
     /// A reader of addresses in any order.
     pub(crate) fn reader(&self) -> Reader {
-        Reader { budget: Budget::new(&self.pool), kept: RefCell::new(Kept::new(MOST_KEPT)) }
+        Reader { budget: Budget::new(&self.pool), kept: RefCell::new(Kept::new(self.most_kept(MOST_KEPT))) }
     }
 
     /// A reader of addresses in the order of [`DebugInfo::unit_of`].
     pub(crate) fn reader_in_order(&self) -> Reader {
-        Reader { budget: Budget::new(&self.pool), kept: RefCell::new(Kept::new(MOST_KEPT_IN_ORDER)) }
+        Reader {
+            budget: Budget::new(&self.pool),
+            kept: RefCell::new(Kept::new(self.most_kept(MOST_KEPT_IN_ORDER))),
+        }
+    }
+
+    fn most_kept(&self, usual: u64) -> u64 {
+        // Below the usual limit, the share that is left for it.
+        if self.most_bytes < usual * KEPT_SHARE { usual.min(self.most_bytes / KEPT_SHARE) } else { usual }
+    }
+
+    /// What the sections and the index take of memory.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let alt = self.alt.as_ref().map_or(0, Sections::held_bytes);
+        self.sections.held_bytes() + alt + self.index.held_bytes() + self.alt_index.held_bytes()
+    }
+
+    /// What a reader has held at most: a unit with its lines, and what it kept.
+    pub(crate) fn read_bytes(&self, reader: &Reader) -> u64 {
+        let unit = if self.sections.units_at_once(1) < u64::MAX { 2 * self.index.largest() } else { 0 };
+        unit + 2 * reader.kept.borrow().most_work()
     }
 
     /// A number for the unit that describes `address`: addresses with the same one are best looked up together.

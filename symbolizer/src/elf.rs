@@ -1,6 +1,7 @@
 //! Reading an ELF object section by section.
 
 mod compressed;
+mod go;
 mod notes;
 mod plt;
 mod symbols;
@@ -112,6 +113,11 @@ impl<'s> Elf<'s> {
         Ok(self.source.read_at(offset, size)?)
     }
 
+    /// What the headers take of memory.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        (self.sections.len() * size_of::<Section>() + self.names.len()) as u64
+    }
+
     pub(crate) fn sections(&self) -> impl Iterator<Item = &Section> {
         self.sections.iter()
     }
@@ -146,7 +152,7 @@ impl<'s> Elf<'s> {
 
     /// The same of a section that has no more bytes than this, packed or not.
     pub(crate) fn read_within(&self, section: &Section, most_bytes: u64) -> Result<Vec<u8>, Reason> {
-        let bytes = section.size.max(self.size_after(section));
+        let bytes = section.size.max(self.size_unpacked(section));
         if section.kind != elf::SHT_NOBITS && bytes > most_bytes {
             let what = String::from_utf8_lossy(self.name(section)).into_owned();
             return Err(Reason::TooLarge { what, bytes });
@@ -168,10 +174,10 @@ impl<'s> Elf<'s> {
 
     /// The size of a section of this name once it is read, as far as its headers tell the truth.
     pub(crate) fn size_of(&self, name: &str) -> u64 {
-        self.find_contents(name).map_or(0, |section| self.size_after(section))
+        self.find_contents(name).map_or(0, |section| self.size_unpacked(section))
     }
 
-    fn size_after(&self, section: &Section) -> u64 {
+    fn size_unpacked(&self, section: &Section) -> u64 {
         if !self.is_compressed(section) {
             return section.size;
         }

@@ -1,10 +1,14 @@
 //! The kernel's own symbols, from the text of `/proc/kallsyms`.
 
+use std::io::{BufRead, Read};
+
 use crate::demangle::demangle;
 use crate::reason::Reason;
 
 /// A list larger than this is not a kernel's: today's have 10 MB.
 const LONGEST_LIST: usize = 256 << 20;
+/// The longest line that is looked at: names have 512 bytes at most.
+const LONGEST_LINE: u64 = 4096;
 /// The list has no sizes. A function reaches to the next symbol, but not further than this: past the last function of a
 /// module comes another module's data, or nothing.
 const LONGEST_FUNCTION: u64 = 256 << 10;
@@ -67,6 +71,49 @@ impl KernelSymbols {
         if symbols.functions.is_empty() { Err(Reason::NoKernelSymbols) } else { Ok(symbols) }
     }
 
+    /// The functions that cover some addresses, from the text of `/proc/kallsyms` line by line: of no other is anything
+    /// kept. [`KernelSymbols::symbolize`] then knows these addresses alone.
+    pub fn of_addresses(mut kallsyms: impl BufRead, addresses: &[u64]) -> Result<Self, Reason> {
+        let mut addresses = addresses.to_vec();
+        addresses.sort_unstable();
+        addresses.dedup();
+        // The best line at or below each address, and above the address before it.
+        let mut nearest: Vec<Option<String>> = vec![None; addresses.len()];
+        let (mut listed, mut shown, mut functions) = (0u64, 0u64, 0u64);
+        let mut text = Vec::new();
+        loop {
+            text.clear();
+            // A text without lines is no list.
+            let len = kallsyms.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut text)?;
+            if len == 0 {
+                break;
+            }
+            let Some(line) = Line::parse(&text) else { continue };
+            listed += 1;
+            if line.address == 0 {
+                continue;
+            }
+            shown += 1;
+            functions += u64::from(line.is_function());
+            let at = addresses.partition_point(|&address| address < line.address);
+            if let Some(best) = nearest.get_mut(at)
+                && best
+                    .as_deref()
+                    .and_then(|best| Line::parse(best.as_bytes()))
+                    .is_none_or(|best| line.is_nearer(&best))
+            {
+                *best = std::str::from_utf8(&text).ok().map(|text| text.trim_end().to_owned());
+            }
+        }
+        match (listed, shown, functions) {
+            (1.., 0, _) => return Err(Reason::KernelHidden),
+            (_, _, 0) => return Err(Reason::NoKernelSymbols),
+            _ => {}
+        }
+        let lines = nearest.iter().flatten().filter_map(|text| Line::parse(text.as_bytes()));
+        Ok(Self::collect(&lines.collect::<Vec<_>>()))
+    }
+
     /// The function that covers `address`.
     pub fn symbolize(&self, address: u64) -> Option<KernelSymbol> {
         let index = self.functions.partition_point(|function| function.address <= address).checked_sub(1)?;
@@ -117,13 +164,19 @@ impl<'a> Line<'a> {
         Some(Self { address, kind, name, module })
     }
 
+    /// Whether this one rather than `other` tells of addresses above both.
+    fn is_nearer(&self, other: &Line<'_>) -> bool {
+        let ((at, this), (other_at, that)) = (split(self.preference()), split(other.preference()));
+        at > other_at || at == other_at && this < that
+    }
+
     fn is_function(&self) -> bool {
         // The ends of the text sections are symbols too; what follows them is not code.
         matches!(self.kind, b't' | b'T' | b'w' | b'W') && !matches!(self.name, "_etext" | "_einittext")
     }
 
     /// By address; of the names at one address the exported one comes first, then the plainest.
-    fn preference(&self) -> (u64, bool, u8, usize, usize) {
+    fn preference(&self) -> Preference {
         let binding = match self.kind {
             b'T' => 0,
             b't' => 1,
@@ -132,6 +185,12 @@ impl<'a> Line<'a> {
         let underscores = self.name.bytes().take_while(|&b| b == b'_').count();
         (self.address, !self.is_function(), binding, underscores, self.name.len())
     }
+}
+
+type Preference = (u64, bool, u8, usize, usize);
+
+fn split((address, not_function, binding, underscores, len): Preference) -> (u64, (bool, u8, usize, usize)) {
+    (address, (not_function, binding, underscores, len))
 }
 
 #[cfg(test)]
@@ -169,6 +228,26 @@ ffffffffc0000040 d nf_table\t[nf_tables]
     }
 
     #[test]
+    fn some_addresses_alone_have_the_names_that_all_have() {
+        let whole = KernelSymbols::parse(LIST.as_bytes()).expect("a good list");
+        let asked: Vec<u64> = (0..0x400).step_by(0x10).map(|at| 0xffff_ffff_8100_0000 + at).collect();
+        let modules = (0..0x80).step_by(8).map(|at| 0xffff_ffff_c000_0000 + at);
+        let asked: Vec<u64> =
+            asked.into_iter().chain(modules).chain([0, 1, u64::MAX, 0xffff_ffff_8200_0007]).collect();
+        let reversed = LIST.lines().rev().map(|line| format!("{line}\n")).collect::<String>();
+        for list in [LIST, &reversed] {
+            let some = KernelSymbols::of_addresses(list.as_bytes(), &asked).expect("a good list");
+            for &address in &asked {
+                assert_eq!(some.symbolize(address), whole.symbolize(address), "{address:#x}");
+            }
+            for address in asked.iter().step_by(5) {
+                let one = KernelSymbols::of_addresses(list.as_bytes(), &[*address]).expect("a good list");
+                assert_eq!(one.symbolize(*address), whole.symbolize(*address), "{address:#x} alone");
+            }
+        }
+    }
+
+    #[test]
     fn modules_are_named() {
         let list = KernelSymbols::parse(LIST.as_bytes()).expect("a good list");
         let symbol = list.symbolize(0xffff_ffff_c000_0001).expect("in the module");
@@ -180,6 +259,9 @@ ffffffffc0000040 d nf_table\t[nf_tables]
     fn hidden_addresses_are_told_apart_from_an_empty_list() {
         let hidden = "0000000000000000 T _stext\n0000000000000000 t helper\n";
         assert_eq!(KernelSymbols::parse(hidden.as_bytes()).err(), Some(Reason::KernelHidden));
+        let of = |list: &'static str| KernelSymbols::of_addresses(list.as_bytes(), &[7]).err();
+        assert_eq!(of("0000000000000000 T _stext\n"), Some(Reason::KernelHidden));
+        assert_eq!(of(""), Some(Reason::NoKernelSymbols));
         assert_eq!(KernelSymbols::parse(b"").err(), Some(Reason::NoKernelSymbols));
         assert_eq!(KernelSymbols::parse(b"\xff\xfe junk").err(), Some(Reason::NoKernelSymbols));
     }

@@ -46,6 +46,13 @@ impl Namer {
         Self { reader, symbols: RefCell::default() }
     }
 
+    /// What it has held at most.
+    pub(crate) fn read_bytes(&self, sources: &Sources<'_>) -> u64 {
+        let debug_info = sources.debug_info.as_ref().zip(self.reader.as_ref());
+        let symbols = self.symbols.borrow().bytes.min(MOST_SYMBOL_BYTES) as u64;
+        symbols + debug_info.map_or(0, |(info, reader)| info.read_bytes(reader))
+    }
+
     pub(crate) fn lookup<'a>(&'a self, sources: &'a Sources<'a>) -> Lookups<'a> {
         let debug_info = sources.debug_info.as_ref().zip(self.reader.as_ref());
         Lookups {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::debug_file::{self, DebugFile, DebugFiles};
 use crate::dwarf::{DebugInfo, SplitFiles};
@@ -40,11 +41,26 @@ pub struct Limits {
     /// ones. An object that needs more is named from its symbol table alone, and says so in its warnings; units that need
     /// more are named from there too.
     pub bytes: u64,
+    /// The same with the symbol tables, which come first. An object whose symbol tables need more cannot be named.
+    pub all_bytes: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { bytes: 256 << 20 }
+        Self { bytes: 256 << 20, all_bytes: u64::MAX }
+    }
+}
+
+impl Limits {
+    /// So many bytes for everything.
+    pub fn of_all(bytes: u64) -> Self {
+        Self { bytes, all_bytes: bytes }
+    }
+
+    /// What is left beside `bytes` that are held.
+    fn beside(self, bytes: u64) -> Self {
+        let all_bytes = self.all_bytes.saturating_sub(bytes);
+        Self { bytes: self.bytes.min(all_bytes), all_bytes }
     }
 }
 
@@ -58,6 +74,8 @@ pub struct Object<'s> {
     pub(crate) sources: Sources<'s>,
     warnings: Vec<Reason>,
     namer: Namer,
+    /// The most that readers have held at a time.
+    pub(crate) read_bytes: AtomicU64,
 }
 
 /// Where an object's names come from.
@@ -86,23 +104,27 @@ impl<'s> Object<'s> {
         debug_files: &dyn DebugFiles,
     ) -> Result<Self, Reason> {
         let elf = Elf::parse(source)?;
-        let own_symbols = SymbolTable::read(&elf);
+        let limits = limits.beside(elf.held_bytes());
+        let own_symbols = SymbolTable::read(&elf, limits.all_bytes);
         let mut object = Self {
             build_id: elf.build_id(),
             debug_link: elf.debug_link().map(|link| link.file),
             sources: Sources::default(),
             warnings: Vec::new(),
             namer: Namer::default(),
+            read_bytes: AtomicU64::new(0),
         };
         let has_symtab = own_symbols.as_ref().is_ok_and(SymbolTable::has_symtab);
+        let limits = limits.beside(own_symbols.as_ref().map_or(0, SymbolTable::held_bytes));
         object.read_debug_info(limits, &elf, Source::Borrowed(source), path, debug_files, has_symtab);
         if !has_symtab && object.sources.symbols.is_empty() {
-            let mini = object.or_warn(mini_symbols(&elf)).flatten();
+            let mini = object.or_warn(mini_symbols(&elf, limits.all_bytes)).flatten();
             object.sources.symbols.extend(mini);
         }
         let sources = &mut object.sources;
         match own_symbols {
             Ok(symbols) => sources.symbols.push(symbols),
+            Err(reason @ Reason::TooLarge { .. }) if sources.debug_info.is_none() => return Err(reason),
             Err(reason) if sources.debug_info.is_none() && sources.symbols.is_empty() => return Err(reason),
             Err(reason) => object.warnings.push(reason),
         }
@@ -132,6 +154,13 @@ impl<'s> Object<'s> {
         self.sources.debug_info.is_some()
     }
 
+    /// What it took of memory at most, with what was read for the addresses that were asked for together so far (bytes).
+    pub fn memory_bytes(&self) -> u64 {
+        let symbols: u64 = self.sources.symbols.iter().map(SymbolTable::held_bytes).sum();
+        let held = self.sources.debug_info.as_ref().map_or(0, DebugInfo::held_bytes);
+        symbols.saturating_add(held).saturating_add(self.read_bytes.load(Ordering::Relaxed))
+    }
+
     /// Why some names may be missing.
     pub fn warnings(&self) -> &[Reason] {
         &self.warnings
@@ -157,9 +186,12 @@ impl<'s> Object<'s> {
         };
         match Elf::parse(&*source) {
             Ok(debug) => {
+                let mut limits = limits.beside(debug.held_bytes());
                 if !has_symtab {
-                    let symbols = self.or_warn(SymbolTable::read(&debug));
-                    self.sources.symbols.extend(symbols.filter(SymbolTable::has_symtab));
+                    let symbols = self.or_warn(SymbolTable::read(&debug, limits.all_bytes));
+                    let symbols = symbols.filter(SymbolTable::has_symtab);
+                    limits = limits.beside(symbols.as_ref().map_or(0, SymbolTable::held_bytes));
+                    self.sources.symbols.extend(symbols);
                 }
                 if debug.find_contents(".debug_info").is_some() {
                     let places = vec![path.to_owned(), debug_path.clone()];
@@ -200,7 +232,7 @@ pub fn build_id(source: &dyn ReadAt) -> Option<String> {
 }
 
 /// The symbols in `.gnu_debugdata`.
-fn mini_symbols(elf: &Elf<'_>) -> Result<Option<SymbolTable>, Reason> {
-    let Some(bytes) = elf.mini_debug_info()? else { return Ok(None) };
-    SymbolTable::read(&Elf::parse(&bytes)?).map(Some)
+fn mini_symbols(elf: &Elf<'_>, most_bytes: u64) -> Result<Option<SymbolTable>, Reason> {
+    let Some(bytes) = elf.mini_debug_info(most_bytes / 2)? else { return Ok(None) };
+    SymbolTable::read(&Elf::parse(&bytes)?, most_bytes - most_bytes / 2).map(Some)
 }

@@ -32,6 +32,8 @@ int main(int argc, char **) {
 }
 ";
 
+const FURTHER_FUNCTIONS: usize = 2000;
+
 /// The file system as it is.
 #[derive(Clone)]
 struct Disk;
@@ -64,8 +66,12 @@ fn answers(object: &Object<'_>, program: &Program) -> Vec<Symbolized> {
 
 /// The program with split DWARF, and what is known of one with the same code and everything in it.
 fn split(options: &[&str]) -> Option<(Program, Vec<Symbolized>)> {
+    // More lines than the rest of the unit takes bytes, as in any program of some size.
+    let more =
+        (0..FURTHER_FUNCTIONS).map(|i| format!("int further{i}(int x) {{\nsink += x;\nreturn {i};\n}}\n"));
+    let source = SOURCE.to_owned() + &more.collect::<String>();
     let program =
-        Program::in_steps("g++", "program.cc", SOURCE, &[options, &["-O2", "-gsplit-dwarf"]].concat())?;
+        Program::in_steps("g++", "program.cc", &source, &[options, &["-O2", "-gsplit-dwarf"]].concat())?;
     let whole = program.build("g++", "program.cc", "whole", &[options, &["-O2"]].concat())?;
     let expected = answers(&load(&whole, &NoDebugFiles), &program);
     assert_eq!(deepest(&expected), 3, "something is inlined");
@@ -251,4 +257,43 @@ fn a_debug_file_in_the_build_id_folder_is_of_the_same_build() {
         "{:?}",
         object.warnings()
     );
+}
+
+/// The table that the run-time system walks stacks with is there in stripped programs too.
+#[test]
+fn a_stripped_go_program_has_its_functions() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let source = "package main\n\n//go:noinline\nfunc work(x int) int { return x * 3 }\n\nfunc main() { println(work(4)) }\n";
+    std::fs::write(directory.path().join("program.go"), source).expect("a source file");
+    let build = |out: &str, flags: &str| {
+        let mut go = Command::new("go");
+        go.current_dir(directory.path()).args(["build", flags, "-o", out, "program.go"]);
+        go.env("GOCACHE", directory.path().join("cache")).env("GO111MODULE", "off");
+        run(&mut go).map(|_| directory.path().join(out))
+    };
+    let (Some(whole), Some(stripped)) = (build("whole", "-trimpath"), build("stripped", "-ldflags=-s -w"))
+    else {
+        return;
+    };
+    let listed = run(Command::new("nm").arg(&whole)).expect("nm comes with the compiler");
+    let functions: Vec<(u64, &str)> = listed
+        .lines()
+        .filter_map(|line| {
+            let &[address, "T" | "t", name] = &line.split_whitespace().collect::<Vec<_>>()[..] else {
+                return None;
+            };
+            Some((u64::from_str_radix(address, 16).ok()?, name))
+        })
+        .collect();
+    let object = load(&stripped, &NoDebugFiles);
+    let name = |address: u64| match object.symbolize(address) {
+        Symbolized::Known(frames) => frames[0].linkage_name.to_string(),
+        Symbolized::Unknown(_) => String::new(),
+    };
+    let main = functions.iter().find(|(_, name)| *name == "main.work").expect("the program's own");
+    assert_eq!((name(main.0), name(main.0 + 1)), ("main.work".to_owned(), "main.work".to_owned()));
+    // The table leaves out what names the ABI, and labels such as `runtime.text`.
+    let plain = |name: &str| name.trim_end_matches(".abi0").trim_end_matches(".abiinternal").to_owned();
+    let other = functions.iter().filter(|(address, listed)| plain(listed) != name(*address)).count();
+    assert!(functions.len() > 1000 && other * 100 < functions.len(), "{other} of {}", functions.len());
 }

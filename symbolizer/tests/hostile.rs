@@ -79,8 +79,7 @@ fn names_that_would_take_a_gigabyte_are_refused() {
         bytes[header + 32..header + 40].copy_from_slice(&32_u64.to_le_bytes());
         let object =
             Object::load(&bytes, Path::new("/bin/x"), &NoDebugFiles).expect("it has debug information");
-        let refused = Reason::TooLarge { what: ".strtab".into(), bytes: 1 << 30 };
-        assert_eq!(object.warnings(), [refused]);
+        assert!(matches!(object.warnings(), [Reason::TooLarge { bytes, .. }] if *bytes >= 1 << 30));
     }
 }
 

@@ -148,7 +148,7 @@ fn the_same_whether_strings_are_held_or_not() {
     let file = File::open(&path).expect("this test");
     let holds_all = Object::load(&file, &path, &NoDebugFiles).expect("a good object");
     // A quarter of the limit is for strings: one byte too little for them.
-    let limits = Limits { bytes: 4 * (section_bytes(&path, ".debug_str") - 1) };
+    let limits = Limits { bytes: 4 * (section_bytes(&path, ".debug_str") - 1), ..Limits::default() };
     let holds_few = Object::load_within(limits, &file, &path, &NoDebugFiles).expect("a good object");
     assert_eq!(holds_few.warnings(), []);
     let addresses = addresses(&path);
@@ -159,10 +159,33 @@ fn the_same_whether_strings_are_held_or_not() {
 fn beyond_the_limit_symbols_are_left() {
     let path = std::env::current_exe().expect("this test");
     let file = File::open(&path).expect("this test");
-    let limits = Limits { bytes: 1 << 10 };
+    let limits = Limits { bytes: 1 << 10, ..Limits::default() };
     let object = Object::load_within(limits, &file, &path, &NoDebugFiles).expect("a good object");
     assert!(matches!(object.warnings(), [Reason::TooLarge { .. }]), "{:?}", object.warnings());
     assert!(!object.has_debug_info());
     let known = |symbolized: &Symbolized| matches!(symbolized, Symbolized::Known(_));
     assert!(object.symbolize_all(&addresses(&path)).iter().all(known));
+}
+
+#[test]
+fn one_limit_for_everything_holds() {
+    let path = std::env::current_exe().expect("this test");
+    let file = File::open(&path).expect("this test");
+    let load = |bytes| Object::load_within(Limits::of_all(bytes), &file, &path, &NoDebugFiles);
+    let refused = load(1 << 10).err();
+    assert!(matches!(refused, Some(Reason::TooLarge { .. })), "{refused:?}");
+    let addresses = addresses(&path);
+    let all = load(256 << 20).expect("a good object");
+    let names = all.symbolize_all(&addresses);
+    let mut used = Vec::new();
+    for mib in [4, 16, 64, 256] {
+        let Ok(object) = load(mib << 20) else { continue };
+        let found = object.symbolize_all(&addresses);
+        assert!(object.memory_bytes() <= mib << 20, "{} of {mib} MiB", object.memory_bytes());
+        used.push(object.memory_bytes());
+        if object.has_debug_info() {
+            assert_eq!(found, names, "{mib} MiB");
+        }
+    }
+    assert!(used.len() > 1, "{used:?}");
 }

@@ -1,9 +1,9 @@
 /* Stacks that are known beforehand: `stacks MODE CPU_SECONDS [LIBRARY LIBRARY]`.
  *
- * Each mode works in a function `leaf`, or one that the mode names, below callers with names of their own. */
+ * Each mode works in a function `leaf`, or one that the mode names, below callers with names of their own. With the modes
+ * `deleted` and `replaced`, the program's own file is first removed, or gives way to the file that is named. */
 #define _GNU_SOURCE
 #include <alloca.h>
-#include <ctype.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
@@ -34,6 +34,12 @@ APART uint64_t level3(uint64_t x) { RETURNS(leaf(x + 3) + 1); }
 APART uint64_t level2(uint64_t x) { RETURNS(level3(x + 2) ^ 5); }
 APART uint64_t level1(uint64_t x) { RETURNS(level2(x + 1) + 7); }
 
+/* Two calls that are none: only debug information knows them. */
+#define WITHIN static inline __attribute__((always_inline))
+WITHIN uint64_t inlined2(uint64_t x) { RETURNS(leaf(x + 2) ^ 3); }
+WITHIN uint64_t inlined1(uint64_t x) { RETURNS(inlined2(x + 1) + 9); }
+APART uint64_t caller_of_inlined(uint64_t x) { RETURNS(inlined1(x + 1) + 2); }
+
 /* Registers pushed and popped, and little else. */
 APART uint64_t pushes(uint64_t a, uint64_t b, uint64_t c)
 {
@@ -56,13 +62,16 @@ APART uint64_t caller_of_pushes(uint64_t x)
     return x;
 }
 
+#ifdef WITH_LIBRARY
 /* Calls of a library's function that does next to nothing: half of the time is in the linkage table. */
+uint64_t called(uint64_t x);
 APART uint64_t caller_of_stub(uint64_t x)
 {
     for (int i = 0; i < 100000; i++)
-        x += (uint64_t)toupper((int)(x & 127));
+        x += called(x);
     return x;
 }
+#endif
 
 APART uint64_t caller_of_vdso(uint64_t x)
 {
@@ -98,12 +107,23 @@ static void handle_signals(int flags)
         die("sigaction");
 }
 
-/* Frames of 16 KiB. */
+uint64_t assembly_framed(uint64_t x);
+
+/* Frames of 16 KiB, in use. */
 APART uint64_t wide(uint64_t x, int more)
 {
     volatile char *room = alloca(16 << 10);
-    room[0] = (char)x;
+    for (int at = 0; at < 16 << 10; at += 1 << 10)
+        room[at] = (char)x;
     RETURNS((more ? wide(x + 1, more - 1) : leaf(x)) + (uint64_t)room[0]);
+}
+
+/* A frame of 60 KiB whose midst was never written to, and is not in memory. */
+APART uint64_t hollow(uint64_t x)
+{
+    volatile char *room = alloca(60 << 10);
+    room[0] = (char)x;
+    RETURNS(assembly_framed(x) + (uint64_t)room[0]);
 }
 
 APART uint64_t recursion(uint64_t x, int more) { RETURNS((more ? recursion(x + 1, more - 1) : leaf(x)) + 1); }
@@ -124,7 +144,6 @@ APART uint64_t caller_of_tail(uint64_t x) { RETURNS(tail1(x) + 1); }
 
 /* Assembly without unwind information. One has a frame and calls back, one has a frame, one has none. */
 uint64_t assembly_caller(uint64_t x);
-uint64_t assembly_framed(uint64_t x);
 uint64_t assembly_bare(uint64_t x);
 #define LOOP "mov $1000000, %ecx\n1:\nimul $77, %rdi\nadd $13, %rdi\ndec %ecx\njnz 1b\nmov %rdi, %rax\n"
 #define FUNCTION(name, body) \
@@ -177,15 +196,29 @@ APART uint64_t caller_of_library(uint64_t x)
 }
 
 APART uint64_t wide_frames(uint64_t x) { RETURNS(wide(x, 9) + 1); }
+/* Stacks that are whole come first: they tell how such stacks end. */
+APART uint64_t caller_of_hollow(uint64_t x)
+{
+    static int begun;
+    for (; begun < 10000000; begun++) {
+        x = x * 6364136223846793005u + 1442695040888963407u;
+        x ^= x >> 29;
+    }
+    RETURNS(hollow(x) + 1);
+}
 APART uint64_t many_frames(uint64_t x) { RETURNS(recursion(x, 5000) + 1); }
 APART uint64_t caller_of_realigned(uint64_t x) { RETURNS(realigned(x, (int)(x & 64) + 64) + 1); }
 
 static const struct { const char *name; uint64_t (*work)(uint64_t); } MODES[] = {
-    { "plain", level1 }, { "pushes", caller_of_pushes }, { "stub", caller_of_stub }, { "vdso", caller_of_vdso },
+    { "plain", level1 }, { "pushes", caller_of_pushes }, { "vdso", caller_of_vdso },
     { "signal", caller_of_interrupted }, { "altstack", caller_of_interrupted }, { "wide", wide_frames },
-    { "recursion", many_frames }, { "realigned", caller_of_realigned }, { "tail", caller_of_tail },
+    { "hollow", caller_of_hollow }, { "recursion", many_frames }, { "realigned", caller_of_realigned }, { "tail", caller_of_tail },
     { "assembly", caller_of_assembly }, { "framed", caller_of_framed }, { "bare", caller_of_bare },
-    { "library", caller_of_library }, { "thread", level1 }, { "fork", level1 },
+    { "library", caller_of_library }, { "thread", level1 }, { "fork", level1 }, { "inlined", caller_of_inlined },
+    { "deleted", level1 }, { "replaced", level1 },
+#ifdef WITH_LIBRARY
+    { "stub", caller_of_stub },
+#endif
 #ifndef WITHOUT_CONTEXTS
     { "fiber", caller_of_fiber },
 #endif
@@ -215,6 +248,10 @@ int main(int count, char **words)
         return fprintf(stderr, "usage: stacks MODE CPU_SECONDS [LIBRARY LIBRARY]\n"), 2;
     limit_s = atof(words[2]);
     arguments = words + 3;
+    if (strcmp(words[1], "deleted") == 0 && unlink(words[0]))
+        die(words[0]);
+    if (strcmp(words[1], "replaced") == 0 && rename(words[3], words[0]))
+        die(words[3]);
     if (work == caller_of_interrupted)
         handle_signals(strcmp(words[1], "altstack") == 0 ? SA_ONSTACK : 0);
     if (strcmp(words[1], "thread") == 0) {

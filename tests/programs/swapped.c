@@ -2,6 +2,9 @@
 #include <stdint.h>
 #define APART __attribute__((noinline, noclone))
 
+/* Next to nothing. */
+APART uint64_t called(uint64_t x) { return x + 1; }
+
 APART uint64_t library_leaf(uint64_t x)
 {
     volatile char room[FRAME];

@@ -25,6 +25,24 @@ impl Folded {
         text.lines().map(parse_line).collect::<Result<_>>().map(Folded)
     }
 
+    /// What `perf script -F ip,sym` prints: blocks of lines, each an address and a name, the innermost frame first,
+    /// and empty lines between them.
+    pub fn of_perf_script(text: &str) -> Folded {
+        let name = |line: &str| {
+            let line = line.trim_start();
+            line.split_once(' ').map_or("", |(_, name)| name).trim().to_string()
+        };
+        let mut lines = text.lines().peekable();
+        let mut stacks = Vec::new();
+        while lines.peek().is_some() {
+            let block = lines.by_ref().take_while(|line| !line.trim().is_empty());
+            let mut frames: Vec<String> = block.map(name).collect();
+            frames.reverse();
+            stacks.extend((!frames.is_empty()).then_some(Stack { frames, weight: 1.0 }));
+        }
+        Folded(stacks)
+    }
+
     /// The weight of all stacks that hold.
     pub fn weight_of(&self, holds: impl Fn(&Stack) -> bool) -> f64 {
         self.0.iter().filter(|stack| holds(stack)).map(|stack| stack.weight).sum()
@@ -106,6 +124,14 @@ mod tests {
     #[test]
     fn a_stack_is_whole_with_its_root_and_all_of_the_recursion() {
         assert_eq!(complete_ratio("mix;_start;main;descend;descend;descend;bottom;run;work_a 4"), 1.0);
+    }
+
+    #[test]
+    fn a_script_gives_whole_names() {
+        let text = "\n\t 7f10 operator new(unsigned long)\n\t 7f20 main\n\n\n\t 7f30 [unknown]\n\n";
+        let frames: Vec<_> = Folded::of_perf_script(text).0.into_iter().map(|stack| stack.frames).collect();
+        assert_eq!(frames, [vec!["main", "operator new(unsigned long)"], vec!["[unknown]"]]);
+        assert!(Folded::of_perf_script("").0.is_empty());
     }
 
     #[test]

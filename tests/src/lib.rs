@@ -4,6 +4,7 @@
 pub mod aliasing;
 pub mod attempts;
 pub mod bouts;
+pub mod brood;
 pub mod cases;
 pub mod checks;
 pub mod coverage;
@@ -19,6 +20,7 @@ pub mod portfolio;
 pub mod programs;
 pub mod replay;
 pub mod run;
+pub mod runtimes;
 pub mod sim;
 pub mod slope;
 pub mod stats;

@@ -164,15 +164,7 @@ fn read_perf_stacks(perf: &Path, folder: &Path) -> Result<Folded> {
     let mut script = Command::new(perf);
     script.args(["script", "--no-inline", "-F", "ip,sym", "--time", "45%-55%", "-i", "perf.data"]);
     let output = script.current_dir(folder).output()?;
-    Ok(parse_script(&String::from_utf8_lossy(&output.stdout)))
-}
-
-/// Blocks of lines, each an address and a name, the innermost frame first.
-fn parse_script(text: &str) -> Folded {
-    let name = |line: &str| line.split_whitespace().nth(1).unwrap_or_default().to_string();
-    let stack =
-        |block: &str| Stack { frames: block.lines().map(name).rev().collect::<Vec<_>>(), weight: 1.0 };
-    Folded(text.split("\n\n").filter(|block| !block.trim().is_empty()).map(stack).collect())
+    Ok(Folded::of_perf_script(&String::from_utf8_lossy(&output.stdout)))
 }
 
 /// It tells what was lost in words: `Lost 144 events.`
@@ -205,15 +197,7 @@ fn samply_stacks(thread: &Value) -> Vec<Stack> {
 mod tests {
     use serde_json::json;
 
-    use super::{lost_in, parse_script, samply_stacks};
-
-    #[test]
-    fn stacks_are_read_from_a_script() {
-        let folded = parse_script("\t 7f10 work_a\n\t 7f20 main\n\n\t 7f30 [unknown]\n\n");
-        let frames: Vec<_> = folded.0.into_iter().map(|stack| stack.frames).collect();
-        assert_eq!(frames, [vec!["main", "work_a"], vec!["[unknown]"]]);
-        assert!(parse_script("").0.is_empty());
-    }
+    use super::{lost_in, samply_stacks};
 
     #[test]
     fn stacks_are_read_from_a_table_of_prefixes() {

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, bail};
 use tests::attempts::attempts;
-use tests::cases::{ROWS, by_sweetspot};
+use tests::cases::{by_sweetspot, rows};
 use tests::guards::is_root;
 
 /// CPU time of a program (s), and samples of each second of it.
@@ -18,16 +18,16 @@ fn whole(names: &[&str]) -> Result<()> {
         return Ok(());
     }
     for name in names {
-        let case = ROWS.iter().find(|case| case.name == *name).with_context(|| format!("no row {name}"))?;
-        let words = match case.words(CPU_S)? {
-            Ok(words) => words,
+        let case = rows().find(|case| case.name == *name).with_context(|| format!("no row {name}"))?;
+        let target = match case.prepare(CPU_S)? {
+            Ok(target) => target,
             Err(reason) => {
                 eprintln!("{name}: skipped, {reason}");
                 continue;
             }
         };
         attempts(|| {
-            let recording = by_sweetspot(&words, RATE_HZ, &[])?;
+            let recording = by_sweetspot(&target.words, RATE_HZ, &[])?;
             let failures = case.judge(&case.look_at(&recording), &recording.truncated_by);
             if failures.is_empty() {
                 return Ok(());
@@ -64,6 +64,11 @@ fn through_frames_that_only_all_registers_lead_out_of() -> Result<()> {
 }
 
 #[test]
+fn through_the_linkage_table() -> Result<()> {
+    whole(&["linkage table", "linkage table, lazy"])
+}
+
+#[test]
 fn through_assembly_without_tables() -> Result<()> {
     whole(&["assembly that calls back", "assembly with a frame", "assembly without a frame"])
 }
@@ -80,5 +85,10 @@ fn amid_the_languages_own_unwinding() -> Result<()> {
 
 #[test]
 fn deeper_than_any_copy_says_so() -> Result<()> {
-    whole(&["5000 frames"])
+    whole(&["160 KiB of frames", "5000 frames"])
+}
+
+#[test]
+fn behind_a_page_that_is_not_there_says_so() -> Result<()> {
+    whole(&["a page never written to"])
 }

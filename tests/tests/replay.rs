@@ -54,6 +54,38 @@ fn the_recordings_hold_every_kind_of_record() {
     assert_eq!(sum(|counts| counts.undecodable), 0);
 }
 
+/// Where any profiler on the machine asks for build ids, the kernel leaves this mark on the mappings that it tells others
+/// of, and nothing else changes in them.
+#[test]
+fn the_mark_of_another_profiler_changes_nothing() {
+    for (name, recording) in recordings() {
+        let mut rings = recording.rings.clone();
+        let marked: usize = rings.iter_mut().map(|ring| mark_mappings(ring)).sum();
+        assert!(marked > 0, "{name} has no mappings");
+        let (whole, replayed) =
+            (recording.replay(&recording.rings, usize::MAX), recording.replay(&rings, usize::MAX));
+        assert_eq!(replayed.counts.undecodable, 0, "{name}");
+        assert_eq!(folded(recording, &replayed), folded(recording, &whole), "{name}");
+    }
+}
+
+/// Marks the records of mappings; returns how many there are.
+fn mark_mappings(ring: &mut [u8]) -> usize {
+    const PERF_RECORD_MMAP2: u32 = 10;
+    let (mut at, mut marked) = (0, 0);
+    while let Some(&[k0, k1, k2, k3, _, _, s0, s1]) = ring.get(at..at + 8) {
+        if u32::from_le_bytes([k0, k1, k2, k3]) == PERF_RECORD_MMAP2 {
+            ring[at + 5] |= 1 << 6; // PERF_RECORD_MISC_MMAP_BUILD_ID
+            marked += 1;
+        }
+        match u16::from_le_bytes([s0, s1]) {
+            0..8 => break,
+            size => at += usize::from(size),
+        }
+    }
+    marked
+}
+
 /// Harm that is done to rings.
 #[derive(Clone, Debug)]
 enum Harm {

@@ -2,9 +2,7 @@
 
 #![allow(clippy::print_stderr, reason = "a test that skips says why, and one that runs what it found")]
 
-use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, ensure};
@@ -13,6 +11,7 @@ use tests::folded::Folded;
 use tests::guards::is_root;
 use tests::programs::{find_in_path, workspace_folder};
 use tests::run::{Sweetspot, run};
+use tests::runtimes::{perf_python, remove_perf_maps};
 use tests::stats::Stats;
 
 /// So much of the frames, by weight, has a name.
@@ -67,20 +66,6 @@ fn source(name: &str) -> String {
     workspace_folder().join("tests/programs").join(name).to_string_lossy().into_owned()
 }
 
-fn remove_maps() {
-    // Left by programs that ended; the next of their number would append to them.
-    let maps = fs::read_dir("/tmp").into_iter().flatten().flatten();
-    let is_map =
-        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("perf-"));
-    for path in maps.map(|entry| entry.path()).filter(is_map) {
-        let number =
-            path.file_stem().and_then(|stem| stem.to_str()?.strip_prefix("perf-")?.parse::<u32>().ok());
-        if number.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            let _ = fs::remove_file(path);
-        }
-    }
-}
-
 #[test]
 fn node_with_a_perf_map() -> Result<()> {
     let (true, Some(node)) = (is_root(), find_in_path("node")) else {
@@ -92,7 +77,7 @@ fn node_with_a_perf_map() -> Result<()> {
         let words =
             [&node, "--perf-basic-prof", "--interpreted-frames-native-stack", &source("work.js"), "3"];
         let found = record(&words)?;
-        remove_maps();
+        remove_perf_maps();
         found.check(&["fibonacci", "plus", "words"], 0.9)
     })
 }
@@ -110,29 +95,15 @@ fn node_with_a_jitdump() -> Result<()> {
     })
 }
 
-/// A Python that can tell perf of its functions.
-fn python() -> Option<PathBuf> {
-    let home = env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    let versions = fs::read_dir(home.join(".pyenv/versions")).into_iter().flatten().flatten();
-    let mut found: Vec<PathBuf> = versions.map(|version| version.path().join("bin/python3")).collect();
-    found.sort();
-    let tells = |python: &PathBuf| {
-        let mut command = Command::new(python);
-        command.args(["-X", "perf", "-c", "import sys; assert sys.is_stack_trampoline_active()"]);
-        command.output().is_ok_and(|output| output.status.success())
-    };
-    find_in_path("python3").into_iter().chain(found).find(tells)
-}
-
 #[test]
 fn python_with_a_perf_map() -> Result<()> {
-    let (true, Some(python)) = (is_root(), python()) else {
+    let (true, Some(python)) = (is_root(), perf_python()) else {
         eprintln!("skipped: needs root, and a Python of 3.12 or later that was built with its perf support");
         return Ok(());
     };
     attempts(|| {
         let found = record(&[&python.to_string_lossy(), "-X", "perf", &source("work.py"), "3"])?;
-        remove_maps();
+        remove_perf_maps();
         found.check(&["py::fibonacci", "py::Vector.plus", "py::words"], 0.0)
     })
 }
@@ -152,7 +123,7 @@ fn java_with_a_perf_map() -> Result<()> {
         let java = java.to_string_lossy();
         let words = [&[&*java][..], &flags, &["-cp", &classes, "Work", "4"]].concat();
         let found = record(&words)?;
-        remove_maps();
+        remove_perf_maps();
         found.check(&["Work.fibonacci"], 0.0)
     })
 }

@@ -106,6 +106,7 @@ pub(crate) struct Rule {
     frame: FrameAt,
     saved: [Saved; REGISTERS],
     is_trampoline: bool,
+    is_at_beginning: bool,
 }
 
 impl Rule {
@@ -142,7 +143,14 @@ impl Rule {
                 _ => Saved::Nowhere,
             };
         }
-        Some(Self { frame, saved, is_trampoline: function.is_signal_trampoline() })
+        let is_trampoline = function.is_signal_trampoline();
+        Some(Self { frame, saved, is_trampoline, is_at_beginning: false })
+    }
+
+    /// That of a function which nobody calls, and whose very beginning is returned to.
+    pub(super) fn beginning() -> Self {
+        let saved = std::array::from_fn(|_| Saved::Unstated);
+        Self { frame: FrameAt::Unknown, saved, is_trampoline: false, is_at_beginning: true }
     }
 
     /// Whether the library follows this rule as it is meant: the frame lies by the stack pointer or the frame
@@ -157,6 +165,11 @@ impl Rule {
     /// Whether the frame was made by the kernel to deliver a signal: the caller is where the signal hit.
     pub(crate) fn is_trampoline(&self) -> bool {
         self.is_trampoline
+    }
+
+    /// Whether no call returns there: a return address was put on the stack by hand, and is the function's beginning.
+    pub(crate) fn is_at_beginning(&self) -> bool {
+        self.is_at_beginning
     }
 
     /// Whether the function is the outermost.

@@ -95,6 +95,27 @@ impl UnwindTables {
         Self::new(machine, section(eh_frame), index, section(debug_frame))
     }
 
+    /// The same, to be read anew.
+    pub(super) fn unread(&self) -> Self {
+        let unread =
+            |section: &Section| Section { svma: section.svma.clone(), bytes: section.bytes.unread() };
+        Self {
+            machine: self.machine,
+            eh_frame: self.eh_frame.as_ref().map(unread),
+            eh_frame_hdr: self.eh_frame_hdr.as_ref().map(unread),
+            debug_frame: self.debug_frame.as_ref().map(unread),
+            is_in_order: OnceLock::new(),
+            eh_frame_functions: self.eh_frame_functions.clone(),
+            debug_frame_functions: OnceLock::new(),
+        }
+    }
+
+    /// The size of all sections.
+    pub(super) fn bytes(&self) -> u64 {
+        let sections = [&self.eh_frame, &self.eh_frame_hdr, &self.debug_frame];
+        sections.into_iter().flatten().map(|section| section.svma.end - section.svma.start).sum()
+    }
+
     /// Reads all that any program needs.
     pub(super) fn read(&self) {
         self.is_in_order();
@@ -139,13 +160,17 @@ impl UnwindTables {
     /// What holds at a stated address.
     pub(crate) fn find(&self, svma: u64) -> Found {
         match self.find_function(svma) {
-            // What a fiber's first function returns to has no call before it: a function that has no caller begins there.
-            Found::Nothing if self.has_rules() => match self.find_function(svma.wrapping_add(1)) {
-                Found::Rule { rule, .. } if rule.has_no_caller() => Found::Rule { rule, in_library: false },
-                _ => Found::Nothing,
-            },
+            // What a fiber's first function returns to has no call before it: a function begins there. Not every C
+            // library says that it has no caller.
+            Found::Nothing if self.has_rules() && self.begins_at(svma.wrapping_add(1)) => {
+                Found::Rule { rule: Box::new(Rule::beginning()), in_library: false }
+            }
             found => found,
         }
+    }
+
+    fn begins_at(&self, svma: u64) -> bool {
+        self.function_start(svma) == Some(svma) && matches!(self.find_function(svma), Found::Rule { .. })
     }
 
     fn find_function(&self, svma: u64) -> Found {

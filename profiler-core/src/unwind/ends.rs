@@ -11,6 +11,8 @@ use crate::record::StackCopy;
 const START_UP_WORDS: u64 = 64;
 /// A caller this far behind the end of the copy may exist (bytes); further away the address is wild.
 const REACH_BYTES: u64 = 1 << 20;
+/// The smallest page of any machine; the others are multiples of it.
+const LEAST_PAGE_BYTES: u64 = 4096;
 
 /// What is taken for the end of the stack. The outermost function is always some file's; elsewhere the end is a guess
 /// that failed. So it is where the innermost function has no tables: a frame pointer of zero may be any number that
@@ -38,6 +40,15 @@ pub(super) fn is_called_from_entry(space: &AddressSpace, base: u64, sp: u64, sta
 pub(super) fn is_cut_off(address: u64, sp: u64, stack: StackCopy<'_>) -> bool {
     let end = sp.saturating_add(stack.len() as u64);
     stack.is_full() && (end.saturating_sub(7)..end.saturating_add(REACH_BYTES)).contains(&address)
+}
+
+/// Whether the word at `address` is missing because the kernel met a page that was not in memory: it copies what is there,
+/// up to the page's beginning.
+pub(super) fn is_absent(address: u64, sp: u64, stack: StackCopy<'_>) -> bool {
+    let end = sp.saturating_add(stack.len() as u64);
+    !stack.is_full()
+        && end.is_multiple_of(LEAST_PAGE_BYTES)
+        && (end.saturating_sub(7)..end.saturating_add(REACH_BYTES)).contains(&address)
 }
 
 /// Whether `address` is on another stack than the one that was copied.

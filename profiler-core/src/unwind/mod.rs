@@ -18,7 +18,7 @@ use framehop::x86_64::UnwindRegsX86_64;
 use framehop::{Error, ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
 use rustc_hash::FxHashMap;
 
-use self::ends::{end, is_called_from_entry, is_cut_off, lost};
+use self::ends::{end, is_absent, is_called_from_entry, is_cut_off, lost};
 use crate::elf::{ElfImage, Found, Section, SectionBytes};
 use crate::machine::Machine;
 use crate::process::Process;
@@ -114,9 +114,14 @@ pub struct StackUnwinder {
 impl StackUnwinder {
     /// Tells that some address space has changed since the last stack.
     pub fn note_change(&mut self) {
-        self.changes += 1;
+        self.note_changes(1);
+    }
+
+    fn note_changes(&mut self, count: usize) {
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        self.changes = self.changes.saturating_add(count);
         if self.changes > CACHE_LIFE_CHANGES {
-            *self = Self::default();
+            *self = Self { changes: count, ..Self::default() };
         }
     }
 
@@ -143,6 +148,7 @@ impl StackUnwinder {
         frames: &mut Vec<u64>,
     ) -> Unwound {
         let first = frames.len();
+        self.note_changes(process.space.modules_to_enter());
         let (base, unwound) = match regs {
             UserRegs::X86_64 { ip, general } => {
                 let [bp, sp] = [6, 7].map(|number| general[number].unwrap_or(0));
@@ -165,7 +171,14 @@ impl StackUnwinder {
                 (0, (Outcome::NoTables, 0))
             }
         };
-        let (outcome, outermost) = unwound;
+        let (mut outcome, outermost) = unwound;
+        if stack.is_empty() && !stack.is_full() && outcome.is_truncated() {
+            // In the midst of `execve` both the stack and the code are gone.
+            outcome = Outcome::NoUserStack;
+            let is_there = |&ip: &u64| process.space.is_executable(ip);
+            let known = frames[first..].iter().take_while(|ip| is_there(ip)).count();
+            frames.truncate(first + known);
+        }
         // How deep another stack is tells nothing of the copied one.
         let outermost = if ends::is_elsewhere(outermost, base, stack) { base } else { outermost };
         let depth_bytes = outermost.saturating_sub(base).min(stack.len() as u64);
@@ -215,6 +228,9 @@ impl StackUnwinder {
                 && at.is_return_address()
                 && let Some((ip, interrupted)) = registers.interrupted(space, word)
             {
+                if let Some(frame) = frames.last_mut() {
+                    *frame = at.address(); // no call returns to a trampoline's beginning
+                }
                 (at, registers) = (FrameAddress::from_instruction_pointer(ip), interrupted);
                 continue;
             }
@@ -251,6 +267,9 @@ impl StackUnwinder {
                 Err(error) if registers.mark_the_end(&error) => break end(space, at),
                 Err(_) if is_called_from_entry(space, base, registers.sp(), stack) => {
                     break end(space, at);
+                }
+                Err(Error::CouldNotReadStack(word)) if is_absent(word, base, stack) => {
+                    break Outcome::StackAbsent;
                 }
                 Err(_) => break lost(space, address, known == Known::Nothing),
             }

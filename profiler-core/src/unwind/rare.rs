@@ -5,7 +5,7 @@ use std::sync::Arc;
 use framehop::FrameAddress;
 use rustc_hash::FxHashMap;
 
-use super::ends::{end, is_called_from_entry, is_cut_off, is_elsewhere, lost};
+use super::ends::{end, is_absent, is_called_from_entry, is_cut_off, is_elsewhere, lost};
 use super::untabled::{self, Caller, by_frame_pointer, interrupted, of_innermost};
 use super::{MAX_FRAMES, STACK_ADDRESSES, stub, word_at};
 use crate::elf::Found;
@@ -16,6 +16,11 @@ use crate::record::StackCopy;
 
 /// Rules that are remembered.
 const MAX_RULES: usize = 1 << 13;
+
+/// How far below the stack pointer a function may keep words.
+const RED_ZONE_BYTES: u64 = 128;
+/// Words of a frame that are searched for what was kept there.
+const SEARCHED_WORDS: u64 = 512;
 
 /// What holds at an address.
 #[derive(Clone)]
@@ -69,9 +74,17 @@ pub(super) fn unwind(
         let known = rules.at(process, address);
         let (caller, is_interrupted) = match &known {
             At::Unsafe => break Outcome::Broken,
-            At::Rule(rule) => (rule.caller(&registers, read), rule.is_trampoline()),
+            At::Rule(rule) => (by_rule(space, rule, &registers, read), rule.is_trampoline()),
             At::Nothing => without_table(space, at, &registers, read),
         };
+        // The frame is the function that begins where is returned to, not the one before it.
+        let is_at_beginning = match &known {
+            At::Rule(rule) => is_interrupted || rule.is_at_beginning(),
+            _ => is_interrupted,
+        };
+        if is_at_beginning && let Some(frame) = frames.last_mut() {
+            *frame = at.address();
+        }
         let unread = match caller {
             Ok(caller) => {
                 registers = caller;
@@ -91,11 +104,38 @@ pub(super) fn unwind(
             end(space, at)
         } else if is_elsewhere(sp, base, stack) {
             Outcome::OtherStack
+        } else if unread.is_some_and(|address| is_absent(address, base, stack)) {
+            Outcome::StackAbsent
         } else {
             lost(space, address, matches!(known, At::Nothing))
         };
     };
     (outcome, registers.sp())
+}
+
+/// The caller by a rule. Some code (OpenSSL's for AVX2) keeps the address of its frame right below the stack pointer,
+/// where nothing is copied, and also where it first put it: in the frame. A word there counts if it leads up to a
+/// return address into code that has tables.
+fn by_rule(
+    space: &AddressSpace,
+    rule: &Rule,
+    registers: &Registers,
+    read: impl Fn(u64) -> Option<u64>,
+) -> Result<Registers, NoCaller> {
+    let caller = rule.caller(registers, &read);
+    let Err(NoCaller::Unread(missing)) = caller else { return caller };
+    let sp = registers.sp();
+    if !(sp.saturating_sub(RED_ZONE_BYTES)..sp).contains(&missing) {
+        return caller;
+    }
+    let by_word_at = |address: u64| {
+        let frame = read(address).filter(|&frame| frame > address)?;
+        let read = |word: u64| if word == missing { Some(frame) } else { read(word) };
+        let outer = rule.caller(registers, read).ok()?;
+        let returned = outer.ip().wrapping_sub(1);
+        (outer.sp() > frame && space.is_executable(returned) && space.has_tables(returned)).then_some(outer)
+    };
+    (0..SEARCHED_WORDS).find_map(|word| by_word_at(sp.checked_add(8 * word)?)).ok_or(NoCaller::Unknown)
 }
 
 /// The caller of code that no table knows, and whether a signal hit it.

@@ -270,7 +270,7 @@ fn a_signals_frame_leads_to_what_was_interrupted() {
     let hit = [(0, 7), (120, 0xbad), (160, STACK + 200), (168, BODY), (176, 0x246), (184, 0x2b << 48 | 0x33)];
     hit.iter().for_each(|&(at, value)| words[context(at)] = value);
     let found = |words: &[u64]| unwind(&program(), LEAF, 0xbad, words, Copied::Whole);
-    let frames = vec![LEAF, ASSEMBLY + 4, BODY, START + 4];
+    let frames = vec![LEAF, ASSEMBLY + 5, BODY, START + 4];
     assert_eq!(found(&words), (frames, Outcome::Complete));
     // Another record was not made by the kernel.
     for (at, value) in [(0, 8), (8, 1), (168, ANONYMOUS), (176, u64::MAX), (184, 0x10)] {
@@ -447,4 +447,24 @@ fn the_cache_is_renewed_before_the_librarys_count_wraps_around() {
         unwinder.note_change();
         assert!(unwinder.changes <= change.min(CACHE_LIFE_CHANGES));
     }
+}
+
+#[test]
+fn a_copy_of_nothing_is_no_stack_and_no_contradiction() {
+    let processes = process(image(tables(&[], true)));
+    assert_eq!(unwind(&processes, LEAF, 0, &[], Copied::Whole), (vec![LEAF], Outcome::NoUserStack));
+    // The code of the program before, which is mapped no more.
+    assert_eq!(unwind(&processes, STACK - 64, 0, &[], Copied::Whole), (vec![], Outcome::NoUserStack));
+}
+
+/// The kernel copies up to a page that is not in memory, and the stack goes on behind it.
+#[test]
+fn a_stack_behind_a_missing_page_is_absent() {
+    let processes = process(image(tables(&[], true)));
+    let page = [BODY + 5; 512];
+    let found = |bp: u64, words: &[u64]| unwind(&processes, REALIGNED, bp, words, Copied::Whole);
+    assert_eq!(found(STACK + 4200, &page), (vec![REALIGNED], Outcome::StackAbsent));
+    // Neither a copy that ends within a page nor a wild address is a page's doing.
+    assert_eq!(found(STACK + 4200, &page[1..]).1, Outcome::Broken);
+    assert_eq!(found(STACK + (1 << 30), &page).1, Outcome::Broken);
 }

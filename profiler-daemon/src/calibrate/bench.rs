@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use config::SamplingSettings;
 use profiler_core::rate::calibration::Trial;
 use profiler_core::rate::{Dither, HandlerTime};
 use profiler_core::unwind::method::{Method, MethodChoice};
@@ -105,7 +106,8 @@ impl Bench {
         workload.begin(Work::Turns(1))?;
         workload.done()?;
         let session = |method| {
-            let mut session = Session::new(MethodChoice::fixed(method));
+            let mut session =
+                Session::new(MethodChoice::fixed(method), SamplingSettings::default().symbol_memory.get());
             let adopted = session.adopt(workload.pid());
             adopted.context("the code of the process to be sampled could not be read")?;
             anyhow::Ok(session)

@@ -17,6 +17,8 @@ use self::cache::{Cache, Known};
 pub(crate) use self::settings::Settings;
 use crate::aside::Aside;
 
+/// What its notes begin with.
+pub(crate) const NOTE: &str = "debuginfod: ";
 /// For a connection to be made.
 const CONNECT: Duration = Duration::from_secs(10);
 const MOST_REDIRECTS: u32 = 5;
@@ -40,6 +42,8 @@ struct State {
     spent: Duration,
     fetched: u32,
     bytes: u64,
+    /// Objects whose debug files no server has.
+    nowhere: u32,
     notes: Vec<String>,
 }
 
@@ -75,10 +79,13 @@ impl Debuginfod {
             return None;
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let cache = Cache::new(self.settings.cache.clone()?);
+        let cache = Cache::new(self.settings.cache.clone());
         match cache.find(build_id) {
             Known::File(file) => return Some(file),
-            Known::Nowhere => return None,
+            Known::Nowhere => {
+                state.nowhere += 1;
+                return None;
+            }
             Known::Nothing => {}
         }
         let mut is_nowhere = true;
@@ -107,6 +114,7 @@ impl Debuginfod {
             }
         }
         if is_nowhere {
+            state.nowhere += 1;
             let _ = cache.note_miss(build_id); // it will be asked for again, no more
         }
         None
@@ -118,7 +126,11 @@ impl Debuginfod {
         let mut notes = state.notes.clone();
         if state.fetched > 0 {
             let megabytes = state.bytes as f64 * 1e-6;
-            notes.push(format!("debuginfod: {} debug files fetched, {megabytes:.1} MB", state.fetched));
+            notes.push(format!("{NOTE}{} debug files fetched, {megabytes:.1} MB", state.fetched));
+        }
+        if state.nowhere > 0 {
+            let objects = if state.nowhere == 1 { "object" } else { "objects" };
+            notes.push(format!("{NOTE}no server has the debug file of {} {objects}", state.nowhere));
         }
         notes
     }
@@ -126,9 +138,9 @@ impl Debuginfod {
     /// Fetches a file into the cache; how many bytes it has.
     fn fetch(&self, server: usize, build_id: &str, cache: &Cache, left: Duration) -> Result<u64, Miss> {
         let server = &self.settings.servers[server];
-        let broken = |why: &dyn std::fmt::Display| Miss::Broken(format!("debuginfod: {server}: {why}"));
+        let broken = |why: &dyn std::fmt::Display| Miss::Broken(format!("{NOTE}{server}: {why}"));
         if left.is_zero() {
-            return Err(Miss::Broken("debuginfod: the time for a run is used up".to_owned()));
+            return Err(Miss::Broken(format!("{NOTE}the time for a run is used up")));
         }
         let request = self.agent.get(format!("{server}/buildid/{build_id}/debuginfo"));
         let request = request.config().timeout_global(Some(left)).build();
@@ -138,7 +150,10 @@ impl Debuginfod {
             404 => return Err(Miss::NotThere),
             status => return Err(broken(&format_args!("it answers with status {status}"))),
         }
-        let local = |error: io::Error| Miss::Useless(format!("debuginfod: the cache: {error}"));
+        let local = |error: io::Error| {
+            let folder = self.settings.cache.display();
+            Miss::Useless(format!("{NOTE}{folder} cannot be written ({error}); set DEBUGINFOD_CACHE_PATH"))
+        };
         let mut aside = cache.begin(build_id).map_err(local)?;
         let mut body = response.into_body().into_reader();
         let mut chunk = vec![0; CHUNK];
@@ -148,7 +163,7 @@ impl Debuginfod {
             bytes += read as u64;
             if bytes > self.settings.bytes {
                 let most = self.settings.bytes;
-                return Err(Miss::Useless(format!("debuginfod: {server}: a file of more than {most} bytes")));
+                return Err(Miss::Useless(format!("{NOTE}{server}: a file of more than {most} bytes")));
             }
             if read == 0 {
                 break;
@@ -156,7 +171,7 @@ impl Debuginfod {
             aside.write_all(&chunk[..read]).map_err(local)?;
         }
         if !is_of_build(&aside, build_id) {
-            return Err(Miss::Useless(format!("debuginfod: {server}: a file of another build")));
+            return Err(Miss::Useless(format!("{NOTE}{server}: a file of another build")));
         }
         aside.commit().map_err(local)?;
         Ok(bytes)

@@ -16,7 +16,7 @@ pub(crate) struct Settings {
     /// The servers, asked in turn. `DEBUGINFOD_URLS`, separated by white space.
     pub(super) servers: Vec<String>,
     /// Where they are kept. `DEBUGINFOD_CACHE_PATH`, else `debuginfod_client` in the user's cache.
-    pub(super) cache: Option<PathBuf>,
+    pub(super) cache: PathBuf,
     /// For a server's answer to begin. `DEBUGINFOD_TIMEOUT` (s).
     pub(super) answer: Duration,
     /// For one file. `DEBUGINFOD_MAXTIME` (s).
@@ -29,35 +29,83 @@ pub(crate) struct Settings {
     pub(super) proxy: Option<ureq::Proxy>,
 }
 
+/// Why nothing can be fetched as the environment has it.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unusable {
+    /// Nobody to ask.
+    #[error(
+        "--debuginfod needs servers; name some, such as DEBUGINFOD_URLS=https://debuginfod.elfutils.org/"
+    )]
+    NoServer,
+    /// A word that is no address.
+    #[error(
+        "DEBUGINFOD_URLS has `{0}` in it; give http or https addresses, such as https://debuginfod.elfutils.org/"
+    )]
+    Server(String),
+    /// A limit that is no number.
+    #[error("{name}={value} is not understood; give a whole number of {unit}")]
+    Limit {
+        /// Of the variable.
+        name: &'static str,
+        /// What it says.
+        value: String,
+        /// What it counts.
+        unit: &'static str,
+    },
+    /// Nowhere to keep a file.
+    #[error(
+        "--debuginfod needs a folder for what it fetches; set DEBUGINFOD_CACHE_PATH or HOME to a full path"
+    )]
+    NoFolder,
+}
+
 impl Settings {
-    /// As the environment has it; none if it names no server.
-    pub(crate) fn from_env() -> Option<Self> {
+    /// As the environment has it.
+    ///
+    /// # Errors
+    ///
+    /// What in it cannot be used.
+    pub(crate) fn from_env() -> Result<Self, Unusable> {
         Self::read(|name| std::env::var(name).ok())
     }
 
-    fn read(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
-        let servers = servers(&variable("DEBUGINFOD_URLS")?);
+    fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Unusable> {
+        let servers = servers(&variable("DEBUGINFOD_URLS").unwrap_or_default())?;
         // Zero asks for no limit; ours stay.
-        let number = |name| variable(name)?.trim().parse::<u64>().ok().filter(|&number| number > 0);
-        let seconds = |name| number(name).map(Duration::from_secs);
-        let file = seconds("DEBUGINFOD_MAXTIME").unwrap_or(MOST_TIME).min(MOST_TIME);
-        let settings = Self {
-            cache: cache(&variable),
-            answer: seconds("DEBUGINFOD_TIMEOUT").unwrap_or(TIMEOUT).min(file),
+        let number = |name, unit| match variable(name).map(|value| value.trim().to_owned()) {
+            Some(value) if !value.is_empty() => {
+                let parsed = value.parse::<u64>();
+                let number = parsed.map_err(|_| Unusable::Limit { name, value, unit })?;
+                Ok(Some(number).filter(|&number| number > 0))
+            }
+            _ => Ok(None),
+        };
+        let seconds = |name| Ok(number(name, "seconds")?.map(Duration::from_secs));
+        let file = seconds("DEBUGINFOD_MAXTIME")?.unwrap_or(MOST_TIME).min(MOST_TIME);
+        Ok(Self {
+            servers,
+            cache: cache(&variable).ok_or(Unusable::NoFolder)?,
+            answer: seconds("DEBUGINFOD_TIMEOUT")?.unwrap_or(TIMEOUT).min(file),
             file,
             run: MOST_TIME,
-            bytes: number("DEBUGINFOD_MAXSIZE").unwrap_or(MOST_BYTES).min(MOST_BYTES),
+            bytes: number("DEBUGINFOD_MAXSIZE", "bytes")?.unwrap_or(MOST_BYTES).min(MOST_BYTES),
             proxy: ureq::Proxy::try_from_env(),
-            servers,
-        };
-        (!settings.servers.is_empty()).then_some(settings)
+        })
     }
 }
 
 /// Between the addresses there may be words on how signatures are checked (`ima:enforcing`).
-fn servers(urls: &str) -> Vec<String> {
+fn servers(urls: &str) -> Result<Vec<String>, Unusable> {
     let words = urls.split_whitespace().filter(|word| !word.starts_with("ima:"));
-    words.map(|word| word.trim_end_matches('/').to_owned()).collect()
+    let servers: Vec<String> = words.map(|word| word.trim_end_matches('/').to_owned()).collect();
+    let has_host = |server: &str| {
+        let rest = server.strip_prefix("http://").or_else(|| server.strip_prefix("https://"));
+        rest.is_some_and(|rest| !rest.is_empty())
+    };
+    if let Some(other) = servers.iter().find(|server| !has_host(server)) {
+        return Err(Unusable::Server(other.clone()));
+    }
+    if servers.is_empty() { Err(Unusable::NoServer) } else { Ok(servers) }
 }
 
 fn cache(variable: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
@@ -70,7 +118,7 @@ fn cache(variable: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    fn read(variables: &[(&str, &str)]) -> Option<Settings> {
+    fn read(variables: &[(&str, &str)]) -> Result<Settings, Unusable> {
         Settings::read(|name| {
             variables.iter().find(|(each, _)| *each == name).map(|(_, value)| (*value).to_owned())
         })
@@ -78,8 +126,24 @@ mod tests {
 
     #[test]
     fn without_servers_there_is_nothing_to_ask() {
-        assert!(read(&[]).is_none());
-        assert!(read(&[("DEBUGINFOD_URLS", " \n")]).is_none());
+        assert_eq!(read(&[]).unwrap_err(), Unusable::NoServer);
+        assert_eq!(read(&[("DEBUGINFOD_URLS", " \n")]).unwrap_err(), Unusable::NoServer);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_told_before_a_run() {
+        for urls in ["not a server", "ftp://one.example", "https://", "https://one.example two.example"] {
+            let said = read(&[("DEBUGINFOD_URLS", urls), ("HOME", "/h")]).unwrap_err();
+            assert!(matches!(said, Unusable::Server(_)), "{urls}: {said}");
+        }
+        for name in ["DEBUGINFOD_TIMEOUT", "DEBUGINFOD_MAXTIME", "DEBUGINFOD_MAXSIZE"] {
+            for value in ["abc", "-3", "1.5", "10k"] {
+                let said =
+                    read(&[("DEBUGINFOD_URLS", "http://a"), ("HOME", "/h"), (name, value)]).unwrap_err();
+                assert!(said.to_string().starts_with(&format!("{name}={value}")), "{said}");
+            }
+            assert!(read(&[("DEBUGINFOD_URLS", "http://a"), ("HOME", "/h"), (name, " ")]).is_ok());
+        }
     }
 
     #[test]
@@ -93,24 +157,25 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(settings.servers, ["https://one.example", "http://two.example:8002"]);
-        assert_eq!(settings.cache.as_deref(), Some("/home/u/.cache/debuginfod_client".as_ref()));
+        assert_eq!(settings.cache.to_str(), Some("/home/u/.cache/debuginfod_client"));
         assert_eq!((settings.answer.as_secs(), settings.file.as_secs(), settings.bytes), (5, 7, 1000));
     }
 
     #[test]
     fn the_cache_is_where_it_is_said_to_be() {
         let urls = ("DEBUGINFOD_URLS", "http://a");
-        let cache = |more: &[_]| read(&[&[urls][..], more].concat()).unwrap().cache;
-        assert_eq!(cache(&[]), None);
+        let cache = |more: &[_]| read(&[&[urls][..], more].concat()).map(|settings| settings.cache);
+        assert_eq!(cache(&[]), Err(Unusable::NoFolder));
         let xdg = ("XDG_CACHE_HOME", "/c");
-        assert_eq!(cache(&[xdg]), Some("/c/debuginfod_client".into()));
-        assert_eq!(cache(&[xdg, ("DEBUGINFOD_CACHE_PATH", "/d")]), Some("/d".into()));
-        assert_eq!(cache(&[xdg, ("DEBUGINFOD_CACHE_PATH", "d")]), Some("/c/debuginfod_client".into()));
+        assert_eq!(cache(&[xdg]), Ok("/c/debuginfod_client".into()));
+        assert_eq!(cache(&[xdg, ("DEBUGINFOD_CACHE_PATH", "/d")]), Ok("/d".into()));
+        assert_eq!(cache(&[xdg, ("DEBUGINFOD_CACHE_PATH", "d")]), Ok("/c/debuginfod_client".into()));
     }
 
     #[test]
     fn no_limit_is_ours() {
-        let settings = read(&[("DEBUGINFOD_URLS", "http://a"), ("DEBUGINFOD_MAXTIME", "0")]).unwrap();
+        let variables = [("DEBUGINFOD_URLS", "http://a"), ("HOME", "/h"), ("DEBUGINFOD_MAXTIME", "0")];
+        let settings = read(&variables).unwrap();
         assert_eq!((settings.file, settings.bytes), (MOST_TIME, MOST_BYTES));
     }
 }

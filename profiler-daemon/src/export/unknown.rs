@@ -268,6 +268,10 @@ fn in_words(outcome: Outcome) -> (&'static str, &'static str) {
             "the copy of the stack ended before the outermost frame",
             "build with -fno-omit-frame-pointer and use --unwind fp: a copy holds 60 KiB at most",
         ),
+        Outcome::StackAbsent => (
+            "a page of the stack was not in memory: a buffer that was never written to, or swapped out",
+            "build with -fno-omit-frame-pointer and use --unwind fp, which reads the frames alone",
+        ),
         Outcome::ChainTooLong => (
             "the kernel's limit on the length of a call chain was reached",
             "raise it: `sudo sysctl kernel.perf_event_max_stack=1024`",
@@ -284,8 +288,12 @@ fn in_words(outcome: Outcome) -> (&'static str, &'static str) {
             "the caller could not be found: the stack contradicts the unwind information",
             "build that module with -fasynchronous-unwind-tables or -fno-omit-frame-pointer",
         ),
-        Outcome::NoUserStack => {
-            ("there was no user stack: a thread of the kernel, or one that was exiting", "")
+        Outcome::NoUserStack => (
+            "there was no user stack: a thread that was exiting, executing another program, or the kernel's",
+            "",
+        ),
+        Outcome::NotKept => {
+            ("there were too many distinct stacks to keep another one", "profile for a shorter time")
         }
     }
 }

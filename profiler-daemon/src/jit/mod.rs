@@ -35,7 +35,7 @@ pub(crate) struct JitStore {
 
 impl JitStore {
     /// Code was mapped that lies in no file, or a journal was.
-    pub(crate) fn mapped(&mut self, process: ProcessIndex, mapped: &Mapped, roots: &mut Roots) {
+    pub(crate) fn mapped(&mut self, process: ProcessIndex, mapped: &Mapped, roots: &Roots) {
         let is_journal = is_journal(&mapped.path);
         if !is_journal && !is_code_without_file(&mapped.path) {
             return;
@@ -66,7 +66,7 @@ impl JitStore {
     }
 
     /// A process was sampled: its code is of interest. Asked for every sample.
-    pub(crate) fn sampled(&mut self, process: ProcessIndex, pid: u32, roots: &mut Roots) {
+    pub(crate) fn sampled(&mut self, process: ProcessIndex, pid: u32, roots: &Roots) {
         if self.programs.is_empty() {
             return;
         }
@@ -161,6 +161,10 @@ pub(crate) fn is_code_without_file(path: &str) -> bool {
 
 /// Programs map their journal as if it were code, to say where it is.
 fn is_journal(path: &str) -> bool {
+    // Asked of every mapping.
+    if !path.strip_suffix(" (deleted)").unwrap_or(path).ends_with(".dump") {
+        return false;
+    }
     let name = Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let name = name.trim_end_matches(" (deleted)");
     let number = name.strip_prefix("jit-").and_then(|name| name.strip_suffix(".dump"));

@@ -72,7 +72,7 @@ impl Owner {
 }
 
 impl Home {
-    fn of(pid: u32, roots: &mut Roots) -> Self {
+    fn of(pid: u32, roots: &Roots) -> Self {
         // Of a process that is gone already, we know its number and may hope that it was like us.
         let ours = || Identity { pid, user: nix::unistd::geteuid().as_raw() };
         let Identity { pid: inner_pid, user } = procfs::identity(pid).unwrap_or_else(ours);
@@ -89,7 +89,7 @@ impl Program {
     }
 
     /// Learns where the program is, and opens its list if there is one. Only the first call does anything.
-    pub(super) fn look_up(&mut self, pid: u32, roots: &mut Roots) {
+    pub(super) fn look_up(&mut self, pid: u32, roots: &Roots) {
         if self.home.is_none() {
             self.home = Some(Home::of(pid, roots));
             self.find_list(roots);

@@ -71,7 +71,7 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
     let group = own_group.as_ref().map(|own| Arc::clone(own.group()));
     let name = job.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let pid = held.pid();
-    let mut session = Session::new(setup.method_choice(&job.sampling));
+    let mut session = setup.session(&job.sampling);
     if let Some(group) = &group {
         session.follow_group(Arc::clone(group), true);
     }
@@ -121,7 +121,7 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
     let outputs = Outputs::prepare(&job.output)?;
     let mut setup = Setup::begin(&job.sampling)?;
     let precise = Precise::new(&job.sampling);
-    let mut session = Session::new(setup.method_choice(&job.sampling));
+    let mut session = setup.session(&job.sampling);
     let one = (pids.len() == 1 && target_group.is_none()).then(|| pids[0]);
     let mut watch = Watch::begin(&pids);
     std::thread::sleep(WATCHED);
@@ -234,6 +234,10 @@ impl Setup {
     /// Whether it matters that the target has a control group of its own.
     fn may_use_group(&self) -> bool {
         self.access.cpu_wide && self.asked.is_none_or(|asked| asked == AttachMode::Cgroup)
+    }
+
+    fn session(&self, sampling: &SamplingSettings) -> Session {
+        Session::new(self.method_choice(sampling), sampling.symbol_memory.get())
     }
 
     fn method_choice(&self, sampling: &SamplingSettings) -> MethodChoice {

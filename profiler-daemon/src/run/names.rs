@@ -1,8 +1,10 @@
 //! From counted stacks to a profile with names.
 //!
-//! Objects are loaded one after another and dropped at once, so that the debug information of one is the most
-//! that is in memory.
+//! Objects are loaded one after another, the heaviest first, and dropped at once, so that the debug information of one is
+//! the most that is in memory, beside the names that were found. Both together stay within the memory for symbols.
 
+use std::fs::File;
+use std::io::BufReader;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,12 +15,13 @@ use profiler_core::profile::{
 };
 use profiler_core::stack::{Frame, FrameId, ObjectId};
 use rustc_hash::FxHashMap;
-use symbolizer::{DebugFiles, KernelSymbols, ReadAt, Symbolized};
+use symbolizer::{DebugFiles, KernelSymbols, Limits, ReadAt, Reason, Symbolized};
 
 use super::remedy;
 use crate::debuginfod::{self, Debuginfod};
 use crate::jit::Told;
-use crate::objects::{Content, Object};
+use crate::objects::memory::SymbolMemory;
+use crate::objects::{Content, Object, ObjectStore};
 use crate::roots::{Roots, View};
 use crate::sampler::session::Collected;
 
@@ -36,8 +39,9 @@ pub(crate) fn symbolize(
         ..SymbolizedProfile::default()
     };
     let debuginfod = debuginfod.map(|settings| Arc::new(Debuginfod::new(settings.clone())));
-    let mut names = Names { debuginfod, ..Names::default() };
+    let mut names = Names::new(collected.objects.memory.clone(), debuginfod);
     let locations = names.locate(collected, &mut profile);
+    note_memory(&names, collected, &mut profile.run);
     profile.run.notes.extend(names.debuginfod.iter().flat_map(|debuginfod| debuginfod.notes()));
     for (stack, tallies) in collected.aggregate.stacks.iter().zip(&collected.aggregate.tallies) {
         let in_window = |&(window, tally): &(u32, Tally)| {
@@ -62,8 +66,10 @@ pub(crate) fn symbolize(
 /// Readable name, linkage name, module and file.
 type FunctionKey = (Arc<str>, Arc<str>, ModuleIndex, Option<Arc<str>>);
 
-#[derive(Default)]
 struct Names {
+    memory: SymbolMemory,
+    /// Objects whose debug information there was no room for, with the reason.
+    symbols_only: Vec<(String, Reason)>,
     functions: FxHashMap<FunctionKey, FunctionIndex>,
     debuginfod: Option<Arc<Debuginfod>>,
     /// Those of no file: all processes share them.
@@ -72,6 +78,17 @@ struct Names {
 }
 
 impl Names {
+    fn new(memory: SymbolMemory, debuginfod: Option<Arc<Debuginfod>>) -> Self {
+        Self {
+            memory,
+            symbols_only: Vec::new(),
+            functions: FxHashMap::default(),
+            debuginfod,
+            nameless: None,
+            generated: None,
+        }
+    }
+
     /// The location of every frame, by [`FrameId`].
     fn locate(&mut self, collected: &Collected, profile: &mut SymbolizedProfile) -> Vec<LocationIndex> {
         let frames = collected.aggregate.frames.frames();
@@ -80,7 +97,9 @@ impl Names {
             by_object.entry(frame.object).or_default().push(FrameId(i as u32));
         }
         let mut objects: Vec<_> = by_object.into_iter().collect();
-        objects.sort_unstable_by_key(|&(object, _)| object);
+        let weights = collected.aggregate.object_weights();
+        let weight = |object: &ObjectId| weights.get(object).copied().unwrap_or(0.0);
+        objects.sort_by(|(one, _), (other, _)| weight(other).total_cmp(&weight(one)).then(one.cmp(other)));
         let mut locations = vec![LocationIndex(0); frames.len()];
         for (id, ids) in objects {
             if id.is_in_no_file() {
@@ -91,13 +110,17 @@ impl Names {
                 continue;
             }
             let object = collected.objects.object(id);
-            let source = Source::open(id, object, &collected.objects.roots, self.debuginfod.as_ref());
-            let module = ModuleIndex(profile.modules.len() as u32);
-            profile.modules.push(source.module(id, object));
             let addresses: Vec<u64> =
                 ids.iter().map(|&frame| collected.aggregate.frames.get(frame).address).collect();
+            let source = match id {
+                ObjectId::KERNEL => Source::kernel(&addresses),
+                _ => Source::open(object, &collected.objects, self.debuginfod.as_ref()),
+            };
+            self.note_use(&source, object);
+            let module = ModuleIndex(profile.modules.len() as u32);
+            profile.modules.push(source.module(id, object));
             let path = object.map_or("", |object| &object.path);
-            let found = source.look_up(&addresses, path);
+            let found = source.look_up(&addresses, path, self.debuginfod.is_some());
             for ((frame, address), found) in ids.into_iter().zip(&addresses).zip(found) {
                 locations[frame.0 as usize] = self.location(*address, module, object, found, profile);
             }
@@ -113,7 +136,7 @@ impl Names {
         found: Result<Vec<Named>, Unknown>,
         profile: &mut SymbolizedProfile,
     ) -> LocationIndex {
-        let (lines, unknown) = match found {
+        let (lines, unknown) = match found.and_then(|named| self.keep(named, module)) {
             Ok(named) => (named.into_iter().map(|n| self.line(n, module, profile)).collect(), None),
             Err(reason) => {
                 // Addresses of one function belong together even if nothing tells its name.
@@ -152,10 +175,35 @@ impl Names {
             profile.modules.push(ModuleInfo { name: name.to_owned(), path: String::new(), build_id: None });
             ModuleIndex(profile.modules.len() as u32 - 1)
         });
+        let (named, unknown) = match named.map(|named| self.keep(vec![named], module)) {
+            Some(Ok(mut named)) => (named.pop(), unknown),
+            Some(Err(reason)) => (None, Some(reason)),
+            None => (None, unknown),
+        };
         let named = named.unwrap_or_else(|| nameless(format!("{name}+{address:#x}")));
         let lines = vec![self.line(named, module, profile)];
         profile.locations.push(Location { module, address, lines, unknown });
         LocationIndex(profile.locations.len() as u32 - 1)
+    }
+
+    /// Notes what an object's names take while it is loaded, and what it had to do without.
+    fn note_use(&mut self, source: &Source<'_>, object: Option<&Object>) {
+        let Source::Object(loaded) = source else { return };
+        self.memory.note_use(loaded.memory_bytes());
+        let too_large = |reason: &&Reason| matches!(reason, Reason::TooLarge { .. });
+        let path = object.map_or("", |object| &object.path);
+        let reason = loaded.warnings().iter().find(too_large);
+        self.symbols_only.extend(reason.map(|reason| (path.to_owned(), reason.clone())));
+    }
+
+    /// The same names, if there is room for those that are new.
+    fn keep(&self, named: Vec<Named>, module: ModuleIndex) -> Result<Vec<Named>, Unknown> {
+        let is_new = |named: &&Named| {
+            let (name, linkage_name) = (Arc::clone(&named.name), Arc::clone(&named.linkage_name));
+            !self.functions.contains_key(&(name, linkage_name, module, named.file.clone()))
+        };
+        let bytes: usize = named.iter().filter(is_new).map(name_bytes).sum();
+        if bytes == 0 || self.memory.take(bytes as u64) { Ok(named) } else { Err(remedy::no_room()) }
     }
 
     fn line(&mut self, named: Named, module: ModuleIndex, profile: &mut SymbolizedProfile) -> Line {
@@ -178,6 +226,33 @@ impl Names {
 
 type Named = symbolizer::Frame;
 
+/// What a function's names take of memory: as they were found, and in the profile.
+fn name_bytes(named: &Named) -> usize {
+    let texts =
+        named.name.len() + named.linkage_name.len() + named.file.as_ref().map_or(0, |file| file.len());
+    2 * texts + size_of::<Function>() + size_of::<(FunctionKey, FunctionIndex)>()
+}
+
+/// What the memory for symbols did.
+fn note_memory(names: &Names, collected: &Collected, run: &mut Run) {
+    let ObjectStore { files, memory, .. } = &collected.objects;
+    run.objects = collected.objects.met();
+    run.files_lost = files.lost();
+    run.symbol_bytes_peak = memory.peak();
+    run.symbol_evictions = memory.evictions();
+    run.symbol_rereads = memory.rereads();
+    if let Some((path, reason)) = names.symbols_only.first() {
+        let others = match names.symbols_only.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        run.notes.push(format!(
+            "{path}{others}: named from the symbol table alone, {reason}; raise --symbol-memory ({} now)",
+            config::Bytes::new(memory.cap()),
+        ));
+    }
+}
+
 const NO_FILE: &str = "the code lies in no file";
 
 /// What stands for a name where there is no better one.
@@ -195,30 +270,21 @@ enum Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    fn open(
-        id: ObjectId,
-        object: Option<&'a Object>,
-        roots: &Roots,
-        debuginfod: Option<&Arc<Debuginfod>>,
-    ) -> Self {
-        let loaded = match (id, object) {
-            (ObjectId::KERNEL, _) => return Self::kernel(),
-            (_, None) => return Self::None(remedy::generated(NO_FILE, None)),
-            (_, Some(object)) => {
-                let load = |bytes: &'a dyn ReadAt| {
-                    let files = DebugFilesOf {
-                        view: object.view,
-                        roots: roots.clone(),
-                        debuginfod: debuginfod.cloned(),
-                    };
-                    symbolizer::Object::load(bytes, Path::new(&object.path), &files)
-                };
-                match &object.content {
-                    Content::File(file) => load(&**file),
-                    Content::Image(image) => load(image),
-                    Content::Missing(missing) => return Self::None(remedy::missing(missing)),
-                }
-            }
+    fn open(object: Option<&'a Object>, objects: &ObjectStore, debuginfod: Option<&Arc<Debuginfod>>) -> Self {
+        let Some(object) = object else { return Self::None(remedy::generated(NO_FILE, None)) };
+        let load = |bytes: &'a dyn ReadAt| {
+            let (view, roots) = (object.view, objects.roots.clone());
+            let files = DebugFilesOf { view, roots, debuginfod: debuginfod.cloned() };
+            let limits = Limits::of_all(objects.memory.left());
+            symbolizer::Object::load_within(limits, bytes, Path::new(&object.path), &files)
+        };
+        if let Some(missing) = object.missing() {
+            return Self::None(remedy::missing(&missing));
+        }
+        let loaded = match &object.content {
+            Content::File(file) => load(file),
+            Content::Image(image) => load(image),
+            Content::Missing(missing) => return Self::None(remedy::missing(missing)),
         };
         loaded.map_or_else(
             |reason| Self::None(remedy::unreadable(&reason)),
@@ -226,9 +292,10 @@ impl<'a> Source<'a> {
         )
     }
 
-    fn kernel() -> Self {
-        let list = std::fs::read("/proc/kallsyms").map_err(symbolizer::Reason::from);
-        let parsed = list.and_then(|list| KernelSymbols::parse(&list));
+    fn kernel(addresses: &[u64]) -> Self {
+        let list = File::open("/proc/kallsyms").map_err(Reason::from);
+        let parsed = list
+            .and_then(|list| KernelSymbols::of_addresses(BufReader::with_capacity(1 << 16, list), addresses));
         parsed.map_or_else(|reason| Self::None(remedy::kernel(&reason)), Self::Kernel)
     }
 
@@ -248,12 +315,12 @@ impl<'a> Source<'a> {
     }
 
     /// The functions at each of these addresses of the object at `path`, or why they are not known.
-    fn look_up(&self, addresses: &[u64], path: &str) -> Vec<Result<Vec<Named>, Unknown>> {
+    fn look_up(&self, addresses: &[u64], path: &str, asks_servers: bool) -> Vec<Result<Vec<Named>, Unknown>> {
         match self {
             Self::Object(object) => {
                 let known = |symbolized| match symbolized {
                     Symbolized::Known(frames) => Ok(frames),
-                    Symbolized::Unknown(reason) => Err(remedy::nameless(&reason, object, path)),
+                    Symbolized::Unknown(reason) => Err(remedy::nameless(&reason, object, path, asks_servers)),
                 };
                 object.symbolize_all(addresses).into_iter().map(known).collect()
             }
@@ -295,49 +362,4 @@ impl DebugFiles for DebugFilesOf {
 }
 
 #[cfg(test)]
-mod tests {
-    use profiler_core::aggregate::{Aggregator, Chain};
-    use profiler_core::process::ProcessTable;
-    use profiler_core::profile::Outcome;
-
-    use super::*;
-    use crate::export::functions::functions;
-    use crate::export::pprof;
-    use crate::jit;
-    use crate::objects::ObjectStore;
-
-    /// Ten stacks in twenty windows, of weights that no factor leaves whole.
-    fn collected() -> Collected {
-        let mut processes = ProcessTable::default();
-        processes.adopt(1, "a");
-        let mut aggregator = Aggregator::default();
-        for window in 1..=20 {
-            for address in 1..=10 {
-                let chain = Chain { kernel: &[], user: &[address], outcome: Outcome::Complete };
-                aggregator.add(processes.get(1).unwrap(), chain, 1_000_003 * address + window);
-            }
-            aggregator.close_window(window * 500_000_000, 1.07);
-        }
-        Collected {
-            weight_ns: aggregator.weight_ns(),
-            aggregate: aggregator.finish(10_000_000_000),
-            processes: processes.infos().to_vec(),
-            objects: ObjectStore::default(),
-            generated: jit::Names::default(),
-        }
-    }
-
-    #[test]
-    fn the_windows_of_a_run_survive_its_file() {
-        let run = Run { samples: 200, confidence: 0.95, ..Run::default() };
-        let profile = symbolize(&collected(), 0.987_654_321, run, None);
-        let mut file = Vec::new();
-        pprof::write(&profile, &mut file).unwrap();
-        let read = pprof::read(file.as_slice()).unwrap();
-        assert_eq!(read.windows.len(), 20);
-        assert_eq!(read.stacks, profile.stacks);
-        let sum_ns: u64 = profile.stacks.iter().map(|stack| stack.cpu_ns).sum();
-        assert!((sum_ns as f64 / (collected().weight_ns * 0.987_654_321) - 1.0).abs() < 1e-6);
-        assert_eq!(functions(&read), functions(&profile));
-    }
-}
+mod tests;

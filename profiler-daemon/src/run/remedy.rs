@@ -21,10 +21,13 @@ fn unknown(reason: impl ToString, remedy: impl Into<String>) -> Unknown {
     Unknown { reason: reason.to_string(), remedy: remedy.into() }
 }
 
-/// Of an address in an object that could be read; `path` is the object's.
-pub(super) fn nameless(reason: &Reason, object: &Object, path: &str) -> Unknown {
+/// Of an address in an object that could be read; `path` is the object's. `asks_servers` says that debug files were
+/// asked for elsewhere.
+pub(super) fn nameless(reason: &Reason, object: &Object, path: &str, asks_servers: bool) -> Unknown {
     match reason {
-        Reason::Stripped | Reason::NoSymbol => stripped(reason, &Sought::of(object), path),
+        Reason::Stripped | Reason::NoSymbol => {
+            stripped(reason, &Sought { asks_servers, ..Sought::of(object) }, path)
+        }
         _ => unreadable(reason),
     }
 }
@@ -35,6 +38,8 @@ struct Sought<'a> {
     debug_link: Option<&'a str>,
     /// One was found that belongs to another build.
     other_build: Option<String>,
+    /// Servers were asked for it.
+    asks_servers: bool,
 }
 
 impl<'a> Sought<'a> {
@@ -44,6 +49,7 @@ impl<'a> Sought<'a> {
             build_id: object.build_id(),
             debug_link: object.debug_link(),
             other_build: other_build.map(Reason::to_string),
+            asks_servers: false,
         }
     }
 }
@@ -66,11 +72,14 @@ fn stripped(reason: &Reason, sought: &Sought<'_>, path: &str) -> Unknown {
         }
     };
     let packaged = PACKAGED.iter().any(|folder| path.starts_with(folder));
-    let remedy = if packaged {
+    let mut remedy = if packaged {
         format!("install the package with the debug symbols of {path}, which brings {place}")
     } else {
         format!("profile a build with its symbols, or put its debug file at {place}")
     };
+    if sought.build_id.is_some() && !sought.asks_servers {
+        remedy.push_str(", or have servers asked for it (--debuginfod)");
+    }
     unknown(why, remedy)
 }
 
@@ -87,9 +96,18 @@ pub(super) fn unreadable(reason: &Reason) -> Unknown {
         Reason::OtherElf => "32-bit programs are not read: profile a 64-bit build",
         Reason::NotElf => "",
         Reason::CorruptElf(_) | Reason::CorruptDebugInfo => "install or build it anew",
+        Reason::TooLarge { .. } => RAISE,
         _ => "profile a build with less debug information (-g1)",
     };
     unknown(reason, remedy)
+}
+
+/// What gives a larger table room.
+const RAISE: &str = "raise --symbol-memory, or profile a build with less debug information (-g1)";
+
+/// Of an address whose name was found and could not be kept.
+pub(super) fn no_room() -> Unknown {
+    unknown("there was no room left for its name", RAISE)
 }
 
 /// Of any address in a file that was not there.
@@ -98,7 +116,10 @@ pub(super) fn missing(missing: &Missing) -> Unknown {
         Missing::Deleted => {
             "profile while the file is there, or with CAP_CHECKPOINT_RESTORE (as root): the kernel then hands it out"
         }
-        Missing::Replaced => "start the program again, so that it runs the file that is there",
+        Missing::Replaced | Missing::Overwritten => {
+            "start the program again, so that it runs the file that is there"
+        }
+        Missing::Lost => "leave the files in place until the profile is written",
         Missing::OtherMachine => "profile on the machine that the file was made for",
         Missing::NotOpened(_) => "profile as a user who may read it",
         Missing::NoVdso => "",
@@ -132,7 +153,7 @@ mod tests {
     use super::*;
 
     fn sought<'a>(build_id: Option<&'a str>, debug_link: Option<&'a str>) -> Sought<'a> {
-        Sought { build_id, debug_link, other_build: None }
+        Sought { build_id, debug_link, other_build: None, asks_servers: false }
     }
 
     #[test]
@@ -140,6 +161,9 @@ mod tests {
         let with_id = stripped(&Reason::Stripped, &sought(Some("abcdef"), None), "/usr/lib/libc.so.6");
         assert!(with_id.remedy.contains("install the package with the debug symbols of /usr/lib/libc.so.6"));
         assert!(with_id.remedy.contains("/usr/lib/debug/.build-id/ab/cdef.debug"), "{with_id:?}");
+        assert!(with_id.remedy.ends_with("(--debuginfod)"));
+        let asked = Sought { asks_servers: true, ..sought(Some("abcdef"), None) };
+        assert!(!stripped(&Reason::Stripped, &asked, "/a").remedy.contains("--debuginfod"));
         let linked = stripped(&Reason::Stripped, &sought(None, Some("a.debug")), "/home/me/a");
         assert!(linked.reason.contains("its debug file a.debug is missing"));
         assert!(linked.remedy.ends_with("put its debug file at /home/me/.debug/a.debug"), "{linked:?}");

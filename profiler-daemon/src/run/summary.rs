@@ -70,6 +70,14 @@ fn run(end: &End, setup: &Setup, sampling: &SamplingSettings, target: String) ->
         truncated_by: end.counts.truncated,
         complete_ratio: 1.0 - truncated as f64 / end.counts.samples.max(1) as f64,
         undecodable: end.counts.undecodable,
+        maps_reread: end.counts.maps_reread,
+        mappings_dropped: end.counts.mappings_dropped,
+        // Known once there are names.
+        objects: 0,
+        files_lost: 0,
+        symbol_bytes_peak: 0,
+        symbol_evictions: 0,
+        symbol_rereads: 0,
         throttled: end.counts.throttled,
         foreign_samples: end.counts.foreign,
         walked_frames: end.counts.frames,
@@ -137,6 +145,9 @@ fn remedy(outcome: Outcome) -> Option<&'static str> {
     match outcome {
         Outcome::CopyTooShort => {
             Some("no event copies more; code with frame pointers needs no copy (--unwind fp)")
+        }
+        Outcome::StackAbsent => {
+            Some("frame pointers lead over such pages (--unwind fp, where code has them)")
         }
         Outcome::ChainTooLong => Some("raise kernel.perf_event_max_stack, or take --unwind dwarf"),
         Outcome::NoTables => Some("keep the section .eh_frame, or build with -fno-omit-frame-pointer"),

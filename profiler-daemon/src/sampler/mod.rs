@@ -4,6 +4,7 @@ pub(crate) mod access;
 pub(crate) mod handler_time;
 pub(crate) mod handler_tracer;
 pub(crate) mod perf;
+mod rereads;
 mod rings;
 pub(crate) mod session;
 pub(crate) mod switches;

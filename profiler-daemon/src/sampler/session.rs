@@ -1,6 +1,8 @@
 //! One profiled target from its first sample to its profile: records become stacks, stacks are counted, and
 //! what sampling costs is read off.
 
+mod maps;
+
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
@@ -9,7 +11,7 @@ use profiler_core::handler_trace::HandledSample;
 use profiler_core::process::ProcessTable;
 use profiler_core::profile::{Outcome, ProcessInfo, TruncatedBy};
 use profiler_core::rate::Reading;
-use profiler_core::record::{Mapped, RawSample, Record, Task};
+use profiler_core::record::{RawSample, Record, Task};
 use profiler_core::stack::Frame;
 use profiler_core::stats;
 use profiler_core::unwind::StackUnwinder;
@@ -19,16 +21,12 @@ use rustc_hash::FxBuildHasher;
 
 use super::handler_time::RecentSamples;
 use super::perf::Drained;
+use super::rereads::Rereads;
 use super::target_cpu::TargetCpu;
 use crate::cgroup::Cgroup;
 use crate::jit::{self, JitStore};
 use crate::objects::ObjectStore;
-use crate::sys::procfs::Child;
 use crate::sys::{clock, limits, procfs};
-
-/// After records were lost, mappings are read again this often at most, of so many processes.
-const BETWEEN_READS_NS: u64 = 50_000_000;
-const MAPS_AT_ONCE: usize = 64;
 
 /// What went less than perfectly, counted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,6 +43,10 @@ pub(crate) struct Counts {
     pub(crate) truncated: TruncatedBy,
     /// Records that could not be decoded.
     pub(crate) undecodable: u64,
+    /// Times that the mappings of a process were read again, because records of them may have been lost.
+    pub(crate) maps_reread: u64,
+    /// Mappings that there was no room for.
+    pub(crate) mappings_dropped: u64,
     /// Threads of the target that ended.
     pub(crate) ends: u64,
     /// Times an event was throttled.
@@ -85,8 +87,8 @@ pub(crate) struct Session {
     start_ns: u64,
     window_start: (u64, Counts),
     program_changed: bool,
-    /// When the processes' mappings may be read again.
-    read_maps_at_ns: u64,
+    rereads: Rereads,
+    rebalance_at_ns: u64,
     /// Processes of which a thread has ended since the last reading.
     exits: Vec<u32>,
 }
@@ -140,10 +142,11 @@ pub(crate) struct Collected {
 }
 
 impl Session {
-    pub(crate) fn new(choice: MethodChoice) -> Self {
+    /// Nothing yet; unwind tables and names may take so many bytes.
+    pub(crate) fn new(choice: MethodChoice, symbol_bytes: u64) -> Self {
         Self {
             processes: ProcessTable::default(),
-            objects: ObjectStore::default(),
+            objects: ObjectStore::new(symbol_bytes),
             jit: JitStore::default(),
             cpu: TargetCpu::default(),
             choice,
@@ -161,29 +164,17 @@ impl Session {
             start_ns: u64::MAX,
             window_start: (0, Counts::default()),
             program_changed: false,
-            read_maps_at_ns: 0,
+            rereads: Rereads::default(),
+            rebalance_at_ns: 0,
             exits: Vec::new(),
         }
     }
 
-    /// Follows a process that runs already, with the code mapped into it.
-    pub(crate) fn adopt(&mut self, pid: u32) -> Result<(), ::procfs::ProcError> {
-        self.processes.adopt(pid, &procfs::comm(pid).unwrap_or_default());
-        self.cpu.adopt(pid);
-        procfs::executable_maps(pid)?.iter().for_each(|mapped| self.mapped(mapped));
-        Ok(())
-    }
-
-    fn mapped(&mut self, mapped: &Mapped) {
-        self.processes.mapped(mapped, |mapped| self.objects.load(mapped));
-        if let Some(process) = self.processes.get(mapped.pid) {
-            self.jit.mapped(process.index, mapped, &mut self.objects.roots);
-        }
-    }
-
-    /// Notes what the target's processes have told of the code that they generate: before the samples that hit it.
+    /// Notes what the target's processes have told of the code that they generate, and what their mappings are where
+    /// records of them were lost: before the samples that hit it.
     pub(crate) fn refresh_code(&mut self) {
         self.jit.refresh(&self.objects.roots);
+        self.read_maps_again();
     }
 
     /// A program has ended: its process did, or goes on to be another one.
@@ -191,33 +182,6 @@ impl Session {
         if let Some(process) = self.processes.get(pid) {
             self.jit.ended(process.index, self.aggregator.frames().frames(), &self.objects.roots);
         }
-    }
-
-    /// A mapping may be among the records that were lost; without it, every stack through its code would be broken from
-    /// then on.
-    fn read_maps_again(&mut self) {
-        let now_ns = clock::monotonic_ns();
-        if now_ns < self.read_maps_at_ns {
-            return;
-        }
-        self.read_maps_at_ns = now_ns + BETWEEN_READS_NS;
-        let pids: Vec<u32> = self.processes.live().map(|(pid, _)| pid).take(MAPS_AT_ONCE).collect();
-        for pid in pids {
-            // Of a process that has ended there is nothing to read, and nothing to unwind.
-            if let Ok(maps) = procfs::executable_maps(pid) {
-                maps.iter().for_each(|mapped| self.mapped(mapped));
-                self.unwinder.note_change();
-            }
-        }
-    }
-
-    /// Follows what a followed process created before that was followed; after an error it is not followed.
-    pub(crate) fn adopt_child(&mut self, child: Child) -> Result<(), ::procfs::ProcError> {
-        let maps = procfs::executable_maps(child.pid)?;
-        self.processes.adopt(child.pid, &procfs::comm(child.pid).unwrap_or_default());
-        self.cpu.adopt_child(child.pid, child.parent);
-        maps.iter().for_each(|mapped| self.mapped(mapped));
-        Ok(())
     }
 
     /// Follows a child that waits to execute a command: its present code is ours, and of no interest.
@@ -253,6 +217,7 @@ impl Session {
     pub(crate) fn leave(&mut self, pid: u32) {
         self.program_ended(pid);
         self.processes.forget(pid);
+        self.rereads.forget(pid);
         self.cpu.forget(pid);
     }
 
@@ -294,7 +259,10 @@ impl Session {
     /// Takes in one record.
     pub(crate) fn handle(&mut self, drained: Drained<'_>) {
         match drained {
-            Drained::Undecodable => self.counts.undecodable += 1,
+            Drained::Undecodable => {
+                self.counts.undecodable += 1;
+                self.records_lost();
+            }
             Drained::Double => self.counts.doubled += 1,
             Drained::Record(Record::Sample(sample), weight_ns) => self.sample(&sample, weight_ns),
             Drained::Record(Record::Mmap(mapped), _) => {
@@ -323,7 +291,7 @@ impl Session {
             }
             Drained::Record(Record::Lost { count }, _) => {
                 self.counts.lost += count;
-                self.read_maps_again();
+                self.records_lost();
             }
             Drained::Record(Record::Throttle, _) => self.counts.throttled += 1,
             Drained::Record(Record::Exit(task), _) if self.processes.contains(task.pid) => {
@@ -358,17 +326,21 @@ impl Session {
         if self.samples_group_alone && !self.processes.contains(sample.pid) {
             let _ = self.meet(sample.pid); // unnamed code is counted as such
         }
-        let Some(process) = self.processes.get(sample.pid) else {
+        if !self.processes.contains(sample.pid) {
             self.counts.foreign += 1;
             return;
-        };
+        }
+        let mut by_frame_pointer = std::mem::take(&mut self.buffers.by_frame_pointer);
+        by_frame_pointer.clear();
+        sample.user_chain(&mut by_frame_pointer);
+        self.look_for_code(sample, &by_frame_pointer);
+        self.buffers.by_frame_pointer = by_frame_pointer;
+        let Some(process) = self.processes.get(sample.pid) else { return };
         self.counts.samples += 1;
         let Buffers { kernel, user, by_frame_pointer } = &mut self.buffers;
         kernel.clear();
         user.clear();
-        by_frame_pointer.clear();
         sample.kernel_chain(kernel);
-        sample.user_chain(by_frame_pointer);
         let frames = (kernel.len() + by_frame_pointer.len()) as u64;
         self.counts.frames += frames;
         let stack_bytes = sample.stack.map_or(0, |stack| stack.len()) as u64;
@@ -377,10 +349,13 @@ impl Session {
             (Method::Dwarf | Method::Trial, Some(regs), Some(stack)) => {
                 let unwound = self.unwinder.unwind(process, regs, stack, user);
                 self.copy.observe(unwound.depth_bytes, unwound.outcome == Outcome::CopyTooShort);
-                if self.choice.method() == Method::Trial && !by_frame_pointer.is_empty() {
-                    self.choice.compare(by_frame_pointer, user, unwound.outcome);
+                let is_trial = self.choice.method() == Method::Trial && !by_frame_pointer.is_empty();
+                if is_trial && self.choice.compare(by_frame_pointer, user, unwound.outcome) {
+                    std::mem::swap(user, by_frame_pointer);
+                    Outcome::Complete
+                } else {
+                    unwound.outcome
                 }
-                unwound.outcome
             }
             // Also samples still on their way when the method changed: they carry a chain.
             (_, _, None) if !by_frame_pointer.is_empty() => {
@@ -391,10 +366,10 @@ impl Session {
             (_, Some(regs), Some(stack)) => self.unwinder.unwind(process, regs, stack, user).outcome,
             _ => Outcome::NoUserStack,
         };
-        self.counts.truncated.add(outcome, 1);
-        self.jit.sampled(process.index, sample.pid, &mut self.objects.roots);
+        self.jit.sampled(process.index, sample.pid, &self.objects.roots);
         self.jit.translate(process.index, sample.time_ns, &process.space, user);
-        self.aggregator.add(process, Chain { kernel, user, outcome }, weight_ns);
+        let outcome = self.aggregator.add(process, Chain { kernel, user, outcome }, weight_ns);
+        self.counts.truncated.add(outcome, 1);
     }
 
     /// What happened since the last reading; a new one begins.
@@ -406,6 +381,7 @@ impl Session {
         for pid in gone {
             self.program_ended(pid);
             self.processes.forget(pid);
+            self.rereads.forget(pid);
         }
         let now = self.now(target_cpu_ns);
         let last = std::mem::replace(&mut self.last_reading, now);
@@ -448,6 +424,7 @@ impl Session {
         let factor = if taken > 0 { (taken + lost) as f64 / taken as f64 } else { 1.0 };
         self.aggregator.close_window(self.elapsed_ns(), factor);
         self.window_start = (self.elapsed_ns(), self.counts);
+        self.keep_within_bounds();
     }
 
     /// Whether a process of the target has begun another program since the last call.
@@ -460,11 +437,14 @@ impl Session {
         self.close_window();
         let weight_ns = self.aggregator.weight_ns();
         let generated = self.jit.finish(self.aggregator.frames().frames(), &self.objects.roots);
+        let processes = self.processes.infos().to_vec();
+        drop((self.processes, self.unwinder)); // they use the tables that make room for names
+        self.objects.release_tables();
         Collected {
             generated,
             weight_ns,
             aggregate: self.aggregator.finish(self.window_start.0),
-            processes: self.processes.infos().to_vec(),
+            processes,
             objects: self.objects,
         }
     }

@@ -143,15 +143,13 @@ mod tests {
     #[test]
     fn it_rings_for_a_storm_and_not_for_a_few_switches() {
         if crate::run::try_open().is_err() {
-            eprintln!("skipped: perf events are not permitted here");
-            return;
+            return; // perf events are not permitted here
         }
         runtime().unwrap().block_on(async {
             let mut alarm = SwitchAlarm::new().unwrap();
             alarm.watch(&[gettid().as_raw() as u32, u32::MAX >> 1]);
             if alarm.watched.is_empty() {
-                eprintln!("skipped: context switches may not be counted here");
-                return;
+                return; // nor are context switches counted
             }
             switch(10);
             assert!(!alarm.take_rung());

@@ -42,6 +42,7 @@ impl<'a> Region<'a> {
             major: u32::from_str_radix(major, 16).ok()?,
             minor: u32::from_str_radix(minor, 16).ok()?,
             inode,
+            generation: 0, // which the kernel tells with its records alone
         };
         let name = words.next().unwrap_or_default().trim_ascii_start();
         let (start, end) = (hex(start)?, hex(end)?);
@@ -85,7 +86,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
         assert_eq!(regions(MAPS).count(), 5);
         assert_eq!(paths(MAPS), ["/usr/bin/a program with blanks", "//anon", "[vdso]"]);
         let mapped = regions(MAPS).nth(1).unwrap().mapped(7).unwrap();
-        let file = FileId { major: 0xfe, minor: 1, inode: 1835 };
+        let file = FileId { major: 0xfe, minor: 1, inode: 1835, generation: 0 };
         assert_eq!((mapped.pid, mapped.len, mapped.file_offset, mapped.file), (7, 0xac000, 0x21000, file));
     }
 

@@ -4,6 +4,7 @@
 
 pub(crate) mod alarm;
 pub(crate) mod clock;
+pub(crate) mod file;
 pub(crate) mod frames;
 pub(crate) mod limits;
 pub(crate) mod maps;

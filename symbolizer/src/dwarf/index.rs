@@ -75,6 +75,12 @@ impl Index {
         Ok(index)
     }
 
+    /// What it takes of memory.
+    pub(super) fn held_bytes(&self) -> u64 {
+        let ranges = self.ranges.len() * (size_of::<UnitRange>() + size_of::<u64>());
+        (ranges + (self.offsets.len() + self.skeletons.len()) * size_of::<usize>()) as u64
+    }
+
     /// Finds the units only.
     pub(super) fn offsets(dwarf: &Dwarf<'_>) -> gimli::Result<Self> {
         let mut index = Self::default();
@@ -137,7 +143,12 @@ impl Index {
         Ok(())
     }
 
-    /// The size of the largest unit.
+    /// Counts what else is read with a unit.
+    pub(super) fn note_size(&mut self, bytes: u64) {
+        self.largest = self.largest.max(bytes);
+    }
+
+    /// The size of the largest unit, or of its lines where its entries are elsewhere.
     pub(super) fn largest(&self) -> u64 {
         self.largest
     }

@@ -22,6 +22,8 @@ pub(super) struct Kept {
     /// The last ones, and where they are.
     pub(super) abbreviations: Option<((Place, usize), Arc<gimli::Abbreviations>)>,
     work: u64,
+    /// The largest that `work` was.
+    high: u64,
     most: u64,
 }
 
@@ -37,6 +39,7 @@ impl Kept {
             demangled: FxHashMap::default(),
             abbreviations: None,
             work: 0,
+            high: 0,
             most,
         }
     }
@@ -44,8 +47,14 @@ impl Kept {
     /// Notes that something is to be kept that cost this much work, and forgets all before it if that is too much.
     pub(super) fn count(&mut self, work: u64) {
         if self.work + work > self.most {
-            *self = Self::new(self.most);
+            *self = Self { high: self.high, ..Self::new(self.most) };
         }
         self.work += work;
+        self.high = self.high.max(self.work);
+    }
+
+    /// The most work that was kept at a time.
+    pub(super) fn most_work(&self) -> u64 {
+        self.high.min(self.most)
     }
 }

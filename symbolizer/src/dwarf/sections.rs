@@ -144,9 +144,31 @@ impl<'s> Sections<'s> {
         }
     }
 
-    /// Leaves this much for units, and gives the rest away.
+    /// Takes this much for something else.
+    pub(super) fn take(&mut self, bytes: u64) -> Result<(), Reason> {
+        let left = self.most_for_units.checked_sub(bytes);
+        let too_large = || Reason::TooLarge { what: "the index of the debug information".into(), bytes };
+        self.most_for_units = left.ok_or_else(too_large)?;
+        Ok(())
+    }
+
+    /// The size of the longest line program.
+    pub(super) fn largest_lines(&self, budget: &Budget) -> gimli::Result<u64> {
+        let len = self.get(SectionId::DebugLine).map_or(0, Contents::len);
+        let (mut at, mut largest) = (0, 0);
+        while at < len {
+            budget.spend(LENGTH_FIELD as usize)?;
+            let head = self.part(SectionId::DebugLine, at..len.min(at.saturating_add(LENGTH_FIELD)))?;
+            let Some(end) = unit_length(&head).and_then(|length| at.checked_add(length)) else { break };
+            largest = largest.max(end.min(len) - at);
+            at = end;
+        }
+        Ok(largest)
+    }
+
+    /// Leaves this much for units, or half of what there is, and gives the rest away.
     pub(super) fn share(&mut self, for_units: u64) -> u64 {
-        let given = self.most_for_units.saturating_sub(for_units);
+        let given = self.most_for_units - for_units.min(self.most_for_units / 2);
         self.most_for_units -= given;
         given
     }

@@ -27,10 +27,10 @@ pub(super) const HEADER_SIZE: u64 = size_of::<CompressionHeader64<Le>>() as u64;
 
 impl Elf<'_> {
     /// The symbols that Fedora and its kin leave in stripped objects: an ELF object of its own, packed with `xz`.
-    pub(crate) fn mini_debug_info(&self) -> Result<Option<Vec<u8>>, Reason> {
-        self.find_contents(".gnu_debugdata")
-            .map(|section| unpack_xz(&self.read_within(section, LARGEST_MINI)?))
-            .transpose()
+    pub(crate) fn mini_debug_info(&self, most_bytes: u64) -> Result<Option<Vec<u8>>, Reason> {
+        let unpack =
+            |section| unpack_xz(&self.read_within(section, LARGEST_MINI)?, most_bytes.min(LARGEST_MINI));
+        self.find_contents(".gnu_debugdata").map(unpack).transpose()
     }
 }
 
@@ -84,12 +84,12 @@ fn inflate(name: &str, format: CompressionFormat, data: &[u8], size: u64) -> Res
 }
 
 /// What it was packed from is not known before it is unpacked, so it is bounded while it grows.
-fn unpack_xz(packed: &[u8]) -> Result<Vec<u8>, Reason> {
+fn unpack_xz(packed: &[u8], most_bytes: u64) -> Result<Vec<u8>, Reason> {
     let stream = Stream::new_stream_decoder(MOST_XZ_MEMORY, 0).map_err(|_| CORRUPT)?;
     let mut unpacked = Vec::new();
-    let mut decoder = XzDecoder::new_stream(packed, stream).take(LARGEST_MINI + 1);
+    let mut decoder = XzDecoder::new_stream(packed, stream).take(most_bytes + 1);
     decoder.read_to_end(&mut unpacked).map_err(|_| CORRUPT)?;
-    if unpacked.len() as u64 > LARGEST_MINI {
+    if unpacked.len() as u64 > most_bytes {
         return Err(Reason::TooLarge { what: ".gnu_debugdata".into(), bytes: unpacked.len() as u64 });
     }
     Ok(unpacked)
@@ -156,12 +156,14 @@ mod tests {
             std::io::copy(&mut bytes, &mut encoder).expect("memory");
             encoder.finish().expect("memory")
         };
-        assert_eq!(unpack_xz(&pack(&mut &b"hello"[..], 9)), Ok(b"hello".to_vec()));
+        assert_eq!(unpack_xz(&pack(&mut &b"hello"[..], 9), LARGEST_MINI), Ok(b"hello".to_vec()));
+        let small = unpack_xz(&pack(&mut &b"hello"[..], 9), 4);
+        assert!(matches!(small, Err(Reason::TooLarge { .. })));
         let bomb = pack(&mut std::io::repeat(0).take(LARGEST_MINI + 1), 0);
         assert!(bomb.len() < 1 << 20, "{}", bomb.len());
-        assert!(matches!(unpack_xz(&bomb), Err(Reason::TooLarge { .. })));
-        assert_eq!(unpack_xz(&bomb[..bomb.len() / 2]), Err(CORRUPT));
-        assert_eq!(unpack_xz(b"hello"), Err(CORRUPT));
+        assert!(matches!(unpack_xz(&bomb, LARGEST_MINI), Err(Reason::TooLarge { .. })));
+        assert_eq!(unpack_xz(&bomb[..bomb.len() / 2], LARGEST_MINI), Err(CORRUPT));
+        assert_eq!(unpack_xz(b"hello", LARGEST_MINI), Err(CORRUPT));
     }
 
     #[test]
@@ -176,6 +178,6 @@ mod tests {
             encoder.write_all(b"hello").expect("memory");
             encoder.finish().expect("memory")
         };
-        assert_eq!(unpack_xz(&packed(&filters)), Err(CORRUPT));
+        assert_eq!(unpack_xz(&packed(&filters), LARGEST_MINI), Err(CORRUPT));
     }
 }

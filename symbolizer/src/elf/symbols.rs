@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use object::LittleEndian as Le;
 use object::elf::{self, Sym64};
 
+use super::go::GoFunctions;
 use super::plt::Stub;
 use super::{Elf, c_string};
 use crate::reason::Reason;
@@ -42,13 +43,10 @@ pub(crate) enum Table {
     Symtab,
     Dynsym,
     Plt,
+    Go,
 }
 
-const TABLES: usize = 3;
-/// Functions among the symbols; a browser has about a million.
-const MOST_FUNCTIONS: usize = 4 << 20;
-/// A table of symbols, or their names, once they are unpacked: a browser's names have some 150 MB.
-const LARGEST_TABLE: u64 = 256 << 20;
+const TABLES: usize = 4;
 
 /// A function's symbol before spans are laid out. The order of fields is the order of preference at one address.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,7 +63,12 @@ pub(super) struct Candidate {
 }
 
 impl SymbolTable {
-    pub(crate) fn read(elf: &Elf<'_>) -> Result<Self, Reason> {
+    /// Reads the tables, unless that takes more than `most_bytes` at a time.
+    pub(crate) fn read(elf: &Elf<'_>, most_bytes: u64) -> Result<Self, Reason> {
+        let bytes = needed_bytes(elf);
+        if bytes > most_bytes {
+            return Err(Reason::TooLarge { what: "the symbol table".into(), bytes });
+        }
         let mut table = Self::default();
         let mut candidates = Vec::new();
         table.has_symtab = table.read_table(elf, elf::SHT_SYMTAB, Table::Symtab, &mut candidates)?;
@@ -76,9 +79,18 @@ impl SymbolTable {
         };
         candidates.extend(stubs.iter().map(stub));
         table.strings[Table::Plt as usize] = names;
+        if !table.has_symtab {
+            table.read_go(elf, &mut candidates);
+        }
         table.spans = lay_out(candidates);
         table.drop_unused_strings();
         Ok(table)
+    }
+
+    /// What it takes of memory.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let strings: usize = self.strings.iter().map(Vec::capacity).sum();
+        (self.spans.capacity() * size_of::<Span>() + strings) as u64
     }
 
     /// Whether there was a `.symtab`, rather than exported symbols alone.
@@ -98,7 +110,7 @@ impl SymbolTable {
         let bytes = c_string(&self.strings[name.table as usize], name.offset as usize, LONGEST_NAME);
         let text = String::from_utf8_lossy(bytes);
         match text.find('@') {
-            Some(version) if version > 0 && name.table != Table::Plt => {
+            Some(version) if version > 0 && matches!(name.table, Table::Symtab | Table::Dynsym) => {
                 Cow::Owned(text[..version].to_owned())
             }
             _ => text,
@@ -116,16 +128,22 @@ impl SymbolTable {
         let Some(strings) = elf.linked(section) else {
             return Err(Reason::CorruptElf("a symbol table without names"));
         };
-        let bytes = elf.read_within(section, LARGEST_TABLE)?;
-        self.strings[table as usize] = elf.read_within(strings, LARGEST_TABLE)?;
+        let bytes = elf.read(section)?;
+        self.strings[table as usize] = elf.read(strings)?;
         let strings = &self.strings[table as usize];
         let symbols = super::entries::<Sym64<Le>>(&bytes);
-        let functions = symbols.iter().filter_map(|symbol| Candidate::new(elf, symbol, table, strings));
-        candidates.extend(functions.take(MOST_FUNCTIONS + 1));
-        if candidates.len() > MOST_FUNCTIONS {
-            return Err(Reason::TooLarge { what: "the symbol table".into(), bytes: bytes.len() as u64 });
-        }
+        candidates.extend(symbols.iter().filter_map(|symbol| Candidate::new(elf, symbol, table, strings)));
         Ok(true)
+    }
+
+    /// What a stripped Go program knows of itself.
+    fn read_go(&mut self, elf: &Elf<'_>, candidates: &mut Vec<Candidate>) {
+        let Some(go) = GoFunctions::read(elf) else { return };
+        for (range, offset) in go.functions {
+            let name = Name { table: Table::Go, offset };
+            candidates.push(Candidate::stub(range.start, range.end - range.start, name));
+        }
+        self.strings[Table::Go as usize] = go.names;
     }
 
     /// In most objects `.dynsym` only repeats `.symtab`.
@@ -137,6 +155,19 @@ impl SymbolTable {
         }
         self.spans.shrink_to_fit();
     }
+}
+
+/// What reading the tables takes of memory at most: their symbols as they are, with the order that they come in, and their
+/// names.
+fn needed_bytes(elf: &Elf<'_>) -> u64 {
+    let table = |kind| {
+        let section = elf.sections().find(|section| section.kind == kind)?;
+        let symbols = elf.size_unpacked(section) / size_of::<Sym64<Le>>() as u64;
+        let each = (size_of::<Sym64<Le>>() + size_of::<Candidate>() + size_of::<Span>()) as u64;
+        let names = elf.linked(section).map_or(0, |names| elf.size_unpacked(names));
+        Some(symbols.saturating_mul(each).saturating_add(names))
+    };
+    [elf::SHT_SYMTAB, elf::SHT_DYNSYM].into_iter().filter_map(table).fold(0, u64::saturating_add)
 }
 
 impl Candidate {

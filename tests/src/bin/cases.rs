@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
-use tests::cases::{Case, Found, Peer, ROWS, Recording, is_below};
+use tests::cases::{Case, Found, Peer, Recording, is_below, rows};
 use tests::experiment::{option, percent, print, progress};
 use tests::guards::{Sysctl, is_root};
+use tests::runtimes::remove_perf_maps;
 
 /// What was found of a row.
 #[derive(Serialize)]
@@ -19,6 +20,8 @@ struct Row {
     found: BTreeMap<&'static str, Found>,
     truncated_by: BTreeMap<String, u64>,
     failures: Vec<String>,
+    /// Why a figure is missing.
+    remarks: Vec<String>,
 }
 
 fn main() -> Result<()> {
@@ -30,33 +33,45 @@ fn main() -> Result<()> {
     let (peers, missing): (Vec<Peer>, Vec<Peer>) = wanted.into_iter().partition(|peer| peer.find().is_some());
     let mut remarks: Vec<String> =
         missing.iter().map(|peer| format!("{} is missing: {}", peer.name(), peer.how_to_get())).collect();
-    // samply refuses to run at more than 1, even as root.
-    let lower = peers.contains(&Peer::Samply) && is_root();
-    let _paranoid = lower.then(|| Sysctl::kernel("perf_event_paranoid", "1")).transpose()?;
-    let mut rows = Vec::new();
-    for case in ROWS.iter().filter(|case| case.name.contains(&only)) {
+    let mut found = Vec::new();
+    for case in rows().filter(|case| case.name.contains(&only)) {
         progress(case.name);
-        match case.words(cpu_s)? {
-            Ok(words) => rows.push(row(case, &words, rate_hz, &peers)?),
+        match case.prepare(cpu_s)? {
+            Ok(target) => found.push(row(case, &target.words, rate_hz, &peers)?),
             Err(reason) => remarks.push(format!("{}: skipped, {reason}", case.name)),
         }
+        remove_perf_maps();
     }
-    remarks
-        .extend(rows.iter().flat_map(|row| row.failures.iter().map(|text| format!("{}: {text}", row.name))));
-    print(&cells(&rows, &peers), &remarks, &rows)?;
-    let failed = rows.iter().filter(|row| !row.failures.is_empty()).count();
-    ensure!(failed == 0, "{failed} of {} rows fail", rows.len());
+    let failures = |row: &Row| {
+        row.failures.iter().chain(&row.remarks).map(|text| format!("{}: {text}", row.name)).collect()
+    };
+    remarks.extend(found.iter().flat_map::<Vec<String>, _>(failures));
+    print(&cells(&found, &peers), &remarks, &found)?;
+    let failed = found.iter().filter(|row| !row.failures.is_empty()).count();
+    ensure!(failed == 0, "{failed} of {} rows fail", found.len());
     Ok(())
 }
 
 fn row(case: &Case, words: &[String], rate_hz: u32, peers: &[Peer]) -> Result<Row> {
-    let mut row =
-        Row { name: case.name, found: BTreeMap::new(), truncated_by: BTreeMap::new(), failures: Vec::new() };
+    let mut row = Row {
+        name: case.name,
+        found: BTreeMap::new(),
+        truncated_by: BTreeMap::new(),
+        failures: Vec::new(),
+        remarks: Vec::new(),
+    };
     for &peer in peers {
-        match peer.record(words, rate_hz) {
+        // samply refuses to run at more than 1, even as root.
+        let lower = peer == Peer::Samply && is_root();
+        let _paranoid = lower.then(|| Sysctl::kernel("perf_event_paranoid", "1")).transpose()?;
+        match peer.record(words, rate_hz, case.has_jitdump) {
             Ok(recording) => row.note(case, peer, &recording),
             Err(error) if peer == Peer::Sweetspot => return Err(error),
-            Err(error) => progress(&format!("{}: {} failed: {error:#}", case.name, peer.name())),
+            Err(error) => {
+                let error = format!("{error:#}");
+                let line = error.lines().next().unwrap_or_default().chars().take(200).collect::<String>();
+                row.remarks.push(format!("{} failed: {line}", peer.name()));
+            }
         }
     }
     row.judge(case);
@@ -73,20 +88,7 @@ impl Row {
 
     fn judge(&mut self, case: &Case) {
         let Some(&ours) = self.found.get(Peer::Sweetspot.name()) else { return };
-        match ours.chain_ratio {
-            None if !case.leaf.is_empty() => self.failures.push(format!("no sample in {}", case.leaf)),
-            Some(ratio) if ratio < 1.0 => {
-                self.failures.push(format!("{} of the chains are whole", percent(ratio)));
-            }
-            _ => {}
-        }
-        if let Some(reason) = case.cut {
-            let told =
-                self.truncated_by.get(reason).copied().unwrap_or(0) as f64 / ours.samples.max(1) as f64;
-            if told + ours.complete_ratio < 0.99 {
-                self.failures.push(format!("{} of the stacks are said to end by {reason}", percent(told)));
-            }
-        }
+        self.failures.extend(case.judge(&ours, &self.truncated_by));
         let others: Vec<(&str, Found)> = self
             .found
             .iter()
@@ -101,7 +103,8 @@ impl Row {
             ];
             for (what, mine, other) in figures {
                 let (Some(mine), Some(other)) = (mine, other) else { continue };
-                if is_below((mine, ours.samples), (other, theirs.samples)) {
+                let names_more = what == "named" && ours.named_frames >= theirs.named_frames;
+                if is_below((mine, ours.samples), (other, theirs.samples)) && !names_more {
                     self.failures.push(format!(
                         "{what}: {} is below {name}'s {}",
                         percent(mine),

@@ -1,24 +1,27 @@
 //! Are the names right? Random addresses of the code of real programs: the function, the whole chain of what was inlined
-//! there, and each file and line, compared with what `llvm-symbolizer` says (of the kernel: the crate `blazesym`). Where
-//! the two differ, binutils' `addr2line` is asked as well, of stubs `objdump`: `seconded` are the addresses at which it
-//! agrees with us. Fails
-//! if less than 99.9% of a program's addresses agree or are seconded.
+//! there, and each file and line, compared with what `llvm-symbolizer` says (of the kernel: its list, read as its own
+//! messages are). Where the two differ, a third reader is asked: binutils' `addr2line`, of stubs `objdump`, of the kernel
+//! the crate `blazesym`. What they differ in is printed by kind: how often, who is right and by what evidence, and an
+//! example. Fails if less than 99.9% of a program's addresses agree or are shown to be right, or if a difference has no
+//! explanation or speaks against us.
 //!
 //! Linkage names are compared, so that no style of demangling matters. A matter of style, and counted as agreement, is:
 //! which of several names of one symbol is used; `.cold`, `.isra.0` and their like, which the symbol has and the debug
-//! information does not; lines in the padding between functions, where nobody has a name; versions of symbols (`@@GLIBC_2.14`); `.` and `..` in paths; and a file that is told without a
-//! line, for which they take the symbol table's.
+//! information does not; lines in the padding between functions, where nobody has a name; versions of symbols
+//! (`@@GLIBC_2.14`); `.` and `..` in paths; and a file that is told without a line, for which they take the symbol table's.
 //!
-//! Options: `--addresses 10000` (of each program), `--seed 1`, `--only NAME`, `--show 0` (so many examples of each
+//! Options: `--addresses 10000` (of each program), `--seed 1`, `--only NAME`, `--show 1` (so many examples of each
 //! difference), `--program FILE` (another program instead of these).
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
 use tests::experiment::{option, percent, print, progress, row};
-use tests::symbols::compare::{Counts, Names, Verdict, compare};
-use tests::symbols::subjects::{BUILT, FOUND, Subject, build, find, kernel};
+use tests::symbols::compare::{Verdict, compare};
+use tests::symbols::explain::{Class, Classes, Right, Said, explain};
+use tests::symbols::subjects::{BUILT, FOUND, Subject, build, find};
 use tests::symbols::{Chain, readers};
 
 /// The share that has to agree.
@@ -32,9 +35,12 @@ struct Found {
     inlined: usize,
     same: usize,
     style: usize,
-    seconded: usize,
+    ours_right: usize,
+    theirs_right: usize,
+    open: usize,
     agree_ratio: f64,
     holds: bool,
+    differences: Vec<Class>,
     #[serde(skip)]
     remarks: Vec<String>,
 }
@@ -49,7 +55,7 @@ fn main() -> Result<()> {
     let options = Options {
         addresses: option("--addresses", 10_000)?,
         seed: option("--seed", 1)?,
-        show: option("--show", 0)?,
+        show: option("--show", 1)?,
     };
     let only: String = option("--only", String::new())?;
     let wanted = |name: &str| only.is_empty() || only == name;
@@ -90,90 +96,93 @@ fn examine(name: &str, path: PathBuf, options: &Options) -> Result<Found> {
     let addresses = subject.addresses(options.addresses, options.seed);
     let ours = readers::ours(&subject.path, &addresses)?;
     let theirs = readers::llvm(&subject.path, &addresses)?;
-    let second = |addresses: &[u64]| {
+    let third = |addresses: &[u64]| {
         let chains = readers::binutils(&subject.path, addresses)?;
         let stubs = readers::stubs(&subject.path, addresses)?;
         let pick = |((&address, chain), stub)| if subject.is_stub(address) { stub } else { chain };
-        Ok(Some(addresses.iter().zip(chains).zip(stubs).map(pick).collect()))
+        Ok(addresses.iter().zip(chains).zip(stubs).map(pick).collect())
     };
-    let is_stub = |address| subject.is_stub(address);
-    judge(name, &subject.names, is_stub, &addresses, [&ours, &theirs], second, options)
+    judge(name, &subject, &addresses, [&ours, &theirs], third, options)
 }
 
 fn examine_kernel(options: &Options) -> Result<Found> {
     progress("kernel: /proc/kallsyms");
     let list = std::fs::read_to_string("/proc/kallsyms")?;
-    let (addresses, names) = kernel(&list, options.addresses, options.seed)?;
+    let subject = Subject::kernel(&list)?;
+    let addresses = subject.addresses(options.addresses, options.seed);
     let ours = readers::our_kernel(list.as_bytes(), &addresses)?;
-    let theirs = readers::blazesym_kernel(&addresses)?;
-    let second = |_: &[u64]| Ok(None);
-    judge("kernel", &names, |_| false, &addresses, [&ours, &theirs], second, options)
+    let theirs = readers::system_map(&list, &addresses);
+    judge("kernel", &subject, &addresses, [&ours, &theirs], readers::blazesym_kernel, options)
 }
 
 fn judge(
     name: &str,
-    names: &Names,
-    is_stub: impl Fn(u64) -> bool,
+    subject: &Subject,
     addresses: &[u64],
     [ours, theirs]: [&[Chain]; 2],
-    second: impl Fn(&[u64]) -> Result<Option<Vec<Chain>>>,
+    third: impl Fn(&[u64]) -> Result<Vec<Chain>>,
     options: &Options,
 ) -> Result<Found> {
     ensure!(addresses.len() == ours.len() && ours.len() == theirs.len(), "a reader left some addresses out");
-    let verdicts: Vec<Verdict> =
-        (0..ours.len()).map(|at| compare(names, is_stub(addresses[at]), &ours[at], &theirs[at])).collect();
-    let differing: Vec<usize> =
-        (0..ours.len()).filter(|&at| matches!(verdicts[at], Verdict::Differs(_))).collect();
+    let verdict = |at: usize| compare(&subject.names, subject.is_stub(addresses[at]), &ours[at], &theirs[at]);
+    let verdicts: Vec<Verdict> = (0..ours.len()).map(verdict).collect();
+    let differing = |at: &usize| matches!(verdicts[*at], Verdict::Differs(_));
+    let differing: Vec<usize> = (0..ours.len()).filter(differing).collect();
     let asked: Vec<u64> = differing.iter().map(|&at| addresses[at]).collect();
-    let asked_second = if asked.is_empty() { None } else { second(&asked)? };
-    let has_second = asked_second.is_some();
-    let seconds = asked_second.unwrap_or_else(|| vec![Chain::new(); asked.len()]);
-    ensure!(seconds.len() == asked.len(), "the second reader left some addresses out");
-    let (mut styles, mut differences) = (Counts::default(), Counts::default());
-    let mut remarks = Vec::new();
-    for (at, verdict) in verdicts.iter().enumerate() {
-        if let Verdict::Style(what) = *verdict {
-            styles.add(what, addresses[at], false, options.show);
-        }
-    }
-    for (&at, second) in differing.iter().zip(&seconds) {
+    let thirds = if asked.is_empty() { Vec::new() } else { third(&asked)? };
+    ensure!(thirds.len() == asked.len(), "the third reader left some addresses out");
+    let mut classes = Classes::default();
+    for (&at, third) in differing.iter().zip(&thirds) {
         let Verdict::Differs(what) = verdicts[at] else { continue };
-        let stub = is_stub(addresses[at]);
-        // A stub that both call by its name agrees, whatever the other reader made of it.
-        let same_stub = stub && ours[at] == *second;
-        let agrees = same_stub || !matches!(compare(names, stub, &ours[at], second), Verdict::Differs(_));
-        differences.add(what, addresses[at], has_second && agrees, options.show);
+        let said = Said { ours: &ours[at], theirs: &theirs[at], third };
+        classes.add(explain(subject, addresses[at], what, said), addresses[at], options.show);
     }
-    for (what, count) in styles.iter() {
-        remarks.push(format!("{name}: style: {what}: {}", count.addresses));
-    }
-    for (what, count) in differences.iter() {
-        remarks.push(format!("{name}: {what}: {} ({} seconded)", count.addresses, count.seconded));
-        for address in &count.examples {
-            let at = addresses.iter().position(|each| each == address).unwrap_or(0);
-            let second = asked.iter().position(|each| each == address).map(|at| &seconds[at]);
-            remarks.push(format!("  {address:#x}\n    ours   {}", text(&ours[at])));
-            remarks.push(format!(
-                "    theirs {}\n    second {}",
-                text(&theirs[at]),
-                second.map(text).unwrap_or_default()
-            ));
+    let mut remarks = styles(name, &verdicts);
+    for class in classes.iter() {
+        remarks.push(format!("{name}: {}: {}", class.class, class.addresses));
+        let right = match class.right {
+            Right::Ours => "ours is right",
+            Right::Theirs => "OURS IS WRONG",
+            Right::Open => "NOT EXPLAINED",
+        };
+        remarks.push(format!("  {right}; evidence: {}", class.evidence));
+        for address in &class.examples {
+            let Some(at) = differing.iter().position(|&at| addresses[at] == *address) else { continue };
+            let [our, their] = [&ours[differing[at]], &theirs[differing[at]]].map(text);
+            let third = text(&thirds[at]);
+            remarks.push(format!("  {address:#x}\n    ours   {our}\n    theirs {their}\n    third  {third}"));
         }
     }
-    let agree = addresses.len() - differences.total();
-    let seconded = differences.seconded();
+    let style = verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Style(_))).count();
+    let agree = addresses.len() - differing.len();
+    let [ours_right, theirs_right, open] =
+        [Right::Ours, Right::Theirs, Right::Open].map(|r| classes.count(r));
     Ok(Found {
         program: name.to_owned(),
         addresses: addresses.len(),
         named: ours.iter().filter(|chain| !chain.is_empty()).count(),
         inlined: ours.iter().filter(|chain| chain.len() > 1).count(),
-        same: agree - styles.total(),
-        style: styles.total(),
-        seconded,
+        same: agree - style,
+        style,
+        ours_right,
+        theirs_right,
+        open,
         agree_ratio: agree as f64 / addresses.len() as f64,
-        holds: (agree + seconded) as f64 >= GOAL * addresses.len() as f64,
+        holds: (agree + ours_right) as f64 >= GOAL * addresses.len() as f64 && theirs_right + open == 0,
+        differences: classes.iter().cloned().collect(),
         remarks,
     })
+}
+
+/// How often each matter of style was met.
+fn styles(name: &str, verdicts: &[Verdict]) -> Vec<String> {
+    let mut counts = BTreeMap::<&str, usize>::new();
+    for verdict in verdicts {
+        if let Verdict::Style(what) = verdict {
+            *counts.entry(what).or_default() += 1;
+        }
+    }
+    counts.into_iter().map(|(what, count)| format!("{name}: style: {what}: {count}")).collect()
 }
 
 fn text(chain: &Chain) -> String {
@@ -183,8 +192,9 @@ fn text(chain: &Chain) -> String {
 
 fn report(found: &[Found], missing: Vec<String>) -> Result<()> {
     let heads =
-        ["program", "addresses", "named", "inlined", "same", "style", "differ", "seconded", "agree", ""];
-    let mut rows = vec![heads.map(str::to_string).to_vec()];
+        ["program", "addresses", "named", "inlined", "same", "style", "agree", "differ", "ours right"];
+    let heads = heads.into_iter().chain(["theirs right", "open", ""]);
+    let mut rows = vec![heads.map(str::to_string).collect()];
     rows.extend(found.iter().map(|one| {
         row([
             &one.program,
@@ -193,9 +203,11 @@ fn report(found: &[Found], missing: Vec<String>) -> Result<()> {
             &one.inlined,
             &one.same,
             &one.style,
-            &(one.addresses - one.same - one.style),
-            &one.seconded,
             &percent(one.agree_ratio),
+            &(one.addresses - one.same - one.style),
+            &one.ours_right,
+            &one.theirs_right,
+            &one.open,
             &if one.holds { "holds" } else { "OFF" },
         ])
     }));

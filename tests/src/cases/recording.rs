@@ -67,10 +67,10 @@ impl Peer {
     }
 
     /// Profiles a command from its start to its end.
-    pub fn record(self, words: &[String], rate_hz: u32) -> Result<Recording> {
+    pub fn record(self, words: &[String], rate_hz: u32, has_jitdump: bool) -> Result<Recording> {
         match self {
             Peer::Sweetspot => by_sweetspot(words, rate_hz, &[]),
-            Peer::Perf => by_perf(&self.find().context("no perf")?, words, rate_hz),
+            Peer::Perf => by_perf(&self.find().context("no perf")?, words, rate_hz, has_jitdump),
             Peer::Samply => by_samply(&self.find().context("no samply")?, words, rate_hz),
         }
     }
@@ -92,28 +92,26 @@ pub fn by_sweetspot(words: &[String], rate_hz: u32, options: &[&str]) -> Result<
     Ok(Recording { samples: stats.summary.samples, stacks, truncated_by })
 }
 
-fn by_perf(perf: &Path, words: &[String], rate_hz: u32) -> Result<Recording> {
+/// The stacks of `perf script`, with what is inlined, as it prints them.
+fn by_perf(perf: &Path, words: &[String], rate_hz: u32, has_jitdump: bool) -> Result<Recording> {
     let folder = tempfile::tempdir()?;
-    let mut record = Command::new(perf);
-    record.args(["record", "-e", "cpu-clock", "-F", &rate_hz.to_string(), "--call-graph", "dwarf,61440"]);
-    record.args(["-m", "16M", "-o", "perf.data", "--"]).args(words).current_dir(folder.path());
-    run(&mut record)?.expect_status(0)?;
-    let mut script = Command::new(perf);
-    script.args(["script", "--no-inline", "--max-stack", "8192", "-F", "ip,sym", "-i", "perf.data"]);
-    let output = run(script.current_dir(folder.path()))?.expect_status(0)?;
-    let stacks = parse_script(&output.stdout);
-    Ok(Recording { samples: stacks.0.len() as u64, stacks, ..Recording::default() })
-}
-
-/// Blocks of lines, each an address and a name, the innermost frame first.
-fn parse_script(text: &str) -> Folded {
-    let name = |line: &str| {
-        let line = line.trim_start();
-        line.split_once(' ').map_or("", |(_, name)| name).trim().to_string()
+    let perf = |words: &[&str]| {
+        let mut command = Command::new(perf);
+        command.args(words).current_dir(folder.path());
+        command
     };
-    let stack =
-        |block: &str| Stack { frames: block.lines().map(name).rev().collect::<Vec<_>>(), weight: 1.0 };
-    Folded(text.split("\n\n").filter(|block| !block.trim().is_empty()).map(stack).collect())
+    let mut record = perf(&["record", "-e", "cpu-clock", "-F", &rate_hz.to_string(), "--call-graph"]);
+    // The clock of jitdumps.
+    record.args(["dwarf,61440", "-k", "mono", "-m", "16M", "-o", "perf.data", "--"]);
+    run(record.args(words))?.expect_status(0)?;
+    if has_jitdump {
+        run(&mut perf(&["inject", "--jit", "-i", "perf.data", "-o", "perf.jit.data"]))?.expect_status(0)?;
+    }
+    let input = if has_jitdump { "perf.jit.data" } else { "perf.data" };
+    let mut script = perf(&["script", "--max-stack", "8192", "-F", "ip,sym", "-i", input]);
+    let output = run(&mut script)?.expect_status(0)?;
+    let stacks = Folded::of_perf_script(&output.stdout);
+    Ok(Recording { samples: stacks.0.len() as u64, stacks, ..Recording::default() })
 }
 
 fn by_samply(samply: &Path, words: &[String], rate_hz: u32) -> Result<Recording> {
@@ -140,62 +138,70 @@ fn number(value: &Value) -> Option<usize> {
     value.as_u64().and_then(|number| usize::try_from(number).ok())
 }
 
-/// The names beside a profile of samply's, by library and relative address.
-struct Names(BTreeMap<(String, u64), String>);
+/// The names beside a profile of samply's, by library and relative address: the innermost inlined call first.
+struct Names(BTreeMap<(String, u64), Vec<String>>);
 
 impl Names {
     fn of(symbols: &Value) -> Names {
         let strings = list(&symbols["string_table"]);
         let mut names = BTreeMap::new();
         for library in list(&symbols["data"]) {
-            let id = library["debug_id"].as_str().unwrap_or_default();
+            let id = plain_id(library["debug_id"].as_str().unwrap_or_default());
             for known in list(&library["known_addresses"]) {
                 let symbol = number(&known[1]).and_then(|at| library["symbol_table"].get(at));
-                let name = symbol.and_then(|symbol| strings.get(number(&symbol["symbol"])?)?.as_str());
-                if let (Some(address), Some(name)) = (known[0].as_u64(), name) {
-                    names.insert((id.to_string(), address), name.to_string());
+                let text = |at: &Value| Some(strings.get(number(at)?)?.as_str()?.to_string());
+                let Some((symbol, address)) = symbol.zip(known[0].as_u64()) else { continue };
+                let inlined = list(&symbol["frames"]).iter().map(|frame| text(&frame["function"]));
+                let mut chain: Vec<String> = inlined.map(Option::unwrap_or_default).collect();
+                if chain.is_empty() {
+                    chain.extend(text(&symbol["symbol"]));
                 }
+                names.insert((id.clone(), address), chain);
             }
         }
         Names(names)
     }
 }
 
+/// The digits of a library's number, which are written `0A1B-…` and, with its age behind it, `0a1b…0`.
+fn plain_id(id: &str) -> String {
+    const DIGITS: usize = 32;
+    id.chars().filter(char::is_ascii_hexdigit).take(DIGITS).collect::<String>().to_lowercase()
+}
+
 fn stacks_of(thread: &Value, profile: &Value, names: &Names) -> Vec<Stack> {
     let prefixes = list(&thread["stackTable"]["prefix"]);
     let frames = list(&thread["stackTable"]["frame"]);
     let parent = |stack: &usize| prefixes.get(*stack).and_then(number);
-    let name = |stack: usize| {
-        frames
-            .get(stack)
-            .and_then(number)
-            .map_or(String::new(), |frame| frame_name(thread, profile, names, frame).unwrap_or_default())
+    let chain = |stack: usize| {
+        let frame = frames.get(stack).and_then(number);
+        frame.and_then(|frame| frame_names(thread, profile, names, frame)).unwrap_or(vec![String::new()])
     };
     let samples = list(&thread["samples"]["stack"]).iter();
     let stack = |innermost: &Value| {
-        let chain = std::iter::successors(number(innermost), parent).take(prefixes.len());
-        let mut frames: Vec<String> = chain.map(name).collect();
+        let stacks = std::iter::successors(number(innermost), parent).take(prefixes.len());
+        let mut frames: Vec<String> = stacks.flat_map(chain).collect();
         frames.reverse();
         Stack { frames, weight: 1.0 }
     };
     samples.filter(|innermost| !innermost.is_null()).map(stack).collect()
 }
 
-fn frame_name(thread: &Value, profile: &Value, names: &Names, frame: usize) -> Option<String> {
+fn frame_names(thread: &Value, profile: &Value, names: &Names, frame: usize) -> Option<Vec<String>> {
     let function = number(&thread["frameTable"]["func"][frame])?;
     let resource = number(&thread["funcTable"]["resource"][function]);
     let library = resource.and_then(|resource| number(&thread["resourceTable"]["lib"][resource]));
     let id = library.and_then(|library| profile["libs"][library]["breakpadId"].as_str());
     let address = thread["frameTable"]["address"][frame].as_u64();
     if let (Some(id), Some(address)) = (id, address) {
-        return names.0.get(&(id.to_string(), address)).cloned();
+        return names.0.get(&(plain_id(id), address)).cloned();
     }
     // Names that samply has found itself, of run-time compilers and labels.
     let strings = match list(&thread["stringArray"]) {
         [] => list(&profile["shared"]["stringArray"]),
         strings => strings,
     };
-    Some(strings.get(number(&thread["funcTable"]["name"][function])?)?.as_str()?.to_string())
+    Some(vec![strings.get(number(&thread["funcTable"]["name"][function])?)?.as_str()?.to_string()])
 }
 
 #[cfg(test)]
@@ -205,21 +211,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_script_gives_whole_names() {
-        let folded =
-            parse_script("\t 7f10 operator new(unsigned long)\n\t 7f20 main\n\n\t 7f30 [unknown]\n\n");
-        let frames: Vec<_> = folded.0.into_iter().map(|stack| stack.frames).collect();
-        assert_eq!(frames, [vec!["main", "operator new(unsigned long)"], vec!["[unknown]"]]);
-    }
-
-    #[test]
     fn samplys_frames_are_named_by_library_and_address() {
         let names = Names::of(&json!({
-            "string_table": ["UNKNOWN", "main", "leaf"],
-            "data": [{"debug_id": "A0", "symbol_table": [{"rva": 16, "symbol": 1}, {"rva": 32, "symbol": 2}],
+            "string_table": ["UNKNOWN", "main", "leaf", "inlined"],
+            "data": [{"debug_id": "0a1b2c3d-0000-0000-0000-000000000001", "symbol_table": [
+                          {"rva": 16, "symbol": 1, "frames": [{"function": 3}, {"function": 1}]},
+                          {"rva": 32, "symbol": 2}],
                       "known_addresses": [[20, 0], [40, 1]]}],
         }));
-        let profile = json!({"libs": [{"breakpadId": "A0"}]});
+        let profile = json!({"libs": [{"breakpadId": "0A1B2C3D0000000000000000000000010"}]});
         let thread = json!({
             "samples": {"stack": [1, null]},
             "stackTable": {"prefix": [null, 0], "frame": [0, 1]},
@@ -229,6 +229,6 @@ mod tests {
         });
         let stacks = stacks_of(&thread, &profile, &names);
         assert_eq!(stacks.len(), 1);
-        assert_eq!(stacks[0].frames, ["main", "leaf"]);
+        assert_eq!(stacks[0].frames, ["main", "inlined", "leaf"]);
     }
 }

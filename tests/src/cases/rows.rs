@@ -1,8 +1,8 @@
 //! The rows: what compilers, linkers and run-time systems do to stacks.
 
-use super::{ANY, Case, Target};
+use super::{ANY, Case, NOTHING_KNOWN, Target};
 
-const LEVELS: &[&str] = &["main", ANY, "level1", "level2", "level3"];
+pub(super) const LEVELS: &[&str] = &["main", ANY, "level1", "level2", "level3"];
 
 const fn program(
     name: &'static str,
@@ -11,7 +11,7 @@ const fn program(
     leaf: &'static str,
     chain: &'static [&'static str],
 ) -> Case {
-    Case { name, target: Target::Program(program, mode, &[]), leaf, chain, cut: None, nameless_frames: None }
+    Case { name, target: Target::Program(program, mode, &[]), leaf, chain, ..NOTHING_KNOWN }
 }
 
 const fn cut(case: Case, reason: &'static str) -> Case {
@@ -20,11 +20,11 @@ const fn cut(case: Case, reason: &'static str) -> Case {
 
 const fn command(name: &'static str, command: &'static str, words: &'static [&'static str]) -> Case {
     let target = Target::Command(command, words);
-    Case { name, target, leaf: "", chain: &[], cut: None, nameless_frames: None }
+    Case { name, target, ..NOTHING_KNOWN }
 }
 
-/// All of them.
-pub const ROWS: &[Case] = &[
+/// Those whose programs are kept.
+pub(super) const ROWS: &[Case] = &[
     program(".eh_frame and its index", "stacks", "plain", "leaf", LEVELS),
     program(".eh_frame without its index", "stacks_no_index", "plain", "leaf", LEVELS),
     program(".debug_frame alone", "stacks_debug_frame", "plain", "leaf", LEVELS),
@@ -58,8 +58,6 @@ pub const ROWS: &[Case] = &[
         "pushes",
         &["main", ANY, "caller_of_pushes", "pushes_deeper"],
     ),
-    program("linkage table", "stacks", "stub", "toupper", &["main", ANY, "caller_of_stub"]),
-    program("linkage table, lazy", "stacks_lazy", "stub", "toupper", &["main", ANY, "caller_of_stub"]),
     program(
         "signal",
         "stacks",
@@ -98,7 +96,13 @@ pub const ROWS: &[Case] = &[
         ),
         "other_stack",
     ),
-    program("vDSO", "stacks", "vdso", "clock_gettime", &["main", ANY, "caller_of_vdso", ANY]),
+    program(
+        "vDSO",
+        "stacks",
+        "vdso",
+        "clock_gettime|__vdso_clock_gettime",
+        &["main", ANY, "caller_of_vdso", ANY],
+    ),
     Case {
         target: Target::Program("stacks", "library", &["libswapped_a.so", "libswapped_b.so"]),
         ..program(
@@ -143,6 +147,17 @@ pub const ROWS: &[Case] = &[
     ),
     program("assembly without a frame", "stacks", "bare", "assembly_bare", &["main", ANY, "caller_of_bare"]),
     cut(program("160 KiB of frames", "stacks", "wide", "leaf", &["wide", "wide", "wide"]), "copy_too_short"),
+    cut(
+        program("a page never written to", "stacks", "hollow", "assembly_framed", &["hollow"]),
+        "stack_absent",
+    ),
+    program(
+        "a page never written to, frame pointers",
+        "stacks_fp",
+        "hollow",
+        "assembly_framed",
+        &["main", ANY, "caller_of_hollow", "hollow"],
+    ),
     cut(
         program("5000 frames", "stacks", "recursion", "leaf", &["recursion", "recursion", "recursion"]),
         "copy_too_short",
@@ -189,9 +204,13 @@ pub const ROWS: &[Case] = &[
             "import time, hashlib, json\nend = time.time() + 2\nwhile time.time() < end: json.dumps(list(range(3000))); hashlib.sha256(b'a' * 100000).digest()",
         ],
     ),
-    command(
-        "xz",
-        "sh",
-        &["-c", "head -c 3000000 \"$(command -v node || command -v perl)\" | xz -6e -c >/dev/null"],
-    ),
+    // Stripped: where it begins is told by its C library.
+    Case {
+        chain: &["__libc_start_main|__libc_start_main_impl", ANY],
+        ..command(
+            "xz",
+            "sh",
+            &["-c", "head -c 3000000 \"$(command -v node || command -v perl)\" | xz -6e -c >/dev/null"],
+        )
+    },
 ];

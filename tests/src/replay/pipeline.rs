@@ -209,10 +209,13 @@ impl Session {
             (Method::Dwarf | Method::Trial, Some(regs), Some(stack)) => {
                 let unwound = self.unwinder.unwind(process, regs, stack, &mut user);
                 self.copy.observe(unwound.depth_bytes, unwound.outcome == Outcome::CopyTooShort);
-                if self.choice.method() == Method::Trial && !chain.is_empty() {
-                    self.choice.compare(&chain, &user, unwound.outcome);
+                let is_trial = self.choice.method() == Method::Trial && !chain.is_empty();
+                if is_trial && self.choice.compare(&chain, &user, unwound.outcome) {
+                    user = chain;
+                    Outcome::Complete
+                } else {
+                    unwound.outcome
                 }
-                unwound.outcome
             }
             (_, _, None) if !chain.is_empty() => {
                 user = chain;

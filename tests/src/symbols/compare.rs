@@ -1,6 +1,6 @@
 //! Whether two readers say the same of an address.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use super::{Chain, Frame};
 
@@ -26,6 +26,11 @@ impl Names {
     /// Notes that an address has a name.
     pub fn add(&mut self, name: &str, address: u64) {
         self.0.entry(unversioned(name).to_owned()).or_default().push(address);
+    }
+
+    /// Whether a name is that of an address.
+    pub fn has(&self, name: &str, address: u64) -> bool {
+        self.0.get(name).is_some_and(|addresses| addresses.contains(&address))
     }
 
     /// Whether two names belong to one address.
@@ -102,7 +107,7 @@ fn place(our: &Frame, their: &Frame) -> Verdict {
 }
 
 /// A name without the version of a symbol (`memcpy@@GLIBC_2.14`).
-fn unversioned(name: &str) -> &str {
+pub(super) fn unversioned(name: &str) -> &str {
     name.split('@').next().filter(|name| !name.is_empty()).unwrap_or(name)
 }
 
@@ -122,48 +127,6 @@ fn plain_path(path: &str) -> Vec<&str> {
         }
     }
     parts
-}
-
-/// How often each thing was found, and where first.
-#[derive(Debug, Default)]
-pub struct Counts(BTreeMap<&'static str, Count>);
-
-/// Of one kind of difference.
-#[derive(Clone, Debug, Default)]
-pub struct Count {
-    /// Addresses.
-    pub addresses: usize,
-    /// Those of them at which the second reader agrees with us.
-    pub seconded: usize,
-    /// The first few of them.
-    pub examples: Vec<u64>,
-}
-
-impl Counts {
-    /// Counts one.
-    pub fn add(&mut self, what: &'static str, address: u64, seconded: bool, keep: usize) {
-        let count = self.0.entry(what).or_default();
-        count.addresses += 1;
-        count.seconded += usize::from(seconded);
-        if count.examples.len() < keep {
-            count.examples.push(address);
-        }
-    }
-
-    /// All kinds.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Count)> {
-        self.0.iter().map(|(what, count)| (*what, count))
-    }
-
-    /// Addresses of all kinds.
-    pub fn total(&self) -> usize {
-        self.0.values().map(|count| count.addresses).sum()
-    }
-
-    /// Those at which the second reader agrees with us.
-    pub fn seconded(&self) -> usize {
-        self.0.values().map(|count| count.seconded).sum()
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The names of real programs, held against what other readers say.
 
 pub mod compare;
+pub mod explain;
 pub mod readers;
 pub mod subjects;
 

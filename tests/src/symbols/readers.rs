@@ -1,4 +1,4 @@
-//! Three readers: ours, `llvm-symbolizer` and binutils' `addr2line`; and two of the kernel's list.
+//! Three readers: ours, `llvm-symbolizer` and binutils' `addr2line`; and three of the kernel's list.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -140,6 +140,18 @@ pub fn our_kernel(list: &[u8], addresses: &[u64]) -> Result<Vec<Chain>> {
     let chain =
         |&address: &u64| symbols.symbolize(address).map(|symbol| named(&symbol.name)).into_iter().collect();
     Ok(addresses.iter().map(chain).collect())
+}
+
+/// What the list itself says of them, as the kernel's own messages do: the last symbol that is not behind the address.
+pub fn system_map(list: &str, addresses: &[u64]) -> Vec<Chain> {
+    let symbol = |line: &str| {
+        let mut words = line.split(' ');
+        let (address, _, name) = (words.next()?, words.next()?, words.next()?);
+        Some((u64::from_str_radix(address, 16).ok()?, name.split('\t').next()?.to_owned()))
+    };
+    let symbols: BTreeMap<u64, String> = list.lines().filter_map(symbol).collect();
+    let chain = |address: &u64| symbols.range(..=address).next_back().map(|(_, name)| named(name));
+    addresses.iter().map(|address| chain(address).into_iter().collect()).collect()
 }
 
 /// What the crate `blazesym` knows of them.

@@ -7,18 +7,42 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use object::elf::{SHF_EXECINSTR, SHT_NOBITS};
 use object::read::elf::{ElfFile64, FileHeader as _, SectionHeader as _};
-use object::{Endianness, Object as _, ObjectSymbol as _};
+use object::{Endianness, Object as _, ObjectSymbol as _, SymbolKind};
 
-use super::compare::Names;
+use super::compare::{Names, unversioned};
 use crate::programs::source;
 
-/// A program and what is needed to ask about it.
+/// A program, or the kernel, and what is needed to ask about it.
+#[derive(Default)]
 pub struct Subject {
-    /// Its file.
+    /// Its file; none is the kernel's.
     pub path: PathBuf,
-    /// Its symbols.
+    /// The names of its symbols.
     pub names: Names,
+    symbols: Vec<Symbol>,
     code: Vec<Code>,
+}
+
+/// What a symbol stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Code.
+    Function,
+    /// An object.
+    Data,
+    /// A label and the like.
+    Other,
+}
+
+/// A symbol, as the table has it.
+#[derive(Clone, Debug)]
+pub struct Symbol {
+    /// Its name without a version.
+    pub name: String,
+    address: u64,
+    size: u64,
+    /// What it stands for.
+    pub kind: Kind,
 }
 
 /// A section of code.
@@ -27,6 +51,11 @@ struct Code {
     size: u64,
     is_stubs: bool,
 }
+
+/// No function of the kernel takes as much: the longest have some tens of thousands of bytes.
+const FUNCTION_BYTES: u64 = 256 << 10;
+/// What the table of stubs begins with takes as much as one of them.
+const TABLE_HEAD_BYTES: u64 = 16;
 
 impl Subject {
     /// Reads a program's sections and symbols.
@@ -44,18 +73,94 @@ impl Subject {
                 code.push(Code { start: section.sh_addr(endian), size: section.sh_size(endian), is_stubs });
             }
         }
-        let mut names = Names::default();
-        for symbol in elf.symbols().chain(elf.dynamic_symbols()) {
-            names.add(symbol.name().unwrap_or_default(), symbol.address());
-        }
+        let mut subject = Self { path, code, ..Self::default() };
+        subject.add_symbols(&elf);
         if let Some(debug) = debug_file(&elf) {
             let bytes = fs::read(debug)?;
-            let debug = ElfFile64::<Endianness>::parse(&*bytes)?;
-            for symbol in debug.symbols() {
-                names.add(symbol.name().unwrap_or_default(), symbol.address());
+            subject.add_symbols(&ElfFile64::<Endianness>::parse(&*bytes)?);
+        }
+        Ok(subject)
+    }
+
+    /// The kernel, by the text of `/proc/kallsyms`: what its own code has, from `_stext` to `_etext`.
+    pub fn kernel(list: &str) -> Result<Self> {
+        let mut kernel = Self::default();
+        let (mut start, mut end) = (0, 0);
+        for line in list.lines() {
+            let mut words = line.split_whitespace();
+            let (Some(address), Some(_), Some(name)) = (words.next(), words.next(), words.next()) else {
+                continue;
+            };
+            let address = u64::from_str_radix(address, 16)?;
+            kernel.add(name, address, 0, Kind::Other);
+            match name {
+                "_stext" => start = address,
+                "_etext" => end = address,
+                _ => {}
             }
         }
-        Ok(Self { path, names, code })
+        ensure!(start != 0 && start < end, "the kernel hides its addresses; run as root");
+        kernel.code.push(Code { start, size: end - start, is_stubs: false });
+        Ok(kernel)
+    }
+
+    /// One with these symbols: names, addresses, sizes and kinds.
+    #[cfg(test)]
+    pub(super) fn of_symbols(symbols: &[(&str, u64, u64, Kind)]) -> Self {
+        let mut subject = Self { path: PathBuf::from("/program"), ..Self::default() };
+        symbols.iter().for_each(|&(name, address, size, kind)| subject.add(name, address, size, kind));
+        subject
+    }
+
+    fn add_symbols(&mut self, elf: &ElfFile64<'_>) {
+        for symbol in elf.symbols().chain(elf.dynamic_symbols()) {
+            let kind = match symbol.kind() {
+                SymbolKind::Text => Kind::Function,
+                SymbolKind::Data => Kind::Data,
+                _ => Kind::Other,
+            };
+            self.add(symbol.name().unwrap_or_default(), symbol.address(), symbol.size(), kind);
+        }
+    }
+
+    fn add(&mut self, name: &str, address: u64, size: u64, kind: Kind) {
+        self.names.add(name, address);
+        self.symbols.push(Symbol { name: unversioned(name).to_owned(), address, size, kind });
+    }
+
+    /// Whether it is the kernel.
+    pub fn is_kernel(&self) -> bool {
+        self.path.as_os_str().is_empty()
+    }
+
+    /// The symbols whose extent holds an address.
+    pub fn covering(&self, address: u64) -> impl Iterator<Item = &Symbol> {
+        let holds = move |symbol: &&Symbol| {
+            address.checked_sub(symbol.address).is_some_and(|offset| offset < symbol.size)
+        };
+        self.symbols.iter().filter(holds)
+    }
+
+    /// Whether what lies at an address is an object, not code: its symbol covers the address, or is the last one before
+    /// it and has no size.
+    pub fn is_data(&self, address: u64) -> bool {
+        let is_covered = |kind| self.covering(address).any(|symbol| symbol.kind == kind);
+        let last = self.symbols.iter().map(|symbol| symbol.address).filter(|&start| start <= address).max();
+        let mut at_last = self.symbols.iter().filter(|symbol| Some(symbol.address) == last);
+        let is_last = at_last.all(|symbol| symbol.kind == Kind::Data && symbol.size == 0) && last.is_some();
+        is_covered(Kind::Data) || is_last && !is_covered(Kind::Function)
+    }
+
+    /// Whether an address lies where the symbols next to it are further apart than any others by far.
+    pub fn is_in_gap(&self, address: u64) -> bool {
+        let Some(code) = self.code.first() else { return false };
+        let mut starts: Vec<u64> = self.symbols.iter().map(|symbol| symbol.address).collect();
+        starts.retain(|start| (code.start..=code.start + code.size).contains(start));
+        starts.sort_unstable();
+        let extents = || starts.windows(2).map(|pair| (pair[0]..pair[1], pair[1] - pair[0]));
+        let here = extents().find(|(range, _)| range.contains(&address)).map_or(0, |(_, extent)| extent);
+        let longest = extents().map(|(_, extent)| extent).filter(|&extent| extent < FUNCTION_BYTES).max();
+        longest.is_some_and(|longest| here > 10 * longest)
     }
 
     /// So many random addresses of its code.
@@ -79,6 +184,12 @@ impl Subject {
     pub fn is_stub(&self, address: u64) -> bool {
         let holds = |code: &Code| code.is_stubs && (code.start..code.start + code.size).contains(&address);
         self.code.iter().any(holds)
+    }
+
+    /// Whether it is where stubs jump to that are not bound yet.
+    pub fn is_table_head(&self, address: u64) -> bool {
+        let first = self.code.iter().filter(|code| code.is_stubs).map(|code| code.start).min();
+        first.is_some_and(|start| (start..start + TABLE_HEAD_BYTES).contains(&address))
     }
 }
 
@@ -173,26 +284,4 @@ pub fn build(folder: &Path, name: &str, file: &str, commands: &[&str]) -> Result
         ensure!(output.status.success(), "{line}: {}", said.lines().next().unwrap_or_default());
     }
     Ok(folder.join("program"))
-}
-
-/// Random addresses of the kernel's own code, and the names of its symbols.
-pub fn kernel(list: &str, count: usize, seed: u64) -> Result<(Vec<u64>, Names)> {
-    let mut names = Names::default();
-    let (mut start, mut end) = (0, 0);
-    for line in list.lines() {
-        let mut words = line.split_whitespace();
-        let (Some(address), Some(_), Some(name)) = (words.next(), words.next(), words.next()) else {
-            continue;
-        };
-        let address = u64::from_str_radix(address, 16)?;
-        names.add(name, address);
-        match name {
-            "_stext" => start = address,
-            "_etext" => end = address,
-            _ => {}
-        }
-    }
-    ensure!(start != 0 && start < end, "the kernel hides its addresses; run as root");
-    let mut random = fastrand::Rng::with_seed(seed);
-    Ok((std::iter::repeat_with(|| random.u64(start..end)).take(count).collect(), names))
 }

@@ -82,7 +82,7 @@ fn a_signals_frame_leads_to_what_was_interrupted() {
     words.extend([0xf00, BODY + 5]); // the record that the frame pointer leads to
     words.extend([0, START + 5, 7, 7]);
     let regs = Regs { pc: LEAF, lr: ANONYMOUS, fp: STACK + 8 * SIGNAL_WORDS as u64 };
-    let expected = vec![LEAF, ANONYMOUS - 1, LEAF + 0x10, BODY + 4, START + 4];
+    let expected = vec![LEAF, ANONYMOUS, LEAF + 0x10, BODY + 4, START + 4];
     assert_eq!(unwind(regs, &words), (expected, Outcome::Complete));
     // A record that holds something else was not made by the kernel.
     words[SIGNAL_WORDS] += 16;

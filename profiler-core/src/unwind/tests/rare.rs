@@ -70,8 +70,28 @@ fn a_signal_is_followed_to_the_very_instruction_that_it_hit() {
     words.extend([0, START + 5]);
     let processes = process(image(with_trampoline()));
     let (frames, outcome) = unwind(&processes, LEAF, 0, &words, Copied::More);
-    assert_eq!(frames, [LEAF, HOSTILE, BODY, START + 4]);
+    assert_eq!(frames, [LEAF, HOSTILE + 1, BODY, START + 4]);
     assert_eq!(outcome, Outcome::Complete);
+}
+
+#[test]
+fn what_is_returned_to_at_its_beginning_is_the_outermost() {
+    // As a fiber's first function returns to what ends the fiber; nothing lies before it.
+    let words = [7, LEAF, 7, 7, START + 5];
+    let (frames, outcome) = unwind(&process(image(tables(&[], true))), BODY, 0, &words, Copied::More);
+    assert_eq!((frames, outcome), (vec![BODY, LEAF], Outcome::Complete));
+}
+
+#[test]
+fn a_frame_whose_address_lies_below_the_stack_pointer_is_found_by_its_copy() {
+    // `DW_OP_breg7 (rsp) -8; DW_OP_deref; DW_OP_plus_uconst 8`
+    let red_zone = [DEF_CFA_EXPRESSION, 5, 0x77, 0x78, 0x06, 0x23, 8];
+    let processes = process(image(tables(&red_zone, true)));
+    let unwind = |words: &[u64]| unwind(&processes, HOSTILE, 0, words, Copied::More);
+    // Neither a word that leads down nor one that leads to no code counts.
+    let words = [STACK, STACK + 24, STACK + 40, 1, 2, START + 5];
+    assert_eq!(unwind(&words), (vec![HOSTILE, START + 4], Outcome::Complete));
+    assert_eq!(unwind(&[STACK, STACK + 24, 1, 2, 3, START + 5]), (vec![HOSTILE], Outcome::Broken));
 }
 
 #[test]
@@ -79,7 +99,7 @@ fn a_signal_on_a_stack_of_its_own_is_followed_to_where_it_hit_and_the_rest_is_el
     let elsewhere = STACK + (1 << 32);
     let processes = process(image(with_trampoline()));
     let (frames, outcome) = unwind(&processes, LEAF, 0, &signalled(BODY, elsewhere, 0), Copied::Whole);
-    assert_eq!((frames, outcome), (vec![LEAF, HOSTILE, BODY], Outcome::OtherStack));
+    assert_eq!((frames, outcome), (vec![LEAF, HOSTILE + 1, BODY], Outcome::OtherStack));
 }
 
 #[test]

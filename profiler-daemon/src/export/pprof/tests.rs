@@ -71,6 +71,10 @@ fn every_key_of_the_run_reads_back() {
     let mut profile = testing::profile();
     (profile.run.undecodable, profile.run.throttled, profile.run.foreign_samples) = (4, 5, 6);
     (profile.run.setup_cpu_s, profile.run.stack_copy_bytes) = (0.25, 8192);
+    (profile.run.maps_reread, profile.run.mappings_dropped, profile.run.objects) = (7, 8, 9);
+    (profile.run.walked_frames, profile.run.copied_bytes) = (14, 15);
+    (profile.run.files_lost, profile.run.symbol_bytes_peak) = (10, 11);
+    (profile.run.symbol_evictions, profile.run.symbol_rereads) = (12, 13);
     let json = |profile: &SymbolizedProfile| serde_json::to_value(&profile.run).unwrap();
     let read = json(&read(written(&profile).as_slice()).unwrap());
     assert_eq!(read, json(&profile));

@@ -1,0 +1,256 @@
+//! Files that are held open, a bounded number of them.
+//!
+//! The file that was not read for the longest time is closed first, if it can be found again by its path. When it is asked
+//! for once more, it is opened again and recognised; one that is not there any more is lost, which is counted.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use profiler_core::elf::{BuildId, ElfImage};
+use rustc_hash::FxHashMap;
+use symbolizer::ReadAt;
+
+use crate::roots::{Roots, View};
+use crate::sys::root::Link;
+
+/// Files that are open at once. Those that are being read when they are closed count beside them: one for each thread that
+/// names an object.
+pub(crate) const MOST_OPEN: usize = 60;
+/// Of so many files that were not read for the longest time, one is closed that can be opened again.
+const CANDIDATES: usize = 8;
+/// Places where an object was found that are remembered.
+const MOST_PLACES: usize = 4;
+
+/// What tells a file from others, and from what it becomes when somebody writes into it.
+#[derive(Clone, Debug)]
+pub(super) struct Identity {
+    device: u64,
+    inode: u64,
+    len: u64,
+    changed: (i64, i64),
+    build_id: Option<BuildId>,
+}
+
+/// Files of equal code are the same.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Code {
+    /// Of the same build and length, wherever they are.
+    Build(BuildId, u64),
+    /// Of no known build: device, inode, length, time of the last change.
+    File(u64, u64, u64, (i64, i64)),
+}
+
+impl Identity {
+    pub(super) fn new(meta: &Metadata, build_id: Option<BuildId>) -> Self {
+        let changed = (meta.mtime(), meta.mtime_nsec());
+        Self { device: meta.dev(), inode: meta.ino(), len: meta.len(), changed, build_id }
+    }
+
+    pub(super) fn code(&self) -> Code {
+        match &self.build_id {
+            Some(id) => Code::Build(id.clone(), self.len),
+            None => Code::File(self.device, self.inode, self.len, self.changed),
+        }
+    }
+
+    /// Whether `file` holds what this one held: it is the same and nobody wrote into it, or it is of the same build.
+    fn recognises(&self, file: &File) -> bool {
+        let Ok(meta) = file.metadata() else { return false };
+        let found = Self::new(&meta, None);
+        let is_same = (found.device, found.inode, found.changed) == (self.device, self.inode, self.changed);
+        found.len == self.len && (is_same || self.build_id.is_some() && self.build_id == build_id(file))
+    }
+}
+
+/// The build id that a file states now.
+fn build_id(file: &File) -> Option<BuildId> {
+    let nothing: profiler_core::elf::ReadLater = Arc::new(|_| None);
+    ElfImage::parse(&::object::ReadCache::new(file), &nothing).ok()?.build_id
+}
+
+/// Where a file is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    view: View,
+    path: PathBuf,
+}
+
+struct Entry {
+    file: Option<Arc<File>>,
+    identity: Identity,
+    places: Vec<Place>,
+    used: u64,
+    is_lost: bool,
+}
+
+/// The files of all objects. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct OpenFiles(Arc<Mutex<Pool>>);
+
+struct Pool {
+    roots: Roots,
+    most: usize,
+    entries: FxHashMap<u64, Entry>,
+    next: u64,
+    uses: u64,
+    lost: u64,
+}
+
+/// A file that is open or can be opened again, until the last clone of this goes.
+#[derive(Clone)]
+pub(crate) struct HeldFile(Arc<Handle>);
+
+struct Handle {
+    files: OpenFiles,
+    number: u64,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let entry = self.files.pool().entries.remove(&self.number);
+        drop(entry); // closed outside of the lock
+    }
+}
+
+impl OpenFiles {
+    pub(super) fn new(roots: Roots, most: usize) -> Self {
+        let pool = Pool { roots, most, entries: FxHashMap::default(), next: 0, uses: 0, lost: 0 };
+        Self(Arc::new(Mutex::new(pool)))
+    }
+
+    /// Holds a file that is open now.
+    pub(super) fn hold(&self, file: File, identity: Identity) -> HeldFile {
+        let mut pool = self.pool();
+        pool.make_room();
+        let number = pool.next;
+        pool.next += 1;
+        let used = pool.use_now();
+        let file = Some(Arc::new(file));
+        pool.entries.insert(number, Entry { file, identity, places: Vec::new(), used, is_lost: false });
+        HeldFile(Arc::new(Handle { files: self.clone(), number }))
+    }
+
+    /// Files that had to be closed, and were not there any more when they were asked for again.
+    pub(crate) fn lost(&self) -> u64 {
+        self.pool().lost
+    }
+
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pool {
+    fn use_now(&mut self) -> u64 {
+        self.uses += 1;
+        self.uses
+    }
+
+    fn get(&mut self, number: u64) -> io::Result<Arc<File>> {
+        let used = self.use_now();
+        let gone = || io::Error::from(io::ErrorKind::NotFound);
+        let entry = self.entries.get_mut(&number).ok_or_else(gone)?;
+        entry.used = used;
+        if let Some(file) = &entry.file {
+            return Ok(Arc::clone(file));
+        }
+        let found = entry.find_again(&self.roots);
+        let Some(file) = found else {
+            self.lost += u64::from(!std::mem::replace(&mut entry.is_lost, true));
+            return Err(gone());
+        };
+        let file = Arc::new(file);
+        self.make_room();
+        if let Some(entry) = self.entries.get_mut(&number) {
+            entry.file = Some(Arc::clone(&file));
+        }
+        Ok(file)
+    }
+
+    /// Closes files until there is room for one more.
+    fn make_room(&mut self) {
+        let open = self.entries.iter().filter(|(_, entry)| entry.file.is_some());
+        let mut by_use: Vec<(u64, u64)> = open.map(|(&number, entry)| (entry.used, number)).collect();
+        if by_use.len() < self.most {
+            return;
+        }
+        by_use.sort_unstable();
+        let mut excess = by_use.len() + 1 - self.most;
+        while excess > 0 && !by_use.is_empty() {
+            let can_return =
+                |&(_, number): &(u64, u64)| self.entries[&number].find_again(&self.roots).is_some();
+            let at = by_use.iter().take(CANDIDATES).position(can_return).unwrap_or(0);
+            let (_, number) = by_use.remove(at);
+            if let Some(entry) = self.entries.get_mut(&number) {
+                entry.file = None;
+            }
+            excess -= 1;
+        }
+    }
+}
+
+impl Entry {
+    fn find_again(&self, roots: &Roots) -> Option<File> {
+        let open = |place: &Place| roots.open(place.view, &place.path, Link::Follow).ok();
+        self.places.iter().filter_map(open).find(|file| self.identity.recognises(file))
+    }
+}
+
+impl HeldFile {
+    /// What the file is, once it was read.
+    pub(super) fn is_of(&self, identity: Identity) {
+        if let Some(entry) = self.0.files.pool().entries.get_mut(&self.0.number) {
+            entry.identity = identity;
+        }
+    }
+
+    /// Notes another place where the file can be found.
+    pub(super) fn is_at(&self, view: View, path: &Path) {
+        let mut pool = self.0.files.pool();
+        let Some(entry) = pool.entries.get_mut(&self.0.number) else { return };
+        let place = Place { view, path: path.to_owned() };
+        if entry.places.len() < MOST_PLACES && !entry.places.contains(&place) {
+            entry.places.push(place);
+        }
+    }
+
+    /// The open file.
+    ///
+    /// # Errors
+    ///
+    /// It had to be closed, and is not there any more.
+    pub(super) fn get(&self) -> io::Result<Arc<File>> {
+        self.0.files.pool().get(self.0.number)
+    }
+
+    /// Whether the file holds what it held when it was opened first.
+    pub(super) fn is_unchanged(&self, file: &File) -> bool {
+        let pool = self.0.files.pool();
+        let identity = pool.entries.get(&self.0.number).map(|entry| entry.identity.clone());
+        drop(pool);
+        identity.is_some_and(|identity| identity.recognises(file))
+    }
+
+    /// A range of its bytes.
+    pub(super) fn read(&self, start: u64, len: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.get()?.read_exact_at(&mut bytes, start)?;
+        Ok(bytes)
+    }
+}
+
+impl ReadAt for HeldFile {
+    fn len(&self) -> io::Result<u64> {
+        ReadAt::len(&*self.get()?)
+    }
+
+    fn read_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        ReadAt::read_at(&*self.get()?, offset, len)
+    }
+}
+
+#[cfg(test)]
+mod tests;

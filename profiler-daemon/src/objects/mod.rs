@@ -1,0 +1,292 @@
+//! The files that code is loaded from, opened while the process that mapped them still lives.
+//!
+//! A path alone is not enough: the file may be deleted or replaced while it is mapped, and the process may
+//! see another file system than we do. So a file is opened the moment its mapping is reported, through the
+//! process, and checked against the inode that is mapped; the descriptor is kept for the names, as long as there are not
+//! too many ([`files`]). Files of one build are one object, whatever process mapped them, from wherever.
+
+pub(crate) mod files;
+mod find;
+pub(crate) mod memory;
+mod object;
+mod room;
+
+use std::fs::{File, Metadata};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ::object::ReadCache;
+use profiler_core::elf::{ElfError, ElfImage, ReadLater};
+use profiler_core::machine::Machine;
+use profiler_core::process::LoadedObject;
+use profiler_core::record::{FileId, Mapped};
+use profiler_core::stack::ObjectId;
+use rustc_hash::FxHashMap;
+
+use self::files::{Code, HeldFile, Identity, MOST_OPEN, OpenFiles};
+pub(crate) use self::find::open_mapped;
+use self::find::{Way, find_mapped, is_library, open_through_mapping, path_of, script_interpreter, will_map};
+use self::memory::{Room, SymbolMemory};
+use self::object::note_place;
+pub(crate) use self::object::{Content, Missing, Object};
+use crate::jit;
+use crate::roots::Roots;
+use crate::sys::{clock, procfs};
+
+/// How the vDSO is named in mappings.
+const VDSO: &str = "[vdso]";
+/// Appended by the kernel to the path of a file that has no name any more.
+const DELETED: &str = " (deleted)";
+/// Mapped files that are remembered by their inodes and paths; others are opened again, and recognised.
+const MOST_KNOWN: usize = 16_384;
+/// A file that was not there is looked for again as often, when another process maps it.
+const MOST_TRIES: u32 = 8;
+/// When there are so many objects, those that nothing refers to any more are forgotten.
+const CROWD: usize = 4_096;
+
+/// All objects seen so far, by [`ObjectId`].
+pub(crate) struct ObjectStore {
+    /// Places of objects that were forgotten are given away again.
+    objects: Vec<Option<Object>>,
+    free: Vec<ObjectId>,
+    ids: FxHashMap<(FileId, String), ObjectId>,
+    by_code: FxHashMap<Code, ObjectId>,
+    /// The file systems that they were opened in.
+    pub(crate) roots: Roots,
+    /// The descriptors.
+    pub(crate) files: OpenFiles,
+    /// What tables and names may take.
+    pub(crate) memory: SymbolMemory,
+    once: OnceCost,
+    met: u64,
+    crowd: usize,
+    is_short_of_room: bool,
+}
+
+/// Own CPU time for what is done once for each object (ns): it says nothing about the next sample.
+#[derive(Clone, Default)]
+struct OnceCost(Arc<AtomicU64>);
+
+impl OnceCost {
+    fn of<T>(&self, work: impl FnOnce() -> T) -> T {
+        let before_ns = clock::thread_cpu_ns();
+        let done = work();
+        self.0.fetch_add(clock::thread_cpu_ns().saturating_sub(before_ns), Ordering::Relaxed);
+        done
+    }
+}
+
+/// What a mapping turned out to be.
+enum Found {
+    New(Object),
+    Known(ObjectId),
+}
+
+impl ObjectStore {
+    /// None yet; their tables and names may take so much of memory (bytes).
+    pub(crate) fn new(symbol_bytes: u64) -> Self {
+        let roots = Roots::default();
+        Self {
+            objects: Vec::new(),
+            free: Vec::new(),
+            ids: FxHashMap::default(),
+            by_code: FxHashMap::default(),
+            files: OpenFiles::new(roots.clone(), MOST_OPEN),
+            roots,
+            memory: SymbolMemory::new(symbol_bytes),
+            once: OnceCost::default(),
+            met: 0,
+            crowd: CROWD,
+            is_short_of_room: false,
+        }
+    }
+
+    /// The object behind a mapping; opens it the first time.
+    pub(crate) fn load(&mut self, mapped: &Mapped) -> LoadedObject {
+        let has_no_file = jit::is_code_without_file(&mapped.path);
+        if has_no_file && mapped.file.inode == 0 {
+            return LoadedObject::UNKNOWN;
+        }
+        let key = (mapped.file, mapped.path.clone());
+        if let Some(&id) = self.ids.get(&key)
+            && !self.is_worth_another_try(id)
+        {
+            return LoadedObject { id, image: self.object(id).and_then(|object| object.image.clone()) };
+        }
+        let tries = self.ids.get(&key).and_then(|&id| self.object(id)).map_or(0, |object| object.tries);
+        let once = self.once.clone();
+        let found = once.of(|| self.find(mapped, has_no_file));
+        let id = match found {
+            None => ObjectId::UNKNOWN, // what a run-time compiler shares with itself
+            Some(Found::Known(id)) => id,
+            // Frames may refer to the one that was missing, by addresses that count from its file's first byte.
+            Some(Found::New(object)) if tries > 0 && object.image.is_none() => {
+                let id = self.ids[&key];
+                self.note_try(id);
+                return LoadedObject { id, image: None };
+            }
+            Some(Found::New(object)) => self.enter(object),
+        };
+        if self.ids.len() >= MOST_KNOWN {
+            self.ids.clear();
+        }
+        self.ids.insert(key, id);
+        LoadedObject { id, image: self.object(id).and_then(|object| object.image.clone()) }
+    }
+
+    /// A file that was not there may be reached through another process.
+    fn is_worth_another_try(&self, id: ObjectId) -> bool {
+        self.object(id).is_some_and(|object| match &object.content {
+            Content::Missing(Missing::Deleted | Missing::Replaced | Missing::NotOpened(_)) => {
+                object.tries < MOST_TRIES
+            }
+            _ => false,
+        })
+    }
+
+    fn note_try(&mut self, id: ObjectId) {
+        let place = id.0.checked_sub(ObjectId::FIRST_FILE).map(|at| at as usize);
+        let object = place.and_then(|at| self.objects.get_mut(at)?.as_mut());
+        if let Some(object) = object {
+            object.tries += 1;
+        }
+    }
+
+    /// Opens what is mapped. None where that is no file that lasts.
+    fn find(&self, mapped: &Mapped, has_no_file: bool) -> Option<Found> {
+        let view = self.roots.of(mapped.pid);
+        let path = path_of(mapped);
+        let room = Room::new(&self.memory);
+        let object = |content, image: Option<Arc<ElfImage>>, code| Object {
+            path: path.to_owned(),
+            content,
+            view,
+            whole: image.clone(),
+            image,
+            room: Arc::clone(&room),
+            code,
+            tries: 1,
+        };
+        if mapped.path == VDSO {
+            let bytes = procfs::vdso_image();
+            let image = bytes.as_deref().and_then(|bytes| ElfImage::parse_bytes(bytes).ok());
+            let content = bytes.map_or(Content::Missing(Missing::NoVdso), Content::Image);
+            return Some(Found::New(object(content, image.map(Arc::new), None)));
+        }
+        let found = match has_no_file {
+            true => open_through_mapping(mapped)
+                .map(|file| (file, Way::Process))
+                .map_err(|error| Missing::NotOpened(error.to_string())),
+            false => find_mapped(mapped, view, &self.roots),
+        };
+        let (file, way) = match found {
+            Ok(found) => found,
+            Err(_) if has_no_file => return None,
+            Err(missing) => return Some(Found::New(object(Content::Missing(missing), None, None))),
+        };
+        let Ok(meta) = file.metadata() else { return None };
+        let (held, image) = self.parse(file, &meta, &room);
+        let image = match image {
+            Ok(image) => image,
+            Err(_) if has_no_file => return None,
+            // Its names would be wrong too.
+            Err(ElfError::OtherMachine) => {
+                return Some(Found::New(object(Content::Missing(Missing::OtherMachine), None, None)));
+            }
+            Err(_) => return Some(Found::New(object(Content::File(held), None, None))),
+        };
+        let identity = Identity::new(&meta, image.build_id.clone());
+        held.is_of(identity.clone());
+        let code = identity.code();
+        if let Some((id, same)) = self.same_code(&code, &image) {
+            note_place(same, &way, view, path);
+            return Some(Found::Known(id));
+        }
+        if matches!(way, Way::Path) {
+            held.is_at(view, Path::new(path));
+        }
+        Some(Found::New(object(Content::File(held), Some(Arc::new(image)), Some(code))))
+    }
+
+    /// The object that has this code already.
+    fn same_code(&self, code: &Code, image: &ElfImage) -> Option<(ObjectId, &Object)> {
+        let &id = self.by_code.get(code)?;
+        let object = self.object(id)?;
+        let known = object.whole.as_ref()?;
+        (known.segments == image.segments && known.entry == image.entry).then_some((id, object))
+    }
+
+    /// Holds a file that was opened, and reads its headers.
+    fn parse(&self, file: File, meta: &Metadata, room: &Arc<Room>) -> (HeldFile, Result<ElfImage, ElfError>) {
+        let held = self.files.hold(file, Identity::new(meta, None));
+        let later = later(held.clone(), Arc::clone(room), self.once.clone());
+        let image = held.get().map_err(|_| ElfError::NotElf);
+        let image = image.and_then(|file| ElfImage::parse(&ReadCache::new(&*file), &later));
+        let image = image.and_then(|image| match image.machine() == Machine::HOST {
+            true => Ok(image),
+            false => Err(ElfError::OtherMachine),
+        });
+        (held, image)
+    }
+
+    fn enter(&mut self, object: Object) -> ObjectId {
+        self.met += 1;
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.objects.push(None);
+            ObjectId(ObjectId::FIRST_FILE + self.objects.len() as u32 - 1)
+        });
+        if let Some(code) = &object.code {
+            self.by_code.insert(code.clone(), id);
+        }
+        self.objects[(id.0 - ObjectId::FIRST_FILE) as usize] = Some(object);
+        id
+    }
+
+    /// Opens the files that a command will most likely map, before its time counts: the program, the interpreter
+    /// of a script, and the libraries that almost every program shares with us.
+    pub(crate) fn preload(&mut self, program: &Path) {
+        let shared = procfs::executable_maps(std::process::id()).unwrap_or_default();
+        let shared =
+            shared.into_iter().map(|mapped| PathBuf::from(mapped.path)).filter(|path| is_library(path));
+        for path in shared.chain(script_interpreter(program)).chain([program.to_owned()]) {
+            if let Some(mapped) = will_map(&path) {
+                self.load(&mapped);
+            }
+        }
+    }
+
+    /// Own CPU time that opening objects and reading their tables has taken so far (ns).
+    pub(crate) fn once_ns(&self) -> u64 {
+        self.once.0.load(Ordering::Relaxed)
+    }
+
+    /// Objects that were met so far.
+    pub(crate) fn met(&self) -> u64 {
+        self.met
+    }
+
+    /// The object with this id, unless it stands for the kernel or for code in no file.
+    pub(crate) fn object(&self, id: ObjectId) -> Option<&Object> {
+        self.objects.get(id.0.checked_sub(ObjectId::FIRST_FILE)? as usize)?.as_ref()
+    }
+
+    fn object_mut(&mut self, id: ObjectId) -> Option<&mut Object> {
+        self.objects.get_mut(id.0.checked_sub(ObjectId::FIRST_FILE)? as usize)?.as_mut()
+    }
+
+    fn all(&self) -> impl Iterator<Item = (ObjectId, &Object)> {
+        let numbered = self.objects.iter().zip(ObjectId::FIRST_FILE..);
+        numbered.filter_map(|(object, number)| Some((ObjectId(number), object.as_ref()?)))
+    }
+}
+
+fn later(file: HeldFile, room: Arc<Room>, once: OnceCost) -> ReadLater {
+    Arc::new(move |range| {
+        let len = range.end - range.start;
+        room.read(len, || once.of(|| file.read(range.start, usize::try_from(len).ok()?).ok()))
+    })
+}
+
+#[cfg(test)]
+mod tests;

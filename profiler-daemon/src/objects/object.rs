@@ -1,0 +1,94 @@
+//! An object that code was loaded from, and why its bytes cannot be had.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use profiler_core::elf::ElfImage;
+
+use super::files::{Code, HeldFile};
+use super::find::Way;
+use super::memory::Room;
+use crate::roots::View;
+
+/// Where the bytes of an object are.
+pub(crate) enum Content {
+    /// A file that is open, or can be opened again.
+    File(HeldFile),
+    /// An image in memory (the vDSO).
+    Image(Vec<u8>),
+    /// Nowhere.
+    Missing(Missing),
+}
+
+/// Why the bytes of an object cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Missing {
+    /// The file has no name any more.
+    #[error("the file was deleted")]
+    Deleted,
+    /// Another file has its name.
+    #[error("the file was replaced since it was mapped")]
+    Replaced,
+    /// Somebody wrote into it.
+    #[error("the file was overwritten since it was mapped")]
+    Overwritten,
+    /// It had to be closed for others, and is not there any more.
+    #[error("too many files were in use, and this one was gone when it was opened again")]
+    Lost,
+    /// It would not run here.
+    #[error("the file was made for another machine")]
+    OtherMachine,
+    /// Opening it failed.
+    #[error("the file could not be opened: {0}")]
+    NotOpened(String),
+    /// The kernel's code in every process could not be read.
+    #[error("the vDSO could not be read")]
+    NoVdso,
+}
+
+/// An object that code was loaded from.
+pub(crate) struct Object {
+    /// The path as the target saw it.
+    pub(crate) path: String,
+    /// Its bytes.
+    pub(crate) content: Content,
+    /// What a process that mapped it sees: separate debug files are looked for there.
+    pub(crate) view: View,
+    /// With its unwind tables.
+    pub(super) whole: Option<Arc<ElfImage>>,
+    /// The same, or without tables while there is no room for them.
+    pub(super) image: Option<Arc<ElfImage>>,
+    pub(super) room: Arc<Room>,
+    pub(super) code: Option<Code>,
+    /// How often its file was looked for.
+    pub(super) tries: u32,
+}
+
+impl Object {
+    /// Where the function that holds a stated address begins, if the unwind tables tell.
+    pub(crate) fn function_start(&self, address: u64) -> Option<u64> {
+        self.image.as_ref()?.function_start(address)
+    }
+
+    /// Why its bytes cannot be had any more, or are not what they were.
+    pub(crate) fn missing(&self) -> Option<Missing> {
+        match &self.content {
+            Content::Missing(missing) => Some(missing.clone()),
+            Content::Image(_) => None,
+            Content::File(file) => match file.get() {
+                Ok(open) if file.is_unchanged(&open) => None,
+                Ok(_) => Some(Missing::Overwritten),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Some(Missing::Lost),
+                Err(error) => Some(Missing::NotOpened(error.to_string())),
+            },
+        }
+    }
+}
+
+/// The same code was found at another place.
+pub(super) fn note_place(object: &Object, way: &Way, view: View, path: &str) {
+    if let (Content::File(held), Way::Path) = (&object.content, way) {
+        held.is_at(view, Path::new(path));
+    }
+}

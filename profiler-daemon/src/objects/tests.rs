@@ -1,0 +1,169 @@
+use std::os::unix::fs::MetadataExt;
+
+use profiler_core::process::ProcessTable;
+
+use super::*;
+
+fn store() -> ObjectStore {
+    ObjectStore::new(1 << 28)
+}
+
+fn mapping(path: &Path, inode: u64) -> Mapped {
+    let file = FileId { major: 0, minor: 0, inode, generation: 0 };
+    let path = path.to_string_lossy().into_owned();
+    Mapped { pid: std::process::id(), start: 0x1000, len: 0x1000, file_offset: 0, file, path }
+}
+
+fn reason(store: &ObjectStore, loaded: &LoadedObject) -> Missing {
+    match &store.object(loaded.id).unwrap().content {
+        Content::Missing(reason) => reason.clone(),
+        _ => panic!("the file was opened"),
+    }
+}
+
+#[test]
+fn a_file_is_opened_once_and_parsed() {
+    let own = std::env::current_exe().unwrap();
+    let inode = std::fs::metadata(&own).unwrap().ino();
+    let mut store = store();
+    let first = store.load(&mapping(&own, inode));
+    assert!(first.image.is_some());
+    assert_eq!(store.load(&mapping(&own, inode)).id, first.id);
+}
+
+#[test]
+fn deleted_and_replaced_files_are_told_apart() {
+    let mut store = store();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lib.so");
+    let deleted = store.load(&mapping(&path, 5));
+    assert_eq!(reason(&store, &deleted), Missing::Deleted);
+    std::fs::write(&path, b"another").unwrap();
+    let replaced = store.load(&mapping(&path, 6));
+    assert_eq!(reason(&store, &replaced), Missing::Replaced);
+}
+
+#[test]
+fn a_file_made_for_another_machine_is_of_no_use_and_says_so() {
+    const E_MACHINE: usize = 18;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lib.so");
+    let mut bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+    // The other of the two that can be unwound, and one that cannot.
+    let other = if Machine::HOST == Machine::X86_64 { 183u16 } else { 62 };
+    for machine in [other, 243] {
+        bytes[E_MACHINE..E_MACHINE + 2].copy_from_slice(&machine.to_le_bytes());
+        std::fs::write(&path, &bytes).unwrap();
+        let mut store = store();
+        let loaded = store.load(&mapping(&path, 0));
+        assert!(loaded.image.is_none());
+        assert_eq!(reason(&store, &loaded), Missing::OtherMachine);
+    }
+}
+
+#[test]
+fn code_without_a_file_is_unknown() {
+    let loaded = store().load(&mapping(Path::new("//anon"), 0));
+    assert_eq!(loaded.id, ObjectId::UNKNOWN);
+}
+
+fn is_open(store: &ObjectStore, loaded: &LoadedObject) -> bool {
+    matches!(store.object(loaded.id).unwrap().content, Content::File(_))
+}
+
+#[test]
+fn copies_of_one_build_are_one_object_and_other_builds_are_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = std::env::current_exe().unwrap();
+    let paths = ["a", "b"].map(|name| folder.path().join(name));
+    paths.iter().for_each(|path| assert!(std::fs::copy(&own, path).unwrap() > 0));
+    let mut store = store();
+    let [one, other] = paths.each_ref().map(|path| store.load(&mapping(path, 0)));
+    let has_build_id = one.image.as_ref().unwrap().build_id.is_some();
+    assert_eq!(one.id == other.id, has_build_id);
+    // The same name on longer code: a build id alone is not believed.
+    let longer = folder.path().join("longer");
+    std::fs::write(&longer, [std::fs::read(&own).unwrap(), vec![0; 8]].concat()).unwrap();
+    assert_ne!(store.load(&mapping(&longer, 0)).id, one.id);
+}
+
+#[test]
+fn a_file_that_was_missing_is_another_object_once_it_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("program");
+    let mut store = store();
+    let missing = store.load(&mapping(&path, 0));
+    assert_eq!(reason(&store, &missing), Missing::Deleted);
+    assert_eq!(store.load(&mapping(&path, 0)).id, missing.id);
+    std::fs::copy(std::env::current_exe().unwrap(), &path).unwrap();
+    let found = store.load(&mapping(&path, 0));
+    // Addresses in the missing one count from another byte.
+    assert_ne!(found.id, missing.id);
+    assert!(is_open(&store, &found) && found.image.is_some());
+    assert_eq!(store.load(&mapping(&path, 0)).id, found.id);
+}
+
+#[test]
+fn a_file_that_was_written_into_lends_no_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("program");
+    std::fs::copy(std::env::current_exe().unwrap(), &path).unwrap();
+    let mut store = store();
+    let loaded = store.load(&mapping(&path, 0));
+    assert_eq!(store.object(loaded.id).unwrap().missing(), None);
+    std::fs::write(&path, b"something else").unwrap();
+    assert_eq!(store.object(loaded.id).unwrap().missing(), Some(Missing::Overwritten));
+}
+
+#[test]
+fn what_nothing_refers_to_is_forgotten_and_its_place_given_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = store();
+    let load =
+        |store: &mut ObjectStore, i: usize| store.load(&mapping(&folder.path().join(i.to_string()), 0)).id;
+    let ids: Vec<ObjectId> = (0..CROWD).map(|i| load(&mut store, i)).collect();
+    assert!(store.is_crowded());
+    store.keep_only(&[ids[3], ids[7]].into_iter().collect());
+    assert!(!store.is_crowded() && store.object(ids[3]).is_some() && store.object(ids[4]).is_none());
+    assert_eq!(load(&mut store, 3), ids[3]);
+    let new = load(&mut store, CROWD + 1);
+    assert!(new != ids[3] && new != ids[7] && ids.contains(&new));
+    assert_eq!(store.met(), CROWD as u64 + 1);
+}
+
+#[test]
+fn unwind_tables_share_the_room_by_weight() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+    let paths = ["light", "heavy"].map(|name| folder.path().join(name));
+    for (path, more) in paths.iter().zip([0, 8]) {
+        std::fs::write(path, [own.clone(), vec![0; more]].concat()).unwrap();
+    }
+    let tables = ElfImage::parse_bytes(&own).unwrap().tables_bytes();
+    let mut store = ObjectStore::new(tables + tables / 2);
+    let mut processes = ProcessTable::default();
+    processes.adopt(1, "a");
+    let mut map = |store: &mut ObjectStore, at: usize| {
+        let mapped = Mapped { pid: 1, start: (at as u64 + 1) << 40, len: 1 << 30, ..mapping(&paths[at], 0) };
+        processes.mapped(&mapped, |mapped| store.load(mapped));
+        store.load(&mapped)
+    };
+    let [light, heavy] = [map(&mut store, 0), map(&mut store, 1)];
+    let entry = light.image.as_ref().unwrap().entry;
+    assert!(light.image.as_ref().unwrap().function_start(entry).is_some());
+    light.image.as_ref().unwrap().read_tables();
+    heavy.image.as_ref().unwrap().read_tables();
+    let weights = [(light.id, 1.0), (heavy.id, 2.0)];
+    assert!(store.rebalance(|| weights.into_iter().collect(), &mut processes));
+    drop((light.image, heavy.image));
+    let start = |store: &ObjectStore, id| store.object(id).unwrap().function_start(entry);
+    assert!(start(&store, heavy.id).is_some() && start(&store, light.id).is_none());
+    assert!(store.memory.peak() <= store.memory.cap());
+    assert_eq!((store.memory.evictions(), store.memory.rereads()), (1, 1));
+    assert!(!store.rebalance(|| weights.into_iter().collect(), &mut processes), "nothing changes");
+    let weights = [(light.id, 3.0), (heavy.id, 2.0)];
+    assert!(store.rebalance(|| weights.into_iter().collect(), &mut processes));
+    assert!(start(&store, light.id).is_some() && start(&store, heavy.id).is_none());
+    store.release_tables();
+    assert_eq!(store.memory.left(), store.memory.cap());
+}

@@ -1,0 +1,111 @@
+//! Which code the target's processes have mapped: as records tell, as `/proc` tells where records may be missing, and no more of it
+//! in memory than there is room for.
+
+use profiler_core::record::{Mapped, RawSample};
+use profiler_core::unwind::StackUnwinder;
+
+use super::Session;
+use crate::sys::procfs::Child;
+use crate::sys::{clock, procfs};
+
+/// How often it is decided at most whose unwind tables stay in memory, where there is no room for all.
+const BETWEEN_REBALANCES_NS: u64 = 2_000_000_000;
+
+impl Session {
+    /// Follows a process that runs already, with the code mapped into it.
+    pub(crate) fn adopt(&mut self, pid: u32) -> Result<(), ::procfs::ProcError> {
+        self.processes.adopt(pid, &procfs::comm(pid).unwrap_or_default());
+        self.cpu.adopt(pid);
+        procfs::executable_maps(pid)?.iter().for_each(|mapped| self.mapped(mapped));
+        Ok(())
+    }
+
+    pub(super) fn mapped(&mut self, mapped: &Mapped) {
+        if !self.enter(mapped) {
+            self.make_room_for(mapped);
+        }
+        if let Some(process) = self.processes.get(mapped.pid) {
+            self.jit.mapped(process.index, mapped, &self.objects.roots);
+        }
+    }
+
+    fn enter(&mut self, mapped: &Mapped) -> bool {
+        self.processes.mapped(mapped, |mapped| self.objects.load(mapped))
+    }
+
+    /// A process has very many mappings, perhaps most of them of old: what there is now is read, now and then.
+    fn make_room_for(&mut self, mapped: &Mapped) {
+        let generation = self.processes.get(mapped.pid).map_or(0, |process| process.generation);
+        if self.rereads.is_worthwhile(mapped.pid, generation, clock::monotonic_ns())
+            && let Ok(maps) = procfs::executable_maps(mapped.pid)
+        {
+            self.processes.forget_mappings(mapped.pid);
+            self.counts.maps_reread += 1;
+            let left_out = maps.iter().filter(|mapped| !self.enter(mapped)).count();
+            self.counts.mappings_dropped += left_out as u64;
+        } else {
+            self.counts.mappings_dropped += 1;
+        }
+    }
+
+    /// A mapping may be among the records that were lost, or could not be decoded; without it, every stack through its
+    /// code would be broken from then on.
+    pub(super) fn records_lost(&mut self) {
+        self.rereads.lost(self.processes.live().map(|(pid, _)| pid));
+        self.read_maps_again();
+    }
+
+    pub(super) fn read_maps_again(&mut self) {
+        for pid in self.rereads.due(clock::monotonic_ns()) {
+            self.read_maps(pid);
+        }
+    }
+
+    /// Of a process that has ended there is nothing to read, and nothing to unwind.
+    fn read_maps(&mut self, pid: u32) {
+        if let Ok(maps) = procfs::executable_maps(pid) {
+            maps.iter().for_each(|mapped| self.mapped(mapped));
+            self.unwinder.note_change();
+            self.counts.maps_reread += 1;
+        }
+    }
+
+    /// A sample in memory that nobody has told of: a mapping was missed, by whatever mishap.
+    pub(super) fn look_for_code(&mut self, sample: &RawSample<'_>, chain: &[u64]) {
+        let ip = chain.first().copied().or(sample.regs.map(|regs| regs.ip()));
+        let process = self.processes.get(sample.pid);
+        let Some((ip, process)) = ip.zip(process) else { return };
+        if !process.space.is_executable(ip)
+            && self.rereads.is_worthwhile(sample.pid, process.generation, sample.time_ns)
+        {
+            self.read_maps(sample.pid);
+        }
+    }
+
+    /// Follows what a followed process created before that was followed; after an error it is not followed.
+    pub(crate) fn adopt_child(&mut self, child: Child) -> Result<(), ::procfs::ProcError> {
+        let maps = procfs::executable_maps(child.pid)?;
+        self.processes.adopt(child.pid, &procfs::comm(child.pid).unwrap_or_default());
+        self.cpu.adopt_child(child.pid, child.parent);
+        maps.iter().for_each(|mapped| self.mapped(mapped));
+        Ok(())
+    }
+
+    /// Objects that nothing refers to are forgotten when there are many; unwind tables stay by their weight where there
+    /// is no room for all.
+    pub(super) fn keep_within_bounds(&mut self) {
+        if self.objects.is_crowded() {
+            let frames = self.aggregator.frames().frames().iter().map(|frame| frame.object);
+            let used = frames.chain(self.processes.mapped_objects()).collect();
+            self.objects.keep_only(&used);
+        }
+        let now_ns = clock::monotonic_ns();
+        if now_ns >= self.rebalance_at_ns {
+            self.rebalance_at_ns = now_ns + BETWEEN_REBALANCES_NS;
+            let aggregator = &self.aggregator;
+            if self.objects.rebalance(|| aggregator.object_weights(), &mut self.processes) {
+                self.unwinder = StackUnwinder::default(); // it remembers what the tables said
+            }
+        }
+    }
+}
