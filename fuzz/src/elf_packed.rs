@@ -1,5 +1,5 @@
 //! Any bytes as what other bytes are packed in, and as the files that an object refers to: compressed sections,
-//! `.gnu_debugdata`, and separate and shared debug files. What would keep a fuzzer out (checksums, build ids) is made to
+//! `.gnu_debugdata`, Go's own table, and separate and shared debug files. What would keep a fuzzer out (checksums, build ids) is made to
 //! fit.
 
 use std::io::{Read, Write};
@@ -34,7 +34,7 @@ impl DebugFiles for One {
 /// Takes any bytes: how it is packed, and what.
 pub(crate) fn run(data: &[u8]) {
     let Some((&kind, mut data)) = data.split_first() else { return };
-    let (object, other) = match kind % 9 {
+    let (object, other) = match kind % 10 {
         0 => (object(&[Made::new(".gnu_debugdata", data)]), None),
         1 => (object(&[Made::new(".gnu_debugdata", xz(data))]), None),
         2 => (object(&flagged(data)), None),
@@ -49,6 +49,7 @@ pub(crate) fn run(data: &[u8]) {
             let (name, other) = (sized(&mut data), object(&debug_sections(data)));
             (object(&[Made::new(".gnu_debuglink", link(name, &other))]), Some(other))
         }
+        8 => (object(&[Made::new(".gopclntab", data)]), None),
         _ => {
             let own = debug_sections(sized(&mut data));
             let alt = [sized(&mut data), &[0], &BUILD_ID].concat();

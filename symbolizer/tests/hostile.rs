@@ -79,7 +79,8 @@ fn names_that_would_take_a_gigabyte_are_refused() {
         bytes[header + 32..header + 40].copy_from_slice(&32_u64.to_le_bytes());
         let object =
             Object::load(&bytes, Path::new("/bin/x"), &NoDebugFiles).expect("it has debug information");
-        assert!(matches!(object.warnings(), [Reason::TooLarge { bytes, .. }] if *bytes >= 1 << 30));
+        let refused = object.warnings();
+        assert!(matches!(refused, [Reason::TooLarge { bytes, .. }] if *bytes >= 1 << 30), "{refused:?}");
     }
 }
 

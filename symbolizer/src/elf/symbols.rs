@@ -47,6 +47,10 @@ pub(crate) enum Table {
 }
 
 const TABLES: usize = 4;
+/// Functions among the symbols; a browser has about a million.
+const MOST_FUNCTIONS: usize = 4 << 20;
+/// A table of symbols, or their names, once they are unpacked: a browser's names have some 150 MB.
+const LARGEST_TABLE: u64 = 256 << 20;
 
 /// A function's symbol before spans are laid out. The order of fields is the order of preference at one address.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -128,11 +132,15 @@ impl SymbolTable {
         let Some(strings) = elf.linked(section) else {
             return Err(Reason::CorruptElf("a symbol table without names"));
         };
-        let bytes = elf.read(section)?;
-        self.strings[table as usize] = elf.read(strings)?;
+        let bytes = elf.read_within(section, LARGEST_TABLE)?;
+        self.strings[table as usize] = elf.read_within(strings, LARGEST_TABLE)?;
         let strings = &self.strings[table as usize];
         let symbols = super::entries::<Sym64<Le>>(&bytes);
-        candidates.extend(symbols.iter().filter_map(|symbol| Candidate::new(elf, symbol, table, strings)));
+        let functions = symbols.iter().filter_map(|symbol| Candidate::new(elf, symbol, table, strings));
+        candidates.extend(functions.take(MOST_FUNCTIONS + 1));
+        if candidates.len() > MOST_FUNCTIONS {
+            return Err(Reason::TooLarge { what: "the symbol table".into(), bytes: bytes.len() as u64 });
+        }
         Ok(true)
     }
 

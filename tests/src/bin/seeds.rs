@@ -69,6 +69,7 @@ fn main() -> Result<()> {
     objects(&seeds)?;
     split(&seeds)?;
     expressions(&seeds)?;
+    seeds.write("elf_packed", "go", &go_table())?;
     rings(&seeds)?;
     profiles(&seeds)?;
     texts(&seeds)?;
@@ -138,8 +139,17 @@ fn packed(seeds: &Seeds, name: &str, object: &Path, debug: &[u8]) -> Result<()> 
         flagged.extend(sized(&encoder.finish()?)?);
     }
     seeds.write("elf_packed", &format!("flagged_{name}"), &flagged)?;
-    let alt = [&[8], &sized(debug)?[..], &sized(b"/alt")?[..], debug].concat();
+    let alt = [&[9], &sized(debug)?[..], &sized(b"/alt")?[..], debug].concat();
     seeds.write("elf_packed", &format!("alt_{name}"), &alt)
+}
+
+/// Go's table of two functions at the beginning of the code.
+fn go_table() -> Vec<u8> {
+    let names = b"\0main.one\0main.two\0";
+    let (names_at, index_at) = (72, 72 + names.len() as u64);
+    let words = [2, 0, 0x1000, names_at, index_at, 0, 0, index_at].map(u64::to_le_bytes).concat();
+    let index = [0_u32, 20, 16, 28, 64, 0, 1, 16, 10].map(u32::to_le_bytes).concat();
+    [&[8], &0xffff_fff1_u32.to_le_bytes()[..], &[0, 0, 1, 8], &words, names, &index].concat()
 }
 
 /// Tables whose rules are expressions, with a jump back that is not taken.
