@@ -102,7 +102,7 @@ fuzz seconds="60" *targets="": seeds
     for target in "${targets[@]}"; do
         mkdir --parents "corpus/$target" "regressions/$target"
         RUSTC_BOOTSTRAP=1 cargo fuzz run "$target" "corpus/$target" "regressions/$target" -- \
-            -max_total_time={{ seconds }} -timeout=10
+            -max_total_time={{ seconds }} -timeout=10 -malloc_limit_mb=320 -rss_limit_mb=1024
     done
 
 # Records the stacks that the tests unwind anew (the script says what it needs).

@@ -1,5 +1,10 @@
 #![no_main]
 
+#[path = "../src/asked.rs"]
+mod asked;
+#[path = "../src/made.rs"]
+mod made;
+
 #[path = "../src/dwarf.rs"]
 mod dwarf;
 

@@ -1,5 +1,8 @@
 #![no_main]
 
+#[path = "../src/asked.rs"]
+mod asked;
+
 #[path = "../src/elf_split.rs"]
 mod elf_split;
 

@@ -1,5 +1,8 @@
 #![no_main]
 
+#[path = "../src/asked.rs"]
+mod asked;
+
 #[path = "../src/elf_symbolize.rs"]
 mod elf_symbolize;
 

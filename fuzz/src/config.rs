@@ -48,7 +48,11 @@ fn settings_file(data: &[u8]) {
 
 fn again<T: FromStr<Err: Display> + Display>(text: &str) {
     match text.parse::<T>() {
-        Ok(value) => assert!(value.to_string().parse::<T>().is_ok(), "{text:?} is printed as {value}"),
+        Ok(value) => {
+            let printed = value.to_string();
+            let again = printed.parse::<T>().map(|again| again.to_string());
+            assert_eq!(again.ok().as_ref(), Some(&printed), "{text:?}");
+        }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
 }

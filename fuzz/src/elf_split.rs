@@ -4,6 +4,8 @@ use std::path::Path;
 
 use symbolizer::{DebugFiles, Object, ReadAt};
 
+use crate::asked;
+
 /// The same bytes behind every path.
 #[derive(Clone)]
 struct Half(Vec<u8>);
@@ -24,11 +26,9 @@ impl DebugFiles for Half {
 pub(crate) fn run(data: &[u8]) {
     let Some((end, bytes)) = data.split_first_chunk() else { return };
     let end = usize::from(u16::from_le_bytes(*end)).min(bytes.len());
-    let (object, half) = bytes.split_at(end);
-    let Ok(object) = Object::load(&object, Path::new("/bin/object"), &Half(half.to_vec())) else { return };
-    for step in 0..64 {
-        object.symbolize(0x1000 + step * 0x10);
-        object.symbolize(step << 58);
-    }
-    object.symbolize(u64::MAX);
+    let (object_bytes, half) = bytes.split_at(end);
+    let Ok(object) = Object::load(&object_bytes, Path::new("/bin/object"), &Half(half.to_vec())) else {
+        return;
+    };
+    asked::ask(&object, &asked::addresses(object_bytes), None);
 }

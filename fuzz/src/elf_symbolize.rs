@@ -4,6 +4,8 @@ use std::path::Path;
 
 use symbolizer::{DebugFiles, Object, ReadAt};
 
+use crate::asked;
+
 /// The object is its own debug file.
 struct Same(Vec<u8>);
 
@@ -16,9 +18,5 @@ impl DebugFiles for Same {
 /// Takes any bytes.
 pub(crate) fn run(data: &[u8]) {
     let Ok(object) = Object::load(&data, Path::new("/bin/object"), &Same(data.to_vec())) else { return };
-    for step in 0..64 {
-        object.symbolize(0x1000 + step * 0x10);
-        object.symbolize(step << 58);
-    }
-    object.symbolize(u64::MAX);
+    asked::ask(&object, &asked::addresses(data), asked::Symbols::of(data).as_ref());
 }

@@ -27,6 +27,14 @@ pub(crate) fn run(data: &[u8]) {
             // What is written again is read again; only what has no stack to hold it goes.
             let again = pprof::read(out.as_slice()).expect("our own file");
             assert_eq!(again.stacks.len(), profile.stacks.len());
+            let mut rewritten = Vec::new();
+            format.write(&again, &mut rewritten).expect("memory takes everything");
+            let third = pprof::read(rewritten.as_slice()).expect("our own file");
+            assert_eq!((third.stacks, third.locations), (again.stacks, again.locations));
+            assert_eq!(
+                (third.functions, third.modules, third.windows),
+                (again.functions, again.modules, again.windows)
+            );
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use flate2::Crc;
 
 use crate::elf::Elf;
+use crate::object::build_id;
 use crate::reason::Reason;
 use crate::source::ReadAt;
 
@@ -102,7 +103,7 @@ fn accept_build(
     id: &str,
     warnings: &mut Vec<Reason>,
 ) -> Option<DebugFile> {
-    let same = Elf::parse(&*source).ok().and_then(|elf| elf.build_id()).is_some_and(|found| found == id);
+    let same = build_id(&*source).is_some_and(|found| found == id);
     accept(path, source, same, warnings)
 }
 

@@ -20,6 +20,8 @@ use crate::source::ReadAt;
 const LARGEST_SECTION: u64 = 1 << 30;
 /// Objects built with a section for each function have some ten thousand sections.
 const MOST_SECTIONS: u64 = 1 << 20;
+/// The names of so many sections.
+const LARGEST_NAMES: u64 = 64 << 20;
 /// Longer than any section's name that is looked for.
 const LONGEST_SECTION_NAME: usize = 64;
 const HEADER_SIZE: usize = size_of::<FileHeader64<Le>>();
@@ -86,8 +88,10 @@ impl<'s> Elf<'s> {
             elf::SHN_XINDEX => first.link,
             index => index.0.into(),
         };
-        self.names =
-            self.sections.get(names as usize).map_or(Ok(Vec::new()), |section| self.read(section))?;
+        self.names = self
+            .sections
+            .get(names as usize)
+            .map_or(Ok(Vec::new()), |section| self.read_within(section, LARGEST_NAMES))?;
         Ok(())
     }
 
@@ -146,6 +150,16 @@ impl<'s> Elf<'s> {
         compressed::decompress(&name(), &bytes)
     }
 
+    /// The same of a section that has no more bytes than this, packed or not.
+    pub(crate) fn read_within(&self, section: &Section, most_bytes: u64) -> Result<Vec<u8>, Reason> {
+        let bytes = section.size.max(self.size_unpacked(section));
+        if section.kind != elf::SHT_NOBITS && bytes > most_bytes {
+            let what = String::from_utf8_lossy(self.name(section)).into_owned();
+            return Err(Reason::TooLarge { what, bytes });
+        }
+        self.read(section)
+    }
+
     /// The bytes of a section of this name, or none if there is no such section.
     pub(crate) fn read_named(&self, name: &str) -> Result<Vec<u8>, Reason> {
         self.find(name).map_or(Ok(Vec::new()), |section| self.read(section))
@@ -160,11 +174,14 @@ impl<'s> Elf<'s> {
 
     /// The size of a section of this name once it is read, as far as its headers tell the truth.
     pub(crate) fn size_of(&self, name: &str) -> u64 {
-        let Some(section) = self.find_contents(name) else { return 0 };
+        self.find_contents(name).map_or(0, |section| self.size_unpacked(section))
+    }
+
+    fn size_unpacked(&self, section: &Section) -> u64 {
         if !self.is_compressed(section) {
             return section.size;
         }
-        let header = self.read_range(name, section.offset, compressed::HEADER_SIZE.min(section.size));
+        let header = self.read_range("", section.offset, compressed::HEADER_SIZE.min(section.size));
         compressed::size_after(section.flags, &header.unwrap_or_default())
     }
 
@@ -199,6 +216,12 @@ impl Section {
     fn end(&self) -> u64 {
         self.address.saturating_add(self.size)
     }
+}
+
+/// The whole entries of a table.
+fn entries<T: pod::Pod>(bytes: &[u8]) -> &[T] {
+    let whole = bytes.len() - bytes.len() % size_of::<T>();
+    pod::slice_from_all_bytes(&bytes[..whole]).unwrap_or_default()
 }
 
 /// The bytes from `offset` up to the next NUL, but `longest` at most; none if that is outside.

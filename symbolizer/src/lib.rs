@@ -48,6 +48,6 @@ pub use crate::debug_file::{DebugFiles, NoDebugFiles};
 pub use crate::demangle::demangle;
 pub use crate::jit::{CodePlace, JitDump, PerfMap};
 pub use crate::kernel::{KernelSymbol, KernelSymbols};
-pub use crate::object::{Frame, Limits, Object, Symbolized};
+pub use crate::object::{Frame, Limits, Object, Symbolized, build_id};
 pub use crate::reason::Reason;
 pub use crate::source::ReadAt;

@@ -226,6 +226,11 @@ impl<'s> Object<'s> {
     }
 }
 
+/// The build id of an object, in hexadecimal; none if it says none, or is no object.
+pub fn build_id(source: &dyn ReadAt) -> Option<String> {
+    Elf::parse(source).ok()?.build_id()
+}
+
 /// The symbols in `.gnu_debugdata`.
 fn mini_symbols(elf: &Elf<'_>, most_bytes: u64) -> Result<Option<SymbolTable>, Reason> {
     let Some(bytes) = elf.mini_debug_info(most_bytes / 2)? else { return Ok(None) };

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use build::Program;
 use proptest::prelude::*;
-use symbolizer::{DebugFiles, KernelSymbols, Object, ReadAt, Symbolized, demangle};
+use symbolizer::{DebugFiles, KernelSymbols, NoDebugFiles, Object, ReadAt, Reason, Symbolized, demangle};
 
 /// The object is its own debug file.
 struct Same(Vec<u8>);
@@ -55,6 +55,33 @@ fn objects() -> &'static [Vec<u8>] {
         ];
         built.iter().flatten().map(|program| std::fs::read(program.path()).expect("a program")).collect()
     })
+}
+
+/// The place of the header of the section `.strtab`, which is the last but one as linkers write them.
+fn header_of_names(bytes: &[u8]) -> usize {
+    let number =
+        |at: usize, len: usize| bytes[at..at + len].iter().rev().fold(0, |n, &b| n << 8 | usize::from(b));
+    let (headers, count) = (number(40, 8), number(60, 2));
+    headers + (count - 2) * 64
+}
+
+#[test]
+fn names_that_would_take_a_gigabyte_are_refused() {
+    for bytes in objects() {
+        let mut bytes = bytes.clone();
+        let (header, at) = (header_of_names(&bytes), bytes.len() as u64);
+        // Compressed with zlib, a gigabyte before that.
+        bytes.extend(
+            [&1_u64.to_le_bytes()[..], &(1_u64 << 30).to_le_bytes(), &1_u64.to_le_bytes(), &[0; 8]].concat(),
+        );
+        bytes[header + 8..header + 16].copy_from_slice(&0x800_u64.to_le_bytes());
+        bytes[header + 24..header + 32].copy_from_slice(&at.to_le_bytes());
+        bytes[header + 32..header + 40].copy_from_slice(&32_u64.to_le_bytes());
+        let object =
+            Object::load(&bytes, Path::new("/bin/x"), &NoDebugFiles).expect("it has debug information");
+        let refused = object.warnings();
+        assert!(matches!(refused, [Reason::TooLarge { bytes, .. }] if *bytes >= 1 << 30), "{refused:?}");
+    }
 }
 
 proptest! {

@@ -9,11 +9,23 @@ use std::{fs, io};
 
 // The daemon is a program and no library; what its targets need of it is taken in here. Its tests run elsewhere.
 #[allow(dead_code, unused_imports)]
+#[path = "../../profiler-daemon/src/cgroup/text.rs"]
+mod cgroup_text;
+#[allow(dead_code, unused_imports)]
 #[path = "../../profiler-daemon/src/export/mod.rs"]
 mod export;
 #[allow(dead_code, unused_imports)]
 #[path = "../../profiler-daemon/src/sys/maps.rs"]
 mod proc_maps;
+#[allow(dead_code, unused_imports)]
+#[path = "../../profiler-daemon/src/sys/proc_text.rs"]
+mod proc_text_of_daemon;
+
+// What several targets share.
+#[path = "../../fuzz/src/asked.rs"]
+mod asked;
+#[path = "../../fuzz/src/made.rs"]
+mod made;
 
 use tests::replay as pipeline;
 
@@ -30,6 +42,7 @@ targets! {
     demangle: "../../fuzz/src/demangle.rs",
     dwarf: "../../fuzz/src/dwarf.rs",
     elf_image: "../../fuzz/src/elf_image.rs",
+    elf_packed: "../../fuzz/src/elf_packed.rs",
     elf_split: "../../fuzz/src/elf_split.rs",
     elf_symbolize: "../../fuzz/src/elf_symbolize.rs",
     handler_trace: "../../fuzz/src/handler_trace.rs",
@@ -38,6 +51,7 @@ targets! {
     maps: "../../fuzz/src/maps.rs",
     perf_map: "../../fuzz/src/perf_map.rs",
     pprof: "../../fuzz/src/pprof.rs",
+    proc_text: "../../fuzz/src/proc_text.rs",
     records: "../../fuzz/src/records.rs",
     replay: "../../fuzz/src/replay.rs",
     unwind: "../../fuzz/src/unwind.rs",

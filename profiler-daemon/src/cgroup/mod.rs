@@ -1,6 +1,7 @@
 //! Control groups (cgroup v2): which processes are in one, and the CPU time that the kernel has charged to it.
 
 mod find;
+mod text;
 mod transient;
 
 use std::fs::{self, File};
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, statfs};
 
 pub(crate) use self::find::hierarchy;
+use self::text::{listed_in, usage_ns};
 pub(crate) use self::transient::TransientCgroup;
 
 /// Folders below a group that are looked at; whoever has more of them has other troubles.
@@ -209,9 +211,7 @@ impl Cgroup {
 
 /// The processes of one folder.
 fn listed(folder: &Path) -> io::Result<Vec<u32>> {
-    let text = fs::read_to_string(folder.join("cgroup.procs"))?;
-    // 0 stands for a process that this process cannot see.
-    Ok(text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid != 0).collect())
+    Ok(listed_in(&fs::read_to_string(folder.join("cgroup.procs"))?).collect())
 }
 
 /// All folders below one, parents first.
@@ -229,24 +229,9 @@ fn folders(top: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// `usage_usec` of a `cpu.stat`.
-fn usage_ns(text: &str) -> Option<u64> {
-    let value = text.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
-    value.trim().parse::<u64>().ok()?.checked_mul(1000)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_usage_is_found_wherever_it_stands() {
-        assert_eq!(usage_ns("usage_usec 1234\nuser_usec 1000\n"), Some(1_234_000));
-        assert_eq!(usage_ns("nr_periods 0\nusage_usec 7"), Some(7_000));
-        for text in ["", "usage_usec", "usage_usec x", "usage_usec -1", "usage_usec 18446744073709551615"] {
-            assert_eq!(usage_ns(text), None, "{text}");
-        }
-    }
 
     #[test]
     fn what_is_no_group_is_told_apart() {

@@ -13,9 +13,6 @@ use std::io::{self, Read, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use object::read::elf::ElfFile64;
-use object::{Endianness, Object as _, ReadCache};
-
 use self::cache::{Cache, Known};
 pub(crate) use self::settings::Settings;
 use crate::aside::Aside;
@@ -191,10 +188,6 @@ impl State {
 
 /// Whether an object says that it is of this build.
 fn is_of_build(aside: &Aside, build_id: &str) -> bool {
-    let Ok(file) = aside.reopen() else { return false };
-    let cache = ReadCache::new(file);
-    let elf = ElfFile64::<Endianness, _>::parse(&cache);
-    let found = elf.ok().and_then(|elf| elf.build_id().ok().flatten().map(<[u8]>::to_vec));
-    let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    found.map(hex).is_some_and(|found| found == build_id)
+    let found = aside.reopen().ok().and_then(|file| symbolizer::build_id(&file));
+    found.is_some_and(|found| found == build_id)
 }

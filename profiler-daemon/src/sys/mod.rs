@@ -9,6 +9,7 @@ pub(crate) mod frames;
 pub(crate) mod limits;
 pub(crate) mod maps;
 pub(crate) mod perf_event;
+pub(crate) mod proc_text;
 pub(crate) mod procfs;
 pub(crate) mod ring;
 pub(crate) mod root;

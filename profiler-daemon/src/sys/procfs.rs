@@ -8,6 +8,8 @@ use profiler_core::record::Mapped;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::maps::regions;
+pub(crate) use super::proc_text::Identity;
+use super::proc_text::{children_ticks, identity_in, switches_in};
 
 /// More of `maps` is not read: some 65,000 mappings with paths of a kilobyte.
 const MAX_MAPS_BYTES: u64 = 64 << 20;
@@ -29,20 +31,9 @@ pub(crate) fn comm(pid: u32) -> Option<String> {
     Some(open(pid)?.stat().ok()?.comm)
 }
 
-/// Who a process is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
-    /// Its number as it sees it itself, in the innermost of the namespaces that it is in.
-    pub(crate) pid: u32,
-    /// The user that its files belong to, by our count.
-    pub(crate) user: u32,
-}
-
 /// Who a process is; `None` once it is gone.
 pub(crate) fn identity(pid: u32) -> Option<Identity> {
-    let status = open(pid)?.status().ok()?;
-    let inner_pid = status.nspid.and_then(|pids| pids.last().copied()).unwrap_or(status.pid);
-    Some(Identity { pid: u32::try_from(inner_pid).ok()?, user: status.fuid })
+    identity_in(&std::fs::read(format!("/proc/{pid}/status")).ok()?)
 }
 
 /// Whether the process is a thread of the kernel, which has no user space.
@@ -63,15 +54,8 @@ fn is_zombie(stat: &Stat) -> bool {
 
 /// CPU time of children that the process has waited for (ns). Read often, so without a detour.
 pub(crate) fn waited_children_cpu_ns(pid: u32) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    children_ticks(&stat) * (1_000_000_000 / procfs::ticks_per_second().max(1))
-}
-
-/// `cutime + cstime` of a `stat` line. The name before them may hold anything, even a parenthesis.
-fn children_ticks(stat: &str) -> u64 {
-    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    let ticks = fields.split_ascii_whitespace().skip(13).take(2);
-    ticks.filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    children_ticks(&stat).saturating_mul(1_000_000_000 / procfs::ticks_per_second().max(1))
 }
 
 /// A process and the one that created it, or took it over.
@@ -182,14 +166,6 @@ pub(crate) fn context_switches(tid: u32) -> u64 {
         .unwrap_or_else(|| switches_in(&std::fs::read(format!("/proc/{tid}/status")).unwrap_or_default()))
 }
 
-/// The sum of both kinds in a `status` file. The library gives up on a thread whose name is not UTF-8, and its switches
-/// would cost nothing.
-fn switches_in(status: &[u8]) -> u64 {
-    let lines = status.split(|&byte| byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
-    let counts = lines.filter_map(|line| line.split_once("voluntary_ctxt_switches:"));
-    counts.filter_map(|(_, count)| count.trim().parse::<u64>().ok()).fold(0, u64::saturating_add)
-}
-
 fn open(pid: u32) -> Option<Process> {
     Process::new(i32::try_from(pid).ok()?).ok()
 }
@@ -210,18 +186,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_of_children_is_found_behind_any_name() {
-        let stat = "7 (a) (b 1 2) S 1 7 7 0 -1 4194560 10 20 0 0 5 6 70 8 20 0 1 0 100";
-        assert_eq!(children_ticks(stat), 78);
-        assert_eq!(children_ticks(""), 0);
-    }
-
-    #[test]
-    fn switches_are_counted_whatever_the_thread_is_called() {
-        let status =
-            b"Name:\t\xff\xfe\nState:\tR\nvoluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t7\n";
-        assert_eq!(switches_in(status), 12);
-        assert_eq!(switches_in(b""), 0);
+    fn this_process_has_an_identity_and_switches() {
+        let user = nix::unistd::geteuid().as_raw();
+        assert_eq!(identity(std::process::id()), Some(Identity { pid: std::process::id(), user }));
         assert!(context_switches(std::process::id()) > 0);
     }
 

@@ -28,7 +28,8 @@ pub(super) const HEADER_SIZE: u64 = size_of::<CompressionHeader64<Le>>() as u64;
 impl Elf<'_> {
     /// The symbols that Fedora and its kin leave in stripped objects: an ELF object of its own, packed with `xz`.
     pub(crate) fn mini_debug_info(&self, most_bytes: u64) -> Result<Option<Vec<u8>>, Reason> {
-        let unpack = |section| unpack_xz(&self.read(section)?, most_bytes.min(LARGEST_MINI));
+        let unpack =
+            |section| unpack_xz(&self.read_within(section, LARGEST_MINI)?, most_bytes.min(LARGEST_MINI));
         self.find_contents(".gnu_debugdata").map(unpack).transpose()
     }
 }

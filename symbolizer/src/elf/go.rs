@@ -18,7 +18,9 @@ const UNITS_WORD: usize = 4;
 const INDEX_WORD: usize = 7;
 /// Of the index: where a function begins and where it is described, both from a base.
 const ENTRY_BYTES: usize = 8;
-/// Kubernetes' programs have a hundred thousand.
+/// Kubernetes' programs have tables of 30 MB.
+const LARGEST_TABLE: u64 = 256 << 20;
+/// They have a hundred thousand.
 const MOST_FUNCTIONS: usize = 4 << 20;
 /// What may lie between the last function and the end of its section.
 const ALIGNMENT: u64 = 64;
@@ -36,7 +38,7 @@ impl GoFunctions {
     pub(super) fn read(elf: &Elf<'_>) -> Option<Self> {
         let section = SECTIONS.iter().find_map(|name| elf.find_contents(name))?;
         let text = elf.find_contents(".text")?;
-        Self::parse(&elf.read(section).ok()?, text.address..text.end())
+        Self::parse(&elf.read_within(section, LARGEST_TABLE).ok()?, text.address..text.end())
     }
 
     fn parse(table: &[u8], text: Range<u64>) -> Option<Self> {

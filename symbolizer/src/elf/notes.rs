@@ -31,21 +31,21 @@ impl Elf<'_> {
     pub(crate) fn build_id(&self) -> Option<String> {
         let notes =
             self.sections().filter(|section| section.kind == elf::SHT_NOTE && section.size <= LARGEST_NOTES);
-        notes.take(MOST_NOTES).filter_map(|section| build_id(&self.read(section).ok()?)).next()
+        notes
+            .take(MOST_NOTES)
+            .filter_map(|section| build_id(&self.read_within(section, LARGEST_NOTES).ok()?))
+            .next()
     }
 
     pub(crate) fn debug_link(&self) -> Option<DebugLink> {
-        let section = self.find_contents(".gnu_debuglink").filter(|section| section.size <= LARGEST_NOTES)?;
-        let bytes = self.read(section).ok()?;
+        let bytes = self.read_within(self.find_contents(".gnu_debuglink")?, LARGEST_NOTES).ok()?;
         let name = c_string(&bytes, 0, LONGEST_PATH);
         let crc = bytes.get((name.len() + 1).next_multiple_of(4)..)?.first_chunk()?;
         Some(DebugLink { file: String::from_utf8(name.to_vec()).ok()?, crc: u32::from_le_bytes(*crc) })
     }
 
     pub(crate) fn alt_link(&self) -> Option<AltLink> {
-        let section =
-            self.find_contents(".gnu_debugaltlink").filter(|section| section.size <= LARGEST_NOTES)?;
-        let bytes = self.read(section).ok()?;
+        let bytes = self.read_within(self.find_contents(".gnu_debugaltlink")?, LARGEST_NOTES).ok()?;
         let path = c_string(&bytes, 0, LONGEST_PATH);
         let build_id = hex(bytes.get(path.len() + 1..)?);
         Some(AltLink { path: String::from_utf8(path.to_vec()).ok()?, build_id })

@@ -5,9 +5,9 @@ use std::cmp::Reverse;
 
 use object::LittleEndian as Le;
 use object::elf::{self, Sym64};
-use object::pod;
 
 use super::go::GoFunctions;
+use super::plt::Stub;
 use super::{Elf, c_string};
 use crate::reason::Reason;
 
@@ -47,8 +47,10 @@ pub(crate) enum Table {
 }
 
 const TABLES: usize = 4;
-/// A browser has one or two million.
-const MOST_SYMBOLS: usize = 8 << 20;
+/// Functions among the symbols; a browser has about a million.
+const MOST_FUNCTIONS: usize = 4 << 20;
+/// A table of symbols, or their names, once they are unpacked: a browser's names have some 150 MB.
+const LARGEST_TABLE: u64 = 256 << 20;
 
 /// A function's symbol before spans are laid out. The order of fields is the order of preference at one address.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,15 +77,12 @@ impl SymbolTable {
         let mut candidates = Vec::new();
         table.has_symtab = table.read_table(elf, elf::SHT_SYMTAB, Table::Symtab, &mut candidates)?;
         table.read_table(elf, elf::SHT_DYNSYM, Table::Dynsym, &mut candidates)?;
-        let stubs = elf.plt_stubs(&candidates, |name| table.name(name).into_owned());
-        for stub in stubs {
-            let offset = table.strings[Table::Plt as usize].len() as u32;
-            let name = Name { table: Table::Plt, offset };
-            candidates.push(Candidate::stub(stub.start, stub.size, name));
-            let plt = &mut table.strings[Table::Plt as usize];
-            plt.extend_from_slice(stub.name.as_bytes());
-            plt.push(0);
-        }
+        let (stubs, names) = elf.plt_stubs(&candidates, |name| table.name(name).into_owned());
+        let stub = |stub: &Stub| {
+            Candidate::stub(stub.start, stub.size, Name { table: Table::Plt, offset: stub.name })
+        };
+        candidates.extend(stubs.iter().map(stub));
+        table.strings[Table::Plt as usize] = names;
         if !table.has_symtab {
             table.read_go(elf, &mut candidates);
         }
@@ -133,15 +132,15 @@ impl SymbolTable {
         let Some(strings) = elf.linked(section) else {
             return Err(Reason::CorruptElf("a symbol table without names"));
         };
-        let bytes = elf.read(section)?;
-        self.strings[table as usize] = elf.read(strings)?;
+        let bytes = elf.read_within(section, LARGEST_TABLE)?;
+        self.strings[table as usize] = elf.read_within(strings, LARGEST_TABLE)?;
         let strings = &self.strings[table as usize];
-        let whole = bytes.len() - bytes.len() % size_of::<Sym64<Le>>();
-        let symbols = pod::slice_from_all_bytes::<Sym64<Le>>(&bytes[..whole]).unwrap_or_default();
-        if symbols.len() > MOST_SYMBOLS {
+        let symbols = super::entries::<Sym64<Le>>(&bytes);
+        let functions = symbols.iter().filter_map(|symbol| Candidate::new(elf, symbol, table, strings));
+        candidates.extend(functions.take(MOST_FUNCTIONS + 1));
+        if candidates.len() > MOST_FUNCTIONS {
             return Err(Reason::TooLarge { what: "the symbol table".into(), bytes: bytes.len() as u64 });
         }
-        candidates.extend(symbols.iter().filter_map(|symbol| Candidate::new(elf, symbol, table, strings)));
         Ok(true)
     }
 
@@ -171,9 +170,9 @@ impl SymbolTable {
 fn needed_bytes(elf: &Elf<'_>) -> u64 {
     let table = |kind| {
         let section = elf.sections().find(|section| section.kind == kind)?;
-        let symbols = section.size / size_of::<Sym64<Le>>() as u64;
+        let symbols = elf.size_unpacked(section) / size_of::<Sym64<Le>>() as u64;
         let each = (size_of::<Sym64<Le>>() + size_of::<Candidate>() + size_of::<Span>()) as u64;
-        let names = elf.linked(section).map_or(0, |names| names.size);
+        let names = elf.linked(section).map_or(0, |names| elf.size_unpacked(names));
         Some(symbols.saturating_mul(each).saturating_add(names))
     };
     [elf::SHT_SYMTAB, elf::SHT_DYNSYM].into_iter().filter_map(table).fold(0, u64::saturating_add)

@@ -79,6 +79,15 @@ pub fn program(folder: &Path, units: usize, seed: u64) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The same program with its symbols alone, beside it.
+pub fn without_debug_info(program: &Path) -> Result<PathBuf> {
+    let path = program.with_extension("symbols");
+    if !path.exists() {
+        run(Command::new("objcopy").arg("--strip-debug").args([program, &path]))?;
+    }
+    Ok(path)
+}
+
 fn compile_all(folder: &Path, units: usize) -> Result<()> {
     let next = AtomicUsize::new(0);
     let compile = || -> Result<()> {
@@ -99,7 +108,7 @@ fn compile_all(folder: &Path, units: usize) -> Result<()> {
 }
 
 fn run(command: &mut Command) -> Result<()> {
-    let output = command.output().context("cannot run c++ (apt-get install g++)")?;
+    let output = command.output().context("cannot run c++ and objcopy (apt-get install g++ binutils)")?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(())
 }

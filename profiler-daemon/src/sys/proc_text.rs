@@ -1,0 +1,75 @@
+//! Texts of `/proc/PID` that are read without a library.
+//!
+//! The name of a process stands in them, and is its own to choose: any bytes, and often a character of several that the
+//! kernel cut in the middle. The library gives up on a `status` that is not UTF-8.
+
+/// Who a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// Its number as it sees it itself, in the innermost of the namespaces that it is in.
+    pub(crate) pid: u32,
+    /// The user that its files belong to, by our count.
+    pub(crate) user: u32,
+}
+
+/// Who a process is, by its `status`.
+pub(crate) fn identity_in(status: &[u8]) -> Option<Identity> {
+    let pid =
+        field(status, "NSpid:").or_else(|| field(status, "Pid:"))?.split_ascii_whitespace().next_back()?;
+    // Real, effective, saved, and that of files.
+    let user = field(status, "Uid:")?.split_ascii_whitespace().nth(3)?;
+    Some(Identity { pid: pid.parse().ok()?, user: user.parse().ok()? })
+}
+
+/// Context switches of both kinds, by a `status`.
+pub(crate) fn switches_in(status: &[u8]) -> u64 {
+    let kinds = ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"];
+    let counts = kinds.into_iter().filter_map(|kind| field(status, kind)?.trim().parse::<u64>().ok());
+    counts.fold(0, u64::saturating_add)
+}
+
+/// What a `status` says under a name.
+fn field<'a>(status: &'a [u8], name: &str) -> Option<&'a str> {
+    let line = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(name.as_bytes()))?;
+    std::str::from_utf8(line).ok()
+}
+
+/// `cutime + cstime` of a `stat` line, in ticks. The name before them may hold anything, even a parenthesis.
+pub(crate) fn children_ticks(stat: &[u8]) -> u64 {
+    let name_end = stat.iter().rposition(|&byte| byte == b')');
+    let fields = name_end.and_then(|end| std::str::from_utf8(&stat[end + 1..]).ok()).unwrap_or_default();
+    let ticks = fields.split_ascii_whitespace().skip(13).take(2);
+    ticks.filter_map(|ticks| ticks.parse::<u64>().ok()).fold(0, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATUS: &[u8] =
+        b"Name:\t\xff\xfe\nUmask:\t0022\nPid:\t77\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nNSpid:\t77\t12\t3\n\
+                            voluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t7\n";
+
+    #[test]
+    fn the_time_of_children_is_found_behind_any_name() {
+        assert_eq!(children_ticks(b"7 (a) (b 1 2) S 1 7 7 0 -1 4194560 10 20 0 0 5 6 70 8 20 0 1 0 100"), 78);
+        assert_eq!(children_ticks(b"7 (\xd0) S 1 7 7 0 -1 4194560 10 20 0 0 5 6 70 8 20 0 1 0 100"), 78);
+        assert_eq!(children_ticks(b""), 0);
+    }
+
+    #[test]
+    fn a_process_is_known_whatever_it_is_called() {
+        assert_eq!(identity_in(STATUS), Some(Identity { pid: 3, user: 4 }));
+        assert_eq!(identity_in(b"Name:\ta\nPid:\t9\nUid:\t0\t0\t0\t0\n"), Some(Identity { pid: 9, user: 0 }));
+        for none in [&b""[..], b"Pid:\t9\n", b"NSpid:\nUid:\t0\t0\t0\t0\n", b"Pid:\t9\nUid:\t0\t0\t0\n"] {
+            assert_eq!(identity_in(none), None, "{}", none.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn switches_are_counted_whatever_the_thread_is_called() {
+        assert_eq!(switches_in(STATUS), 12);
+        assert_eq!(switches_in(b""), 0);
+        assert_eq!(switches_in(b"Name:\tvoluntary_ctxt_switches:\t9\nvoluntary_ctxt_switches:\t5\n"), 5);
+    }
+}
