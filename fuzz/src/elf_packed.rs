@@ -64,7 +64,7 @@ pub(crate) fn run(data: &[u8]) {
 /// Sections that claim to be compressed: the bytes are the header, too.
 fn flagged(mut data: &[u8]) -> Vec<Made> {
     let mut section = |name, kind| {
-        let flags = if sized(&mut data).len() % 2 == 0 { COMPRESSED } else { 0 };
+        let flags = if sized(&mut data).len().is_multiple_of(2) { COMPRESSED } else { 0 };
         Made { kind, flags, link: 3, ..Made::new(name, sized(&mut data)) }
     };
     vec![
