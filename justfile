@@ -80,6 +80,10 @@ names *arguments:
 cases *arguments:
     cargo run --quiet --release -p tests --bin cases -- {{ arguments }}
 
+# A week of ten targets in the daemon's folder: its size, and how long a range takes to read (`--folder F` keeps it, `--days 2` is shorter).
+store *arguments:
+    cargo bench --quiet -p tests --bench store -- {{ arguments }}
+
 # Are short-lived processes named, and without growth? 10,000 of 5 ms each (three minutes); needs root.
 short-lived *arguments:
     cargo run --quiet --release -p tests --bin short_lived -- {{ arguments }}

@@ -2,7 +2,8 @@
 //!
 //! [`SamplingSettings::default`] is the one place where defaults are written; the command line and its help
 //! read them from there. Every quantity is a type that knows its unit, parses what a person writes (`1%`,
-//! `60s`, `250us`, `99Hz`) and prints it so that it parses again. This crate reads no file and no flag.
+//! `60s`, `250us`, `99Hz`) and prints it so that it parses again. [`DaemonSettings::parse`] reads the bytes of the
+//! daemon's file and says all that is wrong with it. This crate opens no file and reads no flag.
 //!
 //! ```
 //! use config::{Ratio, SamplingSettings};
@@ -14,12 +15,23 @@
 //! ```
 
 mod choices;
+mod daemon;
+mod problem;
 mod sampling;
+mod section;
+mod setting;
 mod units;
+mod words;
 
 pub use choices::{AttachMode, Backend, ChoiceError, Criterion, Source, Unwind};
+pub use daemon::{
+    BudgetSettings, DaemonSettings, HowToSample, LimitSettings, ListenSettings, StoreSettings,
+    SymbolSettings, TargetSettings,
+};
+pub use problem::Problem;
 pub use sampling::{
     InvalidSetting, MAX_BUDGET, MAX_PRECISION, MAX_RATE_HZ, MIN_PRECISION, MIN_RATE_HZ, MIN_SYMBOL_MEMORY,
     SamplingSettings,
 };
 pub use units::{Bytes, Hertz, Ratio, Span, UnitError};
+pub use words::{Mode, Pattern, WordError};

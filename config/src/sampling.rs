@@ -91,6 +91,20 @@ pub enum InvalidSetting {
     SymbolMemory(Bytes),
 }
 
+impl InvalidSetting {
+    /// The field of [`SamplingSettings`] that it is about.
+    pub fn key(&self) -> &'static str {
+        match self {
+            Self::Budget(_) => "budget",
+            Self::Horizon(_) => "horizon",
+            Self::Rate(_) => "rate",
+            Self::Confidence(_) => "confidence",
+            Self::Precision(_) => "until_precision",
+            Self::SymbolMemory(_) => "symbol_memory",
+        }
+    }
+}
+
 impl SamplingSettings {
     /// Whether the settings can be used.
     ///
@@ -98,27 +112,31 @@ impl SamplingSettings {
     ///
     /// The first setting that cannot, with the values that could.
     pub fn validate(&self) -> Result<(), InvalidSetting> {
+        self.problems().next().map_or(Ok(()), Err)
+    }
+
+    /// All settings that cannot be used.
+    pub fn problems(&self) -> impl Iterator<Item = InvalidSetting> {
         let budget = self.budget.get();
-        if budget <= 0.0 || budget > MAX_BUDGET {
-            return Err(InvalidSetting::Budget(self.budget));
-        }
-        if self.horizon.seconds() < 0.001 {
-            return Err(InvalidSetting::Horizon(self.horizon));
-        }
-        let allowed = MIN_RATE_HZ..=MAX_RATE_HZ;
-        if let Some(rate) = self.rate.filter(|rate| !allowed.contains(&rate.get())) {
-            return Err(InvalidSetting::Rate(rate));
-        }
-        if !(0.5..=0.9999).contains(&self.confidence.get()) {
-            return Err(InvalidSetting::Confidence(self.confidence));
-        }
+        let rates = MIN_RATE_HZ..=MAX_RATE_HZ;
         let precisions = MIN_PRECISION..=MAX_PRECISION;
-        if let Some(precision) = self.until_precision.filter(|ratio| !precisions.contains(&ratio.get())) {
-            return Err(InvalidSetting::Precision(precision));
-        }
-        if self.symbol_memory < MIN_SYMBOL_MEMORY {
-            return Err(InvalidSetting::SymbolMemory(self.symbol_memory));
-        }
-        Ok(())
+        let refused = |possible: bool, problem: InvalidSetting| (!possible).then_some(problem);
+        let outside = |rate: &Hertz| !rates.contains(&rate.get());
+        let finer_or_blunter = |ratio: &Ratio| !precisions.contains(&ratio.get());
+        let problems = [
+            refused(budget > 0.0 && budget <= MAX_BUDGET, InvalidSetting::Budget(self.budget)),
+            refused(self.horizon.seconds() >= 0.001, InvalidSetting::Horizon(self.horizon)),
+            self.rate.filter(outside).map(InvalidSetting::Rate),
+            refused(
+                (0.5..=0.9999).contains(&self.confidence.get()),
+                InvalidSetting::Confidence(self.confidence),
+            ),
+            self.until_precision.filter(finer_or_blunter).map(InvalidSetting::Precision),
+            refused(
+                self.symbol_memory >= MIN_SYMBOL_MEMORY,
+                InvalidSetting::SymbolMemory(self.symbol_memory),
+            ),
+        ];
+        problems.into_iter().flatten()
     }
 }

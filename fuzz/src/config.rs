@@ -1,12 +1,16 @@
-//! Any text as a setting: what is understood is printed so that it is understood again.
+//! Any bytes as a settings file, and any text as a setting: what is wrong has its place in the file, and what is
+//! understood is printed so that it is understood again.
 
 use std::fmt::Display;
 use std::str::FromStr;
 
-use config::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, Source, Span, Unwind};
+use config::{
+    AttachMode, Backend, Bytes, Criterion, DaemonSettings, Hertz, Mode, Pattern, Ratio, Source, Span, Unwind,
+};
 
 /// Takes any bytes.
 pub(crate) fn run(data: &[u8]) {
+    settings_file(data);
     let Ok(text) = std::str::from_utf8(data) else { return };
     again::<Ratio>(text);
     again::<Span>(text);
@@ -17,6 +21,29 @@ pub(crate) fn run(data: &[u8]) {
     again::<Backend>(text);
     again::<Source>(text);
     again::<Unwind>(text);
+    again::<Mode>(text);
+    again::<Pattern>(text);
+}
+
+fn settings_file(data: &[u8]) {
+    let problems = match DaemonSettings::parse(data) {
+        Ok(settings) => {
+            assert_eq!(settings.in_words().lines().count(), 1);
+            for target in &settings.targets {
+                settings.sampling_of(target).validate().expect("what is sampled has been checked");
+            }
+            return;
+        }
+        Err(problems) => problems,
+    };
+    assert!(!problems.is_empty());
+    let text = String::from_utf8_lossy(data);
+    let lines: Vec<&str> = text.split('\n').collect();
+    for problem in problems {
+        let line = lines.get(problem.line - 1).expect("a problem is in a line");
+        assert!((1..=line.chars().count() + 1).contains(&problem.column), "{problem} is outside its line");
+        assert!(!problem.text.contains(char::is_control), "{problem:?}");
+    }
 }
 
 fn again<T: FromStr<Err: Display> + Display>(text: &str) {

@@ -325,8 +325,16 @@ impl AttachChoice {
         };
         let clearly = CLEARLY_CHEAPER * observed.cost_ratio();
         let is_better = |way: &AttachMode| must || known(*way).is_none_or(|ratio| ratio < clearly);
+        // What strangers' samples would cost is not known before they are taken; a group has none.
+        let is_a_gamble = |way: AttachMode| {
+            self.mode == AttachMode::Cgroup
+                && way == AttachMode::Cpu
+                && known(way).is_none()
+                && observed.cost_ratio() < CLEARLY_TOO_DEAR
+        };
         let others = WAYS.into_iter().filter(|way| {
             *way != self.mode
+                && !is_a_gamble(*way)
                 && self.possible.contains(way)
                 && (way.follows_by_itself() || !need_one_for_all)
                 && is_better(way)

@@ -10,6 +10,7 @@ pub mod attach;
 pub mod elf;
 pub mod handler_trace;
 pub mod machine;
+pub mod merge;
 mod outcome;
 pub mod process;
 pub mod profile;

@@ -1,13 +1,16 @@
 //! The command line as it was typed. [`crate::settings`] says what it means.
 
+mod report;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use config::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, SamplingSettings, Source, Span, Unwind};
 
 use crate::evaluate::{Role, Shape};
 use crate::export::Format;
+pub(crate) use report::{ReportArgs, ReportFormat, StoredArgs};
 
 /// A sampling profiler that chooses its own rate: often enough to be precise, rarely enough not to disturb.
 #[derive(Debug, Parser)]
@@ -25,7 +28,7 @@ pub(crate) enum Command {
     Record(RecordArgs),
     /// Profile running processes.
     Attach(AttachArgs),
-    /// Print a profile that was written with `-o FILE.pb.gz`, or by another tool.
+    /// Print a profile that was written with `-o FILE.pb.gz`, or by another tool, or that the daemon keeps.
     Report(ReportArgs),
     /// Work out the best rate for a function of known share, or predict what sampling a process will cost.
     Plan(PlanArgs),
@@ -36,6 +39,8 @@ pub(crate) enum Command {
     Workload(WorkloadArgs),
     /// Measure what sampling costs on this machine, for all later runs (under a minute).
     Calibrate(CalibrateArgs),
+    /// Say whether a settings file of the daemon is sound, what it would watch and what that may cost.
+    CheckConfig(CheckConfigArgs),
     /// Say what this machine permits and what would mend it.
     Doctor(DoctorArgs),
     // What `calibrate` samples: this program once more.
@@ -156,31 +161,6 @@ pub(crate) struct OutputFile {
     pub(crate) format: Format,
 }
 
-/// Arguments of `report`.
-#[derive(Debug, Args)]
-pub(crate) struct ReportArgs {
-    /// A profile in pprof's format (.pb.gz).
-    pub(crate) file: PathBuf,
-    /// How to print it.
-    #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
-    pub(crate) format: ReportFormat,
-    /// List what has no name, and stacks without their outer frames, with the reason and what would mend it; as a table or as
-    /// JSON.
-    #[arg(long)]
-    pub(crate) unknown: bool,
-}
-
-/// How a report is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ReportFormat {
-    /// Functions by their own CPU time, for a person.
-    Table,
-    /// The summary line that `--stats` ends with.
-    Json,
-    /// One line for each stack.
-    Folded,
-}
-
 /// Arguments of `plan`.
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
@@ -276,6 +256,17 @@ pub(crate) struct WorkloadArgs {
     /// Which of the two it is.
     #[arg(long, value_enum, default_value = "program")]
     pub(crate) role: Role,
+}
+
+/// Arguments of `check-config`.
+#[derive(Debug, Args)]
+pub(crate) struct CheckConfigArgs {
+    /// The settings file.
+    #[arg(required_unless_present = "default")]
+    pub(crate) file: Option<PathBuf>,
+    /// Print a file with every setting, what it means and its default.
+    #[arg(long, conflicts_with = "file")]
+    pub(crate) default: bool,
 }
 
 /// Arguments of `doctor`.

@@ -3,6 +3,7 @@
 mod aside;
 mod calibrate;
 mod cgroup;
+mod check_config;
 mod cli;
 mod debuginfod;
 mod doctor;
@@ -20,9 +21,12 @@ mod roots;
 mod run;
 mod sampler;
 mod settings;
+#[cfg_attr(not(test), expect(dead_code, reason = "the daemon writes to it"))]
+mod store;
 mod sys;
 mod targets;
 mod terminal;
+mod when;
 
 use std::process::ExitCode;
 
@@ -78,6 +82,7 @@ fn run(job: Job) -> Result<ExitCode> {
         Job::Workload(job) => evaluate::workload::run(&job)?,
         Job::Calibrate(job) => calibrate::run(job, terminal)?,
         Job::CalibrateWorkload(cpu) => calibrate::serve(cpu)?,
+        Job::CheckConfig(file) => return check_config::run(file.as_deref(), terminal),
         Job::Doctor(job) => return doctor::run(job, terminal, run::try_open),
     }
     Ok(ExitCode::SUCCESS)

@@ -1,32 +1,46 @@
-//! `report FILE`: a profile from a file, as the run that wrote it would have printed it.
+//! `report`: a profile from a file, as the run that wrote it would have printed it, or a range of time of those that the
+//! daemon keeps, as one run over it would have.
 
 use std::fs::File;
+use std::path::Path;
 
-use anyhow::{Error, Result, anyhow};
+use anyhow::{Error, Result, anyhow, bail};
+use profiler_core::merge::Range;
+use profiler_core::profile::SymbolizedProfile;
 
 use crate::cli::ReportFormat;
 use crate::export::functions::functions;
 use crate::export::unknown::{self, UnknownList};
-use crate::export::{folded, pprof, stats};
-use crate::output::{TOP, print_table};
-use crate::settings::ReportJob;
+use crate::export::{folded, names, pprof, stats};
+use crate::output::{Outputs, TOP, print_table};
+use crate::settings::{OutputJob, ReportJob, ReportSource};
+use crate::store::{self, Query, Reading};
 use crate::terminal::Terminal;
+use crate::when;
 
-/// Prints the profile in `job.file`.
+/// Gaps and damaged files that are told one by one.
+const TOLD: usize = 5;
+
+/// Prints the profile that `job` asks for, or writes it to files.
 ///
 /// # Errors
 ///
-/// If the file is missing or not a profile.
+/// If it is missing or not a profile, or nothing was kept in the range.
 pub(crate) fn run(job: &ReportJob, terminal: Terminal) -> Result<()> {
-    let path = job.file.display();
-    let file = File::open(&job.file)
-        .map_err(|error| anyhow!("{path} cannot be opened ({error}); give a .pb.gz file that `-o` wrote"))?;
-    let profile = pprof::read(file).map_err(|error| {
-        let reason = Error::from(error);
-        anyhow!("{path} cannot be shown: {reason:#}; give a CPU profile in pprof's format")
-    })?;
+    let profile = match &job.source {
+        ReportSource::File(file) => from_file(file)?,
+        ReportSource::Store { folder, query } => from_store(folder, query, terminal)?,
+    };
+    if !job.files.is_empty() {
+        let files = OutputJob { files: job.files.clone(), ..OutputJob::default() };
+        return Outputs::prepare(&files)?.deliver(&profile);
+    }
+    print(job, &profile, terminal)
+}
+
+fn print(job: &ReportJob, profile: &SymbolizedProfile, terminal: Terminal) -> Result<()> {
     if job.unknown {
-        let list = UnknownList::of(&profile);
+        let list = UnknownList::of(profile);
         let top = if terminal.is_terminal() { TOP } else { usize::MAX };
         return match job.format {
             ReportFormat::Json => terminal.print(&list.json()?),
@@ -34,15 +48,79 @@ pub(crate) fn run(job: &ReportJob, terminal: Terminal) -> Result<()> {
         };
     }
     match job.format {
-        ReportFormat::Table => print_table(terminal, &profile, &functions(&profile)),
+        ReportFormat::Table => print_table(terminal, profile, &functions(profile)),
         ReportFormat::Json => {
-            let line = stats::summary(&profile.run, &functions(&profile))?;
+            let line = stats::summary(&profile.run, &functions(profile))?;
             terminal.print(&line)
         }
         ReportFormat::Folded => {
             let mut text = Vec::new();
-            folded::write(&profile, &mut text)?;
+            folded::write(profile, &mut text)?;
             terminal.print(&String::from_utf8_lossy(&text))
         }
     }
+}
+
+fn from_file(file: &Path) -> Result<SymbolizedProfile> {
+    let path = file.display();
+    let file = File::open(file)
+        .map_err(|error| anyhow!("{path} cannot be opened ({error}); give a .pb.gz file that `-o` wrote"))?;
+    pprof::read(file).map_err(|error| {
+        let reason = Error::from(error);
+        anyhow!("{path} cannot be shown: {reason:#}; give a CPU profile in pprof's format")
+    })
+}
+
+/// Reads a range. What is missing of it is said, and is in the notes of the profile wherever it goes.
+fn from_store(folder: &Path, query: &Query, terminal: Terminal) -> Result<SymbolizedProfile> {
+    let reading = store::read(folder, query)?;
+    let notes = notes(&reading);
+    if reading.targets.is_empty() {
+        let damaged = notes
+            .iter()
+            .find(|_| !reading.damaged.is_empty())
+            .map_or_else(String::new, |note| format!(": {note}"));
+        bail!(
+            "{} has no such profile {}{damaged}; try other times, targets or labels",
+            folder.display(),
+            in_words(query.range)
+        );
+    }
+    notes.iter().for_each(|note| terminal.say(note));
+    let mut profile = reading.profile;
+    profile.run.notes.extend(notes);
+    Ok(profile)
+}
+
+fn in_words(range: Range) -> String {
+    format!("from {} to {}", when::in_words(range.from_unix_ns), when::in_words(range.to_unix_ns))
+}
+
+/// What is missing, and why.
+fn notes(reading: &Reading) -> Vec<String> {
+    let mut notes = Vec::new();
+    if !reading.damaged.is_empty() {
+        let files = reading.damaged.iter().map(|(path, damage)| format!("{} ({damage})", shown(path)));
+        notes.push(format!("left out, since they are damaged: {}", some(files)));
+    }
+    if !reading.overlapping.is_empty() {
+        let files = reading.overlapping.iter().map(|path| shown(path));
+        notes.push(format!("left out, since other files hold a part of their time: {}", some(files)));
+    }
+    if !reading.gaps.is_empty() {
+        notes.push(format!("nothing was kept {}", some(reading.gaps.iter().map(|gap| in_words(*gap)))));
+    }
+    notes
+}
+
+/// A path without what a terminal would act upon.
+fn shown(path: &Path) -> String {
+    names::visible(&path.to_string_lossy())
+}
+
+/// The first few, and how many more there are.
+fn some(all: impl ExactSizeIterator<Item = String>) -> String {
+    let more = all.len().saturating_sub(TOLD);
+    let named = all.take(TOLD).collect::<Vec<_>>().join(", ");
+    if more > 0 { format!("{named} and {more} more") } else { named }
 }

@@ -1,6 +1,8 @@
 //! What the command line means: one plain job for each command, with everything checked that can be checked
 //! before anything runs.
 
+mod report;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,10 +11,11 @@ use anyhow::Result;
 use config::{Criterion, Ratio, SamplingSettings, Span, Unwind};
 use regex_lite::Regex;
 
-use crate::cli::{self, Command, OutputFile, ReportFormat};
+use crate::cli::{self, Command, OutputFile};
 use crate::debuginfod;
 use crate::evaluate::{Design, Role, Shape};
 use crate::failure::usage;
+pub(crate) use report::{ReportJob, ReportSource};
 
 /// One run of the program.
 #[derive(Debug)]
@@ -35,6 +38,8 @@ pub(crate) enum Job {
     Calibrate(CalibrateJob),
     /// Be what `Calibrate` samples, on this CPU.
     CalibrateWorkload(u32),
+    /// Judge a settings file of the daemon; `None`: print the commented one.
+    CheckConfig(Option<PathBuf>),
     /// Look at the machine.
     Doctor(DoctorJob),
 }
@@ -87,17 +92,6 @@ pub(crate) struct OutputJob {
     pub(crate) debuginfod: Option<debuginfod::Settings>,
     /// Print results and errors only.
     pub(crate) quiet: bool,
-}
-
-/// Print a profile.
-#[derive(Debug)]
-pub(crate) struct ReportJob {
-    /// The file, in pprof's format.
-    pub(crate) file: PathBuf,
-    /// How to print it.
-    pub(crate) format: ReportFormat,
-    /// What it does not know instead of what it knows.
-    pub(crate) unknown: bool,
 }
 
 /// Work out the best rate for one function.
@@ -200,7 +194,7 @@ impl Job {
         Ok(match command {
             Command::Record(args) => Self::Record(record(args)?),
             Command::Attach(args) => Self::Attach(attach(args)?),
-            Command::Report(args) => Self::Report(report(args)?),
+            Command::Report(args) => Self::Report(ReportJob::new(args)?),
             Command::Plan(args) => match args.process.pid {
                 Some(pid) => Self::PlanProcess(plan_process(pid, args)?),
                 None => Self::Plan(plan(args)?),
@@ -209,6 +203,7 @@ impl Job {
             Command::Workload(args) => Self::Workload(workload(args)?),
             Command::Calibrate(args) => Self::Calibrate(CalibrateJob { quick: args.quick, json: args.json }),
             Command::CalibrateWorkload(args) => Self::CalibrateWorkload(args.cpu),
+            Command::CheckConfig(args) => Self::CheckConfig(args.file),
             Command::Doctor(args) => Self::Doctor(DoctorJob { json: args.json }),
         })
     }
@@ -239,13 +234,6 @@ fn attach(args: cli::AttachArgs) -> Result<AttachJob> {
         sampling,
         output: output(args.output)?,
     })
-}
-
-fn report(args: cli::ReportArgs) -> Result<ReportJob> {
-    if args.unknown && args.format == ReportFormat::Folded {
-        return Err(usage("--unknown is a list and no stacks; give --format table or json with it"));
-    }
-    Ok(ReportJob { file: args.file, format: args.format, unknown: args.unknown })
 }
 
 fn target(mut pids: Vec<u32>, name: Option<String>) -> Result<Target> {

@@ -58,7 +58,7 @@ pub struct Hertz(f64);
 pub struct Bytes(u64);
 
 const RATIO: &str = "a share such as 1% or 0.01, from 0 to 100%";
-const SPAN: &str = "a time with its unit such as 250us, 60s, 5m or 1h, at most 1000h";
+const SPAN: &str = "a time with its unit such as 250us, 60s, 5m, 1h or 7d, at most 1000h";
 const HERTZ: &str = "a rate such as 99, 99Hz or 1.5kHz, more than 0";
 const BYTES: &str = "a size such as 4096, 64KiB or 1MiB";
 

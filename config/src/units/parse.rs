@@ -31,6 +31,7 @@ impl FromStr for Span {
             "s" => 1e9,
             "m" | "min" => 60e9,
             "h" => 3600e9,
+            "d" => 24.0 * 3600e9,
             "" if number == 0.0 => 1.0,
             "" => return Err(UnitError::NoUnit { expected: SPAN, found: text.to_owned() }),
             _ => return Err(malformed(SPAN, text)),

@@ -15,7 +15,8 @@ impl fmt::Display for Ratio {
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A minute or an hour reads better in the smaller unit (`60s`), two of them in their own (`2m`).
-        const UNITS: [(u128, u128, &str); 5] = [
+        const UNITS: [(u128, u128, &str); 6] = [
+            (2, 86_400_000_000_000, "d"),
             (2, 3_600_000_000_000, "h"),
             (2, 60_000_000_000, "m"),
             (1, 1_000_000_000, "s"),

@@ -91,6 +91,8 @@ pub(crate) struct Session {
     rebalance_at_ns: u64,
     /// Processes of which a thread has ended since the last reading.
     exits: Vec<u32>,
+    /// Processes that had no CPU clock any more at the last reading.
+    gone: Vec<u32>,
 }
 
 /// Kept between samples to spare allocations.
@@ -167,6 +169,7 @@ impl Session {
             rereads: Rereads::default(),
             rebalance_at_ns: 0,
             exits: Vec::new(),
+            gone: Vec::new(),
         }
     }
 
@@ -376,9 +379,11 @@ impl Session {
     pub(crate) fn reading(&mut self, switches: u64) -> Reading {
         let (target_cpu_ns, gone) = self.cpu.read();
         // A process may outlive its first thread, and a zombie its program.
-        let ended = self.exits.drain(..).filter(|&pid| procfs::has_ended(pid));
-        let gone: Vec<u32> = gone.into_iter().chain(ended).collect();
-        for pid in gone {
+        // Its last samples may still be on their way: it is known until the next reading, unless its number is taken again.
+        let exits = self.exits.drain(..).chain(self.gone.drain(..));
+        let ended: Vec<u32> = exits.filter(|&pid| procfs::has_ended(pid)).collect();
+        self.gone = gone;
+        for pid in ended {
             self.program_ended(pid);
             self.processes.forget(pid);
             self.rereads.forget(pid);

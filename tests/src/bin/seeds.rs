@@ -298,6 +298,13 @@ fn texts(seeds: &Seeds) -> Result<()> {
     for (setting, at) in SETTINGS.iter().zip(0..) {
         seeds.write("config", &at.to_string(), setting.as_bytes())?;
     }
+    let settings = fs::read_to_string(workspace_folder().join("systemd/sweetspot.toml"))?;
+    let key = |line: &str| {
+        line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line).to_owned() + "\n"
+    };
+    let uncommented: String = settings.lines().map(key).collect();
+    seeds.write("config", "commented_file", settings.as_bytes())?;
+    seeds.write("config", "uncommented_file", uncommented.as_bytes())?;
     seeds.write("maps", "own", &fs::read("/proc/self/maps")?)?;
     seeds.write("perf_map", "some", PERF_MAP)?;
     seeds.write("jitdump", "some", &jitdump())?;

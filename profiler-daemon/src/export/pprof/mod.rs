@@ -13,8 +13,8 @@ mod units;
 mod wire;
 mod write;
 
-pub(crate) use read::read;
-pub(crate) use write::write;
+pub(crate) use read::{ReadError, read};
+pub(crate) use write::{encode, write};
 
 #[cfg(test)]
 mod tests;

@@ -14,11 +14,16 @@ use super::{COMM, OUTCOME, PID, comments};
 /// Writes `profile` compressed.
 pub(crate) fn write(profile: &SymbolizedProfile, out: &mut dyn Write) -> io::Result<()> {
     let mut encoder = GzEncoder::new(out, Compression::default());
-    encoder.write_all(&encode(profile).encode_to_vec())?;
+    encoder.write_all(&encode(profile))?;
     encoder.finish()?.flush()
 }
 
-fn encode(profile: &SymbolizedProfile) -> Profile {
+/// The bytes of `profile`, not compressed.
+pub(crate) fn encode(profile: &SymbolizedProfile) -> Vec<u8> {
+    message(profile).encode_to_vec()
+}
+
+fn message(profile: &SymbolizedProfile) -> Profile {
     let mut strings = Strings::new();
     let samples = ValueType { kind: strings.add("samples"), unit: strings.add("count") };
     let cpu = ValueType { kind: strings.add("cpu"), unit: strings.add("nanoseconds") };

@@ -1,0 +1,163 @@
+//! Targets that cannot be meant.
+
+use std::collections::BTreeMap;
+use std::path::Component;
+
+use super::{absolute, check_budget, over_the_host_s};
+use crate::SamplingSettings;
+use crate::daemon::{DaemonSettings, TargetSettings};
+use crate::problem::Log;
+use crate::sampling::InvalidSetting;
+
+/// Longest name of a target, and of a label.
+const MAX_NAME: usize = 64;
+/// Longest text of a label.
+const MAX_TEXT: usize = 256;
+/// Most labels of a target: each is in every series of metrics.
+const MAX_LABELS: usize = 16;
+/// Labels that the profiler gives itself.
+const OWN_LABELS: [&str; 8] = ["pid", "comm", "outcome", "target", "host", "unit", "cgroup", "container"];
+
+/// Says in `log` what is wrong with the targets.
+pub(super) fn check(settings: &DaemonSettings, log: &mut Log) {
+    let mut names: BTreeMap<&str, usize> = BTreeMap::new();
+    for (at, target) in settings.targets.iter().enumerate() {
+        let path = format!("target[{at}]");
+        if let Some(first) = names.insert(&target.name, at).filter(|_| !target.name.is_empty()) {
+            let text =
+                format!("target[{first}] is called `{}` too; give each a name of its own", target.name);
+            log.wrong_key(&format!("{path}.name"), text);
+        }
+        Checked { target, path, log }.all(settings);
+    }
+    let everything = settings.targets.iter().position(|target| target.everything);
+    if let Some(at) = everything.filter(|at| at + 1 < settings.targets.len()) {
+        let text = "this target takes every process, and none is left for those below; write it last";
+        log.wrong_key(&format!("target[{at}].everything"), text);
+    }
+}
+
+struct Checked<'a> {
+    target: &'a TargetSettings,
+    path: String,
+    log: &'a mut Log,
+}
+
+impl Checked<'_> {
+    fn wrong(&mut self, key: &str, text: impl Into<String>) {
+        self.log.wrong_key(&format!("{}.{key}", self.path), text);
+    }
+
+    fn all(mut self, settings: &DaemonSettings) {
+        self.name();
+        self.selection();
+        self.places();
+        self.amounts(settings);
+        self.labels();
+    }
+
+    fn name(&mut self) {
+        let name = &self.target.name;
+        let inner = |c: char| c.is_ascii_alphanumeric() || "-._@:".contains(c);
+        let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+        if name.is_empty() && !self.log.are_read(&[&format!("{}.name", self.path)]) {
+            // What it is called is told to be wrong already.
+        } else if name.is_empty() {
+            self.wrong("name", "a target needs a name; write one such as name = \"web\"");
+        } else if name.len() > MAX_NAME || !name.chars().all(inner) || !ends(name.chars().next()) {
+            let text = format!(
+                "`{name}` is no name: write at most {MAX_NAME} letters, digits and - . _ @ :, beginning with a letter \
+                 or digit"
+            );
+            self.wrong("name", text);
+        }
+    }
+
+    fn selection(&mut self) {
+        let others = TargetSettings { everything: false, ..self.target.clone() }.in_words();
+        match (self.target.everything, others.is_empty()) {
+            // A key that is misspelled, or whose value is wrong, may be the one that says it.
+            (false, true) if !self.log.are_read(&[&self.path]) => {}
+            (false, true) => self.wrong(
+                "name",
+                "nothing says which processes these are; write one of pid, executable, command, process, user, unit, \
+                 cgroup, container or everything = true",
+            ),
+            (true, false) => {
+                self.wrong("everything", format!("this contradicts {others}; remove one of them"));
+            }
+            _ => {}
+        }
+        if self.target.pid == Some(0) {
+            self.wrong("pid", "0 is not a process id; `pgrep NAME` lists those of a program");
+        }
+    }
+
+    fn places(&mut self) {
+        let target = self.target;
+        if let Some(path) = &target.executable {
+            absolute(&format!("{}.executable", self.path), path, self.log);
+        }
+        if let Some(path) = &target.cgroup
+            && (!path.is_absolute() || path.components().any(|part| part == Component::ParentDir))
+        {
+            let text = "a control group is a path from the root of them, such as /system.slice/nginx.service";
+            self.wrong("cgroup", text);
+        }
+        if let Some(unit) = &target.unit
+            && (!unit.contains('.') || unit.contains(|c: char| c == '/' || c.is_whitespace()))
+        {
+            self.wrong("unit", format!("`{unit}` is no name of a unit; write one such as nginx.service"));
+        }
+        if let Some(id) = &target.container
+            && (!(12..=64).contains(&id.len()) || !id.bytes().all(|digit| digit.is_ascii_hexdigit()))
+        {
+            self.wrong(
+                "container",
+                format!("`{id}` is no id of a container; write 12 to 64 hexadecimal digits of it"),
+            );
+        }
+        if let Some(user) = &target.user
+            && (user.is_empty() || user.contains(|c: char| c.is_whitespace() || c == ':' || c == '/'))
+        {
+            self.wrong("user", format!("`{user}` is no user; write a name or a number"));
+        }
+    }
+
+    fn amounts(&mut self, settings: &DaemonSettings) {
+        if let Some(budget) = self.target.budget {
+            let possible = check_budget(&format!("{}.budget", self.path), budget, self.log);
+            if possible && budget > settings.budget.host && self.log.are_read(&["budget.host"]) {
+                self.wrong("budget", over_the_host_s(budget, settings.budget.host));
+            }
+        }
+        if let Some(horizon) = self.target.horizon {
+            let how = SamplingSettings { horizon, ..SamplingSettings::default() };
+            if how.problems().any(|problem| matches!(problem, InvalidSetting::Horizon(_))) {
+                self.wrong("horizon", InvalidSetting::Horizon(horizon).to_string());
+            }
+        }
+    }
+
+    fn labels(&mut self) {
+        let labels = &self.target.labels;
+        if labels.len() > MAX_LABELS {
+            self.wrong("labels", format!("a target has at most {MAX_LABELS} labels; remove some"));
+        }
+        for (name, text) in labels {
+            let first = name.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
+            let rest = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+            let key = format!("labels.{name}");
+            if !first || !rest || name.len() > MAX_NAME {
+                self.wrong(
+                    "labels",
+                    format!("`{name}` is no name of a label; write letters, digits and _ such as team"),
+                );
+            } else if OWN_LABELS.contains(&name.as_str()) {
+                self.wrong(&key, format!("the profiler gives the label {name} itself; choose another name"));
+            } else if text.len() > MAX_TEXT || text.chars().any(char::is_control) {
+                self.wrong(&key, format!("a label is one line of at most {MAX_TEXT} bytes; shorten it"));
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The settings of the daemon: what its file may say, and what it means.
+
+mod check;
+mod default_file;
+mod sections;
+mod target;
+
+use toml::de::DeTable;
+
+pub use sections::{
+    BudgetSettings, HowToSample, LimitSettings, ListenSettings, StoreSettings, SymbolSettings,
+};
+pub use target::TargetSettings;
+
+use crate::SamplingSettings;
+use crate::problem::{Log, Problem};
+use crate::section::Table;
+
+/// Longest file that is read: a thousand targets take a tenth of it.
+const MAX_BYTES: usize = 4 << 20;
+
+/// The struct of all sections, its reader and its commented file from one list, so that none is left out.
+macro_rules! sections {
+    ($($(#[doc = $doc:literal])+ $name:ident: $type:ty),+ $(,)?) => {
+        /// Everything that the daemon's file says, checked.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct DaemonSettings {
+            $($(#[doc = $doc])+ pub $name: $type,)+
+            /// What is watched: each `[[target]]`.
+            pub targets: Vec<TargetSettings>,
+        }
+
+        impl Default for DaemonSettings {
+            fn default() -> Self {
+                Self { $($name: <$type>::default(),)+ targets: vec![TargetSettings::everything()] }
+            }
+        }
+
+        impl DaemonSettings {
+            fn read(root: &Table<'_, '_>, log: &mut Log) -> Self {
+                root.refuse_unknown(&[$(stringify!($name),)+ "target"], log);
+                let targets = root.sections("target", log);
+                Self {
+                    $($name: root.section(stringify!($name), log),)+
+                    targets: targets.unwrap_or_else(|| vec![TargetSettings::everything()]),
+                }
+            }
+
+            /// The commented file: every key with what it means and its default, as a comment.
+            pub fn default_file() -> String {
+                default_file::write(&[
+                    $(default_file::section::<$type>(concat!("[", stringify!($name), "]"), false),)+
+                    default_file::section::<TargetSettings>("[[target]]", true),
+                ])
+            }
+        }
+    };
+}
+
+sections! {
+    /// What profiling may cost.
+    budget: BudgetSettings,
+    /// How targets are sampled.
+    sampling: HowToSample,
+    /// Where profiles are kept.
+    store: StoreSettings,
+    /// Who may ask for profiles.
+    listen: ListenSettings,
+    /// Where names come from.
+    symbols: SymbolSettings,
+    /// What is never exceeded.
+    limits: LimitSettings,
+}
+
+impl DaemonSettings {
+    /// Reads the bytes of a settings file.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with it, in the order of the file; never empty.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Vec<Problem>> {
+        let mut log = Log::default();
+        let text = text(bytes, &mut log);
+        let (root, errors) = DeTable::parse_recoverable(text);
+        for error in errors {
+            log.unparsable(error.span().map_or(0, |span| span.start), error.message());
+        }
+        let settings = Self::read(&Table { values: root.get_ref(), path: String::new() }, &mut log);
+        // What was skipped because it could not be parsed would seem to be missing.
+        if log.is_parsed() {
+            check::combinations(&settings, &mut log);
+        }
+        let problems = log.into_problems(text);
+        if problems.is_empty() { Ok(settings) } else { Err(problems) }
+    }
+
+    /// How a target is sampled.
+    pub fn sampling_of(&self, target: &TargetSettings) -> SamplingSettings {
+        let how = &self.sampling;
+        SamplingSettings {
+            budget: target.budget.unwrap_or(self.budget.target),
+            horizon: target.horizon.unwrap_or(how.horizon),
+            rate: how.rate,
+            criterion: how.criterion,
+            unwind: how.unwind,
+            backend: how.backend,
+            source: how.source,
+            attach_mode: how.attach_mode,
+            confidence: how.confidence,
+            symbol_memory: self.symbols.memory,
+            ..SamplingSettings::default()
+        }
+    }
+
+    /// What would be watched and what it may cost, in one line.
+    pub fn in_words(&self) -> String {
+        const NAMED: usize = 5;
+        let watched = |target: &TargetSettings| {
+            let budget = target.budget.unwrap_or(self.budget.target);
+            format!("{} ({}, at most {budget} of its CPU time)", target.name, target.in_words())
+        };
+        let mut targets: Vec<String> = self.targets.iter().take(NAMED).map(watched).collect();
+        match self.targets.len().saturating_sub(NAMED) {
+            0 if targets.is_empty() => targets.push("nothing until it is asked to".to_owned()),
+            0 => {}
+            more => targets.push(format!("{more} more")),
+        }
+        let (store, listen) = (&self.store, &self.listen);
+        let tcp = listen.tcp.map_or_else(String::new, |address| {
+            let how = if listen.tls_key.is_some() { "with TLS" } else { "without TLS" };
+            format!(" and {address} {how}")
+        });
+        format!(
+            "watches {}; costs at most {} of the host's CPU time; keeps {} and at most {} in {}; answers at {}{tcp}",
+            targets.join(", "),
+            self.budget.host,
+            store.age,
+            store.bytes,
+            store.folder.display(),
+            listen.socket.display(),
+        )
+    }
+}
+
+/// The part of the file that is text, all of it if nothing is wrong.
+fn text<'b>(bytes: &'b [u8], log: &mut Log) -> &'b str {
+    if bytes.len() > MAX_BYTES {
+        log.unparsable(0, format!("the file has more than {} MiB; is it the right one?", MAX_BYTES >> 20));
+        return "";
+    }
+    match str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            let sound = error.valid_up_to();
+            log.unparsable(sound, "the file is not UTF-8 from here on; save it as UTF-8");
+            str::from_utf8(&bytes[..sound]).unwrap_or_default()
+        }
+    }
+}

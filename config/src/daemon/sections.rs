@@ -1,0 +1,105 @@
+//! The sections of the daemon's file but for the targets. What is written above each key here is what the commented file
+//! says of it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::section::section;
+use crate::{
+    AttachMode, Backend, Bytes, Criterion, Hertz, Mode, Ratio, SamplingSettings, Source, Span, Unwind,
+};
+
+section! {
+    /// What profiling may cost. Everything counts: interrupts, copied stacks, context switches and the profiler itself.
+    pub struct BudgetSettings {
+        /// Share of the CPU time of the whole host, all its CPUs together.
+        host: Ratio = SamplingSettings::default().budget;
+        /// Share of a target's own CPU time. A target may have a budget of its own.
+        target: Ratio = SamplingSettings::default().budget;
+    }
+}
+
+section! {
+    /// How targets are sampled. The defaults choose by measurement, target by target.
+    pub struct HowToSample {
+        /// CPU time of a target that one profile sums up: the longer, the lower the rate it needs.
+        horizon: Span = SamplingSettings::default().horizon;
+        /// Samples per CPU-second, with the controller off.
+        rate: Option<Hertz> = None, such as "\"99Hz\"";
+        /// The error that the rate makes smallest: mae, mse, p95 or z=SCORE.
+        criterion: Criterion = SamplingSettings::default().criterion;
+        /// How stacks are unwound: auto, fp (frame pointers) or dwarf (unwind tables over a copy of the stack).
+        unwind: Unwind = SamplingSettings::default().unwind;
+        /// What takes the samples: auto or perf.
+        backend: Backend = SamplingSettings::default().backend;
+        /// What triggers a sample: auto or clock.
+        source: Source = SamplingSettings::default().source;
+        /// How events are attached: auto, task (for each thread), cpu (for each CPU) or cgroup (for a control group on
+        /// each CPU).
+        attach_mode: AttachMode = SamplingSettings::default().attach_mode;
+        /// Level of the intervals in reports.
+        confidence: Ratio = SamplingSettings::default().confidence;
+    }
+}
+
+section! {
+    /// Where profiles are kept, and for how long. Both bounds hold, whichever is reached first; the oldest go first.
+    pub struct StoreSettings {
+        /// The folder. Only the profiler writes to it; any reader of pprof files opens what is in it.
+        folder: PathBuf = PathBuf::from("/var/lib/sweetspot");
+        /// How long a profile is kept.
+        age: Span = Span::from_secs(7 * 24 * 3600);
+        /// Room for all of them together.
+        bytes: Bytes = Bytes::new(2 << 30);
+        /// Time that one profile of a target covers: what is lost if the power fails.
+        window: Span = Span::from_secs(60);
+        /// Windows that ended so long ago are merged into one file for each hour, which keeps the time to a minute.
+        hourly_after: Span = Span::from_secs(5 * 60);
+        /// Hours that ended so long ago are merged into one file for each day, which keeps the time to ten minutes.
+        daily_after: Span = Span::from_secs(24 * 3600);
+    }
+}
+
+section! {
+    /// Who may ask for profiles, and where. A profile tells what a program does: it is a secret.
+    pub struct ListenSettings {
+        /// The Unix socket. Whoever may open it sees every profile.
+        socket: PathBuf = PathBuf::from("/run/sweetspot/sweetspot.sock");
+        /// Mode of the socket.
+        mode: Mode = Mode::constant(0o660);
+        /// Group of the socket: its members may use it.
+        group: String = "sweetspot".to_owned();
+        /// Address and port for requests over the network. They need the token below.
+        tcp: Option<SocketAddr> = None, such as "\"127.0.0.1:7117\"";
+        /// File that holds the token, at least 32 characters in one line, readable by the profiler alone.
+        token_file: Option<PathBuf> = None, such as "\"/etc/sweetspot/token\"";
+        /// Certificates in PEM: with this and the key, TCP is encrypted. Without, the token crosses the network readably.
+        tls_certificate: Option<PathBuf> = None, such as "\"/etc/sweetspot/tls.crt\"";
+        /// The key of the first certificate, in PEM.
+        tls_key: Option<PathBuf> = None, such as "\"/etc/sweetspot/tls.key\"";
+    }
+}
+
+section! {
+    /// Where names of functions come from.
+    pub struct SymbolSettings {
+        /// Memory for unwind tables and names; what is used least gives way.
+        memory: Bytes = SamplingSettings::default().symbol_memory;
+        /// Servers of debug files, asked in turn for what this machine lacks.
+        debuginfod: Vec<String> = Vec::new(), such as "[\"https://debuginfod.debian.net/\"]";
+    }
+}
+
+section! {
+    /// What the profiler never exceeds, whatever the targets do.
+    pub struct LimitSettings {
+        /// Targets that are sampled at a time. Over it, the least active are left out and counted.
+        targets: u32 = 200;
+        /// Memory of the whole process, `symbols.memory` included: at the limit, caches shrink and targets are left out.
+        memory: Bytes = Bytes::new(512 << 20);
+        /// Profiles that wait for a slow disk. Over it, the newest are dropped and counted.
+        queue: Bytes = Bytes::new(64 << 20);
+        /// Requests that are answered at a time; others are told to come back.
+        requests: u32 = 16;
+    }
+}

@@ -1,0 +1,126 @@
+//! Settings with a grammar of their own: patterns and modes of files.
+
+use std::fmt;
+use std::str::FromStr;
+
+use regex::bytes::{Regex, RegexBuilder};
+
+/// Most memory that a compiled pattern takes.
+const PATTERN_BYTES: usize = 1 << 20;
+
+/// A regular expression over the bytes that a process calls itself by: they need not be UTF-8.
+#[derive(Clone, Debug)]
+pub struct Pattern(Regex);
+
+/// Why a text is no setting.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WordError {
+    /// Not a regular expression.
+    #[error("`{found}` is no regular expression: {reason}")]
+    Pattern {
+        /// What was written.
+        found: String,
+        /// Why it is none.
+        reason: String,
+    },
+    /// Not the mode of a file.
+    #[error("`{0}` is no mode of a file; write three octal digits such as 0660")]
+    Mode(String),
+}
+
+impl Pattern {
+    /// Whether it matches anywhere in `text`.
+    pub fn matches(&self, text: &[u8]) -> bool {
+        self.0.is_match(text)
+    }
+
+    /// As it was written.
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = WordError;
+
+    fn from_str(text: &str) -> Result<Self, WordError> {
+        let compiled = RegexBuilder::new(text).size_limit(PATTERN_BYTES).build();
+        compiled.map(Self).map_err(|error| {
+            // The library draws the place over several lines; the last one says what it is.
+            let drawn = error.to_string();
+            let reason = drawn.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
+            WordError::Pattern { found: text.to_owned(), reason }
+        })
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The mode of a file: who may read and write it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mode(u32);
+
+impl Mode {
+    /// A constant mode, for defaults: checked when it is compiled.
+    pub(crate) const fn constant(bits: u32) -> Self {
+        assert!(bits <= 0o777);
+        Self(bits)
+    }
+
+    /// The permission bits.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+impl FromStr for Mode {
+    type Err = WordError;
+
+    fn from_str(text: &str) -> Result<Self, WordError> {
+        let digits = text.strip_prefix("0o").or_else(|| text.strip_prefix('0')).unwrap_or(text);
+        let octal = digits.len() == 3 && digits.bytes().all(|digit| (b'0'..=b'7').contains(&digit));
+        let bits = if octal { u32::from_str_radix(digits, 8).ok() } else { None };
+        bits.map(Self).ok_or_else(|| WordError::Mode(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "0{:03o}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_bytes_and_say_what_is_wrong() {
+        let pattern: Pattern = "^nginx: worker".parse().unwrap();
+        assert!(pattern.matches(b"nginx: worker process \xff") && !pattern.matches(b"an nginx: worker"));
+        let error = "a(b".parse::<Pattern>().unwrap_err().to_string();
+        assert_eq!(error, "`a(b` is no regular expression: unclosed group");
+        assert!("(?:a{1000}){1000}".parse::<Pattern>().unwrap_err().to_string().contains("size limit"));
+    }
+
+    #[test]
+    fn modes_are_octal() {
+        for text in ["0660", "660", "0o660"] {
+            assert_eq!(text.parse::<Mode>().unwrap().to_string(), "0660");
+        }
+        for text in ["", "6", "0680", "66", "6600", "rw-rw----", "-660"] {
+            assert!(text.parse::<Mode>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Everything that repeats between profiles, once.
+
+use std::hash::{BuildHasher, Hash};
+
+use rustc_hash::{FxBuildHasher, FxHashMap};
+
+use crate::profile::{
+    Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, ProcessIndex,
+    ProcessInfo, StackWindow, SymbolizedProfile, WeightedStack,
+};
+
+const NONE: u32 = u32::MAX;
+
+/// Items by their hash; those that share one are chained.
+#[derive(Default)]
+struct Index {
+    newest: FxHashMap<u64, u32>,
+    /// For each item, the one before it with the same hash.
+    older: Vec<u32>,
+}
+
+impl Index {
+    /// The position of the item that `is_it` recognises, or the next one and that it is new.
+    fn find(&mut self, hash: u64, is_it: impl Fn(usize) -> bool) -> (u32, bool) {
+        let newest = self.newest.get(&hash).copied().unwrap_or(NONE);
+        let mut at = newest;
+        while at != NONE {
+            if is_it(at as usize) {
+                return (at, false);
+            }
+            at = self.older[at as usize];
+        }
+        let next = self.older.len() as u32;
+        self.older.push(newest);
+        self.newest.insert(hash, next);
+        (next, true)
+    }
+}
+
+/// Where the parts of one profile are in the sum; found when they are first asked for.
+pub(super) struct Places {
+    processes: Vec<Option<ProcessIndex>>,
+    modules: Vec<Option<ModuleIndex>>,
+    functions: Vec<Option<FunctionIndex>>,
+    locations: Vec<Option<LocationIndex>>,
+}
+
+impl Places {
+    pub(super) fn of(profile: &SymbolizedProfile) -> Self {
+        Self {
+            processes: vec![None; profile.processes.len()],
+            modules: vec![None; profile.modules.len()],
+            functions: vec![None; profile.functions.len()],
+            locations: vec![None; profile.locations.len()],
+        }
+    }
+}
+
+/// The sum so far. The windows of its stacks are bins, in no order.
+#[derive(Default)]
+pub(super) struct Interner {
+    sum: SymbolizedProfile,
+    processes: Index,
+    modules: Index,
+    functions: Index,
+    locations: Index,
+    stacks: Index,
+    frames: Vec<LocationIndex>,
+}
+
+fn hash(value: impl Hash) -> u64 {
+    FxBuildHasher.hash_one(value)
+}
+
+impl Interner {
+    /// Adds what `stack` of `profile` had in some windows; returns their CPU time (ns). A stack that had nothing in them is
+    /// not added.
+    pub(super) fn add(
+        &mut self,
+        profile: &SymbolizedProfile,
+        stack: &WeightedStack,
+        windows: impl Iterator<Item = StackWindow>,
+        places: &mut Places,
+    ) -> u64 {
+        let mut windows = windows.peekable();
+        if windows.peek().is_none() {
+            return 0;
+        }
+        let at = self.stack(profile, stack, places);
+        let sum = &mut self.sum.stacks[at];
+        let before_ns = sum.cpu_ns;
+        for had in windows {
+            sum.cpu_ns = sum.cpu_ns.saturating_add(had.cpu_ns);
+            sum.samples = sum.samples.saturating_add(had.samples);
+            match sum.windows.last_mut().filter(|last| last.window == had.window) {
+                Some(last) => join(last, had),
+                None => sum.windows.push(had),
+            }
+        }
+        sum.cpu_ns - before_ns
+    }
+
+    /// The sum, with each bin's windows called by the position that `window_of` says.
+    pub(super) fn finish(mut self, window_of: impl Fn(u32) -> u32) -> SymbolizedProfile {
+        for stack in &mut self.sum.stacks {
+            stack.windows.sort_by_key(|had| had.window); // stable, and mostly sorted already
+            stack.windows.dedup_by(|later, earlier| {
+                let same = later.window == earlier.window;
+                if same {
+                    join(earlier, *later);
+                }
+                same
+            });
+            stack.windows.iter_mut().for_each(|had| had.window = window_of(had.window));
+            bounded(stack);
+        }
+        self.sum
+    }
+
+    fn stack(&mut self, profile: &SymbolizedProfile, stack: &WeightedStack, places: &mut Places) -> usize {
+        let process = self.process(profile, stack.process, places);
+        let mut frames = std::mem::take(&mut self.frames);
+        frames.clear();
+        frames.extend(stack.frames.iter().map(|frame| self.location(profile, *frame, places)));
+        let stacks = &self.sum.stacks;
+        let same = |at: usize| {
+            let known = &stacks[at];
+            known.process == process && known.outcome == stack.outcome && known.frames == frames
+        };
+        let (at, is_new) = self.stacks.find(hash((process, stack.outcome, &frames)), same);
+        if is_new {
+            let (frames, outcome) = (frames.clone(), stack.outcome);
+            let (samples, cpu_ns, windows) = (0, 0, Vec::new());
+            self.sum.stacks.push(WeightedStack { process, frames, outcome, samples, cpu_ns, windows });
+        }
+        self.frames = frames;
+        at as usize
+    }
+
+    fn process(
+        &mut self,
+        profile: &SymbolizedProfile,
+        at: ProcessIndex,
+        places: &mut Places,
+    ) -> ProcessIndex {
+        let place = at.0 as usize;
+        if let Some(known) = places.processes[place] {
+            return known;
+        }
+        let ProcessInfo { pid, comm } = &profile.processes[place];
+        let known = &self.sum.processes;
+        let (at, is_new) = self.processes.find(hash((pid, comm)), |at| known[at] == profile.processes[place]);
+        if is_new {
+            self.sum.processes.push(profile.processes[place].clone());
+        }
+        *places.processes[place].insert(ProcessIndex(at))
+    }
+
+    fn module(&mut self, profile: &SymbolizedProfile, at: ModuleIndex, places: &mut Places) -> ModuleIndex {
+        let place = at.0 as usize;
+        if let Some(known) = places.modules[place] {
+            return known;
+        }
+        let module: &ModuleInfo = &profile.modules[place];
+        let known = &self.sum.modules;
+        let key = hash((&module.path, &module.name, &module.build_id));
+        let (at, is_new) = self.modules.find(key, |at| known[at] == *module);
+        if is_new {
+            self.sum.modules.push(module.clone());
+        }
+        *places.modules[place].insert(ModuleIndex(at))
+    }
+
+    fn function(
+        &mut self,
+        profile: &SymbolizedProfile,
+        at: FunctionIndex,
+        places: &mut Places,
+    ) -> FunctionIndex {
+        let place = at.0 as usize;
+        if let Some(known) = places.functions[place] {
+            return known;
+        }
+        let function = &profile.functions[place];
+        let module = self.module(profile, function.module, places);
+        let known = &self.sum.functions;
+        let same = |at: usize| {
+            let Function { name, system_name, module: of, file } = &known[at];
+            *of == module
+                && *name == function.name
+                && *system_name == function.system_name
+                && *file == function.file
+        };
+        // The linkage name tells functions apart that are called the same.
+        let (at, is_new) = self.functions.find(hash((&function.system_name, module)), same);
+        if is_new {
+            self.sum.functions.push(Function { module, ..function.clone() });
+        }
+        *places.functions[place].insert(FunctionIndex(at))
+    }
+
+    fn location(
+        &mut self,
+        profile: &SymbolizedProfile,
+        at: LocationIndex,
+        places: &mut Places,
+    ) -> LocationIndex {
+        let place = at.0 as usize;
+        if let Some(known) = places.locations[place] {
+            return known;
+        }
+        let location = &profile.locations[place];
+        let module = self.module(profile, location.module, places);
+        let line =
+            |line: &Line| Line { function: self.function(profile, line.function, places), line: line.line };
+        let lines: Vec<Line> = location.lines.iter().map(line).collect();
+        let known = &self.sum.locations;
+        let same = |at: usize| {
+            let Location { module: of, address, lines: same, unknown } = &known[at];
+            (*of, *address) == (module, location.address) && *same == lines && *unknown == location.unknown
+        };
+        let (at, is_new) = self.locations.find(hash((module, location.address)), same);
+        if is_new {
+            let (address, unknown) = (location.address, location.unknown.clone());
+            self.sum.locations.push(Location { module, address, lines, unknown });
+        }
+        *places.locations[place].insert(LocationIndex(at))
+    }
+}
+
+fn join(sum: &mut StackWindow, had: StackWindow) {
+    sum.cpu_ns = sum.cpu_ns.saturating_add(had.cpu_ns);
+    sum.samples = sum.samples.saturating_add(had.samples);
+}
+
+/// Figures that no run has may stop at the largest number; the stack is then still the sum of its windows.
+fn bounded(stack: &mut WeightedStack) {
+    let sum = |of: fn(&StackWindow) -> u64| {
+        stack.windows.iter().try_fold(0_u64, |sum, had| sum.checked_add(of(had)))
+    };
+    if sum(|had| had.cpu_ns) != Some(stack.cpu_ns) || sum(|had| had.samples) != Some(stack.samples) {
+        stack.windows.clear();
+    }
+}

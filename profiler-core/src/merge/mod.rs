@@ -1,0 +1,139 @@
+//! Profiles added up: windows of time, and targets, as one profile.
+//!
+//! Each profile says when its windows were; those whose middle lies in the range asked for are added, the others are
+//! left out, so that ranges side by side share nothing and miss nothing. In the sum, windows of time are joined to bins of
+//! equal length: as many as statistics over them need, however long the range.
+//!
+//! ```
+//! use profiler_core::merge::{Merger, Range};
+//! use profiler_core::profile::SymbolizedProfile;
+//!
+//! let hour = Range { from_unix_ns: 0, to_unix_ns: 3_600_000_000_000 };
+//! let mut merger = Merger::new(hour, hour.bin_ns());
+//! merger.add(&SymbolizedProfile::default());
+//! assert_eq!(merger.finish().run.samples, 0);
+//! ```
+
+mod intern;
+mod runs;
+
+use std::collections::BTreeMap;
+
+use crate::profile::{StackWindow, SymbolizedProfile, Window};
+use intern::{Interner, Places};
+use runs::Runs;
+
+/// Bins that a sum has at most: as many as a run of its own has windows.
+const MAX_BINS: u64 = 240;
+/// Lengths of bins that divide hours and days.
+const BINS_S: [u64; 12] = [1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600];
+
+/// A span of wall-clock time, ns since the Unix epoch; its end is outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// Its start.
+    pub from_unix_ns: u64,
+    /// Its end.
+    pub to_unix_ns: u64,
+}
+
+impl Range {
+    /// Whether it holds this moment.
+    pub fn contains(self, unix_ns: u64) -> bool {
+        (self.from_unix_ns..self.to_unix_ns).contains(&unix_ns)
+    }
+
+    /// The shortest bins that are not too many for this range (ns).
+    pub fn bin_ns(self) -> u64 {
+        let length_ns = self.to_unix_ns.saturating_sub(self.from_unix_ns);
+        let bins_ns = BINS_S.iter().map(|bin| bin * 1_000_000_000);
+        let whole_hours = length_ns.div_ceil(MAX_BINS).next_multiple_of(3_600_000_000_000);
+        bins_ns.clone().find(|bin_ns| length_ns.div_ceil(*bin_ns) <= MAX_BINS).unwrap_or(whole_hours)
+    }
+}
+
+/// Adds up profiles.
+pub struct Merger {
+    range: Range,
+    bin_ns: u64,
+    interner: Interner,
+    runs: Runs,
+    /// What the windows in each bin span together (ns since the Unix epoch).
+    bins: BTreeMap<u32, Range>,
+}
+
+impl Merger {
+    /// A sum of what was in `range`, in bins of `bin_ns`, at least 1.
+    pub fn new(range: Range, bin_ns: u64) -> Self {
+        let (interner, runs, bins) = (Interner::default(), Runs::default(), BTreeMap::new());
+        Self { range, bin_ns: bin_ns.max(1), interner, runs, bins }
+    }
+
+    /// Adds the part of `profile` that lies in the range, and says whether there is one. A profile without windows is
+    /// one window.
+    pub fn add(&mut self, profile: &SymbolizedProfile) -> bool {
+        let start_ns = profile.run.start_unix_ns;
+        let whole = [Window { start_ns: 0, end_ns: (profile.run.duration_s.max(0.0) * 1e9) as u64 }];
+        let windows = if profile.windows.is_empty() { &whole[..] } else { &profile.windows };
+        let bins: Vec<Option<u32>> = windows.iter().map(|window| self.bin(start_ns, window)).collect();
+        if bins.iter().all(Option::is_none) {
+            return false;
+        }
+        let part = self.add_stacks(profile, &bins);
+        self.runs.add(&profile.run, part, self.range);
+        true
+    }
+
+    /// The bin of a window of time, if it lies in the range.
+    fn bin(&mut self, start_ns: u64, window: &Window) -> Option<u32> {
+        let from_unix_ns = start_ns.saturating_add(window.start_ns);
+        let to_unix_ns = start_ns.saturating_add(window.end_ns).max(from_unix_ns);
+        let middle = from_unix_ns + (to_unix_ns - from_unix_ns) / 2;
+        let at = (middle.checked_sub(self.range.from_unix_ns)?) / self.bin_ns;
+        let bin = u32::try_from(at).ok().filter(|_| self.range.contains(middle))?;
+        let span = self.bins.entry(bin).or_insert(Range { from_unix_ns, to_unix_ns });
+        span.from_unix_ns = span.from_unix_ns.min(from_unix_ns);
+        span.to_unix_ns = span.to_unix_ns.max(to_unix_ns);
+        Some(bin)
+    }
+
+    /// Adds what the stacks had in the windows that have a bin; returns which part of the profile that is.
+    fn add_stacks(&mut self, profile: &SymbolizedProfile, bins: &[Option<u32>]) -> f64 {
+        let mut places = Places::of(profile);
+        let (mut added_ns, mut all_ns) = (0_u64, 0_u64);
+        for stack in &profile.stacks {
+            all_ns = all_ns.saturating_add(stack.cpu_ns);
+            let whole = [StackWindow { window: 0, cpu_ns: stack.cpu_ns, samples: stack.samples }];
+            let windows = if profile.windows.is_empty() { &whole[..] } else { &stack.windows };
+            let binned = windows.iter().filter_map(|had| {
+                let bin = bins.get(had.window as usize).copied().flatten()?;
+                Some(StackWindow { window: bin, ..*had })
+            });
+            added_ns = added_ns.saturating_add(self.interner.add(profile, stack, binned, &mut places));
+        }
+        match (all_ns, bins.len()) {
+            (0, windows) => bins.iter().flatten().count() as f64 / windows as f64, // nothing ran: by the time
+            _ => added_ns as f64 / all_ns as f64,
+        }
+    }
+
+    /// The sum. Its stacks are in the order in which they came, its windows in that of time.
+    pub fn finish(self) -> SymbolizedProfile {
+        let start_unix_ns = self.bins.values().map(|span| span.from_unix_ns).min().unwrap_or_default();
+        let end_unix_ns = self.bins.values().map(|span| span.to_unix_ns).max().unwrap_or_default();
+        let window = |span: &Range| Window {
+            start_ns: span.from_unix_ns - start_unix_ns,
+            end_ns: span.to_unix_ns - start_unix_ns,
+        };
+        let windows = self.bins.values().map(window).collect();
+        let at: BTreeMap<u32, u32> = self.bins.keys().copied().zip(0..).collect();
+        let mut profile = self.interner.finish(|bin| at[&bin]);
+        profile.windows = windows;
+        let span = Range { from_unix_ns: start_unix_ns, to_unix_ns: end_unix_ns };
+        profile.run = self.runs.finish(&profile.stacks, span);
+        profile
+    }
+}
+
+#[cfg(test)]
+mod tests;

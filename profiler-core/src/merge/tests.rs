@@ -1,0 +1,238 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::profile::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A profile of a target that began at `start_s`: one window of a second for each entry, and in it each stack's weight.
+fn profile(target: &str, start_s: u64, windows: &[&[(u32, u64)]]) -> SymbolizedProfile {
+    let names = ["main", "parse", "copy", "walk"];
+    let module = ModuleInfo { name: target.to_owned(), path: format!("/bin/{target}"), build_id: None };
+    let function = |name: &&str| Function {
+        name: (*name).to_owned(),
+        system_name: (*name).to_owned(),
+        module: ModuleIndex(0),
+        file: None,
+    };
+    let location = |at: u32| Location {
+        module: ModuleIndex(0),
+        address: u64::from(at),
+        lines: vec![Line { function: FunctionIndex(at), line: 0 }],
+        unknown: None,
+    };
+    let stack = |at: u32| {
+        let had = |(window, entries): (u32, &&[(u32, u64)])| {
+            let cpu_ns: u64 = entries.iter().filter(|(stack, _)| *stack == at).map(|(_, ns)| ns).sum();
+            (cpu_ns > 0).then_some(StackWindow { window, cpu_ns, samples: cpu_ns })
+        };
+        let windows: Vec<StackWindow> = (0..).zip(windows).filter_map(had).collect();
+        let sum = windows.iter().map(|had| had.cpu_ns).sum();
+        let frames = vec![LocationIndex(at), LocationIndex(0)];
+        let outcome = if at == 3 { Outcome::Broken } else { Outcome::Complete };
+        WeightedStack { process: ProcessIndex(0), frames, outcome, samples: sum, cpu_ns: sum, windows }
+    };
+    let window = |at: u64| Window { start_ns: at * SECOND, end_ns: (at + 1) * SECOND };
+    let stacks: Vec<WeightedStack> = (0..4).map(stack).filter(|stack| stack.samples > 0).collect();
+    let samples = stacks.iter().map(|stack| stack.samples).sum::<u64>();
+    SymbolizedProfile {
+        processes: vec![ProcessInfo { pid: 7, comm: target.to_owned() }],
+        modules: vec![module],
+        functions: names.iter().map(function).collect(),
+        locations: (0..4).map(location).collect(),
+        stacks,
+        windows: (0..windows.len() as u64).map(window).collect(),
+        run: Run {
+            target: target.to_owned(),
+            start_unix_ns: start_s * SECOND,
+            duration_s: windows.len() as f64,
+            samples,
+            lost: 10,
+            target_cpu_s: samples as f64,
+            overhead_us: 20.0,
+            overhead_ratio: 0.01,
+            budget_ratio: 0.02,
+            confidence: 0.95,
+            attach_mode: "cpu".to_owned(),
+            rate_history: vec![RateChange { at_s: 0.5, rate_hz: 99.0, reason: "law".to_owned() }],
+            notes: vec!["a note".to_owned()],
+            ..Run::default()
+        },
+    }
+}
+
+fn seconds(from: u64, to: u64) -> Range {
+    Range { from_unix_ns: from * SECOND, to_unix_ns: to * SECOND }
+}
+
+fn merged(range: Range, bin_s: u64, profiles: &[SymbolizedProfile]) -> SymbolizedProfile {
+    let mut merger = Merger::new(range, bin_s * SECOND);
+    for profile in profiles {
+        merger.add(profile);
+    }
+    merger.finish()
+}
+
+/// Weight of the stack that ends in this function of this target.
+fn weight(profile: &SymbolizedProfile, target: &str, name: &str) -> u64 {
+    let is_it = |stack: &&WeightedStack| {
+        let location = &profile.locations[stack.frames[0].0 as usize];
+        let function = &profile.functions[location.lines[0].function.0 as usize];
+        function.name == name && profile.modules[function.module.0 as usize].name == target
+    };
+    profile.stacks.iter().filter(is_it).map(|stack| stack.cpu_ns).sum()
+}
+
+#[test]
+fn equal_stacks_add_up_and_targets_stay_apart() {
+    let a = profile("a", 100, &[&[(1, 5), (2, 7)], &[(1, 1)]]);
+    let b = profile("b", 100, &[&[(1, 50)]]);
+    let sum = merged(seconds(0, 1000), 1, &[a.clone(), b, profile("a", 102, &[&[(1, 4)]])]);
+    assert_eq!(
+        (weight(&sum, "a", "parse"), weight(&sum, "a", "copy"), weight(&sum, "b", "parse")),
+        (10, 7, 50)
+    );
+    assert_eq!(sum.stacks.len(), 3);
+    assert_eq!((sum.modules.len(), sum.processes.len()), (2, 2));
+    assert_eq!(sum.windows.len(), 3);
+    assert_eq!(sum.stacks[0].windows.len(), 3);
+    assert_eq!(sum.run.target, "a, b");
+    assert_eq!((sum.run.start_unix_ns, sum.run.duration_s), (100 * SECOND, 3.0));
+    assert_eq!((sum.run.samples, sum.run.lost), (67, 30));
+    assert!((sum.run.overhead_ratio - 0.01).abs() < 1e-12 && (sum.run.overhead_us - 20.0).abs() < 1e-12);
+    assert_eq!((sum.run.attach_mode.as_str(), sum.run.notes.len()), ("cpu", 1));
+    assert_eq!(sum.run.rate_history.iter().map(|change| change.at_s).collect::<Vec<_>>(), [0.5, 0.5, 2.5]);
+}
+
+#[test]
+fn a_part_of_a_profile_is_its_windows_in_the_range() {
+    let a = profile("a", 100, &[&[(1, 1)], &[(1, 2)], &[(3, 4)], &[(1, 8)]]);
+    let sum = merged(seconds(101, 103), 1, std::slice::from_ref(&a));
+    assert_eq!((weight(&sum, "a", "parse"), weight(&sum, "a", "walk")), (2, 4));
+    assert_eq!((sum.run.samples, sum.run.truncated, sum.run.truncated_by.broken), (6, 4, 4));
+    assert_eq!(sum.run.lost, 4, "of 10, the part of the CPU time");
+    assert!((sum.run.target_cpu_s - 6.0).abs() < 1e-9);
+    assert!(!Merger::new(seconds(0, 100), 1).add(&a));
+}
+
+#[test]
+fn a_profile_without_windows_is_one() {
+    let mut a = profile("a", 100, &[&[(1, 1)], &[(1, 2)]]);
+    a.windows.clear();
+    a.stacks.iter_mut().for_each(|stack| stack.windows.clear());
+    let sum = merged(seconds(100, 102), 60, std::slice::from_ref(&a));
+    assert_eq!((sum.windows.len(), weight(&sum, "a", "parse")), (1, 3));
+    assert_eq!(sum.stacks[0].windows, [StackWindow { window: 0, cpu_ns: 3, samples: 3 }]);
+    assert!(merged(seconds(100, 101), 60, &[a]).stacks.is_empty(), "its middle is the end of the range");
+}
+
+#[test]
+fn a_target_that_did_nothing_was_watched() {
+    let idle = profile("a", 100, &[&[], &[]]);
+    let sum = merged(seconds(0, 1000), 1, &[idle]);
+    assert_eq!((sum.stacks.len(), sum.windows.len(), sum.run.lost), (0, 2, 10));
+    assert_eq!(sum.run.complete_ratio, 1.0);
+}
+
+#[test]
+fn bins_are_as_many_as_a_run_has_windows() {
+    for (length_s, bin_s) in [(60, 1), (3600, 15), (86_400, 600), (7 * 86_400, 3600), (0, 1)] {
+        assert_eq!(seconds(0, length_s).bin_ns(), bin_s * SECOND, "{length_s}");
+    }
+    let enormous = Range { from_unix_ns: 0, to_unix_ns: u64::MAX };
+    assert!(u64::MAX.div_ceil(enormous.bin_ns()) <= MAX_BINS);
+}
+
+#[test]
+fn figures_that_are_none_stay_out() {
+    let mut a = profile("a", 100, &[&[(1, 1)]]);
+    (a.run.overhead_us, a.run.target_cpu_s, a.run.rate_hz) = (f64::NAN, f64::INFINITY, f64::NEG_INFINITY);
+    a.stacks[0].windows[0].cpu_ns = u64::MAX;
+    a.stacks[0].cpu_ns = u64::MAX;
+    let sum = merged(seconds(0, 1000), 1, &[a.clone(), a]);
+    assert!(
+        sum.run.overhead_us.is_finite() && sum.run.target_cpu_s.is_finite() && sum.run.rate_hz.is_finite()
+    );
+    assert_eq!(sum.stacks[0].cpu_ns, u64::MAX);
+}
+
+/// A key that a later version adds is carried too, or said here not to be.
+#[test]
+fn every_figure_of_a_run_is_carried() {
+    const OF_A_START: [&str; 6] = [
+        "predicted_overhead_us",
+        "predicted_overhead_se_us",
+        "predicted_overhead_ratio",
+        "predicted_overhead_se_ratio",
+        "predicted_rate_hz",
+        "predicted_rate_se_hz",
+    ];
+    let mut a = profile("a", 100, &[&[(1, 5), (3, 5)]]);
+    let run = &mut a.run;
+    macro_rules! set {
+        ($value:expr; $($key:ident),* $(,)?) => {$(run.$key = $value;)*};
+    }
+    set!(3; lost, undecodable, maps_reread, mappings_dropped, objects, files_lost, symbol_bytes_peak, symbol_evictions,
+        symbol_rereads, throttled, foreign_samples, walked_frames, copied_bytes, handler_samples, retunes,
+        stack_copy_bytes, seed);
+    set!(0.5; target_cpu_s, sampling_cpu_s, sampling_cpu_se_s, weight_s, self_cpu_s, setup_cpu_s, overhead_us,
+        overhead_se_us, self_us, overhead_ratio, overhead_worst_1s_ratio, overhead_worst_10s_ratio, budget_ratio, rate_hz,
+        optimum_rate_hz, unbounded_rate_hz, confidence, precision_goal_ratio);
+    set!("word".to_owned(); handler_time, bound_by, attach_mode, event, unwind, stopped);
+    set!(Some(0.5); handler_us, handler_se_us);
+    run.overhead_parts.base_ratio = 0.5;
+    run.overhead_modes = vec![crate::rate::CostMode { overhead_us: 1.0, share: 1.0 }];
+    let sum = serde_json::to_value(&merged(seconds(0, 1000), 1, &[a]).run).unwrap();
+    let nothing = serde_json::to_value(Run::default()).unwrap();
+    for (key, value) in sum.as_object().unwrap() {
+        assert_eq!(*value == nothing[key], OF_A_START.contains(&key.as_str()), "{key}");
+    }
+}
+
+fn profiles() -> impl Strategy<Value = Vec<SymbolizedProfile>> {
+    let window = prop::collection::vec((0..4_u32, 0..100_u64), 0..4);
+    let one = (prop::sample::select(&["a", "b", "c"][..]), 0..300_u64, prop::collection::vec(window, 0..6));
+    let made = |(target, start, windows): (&str, u64, Vec<Vec<(u32, u64)>>)| {
+        profile(target, start, &windows.iter().map(Vec::as_slice).collect::<Vec<_>>())
+    };
+    prop::collection::vec(one.prop_map(made), 0..8)
+}
+
+fn sums(profile: &SymbolizedProfile) -> (u64, u64) {
+    let sum = |of: fn(&WeightedStack) -> u64| profile.stacks.iter().map(of).sum();
+    (sum(|stack| stack.cpu_ns), sum(|stack| stack.samples))
+}
+
+proptest! {
+    /// Cut anywhere, the parts hold what the whole does.
+    #[test]
+    fn ranges_side_by_side_share_nothing_and_miss_nothing(profiles in profiles(), cut in 0..320_u64, bin in 1..90_u64) {
+        let whole = merged(seconds(0, 400), bin, &profiles);
+        let left = merged(seconds(0, cut), bin, &profiles);
+        let right = merged(seconds(cut, 400), bin, &profiles);
+        let (left, right) = (sums(&left), sums(&right));
+        prop_assert_eq!(sums(&whole), (left.0 + right.0, left.1 + right.1));
+        let all: u64 = profiles.iter().map(|profile| sums(profile).0).sum();
+        prop_assert_eq!(sums(&whole).0, all);
+    }
+
+    /// The sum of sums is the sum.
+    #[test]
+    fn the_order_of_merging_does_not_matter(profiles in profiles(), at in 0..8_usize) {
+        let range = seconds(0, 400);
+        let (first, second) = profiles.split_at(at.min(profiles.len()));
+        let twice = merged(range, 60, &[merged(range, 1, first), merged(range, 1, second)]);
+        let once = merged(range, 60, &profiles);
+        for target in ["a", "b", "c"] {
+            for name in ["main", "parse", "copy", "walk"] {
+                prop_assert_eq!(weight(&twice, target, name), weight(&once, target, name));
+            }
+        }
+        prop_assert_eq!(twice.stacks.len(), once.stacks.len());
+        for stack in &once.stacks {
+            prop_assert_eq!(stack.windows.iter().map(|had| had.cpu_ns).sum::<u64>(), stack.cpu_ns);
+            prop_assert!(stack.windows.windows(2).all(|pair| pair[0].window < pair[1].window));
+            prop_assert!(stack.windows.iter().all(|had| (had.window as usize) < once.windows.len()));
+        }
+    }
+}

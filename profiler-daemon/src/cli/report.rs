@@ -1,0 +1,67 @@
+//! What is typed after `report`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::{OutputFile, output_file};
+use crate::when::When;
+
+/// Arguments of `report`.
+#[derive(Debug, Args)]
+pub(crate) struct ReportArgs {
+    /// A profile in pprof's format (.pb.gz).
+    #[arg(required_unless_present_any = ["from", "to", "store"], conflicts_with_all = ["from", "to", "store", "target", "label"])]
+    pub(crate) file: Option<PathBuf>,
+    /// How to print it.
+    #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
+    pub(crate) format: ReportFormat,
+    /// List what has no name, and stacks without their outer frames, with the reason and what would mend it; as a table or as
+    /// JSON.
+    #[arg(long)]
+    pub(crate) unknown: bool,
+    /// Write the profile to FILE instead of printing it; may be repeated. The ending picks the format: .pb.gz (pprof),
+    /// .folded, .svg (flame graph) or .speedscope.json.
+    #[arg(short, long = "output", value_name = "FILE", value_parser = output_file, conflicts_with_all = ["format", "unknown"])]
+    pub(crate) output: Vec<OutputFile>,
+    #[command(flatten)]
+    pub(crate) stored: StoredArgs,
+}
+
+/// What of the profiles that the daemon keeps.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Profiles that the daemon keeps")]
+pub(crate) struct StoredArgs {
+    /// Sum up what was kept since this time: so long ago (-1h), a time of day (09:30: the last one), or a date and time
+    /// (2026-11-22T09:30, here, or 2026-11-22T09:30Z).
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) from: Option<When>,
+    /// Until this time (now).
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) to: Option<When>,
+    /// The folder in which they are kept (/var/lib/sweetspot).
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) store: Option<PathBuf>,
+    /// Of this target; may be repeated. Without it, of all.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) target: Vec<String>,
+    /// Of targets with this label; may be repeated: with all of these.
+    #[arg(long, value_name = "KEY=TEXT", value_parser = label)]
+    pub(crate) label: Vec<(String, String)>,
+}
+
+/// How a report is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReportFormat {
+    /// Functions by their own CPU time, for a person.
+    Table,
+    /// The summary line that `--stats` ends with.
+    Json,
+    /// One line for each stack.
+    Folded,
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let label = text.split_once('=').filter(|(key, _)| !key.is_empty());
+    label.map(|(key, text)| (key.to_owned(), text.to_owned())).ok_or_else(|| "write KEY=TEXT".to_owned())
+}

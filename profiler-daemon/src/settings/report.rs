@@ -1,0 +1,82 @@
+//! What was typed after `report`, checked.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use config::StoreSettings;
+use jiff::Zoned;
+use profiler_core::merge::Range;
+
+use super::distinct;
+use crate::cli::{self, OutputFile, ReportFormat};
+use crate::failure::usage;
+use crate::store::Query;
+use crate::when::When;
+
+/// Print a profile.
+#[derive(Debug)]
+pub(crate) struct ReportJob {
+    /// Where it is.
+    pub(crate) source: ReportSource,
+    /// Files to write instead, each path once.
+    pub(crate) files: Vec<OutputFile>,
+    /// How to print it.
+    pub(crate) format: ReportFormat,
+    /// What it does not know instead of what it knows.
+    pub(crate) unknown: bool,
+}
+
+/// Where a profile to be printed is.
+#[derive(Debug)]
+pub(crate) enum ReportSource {
+    /// In a file, in pprof's format.
+    File(PathBuf),
+    /// In what the daemon keeps.
+    Store {
+        /// The folder.
+        folder: PathBuf,
+        /// What of it; the range is not empty.
+        query: Query,
+    },
+}
+
+impl ReportJob {
+    /// What was typed, checked.
+    ///
+    /// # Errors
+    ///
+    /// A usage error for options that do not go together, and for a range of time that is none.
+    pub(super) fn new(args: cli::ReportArgs) -> Result<Self> {
+        if args.unknown && args.format == ReportFormat::Folded {
+            return Err(usage("--unknown is a list and no stacks; give --format table or json with it"));
+        }
+        distinct(args.output.iter().map(|file| &file.path))?;
+        let source = match args.file {
+            Some(file) => ReportSource::File(file),
+            None => stored(args.stored)?,
+        };
+        Ok(ReportJob { source, files: args.output, format: args.format, unknown: args.unknown })
+    }
+}
+
+fn stored(args: cli::StoredArgs) -> Result<ReportSource> {
+    let now = Zoned::now();
+    let moment = |option: &str, when: When| {
+        when.unix_ns(&now)
+            .ok_or_else(|| usage(format!("{option} is no time since 1970; give one such as -1h")))
+    };
+    let from =
+        args.from.ok_or_else(|| usage("--store needs --from, the time to begin with, such as --from -1h"))?;
+    let from_unix_ns = moment("--from", from)?;
+    let to_unix_ns =
+        args.to.map_or_else(|| moment("--to", When::At(now.timestamp())), |to| moment("--to", to))?;
+    if from_unix_ns >= to_unix_ns {
+        return Err(usage("--from is not before --to; give an earlier time, such as --from -1h"));
+    }
+    let query = Query {
+        range: Range { from_unix_ns, to_unix_ns },
+        targets: args.target,
+        labels: args.label.into_iter().collect(),
+    };
+    Ok(ReportSource::Store { folder: args.store.unwrap_or_else(|| StoreSettings::default().folder), query })
+}

@@ -1,0 +1,163 @@
+//! What is in the folder of a store.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use jiff::civil::Date;
+
+use super::name::{ENDING, Name};
+use super::seal::{self, Damage};
+use super::stamp::Stamp;
+use super::stretch::{Standing, Taken};
+
+/// The folder of damaged files.
+pub(crate) const DAMAGED: &str = "damaged";
+
+/// A file of the store, as far as its header tells.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    /// Its path in the store.
+    pub(crate) path: PathBuf,
+    /// What its name says.
+    pub(crate) name: Name,
+    /// What its header says.
+    pub(crate) stamp: Stamp,
+    /// Room it takes (bytes).
+    pub(crate) size: u64,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(crate) struct Listing {
+    /// Files that look sound, in the order of their paths.
+    pub(crate) entries: Vec<Entry>,
+    /// Files that were changed, by their paths in the store.
+    pub(crate) damaged: Vec<(PathBuf, Damage)>,
+    /// Files that somebody began to write, by their paths in the store.
+    pub(crate) unfinished: Vec<PathBuf>,
+    /// Whether a file disappeared while it was looked at.
+    pub(crate) has_changed: bool,
+}
+
+/// What a file of so many bytes takes on a disk.
+pub(crate) fn room(bytes: u64) -> u64 {
+    const BLOCK: u64 = 4096;
+    bytes.checked_next_multiple_of(BLOCK).unwrap_or(bytes)
+}
+
+/// Lists the files of days from `first` to `last` whose names are `wanted`.
+///
+/// # Errors
+///
+/// If the folder cannot be read.
+pub(crate) fn list(
+    folder: &Path,
+    (first, last): (Date, Date),
+    wanted: impl Fn(&Name) -> bool,
+) -> io::Result<Listing> {
+    let mut listing = Listing::default();
+    for day in names(folder)? {
+        let Ok(date) = day.parse::<Date>() else { continue };
+        // Another spelling of a day is not ours.
+        if (first..=last).contains(&date) && date.to_string() == day {
+            listing.add_day(folder, Path::new(&day), &wanted)?;
+        }
+    }
+    listing.entries.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(listing)
+}
+
+/// The names in a folder that are text, sorted; ours are.
+pub(crate) fn names(folder: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        names.extend(entry?.file_name().into_string());
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+impl Listing {
+    fn add_day(&mut self, folder: &Path, day: &Path, wanted: &impl Fn(&Name) -> bool) -> io::Result<()> {
+        let files = match names(&folder.join(day)) {
+            Ok(files) => files,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return self.changed(),
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        for file in files {
+            let path = day.join(&file);
+            if is_unfinished(&file) {
+                self.unfinished.push(path);
+            } else if file.ends_with(ENDING) {
+                match Name::parse(&path) {
+                    Some(name) if wanted(&name) => self.add(folder, path, name)?,
+                    Some(_) => {}
+                    None => self.damaged.push((path, Damage::Name)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn changed(&mut self) -> io::Result<()> {
+        self.has_changed = true;
+        Ok(())
+    }
+
+    fn add(&mut self, folder: &Path, path: PathBuf, name: Name) -> io::Result<()> {
+        let full = folder.join(&path);
+        let file = match File::open(&full) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return self.changed(),
+            Err(error) => return Err(error),
+        };
+        let size = room(file.metadata()?.len());
+        match seal::stamp(&name, file) {
+            Ok(stamp) => self.entries.push(Entry { path, name, stamp, size }),
+            Err(damage) => self.damaged.push((path, damage)),
+        }
+        Ok(())
+    }
+}
+
+/// The hidden name under which a file is written.
+pub(crate) fn unfinished_name(number: u64) -> String {
+    format!(".sweetspot-{}-{number}.tmp", std::process::id())
+}
+
+fn is_unfinished(file: &str) -> bool {
+    file.starts_with(".sweetspot-") && file.ends_with(".tmp")
+}
+
+/// Which of some files are counted, each by its index.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Choice {
+    /// Those that are.
+    pub(crate) counted: Vec<usize>,
+    /// Those whose time larger ones hold: what a merge leaves if it is interrupted, or a copy that nothing was deleted in.
+    pub(crate) held: Vec<usize>,
+    /// Those that share a part of their time with others: somebody put them there.
+    pub(crate) overlapping: Vec<usize>,
+}
+
+/// Chooses files so that no time of a target is counted twice: the largest first.
+pub(crate) fn choose(entries: &[Entry]) -> Choice {
+    let mut order: Vec<usize> = (0..entries.len()).collect();
+    order.sort_by_key(|&at| {
+        std::cmp::Reverse((entries[at].stamp.stretches.length_ns(), entries[at].name.level))
+    });
+    let mut taken = Taken::default();
+    let mut choice = Choice::default();
+    for at in order {
+        let stamp = &entries[at].stamp;
+        match taken.take(&stamp.target, &stamp.stretches) {
+            Standing::Free => choice.counted.push(at),
+            Standing::Held => choice.held.push(at),
+            Standing::Overlapping => choice.overlapping.push(at),
+        }
+    }
+    choice.counted.sort_unstable();
+    choice
+}

@@ -1,0 +1,127 @@
+//! What shall become of the files: which are too old, which make room, which are merged. Nothing here reads a clock or a
+//! disk.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use profiler_core::merge::Range;
+
+use super::Settings;
+use super::listing::Entry;
+use super::name::Level;
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// Most pieces of time in one file: a header has room for some more.
+const MAX_STRETCHES: usize = 800;
+
+/// Files that are merged before their span is over: few enough to be read quickly, many enough to be worth writing what is
+/// merged already anew.
+const BATCH: usize = 10;
+
+/// This moment, by both clocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Now {
+    /// The wall clock (ns since the Unix epoch).
+    pub(crate) unix_ns: u64,
+    /// Identity of the boot.
+    pub(crate) boot: String,
+    /// The monotonic clock of that boot (ns).
+    pub(crate) monotonic_ns: u64,
+}
+
+/// The files of a store by their paths, which is by their begin.
+pub(crate) type Index = BTreeMap<PathBuf, Entry>;
+
+/// The files all of whose time is more than the age ago.
+pub(crate) fn expired(index: &Index, age_ns: u64, now: &Now) -> Vec<PathBuf> {
+    let is_old = |entry: &&Entry| since(entry, now) > age_ns;
+    index.values().filter(is_old).map(|entry| entry.path.clone()).collect()
+}
+
+/// How long ago a file's time ended (ns). Of this boot the monotonic clock tells, so that a wall clock that jumps ahead does
+/// not make today's profiles old.
+fn since(entry: &Entry, now: &Now) -> u64 {
+    let ago = entry.stamp.stretches.iter().map(|stretch| {
+        if stretch.boot == now.boot {
+            now.monotonic_ns.saturating_sub(stretch.to_ns)
+        } else {
+            now.unix_ns.saturating_sub(stretch.span().to_unix_ns)
+        }
+    });
+    ago.min().unwrap_or_default()
+}
+
+/// The oldest files that together take at least this room.
+pub(crate) fn oldest(index: &Index, room: u64) -> Vec<PathBuf> {
+    let mut freed = 0;
+    let enough = |entry: &&Entry| {
+        let needed = freed < room;
+        freed += entry.size;
+        needed
+    };
+    index.values().take_while(enough).map(|entry| entry.path.clone()).collect()
+}
+
+/// Files to be merged into one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    /// What they become.
+    pub(crate) level: Level,
+    /// Their paths, two at least.
+    pub(crate) paths: Vec<PathBuf>,
+}
+
+/// Whose files are merged with each other, and the span in which they begin (s since the Unix epoch).
+type GroupKey<'e> = (u64, &'e str, &'e BTreeMap<String, String>);
+
+/// The next files to be merged, the oldest first; none of those at paths that shall wait.
+pub(crate) fn next_group(
+    index: &Index,
+    settings: &Settings,
+    now: &Now,
+    waits: impl Fn(&Group) -> bool,
+) -> Option<Group> {
+    let hours = || groups(index, Level::Hour, 3600, settings.hourly_after_ns, now);
+    let days = || groups(index, Level::Day, 86_400, settings.daily_after_ns, now);
+    hours().into_iter().chain(days()).find(|group| !waits(group))
+}
+
+/// Files that begin in the same span of `length_s`, ended `after_ns` ago, and are to be merged into one of this level: once
+/// the span is over, and meanwhile in batches, so that the last hour is not read window by window.
+fn groups(index: &Index, level: Level, length_s: u64, after_ns: u64, now: &Now) -> Vec<Group> {
+    let is_over = |end_unix_ns: u64| end_unix_ns.saturating_add(after_ns) <= now.unix_ns;
+    let mut groups: BTreeMap<GroupKey<'_>, Vec<&Entry>> = BTreeMap::new();
+    for entry in index.values().filter(|entry| entry.name.level <= level) {
+        if is_over(entry.name.span().to_unix_ns) {
+            let begin_s = entry.name.begin_unix_s / length_s * length_s;
+            groups.entry((begin_s, &entry.stamp.target, &entry.stamp.labels)).or_default().push(entry);
+        }
+    }
+    let is_due = |begin_s: u64, entries: &[&Entry]| {
+        let smaller = entries.iter().filter(|entry| entry.name.level < level).count();
+        smaller >= BATCH || is_over((begin_s + length_s).saturating_mul(SECOND_NS))
+    };
+    let pieces =
+        |entries: &[&Entry]| entries.iter().map(|entry| entry.stamp.stretches.count()).sum::<usize>();
+    let group = |((begin_s, ..), entries): (GroupKey<'_>, Vec<&Entry>)| {
+        let worthwhile = entries.len() > 1 && pieces(&entries) <= MAX_STRETCHES && is_due(begin_s, &entries);
+        worthwhile.then(|| Group { level, paths: entries.iter().map(|entry| entry.path.clone()).collect() })
+    };
+    groups.into_iter().filter_map(group).collect()
+}
+
+/// What of `range` lies in none of the `spans`, but for pieces of less than a second.
+pub(crate) fn gaps(range: Range, mut spans: Vec<Range>) -> Vec<Range> {
+    spans.sort_by_key(|span| span.from_unix_ns);
+    let mut gaps = Vec::new();
+    let mut from_unix_ns = range.from_unix_ns;
+    let end = Range { from_unix_ns: range.to_unix_ns, to_unix_ns: range.to_unix_ns };
+    for span in spans.into_iter().chain([end]) {
+        let to_unix_ns = span.from_unix_ns.min(range.to_unix_ns);
+        if to_unix_ns.saturating_sub(from_unix_ns) >= SECOND_NS {
+            gaps.push(Range { from_unix_ns, to_unix_ns });
+        }
+        from_unix_ns = from_unix_ns.max(span.to_unix_ns);
+    }
+    gaps
+}

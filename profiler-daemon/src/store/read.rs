@@ -1,0 +1,185 @@
+//! A range of time out of a store's folder, merged, and what is missing of it. Anyone who may read the folder can do so
+//! while its owner writes to it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use jiff::civil::Date;
+use profiler_core::merge::{Merger, Range};
+use profiler_core::profile::SymbolizedProfile;
+
+use super::StoreError;
+use super::listing::{self, Entry, Listing};
+use super::name::{Name, date_of, slug};
+use super::plan;
+use super::seal::{self, Damage};
+
+/// A file holds a day, and begins up to a window before what it holds of the next.
+const LONGEST_S: u64 = 2 * 86_400;
+/// How often a folder is looked at anew whose files are being merged or removed meanwhile.
+const ATTEMPTS: usize = 10;
+
+/// What to read.
+#[derive(Clone, Debug)]
+pub(crate) struct Query {
+    /// When.
+    pub(crate) range: Range,
+    /// Whose; empty: every target's.
+    pub(crate) targets: Vec<String>,
+    /// Labels that the targets have, all of them.
+    pub(crate) labels: BTreeMap<String, String>,
+}
+
+/// What was read.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    /// The sum.
+    pub(crate) profile: SymbolizedProfile,
+    /// Time that was watched, by target (ns).
+    pub(crate) targets: BTreeMap<String, u64>,
+    /// Spans of the range in which no target was watched.
+    pub(crate) gaps: Vec<Range>,
+    /// Files that were left out since they are damaged.
+    pub(crate) damaged: Vec<(PathBuf, Damage)>,
+    /// Files that were left out since others count a part of their time.
+    pub(crate) overlapping: Vec<PathBuf>,
+}
+
+/// Why no answer came of an attempt.
+enum Failed {
+    /// Files were merged or removed meanwhile.
+    Changed,
+    Store(StoreError),
+}
+
+impl Query {
+    /// Every target in this range.
+    #[cfg(test)]
+    pub(crate) fn all(range: Range) -> Self {
+        Self { range, targets: Vec::new(), labels: BTreeMap::new() }
+    }
+
+    fn may_want(&self, name: &Name) -> bool {
+        let span = name.span();
+        let in_time = span.from_unix_ns < self.range.to_unix_ns && span.to_unix_ns > self.range.from_unix_ns;
+        in_time && (self.targets.is_empty() || self.targets.iter().any(|target| slug(target) == name.slug))
+    }
+
+    fn wants(&self, entry: &Entry) -> bool {
+        let stamp = &entry.stamp;
+        let has = |(label, text): (&String, &String)| stamp.labels.get(label) == Some(text);
+        (self.targets.is_empty() || self.targets.contains(&stamp.target)) && self.labels.iter().all(has)
+    }
+
+    /// The days whose folders may hold something.
+    fn days(&self) -> (Date, Date) {
+        let seconds = |ns: u64| ns / 1_000_000_000;
+        let first = seconds(self.range.from_unix_ns).saturating_sub(LONGEST_S);
+        (date_of(first), date_of(seconds(self.range.to_unix_ns)))
+    }
+}
+
+/// Reads a range from the store in `folder`.
+///
+/// # Errors
+///
+/// If the folder or a file in it cannot be read. Damage is none: it is told beside what is sound.
+pub(crate) fn read(folder: &Path, query: &Query) -> Result<Reading, StoreError> {
+    for _ in 0..ATTEMPTS {
+        match attempt(folder, query) {
+            Ok(reading) => return Ok(reading),
+            Err(Failed::Changed) => {}
+            Err(Failed::Store(error)) => return Err(error),
+        }
+    }
+    Err(StoreError::Restless(folder.to_owned()))
+}
+
+fn attempt(folder: &Path, query: &Query) -> Result<Reading, Failed> {
+    let unreadable = |cause| Failed::Store(StoreError::Unreadable { path: folder.to_owned(), cause });
+    let listing = listing::list(folder, query.days(), |name| query.may_want(name)).map_err(unreadable)?;
+    let Listing { mut entries, mut damaged, has_changed, .. } = listing;
+    if has_changed {
+        return Err(Failed::Changed);
+    }
+    loop {
+        let choice = listing::choose(&entries);
+        let counted =
+            choice.counted.iter().map(|&at| &entries[at]).filter(|entry| query.wants(entry)).collect();
+        let sum = Sum::of(folder, query, counted)?;
+        if sum.damaged.is_empty() {
+            let overlapping = choice.overlapping.iter().map(|&at| entries[at].path.clone()).collect();
+            return Ok(sum.into_reading(query, damaged, overlapping));
+        }
+        // Once more without them: smaller files may hold their time.
+        let broken: BTreeSet<PathBuf> = sum.damaged.iter().map(|(path, _)| path.clone()).collect();
+        entries.retain(|entry| !broken.contains(&entry.path));
+        damaged.extend(sum.damaged);
+    }
+}
+
+/// What the files add up to.
+struct Sum {
+    merger: Merger,
+    spans: Vec<Range>,
+    targets: BTreeMap<String, u64>,
+    damaged: Vec<(PathBuf, Damage)>,
+}
+
+impl Sum {
+    fn of(folder: &Path, query: &Query, entries: Vec<&Entry>) -> Result<Self, Failed> {
+        let merger = Merger::new(query.range, query.range.bin_ns());
+        let mut sum = Self { merger, spans: Vec::new(), targets: BTreeMap::new(), damaged: Vec::new() };
+        for entry in entries {
+            let path = folder.join(&entry.path);
+            let opened = match fs::read(&path) {
+                Ok(bytes) => seal::open(&entry.name, &bytes),
+                Err(cause) => match cause.kind() {
+                    io::ErrorKind::NotFound => return Err(Failed::Changed),
+                    io::ErrorKind::PermissionDenied => {
+                        return Err(Failed::Store(StoreError::Unreadable { path, cause }));
+                    }
+                    _ => Err(Damage::Unreadable(cause)),
+                },
+            };
+            match opened {
+                Ok(profile) => sum.add(query, entry, &profile),
+                Err(damage) => sum.damaged.push((entry.path.clone(), damage)),
+            }
+        }
+        Ok(sum)
+    }
+
+    fn add(&mut self, query: &Query, entry: &Entry, profile: &SymbolizedProfile) {
+        if !self.merger.add(profile) {
+            return;
+        }
+        let inside = |span: Range| Range {
+            from_unix_ns: span.from_unix_ns.max(query.range.from_unix_ns),
+            to_unix_ns: span.to_unix_ns.min(query.range.to_unix_ns),
+        };
+        let spans = entry.stamp.stretches.iter().map(|stretch| inside(stretch.span()));
+        for span in spans.filter(|span| span.from_unix_ns < span.to_unix_ns) {
+            self.spans.push(span);
+            let watched = self.targets.entry(entry.stamp.target.clone()).or_default();
+            *watched = watched.saturating_add(span.to_unix_ns - span.from_unix_ns);
+        }
+    }
+
+    fn into_reading(
+        self,
+        query: &Query,
+        damaged: Vec<(PathBuf, Damage)>,
+        overlapping: Vec<PathBuf>,
+    ) -> Reading {
+        Reading {
+            profile: self.merger.finish(),
+            targets: self.targets,
+            gaps: plan::gaps(query.range, self.spans),
+            damaged,
+            overlapping,
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What a store is told, and what it tells.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// How long (ns).
+    pub(crate) age_ns: u64,
+    /// How much (bytes), rounded up to blocks file by file.
+    pub(crate) bytes: u64,
+    /// When windows are merged into their hour: so long after their end (ns).
+    pub(crate) hourly_after_ns: u64,
+    /// The same for hours and their day (ns).
+    pub(crate) daily_after_ns: u64,
+}
+
+/// A window of a target. Its wall clock and length are those of the profile's run.
+#[derive(Clone, Debug)]
+pub(crate) struct Window {
+    /// The target.
+    pub(crate) target: String,
+    /// Its labels.
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Identity of the boot.
+    pub(crate) boot: String,
+    /// Begin by the monotonic clock of that boot (ns).
+    pub(crate) from_ns: u64,
+    /// End by the same; later than the begin.
+    pub(crate) to_ns: u64,
+}
+
+/// Why a store cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreError {
+    /// Another process writes to it.
+    #[error("{} is written to by another sweetspot; stop it, or name another folder", .0.display())]
+    Busy(PathBuf),
+    /// It cannot be written to.
+    #[error("profiles cannot be kept in {} ({cause}); make it a folder that sweetspot may write to", path.display())]
+    Unwritable {
+        /// What cannot be written.
+        path: PathBuf,
+        /// Why.
+        cause: io::Error,
+    },
+    /// It cannot be read.
+    #[error("{} cannot be read ({cause}); name a folder of profiles that you may read", path.display())]
+    Unreadable {
+        /// What cannot be read.
+        path: PathBuf,
+        /// Why.
+        cause: io::Error,
+    },
+    /// Files came and went as long as anyone was looking.
+    #[error("the files in {} change all the time; try again", .0.display())]
+    Restless(PathBuf),
+}
+
+/// Why a window was not kept.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotKept {
+    /// The disk, or the room that the settings leave, is full.
+    #[error("there is no room for it")]
+    Full,
+    /// The disk refuses.
+    #[error("the disk refuses it")]
+    Refused(#[source] io::Error),
+    /// Some of its time is kept already, or it has none.
+    #[error("its time is kept already")]
+    Taken,
+}
+
+/// What happened to a store since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counters {
+    /// Windows that were kept.
+    pub(crate) written: u64,
+    /// Windows that were not, for want of room.
+    pub(crate) dropped_full: u64,
+    /// Windows that were not for any other reason.
+    pub(crate) dropped_refused: u64,
+    /// Files that were removed for their age.
+    pub(crate) expired: u64,
+    /// Files that were removed to make room.
+    pub(crate) evicted: u64,
+    /// Files that others were merged into.
+    pub(crate) merged: u64,
+    /// Merges that failed or had no room.
+    pub(crate) unmerged: u64,
+    /// Damaged files that were set aside.
+    pub(crate) damaged: u64,
+    /// Files left by a process that ended in the middle of something.
+    pub(crate) cleaned: u64,
+    /// Changes that may not outlive a power failure, since the disk did not confirm them.
+    pub(crate) unsynced: u64,
+}

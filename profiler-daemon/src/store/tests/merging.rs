@@ -1,0 +1,185 @@
+//! Hours and days.
+
+use super::*;
+
+/// Two days of two targets with a gap, and a range that is a piece of them.
+fn two_days(store: &mut Store) -> u64 {
+    let mut all = 0;
+    for minute in (0..2 * 24 * 60).step_by(20) {
+        for (target, weight) in [("web", 3), ("db", 5)] {
+            if !(100..200).contains(&minute) {
+                keep(store, target, MIDNIGHT + minute * MINUTE, weight + minute).unwrap();
+                all += weight + minute;
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn merging_changes_no_sum_and_keeps_the_time() {
+    let folder = TempDir::new().unwrap();
+    let mut store = store(folder.path());
+    let all = two_days(&mut store);
+    let pieces = [
+        ever(),
+        range(MIDNIGHT + HOUR, MIDNIGHT + 2 * HOUR),
+        range(MIDNIGHT + 30 * HOUR, MIDNIGHT + 33 * HOUR),
+        range(MIDNIGHT + 20 * HOUR, MIDNIGHT + 28 * HOUR),
+        Query { targets: vec!["db".to_owned()], ..range(MIDNIGHT, MIDNIGHT + DAY) },
+    ];
+    let told = |query: &Query| {
+        let reading = read(folder.path(), query).unwrap();
+        let sum: u64 = reading.profile.stacks.iter().map(|stack| stack.cpu_ns).sum();
+        (sum, reading.targets, reading.gaps, reading.profile.run.samples)
+    };
+    // Of a piece, a merged file can tell no more than its part of what was lost.
+    let lost = || read(folder.path(), &ever()).unwrap().profile.run.lost;
+    let lost_before = lost();
+    let before: Vec<_> = pieces.iter().map(told).collect();
+    assert_eq!(before[0].0, all);
+    let windows = files(folder.path()).len();
+
+    settle(&mut store, MIDNIGHT + 2 * DAY + HOUR);
+    let hourly = files(folder.path());
+    assert!(!hourly.iter().any(|file| file.contains("_window_")), "{hourly:#?}");
+    assert!(hourly.len() < windows / 2);
+    assert!(pieces.iter().map(told).eq(before.iter().cloned()), "another sum");
+
+    settle(&mut store, MIDNIGHT + 3 * DAY);
+    let daily = files(folder.path());
+    assert_eq!(daily.len(), 4, "{daily:#?}");
+    assert!(daily.iter().all(|file| file.contains("_day_")), "{daily:#?}");
+    assert!(pieces.iter().map(told).eq(before), "another sum");
+    assert_eq!((store.counters().unmerged, lost()), (0, lost_before));
+
+    // Opened anew, it is the same.
+    drop(store);
+    let store = super::store(folder.path());
+    assert_eq!((store.counters(), store.size().0), (Counters::default(), 4));
+}
+
+#[test]
+fn a_minute_can_be_read_from_an_hour_and_ten_from_a_day() {
+    let folder = TempDir::new().unwrap();
+    let mut store = store(folder.path());
+    for minute in 0..60 {
+        keep(&mut store, "web", MIDNIGHT + minute * MINUTE, 1 << minute).unwrap();
+        keep(&mut store, "web", MIDNIGHT + HOUR + minute * MINUTE, 1).unwrap();
+    }
+    settle(&mut store, MIDNIGHT + 3 * HOUR);
+    assert_eq!(files(folder.path()).len(), 2);
+    let minute = |at: u64| range(MIDNIGHT + at * MINUTE, MIDNIGHT + (at + 1) * MINUTE);
+    for at in [0, 1, 37, 59] {
+        assert_eq!(cpu_ns(folder.path(), &minute(at)), 1 << at);
+    }
+    settle(&mut store, MIDNIGHT + 3 * DAY);
+    assert_eq!(files(folder.path()).len(), 1);
+    let ten = range(MIDNIGHT + 20 * MINUTE, MIDNIGHT + 30 * MINUTE);
+    assert_eq!(cpu_ns(folder.path(), &ten), 0x3ff << 20);
+}
+
+/// The hour that lasts is merged in batches: never more than some windows are left to be read one by one.
+#[test]
+fn the_last_hour_is_a_few_files() {
+    let folder = TempDir::new().unwrap();
+    let mut store = store(folder.path());
+    for minute in 0..180 {
+        keep(&mut store, "web", MIDNIGHT + minute * MINUTE, 1 + minute).unwrap();
+        settle(&mut store, MIDNIGHT + (minute + 1) * MINUTE);
+        let found = files(folder.path());
+        let windows = found.iter().filter(|file| file.contains("_window_")).count();
+        // Fifteen minutes that are too young, and a batch; at the full hour, two that are not full.
+        assert!(windows <= 15 + 10 + 10, "{windows} at {minute}: {found:#?}");
+    }
+    assert!(files(folder.path()).len() <= 3 + 25);
+    assert_eq!(cpu_ns(folder.path(), &ever()), 180 * 181 / 2);
+    assert!(store.counters().merged <= 180 / 10 + 3, "{:?}", store.counters());
+}
+
+#[test]
+fn windows_that_come_late_are_merged_too() {
+    let folder = TempDir::new().unwrap();
+    let mut store = store(folder.path());
+    for minute in 0..3 {
+        keep(&mut store, "web", MIDNIGHT + minute * MINUTE, 1).unwrap();
+    }
+    settle(&mut store, MIDNIGHT + 2 * HOUR);
+    keep(&mut store, "web", MIDNIGHT + 7 * MINUTE, 10).unwrap();
+    assert_eq!(files(folder.path()).len(), 2);
+    settle(&mut store, MIDNIGHT + 2 * HOUR);
+    assert_eq!((files(folder.path()).len(), cpu_ns(folder.path(), &ever())), (1, 13));
+}
+
+#[test]
+fn labels_that_change_keep_their_own_files() {
+    let folder = TempDir::new().unwrap();
+    let mut store = store(folder.path());
+    for minute in 0..4 {
+        let at = MIDNIGHT + minute * MINUTE;
+        let labels = BTreeMap::from([("version".to_owned(), (minute / 2).to_string())]);
+        store.write(&now(at), Window { labels, ..window("web", at) }, &profile(at, 1 + minute)).unwrap();
+    }
+    settle(&mut store, MIDNIGHT + 10 * DAY - 4 * DAY);
+    assert_eq!(files(folder.path()).len(), 2);
+    let labels = BTreeMap::from([("version".to_owned(), "1".to_owned())]);
+    assert_eq!(cpu_ns(folder.path(), &Query { labels, ..ever() }), 3 + 4);
+}
+
+/// A copy that nothing was deleted in: windows, hours and days beside each other.
+#[test]
+fn copies_of_all_stages_count_once() {
+    let (folder, copy) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let mut store = store(folder.path());
+    let all = two_days(&mut store);
+    let copy_all = || {
+        for file in files(folder.path()) {
+            let to = copy.path().join(&file);
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            fs::copy(folder.path().join(&file), to).unwrap();
+        }
+    };
+    copy_all();
+    settle(&mut store, MIDNIGHT + DAY + 3 * HOUR);
+    copy_all();
+    settle(&mut store, MIDNIGHT + 4 * DAY);
+    copy_all();
+    assert!(files(copy.path()).len() > 200);
+    assert_eq!(cpu_ns(copy.path(), &ever()), all);
+    let piece = range(MIDNIGHT + 20 * HOUR, MIDNIGHT + 28 * HOUR);
+    assert_eq!(cpu_ns(copy.path(), &piece), cpu_ns(folder.path(), &piece));
+    // Whoever owns the copy removes what is held twice.
+    let cleaned = super::store(copy.path());
+    assert_eq!((files(copy.path()).len(), cpu_ns(copy.path(), &ever())), (4, all));
+    assert!(cleaned.counters().cleaned > 200);
+}
+
+#[test]
+fn a_crash_loop_is_merged_as_far_as_a_header_has_room() {
+    let folder = TempDir::new().unwrap();
+    let mut store = store(folder.path());
+    for at in 0..1000_u64 {
+        let begin = MIDNIGHT + at * 3 * SECOND;
+        let (boot, to_ns) = (format!("{at:08x}-boot-that-ended-at-once-0000"), 3 * SECOND);
+        let window = Window { boot, from_ns: 0, to_ns, ..window("web", begin) };
+        store.write(&now(begin), window, &profile(begin, 1)).unwrap();
+    }
+    settle(&mut store, MIDNIGHT + 3 * HOUR);
+    assert_eq!(cpu_ns(folder.path(), &ever()), 1000);
+    assert_eq!(files(folder.path()).len(), 1000, "more pieces than are merged");
+}
+
+/// Readers see a store that is merged, and removed from, all the time.
+#[test]
+fn a_reader_is_not_disturbed_by_merging() {
+    let folder = TempDir::new().unwrap();
+    let mut store = store(folder.path());
+    for minute in 0..240 {
+        keep(&mut store, "web", MIDNIGHT + minute * MINUTE, 1).unwrap();
+    }
+    let path = folder.path().to_owned();
+    let reader = std::thread::spawn(move || (0..20).map(|_| cpu_ns(&path, &ever())).collect::<Vec<u64>>());
+    settle(&mut store, MIDNIGHT + 3 * DAY);
+    let seen = reader.join().unwrap();
+    assert!(seen.iter().all(|sum| *sum == 240), "{seen:?}");
+}
