@@ -241,16 +241,28 @@ impl StackUnwinder {
                 (at, registers) = (caller, outer);
                 continue;
             }
-            let mut unread = None;
+            let (mut unread, sp) = (None, registers.sp());
             let mut read = |address| word(address).ok_or_else(|| _ = unread.get_or_insert(address));
             let unwinder = R::unwinder(&space.modules().unwinders);
             let caller = unwinder.unwind_frame(at, &mut registers, R::cache(&mut self.caches), &mut read);
-            if let Some(address) = unread.filter(|&address| is_cut_off(address, base, stack)) {
-                if caller != Err(Error::CouldNotReadStack(address)) {
-                    // The library fell back to the frame pointer, and will do so at this address from now on.
+            // What an interrupted function has popped lies below its stack pointer, and the library does without.
+            let is_needed = |address: &u64| at.is_return_address() || *address >= sp;
+            if let Some(address) = unread.filter(is_needed) {
+                let has_fallen_back = caller != Err(Error::CouldNotReadStack(address));
+                if has_fallen_back {
+                    // To the frame pointer, and it will do so at this address from now on, whatever its rule says.
                     *self = Self::default();
                 }
-                break Outcome::CopyTooShort;
+                if is_cut_off(address, base, stack) {
+                    break Outcome::CopyTooShort;
+                }
+                if has_fallen_back {
+                    break if is_absent(address, base, stack) {
+                        Outcome::StackAbsent
+                    } else {
+                        Outcome::Broken
+                    };
+                }
             }
             match caller.map(|caller| caller.and_then(FrameAddress::from_return_address)) {
                 // A word of generated code's frame that is no caller; it shall not be shown as one.
