@@ -191,21 +191,19 @@ fn used_at(looks: &[(f64, f64)], at_s: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Turns of 4 ms; the process takes `excess` more, and either is disturbed now and then.
-    fn turns(n: usize, excess: f64) -> Vec<Turn> {
+    /// Turns of 4 ms, of which one is disturbed now and then.
+    fn turns(n: usize) -> Vec<Turn> {
         let mut random = fastrand::Rng::with_seed(5);
-        let mut took = |excess: f64| {
+        let mut took_s = || {
             let disturbed = if random.f64() < 0.002 { 1.0 + random.f64() } else { 1.0 };
-            TURN_S * disturbed * (1.0 + excess) * (1.0 + 0.01 * (random.f64() - 0.5))
+            TURN_S * disturbed * (1.0 + 0.01 * (random.f64() - 0.5))
         };
-        (0..n)
-            .map(|i| Turn { twin_s: took(0.0), process_s: took(excess), over_s: i as f64 * 0.008 })
-            .collect()
+        (0..n).map(|i| Turn { twin_s: took_s(), process_s: took_s(), over_s: i as f64 * 0.008 }).collect()
     }
 
     #[test]
     fn the_worst_window_is_found_wherever_it_lies() {
-        let mut turns = turns(2_500, 0.0);
+        let mut turns = turns(2_500);
         turns
             .iter_mut()
             .filter(|turn| (7.0..8.0).contains(&turn.over_s))

@@ -1,11 +1,12 @@
 //! The loop's body: drain the rings, read off what it cost, decide, and change the clocks accordingly.
 
+mod attaching;
 mod members;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use profiler_core::attach::{AttachChoice, AttachMode, GROUP_SWITCH, Observed};
+use profiler_core::attach::{AttachChoice, AttachMode};
 use profiler_core::profile::RateChange;
 use profiler_core::rate::{
     CostModel, Decision, Dither, Prediction, RateController, Reading, Reason, TopShares,
@@ -14,6 +15,7 @@ use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::Method;
 use serde::Serialize;
 
+use self::attaching::Seen;
 pub(crate) use self::members::others_in;
 use super::explain;
 use super::foresight::Foresight;
@@ -24,8 +26,8 @@ use crate::sampler::handler_time::HandlerBursts;
 use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
 use crate::sampler::session::{Counts, Session};
 use crate::sampler::switches::{GroupSwitches, Switches};
-use crate::sys::alarm::{self, SwitchAlarm};
-use crate::sys::{clock, limits, procfs};
+use crate::sys::alarm::SwitchAlarm;
+use crate::sys::{clock, procfs};
 
 /// The shortest time from one tick to the next, where the first was late.
 const MIN_TICK_NS: u64 = 50_000_000;
@@ -33,9 +35,6 @@ const MIN_TICK_NS: u64 = 50_000_000;
 const LOOK_NS: u64 = 25_000_000;
 /// A jump by less than this factor cannot overspend the budget of a second within a tick.
 const HARMLESS_JUMP: f64 = 2.0;
-const SECOND_NS: u64 = 1_000_000_000;
-/// The same for the way to attach in the first second of a run: at every tick.
-const EARLY_LOOK_NS: u64 = MIN_TICK_NS;
 /// Records younger than this may still have older neighbours on their way to another ring (ns).
 const SETTLING_NS: u64 = 2_000_000;
 /// How often, while clocks are renewed, threads are looked for that were born meanwhile. Of a later look are only the
@@ -43,10 +42,6 @@ const SETTLING_NS: u64 = 2_000_000;
 const GENERATIONS: usize = 3;
 /// Length of a window of the profile (ns).
 const WINDOW_NS: u64 = 500_000_000;
-/// The shortest time between two reopenings for the sake of new threads (ns).
-const ADOPT_EVERY_NS: u64 = 1_000_000_000;
-/// Events that may be opened in a second for the sake of new threads.
-const OPENS_PER_SECOND: u64 = 400;
 /// Changes by the bucket below this (in logarithms) are not entered into the history of the rate.
 const WORTH_NOTING: f64 = 0.2;
 
@@ -140,15 +135,6 @@ pub(crate) struct Engine {
     /// None before sampling begins, and where there can be none.
     alarm: Option<SwitchAlarm>,
     bursts: HandlerBursts,
-}
-
-/// Counters at the last look, once a second.
-#[derive(Clone, Copy, Default)]
-struct Seen {
-    samples: u64,
-    foreign: u64,
-    ends: u64,
-    target_cpu_ns: u64,
 }
 
 impl Engine {
@@ -283,7 +269,6 @@ impl Engine {
         self.drain(now_ns.saturating_sub(SETTLING_NS));
         self.samples_came = self.session.counts.samples > samples_before;
         self.time_handler(now_ns);
-        self.maintain(now_ns);
         if self.alarm.as_mut().is_some_and(SwitchAlarm::take_rung) {
             self.next_tick_ns = now_ns;
         }
@@ -293,6 +278,7 @@ impl Engine {
             let tick_ns = self.sampler.draw_tick_ns();
             self.next_tick_ns = (self.next_tick_ns + tick_ns).max(now_ns + MIN_TICK_NS);
         }
+        self.maintain(now_ns); // at once: what a tick has found too dear goes on costing until then
     }
 
     /// Times the kernel's handler in short bursts, where the budget has room for them.
@@ -399,144 +385,10 @@ impl Engine {
         self.outputs.decision(&line);
     }
 
-    /// Opens the clocks anew if the samples seen ask for it.
-    fn maintain(&mut self, now_ns: u64) {
-        let changed_program = self.session.take_program_changed();
-        let method = match changed_program.then(|| self.session.choice.program_changed()).flatten() {
-            Some(method) => Some(method),
-            None => self.session.choice.revise(now_ns),
-        };
-        let stack_bytes = match changed_program.then(|| self.session.copy.program_changed()).flatten() {
-            Some(bytes) => Some(bytes),
-            None => self.session.copy.revise(now_ns),
-        };
-        let has_new_threads = self.has_new_threads(now_ns);
-        if has_new_threads && self.attach.would_open(now_ns, task_events(&self.session)).is_some() {
-            self.attach_changed = true;
-            self.controller.attached_anew();
-        }
-        let attach_changed = std::mem::take(&mut self.attach_changed);
-        let machine_changed = attach_changed | std::mem::take(&mut self.cpus_changed);
-        let machine_changed = machine_changed | std::mem::take(&mut self.members_changed);
-        if method.is_none() && stack_bytes.is_none() && !machine_changed && !has_new_threads {
-            return;
-        }
-        self.settings.method = self.session.choice.method();
-        self.settings.stack_bytes = self.session.copy.bytes();
-        let attachment = self.next_attachment();
-        self.adopted = (now_ns, self.session.processes.threads_created());
-        let left = match (self.sampler.attachment(), &attachment) {
-            (Attachment::Tasks(threads), Attachment::Cpus | Attachment::Cgroup(_)) => threads.clone(),
-            _ => Vec::new(),
-        };
-        if !left.is_empty() {
-            self.switches.leave(left, now_ns);
-            self.watch_for_storms(&[]); // it is an event of the thread itself
-        }
-        match self.renew(attachment) {
-            Ok(()) | Err(OpenError::TargetGone) => {}
-            Err(_) if attach_changed => self.attach.refuse(),
-            Err(error) => self.note(format!("the events could not be renewed: {error}")),
-        }
-    }
-
-    /// What clocks are attached to from now on.
-    fn next_attachment(&self) -> Attachment {
-        match (self.attach.mode(), &self.group) {
-            (AttachMode::Cpu, _) => Attachment::Cpus,
-            (AttachMode::Cgroup, Some(group)) => Attachment::Cgroup(Arc::clone(group)),
-            (AttachMode::Task | AttachMode::Cgroup, _) => Attachment::Tasks(self.threads()),
-        }
-    }
-
     /// A line for the person, once.
     pub(crate) fn note(&mut self, line: String) {
         if !self.notes.contains(&line) {
             self.notes.push(line);
-        }
-    }
-
-    /// Whether it is time to open clocks for threads that have come: one that a thread inherited keeps the period
-    /// it was born with, one of its own can be retuned.
-    fn has_new_threads(&self, now_ns: u64) -> bool {
-        let (adopted_ns, created_then) = self.adopted;
-        let opens = self.sampler.clock_count() as u64;
-        let wait_ns = ADOPT_EVERY_NS.max(opens * 1_000_000_000 / OPENS_PER_SECOND);
-        self.attach.mode() == AttachMode::Task
-            && now_ns.saturating_sub(adopted_ns) >= wait_ns
-            && self.session.processes.threads_created() > created_then
-    }
-
-    /// What is looked at once a second, and more often at first: which CPUs there are, and who is in the control group.
-    fn each_second(&mut self, now_ns: u64) {
-        self.next_second_ns =
-            now_ns + if self.session.elapsed_ns() < SECOND_NS { EARLY_LOOK_NS } else { SECOND_NS };
-        self.cpus_changed |= self.sampler.cpus_changed();
-        if self.session.elapsed_ns() >= SECOND_NS {
-            self.look_at_members();
-        }
-        self.set_alarm();
-    }
-
-    /// Watches out for storms of switches of few threads, where there is another way than events of their own.
-    fn set_alarm(&mut self) {
-        let threads = match self.sampler.attachment() {
-            Attachment::Tasks(threads) if self.sampler.few_threads() && !self.attach.is_fixed() => {
-                threads.clone()
-            }
-            _ => Vec::new(),
-        };
-        self.watch_for_storms(&threads);
-    }
-
-    fn watch_for_storms(&mut self, threads: &[u32]) {
-        if let Some(alarm) = &mut self.alarm {
-            alarm.watch(threads);
-        }
-    }
-
-    /// What rings when the target should be looked at before the pause is over.
-    pub(crate) fn alarm(&self) -> Option<&SwitchAlarm> {
-        self.alarm.as_ref()
-    }
-
-    /// Asks whether the way to attach is still the right one: once a second, and at every tick where few threads make that
-    /// cheap, since a storm of switches spends the budget of a second within some ticks. Returns the context switches that the
-    /// events made dearer, and whether the way changes.
-    fn look_at_attach(&mut self, now_ns: u64) -> (u64, bool) {
-        let switches = self.context_switches();
-        let observed = self.observe(switches);
-        if self.attach.observe(now_ns, observed, || task_events(&self.session)).is_some() {
-            self.attach_changed = true;
-            return (switches, true);
-        }
-        // What the way that was left still costs says nothing about the one in force.
-        let switches = switches + self.switches.after_leaving(now_ns);
-        if switches >= alarm::SWITCHES
-            && let Some(alarm) = &mut self.alarm
-        {
-            alarm.silence(); // whatever they cost, there is no better way; until the next second
-        }
-        if self.attach.misses_short_lived() {
-            self.note(explain::short_lived(self.access.cpu_wide));
-        }
-        (switches, false)
-    }
-
-    /// What happened since the last look, as far as it depends on the way to attach.
-    fn observe(&mut self, switches: u64) -> Observed {
-        let Counts { samples, foreign, ends, .. } = self.session.counts;
-        let now = Seen { samples, foreign, ends, target_cpu_ns: self.session.target_cpu_ns() };
-        let last = std::mem::replace(&mut self.seen, now);
-        let foreign = now.foreign.saturating_sub(last.foreign) as f64;
-        let ends = now.ends.saturating_sub(last.ends) as f64;
-        let samples = now.samples.saturating_sub(last.samples) as f64;
-        Observed {
-            extra_ns: switches as f64 * self.costs.per_switch_ns.mean_ns
-                + foreign * self.costs.per_sample_ns.mean_ns,
-            samples_ns: samples * self.controller.cost().target.mean_ns,
-            ends_ns: ends * self.settings.period_ns as f64 / 2.0,
-            target_ns: now.target_cpu_ns.saturating_sub(last.target_cpu_ns) as f64,
         }
     }
 
@@ -585,31 +437,6 @@ impl Engine {
     fn threads(&self) -> Vec<u32> {
         self.session.processes.live().flat_map(|(pid, _)| procfs::threads(pid)).collect()
     }
-
-    /// Context switches of the target since the last look, where the events make them cost something, in those of a thread.
-    fn context_switches(&mut self) -> u64 {
-        match self.sampler.attachment() {
-            Attachment::Tasks(threads) => {
-                self.group_switches = GroupSwitches::default(); // they would count on, and cost on
-                self.switches.since_last_look(threads)
-            }
-            Attachment::Cpus => {
-                self.group_switches = GroupSwitches::default();
-                0
-            }
-            // A kernel that cannot count them (before 5.13) leaves them out of the overhead.
-            Attachment::Cgroup(group) => {
-                let switches = self.group_switches.since_last_look(group).unwrap_or(0);
-                (switches as f64 * GROUP_SWITCH).round() as u64
-            }
-        }
-    }
-}
-
-/// Events that clocks for each thread would need.
-fn task_events(session: &Session) -> usize {
-    let threads = session.processes.live().map(|(pid, _)| procfs::thread_count(pid)).sum::<usize>();
-    threads.saturating_mul(limits::online_cpus().len())
 }
 
 fn period_ns(rate_hz: f64) -> u64 {

@@ -50,8 +50,8 @@ impl Switches {
 
     /// These threads had events of their own until now.
     pub(crate) fn leave(&mut self, threads: Vec<u32>, now_ns: u64) {
-        self.since_last_look(&threads); // those until now are counted
-        self.left = Some(Left { threads, until_ns: now_ns.saturating_add(LINGERS_NS), rest: 0.0 });
+        let rest = self.since_last_look(&threads) as f64; // since the look that led to this
+        self.left = Some(Left { threads, until_ns: now_ns.saturating_add(LINGERS_NS), rest });
     }
 
     /// Switches since the last look of threads that had events shortly before, in switches of threads that have some.

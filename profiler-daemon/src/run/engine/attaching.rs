@@ -1,0 +1,196 @@
+//! Whether the way to attach is still the right one, and the change to another: new threads, CPUs and members, storms of
+//! switches, another way to unwind.
+
+use std::sync::Arc;
+
+use profiler_core::attach::{AttachMode, GROUP_SWITCH, Observed};
+
+use super::{Engine, MIN_TICK_NS};
+use crate::run::explain;
+use crate::sampler::access::OpenError;
+use crate::sampler::perf::Attachment;
+use crate::sampler::session::{Counts, Session};
+use crate::sampler::switches::GroupSwitches;
+use crate::sys::alarm::{self, SwitchAlarm};
+use crate::sys::{limits, procfs};
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// The same for the way to attach in the first second of a run: at every tick.
+const EARLY_LOOK_NS: u64 = MIN_TICK_NS;
+/// The shortest time between two reopenings for the sake of new threads (ns).
+const ADOPT_EVERY_NS: u64 = 1_000_000_000;
+/// Events that may be opened in a second for the sake of new threads.
+const OPENS_PER_SECOND: u64 = 400;
+
+/// Counters at the last look, once a second.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Seen {
+    samples: u64,
+    foreign: u64,
+    ends: u64,
+    target_cpu_ns: u64,
+}
+
+impl Engine {
+    /// Opens the clocks anew if the samples seen ask for it.
+    pub(super) fn maintain(&mut self, now_ns: u64) {
+        let changed_program = self.session.take_program_changed();
+        let method = match changed_program.then(|| self.session.choice.program_changed()).flatten() {
+            Some(method) => Some(method),
+            None => self.session.choice.revise(now_ns),
+        };
+        let stack_bytes = match changed_program.then(|| self.session.copy.program_changed()).flatten() {
+            Some(bytes) => Some(bytes),
+            None => self.session.copy.revise(now_ns),
+        };
+        let has_new_threads = self.has_new_threads(now_ns);
+        if has_new_threads && self.attach.would_open(now_ns, task_events(&self.session)).is_some() {
+            self.attach_changed = true;
+            self.controller.attached_anew();
+        }
+        let attach_changed = std::mem::take(&mut self.attach_changed);
+        let machine_changed = attach_changed | std::mem::take(&mut self.cpus_changed);
+        let machine_changed = machine_changed | std::mem::take(&mut self.members_changed);
+        if method.is_none() && stack_bytes.is_none() && !machine_changed && !has_new_threads {
+            return;
+        }
+        self.settings.method = self.session.choice.method();
+        self.settings.stack_bytes = self.session.copy.bytes();
+        let attachment = self.next_attachment();
+        self.adopted = (now_ns, self.session.processes.threads_created());
+        let left = match (self.sampler.attachment(), &attachment) {
+            (Attachment::Tasks(threads), Attachment::Cpus | Attachment::Cgroup(_)) => threads.clone(),
+            _ => Vec::new(),
+        };
+        if !left.is_empty() {
+            self.switches.leave(left, now_ns);
+            self.watch_for_storms(&[]); // it is an event of the thread itself
+        }
+        match self.renew(attachment) {
+            Ok(()) | Err(OpenError::TargetGone) => {}
+            Err(_) if attach_changed => self.attach.refuse(),
+            Err(error) => self.note(format!("the events could not be renewed: {error}")),
+        }
+    }
+
+    /// What clocks are attached to from now on.
+    fn next_attachment(&self) -> Attachment {
+        match (self.attach.mode(), &self.group) {
+            (AttachMode::Cpu, _) => Attachment::Cpus,
+            (AttachMode::Cgroup, Some(group)) => Attachment::Cgroup(Arc::clone(group)),
+            (AttachMode::Task | AttachMode::Cgroup, _) => Attachment::Tasks(self.threads()),
+        }
+    }
+
+    /// Whether it is time to open clocks for threads that have come: one that a thread inherited keeps the period
+    /// it was born with, one of its own can be retuned.
+    fn has_new_threads(&self, now_ns: u64) -> bool {
+        let (adopted_ns, created_then) = self.adopted;
+        let opens = self.sampler.clock_count() as u64;
+        let wait_ns = ADOPT_EVERY_NS.max(opens * 1_000_000_000 / OPENS_PER_SECOND);
+        self.attach.mode() == AttachMode::Task
+            && now_ns.saturating_sub(adopted_ns) >= wait_ns
+            && self.session.processes.threads_created() > created_then
+    }
+
+    /// What is looked at once a second, and more often at first: which CPUs there are, and who is in the control group.
+    pub(super) fn each_second(&mut self, now_ns: u64) {
+        self.next_second_ns =
+            now_ns + if self.session.elapsed_ns() < SECOND_NS { EARLY_LOOK_NS } else { SECOND_NS };
+        self.cpus_changed |= self.sampler.cpus_changed();
+        if self.session.elapsed_ns() >= SECOND_NS {
+            self.look_at_members();
+        }
+        self.set_alarm();
+    }
+
+    /// Watches out for storms of switches of few threads, where there is another way than events of their own.
+    pub(super) fn set_alarm(&mut self) {
+        let threads = match self.sampler.attachment() {
+            Attachment::Tasks(threads) if self.sampler.few_threads() && !self.attach.is_fixed() => {
+                threads.clone()
+            }
+            _ => Vec::new(),
+        };
+        self.watch_for_storms(&threads);
+    }
+
+    fn watch_for_storms(&mut self, threads: &[u32]) {
+        if let Some(alarm) = &mut self.alarm {
+            alarm.watch(threads);
+        }
+    }
+
+    /// What rings when the target should be looked at before the pause is over.
+    pub(crate) fn alarm(&self) -> Option<&SwitchAlarm> {
+        self.alarm.as_ref()
+    }
+
+    /// Asks whether the way to attach is still the right one: once a second, and at every tick where few threads make that
+    /// cheap, since a storm of switches spends the budget of a second within some ticks. Returns the context switches that the
+    /// events made dearer, and whether the way changes.
+    pub(super) fn look_at_attach(&mut self, now_ns: u64) -> (u64, bool) {
+        let switches = self.context_switches();
+        let observed = self.observe(switches);
+        if self.attach.observe(now_ns, observed, || task_events(&self.session)).is_some() {
+            self.attach_changed = true;
+            return (switches, true);
+        }
+        // What the way that was left still costs says nothing about the one in force.
+        let switches = match self.sampler.attachment() {
+            Attachment::Tasks(_) => switches,
+            Attachment::Cpus | Attachment::Cgroup(_) => switches + self.switches.after_leaving(now_ns),
+        };
+        if switches >= alarm::SWITCHES
+            && let Some(alarm) = &mut self.alarm
+        {
+            alarm.silence(); // whatever they cost, there is no better way; until the next second
+        }
+        if self.attach.misses_short_lived() {
+            self.note(explain::short_lived(self.access.cpu_wide));
+        }
+        (switches, false)
+    }
+
+    /// What happened since the last look, as far as it depends on the way to attach.
+    fn observe(&mut self, switches: u64) -> Observed {
+        let Counts { samples, foreign, ends, .. } = self.session.counts;
+        let now = Seen { samples, foreign, ends, target_cpu_ns: self.session.target_cpu_ns() };
+        let last = std::mem::replace(&mut self.seen, now);
+        let foreign = now.foreign.saturating_sub(last.foreign) as f64;
+        let ends = now.ends.saturating_sub(last.ends) as f64;
+        let samples = now.samples.saturating_sub(last.samples) as f64;
+        Observed {
+            extra_ns: switches as f64 * self.costs.per_switch_ns.mean_ns
+                + foreign * self.costs.per_sample_ns.mean_ns,
+            samples_ns: samples * self.controller.cost().target.mean_ns,
+            ends_ns: ends * self.settings.period_ns as f64 / 2.0,
+            target_ns: now.target_cpu_ns.saturating_sub(last.target_cpu_ns) as f64,
+        }
+    }
+
+    /// Context switches of the target since the last look, where the events make them cost something, in those of a thread.
+    pub(super) fn context_switches(&mut self) -> u64 {
+        match self.sampler.attachment() {
+            Attachment::Tasks(threads) => {
+                self.group_switches = GroupSwitches::default(); // they would count on, and cost on
+                self.switches.since_last_look(threads)
+            }
+            Attachment::Cpus => {
+                self.group_switches = GroupSwitches::default();
+                0
+            }
+            // A kernel that cannot count them (before 5.13) leaves them out of the overhead.
+            Attachment::Cgroup(group) => {
+                let switches = self.group_switches.since_last_look(group).unwrap_or(0);
+                (switches as f64 * GROUP_SWITCH).round() as u64
+            }
+        }
+    }
+}
+
+/// Events that clocks for each thread would need.
+fn task_events(session: &Session) -> usize {
+    let threads = session.processes.live().map(|(pid, _)| procfs::thread_count(pid)).sum::<usize>();
+    threads.saturating_mul(limits::online_cpus().len())
+}
