@@ -5,6 +5,8 @@ mod calibrate;
 mod cgroup;
 mod check_config;
 mod cli;
+#[expect(dead_code, reason = "the daemon is yet to come")]
+mod daemon;
 mod debuginfod;
 mod doctor;
 mod evaluate;

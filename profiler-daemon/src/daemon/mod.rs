@@ -1,0 +1,4 @@
+//! The service: a host's flight recorder.
+
+pub(crate) mod ask;
+pub(crate) mod state;

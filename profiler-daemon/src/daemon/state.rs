@@ -1,0 +1,223 @@
+//! The daemon and its targets as the interface, the metrics and `ctl` show them. Counters count since the daemon began;
+//! every key has its unit in its name.
+
+use std::collections::BTreeMap;
+
+use profiler_core::attach::AttachMode;
+use profiler_core::profile::OverheadParts;
+use profiler_core::rate::Decision;
+use profiler_core::unwind::method::Method;
+use serde::Serialize;
+
+/// Why a target is sampled or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum TargetState {
+    /// No process belongs to it at present.
+    #[default]
+    Waiting,
+    /// It is sampled.
+    Sampled,
+    /// There are more targets than the settings allow, or memory is short, and others are more active.
+    LeftOut,
+    /// Its events could not be opened; this is tried again, ever more rarely.
+    Failed,
+}
+
+/// Where a target comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Origin {
+    /// From the settings.
+    #[default]
+    Settings,
+    /// Somebody asked for it.
+    Request,
+}
+
+/// A target.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct TargetStatus {
+    /// What it is called.
+    pub(crate) name: String,
+    /// Its labels.
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Where it comes from.
+    pub(crate) origin: Origin,
+    /// Whether it is sampled.
+    pub(crate) state: TargetState,
+    /// Why it is not, or what is not as it should be.
+    pub(crate) reason: Option<String>,
+    /// When it is watched no more (s from now).
+    pub(crate) ends_in_s: Option<f64>,
+    /// Processes that belong to it.
+    pub(crate) processes: usize,
+    /// How events are attached; none while it is not sampled, and the same for all that follows.
+    pub(crate) attach_mode: Option<AttachMode>,
+    /// How stacks are unwound.
+    pub(crate) unwind: Option<Method>,
+    /// Samples per CPU-second.
+    pub(crate) rate_hz: Option<f64>,
+    /// The rate at which the error would be smallest, within its budget.
+    pub(crate) optimum_rate_hz: Option<f64>,
+    /// What a sample costs it (µs), and the standard error.
+    pub(crate) overhead_us: Option<f64>,
+    /// Standard error of the above (µs).
+    pub(crate) overhead_se_us: Option<f64>,
+    /// Everything spent on it in the last second, over its CPU time; see `overhead_parts` for all of the time.
+    pub(crate) overhead_last_1s_ratio: Option<f64>,
+    /// The largest such ratio of any second.
+    pub(crate) overhead_worst_1s_ratio: Option<f64>,
+    /// What the overhead is made of, over the CPU time since it was attached to.
+    pub(crate) overhead_parts: Option<OverheadParts>,
+    /// Share of its CPU time that may be spent on it: its own budget, or what the host's leaves it.
+    pub(crate) budget_ratio: f64,
+    /// CPU time that it used while it was watched (s).
+    pub(crate) cpu_s: f64,
+    /// What was spent on it (s of CPU time), in itself and elsewhere.
+    pub(crate) overhead_s: f64,
+    /// Samples that were taken.
+    pub(crate) samples: u64,
+    /// Records that the kernel dropped.
+    pub(crate) lost: u64,
+    /// Samples without outer frames.
+    pub(crate) truncated: u64,
+    /// Samples whose innermost function has no name, of those that were written.
+    pub(crate) unnamed: u64,
+    /// Windows that were handed to the store.
+    pub(crate) windows: u64,
+}
+
+/// What the controller decided, and from what.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct DecisionEntry {
+    /// Wall-clock time (s since the epoch).
+    pub(crate) at_unix_s: f64,
+    /// The decision with its inputs.
+    #[serde(flatten)]
+    pub(crate) decision: Decision,
+}
+
+/// The daemon.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Status {
+    /// Its version.
+    pub(crate) version: String,
+    /// Its process.
+    pub(crate) pid: u32,
+    /// How long it has run (s).
+    pub(crate) uptime_s: f64,
+    /// Whether it samples what it can, and keeps what it samples.
+    pub(crate) ready: bool,
+    /// What is not as it should be, in lines for a person.
+    pub(crate) degraded: Vec<String>,
+    /// The settings.
+    pub(crate) settings: SettingsStatus,
+    /// Targets by state.
+    pub(crate) targets: TargetCounts,
+    /// What all of it costs.
+    pub(crate) host: HostStatus,
+    /// What it takes of memory.
+    pub(crate) memory: MemoryStatus,
+    /// What is kept.
+    pub(crate) store: StoreStatus,
+}
+
+/// Which settings are in force.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct SettingsStatus {
+    /// Their file; none where the defaults are in force.
+    pub(crate) file: Option<String>,
+    /// When they were read (s since the epoch).
+    pub(crate) read_unix_s: f64,
+    /// Why the last attempt to read them again failed: the older ones are in force.
+    pub(crate) problem: Option<String>,
+    /// How often they were read again, and how often that failed.
+    pub(crate) reloads: u64,
+    /// Failures among them.
+    pub(crate) reloads_failed: u64,
+}
+
+/// Targets by state.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct TargetCounts {
+    /// Sampled.
+    pub(crate) sampled: usize,
+    /// Waiting for a process.
+    pub(crate) waiting: usize,
+    /// Left out.
+    pub(crate) left_out: usize,
+    /// Failed.
+    pub(crate) failed: usize,
+}
+
+/// What profiling costs the host. Ratios are of the CPU time of all its CPUs.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct HostStatus {
+    /// CPUs that are online.
+    pub(crate) cpus: usize,
+    /// What may be spent.
+    pub(crate) budget_ratio: f64,
+    /// What was spent in the last ten seconds.
+    pub(crate) overhead_last_10s_ratio: f64,
+    /// The most that was spent in any ten seconds.
+    pub(crate) overhead_worst_10s_ratio: f64,
+    /// Charged to targets and strangers since it began (s).
+    pub(crate) charged_s: f64,
+    /// Own CPU time since it began (s).
+    pub(crate) self_cpu_s: f64,
+    /// The part of it that no target is the reason of (s).
+    pub(crate) housekeeping_cpu_s: f64,
+}
+
+/// Memory of the process (bytes).
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct MemoryStatus {
+    /// Resident.
+    pub(crate) resident_bytes: u64,
+    /// What it may be.
+    pub(crate) limit_bytes: u64,
+    /// Unwind tables and names.
+    pub(crate) symbol_bytes: u64,
+    /// Times that something was given up because of the limit.
+    pub(crate) pressed: u64,
+    /// Descriptors that are open.
+    pub(crate) open_files: u64,
+}
+
+/// The store, and what waits for it.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct StoreStatus {
+    /// Its folder.
+    pub(crate) folder: String,
+    /// Why it cannot be written to at present.
+    pub(crate) problem: Option<String>,
+    /// Files.
+    pub(crate) files: usize,
+    /// Room that they take (bytes).
+    pub(crate) bytes: u64,
+    /// Room that they may take (bytes).
+    pub(crate) limit_bytes: u64,
+    /// Windows that wait (bytes, about).
+    pub(crate) queued_bytes: u64,
+    /// Windows that were dropped because too many waited.
+    pub(crate) dropped_queue: u64,
+    /// Windows that were written.
+    pub(crate) written: u64,
+    /// Windows dropped for want of room.
+    pub(crate) dropped_full: u64,
+    /// Windows that the disk refused.
+    pub(crate) dropped_refused: u64,
+    /// Files removed for their age.
+    pub(crate) expired: u64,
+    /// Files removed to make room.
+    pub(crate) evicted: u64,
+    /// Merges done.
+    pub(crate) merged: u64,
+    /// Merges that failed.
+    pub(crate) unmerged: u64,
+    /// Damaged files set aside.
+    pub(crate) damaged: u64,
+    /// Changes that the disk did not confirm.
+    pub(crate) unsynced: u64,
+}
