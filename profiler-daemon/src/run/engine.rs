@@ -9,7 +9,8 @@ use std::time::Duration;
 use profiler_core::attach::{AttachChoice, AttachMode};
 use profiler_core::profile::RateChange;
 use profiler_core::rate::{
-    CostModel, Decision, Dither, Prediction, RateController, Reading, Reason, TopShares,
+    Account, CostModel, Decision, Dither, FieldFigures, Prediction, RateController, Reading, Reason,
+    SampleCost, TopShares,
 };
 use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::Method;
@@ -20,7 +21,6 @@ pub(crate) use self::members::others_in;
 use super::explain;
 use super::foresight::Foresight;
 use crate::cgroup::Cgroup;
-use crate::output::Outputs;
 use crate::sampler::access::{Access, OpenError};
 use crate::sampler::handler_time::HandlerBursts;
 use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
@@ -45,11 +45,18 @@ const WINDOW_NS: u64 = 500_000_000;
 /// Changes by the bucket below this (in logarithms) are not entered into the history of the rate.
 const WORTH_NOTING: f64 = 0.2;
 
-/// A line of `--stats`.
+/// Where control decisions go.
+pub(crate) trait DecisionLog {
+    /// A decision that is worth a line: a change, or the one that holds each second.
+    fn decision(&mut self, line: &DecisionLine<'_>);
+}
+
+/// A decision and what it was made in: a line of `--stats`.
 #[derive(Serialize)]
-struct DecisionLine<'a> {
+pub(crate) struct DecisionLine<'a> {
+    /// The decision.
     #[serde(flatten)]
-    decision: &'a Decision,
+    pub(crate) decision: &'a Decision,
     at_s: f64,
     /// Spent since the start: charged to the target, and elsewhere (the profiler, samples of strangers).
     target_spend_s: f64,
@@ -76,9 +83,14 @@ pub(crate) struct Attach {
     pub(crate) foresight: Foresight,
 }
 
-/// What is left of a run when it is over.
-pub(crate) struct End {
-    pub(crate) controller: RateController,
+/// The figures of a run, or of a window of it.
+pub(crate) struct Figures {
+    /// What sampling cost.
+    pub(crate) account: Account,
+    /// What a sample costs at its end.
+    pub(crate) cost: SampleCost,
+    /// What the kernel's handler takes, where it was timed.
+    pub(crate) handler: Option<FieldFigures>,
     pub(crate) history: Vec<RateChange>,
     pub(crate) notes: Vec<String>,
     pub(crate) settings: ClockSettings,
@@ -90,7 +102,7 @@ pub(crate) struct End {
     /// Wall-clock start (ns since the epoch).
     pub(crate) start_unix_ns: u64,
     pub(crate) counts: Counts,
-    /// Wall-clock length of sampling (ns).
+    /// Length (ns).
     pub(crate) duration_ns: u64,
     /// CPU time the scheduler charged to the target (ns).
     pub(crate) target_cpu_ns: u64,
@@ -105,11 +117,11 @@ pub(crate) struct End {
 }
 
 /// A run in progress.
-pub(crate) struct Engine {
+pub(crate) struct Engine<L> {
     pub(crate) sampler: PerfSampler,
     pub(crate) session: Session,
     pub(crate) controller: RateController,
-    pub(crate) outputs: Outputs,
+    pub(crate) log: L,
     pub(crate) history: Vec<RateChange>,
     pub(crate) notes: Vec<String>,
     access: Access,
@@ -127,7 +139,7 @@ pub(crate) struct Engine {
     /// Whether the last look at the rings found samples.
     samples_came: bool,
     last_decision: Option<Decision>,
-    start_unix_ns: u64,
+    part: Part,
     next_second_ns: u64,
     seen: Seen,
     switches: Switches,
@@ -137,13 +149,23 @@ pub(crate) struct Engine {
     bursts: HandlerBursts,
 }
 
-impl Engine {
+/// Where the part of the run began that is collected next.
+#[derive(Clone, Copy, Default)]
+struct Part {
+    start_unix_ns: u64,
+    start_ns: u64,
+    counts: Counts,
+    target_cpu_ns: u64,
+    self_cpu_ns: u64,
+}
+
+impl<L: DecisionLog> Engine<L> {
     pub(crate) fn open(
         session: Session,
         controller: RateController,
         how: Attach,
         dither: Dither,
-        outputs: Outputs,
+        log: L,
     ) -> Result<Self, OpenError> {
         let settings = ClockSettings {
             period_ns: period_ns(controller.rate_hz()),
@@ -155,7 +177,7 @@ impl Engine {
             sampler,
             session,
             controller,
-            outputs,
+            log,
             history: Vec::new(),
             notes: Vec::new(),
             access: how.access,
@@ -172,7 +194,7 @@ impl Engine {
             members_changed: false,
             samples_came: false,
             last_decision: None,
-            start_unix_ns: 0,
+            part: Part::default(),
             next_second_ns: 0,
             seen: Seen::default(),
             switches: Switches::default(),
@@ -231,7 +253,7 @@ impl Engine {
     /// From now on everything counts: samples, CPU time, overhead.
     pub(crate) fn begin(&mut self) {
         self.session.begin();
-        self.start_unix_ns = clock::unix_ns();
+        self.part = self.next_part();
         self.context_switches(); // those until now are history
         let now_ns = clock::monotonic_ns();
         self.next_tick_ns = now_ns + self.sampler.draw_tick_ns();
@@ -364,7 +386,7 @@ impl Engine {
             return;
         }
         self.history.push(RateChange {
-            at_s: self.session.elapsed_ns() as f64 / 1e9,
+            at_s: clock::monotonic_ns().saturating_sub(self.part.start_ns) as f64 / 1e9,
             rate_hz: decision.rate_hz,
             reason: decision.reason.as_str().to_owned(),
         });
@@ -382,7 +404,7 @@ impl Engine {
             attach_mode: self.attach.mode(),
             clocks: self.sampler.clock_count(),
         };
-        self.outputs.decision(&line);
+        self.log.decision(&line);
     }
 
     /// A line for the person, once.
@@ -412,26 +434,50 @@ impl Engine {
         format!("{} ({pid})", procfs::comm(pid).unwrap_or_default())
     }
 
-    /// Takes the run apart: what was collected, where it goes, and the figures.
-    pub(crate) fn end(self) -> (Session, Outputs, End) {
-        let end = End {
+    /// The figures since the last call or the beginning; the next part of the run begins.
+    pub(crate) fn take_figures(&mut self) -> Figures {
+        let next = self.next_part();
+        let part = std::mem::replace(&mut self.part, next);
+        Figures {
+            account: self.controller.take_account(),
+            cost: self.controller.cost(),
+            handler: self.controller.handler(),
             attach_mode: self.attach.mode(),
             prediction: *self.foresight.prediction(),
             decision: self.last_decision,
-            start_unix_ns: self.start_unix_ns,
-            counts: self.session.counts,
-            duration_ns: self.session.elapsed_ns(),
-            target_cpu_ns: self.session.target_cpu_ns(),
-            self_cpu_ns: self.session.self_cpu_ns(),
+            start_unix_ns: part.start_unix_ns,
+            counts: next.counts.since(&part.counts),
+            duration_ns: next.start_ns.saturating_sub(part.start_ns),
+            target_cpu_ns: next.target_cpu_ns.saturating_sub(part.target_cpu_ns),
+            self_cpu_ns: next.self_cpu_ns.saturating_sub(part.self_cpu_ns),
             setup_cpu_ns: self.session.setup_cpu_ns(),
             handler_time: self.bursts.outcome(),
             kernel_seen: self.access.kernel,
-            controller: self.controller,
-            history: self.history,
-            notes: self.notes,
+            history: self.take_history(),
+            notes: self.notes.clone(),
             settings: self.settings,
-        };
-        (self.session, self.outputs, end)
+        }
+    }
+
+    /// Takes the run apart: what was collected, and where its decisions went.
+    pub(crate) fn end(self) -> (Session, L) {
+        (self.session, self.log)
+    }
+
+    /// The history so far; the next one begins with the rate in force.
+    fn take_history(&mut self) -> Vec<RateChange> {
+        let going_on = self.history.last().map(|last| RateChange { at_s: 0.0, ..last.clone() });
+        std::mem::replace(&mut self.history, going_on.into_iter().collect())
+    }
+
+    fn next_part(&self) -> Part {
+        Part {
+            start_unix_ns: clock::unix_ns(),
+            start_ns: clock::monotonic_ns(),
+            counts: self.session.counts,
+            target_cpu_ns: self.session.target_cpu_ns(),
+            self_cpu_ns: self.session.self_cpu_ns(),
+        }
     }
 
     fn threads(&self) -> Vec<u32> {

@@ -26,6 +26,7 @@ use profiler_core::unwind::method::{Method, MethodChoice};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
 use self::engine::{Attach, Engine};
+pub(crate) use self::engine::{DecisionLine, DecisionLog};
 use self::foresight::Foresight;
 use self::precise::Precise;
 use self::progress::Progress;
@@ -94,7 +95,7 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
         let stop = follow(&mut engine, &mut signals, until, watched).await?;
         anyhow::Ok((engine, command, signals, stop))
     })?;
-    let terminal = engine.outputs.terminal();
+    let terminal = engine.log.terminal();
     let delivered =
         summary::deliver(engine, &setup, &job.sampling, job.output.debuginfod.as_ref(), name, stop);
     if stop != Stop::Precise {
@@ -248,14 +249,14 @@ impl Setup {
         }
     }
 
-    fn open(
+    pub(crate) fn open<L: DecisionLog>(
         &self,
         sampling: &SamplingSettings,
         session: Session,
         target: Found,
         seen: Option<&Activity>,
-        outputs: Outputs,
-    ) -> Result<Engine, OpenError> {
+        log: L,
+    ) -> Result<Engine<L>, OpenError> {
         let Found { pids, group } = target;
         let (settings, costs) = (rate_settings(sampling), self.calibration.model);
         let controller = RateController::new(settings.clone(), costs);
@@ -268,7 +269,7 @@ impl Setup {
             (AttachMode::Task | AttachMode::Cgroup, _) => Attachment::Tasks(threads),
         };
         let attach = Attach { access: self.access, choice, attachment, group, costs, foresight };
-        let mut engine = Engine::open(session, controller, attach, Dither::new(self.seed), outputs)?;
+        let mut engine = Engine::open(session, controller, attach, Dither::new(self.seed), log)?;
         engine.notes.extend(self.calibration.note.clone());
         if !self.access.kernel {
             engine.notes.push(explain::KERNEL_UNSEEN.to_owned());
@@ -443,13 +444,13 @@ fn pass_on(signal: Signal, command: &RunningCommand) {
 
 /// Samples until the target has ended, the time is up, the profile is precise or somebody asks to stop.
 async fn follow(
-    engine: &mut Engine,
+    engine: &mut Engine<Outputs>,
     signals: &mut Signals,
     mut until: Until,
     watched: Watched<'_>,
 ) -> Result<Stop> {
     let deadline = until.duration.map(|duration| Instant::now() + duration);
-    let mut progress = Progress::new(engine.outputs.terminal(), until.duration);
+    let mut progress = Progress::new(engine.log.terminal(), until.duration);
     let mut asked_to_stop = false;
     loop {
         let left =

@@ -20,6 +20,7 @@ use profiler_core::unwind::method::{Method, MethodChoice};
 use rustc_hash::FxBuildHasher;
 
 use super::handler_time::RecentSamples;
+use super::own_time::OwnTime;
 use super::perf::Drained;
 use super::rereads::Rereads;
 use super::target_cpu::TargetCpu;
@@ -63,6 +64,29 @@ pub(crate) struct Counts {
     pub(crate) foreign_side_records: u64,
 }
 
+impl Counts {
+    /// What was counted after `earlier`.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        Self {
+            samples: self.samples - earlier.samples,
+            foreign: self.foreign - earlier.foreign,
+            doubled: self.doubled - earlier.doubled,
+            lost: self.lost - earlier.lost,
+            truncated: self.truncated.since(&earlier.truncated),
+            undecodable: self.undecodable - earlier.undecodable,
+            maps_reread: self.maps_reread - earlier.maps_reread,
+            mappings_dropped: self.mappings_dropped - earlier.mappings_dropped,
+            ends: self.ends - earlier.ends,
+            throttled: self.throttled - earlier.throttled,
+            frames: self.frames - earlier.frames,
+            stack_bytes: self.stack_bytes - earlier.stack_bytes,
+            side_records: self.side_records - earlier.side_records,
+            forks: self.forks - earlier.forks,
+            foreign_side_records: self.foreign_side_records - earlier.foreign_side_records,
+        }
+    }
+}
+
 /// Everything known about the target.
 pub(crate) struct Session {
     pub(crate) processes: ProcessTable,
@@ -73,6 +97,8 @@ pub(crate) struct Session {
     pub(crate) copy: CopySize,
     pub(crate) counts: Counts,
     pub(crate) recent: RecentSamples,
+    /// What of this process' CPU time is overhead.
+    pub(crate) own_time: OwnTime,
     /// The group, where the target is whatever is in it.
     group: Option<Arc<Cgroup>>,
     /// Whether nobody else is sampled.
@@ -155,6 +181,7 @@ impl Session {
             copy: CopySize::default(),
             counts: Counts::default(),
             recent: RecentSamples::default(),
+            own_time: OwnTime::default(),
             group: None,
             samples_group_alone: false,
             aggregator: Aggregator::default(),
@@ -402,7 +429,7 @@ impl Session {
         LastReading {
             counts: self.counts,
             target_cpu_ns,
-            self_cpu_ns: clock::self_cpu_ns(),
+            self_cpu_ns: self.own_time.now_ns(),
             self_once_ns: self.objects.once_ns(),
         }
     }

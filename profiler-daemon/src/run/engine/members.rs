@@ -3,11 +3,11 @@
 use profiler_core::attach::AttachMode;
 
 use super::super::explain;
-use super::{Engine, GENERATIONS};
+use super::{DecisionLog, Engine, GENERATIONS};
 use crate::cgroup::Cgroup;
 use crate::sys::procfs;
 
-impl Engine {
+impl<L: DecisionLog> Engine<L> {
     /// Who has come into the target's group by itself, or left it; and whether a group is still the target's own.
     pub(super) fn look_at_members(&mut self) {
         let uses_group = self.attach.offers_group() || self.attach.mode() == AttachMode::Cgroup;
