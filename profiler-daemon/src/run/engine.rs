@@ -42,6 +42,9 @@ const SETTLING_NS: u64 = 2_000_000;
 const GENERATIONS: usize = 3;
 /// Length of a window of the profile (ns).
 const WINDOW_NS: u64 = 500_000_000;
+/// The longest pause of a target that rests is a tick, doubled so often: until then a burst is sampled at the rate that an idle
+/// target is granted, which no burst turns into much.
+const LONGEST_REST: u32 = 3;
 /// Changes by the bucket below this (in logarithms) are not entered into the history of the rate.
 const WORTH_NOTING: f64 = 0.2;
 
@@ -147,6 +150,16 @@ pub(crate) struct Engine<L> {
     /// None before sampling begins, and where there can be none.
     alarm: Option<SwitchAlarm>,
     bursts: HandlerBursts,
+    resting: Option<Rest>,
+}
+
+/// How long nothing has happened.
+#[derive(Clone, Copy, Default)]
+struct Rest {
+    /// Samples and other records until the last tick.
+    seen: u64,
+    /// Ticks in a row without any, up to [`LONGEST_REST`].
+    quiet_ticks: u32,
 }
 
 /// Where the part of the run began that is collected next.
@@ -201,6 +214,7 @@ impl<L: DecisionLog> Engine<L> {
             group_switches: GroupSwitches::default(),
             alarm: None,
             bursts: HandlerBursts::new(how.costs.per_handler_ns.is_some()),
+            resting: None,
         })
     }
 
@@ -275,6 +289,22 @@ impl<L: DecisionLog> Engine<L> {
         Duration::from_nanos(until_tick.min(look_ns).min(burst_ns).min(self.sampler.time_to_fill_ns()))
     }
 
+    /// Ticks get rarer while nothing happens: for one target among many, which shall cost nothing while they idle.
+    pub(crate) fn rests(&mut self) {
+        self.resting = Some(Rest::default());
+    }
+
+    /// How long until the next tick (ns).
+    fn next_pause_ns(&mut self) -> u64 {
+        let tick_ns = self.sampler.draw_tick_ns();
+        let Some(rest) = &mut self.resting else { return tick_ns };
+        let counts = &self.session.counts;
+        let seen = counts.samples + counts.foreign + counts.side_records + counts.forks;
+        let is_quiet = std::mem::replace(&mut rest.seen, seen) == seen;
+        rest.quiet_ticks = if is_quiet { (rest.quiet_ticks + 1).min(LONGEST_REST) } else { 0 };
+        tick_ns << rest.quiet_ticks
+    }
+
     /// Whether the dearest sample that the clocks can take, with the longest chain or the fullest copy, costs far
     /// more than those that come.
     fn cost_may_jump(&self) -> bool {
@@ -284,8 +314,8 @@ impl<L: DecisionLog> Engine<L> {
         dearest.mean_ns > HARMLESS_JUMP * self.controller.cost().target.mean_ns
     }
 
-    /// Drains the rings, and takes stock when it is time to.
-    pub(crate) fn turn(&mut self) {
+    /// Drains the rings, and takes stock if it is time to, or will be within `slack_ns`.
+    pub(crate) fn turn(&mut self, slack_ns: u64) {
         let now_ns = clock::monotonic_ns();
         let samples_before = self.session.counts.samples;
         self.drain(now_ns.saturating_sub(SETTLING_NS));
@@ -295,9 +325,9 @@ impl<L: DecisionLog> Engine<L> {
             self.next_tick_ns = now_ns;
         }
         let so_far = self.without_inheritance(self.session.since_last_reading(now_ns));
-        if now_ns >= self.next_tick_ns || self.controller.overdrawn(&so_far) {
+        if now_ns + slack_ns >= self.next_tick_ns || self.controller.overdrawn(&so_far) {
             self.tick();
-            let tick_ns = self.sampler.draw_tick_ns();
+            let tick_ns = self.next_pause_ns();
             self.next_tick_ns = (self.next_tick_ns + tick_ns).max(now_ns + MIN_TICK_NS);
         }
         self.maintain(now_ns); // at once: what a tick has found too dear goes on costing until then
@@ -432,6 +462,21 @@ impl<L: DecisionLog> Engine<L> {
     /// What a person calls a process of the target.
     pub(crate) fn name_of(&self, pid: u32) -> String {
         format!("{} ({pid})", procfs::comm(pid).unwrap_or_default())
+    }
+
+    /// How events are attached.
+    pub(crate) fn attach_mode(&self) -> AttachMode {
+        self.attach.mode()
+    }
+
+    /// How stacks are unwound.
+    pub(crate) fn method(&self) -> Method {
+        self.settings.method
+    }
+
+    /// The rate that the law, the budget and the caps asked for last.
+    pub(crate) fn optimum_rate_hz(&self) -> Option<f64> {
+        self.last_decision.map(|decision| decision.optimum_rate_hz)
     }
 
     /// The figures since the last call or the beginning; the next part of the run begins.

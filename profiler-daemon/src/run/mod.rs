@@ -3,11 +3,12 @@
 mod engine;
 pub(crate) mod explain;
 mod foresight;
-mod names;
+pub(crate) mod join;
+pub(crate) mod names;
 mod precise;
 mod progress;
 mod remedy;
-mod summary;
+pub(crate) mod summary;
 
 use std::ffi::{CString, OsStr};
 use std::io;
@@ -25,8 +26,8 @@ use profiler_core::rate::{Activity, Dither, Prediction, RateController, RateSett
 use profiler_core::unwind::method::{Method, MethodChoice};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
-use self::engine::{Attach, Engine};
-pub(crate) use self::engine::{DecisionLine, DecisionLog};
+use self::engine::Attach;
+pub(crate) use self::engine::{DecisionLine, DecisionLog, Engine};
 use self::foresight::Foresight;
 use self::precise::Precise;
 use self::progress::Progress;
@@ -191,6 +192,7 @@ pub(crate) fn permitted() -> Result<()> {
 }
 
 /// What is known before the target is: permissions and costs.
+#[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) calibration: Calibration,
     pub(crate) seed: u64,
@@ -232,6 +234,15 @@ impl Setup {
         Ok(())
     }
 
+    /// The target is every process: one event for each CPU is the only way.
+    fn choose_whole_cpus(&mut self) -> Result<()> {
+        if !self.access.cpu_wide {
+            return Err(explain::cpu_wide_refused("to sample every process"));
+        }
+        self.asked = Some(AttachMode::Cpu);
+        Ok(())
+    }
+
     /// Whether it matters that the target has a control group of its own.
     fn may_use_group(&self) -> bool {
         self.access.cpu_wide && self.asked.is_none_or(|asked| asked == AttachMode::Cgroup)
@@ -249,7 +260,7 @@ impl Setup {
         }
     }
 
-    pub(crate) fn open<L: DecisionLog>(
+    fn open<L: DecisionLog>(
         &self,
         sampling: &SamplingSettings,
         session: Session,
@@ -456,7 +467,7 @@ async fn follow(
         let left =
             deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
         let signal = signals.wait_or_alarm(engine.pause().min(left), engine.alarm()).await;
-        engine.turn();
+        engine.turn(0);
         progress.show(engine);
         let mut stop = left.is_zero().then_some(Stop::Duration);
         match &watched {

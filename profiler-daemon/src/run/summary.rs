@@ -139,7 +139,8 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
     }
 }
 
-fn parts(account: &Account) -> OverheadParts {
+/// What the overhead is made of.
+pub(crate) fn parts(account: &Account) -> OverheadParts {
     let spent = account.spent();
     let ratio = |ns: f64| if account.target_cpu_s() > 0.0 { ns * 1e-9 / account.target_cpu_s() } else { 0.0 };
     OverheadParts {

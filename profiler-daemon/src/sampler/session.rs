@@ -17,7 +17,7 @@ use profiler_core::stats;
 use profiler_core::unwind::StackUnwinder;
 use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::{Method, MethodChoice};
-use rustc_hash::FxBuildHasher;
+use rustc_hash::{FxBuildHasher, FxHashSet};
 
 use super::handler_time::RecentSamples;
 use super::own_time::OwnTime;
@@ -101,8 +101,10 @@ pub(crate) struct Session {
     pub(crate) own_time: OwnTime,
     /// The group, where the target is whatever is in it.
     group: Option<Arc<Cgroup>>,
-    /// Whether nobody else is sampled.
-    samples_group_alone: bool,
+    /// Whether an unknown process that is sampled belongs to the target.
+    meets_unknown: bool,
+    /// Those that do not all the same.
+    excluded: FxHashSet<u32>,
     aggregator: Aggregator,
     unwinder: StackUnwinder,
     chain_limit: usize,
@@ -183,7 +185,8 @@ impl Session {
             recent: RecentSamples::default(),
             own_time: OwnTime::default(),
             group: None,
-            samples_group_alone: false,
+            meets_unknown: false,
+            excluded: FxHashSet::default(),
             aggregator: Aggregator::default(),
             unwinder: StackUnwinder::default(),
             chain_limit: limits::max_call_chain(),
@@ -223,9 +226,27 @@ impl Session {
     /// The target is whatever is in this group and below, and whatever comes into it; `alone` says that nobody else is
     /// sampled, so that an unknown process must be one that has come into it.
     pub(crate) fn follow_group(&mut self, group: Arc<Cgroup>, alone: bool) {
-        self.samples_group_alone = alone;
+        self.meets_unknown = alone;
         self.cpu.follow_group(Arc::clone(&group));
         self.group = Some(group);
+    }
+
+    /// The target is every process of the machine but those that are excluded, now and to come.
+    pub(crate) fn follow_everything(&mut self) {
+        self.meets_unknown = true;
+        self.cpu.follow_machine();
+    }
+
+    /// A process belongs to another target: it is none of this one's any more.
+    pub(crate) fn exclude(&mut self, pid: u32) {
+        if self.excluded.insert(pid) && self.processes.contains(pid) {
+            self.leave(pid);
+        }
+    }
+
+    /// It does so no longer, or has ended.
+    pub(crate) fn include(&mut self, pid: u32) {
+        self.excluded.remove(&pid);
     }
 
     /// The group, where the target is whatever is in it.
@@ -353,7 +374,10 @@ impl Session {
             return; // taken before anything counted
         }
         self.counts.stack_bytes += sample.stack.map_or(0, |stack| stack.len()) as u64;
-        if self.samples_group_alone && !self.processes.contains(sample.pid) {
+        if self.meets_unknown
+            && !self.processes.contains(sample.pid)
+            && !self.excluded.contains(&sample.pid)
+        {
             let _ = self.meet(sample.pid); // unnamed code is counted as such
         }
         if !self.processes.contains(sample.pid) {

@@ -31,6 +31,16 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
+    /// Processes that belong to the target from now on, and some that do no longer, as its owner has found out.
+    pub(crate) fn told(&mut self, joined: &[u32], left: &[u32]) {
+        left.iter().for_each(|&pid| self.session.leave(pid));
+        let new: Vec<u32> =
+            joined.iter().copied().filter(|pid| !self.session.processes.contains(*pid)).collect();
+        new.iter().for_each(|&pid| self.meet(pid));
+        let came = new.iter().any(|&pid| self.session.processes.contains(pid));
+        self.members_changed |= came && self.attach.mode() == AttachMode::Task;
+    }
+
     /// Whether no process of the target is left.
     pub(crate) fn target_has_ended(&self) -> bool {
         let nobody_known = self.session.processes.live().next().is_none();
