@@ -8,6 +8,8 @@ mod cli;
 #[expect(dead_code, reason = "the daemon is yet to come")]
 mod daemon;
 mod debuginfod;
+#[expect(dead_code, reason = "the daemon's loop asks it")]
+mod discovery;
 mod doctor;
 mod evaluate;
 mod export;
