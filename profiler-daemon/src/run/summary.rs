@@ -29,9 +29,9 @@ pub(crate) fn deliver(
     let collected = session.finish();
     let mut run = run(&end, setup, sampling, target);
     run.stopped = stop.as_str().to_owned();
-    run.weight_s = collected.weight_ns * 1e-9;
+    run.weight_s = collected.weight_ns() * 1e-9;
     let scale = compensate(&mut run, end.controller.account(), end.kernel_seen);
-    let profile = names::symbolize(&collected, scale, run, debuginfod);
+    let profile = names::symbolize(collected, scale, run, debuginfod);
     outputs.deliver(&profile)
 }
 
