@@ -105,7 +105,7 @@ struct ClosedWindow {
     tallies: Vec<(StackId, Tally)>,
 }
 
-/// All that was counted.
+/// What was counted.
 pub struct Aggregate {
     /// Every frame once.
     pub frames: FrameTable,
@@ -157,7 +157,7 @@ impl Aggregator {
         *self.function_counts.entry(self.functions[id as usize]).or_default() += 1;
     }
 
-    /// Ends a span of time at `now_ns` (since the start of sampling) and scales what was counted in it by
+    /// Ends a span of time at `now_ns` (since the start of sampling, or the last cut) and scales what was counted in it by
     /// `factor`: above one where the kernel dropped samples.
     pub fn close_window(&mut self, now_ns: u64, factor: f64) {
         self.raw.retain(|_, stacks| std::mem::take(&mut stacks.is_used)); // the others sleep, or have ended
@@ -231,7 +231,14 @@ impl Aggregator {
         }
     }
 
-    /// Hands over all that was counted.
+    /// Hands over all that was counted, as something to [`Aggregator::finish`] where there is time for it, and begins anew:
+    /// with times that count from zero again. What the controller has yet to take stays here.
+    pub fn cut(&mut self) -> Self {
+        let function_counts = std::mem::take(&mut self.function_counts);
+        std::mem::replace(self, Self { function_counts, ..Self::with_most(self.most) })
+    }
+
+    /// All that was counted.
     pub fn finish(mut self, now_ns: u64) -> Aggregate {
         if !self.current.is_empty() {
             self.close_window(now_ns, 1.0);

@@ -32,7 +32,7 @@ pub(crate) fn deliver(
     let collected = session.finish();
     let (mut run, scale) = run(&figures, &collected, setup, sampling, target);
     run.stopped = stop.as_str().to_owned();
-    let profile = names::symbolize(&collected, scale, run, debuginfod);
+    let profile = names::symbolize(collected, scale, run, debuginfod);
     outputs.deliver(&profile)
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn run(
     target: String,
 ) -> (Run, f64) {
     let mut run = figures_of(figures, setup, sampling, target);
-    run.weight_s = collected.weight_ns * 1e-9;
+    run.weight_s = collected.weight_ns() * 1e-9;
     let scale = compensate(&mut run, &figures.account, figures.kernel_seen);
     (run, scale)
 }

@@ -1,31 +1,33 @@
 //! One profiled target from its first sample to its profile: records become stacks, stacks are counted, and
 //! what sampling costs is read off.
 
+mod cut;
 mod maps;
 
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
-use profiler_core::aggregate::{Aggregate, Aggregator, Chain};
+use profiler_core::aggregate::{Aggregator, Chain};
 use profiler_core::handler_trace::HandledSample;
 use profiler_core::process::ProcessTable;
-use profiler_core::profile::{Outcome, ProcessInfo, TruncatedBy};
+use profiler_core::profile::{Outcome, TruncatedBy};
 use profiler_core::rate::Reading;
 use profiler_core::record::{RawSample, Record, Task};
-use profiler_core::stack::Frame;
+use profiler_core::stack::{Frame, ObjectId};
 use profiler_core::stats;
 use profiler_core::unwind::StackUnwinder;
 use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::{Method, MethodChoice};
-use rustc_hash::{FxBuildHasher, FxHashSet};
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
+pub(crate) use self::cut::Collected;
 use super::handler_time::RecentSamples;
 use super::own_time::OwnTime;
 use super::perf::Drained;
 use super::rereads::Rereads;
 use super::target_cpu::TargetCpu;
 use crate::cgroup::Cgroup;
-use crate::jit::{self, JitStore};
+use crate::jit::JitStore;
 use crate::objects::ObjectStore;
 use crate::sys::{clock, limits, procfs};
 
@@ -113,7 +115,12 @@ pub(crate) struct Session {
     last_reading: LastReading,
     /// When sampling began; the end of time until it does.
     start_ns: u64,
-    window_start: (u64, Counts),
+    /// When the stretch began that the next cut hands over (ns); the end of time until sampling does.
+    stretch_start_ns: u64,
+    /// What had been counted when the window began.
+    window_start: Counts,
+    /// What objects weighed until the last cut, as far as it still matters.
+    past_weights: FxHashMap<ObjectId, f64>,
     program_changed: bool,
     rereads: Rereads,
     rebalance_at_ns: u64,
@@ -160,17 +167,6 @@ impl LastReading {
     }
 }
 
-/// What was counted, for the profile.
-pub(crate) struct Collected {
-    pub(crate) aggregate: Aggregate,
-    pub(crate) processes: Vec<ProcessInfo>,
-    pub(crate) objects: ObjectStore,
-    /// Names of the code that lies in no file.
-    pub(crate) generated: jit::Names,
-    /// Sum of the weights (ns).
-    pub(crate) weight_ns: f64,
-}
-
 impl Session {
     /// Nothing yet; unwind tables and names may take so many bytes.
     pub(crate) fn new(choice: MethodChoice, symbol_bytes: u64) -> Self {
@@ -194,7 +190,9 @@ impl Session {
             first_reading: LastReading::default(),
             last_reading: LastReading::default(),
             start_ns: u64::MAX,
-            window_start: (0, Counts::default()),
+            stretch_start_ns: u64::MAX,
+            window_start: Counts::default(),
+            past_weights: FxHashMap::default(),
             program_changed: false,
             rereads: Rereads::default(),
             rebalance_at_ns: 0,
@@ -213,7 +211,8 @@ impl Session {
     /// A program has ended: its process did, or goes on to be another one.
     fn program_ended(&mut self, pid: u32) {
         if let Some(process) = self.processes.get(pid) {
-            self.jit.ended(process.index, self.aggregator.frames().frames(), &self.objects.roots);
+            let frames = self.aggregator.frames().frames();
+            self.jit.ended(process.index, frames, &self.objects.roots, &self.objects.names);
         }
     }
 
@@ -291,6 +290,7 @@ impl Session {
     pub(crate) fn begin(&mut self) {
         self.objects.read_tables(); // of a big program, they would use up the budget of its first second
         self.start_ns = clock::monotonic_ns();
+        self.stretch_start_ns = self.start_ns;
         self.counts = Counts::default();
         let target_cpu_ns = self.cpu.read().0;
         self.last_reading = self.now(target_cpu_ns);
@@ -472,36 +472,8 @@ impl Session {
         self.aggregator.function_parts(name)
     }
 
-    /// Ends a window of the profile. Samples that were lost in it are made up for by those that were not.
-    pub(crate) fn close_window(&mut self) {
-        let (_, before) = self.window_start;
-        let taken = self.counts.samples + self.counts.foreign - before.samples - before.foreign;
-        let lost = self.counts.lost - before.lost;
-        let factor = if taken > 0 { (taken + lost) as f64 / taken as f64 } else { 1.0 };
-        self.aggregator.close_window(self.elapsed_ns(), factor);
-        self.window_start = (self.elapsed_ns(), self.counts);
-        self.keep_within_bounds();
-    }
-
     /// Whether a process of the target has begun another program since the last call.
     pub(crate) fn take_program_changed(&mut self) -> bool {
         std::mem::take(&mut self.program_changed)
-    }
-
-    /// Ends the session.
-    pub(crate) fn finish(mut self) -> Collected {
-        self.close_window();
-        let weight_ns = self.aggregator.weight_ns();
-        let generated = self.jit.finish(self.aggregator.frames().frames(), &self.objects.roots);
-        let processes = self.processes.infos().to_vec();
-        drop((self.processes, self.unwinder)); // they use the tables that make room for names
-        self.objects.release_tables();
-        Collected {
-            generated,
-            weight_ns,
-            aggregate: self.aggregator.finish(self.window_start.0),
-            processes,
-            objects: self.objects,
-        }
     }
 }
