@@ -46,6 +46,9 @@ pub(crate) enum Command {
     // What `calibrate` samples: this program once more.
     #[command(hide = true)]
     CalibrateWorkload(CalibrateWorkloadArgs),
+    // What packages contain.
+    #[command(hide = true)]
+    GenerateDocs(GenerateDocsArgs),
 }
 
 /// Arguments of `record`.
@@ -294,6 +297,13 @@ pub(crate) struct CalibrateWorkloadArgs {
     /// The CPU to stay on.
     #[arg(long)]
     pub(crate) cpu: u32,
+}
+
+/// Arguments of `generate-docs`.
+#[derive(Debug, Args)]
+pub(crate) struct GenerateDocsArgs {
+    /// Where manual pages and completions are written to.
+    pub(crate) folder: PathBuf,
 }
 
 fn defaults() -> SamplingSettings {

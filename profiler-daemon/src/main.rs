@@ -8,6 +8,7 @@ mod cli;
 #[expect(dead_code, reason = "the daemon is yet to come")]
 mod daemon;
 mod debuginfod;
+mod docs;
 mod doctor;
 mod evaluate;
 mod export;
@@ -85,6 +86,7 @@ fn run(job: Job) -> Result<ExitCode> {
         Job::Calibrate(job) => calibrate::run(job, terminal)?,
         Job::CalibrateWorkload(cpu) => calibrate::serve(cpu)?,
         Job::CheckConfig(file) => return check_config::run(file.as_deref(), terminal),
+        Job::GenerateDocs(folder) => docs::write(&folder)?,
         Job::Doctor(job) => return doctor::run(job, terminal, run::try_open),
     }
     Ok(ExitCode::SUCCESS)

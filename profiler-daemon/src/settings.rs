@@ -42,6 +42,8 @@ pub(crate) enum Job {
     CheckConfig(Option<PathBuf>),
     /// Look at the machine.
     Doctor(DoctorJob),
+    /// Write manual pages and completions to this folder.
+    GenerateDocs(PathBuf),
 }
 
 /// Profile a command until it exits.
@@ -205,6 +207,7 @@ impl Job {
             Command::CalibrateWorkload(args) => Self::CalibrateWorkload(args.cpu),
             Command::CheckConfig(args) => Self::CheckConfig(args.file),
             Command::Doctor(args) => Self::Doctor(DoctorJob { json: args.json }),
+            Command::GenerateDocs(args) => Self::GenerateDocs(args.folder),
         })
     }
 }
