@@ -122,13 +122,10 @@ bless:
     INSTA_UPDATE=always cargo test --workspace --exclude tests
     INSTA_UPDATE=always cargo test -p tests --test replay
 
-# The Debian package in target/debian, and its debug symbols. Needs `cargo install cargo-deb`, binutils and dpkg-dev.
+# The Debian package, and that of its debug symbols, in target/debian (the script says what it needs).
 deb:
-    cargo build --release -p profiler-daemon
-    rm -rf target/package
-    target/release/sweetspot generate-docs target/package
-    cargo deb --quiet -p profiler-daemon --no-build --dbgsym
+    packaging/deb/build
 
 # Does the package do what it promises on a fresh Debian? Boots one in namespaces (three minutes); needs root.
 clean-machine suite="bookworm": deb
-    packaging/clean-machine "$(ls -t target/debian/sweetspot_*.deb | head -1)" {{ suite }}
+    packaging/clean-machine target/debian/sweetspot_*.deb {{ suite }}

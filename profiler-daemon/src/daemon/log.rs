@@ -11,8 +11,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Starts the log, of what `SWEETSPOT_LOG` asks for or of all that concerns an operator. A log that was started before stays.
-pub(crate) fn start() {
+/// Begins the log, of what `SWEETSPOT_LOG` asks for or of all that concerns an operator. A log that was begun before stays.
+pub(crate) fn begin() {
     let filter = EnvFilter::try_from_env("SWEETSPOT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let log = tracing_subscriber::registry().with(filter);
     let _ = match journal() {
@@ -24,7 +24,9 @@ pub(crate) fn start() {
 /// The journal, where it reads standard error. Where it cannot be reached, standard error is still read.
 fn journal() -> Option<tracing_journald::Layer> {
     let stream = std::env::var("JOURNAL_STREAM").ok()?;
-    let journal = || tracing_journald::layer().ok().map(|journal| journal.with_field_prefix(Some("SWEETSPOT".to_owned())));
+    let journal = || {
+        tracing_journald::layer().ok().map(|journal| journal.with_field_prefix(Some("SWEETSPOT".to_owned())))
+    };
     leads_to(&io::stderr(), &stream).then(journal)?
 }
 

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// The service manager, and what it knows.
+use crate::sys::clock;
+
+/// Tells the service manager, and remembers what it knows.
 #[derive(Debug)]
-pub(crate) struct Manager {
+pub(crate) struct Notifier {
     /// How long it waits for a sign of life; `None` if for ever.
     patience: Option<Duration>,
     /// Monotonic time of the last sign of life (ns).
@@ -18,9 +20,9 @@ pub(crate) struct Manager {
     deaf: bool,
 }
 
-impl Manager {
+impl Notifier {
     /// The manager that the environment names.
-    pub(crate) fn from_environment() -> Self {
+    pub(crate) fn from_env() -> Self {
         let patience = sd_notify::watchdog_enabled();
         Self { patience, alive_ns: None, status: String::new(), deaf: false }
     }
@@ -32,10 +34,11 @@ impl Manager {
         self.tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
     }
 
-    /// The settings are read again, beginning at `now_ns` of `CLOCK_MONOTONIC`; [`Self::ready`] says that they were, also
-    /// where the older ones stay in force.
-    pub(crate) fn reloading(&mut self, now_ns: u64) {
-        self.tell(&[NotifyState::Reloading, NotifyState::MonotonicUsec(i128::from(now_ns / 1000))]);
+    /// The settings are read again; [`Self::ready`] says that they were, also where the older ones stay in force. The time
+    /// tells the manager which request this answers.
+    pub(crate) fn reloading(&mut self) {
+        let now_us = i128::from(clock::monotonic_ns() / 1000);
+        self.tell(&[NotifyState::Reloading, NotifyState::MonotonicUsec(now_us)]);
     }
 
     /// How the daemon is, in a line for `systemctl status`. Told when it changes.
