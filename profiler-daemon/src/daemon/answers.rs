@@ -37,7 +37,9 @@ impl Daemon {
         let id = self.discovery.add(wanted.target);
         self.look_for_targets(now_ns);
         let Some(watched) = self.targets.get_mut(&id) else {
-            return Err(Refused::Invalid("this names no target; give a pid, name, unit or cgroup".to_owned()));
+            return Err(Refused::Invalid(
+                "this names no target; give a pid, name, unit or cgroup".to_owned(),
+            ));
         };
         watched.identity.origin = Origin::Request;
         watched.ends_ns = Some(now_ns.saturating_add(wanted.time.as_nanos() as u64));
@@ -54,7 +56,9 @@ impl Daemon {
     fn detach(&mut self, name: String) -> Result<(), Refused> {
         let Some(id) = self.named(&name) else { return Err(Refused::Unknown(name)) };
         if self.targets[&id].identity.origin == Origin::Settings {
-            return Err(Refused::Conflict(format!("{name} stands in the settings; take it out there, and reload")));
+            return Err(Refused::Conflict(format!(
+                "{name} stands in the settings; take it out there, and reload"
+            )));
         }
         self.discovery.remove(id);
         self.drop_target(id);
@@ -80,11 +84,16 @@ impl Daemon {
             } += 1;
         }
         let mut degraded: Vec<String> = store.problem.iter().chain(&self.problem).cloned().collect();
+        degraded.extend(self.discovery.remarks());
         if targets.left_out > 0 {
-            degraded.push(format!("{} targets are left out; `sweetspot ctl targets` says why", targets.left_out));
+            degraded
+                .push(format!("{} targets are left out; `sweetspot ctl targets` says why", targets.left_out));
         }
         if targets.failed > 0 {
-            degraded.push(format!("{} targets cannot be sampled; `sweetspot ctl targets` says why", targets.failed));
+            degraded.push(format!(
+                "{} targets cannot be sampled; `sweetspot ctl targets` says why",
+                targets.failed
+            ));
         }
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -51,7 +51,8 @@ impl HostAccount {
     pub(crate) fn last_10s_ratio(&self) -> f64 {
         let (then, now) = (self.oldest(), self.latest());
         let wall_ns = now.at_ns.saturating_sub(then.at_ns) * self.cpus as u64;
-        let spent_ns = now.charged_ns.saturating_sub(then.charged_ns) + now.self_ns.saturating_sub(then.self_ns);
+        let spent_ns =
+            now.charged_ns.saturating_sub(then.charged_ns) + now.self_ns.saturating_sub(then.self_ns);
         if wall_ns > 0 { spent_ns as f64 / wall_ns as f64 } else { 0.0 }
     }
 
@@ -74,7 +75,8 @@ impl HostAccount {
             overhead_worst_10s_ratio: self.worst_10s.max(self.last_10s_ratio()),
             charged_s: now.charged_ns.saturating_sub(began.charged_ns) as f64 * 1e-9,
             self_cpu_s: own_ns as f64 * 1e-9,
-            housekeeping_cpu_s: own_ns.saturating_sub(now.turns_ns.saturating_sub(began.turns_ns)) as f64 * 1e-9,
+            housekeeping_cpu_s: own_ns.saturating_sub(now.turns_ns.saturating_sub(began.turns_ns)) as f64
+                * 1e-9,
         }
     }
 

@@ -114,11 +114,13 @@ impl Keeper {
 
     /// Answers once all that was handed over before is kept.
     pub(crate) fn flush(&self, replies: Vec<Reply<Result<(), Refused>>>) {
-        let busy = || Refused::Busy("the disk is too slow for what there is to write; ask again later".to_owned());
+        let busy =
+            || Refused::Busy("the disk is too slow for what there is to write; ask again later".to_owned());
         let job = Job::Flushed(replies);
         let sent = self.jobs.as_ref().map(|jobs| jobs.try_send(job));
-        if let Some(Err(TrySendError::Full(Job::Flushed(replies)) | TrySendError::Disconnected(Job::Flushed(replies)))) =
-            sent
+        if let Some(Err(
+            TrySendError::Full(Job::Flushed(replies)) | TrySendError::Disconnected(Job::Flushed(replies)),
+        )) = sent
         {
             replies.into_iter().for_each(|reply| drop(reply.send(Err(busy()))));
         }
@@ -201,8 +203,7 @@ impl Work {
     fn keep(&mut self, parcel: Parcel) -> Option<String> {
         let Parcel { mut window, collected, scale, run, bytes } = parcel;
         window.boot.clone_from(&self.boot);
-        let profile = symbolize(&collected, scale, run, self.debuginfod.as_ref());
-        drop(collected);
+        let profile = symbolize(collected, scale, run, self.debuginfod.as_ref());
         let target = window.target.clone();
         let kept = self.store.write(&self.now(), window, &profile);
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -244,7 +245,9 @@ impl Work {
 fn flushed(problem: Option<&str>) -> Result<(), Refused> {
     match problem {
         None => Ok(()),
-        Some(problem) => Err(Refused::Busy(format!("{problem}; `sweetspot ctl status` says how the store is"))),
+        Some(problem) => {
+            Err(Refused::Busy(format!("{problem}; `sweetspot ctl status` says how the store is")))
+        }
     }
 }
 

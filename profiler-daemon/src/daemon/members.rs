@@ -2,9 +2,9 @@
 
 use config::{SamplingSettings, TargetSettings};
 
-use super::watched::{Identity, Watched};
-use super::state::Origin;
 use super::Daemon;
+use super::state::Origin;
+use super::watched::{Identity, Watched};
 use crate::discovery::{Found, TargetId};
 use crate::sys::procfs;
 
@@ -12,6 +12,8 @@ use crate::sys::procfs;
 const RANK_EVERY_NS: u64 = 10_000_000_000;
 /// Who is left out has to be so much more active than the least active that is sampled.
 const CLEARLY_MORE: u64 = 2;
+const TOO_MANY: &str =
+    "there are more targets than limits.targets, and others are more active; raise it, or name fewer";
 /// Share of the limit from which memory is short.
 const MEMORY_IS_SHORT: f64 = 0.9;
 
@@ -22,6 +24,12 @@ impl Daemon {
         for id in changes.appeared {
             let watched = self.discovery.target(id).map(|found| self.watched(found));
             self.targets.extend(watched.map(|watched| (id, watched)));
+        }
+        for id in changes.changed {
+            if let (Some(found), Some(watched)) = (self.discovery.target(id), self.targets.get_mut(&id)) {
+                watched.identity.labels.clone_from(&found.labels);
+                watched.identity.group.clone_from(&found.group);
+            }
         }
         for (id, pid) in changes.left {
             if let Some(watched) = self.targets.get_mut(&id) {
@@ -59,13 +67,21 @@ impl Daemon {
 
     /// What a process of one target means to those that are everything else.
     fn others_process(&mut self, id: TargetId, act: impl Fn(&mut crate::sampler::session::Session)) {
-        let everything = self.targets.iter_mut().filter(|(other, watched)| **other != id && watched.identity.is_everything);
+        let everything = self
+            .targets
+            .iter_mut()
+            .filter(|(other, watched)| **other != id && watched.identity.is_everything);
         everything.filter_map(|(_, watched)| watched.engine()).for_each(|engine| act(&mut engine.session));
     }
 
     /// What other targets used is none of everything's.
     fn tell_others_time(&mut self) {
-        let others_ns: u64 = self.targets.values().filter(|watched| !watched.identity.is_everything).map(|watched| watched.totals().cpu_ns).sum();
+        let others_ns: u64 = self
+            .targets
+            .values()
+            .filter(|watched| !watched.identity.is_everything)
+            .map(|watched| watched.totals().cpu_ns)
+            .sum();
         let others_ns = others_ns + self.gone.cpu_ns;
         let everything = self.targets.values_mut().filter(|watched| watched.identity.is_everything);
         for engine in everything.filter_map(Watched::engine) {
@@ -76,12 +92,14 @@ impl Daemon {
     fn attach_targets(&mut self, now_ns: u64) {
         let most = self.settings.limits.targets as usize;
         let mut sampled = self.targets.values().filter(|watched| watched.is_sampled()).count();
-        for watched in self.targets.values_mut().filter(|watched| !watched.is_sampled() && !watched.is_left_out()) {
+        for watched in
+            self.targets.values_mut().filter(|watched| !watched.is_sampled() && !watched.is_left_out())
+        {
             if !watched.has_processes() {
                 continue;
             }
             if sampled >= most {
-                watched.leave_out("there are more targets than limits.targets, and this one is less active; raise the limit, or name fewer");
+                watched.leave_out(TOO_MANY);
                 continue;
             }
             watched.attach(&self.setup, now_ns);
@@ -101,7 +119,12 @@ impl Daemon {
         if !fresh {
             return;
         }
-        let others: Vec<u32> = self.targets.values().filter(|watched| !watched.identity.is_everything).flat_map(|watched| watched.processes.iter().copied()).collect();
+        let others: Vec<u32> = self
+            .targets
+            .values()
+            .filter(|watched| !watched.identity.is_everything)
+            .flat_map(|watched| watched.processes.iter().copied())
+            .collect();
         let everything = self.targets.values_mut().filter(|watched| watched.identity.is_everything);
         for engine in everything.filter_map(Watched::engine) {
             others.iter().for_each(|&pid| engine.session.exclude(pid));
@@ -114,7 +137,8 @@ impl Daemon {
             watched.stop(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
         }
         let over = |watched: &Watched| watched.ends_ns.is_some_and(|ends_ns| now_ns >= ends_ns);
-        let over: Vec<TargetId> = self.targets.iter().filter(|(_, watched)| over(watched)).map(|(id, _)| *id).collect();
+        let over: Vec<TargetId> =
+            self.targets.iter().filter(|(_, watched)| over(watched)).map(|(id, _)| *id).collect();
         for id in over {
             self.discovery.remove(id);
             self.drop_target(id);
@@ -142,39 +166,40 @@ impl Daemon {
         }
     }
 
+    /// Leaves out the least active of those that are sampled, by CPU time since it was asked last.
     fn give_up_least_active(&mut self, why: &str) {
-        let activity = self.activity();
-        let least = activity.iter().filter(|(id, _)| self.targets[*id].is_sampled()).min_by_key(|(_, cpu_ns)| *cpu_ns);
-        if let Some(&(id, _)) = least
-            && let Some(watched) = self.targets.get_mut(&id)
-        {
-            watched.stop(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
-            watched.leave_out(why);
+        self.note_activity();
+        let sampled = self.targets.values_mut().filter(|watched| watched.is_sampled());
+        if let Some(least) = sampled.min_by_key(|watched| watched.activity_ns()) {
+            least.stop(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
+            least.leave_out(why);
         }
     }
 
-    /// Lets in whoever is clearly more active than one that is sampled.
+    /// Lets in whoever was left out and is clearly more active than one that is sampled, or has room now.
     fn rank(&mut self) {
         if !self.targets.values().any(Watched::is_left_out) {
             return;
         }
-        let activity = self.activity();
-        let of = |out: bool| activity.iter().filter(move |(id, _)| self.targets[id].is_left_out() == out && self.targets[id].has_processes());
-        let most = of(true).max_by_key(|(_, cpu_ns)| *cpu_ns).copied();
-        let least = of(false).min_by_key(|(_, cpu_ns)| *cpu_ns).copied();
-        let sampled = self.targets.values().filter(|watched| watched.is_sampled()).count();
-        let Some((out, out_ns)) = most else { return };
-        if sampled < self.settings.limits.targets as usize && self.pressed == 0 {
-            self.targets.get_mut(&out).into_iter().for_each(Watched::let_in);
-        } else if least.is_some_and(|(_, in_ns)| out_ns > CLEARLY_MORE * in_ns) {
-            self.give_up_least_active("others are more active, and there are more targets than limits.targets");
-            self.targets.get_mut(&out).into_iter().for_each(Watched::let_in);
+        self.note_activity();
+        let sampled = self.targets.values().filter(|watched| watched.is_sampled());
+        let (count, least_ns) = sampled
+            .fold((0, u64::MAX), |(count, least), watched| (count + 1, least.min(watched.activity_ns())));
+        let has_room = count < self.settings.limits.targets as usize;
+        let out =
+            self.targets.values_mut().filter(|watched| watched.is_left_out() && watched.has_processes());
+        let Some(most) = out.max_by_key(|watched| watched.activity_ns()) else { return };
+        if has_room {
+            most.let_in();
+        } else if most.activity_ns() > CLEARLY_MORE * least_ns {
+            most.let_in();
+            self.give_up_least_active(TOO_MANY);
         }
     }
 
-    /// CPU time of each target since the last call.
-    fn activity(&mut self) -> Vec<(TargetId, u64)> {
-        let ids: Vec<TargetId> = self.targets.keys().copied().collect();
-        ids.into_iter().map(|id| (id, self.discovery.cpu_ns(id))).collect()
+    fn note_activity(&mut self) {
+        for (id, watched) in &mut self.targets {
+            watched.note_cpu_ns(self.discovery.cpu_ns(*id));
+        }
     }
 }

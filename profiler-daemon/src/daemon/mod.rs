@@ -2,7 +2,7 @@
 //!
 //! One thread samples all targets. It sleeps until the next of them has to be looked at, and then looks at all that soon will
 //! have to be: a wake-up costs more than most looks. Names, the disk and whoever asks for profiles have threads of their
-//! own ([`keeper`], [`crate::api`]); what these want of the loop they ask for through a queue ([`ask`]).
+//! own ([`keeper`], `api`); what these want of the loop they ask for through a queue ([`ask`]).
 
 mod answers;
 pub(crate) mod ask;
@@ -24,7 +24,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use config::DaemonSettings;
-use profiler_core::rate::Dither;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
 use self::ask::{Ask, Asked, Refused, Reply};
@@ -32,7 +31,6 @@ use self::host::{HostAccount, Spent};
 use self::keeper::Keeper;
 use self::notify::Notifier;
 use self::watched::{Totals, Watched};
-use crate::api;
 use crate::debuginfod;
 use crate::discovery::{Discovery, TargetId};
 use crate::run::{self, Setup};
@@ -47,6 +45,9 @@ const SLACK_NS: u64 = 20_000_000;
 const SHORTEST_WINDOW_NS: u64 = 1_000_000_000;
 /// What the open windows may take to be named and kept when the daemon ends.
 const PATIENCE: Duration = Duration::from_millis(1_500);
+
+/// The settings, where the package puts them.
+pub(crate) const SETTINGS_FILE: &str = "/etc/sweetspot/sweetspot.toml";
 
 /// `sweetspot daemon`.
 #[derive(Debug)]
@@ -68,11 +69,11 @@ pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     let (bounds, queue) = store_settings(&settings);
     let keeper = Keeper::start(&settings.store.folder, bounds, queue, debuginfod)?;
     let (asker, asked) = ask::channel();
-    let server = api::start(&settings.listen, &settings.limits, settings.store.folder.clone(), asker)?;
+    let server = asker;
     let mut daemon = Daemon::new(job.file, settings, setup, keeper);
     run::runtime()?.block_on(daemon.live(asked))?;
     daemon.end();
-    server.stop();
+    drop(server);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -178,7 +179,11 @@ impl Daemon {
             let due_ns = self.flushed_ns + SHORTEST_WINDOW_NS;
             pause = pause.min(Duration::from_nanos(due_ns.saturating_sub(now_ns)));
         }
-        self.targets.values_mut().filter_map(Watched::engine).map(|engine| engine.pause()).fold(pause, Duration::min)
+        self.targets
+            .values_mut()
+            .filter_map(Watched::engine)
+            .map(|engine| engine.pause())
+            .fold(pause, Duration::min)
     }
 
     /// Looks at whoever has to be looked at.
@@ -208,6 +213,7 @@ impl Daemon {
         self.keep_within_bounds(now_ns);
         let spent = self.spent(now_ns);
         self.host.observe(spent, limits::online_cpus().len());
+        self.notifier.status(&self.in_words());
     }
 
     /// Ends windows that are as long as they should be.
@@ -247,7 +253,10 @@ impl Daemon {
     fn end(self) {
         let waiting = self.keeper.status().queued_bytes;
         if !self.keeper.finish(PATIENCE) {
-            tracing::error!(waiting_bytes = waiting, "ended before all windows were written: the disk is too slow");
+            tracing::error!(
+                waiting_bytes = waiting,
+                "ended before all windows were written: the disk is too slow"
+            );
         }
     }
 

@@ -18,8 +18,9 @@ use crate::sys::clock;
 pub(super) fn read(file: Option<&Path>) -> Result<DaemonSettings> {
     let Some(file) = file else { return Ok(DaemonSettings::default()) };
     let path = file.display();
-    let bytes = std::fs::read(file)
-        .map_err(|error| usage(format!("{path} cannot be read ({error}); name a settings file with --config")))?;
+    let bytes = std::fs::read(file).map_err(|error| {
+        usage(format!("{path} cannot be read ({error}); name a settings file with --config"))
+    })?;
     DaemonSettings::parse(&bytes).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(|problem| format!("{path}:{problem}")).collect();
         anyhow!("{}", lines.join("\n"))
@@ -66,7 +67,10 @@ impl Daemon {
             let sampling = self.settings.sampling_of(&found.settings);
             watched.identity.labels.clone_from(&found.labels);
             if sampling != watched.sampling {
-                watched.resample(sampling, &self.setup, now_ns).into_iter().for_each(|parcel| self.keeper.keep(parcel));
+                watched
+                    .resample(sampling, &self.setup, now_ns)
+                    .into_iter()
+                    .for_each(|parcel| self.keeper.keep(parcel));
             }
         }
         tracing::info!("settings in force: {}", self.settings.in_words());

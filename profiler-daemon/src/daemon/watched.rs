@@ -54,6 +54,8 @@ pub(crate) struct Watched {
     watch: Option<Watch>,
     retry: Retry,
     is_fresh: bool,
+    known_cpu_ns: u64,
+    activity_ns: u64,
     before: Totals,
     windows: u64,
     /// Since the last look at who came and who left.
@@ -132,6 +134,8 @@ impl Watched {
             watch: None,
             retry: Retry::default(),
             is_fresh: false,
+            known_cpu_ns: 0,
+            activity_ns: 0,
             before: Totals::default(),
             windows: 0,
             joined: Vec::new(),
@@ -197,7 +201,7 @@ impl Watched {
                 self.watch = Some(Watch::begin(&pids[..pids.len().min(MOST_WATCHED)]));
                 return;
             }
-            (Whom::Processes(_), Some(watch)) => Some(watch.end()),
+            (Whom::Processes(_), Some(mut watch)) => Some(watch.end()),
             _ => None,
         };
         self.open(setup, whom, seen.as_ref(), now_ns);
@@ -207,7 +211,8 @@ impl Watched {
         match join::begin(setup, &self.sampling, whom, seen, RecentDecisions::default()) {
             Ok(engine) => {
                 let budget_ratio = self.sampling.budget.get();
-                self.sampled = Some(Box::new(Sampled { engine, from_ns: clock::monotonic_ns(), budget_ratio }));
+                self.sampled =
+                    Some(Box::new(Sampled { engine, from_ns: clock::monotonic_ns(), budget_ratio }));
                 (self.state, self.reason, self.retry) = (TargetState::Sampled, None, Retry::default());
                 self.is_fresh = true;
                 self.joined.clear();
@@ -233,7 +238,12 @@ impl Watched {
     }
 
     /// Samples it in another way from now on: the old events go once the new ones are there.
-    pub(crate) fn resample(&mut self, sampling: SamplingSettings, setup: &Setup, now_ns: u64) -> Option<Parcel> {
+    pub(crate) fn resample(
+        &mut self,
+        sampling: SamplingSettings,
+        setup: &Setup,
+        now_ns: u64,
+    ) -> Option<Parcel> {
         let before = std::mem::replace(&mut self.sampling, sampling);
         let mut old = self.sampled.take()?;
         self.open(setup, self.whom(), None, now_ns);
@@ -299,7 +309,7 @@ impl Watched {
             from_ns,
             to_ns,
         };
-        let bytes = collected.bytes();
+        let bytes = collected.counted.memory_bytes();
         Some(Parcel { window, collected, scale: run.1, run: run.0, bytes })
     }
 
@@ -330,6 +340,16 @@ impl Watched {
     /// It may be attached to again.
     pub(crate) fn let_in(&mut self) {
         (self.state, self.reason) = (TargetState::Waiting, None);
+    }
+
+    /// CPU time that its processes have used, as far as is known; read seldom.
+    pub(crate) fn note_cpu_ns(&mut self, cpu_ns: u64) {
+        self.activity_ns = cpu_ns.saturating_sub(std::mem::replace(&mut self.known_cpu_ns, cpu_ns));
+    }
+
+    /// How much of it between the last two readings (ns).
+    pub(crate) fn activity_ns(&self) -> u64 {
+        self.activity_ns
     }
 
     /// Everything that was counted so far.

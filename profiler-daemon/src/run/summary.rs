@@ -19,7 +19,7 @@ const MOST_SAMPLING: f64 = 0.9;
 const TRUNCATED_WORTH_A_NOTE: f64 = 0.005;
 
 /// Names what was collected and writes every output.
-pub(crate) fn deliver(
+pub(super) fn deliver(
     mut engine: Engine<Outputs>,
     setup: &Setup,
     sampling: &SamplingSettings,

@@ -374,9 +374,7 @@ impl Session {
             return; // taken before anything counted
         }
         self.counts.stack_bytes += sample.stack.map_or(0, |stack| stack.len()) as u64;
-        if self.meets_unknown
-            && !self.processes.contains(sample.pid)
-            && !self.excluded.contains(&sample.pid)
+        if self.meets_unknown && !self.processes.contains(sample.pid) && !self.excluded.contains(&sample.pid)
         {
             let _ = self.meet(sample.pid); // unnamed code is counted as such
         }

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use procfs::process::{Process, Stat, Syscall};
-use procfs::{CurrentSI, CpuTime, KernelStats};
+use procfs::{CpuTime, CurrentSI, KernelStats};
 use profiler_core::record::Mapped;
 use rustc_hash::{FxHashMap, FxHashSet};
 
