@@ -16,6 +16,7 @@ use crate::run::{Ended, Sweetspot, finish, run, start, wait_until};
 /// A daemon's folder, and the daemon while it runs.
 pub struct Daemon {
     folder: TempDir,
+    store: PathBuf,
     sweetspot: Sweetspot,
     running: Option<Running>,
 }
@@ -23,8 +24,18 @@ pub struct Daemon {
 impl Daemon {
     /// Starts one that watches `targets` (sections of a settings file), with windows of so many seconds.
     pub fn start(window_s: u32, targets: &str) -> Result<Daemon> {
-        let mut daemon =
-            Daemon { folder: tempfile::tempdir()?, sweetspot: Sweetspot::new(), running: None };
+        let folder = tempfile::tempdir()?;
+        let store = folder.path().join("store");
+        Daemon::start_with(folder, store, window_s, targets)
+    }
+
+    /// The same with its profiles in another folder.
+    pub fn start_in(store: PathBuf, window_s: u32, targets: &str) -> Result<Daemon> {
+        Daemon::start_with(tempfile::tempdir()?, store, window_s, targets)
+    }
+
+    fn start_with(folder: TempDir, store: PathBuf, window_s: u32, targets: &str) -> Result<Daemon> {
+        let mut daemon = Daemon { folder, store, sweetspot: Sweetspot::new(), running: None };
         daemon.write_settings(window_s, targets)?;
         daemon.start_again()?;
         Ok(daemon)
@@ -33,8 +44,13 @@ impl Daemon {
     /// Writes other settings; they are in force once they are read again.
     pub fn write_settings(&self, window_s: u32, targets: &str) -> Result<()> {
         let (store, socket) = (self.store(), self.socket());
+        // A key of no section stands before all of them.
+        let (before, targets) = match targets {
+            "target = []" => ("target = []\n", ""),
+            targets => ("", targets),
+        };
         let text = format!(
-            "[store]\nfolder = {store:?}\nwindow = \"{window_s}s\"\n\n[listen]\nsocket = {socket:?}\ngroup = \"root\"\n\n{targets}\n"
+            "{before}[store]\nfolder = {store:?}\nwindow = \"{window_s}s\"\n\n[listen]\nsocket = {socket:?}\ngroup = \"root\"\n\n{targets}\n"
         );
         Ok(fs::write(self.settings(), text)?)
     }
@@ -62,7 +78,7 @@ impl Daemon {
 
     /// The folder of the profiles.
     pub fn store(&self) -> PathBuf {
-        self.folder.path().join("store")
+        self.store.clone()
     }
 
     /// Where it answers.
@@ -94,7 +110,10 @@ impl Daemon {
     pub fn target(&self, name: &str) -> Result<Value> {
         let targets = self.ctl_json(&["targets"])?;
         let list = targets.as_array().or_else(|| targets["targets"].as_array()).context("no list")?;
-        list.iter().find(|target| target["name"] == name).cloned().with_context(|| format!("no {name}: {targets}"))
+        list.iter()
+            .find(|target| target["name"] == name)
+            .cloned()
+            .with_context(|| format!("no {name}: {targets}"))
     }
 
     /// Waits until a target is in this state.
@@ -118,6 +137,11 @@ impl Daemon {
     /// Has it end, and says how it did.
     pub fn stop(&mut self, signal: Signal) -> Result<Ended> {
         self.signal(signal)?;
+        self.ended()
+    }
+
+    /// Waits until it has ended, and says how.
+    pub fn ended(&mut self) -> Result<Ended> {
         finish(self.running.take().context("it does not run")?)
     }
 

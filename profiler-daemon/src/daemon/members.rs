@@ -20,6 +20,7 @@ const MEMORY_IS_SHORT: f64 = 0.9;
 impl Daemon {
     /// Who came and who left; starts to sample what has somebody to sample, and ends what has nobody any more.
     pub(super) fn look_for_targets(&mut self, now_ns: u64) {
+        self.pass_on_news();
         let changes = self.discovery.look(now_ns);
         for id in changes.appeared {
             let watched = self.discovery.target(id).map(|found| self.watched(found));
@@ -48,6 +49,15 @@ impl Daemon {
         self.end_targets(now_ns);
         self.attach_targets(now_ns);
         self.tell_others_time();
+    }
+
+    /// What records told: whoever created a process may have ended since.
+    fn pass_on_news(&mut self) {
+        for engine in self.targets.values_mut().filter_map(Watched::engine) {
+            let Some(news) = &mut engine.session.news else { continue };
+            news.births.drain(..).for_each(|(child, creator)| self.discovery.born(child, creator));
+            news.execs.drain(..).for_each(|pid| self.discovery.suspect(pid));
+        }
     }
 
     fn watched(&self, found: &Found) -> Watched {

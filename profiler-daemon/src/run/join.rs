@@ -12,6 +12,7 @@ use super::{Setup, explain};
 use crate::cgroup::Cgroup;
 use crate::sampler::access::OpenError;
 use crate::sampler::own_time::OwnTime;
+use crate::sampler::session::News;
 use crate::targets::Found;
 
 /// Whom a target consists of.
@@ -42,6 +43,7 @@ pub(crate) fn begin<L: DecisionLog>(
     let mut session = setup.session(sampling);
     session.own_time = OwnTime::of_turns();
     session.own_time.enter();
+    session.news = Some(News::default());
     let found = match &whom {
         Whom::Processes(pids) => {
             let group = if setup.may_use_group() { Cgroup::of_their_own(pids) } else { None };

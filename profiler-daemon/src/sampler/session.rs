@@ -66,6 +66,18 @@ pub(crate) struct Counts {
     pub(crate) foreign_side_records: u64,
 }
 
+/// Who created whom, and who began another program: what records told of the target's processes.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    /// Children with their creators.
+    pub(crate) births: Vec<(u32, u32)>,
+    /// Those that run another program now.
+    pub(crate) execs: Vec<u32>,
+}
+
+/// News that are kept until somebody asks for them; later ones are found out in another way.
+const MOST_NEWS: usize = 1 << 14;
+
 impl Counts {
     /// What was counted after `earlier`.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
@@ -99,6 +111,8 @@ pub(crate) struct Session {
     pub(crate) copy: CopySize,
     pub(crate) counts: Counts,
     pub(crate) recent: RecentSamples,
+    /// Kept for whoever wants to know.
+    pub(crate) news: Option<News>,
     /// What of this process' CPU time is overhead.
     pub(crate) own_time: OwnTime,
     /// The group, where the target is whatever is in it.
@@ -179,6 +193,7 @@ impl Session {
             copy: CopySize::default(),
             counts: Counts::default(),
             recent: RecentSamples::default(),
+            news: None,
             own_time: OwnTime::default(),
             group: None,
             meets_unknown: false,
@@ -328,6 +343,9 @@ impl Session {
                 }
                 self.processes.renamed(pid, tid, &name, exec);
                 self.program_changed |= exec && self.processes.contains(pid);
+                if let Some(news) = self.news.as_mut().filter(|news| exec && news.execs.len() < MOST_NEWS) {
+                    news.execs.push(pid);
+                }
             }
             Drained::Record(Record::Fork(task), _) => {
                 self.processes.forked(task);
@@ -337,6 +355,9 @@ impl Session {
                 }
                 if task.pid != task.parent_pid && self.processes.contains(task.pid) {
                     self.cpu.forked(task.pid, task.parent_pid);
+                    if let Some(news) = self.news.as_mut().filter(|news| news.births.len() < MOST_NEWS) {
+                        news.births.push((task.pid, task.parent_pid));
+                    }
                     self.code_inherited(task);
                 }
             }
