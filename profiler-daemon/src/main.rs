@@ -1,10 +1,13 @@
 //! Sweetspot: a sampling profiler that chooses its own rate.
 
+#[expect(dead_code, reason = "the daemon is yet to come")]
+mod api;
 mod aside;
 mod calibrate;
 mod cgroup;
 mod check_config;
 mod cli;
+mod ctl;
 #[expect(dead_code, reason = "the daemon is yet to come")]
 mod daemon;
 mod debuginfod;
@@ -85,6 +88,7 @@ fn run(job: Job) -> Result<ExitCode> {
         Job::Calibrate(job) => calibrate::run(job, terminal)?,
         Job::CalibrateWorkload(cpu) => calibrate::serve(cpu)?,
         Job::CheckConfig(file) => return check_config::run(file.as_deref(), terminal),
+        Job::Ctl(job) => ctl::run(&job, terminal)?,
         Job::Doctor(job) => return doctor::run(job, terminal, run::try_open),
     }
     Ok(ExitCode::SUCCESS)

@@ -1,6 +1,7 @@
 //! What the command line means: one plain job for each command, with everything checked that can be checked
 //! before anything runs.
 
+mod ctl;
 mod report;
 
 use std::ffi::OsString;
@@ -15,6 +16,7 @@ use crate::cli::{self, Command, OutputFile};
 use crate::debuginfod;
 use crate::evaluate::{Design, Role, Shape};
 use crate::failure::usage;
+pub(crate) use ctl::{CtlAsk, CtlJob, CtlProfile, CtlTime};
 pub(crate) use report::{ReportJob, ReportSource};
 
 /// One run of the program.
@@ -40,6 +42,8 @@ pub(crate) enum Job {
     CalibrateWorkload(u32),
     /// Judge a settings file of the daemon; `None`: print the commented one.
     CheckConfig(Option<PathBuf>),
+    /// Ask the daemon.
+    Ctl(CtlJob),
     /// Look at the machine.
     Doctor(DoctorJob),
 }
@@ -204,6 +208,7 @@ impl Job {
             Command::Calibrate(args) => Self::Calibrate(CalibrateJob { quick: args.quick, json: args.json }),
             Command::CalibrateWorkload(args) => Self::CalibrateWorkload(args.cpu),
             Command::CheckConfig(args) => Self::CheckConfig(args.file),
+            Command::Ctl(args) => Self::Ctl(CtlJob::new(args)?),
             Command::Doctor(args) => Self::Doctor(DoctorJob { json: args.json }),
         })
     }
