@@ -1,6 +1,5 @@
 //! Sweetspot: a sampling profiler that chooses its own rate.
 
-#[expect(dead_code, reason = "the daemon is yet to come")]
 mod api;
 mod aside;
 mod calibrate;
@@ -8,9 +7,10 @@ mod cgroup;
 mod check_config;
 mod cli;
 mod ctl;
-#[expect(dead_code, reason = "the daemon is yet to come")]
 mod daemon;
 mod debuginfod;
+mod discovery;
+mod docs;
 mod doctor;
 mod evaluate;
 mod export;
@@ -26,7 +26,6 @@ mod roots;
 mod run;
 mod sampler;
 mod settings;
-#[cfg_attr(not(test), expect(dead_code, reason = "the daemon writes to it"))]
 mod store;
 mod sys;
 mod targets;
@@ -87,7 +86,9 @@ fn run(job: Job) -> Result<ExitCode> {
         Job::Workload(job) => evaluate::workload::run(&job)?,
         Job::Calibrate(job) => calibrate::run(job, terminal)?,
         Job::CalibrateWorkload(cpu) => calibrate::serve(cpu)?,
+        Job::Daemon(job) => return daemon::run(job),
         Job::CheckConfig(file) => return check_config::run(file.as_deref(), terminal),
+        Job::GenerateDocs(folder) => docs::write(&folder)?,
         Job::Ctl(job) => ctl::run(&job, terminal)?,
         Job::Doctor(job) => return doctor::run(job, terminal, run::try_open),
     }

@@ -125,7 +125,9 @@ pub(crate) fn read(folder: &Path, query: &Query) -> Result<SymbolizedProfile, Un
 /// The same for a person: what is missing is said.
 fn from_store(folder: &Path, query: &Query, terminal: Terminal) -> Result<SymbolizedProfile> {
     let profile = read(folder, query).map_err(|unread| match &unread {
-        Unread::Store(StoreError::Unreadable { cause, .. }) if cause.kind() == ErrorKind::PermissionDenied => {
+        Unread::Store(StoreError::Unreadable { cause, .. })
+            if cause.kind() == ErrorKind::PermissionDenied =>
+        {
             Failure::NotPermitted(format!("{unread}; or ask the daemon: sweetspot ctl profile")).into()
         }
         _ => Error::from(unread),

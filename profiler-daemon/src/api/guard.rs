@@ -38,18 +38,26 @@ pub(super) fn admit(
     is_open: bool,
 ) -> Result<(), Problem> {
     if headers.contains_key(ORIGIN) {
-        return Err(Problem::new(StatusCode::FORBIDDEN, "no page of a browser may ask here; use `sweetspot ctl` or curl"));
+        return Err(Problem::new(
+            StatusCode::FORBIDDEN,
+            "no page of a browser may ask here; use `sweetspot ctl` or curl",
+        ));
     }
     let hosts = hosts(uri, headers)?;
     match caller {
         Caller::Member => check_local(&hosts),
         Caller::Stranger(user) => Err(Problem::new(
             StatusCode::FORBIDDEN,
-            format!("user {user} may not use this socket; run as root or as a member of the group in listen.group"),
+            format!(
+                "user {user} may not use this socket; run as root or as a member of the group in listen.group"
+            ),
         )),
         Caller::Network { here, name } => {
             let Some(network) = &rules.network else {
-                return Err(Problem::new(StatusCode::FORBIDDEN, "the settings allow the network no more; use the socket"));
+                return Err(Problem::new(
+                    StatusCode::FORBIDDEN,
+                    "the settings allow the network no more; use the socket",
+                ));
             };
             check_name(&hosts, network, *here, name.as_deref())?;
             if is_open { Ok(()) } else { check_token(network, headers) }
@@ -64,7 +72,8 @@ fn hosts(uri: &Uri, headers: &HeaderMap) -> Result<Vec<String>, Problem> {
     let mut values = headers.get_all(HOST).iter();
     // No name at all is what some clients send over a socket.
     if let Some(value) = values.next().filter(|value| !value.is_empty()) {
-        let authority = value.to_str().ok().and_then(|text| text.parse::<Authority>().ok()).ok_or_else(unclear)?;
+        let authority =
+            value.to_str().ok().and_then(|text| text.parse::<Authority>().ok()).ok_or_else(unclear)?;
         if authority.as_str().contains('@') {
             return Err(unclear());
         }
@@ -89,7 +98,8 @@ fn misdirected(host: &str, instead: &str) -> Problem {
 /// On the socket any local name will do. A name with a dot would come from a page whose name was made to point to a relay.
 fn check_local(hosts: &[String]) -> Result<(), Problem> {
     let is_local = |host: &String| {
-        address(host).map_or(!host.contains('.') || host.ends_with(".localhost"), |address| address.is_loopback())
+        address(host)
+            .map_or(!host.contains('.') || host.ends_with(".localhost"), |address| address.is_loopback())
     };
     match hosts.iter().find(|host| !is_local(host)) {
         Some(host) => Err(misdirected(host, "localhost")),
@@ -108,7 +118,10 @@ fn check_name(hosts: &[String], network: &Network, here: IpAddr, name: Option<&s
     };
     let instead = || network.address.to_string();
     if hosts.is_empty() {
-        return Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, format!("there is no Host header; send Host: {}", instead())));
+        return Err(Problem::new(
+            StatusCode::MISDIRECTED_REQUEST,
+            format!("there is no Host header; send Host: {}", instead()),
+        ));
     }
     match hosts.iter().find(|host| !is_ours(host)) {
         Some(host) => Err(misdirected(host, &instead())),
@@ -124,7 +137,8 @@ fn check_token(network: &Network, headers: &HeaderMap) -> Result<(), Problem> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let shown = values.next().and_then(bearer).ok_or_else(wanted)?;
     if values.next().is_some() || !network.token.is(shown) {
-        let detail = "this is not the token; send the line of listen.token_file as `Authorization: Bearer TOKEN`";
+        let detail =
+            "this is not the token; send the line of listen.token_file as `Authorization: Bearer TOKEN`";
         return Err(Problem::new(StatusCode::UNAUTHORIZED, detail));
     }
     Ok(())

@@ -90,7 +90,8 @@ fn admit(api: &Api, request: &Request) -> Result<Option<OwnedSemaphorePermit>, P
     let force = api.force();
     let is_open = routes::is_open(request.uri().path());
     let caller = request.extensions().get::<Caller>();
-    let caller = caller.ok_or_else(|| Problem::internal("the caller is not known; this is an error of sweetspot's"))?;
+    let caller = caller
+        .ok_or_else(|| Problem::internal("the caller is not known; this is an error of sweetspot's"))?;
     guard::admit(&force.rules, caller, request.uri(), request.headers(), is_open)?;
     if is_open {
         return Ok(None);

@@ -111,7 +111,10 @@ impl Params {
         let digits = !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
         let seconds = text.parse().ok().filter(|seconds| digits && (1..=most).contains(seconds));
         seconds.map(|seconds| Some(Duration::from_secs(seconds))).ok_or_else(|| {
-            Problem::bad(format!("{} is not a number of seconds from 1 to {most}; write one such as 30", parameter.name))
+            Problem::bad(format!(
+                "{} is not a number of seconds from 1 to {most}; write one such as 30",
+                parameter.name
+            ))
         })
     }
 
@@ -184,7 +187,8 @@ mod tests {
         assert_eq!(unix_ns("1760000000"), Some(1_760_000_000_000_000_000));
         assert_eq!(unix_ns("1760000000.123456789"), Some(1_760_000_000_123_456_789));
         assert_eq!(unix_ns("0.5"), Some(500_000_000));
-        for text in ["", ".", "1.", ".5", "-1", "+1", "1e9", "99999999999999999999", "1.0000000001", "09:30"] {
+        for text in ["", ".", "1.", ".5", "-1", "+1", "1e9", "99999999999999999999", "1.0000000001", "09:30"]
+        {
             assert_eq!(unix_ns(text), None, "{text}");
         }
     }

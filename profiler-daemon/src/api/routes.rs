@@ -110,8 +110,11 @@ pub(super) static SECONDS: Parameter = Parameter {
     kind: Kind::Seconds,
     doc: "Wait for so long and answer with what was sampled meanwhile, in place of `from` and `to`.",
 };
-pub(super) static TARGET: Parameter =
-    Parameter { name: "target", kind: Kind::Target, doc: "Of this target; may be repeated. Without it, of all." };
+pub(super) static TARGET: Parameter = Parameter {
+    name: "target",
+    kind: Kind::Target,
+    doc: "Of this target; may be repeated. Without it, of all.",
+};
 pub(super) static LABEL: Parameter = Parameter {
     name: "label",
     kind: Kind::Label,
@@ -139,15 +142,34 @@ const fn get(
     contents: &'static [(&'static str, Option<&'static str>)],
 ) -> Route {
     let answer = Answered { status: 200, contents };
-    Route { method: Method::Get, path, operation, summary, parameters: &[], body: None, answer, problems: &[] }
+    Route {
+        method: Method::Get,
+        path,
+        operation,
+        summary,
+        parameters: &[],
+        body: None,
+        answer,
+        problems: &[],
+    }
 }
 
 /// All of them.
 pub(super) static ROUTES: [Route; 15] = [
     get("/healthz", Operation::Health, "Whether the daemon's loop answers. Needs no right.", &[json("Word")]),
-    get("/readyz", Operation::Ready, "Whether it samples what it can and keeps it. Needs no right.", &[json("Word")]),
+    get(
+        "/readyz",
+        Operation::Ready,
+        "Whether it samples what it can and keeps it. Needs no right.",
+        &[json("Word")],
+    ),
     get("/v1/status", Operation::Status, "How the daemon is.", &[json("Status")]),
-    get("/v1/targets", Operation::Targets, "Every target: sampled, waiting and left out.", &[json("Targets")]),
+    get(
+        "/v1/targets",
+        Operation::Targets,
+        "Every target: sampled, waiting and left out.",
+        &[json("Targets")],
+    ),
     Route {
         problems: &[404],
         ..get("/v1/targets/{name}", Operation::Target, "One target.", &[json("Target")])
@@ -196,7 +218,12 @@ pub(super) static ROUTES: [Route; 15] = [
     },
     Route {
         method: Method::Post,
-        ..get("/v1/stop", Operation::Stop, "Remove every event at once, keep what was sampled, and end.", &[json("Message")])
+        ..get(
+            "/v1/stop",
+            Operation::Stop,
+            "Remove every event at once, keep what was sampled, and end.",
+            &[json("Message")],
+        )
     },
     get(
         "/metrics",
@@ -243,10 +270,13 @@ impl Route {
 
 /// The router.
 pub(super) fn router(api: &Arc<Api>) -> Router {
-    let routes = ROUTES.iter().fold(Router::new(), |router, route| router.route(route.path, answering(route)));
+    let routes =
+        ROUTES.iter().fold(Router::new(), |router, route| router.route(route.path, answering(route)));
     routes
         .fallback(|| async { Problem::no_such_path().into_response() })
-        .method_not_allowed_fallback(|request: Request| async move { not_allowed(request.uri().path()).into_response() })
+        .method_not_allowed_fallback(|request: Request| async move {
+            not_allowed(request.uri().path()).into_response()
+        })
         .layer(from_fn_with_state(Arc::clone(api), observe::observe))
         .with_state(Arc::clone(api))
 }
@@ -264,7 +294,8 @@ fn not_allowed(path: &str) -> Problem {
     let asked = parts(path);
     let fits = |route: &&Route| {
         let ours = parts(route.path);
-        ours.len() == asked.len() && ours.iter().zip(&asked).all(|(ours, asked)| ours == asked || ours == "{name}")
+        ours.len() == asked.len()
+            && ours.iter().zip(&asked).all(|(ours, asked)| ours == asked || ours == "{name}")
     };
     let mut methods: Vec<String> =
         ROUTES.iter().filter(fits).map(|route| route.method.as_str().to_ascii_uppercase()).collect();

@@ -83,7 +83,10 @@ pub(super) async fn run(api: Arc<Api>, mut changes: mpsc::UnboundedReceiver<Chan
 }
 
 /// The next connection, once there is room for it. Never, where nobody listens.
-async fn next_unix(listener: Option<&UnixListener>, slots: &Arc<Semaphore>) -> (UnixStream, OwnedSemaphorePermit) {
+async fn next_unix(
+    listener: Option<&UnixListener>,
+    slots: &Arc<Semaphore>,
+) -> (UnixStream, OwnedSemaphorePermit) {
     let Some(listener) = listener else { return std::future::pending().await };
     let slot = free(slots).await;
     loop {
@@ -94,7 +97,10 @@ async fn next_unix(listener: Option<&UnixListener>, slots: &Arc<Semaphore>) -> (
     }
 }
 
-async fn next_tcp(listener: Option<&TcpListener>, slots: &Arc<Semaphore>) -> (TcpStream, OwnedSemaphorePermit) {
+async fn next_tcp(
+    listener: Option<&TcpListener>,
+    slots: &Arc<Semaphore>,
+) -> (TcpStream, OwnedSemaphorePermit) {
     let Some(listener) = listener else { return std::future::pending().await };
     let slot = free(slots).await;
     loop {

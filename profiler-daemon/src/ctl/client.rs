@@ -50,7 +50,13 @@ impl Client<'_> {
     /// # Errors
     ///
     /// If nobody answers, it is not permitted, or what is asked is refused.
-    pub(super) fn ask(self, method: Method, path: &str, body: Option<Vec<u8>>, patience: Duration) -> Result<Vec<u8>> {
+    pub(super) fn ask(
+        self,
+        method: Method,
+        path: &str,
+        body: Option<Vec<u8>>,
+        patience: Duration,
+    ) -> Result<Vec<u8>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -63,13 +69,19 @@ impl Client<'_> {
         if status.is_success() { Ok(body.into()) } else { Err(refused(status, &body)) }
     }
 
-    async fn exchange(self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<(StatusCode, Bytes)> {
+    async fn exchange(
+        self,
+        method: Method,
+        path: &str,
+        body: Option<Vec<u8>>,
+    ) -> Result<(StatusCode, Bytes)> {
         let shown = self.socket.display();
         let broken = |error: &dyn std::fmt::Display| {
             anyhow!("sweetspot at {shown} broke off ({error}); look at its log and ask again")
         };
         let stream = UnixStream::connect(self.socket).await.map_err(|error| self.unreached(&error))?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
         let request = Request::builder()
             .method(match method {
                 Method::Get => "GET",

@@ -41,13 +41,19 @@ pub(crate) fn run(job: &CtlJob, terminal: Terminal) -> Result<()> {
             let body = serde_json::to_vec(attach)?;
             let answer = client.ask(Method::Post, "/v1/attach", Some(body), PATIENCE)?;
             show(job, terminal, &answer, |named: &Named| {
-                format!("watching {}; `sweetspot ctl detach` ends it early\n", crate::export::names::visible(&named.name))
+                format!(
+                    "watching {}; `sweetspot ctl detach` ends it early\n",
+                    crate::export::names::visible(&named.name)
+                )
             })
         }
         CtlAsk::Detach(target) => {
             let path = format!("/v1/targets/{}", client::quoted(target));
             client.ask(Method::Delete, &path, None, PATIENCE)?;
-            let said = format!("{} is watched no more; what was sampled is kept\n", crate::export::names::visible(target));
+            let said = format!(
+                "{} is watched no more; what was sampled is kept\n",
+                crate::export::names::visible(target)
+            );
             terminal.print(if job.json { "{}\n" } else { &said })
         }
         CtlAsk::Reload => show(job, terminal, &post("/v1/reload")?, tables::message),
@@ -65,7 +71,8 @@ fn show<T: DeserializeOwned>(
     if job.json {
         return terminal.print(&format!("{}\n", String::from_utf8_lossy(answer).trim_end()));
     }
-    let understood = serde_json::from_slice(answer)
-        .map_err(|error| anyhow!("the daemon's answer is not understood ({error}); is it of another version?"))?;
+    let understood = serde_json::from_slice(answer).map_err(|error| {
+        anyhow!("the daemon's answer is not understood ({error}); is it of another version?")
+    })?;
     terminal.print(&text(&understood))
 }

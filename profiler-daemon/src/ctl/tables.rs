@@ -17,7 +17,15 @@ pub(super) fn status(status: &Status) -> String {
     let (settings, counts, host, memory) = (&status.settings, &status.targets, &status.host, &status.memory);
     let file = settings.file.as_deref().map_or("the defaults".to_owned(), visible);
     let mut lines = vec![
-        ("sweetspot", format!("{}, process {}, {ready}, up {}", visible(&status.version), status.pid, time(status.uptime_s))),
+        (
+            "sweetspot",
+            format!(
+                "{}, process {}, {ready}, up {}",
+                visible(&status.version),
+                status.pid,
+                time(status.uptime_s)
+            ),
+        ),
         ("settings", format!("{file}, read {}", moment(settings.read_unix_s))),
         (
             "targets",
@@ -45,7 +53,11 @@ pub(super) fn status(status: &Status) -> String {
                 size(memory.limit_bytes),
                 size(memory.symbol_bytes),
                 memory.open_files,
-                if memory.pressed > 0 { format!(", short of it {} times", memory.pressed) } else { String::new() }
+                if memory.pressed > 0 {
+                    format!(", short of it {} times", memory.pressed)
+                } else {
+                    String::new()
+                }
             ),
         ),
         ("store", store(&status.store)),
@@ -79,7 +91,8 @@ fn store(store: &Store) -> String {
 
 /// The targets, one a line, and below each what is not as it should be.
 pub(super) fn targets(targets: &Targets) -> String {
-    let width = targets.targets.iter().map(|target| target.name.chars().count()).max().unwrap_or(0).clamp(6, 64);
+    let width =
+        targets.targets.iter().map(|target| target.name.chars().count()).max().unwrap_or(0).clamp(6, 64);
     let mut out = format!(
         "{:<width$} {:<8} {:>5} {:<6} {:<5} {:>8} {:>8} {:>7} {:>10} {:>10}\n",
         "target", "state", "procs", "by", "stack", "rate/s", "overhead", "budget", "CPU s", "samples"

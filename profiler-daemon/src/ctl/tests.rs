@@ -44,6 +44,9 @@ fn targets_and_decisions_are_tables() {
     insta::assert_snapshot!(tables::targets(&targets));
     let decisions: Decisions = serde_json::from_str(DECISIONS).unwrap();
     let text = tables::decisions(&decisions);
-    assert!(text.contains("118.4     120.1 retune       law          16.30    0.42%    1.00%   1.98"), "{text}");
+    assert!(
+        text.contains("118.4     120.1 retune       law          16.30    0.42%    1.00%   1.98"),
+        "{text}"
+    );
     assert!(tables::targets(&Targets::default()).contains("no targets"));
 }

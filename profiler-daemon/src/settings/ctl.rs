@@ -128,7 +128,10 @@ fn time(from: Option<When>, to: Option<When>, duration: Option<Span>) -> Result<
 fn attach(args: CtlAttachArgs) -> Result<Attach> {
     let seconds = args.duration.seconds();
     if !(seconds > 0.0 && seconds <= 3600.0) {
-        return Err(usage(format!("--duration {} is not more than 0 and at most 1h; give such a time", args.duration)));
+        return Err(usage(format!(
+            "--duration {} is not more than 0 and at most 1h; give such a time",
+            args.duration
+        )));
     }
     Ok(Attach {
         duration_s: Some(seconds),

@@ -32,7 +32,8 @@ const MOST: usize = 65_536;
 fn supplementary(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut groups: Vec<libc::gid_t> = vec![0; 64];
     loop {
-        let mut bytes = libc::socklen_t::try_from(size_of_val(groups.as_slice())).unwrap_or(libc::socklen_t::MAX);
+        let mut bytes =
+            libc::socklen_t::try_from(size_of_val(groups.as_slice())).unwrap_or(libc::socklen_t::MAX);
         // SAFETY: `groups` is writable for `bytes` bytes, which is its length, and any bits are group ids. The kernel
         // writes at most so many and sets `bytes` to what it wrote or would need.
         let done = unsafe {
@@ -68,7 +69,8 @@ mod tests {
     fn the_groups_of_the_other_end_are_ours_here() {
         let (one, _other) = UnixStream::pair().unwrap();
         let mut told = supplementary(one.as_fd()).unwrap();
-        let mut own: Vec<u32> = nix::unistd::getgroups().unwrap().iter().map(|group| group.as_raw()).collect();
+        let mut own: Vec<u32> =
+            nix::unistd::getgroups().unwrap().iter().map(|group| group.as_raw()).collect();
         told.sort_unstable();
         own.sort_unstable();
         assert_eq!(told, own);

@@ -56,8 +56,9 @@ pub(crate) struct Named {
 }
 
 pub(super) async fn attach(call: &Call<'_>, body: &[u8]) -> Answer {
-    let asked: Attach = serde_json::from_slice(body)
-        .map_err(|error| Problem::bad(format!("the body is not understood ({error}); see /v1/openapi.json")))?;
+    let asked: Attach = serde_json::from_slice(body).map_err(|error| {
+        Problem::bad(format!("the body is not understood ({error}); see /v1/openapi.json"))
+    })?;
     let time = duration(asked.duration_s, call.api.bounds.seconds)?;
     let target = asked.into_target().map_err(invalid)?;
     let problems = call.api.force().settings.problems_of(&target);

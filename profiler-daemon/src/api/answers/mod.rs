@@ -66,7 +66,8 @@ pub(super) async fn answer(api: &Arc<Api>, route: &'static Route, request: Reque
 /// The target that the path names. What cannot be a name is none.
 async fn target_name(parts: &mut Parts) -> Result<String, Problem> {
     let named = RawPathParams::from_request_parts(parts, &()).await;
-    let unreadable = |_| Problem::new(StatusCode::NOT_FOUND, "the name in the path is no text; targets' names are");
+    let unreadable =
+        |_| Problem::new(StatusCode::NOT_FOUND, "the name in the path is no text; targets' names are");
     let named = named.map_err(unreadable)?;
     let name = named.iter().next().map(|(_, name)| name.to_owned()).unwrap_or_default();
     let is_name = name.len() <= 256 && name.chars().all(|c| c.is_ascii_alphanumeric() || "-._@:".contains(c));
@@ -79,11 +80,16 @@ impl Call<'_> {
         self.ask_within(self.api.bounds.answer, question).await
     }
 
-    async fn ask_within<T>(&self, time: Duration, question: impl FnOnce(Reply<T>) -> Ask) -> Result<T, Problem> {
+    async fn ask_within<T>(
+        &self,
+        time: Duration,
+        question: impl FnOnce(Reply<T>) -> Ask,
+    ) -> Result<T, Problem> {
         match timeout(time, self.api.asker.ask(question)).await {
             Ok(answer) => Ok(answer?),
             Err(_) => {
-                let detail = format!("the daemon did not answer within {} s; look at its log", time.as_secs_f64());
+                let detail =
+                    format!("the daemon did not answer within {} s; look at its log", time.as_secs_f64());
                 Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail))
             }
         }
@@ -91,7 +97,8 @@ impl Call<'_> {
 
     /// The body, if it is JSON and no longer than it may be.
     async fn body(&self, body: Body) -> Result<Vec<u8>, Problem> {
-        let kind = self.parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let kind =
+            self.parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         let kind = kind.split(';').next().unwrap_or_default().trim();
         if !kind.eq_ignore_ascii_case("application/json") {
             let detail = "the body has to be JSON; send it with Content-Type: application/json";
@@ -99,9 +106,16 @@ impl Call<'_> {
         }
         let most = self.api.bounds.body_bytes;
         let too_long = || {
-            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is longer than {most} bytes; shorten it"))
+            Problem::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("the body is longer than {most} bytes; shorten it"),
+            )
         };
-        let length = self.parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+        let length = self
+            .parts
+            .headers
+            .get(CONTENT_LENGTH)
+            .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
         if length.is_some_and(|length| length > most) {
             return Err(too_long());
         }
@@ -109,7 +123,9 @@ impl Call<'_> {
             Ok(Ok(whole)) => Ok(whole.to_bytes().to_vec()),
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_long()),
             Ok(Err(_)) => Err(Problem::bad("the body ended early; send all of it")),
-            Err(_) => Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "the body took too long; send it at once")),
+            Err(_) => {
+                Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "the body took too long; send it at once"))
+            }
         }
     }
 }

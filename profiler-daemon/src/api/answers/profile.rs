@@ -39,7 +39,9 @@ pub(super) async fn profile(call: &Call<'_>) -> Answer {
     let to = call.params.moment(&TO, &now)?;
     let range = match (call.params.seconds(&SECONDS, call.api.bounds.seconds)?, from) {
         (Some(_), _) if from.is_some() || to.is_some() => {
-            return Err(Problem::bad("seconds are the next ones, and from and to a range of time; give one of both"));
+            return Err(Problem::bad(
+                "seconds are the next ones, and from and to a range of time; give one of both",
+            ));
         }
         (Some(time), _) => Asked::Next(time),
         (None, Some(from_unix_ns)) => {
@@ -66,12 +68,16 @@ fn kept(call: &Call<'_>, from_unix_ns: u64, to_unix_ns: u64, now_unix_ns: u64) -
     // What is to come is not kept.
     let to_unix_ns = to_unix_ns.min(now_unix_ns);
     if from_unix_ns >= to_unix_ns {
-        return Err(Problem::bad("from is not before to, or not before now; write an earlier time such as -1h"));
+        return Err(Problem::bad(
+            "from is not before to, or not before now; write an earlier time such as -1h",
+        ));
     }
     let most = call.api.bounds.range;
     if u128::from(to_unix_ns - from_unix_ns) > most.as_nanos() {
         let days = most.as_secs() / 86_400;
-        return Err(Problem::bad(format!("a range has at most {days} days; write a later from or an earlier to")));
+        return Err(Problem::bad(format!(
+            "a range has at most {days} days; write a later from or an earlier to"
+        )));
     }
     Ok(Range { from_unix_ns, to_unix_ns })
 }

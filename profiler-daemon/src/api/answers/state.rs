@@ -14,7 +14,9 @@ use crate::daemon::ask::{Ask, Refused};
 pub(super) async fn health(call: &Call<'_>) -> Answer {
     match call.ask(Ask::Status).await {
         Ok(_) => json(StatusCode::OK, &object!({ "status": "ok" })),
-        Err(_) => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon does not answer; look at its log")),
+        Err(_) => {
+            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon does not answer; look at its log"))
+        }
     }
 }
 
@@ -70,7 +72,10 @@ pub(super) async fn metrics(call: &Call<'_>) -> Answer {
     let status = call.ask(Ask::Status).await?;
     let targets = call.ask(Ask::Targets).await?;
     let accepted = call.parts.headers.get_all(ACCEPT).iter();
-    let form = if accepted.filter_map(|value| value.to_str().ok()).any(|value| value.contains("application/openmetrics-text")) {
+    let form = if accepted
+        .filter_map(|value| value.to_str().ok())
+        .any(|value| value.contains("application/openmetrics-text"))
+    {
         Form::OpenMetrics
     } else {
         Form::Text

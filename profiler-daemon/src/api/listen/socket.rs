@@ -2,8 +2,8 @@
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -36,7 +36,8 @@ impl PeerRule {
         let mode = settings.mode.bits();
         let is_default = *name == ListenSettings::default().group;
         let alone = |why: String| Self { mode: mode & 0o700, group: None, note: Some(why) };
-        let found = Group::from_name(name).with_context(|| format!("the group {name} cannot be looked up"))?;
+        let found =
+            Group::from_name(name).with_context(|| format!("the group {name} cannot be looked up"))?;
         match found {
             Some(group) if may_give(group.gid) => {
                 Ok(Self { mode, group: Some(group.gid.as_raw()), note: None })
@@ -44,12 +45,16 @@ impl PeerRule {
             Some(_) if is_default => Ok(alone(format!(
                 "we are not in the group {name}: the socket is for this user and root alone; run as a member of it"
             ))),
-            Some(_) => bail!("the socket cannot be given to the group {name}, which this user is not in; run as root, or write another listen.group"),
+            Some(_) => bail!(
+                "the socket cannot be given to the group {name}, which this user is not in; run as root, or write another listen.group"
+            ),
             None if is_default => Ok(alone(format!(
                 "there is no group {name}: the socket is for this user and root alone; `groupadd --system {name}` and \
                  restart to let its members in"
             ))),
-            None => bail!("there is no group {name}; write one that exists as listen.group (`getent group` lists them)"),
+            None => bail!(
+                "there is no group {name}; write one that exists as listen.group (`getent group` lists them)"
+            ),
         }
     }
 
@@ -131,7 +136,8 @@ pub(in crate::api) fn listen(path: &Path, rule: &PeerRule) -> Result<(UnixListen
     };
     let listener = listen()
         .map_err(|error| anyhow!("{shown} cannot be made ({error}); write another path as listen.socket"))?;
-    let identity = identity(path).ok_or_else(|| anyhow!("{shown} was removed as it was made; start again"))?;
+    let identity =
+        identity(path).ok_or_else(|| anyhow!("{shown} was removed as it was made; start again"))?;
     let place = Place { path: path.to_owned(), identity };
     rule.apply(path)?;
     Ok((listener, place))

@@ -56,11 +56,15 @@ fn check_access(path: &Path, file: &File) -> Result<()> {
     let found = file.metadata().map_err(|error| anyhow!("{shown} cannot be looked at ({error})"))?;
     let mode = found.mode() & 0o777;
     if mode & 0o077 != 0 {
-        bail!("{shown} can be read or changed by others (mode {mode:04o}), and a token is a secret; chmod 600 {shown}");
+        bail!(
+            "{shown} can be read or changed by others (mode {mode:04o}), and a token is a secret; chmod 600 {shown}"
+        );
     }
     let owner = found.uid();
     if owner != 0 && owner != nix::unistd::geteuid().as_raw() {
-        bail!("{shown} belongs to user {owner}, who can read the token; give it to the user that sweetspot runs as");
+        bail!(
+            "{shown} belongs to user {owner}, who can read the token; give it to the user that sweetspot runs as"
+        );
     }
     Ok(())
 }
@@ -93,7 +97,9 @@ mod tests {
             let error = reading(sound, mode).err().unwrap().to_string();
             assert!(error.contains("chmod 600"), "{error}");
         }
-        for text in ["", "short", &sound[1..], &format!("{sound}\n{sound}"), &"x".repeat(MAX + 1), &"é".repeat(40)] {
+        for text in
+            ["", "short", &sound[1..], &format!("{sound}\n{sound}"), &"x".repeat(MAX + 1), &"é".repeat(40)]
+        {
             assert!(reading(text, 0o600).is_err(), "{text}");
         }
     }

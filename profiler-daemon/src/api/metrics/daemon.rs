@@ -38,9 +38,13 @@ const FIGURES: &[Figure<Status>] = &[
     counter("housekeeping_cpu_seconds", "CPU time of the daemon that no target is the reason of.", |s| {
         Some(s.host.housekeeping_cpu_s)
     }),
-    gauge("memory_resident_bytes", "Resident memory of the daemon.", |s| Some(s.memory.resident_bytes as f64)),
+    gauge("memory_resident_bytes", "Resident memory of the daemon.", |s| {
+        Some(s.memory.resident_bytes as f64)
+    }),
     gauge("memory_limit_bytes", "Memory that the daemon may take.", |s| Some(s.memory.limit_bytes as f64)),
-    gauge("memory_symbols_bytes", "Memory of unwind tables and names.", |s| Some(s.memory.symbol_bytes as f64)),
+    gauge("memory_symbols_bytes", "Memory of unwind tables and names.", |s| {
+        Some(s.memory.symbol_bytes as f64)
+    }),
     counter("memory_pressed", "Times that something was given up because of the limit of memory.", |s| {
         Some(s.memory.pressed as f64)
     }),
@@ -51,7 +55,9 @@ const FIGURES: &[Figure<Status>] = &[
     gauge("store_files", "Files in the store.", |s| Some(s.store.files as f64)),
     gauge("store_size_bytes", "Room that they take.", |s| Some(s.store.bytes as f64)),
     gauge("store_limit_bytes", "Room that they may take.", |s| Some(s.store.limit_bytes as f64)),
-    gauge("store_queued_bytes", "Windows that wait for the disk, about.", |s| Some(s.store.queued_bytes as f64)),
+    gauge("store_queued_bytes", "Windows that wait for the disk, about.", |s| {
+        Some(s.store.queued_bytes as f64)
+    }),
     counter("store_windows_written", "Windows that were written.", |s| Some(s.store.written as f64)),
     counter("store_merges", "Files that others were merged into.", |s| Some(s.store.merged as f64)),
     counter("store_merges_failed", "Merges that failed.", |s| Some(s.store.unmerged as f64)),

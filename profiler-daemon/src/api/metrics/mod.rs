@@ -109,9 +109,15 @@ impl Collector for Snapshot {
         let mut out = Out(encoder);
         daemon::encode(&self.status, &mut out)?;
         target::encode(&self.targets, &mut out)?;
-        let answers = self.answers.iter().map(|(code, count)| (vec![("code", code.to_string())], *count as f64));
+        let answers =
+            self.answers.iter().map(|(code, count)| (vec![("code", code.to_string())], *count as f64));
         out.series("http_requests", Kind::Counter, "Requests that were answered, by status.", answers)?;
-        out.one("http_panics", Kind::Counter, "Requests that met an error of sweetspot's.", self.panics as f64)?;
+        out.one(
+            "http_panics",
+            Kind::Counter,
+            "Requests that met an error of sweetspot's.",
+            self.panics as f64,
+        )?;
         let help = "Connections that ended before what was asked on them was answered.";
         out.one("http_connections_failed", Kind::Counter, help, self.connections_failed as f64)
     }

@@ -9,7 +9,9 @@ const FIGURES: &[Figure<TargetStatus>] = &[
     gauge("target_ends_in_seconds", "When it is watched no more, from now.", |t| t.ends_in_s),
     gauge("target_processes", "Processes that belong to it.", |t| Some(t.processes as f64)),
     gauge("target_rate_hertz", "Samples per CPU-second.", |t| t.rate_hz),
-    gauge("target_optimum_rate_hertz", "The rate at which its error would be smallest.", |t| t.optimum_rate_hz),
+    gauge("target_optimum_rate_hertz", "The rate at which its error would be smallest.", |t| {
+        t.optimum_rate_hz
+    }),
     gauge("target_sample_cost_seconds", "What a sample costs it.", |t| t.overhead_us.map(seconds)),
     gauge("target_sample_cost_error_seconds", "Standard error of what a sample costs it.", |t| {
         t.overhead_se_us.map(seconds)
@@ -26,7 +28,9 @@ const FIGURES: &[Figure<TargetStatus>] = &[
     counter("target_samples", "Samples that were taken.", |t| Some(t.samples as f64)),
     counter("target_samples_lost", "Records that the kernel dropped.", |t| Some(t.lost as f64)),
     counter("target_samples_truncated", "Samples without outer frames.", |t| Some(t.truncated as f64)),
-    counter("target_samples_unnamed", "Samples whose innermost function has no name.", |t| Some(t.unnamed as f64)),
+    counter("target_samples_unnamed", "Samples whose innermost function has no name.", |t| {
+        Some(t.unnamed as f64)
+    }),
     counter("target_windows", "Windows that were handed to the store.", |t| Some(t.windows as f64)),
 ];
 
@@ -80,19 +84,22 @@ fn parts(target: &TargetStatus) -> Vec<(Labels<'static>, f64)> {
 pub(super) fn encode(targets: &[TargetStatus], out: &mut Out<'_>) -> fmt::Result {
     let infos = targets.iter().map(|target| (info(target), 1.0));
     out.series("target_info", Kind::Gauge, "What the target is; always 1.", infos)?;
-    let names: Vec<Vec<String>> =
-        targets.iter().map(|target| target.labels.keys().map(|key| format!("label_{key}")).collect()).collect();
+    let names: Vec<Vec<String>> = targets
+        .iter()
+        .map(|target| target.labels.keys().map(|key| format!("label_{key}")).collect())
+        .collect();
     let labels = targets.iter().zip(&names).map(|(target, names)| {
         let own = std::iter::once(("target", target.name.clone()));
-        let given = names.iter().zip(target.labels.values()).map(|(name, text)| (name.as_str(), text.clone()));
+        let given =
+            names.iter().zip(target.labels.values()).map(|(name, text)| (name.as_str(), text.clone()));
         (own.chain(given).collect(), 1.0)
     });
     out.series("target_labels", Kind::Gauge, "The labels of the settings; always 1.", labels)?;
     let figures = FIGURES.iter();
     for figure in figures {
-        let series = targets.iter().filter_map(|target| {
-            Some((vec![("target", target.name.clone())], (figure.value)(target)?))
-        });
+        let series = targets
+            .iter()
+            .filter_map(|target| Some((vec![("target", target.name.clone())], (figure.value)(target)?)));
         out.series(figure.name, figure.kind, figure.help, series)?;
     }
     let help = "Share of its CPU time that each part of the overhead took since it was attached to.";
@@ -100,5 +107,10 @@ pub(super) fn encode(targets: &[TargetStatus], out: &mut Out<'_>) -> fmt::Result
     let fixed = targets.iter().filter_map(|target| {
         Some((vec![("target", target.name.clone())], target.overhead_parts.as_ref()?.fixed_ratio))
     });
-    out.series("target_overhead_fixed_ratio", Kind::Gauge, "The part of the overhead that is due to no sample.", fixed)
+    out.series(
+        "target_overhead_fixed_ratio",
+        Kind::Gauge,
+        "The part of the overhead that is due to no sample.",
+        fixed,
+    )
 }

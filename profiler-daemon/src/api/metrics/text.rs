@@ -8,7 +8,8 @@ pub(super) fn from_openmetrics(text: &str) -> String {
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
             help = rest.split_once(' ').or(Some((rest, "")));
-        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
+        {
             let ending = if kind == "counter" { "_total" } else { "" };
             if let Some((_, help)) = help.take().filter(|(of, _)| *of == name) {
                 out += &format!("# HELP {name}{ending} {help}\n");

@@ -78,7 +78,9 @@ fn reference(schema: &str) -> Value {
 fn query(parameter: &Parameter) -> Value {
     let text = |pattern: &str| json!({ "type": "string", "pattern": pattern });
     let one = match parameter.kind {
-        Kind::Moment => json!({ "type": "string", "examples": ["-1h", "09:30", "2026-11-22T09:30Z", "1760000000"] }),
+        Kind::Moment => {
+            json!({ "type": "string", "examples": ["-1h", "09:30", "2026-11-22T09:30Z", "1760000000"] })
+        }
         Kind::Seconds => json!({ "type": "integer", "minimum": 1, "maximum": 3600 }),
         Kind::Target => text("^[^\\x00-\\x1f\\x7f-\\x9f]*$"),
         Kind::Label => text("^[^=\\x00-\\x1f\\x7f-\\x9f]+=[^\\x00-\\x1f\\x7f-\\x9f]*$"),
@@ -105,11 +107,20 @@ fn response(route: &Route, status: u16) -> Value {
             "content": { PROBLEM_JSON: { "schema": reference("Problem") } },
         });
     }
-    let contents: Map<String, Value> = route.answer.contents.iter().map(|(kind, schema)| {
-        let schema = schema.map_or_else(|| json!({}), |schema| json!({ "schema": reference(schema) }));
-        ((*kind).to_owned(), schema)
-    }).collect();
-    if contents.is_empty() { json!({ "description": "Done." }) } else { json!({ "description": "The answer.", "content": contents }) }
+    let contents: Map<String, Value> = route
+        .answer
+        .contents
+        .iter()
+        .map(|(kind, schema)| {
+            let schema = schema.map_or_else(|| json!({}), |schema| json!({ "schema": reference(schema) }));
+            ((*kind).to_owned(), schema)
+        })
+        .collect();
+    if contents.is_empty() {
+        json!({ "description": "Done." })
+    } else {
+        json!({ "description": "The answer.", "content": contents })
+    }
 }
 
 /// What a status of a problem means here.

@@ -74,7 +74,10 @@ fn status() -> Status {
 fn full_target() -> TargetStatus {
     TargetStatus {
         name: "web".to_owned(),
-        labels: BTreeMap::from([("team".to_owned(), "a \"b\"\\\n".to_owned()), ("le".to_owned(), "x".to_owned())]),
+        labels: BTreeMap::from([
+            ("team".to_owned(), "a \"b\"\\\n".to_owned()),
+            ("le".to_owned(), "x".to_owned()),
+        ]),
         origin: Origin::Request,
         state: TargetState::LeftOut,
         reason: Some("others".to_owned()),
@@ -137,7 +140,10 @@ fn check(value: &Value, schema: &Value, schemas: &Value, at: &str) {
         Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect(),
         other => panic!("{at}: {other}"),
     };
-    assert!(kinds.contains(&kind) || (kind == "integer" && kinds.contains(&"number")), "{at}: {value} is no {kinds:?}");
+    assert!(
+        kinds.contains(&kind) || (kind == "integer" && kinds.contains(&"number")),
+        "{at}: {value} is no {kinds:?}"
+    );
     for (index, item) in value.as_array().into_iter().flatten().enumerate() {
         check(item, &schema["items"], schemas, &format!("{at}[{index}]"));
     }
@@ -197,14 +203,25 @@ fn the_document_is_what_the_router_does() {
             count += 1;
             let got = daemon.ask(&method.to_uppercase(), &concrete);
             assert_ne!(got.status, 405, "{method} {path}");
-            assert!(operation["responses"][got.status.to_string()].is_object(), "{method} {path}: {}", got.status);
+            assert!(
+                operation["responses"][got.status.to_string()].is_object(),
+                "{method} {path}: {}",
+                got.status
+            );
             // A parameter that is not in the document is refused, and one that is, is read.
-            assert_eq!(daemon.ask(&method.to_uppercase(), &format!("{concrete}?unheard=1")).status, 400, "{path}");
+            assert_eq!(
+                daemon.ask(&method.to_uppercase(), &format!("{concrete}?unheard=1")).status,
+                400,
+                "{path}"
+            );
             for parameter in operation["parameters"].as_array().unwrap() {
                 if parameter["in"] == "query" {
                     let name = parameter["name"].as_str().unwrap();
                     let text = daemon.ask(&method.to_uppercase(), &format!("{concrete}?{name}=%00")).text();
-                    assert!(text.contains(&format!("{name} has a control character")), "{path} {name}: {text}");
+                    assert!(
+                        text.contains(&format!("{name} has a control character")),
+                        "{path} {name}: {text}"
+                    );
                 }
             }
         }
@@ -223,9 +240,12 @@ fn written(form: Form) -> String {
 fn every_figure_is_a_metric() {
     for form in [Form::Text, Form::OpenMetrics] {
         let text = written(form);
-        let values: BTreeSet<&str> = text.lines().filter_map(|line| line.rsplit_once(' ')).map(|(_, value)| value).collect();
+        let values: BTreeSet<&str> =
+            text.lines().filter_map(|line| line.rsplit_once(' ')).map(|(_, value)| value).collect();
         for figure in (1001..=1034).chain(2001..=2024) {
-            let is_there = [format!("{figure}"), format!("{figure}.0")].iter().any(|text| values.contains(text.as_str()));
+            let is_there = [format!("{figure}"), format!("{figure}.0")]
+                .iter()
+                .any(|text| values.contains(text.as_str()));
             assert!(is_there, "{figure} is missing in\n{text}");
         }
         assert!(text.contains("sweetspot_degraded 7"), "{text}");
@@ -272,6 +292,7 @@ fn promtool_has_nothing_to_say() {
     let text = written(Form::Text) + &own;
     tool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     let output = tool.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.is_empty(), "{said}");
 }

@@ -130,8 +130,8 @@ pub(super) fn target(name: &str) -> TargetStatus {
 
 /// A decision, with every figure another.
 pub(super) fn decision() -> DecisionEntry {
-    use profiler_core::rate::model::BoundBy;
     use profiler_core::rate::Reason;
+    use profiler_core::rate::model::BoundBy;
     let decision = Decision {
         at_ns: 1,
         rate_hz: 2.0,
@@ -188,7 +188,9 @@ fn answer(ask: Ask, heard: &Heard) {
         }
         Ask::Attach(wanted, reply) => {
             let made = match wanted.target.name.as_str() {
-                "web" => Err(Refused::Conflict("a target is called web already; choose another name".to_owned())),
+                "web" => {
+                    Err(Refused::Conflict("a target is called web already; choose another name".to_owned()))
+                }
                 "" => Ok("asked-1".to_owned()),
                 name => Ok(name.to_owned()),
             };

@@ -13,7 +13,8 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream
 use super::*;
 
 fn write_token(path: &Path, token: &str) {
-    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).unwrap();
+    let mut file =
+        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).unwrap();
     writeln!(file, "{token}").unwrap();
 }
 
@@ -121,7 +122,8 @@ fn a_new_token_counts_at_once_and_the_network_can_be_left() {
     let other = "ffffffffffffffffffffffffffffffff";
     write_token(daemon.settings.listen.token_file.as_ref().unwrap(), other);
     let asked = |daemon: &Daemon, token: &str| {
-        over_tcp(daemon, "/v1/status", &format!("Host: localhost\r\nAuthorization: Bearer {token}\r\n")).status
+        over_tcp(daemon, "/v1/status", &format!("Host: localhost\r\nAuthorization: Bearer {token}\r\n"))
+            .status
     };
     assert_eq!((asked(&daemon, TOKEN), asked(&daemon, other)), (200, 401));
     let mut settings = daemon.settings.clone();
@@ -135,7 +137,9 @@ fn a_new_token_counts_at_once_and_the_network_can_be_left() {
     settings.listen.tcp = None;
     settings.listen.token_file = None;
     daemon.server.as_mut().unwrap().reload(&settings).unwrap();
-    let request = format!("GET /v1/status HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {other}\r\nConnection: close\r\n\r\n");
+    let request = format!(
+        "GET /v1/status HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {other}\r\nConnection: close\r\n\r\n"
+    );
     assert_eq!(exchange(open, request.as_bytes()).status, 403);
     assert_eq!(daemon.get("/v1/status").status, 200);
     assert_eq!(daemon.server.as_ref().unwrap().address(), None);
@@ -162,8 +166,23 @@ fn an_address_that_is_taken_is_refused_and_nothing_is_left() {
 /// A key and a certificate of its own for these names, or nothing where there is no openssl.
 fn certificate(folder: &Path) -> Option<()> {
     let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
-        .args(["-subj", "/CN=profiles.example.org", "-addext", "subjectAltName=DNS:profiles.example.org,IP:127.0.0.1"])
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+        ])
+        .args([
+            "-subj",
+            "/CN=profiles.example.org",
+            "-addext",
+            "subjectAltName=DNS:profiles.example.org,IP:127.0.0.1",
+        ])
         .args(["-addext", "basicConstraints=critical,CA:FALSE"])
         .arg("-keyout")
         .arg(folder.join("key.pem"))
@@ -198,8 +217,9 @@ fn with_a_certificate_its_name_is_ours_too_and_nothing_goes_in_the_clear() {
         let name = ServerName::try_from(name).unwrap();
         let tls = ClientConnection::new(Arc::clone(&config), name).unwrap();
         let stream = TcpStream::connect(address(&daemon)).unwrap();
-        let request =
-            format!("GET /v1/status HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n");
+        let request = format!(
+            "GET /v1/status HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n"
+        );
         exchange(StreamOwned::new(tls, stream), request.as_bytes()).status
     };
     assert_eq!(asked("profiles.example.org", "profiles.example.org:7117"), 200);

@@ -8,7 +8,9 @@ const STORE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/stor
 const RANGE: &str = "from=2026-11-16T09:00Z&to=2026-11-16T09:20Z";
 
 fn daemon() -> Daemon {
-    Daemon::with(Bounds::default(), |settings, _| settings.store.folder = Path::new(STORE).canonicalize().unwrap())
+    Daemon::with(Bounds::default(), |settings, _| {
+        settings.store.folder = Path::new(STORE).canonicalize().unwrap()
+    })
 }
 
 #[test]
@@ -21,7 +23,10 @@ fn a_range_comes_in_every_form() {
     };
     let json = asked("");
     assert!(json.head.contains("content-type: application/json"));
-    assert_eq!((json.json()["samples"].as_u64(), json.json()["functions"][0]["name"].as_str()), (Some(3200), Some("work")));
+    assert_eq!(
+        (json.json()["samples"].as_u64(), json.json()["functions"][0]["name"].as_str()),
+        (Some(3200), Some("work"))
+    );
     assert!(json.text().contains("nothing was kept from"), "the gap is told");
     assert_eq!(asked("&format=json").body, json.body);
     assert_eq!(asked("&format=folded").text(), "db;work 16000000\nweb;work 16000000\n");
@@ -29,7 +34,10 @@ fn a_range_comes_in_every_form() {
     assert_eq!(asked("&format=folded&target=web&target=db").text().lines().count(), 2);
     assert_eq!(asked("&format=folded&label=tier%3D2").text(), "db;work 16000000\n");
     assert!(asked("&format=table").text().contains("work [web]"));
-    assert_eq!(asked("&format=speedscope.json").json()["exporter"].as_str().map(|name| &name[..9]), Some("sweetspot"));
+    assert_eq!(
+        asked("&format=speedscope.json").json()["exporter"].as_str().map(|name| &name[..9]),
+        Some("sweetspot")
+    );
     let svg = asked("&format=svg");
     assert!(svg.text().contains("</svg>") && svg.head.contains("content-type: image/svg+xml"));
     assert!(svg.head.contains("content-security-policy: default-src 'none'; script-src 'unsafe-inline'"));
@@ -109,7 +117,8 @@ fn what_reaches_into_the_open_windows_ends_them_first() {
 
 #[test]
 fn a_folder_that_cannot_be_read_is_an_error_of_ours() {
-    let daemon = Daemon::with(Bounds::default(), |settings, _| settings.store.folder = "/nowhere/at/all".into());
+    let daemon =
+        Daemon::with(Bounds::default(), |settings, _| settings.store.folder = "/nowhere/at/all".into());
     let got = daemon.get("/v1/profile?from=-2h&to=-1h");
     assert_eq!(got.status, 500);
     assert!(got.text().contains("/nowhere/at/all cannot be read"), "{}", got.text());

@@ -20,7 +20,10 @@ fn every_path_answers_what_it_says() {
     assert_eq!(daemon.ask("POST", "/v1/stop").status, 200);
     let head = daemon.ask("HEAD", "/v1/status");
     assert_eq!((head.status, head.body.len()), (200, 0));
-    assert!(head.head.contains("x-content-type-options: nosniff") && head.head.contains("cache-control: no-store"));
+    assert!(
+        head.head.contains("x-content-type-options: nosniff")
+            && head.head.contains("cache-control: no-store")
+    );
 }
 
 #[test]
@@ -137,7 +140,8 @@ fn no_page_of_a_browser_may_ask() {
             assert_eq!(got.status, status, "{header:?} {path}: {}", got.text());
         }
     }
-    let absolute = "GET http://example.org/v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let absolute =
+        "GET http://example.org/v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     assert_eq!(daemon.send(absolute).status, 421);
 }
 
@@ -156,7 +160,8 @@ fn what_is_too_long_is_refused_before_it_is_read() {
     let length = 65 << 10;
     let endless = format!("{attach}Transfer-Encoding: chunked\r\n\r\n{length:x}\r\n{}", "x".repeat(length));
     assert_eq!(daemon.send(endless).status, 413);
-    let kind = "POST /v1/attach HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
+    let kind =
+        "POST /v1/attach HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
     assert_eq!(daemon.send(kind).status, 415);
 }
 

@@ -14,7 +14,8 @@ fn hasty() -> Bounds {
 fn slow_and_silent_clients_are_let_go_and_others_come_to_their_turn() {
     let daemon = Daemon::with(hasty(), |_, _| {});
     // All the places there are, and twice as many that wait for one: silent, or in the middle of a head.
-    let mut clients: Vec<UnixStream> = (0..24).map(|_| UnixStream::connect(daemon.socket()).unwrap()).collect();
+    let mut clients: Vec<UnixStream> =
+        (0..24).map(|_| UnixStream::connect(daemon.socket()).unwrap()).collect();
     for client in clients.iter_mut().step_by(2) {
         client.write_all(b"GET /healthz HTTP/1.1\r\nHost: loc").unwrap();
     }
@@ -73,7 +74,9 @@ fn a_hundred_clients_at_once_are_all_answered() {
         let clients: Vec<_> = (0..100)
             .map(|at| {
                 let daemon = &daemon;
-                scope.spawn(move || daemon.get(["/healthz", "/v1/status", "/v1/targets", "/metrics"][at % 4]).status)
+                scope.spawn(move || {
+                    daemon.get(["/healthz", "/v1/status", "/v1/targets", "/metrics"][at % 4]).status
+                })
             })
             .collect();
         for client in clients {
@@ -113,7 +116,8 @@ fn who_is_too_many_is_told_to_come_back_and_health_is_not_too_many() {
 #[test]
 fn the_end_waits_for_nobody() {
     let mut daemon = Daemon::new();
-    let mut clients: Vec<UnixStream> = (0..10).map(|_| UnixStream::connect(daemon.socket()).unwrap()).collect();
+    let mut clients: Vec<UnixStream> =
+        (0..10).map(|_| UnixStream::connect(daemon.socket()).unwrap()).collect();
     for client in clients.iter_mut().take(5) {
         client.write_all(b"GET /v1/profile?seconds=3600 HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     }
