@@ -135,7 +135,12 @@ impl Out<'_> {
         encode(self.describe(name, kind, help)?, kind, value)
     }
 
-    fn describe(&mut self, name: &str, kind: Kind, help: &str) -> Result<MetricEncoder<'_>, fmt::Error> {
+    fn describe<'s>(
+        &'s mut self,
+        name: &'s str,
+        kind: Kind,
+        help: &str,
+    ) -> Result<MetricEncoder<'s>, fmt::Error> {
         let help = help.trim_end_matches('.'); // the writer ends the sentence
         let metric_type = match kind {
             Kind::Counter => MetricType::Counter,
