@@ -41,13 +41,18 @@ fn main() -> Result<()> {
     let before = (cpu_s(pid)?, daemon.ctl_json(&["status"])?);
     sleep(Duration::from_secs(seconds));
     let after = (cpu_s(pid)?, daemon.ctl_json(&["status"])?);
-    let host = |status: &serde_json::Value, key: &str| status["host"][key].as_f64().context("a figure of the host");
+    let host =
+        |status: &serde_json::Value, key: &str| status["host"][key].as_f64().context("a figure of the host");
     let share = |used_s: f64| 100.0 * used_s / seconds as f64;
     let housekeeping_s = host(&after.1, "housekeeping_cpu_s")? - host(&before.1, "housekeeping_cpu_s")?;
     let own_s = host(&after.1, "self_cpu_s")? - host(&before.1, "self_cpu_s")?;
     let memory = |key: &str| after.1["memory"][key].as_f64().context("a figure of memory");
     println!("{targets} targets that sleep, {seconds} s");
-    println!("CPU time of the daemon    {:.3}% of a core (by its own account {:.3}%)", share(after.0 - before.0), share(own_s));
+    println!(
+        "CPU time of the daemon    {:.3}% of a core (by its own account {:.3}%)",
+        share(after.0 - before.0),
+        share(own_s)
+    );
     println!("  turns of targets        {:.3}%", share(own_s - housekeeping_s));
     println!("  everything else         {:.3}%", share(housekeeping_s));
     println!(
