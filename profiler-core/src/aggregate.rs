@@ -183,6 +183,18 @@ impl Aggregator {
         closed.chain(open).fold(0.0, |sum, weight_ns| sum + weight_ns) // the sum of nothing would be -0
     }
 
+    /// Room that all of it takes (bytes, about).
+    pub fn memory_bytes(&self) -> u64 {
+        let tallies: usize = self.windows.iter().map(|window| window.tallies.len()).sum();
+        let parts = [
+            self.stacks.len() * 2 * size_of::<Stack>(),
+            self.depths * 2 * size_of::<FrameId>(),
+            self.frames.frames().len() * 2 * size_of::<Frame>(),
+            (tallies + self.current.len()) * size_of::<(StackId, Tally)>(),
+        ];
+        parts.iter().sum::<usize>() as u64
+    }
+
     /// Every frame of the stacks so far.
     pub fn frames(&self) -> &FrameTable {
         &self.frames

@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Workload(WorkloadArgs),
     /// Measure what sampling costs on this machine, for all later runs (under a minute).
     Calibrate(CalibrateArgs),
+    /// Profile what a settings file names, for as long as the machine runs, and keep the profiles.
+    Daemon(DaemonArgs),
     /// Say whether a settings file of the daemon is sound, what it would watch and what that may cost.
     CheckConfig(CheckConfigArgs),
     /// Say what this machine permits and what would mend it.
@@ -46,6 +48,9 @@ pub(crate) enum Command {
     // What `calibrate` samples: this program once more.
     #[command(hide = true)]
     CalibrateWorkload(CalibrateWorkloadArgs),
+    // What packages contain.
+    #[command(hide = true)]
+    GenerateDocs(GenerateDocsArgs),
 }
 
 /// Arguments of `record`.
@@ -258,6 +263,14 @@ pub(crate) struct WorkloadArgs {
     pub(crate) role: Role,
 }
 
+/// Arguments of `daemon`.
+#[derive(Debug, Args)]
+pub(crate) struct DaemonArgs {
+    /// The settings file; without it, /etc/sweetspot/sweetspot.toml if it is there, else the defaults.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
 /// Arguments of `check-config`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckConfigArgs {
@@ -294,6 +307,13 @@ pub(crate) struct CalibrateWorkloadArgs {
     /// The CPU to stay on.
     #[arg(long)]
     pub(crate) cpu: u32,
+}
+
+/// Arguments of `generate-docs`.
+#[derive(Debug, Args)]
+pub(crate) struct GenerateDocsArgs {
+    /// Where manual pages and completions are written to.
+    pub(crate) folder: PathBuf,
 }
 
 fn defaults() -> SamplingSettings {

@@ -18,10 +18,11 @@ use profiler_core::stats;
 use profiler_core::unwind::StackUnwinder;
 use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::{Method, MethodChoice};
-use rustc_hash::{FxBuildHasher, FxHashMap};
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 pub(crate) use self::cut::Collected;
 use super::handler_time::RecentSamples;
+use super::own_time::OwnTime;
 use super::perf::Drained;
 use super::rereads::Rereads;
 use super::target_cpu::TargetCpu;
@@ -65,6 +66,41 @@ pub(crate) struct Counts {
     pub(crate) foreign_side_records: u64,
 }
 
+/// Who created whom, and who began another program: what records told of the target's processes.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    /// Children with their creators.
+    pub(crate) births: Vec<(u32, u32)>,
+    /// Those that run another program now.
+    pub(crate) execs: Vec<u32>,
+}
+
+/// News that are kept until somebody asks for them; later ones are found out in another way.
+const MOST_NEWS: usize = 1 << 14;
+
+impl Counts {
+    /// What was counted after `earlier`.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        Self {
+            samples: self.samples - earlier.samples,
+            foreign: self.foreign - earlier.foreign,
+            doubled: self.doubled - earlier.doubled,
+            lost: self.lost - earlier.lost,
+            truncated: self.truncated.since(&earlier.truncated),
+            undecodable: self.undecodable - earlier.undecodable,
+            maps_reread: self.maps_reread - earlier.maps_reread,
+            mappings_dropped: self.mappings_dropped - earlier.mappings_dropped,
+            ends: self.ends - earlier.ends,
+            throttled: self.throttled - earlier.throttled,
+            frames: self.frames - earlier.frames,
+            stack_bytes: self.stack_bytes - earlier.stack_bytes,
+            side_records: self.side_records - earlier.side_records,
+            forks: self.forks - earlier.forks,
+            foreign_side_records: self.foreign_side_records - earlier.foreign_side_records,
+        }
+    }
+}
+
 /// Everything known about the target.
 pub(crate) struct Session {
     pub(crate) processes: ProcessTable,
@@ -75,10 +111,16 @@ pub(crate) struct Session {
     pub(crate) copy: CopySize,
     pub(crate) counts: Counts,
     pub(crate) recent: RecentSamples,
+    /// Kept for whoever wants to know.
+    pub(crate) news: Option<News>,
+    /// What of this process' CPU time is overhead.
+    pub(crate) own_time: OwnTime,
     /// The group, where the target is whatever is in it.
     group: Option<Arc<Cgroup>>,
-    /// Whether nobody else is sampled.
-    samples_group_alone: bool,
+    /// Whether an unknown process that is sampled belongs to the target.
+    meets_unknown: bool,
+    /// Those that do not all the same.
+    excluded: FxHashSet<u32>,
     aggregator: Aggregator,
     unwinder: StackUnwinder,
     chain_limit: usize,
@@ -151,8 +193,11 @@ impl Session {
             copy: CopySize::default(),
             counts: Counts::default(),
             recent: RecentSamples::default(),
+            news: None,
+            own_time: OwnTime::default(),
             group: None,
-            samples_group_alone: false,
+            meets_unknown: false,
+            excluded: FxHashSet::default(),
             aggregator: Aggregator::default(),
             unwinder: StackUnwinder::default(),
             chain_limit: limits::max_call_chain(),
@@ -195,9 +240,27 @@ impl Session {
     /// The target is whatever is in this group and below, and whatever comes into it; `alone` says that nobody else is
     /// sampled, so that an unknown process must be one that has come into it.
     pub(crate) fn follow_group(&mut self, group: Arc<Cgroup>, alone: bool) {
-        self.samples_group_alone = alone;
+        self.meets_unknown = alone;
         self.cpu.follow_group(Arc::clone(&group));
         self.group = Some(group);
+    }
+
+    /// The target is every process of the machine but those that are excluded, now and to come.
+    pub(crate) fn follow_everything(&mut self) {
+        self.meets_unknown = true;
+        self.cpu.follow_machine();
+    }
+
+    /// A process belongs to another target: it is none of this one's any more.
+    pub(crate) fn exclude(&mut self, pid: u32) {
+        if self.excluded.insert(pid) && self.processes.contains(pid) {
+            self.leave(pid);
+        }
+    }
+
+    /// It does so no longer, or has ended.
+    pub(crate) fn include(&mut self, pid: u32) {
+        self.excluded.remove(&pid);
     }
 
     /// The group, where the target is whatever is in it.
@@ -280,6 +343,9 @@ impl Session {
                 }
                 self.processes.renamed(pid, tid, &name, exec);
                 self.program_changed |= exec && self.processes.contains(pid);
+                if let Some(news) = self.news.as_mut().filter(|news| exec && news.execs.len() < MOST_NEWS) {
+                    news.execs.push(pid);
+                }
             }
             Drained::Record(Record::Fork(task), _) => {
                 self.processes.forked(task);
@@ -289,6 +355,9 @@ impl Session {
                 }
                 if task.pid != task.parent_pid && self.processes.contains(task.pid) {
                     self.cpu.forked(task.pid, task.parent_pid);
+                    if let Some(news) = self.news.as_mut().filter(|news| news.births.len() < MOST_NEWS) {
+                        news.births.push((task.pid, task.parent_pid));
+                    }
                     self.code_inherited(task);
                 }
             }
@@ -326,7 +395,8 @@ impl Session {
             return; // taken before anything counted
         }
         self.counts.stack_bytes += sample.stack.map_or(0, |stack| stack.len()) as u64;
-        if self.samples_group_alone && !self.processes.contains(sample.pid) {
+        if self.meets_unknown && !self.processes.contains(sample.pid) && !self.excluded.contains(&sample.pid)
+        {
             let _ = self.meet(sample.pid); // unnamed code is counted as such
         }
         if !self.processes.contains(sample.pid) {
@@ -402,7 +472,7 @@ impl Session {
         LastReading {
             counts: self.counts,
             target_cpu_ns,
-            self_cpu_ns: clock::self_cpu_ns(),
+            self_cpu_ns: self.own_time.now_ns(),
             self_once_ns: self.objects.once_ns(),
         }
     }

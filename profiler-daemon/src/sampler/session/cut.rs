@@ -54,7 +54,6 @@ impl Session {
 
     /// Hands over what was counted since the last cut, or since sampling began. Reads nothing and looks nothing up: what
     /// takes time is left to whoever names it.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the daemon's loop cuts"))]
     pub(crate) fn cut(&mut self) -> Collected {
         self.objects.share_with_names();
         self.hand_over(false)
