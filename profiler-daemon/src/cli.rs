@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Workload(WorkloadArgs),
     /// Measure what sampling costs on this machine, for all later runs (under a minute).
     Calibrate(CalibrateArgs),
+    /// Profile what a settings file names, for as long as the machine runs, and keep the profiles.
+    Daemon(DaemonArgs),
     /// Say whether a settings file of the daemon is sound, what it would watch and what that may cost.
     CheckConfig(CheckConfigArgs),
     /// Say what this machine permits and what would mend it.
@@ -259,6 +261,14 @@ pub(crate) struct WorkloadArgs {
     /// Which of the two it is.
     #[arg(long, value_enum, default_value = "program")]
     pub(crate) role: Role,
+}
+
+/// Arguments of `daemon`.
+#[derive(Debug, Args)]
+pub(crate) struct DaemonArgs {
+    /// The settings file; without it, /etc/sweetspot/sweetspot.toml if it is there, else the defaults.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
 }
 
 /// Arguments of `check-config`.

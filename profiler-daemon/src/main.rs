@@ -5,9 +5,9 @@ mod calibrate;
 mod cgroup;
 mod check_config;
 mod cli;
-#[expect(dead_code, reason = "the daemon is yet to come")]
 mod daemon;
 mod debuginfod;
+mod discovery;
 mod docs;
 mod doctor;
 mod evaluate;
@@ -24,7 +24,6 @@ mod roots;
 mod run;
 mod sampler;
 mod settings;
-#[cfg_attr(not(test), expect(dead_code, reason = "the daemon writes to it"))]
 mod store;
 mod sys;
 mod targets;
@@ -85,6 +84,7 @@ fn run(job: Job) -> Result<ExitCode> {
         Job::Workload(job) => evaluate::workload::run(&job)?,
         Job::Calibrate(job) => calibrate::run(job, terminal)?,
         Job::CalibrateWorkload(cpu) => calibrate::serve(cpu)?,
+        Job::Daemon(job) => return daemon::run(job),
         Job::CheckConfig(file) => return check_config::run(file.as_deref(), terminal),
         Job::GenerateDocs(folder) => docs::write(&folder)?,
         Job::Doctor(job) => return doctor::run(job, terminal, run::try_open),

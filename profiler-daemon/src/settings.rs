@@ -12,6 +12,7 @@ use config::{Criterion, Ratio, SamplingSettings, Span, Unwind};
 use regex_lite::Regex;
 
 use crate::cli::{self, Command, OutputFile};
+use crate::daemon::{DaemonJob, SETTINGS_FILE};
 use crate::debuginfod;
 use crate::evaluate::{Design, Role, Shape};
 use crate::failure::usage;
@@ -38,6 +39,8 @@ pub(crate) enum Job {
     Calibrate(CalibrateJob),
     /// Be what `Calibrate` samples, on this CPU.
     CalibrateWorkload(u32),
+    /// Be the service.
+    Daemon(DaemonJob),
     /// Judge a settings file of the daemon; `None`: print the commented one.
     CheckConfig(Option<PathBuf>),
     /// Look at the machine.
@@ -205,11 +208,18 @@ impl Job {
             Command::Workload(args) => Self::Workload(workload(args)?),
             Command::Calibrate(args) => Self::Calibrate(CalibrateJob { quick: args.quick, json: args.json }),
             Command::CalibrateWorkload(args) => Self::CalibrateWorkload(args.cpu),
+            Command::Daemon(args) => Self::Daemon(daemon(args)),
             Command::CheckConfig(args) => Self::CheckConfig(args.file),
             Command::Doctor(args) => Self::Doctor(DoctorJob { json: args.json }),
             Command::GenerateDocs(args) => Self::GenerateDocs(args.folder),
         })
     }
+}
+
+/// The settings where the package puts them, if nobody names others.
+fn daemon(args: cli::DaemonArgs) -> DaemonJob {
+    let packaged = || Some(PathBuf::from(SETTINGS_FILE)).filter(|file| file.exists());
+    DaemonJob { file: args.config.or_else(packaged) }
 }
 
 fn record(args: cli::RecordArgs) -> Result<RecordJob> {
