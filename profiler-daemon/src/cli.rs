@@ -1,5 +1,6 @@
 //! The command line as it was typed. [`crate::settings`] says what it means.
 
+mod ctl;
 mod report;
 
 use std::ffi::OsString;
@@ -10,6 +11,7 @@ use config::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, SamplingSettin
 
 use crate::evaluate::{Role, Shape};
 use crate::export::Format;
+pub(crate) use ctl::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs};
 pub(crate) use report::{ReportArgs, ReportFormat, StoredArgs};
 
 /// A sampling profiler that chooses its own rate: often enough to be precise, rarely enough not to disturb.
@@ -43,6 +45,8 @@ pub(crate) enum Command {
     Daemon(DaemonArgs),
     /// Say whether a settings file of the daemon is sound, what it would watch and what that may cost.
     CheckConfig(CheckConfigArgs),
+    /// Ask the daemon, or tell it something.
+    Ctl(CtlArgs),
     /// Say what this machine permits and what would mend it.
     Doctor(DoctorArgs),
     // What `calibrate` samples: this program once more.

@@ -1,10 +1,12 @@
 //! Sweetspot: a sampling profiler that chooses its own rate.
 
+mod api;
 mod aside;
 mod calibrate;
 mod cgroup;
 mod check_config;
 mod cli;
+mod ctl;
 mod daemon;
 mod debuginfod;
 mod discovery;
@@ -89,6 +91,7 @@ fn run(job: Job) -> Result<ExitCode> {
         Job::Daemon(job) => return daemon::run(job),
         Job::CheckConfig(file) => return check_config::run(file.as_deref(), terminal),
         Job::GenerateDocs(folder) => docs::write(&folder)?,
+        Job::Ctl(job) => ctl::run(&job, terminal)?,
         Job::Doctor(job) => return doctor::run(job, terminal, run::try_open),
     }
     Ok(ExitCode::SUCCESS)

@@ -1,6 +1,7 @@
 //! What the command line means: one plain job for each command, with everything checked that can be checked
 //! before anything runs.
 
+mod ctl;
 mod report;
 
 use std::ffi::OsString;
@@ -16,6 +17,7 @@ use crate::daemon::{DaemonJob, SETTINGS_FILE};
 use crate::debuginfod;
 use crate::evaluate::{Design, Role, Shape};
 use crate::failure::usage;
+pub(crate) use ctl::{CtlAsk, CtlJob, CtlProfile, CtlTime};
 pub(crate) use report::{ReportJob, ReportSource};
 
 /// One run of the program.
@@ -43,6 +45,8 @@ pub(crate) enum Job {
     Daemon(DaemonJob),
     /// Judge a settings file of the daemon; `None`: print the commented one.
     CheckConfig(Option<PathBuf>),
+    /// Ask the daemon.
+    Ctl(CtlJob),
     /// Look at the machine.
     Doctor(DoctorJob),
     /// Write manual pages and completions to this folder.
@@ -210,6 +214,7 @@ impl Job {
             Command::CalibrateWorkload(args) => Self::CalibrateWorkload(args.cpu),
             Command::Daemon(args) => Self::Daemon(daemon(args)),
             Command::CheckConfig(args) => Self::CheckConfig(args.file),
+            Command::Ctl(args) => Self::Ctl(CtlJob::new(args)?),
             Command::Doctor(args) => Self::Doctor(DoctorJob { json: args.json }),
             Command::GenerateDocs(args) => Self::GenerateDocs(args.folder),
         })

@@ -2,7 +2,7 @@
 //!
 //! One thread samples all targets. It sleeps until the next of them has to be looked at, and then looks at all that soon will
 //! have to be: a wake-up costs more than most looks. Names, the disk and whoever asks for profiles have threads of their
-//! own ([`keeper`], `api`); what these want of the loop they ask for through a queue ([`ask`]).
+//! own ([`keeper`], [`crate::api`]); what these want of the loop they ask for through a queue ([`ask`]).
 
 mod answers;
 pub(crate) mod ask;
@@ -31,6 +31,7 @@ use self::host::{HostAccount, Spent};
 use self::keeper::Keeper;
 use self::notify::Notifier;
 use self::watched::{Totals, Watched};
+use crate::api;
 use crate::debuginfod;
 use crate::discovery::{Discovery, TargetId};
 use crate::run::{self, Setup};
@@ -69,11 +70,11 @@ pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     let (bounds, queue) = store_settings(&settings);
     let keeper = Keeper::start(&settings.store.folder, bounds, queue, debuginfod)?;
     let (asker, asked) = ask::channel();
-    let server = asker;
+    let server = api::start(&settings, asker)?;
     let mut daemon = Daemon::new(job.file, settings, setup, keeper);
     run::runtime()?.block_on(daemon.live(asked))?;
     daemon.end();
-    drop(server);
+    server.stop();
     Ok(ExitCode::SUCCESS)
 }
 
