@@ -20,6 +20,8 @@ mod sections;
 mod shared;
 mod stat;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -53,6 +53,8 @@ pub(super) struct Process {
     pub(super) turn: u64,
     /// Of its folder, when it was looked at last.
     pub(super) inode: u64,
+    /// Whether the sections changed while it could not be read, so that it is still to be asked.
+    pub(super) unasked: bool,
     /// CPU time that no target has been told of yet (ticks).
     pub(super) new_ticks: u64,
 }
@@ -72,6 +74,7 @@ impl Process {
             seen: look,
             turn,
             inode,
+            unasked: false,
             new_ticks: 0,
         }
     }
