@@ -121,3 +121,11 @@ record-rings:
 bless:
     INSTA_UPDATE=always cargo test --workspace --exclude tests
     INSTA_UPDATE=always cargo test -p tests --test replay
+
+# The Debian package, and that of its debug symbols, in target/debian (the script says what it needs).
+deb:
+    packaging/deb/build
+
+# Does the package do what it promises on a fresh Debian? Boots one in namespaces (three minutes); needs root.
+clean-machine suite="bookworm": deb
+    packaging/clean-machine target/debian/sweetspot_*.deb {{ suite }}

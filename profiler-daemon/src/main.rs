@@ -1,15 +1,16 @@
 //! Sweetspot: a sampling profiler that chooses its own rate.
 
+mod api;
 mod aside;
 mod calibrate;
 mod cgroup;
 mod check_config;
 mod cli;
-#[expect(dead_code, reason = "the daemon is yet to come")]
+mod ctl;
 mod daemon;
 mod debuginfod;
-#[expect(dead_code, reason = "the daemon's loop asks it")]
 mod discovery;
+mod docs;
 mod doctor;
 mod evaluate;
 mod export;
@@ -25,7 +26,6 @@ mod roots;
 mod run;
 mod sampler;
 mod settings;
-#[cfg_attr(not(test), expect(dead_code, reason = "the daemon writes to it"))]
 mod store;
 mod sys;
 mod targets;
@@ -86,7 +86,10 @@ fn run(job: Job) -> Result<ExitCode> {
         Job::Workload(job) => evaluate::workload::run(&job)?,
         Job::Calibrate(job) => calibrate::run(job, terminal)?,
         Job::CalibrateWorkload(cpu) => calibrate::serve(cpu)?,
+        Job::Daemon(job) => return daemon::run(job),
         Job::CheckConfig(file) => return check_config::run(file.as_deref(), terminal),
+        Job::GenerateDocs(folder) => docs::write(&folder)?,
+        Job::Ctl(job) => ctl::run(&job, terminal)?,
         Job::Doctor(job) => return doctor::run(job, terminal, run::try_open),
     }
     Ok(ExitCode::SUCCESS)

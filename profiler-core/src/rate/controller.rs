@@ -52,6 +52,8 @@ pub struct RateController {
     bucket: TokenBucket,
     shares: ShareMemory,
     account: Account,
+    /// The same since it was taken last.
+    part: Account,
     /// The rate decided on, before the bucket.
     rate_hz: f64,
     bound_by: BoundBy,
@@ -80,6 +82,7 @@ impl RateController {
             bucket: TokenBucket::new(settings.budget_ratio),
             shares: ShareMemory::new(settings.top),
             account: Account::default(),
+            part: Account::default(),
             rate_hz: settings.floor_hz,
             bound_by: BoundBy::Law,
             settled: false,
@@ -139,6 +142,7 @@ impl RateController {
         let spend = self.meter.observe(reading, wall_ns);
         let (wall, cpu_ns) = (wall_ns as f64, reading.target_cpu_ns as f64);
         self.account.book(wall, cpu_ns, &spend);
+        self.part.book(wall, cpu_ns, &spend);
         self.bucket.settle(wall, cpu_ns, charge_ns(&spend, wall, cpu_ns));
         self.present.observe(reading, wall_ns, rate_hz, &spend);
         self.samples = self.samples.saturating_add(reading.samples);
@@ -268,6 +272,11 @@ impl RateController {
     /// What sampling has cost so far.
     pub fn account(&self) -> &Account {
         &self.account
+    }
+
+    /// What sampling has cost since the last call, or the start.
+    pub fn take_account(&mut self) -> Account {
+        self.part.take()
     }
 
     /// What a sample costs at present.

@@ -19,7 +19,7 @@ const MAX_LABELS: usize = 16;
 const OWN_LABELS: [&str; 8] = ["pid", "comm", "outcome", "target", "host", "unit", "cgroup", "container"];
 
 /// Says in `log` what is wrong with the targets.
-pub(super) fn check(settings: &DaemonSettings, log: &mut Log) {
+pub(in crate::daemon) fn check(settings: &DaemonSettings, log: &mut Log) {
     let mut names: BTreeMap<&str, usize> = BTreeMap::new();
     for (at, target) in settings.targets.iter().enumerate() {
         let path = format!("target[{at}]");
