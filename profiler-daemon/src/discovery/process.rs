@@ -1,6 +1,7 @@
 //! A process as discovery knows it, and what is asked of it: read when it is first asked for, and kept.
 
-use super::places::{Place, PlaceId, Places};
+use super::place::Place;
+use super::places::{PlaceId, Places};
 use super::proc_folder::{Group, ProcFolder};
 use super::stat::Stat;
 use super::table::TargetId;

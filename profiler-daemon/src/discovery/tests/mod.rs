@@ -7,6 +7,7 @@ mod hostile;
 mod lifetimes;
 mod live;
 mod model;
+mod naive;
 mod settings;
 
 use std::collections::BTreeMap;

@@ -62,7 +62,9 @@ fn a_target_that_is_asked_for_comes_first_and_survives_a_reload() {
     assert_eq!((changes.appeared.as_slice(), watched.target_of(21)), (&[asked][..], Some("mine")));
     assert_eq!(watched.group("web"), None);
     watched.discovery.replace(&settings);
-    assert_eq!(watched.look(), Changes::default());
+    let changes = watched.look();
+    assert_eq!(changes.changed, ["web", "all"].map(|name| watched.id(name)), "they may have other budgets");
+    assert_eq!(Changes { changed: Vec::new(), ..changes }, Changes::default());
     watched.discovery.remove(watched.id("web"));
     watched.discovery.remove(asked);
     let changes = watched.look();
