@@ -191,6 +191,7 @@ impl Connection {
             .timer(TokioTimer::new())
             .header_read_timeout(api.bounds.head)
             .max_buf_size(api.bounds.head_bytes)
+            .max_header_size(api.bounds.head_bytes)
             .serve_connection(TokioIo::new(stream), service);
         let mut http = pin!(http);
         let mut is_ending = false;

@@ -61,7 +61,7 @@ impl Client<'_> {
             .enable_all()
             .build()
             .map_err(|error| anyhow!("nothing can be asked ({error}); raise the limit of open files"))?;
-        let answered = runtime.block_on(timeout(patience, self.exchange(method, path, body)));
+        let answered = runtime.block_on(async { timeout(patience, self.exchange(method, path, body)).await });
         let (status, body) = answered.map_err(|_| {
             let shown = self.socket.display();
             anyhow!("sweetspot at {shown} did not answer within {} s; look at its log", patience.as_secs())

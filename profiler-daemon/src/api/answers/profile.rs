@@ -45,7 +45,7 @@ pub(super) async fn profile(call: &Call<'_>) -> Answer {
         }
         (Some(time), _) => Asked::Next(time),
         (None, Some(from_unix_ns)) => {
-            let now_unix_ns = unix_ns();
+            let now_unix_ns = u64::try_from(now.timestamp().as_nanosecond()).unwrap_or_default();
             Asked::Kept(kept(call, from_unix_ns, to.unwrap_or(now_unix_ns), now_unix_ns)?)
         }
         (None, None) => return Err(Problem::bad("from is needed, or seconds; write one such as from=-1h")),

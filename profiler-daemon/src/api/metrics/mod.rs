@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -129,7 +129,24 @@ struct Out<'a>(DescriptorEncoder<'a>);
 impl Out<'_> {
     /// A metric of one series.
     fn one(&mut self, name: &str, kind: Kind, help: &str, value: f64) -> fmt::Result {
-        self.series(name, kind, help, [(Vec::new(), value)])
+        if !value.is_finite() {
+            return Ok(());
+        }
+        encode(self.describe(name, kind, help)?, kind, value)
+    }
+
+    fn describe<'s>(
+        &'s mut self,
+        name: &'s str,
+        kind: Kind,
+        help: &str,
+    ) -> Result<MetricEncoder<'s>, fmt::Error> {
+        let help = help.trim_end_matches('.'); // the writer ends the sentence
+        let metric_type = match kind {
+            Kind::Counter => MetricType::Counter,
+            Kind::Gauge => MetricType::Gauge,
+        };
+        self.0.encode_descriptor(name, help, None, metric_type)
     }
 
     /// A metric with a series for each of some labels. One without any series is left out.
@@ -144,19 +161,24 @@ impl Out<'_> {
         if series.peek().is_none() {
             return Ok(());
         }
-        let help = help.trim_end_matches('.'); // the writer ends the sentence
-        let metric_type = match kind {
-            Kind::Counter => MetricType::Counter,
-            Kind::Gauge => MetricType::Gauge,
-        };
-        let mut metric = self.0.encode_descriptor(name, help, None, metric_type)?;
+        let mut metric = self.describe(name, kind, help)?;
         for (labels, value) in series {
-            let series = metric.encode_family(&labels)?;
-            match kind {
-                Kind::Counter => ConstCounter::new(value).encode(series)?,
-                Kind::Gauge => ConstGauge::new(value).encode(series)?,
-            }
+            // The writer puts the text between quotes as it is.
+            let labels: Labels<'_> = labels.into_iter().map(|(name, text)| (name, escaped(&text))).collect();
+            encode(metric.encode_family(&labels)?, kind, value)?;
         }
         Ok(())
     }
+}
+
+fn encode(series: MetricEncoder<'_>, kind: Kind, value: f64) -> fmt::Result {
+    match kind {
+        Kind::Counter => ConstCounter::new(value).encode(series),
+        Kind::Gauge => ConstGauge::new(value).encode(series),
+    }
+}
+
+/// The text of a label as it stands between quotes.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -288,7 +288,8 @@ fn promtool_has_nothing_to_say() {
     let daemon = Daemon::new();
     daemon.get("/v1/status");
     let own = daemon.get("/metrics").text();
-    let own: String = own.split_inclusive('\n').filter(|line| line.contains("sweetspot_http_")).collect();
+    let own: String =
+        own.split_inclusive('\n').filter(|line| line.contains("sweetspot_http_requests")).collect();
     let text = written(Form::Text) + &own;
     tool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     let output = tool.wait_with_output().unwrap();

@@ -174,7 +174,6 @@ fn play(mut asked: Asked, heard: &Heard) {
 }
 
 fn answer(ask: Ask, heard: &Heard) {
-    let unknown = |name: String| Err(Refused::Unknown(name));
     match ask {
         Ask::Status(reply) => {
             let ready = heard.ready.load(Ordering::Relaxed);
@@ -184,7 +183,7 @@ fn answer(ask: Ask, heard: &Heard) {
             let _ = reply.send(vec![target("web"), target("db@1:x")]);
         }
         Ask::Decisions(name, reply) => {
-            let found = if name == "web" { Ok(vec![decision()]) } else { unknown(name) };
+            let found = if name == "web" { Ok(vec![decision()]) } else { Err(Refused::Unknown(name)) };
             let _ = reply.send(found);
         }
         Ask::Attach(wanted, reply) => {
@@ -202,7 +201,7 @@ fn answer(ask: Ask, heard: &Heard) {
             let done = match name.as_str() {
                 "web" => Err(Refused::Conflict("web stands in the settings; remove it there".to_owned())),
                 "asked-1" => Ok(()),
-                _ => unknown(name),
+                _ => Err(Refused::Unknown(name)),
             };
             let _ = reply.send(done);
         }

@@ -48,7 +48,7 @@ fn a_target_can_be_asked_for_within_bounds() {
         (r#"{"pid": 1, "duration_s": 60, "name": "a b"}"#, 422, "name: `a b` is no name"),
         (r#"{"pid": 1, "duration_s": 60, "labels": {"target": "x"}}"#, 422, "labels.target"),
         (r#"{"pid": 1, "duration_s": 60, "colour": "red"}"#, 400, "colour"),
-        (r#"{"pid": -1, "duration_s": 60}"#, 400, "pid"),
+        (r#"{"pid": -1, "duration_s": 60}"#, 400, "expected u32"),
         ("[", 400, "not understood"),
         ("", 400, "not understood"),
     ] {
