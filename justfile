@@ -88,6 +88,10 @@ store *arguments:
 short-lived *arguments:
     cargo run --quiet --release -p tests --bin short_lived -- {{ arguments }}
 
+# What the daemon costs with twenty targets that sleep (two minutes); needs root.
+idle *arguments:
+    cargo run --quiet --release -p tests --bin idle -- {{ arguments }}
+
 # Redis, PostgreSQL, Python, xz and Node under load.
 real *arguments:
     cargo run --quiet --release -p tests --bin real -- {{ arguments }}

@@ -219,7 +219,7 @@ fn targets_are_asked_for_and_dropped_while_it_runs() -> Result<()> {
     let running = busy.start()?;
     let daemon = Daemon::start(60, "target = []")?;
     let pid = running.id().to_string();
-    daemon.ctl(&["attach", &pid, "--name", "asked", "--time", "60s"])?.expect_status(0)?;
+    daemon.ctl(&["attach", &pid, "--as", "asked", "--duration", "60s"])?.expect_status(0)?;
     daemon.wait_for("asked", "sampled")?;
     wait_until("samples", || daemon.target("asked").is_ok_and(|asked| asked["samples"].as_u64() > Some(20)))?;
     // The open window is a minute long; whoever asks for it gets it as it is.
@@ -229,7 +229,7 @@ fn targets_are_asked_for_and_dropped_while_it_runs() -> Result<()> {
     ensure!(daemon.target("asked").is_err());
     daemon.has_no_events()?;
     ensure!(daemon.ctl(&["detach", "asked"])?.status == 1);
-    ensure!(daemon.ctl(&["attach", "4194303", "--time", "60s"])?.status == 1);
+    ensure!(daemon.ctl(&["attach", "4194303", "--duration", "60s"])?.status == 1);
     Ok(())
 }
 

@@ -85,6 +85,7 @@ impl Daemon {
         }
         let mut degraded: Vec<String> = store.problem.iter().chain(&self.problem).cloned().collect();
         degraded.extend(self.discovery.remarks());
+        degraded.extend(self.server.notes());
         if targets.left_out > 0 {
             degraded
                 .push(format!("{} targets are left out; `sweetspot ctl targets` says why", targets.left_out));

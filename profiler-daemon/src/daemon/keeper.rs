@@ -42,7 +42,7 @@ enum Job {
     Keep(Box<Parcel>),
     /// What was given before is kept by now.
     Flushed(Vec<Reply<Result<(), Refused>>>),
-    Bounds(store::Settings),
+    Bounds(store::Settings, Option<debuginfod::Settings>),
 }
 
 /// What became of a target's windows.
@@ -127,9 +127,14 @@ impl Keeper {
     }
 
     /// Other bounds are in force.
-    pub(crate) fn rebound(&mut self, bounds: store::Settings, most_bytes: u64) {
+    pub(crate) fn rebound(
+        &mut self,
+        bounds: store::Settings,
+        most_bytes: u64,
+        debuginfod: Option<debuginfod::Settings>,
+    ) {
         self.most_bytes = most_bytes;
-        self.send(Job::Bounds(bounds));
+        self.send(Job::Bounds(bounds, debuginfod));
     }
 
     fn send(&self, job: Job) -> bool {
@@ -187,7 +192,10 @@ impl Work {
                 Ok(Job::Flushed(replies)) => {
                     replies.into_iter().for_each(|reply| drop(reply.send(flushed(problem.as_deref()))));
                 }
-                Ok(Job::Bounds(bounds)) => self.bounds = bounds,
+                Ok(Job::Bounds(bounds, debuginfod)) => {
+                    self.store.rebound(bounds);
+                    (self.bounds, self.debuginfod) = (bounds, debuginfod);
+                }
                 Err(RecvTimeoutError::Timeout) => drop(self.store.maintain(&self.now())),
                 Err(RecvTimeoutError::Disconnected) => return,
             }

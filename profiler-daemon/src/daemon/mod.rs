@@ -31,11 +31,11 @@ use self::host::{HostAccount, Spent};
 use self::keeper::Keeper;
 use self::notify::Notifier;
 use self::watched::{Totals, Watched};
-use crate::api;
+use crate::api::{self, Server};
 use crate::debuginfod;
 use crate::discovery::{Discovery, TargetId};
 use crate::run::{self, Setup};
-use crate::store;
+use crate::store::{self, StoreError};
 use crate::sys::timer::Timer;
 use crate::sys::{clock, limits};
 
@@ -66,15 +66,12 @@ pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     log::begin();
     let settings = reload::read(job.file.as_deref())?;
     let setup = Setup::begin(&settings.sampling_of(&config::TargetSettings::default()))?;
-    let debuginfod = debuginfod_settings(&settings);
-    let (bounds, queue) = store_settings(&settings);
-    let keeper = Keeper::start(&settings.store.folder, bounds, queue, debuginfod)?;
+    let keeper = start_keeper(&settings)?;
     let (asker, asked) = ask::channel();
     let server = api::start(&settings, asker)?;
-    let mut daemon = Daemon::new(job.file, settings, setup, keeper);
+    let mut daemon = Daemon::new(job.file, settings, setup, keeper, server);
     run::runtime()?.block_on(daemon.live(asked))?;
     daemon.end();
-    server.stop();
     Ok(ExitCode::SUCCESS)
 }
 
@@ -89,6 +86,7 @@ struct Daemon {
     discovery: Discovery,
     targets: BTreeMap<TargetId, Watched>,
     keeper: Keeper,
+    server: Server,
     host: HostAccount,
     /// Of targets that are not there any more.
     gone: Totals,
@@ -102,7 +100,13 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn new(file: Option<PathBuf>, settings: DaemonSettings, setup: Setup, keeper: Keeper) -> Self {
+    fn new(
+        file: Option<PathBuf>,
+        settings: DaemonSettings,
+        setup: Setup,
+        keeper: Keeper,
+        server: Server,
+    ) -> Self {
         let now_ns = clock::monotonic_ns();
         let spent = Spent { at_ns: now_ns, self_ns: clock::self_cpu_ns(), ..Spent::default() };
         Self {
@@ -114,6 +118,7 @@ impl Daemon {
             setup,
             targets: BTreeMap::new(),
             keeper,
+            server,
             host: HostAccount::new(spent, limits::online_cpus().len()),
             gone: Totals::default(),
             notifier: Notifier::from_env(),
@@ -259,6 +264,7 @@ impl Daemon {
                 "ended before all windows were written: the disk is too slow"
             );
         }
+        self.server.stop();
     }
 
     fn in_words(&self) -> String {
@@ -303,6 +309,12 @@ impl Wakes {
             () = self.timer.sleep(pause) => Wake::Time,
         }
     }
+}
+
+/// Opens the store and begins to name and keep.
+fn start_keeper(settings: &DaemonSettings) -> Result<Keeper, StoreError> {
+    let (bounds, queue) = store_settings(settings);
+    Keeper::start(&settings.store.folder, bounds, queue, debuginfod_settings(settings))
 }
 
 fn store_settings(settings: &DaemonSettings) -> (store::Settings, u64) {

@@ -6,8 +6,9 @@ use anyhow::{Result, anyhow};
 use config::DaemonSettings;
 
 use super::ask::Refused;
-use super::{Daemon, store_settings};
+use super::{Daemon, PATIENCE, debuginfod_settings, start_keeper, store_settings};
 use crate::failure::usage;
+use crate::store::StoreError;
 use crate::sys::clock;
 
 /// Reads the settings, all problems in one message.
@@ -36,10 +37,9 @@ impl Daemon {
     pub(super) fn reload(&mut self) -> Result<String, Refused> {
         self.notifier.reloading();
         self.reloads.0 += 1;
-        let reloaded = read(self.file.as_deref());
+        let reloaded = read(self.file.as_deref()).and_then(|settings| self.adopt(settings));
         let said = match reloaded {
-            Ok(settings) => {
-                self.adopt(settings);
+            Ok(()) => {
                 self.problem = None;
                 Ok(self.settings.in_words())
             }
@@ -54,11 +54,15 @@ impl Daemon {
         said
     }
 
-    fn adopt(&mut self, settings: DaemonSettings) {
-        self.settings = settings;
+    fn adopt(&mut self, settings: DaemonSettings) -> Result<()> {
+        self.server.reload(&settings)?;
+        let old = std::mem::replace(&mut self.settings, settings);
+        if let Err(error) = self.move_store(&old) {
+            self.settings = old;
+            self.server.reload(&self.settings)?;
+            return Err(error.into());
+        }
         self.read_unix_s = clock::unix_ns() as f64 * 1e-9;
-        let (bounds, queue) = store_settings(&self.settings);
-        self.keeper.rebound(bounds, queue);
         self.discovery.replace(&self.settings.targets);
         let now_ns = clock::monotonic_ns();
         self.look_for_targets(now_ns);
@@ -74,5 +78,25 @@ impl Daemon {
             }
         }
         tracing::info!("settings in force: {}", self.settings.in_words());
+        Ok(())
+    }
+
+    /// Keeps profiles where and as the settings want it from now on.
+    fn move_store(&mut self, old: &DaemonSettings) -> Result<(), StoreError> {
+        let new = &self.settings;
+        if new.store.folder != old.store.folder {
+            // The other folder is another store: the old one is still there if this one cannot be had.
+            let keeper = std::mem::replace(&mut self.keeper, start_keeper(new)?);
+            if !keeper.finish(PATIENCE) {
+                tracing::error!(
+                    "windows were not written to {}: the disk is too slow",
+                    old.store.folder.display()
+                );
+            }
+            return Ok(());
+        }
+        let (bounds, queue) = store_settings(new);
+        self.keeper.rebound(bounds, queue, debuginfod_settings(new));
+        Ok(())
     }
 }
