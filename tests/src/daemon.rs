@@ -1,11 +1,13 @@
 //! Runs `sweetspot daemon` with settings, a store and a socket of its own, and talks to it as an operator would.
 
 use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use jiff::Timestamp;
 use nix::sys::signal::{Signal, kill};
+use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -166,4 +168,23 @@ impl Daemon {
         ensure!(events == 0, "{events} events are open");
         Ok(())
     }
+}
+
+/// Begin and end of what a stored file counts (ms of the monotonic clock), from its name: this says the second in which it
+/// begins, how long after that it ends, and the begin by the monotonic clock.
+pub fn span_ms(path: &Path) -> Result<(u64, u64)> {
+    let name = path.file_name().context("a name")?.to_string_lossy().into_owned();
+    let day = path.parent().and_then(Path::file_name).context("a day")?.to_string_lossy().into_owned();
+    let parts: Vec<&str> = name.split('_').collect();
+    let begin_ms: u64 = parts[4].rsplit('-').next().context("a begin")?.parse()?;
+    let length_s: f64 = parts[2].trim_end_matches('s').parse()?;
+    let second: Timestamp = format!("{day}T{}Z", parts[0].replace('-', ":")).parse()?;
+    let end_unix_ms = second.as_second() as f64 * 1e3 + length_s * 1e3;
+    Ok((begin_ms, (end_unix_ms - monotonic_begin_unix_ms()?).round() as u64))
+}
+
+/// When the monotonic clock was at its beginning (ms since the epoch).
+fn monotonic_begin_unix_ms() -> Result<f64> {
+    let ms = |clock| anyhow::Ok(Duration::from(clock_gettime(clock)?).as_secs_f64() * 1e3);
+    Ok(ms(ClockId::CLOCK_REALTIME)? - ms(ClockId::CLOCK_MONOTONIC)?)
 }

@@ -24,6 +24,7 @@ pub mod run;
 pub mod runtimes;
 pub mod sim;
 pub mod slope;
+pub mod soak;
 pub mod stats;
 pub mod symbols;
 pub mod truth;

@@ -4,18 +4,16 @@
 #![allow(clippy::print_stderr, reason = "a test that skips says why")]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use jiff::Timestamp;
 use nix::sys::signal::Signal;
-use nix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 use tempfile::TempDir;
 use tests::attempts::attempts;
-use tests::daemon::Daemon;
+use tests::daemon::{Daemon, span_ms};
 use tests::guards::{Running, SmallDisk};
 use tests::programs::program;
 use tests::run::{start, wait_until};
@@ -57,25 +55,6 @@ impl Busy {
     fn section(&self, name: &str, more: &str) -> String {
         format!("[[target]]\nname = {name:?}\nexecutable = {:?}\n{more}\n", self.path())
     }
-}
-
-/// Begin and end of what a stored file counts (ms of the monotonic clock), from its name: this says the second in which it
-/// begins, how long after that it ends, and the begin by the monotonic clock.
-fn span_ms(path: &Path) -> Result<(u64, u64)> {
-    let name = path.file_name().context("a name")?.to_string_lossy().into_owned();
-    let day = path.parent().and_then(Path::file_name).context("a day")?.to_string_lossy().into_owned();
-    let parts: Vec<&str> = name.split('_').collect();
-    let begin_ms: u64 = parts[4].rsplit('-').next().context("a begin")?.parse()?;
-    let length_s: f64 = parts[2].trim_end_matches('s').parse()?;
-    let second: Timestamp = format!("{day}T{}Z", parts[0].replace('-', ":")).parse()?;
-    let end_unix_ms = second.as_second() as f64 * 1e3 + length_s * 1e3;
-    Ok((begin_ms, (end_unix_ms - monotonic_begin_unix_ms()?).round() as u64))
-}
-
-/// When the monotonic clock was at its beginning (ms since the epoch).
-fn monotonic_begin_unix_ms() -> Result<f64> {
-    let ms = |clock| anyhow::Ok(Duration::from(clock_gettime(clock)?).as_secs_f64() * 1e3);
-    Ok(ms(ClockId::CLOCK_REALTIME)? - ms(ClockId::CLOCK_MONOTONIC)?)
 }
 
 /// The spans of a target's windows, in order.

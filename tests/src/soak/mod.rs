@@ -1,0 +1,150 @@
+//! The daemon under churn and load for hours, with faults: what is recorded, and what has to hold of it.
+
+mod ask;
+mod clients;
+mod cover;
+mod faults;
+mod growth;
+mod judge;
+mod kept;
+mod load;
+mod observe;
+mod record;
+mod service;
+mod spent;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use fastrand::Rng;
+use serde_json::json;
+
+use self::clients::Clients;
+use self::faults::{Faults, Victims};
+use self::load::Load;
+use self::observe::Observer;
+use self::record::Record;
+use self::service::{Service, Terms};
+use crate::experiment::progress;
+use crate::guards::SmallDisk;
+
+pub use self::judge::Line;
+use self::judge::judge;
+
+/// Size of the disk of the profiles, and what the settings may bound them to (KiB): never all of it, and as little as they
+/// allow.
+const DISK_KIB: u32 = 24 << 10;
+const STORE_KIB: [u32; 3] = [16 << 10, 17 << 10, 20 << 10];
+/// Of the run, the share in which the daemon's process is left alone.
+const GENTLE_SHARE: f64 = 0.6;
+const TICK: Duration = Duration::from_millis(250);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+const POLL_EVERY: Duration = Duration::from_secs(2);
+const CTL_EVERY: Duration = Duration::from_secs(10);
+const STEP_EVERY: Duration = Duration::from_secs(60);
+
+/// Judges the run that left its record in a folder.
+///
+/// # Errors
+///
+/// If there is none, or the run was cut off.
+pub fn judge_folder(folder: &Path) -> Result<Vec<Line>> {
+    judge(&record::read(&record_file(folder))?)
+}
+
+fn record_file(folder: &Path) -> PathBuf {
+    folder.join("record.jsonl")
+}
+
+/// Runs for so long, and leaves what happened in a folder.
+pub fn run(folder: &Path, time: Duration, seed: u64) -> Result<()> {
+    fs::create_dir_all(folder)?;
+    let record = Record::create(&record_file(folder))?;
+    record.tell("begin", json!({ "seed": seed, "seconds": time.as_secs() }));
+    let disk = SmallDisk::new(DISK_KIB)?;
+    let mut random = Rng::with_seed(seed);
+    let mut load = Load::start(folder, record.clone())?;
+    let terms = Terms { window_s: 10, budget_percent: 1.0, store_kib: STORE_KIB[0], hourly_after_s: 1800 };
+    let store = disk.path().join("store");
+    let mut service = Service::start(folder, store, load.sections(), terms, record.clone())?;
+    let mut faults = Faults::new(random.u64(..), record.clone());
+    let mut observer = Observer::new(record.clone());
+    let clients = Clients::start(&service.socket(), &record);
+    let begun = Instant::now();
+    let mut clock = Clock::default();
+    while begun.elapsed() < time {
+        let gently = begun.elapsed().as_secs_f64() < GENTLE_SHARE * time.as_secs_f64();
+        load.tick(&mut random)?;
+        if clock.due(3, STEP_EVERY) {
+            load.step(&mut random)?;
+            progress(&format!("{} of {} s", begun.elapsed().as_secs(), time.as_secs()));
+        }
+        if clock.due(0, LOOK_EVERY) {
+            observer.look(service.store());
+        }
+        if clock.due(1, POLL_EVERY) {
+            observer.poll(&service);
+        }
+        if clock.due(2, CTL_EVERY) {
+            observer.ctl_status(&service);
+        }
+        if let Some(status) = service.has_ended() {
+            record.tell("crashed", json!({ "status": status }));
+            service.start_again()?;
+        }
+        let mut victims =
+            Victims { service: &mut service, load: &mut load, observer: &observer, disk: disk.path() };
+        faults.tick(&mut victims, gently)?;
+        sleep(TICK);
+    }
+    drop(clients);
+    let mut victims =
+        Victims { service: &mut service, load: &mut load, observer: &observer, disk: disk.path() };
+    faults.end(&victims)?;
+    faults::end(&mut victims, &record, false)?;
+    observer.look(service.store());
+    count_again(&service, &observer, &record)?;
+    fs::read_to_string(service.log()).map(|log| record.tell("log", json!({ "lines": notable(&log) })))?;
+    Ok(())
+}
+
+/// What the store sums up to, beside what its files do one by one.
+fn count_again(service: &Service, observer: &Observer, record: &Record) -> Result<()> {
+    let samples = |ended: &crate::run::Ended| -> Option<u64> {
+        serde_json::from_str::<serde_json::Value>(&ended.stdout).ok()?["samples"].as_u64()
+    };
+    let whole = service.report(&[])?;
+    let mut files = Vec::new();
+    for file in observer.files() {
+        files.push(json!({ "path": file, "samples": samples(&service.report_file(file)?) }));
+    }
+    let steady = service.report(&["--target", "steady"])?;
+    let facts = json!({
+        "files": files, "of_store": samples(&whole), "status": whole.status,
+        "said": whole.stderr, "steady": serde_json::from_str::<serde_json::Value>(&steady.stdout).ok(),
+    });
+    record.tell("counted_again", facts);
+    Ok(())
+}
+
+/// Lines of the log that say more than what happens every day.
+fn notable(log: &str) -> Vec<&str> {
+    log.lines().filter(|line| !line.trim_start().starts_with("INFO")).collect()
+}
+
+/// What was done last when.
+#[derive(Default)]
+struct Clock([Option<Instant>; 4]);
+
+impl Clock {
+    fn due(&mut self, which: usize, every: Duration) -> bool {
+        let due = self.0[which].is_none_or(|last| last.elapsed() >= every);
+        if due {
+            self.0[which] = Some(Instant::now());
+        }
+        due
+    }
+}

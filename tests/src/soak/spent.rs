@@ -1,0 +1,128 @@
+//! Whether the budget was held, in stretches of ten seconds.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::judge::{Line, Run, at_ms, line};
+use crate::experiment::percent;
+
+const STRETCH_MS: u64 = 10_000;
+/// A target that uses less CPU time in a stretch is idle (s).
+const IDLE_S: f64 = 0.5;
+/// Share of the stretches that have to be within budget, and by how much the others may be over it.
+const MOST_STRETCHES: f64 = 0.95;
+const MOST_OVER: f64 = 2.0;
+
+/// Overhead over budget in stretches.
+#[derive(Default)]
+struct Held {
+    count: usize,
+    within: usize,
+    worst: f64,
+    spent: f64,
+    used: f64,
+}
+
+impl Held {
+    fn add(&mut self, ratio: f64, budget: f64) {
+        self.count += 1;
+        self.within += usize::from(ratio <= budget);
+        self.worst = self.worst.max(ratio / budget);
+    }
+
+    fn line(&self, what: String, mean: f64) -> Line {
+        let share = self.within as f64 / self.count.max(1) as f64;
+        line(
+            what,
+            format!(
+                "{} of {} stretches, mean {}, worst {:.2} of the budget",
+                percent(share),
+                self.count,
+                percent(mean),
+                self.worst
+            ),
+            self.count > 0 && share >= MOST_STRETCHES && self.worst <= MOST_OVER,
+        )
+    }
+}
+
+/// Of the host and of each target.
+pub(super) fn lines(run: &Run<'_>) -> Vec<Line> {
+    let mut lines = vec![host(run)];
+    let mut targets: BTreeMap<String, Held> = BTreeMap::new();
+    let mut idle: BTreeMap<String, f64> = BTreeMap::new();
+    for life in run.lives() {
+        stretches(&life, |before, after| {
+            let wall_s = (at_ms(after) - at_ms(before)) as f64 * 1e-3;
+            for (name, then, now) in both(before, after) {
+                let since = |key: &str| now[key].as_f64().unwrap_or(0.0) - then[key].as_f64().unwrap_or(0.0);
+                let (cpu_s, spent_s) = (since("cpu_s"), since("overhead_s"));
+                if cpu_s < IDLE_S * wall_s / 10.0 {
+                    let most = idle.entry(name).or_default();
+                    *most = most.max(spent_s / wall_s);
+                    continue;
+                }
+                let budget = |of: &Value| of["budget_ratio"].as_f64().unwrap_or(0.0);
+                let held = targets.entry(name).or_default();
+                held.add(spent_s / cpu_s, budget(then).max(budget(now)));
+                (held.spent, held.used) = (held.spent + spent_s, held.used + cpu_s);
+            }
+        });
+    }
+    lines.extend(
+        targets.iter().map(|(name, held)| held.line(format!("budget of {name}"), held.spent / held.used)),
+    );
+    let worst = idle.iter().max_by(|a, b| a.1.total_cmp(b.1));
+    lines.extend(worst.map(|(name, cpus)| {
+        line("idle targets cost next to nothing", format!("most {} of a CPU ({name})", percent(*cpus)), *cpus < 0.005)
+    }));
+    lines
+}
+
+fn host(run: &Run<'_>) -> Line {
+    let (mut held, mut own) = (Held::default(), Held::default());
+    for life in run.lives() {
+        stretches(&life, |before, after| {
+            let figure = |of: &Value, key: &str| of["status"]["host"][key].as_f64().unwrap_or(0.0);
+            let since = |key: &str| figure(after, key) - figure(before, key);
+            let wall_s = (at_ms(after) - at_ms(before)) as f64 * 1e-3 * figure(after, "cpus");
+            // By its own account and, of its CPU time, by the kernel's.
+            let (own_s, charged_s) = (since("self_cpu_s"), since("charged_s"));
+            held.add((own_s + charged_s) / wall_s, figure(after, "budget_ratio"));
+            (held.spent, held.used) = (held.spent + own_s + charged_s, held.used + wall_s);
+            own.spent += since("housekeeping_cpu_s");
+        });
+    }
+    let mean = held.spent / held.used.max(f64::MIN_POSITIVE);
+    let idle = own.spent / held.used.max(f64::MIN_POSITIVE);
+    let line = held.line("budget of the host".to_owned(), mean);
+    Line { found: format!("{} ({} of no target)", line.found, percent(idle)), ..line }
+}
+
+/// Pairs of polls that are as far apart, side by side.
+fn stretches(life: &[&Value], mut each: impl FnMut(&Value, &Value)) {
+    let mut before: Option<&Value> = None;
+    for poll in life {
+        match before {
+            Some(first) if at_ms(poll) - at_ms(first) < STRETCH_MS => {}
+            Some(first) => {
+                each(first, poll);
+                before = Some(poll);
+            }
+            None => before = Some(poll),
+        }
+    }
+}
+
+/// Targets that are in both polls, and were sampled all the time as far as is seen.
+fn both<'v>(before: &'v Value, after: &'v Value) -> impl Iterator<Item = (String, &'v Value, &'v Value)> {
+    let then: BTreeMap<&str, &Value> = targets(before).collect();
+    targets(after).filter_map(move |(name, now)| Some((name.to_owned(), *then.get(name)?, now)))
+}
+
+/// The targets of a poll.
+pub(super) fn targets(poll: &Value) -> impl Iterator<Item = (&str, &Value)> {
+    let list = poll["targets"]["targets"].as_array().or_else(|| poll["targets"].as_array());
+    list.into_iter().flatten().filter_map(|target| Some((target["name"].as_str()?, target)))
+}
