@@ -132,6 +132,12 @@ impl JitStore {
         Generated { tellers, told: std::mem::take(&mut self.told), was_full: self.was_full }
     }
 
+    /// Programs that are followed.
+    #[cfg(test)]
+    pub(crate) fn programs(&self) -> usize {
+        self.programs.len()
+    }
+
     /// Every program has ended, as far as anybody cares: the last chance to find what they wrote.
     pub(crate) fn end(&mut self, roots: &Roots) {
         self.programs.values_mut().for_each(|program| program.end(roots));

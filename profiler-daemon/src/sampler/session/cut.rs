@@ -98,3 +98,6 @@ impl Session {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
