@@ -20,7 +20,7 @@ test:
 
 # The tests that profile live programs, alone.
 test-live:
-    cargo test -p tests --test live --test badday --test cli --test jit --test runtimes --test lives
+    cargo test -p tests --test live --test badday --test cli --test jit --test runtimes --test lives --test interface
 
 # The control loop under a simulated host.
 sim *arguments:
@@ -95,6 +95,11 @@ idle *arguments:
 # Redis, PostgreSQL, Python, xz and Node under load.
 real *arguments:
     cargo run --quiet --release -p tests --bin real -- {{ arguments }}
+
+# Does the daemon's interface do what its document says? Asked at random for so many seconds; needs root and schemathesis.
+schemathesis seconds="600":
+    cargo build --quiet --release -p profiler-daemon
+    tests/schemathesis/run {{ seconds }}
 
 # Every fuzz target for so many seconds, or those that are named.
 fuzz seconds="60" *targets="": seeds

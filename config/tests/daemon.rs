@@ -187,6 +187,7 @@ const COMBINATIONS: &[(&str, &str, &str)] = &[
     ("[[target]]\nname = \"a\"\nexecutable = \"nginx\"", "3:1", "no absolute path"),
     ("[[target]]\nname = \"a\"\nunit = \"nginx\"", "3:1", "no name of a unit"),
     ("[[target]]\nname = \"a\"\ncgroup = \"../x\"", "3:1", "control group"),
+    ("[[target]]\nname = \"a\"\ncgroup = \"/sys/fs/cgroup/x\"", "3:1", "the part after"),
     ("[[target]]\nname = \"a\"\ncontainer = \"web\"", "3:1", "no id of a container"),
     ("[[target]]\nname = \"a\"\nuser = \"\"", "3:1", "is no user"),
     ("[[target]]\nname = \"a\"\nuser = \"b\"\neach = \"user\"", "4:1", "of one user already"),

@@ -46,7 +46,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(asked) => return answer(&asked),
     };
-    log_to_stderr();
+    if !matches!(cli.command, cli::Command::Daemon(_)) {
+        log_to_stderr(); // the daemon has a log of its own
+    }
     Job::new(cli.command).and_then(run).unwrap_or_else(|error| {
         Terminal::default().fail(&error);
         failure::exit_code(&error)

@@ -229,7 +229,8 @@ fn targets_are_asked_for_and_dropped_while_it_runs() -> Result<()> {
     ensure!(daemon.target("asked").is_err());
     daemon.has_no_events()?;
     ensure!(daemon.ctl(&["detach", "asked"])?.status == 1);
-    ensure!(daemon.ctl(&["attach", "4194303", "--duration", "60s"])?.status == 1);
+    let nobody = daemon.ctl(&["attach", "4194303", "--duration", "60s"])?;
+    ensure!(nobody.status == 1 && nobody.stderr.contains("no process"), "{nobody:?}");
     Ok(())
 }
 

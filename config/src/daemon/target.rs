@@ -7,10 +7,11 @@ use crate::section::section;
 use crate::{Each, Pattern, Ratio, Span};
 
 section! {
-    /// What is watched: one section for each target, or for a family of them. All that is written of pid, executable, command, process, user, unit,
-    /// cgroup and container has to hold for a process to belong to it, and its children belong to it too. A process that
-    /// fits several targets belongs to the first. Without any target, everything is watched; `target = []` above all
-    /// sections watches nothing until it is asked to. Of the values below, those of a real target are needed alone.
+    /// What is watched: one section for each target, or for a family of them. All that is written of pid, executable,
+    /// command, process, user, unit, cgroup and container has to hold for a process to belong to it, and its children belong
+    /// to it too. A process that fits several targets belongs to the first. Without any target, everything is watched;
+    /// `target = []` above all sections watches nothing until it is asked to. Of the values below, those of a real target
+    /// are needed alone.
     pub struct TargetSettings {
         /// What the target is called in profiles and metrics: letters, digits, and - . _ @ : within.
         name: String = String::new(), such as "\"web\"";

@@ -61,6 +61,7 @@ impl Client<'_> {
             .enable_all()
             .build()
             .map_err(|error| anyhow!("nothing can be asked ({error}); raise the limit of open files"))?;
+        // Made inside: a timeout needs the runtime's clock.
         let answered = runtime.block_on(async { timeout(patience, self.exchange(method, path, body)).await });
         let (status, body) = answered.map_err(|_| {
             let shown = self.socket.display();
@@ -136,7 +137,7 @@ fn refused(status: StatusCode, body: &[u8]) -> anyhow::Error {
     let text = said.unwrap_or_else(|_| format!("sweetspot answered {status}; is it of another version?"));
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure::NotPermitted(text).into(),
-        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => usage(text),
+        StatusCode::BAD_REQUEST => usage(text),
         _ => anyhow!(text),
     }
 }

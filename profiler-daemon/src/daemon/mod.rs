@@ -70,6 +70,9 @@ pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     let (asker, asked) = ask::channel();
     let server = api::start(&settings, asker)?;
     let mut daemon = Daemon::new(job.file, settings, setup, keeper, server);
+    if let Some(address) = daemon.server.address() {
+        tracing::info!("answers at {address}, too");
+    }
     run::runtime()?.block_on(daemon.live(asked))?;
     daemon.end();
     Ok(ExitCode::SUCCESS)

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use config::DaemonSettings;
 
 use super::ask::Refused;
@@ -24,7 +24,7 @@ pub(super) fn read(file: Option<&Path>) -> Result<DaemonSettings> {
     })?;
     DaemonSettings::parse(&bytes).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(|problem| format!("{path}:{problem}")).collect();
-        anyhow!("{}", lines.join("\n"))
+        usage(lines.join("\n"))
     })
 }
 

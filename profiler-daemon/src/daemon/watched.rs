@@ -290,15 +290,11 @@ impl Watched {
     /// Ends the open window and begins the next; sampling goes on.
     pub(crate) fn cut(&mut self, setup: &Setup) -> Option<Parcel> {
         let sampled = self.sampled.as_mut()?;
-        let to_ns = clock::monotonic_ns();
-        let from_ns = std::mem::replace(&mut sampled.from_ns, to_ns);
-        if from_ns >= to_ns {
-            return None;
-        }
         sampled.engine.session.own_time.enter();
-        let collected = sampled.engine.session.cut();
-        let figures = sampled.engine.take_figures();
+        let (collected, figures) = sampled.engine.cut();
         sampled.engine.session.own_time.leave();
+        let span = collected.span.clone();
+        let from_ns = std::mem::replace(&mut sampled.from_ns, span.end).max(span.start);
         let mut run = summary::run(&figures, &collected, setup, &self.sampling, self.identity.name.clone());
         run.0.stopped = "window".to_owned();
         self.windows += 1;
@@ -307,7 +303,7 @@ impl Watched {
             labels: self.identity.labels.clone(),
             boot: String::new(), // the keeper knows
             from_ns,
-            to_ns,
+            to_ns: span.end,
         };
         let bytes = collected.counted.memory_bytes();
         Some(Parcel { window, collected, scale: run.1, run: run.0, bytes })

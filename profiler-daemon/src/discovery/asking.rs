@@ -13,7 +13,10 @@ impl Processes {
         let stat = match self.folder.stat(listed.pid) {
             Ok(stat) => stat,
             Err(Unread::Gone) => return Again::Ended,
-            Err(Unread::Failed) => return Again::Same,
+            Err(Unread::Failed) => {
+                self.all.get_mut(&listed.pid).into_iter().for_each(|process| process.unasked |= terms.anew);
+                return Again::Same;
+            }
         };
         let Some(process) = self.all.get_mut(&listed.pid) else { return Again::Same };
         if process.stat.start != stat.start {
@@ -22,7 +25,13 @@ impl Processes {
         process.inode = listed.inode;
         process.new_ticks += stat.cpu_ticks.saturating_sub(process.stat.cpu_ticks);
         let was = std::mem::replace(&mut process.stat, stat);
-        if !self.has_changed(listed.pid, &was, terms.table) && !terms.anew {
+        let is_to_be_asked = std::mem::take(&mut process.unasked) || terms.anew;
+        if process.stat.has_ended {
+            // What its children have inherited, they keep.
+            self.move_to(listed.pid, None, terms.table);
+            return if was.has_ended { Again::Same } else { Again::Changed { heritage: false } };
+        }
+        if !self.has_changed(listed.pid, &was, terms.table) && !is_to_be_asked {
             return Again::Same;
         }
         Again::Changed { heritage: self.ask(listed.pid, terms) }
@@ -31,11 +40,6 @@ impl Processes {
     /// Whether a process may fit another section than when its `stat` was this one. What was read of it is read again.
     fn has_changed(&mut self, pid: u32, was: &Stat, table: &mut Table) -> bool {
         let Some(process) = self.all.get_mut(&pid) else { return false };
-        if !process.can_belong() {
-            let has_ended_since = was.has_ended != process.stat.has_ended;
-            self.move_to(pid, None, table);
-            return has_ended_since;
-        }
         let now = &process.stat;
         let runs_another = now.image != was.image || !now.image.is_known();
         let is_called_another = now.comm != was.comm || now.is_kernel != was.is_kernel;

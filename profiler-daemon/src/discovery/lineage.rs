@@ -2,8 +2,8 @@
 
 use super::Changes;
 use super::look::{Processes, Terms};
-use super::process::{Counted, Life};
-use super::table::{Table, TargetId};
+use super::process::{Counted, Life, Process};
+use super::table::Table;
 
 /// Generations that may come and go between two looks.
 const MAX_GENERATIONS: usize = 64;
@@ -19,6 +19,10 @@ impl Processes {
         for _ in 0..MAX_GENERATIONS {
             // One that began later has the id of a creator that is gone.
             let living = self.all.get(&creator).filter(|creator| creator.stat.start <= start);
+            if let Some(ended) = living.filter(|living| living.stat.has_ended) {
+                inherited = ended.heritage();
+                break;
+            }
             if let Some(living) = living {
                 found = Some(Life { pid: creator, start: living.stat.start });
                 break;
@@ -70,7 +74,8 @@ impl Processes {
             let Some(process) = unsettled else { break };
             process.settled = self.round; // also ends a line that leads back to itself
             line.push(pid);
-            next = process.creator.map(|creator| creator.pid);
+            let creator = process.creator;
+            next = creator.filter(|creator| self.lives(*creator).is_some()).map(|creator| creator.pid);
         }
         line.into_iter().rev().for_each(|pid| self.settle_one(pid, terms));
     }
@@ -78,12 +83,14 @@ impl Processes {
     fn settle_one(&mut self, pid: u32, terms: &mut Terms<'_>) {
         let Some(process) = self.all.get(&pid) else { return };
         let belongs = process.can_belong() && pid != self.own;
-        let inherited = match process.creator.and_then(|creator| self.alive(creator)) {
+        let inherited = match process.creator.and_then(|creator| self.lives(creator)) {
             _ if process.stat.is_kernel || pid == self.own => None,
-            Some(heritage) => heritage,
-            None => process.inherited.filter(|id| terms.table.has(*id)),
+            Some(creator) => creator.heritage(),
+            None => process.inherited, // of one that has ended
         };
-        let target = process.own.or(inherited).filter(|_| belongs);
+        let inherited = inherited.filter(|id| terms.table.has(*id));
+        let own = process.own.filter(|id| terms.table.has(*id));
+        let target = own.or(inherited).filter(|_| belongs);
         let target = match (target, terms.finder.everything) {
             (None, Some(at)) if belongs => self.target_in(pid, at, terms),
             _ => target,
@@ -98,11 +105,10 @@ impl Processes {
         }
     }
 
-    /// What the children of a process inherit; `None` if it has ended, and they keep what they have.
-    fn alive(&self, life: Life) -> Option<Option<TargetId>> {
+    /// The process, unless it has ended.
+    fn lives(&self, life: Life) -> Option<&Process> {
         let process = self.all.get(&life.pid)?;
-        let is_it = process.stat.start == life.start && !process.stat.has_ended;
-        is_it.then(|| process.heritage())
+        (process.stat.start == life.start && !process.stat.has_ended).then_some(process)
     }
 
     /// Tells the table and `changes` where a process belongs now.
@@ -111,10 +117,10 @@ impl Processes {
         let place = process.facts.known_place();
         let now = process.target.map(|target| Counted { target, place });
         let ticks = std::mem::take(&mut process.new_ticks);
-        if let Some(target) = process.target {
-            table.charge(target, ticks);
-        }
         let was = std::mem::replace(&mut process.counted, now);
+        if let Some(user) = was.or(now) {
+            table.charge(user.target, ticks);
+        }
         if was == now {
             return;
         }

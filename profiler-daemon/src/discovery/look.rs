@@ -177,7 +177,8 @@ impl Processes {
             known.seen = self.looks;
             let is_young = self.looks - known.met <= YOUNG_LOOKS;
             let is_suspect = !self.suspects.is_empty() && self.suspects.contains(&process.pid);
-            if anew || is_young || is_suspect || known.turn == turn || known.inode != process.inode {
+            let is_due = is_young || known.turn == turn || known.inode != process.inode || known.unasked;
+            if anew || is_due || is_suspect {
                 due.push(*process);
             }
         }
@@ -197,6 +198,7 @@ impl Processes {
         let Some(mut process) = self.all.remove(&pid) else { return };
         self.estates.insert(pid, process.heritage());
         if let Some(counted) = process.counted {
+            table.charge(counted.target, process.new_ticks);
             table.leave(pid, counted);
             changes.left.push((counted.target, pid));
         }

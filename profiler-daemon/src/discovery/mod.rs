@@ -13,6 +13,7 @@ mod asking;
 mod lineage;
 mod look;
 mod naming;
+mod place;
 mod places;
 mod proc_folder;
 mod process;
@@ -20,6 +21,8 @@ mod sections;
 mod shared;
 mod stat;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -47,7 +50,7 @@ pub(crate) struct Changes {
     pub(crate) left: Vec<(TargetId, u32)>,
     /// Targets that are not there any more: removed, or of an `each` that had no process for a minute.
     pub(crate) gone: Vec<TargetId>,
-    /// Targets with other labels, or with another control group or none.
+    /// Targets with other labels, with another control group or none, or whose settings were read again.
     pub(crate) changed: Vec<TargetId>,
 }
 

@@ -1,6 +1,7 @@
 //! A process as discovery knows it, and what is asked of it: read when it is first asked for, and kept.
 
-use super::places::{Place, PlaceId, Places};
+use super::place::Place;
+use super::places::{PlaceId, Places};
 use super::proc_folder::{Group, ProcFolder};
 use super::stat::Stat;
 use super::table::TargetId;
@@ -53,6 +54,8 @@ pub(super) struct Process {
     pub(super) turn: u64,
     /// Of its folder, when it was looked at last.
     pub(super) inode: u64,
+    /// Whether the sections changed while it could not be read, so that it is still to be asked.
+    pub(super) unasked: bool,
     /// CPU time that no target has been told of yet (ticks).
     pub(super) new_ticks: u64,
 }
@@ -72,6 +75,7 @@ impl Process {
             seen: look,
             turn,
             inode,
+            unasked: false,
             new_ticks: 0,
         }
     }

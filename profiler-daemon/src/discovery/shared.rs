@@ -7,7 +7,8 @@ use std::sync::Arc;
 use config::{Each, TargetSettings};
 
 use super::naming::Instance;
-use super::places::{Place, PlaceId, Places};
+use super::place::Place;
+use super::places::{PlaceId, Places};
 use super::table::{Entry, Found};
 
 /// What all processes of a target share, of their groups.

@@ -69,6 +69,8 @@ pub(super) struct Table {
     gone: Vec<TargetId>,
     /// Their processes, groups or labels may have changed.
     touched: BTreeSet<TargetId>,
+    /// They have other settings.
+    renewed: BTreeSet<TargetId>,
     /// Whether there were more instances than there may be.
     pub(super) is_full: bool,
 }
@@ -144,6 +146,7 @@ impl Table {
         for (id, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.section == section) {
             entry.found.settings = Arc::clone(settings);
             self.touched.insert(*id);
+            self.renewed.insert(*id);
         }
     }
 
@@ -217,10 +220,11 @@ impl Table {
             let Some(entry) = self.entries.get_mut(&id) else { continue };
             let is_empty = entry.found.pids.is_empty();
             entry.empty_since_ns = is_empty.then(|| entry.empty_since_ns.unwrap_or(now_ns));
-            if shared::refresh(entry, places) {
+            if shared::refresh(entry, places) | self.renewed.contains(&id) {
                 changes.changed.push(id);
             }
         }
+        self.renewed.clear();
         let over = |entry: &Entry| {
             let empty_ns = entry.empty_since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
             entry.instance.is_some() && empty_ns > LINGER_NS

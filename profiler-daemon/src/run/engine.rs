@@ -24,7 +24,7 @@ use crate::cgroup::Cgroup;
 use crate::sampler::access::{Access, OpenError};
 use crate::sampler::handler_time::HandlerBursts;
 use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
-use crate::sampler::session::{Counts, Session};
+use crate::sampler::session::{Collected, Counts, Session};
 use crate::sampler::switches::{GroupSwitches, Switches};
 use crate::sys::alarm::SwitchAlarm;
 use crate::sys::{clock, procfs};
@@ -267,7 +267,7 @@ impl<L: DecisionLog> Engine<L> {
     /// From now on everything counts: samples, CPU time, overhead.
     pub(crate) fn begin(&mut self) {
         self.session.begin();
-        self.part = self.next_part();
+        self.part = self.part_from(clock::monotonic_ns());
         self.context_switches(); // those until now are history
         let now_ns = clock::monotonic_ns();
         self.next_tick_ns = now_ns + self.sampler.draw_tick_ns();
@@ -479,9 +479,22 @@ impl<L: DecisionLog> Engine<L> {
         self.last_decision.map(|decision| decision.optimum_rate_hz)
     }
 
-    /// The figures since the last call or the beginning; the next part of the run begins.
-    pub(crate) fn take_figures(&mut self) -> Figures {
-        let next = self.next_part();
+    /// What was collected since the last call or the beginning, with its figures; the next part of the run begins where this
+    /// one ends.
+    pub(crate) fn cut(&mut self) -> (Collected, Figures) {
+        let collected = self.session.cut();
+        let figures = self.take_figures(collected.span.end);
+        (collected, figures)
+    }
+
+    /// Ends the run: what was collected since the last cut or the beginning, its figures, and where its decisions went.
+    pub(crate) fn end(mut self) -> (Collected, Figures, L) {
+        let figures = self.take_figures(clock::monotonic_ns());
+        (self.session.finish(), figures, self.log)
+    }
+
+    fn take_figures(&mut self, end_ns: u64) -> Figures {
+        let next = self.part_from(end_ns);
         let part = std::mem::replace(&mut self.part, next);
         Figures {
             account: self.controller.take_account(),
@@ -504,21 +517,17 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
-    /// Takes the run apart: what was collected, and where its decisions went.
-    pub(crate) fn end(self) -> (Session, L) {
-        (self.session, self.log)
-    }
-
     /// The history so far; the next one begins with the rate in force.
     fn take_history(&mut self) -> Vec<RateChange> {
         let going_on = self.history.last().map(|last| RateChange { at_s: 0.0, ..last.clone() });
         std::mem::replace(&mut self.history, going_on.into_iter().collect())
     }
 
-    fn next_part(&self) -> Part {
+    fn part_from(&self, start_ns: u64) -> Part {
+        let ago_ns = clock::monotonic_ns().saturating_sub(start_ns);
         Part {
-            start_unix_ns: clock::unix_ns(),
-            start_ns: clock::monotonic_ns(),
+            start_unix_ns: clock::unix_ns().saturating_sub(ago_ns),
+            start_ns,
             counts: self.session.counts,
             target_cpu_ns: self.session.target_cpu_ns(),
             self_cpu_ns: self.session.self_cpu_ns(),

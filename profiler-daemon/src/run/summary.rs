@@ -20,16 +20,14 @@ const TRUNCATED_WORTH_A_NOTE: f64 = 0.005;
 
 /// Names what was collected and writes every output.
 pub(super) fn deliver(
-    mut engine: Engine<Outputs>,
+    engine: Engine<Outputs>,
     setup: &Setup,
     sampling: &SamplingSettings,
     debuginfod: Option<&debuginfod::Settings>,
     target: String,
     stop: Stop,
 ) -> Result<()> {
-    let figures = engine.take_figures();
-    let (session, outputs) = engine.end();
-    let collected = session.finish();
+    let (collected, figures, outputs) = engine.end();
     let (mut run, scale) = run(&figures, &collected, setup, sampling, target);
     run.stopped = stop.as_str().to_owned();
     let profile = names::symbolize(collected, scale, run, debuginfod);

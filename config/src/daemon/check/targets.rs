@@ -119,6 +119,8 @@ impl Checked<'_> {
         {
             let text = "a control group is a path from the root of them, such as /system.slice/nginx.service";
             self.wrong("cgroup", text);
+        } else if target.cgroup.as_ref().is_some_and(|path| path.starts_with("/sys/fs/cgroup")) {
+            self.wrong("cgroup", "this is the place of a folder; write the part after /sys/fs/cgroup alone");
         }
         if let Some(unit) = &target.unit
             && (!unit.contains('.') || unit.contains(|c: char| c == '/' || c.is_whitespace()))

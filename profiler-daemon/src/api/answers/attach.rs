@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Answer, Call, json};
 use crate::api::problem::Problem;
-use crate::daemon::ask::{Ask, Refused, Wanted};
+use crate::daemon::ask::{Ask, Wanted};
 
 /// What is sent: the keys of a `[[target]]`, with units in the names.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -60,10 +60,10 @@ pub(super) async fn attach(call: &Call<'_>, body: &[u8]) -> Answer {
         Problem::bad(format!("the body is not understood ({error}); see /v1/openapi.json"))
     })?;
     let time = duration(asked.duration_s, call.api.bounds.seconds)?;
-    let target = asked.into_target().map_err(invalid)?;
+    let target = asked.into_target().map_err(Problem::bad)?;
     let problems = call.api.force().settings.problems_of(&target);
     if !problems.is_empty() {
-        return Err(invalid(problems.join("; ")));
+        return Err(Problem::bad(problems.join("; ")));
     }
     let wanted = Box::new(Wanted { target, time });
     let name = call.ask(|reply| Ask::Attach(wanted, reply)).await??;
@@ -75,15 +75,11 @@ pub(super) async fn attach(call: &Call<'_>, body: &[u8]) -> Answer {
     Ok(response)
 }
 
-fn invalid(detail: impl Into<String>) -> Problem {
-    Refused::Invalid(detail.into()).into()
-}
-
 fn duration(seconds: Option<f64>, most: Duration) -> Result<Duration, Problem> {
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     time.filter(|time| !time.is_zero() && *time <= most).ok_or_else(|| {
         let most = most.as_secs();
-        invalid(format!("duration_s is for how long the target is watched, and needed; write more than 0 and at most {most}"))
+        Problem::bad(format!("duration_s is for how long the target is watched, and needed; write more than 0 and at most {most}"))
     })
 }
 
