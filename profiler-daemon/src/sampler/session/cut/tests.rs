@@ -120,8 +120,12 @@ fn drain(sampler: &mut PerfSampler, until_ns: u64, sessions: &mut [Session; 2]) 
 }
 
 #[test]
+#[allow(clippy::print_stderr, reason = "it says why it skips")]
 fn several_cuts_of_a_live_session_are_one_run() {
-    let Ok(access) = probe_access() else { return }; // not permitted to sample
+    let Ok(access) = probe_access() else {
+        eprintln!("skipped: not permitted to sample");
+        return;
+    };
     let target = Target::start("while :; do :; done");
     let mut sessions = [(); 2].map(|()| Session::new(MethodChoice::fixed(Method::Fp), MEMORY));
     let settings = ClockSettings { period_ns: 1_000_000, method: Method::Fp, stack_bytes: 0 };
