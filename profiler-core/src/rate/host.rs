@@ -65,7 +65,8 @@ impl HostBudget {
             None => self.history.push_back(stretch),
         }
         let mut held_ns: f64 = self.history.iter().map(|stretch| stretch.wall_ns).sum();
-        while let Some(first) = self.history.front().filter(|first| held_ns - first.wall_ns >= TEN_SECONDS_NS) {
+        while let Some(first) = self.history.front().filter(|first| held_ns - first.wall_ns >= TEN_SECONDS_NS)
+        {
             held_ns -= first.wall_ns;
             self.history.pop_front();
         }
@@ -119,9 +120,14 @@ impl HostBudget {
         }
         self.shared_ns = Some(at_ns);
         let mut shares = share(demands, left_cpus);
-        let steady: Vec<f64> = shares.of.iter().zip(granted).map(|(new, old)| steadied(new.budget_ratio, *old)).collect();
+        let steady: Vec<f64> =
+            shares.of.iter().zip(granted).map(|(new, old)| steadied(new.budget_ratio, *old)).collect();
         if steady.len() == demands.len() && would_spend(demands, &steady) <= SLACK * left_cpus {
-            shares.of.iter_mut().zip(steady).for_each(|(share, budget_ratio)| share.budget_ratio = budget_ratio);
+            shares
+                .of
+                .iter_mut()
+                .zip(steady)
+                .for_each(|(share, budget_ratio)| share.budget_ratio = budget_ratio);
         }
         Some(shares)
     }

@@ -145,20 +145,21 @@ impl Sum {
         Ok(sum)
     }
 
+    /// What a file holds was kept, also where the middle of its window is not in the range.
     fn add(&mut self, query: &Query, entry: &Entry, profile: &SymbolizedProfile) {
-        if !self.merger.add(profile) {
-            return;
-        }
         let inside = |span: Range| Range {
             from_unix_ns: span.from_unix_ns.max(query.range.from_unix_ns),
             to_unix_ns: span.to_unix_ns.min(query.range.to_unix_ns),
         };
         let spans = entry.stamp.stretches.iter().map(|stretch| inside(stretch.span()));
-        for span in spans.filter(|span| span.from_unix_ns < span.to_unix_ns) {
-            self.spans.push(span);
+        let spans: Vec<Range> = spans.filter(|span| span.from_unix_ns < span.to_unix_ns).collect();
+        if self.merger.add(profile) && !spans.is_empty() {
+            let length_ns =
+                spans.iter().map(|span| span.to_unix_ns - span.from_unix_ns).fold(0, u64::saturating_add);
             let watched = self.targets.entry(entry.stamp.target.clone()).or_default();
-            *watched = watched.saturating_add(span.to_unix_ns - span.from_unix_ns);
+            *watched = watched.saturating_add(length_ns);
         }
+        self.spans.extend(spans);
     }
 
     fn into_reading(

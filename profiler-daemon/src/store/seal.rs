@@ -45,7 +45,7 @@ pub(crate) enum Damage {
 /// If the stamp is too long for a header.
 pub(crate) fn seal(stamp: &Stamp, profile: &SymbolizedProfile) -> io::Result<Sealed> {
     let extra = stamp.to_extra().ok_or_else(|| io::Error::other("its time is in too many pieces"))?;
-    let mut encoder = GzBuilder::new().extra(extra).write(Vec::new(), effort(stamp.level));
+    let mut encoder = GzBuilder::new().extra(extra).write(Vec::new(), effort(stamp));
     encoder.write_all(&pprof::encode(profile))?;
     let bytes = encoder.finish()?;
     let mut name = Name::of(stamp);
@@ -53,12 +53,11 @@ pub(crate) fn seal(stamp: &Stamp, profile: &SymbolizedProfile) -> io::Result<Sea
     Ok(Sealed { name, bytes })
 }
 
-/// A window is there for minutes, and written by the thousand.
-fn effort(level: Level) -> Compression {
-    match level {
-        Level::Window => Compression::fast(),
-        Level::Hour | Level::Day => Compression::default(),
-    }
+/// A short window is there for minutes, and written by the thousand; what is longer may stay as it is for a day.
+fn effort(stamp: &Stamp) -> Compression {
+    const SHORT_NS: u64 = 600_000_000_000;
+    let is_short = stamp.level == Level::Window && stamp.stretches.length_ns() < SHORT_NS;
+    if is_short { Compression::fast() } else { Compression::default() }
 }
 
 /// Unpacks what a file of this name holds.

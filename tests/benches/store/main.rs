@@ -106,7 +106,11 @@ fn write(folder: &Path, end: u64) -> Result<()> {
     println!("{counters:?}, never more than {:.1} MiB of {:.0}", mib(most_bytes), mib(settings.bytes));
     let a_day = |spent: &Spent| spent.cpu.as_secs_f64() * (DAY / MEASURED) as f64;
     let days_merged = ((end - BEGIN) / DAY - 1) as f64;
-    println!("a day of windows takes {:.0} s of CPU time to write, {:.1} ms each", a_day(&writing), writing.mean_ms());
+    println!(
+        "a day of windows takes {:.0} s of CPU time to write, {:.1} ms each",
+        a_day(&writing),
+        writing.mean_ms()
+    );
     println!(
         "and {:.0} s to merge into hours, and these {:.1} s to merge into a day",
         a_day(&merging),

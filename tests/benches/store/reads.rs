@@ -31,7 +31,11 @@ pub(crate) fn hours_and_days(folder: &Path, end: u64) -> Result<()> {
         let mut reads = Vec::new();
         for at in 0..RANGES {
             let back = (end - BEGIN - length) / (RANGES - 1) * at / MINUTE * MINUTE;
-            reads.push(read(folder, Range { from_unix_ns: end - back - length, to_unix_ns: end - back }, None)?);
+            reads.push(read(
+                folder,
+                Range { from_unix_ns: end - back - length, to_unix_ns: end - back },
+                None,
+            )?);
         }
         tell(folder, &format!("the last {what}"), &reads[0])?;
         reads.sort_by_key(|read| read.spent.cpu);
@@ -55,7 +59,12 @@ fn read(folder: &Path, range: Range, target: Option<String>) -> Result<Read> {
     // Merged days keep ten minutes: what is cut at another one is on one side of it.
     let (samples, asked) = (reading.profile.run.samples, watched * seconds * RATE_HZ);
     ensure!(samples.abs_diff(asked) <= watched * 20 * 60 * RATE_HZ, "{samples} samples of {asked}");
-    ensure!(reading.gaps.is_empty() && reading.damaged.is_empty(), "{:?} {:?}", reading.gaps, reading.damaged);
+    ensure!(
+        reading.gaps.is_empty() && reading.damaged.is_empty(),
+        "{:?} {:?}",
+        reading.gaps,
+        reading.damaged
+    );
     Ok(Read { range, spent, stacks: reading.profile.stacks.len() })
 }
 

@@ -4,8 +4,8 @@ use std::io::Read;
 
 use flate2::read::MultiGzDecoder;
 use profiler_core::profile::{
-    Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, ProcessIndex, ProcessInfo,
-    SymbolizedProfile, TruncatedBy, WeightedStack,
+    Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, ProcessIndex,
+    ProcessInfo, SymbolizedProfile, TruncatedBy, WeightedStack,
 };
 use prost::Message;
 use rustc_hash::FxHashMap;
