@@ -20,7 +20,7 @@ test:
 
 # The tests that profile live programs, alone.
 test-live:
-    cargo test -p tests --test live --test badday --test cli --test jit --test runtimes --test lives
+    cargo test -p tests --test live --test badday --test cli --test jit --test runtimes --test lives --test interface
 
 # The control loop under a simulated host.
 sim *arguments:
@@ -88,9 +88,18 @@ store *arguments:
 short-lived *arguments:
     cargo run --quiet --release -p tests --bin short_lived -- {{ arguments }}
 
+# What the daemon costs with twenty targets that sleep (two minutes); needs root.
+idle *arguments:
+    cargo run --quiet --release -p tests --bin idle -- {{ arguments }}
+
 # Redis, PostgreSQL, Python, xz and Node under load.
 real *arguments:
     cargo run --quiet --release -p tests --bin real -- {{ arguments }}
+
+# Does the daemon's interface do what its document says? Asked at random for so many seconds; needs root and schemathesis.
+schemathesis seconds="600":
+    cargo build --quiet --release -p profiler-daemon
+    tests/schemathesis/run {{ seconds }}
 
 # Every fuzz target for so many seconds, or those that are named.
 fuzz seconds="60" *targets="": seeds
@@ -121,3 +130,11 @@ record-rings:
 bless:
     INSTA_UPDATE=always cargo test --workspace --exclude tests
     INSTA_UPDATE=always cargo test -p tests --test replay
+
+# The Debian package, and that of its debug symbols, in target/debian (the script says what it needs).
+deb:
+    packaging/deb/build
+
+# Does the package do what it promises on a fresh Debian? Boots one in namespaces (three minutes); needs root.
+clean-machine suite="bookworm": deb
+    packaging/clean-machine target/debian/sweetspot_*.deb {{ suite }}

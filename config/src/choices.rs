@@ -102,6 +102,21 @@ choice! {
     Cgroup = "cgroup",
 }
 
+choice! {
+    /// What parts the processes of a section into targets.
+    Each, "process, unit, container, cgroup or user", later: [],
+    /// The name of the program that it runs.
+    Process = "process",
+    /// Its systemd unit.
+    Unit = "unit",
+    /// Its container.
+    Container = "container",
+    /// Its control group.
+    Cgroup = "cgroup",
+    /// Its user.
+    User = "user",
+}
+
 /// Which error of a function's CPU time the rate makes smallest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Criterion {

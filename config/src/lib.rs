@@ -23,7 +23,7 @@ mod setting;
 mod units;
 mod words;
 
-pub use choices::{AttachMode, Backend, ChoiceError, Criterion, Source, Unwind};
+pub use choices::{AttachMode, Backend, ChoiceError, Criterion, Each, Source, Unwind};
 pub use daemon::{
     BudgetSettings, DaemonSettings, HowToSample, LimitSettings, ListenSettings, StoreSettings,
     SymbolSettings, TargetSettings,
@@ -34,4 +34,4 @@ pub use sampling::{
     SamplingSettings,
 };
 pub use units::{Bytes, Hertz, Ratio, Span, UnitError};
-pub use words::{Mode, Pattern, WordError};
+pub use words::{Mode, Pattern, Patterns, WordError};

@@ -3,10 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use regex::bytes::{Regex, RegexBuilder};
+use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 
 /// Most memory that a compiled pattern takes.
 const PATTERN_BYTES: usize = 1 << 20;
+/// Most memory that many of them take together.
+const TOGETHER_BYTES: usize = 32 << 20;
 
 /// A regular expression over the bytes that a process calls itself by: they need not be UTF-8.
 #[derive(Clone, Debug)]
@@ -38,6 +40,36 @@ impl Pattern {
     /// As it was written.
     pub fn as_str(&self) -> &str {
         self.0.as_str()
+    }
+}
+
+/// Many patterns, asked at once: the time that a text takes hardly depends on how many there are.
+#[derive(Clone, Debug)]
+pub struct Patterns {
+    all: Vec<Pattern>,
+    /// None where all together take too much memory; they are asked one by one then.
+    together: Option<RegexSet>,
+}
+
+impl Patterns {
+    /// Takes patterns; each is known by its place among them.
+    pub fn new(patterns: impl IntoIterator<Item = Pattern>) -> Self {
+        Self::within(patterns, TOGETHER_BYTES)
+    }
+
+    fn within(patterns: impl IntoIterator<Item = Pattern>, bytes: usize) -> Self {
+        let all: Vec<Pattern> = patterns.into_iter().collect();
+        let texts = all.iter().map(Pattern::as_str);
+        let together = RegexSetBuilder::new(texts).size_limit(bytes).build().ok();
+        Self { all, together }
+    }
+
+    /// The places of those that match anywhere in `text`, in ascending order.
+    pub fn matching(&self, text: &[u8]) -> Vec<usize> {
+        match &self.together {
+            Some(set) => set.matches(text).into_iter().collect(),
+            None => (0..self.all.len()).filter(|at| self.all[*at].matches(text)).collect(),
+        }
     }
 }
 
@@ -112,6 +144,20 @@ mod tests {
         let error = "a(b".parse::<Pattern>().unwrap_err().to_string();
         assert_eq!(error, "`a(b` is no regular expression: unclosed group");
         assert!("(?:a{1000}){1000}".parse::<Pattern>().unwrap_err().to_string().contains("size limit"));
+    }
+
+    #[test]
+    fn many_patterns_answer_as_each_does() {
+        let parse = |text: &str| text.parse::<Pattern>().unwrap();
+        let few: Vec<Pattern> = ["^a", "b$", "\\d", "^a"].into_iter().map(parse).collect();
+        let (set, none) = (Patterns::new(few.clone()), Patterns::new([]));
+        let one_by_one = Patterns::within(few.clone(), 10);
+        assert!(set.together.is_some() && one_by_one.together.is_none());
+        for text in [&b"ab"[..], b"a1", b"", b"\xff7"] {
+            let each: Vec<usize> = (0..few.len()).filter(|at| few[*at].matches(text)).collect();
+            assert_eq!((set.matching(text), one_by_one.matching(text)), (each.clone(), each));
+            assert!(none.matching(text).is_empty());
+        }
     }
 
     #[test]

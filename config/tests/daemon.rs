@@ -1,6 +1,6 @@
 //! The daemon's file: what it may say, and that all that is wrong with it is said, where it is.
 
-use config::{DaemonSettings, Problem, TargetSettings};
+use config::{DaemonSettings, Each, Problem, TargetSettings};
 
 const SHIPPED: &str = include_str!("../../systemd/sweetspot.toml");
 
@@ -184,8 +184,22 @@ const COMBINATIONS: &[(&str, &str, &str)] = &[
     ("[[target]]\nname = \"a\"\nexecutable = \"nginx\"", "3:1", "no absolute path"),
     ("[[target]]\nname = \"a\"\nunit = \"nginx\"", "3:1", "no name of a unit"),
     ("[[target]]\nname = \"a\"\ncgroup = \"../x\"", "3:1", "control group"),
+    ("[[target]]\nname = \"a\"\ncgroup = \"/sys/fs/cgroup/x\"", "3:1", "the part after"),
     ("[[target]]\nname = \"a\"\ncontainer = \"web\"", "3:1", "no id of a container"),
     ("[[target]]\nname = \"a\"\nuser = \"\"", "3:1", "is no user"),
+    ("[[target]]\nname = \"a\"\nuser = \"b\"\neach = \"user\"", "4:1", "of one user already"),
+    (
+        "[[target]]\nname = \"a\"\ncontainer = \"3f4e5d6c7b8a\"\neach = \"container\"",
+        "4:1",
+        "of one container already",
+    ),
+    (
+        "[[target]]\nname = \"a12345678901234567890123456789012345678901\"\neverything = true\neach = \"unit\"",
+        "2:1",
+        "leave room",
+    ),
+    ("[[target]]\nname = \"a\"\neach = \"unit\"", "2:1", "nothing says which processes"),
+    ("[[target]]\nname = \"a\"\npid = 1\neach = \"thread\"", "4:8", "expected process, unit"),
     ("[[target]]\nname = \"a\"\npid = 1\nlabels = { \"a b\" = \"c\" }", "4:1", "no name of a label"),
     ("[[target]]\nname = \"a\"\npid = 1\nlabels = { pid = \"c\" }", "4:12", "gives the label pid itself"),
     ("[[target]]\nname = \"a\"\npid = 1\nlabels = { a = \"\\n\" }", "4:12", "one line"),
@@ -233,6 +247,26 @@ fn a_target_has_what_it_says_and_else_what_all_have() {
     assert_eq!(settings.sampling_of(b).budget.to_string(), "0.5%");
     assert_eq!(settings.sampling_of(b).horizon.to_string(), "2m");
     assert_eq!(a.in_words(), "user www and unit a.service");
+}
+
+#[test]
+fn a_section_may_stand_for_many_targets() {
+    let settings = parsed(
+        "[[target]]\nname = \"a\"\nunit = \"user.slice\"\neach = \"unit\"\n\
+         [[target]]\nname = \"all\"\neverything = true\neach = \"container\"\n",
+    );
+    assert_eq!(settings.targets[0].each, Some(Each::Unit));
+    assert_eq!(settings.targets[0].in_words(), "unit user.slice, each unit by itself");
+    let words = settings.in_words();
+    assert!(
+        words.contains("all (everything, each container by itself, at most 1% of its CPU time)"),
+        "{words}"
+    );
+    for each in [Each::Process, Each::Unit, Each::Container, Each::Cgroup, Each::User] {
+        let text = format!("[[target]]\nname = \"a\"\npid = 1\neach = \"{each}\"\n");
+        assert_eq!(parsed(&text).targets[0].each, Some(each));
+    }
+    assert_eq!(DaemonSettings::default().targets[0].each, None);
 }
 
 #[test]

@@ -105,7 +105,7 @@ struct ClosedWindow {
     tallies: Vec<(StackId, Tally)>,
 }
 
-/// All that was counted.
+/// What was counted.
 pub struct Aggregate {
     /// Every frame once.
     pub frames: FrameTable,
@@ -157,7 +157,7 @@ impl Aggregator {
         *self.function_counts.entry(self.functions[id as usize]).or_default() += 1;
     }
 
-    /// Ends a span of time at `now_ns` (since the start of sampling) and scales what was counted in it by
+    /// Ends a span of time at `now_ns` (since the start of sampling, or the last cut) and scales what was counted in it by
     /// `factor`: above one where the kernel dropped samples.
     pub fn close_window(&mut self, now_ns: u64, factor: f64) {
         self.raw.retain(|_, stacks| std::mem::take(&mut stacks.is_used)); // the others sleep, or have ended
@@ -181,6 +181,18 @@ impl Aggregator {
         let closed = self.windows.iter().flat_map(|w| &w.tallies).map(|(_, t)| t.weight_ns);
         let open = self.current.values().map(|t| t.weight_ns);
         closed.chain(open).fold(0.0, |sum, weight_ns| sum + weight_ns) // the sum of nothing would be -0
+    }
+
+    /// Room that all of it takes (bytes, about).
+    pub fn memory_bytes(&self) -> u64 {
+        let tallies: usize = self.windows.iter().map(|window| window.tallies.len()).sum();
+        let parts = [
+            self.stacks.len() * 2 * size_of::<Stack>(),
+            self.depths * 2 * size_of::<FrameId>(),
+            self.frames.frames().len() * 2 * size_of::<Frame>(),
+            (tallies + self.current.len()) * size_of::<(StackId, Tally)>(),
+        ];
+        parts.iter().sum::<usize>() as u64
     }
 
     /// Every frame of the stacks so far.
@@ -231,7 +243,14 @@ impl Aggregator {
         }
     }
 
-    /// Hands over all that was counted.
+    /// Hands over all that was counted, as something to [`Aggregator::finish`] where there is time for it, and begins anew:
+    /// with times that count from zero again. What the controller has yet to take stays here.
+    pub fn cut(&mut self) -> Self {
+        let function_counts = std::mem::take(&mut self.function_counts);
+        std::mem::replace(self, Self { function_counts, ..Self::with_most(self.most) })
+    }
+
+    /// All that was counted.
     pub fn finish(mut self, now_ns: u64) -> Aggregate {
         if !self.current.is_empty() {
             self.close_window(now_ns, 1.0);

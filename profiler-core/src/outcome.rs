@@ -117,6 +117,16 @@ impl TruncatedBy {
         *count = count.saturating_add(samples);
     }
 
+    /// What was counted after `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut since = Self::default();
+        for outcome in Outcome::TRUNCATED {
+            since.add(outcome, self.count(outcome).saturating_sub(earlier.count(outcome)));
+        }
+        since
+    }
+
     /// Samples that ended so.
     pub fn count(&self, outcome: Outcome) -> u64 {
         match outcome {
@@ -158,6 +168,9 @@ mod tests {
             by.add(outcome, 3);
             by.add(Outcome::Complete, 5);
             assert_eq!((by.count(outcome), by.total()), (3, 3));
+            let mut later = by;
+            later.add(outcome, 2);
+            assert_eq!(later.since(&by).count(outcome), 2);
             let json = serde_json::to_value(by).unwrap();
             assert_eq!(json[outcome.as_str()], 3);
             assert_eq!(serde_json::to_value(outcome).unwrap(), outcome.as_str());

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::{Arc, OnceLock};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::elf::{ElfImage, Found};
 use crate::profile::{ProcessIndex, ProcessInfo};
@@ -276,8 +276,11 @@ pub struct ProcessTable {
     infos: Vec<ProcessInfo>,
     /// Entries of `infos` that no process and no sample refers to any more.
     unused: Vec<ProcessIndex>,
+    /// Entries of processes that have ended, which samples refer to until the next cut.
+    ended: Vec<ProcessIndex>,
     /// Entries of `infos` for all processes of a name.
     shared: FxHashMap<String, ProcessIndex>,
+    unused_shared: Vec<ProcessIndex>,
     generations: u64,
     threads_created: u64,
 }
@@ -407,8 +410,10 @@ impl ProcessTable {
     /// Forgets a process that has ended.
     pub fn forget(&mut self, pid: u32) {
         let Some(process) = self.live.remove(&pid) else { return };
-        if !process.is_sampled.get() && !is_shared(process.index) {
-            self.unused.push(process.index);
+        match process.is_sampled.get() {
+            _ if is_shared(process.index) => {}
+            true => self.ended.push(process.index),
+            false => self.unused.push(process.index),
         }
     }
 
@@ -435,11 +440,57 @@ impl ProcessTable {
         let is_new_name = !self.shared.contains_key(&comm);
         let comm =
             if is_new_name && self.shared.len() >= MAX_SHARED_NAMES { OTHER_NAMES.into() } else { comm };
-        let index = *self.shared.entry(comm.clone()).or_insert(next);
-        if index == next {
-            self.infos.push(ProcessInfo { pid, comm });
+        if let Some(&index) = self.shared.get(&comm) {
+            return index;
         }
+        let info = ProcessInfo { pid, comm: comm.clone() };
+        let index = match self.unused_shared.pop() {
+            Some(index) => {
+                self.infos[index.0 as usize] = info;
+                index
+            }
+            None => {
+                self.infos.push(info);
+                next
+            }
+        };
+        self.shared.insert(comm, index);
         index
+    }
+
+    /// Samples until now refer to [`ProcessTable::infos`] as they are; no sample does from now on, so the entries of
+    /// processes that have ended are given away again. Returns the processes that have an entry of their own at last,
+    /// after one that they shared.
+    pub fn cut(&mut self) -> Vec<u32> {
+        self.unused.append(&mut self.ended);
+        self.live.values().for_each(|process| process.is_sampled.set(false));
+        let moved = self.leave_shared_entries();
+        let used: FxHashSet<ProcessIndex> = self.live.values().map(|process| process.index).collect();
+        let Self { shared, unused_shared, .. } = self;
+        shared.retain(|_, index| {
+            let is_used = used.contains(index);
+            unused_shared.extend((!is_used).then_some(*index));
+            is_used
+        });
+        moved
+    }
+
+    /// Gives the processes that share an entry those that are free, unless nobody knows their name any more.
+    fn leave_shared_entries(&mut self) -> Vec<u32> {
+        let mut moved = Vec::new();
+        let sharing = self.live.iter_mut().filter(|(_, process)| is_shared(process.index));
+        for (&pid, process) in sharing {
+            let comm = &self.infos[process.index.0 as usize].comm;
+            if comm == OTHER_NAMES {
+                continue;
+            }
+            let Some(index) = self.unused.pop() else { break };
+            self.infos[index.0 as usize] = ProcessInfo { pid, comm: comm.clone() };
+            self.generations += 1;
+            (process.index, process.generation) = (index, self.generations);
+            moved.push(pid);
+        }
+        moved
     }
 }
 

@@ -136,9 +136,10 @@ pub struct StackWindow {
 /// A span of the run, for statistics over windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Its start, ns since the start of sampling.
+    /// Its start, ns since [`Run::start_unix_ns`]: the start of sampling, or of this part where a long run is cut into many
+    /// profiles.
     pub start_ns: u64,
-    /// Its end, ns since the start of sampling.
+    /// Its end, ns since the same.
     pub end_ns: u64,
 }
 

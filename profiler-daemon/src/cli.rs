@@ -1,5 +1,6 @@
 //! The command line as it was typed. [`crate::settings`] says what it means.
 
+mod ctl;
 mod report;
 
 use std::ffi::OsString;
@@ -10,6 +11,7 @@ use config::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, SamplingSettin
 
 use crate::evaluate::{Role, Shape};
 use crate::export::Format;
+pub(crate) use ctl::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs};
 pub(crate) use report::{ReportArgs, ReportFormat, StoredArgs};
 
 /// A sampling profiler that chooses its own rate: often enough to be precise, rarely enough not to disturb.
@@ -39,13 +41,20 @@ pub(crate) enum Command {
     Workload(WorkloadArgs),
     /// Measure what sampling costs on this machine, for all later runs (under a minute).
     Calibrate(CalibrateArgs),
+    /// Profile what a settings file names, for as long as the machine runs, and keep the profiles.
+    Daemon(DaemonArgs),
     /// Say whether a settings file of the daemon is sound, what it would watch and what that may cost.
     CheckConfig(CheckConfigArgs),
+    /// Ask the daemon, or tell it something.
+    Ctl(CtlArgs),
     /// Say what this machine permits and what would mend it.
     Doctor(DoctorArgs),
     // What `calibrate` samples: this program once more.
     #[command(hide = true)]
     CalibrateWorkload(CalibrateWorkloadArgs),
+    // What packages contain.
+    #[command(hide = true)]
+    GenerateDocs(GenerateDocsArgs),
 }
 
 /// Arguments of `record`.
@@ -258,6 +267,14 @@ pub(crate) struct WorkloadArgs {
     pub(crate) role: Role,
 }
 
+/// Arguments of `daemon`.
+#[derive(Debug, Args)]
+pub(crate) struct DaemonArgs {
+    /// The settings file; without it, /etc/sweetspot/sweetspot.toml if it is there, else the defaults.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
 /// Arguments of `check-config`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckConfigArgs {
@@ -294,6 +311,13 @@ pub(crate) struct CalibrateWorkloadArgs {
     /// The CPU to stay on.
     #[arg(long)]
     pub(crate) cpu: u32,
+}
+
+/// Arguments of `generate-docs`.
+#[derive(Debug, Args)]
+pub(crate) struct GenerateDocsArgs {
+    /// Where manual pages and completions are written to.
+    pub(crate) folder: PathBuf,
 }
 
 fn defaults() -> SamplingSettings {

@@ -1,13 +1,16 @@
 //! Sweetspot: a sampling profiler that chooses its own rate.
 
+mod api;
 mod aside;
 mod calibrate;
 mod cgroup;
 mod check_config;
 mod cli;
-#[expect(dead_code, reason = "the daemon is yet to come")]
+mod ctl;
 mod daemon;
 mod debuginfod;
+mod discovery;
+mod docs;
 mod doctor;
 mod evaluate;
 mod export;
@@ -23,7 +26,6 @@ mod roots;
 mod run;
 mod sampler;
 mod settings;
-#[cfg_attr(not(test), expect(dead_code, reason = "the daemon writes to it"))]
 mod store;
 mod sys;
 mod targets;
@@ -44,7 +46,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(asked) => return answer(&asked),
     };
-    log_to_stderr();
+    if !matches!(cli.command, cli::Command::Daemon(_)) {
+        log_to_stderr(); // the daemon has a log of its own
+    }
     Job::new(cli.command).and_then(run).unwrap_or_else(|error| {
         Terminal::default().fail(&error);
         failure::exit_code(&error)
@@ -84,7 +88,10 @@ fn run(job: Job) -> Result<ExitCode> {
         Job::Workload(job) => evaluate::workload::run(&job)?,
         Job::Calibrate(job) => calibrate::run(job, terminal)?,
         Job::CalibrateWorkload(cpu) => calibrate::serve(cpu)?,
+        Job::Daemon(job) => return daemon::run(job),
         Job::CheckConfig(file) => return check_config::run(file.as_deref(), terminal),
+        Job::GenerateDocs(folder) => docs::write(&folder)?,
+        Job::Ctl(job) => ctl::run(&job, terminal)?,
         Job::Doctor(job) => return doctor::run(job, terminal, run::try_open),
     }
     Ok(ExitCode::SUCCESS)

@@ -6,7 +6,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow};
 use profiler_core::profile::SymbolizedProfile;
-use serde::Serialize;
 
 use crate::aside::Aside;
 use crate::cli::OutputFile;
@@ -15,6 +14,7 @@ use crate::export::Format;
 use crate::export::functions::{FunctionTable, functions};
 use crate::export::stats::StatsWriter;
 use crate::export::table::{View, render};
+use crate::run::{DecisionLine, DecisionLog};
 use crate::settings::OutputJob;
 use crate::terminal::Terminal;
 
@@ -48,13 +48,6 @@ impl Outputs {
         self.terminal
     }
 
-    /// Adds a control decision to the `--stats` file, where there is one.
-    pub(crate) fn decision(&mut self, decision: &impl Serialize) {
-        if let Some(stats) = &mut self.stats {
-            stats.decision(decision);
-        }
-    }
-
     /// Writes every file, or prints the table where there are none, and ends the `--stats` file.
     ///
     /// # Errors
@@ -75,6 +68,15 @@ impl Outputs {
         match (delivered, stats) {
             (Err(first), Err(second)) => Err(anyhow!("{first:#}; and {second:#}")),
             (delivered, stats) => delivered.and(stats),
+        }
+    }
+}
+
+/// Adds decisions to the `--stats` file, where there is one.
+impl DecisionLog for Outputs {
+    fn decision(&mut self, line: &DecisionLine<'_>) {
+        if let Some(stats) = &mut self.stats {
+            stats.decision(line);
         }
     }
 }

@@ -2,9 +2,10 @@
 //! daemon keeps, as one run over it would have.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::Path;
 
-use anyhow::{Error, Result, anyhow, bail};
+use anyhow::{Error, Result, anyhow};
 use profiler_core::merge::Range;
 use profiler_core::profile::SymbolizedProfile;
 
@@ -12,14 +13,20 @@ use crate::cli::ReportFormat;
 use crate::export::functions::functions;
 use crate::export::unknown::{self, UnknownList};
 use crate::export::{folded, names, pprof, stats};
+use crate::failure::Failure;
 use crate::output::{Outputs, TOP, print_table};
 use crate::settings::{OutputJob, ReportJob, ReportSource};
-use crate::store::{self, Query, Reading};
+use crate::store::{self, Query, Reading, StoreError};
 use crate::terminal::Terminal;
 use crate::when;
 
 /// Gaps and damaged files that are told one by one.
 const TOLD: usize = 5;
+/// How notes begin that tell what is missing.
+const DAMAGED: &str = "left out, since they are damaged";
+const OVERLAPPING: &str = "left out, since other files hold a part of their time";
+const NOT_KEPT: &str = "nothing was kept";
+const MISSING: [&str; 3] = [DAMAGED, OVERLAPPING, NOT_KEPT];
 
 /// Prints the profile that `job` asks for, or writes it to files.
 ///
@@ -47,7 +54,16 @@ fn print(job: &ReportJob, profile: &SymbolizedProfile, terminal: Terminal) -> Re
             _ => terminal.print(&unknown::render(&list, terminal.columns(), top)),
         };
     }
-    match job.format {
+    print_as(job.format, profile, terminal)
+}
+
+/// Prints a profile.
+///
+/// # Errors
+///
+/// If standard output cannot be written.
+pub(crate) fn print_as(format: ReportFormat, profile: &SymbolizedProfile, terminal: Terminal) -> Result<()> {
+    match format {
         ReportFormat::Table => print_table(terminal, profile, &functions(profile)),
         ReportFormat::Json => {
             let line = stats::summary(&profile.run, &functions(profile))?;
@@ -71,8 +87,23 @@ fn from_file(file: &Path) -> Result<SymbolizedProfile> {
     })
 }
 
-/// Reads a range. What is missing of it is said, and is in the notes of the profile wherever it goes.
-fn from_store(folder: &Path, query: &Query, terminal: Terminal) -> Result<SymbolizedProfile> {
+/// Why a range has no profile.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unread {
+    /// Nothing was kept of it.
+    #[error("{0}")]
+    Nothing(String),
+    /// The store cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Reads a range, with what is missing of it in the notes of the profile.
+///
+/// # Errors
+///
+/// If the folder cannot be read, or nothing was kept.
+pub(crate) fn read(folder: &Path, query: &Query) -> Result<SymbolizedProfile, Unread> {
     let reading = store::read(folder, query)?;
     let notes = notes(&reading);
     if reading.targets.is_empty() {
@@ -80,16 +111,35 @@ fn from_store(folder: &Path, query: &Query, terminal: Terminal) -> Result<Symbol
             .iter()
             .find(|_| !reading.damaged.is_empty())
             .map_or_else(String::new, |note| format!(": {note}"));
-        bail!(
+        return Err(Unread::Nothing(format!(
             "{} has no such profile {}{damaged}; try other times, targets or labels",
             folder.display(),
             in_words(query.range)
-        );
+        )));
     }
-    notes.iter().for_each(|note| terminal.say(note));
     let mut profile = reading.profile;
     profile.run.notes.extend(notes);
     Ok(profile)
+}
+
+/// The same for a person: what is missing is said.
+fn from_store(folder: &Path, query: &Query, terminal: Terminal) -> Result<SymbolizedProfile> {
+    let profile = read(folder, query).map_err(|unread| match &unread {
+        Unread::Store(StoreError::Unreadable { cause, .. })
+            if cause.kind() == ErrorKind::PermissionDenied =>
+        {
+            Failure::NotPermitted(format!("{unread}; or ask the daemon: sweetspot ctl profile")).into()
+        }
+        _ => Error::from(unread),
+    })?;
+    say_missing(&profile, terminal);
+    Ok(profile)
+}
+
+/// Says what is missing of a profile of a range, wherever it goes.
+pub(crate) fn say_missing(profile: &SymbolizedProfile, terminal: Terminal) {
+    let missing = profile.run.notes.iter().filter(|note| MISSING.iter().any(|begin| note.starts_with(begin)));
+    missing.for_each(|note| terminal.say(note));
 }
 
 fn in_words(range: Range) -> String {
@@ -101,14 +151,14 @@ fn notes(reading: &Reading) -> Vec<String> {
     let mut notes = Vec::new();
     if !reading.damaged.is_empty() {
         let files = reading.damaged.iter().map(|(path, damage)| format!("{} ({damage})", shown(path)));
-        notes.push(format!("left out, since they are damaged: {}", some(files)));
+        notes.push(format!("{DAMAGED}: {}", some(files)));
     }
     if !reading.overlapping.is_empty() {
         let files = reading.overlapping.iter().map(|path| shown(path));
-        notes.push(format!("left out, since other files hold a part of their time: {}", some(files)));
+        notes.push(format!("{OVERLAPPING}: {}", some(files)));
     }
     if !reading.gaps.is_empty() {
-        notes.push(format!("nothing was kept {}", some(reading.gaps.iter().map(|gap| in_words(*gap)))));
+        notes.push(format!("{NOT_KEPT} {}", some(reading.gaps.iter().map(|gap| in_words(*gap)))));
     }
     notes
 }

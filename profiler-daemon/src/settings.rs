@@ -1,6 +1,7 @@
 //! What the command line means: one plain job for each command, with everything checked that can be checked
 //! before anything runs.
 
+mod ctl;
 mod report;
 
 use std::ffi::OsString;
@@ -12,9 +13,11 @@ use config::{Criterion, Ratio, SamplingSettings, Span, Unwind};
 use regex_lite::Regex;
 
 use crate::cli::{self, Command, OutputFile};
+use crate::daemon::{DaemonJob, SETTINGS_FILE};
 use crate::debuginfod;
 use crate::evaluate::{Design, Role, Shape};
 use crate::failure::usage;
+pub(crate) use ctl::{CtlAsk, CtlJob, CtlProfile, CtlTime};
 pub(crate) use report::{ReportJob, ReportSource};
 
 /// One run of the program.
@@ -38,10 +41,16 @@ pub(crate) enum Job {
     Calibrate(CalibrateJob),
     /// Be what `Calibrate` samples, on this CPU.
     CalibrateWorkload(u32),
+    /// Be the service.
+    Daemon(DaemonJob),
     /// Judge a settings file of the daemon; `None`: print the commented one.
     CheckConfig(Option<PathBuf>),
+    /// Ask the daemon.
+    Ctl(CtlJob),
     /// Look at the machine.
     Doctor(DoctorJob),
+    /// Write manual pages and completions to this folder.
+    GenerateDocs(PathBuf),
 }
 
 /// Profile a command until it exits.
@@ -203,10 +212,19 @@ impl Job {
             Command::Workload(args) => Self::Workload(workload(args)?),
             Command::Calibrate(args) => Self::Calibrate(CalibrateJob { quick: args.quick, json: args.json }),
             Command::CalibrateWorkload(args) => Self::CalibrateWorkload(args.cpu),
+            Command::Daemon(args) => Self::Daemon(daemon(args)),
             Command::CheckConfig(args) => Self::CheckConfig(args.file),
+            Command::Ctl(args) => Self::Ctl(CtlJob::new(args)?),
             Command::Doctor(args) => Self::Doctor(DoctorJob { json: args.json }),
+            Command::GenerateDocs(args) => Self::GenerateDocs(args.folder),
         })
     }
+}
+
+/// The settings where the package puts them, if nobody names others.
+fn daemon(args: cli::DaemonArgs) -> DaemonJob {
+    let packaged = || Some(PathBuf::from(SETTINGS_FILE)).filter(|file| file.exists());
+    DaemonJob { file: args.config.or_else(packaged) }
 }
 
 fn record(args: cli::RecordArgs) -> Result<RecordJob> {

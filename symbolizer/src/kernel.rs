@@ -1,6 +1,7 @@
 //! The kernel's own symbols, from the text of `/proc/kallsyms`.
 
 use std::io::{BufRead, Read};
+use std::ops::Range;
 
 use crate::demangle::demangle;
 use crate::reason::Reason;
@@ -79,6 +80,8 @@ impl KernelSymbols {
         addresses.dedup();
         // The best line at or below each address, and above the address before it.
         let mut nearest: Vec<Option<String>> = vec![None; addresses.len()];
+        // The first address that is listed above each address (of the same place one before): the end of a function.
+        let mut above = vec![u64::MAX; addresses.len() + 1];
         let (mut listed, mut shown, mut functions) = (0u64, 0u64, 0u64);
         let mut text = Vec::new();
         loop {
@@ -96,6 +99,7 @@ impl KernelSymbols {
             shown += 1;
             functions += u64::from(line.is_function());
             let at = addresses.partition_point(|&address| address < line.address);
+            above[at] = above[at].min(line.address);
             if let Some(best) = nearest.get_mut(at)
                 && best
                     .as_deref()
@@ -110,20 +114,35 @@ impl KernelSymbols {
             (_, _, 0) => return Err(Reason::NoKernelSymbols),
             _ => {}
         }
-        let lines = nearest.iter().flatten().filter_map(|text| Line::parse(text.as_bytes()));
-        Ok(Self::collect(&lines.collect::<Vec<_>>()))
+        let end = |address| Line { address, kind: b' ', name: "", module: "" };
+        let mut lines = Vec::new();
+        for (nearest, &above) in nearest.iter().map(Option::as_deref).chain([None]).zip(&above) {
+            let line = nearest.and_then(|text| Line::parse(text.as_bytes()));
+            let is_apart = line.as_ref().is_none_or(|line| above < line.address);
+            lines.extend((is_apart && above != u64::MAX).then(|| end(above)));
+            lines.extend(line);
+        }
+        Ok(Self::collect(&lines))
     }
 
     /// The function that covers `address`.
     pub fn symbolize(&self, address: u64) -> Option<KernelSymbol> {
-        let index = self.functions.partition_point(|function| function.address <= address).checked_sub(1)?;
-        let function = self.functions[index];
+        Some(self.function(address)?.1)
+    }
+
+    /// The addresses that the function at `address` covers, and the function.
+    pub fn function(&self, address: u64) -> Option<(Range<u64>, KernelSymbol)> {
+        let next = self.functions.partition_point(|function| function.address <= address);
+        let function = self.functions[next.checked_sub(1)?];
         if address - function.address >= LONGEST_FUNCTION || function.name_len == 0 {
             return None;
         }
+        let longest = function.address.saturating_add(LONGEST_FUNCTION);
+        let end = self.functions.get(next).map_or(longest, |next| next.address.min(longest));
         let name = self.names.get(function.name as usize..)?.get(..function.name_len as usize)?;
         let module = self.modules.get(function.module as usize).filter(|module| !module.is_empty());
-        Some(KernelSymbol { name: demangle(name), module: module.cloned() })
+        let symbol = KernelSymbol { name: demangle(name), module: module.cloned() };
+        Some((function.address..end, symbol))
     }
 
     fn collect(lines: &[Line<'_>]) -> Self {
@@ -238,11 +257,11 @@ ffffffffc0000040 d nf_table\t[nf_tables]
         for list in [LIST, &reversed] {
             let some = KernelSymbols::of_addresses(list.as_bytes(), &asked).expect("a good list");
             for &address in &asked {
-                assert_eq!(some.symbolize(address), whole.symbolize(address), "{address:#x}");
+                assert_eq!(some.function(address), whole.function(address), "{address:#x}");
             }
             for address in asked.iter().step_by(5) {
                 let one = KernelSymbols::of_addresses(list.as_bytes(), &[*address]).expect("a good list");
-                assert_eq!(one.symbolize(*address), whole.symbolize(*address), "{address:#x} alone");
+                assert_eq!(one.function(*address), whole.function(*address), "{address:#x} alone");
             }
         }
     }

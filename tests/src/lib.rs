@@ -8,6 +8,7 @@ pub mod brood;
 pub mod cases;
 pub mod checks;
 pub mod coverage;
+pub mod daemon;
 pub mod experiment;
 pub mod figures;
 pub mod folded;

@@ -112,6 +112,19 @@ impl DaemonSettings {
         }
     }
 
+    /// All that is wrong with a target that stands in no file, each in a line; it may go without a name.
+    pub fn problems_of(&self, target: &TargetSettings) -> Vec<String> {
+        let mut target = target.clone();
+        if target.name.is_empty() {
+            "target".clone_into(&mut target.name);
+        }
+        let asked = Self { targets: vec![target], ..self.clone() };
+        let mut log = Log::default();
+        check::targets(&asked, &mut log);
+        let problems = log.into_problems("").into_iter().map(|problem| problem.text);
+        problems.map(|text| text.trim_start_matches("target[0].").to_owned()).collect()
+    }
+
     /// What would be watched and what it may cost, in one line.
     pub fn in_words(&self) -> String {
         const NAMED: usize = 5;

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::section::section;
-use crate::{Pattern, Ratio, Span};
+use crate::{Each, Pattern, Ratio, Span};
 
 section! {
-    /// What is watched: one section for each target. All that is written of pid, executable, command, process, user, unit,
-    /// cgroup and container has to hold for a process to belong to it, and its children belong to it too. A process that
-    /// fits several targets belongs to the first. Without any target, everything is watched; `target = []` above all
-    /// sections watches nothing until it is asked to. Of the values below, those of a real target are needed alone.
+    /// What is watched: one section for each target, or for a family of them. All that is written of pid, executable,
+    /// command, process, user, unit, cgroup and container has to hold for a process to belong to it, and its children belong
+    /// to it too. A process that fits several targets belongs to the first. Without any target, everything is watched;
+    /// `target = []` above all sections watches nothing until it is asked to. Of the values below, those of a real target
+    /// are needed alone.
     pub struct TargetSettings {
         /// What the target is called in profiles and metrics: letters, digits, and - . _ @ : within.
         name: String = String::new(), such as "\"web\"";
@@ -32,6 +33,10 @@ section! {
         container: Option<String> = None, such as "\"3f4e5d6c7b8a\"";
         /// Every process that fits no target above.
         everything: bool = false;
+        /// One target for each process (the name of its program), unit, container, cgroup or user that these processes fall
+        /// into, called by the name above, a colon and the unit's own, say. What falls into none is the target above. Without
+        /// it, all of them are one target.
+        each: Option<Each> = None, such as "\"unit\"";
         /// Share of the target's CPU time that profiling may cost, in place of `budget.target`.
         budget: Option<Ratio> = None, such as "\"0.5%\"";
         /// CPU time that one profile sums up, in place of `sampling.horizon`.
@@ -42,12 +47,25 @@ section! {
 }
 
 impl TargetSettings {
+    /// Longest name (characters, which are bytes), and the longest of a section with `each`: its targets' own names need
+    /// room too.
+    pub const MAX_NAME: usize = 64;
+    pub(crate) const MAX_FAMILY_NAME: usize = 40;
+    /// Longest text of a label (bytes).
+    pub const MAX_LABEL: usize = 256;
+
+    /// Whether a name may hold this character; it begins with a letter or digit.
+    pub fn is_name_character(c: char) -> bool {
+        c.is_ascii_alphanumeric() || "-._@:".contains(c)
+    }
+
     /// Every process of the host.
     pub(crate) fn everything() -> Self {
         Self { name: "everything".to_owned(), everything: true, ..Self::default() }
     }
 
-    /// What a process has to be, in words: `unit nginx.service and user www-data`.
+    /// What a process has to be, in words: `unit nginx.service and user www-data`; with `each`, `everything, each unit by
+    /// itself`.
     pub fn in_words(&self) -> String {
         let mut words = Vec::new();
         let mut add =
@@ -63,6 +81,7 @@ impl TargetSettings {
         if self.everything {
             words.push("everything".to_owned());
         }
-        words.join(" and ")
+        let each = self.each.map(|each| format!(", each {each} by itself")).unwrap_or_default();
+        words.join(" and ") + &each
     }
 }

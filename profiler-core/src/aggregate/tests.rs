@@ -219,3 +219,38 @@ proptest! {
         prop_assert_eq!(found, expected);
     }
 }
+
+#[test]
+fn cuts_add_up_to_the_whole_and_each_counts_from_zero() {
+    let (mut whole, mut cut) = (Aggregator::default(), Aggregator::default());
+    let process = process();
+    let mut parts = Vec::new();
+    for second in 0..40u64 {
+        for address in 0..second % 7 {
+            let user = [address, 100 + second % 3];
+            let sample = chain(&[], &user);
+            whole.add(&process, sample, 1000 + address);
+            cut.add(&process, sample, 1000 + address);
+        }
+        whole.close_window(second + 1, 1.0);
+        cut.close_window(second % 10 + 1, 1.0);
+        if second % 10 == 9 {
+            parts.push(cut.cut().finish(10));
+        }
+    }
+    assert!(parts.iter().all(|part| part.windows.len() == 10 && part.windows[0].start_ns == 0));
+    assert!(cut.windows.is_empty() && cut.stacks.is_empty() && cut.raw.is_empty());
+    assert_eq!(cut.take_function_counts(), whole.take_function_counts(), "these are the controller's");
+    let sums = |parts: &[Aggregate]| {
+        let mut sums: FxHashMap<Vec<Frame>, (u64, f64)> = FxHashMap::default();
+        for part in parts {
+            for (stack, tallies) in part.stacks.iter().zip(&part.tallies) {
+                let frames = stack.frames.iter().map(|&frame| part.frames.get(frame)).collect();
+                let sum = sums.entry(frames).or_default();
+                tallies.iter().for_each(|(_, t)| *sum = (sum.0 + t.samples, sum.1 + t.weight_ns));
+            }
+        }
+        sums
+    };
+    assert_eq!(sums(&parts), sums(&[whole.finish(40)]));
+}

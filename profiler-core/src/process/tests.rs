@@ -243,3 +243,67 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn entries_are_given_away_again_after_a_cut() {
+    let mut table = ProcessTable::default();
+    table.adopt(1, "server");
+    for cut in 0..1_000u32 {
+        // More than have entries of their own, under names that change.
+        for pid in 2..1_503 {
+            table.forked(Task { pid, parent_pid: 1, tid: pid });
+            table.renamed(pid, pid, &format!("worker {cut} {}", pid % 300), true);
+            table.get(pid).unwrap().note_sample();
+        }
+        table.get(1).unwrap().note_sample();
+        let known: Vec<u32> = (1..1_503).map(|pid| table.get(pid).unwrap().index.0).collect();
+        assert!(known.iter().all(|&index| (index as usize) < table.infos().len()));
+        let mut own: Vec<u32> = known.into_iter().filter(|&index| !is_shared(ProcessIndex(index))).collect();
+        own.sort_unstable();
+        own.dedup();
+        assert_eq!(own.len(), MAX_PROCESSES, "cut {cut}");
+        (2..1_503).for_each(|pid| table.forget(pid));
+        assert!(table.cut().is_empty());
+        assert!(table.infos().len() <= MAX_PROCESSES + 301, "{}", table.infos().len());
+        assert_eq!((table.shared.len(), table.ended.len()), (0, 0));
+    }
+    assert_eq!(table.infos()[table.get(1).unwrap().index.0 as usize].comm, "server");
+}
+
+#[test]
+fn who_shared_an_entry_in_a_crowd_has_one_of_its_own_after_it() {
+    let mut table = ProcessTable::default();
+    for pid in 1..=MAX_PROCESSES as u32 {
+        table.adopt(pid, "crowd");
+        table.get(pid).unwrap().note_sample();
+    }
+    table.adopt(5_000, "late");
+    table.adopt(5_001, "late");
+    assert_eq!(table.get(5_000).unwrap().index, table.get(5_001).unwrap().index);
+    let generation = table.get(5_000).unwrap().generation;
+    assert!(table.cut().is_empty(), "none is free");
+    (1..=10).for_each(|pid| table.forget(pid));
+    assert_eq!(table.cut().len(), 2);
+    for pid in [5_000, 5_001] {
+        let process = table.get(pid).unwrap();
+        assert_eq!(table.infos()[process.index.0 as usize], ProcessInfo { pid, comm: "late".into() });
+        assert!(process.generation > generation);
+    }
+    assert!(table.shared.is_empty());
+}
+
+#[test]
+fn an_entry_stays_while_samples_since_the_cut_refer_to_it() {
+    let mut table = ProcessTable::default();
+    table.adopt(1, "a");
+    table.get(1).unwrap().note_sample();
+    let index = table.get(1).unwrap().index;
+    table.cut();
+    table.get(1).unwrap().note_sample();
+    table.forget(1);
+    table.adopt(2, "b");
+    assert_ne!(table.get(2).unwrap().index, index);
+    table.cut();
+    table.adopt(3, "c");
+    assert_eq!(table.get(3).unwrap().index, index);
+}

@@ -108,6 +108,13 @@ impl Account {
         self.worst_10s = worse(self.worst_10s, self.window(TEN_SECONDS_NS).map(|w| w.ratio()));
     }
 
+    /// The account so far; the next one begins. It judges the seconds that end from now on, which may have begun before.
+    pub fn take(&mut self) -> Account {
+        let history = self.history.clone();
+        let next = Account { history, budget_ratio: self.budget_ratio, ..Account::default() };
+        std::mem::replace(self, next)
+    }
+
     fn forget(&mut self) {
         let mut held: f64 = self.history.iter().map(|tick| tick.wall_ns).sum();
         while let Some(first) = self.history.front().filter(|first| held - first.wall_ns >= TEN_SECONDS_NS) {
@@ -208,6 +215,26 @@ mod tests {
 
     fn spend(base_ns: f64, self_ns: f64) -> Spend {
         Spend { base_ns, self_ns, ..Spend::default() }
+    }
+
+    #[test]
+    fn accounts_taken_one_after_the_other_add_up_and_miss_no_second() {
+        let (mut whole, mut parts, mut taken) = (Account::default(), Account::default(), Vec::new());
+        for tick in 0..300 {
+            let cost = if (95..105).contains(&tick) { 5e6 } else { 1e6 };
+            whole.book(0.1e9, 0.1e9, &spend(cost, 1e5));
+            parts.book(0.1e9, 0.1e9, &spend(cost, 1e5));
+            if tick % 100 == 99 {
+                taken.push(parts.take());
+            }
+        }
+        let sum: f64 = taken.iter().map(|part| part.target_spend_s() + part.others_spend_s()).sum();
+        assert!((sum - whole.target_spend_s() - whole.others_spend_s()).abs() < 1e-9);
+        let cpu_s: f64 = taken.iter().map(Account::target_cpu_s).sum();
+        assert!((cpu_s - whole.target_cpu_s()).abs() < 1e-9);
+        let worst = taken.iter().map(Account::worst_1s_ratio).fold(0.0, f64::max);
+        assert!((worst - whole.worst_1s_ratio()).abs() < 1e-9, "{worst}: half of it lies in either part");
+        assert!((worst - 0.051).abs() < 1e-9 && taken[2].worst_1s_ratio() < 0.012);
     }
 
     #[test]

@@ -54,6 +54,8 @@ pub struct RateController {
     pub(super) bucket: TokenBucket,
     pub(super) shares: ShareMemory,
     pub(super) account: Account,
+    /// The same since it was taken last.
+    part: Account,
     /// The rate decided on, before the bucket.
     rate_hz: f64,
     bound_by: BoundBy,
@@ -82,6 +84,7 @@ impl RateController {
             bucket: TokenBucket::new(settings.budget_ratio),
             shares: ShareMemory::new(settings.top),
             account: Account::new(settings.budget_ratio),
+            part: Account::default(),
             own_budget_ratio: settings.budget_ratio,
             rate_hz: settings.floor_hz,
             bound_by: BoundBy::Law,
@@ -146,6 +149,7 @@ impl RateController {
         let spend = self.meter.observe(reading, wall_ns);
         let (wall, cpu_ns) = (wall_ns as f64, reading.target_cpu_ns as f64);
         self.account.book(wall, cpu_ns, &spend);
+        self.part.book(wall, cpu_ns, &spend);
         self.bucket.settle(wall, cpu_ns, charge_ns(&spend, wall, cpu_ns));
         self.present.observe(reading, wall_ns, rate_hz, &spend);
         self.samples = self.samples.saturating_add(reading.samples);
@@ -275,6 +279,11 @@ impl RateController {
     /// What sampling has cost so far.
     pub fn account(&self) -> &Account {
         &self.account
+    }
+
+    /// What sampling has cost since the last call, or the start.
+    pub fn take_account(&mut self) -> Account {
+        self.part.take()
     }
 
     /// What a sample costs at present.

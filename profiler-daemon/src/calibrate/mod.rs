@@ -33,6 +33,7 @@ use crate::sys::clock;
 use crate::terminal::Terminal;
 
 /// The cost of a sample, for a run that is about to begin.
+#[derive(Clone)]
 pub(crate) struct Calibration {
     pub(crate) model: CostModel,
     /// For the person, if the measurement failed and a cautious guess stands in for it, or is doubtful.

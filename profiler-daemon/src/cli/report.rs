@@ -61,7 +61,8 @@ pub(crate) enum ReportFormat {
     Folded,
 }
 
-fn label(text: &str) -> Result<(String, String), String> {
+/// A label as it is typed.
+pub(super) fn label(text: &str) -> Result<(String, String), String> {
     let label = text.split_once('=').filter(|(key, _)| !key.is_empty());
     label.map(|(key, text)| (key.to_owned(), text.to_owned())).ok_or_else(|| "write KEY=TEXT".to_owned())
 }

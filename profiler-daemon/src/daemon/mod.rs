@@ -1,4 +1,337 @@
 //! The service: a host's flight recorder.
+//!
+//! One thread samples all targets. It sleeps until the next of them has to be looked at, and then looks at all that soon will
+//! have to be: a wake-up costs more than most looks. Names, the disk and whoever asks for profiles have threads of their
+//! own ([`keeper`], [`crate::api`]); what these want of the loop they ask for through a queue ([`ask`]).
 
+mod answers;
 pub(crate) mod ask;
+mod host;
+mod keeper;
+mod log;
+mod members;
+pub(crate) mod notify;
+mod recent;
+mod reload;
 pub(crate) mod state;
+mod watched;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::task::Poll;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use config::DaemonSettings;
+use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
+
+use self::ask::{Ask, Asked, Refused, Reply};
+use self::host::{HostAccount, Spent};
+use self::keeper::Keeper;
+use self::notify::Notifier;
+use self::watched::{Totals, Watched};
+use crate::api::{self, Server};
+use crate::debuginfod;
+use crate::discovery::{Discovery, TargetId};
+use crate::run::{self, Setup};
+use crate::store::{self, StoreError};
+use crate::sys::timer::Timer;
+use crate::sys::{clock, limits};
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// Whoever has to be looked at within this time is looked at now.
+const SLACK_NS: u64 = 20_000_000;
+/// Shorter windows than this are ended for nobody.
+const SHORTEST_WINDOW_NS: u64 = 1_000_000_000;
+/// What the open windows may take to be named and kept when the daemon ends.
+const PATIENCE: Duration = Duration::from_millis(1_500);
+
+/// The settings, where the package puts them.
+pub(crate) const SETTINGS_FILE: &str = "/etc/sweetspot/sweetspot.toml";
+
+/// `sweetspot daemon`.
+#[derive(Debug)]
+pub(crate) struct DaemonJob {
+    /// The settings file; without one the defaults are in force.
+    pub(crate) file: Option<PathBuf>,
+}
+
+/// Runs until it is told to stop.
+///
+/// # Errors
+///
+/// If the settings are wrong, sampling is not permitted, or the store or the socket cannot be had.
+pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
+    log::begin();
+    let settings = reload::read(job.file.as_deref())?;
+    let setup = Setup::begin(&settings.sampling_of(&config::TargetSettings::default()))?;
+    let keeper = start_keeper(&settings)?;
+    let (asker, asked) = ask::channel();
+    let server = api::start(&settings, asker)?;
+    let mut daemon = Daemon::new(job.file, settings, setup, keeper, server);
+    if let Some(address) = daemon.server.address() {
+        tracing::info!("answers at {address}, too");
+    }
+    run::runtime()?.block_on(daemon.live(asked))?;
+    daemon.end();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The loop.
+struct Daemon {
+    file: Option<PathBuf>,
+    settings: DaemonSettings,
+    read_unix_s: f64,
+    problem: Option<String>,
+    reloads: (u64, u64),
+    setup: Setup,
+    discovery: Discovery,
+    targets: BTreeMap<TargetId, Watched>,
+    keeper: Keeper,
+    server: Server,
+    host: HostAccount,
+    /// Of targets that are not there any more.
+    gone: Totals,
+    notifier: Notifier,
+    began_ns: u64,
+    next_second_ns: u64,
+    next_ranking_ns: u64,
+    flushes: Vec<Reply<Result<(), Refused>>>,
+    flushed_ns: u64,
+    pressed: u64,
+}
+
+impl Daemon {
+    fn new(
+        file: Option<PathBuf>,
+        settings: DaemonSettings,
+        setup: Setup,
+        keeper: Keeper,
+        server: Server,
+    ) -> Self {
+        let now_ns = clock::monotonic_ns();
+        let spent = Spent { at_ns: now_ns, self_ns: clock::self_cpu_ns(), ..Spent::default() };
+        Self {
+            discovery: Discovery::new(&settings.targets),
+            file,
+            read_unix_s: clock::unix_ns() as f64 * 1e-9,
+            problem: None,
+            reloads: (0, 0),
+            setup,
+            targets: BTreeMap::new(),
+            keeper,
+            server,
+            host: HostAccount::new(spent, limits::online_cpus().len()),
+            gone: Totals::default(),
+            notifier: Notifier::from_env(),
+            began_ns: now_ns,
+            next_second_ns: now_ns,
+            next_ranking_ns: now_ns,
+            flushes: Vec::new(),
+            flushed_ns: 0,
+            pressed: 0,
+            settings,
+        }
+    }
+
+    async fn live(&mut self, mut asked: Asked) -> Result<()> {
+        let mut wakes = Wakes::listen()?;
+        self.notifier.ready(&self.in_words());
+        loop {
+            let pause = self.pause();
+            let wake = tokio::select! {
+                biased;
+                wake = wakes.wait(pause) => wake,
+                () = self.storm() => Wake::Time,
+                Some(ask) = asked.0.recv() => Wake::Asked(ask),
+            };
+            let stop = match wake {
+                Wake::Time => None,
+                Wake::Reload => {
+                    let _ = self.reload(); // what went wrong is logged, and shown
+                    None
+                }
+                Wake::Stop => Some(None),
+                Wake::Asked(Ask::Stop(reply)) => Some(Some(reply)),
+                Wake::Asked(ask) => {
+                    self.answer(ask);
+                    None
+                }
+            };
+            if let Some(reply) = stop {
+                self.notifier.stopping();
+                self.stop();
+                reply.map(|reply| reply.send(()));
+                return Ok(());
+            }
+            self.turn();
+        }
+    }
+
+    /// Waits until some target begins to switch so often that it has to be looked at.
+    async fn storm(&self) {
+        let alarms = || self.targets.values().filter_map(Watched::alarm);
+        std::future::poll_fn(|context| {
+            // All of them: each has to know whom to wake.
+            let rings = alarms().filter(|alarm| alarm.poll_rung(context).is_ready()).count();
+            if rings > 0 { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// How long nothing has to be done.
+    fn pause(&mut self) -> Duration {
+        let now_ns = clock::monotonic_ns();
+        let mut pause = Duration::from_nanos(self.next_second_ns.saturating_sub(now_ns));
+        if !self.flushes.is_empty() {
+            let due_ns = self.flushed_ns + SHORTEST_WINDOW_NS;
+            pause = pause.min(Duration::from_nanos(due_ns.saturating_sub(now_ns)));
+        }
+        self.targets
+            .values_mut()
+            .filter_map(Watched::engine)
+            .map(|engine| engine.pause())
+            .fold(pause, Duration::min)
+    }
+
+    /// Looks at whoever has to be looked at.
+    fn turn(&mut self) {
+        let slack = Duration::from_nanos(SLACK_NS);
+        for engine in self.targets.values_mut().filter_map(Watched::engine) {
+            if engine.pause() <= slack {
+                engine.session.own_time.enter();
+                engine.turn(SLACK_NS);
+                engine.session.own_time.leave();
+            }
+        }
+        let now_ns = clock::monotonic_ns();
+        if now_ns >= self.next_second_ns {
+            self.each_second(now_ns);
+        }
+        if !self.flushes.is_empty() && now_ns >= self.flushed_ns + SHORTEST_WINDOW_NS {
+            self.flush(now_ns);
+        }
+        self.notifier.alive(now_ns);
+    }
+
+    fn each_second(&mut self, now_ns: u64) {
+        self.next_second_ns = now_ns + SECOND_NS;
+        self.look_for_targets(now_ns);
+        self.end_windows(now_ns);
+        self.keep_within_bounds(now_ns);
+        let spent = self.spent(now_ns);
+        self.host.observe(spent, limits::online_cpus().len());
+        self.notifier.status(&self.in_words());
+    }
+
+    /// Ends windows that are as long as they should be.
+    fn end_windows(&mut self, now_ns: u64) {
+        let window_ns = self.settings.store.window.duration().as_nanos() as u64;
+        for watched in self.targets.values_mut().filter(|watched| watched.window_is_over(now_ns, window_ns)) {
+            watched.cut(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
+        }
+    }
+
+    /// Ends all windows, and answers those who asked for it once they are kept.
+    fn flush(&mut self, now_ns: u64) {
+        self.flushed_ns = now_ns;
+        for watched in self.targets.values_mut() {
+            watched.cut(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
+        }
+        self.keeper.flush(std::mem::take(&mut self.flushes));
+    }
+
+    /// What was spent since the daemon began, on all targets.
+    fn spent(&self, at_ns: u64) -> Spent {
+        let all = self.targets.values().map(Watched::totals).fold(self.gone, Totals::plus);
+        Spent { at_ns, charged_ns: all.charged_ns, self_ns: clock::self_cpu_ns(), turns_ns: all.turns_ns }
+    }
+
+    /// Removes every event at once; what was sampled is handed over after that.
+    fn stop(&mut self) {
+        for watched in self.targets.values_mut() {
+            watched.silence();
+        }
+        for watched in self.targets.values_mut() {
+            watched.stop(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
+        }
+    }
+
+    /// Ends once everything is kept, or the time for that is over.
+    fn end(self) {
+        let waiting = self.keeper.status().queued_bytes;
+        if !self.keeper.finish(PATIENCE) {
+            tracing::error!(
+                waiting_bytes = waiting,
+                "ended before all windows were written: the disk is too slow"
+            );
+        }
+        self.server.stop();
+    }
+
+    fn in_words(&self) -> String {
+        let sampled = self.targets.values().filter(|watched| watched.is_sampled()).count();
+        format!("{sampled} of {} targets are sampled", self.targets.len())
+    }
+}
+
+/// Why the loop woke up.
+enum Wake {
+    Time,
+    Reload,
+    Stop,
+    Asked(Ask),
+}
+
+/// Signals and the timer.
+struct Wakes {
+    interrupt: SignalStream,
+    terminate: SignalStream,
+    hang_up: SignalStream,
+    timer: Timer,
+}
+
+impl Wakes {
+    fn listen() -> Result<Self> {
+        let listen = |kind| signal(kind).context("signals could not be caught");
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            hang_up: listen(SignalKind::hangup())?,
+            timer: Timer::new().context("the timer could not be made")?,
+        })
+    }
+
+    async fn wait(&mut self, pause: Duration) -> Wake {
+        tokio::select! {
+            biased;
+            _ = self.terminate.recv() => Wake::Stop,
+            _ = self.interrupt.recv() => Wake::Stop,
+            _ = self.hang_up.recv() => Wake::Reload,
+            () = self.timer.sleep(pause) => Wake::Time,
+        }
+    }
+}
+
+/// Opens the store and begins to name and keep.
+fn start_keeper(settings: &DaemonSettings) -> Result<Keeper, StoreError> {
+    let (bounds, queue) = store_settings(settings);
+    Keeper::start(&settings.store.folder, bounds, queue, debuginfod_settings(settings))
+}
+
+fn store_settings(settings: &DaemonSettings) -> (store::Settings, u64) {
+    let (store, ns) = (&settings.store, |span: config::Span| span.duration().as_nanos() as u64);
+    let bounds = store::Settings {
+        age_ns: ns(store.age),
+        bytes: store.bytes.get(),
+        hourly_after_ns: ns(store.hourly_after),
+        daily_after_ns: ns(store.daily_after),
+    };
+    (bounds, settings.limits.queue.get())
+}
+
+fn debuginfod_settings(settings: &DaemonSettings) -> Option<debuginfod::Settings> {
+    let servers = &settings.symbols.debuginfod;
+    if servers.is_empty() { None } else { debuginfod::Settings::of_servers(servers) }
+}

@@ -69,6 +69,16 @@ impl Settings {
         Self::read(|name| std::env::var(name).ok())
     }
 
+    /// These servers, and all else as the environment has it or by default. `None` if there is no folder to keep files in.
+    pub(crate) fn of_servers(servers: &[String]) -> Option<Self> {
+        let servers = servers.join(" ");
+        let variable = |name: &str| match name {
+            "DEBUGINFOD_URLS" => Some(servers.clone()),
+            _ => std::env::var(name).ok(),
+        };
+        Self::read(variable).ok()
+    }
+
     fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Unusable> {
         let servers = servers(&variable("DEBUGINFOD_URLS").unwrap_or_default())?;
         // Zero asks for no limit; ours stay.

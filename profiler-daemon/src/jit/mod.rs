@@ -1,10 +1,13 @@
 //! Names of the code that the target's processes generate.
 //!
 //! A process tells them in a list (a perf map) or a journal (a jitdump) that it goes on writing, and neither need outlive
-//! it. So both are opened while it lives and kept. Lists are read when it has ended, journals as they grow: an address may
-//! hold other code later, and only the journal's times tell which.
+//! it. So both are opened while it lives and kept. Journals are read as they grow. Lists are read when names are asked for:
+//! when a cut is named, on the thread that does it, or when there are too many programs that have ended. An address may
+//! hold other code later, and only the journal's times tell which; of a list, the last line counts at that moment.
 
+mod list;
 mod program;
+mod teller;
 
 use std::path::Path;
 
@@ -12,10 +15,12 @@ use profiler_core::process::AddressSpace;
 use profiler_core::profile::ProcessIndex;
 use profiler_core::record::Mapped;
 use profiler_core::stack::Frame;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::program::Program;
-pub(crate) use self::program::Told;
+use self::teller::Teller;
+pub(crate) use self::teller::Told;
+use crate::objects::names::NameRoom;
 use crate::roots::Roots;
 
 /// Programs that are followed at once; each takes two descriptors, and with a journal some memory.
@@ -94,51 +99,82 @@ impl JitStore {
         self.programs.values_mut().filter(|program| !program.has_ended()).for_each(|p| p.refresh(roots));
     }
 
-    /// A process has ended, or will be another program. Frames are those of all stacks so far.
-    pub(crate) fn ended(&mut self, process: ProcessIndex, frames: &[Frame], roots: &Roots) {
+    /// A process has ended, or will be another program. Frames are those of all stacks since the last cut.
+    pub(crate) fn ended(&mut self, process: ProcessIndex, frames: &[Frame], roots: &Roots, room: &NameRoom) {
         let Some(program) = self.programs.get_mut(&process) else { return };
         program.end(roots);
         let has_journal = program.has_journal();
         let ended = self.programs.values().filter(|program| program.has_ended()).count();
         if has_journal || ended > MOST_ENDED {
-            self.read_ended(frames);
+            self.read_ended(frames, roots, room);
         }
     }
 
     /// Names what the programs that have ended generated, and forgets them.
-    fn read_ended(&mut self, frames: &[Frame]) {
-        let mut addresses: FxHashMap<ProcessIndex, Vec<u64>> = FxHashMap::default();
-        for frame in frames {
-            if let Some(process) = frame.object.generator() {
-                addresses.entry(process).or_default().push(frame.address);
-            }
-        }
-        self.programs.retain(|process, program| {
+    fn read_ended(&mut self, frames: &[Frame], roots: &Roots, room: &NameRoom) {
+        let mut addresses = by_process(frames);
+        let Self { programs, told, .. } = self;
+        programs.retain(|process, program| {
             if program.has_ended() {
-                let told = addresses.remove(process).map(|addresses| program.tell(&addresses));
-                self.told.extend(told.map(|told| (*process, told)));
+                let asked = addresses.remove(process);
+                told.extend(asked.map(|asked| (*process, program.teller().tell(&asked, roots, room, 0))));
             }
             !program.has_ended()
         });
     }
 
-    /// All names.
-    pub(crate) fn finish(mut self, frames: &[Frame], roots: &Roots) -> Names {
+    /// What there is to tell of the code that was sampled since the last cut, to be read elsewhere. Programs that have
+    /// ended, those whose process is not among the `live` ones, are forgotten.
+    pub(crate) fn cut(&mut self, live: &FxHashSet<ProcessIndex>) -> Generated {
+        let tellers =
+            self.programs.iter_mut().map(|(&process, program)| (process, program.teller())).collect();
+        self.programs.retain(|process, program| live.contains(process) && !program.has_ended());
+        Generated { tellers, told: std::mem::take(&mut self.told), was_full: self.was_full }
+    }
+
+    /// Programs that are followed.
+    #[cfg(test)]
+    pub(crate) fn programs(&self) -> usize {
+        self.programs.len()
+    }
+
+    /// Every program has ended, as far as anybody cares: the last chance to find what they wrote.
+    pub(crate) fn end(&mut self, roots: &Roots) {
         self.programs.values_mut().for_each(|program| program.end(roots));
-        self.read_ended(frames);
-        Names { told: self.told, was_full: self.was_full }
     }
 }
 
-/// Names of generated code, by the process that made it.
+/// The addresses of generated code, by the process that made it.
+fn by_process(frames: &[Frame]) -> FxHashMap<ProcessIndex, Vec<u64>> {
+    let mut addresses: FxHashMap<ProcessIndex, Vec<u64>> = FxHashMap::default();
+    for frame in frames {
+        if let Some(process) = frame.object.generator() {
+            addresses.entry(process).or_default().push(frame.address);
+        }
+    }
+    addresses
+}
+
+/// Names of generated code, by the process that made it: told, or to be read.
 #[derive(Default)]
-pub(crate) struct Names {
+pub(crate) struct Generated {
+    tellers: FxHashMap<ProcessIndex, Teller>,
     told: FxHashMap<ProcessIndex, Told>,
     /// Whether there were programs that could not be followed.
     was_full: bool,
 }
 
-impl Names {
+impl Generated {
+    /// Reads the names of these frames, in the naming `now`.
+    pub(crate) fn read(&mut self, frames: &[Frame], roots: &Roots, room: &NameRoom, now: u32) {
+        for (process, addresses) in by_process(frames) {
+            if let Some(teller) = self.tellers.remove(&process) {
+                self.told.insert(process, teller.tell(&addresses, roots, room, now));
+            }
+        }
+        self.tellers.clear();
+    }
+
     /// What a process told.
     pub(crate) fn of(&self, process: ProcessIndex) -> Option<&Told> {
         self.told.get(&process)

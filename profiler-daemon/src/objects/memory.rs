@@ -1,7 +1,8 @@
 //! The memory that unwind tables and names may take together.
 //!
 //! Unwind tables are read when a sample asks for them, as long as there is room. When one was refused, those of the
-//! objects that weigh least give way ([`super::ObjectStore::rebalance`]).
+//! objects that weigh least give way ([`super::ObjectStore::rebalance`]). Where names are asked for again and again while
+//! stacks are unwound, half of the room is theirs, and half of that may be taken by names that are kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +14,12 @@ pub(crate) struct SymbolMemory(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     cap: u64,
+    /// The part of it that is not for tables.
+    for_names: AtomicU64,
+    /// Tables and names together.
     held: AtomicU64,
+    tables: AtomicU64,
+    kept_names: AtomicU64,
     peak: AtomicU64,
     evictions: AtomicU64,
     rereads: AtomicU64,
@@ -38,14 +44,61 @@ impl SymbolMemory {
 
     /// Takes room; none, and `false`, if there is not enough.
     pub(crate) fn take(&self, bytes: u64) -> bool {
-        let more = |held: u64| held.checked_add(bytes).filter(|&held| held <= self.0.cap);
-        match self.0.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
-            Ok(before) => {
-                self.0.peak.fetch_max(before + bytes, Ordering::Relaxed);
-                true
-            }
-            Err(_) => false,
+        let is_taken = take_of(&self.0.held, bytes, self.0.cap);
+        if is_taken {
+            self.note_use(0);
         }
+        is_taken
+    }
+
+    /// Takes room for unwind tables.
+    fn take_table(&self, bytes: u64) -> bool {
+        let most = self.for_tables();
+        take_of(&self.0.tables, bytes, most) && {
+            let is_taken = self.take(bytes);
+            if !is_taken {
+                give_back_to(&self.0.tables, bytes);
+            }
+            is_taken
+        }
+    }
+
+    fn give_back_table(&self, bytes: u64) {
+        give_back_to(&self.0.tables, bytes);
+        self.give_back(bytes);
+    }
+
+    /// What unwind tables may take (bytes).
+    pub(super) fn for_tables(&self) -> u64 {
+        self.0.cap.saturating_sub(self.0.for_names.load(Ordering::Relaxed))
+    }
+
+    /// From now on there are names to be read while stacks are unwound: tables give way to them.
+    pub(super) fn share_with_names(&self) {
+        if self.0.for_names.swap(self.0.cap / 2, Ordering::Relaxed) == 0 {
+            self.0.was_refused.store(true, Ordering::Relaxed); // so that it is decided whose tables stay
+        }
+    }
+
+    /// Takes room for names that are kept.
+    pub(super) fn take_kept(&self, bytes: u64) -> bool {
+        take_of(&self.0.kept_names, bytes, self.0.cap / 4) && {
+            let is_taken = self.take(bytes);
+            if !is_taken {
+                give_back_to(&self.0.kept_names, bytes);
+            }
+            is_taken
+        }
+    }
+
+    pub(super) fn give_back_kept(&self, bytes: u64) {
+        give_back_to(&self.0.kept_names, bytes);
+        self.give_back(bytes);
+    }
+
+    /// What the names take that are kept (bytes).
+    pub(super) fn kept(&self) -> u64 {
+        self.0.kept_names.load(Ordering::Relaxed)
     }
 
     /// Notes that so many bytes were in use for a moment beside those that are held.
@@ -55,10 +108,7 @@ impl SymbolMemory {
     }
 
     pub(crate) fn give_back(&self, bytes: u64) {
-        let _ = self
-            .0
-            .held
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| Some(held.saturating_sub(bytes)));
+        give_back_to(&self.0.held, bytes);
     }
 
     /// The most that was ever taken (bytes).
@@ -80,6 +130,16 @@ impl SymbolMemory {
     pub(super) fn take_refused(&self) -> bool {
         self.0.was_refused.swap(false, Ordering::Relaxed)
     }
+}
+
+fn take_of(held: &AtomicU64, bytes: u64, most: u64) -> bool {
+    let more = |held: u64| held.checked_add(bytes).filter(|&held| held <= most);
+    held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+}
+
+fn give_back_to(held: &AtomicU64, bytes: u64) {
+    let less = |held: u64| Some(held.saturating_sub(bytes));
+    let _ = held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
 }
 
 /// What the tables of one object take.
@@ -105,7 +165,7 @@ impl Room {
 
     /// Reads a table of so many bytes if there is room for it.
     pub(super) fn read(&self, bytes: u64, read: impl FnOnce() -> Option<Vec<u8>>) -> Option<Vec<u8>> {
-        if self.is_barred.load(Ordering::Relaxed) || !self.memory.take(bytes) {
+        if self.is_barred.load(Ordering::Relaxed) || !self.memory.take_table(bytes) {
             self.is_missed.store(true, Ordering::Relaxed);
             self.memory.0.was_refused.store(true, Ordering::Relaxed);
             return None;
@@ -113,7 +173,7 @@ impl Room {
         let read = read();
         match read {
             Some(_) => _ = self.held.fetch_add(bytes, Ordering::Relaxed),
-            None => self.memory.give_back(bytes),
+            None => self.memory.give_back_table(bytes),
         }
         read
     }
@@ -142,7 +202,7 @@ impl Room {
 
     /// The tables are about to go.
     pub(super) fn release(&self) {
-        self.memory.give_back(self.held.swap(0, Ordering::Relaxed));
+        self.memory.give_back_table(self.held.swap(0, Ordering::Relaxed));
         self.is_missed.store(false, Ordering::Relaxed);
     }
 }
@@ -173,6 +233,22 @@ mod tests {
         assert_eq!(memory.left(), 60);
         drop(other);
         assert_eq!((memory.left(), memory.peak()), (100, 100));
+    }
+
+    #[test]
+    fn names_that_are_asked_for_while_stacks_are_unwound_have_their_half() {
+        let memory = SymbolMemory::new(100);
+        let (one, other) = (Room::new(&memory), Room::new(&memory));
+        assert!(read(&one, 60));
+        memory.share_with_names();
+        assert!(memory.take_refused(), "what is too much has to go");
+        memory.share_with_names();
+        assert!(!memory.take_refused() && !read(&other, 1));
+        one.release();
+        assert!(read(&other, 50) && !read(&one, 1) && memory.left() == 50);
+        assert!(memory.take_kept(25) && !memory.take_kept(1) && memory.take(25) && !memory.take(1));
+        memory.give_back_kept(25);
+        assert_eq!((memory.kept(), memory.left(), memory.peak()), (0, 25, 100));
     }
 
     #[test]

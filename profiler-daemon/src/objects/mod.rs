@@ -7,7 +7,9 @@
 
 pub(crate) mod files;
 mod find;
+mod kernel;
 pub(crate) mod memory;
+pub(crate) mod names;
 mod object;
 mod room;
 
@@ -22,14 +24,16 @@ use profiler_core::machine::Machine;
 use profiler_core::process::LoadedObject;
 use profiler_core::record::{FileId, Mapped};
 use profiler_core::stack::ObjectId;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::files::{Code, HeldFile, Identity, MOST_OPEN, OpenFiles};
 pub(crate) use self::find::open_mapped;
 use self::find::{Way, find_mapped, is_library, open_through_mapping, path_of, script_interpreter, will_map};
+pub(crate) use self::kernel::{KernelName, KernelNames};
 use self::memory::{Room, SymbolMemory};
-use self::object::note_place;
-pub(crate) use self::object::{Content, Missing, Object};
+use self::names::NameRoom;
+pub(crate) use self::object::{Content, Met, Missing, Object};
+use self::object::{Entry, note_place};
 use crate::jit;
 use crate::roots::Roots;
 use crate::sys::{clock, procfs};
@@ -48,16 +52,19 @@ const CROWD: usize = 4_096;
 /// All objects seen so far, by [`ObjectId`].
 pub(crate) struct ObjectStore {
     /// Places of objects that were forgotten are given away again.
-    objects: Vec<Option<Object>>,
+    entries: Vec<Option<Entry>>,
     free: Vec<ObjectId>,
     ids: FxHashMap<(FileId, String), ObjectId>,
     by_code: FxHashMap<Code, ObjectId>,
     /// The file systems that they were opened in.
     pub(crate) roots: Roots,
     /// The descriptors.
-    pub(crate) files: OpenFiles,
+    files: OpenFiles,
     /// What tables and names may take.
     pub(crate) memory: SymbolMemory,
+    /// The names that are kept.
+    pub(crate) names: NameRoom,
+    kernel: Arc<KernelNames>,
     once: OnceCost,
     met: u64,
     crowd: usize,
@@ -79,7 +86,7 @@ impl OnceCost {
 
 /// What a mapping turned out to be.
 enum Found {
-    New(Object),
+    New(Entry),
     Known(ObjectId),
 }
 
@@ -87,14 +94,17 @@ impl ObjectStore {
     /// None yet; their tables and names may take so much of memory (bytes).
     pub(crate) fn new(symbol_bytes: u64) -> Self {
         let roots = Roots::default();
+        let memory = SymbolMemory::new(symbol_bytes);
         Self {
-            objects: Vec::new(),
+            entries: Vec::new(),
             free: Vec::new(),
             ids: FxHashMap::default(),
             by_code: FxHashMap::default(),
             files: OpenFiles::new(roots.clone(), MOST_OPEN),
             roots,
-            memory: SymbolMemory::new(symbol_bytes),
+            names: NameRoom::new(memory.clone()),
+            kernel: Arc::default(),
+            memory,
             once: OnceCost::default(),
             met: 0,
             crowd: CROWD,
@@ -112,44 +122,46 @@ impl ObjectStore {
         if let Some(&id) = self.ids.get(&key)
             && !self.is_worth_another_try(id)
         {
-            return LoadedObject { id, image: self.object(id).and_then(|object| object.image.clone()) };
+            return self.loaded(id);
         }
-        let tries = self.ids.get(&key).and_then(|&id| self.object(id)).map_or(0, |object| object.tries);
+        let tries = self.ids.get(&key).and_then(|&id| self.entry(id)).map_or(0, |entry| entry.tries);
         let once = self.once.clone();
         let found = once.of(|| self.find(mapped, has_no_file));
         let id = match found {
             None => ObjectId::UNKNOWN, // what a run-time compiler shares with itself
             Some(Found::Known(id)) => id,
             // Frames may refer to the one that was missing, by addresses that count from its file's first byte.
-            Some(Found::New(object)) if tries > 0 && object.image.is_none() => {
+            Some(Found::New(entry)) if tries > 0 && entry.met.image.is_none() => {
                 let id = self.ids[&key];
                 self.note_try(id);
                 return LoadedObject { id, image: None };
             }
-            Some(Found::New(object)) => self.enter(object),
+            Some(Found::New(entry)) => self.enter(entry),
         };
         if self.ids.len() >= MOST_KNOWN {
             self.ids.clear();
         }
         self.ids.insert(key, id);
-        LoadedObject { id, image: self.object(id).and_then(|object| object.image.clone()) }
+        self.loaded(id)
+    }
+
+    fn loaded(&self, id: ObjectId) -> LoadedObject {
+        LoadedObject { id, image: self.object(id).and_then(|met| met.image.clone()) }
     }
 
     /// A file that was not there may be reached through another process.
     fn is_worth_another_try(&self, id: ObjectId) -> bool {
-        self.object(id).is_some_and(|object| match &object.content {
+        self.entry(id).is_some_and(|entry| match &entry.met.content {
             Content::Missing(Missing::Deleted | Missing::Replaced | Missing::NotOpened(_)) => {
-                object.tries < MOST_TRIES
+                entry.tries < MOST_TRIES
             }
             _ => false,
         })
     }
 
     fn note_try(&mut self, id: ObjectId) {
-        let place = id.0.checked_sub(ObjectId::FIRST_FILE).map(|at| at as usize);
-        let object = place.and_then(|at| self.objects.get_mut(at)?.as_mut());
-        if let Some(object) = object {
-            object.tries += 1;
+        if let Some(entry) = self.entry_mut(id) {
+            entry.tries += 1;
         }
     }
 
@@ -158,15 +170,15 @@ impl ObjectStore {
         let view = self.roots.of(mapped.pid);
         let path = path_of(mapped);
         let room = Room::new(&self.memory);
-        let object = |content, image: Option<Arc<ElfImage>>, code| Object {
-            path: path.to_owned(),
-            content,
-            view,
-            whole: image.clone(),
-            image,
-            room: Arc::clone(&room),
-            code,
-            tries: 1,
+        let object = |content, image: Option<Arc<ElfImage>>, code| {
+            let object = Object { path: path.to_owned(), content, view, names: Arc::default() };
+            Entry {
+                met: Met { object: Arc::new(object), image: image.clone() },
+                whole: image,
+                room: Arc::clone(&room),
+                code,
+                tries: 1,
+            }
         };
         if mapped.path == VDSO {
             let bytes = procfs::vdso_image();
@@ -212,9 +224,9 @@ impl ObjectStore {
     /// The object that has this code already.
     fn same_code(&self, code: &Code, image: &ElfImage) -> Option<(ObjectId, &Object)> {
         let &id = self.by_code.get(code)?;
-        let object = self.object(id)?;
-        let known = object.whole.as_ref()?;
-        (known.segments == image.segments && known.entry == image.entry).then_some((id, object))
+        let entry = self.entry(id)?;
+        let known = entry.whole.as_ref()?;
+        (known.segments == image.segments && known.entry == image.entry).then_some((id, &entry.met.object))
     }
 
     /// Holds a file that was opened, and reads its headers.
@@ -230,16 +242,16 @@ impl ObjectStore {
         (held, image)
     }
 
-    fn enter(&mut self, object: Object) -> ObjectId {
+    fn enter(&mut self, entry: Entry) -> ObjectId {
         self.met += 1;
         let id = self.free.pop().unwrap_or_else(|| {
-            self.objects.push(None);
-            ObjectId(ObjectId::FIRST_FILE + self.objects.len() as u32 - 1)
+            self.entries.push(None);
+            ObjectId(ObjectId::FIRST_FILE + self.entries.len() as u32 - 1)
         });
-        if let Some(code) = &object.code {
+        if let Some(code) = &entry.code {
             self.by_code.insert(code.clone(), id);
         }
-        self.objects[(id.0 - ObjectId::FIRST_FILE) as usize] = Some(object);
+        self.entries[(id.0 - ObjectId::FIRST_FILE) as usize] = Some(entry);
         id
     }
 
@@ -261,23 +273,77 @@ impl ObjectStore {
         self.once.0.load(Ordering::Relaxed)
     }
 
-    /// Objects that were met so far.
-    pub(crate) fn met(&self) -> u64 {
-        self.met
+    /// What naming needs, as it is at this moment.
+    pub(crate) fn snapshot(&self) -> Objects {
+        let met = |entry: &Option<Entry>| entry.as_ref().map(|entry| entry.met.clone());
+        Objects {
+            known: self.entries.iter().map(met).collect(),
+            roots: self.roots.clone(),
+            memory: self.memory.clone(),
+            names: self.names.clone(),
+            kernel: Arc::clone(&self.kernel),
+            met: self.met,
+            files: self.files.clone(),
+        }
     }
 
     /// The object with this id, unless it stands for the kernel or for code in no file.
-    pub(crate) fn object(&self, id: ObjectId) -> Option<&Object> {
-        self.objects.get(id.0.checked_sub(ObjectId::FIRST_FILE)? as usize)?.as_ref()
+    pub(crate) fn object(&self, id: ObjectId) -> Option<&Met> {
+        Some(&self.entry(id)?.met)
     }
 
-    fn object_mut(&mut self, id: ObjectId) -> Option<&mut Object> {
-        self.objects.get_mut(id.0.checked_sub(ObjectId::FIRST_FILE)? as usize)?.as_mut()
+    fn entry(&self, id: ObjectId) -> Option<&Entry> {
+        self.entries.get(place(id)?)?.as_ref()
     }
 
-    fn all(&self) -> impl Iterator<Item = (ObjectId, &Object)> {
-        let numbered = self.objects.iter().zip(ObjectId::FIRST_FILE..);
-        numbered.filter_map(|(object, number)| Some((ObjectId(number), object.as_ref()?)))
+    fn entry_mut(&mut self, id: ObjectId) -> Option<&mut Entry> {
+        self.entries.get_mut(place(id)?)?.as_mut()
+    }
+
+    fn all(&self) -> impl Iterator<Item = (ObjectId, &Entry)> {
+        let numbered = self.entries.iter().zip(ObjectId::FIRST_FILE..);
+        numbered.filter_map(|(entry, number)| Some((ObjectId(number), entry.as_ref()?)))
+    }
+}
+
+fn place(id: ObjectId) -> Option<usize> {
+    Some(id.0.checked_sub(ObjectId::FIRST_FILE)? as usize)
+}
+
+/// The objects of a moment, which stay though they are forgotten, and what naming them needs.
+pub(crate) struct Objects {
+    known: Vec<Option<Met>>,
+    /// The file systems that they were opened in.
+    pub(crate) roots: Roots,
+    /// What names may take.
+    pub(crate) memory: SymbolMemory,
+    /// The names that are kept.
+    pub(crate) names: NameRoom,
+    /// Those of the kernel.
+    pub(crate) kernel: Arc<KernelNames>,
+    /// Objects that were met so far.
+    pub(crate) met: u64,
+    files: OpenFiles,
+}
+
+impl Objects {
+    /// The object with this id, unless it stands for the kernel or for code in no file.
+    pub(crate) fn get(&self, id: ObjectId) -> Option<&Met> {
+        self.known.get(place(id)?)?.as_ref()
+    }
+
+    /// Lets go of all objects but these.
+    pub(crate) fn keep_only(&mut self, used: &FxHashSet<ObjectId>) {
+        for (met, number) in self.known.iter_mut().zip(ObjectId::FIRST_FILE..) {
+            if !used.contains(&ObjectId(number)) {
+                *met = None;
+            }
+        }
+    }
+
+    /// Files that had to be closed, and were not there any more when they were asked for again.
+    pub(crate) fn files_lost(&self) -> u64 {
+        self.files.lost()
     }
 }
 

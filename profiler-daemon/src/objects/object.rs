@@ -1,6 +1,7 @@
 //! An object that code was loaded from, and why its bytes cannot be had.
 
 use std::io;
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use profiler_core::elf::ElfImage;
 use super::files::{Code, HeldFile};
 use super::find::Way;
 use super::memory::Room;
+use super::names::KeptNames;
 use crate::roots::View;
 
 /// Where the bytes of an object are.
@@ -55,22 +57,46 @@ pub(crate) struct Object {
     pub(crate) content: Content,
     /// What a process that mapped it sees: separate debug files are looked for there.
     pub(crate) view: View,
-    /// With its unwind tables.
-    pub(super) whole: Option<Arc<ElfImage>>,
-    /// The same, or without tables while there is no room for them.
+    /// The names that it told.
+    pub(crate) names: Arc<KeptNames>,
+}
+
+/// An object and its code, as they are at one moment.
+#[derive(Clone)]
+pub(crate) struct Met {
+    /// The object.
+    pub(crate) object: Arc<Object>,
+    /// Its code; without unwind tables while there is no room for them.
     pub(super) image: Option<Arc<ElfImage>>,
+}
+
+/// What is known of an object while something refers to it.
+pub(super) struct Entry {
+    pub(super) met: Met,
+    /// The code with its unwind tables.
+    pub(super) whole: Option<Arc<ElfImage>>,
     pub(super) room: Arc<Room>,
     pub(super) code: Option<Code>,
     /// How often its file was looked for.
     pub(super) tries: u32,
 }
 
-impl Object {
+impl Deref for Met {
+    type Target = Object;
+
+    fn deref(&self) -> &Object {
+        &self.object
+    }
+}
+
+impl Met {
     /// Where the function that holds a stated address begins, if the unwind tables tell.
     pub(crate) fn function_start(&self, address: u64) -> Option<u64> {
         self.image.as_ref()?.function_start(address)
     }
+}
 
+impl Object {
     /// Why its bytes cannot be had any more, or are not what they were.
     pub(crate) fn missing(&self) -> Option<Missing> {
         match &self.content {

@@ -9,7 +9,8 @@ use std::time::Duration;
 use profiler_core::attach::{AttachChoice, AttachMode};
 use profiler_core::profile::RateChange;
 use profiler_core::rate::{
-    CostModel, Decision, Dither, Prediction, RateController, Reading, Reason, TopShares,
+    Account, CostModel, Decision, Dither, FieldFigures, Prediction, RateController, Reading, Reason,
+    SampleCost, TopShares,
 };
 use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::Method;
@@ -20,11 +21,10 @@ pub(crate) use self::members::others_in;
 use super::explain;
 use super::foresight::Foresight;
 use crate::cgroup::Cgroup;
-use crate::output::Outputs;
 use crate::sampler::access::{Access, OpenError};
 use crate::sampler::handler_time::HandlerBursts;
 use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
-use crate::sampler::session::{Counts, Session};
+use crate::sampler::session::{Collected, Counts, Session};
 use crate::sampler::switches::{GroupSwitches, Switches};
 use crate::sys::alarm::SwitchAlarm;
 use crate::sys::{clock, procfs};
@@ -42,14 +42,24 @@ const SETTLING_NS: u64 = 2_000_000;
 const GENERATIONS: usize = 3;
 /// Length of a window of the profile (ns).
 const WINDOW_NS: u64 = 500_000_000;
+/// The longest pause of a target that rests is a tick, doubled so often: until then a burst is sampled at the rate that an idle
+/// target is granted, which no burst turns into much.
+const LONGEST_REST: u32 = 3;
 /// Changes by the bucket below this (in logarithms) are not entered into the history of the rate.
 const WORTH_NOTING: f64 = 0.2;
 
-/// A line of `--stats`.
+/// Where control decisions go.
+pub(crate) trait DecisionLog {
+    /// A decision that is worth a line: a change, or the one that holds each second.
+    fn decision(&mut self, line: &DecisionLine<'_>);
+}
+
+/// A decision and what it was made in: a line of `--stats`.
 #[derive(Serialize)]
-struct DecisionLine<'a> {
+pub(crate) struct DecisionLine<'a> {
+    /// The decision.
     #[serde(flatten)]
-    decision: &'a Decision,
+    pub(crate) decision: &'a Decision,
     at_s: f64,
     /// Spent since the start: charged to the target, and elsewhere (the profiler, samples of strangers).
     target_spend_s: f64,
@@ -76,9 +86,14 @@ pub(crate) struct Attach {
     pub(crate) foresight: Foresight,
 }
 
-/// What is left of a run when it is over.
-pub(crate) struct End {
-    pub(crate) controller: RateController,
+/// The figures of a run, or of a window of it.
+pub(crate) struct Figures {
+    /// What sampling cost.
+    pub(crate) account: Account,
+    /// What a sample costs at its end.
+    pub(crate) cost: SampleCost,
+    /// What the kernel's handler takes, where it was timed.
+    pub(crate) handler: Option<FieldFigures>,
     pub(crate) history: Vec<RateChange>,
     pub(crate) notes: Vec<String>,
     pub(crate) settings: ClockSettings,
@@ -90,7 +105,7 @@ pub(crate) struct End {
     /// Wall-clock start (ns since the epoch).
     pub(crate) start_unix_ns: u64,
     pub(crate) counts: Counts,
-    /// Wall-clock length of sampling (ns).
+    /// Length (ns).
     pub(crate) duration_ns: u64,
     /// CPU time the scheduler charged to the target (ns).
     pub(crate) target_cpu_ns: u64,
@@ -105,11 +120,11 @@ pub(crate) struct End {
 }
 
 /// A run in progress.
-pub(crate) struct Engine {
+pub(crate) struct Engine<L> {
     pub(crate) sampler: PerfSampler,
     pub(crate) session: Session,
     pub(crate) controller: RateController,
-    pub(crate) outputs: Outputs,
+    pub(crate) log: L,
     pub(crate) history: Vec<RateChange>,
     pub(crate) notes: Vec<String>,
     access: Access,
@@ -127,7 +142,7 @@ pub(crate) struct Engine {
     /// Whether the last look at the rings found samples.
     samples_came: bool,
     last_decision: Option<Decision>,
-    start_unix_ns: u64,
+    part: Part,
     next_second_ns: u64,
     seen: Seen,
     switches: Switches,
@@ -135,15 +150,35 @@ pub(crate) struct Engine {
     /// None before sampling begins, and where there can be none.
     alarm: Option<SwitchAlarm>,
     bursts: HandlerBursts,
+    resting: Option<Rest>,
 }
 
-impl Engine {
+/// How long nothing has happened.
+#[derive(Clone, Copy, Default)]
+struct Rest {
+    /// Samples and other records until the last tick.
+    seen: u64,
+    /// Ticks in a row without any, up to [`LONGEST_REST`].
+    quiet_ticks: u32,
+}
+
+/// Where the part of the run began that is collected next.
+#[derive(Clone, Copy, Default)]
+struct Part {
+    start_unix_ns: u64,
+    start_ns: u64,
+    counts: Counts,
+    target_cpu_ns: u64,
+    self_cpu_ns: u64,
+}
+
+impl<L: DecisionLog> Engine<L> {
     pub(crate) fn open(
         session: Session,
         controller: RateController,
         how: Attach,
         dither: Dither,
-        outputs: Outputs,
+        log: L,
     ) -> Result<Self, OpenError> {
         let settings = ClockSettings {
             period_ns: period_ns(controller.rate_hz()),
@@ -155,7 +190,7 @@ impl Engine {
             sampler,
             session,
             controller,
-            outputs,
+            log,
             history: Vec::new(),
             notes: Vec::new(),
             access: how.access,
@@ -172,13 +207,14 @@ impl Engine {
             members_changed: false,
             samples_came: false,
             last_decision: None,
-            start_unix_ns: 0,
+            part: Part::default(),
             next_second_ns: 0,
             seen: Seen::default(),
             switches: Switches::default(),
             group_switches: GroupSwitches::default(),
             alarm: None,
             bursts: HandlerBursts::new(how.costs.per_handler_ns.is_some()),
+            resting: None,
         })
     }
 
@@ -231,7 +267,7 @@ impl Engine {
     /// From now on everything counts: samples, CPU time, overhead.
     pub(crate) fn begin(&mut self) {
         self.session.begin();
-        self.start_unix_ns = clock::unix_ns();
+        self.part = self.part_from(clock::monotonic_ns());
         self.context_switches(); // those until now are history
         let now_ns = clock::monotonic_ns();
         self.next_tick_ns = now_ns + self.sampler.draw_tick_ns();
@@ -253,6 +289,22 @@ impl Engine {
         Duration::from_nanos(until_tick.min(look_ns).min(burst_ns).min(self.sampler.time_to_fill_ns()))
     }
 
+    /// Ticks get rarer while nothing happens: for one target among many, which shall cost nothing while they idle.
+    pub(crate) fn rests(&mut self) {
+        self.resting = Some(Rest::default());
+    }
+
+    /// How long until the next tick (ns).
+    fn next_pause_ns(&mut self) -> u64 {
+        let tick_ns = self.sampler.draw_tick_ns();
+        let Some(rest) = &mut self.resting else { return tick_ns };
+        let counts = &self.session.counts;
+        let seen = counts.samples + counts.foreign + counts.side_records + counts.forks;
+        let is_quiet = std::mem::replace(&mut rest.seen, seen) == seen;
+        rest.quiet_ticks = if is_quiet { (rest.quiet_ticks + 1).min(LONGEST_REST) } else { 0 };
+        tick_ns << rest.quiet_ticks
+    }
+
     /// Whether the dearest sample that the clocks can take, with the longest chain or the fullest copy, costs far
     /// more than those that come.
     fn cost_may_jump(&self) -> bool {
@@ -262,8 +314,8 @@ impl Engine {
         dearest.mean_ns > HARMLESS_JUMP * self.controller.cost().target.mean_ns
     }
 
-    /// Drains the rings, and takes stock when it is time to.
-    pub(crate) fn turn(&mut self) {
+    /// Drains the rings, and takes stock if it is time to, or will be within `slack_ns`.
+    pub(crate) fn turn(&mut self, slack_ns: u64) {
         let now_ns = clock::monotonic_ns();
         let samples_before = self.session.counts.samples;
         self.drain(now_ns.saturating_sub(SETTLING_NS));
@@ -273,9 +325,9 @@ impl Engine {
             self.next_tick_ns = now_ns;
         }
         let so_far = self.without_inheritance(self.session.since_last_reading(now_ns));
-        if now_ns >= self.next_tick_ns || self.controller.overdrawn(&so_far) {
+        if now_ns + slack_ns >= self.next_tick_ns || self.controller.overdrawn(&so_far) {
             self.tick();
-            let tick_ns = self.sampler.draw_tick_ns();
+            let tick_ns = self.next_pause_ns();
             self.next_tick_ns = (self.next_tick_ns + tick_ns).max(now_ns + MIN_TICK_NS);
         }
         self.maintain(now_ns); // at once: what a tick has found too dear goes on costing until then
@@ -364,7 +416,7 @@ impl Engine {
             return;
         }
         self.history.push(RateChange {
-            at_s: self.session.elapsed_ns() as f64 / 1e9,
+            at_s: clock::monotonic_ns().saturating_sub(self.part.start_ns) as f64 / 1e9,
             rate_hz: decision.rate_hz,
             reason: decision.reason.as_str().to_owned(),
         });
@@ -382,7 +434,7 @@ impl Engine {
             attach_mode: self.attach.mode(),
             clocks: self.sampler.clock_count(),
         };
-        self.outputs.decision(&line);
+        self.log.decision(&line);
     }
 
     /// A line for the person, once.
@@ -412,26 +464,74 @@ impl Engine {
         format!("{} ({pid})", procfs::comm(pid).unwrap_or_default())
     }
 
-    /// Takes the run apart: what was collected, where it goes, and the figures.
-    pub(crate) fn end(self) -> (Session, Outputs, End) {
-        let end = End {
+    /// How events are attached.
+    pub(crate) fn attach_mode(&self) -> AttachMode {
+        self.attach.mode()
+    }
+
+    /// How stacks are unwound.
+    pub(crate) fn method(&self) -> Method {
+        self.settings.method
+    }
+
+    /// The rate that the law, the budget and the caps asked for last.
+    pub(crate) fn optimum_rate_hz(&self) -> Option<f64> {
+        self.last_decision.map(|decision| decision.optimum_rate_hz)
+    }
+
+    /// What was collected since the last call or the beginning, with its figures; the next part of the run begins where this
+    /// one ends.
+    pub(crate) fn cut(&mut self) -> (Collected, Figures) {
+        let collected = self.session.cut();
+        let figures = self.take_figures(collected.span.end);
+        (collected, figures)
+    }
+
+    /// Ends the run: what was collected since the last cut or the beginning, its figures, and where its decisions went.
+    pub(crate) fn end(mut self) -> (Collected, Figures, L) {
+        let figures = self.take_figures(clock::monotonic_ns());
+        (self.session.finish(), figures, self.log)
+    }
+
+    fn take_figures(&mut self, end_ns: u64) -> Figures {
+        let next = self.part_from(end_ns);
+        let part = std::mem::replace(&mut self.part, next);
+        Figures {
+            account: self.controller.take_account(),
+            cost: self.controller.cost(),
+            handler: self.controller.handler(),
             attach_mode: self.attach.mode(),
             prediction: *self.foresight.prediction(),
             decision: self.last_decision,
-            start_unix_ns: self.start_unix_ns,
-            counts: self.session.counts,
-            duration_ns: self.session.elapsed_ns(),
-            target_cpu_ns: self.session.target_cpu_ns(),
-            self_cpu_ns: self.session.self_cpu_ns(),
+            start_unix_ns: part.start_unix_ns,
+            counts: next.counts.since(&part.counts),
+            duration_ns: next.start_ns.saturating_sub(part.start_ns),
+            target_cpu_ns: next.target_cpu_ns.saturating_sub(part.target_cpu_ns),
+            self_cpu_ns: next.self_cpu_ns.saturating_sub(part.self_cpu_ns),
             setup_cpu_ns: self.session.setup_cpu_ns(),
             handler_time: self.bursts.outcome(),
             kernel_seen: self.access.kernel,
-            controller: self.controller,
-            history: self.history,
-            notes: self.notes,
+            history: self.take_history(),
+            notes: self.notes.clone(),
             settings: self.settings,
-        };
-        (self.session, self.outputs, end)
+        }
+    }
+
+    /// The history so far; the next one begins with the rate in force.
+    fn take_history(&mut self) -> Vec<RateChange> {
+        let going_on = self.history.last().map(|last| RateChange { at_s: 0.0, ..last.clone() });
+        std::mem::replace(&mut self.history, going_on.into_iter().collect())
+    }
+
+    fn part_from(&self, start_ns: u64) -> Part {
+        let ago_ns = clock::monotonic_ns().saturating_sub(start_ns);
+        Part {
+            start_unix_ns: clock::unix_ns().saturating_sub(ago_ns),
+            start_ns,
+            counts: self.session.counts,
+            target_cpu_ns: self.session.target_cpu_ns(),
+            self_cpu_ns: self.session.self_cpu_ns(),
+        }
     }
 
     fn threads(&self) -> Vec<u32> {

@@ -3,11 +3,12 @@
 mod engine;
 pub(crate) mod explain;
 mod foresight;
-mod names;
+pub(crate) mod join;
+pub(crate) mod names;
 mod precise;
 mod progress;
 mod remedy;
-mod summary;
+pub(crate) mod summary;
 
 use std::ffi::{CString, OsStr};
 use std::io;
@@ -25,7 +26,8 @@ use profiler_core::rate::{Activity, Dither, Prediction, RateController, RateSett
 use profiler_core::unwind::method::{Method, MethodChoice};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
-use self::engine::{Attach, Engine};
+use self::engine::Attach;
+pub(crate) use self::engine::{DecisionLine, DecisionLog, Engine};
 use self::foresight::Foresight;
 use self::precise::Precise;
 use self::progress::Progress;
@@ -94,7 +96,7 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
         let stop = follow(&mut engine, &mut signals, until, watched).await?;
         anyhow::Ok((engine, command, signals, stop))
     })?;
-    let terminal = engine.outputs.terminal();
+    let terminal = engine.log.terminal();
     let delivered =
         summary::deliver(engine, &setup, &job.sampling, job.output.debuginfod.as_ref(), name, stop);
     if stop != Stop::Precise {
@@ -190,6 +192,7 @@ pub(crate) fn permitted() -> Result<()> {
 }
 
 /// What is known before the target is: permissions and costs.
+#[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) calibration: Calibration,
     pub(crate) seed: u64,
@@ -231,6 +234,15 @@ impl Setup {
         Ok(())
     }
 
+    /// The target is every process: one event for each CPU is the only way.
+    fn choose_whole_cpus(&mut self) -> Result<()> {
+        if !self.access.cpu_wide {
+            return Err(explain::cpu_wide_refused("to sample every process"));
+        }
+        self.asked = Some(AttachMode::Cpu);
+        Ok(())
+    }
+
     /// Whether it matters that the target has a control group of its own.
     fn may_use_group(&self) -> bool {
         self.access.cpu_wide && self.asked.is_none_or(|asked| asked == AttachMode::Cgroup)
@@ -248,14 +260,14 @@ impl Setup {
         }
     }
 
-    fn open(
+    fn open<L: DecisionLog>(
         &self,
         sampling: &SamplingSettings,
         session: Session,
         target: Found,
         seen: Option<&Activity>,
-        outputs: Outputs,
-    ) -> Result<Engine, OpenError> {
+        log: L,
+    ) -> Result<Engine<L>, OpenError> {
         let Found { pids, group } = target;
         let (settings, costs) = (rate_settings(sampling), self.calibration.model);
         let controller = RateController::new(settings.clone(), costs);
@@ -268,7 +280,7 @@ impl Setup {
             (AttachMode::Task | AttachMode::Cgroup, _) => Attachment::Tasks(threads),
         };
         let attach = Attach { access: self.access, choice, attachment, group, costs, foresight };
-        let mut engine = Engine::open(session, controller, attach, Dither::new(self.seed), outputs)?;
+        let mut engine = Engine::open(session, controller, attach, Dither::new(self.seed), log)?;
         engine.notes.extend(self.calibration.note.clone());
         if !self.access.kernel {
             engine.notes.push(explain::KERNEL_UNSEEN.to_owned());
@@ -443,19 +455,19 @@ fn pass_on(signal: Signal, command: &RunningCommand) {
 
 /// Samples until the target has ended, the time is up, the profile is precise or somebody asks to stop.
 async fn follow(
-    engine: &mut Engine,
+    engine: &mut Engine<Outputs>,
     signals: &mut Signals,
     mut until: Until,
     watched: Watched<'_>,
 ) -> Result<Stop> {
     let deadline = until.duration.map(|duration| Instant::now() + duration);
-    let mut progress = Progress::new(engine.outputs.terminal(), until.duration);
+    let mut progress = Progress::new(engine.log.terminal(), until.duration);
     let mut asked_to_stop = false;
     loop {
         let left =
             deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
         let signal = signals.wait_or_alarm(engine.pause().min(left), engine.alarm()).await;
-        engine.turn();
+        engine.turn(0);
         progress.show(engine);
         let mut stop = left.is_zero().then_some(Stop::Duration);
         match &watched {

@@ -1,49 +1,64 @@
 //! From counted stacks to a profile with names.
 //!
 //! Objects are loaded one after another, the heaviest first, and dropped at once, so that the debug information of one is
-//! the most that is in memory, beside the names that were found. Both together stay within the memory for symbols.
+//! the most that is in memory, beside the names that were found. Both together stay within the memory for symbols. Of a
+//! session that goes on, names are kept for the next cut, and an object is read for addresses that are new alone.
 
-use std::fs::File;
-use std::io::BufReader;
-use std::path::Path;
+mod source;
+
+use std::cell::Cell;
 use std::sync::Arc;
 
-use profiler_core::aggregate::Tally;
+use profiler_core::aggregate::{Aggregate, Tally};
 use profiler_core::profile::{
-    Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Run, StackWindow,
-    SymbolizedProfile, Unknown, WeightedStack,
+    Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, ProcessIndex,
+    ProcessInfo, Run, StackWindow, SymbolizedProfile, Unknown, WeightedStack,
 };
 use profiler_core::stack::{Frame, FrameId, ObjectId};
 use rustc_hash::FxHashMap;
-use symbolizer::{DebugFiles, KernelSymbols, Limits, ReadAt, Reason, Symbolized};
+use symbolizer::Reason;
 
+use self::source::Source;
 use super::remedy;
 use crate::debuginfod::{self, Debuginfod};
-use crate::jit::Told;
+use crate::jit::{Generated, Told};
 use crate::objects::memory::SymbolMemory;
-use crate::objects::{Content, Object, ObjectStore};
-use crate::roots::{Roots, View};
+use crate::objects::names::{About, Found};
+use crate::objects::{KernelName, Met, Objects};
 use crate::sampler::session::Collected;
 
-/// Puts names to everything that was collected. `scale` takes the weights to CPU time of the target.
+/// Part of the memory for symbols that is made free before an object is read.
+const TO_READ_AN_OBJECT: u64 = 4;
+
+/// What is named: a cut, taken apart.
+struct Cut {
+    aggregate: Aggregate,
+    processes: Vec<ProcessInfo>,
+    objects: Objects,
+    generated: Generated,
+    /// The number of this naming, if there will be others of the same session.
+    keep_for_next: bool,
+    naming: u32,
+}
+
+/// Puts names to everything that was collected, on whatever thread. `scale` takes the weights to CPU time of the target.
 pub(crate) fn symbolize(
-    collected: &Collected,
+    collected: Collected,
     scale: f64,
     run: Run,
     debuginfod: Option<&debuginfod::Settings>,
 ) -> SymbolizedProfile {
-    let mut profile = SymbolizedProfile {
-        processes: collected.processes.clone(),
-        windows: collected.aggregate.windows.clone(),
-        run,
-        ..SymbolizedProfile::default()
-    };
+    let cut = Cut::new(collected);
+    let mut profile =
+        SymbolizedProfile { windows: cut.aggregate.windows.clone(), run, ..SymbolizedProfile::default() };
     let debuginfod = debuginfod.map(|settings| Arc::new(Debuginfod::new(settings.clone())));
-    let mut names = Names::new(collected.objects.memory.clone(), debuginfod);
-    let locations = names.locate(collected, &mut profile);
-    note_memory(&names, collected, &mut profile.run);
+    let mut names = Names::new(cut.objects.memory.clone(), debuginfod);
+    let locations = names.locate(&cut, &mut profile);
+    note_memory(&names, &cut.objects, &mut profile.run);
     profile.run.notes.extend(names.debuginfod.iter().flat_map(|debuginfod| debuginfod.notes()));
-    for (stack, tallies) in collected.aggregate.stacks.iter().zip(&collected.aggregate.tallies) {
+    drop(names);
+    let mut processes = Processes::new(&cut.processes);
+    for (stack, tallies) in cut.aggregate.stacks.iter().zip(&cut.aggregate.tallies) {
         let in_window = |&(window, tally): &(u32, Tally)| {
             let cpu_ns = (tally.weight_ns * scale).round() as u64;
             StackWindow { window, cpu_ns, samples: tally.samples }
@@ -51,7 +66,7 @@ pub(crate) fn symbolize(
         let windows: Vec<StackWindow> = tallies.iter().map(in_window).collect();
         let frames = stack.frames.iter().map(|frame| locations[frame.0 as usize]).collect();
         profile.stacks.push(WeightedStack {
-            process: stack.process,
+            process: processes.index(stack.process),
             frames,
             outcome: stack.outcome,
             samples: windows.iter().map(|window| window.samples).sum(),
@@ -60,7 +75,55 @@ pub(crate) fn symbolize(
             windows,
         });
     }
+    profile.processes = processes.used;
     profile
+}
+
+impl Cut {
+    fn new(collected: Collected) -> Self {
+        let Collected { counted, processes, mut objects, mut generated, span, is_last } = collected;
+        let aggregate = counted.finish(span.end.saturating_sub(span.start));
+        let frames = aggregate.frames.frames();
+        objects.keep_only(&frames.iter().map(|frame| frame.object).collect());
+        let naming = objects.names.begin();
+        generated.read(frames, &objects.roots, &objects.names, naming);
+        Self { aggregate, processes, objects, generated, keep_for_next: !is_last, naming }
+    }
+
+    /// The part of the time that was spent under each of these frames of the kernel.
+    fn kernel_shares(&self, frames: &[FrameId]) -> Vec<f64> {
+        let mut under: FxHashMap<FrameId, f64> = frames.iter().map(|&frame| (frame, 0.0)).collect();
+        let mut whole = 0.0;
+        for (stack, tallies) in self.aggregate.stacks.iter().zip(&self.aggregate.tallies) {
+            let weight: f64 = tallies.iter().map(|(_, tally)| tally.weight_ns).sum();
+            whole += weight;
+            for frame in &stack.frames {
+                let Some(under) = under.get_mut(frame) else { break }; // the kernel's come first
+                *under += weight;
+            }
+        }
+        frames.iter().map(|frame| if whole > 0.0 { under[frame] / whole } else { 0.0 }).collect()
+    }
+}
+
+/// The processes that stacks refer to.
+struct Processes<'a> {
+    all: &'a [ProcessInfo],
+    used: Vec<ProcessInfo>,
+    places: FxHashMap<ProcessIndex, ProcessIndex>,
+}
+
+impl<'a> Processes<'a> {
+    fn new(all: &'a [ProcessInfo]) -> Self {
+        Self { all, used: Vec::new(), places: FxHashMap::default() }
+    }
+
+    fn index(&mut self, process: ProcessIndex) -> ProcessIndex {
+        *self.places.entry(process).or_insert_with(|| {
+            self.used.push(self.all[process.0 as usize].clone());
+            ProcessIndex(self.used.len() as u32 - 1)
+        })
+    }
 }
 
 /// Readable name, linkage name, module and file.
@@ -68,6 +131,8 @@ type FunctionKey = (Arc<str>, Arc<str>, ModuleIndex, Option<Arc<str>>);
 
 struct Names {
     memory: SymbolMemory,
+    /// What of it the names in the profile take (bytes).
+    taken: Cell<u64>,
     /// Objects whose debug information there was no room for, with the reason.
     symbols_only: Vec<(String, Reason)>,
     functions: FxHashMap<FunctionKey, FunctionIndex>,
@@ -81,6 +146,7 @@ impl Names {
     fn new(memory: SymbolMemory, debuginfod: Option<Arc<Debuginfod>>) -> Self {
         Self {
             memory,
+            taken: Cell::new(0),
             symbols_only: Vec::new(),
             functions: FxHashMap::default(),
             debuginfod,
@@ -90,37 +156,36 @@ impl Names {
     }
 
     /// The location of every frame, by [`FrameId`].
-    fn locate(&mut self, collected: &Collected, profile: &mut SymbolizedProfile) -> Vec<LocationIndex> {
-        let frames = collected.aggregate.frames.frames();
+    fn locate(&mut self, cut: &Cut, profile: &mut SymbolizedProfile) -> Vec<LocationIndex> {
+        let frames = &cut.aggregate.frames;
         let mut by_object: FxHashMap<ObjectId, Vec<FrameId>> = FxHashMap::default();
-        for (i, frame) in frames.iter().enumerate() {
-            by_object.entry(frame.object).or_default().push(FrameId(i as u32));
+        for (frame, id) in frames.frames().iter().zip(0..) {
+            by_object.entry(frame.object).or_default().push(FrameId(id));
         }
         let mut objects: Vec<_> = by_object.into_iter().collect();
-        let weights = collected.aggregate.object_weights();
+        let weights = cut.aggregate.object_weights();
         let weight = |object: &ObjectId| weights.get(object).copied().unwrap_or(0.0);
         objects.sort_by(|(one, _), (other, _)| weight(other).total_cmp(&weight(one)).then(one.cmp(other)));
-        let mut locations = vec![LocationIndex(0); frames.len()];
+        let mut locations = vec![LocationIndex(0); frames.frames().len()];
         for (id, ids) in objects {
             if id.is_in_no_file() {
                 for frame in ids {
-                    let at = collected.aggregate.frames.get(frame);
-                    locations[frame.0 as usize] = self.generated_location(at, collected, profile);
+                    locations[frame.0 as usize] = self.generated_location(frames.get(frame), cut, profile);
                 }
                 continue;
             }
-            let object = collected.objects.object(id);
-            let addresses: Vec<u64> =
-                ids.iter().map(|&frame| collected.aggregate.frames.get(frame).address).collect();
-            let source = match id {
-                ObjectId::KERNEL => Source::kernel(&addresses),
-                _ => Source::open(object, &collected.objects, self.debuginfod.as_ref()),
+            let object = cut.objects.get(id);
+            let addresses: Vec<u64> = ids.iter().map(|&frame| frames.get(frame).address).collect();
+            let (about, found) = match (id, object) {
+                (ObjectId::KERNEL, _) => (About::default(), in_kernel(cut, &ids, &addresses)),
+                (_, Some(object)) => self.in_object(cut, object, &addresses),
+                (_, None) => {
+                    let unknown = remedy::generated(NO_FILE, None);
+                    (About::default(), addresses.iter().map(|_| Err(unknown.clone())).collect())
+                }
             };
-            self.note_use(&source, object);
             let module = ModuleIndex(profile.modules.len() as u32);
-            profile.modules.push(source.module(id, object));
-            let path = object.map_or("", |object| &object.path);
-            let found = source.look_up(&addresses, path, self.debuginfod.is_some());
+            profile.modules.push(module_info(id, object, about));
             for ((frame, address), found) in ids.into_iter().zip(&addresses).zip(found) {
                 locations[frame.0 as usize] = self.location(*address, module, object, found, profile);
             }
@@ -128,12 +193,46 @@ impl Names {
         locations
     }
 
+    /// What is known of addresses of an object; it is read for those that are new.
+    fn in_object(&mut self, cut: &Cut, object: &Met, addresses: &[u64]) -> (About, Vec<Found>) {
+        let mut found = object.names.known(addresses, cut.naming);
+        let new: Vec<usize> = (0..found.len()).filter(|&at| found[at].is_none()).collect();
+        let about = match object.names.about().filter(|_| new.is_empty()) {
+            Some(about) => about,
+            None => {
+                self.make_room(cut);
+                let source = Source::open(object, &cut.objects, self.debuginfod.as_ref());
+                let asked: Vec<u64> = new.iter().map(|&at| addresses[at]).collect();
+                let told = source.look_up(&asked, &object.path, self.debuginfod.is_some());
+                self.memory.note_use(source.memory_bytes());
+                let about = source.about();
+                drop(source); // there is more room now
+                let told: Vec<(u64, Found)> = asked.into_iter().zip(told).collect();
+                if cut.keep_for_next {
+                    object.names.keep(&cut.objects.names, cut.naming, about.clone(), &told);
+                }
+                new.into_iter().zip(told).for_each(|(at, (_, told))| found[at] = Some(told));
+                about
+            }
+        };
+        self.symbols_only.extend(about.too_large.clone().map(|reason| (object.path.clone(), reason)));
+        (about, found.into_iter().flatten().collect())
+    }
+
+    /// Makes room to read an object, if names of no use now take it.
+    fn make_room(&self, cut: &Cut) {
+        let wanted = self.memory.cap() / TO_READ_AN_OBJECT;
+        if self.memory.left() < wanted {
+            cut.objects.names.make_room(wanted - self.memory.left(), cut.naming);
+        }
+    }
+
     fn location(
         &mut self,
         address: u64,
         module: ModuleIndex,
-        object: Option<&Object>,
-        found: Result<Vec<Named>, Unknown>,
+        object: Option<&Met>,
+        found: Found,
         profile: &mut SymbolizedProfile,
     ) -> LocationIndex {
         let (lines, unknown) = match found.and_then(|named| self.keep(named, module)) {
@@ -154,16 +253,16 @@ impl Names {
     fn generated_location(
         &mut self,
         frame: Frame,
-        collected: &Collected,
+        cut: &Cut,
         profile: &mut SymbolizedProfile,
     ) -> LocationIndex {
-        let told = frame.object.generator().and_then(|process| collected.generated.of(process));
+        let told = frame.object.generator().and_then(|process| cut.generated.of(process));
         let (address, named, unknown) = match told.and_then(|told| told.frame(frame.address)) {
             Some((address, named)) => (*address, Some(named.clone()), None),
             None => {
-                let missing = told.map_or(collected.generated.missing(), |told: &Told| &told.missing);
+                let missing = told.map_or(cut.generated.missing(), |told: &Told| &told.missing);
                 let generator = frame.object.generator();
-                let program = generator.map(|process| collected.processes[process.0 as usize].comm.as_str());
+                let program = generator.map(|process| cut.processes[process.0 as usize].comm.as_str());
                 (frame.address, None, Some(remedy::generated(missing, program)))
             }
         };
@@ -186,24 +285,18 @@ impl Names {
         LocationIndex(profile.locations.len() as u32 - 1)
     }
 
-    /// Notes what an object's names take while it is loaded, and what it had to do without.
-    fn note_use(&mut self, source: &Source<'_>, object: Option<&Object>) {
-        let Source::Object(loaded) = source else { return };
-        self.memory.note_use(loaded.memory_bytes());
-        let too_large = |reason: &&Reason| matches!(reason, Reason::TooLarge { .. });
-        let path = object.map_or("", |object| &object.path);
-        let reason = loaded.warnings().iter().find(too_large);
-        self.symbols_only.extend(reason.map(|reason| (path.to_owned(), reason.clone())));
-    }
-
     /// The same names, if there is room for those that are new.
     fn keep(&self, named: Vec<Named>, module: ModuleIndex) -> Result<Vec<Named>, Unknown> {
         let is_new = |named: &&Named| {
             let (name, linkage_name) = (Arc::clone(&named.name), Arc::clone(&named.linkage_name));
             !self.functions.contains_key(&(name, linkage_name, module, named.file.clone()))
         };
-        let bytes: usize = named.iter().filter(is_new).map(name_bytes).sum();
-        if bytes == 0 || self.memory.take(bytes as u64) { Ok(named) } else { Err(remedy::no_room()) }
+        let bytes = named.iter().filter(is_new).map(name_bytes).sum::<usize>() as u64;
+        if !self.memory.take(bytes) {
+            return Err(remedy::no_room());
+        }
+        self.taken.set(self.taken.get() + bytes);
+        Ok(named)
     }
 
     fn line(&mut self, named: Named, module: ModuleIndex, profile: &mut SymbolizedProfile) -> Line {
@@ -233,11 +326,42 @@ fn name_bytes(named: &Named) -> usize {
     2 * texts + size_of::<Function>() + size_of::<(FunctionKey, FunctionIndex)>()
 }
 
+impl Drop for Names {
+    fn drop(&mut self) {
+        self.memory.give_back(self.taken.get());
+    }
+}
+
+fn in_kernel(cut: &Cut, frames: &[FrameId], addresses: &[u64]) -> Vec<Found> {
+    let shares = cut.kernel_shares(frames);
+    let asked: Vec<(u64, f64)> = addresses.iter().copied().zip(shares).collect();
+    let named = |name| match name {
+        KernelName::Function(name) => {
+            Ok(vec![Named { linkage_name: Arc::clone(&name), name, file: None, line: None }])
+        }
+        KernelName::Unlisted => Err(remedy::unlisted()),
+        KernelName::Hidden(reason) => Err(remedy::kernel(&reason)),
+        KernelName::Later => Err(remedy::later()),
+    };
+    cut.objects.kernel.names(&asked, &cut.objects.names).into_iter().map(named).collect()
+}
+
+fn module_info(id: ObjectId, object: Option<&Met>, about: About) -> ModuleInfo {
+    let path = object.map_or("", |object| &object.path);
+    let file_name = path.rsplit('/').next().unwrap_or_default();
+    let name = match id {
+        ObjectId::KERNEL => "[kernel]",
+        _ if file_name.is_empty() => "[unknown]",
+        _ => file_name,
+    };
+    ModuleInfo { name: name.to_owned(), path: path.to_owned(), build_id: about.build_id }
+}
+
 /// What the memory for symbols did.
-fn note_memory(names: &Names, collected: &Collected, run: &mut Run) {
-    let ObjectStore { files, memory, .. } = &collected.objects;
-    run.objects = collected.objects.met();
-    run.files_lost = files.lost();
+fn note_memory(names: &Names, objects: &Objects, run: &mut Run) {
+    let memory = &objects.memory;
+    run.objects = objects.met;
+    run.files_lost = objects.files_lost();
     run.symbol_bytes_peak = memory.peak();
     run.symbol_evictions = memory.evictions();
     run.symbol_rereads = memory.rereads();
@@ -259,106 +383,6 @@ const NO_FILE: &str = "the code lies in no file";
 fn nameless(name: String) -> Named {
     let name: Arc<str> = name.into();
     Named { linkage_name: Arc::clone(&name), name, file: None, line: None }
-}
-
-/// Where the names of one object come from.
-enum Source<'a> {
-    Object(Box<symbolizer::Object<'a>>),
-    Kernel(KernelSymbols),
-    /// Nowhere; the reason.
-    None(Unknown),
-}
-
-impl<'a> Source<'a> {
-    fn open(object: Option<&'a Object>, objects: &ObjectStore, debuginfod: Option<&Arc<Debuginfod>>) -> Self {
-        let Some(object) = object else { return Self::None(remedy::generated(NO_FILE, None)) };
-        let load = |bytes: &'a dyn ReadAt| {
-            let (view, roots) = (object.view, objects.roots.clone());
-            let files = DebugFilesOf { view, roots, debuginfod: debuginfod.cloned() };
-            let limits = Limits::of_all(objects.memory.left());
-            symbolizer::Object::load_within(limits, bytes, Path::new(&object.path), &files)
-        };
-        if let Some(missing) = object.missing() {
-            return Self::None(remedy::missing(&missing));
-        }
-        let loaded = match &object.content {
-            Content::File(file) => load(file),
-            Content::Image(image) => load(image),
-            Content::Missing(missing) => return Self::None(remedy::missing(missing)),
-        };
-        loaded.map_or_else(
-            |reason| Self::None(remedy::unreadable(&reason)),
-            |object| Self::Object(Box::new(object)),
-        )
-    }
-
-    fn kernel(addresses: &[u64]) -> Self {
-        let list = File::open("/proc/kallsyms").map_err(Reason::from);
-        let parsed = list
-            .and_then(|list| KernelSymbols::of_addresses(BufReader::with_capacity(1 << 16, list), addresses));
-        parsed.map_or_else(|reason| Self::None(remedy::kernel(&reason)), Self::Kernel)
-    }
-
-    fn module(&self, id: ObjectId, object: Option<&Object>) -> ModuleInfo {
-        let path = object.map_or("", |object| &object.path);
-        let file_name = path.rsplit('/').next().unwrap_or_default();
-        let name = match id {
-            ObjectId::KERNEL => "[kernel]",
-            _ if file_name.is_empty() => "[unknown]",
-            _ => file_name,
-        };
-        let build_id = match self {
-            Self::Object(object) => object.build_id().map(str::to_owned),
-            _ => None,
-        };
-        ModuleInfo { name: name.to_owned(), path: path.to_owned(), build_id }
-    }
-
-    /// The functions at each of these addresses of the object at `path`, or why they are not known.
-    fn look_up(&self, addresses: &[u64], path: &str, asks_servers: bool) -> Vec<Result<Vec<Named>, Unknown>> {
-        match self {
-            Self::Object(object) => {
-                let known = |symbolized| match symbolized {
-                    Symbolized::Known(frames) => Ok(frames),
-                    Symbolized::Unknown(reason) => Err(remedy::nameless(&reason, object, path, asks_servers)),
-                };
-                object.symbolize_all(addresses).into_iter().map(known).collect()
-            }
-            Self::Kernel(symbols) => addresses.iter().map(|&address| in_kernel(symbols, address)).collect(),
-            Self::None(reason) => addresses.iter().map(|_| Err(reason.clone())).collect(),
-        }
-    }
-}
-
-fn in_kernel(symbols: &KernelSymbols, address: u64) -> Result<Vec<Named>, Unknown> {
-    let symbol = symbols.symbolize(address).ok_or_else(remedy::unlisted)?;
-    Ok(vec![nameless(match symbol.module {
-        Some(module) => format!("{} [{module}]", symbol.name),
-        None => symbol.name,
-    })])
-}
-
-/// Separate debug files, as the process that mapped the object sees them; and at last on servers.
-#[derive(Clone)]
-struct DebugFilesOf {
-    view: View,
-    roots: Roots,
-    debuginfod: Option<Arc<Debuginfod>>,
-}
-
-impl DebugFiles for DebugFilesOf {
-    fn open(&self, path: &Path) -> Option<Box<dyn ReadAt>> {
-        let file = self.roots.open_debug_file(self.view, path).ok()?;
-        Some(Box::new(file))
-    }
-
-    fn fetch(&self, build_id: &str) -> Option<Box<dyn ReadAt>> {
-        Some(Box::new(self.debuginfod.as_ref()?.debug_file(build_id)?))
-    }
-
-    fn share(&self) -> Option<Box<dyn DebugFiles + Send + Sync>> {
-        Some(Box::new(self.clone()))
-    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::engine::Engine;
+use crate::output::Outputs;
 use crate::terminal::Terminal;
 
 /// Often enough for a person, seldom enough to cost nothing.
@@ -30,7 +31,7 @@ impl Progress {
     }
 
     /// Shows the figures, if the last ones are old enough.
-    pub(crate) fn show(&mut self, engine: &Engine) {
+    pub(crate) fn show(&mut self, engine: &Engine<Outputs>) {
         let Some(bar) = &self.bar else { return };
         if self.shown.elapsed() < EVERY {
             return;

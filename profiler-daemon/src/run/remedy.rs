@@ -143,6 +143,11 @@ pub(super) fn kernel(reason: &Reason) -> Unknown {
     unknown(reason, remedy)
 }
 
+/// Of an address of the kernel that is looked up with the next ones.
+pub(super) fn later() -> Unknown {
+    unknown("the kernel's list of functions is not read for each window", "")
+}
+
 /// Of an address that the kernel's list does not cover.
 pub(super) fn unlisted() -> Unknown {
     unknown("no kernel symbol covers it", "")

@@ -6,9 +6,11 @@ use profiler_core::profile::{Outcome, OverheadParts, Run};
 use profiler_core::rate::Account;
 use profiler_core::stats::Goal;
 
-use super::engine::{End, Engine};
+use super::engine::{Engine, Figures};
 use super::{Setup, Stop, names};
 use crate::debuginfod;
+use crate::output::Outputs;
+use crate::sampler::session::Collected;
 
 /// Share of the CPU time that is taken for sampling at most: a calibration that says more is wrong, and the functions
 /// would vanish.
@@ -17,22 +19,33 @@ const MOST_SAMPLING: f64 = 0.9;
 const TRUNCATED_WORTH_A_NOTE: f64 = 0.005;
 
 /// Names what was collected and writes every output.
-pub(crate) fn deliver(
-    engine: Engine,
+pub(super) fn deliver(
+    engine: Engine<Outputs>,
     setup: &Setup,
     sampling: &SamplingSettings,
     debuginfod: Option<&debuginfod::Settings>,
     target: String,
     stop: Stop,
 ) -> Result<()> {
-    let (session, outputs, end) = engine.end();
-    let collected = session.finish();
-    let mut run = run(&end, setup, sampling, target);
+    let (collected, figures, outputs) = engine.end();
+    let (mut run, scale) = run(&figures, &collected, setup, sampling, target);
     run.stopped = stop.as_str().to_owned();
-    run.weight_s = collected.weight_ns * 1e-9;
-    let scale = compensate(&mut run, end.controller.account(), end.kernel_seen);
-    let profile = names::symbolize(&collected, scale, run, debuginfod);
+    let profile = names::symbolize(collected, scale, run, debuginfod);
     outputs.deliver(&profile)
+}
+
+/// What a profile says of its run, or of the window of it that was cut, and what takes the weights to CPU time of the target.
+pub(crate) fn run(
+    figures: &Figures,
+    collected: &Collected,
+    setup: &Setup,
+    sampling: &SamplingSettings,
+    target: String,
+) -> (Run, f64) {
+    let mut run = figures_of(figures, setup, sampling, target);
+    run.weight_s = collected.weight_ns() * 1e-9;
+    let scale = compensate(&mut run, &figures.account, figures.kernel_seen);
+    (run, scale)
 }
 
 /// What takes the weights to the CPU time that the target would have used unsampled; says in `run` what sampling
@@ -54,9 +67,8 @@ fn compensate(run: &mut Run, account: &Account, kernel_seen: bool) -> f64 {
     if run.weight_s > 0.0 { (whole_s - run.sampling_cpu_s) / run.weight_s } else { 1.0 }
 }
 
-fn run(end: &End, setup: &Setup, sampling: &SamplingSettings, target: String) -> Run {
-    let (account, cost) = (end.controller.account(), end.controller.cost());
-    let handler = end.controller.handler();
+fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target: String) -> Run {
+    let (account, cost, handler) = (&end.account, &end.cost, end.handler.clone());
     let handler_ns = handler.as_ref().map(|handler| handler.time);
     let (decision, prediction) = (end.decision.as_ref(), &end.prediction);
     let truncated = end.counts.truncated.total();
@@ -125,7 +137,8 @@ fn run(end: &End, setup: &Setup, sampling: &SamplingSettings, target: String) ->
     }
 }
 
-fn parts(account: &Account) -> OverheadParts {
+/// What the overhead is made of.
+pub(crate) fn parts(account: &Account) -> OverheadParts {
     let spent = account.spent();
     let ratio = |ns: f64| if account.target_cpu_s() > 0.0 { ns * 1e-9 / account.target_cpu_s() } else { 0.0 };
     OverheadParts {
@@ -155,7 +168,7 @@ fn remedy(outcome: Outcome) -> Option<&'static str> {
     }
 }
 
-fn notes(end: &End) -> Vec<String> {
+fn notes(end: &Figures) -> Vec<String> {
     let mut notes = end.notes.clone();
     let by = &end.counts.truncated;
     let truncated = by.total() as f64 / end.counts.samples.max(1) as f64;

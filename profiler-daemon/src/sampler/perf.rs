@@ -135,7 +135,7 @@ impl PerfSampler {
         dither: Dither,
     ) -> Result<Self, OpenError> {
         limits::raise_open_files();
-        let rings = Rings::open(limits::online_cpus(), &attachment)?;
+        let rings = Rings::open(limits::online_cpus(), access, &attachment)?;
         let mut sampler = Self {
             access,
             rings,

@@ -6,7 +6,7 @@ use profiler_core::record::{RawRecord, RecordFormat};
 use profiler_core::resources::{MIN_RING_BYTES, ring_bytes};
 use profiler_core::sorter::drain_in_order;
 
-use super::access::OpenError;
+use super::access::{Access, OpenError};
 use super::perf::Attachment;
 use crate::sys::perf_event::{Event, Scope};
 use crate::sys::ring::{Ring, page_size};
@@ -15,22 +15,28 @@ use crate::sys::ring::{Ring, page_size};
 const LEAST_RING_BYTES: usize = 64 << 10;
 
 /// A ring for each CPU. Rings belong to events of their own, so that clocks can come and go.
+///
+/// Where that is permitted these are events of whole CPUs, also where they report nothing: any event of a task, even of our own,
+/// has the kernel look for events at every switch of the machine.
 pub(super) struct Rings {
     cpus: Vec<u32>,
     owners: Vec<Event>,
+    /// Whether the owners are events of whole CPUs.
+    cpu_wide: bool,
     rings: Vec<Ring>,
-    /// Whether the owners are events of whole CPUs and report mappings, names, forks and exits; if not, the clocks do.
+    /// Whether the owners report mappings, names, forks and exits; if not, the clocks do.
     owners_report: bool,
 }
 
 impl Rings {
     /// Rings for these CPUs; nothing runs yet.
-    pub(super) fn open(cpus: Vec<u32>, attachment: &Attachment) -> Result<Self, OpenError> {
+    pub(super) fn open(cpus: Vec<u32>, access: Access, attachment: &Attachment) -> Result<Self, OpenError> {
         let owners_report = matches!(attachment, Attachment::Cpus);
-        let owners = cpus.iter().map(|&cpu| open_owner(cpu, owners_report));
+        let cpu_wide = access.cpu_wide || owners_report;
+        let owners = cpus.iter().map(|&cpu| open_owner(cpu, cpu_wide, owners_report));
         let owners = owners.collect::<io::Result<Vec<_>>>().map_err(OpenError::Other)?;
         let rings = map_rings(&owners)?;
-        Ok(Self { cpus, owners, rings, owners_report })
+        Ok(Self { cpus, owners, cpu_wide, rings, owners_report })
     }
 
     /// Starts what the owners report.
@@ -82,7 +88,7 @@ impl Rings {
     }
 
     fn add(&mut self, cpu: u32) -> io::Result<()> {
-        let mut owner = open_owner(cpu, self.owners_report)?;
+        let mut owner = open_owner(cpu, self.cpu_wide, self.owners_report)?;
         let bytes = if self.rings.is_empty() { MIN_RING_BYTES as usize } else { self.capacity() };
         let ring = Ring::map(owner.fd(), bytes)?;
         owner.enable()?;
@@ -104,8 +110,8 @@ impl Rings {
     }
 }
 
-fn open_owner(cpu: u32, reports: bool) -> io::Result<Event> {
-    let scope = if reports { Scope::Cpu(cpu) } else { Scope::Task { tid: std::process::id(), cpu } };
+fn open_owner(cpu: u32, cpu_wide: bool, reports: bool) -> io::Result<Event> {
+    let scope = if cpu_wide { Scope::Cpu(cpu) } else { Scope::Task { tid: std::process::id(), cpu } };
     Event::ring_owner(scope, reports)
 }
 
@@ -131,7 +137,8 @@ mod tests {
     #[test]
     fn a_cpu_that_comes_back_has_a_ring_again() {
         let online = limits::online_cpus();
-        let Ok(mut rings) = Rings::open(online.clone(), &Attachment::Tasks(Vec::new())) else {
+        let alone = Access { cpu_wide: false, kernel: false };
+        let Ok(mut rings) = Rings::open(online.clone(), alone, &Attachment::Tasks(Vec::new())) else {
             return; // perf events are not permitted here
         };
         rings.replace(&online[..1]).unwrap();

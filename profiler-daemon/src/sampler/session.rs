@@ -1,30 +1,33 @@
 //! One profiled target from its first sample to its profile: records become stacks, stacks are counted, and
 //! what sampling costs is read off.
 
+mod cut;
 mod maps;
 
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
-use profiler_core::aggregate::{Aggregate, Aggregator, Chain};
+use profiler_core::aggregate::{Aggregator, Chain};
 use profiler_core::handler_trace::HandledSample;
 use profiler_core::process::ProcessTable;
-use profiler_core::profile::{Outcome, ProcessInfo, TruncatedBy};
+use profiler_core::profile::{Outcome, TruncatedBy};
 use profiler_core::rate::Reading;
 use profiler_core::record::{RawSample, Record, Task};
-use profiler_core::stack::Frame;
+use profiler_core::stack::{Frame, ObjectId};
 use profiler_core::stats;
 use profiler_core::unwind::StackUnwinder;
 use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::{Method, MethodChoice};
-use rustc_hash::FxBuildHasher;
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
+pub(crate) use self::cut::Collected;
 use super::handler_time::RecentSamples;
+use super::own_time::OwnTime;
 use super::perf::Drained;
 use super::rereads::Rereads;
 use super::target_cpu::TargetCpu;
 use crate::cgroup::Cgroup;
-use crate::jit::{self, JitStore};
+use crate::jit::JitStore;
 use crate::objects::ObjectStore;
 use crate::sys::{clock, limits, procfs};
 
@@ -63,6 +66,41 @@ pub(crate) struct Counts {
     pub(crate) foreign_side_records: u64,
 }
 
+/// Who created whom, and who began another program: what records told of the target's processes.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    /// Children with their creators.
+    pub(crate) births: Vec<(u32, u32)>,
+    /// Those that run another program now.
+    pub(crate) execs: Vec<u32>,
+}
+
+/// News that are kept until somebody asks for them; later ones are found out in another way.
+const MOST_NEWS: usize = 1 << 14;
+
+impl Counts {
+    /// What was counted after `earlier`.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        Self {
+            samples: self.samples - earlier.samples,
+            foreign: self.foreign - earlier.foreign,
+            doubled: self.doubled - earlier.doubled,
+            lost: self.lost - earlier.lost,
+            truncated: self.truncated.since(&earlier.truncated),
+            undecodable: self.undecodable - earlier.undecodable,
+            maps_reread: self.maps_reread - earlier.maps_reread,
+            mappings_dropped: self.mappings_dropped - earlier.mappings_dropped,
+            ends: self.ends - earlier.ends,
+            throttled: self.throttled - earlier.throttled,
+            frames: self.frames - earlier.frames,
+            stack_bytes: self.stack_bytes - earlier.stack_bytes,
+            side_records: self.side_records - earlier.side_records,
+            forks: self.forks - earlier.forks,
+            foreign_side_records: self.foreign_side_records - earlier.foreign_side_records,
+        }
+    }
+}
+
 /// Everything known about the target.
 pub(crate) struct Session {
     pub(crate) processes: ProcessTable,
@@ -73,10 +111,16 @@ pub(crate) struct Session {
     pub(crate) copy: CopySize,
     pub(crate) counts: Counts,
     pub(crate) recent: RecentSamples,
+    /// Kept for whoever wants to know.
+    pub(crate) news: Option<News>,
+    /// What of this process' CPU time is overhead.
+    pub(crate) own_time: OwnTime,
     /// The group, where the target is whatever is in it.
     group: Option<Arc<Cgroup>>,
-    /// Whether nobody else is sampled.
-    samples_group_alone: bool,
+    /// Whether an unknown process that is sampled belongs to the target.
+    meets_unknown: bool,
+    /// Those that do not all the same.
+    excluded: FxHashSet<u32>,
     aggregator: Aggregator,
     unwinder: StackUnwinder,
     chain_limit: usize,
@@ -85,7 +129,12 @@ pub(crate) struct Session {
     last_reading: LastReading,
     /// When sampling began; the end of time until it does.
     start_ns: u64,
-    window_start: (u64, Counts),
+    /// When the stretch began that the next cut hands over (ns); the end of time until sampling does.
+    stretch_start_ns: u64,
+    /// What had been counted when the window began.
+    window_start: Counts,
+    /// What objects weighed until the last cut, as far as it still matters.
+    past_weights: FxHashMap<ObjectId, f64>,
     program_changed: bool,
     rereads: Rereads,
     rebalance_at_ns: u64,
@@ -132,17 +181,6 @@ impl LastReading {
     }
 }
 
-/// What was counted, for the profile.
-pub(crate) struct Collected {
-    pub(crate) aggregate: Aggregate,
-    pub(crate) processes: Vec<ProcessInfo>,
-    pub(crate) objects: ObjectStore,
-    /// Names of the code that lies in no file.
-    pub(crate) generated: jit::Names,
-    /// Sum of the weights (ns).
-    pub(crate) weight_ns: f64,
-}
-
 impl Session {
     /// Nothing yet; unwind tables and names may take so many bytes.
     pub(crate) fn new(choice: MethodChoice, symbol_bytes: u64) -> Self {
@@ -155,8 +193,11 @@ impl Session {
             copy: CopySize::default(),
             counts: Counts::default(),
             recent: RecentSamples::default(),
+            news: None,
+            own_time: OwnTime::default(),
             group: None,
-            samples_group_alone: false,
+            meets_unknown: false,
+            excluded: FxHashSet::default(),
             aggregator: Aggregator::default(),
             unwinder: StackUnwinder::default(),
             chain_limit: limits::max_call_chain(),
@@ -164,7 +205,9 @@ impl Session {
             first_reading: LastReading::default(),
             last_reading: LastReading::default(),
             start_ns: u64::MAX,
-            window_start: (0, Counts::default()),
+            stretch_start_ns: u64::MAX,
+            window_start: Counts::default(),
+            past_weights: FxHashMap::default(),
             program_changed: false,
             rereads: Rereads::default(),
             rebalance_at_ns: 0,
@@ -183,7 +226,8 @@ impl Session {
     /// A program has ended: its process did, or goes on to be another one.
     fn program_ended(&mut self, pid: u32) {
         if let Some(process) = self.processes.get(pid) {
-            self.jit.ended(process.index, self.aggregator.frames().frames(), &self.objects.roots);
+            let frames = self.aggregator.frames().frames();
+            self.jit.ended(process.index, frames, &self.objects.roots, &self.objects.names);
         }
     }
 
@@ -196,9 +240,27 @@ impl Session {
     /// The target is whatever is in this group and below, and whatever comes into it; `alone` says that nobody else is
     /// sampled, so that an unknown process must be one that has come into it.
     pub(crate) fn follow_group(&mut self, group: Arc<Cgroup>, alone: bool) {
-        self.samples_group_alone = alone;
+        self.meets_unknown = alone;
         self.cpu.follow_group(Arc::clone(&group));
         self.group = Some(group);
+    }
+
+    /// The target is every process of the machine but those that are excluded, now and to come.
+    pub(crate) fn follow_everything(&mut self) {
+        self.meets_unknown = true;
+        self.cpu.follow_machine();
+    }
+
+    /// A process belongs to another target: it is none of this one's any more.
+    pub(crate) fn exclude(&mut self, pid: u32) {
+        if self.excluded.insert(pid) && self.processes.contains(pid) {
+            self.leave(pid);
+        }
+    }
+
+    /// It does so no longer, or has ended.
+    pub(crate) fn include(&mut self, pid: u32) {
+        self.excluded.remove(&pid);
     }
 
     /// The group, where the target is whatever is in it.
@@ -243,6 +305,7 @@ impl Session {
     pub(crate) fn begin(&mut self) {
         self.objects.read_tables(); // of a big program, they would use up the budget of its first second
         self.start_ns = clock::monotonic_ns();
+        self.stretch_start_ns = self.start_ns;
         self.counts = Counts::default();
         let target_cpu_ns = self.cpu.read().0;
         self.last_reading = self.now(target_cpu_ns);
@@ -280,6 +343,9 @@ impl Session {
                 }
                 self.processes.renamed(pid, tid, &name, exec);
                 self.program_changed |= exec && self.processes.contains(pid);
+                if let Some(news) = self.news.as_mut().filter(|news| exec && news.execs.len() < MOST_NEWS) {
+                    news.execs.push(pid);
+                }
             }
             Drained::Record(Record::Fork(task), _) => {
                 self.processes.forked(task);
@@ -289,6 +355,9 @@ impl Session {
                 }
                 if task.pid != task.parent_pid && self.processes.contains(task.pid) {
                     self.cpu.forked(task.pid, task.parent_pid);
+                    if let Some(news) = self.news.as_mut().filter(|news| news.births.len() < MOST_NEWS) {
+                        news.births.push((task.pid, task.parent_pid));
+                    }
                     self.code_inherited(task);
                 }
             }
@@ -326,7 +395,8 @@ impl Session {
             return; // taken before anything counted
         }
         self.counts.stack_bytes += sample.stack.map_or(0, |stack| stack.len()) as u64;
-        if self.samples_group_alone && !self.processes.contains(sample.pid) {
+        if self.meets_unknown && !self.processes.contains(sample.pid) && !self.excluded.contains(&sample.pid)
+        {
             let _ = self.meet(sample.pid); // unnamed code is counted as such
         }
         if !self.processes.contains(sample.pid) {
@@ -402,7 +472,7 @@ impl Session {
         LastReading {
             counts: self.counts,
             target_cpu_ns,
-            self_cpu_ns: clock::self_cpu_ns(),
+            self_cpu_ns: self.own_time.now_ns(),
             self_once_ns: self.objects.once_ns(),
         }
     }
@@ -421,36 +491,8 @@ impl Session {
         self.aggregator.function_parts(name)
     }
 
-    /// Ends a window of the profile. Samples that were lost in it are made up for by those that were not.
-    pub(crate) fn close_window(&mut self) {
-        let (_, before) = self.window_start;
-        let taken = self.counts.samples + self.counts.foreign - before.samples - before.foreign;
-        let lost = self.counts.lost - before.lost;
-        let factor = if taken > 0 { (taken + lost) as f64 / taken as f64 } else { 1.0 };
-        self.aggregator.close_window(self.elapsed_ns(), factor);
-        self.window_start = (self.elapsed_ns(), self.counts);
-        self.keep_within_bounds();
-    }
-
     /// Whether a process of the target has begun another program since the last call.
     pub(crate) fn take_program_changed(&mut self) -> bool {
         std::mem::take(&mut self.program_changed)
-    }
-
-    /// Ends the session.
-    pub(crate) fn finish(mut self) -> Collected {
-        self.close_window();
-        let weight_ns = self.aggregator.weight_ns();
-        let generated = self.jit.finish(self.aggregator.frames().frames(), &self.objects.roots);
-        let processes = self.processes.infos().to_vec();
-        drop((self.processes, self.unwinder)); // they use the tables that make room for names
-        self.objects.release_tables();
-        Collected {
-            generated,
-            weight_ns,
-            aggregate: self.aggregator.finish(self.window_start.0),
-            processes,
-            objects: self.objects,
-        }
     }
 }

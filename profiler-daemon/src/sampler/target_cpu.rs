@@ -15,10 +15,10 @@ const TICK_NS: u64 = 10_000_000;
 /// A running process is read from its CPU clock. The time of one that ended is found again in its parent's
 /// account of waited-for children, if the parent is followed and keeps one; if not, its last reading counts.
 ///
-/// Of a control group the kernel itself keeps the sum. Its processes are then only watched for their ends.
+/// Of a control group and of the machine the kernel itself keeps the sum. The processes are then only watched for their ends.
 #[derive(Default)]
 pub(crate) struct TargetCpu {
-    group: Option<GroupAccount>,
+    whole: Option<WholeAccount>,
     processes: FxHashMap<u32, Account>,
     /// Time of ended processes that no living one accounts for (ns).
     ended_ns: u64,
@@ -29,19 +29,37 @@ pub(crate) struct TargetCpu {
     total_ns: u64,
 }
 
-/// What the kernel has charged to a group, as far as it is the target's.
-struct GroupAccount {
-    group: Arc<Cgroup>,
+/// What the kernel has charged to a group or to all processes, as far as it is the target's.
+struct WholeAccount {
+    of: Whole,
     /// Whether this process is in it; what it uses is not the target's.
     is_ours: bool,
+    /// What others' processes in it have used (ns).
+    others_ns: u64,
     /// Before it was followed (ns).
     base_ns: u64,
 }
 
-impl GroupAccount {
+/// Of whom the kernel keeps the sum.
+enum Whole {
+    Group(Arc<Cgroup>),
+    Machine,
+}
+
+impl WholeAccount {
+    fn new(of: Whole, is_ours: bool) -> Self {
+        let mut account = Self { of, is_ours, others_ns: 0, base_ns: 0 };
+        account.base_ns = account.life_ns().unwrap_or(0);
+        account
+    }
+
     fn life_ns(&self) -> Option<u64> {
         let own_ns = if self.is_ours { clock::self_cpu_ns() } else { 0 };
-        Some(self.group.cpu_ns()?.saturating_sub(own_ns))
+        let all_ns = match &self.of {
+            Whole::Group(group) => group.cpu_ns()?,
+            Whole::Machine => procfs::machine_charged_ns(),
+        };
+        Some(all_ns.saturating_sub(own_ns + self.others_ns))
     }
 }
 
@@ -71,9 +89,19 @@ impl TargetCpu {
     /// From now on the target is everything in this group.
     pub(crate) fn follow_group(&mut self, group: Arc<Cgroup>) {
         let is_ours = group.processes().is_ok_and(|pids| pids.contains(&std::process::id()));
-        let mut account = GroupAccount { group, is_ours, base_ns: 0 };
-        account.base_ns = account.life_ns().unwrap_or(0);
-        self.group = Some(account);
+        self.whole = Some(WholeAccount::new(Whole::Group(group), is_ours));
+    }
+
+    /// From now on the target is every process of the machine, but for this one and others'.
+    pub(crate) fn follow_machine(&mut self) {
+        self.whole = Some(WholeAccount::new(Whole::Machine, true));
+    }
+
+    /// What processes of other targets have used since this one was followed (ns).
+    pub(crate) fn others_used(&mut self, others_ns: u64) {
+        if let Some(account) = &mut self.whole {
+            account.others_ns = others_ns;
+        }
     }
 
     /// Follows a process that may have run before; only what it uses from now on counts.
@@ -111,7 +139,7 @@ impl TargetCpu {
     /// The final account of a process that we waited for, its waited-for children included.
     pub(crate) fn waited_for(&mut self, pid: u32, cpu_ns: u64) {
         let followed = self.processes.remove(&pid);
-        if self.group.is_some() {
+        if self.whole.is_some() {
             return; // its time is in the group's
         }
         if let Some(account) = followed {
@@ -133,7 +161,7 @@ impl TargetCpu {
 
     /// CPU time used by all of them since they were adopted (ns), and the processes that are gone.
     pub(crate) fn read(&mut self) -> (u64, Vec<u32>) {
-        if let Some(account) = &self.group {
+        if let Some(account) = &self.whole {
             // Of a group that is gone, the last reading is the last word.
             let used_ns = account.life_ns().map_or(0, |life_ns| life_ns.saturating_sub(account.base_ns));
             self.total_ns = self.total_ns.max(used_ns);

@@ -177,6 +177,11 @@ impl<D: Disk> Store<D> {
         self.counters.damaged += 1;
     }
 
+    /// Other bounds are in force from the next change on.
+    pub(crate) fn rebound(&mut self, settings: Settings) {
+        self.settings = settings;
+    }
+
     /// Reads a range, and sets aside what turns out to be damaged.
     ///
     /// # Errors

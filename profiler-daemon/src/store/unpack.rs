@@ -13,7 +13,7 @@ use super::listing::Entry;
 use super::seal::{self, Damage};
 
 /// Most threads that unpack: whoever adds up what they find takes a tenth of what one of them does for a file.
-const MAX_THREADS: usize = 8;
+const MAX_THREADS: usize = 4;
 /// Files for which a thread is worth its start.
 const PER_THREAD: usize = 2;
 

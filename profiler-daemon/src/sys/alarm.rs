@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::task::{Context, Poll};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use profiler_core::sorter::RecordQueue;
@@ -107,9 +108,17 @@ impl SwitchAlarm {
 
     /// Waits until it rings; for ever if it cannot.
     pub(crate) async fn wait(&self) {
-        match self.wakes.readable().await {
-            Ok(mut ready) => ready.clear_ready(),
-            Err(_) => std::future::pending().await,
+        std::future::poll_fn(|context| self.poll_rung(context)).await;
+    }
+
+    /// Whether it rings, for whoever waits for one of several.
+    pub(crate) fn poll_rung(&self, context: &mut Context<'_>) -> Poll<()> {
+        match self.wakes.poll_read_ready(context) {
+            Poll::Ready(Ok(mut ready)) => {
+                ready.clear_ready();
+                Poll::Ready(())
+            }
+            Poll::Ready(Err(_)) | Poll::Pending => Poll::Pending,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use procfs::process::{Process, Stat, Syscall};
-use procfs::{CurrentSI, KernelStats};
+use procfs::{CpuTime, CurrentSI, KernelStats};
 use profiler_core::record::Mapped;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -140,10 +140,30 @@ fn stack_pointer(tid: u32) -> Option<u64> {
 
 /// CPU time of everything on this machine since it started, stolen time included (ns); 0 if the kernel does not say.
 pub(crate) fn machine_busy_ns() -> u64 {
+    machine_ns(|all| all.steal.unwrap_or(0))
+}
+
+/// The same without stolen time, which the scheduler charges to nobody.
+pub(crate) fn machine_charged_ns() -> u64 {
+    machine_ns(|_| 0)
+}
+
+fn machine_ns(stolen: impl Fn(&CpuTime) -> u64) -> u64 {
     let Ok(stats) = KernelStats::current() else { return 0 };
     let all = stats.total;
     let ticks = all.user + all.nice + all.system + all.irq.unwrap_or(0) + all.softirq.unwrap_or(0);
-    (ticks + all.steal.unwrap_or(0)) * (1_000_000_000 / procfs::ticks_per_second().max(1))
+    (ticks + stolen(&all)) * (1_000_000_000 / procfs::ticks_per_second().max(1))
+}
+
+/// Memory of this process that is resident (bytes); 0 if the kernel does not say.
+pub(crate) fn resident_bytes() -> u64 {
+    let pages = Process::myself().and_then(|own| own.statm()).map_or(0, |statm| statm.resident);
+    pages * procfs::page_size()
+}
+
+/// Files that this process has open; 0 if the kernel does not say.
+pub(crate) fn own_open_files() -> u64 {
+    Process::myself().and_then(|own| own.fd_count()).map_or(0, |count| count as u64)
 }
 
 /// Tasks that were created on this machine since it started; 0 if the kernel does not say.

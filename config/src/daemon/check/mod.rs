@@ -2,6 +2,8 @@
 
 mod targets;
 
+pub(super) use targets::check as targets;
+
 use std::path::{Component, Path};
 
 use super::DaemonSettings;
@@ -32,7 +34,7 @@ pub(super) fn combinations(settings: &DaemonSettings, log: &mut Log) {
     listen(settings, log);
     symbols(settings, log);
     limits(settings, log);
-    targets::check(settings, log);
+    targets(settings, log);
 }
 
 /// A budget that can be kept. A target's may be above the host's: the one is a share of the target's own CPU time, the other

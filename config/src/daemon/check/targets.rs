@@ -4,22 +4,22 @@ use std::collections::BTreeMap;
 use std::path::Component;
 
 use super::{absolute, check_budget};
-use crate::SamplingSettings;
 use crate::daemon::{DaemonSettings, TargetSettings};
 use crate::problem::Log;
 use crate::sampling::InvalidSetting;
+use crate::{Each, SamplingSettings};
 
 /// Longest name of a target, and of a label.
-const MAX_NAME: usize = 64;
+const MAX_NAME: usize = TargetSettings::MAX_NAME;
 /// Longest text of a label.
-const MAX_TEXT: usize = 256;
+const MAX_TEXT: usize = TargetSettings::MAX_LABEL;
 /// Most labels of a target: each is in every series of metrics.
 const MAX_LABELS: usize = 16;
 /// Labels that the profiler gives itself.
 const OWN_LABELS: [&str; 8] = ["pid", "comm", "outcome", "target", "host", "unit", "cgroup", "container"];
 
 /// Says in `log` what is wrong with the targets.
-pub(super) fn check(settings: &DaemonSettings, log: &mut Log) {
+pub(in crate::daemon) fn check(settings: &DaemonSettings, log: &mut Log) {
     let mut names: BTreeMap<&str, usize> = BTreeMap::new();
     for (at, target) in settings.targets.iter().enumerate() {
         let path = format!("target[{at}]");
@@ -58,23 +58,31 @@ impl Checked<'_> {
 
     fn name(&mut self) {
         let name = &self.target.name;
-        let inner = |c: char| c.is_ascii_alphanumeric() || "-._@:".contains(c);
         let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
         if name.is_empty() && !self.log.are_read(&[&format!("{}.name", self.path)]) {
             // What it is called is told to be wrong already.
         } else if name.is_empty() {
             self.wrong("name", "a target needs a name; write one such as name = \"web\"");
-        } else if name.len() > MAX_NAME || !name.chars().all(inner) || !ends(name.chars().next()) {
+        } else if name.len() > MAX_NAME
+            || !name.chars().all(TargetSettings::is_name_character)
+            || !ends(name.chars().next())
+        {
             let text = format!(
                 "`{name}` is no name: write at most {MAX_NAME} letters, digits and - . _ @ :, beginning with a letter \
                  or digit"
             );
             self.wrong("name", text);
+        } else if self.target.each.is_some() && name.len() > TargetSettings::MAX_FAMILY_NAME {
+            let most = TargetSettings::MAX_FAMILY_NAME;
+            self.wrong(
+                "name",
+                format!("with each, at most {most} characters leave room for what follows; shorten it"),
+            );
         }
     }
 
     fn selection(&mut self) {
-        let others = TargetSettings { everything: false, ..self.target.clone() }.in_words();
+        let others = TargetSettings { everything: false, each: None, ..self.target.clone() }.in_words();
         match (self.target.everything, others.is_empty()) {
             // A key that is misspelled, or whose value is wrong, may be the one that says it.
             (false, true) if !self.log.are_read(&[&self.path]) => {}
@@ -87,6 +95,14 @@ impl Checked<'_> {
                 self.wrong("everything", format!("this contradicts {others}; remove one of them"));
             }
             _ => {}
+        }
+        let is_one = match self.target.each {
+            Some(Each::Container) => self.target.container.is_some(),
+            Some(Each::User) => self.target.user.is_some(),
+            _ => false, // a unit may hold others: a slice, or a user's manager
+        };
+        if let Some(each) = self.target.each.filter(|_| is_one) {
+            self.wrong("each", format!("these processes are of one {each} already; remove each, or {each}"));
         }
         if self.target.pid == Some(0) {
             self.wrong("pid", "0 is not a process id; `pgrep NAME` lists those of a program");
@@ -103,6 +119,8 @@ impl Checked<'_> {
         {
             let text = "a control group is a path from the root of them, such as /system.slice/nginx.service";
             self.wrong("cgroup", text);
+        } else if target.cgroup.as_ref().is_some_and(|path| path.starts_with("/sys/fs/cgroup")) {
+            self.wrong("cgroup", "this is the place of a folder; write the part after /sys/fs/cgroup alone");
         }
         if let Some(unit) = &target.unit
             && (!unit.contains('.') || unit.contains(|c: char| c == '/' || c.is_whitespace()))

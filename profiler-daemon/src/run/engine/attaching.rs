@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use profiler_core::attach::{AttachMode, GROUP_SWITCH, Observed};
 
-use super::{Engine, MIN_TICK_NS};
+use super::{DecisionLog, Engine, MIN_TICK_NS};
 use crate::run::explain;
 use crate::sampler::access::OpenError;
 use crate::sampler::perf::Attachment;
@@ -31,7 +31,7 @@ pub(super) struct Seen {
     target_cpu_ns: u64,
 }
 
-impl Engine {
+impl<L: DecisionLog> Engine<L> {
     /// Opens the clocks anew if the samples seen ask for it.
     pub(super) fn maintain(&mut self, now_ns: u64) {
         let changed_program = self.session.take_program_changed();

@@ -3,11 +3,11 @@
 use profiler_core::attach::AttachMode;
 
 use super::super::explain;
-use super::{Engine, GENERATIONS};
+use super::{DecisionLog, Engine, GENERATIONS};
 use crate::cgroup::Cgroup;
 use crate::sys::procfs;
 
-impl Engine {
+impl<L: DecisionLog> Engine<L> {
     /// Who has come into the target's group by itself, or left it; and whether a group is still the target's own.
     pub(super) fn look_at_members(&mut self) {
         let uses_group = self.attach.offers_group() || self.attach.mode() == AttachMode::Cgroup;
@@ -29,6 +29,16 @@ impl Engine {
                 self.note(explain::LEFT_GROUP.to_owned()); // asked for, so it stays
             }
         }
+    }
+
+    /// Processes that belong to the target from now on, and some that do no longer, as its owner has found out.
+    pub(crate) fn told(&mut self, joined: &[u32], left: &[u32]) {
+        left.iter().for_each(|&pid| self.session.leave(pid));
+        let new: Vec<u32> =
+            joined.iter().copied().filter(|pid| !self.session.processes.contains(*pid)).collect();
+        new.iter().for_each(|&pid| self.meet(pid));
+        let came = new.iter().any(|&pid| self.session.processes.contains(pid));
+        self.members_changed |= came && self.attach.mode() == AttachMode::Task;
     }
 
     /// Whether no process of the target is left.

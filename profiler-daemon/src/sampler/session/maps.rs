@@ -102,8 +102,14 @@ impl Session {
         let now_ns = clock::monotonic_ns();
         if now_ns >= self.rebalance_at_ns {
             self.rebalance_at_ns = now_ns + BETWEEN_REBALANCES_NS;
-            let aggregator = &self.aggregator;
-            if self.objects.rebalance(|| aggregator.object_weights(), &mut self.processes) {
+            let (past, present) = (&self.past_weights, &self.aggregator);
+            let weights = || {
+                let mut weights = past.clone();
+                let present = present.object_weights();
+                present.into_iter().for_each(|(id, weight)| *weights.entry(id).or_default() += weight);
+                weights
+            };
+            if self.objects.rebalance(weights, &mut self.processes) {
                 self.unwinder = StackUnwinder::default(); // it remembers what the tables said
             }
         }

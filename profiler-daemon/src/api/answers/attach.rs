@@ -1,0 +1,113 @@
+//! A target that somebody asks for.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use axum::http::header::LOCATION;
+use axum::http::{HeaderValue, StatusCode};
+use config::{Pattern, Ratio, Span, TargetSettings};
+use serde::{Deserialize, Serialize};
+
+use super::{Answer, Call, json};
+use crate::api::problem::Problem;
+use crate::daemon::ask::{Ask, Wanted};
+
+/// What is sent: the keys of a `[[target]]`, with units in the names.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Attach {
+    /// For how long (s).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) duration_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) executable: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) command: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) process: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) user: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) unit: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cgroup: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) container: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) everything: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) budget_ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) horizon_cpu_s: Option<f64>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) labels: BTreeMap<String, String>,
+}
+
+/// The target's name.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Named {
+    /// By which it is asked for.
+    pub(crate) name: String,
+}
+
+pub(super) async fn attach(call: &Call<'_>, body: &[u8]) -> Answer {
+    let asked: Attach = serde_json::from_slice(body).map_err(|error| {
+        Problem::bad(format!("the body is not understood ({error}); see /v1/openapi.json"))
+    })?;
+    let time = duration(asked.duration_s, call.api.bounds.seconds)?;
+    let target = asked.into_target().map_err(Problem::bad)?;
+    let problems = call.api.force().settings.problems_of(&target);
+    if !problems.is_empty() {
+        return Err(Problem::bad(problems.join("; ")));
+    }
+    let wanted = Box::new(Wanted { target, time });
+    let name = call.ask(|reply| Ask::Attach(wanted, reply)).await??;
+    let location = HeaderValue::try_from(format!("/v1/targets/{name}"));
+    let mut response = json(StatusCode::CREATED, &Named { name })?;
+    if let Ok(location) = location {
+        response.headers_mut().insert(LOCATION, location);
+    }
+    Ok(response)
+}
+
+fn duration(seconds: Option<f64>, most: Duration) -> Result<Duration, Problem> {
+    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.filter(|time| !time.is_zero() && *time <= most).ok_or_else(|| {
+        let most = most.as_secs();
+        Problem::bad(format!("duration_s is for how long the target is watched, and needed; write more than 0 and at most {most}"))
+    })
+}
+
+impl Attach {
+    fn into_target(self) -> Result<TargetSettings, String> {
+        let pattern = |key: &str, text: Option<String>| {
+            text.map(|text| text.parse::<Pattern>().map_err(|error| format!("{key}: {error}"))).transpose()
+        };
+        let budget = |ratio: f64| Ratio::new(ratio).map_err(|error| format!("budget_ratio: {error}"));
+        let horizon = |seconds: f64| {
+            let span = Duration::try_from_secs_f64(seconds).ok().and_then(|time| Span::try_from(time).ok());
+            span.ok_or_else(|| format!("horizon_cpu_s: {seconds} is no time; write seconds such as 60"))
+        };
+        Ok(TargetSettings {
+            name: self.name.unwrap_or_default(),
+            pid: self.pid,
+            executable: self.executable,
+            command: pattern("command", self.command)?,
+            process: pattern("process", self.process)?,
+            user: self.user,
+            unit: self.unit,
+            cgroup: self.cgroup,
+            container: self.container,
+            everything: self.everything,
+            budget: self.budget_ratio.map(budget).transpose()?,
+            horizon: self.horizon_cpu_s.map(horizon).transpose()?,
+            labels: self.labels,
+            ..TargetSettings::default()
+        })
+    }
+}

@@ -1,0 +1,122 @@
+//! Profiles: a range of time of what is kept, or the next seconds.
+
+use std::time::Duration;
+
+use axum::http::HeaderValue;
+use axum::http::header::{CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY};
+use jiff::Zoned;
+use profiler_core::merge::Range;
+
+use super::reading::{Form, render};
+use super::{Answer, Call, content};
+use crate::api::problem::Problem;
+use crate::api::routes::{FORMAT, FROM, LABEL, SECONDS, TARGET, TO};
+use crate::api::serve::Deadline;
+use crate::daemon::ask::Ask;
+use crate::store::Query;
+use crate::sys::clock::unix_ns;
+
+/// What is at `/debug/pprof/`.
+pub(super) const INDEX: &str = "\
+/debug/pprof/profile?seconds=30    CPU time of the next seconds, in pprof's format
+    &target=NAME                   of one target
+    &label=KEY=TEXT                of targets with this label
+
+/v1/profile?from=-1h               what was sampled before; /v1/openapi.json says more
+";
+
+/// What Go takes where nothing is said.
+const GO_SECONDS: Duration = Duration::from_secs(30);
+
+/// The flame graph's own script and style, and nothing else; it cannot reach anything of where it is shown.
+const POLICY: &str =
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; sandbox allow-scripts";
+
+pub(super) async fn profile(call: &Call<'_>) -> Answer {
+    let form = call.params.word(&FORMAT)?.and_then(Form::named).unwrap_or(Form::Json);
+    let now = Zoned::now();
+    let from = call.params.moment(&FROM, &now)?;
+    let to = call.params.moment(&TO, &now)?;
+    let range = match (call.params.seconds(&SECONDS, call.api.bounds.seconds)?, from) {
+        (Some(_), _) if from.is_some() || to.is_some() => {
+            return Err(Problem::bad(
+                "seconds are the next ones, and from and to a range of time; give one of both",
+            ));
+        }
+        (Some(time), _) => Asked::Next(time),
+        (None, Some(from_unix_ns)) => {
+            let now_unix_ns = u64::try_from(now.timestamp().as_nanosecond()).unwrap_or_default();
+            Asked::Kept(kept(call, from_unix_ns, to.unwrap_or(now_unix_ns), now_unix_ns)?)
+        }
+        (None, None) => return Err(Problem::bad("from is needed, or seconds; write one such as from=-1h")),
+    };
+    answer(call, range, form).await
+}
+
+pub(super) async fn go(call: &Call<'_>) -> Answer {
+    let time = call.params.seconds(&SECONDS, call.api.bounds.seconds)?.unwrap_or(GO_SECONDS);
+    answer(call, Asked::Next(time), Form::Pprof).await
+}
+
+/// Which time is asked for.
+enum Asked {
+    Next(Duration),
+    Kept(Range),
+}
+
+fn kept(call: &Call<'_>, from_unix_ns: u64, to_unix_ns: u64, now_unix_ns: u64) -> Result<Range, Problem> {
+    // What is to come is not kept.
+    let to_unix_ns = to_unix_ns.min(now_unix_ns);
+    if from_unix_ns >= to_unix_ns {
+        return Err(Problem::bad(
+            "from is not before to, or not before now; write an earlier time such as -1h",
+        ));
+    }
+    let most = call.api.bounds.range;
+    if u128::from(to_unix_ns - from_unix_ns) > most.as_nanos() {
+        let days = most.as_secs() / 86_400;
+        return Err(Problem::bad(format!(
+            "a range has at most {days} days; write a later from or an earlier to"
+        )));
+    }
+    Ok(Range { from_unix_ns, to_unix_ns })
+}
+
+async fn answer(call: &Call<'_>, asked: Asked, form: Form) -> Answer {
+    let range = match asked {
+        Asked::Next(time) => next(call, time).await?,
+        Asked::Kept(range) => {
+            let window = call.api.force().settings.store.window.duration();
+            let open_since = unix_ns().saturating_sub(u64::try_from(window.as_nanos()).unwrap_or(u64::MAX));
+            // The loop rounds windows to its ticks.
+            if range.to_unix_ns > open_since.saturating_sub(1_000_000_000) {
+                call.ask(Ask::Flush).await??;
+            }
+            range
+        }
+    };
+    let query = Query { range, targets: call.params.targets(&TARGET), labels: call.params.labels(&LABEL)? };
+    let body = render(call.api, query, form).await?;
+    let mut response = content(form.media_type(), body);
+    let headers = response.headers_mut();
+    if form == Form::Svg {
+        headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    }
+    if form == Form::Pprof {
+        let name = HeaderValue::from_static("attachment; filename=\"profile.pb.gz\"");
+        headers.insert(CONTENT_DISPOSITION, name);
+    }
+    Ok(response)
+}
+
+/// Waits between two ends of windows: what lies between them are windows of their own.
+async fn next(call: &Call<'_>, time: Duration) -> Result<Range, Problem> {
+    if let Some(deadline) = call.parts.extensions.get::<Deadline>() {
+        deadline.allow(time + call.api.bounds.answer * 3);
+    }
+    call.ask(Ask::Flush).await??;
+    let from_unix_ns = unix_ns();
+    tokio::time::sleep(time).await;
+    call.ask(Ask::Flush).await??;
+    Ok(Range { from_unix_ns, to_unix_ns: unix_ns().max(from_unix_ns + 1) })
+}

@@ -1,0 +1,117 @@
+//! A range read from the store and written in a form, on a thread where it keeps nobody waiting.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use profiler_core::profile::SymbolizedProfile;
+use tokio::time::timeout;
+
+use crate::api::Api;
+use crate::api::problem::Problem;
+use crate::export::functions::functions;
+use crate::export::table::{View, render as table};
+use crate::export::{Format, stats};
+use crate::report;
+use crate::store::Query;
+
+/// Columns of a table.
+const WIDTH: usize = 120;
+
+/// How a profile is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    Json,
+    Pprof,
+    Folded,
+    Svg,
+    Speedscope,
+    Table,
+}
+
+impl Form {
+    /// The form of this name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "json" => Self::Json,
+            "pb.gz" => Self::Pprof,
+            "folded" => Self::Folded,
+            "svg" => Self::Svg,
+            "speedscope.json" => Self::Speedscope,
+            "table" => Self::Table,
+            _ => return None,
+        })
+    }
+
+    /// Its media type.
+    pub(super) fn media_type(self) -> &'static str {
+        match self {
+            Self::Json | Self::Speedscope => "application/json",
+            Self::Pprof => "application/octet-stream",
+            Self::Svg => "image/svg+xml",
+            Self::Folded | Self::Table => "text/plain; charset=utf-8",
+        }
+    }
+
+    fn write(self, profile: &SymbolizedProfile) -> anyhow::Result<Vec<u8>> {
+        let mut out = Vec::new();
+        let format = match self {
+            Self::Pprof => Format::Pprof,
+            Self::Folded => Format::Folded,
+            Self::Svg => Format::Svg,
+            Self::Speedscope => Format::Speedscope,
+            Self::Json => return Ok(stats::summary(&profile.run, &functions(profile))?.into_bytes()),
+            Self::Table => {
+                let view = View { width: WIDTH, top: usize::MAX };
+                return Ok(table(profile, &functions(profile), view).into_bytes());
+            }
+        };
+        format.write(profile, &mut out)?;
+        Ok(out)
+    }
+}
+
+/// The sum of what was asked for, in a form.
+pub(super) async fn render(api: &Arc<Api>, query: Query, form: Form) -> Result<Vec<u8>, Problem> {
+    let busy = || Problem::busy("other profiles are being added up; ask again, or for a shorter range");
+    let waiting = timeout(api.bounds.answer, Arc::clone(&api.renderings).acquire_owned());
+    let permit = waiting.await.ok().and_then(Result::ok).ok_or_else(busy)?;
+    let folder = api.force().settings.store.folder.clone();
+    let work = tokio::task::spawn_blocking(move || {
+        let _permit = permit; // as long as it works, not as long as somebody waits for it
+        let profile = report::read(&folder, &query)?;
+        form.write(&profile).map_err(|error| Unread::Failed(format!("{error:#}")))
+    });
+    match work.await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(unread)) => Err(unread.into()),
+        Err(_) => {
+            api.counters.panicked();
+            tracing::error!("a profile's reader panicked");
+            Err(Problem::internal("the profile met an error of sweetspot's; its log says which"))
+        }
+    }
+}
+
+/// Why there is no profile.
+enum Unread {
+    Nothing(String),
+    Failed(String),
+}
+
+impl From<report::Unread> for Unread {
+    fn from(unread: report::Unread) -> Self {
+        match unread {
+            report::Unread::Nothing(text) => Self::Nothing(text),
+            report::Unread::Store(error) => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<Unread> for Problem {
+    fn from(unread: Unread) -> Self {
+        match unread {
+            Unread::Nothing(detail) => Self::new(StatusCode::NOT_FOUND, detail),
+            Unread::Failed(detail) => Self::internal(detail),
+        }
+    }
+}

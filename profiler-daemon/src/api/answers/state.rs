@@ -1,0 +1,86 @@
+//! How the daemon and its targets are, and what it is told to do.
+
+use axum::body::Body;
+use axum::http::header::ACCEPT;
+use axum::http::{Response, StatusCode};
+use serde_json::json as object;
+
+use super::{Answer, Call, content, json};
+use crate::api::metrics::{self, Form};
+use crate::api::problem::Problem;
+use crate::daemon::ask::{Ask, Refused};
+
+/// Whether the loop answers. Says nothing of why it does not: anyone may ask.
+pub(super) async fn health(call: &Call<'_>) -> Answer {
+    match call.ask(Ask::Status).await {
+        Ok(_) => json(StatusCode::OK, &object!({ "status": "ok" })),
+        Err(_) => {
+            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon does not answer; look at its log"))
+        }
+    }
+}
+
+/// Whether it does what it is there for.
+pub(super) async fn ready(call: &Call<'_>) -> Answer {
+    match call.ask(Ask::Status).await {
+        Ok(status) if status.ready => json(StatusCode::OK, &object!({ "status": "ready" })),
+        _ => {
+            let detail = "the daemon is not ready; `sweetspot ctl status` says why";
+            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail))
+        }
+    }
+}
+
+pub(super) async fn status(call: &Call<'_>) -> Answer {
+    json(StatusCode::OK, &call.ask(Ask::Status).await?)
+}
+
+pub(super) async fn targets(call: &Call<'_>) -> Answer {
+    let targets = call.ask(Ask::Targets).await?;
+    json(StatusCode::OK, &object!({ "targets": targets }))
+}
+
+pub(super) async fn target(call: &Call<'_>) -> Answer {
+    let targets = call.ask(Ask::Targets).await?;
+    let found = targets.into_iter().find(|target| target.name == call.name);
+    json(StatusCode::OK, &found.ok_or_else(|| Refused::Unknown(call.name.clone()))?)
+}
+
+pub(super) async fn decisions(call: &Call<'_>) -> Answer {
+    let decisions = call.ask(|reply| Ask::Decisions(call.name.clone(), reply)).await??;
+    json(StatusCode::OK, &object!({ "target": call.name, "decisions": decisions }))
+}
+
+pub(super) async fn detach(call: &Call<'_>) -> Answer {
+    call.ask(|reply| Ask::Detach(call.name.clone(), reply)).await??;
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    Ok(response)
+}
+
+pub(super) async fn reload(call: &Call<'_>) -> Answer {
+    let text = call.ask(Ask::Reload).await??;
+    json(StatusCode::OK, &object!({ "message": text }))
+}
+
+pub(super) async fn stop(call: &Call<'_>) -> Answer {
+    call.ask(Ask::Stop).await?;
+    json(StatusCode::OK, &object!({ "message": "every event is removed; what was sampled is kept" }))
+}
+
+pub(super) async fn metrics(call: &Call<'_>) -> Answer {
+    let status = call.ask(Ask::Status).await?;
+    let targets = call.ask(Ask::Targets).await?;
+    let accepted = call.parts.headers.get_all(ACCEPT).iter();
+    let form = if accepted
+        .filter_map(|value| value.to_str().ok())
+        .any(|value| value.contains("application/openmetrics-text"))
+    {
+        Form::OpenMetrics
+    } else {
+        Form::Text
+    };
+    let text = metrics::write(status, targets, &call.api.counters, form)
+        .map_err(|_| Problem::internal("the metrics cannot be written; this is an error of sweetspot's"))?;
+    Ok(content(form.media_type(), text))
+}

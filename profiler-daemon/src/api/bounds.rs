@@ -1,0 +1,54 @@
+//! What a client can take of us at most.
+
+use std::time::Duration;
+
+/// Limits that no settings change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Request line and headers (bytes).
+    pub(crate) head_bytes: usize,
+    /// A request's body (bytes).
+    pub(crate) body_bytes: usize,
+    /// Time for a handshake, and for a request's head.
+    pub(crate) head: Duration,
+    /// Time for a request's body.
+    pub(crate) body: Duration,
+    /// Time until an answer begins, beside what the request itself asks to wait.
+    pub(crate) answer: Duration,
+    /// Time in which the client has to take the answer.
+    pub(crate) taking: Duration,
+    /// Time that a connection may rest between requests.
+    pub(crate) rest: Duration,
+    /// Connections of each listener at a time: a full network leaves the socket free.
+    pub(crate) connections: usize,
+    /// Profiles that are read and written at a time: each takes a core and some hundred bytes for each stack.
+    pub(crate) renderings: usize,
+    /// Longest range of time.
+    pub(crate) range: Duration,
+    /// Longest time that a request may have something sampled, or watched.
+    pub(crate) seconds: Duration,
+    /// Values of a parameter that may be repeated.
+    pub(crate) repeated: usize,
+    /// Time in which answers that have begun may end when the server stops.
+    pub(crate) stopping: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            head_bytes: 64 << 10,
+            body_bytes: 64 << 10,
+            head: Duration::from_secs(5),
+            body: Duration::from_secs(10),
+            answer: Duration::from_secs(30),
+            taking: Duration::from_secs(60),
+            rest: Duration::from_secs(30),
+            connections: 64,
+            renderings: 2,
+            range: Duration::from_secs(31 * 86_400),
+            seconds: Duration::from_secs(3600),
+            repeated: 100,
+            stopping: Duration::from_millis(700),
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Who may ask: decided before anything of a request is looked at but its head.
+
+use std::net::IpAddr;
+
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
+
+use super::listen::{Network, Rules};
+use super::problem::Problem;
+
+/// The other end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Caller {
+    /// Somebody on the socket who may use it.
+    Member,
+    /// Somebody on the socket who may not: the user's id.
+    Stranger(u32),
+    /// Somebody on the network.
+    Network {
+        /// Our address of this connection.
+        here: IpAddr,
+        /// The name that the certificate was checked for.
+        name: Option<String>,
+    },
+}
+
+/// Whether a request may be answered. What `is_open` needs no secret, and tells none.
+///
+/// # Errors
+///
+/// Why not, and what to do.
+pub(super) fn admit(
+    rules: &Rules,
+    caller: &Caller,
+    uri: &Uri,
+    headers: &HeaderMap,
+    is_open: bool,
+) -> Result<(), Problem> {
+    if headers.contains_key(ORIGIN) {
+        return Err(Problem::new(
+            StatusCode::FORBIDDEN,
+            "no page of a browser may ask here; use `sweetspot ctl` or curl",
+        ));
+    }
+    let hosts = hosts(uri, headers)?;
+    match caller {
+        Caller::Member => check_local(&hosts),
+        Caller::Stranger(user) => Err(Problem::new(
+            StatusCode::FORBIDDEN,
+            format!(
+                "user {user} may not use this socket; run as root or as a member of the group in listen.group"
+            ),
+        )),
+        Caller::Network { here, name } => {
+            let Some(network) = &rules.network else {
+                return Err(Problem::new(
+                    StatusCode::FORBIDDEN,
+                    "the settings allow the network no more; use the socket",
+                ));
+            };
+            check_name(&hosts, network, *here, name.as_deref())?;
+            if is_open { Ok(()) } else { check_token(network, headers) }
+        }
+    }
+}
+
+/// The names that the request says it is for.
+fn hosts(uri: &Uri, headers: &HeaderMap) -> Result<Vec<String>, Problem> {
+    let unclear = || Problem::bad("the Host header is not one host with or without a port; send it once");
+    let mut hosts = Vec::new();
+    let mut values = headers.get_all(HOST).iter();
+    // No name at all is what some clients send over a socket.
+    if let Some(value) = values.next().filter(|value| !value.is_empty()) {
+        let authority =
+            value.to_str().ok().and_then(|text| text.parse::<Authority>().ok()).ok_or_else(unclear)?;
+        if authority.as_str().contains('@') {
+            return Err(unclear());
+        }
+        hosts.push(authority.host().to_ascii_lowercase());
+    }
+    if values.next().is_some() {
+        return Err(unclear());
+    }
+    hosts.extend(uri.host().map(str::to_ascii_lowercase));
+    Ok(hosts)
+}
+
+fn address(host: &str) -> Option<IpAddr> {
+    host.trim_start_matches('[').trim_end_matches(']').parse().ok()
+}
+
+fn misdirected(host: &str, instead: &str) -> Problem {
+    let detail = format!("this is not {}; ask {instead}", crate::export::names::visible(host));
+    Problem::new(StatusCode::MISDIRECTED_REQUEST, detail)
+}
+
+/// On the socket any local name will do. A name with a dot would come from a page whose name was made to point to a relay.
+fn check_local(hosts: &[String]) -> Result<(), Problem> {
+    let is_local = |host: &String| {
+        address(host)
+            .map_or(!host.contains('.') || host.ends_with(".localhost"), |address| address.is_loopback())
+    };
+    match hosts.iter().find(|host| !is_local(host)) {
+        Some(host) => Err(misdirected(host, "localhost")),
+        None => Ok(()),
+    }
+}
+
+/// On the network: our address, or localhost where that is what it is. With a certificate also the name that it was
+/// checked for: no page can have another one's checked.
+fn check_name(hosts: &[String], network: &Network, here: IpAddr, name: Option<&str>) -> Result<(), Problem> {
+    let here = here.to_canonical();
+    let is_ours = |host: &String| match address(host) {
+        Some(address) => address.to_canonical() == here || address == network.address.ip(),
+        None if name == Some(host) => true,
+        None => here.is_loopback() && host == "localhost",
+    };
+    let instead = || network.address.to_string();
+    if hosts.is_empty() {
+        return Err(Problem::new(
+            StatusCode::MISDIRECTED_REQUEST,
+            format!("there is no Host header; send Host: {}", instead()),
+        ));
+    }
+    match hosts.iter().find(|host| !is_ours(host)) {
+        Some(host) => Err(misdirected(host, &instead())),
+        None => Ok(()),
+    }
+}
+
+fn check_token(network: &Network, headers: &HeaderMap) -> Result<(), Problem> {
+    let wanted = || {
+        let detail = "a token is needed; send the line of listen.token_file as `Authorization: Bearer TOKEN`";
+        Problem::new(StatusCode::UNAUTHORIZED, detail)
+    };
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let shown = values.next().and_then(bearer).ok_or_else(wanted)?;
+    if values.next().is_some() || !network.token.is(shown) {
+        let detail =
+            "this is not the token; send the line of listen.token_file as `Authorization: Bearer TOKEN`";
+        return Err(Problem::new(StatusCode::UNAUTHORIZED, detail));
+    }
+    Ok(())
+}
+
+/// The token in an `Authorization` header.
+fn bearer(value: &HeaderValue) -> Option<&[u8]> {
+    let (scheme, token) = value.as_bytes().split_at_checked("Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())
+}

@@ -1,0 +1,73 @@
+//! Where requests arrive, and who may send them: sockets, tokens and certificates, made from the settings before anything
+//! is changed, so that settings that cannot be carried out leave everything as it was.
+
+pub(super) mod socket;
+mod tls;
+pub(super) mod token;
+
+use std::net::{SocketAddr, TcpListener};
+
+use anyhow::{Result, anyhow};
+use config::ListenSettings;
+use tokio_rustls::TlsAcceptor;
+
+use socket::PeerRule;
+use token::Token;
+
+/// Who is let in. Replaced as a whole when the settings are read again.
+pub(super) struct Rules {
+    /// Who may use the socket.
+    pub(super) peers: PeerRule,
+    /// What requests over the network have to show.
+    pub(super) network: Option<Network>,
+}
+
+/// How requests over the network are let in.
+pub(super) struct Network {
+    /// The address in the settings.
+    pub(super) address: SocketAddr,
+    /// The secret.
+    pub(super) token: Token,
+    /// How they are encrypted.
+    pub(super) tls: Option<TlsAcceptor>,
+}
+
+impl Rules {
+    /// Reads everything that the settings name.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be read or is not safe, and what to do.
+    pub(super) fn read(settings: &ListenSettings) -> Result<Self> {
+        let peers = PeerRule::of(settings)?;
+        let network = match (settings.tcp, &settings.token_file) {
+            (None, _) => None,
+            (Some(_), None) => return Err(anyhow!("TCP needs a token; write listen.token_file too")),
+            (Some(address), Some(file)) => Some(Network {
+                address,
+                token: token::read(file)?,
+                tls: match (&settings.tls_certificate, &settings.tls_key) {
+                    (Some(certificate), Some(key)) => Some(tls::acceptor(certificate, key)?),
+                    _ => None,
+                },
+            }),
+        };
+        Ok(Self { peers, network })
+    }
+}
+
+/// Listens at an address.
+///
+/// # Errors
+///
+/// If it is not ours or is taken.
+pub(super) fn tcp(address: SocketAddr) -> Result<TcpListener> {
+    let listen = || {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        Ok::<_, std::io::Error>(listener)
+    };
+    listen().map_err(|error| {
+        anyhow!("{address} cannot be listened at ({error}); write another address or port as listen.tcp")
+    })
+}

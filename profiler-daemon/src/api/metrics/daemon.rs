@@ -1,0 +1,98 @@
+//! Metrics of the daemon as a whole.
+
+use std::fmt;
+
+use super::{Figure, Out, counter, gauge};
+use crate::daemon::state::Status;
+
+const FIGURES: &[Figure<Status>] = &[
+    gauge("uptime_seconds", "Time since the daemon began.", |s| Some(s.uptime_s)),
+    gauge("ready", "Whether it samples what it can and keeps it.", |s| Some(flag(s.ready))),
+    gauge("degraded", "Things that are not as they should be; `sweetspot ctl status` lists them.", |s| {
+        Some(s.degraded.len() as f64)
+    }),
+    gauge("settings_read_timestamp_seconds", "When the settings in force were read.", |s| {
+        Some(s.settings.read_unix_s)
+    }),
+    gauge("settings_refused", "Whether the last attempt to read the settings again failed.", |s| {
+        Some(flag(s.settings.problem.is_some()))
+    }),
+    counter("settings_reloads", "Attempts to read the settings again.", |s| Some(s.settings.reloads as f64)),
+    counter("settings_reloads_failed", "Attempts to read the settings again that failed.", |s| {
+        Some(s.settings.reloads_failed as f64)
+    }),
+    gauge("host_cpus", "CPUs that are online.", |s| Some(s.host.cpus as f64)),
+    gauge("host_budget_ratio", "Share of the CPU time of all CPUs that profiling may cost.", |s| {
+        Some(s.host.budget_ratio)
+    }),
+    gauge("host_overhead_last_10s_ratio", "Share that it cost in the last ten seconds.", |s| {
+        Some(s.host.overhead_last_10s_ratio)
+    }),
+    gauge("host_overhead_worst_10s_ratio", "The most that it cost in any ten seconds.", |s| {
+        Some(s.host.overhead_worst_10s_ratio)
+    }),
+    counter("host_charged_cpu_seconds", "CPU time that samples took from targets and others.", |s| {
+        Some(s.host.charged_s)
+    }),
+    counter("self_cpu_seconds", "CPU time of the daemon itself.", |s| Some(s.host.self_cpu_s)),
+    counter("housekeeping_cpu_seconds", "CPU time of the daemon that no target is the reason of.", |s| {
+        Some(s.host.housekeeping_cpu_s)
+    }),
+    gauge("memory_resident_bytes", "Resident memory of the daemon.", |s| {
+        Some(s.memory.resident_bytes as f64)
+    }),
+    gauge("memory_limit_bytes", "Memory that the daemon may take.", |s| Some(s.memory.limit_bytes as f64)),
+    gauge("memory_symbols_bytes", "Memory of unwind tables and names.", |s| {
+        Some(s.memory.symbol_bytes as f64)
+    }),
+    counter("memory_pressed", "Times that something was given up because of the limit of memory.", |s| {
+        Some(s.memory.pressed as f64)
+    }),
+    gauge("open_files", "Descriptors that are open.", |s| Some(s.memory.open_files as f64)),
+    gauge("store_failing", "Whether the store cannot be written to at present.", |s| {
+        Some(flag(s.store.problem.is_some()))
+    }),
+    gauge("store_files", "Files in the store.", |s| Some(s.store.files as f64)),
+    gauge("store_size_bytes", "Room that they take.", |s| Some(s.store.bytes as f64)),
+    gauge("store_limit_bytes", "Room that they may take.", |s| Some(s.store.limit_bytes as f64)),
+    gauge("store_queued_bytes", "Windows that wait for the disk, about.", |s| {
+        Some(s.store.queued_bytes as f64)
+    }),
+    counter("store_windows_written", "Windows that were written.", |s| Some(s.store.written as f64)),
+    counter("store_merges", "Files that others were merged into.", |s| Some(s.store.merged as f64)),
+    counter("store_merges_failed", "Merges that failed.", |s| Some(s.store.unmerged as f64)),
+    counter("store_files_expired", "Files removed for their age.", |s| Some(s.store.expired as f64)),
+    counter("store_files_evicted", "Files removed to make room.", |s| Some(s.store.evicted as f64)),
+    counter("store_files_damaged", "Damaged files set aside.", |s| Some(s.store.damaged as f64)),
+    counter("store_unsynced", "Changes that the disk did not confirm.", |s| Some(s.store.unsynced as f64)),
+];
+
+fn flag(is_so: bool) -> f64 {
+    f64::from(u8::from(is_so))
+}
+
+/// Writes all of them.
+pub(super) fn encode(status: &Status, out: &mut Out<'_>) -> fmt::Result {
+    let build = [(vec![("version", status.version.clone())], 1.0)];
+    out.series("build_info", super::Kind::Gauge, "The version that runs.", build)?;
+    for figure in FIGURES {
+        if let Some(value) = (figure.value)(status) {
+            out.one(figure.name, figure.kind, figure.help, value)?;
+        }
+    }
+    let counts = &status.targets;
+    let by_state = [
+        ("sampled", counts.sampled),
+        ("waiting", counts.waiting),
+        ("left_out", counts.left_out),
+        ("failed", counts.failed),
+    ];
+    let by_state = by_state.map(|(state, count)| (vec![("state", state.to_owned())], count as f64));
+    out.series("targets", super::Kind::Gauge, "Targets by state.", by_state)?;
+    let store = &status.store;
+    let by_reason =
+        [("queue", store.dropped_queue), ("full", store.dropped_full), ("refused", store.dropped_refused)];
+    let by_reason = by_reason.map(|(reason, count)| (vec![("reason", reason.to_owned())], count as f64));
+    let help = "Windows that were dropped: too many waited, there was no room, or the disk refused.";
+    out.series("store_windows_dropped", super::Kind::Counter, help, by_reason)
+}

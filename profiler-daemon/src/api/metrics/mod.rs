@@ -1,0 +1,184 @@
+//! Metrics for Prometheus: what [`crate::daemon::state`] holds, as counters and gauges.
+
+mod daemon;
+mod target;
+mod text;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+
+use super::observe::Counters;
+use crate::daemon::state::{Status, TargetStatus};
+
+/// A form that Prometheus reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// `text/plain; version=0.0.4`, which everything reads.
+    Text,
+    /// OpenMetrics.
+    OpenMetrics,
+}
+
+impl Form {
+    /// Its media type.
+    pub(super) fn media_type(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// What a figure is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// It grows; its name gets `_total`.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+}
+
+/// A figure of something.
+struct Figure<T> {
+    /// The name of its metric, with its unit.
+    name: &'static str,
+    kind: Kind,
+    help: &'static str,
+    /// Its value; none where it is not known.
+    value: fn(&T) -> Option<f64>,
+}
+
+const fn gauge<T>(name: &'static str, help: &'static str, value: fn(&T) -> Option<f64>) -> Figure<T> {
+    Figure { name, kind: Kind::Gauge, help, value }
+}
+
+const fn counter<T>(name: &'static str, help: &'static str, value: fn(&T) -> Option<f64>) -> Figure<T> {
+    Figure { name, kind: Kind::Counter, help, value }
+}
+
+/// Labels of a series.
+type Labels<'a> = Vec<(&'a str, String)>;
+
+/// All of it at a moment.
+#[derive(Debug)]
+struct Snapshot {
+    status: Status,
+    targets: Vec<TargetStatus>,
+    answers: BTreeMap<u16, u64>,
+    panics: u64,
+    connections_failed: u64,
+}
+
+/// Writes everything.
+///
+/// # Errors
+///
+/// None that is known: the writer writes to memory.
+pub(super) fn write(
+    status: Status,
+    targets: Vec<TargetStatus>,
+    own: &Counters,
+    form: Form,
+) -> Result<String, fmt::Error> {
+    let snapshot = Snapshot {
+        status,
+        targets,
+        answers: own.answers(),
+        panics: own.panics(),
+        connections_failed: own.connections_failed(),
+    };
+    let mut registry = Registry::with_prefix("sweetspot");
+    registry.register_collector(Box::new(snapshot));
+    let mut out = String::new();
+    prometheus_client::encoding::text::encode(&mut out, &registry)?;
+    Ok(match form {
+        Form::OpenMetrics => out,
+        Form::Text => text::from_openmetrics(&out),
+    })
+}
+
+impl Collector for Snapshot {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut out = Out(encoder);
+        daemon::encode(&self.status, &mut out)?;
+        target::encode(&self.targets, &mut out)?;
+        let answers =
+            self.answers.iter().map(|(code, count)| (vec![("code", code.to_string())], *count as f64));
+        out.series("http_requests", Kind::Counter, "Requests that were answered, by status.", answers)?;
+        out.one(
+            "http_panics",
+            Kind::Counter,
+            "Requests that met an error of sweetspot's.",
+            self.panics as f64,
+        )?;
+        let help = "Connections that ended before what was asked on them was answered.";
+        out.one("http_connections_failed", Kind::Counter, help, self.connections_failed as f64)
+    }
+}
+
+/// Where metrics are written to.
+struct Out<'a>(DescriptorEncoder<'a>);
+
+impl Out<'_> {
+    /// A metric of one series.
+    fn one(&mut self, name: &str, kind: Kind, help: &str, value: f64) -> fmt::Result {
+        if !value.is_finite() {
+            return Ok(());
+        }
+        encode(self.describe(name, kind, help)?, kind, value)
+    }
+
+    fn describe<'s>(
+        &'s mut self,
+        name: &'s str,
+        kind: Kind,
+        help: &str,
+    ) -> Result<MetricEncoder<'s>, fmt::Error> {
+        let help = help.trim_end_matches('.'); // the writer ends the sentence
+        let metric_type = match kind {
+            Kind::Counter => MetricType::Counter,
+            Kind::Gauge => MetricType::Gauge,
+        };
+        self.0.encode_descriptor(name, help, None, metric_type)
+    }
+
+    /// A metric with a series for each of some labels. One without any series is left out.
+    fn series<'l>(
+        &mut self,
+        name: &str,
+        kind: Kind,
+        help: &str,
+        series: impl IntoIterator<Item = (Labels<'l>, f64)>,
+    ) -> fmt::Result {
+        let mut series = series.into_iter().filter(|(_, value)| value.is_finite()).peekable();
+        if series.peek().is_none() {
+            return Ok(());
+        }
+        let mut metric = self.describe(name, kind, help)?;
+        for (labels, value) in series {
+            // The writer puts the text between quotes as it is.
+            let labels: Labels<'_> = labels.into_iter().map(|(name, text)| (name, escaped(&text))).collect();
+            encode(metric.encode_family(&labels)?, kind, value)?;
+        }
+        Ok(())
+    }
+}
+
+fn encode(series: MetricEncoder<'_>, kind: Kind, value: f64) -> fmt::Result {
+    match kind {
+        Kind::Counter => ConstCounter::new(value).encode(series),
+        Kind::Gauge => ConstGauge::new(value).encode(series),
+    }
+}
+
+/// The text of a label as it stands between quotes.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

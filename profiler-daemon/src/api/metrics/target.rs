@@ -1,0 +1,116 @@
+//! Metrics of each target.
+
+use std::fmt;
+
+use super::{Figure, Kind, Labels, Out, counter, gauge};
+use crate::daemon::state::{Origin, TargetState, TargetStatus};
+
+const FIGURES: &[Figure<TargetStatus>] = &[
+    gauge("target_ends_in_seconds", "When it is watched no more, from now.", |t| t.ends_in_s),
+    gauge("target_processes", "Processes that belong to it.", |t| Some(t.processes as f64)),
+    gauge("target_rate_hertz", "Samples per CPU-second.", |t| t.rate_hz),
+    gauge("target_optimum_rate_hertz", "The rate at which its error would be smallest.", |t| {
+        t.optimum_rate_hz
+    }),
+    gauge("target_sample_cost_seconds", "What a sample costs it.", |t| t.overhead_us.map(seconds)),
+    gauge("target_sample_cost_error_seconds", "Standard error of what a sample costs it.", |t| {
+        t.overhead_se_us.map(seconds)
+    }),
+    gauge("target_overhead_last_1s_ratio", "Share of its CPU time spent on it in the last second.", |t| {
+        t.overhead_last_1s_ratio
+    }),
+    gauge("target_overhead_worst_1s_ratio", "The largest such share of any second.", |t| {
+        t.overhead_worst_1s_ratio
+    }),
+    gauge("target_budget_ratio", "Share of its CPU time that may be spent on it.", |t| Some(t.budget_ratio)),
+    counter("target_cpu_seconds", "CPU time that it used while it was watched.", |t| Some(t.cpu_s)),
+    counter("target_overhead_cpu_seconds", "CPU time that was spent on it.", |t| Some(t.overhead_s)),
+    counter("target_samples", "Samples that were taken.", |t| Some(t.samples as f64)),
+    counter("target_samples_lost", "Records that the kernel dropped.", |t| Some(t.lost as f64)),
+    counter("target_samples_truncated", "Samples without outer frames.", |t| Some(t.truncated as f64)),
+    counter("target_samples_unnamed", "Samples whose innermost function has no name.", |t| {
+        Some(t.unnamed as f64)
+    }),
+    counter("target_windows", "Windows that were handed to the store.", |t| Some(t.windows as f64)),
+];
+
+fn seconds(us: f64) -> f64 {
+    us / 1e6
+}
+
+fn state(state: TargetState) -> &'static str {
+    match state {
+        TargetState::Waiting => "waiting",
+        TargetState::Sampled => "sampled",
+        TargetState::LeftOut => "left_out",
+        TargetState::Failed => "failed",
+    }
+}
+
+/// What a target is, in labels of a series of its own: they change, and every other series should not end then.
+fn info(target: &TargetStatus) -> Labels<'static> {
+    let origin = match target.origin {
+        Origin::Settings => "settings",
+        Origin::Request => "request",
+    };
+    let attach_mode = target.attach_mode.map_or("", |mode| mode.as_str());
+    let unwind = target.unwind.map_or("", |method| method.as_str());
+    vec![
+        ("target", target.name.clone()),
+        ("state", state(target.state).to_owned()),
+        ("origin", origin.to_owned()),
+        ("attach_mode", attach_mode.to_owned()),
+        ("unwind", unwind.to_owned()),
+    ]
+}
+
+/// What the overhead is made of.
+fn parts(target: &TargetStatus) -> Vec<(Labels<'static>, f64)> {
+    let Some(parts) = &target.overhead_parts else { return Vec::new() };
+    let parts = [
+        ("base", parts.base_ratio),
+        ("frames", parts.frames_ratio),
+        ("stack", parts.stack_ratio),
+        ("switches", parts.switches_ratio),
+        ("side_records", parts.side_records_ratio),
+        ("foreign", parts.foreign_ratio),
+        ("self", parts.self_ratio),
+    ];
+    let labels = |part: &str| vec![("target", target.name.clone()), ("part", part.to_owned())];
+    parts.map(|(part, ratio)| (labels(part), ratio)).to_vec()
+}
+
+/// Writes all of them.
+pub(super) fn encode(targets: &[TargetStatus], out: &mut Out<'_>) -> fmt::Result {
+    let infos = targets.iter().map(|target| (info(target), 1.0));
+    out.series("target_info", Kind::Gauge, "What the target is; always 1.", infos)?;
+    let names: Vec<Vec<String>> = targets
+        .iter()
+        .map(|target| target.labels.keys().map(|key| format!("label_{key}")).collect())
+        .collect();
+    let labels = targets.iter().zip(&names).map(|(target, names)| {
+        let own = std::iter::once(("target", target.name.clone()));
+        let given =
+            names.iter().zip(target.labels.values()).map(|(name, text)| (name.as_str(), text.clone()));
+        (own.chain(given).collect(), 1.0)
+    });
+    out.series("target_labels", Kind::Gauge, "The labels of the settings; always 1.", labels)?;
+    let figures = FIGURES.iter();
+    for figure in figures {
+        let series = targets
+            .iter()
+            .filter_map(|target| Some((vec![("target", target.name.clone())], (figure.value)(target)?)));
+        out.series(figure.name, figure.kind, figure.help, series)?;
+    }
+    let help = "Share of its CPU time that each part of the overhead took since it was attached to.";
+    out.series("target_overhead_part_ratio", Kind::Gauge, help, targets.iter().flat_map(parts))?;
+    let fixed = targets.iter().filter_map(|target| {
+        Some((vec![("target", target.name.clone())], target.overhead_parts.as_ref()?.fixed_ratio))
+    });
+    out.series(
+        "target_overhead_fixed_ratio",
+        Kind::Gauge,
+        "The part of the overhead that is due to no sample.",
+        fixed,
+    )
+}

@@ -1,0 +1,308 @@
+//! Every path, what it takes and what it answers: the one list that the router, the readers of parameters and the OpenAPI
+//! document are made from.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
+use axum::response::IntoResponse;
+use axum::routing::{MethodFilter, MethodRouter, on};
+
+use super::params::{Kind, Parameter};
+use super::problem::Problem;
+use super::{Api, answers, observe};
+
+/// Something that can be asked for.
+#[derive(Debug)]
+pub(super) struct Route {
+    /// How.
+    pub(super) method: Method,
+    /// Where; `{name}` is a target's.
+    pub(super) path: &'static str,
+    /// Who answers.
+    pub(super) operation: Operation,
+    /// What it does, in a line.
+    pub(super) summary: &'static str,
+    /// What it takes.
+    pub(super) parameters: &'static [&'static Parameter],
+    /// The schema of the body it takes.
+    pub(super) body: Option<&'static str>,
+    /// What it answers.
+    pub(super) answer: Answered,
+    /// Statuses of problems of its own, beside [`ALWAYS`] and, where it needs a right, [`SECRET`].
+    pub(super) problems: &'static [u16],
+}
+
+/// How it is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Method {
+    Get,
+    Post,
+    Delete,
+}
+
+impl Method {
+    /// Its name in lower case.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::Post => "post",
+            Self::Delete => "delete",
+        }
+    }
+
+    fn filter(self) -> MethodFilter {
+        match self {
+            Self::Get => MethodFilter::GET,
+            Self::Post => MethodFilter::POST,
+            Self::Delete => MethodFilter::DELETE,
+        }
+    }
+}
+
+/// An answer that is no problem.
+#[derive(Debug)]
+pub(super) struct Answered {
+    /// Its status.
+    pub(super) status: u16,
+    /// Media types, each with the schema of JSON.
+    pub(super) contents: &'static [(&'static str, Option<&'static str>)],
+}
+
+/// Who answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    Health,
+    Ready,
+    Status,
+    Targets,
+    Target,
+    Decisions,
+    Profile,
+    Attach,
+    Detach,
+    Reload,
+    Stop,
+    Metrics,
+    Document,
+    PprofIndex,
+    PprofProfile,
+}
+
+/// Problems that anything may meet: a request that cannot be meant, a page of a browser, a wrong name, an error of ours, and
+/// a loop that does not answer.
+pub(super) const ALWAYS: [u16; 5] = [400, 403, 421, 500, 503];
+/// Problems of what needs a right: no token, and too many requests.
+pub(super) const SECRET: [u16; 2] = [401, 429];
+
+pub(super) static FROM: Parameter = Parameter {
+    name: "from",
+    kind: Kind::Moment,
+    doc: "Begin: Unix seconds, so long ago (-1h), a time of day (09:30: the last one) or a date and time (2026-11-22T09:30, \
+          where the daemon is, or 2026-11-22T09:30Z).",
+};
+pub(super) static TO: Parameter =
+    Parameter { name: "to", kind: Kind::Moment, doc: "End, in the same form; now by default." };
+pub(super) static SECONDS: Parameter = Parameter {
+    name: "seconds",
+    kind: Kind::Seconds,
+    doc: "Wait for so long and answer with what was sampled meanwhile, in place of `from` and `to`.",
+};
+pub(super) static TARGET: Parameter = Parameter {
+    name: "target",
+    kind: Kind::Target,
+    doc: "Of this target; may be repeated. Without it, of all.",
+};
+pub(super) static LABEL: Parameter = Parameter {
+    name: "label",
+    kind: Kind::Label,
+    doc: "Of targets with this label, as KEY=TEXT; may be repeated: with all of these.",
+};
+pub(super) static FORMAT: Parameter = Parameter {
+    name: "format",
+    kind: Kind::Word(&["json", "pb.gz", "folded", "svg", "speedscope.json", "table"]),
+    doc: "The form: json (functions with their intervals, and the run; the default), pb.gz (pprof), folded, svg (a flame \
+          graph), speedscope.json or table.",
+};
+
+const fn json(schema: &'static str) -> (&'static str, Option<&'static str>) {
+    ("application/json", Some(schema))
+}
+
+const fn plain(kind: &'static str) -> (&'static str, Option<&'static str>) {
+    (kind, None)
+}
+
+const fn get(
+    path: &'static str,
+    operation: Operation,
+    summary: &'static str,
+    contents: &'static [(&'static str, Option<&'static str>)],
+) -> Route {
+    let answer = Answered { status: 200, contents };
+    Route {
+        method: Method::Get,
+        path,
+        operation,
+        summary,
+        parameters: &[],
+        body: None,
+        answer,
+        problems: &[],
+    }
+}
+
+/// All of them.
+pub(super) static ROUTES: [Route; 15] = [
+    get("/healthz", Operation::Health, "Whether the daemon's loop answers. Needs no right.", &[json("Word")]),
+    get(
+        "/readyz",
+        Operation::Ready,
+        "Whether it samples what it can and keeps it. Needs no right.",
+        &[json("Word")],
+    ),
+    get("/v1/status", Operation::Status, "How the daemon is.", &[json("Status")]),
+    get(
+        "/v1/targets",
+        Operation::Targets,
+        "Every target: sampled, waiting and left out.",
+        &[json("Targets")],
+    ),
+    Route {
+        problems: &[404],
+        ..get("/v1/targets/{name}", Operation::Target, "One target.", &[json("Target")])
+    },
+    Route {
+        problems: &[404],
+        ..get(
+            "/v1/targets/{name}/decisions",
+            Operation::Decisions,
+            "The controller's last decisions for a target, oldest first.",
+            &[json("Decisions")],
+        )
+    },
+    Route {
+        parameters: &[&FROM, &TO, &SECONDS, &TARGET, &LABEL, &FORMAT],
+        problems: &[404],
+        ..get(
+            "/v1/profile",
+            Operation::Profile,
+            "A range of time of what is kept, or the next seconds, summed up.",
+            &[
+                json("Profile"),
+                plain("application/octet-stream"),
+                plain("image/svg+xml"),
+                plain("text/plain"),
+            ],
+        )
+    },
+    Route {
+        method: Method::Post,
+        body: Some("Attach"),
+        answer: Answered { status: 201, contents: &[json("Named")] },
+        problems: &[408, 409, 413, 415, 422],
+        ..get("/v1/attach", Operation::Attach, "Watch a target for some time.", &[])
+    },
+    Route {
+        method: Method::Delete,
+        answer: Answered { status: 204, contents: &[] },
+        problems: &[404, 409],
+        ..get("/v1/targets/{name}", Operation::Detach, "Watch a target no more that somebody asked for.", &[])
+    },
+    Route {
+        method: Method::Post,
+        problems: &[409, 422],
+        ..get("/v1/reload", Operation::Reload, "Read the settings again.", &[json("Message")])
+    },
+    Route {
+        method: Method::Post,
+        ..get(
+            "/v1/stop",
+            Operation::Stop,
+            "Remove every event at once, keep what was sampled, and end.",
+            &[json("Message")],
+        )
+    },
+    get(
+        "/metrics",
+        Operation::Metrics,
+        "Metrics for Prometheus.",
+        &[plain("text/plain"), plain("application/openmetrics-text")],
+    ),
+    get("/v1/openapi.json", Operation::Document, "This document.", &[json("Any")]),
+    get("/debug/pprof/", Operation::PprofIndex, "What there is in Go's form.", &[plain("text/plain")]),
+    Route {
+        parameters: &[&SECONDS, &TARGET, &LABEL],
+        problems: &[404],
+        ..get(
+            "/debug/pprof/profile",
+            Operation::PprofProfile,
+            "The next seconds (30) in pprof's format, as Go's net/http/pprof answers.",
+            &[plain("application/octet-stream")],
+        )
+    },
+];
+
+/// Whether anyone may ask for this path.
+pub(super) fn is_open(path: &str) -> bool {
+    ROUTES.iter().any(|route| route.path == path && route.is_open())
+}
+
+impl Route {
+    /// Whether anyone may ask.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.operation, Operation::Health | Operation::Ready)
+    }
+
+    /// Every status that it answers with.
+    pub(super) fn statuses(&self) -> Vec<u16> {
+        let mut statuses = vec![self.answer.status];
+        statuses.extend(self.problems.iter().chain(&ALWAYS));
+        if !self.is_open() {
+            statuses.extend(SECRET);
+        }
+        statuses.sort_unstable();
+        statuses
+    }
+}
+
+/// The router.
+pub(super) fn router(api: &Arc<Api>) -> Router {
+    let routes =
+        ROUTES.iter().fold(Router::new(), |router, route| router.route(route.path, answering(route)));
+    routes
+        .fallback(|| async { Problem::no_such_path().into_response() })
+        .method_not_allowed_fallback(|request: Request| async move {
+            not_allowed(request.uri().path()).into_response()
+        })
+        .layer(from_fn_with_state(Arc::clone(api), observe::observe))
+        .with_state(Arc::clone(api))
+}
+
+fn answering(route: &'static Route) -> MethodRouter<Arc<Api>> {
+    let answer = move |axum::extract::State(api): axum::extract::State<Arc<Api>>, request: Request| async move {
+        answers::answer(&api, route, request).await.unwrap_or_else(Problem::into_response).into_response()
+    };
+    on(route.method.filter(), answer)
+}
+
+/// The router knows that the path is one of ours.
+fn not_allowed(path: &str) -> Problem {
+    let parts = |path: &'_ str| path.split('/').map(str::to_owned).collect::<Vec<_>>();
+    let asked = parts(path);
+    let fits = |route: &&Route| {
+        let ours = parts(route.path);
+        ours.len() == asked.len()
+            && ours.iter().zip(&asked).all(|(ours, asked)| ours == asked || ours == "{name}")
+    };
+    let mut methods: Vec<String> =
+        ROUTES.iter().filter(fits).map(|route| route.method.as_str().to_ascii_uppercase()).collect();
+    if methods.iter().any(|method| method == "GET") {
+        methods.push("HEAD".to_owned());
+    }
+    let allow = methods.join(", ");
+    let detail = format!("this path does not take this method; use {allow}");
+    Problem { allow: Some(allow), ..Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail) }
+}

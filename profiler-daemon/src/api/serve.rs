@@ -1,0 +1,230 @@
+//! The thread that answers: connections, how long they may take, and how they end.
+
+use std::os::fd::AsFd;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::guard::Caller;
+use super::{Api, routes};
+use crate::sys::peer::Peer;
+
+/// How long nobody is let in after the system could not open another file.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Until when a connection may go on as it is. Its requests move it.
+#[derive(Clone, Debug)]
+pub(super) struct Deadline(Arc<watch::Sender<Until>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Until {
+    at: Instant,
+    /// Whether nothing is asked meanwhile: its end is no failure then.
+    is_rest: bool,
+}
+
+impl Deadline {
+    /// What has begun may take so long from now.
+    pub(super) fn allow(&self, time: Duration) {
+        self.0.send_replace(Until { at: Instant::now() + time, is_rest: false });
+    }
+
+    /// Nothing is asked any more; the next request has to come within this time.
+    pub(super) fn rest(&self, time: Duration) {
+        self.0.send_replace(Until { at: Instant::now() + time, is_rest: true });
+    }
+}
+
+/// What a thread that answers is told.
+pub(super) enum Change {
+    /// Listen here from now on, and nowhere else.
+    Unix(std::os::unix::net::UnixListener),
+    /// The same for the network; or not at all.
+    Tcp(Option<std::net::TcpListener>),
+}
+
+/// Answers until the other end of `changes` is dropped, then lets what has begun end.
+pub(super) async fn run(api: Arc<Api>, mut changes: mpsc::UnboundedReceiver<Change>) {
+    let (ending, end) = watch::channel(());
+    let mut tasks = Tasks { router: routes::router(&api), api, end, connections: JoinSet::new() };
+    let (mut unix, mut tcp) = (None, None);
+    let slots = |tasks: &Tasks| Arc::new(Semaphore::new(tasks.api.bounds.connections));
+    let (unix_slots, tcp_slots) = (slots(&tasks), slots(&tasks));
+    loop {
+        tokio::select! {
+            change = changes.recv() => match change {
+                Some(Change::Unix(listener)) => unix = UnixListener::from_std(listener).ok(),
+                Some(Change::Tcp(listener)) => tcp = listener.and_then(|tcp| TcpListener::from_std(tcp).ok()),
+                None => break,
+            },
+            (socket, slot) = next_unix(unix.as_ref(), &unix_slots) => tasks.unix(socket, slot),
+            (socket, slot) = next_tcp(tcp.as_ref(), &tcp_slots) => tasks.tcp(socket, slot),
+            _ = tasks.connections.join_next(), if !tasks.connections.is_empty() => {}
+        }
+    }
+    drop((unix, tcp));
+    drop(ending);
+    let stopping = tasks.api.bounds.stopping;
+    // What is not done by then is cut off.
+    let _ = timeout(stopping, async { while tasks.connections.join_next().await.is_some() {} }).await;
+}
+
+/// The next connection, once there is room for it. Never, where nobody listens.
+async fn next_unix(
+    listener: Option<&UnixListener>,
+    slots: &Arc<Semaphore>,
+) -> (UnixStream, OwnedSemaphorePermit) {
+    let Some(listener) = listener else { return std::future::pending().await };
+    let slot = free(slots).await;
+    loop {
+        match listener.accept().await {
+            Ok((socket, _)) => return (socket, slot),
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
+
+async fn next_tcp(
+    listener: Option<&TcpListener>,
+    slots: &Arc<Semaphore>,
+) -> (TcpStream, OwnedSemaphorePermit) {
+    let Some(listener) = listener else { return std::future::pending().await };
+    let slot = free(slots).await;
+    loop {
+        match listener.accept().await {
+            Ok((socket, _)) => return (socket, slot),
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
+
+async fn free(slots: &Arc<Semaphore>) -> OwnedSemaphorePermit {
+    match Arc::clone(slots).acquire_owned().await {
+        Ok(slot) => slot,
+        Err(_) => std::future::pending().await, // it is never closed
+    }
+}
+
+struct Tasks {
+    api: Arc<Api>,
+    router: Router,
+    end: watch::Receiver<()>,
+    connections: JoinSet<()>,
+}
+
+impl Tasks {
+    fn unix(&mut self, socket: UnixStream, slot: OwnedSemaphorePermit) {
+        let peer = socket.peer_cred().and_then(|peer| Peer::of(socket.as_fd(), peer.uid(), peer.gid()));
+        let caller = match peer {
+            Ok(peer) if self.api.force().rules.peers.admits(&peer) => Caller::Member,
+            Ok(peer) => Caller::Stranger(peer.user),
+            Err(_) => return self.api.counters.connection_failed(),
+        };
+        let connection = self.connection();
+        self.connections.spawn(async move {
+            connection.serve(socket, caller).await;
+            drop(slot);
+        });
+    }
+
+    fn tcp(&mut self, socket: TcpStream, slot: OwnedSemaphorePermit) {
+        let Ok(here) = socket.local_addr().map(|address| address.ip()) else {
+            return self.api.counters.connection_failed();
+        };
+        let _ = socket.set_nodelay(true); // an answer in one piece gains nothing by waiting
+        let tls = self.api.force().rules.network.as_ref().and_then(|network| network.tls.clone());
+        let connection = self.connection();
+        self.connections.spawn(async move {
+            let Some(tls) = tls else {
+                connection.serve(socket, Caller::Network { here, name: None }).await;
+                return drop(slot);
+            };
+            match timeout(connection.api.bounds.head, tls.accept(socket)).await {
+                Ok(Ok(stream)) => {
+                    let name = stream.get_ref().1.server_name().map(str::to_owned);
+                    connection.serve(stream, Caller::Network { here, name }).await;
+                }
+                _ => connection.api.counters.connection_failed(),
+            }
+            drop(slot);
+        });
+    }
+
+    fn connection(&self) -> Connection {
+        Connection { api: Arc::clone(&self.api), router: self.router.clone(), end: self.end.clone() }
+    }
+}
+
+struct Connection {
+    api: Arc<Api>,
+    router: Router,
+    end: watch::Receiver<()>,
+}
+
+impl Connection {
+    async fn serve<S: AsyncRead + AsyncWrite + Unpin>(self, stream: S, caller: Caller) {
+        let Self { api, router, mut end } = self;
+        let first = Until { at: Instant::now() + api.bounds.head, is_rest: false };
+        let (until, mut until_when) = watch::channel(first);
+        let deadline = Deadline(Arc::new(until));
+        let service = service_fn(|request: Request<Incoming>| {
+            let mut request = request.map(Body::new);
+            request.extensions_mut().insert(caller.clone());
+            request.extensions_mut().insert(deadline.clone());
+            let mut router = router.clone();
+            async move { tower_service::Service::call(&mut router, request).await }
+        });
+        let http = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(api.bounds.head)
+            .max_buf_size(api.bounds.head_bytes)
+            .max_header_size(api.bounds.head_bytes)
+            .serve_connection(TokioIo::new(stream), service);
+        let mut http = pin!(http);
+        let mut is_ending = false;
+        loop {
+            tokio::select! {
+                ended = http.as_mut() => {
+                    if ended.is_err() {
+                        api.counters.connection_failed();
+                    }
+                    return;
+                }
+                is_rest = passed(&mut until_when) => {
+                    if !is_rest {
+                        api.counters.connection_failed();
+                    }
+                    return;
+                }
+                _ = end.changed(), if !is_ending => {
+                    is_ending = true;
+                    http.as_mut().graceful_shutdown();
+                }
+            }
+        }
+    }
+}
+
+/// Ends once the deadline has passed that is in force by then; whether nothing was asked meanwhile.
+async fn passed(until: &mut watch::Receiver<Until>) -> bool {
+    loop {
+        let Until { at, is_rest } = *until.borrow_and_update();
+        tokio::select! {
+            () = sleep_until(at) => return is_rest,
+            changed = until.changed() => if changed.is_err() { return std::future::pending().await },
+        }
+    }
+}

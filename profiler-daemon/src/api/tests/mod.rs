@@ -1,0 +1,219 @@
+//! The interface against a loop that plays its part, and clients of every kind.
+
+mod document;
+mod network;
+mod profiles;
+mod refusals;
+mod slow;
+mod socket;
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use config::DaemonSettings;
+use profiler_core::rate::Decision;
+use tempfile::TempDir;
+
+use super::bounds::Bounds;
+use super::{Server, start_within};
+use crate::daemon::ask::{self, Ask, Asked, Refused, Wanted};
+use crate::daemon::state::{DecisionEntry, Status, TargetStatus};
+
+/// A token.
+pub(super) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+/// A daemon whose loop plays its part.
+pub(super) struct Daemon {
+    pub(super) server: Option<Server>,
+    pub(super) settings: DaemonSettings,
+    pub(super) folder: TempDir,
+    pub(super) heard: Arc<Heard>,
+}
+
+/// What the loop was asked.
+#[derive(Default)]
+pub(super) struct Heard {
+    pub(super) flushes: AtomicUsize,
+    pub(super) attached: Mutex<Vec<Wanted>>,
+    pub(super) ready: std::sync::atomic::AtomicBool,
+    /// It answers nothing while this is so.
+    pub(super) deaf: std::sync::atomic::AtomicBool,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(super) struct Got {
+    pub(super) status: u16,
+    pub(super) head: String,
+    pub(super) body: Vec<u8>,
+}
+
+impl Got {
+    pub(super) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    pub(super) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
+    }
+}
+
+impl Daemon {
+    pub(super) fn new() -> Self {
+        Self::with(Bounds::default(), |_, _| {})
+    }
+
+    pub(super) fn with(bounds: Bounds, change: impl FnOnce(&mut DaemonSettings, &TempDir)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut settings = DaemonSettings::default();
+        settings.listen.socket = folder.path().join("run/sweetspot.sock");
+        settings.store.folder = folder.path().join("store");
+        std::fs::create_dir(&settings.store.folder).unwrap();
+        change(&mut settings, &folder);
+        let heard = Arc::new(Heard::default());
+        let (asker, asked) = ask::channel();
+        let loops = Arc::clone(&heard);
+        std::thread::spawn(move || play(asked, &loops));
+        let server = start_within(&settings, asker, bounds).unwrap();
+        Self { server: Some(server), settings, folder, heard }
+    }
+
+    pub(super) fn socket(&self) -> PathBuf {
+        self.settings.listen.socket.clone()
+    }
+
+    /// Sends these bytes, and reads until the other end is done.
+    pub(super) fn send(&self, bytes: impl AsRef<[u8]>) -> Got {
+        exchange(UnixStream::connect(self.socket()).unwrap(), bytes.as_ref())
+    }
+
+    pub(super) fn ask(&self, method: &str, path: &str) -> Got {
+        self.send(format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+    }
+
+    pub(super) fn get(&self, path: &str) -> Got {
+        self.ask("GET", path)
+    }
+
+    pub(super) fn post(&self, path: &str, body: &str) -> Got {
+        self.send(format!(
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
+             Connection: close\r\n\r\n{body}",
+            body.len()
+        ))
+    }
+}
+
+/// Sends these bytes, and reads until the other end is done.
+pub(super) fn exchange(mut stream: impl Read + Write, bytes: &[u8]) -> Got {
+    let _ = stream.write_all(bytes); // it may be refused before it is read
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    parse(&answer)
+}
+
+pub(super) fn parse(answer: &[u8]) -> Got {
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
+    let Some(end) = end else { return Got { status: 0, head: String::new(), body: answer.to_vec() } };
+    let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+    Got { status, head, body: answer[end + 4..].to_vec() }
+}
+
+pub(super) fn target(name: &str) -> TargetStatus {
+    TargetStatus { name: name.to_owned(), budget_ratio: 0.01, ..TargetStatus::default() }
+}
+
+/// A decision, with every figure another.
+pub(super) fn decision() -> DecisionEntry {
+    use profiler_core::rate::Reason;
+    use profiler_core::rate::model::BoundBy;
+    let decision = Decision {
+        at_ns: 1,
+        rate_hz: 2.0,
+        period_ns: 3,
+        reason: Reason::Retune,
+        bound_by: BoundBy::Law,
+        overhead_us: 4.0,
+        overhead_se_us: 5.0,
+        frames_us: 6.0,
+        stack_us: 7.0,
+        self_us: 8.0,
+        foreign_us: 9.0,
+        total_hi_us: 10.0,
+        fixed_ratio: 11.0,
+        spread_ratio: 12.0,
+        horizon_cpu_s: 13.0,
+        unbounded_rate_hz: 14.0,
+        optimum_rate_hz: 15.0,
+        budget_cap_hz: 16.0,
+        bucket_cap_hz: f64::INFINITY,
+        bucket_level_us: 18.0,
+        budget_ratio: 19.0,
+        overhead_1s_ratio: 20.0,
+        utilisation_cpus: 21.0,
+        target_cpu_s: 22.0,
+        samples: 23,
+        retunes: 24,
+    };
+    DecisionEntry { at_unix_s: 1_760_000_000.5, decision }
+}
+
+/// Answers as the loop does, at once.
+fn play(mut asked: Asked, heard: &Heard) {
+    while let Some(ask) = asked.0.blocking_recv() {
+        while heard.deaf.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        answer(ask, heard);
+    }
+}
+
+fn answer(ask: Ask, heard: &Heard) {
+    match ask {
+        Ask::Status(reply) => {
+            let ready = heard.ready.load(Ordering::Relaxed);
+            let _ = reply.send(Status { ready, pid: 7, version: "9.9".to_owned(), ..Status::default() });
+        }
+        Ask::Targets(reply) => {
+            let _ = reply.send(vec![target("web"), target("db@1:x")]);
+        }
+        Ask::Decisions(name, reply) => {
+            let found = if name == "web" { Ok(vec![decision()]) } else { Err(Refused::Unknown(name)) };
+            let _ = reply.send(found);
+        }
+        Ask::Attach(wanted, reply) => {
+            let made = match wanted.target.name.as_str() {
+                "web" => {
+                    Err(Refused::Conflict("a target is called web already; choose another name".to_owned()))
+                }
+                "" => Ok("asked-1".to_owned()),
+                name => Ok(name.to_owned()),
+            };
+            heard.attached.lock().unwrap().push(*wanted);
+            let _ = reply.send(made);
+        }
+        Ask::Detach(name, reply) => {
+            let done = match name.as_str() {
+                "web" => Err(Refused::Conflict("web stands in the settings; remove it there".to_owned())),
+                "asked-1" => Ok(()),
+                _ => Err(Refused::Unknown(name)),
+            };
+            let _ = reply.send(done);
+        }
+        Ask::Flush(reply) => {
+            heard.flushes.fetch_add(1, Ordering::Relaxed);
+            let _ = reply.send(Ok(()));
+        }
+        Ask::Reload(reply) => {
+            let _ = reply.send(Ok("the settings are in force".to_owned()));
+        }
+        Ask::Stop(reply) => {
+            let _ = reply.send(());
+        }
+    }
+}

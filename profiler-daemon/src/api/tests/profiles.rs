@@ -1,0 +1,137 @@
+//! Profiles out of a store: two targets, twenty minutes, six days before the clock of the tests was written.
+
+use std::path::Path;
+
+use super::*;
+
+const STORE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/store");
+const RANGE: &str = "from=2026-11-16T09:00Z&to=2026-11-16T09:20Z";
+
+fn daemon() -> Daemon {
+    Daemon::with(Bounds::default(), |settings, _| {
+        settings.store.folder = Path::new(STORE).canonicalize().unwrap()
+    })
+}
+
+#[test]
+fn a_range_comes_in_every_form() {
+    let daemon = daemon();
+    let asked = |rest: &str| {
+        let got = daemon.get(&format!("/v1/profile?{RANGE}{rest}"));
+        assert_eq!(got.status, 200, "{rest}: {}", got.text());
+        got
+    };
+    let json = asked("");
+    assert!(json.head.contains("content-type: application/json"));
+    assert_eq!(
+        (json.json()["samples"].as_u64(), json.json()["functions"][0]["name"].as_str()),
+        (Some(3200), Some("work"))
+    );
+    assert!(json.text().contains("nothing was kept from"), "the gap is told");
+    assert_eq!(asked("&format=json").body, json.body);
+    assert_eq!(asked("&format=folded").text(), "db;work 16000000\nweb;work 16000000\n");
+    assert_eq!(asked("&format=folded&target=web").text(), "web;work 16000000\n");
+    assert_eq!(asked("&format=folded&target=web&target=db").text().lines().count(), 2);
+    assert_eq!(asked("&format=folded&label=tier%3D2").text(), "db;work 16000000\n");
+    assert!(asked("&format=table").text().contains("work [web]"));
+    assert_eq!(
+        asked("&format=speedscope.json").json()["exporter"].as_str().map(|name| &name[..9]),
+        Some("sweetspot")
+    );
+    let svg = asked("&format=svg");
+    assert!(svg.text().contains("</svg>") && svg.head.contains("content-type: image/svg+xml"));
+    assert!(svg.head.contains("content-security-policy: default-src 'none'; script-src 'unsafe-inline'"));
+    let pprof = asked("&format=pb.gz");
+    assert!(pprof.head.contains("filename=\"profile.pb.gz\""));
+    let read = crate::export::pprof::read(pprof.body.as_slice()).unwrap();
+    assert_eq!(read.run.samples, 3200);
+    // Long ago: nothing open can belong to it.
+    assert_eq!(daemon.heard.flushes.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn moments_are_unix_seconds_too() {
+    let daemon = daemon();
+    let nine = 1_794_819_600_u64;
+    let got = daemon.get(&format!("/v1/profile?format=folded&from={nine}.5&to={}", nine + 600));
+    assert_eq!((got.status, got.text()), (200, "db;work 10000000\nweb;work 10000000\n".to_owned()));
+}
+
+#[test]
+fn what_cannot_be_meant_is_said_in_a_line() {
+    let daemon = daemon();
+    let many = "&target=x".repeat(101);
+    for (query, status, said) in [
+        ("", 400, "from is needed"),
+        ("to=now", 400, "from is needed"),
+        ("from=", 400, "from is no time"),
+        ("from=yesterday", 400, "from is no time"),
+        ("from=-1", 400, "from is no time"),
+        ("from=99999999999999999999", 400, "from is no time"),
+        ("from=now", 400, "from is not before"),
+        ("from=-1h&to=-2h", 400, "from is not before"),
+        ("from=2099-01-01T00:00Z", 400, "from is not before"),
+        ("from=0", 400, "at most 31 days"),
+        ("from=-32d", 400, "at most 31 days"),
+        ("from=-1h&from=-2h", 400, "more than 1 times"),
+        ("from=-1h&seconds=5", 400, "give one of both"),
+        ("seconds=0", 400, "seconds is not a number"),
+        ("seconds=3601", 400, "from 1 to 3600"),
+        ("seconds=1.5", 400, "seconds is not a number"),
+        ("seconds=+5", 400, "seconds is not a number"),
+        ("seconds=", 400, "seconds is not a number"),
+        ("seconds=99999999999999999999999", 400, "seconds is not a number"),
+        ("from=-1h&format=png", 400, "format is none of"),
+        ("from=-1h&format=JSON", 400, "format is none of"),
+        ("from=-1h&label=tier", 400, "write KEY=TEXT"),
+        ("from=-1h&label==x", 400, "write KEY=TEXT"),
+        ("from=-1h&label=a%3D1&label=a%3D2", 400, "the label a has one text"),
+        ("from=-1h&target=a%00b", 400, "control character"),
+        ("from=-1h&token=x", 400, "there is no parameter token"),
+        (&format!("from=-1h{many}"), 400, "more than 100 times"),
+        ("from=2026-11-16T09:00Z&to=2026-11-16T09:20Z&target=nobody", 404, "no such profile"),
+        ("from=2026-11-16T09:00Z&to=2026-11-16T09:20Z&target=../../etc", 404, "no such profile"),
+        ("from=2026-11-01T00:00Z&to=2026-11-02T00:00Z", 404, "no such profile"),
+    ] {
+        let got = daemon.get(&format!("/v1/profile?{query}"));
+        assert_eq!(got.status, status, "{query}: {}", got.text());
+        let detail = got.json()["detail"].as_str().unwrap().to_owned();
+        assert!(detail.contains(said), "{query}: {detail}");
+    }
+    assert_eq!(daemon.get("/v1/status?x=1").status, 400);
+    assert_eq!(daemon.get("/debug/pprof/profile?from=-1h").status, 400);
+}
+
+#[test]
+fn what_reaches_into_the_open_windows_ends_them_first() {
+    let daemon = daemon();
+    assert_eq!(daemon.get("/v1/profile?from=-1m").status, 404);
+    assert_eq!(daemon.heard.flushes.load(Ordering::Relaxed), 1);
+    assert_eq!(daemon.get("/v1/profile?from=-1h&to=-30m").status, 404);
+    assert_eq!(daemon.heard.flushes.load(Ordering::Relaxed), 1);
+    assert_eq!(daemon.get("/v1/profile?seconds=1").status, 404);
+    assert_eq!(daemon.heard.flushes.load(Ordering::Relaxed), 3);
+    assert_eq!(daemon.get("/debug/pprof/profile?seconds=1&target=web").status, 404);
+    assert_eq!(daemon.heard.flushes.load(Ordering::Relaxed), 5);
+}
+
+#[test]
+fn a_folder_that_cannot_be_read_is_an_error_of_ours() {
+    let daemon =
+        Daemon::with(Bounds::default(), |settings, _| settings.store.folder = "/nowhere/at/all".into());
+    let got = daemon.get("/v1/profile?from=-2h&to=-1h");
+    assert_eq!(got.status, 500);
+    assert!(got.text().contains("/nowhere/at/all cannot be read"), "{}", got.text());
+}
+
+#[test]
+fn profiles_are_added_up_by_a_few_threads_and_all_who_ask_are_answered() {
+    let daemon = daemon();
+    std::thread::scope(|scope| {
+        let asked = || daemon.get(&format!("/v1/profile?{RANGE}&format=folded")).text();
+        let clients: Vec<_> = (0..12).map(|_| scope.spawn(asked)).collect();
+        for client in clients {
+            assert_eq!(client.join().unwrap(), "db;work 16000000\nweb;work 16000000\n");
+        }
+    });
+}

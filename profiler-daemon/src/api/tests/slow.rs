@@ -1,0 +1,134 @@
+//! Clients that are slow, many, half there, or gone.
+
+use std::time::Instant;
+
+use super::*;
+
+/// Long enough for a client that does its part on a busy machine, short enough for a test.
+fn hasty() -> Bounds {
+    let short = Duration::from_millis(300);
+    Bounds { head: short, body: short, rest: short, connections: 8, ..Bounds::default() }
+}
+
+#[test]
+fn slow_and_silent_clients_are_let_go_and_others_come_to_their_turn() {
+    let daemon = Daemon::with(hasty(), |_, _| {});
+    // All the places there are, and twice as many that wait for one: silent, or in the middle of a head.
+    let mut clients: Vec<UnixStream> =
+        (0..24).map(|_| UnixStream::connect(daemon.socket()).unwrap()).collect();
+    for client in clients.iter_mut().step_by(2) {
+        client.write_all(b"GET /healthz HTTP/1.1\r\nHost: loc").unwrap();
+    }
+    assert_eq!(daemon.get("/healthz").status, 200);
+    for mut client in clients {
+        let mut rest = Vec::new();
+        let _ = client.read_to_end(&mut rest); // it ends: the other end does not wait for ever
+        assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 408"), "{}", rest.escape_ascii());
+    }
+}
+
+#[test]
+fn a_head_in_drops_is_cut_off() {
+    let daemon = Daemon::with(hasty(), |_, _| {});
+    let mut client = UnixStream::connect(daemon.socket()).unwrap();
+    let begun = Instant::now();
+    let mut sent = 0;
+    let drops = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ".bytes().chain(std::iter::repeat(b'x'));
+    for byte in drops {
+        if client.write_all(&[byte]).is_err() {
+            break;
+        }
+        sent += 1;
+        std::thread::sleep(Duration::from_millis(10));
+        // Far beyond the bound; it is no measure of it.
+        assert!(begun.elapsed() < Duration::from_secs(60), "{sent} bytes were taken");
+    }
+}
+
+#[test]
+fn a_body_that_does_not_come_is_not_waited_for() {
+    let daemon = Daemon::with(hasty(), |_, _| {});
+    let head = "POST /v1/attach HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n{";
+    assert_eq!(daemon.send(head).status, 408);
+}
+
+#[test]
+fn a_connection_serves_many_requests_and_may_not_rest_for_ever() {
+    let daemon = Daemon::with(hasty(), |_, _| {});
+    let mut client = UnixStream::connect(daemon.socket()).unwrap();
+    for _ in 0..20 {
+        client.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        let mut answer = vec![0; 4096];
+        let length = client.read(&mut answer).unwrap();
+        assert_eq!(parse(&answer[..length]).status, 200);
+    }
+    let mut rest = Vec::new();
+    let _ = client.read_to_end(&mut rest);
+    assert!(rest.is_empty(), "{}", rest.escape_ascii());
+}
+
+#[test]
+fn a_hundred_clients_at_once_are_all_answered() {
+    let daemon = Daemon::with(Bounds::default(), |settings, _| settings.limits.requests = 100);
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..100)
+            .map(|at| {
+                let daemon = &daemon;
+                scope.spawn(move || {
+                    daemon.get(["/healthz", "/v1/status", "/v1/targets", "/metrics"][at % 4]).status
+                })
+            })
+            .collect();
+        for client in clients {
+            // The loop's queue is shorter than a hundred: who meets it full is told so.
+            let status = client.join().unwrap();
+            assert!([200, 429].contains(&status), "{status}");
+        }
+    });
+    assert_eq!(daemon.get("/v1/status").status, 200);
+}
+
+#[test]
+fn who_is_too_many_is_told_to_come_back_and_health_is_not_too_many() {
+    let daemon = Daemon::with(Bounds::default(), |settings, _| settings.limits.requests = 2);
+    let waiting = "GET /v1/profile?seconds=3600 HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut clients = Vec::new();
+    for count in 1..=2 {
+        let mut client = UnixStream::connect(daemon.socket()).unwrap();
+        client.write_all(waiting.as_bytes()).unwrap();
+        clients.push(client);
+        while daemon.heard.flushes.load(Ordering::Relaxed) < count {
+            std::thread::sleep(Duration::from_millis(5)); // until it is one of those that are answered
+        }
+    }
+    let refused = daemon.get("/v1/status");
+    assert_eq!(refused.status, 429);
+    assert!(refused.head.contains("retry-after: 1") && refused.text().contains("limits.requests"));
+    assert_eq!(daemon.get("/healthz").status, 200);
+    // Who leaves is waited for no more.
+    drop(clients);
+    while daemon.get("/v1/status").status == 429 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(daemon.get("/v1/status").status, 200);
+}
+
+#[test]
+fn the_end_waits_for_nobody() {
+    let mut daemon = Daemon::new();
+    let mut clients: Vec<UnixStream> =
+        (0..10).map(|_| UnixStream::connect(daemon.socket()).unwrap()).collect();
+    for client in clients.iter_mut().take(5) {
+        client.write_all(b"GET /v1/profile?seconds=3600 HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    }
+    while daemon.heard.flushes.load(Ordering::Relaxed) < 5 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    daemon.server.take().unwrap().stop(); // would hang for an hour
+    for mut client in clients {
+        let mut rest = Vec::new();
+        let _ = client.read_to_end(&mut rest);
+        assert!(rest.is_empty());
+    }
+    assert!(!daemon.socket().exists());
+}

@@ -1,0 +1,123 @@
+//! What is typed after `ctl`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use config::{ListenSettings, Ratio, Span};
+
+use super::report::{ReportFormat, label};
+use super::{OutputFile, output_file};
+use crate::when::When;
+
+/// Arguments of `ctl`.
+#[derive(Debug, Args)]
+pub(crate) struct CtlArgs {
+    /// The daemon's socket.
+    #[arg(long, global = true, value_name = "PATH", default_value_os_t = ListenSettings::default().socket)]
+    pub(crate) socket: PathBuf,
+    /// Print what the daemon answers, as JSON.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// What to ask or to tell.
+    #[command(subcommand)]
+    pub(crate) ask: CtlCommand,
+}
+
+/// What to ask the daemon, or to tell it.
+#[derive(Debug, Subcommand)]
+pub(crate) enum CtlCommand {
+    /// How the daemon is.
+    Status,
+    /// Every target: sampled, waiting and left out.
+    Targets,
+    /// The controller's last decisions for a target.
+    Decisions {
+        /// The target.
+        target: String,
+    },
+    /// Print a profile of what the daemon keeps, or of the next seconds.
+    Profile(CtlProfileArgs),
+    /// Watch a target for some time.
+    Attach(Box<CtlAttachArgs>),
+    /// Watch a target no more that somebody asked for.
+    Detach {
+        /// The target.
+        target: String,
+    },
+    /// Have the settings read again.
+    Reload,
+    /// Have every event removed at once, keep what was sampled, and end the daemon.
+    Stop,
+}
+
+/// Arguments of `ctl profile`.
+#[derive(Debug, Args)]
+pub(crate) struct CtlProfileArgs {
+    /// What was sampled since this time: so long ago (-1h), a time of day (09:30: the last one), or a date and time
+    /// (2026-11-22T09:30, here, or 2026-11-22T09:30Z). The last minute, without it.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) from: Option<When>,
+    /// Until this time (now).
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) to: Option<When>,
+    /// Wait for so long, and show what was sampled meanwhile.
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["from", "to"])]
+    pub(crate) duration: Option<Span>,
+    /// Of this target; may be repeated. Without it, of all.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) target: Vec<String>,
+    /// Of targets with this label; may be repeated: with all of these.
+    #[arg(long, value_name = "KEY=TEXT", value_parser = label)]
+    pub(crate) label: Vec<(String, String)>,
+    /// How to print it.
+    #[arg(long, value_enum, default_value_t = ReportFormat::Table, conflicts_with = "json")]
+    pub(crate) format: ReportFormat,
+    /// Write the profile to FILE instead of printing it; may be repeated. The ending picks the format: .pb.gz (pprof),
+    /// .folded, .svg (flame graph) or .speedscope.json.
+    #[arg(short, long = "output", value_name = "FILE", value_parser = output_file, conflicts_with_all = ["format", "json"])]
+    pub(crate) output: Vec<OutputFile>,
+}
+
+/// Arguments of `ctl attach`.
+#[derive(Debug, Args)]
+pub(crate) struct CtlAttachArgs {
+    /// A process id.
+    #[arg(value_name = "PID", required_unless_present_any = ["name", "command", "executable", "user", "cgroup", "unit", "container"])]
+    pub(crate) pid: Option<u32>,
+    /// Processes whose name, or whose program's file name, matches this regular expression.
+    #[arg(long, value_name = "REGEX")]
+    pub(crate) name: Option<String>,
+    /// Processes whose command line matches this regular expression.
+    #[arg(long, value_name = "REGEX")]
+    pub(crate) command: Option<String>,
+    /// Processes that run this file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) executable: Option<PathBuf>,
+    /// Processes of this user: a name or a number.
+    #[arg(long, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// Everything in this control group (cgroup v2) and below.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) cgroup: Option<PathBuf>,
+    /// Everything in the control group of this systemd unit.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) unit: Option<String>,
+    /// Processes of the container whose id begins with these digits, at least 12.
+    #[arg(long, value_name = "ID")]
+    pub(crate) container: Option<String>,
+    /// For how long, at most 1h.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) duration: Span,
+    /// Share of its CPU time that profiling may cost, in place of the settings'.
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) budget: Option<Ratio>,
+    /// CPU time that one profile sums up, in place of the settings'.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) horizon: Option<Span>,
+    /// What to call it; made from what it is, without.
+    #[arg(long = "as", value_name = "NAME")]
+    pub(crate) called: Option<String>,
+    /// A label of its profiles; may be repeated.
+    #[arg(long, value_name = "KEY=TEXT", value_parser = label)]
+    pub(crate) label: Vec<(String, String)>,
+}

@@ -1,0 +1,78 @@
+//! `ctl`: asks the daemon over its socket, and shows what it says to a person, or as it is.
+
+mod client;
+mod profile;
+mod shown;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use serde::de::DeserializeOwned;
+
+use crate::api::Named;
+use crate::settings::{CtlAsk, CtlJob};
+use crate::terminal::Terminal;
+use client::{Client, Method};
+
+/// For most questions: the daemon answers within a tick, and gives up after half a minute itself.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Asks what `job` says, and prints the answer.
+///
+/// # Errors
+///
+/// If nobody answers, it is not permitted, or the daemon refuses.
+pub(crate) fn run(job: &CtlJob, terminal: Terminal) -> Result<()> {
+    let client = Client { socket: &job.socket };
+    let get = |path: &str| client.ask(Method::Get, path, None, PATIENCE);
+    let post = |path: &str| client.ask(Method::Post, path, None, PATIENCE);
+    match &job.ask {
+        CtlAsk::Status => show(job, terminal, &get("/v1/status")?, tables::status),
+        CtlAsk::Targets => show(job, terminal, &get("/v1/targets")?, tables::targets),
+        CtlAsk::Decisions(target) => {
+            let path = format!("/v1/targets/{}/decisions", client::quoted(target));
+            show(job, terminal, &get(&path)?, tables::decisions)
+        }
+        CtlAsk::Profile(asked) => profile::run(&client, asked, job.json, terminal),
+        CtlAsk::Attach(attach) => {
+            let body = serde_json::to_vec(attach)?;
+            let answer = client.ask(Method::Post, "/v1/attach", Some(body), PATIENCE)?;
+            show(job, terminal, &answer, |named: &Named| {
+                format!(
+                    "watching {}; `sweetspot ctl detach` ends it early\n",
+                    crate::export::names::visible(&named.name)
+                )
+            })
+        }
+        CtlAsk::Detach(target) => {
+            let path = format!("/v1/targets/{}", client::quoted(target));
+            client.ask(Method::Delete, &path, None, PATIENCE)?;
+            let said = format!(
+                "{} is watched no more; what was sampled is kept\n",
+                crate::export::names::visible(target)
+            );
+            terminal.print(if job.json { "{}\n" } else { &said })
+        }
+        CtlAsk::Reload => show(job, terminal, &post("/v1/reload")?, tables::message),
+        CtlAsk::Stop => show(job, terminal, &post("/v1/stop")?, tables::message),
+    }
+}
+
+/// Prints an answer: as it is, or as a text for a person.
+fn show<T: DeserializeOwned>(
+    job: &CtlJob,
+    terminal: Terminal,
+    answer: &[u8],
+    text: impl FnOnce(&T) -> String,
+) -> Result<()> {
+    if job.json {
+        return terminal.print(&format!("{}\n", String::from_utf8_lossy(answer).trim_end()));
+    }
+    let understood = serde_json::from_slice(answer).map_err(|error| {
+        anyhow!("the daemon's answer is not understood ({error}); is it of another version?")
+    })?;
+    terminal.print(&text(&understood))
+}

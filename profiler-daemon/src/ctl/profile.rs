@@ -1,0 +1,64 @@
+//! `ctl profile`: the daemon adds up what it keeps, and everything else is done here, as `report` does it.
+
+use std::time::Duration;
+
+use anyhow::{Error, Result, anyhow};
+
+use super::client::{Client, Method, quoted};
+use crate::cli::ReportFormat;
+use crate::export::pprof;
+use crate::output::Outputs;
+use crate::report;
+use crate::settings::{CtlProfile, CtlTime, OutputJob};
+use crate::terminal::Terminal;
+
+/// For a profile to be added up: a month of a big host takes a minute.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Prints the profile, or writes it to files.
+///
+/// # Errors
+///
+/// If nothing was sampled in that time, or a file cannot be written.
+pub(super) fn run(client: &Client<'_>, asked: &CtlProfile, json: bool, terminal: Terminal) -> Result<()> {
+    let format = if json { ReportFormat::Json } else { asked.format };
+    // Files that cannot be written are better known before an hour of waiting.
+    let files = OutputJob { files: asked.files.clone(), ..OutputJob::default() };
+    let outputs = if asked.files.is_empty() { None } else { Some(Outputs::prepare(&files)?) };
+    let waiting = match asked.time {
+        CtlTime::Next(time) => time,
+        CtlTime::Range(..) => Duration::ZERO,
+    };
+    let bytes = client.ask(Method::Get, &path(asked), None, PATIENCE + waiting)?;
+    let profile = pprof::read(bytes.as_slice()).map_err(|error| {
+        anyhow!("the daemon's profile cannot be read ({:#}); is it of another version?", Error::from(error))
+    })?;
+    match outputs {
+        Some(outputs) => {
+            report::say_missing(&profile, terminal);
+            outputs.deliver(&profile)
+        }
+        None => report::print_as(format, &profile, terminal),
+    }
+}
+
+fn path(asked: &CtlProfile) -> String {
+    let mut path = "/v1/profile?format=pb.gz".to_owned();
+    let seconds = |ns: u64| format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
+    match asked.time {
+        CtlTime::Next(time) => path += &format!("&seconds={}", time.as_secs()),
+        CtlTime::Range(from_ns, to_ns) => {
+            path += &format!("&from={}", seconds(from_ns));
+            if let Some(to_ns) = to_ns {
+                path += &format!("&to={}", seconds(to_ns));
+            }
+        }
+    }
+    for target in &asked.targets {
+        path += &format!("&target={}", quoted(target));
+    }
+    for (key, text) in &asked.labels {
+        path += &format!("&label={}", quoted(&format!("{key}={text}")));
+    }
+    path
+}

@@ -1,0 +1,124 @@
+//! What of the daemon's answers is shown to a person. A daemon of another version may say more, or less.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Status {
+    pub(super) version: String,
+    pub(super) pid: u32,
+    pub(super) uptime_s: f64,
+    pub(super) ready: bool,
+    pub(super) degraded: Vec<String>,
+    pub(super) settings: Settings,
+    pub(super) targets: Counts,
+    pub(super) host: Host,
+    pub(super) memory: Memory,
+    pub(super) store: Store,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Settings {
+    pub(super) file: Option<String>,
+    pub(super) read_unix_s: f64,
+    pub(super) problem: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Counts {
+    pub(super) sampled: u64,
+    pub(super) waiting: u64,
+    pub(super) left_out: u64,
+    pub(super) failed: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Host {
+    pub(super) cpus: u64,
+    pub(super) budget_ratio: f64,
+    pub(super) overhead_last_10s_ratio: f64,
+    pub(super) overhead_worst_10s_ratio: f64,
+    pub(super) self_cpu_s: f64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Memory {
+    pub(super) resident_bytes: u64,
+    pub(super) limit_bytes: u64,
+    pub(super) symbol_bytes: u64,
+    pub(super) pressed: u64,
+    pub(super) open_files: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Store {
+    pub(super) folder: String,
+    pub(super) problem: Option<String>,
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+    pub(super) limit_bytes: u64,
+    pub(super) queued_bytes: u64,
+    pub(super) dropped_queue: u64,
+    pub(super) dropped_full: u64,
+    pub(super) dropped_refused: u64,
+    pub(super) damaged: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Targets {
+    pub(super) targets: Vec<Target>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Target {
+    pub(super) name: String,
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) state: String,
+    pub(super) reason: Option<String>,
+    pub(super) ends_in_s: Option<f64>,
+    pub(super) processes: u64,
+    pub(super) attach_mode: Option<String>,
+    pub(super) unwind: Option<String>,
+    pub(super) rate_hz: Option<f64>,
+    pub(super) overhead_last_1s_ratio: Option<f64>,
+    pub(super) budget_ratio: f64,
+    pub(super) cpu_s: f64,
+    pub(super) overhead_s: f64,
+    pub(super) samples: u64,
+    pub(super) lost: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Decisions {
+    pub(super) decisions: Vec<Decision>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Decision {
+    pub(super) at_unix_s: f64,
+    pub(super) rate_hz: f64,
+    pub(super) optimum_rate_hz: f64,
+    pub(super) reason: String,
+    pub(super) bound_by: String,
+    pub(super) overhead_us: f64,
+    pub(super) overhead_1s_ratio: f64,
+    pub(super) budget_ratio: f64,
+    pub(super) utilisation_cpus: f64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Message {
+    pub(super) message: String,
+}

@@ -1,0 +1,200 @@
+//! Answers as texts for a person.
+
+use std::fmt::Write;
+
+use super::shown::{Decision, Decisions, Message, Status, Store, Target, Targets};
+use crate::export::names::visible;
+use crate::when;
+
+/// What the daemon says, on a line.
+pub(super) fn message(message: &Message) -> String {
+    visible(&message.message) + "\n"
+}
+
+/// How the daemon is.
+pub(super) fn status(status: &Status) -> String {
+    let ready = if status.ready { "ready" } else { "NOT READY" };
+    let (settings, counts, host, memory) = (&status.settings, &status.targets, &status.host, &status.memory);
+    let file = settings.file.as_deref().map_or("the defaults".to_owned(), visible);
+    let mut lines = vec![
+        (
+            "sweetspot",
+            format!(
+                "{}, process {}, {ready}, up {}",
+                visible(&status.version),
+                status.pid,
+                time(status.uptime_s)
+            ),
+        ),
+        ("settings", format!("{file}, read {}", moment(settings.read_unix_s))),
+        (
+            "targets",
+            format!(
+                "{} sampled, {} waiting, {} left out, {} failed",
+                counts.sampled, counts.waiting, counts.left_out, counts.failed
+            ),
+        ),
+        (
+            "overhead",
+            format!(
+                "{} of {} CPUs in the last 10 s, worst {}, budget {}; {:.1} s of its own since it began",
+                percent(host.overhead_last_10s_ratio),
+                host.cpus,
+                percent(host.overhead_worst_10s_ratio),
+                percent(host.budget_ratio),
+                host.self_cpu_s
+            ),
+        ),
+        (
+            "memory",
+            format!(
+                "{} of {}, names {}, {} open files{}",
+                size(memory.resident_bytes),
+                size(memory.limit_bytes),
+                size(memory.symbol_bytes),
+                memory.open_files,
+                if memory.pressed > 0 {
+                    format!(", short of it {} times", memory.pressed)
+                } else {
+                    String::new()
+                }
+            ),
+        ),
+        ("store", store(&status.store)),
+    ];
+    lines.extend(settings.problem.iter().map(|problem| ("problem", visible(problem))));
+    lines.extend(status.store.problem.iter().map(|problem| ("problem", visible(problem))));
+    lines.extend(status.degraded.iter().map(|problem| ("problem", visible(problem))));
+    lines.iter().map(|(what, text)| format!("{what:<10} {text}\n")).collect()
+}
+
+fn store(store: &Store) -> String {
+    let mut text = format!(
+        "{}, {} files, {} of {}",
+        visible(&store.folder),
+        store.files,
+        size(store.bytes),
+        size(store.limit_bytes)
+    );
+    if store.queued_bytes > 0 {
+        let _ = write!(text, ", {} wait", size(store.queued_bytes));
+    }
+    let dropped = store.dropped_queue + store.dropped_full + store.dropped_refused;
+    if dropped > 0 {
+        let _ = write!(text, ", {dropped} windows dropped");
+    }
+    if store.damaged > 0 {
+        let _ = write!(text, ", {} damaged files", store.damaged);
+    }
+    text
+}
+
+/// The targets, one a line, and below each what is not as it should be.
+pub(super) fn targets(targets: &Targets) -> String {
+    let width =
+        targets.targets.iter().map(|target| target.name.chars().count()).max().unwrap_or(0).clamp(6, 64);
+    let mut out = format!(
+        "{:<width$} {:<8} {:>5} {:<6} {:<5} {:>8} {:>8} {:>7} {:>10} {:>10}\n",
+        "target", "state", "procs", "by", "stack", "rate/s", "overhead", "budget", "CPU s", "samples"
+    );
+    for target in &targets.targets {
+        out += &row(target, width);
+    }
+    if targets.targets.is_empty() {
+        out += "no targets: write some into the settings, or `sweetspot ctl attach`\n";
+    }
+    out
+}
+
+fn row(target: &Target, width: usize) -> String {
+    let ratio = (target.cpu_s > 0.0).then(|| target.overhead_s / target.cpu_s);
+    let mut out = format!(
+        "{:<width$} {:<8} {:>5} {:<6} {:<5} {:>8} {:>8} {:>7} {:>10.1} {:>10}\n",
+        visible(&target.name),
+        visible(&target.state).replace('_', " "),
+        target.processes,
+        visible(target.attach_mode.as_deref().unwrap_or("-")),
+        visible(target.unwind.as_deref().unwrap_or("-")),
+        target.rate_hz.map_or("-".to_owned(), |rate| format!("{rate:.1}")),
+        target.overhead_last_1s_ratio.or(ratio).map_or("-".to_owned(), percent),
+        percent(target.budget_ratio),
+        target.cpu_s,
+        target.samples,
+    );
+    let mut more = Vec::new();
+    more.extend(target.reason.as_deref().map(visible));
+    if !target.labels.is_empty() {
+        let labels = target.labels.iter().map(|(key, text)| format!("{key}={text}"));
+        more.push(visible(&labels.collect::<Vec<_>>().join(" ")));
+    }
+    more.extend(target.ends_in_s.map(|seconds| format!("watched for another {}", time(seconds))));
+    if target.lost > 0 {
+        more.push(format!("{} samples lost", target.lost));
+    }
+    for line in more {
+        let _ = writeln!(out, "  {line}");
+    }
+    out
+}
+
+/// The decisions, oldest first.
+pub(super) fn decisions(decisions: &Decisions) -> String {
+    let mut out = format!(
+        "{:<19} {:>9} {:>9} {:<12} {:<8} {:>9} {:>8} {:>8} {:>6}\n",
+        "time", "rate/s", "optimum", "reason", "bound by", "sample µs", "overhead", "budget", "CPUs"
+    );
+    for decision in &decisions.decisions {
+        out += &decided(decision);
+    }
+    if decisions.decisions.is_empty() {
+        out += "none yet: the target has not been sampled\n";
+    }
+    out
+}
+
+fn decided(decision: &Decision) -> String {
+    format!(
+        "{:<19} {:>9.1} {:>9.1} {:<12} {:<8} {:>9.2} {:>8} {:>8} {:>6.2}\n",
+        moment(decision.at_unix_s),
+        decision.rate_hz,
+        decision.optimum_rate_hz,
+        visible(&decision.reason),
+        visible(&decision.bound_by),
+        decision.overhead_us,
+        percent(decision.overhead_1s_ratio),
+        percent(decision.budget_ratio),
+        decision.utilisation_cpus,
+    )
+}
+
+fn percent(ratio: f64) -> String {
+    format!("{:.2}%", ratio * 100.0)
+}
+
+fn moment(unix_s: f64) -> String {
+    when::in_words((unix_s.max(0.0) * 1e9) as u64)
+}
+
+fn time(seconds: f64) -> String {
+    let whole = seconds.max(0.0) as u64;
+    match whole {
+        0..60 => format!("{whole} s"),
+        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
+        3600..86_400 => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+        _ => format!("{} days {} h", whole / 86_400, whole % 86_400 / 3600),
+    }
+}
+
+fn size(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut amount = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while amount >= 1024.0 && unit + 1 < UNITS.len() {
+        amount /= 1024.0;
+        unit += 1;
+    }
+    format!("{amount:.1} {}", UNITS[unit])
+}

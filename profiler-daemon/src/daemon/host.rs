@@ -1,0 +1,122 @@
+//! What profiling costs the host, everything together: what is charged to targets and strangers, and all of our own CPU time,
+//! also that of no target.
+
+use std::collections::VecDeque;
+
+use super::state::HostStatus;
+
+const WINDOW_NS: u64 = 10_000_000_000;
+
+/// What was spent until a moment (ns of CPU time, but for the first).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Spent {
+    /// The moment, by the monotonic clock.
+    pub(crate) at_ns: u64,
+    /// Charged to targets and strangers.
+    pub(crate) charged_ns: u64,
+    /// Own CPU time, all threads.
+    pub(crate) self_ns: u64,
+    /// The part of it in turns of targets.
+    pub(crate) turns_ns: u64,
+}
+
+/// Adds it up.
+#[derive(Debug, Default)]
+pub(crate) struct HostAccount {
+    began: Spent,
+    history: VecDeque<Spent>,
+    worst_10s: f64,
+    cpus: usize,
+}
+
+impl HostAccount {
+    /// From this moment on.
+    pub(crate) fn new(now: Spent, cpus: usize) -> Self {
+        Self { began: now, history: VecDeque::from([now]), worst_10s: 0.0, cpus: cpus.max(1) }
+    }
+
+    /// Takes in what was spent until now; once a second.
+    pub(crate) fn observe(&mut self, now: Spent, cpus: usize) {
+        self.cpus = cpus.max(1);
+        self.history.push_back(now);
+        while self.history.get(1).is_some_and(|second| now.at_ns.saturating_sub(second.at_ns) >= WINDOW_NS) {
+            self.history.pop_front();
+        }
+        if now.at_ns.saturating_sub(self.oldest().at_ns) >= WINDOW_NS {
+            self.worst_10s = self.worst_10s.max(self.last_10s_ratio());
+        }
+    }
+
+    /// Share of the CPU time of all CPUs that was spent in the last ten seconds.
+    pub(crate) fn last_10s_ratio(&self) -> f64 {
+        let (then, now) = (self.oldest(), self.latest());
+        let wall_ns = now.at_ns.saturating_sub(then.at_ns) * self.cpus as u64;
+        let spent_ns =
+            now.charged_ns.saturating_sub(then.charged_ns) + now.self_ns.saturating_sub(then.self_ns);
+        if wall_ns > 0 { spent_ns as f64 / wall_ns as f64 } else { 0.0 }
+    }
+
+    /// Own CPU time of no target, in the last ten seconds (CPU-seconds per second).
+    pub(crate) fn housekeeping_cpus(&self) -> f64 {
+        let (then, now) = (self.oldest(), self.latest());
+        let wall_ns = now.at_ns.saturating_sub(then.at_ns).max(1);
+        let own_ns = now.self_ns.saturating_sub(then.self_ns);
+        own_ns.saturating_sub(now.turns_ns.saturating_sub(then.turns_ns)) as f64 / wall_ns as f64
+    }
+
+    /// The figures to show.
+    pub(crate) fn status(&self, budget_ratio: f64) -> HostStatus {
+        let (began, now) = (self.began, self.latest());
+        let own_ns = now.self_ns.saturating_sub(began.self_ns);
+        HostStatus {
+            cpus: self.cpus,
+            budget_ratio,
+            overhead_last_10s_ratio: self.last_10s_ratio(),
+            overhead_worst_10s_ratio: self.worst_10s.max(self.last_10s_ratio()),
+            charged_s: now.charged_ns.saturating_sub(began.charged_ns) as f64 * 1e-9,
+            self_cpu_s: own_ns as f64 * 1e-9,
+            housekeeping_cpu_s: own_ns.saturating_sub(now.turns_ns.saturating_sub(began.turns_ns)) as f64
+                * 1e-9,
+        }
+    }
+
+    fn oldest(&self) -> Spent {
+        self.history.front().copied().unwrap_or_default()
+    }
+
+    fn latest(&self) -> Spent {
+        self.history.back().copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spent(second: u64, charged_ns: u64, self_ns: u64) -> Spent {
+        Spent { at_ns: second * 1_000_000_000, charged_ns, self_ns, turns_ns: self_ns / 2 }
+    }
+
+    #[test]
+    fn the_worst_ten_seconds_are_kept_and_own_time_without_a_target_counts() {
+        let mut account = HostAccount::new(spent(0, 0, 0), 2);
+        let mut charged_ns = 0;
+        for second in 1..=60 {
+            charged_ns += if (20..30).contains(&second) { 40_000_000 } else { 10_000_000 };
+            account.observe(spent(second, charged_ns, second * 10_000_000), 2);
+        }
+        let status = account.status(0.01);
+        assert!((status.overhead_last_10s_ratio - 0.01).abs() < 1e-9, "{status:?}");
+        assert!((status.overhead_worst_10s_ratio - 0.025).abs() < 1e-9, "{status:?}");
+        assert!((account.housekeeping_cpus() - 0.005).abs() < 1e-9);
+        assert!((status.charged_s - 0.9).abs() < 1e-9 && (status.housekeeping_cpu_s - 0.3).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_clock_that_stands_still_divides_nothing() {
+        let mut account = HostAccount::new(Spent::default(), 0);
+        account.observe(Spent::default(), 0);
+        assert_eq!(account.last_10s_ratio(), 0.0);
+        assert_eq!(account.housekeeping_cpus(), 0.0);
+    }
+}

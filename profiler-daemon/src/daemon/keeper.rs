@@ -1,0 +1,274 @@
+//! Names what was sampled and keeps it, on a thread of its own: neither a big program's debug information nor a slow disk
+//! delays a sample.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use profiler_core::profile::{Run, SymbolizedProfile};
+
+use super::ask::{Refused, Reply};
+use super::state::StoreStatus;
+use crate::debuginfod;
+use crate::run::names::symbolize;
+use crate::sampler::session::Collected;
+use crate::store::{self, Now, RealDisk, Store, StoreError, Window};
+use crate::sys::clock;
+
+/// Windows that wait at most, however small they are.
+const MOST_WAITING: usize = 4_096;
+/// How often it is looked what is too old, and what can be merged.
+const MAINTAIN_EVERY: Duration = Duration::from_secs(10);
+
+/// A window of a target, to be named and kept.
+pub(crate) struct Parcel {
+    /// Which.
+    pub(crate) window: Window,
+    /// What was counted in it.
+    pub(crate) collected: Collected,
+    /// What takes its weights to CPU time.
+    pub(crate) scale: f64,
+    /// Its figures.
+    pub(crate) run: Run,
+    /// Room that it takes while it waits (bytes, about).
+    pub(crate) bytes: u64,
+}
+
+enum Job {
+    Keep(Box<Parcel>),
+    /// What was given before is kept by now.
+    Flushed(Vec<Reply<Result<(), Refused>>>),
+    Bounds(store::Settings, Option<debuginfod::Settings>),
+}
+
+/// What became of a target's windows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Kept {
+    /// Windows in the store.
+    pub(crate) windows: u64,
+    /// Samples in them whose innermost function has no name.
+    pub(crate) unnamed: u64,
+}
+
+/// What the thread tells.
+#[derive(Debug, Default)]
+struct Told {
+    store: StoreStatus,
+    targets: BTreeMap<String, Kept>,
+}
+
+/// The thread that names and keeps.
+pub(crate) struct Keeper {
+    jobs: Option<SyncSender<Job>>,
+    waiting_bytes: Arc<AtomicU64>,
+    most_bytes: u64,
+    told: Arc<Mutex<Told>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    /// Opens the store and begins. At most `most_bytes` of windows wait.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be used.
+    pub(crate) fn start(
+        folder: &Path,
+        bounds: store::Settings,
+        most_bytes: u64,
+        debuginfod: Option<debuginfod::Settings>,
+    ) -> Result<Self, StoreError> {
+        let store = Store::open(folder, bounds, RealDisk)?;
+        let (jobs, queue) = mpsc::sync_channel(MOST_WAITING);
+        let (waiting_bytes, told) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::default()));
+        let mut work = Work {
+            folder: folder.to_owned(),
+            store,
+            bounds,
+            boot: boot_id(),
+            debuginfod,
+            waiting_bytes: Arc::clone(&waiting_bytes),
+            told: Arc::clone(&told),
+        };
+        work.tell(None);
+        let thread = std::thread::Builder::new().name("keeper".to_owned()).spawn(move || work.run(&queue));
+        let thread = thread.map_err(|cause| StoreError::Unwritable { path: folder.to_owned(), cause })?;
+        Ok(Self { jobs: Some(jobs), waiting_bytes, most_bytes, told, thread: Some(thread) })
+    }
+
+    /// Hands over a window; one that there is no room for is dropped and counted.
+    pub(crate) fn keep(&self, parcel: Parcel) {
+        let bytes = parcel.bytes;
+        let waiting = self.waiting_bytes.load(Ordering::Relaxed);
+        let has_room = waiting == 0 || waiting + bytes <= self.most_bytes;
+        self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if !has_room || !self.send(Job::Keep(Box::new(parcel))) {
+            self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.told().store.dropped_queue += 1;
+        }
+    }
+
+    /// Answers once all that was handed over before is kept.
+    pub(crate) fn flush(&self, replies: Vec<Reply<Result<(), Refused>>>) {
+        let busy =
+            || Refused::Busy("the disk is too slow for what there is to write; ask again later".to_owned());
+        let job = Job::Flushed(replies);
+        let sent = self.jobs.as_ref().map(|jobs| jobs.try_send(job));
+        if let Some(Err(
+            TrySendError::Full(Job::Flushed(replies)) | TrySendError::Disconnected(Job::Flushed(replies)),
+        )) = sent
+        {
+            replies.into_iter().for_each(|reply| drop(reply.send(Err(busy()))));
+        }
+    }
+
+    /// Other bounds are in force.
+    pub(crate) fn rebound(
+        &mut self,
+        bounds: store::Settings,
+        most_bytes: u64,
+        debuginfod: Option<debuginfod::Settings>,
+    ) {
+        self.most_bytes = most_bytes;
+        self.send(Job::Bounds(bounds, debuginfod));
+    }
+
+    fn send(&self, job: Job) -> bool {
+        self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok())
+    }
+
+    /// How the store is.
+    pub(crate) fn status(&self) -> StoreStatus {
+        StoreStatus { queued_bytes: self.waiting_bytes.load(Ordering::Relaxed), ..self.told().store.clone() }
+    }
+
+    /// What became of a target's windows.
+    pub(crate) fn kept(&self, target: &str) -> Kept {
+        self.told().targets.get(target).copied().unwrap_or_default()
+    }
+
+    /// A target is not there any more.
+    pub(crate) fn forget(&self, target: &str) {
+        self.told().targets.remove(target);
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps all that was handed over, and ends; whether that was done within `patience`.
+    pub(crate) fn finish(mut self, patience: Duration) -> bool {
+        drop(self.jobs.take());
+        let Some(thread) = self.thread.take() else { return true };
+        let deadline = std::time::Instant::now() + patience;
+        while !thread.is_finished() && std::time::Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        thread.is_finished() && thread.join().is_ok()
+    }
+}
+
+/// The thread's side.
+struct Work {
+    folder: PathBuf,
+    store: Store,
+    bounds: store::Settings,
+    boot: String,
+    debuginfod: Option<debuginfod::Settings>,
+    waiting_bytes: Arc<AtomicU64>,
+    told: Arc<Mutex<Told>>,
+}
+
+impl Work {
+    fn run(&mut self, queue: &mpsc::Receiver<Job>) {
+        let mut problem = None;
+        loop {
+            match queue.recv_timeout(MAINTAIN_EVERY) {
+                Ok(Job::Keep(parcel)) => problem = self.keep(*parcel),
+                Ok(Job::Flushed(replies)) => {
+                    replies.into_iter().for_each(|reply| drop(reply.send(flushed(problem.as_deref()))));
+                }
+                Ok(Job::Bounds(bounds, debuginfod)) => {
+                    self.store.rebound(bounds);
+                    (self.bounds, self.debuginfod) = (bounds, debuginfod);
+                }
+                Err(RecvTimeoutError::Timeout) => drop(self.store.maintain(&self.now())),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            self.tell(problem.clone());
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now { unix_ns: clock::unix_ns(), boot: self.boot.clone(), monotonic_ns: clock::monotonic_ns() }
+    }
+
+    /// Names a window and writes it; why it was not kept, if it was not.
+    fn keep(&mut self, parcel: Parcel) -> Option<String> {
+        let Parcel { mut window, collected, scale, run, bytes } = parcel;
+        window.boot.clone_from(&self.boot);
+        let profile = symbolize(collected, scale, run, self.debuginfod.as_ref());
+        let target = window.target.clone();
+        let kept = self.store.write(&self.now(), window, &profile);
+        self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_target = told.targets.entry(target).or_default();
+        of_target.windows += u64::from(kept.is_ok());
+        of_target.unnamed += unnamed(&profile);
+        kept.err().map(|error| match std::error::Error::source(&error) {
+            Some(cause) => format!("a window was not kept: {error} ({cause})"),
+            None => format!("a window was not kept: {error}"),
+        })
+    }
+
+    fn tell(&mut self, problem: Option<String>) {
+        let (files, bytes) = self.store.size();
+        let counters = self.store.counters();
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.store = StoreStatus {
+            folder: self.folder.display().to_string(),
+            problem,
+            files,
+            bytes,
+            limit_bytes: self.bounds.bytes,
+            queued_bytes: 0,
+            dropped_queue: told.store.dropped_queue,
+            written: counters.written,
+            dropped_full: counters.dropped_full,
+            dropped_refused: counters.dropped_refused,
+            expired: counters.expired,
+            evicted: counters.evicted,
+            merged: counters.merged,
+            unmerged: counters.unmerged,
+            damaged: counters.damaged,
+            unsynced: counters.unsynced,
+        };
+    }
+}
+
+fn flushed(problem: Option<&str>) -> Result<(), Refused> {
+    match problem {
+        None => Ok(()),
+        Some(problem) => {
+            Err(Refused::Busy(format!("{problem}; `sweetspot ctl status` says how the store is")))
+        }
+    }
+}
+
+/// Samples whose innermost function has no name.
+fn unnamed(profile: &SymbolizedProfile) -> u64 {
+    let is_unnamed = |stack: &&profiler_core::profile::WeightedStack| {
+        let innermost = stack.frames.first();
+        innermost.is_none_or(|frame| profile.locations[frame.0 as usize].unknown.is_some())
+    };
+    profile.stacks.iter().filter(is_unnamed).map(|stack| stack.samples).sum()
+}
+
+/// Identity of this boot; empty where the kernel does not tell.
+pub(crate) fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}

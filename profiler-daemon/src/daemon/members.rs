@@ -1,0 +1,215 @@
+//! Which targets there are, who belongs to them, and which of them are left out.
+
+use config::{SamplingSettings, TargetSettings};
+
+use super::Daemon;
+use super::state::Origin;
+use super::watched::{Identity, Watched};
+use crate::discovery::{Found, TargetId};
+use crate::sys::procfs;
+
+/// How often it is decided anew who is left out, if somebody has to be (ns).
+const RANK_EVERY_NS: u64 = 10_000_000_000;
+/// Who is left out has to be so much more active than the least active that is sampled.
+const CLEARLY_MORE: u64 = 2;
+const TOO_MANY: &str =
+    "there are more targets than limits.targets, and others are more active; raise it, or name fewer";
+/// Share of the limit from which memory is short.
+const MEMORY_IS_SHORT: f64 = 0.9;
+
+impl Daemon {
+    /// Who came and who left; starts to sample what has somebody to sample, and ends what has nobody any more.
+    pub(super) fn look_for_targets(&mut self, now_ns: u64) {
+        self.pass_on_news();
+        let changes = self.discovery.look(now_ns);
+        for id in changes.appeared {
+            let watched = self.discovery.target(id).map(|found| self.watched(found));
+            self.targets.extend(watched.map(|watched| (id, watched)));
+        }
+        for id in changes.changed {
+            if let (Some(found), Some(watched)) = (self.discovery.target(id), self.targets.get_mut(&id)) {
+                watched.identity.labels.clone_from(&found.labels);
+                watched.identity.group.clone_from(&found.group);
+            }
+        }
+        for (id, pid) in changes.left {
+            if let Some(watched) = self.targets.get_mut(&id) {
+                watched.leave(pid);
+            }
+            self.others_process(id, |session| session.include(pid));
+        }
+        for (id, pid) in changes.joined {
+            if let Some(watched) = self.targets.get_mut(&id) {
+                watched.join(pid);
+            }
+            self.others_process(id, |session| session.exclude(pid));
+        }
+        self.targets.values_mut().for_each(Watched::settle_members);
+        changes.gone.into_iter().for_each(|id| self.drop_target(id));
+        self.end_targets(now_ns);
+        self.attach_targets(now_ns);
+        self.tell_others_time();
+    }
+
+    /// What records told: whoever created a process may have ended since.
+    fn pass_on_news(&mut self) {
+        for engine in self.targets.values_mut().filter_map(Watched::engine) {
+            let Some(news) = &mut engine.session.news else { continue };
+            news.births.drain(..).for_each(|(child, creator)| self.discovery.born(child, creator));
+            news.execs.drain(..).for_each(|pid| self.discovery.suspect(pid));
+        }
+    }
+
+    fn watched(&self, found: &Found) -> Watched {
+        let identity = Identity {
+            name: found.name.clone(),
+            labels: found.labels.clone(),
+            origin: Origin::Settings,
+            group: found.group.clone(),
+            is_everything: found.is_everything,
+        };
+        Watched::new(identity, self.sampling_of(&found.settings))
+    }
+
+    pub(super) fn sampling_of(&self, target: &TargetSettings) -> SamplingSettings {
+        self.settings.sampling_of(target)
+    }
+
+    /// What a process of one target means to those that are everything else.
+    fn others_process(&mut self, id: TargetId, act: impl Fn(&mut crate::sampler::session::Session)) {
+        let everything = self
+            .targets
+            .iter_mut()
+            .filter(|(other, watched)| **other != id && watched.identity.is_everything);
+        everything.filter_map(|(_, watched)| watched.engine()).for_each(|engine| act(&mut engine.session));
+    }
+
+    /// What other targets used is none of everything's.
+    fn tell_others_time(&mut self) {
+        let others_ns: u64 = self
+            .targets
+            .values()
+            .filter(|watched| !watched.identity.is_everything)
+            .map(|watched| watched.totals().cpu_ns)
+            .sum();
+        let others_ns = others_ns + self.gone.cpu_ns;
+        let everything = self.targets.values_mut().filter(|watched| watched.identity.is_everything);
+        for engine in everything.filter_map(Watched::engine) {
+            engine.session.cpu.others_used(others_ns);
+        }
+    }
+
+    fn attach_targets(&mut self, now_ns: u64) {
+        let most = self.settings.limits.targets as usize;
+        let mut sampled = self.targets.values().filter(|watched| watched.is_sampled()).count();
+        for watched in
+            self.targets.values_mut().filter(|watched| !watched.is_sampled() && !watched.is_left_out())
+        {
+            if !watched.has_processes() {
+                continue;
+            }
+            if sampled >= most {
+                watched.leave_out(TOO_MANY);
+                continue;
+            }
+            watched.attach(&self.setup, now_ns);
+            if watched.is_sampled() {
+                sampled += 1;
+            }
+        }
+        self.exclude_known();
+    }
+
+    /// Everything is none of what belongs to others; asked where it was just attached to.
+    fn exclude_known(&mut self) {
+        let mut fresh = false;
+        for watched in self.targets.values_mut() {
+            fresh |= watched.take_fresh() && watched.identity.is_everything;
+        }
+        if !fresh {
+            return;
+        }
+        let others: Vec<u32> = self
+            .targets
+            .values()
+            .filter(|watched| !watched.identity.is_everything)
+            .flat_map(|watched| watched.processes.iter().copied())
+            .collect();
+        let everything = self.targets.values_mut().filter(|watched| watched.identity.is_everything);
+        for engine in everything.filter_map(Watched::engine) {
+            others.iter().for_each(|&pid| engine.session.exclude(pid));
+        }
+    }
+
+    /// Ends what has nobody any more, and what was asked for until now.
+    fn end_targets(&mut self, now_ns: u64) {
+        for watched in self.targets.values_mut().filter(|watched| watched.has_ended()) {
+            watched.stop(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
+        }
+        let over = |watched: &Watched| watched.ends_ns.is_some_and(|ends_ns| now_ns >= ends_ns);
+        let over: Vec<TargetId> =
+            self.targets.iter().filter(|(_, watched)| over(watched)).map(|(id, _)| *id).collect();
+        for id in over {
+            self.discovery.remove(id);
+            self.drop_target(id);
+        }
+    }
+
+    /// A target is not there any more; what was sampled is kept.
+    pub(super) fn drop_target(&mut self, id: TargetId) {
+        let Some(mut watched) = self.targets.remove(&id) else { return };
+        watched.stop(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
+        self.gone = self.gone.plus(watched.totals());
+        self.keeper.forget(&watched.identity.name);
+    }
+
+    /// Leaves targets out where there are too many, or too little memory, the least active first.
+    pub(super) fn keep_within_bounds(&mut self, now_ns: u64) {
+        let limit = self.settings.limits.memory.get();
+        if procfs::resident_bytes() as f64 > MEMORY_IS_SHORT * limit as f64 {
+            self.pressed += 1;
+            self.give_up_least_active("memory is short; raise limits.memory, or name fewer targets");
+        }
+        if now_ns >= self.next_ranking_ns {
+            self.next_ranking_ns = now_ns + RANK_EVERY_NS;
+            self.rank();
+        }
+    }
+
+    /// Leaves out the least active of those that are sampled, by CPU time since it was asked last.
+    fn give_up_least_active(&mut self, why: &str) {
+        self.note_activity();
+        let sampled = self.targets.values_mut().filter(|watched| watched.is_sampled());
+        if let Some(least) = sampled.min_by_key(|watched| watched.activity_ns()) {
+            least.stop(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
+            least.leave_out(why);
+        }
+    }
+
+    /// Lets in whoever was left out and is clearly more active than one that is sampled, or has room now.
+    fn rank(&mut self) {
+        if !self.targets.values().any(Watched::is_left_out) {
+            return;
+        }
+        self.note_activity();
+        let sampled = self.targets.values().filter(|watched| watched.is_sampled());
+        let (count, least_ns) = sampled
+            .fold((0, u64::MAX), |(count, least), watched| (count + 1, least.min(watched.activity_ns())));
+        let has_room = count < self.settings.limits.targets as usize;
+        let out =
+            self.targets.values_mut().filter(|watched| watched.is_left_out() && watched.has_processes());
+        let Some(most) = out.max_by_key(|watched| watched.activity_ns()) else { return };
+        if has_room {
+            most.let_in();
+        } else if most.activity_ns() > CLEARLY_MORE * least_ns {
+            most.let_in();
+            self.give_up_least_active(TOO_MANY);
+        }
+    }
+
+    fn note_activity(&mut self) {
+        for (id, watched) in &mut self.targets {
+            watched.note_cpu_ns(self.discovery.cpu_ns(*id));
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! A target of the daemon: waiting for processes, sampled, or left alone for a reason.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use config::SamplingSettings;
+use profiler_core::rate::Activity;
+
+use super::keeper::{Kept, Parcel};
+use super::recent::RecentDecisions;
+use super::state::{DecisionEntry, Origin, TargetState, TargetStatus};
+use crate::cgroup::Cgroup;
+use crate::run::join::{self, Whom};
+use crate::run::{Engine, Setup, summary};
+use crate::sampler::watch::Watch;
+use crate::store::Window;
+use crate::sys::alarm::SwitchAlarm;
+use crate::sys::clock;
+
+/// A target that could not be attached to is tried again after this time, then after twice as long, up to an hour (ns).
+const FIRST_RETRY_NS: u64 = 5_000_000_000;
+const LONGEST_RETRY_NS: u64 = 3_600_000_000_000;
+/// Processes that are watched before they are attached to, to know how: looking at more would take longer than it spares.
+const MOST_WATCHED: usize = 64;
+
+/// What a target is.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    /// What it is called.
+    pub(crate) name: String,
+    /// Its labels.
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Where it comes from.
+    pub(crate) origin: Origin,
+    /// The path of the control group that it is, if it is one.
+    pub(crate) group: Option<Arc<str>>,
+    /// Whether it is every process of no other target.
+    pub(crate) is_everything: bool,
+}
+
+/// A target.
+pub(crate) struct Watched {
+    pub(crate) identity: Identity,
+    pub(crate) sampling: SamplingSettings,
+    /// When it is watched no more, if somebody asked for it (ns).
+    pub(crate) ends_ns: Option<u64>,
+    /// The processes that belong to it.
+    pub(crate) processes: BTreeSet<u32>,
+    state: TargetState,
+    reason: Option<String>,
+    sampled: Option<Box<Sampled>>,
+    /// What its processes do before events are opened for them.
+    watch: Option<Watch>,
+    retry: Retry,
+    is_fresh: bool,
+    known_cpu_ns: u64,
+    activity_ns: u64,
+    before: Totals,
+    windows: u64,
+    /// Since the last look at who came and who left.
+    joined: Vec<u32>,
+    left: Vec<u32>,
+}
+
+struct Sampled {
+    engine: Engine<RecentDecisions>,
+    /// Where the open window began (ns).
+    from_ns: u64,
+    /// What share of its CPU time may be spent on it.
+    budget_ratio: f64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Retry {
+    at_ns: u64,
+    pause_ns: u64,
+}
+
+/// What was counted until a moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    /// CPU time of the target (ns).
+    pub(crate) cpu_ns: u64,
+    /// Charged to it and to strangers (ns).
+    pub(crate) charged_ns: u64,
+    /// Own CPU time in its turns (ns).
+    pub(crate) turns_ns: u64,
+    samples: u64,
+    lost: u64,
+    truncated: u64,
+}
+
+impl Totals {
+    /// Both together.
+    #[must_use]
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            cpu_ns: self.cpu_ns + other.cpu_ns,
+            charged_ns: self.charged_ns + other.charged_ns,
+            turns_ns: self.turns_ns + other.turns_ns,
+            samples: self.samples + other.samples,
+            lost: self.lost + other.lost,
+            truncated: self.truncated + other.truncated,
+        }
+    }
+}
+
+impl Sampled {
+    fn totals(&self) -> Totals {
+        let (account, counts) = (self.engine.controller.account(), &self.engine.session.counts);
+        let own_ns = account.spent().self_ns;
+        Totals {
+            cpu_ns: self.engine.session.target_cpu_ns(),
+            charged_ns: (account.spent().total_ns() - own_ns) as u64,
+            turns_ns: self.engine.session.own_time.now_ns(),
+            samples: counts.samples,
+            lost: counts.lost,
+            truncated: counts.truncated.total(),
+        }
+    }
+}
+
+impl Watched {
+    pub(crate) fn new(identity: Identity, sampling: SamplingSettings) -> Self {
+        Self {
+            identity,
+            sampling,
+            ends_ns: None,
+            processes: BTreeSet::new(),
+            state: TargetState::Waiting,
+            reason: None,
+            sampled: None,
+            watch: None,
+            retry: Retry::default(),
+            is_fresh: false,
+            known_cpu_ns: 0,
+            activity_ns: 0,
+            before: Totals::default(),
+            windows: 0,
+            joined: Vec::new(),
+            left: Vec::new(),
+        }
+    }
+
+    /// A process belongs to it from now on.
+    pub(crate) fn join(&mut self, pid: u32) {
+        if self.processes.insert(pid) {
+            self.joined.push(pid);
+        }
+    }
+
+    /// A process does not belong to it any more, or has ended.
+    pub(crate) fn leave(&mut self, pid: u32) {
+        if self.processes.remove(&pid) {
+            self.joined.retain(|joined| *joined != pid);
+            self.left.push(pid);
+        }
+    }
+
+    /// Whether there is something to sample.
+    pub(crate) fn has_processes(&self) -> bool {
+        self.identity.is_everything || !self.processes.is_empty()
+    }
+
+    pub(crate) fn is_sampled(&self) -> bool {
+        self.sampled.is_some()
+    }
+
+    pub(crate) fn engine(&mut self) -> Option<&mut Engine<RecentDecisions>> {
+        self.sampled.as_mut().map(|sampled| &mut sampled.engine)
+    }
+
+    /// What rings when it switches too often.
+    pub(crate) fn alarm(&self) -> Option<&SwitchAlarm> {
+        self.sampled.as_ref().and_then(|sampled| sampled.engine.alarm())
+    }
+
+    /// Tells the engine who came and who left.
+    pub(crate) fn settle_members(&mut self) {
+        let (joined, left) = (std::mem::take(&mut self.joined), std::mem::take(&mut self.left));
+        let Some(sampled) = &mut self.sampled else { return };
+        // A group's and the machine's own are met when they are sampled.
+        if self.identity.is_everything || (joined.is_empty() && left.is_empty()) {
+            return;
+        }
+        sampled.engine.session.own_time.enter();
+        sampled.engine.told(&joined, &left);
+        sampled.engine.session.own_time.leave();
+    }
+
+    /// Starts to sample it, if there is somebody, and it is time to try. What switches often, is looked at first: it takes two
+    /// calls then.
+    pub(crate) fn attach(&mut self, setup: &Setup, now_ns: u64) {
+        if self.is_sampled() || !self.has_processes() || now_ns < self.retry.at_ns {
+            return;
+        }
+        let whom = self.whom();
+        let seen = match (&whom, self.watch.take()) {
+            (Whom::Processes(pids), None) => {
+                self.watch = Some(Watch::begin(&pids[..pids.len().min(MOST_WATCHED)]));
+                return;
+            }
+            (Whom::Processes(_), Some(mut watch)) => Some(watch.end()),
+            _ => None,
+        };
+        self.open(setup, whom, seen.as_ref(), now_ns);
+    }
+
+    fn open(&mut self, setup: &Setup, whom: Whom, seen: Option<&Activity>, now_ns: u64) {
+        match join::begin(setup, &self.sampling, whom, seen, RecentDecisions::default()) {
+            Ok(engine) => {
+                let budget_ratio = self.sampling.budget.get();
+                self.sampled =
+                    Some(Box::new(Sampled { engine, from_ns: clock::monotonic_ns(), budget_ratio }));
+                (self.state, self.reason, self.retry) = (TargetState::Sampled, None, Retry::default());
+                self.is_fresh = true;
+                self.joined.clear();
+                self.left.clear();
+            }
+            Err(error) => {
+                let pause_ns = (2 * self.retry.pause_ns).clamp(FIRST_RETRY_NS, LONGEST_RETRY_NS);
+                self.retry = Retry { at_ns: now_ns.saturating_add(pause_ns), pause_ns };
+                (self.state, self.reason) = (TargetState::Failed, Some(format!("{error:#}")));
+            }
+        }
+    }
+
+    fn whom(&self) -> Whom {
+        match &self.identity {
+            identity if identity.is_everything => Whom::Everything,
+            identity => {
+                let group = identity.group.as_deref().and_then(|path| Cgroup::find(Path::new(path)).ok());
+                // A group that is just gone has left processes behind, or none.
+                group.map_or_else(|| Whom::Processes(self.processes.iter().copied().collect()), Whom::Group)
+            }
+        }
+    }
+
+    /// Samples it in another way from now on: the old events go once the new ones are there.
+    pub(crate) fn resample(
+        &mut self,
+        sampling: SamplingSettings,
+        setup: &Setup,
+        now_ns: u64,
+    ) -> Option<Parcel> {
+        let before = std::mem::replace(&mut self.sampling, sampling);
+        let mut old = self.sampled.take()?;
+        self.open(setup, self.whom(), None, now_ns);
+        let new = self.sampled.take();
+        // The old window ends as it was sampled.
+        let after = std::mem::replace(&mut self.sampling, before);
+        old.engine.session.own_time.enter();
+        old.engine.stop();
+        old.engine.session.own_time.leave();
+        self.sampled = Some(old);
+        let parcel = self.cut(setup);
+        self.before = self.totals();
+        (self.sampled, self.sampling) = (new, after);
+        if let Some(sampled) = &mut self.sampled {
+            sampled.from_ns = clock::monotonic_ns();
+        }
+        parcel
+    }
+
+    /// Whether its events were opened since the last call.
+    pub(crate) fn take_fresh(&mut self) -> bool {
+        std::mem::take(&mut self.is_fresh)
+    }
+
+    /// Removes its events; what they have reported is still to be taken in.
+    pub(crate) fn silence(&mut self) {
+        if let Some(sampled) = &mut self.sampled {
+            sampled.engine.sampler.stop();
+        }
+    }
+
+    /// Whether it is time to end the open window.
+    pub(crate) fn window_is_over(&self, now_ns: u64, window_ns: u64) -> bool {
+        self.sampled.as_ref().is_some_and(|sampled| now_ns.saturating_sub(sampled.from_ns) >= window_ns)
+    }
+
+    /// Whether nobody is left of those that are sampled.
+    pub(crate) fn has_ended(&self) -> bool {
+        !self.identity.is_everything
+            && self.processes.is_empty()
+            && self.sampled.as_ref().is_some_and(|sampled| sampled.engine.target_has_ended())
+    }
+
+    /// Ends the open window and begins the next; sampling goes on.
+    pub(crate) fn cut(&mut self, setup: &Setup) -> Option<Parcel> {
+        let sampled = self.sampled.as_mut()?;
+        sampled.engine.session.own_time.enter();
+        let (collected, figures) = sampled.engine.cut();
+        sampled.engine.session.own_time.leave();
+        let span = collected.span.clone();
+        let from_ns = std::mem::replace(&mut sampled.from_ns, span.end).max(span.start);
+        let mut run = summary::run(&figures, &collected, setup, &self.sampling, self.identity.name.clone());
+        run.0.stopped = "window".to_owned();
+        self.windows += 1;
+        let window = Window {
+            target: self.identity.name.clone(),
+            labels: self.identity.labels.clone(),
+            boot: String::new(), // the keeper knows
+            from_ns,
+            to_ns: span.end,
+        };
+        let bytes = collected.counted.memory_bytes();
+        Some(Parcel { window, collected, scale: run.1, run: run.0, bytes })
+    }
+
+    /// Removes its events, and hands over what was sampled until now.
+    pub(crate) fn stop(&mut self, setup: &Setup) -> Option<Parcel> {
+        let sampled = self.sampled.as_mut()?;
+        sampled.engine.session.own_time.enter();
+        sampled.engine.stop();
+        sampled.engine.session.own_time.leave();
+        let parcel = self.cut(setup);
+        if let Some(sampled) = self.sampled.take() {
+            self.before = self.before.plus(sampled.totals());
+        }
+        self.state = TargetState::Waiting;
+        parcel
+    }
+
+    /// Says that it is left out, and why; whoever asks stops it.
+    pub(crate) fn leave_out(&mut self, why: &str) {
+        (self.state, self.reason) = (TargetState::LeftOut, Some(why.to_owned()));
+    }
+
+    /// Whether it was left out.
+    pub(crate) fn is_left_out(&self) -> bool {
+        self.state == TargetState::LeftOut
+    }
+
+    /// It may be attached to again.
+    pub(crate) fn let_in(&mut self) {
+        (self.state, self.reason) = (TargetState::Waiting, None);
+    }
+
+    /// CPU time that its processes have used, as far as is known; read seldom.
+    pub(crate) fn note_cpu_ns(&mut self, cpu_ns: u64) {
+        self.activity_ns = cpu_ns.saturating_sub(std::mem::replace(&mut self.known_cpu_ns, cpu_ns));
+    }
+
+    /// How much of it between the last two readings (ns).
+    pub(crate) fn activity_ns(&self) -> u64 {
+        self.activity_ns
+    }
+
+    /// Everything that was counted so far.
+    pub(crate) fn totals(&self) -> Totals {
+        self.sampled.as_ref().map_or(self.before, |sampled| self.before.plus(sampled.totals()))
+    }
+
+    /// The controller's last decisions.
+    pub(crate) fn decisions(&self) -> Vec<DecisionEntry> {
+        self.sampled.as_ref().map_or_else(Vec::new, |sampled| sampled.engine.log.list())
+    }
+
+    /// How it is.
+    pub(crate) fn status(&self, kept: Kept, now_ns: u64) -> TargetStatus {
+        let totals = self.totals();
+        let mut status = TargetStatus {
+            name: self.identity.name.clone(),
+            labels: self.identity.labels.clone(),
+            origin: self.identity.origin,
+            state: self.state,
+            reason: self.reason.clone(),
+            ends_in_s: self.ends_ns.map(|ends_ns| ends_ns.saturating_sub(now_ns) as f64 * 1e-9),
+            processes: self.processes.len(),
+            budget_ratio: self.sampling.budget.get(),
+            cpu_s: totals.cpu_ns as f64 * 1e-9,
+            overhead_s: (totals.charged_ns + totals.turns_ns) as f64 * 1e-9,
+            samples: totals.samples,
+            lost: totals.lost,
+            truncated: totals.truncated,
+            unnamed: kept.unnamed,
+            windows: self.windows,
+            ..TargetStatus::default()
+        };
+        if let Some(sampled) = &self.sampled {
+            sampled.show(&mut status);
+        }
+        status
+    }
+}
+
+impl Sampled {
+    fn show(&self, status: &mut TargetStatus) {
+        let engine = &self.engine;
+        let (account, cost) = (engine.controller.account(), engine.controller.cost());
+        status.attach_mode = Some(engine.attach_mode());
+        status.unwind = Some(engine.method());
+        status.rate_hz = Some(engine.controller.rate_hz());
+        status.optimum_rate_hz = engine.optimum_rate_hz();
+        status.overhead_us = Some(cost.target.mean_ns * 1e-3);
+        status.overhead_se_us = Some(cost.target.se_ns * 1e-3);
+        status.overhead_last_1s_ratio = Some(account.last_1s_ratio());
+        status.overhead_worst_1s_ratio = Some(account.worst_1s_ratio());
+        status.overhead_parts = Some(summary::parts(account));
+        status.budget_ratio = self.budget_ratio;
+        if let Some(note) = engine.notes.first() {
+            status.reason = Some(note.clone());
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What processes inherit from those that created them, and which target follows.
+
+use super::Changes;
+use super::look::{Processes, Terms};
+use super::process::{Counted, Life, Process};
+use super::table::Table;
+
+/// Generations that may come and go between two looks.
+const MAX_GENERATIONS: usize = 64;
+
+impl Processes {
+    /// Finds who created a process that was just met: as a record told, or its parent. Of a creator that has ended since the last
+    /// look, what it left is inherited.
+    pub(super) fn find_creator(&mut self, pid: u32) {
+        let Some(child) = self.all.get(&pid) else { return };
+        let start = child.stat.start;
+        let mut creator = self.births.get(&pid).copied().unwrap_or(child.stat.parent);
+        let (mut found, mut inherited) = (None, None);
+        for _ in 0..MAX_GENERATIONS {
+            // One that began later has the id of a creator that is gone.
+            let living = self.all.get(&creator).filter(|creator| creator.stat.start <= start);
+            if let Some(ended) = living.filter(|living| living.stat.has_ended) {
+                inherited = ended.heritage();
+                break;
+            }
+            if let Some(living) = living {
+                found = Some(Life { pid: creator, start: living.stat.start });
+                break;
+            }
+            if let Some(estate) = self.estates.get(&creator) {
+                inherited = *estate;
+                break;
+            }
+            let Some(&before) = self.births.get(&creator) else { break };
+            creator = before;
+        }
+        if let Some(child) = self.all.get_mut(&pid) {
+            (child.creator, child.inherited) = (found, inherited);
+        }
+    }
+
+    /// Finds the targets of these processes, or of all where what some inherit may have changed, and says in `changes` which are
+    /// others than before.
+    pub(super) fn settle_all(
+        &mut self,
+        mut touched: Vec<u32>,
+        heritage_changed: bool,
+        terms: &mut Terms<'_>,
+        changes: &mut Changes,
+    ) {
+        if heritage_changed {
+            touched = self.all.keys().copied().collect();
+            self.round += 1;
+        }
+        for pid in &touched {
+            if let Some(process) = self.all.get_mut(pid) {
+                process.settled = 0;
+            }
+        }
+        touched.sort_unstable();
+        touched.dedup();
+        self.round = self.round.max(1);
+        touched.iter().for_each(|pid| self.settle(*pid, terms));
+        touched.iter().for_each(|pid| self.report(*pid, terms.table, changes));
+        changes.left.sort_unstable();
+        changes.joined.sort_unstable();
+    }
+
+    /// Settles a process after those that it inherits from.
+    fn settle(&mut self, pid: u32, terms: &mut Terms<'_>) {
+        let (mut line, mut next) = (Vec::new(), Some(pid));
+        while let Some(pid) = next {
+            let unsettled = self.all.get_mut(&pid).filter(|process| process.settled != self.round);
+            let Some(process) = unsettled else { break };
+            process.settled = self.round; // also ends a line that leads back to itself
+            line.push(pid);
+            let creator = process.creator;
+            next = creator.filter(|creator| self.lives(*creator).is_some()).map(|creator| creator.pid);
+        }
+        line.into_iter().rev().for_each(|pid| self.settle_one(pid, terms));
+    }
+
+    fn settle_one(&mut self, pid: u32, terms: &mut Terms<'_>) {
+        let Some(process) = self.all.get(&pid) else { return };
+        let belongs = process.can_belong() && pid != self.own;
+        let inherited = match process.creator.and_then(|creator| self.lives(creator)) {
+            _ if process.stat.is_kernel || pid == self.own => None,
+            Some(creator) => creator.heritage(),
+            None => process.inherited, // of one that has ended
+        };
+        let inherited = inherited.filter(|id| terms.table.has(*id));
+        let own = process.own.filter(|id| terms.table.has(*id));
+        let target = own.or(inherited).filter(|_| belongs);
+        let target = match (target, terms.finder.everything) {
+            (None, Some(at)) if belongs => self.target_in(pid, at, terms),
+            _ => target,
+        };
+        if target.is_some()
+            && let Some(mut subject) = self.subject(pid)
+        {
+            subject.place_id(); // for the labels
+        }
+        if let Some(process) = self.all.get_mut(&pid) {
+            (process.inherited, process.target) = (inherited, target);
+        }
+    }
+
+    /// The process, unless it has ended.
+    fn lives(&self, life: Life) -> Option<&Process> {
+        let process = self.all.get(&life.pid)?;
+        (process.stat.start == life.start && !process.stat.has_ended).then_some(process)
+    }
+
+    /// Tells the table and `changes` where a process belongs now.
+    fn report(&mut self, pid: u32, table: &mut Table, changes: &mut Changes) {
+        let Some(process) = self.all.get_mut(&pid) else { return };
+        let place = process.facts.known_place();
+        let now = process.target.map(|target| Counted { target, place });
+        let ticks = std::mem::take(&mut process.new_ticks);
+        let was = std::mem::replace(&mut process.counted, now);
+        if let Some(user) = was.or(now) {
+            table.charge(user.target, ticks);
+        }
+        if was == now {
+            return;
+        }
+        was.into_iter().for_each(|was| table.leave(pid, was));
+        now.into_iter().for_each(|now| table.enter(pid, now));
+        let (was, now) = (was.map(|was| was.target), now.map(|now| now.target));
+        if was != now {
+            changes.left.extend(was.map(|target| (target, pid)));
+            changes.joined.extend(now.map(|target| (target, pid)));
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! A look at all processes: who ended, who came, who became another, and whose target follows from that.
+
+use std::path::Path;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::Changes;
+use super::naming::Users;
+use super::places::Places;
+use super::proc_folder::{Listed, ProcFolder};
+use super::process::Process;
+use super::sections::{Finder, Section};
+use super::table::{Table, TargetId};
+
+/// A process is looked at again every so many looks.
+pub(super) const TURNS: u64 = 16;
+/// And in so many looks after the first: until then most have become what they will be.
+pub(super) const YOUNG_LOOKS: u64 = 2;
+/// Births that are kept until the next look.
+const MAX_BIRTHS: usize = 1 << 16;
+
+/// All processes of the host.
+#[derive(Debug)]
+pub(super) struct Processes {
+    pub(super) folder: ProcFolder,
+    pub(super) own: u32,
+    pub(super) all: FxHashMap<u32, Process>,
+    pub(super) places: Places,
+    pub(super) users: Users,
+    /// Looks so far.
+    pub(super) looks: u64,
+    /// Rounds in which all targets were found anew.
+    pub(super) round: u64,
+    pub(super) next_turn: u64,
+    /// Whether control groups matter to any section.
+    pub(super) groups_matter: bool,
+    pub(super) old_groups: bool,
+    /// Whether the sections are others than in the last look.
+    ask_anew: bool,
+    suspects: FxHashSet<u32>,
+    /// Who created whom, from records.
+    pub(super) births: FxHashMap<u32, u32>,
+    /// What children of processes that ended since the last look inherit.
+    pub(super) estates: FxHashMap<u32, Option<TargetId>>,
+    listed: Vec<Listed>,
+}
+
+/// What a look works on, beside the processes.
+pub(super) struct Terms<'a> {
+    pub(super) sections: &'a mut [Section],
+    pub(super) finder: &'a Finder,
+    pub(super) table: &'a mut Table,
+    /// Whether the sections are others than in the last look, so that every process is asked again.
+    pub(super) anew: bool,
+}
+
+/// What became of a process that was looked at again.
+pub(super) enum Again {
+    /// Nothing that matters.
+    Same,
+    /// It may belong to another target, and what its children inherit may be another.
+    Changed {
+        /// Whether it is.
+        heritage: bool,
+    },
+    /// It has ended.
+    Ended,
+    /// It has ended, and another one has its id.
+    Replaced,
+}
+
+impl Processes {
+    pub(super) fn new(root: &Path, own: u32) -> Self {
+        Self {
+            folder: ProcFolder::at(root),
+            own,
+            all: FxHashMap::default(),
+            places: Places::default(),
+            users: Users::default(),
+            looks: 0,
+            round: 0,
+            next_turn: 0,
+            groups_matter: false,
+            old_groups: false,
+            ask_anew: false,
+            suspects: FxHashSet::default(),
+            births: FxHashMap::default(),
+            estates: FxHashMap::default(),
+            listed: Vec::new(),
+        }
+    }
+
+    pub(super) fn places(&self) -> &Places {
+        &self.places
+    }
+
+    pub(super) fn reads(&self) -> u64 {
+        self.folder.reads()
+    }
+
+    pub(super) fn has_old_groups(&self) -> bool {
+        self.old_groups
+    }
+
+    pub(super) fn suspect(&mut self, pid: u32) {
+        self.suspects.insert(pid);
+    }
+
+    pub(super) fn born(&mut self, pid: u32, creator: u32) {
+        if self.births.len() < MAX_BIRTHS {
+            self.births.insert(pid, creator);
+        }
+    }
+
+    /// Asks every process in the next look which section it fits.
+    pub(super) fn ask_anew(&mut self, groups_matter: bool) {
+        self.ask_anew = true;
+        self.groups_matter = groups_matter;
+    }
+
+    /// Finds who ended, came and became another, and says in `changes` who belongs to which target now.
+    pub(super) fn look(
+        &mut self,
+        sections: &mut [Section],
+        finder: &Finder,
+        table: &mut Table,
+        changes: &mut Changes,
+    ) {
+        let mut listed = std::mem::take(&mut self.listed);
+        match self.folder.list(&mut listed) {
+            Ok(()) => {
+                self.look_at(&listed, &mut Terms { sections, finder, table, anew: self.ask_anew }, changes)
+            }
+            Err(error) => tracing::debug!(%error, "processes cannot be listed; all stay what they are"),
+        }
+        self.listed = listed;
+    }
+
+    fn look_at(&mut self, listed: &[Listed], terms: &mut Terms<'_>, changes: &mut Changes) {
+        self.looks += 1;
+        let (mut new, due) = self.compare(listed, terms.anew);
+        let mut somebody_went = self.part_with_unlisted(terms.table, changes);
+        let (mut touched, mut heritage_changed) = (Vec::new(), terms.anew);
+        for process in due {
+            match self.look_again(process, terms) {
+                Again::Same => {}
+                Again::Changed { heritage } => {
+                    touched.push(process.pid);
+                    heritage_changed |= heritage;
+                }
+                again => {
+                    self.end(process.pid, terms.table, changes);
+                    somebody_went = true;
+                    new.extend(matches!(again, Again::Replaced).then_some(process));
+                }
+            }
+        }
+        touched.extend(self.meet(&new, terms));
+        if self.groups_matter && (somebody_went || !touched.is_empty()) {
+            terms.table.touch_groups();
+        }
+        self.settle_all(touched, heritage_changed, terms, changes);
+        self.ask_anew = false;
+        self.births.clear();
+        self.estates.clear();
+    }
+
+    /// Who is new, and whose turn it is to be looked at again.
+    fn compare(&mut self, listed: &[Listed], anew: bool) -> (Vec<Listed>, Vec<Listed>) {
+        let (mut new, mut due) = (Vec::new(), Vec::new());
+        let turn = self.looks % TURNS;
+        for process in listed {
+            let Some(known) = self.all.get_mut(&process.pid) else {
+                new.push(*process);
+                continue;
+            };
+            known.seen = self.looks;
+            let is_young = self.looks - known.met <= YOUNG_LOOKS;
+            let is_suspect = !self.suspects.is_empty() && self.suspects.contains(&process.pid);
+            let is_due = is_young || known.turn == turn || known.inode != process.inode || known.unasked;
+            if anew || is_due || is_suspect {
+                due.push(*process);
+            }
+        }
+        self.suspects.clear();
+        (new, due)
+    }
+
+    /// Whether anybody is not there any more.
+    fn part_with_unlisted(&mut self, table: &mut Table, changes: &mut Changes) -> bool {
+        let unlisted = self.all.iter().filter(|(_, process)| process.seen != self.looks);
+        let unlisted: Vec<u32> = unlisted.map(|(pid, _)| *pid).collect();
+        unlisted.iter().for_each(|pid| self.end(*pid, table, changes));
+        !unlisted.is_empty()
+    }
+
+    fn end(&mut self, pid: u32, table: &mut Table, changes: &mut Changes) {
+        let Some(mut process) = self.all.remove(&pid) else { return };
+        self.estates.insert(pid, process.heritage());
+        if let Some(counted) = process.counted {
+            table.charge(counted.target, process.new_ticks);
+            table.leave(pid, counted);
+            changes.left.push((counted.target, pid));
+        }
+        process.facts.leave_place(&mut self.places);
+    }
+
+    /// Gets to know processes; those that have ended meanwhile are left out. Which they were.
+    fn meet(&mut self, new: &[Listed], terms: &mut Terms<'_>) -> Vec<u32> {
+        let mut met = Vec::with_capacity(new.len());
+        for listed in new {
+            let Ok(stat) = self.folder.stat(listed.pid) else { continue };
+            self.next_turn = (self.next_turn + 1) % TURNS;
+            let mut process = Process::new(stat, listed.inode, self.looks, self.next_turn);
+            if self.looks > 1 {
+                process.new_ticks = process.stat.cpu_ticks; // all of it since the last look
+            }
+            self.all.insert(listed.pid, process);
+            met.push(listed.pid);
+        }
+        met.iter().for_each(|pid| self.find_creator(*pid));
+        for pid in &met {
+            self.ask(*pid, terms);
+        }
+        met
+    }
+}

@@ -1,0 +1,215 @@
+//! Which processes belong to which target, as they come and go.
+//!
+//! A process belongs to the first section that it fits by itself, else to the target of the process that created it, else to
+//! `everything`. What is inherited stays when the creator ends. This process and threads of the kernel belong to none.
+//!
+//! A look lists `/proc` and reads files of processes that are new, and of a sixteenth of the others: whoever became another
+//! (by exec, by another user, in another control group) is noticed within sixteen looks, within three while it is young, or at
+//! the next one after [`Discovery::suspect`]. An id that the list skips once has a new owner; one that was given away between
+//! two looks has another folder. Of a process its `stat` is read, and beside it only what the sections ask for and what tells
+//! the labels of those that belong to a target.
+
+mod asking;
+mod lineage;
+mod look;
+mod naming;
+mod place;
+mod places;
+mod proc_folder;
+mod process;
+mod sections;
+mod shared;
+mod stat;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use config::TargetSettings;
+use rustc_hash::FxHashMap;
+
+use self::look::Processes;
+use self::sections::{Finder, Section};
+pub(crate) use self::table::{Found, TargetId};
+use self::table::{SectionId, Table};
+use crate::cgroup::Cgroup;
+
+/// What a look found. A process that went from one target to another has left the one and joined the other: read `left` before
+/// `joined`. A process that was replaced by another of its id has done both, perhaps of the same target.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    /// Targets that are there now. Those of sections without `each` are there as long as their sections, with processes or
+    /// without.
+    pub(crate) appeared: Vec<TargetId>,
+    /// Processes that belong to a target now.
+    pub(crate) joined: Vec<(TargetId, u32)>,
+    /// Processes that do not any more, ended or not.
+    pub(crate) left: Vec<(TargetId, u32)>,
+    /// Targets that are not there any more: removed, or of an `each` that had no process for a minute.
+    pub(crate) gone: Vec<TargetId>,
+    /// Targets with other labels, with another control group or none, or whose settings were read again.
+    pub(crate) changed: Vec<TargetId>,
+}
+
+/// Watches the processes of a host.
+#[derive(Debug)]
+pub(crate) struct Discovery {
+    sections: Vec<Section>,
+    finder: Finder,
+    table: Table,
+    processes: Processes,
+    next_section: u32,
+}
+
+impl Discovery {
+    /// Discovery of these targets among the processes of this host. Nothing is read yet.
+    pub(crate) fn new(targets: &[TargetSettings]) -> Self {
+        Self::among(Processes::new(Path::new("/proc"), std::process::id()), targets)
+    }
+
+    /// The same for a folder that is laid out like `/proc`, in which this process has the id `own`.
+    #[cfg(test)]
+    fn in_folder(root: &Path, own: u32, targets: &[TargetSettings]) -> Self {
+        Self::among(Processes::new(root, own), targets)
+    }
+
+    fn among(processes: Processes, targets: &[TargetSettings]) -> Self {
+        let (sections, finder) = (Vec::new(), Finder::new(&[]));
+        let mut discovery = Self { sections, finder, table: Table::default(), processes, next_section: 0 };
+        discovery.replace(targets);
+        discovery
+    }
+
+    /// Puts other targets in place of those from the settings; those that were asked for stay. A target that has the same name
+    /// and asks for the same processes stays what it is, with new budget and labels. The next look says what changes.
+    pub(crate) fn replace(&mut self, targets: &[TargetSettings]) {
+        let old = std::mem::take(&mut self.sections);
+        let (asked, mut old): (Vec<Section>, Vec<Section>) = old.into_iter().partition(|old| old.is_asked);
+        let mut by_name: FxHashMap<String, Section> =
+            old.drain(..).map(|section| (section.settings.name.clone(), section)).collect();
+        self.sections = asked;
+        for settings in targets {
+            let settings = Arc::new(settings.clone());
+            let same = by_name.remove(&settings.name).filter(|old| old.asks_for_the_same(&settings));
+            let section = match same {
+                Some(old) => self.renewed(old, settings),
+                None => self.section(settings, false),
+            };
+            self.sections.push(section);
+        }
+        let kept: BTreeSet<TargetId> = self.sections.iter().map(|section| section.own).collect();
+        self.table.retain_sections(|own| kept.contains(&own));
+        self.sections_changed();
+    }
+
+    /// Watches a target that somebody asks for. It comes before those of the settings; the next look says who belongs to it.
+    pub(crate) fn add(&mut self, target: TargetSettings) -> TargetId {
+        let section = self.section(Arc::new(target), true);
+        let id = section.own;
+        let at = self.sections.iter().take_while(|section| section.is_asked).count();
+        self.sections.insert(at, section);
+        self.sections_changed();
+        id
+    }
+
+    /// Watches a target of [`Self::add`] no more, and those that its `each` made; others are left alone. The next look says that
+    /// it is gone.
+    pub(crate) fn remove(&mut self, id: TargetId) {
+        let of_it = |section: &Section| section.is_asked && section.own == id;
+        let Some(at) = self.sections.iter().position(of_it) else { return };
+        let section = self.sections.remove(at);
+        self.table.remove_section(section.id);
+        self.sections_changed();
+    }
+
+    /// Finds who came, who went, and who became another.
+    pub(crate) fn look(&mut self, now_ns: u64) -> Changes {
+        let mut changes = Changes::default();
+        self.processes.look(&mut self.sections, &self.finder, &mut self.table, &mut changes);
+        self.table.settle(self.processes.places(), now_ns, &mut changes);
+        changes
+    }
+
+    /// Looks at a process again in the next look: a record told that it runs another program, say.
+    pub(crate) fn suspect(&mut self, pid: u32) {
+        self.processes.suspect(pid);
+    }
+
+    /// A record told who created a process: whoever created it may have ended before the next look.
+    pub(crate) fn born(&mut self, pid: u32, creator: u32) {
+        self.processes.born(pid, creator);
+    }
+
+    /// What is known of a target; `None` once it is gone.
+    pub(crate) fn target(&self, id: TargetId) -> Option<&Found> {
+        self.table.get(id).map(|entry| &entry.found)
+    }
+
+    /// All targets, in the order in which they came.
+    pub(crate) fn targets(&self) -> impl Iterator<Item = (TargetId, &Found)> {
+        self.table.iter()
+    }
+
+    /// The control group that a target is, opened: `None` where it is none, or none that can be opened. Asked for when it is
+    /// sampled, so that targets which wait hold no descriptor.
+    pub(crate) fn group(&self, id: TargetId) -> Option<Arc<Cgroup>> {
+        let path = PathBuf::from(&*self.target(id)?.group.clone()?);
+        Cgroup::find(&path).ok()
+    }
+
+    /// CPU time that its processes have used since they were first seen (ns), as far as it was seen: of those that have ended,
+    /// up to the last time they were looked at. Reads a file for each process.
+    pub(crate) fn cpu_ns(&mut self, id: TargetId) -> u64 {
+        self.processes.charge(id, &mut self.table);
+        self.table.cpu_ticks(id).saturating_mul(1_000_000_000 / procfs::ticks_per_second().max(1))
+    }
+
+    /// What is not as it should be, in lines for a person; the same until something changes.
+    pub(crate) fn remarks(&self) -> Vec<String> {
+        let mut remarks: Vec<String> = self.sections.iter().filter_map(Section::problem).collect();
+        if self.processes.has_old_groups() && self.sections.iter().any(|section| section.asks_for_groups()) {
+            remarks.push(
+                "this host has no cgroup v2 hierarchy, so that no process fits a target by unit, cgroup or container; boot \
+                 with systemd.unified_cgroup_hierarchy=1, or choose by process or user"
+                    .to_owned(),
+            );
+        }
+        if self.table.is_full {
+            remarks.push(format!(
+                "`each` makes more than {} targets; processes of further ones belong to their section's own; choose what \
+                 there are fewer of",
+                table::MAX_INSTANCES
+            ));
+        }
+        remarks
+    }
+
+    /// Files read so far.
+    pub(crate) fn reads(&self) -> u64 {
+        self.processes.reads()
+    }
+
+    fn section(&mut self, settings: Arc<TargetSettings>, is_asked: bool) -> Section {
+        let id = SectionId(self.next_section);
+        self.next_section += 1;
+        let own = self.table.add(id, &settings, None);
+        Section::new(id, settings, own, is_asked)
+    }
+
+    /// A section that stays, with files and users looked up anew.
+    fn renewed(&mut self, old: Section, settings: Arc<TargetSettings>) -> Section {
+        self.table.renew(old.id, &settings);
+        let mut section = Section::new(old.id, settings, old.own, false);
+        section.start = old.start;
+        section
+    }
+
+    fn sections_changed(&mut self) {
+        self.finder = Finder::new(&self.sections);
+        let groups = self.sections.iter().any(|section| section.asks_for_groups());
+        self.processes.ask_anew(groups);
+    }
+}

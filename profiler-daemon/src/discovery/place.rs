@@ -1,0 +1,123 @@
+//! What a control group stands for, by its path: units of systemd, and a container.
+
+use std::sync::Arc;
+
+use super::places::PlaceId;
+
+/// Digits of a container's id.
+const ID_DIGITS: usize = 64;
+/// Kinds of systemd's units that hold processes or other units, but slices.
+const UNIT_KINDS: [&str; 5] = [".service", ".scope", ".socket", ".mount", ".swap"];
+
+/// A part of a path that stands for something: what it is called, and its group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Named {
+    pub(super) name: Arc<str>,
+    pub(super) place: PlaceId,
+}
+
+/// Who names the groups below a group. What a service or a container makes in its own group means nothing to systemd: else
+/// it could call itself by another's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Manager {
+    System,
+    /// A user's: the unit that it is itself.
+    User(Arc<str>),
+    /// Not systemd.
+    None,
+}
+
+/// A group.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    /// From the root of the hierarchy.
+    pub(super) path: Arc<str>,
+    /// All units that it belongs to, outer ones first: slices, a service or scope, and those of a user's manager.
+    pub(super) units: Vec<Named>,
+    /// The innermost unit that is no slice.
+    pub(super) unit: Option<Named>,
+    /// The outermost container: those inside are its own business.
+    pub(super) container: Option<Named>,
+    /// The group that it is in.
+    pub(super) parent: Option<PlaceId>,
+    pub(super) manager: Manager,
+    /// Processes in it and below.
+    pub(super) processes: u32,
+}
+
+impl Place {
+    /// The unit's name, for users' managers with the manager's: `user@1000:app.service`.
+    pub(super) fn unit_in_full(&self) -> Option<String> {
+        let unit = self.unit.as_ref()?;
+        let mut units = self.units.iter();
+        let manager = units.find(|outer| is_user_manager(&outer.name) && outer.place != unit.place);
+        Some(manager.map_or_else(
+            || unit.name.to_string(),
+            |manager| format!("{}:{}", manager.name.trim_end_matches(".service"), unit.name),
+        ))
+    }
+}
+
+impl Place {
+    /// The root of the hierarchy.
+    pub(super) fn root() -> Self {
+        let path = Arc::from("/");
+        let (units, manager) = (Vec::new(), Manager::System);
+        Self { path, units, unit: None, container: None, parent: None, manager, processes: 0 }
+    }
+
+    /// What a group of this name below it stands for.
+    pub(super) fn below(&self, id: PlaceId, parent: PlaceId, name: &str, path: Arc<str>) -> Self {
+        // systemd escapes what the kernel would take for a file of its own.
+        let unescaped = name.strip_prefix('_').unwrap_or(name);
+        let named = |name: &str| Named { name: name.into(), place: id };
+        let mut place = Self { path, parent: Some(parent), processes: 0, ..self.clone() };
+        if place.container.is_none() {
+            place.container = container(&self.path, name).map(named);
+        }
+        if self.manager == Manager::None {
+            return place;
+        }
+        if is_unit(unescaped, &[".slice"]) {
+            place.units.push(named(unescaped));
+            return place;
+        }
+        place.manager = Manager::None;
+        if is_unit(unescaped, &UNIT_KINDS) {
+            place.units.push(named(unescaped));
+            place.unit = Some(named(unescaped));
+            if self.manager == Manager::System && is_user_manager(unescaped) {
+                place.manager = Manager::User(unescaped.into());
+            }
+        }
+        place
+    }
+}
+
+fn is_unit(name: &str, kinds: &[&str]) -> bool {
+    kinds.iter().any(|kind| name.len() > kind.len() && name.ends_with(kind))
+}
+
+fn is_user_manager(name: &str) -> bool {
+    name.starts_with("user@") && name.ends_with(".service")
+}
+
+/// The container that a group of this name stands for: Docker's, containerd's, CRI-O's and Podman's are called by an id, with
+/// the engine before it where systemd makes the group; LXC's by a name.
+fn container<'n>(above: &str, name: &'n str) -> Option<&'n str> {
+    if let Some(name) = name.strip_prefix("lxc.payload.").filter(|name| !name.is_empty()) {
+        return Some(name);
+    }
+    if matches!(above, "/lxc" | "/lxc.payload") {
+        return Some(name);
+    }
+    let scope = name.strip_suffix(".scope").unwrap_or(name);
+    let id = scope.rsplit(['-', ':']).next().filter(|id| is_id(id))?;
+    // The process that watches over a container has a group by its id, and is outside of it.
+    let engine = scope[..scope.len() - id.len()].trim_end_matches(['-', ':']);
+    (!engine.ends_with("conmon")).then_some(id)
+}
+
+fn is_id(text: &str) -> bool {
+    text.len() == ID_DIGITS && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+}

@@ -1,0 +1,209 @@
+//! A process as discovery knows it, and what is asked of it: read when it is first asked for, and kept.
+
+use super::place::Place;
+use super::places::{PlaceId, Places};
+use super::proc_folder::{Group, ProcFolder};
+use super::stat::Stat;
+use super::table::TargetId;
+
+/// Tells a process from others that have its id before or after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Life {
+    pub(super) pid: u32,
+    /// When it began (ticks since the machine did).
+    pub(super) start: u64,
+}
+
+/// What was read of a process beside its `stat`; outer `None`s were not asked for yet.
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    executable: Option<Option<Box<[u8]>>>,
+    user: Option<Option<u32>>,
+    place: Option<Option<PlaceId>>,
+    /// Kept while one question is answered: it may be long.
+    command: Option<Vec<u8>>,
+}
+
+/// What the table of targets was told of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Counted {
+    pub(super) target: TargetId,
+    pub(super) place: Option<PlaceId>,
+}
+
+/// A process.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) stat: Stat,
+    /// Who created it, if that was seen.
+    pub(super) creator: Option<Life>,
+    pub(super) facts: Facts,
+    /// The target of the first section that it fits by itself.
+    pub(super) own: Option<TargetId>,
+    /// The target that its creator belongs to, or did at its end.
+    pub(super) inherited: Option<TargetId>,
+    /// What follows from both.
+    pub(super) target: Option<TargetId>,
+    pub(super) counted: Option<Counted>,
+    /// The round of settling in which its target was found.
+    pub(super) settled: u64,
+    /// The looks that saw it first and last.
+    pub(super) met: u64,
+    pub(super) seen: u64,
+    /// Its turn to be looked at again.
+    pub(super) turn: u64,
+    /// Of its folder, when it was looked at last.
+    pub(super) inode: u64,
+    /// Whether the sections changed while it could not be read, so that it is still to be asked.
+    pub(super) unasked: bool,
+    /// CPU time that no target has been told of yet (ticks).
+    pub(super) new_ticks: u64,
+}
+
+impl Process {
+    pub(super) fn new(stat: Stat, inode: u64, look: u64, turn: u64) -> Self {
+        Self {
+            stat,
+            creator: None,
+            facts: Facts::default(),
+            own: None,
+            inherited: None,
+            target: None,
+            counted: None,
+            settled: 0,
+            met: look,
+            seen: look,
+            turn,
+            inode,
+            unasked: false,
+            new_ticks: 0,
+        }
+    }
+
+    /// Whether it can belong to a target at all.
+    pub(super) fn can_belong(&self) -> bool {
+        !self.stat.is_kernel && !self.stat.has_ended
+    }
+
+    /// What its children inherit. `everything` is nothing to inherit: they fall into it by themselves.
+    pub(super) fn heritage(&self) -> Option<TargetId> {
+        self.own.or(self.inherited)
+    }
+}
+
+/// A process that is asked what it is.
+pub(super) struct Subject<'a> {
+    pub(super) pid: u32,
+    pub(super) stat: &'a Stat,
+    pub(super) facts: &'a mut Facts,
+    pub(super) folder: &'a mut ProcFolder,
+    pub(super) places: &'a mut Places,
+    /// Set where the host turns out to have no hierarchy of version 2.
+    pub(super) old_groups: &'a mut bool,
+}
+
+impl Subject<'_> {
+    /// The file that it runs.
+    pub(super) fn executable(&mut self) -> Option<&[u8]> {
+        let (folder, pid) = (&mut *self.folder, self.pid);
+        self.facts.executable.get_or_insert_with(|| folder.executable(pid)).as_deref()
+    }
+
+    /// The name of that file.
+    pub(super) fn program(&mut self) -> Option<&[u8]> {
+        self.executable()?.rsplit(|byte| *byte == b'/').next().filter(|name| !name.is_empty())
+    }
+
+    /// The user by whose rights it acts.
+    pub(super) fn user(&mut self) -> Option<u32> {
+        let (folder, pid) = (&mut *self.folder, self.pid);
+        *self.facts.user.get_or_insert_with(|| folder.user(pid))
+    }
+
+    /// Its command line.
+    pub(super) fn command(&mut self) -> &[u8] {
+        let (folder, pid) = (&mut *self.folder, self.pid);
+        self.facts.command.get_or_insert_with(|| folder.command(pid))
+    }
+
+    /// Its control group.
+    pub(super) fn place_id(&mut self) -> Option<PlaceId> {
+        if self.facts.place.is_none() {
+            let path = read_path(self.pid, self.folder, self.old_groups);
+            self.facts.place = Some(path.map(|path| self.places.enter(&path)));
+        }
+        self.facts.place.flatten()
+    }
+
+    /// Its control group, with what that stands for.
+    pub(super) fn place(&mut self) -> Option<&Place> {
+        let id = self.place_id()?;
+        self.places.get(id)
+    }
+}
+
+fn read_path(pid: u32, folder: &mut ProcFolder, old_groups: &mut bool) -> Option<String> {
+    match folder.group(pid) {
+        Group::Path(path) => Some(path),
+        Group::OldOnly => {
+            *old_groups = true;
+            None
+        }
+        Group::Unknown => None,
+    }
+}
+
+impl Facts {
+    /// Its control group, as far as it was asked for.
+    pub(super) fn known_place(&self) -> Option<PlaceId> {
+        self.place.flatten()
+    }
+
+    /// Forgets what a program brings with it.
+    pub(super) fn forget_program(&mut self) {
+        self.executable = None;
+        self.command = None;
+    }
+
+    /// Forgets what is too long to be kept.
+    pub(super) fn forget_command(&mut self) {
+        self.command = None;
+    }
+
+    /// Reads the user again if it was asked for; whether it changed.
+    pub(super) fn read_user_again(&mut self, pid: u32, folder: &mut ProcFolder) -> bool {
+        let Some(known) = self.user else { return false };
+        let now = folder.user(pid);
+        self.user = Some(now);
+        now != known
+    }
+
+    /// Reads the control group again if it was asked for: its path if it changed.
+    pub(super) fn read_place_again(
+        &self,
+        pid: u32,
+        folder: &mut ProcFolder,
+        places: &Places,
+    ) -> Option<Option<String>> {
+        let known = self.place?;
+        let now = match folder.group(pid) {
+            Group::Path(path) => Some(path),
+            Group::OldOnly | Group::Unknown => None,
+        };
+        let known = known.and_then(|id| places.get(id)).map(|place| &*place.path);
+        (now.as_deref() != known).then_some(now)
+    }
+
+    /// Takes the process out of its group, and into another.
+    pub(super) fn move_to(&mut self, path: Option<&str>, places: &mut Places) {
+        self.leave_place(places);
+        self.place = Some(path.map(|path| places.enter(path)));
+    }
+
+    /// Takes the process out of its group; it is read when it is asked for again.
+    pub(super) fn leave_place(&mut self, places: &mut Places) {
+        if let Some(id) = self.place.take().flatten() {
+            places.leave(id);
+        }
+    }
+}

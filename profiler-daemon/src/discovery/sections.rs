@@ -1,0 +1,275 @@
+//! Which section a process fits by itself. Sections are found by what they ask for, so that a process costs as much with two
+//! thousand of them as with two.
+
+use std::sync::Arc;
+
+use config::{Each, Pattern, Patterns, TargetSettings};
+use rustc_hash::FxHashMap;
+
+use super::naming::Users;
+use super::process::Subject;
+use super::shared::group_path;
+use super::table::{SectionId, TargetId};
+
+/// Digits of a container's id by which sections are found.
+const INDEXED_DIGITS: usize = 12;
+
+/// A section that is in force.
+#[derive(Debug)]
+pub(super) struct Section {
+    pub(super) id: SectionId,
+    pub(super) settings: Arc<TargetSettings>,
+    /// Its target for processes that `each` does not part from it.
+    pub(super) own: TargetId,
+    /// Asked for while running, not in the file.
+    pub(super) is_asked: bool,
+    /// When the process began that has the id that is asked for: another one that is given the id later is not meant.
+    pub(super) start: Option<u64>,
+    /// The files that processes may run: as written, and where links lead.
+    executables: Vec<Box<[u8]>>,
+    user: Option<u32>,
+    container: Option<String>,
+    cgroup: Option<String>,
+}
+
+impl Section {
+    pub(super) fn new(id: SectionId, settings: Arc<TargetSettings>, own: TargetId, is_asked: bool) -> Self {
+        let executables =
+            settings.executable.iter().flat_map(|path| [Some(path.clone()), path.canonicalize().ok()]);
+        let mut executables: Vec<Box<[u8]>> =
+            executables.flatten().map(|path| path.as_os_str().as_encoded_bytes().into()).collect();
+        executables.dedup();
+        let user = settings.user.as_deref().and_then(Users::number);
+        let container = settings.container.as_ref().map(|id| id.to_ascii_lowercase());
+        let cgroup = settings.cgroup.as_deref().map(group_path);
+        Self { id, settings, own, is_asked, start: None, executables, user, container, cgroup }
+    }
+
+    /// Whether it has this name and asks for these processes: what they may cost and their labels may be others.
+    pub(super) fn asks_for_the_same(&self, other: &TargetSettings) -> bool {
+        let asked = |settings: &TargetSettings| {
+            let defaults = TargetSettings::default();
+            let (budget, horizon, labels) = (defaults.budget, defaults.horizon, defaults.labels);
+            TargetSettings { budget, horizon, labels, ..settings.clone() }
+        };
+        asked(&self.settings) == asked(other)
+    }
+
+    /// Whether the control groups of processes matter to it.
+    pub(super) fn asks_for_groups(&self) -> bool {
+        let asked = &*self.settings;
+        let by_each = matches!(asked.each, Some(Each::Unit | Each::Container | Each::Cgroup));
+        by_each || asked.unit.is_some() || asked.cgroup.is_some() || asked.container.is_some()
+    }
+
+    /// Why nothing fits it, if that is known.
+    pub(super) fn problem(&self) -> Option<String> {
+        let user = self.settings.user.as_ref().filter(|_| self.user.is_none())?;
+        Some(format!(
+            "target {}: there is no user {user} here, so that no process fits; make one, then reload",
+            self.settings.name
+        ))
+    }
+
+    /// Whether a process fits all that the section asks for.
+    fn fits(&self, subject: &mut Subject<'_>) -> bool {
+        let asked = &*self.settings;
+        let pid = asked.pid.is_none_or(|pid| {
+            subject.pid == pid && self.start.is_none_or(|start| start == subject.stat.start)
+        });
+        pid && self.container.as_ref().is_none_or(|id| in_container(subject, id))
+            && asked.unit.as_ref().is_none_or(|unit| in_unit(subject, unit))
+            && self.cgroup.as_ref().is_none_or(|path| in_group(subject, path))
+            && (asked.executable.is_none() || self.runs(subject))
+            && (asked.user.is_none() || self.user.is_some_and(|user| subject.user() == Some(user)))
+            && asked.process.as_ref().is_none_or(|pattern| is_called(subject, pattern))
+            && asked.command.as_ref().is_none_or(|pattern| pattern.matches(subject.command()))
+    }
+
+    fn runs(&self, subject: &mut Subject<'_>) -> bool {
+        let file = subject.executable();
+        file.is_some_and(|file| self.executables.iter().any(|asked| **asked == *file))
+    }
+}
+
+fn in_container(subject: &mut Subject<'_>, id: &str) -> bool {
+    let container = subject.place().and_then(|place| place.container.as_ref());
+    container.is_some_and(|container| container.name.starts_with(id))
+}
+
+fn in_unit(subject: &mut Subject<'_>, unit: &str) -> bool {
+    subject.place().is_some_and(|place| place.units.iter().any(|outer| *outer.name == *unit))
+}
+
+fn in_group(subject: &mut Subject<'_>, path: &str) -> bool {
+    subject.place().is_some_and(|place| {
+        let below = if path.is_empty() { Some(&*place.path) } else { place.path.strip_prefix(path) };
+        below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
+    })
+}
+
+fn is_called(subject: &mut Subject<'_>, pattern: &Pattern) -> bool {
+    pattern.matches(&subject.stat.comm) || subject.program().is_some_and(|program| pattern.matches(program))
+}
+
+/// Sections by a value that they ask for, in their order.
+#[derive(Debug)]
+struct Index<K> {
+    by: FxHashMap<K, Vec<usize>>,
+    first: usize,
+}
+
+impl<K: Eq + std::hash::Hash> Index<K> {
+    fn new() -> Self {
+        Self { by: FxHashMap::default(), first: usize::MAX }
+    }
+
+    fn insert(&mut self, key: K, at: usize) {
+        self.first = self.first.min(at);
+        self.by.entry(key).or_default().push(at);
+    }
+
+    fn get<Q>(&self, key: &Q) -> &[usize]
+    where
+        K: std::borrow::Borrow<Q>,
+        Q: Eq + std::hash::Hash + ?Sized,
+    {
+        self.by.get(key).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Sections by a pattern.
+#[derive(Debug)]
+struct PatternIndex {
+    patterns: Patterns,
+    sections: Vec<usize>,
+}
+
+impl PatternIndex {
+    fn new(found: Vec<(Pattern, usize)>) -> Self {
+        let (patterns, sections): (Vec<Pattern>, Vec<usize>) = found.into_iter().unzip();
+        Self { patterns: Patterns::new(patterns), sections }
+    }
+
+    fn first(&self) -> usize {
+        self.sections.first().copied().unwrap_or(usize::MAX)
+    }
+
+    fn matching(&self, text: &[u8]) -> impl Iterator<Item = usize> {
+        self.patterns.matching(text).into_iter().map(|at| self.sections[at])
+    }
+}
+
+/// All sections but `everything`, each found by the rarest of the things that it asks for.
+#[derive(Debug)]
+pub(super) struct Finder {
+    pid: Index<u32>,
+    container: Index<String>,
+    unit: Index<String>,
+    cgroup: Index<String>,
+    executable: Index<Box<[u8]>>,
+    user: Index<u32>,
+    process: PatternIndex,
+    command: PatternIndex,
+    /// The section that takes everybody else.
+    pub(super) everything: Option<usize>,
+}
+
+impl Finder {
+    pub(super) fn new(sections: &[Section]) -> Self {
+        let (mut pid, mut user) = (Index::new(), Index::new());
+        let [mut container, mut unit, mut cgroup] = [Index::new(), Index::new(), Index::new()];
+        let (mut executable, mut process, mut command) = (Index::new(), Vec::new(), Vec::new());
+        for (at, section) in sections.iter().enumerate().filter(|(_, section)| !section.settings.everything) {
+            let asked = &*section.settings;
+            if let Some(asked) = asked.pid {
+                pid.insert(asked, at);
+            } else if let Some(id) = &section.container {
+                container.insert(id.chars().take(INDEXED_DIGITS).collect(), at);
+            } else if let Some(asked) = &asked.unit {
+                unit.insert(asked.clone(), at);
+            } else if let Some(path) = &section.cgroup {
+                cgroup.insert(if path.is_empty() { "/".to_owned() } else { path.clone() }, at);
+            } else if asked.executable.is_some() {
+                section.executables.iter().for_each(|file| executable.insert(file.clone(), at));
+            } else if asked.user.is_some() {
+                section.user.into_iter().for_each(|number| user.insert(number, at));
+            } else if let Some(pattern) = &asked.process {
+                process.push((pattern.clone(), at));
+            } else if let Some(pattern) = &asked.command {
+                command.push((pattern.clone(), at));
+            }
+        }
+        let (process, command) = (PatternIndex::new(process), PatternIndex::new(command));
+        let everything = sections.iter().position(|section| section.settings.everything);
+        Self { pid, container, unit, cgroup, executable, user, process, command, everything }
+    }
+
+    /// The first section that a process fits.
+    pub(super) fn first_fit(&self, sections: &[Section], subject: &mut Subject<'_>) -> Option<usize> {
+        let mut best = Best { sections, at: usize::MAX };
+        best.try_all(subject, self.pid.get(&subject.pid).to_vec());
+        if self.container.first < best.at {
+            let found = self.of_container(subject);
+            best.try_all(subject, found);
+        }
+        if self.unit.first.min(self.cgroup.first) < best.at {
+            let found = self.of_groups(subject);
+            best.try_all(subject, found);
+        }
+        if self.executable.first < best.at {
+            let found = subject.executable().map_or(&[][..], |file| self.executable.get(file)).to_vec();
+            best.try_all(subject, found);
+        }
+        if self.user.first < best.at {
+            let found = subject.user().map_or(&[][..], |user| self.user.get(&user)).to_vec();
+            best.try_all(subject, found);
+        }
+        if self.process.first() < best.at {
+            let found = self.of_names(subject);
+            best.try_all(subject, found);
+        }
+        if self.command.first() < best.at {
+            let found = self.command.matching(subject.command()).collect();
+            best.try_all(subject, found);
+        }
+        Some(best.at).filter(|at| *at < sections.len())
+    }
+
+    fn of_container(&self, subject: &mut Subject<'_>) -> Vec<usize> {
+        let container = subject.place().and_then(|place| place.container.as_ref());
+        let digits = container.and_then(|container| container.name.get(..INDEXED_DIGITS));
+        digits.map_or_else(Vec::new, |digits| self.container.get(digits).to_vec())
+    }
+
+    fn of_groups(&self, subject: &mut Subject<'_>) -> Vec<usize> {
+        let Some(id) = subject.place_id() else { return Vec::new() };
+        let units = subject.places.get(id).into_iter().flat_map(|place| &place.units);
+        let units = units.flat_map(|unit| self.unit.get(&*unit.name));
+        let groups = subject.places.upward(id).flat_map(|(_, place)| self.cgroup.get(&*place.path));
+        units.chain(groups).copied().collect()
+    }
+
+    fn of_names(&self, subject: &mut Subject<'_>) -> Vec<usize> {
+        let mut found: Vec<usize> = self.process.matching(&subject.stat.comm).collect();
+        if let Some(program) = subject.program() {
+            found.extend(self.process.matching(program));
+        }
+        found
+    }
+}
+
+/// The first section so far.
+struct Best<'s> {
+    sections: &'s [Section],
+    at: usize,
+}
+
+impl Best<'_> {
+    fn try_all(&mut self, subject: &mut Subject<'_>, mut found: Vec<usize>) {
+        found.sort_unstable();
+        let better = found.into_iter().take_while(|at| *at < self.at);
+        let fitting = better.into_iter().find(|at| self.sections[*at].fits(subject));
+        self.at = fitting.unwrap_or(self.at);
+    }
+}

@@ -1,0 +1,138 @@
+//! What all processes of a target share: labels, and a control group that they have to themselves.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use config::{Each, TargetSettings};
+
+use super::naming::Instance;
+use super::place::Place;
+use super::places::{PlaceId, Places};
+use super::table::{Entry, Found};
+
+/// What all processes of a target share, of their groups.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Shared {
+    unit: Option<Arc<str>>,
+    cgroup: Option<Arc<str>>,
+    container: Option<Arc<str>>,
+}
+
+/// Finds labels and group of a target anew; whether they are others than before.
+pub(super) fn refresh(entry: &mut Entry, places: &Places) -> bool {
+    let group = group(entry, places);
+    if !entry.found.pids.is_empty() {
+        entry.shared = shared(entry, places);
+    }
+    let labels = labels(&entry.found, entry.instance.as_ref(), &entry.shared);
+    let changed = group != entry.found.group || labels != entry.found.labels;
+    (entry.found.group, entry.found.labels) = (group, labels);
+    changed
+}
+
+/// The labels of a target: the section's own, and what is shared unless the section says otherwise.
+pub(super) fn labels(
+    found: &Found,
+    instance: Option<&Instance>,
+    shared: &Shared,
+) -> BTreeMap<String, String> {
+    let of_instance = instance.filter(|_| found.settings.each == Some(Each::User));
+    let user = of_instance.map(|instance| instance.text.as_str()).or(found.settings.user.as_deref());
+    let given = [
+        ("unit", shared.unit.as_deref()),
+        ("cgroup", shared.cgroup.as_deref()),
+        ("container", shared.container.as_deref()),
+        ("user", user),
+    ];
+    let mut labels = found.settings.labels.clone();
+    for (name, text) in given {
+        if let Some(text) = text {
+            labels.entry(name.to_owned()).or_insert_with(|| label(text));
+        }
+    }
+    labels
+}
+
+/// A text as a label can hold it: one line, and not too long.
+fn label(text: &str) -> String {
+    const CUT: &str = "…";
+    let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    let mut label: String = text.chars().map(visible).collect();
+    if label.len() > TargetSettings::MAX_LABEL {
+        label.truncate(label.floor_char_boundary(TargetSettings::MAX_LABEL - CUT.len()));
+        label.push_str(CUT);
+    }
+    label
+}
+
+fn shared(entry: &Entry, places: &Places) -> Shared {
+    let mut all = entry.places.keys().map(|id| id.and_then(|id| places.get(id)));
+    let Some(Some(first)) = all.next() else { return Shared::default() };
+    let mut shared = Shared {
+        unit: first.unit.as_ref().map(|unit| Arc::clone(&unit.name)),
+        cgroup: Some(Arc::clone(&first.path)),
+        container: first.container.as_ref().map(|container| Arc::clone(&container.name)),
+    };
+    for other in all {
+        let is_other = |a: &dyn Fn(&Place) -> Option<PlaceId>| other.is_none_or(|other| a(other) != a(first));
+        if is_other(&|place| Some(place.unit.as_ref()?.place)) {
+            shared.unit = None;
+        }
+        if is_other(&|place| Some(place.container.as_ref()?.place)) {
+            shared.container = None;
+        }
+        shared.cgroup = None; // each is listed once
+        if shared == Shared::default() {
+            break;
+        }
+    }
+    shared
+}
+
+/// Whether a target is described by a group, so that it may be one.
+pub(super) fn may_be_group(entry: &Entry) -> bool {
+    let settings = &entry.found.settings;
+    let by_condition = settings.unit.is_some() || settings.cgroup.is_some() || settings.container.is_some();
+    let by_each = matches!(settings.each, Some(Each::Unit | Each::Container | Each::Cgroup));
+    by_condition || (by_each && entry.instance.is_some())
+}
+
+/// The group that a target is: all its processes are in it or below, and nobody else is.
+fn group(entry: &Entry, places: &Places) -> Option<Arc<str>> {
+    if !may_be_group(entry) {
+        return None;
+    }
+    let mut all = entry.places.keys().copied();
+    let anchor = anchor(entry, all.next()??, places)?;
+    let members = u32::try_from(entry.found.pids.len()).ok()?;
+    let is_theirs = places.processes(anchor) == members
+        && entry.places.keys().all(|id| id.is_some_and(|id| places.is_within(id, anchor)));
+    is_theirs.then(|| places.get(anchor).map(|place| Arc::clone(&place.path)))?
+}
+
+/// The group that describes a target, above a group of one of its processes.
+fn anchor(entry: &Entry, id: PlaceId, places: &Places) -> Option<PlaceId> {
+    let (settings, place) = (&entry.found.settings, places.get(id)?);
+    let each = settings.each.filter(|_| entry.instance.is_some());
+    match each {
+        Some(Each::Unit) => return Some(place.unit.as_ref()?.place),
+        Some(Each::Container) => return Some(place.container.as_ref()?.place),
+        Some(Each::Cgroup) => return Some(id),
+        Some(Each::Process | Each::User) | None => {}
+    }
+    if settings.container.is_some() {
+        return Some(place.container.as_ref()?.place);
+    }
+    if let Some(unit) = &settings.unit {
+        return place.units.iter().find(|outer| *outer.name == **unit).map(|outer| outer.place);
+    }
+    let path = group_path(settings.cgroup.as_deref()?);
+    places.upward(id).find(|(_, above)| *above.path == *path).map(|(id, _)| id)
+}
+
+/// A path as the kernel writes it.
+pub(super) fn group_path(path: &Path) -> String {
+    let names = path.components().skip(1).map(|name| name.as_os_str().to_string_lossy());
+    names.fold(String::new(), |path, name| path + "/" + &name)
+}

@@ -1,0 +1,114 @@
+//! What the kernel writes of a process in a line. The name in it is the process' own to choose: any bytes, parentheses,
+//! blanks and line breaks among them.
+
+/// Set in `flags` for threads of the kernel.
+const PF_KTHREAD: u32 = 0x0020_0000;
+
+/// What matters of a `stat`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stat {
+    /// The name of the process.
+    pub(super) comm: Box<[u8]>,
+    /// Who created it, or has taken it over.
+    pub(super) parent: u32,
+    /// When it began (ticks since the machine did): tells it from others with its id.
+    pub(super) start: u64,
+    /// Which program it runs, as far as it shows.
+    pub(super) image: Image,
+    /// CPU time that it has used (ticks).
+    pub(super) cpu_ticks: u64,
+    /// It belongs to the kernel, and runs no program.
+    pub(super) is_kernel: bool,
+    /// It only waits for its parent to take notice.
+    pub(super) has_ended: bool,
+}
+
+/// Where a program's code and stack were put when it was started: random addresses, so that another start of the same
+/// program has others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Image {
+    code: u64,
+    code_end: u64,
+    stack: u64,
+}
+
+impl Image {
+    /// Whether they may be seen: else all programs look alike.
+    pub(super) fn is_known(self) -> bool {
+        self.stack != 0
+    }
+}
+
+impl Stat {
+    /// Reads the line; `None` if it is none.
+    pub(super) fn parse(line: &[u8]) -> Option<Self> {
+        let name = line.iter().position(|byte| *byte == b'(')? + 1;
+        let end = line.iter().rposition(|byte| *byte == b')').filter(|end| *end >= name)?;
+        let fields = std::str::from_utf8(&line[end + 1..]).ok()?;
+        let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
+        let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+        let (state, threads) = (*fields.first()?, number(17)?);
+        Some(Self {
+            comm: line[name..end].into(),
+            parent: number(1)?.try_into().ok()?,
+            start: number(19)?,
+            image: Image { code: number(23)?, code_end: number(24)?, stack: number(25)? },
+            cpu_ticks: number(11)?.saturating_add(number(12)?),
+            is_kernel: number(6)? & u64::from(PF_KTHREAD) != 0,
+            // One whose first thread has ended while others work has not.
+            has_ended: matches!(state, "Z" | "X") && threads <= 1,
+        })
+    }
+}
+
+/// The second of the users in a `status`: real, effective, saved, of files. The name before them has its line breaks
+/// escaped.
+pub(super) fn effective_user(status: &[u8]) -> Option<u32> {
+    let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"Uid:"))?;
+    std::str::from_utf8(line).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REST: &str =
+        "7 1 1 0 -1 4194304 101 0 0 0 30 12 5 5 20 0 1 0 1240508 3133440 398 1 100 200 300 0 0 0 0";
+
+    #[test]
+    fn a_line_is_read_whatever_the_process_is_called() {
+        for name in [&b"cat"[..], b"", b"a) (b", b"\xff\n7 (x) Z 1", b")"] {
+            let line = [b"9 (", name, b") S ", REST.as_bytes()].concat();
+            let stat = Stat::parse(&line).unwrap();
+            assert_eq!(*stat.comm, *name);
+            assert_eq!((stat.parent, stat.start, stat.cpu_ticks), (7, 1_240_508, 42));
+            assert_eq!(stat.image, Image { code: 100, code_end: 200, stack: 300 });
+            assert!(!stat.is_kernel && !stat.has_ended && stat.image.is_known());
+        }
+    }
+
+    #[test]
+    fn who_has_ended_is_told_from_who_has_threads_left() {
+        let line = |state: &str, threads: &str| {
+            let rest = REST.replacen(" 20 0 1 0 ", &format!(" 20 0 {threads} 0 "), 1);
+            Stat::parse(format!("9 (a) {state} {rest}").as_bytes()).unwrap().has_ended
+        };
+        assert!(line("Z", "1") && line("X", "0") && !line("Z", "2") && !line("R", "1"));
+    }
+
+    #[test]
+    fn what_is_no_line_is_none() {
+        let cut = format!("9 (a) S {}", &REST[..60]);
+        for none in ["", "9", "9 (a", ")(", "9 (a) S", "9 (a) S x 1", &cut] {
+            assert_eq!(Stat::parse(none.as_bytes()), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn the_effective_user_counts() {
+        assert_eq!(effective_user(b"Name:\tUid:\\n\xff\nUid:\t1\t2\t3\t4\n"), Some(2));
+        for none in [&b""[..], b"Uid:", b"Uid:\t1", b"Uid:\t1\tx", b"Uid:\t1\t-2"] {
+            assert_eq!(effective_user(none), None);
+        }
+    }
+}

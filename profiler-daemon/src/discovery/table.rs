@@ -1,0 +1,245 @@
+//! Targets: which there are, who belongs to them, and what all of these share.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use config::TargetSettings;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::Changes;
+use super::naming::Instance;
+use super::places::{PlaceId, Places};
+use super::process::Counted;
+use super::shared::{self, Shared};
+
+/// Most targets that sections with `each` make; what else there is belongs to the sections' own targets.
+pub(super) const MAX_INSTANCES: usize = 4096;
+/// How long such a target is kept when its last process has ended (ns): a service that is restarted stays what it was.
+pub(super) const LINGER_NS: u64 = 60_000_000_000;
+
+/// A target. Never used again for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct TargetId(u32);
+
+/// A section, over all changes of the settings. Never used again for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct SectionId(pub(super) u32);
+
+/// What is known of a target.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    /// What it is called: as its section, with `each` followed by a colon and what it is one of.
+    pub(crate) name: String,
+    /// The section's labels; `unit`, `cgroup` and `container` where all its processes share one; `user` where the section
+    /// asks for one. While it has no process, those of the last.
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Its section. Another `Arc` after the settings were read again.
+    pub(crate) settings: Arc<TargetSettings>,
+    /// Whether it is what fits no other target.
+    pub(crate) is_everything: bool,
+    /// The path of the control group that it is: all processes in there and below are its own, and it has no others.
+    pub(crate) group: Option<Arc<str>>,
+    /// Its processes.
+    pub(crate) pids: BTreeSet<u32>,
+}
+
+/// A target with what is counted of it.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) found: Found,
+    section: SectionId,
+    pub(super) instance: Option<Instance>,
+    /// How many of its processes are in each group; those whose group is unknown have none.
+    pub(super) places: FxHashMap<Option<PlaceId>, u32>,
+    /// What they share, or did when there were any.
+    pub(super) shared: Shared,
+    cpu_ticks: u64,
+    /// Without a process since then (ns).
+    empty_since_ns: Option<u64>,
+}
+
+/// All targets.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    entries: BTreeMap<TargetId, Entry>,
+    names: FxHashSet<String>,
+    by_instance: FxHashMap<(SectionId, String), TargetId>,
+    next: u32,
+    appeared: Vec<TargetId>,
+    gone: Vec<TargetId>,
+    /// Their processes, groups or labels may have changed.
+    touched: BTreeSet<TargetId>,
+    /// They have other settings.
+    renewed: BTreeSet<TargetId>,
+    /// Whether there were more instances than there may be.
+    pub(super) is_full: bool,
+}
+
+impl Table {
+    pub(super) fn get(&self, id: TargetId) -> Option<&Entry> {
+        self.entries.get(&id)
+    }
+
+    pub(super) fn has(&self, id: TargetId) -> bool {
+        self.entries.contains_key(&id)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (TargetId, &Found)> {
+        self.entries.iter().map(|(id, entry)| (*id, &entry.found))
+    }
+
+    /// A new target of a section; without an instance, the section's own.
+    pub(super) fn add(
+        &mut self,
+        section: SectionId,
+        settings: &Arc<TargetSettings>,
+        instance: Option<Instance>,
+    ) -> TargetId {
+        let id = TargetId(self.next);
+        self.next += 1;
+        let name = match &instance {
+            Some(instance) => instance.name_below(&settings.name, |name| self.names.contains(name)),
+            None => settings.name.clone(),
+        };
+        self.names.insert(name.clone());
+        if let Some(instance) = &instance {
+            self.by_instance.insert((section, instance.key.clone()), id);
+        }
+        let mut found = Found {
+            name,
+            labels: BTreeMap::new(),
+            settings: Arc::clone(settings),
+            is_everything: settings.everything,
+            group: None,
+            pids: BTreeSet::new(),
+        };
+        let (shared, places) = (Shared::default(), FxHashMap::default());
+        found.labels = shared::labels(&found, instance.as_ref(), &shared);
+        let entry = Entry { found, section, instance, places, shared, cpu_ticks: 0, empty_since_ns: None };
+        self.entries.insert(id, entry);
+        self.appeared.push(id);
+        self.touched.insert(id);
+        id
+    }
+
+    /// The target of an instance; `own` where there are too many.
+    pub(super) fn of_instance(
+        &mut self,
+        section: SectionId,
+        own: TargetId,
+        settings: &Arc<TargetSettings>,
+        instance: Instance,
+    ) -> TargetId {
+        let key = (section, instance.key.clone());
+        match self.by_instance.get(&key) {
+            Some(&id) => id,
+            None if self.by_instance.len() < MAX_INSTANCES => self.add(section, settings, Some(instance)),
+            None => {
+                self.is_full = true;
+                own
+            }
+        }
+    }
+
+    /// Puts other settings in place of those of a section: budget, horizon or labels.
+    pub(super) fn renew(&mut self, section: SectionId, settings: &Arc<TargetSettings>) {
+        for (id, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.section == section) {
+            entry.found.settings = Arc::clone(settings);
+            self.touched.insert(*id);
+            self.renewed.insert(*id);
+        }
+    }
+
+    /// Removes all targets of a section.
+    pub(super) fn remove_section(&mut self, section: SectionId) {
+        let of_it = self.entries.iter().filter(|(_, entry)| entry.section == section);
+        let ids: Vec<TargetId> = of_it.map(|(id, _)| *id).collect();
+        ids.into_iter().for_each(|id| self.remove(id));
+    }
+
+    /// Removes the targets of all sections whose own target is not to be kept.
+    pub(super) fn retain_sections(&mut self, is_kept: impl Fn(TargetId) -> bool) {
+        let own = self.entries.iter().filter(|(_, entry)| entry.instance.is_none());
+        let over: Vec<SectionId> =
+            own.filter(|(id, _)| !is_kept(**id)).map(|(_, entry)| entry.section).collect();
+        over.into_iter().for_each(|section| self.remove_section(section));
+    }
+
+    fn remove(&mut self, id: TargetId) {
+        let Some(entry) = self.entries.remove(&id) else { return };
+        self.names.remove(&entry.found.name);
+        if let Some(instance) = entry.instance {
+            self.by_instance.remove(&(entry.section, instance.key));
+        }
+        self.touched.remove(&id);
+        self.gone.push(id);
+    }
+
+    /// A process belongs to a target, which may have been removed meanwhile.
+    pub(super) fn enter(&mut self, pid: u32, counted: Counted) {
+        let Some(entry) = self.entries.get_mut(&counted.target) else { return };
+        entry.found.pids.insert(pid);
+        *entry.places.entry(counted.place).or_default() += 1;
+        self.touched.insert(counted.target);
+    }
+
+    /// It does not any more.
+    pub(super) fn leave(&mut self, pid: u32, counted: Counted) {
+        let Some(entry) = self.entries.get_mut(&counted.target) else { return };
+        entry.found.pids.remove(&pid);
+        if let Some(count) = entry.places.get_mut(&counted.place) {
+            *count -= 1;
+            if *count == 0 {
+                entry.places.remove(&counted.place);
+            }
+        }
+        self.touched.insert(counted.target);
+    }
+
+    /// Its processes have used CPU time.
+    pub(super) fn charge(&mut self, id: TargetId, ticks: u64) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.cpu_ticks = entry.cpu_ticks.saturating_add(ticks);
+        }
+    }
+
+    /// CPU time that was seen (ticks).
+    pub(super) fn cpu_ticks(&self, id: TargetId) -> u64 {
+        self.entries.get(&id).map_or(0, |entry| entry.cpu_ticks)
+    }
+
+    /// Whether the groups of targets may have changed beside their processes: somebody else came into one.
+    pub(super) fn touch_groups(&mut self) {
+        let grouped = self.entries.iter().filter(|(_, entry)| shared::may_be_group(entry));
+        self.touched.extend(grouped.map(|(id, _)| *id));
+    }
+
+    /// Finds anew what the processes of each changed target share, and says in `changes` which targets came, went and changed.
+    pub(super) fn settle(&mut self, places: &Places, now_ns: u64, changes: &mut Changes) {
+        for id in std::mem::take(&mut self.touched) {
+            let Some(entry) = self.entries.get_mut(&id) else { continue };
+            let is_empty = entry.found.pids.is_empty();
+            entry.empty_since_ns = is_empty.then(|| entry.empty_since_ns.unwrap_or(now_ns));
+            if shared::refresh(entry, places) | self.renewed.contains(&id) {
+                changes.changed.push(id);
+            }
+        }
+        self.renewed.clear();
+        let over = |entry: &Entry| {
+            let empty_ns = entry.empty_since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
+            entry.instance.is_some() && empty_ns > LINGER_NS
+        };
+        let ids: Vec<TargetId> =
+            self.entries.iter().filter(|(_, entry)| over(entry)).map(|(id, _)| *id).collect();
+        ids.into_iter().for_each(|id| self.remove(id));
+        self.is_full &= self.by_instance.len() >= MAX_INSTANCES;
+        changes.appeared = std::mem::take(&mut self.appeared);
+        changes.gone = std::mem::take(&mut self.gone);
+        // Who came and went between two looks was never there for anybody.
+        let never = |id: &TargetId| changes.appeared.binary_search(id).is_ok();
+        let fleeting: BTreeSet<TargetId> = changes.gone.iter().copied().filter(never).collect();
+        changes.changed.retain(|id| !never(id));
+        changes.appeared.retain(|id| !fleeting.contains(id));
+        changes.gone.retain(|id| !fleeting.contains(id));
+    }
+}

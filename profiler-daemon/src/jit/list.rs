@@ -1,0 +1,193 @@
+//! A list of generated code (a perf map), of which what was read is remembered.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use profiler_core::profile::Unknown;
+use symbolizer::{Frame, PerfMap};
+
+use crate::objects::names::{About, Found, KeptNames, NameRoom};
+
+/// Of a longer list, the end is read: later lines count.
+const LONGEST_LIST: u64 = 64 << 20;
+/// So much before the end of what was read tells whether a list has grown, or was written anew (bytes).
+const JOINT: u64 = 256;
+
+/// A list, open.
+pub(super) struct List {
+    file: File,
+    /// Where it was found.
+    pub(super) path: String,
+    names: Arc<KeptNames>,
+    read: Mutex<Read>,
+}
+
+/// What was read.
+#[derive(Default)]
+struct Read {
+    /// Size and time of the last change when it was read (bytes; s and ns).
+    as_of: Option<(u64, i64, i64)>,
+    /// Where the first line begins that was not whole then.
+    until: u64,
+    /// What precedes that place.
+    joint: Vec<u8>,
+}
+
+impl List {
+    pub(super) fn new(file: File, path: String) -> Self {
+        Self { file, path, names: Arc::default(), read: Mutex::default() }
+    }
+
+    /// The functions at these addresses, as the list tells at this moment. Nothing is read if it told of all of them before
+    /// and has not changed since; of one that has grown, what was appended; all of it for addresses that are new.
+    pub(super) fn names(&self, addresses: &[u64], room: &NameRoom, now: u32) -> Vec<Option<Frame>> {
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if !addresses.is_empty() {
+            self.catch_up(&mut read, room, now);
+        }
+        let mut known = self.names.known(addresses, now);
+        let new: Vec<usize> = (0..known.len()).filter(|&at| known[at].is_none()).collect();
+        if !new.is_empty() {
+            let asked: Vec<u64> = new.iter().map(|&at| addresses[at]).collect();
+            let told = self.read_whole(&mut read, &asked, room);
+            self.keep(room, now, &told);
+            new.into_iter().zip(told).for_each(|(at, (_, found))| known[at] = Some(found));
+        }
+        known.into_iter().map(|found| found?.ok()?.pop()).collect()
+    }
+
+    /// Brings what is kept up to date.
+    fn catch_up(&self, read: &mut Read, room: &NameRoom, now: u32) {
+        let Ok(meta) = self.file.metadata() else { return };
+        let as_of = Some((meta.len(), meta.mtime(), meta.mtime_nsec()));
+        if std::mem::replace(&mut read.as_of, as_of) == as_of {
+            return;
+        }
+        let kept = self.names.addresses();
+        if kept.is_empty() {
+            return; // whatever is asked for is new
+        }
+        let Some(text) = self.appended(read, meta.len()) else {
+            self.names.clear();
+            return;
+        };
+        room.count_list(text.len() as u64);
+        let told: Vec<(u64, Found)> = told(&text, &kept).filter(|(_, found)| found.is_ok()).collect();
+        self.keep(room, now, &told);
+        read.note(read.until, &text);
+    }
+
+    fn keep(&self, room: &NameRoom, now: u32, told: &[(u64, Found)]) {
+        self.names.keep(room, now, About { is_final: true, ..About::default() }, told);
+    }
+
+    fn read_whole(&self, read: &mut Read, addresses: &[u64], room: &NameRoom) -> Vec<(u64, Found)> {
+        let len = read.as_of.map_or(0, |(len, ..)| len);
+        let skipped = len.saturating_sub(LONGEST_LIST);
+        // One that is cut short in this very moment says nothing.
+        let mut text = self.bytes(skipped, len).unwrap_or_default();
+        room.count_list(text.len() as u64);
+        read.note(skipped, &text);
+        if skipped > 0 {
+            let cut = text.iter().position(|&byte| byte == b'\n').unwrap_or(text.len());
+            text.drain(..cut);
+        }
+        told(&text, addresses).collect()
+    }
+
+    /// What was written behind that which was read; none if that is not there any more, or too much.
+    fn appended(&self, read: &Read, len: u64) -> Option<Vec<u8>> {
+        let from = read.until - read.joint.len() as u64;
+        let mut text = self.bytes(from, len)?;
+        text.starts_with(&read.joint).then(|| text.split_off(read.joint.len()))
+    }
+
+    fn bytes(&self, from: u64, until: u64) -> Option<Vec<u8>> {
+        let len = until.checked_sub(from).filter(|&len| len <= LONGEST_LIST + JOINT)?;
+        let mut bytes = vec![0; len as usize];
+        self.file.read_exact_at(&mut bytes, from).ok()?;
+        Some(bytes)
+    }
+}
+
+impl Read {
+    /// Notes that a text was read that begins at `from`.
+    fn note(&mut self, from: u64, text: &[u8]) {
+        let whole = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1);
+        if whole > 0 {
+            self.until = from + whole as u64;
+            self.joint = text[whole.saturating_sub(JOINT as usize)..whole].to_vec();
+        }
+    }
+}
+
+/// What a text says of addresses.
+fn told(text: &[u8], addresses: &[u64]) -> impl Iterator<Item = (u64, Found)> {
+    let found = PerfMap::new(text).names(addresses);
+    addresses.iter().zip(found).map(|(&address, name)| {
+        let frame = |name: Arc<str>| Frame { linkage_name: Arc::clone(&name), name, file: None, line: None };
+        (address, name.map(|name| vec![frame(name)]).ok_or_else(Unknown::default))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::ObjectStore;
+    use std::io::Write;
+
+    fn names(list: &List, room: &NameRoom, addresses: &[u64]) -> Vec<Option<String>> {
+        let found = list.names(addresses, room, room.begin());
+        found.into_iter().map(|frame| Some(frame?.name.to_string())).collect()
+    }
+
+    fn some(names: &[&str]) -> Vec<Option<String>> {
+        names.iter().map(|&name| (!name.is_empty()).then(|| name.to_owned())).collect()
+    }
+
+    #[test]
+    fn a_list_is_read_for_what_is_new_alone() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let store = ObjectStore::new(1 << 28);
+        let room = store.snapshot().names;
+        let list = List::new(file.reopen().unwrap(), "list".to_owned());
+        let line_bytes = |count: u64| {
+            (0..count).map(|i| format!("{:x} 10 f{i}\n", 0x1000 + 16 * i).len() as u64).sum::<u64>()
+        };
+        for i in 0..10_000u64 {
+            writeln!(file, "{:x} 10 f{i}", 0x1000 + 16 * i).unwrap();
+        }
+        file.flush().unwrap();
+        let whole = line_bytes(10_000);
+        assert_eq!(names(&list, &room, &[0x1000, 0x1010, 0x7]), some(&["f0", "f1", ""]));
+        assert_eq!((room.counts().lists, room.counts().list_bytes), (1, whole));
+        for _ in 0..1_000 {
+            assert_eq!(names(&list, &room, &[0x1010, 0x1000, 0x7]), some(&["f1", "f0", ""]));
+        }
+        assert_eq!(room.counts().lists, 1, "nothing is new");
+        // Other code at an address that is not asked for now, the beginning of a line, and code where there was none.
+        write!(file, "1000 8 other\n7 1 seven\n1010 10 hal").unwrap();
+        assert_eq!(names(&list, &room, &[0x1010, 0x7]), some(&["hal", "seven"]));
+        assert_eq!(room.counts().list_bytes, whole + 34);
+        write!(file, "f\n").unwrap();
+        assert_eq!(names(&list, &room, &[0x1010, 0x1000, 0x1008]), some(&["half", "other", "f0"]));
+        assert_eq!(room.counts().list_bytes, whole + 34 + 13 + whole + 36, "one address is new");
+        assert_eq!(room.counts().lists, 4);
+    }
+
+    #[test]
+    fn a_list_that_is_written_anew_is_read_anew() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let room = ObjectStore::new(1 << 28).snapshot().names;
+        let list = List::new(file.reopen().unwrap(), "list".to_owned());
+        let mut last = String::new();
+        for name in ["first", "second", "a third one", "4"] {
+            std::fs::write(file.path(), format!("1000 10 {name}\n2000 10 rest\n")).unwrap();
+            assert_eq!(names(&list, &room, &[0x1000]), some(&[name]), "after {last}");
+            last = name.to_owned();
+        }
+        std::fs::write(file.path(), "").unwrap();
+        assert_eq!(names(&list, &room, &[0x1000]), some(&[""]));
+    }
+}

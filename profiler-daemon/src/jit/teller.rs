@@ -1,0 +1,101 @@
+//! What a program has told of the code that it generated, for the samples between two cuts.
+
+use std::sync::{Arc, OnceLock};
+
+use profiler_core::stack::GeneratedCode;
+use rustc_hash::FxHashMap;
+use symbolizer::{CodePlace, Frame, JitDump};
+
+use super::list::List;
+use super::program::{Awaited, Home, Journal};
+use crate::objects::names::NameRoom;
+use crate::roots::Roots;
+
+/// A program's lists and journals. They go on growing while it lives.
+pub(super) struct Teller {
+    pub(super) home: Option<Arc<Home>>,
+    /// Lists of the processes that it was forked from.
+    pub(super) inherited: Vec<Arc<List>>,
+    /// Its own.
+    pub(super) own: Arc<OnceLock<Arc<List>>>,
+    pub(super) journals: Vec<Arc<Journal>>,
+    pub(super) awaited: Awaited,
+}
+
+/// What a program told of the code that it generated.
+pub(crate) struct Told {
+    /// By address or pseudo-address: the address, and the function there.
+    frames: FxHashMap<u64, (u64, Frame)>,
+    /// Why the others have no name.
+    pub(crate) missing: String,
+}
+
+impl Told {
+    /// The actual address behind a frame's, and the function there.
+    pub(crate) fn frame(&self, address: u64) -> Option<&(u64, Frame)> {
+        self.frames.get(&address)
+    }
+}
+
+/// What the last journal says that says anything, with its place in the row.
+pub(super) fn newest_first<T>(
+    journals: &[Arc<Journal>],
+    ask: impl Fn(&JitDump) -> Option<T>,
+) -> Option<(u32, T)> {
+    let mut newest_first = journals.iter().enumerate().rev();
+    newest_first.find_map(|(row, journal)| Some((row as u32, ask(&journal.dump())?)))
+}
+
+impl Teller {
+    /// The names of these addresses, in the naming `now`.
+    pub(super) fn tell(&self, addresses: &[u64], roots: &Roots, room: &NameRoom, now: u32) -> Told {
+        if let (None, Some(home)) = (self.own.get(), &self.home)
+            && let Some(list) = home.find_list(roots)
+        {
+            let _ = self.own.set(list); // or somebody else was quicker
+        }
+        let known = addresses.iter().filter_map(|&address| Some((address, self.told_by_journal(address)?)));
+        let mut frames: FxHashMap<u64, (u64, Frame)> = known.collect();
+        for list in self.own.get().into_iter().chain(self.inherited.iter().rev()) {
+            let open = addresses.iter().copied().filter(|address| !frames.contains_key(address));
+            let open: Vec<u64> = open.collect();
+            let named = list.names(&open, room, now);
+            let named = open.into_iter().zip(named);
+            frames.extend(named.filter_map(|(address, frame)| Some((address, (address, frame?)))));
+        }
+        Told { frames, missing: self.missing() }
+    }
+
+    /// The actual address behind one, and the function there.
+    fn told_by_journal(&self, address: u64) -> Option<(u64, Frame)> {
+        let frame = |dump: &JitDump, place| Some((dump.address(place)?, dump.frame(place)?));
+        if let Some(GeneratedCode { number, offset }) = GeneratedCode::from_address(address) {
+            let journal = self.journals.get((number >> CodePlace::NUMBER_BITS) as usize)?;
+            let number = number & ((1 << CodePlace::NUMBER_BITS) - 1);
+            return frame(&journal.dump(), CodePlace { number, offset });
+        }
+        let &(first_ns, last_ns) = self.awaited.get(&address)?;
+        let told = newest_first(&self.journals, |dump| frame(dump, dump.during(address, first_ns, last_ns)?));
+        told.map(|(_, told)| told)
+    }
+
+    fn missing(&self) -> String {
+        let list = self.own.get().or(self.inherited.last());
+        match (list, self.journals.last(), &self.home) {
+            (_, Some(journal), _) => match journal.dump().left_out() {
+                0 => "the program's journal of generated code does not tell of it".to_owned(),
+                left_out => {
+                    format!("the program's journal of generated code was not read whole: {left_out} left out")
+                }
+            },
+            (Some(list), ..) => format!("the program's list of generated code ({}) lacks it", list.path),
+            (None, None, Some(home)) => {
+                format!(
+                    "the code lies in no file, and the program kept no list of it ({})",
+                    home.list.display()
+                )
+            }
+            (None, None, None) => "the code lies in no file".to_owned(),
+        }
+    }
+}

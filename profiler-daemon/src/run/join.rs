@@ -1,0 +1,82 @@
+//! An engine for one target among several, which come and go while it runs.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use config::SamplingSettings;
+use profiler_core::attach::AttachMode;
+use profiler_core::rate::Activity;
+
+use super::engine::{self, DecisionLog, Engine};
+use super::{Setup, explain};
+use crate::cgroup::Cgroup;
+use crate::sampler::access::OpenError;
+use crate::sampler::own_time::OwnTime;
+use crate::sampler::session::News;
+use crate::targets::Found;
+
+/// Whom a target consists of.
+#[derive(Clone, Debug)]
+pub(crate) enum Whom {
+    /// These processes, and those that they create.
+    Processes(Vec<u32>),
+    /// Whatever is in a control group and below.
+    Group(Arc<Cgroup>),
+    /// Every process, but for those that are excluded.
+    Everything,
+}
+
+/// Starts to sample a target; `seen` is what it did while it was watched. Its own time is that of its turns alone, of which this
+/// is the first.
+///
+/// # Errors
+///
+/// Why it cannot be sampled, and what to do.
+pub(crate) fn begin<L: DecisionLog>(
+    setup: &Setup,
+    sampling: &SamplingSettings,
+    whom: Whom,
+    seen: Option<&Activity>,
+    log: L,
+) -> Result<Engine<L>> {
+    let mut setup = setup.clone();
+    let mut session = setup.session(sampling);
+    session.own_time = OwnTime::of_turns();
+    session.own_time.enter();
+    session.news = Some(News::default());
+    let found = match &whom {
+        Whom::Processes(pids) => {
+            let group = if setup.may_use_group() { Cgroup::of_their_own(pids) } else { None };
+            Found { pids: pids.clone(), group }
+        }
+        Whom::Group(group) => {
+            setup.choose_group(sampling)?;
+            session.follow_group(Arc::clone(group), setup.asked != Some(AttachMode::Cpu));
+            Found { pids: engine::others_in(group), group: Some(Arc::clone(group)) }
+        }
+        Whom::Everything => {
+            setup.choose_whole_cpus()?;
+            session.follow_everything();
+            Found { pids: Vec::new(), group: None }
+        }
+    };
+    let refused = |error: OpenError| explain::open(error, None);
+    let mut engine = setup.open(sampling, session, found, seen, log).map_err(refused)?;
+    engine.rests();
+    engine.start_clocks()?;
+    match &whom {
+        Whom::Processes(pids) => {
+            for &pid in pids {
+                let adopted = engine.session.adopt(pid);
+                explain::child(pid, adopted, &mut engine.notes);
+            }
+            engine.adopt_descendants();
+        }
+        Whom::Group(_) => engine.adopt_members(),
+        Whom::Everything => {}
+    }
+    engine.catch_up_with_threads().map_err(refused)?;
+    engine.begin();
+    engine.session.own_time.leave();
+    Ok(engine)
+}

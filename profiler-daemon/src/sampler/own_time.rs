@@ -1,0 +1,81 @@
+//! Own CPU time that counts as overhead of a run: all of this process', or, where it has several targets, what the turns of
+//! one of them take.
+
+use crate::sys::clock;
+
+/// Counts own CPU time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum OwnTime {
+    /// The process is there for one run alone.
+    #[default]
+    Process,
+    /// Turns of one target among several, all on one thread.
+    Turns {
+        /// In those that are over (ns).
+        spent_ns: u64,
+        /// What the thread had used when the present one began (ns).
+        entered_ns: Option<u64>,
+    },
+}
+
+impl OwnTime {
+    /// One target of several: nothing counts but its turns.
+    pub(crate) fn of_turns() -> Self {
+        Self::Turns { spent_ns: 0, entered_ns: None }
+    }
+
+    /// Until now (ns).
+    pub(crate) fn now_ns(&self) -> u64 {
+        match self {
+            Self::Process => clock::self_cpu_ns(),
+            Self::Turns { spent_ns, entered_ns } => {
+                spent_ns + entered_ns.map_or(0, |then_ns| clock::thread_cpu_ns().saturating_sub(then_ns))
+            }
+        }
+    }
+
+    /// What the thread does from now on is the target's.
+    pub(crate) fn enter(&mut self) {
+        if let Self::Turns { entered_ns, .. } = self {
+            *entered_ns = Some(clock::thread_cpu_ns());
+        }
+    }
+
+    /// And from now on it is not.
+    pub(crate) fn leave(&mut self) {
+        let now_ns = self.now_ns();
+        if let Self::Turns { spent_ns, entered_ns } = self {
+            (*spent_ns, *entered_ns) = (now_ns, None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn work() {
+        let begin_ns = clock::thread_cpu_ns();
+        while clock::thread_cpu_ns() < begin_ns + 2_000_000 {}
+    }
+
+    #[test]
+    fn turns_count_and_what_lies_between_them_does_not() {
+        let mut own = OwnTime::of_turns();
+        for _ in 0..3 {
+            own.enter();
+            work();
+            own.leave();
+            let then_ns = own.now_ns();
+            work();
+            assert_eq!(own.now_ns(), then_ns);
+        }
+        assert!(own.now_ns() >= 6_000_000);
+        let mut process = OwnTime::Process;
+        process.enter();
+        let before_ns = process.now_ns();
+        work();
+        process.leave();
+        assert!(process.now_ns() >= before_ns + 2_000_000);
+    }
+}

@@ -1,0 +1,103 @@
+//! What was sampled is handed over, now and then or at the end, to be named elsewhere.
+
+use std::ops::Range;
+
+use profiler_core::aggregate::Aggregator;
+use profiler_core::profile::ProcessInfo;
+
+use super::Session;
+use crate::jit::Generated;
+use crate::objects::Objects;
+use crate::sys::clock;
+
+/// Of what objects weighed before the last cut, so much still counts when it is decided whose unwind tables stay.
+const REMEMBERED: f64 = 0.5;
+
+/// What was counted between two cuts, and all that it takes to name it: on any thread, while the session goes on or
+/// after it, whether the processes live or not.
+pub(crate) struct Collected {
+    /// Its windows count from the beginning of `span`.
+    pub(crate) counted: Aggregator,
+    /// By the index that stacks have.
+    pub(crate) processes: Vec<ProcessInfo>,
+    pub(crate) objects: Objects,
+    /// Names of the code that lies in no file.
+    pub(crate) generated: Generated,
+    /// From when until when (ns of the monotonic clock).
+    pub(crate) span: Range<u64>,
+    /// Whether the session has ended: there is nothing to keep names for.
+    pub(crate) is_last: bool,
+}
+
+impl Collected {
+    /// Sum of the weights (ns).
+    pub(crate) fn weight_ns(&self) -> f64 {
+        self.counted.weight_ns()
+    }
+}
+
+impl Session {
+    /// Ends a window of the profile. Samples that were lost in it are made up for by those that were not.
+    pub(crate) fn close_window(&mut self) {
+        self.end_window(clock::monotonic_ns());
+        self.keep_within_bounds();
+    }
+
+    fn end_window(&mut self, now_ns: u64) {
+        let before = self.window_start;
+        let taken = self.counts.samples + self.counts.foreign - before.samples - before.foreign;
+        let lost = self.counts.lost - before.lost;
+        let factor = if taken > 0 { (taken + lost) as f64 / taken as f64 } else { 1.0 };
+        self.aggregator.close_window(now_ns.saturating_sub(self.stretch_start_ns), factor);
+        self.window_start = self.counts;
+    }
+
+    /// Hands over what was counted since the last cut, or since sampling began. Reads nothing and looks nothing up: what
+    /// takes time is left to whoever names it.
+    pub(crate) fn cut(&mut self) -> Collected {
+        self.objects.share_with_names();
+        self.hand_over(false)
+    }
+
+    /// Ends the session with a last cut.
+    pub(crate) fn finish(mut self) -> Collected {
+        self.jit.end(&self.objects.roots);
+        let mut collected = self.hand_over(true);
+        drop((self.processes, self.unwinder)); // they use the tables that make room for names
+        self.objects.release_tables();
+        collected.objects = self.objects.snapshot();
+        collected
+    }
+
+    fn hand_over(&mut self, is_last: bool) -> Collected {
+        let now_ns = clock::monotonic_ns();
+        self.end_window(now_ns);
+        let start_ns = std::mem::replace(&mut self.stretch_start_ns, now_ns);
+        if self.objects.is_short_of_room() {
+            self.past_weights.retain(|_, weight| {
+                *weight *= REMEMBERED;
+                *weight >= 1.0
+            });
+            for (id, weight) in self.aggregator.object_weights() {
+                *self.past_weights.entry(id).or_default() += weight;
+            }
+        }
+        let processes = self.processes.infos().to_vec();
+        let moved = self.processes.cut();
+        let live = self.processes.live().map(|(_, process)| process.index).collect();
+        let generated = self.jit.cut(&live);
+        // Their generated code was nobody's while they shared an entry.
+        self.rereads.lost(moved.into_iter());
+        Collected {
+            counted: self.aggregator.cut(),
+            processes,
+            objects: self.objects.snapshot(),
+            generated,
+            span: start_ns.min(now_ns)..now_ns,
+            is_last,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

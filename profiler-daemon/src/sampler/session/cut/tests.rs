@@ -1,0 +1,332 @@
+//! Sessions that are cut: of a real process, whose stacks are sampled or made up.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use profiler_core::aggregate::Chain;
+use profiler_core::profile::{Outcome, Run, SymbolizedProfile};
+use profiler_core::rate::Dither;
+use profiler_core::record::{FileId, Mapped, Record, Task};
+use profiler_core::unwind::method::{Method, MethodChoice};
+
+use super::*;
+use crate::objects::names::NameCounts;
+use crate::run::names::symbolize;
+use crate::sampler::access::probe_access;
+use crate::sampler::perf::{Attachment, ClockSettings, Drained, PerfSampler};
+use crate::sys::procfs;
+
+const MEMORY: u64 = 64 << 20;
+/// No process has such a number.
+const NOBODY: u32 = 5_000_000;
+/// Where the code lies that a process generates.
+const GENERATED: u64 = 0x7000_0000;
+
+/// A process that is killed when dropped.
+struct Target(Child);
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        let _ = std::fs::remove_file(format!("/tmp/perf-{}.map", self.0.id()));
+    }
+}
+
+impl Target {
+    fn start(command: &str) -> Self {
+        Self(Command::new("sh").args(["-c", command]).spawn().unwrap())
+    }
+
+    fn idle() -> Self {
+        let target = Self::start("exec sleep 1000");
+        // Until the shell has become it, and its libraries are mapped: which nothing tells.
+        while procfs::comm(target.pid()).as_deref() != Some("sleep") || target.libc().is_empty() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        target
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Addresses in the code of its C library.
+    fn libc(&self) -> Vec<u64> {
+        let maps = procfs::executable_maps(self.pid()).unwrap_or_default();
+        let libc =
+            maps.iter().find(|mapped| mapped.path.contains("libc.so") || mapped.path.contains("libc-"));
+        libc.map_or(Vec::new(), |libc| (libc.start..libc.start + libc.len).step_by(64).collect())
+    }
+}
+
+/// A session that follows a target, and its stacks are made up.
+fn session(target: &Target, memory: u64) -> Session {
+    let mut session = Session::new(MethodChoice::fixed(Method::Fp), memory);
+    session.adopt(target.pid()).unwrap();
+    session.mapped(&Mapped {
+        pid: target.pid(),
+        start: GENERATED,
+        len: 1 << 24,
+        file_offset: 0,
+        file: FileId::default(),
+        path: "//anon".to_owned(),
+    });
+    session.start_ns = clock::monotonic_ns();
+    session.stretch_start_ns = session.start_ns;
+    session
+}
+
+fn add(session: &mut Session, pid: u32, kernel: &[u64], user: &[u64], weight_ns: u64) {
+    let process = session.processes.get(pid).unwrap();
+    session.jit.sampled(process.index, pid, &session.objects.roots);
+    session.aggregator.add(process, Chain { kernel, user, outcome: Outcome::Complete }, weight_ns);
+}
+
+fn name(collected: Collected) -> SymbolizedProfile {
+    symbolize(collected, 1.0, Run::default(), None)
+}
+
+/// What each stack had, by the names of its functions.
+fn by_names(profile: &SymbolizedProfile) -> BTreeMap<(u32, Vec<String>), (u64, u64)> {
+    let mut sums: BTreeMap<(u32, Vec<String>), (u64, u64)> = BTreeMap::new();
+    for stack in &profile.stacks {
+        let lines = stack.frames.iter().flat_map(|frame| &profile.locations[frame.0 as usize].lines);
+        let names = lines.map(|line| profile.functions[line.function.0 as usize].name.clone()).collect();
+        let pid = profile.processes[stack.process.0 as usize].pid;
+        let sum = sums.entry((pid, names)).or_default();
+        *sum = (sum.0 + stack.samples, sum.1 + stack.cpu_ns);
+    }
+    sums
+}
+
+fn counts(session: &Session) -> NameCounts {
+    session.objects.names.counts()
+}
+
+/// Gives both sessions what the rings hold.
+fn drain(sampler: &mut PerfSampler, until_ns: u64, sessions: &mut [Session; 2]) {
+    sampler.drain(until_ns, |drained| {
+        let again = match &drained {
+            Drained::Record(record, weight_ns) => Drained::Record(Record::clone(record), *weight_ns),
+            Drained::Double => Drained::Double,
+            Drained::Undecodable => Drained::Undecodable,
+        };
+        sessions[0].handle(drained);
+        sessions[1].handle(again);
+    });
+}
+
+#[test]
+fn several_cuts_of_a_live_session_are_one_run() {
+    let Ok(access) = probe_access() else { return }; // not permitted to sample
+    let target = Target::start("while :; do :; done");
+    let mut sessions = [(); 2].map(|()| Session::new(MethodChoice::fixed(Method::Fp), MEMORY));
+    let settings = ClockSettings { period_ns: 1_000_000, method: Method::Fp, stack_bytes: 0 };
+    let attachment = Attachment::Tasks(vec![target.pid()]);
+    let mut sampler = PerfSampler::open(access, attachment, settings, Dither::new(1)).unwrap();
+    sampler.start().unwrap();
+    for session in &mut sessions {
+        session.adopt(target.pid()).unwrap();
+        session.begin();
+    }
+    sessions[0].start_ns = sessions[1].start_ns; // both count the same samples
+    let mut parts = Vec::new();
+    let began = Instant::now();
+    for part in 1..=5 {
+        while sessions[1].counts.samples < part * 60 && began.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(5));
+            drain(&mut sampler, clock::monotonic_ns() - 2_000_000, &mut sessions);
+        }
+        parts.push(sessions[1].cut());
+    }
+    sampler.stop();
+    drain(&mut sampler, u64::MAX, &mut sessions);
+    let [whole, last] = sessions;
+    let (samples, lost) = (whole.counts.samples, whole.counts.lost);
+    drop(target); // names are found without it
+    parts.push(last.finish());
+    assert!(parts.windows(2).all(|pair| pair[0].span.end == pair[1].span.start));
+    let weight_ns: f64 = parts.iter().map(Collected::weight_ns).sum();
+    let whole = whole.finish();
+    if lost == 0 {
+        assert_eq!(weight_ns, whole.weight_ns());
+    }
+    let mut sums: BTreeMap<_, (u64, u64)> = BTreeMap::new();
+    for (stack, (samples, cpu_ns)) in parts.into_iter().flat_map(|part| by_names(&name(part))) {
+        let sum = sums.entry(stack).or_default();
+        *sum = (sum.0 + samples, sum.1 + cpu_ns);
+    }
+    assert_eq!(sums.values().map(|(samples, _)| samples).sum::<u64>(), samples);
+    assert!(samples >= 300, "{samples}");
+    let whole = by_names(&name(whole));
+    let kernel_apart = |sums: &BTreeMap<(u32, Vec<String>), (u64, u64)>| {
+        let of_user =
+            sums.iter().filter(|((_, names), _)| !names.iter().any(|name| name.contains("[kernel]")));
+        of_user
+            .map(|(stack, sum)| (stack.clone(), (sum.0, if lost == 0 { sum.1 } else { 0 })))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(kernel_apart(&sums), kernel_apart(&whole));
+}
+
+#[test]
+fn what_was_named_once_is_named_again_for_nothing() {
+    let target = Target::idle();
+    let mut session = session(&target, MEMORY);
+    let list = format!("/tmp/perf-{}.map", target.pid());
+    std::fs::write(&list, format!("{GENERATED:x} 100 made\n")).unwrap();
+    let libc = target.libc();
+    let sample = |session: &mut Session| {
+        for &address in &libc[..200] {
+            add(session, target.pid(), &[u64::MAX - 0x1000], &[address, libc[300], GENERATED], 1_000);
+        }
+    };
+    sample(&mut session);
+    let first = name(session.cut());
+    let after_first = counts(&session);
+    assert!(after_first.sources >= 1 && after_first.lists == 1, "{after_first:?}");
+    assert!(first.functions.iter().any(|function| function.name == "made"));
+    let opened = session.objects.once_ns();
+    for _ in 0..5 {
+        sample(&mut session);
+        let again = name(session.cut());
+        assert_eq!(by_names(&again), by_names(&first));
+        assert_eq!(again.modules, first.modules);
+    }
+    let NameCounts { namings, sources, lists, list_bytes, .. } = counts(&session);
+    assert_eq!((namings, sources), (6, after_first.sources), "nothing was opened");
+    assert_eq!((lists, list_bytes), (1, after_first.list_bytes), "nor read");
+    assert_eq!(session.objects.once_ns(), opened);
+    add(&mut session, target.pid(), &[], &[libc[400]], 1_000);
+    name(session.cut());
+    assert_eq!(counts(&session).sources, after_first.sources + 1, "this one is new");
+}
+
+#[test]
+fn a_cut_is_named_elsewhere_after_its_session_and_its_process() {
+    let target = Target::idle();
+    let pid = target.pid();
+    let mut session = session(&target, MEMORY);
+    std::fs::write(format!("/tmp/perf-{pid}.map"), format!("{GENERATED:x} 100 made\n")).unwrap();
+    let libc = target.libc();
+    let sample = |session: &mut Session| {
+        libc.iter().step_by(50).for_each(|&address| add(session, pid, &[], &[address, GENERATED], 7));
+    };
+    sample(&mut session);
+    let cut = session.cut();
+    sample(&mut session);
+    session.refresh_code();
+    (0..200).for_each(|_| session.refresh_code()); // until the list was found
+    drop(target);
+    session.program_ended(pid);
+    session.processes.forget(pid);
+    let after_the_end = session.cut();
+    drop(session);
+    let elsewhere = std::thread::spawn(move || [by_names(&name(after_the_end)), by_names(&name(cut))]);
+    let [after_the_end, cut] = elsewhere.join().unwrap();
+    let names = |sums: &BTreeMap<(u32, Vec<String>), (u64, u64)>| sums.keys().cloned().collect::<Vec<_>>();
+    assert!(names(&after_the_end).iter().all(|(of, names)| *of == pid && names.last().unwrap() == "made"));
+    let inner = |sums: &BTreeMap<(u32, Vec<String>), (u64, u64)>| -> Vec<String> {
+        names(sums).into_iter().map(|(_, names)| names[0].clone()).collect()
+    };
+    assert_eq!(inner(&cut), inner(&after_the_end));
+    assert!(inner(&cut).iter().any(|name| !name.contains('+')), "{cut:?}");
+}
+
+#[test]
+fn names_that_gave_way_are_read_again() {
+    let target = Target::idle();
+    let memory = 4 << 20; // the library, and names of a part of it
+    let mut session = session(&target, memory);
+    let libc: Vec<u64> = target.libc().into_iter().step_by(2).collect();
+    let half = libc.len() / 2;
+    let mut first = Vec::new();
+    for round in 0..3 {
+        for (part, addresses) in libc.chunks(half).take(2).enumerate() {
+            addresses.iter().for_each(|&address| add(&mut session, target.pid(), &[], &[address], 1));
+            let named = by_names(&name(session.cut()));
+            match round {
+                0 => first.push(named),
+                _ => assert_eq!(named, first[part], "round {round}"),
+            }
+            assert!(counts(&session).kept_bytes <= memory / 4);
+        }
+    }
+    let counts = counts(&session);
+    assert!(counts.given_up > 0 && counts.read_again > 0, "{counts:?}");
+    assert!(session.objects.memory.peak() <= memory && session.objects.memory.left() >= memory / 4);
+}
+
+#[test]
+fn a_thousand_cuts_of_code_that_changes_take_no_more_than_a_few() {
+    const CROWD: u32 = 1_200;
+    let target = Target::idle();
+    let mut session = session(&target, 2 << 20);
+    let path = format!("/tmp/perf-{}.map", target.pid());
+    let mut list = std::fs::File::create(&path).unwrap();
+    let libc = target.libc();
+    let mut parts = libc.chunks(libc.len() / 40).cycle();
+    let mut kept = Vec::new();
+    for cut in 0..1_000u32 {
+        let processes = NOBODY..NOBODY + if cut % 10 == 0 { CROWD } else { 3 };
+        for pid in processes.clone() {
+            let task = Task { pid, parent_pid: target.pid(), tid: pid };
+            session.processes.forked(task);
+            session.code_inherited(task);
+            add(&mut session, pid, &[], &[GENERATED + u64::from(pid - NOBODY)], 1);
+        }
+        // The code of this minute lies where that of some minute before did.
+        let code = GENERATED + u64::from(cut % 50) * 0x100;
+        writeln!(list, "{code:x} 100 made in {cut}").unwrap();
+        add(&mut session, target.pid(), &[], &[code], 1_000);
+        if cut % 20 == 0 {
+            let part = parts.next().unwrap_or_default();
+            part.iter().for_each(|&address| add(&mut session, target.pid(), &[], &[address], 1_000));
+        }
+        for pid in processes {
+            session.program_ended(pid);
+            session.processes.forget(pid);
+        }
+        let profile = name(session.cut());
+        assert!(profile.functions.iter().any(|function| function.name == format!("made in {cut}")));
+        assert!(session.processes.infos().len() <= 1_002, "{}", session.processes.infos().len());
+        assert_eq!((session.aggregator.frames().frames().len(), session.jit.programs()), (0, 1));
+        kept.push(counts(&session).kept_bytes);
+    }
+    let memory = &session.objects.memory;
+    assert!(kept.iter().all(|&kept| kept <= memory.cap() / 4), "{kept:?}");
+    assert!(memory.peak() <= memory.cap() && counts(&session).given_up > 0, "{:?}", counts(&session));
+    assert!(memory.cap() - memory.left() <= memory.cap() / 4, "nothing but what is kept");
+}
+
+/// What a cut takes of the thread that samples: information for a person (`--ignored --nocapture`).
+#[test]
+#[ignore = "a measurement"]
+#[allow(clippy::print_stderr, reason = "it says what it measured")]
+fn the_cost_of_a_cut() {
+    let target = Target::idle();
+    let mut session = session(&target, MEMORY);
+    for round in 0..5 {
+        for stack in 0..50_000u64 {
+            let user: Vec<u64> = (0..20).map(|depth| GENERATED + (stack * 31 + depth * 7) % 20_000).collect();
+            add(&mut session, target.pid(), &[], &[&[GENERATED + stack][..], &user].concat(), 1_000);
+            if stack % 5_000 == 0 {
+                session.close_window();
+            }
+        }
+        let before_ns = clock::thread_cpu_ns();
+        let cut = session.cut();
+        let cut_ns = clock::thread_cpu_ns() - before_ns;
+        let profile = name(cut);
+        let named_ns = clock::thread_cpu_ns() - before_ns - cut_ns;
+        eprintln!(
+            "round {round}: {} stacks, cut {} us, naming {} us",
+            profile.stacks.len(),
+            cut_ns / 1000,
+            named_ns / 1000
+        );
+    }
+}

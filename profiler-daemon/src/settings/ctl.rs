@@ -1,0 +1,152 @@
+//! What was typed after `ctl`, checked.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use config::Span;
+use jiff::Zoned;
+
+use super::distinct;
+use crate::api::Attach;
+use crate::cli::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs, OutputFile, ReportFormat};
+use crate::failure::usage;
+use crate::when::When;
+
+/// Ask a daemon, or tell it something.
+#[derive(Debug)]
+pub(crate) struct CtlJob {
+    /// Its socket.
+    pub(crate) socket: PathBuf,
+    /// Print its own words.
+    pub(crate) json: bool,
+    /// What.
+    pub(crate) ask: CtlAsk,
+}
+
+/// What is asked of the daemon, or told.
+#[derive(Debug)]
+pub(crate) enum CtlAsk {
+    /// How it is.
+    Status,
+    /// Its targets.
+    Targets,
+    /// The decisions for a target.
+    Decisions(String),
+    /// A profile.
+    Profile(CtlProfile),
+    /// Watch this.
+    Attach(Box<Attach>),
+    /// Watch this no more.
+    Detach(String),
+    /// Read the settings again.
+    Reload,
+    /// End.
+    Stop,
+}
+
+/// A profile that the daemon has.
+#[derive(Debug)]
+pub(crate) struct CtlProfile {
+    /// Of which time.
+    pub(crate) time: CtlTime,
+    /// Of which targets; empty: of all.
+    pub(crate) targets: Vec<String>,
+    /// With which labels.
+    pub(crate) labels: Vec<(String, String)>,
+    /// How to print it.
+    pub(crate) format: ReportFormat,
+    /// Files to write instead, each path once.
+    pub(crate) files: Vec<OutputFile>,
+}
+
+/// Of which time a profile is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CtlTime {
+    /// From here to there (ns since the Unix epoch); not empty.
+    Range(u64, Option<u64>),
+    /// The next seconds, at least one.
+    Next(Duration),
+}
+
+impl CtlJob {
+    /// What was typed, checked.
+    ///
+    /// # Errors
+    ///
+    /// A usage error for values that do not go together.
+    pub(super) fn new(args: CtlArgs) -> Result<Self> {
+        let ask = match args.ask {
+            CtlCommand::Status => CtlAsk::Status,
+            CtlCommand::Targets => CtlAsk::Targets,
+            CtlCommand::Decisions { target } => CtlAsk::Decisions(target),
+            CtlCommand::Profile(args) => CtlAsk::Profile(profile(args)?),
+            CtlCommand::Attach(args) => CtlAsk::Attach(Box::new(attach(*args)?)),
+            CtlCommand::Detach { target } => CtlAsk::Detach(target),
+            CtlCommand::Reload => CtlAsk::Reload,
+            CtlCommand::Stop => CtlAsk::Stop,
+        };
+        Ok(Self { socket: args.socket, json: args.json, ask })
+    }
+}
+
+fn profile(args: CtlProfileArgs) -> Result<CtlProfile> {
+    distinct(args.output.iter().map(|file| &file.path))?;
+    Ok(CtlProfile {
+        time: time(args.from, args.to, args.duration)?,
+        targets: args.target,
+        labels: args.label,
+        format: args.format,
+        files: args.output,
+    })
+}
+
+fn time(from: Option<When>, to: Option<When>, duration: Option<Span>) -> Result<CtlTime> {
+    if let Some(span) = duration {
+        let seconds = span.seconds().ceil();
+        if !(1.0..=3600.0).contains(&seconds) {
+            return Err(usage(format!("--duration {span} is not from 1s to 1h; give such a time")));
+        }
+        return Ok(CtlTime::Next(Duration::from_secs(seconds as u64)));
+    }
+    let now = Zoned::now();
+    let moment = |option: &str, when: When| {
+        when.unix_ns(&now)
+            .ok_or_else(|| usage(format!("{option} is no time since 1970; give one such as -1h")))
+    };
+    let to = to.map(|to| moment("--to", to)).transpose()?;
+    let from = match from {
+        Some(from) => moment("--from", from)?,
+        None => to.unwrap_or(moment("--to", When::At(now.timestamp()))?).saturating_sub(60_000_000_000),
+    };
+    if to.unwrap_or(moment("--to", When::At(now.timestamp()))?) <= from {
+        return Err(usage("--from is not before --to; give an earlier time, such as --from -1h"));
+    }
+    Ok(CtlTime::Range(from, to))
+}
+
+fn attach(args: CtlAttachArgs) -> Result<Attach> {
+    let seconds = args.duration.seconds();
+    if !(seconds > 0.0 && seconds <= 3600.0) {
+        return Err(usage(format!(
+            "--duration {} is not more than 0 and at most 1h; give such a time",
+            args.duration
+        )));
+    }
+    Ok(Attach {
+        duration_s: Some(seconds),
+        name: args.called,
+        pid: args.pid,
+        executable: args.executable,
+        command: args.command,
+        process: args.name,
+        user: args.user,
+        unit: args.unit,
+        cgroup: args.cgroup,
+        container: args.container,
+        everything: false,
+        budget_ratio: args.budget.map(config::Ratio::get),
+        horizon_cpu_s: args.horizon.map(Span::seconds),
+        labels: args.label.into_iter().collect(),
+    })
+}

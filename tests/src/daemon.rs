@@ -1,0 +1,169 @@
+//! Runs `sweetspot daemon` with settings, a store and a socket of its own, and talks to it as an operator would.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::guards::Running;
+use crate::run::{Ended, Sweetspot, finish, run, start, wait_until};
+
+/// A daemon's folder, and the daemon while it runs.
+pub struct Daemon {
+    folder: TempDir,
+    store: PathBuf,
+    sweetspot: Sweetspot,
+    running: Option<Running>,
+}
+
+impl Daemon {
+    /// Starts one that watches `targets` (sections of a settings file), with windows of so many seconds.
+    pub fn start(window_s: u32, targets: &str) -> Result<Daemon> {
+        let folder = tempfile::tempdir()?;
+        let store = folder.path().join("store");
+        Daemon::start_with(folder, store, window_s, targets)
+    }
+
+    /// The same with its profiles in another folder.
+    pub fn start_in(store: PathBuf, window_s: u32, targets: &str) -> Result<Daemon> {
+        Daemon::start_with(tempfile::tempdir()?, store, window_s, targets)
+    }
+
+    fn start_with(folder: TempDir, store: PathBuf, window_s: u32, targets: &str) -> Result<Daemon> {
+        let mut daemon = Daemon { folder, store, sweetspot: Sweetspot::new(), running: None };
+        daemon.write_settings(window_s, targets)?;
+        daemon.start_again()?;
+        Ok(daemon)
+    }
+
+    /// Writes other settings; they are in force once they are read again.
+    pub fn write_settings(&self, window_s: u32, targets: &str) -> Result<()> {
+        let (store, socket) = (self.store(), self.socket());
+        // A key of no section stands before all of them.
+        let (before, targets) = match targets {
+            "target = []" => ("target = []\n", ""),
+            targets => ("", targets),
+        };
+        let text = format!(
+            "{before}[store]\nfolder = {store:?}\nwindow = \"{window_s}s\"\n\n[listen]\nsocket = {socket:?}\ngroup = \"root\"\n\n{targets}\n"
+        );
+        Ok(fs::write(self.settings(), text)?)
+    }
+
+    /// Starts it where it was, and waits until it answers.
+    pub fn start_again(&mut self) -> Result<()> {
+        let words = ["--config".to_owned(), self.settings().display().to_string()];
+        let mut running = start(&mut self.sweetspot.command("daemon", &words))?;
+        wait_until("the daemon's answer", || {
+            running.try_wait().is_ok_and(|ended| ended.is_some())
+                || self.ctl(&["status"]).is_ok_and(|ended| ended.status == 0)
+        })?;
+        if running.try_wait()?.is_some() {
+            let ended = finish(running)?;
+            anyhow::bail!("the daemon ended: {ended:?}");
+        }
+        self.running = Some(running);
+        Ok(())
+    }
+
+    /// The settings file.
+    pub fn settings(&self) -> PathBuf {
+        self.folder.path().join("sweetspot.toml")
+    }
+
+    /// The folder of the profiles.
+    pub fn store(&self) -> PathBuf {
+        self.store.clone()
+    }
+
+    /// Where it answers.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("socket")
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> Result<u32> {
+        Ok(self.running.as_ref().context("it does not run")?.id())
+    }
+
+    /// `sweetspot ctl WORDS`.
+    pub fn ctl(&self, words: &[&str]) -> Result<Ended> {
+        let socket = self.socket();
+        let mut all = vec!["--socket".to_owned(), socket.display().to_string()];
+        all.extend(words.iter().map(ToString::to_string));
+        run(&mut self.sweetspot.command("ctl", &all))
+    }
+
+    /// The same, read as JSON.
+    pub fn ctl_json(&self, words: &[&str]) -> Result<Value> {
+        let words: Vec<&str> = words.iter().copied().chain(["--json"]).collect();
+        let ended = self.ctl(&words)?.expect_status(0)?;
+        serde_json::from_str(&ended.stdout).with_context(|| ended.stdout.clone())
+    }
+
+    /// A target as `ctl targets` shows it.
+    pub fn target(&self, name: &str) -> Result<Value> {
+        let targets = self.ctl_json(&["targets"])?;
+        let list = targets.as_array().or_else(|| targets["targets"].as_array()).context("no list")?;
+        list.iter()
+            .find(|target| target["name"] == name)
+            .cloned()
+            .with_context(|| format!("no {name}: {targets}"))
+    }
+
+    /// Waits until a target is in this state.
+    pub fn wait_for(&self, name: &str, state: &str) -> Result<()> {
+        wait_until(state, || self.target(name).is_ok_and(|target| target["state"] == state))
+    }
+
+    /// `sweetspot report` of what it keeps.
+    pub fn report(&self, words: &[&str]) -> Result<Ended> {
+        let store = self.store();
+        let mut all = vec!["--store".to_owned(), store.display().to_string()];
+        all.extend(words.iter().map(ToString::to_string));
+        run(&mut self.sweetspot.command("report", &all))
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill(Pid::from_raw(self.pid()? as i32), signal)?)
+    }
+
+    /// Has it end, and says how it did.
+    pub fn stop(&mut self, signal: Signal) -> Result<Ended> {
+        self.signal(signal)?;
+        self.ended()
+    }
+
+    /// Waits until it has ended, and says how.
+    pub fn ended(&mut self) -> Result<Ended> {
+        finish(self.running.take().context("it does not run")?)
+    }
+
+    /// Files of the store, but for those that are being written.
+    pub fn files(&self) -> Result<Vec<PathBuf>> {
+        let mut files = Vec::new();
+        for day in fs::read_dir(self.store())?.flatten().filter(|day| day.path().is_dir()) {
+            let names = fs::read_dir(day.path())?.flatten().map(|file| file.path());
+            files.extend(names.filter(|path| path.to_string_lossy().ends_with(".pb.gz")));
+        }
+        Ok(files)
+    }
+
+    /// An error unless no event of its own is left.
+    pub fn has_no_events(&self) -> Result<()> {
+        let pid = self.pid()?;
+        let events = fs::read_dir(format!("/proc/{pid}/fd"))?
+            .flatten()
+            .filter_map(|fd| fs::read_link(fd.path()).ok())
+            .filter(|target| target.to_string_lossy().contains("perf_event"))
+            .count();
+        ensure!(events == 0, "{events} events are open");
+        Ok(())
+    }
+}

@@ -1,0 +1,352 @@
+//! The service as an operator meets it: targets that come and go, windows that are kept, settings that change, and bad days.
+//! Live, as root.
+
+#![allow(clippy::print_stderr, reason = "a test that skips says why")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+use tests::attempts::attempts;
+use tests::daemon::Daemon;
+use tests::guards::{Running, SmallDisk};
+use tests::programs::program;
+use tests::run::{start, wait_until};
+
+/// Leaves the test where the daemon cannot sample.
+macro_rules! privileged {
+    () => {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: the daemon samples other users' processes, which needs root");
+            return Ok(());
+        }
+    };
+}
+
+/// A program of known functions under a path of its own, so that no other test's is taken for it.
+struct Busy {
+    folder: TempDir,
+}
+
+impl Busy {
+    fn new() -> Result<Busy> {
+        let folder = tempfile::tempdir()?;
+        fs::copy(program("mix_nofp")?, folder.path().join("busy"))?;
+        Ok(Busy { folder })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("busy")
+    }
+
+    fn start(&self) -> Result<Running> {
+        start(Command::new(self.path()).args(["--cpu", "300"]))
+    }
+
+    /// A section of the settings that is this program, with more lines.
+    fn section(&self, name: &str, more: &str) -> String {
+        format!("[[target]]\nname = {name:?}\nexecutable = {:?}\n{more}\n", self.path())
+    }
+}
+
+/// Begin and end of what a stored file counts (ms of the monotonic clock), from its name.
+fn span_ms(path: &Path) -> Result<(u64, u64)> {
+    let name = path.file_name().context("a name")?.to_string_lossy().into_owned();
+    let parts: Vec<&str> = name.split('_').collect();
+    let begin_ms: u64 = parts[4].rsplit('-').next().context("a begin")?.parse()?;
+    let length_s: f64 = parts[2].trim_end_matches('s').parse()?;
+    Ok((begin_ms, begin_ms + (length_s * 1e3).round() as u64))
+}
+
+/// The spans of a target's windows, in order.
+fn windows(daemon: &Daemon, target: &str) -> Result<Vec<(u64, u64)>> {
+    let of_target = |path: &&PathBuf| path.to_string_lossy().contains(&format!("_{target}_"));
+    let mut spans =
+        daemon.files()?.iter().filter(of_target).map(|path| span_ms(path)).collect::<Result<Vec<_>>>()?;
+    spans.sort_unstable();
+    Ok(spans)
+}
+
+fn ensure_gapless(spans: &[(u64, u64)]) -> Result<()> {
+    for pair in spans.windows(2) {
+        ensure!(
+            pair[0].1.abs_diff(pair[1].0) <= 2,
+            "a gap or an overlap between {:?} and {:?}",
+            pair[0],
+            pair[1]
+        );
+    }
+    Ok(())
+}
+
+fn wait_for_windows(daemon: &Daemon, target: &str, count: usize) -> Result<()> {
+    wait_until("windows", || windows(daemon, target).is_ok_and(|spans| spans.len() >= count))
+}
+
+/// CPU time of the functions of the program in a target's profile (s).
+fn work_s(daemon: &Daemon, target: &str) -> Result<f64> {
+    let ended =
+        daemon.report(&["--from", "-1h", "--target", target, "--format", "json"])?.expect_status(0)?;
+    let profile: Value = serde_json::from_str(&ended.stdout)?;
+    let functions = profile["functions"].as_array().context("functions")?;
+    let work = functions
+        .iter()
+        .filter(|function| function["name"].as_str().is_some_and(|name| name.starts_with("work_")));
+    Ok(work.filter_map(|function| function["cpu_s"].as_f64()).sum())
+}
+
+#[test]
+fn windows_follow_each_other_without_a_gap_and_the_open_one_is_saved_at_the_end() -> Result<()> {
+    privileged!();
+    let busy = Busy::new()?;
+    let mut daemon = Daemon::start(2, &busy.section("busy", "labels = { team = \"search\" }"))?;
+    ensure!(daemon.target("busy")?["state"] == "waiting");
+    let _busy = busy.start()?;
+    daemon.wait_for("busy", "sampled")?;
+    wait_for_windows(&daemon, "busy", 2)?;
+    let before = windows(&daemon, "busy")?.len();
+    let ended = daemon.stop(Signal::SIGTERM)?;
+    ensure!(ended.status == 0, "{ended:?}");
+    let spans = windows(&daemon, "busy")?;
+    ensure!(spans.len() > before, "the open window was not saved: {spans:?}");
+    ensure_gapless(&spans)?;
+    ensure!(work_s(&daemon, "busy")? > 0.0);
+    let by_label = daemon.report(&["--from", "-1h", "--label", "team=search"])?;
+    ensure!(by_label.expect_status(0)?.stdout.contains("work_a"));
+    Ok(())
+}
+
+#[test]
+fn a_target_that_is_restarted_is_the_same_target() -> Result<()> {
+    privileged!();
+    let busy = Busy::new()?;
+    let daemon = Daemon::start(2, &busy.section("busy", ""))?;
+    let first = busy.start()?;
+    daemon.wait_for("busy", "sampled")?;
+    wait_for_windows(&daemon, "busy", 1)?;
+    drop(first);
+    daemon.wait_for("busy", "waiting")?;
+    let kept = windows(&daemon, "busy")?.len();
+    let _second = busy.start()?;
+    daemon.wait_for("busy", "sampled")?;
+    wait_for_windows(&daemon, "busy", kept + 1)?;
+    let target = daemon.target("busy")?;
+    ensure!(target["processes"] == 1 && target["samples"].as_u64() > Some(0), "{target}");
+    Ok(())
+}
+
+#[test]
+fn after_a_kill_everything_but_the_open_window_is_there_and_the_next_one_goes_on() -> Result<()> {
+    privileged!();
+    let busy = Busy::new()?;
+    let mut daemon = Daemon::start(2, &busy.section("busy", ""))?;
+    let _busy = busy.start()?;
+    wait_for_windows(&daemon, "busy", 2)?;
+    let before = windows(&daemon, "busy")?;
+    let ended = daemon.stop(Signal::SIGKILL)?;
+    ensure!(ended.status == 137);
+    daemon.start_again()?;
+    wait_for_windows(&daemon, "busy", before.len() + 2)?;
+    let spans = windows(&daemon, "busy")?;
+    ensure!(spans.starts_with(&before), "{before:?} was there before, and now {spans:?}");
+    ensure!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0 + 2), "{spans:?} overlap");
+    let ended = daemon.report(&["--from", "-1h"])?.expect_status(0)?;
+    ensure!(!ended.stderr.contains("damaged"), "{}", ended.stderr);
+    Ok(())
+}
+
+#[test]
+fn settings_are_read_again_without_a_gap_and_a_bad_file_changes_nothing() -> Result<()> {
+    privileged!();
+    let busy = Busy::new()?;
+    let mut daemon = Daemon::start(2, &busy.section("busy", ""))?;
+    let _busy = busy.start()?;
+    daemon.wait_for("busy", "sampled")?;
+    daemon.write_settings(2, "[[target]]\nnam = \"busy\"")?;
+    let ended = daemon.ctl(&["reload"])?;
+    ensure!(ended.status == 1 && ended.stderr.contains("sweetspot.toml:"), "{ended:?}");
+    ensure!(daemon.target("busy")?["state"] == "sampled");
+    let status = daemon.ctl_json(&["status"])?;
+    ensure!(
+        status["settings"]["reloads_failed"] == 1 && status["settings"]["problem"].is_string(),
+        "{status}"
+    );
+    // By the signal, too; another budget is another way to sample.
+    daemon.write_settings(2, &busy.section("busy", "budget = \"0.5%\""))?;
+    daemon.signal(Signal::SIGHUP)?;
+    wait_until("the other budget", || daemon.target("busy").is_ok_and(|busy| busy["budget_ratio"] == 0.005))?;
+    ensure!(daemon.ctl_json(&["status"])?["settings"]["problem"].is_null());
+    let kept = windows(&daemon, "busy")?.len();
+    wait_for_windows(&daemon, "busy", kept + 2)?;
+    // What is not in the settings any more is kept until then, and watched no more.
+    daemon.write_settings(2, "[[target]]\nname = \"other\"\npid = 1")?;
+    daemon.ctl(&["reload"])?.expect_status(0)?;
+    wait_until("the target to go", || daemon.target("busy").is_err())?;
+    daemon.stop(Signal::SIGTERM)?;
+    ensure_gapless(&windows(&daemon, "busy")?)
+}
+
+#[test]
+fn everything_is_what_belongs_to_no_other_target() -> Result<()> {
+    privileged!();
+    let busy = Busy::new()?;
+    let _busy = busy.start()?;
+    attempts(|| {
+        let sections = busy.section("busy", "") + "[[target]]\nname = \"rest\"\neverything = true\n";
+        let mut daemon = Daemon::start(2, &sections)?;
+        daemon.wait_for("busy", "sampled")?;
+        daemon.wait_for("rest", "sampled")?;
+        wait_for_windows(&daemon, "busy", 3)?;
+        daemon.stop(Signal::SIGTERM)?;
+        let (own_s, foreign_s) = (work_s(&daemon, "busy")?, work_s(&daemon, "rest")?);
+        ensure!(
+            own_s > 0.0 && foreign_s < 0.05 * own_s,
+            "{own_s} s of its own, {foreign_s} s of everything's"
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn targets_are_asked_for_and_dropped_while_it_runs() -> Result<()> {
+    privileged!();
+    let busy = Busy::new()?;
+    let running = busy.start()?;
+    let daemon = Daemon::start(60, "target = []")?;
+    let pid = running.id().to_string();
+    daemon.ctl(&["attach", &pid, "--as", "asked", "--duration", "60s"])?.expect_status(0)?;
+    daemon.wait_for("asked", "sampled")?;
+    wait_until("samples", || daemon.target("asked").is_ok_and(|asked| asked["samples"].as_u64() > Some(20)))?;
+    // The open window is a minute long; whoever asks for it gets it as it is.
+    let profile = daemon.ctl(&["profile", "--from", "-1min", "--target", "asked", "--format", "table"])?;
+    ensure!(profile.expect_status(0)?.stdout.contains("work_a"));
+    daemon.ctl(&["detach", "asked"])?.expect_status(0)?;
+    ensure!(daemon.target("asked").is_err());
+    daemon.has_no_events()?;
+    ensure!(daemon.ctl(&["detach", "asked"])?.status == 1);
+    let nobody = daemon.ctl(&["attach", "4194303", "--duration", "60s"])?;
+    ensure!(nobody.status == 1 && nobody.stderr.contains("no process"), "{nobody:?}");
+    Ok(())
+}
+
+#[test]
+fn it_stops_when_it_is_asked_to_and_saves_what_it_has() -> Result<()> {
+    privileged!();
+    let busy = Busy::new()?;
+    let _busy = busy.start()?;
+    let mut daemon = Daemon::start(60, &busy.section("busy", ""))?;
+    daemon.wait_for("busy", "sampled")?;
+    wait_until("samples", || daemon.target("busy").is_ok_and(|busy| busy["samples"].as_u64() > Some(20)))?;
+    daemon.ctl(&["stop"])?.expect_status(0)?;
+    let ended = daemon.ended()?;
+    ensure!(ended.status == 0, "{ended:?}");
+    ensure!(windows(&daemon, "busy")?.len() == 1 && work_s(&daemon, "busy")? > 0.0);
+    Ok(())
+}
+
+#[test]
+fn over_the_limit_the_more_active_targets_are_sampled() -> Result<()> {
+    privileged!();
+    let (busy, idle) = (Busy::new()?, Busy::new()?);
+    fs::copy(find("sleep")?, idle.path())?;
+    let _idle = start(Command::new(idle.path()).arg("300"))?;
+    let sections =
+        "[limits]\ntargets = 1\n".to_owned() + &idle.section("idle", "") + &busy.section("busy", "");
+    let daemon = Daemon::start(60, &sections)?;
+    daemon.wait_for("idle", "sampled")?;
+    let _busy = busy.start()?;
+    daemon.wait_for("busy", "sampled")?;
+    let idle = daemon.target("idle")?;
+    ensure!(
+        idle["state"] == "left_out"
+            && idle["reason"].as_str().is_some_and(|why| why.contains("limits.targets")),
+        "{idle}"
+    );
+    let status = daemon.ctl_json(&["status"])?;
+    ensure!(status["targets"]["left_out"] == 1 && status["targets"]["sampled"] == 1, "{status}");
+    Ok(())
+}
+
+#[test]
+fn a_full_disk_costs_windows_that_are_counted_and_nothing_else() -> Result<()> {
+    privileged!();
+    let busy = Busy::new()?;
+    let _busy = busy.start()?;
+    let disk = SmallDisk::new(64)?;
+    let filler = disk.path().join("filler");
+    let daemon = Daemon::start_in(disk.path().join("store"), 1, &busy.section("busy", ""))?;
+    daemon.wait_for("busy", "sampled")?;
+    let written = || -> Result<(u64, u64)> {
+        let store = daemon.ctl_json(&["status"])?["store"].clone();
+        Ok((
+            store["written"].as_u64().context("written")?,
+            store["dropped_full"].as_u64().context("dropped")?,
+        ))
+    };
+    let _ = fs::write(&filler, vec![1; 128 << 10]); // as much as there is room for
+    wait_until("dropped windows", || written().is_ok_and(|(_, dropped)| dropped > 0))?;
+    ensure!(daemon.ctl_json(&["status"])?["degraded"].as_array().is_some_and(|lines| !lines.is_empty()));
+    ensure!(daemon.target("busy")?["state"] == "sampled");
+    fs::remove_file(&filler)?;
+    let (before, _) = written()?;
+    wait_until("windows again", || written().is_ok_and(|(now, _)| now > before + 1))?;
+    ensure!(daemon.ctl_json(&["status"])?["ready"] == true);
+    Ok(())
+}
+
+/// Each process lives for some milliseconds, and most are never seen by a look at `/proc`.
+#[test]
+fn processes_that_come_and_go_quickly_belong_to_their_target() -> Result<()> {
+    privileged!();
+    let folder = tempfile::tempdir()?;
+    fs::copy(find("sh")?, folder.path().join("brood"))?;
+    let shell = folder.path().join("brood");
+    let section = format!("[[target]]\nname = \"brood\"\nexecutable = {shell:?}\n");
+    let daemon = Daemon::start(60, &section)?;
+    let script = "while :; do /bin/true; (i=0; while [ $i -lt 300 ]; do i=$((i+1)); done); done";
+    let _brood = start(Command::new(&shell).args(["-c", script]))?;
+    daemon.wait_for("brood", "sampled")?;
+    wait_until("samples", || {
+        daemon.target("brood").is_ok_and(|brood| brood["samples"].as_u64() > Some(100))
+    })?;
+    std::thread::sleep(Duration::from_secs(2)); // looks at who is there, after some hundreds have come and gone
+    let brood = daemon.target("brood")?;
+    ensure!(brood["state"] == "sampled" && brood["processes"].as_u64() < Some(20), "{brood}");
+    Ok(())
+}
+
+#[test]
+fn a_second_daemon_on_the_same_folder_is_refused_in_a_line() -> Result<()> {
+    privileged!();
+    let daemon = Daemon::start(60, "target = []")?;
+    let words = ["--config".to_owned(), daemon.settings().display().to_string()];
+    let second = tests::run::run(&mut tests::run::Sweetspot::new().command("daemon", &words))?;
+    ensure!(second.status == 1 && second.stderr.lines().count() == 1, "{second:?}");
+    ensure!(second.stderr.contains("another sweetspot"), "{second:?}");
+    daemon.ctl(&["status"])?.expect_status(0)?;
+    Ok(())
+}
+
+#[test]
+fn wrong_settings_end_it_before_it_begins() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("bad.toml");
+    fs::write(&file, "[budget]\nhost = \"never\"\n[stroe]\n")?;
+    let words = ["--config".to_owned(), file.display().to_string()];
+    let ended = tests::run::run(&mut tests::run::Sweetspot::new().command("daemon", &words))?;
+    ensure!(
+        ended.status == 1 && ended.stderr.contains("bad.toml:2:8") && ended.stderr.contains("bad.toml:3:2"),
+        "{ended:?}"
+    );
+    Ok(())
+}
+
+fn find(name: &str) -> Result<PathBuf> {
+    let found = tests::programs::find_in_path(name).with_context(|| format!("there is no {name}"))?;
+    Ok(fs::canonicalize(found)?)
+}
