@@ -40,7 +40,7 @@ pub(super) struct Place {
     pub(super) container: Option<Named>,
     /// The group that it is in.
     pub(super) parent: Option<PlaceId>,
-    pub(super) manager: Manager,
+    manager: Manager,
     /// Processes in it and below.
     pub(super) processes: u32,
 }
