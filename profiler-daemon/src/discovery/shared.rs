@@ -65,7 +65,8 @@ fn label(text: &str) -> String {
     let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     let mut label: String = text.chars().map(visible).collect();
     if label.len() > TargetSettings::MAX_LABEL {
-        label.truncate(label.floor_char_boundary(TargetSettings::MAX_LABEL - CUT.len()));
+        let fits = (0..=TargetSettings::MAX_LABEL - CUT.len()).rev().find(|end| label.is_char_boundary(*end));
+        label.truncate(fits.unwrap_or(0));
         label.push_str(CUT);
     }
     label
