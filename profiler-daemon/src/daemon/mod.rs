@@ -40,8 +40,6 @@ use crate::sys::timer::Timer;
 use crate::sys::{clock, limits};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Whoever has to be looked at within this time is looked at now.
-const SLACK_NS: u64 = 20_000_000;
 /// Shorter windows than this are ended for nobody.
 const SHORTEST_WINDOW_NS: u64 = 1_000_000_000;
 /// What the open windows may take to be named and kept when the daemon ends.
@@ -197,11 +195,10 @@ impl Daemon {
 
     /// Looks at whoever has to be looked at.
     fn turn(&mut self) {
-        let slack = Duration::from_nanos(SLACK_NS);
         for engine in self.targets.values_mut().filter_map(Watched::engine) {
-            if engine.pause() <= slack {
+            if engine.pause() <= Duration::from_nanos(engine.slack_ns()) {
                 engine.session.own_time.enter();
-                engine.turn(SLACK_NS);
+                engine.turn();
                 engine.session.own_time.leave();
             }
         }
