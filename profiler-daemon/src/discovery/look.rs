@@ -157,7 +157,7 @@ impl Processes {
         }
         touched.extend(self.meet(&new, terms));
         if self.groups_matter && (somebody_went || !touched.is_empty()) {
-            terms.table.touch_groups();
+            terms.table.groups_moved();
         }
         self.settle_all(touched, heritage_changed, terms, changes);
         self.ask_anew = false;

@@ -31,6 +31,11 @@ pub(super) fn refresh(entry: &mut Entry, places: &Places) -> bool {
     changed
 }
 
+/// Whether a target is another group than before, or none any more.
+pub(super) fn is_another_group(entry: &Entry, places: &Places) -> bool {
+    group(entry, places) != entry.found.group
+}
+
 /// The labels of a target: the section's own, and what is shared unless the section says otherwise.
 pub(super) fn labels(
     found: &Found,
@@ -91,7 +96,7 @@ fn shared(entry: &Entry, places: &Places) -> Shared {
 }
 
 /// Whether a target is described by a group, so that it may be one.
-pub(super) fn may_be_group(entry: &Entry) -> bool {
+fn may_be_group(entry: &Entry) -> bool {
     let settings = &entry.found.settings;
     let by_condition = settings.unit.is_some() || settings.cgroup.is_some() || settings.container.is_some();
     let by_each = matches!(settings.each, Some(Each::Unit | Each::Container | Each::Cgroup));
