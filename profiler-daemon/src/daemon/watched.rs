@@ -67,8 +67,6 @@ struct Sampled {
     engine: Engine<RecentDecisions>,
     /// Where the open window began (ns).
     from_ns: u64,
-    /// What share of its CPU time may be spent on it.
-    budget_ratio: f64,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -210,9 +208,7 @@ impl Watched {
     fn open(&mut self, setup: &Setup, whom: Whom, seen: Option<&Activity>, now_ns: u64) {
         match join::begin(setup, &self.sampling, whom, seen, RecentDecisions::default()) {
             Ok(engine) => {
-                let budget_ratio = self.sampling.budget.get();
-                self.sampled =
-                    Some(Box::new(Sampled { engine, from_ns: clock::monotonic_ns(), budget_ratio }));
+                self.sampled = Some(Box::new(Sampled { engine, from_ns: clock::monotonic_ns() }));
                 (self.state, self.reason, self.retry) = (TargetState::Sampled, None, Retry::default());
                 self.is_fresh = true;
                 self.joined.clear();
@@ -399,7 +395,7 @@ impl Sampled {
         status.overhead_last_1s_ratio = Some(account.last_1s_ratio());
         status.overhead_worst_1s_ratio = Some(account.worst_1s_ratio());
         status.overhead_parts = Some(summary::parts(account));
-        status.budget_ratio = self.budget_ratio;
+        status.budget_ratio = engine.controller.budget_ratio();
         if let Some(note) = engine.notes.first() {
             status.reason = Some(note.clone());
         }

@@ -44,7 +44,10 @@ const GENERATIONS: usize = 3;
 const WINDOW_NS: u64 = 500_000_000;
 /// The longest pause of a target that rests is a tick, doubled so often: until then a burst is sampled at the rate that an idle
 /// target is granted, which no burst turns into much.
-const LONGEST_REST: u32 = 3;
+const LONGEST_REST: u32 = 4;
+/// What one target among many is early or late for no wake-up of its own (ns), and how often that is doubled while it rests.
+const SLACK_NS: u64 = 20_000_000;
+const LONGEST_SLACK: u32 = 5;
 /// Changes by the bucket below this (in logarithms) are not entered into the history of the rate.
 const WORTH_NOTING: f64 = 0.2;
 
@@ -314,8 +317,14 @@ impl<L: DecisionLog> Engine<L> {
         dearest.mean_ns > HARMLESS_JUMP * self.controller.cost().target.mean_ns
     }
 
-    /// Drains the rings, and takes stock if it is time to, or will be within `slack_ns`.
-    pub(crate) fn turn(&mut self, slack_ns: u64) {
+    /// How much earlier than it is due a turn may come, so that it needs no wake-up of its own: longer while nothing happens.
+    pub(crate) fn slack_ns(&self) -> u64 {
+        self.resting.map_or(0, |rest| SLACK_NS << (2 * rest.quiet_ticks).min(LONGEST_SLACK))
+    }
+
+    /// Drains the rings, and takes stock if it is time to, or will be soon.
+    pub(crate) fn turn(&mut self) {
+        let slack_ns = self.slack_ns();
         let now_ns = clock::monotonic_ns();
         let samples_before = self.session.counts.samples;
         self.drain(now_ns.saturating_sub(SETTLING_NS));

@@ -467,7 +467,7 @@ async fn follow(
         let left =
             deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
         let signal = signals.wait_or_alarm(engine.pause().min(left), engine.alarm()).await;
-        engine.turn(0);
+        engine.turn();
         progress.show(engine);
         let mut stop = left.is_zero().then_some(Stop::Duration);
         match &watched {

@@ -30,6 +30,7 @@ mod stretch;
 mod terms;
 #[cfg(test)]
 mod tests;
+mod unpack;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
