@@ -94,6 +94,7 @@ impl Processes {
         &self.places
     }
 
+    #[cfg(test)]
     pub(super) fn reads(&self) -> u64 {
         self.folder.reads()
     }

@@ -148,7 +148,7 @@ impl Discovery {
     }
 
     /// All targets, in the order in which they came.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the loop keeps its own list"))]
+    #[cfg(test)]
     pub(crate) fn targets(&self) -> impl Iterator<Item = (TargetId, &Found)> {
         self.table.iter()
     }
@@ -181,7 +181,7 @@ impl Discovery {
     }
 
     /// Files read so far.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the tests count them"))]
+    #[cfg(test)]
     pub(crate) fn reads(&self) -> u64 {
         self.processes.reads()
     }

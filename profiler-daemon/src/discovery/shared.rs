@@ -65,8 +65,9 @@ fn label(text: &str) -> String {
     let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     let mut label: String = text.chars().map(visible).collect();
     if label.len() > TargetSettings::MAX_LABEL {
-        let fits = (0..=TargetSettings::MAX_LABEL - CUT.len()).rev().find(|end| label.is_char_boundary(*end));
-        label.truncate(fits.unwrap_or(0));
+        let most = TargetSettings::MAX_LABEL - CUT.len();
+        let end = (0..=most).rev().find(|&end| label.is_char_boundary(end)).unwrap_or(0);
+        label.truncate(end);
         label.push_str(CUT);
     }
     label

@@ -86,6 +86,7 @@ impl Table {
         self.entries.contains_key(&id)
     }
 
+    #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = (TargetId, &Found)> {
         self.entries.iter().map(|(id, entry)| (*id, &entry.found))
     }
