@@ -42,7 +42,7 @@ enum Job {
     Keep(Box<Parcel>),
     /// What was given before is kept by now.
     Flushed(Vec<Reply<Result<(), Refused>>>),
-    Bounds(store::Settings, Option<debuginfod::Settings>),
+    Bounds(store::Settings, Option<Box<debuginfod::Settings>>),
 }
 
 /// What became of a target's windows.
@@ -137,7 +137,7 @@ impl Keeper {
         debuginfod: Option<debuginfod::Settings>,
     ) {
         self.most_bytes = most_bytes;
-        self.send(Job::Bounds(bounds, debuginfod));
+        self.send(Job::Bounds(bounds, debuginfod.map(Box::new)));
     }
 
     fn send(&self, job: Job) -> bool {
@@ -202,7 +202,7 @@ impl Work {
                 }
                 Ok(Job::Bounds(bounds, debuginfod)) => {
                     self.store.rebound(bounds);
-                    (self.bounds, self.debuginfod) = (bounds, debuginfod);
+                    (self.bounds, self.debuginfod) = (bounds, debuginfod.map(|settings| *settings));
                 }
                 Err(RecvTimeoutError::Timeout) => drop(self.store.maintain(&self.now())),
                 Err(RecvTimeoutError::Disconnected) => return,

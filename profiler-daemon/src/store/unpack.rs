@@ -49,14 +49,16 @@ pub(super) fn each_opened<E>(
             let own = entries.iter().skip(first).step_by(threads);
             // Whoever refused one file wants no others.
             scope.spawn(move || {
-                own.map(|entry| send.send(open(folder, entry))).take_while(Result::is_ok).for_each(drop);
+                own.map(|entry| send.send(Box::new(open(folder, entry))))
+                    .take_while(Result::is_ok)
+                    .for_each(drop);
             });
             opened
         };
         let opened: Vec<mpsc::Receiver<_>> = (0..threads).map(start).collect();
         // A thread that ends too early has panicked, and the scope goes on with that.
         let in_order = opened.iter().cycle().map_while(|opened| opened.recv().ok());
-        entries.iter().zip(in_order).try_for_each(|(entry, opened)| take(entry, opened))
+        entries.iter().zip(in_order).try_for_each(|(entry, opened)| take(entry, *opened))
     })
 }
 
