@@ -42,6 +42,8 @@ use crate::sys::timer::Timer;
 use crate::sys::{clock, limits};
 
 const SECOND_NS: u64 = 1_000_000_000;
+/// So much earlier than it is due is done what is done each second, if something else needs a wake-up (ns).
+const SECOND_SLACK_NS: u64 = 200_000_000;
 /// How often what was spent is booked, and the host's budget shared (ns).
 const SHARE_EVERY_NS: u64 = 100_000_000;
 /// Shorter windows than this are ended for nobody.
@@ -198,21 +200,22 @@ impl Daemon {
         self.targets
             .values_mut()
             .filter_map(Watched::engine)
-            .map(|engine| engine.pause())
+            .map(|engine| engine.pause(now_ns))
             .fold(pause, Duration::min)
     }
 
     /// Looks at whoever has to be looked at.
     fn turn(&mut self) {
+        let now_ns = clock::monotonic_ns();
         for engine in self.targets.values_mut().filter_map(Watched::engine) {
-            if engine.pause() <= Duration::from_nanos(engine.slack_ns()) {
+            if engine.pause(now_ns) <= Duration::from_nanos(engine.slack_ns()) {
                 engine.session.own_time.enter();
                 engine.turn();
                 engine.session.own_time.leave();
             }
         }
         let now_ns = clock::monotonic_ns();
-        if now_ns >= self.next_second_ns {
+        if now_ns + SECOND_SLACK_NS >= self.next_second_ns {
             self.each_second(now_ns);
         }
         if now_ns >= self.booked.at_ns + SHARE_EVERY_NS {
