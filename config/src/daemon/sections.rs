@@ -12,9 +12,10 @@ use crate::{
 section! {
     /// What profiling may cost. Everything counts: interrupts, copied stacks, context switches and the profiler itself.
     pub struct BudgetSettings {
-        /// Share of the CPU time of the whole host, all its CPUs together.
+        /// Share of the CPU time of the whole host, all its CPUs together. Where targets may cost more in all than this
+        /// leaves, it goes where a sample still tells most.
         host: Ratio = SamplingSettings::default().budget;
-        /// Share of a target's own CPU time. A target may have a budget of its own.
+        /// Share of a target's own CPU time; it may be above the host's. A target may have a budget of its own.
         target: Ratio = SamplingSettings::default().budget;
     }
 }

@@ -22,6 +22,10 @@ struct Tick {
     others_ns: f64,
     /// By how much the costs above may be too low; no part of the ratio.
     doubt_ns: f64,
+    /// CPU time that the budget is a share of, tick by tick.
+    counted_ns: f64,
+    /// What the budget of the time was of it.
+    granted_ns: f64,
 }
 
 impl Tick {
@@ -31,23 +35,27 @@ impl Tick {
         self.target_ns += other.target_ns;
         self.others_ns += other.others_ns;
         self.doubt_ns += other.doubt_ns;
+        self.counted_ns += other.counted_ns;
+        self.granted_ns += other.granted_ns;
     }
 
     fn ratio(&self) -> f64 {
-        self.target_ns / self.counted_ns(TARGET_FLOOR_CPUS)
-            + self.others_ns / self.counted_ns(OWN_COST_FLOOR_CPUS)
+        self.target_ns / self.cpu_ns_or(TARGET_FLOOR_CPUS)
+            + self.others_ns / self.cpu_ns_or(OWN_COST_FLOOR_CPUS)
     }
 
     /// CPU time that a cost is set against (ns).
-    fn counted_ns(&self, floor_cpus: f64) -> f64 {
+    fn cpu_ns_or(&self, floor_cpus: f64) -> f64 {
         self.cpu_ns.max(floor_cpus * self.wall_ns).max(1.0)
     }
 
     /// What a budget leaves to be spent elsewhere than in the target, the costs at their upper end (ns).
     fn left_ns(&self, budget_ratio: f64) -> f64 {
-        let others_cpu_ns = self.counted_ns(OWN_COST_FLOOR_CPUS);
-        let target_ns = self.target_ns * others_cpu_ns / self.counted_ns(TARGET_FLOOR_CPUS);
-        budget_ratio * others_cpu_ns - target_ns - self.others_ns - self.doubt_ns
+        let others_cpu_ns = self.cpu_ns_or(OWN_COST_FLOOR_CPUS);
+        let target_ns = self.target_ns * others_cpu_ns / self.cpu_ns_or(TARGET_FLOOR_CPUS);
+        // What an earlier budget allowed was rightly spent.
+        let earlier_ns = self.granted_ns - budget_ratio * self.counted_ns;
+        budget_ratio * others_cpu_ns + earlier_ns - target_ns - self.others_ns - self.doubt_ns
     }
 }
 
@@ -66,14 +74,27 @@ pub struct Account {
     spent: Spend,
     worst_1s: Option<f64>,
     worst_10s: Option<f64>,
+    budget_ratio: f64,
 }
 
 impl Account {
+    /// An empty one, for a budget (ratio of the target's CPU time); the default has none.
+    pub(super) fn new(budget_ratio: f64) -> Self {
+        Self { budget_ratio, ..Self::default() }
+    }
+
+    /// The budget from now on (ratio of the target's CPU time).
+    pub(super) fn set_budget(&mut self, budget_ratio: f64) {
+        self.budget_ratio = budget_ratio;
+    }
+
     /// Books a tick of `wall_ns` in which the target used `cpu_ns`.
     pub fn book(&mut self, wall_ns: f64, cpu_ns: f64, spend: &Spend) {
         let others_ns = spend.foreign_ns + spend.self_ns;
         let (target_ns, doubt_ns) = (spend.target_ns(), spend.doubt_ns);
-        let tick = Tick { wall_ns, cpu_ns, target_ns, others_ns, doubt_ns };
+        let mut tick = Tick { wall_ns, cpu_ns, target_ns, others_ns, doubt_ns, ..Tick::default() };
+        tick.counted_ns = tick.cpu_ns_or(OWN_COST_FLOOR_CPUS);
+        tick.granted_ns = self.budget_ratio * tick.counted_ns;
         self.run.add(tick);
         self.spent.add(spend);
         match self.history.back_mut().filter(|last| last.wall_ns < MERGE_NS) {
@@ -89,7 +110,8 @@ impl Account {
 
     /// The account so far; the next one begins. It judges the seconds that end from now on, which may have begun before.
     pub fn take(&mut self) -> Account {
-        let next = Account { history: self.history.clone(), ..Account::default() };
+        let history = self.history.clone();
+        let next = Account { history, budget_ratio: self.budget_ratio, ..Account::default() };
         std::mem::replace(self, next)
     }
 
@@ -113,12 +135,12 @@ impl Account {
         None
     }
 
-    /// What may be spent from now on, so that each window of ten seconds that has begun ends within a budget, if the
-    /// target keeps `busy_cpus` busy (ratio of its CPU time); negative where that is no longer possible.
+    /// What may be spent from now on, so that each window of ten seconds that has begun ends within the budgets of its
+    /// time, if the target keeps `busy_cpus` busy (ratio of its CPU time); negative where that is no longer possible.
     ///
     /// A target that falls idle is granted a tenth of a CPU once: a window that holds its last busy moment, too, is
     /// set against the CPU time of that.
-    pub(super) fn affordable_ratio(&self, budget_ratio: f64, busy_cpus: f64) -> f64 {
+    pub(super) fn affordable_ratio(&self, busy_cpus: f64) -> f64 {
         let (mut begun, mut least) = (Tick::default(), f64::INFINITY);
         for tick in self.history.iter().rev() {
             begun.add(*tick);
@@ -128,7 +150,7 @@ impl Account {
             }
             let mut whole = Tick { wall_ns: to_come_ns, cpu_ns: busy_cpus * to_come_ns, ..Tick::default() };
             whole.add(begun);
-            least = least.min(whole.left_ns(budget_ratio) / to_come_ns);
+            least = least.min(whole.left_ns(self.budget_ratio) / to_come_ns);
         }
         least / busy_cpus.max(OWN_COST_FLOOR_CPUS)
     }
@@ -249,7 +271,7 @@ mod tests {
     #[test]
     fn what_is_affordable_keeps_every_ten_seconds_within_the_budget() {
         let fallen_idle = |spend_ns: &dyn Fn(&Account) -> f64| {
-            let mut account = Account::default();
+            let mut account = Account::new(0.01);
             (0..100).for_each(|_| account.book(0.1e9, 0.1e9, &spend(0.8e6, 0.0)));
             for _ in 0..200 {
                 let self_ns = spend_ns(&account);
@@ -258,12 +280,23 @@ mod tests {
             account.worst_10s_ratio()
         };
         let tenth_ns = 0.1 * 0.1e9;
-        let afforded = |account: &Account| tenth_ns * account.affordable_ratio(0.01, 0.0).max(0.0);
+        let afforded = |account: &Account| tenth_ns * account.affordable_ratio(0.0).max(0.0);
         let worst = fallen_idle(&afforded);
         assert!((0.0095..0.01001).contains(&worst), "{worst}");
         // A tenth of a CPU's budget, in each second, is too much beside the last busy one.
         assert!(fallen_idle(&|_| 0.01 * tenth_ns) > 0.015);
-        assert_eq!(Account::default().affordable_ratio(0.01, 1.0), f64::INFINITY);
+        assert_eq!(Account::new(0.01).affordable_ratio(1.0), f64::INFINITY);
+    }
+
+    #[test]
+    fn a_budget_that_falls_is_no_reason_to_regret_what_was_spent_before() {
+        let mut account = Account::new(0.01);
+        (0..100).for_each(|_| account.book(0.1e9, 0.1e9, &spend(1e6, 0.0)));
+        assert!((account.affordable_ratio(1.0) - 0.01).abs() < 1e-9);
+        account.set_budget(0.002);
+        assert!((account.affordable_ratio(1.0) - 0.002).abs() < 1e-9, "{}", account.affordable_ratio(1.0));
+        account.book(0.1e9, 0.1e9, &spend(1e6, 0.0)); // five times as much as it may
+        assert!(account.affordable_ratio(1.0) < 0.002);
     }
 
     #[test]

@@ -34,6 +34,14 @@ impl TokenBucket {
         TokenBucket { budget_ratio, level_ns: 0.25 * depth_ns, depth_ns }
     }
 
+    /// Goes on with another budget: it stays as full as it was, and a debt what it was.
+    pub fn set_budget(&mut self, budget_ratio: f64) {
+        let change = budget_ratio / self.budget_ratio;
+        self.level_ns *= if self.level_ns > 0.0 { change } else { 1.0 };
+        self.depth_ns *= change;
+        self.budget_ratio = budget_ratio;
+    }
+
     /// Accounts for a tick of `wall_ns`: the target used `cpu_ns`, sampling spent `spent_ns`.
     pub fn settle(&mut self, wall_ns: f64, cpu_ns: f64, spent_ns: f64) {
         if wall_ns > 0.0 {
@@ -103,6 +111,19 @@ mod tests {
             spent += spend;
             assert!(spent <= 0.01 * TICK * f64::from(tick + 1) + bucket.depth_ns());
         }
+    }
+
+    #[test]
+    fn another_budget_leaves_it_as_full_and_a_debt_as_large() {
+        let mut bucket = TokenBucket::new(0.01);
+        bucket.settle(TICK, TICK, 0.005 * TICK);
+        let open = bucket.allowed_ratio() / 0.01;
+        bucket.set_budget(0.002);
+        assert!((bucket.allowed_ratio() / 0.002 - open).abs() < 1e-12);
+        bucket.settle(TICK, TICK, 0.02 * TICK);
+        let debt_ns = bucket.level_ns();
+        bucket.set_budget(0.01);
+        assert!(debt_ns < 0.0 && bucket.level_ns() == debt_ns);
     }
 
     #[test]

@@ -47,11 +47,13 @@ const HARMLESS: f64 = 0.25;
 /// at most once a second; between retunes only the token bucket may lower it.
 #[derive(Clone, Debug)]
 pub struct RateController {
-    settings: RateSettings,
-    meter: OverheadMeter,
-    bucket: TokenBucket,
-    shares: ShareMemory,
-    account: Account,
+    pub(super) settings: RateSettings,
+    /// The budget of the settings, where the one in force may be less.
+    pub(super) own_budget_ratio: f64,
+    pub(super) meter: OverheadMeter,
+    pub(super) bucket: TokenBucket,
+    pub(super) shares: ShareMemory,
+    pub(super) account: Account,
     /// The same since it was taken last.
     part: Account,
     /// The rate decided on, before the bucket.
@@ -60,14 +62,14 @@ pub struct RateController {
     settled: bool,
     throttled: bool,
     phase_changed: bool,
-    started: bool,
-    last_ns: Option<u64>,
+    pub(super) started: bool,
+    pub(super) last_ns: Option<u64>,
     retuned_ns: u64,
     samples_since: u64,
     cpu_since_ns: u64,
     samples: u64,
     retunes: u64,
-    present: Present,
+    pub(super) present: Present,
 }
 
 impl RateController {
@@ -81,8 +83,9 @@ impl RateController {
         let mut controller = RateController {
             bucket: TokenBucket::new(settings.budget_ratio),
             shares: ShareMemory::new(settings.top),
-            account: Account::default(),
+            account: Account::new(settings.budget_ratio),
             part: Account::default(),
+            own_budget_ratio: settings.budget_ratio,
             rate_hz: settings.floor_hz,
             bound_by: BoundBy::Law,
             settled: false,
@@ -99,9 +102,13 @@ impl RateController {
             meter,
             settings,
         };
-        let aim = controller.aim(START_BUDGET);
-        (controller.rate_hz, controller.bound_by) = (aim.optimum_hz, aim.bound_by);
+        controller.guess();
         controller
+    }
+
+    pub(super) fn guess(&mut self) {
+        let aim = self.aim(START_BUDGET);
+        (self.rate_hz, self.bound_by) = (aim.optimum_hz, aim.bound_by);
     }
 
     /// The decision to open the events with; `at_ns` is when sampling begins. To be called once, before the
@@ -150,7 +157,7 @@ impl RateController {
         self.cpu_since_ns = self.cpu_since_ns.saturating_add(reading.target_cpu_ns);
     }
 
-    fn aim(&self, budget_share: f64) -> Aim {
+    pub(super) fn aim(&self, budget_share: f64) -> Aim {
         let now = Circumstances {
             cost: self.meter.cost(),
             spread: self.shares.spread(),
@@ -210,7 +217,7 @@ impl RateController {
             .min((allowed - fixed_ratio).max(least) / present.recent_sample_ns(&self.meter));
         // A busy target is still seen while a debt is paid back; one that idles can wait.
         let trickle = least * (present.busy_cpus() / OWN_COST_FLOOR_CPUS).min(1.0);
-        let affordable = self.account.affordable_ratio(budget_ratio, present.busy_cpus()) - fixed_ratio;
+        let affordable = self.account.affordable_ratio(present.busy_cpus()) - fixed_ratio;
         let affordable = affordable.max(trickle);
         self.settings.within_limits(by_level.min(affordable / present.sample_ns(&self.meter)) * 1e9)
     }

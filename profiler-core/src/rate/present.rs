@@ -10,10 +10,18 @@ use super::strangers::Strangers;
 /// Samples of a tick from which its own mean cost is believed.
 const COST_SAMPLES: u64 = 5;
 
+/// The highest load is remembered for this long, and twice as long at most (ns): bursts that come again and again count as
+/// if they went on.
+const PEAK_NS: u64 = 10_000_000_000;
+
 /// The load of the last tick.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Present {
     busy_cpus: f64,
+    /// The highest load of the stretch that lasts, and of the one before it.
+    peaks_cpus: [f64; 2],
+    /// How long the stretch has lasted (ns).
+    stretch_ns: u64,
     strangers: Strangers,
     /// Mean cost per sample, charged to the target, in the last tick that had enough of them (ns).
     recent_ns: f64,
@@ -24,6 +32,7 @@ impl Present {
     pub(super) fn observe(&mut self, reading: &Reading, wall_ns: u64, rate_hz: f64, spend: &Spend) {
         if wall_ns > 0 {
             self.busy_cpus = reading.target_cpu_ns as f64 / wall_ns as f64;
+            self.remember_peak(wall_ns);
             self.strangers.observe(reading.foreign_samples as f64, rate_hz, wall_ns as f64 * 1e-9);
         }
         if reading.samples >= COST_SAMPLES {
@@ -31,9 +40,23 @@ impl Present {
         }
     }
 
+    fn remember_peak(&mut self, wall_ns: u64) {
+        self.stretch_ns = self.stretch_ns.saturating_add(wall_ns);
+        if self.stretch_ns > PEAK_NS {
+            self.stretch_ns = wall_ns;
+            self.peaks_cpus = [0.0, self.peaks_cpus[0]];
+        }
+        self.peaks_cpus[0] = self.peaks_cpus[0].max(self.busy_cpus);
+    }
+
     /// CPUs that the target kept busy.
     pub(super) fn busy_cpus(&self) -> f64 {
         self.busy_cpus
+    }
+
+    /// The most CPUs that it kept busy in the last ten seconds or so.
+    pub(super) fn peak_cpus(&self) -> f64 {
+        self.peaks_cpus[0].max(self.peaks_cpus[1])
     }
 
     /// What a sample of the target costs, strangers' samples and own time included, as

@@ -1,7 +1,10 @@
 //! Answers to what the interface asks.
 
+use config::TargetSettings;
+
 use super::ask::{Ask, Refused, Wanted};
 use super::state::{MemoryStatus, Origin, SettingsStatus, Status, TargetCounts, TargetState, TargetStatus};
+use super::watched::Watched;
 use super::{Daemon, SECOND_NS};
 use crate::discovery::TargetId;
 use crate::sys::{clock, procfs};
@@ -28,8 +31,11 @@ impl Daemon {
         self.targets.iter().find(|(_, watched)| watched.identity.name == name).map(|(id, _)| *id)
     }
 
-    fn attach_wanted(&mut self, wanted: Wanted) -> Result<String, Refused> {
+    fn attach_wanted(&mut self, mut wanted: Wanted) -> Result<String, Refused> {
         let now_ns = clock::monotonic_ns();
+        if wanted.target.name.is_empty() {
+            wanted.target.name = self.name_for(&wanted.target);
+        }
         if self.named(&wanted.target.name).is_some() {
             let name = wanted.target.name;
             return Err(Refused::Conflict(format!("a target is called {name} already; choose another name")));
@@ -51,6 +57,23 @@ impl Daemon {
         }
         self.next_second_ns = now_ns + SECOND_NS / 20; // it was watched for long enough by then
         Ok(name)
+    }
+
+    /// What a target without a name is called: what it is, as far as names can hold it.
+    fn name_for(&self, target: &TargetSettings) -> String {
+        const ENDING: usize = 4; // room for a number
+        let is_kept = |c: &char| TargetSettings::is_name_character(*c);
+        let words: String = target
+            .in_words()
+            .chars()
+            .map(|c| if c == ' ' || c == '/' { '-' } else { c })
+            .filter(is_kept)
+            .collect();
+        let name = words.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+        let name: String = name.chars().take(TargetSettings::MAX_NAME - ENDING).collect();
+        let name = if name.is_empty() { "asked".to_owned() } else { name };
+        let numbered = (2..).map(|number| format!("{name}-{number}"));
+        std::iter::once(name.clone()).chain(numbered).find(|name| self.named(name).is_none()).unwrap_or(name)
     }
 
     fn detach(&mut self, name: String) -> Result<(), Refused> {
@@ -114,7 +137,7 @@ impl Daemon {
             memory: MemoryStatus {
                 resident_bytes: procfs::resident_bytes(),
                 limit_bytes: self.settings.limits.memory.get(),
-                symbol_bytes: 0,
+                symbol_bytes: self.targets.values().map(Watched::symbol_bytes).sum(),
                 pressed: self.pressed,
                 open_files: procfs::own_open_files(),
             },

@@ -20,6 +20,13 @@ pub(crate) struct Spent {
     pub(crate) turns_ns: u64,
 }
 
+impl Spent {
+    /// CPU time spent after `earlier` (ns).
+    pub(crate) fn since(&self, earlier: &Self) -> u64 {
+        self.charged_ns.saturating_sub(earlier.charged_ns) + self.self_ns.saturating_sub(earlier.self_ns)
+    }
+}
+
 /// Adds it up.
 #[derive(Debug, Default)]
 pub(crate) struct HostAccount {
@@ -51,8 +58,7 @@ impl HostAccount {
     pub(crate) fn last_10s_ratio(&self) -> f64 {
         let (then, now) = (self.oldest(), self.latest());
         let wall_ns = now.at_ns.saturating_sub(then.at_ns) * self.cpus as u64;
-        let spent_ns =
-            now.charged_ns.saturating_sub(then.charged_ns) + now.self_ns.saturating_sub(then.self_ns);
+        let spent_ns = now.since(&then);
         if wall_ns > 0 { spent_ns as f64 / wall_ns as f64 } else { 0.0 }
     }
 

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use profiler_core::profile::{Run, SymbolizedProfile};
 
 use super::ask::{Refused, Reply};
 use super::state::StoreStatus;
 use crate::debuginfod;
-use crate::run::names::symbolize;
+use crate::run::names::{Hurry, symbolize};
 use crate::sampler::session::Collected;
 use crate::store::{self, Now, RealDisk, Store, StoreError, Window};
 use crate::sys::clock;
@@ -42,7 +42,7 @@ enum Job {
     Keep(Box<Parcel>),
     /// What was given before is kept by now.
     Flushed(Vec<Reply<Result<(), Refused>>>),
-    Bounds(store::Settings, Option<debuginfod::Settings>),
+    Bounds(store::Settings, Option<Box<debuginfod::Settings>>),
 }
 
 /// What became of a target's windows.
@@ -67,6 +67,7 @@ pub(crate) struct Keeper {
     waiting_bytes: Arc<AtomicU64>,
     most_bytes: u64,
     told: Arc<Mutex<Told>>,
+    hurry: Hurry,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -85,6 +86,7 @@ impl Keeper {
         let store = Store::open(folder, bounds, RealDisk)?;
         let (jobs, queue) = mpsc::sync_channel(MOST_WAITING);
         let (waiting_bytes, told) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::default()));
+        let hurry = Hurry::default();
         let mut work = Work {
             folder: folder.to_owned(),
             store,
@@ -93,11 +95,12 @@ impl Keeper {
             debuginfod,
             waiting_bytes: Arc::clone(&waiting_bytes),
             told: Arc::clone(&told),
+            hurry: hurry.clone(),
         };
         work.tell(None);
         let thread = std::thread::Builder::new().name("keeper".to_owned()).spawn(move || work.run(&queue));
         let thread = thread.map_err(|cause| StoreError::Unwritable { path: folder.to_owned(), cause })?;
-        Ok(Self { jobs: Some(jobs), waiting_bytes, most_bytes, told, thread: Some(thread) })
+        Ok(Self { jobs: Some(jobs), waiting_bytes, most_bytes, told, hurry, thread: Some(thread) })
     }
 
     /// Hands over a window; one that there is no room for is dropped and counted.
@@ -134,7 +137,7 @@ impl Keeper {
         debuginfod: Option<debuginfod::Settings>,
     ) {
         self.most_bytes = most_bytes;
-        self.send(Job::Bounds(bounds, debuginfod));
+        self.send(Job::Bounds(bounds, debuginfod.map(Box::new)));
     }
 
     fn send(&self, job: Job) -> bool {
@@ -160,12 +163,16 @@ impl Keeper {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps all that was handed over, and ends; whether that was done within `patience`.
+    /// Keeps all that was handed over, and ends; whether that was done within `patience`. After the first half of it, what has no
+    /// name yet is written without one.
     pub(crate) fn finish(mut self, patience: Duration) -> bool {
         drop(self.jobs.take());
         let Some(thread) = self.thread.take() else { return true };
-        let deadline = std::time::Instant::now() + patience;
-        while !thread.is_finished() && std::time::Instant::now() < deadline {
+        let begun = Instant::now();
+        while !thread.is_finished() && begun.elapsed() < patience {
+            if begun.elapsed() > patience / 2 {
+                self.hurry.begin();
+            }
             std::thread::sleep(Duration::from_millis(2));
         }
         thread.is_finished() && thread.join().is_ok()
@@ -181,6 +188,7 @@ struct Work {
     debuginfod: Option<debuginfod::Settings>,
     waiting_bytes: Arc<AtomicU64>,
     told: Arc<Mutex<Told>>,
+    hurry: Hurry,
 }
 
 impl Work {
@@ -194,7 +202,7 @@ impl Work {
                 }
                 Ok(Job::Bounds(bounds, debuginfod)) => {
                     self.store.rebound(bounds);
-                    (self.bounds, self.debuginfod) = (bounds, debuginfod);
+                    (self.bounds, self.debuginfod) = (bounds, debuginfod.map(|settings| *settings));
                 }
                 Err(RecvTimeoutError::Timeout) => drop(self.store.maintain(&self.now())),
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -211,7 +219,7 @@ impl Work {
     fn keep(&mut self, parcel: Parcel) -> Option<String> {
         let Parcel { mut window, collected, scale, run, bytes } = parcel;
         window.boot.clone_from(&self.boot);
-        let profile = symbolize(collected, scale, run, self.debuginfod.as_ref());
+        let profile = symbolize(collected, scale, run, self.debuginfod.as_ref(), &self.hurry);
         let target = window.target.clone();
         let kept = self.store.write(&self.now(), window, &profile);
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);

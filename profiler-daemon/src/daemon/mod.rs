@@ -24,6 +24,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use config::DaemonSettings;
+use profiler_core::rate::HostBudget;
+use profiler_core::rate::share::Demand;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
 use self::ask::{Ask, Asked, Refused, Reply};
@@ -40,8 +42,10 @@ use crate::sys::timer::Timer;
 use crate::sys::{clock, limits};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Whoever has to be looked at within this time is looked at now.
-const SLACK_NS: u64 = 20_000_000;
+/// So much earlier than it is due is done what is done each second, if something else needs a wake-up (ns).
+const SECOND_SLACK_NS: u64 = 200_000_000;
+/// How often what was spent is booked, and the host's budget shared (ns).
+const SHARE_EVERY_NS: u64 = 100_000_000;
 /// Shorter windows than this are ended for nobody.
 const SHORTEST_WINDOW_NS: u64 = 1_000_000_000;
 /// What the open windows may take to be named and kept when the daemon ends.
@@ -91,6 +95,9 @@ struct Daemon {
     keeper: Keeper,
     server: Server,
     host: HostAccount,
+    budget: HostBudget,
+    /// What was spent when it was booked last.
+    booked: Spent,
     /// Of targets that are not there any more.
     gone: Totals,
     notifier: Notifier,
@@ -123,6 +130,8 @@ impl Daemon {
             keeper,
             server,
             host: HostAccount::new(spent, limits::online_cpus().len()),
+            budget: HostBudget::new(host_cpus(&settings)),
+            booked: spent,
             gone: Totals::default(),
             notifier: Notifier::from_env(),
             began_ns: now_ns,
@@ -191,23 +200,26 @@ impl Daemon {
         self.targets
             .values_mut()
             .filter_map(Watched::engine)
-            .map(|engine| engine.pause())
+            .map(|engine| engine.pause(now_ns))
             .fold(pause, Duration::min)
     }
 
     /// Looks at whoever has to be looked at.
     fn turn(&mut self) {
-        let slack = Duration::from_nanos(SLACK_NS);
+        let now_ns = clock::monotonic_ns();
         for engine in self.targets.values_mut().filter_map(Watched::engine) {
-            if engine.pause() <= slack {
+            if engine.pause(now_ns) <= Duration::from_nanos(engine.slack_ns()) {
                 engine.session.own_time.enter();
-                engine.turn(SLACK_NS);
+                engine.turn();
                 engine.session.own_time.leave();
             }
         }
         let now_ns = clock::monotonic_ns();
-        if now_ns >= self.next_second_ns {
+        if now_ns + SECOND_SLACK_NS >= self.next_second_ns {
             self.each_second(now_ns);
+        }
+        if now_ns >= self.booked.at_ns + SHARE_EVERY_NS {
+            self.share_budget(now_ns);
         }
         if !self.flushes.is_empty() && now_ns >= self.flushed_ns + SHORTEST_WINDOW_NS {
             self.flush(now_ns);
@@ -222,7 +234,27 @@ impl Daemon {
         self.keep_within_bounds(now_ns);
         let spent = self.spent(now_ns);
         self.host.observe(spent, limits::online_cpus().len());
+        self.budget.set_cpus(host_cpus(&self.settings));
         self.notifier.status(&self.in_words());
+    }
+
+    /// Books what was spent, and grants each target what the host's budget leaves it.
+    fn share_budget(&mut self, now_ns: u64) {
+        let spent = self.spent(now_ns);
+        self.budget.book(now_ns, spent.since(&self.booked) as f64);
+        self.booked = spent;
+        let mut controllers: Vec<_> = self
+            .targets
+            .values_mut()
+            .filter_map(Watched::engine)
+            .map(|engine| &mut engine.controller)
+            .collect();
+        let demands: Vec<Demand> = controllers.iter().map(|controller| controller.demand(1.0)).collect();
+        let granted: Vec<f64> = controllers.iter().map(|controller| controller.budget_ratio()).collect();
+        let shares = self.budget.share(now_ns, self.host.housekeeping_cpus(), &demands, &granted);
+        for (controller, share) in controllers.iter_mut().zip(shares.iter().flat_map(|shares| &shares.of)) {
+            controller.grant(share.budget_ratio);
+        }
     }
 
     /// Ends windows that are as long as they should be.
@@ -329,6 +361,11 @@ fn store_settings(settings: &DaemonSettings) -> (store::Settings, u64) {
         daily_after_ns: ns(store.daily_after),
     };
     (bounds, settings.limits.queue.get())
+}
+
+/// The host's budget (CPUs).
+fn host_cpus(settings: &DaemonSettings) -> f64 {
+    settings.budget.host.get() * limits::online_cpus().len() as f64
 }
 
 fn debuginfod_settings(settings: &DaemonSettings) -> Option<debuginfod::Settings> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use config::SamplingSettings;
+use config::{Bytes, SamplingSettings};
 use profiler_core::rate::Activity;
 
 use super::keeper::{Kept, Parcel};
@@ -53,6 +53,8 @@ pub(crate) struct Watched {
     /// What its processes do before events are opened for them.
     watch: Option<Watch>,
     retry: Retry,
+    /// Its part of the memory for tables and names.
+    symbols: Bytes,
     is_fresh: bool,
     known_cpu_ns: u64,
     activity_ns: u64,
@@ -67,8 +69,6 @@ struct Sampled {
     engine: Engine<RecentDecisions>,
     /// Where the open window began (ns).
     from_ns: u64,
-    /// What share of its CPU time may be spent on it.
-    budget_ratio: f64,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -125,6 +125,7 @@ impl Watched {
     pub(crate) fn new(identity: Identity, sampling: SamplingSettings) -> Self {
         Self {
             identity,
+            symbols: sampling.symbol_memory,
             sampling,
             ends_ns: None,
             processes: BTreeSet::new(),
@@ -191,7 +192,7 @@ impl Watched {
 
     /// Starts to sample it, if there is somebody, and it is time to try. What switches often, is looked at first: it takes two
     /// calls then.
-    pub(crate) fn attach(&mut self, setup: &Setup, now_ns: u64) {
+    pub(crate) fn attach(&mut self, setup: &Setup, symbols: Bytes, now_ns: u64) {
         if self.is_sampled() || !self.has_processes() || now_ns < self.retry.at_ns {
             return;
         }
@@ -204,15 +205,15 @@ impl Watched {
             (Whom::Processes(_), Some(mut watch)) => Some(watch.end()),
             _ => None,
         };
+        self.symbols = symbols;
         self.open(setup, whom, seen.as_ref(), now_ns);
     }
 
     fn open(&mut self, setup: &Setup, whom: Whom, seen: Option<&Activity>, now_ns: u64) {
-        match join::begin(setup, &self.sampling, whom, seen, RecentDecisions::default()) {
+        let sampling = SamplingSettings { symbol_memory: self.symbols, ..self.sampling.clone() };
+        match join::begin(setup, &sampling, whom, seen, RecentDecisions::default()) {
             Ok(engine) => {
-                let budget_ratio = self.sampling.budget.get();
-                self.sampled =
-                    Some(Box::new(Sampled { engine, from_ns: clock::monotonic_ns(), budget_ratio }));
+                self.sampled = Some(Box::new(Sampled { engine, from_ns: clock::monotonic_ns() }));
                 (self.state, self.reason, self.retry) = (TargetState::Sampled, None, Retry::default());
                 self.is_fresh = true;
                 self.joined.clear();
@@ -353,6 +354,14 @@ impl Watched {
         self.sampled.as_ref().map_or(self.before, |sampled| self.before.plus(sampled.totals()))
     }
 
+    /// Memory that unwind tables and names take (bytes).
+    pub(crate) fn symbol_bytes(&self) -> u64 {
+        self.sampled.as_ref().map_or(0, |sampled| {
+            let memory = &sampled.engine.session.objects.memory;
+            memory.cap() - memory.left()
+        })
+    }
+
     /// The controller's last decisions.
     pub(crate) fn decisions(&self) -> Vec<DecisionEntry> {
         self.sampled.as_ref().map_or_else(Vec::new, |sampled| sampled.engine.log.list())
@@ -399,7 +408,7 @@ impl Sampled {
         status.overhead_last_1s_ratio = Some(account.last_1s_ratio());
         status.overhead_worst_1s_ratio = Some(account.worst_1s_ratio());
         status.overhead_parts = Some(summary::parts(account));
-        status.budget_ratio = self.budget_ratio;
+        status.budget_ratio = engine.controller.budget_ratio();
         if let Some(note) = engine.notes.first() {
             status.reason = Some(note.clone());
         }

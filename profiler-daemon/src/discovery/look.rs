@@ -94,6 +94,7 @@ impl Processes {
         &self.places
     }
 
+    #[cfg(test)]
     pub(super) fn reads(&self) -> u64 {
         self.folder.reads()
     }
@@ -157,7 +158,7 @@ impl Processes {
         }
         touched.extend(self.meet(&new, terms));
         if self.groups_matter && (somebody_went || !touched.is_empty()) {
-            terms.table.touch_groups();
+            terms.table.groups_moved();
         }
         self.settle_all(touched, heritage_changed, terms, changes);
         self.ask_anew = false;

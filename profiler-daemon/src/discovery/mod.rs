@@ -25,7 +25,7 @@ mod table;
 mod tests;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use config::TargetSettings;
@@ -35,7 +35,6 @@ use self::look::Processes;
 use self::sections::{Finder, Section};
 pub(crate) use self::table::{Found, TargetId};
 use self::table::{SectionId, Table};
-use crate::cgroup::Cgroup;
 
 /// What a look found. A process that went from one target to another has left the one and joined the other: read `left` before
 /// `joined`. A process that was replaced by another of its id has done both, perhaps of the same target.
@@ -149,15 +148,9 @@ impl Discovery {
     }
 
     /// All targets, in the order in which they came.
+    #[cfg(test)]
     pub(crate) fn targets(&self) -> impl Iterator<Item = (TargetId, &Found)> {
         self.table.iter()
-    }
-
-    /// The control group that a target is, opened: `None` where it is none, or none that can be opened. Asked for when it is
-    /// sampled, so that targets which wait hold no descriptor.
-    pub(crate) fn group(&self, id: TargetId) -> Option<Arc<Cgroup>> {
-        let path = PathBuf::from(&*self.target(id)?.group.clone()?);
-        Cgroup::find(&path).ok()
     }
 
     /// CPU time that its processes have used since they were first seen (ns), as far as it was seen: of those that have ended,
@@ -188,6 +181,7 @@ impl Discovery {
     }
 
     /// Files read so far.
+    #[cfg(test)]
     pub(crate) fn reads(&self) -> u64 {
         self.processes.reads()
     }

@@ -40,7 +40,7 @@ pub(super) struct Place {
     pub(super) container: Option<Named>,
     /// The group that it is in.
     pub(super) parent: Option<PlaceId>,
-    pub(super) manager: Manager,
+    manager: Manager,
     /// Processes in it and below.
     pub(super) processes: u32,
 }
@@ -120,4 +120,87 @@ fn container<'n>(above: &str, name: &'n str) -> Option<&'n str> {
 
 fn is_id(text: &str) -> bool {
     text.len() == ID_DIGITS && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::places::Places;
+    use super::*;
+
+    const ID: &str = "3f4e5d6c7b8a90123f4e5d6c7b8a90123f4e5d6c7b8a90123f4e5d6c7b8a9012";
+
+    fn place(path: &str) -> Place {
+        let mut places = Places::default();
+        let id = places.enter(&path.replace("ID", ID));
+        places.get(id).unwrap().clone()
+    }
+
+    fn units(path: &str) -> Vec<String> {
+        place(path).units.iter().map(|unit| unit.name.to_string()).collect()
+    }
+
+    #[test]
+    fn units_are_those_that_systemd_named() {
+        assert_eq!(units("/system.slice/nginx.service"), ["system.slice", "nginx.service"]);
+        assert_eq!(units("/nginx.service"), ["nginx.service"]);
+        assert_eq!(units("/system.slice/_cpu.service/payload"), ["system.slice", "cpu.service"]);
+        assert_eq!(units(r"/system.slice/dev-a\x2db.swap"), ["system.slice", r"dev-a\x2db.swap"]);
+        let user = "/user.slice/user-1000.slice/user@1000.service/app.slice/app.service";
+        let all = ["user.slice", "user-1000.slice", "user@1000.service", "app.slice", "app.service"];
+        assert_eq!(units(user), all);
+        assert_eq!(&*place(user).unit.unwrap().name, "app.service");
+        assert_eq!(place(user).unit_in_full().unwrap(), "user@1000:app.service");
+        let manager = place("/user.slice/user-1000.slice/user@1000.service");
+        assert_eq!(manager.unit_in_full().unwrap(), "user@1000.service");
+        assert_eq!(place("/user.slice").unit, None);
+        assert_eq!(place("/").units, []);
+    }
+
+    #[test]
+    fn what_a_service_or_a_container_calls_its_own_groups_is_no_unit() {
+        assert_eq!(units("/system.slice/evil.service/nginx.service"), ["system.slice", "evil.service"]);
+        assert_eq!(units("/system.slice/evil.service/x.slice"), ["system.slice", "evil.service"]);
+        assert_eq!(units("/docker/ID/system.slice/nginx.service"), Vec::<String>::new());
+        let fake = "/system.slice/user@1.service/a.service/user@2.service/b.service";
+        assert_eq!(place(fake).unit_in_full().unwrap(), "user@1:a.service");
+    }
+
+    #[test]
+    fn containers_are_known_by_their_groups() {
+        for path in [
+            "/docker/ID",
+            "/system.slice/docker-ID.scope",
+            "/system.slice/docker-ID.scope/init.scope",
+            "/kubepods/burstable/pod1234/ID",
+            "/kubepods.slice/kubepods-pod1234.slice/cri-containerd-ID.scope",
+            "/kubepods.slice/kubepods-pod1234.slice/crio-ID.scope/container",
+            "/system.slice/kubepods-pod1234.slice:cri-containerd:ID",
+            "/machine.slice/libpod-ID.scope/container",
+            "/user.slice/user-1.slice/user@1.service/user.slice/libpod-ID.scope",
+        ] {
+            assert_eq!(&*place(path).container.unwrap().name, ID, "{path}");
+        }
+        for path in ["/lxc/web", "/lxc.payload/web/x", "/lxc.payload.web/system.slice/a.service"] {
+            assert_eq!(&*place(path).container.unwrap().name, "web", "{path}");
+        }
+        let inside = place(&format!("/docker/ID/docker/{}", "0".repeat(64)));
+        assert_eq!(&*inside.container.unwrap().name, ID);
+    }
+
+    #[test]
+    fn what_only_looks_like_a_container_is_none() {
+        for path in [
+            "/",
+            "/docker",
+            "/docker/ID0",
+            "/machine.slice/libpod-conmon-ID.scope",
+            "/kubepods.slice/crio-conmon-ID.scope",
+            "/system.slice/docker-ID.service",
+            "/lxc.payload.",
+            "/lxc.monitor.web",
+        ] {
+            assert_eq!(place(path).container, None, "{path}");
+        }
+        assert_eq!(place(&format!("/docker/{}", ID.to_uppercase())).container, None);
+    }
 }

@@ -90,7 +90,7 @@ impl Places {
         let id = self.next_id();
         let place = match self.get(parent) {
             Some(above) => above.below(id, parent, name, path),
-            None => Place { path, parent: Some(parent), ..Place::root() },
+            None => Place::root().below(id, parent, name, path),
         };
         self.add(place)
     }

@@ -63,6 +63,7 @@ impl ProcFolder {
     }
 
     /// Files and links read so far, lists of processes left out.
+    #[cfg(test)]
     pub(super) fn reads(&self) -> u64 {
         self.reads
     }

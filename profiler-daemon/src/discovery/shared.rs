@@ -31,6 +31,11 @@ pub(super) fn refresh(entry: &mut Entry, places: &Places) -> bool {
     changed
 }
 
+/// Whether a target is another group than before, or none any more.
+pub(super) fn is_another_group(entry: &Entry, places: &Places) -> bool {
+    group(entry, places) != entry.found.group
+}
+
 /// The labels of a target: the section's own, and what is shared unless the section says otherwise.
 pub(super) fn labels(
     found: &Found,
@@ -60,7 +65,9 @@ fn label(text: &str) -> String {
     let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     let mut label: String = text.chars().map(visible).collect();
     if label.len() > TargetSettings::MAX_LABEL {
-        label.truncate(label.floor_char_boundary(TargetSettings::MAX_LABEL - CUT.len()));
+        let most = TargetSettings::MAX_LABEL - CUT.len();
+        let end = (0..=most).rev().find(|&end| label.is_char_boundary(end)).unwrap_or(0);
+        label.truncate(end);
         label.push_str(CUT);
     }
     label
@@ -91,7 +98,7 @@ fn shared(entry: &Entry, places: &Places) -> Shared {
 }
 
 /// Whether a target is described by a group, so that it may be one.
-pub(super) fn may_be_group(entry: &Entry) -> bool {
+fn may_be_group(entry: &Entry) -> bool {
     let settings = &entry.found.settings;
     let by_condition = settings.unit.is_some() || settings.cgroup.is_some() || settings.container.is_some();
     let by_each = matches!(settings.each, Some(Each::Unit | Each::Container | Each::Cgroup));

@@ -69,6 +69,8 @@ pub(super) struct Table {
     gone: Vec<TargetId>,
     /// Their processes, groups or labels may have changed.
     touched: BTreeSet<TargetId>,
+    /// Whether control groups may have other processes, so that targets may be groups no more.
+    groups_moved: bool,
     /// They have other settings.
     renewed: BTreeSet<TargetId>,
     /// Whether there were more instances than there may be.
@@ -84,6 +86,7 @@ impl Table {
         self.entries.contains_key(&id)
     }
 
+    #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = (TargetId, &Found)> {
         self.entries.iter().map(|(id, entry)| (*id, &entry.found))
     }
@@ -208,14 +211,17 @@ impl Table {
         self.entries.get(&id).map_or(0, |entry| entry.cpu_ticks)
     }
 
-    /// Whether the groups of targets may have changed beside their processes: somebody else came into one.
-    pub(super) fn touch_groups(&mut self) {
-        let grouped = self.entries.iter().filter(|(_, entry)| shared::may_be_group(entry));
-        self.touched.extend(grouped.map(|(id, _)| *id));
+    /// Somebody came into a control group or left one, who may belong to another target or to none.
+    pub(super) fn groups_moved(&mut self) {
+        self.groups_moved = true;
     }
 
     /// Finds anew what the processes of each changed target share, and says in `changes` which targets came, went and changed.
     pub(super) fn settle(&mut self, places: &Places, now_ns: u64, changes: &mut Changes) {
+        if std::mem::take(&mut self.groups_moved) {
+            let other = self.entries.iter().filter(|(_, entry)| shared::is_another_group(entry, places));
+            self.touched.extend(other.map(|(id, _)| *id));
+        }
         for id in std::mem::take(&mut self.touched) {
             let Some(entry) = self.entries.get_mut(&id) else { continue };
             let is_empty = entry.found.pids.is_empty();

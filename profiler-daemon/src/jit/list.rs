@@ -170,7 +170,7 @@ mod tests {
         write!(file, "1000 8 other\n7 1 seven\n1010 10 hal").unwrap();
         assert_eq!(names(&list, &room, &[0x1010, 0x7]), some(&["hal", "seven"]));
         assert_eq!(room.counts().list_bytes, whole + 34);
-        write!(file, "f\n").unwrap();
+        writeln!(file, "f").unwrap();
         assert_eq!(names(&list, &room, &[0x1010, 0x1000, 0x1008]), some(&["half", "other", "f0"]));
         assert_eq!(room.counts().list_bytes, whole + 34 + 13 + whole + 36, "one address is new");
         assert_eq!(room.counts().lists, 4);

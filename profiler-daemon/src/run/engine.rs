@@ -44,7 +44,10 @@ const GENERATIONS: usize = 3;
 const WINDOW_NS: u64 = 500_000_000;
 /// The longest pause of a target that rests is a tick, doubled so often: until then a burst is sampled at the rate that an idle
 /// target is granted, which no burst turns into much.
-const LONGEST_REST: u32 = 3;
+const LONGEST_REST: u32 = 4;
+/// What one target among many is early or late for no wake-up of its own (ns), and how often that is doubled while it rests.
+const SLACK_NS: u64 = 20_000_000;
+const LONGEST_SLACK: u32 = 5;
 /// Changes by the bucket below this (in logarithms) are not entered into the history of the rate.
 const WORTH_NOTING: f64 = 0.2;
 
@@ -160,6 +163,8 @@ struct Rest {
     seen: u64,
     /// Ticks in a row without any, up to [`LONGEST_REST`].
     quiet_ticks: u32,
+    /// Whether the target used no CPU time in the last of them: then it has not switched, either.
+    is_idle: bool,
 }
 
 /// Where the part of the run began that is collected next.
@@ -279,9 +284,8 @@ impl<L: DecisionLog> Engine<L> {
         self.write_decision(&decision);
     }
 
-    /// How long to sleep.
-    pub(crate) fn pause(&self) -> Duration {
-        let now_ns = clock::monotonic_ns();
+    /// How long to sleep from now on.
+    pub(crate) fn pause(&self, now_ns: u64) -> Duration {
         let until_tick = self.next_tick_ns.saturating_sub(now_ns);
         let looks = self.samples_came && self.cost_may_jump() || self.controller.strangers_may_overspend();
         let look_ns = if looks { LOOK_NS } else { u64::MAX };
@@ -314,8 +318,14 @@ impl<L: DecisionLog> Engine<L> {
         dearest.mean_ns > HARMLESS_JUMP * self.controller.cost().target.mean_ns
     }
 
-    /// Drains the rings, and takes stock if it is time to, or will be within `slack_ns`.
-    pub(crate) fn turn(&mut self, slack_ns: u64) {
+    /// How much earlier than it is due a turn may come, so that it needs no wake-up of its own: longer while nothing happens.
+    pub(crate) fn slack_ns(&self) -> u64 {
+        self.resting.map_or(0, |rest| SLACK_NS << (2 * rest.quiet_ticks).min(LONGEST_SLACK))
+    }
+
+    /// Drains the rings, and takes stock if it is time to, or will be soon.
+    pub(crate) fn turn(&mut self) {
+        let slack_ns = self.slack_ns();
         let now_ns = clock::monotonic_ns();
         let samples_before = self.session.counts.samples;
         self.drain(now_ns.saturating_sub(SETTLING_NS));
@@ -323,6 +333,7 @@ impl<L: DecisionLog> Engine<L> {
         self.time_handler(now_ns);
         if self.alarm.as_mut().is_some_and(SwitchAlarm::take_rung) {
             self.next_tick_ns = now_ns;
+            self.resting = self.resting.map(|_| Rest::default());
         }
         let so_far = self.without_inheritance(self.session.since_last_reading(now_ns));
         if now_ns + slack_ns >= self.next_tick_ns || self.controller.overdrawn(&so_far) {
@@ -376,9 +387,13 @@ impl<L: DecisionLog> Engine<L> {
         if second_is_over {
             self.each_second(now_ns);
         }
-        let looks = second_is_over || self.sampler.few_threads();
+        let is_idle = self.resting.is_some_and(|rest| rest.quiet_ticks > 0 && rest.is_idle);
+        let looks = (second_is_over || self.sampler.few_threads()) && !is_idle;
         let (switches, attached_anew) = if looks { self.look_at_attach(now_ns) } else { (0, false) };
         let reading = self.session.reading(switches);
+        if let Some(rest) = &mut self.resting {
+            rest.is_idle = reading.target_cpu_ns == 0;
+        }
         self.foresight.observe(&reading, self.session.elapsed_ns());
         let burst = self.bursts.take_spent();
         let reading = Reading {

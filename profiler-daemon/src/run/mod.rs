@@ -466,8 +466,9 @@ async fn follow(
     loop {
         let left =
             deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
-        let signal = signals.wait_or_alarm(engine.pause().min(left), engine.alarm()).await;
-        engine.turn(0);
+        let signal =
+            signals.wait_or_alarm(engine.pause(clock::monotonic_ns()).min(left), engine.alarm()).await;
+        engine.turn();
         progress.show(engine);
         let mut stop = left.is_zero().then_some(Stop::Duration);
         match &watched {

@@ -8,6 +8,7 @@ mod source;
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use profiler_core::aggregate::{Aggregate, Tally};
 use profiler_core::profile::{
@@ -41,18 +42,34 @@ struct Cut {
     naming: u32,
 }
 
+/// Says that there is no time left to look for names that are not known yet. Clones say it together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hurry(Arc<AtomicBool>);
+
+impl Hurry {
+    /// From now on.
+    pub(crate) fn begin(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_on(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// Puts names to everything that was collected, on whatever thread. `scale` takes the weights to CPU time of the target.
 pub(crate) fn symbolize(
     collected: Collected,
     scale: f64,
     run: Run,
     debuginfod: Option<&debuginfod::Settings>,
+    hurry: &Hurry,
 ) -> SymbolizedProfile {
     let cut = Cut::new(collected);
     let mut profile =
         SymbolizedProfile { windows: cut.aggregate.windows.clone(), run, ..SymbolizedProfile::default() };
     let debuginfod = debuginfod.map(|settings| Arc::new(Debuginfod::new(settings.clone())));
-    let mut names = Names::new(cut.objects.memory.clone(), debuginfod);
+    let mut names = Names::new(cut.objects.memory.clone(), debuginfod, hurry.clone());
     let locations = names.locate(&cut, &mut profile);
     note_memory(&names, &cut.objects, &mut profile.run);
     profile.run.notes.extend(names.debuginfod.iter().flat_map(|debuginfod| debuginfod.notes()));
@@ -137,19 +154,21 @@ struct Names {
     symbols_only: Vec<(String, Reason)>,
     functions: FxHashMap<FunctionKey, FunctionIndex>,
     debuginfod: Option<Arc<Debuginfod>>,
+    hurry: Hurry,
     /// Those of no file: all processes share them.
     nameless: Option<ModuleIndex>,
     generated: Option<ModuleIndex>,
 }
 
 impl Names {
-    fn new(memory: SymbolMemory, debuginfod: Option<Arc<Debuginfod>>) -> Self {
+    fn new(memory: SymbolMemory, debuginfod: Option<Arc<Debuginfod>>, hurry: Hurry) -> Self {
         Self {
             memory,
             taken: Cell::new(0),
             symbols_only: Vec::new(),
             functions: FxHashMap::default(),
             debuginfod,
+            hurry,
             nameless: None,
             generated: None,
         }
@@ -199,6 +218,10 @@ impl Names {
         let new: Vec<usize> = (0..found.len()).filter(|&at| found[at].is_none()).collect();
         let about = match object.names.about().filter(|_| new.is_empty()) {
             Some(about) => about,
+            None if self.hurry.is_on() => {
+                new.into_iter().for_each(|at| found[at] = Some(Err(remedy::no_time())));
+                object.names.about().unwrap_or_default()
+            }
             None => {
                 self.make_room(cut);
                 let source = Source::open(object, &cut.objects, self.debuginfod.as_ref());

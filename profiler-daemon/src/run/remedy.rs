@@ -110,6 +110,11 @@ pub(super) fn no_room() -> Unknown {
     unknown("there was no room left for its name", RAISE)
 }
 
+/// Of an address that nobody had looked up before the profiler ended.
+pub(super) fn no_time() -> Unknown {
+    unknown("the profiler was stopped before its name was looked for", "stop it less often, or give it time")
+}
+
 /// Of any address in a file that was not there.
 pub(super) fn missing(missing: &Missing) -> Unknown {
     let remedy = match missing {

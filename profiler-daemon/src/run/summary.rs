@@ -30,7 +30,7 @@ pub(super) fn deliver(
     let (collected, figures, outputs) = engine.end();
     let (mut run, scale) = run(&figures, &collected, setup, sampling, target);
     run.stopped = stop.as_str().to_owned();
-    let profile = names::symbolize(collected, scale, run, debuginfod);
+    let profile = names::symbolize(collected, scale, run, debuginfod, &names::Hurry::default());
     outputs.deliver(&profile)
 }
 

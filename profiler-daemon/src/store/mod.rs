@@ -30,6 +30,7 @@ mod stretch;
 mod terms;
 #[cfg(test)]
 mod tests;
+mod unpack;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -186,6 +187,7 @@ impl<D: Disk> Store<D> {
     /// # Errors
     ///
     /// If the folder or a file in it cannot be read.
+    #[cfg(test)]
     pub(crate) fn read(&mut self, query: &Query) -> Result<Reading, StoreError> {
         let reading = read(&self.folder, query)?;
         for (path, _) in &reading.damaged {

@@ -2,8 +2,6 @@
 //! while its owner writes to it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use jiff::civil::Date;
@@ -14,7 +12,8 @@ use super::StoreError;
 use super::listing::{self, Entry, Listing};
 use super::name::{Name, date_of, slug};
 use super::plan;
-use super::seal::{self, Damage};
+use super::seal::Damage;
+use super::unpack::{NotRead, each_opened};
 
 /// A file holds a day, and begins up to a window before what it holds of the next.
 const LONGEST_S: u64 = 2 * 86_400;
@@ -132,40 +131,35 @@ impl Sum {
     fn of(folder: &Path, query: &Query, entries: Vec<&Entry>) -> Result<Self, Failed> {
         let merger = Merger::new(query.range, query.range.bin_ns());
         let mut sum = Self { merger, spans: Vec::new(), targets: BTreeMap::new(), damaged: Vec::new() };
-        for entry in entries {
-            let path = folder.join(&entry.path);
-            let opened = match fs::read(&path) {
-                Ok(bytes) => seal::open(&entry.name, &bytes),
-                Err(cause) => match cause.kind() {
-                    io::ErrorKind::NotFound => return Err(Failed::Changed),
-                    io::ErrorKind::PermissionDenied => {
-                        return Err(Failed::Store(StoreError::Unreadable { path, cause }));
-                    }
-                    _ => Err(Damage::Unreadable(cause)),
-                },
-            };
+        each_opened(folder, &entries, |entry, opened| {
             match opened {
                 Ok(profile) => sum.add(query, entry, &profile),
-                Err(damage) => sum.damaged.push((entry.path.clone(), damage)),
+                Err(NotRead::Gone) => return Err(Failed::Changed),
+                Err(NotRead::Forbidden(path, cause)) => {
+                    return Err(Failed::Store(StoreError::Unreadable { path, cause }));
+                }
+                Err(NotRead::Damaged(damage)) => sum.damaged.push((entry.path.clone(), damage)),
             }
-        }
+            Ok(())
+        })?;
         Ok(sum)
     }
 
+    /// What a file holds was kept, also where the middle of its window is not in the range.
     fn add(&mut self, query: &Query, entry: &Entry, profile: &SymbolizedProfile) {
-        if !self.merger.add(profile) {
-            return;
-        }
         let inside = |span: Range| Range {
             from_unix_ns: span.from_unix_ns.max(query.range.from_unix_ns),
             to_unix_ns: span.to_unix_ns.min(query.range.to_unix_ns),
         };
         let spans = entry.stamp.stretches.iter().map(|stretch| inside(stretch.span()));
-        for span in spans.filter(|span| span.from_unix_ns < span.to_unix_ns) {
-            self.spans.push(span);
+        let spans: Vec<Range> = spans.filter(|span| span.from_unix_ns < span.to_unix_ns).collect();
+        if self.merger.add(profile) && !spans.is_empty() {
+            let length_ns =
+                spans.iter().map(|span| span.to_unix_ns - span.from_unix_ns).fold(0, u64::saturating_add);
             let watched = self.targets.entry(entry.stamp.target.clone()).or_default();
-            *watched = watched.saturating_add(span.to_unix_ns - span.from_unix_ns);
+            *watched = watched.saturating_add(length_ns);
         }
+        self.spans.extend(spans);
     }
 
     fn into_reading(

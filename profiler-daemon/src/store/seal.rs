@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use flate2::{Compression, GzBuilder};
 use profiler_core::profile::SymbolizedProfile;
 
-use super::name::Name;
+use super::name::{Level, Name};
 use super::stamp::Stamp;
 use crate::export::pprof;
 
@@ -45,12 +45,19 @@ pub(crate) enum Damage {
 /// If the stamp is too long for a header.
 pub(crate) fn seal(stamp: &Stamp, profile: &SymbolizedProfile) -> io::Result<Sealed> {
     let extra = stamp.to_extra().ok_or_else(|| io::Error::other("its time is in too many pieces"))?;
-    let mut encoder = GzBuilder::new().extra(extra).write(Vec::new(), Compression::default());
+    let mut encoder = GzBuilder::new().extra(extra).write(Vec::new(), effort(stamp));
     encoder.write_all(&pprof::encode(profile))?;
     let bytes = encoder.finish()?;
     let mut name = Name::of(stamp);
     name.crc = name.checksum(&bytes);
     Ok(Sealed { name, bytes })
+}
+
+/// A short window is there for minutes, and written by the thousand; what is longer may stay as it is for a day.
+fn effort(stamp: &Stamp) -> Compression {
+    const SHORT_NS: u64 = 600_000_000_000;
+    let is_short = stamp.level == Level::Window && stamp.stretches.length_ns() < SHORT_NS;
+    if is_short { Compression::fast() } else { Compression::default() }
 }
 
 /// Unpacks what a file of this name holds.

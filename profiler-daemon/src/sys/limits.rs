@@ -1,6 +1,13 @@
 //! Limits of this process and of the machine.
 
+use std::cell::RefCell;
+
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use super::clock;
+
+/// How often the list of CPUs is read (ns).
+const LOOK_EVERY_NS: u64 = 500_000_000;
 
 /// Raises the number of files this process may open to the hard limit: events are files.
 pub(crate) fn raise_open_files() {
@@ -16,10 +23,21 @@ pub(crate) fn open_files() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft)
 }
 
-/// The CPUs that are online, by number.
+thread_local! {
+    /// When the CPUs were looked at (ns), and which were online.
+    static ONLINE: RefCell<(u64, Vec<u32>)> = const { RefCell::new((0, Vec::new())) };
+}
+
+/// The CPUs that are online, by number, as they were within the last half second: each target asks.
 pub(crate) fn online_cpus() -> Vec<u32> {
-    let cpus = cpu_list("/sys/devices/system/cpu/online");
-    if cpus.is_empty() { vec![0] } else { cpus }
+    let now_ns = clock::monotonic_ns();
+    ONLINE.with_borrow_mut(|(looked_ns, cpus)| {
+        if cpus.is_empty() || now_ns.saturating_sub(*looked_ns) >= LOOK_EVERY_NS {
+            let online = cpu_list("/sys/devices/system/cpu/online");
+            (*looked_ns, *cpus) = (now_ns, if online.is_empty() { vec![0] } else { online });
+        }
+        cpus.clone()
+    })
 }
 
 /// The CPUs that share a core with this one, itself included.

@@ -1,7 +1,5 @@
 //! A program's profiles: thousands of functions, of which a few take most of the time.
 
-use std::collections::BTreeMap;
-
 use fastrand::Rng;
 use profiler_core::profile::{
     Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Outcome, ProcessIndex,
@@ -55,12 +53,14 @@ impl Program {
         let seconds = length_ns / 1_000_000_000;
         let windows = if seconds == 60 { WINDOWS } else { seconds / 60 };
         let samples = seconds * rate_hz;
-        let mut counts: BTreeMap<usize, BTreeMap<u32, u64>> = BTreeMap::new();
+        let mut counts = vec![vec![0_u64; windows as usize]; STACKS];
         for sample in 0..samples {
             // Zipf's law, or near it.
             let stack = ((STACKS as f64).powf(random.f64()) as usize - 1).min(STACKS - 1);
-            *counts.entry(stack).or_default().entry((sample * windows / samples) as u32).or_default() += 1;
+            counts[stack][(sample * windows / samples) as usize] += 1;
         }
+        let seen: Vec<usize> =
+            (0..STACKS).filter(|stack| counts[*stack].iter().any(|had| *had > 0)).collect();
         let span =
             |at: u64| Window { start_ns: at * length_ns / windows, end_ns: (at + 1) * length_ns / windows };
         let run = Run {
@@ -74,34 +74,40 @@ impl Program {
             ..Run::default()
         };
         let mut profile =
-            SymbolizedProfile { windows: (0..windows).map(span).collect(), run, ..self.used(&counts) };
-        for (stack, by_window) in profile.stacks.iter_mut().zip(counts.into_values()) {
-            let ns = 1_000_000_000 / rate_hz;
-            let had = |(window, samples): (u32, u64)| StackWindow { window, samples, cpu_ns: samples * ns };
-            stack.windows = by_window.into_iter().map(had).collect();
+            SymbolizedProfile { windows: (0..windows).map(span).collect(), run, ..self.used(&seen) };
+        for (stack, at) in profile.stacks.iter_mut().zip(seen) {
+            // Periods are drawn anew all the time: no two samples stand for the same time.
+            let mut cpu_ns = |samples: u64| samples * (750_000_000 + random.u64(..500_000_000)) / rate_hz;
+            let mut had =
+                |(window, samples): (u32, u64)| StackWindow { window, samples, cpu_ns: cpu_ns(samples) };
+            let by_window = (0..).zip(counts[at].iter().copied());
+            stack.windows = by_window.filter(|(_, samples)| *samples > 0).map(&mut had).collect();
             stack.samples = stack.windows.iter().map(|had| had.samples).sum();
-            stack.cpu_ns = stack.samples * ns;
+            stack.cpu_ns = stack.windows.iter().map(|had| had.cpu_ns).sum();
         }
         profile
     }
 
     /// The stacks that were seen, and nothing but what they refer to.
-    fn used(&self, counts: &BTreeMap<usize, BTreeMap<u32, u64>>) -> SymbolizedProfile {
+    fn used(&self, seen: &[usize]) -> SymbolizedProfile {
         let whole = &self.whole;
         let mut used = SymbolizedProfile {
             processes: whole.processes.clone(),
             modules: whole.modules.clone(),
             ..SymbolizedProfile::default()
         };
-        let (mut locations, mut functions) = (BTreeMap::new(), BTreeMap::new());
-        for at in counts.keys() {
+        let (mut locations, mut functions) = (vec![None; LOCATIONS], vec![None; FUNCTIONS]);
+        for at in seen {
             let mut stack = whole.stacks[*at].clone();
             for frame in &mut stack.frames {
-                *frame = *locations.entry(*frame).or_insert_with_key(|frame| {
+                let known: &mut Option<LocationIndex> = &mut locations[frame.0 as usize];
+                *frame = *known.get_or_insert_with(|| {
                     let mut location = whole.locations[frame.0 as usize].clone();
                     for line in &mut location.lines {
-                        line.function = *functions.entry(line.function).or_insert_with_key(|function| {
-                            used.functions.push(whole.functions[function.0 as usize].clone());
+                        let function = line.function.0 as usize;
+                        let known: &mut Option<FunctionIndex> = &mut functions[function];
+                        line.function = *known.get_or_insert_with(|| {
+                            used.functions.push(whole.functions[function].clone());
                             FunctionIndex(used.functions.len() as u32 - 1)
                         });
                     }

@@ -98,7 +98,7 @@ pub fn prediction(scenario: &Scenario) -> Prediction {
     predict(settings(scenario), calibration(scenario), &watched, choice)
 }
 
-fn settings(scenario: &Scenario) -> RateSettings {
+pub(super) fn settings(scenario: &Scenario) -> RateSettings {
     RateSettings {
         budget_ratio: scenario.budget_ratio,
         horizon_s: scenario.horizon_s,
@@ -111,7 +111,7 @@ fn settings(scenario: &Scenario) -> RateSettings {
 }
 
 /// A calibration on the host of the first phase, off by what the scenario says.
-fn calibration(scenario: &Scenario) -> CostModel {
+pub(super) fn calibration(scenario: &Scenario) -> CostModel {
     let cost = |us: f64| {
         let mean_ns = us * 1e3 * (1.0 + scenario.calibration_error_ratio);
         Cost::new(mean_ns, mean_ns * scenario.calibration_se_ratio)

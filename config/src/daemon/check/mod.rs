@@ -37,32 +37,17 @@ pub(super) fn combinations(settings: &DaemonSettings, log: &mut Log) {
     targets(settings, log);
 }
 
-/// A budget that can be kept, and that the host's does not rule out.
-fn check_budget(path: &str, budget: Ratio, log: &mut Log) -> bool {
-    let possible = budget.get() > 0.0 && budget.get() <= MAX_BUDGET;
-    if !possible {
+/// A budget that can be kept. A target's may be above the host's: the one is a share of the target's own CPU time, the other
+/// of all CPUs, and both hold.
+fn check_budget(path: &str, budget: Ratio, log: &mut Log) {
+    if budget.get() <= 0.0 || budget.get() > MAX_BUDGET {
         log.wrong_key(path, InvalidSetting::Budget(budget).to_string());
     }
-    possible
 }
 
 fn budget(settings: &DaemonSettings, log: &mut Log) {
-    let budget = &settings.budget;
-    let possible =
-        [check_budget("budget.host", budget.host, log), check_budget("budget.target", budget.target, log)];
-    let known = log.are_read(&["budget.host", "budget.target"]);
-    if known && possible == [true; 2] && budget.target > budget.host {
-        let at = if log.is_written("budget.target") { "budget.target" } else { "budget.host" };
-        log.wrong_key(at, over_the_host_s(budget.target, budget.host));
-    }
-}
-
-/// Why a target's budget cannot be above the host's.
-fn over_the_host_s(target: Ratio, host: Ratio) -> String {
-    format!(
-        "a target that keeps the whole host busy would cost {target}, and the host's budget is {host}; raise \
-         budget.host or lower the target's"
-    )
+    check_budget("budget.host", settings.budget.host, log);
+    check_budget("budget.target", settings.budget.target, log);
 }
 
 fn sampling(settings: &DaemonSettings, log: &mut Log) {

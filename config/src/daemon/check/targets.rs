@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Component;
 
-use super::{absolute, check_budget, over_the_host_s};
+use super::{absolute, check_budget};
 use crate::daemon::{DaemonSettings, TargetSettings};
 use crate::problem::Log;
 use crate::sampling::InvalidSetting;
@@ -28,7 +28,7 @@ pub(in crate::daemon) fn check(settings: &DaemonSettings, log: &mut Log) {
                 format!("target[{first}] is called `{}` too; give each a name of its own", target.name);
             log.wrong_key(&format!("{path}.name"), text);
         }
-        Checked { target, path, log }.all(settings);
+        Checked { target, path, log }.all();
     }
     let everything = settings.targets.iter().position(|target| target.everything);
     if let Some(at) = everything.filter(|at| at + 1 < settings.targets.len()) {
@@ -48,11 +48,11 @@ impl Checked<'_> {
         self.log.wrong_key(&format!("{}.{key}", self.path), text);
     }
 
-    fn all(mut self, settings: &DaemonSettings) {
+    fn all(mut self) {
         self.name();
         self.selection();
         self.places();
-        self.amounts(settings);
+        self.amounts();
         self.labels();
     }
 
@@ -142,12 +142,9 @@ impl Checked<'_> {
         }
     }
 
-    fn amounts(&mut self, settings: &DaemonSettings) {
+    fn amounts(&mut self) {
         if let Some(budget) = self.target.budget {
-            let possible = check_budget(&format!("{}.budget", self.path), budget, self.log);
-            if possible && budget > settings.budget.host && self.log.are_read(&["budget.host"]) {
-                self.wrong("budget", over_the_host_s(budget, settings.budget.host));
-            }
+            check_budget(&format!("{}.budget", self.path), budget, self.log);
         }
         if let Some(horizon) = self.target.horizon {
             let how = SamplingSettings { horizon, ..SamplingSettings::default() };

@@ -68,6 +68,12 @@ pub(super) fn tcp(address: SocketAddr) -> Result<TcpListener> {
         Ok::<_, std::io::Error>(listener)
     };
     listen().map_err(|error| {
-        anyhow!("{address} cannot be listened at ({error}); write another address or port as listen.tcp")
+        let remedy = match error.raw_os_error() {
+            Some(libc::EAFNOSUPPORT) => {
+                "the service has no network; `systemctl cat sweetspot` says how to give it one"
+            }
+            _ => "write another address or port as listen.tcp",
+        };
+        anyhow!("{address} cannot be listened at ({error}); {remedy}")
     })
 }

@@ -79,7 +79,7 @@ fn query(parameter: &Parameter) -> Value {
     let text = |pattern: &str| json!({ "type": "string", "pattern": pattern });
     let one = match parameter.kind {
         Kind::Moment => {
-            json!({ "type": "string", "examples": ["-1h", "09:30", "2026-11-22T09:30Z", "1760000000"] })
+            json!({ "type": "string", "format": "moment", "examples": ["-1h", "09:30", "2026-11-22T09:30Z", "1760000000"] })
         }
         Kind::Seconds => json!({ "type": "integer", "minimum": 1, "maximum": 3600 }),
         Kind::Target => text("^[^\\x00-\\x1f\\x7f-\\x9f]*$"),

@@ -2,6 +2,10 @@
 
 use std::fs;
 
+use proptest::prelude::*;
+
+use super::super::places::Places;
+use super::super::stat::{Stat, effective_user};
 use super::*;
 
 #[test]
@@ -107,4 +111,19 @@ fn folders_that_are_no_processes_are_left_alone() {
     }
     let watched = watch(&host, &[target("all", "everything = true")]);
     assert_eq!(watched.told.keys().collect::<Vec<_>>(), [&1]);
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), path in "[/a-f0-9x.@_:µ-]{0,200}") {
+        let _ = effective_user(&bytes);
+        if let Some(stat) = Stat::parse(&bytes) {
+            prop_assert!(stat.comm.len() < bytes.len());
+        }
+        let mut places = Places::default();
+        let id = places.enter(&path);
+        prop_assert_eq!((places.processes(id), places.is_within(id, id)), (1, true));
+        places.leave(id);
+        prop_assert_eq!(places.processes(id), 0);
+    }
 }

@@ -151,7 +151,8 @@ fn a_control_group_is_found_with_all_in_it() {
         assert_eq!(found.pids, [live.pid(), child].into());
         assert_eq!(found.group.as_deref(), Some(path.as_str()));
         assert_eq!(found.labels["cgroup"], path);
-        assert_eq!(discovery.group(id).unwrap().name(), path);
+        let opened = crate::cgroup::Cgroup::find(std::path::Path::new(&path)).unwrap();
+        assert_eq!(opened.name(), path);
         assert!(discovery.cpu_ns(id) < SECOND);
     }
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(child as i32), nix::sys::signal::Signal::SIGKILL)

@@ -1,43 +1,31 @@
 //! What pprof has no field for, as JSON texts.
 //!
 //! What a person may want to read (the run, the history of its rate) are comments of the file: pprof's tools
-//! print those above everything they show. What only our reader wants, and is long, are texts of the string
-//! table that nothing refers to: other readers pass over them.
+//! print those above everything they show. What only our reader wants, and is long, is a text of the string
+//! table that nothing refers to: other readers pass over it.
 
 use std::mem;
 
-use profiler_core::profile::{
-    RateChange, Run, StackWindow, SymbolizedProfile, Unknown, WeightedStack, Window,
-};
+use profiler_core::profile::{RateChange, Run, SymbolizedProfile, Unknown};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::sections::Sections;
+use super::windows::Windows;
+
 const RUN: &str = "sweetspot.run ";
 const RATES: &str = "sweetspot.rates ";
+/// Earlier versions wrote the windows of time as a text.
 const WINDOWS: &str = "sweetspot.windows ";
 const TABLES: &str = "sweetspot.tables ";
 
 /// Longest text of the run that is read: a JSON value takes many times the room of its text.
 const MAX_RUN: usize = 1 << 20;
-/// Longest other text that is read. Windows of a run of an hour take a few MiB.
+/// Longest other text that is read. As text, windows of a run of an hour took a few MiB.
 const MAX_TEXT: usize = 32 << 20;
 /// Most bytes of reasons that are copied to the addresses they hold for.
 const MAX_REASONS: usize = 64 << 20;
-/// Most windows that are believed. A run has a few hundred, and statistics over them take time.
-const MAX_WINDOWS: usize = 1024;
-
-/// The windows of time and what each entry of the file had in them.
-#[derive(Default, Serialize, Deserialize)]
-pub(super) struct Windows {
-    /// Start and end (ns since the start of sampling).
-    spans_ns: Vec<(u64, u64)>,
-    /// For each entry, in the file's order: windows and its CPU time in them (ns).
-    cpu_ns: Vec<Vec<(u32, u64)>>,
-    /// For each entry, its samples in these windows. Files of earlier versions lack them.
-    #[serde(default)]
-    samples: Vec<Vec<u64>>,
-}
 
 /// Names that pprof's tables have no place for.
 #[derive(Default, Serialize, Deserialize)]
@@ -69,14 +57,8 @@ pub(super) fn write(profile: &SymbolizedProfile) -> [String; 3] {
     [in_words(run), tagged(RUN, run), tagged(RATES, &run.rate_history)]
 }
 
-/// The texts for the string table that nothing refers to.
-pub(super) fn attachments(profile: &SymbolizedProfile) -> [String; 2] {
-    let of_stacks = profile.stacks.iter().map(|stack| &stack.windows);
-    let windows = Windows {
-        spans_ns: profile.windows.iter().map(|window| (window.start_ns, window.end_ns)).collect(),
-        cpu_ns: of_stacks.clone().map(|had| had.iter().map(|w| (w.window, w.cpu_ns)).collect()).collect(),
-        samples: of_stacks.map(|had| had.iter().map(|w| w.samples).collect()).collect(),
-    };
+/// The text for the string table that nothing refers to.
+pub(super) fn attachment(profile: &SymbolizedProfile) -> String {
     let mut tables = Tables {
         modules: profile.modules.iter().map(|module| module.name.clone()).collect(),
         locations: profile.locations.len(),
@@ -91,7 +73,7 @@ pub(super) fn attachments(profile: &SymbolizedProfile) -> [String; 2] {
         });
         tables.nameless.push((at, reason));
     }
-    [tagged(WINDOWS, &windows), tagged(TABLES, &tables)]
+    tagged(TABLES, &tables)
 }
 
 fn in_words(run: &Run) -> String {
@@ -113,9 +95,9 @@ fn tagged(tag: &str, value: &impl Serialize) -> String {
 }
 
 impl Comments {
-    /// Reads the comments and the string table of a file. Anything that is not as we write it is passed over:
+    /// Reads the comments of a file, its string table and its windows. Anything that is not as we write it is passed over:
     /// the file then reads as one of another tool. So does a file that was merged from several runs.
-    pub(super) fn read(comments: &[&str], strings: &[&[u8]]) -> Self {
+    pub(super) fn read(comments: &[&str], sections: &Sections<'_>) -> Self {
         let tagged = |tag: &'static str| comments.iter().filter_map(move |text| text.strip_prefix(tag));
         let (Some(run), None) = (tagged(RUN).next(), tagged(RUN).nth(1)) else {
             return Self::default();
@@ -124,7 +106,12 @@ impl Comments {
         if let Some(run) = &mut run {
             run.rate_history = tagged(RATES).next().map(rates_from_json).unwrap_or_default();
         }
-        Self { run, windows: attached(strings, WINDOWS), tables: attached(strings, TABLES) }
+        let text = |tag| attached(&sections.strings, tag);
+        let windows = match sections.windows {
+            Some(bytes) => Windows::decode(bytes),
+            None => text(WINDOWS).and_then(Windows::from_json),
+        };
+        Self { run, windows: windows.unwrap_or_default(), tables: parsed(text(TABLES)) }
     }
 
     /// Gives `profile`, read from the same file, what its comments hold of it. Comments that do not fit the
@@ -174,49 +161,13 @@ impl Tables {
     }
 }
 
-impl Windows {
-    fn apply(self, profile: &mut SymbolizedProfile) {
-        if !self.fits(profile) {
-            return;
-        }
-        let window = |(start_ns, end_ns)| Window { start_ns, end_ns };
-        profile.windows = self.spans_ns.into_iter().map(window).collect();
-        for ((stack, cpu_ns), samples) in profile.stacks.iter_mut().zip(self.cpu_ns).zip(self.samples) {
-            let had = cpu_ns.into_iter().zip(samples);
-            stack.windows =
-                had.map(|((window, cpu_ns), samples)| StackWindow { window, cpu_ns, samples }).collect();
-        }
-    }
-
-    /// Whether there is one entry for each stack, of its CPU time and samples, in windows that exist.
-    fn fits(&self, profile: &SymbolizedProfile) -> bool {
-        let stacks = &profile.stacks;
-        self.spans_ns.len() <= MAX_WINDOWS
-            && self.cpu_ns.len() == stacks.len()
-            && self.samples.len() == stacks.len()
-            && stacks
-                .iter()
-                .zip(self.cpu_ns.iter().zip(&self.samples))
-                .all(|(stack, (cpu_ns, samples))| self.entry_fits(stack, cpu_ns, samples))
-    }
-
-    fn entry_fits(&self, stack: &WeightedStack, cpu_ns: &[(u32, u64)], samples: &[u64]) -> bool {
-        let sum_ns = cpu_ns.iter().try_fold(0_u64, |sum, (_, ns)| sum.checked_add(*ns));
-        let sum = samples.iter().try_fold(0_u64, |sum, count| sum.checked_add(*count));
-        cpu_ns.len() == samples.len()
-            && cpu_ns.iter().all(|(window, _)| (*window as usize) < self.spans_ns.len())
-            && (sum_ns, sum) == (Some(stack.cpu_ns), Some(stack.samples))
-    }
-}
-
-/// The attached text with this tag.
-fn attached<T: Default + for<'de> Deserialize<'de>>(strings: &[&[u8]], tag: &str) -> T {
-    let text = strings.iter().find_map(|text| text.strip_prefix(tag.as_bytes()));
-    parsed(text.and_then(|text| str::from_utf8(text).ok()))
+/// The attached text with this tag, without it.
+fn attached<'t>(strings: &[&'t [u8]], tag: &str) -> Option<&'t str> {
+    let text = strings.iter().find_map(|text| text.strip_prefix(tag.as_bytes()))?;
+    str::from_utf8(text).ok().filter(|text| text.len() <= MAX_TEXT)
 }
 
 fn parsed<T: Default + for<'de> Deserialize<'de>>(text: Option<&str>) -> T {
-    let text = text.filter(|text| text.len() <= MAX_TEXT);
     text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
@@ -227,7 +178,7 @@ fn rates_from_json(text: &str) -> Vec<RateChange> {
         rate_hz: f64,
         reason: String,
     }
-    let changes: Vec<Change> = parsed(Some(text));
+    let changes: Vec<Change> = parsed(Some(text).filter(|text| text.len() <= MAX_TEXT));
     let change = |c: Change| RateChange { at_s: c.at_s, rate_hz: c.rate_hz, reason: c.reason };
     changes.into_iter().map(change).collect()
 }

@@ -28,6 +28,9 @@ pub(super) struct Profile {
     pub(super) comment: Vec<i64>,
     #[prost(int64, tag = "14")]
     pub(super) default_sample_type: i64,
+    /// See [`super::windows`]; the tag is [`super::WINDOWS_FIELD`].
+    #[prost(bytes = "vec", tag = "5117")]
+    pub(super) windows: Vec<u8>,
 }
 
 /// What a value means and its unit.

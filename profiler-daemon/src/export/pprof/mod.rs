@@ -1,15 +1,18 @@
 //! pprof's format: the one file that holds everything a run knows.
 //!
 //! Names, stacks and weights are where any reader of pprof expects them. What the format has no place for
-//! (windows of time, the run, the history of the rate) is in its comments and in texts that nothing else
-//! refers to, so that [`read()`] gives back what [`write()`] was given.
+//! (windows of time, the run, the history of the rate) is in its comments, in a text that nothing else
+//! refers to and in a field that other readers pass over, so that [`read()`] gives back what [`write()`] was given.
 
 mod comments;
+mod labels;
+mod locations;
 mod message;
 mod read;
 mod sections;
 mod strings;
 mod units;
+mod windows;
 mod wire;
 mod write;
 
@@ -19,6 +22,8 @@ pub(crate) use write::{encode, write};
 #[cfg(test)]
 mod tests;
 
+/// Number of the field that holds the windows of time: far from any that pprof may give out.
+const WINDOWS_FIELD: u64 = 5_117;
 /// Label of a sample: the process id.
 const PID: &str = "pid";
 /// Label of a sample: the command name.

@@ -4,17 +4,18 @@ use std::io::Read;
 
 use flate2::read::MultiGzDecoder;
 use profiler_core::profile::{
-    Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Outcome, ProcessIndex,
+    Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, ProcessIndex,
     ProcessInfo, SymbolizedProfile, TruncatedBy, WeightedStack,
 };
 use prost::Message;
 use rustc_hash::FxHashMap;
 
 use super::comments::Comments;
+use super::labels::Labels;
+use super::locations::Locations;
 use super::message;
 use super::sections::Sections;
 use super::units::Values;
-use super::{COMM, OUTCOME, PID};
 
 /// Most bytes of a file, uncompressed. Ours have a few hundred kilobytes.
 const MAX_BYTES: u64 = 128 << 20;
@@ -94,8 +95,6 @@ struct Reader<'a> {
     names: usize,
 }
 
-/// Locations by their id in the file.
-type Locations = FxHashMap<u64, LocationIndex>;
 /// Functions by their id in the file.
 type Functions = FxHashMap<u64, message::Function>;
 
@@ -139,8 +138,10 @@ impl<'a> Reader<'a> {
         let mapping_ids = self.mapping_ids()?;
         let mut known: FxHashMap<(u64, ModuleIndex), FunctionIndex> = FxHashMap::default();
         let mut locations = Locations::default();
+        let mut location = message::Location::default();
         for bytes in &self.sections.locations {
-            let location = message::Location::decode(*bytes)?;
+            location.clear();
+            location.merge(*bytes)?;
             let module = match mapping_ids.get(&location.mapping_id) {
                 Some(module) => *module,
                 None => self.unknown_module(),
@@ -161,7 +162,7 @@ impl<'a> Reader<'a> {
                 lines.push(Line { function: self.nameless(module, location.address)?, line: 0 });
             }
             let index = LocationIndex(self.profile.locations.len() as u32);
-            locations.insert(location.id, index);
+            locations.add(location.id, index);
             self.profile.locations.push(Location { module, address: location.address, lines, unknown: None });
         }
         Ok(locations)
@@ -216,8 +217,11 @@ impl<'a> Reader<'a> {
         let mut shown_so_far = 0_u64;
         // Other tools profile one process and do not name it: its executable is the first module.
         let program = self.profile.modules.first().map(|module| module.name.clone()).unwrap_or_default();
+        self.profile.stacks.reserve(self.sections.samples.len());
+        let mut sample = message::Sample::default(); // its lists are filled again and again
         for bytes in &self.sections.samples {
-            let sample = message::Sample::decode(*bytes)?;
+            sample.clear();
+            sample.merge(*bytes)?;
             let (samples, cpu_ns) = values.of(&sample.value)?;
             let labels = Labels::read(self.sections, &sample.label)?;
             let next = ProcessIndex(processes.len() as u32);
@@ -227,8 +231,10 @@ impl<'a> Reader<'a> {
                 self.copied(comm.len())?;
                 self.profile.processes.push(ProcessInfo { pid: labels.pid, comm });
             }
-            let frame = |id| locations.get(id).copied().ok_or(ReadError::Malformed("a location is missing"));
-            let frames = sample.location_id.iter().map(frame).collect::<Result<Vec<_>, _>>()?;
+            let mut frames = Vec::with_capacity(sample.location_id.len());
+            for id in &sample.location_id {
+                frames.push(locations.find(*id).ok_or(ReadError::Malformed("a location is missing"))?);
+            }
             shown_so_far += frames.iter().map(|frame| shown[frame.0 as usize]).sum::<u64>();
             if shown_so_far > MAX_SHOWN {
                 return Err(ReadError::TooLarge);
@@ -267,34 +273,7 @@ impl<'a> Reader<'a> {
         (run.samples, run.target_cpu_s, run.weight_s, run.truncated) = (samples, cpu_s, cpu_s, truncated);
         run.truncated_by = truncated_by;
         run.complete_ratio = 1.0 - truncated as f64 / samples.max(1) as f64;
-        Comments::read(&comments, &self.sections.strings).apply(&mut self.profile);
+        Comments::read(&comments, self.sections).apply(&mut self.profile);
         Ok(())
     }
-}
-
-/// The labels of a sample that we know.
-struct Labels<'a> {
-    pid: u32,
-    comm: &'a str,
-    outcome: Outcome,
-}
-
-impl<'a> Labels<'a> {
-    fn read(sections: &Sections<'a>, labels: &[message::Label]) -> Result<Self, ReadError> {
-        let mut read = Self { pid: 0, comm: "", outcome: Outcome::Complete };
-        for label in labels {
-            match sections.text(label.key)? {
-                PID => read.pid = u32::try_from(label.number).unwrap_or_default(),
-                COMM => read.comm = sections.text(label.text)?,
-                OUTCOME => read.outcome = outcome(sections.text(label.text)?),
-                _ => {} // another tool's
-            }
-        }
-        Ok(read)
-    }
-}
-
-fn outcome(word: &str) -> Outcome {
-    let known = Outcome::TRUNCATED.into_iter().find(|outcome| outcome.as_str() == word);
-    known.unwrap_or(Outcome::Complete)
 }

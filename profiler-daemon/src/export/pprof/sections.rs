@@ -2,12 +2,13 @@
 
 use std::str;
 
+use super::WINDOWS_FIELD;
 use super::read::ReadError;
 use super::wire::{Fields, Value, varint};
 
 /// Most messages, and most texts, in one file. A day of a large fleet has fewer.
 const MAX_ENTRIES: usize = 4_000_000;
-/// Most bytes of one message; texts (a comment may hold the windows of a long run) are not bounded by it.
+/// Most bytes of one message; texts and the windows of a long run are not bounded by it.
 const MAX_MESSAGE: usize = 1 << 20;
 
 /// The file's messages, not yet decoded.
@@ -20,6 +21,7 @@ pub(super) struct Sections<'a> {
     pub(super) functions: Vec<&'a [u8]>,
     pub(super) strings: Vec<&'a [u8]>,
     pub(super) period_type: Option<&'a [u8]>,
+    pub(super) windows: Option<&'a [u8]>,
     pub(super) comments: Vec<u64>,
     pub(super) time_nanos: i64,
     pub(super) duration_nanos: i64,
@@ -58,7 +60,7 @@ impl<'a> Sections<'a> {
     }
 
     fn bytes(&mut self, number: u64, bytes: &'a [u8]) -> Result<(), ReadError> {
-        if bytes.len() > MAX_MESSAGE && !matches!(number, 6 | 13) {
+        if bytes.len() > MAX_MESSAGE && !matches!(number, 6 | 13 | WINDOWS_FIELD) {
             return Err(ReadError::Malformed("a message of more than 1 MiB"));
         }
         match number {
@@ -70,6 +72,7 @@ impl<'a> Sections<'a> {
             6 => self.strings.push(bytes),
             11 => self.period_type = Some(bytes),
             13 => self.packed_comments(bytes)?,
+            WINDOWS_FIELD => self.windows = Some(bytes),
             _ => {} // a field of a later version
         }
         Ok(())

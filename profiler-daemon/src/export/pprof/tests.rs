@@ -108,18 +108,61 @@ fn a_file_that_another_tool_rewrote_loses_its_windows_only() {
     assert!(read(written(&profile).as_slice()).unwrap().windows.is_empty());
 }
 
-/// Replaces a text in the windows that `profile` is written with.
-fn with_windows(profile: &SymbolizedProfile, edit: impl Fn(&mut serde_json::Value)) -> Vec<u8> {
+fn unpacked(profile: &SymbolizedProfile) -> Vec<u8> {
     let mut bytes = Vec::new();
     let gz = written(profile);
     std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(gz.as_slice()), &mut bytes).unwrap();
-    let mut file = message::Profile::decode(bytes.as_slice()).unwrap();
-    let tag = "sweetspot.windows ";
-    let text = file.string_table.iter_mut().find(|text| text.starts_with(tag)).unwrap();
-    let mut windows = serde_json::from_str(text.strip_prefix(tag).unwrap()).unwrap();
+    bytes
+}
+
+/// `profile` as earlier versions wrote it, with its windows as a text, changed by `edit`.
+fn with_windows(profile: &SymbolizedProfile, edit: impl Fn(&mut serde_json::Value)) -> Vec<u8> {
+    let mut file = message::Profile::decode(unpacked(profile).as_slice()).unwrap();
+    file.windows.clear();
+    let spans: Vec<_> = profile.windows.iter().map(|window| (window.start_ns, window.end_ns)).collect();
+    let of_stacks = || profile.stacks.iter().map(|stack| stack.windows.iter());
+    let cpu_ns: Vec<Vec<_>> =
+        of_stacks().map(|had| had.map(|had| (had.window, had.cpu_ns)).collect()).collect();
+    let samples: Vec<Vec<_>> = of_stacks().map(|had| had.map(|had| had.samples).collect()).collect();
+    let mut windows = serde_json::json!({ "spans_ns": spans, "cpu_ns": cpu_ns, "samples": samples });
     edit(&mut windows);
-    *text = format!("{tag}{windows}");
+    file.string_table.push(format!("sweetspot.windows {windows}"));
     file.encode_to_vec()
+}
+
+/// `profile` with another field of windows.
+fn with_field(profile: &SymbolizedProfile, windows: Vec<u8>) -> Vec<u8> {
+    let mut file = message::Profile::decode(unpacked(profile).as_slice()).unwrap();
+    file.windows = windows;
+    file.encode_to_vec()
+}
+
+#[test]
+fn windows_of_an_earlier_version_are_the_same() {
+    let profile = testing::profile();
+    let (earlier, now) = (
+        read(with_windows(&profile, |_| {}).as_slice()).unwrap(),
+        read(written(&profile).as_slice()).unwrap(),
+    );
+    assert_eq!((earlier.windows, earlier.stacks), (now.windows, now.stacks));
+}
+
+#[test]
+fn windows_that_are_cut_or_go_on_are_passed_over() {
+    let profile = testing::profile();
+    let field = message::Profile::decode(unpacked(&profile).as_slice()).unwrap().windows;
+    let windows_in = |field: Vec<u8>| read(with_field(&profile, field).as_slice()).unwrap().windows.len();
+    assert_eq!(windows_in(field.clone()), 21);
+    for length in 1..field.len() {
+        assert_eq!(windows_in(field[..length].to_vec()), 0, "{length} of {}", field.len());
+    }
+    assert_eq!(windows_in([&field[..], &[0]].concat()), 0);
+    assert_eq!(windows_in([&[2], &field[1..]].concat()), 0, "a later version");
+    // Counts that nothing stands behind take no memory.
+    let endless = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f];
+    assert_eq!(windows_in([&[1][..], &endless].concat()), 0);
+    assert_eq!(windows_in([&[1, 0][..], &endless].concat()), 0);
+    assert_eq!(windows_in([&[1, 0, 1][..], &endless].concat()), 0);
 }
 
 #[test]
@@ -270,12 +313,7 @@ proptest! {
 
     #[test]
     fn a_damaged_file_panics_no_one(at in any::<prop::sample::Index>(), byte: u8, cut in any::<prop::sample::Index>()) {
-        let good = {
-            let mut bytes = Vec::new();
-            let gz = written(&testing::profile());
-            std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(gz.as_slice()), &mut bytes).unwrap();
-            bytes
-        };
+        let good = unpacked(&testing::profile());
         let mut damaged = good.clone();
         damaged[at.index(good.len())] = byte;
         if let Ok(profile) = read(damaged.as_slice()) {

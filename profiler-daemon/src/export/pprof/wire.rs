@@ -66,6 +66,10 @@ const CUT: ReadError = ReadError::Malformed("it ends in the middle of a field");
 
 /// A number of 7 bits a byte, lowest first.
 pub(super) fn varint(bytes: &mut &[u8]) -> Result<u64, ReadError> {
+    if let Some((&byte @ ..0x80, rest)) = bytes.split_first() {
+        *bytes = rest;
+        return Ok(byte.into()); // most are that short
+    }
     let mut value = 0_u64;
     for shift in (0..64).step_by(7) {
         let (byte, rest) = bytes.split_first().ok_or(CUT)?;
@@ -76,4 +80,13 @@ pub(super) fn varint(bytes: &mut &[u8]) -> Result<u64, ReadError> {
         }
     }
     Err(ReadError::Malformed("a number of more than 64 bits"))
+}
+
+/// Writes a number as [`varint`] reads it.
+pub(super) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
 }

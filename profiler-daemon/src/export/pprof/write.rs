@@ -9,7 +9,7 @@ use prost::Message;
 
 use super::message::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 use super::strings::Strings;
-use super::{COMM, OUTCOME, PID, comments};
+use super::{COMM, OUTCOME, PID, comments, windows};
 
 /// Writes `profile` compressed.
 pub(crate) fn write(profile: &SymbolizedProfile, out: &mut dyn Write) -> io::Result<()> {
@@ -41,7 +41,8 @@ fn message(profile: &SymbolizedProfile) -> Profile {
         period_type: Some(cpu),
         period: period_ns,
         comment: comments::write(profile).into_iter().map(|text| strings.add(text)).collect(),
-        string_table: strings.into_table().into_iter().chain(comments::attachments(profile)).collect(),
+        string_table: strings.into_table().into_iter().chain([comments::attachment(profile)]).collect(),
+        windows: windows::encode(profile),
     }
 }
 

@@ -32,7 +32,7 @@ fn collected() -> Collected {
 #[test]
 fn the_windows_of_a_run_survive_its_file() {
     let run = Run { samples: 200, confidence: 0.95, ..Run::default() };
-    let profile = symbolize(collected(), 0.987_654_321, run, None);
+    let profile = symbolize(collected(), 0.987_654_321, run, None, &Hurry::default());
     let mut file = Vec::new();
     pprof::write(&profile, &mut file).unwrap();
     let read = pprof::read(file.as_slice()).unwrap();

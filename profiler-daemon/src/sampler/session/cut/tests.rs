@@ -13,7 +13,7 @@ use profiler_core::unwind::method::{Method, MethodChoice};
 
 use super::*;
 use crate::objects::names::NameCounts;
-use crate::run::names::symbolize;
+use crate::run::names::{Hurry, symbolize};
 use crate::sampler::access::probe_access;
 use crate::sampler::perf::{Attachment, ClockSettings, Drained, PerfSampler};
 use crate::sys::procfs;
@@ -86,7 +86,7 @@ fn add(session: &mut Session, pid: u32, kernel: &[u64], user: &[u64], weight_ns:
 }
 
 fn name(collected: Collected) -> SymbolizedProfile {
-    symbolize(collected, 1.0, Run::default(), None)
+    symbolize(collected, 1.0, Run::default(), None, &Hurry::default())
 }
 
 /// What each stack had, by the names of its functions.
@@ -120,8 +120,12 @@ fn drain(sampler: &mut PerfSampler, until_ns: u64, sessions: &mut [Session; 2]) 
 }
 
 #[test]
+#[allow(clippy::print_stderr, reason = "it says why it skips")]
 fn several_cuts_of_a_live_session_are_one_run() {
-    let Ok(access) = probe_access() else { return }; // not permitted to sample
+    let Ok(access) = probe_access() else {
+        eprintln!("skipped: not permitted to sample");
+        return;
+    };
     let target = Target::start("while :; do :; done");
     let mut sessions = [(); 2].map(|()| Session::new(MethodChoice::fixed(Method::Fp), MEMORY));
     let settings = ClockSettings { period_ns: 1_000_000, method: Method::Fp, stack_bytes: 0 };

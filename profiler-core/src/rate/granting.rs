@@ -1,0 +1,57 @@
+//! A controller under a budget that changes: what the host's leaves its target.
+
+use super::RateController;
+use super::sample_cost::OWN_COST_FLOOR_CPUS;
+use super::share::Demand;
+
+/// The smallest budget there is: what is left then is the lowest rate.
+const LEAST_RATIO: f64 = 1e-6;
+
+impl RateController {
+    /// Changes the budget (ratio of the target's CPU time), from the next tick on; never to more than the settings'. What was
+    /// spent before counts against the budget of its time.
+    pub fn grant(&mut self, budget_ratio: f64) {
+        let own = self.own_budget_ratio;
+        let budget_ratio = if budget_ratio.is_nan() { own } else { budget_ratio.clamp(LEAST_RATIO, own) };
+        self.settings.budget_ratio = budget_ratio;
+        self.bucket.set_budget(budget_ratio);
+        self.account.set_budget(budget_ratio);
+        if !self.started {
+            self.guess();
+        }
+    }
+
+    /// The budget in force (ratio of the target's CPU time).
+    pub fn budget_ratio(&self) -> f64 {
+        self.settings.budget_ratio
+    }
+
+    /// What the target, of this weight among others, would make of a share of the host's budget. At a fixed rate it takes
+    /// what it takes.
+    pub fn demand(&self, weight: f64) -> Demand {
+        let (aim, cost) = (self.aim(1.0), self.meter.cost());
+        let utilisation_cpus = self.meter.utilisation_cpus();
+        let busy_cpus = if self.last_ns.is_some() { self.present.peak_cpus() } else { utilisation_cpus };
+        let sample_s = cost.total_hi_ns * 1e-9;
+        let fixed_cpus = cost.fixed_ratio * utilisation_cpus.max(OWN_COST_FLOOR_CPUS);
+        let r_s = self.settings.criterion.r() * self.shares.spread();
+        let demand = Demand {
+            budget_ratio: self.own_budget_ratio,
+            busy_cpus,
+            counted_cpus: busy_cpus.max(OWN_COST_FLOOR_CPUS),
+            sample_s,
+            target_s: cost.target.mean_ns * 1e-9,
+            fixed_cpus,
+            error: 2.0 * r_s / self.settings.horizon_s.sqrt(),
+            weight,
+            cap_hz: aim.caps.kernel_hz.min(aim.caps.bytes_hz),
+        };
+        match self.settings.fixed_rate_hz {
+            Some(rate_hz) => {
+                let fixed_cpus = fixed_cpus + rate_hz * sample_s * busy_cpus;
+                Demand { fixed_cpus, cap_hz: 0.0, ..demand }
+            }
+            None => demand,
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The budget of a host over time: what was spent of it, what may still be, and when it is shared anew.
+
+use std::collections::VecDeque;
+
+use super::share::{Demand, Shares, share};
+
+const TEN_SECONDS_NS: f64 = 10e9;
+/// What is booked within this is one stretch, which bounds the history (ns).
+const MERGE_NS: f64 = 50e6;
+/// Between two sharings, if nothing is wrong (ns).
+const CALM_NS: u64 = 1_000_000_000;
+/// A budget stays where it is this near to what it would become: costs are known to some percent, and a change is not free.
+const DEAD_BAND: f64 = 1.1;
+/// By how much budgets may exceed what there is before that is wrong: their controllers aim at nine tenths of them.
+const SLACK: f64 = 1.05;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Stretch {
+    wall_ns: f64,
+    spent_ns: f64,
+    granted_ns: f64,
+}
+
+impl Stretch {
+    fn add(&mut self, other: Stretch) {
+        self.wall_ns += other.wall_ns;
+        self.spent_ns += other.spent_ns;
+        self.granted_ns += other.granted_ns;
+    }
+}
+
+/// The budget of a host, for all targets and for what is spent on none of them.
+///
+/// It is a rate of spending, in CPUs. Every window of ten seconds that has begun is to end within what it was in its time: so
+/// what a target that woke up overspent in a tick is taken back from all in the seconds after.
+#[derive(Clone, Debug)]
+pub struct HostBudget {
+    cpus: f64,
+    history: VecDeque<Stretch>,
+    last_ns: Option<u64>,
+    shared_ns: Option<u64>,
+    worst_10s_ratio: f64,
+}
+
+impl HostBudget {
+    /// A budget of so many CPUs: its share of the CPU time of all that are online.
+    pub fn new(cpus: f64) -> Self {
+        Self { cpus, history: VecDeque::new(), last_ns: None, shared_ns: None, worst_10s_ratio: 0.0 }
+    }
+
+    /// Another budget from now on (CPUs).
+    pub fn set_cpus(&mut self, cpus: f64) {
+        self.cpus = cpus;
+        self.shared_ns = None;
+    }
+
+    /// Takes in what was spent since the last time, for targets and on its own (ns of CPU time); `at_ns` is of a clock that
+    /// does not go back.
+    pub fn book(&mut self, at_ns: u64, spent_ns: f64) {
+        let wall_ns = at_ns.saturating_sub(*self.last_ns.get_or_insert(at_ns)) as f64;
+        self.last_ns = self.last_ns.max(Some(at_ns));
+        let stretch = Stretch { wall_ns, spent_ns, granted_ns: self.cpus * wall_ns };
+        match self.history.back_mut().filter(|last| last.wall_ns < MERGE_NS) {
+            Some(last) => last.add(stretch),
+            None => self.history.push_back(stretch),
+        }
+        let mut held_ns: f64 = self.history.iter().map(|stretch| stretch.wall_ns).sum();
+        while let Some(first) = self.history.front().filter(|first| held_ns - first.wall_ns >= TEN_SECONDS_NS)
+        {
+            held_ns -= first.wall_ns;
+            self.history.pop_front();
+        }
+        if held_ns >= TEN_SECONDS_NS {
+            self.worst_10s_ratio = self.worst_10s_ratio.max(self.last_10s_ratio());
+        }
+    }
+
+    /// What was spent in the last ten seconds, over what was to be spent; 1 is all of it.
+    pub fn last_10s_ratio(&self) -> f64 {
+        let mut all = Stretch::default();
+        self.history.iter().for_each(|stretch| all.add(*stretch));
+        if all.granted_ns > 0.0 { all.spent_ns / all.granted_ns } else { 0.0 }
+    }
+
+    /// The largest such ratio.
+    pub fn worst_10s_ratio(&self) -> f64 {
+        self.worst_10s_ratio
+    }
+
+    /// What may be spent from now on, so that each window of ten seconds that has begun ends within the budget (CPUs); the
+    /// budget at most, 0 at least.
+    pub fn affordable_cpus(&self) -> f64 {
+        let (mut begun, mut least) = (Stretch::default(), self.cpus);
+        for stretch in self.history.iter().rev() {
+            begun.add(*stretch);
+            let to_come_ns = TEN_SECONDS_NS - begun.wall_ns;
+            if to_come_ns < MERGE_NS {
+                break;
+            }
+            let left_ns = begun.granted_ns + self.cpus * to_come_ns - begun.spent_ns;
+            least = least.min(left_ns / to_come_ns);
+        }
+        least.max(0.0)
+    }
+
+    /// Shares what may be spent: once a second, and at once where the budgets in force (`granted`, in the order of the
+    /// demands) would spend more than that. What of them is near enough stays. `housekeeping_cpus` is what is spent on no
+    /// target.
+    pub fn share(
+        &mut self,
+        at_ns: u64,
+        housekeeping_cpus: f64,
+        demands: &[Demand],
+        granted: &[f64],
+    ) -> Option<Shares> {
+        let left_cpus = (self.affordable_cpus() - housekeeping_cpus.max(0.0)).max(0.0);
+        let calm = self.shared_ns.is_some_and(|shared_ns| at_ns < shared_ns.saturating_add(CALM_NS));
+        if calm && demands.len() == granted.len() && would_spend(demands, granted) <= SLACK * left_cpus {
+            return None;
+        }
+        self.shared_ns = Some(at_ns);
+        let mut shares = share(demands, left_cpus);
+        let steady: Vec<f64> =
+            shares.of.iter().zip(granted).map(|(new, old)| steadied(new.budget_ratio, *old)).collect();
+        if steady.len() == demands.len() && would_spend(demands, &steady) <= SLACK * left_cpus {
+            shares
+                .of
+                .iter_mut()
+                .zip(steady)
+                .for_each(|(share, budget_ratio)| share.budget_ratio = budget_ratio);
+        }
+        Some(shares)
+    }
+}
+
+/// The old one, where the new one is as good as the same.
+fn steadied(new: f64, old: f64) -> f64 {
+    if (new / DEAD_BAND..=new * DEAD_BAND).contains(&old) { old } else { new }
+}
+
+/// What targets would spend that use up these budgets, fixed costs at least (CPUs).
+fn would_spend(demands: &[Demand], budgets: &[f64]) -> f64 {
+    let of = |(demand, budget_ratio): (&Demand, &f64)| {
+        let samples_ratio = (budget_ratio - demand.fixed_cpus / demand.counted_cpus.max(1e-9)).max(0.0);
+        demand.fixed_cpus + samples_ratio * demand.busy_cpus
+    };
+    demands.iter().zip(budgets).map(of).sum()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+use super::*;
+
+const TICK_NS: u64 = 100_000_000;
+
+fn busy(cpus: f64) -> Demand {
+    Demand {
+        budget_ratio: 0.05,
+        busy_cpus: cpus,
+        counted_cpus: cpus.max(0.1),
+        sample_s: 20e-6,
+        target_s: 15e-6,
+        error: 0.4,
+        ..Demand::default()
+    }
+}
+
+/// Books a second in which so many CPUs are spent.
+fn second(host: &mut HostBudget, from_ns: u64, cpus: f64) -> u64 {
+    (1..=10).for_each(|tick| host.book(from_ns + tick * TICK_NS, cpus * TICK_NS as f64));
+    from_ns + 10 * TICK_NS
+}
+
+#[test]
+fn every_ten_seconds_that_have_begun_end_within_the_budget() {
+    let mut host = HostBudget::new(0.02);
+    assert_eq!((host.affordable_cpus(), host.last_10s_ratio()), (0.02, 0.0));
+    let mut at_ns = 0;
+    (0..20).for_each(|_| at_ns = second(&mut host, at_ns, 0.015));
+    assert_eq!(host.affordable_cpus(), 0.02, "what was saved is not spent on top");
+    at_ns = second(&mut host, at_ns, 0.05);
+    assert!(host.affordable_cpus() < 0.017, "{}", host.affordable_cpus());
+    for _ in 0..20 {
+        let cpus = host.affordable_cpus();
+        at_ns = second(&mut host, at_ns, cpus);
+    }
+    assert!((0.99..=1.0001).contains(&host.worst_10s_ratio()), "{}", host.worst_10s_ratio());
+    assert!((host.affordable_cpus() - 0.02).abs() < 1e-3);
+}
+
+#[test]
+fn a_smaller_budget_does_not_regret_what_was_spent_before() {
+    let mut host = HostBudget::new(0.02);
+    let mut at_ns = 0;
+    (0..20).for_each(|_| at_ns = second(&mut host, at_ns, 0.02));
+    host.set_cpus(0.005);
+    assert!((host.affordable_cpus() - 0.005).abs() < 1e-9);
+    second(&mut host, at_ns, 0.01);
+    assert!(host.affordable_cpus() < 0.005);
+}
+
+#[test]
+fn it_is_shared_once_a_second_or_when_it_would_be_overspent() {
+    let mut host = HostBudget::new(0.02);
+    let calm = [busy(0.5), busy(0.2)];
+    let granted = |shares: &Shares| shares.of.iter().map(|share| share.budget_ratio).collect::<Vec<f64>>();
+    let first = granted(&host.share(0, 0.001, &calm, &[0.05, 0.05]).unwrap());
+    assert!(would_spend(&calm, &first) <= 0.019 * 1.000_001);
+    assert!(host.share(TICK_NS, 0.001, &calm, &first).is_none());
+    // One wakes up.
+    let stepped = [busy(0.5), busy(2.0)];
+    let second = granted(&host.share(2 * TICK_NS, 0.001, &stepped, &first).unwrap());
+    assert!(would_spend(&stepped, &second) <= 0.019 * SLACK);
+    // Costs that are known a little better change nothing.
+    let known_better = [Demand { sample_s: 20.5e-6, ..busy(0.5) }, busy(2.0)];
+    let third = granted(&host.share(13 * TICK_NS, 0.001, &known_better, &second).unwrap());
+    assert_eq!(second, third);
+    // Another number of targets is shared among at once.
+    assert!(host.share(14 * TICK_NS, 0.001, &[busy(1.0); 3], &third).is_some());
+}
+
+#[test]
+fn a_clock_that_stands_or_goes_back_spends_no_budget_twice() {
+    let mut host = HostBudget::new(0.02);
+    host.book(5 * TICK_NS, 1.0);
+    host.book(5 * TICK_NS, 1.0);
+    host.book(3 * TICK_NS, 1.0);
+    assert!(host.affordable_cpus() <= 0.02 && host.affordable_cpus() > 0.019);
+}

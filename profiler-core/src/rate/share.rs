@@ -1,0 +1,214 @@
+//! A budget for the host, shared between its targets by what each still gains from a sample.
+//!
+//! Each target has a budget of its own, which it keeps; where all of them together would spend more than the host allows,
+//! its controller gets a smaller one. The error of target i's profile at λ samples per CPU-second is, as the law has it,
+//!
+//! ```text
+//! loss(λ) = w·(o·λ + A/√λ)        A = 2·r·S/√W        (w: how much the target matters)
+//! ```
+//!
+//! and its samples take q·c·λ of the host: q is what one costs, everything included, c the CPUs that the target keeps busy.
+//! The sum of the losses is least where a CPU-second more would take as much off each of them. That price μ gives every rate,
+//!
+//! ```text
+//! λ(μ) = ( w·A/2 / (w·o + μ·q·c) )^(2/3),    held between a floor and what its own budget and the law allow
+//! ```
+//!
+//! and the rates fall with it: one number is looked for, until what they spend is what there is. So a target that needs less
+//! leaves it to the others, more for the host takes nothing from anyone, and nobody is starved: the floor is a tenth of what
+//! a target would have alone, or the same part of it for all where there is not even that.
+//!
+//! ```
+//! use profiler_core::rate::share::{Demand, share};
+//!
+//! let busy = Demand { busy_cpus: 1.0, sample_s: 20e-6, target_s: 15e-6, error: 0.4, ..Demand::default() };
+//! let shares = share(&[busy, Demand { busy_cpus: 8.0, ..busy }], 0.01);
+//! assert!((shares.spent_cpus - 0.01).abs() < 1e-6);
+//! // A sample of the one that keeps eight CPUs busy takes eight times as much of the host.
+//! assert!(shares.of[0].budget_ratio > shares.of[1].budget_ratio);
+//! ```
+
+/// Share of what a target would have alone that it keeps, whatever the others need.
+const FLOOR: f64 = 0.1;
+/// What a target may have above what the law asks for at present: that is known to some percent, and a budget that is just
+/// enough would bind now and then.
+const HEADROOM: f64 = 1.25;
+/// Steps of the search: each halves the interval of the price's logarithm, which is 100 wide at most.
+const STEPS: usize = 40;
+
+/// What a target would make of its share. Values that make no sense count as nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Demand {
+    /// Its own budget: share of its CPU time that may be spent on it.
+    pub budget_ratio: f64,
+    /// c: CPUs that it keeps busy.
+    pub busy_cpus: f64,
+    /// CPUs that its costs are set against: `busy_cpus`, or the tenth of one that an idle target is granted.
+    pub counted_cpus: f64,
+    /// q: CPU time that a sample takes, everything included (s).
+    pub sample_s: f64,
+    /// o: the part of it that is charged to the target and perturbs its profile (s).
+    pub target_s: f64,
+    /// f: CPU time spent on it whatever its rate (s per s).
+    pub fixed_cpus: f64,
+    /// A: the relative error of its profile at one sample per CPU-second, 2·r·S/√W.
+    pub error: f64,
+    /// w: how much its error matters beside the others'; only ratios count.
+    pub weight: f64,
+    /// The highest rate that anything else allows (samples per CPU-second).
+    pub cap_hz: f64,
+}
+
+impl Demand {
+    /// What is spent whatever the rate, as a ratio of what it is set against.
+    fn fixed_ratio(&self) -> f64 {
+        let counted_cpus = amount(self.counted_cpus).max(amount(self.busy_cpus));
+        if counted_cpus > 0.0 { amount(self.fixed_cpus) / counted_cpus } else { 0.0 }
+    }
+}
+
+impl Default for Demand {
+    /// An idle target with the default's budget.
+    fn default() -> Self {
+        Demand {
+            budget_ratio: 0.01,
+            busy_cpus: 0.0,
+            counted_cpus: 0.1,
+            sample_s: 0.0,
+            target_s: 0.0,
+            fixed_cpus: 0.0,
+            error: 0.0,
+            weight: 1.0,
+            cap_hz: f64::INFINITY,
+        }
+    }
+}
+
+/// A target's share.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Share {
+    /// The rate that it is for (samples per CPU-second).
+    pub rate_hz: f64,
+    /// The budget of its controller, its own at most (share of its CPU time).
+    pub budget_ratio: f64,
+}
+
+/// What became of the host's budget.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Shares {
+    /// A share for each target, in the order of the demands.
+    pub of: Vec<Share>,
+    /// What all of it comes to (CPUs).
+    pub spent_cpus: f64,
+    /// By how much the total error would fall for one CPU more; 0 where everyone has enough.
+    pub price: f64,
+    /// Whether there is less than the floors need: there are too many targets for this budget.
+    pub is_short: bool,
+}
+
+/// A demand as numbers that can be counted with.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    /// w·A/2 and w·o.
+    gain: f64,
+    bias: f64,
+    /// q·c: what a rate of 1 takes of the host.
+    per_hz_cpus: f64,
+    floor_hz: f64,
+    most_hz: f64,
+}
+
+impl Claim {
+    fn new(demand: &Demand) -> Self {
+        let sample_s = amount(demand.sample_s);
+        let left = (amount(demand.budget_ratio) - demand.fixed_ratio()).max(0.0);
+        let (gain, bias) =
+            (0.5 * amount(demand.weight * demand.error), amount(demand.weight * demand.target_s));
+        let optimum_hz = if bias > 0.0 { two_thirds_power(gain / bias) } else { f64::INFINITY };
+        let most_hz = (left / sample_s.max(f64::MIN_POSITIVE))
+            .min(HEADROOM * optimum_hz)
+            .min(if demand.cap_hz.is_nan() { f64::INFINITY } else { demand.cap_hz.max(0.0) })
+            .min(f64::MAX);
+        let per_hz_cpus = sample_s * amount(demand.busy_cpus);
+        Claim { gain, bias, per_hz_cpus, floor_hz: FLOOR * most_hz, most_hz }
+    }
+
+    /// λ(μ) (samples per CPU-second). The headroom is for nothing: only where nobody is short of anything.
+    fn rate_hz(&self, price: f64) -> f64 {
+        let costs = self.bias + price * self.per_hz_cpus;
+        if price == 0.0 || costs == 0.0 {
+            return self.most_hz;
+        }
+        two_thirds_power(self.gain / costs).clamp(self.floor_hz, self.most_hz)
+    }
+}
+
+/// A finite number that is not negative; anything else is 0.
+fn amount(value: f64) -> f64 {
+    if value.is_finite() { value.max(0.0) } else { 0.0 }
+}
+
+fn two_thirds_power(value: f64) -> f64 {
+    value.cbrt().powi(2)
+}
+
+/// Shares `host_cpus` (CPU-seconds per second for all targets together, without what is spent on none of them).
+///
+/// Linear in the number of targets, and the same for the same demands.
+pub fn share(demands: &[Demand], host_cpus: f64) -> Shares {
+    let claims: Vec<Claim> = demands.iter().map(Claim::new).collect();
+    let fixed: f64 = demands.iter().map(|demand| amount(demand.fixed_cpus)).sum();
+    let left = amount(amount(host_cpus) - fixed);
+    let floors = spent(&claims, |claim| claim.floor_hz);
+    if floors > left || fixed > amount(host_cpus) {
+        let part = if floors > 0.0 { (left / floors).min(1.0) } else { 0.0 };
+        return shares(demands, &claims, fixed, f64::INFINITY, |claim| part * claim.floor_hz);
+    }
+    let price = price(&claims, left);
+    shares(demands, &claims, fixed, price, |claim| claim.rate_hz(price))
+}
+
+fn spent(claims: &[Claim], rate_hz: impl Fn(&Claim) -> f64) -> f64 {
+    claims.iter().map(|claim| claim.per_hz_cpus * rate_hz(claim)).sum()
+}
+
+/// The lowest price at which no more than `left` is spent; at the highest, all are at their floors.
+fn price(claims: &[Claim], left: f64) -> f64 {
+    if spent(claims, |claim| claim.rate_hz(0.0)) <= left {
+        return 0.0;
+    }
+    // Above the first price everyone is at the floor; below the second nobody is held back by it.
+    let dear = |claim: &Claim| claim.gain / (claim.floor_hz.powf(1.5) * claim.per_hz_cpus);
+    let takes = || claims.iter().filter(|claim| claim.per_hz_cpus > 0.0 && claim.floor_hz > 0.0);
+    let highest = takes().map(dear).filter(|price| price.is_finite()).fold(f64::MIN_POSITIVE, f64::max);
+    let (mut low, mut high) = (highest.ln() - 100.0, highest.ln());
+    for _ in 0..STEPS {
+        let middle = 0.5 * (low + high);
+        let dear_enough = spent(claims, |claim| claim.rate_hz(middle.exp())) <= left;
+        if dear_enough { high = middle } else { low = middle }
+    }
+    high.exp()
+}
+
+fn shares(
+    demands: &[Demand],
+    claims: &[Claim],
+    fixed: f64,
+    price: f64,
+    rate_hz: impl Fn(&Claim) -> f64,
+) -> Shares {
+    let of = |(demand, claim): (&Demand, &Claim)| {
+        let rate_hz = rate_hz(claim);
+        let needed = demand.fixed_ratio() + rate_hz * amount(demand.sample_s);
+        Share { rate_hz, budget_ratio: needed.min(amount(demand.budget_ratio)) }
+    };
+    Shares {
+        of: demands.iter().zip(claims).map(of).collect(),
+        spent_cpus: fixed + spent(claims, &rate_hz),
+        price,
+        is_short: price.is_infinite(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+//! Several targets under one budget of the host, in simulation.
+
+use std::io::Write;
+
+use tests::sim::{Fleet, FleetOutcome, Member, Phase, Scenario, run_fleet};
+
+/// A target that may cost so much of its CPU time, and these phases.
+fn member(budget_ratio: f64, phases: Vec<Phase>) -> Member {
+    let scenario = Scenario { budget_ratio, own_per_second_us: 100.0, ..Scenario::of(phases, 120.0) };
+    Member { from_s: 0.0, to_s: f64::INFINITY, weight: 1.0, scenario }
+}
+
+fn busy(from_s: f64, threads: usize, utilisation: f64) -> Phase {
+    Phase { from_s, threads, utilisation, ..Phase::default() }
+}
+
+/// Plays it with three seeds. The host's budget is kept in every ten seconds, and no target is ever without a rate.
+fn play(name: &str, fleet: &Fleet) -> Vec<FleetOutcome> {
+    let play = |seed| {
+        let outcome = run_fleet(fleet, seed);
+        writeln!(std::io::stderr(), "{name} seed {seed}: {outcome:?}").expect("stderr is open");
+        assert!(outcome.worst_10s_of_budget <= 1.02, "{name} seed {seed}: {outcome:?}");
+        assert!(outcome.least_rate_hz >= 1.0, "{name} seed {seed}: {outcome:?}");
+        outcome
+    };
+    (1..=3).map(play).collect()
+}
+
+fn follows_the_law(outcomes: &[FleetOutcome]) {
+    for outcome in outcomes {
+        let near = outcome.rates_of_law.iter().all(|ratio| (0.7..1.4).contains(ratio));
+        assert!(near, "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_steady_host_is_shared_by_the_law_and_left_alone() {
+    let members = vec![
+        member(0.02, vec![busy(0.0, 1, 1.0)]),
+        member(0.02, vec![busy(0.0, 3, 1.0)]),
+        Member { weight: 3.0, ..member(0.02, vec![Phase { sample_us: 30.0, ..busy(0.0, 1, 0.5) }]) },
+        member(0.02, vec![busy(0.0, 1, 0.05)]),
+    ];
+    let fleet = Fleet { duration_s: 60.0, budgets: vec![(0.0, 0.03)], housekeeping_cpus: 0.001, members };
+    let outcomes = play("steady", &fleet);
+    follows_the_law(&outcomes);
+    for outcome in outcomes {
+        // Half a minute: once in a while a cost is known better.
+        assert!(outcome.changes.iter().all(|changes| *changes <= 6), "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_target_that_wakes_up_takes_its_share_from_the_others() {
+    let members = vec![
+        member(0.02, vec![busy(0.0, 2, 1.0)]),
+        member(0.02, vec![busy(0.0, 1, 0.0), busy(20.0, 4, 1.0), busy(50.0, 1, 0.1)]),
+        member(0.02, vec![busy(0.0, 1, 0.5)]),
+    ];
+    let fleet = Fleet { duration_s: 80.0, budgets: vec![(0.0, 0.03)], housekeeping_cpus: 0.001, members };
+    follows_the_law(&play("wakes up", &fleet));
+}
+
+#[test]
+fn targets_come_and_go() {
+    let mut members = vec![member(0.03, vec![busy(0.0, 2, 1.0)])];
+    members.extend((0..6).map(|at| Member {
+        from_s: 10.0 + 4.0 * f64::from(at),
+        to_s: 50.0 + 2.0 * f64::from(at),
+        ..member(0.03, vec![busy(0.0, 1, 0.7)])
+    }));
+    let fleet = Fleet { duration_s: 90.0, budgets: vec![(0.0, 0.04)], housekeeping_cpus: 0.001, members };
+    follows_the_law(&play("come and go", &fleet));
+}
+
+#[test]
+fn the_host_s_budget_may_change() {
+    let members = (1..=4).map(|threads| member(0.02, vec![busy(0.0, threads, 0.8)])).collect();
+    let budgets = vec![(0.0, 0.08), (25.0, 0.02), (60.0, 0.06)];
+    let fleet = Fleet { duration_s: 100.0, budgets, housekeeping_cpus: 0.002, members };
+    follows_the_law(&play("another budget", &fleet));
+}
+
+#[test]
+fn bursts_of_many_at_once_are_paid_for() {
+    let burst = Phase { burst_s: 0.5, burst_every_s: 4.0, ..busy(0.0, 2, 1.0) };
+    let members = (0..5).map(|_| member(0.02, vec![burst.clone()])).collect();
+    let fleet = Fleet { duration_s: 80.0, budgets: vec![(0.0, 0.04)], housekeeping_cpus: 0.001, members };
+    // What is kept for a burst is kept between bursts too: else budgets would come and go with them.
+    for outcome in play("bursts", &fleet) {
+        assert!(outcome.changes.iter().all(|changes| *changes <= 6), "{outcome:?}");
+    }
+}
