@@ -92,6 +92,10 @@ short-lived *arguments:
 idle *arguments:
     cargo run --quiet --release -p tests --bin idle -- {{ arguments }}
 
+# Does the daemon last? Two hours under churn, load and faults (`--minutes 40` is shorter, `--folder F` keeps what happened); needs root.
+soak *arguments:
+    cargo run --quiet --release -p tests --bin soak -- {{ arguments }}
+
 # Redis, PostgreSQL, Python, xz and Node under load.
 real *arguments:
     cargo run --quiet --release -p tests --bin real -- {{ arguments }}

@@ -194,8 +194,9 @@ struct Work {
 impl Work {
     fn run(&mut self, queue: &mpsc::Receiver<Job>) {
         let mut problem = None;
+        let mut next = Instant::now() + MAINTAIN_EVERY;
         loop {
-            match queue.recv_timeout(MAINTAIN_EVERY) {
+            match queue.recv_timeout(next.saturating_duration_since(Instant::now())) {
                 Ok(Job::Keep(parcel)) => problem = self.keep(*parcel),
                 Ok(Job::Flushed(replies)) => {
                     replies.into_iter().for_each(|reply| drop(reply.send(flushed(problem.as_deref()))));
@@ -204,8 +205,13 @@ impl Work {
                     self.store.rebound(bounds);
                     (self.bounds, self.debuginfod) = (bounds, debuginfod.map(|settings| *settings));
                 }
-                Err(RecvTimeoutError::Timeout) => drop(self.store.maintain(&self.now())),
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
+            }
+            // By the clock: the windows of many targets may never leave a pause so long.
+            if Instant::now() >= next {
+                self.store.maintain(&self.now());
+                next = Instant::now() + MAINTAIN_EVERY;
             }
             self.tell(problem.clone());
         }

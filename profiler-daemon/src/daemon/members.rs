@@ -85,7 +85,7 @@ impl Daemon {
     }
 
     /// What other targets used is none of everything's.
-    fn tell_others_time(&mut self) {
+    pub(super) fn tell_others_time(&mut self) {
         let others_ns: u64 = self
             .targets
             .values()
@@ -124,7 +124,7 @@ impl Daemon {
     }
 
     /// Everything is none of what belongs to others; asked where it was just attached to.
-    fn exclude_known(&mut self) {
+    pub(super) fn exclude_known(&mut self) {
         let mut fresh = false;
         for watched in self.targets.values_mut() {
             fresh |= watched.take_fresh() && watched.identity.is_everything;

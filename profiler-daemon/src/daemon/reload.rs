@@ -77,6 +77,8 @@ impl Daemon {
                     .for_each(|parcel| self.keeper.keep(parcel));
             }
         }
+        self.exclude_known();
+        self.tell_others_time();
         tracing::info!("settings in force: {}", self.settings.in_words());
         Ok(())
     }

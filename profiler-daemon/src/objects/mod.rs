@@ -112,6 +112,11 @@ impl ObjectStore {
         }
     }
 
+    /// Takes the kernel's functions to be those that others have met, too: there is one kernel.
+    pub(crate) fn share_kernel_names(&mut self, kernel: &Arc<KernelNames>) {
+        self.kernel = Arc::clone(kernel);
+    }
+
     /// The object behind a mapping; opens it the first time.
     pub(crate) fn load(&mut self, mapped: &Mapped) -> LoadedObject {
         let has_no_file = jit::is_code_without_file(&mapped.path);

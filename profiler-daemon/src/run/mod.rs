@@ -35,6 +35,7 @@ use crate::calibrate::{self, Calibration};
 use crate::cgroup::{Cgroup, CgroupError, TransientCgroup};
 use crate::failure::{self, Failure};
 use crate::law;
+use crate::objects::KernelNames;
 use crate::output::Outputs;
 use crate::sampler::access::{Access, OpenError, probe_access};
 use crate::sampler::perf::Attachment;
@@ -199,6 +200,8 @@ pub(crate) struct Setup {
     access: Access,
     /// How the person wants to attach.
     asked: Option<AttachMode>,
+    /// The kernel's functions that were met, by whichever session.
+    kernel: Arc<KernelNames>,
 }
 
 impl Setup {
@@ -220,7 +223,7 @@ impl Setup {
         };
         let calibration = calibrate::prepare(access);
         let seed = sampling.seed.unwrap_or_else(clock::monotonic_ns);
-        Ok(Self { calibration, seed, access, asked })
+        Ok(Self { calibration, seed, access, asked, kernel: Arc::default() })
     }
 
     /// The target is a group: unless the person wants something else, its own events are the way.
@@ -249,7 +252,9 @@ impl Setup {
     }
 
     fn session(&self, sampling: &SamplingSettings) -> Session {
-        Session::new(self.method_choice(sampling), sampling.symbol_memory.get())
+        let mut session = Session::new(self.method_choice(sampling), sampling.symbol_memory.get());
+        session.objects.share_kernel_names(&self.kernel);
+        session
     }
 
     fn method_choice(&self, sampling: &SamplingSettings) -> MethodChoice {

@@ -34,8 +34,10 @@ struct WholeAccount {
     of: Whole,
     /// Whether this process is in it; what it uses is not the target's.
     is_ours: bool,
-    /// What others' processes in it have used (ns).
+    /// What others' processes in it have used since it was followed (ns).
     others_ns: u64,
+    /// The same before, as it was told first.
+    others_before_ns: Option<u64>,
     /// Before it was followed (ns).
     base_ns: u64,
 }
@@ -48,7 +50,7 @@ enum Whole {
 
 impl WholeAccount {
     fn new(of: Whole, is_ours: bool) -> Self {
-        let mut account = Self { of, is_ours, others_ns: 0, base_ns: 0 };
+        let mut account = Self { of, is_ours, others_ns: 0, others_before_ns: None, base_ns: 0 };
         account.base_ns = account.life_ns().unwrap_or(0);
         account
     }
@@ -97,10 +99,12 @@ impl TargetCpu {
         self.whole = Some(WholeAccount::new(Whole::Machine, true));
     }
 
-    /// What processes of other targets have used since this one was followed (ns).
+    /// What processes of other targets have used until now (ns); told as soon as this one is followed, since what they used
+    /// before is no part of it.
     pub(crate) fn others_used(&mut self, others_ns: u64) {
         if let Some(account) = &mut self.whole {
-            account.others_ns = others_ns;
+            let before_ns = *account.others_before_ns.get_or_insert(others_ns);
+            account.others_ns = others_ns.saturating_sub(before_ns);
         }
     }
 
@@ -288,6 +292,20 @@ mod tests {
         parent.kill().unwrap();
         parent.wait().unwrap();
         assert!(waited.abs_diff(before + total) <= 4 * TICK_NS, "{waited} is not {before} + {total}");
+    }
+
+    #[test]
+    fn what_others_used_before_the_machine_was_followed_is_not_taken_off() {
+        const AN_HOUR_NS: u64 = 3_600_000_000_000;
+        let mut cpu = TargetCpu::default();
+        cpu.follow_machine();
+        cpu.others_used(AN_HOUR_NS);
+        assert!(Command::new("sh").args(["-c", WORK]).status().unwrap().success());
+        let used_ns = cpu.read().0;
+        assert!(used_ns >= TICK_NS, "{used_ns}");
+        cpu.others_used(3 * AN_HOUR_NS);
+        assert!(Command::new("sh").args(["-c", WORK]).status().unwrap().success());
+        assert_eq!(cpu.read().0, used_ns);
     }
 
     #[test]

@@ -69,13 +69,7 @@ fn silent(socket: PathBuf, stop: Arc<AtomicBool>) {
     });
 }
 
-fn asking(
-    socket: PathBuf,
-    path: &'static str,
-    pause_ms: u64,
-    record: Record,
-    stop: Arc<AtomicBool>,
-) {
+fn asking(socket: PathBuf, path: &'static str, pause_ms: u64, record: Record, stop: Arc<AtomicBool>) {
     thread::spawn(move || {
         while !stop.load(Ordering::Relaxed) {
             let begun = Instant::now();

@@ -61,8 +61,9 @@ pub(super) fn lines(run: &Run<'_>) -> Result<Vec<Line>> {
         line(
             "every moment that was sampled is kept",
             format!(
-                "{all} windows, {:.2} h of targets; {} elsewhere missing ({} pieces) {}",
+                "{all} windows, {:.2} h of targets; {} missing at restarts of targets, {} elsewhere ({} pieces) {}",
                 claimed_ms as f64 / 3.6e6,
+                seconds(lost.restarts),
                 seconds(rest_ms),
                 lost.rest.len(),
                 named.join(", ")
@@ -90,7 +91,6 @@ pub(super) fn lines(run: &Run<'_>) -> Result<Vec<Line>> {
             lost.dropped.iter().map(|length| length.div_ceil(window_ms + LATE_MS)).sum::<u64>()
                 <= dropped.iter().sum(),
         ),
-        line("restarts of targets", format!("{} missing", seconds(lost.restarts)), true),
         line("no moment is kept twice", format!("{} in two windows", seconds(shared)), shared == 0),
         again(run)?,
     ])
@@ -104,7 +104,8 @@ fn claimed(run: &Run<'_>) -> BTreeMap<String, Vec<Span>> {
         if at_ms(after) - at_ms(before) > POLL_MS {
             continue;
         }
-        let sampled = |poll| targets(poll).filter(|(_, target): &(&str, &Value)| target["state"] == "sampled");
+        let sampled =
+            |poll| targets(poll).filter(|(_, target): &(&str, &Value)| target["state"] == "sampled");
         for (name, _) in sampled(before).filter(|(name, _)| sampled(after).any(|(other, _)| other == *name)) {
             claimed.entry(name.to_owned()).or_default().push((at_ms(before), at_ms(after)));
         }
@@ -139,7 +140,8 @@ fn sort_out(run: &Run<'_>, target: &str, (from, to): Span, lost: &mut Lost) {
     } else if full {
         lost.dropped.push(to - from);
     } else if to - from <= 2 * AGAIN_MS
-        && (near("target_killed", "target", LATE_MS, AGAIN_MS) || near("target_started", "target", LATE_MS, AGAIN_MS))
+        && (near("target_killed", "target", LATE_MS, AGAIN_MS)
+            || near("target_started", "target", LATE_MS, AGAIN_MS))
     {
         lost.restarts += to - from;
     } else {

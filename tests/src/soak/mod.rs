@@ -38,6 +38,8 @@ use self::judge::judge;
 /// allow.
 const DISK_KIB: u32 = 24 << 10;
 const STORE_KIB: [u32; 3] = [16 << 10, 17 << 10, 20 << 10];
+/// Lengths of a window (s): short ones, so that much happens and the store fills up.
+const WINDOWS_S: [u32; 3] = [5, 10, 20];
 /// Of the run, the share in which the daemon's process is left alone.
 const GENTLE_SHARE: f64 = 0.6;
 const TICK: Duration = Duration::from_millis(250);
@@ -67,7 +69,8 @@ pub fn run(folder: &Path, time: Duration, seed: u64) -> Result<()> {
     let disk = SmallDisk::new(DISK_KIB)?;
     let mut random = Rng::with_seed(seed);
     let mut load = Load::start(folder, record.clone())?;
-    let terms = Terms { window_s: 10, budget_percent: 1.0, store_kib: STORE_KIB[0], hourly_after_s: 1800 };
+    let terms =
+        Terms { window_s: WINDOWS_S[0], budget_percent: 1.0, store_kib: STORE_KIB[0], hourly_after_s: 1800 };
     let store = disk.path().join("store");
     let mut service = Service::start(folder, store, load.sections(), terms, record.clone())?;
     let mut faults = Faults::new(random.u64(..), record.clone());

@@ -17,6 +17,8 @@ use crate::measured::cpu_s;
 /// Whoever asks for the status waits no longer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 const DAMAGED: &str = "damaged";
+/// The unit of `/proc/stat` (s).
+const TICK_S: f64 = 0.01;
 
 /// Keeps what was seen, to tell what is new.
 pub(super) struct Observer {
@@ -118,5 +120,13 @@ fn process(pid: u32) -> Result<Value> {
         "threads": figure("Threads:"),
         "descriptors": fs::read_dir(format!("/proc/{pid}/fd"))?.count(),
         "cpu_s": cpu_s(pid)?,
+        "machine_s": machine_s()?,
     }))
+}
+
+/// CPU time of all processes since boot (s): user, nice, system.
+fn machine_s() -> Result<f64> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    let ticks = stat.split_whitespace().skip(1).take(3).map(str::parse::<f64>);
+    Ok(ticks.sum::<Result<f64, _>>()? * TICK_S)
 }

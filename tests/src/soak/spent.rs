@@ -8,6 +8,10 @@ use super::judge::{Line, Run, at_ms, line};
 use crate::experiment::percent;
 
 const STRETCH_MS: u64 = 10_000;
+const MINUTE_MS: u64 = 60_000;
+/// Share of the machine's CPU time that targets are charged with in a minute: some come and go between two readings.
+const LEAST_ACCOUNTED: f64 = 0.85;
+const MOST_ACCOUNTED: f64 = 1.05;
 /// A target that uses less CPU time in a stretch is idle (s).
 const IDLE_S: f64 = 0.5;
 /// Share of the stretches that have to be within budget, and by how much the others may be over it.
@@ -53,7 +57,7 @@ pub(super) fn lines(run: &Run<'_>) -> Vec<Line> {
     let mut targets: BTreeMap<String, Held> = BTreeMap::new();
     let mut idle: BTreeMap<String, f64> = BTreeMap::new();
     for life in run.lives() {
-        stretches(&life, |before, after| {
+        stretches(&life, STRETCH_MS, |before, after| {
             let wall_s = (at_ms(after) - at_ms(before)) as f64 * 1e-3;
             for (name, then, now) in both(before, after) {
                 let since = |key: &str| now[key].as_f64().unwrap_or(0.0) - then[key].as_f64().unwrap_or(0.0);
@@ -75,15 +79,40 @@ pub(super) fn lines(run: &Run<'_>) -> Vec<Line> {
     );
     let worst = idle.iter().max_by(|a, b| a.1.total_cmp(b.1));
     lines.extend(worst.map(|(name, cpus)| {
-        line("idle targets cost next to nothing", format!("most {} of a CPU ({name})", percent(*cpus)), *cpus < 0.005)
+        line(
+            "idle targets cost next to nothing",
+            format!("most {} of a CPU ({name})", percent(*cpus)),
+            *cpus < 0.005,
+        )
     }));
+    lines.extend(accounted(run));
     lines
+}
+
+/// The targets' CPU time beside the machine's: `everything` is among them, so that all of it is somebody's.
+fn accounted(run: &Run<'_>) -> Option<Line> {
+    let mut shares: Vec<f64> = Vec::new();
+    for life in run.lives() {
+        stretches(&life, MINUTE_MS, |before, after| {
+            let since = |key: &str| Some(after[key].as_f64()? - before[key].as_f64()?);
+            let Some((machine_s, own_s)) = since("machine_s").zip(since("cpu_s")) else { return };
+            let used = |poll| targets(poll).filter_map(|(_, target)| target["cpu_s"].as_f64()).sum::<f64>();
+            shares.push((used(after) - used(before)) / (machine_s - own_s));
+        });
+    }
+    let least = shares.iter().copied().reduce(f64::min)?;
+    let most = shares.iter().copied().fold(0.0, f64::max);
+    Some(line(
+        "all CPU time of the machine is some target's",
+        format!("{} to {} of it in {} minutes", percent(least), percent(most), shares.len()),
+        least >= LEAST_ACCOUNTED && most <= MOST_ACCOUNTED,
+    ))
 }
 
 fn host(run: &Run<'_>) -> Line {
     let (mut held, mut own) = (Held::default(), Held::default());
     for life in run.lives() {
-        stretches(&life, |before, after| {
+        stretches(&life, STRETCH_MS, |before, after| {
             let figure = |of: &Value, key: &str| of["status"]["host"][key].as_f64().unwrap_or(0.0);
             let since = |key: &str| figure(after, key) - figure(before, key);
             let wall_s = (at_ms(after) - at_ms(before)) as f64 * 1e-3 * figure(after, "cpus");
@@ -101,11 +130,11 @@ fn host(run: &Run<'_>) -> Line {
 }
 
 /// Pairs of polls that are as far apart, side by side.
-fn stretches(life: &[&Value], mut each: impl FnMut(&Value, &Value)) {
+fn stretches(life: &[&Value], length_ms: u64, mut each: impl FnMut(&Value, &Value)) {
     let mut before: Option<&Value> = None;
     for poll in life {
         match before {
-            Some(first) if at_ms(poll) - at_ms(first) < STRETCH_MS => {}
+            Some(first) if at_ms(poll) - at_ms(first) < length_ms => {}
             Some(first) => {
                 each(first, poll);
                 before = Some(poll);
