@@ -15,6 +15,8 @@ const CLOCKS_MS: u64 = 20;
 const LATE_MS: u64 = 3_000;
 /// Between the end of a target's process and the first sample of the next one.
 const AGAIN_MS: u64 = 6_000;
+/// Two ways to sample overlap by so much where the settings change the way, and a file's wall clock is off by as much.
+const RESAMPLED_MS: u64 = 500;
 /// What is sampled is not attached to all at once after a start.
 const POLL_MS: u64 = 6_000;
 
@@ -61,7 +63,7 @@ pub(super) fn lines(run: &Run<'_>) -> Result<Vec<Line>> {
         line(
             "every moment that was sampled is kept",
             format!(
-                "{all} windows, {:.2} h of targets; {} missing at restarts of targets, {} elsewhere ({} pieces) {}",
+                "{all} windows, {:.2} h of targets; {} missing at restarts and reloads, {} elsewhere ({} pieces) {}",
                 claimed_ms as f64 / 3.6e6,
                 seconds(lost.restarts),
                 seconds(rest_ms),
@@ -136,9 +138,13 @@ fn sort_out(run: &Run<'_>, target: &str, (from, to): Span, lost: &mut Lost) {
         from <= free.unwrap_or(u64::MAX) && to + window_ms >= at_ms(full)
     });
     if near("kill", "", LATE_MS, 0) {
-        lost.kills.push(to - from);
+        let open_ms = if full { (to - from).min(window_ms) } else { to - from };
+        lost.kills.push(open_ms);
+        lost.dropped.extend((to - from > open_ms).then_some(to - from - open_ms));
     } else if full {
         lost.dropped.push(to - from);
+    } else if to - from <= RESAMPLED_MS && near("reload", "", LATE_MS, LATE_MS) {
+        lost.restarts += to - from;
     } else if to - from <= 2 * AGAIN_MS
         && (near("target_killed", "target", LATE_MS, AGAIN_MS)
             || near("target_started", "target", LATE_MS, AGAIN_MS))

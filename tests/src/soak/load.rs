@@ -126,7 +126,7 @@ impl Load {
     /// What happens by itself: bouts, restarts, and those who come back.
     pub(super) fn tick(&mut self, random: &mut Rng) -> Result<()> {
         let now_ms = monotonic_ms();
-        let pause = now_ms / 10_000 % 2 == 0;
+        let pause = (now_ms / 10_000).is_multiple_of(2);
         let bursty = self.find(BURSTY)?;
         let level = if pause { 0 } else { self.targets[bursty].level };
         fs::write(self.level_file(BURSTY), level.to_string())?;
