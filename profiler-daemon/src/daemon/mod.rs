@@ -208,7 +208,7 @@ impl Daemon {
     fn turn(&mut self) {
         let now_ns = clock::monotonic_ns();
         for engine in self.targets.values_mut().filter_map(Watched::engine) {
-            if engine.pause(now_ns) <= Duration::from_nanos(engine.slack_ns()) {
+            if engine.is_due(now_ns) {
                 engine.session.own_time.enter();
                 engine.turn();
                 engine.session.own_time.leave();

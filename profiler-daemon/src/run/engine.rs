@@ -318,8 +318,18 @@ impl<L: DecisionLog> Engine<L> {
         dearest.mean_ns > HARMLESS_JUMP * self.controller.cost().target.mean_ns
     }
 
-    /// How much earlier than it is due a turn may come, so that it needs no wake-up of its own: longer while nothing happens.
-    pub(crate) fn slack_ns(&self) -> u64 {
+    /// Whether there is something to do: it is time to take stock, or will be soon, or there are records that should not wait
+    /// for that.
+    pub(crate) fn is_due(&self, now_ns: u64) -> bool {
+        let until_tick_ns = self.next_tick_ns.saturating_sub(now_ns);
+        let burst_ends = self.bursts.ends_ns().is_some_and(|ends_ns| now_ns + SLACK_NS >= ends_ns);
+        let rings = || self.alarm.as_ref().is_some_and(SwitchAlarm::is_ringing);
+        let looks = || self.pause(now_ns) < Duration::from_nanos(until_tick_ns);
+        until_tick_ns <= self.slack_ns() || burst_ends || rings() || looks() && self.sampler.has_records()
+    }
+
+    /// How much earlier than it is due a tick may come, so that it needs no wake-up of its own: longer while nothing happens.
+    fn slack_ns(&self) -> u64 {
         self.resting.map_or(0, |rest| SLACK_NS << (2 * rest.quiet_ticks).min(LONGEST_SLACK))
     }
 
