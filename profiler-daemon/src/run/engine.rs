@@ -230,7 +230,8 @@ impl<L: DecisionLog> Engine<L> {
         self.drain(now_ns.saturating_sub(SETTLING_NS));
         self.samples_came = self.session.counts.samples > samples_before;
         self.time_handler(now_ns);
-        if self.alarm.as_mut().is_some_and(SwitchAlarm::take_rung) {
+        let wakes_up = self.samples_came && self.resting.is_some_and(|rest| rest.quiet_ticks > 0);
+        if self.alarm.as_mut().is_some_and(SwitchAlarm::take_rung) || wakes_up {
             self.next_tick_ns = now_ns;
             self.resting = self.resting.map(|_| Rest::default());
         }
