@@ -106,7 +106,9 @@ struct Daemon {
     next_ranking_ns: u64,
     flushes: Vec<Reply<Result<(), Refused>>>,
     flushed_ns: u64,
+    /// Times that a target was given up for want of memory, and when that was last (ns).
     pressed: u64,
+    relieved_ns: u64,
 }
 
 impl Daemon {
@@ -140,6 +142,7 @@ impl Daemon {
             flushes: Vec::new(),
             flushed_ns: 0,
             pressed: 0,
+            relieved_ns: 0,
             settings,
         }
     }
