@@ -6,7 +6,7 @@ use super::Daemon;
 use super::state::Origin;
 use super::watched::{Identity, Watched};
 use crate::discovery::{Found, TargetId};
-use crate::sys::procfs;
+use crate::sys::{memory, procfs};
 
 /// How often it is decided anew who is left out, if somebody has to be (ns).
 const RANK_EVERY_NS: u64 = 10_000_000_000;
@@ -14,6 +14,9 @@ const RANK_EVERY_NS: u64 = 10_000_000_000;
 const CLEARLY_MORE: u64 = 2;
 const TOO_MANY: &str =
     "there are more targets than limits.targets, and others are more active; raise it, or name fewer";
+/// After a target was given up for want of memory, so long passes before another is (ns), and before any is let in again.
+const RELIEF_NS: u64 = 5_000_000_000;
+const PATIENCE_NS: u64 = 600_000_000_000;
 /// Share of the limit from which memory is short.
 const MEMORY_IS_SHORT: f64 = 0.9;
 
@@ -168,15 +171,21 @@ impl Daemon {
 
     /// Leaves targets out where there are too many, or too little memory, the least active first.
     pub(super) fn keep_within_bounds(&mut self, now_ns: u64) {
-        let limit = self.settings.limits.memory.get();
-        if procfs::resident_bytes() as f64 > MEMORY_IS_SHORT * limit as f64 {
-            self.pressed += 1;
-            self.give_up_least_active("memory is short; raise limits.memory, or name fewer targets");
+        if now_ns >= self.relieved_ns + RELIEF_NS && self.memory_is_short() {
+            memory::give_back();
+            if self.memory_is_short() {
+                (self.pressed, self.relieved_ns) = (self.pressed + 1, now_ns);
+                self.give_up_least_active("memory is short; raise limits.memory, or name fewer targets");
+            }
         }
         if now_ns >= self.next_ranking_ns {
             self.next_ranking_ns = now_ns + RANK_EVERY_NS;
-            self.rank();
+            self.rank(now_ns);
         }
+    }
+
+    fn memory_is_short(&self) -> bool {
+        procfs::resident_bytes() as f64 > MEMORY_IS_SHORT * self.settings.limits.memory.get() as f64
     }
 
     /// Leaves out the least active of those that are sampled, by CPU time since it was asked last.
@@ -190,8 +199,9 @@ impl Daemon {
     }
 
     /// Lets in whoever was left out and is clearly more active than one that is sampled, or has room now.
-    fn rank(&mut self) {
-        if !self.targets.values().any(Watched::is_left_out) {
+    fn rank(&mut self, now_ns: u64) {
+        let is_relieved = self.pressed == 0 || now_ns >= self.relieved_ns + PATIENCE_NS;
+        if !is_relieved || !self.targets.values().any(Watched::is_left_out) {
             return;
         }
         self.note_activity();

@@ -14,6 +14,7 @@ pub(crate) mod notify;
 mod recent;
 mod reload;
 pub(crate) mod state;
+mod wakes;
 mod watched;
 
 use std::collections::BTreeMap;
@@ -22,23 +23,22 @@ use std::process::ExitCode;
 use std::task::Poll;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use config::DaemonSettings;
 use profiler_core::rate::HostBudget;
 use profiler_core::rate::share::Demand;
-use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
 use self::ask::{Ask, Asked, Refused, Reply};
 use self::host::{HostAccount, Spent};
 use self::keeper::Keeper;
 use self::notify::Notifier;
+use self::wakes::{Wake, Wakes};
 use self::watched::{Totals, Watched};
 use crate::api::{self, Server};
 use crate::debuginfod;
 use crate::discovery::{Discovery, TargetId};
 use crate::run::{self, Setup};
 use crate::store::{self, StoreError};
-use crate::sys::timer::Timer;
 use crate::sys::{clock, limits};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -106,7 +106,9 @@ struct Daemon {
     next_ranking_ns: u64,
     flushes: Vec<Reply<Result<(), Refused>>>,
     flushed_ns: u64,
+    /// Times that a target was given up for want of memory, and when that was last (ns).
     pressed: u64,
+    relieved_ns: u64,
 }
 
 impl Daemon {
@@ -140,6 +142,7 @@ impl Daemon {
             flushes: Vec::new(),
             flushed_ns: 0,
             pressed: 0,
+            relieved_ns: 0,
             settings,
         }
     }
@@ -208,7 +211,7 @@ impl Daemon {
     fn turn(&mut self) {
         let now_ns = clock::monotonic_ns();
         for engine in self.targets.values_mut().filter_map(Watched::engine) {
-            if engine.pause(now_ns) <= Duration::from_nanos(engine.slack_ns()) {
+            if engine.is_due(now_ns) {
                 engine.session.own_time.enter();
                 engine.turn();
                 engine.session.own_time.leave();
@@ -305,44 +308,6 @@ impl Daemon {
     fn in_words(&self) -> String {
         let sampled = self.targets.values().filter(|watched| watched.is_sampled()).count();
         format!("{sampled} of {} targets are sampled", self.targets.len())
-    }
-}
-
-/// Why the loop woke up.
-enum Wake {
-    Time,
-    Reload,
-    Stop,
-    Asked(Ask),
-}
-
-/// Signals and the timer.
-struct Wakes {
-    interrupt: SignalStream,
-    terminate: SignalStream,
-    hang_up: SignalStream,
-    timer: Timer,
-}
-
-impl Wakes {
-    fn listen() -> Result<Self> {
-        let listen = |kind| signal(kind).context("signals could not be caught");
-        Ok(Self {
-            interrupt: listen(SignalKind::interrupt())?,
-            terminate: listen(SignalKind::terminate())?,
-            hang_up: listen(SignalKind::hangup())?,
-            timer: Timer::new().context("the timer could not be made")?,
-        })
-    }
-
-    async fn wait(&mut self, pause: Duration) -> Wake {
-        tokio::select! {
-            biased;
-            _ = self.terminate.recv() => Wake::Stop,
-            _ = self.interrupt.recv() => Wake::Stop,
-            _ = self.hang_up.recv() => Wake::Reload,
-            () = self.timer.sleep(pause) => Wake::Time,
-        }
     }
 }
 

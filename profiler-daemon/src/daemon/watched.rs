@@ -1,5 +1,7 @@
 //! A target of the daemon: waiting for processes, sampled, or left alone for a reason.
 
+mod status;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -7,9 +9,9 @@ use std::sync::Arc;
 use config::{Bytes, SamplingSettings};
 use profiler_core::rate::Activity;
 
-use super::keeper::{Kept, Parcel};
+use super::keeper::Parcel;
 use super::recent::RecentDecisions;
-use super::state::{DecisionEntry, Origin, TargetState, TargetStatus};
+use super::state::{DecisionEntry, Origin, TargetState};
 use crate::cgroup::Cgroup;
 use crate::run::join::{self, Whom};
 use crate::run::{Engine, Setup, summary};
@@ -365,52 +367,5 @@ impl Watched {
     /// The controller's last decisions.
     pub(crate) fn decisions(&self) -> Vec<DecisionEntry> {
         self.sampled.as_ref().map_or_else(Vec::new, |sampled| sampled.engine.log.list())
-    }
-
-    /// How it is.
-    pub(crate) fn status(&self, kept: Kept, now_ns: u64) -> TargetStatus {
-        let totals = self.totals();
-        let mut status = TargetStatus {
-            name: self.identity.name.clone(),
-            labels: self.identity.labels.clone(),
-            origin: self.identity.origin,
-            state: self.state,
-            reason: self.reason.clone(),
-            ends_in_s: self.ends_ns.map(|ends_ns| ends_ns.saturating_sub(now_ns) as f64 * 1e-9),
-            processes: self.processes.len(),
-            budget_ratio: self.sampling.budget.get(),
-            cpu_s: totals.cpu_ns as f64 * 1e-9,
-            overhead_s: (totals.charged_ns + totals.turns_ns) as f64 * 1e-9,
-            samples: totals.samples,
-            lost: totals.lost,
-            truncated: totals.truncated,
-            unnamed: kept.unnamed,
-            windows: self.windows,
-            ..TargetStatus::default()
-        };
-        if let Some(sampled) = &self.sampled {
-            sampled.show(&mut status);
-        }
-        status
-    }
-}
-
-impl Sampled {
-    fn show(&self, status: &mut TargetStatus) {
-        let engine = &self.engine;
-        let (account, cost) = (engine.controller.account(), engine.controller.cost());
-        status.attach_mode = Some(engine.attach_mode());
-        status.unwind = Some(engine.method());
-        status.rate_hz = Some(engine.controller.rate_hz());
-        status.optimum_rate_hz = engine.optimum_rate_hz();
-        status.overhead_us = Some(cost.target.mean_ns * 1e-3);
-        status.overhead_se_us = Some(cost.target.se_ns * 1e-3);
-        status.overhead_last_1s_ratio = Some(account.last_1s_ratio());
-        status.overhead_worst_1s_ratio = Some(account.worst_1s_ratio());
-        status.overhead_parts = Some(summary::parts(account));
-        status.budget_ratio = engine.controller.budget_ratio();
-        if let Some(note) = engine.notes.first() {
-            status.reason = Some(note.clone());
-        }
     }
 }

@@ -2,39 +2,37 @@
 
 mod attaching;
 mod members;
+mod pace;
+mod parts;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use profiler_core::attach::{AttachChoice, AttachMode};
 use profiler_core::profile::RateChange;
-use profiler_core::rate::{
-    Account, CostModel, Decision, Dither, FieldFigures, Prediction, RateController, Reading, Reason,
-    SampleCost, TopShares,
-};
+use profiler_core::rate::{CostModel, Decision, Dither, RateController, Reading, Reason, TopShares};
 use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::Method;
 use serde::Serialize;
 
 use self::attaching::Seen;
 pub(crate) use self::members::others_in;
+use self::pace::Rest;
+pub(crate) use self::parts::Figures;
+use self::parts::Part;
 use super::explain;
 use super::foresight::Foresight;
 use crate::cgroup::Cgroup;
 use crate::sampler::access::{Access, OpenError};
 use crate::sampler::handler_time::HandlerBursts;
 use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
-use crate::sampler::session::{Collected, Counts, Session};
+use crate::sampler::session::Session;
 use crate::sampler::switches::{GroupSwitches, Switches};
 use crate::sys::alarm::SwitchAlarm;
 use crate::sys::{clock, procfs};
 
 /// The shortest time from one tick to the next, where the first was late.
 const MIN_TICK_NS: u64 = 50_000_000;
-/// Time between two looks at the rings where a sample's cost could jump: it must not go unseen for a whole tick.
-const LOOK_NS: u64 = 25_000_000;
-/// A jump by less than this factor cannot overspend the budget of a second within a tick.
-const HARMLESS_JUMP: f64 = 2.0;
 /// Records younger than this may still have older neighbours on their way to another ring (ns).
 const SETTLING_NS: u64 = 2_000_000;
 /// How often, while clocks are renewed, threads are looked for that were born meanwhile. Of a later look are only the
@@ -42,12 +40,6 @@ const SETTLING_NS: u64 = 2_000_000;
 const GENERATIONS: usize = 3;
 /// Length of a window of the profile (ns).
 const WINDOW_NS: u64 = 500_000_000;
-/// The longest pause of a target that rests is a tick, doubled so often: until then a burst is sampled at the rate that an idle
-/// target is granted, which no burst turns into much.
-const LONGEST_REST: u32 = 4;
-/// What one target among many is early or late for no wake-up of its own (ns), and how often that is doubled while it rests.
-const SLACK_NS: u64 = 20_000_000;
-const LONGEST_SLACK: u32 = 5;
 /// Changes by the bucket below this (in logarithms) are not entered into the history of the rate.
 const WORTH_NOTING: f64 = 0.2;
 
@@ -89,39 +81,6 @@ pub(crate) struct Attach {
     pub(crate) foresight: Foresight,
 }
 
-/// The figures of a run, or of a window of it.
-pub(crate) struct Figures {
-    /// What sampling cost.
-    pub(crate) account: Account,
-    /// What a sample costs at its end.
-    pub(crate) cost: SampleCost,
-    /// What the kernel's handler takes, where it was timed.
-    pub(crate) handler: Option<FieldFigures>,
-    pub(crate) history: Vec<RateChange>,
-    pub(crate) notes: Vec<String>,
-    pub(crate) settings: ClockSettings,
-    pub(crate) attach_mode: AttachMode,
-    /// What the run was expected to cost.
-    pub(crate) prediction: Prediction,
-    /// The last decision, if there was time for one.
-    pub(crate) decision: Option<Decision>,
-    /// Wall-clock start (ns since the epoch).
-    pub(crate) start_unix_ns: u64,
-    pub(crate) counts: Counts,
-    /// Length (ns).
-    pub(crate) duration_ns: u64,
-    /// CPU time the scheduler charged to the target (ns).
-    pub(crate) target_cpu_ns: u64,
-    /// Our own CPU time while sampling (ns).
-    pub(crate) self_cpu_ns: u64,
-    /// Our own CPU time before that (ns).
-    pub(crate) setup_cpu_ns: u64,
-    /// Whether the kernel's handler was timed, or why not.
-    pub(crate) handler_time: String,
-    /// Whether time in the kernel was sampled too.
-    pub(crate) kernel_seen: bool,
-}
-
 /// A run in progress.
 pub(crate) struct Engine<L> {
     pub(crate) sampler: PerfSampler,
@@ -154,27 +113,6 @@ pub(crate) struct Engine<L> {
     alarm: Option<SwitchAlarm>,
     bursts: HandlerBursts,
     resting: Option<Rest>,
-}
-
-/// How long nothing has happened.
-#[derive(Clone, Copy, Default)]
-struct Rest {
-    /// Samples and other records until the last tick.
-    seen: u64,
-    /// Ticks in a row without any, up to [`LONGEST_REST`].
-    quiet_ticks: u32,
-    /// Whether the target used no CPU time in the last of them: then it has not switched, either.
-    is_idle: bool,
-}
-
-/// Where the part of the run began that is collected next.
-#[derive(Clone, Copy, Default)]
-struct Part {
-    start_unix_ns: u64,
-    start_ns: u64,
-    counts: Counts,
-    target_cpu_ns: u64,
-    self_cpu_ns: u64,
 }
 
 impl<L: DecisionLog> Engine<L> {
@@ -284,45 +222,6 @@ impl<L: DecisionLog> Engine<L> {
         self.write_decision(&decision);
     }
 
-    /// How long to sleep from now on.
-    pub(crate) fn pause(&self, now_ns: u64) -> Duration {
-        let until_tick = self.next_tick_ns.saturating_sub(now_ns);
-        let looks = self.samples_came && self.cost_may_jump() || self.controller.strangers_may_overspend();
-        let look_ns = if looks { LOOK_NS } else { u64::MAX };
-        let burst_ns = self.bursts.ends_ns().map_or(u64::MAX, |ends_ns| ends_ns.saturating_sub(now_ns));
-        Duration::from_nanos(until_tick.min(look_ns).min(burst_ns).min(self.sampler.time_to_fill_ns()))
-    }
-
-    /// Ticks get rarer while nothing happens: for one target among many, which shall cost nothing while they idle.
-    pub(crate) fn rests(&mut self) {
-        self.resting = Some(Rest::default());
-    }
-
-    /// How long until the next tick (ns).
-    fn next_pause_ns(&mut self) -> u64 {
-        let tick_ns = self.sampler.draw_tick_ns();
-        let Some(rest) = &mut self.resting else { return tick_ns };
-        let counts = &self.session.counts;
-        let seen = counts.samples + counts.foreign + counts.side_records + counts.forks;
-        let is_quiet = std::mem::replace(&mut rest.seen, seen) == seen;
-        rest.quiet_ticks = if is_quiet { (rest.quiet_ticks + 1).min(LONGEST_REST) } else { 0 };
-        tick_ns << rest.quiet_ticks
-    }
-
-    /// Whether the dearest sample that the clocks can take, with the longest chain or the fullest copy, costs far
-    /// more than those that come.
-    fn cost_may_jump(&self) -> bool {
-        let frames =
-            if self.settings.method.follows_frame_pointers() { self.session.chain_limit() } else { 0 };
-        let dearest = self.costs.sample(frames as f64, f64::from(self.settings.copied_bytes()));
-        dearest.mean_ns > HARMLESS_JUMP * self.controller.cost().target.mean_ns
-    }
-
-    /// How much earlier than it is due a turn may come, so that it needs no wake-up of its own: longer while nothing happens.
-    pub(crate) fn slack_ns(&self) -> u64 {
-        self.resting.map_or(0, |rest| SLACK_NS << (2 * rest.quiet_ticks).min(LONGEST_SLACK))
-    }
-
     /// Drains the rings, and takes stock if it is time to, or will be soon.
     pub(crate) fn turn(&mut self) {
         let slack_ns = self.slack_ns();
@@ -331,7 +230,8 @@ impl<L: DecisionLog> Engine<L> {
         self.drain(now_ns.saturating_sub(SETTLING_NS));
         self.samples_came = self.session.counts.samples > samples_before;
         self.time_handler(now_ns);
-        if self.alarm.as_mut().is_some_and(SwitchAlarm::take_rung) {
+        let wakes_up = self.samples_came && self.resting.is_some_and(|rest| rest.quiet_ticks > 0);
+        if self.alarm.as_mut().is_some_and(SwitchAlarm::take_rung) || wakes_up {
             self.next_tick_ns = now_ns;
             self.resting = self.resting.map(|_| Rest::default());
         }
@@ -492,61 +392,6 @@ impl<L: DecisionLog> Engine<L> {
     /// The rate that the law, the budget and the caps asked for last.
     pub(crate) fn optimum_rate_hz(&self) -> Option<f64> {
         self.last_decision.map(|decision| decision.optimum_rate_hz)
-    }
-
-    /// What was collected since the last call or the beginning, with its figures; the next part of the run begins where this
-    /// one ends.
-    pub(crate) fn cut(&mut self) -> (Collected, Figures) {
-        let collected = self.session.cut();
-        let figures = self.take_figures(collected.span.end);
-        (collected, figures)
-    }
-
-    /// Ends the run: what was collected since the last cut or the beginning, its figures, and where its decisions went.
-    pub(crate) fn end(mut self) -> (Collected, Figures, L) {
-        let figures = self.take_figures(clock::monotonic_ns());
-        (self.session.finish(), figures, self.log)
-    }
-
-    fn take_figures(&mut self, end_ns: u64) -> Figures {
-        let next = self.part_from(end_ns);
-        let part = std::mem::replace(&mut self.part, next);
-        Figures {
-            account: self.controller.take_account(),
-            cost: self.controller.cost(),
-            handler: self.controller.handler(),
-            attach_mode: self.attach.mode(),
-            prediction: *self.foresight.prediction(),
-            decision: self.last_decision,
-            start_unix_ns: part.start_unix_ns,
-            counts: next.counts.since(&part.counts),
-            duration_ns: next.start_ns.saturating_sub(part.start_ns),
-            target_cpu_ns: next.target_cpu_ns.saturating_sub(part.target_cpu_ns),
-            self_cpu_ns: next.self_cpu_ns.saturating_sub(part.self_cpu_ns),
-            setup_cpu_ns: self.session.setup_cpu_ns(),
-            handler_time: self.bursts.outcome(),
-            kernel_seen: self.access.kernel,
-            history: self.take_history(),
-            notes: self.notes.clone(),
-            settings: self.settings,
-        }
-    }
-
-    /// The history so far; the next one begins with the rate in force.
-    fn take_history(&mut self) -> Vec<RateChange> {
-        let going_on = self.history.last().map(|last| RateChange { at_s: 0.0, ..last.clone() });
-        std::mem::replace(&mut self.history, going_on.into_iter().collect())
-    }
-
-    fn part_from(&self, start_ns: u64) -> Part {
-        let ago_ns = clock::monotonic_ns().saturating_sub(start_ns);
-        Part {
-            start_unix_ns: clock::unix_ns().saturating_sub(ago_ns),
-            start_ns,
-            counts: self.session.counts,
-            target_cpu_ns: self.session.target_cpu_ns(),
-            self_cpu_ns: self.session.self_cpu_ns(),
-        }
     }
 
     fn threads(&self) -> Vec<u32> {

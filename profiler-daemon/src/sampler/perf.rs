@@ -271,6 +271,11 @@ impl PerfSampler {
         resources::time_to_fill_ns(self.rings.capacity() as u64, stack_bytes, self.settings.period_ns)
     }
 
+    /// Whether there is a record to be handed over.
+    pub(crate) fn has_records(&self) -> bool {
+        self.rings.have_records()
+    }
+
     /// Clocks that run.
     pub(crate) fn clock_count(&self) -> usize {
         self.clocks.len()

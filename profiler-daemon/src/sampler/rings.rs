@@ -104,6 +104,11 @@ impl Rings {
         drain_in_order(&mut self.rings, &times, until_ns, handle);
     }
 
+    /// Whether any of them holds a record.
+    pub(super) fn have_records(&self) -> bool {
+        self.rings.iter().any(|ring| !ring.is_empty())
+    }
+
     /// Times that a ring held something that is no record, since the last call.
     pub(super) fn take_damaged(&mut self) -> u64 {
         self.rings.iter_mut().map(Ring::take_damaged).sum()

@@ -98,6 +98,11 @@ impl SwitchAlarm {
         rung
     }
 
+    /// Whether it has rung, for whoever only asks.
+    pub(crate) fn is_ringing(&self) -> bool {
+        self.watched.iter().any(|watched| !watched.ring.is_empty())
+    }
+
     /// Rings no more until [`watch`](Self::watch).
     pub(crate) fn silence(&mut self) {
         self.silent = true;

@@ -8,6 +8,7 @@ pub(crate) mod file;
 pub(crate) mod frames;
 pub(crate) mod limits;
 pub(crate) mod maps;
+pub(crate) mod memory;
 pub(crate) mod peer;
 pub(crate) mod perf_event;
 pub(crate) mod proc_text;

@@ -57,6 +57,11 @@ impl Ring {
         unsafe { AtomicU64::from_ptr(&raw mut (*self.positions()).data_head) }.load(Ordering::Acquire)
     }
 
+    /// Whether it holds anything; asks nobody but the memory that the kernel shares.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.load_head() == self.tail
+    }
+
     fn store_tail(&self) {
         // SAFETY: as in `load_head`.
         // ATOMICS: release, so that the kernel overwrites records only after they were read.

@@ -1,0 +1,49 @@
+//! What wakes the loop: time, signals and whoever asks.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
+
+use super::ask::Ask;
+use crate::sys::timer::Timer;
+
+/// Why the loop woke up.
+pub(super) enum Wake {
+    Time,
+    Reload,
+    Stop,
+    Asked(Ask),
+}
+
+/// Signals and the timer.
+pub(super) struct Wakes {
+    interrupt: SignalStream,
+    terminate: SignalStream,
+    hang_up: SignalStream,
+    timer: Timer,
+}
+
+impl Wakes {
+    /// Catches the signals.
+    pub(super) fn listen() -> Result<Self> {
+        let listen = |kind| signal(kind).context("signals could not be caught");
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            hang_up: listen(SignalKind::hangup())?,
+            timer: Timer::new().context("the timer could not be made")?,
+        })
+    }
+
+    /// Waits for a signal, or for so long.
+    pub(super) async fn wait(&mut self, pause: Duration) -> Wake {
+        tokio::select! {
+            biased;
+            _ = self.terminate.recv() => Wake::Stop,
+            _ = self.interrupt.recv() => Wake::Stop,
+            _ = self.hang_up.recv() => Wake::Reload,
+            () = self.timer.sleep(pause) => Wake::Time,
+        }
+    }
+}

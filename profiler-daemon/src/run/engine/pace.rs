@@ -1,0 +1,80 @@
+//! When a target is looked at: at ticks of random length, sooner where much could happen in between, and later where nothing
+//! does.
+
+use std::time::Duration;
+
+use super::{DecisionLog, Engine};
+use crate::sys::alarm::SwitchAlarm;
+
+/// Time between two looks at the rings where a sample's cost could jump: it must not go unseen for a whole tick.
+const LOOK_NS: u64 = 25_000_000;
+/// A jump by less than this factor cannot overspend the budget of a second within a tick.
+const HARMLESS_JUMP: f64 = 2.0;
+/// The longest pause of a target that rests is a tick, doubled so often: until then a burst is sampled at the rate that an idle
+/// target is granted, which no burst turns into much.
+const LONGEST_REST: u32 = 4;
+/// What one target among many is early or late for no wake-up of its own (ns), and how often that is doubled while it rests.
+const SLACK_NS: u64 = 20_000_000;
+const LONGEST_SLACK: u32 = 5;
+
+/// How long nothing has happened.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Rest {
+    /// Samples and other records until the last tick.
+    seen: u64,
+    /// Ticks in a row without any, up to [`LONGEST_REST`].
+    pub(super) quiet_ticks: u32,
+    /// Whether the target used no CPU time in the last of them: then it has not switched, either.
+    pub(super) is_idle: bool,
+}
+
+impl<L: DecisionLog> Engine<L> {
+    /// How long to sleep from now on.
+    pub(crate) fn pause(&self, now_ns: u64) -> Duration {
+        let until_tick = self.next_tick_ns.saturating_sub(now_ns);
+        let looks = self.samples_came && self.cost_may_jump() || self.controller.strangers_may_overspend();
+        let look_ns = if looks { LOOK_NS } else { u64::MAX };
+        let burst_ns = self.bursts.ends_ns().map_or(u64::MAX, |ends_ns| ends_ns.saturating_sub(now_ns));
+        Duration::from_nanos(until_tick.min(look_ns).min(burst_ns).min(self.sampler.time_to_fill_ns()))
+    }
+
+    /// Ticks get rarer while nothing happens: for one target among many, which shall cost nothing while they idle.
+    pub(crate) fn rests(&mut self) {
+        self.resting = Some(Rest::default());
+    }
+
+    /// How long until the next tick (ns).
+    pub(super) fn next_pause_ns(&mut self) -> u64 {
+        let tick_ns = self.sampler.draw_tick_ns();
+        let Some(rest) = &mut self.resting else { return tick_ns };
+        let counts = &self.session.counts;
+        let seen = counts.samples + counts.foreign + counts.side_records + counts.forks;
+        let is_quiet = std::mem::replace(&mut rest.seen, seen) == seen;
+        rest.quiet_ticks = if is_quiet { (rest.quiet_ticks + 1).min(LONGEST_REST) } else { 0 };
+        tick_ns << rest.quiet_ticks
+    }
+
+    /// Whether the dearest sample that the clocks can take, with the longest chain or the fullest copy, costs far
+    /// more than those that come.
+    fn cost_may_jump(&self) -> bool {
+        let frames =
+            if self.settings.method.follows_frame_pointers() { self.session.chain_limit() } else { 0 };
+        let dearest = self.costs.sample(frames as f64, f64::from(self.settings.copied_bytes()));
+        dearest.mean_ns > HARMLESS_JUMP * self.controller.cost().target.mean_ns
+    }
+
+    /// Whether there is something to do: it is time to take stock, or will be soon, or there are records that should not wait
+    /// for that.
+    pub(crate) fn is_due(&self, now_ns: u64) -> bool {
+        let until_tick_ns = self.next_tick_ns.saturating_sub(now_ns);
+        let burst_ends = self.bursts.ends_ns().is_some_and(|ends_ns| now_ns + SLACK_NS >= ends_ns);
+        let rings = || self.alarm.as_ref().is_some_and(SwitchAlarm::is_ringing);
+        let looks = || self.pause(now_ns) < Duration::from_nanos(until_tick_ns);
+        until_tick_ns <= self.slack_ns() || burst_ends || rings() || looks() && self.sampler.has_records()
+    }
+
+    /// How much earlier than it is due a tick may come, so that it needs no wake-up of its own: longer while nothing happens.
+    pub(super) fn slack_ns(&self) -> u64 {
+        self.resting.map_or(0, |rest| SLACK_NS << (2 * rest.quiet_ticks).min(LONGEST_SLACK))
+    }
+}

@@ -1,0 +1,110 @@
+//! A run in parts: what was collected between two cuts, and the figures that go with it.
+
+use profiler_core::attach::AttachMode;
+use profiler_core::profile::RateChange;
+use profiler_core::rate::{Account, Decision, FieldFigures, Prediction, SampleCost};
+
+use super::{DecisionLog, Engine};
+use crate::sampler::perf::ClockSettings;
+use crate::sampler::session::{Collected, Counts};
+use crate::sys::clock;
+
+/// The figures of a run, or of a window of it.
+pub(crate) struct Figures {
+    /// What sampling cost.
+    pub(crate) account: Account,
+    /// What a sample costs at its end.
+    pub(crate) cost: SampleCost,
+    /// What the kernel's handler takes, where it was timed.
+    pub(crate) handler: Option<FieldFigures>,
+    pub(crate) history: Vec<RateChange>,
+    pub(crate) notes: Vec<String>,
+    pub(crate) settings: ClockSettings,
+    pub(crate) attach_mode: AttachMode,
+    /// What the run was expected to cost.
+    pub(crate) prediction: Prediction,
+    /// The last decision, if there was time for one.
+    pub(crate) decision: Option<Decision>,
+    /// Wall-clock start (ns since the epoch).
+    pub(crate) start_unix_ns: u64,
+    pub(crate) counts: Counts,
+    /// Length (ns).
+    pub(crate) duration_ns: u64,
+    /// CPU time the scheduler charged to the target (ns).
+    pub(crate) target_cpu_ns: u64,
+    /// Our own CPU time while sampling (ns).
+    pub(crate) self_cpu_ns: u64,
+    /// Our own CPU time before that (ns).
+    pub(crate) setup_cpu_ns: u64,
+    /// Whether the kernel's handler was timed, or why not.
+    pub(crate) handler_time: String,
+    /// Whether time in the kernel was sampled too.
+    pub(crate) kernel_seen: bool,
+}
+
+/// Where the part of the run began that is collected next.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Part {
+    start_unix_ns: u64,
+    pub(super) start_ns: u64,
+    counts: Counts,
+    target_cpu_ns: u64,
+    self_cpu_ns: u64,
+}
+
+impl<L: DecisionLog> Engine<L> {
+    /// What was collected since the last call or the beginning, with its figures; the next part of the run begins where this
+    /// one ends.
+    pub(crate) fn cut(&mut self) -> (Collected, Figures) {
+        let collected = self.session.cut();
+        let figures = self.take_figures(collected.span.end);
+        (collected, figures)
+    }
+
+    /// Ends the run: what was collected since the last cut or the beginning, its figures, and where its decisions went.
+    pub(crate) fn end(mut self) -> (Collected, Figures, L) {
+        let figures = self.take_figures(clock::monotonic_ns());
+        (self.session.finish(), figures, self.log)
+    }
+
+    fn take_figures(&mut self, end_ns: u64) -> Figures {
+        let next = self.part_from(end_ns);
+        let part = std::mem::replace(&mut self.part, next);
+        Figures {
+            account: self.controller.take_account(),
+            cost: self.controller.cost(),
+            handler: self.controller.handler(),
+            attach_mode: self.attach.mode(),
+            prediction: *self.foresight.prediction(),
+            decision: self.last_decision,
+            start_unix_ns: part.start_unix_ns,
+            counts: next.counts.since(&part.counts),
+            duration_ns: next.start_ns.saturating_sub(part.start_ns),
+            target_cpu_ns: next.target_cpu_ns.saturating_sub(part.target_cpu_ns),
+            self_cpu_ns: next.self_cpu_ns.saturating_sub(part.self_cpu_ns),
+            setup_cpu_ns: self.session.setup_cpu_ns(),
+            handler_time: self.bursts.outcome(),
+            kernel_seen: self.access.kernel,
+            history: self.take_history(),
+            notes: self.notes.clone(),
+            settings: self.settings,
+        }
+    }
+
+    /// The history so far; the next one begins with the rate in force.
+    fn take_history(&mut self) -> Vec<RateChange> {
+        let going_on = self.history.last().map(|last| RateChange { at_s: 0.0, ..last.clone() });
+        std::mem::replace(&mut self.history, going_on.into_iter().collect())
+    }
+
+    pub(super) fn part_from(&self, start_ns: u64) -> Part {
+        let ago_ns = clock::monotonic_ns().saturating_sub(start_ns);
+        Part {
+            start_unix_ns: clock::unix_ns().saturating_sub(ago_ns),
+            start_ns,
+            counts: self.session.counts,
+            target_cpu_ns: self.session.target_cpu_ns(),
+            self_cpu_ns: self.session.self_cpu_ns(),
+        }
+    }
+}
