@@ -110,14 +110,8 @@ impl Faults {
     /// None has come yet.
     pub(super) fn new(seed: u64, record: Record) -> Faults {
         let next_ms = monotonic_ms() + 20_000;
-        Faults {
-            random: Rng::with_seed(seed),
-            deck: Vec::new(),
-            is_gentle: true,
-            next_ms,
-            after: Vec::new(),
-            record,
-        }
+        let (random, deck, after) = (Rng::with_seed(seed), Vec::new(), Vec::new());
+        Faults { random, deck, is_gentle: true, next_ms, after, record }
     }
 
     /// Lets happen what is due; `gently` leaves the daemon's process alone.

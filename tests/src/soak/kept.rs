@@ -137,18 +137,18 @@ fn sort_out(run: &Run<'_>, target: &str, (from, to): Span, lost: &mut Lost) {
         let free = run.of("disk_free").map(at_ms).find(|free| *free >= at_ms(full));
         from <= free.unwrap_or(u64::MAX) && to + window_ms >= at_ms(full)
     });
+    let of_target = |kind| near(kind, "target", LATE_MS, AGAIN_MS);
+    let is_short = |length_ms: u64| {
+        length_ms <= RESAMPLED_MS && near("reload", "", LATE_MS, LATE_MS)
+            || length_ms <= 2 * AGAIN_MS && (of_target("target_killed") || of_target("target_started"))
+    };
     if near("kill", "", LATE_MS, 0) {
         let open_ms = if full { (to - from).min(window_ms) } else { to - from };
         lost.kills.push(open_ms);
         lost.dropped.extend((to - from > open_ms).then_some(to - from - open_ms));
     } else if full {
         lost.dropped.push(to - from);
-    } else if to - from <= RESAMPLED_MS && near("reload", "", LATE_MS, LATE_MS) {
-        lost.restarts += to - from;
-    } else if to - from <= 2 * AGAIN_MS
-        && (near("target_killed", "target", LATE_MS, AGAIN_MS)
-            || near("target_started", "target", LATE_MS, AGAIN_MS))
-    {
+    } else if is_short(to - from) {
         lost.restarts += to - from;
     } else {
         lost.rest.push((target.to_owned(), (from, to)));
