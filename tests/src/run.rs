@@ -38,7 +38,9 @@ fn build_sweetspot() -> Result<PathBuf> {
     build.args(["build", "--release", "--quiet", "-p", "profiler-daemon", "--bin", "sweetspot"]);
     // What cargo says of this test's package: a build script that reads it would be run again, and all that depends on it.
     let of_package = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
-    env::vars().filter(|(name, _)| of_package(name)).for_each(|(name, _)| drop(build.env_remove(name)));
+    for (name, _) in env::vars().filter(|(name, _)| of_package(name)) {
+        build.env_remove(name);
+    }
     let status = build.current_dir(workspace_folder()).status()?;
     ensure!(status.success(), "cargo build failed");
     Ok(target_folder().join("release/sweetspot"))

@@ -6,6 +6,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -34,17 +35,20 @@ macro_rules! privileged {
 /// A program of known functions under a path of its own, so that no other test's is taken for it.
 struct Busy {
     folder: TempDir,
+    name: String,
 }
 
 impl Busy {
     fn new() -> Result<Busy> {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("busy{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let folder = tempfile::tempdir()?;
-        fs::copy(program("mix_nofp")?, folder.path().join("busy"))?;
-        Ok(Busy { folder })
+        fs::copy(program("mix_nofp")?, folder.path().join(&name))?;
+        Ok(Busy { folder, name })
     }
 
     fn path(&self) -> PathBuf {
-        self.folder.path().join("busy")
+        self.folder.path().join(&self.name)
     }
 
     fn start(&self) -> Result<Running> {
@@ -82,15 +86,17 @@ fn wait_for_windows(daemon: &Daemon, target: &str, count: usize) -> Result<()> {
     wait_until("windows", || windows(daemon, target).is_ok_and(|spans| spans.len() >= count))
 }
 
-/// CPU time of the functions of the program in a target's profile (s).
-fn work_s(daemon: &Daemon, target: &str) -> Result<f64> {
+/// CPU time of a program's functions in a target's profile (s).
+fn work_s(daemon: &Daemon, busy: &Busy, target: &str) -> Result<f64> {
     let ended =
         daemon.report(&["--from", "-1h", "--target", target, "--format", "json"])?.expect_status(0)?;
     let profile: Value = serde_json::from_str(&ended.stdout)?;
     let functions = profile["functions"].as_array().context("functions")?;
-    let work = functions
-        .iter()
-        .filter(|function| function["name"].as_str().is_some_and(|name| name.starts_with("work_")));
+    let is_its = |function: &&Value| {
+        function["module"] == busy.name.as_str()
+            && function["name"].as_str().is_some_and(|name| name.starts_with("work_"))
+    };
+    let work = functions.iter().filter(is_its);
     Ok(work.filter_map(|function| function["cpu_s"].as_f64()).sum())
 }
 
@@ -109,7 +115,7 @@ fn windows_follow_each_other_without_a_gap_and_the_open_one_is_saved_at_the_end(
     let spans = windows(&daemon, "busy")?;
     ensure!(spans.len() > before, "the open window was not saved: {spans:?}");
     ensure_gapless(&spans)?;
-    ensure!(work_s(&daemon, "busy")? > 0.0);
+    ensure!(work_s(&daemon, &busy, "busy")? > 0.0);
     let by_label = daemon.report(&["--from", "-1h", "--label", "team=search"])?;
     ensure!(by_label.expect_status(0)?.stdout.contains("work_a"));
     Ok(())
@@ -197,7 +203,7 @@ fn everything_is_what_belongs_to_no_other_target() -> Result<()> {
         daemon.wait_for("rest", "sampled")?;
         wait_for_windows(&daemon, "busy", 3)?;
         daemon.stop(Signal::SIGTERM)?;
-        let (own_s, foreign_s) = (work_s(&daemon, "busy")?, work_s(&daemon, "rest")?);
+        let (own_s, foreign_s) = (work_s(&daemon, &busy, "busy")?, work_s(&daemon, &busy, "rest")?);
         ensure!(
             own_s > 0.0 && foreign_s < 0.05 * own_s,
             "{own_s} s of its own, {foreign_s} s of everything's"
@@ -244,7 +250,7 @@ fn it_stops_when_it_is_asked_to_and_saves_what_it_has() -> Result<()> {
         let spans = windows(&daemon, "busy")?;
         ensure!(spans.len() > before.len(), "{before:?} were there, and now {spans:?}: {ended:?}");
         ensure_gapless(&spans)?;
-        ensure!(work_s(&daemon, "busy")? > 0.0, "nothing has a name");
+        ensure!(work_s(&daemon, &busy, "busy")? > 0.0, "nothing has a name");
         Ok(())
     })
 }
