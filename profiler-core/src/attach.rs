@@ -117,8 +117,11 @@ impl Observed {
     /// Whether what is no sample of the target costs anything worth a change: of its CPU time, or, where that grows with the
     /// rate, of what is spent on sampling it. Where the budget binds, the latter is lost to the profile.
     fn is_worth_a_change(&self, mode: AttachMode) -> bool {
-        let lost = mode == AttachMode::Cpu && self.extra_ns > LOST_TO_STRANGERS * self.samples_ns;
-        lost || self.cost_ratio() >= WORTH_A_CHANGE
+        self.is_lost_to_strangers(mode) || self.cost_ratio() >= WORTH_A_CHANGE
+    }
+
+    fn is_lost_to_strangers(&self, mode: AttachMode) -> bool {
+        mode == AttachMode::Cpu && self.extra_ns > LOST_TO_STRANGERS * self.samples_ns
     }
 
     /// Whether this alone is too dear, however cheap it was before.
@@ -149,6 +152,8 @@ pub struct AttachChoice {
     crowded_ns: Option<u64>,
     /// Whether threads were seen to be too short-lived for events of their own, which they had.
     missed_ends: bool,
+    /// Whether other targets are sampled beside this one.
+    among_others: bool,
     /// What switches were expected to cost with events of their own before any were opened, as a share of wall time.
     expected: Option<f64>,
 }
@@ -187,6 +192,7 @@ impl AttachChoice {
             patience: 0,
             crowded_ns: crowded.then_some(0), // where time begins at 0; else it is asked again
             missed_ends: false,
+            among_others: false,
             expected: (switches_per_s > MANY_SWITCHES_PER_S).then_some(switches_per_s * USUAL_SWITCH_S),
         }
     }
@@ -203,6 +209,15 @@ impl AttachChoice {
                 (self.mode, self.before) = (AttachMode::Cgroup, AttachMode::Cgroup);
             }
         }
+        self
+    }
+
+    /// Other targets are sampled beside this one, each of which would interrupt every CPU for itself, and take in all strangers'
+    /// samples: whole CPUs are a way out of what events of threads make much dearer, and no small saving. What they cost
+    /// cannot be read off either where they are throttled: at a sample a second everything is cheap.
+    #[must_use]
+    pub fn among_others(mut self) -> Self {
+        self.among_others = true;
         self
     }
 
@@ -319,12 +334,15 @@ impl AttachChoice {
         if !must && !observed.is_worth_a_change(self.mode) {
             return None;
         }
+        let small = self.among_others && !must && observed.cost_ratio() < CLEARLY_TOO_DEAR;
+        let throttled = self.among_others && observed.is_lost_to_strangers(self.mode);
         let known = |way: AttachMode| {
             let cost = self.costs[way as usize]?;
             (now_ns.saturating_sub(cost.at_ns) < BELIEVED_NS).then_some(cost.ratio)
         };
         let clearly = CLEARLY_CHEAPER * observed.cost_ratio();
-        let is_better = |way: &AttachMode| must || known(*way).is_none_or(|ratio| ratio < clearly);
+        let enough = if throttled { clearly.max(CLEARLY_TOO_DEAR) } else { clearly };
+        let is_better = |way: &AttachMode| must || known(*way).is_none_or(|ratio| ratio < enough);
         // What strangers' samples would cost is not known before they are taken; a group has none.
         let is_a_gamble = |way: AttachMode| {
             self.mode == AttachMode::Cgroup
@@ -335,6 +353,7 @@ impl AttachChoice {
         let others = WAYS.into_iter().filter(|way| {
             *way != self.mode
                 && !is_a_gamble(*way)
+                && !(small && *way == AttachMode::Cpu)
                 && self.possible.contains(way)
                 && (way.follows_by_itself() || !need_one_for_all)
                 && is_better(way)
@@ -463,6 +482,22 @@ mod tests {
         // Each time it was wrong, the next change waits longer.
         assert_eq!(choice.observe(100 * SECOND, short, || 4), Some(AttachMode::Cpu));
         assert_eq!(changes(&mut choice, 101), Some(104));
+    }
+
+    #[test]
+    fn among_others_whole_cpus_are_for_storms_and_left_where_strangers_take_most() {
+        let choice = || AttachChoice::new(None, true, 1, 2, 0.0).among_others();
+        assert_eq!(run(&mut choice(), 60, 0.01, 0.0), []);
+        let mut storm = choice();
+        assert_eq!(run(&mut storm, 1, 0.18, 0.03), [AttachMode::Cpu]);
+        // It goes on costing more than events of threads would, but for the storm.
+        assert_eq!(run(&mut storm, 60, 0.18, 0.03), []);
+        // Short-lived ones are over, and the clocks stand at their slowest: nothing seems to cost anything.
+        let mut throttled = choice();
+        assert_eq!(throttled.observe(0, seen(0.0, 8e6, 100e6), || 4), Some(AttachMode::Cpu));
+        let slow = Observed { extra_ns: 0.1e6, samples_ns: 0.02e6, ends_ns: 0.0, target_ns: 1e9 };
+        let back = (1..60).find(|second| throttled.observe(second * SECOND, slow, || 4).is_some());
+        assert_eq!((back.is_some(), throttled.mode()), (true, AttachMode::Task));
     }
 
     #[test]

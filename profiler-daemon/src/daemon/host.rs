@@ -54,10 +54,10 @@ impl HostAccount {
         }
     }
 
-    /// Share of the CPU time of all CPUs that was spent in the last ten seconds.
+    /// Share of the CPU time of all CPUs that was spent in the last ten seconds, those before it began included.
     pub(crate) fn last_10s_ratio(&self) -> f64 {
         let (then, now) = (self.oldest(), self.latest());
-        let wall_ns = now.at_ns.saturating_sub(then.at_ns) * self.cpus as u64;
+        let wall_ns = now.at_ns.saturating_sub(then.at_ns).max(WINDOW_NS) * self.cpus as u64;
         let spent_ns = now.since(&then);
         if wall_ns > 0 { spent_ns as f64 / wall_ns as f64 } else { 0.0 }
     }

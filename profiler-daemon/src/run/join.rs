@@ -39,7 +39,7 @@ pub(crate) fn begin<L: DecisionLog>(
     seen: Option<&Activity>,
     log: L,
 ) -> Result<Engine<L>> {
-    let mut setup = setup.clone();
+    let mut setup = Setup { is_one_of_many: true, ..setup.clone() };
     let mut session = setup.session(sampling);
     session.own_time = OwnTime::of_turns();
     session.own_time.enter();

@@ -200,6 +200,8 @@ pub(crate) struct Setup {
     access: Access,
     /// How the person wants to attach.
     asked: Option<AttachMode>,
+    /// Whether other targets are sampled beside this one.
+    is_one_of_many: bool,
     /// The kernel's functions that were met, by whichever session.
     kernel: Arc<KernelNames>,
 }
@@ -223,7 +225,7 @@ impl Setup {
         };
         let calibration = calibrate::prepare(access);
         let seed = sampling.seed.unwrap_or_else(clock::monotonic_ns);
-        Ok(Self { calibration, seed, access, asked, kernel: Arc::default() })
+        Ok(Self { calibration, seed, access, asked, is_one_of_many: false, kernel: Arc::default() })
     }
 
     /// The target is a group: unless the person wants something else, its own events are the way.
@@ -298,6 +300,7 @@ impl Setup {
         let cpus = limits::online_cpus().len();
         let switches_per_s = seen.map_or(0.0, Activity::switches_per_s);
         let choice = AttachChoice::new(self.asked, self.access.cpu_wide, threads, cpus, switches_per_s);
+        let choice = if self.is_one_of_many { choice.among_others() } else { choice };
         if has_group { choice.with_group() } else { choice }
     }
 
