@@ -96,6 +96,7 @@ pub(crate) struct Engine<L> {
     foresight: Foresight,
     settings: ClockSettings,
     next_tick_ns: u64,
+    ticked_ns: u64,
     next_window_ns: u64,
     adopted: (u64, u64),
     attach_changed: bool,
@@ -143,6 +144,7 @@ impl<L: DecisionLog> Engine<L> {
             foresight: how.foresight,
             settings,
             next_tick_ns: 0,
+            ticked_ns: 0,
             next_window_ns: WINDOW_NS,
             adopted: (0, 0),
             attach_changed: false,
@@ -213,7 +215,7 @@ impl<L: DecisionLog> Engine<L> {
         self.part = self.part_from(clock::monotonic_ns());
         self.context_switches(); // those until now are history
         let now_ns = clock::monotonic_ns();
-        self.next_tick_ns = now_ns + self.sampler.draw_tick_ns();
+        (self.ticked_ns, self.next_tick_ns) = (now_ns, now_ns + self.sampler.draw_tick_ns());
         self.bursts.begin_run(now_ns);
         self.alarm = SwitchAlarm::new().ok();
         self.set_alarm();
@@ -287,6 +289,7 @@ impl<L: DecisionLog> Engine<L> {
         if second_is_over {
             self.each_second(now_ns);
         }
+        self.judge_lost(now_ns);
         let is_idle = self.resting.is_some_and(|rest| rest.quiet_ticks > 0 && rest.is_idle);
         let looks = (second_is_over || self.sampler.few_threads()) && !is_idle;
         let (switches, attached_anew) = if looks { self.look_at_attach(now_ns) } else { (0, false) };
@@ -320,6 +323,13 @@ impl<L: DecisionLog> Engine<L> {
             self.session.close_window();
             self.next_window_ns = self.session.elapsed_ns() + WINDOW_NS;
         }
+    }
+
+    /// Tells how many samples the clocks can have taken since the last tick, if every CPU was busy with the target.
+    fn judge_lost(&mut self, now_ns: u64) {
+        let wall_ns = now_ns.saturating_sub(std::mem::replace(&mut self.ticked_ns, now_ns));
+        let cpus = self.sampler.cpus() as u64;
+        self.session.judge_lost(wall_ns.saturating_mul(cpus) / self.settings.period_ns.max(1));
     }
 
     /// Enters a change of the rate into the profile's history; of what the bucket does tick by tick, only the

@@ -183,6 +183,10 @@ fn notes(end: &Figures) -> Vec<String> {
     if end.counts.lost > 0 {
         notes.push(format!("{} records were lost, and made up for by their neighbours", end.counts.lost));
     }
+    if end.counts.lost_others > 0 {
+        let count = end.counts.lost_others;
+        notes.push(format!("{count} records of mappings and new tasks were lost; mappings were read again"));
+    }
     notes
 }
 

@@ -271,6 +271,11 @@ impl PerfSampler {
         resources::time_to_fill_ns(self.rings.capacity() as u64, stack_bytes, self.settings.period_ns)
     }
 
+    /// CPUs that are sampled.
+    pub(crate) fn cpus(&self) -> usize {
+        self.rings.cpus().len()
+    }
+
     /// Whether there is a record to be handed over.
     pub(crate) fn has_records(&self) -> bool {
         self.rings.have_records()

@@ -2,6 +2,7 @@
 //! what sampling costs is read off.
 
 mod cut;
+mod lost;
 mod maps;
 
 use std::hash::{BuildHasher, Hash};
@@ -40,8 +41,10 @@ pub(crate) struct Counts {
     pub(crate) foreign: u64,
     /// Samples for time that another clock sampled too, while clocks were renewed.
     pub(crate) doubled: u64,
-    /// Records the kernel dropped.
+    /// Samples that the kernel dropped, as far as they can have been samples.
     pub(crate) lost: u64,
+    /// Other records that it dropped: of mappings and tasks.
+    pub(crate) lost_others: u64,
     /// Samples without outer frames, by the reason.
     pub(crate) truncated: TruncatedBy,
     /// Records that could not be decoded.
@@ -85,7 +88,8 @@ impl Counts {
             samples: self.samples - earlier.samples,
             foreign: self.foreign - earlier.foreign,
             doubled: self.doubled - earlier.doubled,
-            lost: self.lost - earlier.lost,
+            lost: self.lost.saturating_sub(earlier.lost),
+            lost_others: self.lost_others - earlier.lost_others,
             truncated: self.truncated.since(&earlier.truncated),
             undecodable: self.undecodable - earlier.undecodable,
             maps_reread: self.maps_reread - earlier.maps_reread,
@@ -111,6 +115,8 @@ pub(crate) struct Session {
     pub(crate) copy: CopySize,
     pub(crate) counts: Counts,
     pub(crate) recent: RecentSamples,
+    /// How many of the lost records were found to be samples.
+    judged_lost: u64,
     /// Kept for whoever wants to know.
     pub(crate) news: Option<News>,
     /// What of this process' CPU time is overhead.
@@ -171,7 +177,8 @@ impl LastReading {
             foreign_samples: self.counts.foreign - last.counts.foreign,
             frames: self.counts.frames - last.counts.frames,
             stack_bytes: self.counts.stack_bytes - last.counts.stack_bytes,
-            lost: self.counts.lost + self.counts.doubled - last.counts.lost - last.counts.doubled,
+            lost: self.counts.lost.saturating_sub(last.counts.lost) + self.counts.doubled
+                - last.counts.doubled,
             switches: 0,
             side_records: self.counts.side_records - last.counts.side_records,
             foreign_side_records: self.counts.foreign_side_records - last.counts.foreign_side_records,
@@ -193,6 +200,7 @@ impl Session {
             copy: CopySize::default(),
             counts: Counts::default(),
             recent: RecentSamples::default(),
+            judged_lost: 0,
             news: None,
             own_time: OwnTime::default(),
             group: None,
@@ -306,7 +314,7 @@ impl Session {
         self.objects.read_tables(); // of a big program, they would use up the budget of its first second
         self.start_ns = clock::monotonic_ns();
         self.stretch_start_ns = self.start_ns;
-        self.counts = Counts::default();
+        (self.counts, self.judged_lost) = (Counts::default(), 0);
         let target_cpu_ns = self.cpu.read().0;
         self.last_reading = self.now(target_cpu_ns);
         self.first_reading = self.last_reading;

@@ -46,7 +46,7 @@ impl Session {
     fn end_window(&mut self, now_ns: u64) {
         let before = self.window_start;
         let taken = self.counts.samples + self.counts.foreign - before.samples - before.foreign;
-        let lost = self.counts.lost - before.lost;
+        let lost = self.counts.lost.saturating_sub(before.lost);
         let factor = if taken > 0 { (taken + lost) as f64 / taken as f64 } else { 1.0 };
         self.aggregator.close_window(now_ns.saturating_sub(self.stretch_start_ns), factor);
         self.window_start = self.counts;
