@@ -1,5 +1,6 @@
 //! The thread that answers: connections, how long they may take, and how they end.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::pin::pin;
 use std::sync::Arc;
@@ -83,32 +84,32 @@ pub(super) async fn run(api: Arc<Api>, mut changes: mpsc::UnboundedReceiver<Chan
 }
 
 /// The next connection, once there is room for it. Never, where nobody listens.
+async fn next<S>(
+    accept: Option<impl AsyncFn() -> io::Result<S>>,
+    slots: &Arc<Semaphore>,
+) -> (S, OwnedSemaphorePermit) {
+    let Some(accept) = accept else { return std::future::pending().await };
+    let slot = free(slots).await;
+    loop {
+        match accept().await {
+            Ok(socket) => return (socket, slot),
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
+
 async fn next_unix(
     listener: Option<&UnixListener>,
     slots: &Arc<Semaphore>,
 ) -> (UnixStream, OwnedSemaphorePermit) {
-    let Some(listener) = listener else { return std::future::pending().await };
-    let slot = free(slots).await;
-    loop {
-        match listener.accept().await {
-            Ok((socket, _)) => return (socket, slot),
-            Err(_) => tokio::time::sleep(PAUSE).await,
-        }
-    }
+    next(listener.map(|listener| async || Ok(listener.accept().await?.0)), slots).await
 }
 
 async fn next_tcp(
     listener: Option<&TcpListener>,
     slots: &Arc<Semaphore>,
 ) -> (TcpStream, OwnedSemaphorePermit) {
-    let Some(listener) = listener else { return std::future::pending().await };
-    let slot = free(slots).await;
-    loop {
-        match listener.accept().await {
-            Ok((socket, _)) => return (socket, slot),
-            Err(_) => tokio::time::sleep(PAUSE).await,
-        }
-    }
+    next(listener.map(|listener| async || Ok(listener.accept().await?.0)), slots).await
 }
 
 async fn free(slots: &Arc<Semaphore>) -> OwnedSemaphorePermit {

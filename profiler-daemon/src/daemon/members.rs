@@ -16,7 +16,7 @@ const TOO_MANY: &str =
     "there are more targets than limits.targets, and others are more active; raise it, or name fewer";
 /// After a target was given up for want of memory, so long passes before another is (ns), and before any is let in again.
 const RELIEF_NS: u64 = 5_000_000_000;
-const PATIENCE_NS: u64 = 600_000_000_000;
+const LET_IN_AFTER_NS: u64 = 600_000_000_000;
 /// Share of the limit from which memory is short.
 const MEMORY_IS_SHORT: f64 = 0.9;
 
@@ -200,7 +200,7 @@ impl Daemon {
 
     /// Lets in whoever was left out and is clearly more active than one that is sampled, or has room now.
     fn rank(&mut self, now_ns: u64) {
-        let is_relieved = self.pressed == 0 || now_ns >= self.relieved_ns + PATIENCE_NS;
+        let is_relieved = self.pressed == 0 || now_ns >= self.relieved_ns + LET_IN_AFTER_NS;
         if !is_relieved || !self.targets.values().any(Watched::is_left_out) {
             return;
         }

@@ -192,7 +192,7 @@ impl Watched {
         sampled.engine.session.own_time.leave();
     }
 
-    /// Starts to sample it, if there is somebody, and it is time to try. What switches often, is looked at first: it takes two
+    /// Starts to sample it, if there is somebody, and it is time to try. Processes are watched first, to know how: it takes two
     /// calls then.
     pub(crate) fn attach(&mut self, setup: &Setup, symbols: Bytes, now_ns: u64) {
         if self.is_sampled() || !self.has_processes() || now_ns < self.retry.at_ns {
