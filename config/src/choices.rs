@@ -73,11 +73,13 @@ choice! {
 
 choice! {
     /// What takes the samples.
-    Backend, "auto or perf", later: ["timer-signal"],
+    Backend, "auto, perf or timer-signal", later: [],
     /// The best that this machine permits.
     Auto = "auto",
     /// The kernel's perf events.
     Perf = "perf",
+    /// Timers in the threads of a command, where perf events are not permitted.
+    TimerSignal = "timer-signal",
 }
 
 choice! {

@@ -53,14 +53,9 @@ fn errors_say_what_was_expected() {
 
 #[test]
 fn words_of_later_versions_are_refused_as_such() {
-    let messages = [
-        "timer-signal".parse::<Backend>().unwrap_err().to_string(),
-        "tick".parse::<Source>().unwrap_err().to_string(),
-    ];
-    for message in messages {
-        assert!(message.contains("not available in this version"), "{message}");
-        assert!(!message.contains('\n'));
-    }
+    let message = "tick".parse::<Source>().unwrap_err().to_string();
+    assert!(message.contains("not available in this version") && !message.contains('\n'), "{message}");
+    assert_eq!("timer-signal".parse::<Backend>(), Ok(Backend::TimerSignal));
     assert_eq!("fp".parse::<Unwind>(), Ok(Unwind::FramePointers));
     assert_eq!("cgroup".parse::<AttachMode>(), Ok(AttachMode::Cgroup));
     assert!("frame".parse::<Unwind>().unwrap_err().to_string().contains("auto, fp or dwarf"));

@@ -45,6 +45,17 @@ impl Machine {
         }
     }
 
+    /// A thread's registers as it has noted them itself: on x86-64 in DWARF's numbering and the instruction pointer behind them,
+    /// on aarch64 instruction pointer, stack pointer, return address and frame pointer.
+    pub fn noted_regs(self, noted: &[u64; 17]) -> UserRegs {
+        match self {
+            Machine::X86_64 => {
+                UserRegs::X86_64 { ip: noted[16], general: std::array::from_fn(|number| Some(noted[number])) }
+            }
+            Machine::Aarch64 => UserRegs::Aarch64 { pc: noted[0], sp: noted[1], lr: noted[2], fp: noted[3] },
+        }
+    }
+
     /// A task's registers, each given by its number in the kernel's interface.
     pub(crate) fn user_regs(self, is_64_bit: bool, get: impl Fn(u64) -> Option<u64>) -> Option<UserRegs> {
         let [fp, lr, sp_aarch64, pc] = AARCH64;

@@ -249,7 +249,7 @@ pub struct Run {
     pub retunes: u64,
     /// How the events are attached: `task` or `cpu`.
     pub attach_mode: String,
-    /// The sampling event: `cpu-clock` or `cycles`.
+    /// The sampling event: `cpu-clock`, or `timer-signal` for timers on the threads' CPU time.
     pub event: String,
     /// How the stacks are unwound: `fp`, `dwarf`, or both.
     pub unwind: String,

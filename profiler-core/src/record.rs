@@ -318,6 +318,14 @@ fn word_in(bytes: &[u8], start: usize, end: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(start..end)?.try_into().ok()?))
 }
 
+impl<'a> RawSample<'a> {
+    /// A sample that a thread has taken of itself, in user code: without a chain or an event.
+    pub fn of_thread(time_ns: u64, (pid, tid): (u32, u32), regs: UserRegs, stack: StackCopy<'a>) -> Self {
+        let (regs, stack) = (Some(regs), Some(stack));
+        Self { time_ns, cpu: 0, pid, tid, stream_id: 0, opened_period: 0, regs, stack, chain: None }
+    }
+}
+
 impl RawSample<'_> {
     /// Kernel frames, innermost first, as lookup addresses; empty when the sample hit user code.
     pub fn kernel_chain(&self, out: &mut Vec<u64>) {

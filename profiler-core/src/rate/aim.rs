@@ -37,11 +37,15 @@ impl Aim {
         let caps = caps(settings, now, budget_share);
         let optimum = Law::new(settings.criterion, now.spread, o_s, settings.horizon_s).optimum(&caps);
         let floored = optimum.rate_hz < settings.floor_hz;
+        let bound_by = match optimum.bound_by {
+            BoundBy::Kernel if settings.clock_tick_ns == Some(settings.min_period_ns) => BoundBy::Tick,
+            bound_by => bound_by,
+        };
         Aim {
             unbounded_hz: optimum.unbounded_hz,
             optimum_hz: settings.within_limits(optimum.rate_hz),
             caps,
-            bound_by: if floored { BoundBy::Floor } else { optimum.bound_by },
+            bound_by: if floored { BoundBy::Floor } else { bound_by },
         }
     }
 

@@ -20,6 +20,8 @@ pub struct RateSettings {
     pub floor_hz: f64,
     /// The shortest period that the kernel is asked for (ns of CPU time); at least 20 µs.
     pub min_period_ns: u64,
+    /// The kernel's tick (ns of CPU time), where the clocks expire at ticks alone and none is of use between two.
+    pub clock_tick_ns: Option<u64>,
     /// What rings and unwinder can take (bytes per second of wall time).
     pub max_bytes_per_s: f64,
     /// Frames expected per stack before any was seen (0 where frame pointers are not walked).
@@ -43,6 +45,7 @@ impl Default for RateSettings {
             top: 4,
             floor_hz: 1.0,
             min_period_ns: MIN_PERIOD_NS,
+            clock_tick_ns: None,
             max_bytes_per_s: 64.0 * 1024.0 * 1024.0,
             expected_frames: 20.0,
             expected_stack_bytes: 0.0,
@@ -55,7 +58,9 @@ impl RateSettings {
     pub(super) fn sane(self) -> Self {
         let default = RateSettings::default();
         let clamp = |x: f64, or: f64, low: f64, high: f64| if x.is_nan() { or } else { x.clamp(low, high) };
-        let min_period_ns = self.min_period_ns.clamp(MIN_PERIOD_NS, 1_000_000_000);
+        let clock_tick_ns = self.clock_tick_ns.map(|tick_ns| tick_ns.clamp(MIN_PERIOD_NS, 1_000_000_000));
+        let min_period_ns =
+            self.min_period_ns.clamp(MIN_PERIOD_NS, 1_000_000_000).max(clock_tick_ns.unwrap_or(0));
         let ceiling = 1e9 / min_period_ns as f64;
         let floor_hz = clamp(self.floor_hz, default.floor_hz, 1e9 / MAX_PERIOD_NS, ceiling);
         let fixed =
@@ -72,6 +77,7 @@ impl RateSettings {
             top: self.top.clamp(1, 64),
             floor_hz,
             min_period_ns,
+            clock_tick_ns,
             max_bytes_per_s: clamp(self.max_bytes_per_s, default.max_bytes_per_s, 1e3, 1e12),
             expected_frames: clamp(self.expected_frames, default.expected_frames, 0.0, 1_024.0),
             expected_stack_bytes: clamp(self.expected_stack_bytes, 0.0, 0.0, 65_536.0),

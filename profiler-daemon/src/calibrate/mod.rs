@@ -10,6 +10,7 @@ mod place;
 mod progress;
 mod quick;
 mod report;
+mod signals;
 mod spin;
 mod workload;
 
@@ -25,6 +26,7 @@ use self::load::LOADED_FROM;
 use self::place::Place;
 use self::progress::Progress;
 use self::report::{Keeping, Report};
+pub(crate) use self::signals::prepare as prepare_signals;
 pub(crate) use self::workload::serve;
 use crate::run::explain;
 use crate::sampler::access::{Access, probe_access};

@@ -180,6 +180,7 @@ fn bound(prediction: &Prediction) -> String {
         BoundBy::Law => "the law: the best rate is within the budget",
         BoundBy::Budget => "the budget",
         BoundBy::Kernel => "the shortest period of the kernel",
+        BoundBy::Tick => "the kernel's tick",
         BoundBy::Bytes => "the bytes that samples bring",
         BoundBy::Floor => "the lowest rate: the budget leaves no room for samples",
         BoundBy::Fixed => "--rate",

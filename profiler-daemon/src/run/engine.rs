@@ -29,7 +29,9 @@ use crate::sampler::access::{Access, OpenError};
 use crate::sampler::handler_time::HandlerBursts;
 use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
 use crate::sampler::session::Session;
+use crate::sampler::source::Source;
 use crate::sampler::switches::{GroupSwitches, Switches};
+use crate::sampler::timer_signal::TimerSampler;
 use crate::sys::alarm::SwitchAlarm;
 use crate::sys::{clock, procfs};
 
@@ -81,11 +83,13 @@ pub(crate) struct Attach {
     pub(crate) costs: CostModel,
     /// What the run will cost.
     pub(crate) foresight: Foresight,
+    /// What samples from inside, where events are not the way.
+    pub(crate) timers: Option<Box<TimerSampler>>,
 }
 
 /// A run in progress.
 pub(crate) struct Engine<L> {
-    pub(crate) sampler: PerfSampler,
+    pub(crate) sampler: Source,
     pub(crate) session: Session,
     pub(crate) controller: RateController,
     pub(crate) log: L,
@@ -134,7 +138,18 @@ impl<L: DecisionLog> Engine<L> {
             stack_bytes: CopySize::default().bytes(),
             mappings: true,
         };
-        let sampler = PerfSampler::open(how.access, how.attachment, settings, dither)?;
+        let mut sampler = match how.timers {
+            Some(timers) => Source::Timers(timers),
+            None => Source::Perf(Box::new(PerfSampler::open(how.access, how.attachment, settings, dither)?)),
+        };
+        if let Source::Timers(timers) = &mut sampler {
+            timers.set_copy(settings);
+            timers.set_period(settings.period_ns);
+        }
+        let bursts = match sampler.is_inside() {
+            true => HandlerBursts::by_itself(),
+            false => HandlerBursts::new(how.costs.per_handler_ns.is_some()),
+        };
         Ok(Self {
             sampler,
             session,
@@ -164,7 +179,7 @@ impl<L: DecisionLog> Engine<L> {
             switches: Switches::default(),
             group_switches: GroupSwitches::default(),
             alarm: None,
-            bursts: HandlerBursts::new(how.costs.per_handler_ns.is_some()),
+            bursts,
             resting: None,
             reports: Reports::default(),
         })
@@ -255,6 +270,11 @@ impl<L: DecisionLog> Engine<L> {
 
     /// Times the kernel's handler in short bursts, where the budget has room for them.
     fn time_handler(&mut self, now_ns: u64) {
+        let times = self.sampler.take_handler_times();
+        if self.sampler.is_inside() {
+            self.bursts.told(times.len());
+            return self.controller.observe_handler(&times);
+        }
         let recent = &mut self.session.recent;
         let times = self.bursts.proceed(now_ns, now_ns.saturating_sub(SETTLING_NS), recent);
         self.controller.observe_handler(&times);
@@ -282,8 +302,10 @@ impl<L: DecisionLog> Engine<L> {
     pub(crate) fn stop(&mut self) {
         self.sampler.stop();
         self.drain(u64::MAX);
-        let times = self.bursts.finish(clock::monotonic_ns(), &mut self.session.recent);
+        let mut times = self.bursts.finish(clock::monotonic_ns(), &mut self.session.recent);
+        times.extend(self.sampler.take_handler_times());
         self.controller.observe_handler(&times);
+        self.sampler.shortfalls().into_iter().for_each(|line| self.note(line));
         // The books are closed; a decision from this moment, with the target gone, would be about nothing.
         let decided = self.last_decision;
         self.tick();

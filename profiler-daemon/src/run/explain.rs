@@ -1,9 +1,11 @@
 //! What went wrong, for a person: one line that says what happened and what to do.
 
 use std::io;
+use std::path::Path;
 
 use ::procfs::ProcError;
 use anyhow::{Result, anyhow};
+use config::{Backend, SamplingSettings};
 
 use crate::cgroup::CgroupError;
 use crate::failure::{Failure, usage};
@@ -21,6 +23,36 @@ pub(crate) const LEFT_GROUP: &str = "processes of the target have left its cgrou
 /// What is missed where mappings are read when a process is first sampled.
 pub(crate) const MAPPINGS_NOT_TOLD: &str = "so many programs begin that records of their mappings would take more than a \
      quarter of the budget; of processes that end within a tick of their first sample, code has no names";
+
+/// What a run by timers is like.
+pub(crate) fn by_timers(sampling: &SamplingSettings, tick_ns: u64) -> String {
+    let why = match sampling.backend {
+        Backend::TimerSignal => "",
+        Backend::Auto | Backend::Perf => " since perf events are not permitted",
+    };
+    let hz = 1e9 / tick_ns as f64;
+    format!(
+        "samples are taken by timer signals{why}: at most {hz:.0} per CPU-second, at ticks of the kernel, whose functions are \
+         not shown"
+    )
+}
+
+/// What is missing to sample without perf events.
+pub(crate) fn no_agent() -> anyhow::Error {
+    anyhow!(
+        "libsweetspot_agent.so was not found beside sweetspot, in ../lib/sweetspot or /usr/lib/sweetspot; put it there, or use \
+         --backend perf"
+    )
+}
+
+/// Why nothing can be preloaded into a command.
+pub(crate) fn not_preloadable(program: &Path, reason: &str) -> anyhow::Error {
+    let program = program.display();
+    Failure::NotPermitted(format!(
+        "{program} {reason}, so timer signals cannot sample it; allow perf_event_open (`sweetspot doctor` says how)"
+    ))
+    .into()
+}
 
 /// An error for `OpenError`; `pid` is the process that was asked for, if it was one.
 pub(crate) fn open(error: OpenError, pid: Option<u32>) -> anyhow::Error {

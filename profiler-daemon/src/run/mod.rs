@@ -3,6 +3,7 @@
 mod engine;
 pub(crate) mod explain;
 mod foresight;
+pub(crate) mod inside;
 pub(crate) mod join;
 pub(crate) mod names;
 mod precise;
@@ -29,6 +30,7 @@ use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use self::engine::Attach;
 pub(crate) use self::engine::{DecisionLine, DecisionLog, Engine};
 use self::foresight::Foresight;
+use self::inside::{Inside, Way};
 use self::precise::Precise;
 use self::progress::Progress;
 use crate::calibrate::{self, Calibration};
@@ -40,6 +42,7 @@ use crate::output::Outputs;
 use crate::sampler::access::{Access, OpenError, probe_access};
 use crate::sampler::perf::Attachment;
 use crate::sampler::session::Session;
+use crate::sampler::timer_signal::TimerSampler;
 use crate::sampler::watch::Watch;
 use crate::settings::{AttachJob, RecordJob};
 use crate::sys::alarm::SwitchAlarm;
@@ -62,11 +65,20 @@ const WATCHED: Duration = Duration::from_millis(30);
 /// Profiles a command and passes on its exit status.
 pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
     let outputs = Outputs::prepare(&job.output)?;
-    let setup = Setup::begin(&job.sampling)?;
+    let program = find_program(&job.command[0]);
+    let (setup, timers, environment) = match inside::choose(&job.sampling)? {
+        Way::Perf => (Setup::begin(&job.sampling)?, None, None),
+        Way::Timers(library) => {
+            let Inside { setup, sampler, environment } =
+                Inside::begin(&job.sampling, &library, program.as_deref())?;
+            (setup, Some(sampler), Some(environment))
+        }
+    };
     let words = job.command.iter().map(|word| CString::new(word.as_bytes()));
     let words: Vec<CString> = words.collect::<Result<_, _>>().context("the command holds a zero byte")?;
     // Before the runtime exists: the child of a fork may not share its threads.
-    let held = HeldCommand::fork(&words).context("the command could not be started")?;
+    let held =
+        HeldCommand::fork(&words, environment.as_deref()).context("the command could not be started")?;
     let own_group = match setup.asked {
         Some(AttachMode::Cgroup) => Some(group_for(held.pid()).map_err(explain::cgroup)?),
         _ => None,
@@ -79,11 +91,11 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
         session.follow_group(Arc::clone(group), true);
     }
     session.await_exec(pid);
-    if let Some(program) = find_program(&job.command[0]) {
-        session.objects.preload(&program);
+    if let Some(program) = &program {
+        session.objects.preload(program);
     }
     let engine = setup
-        .open(&job.sampling, session, Found { pids: vec![pid], group }, None, outputs)
+        .open_with(timers, &job.sampling, session, Found { pids: vec![pid], group }, None, outputs)
         .map_err(|error| explain::open(error, None))?;
     let until = Until { duration: None, precise: Precise::new(&job.sampling) };
     let runtime = runtime()?;
@@ -202,6 +214,8 @@ pub(crate) struct Setup {
     asked: Option<AttachMode>,
     /// Whether other targets are sampled beside this one.
     is_one_of_many: bool,
+    /// The kernel's tick (ns), where clocks expire at ticks alone.
+    clock_tick_ns: Option<u64>,
     /// The kernel's functions that were met, by whichever session.
     kernel: Arc<KernelNames>,
 }
@@ -225,7 +239,15 @@ impl Setup {
         };
         let calibration = calibrate::prepare(access);
         let seed = sampling.seed.unwrap_or_else(clock::monotonic_ns);
-        Ok(Self { calibration, seed, access, asked, is_one_of_many: false, kernel: Arc::default() })
+        Ok(Self {
+            calibration,
+            seed,
+            access,
+            asked,
+            is_one_of_many: false,
+            clock_tick_ns: None,
+            kernel: Arc::default(),
+        })
     }
 
     /// The target is a group: unless the person wants something else, its own events are the way.
@@ -261,6 +283,7 @@ impl Setup {
 
     fn method_choice(&self, sampling: &SamplingSettings) -> MethodChoice {
         match sampling.unwind {
+            _ if self.clock_tick_ns.is_some() => MethodChoice::fixed(Method::Dwarf), // nobody follows frame pointers
             Unwind::Auto => MethodChoice::auto(),
             Unwind::FramePointers => MethodChoice::fixed(Method::Fp),
             Unwind::Dwarf => MethodChoice::fixed(Method::Dwarf),
@@ -275,8 +298,25 @@ impl Setup {
         seen: Option<&Activity>,
         log: L,
     ) -> Result<Engine<L>, OpenError> {
+        self.open_with(None, sampling, session, target, seen, log)
+    }
+
+    /// The same, by timers where they are the way.
+    fn open_with<L: DecisionLog>(
+        &self,
+        mut timers: Option<Box<TimerSampler>>,
+        sampling: &SamplingSettings,
+        session: Session,
+        target: Found,
+        seen: Option<&Activity>,
+        log: L,
+    ) -> Result<Engine<L>, OpenError> {
         let Found { pids, group } = target;
-        let (settings, costs) = (rate_settings(sampling), self.calibration.model);
+        let settings = RateSettings { clock_tick_ns: self.clock_tick_ns, ..rate_settings(sampling) };
+        let costs = self.calibration.model;
+        if let (Some(timers), Some(&pid)) = (&mut timers, pids.first()) {
+            timers.follow(pid);
+        }
         let controller = RateController::new(settings.clone(), costs);
         let threads: Vec<u32> = pids.iter().flat_map(|&pid| procfs::threads(pid)).collect();
         let choice = self.choice(threads.len(), group.is_some(), seen);
@@ -286,11 +326,14 @@ impl Setup {
             (AttachMode::Cgroup, Some(group)) => Attachment::Cgroup(Arc::clone(group)),
             (AttachMode::Task | AttachMode::Cgroup, _) => Attachment::Tasks(threads),
         };
-        let attach = Attach { access: self.access, choice, attachment, group, costs, foresight };
+        let attach = Attach { access: self.access, choice, attachment, group, costs, foresight, timers };
         let mut engine = Engine::open(session, controller, attach, Dither::new(self.seed), log)?;
         engine.notes.extend(self.calibration.note.clone());
         if !self.access.kernel {
             engine.notes.push(explain::KERNEL_UNSEEN.to_owned());
+        }
+        if let Some(tick_ns) = self.clock_tick_ns {
+            engine.notes.push(explain::by_timers(sampling, tick_ns));
         }
         Ok(engine)
     }

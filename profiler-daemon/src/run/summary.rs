@@ -125,7 +125,7 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
         predicted_rate_se_hz: prediction.rate_hz.se,
         retunes: decision.map_or(0, |decision| decision.retunes),
         attach_mode: end.attach_mode.as_str().to_owned(),
-        event: "cpu-clock".to_owned(),
+        event: end.event.to_owned(),
         unwind: end.settings.method.as_str().to_owned(),
         stack_copy_bytes: u64::from(end.settings.copied_bytes()),
         stopped: String::new(),

@@ -57,6 +57,8 @@ impl RecentSamples {
 enum Reason {
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
+    #[error("no handler of the kernel takes the samples")]
+    ByItself,
     #[error("the calibration did not time it; `sweetspot calibrate` does, where the kernel lets it")]
     NotCalibrated,
 }
@@ -99,6 +101,18 @@ impl HandlerBursts {
         let tracer = if calibrated { tracer } else { tracer.and(Err(Reason::NotCalibrated)) };
         let (schedule, phase) = (BurstSchedule::default(), Phase::Resting);
         Self { tracer, schedule, phase, spent: BurstCost::default(), timed: 0, bursts: 0 }
+    }
+
+    /// None: the handler tells with each sample what it took.
+    pub(crate) fn by_itself() -> Self {
+        let (schedule, phase) = (BurstSchedule::default(), Phase::Resting);
+        let tracer = Err(Reason::ByItself);
+        Self { tracer, schedule, phase, spent: BurstCost::default(), timed: 0, bursts: 0 }
+    }
+
+    /// Handlers have told what so many samples took.
+    pub(crate) fn told(&mut self, times: usize) {
+        self.timed += times as u64;
     }
 
     /// The run begins.
@@ -196,6 +210,8 @@ impl HandlerBursts {
     /// For the summary: `measured`, or why not.
     pub(crate) fn outcome(&self) -> String {
         match &self.tracer {
+            Err(Reason::ByItself) if self.timed > 0 => "measured".to_owned(),
+            Err(Reason::ByItself) => "unavailable, because no sample was taken".to_owned(),
             Err(reason) => format!("unavailable, because {reason}"),
             Ok(_) if self.timed > 0 => "measured".to_owned(),
             Ok(_) if self.bursts > 0 => {

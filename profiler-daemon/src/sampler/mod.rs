@@ -9,6 +9,8 @@ mod reporters;
 mod rereads;
 mod rings;
 pub(crate) mod session;
+pub(crate) mod source;
 pub(crate) mod switches;
 pub(crate) mod target_cpu;
+pub(crate) mod timer_signal;
 pub(crate) mod watch;

@@ -33,6 +33,8 @@ pub(crate) enum Attachment {
     Cgroup(Arc<Cgroup>),
     /// These threads and all that they create.
     Tasks(Vec<u32>),
+    /// Threads of their own accord: no event of ours is attached to anything.
+    Inside,
 }
 
 /// What the next clocks shall be.
@@ -62,6 +64,7 @@ impl Attachment {
             Self::Cpus => vec![Followed::Everything],
             Self::Cgroup(group) => vec![Followed::Group(Arc::clone(group))],
             Self::Tasks(tids) => tids.iter().copied().map(Followed::Task).collect(),
+            Self::Inside => Vec::new(),
         }
     }
 }

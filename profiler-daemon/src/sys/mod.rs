@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code, reason = "system calls and memory shared with the kernel")]
 
+pub(crate) mod agent_memory;
 pub(crate) mod alarm;
 pub(crate) mod clock;
 pub(crate) mod file;
@@ -15,6 +16,7 @@ pub(crate) mod proc_text;
 pub(crate) mod procfs;
 pub(crate) mod ring;
 pub(crate) mod root;
+pub(crate) mod signal_cost;
 pub(crate) mod spawn;
 pub(crate) mod terminal;
 pub(crate) mod timer;

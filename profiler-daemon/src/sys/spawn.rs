@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
-use nix::unistd::{ForkResult, Pid, execvp, fork, pipe2};
+use nix::unistd::{ForkResult, Pid, execvp, execvpe, fork, pipe2};
 
 /// A child process that waits for permission to become the command.
 pub(crate) struct HeldCommand {
@@ -37,19 +37,21 @@ pub(crate) struct Ended {
 impl HeldCommand {
     /// Forks a child that will execute `command` once [`HeldCommand::release`] is called.
     ///
+    /// It has the `environment` that is given, else ours.
+    ///
     /// Call it while this process has one thread: the child may only use what is safe after `fork`.
-    pub(crate) fn fork(command: &[CString]) -> io::Result<Self> {
+    pub(crate) fn fork(command: &[CString], environment: Option<&[CString]>) -> io::Result<Self> {
         let (go_read, go_write) = pipe2(OFlag::O_CLOEXEC)?;
         let (failure_read, failure_write) = pipe2(OFlag::O_CLOEXEC)?;
-        // SAFETY: the child calls nothing but `read`, `sigprocmask`, `execvp`, `write` and `_exit`, and
-        // allocates nothing.
+        // SAFETY: the child calls nothing but `read`, `sigprocmask`, `execvp`, `execvpe`, `write` and `_exit`,
+        // and allocates nothing.
         match unsafe { fork() }? {
             ForkResult::Parent { child } => {
                 Ok(Self { pid: child, go: go_write.into(), failure: failure_read.into() })
             }
             ForkResult::Child => {
                 drop((go_write, failure_read));
-                become_command(command, go_read, failure_write)
+                become_command(command, environment, go_read, failure_write)
             }
         }
     }
@@ -73,13 +75,17 @@ impl HeldCommand {
     }
 }
 
-fn become_command(command: &[CString], go: OwnedFd, failure: OwnedFd) -> ! {
+fn become_command(command: &[CString], environment: Option<&[CString]>, go: OwnedFd, failure: OwnedFd) -> ! {
     let mut byte = [0];
     let (go, mut failure) = (ManuallyDrop::new(File::from(go)), ManuallyDrop::new(File::from(failure)));
     let released = matches!((&*go).read(&mut byte), Ok(1)); // 0: our parent is gone
     if released {
         let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
-        let errno = execvp(&command[0], command).err().unwrap_or(Errno::ENOENT);
+        let executed = match environment {
+            Some(environment) => execvpe(&command[0], command, environment),
+            None => execvp(&command[0], command),
+        };
+        let errno = executed.err().unwrap_or(Errno::ENOENT);
         let _ = failure.write_all(&(errno as i32).to_ne_bytes());
     }
     // SAFETY: ends the child at once, without running the parent's exit handlers.
@@ -129,7 +135,7 @@ mod tests {
 
     fn run(words: &[&str]) -> io::Result<Ended> {
         let words: Vec<CString> = words.iter().map(|word| CString::new(*word).unwrap()).collect();
-        let running = HeldCommand::fork(&words)?.release()?;
+        let running = HeldCommand::fork(&words, None)?.release()?;
         Ok(wait4(running.pid, 0)?.unwrap())
     }
 

@@ -35,6 +35,8 @@ pub enum BoundBy {
     Budget,
     /// The shortest period the kernel is asked for.
     Kernel,
+    /// The kernel's tick: timers on CPU time expire at ticks alone.
+    Tick,
     /// The bytes that samples bring.
     Bytes,
     /// The token bucket: more was spent of late than the budget allows.
@@ -52,6 +54,7 @@ impl BoundBy {
             BoundBy::Law => "law",
             BoundBy::Budget => "budget",
             BoundBy::Kernel => "kernel",
+            BoundBy::Tick => "tick",
             BoundBy::Bytes => "bytes",
             BoundBy::Bucket => "bucket",
             BoundBy::Floor => "floor",

@@ -58,6 +58,10 @@ impl<L: DecisionLog> Engine<L> {
         }
         self.settings.method = self.session.choice.method();
         self.settings.stack_bytes = self.session.copy.bytes();
+        if self.sampler.is_inside() {
+            let _ = self.sampler.open_incoming(Attachment::Inside, self.settings); // which changes them and opens nothing
+            return;
+        }
         let attachment = self.next_attachment();
         self.adopted = (now_ns, self.session.processes.threads_created());
         let left = match (self.sampler.attachment(), &attachment) {
@@ -91,6 +95,7 @@ impl<L: DecisionLog> Engine<L> {
         let opens = self.sampler.clock_count() as u64;
         let wait_ns = ADOPT_EVERY_NS.max(opens * 1_000_000_000 / OPENS_PER_SECOND);
         self.attach.mode() == AttachMode::Task
+            && !self.sampler.is_inside()
             && now_ns.saturating_sub(adopted_ns) >= wait_ns
             && self.session.processes.threads_created() > created_then
     }
@@ -141,7 +146,7 @@ impl<L: DecisionLog> Engine<L> {
         }
         // What the way that was left still costs says nothing about the one in force.
         let switches = match self.sampler.attachment() {
-            Attachment::Tasks(_) => switches,
+            Attachment::Tasks(_) | Attachment::Inside => switches,
             Attachment::Cpus | Attachment::Cgroup(_) => switches + self.switches.after_leaving(now_ns),
         };
         if switches >= alarm::SWITCHES
@@ -149,7 +154,7 @@ impl<L: DecisionLog> Engine<L> {
         {
             alarm.silence(); // whatever they cost, there is no better way; until the next second
         }
-        if self.attach.misses_short_lived() {
+        if self.attach.misses_short_lived() && !self.sampler.is_inside() {
             self.note(explain::short_lived(self.access.cpu_wide));
         }
         (switches, false)
@@ -181,7 +186,7 @@ impl<L: DecisionLog> Engine<L> {
                 self.group_switches = GroupSwitches::default(); // they would count on, and cost on
                 self.switches.since_last_look(threads)
             }
-            Attachment::Cpus => {
+            Attachment::Cpus | Attachment::Inside => {
                 self.group_switches = GroupSwitches::default();
                 0
             }

@@ -38,6 +38,8 @@ pub(crate) struct Figures {
     pub(crate) setup_cpu_ns: u64,
     /// Whether the kernel's handler was timed, or why not.
     pub(crate) handler_time: String,
+    /// What the samples are of.
+    pub(crate) event: &'static str,
     /// Whether time in the kernel was sampled too.
     pub(crate) kernel_seen: bool,
 }
@@ -85,6 +87,7 @@ impl<L: DecisionLog> Engine<L> {
             self_cpu_ns: next.self_cpu_ns.saturating_sub(part.self_cpu_ns),
             setup_cpu_ns: self.session.setup_cpu_ns(),
             handler_time: self.bursts.outcome(),
+            event: self.sampler.event(),
             kernel_seen: self.access.kernel,
             history: self.take_history(),
             notes: self.notes.clone(),

@@ -1,0 +1,34 @@
+//! The memory that the profiler shares with its agents, which sample processes from inside.
+//!
+//! It is one file of words: a header that the profiler writes, a table of slots, and a ring for each slot. A slot belongs to one
+//! thread at a time, which writes records into its ring; the profiler reads them and gives the slot back. Both sides see words
+//! through atomics alone, so this crate needs no `unsafe`, no allocation and no system call, and serves in a signal handler.
+//!
+//! An agent is part of a process that may do anything with this memory. So the reader keeps its own positions and believes
+//! nothing: whatever it finds becomes a record, or a count of what was damaged.
+//!
+//! ```
+//! use std::sync::atomic::AtomicU64;
+//! use agent_memory::{MEMORY_WORDS, Memory, Settings};
+//!
+//! let words: Vec<AtomicU64> = (0..MEMORY_WORDS).map(|_| AtomicU64::new(0)).collect();
+//! let memory = Memory::prepare(&words, &Settings::default()).unwrap();
+//! let agent = Memory::open(&words).unwrap();
+//! let slot = agent.claim(4711, 4711).unwrap();
+//! assert_eq!(memory.slot(slot).unwrap().owner(), Some((4711, 4711)));
+//! ```
+
+mod layout;
+mod record;
+mod ring;
+mod slot;
+mod word;
+
+pub use layout::{MEMORY_WORDS, Memory, OpenError, RING_WORDS, SLOTS, Settings};
+pub use record::{Begun, Damaged, Found, Kind, REGISTERS, SAMPLE_HEAD_WORDS, SampleHead, decode, length};
+pub use ring::{Entry, Reader, Ring};
+pub use slot::{Slot, State};
+pub use word::Word;
+
+/// The environment variable that tells an agent where the memory is: a path.
+pub const PLACE: &str = "SWEETSPOT_AGENT";

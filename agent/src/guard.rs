@@ -1,0 +1,27 @@
+//! Programs that shut themselves in: from then on a system call of ours could be the end of them.
+//!
+//! A filter of system calls takes `prctl` first, for itself or for the promise of no new privileges that it needs. So `prctl` is
+//! watched, and after either call the handler enters the kernel no more: the timers go on at the period that they have. A
+//! filter that a process was begun with is not in the way: it answers, and a refused timer is a thread left out.
+
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::{Acquire, Release};
+
+use crate::{memory, sys};
+
+static SHUT: AtomicBool = AtomicBool::new(false);
+
+/// Whether the kernel must not be entered any more.
+#[inline]
+pub(crate) fn is_shut() -> bool {
+    SHUT.load(Acquire)
+}
+
+/// The program is about to make this call of `prctl`.
+pub(crate) fn before_prctl(option: libc::c_int) {
+    let shuts = matches!(option, libc::PR_SET_SECCOMP | libc::PR_SET_NO_NEW_PRIVS);
+    // A child of `vfork` runs in the memory of its parent, which goes on as before.
+    if shuts && memory::is_own(sys::getpid()) {
+        SHUT.store(true, Release);
+    }
+}

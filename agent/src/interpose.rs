@@ -1,0 +1,322 @@
+//! What stands before the C library: new threads are followed, our one signal is kept, and a program that shuts itself in is
+//! noticed. Everything is passed on; what concerns our signal is answered as if we were not there.
+
+use core::ffi::{c_int, c_ulong, c_void};
+use core::mem;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU64, AtomicUsize};
+
+use crate::next::Next;
+use crate::{guard, handler, memory, stack, threads};
+
+type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+type Start = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+type Create = unsafe extern "C" fn(
+    *mut libc::pthread_t,
+    *const libc::pthread_attr_t,
+    *const c_void,
+    *mut c_void,
+) -> c_int;
+type SigAction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+type SigMask = unsafe extern "C" fn(c_int, *const libc::sigset_t, *mut libc::sigset_t) -> c_int;
+type Signal = unsafe extern "C" fn(c_int, libc::sighandler_t) -> libc::sighandler_t;
+type Prctl = unsafe extern "C" fn(c_int, ...) -> c_int;
+
+// SAFETY: its type is that of its manual page.
+static CREATE: Next<Create> = unsafe { Next::new(c"pthread_create") };
+// SAFETY: its type is that of its manual page.
+static SIGACTION: Next<SigAction> = unsafe { Next::new(c"sigaction") };
+// SAFETY: its type is that of its manual page.
+static SIGNAL: Next<Signal> = unsafe { Next::new(c"signal") };
+// SAFETY: its type is that of its manual page.
+static SIGPROCMASK: Next<SigMask> = unsafe { Next::new(c"sigprocmask") };
+// SAFETY: its type is that of its manual page.
+static THREAD_SIGMASK: Next<SigMask> = unsafe { Next::new(c"pthread_sigmask") };
+// SAFETY: its type is that of its manual page.
+static PRCTL: Next<Prctl> = unsafe { Next::new(c"prctl") };
+
+/// What the program wants to happen at our signal, for signals of others than our timers.
+static WANTED: Wanted =
+    Wanted { handler: AtomicUsize::new(libc::SIG_DFL), flags: AtomicU64::new(0), mask: AtomicU64::new(0) };
+
+struct Wanted {
+    handler: AtomicUsize,
+    flags: AtomicU64,
+    mask: AtomicU64,
+}
+
+impl Wanted {
+    fn get(&self) -> libc::sigaction {
+        // SAFETY: all-zero is a valid action.
+        let mut action: libc::sigaction = unsafe { mem::zeroed() };
+        action.sa_sigaction = self.handler.load(Acquire);
+        action.sa_flags = self.flags.load(Relaxed) as c_int;
+        // SAFETY: a set is at least eight bytes of bits.
+        unsafe { (&raw mut action.sa_mask).cast::<u64>().write_unaligned(self.mask.load(Relaxed)) };
+        action
+    }
+
+    fn set(&self, action: &libc::sigaction) {
+        // SAFETY: the same.
+        let mask = unsafe { (&raw const action.sa_mask).cast::<u64>().read_unaligned() };
+        self.mask.store(mask, Relaxed);
+        self.flags.store(action.sa_flags as u64, Relaxed);
+        self.handler.store(action.sa_sigaction, Release);
+    }
+}
+
+/// Finds the C library's functions: the program may call ours in a handler, where nothing can be looked for.
+pub(crate) fn find() {
+    let _ =
+        (CREATE.get(), SIGACTION.get(), SIGNAL.get(), SIGPROCMASK.get(), THREAD_SIGMASK.get(), PRCTL.get());
+}
+
+/// Whether nothing is done about a signal.
+pub(crate) fn is_unused(signal: c_int) -> bool {
+    // SAFETY: all-zero is a valid action.
+    let mut action: libc::sigaction = unsafe { mem::zeroed() };
+    // SAFETY: the pointer is valid for the call.
+    let known = unsafe { SIGACTION.get()(signal, core::ptr::null(), &raw mut action) } == 0;
+    known && action.sa_sigaction == libc::SIG_DFL
+}
+
+/// Has a signal handled: on the stack for signals where the thread has one, with every signal blocked, and so that system calls
+/// that were interrupted go on.
+pub(crate) fn handle(signal: c_int, handler: Handler) -> bool {
+    // SAFETY: all-zero is a valid action, and the set is its.
+    let action = unsafe {
+        let mut action: libc::sigaction = mem::zeroed();
+        action.sa_sigaction = handler as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
+        libc::sigfillset(&raw mut action.sa_mask);
+        action
+    };
+    // SAFETY: the pointer is valid for the call.
+    unsafe { SIGACTION.get()(signal, &raw const action, core::ptr::null_mut()) == 0 }
+}
+
+/// A signal with our number that none of our timers has sent.
+///
+/// # Safety
+///
+/// The arguments are those of a handler.
+pub(crate) unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let wanted = WANTED.get();
+    match wanted.sa_sigaction {
+        libc::SIG_IGN => {}
+        libc::SIG_DFL => end_by(signal),
+        // SAFETY: the program has said that this is a handler, and of which kind.
+        address => unsafe {
+            if wanted.sa_flags & libc::SA_SIGINFO != 0 {
+                mem::transmute::<usize, Handler>(address)(signal, info, context);
+            } else {
+                mem::transmute::<usize, extern "C" fn(c_int)>(address)(signal);
+            }
+        },
+    }
+}
+
+/// What the kernel does with a real-time signal that nobody handles, as soon as the handler returns.
+#[cold]
+fn end_by(signal: c_int) {
+    // SAFETY: an action of zeros is the default one; `raise` is safe in a handler.
+    unsafe {
+        let action: libc::sigaction = mem::zeroed();
+        SIGACTION.get()(signal, &raw const action, core::ptr::null_mut());
+        libc::raise(signal);
+    }
+}
+
+fn is_ours(signal: c_int) -> bool {
+    signal != 0 && signal == handler::signal()
+}
+
+/// What the new thread is given in place of the argument.
+struct Beginning {
+    start: Start,
+    argument: *mut c_void,
+    stack_size: usize,
+}
+
+/// Where a new thread really begins.
+#[repr(C)]
+struct Really {
+    start: Start,
+    argument: *mut c_void,
+}
+
+/// See pthread_create(3).
+///
+/// # Safety
+///
+/// As there.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_create(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    start: Start,
+    argument: *mut c_void,
+) -> c_int {
+    let create = CREATE.get();
+    let begin = if memory::ENABLED.load(Relaxed) {
+        // SAFETY: so many bytes, or null.
+        unsafe { libc::malloc(size_of::<Beginning>()) }.cast::<Beginning>()
+    } else {
+        core::ptr::null_mut()
+    };
+    if begin.is_null() {
+        // SAFETY: as we were called.
+        return unsafe { create(thread, attributes, start as *const c_void, argument) };
+    }
+    // SAFETY: memory for one that is ours until the thread takes it; the attributes are as we were given them.
+    let answer = unsafe {
+        begin.write(Beginning { start, argument, stack_size: stack::size_for(attributes) });
+        create(thread, attributes, begin_thread as *const c_void, begin.cast())
+    };
+    if answer != 0 {
+        // SAFETY: no thread has taken it.
+        unsafe { libc::free(begin.cast()) };
+    }
+    answer
+}
+
+/// Has the thread sampled, and then is its start: by a jump, so that neither its stack nor what unwinds it (`pthread_exit`,
+/// cancellation, exceptions) meets a frame of ours.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+unsafe extern "C" fn begin_thread(_: *mut c_void) -> *mut c_void {
+    core::arch::naked_asm!(
+        ".cfi_startproc", "sub rsp, 8", ".cfi_adjust_cfa_offset 8", "call {enter}", "add rsp, 8",
+        ".cfi_adjust_cfa_offset -8", "mov rdi, rdx", "jmp rax", ".cfi_endproc", enter = sym enter_thread,
+    )
+}
+
+/// The same.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+unsafe extern "C" fn begin_thread(_: *mut c_void) -> *mut c_void {
+    core::arch::naked_asm!(
+        "stp x29, x30, [sp, #-16]!", "bl {enter}", "ldp x29, x30, [sp], #16", "mov x9, x0", "mov x0, x1", "br x9",
+        enter = sym enter_thread,
+    )
+}
+
+extern "C" fn enter_thread(begin: *mut Beginning) -> Really {
+    // SAFETY: `pthread_create` made it for this thread alone.
+    let Beginning { start, argument, stack_size } = unsafe { begin.read() };
+    // SAFETY: it came from `malloc`, and was read.
+    unsafe { libc::free(begin.cast()) };
+    threads::enter_new(stack_size);
+    Really { start, argument }
+}
+
+/// See sigaction(2). What is done about our signal stays.
+///
+/// # Safety
+///
+/// As there.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sigaction(
+    signal: c_int,
+    action: *const libc::sigaction,
+    before: *mut libc::sigaction,
+) -> c_int {
+    if !is_ours(signal) {
+        // SAFETY: as we were called.
+        return unsafe { SIGACTION.get()(signal, action, before) };
+    }
+    let was = WANTED.get();
+    // SAFETY: both pointers are null or valid, as the caller answers for.
+    unsafe {
+        if let Some(action) = action.as_ref() {
+            WANTED.set(action);
+        }
+        if !before.is_null() {
+            before.write(was);
+        }
+    }
+    0
+}
+
+/// See signal(2). What is done about our signal stays.
+///
+/// # Safety
+///
+/// As there.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn signal(signal: c_int, wanted: libc::sighandler_t) -> libc::sighandler_t {
+    if !is_ours(signal) {
+        // SAFETY: as we were called.
+        return unsafe { SIGNAL.get()(signal, wanted) };
+    }
+    let was = WANTED.get();
+    WANTED.set(&libc::sigaction { sa_sigaction: wanted, sa_flags: libc::SA_RESTART, ..was });
+    was.sa_sigaction
+}
+
+/// Whether a signal mask of the program's would keep our signal away; and the mask without it.
+///
+/// # Safety
+///
+/// The set is null or valid.
+unsafe fn without_ours(how: c_int, set: *const libc::sigset_t) -> Option<libc::sigset_t> {
+    if handler::signal() == 0 || set.is_null() || how == libc::SIG_UNBLOCK {
+        return None;
+    }
+    // SAFETY: the caller answers for it.
+    let mut set = unsafe { set.read() };
+    // SAFETY: the pointer is valid for the call.
+    unsafe { libc::sigdelset(&raw mut set, handler::signal()) };
+    Some(set)
+}
+
+/// See sigprocmask(2). Our signal is never blocked, as those of the C library are not: threads that block every signal would
+/// never be seen.
+///
+/// # Safety
+///
+/// As there.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sigprocmask(
+    how: c_int,
+    set: *const libc::sigset_t,
+    before: *mut libc::sigset_t,
+) -> c_int {
+    // SAFETY: as we were called.
+    unsafe {
+        let ours = without_ours(how, set);
+        let set = ours.as_ref().map_or(set, |set| &raw const *set);
+        SIGPROCMASK.get()(how, set, before)
+    }
+}
+
+/// See pthread_sigmask(3), and [`sigprocmask`].
+///
+/// # Safety
+///
+/// As there.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_sigmask(
+    how: c_int,
+    set: *const libc::sigset_t,
+    before: *mut libc::sigset_t,
+) -> c_int {
+    // SAFETY: as we were called.
+    unsafe {
+        let ours = without_ours(how, set);
+        let set = ours.as_ref().map_or(set, |set| &raw const *set);
+        THREAD_SIGMASK.get()(how, set, before)
+    }
+}
+
+/// See prctl(2).
+///
+/// # Safety
+///
+/// As there.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
+    guard::before_prctl(option);
+    // SAFETY: as we were called; what was not given is not looked at.
+    unsafe { PRCTL.get()(option, a, b, c, d) }
+}

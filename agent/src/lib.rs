@@ -1,0 +1,61 @@
+//! The agent: samples the process that it is loaded into, where the kernel's perf events are not permitted.
+//!
+//! Each thread has a POSIX timer on its CPU clock. When it expires, a signal comes to the thread, and its handler copies registers
+//! and a piece of the stack into the thread's ring in shared memory ([`agent_memory`]). Everything else, from the rate to the
+//! names, is decided outside, by the profiler that made the memory. It is preloaded (`LD_PRELOAD`); without the memory's place in
+//! the environment it does nothing at all.
+//!
+//! # Why `unsafe`
+//!
+//! A guest in a process of others cannot do without: it is called by the C library and by the kernel, it reads the interrupted
+//! thread's stack, and it makes its own system calls, so that `errno` is never touched and nothing is called in the handler that
+//! may take a lock or allocate. What needs no `unsafe`, the memory and the rings, is in `agent_memory`.
+//!
+//! # What the handler does not do
+//!
+//! It does not allocate, take locks, use thread-local variables, touch `errno`, panic, or enter the kernel, but to set its timer
+//! to another period and to stop for good. The clock it looks at is read in user space. A process that shuts itself in (`seccomp`)
+//! is not surprised by a system call of ours ([`guard`]).
+//!
+//! # Which signal
+//!
+//! One of the last real-time signals that has no handler, and not `SIGPROF`: programs have uses for that (`setitimer`, gprof,
+//! PHP), and of an ordinary signal only one is kept pending, so that the program's and ours would swallow each other. A real-time
+//! signal that nobody handles ends the process: so what the program does to this one signal is noted and not done
+//! ([`interpose`]).
+
+#![allow(unsafe_code, reason = "see above")]
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod announce;
+mod fork;
+mod guard;
+mod handler;
+mod interpose;
+mod memory;
+mod next;
+mod stack;
+mod sys;
+mod threads;
+
+use core::sync::atomic::Ordering::Relaxed;
+
+/// Called by the dynamic linker before the program begins, and before its other libraries are initialised.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = begin;
+
+extern "C" fn begin() {
+    let Some(memory) = memory::attach() else { return };
+    let pid = sys::getpid();
+    interpose::find();
+    memory.end_all(pid); // what ran in this process before is another program now
+    if !handler::install() {
+        return;
+    }
+    threads::make_key();
+    fork::follow();
+    stack::find_first();
+    memory::ENABLED.store(true, Relaxed);
+    threads::enter_first(announce::How::Executed);
+}

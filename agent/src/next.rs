@@ -1,0 +1,35 @@
+//! The C library's own functions, behind those that stand before them.
+
+use core::ffi::{CStr, c_void};
+use core::marker::PhantomData;
+use core::sync::atomic::AtomicPtr;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// A function of the C library of type `F`, found when it is first asked for.
+pub(crate) struct Next<F> {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+    of: PhantomData<F>,
+}
+
+impl<F: Copy> Next<F> {
+    /// # Safety
+    ///
+    /// The C library has a function of this name, and `F` is a pointer to such a function.
+    pub(crate) const unsafe fn new(name: &'static CStr) -> Self {
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+        Self { name, found: AtomicPtr::new(core::ptr::null_mut()), of: PhantomData }
+    }
+
+    /// The function.
+    pub(crate) fn get(&self) -> F {
+        let mut address = self.found.load(Relaxed);
+        if address.is_null() {
+            // SAFETY: the name ends.
+            address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+            self.found.store(address, Relaxed);
+        }
+        // SAFETY: as whoever made it answers for.
+        unsafe { core::mem::transmute_copy::<*mut c_void, F>(&address) }
+    }
+}

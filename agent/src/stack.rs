@@ -1,0 +1,97 @@
+//! Where a thread's stack ends, so that no more of it is read than there is.
+//!
+//! Between the stack pointer and the end of its stack everything is mapped, and nowhere else is that certain. So the stack pointer
+//! is compared with what is known of the thread, and where it lies elsewhere (a coroutine's stack) nothing is copied.
+
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::announce;
+
+/// The lowest address that counts as a stack, and where the stack ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bounds {
+    pub(crate) low: usize,
+    pub(crate) high: usize,
+}
+
+impl Bounds {
+    /// Bytes that can be read from `sp` on.
+    #[inline]
+    pub(crate) fn readable(&self, sp: usize) -> usize {
+        if sp >= self.low && sp < self.high { self.high - sp } else { 0 }
+    }
+}
+
+/// The kernel leaves at least twice as much room below the first thread's stack.
+const MOST_OF_FIRST: usize = 64 << 20;
+/// What lies at the very bottom of a thread's stack may be its neighbour's: the size that was asked for includes the thread's
+/// own variables, and the guard in some versions of the C library.
+const MARGIN: usize = 128 << 10;
+
+static FIRST_LOW: AtomicUsize = AtomicUsize::new(0);
+static FIRST_HIGH: AtomicUsize = AtomicUsize::new(0);
+static USUAL_SIZE: AtomicUsize = AtomicUsize::new(0);
+
+/// Finds the first thread's stack, and how big those of others are unless their creators say otherwise. To be called on the first
+/// thread.
+pub(crate) fn find_first() {
+    let here = 0_u8;
+    let high = announce::end_of_mapping(&raw const here as usize);
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer is valid for the call.
+    unsafe { libc::getrlimit(libc::RLIMIT_STACK, &raw mut limit) };
+    let size = usize::try_from(limit.rlim_cur).unwrap_or(MOST_OF_FIRST).min(MOST_OF_FIRST);
+    FIRST_HIGH.store(high, Relaxed);
+    FIRST_LOW.store(high.saturating_sub(size), Relaxed);
+    // SAFETY: all-zero bytes are overwritten by `pthread_attr_init`.
+    let mut usual: libc::pthread_attr_t = unsafe { core::mem::zeroed() };
+    // SAFETY: attributes of our own, initialised and destroyed here.
+    unsafe {
+        if libc::pthread_attr_init(&raw mut usual) == 0 {
+            USUAL_SIZE.store(size_of(&raw const usual), Relaxed);
+            libc::pthread_attr_destroy(&raw mut usual);
+        }
+    }
+}
+
+/// The first thread's stack.
+pub(crate) fn first() -> Bounds {
+    Bounds { low: FIRST_LOW.load(Relaxed), high: FIRST_HIGH.load(Relaxed) }
+}
+
+/// How big the stack of a thread will be that is created with these attributes (bytes).
+///
+/// # Safety
+///
+/// They are null, or initialised.
+pub(crate) unsafe fn size_for(attributes: *const libc::pthread_attr_t) -> usize {
+    let usual = USUAL_SIZE.load(Relaxed);
+    if attributes.is_null() {
+        return usual;
+    }
+    // SAFETY: the caller answers for them.
+    match unsafe { size_of(attributes) } {
+        0 => usual,
+        size => size,
+    }
+}
+
+/// # Safety
+///
+/// The attributes are initialised.
+unsafe fn size_of(attributes: *const libc::pthread_attr_t) -> usize {
+    let mut size = 0;
+    // SAFETY: the caller answers for the attributes.
+    let known = unsafe { libc::pthread_attr_getstacksize(attributes, &raw mut size) } == 0;
+    if known { size } else { 0 }
+}
+
+/// The stack of the calling thread, which is not the first, by its size. The C library keeps a thread's description at the end of
+/// its stack, also of one that the program has brought along.
+pub(crate) fn of_thread(size: usize) -> Bounds {
+    // SAFETY: takes nothing.
+    let high = unsafe { libc::pthread_self() } as usize;
+    let margin = MARGIN.min(size / 4);
+    Bounds { low: high.saturating_sub(size.saturating_sub(margin)), high }
+}

@@ -1,0 +1,175 @@
+//! What takes the samples of a run: perf events, or timers in the threads themselves.
+
+use std::io;
+
+use profiler_core::rate::HandlerTime;
+
+use super::access::OpenError;
+use super::perf::{Attachment, ClockSettings, Drained, PerfSampler};
+use super::timer_signal::TimerSampler;
+
+/// Either of them.
+pub(crate) enum Source {
+    /// The kernel takes them.
+    Perf(Box<PerfSampler>),
+    /// An agent in each process does.
+    Timers(Box<TimerSampler>),
+}
+
+/// Asks whichever it is.
+macro_rules! either {
+    ($source:expr, $one:ident => $answer:expr) => {
+        match $source {
+            Source::Perf($one) => $answer,
+            Source::Timers($one) => $answer,
+        }
+    };
+}
+
+impl Source {
+    /// Whether samples are taken inside of the target's processes.
+    pub(crate) fn is_inside(&self) -> bool {
+        matches!(self, Self::Timers(_))
+    }
+
+    /// Starts the clocks.
+    pub(crate) fn start(&mut self) -> io::Result<()> {
+        match self {
+            Self::Perf(perf) => perf.start(),
+            Self::Timers(timers) => {
+                timers.start();
+                Ok(())
+            }
+        }
+    }
+
+    /// Stops the clocks for good.
+    pub(crate) fn stop(&mut self) {
+        either!(self, one => one.stop());
+    }
+
+    /// See [`PerfSampler::open_incoming`]. Timers are changed and not opened: new threads have theirs already.
+    pub(crate) fn open_incoming(
+        &mut self,
+        attachment: Attachment,
+        settings: ClockSettings,
+    ) -> Result<(), OpenError> {
+        match self {
+            Self::Perf(perf) => perf.open_incoming(attachment, settings),
+            Self::Timers(timers) => {
+                timers.set_copy(settings);
+                Ok(())
+            }
+        }
+    }
+
+    /// See [`PerfSampler::attach_more`].
+    pub(crate) fn attach_more(&mut self, threads: &[u32]) -> Result<(), OpenError> {
+        match self {
+            Self::Perf(perf) => perf.attach_more(threads),
+            Self::Timers(_) => Ok(()),
+        }
+    }
+
+    /// See [`PerfSampler::close_outgoing`].
+    pub(crate) fn close_outgoing(&mut self) {
+        if let Self::Perf(perf) = self {
+            perf.close_outgoing();
+        }
+    }
+
+    /// Sets the mean period of all clocks, each when it is its turn.
+    pub(crate) fn set_period(&mut self, period_ns: u64) {
+        either!(self, one => one.set_period(period_ns));
+    }
+
+    /// Draws the time until the next redraw (ns).
+    pub(crate) fn draw_tick_ns(&mut self) -> u64 {
+        either!(self, one => one.draw_tick_ns())
+    }
+
+    /// Draws new periods for those clocks that are due; timers do so by themselves.
+    pub(crate) fn redraw(&mut self) {
+        if let Self::Perf(perf) = self {
+            perf.redraw();
+        }
+    }
+
+    /// Hands over every record made until `until_ns`, in time order.
+    pub(crate) fn drain(&mut self, until_ns: u64, handle: impl FnMut(Drained<'_>)) {
+        either!(self, one => one.drain(until_ns, handle));
+    }
+
+    /// What handlers that time themselves have taken since the last call.
+    pub(crate) fn take_handler_times(&mut self) -> Vec<HandlerTime> {
+        match self {
+            Self::Perf(_) => Vec::new(),
+            Self::Timers(timers) => timers.take_handler_times(),
+        }
+    }
+
+    /// How long the rings take to fill to a third at the present rate, if everything is busy (ns).
+    pub(crate) fn time_to_fill_ns(&self) -> u64 {
+        either!(self, one => one.time_to_fill_ns())
+    }
+
+    /// CPUs that are sampled.
+    pub(crate) fn cpus(&self) -> usize {
+        either!(self, one => one.cpus())
+    }
+
+    /// Whether there is a record to be handed over.
+    pub(crate) fn has_records(&self) -> bool {
+        either!(self, one => one.has_records())
+    }
+
+    /// Clocks that run.
+    pub(crate) fn clock_count(&self) -> usize {
+        match self {
+            Self::Perf(perf) => perf.clock_count(),
+            Self::Timers(timers) => timers.threads(),
+        }
+    }
+
+    /// Whether the clocks are attached to so few threads that what these do is looked at often.
+    pub(crate) fn few_threads(&self) -> bool {
+        matches!(self, Self::Perf(perf) if perf.few_threads())
+    }
+
+    /// What the clocks are attached to.
+    pub(crate) fn attachment(&self) -> &Attachment {
+        match self {
+            Self::Perf(perf) => perf.attachment(),
+            Self::Timers(_) => &Attachment::Inside,
+        }
+    }
+
+    /// Those of these threads that no clock of its own is attached to.
+    pub(crate) fn unattached(&self, threads: Vec<u32>) -> Vec<u32> {
+        match self {
+            Self::Perf(perf) => perf.unattached(threads),
+            Self::Timers(_) => Vec::new(),
+        }
+    }
+
+    /// What could not be sampled, for the person: lines.
+    pub(crate) fn shortfalls(&self) -> Vec<String> {
+        match self {
+            Self::Perf(_) => Vec::new(),
+            Self::Timers(timers) => timers.shortfalls(),
+        }
+    }
+
+    /// What the samples are of.
+    pub(crate) fn event(&self) -> &'static str {
+        match self {
+            Self::Perf(_) => "cpu-clock",
+            Self::Timers(_) => "timer-signal",
+        }
+    }
+
+    /// Whether CPUs have come or gone since the clocks were opened.
+    pub(crate) fn cpus_changed(&self) -> bool {
+        matches!(self, Self::Perf(perf) if perf.cpus_changed())
+    }
+}

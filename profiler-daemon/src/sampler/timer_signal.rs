@@ -1,0 +1,275 @@
+//! Samples by timer signals: an agent in each process takes them, and this end reads what it has written.
+//!
+//! The agents tell of processes and threads as they come, and of the code that is mapped; the session is given the records that
+//! the kernel would have written. A sample stands for the intervals of its thread's timer that have passed, which the handler
+//! counts: so the weights of a thread add up to its CPU time whatever the kernel's tick makes of single expiries.
+
+mod slots;
+
+use std::io;
+use std::sync::Arc;
+
+use profiler_core::machine::Machine;
+use profiler_core::rate::{Dither, HandlerTime};
+use profiler_core::record::{RawData, RawSample, Record, StackCopy, Task};
+use profiler_core::resources;
+use rustc_hash::FxHashSet;
+
+use agent_memory::{Begun, Found, Memory, RING_WORDS, SLOTS, SampleHead, Settings, decode};
+
+use self::slots::{Slots, Taken};
+use super::perf::{ClockSettings, Drained};
+use crate::sys::agent_memory::AgentMemory;
+use crate::sys::maps::regions;
+use crate::sys::{clock, limits};
+
+/// No sample stands for more (ns): whoever says so has written something else.
+const HEAVIEST_NS: u64 = 3_600_000_000_000;
+/// Times of handlers that are kept between two looks.
+const MOST_TIMES: usize = 256;
+
+/// Timers in the threads of a command and of what it starts.
+pub(crate) struct TimerSampler {
+    memory: Arc<AgentMemory>,
+    slots: Slots,
+    settings: ClockSettings,
+    dither: Dither,
+    /// Processes that belong to the target, as far as they have told.
+    known: FxHashSet<u32>,
+    /// The process that everything else descends from.
+    root: u32,
+    times: Vec<HandlerTime>,
+    buffers: Buffers,
+}
+
+/// Kept between records to spare allocations.
+#[derive(Default)]
+struct Buffers {
+    words: Vec<u64>,
+    bytes: Vec<u8>,
+}
+
+impl TimerSampler {
+    /// Memory for agents; nothing samples yet.
+    pub(crate) fn new(settings: ClockSettings, dither: Dither, seed: u64) -> io::Result<Self> {
+        let memory = Arc::new(AgentMemory::new()?);
+        let sampler = Self {
+            memory,
+            slots: Slots::default(),
+            settings,
+            dither,
+            known: FxHashSet::default(),
+            root: 0,
+            times: Vec::new(),
+            buffers: Buffers::default(),
+        };
+        let told = Settings {
+            period_ns: settings.period_ns,
+            stack_bytes: u64::from(settings.copied_bytes()),
+            seed,
+            now_ns: clock::monotonic_ns(),
+            ..Settings::default()
+        };
+        Memory::prepare(sampler.memory.words(), &told)
+            .ok_or_else(|| io::Error::other("the memory is too small"))?;
+        Ok(sampler)
+    }
+
+    /// Where agents find the memory.
+    pub(crate) fn place(&self) -> String {
+        self.memory.path()
+    }
+
+    /// Everything that is sampled descends from this process.
+    pub(crate) fn follow(&mut self, pid: u32) {
+        self.root = pid;
+        self.known.insert(pid);
+    }
+
+    fn told(&self) -> Option<Memory<'_>> {
+        Memory::open(self.memory.words()).ok()
+    }
+
+    /// A sign of life: without one, agents stop.
+    fn beat(&self) {
+        if let Some(memory) = self.told() {
+            memory.beat(clock::monotonic_ns());
+        }
+    }
+
+    /// The command is about to begin.
+    pub(crate) fn start(&mut self) {
+        self.beat();
+    }
+
+    /// No thread is sampled any more, each from its next expiry on.
+    pub(crate) fn stop(&mut self) {
+        if let Some(memory) = self.told() {
+            memory.stop();
+        }
+    }
+
+    /// Sets the mean period of all timers, each at its next expiry.
+    pub(crate) fn set_period(&mut self, period_ns: u64) {
+        self.settings.period_ns = period_ns;
+        if let Some(memory) = self.told() {
+            memory.set_period_ns(period_ns);
+        }
+    }
+
+    /// How much of the stack is copied from now on.
+    pub(crate) fn set_copy(&mut self, settings: ClockSettings) {
+        self.settings = settings;
+        if let Some(memory) = self.told() {
+            memory.set_stack_bytes(u64::from(settings.copied_bytes()));
+        }
+    }
+
+    /// Draws the time until the next tick (ns).
+    pub(crate) fn draw_tick_ns(&mut self) -> u64 {
+        self.dither.tick_ns()
+    }
+
+    /// What handlers have taken since the last call, by their own clocks.
+    pub(crate) fn take_handler_times(&mut self) -> Vec<HandlerTime> {
+        std::mem::take(&mut self.times)
+    }
+
+    /// Threads that are sampled.
+    pub(crate) fn threads(&self) -> usize {
+        self.slots.taken()
+    }
+
+    /// CPUs that the target can use.
+    pub(crate) fn cpus(&self) -> usize {
+        limits::online_cpus().len()
+    }
+
+    /// What could not be sampled, in words.
+    pub(crate) fn shortfalls(&self) -> Vec<String> {
+        let Some(memory) = self.told() else { return Vec::new() };
+        let mut lines = Vec::new();
+        if !self.slots.ever_taken() {
+            let why = "it, or its environment, lets nothing be preloaded";
+            lines.push(format!("the command was not sampled: {why} (LD_PRELOAD)"));
+        }
+        let (left_out, refused) = (memory.left_out(), memory.refused());
+        if left_out > 0 {
+            lines.push(format!("{left_out} threads were not sampled: no more than {SLOTS} are at a time"));
+        }
+        if refused > 0 {
+            lines.push(format!(
+                "{refused} threads were not sampled: they were refused a timer (`ulimit -i`, or a sandbox)"
+            ));
+        }
+        lines
+    }
+
+    /// Whether there is a record to be handed over.
+    pub(crate) fn has_records(&self) -> bool {
+        self.told().is_some_and(|memory| self.slots.have_records(&memory))
+    }
+
+    /// How long a ring takes to fill to a third at the present rate, if its thread is busy (ns).
+    pub(crate) fn time_to_fill_ns(&self) -> u64 {
+        let stack_bytes = u64::from(self.settings.copied_bytes());
+        resources::time_to_fill_ns(RING_WORDS as u64 * 8, stack_bytes, self.settings.period_ns)
+    }
+
+    /// Hands over every record made until `until_ns`, in time order.
+    pub(crate) fn drain(&mut self, until_ns: u64, mut handle: impl FnMut(Drained<'_>)) {
+        self.beat();
+        let Ok(memory) = Memory::open(self.memory.words()) else { return };
+        for taken in self.slots.look(&memory) {
+            // The first thread of a process tells of itself.
+            if taken.pid != taken.tid {
+                handle(Drained::Record(Record::Fork(taken.of_own_process()), 0));
+            }
+        }
+        let mut target = Target { known: &mut self.known, root: self.root, times: &mut self.times };
+        let Buffers { words, bytes } = &mut self.buffers;
+        self.slots
+            .drain(&memory, until_ns, words, |thread, words| target.tell(thread, words, bytes, &mut handle));
+        for _ in 0..self.slots.take_damaged() {
+            handle(Drained::Undecodable);
+        }
+        let dropped = self.slots.take_dropped(&memory);
+        if dropped > 0 {
+            handle(Drained::Record(Record::Lost { count: dropped }, 0));
+        }
+        for ended in self.slots.free_ended(&memory, until_ns) {
+            handle(Drained::Record(Record::Exit(ended.of_own_process()), 0));
+        }
+    }
+}
+
+/// What records are understood with.
+struct Target<'a> {
+    known: &'a mut FxHashSet<u32>,
+    root: u32,
+    times: &'a mut Vec<HandlerTime>,
+}
+
+impl Target<'_> {
+    fn tell(
+        &mut self,
+        thread: Taken,
+        words: &[u64],
+        bytes: &mut Vec<u8>,
+        handle: &mut impl FnMut(Drained<'_>),
+    ) {
+        match decode(words) {
+            Ok(Found::Sample(head, stack)) => {
+                bytes.clear();
+                bytes.extend(stack.iter().flat_map(|word| word.to_ne_bytes()));
+                self.time(&head, bytes.len());
+                handle(Drained::Record(
+                    Record::Sample(sample(thread, &head, bytes)),
+                    head.weight_ns.min(HEAVIEST_NS),
+                ));
+            }
+            Ok(Found::Forked(begun)) => {
+                handle(Drained::Record(Record::Fork(self.forked(thread, &begun)), 0));
+            }
+            Ok(Found::Executed(begun)) => {
+                // By `vfork` or from a program without an agent: nobody has told of it.
+                if !self.known.contains(&thread.pid) {
+                    handle(Drained::Record(Record::Fork(self.forked(thread, &begun)), 0));
+                }
+                let Taken { pid, tid } = thread;
+                handle(Drained::Record(Record::Comm { pid, tid, name: begun.name, exec: true }, 0));
+            }
+            Ok(Found::Mappings(_, text, length)) => {
+                bytes.clear();
+                bytes.extend(text.iter().flat_map(|word| word.to_ne_bytes()));
+                let mapped = regions(&bytes[..length]).filter_map(|region| region.mapped(thread.pid));
+                mapped.for_each(|mapped| handle(Drained::Record(Record::Mmap(mapped), 0)));
+            }
+            Err(_) => handle(Drained::Undecodable),
+        }
+    }
+
+    /// The birth of a process: of a parent that we know, else of the first one, as whoever lost its parent.
+    fn forked(&mut self, thread: Taken, begun: &Begun) -> Task {
+        let parent_pid = if self.known.contains(&begun.parent) { begun.parent } else { self.root };
+        self.known.insert(thread.pid);
+        Task { pid: thread.pid, parent_pid, tid: thread.tid }
+    }
+
+    fn time(&mut self, head: &SampleHead, bytes: usize) {
+        if self.times.len() < MOST_TIMES {
+            let time_ns = head.handler_ns as f64;
+            self.times.push(HandlerTime { time_ns, frames: 0, stack_bytes: bytes as u64 });
+        }
+    }
+}
+
+fn sample<'a>(thread: Taken, head: &SampleHead, stack: &'a [u8]) -> RawSample<'a> {
+    let requested = usize::try_from(head.requested_bytes).unwrap_or(usize::MAX);
+    let stack = StackCopy::new(RawData::Single(stack), requested);
+    let regs = Machine::HOST.noted_regs(&head.registers);
+    RawSample::of_thread(head.time_ns, (thread.pid, thread.tid), regs, stack)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! The slots that agents have taken, read in the order of time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use agent_memory::{Memory, Reader, SLOTS, Slot, State, length};
+use profiler_core::record::Task;
+
+use crate::sys::procfs;
+
+/// A process that is killed ends none of its slots; it is looked for this often (ns).
+const LOOK_FOR_DEAD_NS: u64 = 1_000_000_000;
+
+/// Who has a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Taken {
+    pub(super) pid: u32,
+    pub(super) tid: u32,
+}
+
+impl Taken {
+    /// The thread as one that its own process created.
+    pub(super) fn of_own_process(self) -> Task {
+        Task { pid: self.pid, parent_pid: self.pid, tid: self.tid }
+    }
+}
+
+/// A slot as this side knows it.
+#[derive(Default)]
+struct Known {
+    reader: Reader,
+    owner: Option<Taken>,
+    dropped: u64,
+}
+
+/// All of them.
+pub(super) struct Slots {
+    known: Vec<Known>,
+    /// Those that have an owner, whom the others are not looked at for.
+    taken: Vec<usize>,
+    /// Claims at the last look, and whether one was about to be made then.
+    claims: u64,
+    unsettled: bool,
+    damaged: u64,
+    /// Of slots that were given back.
+    dropped: u64,
+    dead_looked_for_ns: u64,
+}
+
+impl Default for Slots {
+    fn default() -> Self {
+        let known = (0..SLOTS).map(|_| Known::default()).collect();
+        let (taken, claims, unsettled) = (Vec::new(), 0, false);
+        Self { known, taken, claims, unsettled, damaged: 0, dropped: 0, dead_looked_for_ns: 0 }
+    }
+}
+
+impl Slots {
+    /// Those that were taken since the last look.
+    pub(super) fn look(&mut self, memory: &Memory<'_>) -> Vec<Taken> {
+        let mut new = Vec::new();
+        let claims = memory.claims();
+        if !self.unsettled && claims == self.claims {
+            return new;
+        }
+        (self.claims, self.unsettled) = (claims, false);
+        for (index, known) in self.known.iter_mut().enumerate().filter(|(_, known)| known.owner.is_none()) {
+            match memory.slot(index).and_then(|slot| slot.owner()) {
+                Some((_, 0)) => self.unsettled = true, // its thread is about to say who it is
+                Some((pid, tid)) => {
+                    known.owner = Some(Taken { pid, tid });
+                    self.taken.push(index);
+                    new.push(Taken { pid, tid });
+                }
+                None => {}
+            }
+        }
+        new
+    }
+
+    /// Threads that have a slot.
+    pub(super) fn taken(&self) -> usize {
+        self.taken.len()
+    }
+
+    /// Whether any thread ever had one.
+    pub(super) fn ever_taken(&self) -> bool {
+        self.claims > 0
+    }
+
+    /// Whether any ring holds a record.
+    pub(super) fn have_records(&self, memory: &Memory<'_>) -> bool {
+        let holds = |index: usize| {
+            let ring = memory.slot(index).and_then(|slot| slot.ring());
+            ring.is_some_and(|ring| self.known[index].reader.peek(&ring) > 0)
+        };
+        memory.claims() != self.claims || self.taken.iter().any(|&index| holds(index))
+    }
+
+    /// Hands over the words of every record made until `until_ns`, in time order.
+    pub(super) fn drain(
+        &mut self,
+        memory: &Memory<'_>,
+        until_ns: u64,
+        words: &mut Vec<u64>,
+        mut handle: impl FnMut(Taken, &[u64]),
+    ) {
+        let mut next: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
+        for at in 0..self.taken.len() {
+            let index = self.taken[at];
+            next.extend(self.peek(memory, index).map(|(time_ns, _)| Reverse((time_ns, index))));
+        }
+        while let Some(Reverse((time_ns, index))) = next.pop() {
+            if time_ns > until_ns {
+                break;
+            }
+            let Some((_, length)) = self.peek(memory, index) else { continue };
+            let (Some(ring), Some(owner)) =
+                (memory.slot(index).and_then(|slot| slot.ring()), self.known[index].owner)
+            else {
+                continue;
+            };
+            let reader = &mut self.known[index].reader;
+            words.clear();
+            words.extend((0..length).map(|at| reader.word(&ring, at)));
+            reader.advance(&ring, length);
+            handle(owner, words);
+            next.extend(self.peek(memory, index).map(|(time_ns, _)| Reverse((time_ns, index))));
+        }
+    }
+
+    /// When the next record of a slot was made, and how many words it has. What is no record is skipped, with all behind it.
+    fn peek(&mut self, memory: &Memory<'_>, index: usize) -> Option<(u64, usize)> {
+        let known = &mut self.known[index];
+        known.owner?;
+        let ring = memory.slot(index)?.ring()?;
+        let Some(waiting) = known.reader.waiting(&ring) else {
+            self.damaged += 1;
+            return None;
+        };
+        if waiting == 0 {
+            return None;
+        }
+        let Some(length) = length(known.reader.word(&ring, 0), waiting) else {
+            known.reader.advance(&ring, waiting);
+            self.damaged += 1;
+            return None;
+        };
+        Some((known.reader.word(&ring, 1), length))
+    }
+
+    /// Times that a ring held something that is no record, since the last call.
+    pub(super) fn take_damaged(&mut self) -> u64 {
+        std::mem::take(&mut self.damaged)
+    }
+
+    /// Samples that found no room, since the last call.
+    pub(super) fn take_dropped(&mut self, memory: &Memory<'_>) -> u64 {
+        let mut sum = std::mem::take(&mut self.dropped);
+        for &index in &self.taken {
+            let known = &mut self.known[index];
+            let now = memory.slot(index).map_or(0, |slot| slot.dropped());
+            sum = sum.saturating_add(now.saturating_sub(std::mem::replace(&mut known.dropped, now)));
+        }
+        sum
+    }
+
+    /// Gives back the slots of threads that have ended, once everything is read; returns these threads.
+    pub(super) fn free_ended(&mut self, memory: &Memory<'_>, now_ns: u64) -> Vec<Taken> {
+        let looks_for_dead = now_ns.saturating_sub(self.dead_looked_for_ns) >= LOOK_FOR_DEAD_NS;
+        if looks_for_dead {
+            self.dead_looked_for_ns = now_ns;
+        }
+        let mut ended = Vec::new();
+        for at in (0..self.taken.len()).rev() {
+            let index = self.taken[at];
+            let known = &mut self.known[index];
+            let (Some(owner), Some(slot)) = (known.owner, memory.slot(index)) else { continue };
+            let is_over = match slot.state() {
+                State::Ended => true,
+                State::Taken => looks_for_dead && procfs::has_ended(owner.pid),
+                State::Free | State::Unknown => true, // somebody has written over it
+            };
+            if is_over && known.is_read(&slot) {
+                self.dropped = self.dropped.saturating_add(slot.dropped().saturating_sub(known.dropped));
+                slot.free(&mut known.reader);
+                *known = Known::default();
+                self.taken.swap_remove(at);
+                self.unsettled = true; // whoever claimed it in between has raised the count already
+                ended.push(owner);
+            }
+        }
+        ended
+    }
+}
+
+impl Known {
+    fn is_read(&self, slot: &Slot<'_>) -> bool {
+        slot.ring().is_none_or(|ring| self.reader.peek(&ring) == 0)
+    }
+}

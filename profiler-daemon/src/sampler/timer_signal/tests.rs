@@ -1,0 +1,183 @@
+//! Records as agents write them, from this process: told as the kernel would have, and weighed as the handler says.
+
+use agent_memory::{Kind, REGISTERS, SAMPLE_HEAD_WORDS, Slot};
+use proptest::prelude::*;
+
+use super::*;
+
+const SETTINGS: ClockSettings = ClockSettings {
+    period_ns: 10_000_000,
+    method: profiler_core::unwind::method::Method::Dwarf,
+    stack_bytes: 4096,
+    mappings: true,
+};
+
+fn sampler(root: u32) -> TimerSampler {
+    let mut sampler = TimerSampler::new(SETTINGS, Dither::new(1), 1).unwrap();
+    sampler.follow(root);
+    sampler
+}
+
+fn write(slot: &Slot<'_>, words: &[u64]) -> bool {
+    let Some(entry) = slot.ring().unwrap().begin(words.len()) else { return false };
+    words.iter().enumerate().for_each(|(index, word)| entry.put(index, *word));
+    entry.publish();
+    true
+}
+
+fn sample_at(time_ns: u64, weight_ns: u64, stack: &[u64]) -> Vec<u64> {
+    let head =
+        SampleHead { time_ns, weight_ns, handler_ns: 900, requested_bytes: 4096, registers: [7; REGISTERS] };
+    [&head.words(SAMPLE_HEAD_WORDS + stack.len()), stack].concat()
+}
+
+/// What a drain hands over, in words.
+fn told(sampler: &mut TimerSampler, until_ns: u64) -> Vec<String> {
+    let mut told = Vec::new();
+    sampler.drain(until_ns, |drained| {
+        told.push(match drained {
+            Drained::Record(Record::Sample(sample), weight_ns) => {
+                let stack = sample.stack.map_or(0, |stack| stack.len());
+                format!("sample of {} at {} for {weight_ns} with {stack}", sample.tid, sample.time_ns)
+            }
+            Drained::Record(Record::Fork(task), _) => {
+                format!("{} from {} in {}", task.tid, task.parent_pid, task.pid)
+            }
+            Drained::Record(Record::Comm { pid, name, exec, .. }, _) => format!("{pid} is {name} {exec}"),
+            Drained::Record(Record::Mmap(mapped), _) => format!("{} maps {}", mapped.pid, mapped.path),
+            Drained::Record(Record::Exit(task), _) => format!("{} ends", task.tid),
+            Drained::Record(Record::Lost { count }, _) => format!("{count} lost"),
+            Drained::Undecodable => "undecodable".to_owned(),
+            other => panic!("{:?}", matches!(other, Drained::Double)),
+        });
+    });
+    told
+}
+
+#[test]
+fn samples_of_all_threads_come_in_the_order_of_time_and_young_ones_wait() {
+    let mut sampler = sampler(70);
+    let shared = Arc::clone(&sampler.memory);
+    let memory = Memory::open(shared.words()).unwrap();
+    let slots = [(70, 70), (70, 71)].map(|(pid, tid)| memory.slot(memory.claim(pid, tid).unwrap()).unwrap());
+    assert!(write(&slots[0], &sample_at(10, 100, &[1, 2])) && write(&slots[0], &sample_at(30, 100, &[])));
+    assert!(write(&slots[1], &sample_at(20, u64::MAX, &[])) && write(&slots[1], &sample_at(99, 1, &[])));
+    slots[1].end();
+    let first = [
+        "71 from 70 in 70".to_owned(),
+        "sample of 70 at 10 for 100 with 16".to_owned(),
+        format!("sample of 71 at 20 for {HEAVIEST_NS} with 0"),
+        "sample of 70 at 30 for 100 with 0".to_owned(),
+    ];
+    assert_eq!(told(&mut sampler, 50), first);
+    assert!(sampler.has_records() && sampler.threads() == 2);
+    assert_eq!(told(&mut sampler, 100), ["sample of 71 at 99 for 1 with 0", "71 ends"]);
+    assert!(!sampler.has_records() && sampler.threads() == 1);
+    let times = sampler.take_handler_times();
+    assert_eq!((times.len(), times[0].time_ns, times[0].stack_bytes), (4, 900.0, 16));
+}
+
+#[test]
+fn a_process_tells_of_itself_and_one_without_a_known_parent_is_the_first_ones() {
+    let mut sampler = sampler(70);
+    let shared = Arc::clone(&sampler.memory);
+    let memory = Memory::open(shared.words()).unwrap();
+    let slot = |pid| memory.slot(memory.claim(pid, pid).unwrap()).unwrap();
+    let (child, stranger) = (slot(80), slot(90));
+    let line = b"1000-2000 r-xp 00000000 fe:01 7 /bin/cat\n";
+    let text: Vec<u64> = line
+        .chunks(8)
+        .map(|part| {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            u64::from_ne_bytes(word)
+        })
+        .collect();
+    assert!(write(
+        &child,
+        &agent_memory::Begun::words(Kind::Forked, 5, 70, *b"cat\0\0\0\0\0\0\0\0\0\0\0\0\0")
+    ));
+    assert!(write(
+        &stranger,
+        &agent_memory::Begun::words(Kind::Executed, 6, 1, *b"dog\0\0\0\0\0\0\0\0\0\0\0\0\0")
+    ));
+    let head = [Kind::Mappings.heading(3 + text.len()), 7, line.len() as u64];
+    assert!(write(&stranger, &[&head[..], &text].concat()));
+    let expected = ["80 from 70 in 80", "90 from 70 in 90", "90 is dog true", "90 maps /bin/cat"];
+    assert_eq!(told(&mut sampler, 50), expected);
+    assert!(write(
+        &child,
+        &agent_memory::Begun::words(Kind::Executed, 8, 70, *b"cow\0\0\0\0\0\0\0\0\0\0\0\0\0")
+    ));
+    assert_eq!(told(&mut sampler, 50), ["80 is cow true"]);
+}
+
+#[test]
+fn what_finds_no_room_is_lost_and_counted() {
+    let mut sampler = sampler(70);
+    let shared = Arc::clone(&sampler.memory);
+    let memory = Memory::open(shared.words()).unwrap();
+    let slot = memory.slot(memory.claim(70, 70).unwrap()).unwrap();
+    let big = sample_at(5, 1, &vec![0; 7_680]); // 60 KiB
+    let written = (0..10)
+        .filter(|_| {
+            write(&slot, &big) || {
+                slot.note_dropped();
+                false
+            }
+        })
+        .count();
+    assert_eq!(written, 4);
+    let lines = told(&mut sampler, 50);
+    assert_eq!((lines.len(), lines[4].as_str()), (5, "6 lost"));
+    slot.note_dropped();
+    slot.end();
+    assert_eq!(told(&mut sampler, 50), ["1 lost", "70 ends"]);
+    assert!(write(&slot, &big), "it is empty again");
+}
+
+#[test]
+fn nobody_who_was_heard_is_told_and_so_are_threads_without_a_timer() {
+    let mut sampler = sampler(70);
+    told(&mut sampler, 50);
+    assert!(sampler.shortfalls()[0].contains("was not sampled"));
+    let shared = Arc::clone(&sampler.memory);
+    let memory = Memory::open(shared.words()).unwrap();
+    memory.claim(70, 70).unwrap();
+    memory.note_left_out();
+    memory.note_refused();
+    told(&mut sampler, 50);
+    assert_eq!(sampler.shortfalls().len(), 2);
+}
+
+proptest! {
+    /// An agent that lies, or the program around it, harms the profile and nothing else.
+    #[test]
+    fn no_memory_harms_its_reader(
+        writes in prop::collection::vec((0_usize..3, 0_usize..64, any::<u64>()), 0..40),
+        ring in prop::collection::vec(any::<u64>(), 0..64),
+        kind in 0_u64..6,
+    ) {
+        let mut sampler = sampler(70);
+        let words = sampler.memory.words().len();
+        let shared = Arc::clone(&sampler.memory);
+    let memory = Memory::open(shared.words()).unwrap();
+        let slot = memory.slot(memory.claim(70, 71).unwrap()).unwrap();
+        let mut ring = ring;
+        let length = ring.len() as u64;
+        if let Some(first) = ring.first_mut() {
+            *first = length << 8 | kind;
+        }
+        write(&slot, &ring);
+        told(&mut sampler, 50);
+        for (area, word, value) in writes {
+            let at = [0, 512, words - 64][area] + word;
+            sampler.memory.words()[at].store(value, std::sync::atomic::Ordering::Relaxed);
+        }
+        for _ in 0..3 {
+            told(&mut sampler, u64::MAX);
+            sampler.has_records();
+            sampler.shortfalls();
+        }
+    }
+}
