@@ -22,7 +22,7 @@ const RINGS_AT: usize = HEADER_WORDS + SLOTS * SLOT_WORDS;
 /// Words of the whole memory.
 pub const MEMORY_WORDS: usize = RINGS_AT + SLOTS * RING_WORDS;
 
-/// What stands at which word of the header. The profiler writes all but the last three.
+/// What stands at which word of the header. The profiler writes all but the last four.
 mod at {
     pub(super) const MAGIC: usize = 0;
     pub(super) const VERSION: usize = 1;
@@ -36,6 +36,7 @@ mod at {
     pub(super) const LEFT_OUT: usize = 24;
     pub(super) const REFUSED: usize = 25;
     pub(super) const CLAIMS: usize = 26;
+    pub(super) const UNSEEN: usize = 27;
 }
 
 /// What agents are told at the beginning.
@@ -185,6 +186,16 @@ impl<'a> Memory<'a> {
         self.get(at::REFUSED)
     }
 
+    /// A thread has ended with so much CPU time due to be sampled, in which there was no tick (ns).
+    pub fn note_unseen(&self, ns: u64) {
+        self.words[at::UNSEEN].fetch_add(ns, Relaxed);
+    }
+
+    /// CPU time of threads that ended before the tick that would have sampled them (ns).
+    pub fn unseen_ns(&self) -> u64 {
+        self.get(at::UNSEEN)
+    }
+
     /// A slot with its ring; `None` if there is no such slot.
     #[inline]
     pub fn slot(&self, index: usize) -> Option<Slot<'a>> {
@@ -196,9 +207,8 @@ impl<'a> Memory<'a> {
 
     /// Takes a free slot for a thread; `None` if there is none.
     pub fn claim(&self, pid: u32, tid: u32) -> Option<usize> {
-        let from = tid as usize % SLOTS; // so that those who come at once seldom meet
-        let mut order = (from..SLOTS).chain(0..from);
-        let claimed = order.find(|&index| self.slot(index).is_some_and(|slot| slot.claim(pid, tid)))?;
+        // The first that is free: what rings were written to is memory, and is used again.
+        let claimed = (0..SLOTS).find(|&index| self.slot(index).is_some_and(|slot| slot.claim(pid, tid)))?;
         self.words[at::CLAIMS].fetch_add(1, Release);
         Some(claimed)
     }

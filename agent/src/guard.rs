@@ -3,11 +3,14 @@
 //! A filter of system calls takes `prctl` first, for itself or for the promise of no new privileges that it needs. So `prctl` is
 //! watched, and after either call the handler enters the kernel no more: the timers go on at the period that they have. A
 //! filter that a process was begun with is not in the way: it answers, and a refused timer is a thread left out.
+//!
+//! The strict mode, and who asks for it by itself, takes the processor's clock away as well: then even a look at the time is
+//! the end. Such a thread is sampled no longer.
 
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{Acquire, Release};
 
-use crate::{memory, sys};
+use crate::{memory, sys, threads};
 
 static SHUT: AtomicBool = AtomicBool::new(false);
 
@@ -18,10 +21,18 @@ pub(crate) fn is_shut() -> bool {
 }
 
 /// The program is about to make this call of `prctl`.
-pub(crate) fn before_prctl(option: libc::c_int) {
+pub(crate) fn before_prctl(option: libc::c_int, argument: libc::c_ulong) {
+    let is_strict =
+        option == libc::PR_SET_SECCOMP && argument == libc::c_ulong::from(libc::SECCOMP_MODE_STRICT);
+    let takes_clock = is_strict || option == libc::PR_SET_TSC;
     let shuts = matches!(option, libc::PR_SET_SECCOMP | libc::PR_SET_NO_NEW_PRIVS);
     // A child of `vfork` runs in the memory of its parent, which goes on as before.
-    if shuts && memory::is_own(sys::getpid()) {
+    if !(takes_clock || shuts) || !memory::is_own(sys::getpid()) {
+        return;
+    }
+    if takes_clock {
+        threads::leave_out();
+    } else {
         SHUT.store(true, Release);
     }
 }

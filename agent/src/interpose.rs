@@ -316,7 +316,7 @@ unsafe extern "C" fn pthread_sigmask(
 /// As there.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
-    guard::before_prctl(option);
+    guard::before_prctl(option, a);
     // SAFETY: as we were called; what was not given is not looked at.
     unsafe { PRCTL.get()(option, a, b, c, d) }
 }

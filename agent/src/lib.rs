@@ -45,6 +45,17 @@ use core::sync::atomic::Ordering::Relaxed;
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = begin;
 
+/// Called when the program ends by itself.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
+extern "C" fn end() {
+    if memory::ENABLED.load(Relaxed) && memory::is_own(sys::getpid()) {
+        threads::at_exit();
+    }
+}
+
 extern "C" fn begin() {
     let Some(memory) = memory::attach() else { return };
     let pid = sys::getpid();

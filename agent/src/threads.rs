@@ -72,6 +72,17 @@ impl Thread {
         x
     }
 
+    /// Tells what a sample stood for that no tick has come in time for, once the thread is over.
+    fn note_unseen(&self, memory: &Memory<'_>) {
+        if guard::is_shut() || !self.armed.load(Relaxed) {
+            return;
+        }
+        let (due_ns, interval_ns) = (self.expires_ns.load(Relaxed), self.interval_ns.load(Relaxed).max(1));
+        if let Some(late_ns) = sys::thread_cpu_ns().checked_sub(due_ns) {
+            memory.note_unseen((late_ns / interval_ns + 1) * interval_ns);
+        }
+    }
+
     /// Sets the timer. The first time, the beginning of the thread falls anywhere into the interval: so what is sampled of
     /// threads that live for less than one is their share, whatever they do.
     fn start(&self, memory: &Memory<'_>, tid: u32) -> bool {
@@ -185,10 +196,33 @@ fn stop(thread: &Thread) {
     }
 }
 
+/// The calling thread is sampled no longer.
+pub(crate) fn leave_out() {
+    if let (Some(index), Some(memory)) = (own_slot(), memory::get()) {
+        memory.note_refused();
+        forget();
+        end(index, &memory);
+    }
+}
+
+/// The program ends, and with it the calling thread: of the others nobody knows.
+pub(crate) fn at_exit() {
+    if let (Some(thread), Some(memory)) = (own_slot().and_then(get), memory::get()) {
+        thread.note_unseen(&memory);
+    }
+}
+
 /// The thread ends, in whatever way: called by the C library.
 unsafe extern "C" fn leave(value: *mut c_void) {
     let Some(index) = (value as usize).checked_sub(1) else { return };
-    let (Some(thread), Some(memory)) = (get(index), memory::get()) else { return };
+    if let Some(memory) = memory::get() {
+        end(index, &memory);
+    }
+}
+
+fn end(index: usize, memory: &Memory<'_>) {
+    let Some(thread) = get(index) else { return };
+    thread.note_unseen(memory);
     if !guard::is_shut() {
         stop(thread);
     }

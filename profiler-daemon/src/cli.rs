@@ -116,7 +116,8 @@ pub(crate) struct SamplingArgs {
     /// How stacks are unwound: auto, fp or dwarf.
     #[arg(long, value_name = "HOW", default_value_t = defaults().unwind)]
     pub(crate) unwind: Unwind,
-    /// What takes the samples: auto or perf.
+    /// What takes the samples: auto, perf or timer-signal (timers in the threads of a command, which `auto` takes where
+    /// perf events are not permitted).
     #[arg(long, value_name = "WHAT", default_value_t = defaults().backend)]
     pub(crate) backend: Backend,
     /// What triggers a sample: auto or clock.
@@ -192,6 +193,9 @@ pub(crate) struct PlanArgs {
     /// Share of the CPU time that sampling may cost.
     #[arg(long, value_name = "SHARE", default_value_t = defaults().budget)]
     pub(crate) budget: Ratio,
+    /// What will take the samples: with timer-signal, the kernel's tick is the highest rate.
+    #[arg(long, value_name = "WHAT", default_value_t = defaults().backend, conflicts_with = "pid")]
+    pub(crate) backend: Backend,
     /// Draw the curve to FILE (.svg) as well.
     #[arg(short, long = "output", value_name = "FILE", value_parser = picture_file)]
     pub(crate) output: Option<PathBuf>,

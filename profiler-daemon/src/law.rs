@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use profiler_core::rate::model::Caps;
-use profiler_core::rate::{Criterion, Experiment, RateSettings};
+use profiler_core::rate::{BoundBy, Criterion, Experiment, RateSettings};
 
 use crate::plan::{Plan, Point};
 use crate::settings::PlanJob;
@@ -28,9 +28,10 @@ pub(crate) fn criterion(criterion: config::Criterion) -> Criterion {
 
 /// The best rate for a function of known share, under the budget alone.
 pub(crate) fn plan(job: &PlanJob) -> Result<Plan> {
+    let tick_hz = job.clock_tick_ns.map_or(f64::INFINITY, |tick_ns| 1e9 / tick_ns as f64);
     let caps = Caps {
         budget_hz: job.budget.get() / job.overhead.seconds(),
-        kernel_hz: RateSettings::default().ceiling_hz(),
+        kernel_hz: RateSettings::default().ceiling_hz().min(tick_hz),
         bytes_hz: f64::INFINITY, // nothing is known of the stacks
     };
     plan_under(job, caps)
@@ -44,7 +45,10 @@ pub(crate) fn plan_under(job: &PlanJob, caps: Caps) -> Result<Plan> {
     let z = 2.0 * criterion.r();
     let experiment = Experiment::new(z, run_s, job.share.get(), overhead_s)?;
     let planned = experiment.plan();
-    let (rate_hz, bound_by) = caps.bound(planned.rate_hz);
+    let (rate_hz, bound_by) = match caps.bound(planned.rate_hz) {
+        (rate_hz, BoundBy::Kernel) if job.clock_tick_ns.is_some() => (rate_hz, BoundBy::Tick),
+        bound => bound,
+    };
     let at = |samples: f64| point(&experiment, criterion, z, samples);
     let best = at(planned.optimum_samples);
     let loss = |samples: f64| at(samples).error_s / best.error_s;

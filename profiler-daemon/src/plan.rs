@@ -128,6 +128,7 @@ fn bound(plan: &Plan) -> String {
     let by = match plan.bound_by {
         BoundBy::Law => return "the law: the best rate is within the budget".to_owned(),
         BoundBy::Budget => "the budget",
+        BoundBy::Tick => "the kernel's tick, at which timers on CPU time expire",
         _ => "the shortest period of the kernel",
     };
     let rate = rate(plan.rate_hz);

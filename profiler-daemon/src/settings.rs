@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use config::{Criterion, Ratio, SamplingSettings, Span, Unwind};
+use config::{AttachMode, Backend, Criterion, Ratio, SamplingSettings, Span, Unwind};
 use regex_lite::Regex;
 
 use crate::cli::{self, Command, OutputFile};
@@ -17,6 +17,7 @@ use crate::daemon::{DaemonJob, SETTINGS_FILE};
 use crate::debuginfod;
 use crate::evaluate::{Design, Role, Shape};
 use crate::failure::usage;
+use crate::sys::signal_cost;
 pub(crate) use ctl::{CtlAsk, CtlJob, CtlProfile, CtlTime};
 pub(crate) use report::{ReportJob, ReportSource};
 
@@ -116,6 +117,8 @@ pub(crate) struct PlanJob {
     pub(crate) criterion: Criterion,
     /// Share of the CPU time that sampling may cost; more than 0.
     pub(crate) budget: Ratio,
+    /// The kernel's tick, where samples come at ticks alone (ns).
+    pub(crate) clock_tick_ns: Option<u64>,
     /// Where to draw the curve.
     pub(crate) file: Option<PathBuf>,
     /// Print JSON.
@@ -229,7 +232,23 @@ fn daemon(args: cli::DaemonArgs) -> DaemonJob {
 
 fn record(args: cli::RecordArgs) -> Result<RecordJob> {
     let sampling = sampling(&args.sampling, &args.output)?;
+    if sampling.backend == Backend::TimerSignal {
+        fits_timers(&sampling)?;
+    }
     Ok(RecordJob { command: args.command, sampling, output: output(args.output)? })
+}
+
+/// Timers belong to threads, and nobody walks frame pointers for them.
+fn fits_timers(sampling: &SamplingSettings) -> Result<()> {
+    match (sampling.attach_mode, sampling.unwind) {
+        (AttachMode::Auto | AttachMode::Task, Unwind::Auto | Unwind::Dwarf) => Ok(()),
+        (_, Unwind::FramePointers) => {
+            Err(usage("--unwind fp needs perf events; leave it out, or use --backend perf"))
+        }
+        (mode, _) => {
+            Err(usage(format!("--attach-mode {mode} needs perf events; leave it out, or use --backend perf")))
+        }
+    }
 }
 
 fn attach(args: cli::AttachArgs) -> Result<AttachJob> {
@@ -242,6 +261,9 @@ fn attach(args: cli::AttachArgs) -> Result<AttachJob> {
         return Err(usage("--duration 0s leaves nothing to sample; give a time such as 30s"));
     }
     let sampling = sampling(&args.sampling, &args.output)?;
+    if sampling.backend == Backend::TimerSignal {
+        return Err(usage("--backend timer-signal samples a command from its start: use record -- COMMAND"));
+    }
     Ok(AttachJob {
         target: match (args.cgroup, args.unit) {
             (Some(path), _) => Target::Cgroup(path),
@@ -341,6 +363,7 @@ fn plan(args: cli::PlanArgs) -> Result<PlanJob> {
         overhead,
         criterion: args.criterion.unwrap_or(Criterion::UpperBound { z: args.z }),
         budget: args.budget,
+        clock_tick_ns: (args.backend == Backend::TimerSignal).then(signal_cost::tick_ns),
         file: args.output,
         json: args.json,
     })

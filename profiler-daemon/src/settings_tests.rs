@@ -150,6 +150,18 @@ fn what_is_not_built_yet_is_refused_as_such() {
 }
 
 #[test]
+fn timers_sample_commands_by_their_threads() {
+    assert!(typed("record --backend timer-signal --unwind dwarf --attach-mode task -- true").is_ok());
+    for line in [
+        "record --backend timer-signal --unwind fp -- true",
+        "record --backend timer-signal --attach-mode cpu -- true",
+        "attach --backend timer-signal 1",
+    ] {
+        assert!(is_usage(line) && message(line).contains("use "), "{}", message(line));
+    }
+}
+
+#[test]
 fn a_group_is_a_target_of_its_own() {
     let target = |line: &str| {
         let Job::Attach(job) = typed(line).unwrap() else { panic!() };

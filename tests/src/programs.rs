@@ -111,6 +111,7 @@ const RECIPES: &[Recipe] = &[
     recipe("brief_c", "brief.c", "cc", &["-O2", WHOLE, "-static", "-DNAME=brief_c"]),
     recipe("brief_d", "brief.c", "cc", &["-O2", WHOLE, "-static-pie", "-g", "-DNAME=brief_d"]),
     recipe("load", "load.c", "cc", &["-O2", WHOLE, "-fomit-frame-pointer", "-pthread"]),
+    recipe("neighbour", "neighbour.c", "cc", &["-O2", WHOLE, "-pthread"]),
     recipe("deny_perf", "deny_perf.c", "cc", &["-O2"]),
     recipe("perf_allowed", "perf_allowed.c", "cc", &["-O2"]),
     recipe("record_rings", "record_rings.c", "cc", &["-O2"]),

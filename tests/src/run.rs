@@ -35,7 +35,7 @@ pub fn sweetspot() -> &'static Path {
 
 fn build_sweetspot() -> Result<PathBuf> {
     let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--release", "--quiet", "-p", "profiler-daemon", "--bin", "sweetspot"]);
+    build.args(["build", "--release", "--quiet", "-p", "profiler-daemon", "-p", "sweetspot-agent"]);
     // What cargo says of this test's package: a build script that reads it would be run again, and all that depends on it.
     let of_package = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
     for (name, _) in env::vars().filter(|(name, _)| of_package(name)) {

@@ -47,10 +47,11 @@ impl Level {
 
 /// Judges the facts.
 pub(super) fn diagnose(facts: &Facts) -> Vec<Check> {
-    let checks: [fn(&Facts) -> Check; 15] = [
+    let checks: [fn(&Facts) -> Check; 16] = [
         kernel,
         architecture,
         opening,
+        backend,
         paranoid,
         ring_memory,
         max_stack,
@@ -129,6 +130,34 @@ fn opening(facts: &Facts) -> Check {
         Errno::EMFILE => fail(NAME, "out of open files", Some("ulimit -n $(ulimit -Hn)".to_owned())),
         Errno::UnknownErrno => fail(NAME, "failed for an unknown reason", None),
         other => fail(NAME, format!("failed: {}", other.desc()), None),
+    }
+}
+
+/// What `record` chooses where nobody says, and why. Which errors are a refusal is said in `choose` of `run/inside`.
+fn backend(facts: &Facts) -> Check {
+    const NAME: &str = "record";
+    let refused = facts.open_error.map(Errno::from_raw);
+    match (refused, &facts.agent) {
+        (None, _) => ok(NAME, "samples by perf events"),
+        (Some(Errno::EPERM | Errno::EACCES), Some(agent)) => warn(
+            NAME,
+            format!(
+                "samples by timer signals ({}), since perf events are refused: at most {:.0} per CPU-second, no functions of \
+                 the kernel, commands alone",
+                agent.display(),
+                facts.ticks_hz
+            ),
+            None,
+        ),
+        (Some(Errno::EPERM | Errno::EACCES), None) => warn(
+            NAME,
+            "could sample by timer signals, but libsweetspot_agent.so is neither beside sweetspot nor in \
+             /usr/lib/sweetspot",
+            None,
+        ),
+        (Some(_), _) => {
+            fail(NAME, "has nothing to sample by: perf events are not refused, but do not work", None)
+        }
     }
 }
 

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use nix::sys::resource::{Resource, getrlimit};
 
 use crate::cgroup::{Cgroup, hierarchy};
+use crate::run::inside::find_library;
 use crate::sampler::access::probe_group;
 use crate::sampler::handler_tracer::{HandlerTracer, Unavailable};
-use crate::sys::limits;
+use crate::sys::{limits, signal_cost};
 
 /// Capability numbers of the kernel.
 const CAP_IPC_LOCK: u32 = 14;
@@ -59,6 +60,10 @@ pub(super) struct Facts {
     pub(super) map_files: bool,
     /// Why a sampling event could not be opened: an error number, 0 where there is none.
     pub(super) open_error: Option<i32>,
+    /// The agent's file, if it is installed.
+    pub(super) agent: Option<PathBuf>,
+    /// Ticks of the kernel in a second.
+    pub(super) ticks_hz: f64,
     /// Where cgroup v2 is mounted.
     pub(super) hierarchy: Option<PathBuf>,
     /// Why an event for a control group could not be opened: an error number, 0 where there is none.
@@ -115,6 +120,8 @@ impl Facts {
                 .and_then(|root| probe_group(&root).err())
                 .map(|error| error.raw_os_error().unwrap_or(0)),
             hierarchy: hierarchy(),
+            agent: find_library(),
+            ticks_hz: 1e9 / signal_cost::tick_ns() as f64,
             handler: untimed(),
             open_error: try_open().err().map(|error| error.raw_os_error().unwrap_or(0)),
             calibrated: cache.as_ref().is_some_and(|file| file.exists()),

@@ -24,6 +24,8 @@ fn good() -> Facts {
         hidepid: None,
         map_files: true,
         open_error: None,
+        agent: Some("/usr/lib/sweetspot/libsweetspot_agent.so".into()),
+        ticks_hz: 250.0,
         hierarchy: Some("/sys/fs/cgroup".into()),
         group_error: None,
         handler: None,
@@ -43,6 +45,19 @@ fn a_good_machine_has_nothing_to_mend() {
     for check in diagnose(&good()) {
         assert_eq!((check.level, check.remedy.as_deref()), (Level::Ok, None), "{}", check.name);
     }
+}
+
+#[test]
+fn what_takes_the_samples_of_a_command_is_told_with_its_reason() {
+    assert_eq!(check(&good(), "record").finding, "samples by perf events");
+    let refused = Facts { open_error: Some(Errno::EPERM as i32), ..good() };
+    let found = check(&refused, "record");
+    assert_eq!(found.level, Level::Warn);
+    assert!(found.finding.contains("by timer signals") && found.finding.contains("at most 250"), "{found:?}");
+    let bare = Facts { agent: None, ..refused.clone() };
+    assert!(check(&bare, "record").finding.contains("neither beside"));
+    let broken = Facts { open_error: Some(Errno::ENOSYS as i32), ..refused };
+    assert_eq!(check(&broken, "record").level, Level::Fail);
 }
 
 #[test]

@@ -97,6 +97,7 @@ fn watch(pid: u32, duration: Duration) -> Result<(usize, Vec<u32>, Activity)> {
 fn largest_function(job: &PlanProcessJob, prediction: &Prediction) -> Result<PlanJob> {
     let sampling = &job.sampling;
     Ok(PlanJob {
+        clock_tick_ns: None,
         horizon: sampling.horizon,
         share: Ratio::new(PRIOR_SHARE)?,
         overhead: Span::try_from(Duration::from_secs_f64(prediction.overhead_ns.mean * 1e-9))?,

@@ -4,6 +4,7 @@ use super::*;
 
 fn job(horizon: &str, share: &str, overhead: &str, criterion: &str) -> PlanJob {
     PlanJob {
+        clock_tick_ns: None,
         horizon: horizon.parse().unwrap(),
         share: share.parse().unwrap(),
         overhead: overhead.parse().unwrap(),
@@ -89,4 +90,14 @@ proptest! {
         prop_assert!(!drawn.svg().contains("NaN") && !drawn.text(80).contains("NaN"));
         serde_json::from_str::<serde_json::Value>(&json(&job, &plan)).unwrap();
     }
+}
+
+#[test]
+fn timers_are_bound_by_the_kernels_tick() {
+    let slow = PlanJob { clock_tick_ns: Some(20_000_000), ..published() };
+    let plan = law::plan(&slow).unwrap();
+    assert_eq!((plan.bound_by, plan.rate_hz, plan.kernel_hz), (BoundBy::Tick, 50.0, 50.0));
+    assert!(render(&slow, &plan).contains("the kernel's tick"));
+    let fast = PlanJob { clock_tick_ns: Some(1_000_000), ..published() };
+    assert_eq!(law::plan(&fast).unwrap().bound_by, BoundBy::Law);
 }

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
-use config::{Backend, SamplingSettings};
+use config::{Backend, SamplingSettings, Unwind};
 use object::read::elf::{FileHeader, ProgramHeader};
 use profiler_core::attach::AttachMode;
 use profiler_core::rate::Dither;
@@ -54,12 +54,18 @@ pub(crate) fn choose(sampling: &SamplingSettings) -> Result<Way> {
         Backend::Perf => Ok(Way::Perf),
         Backend::TimerSignal => Ok(Way::Timers(find()?)),
         Backend::Auto => match probe_access() {
-            Err(error @ OpenError::NotPermitted(_)) if sampling.attach_mode == config::AttachMode::Auto => {
+            Err(error @ OpenError::NotPermitted(_)) if !wants_events(sampling) => {
                 find_library().map(Way::Timers).ok_or_else(|| explain::open(error, None))
             }
             _ => Ok(Way::Perf),
         },
     }
+}
+
+/// Whether the person asks for what events alone can do.
+fn wants_events(sampling: &SamplingSettings) -> bool {
+    let by_threads = matches!(sampling.attach_mode, config::AttachMode::Auto | config::AttachMode::Task);
+    !by_threads || sampling.unwind == Unwind::FramePointers
 }
 
 /// Where the agent is: beside this program, or where packages put it.

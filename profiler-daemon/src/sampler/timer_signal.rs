@@ -25,6 +25,8 @@ use crate::sys::{clock, limits};
 
 /// No sample stands for more (ns): whoever says so has written something else.
 const HEAVIEST_NS: u64 = 3_600_000_000_000;
+/// What short-lived threads may use unseen before the person is told (ms).
+const MOST_UNSEEN_MS: u64 = 100;
 /// Times of handlers that are kept between two looks.
 const MOST_TIMES: usize = 256;
 
@@ -152,6 +154,13 @@ impl TimerSampler {
         if !self.slots.ever_taken() {
             let why = "it, or its environment, lets nothing be preloaded";
             lines.push(format!("the command was not sampled: {why} (LD_PRELOAD)"));
+        }
+        let unseen_ms = memory.unseen_ns() / 1_000_000;
+        if unseen_ms > MOST_UNSEEN_MS {
+            lines.push(format!(
+                "threads that ended between two ticks of the kernel used some {unseen_ms} ms that no sample could hit: they are \
+                 shared out among the others"
+            ));
         }
         let (left_out, refused) = (memory.left_out(), memory.refused());
         if left_out > 0 {

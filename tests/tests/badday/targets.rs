@@ -153,7 +153,7 @@ fn perf_event_paranoid_too_high() -> Result<()> {
     let nobody = Sweetspot::new().unprivileged()?;
     let probe = nobody.copy_for_all(&program("perf_allowed")?)?;
     let honoured = !Command::new(NOBODY[0]).args(&NOBODY[1..]).arg(probe).status()?.success();
-    let ended = run(&mut nobody.command("record", &["--", "sleep", "0.1"]))?;
+    let ended = run(&mut nobody.command("record", &["--backend", "perf", "--", "sleep", "0.1"]))?;
     if honoured {
         return refused(ended, 77, &["perf_event_paranoid"]);
     }
@@ -167,7 +167,8 @@ fn perf_event_open_refused() -> Result<()> {
     let deny = program("deny_perf")?;
     let sweetspot = Sweetspot::new().through(&[&deny.to_string_lossy()]);
     let own = std::process::id().to_string();
-    for words in [["record", "--", "true"], ["evaluate", "--rounds", "1"], ["plan", "--pid", &own]] {
+    let perf = ["record", "--backend", "perf", "--", "true"];
+    for words in [&perf[..], &["evaluate", "--rounds", "1"], &["plan", "--pid", &own]] {
         let ended = run(&mut sweetspot.command(words[0], &words[1..]))?;
         refused(ended, 77, &["perf_event_open", "not permitted", "permission"])?;
     }

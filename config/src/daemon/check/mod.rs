@@ -57,6 +57,12 @@ fn sampling(settings: &DaemonSettings, log: &mut Log) {
         confidence: settings.sampling.confidence,
         ..crate::SamplingSettings::default()
     };
+    if settings.sampling.backend == crate::Backend::TimerSignal {
+        log.wrong_key(
+            "sampling.backend",
+            "timer-signal samples commands that are recorded, not running processes: use perf".to_owned(),
+        );
+    }
     for problem in how.problems() {
         log.wrong_key(&format!("sampling.{}", problem.key()), problem.to_string());
     }

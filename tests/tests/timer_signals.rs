@@ -1,0 +1,252 @@
+//! Samples by timer signals, live: as true as those of perf events, and a good neighbour. Needs no privilege.
+//!
+//! Where the machine is busy, the budget of a sparing run would be spent on our own wake-ups: the rate is fixed where samples are
+//! counted.
+
+#![allow(clippy::print_stderr, reason = "a test that skips says why")]
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tests::attempts::attempts;
+use tests::checks::{C, RUST_THREAD, check, check_truth, check_weight_sum, check_weights};
+use tests::programs::program;
+use tests::run::{Ended, Recorded, Sweetspot, run, start, wait_until};
+use tests::stats::Stats;
+
+fn by_timers() -> Sweetspot {
+    Sweetspot::new().options(&["--backend", "timer-signal", "--rate", "250", "--confidence", "99.99%"])
+}
+
+fn note<'a>(recorded: &'a Recorded, words: &str) -> Option<&'a String> {
+    recorded.stats.summary.notes.iter().find(|note| note.contains(words))
+}
+
+#[test]
+fn the_profile_is_true_and_its_weights_are_cpu_time() -> Result<()> {
+    attempts(|| {
+        let recorded = by_timers().record("mix_nofp", &["--cpu", "5", "--depth", "50"])?;
+        ensure!(recorded.stats.summary.bound_by == "fixed" && note(&recorded, "timer signals").is_some());
+        check(&recorded, &C, 50)
+    })
+}
+
+/// In one table the intervals of the two hold together, so the same program's must meet.
+#[test]
+fn perf_events_say_the_same_within_the_intervals() -> Result<()> {
+    let arguments = ["--cpu", "4", "--depth", "20"];
+    let perf = Sweetspot::new().options(&["--backend", "perf", "--rate", "250", "--confidence", "99.99%"]);
+    let Ok(perf) = perf.record("mix_nofp", &arguments) else {
+        eprintln!("skipped: perf events are not permitted here");
+        return Ok(());
+    };
+    attempts(|| {
+        let timers = by_timers().record("mix_nofp", &arguments)?;
+        let (perf, timers) = (&perf.stats.summary, &timers.stats.summary);
+        for ours in &timers.functions {
+            let Some(theirs) = perf.functions.iter().find(|theirs| theirs.name == ours.name) else {
+                continue;
+            };
+            let ((low, high), (other_low, other_high)) =
+                ((ours.cpu_s_low, ours.cpu_s_high), (theirs.cpu_s_low, theirs.cpu_s_high));
+            ensure!(low <= other_high && other_low <= high, "{ours:?} and {theirs:?} do not meet");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn threads_are_sampled_from_their_beginning() -> Result<()> {
+    attempts(|| {
+        let recorded = by_timers().record("threads", &["--cpu", "4", "--threads", "4", "--depth", "20"])?;
+        check_truth(&recorded)?;
+        check_weights(&recorded)?;
+        let complete = RUST_THREAD.complete_ratio(&recorded.folded, 20);
+        ensure!(complete >= 0.995, "{complete} of the stacks reach the thread's start");
+        Ok(())
+    })
+}
+
+#[test]
+fn children_of_a_fork_and_the_programs_they_become_are_sampled() -> Result<()> {
+    attempts(|| {
+        let recorded = by_timers().record("mix_fp", &["--cpu", "6", "--children", "3"])?;
+        check_weight_sum(&recorded, 0.05)?;
+        check_truth(&recorded)
+    })?;
+    attempts(|| {
+        let next = program("mix_unstripped")?.to_string_lossy().into_owned();
+        let recorded = by_timers().record("mix_nofp", &["--cpu", "1", "--then-exec", &next])?;
+        let of_next = recorded.folded.weight_of(|stack| stack.has("work_") && stack.has("run_calls"));
+        ensure!(of_next > 0.0, "{:?}", recorded.stats.summary);
+        check_weight_sum(&recorded, 0.05)
+    })
+}
+
+/// What a command left that was run under sweetspot.
+fn neighbour(what: &str) -> Result<(Ended, Stats)> {
+    let sweetspot = by_timers();
+    let target = program("neighbour")?.to_string_lossy().into_owned();
+    let mut words = sweetspot.outputs();
+    words.extend(["--".to_owned(), target, what.to_owned()]);
+    let ended = run(&mut sweetspot.command("record", &words))?;
+    let stats = fs::read_to_string(sweetspot.file("stats.jsonl")).context("no statistics")?;
+    Ok((ended, Stats::parse(&stats)?))
+}
+
+/// The program checks itself; here it is only seen to that it was sampled meanwhile.
+fn undisturbed(what: &str, least_samples: u64) -> Result<Stats> {
+    let (ended, stats) = neighbour(what)?;
+    let ended = ended.expect_status(0)?;
+    ensure!(ended.stdout.contains("fine"), "{ended:?}");
+    let summary = &stats.summary;
+    ensure!(summary.samples >= least_samples, "{} samples of `{what}`", summary.samples);
+    ensure!(summary.lost == 0, "{} samples were lost", summary.lost);
+    Ok(stats)
+}
+
+#[test]
+fn errno_is_kept() -> Result<()> {
+    undisturbed("errno", 20).map(drop)
+}
+
+#[test]
+fn interrupted_system_calls_are_restarted() -> Result<()> {
+    undisturbed("restart", 10).map(drop)
+}
+
+#[test]
+fn a_program_has_sigprof_and_its_own_timers_to_itself() -> Result<()> {
+    undisturbed("prof", 30).map(drop)
+}
+
+#[test]
+fn every_signal_is_the_programs_to_handle_ignore_and_reset() -> Result<()> {
+    undisturbed("actions", 20).map(drop)
+}
+
+#[test]
+fn a_thread_that_blocks_every_signal_is_sampled_all_the_same() -> Result<()> {
+    let stats = undisturbed("masks", 20)?;
+    let seen = stats.summary.weight_s / stats.summary.target_cpu_s;
+    ensure!(seen > 0.8, "only {seen} of the CPU time was seen");
+    Ok(())
+}
+
+/// On a stack of its own, behind which there is no memory.
+#[test]
+fn a_handler_on_its_own_stack_is_sampled_there() -> Result<()> {
+    let stats = undisturbed("altstack", 20)?;
+    ensure!(stats.summary.truncated > 0, "none of {} samples was on it", stats.summary.samples);
+    Ok(())
+}
+
+#[test]
+fn children_of_every_kind_come_to_their_end() -> Result<()> {
+    undisturbed("children", 1).map(drop)
+}
+
+/// Ended by a return, by itself and by others; more of them than can be sampled at a time.
+#[test]
+fn threads_end_as_they_would() -> Result<()> {
+    undisturbed("threads", 1).map(drop)
+}
+
+#[test]
+fn threads_outlive_the_first_one() -> Result<()> {
+    undisturbed("exits", 10).map(drop)
+}
+
+#[test]
+fn a_program_that_shuts_itself_in_is_surprised_by_nothing() -> Result<()> {
+    for (what, samples) in [("strict", 10), ("filtered", 60)] {
+        let stats = undisturbed(what, samples)?;
+        let notes = &stats.summary.notes;
+        ensure!(notes.iter().any(|note| note.contains("refused a timer")), "{notes:?}");
+    }
+    Ok(())
+}
+
+/// As in a container: no capability that matters is needed, and no flag.
+#[test]
+fn where_perf_events_are_refused_record_needs_no_flag_and_says_so() -> Result<()> {
+    let deny = program("deny_perf")?;
+    attempts(|| {
+        let refused = Sweetspot::new().through(&[&deny.to_string_lossy()]).options(&["--rate", "250"]);
+        let recorded = refused.record("mix_nofp", &["--cpu", "3"])?;
+        let said = note(&recorded, "since perf events are not permitted").context("nobody said so")?;
+        ensure!(said.contains("per CPU-second"), "{said}");
+        check_weight_sum(&recorded, 0.05)
+    })?;
+    let doctor = Sweetspot::new().through(&[&deny.to_string_lossy()]);
+    let ended = run(&mut doctor.command("doctor", &[] as &[&str]))?;
+    ensure!(ended.stdout.contains("timer signals"), "{ended:?}");
+    Ok(())
+}
+
+#[test]
+fn what_nothing_can_be_preloaded_into_is_refused_in_a_line() -> Result<()> {
+    let target = program("mix_static_pie")?;
+    let target = target.to_string_lossy();
+    let ended = run(&mut by_timers().command("record", &["--", &target, "--cpu", "1"]))?.expect_status(77)?;
+    let lines = ended.stderr.lines().count();
+    ensure!(lines == 1 && ended.stderr.contains("is linked statically"), "{ended:?}");
+    Ok(())
+}
+
+fn has_timers(pid: u32) -> Result<bool> {
+    Ok(fs::read_to_string(format!("/proc/{pid}/timers"))?.contains("ID:"))
+}
+
+/// The target goes on, and in some seconds none of its threads has a timer of ours.
+#[test]
+fn a_profiler_that_is_killed_leaves_its_target_alone() -> Result<()> {
+    if !Path::new("/proc/self/timers").exists() {
+        eprintln!("skipped: this kernel does not list timers (CONFIG_CHECKPOINT_RESTORE)");
+        return Ok(());
+    }
+    let sweetspot = by_timers();
+    let target = program("neighbour")?.to_string_lossy().into_owned();
+    let mut words = sweetspot.outputs();
+    words.extend(["--", "sh", "-c", "echo $$; exec \"$@\"", "sh", &target, "spin", "600"].map(str::to_owned));
+    let mut profiler = start(&mut sweetspot.command("record", &words))?;
+    let mut line = String::new();
+    let said = profiler.stdout.take().context("no output")?;
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(said), &mut line)?;
+    let pid: u32 = line.trim().parse()?;
+    let target = TargetEnds(Pid::from_raw(pid as i32));
+    wait_until("a timer", || has_timers(pid).unwrap_or(false))?;
+    profiler.kill()?;
+    profiler.wait()?;
+    wait_until("no timer", || has_timers(pid).is_ok_and(|has| !has))?;
+    let state = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    ensure!(!state.contains(") Z "), "the target has ended: {state}");
+    drop(target);
+    Ok(())
+}
+
+/// Ends a process that is no child of ours, also when a check fails.
+struct TargetEnds(Pid);
+
+impl Drop for TargetEnds {
+    fn drop(&mut self) {
+        let _ = kill(self.0, Signal::SIGKILL); // it may be gone
+    }
+}
+
+/// What is preloaded already stays, and an agent without a profiler does nothing.
+#[test]
+fn without_a_profiler_the_agent_is_not_there() -> Result<()> {
+    let library = tests::run::sweetspot().with_file_name("libsweetspot_agent.so");
+    ensure!(library.is_file(), "{} was not built", library.display());
+    for place in ["", "/proc/self/fd/77", "/etc/passwd", "/dev/zero"] {
+        let mut alone = Command::new(program("neighbour")?);
+        let ended = run(alone.arg("threads").env("LD_PRELOAD", &library).env("SWEETSPOT_AGENT", place))?;
+        ended.expect_status(0)?;
+    }
+    Ok(())
+}
