@@ -79,10 +79,13 @@ fn children_of_a_fork_and_the_programs_they_become_are_sampled() -> Result<()> {
         check_truth(&recorded)
     })?;
     attempts(|| {
-        let next = program("mix_unstripped")?.to_string_lossy().into_owned();
+        let next = program("mix_fp")?.to_string_lossy().into_owned();
         let recorded = by_timers().record("mix_nofp", &["--cpu", "1", "--then-exec", &next])?;
-        let of_next = recorded.folded.weight_of(|stack| stack.has("work_") && stack.has("run_calls"));
-        ensure!(of_next > 0.0, "{:?}", recorded.stats.summary);
+        let functions = &recorded.stats.summary.functions;
+        let of = |module: &str| {
+            functions.iter().filter(|one| one.module == module).map(|one| one.cpu_s).sum::<f64>()
+        };
+        ensure!(of("mix_nofp") > 0.5 && of("mix_fp") > 0.5, "{functions:?}");
         check_weight_sum(&recorded, 0.05)
     })
 }
