@@ -1,8 +1,8 @@
 //! From counted stacks to a profile with names.
 //!
-//! Objects are loaded one after another, the heaviest first, and dropped at once, so that the debug information of one is
-//! the most that is in memory, beside the names that were found. Both together stay within the memory for symbols. Of a
-//! session that goes on, names are kept for the next cut, and an object is read for addresses that are new alone.
+//! Objects are loaded one after another, the heaviest first. Of a session that goes on, names are kept for the next cut, and
+//! objects stay loaded for addresses that are new as long as there is room; else they are dropped at once, so that the debug
+//! information of one is the most that is in memory. All of it together stays within the memory for symbols.
 
 mod source;
 
@@ -24,7 +24,7 @@ use super::remedy;
 use crate::debuginfod::{self, Debuginfod};
 use crate::jit::{Generated, Told};
 use crate::objects::memory::SymbolMemory;
-use crate::objects::names::{About, Found};
+use crate::objects::names::{About, Found, Naming};
 use crate::objects::{KernelName, Met, Objects};
 use crate::sampler::session::Collected;
 
@@ -39,7 +39,7 @@ struct Cut {
     generated: Generated,
     /// The number of this naming, if there will be others of the same session.
     keep_for_next: bool,
-    naming: u32,
+    naming: Naming,
 }
 
 /// Says that there is no time left to look for names that are not known yet. Clones say it together.
@@ -224,15 +224,14 @@ impl Names {
             }
             None => {
                 self.make_room(cut);
-                let source = Source::open(object, &cut.objects, self.debuginfod.as_ref());
+                let mut source = Source::open(object, &cut.objects, self.debuginfod.as_ref());
                 let asked: Vec<u64> = new.iter().map(|&at| addresses[at]).collect();
                 let told = source.look_up(&asked, &object.path, self.debuginfod.is_some());
-                self.memory.note_use(source.memory_bytes());
+                self.memory.note_use(source.bytes_in_use());
                 let about = source.about();
-                drop(source); // there is more room now
                 let told: Vec<(u64, Found)> = asked.into_iter().zip(told).collect();
                 if cut.keep_for_next {
-                    object.names.keep(&cut.objects.names, cut.naming, about.clone(), &told);
+                    source.keep(object, cut, about.clone(), &told);
                 }
                 new.into_iter().zip(told).for_each(|(at, (_, told))| found[at] = Some(told));
                 about
@@ -242,12 +241,9 @@ impl Names {
         (about, found.into_iter().flatten().collect())
     }
 
-    /// Makes room to read an object, if names of no use now take it.
+    /// Makes room to read an object, if others that stayed, or names of no use now, take it.
     fn make_room(&self, cut: &Cut) {
-        let wanted = self.memory.cap() / TO_READ_AN_OBJECT;
-        if self.memory.left() < wanted {
-            cut.objects.names.make_room(wanted - self.memory.left(), cut.naming);
-        }
+        cut.objects.names.make_room(self.memory.cap() / TO_READ_AN_OBJECT, cut.naming);
     }
 
     fn location(
