@@ -169,6 +169,7 @@ impl Daemon {
     /// Leaves targets out where there are too many, or too little memory, the least active first.
     pub(super) fn keep_within_bounds(&mut self, now_ns: u64) {
         if now_ns >= self.relieved_ns + RELIEF_NS && self.memory_is_short() {
+            self.setup.symbols.give_up_loaded();
             memory::give_back();
             if self.memory_is_short() {
                 (self.pressed, self.relieved_ns) = (self.pressed + 1, now_ns);

@@ -206,6 +206,11 @@ impl NameRoom {
         true
     }
 
+    /// Gives up all loaded objects.
+    pub(super) fn give_up_all_loaded(&self) {
+        while self.give_up_loaded() {}
+    }
+
     /// Makes so many bytes free: loaded objects go first, then names that no naming from `now` on has asked for.
     pub(crate) fn make_room(&self, bytes: u64, now: Naming) {
         while self.0.memory.lacking(bytes) > 0 && self.give_up_loaded() {}

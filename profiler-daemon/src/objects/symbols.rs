@@ -31,6 +31,11 @@ impl Symbols {
         self.memory.held()
     }
 
+    /// Gives up the objects that stay loaded.
+    pub(crate) fn give_up_loaded(&self) {
+        self.names.give_up_all_loaded();
+    }
+
     /// The same for another session, whose unwind tables are counted apart.
     pub(super) fn for_another(&self) -> Self {
         Self { memory: self.memory.for_another(), ..self.clone() }

@@ -143,6 +143,14 @@ impl<'a> Processes<'a> {
     }
 }
 
+/// Where the texts of a function lie: those that are kept are there once each.
+type Texts = (*const u8, *const u8, ModuleIndex, Option<*const u8>);
+
+fn texts(named: &Named, module: ModuleIndex) -> Texts {
+    let file = named.file.as_ref().map(|file| file.as_ptr());
+    (named.name.as_ptr(), named.linkage_name.as_ptr(), module, file)
+}
+
 /// Readable name, linkage name, module and file.
 type FunctionKey = (Arc<str>, Arc<str>, ModuleIndex, Option<Arc<str>>);
 
@@ -153,6 +161,8 @@ struct Names {
     /// Objects whose debug information there was no room for, with the reason.
     symbols_only: Vec<(String, Reason)>,
     functions: FxHashMap<FunctionKey, FunctionIndex>,
+    /// The same by the places of their texts, which are held so that no others come to lie there.
+    met: FxHashMap<Texts, (FunctionIndex, Named)>,
     debuginfod: Option<Arc<Debuginfod>>,
     hurry: Hurry,
     /// Those of no file: all processes share them.
@@ -167,6 +177,7 @@ impl Names {
             taken: Cell::new(0),
             symbols_only: Vec::new(),
             functions: FxHashMap::default(),
+            met: FxHashMap::default(),
             debuginfod,
             hurry,
             nameless: None,
@@ -304,13 +315,20 @@ impl Names {
         LocationIndex(profile.locations.len() as u32 - 1)
     }
 
+    /// What a function takes that was not met yet.
+    fn new_bytes(&self, named: &Named, module: ModuleIndex) -> usize {
+        if self.met.contains_key(&texts(named, module)) {
+            return 0;
+        }
+        let (name, linkage_name) = (Arc::clone(&named.name), Arc::clone(&named.linkage_name));
+        let is_known = self.functions.contains_key(&(name, linkage_name, module, named.file.clone()));
+        text_bytes(named) + if is_known { 0 } else { function_bytes(named) }
+    }
+
     /// The same names, if there is room for those that are new.
     fn keep(&self, named: Vec<Named>, module: ModuleIndex) -> Result<Vec<Named>, Unknown> {
-        let is_new = |named: &&Named| {
-            let (name, linkage_name) = (Arc::clone(&named.name), Arc::clone(&named.linkage_name));
-            !self.functions.contains_key(&(name, linkage_name, module, named.file.clone()))
-        };
-        let bytes = named.iter().filter(is_new).map(name_bytes).sum::<usize>() as u64;
+        let bytes: usize = named.iter().map(|named| self.new_bytes(named, module)).sum();
+        let bytes = bytes as u64;
         if !self.memory.take(bytes) {
             return Err(remedy::no_room());
         }
@@ -320,7 +338,11 @@ impl Names {
 
     fn line(&mut self, named: Named, module: ModuleIndex, profile: &mut SymbolizedProfile) -> Line {
         let line = named.line.unwrap_or(0);
+        if let Some(&(function, _)) = self.met.get(&texts(&named, module)) {
+            return Line { function, line };
+        }
         let next = FunctionIndex(profile.functions.len() as u32);
+        let held = named.clone();
         let key = (named.name, named.linkage_name, module, named.file);
         let function = *self.functions.entry(key).or_insert_with_key(|(name, linkage_name, _, file)| {
             let (name, system_name) = (name.to_string(), linkage_name.to_string());
@@ -332,17 +354,22 @@ impl Names {
             });
             next
         });
+        self.met.insert(texts(&held, module), (function, held));
         Line { function, line }
     }
 }
 
 type Named = symbolizer::Frame;
 
-/// What a function's names take of memory: as they were found, and in the profile.
-fn name_bytes(named: &Named) -> usize {
-    let texts =
-        named.name.len() + named.linkage_name.len() + named.file.as_ref().map_or(0, |file| file.len());
-    2 * texts + size_of::<Function>() + size_of::<(FunctionKey, FunctionIndex)>()
+/// What a function's names take of memory as they were found.
+fn text_bytes(named: &Named) -> usize {
+    let file = named.file.as_ref().map_or(0, |file| file.len());
+    named.name.len() + named.linkage_name.len() + file + size_of::<(Texts, (FunctionIndex, Named))>()
+}
+
+/// The same in the profile.
+fn function_bytes(named: &Named) -> usize {
+    text_bytes(named) + size_of::<Function>() + size_of::<(FunctionKey, FunctionIndex)>()
 }
 
 impl Drop for Names {

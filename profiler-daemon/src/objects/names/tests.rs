@@ -108,6 +108,8 @@ fn loaded_objects_give_way_to_names_and_to_what_is_to_be_read() {
     let memory = &room.0.memory;
     assert!(memory.kept() <= memory.most_kept() && memory.kept() > memory.most_kept() - 200);
     assert!(memory.kept() + memory.loaded() <= cap / 2);
+    room.give_up_all_loaded();
+    assert!(memory.loaded() == 0 && memory.held() == memory.kept());
 }
 
 #[test]

@@ -240,7 +240,7 @@ fn targets_that_run_the_same_code_read_and_name_it_once() {
     assert_eq!((counts(&one).sources, counts(&one).reused), (read.sources, 1), "of the other's file");
     drop(one); // whose file it is
     assert!(counts(&other).loaded_bytes == 0 && counts(&other).kept_bytes >= read.kept_bytes);
-    sample(&mut other, 1, 0..310);
+    sample(&mut other, 1, 0..200);
     assert_eq!(counts(&other).sources, read.sources);
     sample(&mut other, 1, 400..410);
     assert_eq!((counts(&other).sources, counts(&other).reused), (read.sources + 1, 1), "its own");

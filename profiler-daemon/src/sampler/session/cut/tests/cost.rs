@@ -71,6 +71,14 @@ impl Code {
         Some(Self { start: MAPPED * at + offset % 4096, len, random: 88_172_645_463_325_252 })
     }
 
+    /// Places as a program's samples have them: many in a few stretches of code.
+    fn hot(&mut self) -> Vec<u64> {
+        let stretches: Vec<u64> = (0..40).map(|_| self.next()).collect();
+        let around = |start: u64| (0..10).map(move |step| start + step * 37);
+        stretches.into_iter().flat_map(around).collect()
+    }
+
+    /// Any place.
     fn next(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -103,18 +111,19 @@ fn the_cost_of_naming() {
     let objects = std::env::var("SWEETSPOT_OBJECTS").unwrap_or_else(|_| OBJECTS.to_owned());
     let target = Target::idle();
     eprintln!(
-        "CPU ms of naming a cut: of 2,000 addresses; with {NEW} more, near and anywhere (middle, most of {CUTS}); with none"
+        "CPU ms of naming a cut: of 400 addresses; with {NEW} more, near and anywhere (middle, most of {CUTS}); with none"
     );
     for path in objects.split(':').map(PathBuf::from) {
         let mut session = session(&target, 256 << 20);
         let Some(mut code) = Code::map(&mut session, target.pid(), &path, 1) else { continue };
-        let mut seen: Vec<u64> = (0..2_000).map(|_| code.next()).collect();
+        let mut seen = code.hot();
+        let hot = seen.len();
         let first_ns = naming_ns(&mut session, target.pid(), &seen);
         let before = counts(&session);
         let mut cuts = |is_near: bool, new: usize| {
             let cut = |cut: usize| {
                 let new = (0..new).map(|each| match is_near {
-                    true => seen[(cut * NEW + each) * 13 % 2_000] + 1 + cut as u64 % 7,
+                    true => seen[(cut * NEW + each) * 13 % hot] + 1 + cut as u64 % 7,
                     false => code.next(),
                 });
                 let new: Vec<u64> = new.collect();
