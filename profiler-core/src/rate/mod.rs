@@ -61,6 +61,7 @@ pub use modes::CostMode;
 pub use prediction::{Prediction, predict};
 pub use prices::{FieldFigures, HandlerTime};
 pub use reading::Reading;
+pub(crate) use sample_cost::OWN_COST_FLOOR_CPUS;
 pub use sample_cost::SampleCost;
 pub use settings::RateSettings;
 pub use shares::{PRIOR_SHARE, TopShares};
