@@ -212,8 +212,8 @@ fn what_was_named_once_is_named_again_for_nothing() {
     assert_eq!((namings, sources), (6, after_first.sources), "nothing was opened");
     assert_eq!((lists, list_bytes), (1, after_first.list_bytes), "nor read");
     assert_eq!(session.objects.once_ns(), opened);
-    for new in 400..410 {
-        add(&mut session, target.pid(), &[], &[libc[new]], 1_000);
+    for &new in &libc[400..410] {
+        add(&mut session, target.pid(), &[], &[new], 1_000);
         name(session.cut());
     }
     let NameCounts { sources, reused, loaded_bytes, .. } = counts(&session);
