@@ -44,6 +44,7 @@ pub mod share;
 mod shares;
 mod strangers;
 mod timeline;
+mod windows;
 
 pub use account::Account;
 pub use activity::{Activity, Figure};
@@ -66,3 +67,4 @@ pub use sample_cost::SampleCost;
 pub use settings::RateSettings;
 pub use shares::{PRIOR_SHARE, TopShares};
 pub use timeline::PeriodTimeline;
+pub use windows::WindowLength;
