@@ -191,15 +191,22 @@ fn what_is_no_http_is_refused() {
 fn a_loop_that_does_not_answer_is_said_and_not_waited_for() {
     let bounds = Bounds { answer: Duration::from_millis(50), ..Bounds::default() };
     let daemon = Daemon::with(bounds, |_, _| {});
+    assert_eq!(daemon.get("/v1/status").status, 200);
     daemon.heard.deaf.store(true, Ordering::Relaxed);
-    for path in ["/healthz", "/readyz", "/v1/status", "/v1/targets", "/metrics", "/v1/profile?from=-1m"] {
+    for path in ["/healthz", "/readyz", "/v1/profile?from=-1m", "/debug/pprof/profile?seconds=1"] {
         let got = daemon.get(path);
         assert_eq!(got.status, 503, "{path}: {}", got.text());
         assert!(got.head.contains("retry-after: 1"), "{}", got.head);
     }
-    // Its queue is full by now or not: neither is waited for.
+    // What it said last is still there to see, with its age. Its queue is full by now or not: neither is waited for.
     for _ in 0..100 {
-        assert!([429, 503].contains(&daemon.get("/v1/status").status));
+        let status = daemon.get("/v1/status").json();
+        assert!(status["age_s"].as_f64() > Some(2.0) && status["pid"] == 7, "{status}");
+        let profile = daemon.get("/v1/profile?from=-1m").status;
+        assert!([429, 503].contains(&profile), "{profile}");
     }
+    assert_eq!(daemon.get("/v1/targets").json()["targets"][0]["name"], "web");
+    assert_eq!(daemon.get("/v1/targets/web/decisions").json()["decisions"][0]["rate_hz"], 2.0);
+    assert!(daemon.get("/metrics").text().contains("sweetspot_status_age_seconds"));
     daemon.heard.deaf.store(false, Ordering::Relaxed);
 }
