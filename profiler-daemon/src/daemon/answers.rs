@@ -49,19 +49,27 @@ impl Daemon {
             let name = wanted.target.name;
             return Err(Refused::Conflict(format!("a target is called {name} already; choose another name")));
         }
-        let id = self.discovery.add(wanted.target);
+        let everything = self.targets.values().find(|watched| watched.identity.is_everything);
+        if let Some(watched) = everything.filter(|_| wanted.target.everything) {
+            return Err(Refused::Conflict(format!(
+                "everything is watched already, as {}; ask for its profiles, or for cgroup / with each to part it",
+                watched.identity.name
+            )));
+        }
+        let own = self.discovery.add(wanted.target);
         self.look_for_targets(now_ns);
-        let Some(watched) = self.targets.get_mut(&id) else {
+        let Some(name) = self.targets.get(&own).map(|watched| watched.identity.name.clone()) else {
             return Err(Refused::Invalid(
                 "this names no target; give a pid, name, unit or cgroup".to_owned(),
             ));
         };
-        watched.identity.origin = Origin::Request;
-        watched.ends_ns = Some(now_ns.saturating_add(wanted.time.as_nanos() as u64));
-        let name = watched.identity.name.clone();
-        if !watched.has_processes() {
-            self.discovery.remove(id);
-            self.drop_target(id);
+        let all = self.of_section(own);
+        for (_, watched) in self.targets.iter_mut().filter(|(id, _)| all.contains(id)) {
+            watched.identity.origin = Origin::Request;
+            watched.ends_ns = Some(now_ns.saturating_add(wanted.time.as_nanos() as u64));
+        }
+        if !all.iter().any(|id| self.targets[id].has_processes()) {
+            self.drop_section(own);
             return Err(Refused::Invalid("no process matches; `ps -eo pid,comm` lists processes".to_owned()));
         }
         self.next_second_ns = clock::monotonic_ns() + LONG_ENOUGH_NS;
@@ -79,7 +87,8 @@ impl Daemon {
             .filter(is_kept)
             .collect();
         let name = words.trim_matches(|c: char| !c.is_ascii_alphanumeric());
-        let name: String = name.chars().take(TargetSettings::MAX_NAME - ENDING).collect();
+        let most = target.each.map_or(TargetSettings::MAX_NAME, |_| TargetSettings::MAX_FAMILY_NAME);
+        let name: String = name.chars().take(most - ENDING).collect();
         let name = if name.is_empty() { "asked".to_owned() } else { name };
         let numbered = (2..).map(|number| format!("{name}-{number}"));
         std::iter::once(name.clone()).chain(numbered).find(|name| self.named(name).is_none()).unwrap_or(name)
@@ -92,9 +101,23 @@ impl Daemon {
                 "{name} stands in the settings; take it out there, and reload"
             )));
         }
-        self.discovery.remove(id);
-        self.drop_target(id);
-        Ok(())
+        match self.discovery.target(id).map(|found| found.own) {
+            Some(own) if own != id => {
+                let family = self.targets.get(&own).map_or("", |watched| &watched.identity.name);
+                Err(Refused::Conflict(format!("{name} is one of each of {family}; detach that")))
+            }
+            _ => {
+                self.drop_section(id);
+                Ok(())
+            }
+        }
+    }
+
+    /// Nothing of what was asked for is watched any more.
+    fn drop_section(&mut self, own: TargetId) {
+        let all = self.of_section(own);
+        self.discovery.remove(own);
+        all.into_iter().for_each(|id| self.drop_target(id));
     }
 
     /// Says how everything is to whoever asks from now on.

@@ -73,7 +73,17 @@ impl Daemon {
             group: found.group.clone(),
             is_everything: found.is_everything,
         };
-        Watched::new(identity, self.sampling_of(&found.settings))
+        let mut watched = Watched::new(identity, self.sampling_of(&found.settings));
+        if let Some(own) = self.targets.get(&found.own) {
+            (watched.identity.origin, watched.ends_ns) = (own.identity.origin, own.ends_ns);
+        }
+        watched
+    }
+
+    /// A section's own target, and those that its `each` made.
+    pub(super) fn of_section(&self, own: TargetId) -> Vec<TargetId> {
+        let of_it = |id: &TargetId| self.discovery.target(*id).is_some_and(|found| found.own == own);
+        self.targets.keys().copied().filter(of_it).collect()
     }
 
     pub(super) fn sampling_of(&self, target: &TargetSettings) -> SamplingSettings {

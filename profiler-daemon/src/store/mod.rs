@@ -42,7 +42,7 @@ use profiler_core::profile::SymbolizedProfile;
 
 pub(crate) use disk::{Disk, RealDisk};
 pub(crate) use plan::Now;
-pub(crate) use read::{Query, Reading, read};
+pub(crate) use read::{IsWanted, Query, Reading, read};
 pub(crate) use terms::{Counters, NotKept, Settings, StoreError, Waiting, Window};
 
 use disk::Op;
@@ -188,7 +188,7 @@ impl<D: Disk> Store<D> {
     /// If the folder or a file in it cannot be read.
     #[cfg(test)]
     pub(crate) fn read(&mut self, query: &Query) -> Result<Reading, StoreError> {
-        let reading = read(&self.folder, query)?;
+        let reading = read(&self.folder, query, &|| true)?;
         for (path, _) in &reading.damaged {
             self.set_aside(path);
         }

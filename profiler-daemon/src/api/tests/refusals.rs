@@ -188,6 +188,23 @@ fn what_is_no_http_is_refused() {
 }
 
 #[test]
+fn a_family_of_targets_can_be_asked_for() {
+    let daemon = Daemon::new();
+    let asked = daemon.post("/v1/attach", r#"{"cgroup": "/", "each": "unit", "duration_s": 5}"#);
+    assert_eq!(asked.status, 201, "{}", asked.text());
+    assert_eq!(daemon.heard.attached.lock().unwrap()[0].target.each, Some(config::Each::Unit));
+    for (body, said) in [
+        (r#"{"cgroup": "/", "each": "pod", "duration_s": 5}"#, "each: expected process, unit"),
+        (r#"{"user": "root", "each": "user", "duration_s": 5}"#, "of one user already"),
+        (r#"{"each": "unit", "duration_s": 5}"#, "nothing says which processes"),
+        (r#"{"everything": true, "pid": 1, "duration_s": 5}"#, "contradicts pid 1"),
+    ] {
+        let refused = daemon.post("/v1/attach", body);
+        assert!(refused.status == 400 && refused.text().contains(said), "{body}: {}", refused.text());
+    }
+}
+
+#[test]
 fn a_loop_that_does_not_answer_is_said_and_not_waited_for() {
     let bounds = Bounds { answer: Duration::from_millis(50), ..Bounds::default() };
     let daemon = Daemon::with(bounds, |_, _| {});
