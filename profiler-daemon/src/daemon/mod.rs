@@ -28,8 +28,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use config::DaemonSettings;
-use profiler_core::rate::{HostBudget, WindowLength};
 use profiler_core::rate::share::Demand;
+use profiler_core::rate::{HostBudget, WindowLength};
 
 use self::ask::{Ask, Asked, Publisher};
 use self::flushing::Waiting;
@@ -162,6 +162,7 @@ impl Daemon {
     async fn live(&mut self, mut asked: Asked) -> Result<()> {
         let mut wakes = Wakes::listen()?;
         self.publish();
+        self.next_publishing_ns = 0; // once more after the first look
         self.notifier.ready(&self.in_words());
         loop {
             let pause = self.pause();

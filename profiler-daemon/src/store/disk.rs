@@ -31,9 +31,8 @@ pub(crate) trait Disk {
 
     /// Room that is left for us on the disk of a folder (bytes); no end of it where the system does not say.
     fn free(&self, folder: &Path) -> u64 {
-        statvfs(folder).map_or(u64::MAX, |found| {
-            u64::from(found.blocks_available()).saturating_mul(u64::from(found.fragment_size()))
-        })
+        statvfs(folder)
+            .map_or(u64::MAX, |found| found.blocks_available().saturating_mul(found.fragment_size()))
     }
 }
 

@@ -110,7 +110,6 @@ impl Attach {
             budget: self.budget_ratio.map(budget).transpose()?,
             horizon: self.horizon_cpu_s.map(horizon).transpose()?,
             labels: self.labels,
-            ..TargetSettings::default()
         })
     }
 }
