@@ -100,6 +100,22 @@ fn work_s(daemon: &Daemon, busy: &Busy, target: &str) -> Result<f64> {
     Ok(work.filter_map(|function| function["cpu_s"].as_f64()).sum())
 }
 
+/// What is parted from everything has its own CPU time, and not the machine's.
+#[test]
+fn each_of_everything_is_a_target_of_its_own() -> Result<()> {
+    privileged!();
+    let busy = Busy::new()?;
+    let running = busy.start()?;
+    let daemon = Daemon::start(60, "[[target]]\nname = \"all\"\neverything = true\neach = \"process\"")?;
+    let name = format!("all:{}", busy.name);
+    daemon.wait_for(&name, "sampled")?;
+    wait_until("CPU time", || daemon.target(&name).is_ok_and(|found| found["cpu_s"].as_f64() > Some(0.5)))?;
+    let target = daemon.target(&name)?;
+    let used = tests::measured::cpu_s(running.id())?;
+    ensure!(target["processes"] == 1 && target["cpu_s"].as_f64() <= Some(used), "{used}: {target}");
+    Ok(())
+}
+
 #[test]
 fn windows_follow_each_other_without_a_gap_and_the_open_one_is_saved_at_the_end() -> Result<()> {
     privileged!();

@@ -236,11 +236,13 @@ impl Work {
         let target = window.target.clone();
         let kept = self.store.write(&self.now(), window, &profile);
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        let unnamed = unnamed(&profile); // before the lock: the loop waits for it
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.spent.0 += 1;
         let of_target = told.targets.entry(target).or_default();
         of_target.windows += u64::from(kept.is_ok());
-        of_target.unnamed += unnamed(&profile);
+        of_target.unnamed += unnamed;
+        drop(told);
         kept.err().map(|error| match std::error::Error::source(&error) {
             Some(cause) => format!("a window was not kept: {error} ({cause})"),
             None => format!("a window was not kept: {error}"),
@@ -249,7 +251,6 @@ impl Work {
 
     fn tell(&mut self, problem: Option<String>) {
         let (files, bytes) = self.store.size();
-        let counters = self.store.counters();
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.spent.1 = clock::thread_cpu_ns();
         told.store = StoreStatus {
@@ -260,15 +261,8 @@ impl Work {
             limit_bytes: self.bounds.bytes,
             queued_bytes: 0,
             dropped_queue: told.store.dropped_queue,
-            written: counters.written,
-            dropped_full: counters.dropped_full,
-            dropped_refused: counters.dropped_refused,
-            expired: counters.expired,
-            evicted: counters.evicted,
-            merged: counters.merged,
-            unmerged: counters.unmerged,
-            damaged: counters.damaged,
-            unsynced: counters.unsynced,
+            counters: self.store.counters(),
+            waiting: self.store.waiting(clock::monotonic_ns()),
         };
     }
 }
