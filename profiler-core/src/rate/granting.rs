@@ -31,7 +31,8 @@ impl RateController {
     pub fn demand(&self, weight: f64) -> Demand {
         let (aim, cost) = (self.aim(1.0), self.meter.cost());
         let utilisation_cpus = self.meter.utilisation_cpus();
-        let busy_cpus = if self.last_ns.is_some() { self.present.peak_cpus() } else { utilisation_cpus };
+        let expected = self.present.expected();
+        let busy_cpus = if self.last_ns.is_some() { expected.busy_cpus } else { utilisation_cpus };
         let sample_s = cost.total_hi_ns * 1e-9;
         let fixed_cpus = cost.fixed_ratio * utilisation_cpus.max(OWN_COST_FLOOR_CPUS);
         let r_s = self.settings.criterion.r() * self.shares.spread();
@@ -45,6 +46,7 @@ impl RateController {
             error: 2.0 * r_s / self.settings.horizon_s.sqrt(),
             weight,
             cap_hz: aim.caps.kernel_hz.min(aim.caps.bytes_hz),
+            pace: expected.pace,
         };
         match self.settings.fixed_rate_hz {
             Some(rate_hz) => {

@@ -65,6 +65,7 @@ fn report(scenarios: &[Scenario], outcomes: &[Outcome], one_cpu: bool) -> Result
         "said",
         "rate",
         "law's",
+        "bound by",
     ];
     let mut rows = vec![heads.map(str::to_string).to_vec()];
     for (scenario, outcome) in scenarios.iter().zip(outcomes) {
@@ -101,6 +102,7 @@ fn rows_of(scenario: &Scenario, found: &Found) -> Vec<Vec<String>> {
             &percent(host.said_ratio),
             &"",
             &"",
+            &"",
         ]));
         rows.extend(phase.targets.iter().map(|target| {
             row([
@@ -115,6 +117,7 @@ fn rows_of(scenario: &Scenario, found: &Found) -> Vec<Vec<String>> {
                 &percent(target.said_ratio),
                 &format!("{:.0}", target.rate_hz),
                 &format!("{:.0}", phase.law_hz[&target.number]),
+                &phase.decisions[&target.number]["bound_by"].as_str().unwrap_or_default(),
             ])
         }));
     }

@@ -204,9 +204,12 @@ impl<'s> Figures<'s> {
         found.max_by(|a, b| a.0.total_cmp(&b.0))
     }
 
-    /// What a figure of a target grew by; it was 0 before it was a target.
-    fn since(&self, span_s: (f64, f64), number: usize, of: impl Fn(&Said) -> f64) -> f64 {
-        self.between(span_s, |poll| poll.targets.get(&number).map_or(0.0, &of))
+    /// What a figure of a target grew by, while it was one.
+    fn since(&self, (from_s, to_s): (f64, f64), number: usize, of: impl Fn(&Said) -> f64) -> f64 {
+        let looks = self.show.polls.iter();
+        let looks: Vec<(f64, f64)> =
+            looks.filter_map(|poll| Some((poll.at_s, of(poll.targets.get(&number)?)))).collect();
+        interpolated(&looks, to_s) - interpolated(&looks, from_s)
     }
 
     fn between(&self, (from_s, to_s): (f64, f64), of: impl Fn(&Poll) -> f64) -> f64 {
@@ -215,7 +218,7 @@ impl<'s> Figures<'s> {
     }
 }
 
-/// A figure at a moment, on the line between the two looks around it.
+/// A figure at a moment, on the line between the two looks around it; that of the first before it, and of the last after it.
 fn interpolated(looks: &[(f64, f64)], at_s: f64) -> f64 {
     let after = looks.partition_point(|(look_s, _)| *look_s <= at_s);
     match (after.checked_sub(1).map(|before| looks[before]), looks.get(after)) {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::figures::{Figures, HostFigures, TargetFigures, Worst};
 use super::law::{Seen, rates_hz};
@@ -35,6 +36,10 @@ pub struct PhaseFound {
     pub targets: Vec<TargetFigures>,
     /// The rates of the law, target by target.
     pub law_hz: BTreeMap<usize, f64>,
+    /// The controllers' last decisions, with what they decided on.
+    pub decisions: BTreeMap<usize, Value>,
+    /// What the daemon says of its targets in the end.
+    pub statuses: Value,
 }
 
 /// What came of a scenario once.
@@ -78,6 +83,8 @@ pub fn find(scenario: &Scenario, show: &Show) -> Result<Found> {
             host,
             targets,
             law_hz,
+            decisions: show.phases[at].decisions.clone(),
+            statuses: show.phases[at].statuses.clone(),
         });
     }
     let spans = || show.phases.iter().map(|phase| phase.span_s);

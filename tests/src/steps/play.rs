@@ -61,8 +61,10 @@ pub struct Poll {
 pub struct Played {
     /// From when until when (s).
     pub span_s: (f64, f64),
-    /// The last decision for each target.
+    /// The last decision for each target, and what the daemon says of it.
     pub decisions: BTreeMap<usize, Value>,
+    /// See there.
+    pub statuses: Value,
 }
 
 /// All that was seen.
@@ -99,7 +101,7 @@ pub fn play(scenario: &Scenario, phase_s: f64, cpus: (usize, usize)) -> Result<S
     }
     let daemon = Daemon::start(60, "target = []")?;
     let mut stage = Stage { scenario, daemon, twins, polls: Vec::new(), own: Vec::new() };
-    let before = stage.quiet()?;
+    let before = stage.quiet(|number| scenario.phases.iter().find_map(|phase| phase.knobs[number]))?;
     let mut phases = Vec::new();
     for phase in &scenario.phases {
         progress(&format!("{}: {}", scenario.name, phase.what));
@@ -107,15 +109,16 @@ pub fn play(scenario: &Scenario, phase_s: f64, cpus: (usize, usize)) -> Result<S
     }
     stage.daemon.write_settings(60, "target = []")?;
     stage.daemon.ctl(&["reload"])?.expect_status(0)?;
-    stage.turn_all(|number| scenario.phases.iter().rev().find_map(|phase| phase.knobs[number]))?;
-    let after = stage.quiet()?;
+    let after = stage.quiet(|number| scenario.phases.iter().rev().find_map(|phase| phase.knobs[number]))?;
     let online = stage.status()?["host"]["cpus"].as_f64().context("a number of CPUs")?;
     let turns = stage.twins.into_iter().map(Twins::end).collect::<Result<Vec<_>>>()?;
     Ok(Show { turns, quiet_s: [before, after], phases, polls: stage.polls, own: stage.own, cpus: online })
 }
 
 impl Stage<'_> {
-    fn quiet(&self) -> Result<(f64, f64)> {
+    /// All of them do what they are to do without a target among them, and without a rest.
+    fn quiet(&self, knobs: impl Fn(usize) -> Option<Knobs>) -> Result<(f64, f64)> {
+        self.turn_all(|number| Some(Knobs { duty: 100, ..knobs(number)? }))?;
         let from_s = now_s()?;
         sleep(Duration::from_secs_f64(QUIET_S));
         Ok((from_s, now_s()?))
@@ -129,7 +132,6 @@ impl Stage<'_> {
 
     fn phase(&mut self, phase: &Phase, seconds: f64) -> Result<Played> {
         self.daemon.write_settings(60, &self.settings(phase))?;
-        // What is sampled changes first: who is none of the targets any more is at rest.
         let from_s = now_s()?;
         self.daemon.ctl(&["reload"])?.expect_status(0)?;
         self.turn_all(|number| phase.knobs[number])?;
@@ -148,7 +150,8 @@ impl Stage<'_> {
         self.poll(phase)?;
         let decisions =
             taking_part(phase).map(|number| Ok((number, self.decision(number)?))).collect::<Result<_>>()?;
-        Ok(Played { span_s: (from_s, now_s()?), decisions })
+        let statuses = ask(&self.daemon.socket(), "/v1/targets")?["targets"].clone();
+        Ok(Played { span_s: (from_s, now_s()?), decisions, statuses })
     }
 
     fn settings(&self, phase: &Phase) -> String {
