@@ -1,6 +1,6 @@
 //! A controller under a budget that changes: what the host's leaves its target.
 
-use super::RateController;
+use super::{RateController, RateSettings};
 use super::sample_cost::OWN_COST_FLOOR_CPUS;
 use super::share::Demand;
 
@@ -19,6 +19,16 @@ impl RateController {
         if !self.started {
             self.guess();
         }
+    }
+
+    /// Goes on under other settings, from the next tick on. What was learned of costs and shares stays, and what the host's
+    /// budget leaves, if that is less than the target's own.
+    pub fn adopt(&mut self, settings: RateSettings) {
+        let (own, granted) = (self.own_budget_ratio, self.settings.budget_ratio);
+        self.settings = settings.sane();
+        self.own_budget_ratio = self.settings.budget_ratio;
+        self.settled = false;
+        self.grant(if granted < own { granted } else { self.own_budget_ratio });
     }
 
     /// The budget in force (ratio of the target's CPU time).
