@@ -108,7 +108,7 @@ impl Twins {
         Twins::with_iterations(work, (iterations as u64).max(1), None)
     }
 
-    /// Starts twins on a CPU that do what the knobs say, with turns as long as those of others: a quarter of the usual, so
+    /// Starts twins on a CPU that do what the knobs say, with turns as long as those of others: a third of the usual, so
     /// that there are enough of them where they rest most of the time.
     pub fn turning(cpu: usize, knobs: Knobs, like: Option<&Twins>) -> Result<Twins> {
         let work = Work { kind: "compute", depth: 0, step_at: 0, cpu, program: "twins_nofp" };
@@ -116,7 +116,7 @@ impl Twins {
             Some(twins) => twins.iterations,
             None => {
                 let measured = Twins::start(work)?;
-                let iterations = measured.iterations / 4;
+                let iterations = measured.iterations / 3;
                 measured.end()?;
                 iterations
             }

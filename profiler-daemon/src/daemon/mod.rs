@@ -11,6 +11,7 @@ mod keeper;
 mod log;
 mod members;
 pub(crate) mod notify;
+mod pace;
 mod recent;
 mod reload;
 pub(crate) mod state;
@@ -46,6 +47,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 const SECOND_SLACK_NS: u64 = 200_000_000;
 /// How often what was spent is booked, and the host's budget shared (ns).
 const SHARE_EVERY_NS: u64 = 100_000_000;
+/// Share of the host's budget that names may take over ten seconds, if nobody waits for them.
+const NAMES: f64 = 0.5;
 /// Shorter windows than this are ended for nobody.
 const SHORTEST_WINDOW_NS: u64 = 1_000_000_000;
 /// What the open windows may take to be named and kept when the daemon ends.
@@ -238,6 +241,7 @@ impl Daemon {
         let spent = self.spent(now_ns);
         self.host.observe(spent, limits::online_cpus().len());
         self.budget.set_cpus(host_cpus(&self.settings));
+        self.keeper.allow(NAMES * host_cpus(&self.settings));
         self.notifier.status(&self.in_words());
     }
 

@@ -1,8 +1,9 @@
 //! Does the daemon keep its budgets through steps of what it samples? Load, depth, threads, targets and budgets change under
 //! it, and each target's twin is the stopwatch. Beside it stands what the daemon says, and the rates that the law asks for.
 //!
-//! Options: `--only load|depth|threads|targets|budgets`, `--rounds 1` (of each; 5 take a quarter of an hour), `--seconds 12`
-//! (length of a phase; at least 11).
+//! Options: `--only load|depth|threads|targets|budgets`, `--rounds 1` (of each; 4 take a quarter of an hour), `--seconds 12`
+//! (length of most phases; at least 11), `--attach-mode task` (what the stopwatch can judge: events for whole CPUs interrupt
+//! both of a pair).
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
@@ -26,6 +27,7 @@ struct Outcome {
 
 fn main() -> Result<()> {
     let (only, rounds) = (option("--only", String::new())?, option("--rounds", 1)?);
+    let mode = option("--attach-mode", "task".to_string())?;
     let seconds = option("--seconds", 12.0)?;
     let scenarios: Vec<Scenario> =
         all().into_iter().filter(|scenario| only.is_empty() || scenario.name == only).collect();
@@ -42,7 +44,7 @@ fn main() -> Result<()> {
     for round in 0..rounds {
         for (scenario, outcome) in scenarios.iter().zip(&mut outcomes) {
             progress(&format!("{}, round {} of {rounds}", scenario.name, round + 1));
-            outcome.rounds.push(find(scenario, &play(scenario, seconds, cpus)?)?);
+            outcome.rounds.push(find(scenario, &play(scenario, seconds, &mode, cpus)?)?);
         }
     }
     for (scenario, outcome) in scenarios.iter().zip(&mut outcomes) {

@@ -94,6 +94,7 @@ impl<'s> Figures<'s> {
         };
         let (own_s, charged_s) =
             (self.since(span_s, number, |said| said.own_s), self.since(span_s, number, |said| said.charged_s));
+        let foreign_s = self.since(span_s, number, |said| said.foreign_s);
         let last_half = (span_s.1 - 0.5 * seconds, span_s.1);
         let rate = |of: fn(&Said) -> f64| self.since(last_half, number, of);
         let last = self.show.polls.iter().rev().find(|poll| poll.at_s <= span_s.1).context("no poll")?;
@@ -104,7 +105,7 @@ impl<'s> Figures<'s> {
             busy_cpus: busy_s / seconds,
             overhead: Figure { mean: found.mean - usual.mean + own_ratio, se: found.se.hypot(usual.se) },
             own_ratio,
-            said_ratio: of_target(own_s, charged_s),
+            said_ratio: of_target(own_s + foreign_s, charged_s),
             granted_ratio: last.targets.get(&number).context("it was no target")?.granted_ratio,
             rate_hz: rate(|said| said.samples) / rate(|said| said.cpu_s).max(1e-9),
         })
@@ -156,7 +157,7 @@ impl<'s> Figures<'s> {
         let found = self.largest(span_s, |window_s| {
             let cpu_s = self.since(window_s, number, |said| said.cpu_s);
             let charged_s = self.since(window_s, number, |said| said.charged_s);
-            let own_s = self.since(window_s, number, |said| said.own_s);
+            let own_s = self.since(window_s, number, |said| said.own_s + said.foreign_s);
             (
                 charged_s / cpu_s.max(TARGET_FLOOR_CPUS * TEN_S) + own_s / cpu_s.max(OWN_FLOOR_CPUS * TEN_S),
                 (),

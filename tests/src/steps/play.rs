@@ -27,10 +27,12 @@ const HORIZON: &str = "1s";
 pub struct Said {
     /// CPU time of the target (s).
     pub cpu_s: f64,
-    /// Charged to it and to strangers (s).
+    /// Charged to it (s).
     pub charged_s: f64,
     /// Own CPU time in its turns (s).
     pub own_s: f64,
+    /// Charged to strangers (s).
+    pub foreign_s: f64,
     /// Samples.
     pub samples: f64,
     /// The budget in force (ratio).
@@ -85,6 +87,7 @@ pub struct Show {
 
 struct Stage<'s> {
     scenario: &'s Scenario,
+    attach_mode: &'s str,
     daemon: Daemon,
     twins: Vec<Twins>,
     polls: Vec<Poll>,
@@ -92,7 +95,9 @@ struct Stage<'s> {
 }
 
 /// Plays it with phases of so many seconds; the targets' CPU and the daemon's.
-pub fn play(scenario: &Scenario, phase_s: f64, cpus: (usize, usize)) -> Result<Show> {
+///
+/// Events for threads are what the stopwatch can judge: those for whole CPUs interrupt both of a pair.
+pub fn play(scenario: &Scenario, phase_s: f64, attach_mode: &str, cpus: (usize, usize)) -> Result<Show> {
     let mut twins: Vec<Twins> = Vec::new();
     for (number, cast) in scenario.cast.iter().enumerate() {
         let cpu = if cast.beside_daemon { cpus.1 } else { cpus.0 };
@@ -100,12 +105,12 @@ pub fn play(scenario: &Scenario, phase_s: f64, cpus: (usize, usize)) -> Result<S
         twins.push(Twins::turning(cpu, knobs, twins.first())?);
     }
     let daemon = Daemon::start(60, "target = []")?;
-    let mut stage = Stage { scenario, daemon, twins, polls: Vec::new(), own: Vec::new() };
+    let mut stage = Stage { scenario, attach_mode, daemon, twins, polls: Vec::new(), own: Vec::new() };
     let before = stage.quiet(|number| scenario.phases.iter().find_map(|phase| phase.knobs[number]))?;
     let mut phases = Vec::new();
     for phase in &scenario.phases {
         progress(&format!("{}: {}", scenario.name, phase.what));
-        phases.push(stage.phase(phase, phase_s)?);
+        phases.push(stage.phase(phase, phase.length * phase_s)?);
     }
     stage.daemon.write_settings(60, "target = []")?;
     stage.daemon.ctl(&["reload"])?.expect_status(0)?;
@@ -157,8 +162,9 @@ impl Stage<'_> {
     fn settings(&self, phase: &Phase) -> String {
         let percent = |ratio: f64| format!("\"{:.4}%\"", 100.0 * ratio);
         let mut text = format!(
-            "[budget]\nhost = {}\n\n[sampling]\nhorizon = \"{HORIZON}\"\n\n",
-            percent(phase.host_ratio)
+            "[budget]\nhost = {}\n\n[sampling]\nhorizon = \"{HORIZON}\"\nattach_mode = \"{}\"\n\n",
+            percent(phase.host_ratio),
+            self.attach_mode
         );
         for number in taking_part(phase) {
             let budget = percent(self.scenario.cast[number].budget_ratio);
@@ -206,13 +212,14 @@ fn said(target: &Value) -> Option<Said> {
     let figure = |key: &str| target[key].as_f64();
     let parts = &target["overhead_parts"];
     let part = |key: &str| parts[key].as_f64();
-    let charged = ["base", "frames", "stack", "switches", "side_records", "foreign"];
+    let charged = ["base", "frames", "stack", "switches", "side_records"];
     let charged_ratio: f64 = charged.iter().filter_map(|key| part(&format!("{key}_ratio"))).sum();
     let cpu_s = figure("cpu_s")?;
     Some(Said {
         cpu_s,
         charged_s: charged_ratio * cpu_s,
         own_s: part("self_ratio")? * cpu_s,
+        foreign_s: part("foreign_ratio")? * cpu_s,
         samples: figure("samples")?,
         granted_ratio: figure("budget_ratio")?,
     })

@@ -19,6 +19,8 @@ pub struct Cast {
 pub struct Phase {
     /// For the reader.
     pub what: &'static str,
+    /// How long, beside other phases.
+    pub length: f64,
     /// The host's budget: share of the CPU time of all CPUs.
     pub host_ratio: f64,
     /// What each target does; `None` where it is none.
@@ -39,6 +41,8 @@ pub struct Scenario {
 /// Nothing but a target's own budget binds.
 const AMPLE: f64 = 0.05;
 const PERCENT: f64 = 0.01;
+/// What a load usually is, is known after twenty seconds; until then the host's budget is shared as if its peaks went on.
+const LONG: f64 = 2.5;
 /// As much as a CPU has; each of a pair gets half.
 const ALL: u32 = 95;
 
@@ -51,7 +55,7 @@ fn cast(budget_ratio: f64) -> Cast {
 }
 
 fn alone(what: &'static str, host_ratio: f64, knobs: Option<Knobs>) -> Phase {
-    Phase { what, host_ratio, knobs: vec![knobs] }
+    Phase { what, length: 1.0, host_ratio, knobs: vec![knobs] }
 }
 
 /// All of them.
@@ -93,11 +97,11 @@ fn targets() -> Scenario {
         (0..MANY).map(|number| Cast { budget_ratio: 0.04, beside_daemon: number % 2 == 1 }).collect();
     let busy = knobs(ALL, 20, 1);
     let one = || (0..MANY).map(|number| busy.filter(|_| number == 0)).collect();
-    let phase = |what, knobs| Phase { what, host_ratio: HOST, knobs };
+    let phase = |what, length, knobs| Phase { what, length, host_ratio: HOST, knobs };
     let phases = vec![
-        phase("1 target", one()),
-        phase("8 targets", vec![busy; MANY]),
-        phase("1 target again", one()),
+        phase("1 target", 1.5, one()),
+        phase("8 targets", LONG, vec![busy; MANY]),
+        phase("1 target again", LONG, one()),
     ];
     Scenario { name: "targets", cast, phases }
 }
@@ -105,7 +109,7 @@ fn targets() -> Scenario {
 /// Two targets of one load, of which one may cost twice as much; then with less for both than they may cost.
 fn budgets() -> Scenario {
     let busy = knobs(ALL, 20, 1);
-    let phase = |what, host_ratio| Phase { what, host_ratio, knobs: vec![busy; 2] };
+    let phase = |what, host_ratio| Phase { what, length: 1.5, host_ratio, knobs: vec![busy; 2] };
     let phases = vec![phase("2% and 1%", AMPLE), phase("the same, host .6%", 0.006)];
     let second = Cast { budget_ratio: PERCENT, beside_daemon: true };
     Scenario { name: "budgets", cast: vec![cast(2.0 * PERCENT), second], phases }
