@@ -108,15 +108,15 @@ impl Twins {
         Twins::with_iterations(work, (iterations as u64).max(1), None)
     }
 
-    /// Starts twins on a CPU that do what the knobs say, with turns as long as those of others: a third of the usual, so
-    /// that there are enough of them where they rest most of the time.
-    pub fn turning(cpu: usize, knobs: Knobs, like: Option<&Twins>) -> Result<Twins> {
+    /// Starts twins on a CPU that do what the knobs say, with turns as long as those of others, or this part of the usual: where
+    /// they rest most of the time, there are few.
+    pub fn turning(cpu: usize, knobs: Knobs, part: f64, like: Option<&Twins>) -> Result<Twins> {
         let work = Work { kind: "compute", depth: 0, step_at: 0, cpu, program: "twins_nofp" };
         let iterations = match like {
             Some(twins) => twins.iterations,
             None => {
                 let measured = Twins::start(work)?;
-                let iterations = measured.iterations / 3;
+                let iterations = ((measured.iterations as f64 * part) as u64).max(8);
                 measured.end()?;
                 iterations
             }

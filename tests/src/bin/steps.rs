@@ -119,7 +119,10 @@ fn rows_of(scenario: &Scenario, found: &Found) -> Vec<Vec<String>> {
                 &percent(target.said_ratio),
                 &format!("{:.0}", target.rate_hz),
                 &format!("{:.0}", phase.law_hz[&target.number]),
-                &phase.decisions[&target.number]["bound_by"].as_str().unwrap_or_default(),
+                &phase.decisions[&target.number]
+                    .last()
+                    .and_then(|last| last["bound_by"].as_str())
+                    .unwrap_or_default(),
             ])
         }));
     }

@@ -14,6 +14,8 @@ const OWN_FLOOR_CPUS: f64 = 0.1;
 const TEN_S: f64 = 10.0;
 /// Time between the beginnings of two windows (s).
 const GRAIN_S: f64 = 0.25;
+/// From this part of a phase on its rate is the settled one.
+const SETTLED: f64 = 0.75;
 /// How far the largest of some figures with an error may lie above the true ones (standard errors).
 const MOST_SE: f64 = 2.5;
 
@@ -41,7 +43,7 @@ pub struct TargetFigures {
     pub said_ratio: f64,
     /// The budget in force in the end.
     pub granted_ratio: f64,
-    /// Samples per CPU-second in the last half of the phase.
+    /// Samples per CPU-second towards the end of the phase.
     pub rate_hz: f64,
 }
 
@@ -95,8 +97,8 @@ impl<'s> Figures<'s> {
         let (own_s, charged_s) =
             (self.since(span_s, number, |said| said.own_s), self.since(span_s, number, |said| said.charged_s));
         let foreign_s = self.since(span_s, number, |said| said.foreign_s);
-        let last_half = (span_s.1 - 0.5 * seconds, span_s.1);
-        let rate = |of: fn(&Said) -> f64| self.since(last_half, number, of);
+        let settled = (span_s.0 + SETTLED * seconds, span_s.1);
+        let rate = |of: fn(&Said) -> f64| self.since(settled, number, of);
         let last = self.show.polls.iter().rev().find(|poll| poll.at_s <= span_s.1).context("no poll")?;
         let own_ratio = of_target(own_s, 0.0);
         let usual = self.usual[number];

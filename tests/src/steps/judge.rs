@@ -36,8 +36,8 @@ pub struct PhaseFound {
     pub targets: Vec<TargetFigures>,
     /// The rates of the law, target by target.
     pub law_hz: BTreeMap<usize, f64>,
-    /// The controllers' last decisions, with what they decided on.
-    pub decisions: BTreeMap<usize, Value>,
+    /// The controllers' last decisions, with what they decided on, oldest first.
+    pub decisions: BTreeMap<usize, Vec<Value>>,
     /// What the daemon says of its targets in the end.
     pub statuses: Value,
 }
@@ -68,7 +68,8 @@ pub fn find(scenario: &Scenario, show: &Show) -> Result<Found> {
         let targets =
             taking_part(phase).map(|number| figures.target(at, number)).collect::<Result<Vec<_>>>()?;
         let seen = |target: &TargetFigures| {
-            let decision = &show.phases[at].decisions[&target.number];
+            let decision = &show.phases[at].decisions[&target.number].last();
+            let decision = decision.unwrap_or(&Value::Null);
             let budget_ratio = scenario.cast[target.number].budget_ratio;
             (target.number, Seen { budget_ratio, busy_cpus: target.busy_cpus, decision })
         };

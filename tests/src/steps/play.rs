@@ -63,9 +63,9 @@ pub struct Poll {
 pub struct Played {
     /// From when until when (s).
     pub span_s: (f64, f64),
-    /// The last decision for each target, and what the daemon says of it.
-    pub decisions: BTreeMap<usize, Value>,
-    /// See there.
+    /// The last decisions for each target, oldest first.
+    pub decisions: BTreeMap<usize, Vec<Value>>,
+    /// What the daemon says of its targets in the end.
     pub statuses: Value,
 }
 
@@ -102,7 +102,7 @@ pub fn play(scenario: &Scenario, phase_s: f64, attach_mode: &str, cpus: (usize, 
     for (number, cast) in scenario.cast.iter().enumerate() {
         let cpu = if cast.beside_daemon { cpus.1 } else { cpus.0 };
         let knobs = scenario.phases.iter().find_map(|phase| phase.knobs[number]).context("a part")?;
-        twins.push(Twins::turning(cpu, knobs, twins.first())?);
+        twins.push(Twins::turning(cpu, knobs, scenario.turn, twins.first())?);
     }
     let daemon = Daemon::start(60, "target = []")?;
     let mut stage = Stage { scenario, attach_mode, daemon, twins, polls: Vec::new(), own: Vec::new() };
@@ -154,7 +154,7 @@ impl Stage<'_> {
         }
         self.poll(phase)?;
         let decisions =
-            taking_part(phase).map(|number| Ok((number, self.decision(number)?))).collect::<Result<_>>()?;
+            taking_part(phase).map(|number| Ok((number, self.decisions(number)?))).collect::<Result<_>>()?;
         let statuses = ask(&self.daemon.socket(), "/v1/targets")?["targets"].clone();
         Ok(Played { span_s: (from_s, now_s()?), decisions, statuses })
     }
@@ -201,10 +201,11 @@ impl Stage<'_> {
         Ok(())
     }
 
-    fn decision(&self, number: usize) -> Result<Value> {
+    fn decisions(&self, number: usize) -> Result<Vec<Value>> {
         let path = format!("/v1/targets/{}/decisions", name(number));
         let all = ask(&self.daemon.socket(), &path)?;
-        all["decisions"].as_array().and_then(|list| list.last()).cloned().context("a decision")
+        let list = all["decisions"].as_array().filter(|list| !list.is_empty());
+        list.cloned().with_context(|| format!("no decision for {}", name(number)))
     }
 }
 

@@ -32,6 +32,8 @@ pub struct Phase {
 pub struct Scenario {
     /// One word.
     pub name: &'static str,
+    /// Length of a turn of a twin, as a part of the usual.
+    pub turn: f64,
     /// The targets.
     pub cast: Vec<Cast>,
     /// In order.
@@ -70,7 +72,7 @@ fn load() -> Scenario {
         alone("45% of a CPU", PERCENT, knobs(90, 20, 1)),
         alone("5% again", PERCENT, knobs(10, 20, 1)),
     ];
-    Scenario { name: "load", cast: vec![cast(PERCENT)], phases }
+    Scenario { name: "load", turn: 1.0 / 3.0, cast: vec![cast(PERCENT)], phases }
 }
 
 fn depth() -> Scenario {
@@ -78,7 +80,7 @@ fn depth() -> Scenario {
         alone("5 frames", PERCENT, knobs(ALL, 5, 1)),
         alone("300 frames", PERCENT, knobs(ALL, 300, 1)),
     ];
-    Scenario { name: "depth", cast: vec![cast(PERCENT)], phases }
+    Scenario { name: "depth", turn: 1.0, cast: vec![cast(PERCENT)], phases }
 }
 
 fn threads() -> Scenario {
@@ -86,7 +88,7 @@ fn threads() -> Scenario {
         alone("1 thread", PERCENT, knobs(ALL, 20, 1)),
         alone("100 threads", PERCENT, knobs(ALL, 20, 100)),
     ];
-    Scenario { name: "threads", cast: vec![cast(PERCENT)], phases }
+    Scenario { name: "threads", turn: 1.0, cast: vec![cast(PERCENT)], phases }
 }
 
 /// More targets than the host's budget has room for, each with a generous one of its own.
@@ -103,7 +105,7 @@ fn targets() -> Scenario {
         phase("8 targets", LONG, vec![busy; MANY]),
         phase("1 target again", LONG, one()),
     ];
-    Scenario { name: "targets", cast, phases }
+    Scenario { name: "targets", turn: 1.0, cast, phases }
 }
 
 /// Two targets of one load, of which one may cost twice as much; then with less for both than they may cost.
@@ -112,5 +114,5 @@ fn budgets() -> Scenario {
     let phase = |what, host_ratio| Phase { what, length: 1.5, host_ratio, knobs: vec![busy; 2] };
     let phases = vec![phase("2% and 1%", AMPLE), phase("the same, host .6%", 0.006)];
     let second = Cast { budget_ratio: PERCENT, beside_daemon: true };
-    Scenario { name: "budgets", cast: vec![cast(2.0 * PERCENT), second], phases }
+    Scenario { name: "budgets", turn: 1.0, cast: vec![cast(2.0 * PERCENT), second], phases }
 }
