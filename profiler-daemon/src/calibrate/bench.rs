@@ -55,8 +55,12 @@ impl Shape {
     fn sampled(&self, iterations: u64) -> (Work, ClockSettings) {
         let stack_bytes = if self.method.copies_stack() { STACK_ABOVE } else { 0 };
         let work = SpinWork { kind: self.kind, frames: self.frames, stack_bytes, iterations };
-        let settings =
-            ClockSettings { period_ns: PERIOD_NS, method: self.method, stack_bytes: self.copied_bytes };
+        let settings = ClockSettings {
+            period_ns: PERIOD_NS,
+            method: self.method,
+            stack_bytes: self.copied_bytes,
+            mappings: true,
+        };
         (Work::Spin(work), settings)
     }
 }
@@ -180,7 +184,8 @@ impl Bench {
     }
 
     fn compare_silently(&mut self, work: Work) -> Result<(f64, Sampled)> {
-        let settings = ClockSettings { period_ns: SILENT_PERIOD_NS, method: Method::Fp, stack_bytes: 0 };
+        let settings =
+            ClockSettings { period_ns: SILENT_PERIOD_NS, method: Method::Fp, stack_bytes: 0, mappings: true };
         self.compare(work, settings)
     }
 

@@ -61,6 +61,8 @@ pub(crate) struct Kept {
 #[derive(Debug, Default)]
 struct Told {
     store: StoreStatus,
+    /// Windows that were named, and the thread's CPU time (ns).
+    spent: (u64, u64),
     targets: BTreeMap<String, Kept>,
 }
 
@@ -160,6 +162,11 @@ impl Keeper {
     /// How the store is.
     pub(crate) fn status(&self) -> StoreStatus {
         StoreStatus { queued_bytes: self.waiting_bytes.load(Ordering::Relaxed), ..self.told().store.clone() }
+    }
+
+    /// Windows that were named until now, and what that and keeping them took (ns of CPU time).
+    pub(crate) fn spent(&self) -> (u64, u64) {
+        self.told().spent
     }
 
     /// What became of a target's windows.
@@ -267,6 +274,7 @@ impl Work {
         let kept = self.store.write(&self.now(), window, &profile);
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.spent.0 += 1;
         let of_target = told.targets.entry(target).or_default();
         of_target.windows += u64::from(kept.is_ok());
         of_target.unnamed += unnamed(&profile);
@@ -280,6 +288,7 @@ impl Work {
         let (files, bytes) = self.store.size();
         let counters = self.store.counters();
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.spent.1 = clock::thread_cpu_ns();
         told.store = StoreStatus {
             folder: self.folder.display().to_string(),
             problem,

@@ -128,7 +128,7 @@ fn several_cuts_of_a_live_session_are_one_run() {
     };
     let target = Target::start("while :; do :; done");
     let mut sessions = [(); 2].map(|()| Session::new(MethodChoice::fixed(Method::Fp), MEMORY));
-    let settings = ClockSettings { period_ns: 1_000_000, method: Method::Fp, stack_bytes: 0 };
+    let settings = ClockSettings { period_ns: 1_000_000, method: Method::Fp, stack_bytes: 0, mappings: true };
     let attachment = Attachment::Tasks(vec![target.pid()]);
     let mut sampler = PerfSampler::open(access, attachment, settings, Dither::new(1)).unwrap();
     sampler.start().unwrap();
