@@ -32,7 +32,8 @@ const KNOBS: &str = "knobs";
 
 /// Writes them as one piece: the twin may read at any time.
 fn write_knobs(folder: &Path, Knobs { duty, depth, threads }: Knobs) -> Result<()> {
-    let mut file = fs::OpenOptions::new().create(true).truncate(false).write(true).open(folder.join(KNOBS))?;
+    let mut file =
+        fs::OpenOptions::new().create(true).truncate(false).write(true).open(folder.join(KNOBS))?;
     Ok(file.write_all(format!("{duty:>3} {depth:>5} {threads:>3}\n").as_bytes())?)
 }
 

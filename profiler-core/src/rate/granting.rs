@@ -1,8 +1,8 @@
 //! A controller under a budget that changes: what the host's leaves its target.
 
-use super::{RateController, RateSettings};
 use super::sample_cost::OWN_COST_FLOOR_CPUS;
 use super::share::Demand;
+use super::{RateController, RateSettings};
 
 /// The smallest budget there is: what is left then is the lowest rate.
 const LEAST_RATIO: f64 = 1e-6;

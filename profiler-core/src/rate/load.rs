@@ -47,10 +47,13 @@ impl Load {
     pub(super) fn observe(&mut self, wall_ns: u64, cpu_ns: u64) {
         let tick = Stretch { wall_ns: wall_ns as f64, cpu_ns: cpu_ns as f64 };
         match self.history.back_mut().filter(|last| last.wall_ns < MERGE_NS) {
-            Some(last) => (last.wall_ns, last.cpu_ns) = (last.wall_ns + tick.wall_ns, last.cpu_ns + tick.cpu_ns),
+            Some(last) => {
+                (last.wall_ns, last.cpu_ns) = (last.wall_ns + tick.wall_ns, last.cpu_ns + tick.cpu_ns)
+            }
             None => self.history.push_back(tick),
         }
-        self.held = Stretch { wall_ns: self.held.wall_ns + tick.wall_ns, cpu_ns: self.held.cpu_ns + tick.cpu_ns };
+        self.held =
+            Stretch { wall_ns: self.held.wall_ns + tick.wall_ns, cpu_ns: self.held.cpu_ns + tick.cpu_ns };
         while let Some(first) =
             self.history.front().copied().filter(|first| self.held.wall_ns - first.wall_ns >= TEN_SECONDS_NS)
         {
@@ -90,7 +93,8 @@ impl Load {
 
     /// The rest of what ten seconds hold at most, as far as it fits in there.
     fn pace(&self, most_ns: f64) -> [f64; AGES] {
-        let peak_cpus = self.history.iter().map(|stretch| stretch.cpu_ns / stretch.wall_ns.max(1.0)).fold(0.0, f64::max);
+        let peak_cpus =
+            self.history.iter().map(|stretch| stretch.cpu_ns / stretch.wall_ns.max(1.0)).fold(0.0, f64::max);
         let peak_cpus = peak_cpus.max(most_ns / TEN_SECONDS_NS);
         let (mut pace, mut over) = ([1.0; AGES], Stretch::default());
         let mut stretches = self.history.iter().rev();
@@ -99,7 +103,8 @@ impl Load {
             while over.wall_ns < age_ns
                 && let Some(stretch) = stretches.next()
             {
-                over = Stretch { wall_ns: over.wall_ns + stretch.wall_ns, cpu_ns: over.cpu_ns + stretch.cpu_ns };
+                over =
+                    Stretch { wall_ns: over.wall_ns + stretch.wall_ns, cpu_ns: over.cpu_ns + stretch.cpu_ns };
             }
             let rest_ns = TEN_SECONDS_NS - age_ns;
             let rest_cpus = ((most_ns - over.cpu_ns) / rest_ns).clamp(0.0, peak_cpus);

@@ -26,8 +26,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use config::DaemonSettings;
-use profiler_core::rate::{HostBudget, WindowLength};
 use profiler_core::rate::share::Demand;
+use profiler_core::rate::{HostBudget, WindowLength};
 
 use self::ask::{Ask, Asked, Refused, Reply};
 use self::host::{HostAccount, Spent};

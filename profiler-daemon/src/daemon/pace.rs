@@ -34,7 +34,8 @@ impl Wanted {
 
     /// He has it.
     pub(crate) fn hastened(&self) {
-        let _ = self.urgent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| waiting.checked_sub(1));
+        let _ =
+            self.urgent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| waiting.checked_sub(1));
     }
 
     /// Whether there is no time to wait.

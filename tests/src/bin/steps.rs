@@ -1,7 +1,7 @@
 //! Does the daemon keep its budgets through steps of what it samples? Load, depth, threads, targets and budgets change under
 //! it, and each target's twin is the stopwatch. Beside it stands what the daemon says, and the rates that the law asks for.
 //!
-//! Options: `--only load|depth|threads|targets|budgets`, `--rounds 1` (of each; 4 take a quarter of an hour), `--seconds 12`
+//! Options: `--only load|depth|threads|targets|budgets`, `--rounds 1` (of each: five minutes; 3 take a quarter of an hour), `--seconds 12`
 //! (length of most phases; at least 11), `--attach-mode task` (what the stopwatch can judge: events for whole CPUs interrupt
 //! both of a pair).
 
@@ -56,18 +56,8 @@ fn main() -> Result<()> {
 
 fn report(scenarios: &[Scenario], outcomes: &[Outcome], one_cpu: bool) -> Result<()> {
     let heads = [
-        "scenario",
-        "phase",
-        "who",
-        "CPUs",
-        "budget",
-        "granted",
-        "overhead",
-        "own part",
-        "said",
-        "rate",
-        "law's",
-        "bound by",
+        "scenario", "phase", "who", "CPUs", "budget", "granted", "overhead", "own part", "said", "rate",
+        "law's", "bound by",
     ];
     let mut rows = vec![heads.map(str::to_string).to_vec()];
     for (scenario, outcome) in scenarios.iter().zip(outcomes) {
@@ -91,7 +81,8 @@ fn rows_of(scenario: &Scenario, found: &Found) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     for phase in &found.phases {
         let host = &phase.host;
-        let sure = |figure: tests::slope::Figure| format!("{} ± {}", percent(figure.mean), percent(figure.se));
+        let sure =
+            |figure: tests::slope::Figure| format!("{} ± {}", percent(figure.mean), percent(figure.se));
         rows.push(row([
             &found.name,
             &phase.what,

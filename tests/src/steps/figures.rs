@@ -94,8 +94,10 @@ impl<'s> Figures<'s> {
         let of_target = |own_s: f64, charged_s: f64| {
             own_s / busy_s.max(OWN_FLOOR_CPUS * seconds) + charged_s / busy_s.max(TARGET_FLOOR_CPUS * seconds)
         };
-        let (own_s, charged_s) =
-            (self.since(span_s, number, |said| said.own_s), self.since(span_s, number, |said| said.charged_s));
+        let (own_s, charged_s) = (
+            self.since(span_s, number, |said| said.own_s),
+            self.since(span_s, number, |said| said.charged_s),
+        );
         let foreign_s = self.since(span_s, number, |said| said.foreign_s);
         let settled = (span_s.0 + SETTLED * seconds, span_s.1);
         let rate = |of: fn(&Said) -> f64| self.since(settled, number, of);
@@ -160,10 +162,7 @@ impl<'s> Figures<'s> {
             let cpu_s = self.since(window_s, number, |said| said.cpu_s);
             let charged_s = self.since(window_s, number, |said| said.charged_s);
             let own_s = self.since(window_s, number, |said| said.own_s + said.foreign_s);
-            (
-                charged_s / cpu_s.max(TARGET_FLOOR_CPUS * TEN_S) + own_s / cpu_s.max(OWN_FLOOR_CPUS * TEN_S),
-                (),
-            )
+            (charged_s / cpu_s.max(TARGET_FLOOR_CPUS * TEN_S) + own_s / cpu_s.max(OWN_FLOOR_CPUS * TEN_S), ())
         });
         found.map(|(ratio, ())| ratio)
     }
@@ -182,10 +181,7 @@ impl<'s> Figures<'s> {
                 variance += (se.hypot(usual.se) * twin_s).powi(2);
             }
             let used_at = |at_s| interpolated(&self.show.own, at_s);
-            (
-                (extra_s + used_at(window_s.1) - used_at(window_s.0)) / all_s,
-                MOST_SE * variance.sqrt() / all_s,
-            )
+            ((extra_s + used_at(window_s.1) - used_at(window_s.0)) / all_s, MOST_SE * variance.sqrt() / all_s)
         })?;
         Some(Worst { ratio, noise })
     }

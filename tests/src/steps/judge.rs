@@ -94,8 +94,7 @@ pub fn find(scenario: &Scenario, show: &Show) -> Result<Found> {
     // A target's own budget is the same all the time.
     let numbers = 0..scenario.cast.len();
     let worst = numbers.clone().filter_map(|number| Some((number, figures.worst((begin_s, end_s), number)?)));
-    let said =
-        numbers.filter_map(|number| Some((number, figures.said_worst((begin_s, end_s), number)?)));
+    let said = numbers.filter_map(|number| Some((number, figures.said_worst((begin_s, end_s), number)?)));
     let is_one_budget = scenario.phases.iter().all(|phase| phase.host_ratio == scenario.phases[0].host_ratio);
     let stretches: Vec<(f64, (f64, f64))> = match is_one_budget {
         true => vec![(scenario.phases[0].host_ratio, (begin_s, end_s))],
@@ -151,7 +150,12 @@ pub fn judge(scenario: &Scenario, rounds: &[Found]) -> Vec<Verdict> {
                 (found.targets[place].rate_hz / found.law_hz[&number]).ln().abs()
             });
             let off = (off.sum::<f64>() / rounds.len() as f64).exp();
-            verdicts.push(Verdict::exact(&of(&format!("t{number}, off the law's rate")), off, LAW_FACTOR, factor));
+            verdicts.push(Verdict::exact(
+                &of(&format!("t{number}, off the law's rate")),
+                off,
+                LAW_FACTOR,
+                factor,
+            ));
         }
     }
     for found in rounds {

@@ -76,10 +76,8 @@ fn load() -> Scenario {
 }
 
 fn depth() -> Scenario {
-    let phases = vec![
-        alone("5 frames", PERCENT, knobs(ALL, 5, 1)),
-        alone("300 frames", PERCENT, knobs(ALL, 300, 1)),
-    ];
+    let phases =
+        vec![alone("5 frames", PERCENT, knobs(ALL, 5, 1)), alone("300 frames", PERCENT, knobs(ALL, 300, 1))];
     Scenario { name: "depth", turn: 1.0, cast: vec![cast(PERCENT)], phases }
 }
 
@@ -95,8 +93,7 @@ fn threads() -> Scenario {
 fn targets() -> Scenario {
     const MANY: usize = 8;
     const HOST: f64 = 0.008;
-    let cast =
-        (0..MANY).map(|number| Cast { budget_ratio: 0.04, beside_daemon: number % 2 == 1 }).collect();
+    let cast = (0..MANY).map(|number| Cast { budget_ratio: 0.04, beside_daemon: number % 2 == 1 }).collect();
     let busy = knobs(ALL, 20, 1);
     let one = || (0..MANY).map(|number| busy.filter(|_| number == 0)).collect();
     let phase = |what, length, knobs| Phase { what, length, host_ratio: HOST, knobs };
@@ -105,7 +102,7 @@ fn targets() -> Scenario {
         phase("8 targets", LONG, vec![busy; MANY]),
         phase("1 target again", LONG, one()),
     ];
-    Scenario { name: "targets", turn: 1.0, cast, phases }
+    Scenario { name: "targets", turn: 0.3, cast, phases }
 }
 
 /// Two targets of one load, of which one may cost twice as much; then with less for both than they may cost.
@@ -114,5 +111,5 @@ fn budgets() -> Scenario {
     let phase = |what, host_ratio| Phase { what, length: 1.5, host_ratio, knobs: vec![busy; 2] };
     let phases = vec![phase("2% and 1%", AMPLE), phase("the same, host .6%", 0.006)];
     let second = Cast { budget_ratio: PERCENT, beside_daemon: true };
-    Scenario { name: "budgets", turn: 1.0, cast: vec![cast(2.0 * PERCENT), second], phases }
+    Scenario { name: "budgets", turn: 0.5, cast: vec![cast(2.0 * PERCENT), second], phases }
 }

@@ -251,8 +251,13 @@ fn other_settings_are_adopted_with_all_that_was_learned() {
     let tick = |controller: &mut RateController, number: u64| {
         let (rate_hz, at_ns) = (controller.rate_hz(), number * 100_000_000);
         let samples = (rate_hz * 0.1).round() as u64;
-        let reading =
-            Reading { at_ns, target_cpu_ns: 100_000_000, samples, frames: 20 * samples, ..Reading::default() };
+        let reading = Reading {
+            at_ns,
+            target_cpu_ns: 100_000_000,
+            samples,
+            frames: 20 * samples,
+            ..Reading::default()
+        };
         let counts = (0..8).map(|function| (function, samples / 8)).collect();
         controller.tick(&reading, &TopShares { counts })
     };
