@@ -85,7 +85,7 @@ section! {
 section! {
     /// Where names of functions come from.
     pub struct SymbolSettings {
-        /// Memory for unwind tables and names; what is used least gives way.
+        /// Memory for unwind tables, symbol tables and names, which all targets share; what is used least gives way.
         memory: Bytes = SamplingSettings::default().symbol_memory;
         /// Servers of debug files, asked in turn for what this machine lacks.
         debuginfod: Vec<String> = Vec::new(), such as "[\"https://debuginfod.debian.net/\"]";

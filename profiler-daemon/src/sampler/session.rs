@@ -29,7 +29,7 @@ use super::rereads::Rereads;
 use super::target_cpu::TargetCpu;
 use crate::cgroup::Cgroup;
 use crate::jit::JitStore;
-use crate::objects::ObjectStore;
+use crate::objects::{ObjectStore, Symbols};
 use crate::sys::{clock, limits, procfs};
 
 /// What went less than perfectly, counted.
@@ -199,11 +199,11 @@ impl LastReading {
 }
 
 impl Session {
-    /// Nothing yet; unwind tables and names may take so many bytes.
-    pub(crate) fn new(choice: MethodChoice, symbol_bytes: u64) -> Self {
+    /// Nothing yet; memory for unwind tables and names is shared with others.
+    pub(crate) fn new(choice: MethodChoice, symbols: &Symbols) -> Self {
         Self {
             processes: ProcessTable::default(),
-            objects: ObjectStore::new(symbol_bytes),
+            objects: ObjectStore::new(symbols),
             jit: JitStore::default(),
             cpu: TargetCpu::default(),
             choice,
