@@ -192,11 +192,21 @@ fn settings_are_read_again_without_a_gap_and_a_bad_file_changes_nothing() -> Res
         status["settings"]["reloads_failed"] == 1 && status["settings"]["problem"].is_string(),
         "{status}"
     );
-    // By the signal, too; another budget is another way to sample.
+    // By the signal, too; another budget needs no other events, and what was counted goes on.
+    wait_until("samples", || daemon.target("busy").is_ok_and(|busy| busy["samples"].as_u64() > Some(20)))?;
+    let before = daemon.ctl_json(&["decisions", "busy"])?;
     daemon.write_settings(2, &busy.section("busy", "budget = \"0.5%\""))?;
     daemon.signal(Signal::SIGHUP)?;
     wait_until("the other budget", || daemon.target("busy").is_ok_and(|busy| busy["budget_ratio"] == 0.005))?;
     ensure!(daemon.ctl_json(&["status"])?["settings"]["problem"].is_null());
+    let after = daemon.ctl_json(&["decisions", "busy"])?;
+    let counted = |all: &Value| all["decisions"].as_array()?.last()?["samples"].as_u64();
+    ensure!(counted(&after) >= counted(&before), "{before} {after}");
+    // Another way to unwind is sampled anew.
+    let section = busy.section("busy", "budget = \"0.5%\"") + "[sampling]\nunwind = \"fp\"\n";
+    daemon.write_settings(2, &section)?;
+    daemon.ctl(&["reload"])?.expect_status(0)?;
+    wait_until("the other way", || daemon.target("busy").is_ok_and(|busy| busy["unwind"] == "fp"))?;
     let kept = windows(&daemon, "busy")?.len();
     wait_for_windows(&daemon, "busy", kept + 2)?;
     // What is not in the settings any more is kept until then, and watched no more.

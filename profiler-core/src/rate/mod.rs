@@ -30,6 +30,7 @@ mod dither;
 pub mod evaluation;
 mod granting;
 mod host;
+mod load;
 mod meter;
 pub mod model;
 mod modes;

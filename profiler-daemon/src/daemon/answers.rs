@@ -1,10 +1,12 @@
 //! Answers to what the interface asks.
 
+use std::time::Duration;
+
 use config::TargetSettings;
 
 use super::ask::{Ask, Refused, Wanted};
 use super::board::Snapshot;
-use super::state::{MemoryStatus, Origin, SettingsStatus, Status, TargetCounts, TargetState};
+use super::state::{MemoryStatus, Origin, SettingsStatus, Status, StoreStatus, TargetCounts, TargetState};
 use super::watched::LONG_ENOUGH_NS;
 use super::{Daemon, PUBLISH_EVERY_NS};
 use crate::discovery::TargetId;
@@ -137,7 +139,8 @@ impl Daemon {
     }
 
     fn status(&self, now_ns: u64, states: impl Iterator<Item = TargetState>) -> Status {
-        let store = self.keeper.status();
+        let window = Duration::from_nanos(self.window_ns());
+        let store = StoreStatus { window_s: window.as_secs_f64(), ..self.keeper.status() };
         let mut targets = TargetCounts::default();
         for state in states {
             *match state {
@@ -151,6 +154,14 @@ impl Daemon {
         degraded.extend(self.discovery.remarks());
         degraded.extend(self.server.notes());
         degraded.extend(unmerged(&store.waiting));
+        let asked = self.settings.store.window.duration();
+        if window > asked {
+            let (window_s, asked_s) = (window.as_secs_f64(), asked.as_secs_f64());
+            degraded.push(format!(
+                "windows are {window_s:.1} s long in place of {asked_s:.1} s, since naming and keeping more would take too much \
+                 of the host's budget"
+            ));
+        }
         if targets.left_out > 0 {
             degraded
                 .push(format!("{} targets are left out; `sweetspot ctl targets` says why", targets.left_out));

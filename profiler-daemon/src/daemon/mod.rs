@@ -14,6 +14,7 @@ mod keeper;
 mod log;
 mod members;
 pub(crate) mod notify;
+mod pace;
 pub(crate) mod recent;
 mod reload;
 pub(crate) mod state;
@@ -52,6 +53,8 @@ const SECOND_SLACK_NS: u64 = 200_000_000;
 const SHARE_EVERY_NS: u64 = 100_000_000;
 /// How often it is published how everything is where nobody asks (ns).
 const PUBLISH_EVERY_NS: u64 = 10_000_000_000;
+/// Share of the host's budget that names may take over ten seconds, if nobody waits for them.
+const NAMES: f64 = 0.5;
 /// What the open windows may take to be named and kept when the daemon ends.
 const PATIENCE: Duration = Duration::from_millis(1_500);
 
@@ -256,6 +259,7 @@ impl Daemon {
         let spent = self.spent(now_ns);
         self.host.observe(spent, limits::online_cpus().len());
         self.budget.set_cpus(host_cpus(&self.settings));
+        self.keeper.allow(NAMES * host_cpus(&self.settings));
         self.notifier.status(&self.in_words());
         if now_ns >= self.next_publishing_ns {
             self.publish();

@@ -204,6 +204,8 @@ pub(crate) struct StoreStatus {
     pub(crate) bytes: u64,
     /// Room that they may take (bytes).
     pub(crate) limit_bytes: u64,
+    /// How long a window of a target is at present (s): as asked, or as far as the host's budget allows.
+    pub(crate) window_s: f64,
     /// Windows that wait (bytes, about).
     pub(crate) queued_bytes: u64,
     /// Windows that were dropped because too many waited.

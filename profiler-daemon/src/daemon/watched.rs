@@ -1,5 +1,6 @@
 //! A target of the daemon: waiting for processes, sampled, or left alone for a reason.
 
+mod resampling;
 mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -245,32 +246,6 @@ impl Watched {
                 group.map_or_else(|| Whom::Processes(self.processes.iter().copied().collect()), Whom::Group)
             }
         }
-    }
-
-    /// Samples it in another way from now on: the old events go once the new ones are there.
-    pub(crate) fn resample(
-        &mut self,
-        sampling: SamplingSettings,
-        setup: &Setup,
-        now_ns: u64,
-    ) -> Option<Parcel> {
-        let before = std::mem::replace(&mut self.sampling, sampling);
-        let mut old = self.sampled.take()?;
-        self.open(setup, self.whom(), None, now_ns);
-        let new = self.sampled.take();
-        // The old window ends as it was sampled.
-        let after = std::mem::replace(&mut self.sampling, before);
-        old.engine.session.own_time.enter();
-        old.engine.stop();
-        old.engine.session.own_time.leave();
-        self.sampled = Some(old);
-        let parcel = self.cut(setup);
-        self.before = self.totals();
-        (self.sampled, self.sampling) = (new, after);
-        if let Some((sampled, parcel)) = self.sampled.as_mut().zip(parcel.as_ref()) {
-            sampled.from_ns = parcel.window.to_ns; // nothing is missing in between, and nothing told twice
-        }
-        parcel
     }
 
     /// Whether its events were opened since the last call.

@@ -243,19 +243,20 @@ impl Setup {
     /// What is not permitted, and what to do.
     pub(crate) fn begin(sampling: &SamplingSettings) -> Result<Self> {
         let access = probe_access().map_err(|error| explain::open(error, None))?;
-        let asked = match sampling.attach_mode {
-            config::AttachMode::Auto => None,
-            config::AttachMode::Task => Some(AttachMode::Task),
-            config::AttachMode::Cpu if access.cpu_wide => Some(AttachMode::Cpu),
-            config::AttachMode::Cgroup if access.cpu_wide => Some(AttachMode::Cgroup),
-            refused @ (config::AttachMode::Cpu | config::AttachMode::Cgroup) => {
-                return Err(explain::cpu_wide_refused(&format!("--attach-mode {refused}")));
-            }
-        };
+        let asked = asked(sampling, access)?;
         let calibration = calibrate::prepare(access);
         let symbols = Symbols::new(sampling.symbol_memory.get());
         let seed = sampling.seed.unwrap_or_else(clock::monotonic_ns);
         Ok(Self { calibration, seed, access, asked, is_one_of_many: false, symbols })
+    }
+
+    /// The same under other settings.
+    ///
+    /// # Errors
+    ///
+    /// If what they ask for is not permitted.
+    pub(crate) fn under(&self, sampling: &SamplingSettings) -> Result<Self> {
+        Ok(Self { asked: asked(sampling, self.access)?, ..self.clone() })
     }
 
     /// The target is a group: unless the person wants something else, its own events are the way.
@@ -344,6 +345,19 @@ impl Setup {
         let choice = self.choice(threads, has_group, Some(watched));
         predict(rate_settings(sampling), self.calibration.model, watched, choice)
     }
+}
+
+/// How the person wants to attach.
+fn asked(sampling: &SamplingSettings, access: Access) -> Result<Option<AttachMode>> {
+    Ok(match sampling.attach_mode {
+        config::AttachMode::Auto => None,
+        config::AttachMode::Task => Some(AttachMode::Task),
+        config::AttachMode::Cpu if access.cpu_wide => Some(AttachMode::Cpu),
+        config::AttachMode::Cgroup if access.cpu_wide => Some(AttachMode::Cgroup),
+        refused @ (config::AttachMode::Cpu | config::AttachMode::Cgroup) => {
+            return Err(explain::cpu_wide_refused(&format!("--attach-mode {refused}")));
+        }
+    })
 }
 
 fn rate_settings(sampling: &SamplingSettings) -> RateSettings {

@@ -58,6 +58,7 @@ const FIGURES: &[Figure<Status>] = &[
     gauge("store_files", "Files in the store.", |s| Some(s.store.files as f64)),
     gauge("store_size_bytes", "Room that they take.", |s| Some(s.store.bytes as f64)),
     gauge("store_limit_bytes", "Room that they may take.", |s| Some(s.store.limit_bytes as f64)),
+    gauge("store_window_seconds", "How long a window of a target is at present.", |s| Some(s.store.window_s)),
     gauge("store_queued_bytes", "Windows that wait for the disk, about.", |s| {
         Some(s.store.queued_bytes as f64)
     }),

@@ -57,6 +57,7 @@ fn status() -> Status {
             files: 1021,
             bytes: 1022,
             limit_bytes: 1023,
+            window_s: 1030.0,
             queued_bytes: 1024,
             dropped_queue: 1025,
             counters: store::Counters {
