@@ -38,6 +38,10 @@ accuracy *arguments:
 budget *arguments:
     cargo run --quiet --release -p tests --bin budget -- {{ arguments }}
 
+# Does the daemon keep its budgets through steps of load, depth, threads, targets and budgets? By the stopwatch (five minutes, `--rounds 3` a quarter of an hour); needs root.
+steps *arguments:
+    cargo run --quiet --release -p tests --bin steps -- {{ arguments }}
+
 # Does the profiler lock onto periodic programs? In simulation (a minute).
 aliasing *arguments:
     cargo run --quiet --release -p tests --bin aliasing -- {{ arguments }}
@@ -71,6 +75,10 @@ bench *arguments:
     cargo run --quiet --release -p tests --bin peers -- {{ arguments }}
 
 alias peers := bench
+
+# What naming a window costs the service, with a few new addresses and with none (`SWEETSPOT_OBJECTS` names other programs).
+naming:
+    cargo test --quiet --release -p profiler-daemon --bin sweetspot -- --ignored --nocapture the_cost_of_naming
 
 # Are names quick? 50,000 addresses of 100 MiB of debug information, beside blazesym and samply (ten minutes, most of them to compile).
 names *arguments:

@@ -13,6 +13,7 @@ use super::load::{Load, waiting};
 use super::place::{Place, stay_on};
 use super::spin::{Kind, SpinWork};
 use super::workload::{Done, Work};
+use crate::objects::Symbols;
 use crate::run::explain;
 use crate::sampler::access::Access;
 use crate::sampler::handler_tracer::HandlerTracer;
@@ -110,8 +111,10 @@ impl Bench {
         workload.begin(Work::Turns(1))?;
         workload.done()?;
         let session = |method| {
-            let mut session =
-                Session::new(MethodChoice::fixed(method), SamplingSettings::default().symbol_memory.get());
+            let mut session = Session::new(
+                MethodChoice::fixed(method),
+                &Symbols::new(SamplingSettings::default().symbol_memory.get()),
+            );
             let adopted = session.adopt(workload.pid());
             adopted.context("the code of the process to be sampled could not be read")?;
             anyhow::Ok(session)

@@ -17,6 +17,7 @@ use profiler_core::unwind::method::Method;
 
 use super::{Setup, explain};
 use crate::calibrate;
+use crate::objects::Symbols;
 use crate::sampler::access::{Access, OpenError, probe_access};
 use crate::sampler::perf::ClockSettings;
 use crate::sampler::timer_signal::TimerSampler;
@@ -104,7 +105,7 @@ impl Inside {
             asked: Some(AttachMode::Task),
             is_one_of_many: false,
             clock_tick_ns: Some(signal_cost::tick_ns()),
-            kernel: std::sync::Arc::default(),
+            symbols: Symbols::new(sampling.symbol_memory.get()),
         };
         let settings = ClockSettings {
             period_ns: 1_000_000_000,

@@ -37,14 +37,14 @@ use crate::calibrate::{self, Calibration};
 use crate::cgroup::{Cgroup, CgroupError, TransientCgroup};
 use crate::failure::{self, Failure};
 use crate::law;
-use crate::objects::KernelNames;
+use crate::objects::Symbols;
 use crate::output::Outputs;
 use crate::sampler::access::{Access, OpenError, probe_access};
 use crate::sampler::perf::Attachment;
 use crate::sampler::session::Session;
 use crate::sampler::timer_signal::TimerSampler;
 use crate::sampler::watch::Watch;
-use crate::settings::{AttachJob, RecordJob};
+use crate::settings::{AttachJob, RecordJob, Target};
 use crate::sys::alarm::SwitchAlarm;
 use crate::sys::spawn::{Ended, HeldCommand, RunningCommand};
 use crate::sys::timer::Timer;
@@ -127,6 +127,9 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
 
 /// Profiles running processes until they end, the time is up or the person stops it.
 pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
+    if matches!(job.target, Target::Everything) {
+        return attach_to_everything(job);
+    }
     let found = job.target.resolve()?;
     let target_group = found.group.clone();
     let pids = found.pids;
@@ -135,7 +138,6 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
     }
     let outputs = Outputs::prepare(&job.output)?;
     let mut setup = Setup::begin(&job.sampling)?;
-    let precise = Precise::new(&job.sampling);
     let mut session = setup.session(&job.sampling);
     let one = (pids.len() == 1 && target_group.is_none()).then(|| pids[0]);
     let mut watch = Watch::begin(&pids);
@@ -172,14 +174,41 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
         }
     };
     engine.catch_up_with_threads().map_err(|error| explain::open(error, one))?;
+    sample(engine, &setup, job, Watched::Processes, name)
+}
+
+/// Profiles every process until the time is up or the person stops it.
+fn attach_to_everything(job: &AttachJob) -> Result<ExitCode> {
+    let outputs = Outputs::prepare(&job.output)?;
+    let mut setup = Setup::begin(&job.sampling)?;
+    setup.choose_whole_cpus()?;
+    let mut session = setup.session(&job.sampling);
+    session.follow_everything();
+    let nobody = Found { pids: Vec::new(), group: None };
+    let mut engine = setup
+        .open(&job.sampling, session, nobody, None, outputs)
+        .map_err(|error| explain::open(error, None))?;
+    engine.start_clocks()?;
+    sample(engine, &setup, job, Watched::Everything, "everything".to_owned())
+}
+
+/// Samples whom the clocks run for, to the end, and delivers what was sampled.
+fn sample(
+    mut engine: Engine<Outputs>,
+    setup: &Setup,
+    job: &AttachJob,
+    watched: Watched<'_>,
+    name: String,
+) -> Result<ExitCode> {
+    let precise = Precise::new(&job.sampling);
     let (engine, stop) = runtime()?.block_on(async {
         let mut signals = Signals::listen()?;
         engine.begin();
         let until = Until { duration: job.duration, precise };
-        let stop = follow(&mut engine, &mut signals, until, Watched::Processes).await?;
+        let stop = follow(&mut engine, &mut signals, until, watched).await?;
         anyhow::Ok((engine, stop))
     })?;
-    summary::deliver(engine, &setup, &job.sampling, job.output.debuginfod.as_ref(), name, stop)
+    summary::deliver(engine, setup, &job.sampling, job.output.debuginfod.as_ref(), name, stop)
         .map(|()| ExitCode::SUCCESS)
 }
 
@@ -216,8 +245,8 @@ pub(crate) struct Setup {
     is_one_of_many: bool,
     /// The kernel's tick (ns), where clocks expire at ticks alone.
     clock_tick_ns: Option<u64>,
-    /// The kernel's functions that were met, by whichever session.
-    kernel: Arc<KernelNames>,
+    /// What all sessions share.
+    pub(crate) symbols: Symbols,
 }
 
 impl Setup {
@@ -228,26 +257,21 @@ impl Setup {
     /// What is not permitted, and what to do.
     pub(crate) fn begin(sampling: &SamplingSettings) -> Result<Self> {
         let access = probe_access().map_err(|error| explain::open(error, None))?;
-        let asked = match sampling.attach_mode {
-            config::AttachMode::Auto => None,
-            config::AttachMode::Task => Some(AttachMode::Task),
-            config::AttachMode::Cpu if access.cpu_wide => Some(AttachMode::Cpu),
-            config::AttachMode::Cgroup if access.cpu_wide => Some(AttachMode::Cgroup),
-            refused @ (config::AttachMode::Cpu | config::AttachMode::Cgroup) => {
-                return Err(explain::cpu_wide_refused(&format!("--attach-mode {refused}")));
-            }
-        };
+        let asked = asked(sampling, access)?;
         let calibration = calibrate::prepare(access);
+        let symbols = Symbols::new(sampling.symbol_memory.get());
         let seed = sampling.seed.unwrap_or_else(clock::monotonic_ns);
-        Ok(Self {
-            calibration,
-            seed,
-            access,
-            asked,
-            is_one_of_many: false,
-            clock_tick_ns: None,
-            kernel: Arc::default(),
-        })
+        let (is_one_of_many, clock_tick_ns) = (false, None);
+        Ok(Self { calibration, seed, access, asked, is_one_of_many, clock_tick_ns, symbols })
+    }
+
+    /// The same under other settings.
+    ///
+    /// # Errors
+    ///
+    /// If what they ask for is not permitted.
+    pub(crate) fn under(&self, sampling: &SamplingSettings) -> Result<Self> {
+        Ok(Self { asked: asked(sampling, self.access)?, ..self.clone() })
     }
 
     /// The target is a group: unless the person wants something else, its own events are the way.
@@ -276,9 +300,7 @@ impl Setup {
     }
 
     fn session(&self, sampling: &SamplingSettings) -> Session {
-        let mut session = Session::new(self.method_choice(sampling), sampling.symbol_memory.get());
-        session.objects.share_kernel_names(&self.kernel);
-        session
+        Session::new(self.method_choice(sampling), &self.symbols)
     }
 
     fn method_choice(&self, sampling: &SamplingSettings) -> MethodChoice {
@@ -359,6 +381,19 @@ impl Setup {
         let choice = self.choice(threads, has_group, Some(watched));
         predict(rate_settings(sampling), self.calibration.model, watched, choice)
     }
+}
+
+/// How the person wants to attach.
+fn asked(sampling: &SamplingSettings, access: Access) -> Result<Option<AttachMode>> {
+    Ok(match sampling.attach_mode {
+        config::AttachMode::Auto => None,
+        config::AttachMode::Task => Some(AttachMode::Task),
+        config::AttachMode::Cpu if access.cpu_wide => Some(AttachMode::Cpu),
+        config::AttachMode::Cgroup if access.cpu_wide => Some(AttachMode::Cgroup),
+        refused @ (config::AttachMode::Cpu | config::AttachMode::Cgroup) => {
+            return Err(explain::cpu_wide_refused(&format!("--attach-mode {refused}")));
+        }
+    })
 }
 
 fn rate_settings(sampling: &SamplingSettings) -> RateSettings {
@@ -454,6 +489,8 @@ enum Watched<'a> {
     },
     /// Processes of others: until none is left.
     Processes,
+    /// All of them, of which there are always some.
+    Everything,
 }
 
 /// What else ends a run.
@@ -534,14 +571,14 @@ async fn follow(
                     pass_on(signal, command);
                 }
             }
-            Watched::Processes if signal.is_some() => stop = Some(Stop::Signal),
+            Watched::Processes | Watched::Everything if signal.is_some() => stop = Some(Stop::Signal),
             // Into a group that is empty for the moment somebody may come, until the time is up.
             Watched::Processes
                 if engine.target_has_ended() && (deadline.is_none() || engine.nobody_can_come()) =>
             {
                 stop = Some(Stop::TargetGone);
             }
-            Watched::Processes => {}
+            Watched::Processes | Watched::Everything => {}
         }
         let mut precise =
             || until.precise.as_mut().is_some_and(|precise| precise.is_reached(&engine.session));

@@ -198,6 +198,18 @@ fn there_is_room_for_a_burst_unless_it_would_slow_sampling_down() {
     assert!(RateController::new(fixed, CostModel::default()).has_room_for(1e9));
 }
 
+/// Where clocks expire at the kernel's ticks, no rate above them is of use, and the decision says what bounds it.
+#[test]
+fn the_kernels_tick_is_a_cap_with_a_name() {
+    let cheap = CostModel { per_sample_ns: Cost::new(1_000.0, 100.0), ..CostModel::default() };
+    let settings =
+        RateSettings { clock_tick_ns: Some(4_000_000), budget_ratio: 0.05, ..RateSettings::default() };
+    let first = RateController::new(settings.clone(), cheap).start(0);
+    assert_eq!((first.rate_hz, first.period_ns, first.bound_by), (250.0, 4_000_000, BoundBy::Tick));
+    let fixed = RateSettings { fixed_rate_hz: Some(999.0), ..settings };
+    assert_eq!(RateController::new(fixed, cheap).rate_hz(), 250.0);
+}
+
 fn hostile_f64() -> impl Strategy<Value = f64> {
     prop_oneof![any::<f64>(), Just(0.0), Just(f64::NAN), Just(f64::INFINITY), Just(f64::MAX), 0.0..1e6]
 }
@@ -210,12 +222,12 @@ prop_compose! {
     fn hostile_settings()(
         b in hostile_f64(), w in hostile_f64(), z in hostile_f64(), fixed in prop::option::of(hostile_f64()),
         top in 0usize..100, floor in hostile_f64(), period in hostile_u64(), bytes in hostile_f64(),
-        frames in hostile_f64(), copy in hostile_f64(),
+        frames in hostile_f64(), copy in hostile_f64(), tick in prop::option::of(hostile_u64()),
     ) -> RateSettings {
         RateSettings {
             budget_ratio: b, horizon_s: w, criterion: Criterion::UpperCurve { z }, fixed_rate_hz: fixed, top,
             floor_hz: floor, min_period_ns: period, max_bytes_per_s: bytes, expected_frames: frames,
-            expected_stack_bytes: copy,
+            expected_stack_bytes: copy, clock_tick_ns: tick,
         }
     }
 }
@@ -243,6 +255,38 @@ prop_compose! {
             trace_records, self_once_ns,
         }
     }
+}
+
+#[test]
+fn other_settings_are_adopted_with_all_that_was_learned() {
+    let mut controller = RateController::new(RateSettings::default(), CostModel::default());
+    let tick = |controller: &mut RateController, number: u64| {
+        let (rate_hz, at_ns) = (controller.rate_hz(), number * 100_000_000);
+        let samples = (rate_hz * 0.1).round() as u64;
+        let reading = Reading {
+            at_ns,
+            target_cpu_ns: 100_000_000,
+            samples,
+            frames: 20 * samples,
+            ..Reading::default()
+        };
+        let counts = (0..8).map(|function| (function, samples / 8)).collect();
+        controller.tick(&reading, &TopShares { counts })
+    };
+    controller.start(0);
+    let before = (1..=100).map(|number| tick(&mut controller, number)).last().unwrap();
+    controller.adopt(RateSettings { budget_ratio: 0.002, ..RateSettings::default() });
+    let after = (101..=200).map(|number| tick(&mut controller, number)).last().unwrap();
+    assert!(after.budget_ratio == 0.002 && after.rate_hz < 0.3 * before.rate_hz, "{before:?} {after:?}");
+    assert!(after.samples > before.samples && after.target_cpu_s > before.target_cpu_s, "it goes on");
+    // What the host leaves stays in force, as far as it is less.
+    controller.grant(0.001);
+    controller.adopt(RateSettings { budget_ratio: 0.05, ..RateSettings::default() });
+    assert_eq!(controller.budget_ratio(), 0.001);
+    controller.adopt(RateSettings { budget_ratio: 0.0005, ..RateSettings::default() });
+    assert_eq!(controller.budget_ratio(), 0.0005);
+    controller.grant(1.0);
+    assert_eq!(controller.budget_ratio(), 0.0005, "never more than its own");
 }
 
 proptest! {
