@@ -94,10 +94,11 @@ proptest! {
 
 #[test]
 fn timers_are_bound_by_the_kernels_tick() {
-    let slow = PlanJob { clock_tick_ns: Some(20_000_000), ..published() };
+    let published = PlanJob { budget: "10%".parse().unwrap(), ..published() };
+    let slow = PlanJob { clock_tick_ns: Some(20_000_000), ..published.clone() };
     let plan = law::plan(&slow).unwrap();
     assert_eq!((plan.bound_by, plan.rate_hz, plan.kernel_hz), (BoundBy::Tick, 50.0, 50.0));
     assert!(render(&slow, &plan).contains("the kernel's tick"));
-    let fast = PlanJob { clock_tick_ns: Some(1_000_000), ..published() };
+    let fast = PlanJob { clock_tick_ns: Some(1_000_000), ..published };
     assert_eq!(law::plan(&fast).unwrap().bound_by, BoundBy::Law);
 }
