@@ -83,9 +83,8 @@ fn no_interleaving_tears_a_record_or_loses_one_unseen() {
     });
 }
 
-/// A handler that interrupts its own thread between any two steps of the reader sees room only where it was given back.
 #[test]
-fn the_models_ring_is_refused_unless_it_is_a_power_of_two() {
+fn a_ring_is_refused_unless_it_is_a_power_of_two() {
     let word = AtomicU64::new(0);
     let data: Vec<AtomicU64> = (0..6).map(AtomicU64::new).collect();
     assert!(Ring::new(&word, &word, &data).is_none() && Ring::new(&word, &word, &data[..0]).is_none());

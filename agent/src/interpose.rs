@@ -3,11 +3,11 @@
 
 use core::ffi::{c_int, c_ulong, c_void};
 use core::mem;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicU64, AtomicUsize};
+use core::sync::atomic::Ordering::Relaxed;
 
 use crate::next::Next;
-use crate::{guard, handler, memory, stack, threads};
+use crate::wanted::WANTED;
+use crate::{guard, handler, memory, stack, sys, threads};
 
 type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 type Start = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
@@ -34,36 +34,6 @@ static SIGPROCMASK: Next<SigMask> = unsafe { Next::new(c"sigprocmask") };
 static THREAD_SIGMASK: Next<SigMask> = unsafe { Next::new(c"pthread_sigmask") };
 // SAFETY: its type is that of its manual page.
 static PRCTL: Next<Prctl> = unsafe { Next::new(c"prctl") };
-
-/// What the program wants to happen at our signal, for signals of others than our timers.
-static WANTED: Wanted =
-    Wanted { handler: AtomicUsize::new(libc::SIG_DFL), flags: AtomicU64::new(0), mask: AtomicU64::new(0) };
-
-struct Wanted {
-    handler: AtomicUsize,
-    flags: AtomicU64,
-    mask: AtomicU64,
-}
-
-impl Wanted {
-    fn get(&self) -> libc::sigaction {
-        // SAFETY: all-zero is a valid action.
-        let mut action: libc::sigaction = unsafe { mem::zeroed() };
-        action.sa_sigaction = self.handler.load(Acquire);
-        action.sa_flags = self.flags.load(Relaxed) as c_int;
-        // SAFETY: a set is at least eight bytes of bits.
-        unsafe { (&raw mut action.sa_mask).cast::<u64>().write_unaligned(self.mask.load(Relaxed)) };
-        action
-    }
-
-    fn set(&self, action: &libc::sigaction) {
-        // SAFETY: the same.
-        let mask = unsafe { (&raw const action.sa_mask).cast::<u64>().read_unaligned() };
-        self.mask.store(mask, Relaxed);
-        self.flags.store(action.sa_flags as u64, Relaxed);
-        self.handler.store(action.sa_sigaction, Release);
-    }
-}
 
 /// Finds the C library's functions: the program may call ours in a handler, where nothing can be looked for.
 pub(crate) fn find() {
@@ -127,8 +97,9 @@ fn end_by(signal: c_int) {
     }
 }
 
+/// Whether it is ours to keep: a child of `vfork`, which runs in our memory, has actions of its own.
 fn is_ours(signal: c_int) -> bool {
-    signal != 0 && signal == handler::signal()
+    signal != 0 && signal == handler::signal() && memory::is_own(sys::getpid())
 }
 
 /// What the new thread is given in place of the argument.

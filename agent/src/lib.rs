@@ -37,6 +37,7 @@ mod next;
 mod stack;
 mod sys;
 mod threads;
+mod wanted;
 
 use core::sync::atomic::Ordering::Relaxed;
 
