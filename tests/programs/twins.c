@@ -1,12 +1,13 @@
 /* Two processes that take turns at the same work on one CPU, some milliseconds each: one to be sampled, and its twin. What
  * else happens to the machine happens to both, so that their difference is what sampling costs.
  *
- *   twins compute|memory|step|storm|pair|threads --iterations N [--depth D] [--step-at TURN] [--on CPU] --out FILE
+ *   twins compute|memory|step|storm|late|pair|threads --iterations N [--depth D] [--step-at TURN] [--on CPU] --out FILE
  *
  * compute  each multiplication waits for the one before
  * memory   each read from memory waits for the one before
  * step     computing, DEPTH frames deep, and from a turn on 300 deep
  * storm    computing and switching between two threads, a hundred turns each
+ * late     computing, and from a turn on what storm does
  * pair     nothing but switching between two threads
  * threads  computing, each turn in another of 200 threads
  *
@@ -152,7 +153,7 @@ static void work(long turn)
     if (!strcmp(arg.kind, "threads")) {
         if (sem_post(&begin[turn % THREADS]) || sem_wait(&done))
             die("semaphores");
-    } else if (!strcmp(arg.kind, "pair") || (!strcmp(arg.kind, "storm") && turn / STORM_TURNS % 2)) {
+    } else if (!strcmp(arg.kind, "pair") || ((!strcmp(arg.kind, "storm") || (!strcmp(arg.kind, "late") && turn >= arg.step_at)) && turn / STORM_TURNS % 2)) {
         exchange(arg.iterations / ITERATIONS_PER_TRIP);
     } else if (lines) {
         read_memory(arg.iterations);
@@ -211,7 +212,7 @@ KEEP static void take_turns(long last)
 
 static void run(void)
 {
-    if (!strcmp(arg.kind, "storm") || !strcmp(arg.kind, "pair"))
+    if (!strcmp(arg.kind, "storm") || !strcmp(arg.kind, "late") || !strcmp(arg.kind, "pair"))
         start_echo();
     if (!strcmp(arg.kind, "threads"))
         start_workers();
@@ -247,7 +248,7 @@ static void stay_on(long cpu)
 
 static void usage(void)
 {
-    fprintf(stderr, "twins compute|memory|step|storm|pair|threads --iterations N [--depth D] [--step-at TURN] [--on CPU]"
+    fprintf(stderr, "twins compute|memory|step|storm|late|pair|threads --iterations N [--depth D] [--step-at TURN] [--on CPU]"
                     " --out FILE\n");
     exit(2);
 }

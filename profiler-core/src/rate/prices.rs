@@ -95,7 +95,8 @@ impl Prices {
     /// byte.
     pub(super) fn parts_ns(&self, frames: f64, bytes: f64) -> [f64; 3] {
         let CostModel { per_sample_ns, per_frame_ns, per_byte_ns, .. } = self.calibrated;
-        let in_field = self.known().and_then(|field| Some((field.parts(frames, bytes)?, field.parameters.values())));
+        let in_field =
+            self.known().and_then(|field| Some((field.parts(frames, bytes)?, field.parameters.values())));
         match in_field {
             Some(((handler, sample), &[handler_ns, frame_ns, byte_ns])) => {
                 [sample.mean_ns - handler.mean_ns + handler_ns, frame_ns, byte_ns]
@@ -218,9 +219,13 @@ pub fn handler_costs(times: &[HandlerTime]) -> Option<[Cost; 3]> {
     }
     let usual = CostModel::default();
     let mean = Cost::new(sum_ns / count as f64, 0.0);
-    let priors =
-        [prior(mean, mean), prior(usual.per_frame_ns, usual.per_frame_ns), prior(usual.per_byte_ns, usual.per_byte_ns)];
-    let mut regression = RobustRegression::new(&priors, RegressionSettings { forgetting: 1.0, ..Default::default() });
+    let priors = [
+        prior(mean, mean),
+        prior(usual.per_frame_ns, usual.per_frame_ns),
+        prior(usual.per_byte_ns, usual.per_byte_ns),
+    ];
+    let mut regression =
+        RobustRegression::new(&priors, RegressionSettings { forgetting: 1.0, ..Default::default() });
     for time in believed {
         regression.observe(&[1.0, time.frames as f64, time.stack_bytes as f64], time.time_ns)?;
     }

@@ -58,11 +58,7 @@ impl Shape {
         let stack_bytes = if self.method.copies_stack() { STACK_ABOVE } else { 0 };
         let work = SpinWork { kind: self.kind, frames: self.frames, stack_bytes, iterations };
         let settings =
-            ClockSettings {
-            period_ns: self.period_ns,
-            method: self.method,
-            stack_bytes: self.copied_bytes,
-        };
+            ClockSettings { period_ns: self.period_ns, method: self.method, stack_bytes: self.copied_bytes };
         (Work::Spin(work), settings)
     }
 }

@@ -32,10 +32,11 @@ const COPIED_DEPTH: u64 = 20;
 const EVENT_ROUNDS: usize = 10;
 /// Mean period of rare samples (ns), between which the kernel's code leaves the caches.
 const RARE_PERIOD_NS: u64 = 1_000_000;
-/// Rounds with them, for each kind of work.
+/// Rounds with them.
 const RARE_ROUNDS: usize = 16;
 /// Steps of the whole, for whoever shows the progress.
-pub(super) const STEPS: u64 = (2 * ROUNDS * (DEPTHS.len() + COPIES.len()) + 2 * RARE_ROUNDS + 3 * EVENT_ROUNDS) as u64;
+pub(super) const STEPS: u64 =
+    (2 * ROUNDS * (DEPTHS.len() + COPIES.len()) + RARE_ROUNDS + 3 * EVENT_ROUNDS) as u64;
 
 /// What a sample costs, by what it is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -54,8 +55,8 @@ pub(super) struct Characterised {
     pub(super) compute: SampleCosts,
     /// What samples cost a program that waits for memory.
     pub(super) memory: SampleCosts,
-    /// What rare ones cost a program that computes, and one that waits for memory.
-    pub(super) rare: [Cost; 2],
+    /// What rare ones cost a program that computes.
+    pub(super) rare: Cost,
     /// What samples cost the profiler itself.
     pub(super) own: SampleCosts,
     /// How busy the machine was otherwise.
@@ -82,10 +83,7 @@ pub(super) fn characterise(access: Access, place: Place, step: impl Fn() + Copy)
         times.extend(bench.handler(shape, iterations / TIMED)?);
         step();
     }
-    let rare = [
-        rare(&mut bench, Kind::Compute, slices[0], step)?,
-        rare(&mut bench, Kind::Memory, slices[1], step)?,
-    ];
+    let (rare, rare_kind) = rare(&mut bench, slices[0], step)?;
     let mut repeated = |measure: fn(&mut Bench) -> Result<Trial<1>>| {
         let trials = (0..EVENT_ROUNDS).map(|_| measure(&mut bench).inspect(|_| step()));
         let [cost] = fit(&trials.collect::<Result<Vec<_>>>()?).map_err(too_unsteady)?;
@@ -104,33 +102,34 @@ pub(super) fn characterise(access: Access, place: Place, step: impl Fn() + Copy)
         per_fork_ns,
         ..CostModel::default()
     };
-    let often = [(compute.per_sample_ns, handler_costs(&computing)), (memory.per_sample_ns, handler_costs(&waiting))];
-    let model = with_handler(model, often, &rare);
-    let rare = rare.map(|(cost, _)| cost);
+    let handlers = [handler_costs(&computing), handler_costs(&waiting)];
+    let model = with_handler(model, compute.per_sample_ns, handlers, rare_kind);
     Ok(Characterised { model, compute, memory, rare, own, load_ratio: bench.load_ratio() })
 }
 
 /// The model with what the handler takes and what follows from that, where it could be timed.
 fn with_handler(
     model: CostModel,
-    [(computing, handler_computing), (waiting, handler_waiting)]: [(Cost, Option<[Cost; 3]>); 2],
-    rare: &[(Cost, Option<SampleKind>)],
+    computing: Cost,
+    [handler_computing, handler_waiting]: [Option<[Cost; 3]>; 2],
+    rare: Option<SampleKind>,
 ) -> CostModel {
     let Some((warm, [cold, ..])) = handler_computing.zip(handler_waiting) else { return model };
-    let often = [(computing, warm[0]), (waiting, cold)]
-        .map(|(sample, handler)| SampleKind { sample, handler, frames: 0.0 });
-    let kinds: Vec<SampleKind> = often.into_iter().chain(rare.iter().filter_map(|(_, kind)| *kind)).collect();
-    CostModel {
-        per_handler_ns: Some(warm[0].pooled(cold)),
-        coldness: Coldness::fit(&kinds, warm),
-        ..model
-    }
+    let often = SampleKind { sample: computing, handler: warm[0], frames: 0.0 };
+    let kinds: Vec<SampleKind> = std::iter::once(often).chain(rare).collect();
+    CostModel { per_handler_ns: Some(warm[0].pooled(cold)), coldness: Coldness::fit(&kinds, warm), ..model }
 }
 
-/// What a rare sample costs a kind of work, its few frames included; with what its handler takes, where that could be timed.
-fn rare(bench: &mut Bench, kind: Kind, iterations: u64, step: impl Fn()) -> Result<(Cost, Option<SampleKind>)> {
-    let shape =
-        Shape { kind, method: Method::Fp, frames: DEPTHS[0], copied_bytes: 0, period_ns: RARE_PERIOD_NS };
+/// What a rare sample costs, its few frames included; with what its handler takes, where that could be timed. Of work that
+/// computes: what a slice of reading memory takes varies by more than rare samples cost.
+fn rare(bench: &mut Bench, iterations: u64, step: impl Fn()) -> Result<(Cost, Option<SampleKind>)> {
+    let shape = Shape {
+        kind: Kind::Compute,
+        method: Method::Fp,
+        frames: DEPTHS[0],
+        copied_bytes: 0,
+        period_ns: RARE_PERIOD_NS,
+    };
     let (mut trials, mut times) = (Vec::new(), Vec::new());
     for _ in 0..RARE_ROUNDS {
         let (Trial { extra_ns, counts: [samples, ..] }, _) = bench.samples(shape, iterations)?;
@@ -154,8 +153,9 @@ fn all_alike(times: &[HandlerTime]) -> Option<(Cost, f64)> {
 /// Both kinds of work, by every depth and copy.
 fn shapes() -> impl Iterator<Item = Shape> {
     [Kind::Compute, Kind::Memory].into_iter().flat_map(|kind| {
-        let walked =
-            DEPTHS.map(|frames| Shape { kind, method: Method::Fp, frames, copied_bytes: 0, period_ns: PERIOD_NS }).into_iter();
+        let walked = DEPTHS
+            .map(|frames| Shape { kind, method: Method::Fp, frames, copied_bytes: 0, period_ns: PERIOD_NS })
+            .into_iter();
         let copied = COPIES.map(|copied_bytes| Shape {
             kind,
             method: Method::Dwarf,

@@ -214,7 +214,14 @@ impl Runner {
 impl Summary {
     /// Of a run that was not sampled.
     fn none() -> Self {
-        Self { samples: 0, target_cpu_s: 0.0, overhead_us: 0.0, overhead_se_us: 0.0, rate_hz: 0.0, functions: Vec::new() }
+        Self {
+            samples: 0,
+            target_cpu_s: 0.0,
+            overhead_us: 0.0,
+            overhead_se_us: 0.0,
+            rate_hz: 0.0,
+            functions: Vec::new(),
+        }
     }
 
     fn read(stats: &Path) -> Result<Self> {

@@ -122,8 +122,9 @@ pub(super) fn figures(runs: &[&Observation]) -> Result<Figures, NoFigures> {
         return Err(NoFigures::NoCost);
     }
     let shapes = (0..SHAPES.len()).map(|shape| shape_figures(runs, shape, truth[shape], &slope, &model));
-    let of_adaptive =
-        |figure: fn(&Observation) -> f64| mean(of_arm(runs, None, Arm::Adaptive).map(figure)).ok_or(NoFigures::TooFew);
+    let of_adaptive = |figure: fn(&Observation) -> f64| {
+        mean(of_arm(runs, None, Arm::Adaptive).map(figure)).ok_or(NoFigures::TooFew)
+    };
     let chosen_us = cost_us(runs, &truth, Arm::Adaptive).ok_or(NoFigures::TooFew)?;
     if chosen_us <= 0.0 {
         return Err(NoFigures::NoCost);
