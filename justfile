@@ -72,6 +72,10 @@ bench *arguments:
 
 alias peers := bench
 
+# What naming a window costs the service, with a few new addresses and with none (`SWEETSPOT_OBJECTS` names other programs).
+naming:
+    cargo test --quiet --release -p profiler-daemon --bin sweetspot -- --ignored --nocapture the_cost_of_naming
+
 # Are names quick? 50,000 addresses of 100 MiB of debug information, beside blazesym and samply (ten minutes, most of them to compile).
 names *arguments:
     cargo run --quiet --release --manifest-path tests/naming/Cargo.toml --target-dir target/naming -- {{ arguments }}

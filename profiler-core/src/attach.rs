@@ -15,6 +15,8 @@
 
 use serde::Serialize;
 
+use crate::rate::OWN_COST_FLOOR_CPUS;
+
 /// The ways to attach, as `--attach-mode` names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -98,6 +100,8 @@ pub struct Observed {
     pub ends_ns: f64,
     /// CPU time that the scheduler charged to the target (ns).
     pub target_ns: f64,
+    /// Length of the stretch (ns).
+    pub wall_ns: f64,
 }
 
 impl Observed {
@@ -108,11 +112,14 @@ impl Observed {
             samples_ns: sum(self.samples_ns, other.samples_ns),
             ends_ns: sum(self.ends_ns, other.ends_ns),
             target_ns: sum(self.target_ns, other.target_ns),
+            wall_ns: sum(self.wall_ns, other.wall_ns),
         }
     }
 
+    /// Set against what the budget is set against: a target that does next to nothing has as much to spend as one that uses a
+    /// tenth of a CPU.
     fn cost_ratio(&self) -> f64 {
-        self.extra_ns / self.target_ns.max(1.0)
+        self.extra_ns / self.target_ns.max(OWN_COST_FLOOR_CPUS * self.wall_ns).max(1.0)
     }
 
     /// Whether what is no sample of the target costs anything worth a change: of its CPU time, or, where that grows with the
@@ -386,7 +393,7 @@ mod tests {
             let (extra_ns, target_ns) = (ratio * 1e9, 1e9);
             choice.observe(
                 second * SECOND,
-                Observed { extra_ns, target_ns, samples_ns: 1e9, ends_ns: 0.0 },
+                Observed { extra_ns, target_ns, samples_ns: 1e9, ends_ns: 0.0, wall_ns: 1e9 },
                 || 4,
             )
         };
@@ -418,13 +425,15 @@ mod tests {
             if second % 60 == 59 {
                 choice.expect_switches(second * SECOND, 50_000.0);
             }
-            let observed = Observed { extra_ns: 4e6, target_ns: 1e9, samples_ns: 4e6, ends_ns: 0.0 };
+            let observed =
+                Observed { extra_ns: 4e6, target_ns: 1e9, samples_ns: 4e6, ends_ns: 0.0, wall_ns: 1e9 };
             changes.extend(choice.observe(second * SECOND, observed, || 4));
         }
         assert_eq!(changes, []);
         // Without a look, they would be tried out once the first one is forgotten.
         assert_eq!(run(&mut choice, 1, 0.3, 0.004), []);
-        let observed = Observed { extra_ns: 4e6, target_ns: 1e9, samples_ns: 4e6, ends_ns: 0.0 };
+        let observed =
+            Observed { extra_ns: 4e6, target_ns: 1e9, samples_ns: 4e6, ends_ns: 0.0, wall_ns: 1e9 };
         let later = (800..803).find_map(|second| choice.observe(second * SECOND, observed, || 4));
         assert_eq!(later, Some(AttachMode::Task));
     }
@@ -454,14 +463,14 @@ mod tests {
     }
 
     fn seen(extra_ns: f64, ends_ns: f64, target_ns: f64) -> Observed {
-        Observed { extra_ns, samples_ns: 1e9, ends_ns, target_ns }
+        Observed { extra_ns, samples_ns: 1e9, ends_ns, target_ns, wall_ns: target_ns }
     }
 
     #[test]
     fn what_is_clearly_too_dear_is_left_at_once_but_not_for_a_moment_of_it() {
         let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
-        assert_eq!(choice.observe(0, seen(1e6, 0.0, 25e6), || 4), None); // too little CPU time to tell
-        assert_eq!(choice.observe(SECOND / 5, seen(1e6, 0.0, 25e6), || 4), Some(AttachMode::Cpu));
+        assert_eq!(choice.observe(0, seen(0.9e6, 0.0, 25e6), || 4), None); // too little CPU time to tell
+        assert_eq!(choice.observe(SECOND / 5, seen(0.9e6, 0.0, 25e6), || 4), Some(AttachMode::Cpu));
         let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
         assert_eq!(choice.observe(0, seen(0.5e6, 0.0, 100e6), || 4), None);
         assert_eq!(choice.observe(SECOND, seen(0.5e6, 0.0, 100e6), || 4), Some(AttachMode::Cpu));
@@ -471,10 +480,19 @@ mod tests {
     fn a_few_switches_are_no_reason_to_leave_though_samples_are_fewer() {
         let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
         let few = |second: u64| {
-            let seen = Observed { extra_ns: 0.3e6, samples_ns: 0.1e6, ends_ns: 0.0, target_ns: 1e9 };
+            let seen =
+                Observed { extra_ns: 0.3e6, samples_ns: 0.1e6, ends_ns: 0.0, target_ns: 1e9, wall_ns: 1e9 };
             choice.observe(second * SECOND, seen, || 4)
         };
         assert_eq!((0..10).filter_map(few).next(), None);
+    }
+
+    /// Twenty looks a second at something that has not happened: two percent of next to nothing.
+    #[test]
+    fn the_switches_of_a_target_that_does_next_to_nothing_are_no_reason_to_leave() {
+        let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
+        let idle = Observed { wall_ns: 1e9, ..seen(20e3, 0.0, 500e3) };
+        assert_eq!((0..600).filter_map(|second| choice.observe(second * SECOND, idle, || 4)).next(), None);
     }
 
     #[test]
@@ -503,7 +521,7 @@ mod tests {
         let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
         assert_eq!(choice.observe(0, seen(0.0, 8e6, 100e6), || 4), Some(AttachMode::Cpu));
         // A fifth of a percent of the CPU time at most, but twice what the target's own samples cost.
-        let idle = Observed { extra_ns: 1e6, samples_ns: 0.5e6, ends_ns: 0.0, target_ns: 1e9 };
+        let idle = Observed { extra_ns: 1e6, samples_ns: 0.5e6, ends_ns: 0.0, target_ns: 1e9, wall_ns: 1e9 };
         let changes = |choice: &mut AttachChoice, from: u64| {
             (from..from + 60).find(|second| choice.observe(second * SECOND, idle, || 4).is_some())
         };
@@ -525,7 +543,8 @@ mod tests {
         // Short-lived ones are over, and the clocks stand at their slowest: nothing seems to cost anything.
         let mut throttled = choice();
         assert_eq!(throttled.observe(0, seen(0.0, 8e6, 100e6), || 4), Some(AttachMode::Cpu));
-        let slow = Observed { extra_ns: 0.1e6, samples_ns: 0.02e6, ends_ns: 0.0, target_ns: 1e9 };
+        let slow =
+            Observed { extra_ns: 0.1e6, samples_ns: 0.02e6, ends_ns: 0.0, target_ns: 1e9, wall_ns: 1e9 };
         let back = (1..60).find(|second| throttled.observe(second * SECOND, slow, || 4).is_some());
         assert_eq!((back.is_some(), throttled.mode()), (true, AttachMode::Task));
     }

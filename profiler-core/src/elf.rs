@@ -52,7 +52,7 @@ impl fmt::Debug for Section {
 }
 
 /// A loadable segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Segment {
     /// Offset in the file.
     pub file_offset: u64,

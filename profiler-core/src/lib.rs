@@ -16,6 +16,7 @@ pub mod process;
 pub mod profile;
 pub mod rate;
 pub mod record;
+pub mod reports;
 pub mod resources;
 pub mod sorter;
 pub mod stack;

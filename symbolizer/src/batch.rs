@@ -24,6 +24,20 @@ impl Object<'_> {
     /// The tables of a unit are read once, whatever the order of the addresses, and dropped when another unit's turn has
     /// come. Where there are thousands of addresses, several threads read.
     pub fn symbolize_all(&self, svmas: &[u64]) -> Vec<Symbolized> {
+        self.symbolize_with(&namer_in_order(&self.sources), svmas)
+    }
+
+    /// The same for an object that is asked again and again: of the units that were read, so many stay in memory as the
+    /// next addresses may want.
+    pub fn symbolize_more(&mut self, svmas: &[u64]) -> Vec<Symbolized> {
+        let is_spent = self.sources.debug_info.as_ref().is_some_and(DebugInfo::renew_budget);
+        if is_spent || !std::mem::replace(&mut self.is_asked_again, true) {
+            self.namer = namer_in_order(&self.sources);
+        }
+        self.symbolize_with(&self.namer, svmas)
+    }
+
+    fn symbolize_with(&self, namer: &Namer, svmas: &[u64]) -> Vec<Symbolized> {
         let sources = &self.sources;
         let unit_of = |svma| sources.debug_info.as_ref().and_then(|info| info.unit_of(svma));
         let mut asked: Vec<Asked> =
@@ -32,14 +46,15 @@ impl Object<'_> {
         let parts = parts(&asked);
         let next = AtomicUsize::new(0);
         let read_bytes = AtomicU64::new(0);
-        let read = || read_parts(sources, &parts, &next, &read_bytes);
+        let read = |namer: &Namer| read_parts(sources, namer, &parts, &next, &read_bytes);
         let found = thread::scope(|scope| {
             // Where there is no thread to be had, the others read its part.
-            let spawn = |_| thread::Builder::new().spawn_scoped(scope, read).ok();
+            let helper = || read(&namer_in_order(sources));
+            let spawn = |_| thread::Builder::new().spawn_scoped(scope, helper).ok();
             let most = sources.debug_info.as_ref().map_or(MOST_THREADS, DebugInfo::most_readers);
             let threads = threads(svmas.len(), parts.len()).min(most);
             let helpers: Vec<_> = (1..threads).filter_map(spawn).collect();
-            let mut found = read();
+            let mut found = read(namer);
             found.extend(helpers.into_iter().filter_map(|helper| helper.join().ok()).flatten());
             found
         });
@@ -52,14 +67,18 @@ impl Object<'_> {
     }
 }
 
+fn namer_in_order(sources: &Sources<'_>) -> Namer {
+    Namer::new(sources.debug_info.as_ref().map(DebugInfo::reader_in_order))
+}
+
 /// Takes part after part until none is left.
 fn read_parts(
     sources: &Sources<'_>,
+    namer: &Namer,
     parts: &[&[Asked]],
     next: &AtomicUsize,
     read_bytes: &AtomicU64,
 ) -> Vec<(usize, Symbolized)> {
-    let namer = Namer::new(sources.debug_info.as_ref().map(DebugInfo::reader_in_order));
     let lookup = namer.lookup(sources);
     let mut found = Vec::new();
     while let Some(part) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {

@@ -38,13 +38,13 @@ use crate::elf::Elf;
 use crate::reason::Reason;
 use crate::source::Source;
 
-/// Work on what is kept for single addresses, which come in any order: some 256 MiB.
-const MOST_KEPT: u64 = 128 << 20;
+/// What is kept for single addresses, which come in any order (bytes).
+const MOST_KEPT: u64 = 256 << 20;
 /// The same where addresses come unit by unit.
-const MOST_KEPT_IN_ORDER: u64 = 8 << 20;
+const MOST_KEPT_IN_ORDER: u64 = 16 << 20;
 
-/// Of what may be held, a reader keeps this share at most: four of them, with two bytes for each unit of work, a quarter.
-const KEPT_SHARE: u64 = 32;
+/// Of what may be held, a reader keeps this share at most: four of them a quarter.
+const KEPT_SHARE: u64 = 16;
 
 /// Threads that may read at the same time.
 const MOST_READERS: u64 = 64;
@@ -125,16 +125,27 @@ impl<'s> DebugInfo<'s> {
         if self.most_bytes < usual * KEPT_SHARE { usual.min(self.most_bytes / KEPT_SHARE) } else { usual }
     }
 
-    /// What the sections and the index take of memory.
+    /// What the sections, the index and the other halves of units take of memory.
     pub(crate) fn held_bytes(&self) -> u64 {
         let alt = self.alt.as_ref().map_or(0, Sections::held_bytes);
-        self.sections.held_bytes() + alt + self.index.held_bytes() + self.alt_index.held_bytes()
+        let indices = self.index.held_bytes() + self.alt_index.held_bytes();
+        self.sections.held_bytes() + alt + indices + self.split_files.held_bytes()
     }
 
     /// What a reader has held at most: a unit with its lines, and what it kept.
     pub(crate) fn read_bytes(&self, reader: &Reader) -> u64 {
-        let unit = if self.sections.units_at_once(1) < u64::MAX { 2 * self.index.largest() } else { 0 };
-        unit + 2 * reader.kept.borrow().most_work()
+        self.unit_bytes() + reader.kept.borrow().most_held()
+    }
+
+    /// What a unit takes at most while it is read, with its lines.
+    pub(crate) fn unit_bytes(&self) -> u64 {
+        if self.sections.units_at_once(1) < u64::MAX { 2 * self.index.largest() } else { 0 }
+    }
+
+    /// Grants the work anew that may be done on it. Returns whether there was none left: what was not read for want of it is
+    /// kept as unreadable.
+    pub(crate) fn renew_budget(&self) -> bool {
+        self.pool.renew()
     }
 
     /// A number for the unit that describes `address`: addresses with the same one are best looked up together.

@@ -53,6 +53,11 @@ impl Namer {
         symbols + debug_info.map_or(0, |(info, reader)| info.read_bytes(reader))
     }
 
+    /// What it holds now.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.symbols.borrow().bytes as u64 + self.reader.as_ref().map_or(0, Reader::held_bytes)
+    }
+
     pub(crate) fn lookup<'a>(&'a self, sources: &'a Sources<'a>) -> Lookups<'a> {
         let debug_info = sources.debug_info.as_ref().zip(self.reader.as_ref());
         Lookups {

@@ -73,9 +73,11 @@ pub struct Object<'s> {
     debug_link: Option<String>,
     pub(crate) sources: Sources<'s>,
     warnings: Vec<Reason>,
-    namer: Namer,
+    pub(crate) namer: Namer,
     /// The most that readers have held at a time.
     pub(crate) read_bytes: AtomicU64,
+    /// Whether what `namer` has read is for addresses in order that are asked for together.
+    pub(crate) is_asked_again: bool,
 }
 
 /// Where an object's names come from.
@@ -103,7 +105,17 @@ impl<'s> Object<'s> {
         path: &Path,
         debug_files: &dyn DebugFiles,
     ) -> Result<Self, Reason> {
-        let elf = Elf::parse(source)?;
+        Self::load_from(limits, Source::Borrowed(source), path, debug_files)
+    }
+
+    fn load_from(
+        limits: Limits,
+        source: Source<'s>,
+        path: &Path,
+        debug_files: &dyn DebugFiles,
+    ) -> Result<Self, Reason> {
+        let bytes = source.clone();
+        let elf = Elf::parse(bytes.get())?;
         let limits = limits.beside(elf.held_bytes());
         let own_symbols = SymbolTable::read(&elf, limits.all_bytes);
         let mut object = Self {
@@ -113,10 +125,11 @@ impl<'s> Object<'s> {
             warnings: Vec::new(),
             namer: Namer::default(),
             read_bytes: AtomicU64::new(0),
+            is_asked_again: false,
         };
         let has_symtab = own_symbols.as_ref().is_ok_and(SymbolTable::has_symtab);
         let limits = limits.beside(own_symbols.as_ref().map_or(0, SymbolTable::held_bytes));
-        object.read_debug_info(limits, &elf, Source::Borrowed(source), path, debug_files, has_symtab);
+        object.read_debug_info(limits, &elf, source, path, debug_files, has_symtab);
         if !has_symtab && object.sources.symbols.is_empty() {
             let mini = object.or_warn(mini_symbols(&elf, limits.all_bytes)).flatten();
             object.sources.symbols.extend(mini);
@@ -156,9 +169,22 @@ impl<'s> Object<'s> {
 
     /// What it took of memory at most, with what was read for the addresses that were asked for together so far (bytes).
     pub fn memory_bytes(&self) -> u64 {
+        self.tables_bytes().saturating_add(self.read_bytes.load(Ordering::Relaxed))
+    }
+
+    /// What reading a unit takes at most, beside what is held (bytes).
+    pub fn unit_bytes(&self) -> u64 {
+        self.sources.debug_info.as_ref().map_or(0, DebugInfo::unit_bytes)
+    }
+
+    /// What it takes of memory as long as it stays (bytes).
+    pub fn held_bytes(&self) -> u64 {
+        self.tables_bytes().saturating_add(self.namer.held_bytes())
+    }
+
+    fn tables_bytes(&self) -> u64 {
         let symbols: u64 = self.sources.symbols.iter().map(SymbolTable::held_bytes).sum();
-        let held = self.sources.debug_info.as_ref().map_or(0, DebugInfo::held_bytes);
-        symbols.saturating_add(held).saturating_add(self.read_bytes.load(Ordering::Relaxed))
+        symbols.saturating_add(self.sources.debug_info.as_ref().map_or(0, DebugInfo::held_bytes))
     }
 
     /// Why some names may be missing.
@@ -223,6 +249,18 @@ impl<'s> Object<'s> {
 
     fn or_warn<T>(&mut self, result: Result<T, Reason>) -> Option<T> {
         result.map_err(|reason| self.warnings.push(reason)).ok()
+    }
+}
+
+impl Object<'static> {
+    /// Reads an object's names, and keeps its bytes: for one that is asked again and again, see [`Object::symbolize_more`].
+    pub fn load_owned(
+        limits: Limits,
+        source: Arc<dyn ReadAt>,
+        path: &Path,
+        debug_files: &dyn DebugFiles,
+    ) -> Result<Self, Reason> {
+        Self::load_from(limits, Source::Owned(source), path, debug_files)
     }
 }
 

@@ -326,6 +326,23 @@ fn processes_that_come_and_go_quickly_belong_to_their_target() -> Result<()> {
     Ok(())
 }
 
+/// Hundreds of programs a second map thousands of times, which would take the whole budget of everything.
+#[test]
+fn under_a_storm_of_programs_mappings_are_read_and_no_longer_told_and_that_is_said() -> Result<()> {
+    privileged!();
+    let daemon = Daemon::start(2, "[[target]]\nname = \"rest\"\neverything = true\n")?;
+    daemon.wait_for("rest", "sampled")?;
+    let _storm = start(Command::new(find("sh")?).args(["-c", "while :; do /bin/true; done"]))?;
+    wait_until("the note", || {
+        let said = daemon.report(&["--from", "-1h", "--target", "rest", "--format", "json"]);
+        said.is_ok_and(|said| said.stdout.contains("records of their mappings"))
+    })?;
+    // Its mappings are told by nobody.
+    let busy = Busy::new()?;
+    let _busy = busy.start()?;
+    wait_until("its names", || work_s(&daemon, &busy, "rest").is_ok_and(|named_s| named_s > 1.0))
+}
+
 #[test]
 fn a_second_daemon_on_the_same_folder_is_refused_in_a_line() -> Result<()> {
     privileged!();

@@ -52,7 +52,8 @@ section! {
         age: Span = Span::from_secs(7 * 24 * 3600);
         /// Room for all of them together.
         bytes: Bytes = Bytes::new(2 << 30);
-        /// Time that one profile of a target covers: what is lost if the power fails.
+        /// Time that one profile of a target covers: what is lost if the power fails. Up to four times as long where naming and
+        /// keeping so many would take more than a quarter of the host's budget.
         window: Span = Span::from_secs(60);
         /// Windows that ended so long ago are merged into one file for each hour, which keeps the time to a minute.
         hourly_after: Span = Span::from_secs(5 * 60);
@@ -84,7 +85,7 @@ section! {
 section! {
     /// Where names of functions come from.
     pub struct SymbolSettings {
-        /// Memory for unwind tables and names; what is used least gives way.
+        /// Memory for unwind tables, symbol tables and names, which all targets share; what is used least gives way.
         memory: Bytes = SamplingSettings::default().symbol_memory;
         /// Servers of debug files, asked in turn for what this machine lacks.
         debuginfod: Vec<String> = Vec::new(), such as "[\"https://debuginfod.debian.net/\"]";

@@ -45,6 +45,7 @@ pub mod share;
 mod shares;
 mod strangers;
 mod timeline;
+mod windows;
 
 pub use account::Account;
 pub use activity::{Activity, Figure};
@@ -63,7 +64,9 @@ pub use modes::CostMode;
 pub use prediction::{Prediction, predict};
 pub use prices::{FieldFigures, HandlerTime, handler_costs};
 pub use reading::Reading;
+pub(crate) use sample_cost::OWN_COST_FLOOR_CPUS;
 pub use sample_cost::SampleCost;
 pub use settings::RateSettings;
 pub use shares::{PRIOR_SHARE, TopShares};
 pub use timeline::PeriodTimeline;
+pub use windows::WindowLength;

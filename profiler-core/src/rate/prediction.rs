@@ -241,6 +241,7 @@ impl<'a> Basis<'a> {
             samples_ns: rate_hz * predicted.overhead_ns.mean,
             ends_ns: ends * 0.5e9 / rate_hz,
             target_ns: 1e9,
+            wall_ns: 1e9 / self.watched.utilisation_cpus().max(f64::MIN_POSITIVE),
         }
     }
 }

@@ -6,7 +6,7 @@ use super::prices::Prices;
 
 /// Shares of one CPU below which the profiler's own cost is not set against the target's CPU time; see
 /// [`Account`](super::Account).
-pub(super) const OWN_COST_FLOOR_CPUS: f64 = 0.1;
+pub(crate) const OWN_COST_FLOOR_CPUS: f64 = 0.1;
 
 /// What happens with each sample of the target.
 #[derive(Clone, Copy, Debug, PartialEq)]

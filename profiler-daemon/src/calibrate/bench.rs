@@ -13,6 +13,7 @@ use super::load::{Load, waiting};
 use super::place::{Place, stay_on};
 use super::spin::{Kind, LINES, SpinWork};
 use super::workload::{Done, Work};
+use crate::objects::Symbols;
 use crate::run::explain;
 use crate::sampler::access::Access;
 use crate::sampler::handler_tracer::HandlerTracer;
@@ -57,8 +58,12 @@ impl Shape {
     fn sampled(&self, iterations: u64) -> (Work, ClockSettings) {
         let stack_bytes = if self.method.copies_stack() { STACK_ABOVE } else { 0 };
         let work = SpinWork { kind: self.kind, frames: self.frames, stack_bytes, iterations };
-        let settings =
-            ClockSettings { period_ns: self.period_ns, method: self.method, stack_bytes: self.copied_bytes };
+        let settings = ClockSettings {
+            period_ns: self.period_ns,
+            method: self.method,
+            stack_bytes: self.copied_bytes,
+            mappings: true,
+        };
         (Work::Spin(work), settings)
     }
 }
@@ -103,8 +108,10 @@ impl Bench {
         workload.begin(Work::Turns(1))?;
         workload.done()?;
         let session = |method| {
-            let mut session =
-                Session::new(MethodChoice::fixed(method), SamplingSettings::default().symbol_memory.get());
+            let mut session = Session::new(
+                MethodChoice::fixed(method),
+                &Symbols::new(SamplingSettings::default().symbol_memory.get()),
+            );
             let adopted = session.adopt(workload.pid());
             adopted.context("the code of the process to be sampled could not be read")?;
             anyhow::Ok(session)
@@ -177,7 +184,8 @@ impl Bench {
     }
 
     fn compare_silently(&mut self, work: Work) -> Result<(f64, Sampled)> {
-        let settings = ClockSettings { period_ns: SILENT_PERIOD_NS, method: Method::Fp, stack_bytes: 0 };
+        let settings =
+            ClockSettings { period_ns: SILENT_PERIOD_NS, method: Method::Fp, stack_bytes: 0, mappings: true };
         self.compare(work, settings)
     }
 

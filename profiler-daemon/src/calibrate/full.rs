@@ -34,6 +34,8 @@ const EVENT_ROUNDS: usize = 10;
 const RARE_PERIOD_NS: u64 = 1_000_000;
 /// Rounds with them.
 const RARE_ROUNDS: usize = 16;
+const RARE_PATIENCE: Duration = Duration::from_secs(15);
+const LEAST_TRIALS: usize = 4;
 /// Steps of the whole, for whoever shows the progress.
 pub(super) const STEPS: u64 =
     (2 * ROUNDS * (DEPTHS.len() + COPIES.len()) + RARE_ROUNDS + 3 * EVENT_ROUNDS) as u64;
@@ -131,7 +133,8 @@ fn rare(bench: &mut Bench, iterations: u64, step: impl Fn()) -> Result<(Cost, Op
         period_ns: RARE_PERIOD_NS,
     };
     let (mut trials, mut times) = (Vec::new(), Vec::new());
-    for _ in 0..RARE_ROUNDS {
+    let began = Instant::now();
+    for _ in (0..RARE_ROUNDS).take_while(|round| *round < LEAST_TRIALS || began.elapsed() < RARE_PATIENCE) {
         let (Trial { extra_ns, counts: [samples, ..] }, _) = bench.samples(shape, iterations)?;
         trials.push(Trial { extra_ns, counts: [samples] });
         times.extend(bench.handler(shape, iterations / TIMED)?);

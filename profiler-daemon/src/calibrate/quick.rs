@@ -18,7 +18,7 @@ use super::workload::Partner;
 use crate::sampler::access::Access;
 use crate::sampler::handler_tracer::HandlerTracer;
 use crate::sys::frames::with_frames;
-use crate::sys::perf_event::{ClockEvent, Event, Scope};
+use crate::sys::perf_event::{ClockEvent, Event, Reports, Scope};
 use crate::sys::ring::Ring;
 use crate::sys::{clock, procfs};
 
@@ -194,7 +194,7 @@ impl Probe {
             stack_bytes,
             user_chain: stack_bytes == 0,
             kernel: access.kernel,
-            side_records: false,
+            reports: Reports::Own,
         };
         let event = Event::clock(Scope::Task { tid: own_tid(), cpu }, &clock)?;
         let ring = Ring::map(event.fd(), RING_BYTES).or_else(|_| Ring::map(event.fd(), RING_BYTES / 2))?;
@@ -263,7 +263,7 @@ fn silent_clock(access: Access, tid: u32, cpu: u32) -> io::Result<Event> {
         stack_bytes: 0,
         user_chain: true,
         kernel: access.kernel,
-        side_records: false,
+        reports: Reports::Own,
     };
     Event::clock(Scope::Task { tid, cpu }, &clock)
 }

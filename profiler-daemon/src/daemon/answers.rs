@@ -4,7 +4,6 @@ use config::TargetSettings;
 
 use super::ask::{Ask, Refused, Wanted};
 use super::state::{MemoryStatus, Origin, SettingsStatus, Status, TargetCounts, TargetState, TargetStatus};
-use super::watched::Watched;
 use super::{Daemon, SECOND_NS};
 use crate::discovery::TargetId;
 use crate::sys::{clock, procfs};
@@ -137,7 +136,7 @@ impl Daemon {
             memory: MemoryStatus {
                 resident_bytes: procfs::resident_bytes(),
                 limit_bytes: self.settings.limits.memory.get(),
-                symbol_bytes: self.targets.values().map(Watched::symbol_bytes).sum(),
+                symbol_bytes: self.setup.symbols.held_bytes(),
                 pressed: self.pressed,
                 open_files: procfs::own_open_files(),
             },

@@ -58,6 +58,8 @@ pub(crate) struct Kept {
 #[derive(Debug, Default)]
 struct Told {
     store: StoreStatus,
+    /// Windows that were named, and the thread's CPU time (ns).
+    spent: (u64, u64),
     targets: BTreeMap<String, Kept>,
 }
 
@@ -149,6 +151,11 @@ impl Keeper {
         StoreStatus { queued_bytes: self.waiting_bytes.load(Ordering::Relaxed), ..self.told().store.clone() }
     }
 
+    /// Windows that were named until now, and what that and keeping them took (ns of CPU time).
+    pub(crate) fn spent(&self) -> (u64, u64) {
+        self.told().spent
+    }
+
     /// What became of a target's windows.
     pub(crate) fn kept(&self, target: &str) -> Kept {
         self.told().targets.get(target).copied().unwrap_or_default()
@@ -230,6 +237,7 @@ impl Work {
         let kept = self.store.write(&self.now(), window, &profile);
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.spent.0 += 1;
         let of_target = told.targets.entry(target).or_default();
         of_target.windows += u64::from(kept.is_ok());
         of_target.unnamed += unnamed(&profile);
@@ -243,6 +251,7 @@ impl Work {
         let (files, bytes) = self.store.size();
         let counters = self.store.counters();
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.spent.1 = clock::thread_cpu_ns();
         told.store = StoreStatus {
             folder: self.folder.display().to_string(),
             problem,

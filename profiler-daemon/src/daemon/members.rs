@@ -1,6 +1,6 @@
 //! Which targets there are, who belongs to them, and which of them are left out.
 
-use config::{Bytes, SamplingSettings, TargetSettings};
+use config::{SamplingSettings, TargetSettings};
 
 use super::Daemon;
 use super::state::Origin;
@@ -104,9 +104,6 @@ impl Daemon {
 
     fn attach_targets(&mut self, now_ns: u64) {
         let most = self.settings.limits.targets as usize;
-        let there = self.targets.values().filter(|watched| watched.has_processes()).count();
-        // An equal part for each of those that are there now: who comes later may take it beyond the whole, and `limits.memory` holds.
-        let symbols = Bytes::new(self.settings.symbols.memory.get() / there.clamp(1, most.max(1)) as u64);
         let mut sampled = self.targets.values().filter(|watched| watched.is_sampled()).count();
         for watched in
             self.targets.values_mut().filter(|watched| !watched.is_sampled() && !watched.is_left_out())
@@ -118,7 +115,7 @@ impl Daemon {
                 watched.leave_out(TOO_MANY);
                 continue;
             }
-            watched.attach(&self.setup, symbols, now_ns);
+            watched.attach(&self.setup, now_ns);
             if watched.is_sampled() {
                 sampled += 1;
             }
@@ -172,6 +169,7 @@ impl Daemon {
     /// Leaves targets out where there are too many, or too little memory, the least active first.
     pub(super) fn keep_within_bounds(&mut self, now_ns: u64) {
         if now_ns >= self.relieved_ns + RELIEF_NS && self.memory_is_short() {
+            self.setup.symbols.give_up_loaded();
             memory::give_back();
             if self.memory_is_short() {
                 (self.pressed, self.relieved_ns) = (self.pressed + 1, now_ns);

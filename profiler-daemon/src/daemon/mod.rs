@@ -25,8 +25,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use config::DaemonSettings;
-use profiler_core::rate::HostBudget;
 use profiler_core::rate::share::Demand;
+use profiler_core::rate::{HostBudget, WindowLength};
 
 use self::ask::{Ask, Asked, Refused, Reply};
 use self::host::{HostAccount, Spent};
@@ -96,6 +96,7 @@ struct Daemon {
     server: Server,
     host: HostAccount,
     budget: HostBudget,
+    window_length: WindowLength,
     /// What was spent when it was booked last.
     booked: Spent,
     /// Of targets that are not there any more.
@@ -133,6 +134,7 @@ impl Daemon {
             server,
             host: HostAccount::new(spent, limits::online_cpus().len()),
             budget: HostBudget::new(host_cpus(&settings)),
+            window_length: WindowLength::default(),
             booked: spent,
             gone: Totals::default(),
             notifier: Notifier::from_env(),
@@ -260,9 +262,18 @@ impl Daemon {
         }
     }
 
+    /// How long windows are: as the settings say, as far as the host's budget allows (ns).
+    fn window_ns(&self) -> u64 {
+        let asked_ns = self.settings.store.window.duration().as_nanos() as u64;
+        let sampled = self.targets.values().filter(|watched| watched.is_sampled()).count();
+        self.window_length.length_ns(asked_ns, sampled, host_cpus(&self.settings))
+    }
+
     /// Ends windows that are as long as they should be.
     fn end_windows(&mut self, now_ns: u64) {
-        let window_ns = self.settings.store.window.duration().as_nanos() as u64;
+        let (windows, cpu_ns) = self.keeper.spent();
+        self.window_length.observe(windows, cpu_ns);
+        let window_ns = self.window_ns();
         for watched in self.targets.values_mut().filter(|watched| watched.window_is_over(now_ns, window_ns)) {
             watched.cut(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
         }

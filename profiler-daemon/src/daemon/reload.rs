@@ -63,6 +63,7 @@ impl Daemon {
             return Err(error.into());
         }
         self.read_unix_s = clock::unix_ns() as f64 * 1e-9;
+        self.setup.symbols.set_cap(self.settings.symbols.memory.get());
         self.discovery.replace(&self.settings.targets);
         let now_ns = clock::monotonic_ns();
         self.look_for_targets(now_ns);
@@ -70,6 +71,8 @@ impl Daemon {
             let Some(found) = self.discovery.target(*id) else { continue };
             let sampling = self.settings.sampling_of(&found.settings);
             watched.identity.labels.clone_from(&found.labels);
+            // All share the memory for symbols, whatever there is of it.
+            watched.sampling.symbol_memory = sampling.symbol_memory;
             if sampling != watched.sampling {
                 watched
                     .resample(sampling, &self.setup, now_ns)

@@ -72,6 +72,8 @@ pub(crate) struct TargetStatus {
     pub(crate) overhead_parts: Option<OverheadParts>,
     /// Share of its CPU time that may be spent on it: its own budget, or what the host's leaves it.
     pub(crate) budget_ratio: f64,
+    /// Its own budget.
+    pub(crate) own_budget_ratio: f64,
     /// CPU time that it used while it was watched (s).
     pub(crate) cpu_s: f64,
     /// What was spent on it (s of CPU time), in itself and elsewhere.

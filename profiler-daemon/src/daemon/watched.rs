@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use config::{Bytes, SamplingSettings};
+use config::SamplingSettings;
 use profiler_core::rate::Activity;
 
 use super::keeper::Parcel;
@@ -55,8 +55,6 @@ pub(crate) struct Watched {
     /// What its processes do before events are opened for them.
     watch: Option<Watch>,
     retry: Retry,
-    /// Its part of the memory for tables and names.
-    symbols: Bytes,
     is_fresh: bool,
     known_cpu_ns: u64,
     activity_ns: u64,
@@ -127,7 +125,6 @@ impl Watched {
     pub(crate) fn new(identity: Identity, sampling: SamplingSettings) -> Self {
         Self {
             identity,
-            symbols: sampling.symbol_memory,
             sampling,
             ends_ns: None,
             processes: BTreeSet::new(),
@@ -194,7 +191,7 @@ impl Watched {
 
     /// Starts to sample it, if there is somebody, and it is time to try. Processes are watched first, to know how: it takes two
     /// calls then.
-    pub(crate) fn attach(&mut self, setup: &Setup, symbols: Bytes, now_ns: u64) {
+    pub(crate) fn attach(&mut self, setup: &Setup, now_ns: u64) {
         if self.is_sampled() || !self.has_processes() || now_ns < self.retry.at_ns {
             return;
         }
@@ -207,13 +204,11 @@ impl Watched {
             (Whom::Processes(_), Some(mut watch)) => Some(watch.end()),
             _ => None,
         };
-        self.symbols = symbols;
         self.open(setup, whom, seen.as_ref(), now_ns);
     }
 
     fn open(&mut self, setup: &Setup, whom: Whom, seen: Option<&Activity>, now_ns: u64) {
-        let sampling = SamplingSettings { symbol_memory: self.symbols, ..self.sampling.clone() };
-        match join::begin(setup, &sampling, whom, seen, RecentDecisions::default()) {
+        match join::begin(setup, &self.sampling, whom, seen, RecentDecisions::default()) {
             Ok(engine) => {
                 self.sampled = Some(Box::new(Sampled { engine, from_ns: clock::monotonic_ns() }));
                 (self.state, self.reason, self.retry) = (TargetState::Sampled, None, Retry::default());
@@ -354,14 +349,6 @@ impl Watched {
     /// Everything that was counted so far.
     pub(crate) fn totals(&self) -> Totals {
         self.sampled.as_ref().map_or(self.before, |sampled| self.before.plus(sampled.totals()))
-    }
-
-    /// Memory that unwind tables and names take (bytes).
-    pub(crate) fn symbol_bytes(&self) -> u64 {
-        self.sampled.as_ref().map_or(0, |sampled| {
-            let memory = &sampled.engine.session.objects.memory;
-            memory.cap() - memory.left()
-        })
     }
 
     /// The controller's last decisions.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use profiler_core::profile::Unknown;
 use symbolizer::{Frame, PerfMap};
 
-use crate::objects::names::{About, Found, KeptNames, NameRoom};
+use crate::objects::names::{About, Found, KeptNames, NameRoom, Naming};
 
 /// Of a longer list, the end is read: later lines count.
 const LONGEST_LIST: u64 = 64 << 20;
@@ -41,7 +41,7 @@ impl List {
 
     /// The functions at these addresses, as the list tells at this moment. Nothing is read if it told of all of them before
     /// and has not changed since; of one that has grown, what was appended; all of it for addresses that are new.
-    pub(super) fn names(&self, addresses: &[u64], room: &NameRoom, now: u32) -> Vec<Option<Frame>> {
+    pub(super) fn names(&self, addresses: &[u64], room: &NameRoom, now: Naming) -> Vec<Option<Frame>> {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         if !addresses.is_empty() {
             self.catch_up(&mut read, room, now);
@@ -58,7 +58,7 @@ impl List {
     }
 
     /// Brings what is kept up to date.
-    fn catch_up(&self, read: &mut Read, room: &NameRoom, now: u32) {
+    fn catch_up(&self, read: &mut Read, room: &NameRoom, now: Naming) {
         let Ok(meta) = self.file.metadata() else { return };
         let as_of = Some((meta.len(), meta.mtime(), meta.mtime_nsec()));
         if std::mem::replace(&mut read.as_of, as_of) == as_of {
@@ -78,7 +78,7 @@ impl List {
         read.note(read.until, &text);
     }
 
-    fn keep(&self, room: &NameRoom, now: u32, told: &[(u64, Found)]) {
+    fn keep(&self, room: &NameRoom, now: Naming, told: &[(u64, Found)]) {
         self.names.keep(room, now, About { is_final: true, ..About::default() }, told);
     }
 
@@ -134,7 +134,7 @@ fn told(text: &[u8], addresses: &[u64]) -> impl Iterator<Item = (u64, Found)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::ObjectStore;
+    use crate::objects::{ObjectStore, Symbols};
     use std::io::Write;
 
     fn names(list: &List, room: &NameRoom, addresses: &[u64]) -> Vec<Option<String>> {
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn a_list_is_read_for_what_is_new_alone() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
-        let store = ObjectStore::new(1 << 28);
+        let store = ObjectStore::new(&Symbols::new(1 << 28));
         let room = store.snapshot().names;
         let list = List::new(file.reopen().unwrap(), "list".to_owned());
         let line_bytes = |count: u64| {
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn a_list_that_is_written_anew_is_read_anew() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let room = ObjectStore::new(1 << 28).snapshot().names;
+        let room = ObjectStore::new(&Symbols::new(1 << 28)).snapshot().names;
         let list = List::new(file.reopen().unwrap(), "list".to_owned());
         let mut last = String::new();
         for name in ["first", "second", "a third one", "4"] {

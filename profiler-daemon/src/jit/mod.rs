@@ -20,7 +20,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use self::program::Program;
 use self::teller::Teller;
 pub(crate) use self::teller::Told;
-use crate::objects::names::NameRoom;
+use crate::objects::names::{NameRoom, Naming};
 use crate::roots::Roots;
 
 /// Programs that are followed at once; each takes two descriptors, and with a journal some memory.
@@ -117,7 +117,11 @@ impl JitStore {
         programs.retain(|process, program| {
             if program.has_ended() {
                 let asked = addresses.remove(process);
-                told.extend(asked.map(|asked| (*process, program.teller().tell(&asked, roots, room, 0))));
+                told.extend(
+                    asked.map(|asked| {
+                        (*process, program.teller().tell(&asked, roots, room, Naming::default()))
+                    }),
+                );
             }
             !program.has_ended()
         });
@@ -166,7 +170,7 @@ pub(crate) struct Generated {
 
 impl Generated {
     /// Reads the names of these frames, in the naming `now`.
-    pub(crate) fn read(&mut self, frames: &[Frame], roots: &Roots, room: &NameRoom, now: u32) {
+    pub(crate) fn read(&mut self, frames: &[Frame], roots: &Roots, room: &NameRoom, now: Naming) {
         for (process, addresses) in by_process(frames) {
             if let Some(teller) = self.tellers.remove(&process) {
                 self.told.insert(process, teller.tell(&addresses, roots, room, now));

@@ -200,7 +200,8 @@ mod tests {
 
     use super::*;
     use crate::jit::Told;
-    use crate::objects::ObjectStore;
+    use crate::objects::names::Naming;
+    use crate::objects::{ObjectStore, Symbols};
 
     /// A list at this place, and the program whose it would be.
     fn program(list: PathBuf, user: u32) -> Program {
@@ -209,7 +210,12 @@ mod tests {
     }
 
     fn tell(program: &mut Program, addresses: &[u64]) -> Told {
-        program.teller().tell(addresses, &Roots::default(), &ObjectStore::new(1 << 28).snapshot().names, 1)
+        program.teller().tell(
+            addresses,
+            &Roots::default(),
+            &ObjectStore::new(&Symbols::new(1 << 28)).snapshot().names,
+            Naming::default(),
+        )
     }
 
     fn names(program: &mut Program, addresses: &[u64]) -> Vec<Option<String>> {

@@ -8,7 +8,7 @@ use symbolizer::{CodePlace, Frame, JitDump};
 
 use super::list::List;
 use super::program::{Awaited, Home, Journal};
-use crate::objects::names::NameRoom;
+use crate::objects::names::{NameRoom, Naming};
 use crate::roots::Roots;
 
 /// A program's lists and journals. They go on growing while it lives.
@@ -48,7 +48,7 @@ pub(super) fn newest_first<T>(
 
 impl Teller {
     /// The names of these addresses, in the naming `now`.
-    pub(super) fn tell(&self, addresses: &[u64], roots: &Roots, room: &NameRoom, now: u32) -> Told {
+    pub(super) fn tell(&self, addresses: &[u64], roots: &Roots, room: &NameRoom, now: Naming) -> Told {
         if let (None, Some(home)) = (self.own.get(), &self.home)
             && let Some(list) = home.find_list(roots)
         {

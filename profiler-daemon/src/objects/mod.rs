@@ -8,10 +8,12 @@
 pub(crate) mod files;
 mod find;
 mod kernel;
+pub(crate) mod loaded;
 pub(crate) mod memory;
 pub(crate) mod names;
 mod object;
 mod room;
+mod symbols;
 
 use std::fs::{File, Metadata};
 use std::path::{Path, PathBuf};
@@ -34,6 +36,7 @@ use self::memory::{Room, SymbolMemory};
 use self::names::NameRoom;
 pub(crate) use self::object::{Content, Met, Missing, Object};
 use self::object::{Entry, note_place};
+pub(crate) use self::symbols::Symbols;
 use crate::jit;
 use crate::roots::Roots;
 use crate::sys::{clock, procfs};
@@ -60,7 +63,7 @@ pub(crate) struct ObjectStore {
     pub(crate) roots: Roots,
     /// The descriptors.
     files: OpenFiles,
-    /// What tables and names may take.
+    /// What tables and names may take, with those of other stores.
     pub(crate) memory: SymbolMemory,
     /// The names that are kept.
     pub(crate) names: NameRoom,
@@ -69,6 +72,8 @@ pub(crate) struct ObjectStore {
     met: u64,
     crowd: usize,
     is_short_of_room: bool,
+    /// How often unwind tables had been refused when it was decided whose stay.
+    refusals: u64,
 }
 
 /// Own CPU time for what is done once for each object (ns): it says nothing about the next sample.
@@ -91,10 +96,10 @@ enum Found {
 }
 
 impl ObjectStore {
-    /// None yet; their tables and names may take so much of memory (bytes).
-    pub(crate) fn new(symbol_bytes: u64) -> Self {
+    /// None yet; their tables and names share memory with those of others.
+    pub(crate) fn new(symbols: &Symbols) -> Self {
         let roots = Roots::default();
-        let memory = SymbolMemory::new(symbol_bytes);
+        let Symbols { memory, names, kernel } = symbols.for_another();
         Self {
             entries: Vec::new(),
             free: Vec::new(),
@@ -102,19 +107,15 @@ impl ObjectStore {
             by_code: FxHashMap::default(),
             files: OpenFiles::new(roots.clone(), MOST_OPEN),
             roots,
-            names: NameRoom::new(memory.clone()),
-            kernel: Arc::default(),
+            names,
+            kernel,
+            refusals: memory.refusals(),
             memory,
             once: OnceCost::default(),
             met: 0,
             crowd: CROWD,
             is_short_of_room: false,
         }
-    }
-
-    /// Takes the kernel's functions to be those that others have met, too: there is one kernel.
-    pub(crate) fn share_kernel_names(&mut self, kernel: &Arc<KernelNames>) {
-        self.kernel = Arc::clone(kernel);
     }
 
     /// The object behind a mapping; opens it the first time.
@@ -175,8 +176,10 @@ impl ObjectStore {
         let view = self.roots.of(mapped.pid);
         let path = path_of(mapped);
         let room = Room::new(&self.memory);
-        let object = |content, image: Option<Arc<ElfImage>>, code| {
-            let object = Object { path: path.to_owned(), content, view, names: Arc::default() };
+        let object = |content, image: Option<Arc<ElfImage>>, code: Option<Code>| {
+            let known = code.as_ref().zip(image.as_ref());
+            let names = known.map_or_else(Arc::default, |(code, image)| self.names.of(code, image));
+            let object = Object { path: path.to_owned(), content, view, names };
             Entry {
                 met: Met { object: Arc::new(object), image: image.clone() },
                 whole: image,
@@ -188,7 +191,8 @@ impl ObjectStore {
         if mapped.path == VDSO {
             let bytes = procfs::vdso_image();
             let image = bytes.as_deref().and_then(|bytes| ElfImage::parse_bytes(bytes).ok());
-            let content = bytes.map_or(Content::Missing(Missing::NoVdso), Content::Image);
+            let content =
+                bytes.map_or(Content::Missing(Missing::NoVdso), |bytes| Content::Image(Arc::new(bytes)));
             return Some(Found::New(object(content, image.map(Arc::new), None)));
         }
         let found = match has_no_file {

@@ -18,7 +18,7 @@ pub(crate) enum Content {
     /// A file that is open, or can be opened again.
     File(HeldFile),
     /// An image in memory (the vDSO).
-    Image(Vec<u8>),
+    Image(Arc<Vec<u8>>),
     /// Nowhere.
     Missing(Missing),
 }
@@ -57,7 +57,7 @@ pub(crate) struct Object {
     pub(crate) content: Content,
     /// What a process that mapped it sees: separate debug files are looked for there.
     pub(crate) view: View,
-    /// The names that it told.
+    /// The names that it told, or another one with the same code.
     pub(crate) names: Arc<KeptNames>,
 }
 
@@ -93,6 +93,12 @@ impl Met {
     /// Where the function that holds a stated address begins, if the unwind tables tell.
     pub(crate) fn function_start(&self, address: u64) -> Option<u64> {
         self.image.as_ref()?.function_start(address)
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        self.names.let_go();
     }
 }
 

@@ -14,30 +14,33 @@ impl ObjectStore {
         self.all().filter_map(|(_, entry)| entry.met.image.as_ref()).for_each(|image| image.read_tables());
     }
 
-    /// Lets the unwind tables of the heaviest objects in, and those of the lightest go, where there is no room for all.
+    /// Lets the unwind tables of the heaviest objects in, and those of the lightest go, where there is no room for all: of all
+    /// targets that share it, each of which does so for its own.
     /// Returns whether anything was changed that processes have mapped.
     pub(crate) fn rebalance(
         &mut self,
         weights: impl FnOnce() -> FxHashMap<ObjectId, f64>,
         processes: &mut ProcessTable,
     ) -> bool {
-        if !self.memory.take_refused() && !self.is_short_of_room {
+        let refusals = self.memory.refusals();
+        if std::mem::replace(&mut self.refusals, refusals) == refusals && !self.is_short_of_room {
             return false;
         }
         let weights = weights();
         let wanted = self.all().filter(|(_, entry)| entry.whole.is_some() && entry.room.is_wanted());
-        let mut wanted: Vec<(f64, ObjectId)> =
-            wanted.map(|(id, _)| (weights.get(&id).copied().unwrap_or(0.0), id)).collect();
-        wanted.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
-        let mut left = self.memory.for_tables();
+        let wanted = wanted.map(|(id, entry)| {
+            let bytes = entry.whole.as_ref().map_or(0, |whole| whole.tables_bytes());
+            entry.room.ask(bytes, weights.get(&id).copied().unwrap_or(0.0));
+            id
+        });
+        let wanted: Vec<ObjectId> = wanted.collect();
+        let staying = self.memory.staying();
         let mut changed = Vec::new();
         self.is_short_of_room = false;
-        for (_, id) in wanted {
+        for id in wanted {
             let Some(entry) = self.entry_mut(id) else { continue };
             let Some(whole) = entry.whole.clone() else { continue };
-            let bytes = whole.tables_bytes();
-            let may_stay = bytes <= left;
-            left -= if may_stay { bytes } else { 0 };
+            let may_stay = staying.contains(&Arc::as_ptr(&entry.room));
             if entry.room.decide(may_stay) {
                 let unread = Arc::new(whole.unread());
                 entry.met.image =

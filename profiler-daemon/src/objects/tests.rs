@@ -5,7 +5,7 @@ use profiler_core::process::ProcessTable;
 use super::*;
 
 fn store() -> ObjectStore {
-    ObjectStore::new(1 << 28)
+    ObjectStore::new(&Symbols::new(1 << 28))
 }
 
 fn mapping(path: &Path, inode: u64) -> Mapped {
@@ -140,7 +140,7 @@ fn unwind_tables_share_the_room_by_weight() {
         std::fs::write(path, [own.clone(), vec![0; more]].concat()).unwrap();
     }
     let tables = ElfImage::parse_bytes(&own).unwrap().tables_bytes();
-    let mut store = ObjectStore::new(tables + tables / 2);
+    let mut store = ObjectStore::new(&Symbols::new(tables + tables / 2));
     let mut processes = ProcessTable::default();
     processes.adopt(1, "a");
     let mut map = |store: &mut ObjectStore, at: usize| {

@@ -4,6 +4,7 @@ mod attaching;
 mod members;
 mod pace;
 mod parts;
+mod reports;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +21,7 @@ pub(crate) use self::members::others_in;
 use self::pace::Rest;
 pub(crate) use self::parts::Figures;
 use self::parts::Part;
+use self::reports::Reports;
 use super::explain;
 use super::foresight::Foresight;
 use crate::cgroup::Cgroup;
@@ -102,6 +104,7 @@ pub(crate) struct Engine<L> {
     attach_changed: bool,
     cpus_changed: bool,
     members_changed: bool,
+    reports_changed: bool,
     /// Whether the last look at the rings found samples.
     samples_came: bool,
     last_decision: Option<Decision>,
@@ -115,6 +118,7 @@ pub(crate) struct Engine<L> {
     alarm: Option<SwitchAlarm>,
     bursts: HandlerBursts,
     resting: Option<Rest>,
+    reports: Reports,
 }
 
 impl<L: DecisionLog> Engine<L> {
@@ -129,6 +133,7 @@ impl<L: DecisionLog> Engine<L> {
             period_ns: period_ns(controller.rate_hz()),
             method: session.choice.method(),
             stack_bytes: CopySize::default().bytes(),
+            mappings: true,
         };
         let sampler = PerfSampler::open(how.access, how.attachment, settings, dither)?;
         Ok(Self {
@@ -151,6 +156,7 @@ impl<L: DecisionLog> Engine<L> {
             attach_changed: false,
             cpus_changed: false,
             members_changed: false,
+            reports_changed: false,
             samples_came: false,
             last_decision: None,
             part: Part::default(),
@@ -162,6 +168,7 @@ impl<L: DecisionLog> Engine<L> {
             alarm: None,
             bursts: HandlerBursts::new(how.costs.per_handler_ns.is_some()),
             resting: None,
+            reports: Reports::default(),
         })
     }
 

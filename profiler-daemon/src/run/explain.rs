@@ -18,6 +18,10 @@ pub(crate) const KERNEL_UNSEEN: &str = "time spent in the kernel is not sampled:
 pub(crate) const LEFT_GROUP: &str = "processes of the target have left its cgroup and are not sampled there; leave out \
      --attach-mode cgroup, so that they are followed";
 
+/// What is missed where mappings are read when a process is first sampled.
+pub(crate) const MAPPINGS_NOT_TOLD: &str = "so many programs begin that records of their mappings would take more than a \
+     quarter of the budget; of processes that end within a tick of their first sample, code has no names";
+
 /// An error for `OpenError`; `pid` is the process that was asked for, if it was one.
 pub(crate) fn open(error: OpenError, pid: Option<u32>) -> anyhow::Error {
     let denied = |text: String| Failure::NotPermitted(text).into();

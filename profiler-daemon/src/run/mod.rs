@@ -35,7 +35,7 @@ use crate::calibrate::{self, Calibration};
 use crate::cgroup::{Cgroup, CgroupError, TransientCgroup};
 use crate::failure::{self, Failure};
 use crate::law;
-use crate::objects::KernelNames;
+use crate::objects::Symbols;
 use crate::output::Outputs;
 use crate::sampler::access::{Access, OpenError, probe_access};
 use crate::sampler::perf::Attachment;
@@ -202,8 +202,8 @@ pub(crate) struct Setup {
     asked: Option<AttachMode>,
     /// Whether other targets are sampled beside this one.
     is_one_of_many: bool,
-    /// The kernel's functions that were met, by whichever session.
-    kernel: Arc<KernelNames>,
+    /// What all sessions share.
+    pub(crate) symbols: Symbols,
 }
 
 impl Setup {
@@ -224,8 +224,9 @@ impl Setup {
             }
         };
         let calibration = calibrate::prepare(access);
+        let symbols = Symbols::new(sampling.symbol_memory.get());
         let seed = sampling.seed.unwrap_or_else(clock::monotonic_ns);
-        Ok(Self { calibration, seed, access, asked, is_one_of_many: false, kernel: Arc::default() })
+        Ok(Self { calibration, seed, access, asked, is_one_of_many: false, symbols })
     }
 
     /// The target is a group: unless the person wants something else, its own events are the way.
@@ -254,9 +255,7 @@ impl Setup {
     }
 
     fn session(&self, sampling: &SamplingSettings) -> Session {
-        let mut session = Session::new(self.method_choice(sampling), sampling.symbol_memory.get());
-        session.objects.share_kernel_names(&self.kernel);
-        session
+        Session::new(self.method_choice(sampling), &self.symbols)
     }
 
     fn method_choice(&self, sampling: &SamplingSettings) -> MethodChoice {

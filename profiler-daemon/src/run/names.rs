@@ -1,8 +1,8 @@
 //! From counted stacks to a profile with names.
 //!
-//! Objects are loaded one after another, the heaviest first, and dropped at once, so that the debug information of one is
-//! the most that is in memory, beside the names that were found. Both together stay within the memory for symbols. Of a
-//! session that goes on, names are kept for the next cut, and an object is read for addresses that are new alone.
+//! Objects are loaded one after another, the heaviest first. Of a session that goes on, names are kept for the next cut, and
+//! objects stay loaded for addresses that are new as long as there is room; else they are dropped at once, so that the debug
+//! information of one is the most that is in memory. All of it together stays within the memory for symbols.
 
 mod source;
 
@@ -24,7 +24,7 @@ use super::remedy;
 use crate::debuginfod::{self, Debuginfod};
 use crate::jit::{Generated, Told};
 use crate::objects::memory::SymbolMemory;
-use crate::objects::names::{About, Found};
+use crate::objects::names::{About, Found, Naming};
 use crate::objects::{KernelName, Met, Objects};
 use crate::sampler::session::Collected;
 
@@ -39,7 +39,7 @@ struct Cut {
     generated: Generated,
     /// The number of this naming, if there will be others of the same session.
     keep_for_next: bool,
-    naming: u32,
+    naming: Naming,
 }
 
 /// Says that there is no time left to look for names that are not known yet. Clones say it together.
@@ -143,6 +143,14 @@ impl<'a> Processes<'a> {
     }
 }
 
+/// Where the texts of a function lie: those that are kept are there once each.
+type Texts = (*const u8, *const u8, ModuleIndex, Option<*const u8>);
+
+fn texts(named: &Named, module: ModuleIndex) -> Texts {
+    let file = named.file.as_ref().map(|file| file.as_ptr());
+    (named.name.as_ptr(), named.linkage_name.as_ptr(), module, file)
+}
+
 /// Readable name, linkage name, module and file.
 type FunctionKey = (Arc<str>, Arc<str>, ModuleIndex, Option<Arc<str>>);
 
@@ -153,6 +161,8 @@ struct Names {
     /// Objects whose debug information there was no room for, with the reason.
     symbols_only: Vec<(String, Reason)>,
     functions: FxHashMap<FunctionKey, FunctionIndex>,
+    /// The same by the places of their texts, which are held so that no others come to lie there.
+    met: FxHashMap<Texts, (FunctionIndex, Named)>,
     debuginfod: Option<Arc<Debuginfod>>,
     hurry: Hurry,
     /// Those of no file: all processes share them.
@@ -167,6 +177,7 @@ impl Names {
             taken: Cell::new(0),
             symbols_only: Vec::new(),
             functions: FxHashMap::default(),
+            met: FxHashMap::default(),
             debuginfod,
             hurry,
             nameless: None,
@@ -224,15 +235,14 @@ impl Names {
             }
             None => {
                 self.make_room(cut);
-                let source = Source::open(object, &cut.objects, self.debuginfod.as_ref());
+                let mut source = Source::open(object, &cut.objects, self.debuginfod.as_ref());
                 let asked: Vec<u64> = new.iter().map(|&at| addresses[at]).collect();
                 let told = source.look_up(&asked, &object.path, self.debuginfod.is_some());
-                self.memory.note_use(source.memory_bytes());
+                self.memory.note_use(source.bytes_in_use());
                 let about = source.about();
-                drop(source); // there is more room now
                 let told: Vec<(u64, Found)> = asked.into_iter().zip(told).collect();
                 if cut.keep_for_next {
-                    object.names.keep(&cut.objects.names, cut.naming, about.clone(), &told);
+                    source.keep(object, cut, about.clone(), &told);
                 }
                 new.into_iter().zip(told).for_each(|(at, (_, told))| found[at] = Some(told));
                 about
@@ -242,12 +252,9 @@ impl Names {
         (about, found.into_iter().flatten().collect())
     }
 
-    /// Makes room to read an object, if names of no use now take it.
+    /// Makes room to read an object, if others that stayed, or names of no use now, take it.
     fn make_room(&self, cut: &Cut) {
-        let wanted = self.memory.cap() / TO_READ_AN_OBJECT;
-        if self.memory.left() < wanted {
-            cut.objects.names.make_room(wanted - self.memory.left(), cut.naming);
-        }
+        cut.objects.names.make_room(self.memory.cap() / TO_READ_AN_OBJECT, cut.naming);
     }
 
     fn location(
@@ -308,13 +315,20 @@ impl Names {
         LocationIndex(profile.locations.len() as u32 - 1)
     }
 
+    /// What a function takes that was not met yet.
+    fn new_bytes(&self, named: &Named, module: ModuleIndex) -> usize {
+        if self.met.contains_key(&texts(named, module)) {
+            return 0;
+        }
+        let (name, linkage_name) = (Arc::clone(&named.name), Arc::clone(&named.linkage_name));
+        let is_known = self.functions.contains_key(&(name, linkage_name, module, named.file.clone()));
+        text_bytes(named) + if is_known { 0 } else { function_bytes(named) }
+    }
+
     /// The same names, if there is room for those that are new.
     fn keep(&self, named: Vec<Named>, module: ModuleIndex) -> Result<Vec<Named>, Unknown> {
-        let is_new = |named: &&Named| {
-            let (name, linkage_name) = (Arc::clone(&named.name), Arc::clone(&named.linkage_name));
-            !self.functions.contains_key(&(name, linkage_name, module, named.file.clone()))
-        };
-        let bytes = named.iter().filter(is_new).map(name_bytes).sum::<usize>() as u64;
+        let bytes: usize = named.iter().map(|named| self.new_bytes(named, module)).sum();
+        let bytes = bytes as u64;
         if !self.memory.take(bytes) {
             return Err(remedy::no_room());
         }
@@ -324,7 +338,11 @@ impl Names {
 
     fn line(&mut self, named: Named, module: ModuleIndex, profile: &mut SymbolizedProfile) -> Line {
         let line = named.line.unwrap_or(0);
+        if let Some(&(function, _)) = self.met.get(&texts(&named, module)) {
+            return Line { function, line };
+        }
         let next = FunctionIndex(profile.functions.len() as u32);
+        let held = named.clone();
         let key = (named.name, named.linkage_name, module, named.file);
         let function = *self.functions.entry(key).or_insert_with_key(|(name, linkage_name, _, file)| {
             let (name, system_name) = (name.to_string(), linkage_name.to_string());
@@ -336,17 +354,22 @@ impl Names {
             });
             next
         });
+        self.met.insert(texts(&held, module), (function, held));
         Line { function, line }
     }
 }
 
 type Named = symbolizer::Frame;
 
-/// What a function's names take of memory: as they were found, and in the profile.
-fn name_bytes(named: &Named) -> usize {
-    let texts =
-        named.name.len() + named.linkage_name.len() + named.file.as_ref().map_or(0, |file| file.len());
-    2 * texts + size_of::<Function>() + size_of::<(FunctionKey, FunctionIndex)>()
+/// What a function's names take of memory as they were found.
+fn text_bytes(named: &Named) -> usize {
+    let file = named.file.as_ref().map_or(0, |file| file.len());
+    named.name.len() + named.linkage_name.len() + file + size_of::<(Texts, (FunctionIndex, Named))>()
+}
+
+/// The same in the profile.
+fn function_bytes(named: &Named) -> usize {
+    text_bytes(named) + size_of::<Function>() + size_of::<(FunctionKey, FunctionIndex)>()
 }
 
 impl Drop for Names {

@@ -6,7 +6,7 @@ use profiler_core::record::RecordFormat;
 
 use crate::cgroup::Cgroup;
 use crate::sys::limits;
-use crate::sys::perf_event::{ClockEvent, Event, Scope};
+use crate::sys::perf_event::{ClockEvent, Event, Reports, Scope};
 
 /// What this process may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +88,6 @@ fn trial(kernel: bool) -> ClockEvent {
         stack_bytes: 0,
         user_chain: false,
         kernel,
-        side_records: false,
+        reports: Reports::Own,
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod handler_time;
 pub(crate) mod handler_tracer;
 pub(crate) mod own_time;
 pub(crate) mod perf;
+mod reporters;
 mod rereads;
 mod rings;
 pub(crate) mod session;

@@ -15,9 +15,10 @@ use profiler_core::unwind::method::Method;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::access::{Access, OpenError};
+use super::reporters::Reporters;
 use super::rings::Rings;
 use crate::cgroup::Cgroup;
-use crate::sys::perf_event::{ClockEvent, Event, Scope};
+use crate::sys::perf_event::{ClockEvent, Event, Reports, Scope};
 use crate::sys::{clock, limits};
 
 /// A redraw costs a system call for each clock, so at most so many are redrawn at once.
@@ -43,6 +44,8 @@ pub(crate) struct ClockSettings {
     pub(crate) method: Method,
     /// Bytes of stack to copy.
     pub(crate) stack_bytes: u32,
+    /// Whether mappings are reported; names, forks and exits always are.
+    pub(crate) mappings: bool,
 }
 
 /// What one clock follows on each CPU.
@@ -99,6 +102,7 @@ struct Clock {
 pub(crate) struct PerfSampler {
     access: Access,
     rings: Rings,
+    reporters: Reporters,
     clocks: Vec<Clock>,
     /// Clocks that are about to replace those above, and run already.
     incoming: Vec<Clock>,
@@ -135,10 +139,11 @@ impl PerfSampler {
         dither: Dither,
     ) -> Result<Self, OpenError> {
         limits::raise_open_files();
-        let rings = Rings::open(limits::online_cpus(), access, &attachment)?;
+        let rings = Rings::open(limits::online_cpus(), access)?;
         let mut sampler = Self {
             access,
             rings,
+            reporters: Reporters::default(),
             clocks: Vec::new(),
             incoming: Vec::new(),
             formats: FxHashMap::default(),
@@ -154,7 +159,8 @@ impl PerfSampler {
 
     /// Starts the clocks.
     pub(crate) fn start(&mut self) -> io::Result<()> {
-        self.rings.start()?;
+        let attachment = self.attachment.clone();
+        self.report(&attachment)?;
         let mut clocks = std::mem::take(&mut self.clocks);
         let started = self.run(&mut clocks);
         self.clocks = clocks;
@@ -167,7 +173,7 @@ impl PerfSampler {
         for clock in &mut self.clocks {
             let _ = clock.event.disable(); // what cannot be stopped ends with its descriptor
         }
-        self.rings.stop();
+        self.reporters = Reporters::default();
     }
 
     /// Opens all clocks anew, with other settings, for other threads or for the CPUs that are online now, and starts
@@ -178,13 +184,21 @@ impl PerfSampler {
         settings: ClockSettings,
     ) -> Result<(), OpenError> {
         self.rings.replace(&limits::online_cpus()).map_err(OpenError::Other)?;
-        let before = std::mem::replace(&mut self.settings, settings);
-        let opened = self.open_and_run(&attachment.followed());
-        match opened {
-            Ok(()) => self.attachment = attachment,
-            Err(_) => self.settings = before,
+        let old = (self.settings, std::mem::replace(&mut self.attachment, attachment));
+        self.settings = settings;
+        let opened = self.report(&old.1).map_err(OpenError::Other);
+        let opened = opened.and_then(|()| self.open_and_run(&self.attachment.followed()));
+        if opened.is_err() {
+            (self.settings, self.attachment) = old;
         }
         opened
+    }
+
+    /// Of whole CPUs, what their clocks do not report is reported; also while those of `outgoing` still run.
+    fn report(&mut self, outgoing: &Attachment) -> io::Result<()> {
+        let whole = |attachment: &Attachment| matches!(attachment, Attachment::Cpus);
+        let tasks = whole(outgoing) || whole(&self.attachment);
+        self.reporters.adjust(&self.rings, tasks, tasks && self.settings.mappings)
     }
 
     /// Attaches to more threads, beside those that the incoming clocks are attached to.
@@ -208,6 +222,8 @@ impl PerfSampler {
         for old in &mut outgoing {
             let _ = old.event.disable(); // those that children inherited, too
         }
+        let attachment = self.attachment.clone();
+        let _ = self.report(&attachment); // which at most closes some
         self.book.forget(now_ns);
         let book = &self.book;
         self.formats.retain(|event, _| book.knows(*event));
@@ -351,6 +367,11 @@ impl PerfSampler {
     fn open_for(&mut self, followed: &Followed) -> io::Result<Vec<Clock>> {
         let settings = self.settings;
         let format = RecordFormat::new(settings.method.copies_stack());
+        let reports = match &self.attachment {
+            Attachment::Cpus => Reports::Own,
+            _ if settings.mappings => Reports::SideRecords,
+            _ => Reports::Tasks,
+        };
         let mut clocks = Vec::with_capacity(self.rings.cpus().len());
         for (cpu, owner) in self.rings.owners() {
             let period_ns = self.dither.draw(settings.period_ns);
@@ -360,7 +381,7 @@ impl PerfSampler {
                 stack_bytes: settings.stack_bytes,
                 user_chain: settings.method.follows_frame_pointers(),
                 kernel: self.access.kernel,
-                side_records: !self.rings.owners_report(),
+                reports,
             };
             let event = match Event::clock(followed.scope(cpu), &clock) {
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => continue, // the CPU has gone offline

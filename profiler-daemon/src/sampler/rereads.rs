@@ -11,6 +11,8 @@ const AT_ONCE: usize = 64;
 /// A process whose mappings told nothing new is asked again after this long at first, and at last (ns).
 const FIRST_PAUSE_NS: u64 = 50_000_000;
 const LONGEST_PAUSE_NS: u64 = 10_000_000_000;
+/// Where no records tell of mappings, those of a process that is sampled are believed for so long (ns).
+const BELIEVED_NS: u64 = 10_000_000_000;
 
 /// What is owed to which process.
 #[derive(Default)]
@@ -18,6 +20,8 @@ pub(super) struct Rereads {
     /// Processes of which a record may have been lost, the longest waiting first.
     owed: Vec<u32>,
     pauses: FxHashMap<u32, Pause>,
+    /// Until when those of a process are believed without records (ns).
+    believed: FxHashMap<u32, u64>,
     /// What may be read until the interval ends.
     left: usize,
     interval_ends_ns: u64,
@@ -63,9 +67,22 @@ impl Rereads {
         true
     }
 
+    /// Whether to read a process of whose mappings no record tells: now and then, from its first sample on.
+    pub(super) fn is_old(&mut self, pid: u32, now_ns: u64) -> bool {
+        self.begin_interval(now_ns);
+        let until_ns = self.believed.entry(pid).or_insert(now_ns + BELIEVED_NS);
+        if now_ns < *until_ns || self.left == 0 {
+            return false;
+        }
+        *until_ns = now_ns + BELIEVED_NS;
+        self.left -= 1;
+        true
+    }
+
     /// A process has ended.
     pub(super) fn forget(&mut self, pid: u32) {
         self.pauses.remove(&pid);
+        self.believed.remove(&pid);
         self.owed.retain(|&owed| owed != pid);
     }
 
@@ -104,6 +121,15 @@ mod tests {
         assert!((10..=20).contains(&asked), "{asked} times in a minute");
         assert!(rereads.is_worthwhile(7, 2, 60_000_000_000), "its mappings have changed");
         assert!(rereads.is_worthwhile(8, 2, 60_000_000_000), "another process");
+    }
+
+    #[test]
+    fn what_no_record_tells_of_is_read_every_ten_seconds() {
+        let mut rereads = Rereads::default();
+        let read = (0..60_000).filter(|ms| rereads.is_old(7, ms * 1_000_000)).count();
+        assert_eq!(read, 5, "not at the first sample: it was read then");
+        rereads.forget(7);
+        assert!(!rereads.is_old(7, 60_000_000_000), "another process of the same number");
     }
 
     #[test]

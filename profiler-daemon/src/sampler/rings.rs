@@ -7,14 +7,13 @@ use profiler_core::resources::{MIN_RING_BYTES, ring_bytes};
 use profiler_core::sorter::drain_in_order;
 
 use super::access::{Access, OpenError};
-use super::perf::Attachment;
-use crate::sys::perf_event::{Event, Scope};
+use crate::sys::perf_event::{Event, Reports, Scope};
 use crate::sys::ring::{Ring, page_size};
 
 /// Below this a ring does not hold the biggest sample. Machines have pages of up to as much.
 const LEAST_RING_BYTES: usize = 64 << 10;
 
-/// A ring for each CPU. Rings belong to events of their own, so that clocks can come and go.
+/// A ring for each CPU. Rings belong to events of their own, which report nothing, so that clocks can come and go.
 ///
 /// Where that is permitted these are events of whole CPUs, also where they report nothing: any event of a task, even of our own,
 /// has the kernel look for events at every switch of the machine.
@@ -24,31 +23,16 @@ pub(super) struct Rings {
     /// Whether the owners are events of whole CPUs.
     cpu_wide: bool,
     rings: Vec<Ring>,
-    /// Whether the owners report mappings, names, forks and exits; if not, the clocks do.
-    owners_report: bool,
 }
 
 impl Rings {
     /// Rings for these CPUs; nothing runs yet.
-    pub(super) fn open(cpus: Vec<u32>, access: Access, attachment: &Attachment) -> Result<Self, OpenError> {
-        let owners_report = matches!(attachment, Attachment::Cpus);
-        let cpu_wide = access.cpu_wide || owners_report;
-        let owners = cpus.iter().map(|&cpu| open_owner(cpu, cpu_wide, owners_report));
+    pub(super) fn open(cpus: Vec<u32>, access: Access) -> Result<Self, OpenError> {
+        let cpu_wide = access.cpu_wide;
+        let owners = cpus.iter().map(|&cpu| open_owner(cpu, cpu_wide));
         let owners = owners.collect::<io::Result<Vec<_>>>().map_err(OpenError::Other)?;
         let rings = map_rings(&owners)?;
-        Ok(Self { cpus, owners, cpu_wide, rings, owners_report })
-    }
-
-    /// Starts what the owners report.
-    pub(super) fn start(&mut self) -> io::Result<()> {
-        self.owners.iter_mut().try_for_each(Event::enable)
-    }
-
-    /// Stops what the owners report.
-    pub(super) fn stop(&mut self) {
-        for owner in &mut self.owners {
-            let _ = owner.disable(); // what cannot be stopped ends with its descriptor
-        }
+        Ok(Self { cpus, owners, cpu_wide, rings })
     }
 
     /// The CPUs that have a ring.
@@ -59,11 +43,6 @@ impl Rings {
     /// Each CPU with the event that owns its ring.
     pub(super) fn owners(&self) -> impl Iterator<Item = (u32, &Event)> {
         self.cpus.iter().copied().zip(&self.owners)
-    }
-
-    /// Whether the owners report mappings, names, forks and exits.
-    pub(super) fn owners_report(&self) -> bool {
-        self.owners_report
     }
 
     /// Bytes that the smallest ring holds.
@@ -88,10 +67,9 @@ impl Rings {
     }
 
     fn add(&mut self, cpu: u32) -> io::Result<()> {
-        let mut owner = open_owner(cpu, self.cpu_wide, self.owners_report)?;
+        let owner = open_owner(cpu, self.cpu_wide)?;
         let bytes = if self.rings.is_empty() { MIN_RING_BYTES as usize } else { self.capacity() };
         let ring = Ring::map(owner.fd(), bytes)?;
-        owner.enable()?;
         self.cpus.push(cpu);
         self.owners.push(owner);
         self.rings.push(ring);
@@ -115,9 +93,9 @@ impl Rings {
     }
 }
 
-fn open_owner(cpu: u32, cpu_wide: bool, reports: bool) -> io::Result<Event> {
+fn open_owner(cpu: u32, cpu_wide: bool) -> io::Result<Event> {
     let scope = if cpu_wide { Scope::Cpu(cpu) } else { Scope::Task { tid: std::process::id(), cpu } };
-    Event::ring_owner(scope, reports)
+    Event::silent(scope, Reports::Own)
 }
 
 /// Maps a ring for each owner, smaller ones where the kernel refuses the memory.
@@ -143,7 +121,7 @@ mod tests {
     fn a_cpu_that_comes_back_has_a_ring_again() {
         let online = limits::online_cpus();
         let alone = Access { cpu_wide: false, kernel: false };
-        let Ok(mut rings) = Rings::open(online.clone(), alone, &Attachment::Tasks(Vec::new())) else {
+        let Ok(mut rings) = Rings::open(online.clone(), alone) else {
             return; // perf events are not permitted here
         };
         rings.replace(&online[..1]).unwrap();

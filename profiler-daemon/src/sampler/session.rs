@@ -29,7 +29,7 @@ use super::rereads::Rereads;
 use super::target_cpu::TargetCpu;
 use crate::cgroup::Cgroup;
 use crate::jit::JitStore;
-use crate::objects::ObjectStore;
+use crate::objects::{ObjectStore, Symbols};
 use crate::sys::{clock, limits, procfs};
 
 /// What went less than perfectly, counted.
@@ -67,6 +67,10 @@ pub(crate) struct Counts {
     pub(crate) forks: u64,
     /// Mappings, names, forks and exits of strangers.
     pub(crate) foreign_side_records: u64,
+    /// Mappings that anybody reported.
+    pub(crate) mappings: u64,
+    /// Programs that began, of anybody who was reported.
+    pub(crate) execs: u64,
 }
 
 /// Who created whom, and who began another program: what records told of the target's processes.
@@ -101,6 +105,8 @@ impl Counts {
             side_records: self.side_records - earlier.side_records,
             forks: self.forks - earlier.forks,
             foreign_side_records: self.foreign_side_records - earlier.foreign_side_records,
+            mappings: self.mappings - earlier.mappings,
+            execs: self.execs - earlier.execs,
         }
     }
 }
@@ -127,6 +133,8 @@ pub(crate) struct Session {
     meets_unknown: bool,
     /// Those that do not all the same.
     excluded: FxHashSet<u32>,
+    /// Whether records tell of mappings; if not, those of whoever is sampled are read.
+    mappings_are_told: bool,
     aggregator: Aggregator,
     unwinder: StackUnwinder,
     chain_limit: usize,
@@ -189,11 +197,11 @@ impl LastReading {
 }
 
 impl Session {
-    /// Nothing yet; unwind tables and names may take so many bytes.
-    pub(crate) fn new(choice: MethodChoice, symbol_bytes: u64) -> Self {
+    /// Nothing yet; memory for unwind tables and names is shared with others.
+    pub(crate) fn new(choice: MethodChoice, symbols: &Symbols) -> Self {
         Self {
             processes: ProcessTable::default(),
-            objects: ObjectStore::new(symbol_bytes),
+            objects: ObjectStore::new(symbols),
             jit: JitStore::default(),
             cpu: TargetCpu::default(),
             choice,
@@ -206,6 +214,7 @@ impl Session {
             group: None,
             meets_unknown: false,
             excluded: FxHashSet::default(),
+            mappings_are_told: true,
             aggregator: Aggregator::default(),
             unwinder: StackUnwinder::default(),
             chain_limit: limits::max_call_chain(),
@@ -341,12 +350,14 @@ impl Session {
             Drained::Record(Record::Sample(sample), weight_ns) => self.sample(&sample, weight_ns),
             Drained::Record(Record::Mmap(mapped), _) => {
                 self.count_side_record(mapped.pid);
+                self.counts.mappings += 1;
                 self.mapped(&mapped);
                 self.unwinder.note_change();
             }
             Drained::Record(Record::Comm { pid, tid, name, exec }, _) => {
                 self.count_side_record(pid);
                 if exec {
+                    self.counts.execs += 1;
                     self.program_ended(pid);
                 }
                 self.processes.renamed(pid, tid, &name, exec);

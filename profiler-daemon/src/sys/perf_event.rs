@@ -51,25 +51,23 @@ pub(crate) struct ClockEvent {
     pub(crate) user_chain: bool,
     /// Whether samples inside the kernel, and its frames, are wanted.
     pub(crate) kernel: bool,
-    /// Whether the event also reports mappings, names, forks and exits.
-    pub(crate) side_records: bool,
+    /// What the event reports beside its samples.
+    pub(crate) reports: Reports,
 }
 
 /// What an event writes besides what it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reports {
+pub(crate) enum Reports {
     /// Nothing.
     Own,
+    /// Names, forks and exits.
+    Tasks,
+    /// Mappings.
+    Mappings,
     /// Mappings, names, forks and exits.
     SideRecords,
     /// Nothing, and whoever waits for it is woken.
     Wakes,
-}
-
-impl Reports {
-    fn side_records(wanted: bool) -> Self {
-        if wanted { Self::SideRecords } else { Self::Own }
-    }
 }
 
 /// An open event.
@@ -90,16 +88,15 @@ impl Event {
         attrs.set_exclude_callchain_kernel(u64::from(!clock.kernel));
         attrs.set_exclude_idle(1);
         attrs.set_inherit(u64::from(matches!(scope, Scope::Task { .. })));
-        Self::open(builder, scope, Reports::side_records(clock.side_records))
+        Self::open(builder, scope, clock.reports)
     }
 
-    /// An event that never fires. It owns a CPU's ring buffer, and reports mappings, names, forks and exits
-    /// if `side_records` says so.
-    pub(crate) fn ring_owner(scope: Scope<'_>, side_records: bool) -> io::Result<Self> {
+    /// An event that never fires, and writes what it `reports`; it can own a ring.
+    pub(crate) fn silent(scope: Scope<'_>, reports: Reports) -> io::Result<Self> {
         let mut builder = Builder::new().kind(Software::DUMMY);
         let attrs = builder.attrs_mut();
         attrs.sample_type = RecordFormat::new(false).sample_type();
-        Self::open(builder, scope, Reports::side_records(side_records))
+        Self::open(builder, scope, reports)
     }
 
     /// Wakes whoever waits for it each time that a thread has switched so often; not yet running.
@@ -152,9 +149,11 @@ impl Event {
             attrs.set_watermark(1);
             attrs.__bindgen_anon_2.wakeup_watermark = u32::MAX;
         }
-        if reports == Reports::SideRecords {
+        if matches!(reports, Reports::Mappings | Reports::SideRecords) {
             attrs.set_mmap(1);
             attrs.set_mmap2(1);
+        }
+        if matches!(reports, Reports::Tasks | Reports::SideRecords) {
             attrs.set_comm(1);
             attrs.set_comm_exec(1);
             attrs.set_task(1);

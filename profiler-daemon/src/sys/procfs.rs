@@ -7,6 +7,7 @@ use procfs::{CpuTime, CurrentSI, KernelStats};
 use profiler_core::record::Mapped;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::clock;
 use super::maps::regions;
 pub(crate) use super::proc_text::Identity;
 use super::proc_text::{children_ticks, identity_in, switches_in};
@@ -44,7 +45,9 @@ pub(crate) fn is_kernel_thread(pid: u32) -> bool {
 
 /// Whether the process is gone, or only waits for its parent to take notice.
 pub(crate) fn has_ended(pid: u32) -> bool {
-    open(pid).and_then(|process| process.stat().ok()).is_none_or(|stat| is_zombie(&stat))
+    // Asked of hundreds in a second where programs come and go; a clock is a tenth of a file.
+    clock::process_cpu_ns(pid).is_none()
+        || open(pid).and_then(|process| process.stat().ok()).is_none_or(|stat| is_zombie(&stat))
 }
 
 /// A process whose first thread has ended while others work is none.

@@ -2,6 +2,7 @@
 
 use gimli::{AttributeValue, UnitOffset};
 
+use super::kept::Held;
 use super::ranges::RangeAttributes;
 use super::reader::{Budget, at_most};
 use super::unit::{Dwarf, Unit};
@@ -55,6 +56,12 @@ impl Functions {
         let after = self.0.partition_point(|function| function.start <= address);
         let before = self.0[..after].iter().rev().take(MOST_OVERLAPS);
         before.filter(|function| address < function.end).map(|function| function.entry).next()
+    }
+}
+
+impl Held for Functions {
+    fn held_bytes(&self) -> usize {
+        size_of_val(self.0.as_slice())
     }
 }
 
@@ -125,6 +132,12 @@ impl Inlined {
     /// The calls that were inlined at `address`, the outermost first.
     pub(super) fn chain(&self, address: u64) -> Vec<InlinedRange> {
         self.0.iter().map_while(|level| find(level, address)).collect()
+    }
+}
+
+impl Held for Inlined {
+    fn held_bytes(&self) -> usize {
+        self.0.iter().map(|level| level.capacity() * size_of::<InlinedRange>() + size_of_val(level)).sum()
     }
 }
 

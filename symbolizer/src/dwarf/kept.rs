@@ -21,14 +21,23 @@ pub(super) struct Kept {
     pub(super) demangled: FxHashMap<Arc<str>, Option<Arc<str>>>,
     /// The last ones, and where they are.
     pub(super) abbreviations: Option<((Place, usize), Arc<gimli::Abbreviations>)>,
-    work: u64,
-    /// The largest that `work` was.
+    held: u64,
+    /// The largest that `held` was.
     high: u64,
     most: u64,
 }
 
+/// What is kept in a table beside its own bytes, about.
+pub(super) const ENTRY_BYTES: usize = 64;
+
+/// What something takes of memory.
+pub(super) trait Held {
+    /// Its bytes, without those of itself.
+    fn held_bytes(&self) -> usize;
+}
+
 impl Kept {
-    /// Keeps what takes this much work to read: some two bytes of memory for each unit of work.
+    /// Keeps so many bytes.
     pub(super) fn new(most: u64) -> Self {
         Self {
             units: FxHashMap::default(),
@@ -38,23 +47,29 @@ impl Kept {
             names: FxHashMap::default(),
             demangled: FxHashMap::default(),
             abbreviations: None,
-            work: 0,
+            held: 0,
             high: 0,
             most,
         }
     }
 
-    /// Notes that something is to be kept that cost this much work, and forgets all before it if that is too much.
-    pub(super) fn count(&mut self, work: u64) {
-        if self.work + work > self.most {
+    /// Notes that something of so many bytes is to be kept, and forgets all before it if that is too much.
+    pub(super) fn count(&mut self, bytes: usize) {
+        let bytes = (bytes + ENTRY_BYTES) as u64;
+        if self.held + bytes > self.most {
             *self = Self { high: self.high, ..Self::new(self.most) };
         }
-        self.work += work;
-        self.high = self.high.max(self.work);
+        self.held += bytes;
+        self.high = self.high.max(self.held);
     }
 
-    /// The most work that was kept at a time.
-    pub(super) fn most_work(&self) -> u64 {
-        self.high.min(self.most)
+    /// What is kept (bytes).
+    pub(super) fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// The most that was kept at a time (bytes).
+    pub(super) fn most_held(&self) -> u64 {
+        self.high
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use gimli::{AttributeValue, DebugLine, DebugLineOffset, Error, SectionId};
 
+use super::kept::Held;
 use super::reader::{Budget, Bytes, at_most};
 use super::sections::Sections;
 use super::unit::{Dwarf, Unit, UnitInfo};
@@ -17,6 +18,8 @@ const MOST_PATH_BYTES: usize = 64 << 20;
 /// What keeping a row costs.
 const ROW_WORK: usize = 4;
 const MOST_OVERLAPS: usize = 16;
+/// What a path takes beside its bytes.
+const FILE_BYTES: usize = 32;
 
 /// A unit's lines.
 pub(super) struct Lines {
@@ -116,6 +119,13 @@ impl Lines {
             return;
         }
         self.sequences.push(Sequence { start, end, first, last: self.rows.len() });
+    }
+}
+
+impl Held for Lines {
+    fn held_bytes(&self) -> usize {
+        let files: usize = self.files.iter().map(|file| file.len() + FILE_BYTES).sum();
+        files + self.sequences.capacity() * size_of::<Sequence>() + self.rows.capacity() * size_of::<Row>()
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::functions::{Functions, Inlined};
 use super::index::Index;
-use super::kept::Kept;
+use super::kept::{Held, Kept};
 use super::lines::{Lines, Location};
 use super::names::FunctionName;
 use super::reader::Budget;
@@ -35,6 +35,13 @@ pub(crate) struct Lookup<'a> {
     alt: Option<Rc<Dwarf<'a>>>,
     /// The last other half of a unit, and of which.
     split: RefCell<Option<(usize, Rc<Dwarf<'a>>)>>,
+}
+
+impl Reader {
+    /// What it has read and keeps (bytes).
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.kept.borrow().held()
+    }
 }
 
 impl<'a> Lookup<'a> {
@@ -191,7 +198,7 @@ impl<'a> Lookup<'a> {
     }
 
     /// Answers from what is kept, or reads it and keeps it.
-    fn keep<T, U>(
+    fn keep<T: Held, U>(
         &self,
         find: impl FnOnce(&Kept) -> Option<gimli::Result<Arc<T>>>,
         insert: impl FnOnce(&mut Kept, gimli::Result<Arc<T>>) -> U,
@@ -200,10 +207,9 @@ impl<'a> Lookup<'a> {
         if let Some(found) = find(&self.reader.kept.borrow()) {
             return found;
         }
-        let before = self.reader.budget.spent();
         let read = read().map(Arc::new);
         let mut kept = self.reader.kept.borrow_mut();
-        kept.count(self.reader.budget.spent() - before);
+        kept.count(read.as_ref().map_or(0, |read| size_of::<T>() + read.held_bytes()));
         insert(&mut kept, read.clone());
         read
     }

@@ -24,6 +24,14 @@ pub(crate) struct FunctionName {
     pub(crate) plain: Option<Arc<str>>,
 }
 
+impl FunctionName {
+    /// What the source's names take beside those that other functions share.
+    fn held_bytes(&self) -> usize {
+        let texts = [&self.linkage, &self.plain].into_iter().flatten();
+        size_of::<Self>() + texts.map(|text| text.len()).sum::<usize>()
+    }
+}
+
 /// What one entry says about its name.
 #[derive(Default)]
 struct Entry<'a> {
@@ -40,10 +48,9 @@ impl Lookup<'_> {
         if let Some(known) = self.reader.kept.borrow().names.get(&key) {
             return known.clone();
         }
-        let before = self.reader.budget.spent();
         let name = self.read_name(place, unit, entry).map(Arc::new);
         let mut kept = self.reader.kept.borrow_mut();
-        kept.count(self.reader.budget.spent() - before);
+        kept.count(name.as_ref().map_or(0, |name| name.held_bytes()));
         kept.names.insert(key, name.clone());
         name
     }
@@ -73,7 +80,7 @@ impl Lookup<'_> {
         }
         let demangled: Option<Arc<str>> = try_demangle(linkage).map(Arc::from);
         let mut kept = self.reader.kept.borrow_mut();
-        kept.count((linkage.len() + demangled.as_ref().map_or(0, |name| name.len())) as u64);
+        kept.count(demangled.as_ref().map_or(0, |name| name.len()));
         kept.demangled.insert(Arc::clone(linkage), demangled.clone());
         demangled
     }

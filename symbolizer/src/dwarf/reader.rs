@@ -24,33 +24,44 @@ const GRANT: u64 = 1 << 20;
 /// every loop reads or keeps something, a budget ends them all. The pool belongs to the object and is shared by all that
 /// read it at the same time; each has a budget of its own, which is filled from there.
 #[derive(Debug)]
-pub(super) struct Pool(AtomicU64);
+pub(super) struct Pool {
+    left: AtomicU64,
+    /// All that the object's size warrants.
+    all: AtomicU64,
+}
 
 impl Pool {
     pub(super) fn new(bytes: u64) -> Self {
-        Self(AtomicU64::new(bytes.saturating_mul(WORK_PER_BYTE).saturating_add(BASE_WORK)))
+        let all = bytes.saturating_mul(WORK_PER_BYTE).saturating_add(BASE_WORK);
+        Self { left: AtomicU64::new(all), all: AtomicU64::new(all) }
+    }
+
+    /// Grants all of it anew. Returns whether there was nothing left.
+    pub(super) fn renew(&self) -> bool {
+        self.left.swap(self.all.load(Ordering::Relaxed), Ordering::Relaxed) == 0
     }
 
     /// Takes out this much, or what is left.
     fn draw(&self, work: u64) -> u64 {
         let taken = |left: u64| Some(left.saturating_sub(work));
-        let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken);
+        let left = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken);
         left.unwrap_or_else(|left| left).min(work)
     }
 
     fn is_empty(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
+        self.left.load(Ordering::Relaxed) == 0
     }
 
     /// Allows the work that another file of so many bytes warrants.
     pub(super) fn grant(&self, bytes: u64) {
         if !self.is_empty() {
+            self.all.fetch_add(bytes.saturating_mul(WORK_PER_BYTE), Ordering::Relaxed);
             self.put_back(bytes.saturating_mul(WORK_PER_BYTE));
         }
     }
 
     fn put_back(&self, work: u64) {
-        self.0.fetch_add(work, Ordering::Relaxed);
+        self.left.fetch_add(work, Ordering::Relaxed);
     }
 }
 

@@ -39,6 +39,8 @@ pub(crate) struct SplitFiles {
     refused: Option<Reason>,
     /// What they may still take: they stay in memory.
     left_bytes: AtomicU64,
+    /// What they might take at first.
+    most_bytes: u64,
 }
 
 /// The half of a unit that is in another file.
@@ -59,7 +61,7 @@ impl SplitFiles {
 
     /// Looks for the package of all halves. All files together may take this much of memory.
     pub(super) fn open_package(&mut self, most_bytes: u64) {
-        self.left_bytes = AtomicU64::new(most_bytes);
+        (self.left_bytes, self.most_bytes) = (AtomicU64::new(most_bytes), most_bytes);
         for object in &self.objects {
             let mut name = object.clone().into_os_string();
             name.push(".dwp");
@@ -72,6 +74,11 @@ impl SplitFiles {
                 Err(reason) => self.refused = Some(reason),
             }
         }
+    }
+
+    /// What those take that are open.
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.most_bytes.saturating_sub(self.left_bytes.load(Ordering::Relaxed))
     }
 
     pub(super) fn package_bytes(&self) -> u64 {

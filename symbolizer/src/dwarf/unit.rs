@@ -8,6 +8,7 @@ use gimli::{
     DebugLineOffset, DwarfFileType, Error, Reader, Section, SectionId, UnitHeader, UnitType,
 };
 
+use super::kept::Held;
 use super::ranges::RangeAttributes;
 use super::reader::{Budget, Bytes};
 use super::sections::{LONGEST_ABBREVIATIONS, Sections};
@@ -17,11 +18,16 @@ pub(super) type Dwarf<'a> = gimli::Dwarf<Bytes<'a>>;
 pub(super) type Unit<'a> = gimli::Unit<Bytes<'a>>;
 pub(super) type Attribute<'a> = gimli::Attribute<Bytes<'a>>;
 
+/// What abbreviations take for each byte of theirs, once they are parsed.
+const ABBREVIATION_BYTES: usize = 16;
+
 /// A unit without its borrowed parts, so that it can be kept.
 pub(super) struct UnitInfo {
     entries: Entries,
     version: u16,
     abbreviations: Arc<Abbreviations>,
+    /// What these take, if they were read for this unit.
+    abbreviation_bytes: usize,
     low_pc: u64,
     str_offsets_base: gimli::DebugStrOffsetsBase<usize>,
     addr_base: gimli::DebugAddrBase<usize>,
@@ -57,12 +63,14 @@ impl UnitInfo {
     ) -> gimli::Result<Self> {
         let bytes = sections.unit(SectionId::DebugInfo, offset as u64)?;
         let header = header(&bytes, budget)?;
+        let before = budget.spent();
         let abbreviations = abbreviations(header.debug_abbrev_offset().0)?;
+        let abbreviation_bytes = ABBREVIATION_BYTES * (budget.spent() - before) as usize;
         let info = Self::read(dwarf, sections, header, abbreviations, budget, |_, _| Ok(()))?;
         if let Cow::Owned(_) = bytes {
-            budget.spend(bytes.len())?; // which counts them among what is kept
+            budget.spend(bytes.len())?;
         }
-        Ok(info.with_bytes(offset, bytes))
+        Ok(Self { abbreviation_bytes, ..info.with_bytes(offset, bytes) })
     }
 
     /// Reads the unit at an offset of a file with the other halves of units, of which all sections are held.
@@ -73,8 +81,11 @@ impl UnitInfo {
         budget: &Budget,
     ) -> gimli::Result<Self> {
         let header = dwarf.unit_header(DebugInfoOffset(offset))?;
+        let before = budget.spent();
         let abbreviations = abbreviations(dwarf, header.debug_abbrev_offset().0)?;
-        Self::read(dwarf, sections, header, abbreviations, budget, |_, _| Ok(()))
+        let abbreviation_bytes = ABBREVIATION_BYTES * (budget.spent() - before) as usize;
+        let info = Self::read(dwarf, sections, header, abbreviations, budget, |_, _| Ok(()))?;
+        Ok(Self { abbreviation_bytes, ..info })
     }
 
     /// Says where the unit's bytes are from here on.
@@ -123,6 +134,7 @@ impl UnitInfo {
             entries: Entries::At(offset),
             version: unit.header.version(),
             abbreviations,
+            abbreviation_bytes: 0,
             low_pc: unit.low_pc,
             str_offsets_base: unit.str_offsets_base,
             addr_base: unit.addr_base,
@@ -156,6 +168,13 @@ impl UnitInfo {
         unit.addr_base = self.addr_base;
         unit.rnglists_base = self.rnglists_base;
         Ok(unit)
+    }
+}
+
+impl Held for UnitInfo {
+    fn held_bytes(&self) -> usize {
+        let entries = if let Entries::Read(bytes) = &self.entries { bytes.len() } else { 0 };
+        entries + self.abbreviation_bytes + self.comp_dir.as_ref().map_or(0, String::len)
     }
 }
 

@@ -292,7 +292,7 @@ impl<'a> Run<'a> {
         let extra_ns = switches * costs.per_switch_ns.mean_ns + foreign as f64 * costs.per_sample_ns.mean_ns;
         let target_ns = std::mem::take(&mut self.cpu_ns);
         let samples_ns = std::mem::take(&mut self.samples_ns);
-        let observed = Observed { extra_ns, samples_ns, ends_ns: 0.0, target_ns };
+        let observed = Observed { extra_ns, samples_ns, ends_ns: 0.0, target_ns, wall_ns: SECOND_NS as f64 };
         let task_events = (self.day.threads * self.day.cpus) as usize;
         if self.attach.observe(self.now_ns, observed, || task_events).is_some() {
             self.mode_changes += 1;

@@ -14,6 +14,8 @@ const LEAST_ACCOUNTED: f64 = 0.85;
 const MOST_ACCOUNTED: f64 = 1.05;
 /// A target that uses less CPU time in a stretch is idle (s).
 const IDLE_S: f64 = 0.5;
+/// CPUs that a target counts as using at least, by the definition of its budget.
+const FLOOR_CPUS: f64 = 0.1;
 /// Share of the stretches that have to be within budget, and by how much the others may be over it.
 const MOST_STRETCHES: f64 = 0.95;
 const MOST_OVER: f64 = 2.0;
@@ -67,9 +69,10 @@ pub(super) fn lines(run: &Run<'_>) -> Vec<Line> {
                     *most = most.max(spent_s / wall_s);
                     continue;
                 }
-                let budget = |of: &Value| of["budget_ratio"].as_f64().unwrap_or(0.0);
+                // What the host's leaves it is judged with the host's.
+                let budget = |of: &Value| of["own_budget_ratio"].as_f64().unwrap_or(0.0);
                 let held = targets.entry(name).or_default();
-                held.add(spent_s / cpu_s, budget(then).max(budget(now)));
+                held.add(spent_s / cpu_s.max(FLOOR_CPUS * wall_s), budget(then).max(budget(now)));
                 (held.spent, held.used) = (held.spent + spent_s, held.used + cpu_s);
             }
         });

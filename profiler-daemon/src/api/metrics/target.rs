@@ -23,6 +23,7 @@ const FIGURES: &[Figure<TargetStatus>] = &[
         t.overhead_worst_1s_ratio
     }),
     gauge("target_budget_ratio", "Share of its CPU time that may be spent on it.", |t| Some(t.budget_ratio)),
+    gauge("target_own_budget_ratio", "The same by its own budget alone.", |t| Some(t.own_budget_ratio)),
     counter("target_cpu_seconds", "CPU time that it used while it was watched.", |t| Some(t.cpu_s)),
     counter("target_overhead_cpu_seconds", "CPU time that was spent on it.", |t| Some(t.overhead_s)),
     counter("target_samples", "Samples that were taken.", |t| Some(t.samples as f64)),

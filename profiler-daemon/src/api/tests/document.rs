@@ -102,6 +102,7 @@ fn full_target() -> TargetStatus {
             fixed_ratio: 2016.0,
         }),
         budget_ratio: 2017.0,
+        own_budget_ratio: 2025.0,
         cpu_s: 2018.0,
         overhead_s: 2019.0,
         samples: 2020,

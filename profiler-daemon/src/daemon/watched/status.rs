@@ -18,6 +18,7 @@ impl Watched {
             ends_in_s: self.ends_ns.map(|ends_ns| ends_ns.saturating_sub(now_ns) as f64 * 1e-9),
             processes: self.processes.len(),
             budget_ratio: self.sampling.budget.get(),
+            own_budget_ratio: self.sampling.budget.get(),
             cpu_s: totals.cpu_ns as f64 * 1e-9,
             overhead_s: (totals.charged_ns + totals.turns_ns) as f64 * 1e-9,
             samples: totals.samples,

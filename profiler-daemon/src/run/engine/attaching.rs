@@ -41,6 +41,7 @@ pub(super) struct Seen {
     foreign: u64,
     ends: u64,
     target_cpu_ns: u64,
+    at_ns: u64,
 }
 
 impl<L: DecisionLog> Engine<L> {
@@ -63,6 +64,7 @@ impl<L: DecisionLog> Engine<L> {
         let attach_changed = std::mem::take(&mut self.attach_changed);
         let machine_changed = attach_changed | std::mem::take(&mut self.cpus_changed);
         let machine_changed = machine_changed | std::mem::take(&mut self.members_changed);
+        let machine_changed = machine_changed | std::mem::take(&mut self.reports_changed);
         if method.is_none() && stack_bytes.is_none() && !machine_changed && !has_new_threads {
             return;
         }
@@ -115,6 +117,7 @@ impl<L: DecisionLog> Engine<L> {
             self.look_at_members();
         }
         self.look_at_past(now_ns);
+        self.look_at_reports(now_ns);
         self.set_alarm();
     }
 
@@ -190,7 +193,8 @@ impl<L: DecisionLog> Engine<L> {
     /// What happened since the last look, as far as it depends on the way to attach.
     fn observe(&mut self, switches: u64) -> Observed {
         let Counts { samples, foreign, ends, .. } = self.session.counts;
-        let now = Seen { samples, foreign, ends, target_cpu_ns: self.session.target_cpu_ns() };
+        let (target_cpu_ns, at_ns) = (self.session.target_cpu_ns(), self.session.elapsed_ns());
+        let now = Seen { samples, foreign, ends, target_cpu_ns, at_ns };
         let last = std::mem::replace(&mut self.seen, now);
         let foreign = now.foreign.saturating_sub(last.foreign) as f64;
         let ends = now.ends.saturating_sub(last.ends) as f64;
@@ -201,6 +205,7 @@ impl<L: DecisionLog> Engine<L> {
             samples_ns: samples * self.controller.cost().target.mean_ns,
             ends_ns: ends * self.settings.period_ns as f64 / 2.0,
             target_ns: now.target_cpu_ns.saturating_sub(last.target_cpu_ns) as f64,
+            wall_ns: now.at_ns.saturating_sub(last.at_ns) as f64,
         }
     }
 

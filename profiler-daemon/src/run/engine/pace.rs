@@ -13,6 +13,10 @@ const HARMLESS_JUMP: f64 = 2.0;
 /// The longest pause of a target that rests is a tick, doubled so often: until then a burst is sampled at the rate that an idle
 /// target is granted, which no burst turns into much.
 const LONGEST_REST: u32 = 4;
+/// A target whose samples are as far apart (ns of its CPU time) is looked at half as often, and of one that is sampled twice as
+/// rarely a quarter as often: of ten looks between two samples, nine only cost.
+const RARE_NS: u64 = 250_000_000;
+const MOST_RARE: u32 = 2;
 /// What one target among many is early or late for no wake-up of its own (ns), and how often that is doubled while it rests.
 const SLACK_NS: u64 = 20_000_000;
 const LONGEST_SLACK: u32 = 5;
@@ -54,7 +58,8 @@ impl<L: DecisionLog> Engine<L> {
         let seen = counts.samples + counts.foreign + counts.side_records + counts.forks;
         let is_quiet = std::mem::replace(&mut rest.seen, seen) == seen;
         rest.quiet_ticks = if is_quiet { (rest.quiet_ticks + 1).min(LONGEST_REST) } else { 0 };
-        tick_ns << rest.quiet_ticks
+        let rarity = (2 * self.settings.period_ns / RARE_NS).checked_ilog2().unwrap_or(0);
+        tick_ns << rest.quiet_ticks.max(rarity.min(MOST_RARE))
     }
 
     /// Whether the dearest sample that the clocks can take, with the longest chain or the fullest copy, costs far

@@ -1,5 +1,8 @@
 //! Where the names of one object come from.
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -7,69 +10,99 @@ use profiler_core::profile::Unknown;
 use symbolizer::{DebugFiles, Limits, ReadAt, Reason, Symbolized};
 
 use super::super::remedy;
+use super::Cut;
 use crate::debuginfod::Debuginfod;
+use crate::objects::loaded::Loaded;
 use crate::objects::names::{About, Found};
-use crate::objects::{Content, Object, Objects};
+use crate::objects::{Content, Met, Objects};
 use crate::roots::{Roots, View};
 
 /// Where the names of one object come from.
-pub(super) enum Source<'a> {
-    Object(Box<symbolizer::Object<'a>>),
-    /// Nowhere; the reason.
-    None(Unknown),
+pub(super) enum Source {
+    Object(Box<Loaded>),
+    /// Nowhere: it cannot be read.
+    Unreadable(Unknown),
+    /// Nowhere: it is not there.
+    Missing(Unknown),
 }
 
-impl<'a> Source<'a> {
-    /// Reads what tells the names of an object.
-    pub(super) fn open(object: &'a Object, objects: &Objects, debuginfod: Option<&Arc<Debuginfod>>) -> Self {
-        let load = |bytes: &'a dyn ReadAt| {
-            let (view, roots) = (object.view, objects.roots.clone());
-            let files = DebugFilesOf { view, roots, debuginfod: debuginfod.cloned() };
-            let limits = Limits::of_all(objects.memory.left());
-            symbolizer::Object::load_within(limits, bytes, Path::new(&object.path), &files)
-        };
+impl Source {
+    /// Reads what tells the names of an object, unless that is still in memory.
+    pub(super) fn open(object: &Met, objects: &Objects, debuginfod: Option<&Arc<Debuginfod>>) -> Self {
+        let known = objects.names.take_loaded(&object.names);
+        let known = known.filter(|known| known.is_as_it_was() && known.has_room_to_read(&objects.memory));
+        if let Some(known) = known {
+            return Self::Object(known);
+        }
         if let Some(missing) = object.missing() {
-            return Self::None(remedy::missing(&missing));
+            return Self::Missing(remedy::missing(&missing));
         }
         objects.names.count_source();
-        let loaded = match &object.content {
-            Content::File(file) => load(file),
-            Content::Image(image) => load(image),
-            Content::Missing(missing) => return Self::None(remedy::missing(missing)),
+        let bytes: Arc<dyn ReadAt> = match &object.content {
+            Content::File(file) => Arc::new(file.clone()),
+            Content::Image(image) => Arc::clone(image) as Arc<dyn ReadAt>,
+            Content::Missing(missing) => return Self::Missing(remedy::missing(missing)),
         };
+        let (view, roots) = (object.view, objects.roots.clone());
+        let files = DebugFilesOf { view, roots, debuginfod: debuginfod.cloned() };
+        let limits = Limits::of_all(objects.memory.left());
+        let loaded = symbolizer::Object::load_owned(limits, bytes, Path::new(&object.path), &files);
         loaded.map_or_else(
-            |reason| Self::None(remedy::unreadable(&reason)),
-            |object| Self::Object(Box::new(object)),
+            |reason| Self::Unreadable(remedy::unreadable(&reason)),
+            |loaded| Self::Object(Box::new(Loaded::new(loaded, &object.object))),
         )
     }
 
     /// What there is to say of it beside names.
     pub(super) fn about(&self) -> About {
-        let Self::Object(object) = self else { return About::default() };
-        let too_large = object.warnings().iter().find(|reason| matches!(reason, Reason::TooLarge { .. }));
-        let build_id = object.build_id().map(str::to_owned);
-        About { build_id, too_large: too_large.cloned(), is_final: false }
+        let Self::Object(loaded) = self else { return About::default() };
+        let (object, is_too_large) =
+            (&loaded.object, |reason: &&Reason| matches!(reason, Reason::TooLarge { .. }));
+        About {
+            build_id: object.build_id().map(str::to_owned),
+            too_large: object.warnings().iter().find(is_too_large).cloned(),
+            // There is nothing more to be found.
+            is_final: object.has_debug_info() && object.warnings().is_empty(),
+        }
     }
 
-    /// What it takes of memory at most (bytes).
-    pub(super) fn memory_bytes(&self) -> u64 {
+    /// What it takes of memory at most, beside what is counted as held (bytes).
+    pub(super) fn bytes_in_use(&self) -> u64 {
         match self {
-            Self::Object(object) => object.memory_bytes(),
-            Self::None(_) => 0,
+            Self::Object(loaded) => loaded.bytes_in_use(),
+            Self::Unreadable(_) | Self::Missing(_) => 0,
         }
     }
 
     /// The functions at each of these addresses of the object at `path`, or why they are not known.
-    pub(super) fn look_up(&self, addresses: &[u64], path: &str, asks_servers: bool) -> Vec<Found> {
+    pub(super) fn look_up(&mut self, addresses: &[u64], path: &str, asks_servers: bool) -> Vec<Found> {
         match self {
-            Self::Object(object) => {
+            Self::Object(loaded) => {
+                let found = loaded.object.symbolize_more(addresses);
+                let object = &loaded.object;
                 let known = |symbolized| match symbolized {
                     Symbolized::Known(frames) => Ok(frames),
                     Symbolized::Unknown(reason) => Err(remedy::nameless(&reason, object, path, asks_servers)),
                 };
-                object.symbolize_all(addresses).into_iter().map(known).collect()
+                found.into_iter().map(known).collect()
             }
-            Self::None(reason) => addresses.iter().map(|_| Err(reason.clone())).collect(),
+            Self::Unreadable(reason) | Self::Missing(reason) => {
+                addresses.iter().map(|_| Err(reason.clone())).collect()
+            }
+        }
+    }
+
+    /// Keeps what was told for the next cut, and what told it.
+    pub(super) fn keep(self, object: &Met, cut: &Cut, about: About, told: &[(u64, Found)]) {
+        let room = &cut.objects.names;
+        match self {
+            Self::Object(loaded) => {
+                object.names.keep(room, cut.naming, about, told);
+                room.keep_loaded(&object.names, loaded);
+            }
+            Self::Unreadable(_) => object.names.keep(room, cut.naming, about, told),
+            // Another target may have the same object from where it is still there.
+            Self::Missing(_) => {}
         }
     }
 }
@@ -85,7 +118,7 @@ struct DebugFilesOf {
 impl DebugFiles for DebugFilesOf {
     fn open(&self, path: &Path) -> Option<Box<dyn ReadAt>> {
         let file = self.roots.open_debug_file(self.view, path).ok()?;
-        Some(Box::new(file))
+        Some(Box::new(Unchanged::new(file).ok()?))
     }
 
     fn fetch(&self, build_id: &str) -> Option<Box<dyn ReadAt>> {
@@ -94,5 +127,41 @@ impl DebugFiles for DebugFilesOf {
 
     fn share(&self) -> Option<Box<dyn DebugFiles + Send + Sync>> {
         Some(Box::new(self.clone()))
+    }
+}
+
+/// A file that is read as long as nobody writes into it: parts of it were read before.
+struct Unchanged {
+    file: File,
+    state: (u64, i64, i64),
+}
+
+impl Unchanged {
+    fn new(file: File) -> io::Result<Self> {
+        let state = state(&file)?;
+        Ok(Self { file, state })
+    }
+}
+
+/// Length, and time of the last change (s and ns).
+fn state(file: &File) -> io::Result<(u64, i64, i64)> {
+    let meta = file.metadata()?;
+    Ok((meta.len(), meta.mtime(), meta.mtime_nsec()))
+}
+
+impl ReadAt for Unchanged {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.state.0)
+    }
+
+    fn read_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        if state(&self.file)? != self.state {
+            return Err(io::Error::other("the file was written into"));
+        }
+        let end = offset.checked_add(len as u64).filter(|&end| end <= self.state.0);
+        end.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let mut bytes = vec![0; len];
+        self.file.read_exact_at(&mut bytes, offset)?;
+        Ok(bytes)
     }
 }

@@ -5,7 +5,7 @@ use profiler_core::profile::Outcome;
 use super::*;
 use crate::export::functions::functions;
 use crate::export::pprof;
-use crate::objects::ObjectStore;
+use crate::objects::{ObjectStore, Symbols};
 
 /// Ten stacks in twenty windows, of weights that no factor leaves whole.
 fn collected() -> Collected {
@@ -22,7 +22,7 @@ fn collected() -> Collected {
     Collected {
         counted: aggregator,
         processes: processes.infos().to_vec(),
-        objects: ObjectStore::new(1 << 28).snapshot(),
+        objects: ObjectStore::new(&Symbols::new(1 << 28)).snapshot(),
         generated: Generated::default(),
         span: 0..10_000_000_000,
         is_last: true,

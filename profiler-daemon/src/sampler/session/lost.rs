@@ -26,6 +26,7 @@ mod tests {
     use profiler_core::unwind::method::{Method, MethodChoice};
 
     use super::*;
+    use crate::objects::Symbols;
     use crate::sampler::perf::Drained;
 
     fn lose(session: &mut Session, count: u64) {
@@ -34,7 +35,7 @@ mod tests {
 
     #[test]
     fn no_more_samples_were_lost_than_there_can_have_been() {
-        let mut session = Session::new(MethodChoice::fixed(Method::Fp), 1 << 20);
+        let mut session = Session::new(MethodChoice::fixed(Method::Fp), &Symbols::new(1 << 20));
         lose(&mut session, 100);
         session.judge_lost(50);
         assert_eq!((session.counts.lost, session.counts.lost_others), (100, 0));

@@ -70,14 +70,23 @@ impl Session {
         }
     }
 
-    /// A sample in memory that nobody has told of: a mapping was missed, by whatever mishap.
+    /// From now on records tell of mappings, or do not.
+    pub(crate) fn mappings_are_told(&mut self, told: bool) {
+        self.mappings_are_told = told;
+        if told {
+            self.records_lost();
+        }
+    }
+
+    /// A sample in memory that nobody has told of: a mapping was missed, by whatever mishap. Where no record tells, code may also
+    /// have been put in the place of other code.
     pub(super) fn look_for_code(&mut self, sample: &RawSample<'_>, chain: &[u64]) {
         let ip = chain.first().copied().or(sample.regs.map(|regs| regs.ip()));
         let process = self.processes.get(sample.pid);
         let Some((ip, process)) = ip.zip(process) else { return };
-        if !process.space.is_executable(ip)
-            && self.rereads.is_worthwhile(sample.pid, process.generation, sample.time_ns)
-        {
+        let is_untold = !process.space.is_executable(ip)
+            && self.rereads.is_worthwhile(sample.pid, process.generation, sample.time_ns);
+        if is_untold || !self.mappings_are_told && self.rereads.is_old(sample.pid, sample.time_ns) {
             self.read_maps(sample.pid);
         }
     }

@@ -12,11 +12,14 @@ use profiler_core::record::{FileId, Mapped, Record, Task};
 use profiler_core::unwind::method::{Method, MethodChoice};
 
 use super::*;
+use crate::objects::Symbols;
 use crate::objects::names::NameCounts;
 use crate::run::names::{Hurry, symbolize};
 use crate::sampler::access::probe_access;
 use crate::sampler::perf::{Attachment, ClockSettings, Drained, PerfSampler};
 use crate::sys::procfs;
+
+mod cost;
 
 const MEMORY: u64 = 64 << 20;
 /// No process has such a number.
@@ -64,7 +67,12 @@ impl Target {
 
 /// A session that follows a target, and its stacks are made up.
 fn session(target: &Target, memory: u64) -> Session {
-    let mut session = Session::new(MethodChoice::fixed(Method::Fp), memory);
+    sharing(target, &Symbols::new(memory))
+}
+
+/// The same beside others.
+fn sharing(target: &Target, symbols: &Symbols) -> Session {
+    let mut session = Session::new(MethodChoice::fixed(Method::Fp), symbols);
     session.adopt(target.pid()).unwrap();
     session.mapped(&Mapped {
         pid: target.pid(),
@@ -127,8 +135,8 @@ fn several_cuts_of_a_live_session_are_one_run() {
         return;
     };
     let target = Target::start("while :; do :; done");
-    let mut sessions = [(); 2].map(|()| Session::new(MethodChoice::fixed(Method::Fp), MEMORY));
-    let settings = ClockSettings { period_ns: 1_000_000, method: Method::Fp, stack_bytes: 0 };
+    let mut sessions = [(); 2].map(|()| Session::new(MethodChoice::fixed(Method::Fp), &Symbols::new(MEMORY)));
+    let settings = ClockSettings { period_ns: 1_000_000, method: Method::Fp, stack_bytes: 0, mappings: true };
     let attachment = Attachment::Tasks(vec![target.pid()]);
     let mut sampler = PerfSampler::open(access, attachment, settings, Dither::new(1)).unwrap();
     sampler.start().unwrap();
@@ -204,9 +212,40 @@ fn what_was_named_once_is_named_again_for_nothing() {
     assert_eq!((namings, sources), (6, after_first.sources), "nothing was opened");
     assert_eq!((lists, list_bytes), (1, after_first.list_bytes), "nor read");
     assert_eq!(session.objects.once_ns(), opened);
-    add(&mut session, target.pid(), &[], &[libc[400]], 1_000);
-    name(session.cut());
-    assert_eq!(counts(&session).sources, after_first.sources + 1, "this one is new");
+    for &new in &libc[400..410] {
+        add(&mut session, target.pid(), &[], &[new], 1_000);
+        name(session.cut());
+    }
+    let NameCounts { sources, reused, loaded_bytes, .. } = counts(&session);
+    assert_eq!((sources, reused), (after_first.sources, 10), "they are new, and the tables are there");
+    let memory = &session.objects.memory;
+    assert!(loaded_bytes > 0 && loaded_bytes < memory.held() && memory.peak() <= MEMORY);
+}
+
+#[test]
+fn targets_that_run_the_same_code_read_and_name_it_once() {
+    let targets = [Target::idle(), Target::idle()];
+    let symbols = Symbols::new(MEMORY);
+    let [mut one, mut other] = targets.each_ref().map(|target| sharing(target, &symbols));
+    let libc = targets.each_ref().map(Target::libc);
+    let sample = |session: &mut Session, at: usize, addresses: std::ops::Range<usize>| {
+        libc[at][addresses].iter().for_each(|&address| add(session, targets[at].pid(), &[], &[address], 7));
+        by_names(&name(session.cut())).into_keys().map(|(_, names)| names).collect::<Vec<_>>()
+    };
+    let first = sample(&mut one, 0, 0..200);
+    let read = counts(&one);
+    assert_eq!(sample(&mut other, 1, 0..200), first);
+    assert_eq!((counts(&other).sources, counts(&other).reused), (read.sources, 0), "all of it is known");
+    sample(&mut other, 1, 300..310);
+    assert_eq!((counts(&one).sources, counts(&one).reused), (read.sources, 1), "of the other's file");
+    drop(one); // whose file it is
+    assert!(counts(&other).loaded_bytes == 0 && counts(&other).kept_bytes >= read.kept_bytes);
+    sample(&mut other, 1, 0..200);
+    assert_eq!(counts(&other).sources, read.sources);
+    sample(&mut other, 1, 400..410);
+    assert_eq!((counts(&other).sources, counts(&other).reused), (read.sources + 1, 1), "its own");
+    drop((other, targets));
+    assert_eq!(symbols.held_bytes(), 0);
 }
 
 #[test]
@@ -303,34 +342,5 @@ fn a_thousand_cuts_of_code_that_changes_take_no_more_than_a_few() {
     let memory = &session.objects.memory;
     assert!(kept.iter().all(|&kept| kept <= memory.cap() / 4), "{kept:?}");
     assert!(memory.peak() <= memory.cap() && counts(&session).given_up > 0, "{:?}", counts(&session));
-    assert!(memory.cap() - memory.left() <= memory.cap() / 4, "nothing but what is kept");
-}
-
-/// What a cut takes of the thread that samples: information for a person (`--ignored --nocapture`).
-#[test]
-#[ignore = "a measurement"]
-#[allow(clippy::print_stderr, reason = "it says what it measured")]
-fn the_cost_of_a_cut() {
-    let target = Target::idle();
-    let mut session = session(&target, MEMORY);
-    for round in 0..5 {
-        for stack in 0..50_000u64 {
-            let user: Vec<u64> = (0..20).map(|depth| GENERATED + (stack * 31 + depth * 7) % 20_000).collect();
-            add(&mut session, target.pid(), &[], &[&[GENERATED + stack][..], &user].concat(), 1_000);
-            if stack % 5_000 == 0 {
-                session.close_window();
-            }
-        }
-        let before_ns = clock::thread_cpu_ns();
-        let cut = session.cut();
-        let cut_ns = clock::thread_cpu_ns() - before_ns;
-        let profile = name(cut);
-        let named_ns = clock::thread_cpu_ns() - before_ns - cut_ns;
-        eprintln!(
-            "round {round}: {} stacks, cut {} us, naming {} us",
-            profile.stacks.len(),
-            cut_ns / 1000,
-            named_ns / 1000
-        );
-    }
+    assert!(memory.held() <= memory.cap() / 2, "nothing but what is kept");
 }

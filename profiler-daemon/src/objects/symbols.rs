@@ -1,0 +1,43 @@
+//! What the sessions of one process share of symbols: memory for them, names that are kept, the kernel's functions.
+
+use std::sync::Arc;
+
+use super::kernel::KernelNames;
+use super::memory::SymbolMemory;
+use super::names::NameRoom;
+
+/// What all sessions share. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct Symbols {
+    pub(super) memory: SymbolMemory,
+    pub(super) names: NameRoom,
+    pub(super) kernel: Arc<KernelNames>,
+}
+
+impl Symbols {
+    /// Nothing yet; unwind tables and names of all sessions may take so many bytes.
+    pub(crate) fn new(bytes: u64) -> Self {
+        let memory = SymbolMemory::new(bytes);
+        Self { names: NameRoom::new(memory.clone()), memory, kernel: Arc::default() }
+    }
+
+    /// They may take so many bytes from now on.
+    pub(crate) fn set_cap(&self, bytes: u64) {
+        self.memory.set_cap(bytes);
+    }
+
+    /// What they take (bytes).
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.memory.held()
+    }
+
+    /// Gives up the objects that stay loaded.
+    pub(crate) fn give_up_loaded(&self) {
+        self.names.give_up_all_loaded();
+    }
+
+    /// The same for another session, whose unwind tables are counted apart.
+    pub(super) fn for_another(&self) -> Self {
+        Self { memory: self.memory.for_another(), ..self.clone() }
+    }
+}

@@ -1,0 +1,44 @@
+//! Whether records of mappings are worth what they cost, of one target among many.
+
+use profiler_core::reports::{MappingReports, Reported};
+
+use super::{DecisionLog, Engine};
+use crate::run::explain;
+
+/// What was known at the last look.
+#[derive(Default)]
+pub(super) struct Reports {
+    decision: MappingReports,
+    at_ns: u64,
+    target_cpu_ns: u64,
+    mappings: u64,
+    execs: u64,
+}
+
+impl<L: DecisionLog> Engine<L> {
+    /// Gives up records of mappings that are too dear, or asks for them again. Who samples one target alone wants all names,
+    /// and is told what they cost.
+    pub(super) fn look_at_reports(&mut self, now_ns: u64) {
+        let Some(decided) = self.last_decision.filter(|_| self.resting.is_some()) else { return };
+        let (target_cpu_ns, counts) = (self.session.target_cpu_ns(), &self.session.counts);
+        let last = &mut self.reports;
+        let since = |now: u64, last: &mut u64| now.saturating_sub(std::mem::replace(last, now));
+        let is_first = last.at_ns == 0;
+        let reported = Reported {
+            wall_ns: since(now_ns, &mut last.at_ns) as f64,
+            target_cpu_ns: since(target_cpu_ns, &mut last.target_cpu_ns) as f64,
+            mappings: since(counts.mappings, &mut last.mappings),
+            execs: since(counts.execs, &mut last.execs),
+        };
+        let record_ns = self.costs.per_side_record_ns.mean_ns;
+        let observed = (!is_first).then(|| last.decision.observe(&reported, record_ns, decided.budget_ratio));
+        let Some(wanted) = observed.flatten() else { return };
+        self.settings.mappings = wanted;
+        self.reports_changed = true;
+        self.session.mappings_are_told(wanted);
+        match wanted {
+            true => self.notes.retain(|note| note != explain::MAPPINGS_NOT_TOLD),
+            false => self.note(explain::MAPPINGS_NOT_TOLD.to_owned()),
+        }
+    }
+}
