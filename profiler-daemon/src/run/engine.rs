@@ -300,7 +300,7 @@ impl<L: DecisionLog> Engine<L> {
         }
         self.judge_lost(now_ns);
         let is_idle = self.resting.is_some_and(|rest| rest.quiet_ticks > 0 && rest.is_idle);
-        let looks = (second_is_over || self.sampler.few_threads()) && !is_idle;
+        let looks = (second_is_over || self.sampler.few_threads() || self.switches.linger()) && !is_idle;
         let (switches, attached_anew) = if looks { self.look_at_attach(now_ns) } else { (0, false) };
         let reading = self.session.reading(switches);
         if let Some(rest) = &mut self.resting {

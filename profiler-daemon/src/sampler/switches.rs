@@ -32,8 +32,9 @@ pub(crate) struct Switches {
 /// Threads that had events until shortly before.
 struct Left {
     threads: Vec<u32>,
-    /// Until when their switches cost something (ns).
+    /// Until when their switches cost something, and when they were last counted (ns).
     until_ns: u64,
+    looked_ns: u64,
     /// Their switches that have not been handed out yet, since they make less than one of a thread that has events.
     rest: f64,
 }
@@ -61,13 +62,23 @@ impl Switches {
     /// These threads had events of their own until now, and an alarm or none.
     pub(crate) fn leave(&mut self, threads: Vec<u32>, has_alarm: bool, now_ns: u64) {
         let rest = self.with_events(&threads, has_alarm) as f64; // since the look that led to this
-        self.left = Some(Left { threads, until_ns: now_ns.saturating_add(LINGERS_NS), rest });
+        self.left =
+            Some(Left { threads, until_ns: now_ns.saturating_add(LINGERS_NS), looked_ns: now_ns, rest });
+    }
+
+    /// Whether there are such threads.
+    pub(crate) fn linger(&self) -> bool {
+        self.left.is_some()
     }
 
     /// Switches since the last look of threads that had events shortly before, in switches as calibrated.
     pub(crate) fn after_leaving(&mut self, now_ns: u64) -> u64 {
         let Some(mut left) = self.left.take() else { return 0 };
-        left.rest += self.since_last_look(&left.threads) as f64 * LINGERING_SWITCH;
+        let (wall_ns, lingered_ns) =
+            (now_ns.saturating_sub(left.looked_ns), left.until_ns.min(now_ns).saturating_sub(left.looked_ns));
+        let share = lingered_ns as f64 / wall_ns.max(1) as f64; // those after the second cost nothing
+        left.rest += share * self.since_last_look(&left.threads) as f64 * LINGERING_SWITCH;
+        left.looked_ns = now_ns;
         let whole = left.rest.floor();
         left.rest -= whole;
         if now_ns < left.until_ns {
@@ -132,12 +143,15 @@ mod tests {
         }
         assert_eq!(switches.since_last_look(&[u32::MAX]), 0);
         switches.leave(shell.to_vec(), true, 0);
-        let mut seen = 0;
+        let (mut seen, mut now_ns) = (0, 0);
         while seen < 1 {
             std::thread::yield_now();
-            seen += switches.after_leaving(0);
+            now_ns += 1;
+            seen += switches.after_leaving(now_ns);
         }
+        assert!(switches.linger());
         switches.after_leaving(LINGERS_NS);
+        assert!(!switches.linger());
         assert_eq!(switches.after_leaving(LINGERS_NS), 0);
         busy.kill().unwrap();
         busy.wait().unwrap();
