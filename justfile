@@ -38,6 +38,10 @@ accuracy *arguments:
 budget *arguments:
     cargo run --quiet --release -p tests --bin budget -- {{ arguments }}
 
+# Does the daemon keep its budgets through steps of load, depth, threads, targets and budgets? By the stopwatch (five minutes, `--rounds 3` a quarter of an hour); needs root.
+steps *arguments:
+    cargo run --quiet --release -p tests --bin steps -- {{ arguments }}
+
 # Does the profiler lock onto periodic programs? In simulation (a minute).
 aliasing *arguments:
     cargo run --quiet --release -p tests --bin aliasing -- {{ arguments }}

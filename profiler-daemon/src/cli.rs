@@ -85,12 +85,12 @@ pub(crate) struct AttachArgs {
     /// Everything in the control group of this systemd unit.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["pids", "name", "cgroup"])]
     pub(crate) unit: Option<String>,
+    /// Every process of this machine, now and to come, but this one.
+    #[arg(long, conflicts_with_all = ["pids", "name", "cgroup", "unit"])]
+    pub(crate) all: bool,
     /// Stop after this time; without it, when the processes have exited or at Ctrl-C.
     #[arg(long, value_name = "TIME")]
     pub(crate) duration: Option<Span>,
-    // A target of later versions: understood, so that the refusal can say so.
-    #[arg(long, hide = true)]
-    pub(crate) all: bool,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     #[command(flatten)]

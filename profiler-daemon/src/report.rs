@@ -16,7 +16,7 @@ use crate::export::{folded, names, pprof, stats};
 use crate::failure::Failure;
 use crate::output::{Outputs, TOP, print_table};
 use crate::settings::{OutputJob, ReportJob, ReportSource};
-use crate::store::{self, Query, Reading, StoreError};
+use crate::store::{self, IsWanted, Query, Reading, StoreError};
 use crate::terminal::Terminal;
 use crate::when;
 
@@ -98,13 +98,17 @@ pub(crate) enum Unread {
     Store(#[from] StoreError),
 }
 
-/// Reads a range, with what is missing of it in the notes of the profile.
+/// Reads a range as long as it is wanted, with what is missing of it in the notes of the profile.
 ///
 /// # Errors
 ///
-/// If the folder cannot be read, or nothing was kept.
-pub(crate) fn read(folder: &Path, query: &Query) -> Result<SymbolizedProfile, Unread> {
-    let reading = store::read(folder, query)?;
+/// If the folder cannot be read, nothing was kept, or nobody wants it any more.
+pub(crate) fn read(
+    folder: &Path,
+    query: &Query,
+    is_wanted: IsWanted<'_>,
+) -> Result<SymbolizedProfile, Unread> {
+    let reading = store::read(folder, query, is_wanted)?;
     let notes = notes(&reading);
     if reading.targets.is_empty() {
         let damaged = notes
@@ -124,7 +128,7 @@ pub(crate) fn read(folder: &Path, query: &Query) -> Result<SymbolizedProfile, Un
 
 /// The same for a person: what is missing is said.
 fn from_store(folder: &Path, query: &Query, terminal: Terminal) -> Result<SymbolizedProfile> {
-    let profile = read(folder, query).map_err(|unread| match &unread {
+    let profile = read(folder, query, &|| true).map_err(|unread| match &unread {
         Unread::Store(StoreError::Unreadable { cause, .. })
             if cause.kind() == ErrorKind::PermissionDenied =>
         {

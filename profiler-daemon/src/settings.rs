@@ -88,6 +88,8 @@ pub(crate) enum Target {
     Cgroup(PathBuf),
     /// Those in the control group of a systemd unit.
     Unit(String),
+    /// Every process but this one; none is known beforehand.
+    Everything,
 }
 
 /// Where the results of a run go.
@@ -233,10 +235,9 @@ fn record(args: cli::RecordArgs) -> Result<RecordJob> {
 }
 
 fn attach(args: cli::AttachArgs) -> Result<AttachJob> {
-    if args.all {
-        return Err(usage(
-            "--all is not available in this version; give process ids, --name REGEX or --cgroup PATH",
-        ));
+    let mode = args.sampling.attach_mode;
+    if args.all && !matches!(mode, config::AttachMode::Auto | config::AttachMode::Cpu) {
+        return Err(usage(format!("--all is sampled CPU by CPU; leave out --attach-mode {mode}")));
     }
     if args.duration.is_some_and(|duration| duration.duration().is_zero()) {
         return Err(usage("--duration 0s leaves nothing to sample; give a time such as 30s"));
@@ -246,6 +247,7 @@ fn attach(args: cli::AttachArgs) -> Result<AttachJob> {
         target: match (args.cgroup, args.unit) {
             (Some(path), _) => Target::Cgroup(path),
             (None, Some(unit)) => Target::Unit(unit_name(unit)?),
+            (None, None) if args.all => Target::Everything,
             (None, None) => target(args.pids, args.name)?,
         },
         duration: args.duration.map(Span::duration),

@@ -147,7 +147,6 @@ fn what_is_not_built_yet_is_refused_as_such() {
         "record --backend timer-signal -- true",
         "record --source tick -- true",
         "record -o a.firefox.json -- true",
-        "attach --all",
     ] {
         assert!(is_usage(line), "{line}");
         assert!(message(line).contains("not available in this version"), "{}", message(line));
@@ -165,6 +164,29 @@ fn a_group_is_a_target_of_its_own() {
     let twice = ["attach --cgroup /a 7", "attach --cgroup /a --name x", "attach --cgroup /a --unit x"];
     for line in twice.into_iter().chain(["attach --unit a/b", "attach --cgroup"]) {
         assert!(is_usage(line), "{line}");
+    }
+}
+
+#[test]
+fn everything_is_a_target_that_goes_with_no_other() {
+    let Job::Attach(job) = typed("attach --all --attach-mode cpu").unwrap() else { panic!() };
+    assert!(matches!(job.target, Target::Everything));
+    for line in
+        ["attach --all 7", "attach --all --name x", "attach --all --unit x", "attach --all --cgroup /a"]
+    {
+        assert!(is_usage(line), "{line}");
+    }
+    assert!(message("attach --all --attach-mode task").contains("leave out --attach-mode task"));
+    let asked = |line: &str| {
+        let Job::Ctl(job) = typed(line).unwrap() else { panic!() };
+        let CtlAsk::Attach(attach) = job.ask else { panic!() };
+        (attach.everything, attach.each)
+    };
+    assert_eq!(asked("ctl attach --all --duration 1m"), (true, None));
+    let parted = asked("ctl attach --cgroup / --each unit --duration 1m");
+    assert_eq!(parted, (false, Some("unit".to_owned())));
+    for rest in ["--all 7", "--all --user x", "--each none --all", "--each unit"] {
+        assert!(is_usage(&format!("ctl attach {rest} --duration 1m")), "{rest}");
     }
 }
 

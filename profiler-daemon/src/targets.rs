@@ -30,6 +30,7 @@ impl Target {
         let group = match self {
             Self::Pids(pids) => return Ok(Found { pids: existing(pids)?, group: None }),
             Self::Name(regex) => return Ok(Found { pids: matching(regex)?, group: None }),
+            Self::Everything => return Ok(Found { pids: Vec::new(), group: None }),
             Self::Cgroup(path) => Cgroup::find(path),
             Self::Unit(name) => Cgroup::of_unit(name),
         };

@@ -1,7 +1,8 @@
 /* Two processes that take turns at the same work on one CPU, some milliseconds each: one to be sampled, and its twin. What
  * else happens to the machine happens to both, so that their difference is what sampling costs.
  *
- *   twins compute|memory|step|storm|late|pair|threads --iterations N [--depth D] [--step-at TURN] [--on CPU] --out FILE
+ *   twins compute|memory|step|storm|late|pair|threads|steps --iterations N [--depth D] [--step-at TURN] [--on CPU]
+ *         [--control FILE] --out FILE
  *
  * compute  each multiplication waits for the one before
  * memory   each read from memory waits for the one before
@@ -10,6 +11,8 @@
  * late     computing, and from a turn on what storm does
  * pair     nothing but switching between two threads
  * threads  computing, each turn in another of 200 threads
+ * steps    computing in eight functions, as the control file says at the moment: "DUTY DEPTH THREADS", the share of the time
+ *          that both together are busy (%; 0 for a pause), the frames above each turn, and the threads that take turns
  *
  * It prints the process to be sampled, goes on until its input ends, and writes one JSON line: what each turn took (ns of CPU
  * time) in the twin and in the process, and when it was over (ns, monotonic clock).
@@ -17,6 +20,7 @@
 #define _GNU_SOURCE
 #include "clock.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -30,7 +34,7 @@ enum { LINES = 1 << 18 }; /* 16 MiB in lines of 64 bytes: more than the caches o
 enum { THREADS = 200, STORM_TURNS = 100, ITERATIONS_PER_TRIP = 4000, DEEP = 300, MAX_TURNS = 1 << 20 };
 
 static struct {
-    const char *kind, *out;
+    const char *kind, *out, *control;
     long iterations, depth, step_at, on;
 } arg = {.depth = 20, .on = -1};
 
@@ -40,6 +44,7 @@ static struct turn {
 static struct shared {
     volatile long turns;
     volatile int over;
+    volatile long depth, threads; /* of the turn that both are about to take */
 } *shared;
 
 static int is_twin, to_process[2], to_twin[2];
@@ -120,6 +125,28 @@ KEEP static long descend(long depth, void (*bottom)(long), long n)
     return below + 1;
 }
 
+#define FUNCTION(n)                                                    \
+    KEEP static uint64_t compute_##n(uint64_t x, long iterations)      \
+    {                                                                  \
+        for (long i = 0; i < iterations; i++) {                        \
+            x = x * 6364136223846793005u + (2 * n + 1);                \
+            __asm__ volatile("" : "+r"(x));                            \
+        }                                                              \
+        return x;                                                      \
+    }
+FUNCTION(0) FUNCTION(1) FUNCTION(2) FUNCTION(3) FUNCTION(4) FUNCTION(5) FUNCTION(6) FUNCTION(7)
+
+/* An eighth of the work in each of eight functions. */
+KEEP static void compute_in_eight(long iterations)
+{
+    static uint64_t (*const functions[])(uint64_t, long) = {
+        compute_0, compute_1, compute_2, compute_3, compute_4, compute_5, compute_6, compute_7};
+    uint64_t x = 1;
+    for (int n = 0; n < 8; n++)
+        x = functions[n](x, iterations / 8);
+    sink = x;
+}
+
 static void *worker(void *number)
 {
     while (!sem_wait(&begin[(long)number])) {
@@ -141,6 +168,39 @@ static void start_workers(void)
             die("threads");
 }
 
+/* Threads of `steps`: as many as were asked for until now. The first is the program's own. */
+static void *stepper(void *number)
+{
+    while (!sem_wait(&begin[(long)number])) {
+        descend(shared->depth, compute_in_eight, arg.iterations);
+        if (sem_post(&done))
+            die("sem_post");
+    }
+    return NULL;
+}
+
+static void start_steppers(long threads)
+{
+    static long started = 1;
+    pthread_attr_t small;
+    pthread_t thread;
+    if (pthread_attr_init(&small) || pthread_attr_setstacksize(&small, 1 << 16))
+        die("threads");
+    for (; started < threads && started < THREADS; started++)
+        if (sem_init(&begin[started], 0, 0) || pthread_create(&thread, &small, stepper, (void *)started))
+            die("threads");
+}
+
+static void step(long turn)
+{
+    long number = turn % shared->threads;
+    start_steppers(shared->threads);
+    if (!number)
+        descend(shared->depth, compute_in_eight, arg.iterations);
+    else if (sem_post(&begin[number]) || sem_wait(&done))
+        die("semaphores");
+}
+
 static void start_echo(void)
 {
     pthread_t thread;
@@ -148,12 +208,19 @@ static void start_echo(void)
         die("pipe or thread");
 }
 
+static int may_storm(long turn)
+{
+    return !strcmp(arg.kind, "storm") || (!strcmp(arg.kind, "late") && turn >= arg.step_at);
+}
+
 static void work(long turn)
 {
-    if (!strcmp(arg.kind, "threads")) {
+    if (!strcmp(arg.kind, "steps")) {
+        step(turn);
+    } else if (!strcmp(arg.kind, "threads")) {
         if (sem_post(&begin[turn % THREADS]) || sem_wait(&done))
             die("semaphores");
-    } else if (!strcmp(arg.kind, "pair") || ((!strcmp(arg.kind, "storm") || (!strcmp(arg.kind, "late") && turn >= arg.step_at)) && turn / STORM_TURNS % 2)) {
+    } else if (!strcmp(arg.kind, "pair") || (may_storm(turn) && turn / STORM_TURNS % 2)) {
         exchange(arg.iterations / ITERATIONS_PER_TRIP);
     } else if (lines) {
         read_memory(arg.iterations);
@@ -189,6 +256,33 @@ static int is_input_over(void)
     return poll(&input, 1, 0) > 0 && read(0, &byte, 1) <= 0;
 }
 
+static int control;
+
+static void rest(uint64_t ns)
+{
+    struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+    nanosleep(&t, NULL);
+}
+
+/* What the control file says of the next turn; rests as long as it wants after the last, which took so long. */
+static void obey(uint64_t took_ns)
+{
+    enum { PAUSE_NS = 20000000, LONGEST_NS = 500000000 };
+    for (;;) {
+        char text[64] = {0};
+        long duty = 0, depth = 0, threads = 0;
+        ssize_t got = pread(control, text, sizeof text - 1, 0);
+        if (got <= 0 || sscanf(text, "%ld %ld %ld", &duty, &depth, &threads) != 3 || threads < 1 || threads >= THREADS)
+            die("control file");
+        shared->depth = depth;
+        shared->threads = threads;
+        uint64_t ns = duty ? took_ns * (uint64_t)(100 - duty) / (uint64_t)duty : PAUSE_NS;
+        rest(ns < LONGEST_NS ? ns : LONGEST_NS);
+        if (duty || is_input_over())
+            return;
+    }
+}
+
 /* Turns from the present one to the last, in the twin and in the process. */
 static long now;
 KEEP static void take_turns(long last)
@@ -196,6 +290,8 @@ KEEP static void take_turns(long last)
     /* The process takes its last turn too, even if it has not yet begun to wait for it when the twin says so. */
     for (; now < last && !(shared->over && now == shared->turns); now++) {
         if (is_twin) {
+            if (control)
+                obey(now ? turns[now - 1].twin_ns + turns[now - 1].process_ns : 0);
             turns[now].twin_ns = timed(now);
             shared->turns = now + 1;
             shared->over = now + 1 == MAX_TURNS || is_input_over();
@@ -216,11 +312,14 @@ static void run(void)
         start_echo();
     if (!strcmp(arg.kind, "threads"))
         start_workers();
+    if (!strcmp(arg.kind, "steps") && sem_init(&done, 0, 0))
+        die("semaphore");
     if (!strcmp(arg.kind, "step")) {
         descend(arg.depth, take_turns, arg.step_at);
         descend(DEEP, take_turns, MAX_TURNS);
     } else {
-        descend(strcmp(arg.kind, "threads") ? arg.depth : 0, take_turns, MAX_TURNS);
+        int above = strcmp(arg.kind, "threads") && strcmp(arg.kind, "steps");
+        descend(above ? arg.depth : 0, take_turns, MAX_TURNS);
     }
 }
 
@@ -248,8 +347,8 @@ static void stay_on(long cpu)
 
 static void usage(void)
 {
-    fprintf(stderr, "twins compute|memory|step|storm|late|pair|threads --iterations N [--depth D] [--step-at TURN] [--on CPU]"
-                    " --out FILE\n");
+    fprintf(stderr, "twins compute|memory|step|storm|late|pair|threads|steps --iterations N [--depth D] [--step-at TURN] [--on CPU]"
+                    " [--control FILE] --out FILE\n");
     exit(2);
 }
 
@@ -264,11 +363,14 @@ static void parse(int argc, char **argv)
         else if (!strcmp(key, "--depth")) arg.depth = atol(value);
         else if (!strcmp(key, "--step-at")) arg.step_at = atol(value);
         else if (!strcmp(key, "--on")) arg.on = atol(value);
+        else if (!strcmp(key, "--control")) arg.control = value;
         else if (!strcmp(key, "--out")) arg.out = value;
         else usage();
     }
-    if (arg.iterations <= 0 || !arg.out)
+    if (arg.iterations <= 0 || !arg.out || !strcmp(arg.kind, "steps") != !!arg.control)
         usage();
+    if (arg.control && (control = open(arg.control, O_RDONLY | O_CLOEXEC)) < 0)
+        die(arg.control);
 }
 
 static void *share(size_t bytes)

@@ -47,9 +47,9 @@ impl Daemon {
     pub fn write_settings(&self, window_s: u32, targets: &str) -> Result<()> {
         let (store, socket) = (self.store(), self.socket());
         // A key of no section stands before all of them.
-        let (before, targets) = match targets {
-            "target = []" => ("target = []\n", ""),
-            targets => ("", targets),
+        let (before, targets) = match targets.strip_prefix("target = []") {
+            Some(others) => ("target = []\n", others),
+            None => ("", targets),
         };
         let text = format!(
             "{before}[store]\nfolder = {store:?}\nwindow = \"{window_s}s\"\n\n[listen]\nsocket = {socket:?}\ngroup = \"root\"\n\n{targets}\n"

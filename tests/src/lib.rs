@@ -26,6 +26,7 @@ pub mod sim;
 pub mod slope;
 pub mod soak;
 pub mod stats;
+pub mod steps;
 pub mod symbols;
 pub mod truth;
 pub mod twins;

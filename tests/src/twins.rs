@@ -1,7 +1,7 @@
 //! Twins at work: two processes take turns at the same work on one CPU, and one of them is sampled.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -26,6 +26,16 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Twins that work at what an interpreter and its libraries do.
 pub const REAL: &str = "twins.py";
+
+/// The file of the knobs, in the twins' folder.
+const KNOBS: &str = "knobs";
+
+/// Writes them as one piece: the twin may read at any time.
+fn write_knobs(folder: &Path, Knobs { duty, depth, threads }: Knobs) -> Result<()> {
+    let mut file =
+        fs::OpenOptions::new().create(true).truncate(false).write(true).open(folder.join(KNOBS))?;
+    Ok(file.write_all(format!("{duty:>3} {depth:>5} {threads:>3}\n").as_bytes())?)
+}
 
 fn scripted() -> Result<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(REAL);
@@ -69,10 +79,22 @@ impl Turn {
     }
 }
 
+/// What twins of the kind `steps` do at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Knobs {
+    /// Share of the time that both together are busy (%); 0 is a pause.
+    pub duty: u32,
+    /// Frames above each turn.
+    pub depth: u32,
+    /// Threads that take the turns one after the other, 1 to 199.
+    pub threads: u32,
+}
+
 /// Twins at work.
 pub struct Twins {
     running: Running,
     folder: tempfile::TempDir,
+    iterations: u64,
     /// The process to be sampled.
     pub pid: u32,
 }
@@ -80,27 +102,52 @@ pub struct Twins {
 impl Twins {
     /// Starts twins whose turns take some milliseconds.
     pub fn start(work: Work) -> Result<Twins> {
-        let trial = Twins::with_iterations(work, TRIAL_ITERATIONS)?;
+        let trial = Twins::with_iterations(work, TRIAL_ITERATIONS, None)?;
         sleep(TRIAL);
         let turns = trial.end()?;
         let took: Vec<f64> = turns.iter().map(|turn| turn.twin_s).collect();
         ensure!(!took.is_empty(), "the twins took no turn within {TRIAL:?}");
         let iterations = TRIAL_ITERATIONS as f64 * TURN_S / median(&took);
-        Twins::with_iterations(work, (iterations as u64).max(1))
+        Twins::with_iterations(work, (iterations as u64).max(1), None)
     }
 
-    fn with_iterations(work: Work, iterations: u64) -> Result<Twins> {
+    /// Starts twins on a CPU that do what the knobs say, with turns as long as those of others, or this part of the usual: where
+    /// they rest most of the time, there are few.
+    pub fn turning(cpu: usize, knobs: Knobs, part: f64, like: Option<&Twins>) -> Result<Twins> {
+        let work = Work { kind: "compute", depth: 0, step_at: 0, cpu, program: "twins_nofp" };
+        let iterations = match like {
+            Some(twins) => twins.iterations,
+            None => {
+                let measured = Twins::start(work)?;
+                let iterations = ((measured.iterations as f64 * part) as u64).max(8);
+                measured.end()?;
+                iterations
+            }
+        };
+        Twins::with_iterations(Work { kind: "steps", ..work }, iterations, Some(knobs))
+    }
+
+    /// From their next turn on they do something else.
+    pub fn turn(&self, knobs: Knobs) -> Result<()> {
+        write_knobs(self.folder.path(), knobs)
+    }
+
+    fn with_iterations(work: Work, iterations: u64, knobs: Option<Knobs>) -> Result<Twins> {
         let folder = tempfile::tempdir()?;
         let program = if work.program == REAL { scripted()? } else { program(work.program)? };
         let mut command = Command::new(program);
         command.arg(work.kind).args(["--iterations", &iterations.to_string()]);
         command.args(["--depth", &work.depth.to_string(), "--step-at", &work.step_at.to_string()]);
         command.args(["--on", &work.cpu.to_string(), "--out"]).arg(folder.path().join("turns.json"));
+        if let Some(knobs) = knobs {
+            write_knobs(folder.path(), knobs)?;
+            command.arg("--control").arg(folder.path().join(KNOBS));
+        }
         let mut running = Running::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
         let mut line = String::new();
         BufReader::new(running.stdout.take().context("no output")?).read_line(&mut line)?;
         let pid = line.trim().parse().with_context(|| format!("no process in {line:?}"))?;
-        Ok(Twins { running, folder, pid })
+        Ok(Twins { running, folder, iterations, pid })
     }
 
     /// Ends them, and says what each turn took.
@@ -140,7 +187,7 @@ pub fn excess(turns: &[Turn]) -> Option<Figure> {
 }
 
 /// Without the pairs of turns of which something else than samples disturbed one.
-fn calm(turns: &[Turn]) -> Vec<Turn> {
+pub fn calm(turns: &[Turn]) -> Vec<Turn> {
     let times: Vec<twins::Turn> = turns.iter().map(Turn::times).collect();
     twins::undisturbed(&times).into_iter().map(|at| turns[at]).collect()
 }

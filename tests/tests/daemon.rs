@@ -100,6 +100,22 @@ fn work_s(daemon: &Daemon, busy: &Busy, target: &str) -> Result<f64> {
     Ok(work.filter_map(|function| function["cpu_s"].as_f64()).sum())
 }
 
+/// What is parted from everything has its own CPU time, and not the machine's.
+#[test]
+fn each_of_everything_is_a_target_of_its_own() -> Result<()> {
+    privileged!();
+    let busy = Busy::new()?;
+    let running = busy.start()?;
+    let daemon = Daemon::start(60, "[[target]]\nname = \"all\"\neverything = true\neach = \"process\"")?;
+    let name = format!("all:{}", busy.name);
+    daemon.wait_for(&name, "sampled")?;
+    wait_until("CPU time", || daemon.target(&name).is_ok_and(|found| found["cpu_s"].as_f64() > Some(0.5)))?;
+    let target = daemon.target(&name)?;
+    let used = tests::measured::cpu_s(running.id())?;
+    ensure!(target["processes"] == 1 && target["cpu_s"].as_f64() <= Some(used), "{used}: {target}");
+    Ok(())
+}
+
 #[test]
 fn windows_follow_each_other_without_a_gap_and_the_open_one_is_saved_at_the_end() -> Result<()> {
     privileged!();
@@ -176,11 +192,21 @@ fn settings_are_read_again_without_a_gap_and_a_bad_file_changes_nothing() -> Res
         status["settings"]["reloads_failed"] == 1 && status["settings"]["problem"].is_string(),
         "{status}"
     );
-    // By the signal, too; another budget is another way to sample.
+    // By the signal, too; another budget needs no other events, and what was counted goes on.
+    wait_until("samples", || daemon.target("busy").is_ok_and(|busy| busy["samples"].as_u64() > Some(20)))?;
+    let before = daemon.ctl_json(&["decisions", "busy"])?;
     daemon.write_settings(2, &busy.section("busy", "budget = \"0.5%\""))?;
     daemon.signal(Signal::SIGHUP)?;
     wait_until("the other budget", || daemon.target("busy").is_ok_and(|busy| busy["budget_ratio"] == 0.005))?;
     ensure!(daemon.ctl_json(&["status"])?["settings"]["problem"].is_null());
+    let after = daemon.ctl_json(&["decisions", "busy"])?;
+    let counted = |all: &Value| all["decisions"].as_array()?.last()?["samples"].as_u64();
+    ensure!(counted(&after) >= counted(&before), "{before} {after}");
+    // Another way to unwind is sampled anew.
+    let section = busy.section("busy", "budget = \"0.5%\"") + "[sampling]\nunwind = \"fp\"\n";
+    daemon.write_settings(2, &section)?;
+    daemon.ctl(&["reload"])?.expect_status(0)?;
+    wait_until("the other way", || daemon.target("busy").is_ok_and(|busy| busy["unwind"] == "fp"))?;
     let kept = windows(&daemon, "busy")?.len();
     wait_for_windows(&daemon, "busy", kept + 2)?;
     // What is not in the settings any more is kept until then, and watched no more.

@@ -91,3 +91,42 @@ fn bursts_of_many_at_once_are_paid_for() {
         assert!(outcome.changes.iter().all(|changes| *changes <= 6), "{outcome:?}");
     }
 }
+
+/// A target that works for half a second in every four, with this many threads.
+fn bursty(threads: usize) -> Phase {
+    Phase { burst_s: 0.5, burst_every_s: 4.0, ..busy(0.0, threads, 1.0) }
+}
+
+#[test]
+fn targets_that_burst_use_what_is_left_to_them() {
+    // All at once, and what the law asks for is several times the host's budget.
+    let members = (0..5).map(|_| member(0.1, vec![bursty(2)])).collect();
+    let fleet = Fleet { duration_s: 80.0, budgets: vec![(0.0, 0.006)], housekeeping_cpus: 0.001, members };
+    for outcome in play("bursts beyond the budget", &fleet) {
+        // Ten seconds hold three bursts at most and two and a half on the whole; controllers aim at nine tenths.
+        assert!(outcome.used_of_budget >= 0.55, "{outcome:?}");
+    }
+}
+
+#[test]
+fn bursts_at_any_time_beside_steady_targets_are_paid_for() {
+    let mut members: Vec<Member> = (0..4)
+        .map(|at| Member { from_s: 0.7 * f64::from(at), ..member(0.1, vec![bursty(2 + at as usize)]) })
+        .collect();
+    members.push(member(0.1, vec![busy(0.0, 1, 0.8)]));
+    members.push(member(0.1, vec![busy(0.0, 1, 0.3), busy(45.0, 3, 1.0)]));
+    let fleet = Fleet { duration_s: 90.0, budgets: vec![(0.0, 0.03)], housekeeping_cpus: 0.001, members };
+    for outcome in play("bursts beside steady targets", &fleet) {
+        assert!(outcome.used_of_budget >= 0.6, "{outcome:?}");
+    }
+}
+
+#[test]
+fn bursts_that_grow_longer_are_paid_for() {
+    let longer = Phase { from_s: 40.0, burst_s: 2.0, ..bursty(4) };
+    let members = (0..3).map(|_| member(0.1, vec![bursty(4), longer.clone()])).collect();
+    let fleet = Fleet { duration_s: 80.0, budgets: vec![(0.0, 0.02)], housekeeping_cpus: 0.001, members };
+    for outcome in play("longer bursts", &fleet) {
+        assert!(outcome.used_of_budget >= 0.55, "{outcome:?}");
+    }
+}

@@ -148,6 +148,74 @@ fn one_command_prints_or_writes_what_was_sampled() -> Result<()> {
     Ok(())
 }
 
+/// Files of a target in the store.
+fn kept(daemon: &Daemon, target: &str) -> Result<usize> {
+    let of_it = |path: &&PathBuf| path.to_string_lossy().contains(&format!("_{target}_"));
+    Ok(daemon.files()?.iter().filter(of_it).count())
+}
+
+#[test]
+fn a_profile_of_one_target_ends_no_window_of_another() -> Result<()> {
+    privileged!();
+    let busy = || start(Command::new(program("mix_nofp")?).args(["--cpu", "300"]));
+    let (one, other) = (busy()?, busy()?);
+    let section = |name: &str, pid: u32| format!("[[target]]\nname = {name:?}\npid = {pid}\n");
+    let daemon = Daemon::start(3600, &(section("one", one.id()) + &section("other", other.id())))?;
+    for name in ["one", "other"] {
+        wait_until("samples", || {
+            daemon.target(name).is_ok_and(|found| found["samples"].as_u64() > Some(20))
+        })?;
+    }
+    let asked = |count: usize| -> Result<()> {
+        std::thread::scope(|scope| {
+            let ask = || daemon.ctl(&["profile", "--from", "-1m", "--target", "one"])?.expect_status(0);
+            let clients: Vec<_> = (0..count).map(|_| scope.spawn(ask)).collect();
+            clients.into_iter().try_for_each(|client| client.join().expect("no panic").map(drop))
+        })
+    };
+    asked(1)?;
+    ensure!((kept(&daemon, "one")?, kept(&daemon, "other")?) == (1, 0), "{:?}", daemon.files()?);
+    // Who asks at the same time shares an end, or two: requests come one by one.
+    asked(8)?;
+    let files = kept(&daemon, "one")?;
+    ensure!((2..=5).contains(&files) && kept(&daemon, "other")? == 0, "{files}: {:?}", daemon.files()?);
+    daemon.ctl(&["profile", "--from", "-1m"])?.expect_status(0)?;
+    ensure!(kept(&daemon, "one")? > files && kept(&daemon, "other")? == 1, "{:?}", daemon.files()?);
+    Ok(())
+}
+
+#[test]
+fn a_family_of_targets_is_watched_and_left_together() -> Result<()> {
+    privileged!();
+    let watched = Watched::new()?;
+    let ctl = |words: &[&str]| watched.daemon.ctl(words);
+    let name = format!("^{}$", fs::read_to_string(format!("/proc/{}/comm", watched.busy.id()))?.trim());
+    let attach = ["attach", "--name", &name, "--each", "process", "--as", "family", "--duration", "60s"];
+    ctl(&attach)?.expect_status(0)?;
+    let family = || -> Result<Vec<Value>> {
+        let targets = watched.daemon.ctl_json(&["targets"])?;
+        let targets = targets["targets"].as_array().context("no list")?.clone();
+        let is_of_it = |name: &Value| name.as_str().is_some_and(|name| name.starts_with("family"));
+        Ok(targets.into_iter().filter(|target| is_of_it(&target["name"])).collect())
+    };
+    wait_until("one of the family", || {
+        family().is_ok_and(|family| family.iter().any(|one| one["state"] == "sampled"))
+    })?;
+    let members = family()?;
+    ensure!(members.len() == 2 && members.iter().all(|one| one["origin"] == "request"), "{members:?}");
+    ensure!(members.iter().all(|one| one["ends_in_s"].as_f64() <= Some(60.0)), "{members:?}");
+    let member = members.iter().find(|one| one["name"] != "family").context("a member")?;
+    let refused = ctl(&["detach", member["name"].as_str().context("a name")?])?;
+    ensure!(refused.status == 1 && refused.stderr.contains("one of each of family"), "{refused:?}");
+    ctl(&["detach", "family"])?.expect_status(0)?;
+    ensure!(family()?.is_empty(), "{:?}", family()?);
+    // Of everything there is one.
+    ctl(&["attach", "--all", "--duration", "60s", "--as", "rest"])?.expect_status(0)?;
+    let twice = ctl(&["attach", "--all", "--duration", "60s"])?;
+    ensure!(twice.status == 1 && twice.stderr.contains("watched already, as rest"), "{twice:?}");
+    Ok(())
+}
+
 fn report(files: &[&Path]) -> Command {
     Sweetspot::new().command("report", files)
 }

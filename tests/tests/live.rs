@@ -239,6 +239,26 @@ fn wide_frames_with_frame_pointers_are_whole() -> Result<()> {
     })
 }
 
+/// Whoever runs is met when it is sampled, and the machine's CPU time is what there is to sample.
+#[test]
+fn everything_is_attached_to() -> Result<()> {
+    needs_root!();
+    attempts(|| {
+        let target = start(Command::new(program("mix_nofp")?).args(["--cpu", "60"]))?;
+        wait_until("the work", || cpu_s(target.id()).is_ok_and(|used| used > 0.3))?;
+        let sweetspot = Sweetspot::new().options(&["--rate", "200"]);
+        let (folded, stats) = (sweetspot.file("all.folded"), sweetspot.file("all.jsonl"));
+        let words = ["--all", "--duration", "5s", "-o", &folded, "--stats", &stats];
+        run(&mut sweetspot.command("attach", &words))?.expect_status(0)?;
+        let text = std::fs::read_to_string(&folded)?;
+        ensure!(text.lines().any(|line| line.contains(";work_a")), "{text}");
+        let summary = Stats::parse(&std::fs::read_to_string(&stats)?)?.summary;
+        ensure!(summary.stopped == "duration", "{summary:?}");
+        ensure!(summary.samples > 100 && summary.target_cpu_s > 0.5, "{summary:?}");
+        Ok(())
+    })
+}
+
 #[test]
 fn attached_by_pid_task_events() -> Result<()> {
     attached_by_pid("task")

@@ -47,10 +47,10 @@ section! {
 }
 
 impl TargetSettings {
-    /// Longest name (characters, which are bytes), and the longest of a section with `each`: its targets' own names need
-    /// room too.
+    /// Longest name (characters, which are bytes).
     pub const MAX_NAME: usize = 64;
-    pub(crate) const MAX_FAMILY_NAME: usize = 40;
+    /// The longest of a section with `each`: its targets' own names need room too.
+    pub const MAX_FAMILY_NAME: usize = 40;
     /// Longest text of a label (bytes).
     pub const MAX_LABEL: usize = 256;
 

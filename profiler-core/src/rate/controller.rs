@@ -59,7 +59,7 @@ pub struct RateController {
     /// The rate decided on, before the bucket.
     rate_hz: f64,
     bound_by: BoundBy,
-    settled: bool,
+    pub(super) settled: bool,
     throttled: bool,
     phase_changed: bool,
     pub(super) started: bool,

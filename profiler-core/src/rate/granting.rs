@@ -1,8 +1,8 @@
 //! A controller under a budget that changes: what the host's leaves its target.
 
-use super::RateController;
 use super::sample_cost::OWN_COST_FLOOR_CPUS;
 use super::share::Demand;
+use super::{RateController, RateSettings};
 
 /// The smallest budget there is: what is left then is the lowest rate.
 const LEAST_RATIO: f64 = 1e-6;
@@ -21,6 +21,16 @@ impl RateController {
         }
     }
 
+    /// Goes on under other settings, from the next tick on. What was learned of costs and shares stays, and what the host's
+    /// budget leaves, if that is less than the target's own.
+    pub fn adopt(&mut self, settings: RateSettings) {
+        let (own, granted) = (self.own_budget_ratio, self.settings.budget_ratio);
+        self.settings = settings.sane();
+        self.own_budget_ratio = self.settings.budget_ratio;
+        self.settled = false;
+        self.grant(if granted < own { granted } else { self.own_budget_ratio });
+    }
+
     /// The budget in force (ratio of the target's CPU time).
     pub fn budget_ratio(&self) -> f64 {
         self.settings.budget_ratio
@@ -31,7 +41,8 @@ impl RateController {
     pub fn demand(&self, weight: f64) -> Demand {
         let (aim, cost) = (self.aim(1.0), self.meter.cost());
         let utilisation_cpus = self.meter.utilisation_cpus();
-        let busy_cpus = if self.last_ns.is_some() { self.present.peak_cpus() } else { utilisation_cpus };
+        let expected = self.present.expected();
+        let busy_cpus = if self.last_ns.is_some() { expected.busy_cpus } else { utilisation_cpus };
         let sample_s = cost.total_hi_ns * 1e-9;
         let fixed_cpus = cost.fixed_ratio * utilisation_cpus.max(OWN_COST_FLOOR_CPUS);
         let r_s = self.settings.criterion.r() * self.shares.spread();
@@ -45,6 +56,7 @@ impl RateController {
             error: 2.0 * r_s / self.settings.horizon_s.sqrt(),
             weight,
             cap_hz: aim.caps.kernel_hz.min(aim.caps.bytes_hz),
+            pace: expected.pace,
         };
         match self.settings.fixed_rate_hz {
             Some(rate_hz) => {

@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
-use super::share::{Demand, Shares, share};
+use super::share::{AGES, Demand, Shares, share};
 
+const SECOND_NS: f64 = 1e9;
 const TEN_SECONDS_NS: f64 = 10e9;
 /// What is booked within this is one stretch, which bounds the history (ns).
 const MERGE_NS: f64 = 50e6;
@@ -113,7 +114,7 @@ impl HostBudget {
         demands: &[Demand],
         granted: &[f64],
     ) -> Option<Shares> {
-        let left_cpus = (self.affordable_cpus() - housekeeping_cpus.max(0.0)).max(0.0);
+        let left_cpus = self.left_cpus(housekeeping_cpus.max(0.0), demands, granted);
         let calm = self.shared_ns.is_some_and(|shared_ns| at_ns < shared_ns.saturating_add(CALM_NS));
         if calm && demands.len() == granted.len() && would_spend(demands, granted) <= SLACK * left_cpus {
             return None;
@@ -131,6 +132,41 @@ impl HostBudget {
         }
         Some(shares)
     }
+
+    /// What may be spent on targets that are as busy as expected over their busiest ten seconds, so that each window of ten
+    /// seconds that has begun ends within the budget (CPUs).
+    ///
+    /// A window ends so if what samples cost under the budgets in force, times some factor, is no more than it has left;
+    /// and of a target that bursts, the rest of the window holds no more than what it has not yet used. The least of these
+    /// factors is what all budgets together may grow or have to shrink by.
+    fn left_cpus(&self, housekeeping_cpus: f64, demands: &[Demand], granted: &[f64]) -> f64 {
+        let fixed_cpus: f64 = demands.iter().map(|demand| demand.fixed_cpus).sum();
+        let of_samples: Vec<f64> = demands.iter().zip(granted).map(samples_cpus).collect();
+        let all_cpus: f64 = of_samples.iter().sum();
+        if all_cpus <= 0.0 || demands.len() != granted.len() {
+            return (self.affordable_cpus() - housekeeping_cpus).max(0.0);
+        }
+        let always_cpus = fixed_cpus + housekeeping_cpus;
+        let mut factor = (self.cpus - always_cpus) / all_cpus;
+        let (mut begun, mut stretches) = (Stretch::default(), self.history.iter().rev());
+        for age in 0..AGES {
+            while begun.wall_ns < (age + 1) as f64 * SECOND_NS {
+                let Some(stretch) = stretches.next() else { break };
+                begun.add(*stretch);
+            }
+            let to_come_ns = TEN_SECONDS_NS - begun.wall_ns;
+            if begun.wall_ns < (age + 1) as f64 * SECOND_NS || to_come_ns < MERGE_NS {
+                break;
+            }
+            let left_ns = begun.granted_ns + (self.cpus - always_cpus) * to_come_ns - begun.spent_ns;
+            let wanted_cpus: f64 =
+                of_samples.iter().zip(demands).map(|(cpus, demand)| cpus * demand.pace[age]).sum();
+            if wanted_cpus > 0.0 {
+                factor = factor.min(left_ns / (wanted_cpus * to_come_ns));
+            }
+        }
+        (fixed_cpus + all_cpus * factor).max(0.0)
+    }
 }
 
 /// The old one, where the new one is as good as the same.
@@ -140,11 +176,12 @@ fn steadied(new: f64, old: f64) -> f64 {
 
 /// What targets would spend that use up these budgets, fixed costs at least (CPUs).
 fn would_spend(demands: &[Demand], budgets: &[f64]) -> f64 {
-    let of = |(demand, budget_ratio): (&Demand, &f64)| {
-        let samples_ratio = (budget_ratio - demand.fixed_cpus / demand.counted_cpus.max(1e-9)).max(0.0);
-        demand.fixed_cpus + samples_ratio * demand.busy_cpus
-    };
-    demands.iter().zip(budgets).map(of).sum()
+    demands.iter().zip(budgets).map(|both| both.0.fixed_cpus + samples_cpus(both)).sum()
+}
+
+/// The part of it that samples take.
+fn samples_cpus((demand, budget_ratio): (&Demand, &f64)) -> f64 {
+    (budget_ratio - demand.fixed_cpus / demand.counted_cpus.max(1e-9)).max(0.0) * demand.busy_cpus
 }
 
 #[cfg(test)]

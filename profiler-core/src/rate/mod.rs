@@ -31,6 +31,7 @@ mod dither;
 pub mod evaluation;
 mod granting;
 mod host;
+mod load;
 mod meter;
 pub mod model;
 mod modes;

@@ -3,21 +3,24 @@
 
 use super::Reading;
 use super::account::TARGET_FLOOR_CPUS;
+use super::load::{Expected, Load};
 use super::meter::{OverheadMeter, Spend};
 use super::sample_cost::OWN_COST_FLOOR_CPUS;
+use super::share::AGES;
 use super::strangers::Strangers;
 
 /// Samples of a tick from which its own mean cost is believed.
 const COST_SAMPLES: u64 = 5;
 
-/// The highest load is remembered for this long, and twice as long at most (ns): bursts that come again and again count as
-/// if they went on.
+/// The highest load is remembered for this long, and twice as long at most (ns): bursts count as if they went on, until it is
+/// known how often they come.
 const PEAK_NS: u64 = 10_000_000_000;
 
 /// The load of the last tick.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Present {
     busy_cpus: f64,
+    load: Load,
     /// The highest load of the stretch that lasts, and of the one before it.
     peaks_cpus: [f64; 2],
     /// How long the stretch has lasted (ns).
@@ -33,6 +36,7 @@ impl Present {
         if wall_ns > 0 {
             self.busy_cpus = reading.target_cpu_ns as f64 / wall_ns as f64;
             self.remember_peak(wall_ns);
+            self.load.observe(wall_ns, reading.target_cpu_ns);
             self.strangers.observe(reading.foreign_samples as f64, rate_hz, wall_ns as f64 * 1e-9);
         }
         if reading.samples >= COST_SAMPLES {
@@ -54,9 +58,11 @@ impl Present {
         self.busy_cpus
     }
 
-    /// The most CPUs that it kept busy in the last ten seconds or so.
-    pub(super) fn peak_cpus(&self) -> f64 {
-        self.peaks_cpus[0].max(self.peaks_cpus[1])
+    /// What is to be reckoned with in the next ten seconds: what is usual, or, where nothing is or it does more, that the most
+    /// of the last ten seconds or so goes on.
+    pub(super) fn expected(&self) -> Expected {
+        let peak_cpus = self.peaks_cpus[0].max(self.peaks_cpus[1]);
+        self.load.expected().unwrap_or(Expected { busy_cpus: peak_cpus, pace: [1.0; AGES] })
     }
 
     /// What a sample of the target costs, strangers' samples and own time included, as

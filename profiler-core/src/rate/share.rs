@@ -33,6 +33,8 @@ const FLOOR: f64 = 0.1;
 /// What a target may have above what the law asks for at present: that is known to some percent, and a budget that is just
 /// enough would bind now and then.
 const HEADROOM: f64 = 1.25;
+/// Seconds that ten seconds may be old before they are over: 1 to 9.
+pub const AGES: usize = 9;
 /// Steps of the search: each halves the interval of the price's logarithm, which is 100 wide at most.
 const STEPS: usize = 40;
 
@@ -41,7 +43,7 @@ const STEPS: usize = 40;
 pub struct Demand {
     /// Its own budget: share of its CPU time that may be spent on it.
     pub budget_ratio: f64,
-    /// c: CPUs that it keeps busy.
+    /// c: CPUs that it keeps busy, over the ten seconds in which it is busiest.
     pub busy_cpus: f64,
     /// CPUs that its costs are set against: `busy_cpus`, or the tenth of one that an idle target is granted.
     pub counted_cpus: f64,
@@ -57,6 +59,9 @@ pub struct Demand {
     pub weight: f64,
     /// The highest rate that anything else allows (samples per CPU-second).
     pub cap_hz: f64,
+    /// How busy it will be in the rest of ten seconds of which 1, 2, … 9 are over, over `busy_cpus`: 1 where its load is
+    /// steady. Nothing for the shares themselves; see [`HostBudget`](super::HostBudget).
+    pub pace: [f64; AGES],
 }
 
 impl Demand {
@@ -80,6 +85,7 @@ impl Default for Demand {
             error: 0.0,
             weight: 1.0,
             cap_hz: f64::INFINITY,
+            pace: [1.0; AGES],
         }
     }
 }

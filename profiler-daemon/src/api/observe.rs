@@ -28,6 +28,7 @@ pub(super) struct Counters {
     answers: Mutex<BTreeMap<u16, u64>>,
     panics: AtomicU64,
     connections_failed: AtomicU64,
+    profiles_abandoned: AtomicU64,
 }
 
 impl Counters {
@@ -45,6 +46,16 @@ impl Counters {
     /// A connection ended before what was asked on it could be answered, or before anything was asked.
     pub(super) fn connection_failed(&self) {
         self.connections_failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A client left before its profile was read.
+    pub(super) fn profile_abandoned(&self) {
+        self.profiles_abandoned.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Profiles whose clients left.
+    pub(super) fn profiles_abandoned(&self) -> u64 {
+        self.profiles_abandoned.load(Ordering::Relaxed)
     }
 
     /// Answers by status.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use config::{ListenSettings, Ratio, Span};
+use config::{Each, ListenSettings, Ratio, Span};
 
 use super::report::{ReportFormat, label};
 use super::{OutputFile, output_file};
@@ -82,7 +82,7 @@ pub(crate) struct CtlProfileArgs {
 #[derive(Debug, Args)]
 pub(crate) struct CtlAttachArgs {
     /// A process id.
-    #[arg(value_name = "PID", required_unless_present_any = ["name", "command", "executable", "user", "cgroup", "unit", "container"])]
+    #[arg(value_name = "PID", required_unless_present_any = ["name", "command", "executable", "user", "cgroup", "unit", "container", "all"])]
     pub(crate) pid: Option<u32>,
     /// Processes whose name, or whose program's file name, matches this regular expression.
     #[arg(long, value_name = "REGEX")]
@@ -105,6 +105,13 @@ pub(crate) struct CtlAttachArgs {
     /// Processes of the container whose id begins with these digits, at least 12.
     #[arg(long, value_name = "ID")]
     pub(crate) container: Option<String>,
+    /// Every process that fits no other target.
+    #[arg(long, conflicts_with_all = ["pid", "name", "command", "executable", "user", "cgroup", "unit", "container"])]
+    pub(crate) all: bool,
+    /// One target for each process (the name of its program), unit, container, cgroup or user that these processes fall
+    /// into.
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) each: Option<Each>,
     /// For how long, at most 1h.
     #[arg(long, value_name = "TIME")]
     pub(crate) duration: Span,

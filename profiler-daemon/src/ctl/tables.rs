@@ -64,7 +64,9 @@ pub(super) fn status(status: &Status) -> String {
     ];
     lines.extend(settings.problem.iter().map(|problem| ("problem", visible(problem))));
     lines.extend(status.store.problem.iter().map(|problem| ("problem", visible(problem))));
-    lines.extend(status.degraded.iter().map(|problem| ("problem", visible(problem))));
+    let told = [settings.problem.as_ref(), status.store.problem.as_ref()];
+    let others = status.degraded.iter().filter(|problem| !told.contains(&Some(*problem)));
+    lines.extend(others.map(|problem| ("problem", visible(problem))));
     lines.iter().map(|(what, text)| format!("{what:<10} {text}\n")).collect()
 }
 

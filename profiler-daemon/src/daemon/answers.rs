@@ -1,27 +1,39 @@
 //! Answers to what the interface asks.
 
+use std::time::Duration;
+
 use config::TargetSettings;
 
 use super::ask::{Ask, Refused, Wanted};
-use super::state::{MemoryStatus, Origin, SettingsStatus, Status, TargetCounts, TargetState, TargetStatus};
-use super::{Daemon, SECOND_NS};
+use super::board::Snapshot;
+use super::state::{MemoryStatus, Origin, SettingsStatus, Status, StoreStatus, TargetCounts, TargetState};
+use super::watched::LONG_ENOUGH_NS;
+use super::{Daemon, PUBLISH_EVERY_NS};
 use crate::discovery::TargetId;
-use crate::sys::{clock, procfs};
+use crate::store::Waiting;
+use crate::sys::clock;
 
 impl Daemon {
     /// Answers, or has the answer come later.
     pub(super) fn answer(&mut self, ask: Ask) {
         match ask {
-            Ask::Status(reply) => drop(reply.send(self.status())),
-            Ask::Targets(reply) => drop(reply.send(self.target_statuses())),
-            Ask::Decisions(name, reply) => {
-                let found = self.named(&name).map(|id| self.targets[&id].decisions());
-                drop(reply.send(found.ok_or(Refused::Unknown(name))));
+            Ask::Show => self.publish(),
+            Ask::Attach(wanted, reply) => {
+                let attached = self.attach_wanted(*wanted);
+                self.publish(); // whoever is answered sees what was done
+                drop(reply.send(attached));
             }
-            Ask::Attach(wanted, reply) => drop(reply.send(self.attach_wanted(*wanted))),
-            Ask::Detach(name, reply) => drop(reply.send(self.detach(name))),
-            Ask::Flush(reply) => self.flushes.push(reply),
-            Ask::Reload(reply) => drop(reply.send(self.reload())),
+            Ask::Detach(name, reply) => {
+                let detached = self.detach(name);
+                self.publish();
+                drop(reply.send(detached));
+            }
+            Ask::Flush(flush, reply) => self.wait_for_windows(flush, reply, clock::monotonic_ns()),
+            Ask::Reload(reply) => {
+                let reloaded = self.reload();
+                self.publish();
+                drop(reply.send(reloaded));
+            }
             Ask::Stop(reply) => drop(reply.send(())), // the loop's own business
         }
     }
@@ -39,22 +51,30 @@ impl Daemon {
             let name = wanted.target.name;
             return Err(Refused::Conflict(format!("a target is called {name} already; choose another name")));
         }
-        let id = self.discovery.add(wanted.target);
+        let everything = self.targets.values().find(|watched| watched.identity.is_everything);
+        if let Some(watched) = everything.filter(|_| wanted.target.everything) {
+            return Err(Refused::Conflict(format!(
+                "everything is watched already, as {}; ask for its profiles, or for cgroup / with each to part it",
+                watched.identity.name
+            )));
+        }
+        let own = self.discovery.add(wanted.target);
         self.look_for_targets(now_ns);
-        let Some(watched) = self.targets.get_mut(&id) else {
+        let Some(name) = self.targets.get(&own).map(|watched| watched.identity.name.clone()) else {
             return Err(Refused::Invalid(
                 "this names no target; give a pid, name, unit or cgroup".to_owned(),
             ));
         };
-        watched.identity.origin = Origin::Request;
-        watched.ends_ns = Some(now_ns.saturating_add(wanted.time.as_nanos() as u64));
-        let name = watched.identity.name.clone();
-        if !watched.has_processes() {
-            self.discovery.remove(id);
-            self.drop_target(id);
+        let all = self.of_section(own);
+        for (_, watched) in self.targets.iter_mut().filter(|(id, _)| all.contains(id)) {
+            watched.identity.origin = Origin::Request;
+            watched.ends_ns = Some(now_ns.saturating_add(wanted.time.as_nanos() as u64));
+        }
+        if !all.iter().any(|id| self.targets[id].has_processes()) {
+            self.drop_section(own);
             return Err(Refused::Invalid("no process matches; `ps -eo pid,comm` lists processes".to_owned()));
         }
-        self.next_second_ns = now_ns + SECOND_NS / 20; // it was watched for long enough by then
+        self.next_second_ns = clock::monotonic_ns() + LONG_ENOUGH_NS;
         Ok(name)
     }
 
@@ -69,7 +89,8 @@ impl Daemon {
             .filter(is_kept)
             .collect();
         let name = words.trim_matches(|c: char| !c.is_ascii_alphanumeric());
-        let name: String = name.chars().take(TargetSettings::MAX_NAME - ENDING).collect();
+        let most = target.each.map_or(TargetSettings::MAX_NAME, |_| TargetSettings::MAX_FAMILY_NAME);
+        let name: String = name.chars().take(most - ENDING).collect();
         let name = if name.is_empty() { "asked".to_owned() } else { name };
         let numbered = (2..).map(|number| format!("{name}-{number}"));
         std::iter::once(name.clone()).chain(numbered).find(|name| self.named(name).is_none()).unwrap_or(name)
@@ -82,23 +103,47 @@ impl Daemon {
                 "{name} stands in the settings; take it out there, and reload"
             )));
         }
-        self.discovery.remove(id);
-        self.drop_target(id);
-        Ok(())
+        match self.discovery.target(id).map(|found| found.own) {
+            Some(own) if own != id => {
+                let family = self.targets.get(&own).map_or("", |watched| &watched.identity.name);
+                Err(Refused::Conflict(format!("{name} is one of each of {family}; detach that")))
+            }
+            _ => {
+                self.drop_section(id);
+                Ok(())
+            }
+        }
     }
 
-    fn target_statuses(&self) -> Vec<TargetStatus> {
-        let now_ns = clock::monotonic_ns();
-        let targets = self.targets.values();
-        targets.map(|watched| watched.status(self.keeper.kept(&watched.identity.name), now_ns)).collect()
+    /// Nothing of what was asked for is watched any more.
+    fn drop_section(&mut self, own: TargetId) {
+        let all = self.of_section(own);
+        self.discovery.remove(own);
+        all.into_iter().for_each(|id| self.drop_target(id));
     }
 
-    fn status(&mut self) -> Status {
-        let now_ns = clock::monotonic_ns();
-        let store = self.keeper.status();
+    /// Says how everything is to whoever asks from now on.
+    pub(super) fn publish(&mut self) {
+        let at_ns = clock::monotonic_ns();
+        self.next_publishing_ns = at_ns + PUBLISH_EVERY_NS;
+        let targets: Vec<_> = self
+            .targets
+            .values()
+            .map(|watched| {
+                let kept = self.keeper.kept(&watched.identity.name);
+                (watched.status(kept, at_ns), watched.decisions())
+            })
+            .collect();
+        let status = self.status(at_ns, targets.iter().map(|(target, _)| target.state));
+        self.publisher.publish(Snapshot { at_ns, status, targets });
+    }
+
+    fn status(&self, now_ns: u64, states: impl Iterator<Item = TargetState>) -> Status {
+        let window = Duration::from_nanos(self.window_ns());
+        let store = StoreStatus { window_s: window.as_secs_f64(), ..self.keeper.status() };
         let mut targets = TargetCounts::default();
-        for status in self.target_statuses() {
-            *match status.state {
+        for state in states {
+            *match state {
                 TargetState::Sampled => &mut targets.sampled,
                 TargetState::Waiting => &mut targets.waiting,
                 TargetState::LeftOut => &mut targets.left_out,
@@ -108,6 +153,15 @@ impl Daemon {
         let mut degraded: Vec<String> = store.problem.iter().chain(&self.problem).cloned().collect();
         degraded.extend(self.discovery.remarks());
         degraded.extend(self.server.notes());
+        degraded.extend(unmerged(&store.waiting));
+        let asked = self.settings.store.window.duration();
+        if window > asked {
+            let (window_s, asked_s) = (window.as_secs_f64(), asked.as_secs_f64());
+            degraded.push(format!(
+                "windows are {window_s:.1} s long in place of {asked_s:.1} s, since naming and keeping more would take too much \
+                 of the host's budget"
+            ));
+        }
         if targets.left_out > 0 {
             degraded
                 .push(format!("{} targets are left out; `sweetspot ctl targets` says why", targets.left_out));
@@ -121,6 +175,7 @@ impl Daemon {
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
+            age_s: 0.0,
             uptime_s: now_ns.saturating_sub(self.began_ns) as f64 * 1e-9,
             ready: store.problem.is_none(),
             degraded,
@@ -134,13 +189,23 @@ impl Daemon {
             targets,
             host: self.host.status(self.settings.budget.host.get()),
             memory: MemoryStatus {
-                resident_bytes: procfs::resident_bytes(),
                 limit_bytes: self.settings.limits.memory.get(),
                 symbol_bytes: self.setup.symbols.held_bytes(),
                 pressed: self.pressed,
-                open_files: procfs::own_open_files(),
+                ..MemoryStatus::default() // whoever asks reads what there is to read
             },
             store,
         }
     }
+}
+
+/// What waits in the store to be merged, for a person.
+fn unmerged(waiting: &Waiting) -> Option<String> {
+    let Waiting { files, needed_bytes, retry_s } = *waiting;
+    let why = match needed_bytes {
+        0 => "look at the disk".to_owned(),
+        needed => format!("there is no room for {needed} bytes: make some on the disk, or raise store.bytes"),
+    };
+    (files > 0)
+        .then(|| format!("{files} files cannot be merged, which is tried again in {retry_s:.0} s; {why}"))
 }

@@ -1,15 +1,23 @@
 //! What the interface asks of the loop, and how the loop answers.
 //!
 //! Requests are served on a thread of their own, so that no client delays a sample. They reach the loop through a queue
-//! that is bounded; ranges of stored profiles are read past it, from the store's folder.
+//! that is bounded, and how everything is they see without it ([`super::board`]); ranges of stored profiles are read past it,
+//! from the store's folder.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use config::TargetSettings;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
 
-use super::state::{DecisionEntry, Status, TargetStatus};
+use super::board::{Latest, Snapshot};
 
+/// What was published so long ago is as good as what is so now (ns).
+const FRESH_NS: u64 = 1_000_000_000;
+/// How long a busy loop is waited for, to publish what is newer.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// Questions that may wait for the loop; it answers within a tick.
 const QUEUE: usize = 64;
 
@@ -19,23 +27,37 @@ pub(crate) type Reply<T> = oneshot::Sender<T>;
 /// A question.
 #[derive(Debug)]
 pub(crate) enum Ask {
-    /// How the daemon is.
-    Status(Reply<Status>),
-    /// Every target: sampled, waiting and left out.
-    Targets(Reply<Vec<TargetStatus>>),
-    /// The controller's last decisions for a target, oldest first.
-    Decisions(String, Reply<Result<Vec<DecisionEntry>, Refused>>),
+    /// Publish how everything is.
+    Show,
     /// Watch a target that no file names, for so long; answered with its name once its events are open.
     Attach(Box<Wanted>, Reply<Result<String, Refused>>),
     /// Watch such a target no more; what was sampled is kept.
     Detach(String, Reply<Result<(), Refused>>),
-    /// End the windows that are open, and keep them. Answered once they can be read from the store. Asked for more than once
-    /// a second, it is answered for all at once.
-    Flush(Reply<Result<(), Refused>>),
+    /// End the windows that are open, and keep them. Answered once they can be read from the store.
+    Flush(Flush, Reply<Result<(), Refused>>),
     /// Read the settings again. The text says what is in force now.
     Reload(Reply<Result<String, Refused>>),
     /// Remove every event at once, keep the open windows, and end.
     Stop(Reply<()>),
+}
+
+/// Whose windows are to be ended, and why.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Flush {
+    /// Of these targets; empty: of all.
+    pub(crate) targets: Vec<String>,
+    /// With these labels, all of them.
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Whether a time ends that somebody has waited for: it ends now, however often windows were ended before.
+    pub(crate) is_end: bool,
+}
+
+impl Flush {
+    /// Whether it is about this target.
+    pub(crate) fn wants(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
+        let is_named = self.targets.is_empty() || self.targets.iter().any(|target| target == name);
+        is_named && self.labels.iter().all(|(key, text)| labels.get(key) == Some(text))
+    }
 }
 
 /// A target that somebody asks for.
@@ -67,29 +89,61 @@ pub(crate) enum Refused {
     Stopping,
 }
 
-/// Asks the loop.
+/// Asks the loop, and looks at what it publishes.
 #[derive(Clone, Debug)]
-pub(crate) struct Asker(mpsc::Sender<Ask>);
+pub(crate) struct Asker {
+    queue: mpsc::Sender<Ask>,
+    latest: watch::Receiver<Latest>,
+}
 
 /// The loop's end of the queue.
 #[derive(Debug)]
 pub(crate) struct Asked(pub(crate) mpsc::Receiver<Ask>);
 
-/// The two ends.
-pub(crate) fn channel() -> (Asker, Asked) {
-    let (asker, asked) = mpsc::channel(QUEUE);
-    (Asker(asker), Asked(asked))
+/// Where the loop publishes how everything is.
+#[derive(Debug)]
+pub(crate) struct Publisher(watch::Sender<Latest>);
+
+impl Publisher {
+    /// Puts this in place of what was published before.
+    pub(crate) fn publish(&self, snapshot: Snapshot) {
+        self.0.send_replace(Some(Arc::new(snapshot)));
+    }
+}
+
+/// The two ends, and where the loop publishes.
+pub(crate) fn channel() -> (Asker, Asked, Publisher) {
+    let (queue, asked) = mpsc::channel(QUEUE);
+    let (publisher, latest) = watch::channel(None);
+    (Asker { queue, latest }, Asked(asked), Publisher(publisher))
 }
 
 impl Asker {
-    /// Asks, and waits for the answer: `asker.ask(Ask::Status).await`.
+    /// How everything is: as it was a second ago at most, or, where the loop is busy, as it was when it came round last.
+    ///
+    /// # Errors
+    ///
+    /// If the loop is not there any more, or has not begun to turn.
+    pub(crate) async fn latest(&self) -> Result<Arc<Snapshot>, Refused> {
+        let mut latest = self.latest.clone();
+        let is_fresh = latest.borrow_and_update().as_ref().is_some_and(|last| last.age_ns() <= FRESH_NS);
+        if !is_fresh {
+            let _ = self.queue.try_send(Ask::Show); // where the queue is full, others have asked
+            let _ = timeout(PATIENCE, latest.changed()).await;
+        }
+        let is_there = self.latest.has_changed().is_ok();
+        let found = latest.borrow().clone().filter(|_| is_there);
+        found.ok_or(Refused::Stopping)
+    }
+
+    /// Asks, and waits for the answer: `asker.ask(Ask::Reload).await`.
     ///
     /// # Errors
     ///
     /// If the loop is not there any more, or has more to answer than it can.
     pub(crate) async fn ask<T>(&self, question: impl FnOnce(Reply<T>) -> Ask) -> Result<T, Refused> {
         let (reply, answer) = oneshot::channel();
-        self.0.try_send(question(reply)).map_err(|error| match error {
+        self.queue.try_send(question(reply)).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => {
                 Refused::Busy("too many requests at once; ask again".to_owned())
             }

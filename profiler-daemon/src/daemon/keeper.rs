@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use profiler_core::profile::{Run, SymbolizedProfile};
 
 use super::ask::{Refused, Reply};
+use super::pace::{Pace, Wanted};
 use super::state::StoreStatus;
 use crate::debuginfod;
 use crate::run::names::{Hurry, symbolize};
@@ -21,6 +22,8 @@ use crate::sys::clock;
 
 /// Windows that wait at most, however small they are.
 const MOST_WAITING: usize = 4_096;
+/// While a window waits, it is looked this often whether somebody wants it at once.
+const LOOK: Duration = Duration::from_millis(50);
 /// How often it is looked what is too old, and what can be merged.
 const MAINTAIN_EVERY: Duration = Duration::from_secs(10);
 
@@ -42,7 +45,7 @@ enum Job {
     Keep(Box<Parcel>),
     /// What was given before is kept by now.
     Flushed(Vec<Reply<Result<(), Refused>>>),
-    Bounds(store::Settings, Option<Box<debuginfod::Settings>>),
+    Bounds(store::Settings, u64, Option<Box<debuginfod::Settings>>),
 }
 
 /// What became of a target's windows.
@@ -70,6 +73,7 @@ pub(crate) struct Keeper {
     most_bytes: u64,
     told: Arc<Mutex<Told>>,
     hurry: Hurry,
+    wanted: Wanted,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -88,7 +92,7 @@ impl Keeper {
         let store = Store::open(folder, bounds, RealDisk)?;
         let (jobs, queue) = mpsc::sync_channel(MOST_WAITING);
         let (waiting_bytes, told) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::default()));
-        let hurry = Hurry::default();
+        let (hurry, wanted) = (Hurry::default(), Wanted::default());
         let mut work = Work {
             folder: folder.to_owned(),
             store,
@@ -98,11 +102,13 @@ impl Keeper {
             waiting_bytes: Arc::clone(&waiting_bytes),
             told: Arc::clone(&told),
             hurry: hurry.clone(),
+            pace: Pace::new(wanted.clone(), clock::monotonic_ns()),
+            most_bytes,
         };
         work.tell(None);
         let thread = std::thread::Builder::new().name("keeper".to_owned()).spawn(move || work.run(&queue));
         let thread = thread.map_err(|cause| StoreError::Unwritable { path: folder.to_owned(), cause })?;
-        Ok(Self { jobs: Some(jobs), waiting_bytes, most_bytes, told, hurry, thread: Some(thread) })
+        Ok(Self { jobs: Some(jobs), waiting_bytes, most_bytes, told, hurry, wanted, thread: Some(thread) })
     }
 
     /// Hands over a window; one that there is no room for is dropped and counted.
@@ -117,16 +123,23 @@ impl Keeper {
         }
     }
 
+    /// Names may take so many CPUs, as long as nobody waits for them.
+    pub(crate) fn allow(&self, cpus: f64) {
+        self.wanted.allow(cpus);
+    }
+
     /// Answers once all that was handed over before is kept.
     pub(crate) fn flush(&self, replies: Vec<Reply<Result<(), Refused>>>) {
         let busy =
             || Refused::Busy("the disk is too slow for what there is to write; ask again later".to_owned());
         let job = Job::Flushed(replies);
+        self.wanted.hasten();
         let sent = self.jobs.as_ref().map(|jobs| jobs.try_send(job));
         if let Some(Err(
             TrySendError::Full(Job::Flushed(replies)) | TrySendError::Disconnected(Job::Flushed(replies)),
         )) = sent
         {
+            self.wanted.hastened();
             replies.into_iter().for_each(|reply| drop(reply.send(Err(busy()))));
         }
     }
@@ -139,7 +152,7 @@ impl Keeper {
         debuginfod: Option<debuginfod::Settings>,
     ) {
         self.most_bytes = most_bytes;
-        self.send(Job::Bounds(bounds, debuginfod.map(Box::new)));
+        self.send(Job::Bounds(bounds, most_bytes, debuginfod.map(Box::new)));
     }
 
     fn send(&self, job: Job) -> bool {
@@ -173,6 +186,7 @@ impl Keeper {
     /// Keeps all that was handed over, and ends; whether that was done within `patience`. After the first half of it, what has no
     /// name yet is written without one.
     pub(crate) fn finish(mut self, patience: Duration) -> bool {
+        self.wanted.hasten();
         drop(self.jobs.take());
         let Some(thread) = self.thread.take() else { return true };
         let begun = Instant::now();
@@ -196,6 +210,9 @@ struct Work {
     waiting_bytes: Arc<AtomicU64>,
     told: Arc<Mutex<Told>>,
     hurry: Hurry,
+    pace: Pace,
+    /// Windows that may wait (bytes, about).
+    most_bytes: u64,
 }
 
 impl Work {
@@ -204,13 +221,21 @@ impl Work {
         let mut next = Instant::now() + MAINTAIN_EVERY;
         loop {
             match queue.recv_timeout(next.saturating_duration_since(Instant::now())) {
-                Ok(Job::Keep(parcel)) => problem = self.keep(*parcel),
+                Ok(Job::Keep(parcel)) => {
+                    self.wait();
+                    let before_ns = clock::self_cpu_ns(); // names are looked for by several threads
+                    problem = self.keep(*parcel);
+                    let spent_ns = clock::self_cpu_ns().saturating_sub(before_ns);
+                    self.pace.settle(clock::monotonic_ns(), spent_ns);
+                }
                 Ok(Job::Flushed(replies)) => {
+                    self.pace.wanted.hastened();
                     replies.into_iter().for_each(|reply| drop(reply.send(flushed(problem.as_deref()))));
                 }
-                Ok(Job::Bounds(bounds, debuginfod)) => {
+                Ok(Job::Bounds(bounds, most_bytes, debuginfod)) => {
                     self.store.rebound(bounds);
-                    (self.bounds, self.debuginfod) = (bounds, debuginfod.map(|settings| *settings));
+                    (self.bounds, self.most_bytes) = (bounds, most_bytes);
+                    self.debuginfod = debuginfod.map(|settings| *settings);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -221,6 +246,18 @@ impl Work {
                 next = Instant::now() + MAINTAIN_EVERY;
             }
             self.tell(problem.clone());
+        }
+    }
+
+    /// Until there is CPU time for the next window, somebody waits for it, or too much does.
+    fn wait(&self) {
+        let is_crowded = || self.waiting_bytes.load(Ordering::Relaxed) > self.most_bytes / 2;
+        loop {
+            let pause_ns = self.pace.pause_ns(clock::monotonic_ns());
+            if pause_ns == 0 || is_crowded() {
+                return;
+            }
+            std::thread::sleep(Duration::from_nanos(pause_ns).min(LOOK));
         }
     }
 
@@ -236,11 +273,13 @@ impl Work {
         let target = window.target.clone();
         let kept = self.store.write(&self.now(), window, &profile);
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        let unnamed = unnamed(&profile); // before the lock: the loop waits for it
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.spent.0 += 1;
         let of_target = told.targets.entry(target).or_default();
         of_target.windows += u64::from(kept.is_ok());
-        of_target.unnamed += unnamed(&profile);
+        of_target.unnamed += unnamed;
+        drop(told);
         kept.err().map(|error| match std::error::Error::source(&error) {
             Some(cause) => format!("a window was not kept: {error} ({cause})"),
             None => format!("a window was not kept: {error}"),
@@ -249,7 +288,6 @@ impl Work {
 
     fn tell(&mut self, problem: Option<String>) {
         let (files, bytes) = self.store.size();
-        let counters = self.store.counters();
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.spent.1 = clock::thread_cpu_ns();
         told.store = StoreStatus {
@@ -258,17 +296,11 @@ impl Work {
             files,
             bytes,
             limit_bytes: self.bounds.bytes,
+            window_s: 0.0, // the loop's business, as what is queued is the queue's
             queued_bytes: 0,
             dropped_queue: told.store.dropped_queue,
-            written: counters.written,
-            dropped_full: counters.dropped_full,
-            dropped_refused: counters.dropped_refused,
-            expired: counters.expired,
-            evicted: counters.evicted,
-            merged: counters.merged,
-            unmerged: counters.unmerged,
-            damaged: counters.damaged,
-            unsynced: counters.unsynced,
+            counters: self.store.counters(),
+            waiting: self.store.waiting(clock::monotonic_ns()),
         };
     }
 }

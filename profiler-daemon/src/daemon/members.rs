@@ -6,7 +6,7 @@ use super::Daemon;
 use super::state::Origin;
 use super::watched::{Identity, Watched};
 use crate::discovery::{Found, TargetId};
-use crate::sys::{memory, procfs};
+use crate::sys::{clock, memory, procfs};
 
 /// How often it is decided anew who is left out, if somebody has to be (ns).
 const RANK_EVERY_NS: u64 = 10_000_000_000;
@@ -17,6 +17,8 @@ const TOO_MANY: &str =
 /// After a target was given up for want of memory, so long passes before another is (ns), and before any is let in again.
 const RELIEF_NS: u64 = 5_000_000_000;
 const LET_IN_AFTER_NS: u64 = 600_000_000_000;
+/// Time in a turn after which no other target is attached to (ns).
+const ATTACH_NS: u64 = 50_000_000;
 /// Share of the limit from which memory is short.
 const MEMORY_IS_SHORT: f64 = 0.9;
 
@@ -71,7 +73,17 @@ impl Daemon {
             group: found.group.clone(),
             is_everything: found.is_everything,
         };
-        Watched::new(identity, self.sampling_of(&found.settings))
+        let mut watched = Watched::new(identity, self.sampling_of(&found.settings));
+        if let Some(own) = self.targets.get(&found.own) {
+            (watched.identity.origin, watched.ends_ns) = (own.identity.origin, own.ends_ns);
+        }
+        watched
+    }
+
+    /// A section's own target, and those that its `each` made.
+    pub(super) fn of_section(&self, own: TargetId) -> Vec<TargetId> {
+        let of_it = |id: &TargetId| self.discovery.target(*id).is_some_and(|found| found.own == own);
+        self.targets.keys().copied().filter(of_it).collect()
     }
 
     pub(super) fn sampling_of(&self, target: &TargetSettings) -> SamplingSettings {
@@ -102,9 +114,13 @@ impl Daemon {
         }
     }
 
-    fn attach_targets(&mut self, now_ns: u64) {
+    /// Starts to sample whom it is time to. Where that takes long, the next turn goes on with it, so that rings are looked at and
+    /// requests answered in between.
+    pub(super) fn attach_targets(&mut self, now_ns: u64) {
         let most = self.settings.limits.targets as usize;
         let mut sampled = self.targets.values().filter(|watched| watched.is_sampled()).count();
+        let until_ns = clock::monotonic_ns().saturating_add(ATTACH_NS);
+        self.is_attaching = false;
         for watched in
             self.targets.values_mut().filter(|watched| !watched.is_sampled() && !watched.is_left_out())
         {
@@ -114,6 +130,10 @@ impl Daemon {
             if sampled >= most {
                 watched.leave_out(TOO_MANY);
                 continue;
+            }
+            if clock::monotonic_ns() >= until_ns {
+                self.is_attaching = true;
+                break;
             }
             watched.attach(&self.setup, now_ns);
             if watched.is_sampled() {

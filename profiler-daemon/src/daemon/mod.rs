@@ -6,12 +6,16 @@
 
 mod answers;
 pub(crate) mod ask;
+pub(crate) mod board;
+mod early;
+mod flushing;
 mod host;
 mod keeper;
 mod log;
 mod members;
 pub(crate) mod notify;
-mod recent;
+mod pace;
+pub(crate) mod recent;
 mod reload;
 pub(crate) mod state;
 mod wakes;
@@ -28,7 +32,8 @@ use config::DaemonSettings;
 use profiler_core::rate::share::Demand;
 use profiler_core::rate::{HostBudget, WindowLength};
 
-use self::ask::{Ask, Asked, Refused, Reply};
+use self::ask::{Ask, Asked, Publisher};
+use self::flushing::Waiting;
 use self::host::{HostAccount, Spent};
 use self::keeper::Keeper;
 use self::notify::Notifier;
@@ -46,8 +51,10 @@ const SECOND_NS: u64 = 1_000_000_000;
 const SECOND_SLACK_NS: u64 = 200_000_000;
 /// How often what was spent is booked, and the host's budget shared (ns).
 const SHARE_EVERY_NS: u64 = 100_000_000;
-/// Shorter windows than this are ended for nobody.
-const SHORTEST_WINDOW_NS: u64 = 1_000_000_000;
+/// How often it is published how everything is where nobody asks (ns).
+const PUBLISH_EVERY_NS: u64 = 10_000_000_000;
+/// Share of the host's budget that names may take over ten seconds, if nobody waits for them.
+const NAMES: f64 = 0.5;
 /// What the open windows may take to be named and kept when the daemon ends.
 const PATIENCE: Duration = Duration::from_millis(1_500);
 
@@ -71,9 +78,9 @@ pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     let settings = reload::read(job.file.as_deref())?;
     let setup = Setup::begin(&settings.sampling_of(&config::TargetSettings::default()))?;
     let keeper = start_keeper(&settings)?;
-    let (asker, asked) = ask::channel();
+    let (asker, asked, publisher) = ask::channel();
     let server = api::start(&settings, asker)?;
-    let mut daemon = Daemon::new(job.file, settings, setup, keeper, server);
+    let mut daemon = Daemon::new(job.file, settings, setup, keeper, server, publisher);
     if let Some(address) = daemon.server.address() {
         tracing::info!("answers at {address}, too");
     }
@@ -105,8 +112,11 @@ struct Daemon {
     began_ns: u64,
     next_second_ns: u64,
     next_ranking_ns: u64,
-    flushes: Vec<Reply<Result<(), Refused>>>,
-    flushed_ns: u64,
+    waiting: Vec<Waiting>,
+    publisher: Publisher,
+    next_publishing_ns: u64,
+    /// Whether there are targets left to be attached to at once.
+    is_attaching: bool,
     /// Times that a target was given up for want of memory, and when that was last (ns).
     pressed: u64,
     relieved_ns: u64,
@@ -119,6 +129,7 @@ impl Daemon {
         setup: Setup,
         keeper: Keeper,
         server: Server,
+        publisher: Publisher,
     ) -> Self {
         let now_ns = clock::monotonic_ns();
         let spent = Spent { at_ns: now_ns, self_ns: clock::self_cpu_ns(), ..Spent::default() };
@@ -141,8 +152,10 @@ impl Daemon {
             began_ns: now_ns,
             next_second_ns: now_ns,
             next_ranking_ns: now_ns,
-            flushes: Vec::new(),
-            flushed_ns: 0,
+            waiting: Vec::new(),
+            publisher,
+            next_publishing_ns: now_ns,
+            is_attaching: false,
             pressed: 0,
             relieved_ns: 0,
             settings,
@@ -151,6 +164,8 @@ impl Daemon {
 
     async fn live(&mut self, mut asked: Asked) -> Result<()> {
         let mut wakes = Wakes::listen()?;
+        self.publish();
+        self.next_publishing_ns = 0; // once more after the first look
         self.notifier.ready(&self.in_words());
         loop {
             let pause = self.pause();
@@ -198,8 +213,10 @@ impl Daemon {
     fn pause(&mut self) -> Duration {
         let now_ns = clock::monotonic_ns();
         let mut pause = Duration::from_nanos(self.next_second_ns.saturating_sub(now_ns));
-        if !self.flushes.is_empty() {
-            let due_ns = self.flushed_ns + SHORTEST_WINDOW_NS;
+        if self.is_attaching {
+            return Duration::ZERO;
+        }
+        if let Some(due_ns) = self.next_flush_ns() {
             pause = pause.min(Duration::from_nanos(due_ns.saturating_sub(now_ns)));
         }
         self.targets
@@ -222,11 +239,13 @@ impl Daemon {
         let now_ns = clock::monotonic_ns();
         if now_ns + SECOND_SLACK_NS >= self.next_second_ns {
             self.each_second(now_ns);
+        } else if self.is_attaching {
+            self.attach_targets(now_ns);
         }
         if now_ns >= self.booked.at_ns + SHARE_EVERY_NS {
             self.share_budget(now_ns);
         }
-        if !self.flushes.is_empty() && now_ns >= self.flushed_ns + SHORTEST_WINDOW_NS {
+        if !self.waiting.is_empty() {
             self.flush(now_ns);
         }
         self.notifier.alive(now_ns);
@@ -240,7 +259,11 @@ impl Daemon {
         let spent = self.spent(now_ns);
         self.host.observe(spent, limits::online_cpus().len());
         self.budget.set_cpus(host_cpus(&self.settings));
+        self.keeper.allow(NAMES * host_cpus(&self.settings));
         self.notifier.status(&self.in_words());
+        if now_ns >= self.next_publishing_ns {
+            self.publish();
+        }
     }
 
     /// Books what was spent, and grants each target what the host's budget leaves it.
@@ -277,15 +300,6 @@ impl Daemon {
         for watched in self.targets.values_mut().filter(|watched| watched.window_is_over(now_ns, window_ns)) {
             watched.cut(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
         }
-    }
-
-    /// Ends all windows, and answers those who asked for it once they are kept.
-    fn flush(&mut self, now_ns: u64) {
-        self.flushed_ns = now_ns;
-        for watched in self.targets.values_mut() {
-            watched.cut(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
-        }
-        self.keeper.flush(std::mem::take(&mut self.flushes));
     }
 
     /// What was spent since the daemon began, on all targets.

@@ -1,6 +1,7 @@
 //! The last decisions of a target's controller.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::state::DecisionEntry;
 use crate::run::{DecisionLine, DecisionLog};
@@ -9,23 +10,33 @@ use crate::sys::clock;
 /// So many are remembered: half a minute of a target where nothing changes.
 const REMEMBERED: usize = 32;
 
-/// Remembers decisions.
-#[derive(Debug, Default)]
-pub(crate) struct RecentDecisions(VecDeque<DecisionEntry>);
+/// Remembers decisions. A clone shows the same ones.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RecentDecisions(Arc<Mutex<VecDeque<DecisionEntry>>>);
 
 impl RecentDecisions {
     /// Oldest first.
     pub(crate) fn list(&self) -> Vec<DecisionEntry> {
-        self.0.iter().cloned().collect()
+        self.entries().iter().cloned().collect()
+    }
+
+    /// Adds one.
+    pub(crate) fn remember(&self, entry: DecisionEntry) {
+        let mut entries = self.entries();
+        if entries.len() == REMEMBERED {
+            entries.pop_front();
+        }
+        entries.push_back(entry);
+    }
+
+    fn entries(&self) -> MutexGuard<'_, VecDeque<DecisionEntry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl DecisionLog for RecentDecisions {
     fn decision(&mut self, line: &DecisionLine<'_>) {
-        if self.0.len() == REMEMBERED {
-            self.0.pop_front();
-        }
         let at_unix_s = clock::unix_ns() as f64 * 1e-9;
-        self.0.push_back(DecisionEntry { at_unix_s, decision: *line.decision });
+        self.remember(DecisionEntry { at_unix_s, decision: *line.decision });
     }
 }

@@ -55,6 +55,7 @@ impl Daemon {
     }
 
     fn adopt(&mut self, settings: DaemonSettings) -> Result<()> {
+        let setup = self.setup.under(&settings.sampling_of(&config::TargetSettings::default()))?;
         self.server.reload(&settings)?;
         let old = std::mem::replace(&mut self.settings, settings);
         if let Err(error) = self.move_store(&old) {
@@ -62,6 +63,7 @@ impl Daemon {
             self.server.reload(&self.settings)?;
             return Err(error.into());
         }
+        self.setup = setup;
         self.read_unix_s = clock::unix_ns() as f64 * 1e-9;
         self.setup.symbols.set_cap(self.settings.symbols.memory.get());
         self.discovery.replace(&self.settings.targets);

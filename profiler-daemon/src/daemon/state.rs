@@ -9,6 +9,8 @@ use profiler_core::rate::Decision;
 use profiler_core::unwind::method::Method;
 use serde::Serialize;
 
+use crate::store::{Counters, Waiting};
+
 /// Why a target is sampled or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -107,6 +109,8 @@ pub(crate) struct Status {
     pub(crate) version: String,
     /// Its process.
     pub(crate) pid: u32,
+    /// How old these figures are: the loop publishes them each second (s).
+    pub(crate) age_s: f64,
     /// How long it has run (s).
     pub(crate) uptime_s: f64,
     /// Whether it samples what it can, and keeps what it samples.
@@ -200,26 +204,16 @@ pub(crate) struct StoreStatus {
     pub(crate) bytes: u64,
     /// Room that they may take (bytes).
     pub(crate) limit_bytes: u64,
+    /// How long a window of a target is at present (s): as asked, or as far as the host's budget allows.
+    pub(crate) window_s: f64,
     /// Windows that wait (bytes, about).
     pub(crate) queued_bytes: u64,
     /// Windows that were dropped because too many waited.
     pub(crate) dropped_queue: u64,
-    /// Windows that were written.
-    pub(crate) written: u64,
-    /// Windows dropped for want of room.
-    pub(crate) dropped_full: u64,
-    /// Windows that the disk refused.
-    pub(crate) dropped_refused: u64,
-    /// Files removed for their age.
-    pub(crate) expired: u64,
-    /// Files removed to make room.
-    pub(crate) evicted: u64,
-    /// Merges done.
-    pub(crate) merged: u64,
-    /// Merges that failed.
-    pub(crate) unmerged: u64,
-    /// Damaged files set aside.
-    pub(crate) damaged: u64,
-    /// Changes that the disk did not confirm.
-    pub(crate) unsynced: u64,
+    /// What happened to it.
+    #[serde(flatten)]
+    pub(crate) counters: Counters,
+    /// Files that wait to be merged.
+    #[serde(flatten)]
+    pub(crate) waiting: Waiting,
 }

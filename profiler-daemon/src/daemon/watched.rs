@@ -1,5 +1,6 @@
 //! A target of the daemon: waiting for processes, sampled, or left alone for a reason.
 
+mod resampling;
 mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,9 +10,10 @@ use std::sync::Arc;
 use config::SamplingSettings;
 use profiler_core::rate::Activity;
 
+use super::early::EarlyEnds;
 use super::keeper::Parcel;
 use super::recent::RecentDecisions;
-use super::state::{DecisionEntry, Origin, TargetState};
+use super::state::{Origin, TargetState};
 use crate::cgroup::Cgroup;
 use crate::run::join::{self, Whom};
 use crate::run::{Engine, Setup, summary};
@@ -25,6 +27,8 @@ const FIRST_RETRY_NS: u64 = 5_000_000_000;
 const LONGEST_RETRY_NS: u64 = 3_600_000_000_000;
 /// Processes that are watched before they are attached to, to know how: looking at more would take longer than it spares.
 const MOST_WATCHED: usize = 64;
+/// So long they are watched at least (ns).
+pub(crate) const LONG_ENOUGH_NS: u64 = 50_000_000;
 
 /// What a target is.
 #[derive(Clone, Debug)]
@@ -52,8 +56,8 @@ pub(crate) struct Watched {
     state: TargetState,
     reason: Option<String>,
     sampled: Option<Box<Sampled>>,
-    /// What its processes do before events are opened for them.
-    watch: Option<Watch>,
+    /// What its processes do before events are opened for them, since when (ns).
+    watch: Option<(Watch, u64)>,
     retry: Retry,
     is_fresh: bool,
     known_cpu_ns: u64,
@@ -69,6 +73,7 @@ struct Sampled {
     engine: Engine<RecentDecisions>,
     /// Where the open window began (ns).
     from_ns: u64,
+    early: EarlyEnds,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -195,13 +200,17 @@ impl Watched {
         if self.is_sampled() || !self.has_processes() || now_ns < self.retry.at_ns {
             return;
         }
+        if self.watch.as_ref().is_some_and(|(_, since_ns)| now_ns < since_ns + LONG_ENOUGH_NS) {
+            return;
+        }
         let whom = self.whom();
         let seen = match (&whom, self.watch.take()) {
             (Whom::Processes(pids), None) => {
-                self.watch = Some(Watch::begin(&pids[..pids.len().min(MOST_WATCHED)]));
+                let watch = Watch::begin(&pids[..pids.len().min(MOST_WATCHED)]);
+                self.watch = Some((watch, clock::monotonic_ns()));
                 return;
             }
-            (Whom::Processes(_), Some(mut watch)) => Some(watch.end()),
+            (Whom::Processes(_), Some((mut watch, _))) => Some(watch.end()),
             _ => None,
         };
         self.open(setup, whom, seen.as_ref(), now_ns);
@@ -210,7 +219,11 @@ impl Watched {
     fn open(&mut self, setup: &Setup, whom: Whom, seen: Option<&Activity>, now_ns: u64) {
         match join::begin(setup, &self.sampling, whom, seen, RecentDecisions::default()) {
             Ok(engine) => {
-                self.sampled = Some(Box::new(Sampled { engine, from_ns: clock::monotonic_ns() }));
+                self.sampled = Some(Box::new(Sampled {
+                    engine,
+                    from_ns: clock::monotonic_ns(),
+                    early: EarlyEnds::default(),
+                }));
                 (self.state, self.reason, self.retry) = (TargetState::Sampled, None, Retry::default());
                 self.is_fresh = true;
                 self.joined.clear();
@@ -235,32 +248,6 @@ impl Watched {
         }
     }
 
-    /// Samples it in another way from now on: the old events go once the new ones are there.
-    pub(crate) fn resample(
-        &mut self,
-        sampling: SamplingSettings,
-        setup: &Setup,
-        now_ns: u64,
-    ) -> Option<Parcel> {
-        let before = std::mem::replace(&mut self.sampling, sampling);
-        let mut old = self.sampled.take()?;
-        self.open(setup, self.whom(), None, now_ns);
-        let new = self.sampled.take();
-        // The old window ends as it was sampled.
-        let after = std::mem::replace(&mut self.sampling, before);
-        old.engine.session.own_time.enter();
-        old.engine.stop();
-        old.engine.session.own_time.leave();
-        self.sampled = Some(old);
-        let parcel = self.cut(setup);
-        self.before = self.totals();
-        (self.sampled, self.sampling) = (new, after);
-        if let Some((sampled, parcel)) = self.sampled.as_mut().zip(parcel.as_ref()) {
-            sampled.from_ns = parcel.window.to_ns; // nothing is missing in between, and nothing told twice
-        }
-        parcel
-    }
-
     /// Whether its events were opened since the last call.
     pub(crate) fn take_fresh(&mut self) -> bool {
         std::mem::take(&mut self.is_fresh)
@@ -276,6 +263,22 @@ impl Watched {
     /// Whether it is time to end the open window.
     pub(crate) fn window_is_over(&self, now_ns: u64, window_ns: u64) -> bool {
         self.sampled.as_ref().is_some_and(|sampled| now_ns.saturating_sub(sampled.from_ns) >= window_ns)
+    }
+
+    /// Whether the open window began before this (ns).
+    pub(crate) fn is_open_since(&self, at_ns: u64) -> bool {
+        self.sampled.as_ref().is_some_and(|sampled| sampled.from_ns < at_ns)
+    }
+
+    /// When the open window may be ended for somebody who asks for it (ns); `is_end` says that a time ends that was waited for.
+    pub(crate) fn early_end_ns(&self, is_end: bool) -> Option<u64> {
+        self.sampled.as_ref().map(|sampled| sampled.early.when(sampled.from_ns, is_end))
+    }
+
+    /// Ends the open window for such a one.
+    pub(crate) fn cut_early(&mut self, setup: &Setup, now_ns: u64) -> Option<Parcel> {
+        self.sampled.as_mut()?.early.take(now_ns);
+        self.cut(setup)
     }
 
     /// Whether nobody is left of those that are sampled.
@@ -351,8 +354,8 @@ impl Watched {
         self.sampled.as_ref().map_or(self.before, |sampled| self.before.plus(sampled.totals()))
     }
 
-    /// The controller's last decisions.
-    pub(crate) fn decisions(&self) -> Vec<DecisionEntry> {
-        self.sampled.as_ref().map_or_else(Vec::new, |sampled| sampled.engine.log.list())
+    /// Where the controller's last decisions are.
+    pub(crate) fn decisions(&self) -> RecentDecisions {
+        self.sampled.as_ref().map_or_else(RecentDecisions::default, |sampled| sampled.engine.log.clone())
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct Found {
     pub(crate) labels: BTreeMap<String, String>,
     /// Its section. Another `Arc` after the settings were read again.
     pub(crate) settings: Arc<TargetSettings>,
+    /// Its section's own target: itself, but for those that `each` made.
+    pub(crate) own: TargetId,
     /// Whether it is what fits no other target.
     pub(crate) is_everything: bool,
     /// The path of the control group that it is: all processes in there and below are its own, and it has no others.
@@ -91,14 +93,15 @@ impl Table {
         self.entries.iter().map(|(id, entry)| (*id, &entry.found))
     }
 
-    /// A new target of a section; without an instance, the section's own.
+    /// A new target of a section; without an instance and the section's own target, that one.
     pub(super) fn add(
         &mut self,
         section: SectionId,
         settings: &Arc<TargetSettings>,
-        instance: Option<Instance>,
+        instance: Option<(TargetId, Instance)>,
     ) -> TargetId {
         let id = TargetId(self.next);
+        let (own, instance) = instance.map_or((id, None), |(own, instance)| (own, Some(instance)));
         self.next += 1;
         let name = match &instance {
             Some(instance) => instance.name_below(&settings.name, |name| self.names.contains(name)),
@@ -112,7 +115,8 @@ impl Table {
             name,
             labels: BTreeMap::new(),
             settings: Arc::clone(settings),
-            is_everything: settings.everything,
+            own,
+            is_everything: settings.everything && instance.is_none(), // the others' processes are told
             group: None,
             pids: BTreeSet::new(),
         };
@@ -136,7 +140,9 @@ impl Table {
         let key = (section, instance.key.clone());
         match self.by_instance.get(&key) {
             Some(&id) => id,
-            None if self.by_instance.len() < MAX_INSTANCES => self.add(section, settings, Some(instance)),
+            None if self.by_instance.len() < MAX_INSTANCES => {
+                self.add(section, settings, Some((own, instance)))
+            }
             None => {
                 self.is_full = true;
                 own

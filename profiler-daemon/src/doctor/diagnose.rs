@@ -79,10 +79,14 @@ fn fail(name: &'static str, finding: impl Into<String>, remedy: Option<String>) 
     Check { level: Level::Fail, name, finding: finding.into(), remedy }
 }
 
-/// Gives the program the capabilities it needs, and nothing else of root.
+/// What the program needs of root's rights, as the service has them: ARCHITECTURE.md says what each of them is for.
+pub(super) const CAPABILITIES: [&str; 5] =
+    ["cap_perfmon", "cap_sys_ptrace", "cap_dac_read_search", "cap_checkpoint_restore", "cap_syslog"];
+
+/// Gives it all of them: `setcap` takes away what it does not name, so that pieces of advice with other lists would undo each
+/// other.
 fn grant() -> String {
-    r#"sudo setcap cap_perfmon,cap_sys_ptrace,cap_syslog,cap_ipc_lock=ep "$(command -v sweetspot)""#
-        .to_owned()
+    format!(r#"sudo setcap {}=ep "$(command -v sweetspot)""#, CAPABILITIES.join(","))
 }
 
 fn sysctl(setting: &str) -> Option<String> {
@@ -304,10 +308,8 @@ fn map_files(facts: &Facts) -> Check {
     if facts.map_files {
         return ok(NAME, "readable: programs that were deleted or replaced keep their names");
     }
-    let remedy =
-        r#"sudo setcap cap_perfmon,cap_checkpoint_restore,cap_sys_ptrace=ep "$(command -v sweetspot)""#;
     let finding = "not readable: programs that were deleted or replaced have no names";
-    warn(NAME, finding, Some(remedy.to_owned()))
+    warn(NAME, finding, Some(grant()))
 }
 
 fn machine(facts: &Facts) -> Check {

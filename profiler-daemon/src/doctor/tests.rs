@@ -113,6 +113,28 @@ fn what_is_short_is_told_with_its_command() {
     }
 }
 
+/// One list of rights, which is the service's: `setcap` with another one would take away what the first gave.
+#[test]
+fn every_advice_grants_what_the_service_has() {
+    let service = include_str!("../../../systemd/sweetspot.service");
+    let granted = service.lines().find_map(|line| line.strip_prefix("AmbientCapabilities=")).unwrap();
+    assert_eq!(granted.to_lowercase().split(' ').collect::<Vec<_>>(), diagnose::CAPABILITIES);
+    let poor = Facts {
+        paranoid: Some(4),
+        kptr_restrict: Some(1),
+        hidepid: Some("2".to_owned()),
+        map_files: false,
+        handler: Some(Untimed::Refused),
+        open_error: Some(Errno::EPERM as i32),
+        ..good()
+    };
+    let advice: Vec<String> = diagnose(&poor).into_iter().filter_map(|check| check.remedy).collect();
+    let granting = advice.iter().filter(|advice| advice.contains("setcap"));
+    let whole = diagnose::CAPABILITIES.join(",");
+    assert!(granting.clone().count() >= 4, "{advice:?}");
+    granting.for_each(|advice| assert!(advice.contains(&format!("setcap {whole}=ep")), "{advice}"));
+}
+
 #[test]
 fn control_groups_are_told_of_with_what_they_lack() {
     let found = |facts: Facts| check(&facts, "cgroup events");

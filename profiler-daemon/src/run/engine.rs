@@ -9,6 +9,7 @@ mod reports;
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::SamplingSettings;
 use profiler_core::attach::{AttachChoice, AttachMode, EARLY_COST_NS};
 use profiler_core::profile::RateChange;
 use profiler_core::rate::{CostModel, Decision, Dither, RateController, Reading, Reason, TopShares};
@@ -278,6 +279,11 @@ impl<L: DecisionLog> Engine<L> {
                 Reading { side_records: reading.side_records + 2 * reading.forks, forks: 0, ..reading }
             }
         }
+    }
+
+    /// Goes on with another budget or law, under the same events.
+    pub(crate) fn adopt(&mut self, sampling: &SamplingSettings) {
+        self.controller.adopt(super::rate_settings(sampling));
     }
 
     /// Stops sampling and takes in what is left.

@@ -41,7 +41,7 @@ use crate::sampler::access::{Access, OpenError, probe_access};
 use crate::sampler::perf::Attachment;
 use crate::sampler::session::Session;
 use crate::sampler::watch::Watch;
-use crate::settings::{AttachJob, RecordJob};
+use crate::settings::{AttachJob, RecordJob, Target};
 use crate::sys::alarm::SwitchAlarm;
 use crate::sys::spawn::{Ended, HeldCommand, RunningCommand};
 use crate::sys::timer::Timer;
@@ -115,6 +115,9 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
 
 /// Profiles running processes until they end, the time is up or the person stops it.
 pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
+    if matches!(job.target, Target::Everything) {
+        return attach_to_everything(job);
+    }
     let found = job.target.resolve()?;
     let target_group = found.group.clone();
     let pids = found.pids;
@@ -123,7 +126,6 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
     }
     let outputs = Outputs::prepare(&job.output)?;
     let mut setup = Setup::begin(&job.sampling)?;
-    let precise = Precise::new(&job.sampling);
     let mut session = setup.session(&job.sampling);
     let one = (pids.len() == 1 && target_group.is_none()).then(|| pids[0]);
     let mut watch = Watch::begin(&pids);
@@ -160,14 +162,41 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
         }
     };
     engine.catch_up_with_threads().map_err(|error| explain::open(error, one))?;
+    sample(engine, &setup, job, Watched::Processes, name)
+}
+
+/// Profiles every process until the time is up or the person stops it.
+fn attach_to_everything(job: &AttachJob) -> Result<ExitCode> {
+    let outputs = Outputs::prepare(&job.output)?;
+    let mut setup = Setup::begin(&job.sampling)?;
+    setup.choose_whole_cpus()?;
+    let mut session = setup.session(&job.sampling);
+    session.follow_everything();
+    let nobody = Found { pids: Vec::new(), group: None };
+    let mut engine = setup
+        .open(&job.sampling, session, nobody, None, outputs)
+        .map_err(|error| explain::open(error, None))?;
+    engine.start_clocks()?;
+    sample(engine, &setup, job, Watched::Everything, "everything".to_owned())
+}
+
+/// Samples whom the clocks run for, to the end, and delivers what was sampled.
+fn sample(
+    mut engine: Engine<Outputs>,
+    setup: &Setup,
+    job: &AttachJob,
+    watched: Watched<'_>,
+    name: String,
+) -> Result<ExitCode> {
+    let precise = Precise::new(&job.sampling);
     let (engine, stop) = runtime()?.block_on(async {
         let mut signals = Signals::listen()?;
         engine.begin();
         let until = Until { duration: job.duration, precise };
-        let stop = follow(&mut engine, &mut signals, until, Watched::Processes).await?;
+        let stop = follow(&mut engine, &mut signals, until, watched).await?;
         anyhow::Ok((engine, stop))
     })?;
-    summary::deliver(engine, &setup, &job.sampling, job.output.debuginfod.as_ref(), name, stop)
+    summary::deliver(engine, setup, &job.sampling, job.output.debuginfod.as_ref(), name, stop)
         .map(|()| ExitCode::SUCCESS)
 }
 
@@ -214,19 +243,20 @@ impl Setup {
     /// What is not permitted, and what to do.
     pub(crate) fn begin(sampling: &SamplingSettings) -> Result<Self> {
         let access = probe_access().map_err(|error| explain::open(error, None))?;
-        let asked = match sampling.attach_mode {
-            config::AttachMode::Auto => None,
-            config::AttachMode::Task => Some(AttachMode::Task),
-            config::AttachMode::Cpu if access.cpu_wide => Some(AttachMode::Cpu),
-            config::AttachMode::Cgroup if access.cpu_wide => Some(AttachMode::Cgroup),
-            refused @ (config::AttachMode::Cpu | config::AttachMode::Cgroup) => {
-                return Err(explain::cpu_wide_refused(&format!("--attach-mode {refused}")));
-            }
-        };
+        let asked = asked(sampling, access)?;
         let calibration = calibrate::prepare(access);
         let symbols = Symbols::new(sampling.symbol_memory.get());
         let seed = sampling.seed.unwrap_or_else(clock::monotonic_ns);
         Ok(Self { calibration, seed, access, asked, is_one_of_many: false, symbols })
+    }
+
+    /// The same under other settings.
+    ///
+    /// # Errors
+    ///
+    /// If what they ask for is not permitted.
+    pub(crate) fn under(&self, sampling: &SamplingSettings) -> Result<Self> {
+        Ok(Self { asked: asked(sampling, self.access)?, ..self.clone() })
     }
 
     /// The target is a group: unless the person wants something else, its own events are the way.
@@ -315,6 +345,19 @@ impl Setup {
         let choice = self.choice(threads, has_group, Some(watched));
         predict(rate_settings(sampling), self.calibration.model, watched, choice)
     }
+}
+
+/// How the person wants to attach.
+fn asked(sampling: &SamplingSettings, access: Access) -> Result<Option<AttachMode>> {
+    Ok(match sampling.attach_mode {
+        config::AttachMode::Auto => None,
+        config::AttachMode::Task => Some(AttachMode::Task),
+        config::AttachMode::Cpu if access.cpu_wide => Some(AttachMode::Cpu),
+        config::AttachMode::Cgroup if access.cpu_wide => Some(AttachMode::Cgroup),
+        refused @ (config::AttachMode::Cpu | config::AttachMode::Cgroup) => {
+            return Err(explain::cpu_wide_refused(&format!("--attach-mode {refused}")));
+        }
+    })
 }
 
 fn rate_settings(sampling: &SamplingSettings) -> RateSettings {
@@ -410,6 +453,8 @@ enum Watched<'a> {
     },
     /// Processes of others: until none is left.
     Processes,
+    /// All of them, of which there are always some.
+    Everything,
 }
 
 /// What else ends a run.
@@ -490,14 +535,14 @@ async fn follow(
                     pass_on(signal, command);
                 }
             }
-            Watched::Processes if signal.is_some() => stop = Some(Stop::Signal),
+            Watched::Processes | Watched::Everything if signal.is_some() => stop = Some(Stop::Signal),
             // Into a group that is empty for the moment somebody may come, until the time is up.
             Watched::Processes
                 if engine.target_has_ended() && (deadline.is_none() || engine.nobody_can_come()) =>
             {
                 stop = Some(Stop::TargetGone);
             }
-            Watched::Processes => {}
+            Watched::Processes | Watched::Everything => {}
         }
         let mut precise =
             || until.precise.as_mut().is_some_and(|precise| precise.is_reached(&engine.session));

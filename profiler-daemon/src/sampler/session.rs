@@ -143,6 +143,8 @@ pub(crate) struct Session {
     last_reading: LastReading,
     /// When sampling began; the end of time until it does.
     start_ns: u64,
+    /// When another session takes over.
+    end_ns: u64,
     /// When the stretch began that the next cut hands over (ns); the end of time until sampling does.
     stretch_start_ns: u64,
     /// What had been counted when the window began.
@@ -222,6 +224,7 @@ impl Session {
             first_reading: LastReading::default(),
             last_reading: LastReading::default(),
             start_ns: u64::MAX,
+            end_ns: u64::MAX,
             stretch_start_ns: u64::MAX,
             window_start: Counts::default(),
             past_weights: FxHashMap::default(),
@@ -329,6 +332,16 @@ impl Session {
         self.first_reading = self.last_reading;
     }
 
+    /// When sampling began (ns).
+    pub(crate) fn start_ns(&self) -> u64 {
+        self.start_ns
+    }
+
+    /// Samples count until then (ns): another session counts from there on.
+    pub(crate) fn count_until(&mut self, end_ns: u64) {
+        self.end_ns = end_ns;
+    }
+
     /// Entries that the kernel keeps of a call chain.
     pub(crate) fn chain_limit(&self) -> usize {
         self.chain_limit
@@ -412,6 +425,10 @@ impl Session {
     fn sample(&mut self, sample: &RawSample<'_>, weight_ns: u64) {
         if sample.time_ns < self.start_ns {
             return; // taken before anything counted
+        }
+        if sample.time_ns >= self.end_ns {
+            self.counts.doubled += u64::from(self.processes.contains(sample.pid)); // a cost and nothing else
+            return;
         }
         self.counts.stack_bytes += sample.stack.map_or(0, |stack| stack.len()) as u64;
         if self.meets_unknown && !self.processes.contains(sample.pid) && !self.excluded.contains(&sample.pid)

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use profiler_core::merge::{Merger, Range};
 use profiler_core::profile::SymbolizedProfile;
 
-use super::Store;
 use super::disk::Disk;
 use super::listing::{self, Entry};
 use super::name::Level;
@@ -14,12 +13,11 @@ use super::plan::{self, Group, Now};
 use super::seal::{self, Sealed};
 use super::stamp::Stamp;
 use super::stretch::Stretches;
+use super::waiting::Unmerged;
+use super::{Store, is_full};
 
 /// All time there is.
 const EVER: Range = Range { from_unix_ns: 0, to_unix_ns: u64::MAX };
-
-/// How long files wait that could not be merged: room may come (ns).
-const PAUSE_NS: u64 = 3_600_000_000_000;
 
 /// What becomes of a group.
 enum Work {
@@ -45,16 +43,18 @@ impl<D: Disk> Store<D> {
     /// was something to merge; there may be more.
     pub(crate) fn maintain(&mut self, now: &Now) -> bool {
         self.expire(now);
-        self.waiting.retain(|_, until_ns| *until_ns > now.monotonic_ns);
-        let waits = |group: &Group| group.paths.iter().any(|path| self.waiting.contains_key(path));
+        self.waits.retain(&self.index);
+        let room = if self.waits.is_empty() { 0 } else { self.room() };
+        let waits = |group: &Group| self.waits.hold(group, now.monotonic_ns, room);
         let Some(group) = plan::next_group(&self.index, &self.settings, now, waits) else { return false };
-        let merged = self.merge(&group).is_some_and(|work| self.carry_out(work));
-        if merged {
-            self.counters.merged += 1;
-        } else {
-            self.counters.unmerged += 1;
-            let until_ns = now.monotonic_ns.saturating_add(PAUSE_NS);
-            self.waiting.extend(group.paths.into_iter().map(|path| (path, until_ns)));
+        let merged = self.merge(&group).ok_or(Unmerged::Refused).and_then(|work| self.carry_out(work));
+        match merged {
+            Ok(()) => self.counters.merged += 1,
+            Err(why) => {
+                self.counters.unmerged += 1;
+                let room = self.room();
+                self.waits.add(group, why, now.monotonic_ns, room);
+            }
         }
         true
     }
@@ -99,31 +99,37 @@ impl<D: Disk> Store<D> {
         opened
     }
 
-    /// Whether it could be done.
-    fn carry_out(&mut self, work: Work) -> bool {
+    fn carry_out(&mut self, work: Work) -> Result<(), Unmerged> {
         match work {
-            Work::Remove(held) => self.remove_all(&held) == held.len() as u64,
+            Work::Remove(held) if self.remove_all(&held) == held.len() as u64 => Ok(()),
+            Work::Remove(_) => Err(Unmerged::Refused),
             Work::Replace { stamp, sealed, sources } => self.replace(stamp, &sealed, &sources),
         }
     }
 
-    /// Writes what files became, then removes them. Whether it is written; in between, readers ignore the files.
+    /// Writes what files became, then removes them; in between, readers ignore the files.
     ///
     /// For that moment, both take room. It is made by the oldest files, unless these are among those to be merged.
-    fn replace(&mut self, stamp: Stamp, sealed: &Sealed, sources: &[PathBuf]) -> bool {
+    fn replace(&mut self, stamp: Stamp, sealed: &Sealed, sources: &[PathBuf]) -> Result<(), Unmerged> {
         let size = listing::room(sealed.bytes.len() as u64);
         let over = self.size().1.saturating_add(size).saturating_sub(self.settings.bytes);
         let oldest = plan::oldest(&self.index, over);
         let freed: u64 = oldest.iter().filter_map(|path| self.index.get(path)).map(|entry| entry.size).sum();
         if freed < over || oldest.iter().any(|path| sources.contains(path)) {
-            return false;
+            return Err(Unmerged::NoRoom(size));
         }
         self.counters.evicted += self.remove_all(&oldest);
-        let written = self.put(stamp, sealed).is_ok();
-        if written {
-            self.remove_all(sources);
-        }
-        written
+        self.put(stamp, sealed).map_err(|cause| match is_full(&cause) {
+            true => Unmerged::NoRoom(size),
+            false => Unmerged::Refused,
+        })?;
+        self.remove_all(sources);
+        Ok(())
+    }
+
+    /// Room that is left, by the settings and on the disk (bytes).
+    fn room(&self) -> u64 {
+        self.settings.bytes.saturating_sub(self.size().1).min(self.disk.free(&self.folder))
     }
 }
 

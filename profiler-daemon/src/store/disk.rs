@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
+use nix::sys::statvfs::statvfs;
+
 /// A change to the disk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Op<'a> {
@@ -26,6 +28,12 @@ pub(crate) enum Op<'a> {
 pub(crate) trait Disk {
     /// Carries out one.
     fn apply(&mut self, op: Op<'_>) -> io::Result<()>;
+
+    /// Room that is left for us on the disk of a folder (bytes); no end of it where the system does not say.
+    fn free(&self, folder: &Path) -> u64 {
+        statvfs(folder)
+            .map_or(u64::MAX, |found| found.blocks_available().saturating_mul(found.fragment_size()))
+    }
 }
 
 /// The real one.

@@ -31,6 +31,7 @@ mod terms;
 #[cfg(test)]
 mod tests;
 mod unpack;
+mod waiting;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -41,8 +42,8 @@ use profiler_core::profile::SymbolizedProfile;
 
 pub(crate) use disk::{Disk, RealDisk};
 pub(crate) use plan::Now;
-pub(crate) use read::{Query, Reading, read};
-pub(crate) use terms::{Counters, NotKept, Settings, StoreError, Window};
+pub(crate) use read::{IsWanted, Query, Reading, read};
+pub(crate) use terms::{Counters, NotKept, Settings, StoreError, Waiting, Window};
 
 use disk::Op;
 use listing::{DAMAGED, Entry};
@@ -51,6 +52,7 @@ use plan::Index;
 use seal::Sealed;
 use stamp::Stamp;
 use stretch::{Standing, Stretch, Stretches, Taken};
+use waiting::Waits;
 
 /// A store and the right to change it.
 #[derive(Debug)]
@@ -61,8 +63,7 @@ pub(crate) struct Store<D = RealDisk> {
     index: Index,
     /// Damaged files and the room they take.
     damaged: BTreeMap<PathBuf, u64>,
-    /// Files that could not be merged, and until when they wait (ns of the monotonic clock).
-    waiting: BTreeMap<PathBuf, u64>,
+    waits: Waits,
     counters: Counters,
     written_aside: u64,
     /// Held as long as the store is.
@@ -113,11 +114,9 @@ impl<D: Disk> Store<D> {
         if !self.make_room(listing::room(sealed.bytes.len() as u64), now) {
             return Err(NotKept::Full);
         }
-        self.put(stamp, &sealed).map_err(|cause| match cause.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
-                NotKept::Full
-            }
-            _ => NotKept::Refused(cause),
+        self.put(stamp, &sealed).map_err(|cause| match is_full(&cause) {
+            true => NotKept::Full,
+            false => NotKept::Refused(cause),
         })
     }
 
@@ -189,7 +188,7 @@ impl<D: Disk> Store<D> {
     /// If the folder or a file in it cannot be read.
     #[cfg(test)]
     pub(crate) fn read(&mut self, query: &Query) -> Result<Reading, StoreError> {
-        let reading = read(&self.folder, query)?;
+        let reading = read(&self.folder, query, &|| true)?;
         for (path, _) in &reading.damaged {
             self.set_aside(path);
         }
@@ -201,9 +200,20 @@ impl<D: Disk> Store<D> {
         self.counters
     }
 
+    /// What waits to be merged, by the monotonic clock.
+    pub(crate) fn waiting(&self, now_ns: u64) -> Waiting {
+        self.waits.shown(now_ns)
+    }
+
     /// Files, damaged ones among them, and the room they take (bytes).
     pub(crate) fn size(&self) -> (usize, u64) {
         let files = self.index.len() + self.damaged.len();
         (files, self.index.values().map(|entry| entry.size).chain(self.damaged.values().copied()).sum())
     }
+}
+
+/// Whether a disk refuses for want of room.
+fn is_full(cause: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(cause.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }

@@ -9,6 +9,7 @@ use jiff::civil::Date;
 use super::disk::{Disk, Op};
 use super::listing::{self, Choice, DAMAGED, Entry, Listing};
 use super::plan::Index;
+use super::waiting::Waits;
 use super::{Counters, Settings, Store, StoreError};
 
 /// The file that the owner of a store holds locked.
@@ -41,7 +42,7 @@ impl<D: Disk> Store<D> {
             disk,
             index: Index::new(),
             damaged: damaged_files(folder),
-            waiting: BTreeMap::new(),
+            waits: Waits::default(),
             counters: Counters::default(),
             written_aside: 0,
             _lock: lock,

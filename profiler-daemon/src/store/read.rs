@@ -80,14 +80,17 @@ impl Query {
     }
 }
 
-/// Reads a range from the store in `folder`.
+/// Says whether somebody still waits for what is read; asked before each file.
+pub(crate) type IsWanted<'a> = &'a (dyn Fn() -> bool + Sync);
+
+/// Reads a range from the store in `folder`, as long as it is wanted.
 ///
 /// # Errors
 ///
-/// If the folder or a file in it cannot be read. Damage is none: it is told beside what is sound.
-pub(crate) fn read(folder: &Path, query: &Query) -> Result<Reading, StoreError> {
+/// If the folder or a file in it cannot be read, or nobody wants it any more. Damage is none: it is told beside what is sound.
+pub(crate) fn read(folder: &Path, query: &Query, is_wanted: IsWanted<'_>) -> Result<Reading, StoreError> {
     for _ in 0..ATTEMPTS {
-        match attempt(folder, query) {
+        match attempt(folder, query, is_wanted) {
             Ok(reading) => return Ok(reading),
             Err(Failed::Changed) => {}
             Err(Failed::Store(error)) => return Err(error),
@@ -96,9 +99,11 @@ pub(crate) fn read(folder: &Path, query: &Query) -> Result<Reading, StoreError> 
     Err(StoreError::Restless(folder.to_owned()))
 }
 
-fn attempt(folder: &Path, query: &Query) -> Result<Reading, Failed> {
+fn attempt(folder: &Path, query: &Query, is_wanted: IsWanted<'_>) -> Result<Reading, Failed> {
     let unreadable = |cause| Failed::Store(StoreError::Unreadable { path: folder.to_owned(), cause });
-    let listing = listing::list(folder, query.days(), |name| query.may_want(name)).map_err(unreadable)?;
+    let may_want = |name: &Name| query.may_want(name) && is_wanted();
+    let listing = listing::list(folder, query.days(), may_want).map_err(unreadable)?;
+    still(is_wanted)?;
     let Listing { mut entries, mut damaged, has_changed, .. } = listing;
     if has_changed {
         return Err(Failed::Changed);
@@ -107,7 +112,7 @@ fn attempt(folder: &Path, query: &Query) -> Result<Reading, Failed> {
         let choice = listing::choose(&entries);
         let counted =
             choice.counted.iter().map(|&at| &entries[at]).filter(|entry| query.wants(entry)).collect();
-        let sum = Sum::of(folder, query, counted)?;
+        let sum = Sum::of(folder, query, counted, is_wanted)?;
         if sum.damaged.is_empty() {
             let overlapping = choice.overlapping.iter().map(|&at| entries[at].path.clone()).collect();
             return Ok(sum.into_reading(query, damaged, overlapping));
@@ -119,6 +124,10 @@ fn attempt(folder: &Path, query: &Query) -> Result<Reading, Failed> {
     }
 }
 
+fn still(is_wanted: IsWanted<'_>) -> Result<(), Failed> {
+    if is_wanted() { Ok(()) } else { Err(Failed::Store(StoreError::Unwanted)) }
+}
+
 /// What the files add up to.
 struct Sum {
     merger: Merger,
@@ -128,10 +137,16 @@ struct Sum {
 }
 
 impl Sum {
-    fn of(folder: &Path, query: &Query, entries: Vec<&Entry>) -> Result<Self, Failed> {
+    fn of(
+        folder: &Path,
+        query: &Query,
+        entries: Vec<&Entry>,
+        is_wanted: IsWanted<'_>,
+    ) -> Result<Self, Failed> {
         let merger = Merger::new(query.range, query.range.bin_ns());
         let mut sum = Self { merger, spans: Vec::new(), targets: BTreeMap::new(), damaged: Vec::new() };
         each_opened(folder, &entries, |entry, opened| {
+            still(is_wanted)?;
             match opened {
                 Ok(profile) => sum.add(query, entry, &profile),
                 Err(NotRead::Gone) => return Err(Failed::Changed),

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
+use serde::Serialize;
+
 /// How much is kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
@@ -54,6 +56,9 @@ pub(crate) enum StoreError {
         /// Why.
         cause: io::Error,
     },
+    /// Whoever asked has left.
+    #[error("nobody waits for it any more")]
+    Unwanted,
     /// Files came and went as long as anyone was looking.
     #[error("the files in {} change all the time; try again", .0.display())]
     Restless(PathBuf),
@@ -74,7 +79,7 @@ pub(crate) enum NotKept {
 }
 
 /// What happened to a store since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Counters {
     /// Windows that were kept.
     pub(crate) written: u64,
@@ -96,4 +101,18 @@ pub(crate) struct Counters {
     pub(crate) cleaned: u64,
     /// Changes that may not outlive a power failure, since the disk did not confirm them.
     pub(crate) unsynced: u64,
+}
+
+/// Files that could not be merged, and are tried again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Waiting {
+    /// How many.
+    #[serde(rename = "unmerged_files")]
+    pub(crate) files: usize,
+    /// Room for the largest file that they would make, where that is what is missing (bytes).
+    #[serde(rename = "unmerged_needed_bytes")]
+    pub(crate) needed_bytes: u64,
+    /// When the next try is due, if no room comes before (s from now).
+    #[serde(rename = "unmerged_retry_s")]
+    pub(crate) retry_s: f64,
 }

@@ -40,7 +40,9 @@ pub struct Member {
 pub struct FleetOutcome {
     /// The most that was truly spent in any ten seconds, over the budget of these.
     pub worst_10s_of_budget: f64,
-    /// The same as the host's budget saw it.
+    /// What was truly spent in the last half, over the budget of it.
+    pub used_of_budget: f64,
+    /// The most of any ten seconds as the host's budget saw it.
     pub seen_10s_of_budget: f64,
     /// Rates at the end over those of the law under the true costs, for the targets that are there.
     pub rates_of_law: Vec<f64>,
@@ -99,6 +101,8 @@ struct Books {
     last_ten: VecDeque<(f64, f64, f64)>,
     last_s: f64,
     worst: f64,
+    /// Spent and granted from a moment on (s, ns, ns).
+    later: (f64, f64, f64),
 }
 
 impl Books {
@@ -106,6 +110,9 @@ impl Books {
     fn book(&mut self, at_s: f64, spent_ns: f64, granted_ns: f64) {
         self.last_ten.push_back((at_s - self.last_s, spent_ns, granted_ns));
         self.last_s = at_s;
+        if at_s >= self.later.0 {
+            self.later = (self.later.0, self.later.1 + spent_ns, self.later.2 + granted_ns);
+        }
         let mut held_s: f64 = self.last_ten.iter().map(|(wall_s, ..)| wall_s).sum();
         while let Some((wall_s, ..)) = self.last_ten.front().filter(|(wall_s, ..)| held_s - wall_s >= 10.0) {
             held_s -= wall_s;
@@ -126,6 +133,7 @@ pub fn run_fleet(fleet: &Fleet, seed: u64) -> FleetOutcome {
     let budget =
         |at_s: f64| fleet.budgets.iter().rev().find(|(from_s, _)| *from_s <= at_s).map_or(0.0, |step| step.1);
     let (mut host, mut books) = (HostBudget::new(budget(0.0)), Books::default());
+    books.later.0 = 0.5 * fleet.duration_s;
     let mut runs: Vec<Run<'_>> = Vec::new();
     let mut waiting: Vec<(u64, &Member)> = (1..).zip(&fleet.members).collect();
     waiting.sort_by(|a, b| b.1.from_s.total_cmp(&a.1.from_s));
@@ -174,6 +182,7 @@ pub fn run_fleet(fleet: &Fleet, seed: u64) -> FleetOutcome {
     );
     FleetOutcome {
         worst_10s_of_budget: books.worst,
+        used_of_budget: books.later.1 / books.later.2,
         seen_10s_of_budget: host.worst_10s_ratio(),
         rates_of_law: runs.iter().zip(&law.of).map(|(run, share)| run.rate_hz / share.rate_hz).collect(),
         changes: runs.iter().map(|run| run.changes).chain(left).collect(),

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 /// Why no answer came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unanswered {
+pub(crate) enum Unanswered {
     /// Nobody listens.
     Absent,
     /// Not in time.
@@ -20,7 +20,7 @@ pub(super) enum Unanswered {
 }
 
 /// `GET path`: status and body.
-pub(super) fn get(socket: &Path, path: &str, patience: Duration) -> Result<(u16, Vec<u8>), Unanswered> {
+pub(crate) fn get(socket: &Path, path: &str, patience: Duration) -> Result<(u16, Vec<u8>), Unanswered> {
     let deadline = Instant::now() + patience;
     let mut stream = UnixStream::connect(socket).map_err(|_| Unanswered::Absent)?;
     let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
@@ -43,7 +43,7 @@ pub(super) fn get(socket: &Path, path: &str, patience: Duration) -> Result<(u16,
 }
 
 /// The same, read as JSON; another status than 200 counts as broken.
-pub(super) fn get_json(socket: &Path, path: &str, patience: Duration) -> Result<Value, Unanswered> {
+pub(crate) fn get_json(socket: &Path, path: &str, patience: Duration) -> Result<Value, Unanswered> {
     match get(socket, path, patience)? {
         (200, body) => serde_json::from_slice(&body).map_err(|_| Unanswered::Broken),
         _ => Err(Unanswered::Broken),

@@ -1,6 +1,6 @@
 //! The daemon under churn and load for hours, with faults: what is recorded, and what has to hold of it.
 
-mod ask;
+pub(crate) mod ask;
 mod clients;
 mod cover;
 mod faults;

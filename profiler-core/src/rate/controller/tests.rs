@@ -251,6 +251,38 @@ prop_compose! {
     }
 }
 
+#[test]
+fn other_settings_are_adopted_with_all_that_was_learned() {
+    let mut controller = RateController::new(RateSettings::default(), CostModel::default());
+    let tick = |controller: &mut RateController, number: u64| {
+        let (rate_hz, at_ns) = (controller.rate_hz(), number * 100_000_000);
+        let samples = (rate_hz * 0.1).round() as u64;
+        let reading = Reading {
+            at_ns,
+            target_cpu_ns: 100_000_000,
+            samples,
+            frames: 20 * samples,
+            ..Reading::default()
+        };
+        let counts = (0..8).map(|function| (function, samples / 8)).collect();
+        controller.tick(&reading, &TopShares { counts })
+    };
+    controller.start(0);
+    let before = (1..=100).map(|number| tick(&mut controller, number)).last().unwrap();
+    controller.adopt(RateSettings { budget_ratio: 0.002, ..RateSettings::default() });
+    let after = (101..=200).map(|number| tick(&mut controller, number)).last().unwrap();
+    assert!(after.budget_ratio == 0.002 && after.rate_hz < 0.3 * before.rate_hz, "{before:?} {after:?}");
+    assert!(after.samples > before.samples && after.target_cpu_s > before.target_cpu_s, "it goes on");
+    // What the host leaves stays in force, as far as it is less.
+    controller.grant(0.001);
+    controller.adopt(RateSettings { budget_ratio: 0.05, ..RateSettings::default() });
+    assert_eq!(controller.budget_ratio(), 0.001);
+    controller.adopt(RateSettings { budget_ratio: 0.0005, ..RateSettings::default() });
+    assert_eq!(controller.budget_ratio(), 0.0005);
+    controller.grant(1.0);
+    assert_eq!(controller.budget_ratio(), 0.0005, "never more than its own");
+}
+
 proptest! {
     #[test]
     fn nothing_leads_out_of_the_limits(

@@ -31,6 +31,7 @@ fn demand() -> impl Strategy<Value = Demand> {
             error,
             weight,
             cap_hz,
+            ..Demand::default()
         },
     )
 }

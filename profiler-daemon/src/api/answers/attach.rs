@@ -41,6 +41,8 @@ pub(crate) struct Attach {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) everything: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) each: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) budget_ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) horizon_cpu_s: Option<f64>,
@@ -104,10 +106,10 @@ impl Attach {
             cgroup: self.cgroup,
             container: self.container,
             everything: self.everything,
+            each: self.each.map(|each| each.parse().map_err(|error| format!("each: {error}"))).transpose()?,
             budget: self.budget_ratio.map(budget).transpose()?,
             horizon: self.horizon_cpu_s.map(horizon).transpose()?,
             labels: self.labels,
-            ..TargetSettings::default()
         })
     }
 }

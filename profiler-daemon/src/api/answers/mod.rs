@@ -22,6 +22,7 @@ use super::problem::Problem;
 use super::routes::{Operation, Route};
 use super::{Api, openapi};
 use crate::daemon::ask::{Ask, Refused, Reply};
+use crate::daemon::board::Snapshot;
 
 /// An answer, or why there is none.
 type Answer = Result<Response<Body>, Problem>;
@@ -75,6 +76,16 @@ async fn target_name(parts: &mut Parts) -> Result<String, Problem> {
 }
 
 impl Call<'_> {
+    /// How everything is, as the loop published it last.
+    async fn latest(&self) -> Result<Arc<Snapshot>, Problem> {
+        Ok(self.api.asker.latest().await?)
+    }
+
+    /// Whether the loop came round within the time in which it has to answer.
+    fn is_alive(&self, latest: &Snapshot) -> bool {
+        u128::from(latest.age_ns()) <= self.api.bounds.answer.as_nanos()
+    }
+
     /// Asks the loop, and waits no longer than a request may take.
     async fn ask<T>(&self, question: impl FnOnce(Reply<T>) -> Ask) -> Result<T, Problem> {
         self.ask_within(self.api.bounds.answer, question).await

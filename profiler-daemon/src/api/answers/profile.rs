@@ -12,7 +12,7 @@ use super::{Answer, Call, content};
 use crate::api::problem::Problem;
 use crate::api::routes::{FORMAT, FROM, LABEL, SECONDS, TARGET, TO};
 use crate::api::serve::Deadline;
-use crate::daemon::ask::Ask;
+use crate::daemon::ask::{Ask, Flush};
 use crate::store::Query;
 use crate::sys::clock::unix_ns;
 
@@ -83,19 +83,22 @@ fn kept(call: &Call<'_>, from_unix_ns: u64, to_unix_ns: u64, now_unix_ns: u64) -
 }
 
 async fn answer(call: &Call<'_>, asked: Asked, form: Form) -> Answer {
+    let (targets, labels) = (call.params.targets(&TARGET), call.params.labels(&LABEL)?);
+    let flush = Flush { targets: targets.clone(), labels: labels.clone(), is_end: false };
     let range = match asked {
-        Asked::Next(time) => next(call, time).await?,
+        Asked::Next(time) => next(call, time, flush).await?,
         Asked::Kept(range) => {
-            let window = call.api.force().settings.store.window.duration();
-            let open_since = unix_ns().saturating_sub(u64::try_from(window.as_nanos()).unwrap_or(u64::MAX));
+            let window_ns = call.latest().await?.status.store.window_s * 1e9; // in force, which may be longer than asked for
+            let open_since = unix_ns().saturating_sub(window_ns as u64);
             // The loop rounds windows to its ticks.
             if range.to_unix_ns > open_since.saturating_sub(1_000_000_000) {
-                call.ask(Ask::Flush).await??;
+                wait(call, Duration::ZERO);
+                call.ask(|reply| Ask::Flush(flush, reply)).await??;
             }
             range
         }
     };
-    let query = Query { range, targets: call.params.targets(&TARGET), labels: call.params.labels(&LABEL)? };
+    let query = Query { range, targets, labels };
     let body = render(call.api, query, form).await?;
     let mut response = content(form.media_type(), body);
     let headers = response.headers_mut();
@@ -110,13 +113,19 @@ async fn answer(call: &Call<'_>, asked: Asked, form: Form) -> Answer {
 }
 
 /// Waits between two ends of windows: what lies between them are windows of their own.
-async fn next(call: &Call<'_>, time: Duration) -> Result<Range, Problem> {
+async fn next(call: &Call<'_>, time: Duration, flush: Flush) -> Result<Range, Problem> {
+    wait(call, time);
+    let begin = flush.clone();
+    call.ask(|reply| Ask::Flush(begin, reply)).await??;
+    let from_unix_ns = unix_ns();
+    tokio::time::sleep(time).await;
+    call.ask(|reply| Ask::Flush(Flush { is_end: true, ..flush }, reply)).await??;
+    Ok(Range { from_unix_ns, to_unix_ns: unix_ns().max(from_unix_ns + 1) })
+}
+
+/// The answer comes after this time, and after windows were ended and a reader was free.
+fn wait(call: &Call<'_>, time: Duration) {
     if let Some(deadline) = call.parts.extensions.get::<Deadline>() {
         deadline.allow(time + call.api.bounds.answer * 3);
     }
-    call.ask(Ask::Flush).await??;
-    let from_unix_ns = unix_ns();
-    tokio::time::sleep(time).await;
-    call.ask(Ask::Flush).await??;
-    Ok(Range { from_unix_ns, to_unix_ns: unix_ns().max(from_unix_ns + 1) })
 }

@@ -1,12 +1,15 @@
 //! A range read from the store and written in a form, on a thread where it keeps nobody waiting.
 
+use std::io::{self, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::http::StatusCode;
 use profiler_core::profile::SymbolizedProfile;
 use tokio::time::timeout;
 
 use crate::api::Api;
+use crate::api::observe::Counters;
 use crate::api::problem::Problem;
 use crate::export::functions::functions;
 use crate::export::table::{View, render as table};
@@ -52,8 +55,8 @@ impl Form {
         }
     }
 
-    fn write(self, profile: &SymbolizedProfile) -> anyhow::Result<Vec<u8>> {
-        let mut out = Vec::new();
+    fn write(self, profile: &SymbolizedProfile, left: &Left) -> anyhow::Result<Vec<u8>> {
+        let mut out = Sheet { bytes: Vec::new(), left };
         let format = match self {
             Self::Pprof => Format::Pprof,
             Self::Folded => Format::Folded,
@@ -66,7 +69,52 @@ impl Form {
             }
         };
         format.write(profile, &mut out)?;
-        Ok(out)
+        Ok(out.bytes)
+    }
+}
+
+/// Whether the client has left: what it asked for is then read and written no further.
+#[derive(Clone, Debug, Default)]
+struct Left(Arc<AtomicBool>);
+
+impl Left {
+    fn is_so(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What is written, as long as the client is there.
+struct Sheet<'l> {
+    bytes: Vec<u8>,
+    left: &'l Left,
+}
+
+impl Write for Sheet<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.left.is_so() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        self.bytes.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A request that waits for its profile; dropped before that is there, the client has left.
+struct Waiting<'a> {
+    left: Left,
+    counters: &'a Counters,
+    is_over: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.left.0.store(true, Ordering::Relaxed);
+            self.counters.profile_abandoned();
+        }
     }
 }
 
@@ -76,12 +124,16 @@ pub(super) async fn render(api: &Arc<Api>, query: Query, form: Form) -> Result<V
     let waiting = timeout(api.bounds.answer, Arc::clone(&api.renderings).acquire_owned());
     let permit = waiting.await.ok().and_then(Result::ok).ok_or_else(busy)?;
     let folder = api.force().settings.store.folder.clone();
+    let mut waiting = Waiting { left: Left::default(), counters: &api.counters, is_over: false };
+    let left = waiting.left.clone();
     let work = tokio::task::spawn_blocking(move || {
-        let _permit = permit; // as long as it works, not as long as somebody waits for it
-        let profile = report::read(&folder, &query)?;
-        form.write(&profile).map_err(|error| Unread::Failed(format!("{error:#}")))
+        let _permit = permit; // as long as it works, which is until it finds that nobody waits for it
+        let profile = report::read(&folder, &query, &|| !left.is_so())?;
+        form.write(&profile, &left).map_err(|error| Unread::Failed(format!("{error:#}")))
     });
-    match work.await {
+    let done = work.await;
+    waiting.is_over = true;
+    match done {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(unread)) => Err(unread.into()),
         Err(_) => {

@@ -10,11 +10,11 @@ use crate::api::metrics::{self, Form};
 use crate::api::problem::Problem;
 use crate::daemon::ask::{Ask, Refused};
 
-/// Whether the loop answers. Says nothing of why it does not: anyone may ask.
+/// Whether the loop turns. Says nothing of why it does not: anyone may ask.
 pub(super) async fn health(call: &Call<'_>) -> Answer {
-    match call.ask(Ask::Status).await {
-        Ok(_) => json(StatusCode::OK, &object!({ "status": "ok" })),
-        Err(_) => {
+    match call.latest().await {
+        Ok(latest) if call.is_alive(&latest) => json(StatusCode::OK, &object!({ "status": "ok" })),
+        _ => {
             Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon does not answer; look at its log"))
         }
     }
@@ -22,8 +22,10 @@ pub(super) async fn health(call: &Call<'_>) -> Answer {
 
 /// Whether it does what it is there for.
 pub(super) async fn ready(call: &Call<'_>) -> Answer {
-    match call.ask(Ask::Status).await {
-        Ok(status) if status.ready => json(StatusCode::OK, &object!({ "status": "ready" })),
+    match call.latest().await {
+        Ok(latest) if call.is_alive(&latest) && latest.status.ready => {
+            json(StatusCode::OK, &object!({ "status": "ready" }))
+        }
         _ => {
             let detail = "the daemon is not ready; `sweetspot ctl status` says why";
             Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail))
@@ -32,22 +34,23 @@ pub(super) async fn ready(call: &Call<'_>) -> Answer {
 }
 
 pub(super) async fn status(call: &Call<'_>) -> Answer {
-    json(StatusCode::OK, &call.ask(Ask::Status).await?)
+    json(StatusCode::OK, &call.latest().await?.status())
 }
 
 pub(super) async fn targets(call: &Call<'_>) -> Answer {
-    let targets = call.ask(Ask::Targets).await?;
+    let targets = call.latest().await?.targets();
     json(StatusCode::OK, &object!({ "targets": targets }))
 }
 
 pub(super) async fn target(call: &Call<'_>) -> Answer {
-    let targets = call.ask(Ask::Targets).await?;
+    let targets = call.latest().await?.targets();
     let found = targets.into_iter().find(|target| target.name == call.name);
     json(StatusCode::OK, &found.ok_or_else(|| Refused::Unknown(call.name.clone()))?)
 }
 
 pub(super) async fn decisions(call: &Call<'_>) -> Answer {
-    let decisions = call.ask(|reply| Ask::Decisions(call.name.clone(), reply)).await??;
+    let decisions = call.latest().await?.decisions(&call.name);
+    let decisions = decisions.ok_or_else(|| Refused::Unknown(call.name.clone()))?;
     json(StatusCode::OK, &object!({ "target": call.name, "decisions": decisions }))
 }
 
@@ -69,8 +72,7 @@ pub(super) async fn stop(call: &Call<'_>) -> Answer {
 }
 
 pub(super) async fn metrics(call: &Call<'_>) -> Answer {
-    let status = call.ask(Ask::Status).await?;
-    let targets = call.ask(Ask::Targets).await?;
+    let latest = call.latest().await?;
     let accepted = call.parts.headers.get_all(ACCEPT).iter();
     let form = if accepted
         .filter_map(|value| value.to_str().ok())
@@ -80,7 +82,7 @@ pub(super) async fn metrics(call: &Call<'_>) -> Answer {
     } else {
         Form::Text
     };
-    let text = metrics::write(status, targets, &call.api.counters, form)
+    let text = metrics::write(latest.status(), latest.targets(), &call.api.counters, form)
         .map_err(|_| Problem::internal("the metrics cannot be written; this is an error of sweetspot's"))?;
     Ok(content(form.media_type(), text))
 }

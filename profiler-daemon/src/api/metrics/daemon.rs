@@ -6,6 +6,9 @@ use super::{Figure, Out, counter, gauge};
 use crate::daemon::state::Status;
 
 const FIGURES: &[Figure<Status>] = &[
+    gauge("status_age_seconds", "How old these figures are: the loop publishes them each second.", |s| {
+        Some(s.age_s)
+    }),
     gauge("uptime_seconds", "Time since the daemon began.", |s| Some(s.uptime_s)),
     gauge("ready", "Whether it samples what it can and keeps it.", |s| Some(flag(s.ready))),
     gauge("degraded", "Things that are not as they should be; `sweetspot ctl status` lists them.", |s| {
@@ -55,16 +58,33 @@ const FIGURES: &[Figure<Status>] = &[
     gauge("store_files", "Files in the store.", |s| Some(s.store.files as f64)),
     gauge("store_size_bytes", "Room that they take.", |s| Some(s.store.bytes as f64)),
     gauge("store_limit_bytes", "Room that they may take.", |s| Some(s.store.limit_bytes as f64)),
+    gauge("store_window_seconds", "How long a window of a target is at present.", |s| Some(s.store.window_s)),
     gauge("store_queued_bytes", "Windows that wait for the disk, about.", |s| {
         Some(s.store.queued_bytes as f64)
     }),
-    counter("store_windows_written", "Windows that were written.", |s| Some(s.store.written as f64)),
-    counter("store_merges", "Files that others were merged into.", |s| Some(s.store.merged as f64)),
-    counter("store_merges_failed", "Merges that failed.", |s| Some(s.store.unmerged as f64)),
-    counter("store_files_expired", "Files removed for their age.", |s| Some(s.store.expired as f64)),
-    counter("store_files_evicted", "Files removed to make room.", |s| Some(s.store.evicted as f64)),
-    counter("store_files_damaged", "Damaged files set aside.", |s| Some(s.store.damaged as f64)),
-    counter("store_unsynced", "Changes that the disk did not confirm.", |s| Some(s.store.unsynced as f64)),
+    counter("store_windows_written", "Windows that were written.", |s| Some(s.store.counters.written as f64)),
+    counter("store_merges", "Files that others were merged into.", |s| Some(s.store.counters.merged as f64)),
+    counter("store_merges_failed", "Merges that failed.", |s| Some(s.store.counters.unmerged as f64)),
+    gauge("store_unmerged_files", "Files that could not be merged, and are tried again.", |s| {
+        Some(s.store.waiting.files as f64)
+    }),
+    gauge(
+        "store_unmerged_needed_bytes",
+        "Room for the largest file that they would make, if it is missing.",
+        |s| Some(s.store.waiting.needed_bytes as f64),
+    ),
+    gauge("store_unmerged_retry_seconds", "Time until the next try.", |s| Some(s.store.waiting.retry_s)),
+    counter("store_files_expired", "Files removed for their age.", |s| Some(s.store.counters.expired as f64)),
+    counter("store_files_evicted", "Files removed to make room.", |s| Some(s.store.counters.evicted as f64)),
+    counter("store_files_damaged", "Damaged files set aside.", |s| Some(s.store.counters.damaged as f64)),
+    counter(
+        "store_files_cleaned",
+        "Files removed that an earlier process left half written or merged.",
+        |s| Some(s.store.counters.cleaned as f64),
+    ),
+    counter("store_unsynced", "Changes that the disk did not confirm.", |s| {
+        Some(s.store.counters.unsynced as f64)
+    }),
 ];
 
 fn flag(is_so: bool) -> f64 {
@@ -90,8 +110,11 @@ pub(super) fn encode(status: &Status, out: &mut Out<'_>) -> fmt::Result {
     let by_state = by_state.map(|(state, count)| (vec![("state", state.to_owned())], count as f64));
     out.series("targets", super::Kind::Gauge, "Targets by state.", by_state)?;
     let store = &status.store;
-    let by_reason =
-        [("queue", store.dropped_queue), ("full", store.dropped_full), ("refused", store.dropped_refused)];
+    let by_reason = [
+        ("queue", store.dropped_queue),
+        ("full", store.counters.dropped_full),
+        ("refused", store.counters.dropped_refused),
+    ];
     let by_reason = by_reason.map(|(reason, count)| (vec![("reason", reason.to_owned())], count as f64));
     let help = "Windows that were dropped: too many waited, there was no room, or the disk refused.";
     out.series("store_windows_dropped", super::Kind::Counter, help, by_reason)

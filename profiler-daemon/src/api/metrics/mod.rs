@@ -74,6 +74,7 @@ struct Snapshot {
     answers: BTreeMap<u16, u64>,
     panics: u64,
     connections_failed: u64,
+    profiles_abandoned: u64,
 }
 
 /// Writes everything.
@@ -93,6 +94,7 @@ pub(super) fn write(
         answers: own.answers(),
         panics: own.panics(),
         connections_failed: own.connections_failed(),
+        profiles_abandoned: own.profiles_abandoned(),
     };
     let mut registry = Registry::with_prefix("sweetspot");
     registry.register_collector(Box::new(snapshot));
@@ -119,7 +121,9 @@ impl Collector for Snapshot {
             self.panics as f64,
         )?;
         let help = "Connections that ended before what was asked on them was answered.";
-        out.one("http_connections_failed", Kind::Counter, help, self.connections_failed as f64)
+        out.one("http_connections_failed", Kind::Counter, help, self.connections_failed as f64)?;
+        let help = "Profiles that were read no further since the client had left.";
+        out.one("http_profiles_abandoned", Kind::Counter, help, self.profiles_abandoned as f64)
     }
 }
 

@@ -16,12 +16,14 @@ use super::*;
 use crate::daemon::state::{
     HostStatus, MemoryStatus, Origin, SettingsStatus, StoreStatus, TargetCounts, TargetState,
 };
+use crate::store;
 
 /// A status in which every figure is another.
 fn status() -> Status {
     Status {
         version: "9.9".to_owned(),
         pid: 4711,
+        age_s: 1039.0,
         uptime_s: 1001.0,
         ready: true,
         degraded: vec!["one".to_owned(); 7],
@@ -55,17 +57,22 @@ fn status() -> Status {
             files: 1021,
             bytes: 1022,
             limit_bytes: 1023,
+            window_s: 1030.0,
             queued_bytes: 1024,
             dropped_queue: 1025,
-            written: 1026,
-            dropped_full: 1027,
-            dropped_refused: 1028,
-            expired: 1029,
-            evicted: 1030,
-            merged: 1031,
-            unmerged: 1032,
-            damaged: 1033,
-            unsynced: 1034,
+            counters: store::Counters {
+                written: 1026,
+                dropped_full: 1027,
+                dropped_refused: 1028,
+                expired: 1029,
+                evicted: 1030,
+                merged: 1031,
+                unmerged: 1032,
+                damaged: 1033,
+                unsynced: 1034,
+                cleaned: 1035,
+            },
+            waiting: store::Waiting { files: 1036, needed_bytes: 1037, retry_s: 1038.0 },
         },
     }
 }
@@ -247,7 +254,7 @@ fn every_figure_is_a_metric() {
         let text = written(form);
         let values: BTreeSet<&str> =
             text.lines().filter_map(|line| line.rsplit_once(' ')).map(|(_, value)| value).collect();
-        for figure in (1001..=1034).chain(2001..=2024) {
+        for figure in (1001..=1039).chain(2001..=2024) {
             let is_there = [format!("{figure}"), format!("{figure}.0")]
                 .iter()
                 .any(|text| values.contains(text.as_str()));

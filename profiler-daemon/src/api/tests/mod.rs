@@ -22,8 +22,11 @@ use tempfile::TempDir;
 
 use super::bounds::Bounds;
 use super::{Server, start_within};
-use crate::daemon::ask::{self, Ask, Asked, Refused, Wanted};
+use crate::daemon::ask::{self, Ask, Asked, Flush, Publisher, Refused, Wanted};
+use crate::daemon::board::Snapshot;
+use crate::daemon::recent::RecentDecisions;
 use crate::daemon::state::{DecisionEntry, Status, TargetStatus};
+use crate::sys::clock;
 
 /// A token.
 pub(super) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -40,6 +43,7 @@ pub(super) struct Daemon {
 #[derive(Default)]
 pub(super) struct Heard {
     pub(super) flushes: AtomicUsize,
+    pub(super) flushed: Mutex<Vec<Flush>>,
     pub(super) attached: Mutex<Vec<Wanted>>,
     pub(super) ready: std::sync::atomic::AtomicBool,
     /// It answers nothing while this is so.
@@ -77,9 +81,9 @@ impl Daemon {
         std::fs::create_dir(&settings.store.folder).unwrap();
         change(&mut settings, &folder);
         let heard = Arc::new(Heard::default());
-        let (asker, asked) = ask::channel();
+        let (asker, asked, publisher) = ask::channel();
         let loops = Arc::clone(&heard);
-        std::thread::spawn(move || play(asked, &loops));
+        std::thread::spawn(move || play(asked, &loops, &publisher));
         let server = start_within(&settings, asker, bounds).unwrap();
         Self { server: Some(server), settings, folder, heard }
     }
@@ -165,29 +169,31 @@ pub(super) fn decision() -> DecisionEntry {
     DecisionEntry { at_unix_s: 1_760_000_000.5, decision }
 }
 
+/// How everything is: just old enough for whoever asks to want it anew.
+fn snapshot(heard: &Heard) -> Snapshot {
+    let decisions = RecentDecisions::default();
+    decisions.remember(decision());
+    let ready = heard.ready.load(Ordering::Relaxed);
+    Snapshot {
+        at_ns: clock::monotonic_ns() - 2_000_000_000,
+        status: Status { ready, pid: 7, version: "9.9".to_owned(), ..Status::default() },
+        targets: vec![(target("web"), decisions), (target("db@1:x"), RecentDecisions::default())],
+    }
+}
+
 /// Answers as the loop does, at once.
-fn play(mut asked: Asked, heard: &Heard) {
+fn play(mut asked: Asked, heard: &Heard, publisher: &Publisher) {
     while let Some(ask) = asked.0.blocking_recv() {
         while heard.deaf.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(5));
         }
-        answer(ask, heard);
+        answer(ask, heard, publisher);
     }
 }
 
-fn answer(ask: Ask, heard: &Heard) {
+fn answer(ask: Ask, heard: &Heard, publisher: &Publisher) {
     match ask {
-        Ask::Status(reply) => {
-            let ready = heard.ready.load(Ordering::Relaxed);
-            let _ = reply.send(Status { ready, pid: 7, version: "9.9".to_owned(), ..Status::default() });
-        }
-        Ask::Targets(reply) => {
-            let _ = reply.send(vec![target("web"), target("db@1:x")]);
-        }
-        Ask::Decisions(name, reply) => {
-            let found = if name == "web" { Ok(vec![decision()]) } else { Err(Refused::Unknown(name)) };
-            let _ = reply.send(found);
-        }
+        Ask::Show => publisher.publish(snapshot(heard)),
         Ask::Attach(wanted, reply) => {
             let made = match wanted.target.name.as_str() {
                 "web" => {
@@ -207,8 +213,9 @@ fn answer(ask: Ask, heard: &Heard) {
             };
             let _ = reply.send(done);
         }
-        Ask::Flush(reply) => {
+        Ask::Flush(flush, reply) => {
             heard.flushes.fetch_add(1, Ordering::Relaxed);
+            heard.flushed.lock().unwrap().push(flush);
             let _ = reply.send(Ok(()));
         }
         Ask::Reload(reply) => {

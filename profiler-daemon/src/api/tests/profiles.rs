@@ -111,8 +111,18 @@ fn what_reaches_into_the_open_windows_ends_them_first() {
     assert_eq!(daemon.heard.flushes.load(Ordering::Relaxed), 1);
     assert_eq!(daemon.get("/v1/profile?seconds=1").status, 404);
     assert_eq!(daemon.heard.flushes.load(Ordering::Relaxed), 3);
-    assert_eq!(daemon.get("/debug/pprof/profile?seconds=1&target=web").status, 404);
+    assert_eq!(daemon.get("/debug/pprof/profile?seconds=1&target=web&label=tier%3D2").status, 404);
     assert_eq!(daemon.heard.flushes.load(Ordering::Relaxed), 5);
+    // Those that are asked for, and whether a time ends that was waited for.
+    let flushed = daemon.heard.flushed.lock().unwrap();
+    let whose: Vec<_> =
+        flushed.iter().map(|flush| (flush.targets.clone(), flush.labels.len(), flush.is_end)).collect();
+    let web = || vec!["web".to_owned()];
+    let all = Vec::new;
+    assert_eq!(
+        whose,
+        [(all(), 0, false), (all(), 0, false), (all(), 0, true), (web(), 1, false), (web(), 1, true)]
+    );
 }
 
 #[test]

@@ -188,18 +188,42 @@ fn what_is_no_http_is_refused() {
 }
 
 #[test]
+fn a_family_of_targets_can_be_asked_for() {
+    let daemon = Daemon::new();
+    let asked = daemon.post("/v1/attach", r#"{"cgroup": "/", "each": "unit", "duration_s": 5}"#);
+    assert_eq!(asked.status, 201, "{}", asked.text());
+    assert_eq!(daemon.heard.attached.lock().unwrap()[0].target.each, Some(config::Each::Unit));
+    for (body, said) in [
+        (r#"{"cgroup": "/", "each": "pod", "duration_s": 5}"#, "each: expected process, unit"),
+        (r#"{"user": "root", "each": "user", "duration_s": 5}"#, "of one user already"),
+        (r#"{"each": "unit", "duration_s": 5}"#, "nothing says which processes"),
+        (r#"{"everything": true, "pid": 1, "duration_s": 5}"#, "contradicts pid 1"),
+    ] {
+        let refused = daemon.post("/v1/attach", body);
+        assert!(refused.status == 400 && refused.text().contains(said), "{body}: {}", refused.text());
+    }
+}
+
+#[test]
 fn a_loop_that_does_not_answer_is_said_and_not_waited_for() {
     let bounds = Bounds { answer: Duration::from_millis(50), ..Bounds::default() };
     let daemon = Daemon::with(bounds, |_, _| {});
+    assert_eq!(daemon.get("/v1/status").status, 200);
     daemon.heard.deaf.store(true, Ordering::Relaxed);
-    for path in ["/healthz", "/readyz", "/v1/status", "/v1/targets", "/metrics", "/v1/profile?from=-1m"] {
+    for path in ["/healthz", "/readyz", "/v1/profile?from=-1m", "/debug/pprof/profile?seconds=1"] {
         let got = daemon.get(path);
         assert_eq!(got.status, 503, "{path}: {}", got.text());
         assert!(got.head.contains("retry-after: 1"), "{}", got.head);
     }
-    // Its queue is full by now or not: neither is waited for.
+    // What it said last is still there to see, with its age. Its queue is full by now or not: neither is waited for.
     for _ in 0..100 {
-        assert!([429, 503].contains(&daemon.get("/v1/status").status));
+        let status = daemon.get("/v1/status").json();
+        assert!(status["age_s"].as_f64() > Some(2.0) && status["pid"] == 7, "{status}");
+        let profile = daemon.get("/v1/profile?from=-1m").status;
+        assert!([429, 503].contains(&profile), "{profile}");
     }
+    assert_eq!(daemon.get("/v1/targets").json()["targets"][0]["name"], "web");
+    assert_eq!(daemon.get("/v1/targets/web/decisions").json()["decisions"][0]["rate_hz"], 2.0);
+    assert!(daemon.get("/metrics").text().contains("sweetspot_status_age_seconds"));
     daemon.heard.deaf.store(false, Ordering::Relaxed);
 }

@@ -113,6 +113,49 @@ fn who_is_too_many_is_told_to_come_back_and_health_is_not_too_many() {
     assert_eq!(daemon.get("/v1/status").status, 200);
 }
 
+/// Two files that are pipes: whoever reads one waits until somebody writes to it.
+#[test]
+fn nothing_is_read_on_for_a_client_that_has_left() {
+    use std::fs::OpenOptions;
+    use std::os::unix::fs::OpenOptionsExt;
+
+    let daemon = Daemon::new();
+    let day = daemon.settings.store.folder.join("2026-11-16");
+    std::fs::create_dir(&day).unwrap();
+    let pipe = |second: u32| {
+        let name = format!("09-14-0{second}_window_60.000s_web_5f1d2c3b-36840000_9617ec96.pb.gz");
+        nix::unistd::mkfifo(&day.join(&name), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        day.join(name)
+    };
+    let (first, second) = (pipe(1), pipe(2));
+    let api = std::sync::Arc::clone(&daemon.server.as_ref().unwrap().api);
+    let write = |pipe: &PathBuf| {
+        OpenOptions::new().write(true).custom_flags(nix::fcntl::OFlag::O_NONBLOCK.bits()).open(pipe)
+    };
+    let ask =
+        "GET /v1/profile?from=2026-11-16T09:00Z&to=2026-11-16T10:00Z HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut client = UnixStream::connect(daemon.socket()).unwrap();
+    client.write_all(ask.as_bytes()).unwrap();
+    let end_of_first = loop {
+        if let Ok(pipe) = write(&first) {
+            break pipe; // it is being read
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert_eq!(api.renderings.available_permits(), api.bounds.renderings - 1);
+    drop(client);
+    while api.counters.profiles_abandoned() == 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(end_of_first);
+    while api.renderings.available_permits() < api.bounds.renderings {
+        assert!(write(&second).is_err(), "it reads on");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(api.counters.profiles_abandoned(), 1);
+    assert!(daemon.get("/metrics").text().contains("sweetspot_http_profiles_abandoned_total 1"));
+}
+
 #[test]
 fn the_end_waits_for_nobody() {
     let mut daemon = Daemon::new();

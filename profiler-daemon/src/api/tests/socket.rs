@@ -47,7 +47,7 @@ fn a_group_that_is_missing_is_said() {
 #[test]
 fn what_a_dead_daemon_left_is_replaced_and_a_live_one_is_not() {
     let daemon = Daemon::new();
-    let (asker, _asked) = ask::channel();
+    let (asker, _asked, _publisher) = ask::channel();
     let error = super::super::start(&daemon.settings, asker.clone()).err().unwrap().to_string();
     assert!(error.contains("another sweetspot answers at"), "{error}");
     assert_eq!(daemon.get("/healthz").status, 200);

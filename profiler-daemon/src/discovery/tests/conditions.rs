@@ -141,6 +141,21 @@ fn a_file_is_found_by_a_link_to_it() {
     assert_eq!(watched.target_of(20), Some("a"));
 }
 
+/// The processes of what is parted from everything are told one by one, and the rest is everything.
+#[test]
+fn what_is_parted_from_everything_is_not_everything() {
+    let mut host = Host::new();
+    host.start(20, Made::program("web", 1).within("/system.slice/web.service"));
+    host.start(21, Made::program("db", 1).within("/system.slice/db.service"));
+    let watched = watch(&host, &[target("all", "everything = true\neach = \"unit\"")]);
+    let targets: Vec<_> = watched.discovery.targets().collect();
+    let own: Vec<TargetId> =
+        targets.iter().filter(|(_, found)| found.is_everything).map(|(id, _)| *id).collect();
+    assert_eq!((targets.len() > 2, own.len()), (true, 1), "{targets:?}");
+    assert!(targets.iter().all(|(_, found)| found.own == own[0]));
+    assert_eq!(watched.discovery.target(own[0]).unwrap().name, "all");
+}
+
 #[test]
 fn a_section_may_be_one_target_for_each() {
     let mut host = Host::new();

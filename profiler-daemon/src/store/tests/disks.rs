@@ -78,6 +78,35 @@ fn a_full_disk_costs_windows_that_are_counted_and_nothing_else() {
 }
 
 #[test]
+fn room_that_comes_is_used_at_once() {
+    let Some(disk) = SmallDisk::new() else { return };
+    let folder = disk.folder.path().join("store");
+    let mut store = store(&folder);
+    assert!((0..12).all(|minute| keep_large(&mut store, minute)));
+    let filler = disk.folder.path().join("filler");
+    assert!(fs::write(&filler, vec![1; 1 << 20]).is_err(), "the disk is not full");
+    let at = MIDNIGHT + 2 * HOUR;
+    settle(&mut store, at);
+    let waiting = store.waiting(now(at).monotonic_ns);
+    assert_eq!((store.counters().unmerged, waiting.files), (1, 12));
+    assert!(waiting.needed_bytes > 12 * 20_000 && waiting.retry_s == 10.0, "{waiting:?}");
+    // A little room is no reason to read all of it again.
+    fs::File::options()
+        .write(true)
+        .open(&filler)
+        .unwrap()
+        .set_len(fs::metadata(&filler).unwrap().len() - 8192)
+        .unwrap();
+    settle(&mut store, at + SECOND);
+    assert_eq!(store.counters().unmerged, 1);
+    fs::remove_file(&filler).unwrap();
+    settle(&mut store, at + 2 * SECOND);
+    let Counters { merged, unmerged, .. } = store.counters();
+    assert_eq!((merged, unmerged, store.waiting(0).files), (1, 1, 0));
+    assert_eq!(cpu_ns(&folder, &ever()), 12);
+}
+
+#[test]
 fn a_disk_that_turns_read_only_is_read_on_and_written_later() {
     let Some(disk) = SmallDisk::new() else { return };
     let folder = disk.folder.path();

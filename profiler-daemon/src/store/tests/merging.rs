@@ -183,3 +183,59 @@ fn a_reader_is_not_disturbed_by_merging() {
     let seen = reader.join().unwrap();
     assert!(seen.iter().all(|sum| *sum == 240), "{seen:?}");
 }
+
+/// Writes nothing while it is told so.
+struct Stubborn(std::rc::Rc<std::cell::Cell<bool>>);
+
+impl Disk for Stubborn {
+    fn apply(&mut self, op: Op<'_>) -> io::Result<()> {
+        match op {
+            Op::Write(..) if self.0.get() => Err(io::ErrorKind::ReadOnlyFilesystem.into()),
+            op => RealDisk.apply(op),
+        }
+    }
+}
+
+#[test]
+fn a_merge_that_fails_is_tried_again_soon_and_then_ever_more_rarely() {
+    let (folder, stubborn) = (TempDir::new().unwrap(), std::rc::Rc::default());
+    let mut store = Store::open(folder.path(), settings(), Stubborn(std::rc::Rc::clone(&stubborn))).unwrap();
+    for minute in 0..5 {
+        keep(&mut store, "web", MIDNIGHT + minute * MINUTE, 1).unwrap();
+    }
+    stubborn.set(true);
+    let begin = MIDNIGHT + 2 * HOUR;
+    // As often as the keeper asks: each ten seconds, for four hours.
+    let tries: Vec<u64> = (0..4 * 360)
+        .filter(|at| {
+            let before = store.counters().unmerged;
+            settle(&mut store, begin + at * 10 * SECOND);
+            store.counters().unmerged > before
+        })
+        .collect();
+    assert_eq!(tries, [0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 871, 1231]);
+    let end = begin + 4 * HOUR;
+    assert_eq!(store.waiting(now(end).monotonic_ns).files, 5);
+    stubborn.set(false);
+    settle(&mut store, end + 2 * HOUR);
+    assert_eq!((files(folder.path()).len(), store.waiting(0).files), (1, 0));
+    assert_eq!(cpu_ns(folder.path(), &ever()), 5);
+}
+
+/// A bound that leaves no room for both a merged file and what it is made of.
+#[test]
+fn a_larger_bound_lets_merges_go_on_at_once() {
+    let folder = TempDir::new().unwrap();
+    let narrow = Settings { bytes: 5 * 4096, ..settings() };
+    let mut store = Store::open(folder.path(), narrow, RealDisk).unwrap();
+    for minute in 0..5 {
+        keep(&mut store, "web", MIDNIGHT + minute * MINUTE, 1).unwrap();
+    }
+    let at = MIDNIGHT + 2 * HOUR;
+    settle(&mut store, at);
+    let waiting = store.waiting(now(at).monotonic_ns);
+    assert_eq!((waiting.files, waiting.needed_bytes, store.counters().unmerged), (5, 4096, 1));
+    store.rebound(Settings { bytes: 6 * 4096, ..settings() });
+    settle(&mut store, at + SECOND);
+    assert_eq!((files(folder.path()).len(), cpu_ns(folder.path(), &ever())), (1, 5));
+}

@@ -9,6 +9,7 @@ mod merging;
 mod week;
 
 use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
 
 use profiler_core::merge::Range;
 use profiler_core::profile::{Outcome, SymbolizedProfile};
@@ -73,6 +74,11 @@ fn ever() -> Query {
     range(0, u64::MAX)
 }
 
+/// Reads for somebody who waits to the end.
+fn read(folder: &Path, query: &Query) -> Result<Reading, StoreError> {
+    super::read(folder, query, &|| true)
+}
+
 /// CPU time in a range (ns).
 fn cpu_ns(folder: &Path, query: &Query) -> u64 {
     let reading = read(folder, query).unwrap();
@@ -133,6 +139,29 @@ fn ranges_targets_and_labels_are_read() {
     assert_eq!(cpu_ns(folder.path(), &range(MIDNIGHT, MIDNIGHT + MINUTE + MINUTE / 2)), 2 | 2 << 20);
     let reading = read(folder.path(), &of_db).unwrap();
     assert_eq!((reading.targets["db"], reading.targets.len(), reading.gaps.len()), (MINUTE, 1, 0));
+}
+
+#[test]
+fn nothing_is_read_for_those_who_have_left() {
+    let folder = TempDir::new().unwrap();
+    let mut store = store(folder.path());
+    for minute in 0..40 {
+        keep(&mut store, "web", MIDNIGHT + minute * MINUTE, 1).unwrap();
+    }
+    let asked_until = |most: usize| {
+        let asked = std::sync::atomic::AtomicUsize::new(0);
+        let read = super::read(folder.path(), &ever(), &|| asked.fetch_add(1, Relaxed) < most);
+        (read.map(|reading| reading.profile.run.samples), asked.load(Relaxed))
+    };
+    // Once for each header, between, and for each file.
+    let (whole, most) = asked_until(usize::MAX);
+    assert_eq!((whole.unwrap(), most), (40, 81));
+    for until in [0, 1, 39, 40, 41, 50, 80] {
+        let (read, asked) = asked_until(until);
+        assert!(matches!(read, Err(StoreError::Unwanted)), "{until}: {read:?}");
+        // No file is opened after the first no; of the headers, the names are passed over.
+        assert!(asked <= until.max(40) + 1, "{asked} of {until}");
+    }
 }
 
 #[test]

@@ -1,0 +1,184 @@
+//! How busy a target is: what has to be reckoned with where a budget is kept over ten seconds.
+
+use std::collections::VecDeque;
+
+use super::share::AGES;
+
+const SECOND_NS: f64 = 1e9;
+const TEN_SECONDS_NS: f64 = 10e9;
+/// Ticks closer than this are one stretch, which bounds the history (ns).
+const MERGE_NS: f64 = 50e6;
+/// How long the most of any ten seconds is remembered (s), and for how long it says nothing yet: that of a load that has just
+/// begun would be taken for what is usual.
+const REMEMBERED: usize = 20;
+const TOO_FRESH: usize = 10;
+/// More than this many times the most that was usual is something new.
+const USUAL: f64 = 1.1;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Stretch {
+    wall_ns: f64,
+    cpu_ns: f64,
+}
+
+/// The load of the last ten seconds, and of those before.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Load {
+    /// Oldest first, of ten seconds.
+    history: VecDeque<Stretch>,
+    held: Stretch,
+    /// The most CPU time of ten seconds that ended in each second, oldest first (ns).
+    records: VecDeque<f64>,
+    /// Length of the present second so far (ns).
+    second_ns: f64,
+}
+
+/// What is to be expected of a target.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Expected {
+    /// CPUs that it keeps busy in the busiest ten seconds.
+    pub(super) busy_cpus: f64,
+    /// The same in the rest of ten seconds of which 1, 2, … 9 are over, over `busy_cpus`.
+    pub(super) pace: [f64; AGES],
+}
+
+impl Load {
+    /// Takes in a tick.
+    pub(super) fn observe(&mut self, wall_ns: u64, cpu_ns: u64) {
+        let tick = Stretch { wall_ns: wall_ns as f64, cpu_ns: cpu_ns as f64 };
+        match self.history.back_mut().filter(|last| last.wall_ns < MERGE_NS) {
+            Some(last) => {
+                (last.wall_ns, last.cpu_ns) = (last.wall_ns + tick.wall_ns, last.cpu_ns + tick.cpu_ns)
+            }
+            None => self.history.push_back(tick),
+        }
+        self.held =
+            Stretch { wall_ns: self.held.wall_ns + tick.wall_ns, cpu_ns: self.held.cpu_ns + tick.cpu_ns };
+        while let Some(first) =
+            self.history.front().copied().filter(|first| self.held.wall_ns - first.wall_ns >= TEN_SECONDS_NS)
+        {
+            self.held.wall_ns -= first.wall_ns;
+            self.held.cpu_ns = (self.held.cpu_ns - first.cpu_ns).max(0.0); // sums of doubles drift
+            self.history.pop_front();
+        }
+        self.remember(tick.wall_ns);
+    }
+
+    fn remember(&mut self, wall_ns: f64) {
+        self.second_ns += wall_ns;
+        if self.records.is_empty() || self.second_ns >= SECOND_NS {
+            // A tick of many seconds is the one that all of them ended in.
+            let seconds = ((self.second_ns / SECOND_NS) as usize).clamp(1, REMEMBERED);
+            self.second_ns %= SECOND_NS;
+            self.records.extend(std::iter::repeat_n(0.0, seconds));
+            self.records.drain(..self.records.len().saturating_sub(REMEMBERED));
+        }
+        if let Some(record) = self.records.back_mut() {
+            *record = record.max(self.held.cpu_ns);
+        }
+    }
+
+    /// What is to be expected, if it goes on as it is usual; `None` where nothing is usual yet, or it does more than that.
+    ///
+    /// Of bursts that come again and again it is what all of ten seconds hold together.
+    pub(super) fn expected(&self) -> Option<Expected> {
+        let usual = self.records.len().checked_sub(TOO_FRESH).filter(|old| *old > 0)?;
+        let usual_ns = self.records.iter().take(usual).copied().fold(0.0, f64::max);
+        if self.held.wall_ns < TEN_SECONDS_NS || self.held.cpu_ns > USUAL * usual_ns {
+            return None;
+        }
+        let most_ns = self.held.cpu_ns.max(usual_ns);
+        Some(Expected { busy_cpus: most_ns / TEN_SECONDS_NS, pace: self.pace(most_ns) })
+    }
+
+    /// The rest of what ten seconds hold at most, as far as it fits in there.
+    fn pace(&self, most_ns: f64) -> [f64; AGES] {
+        let peak_cpus =
+            self.history.iter().map(|stretch| stretch.cpu_ns / stretch.wall_ns.max(1.0)).fold(0.0, f64::max);
+        let peak_cpus = peak_cpus.max(most_ns / TEN_SECONDS_NS);
+        let (mut pace, mut over) = ([1.0; AGES], Stretch::default());
+        let mut stretches = self.history.iter().rev();
+        for (age, pace) in (1..).zip(&mut pace) {
+            let age_ns = f64::from(age) * SECOND_NS;
+            while over.wall_ns < age_ns
+                && let Some(stretch) = stretches.next()
+            {
+                over =
+                    Stretch { wall_ns: over.wall_ns + stretch.wall_ns, cpu_ns: over.cpu_ns + stretch.cpu_ns };
+            }
+            let rest_ns = TEN_SECONDS_NS - age_ns;
+            let rest_cpus = ((most_ns - over.cpu_ns) / rest_ns).clamp(0.0, peak_cpus);
+            *pace = if most_ns > 0.0 { rest_cpus * TEN_SECONDS_NS / most_ns } else { 1.0 };
+        }
+        pace
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICK_NS: u64 = 100_000_000;
+
+    fn play(load: &mut Load, seconds: u64, busy_cpus: impl Fn(u64) -> f64) {
+        for tick in 0..10 * seconds {
+            load.observe(TICK_NS, (busy_cpus(tick) * TICK_NS as f64) as u64);
+        }
+    }
+
+    fn burst(tick: u64) -> f64 {
+        if tick % 40 < 5 { 2.0 } else { 0.0 }
+    }
+
+    #[test]
+    fn a_steady_load_is_expected_to_go_on_once_it_is_known() {
+        let mut load = Load::default();
+        play(&mut load, 9, |_| 1.5);
+        assert_eq!(load.expected(), None);
+        play(&mut load, 20, |_| 1.5);
+        let expected = load.expected().unwrap();
+        assert!((expected.busy_cpus - 1.5).abs() < 1e-9, "{expected:?}");
+        assert!(expected.pace.iter().all(|pace| (pace - 1.0).abs() < 1e-6), "{expected:?}");
+    }
+
+    #[test]
+    fn of_bursts_all_that_ten_seconds_hold_is_expected_and_no_more() {
+        let mut load = Load::default();
+        play(&mut load, 40, burst);
+        for tick in 0..80 {
+            load.observe(TICK_NS, (burst(tick) * TICK_NS as f64) as u64);
+            let expected = load.expected().unwrap();
+            // Three bursts of half a second by two CPUs.
+            assert!((expected.busy_cpus - 0.3).abs() < 1e-6, "{tick}: {expected:?}");
+            let most = expected.pace.iter().copied().fold(0.0, f64::max);
+            assert!(expected.pace.iter().all(|pace| *pace >= 0.0) && most <= 2.0 / 0.3 + 1e-6);
+        }
+        // Ten seconds that hold three bursts already are expected to hold no other.
+        play(&mut load, 9, burst);
+        assert!(load.expected().unwrap().pace[8] < 1e-6, "{:?}", load.expected());
+    }
+
+    #[test]
+    fn more_than_is_usual_is_not_expected_at_once_and_less_is() {
+        let mut load = Load::default();
+        play(&mut load, 40, |_| 0.1);
+        play(&mut load, 1, |_| 4.0);
+        assert_eq!(load.expected(), None);
+        play(&mut load, 30, |_| 4.0);
+        assert!((load.expected().unwrap().busy_cpus - 4.0).abs() < 1e-6);
+        play(&mut load, 5, |_| 0.0);
+        assert!((load.expected().unwrap().busy_cpus - 4.0).abs() < 1e-6, "it may come back");
+        play(&mut load, 40, |_| 0.0);
+        assert_eq!(load.expected().unwrap().busy_cpus, 0.0);
+    }
+
+    #[test]
+    fn a_tick_of_no_time_or_of_hours_is_taken_in() {
+        let mut load = Load::default();
+        load.observe(0, 0);
+        load.observe(0, 5);
+        load.observe(u64::MAX, u64::MAX);
+        play(&mut load, 60, |_| 1.0);
+        assert!((load.expected().unwrap().busy_cpus - 1.0).abs() < 0.2, "{:?}", load.expected());
+    }
+}

@@ -1,0 +1,90 @@
+//! How often the window of a target is ended before its time, for those who ask for what is in it.
+//!
+//! Whoever asks ends the window in place of reading it while it is open: what is open has no names yet and is in no file, so
+//! that the same samples would be named again for each who asks, and answers would come from two places that have to agree.
+//! Each such end is a file of its own until it is merged. So they are bounded: many at once, for a person who looks at this
+//! and that; fewer in the long run, for a program that asks each second. It waits, and gets an answer that is whole.
+
+/// Shorter windows than this are ended for nobody (ns).
+const SHORTEST_NS: u64 = 1_000_000_000;
+/// Ends that may follow each other as soon as that.
+const AT_ONCE: f64 = 10.0;
+/// In the long run there is one in this time (ns).
+const EVERY_NS: f64 = 6e9;
+/// Ends that are overdrawn at most: whoever begins to wait for a time then waits less than a request may.
+const OVERDRAWN: f64 = 3.0;
+
+/// The ends that are left to a target.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EarlyEnds {
+    left: f64,
+    at_ns: u64,
+}
+
+impl Default for EarlyEnds {
+    fn default() -> Self {
+        Self { left: AT_ONCE, at_ns: 0 }
+    }
+}
+
+impl EarlyEnds {
+    /// When a window that began at `from_ns` may be ended. One that ends a time that was waited for has to be old enough alone.
+    pub(super) fn when(&self, from_ns: u64, is_end: bool) -> u64 {
+        let old_enough_ns = from_ns.saturating_add(SHORTEST_NS);
+        let missing_ns = if is_end { 0.0 } else { (1.0 - self.left).max(0.0) * EVERY_NS };
+        old_enough_ns.max(self.at_ns.saturating_add(missing_ns.ceil() as u64))
+    }
+
+    /// A window was ended.
+    pub(super) fn take(&mut self, now_ns: u64) {
+        let came = now_ns.saturating_sub(self.at_ns) as f64 / EVERY_NS;
+        self.left = ((self.left + came).min(AT_ONCE) - 1.0).max(-OVERDRAWN);
+        self.at_ns = now_ns;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Ends windows as soon as they may be; `is_end` tells which of them end a time. How many there are in so many seconds.
+    fn ends(seconds: u64, is_end: impl Fn(usize) -> bool) -> usize {
+        let (mut early, mut now_ns) = (EarlyEnds::default(), 1000 * SECOND);
+        let until_ns = now_ns + seconds * SECOND;
+        for count in 0.. {
+            let next_ns = early.when(now_ns, is_end(count));
+            assert!(next_ns >= now_ns + SECOND, "a window of less than a second");
+            assert!(next_ns <= now_ns + 24 * SECOND + 1, "more than a request waits for");
+            now_ns = next_ns;
+            if now_ns > until_ns {
+                return count;
+            }
+            early.take(now_ns);
+        }
+        unreachable!()
+    }
+
+    #[test]
+    fn a_person_may_look_ten_times_and_a_program_ten_times_a_minute() {
+        assert_eq!(ends(10, |_| false), 10);
+        let hour = ends(3600, |_| false);
+        assert!((600..=612).contains(&hour), "{hour}");
+        // A begin and an end in turns, as of one who asks for the next second again and again.
+        let pairs = ends(3600, |count| count % 2 == 1);
+        assert!((600..=612).contains(&pairs), "{pairs}");
+    }
+
+    #[test]
+    fn the_end_of_a_time_waits_for_nothing_but_its_second() {
+        assert_eq!(ends(100, |_| true), 100);
+        let mut early = EarlyEnds::default();
+        (0..100).for_each(|at| early.take(at * SECOND));
+        assert_eq!(early.when(100 * SECOND, true), 101 * SECOND);
+        assert!(early.when(100 * SECOND, false) <= 99 * SECOND + 24 * SECOND);
+        // Whoever has not asked for a while may again.
+        early.take(1000 * SECOND);
+        assert_eq!(early.when(1000 * SECOND, false), 1001 * SECOND);
+    }
+}

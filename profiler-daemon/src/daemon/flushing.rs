@@ -1,0 +1,70 @@
+//! Windows that are ended for those who ask for what is in them: of the targets that they ask for, and no others.
+
+use super::Daemon;
+use super::ask::{Flush, Refused, Reply};
+
+/// Somebody who waits for windows to be kept.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    /// Whose.
+    flush: Flush,
+    /// Windows that began before this are to be ended (ns).
+    asked_ns: u64,
+    reply: Reply<Result<(), Refused>>,
+}
+
+impl Daemon {
+    /// Somebody waits for windows from now on. Several who ask for the same window are served by one end of it.
+    pub(super) fn wait_for_windows(
+        &mut self,
+        flush: Flush,
+        reply: Reply<Result<(), Refused>>,
+        asked_ns: u64,
+    ) {
+        self.waiting.push(Waiting { flush, asked_ns, reply });
+    }
+
+    /// When a window that is waited for may be ended next; none if nobody waits.
+    pub(super) fn next_flush_ns(&self) -> Option<u64> {
+        let ends = self.targets.values().filter_map(|watched| watched.early_end_ns(self.claim(watched)?));
+        let soonest = ends.min();
+        soonest.or_else(|| self.waiting.iter().map(|waiting| waiting.asked_ns).min())
+    }
+
+    /// Ends what may be ended of it, and has those answered who wait for nothing else, once it is kept.
+    pub(super) fn flush(&mut self, now_ns: u64) {
+        self.waiting.retain(|waiting| !waiting.reply.is_closed()); // who has left wants nothing ended
+        let mut due = Vec::new();
+        for (id, watched) in &self.targets {
+            let end_ns = self.claim(watched).and_then(|is_end| watched.early_end_ns(is_end));
+            if end_ns.is_some_and(|end_ns| end_ns <= now_ns) {
+                due.push(*id);
+            }
+        }
+        for id in due {
+            let parcel = self.targets.get_mut(&id).and_then(|watched| watched.cut_early(&self.setup, now_ns));
+            parcel.into_iter().for_each(|parcel| self.keeper.keep(parcel));
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        let (open, done): (Vec<_>, Vec<_>) = waiting
+            .into_iter()
+            .partition(|waiting| self.targets.values().any(|watched| waiting.claims(watched)));
+        self.waiting = open;
+        if !done.is_empty() {
+            self.keeper.flush(done.into_iter().map(|waiting| waiting.reply).collect());
+        }
+    }
+
+    /// Whether somebody waits for a target's open window; and then, whether that ends a time.
+    fn claim(&self, watched: &super::Watched) -> Option<bool> {
+        let claims = self.waiting.iter().filter(|waiting| waiting.claims(watched));
+        claims.map(|waiting| waiting.flush.is_end).reduce(|one, other| one || other)
+    }
+}
+
+impl Waiting {
+    fn claims(&self, watched: &super::Watched) -> bool {
+        let identity = &watched.identity;
+        watched.is_open_since(self.asked_ns) && self.flush.wants(&identity.name, &identity.labels)
+    }
+}

@@ -1,0 +1,76 @@
+//! A target under other settings.
+
+use config::SamplingSettings;
+
+use super::Watched;
+use crate::daemon::keeper::Parcel;
+use crate::run::Setup;
+
+impl Watched {
+    /// Samples it in another way from now on.
+    ///
+    /// What the controller alone has to know changes under the events that there are. For everything else the old events go once
+    /// the new ones are there; who counts until when is one moment.
+    pub(crate) fn resample(
+        &mut self,
+        sampling: SamplingSettings,
+        setup: &Setup,
+        now_ns: u64,
+    ) -> Option<Parcel> {
+        if self.is_sampled() && differ_in_control_alone(&self.sampling, &sampling) {
+            let parcel = self.cut(setup); // the figures of a window are those of one budget
+            self.sampling = sampling;
+            if let Some(sampled) = &mut self.sampled {
+                sampled.engine.adopt(&self.sampling);
+            }
+            return parcel;
+        }
+        let before = std::mem::replace(&mut self.sampling, sampling);
+        let mut old = self.sampled.take()?;
+        self.open(setup, self.whom(), None, now_ns);
+        let new = self.sampled.take();
+        if let Some(new) = &new {
+            old.engine.session.count_until(new.engine.session.start_ns());
+        }
+        // The old window ends as it was sampled.
+        let after = std::mem::replace(&mut self.sampling, before);
+        old.engine.session.own_time.enter();
+        old.engine.stop();
+        old.engine.session.own_time.leave();
+        self.sampled = Some(old);
+        let parcel = self.cut(setup);
+        self.before = self.totals();
+        (self.sampled, self.sampling) = (new, after);
+        if let Some((sampled, parcel)) = self.sampled.as_mut().zip(parcel.as_ref()) {
+            sampled.from_ns = parcel.window.to_ns; // nothing is missing in between, and nothing told twice
+        }
+        parcel
+    }
+}
+
+/// Whether only the rate is chosen in another way.
+fn differ_in_control_alone(old: &SamplingSettings, new: &SamplingSettings) -> bool {
+    let SamplingSettings { budget, horizon, rate, criterion, .. } = new.clone();
+    SamplingSettings { budget, horizon, rate, criterion, ..old.clone() } == *new
+}
+
+#[cfg(test)]
+mod tests {
+    use config::Unwind;
+
+    use super::*;
+
+    #[test]
+    fn a_budget_needs_no_other_events_and_another_way_to_unwind_does() {
+        let old = SamplingSettings::default();
+        let other = SamplingSettings {
+            budget: "3%".parse().unwrap(),
+            horizon: "5s".parse().unwrap(),
+            rate: Some("99Hz".parse().unwrap()),
+            ..old.clone()
+        };
+        assert!(differ_in_control_alone(&old, &other));
+        let unwound = SamplingSettings { unwind: Unwind::Dwarf, ..other };
+        assert!(!differ_in_control_alone(&old, &unwound));
+    }
+}

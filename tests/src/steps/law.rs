@@ -1,0 +1,54 @@
+//! What the law would have each target sampled at, from what was seen of it.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use profiler_core::rate::model::Criterion;
+use profiler_core::rate::share::{Demand, share};
+use serde_json::Value;
+
+/// The twins compute in eight functions, an eighth of the time in each: the spread of any of them, √((1 − p)/p).
+const SPREAD: f64 = 2.645_751;
+/// CPU time that a profile sums up (s), as the settings of the play have it.
+const HORIZON_S: f64 = 1.0;
+/// Controllers aim at this share of a budget.
+const MARGIN: f64 = 0.9;
+/// CPUs that what is spent on a target is set against at least.
+const FLOOR_CPUS: f64 = 0.1;
+
+/// A target, as far as the law asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'d> {
+    /// Its own budget (ratio).
+    pub budget_ratio: f64,
+    /// CPUs that it kept busy, by its own clock.
+    pub busy_cpus: f64,
+    /// What the controller believed of its costs in the end.
+    pub decision: &'d Value,
+}
+
+/// Rates (samples per CPU-second) under a host's budget of so many CPUs.
+pub fn rates_hz(
+    seen: &BTreeMap<usize, Seen<'_>>,
+    host_cpus: f64,
+    housekeeping_cpus: f64,
+) -> Result<BTreeMap<usize, f64>> {
+    let demands = seen.values().map(demand).collect::<Result<Vec<_>>>()?;
+    let shares = share(&demands, MARGIN * (host_cpus - housekeeping_cpus).max(0.0));
+    Ok(seen.keys().copied().zip(shares.of.iter().map(|share| share.rate_hz)).collect())
+}
+
+fn demand(seen: &Seen<'_>) -> Result<Demand> {
+    let figure = |key: &str| seen.decision[key].as_f64().with_context(|| format!("no {key} in a decision"));
+    let counted_cpus = seen.busy_cpus.max(FLOOR_CPUS);
+    Ok(Demand {
+        budget_ratio: MARGIN * seen.budget_ratio,
+        busy_cpus: seen.busy_cpus,
+        counted_cpus,
+        sample_s: figure("total_hi_us")? * 1e-6,
+        target_s: figure("overhead_us")? * 1e-6,
+        fixed_cpus: figure("fixed_ratio")? * counted_cpus,
+        error: 2.0 * Criterion::default().r() * SPREAD / HORIZON_S.sqrt(),
+        ..Demand::default()
+    })
+}
