@@ -68,9 +68,10 @@ const LOST_TO_STRANGERS: f64 = 0.5;
 const CLEARLY_CHEAPER: f64 = 0.5;
 /// A cost of the way to begin with, from which nobody waits for its measurement to be complete.
 const CLEARLY_TOO_DEAR: f64 = 0.02;
-/// CPU time of the target that says enough for that, or a cost: a fifth of what a budget of 1% leaves to a second (ns).
+/// CPU time of the target that says enough for that (ns).
 const EARLY_NS: f64 = 50e6;
-const EARLY_COST_NS: f64 = 2e6;
+/// A cost that says enough for that: a tenth of what a budget of 1% leaves to a second of a CPU (ns).
+pub const EARLY_COST_NS: f64 = 1e6;
 /// Share of the target's CPU time that may pass between the last samples of its threads and their ends.
 const SHORT_LIVED: f64 = 0.05;
 /// For so long a way is kept, and its cost is measured (ns).
@@ -226,6 +227,16 @@ impl AttachChoice {
     pub fn among_others(mut self) -> Self {
         self.among_others = true;
         self
+    }
+
+    /// The target was seen to switch so often (per second of wall time), while events of its threads were not open: where that
+    /// is too often for them, they are not tried out.
+    pub fn expect_switches(&mut self, now_ns: u64, switches_per_s: f64) {
+        if !self.mode.follows_by_itself() || switches_per_s <= MANY_SWITCHES_PER_S {
+            return;
+        }
+        let ratio = switches_per_s * USUAL_SWITCH_S;
+        self.costs[AttachMode::Task as usize] = Some(Measured { ratio, at_ns: now_ns });
     }
 
     /// The way in force.
@@ -407,6 +418,27 @@ mod tests {
     }
 
     #[test]
+    fn storms_that_were_seen_without_events_keep_these_away() {
+        let mut choice = AttachChoice::new(None, true, 2, 2, 50_000.0);
+        let mut changes = Vec::new();
+        for second in 0..600 {
+            if second % 60 == 59 {
+                choice.expect_switches(second * SECOND, 50_000.0);
+            }
+            let observed =
+                Observed { extra_ns: 4e6, target_ns: 1e9, samples_ns: 4e6, ends_ns: 0.0, wall_ns: 1e9 };
+            changes.extend(choice.observe(second * SECOND, observed, || 4));
+        }
+        assert_eq!(changes, []);
+        // Without a look, they would be tried out once the first one is forgotten.
+        assert_eq!(run(&mut choice, 1, 0.3, 0.004), []);
+        let observed =
+            Observed { extra_ns: 4e6, target_ns: 1e9, samples_ns: 4e6, ends_ns: 0.0, wall_ns: 1e9 };
+        let later = (800..803).find_map(|second| choice.observe(second * SECOND, observed, || 4));
+        assert_eq!(later, Some(AttachMode::Task));
+    }
+
+    #[test]
     fn a_dearer_way_is_left_again_and_not_tried_for_a_while() {
         let mut choice = AttachChoice::new(None, true, 2, 2, 0.0);
         assert_eq!(run(&mut choice, 100, 0.003, 0.03), [AttachMode::Cpu, AttachMode::Task]);
@@ -437,8 +469,8 @@ mod tests {
     #[test]
     fn what_is_clearly_too_dear_is_left_at_once_but_not_for_a_moment_of_it() {
         let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
-        assert_eq!(choice.observe(0, seen(1e6, 0.0, 25e6), || 4), None); // too little CPU time to tell
-        assert_eq!(choice.observe(SECOND / 5, seen(1e6, 0.0, 25e6), || 4), Some(AttachMode::Cpu));
+        assert_eq!(choice.observe(0, seen(0.9e6, 0.0, 25e6), || 4), None); // too little CPU time to tell
+        assert_eq!(choice.observe(SECOND / 5, seen(0.9e6, 0.0, 25e6), || 4), Some(AttachMode::Cpu));
         let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
         assert_eq!(choice.observe(0, seen(0.5e6, 0.0, 100e6), || 4), None);
         assert_eq!(choice.observe(SECOND, seen(0.5e6, 0.0, 100e6), || 4), Some(AttachMode::Cpu));

@@ -1,13 +1,14 @@
 /* Two processes that take turns at the same work on one CPU, some milliseconds each: one to be sampled, and its twin. What
  * else happens to the machine happens to both, so that their difference is what sampling costs.
  *
- *   twins compute|memory|step|storm|pair|threads|steps --iterations N [--depth D] [--step-at TURN] [--on CPU]
+ *   twins compute|memory|step|storm|late|pair|threads|steps --iterations N [--depth D] [--step-at TURN] [--on CPU]
  *         [--control FILE] --out FILE
  *
  * compute  each multiplication waits for the one before
  * memory   each read from memory waits for the one before
  * step     computing, DEPTH frames deep, and from a turn on 300 deep
  * storm    computing and switching between two threads, a hundred turns each
+ * late     computing, and from a turn on what storm does
  * pair     nothing but switching between two threads
  * threads  computing, each turn in another of 200 threads
  * steps    computing in eight functions, as the control file says at the moment: "DUTY DEPTH THREADS", the share of the time
@@ -207,6 +208,11 @@ static void start_echo(void)
         die("pipe or thread");
 }
 
+static int may_storm(long turn)
+{
+    return !strcmp(arg.kind, "storm") || (!strcmp(arg.kind, "late") && turn >= arg.step_at);
+}
+
 static void work(long turn)
 {
     if (!strcmp(arg.kind, "steps")) {
@@ -214,7 +220,7 @@ static void work(long turn)
     } else if (!strcmp(arg.kind, "threads")) {
         if (sem_post(&begin[turn % THREADS]) || sem_wait(&done))
             die("semaphores");
-    } else if (!strcmp(arg.kind, "pair") || (!strcmp(arg.kind, "storm") && turn / STORM_TURNS % 2)) {
+    } else if (!strcmp(arg.kind, "pair") || (may_storm(turn) && turn / STORM_TURNS % 2)) {
         exchange(arg.iterations / ITERATIONS_PER_TRIP);
     } else if (lines) {
         read_memory(arg.iterations);
@@ -302,7 +308,7 @@ KEEP static void take_turns(long last)
 
 static void run(void)
 {
-    if (!strcmp(arg.kind, "storm") || !strcmp(arg.kind, "pair"))
+    if (!strcmp(arg.kind, "storm") || !strcmp(arg.kind, "late") || !strcmp(arg.kind, "pair"))
         start_echo();
     if (!strcmp(arg.kind, "threads"))
         start_workers();
@@ -341,7 +347,7 @@ static void stay_on(long cpu)
 
 static void usage(void)
 {
-    fprintf(stderr, "twins compute|memory|step|storm|pair|threads|steps --iterations N [--depth D] [--step-at TURN] [--on CPU]"
+    fprintf(stderr, "twins compute|memory|step|storm|late|pair|threads|steps --iterations N [--depth D] [--step-at TURN] [--on CPU]"
                     " [--control FILE] --out FILE\n");
     exit(2);
 }

@@ -47,12 +47,12 @@ fn scripted() -> Result<PathBuf> {
 /// What the twins work at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// `compute`, `memory`, `step`, `storm`, `pair` or `threads`, and for the script `objects`, `compress` or `database`; the
+    /// `compute`, `memory`, `step`, `storm`, `late`, `pair` or `threads`, and for the script `objects`, `compress` or `database`; the
     /// programs say what they are.
     pub kind: &'static str,
     /// Frames above it.
     pub depth: u64,
-    /// The turn that `step` happens at.
+    /// The turn that `step` happens at, or the storms of `late` begin.
     pub step_at: u64,
     /// CPU of both.
     pub cpu: usize,
@@ -63,6 +63,8 @@ pub struct Work {
 /// One turn of each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Turn {
+    /// Which one it is.
+    pub number: u64,
     /// CPU time of the twin that nobody samples (s).
     pub twin_s: f64,
     /// CPU time of the other (s).
@@ -162,12 +164,13 @@ impl Twins {
         }
         let out: Out = serde_json::from_str(&fs::read_to_string(self.folder.path().join("turns.json"))?)?;
         let s = |ns: u64| ns as f64 * 1e-9;
-        let turn = |&(twin, process, over): &(u64, u64, u64)| Turn {
+        let turn = |(number, &(twin, process, over)): (u64, &(u64, u64, u64))| Turn {
+            number,
             twin_s: s(twin),
             process_s: s(process),
             over_s: s(over),
         };
-        Ok(out.turns.iter().map(turn).collect())
+        Ok((0..).zip(&out.turns).map(turn).collect())
     }
 }
 
@@ -197,6 +200,56 @@ pub struct Spent<'a> {
     pub own: &'a [(f64, f64)],
     /// What the process takes more than its twin, unsampled (ratio).
     pub usual: f64,
+    /// What turns take where nothing is sampled at all; `None` to take the twin's word for it.
+    pub alone: Option<Alone>,
+}
+
+/// Turns of a hundred each that `storm` and `late` are made of.
+const STORM_TURNS: u64 = 100;
+
+/// What turns take while nothing on the machine is sampled. While there are events of any thread, the kernel looks for some at the
+/// switches of all, and those of a twin that nobody samples become dearer too: the two of them together do not show it.
+#[derive(Clone, Copy, Debug)]
+pub struct Alone {
+    calm_s: f64,
+    storm_s: f64,
+    /// The first turn that can be a storm.
+    from: u64,
+    /// How much longer calm turns took while it was sampled (ratio to before and after): the machine's doing.
+    drift: f64,
+}
+
+impl Alone {
+    /// From turns that nobody sampled, and those `during` which the other was; `None` without both calm turns and storms.
+    pub fn new(unsampled: &[Turn], during: &[Turn], from: u64) -> Option<Alone> {
+        let typical = |turns: &[Turn], storm: bool| {
+            let times: Vec<f64> =
+                turns.iter().filter(|turn| is_storm(turn, from) == storm).map(|turn| turn.twin_s).collect();
+            (!times.is_empty()).then(|| median(&times))
+        };
+        let (calm_s, storm_s) = (typical(unsampled, false)?, typical(unsampled, true)?);
+        Some(Alone { calm_s, storm_s, from, drift: typical(during, false)? / calm_s })
+    }
+
+    /// The same for the unsampled turns themselves: how much they scatter around it.
+    pub fn undisturbed(self, unsampled: &[Turn]) -> Option<Alone> {
+        Alone::new(unsampled, unsampled, self.from)
+    }
+
+    fn takes_s(&self, turn: &Turn) -> f64 {
+        self.drift * if is_storm(turn, self.from) { self.storm_s } else { self.calm_s }
+    }
+}
+
+fn is_storm(turn: &Turn, from: u64) -> bool {
+    turn.number >= from && turn.number / STORM_TURNS % 2 == 1
+}
+
+impl Spent<'_> {
+    /// What the turn would have taken the process unsampled (s).
+    fn unsampled_s(&self, turn: &Turn) -> f64 {
+        (1.0 + self.usual) * self.alone.map_or(turn.twin_s, |alone| alone.takes_s(turn))
+    }
 }
 
 /// The largest overhead of any window of this length (s): what the process took more than its twin, and the profiler's
@@ -207,7 +260,7 @@ pub fn worst(spent: &Spent<'_>, length_s: f64) -> Option<f64> {
     let (mut extra_s, mut twin_s) = (0.0, 0.0);
     for first in &calm {
         while to < calm.len() && calm[to].over_s - first.over_s < length_s {
-            extra_s += calm[to].process_s - (1.0 + spent.usual) * calm[to].twin_s;
+            extra_s += calm[to].process_s - spent.unsampled_s(&calm[to]);
             twin_s += calm[to].twin_s;
             to += 1;
         }
@@ -215,7 +268,7 @@ pub fn worst(spent: &Spent<'_>, length_s: f64) -> Option<f64> {
         let own_s = used_at(spent.own, last.over_s) - used_at(spent.own, first.over_s);
         let ratio = (extra_s + own_s) / twin_s;
         worst = Some(worst.map_or(ratio, |worst: f64| worst.max(ratio)));
-        extra_s -= first.process_s - (1.0 + spent.usual) * first.twin_s;
+        extra_s -= first.process_s - spent.unsampled_s(first);
         twin_s -= first.twin_s;
         if to + 1 == calm.len() {
             break;
@@ -245,7 +298,13 @@ mod tests {
             let disturbed = if random.f64() < 0.002 { 1.0 + random.f64() } else { 1.0 };
             TURN_S * disturbed * (1.0 + 0.01 * (random.f64() - 0.5))
         };
-        (0..n).map(|i| Turn { twin_s: took_s(), process_s: took_s(), over_s: i as f64 * 0.008 }).collect()
+        let turn = |i: usize| Turn {
+            number: i as u64,
+            twin_s: took_s(),
+            process_s: took_s(),
+            over_s: i as f64 * 0.008,
+        };
+        (0..n).map(turn).collect()
     }
 
     #[test]
@@ -257,12 +316,27 @@ mod tests {
             .for_each(|turn| turn.process_s *= 1.05);
         let own: Vec<(f64, f64)> =
             (0..400).map(|i| f64::from(i) * 0.05).map(|s| (s, if s < 12.0 { 0.0 } else { 0.01 })).collect();
-        let spent = |own| Spent { turns: &turns, own, usual: 0.0 };
+        let spent = |own| Spent { turns: &turns, own, usual: 0.0, alone: None };
         let found = worst(&spent(&own[..1]), 1.0).unwrap();
         assert!((found - 0.05).abs() < 0.003, "{found}");
         // Ten seconds of wall-clock time are five of the twin's: 25 ms more in the process, and 10 ms of the profiler's.
         let found = worst(&spent(&own), 10.0).unwrap();
         assert!((found - 0.007).abs() < 0.001, "{found}");
         assert_eq!(worst(&spent(&own), 30.0), None);
+    }
+
+    #[test]
+    fn what_makes_the_switches_of_both_dearer_is_seen_beside_unsampled_turns() {
+        let all = turns(4_000);
+        let (unsampled, during) = all.split_at(1_500);
+        let mut during = during.to_vec();
+        for turn in during.iter_mut().filter(|turn| is_storm(turn, 0)) {
+            (turn.twin_s, turn.process_s) = (1.1 * turn.twin_s, 1.1 * turn.process_s);
+        }
+        let alone = Alone::new(unsampled, &during, 0);
+        let found = |alone| worst(&Spent { turns: &during, own: &[], usual: 0.0, alone }, 0.7).unwrap();
+        assert!(found(None) < 0.01, "{}", found(None));
+        assert!((found(alone) - 0.1).abs() < 0.01, "{}", found(alone));
+        assert!(Alone::new(&unsampled[..100], &during, 0).is_none());
     }
 }

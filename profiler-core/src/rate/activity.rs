@@ -52,6 +52,8 @@ pub struct Activity {
     pub foreign_cpu_ns: u64,
     /// Context switches of the target.
     pub switches: u64,
+    /// Context switches of its threads per second since they began: one that has stormed may storm again.
+    pub past_switches_per_s: f64,
     /// What would have been records: mappings and names.
     pub side_records: u64,
     /// Tasks that it created.

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::coldness::Coldness;
+
 /// A cost and how sure it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
@@ -39,7 +41,7 @@ impl Cost {
         if self.is_valid() { self } else { fallback }
     }
 
-    fn is_valid(self) -> bool {
+    pub(super) fn is_valid(self) -> bool {
         let valid = |x: f64| (0.0..=1e9).contains(&x);
         valid(self.mean_ns) && valid(self.se_ns)
     }
@@ -71,6 +73,9 @@ pub struct CostModel {
     /// `None` where they could not.
     #[serde(default)]
     pub per_handler_ns: Option<Cost>,
+    /// How the rest of a sample follows the handler; `None` where that was not measured: then it stays as it is.
+    #[serde(default)]
+    pub coldness: Option<Coldness>,
     /// A record of a tracepoint.
     #[serde(default = "trace_record")]
     pub per_trace_record_ns: Cost,
@@ -91,6 +96,7 @@ impl Default for CostModel {
             per_side_record_ns: Cost::new(1_000.0, 500.0),
             per_fork_ns: Cost::new(10_000.0, 5_000.0),
             per_handler_ns: None,
+            coldness: None,
             per_trace_record_ns: trace_record(),
         }
     }
@@ -111,6 +117,7 @@ impl CostModel {
             per_side_record_ns: self.per_side_record_ns.or(prior.per_side_record_ns),
             per_fork_ns: self.per_fork_ns.or(prior.per_fork_ns),
             per_handler_ns: self.per_handler_ns.filter(|handler| handler.is_part_of(bare)),
+            coldness: self.coldness.filter(Coldness::is_plausible),
             per_trace_record_ns: self.per_trace_record_ns.or(prior.per_trace_record_ns),
         }
     }
@@ -131,6 +138,7 @@ impl CostModel {
         (100.0..1_000_000.0).contains(&bare.mean_ns)
             && (0.0..=bare.mean_ns / 3.0).contains(&bare.se_ns)
             && others.iter().all(|cost| cost.is_valid())
+            && self.coldness.is_none_or(|coldness| coldness.is_plausible())
     }
 
     /// What one sample with `frames` walked and `bytes` copied costs the task that it interrupts.

@@ -212,7 +212,7 @@ impl OverheadMeter {
             .plus(reading.foreign_samples as f64, self.prices.sample(0.0, bytes))
             .plus(reading.foreign_side_records as f64, self.model.per_side_record_ns);
         let samples = Cost::default().plus(hits, self.prices.sample(frames, bytes));
-        let [bare_ns, frame_ns, byte_ns] = self.prices.parts_ns();
+        let [bare_ns, frame_ns, byte_ns] = self.prices.parts_ns(frames, bytes);
         let target_se_ns = samples.se_ns + switches.se_ns + side_records.se_ns;
         Spend {
             base_ns: hits * bare_ns,

@@ -1,11 +1,12 @@
 //! What samples are charged at: as the machine was calibrated, and with the handler as the field shows it.
 //!
-//! A sample's cost is an interrupt and, inside it, the kernel's handler that writes the record. The interrupt does
-//! not depend on the target, so it stays as calibrated. The handler walks the target's stack and finds the target's
-//! caches: o = (calibrated sample − calibrated handler) + handler in the field.
+//! A sample's cost is an interrupt and, inside it, the kernel's handler that writes the record. The handler walks the
+//! target's stack and finds the target's caches. So does the rest, which nobody times: it follows the handler, as
+//! the calibration found ([`Coldness`]), or stays as calibrated where that did not look.
 
 use std::collections::VecDeque;
 
+use super::coldness::Coldness;
 use super::cost::{Cost, CostModel};
 use super::modes::{CostMode, clear_modes};
 use crate::stats::characterise::Parameters;
@@ -56,8 +57,9 @@ pub(super) struct Prices {
 /// The handler's costs, followed.
 #[derive(Clone, Debug)]
 struct Field {
-    /// The part of a sample that no handler sees.
+    /// The part of a sample that no handler sees, as calibrated.
     outside: Cost,
+    coldness: Option<Coldness>,
     /// The calibration with the handler alone for a sample.
     calibrated: CostModel,
     regression: RobustRegression,
@@ -89,12 +91,15 @@ impl Prices {
         in_field.unwrap_or_else(|| self.calibrated.sample(frames, bytes))
     }
 
-    /// The parts of a sample's mean cost (ns): without its stack, a frame, a byte.
-    pub(super) fn parts_ns(&self) -> [f64; 3] {
+    /// The parts of the mean cost of a sample with `frames` walked and `bytes` copied (ns): without its stack, a frame, a
+    /// byte.
+    pub(super) fn parts_ns(&self, frames: f64, bytes: f64) -> [f64; 3] {
         let CostModel { per_sample_ns, per_frame_ns, per_byte_ns, .. } = self.calibrated;
-        match self.known().map(|field| (field.outside.mean_ns, field.parameters.values())) {
-            Some((outside_ns, &[handler_ns, frame_ns, byte_ns])) => {
-                [outside_ns + handler_ns, frame_ns, byte_ns]
+        let in_field =
+            self.known().and_then(|field| Some((field.parts(frames, bytes)?, field.parameters.values())));
+        match in_field {
+            Some(((handler, sample), &[handler_ns, frame_ns, byte_ns])) => {
+                [sample.mean_ns - handler.mean_ns + handler_ns, frame_ns, byte_ns]
             }
             _ => [per_sample_ns.mean_ns, per_frame_ns.mean_ns, per_byte_ns.mean_ns],
         }
@@ -103,8 +108,8 @@ impl Prices {
     /// The handler in the field for samples with `frames` and `bytes`; `None` before it was timed.
     pub(super) fn field(&self, frames: f64, bytes: f64) -> Option<FieldFigures> {
         let field = self.known()?;
-        let time = field.handler(frames, bytes)?;
-        Some(FieldFigures { time, samples: field.samples, modes: field.modes(time.mean_ns) })
+        let (time, sample) = field.parts(frames, bytes)?;
+        Some(FieldFigures { time, samples: field.samples, modes: field.modes(sample.mean_ns) })
     }
 
     fn known(&self) -> Option<&Field> {
@@ -120,6 +125,7 @@ impl Field {
         let regression = from_priors(&calibrated);
         Field {
             outside: Cost::new(outside_ns, sample.se_ns.hypot(handler.se_ns)),
+            coldness: calibrated.coldness,
             calibrated,
             parameters: regression.parameters(),
             regression,
@@ -130,8 +136,7 @@ impl Field {
     }
 
     fn observe(&mut self, times: &[HandlerTime]) {
-        let believed = |time: &&HandlerTime| (0.0..=LONGEST_NS).contains(&time.time_ns);
-        let times: Vec<&HandlerTime> = times.iter().filter(believed).collect();
+        let times: Vec<&HandlerTime> = times.iter().filter(|time| is_believed(time)).collect();
         if self.shows_step(&times) {
             self.regression = from_priors(&self.calibrated);
             self.samples_since_step = 0;
@@ -173,22 +178,66 @@ impl Field {
         Some(Cost::new(predicted.time, predicted.standard_deviation.min(unseen_ns)))
     }
 
-    /// The two parts were measured at different times by different means: their errors are independent.
     fn sample(&self, frames: f64, bytes: f64) -> Option<Cost> {
-        let handler = self.handler(frames, bytes)?;
-        let se_ns = self.outside.se_ns.hypot(handler.se_ns);
-        Some(Cost::new(self.outside.mean_ns + handler.mean_ns, se_ns))
+        self.parts(frames, bytes).map(|(_, sample)| sample)
     }
 
-    /// What samples of the usual stack, for which the handler takes `usual_ns`, cost: each time is taken to that stack.
+    /// The handler, and the sample that it is a part of. Where the rest does not follow it, the two were measured at
+    /// different times by different means: their errors are independent.
+    fn parts(&self, frames: f64, bytes: f64) -> Option<(Cost, Cost)> {
+        let handler = self.handler(frames, bytes)?;
+        let sample = match &self.coldness {
+            Some(coldness) => coldness.sample(handler, frames, bytes),
+            None => {
+                let mean_ns = self.outside.mean_ns + handler.mean_ns;
+                Cost::new(mean_ns, self.outside.se_ns.hypot(handler.se_ns))
+            }
+        };
+        Some((handler, sample))
+    }
+
+    /// What samples of the usual stack, of which one costs `usual_ns`, cost: each time is taken to that stack.
     fn modes(&self, usual_ns: f64) -> Vec<CostMode> {
         let beyond_expected = |time: &HandlerTime| {
             let expected = self.handler(time.frames as f64, time.stack_bytes as f64)?;
-            Some(self.outside.mean_ns + usual_ns + time.time_ns - expected.mean_ns)
+            Some(usual_ns + time.time_ns - expected.mean_ns)
         };
         let costs_ns: Vec<f64> = self.recent.iter().filter_map(beyond_expected).collect();
         if costs_ns.len() < FEWEST_TIMES { Vec::new() } else { clear_modes(&costs_ns) }
     }
+}
+
+/// What the handler takes for a sample without its stack, for a frame and for a byte, from times alone; `None` of too few.
+///
+/// For calibrations: told as it is in the field, since what samples cost is not distributed symmetrically, and another
+/// estimate would be another figure.
+pub fn handler_costs(times: &[HandlerTime]) -> Option<[Cost; 3]> {
+    let believed: Vec<&HandlerTime> = times.iter().filter(|time| is_believed(time)).collect();
+    let (count, sum_ns) = (believed.len(), believed.iter().map(|time| time.time_ns).sum::<f64>());
+    if count < FEWEST_TIMES {
+        return None;
+    }
+    let usual = CostModel::default();
+    let mean = Cost::new(sum_ns / count as f64, 0.0);
+    let priors = [
+        prior(mean, mean),
+        prior(usual.per_frame_ns, usual.per_frame_ns),
+        prior(usual.per_byte_ns, usual.per_byte_ns),
+    ];
+    let mut regression =
+        RobustRegression::new(&priors, RegressionSettings { forgetting: 1.0, ..Default::default() });
+    for time in believed {
+        regression.observe(&[1.0, time.frames as f64, time.stack_bytes as f64], time.time_ns)?;
+    }
+    let parameters = regression.parameters();
+    let cost = |counts: [f64; 3]| {
+        parameters.predict(&counts).ok().map(|told| Cost::new(told.time, told.standard_deviation))
+    };
+    Some([cost([1.0, 0.0, 0.0])?, cost([0.0, 1.0, 0.0])?, cost([0.0, 0.0, 1.0])?])
+}
+
+fn is_believed(time: &HandlerTime) -> bool {
+    (0.0..=LONGEST_NS).contains(&time.time_ns)
 }
 
 /// A regression of handler times that knows the calibration alone.

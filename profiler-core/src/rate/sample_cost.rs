@@ -69,7 +69,7 @@ impl SampleCost {
         events_ratio: f64,
     ) -> Self {
         let (target, foreign) = (sample.cost(prices), sample.foreign_cost(prices));
-        let [_, frame_ns, byte_ns] = prices.parts_ns();
+        let [_, frame_ns, byte_ns] = prices.parts_ns(sample.frames, sample.bytes);
         let strangers_own_ns = sample.foreign * own.per_sample_ns;
         let counted = (utilisation_cpus / OWN_COST_FLOOR_CPUS).min(1.0);
         SampleCost {

@@ -11,7 +11,7 @@ use profiler_core::unwind::method::{Method, MethodChoice};
 use super::child::Workload;
 use super::load::{Load, waiting};
 use super::place::{Place, stay_on};
-use super::spin::{Kind, SpinWork};
+use super::spin::{Kind, LINES, SpinWork};
 use super::workload::{Done, Work};
 use crate::objects::Symbols;
 use crate::run::explain;
@@ -22,7 +22,7 @@ use crate::sampler::session::{Counts, Session};
 use crate::sys::{clock, procfs};
 
 /// Mean period of the samples (ns): about as short as a big budget allows, so that they show above the noise.
-const PERIOD_NS: u64 = 250_000;
+pub(super) const PERIOD_NS: u64 = 250_000;
 /// Mean period where the clocks shall be attached and not fire (ns).
 const SILENT_PERIOD_NS: u64 = 60_000_000_000;
 /// Work that tells how much of it makes a slice.
@@ -49,6 +49,8 @@ pub(super) struct Shape {
     pub(super) frames: u64,
     /// How much of them is copied (bytes).
     pub(super) copied_bytes: u32,
+    /// Mean time between samples (ns).
+    pub(super) period_ns: u64,
 }
 
 impl Shape {
@@ -57,18 +59,13 @@ impl Shape {
         let stack_bytes = if self.method.copies_stack() { STACK_ABOVE } else { 0 };
         let work = SpinWork { kind: self.kind, frames: self.frames, stack_bytes, iterations };
         let settings = ClockSettings {
-            period_ns: PERIOD_NS,
+            period_ns: self.period_ns,
             method: self.method,
             stack_bytes: self.copied_bytes,
             mappings: true,
         };
         (Work::Spin(work), settings)
     }
-}
-
-/// What the handler took, as a trial: it was one sample, so many frames and so many bytes.
-pub(super) fn handler_trial(time: &HandlerTime) -> Trial<3> {
-    Trial { extra_ns: time.time_ns, counts: [1.0, time.frames as f64, time.stack_bytes as f64] }
 }
 
 /// The work, and what samples it.
@@ -141,7 +138,7 @@ impl Bench {
     }
 
     /// How long the kernel's handler took for each of some samples of this shape; none where it cannot be timed.
-    pub(super) fn handler(&mut self, shape: Shape, iterations: u64) -> Result<Vec<Trial<3>>> {
+    pub(super) fn handler(&mut self, shape: Shape, iterations: u64) -> Result<Vec<HandlerTime>> {
         let Some(mut tracer) = self.tracer.take_if(|tracer| tracer.start(&[self.cpu]).is_ok()) else {
             return Ok(Vec::new());
         };
@@ -152,7 +149,7 @@ impl Bench {
         let samples = self.session(settings.method).recent.take();
         let traced = tracer.collect(&samples);
         self.tracer = Some(tracer);
-        Ok(traced.times.iter().map(handler_trial).collect())
+        Ok(traced.times)
     }
 
     fn session(&mut self, method: Method) -> &mut Session {
@@ -206,17 +203,31 @@ impl Bench {
     }
 
     fn unsampled(&mut self, work: Work) -> Result<Done> {
+        self.warm_up(work)?;
         self.workload.begin(work)?;
         self.workload.done()
     }
 
-    /// The work, sampled from before its beginning until after its end, the rings drained meanwhile.
+    /// Brings back the memory that the work reads: what we do between two slices, and the rings that are opened for one,
+    /// drive it out of the caches that we share, and a slice would pay for that as if its samples had.
+    fn warm_up(&mut self, work: Work) -> Result<()> {
+        if let Work::Spin(SpinWork { kind: Kind::Memory, .. }) = work {
+            let once = SpinWork { kind: Kind::Memory, frames: 0, stack_bytes: 0, iterations: LINES };
+            self.workload.begin(Work::Spin(once))?;
+            self.workload.done()?;
+        }
+        Ok(())
+    }
+
+    /// The work, sampled from before its beginning until after its end, the rings drained meanwhile. The periods stay: a
+    /// redraw interrupts the work too, and it has no period of its own that they could lock onto.
     fn sampled(&mut self, work: Work, settings: ClockSettings) -> Result<Sampled> {
         let threads = self.workload.threads();
         self.seed = self.seed.wrapping_add(1);
         let attachment = Attachment::Tasks(threads.clone());
         let mut sampler = PerfSampler::open(self.access, attachment, settings, Dither::new(self.seed))
             .map_err(|error| explain::open(error, None))?;
+        self.warm_up(work)?;
         sampler.start()?;
         let session = match settings.method {
             Method::Dwarf => &mut self.by_tables,
@@ -231,7 +242,6 @@ impl Bench {
             let done = self.workload.done_within(pause)?;
             let until_ns = clock::monotonic_ns().saturating_sub(SETTLING_NS);
             sampler.drain(until_ns, |drained| session.handle(drained));
-            sampler.redraw();
             if let Some(done) = done {
                 break done;
             }

@@ -5,19 +5,20 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use profiler_core::rate::calibration::{FitError, Trial, fit};
-use profiler_core::rate::{Cost, CostModel};
+use profiler_core::rate::{Coldness, Cost, CostModel, HandlerTime, SampleKind, handler_costs};
 use profiler_core::unwind::method::Method;
 use serde::Serialize;
 
-use super::bench::{Bench, Shape};
+use super::bench::{Bench, PERIOD_NS, Shape};
 use super::place::Place;
 use super::spin::Kind;
 use crate::sampler::access::Access;
 
-/// CPU time of one unsampled slice of work (ns).
-const SLICE_NS: u64 = 40_000_000;
-/// Rounds: in each, every shape once, A B B A.
-const ROUNDS: usize = 12;
+/// CPU time of one unsampled slice of work (ns): long enough that the interrupts which start and stop the clocks do not count.
+const SLICE_NS: u64 = 120_000_000;
+/// Rounds: in each, every shape once, A B B A, and a shorter slice in which the kernel's handler is timed.
+const ROUNDS: usize = 4;
+const TIMED: u64 = 3;
 /// A busy machine gets fewer rounds, and wider errors, once this much time has passed.
 const PATIENCE: Duration = Duration::from_secs(45);
 const LEAST_ROUNDS: usize = 2;
@@ -29,11 +30,15 @@ const COPIES: [u32; 3] = [1 << 10, 8 << 10, 24 << 10];
 const COPIED_DEPTH: u64 = 20;
 /// Repetitions, A B B A each, of what happens without a sample.
 const EVENT_ROUNDS: usize = 10;
-/// Rounds in which the kernel's handler is timed: in each, every shape once.
-const HANDLER_ROUNDS: usize = 2;
+/// Mean period of rare samples (ns), between which the kernel's code leaves the caches.
+const RARE_PERIOD_NS: u64 = 1_000_000;
+/// Rounds with them.
+const RARE_ROUNDS: usize = 16;
+const RARE_PATIENCE: Duration = Duration::from_secs(15);
+const LEAST_TRIALS: usize = 4;
 /// Steps of the whole, for whoever shows the progress.
 pub(super) const STEPS: u64 =
-    ((ROUNDS + HANDLER_ROUNDS) * 2 * (DEPTHS.len() + COPIES.len()) + 3 * EVENT_ROUNDS) as u64;
+    (2 * ROUNDS * (DEPTHS.len() + COPIES.len()) + RARE_ROUNDS + 3 * EVENT_ROUNDS) as u64;
 
 /// What a sample costs, by what it is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -52,6 +57,8 @@ pub(super) struct Characterised {
     pub(super) compute: SampleCosts,
     /// What samples cost a program that waits for memory.
     pub(super) memory: SampleCosts,
+    /// What rare ones cost a program that computes.
+    pub(super) rare: Cost,
     /// What samples cost the profiler itself.
     pub(super) own: SampleCosts,
     /// How busy the machine was otherwise.
@@ -59,31 +66,26 @@ pub(super) struct Characterised {
 }
 
 /// Measures; `step` is called after each of [`STEPS`].
-pub(super) fn characterise(access: Access, place: Place, step: impl Fn()) -> Result<Characterised> {
+pub(super) fn characterise(access: Access, place: Place, step: impl Fn() + Copy) -> Result<Characterised> {
     let mut bench = Bench::start(access, place)?;
     let slices =
         [bench.iterations_for(Kind::Compute, SLICE_NS)?, bench.iterations_for(Kind::Memory, SLICE_NS)?];
     let (mut compute, mut memory, mut own) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut computing, mut waiting) = (Vec::new(), Vec::new());
     let began = Instant::now();
     let rounds = (0..ROUNDS).take_while(|round| *round < LEAST_ROUNDS || began.elapsed() < PATIENCE);
     for shape in rounds.flat_map(|_| shapes()) {
-        let (iterations, trials) = match shape.kind {
-            Kind::Compute => (slices[0], &mut compute),
-            Kind::Memory => (slices[1], &mut memory),
+        let (iterations, trials, times) = match shape.kind {
+            Kind::Compute => (slices[0], &mut compute, &mut computing),
+            Kind::Memory => (slices[1], &mut memory, &mut waiting),
         };
         let (target_trial, own_trial) = bench.samples(shape, iterations)?;
         trials.push(target_trial);
         own.push(own_trial);
+        times.extend(bench.handler(shape, iterations / TIMED)?);
         step();
     }
-    let (mut computing, mut waiting) = (Vec::new(), Vec::new());
-    for shape in (0..HANDLER_ROUNDS).flat_map(|_| shapes()) {
-        match shape.kind {
-            Kind::Compute => computing.extend(bench.handler(shape, slices[0])?),
-            Kind::Memory => waiting.extend(bench.handler(shape, slices[1])?),
-        }
-        step();
-    }
+    let (rare, rare_kind) = rare(&mut bench, slices[0], step)?;
     let mut repeated = |measure: fn(&mut Bench) -> Result<Trial<1>>| {
         let trials = (0..EVENT_ROUNDS).map(|_| measure(&mut bench).inspect(|_| step()));
         let [cost] = fit(&trials.collect::<Result<Vec<_>>>()?).map_err(too_unsteady)?;
@@ -100,22 +102,69 @@ pub(super) fn characterise(access: Access, place: Place, step: impl Fn()) -> Res
         per_switch_ns,
         per_side_record_ns,
         per_fork_ns,
-        per_handler_ns: handler(&computing, &waiting),
         ..CostModel::default()
     };
-    Ok(Characterised { model, compute, memory, own, load_ratio: bench.load_ratio() })
+    let handlers = [handler_costs(&computing), handler_costs(&waiting)];
+    let model = with_handler(model, compute.per_sample_ns, handlers, rare_kind);
+    Ok(Characterised { model, compute, memory, rare, own, load_ratio: bench.load_ratio() })
+}
+
+/// The model with what the handler takes and what follows from that, where it could be timed.
+fn with_handler(
+    model: CostModel,
+    computing: Cost,
+    [handler_computing, handler_waiting]: [Option<[Cost; 3]>; 2],
+    rare: Option<SampleKind>,
+) -> CostModel {
+    let Some((warm, [cold, ..])) = handler_computing.zip(handler_waiting) else { return model };
+    let often = SampleKind { sample: computing, handler: warm[0], frames: 0.0 };
+    let kinds: Vec<SampleKind> = std::iter::once(often).chain(rare).collect();
+    CostModel { per_handler_ns: Some(warm[0].pooled(cold)), coldness: Coldness::fit(&kinds, warm), ..model }
+}
+
+/// What a rare sample costs, its few frames included; with what its handler takes, where that could be timed. Of work that
+/// computes: what a slice of reading memory takes varies by more than rare samples cost.
+fn rare(bench: &mut Bench, iterations: u64, step: impl Fn()) -> Result<(Cost, Option<SampleKind>)> {
+    let shape = Shape {
+        kind: Kind::Compute,
+        method: Method::Fp,
+        frames: DEPTHS[0],
+        copied_bytes: 0,
+        period_ns: RARE_PERIOD_NS,
+    };
+    let (mut trials, mut times) = (Vec::new(), Vec::new());
+    let began = Instant::now();
+    for _ in (0..RARE_ROUNDS).take_while(|round| *round < LEAST_TRIALS || began.elapsed() < RARE_PATIENCE) {
+        let (Trial { extra_ns, counts: [samples, ..] }, _) = bench.samples(shape, iterations)?;
+        trials.push(Trial { extra_ns, counts: [samples] });
+        times.extend(bench.handler(shape, iterations / TIMED)?);
+        step();
+    }
+    let [sample] = fit(&trials).map_err(too_unsteady)?;
+    Ok((sample, all_alike(&times).map(|(handler, frames)| SampleKind { sample, handler, frames })))
+}
+
+/// What the handler takes for samples of one shape, and the frames of one.
+fn all_alike(times: &[HandlerTime]) -> Option<(Cost, f64)> {
+    let frames = times.iter().map(|time| time.frames as f64).sum::<f64>() / times.len() as f64;
+    let without: Vec<HandlerTime> =
+        times.iter().map(|time| HandlerTime { frames: 0, stack_bytes: 0, ..*time }).collect();
+    let [all, ..] = handler_costs(&without)?;
+    Some((all, frames))
 }
 
 /// Both kinds of work, by every depth and copy.
 fn shapes() -> impl Iterator<Item = Shape> {
     [Kind::Compute, Kind::Memory].into_iter().flat_map(|kind| {
-        let walked =
-            DEPTHS.map(|frames| Shape { kind, method: Method::Fp, frames, copied_bytes: 0 }).into_iter();
+        let walked = DEPTHS
+            .map(|frames| Shape { kind, method: Method::Fp, frames, copied_bytes: 0, period_ns: PERIOD_NS })
+            .into_iter();
         let copied = COPIES.map(|copied_bytes| Shape {
             kind,
             method: Method::Dwarf,
             frames: COPIED_DEPTH,
             copied_bytes,
+            period_ns: PERIOD_NS,
         });
         walked.chain(copied)
     })
@@ -124,13 +173,6 @@ fn shapes() -> impl Iterator<Item = Shape> {
 fn sample_costs(trials: &[Trial<3>]) -> Result<SampleCosts> {
     let [per_sample_ns, per_frame_ns, per_byte_ns] = fit(trials).map_err(too_unsteady)?;
     Ok(SampleCosts { per_sample_ns, per_frame_ns, per_byte_ns })
-}
-
-/// The handler for a sample without its stack; `None` where it could not be timed.
-fn handler(computing: &[Trial<3>], waiting: &[Trial<3>]) -> Option<Cost> {
-    let [computing, ..] = fit(computing).ok()?;
-    let [waiting, ..] = fit(waiting).ok()?;
-    Some(computing.pooled(waiting))
 }
 
 fn too_unsteady(error: FitError) -> anyhow::Error {

@@ -7,11 +7,10 @@ use std::thread;
 use nix::unistd::gettid;
 use profiler_core::handler_trace::HandledSample;
 use profiler_core::rate::calibration::{Trial, fit};
-use profiler_core::rate::{Cost, CostModel};
+use profiler_core::rate::{Coldness, Cost, CostModel, HandlerTime, SampleKind, handler_costs};
 use profiler_core::record::{Record, RecordFormat};
 use profiler_core::sorter::RecordQueue;
 
-use super::bench::handler_trial;
 use super::load::{Load, waiting};
 use super::place::{Place, stay_on};
 use super::spin::{compute, iterations_for, with_stack_above};
@@ -71,7 +70,8 @@ fn measure_here(access: Access) -> io::Result<Quick> {
     let [sample, frame, byte] = fit(&trials).map_err(io::Error::other)?;
     // A partner that cannot be had is no reason to do without the rest.
     let switch = switch_trials(access, cpu).ok().and_then(|trials| fit(&trials).ok());
-    let handler = handler_trials(access, cpu).ok().and_then(|trials| fit(&trials).ok());
+    let handler = handler_times(access, cpu).ok().and_then(|times| handler_costs(&times));
+    let alone = |[handler, ..]: [Cost; 3]| SampleKind { sample: unsure(sample), handler, frames: 0.0 };
     let prior = CostModel::default();
     let model = CostModel {
         per_sample_ns: unsure(usual(sample)),
@@ -79,6 +79,7 @@ fn measure_here(access: Access) -> io::Result<Quick> {
         per_byte_ns: unsure(byte),
         per_switch_ns: switch.map_or(prior.per_switch_ns, |[cost]| unsure(cost)),
         per_handler_ns: handler.map(|[bare, ..]| unsure(usual(bare))),
+        coldness: handler.and_then(|warm| Coldness::fit(&[alone(warm)], warm)),
         ..prior
     };
     Ok(Quick { model, load_ratio: load.of_others(0).max(waited) })
@@ -102,7 +103,7 @@ fn probes(access: Access, cpu: u32) -> io::Result<[Probe; 3]> {
 }
 
 /// How long the kernel's handler took for each of some samples of three shapes.
-fn handler_trials(access: Access, cpu: u32) -> io::Result<Vec<Trial<3>>> {
+fn handler_times(access: Access, cpu: u32) -> io::Result<Vec<HandlerTime>> {
     let mut tracer = HandlerTracer::find().map_err(io::Error::other)?;
     let iterations = iterations_for(SLICE_NS);
     let mut times = Vec::new();
@@ -112,7 +113,7 @@ fn handler_trials(access: Access, cpu: u32) -> io::Result<Vec<Trial<3>>> {
         tracer.stop();
         times.extend(tracer.collect(&probe.handled).times);
     }
-    Ok(times.iter().map(handler_trial).collect())
+    Ok(times)
 }
 
 /// What samples of three shapes took, and the share of the time that the work waited for its CPU.

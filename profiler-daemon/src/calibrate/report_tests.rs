@@ -20,6 +20,7 @@ fn found(kept: &Kept) -> Characterised {
         model: kept.model,
         compute: costs,
         memory: costs,
+        rare: per_sample_ns,
         own: costs,
         load_ratio: kept.load_ratio,
     }

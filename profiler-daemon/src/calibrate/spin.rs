@@ -11,6 +11,8 @@ use crate::sys::frames::with_frames;
 const MEMORY_BYTES: usize = 16 << 20;
 /// Bytes between the places that it reads: a cache line.
 const LINE_BYTES: usize = 64;
+/// Reads that come to each of them once.
+pub(super) const LINES: u64 = (MEMORY_BYTES / LINE_BYTES) as u64;
 /// Iterations that tell how long one takes.
 const TRIAL_ITERATIONS: u64 = 200_000;
 

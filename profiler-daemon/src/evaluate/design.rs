@@ -18,7 +18,7 @@ pub(super) const USUAL_HZ: [f64; 3] = [99.0, 999.0, 4_999.0];
 /// A budget that does not bind, so that the law is what is judged.
 pub(super) const FREE_BUDGET: f64 = 0.2;
 /// In each round, for each shape: runs that are not sampled, and runs that choose their rate.
-const UNSAMPLED: usize = 1;
+const UNSAMPLED: usize = 3;
 const ADAPTIVE: usize = 5;
 
 /// How the CPU time of a program is shared by its functions.

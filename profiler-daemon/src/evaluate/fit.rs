@@ -38,6 +38,8 @@ pub(super) struct Observation {
     pub(super) rate_hz: f64,
     /// The cost of a sample that the profiler measured (µs).
     pub(super) overhead_us: f64,
+    /// Its standard error, as the profiler states it (µs).
+    pub(super) overhead_se_us: f64,
     /// Shares that the profile gives the functions that are judged.
     #[serde(rename = "shares_ratio")]
     pub(super) shares: [f64; TOP],
@@ -108,6 +110,21 @@ pub(super) fn truth(runs: &[&Observation]) -> Option<[f64; SHAPES.len()]> {
         *time = median(unsampled.map(|run| run.cpu_s)).filter(|time| *time > 0.0)?;
     }
     Some(times)
+}
+
+/// What a sample costs the runs of an arm: what they took more than their twins, unsampled runs' own difference taken off,
+/// over their samples (µs). `None` without samples.
+///
+/// By the turns of the twins alone, so that the truth's own noise is no part of it.
+pub(super) fn cost_us(runs: &[&Observation], truth: &[f64; SHAPES.len()], arm: Arm) -> Option<f64> {
+    let beyond = |run: &Observation| run.excess_ratio.unwrap_or(run.cpu_s / truth[run.shape] - 1.0);
+    let unsampled: Vec<f64> =
+        runs.iter().filter(|run| run.arm == Arm::Unsampled).map(|run| beyond(run)).collect();
+    let usual = unsampled.iter().sum::<f64>() / unsampled.len().max(1) as f64;
+    let of_arm = || runs.iter().filter(|run| run.arm == arm);
+    let samples: f64 = of_arm().map(|run| run.n()).sum();
+    let added_s: f64 = of_arm().map(|run| truth[run.shape] * (beyond(run) - usual)).sum();
+    (samples > 0.0).then(|| added_s * 1e6 / samples)
 }
 
 /// The median, if there are numbers.

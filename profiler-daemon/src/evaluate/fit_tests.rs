@@ -5,7 +5,7 @@ use super::super::simulated::Machine;
 use super::*;
 
 const MACHINE: Machine =
-    Machine { overhead_us: 13.0, variance: 1.0, noise_ratio: 0.003, adaptive_hz: 1_000.0 };
+    Machine { overhead_us: 13.0, told_us: 13.0, variance: 1.0, noise_ratio: 0.003, adaptive_hz: 1_000.0 };
 
 fn design() -> Design {
     Design { rounds: 4, cpu: Duration::from_secs(2), seed: 11 }

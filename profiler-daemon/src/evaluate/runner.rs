@@ -53,6 +53,7 @@ struct Summary {
     samples: u64,
     target_cpu_s: f64,
     overhead_us: f64,
+    overhead_se_us: f64,
     rate_hz: f64,
     functions: Vec<Function>,
 }
@@ -213,7 +214,14 @@ impl Runner {
 impl Summary {
     /// Of a run that was not sampled.
     fn none() -> Self {
-        Self { samples: 0, target_cpu_s: 0.0, overhead_us: 0.0, rate_hz: 0.0, functions: Vec::new() }
+        Self {
+            samples: 0,
+            target_cpu_s: 0.0,
+            overhead_us: 0.0,
+            overhead_se_us: 0.0,
+            rate_hz: 0.0,
+            functions: Vec::new(),
+        }
     }
 
     fn read(stats: &Path) -> Result<Self> {
@@ -244,6 +252,7 @@ fn observation(planned: &Planned, summary: Summary, excess: Option<Excess>) -> O
         samples: summary.samples,
         rate_hz: if summary.rate_hz > 0.0 { summary.rate_hz } else { taken_hz },
         overhead_us: summary.overhead_us,
+        overhead_se_us: summary.overhead_se_us,
         shares,
     }
 }
@@ -373,7 +382,7 @@ mod tests {
         assert!(Summary::read(&path).is_err());
         fs::write(&path, "{\"type\":\"decision\"}\n{\"type\":\"summ").unwrap();
         assert!(Summary::read(&path).is_err());
-        fs::write(&path, "{\"type\":\"summary\",\"samples\":3,\"target_cpu_s\":1.5,\"overhead_us\":9.0,\"rate_hz\":2.0,\"functions\":[]}\n").unwrap();
+        fs::write(&path, "{\"type\":\"summary\",\"samples\":3,\"target_cpu_s\":1.5,\"overhead_us\":9.0,\"overhead_se_us\":1.0,\"rate_hz\":2.0,\"functions\":[]}\n").unwrap();
         assert_eq!(Summary::read(&path).unwrap().samples, 3);
     }
 }

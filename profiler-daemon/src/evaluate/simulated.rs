@@ -7,6 +7,8 @@ use super::fit::Observation;
 pub(super) struct Machine {
     /// o (µs).
     pub(super) overhead_us: f64,
+    /// o as the profiler tells it (µs).
+    pub(super) told_us: f64,
     /// v.
     pub(super) variance: f64,
     /// τ.
@@ -44,7 +46,8 @@ impl Machine {
             excess_ratio: Some(cpu_s / true_s - 1.0),
             samples: samples as u64,
             rate_hz,
-            overhead_us: self.overhead_us,
+            overhead_us: self.told_us,
+            overhead_se_us: 0.5,
             shares: std::array::from_fn(|index| counts[index] as f64 / draws.max(1) as f64),
         }
     }

@@ -111,12 +111,15 @@ fn by_program(figures: &Figures) -> String {
 fn costs(figures: &Figures) -> String {
     let (slope, model) = (&figures.slope, &figures.model);
     format!(
-        "a sample costs {:.2} ± {:.2} µs by the slope of CPU time over samples, {:.2} µs by the errors, {:.2} µs as \
-         told\nvariance of a share {:.2} times the binomial one; CPU time of a run varies by {:.2}%\n",
+        "a sample costs {:.2} µs at the rates chosen, by the stopwatch, and {:.2} ± {:.2} µs as told\n\
+         over all rates {:.2} ± {:.2} µs by the slope of CPU time over samples, {:.2} µs by the errors\n\
+         variance of a share {:.2} times the binomial one; CPU time of a run varies by {:.2}%\n",
+        figures.chosen_overhead_us,
+        figures.told_overhead_us,
+        figures.told_overhead_se_us,
         slope.overhead_us,
         slope.overhead_se_us,
         model.overhead_us,
-        figures.told_overhead_us,
         model.variance,
         slope.noise_ratio * 100.0
     )

@@ -5,7 +5,7 @@ use super::super::simulated::Machine;
 use super::*;
 
 const MACHINE: Machine =
-    Machine { overhead_us: 13.0, variance: 1.0, noise_ratio: 0.002, adaptive_hz: 1_100.0 };
+    Machine { overhead_us: 13.0, told_us: 13.0, variance: 1.0, noise_ratio: 0.002, adaptive_hz: 1_100.0 };
 
 fn design(rounds: u32) -> Design {
     Design { rounds, cpu: Duration::from_secs(4), seed: 5 }
@@ -39,6 +39,14 @@ fn a_good_rate_passes_and_a_bad_one_fails() {
 }
 
 #[test]
+fn a_cost_told_wrongly_fails() {
+    for (told_us, expected) in [(13.5, Outcome::Holds), (16.5, Outcome::Fails), (10.5, Outcome::Fails)] {
+        let (_, claims) = judged(&Machine { told_us, noise_ratio: 0.001, ..MACHINE }, 10);
+        assert_eq!(outcome(&claims, "cost of a sample"), expected, "{told_us}");
+    }
+}
+
+#[test]
 fn few_runs_say_less() {
     let width = |rounds| {
         let (_, claims) = judged(&MACHINE, rounds);
@@ -69,7 +77,9 @@ fn missing_runs_are_an_error() {
 #[test]
 fn a_cost_that_cannot_be_seen_is_an_error() {
     let mut runs = MACHINE.run(&design(1));
-    runs.iter_mut().for_each(|run| run.cpu_s = 4.0 - run.samples as f64 * 1e-7);
+    for run in &mut runs {
+        (run.cpu_s, run.excess_ratio) = (4.0 - run.samples as f64 * 1e-7, None);
+    }
     assert_eq!(figures(&runs.iter().collect::<Vec<_>>()), Err(NoFigures::NoCost));
 }
 

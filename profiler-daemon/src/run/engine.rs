@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::SamplingSettings;
-use profiler_core::attach::{AttachChoice, AttachMode};
+use profiler_core::attach::{AttachChoice, AttachMode, EARLY_COST_NS};
 use profiler_core::profile::RateChange;
 use profiler_core::rate::{CostModel, Decision, Dither, RateController, Reading, Reason, TopShares};
 use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::Method;
 use serde::Serialize;
 
-use self::attaching::Seen;
+use self::attaching::{Past, Seen};
 pub(crate) use self::members::others_in;
 use self::pace::Rest;
 pub(crate) use self::parts::Figures;
@@ -118,6 +118,7 @@ pub(crate) struct Engine<L> {
     seen: Seen,
     switches: Switches,
     group_switches: GroupSwitches,
+    past: Past,
     /// None before sampling begins, and where there can be none.
     alarm: Option<SwitchAlarm>,
     bursts: HandlerBursts,
@@ -179,6 +180,7 @@ impl<L: DecisionLog> Engine<L> {
             seen: Seen::default(),
             switches: Switches::default(),
             group_switches: GroupSwitches::default(),
+            past: Past::default(),
             alarm: None,
             bursts,
             resting: None,
@@ -240,7 +242,7 @@ impl<L: DecisionLog> Engine<L> {
         let now_ns = clock::monotonic_ns();
         (self.ticked_ns, self.next_tick_ns) = (now_ns, now_ns + self.sampler.draw_tick_ns());
         self.bursts.begin_run(now_ns);
-        self.alarm = SwitchAlarm::new().ok();
+        self.alarm = SwitchAlarm::new(EARLY_COST_NS, self.costs.per_switch_ns.mean_ns).ok();
         self.set_alarm();
         let decision = self.controller.start(now_ns);
         self.note_rate(&decision);
@@ -326,7 +328,7 @@ impl<L: DecisionLog> Engine<L> {
         }
         self.judge_lost(now_ns);
         let is_idle = self.resting.is_some_and(|rest| rest.quiet_ticks > 0 && rest.is_idle);
-        let looks = (second_is_over || self.sampler.few_threads()) && !is_idle;
+        let looks = (second_is_over || self.sampler.few_threads() || self.switches.linger()) && !is_idle;
         let (switches, attached_anew) = if looks { self.look_at_attach(now_ns) } else { (0, false) };
         let reading = self.session.reading(switches);
         if let Some(rest) = &mut self.resting {

@@ -72,6 +72,7 @@ fn watched(sum: &Reading, wall_ns: u64) -> Activity {
         target_cpu_ns: sum.target_cpu_ns,
         foreign_cpu_ns: (sum.target_cpu_ns as f64 * per_sample(sum.foreign_samples)) as u64,
         switches: sum.switches,
+        past_switches_per_s: 0.0, // it has no past
         side_records: sum.side_records,
         forks: sum.forks,
         unseen_forks: 0,

@@ -363,7 +363,7 @@ impl Setup {
     /// How a target of so many threads is attached to at first, perhaps by a group that it has to itself.
     fn choice(&self, threads: usize, has_group: bool, seen: Option<&Activity>) -> AttachChoice {
         let cpus = limits::online_cpus().len();
-        let switches_per_s = seen.map_or(0.0, Activity::switches_per_s);
+        let switches_per_s = seen.map_or(0.0, |seen| seen.switches_per_s().max(seen.past_switches_per_s));
         let choice = AttachChoice::new(self.asked, self.access.cpu_wide, threads, cpus, switches_per_s);
         let choice = if self.is_one_of_many { choice.among_others() } else { choice };
         if has_group { choice.with_group() } else { choice }

@@ -60,8 +60,11 @@ impl Watch {
             watched: Activity::default(),
         };
         watch.look();
+        let threads: Vec<u32> = watch.threads.iter().copied().collect();
+        let past_switches_per_s = procfs::past_switches_per_s(&threads);
         // What was there already did not happen.
-        (watch.watched, watch.stacks) = (Activity::default(), (0.0, 0));
+        watch.watched = Activity { past_switches_per_s, ..Activity::default() };
+        watch.stacks = (0.0, 0);
         watch
     }
 

@@ -12,11 +12,15 @@ use tokio::io::unix::AsyncFd;
 use super::perf_event::Event;
 use super::ring::{Ring, page_size};
 
-/// Switches after which it rings: at a microsecond or so each, a quarter of what a budget of 1% leaves to a second.
-pub(crate) const SWITCHES: u64 = 2_000;
+/// Fewest and most switches of a thread after which it rings.
+const SWITCHES: (f64, f64) = (500.0, 4_000.0);
 
-/// Rings when one of some threads has switched [`SWITCHES`] times.
+/// Rings when one of some threads has switched so often.
 pub(crate) struct SwitchAlarm {
+    /// How often.
+    switches: u64,
+    /// How often it has rung since it began to watch, or was told to go on.
+    rings: u32,
     watched: Vec<Watched>,
     /// Whom to watch, those that cannot be included.
     tids: Vec<u32>,
@@ -46,17 +50,19 @@ impl AsRawFd for Descriptor {
 }
 
 impl SwitchAlarm {
-    /// An alarm that watches nobody yet; needs a runtime around it.
+    /// An alarm that watches nobody yet, and rings when one thread's switches have cost `cost_ns`, at `per_switch_ns` each;
+    /// needs a runtime around it.
     ///
     /// # Errors
     ///
     /// If there are no descriptors left.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub(crate) fn new(cost_ns: f64, per_switch_ns: f64) -> io::Result<Self> {
+        let switches = (cost_ns / per_switch_ns.max(1.0)).clamp(SWITCHES.0, SWITCHES.1) as u64;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let descriptor = Descriptor(epoll.0.try_clone()?);
         // SAFETY: the descriptor belongs to the wrapper, which keeps it open and unchanged until it is dropped.
         let wakes = unsafe { AsyncFd::register(descriptor) }?;
-        Ok(Self { watched: Vec::new(), tids: Vec::new(), silent: false, epoll, wakes })
+        Ok(Self { switches, rings: 0, watched: Vec::new(), tids: Vec::new(), silent: false, epoll, wakes })
     }
 
     /// Watches these threads and no others. One that cannot be watched, since it has ended or since that is not permitted, is
@@ -68,11 +74,21 @@ impl SwitchAlarm {
         } else if self.silent {
             self.watched.iter_mut().for_each(|watched| drop(watched.event.enable())); // of one that ended nothing is missed
         }
-        self.silent = false;
+        (self.silent, self.rings) = (false, 0);
+    }
+
+    /// Whether anybody's switches are counted, which makes them dearer.
+    pub(crate) fn is_watching(&self) -> bool {
+        !self.silent && !self.watched.is_empty()
+    }
+
+    /// How often it has rung since [`watch`](Self::watch).
+    pub(crate) fn rings(&self) -> u32 {
+        self.rings
     }
 
     fn open(&self, tid: u32) -> io::Result<Watched> {
-        let mut event = Event::switch_alarm(tid, SWITCHES)?;
+        let mut event = Event::switch_alarm(tid, self.switches)?;
         let ring = Ring::map(event.fd(), page_size())?;
         // SAFETY: the descriptor is open as long as the event, which leaves the set when it is closed.
         let fd = unsafe { BorrowedFd::borrow_raw(event.fd()) };
@@ -93,6 +109,7 @@ impl SwitchAlarm {
         // What was seen is taken out of the set, or the set would stay ready.
         let mut ready = [EpollEvent::empty(); 16];
         if rung {
+            self.rings += 1;
             let _ = self.epoll.wait(&mut ready, EpollTimeout::ZERO);
         }
         rung
@@ -160,7 +177,9 @@ mod tests {
             return; // perf events are not permitted here
         }
         runtime().unwrap().block_on(async {
-            let mut alarm = SwitchAlarm::new().unwrap();
+            const SWITCHES: u64 = 2_000;
+            let mut alarm = SwitchAlarm::new(1e6, 500.0).unwrap();
+            assert_eq!(alarm.switches, SWITCHES);
             alarm.watch(&[gettid().as_raw() as u32, u32::MAX >> 1]);
             if alarm.watched.is_empty() {
                 return; // nor are context switches counted
@@ -170,7 +189,9 @@ mod tests {
             switch(2 * SWITCHES);
             alarm.wait().await;
             assert!(alarm.take_rung() && !alarm.take_rung());
+            assert!(alarm.rings() == 1 && alarm.is_watching());
             alarm.silence();
+            assert!(!alarm.is_watching());
             switch(2 * SWITCHES);
             assert!(!alarm.take_rung());
             alarm.watch(&alarm.tids.clone());

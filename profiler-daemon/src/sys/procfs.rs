@@ -179,6 +179,28 @@ pub(crate) fn context_switches_of(tids: &[u32]) -> u64 {
     tids.iter().map(|&tid| context_switches(tid)).sum()
 }
 
+/// Context switches of these threads per second, each since it began: of some of them, where there are many. What is
+/// younger than a second is taken to be that old.
+pub(crate) fn past_switches_per_s(tids: &[u32]) -> f64 {
+    const READ: usize = 16;
+    let read = &tids[..tids.len().min(READ)];
+    let sum: f64 = read.iter().map(|&tid| context_switches(tid) as f64 / age_s(tid).max(1.0)).sum();
+    sum * tids.len() as f64 / read.len().max(1) as f64
+}
+
+/// For how long a thread has been there (s); for ever if it is gone.
+fn age_s(tid: u32) -> f64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME);
+    let began = open(tid).and_then(|thread| thread.stat().ok()).map(|stat| stat.starttime);
+    match now.ok().zip(began) {
+        Some((now, began)) => {
+            now.tv_sec() as f64 + now.tv_nsec() as f64 * 1e-9
+                - began as f64 / procfs::ticks_per_second() as f64
+        }
+        None => f64::INFINITY,
+    }
+}
+
 /// Context switches of a thread since it began: how often it was given a CPU. That is the last of three numbers in a short
 /// file; a kernel that keeps none of them has the same in a long one.
 pub(crate) fn context_switches(tid: u32) -> u64 {
@@ -212,7 +234,12 @@ mod tests {
     fn this_process_has_an_identity_and_switches() {
         let user = nix::unistd::geteuid().as_raw();
         assert_eq!(identity(std::process::id()), Some(Identity { pid: std::process::id(), user }));
-        assert!(context_switches(std::process::id()) > 0);
+        let (own, none) = ([std::process::id()], [u32::MAX]);
+        assert!(context_switches(own[0]) > 0);
+        assert!((0.0..f64::INFINITY).contains(&age_s(own[0])), "{}", age_s(own[0]));
+        let past = past_switches_per_s(&own);
+        assert!(past > 0.0 && past <= context_switches(own[0]) as f64, "{past}");
+        assert_eq!((past_switches_per_s(&none), past_switches_per_s(&[])), (0.0, 0.0));
     }
 
     #[test]

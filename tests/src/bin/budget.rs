@@ -2,7 +2,10 @@
 //! to; what it then takes more than its twin, and the profiler's own CPU time by the kernel, is the overhead: on the whole
 //! and in every second and ten seconds. Beside it stands what the profiler says.
 //!
-//! Options: `--only plain|step|storm|threads`, `--rounds 2`, `--seconds 24` (length of a run), `--budget 1%`, `--fresh 1`
+//! `late` begins calmly and meets its first storm of context switches while it is sampled: nothing foretells it, and what it then costs to
+//! leave the events of its threads is beyond the budget of a second. So it is judged by whether the profiler says so.
+//!
+//! Options: `--only plain|step|storm|threads|late`, `--rounds 2`, `--seconds 24` (length of a run), `--budget 1%`, `--fresh 1`
 //! (further runs without the machine's calibration at hand), `--attach-mode auto`.
 
 use std::thread::sleep;
@@ -16,12 +19,20 @@ use tests::measured::cpu_s;
 use tests::run::{Sweetspot, finish, start, sweetspot};
 use tests::slope::Figure;
 use tests::stats::{Stats, Summary};
-use tests::twins::{Spent, TURN_S, Turn, Twins, Work, excess, now_s, worst};
+use tests::twins::{Alone, Spent, TURN_S, Turn, Twins, Work, excess, now_s, worst};
 use tests::verdict::{Verdict, ensure_none_fails};
 
 /// What is done, and by which work of the twins.
-const KINDS: [(&str, &str, u64); 4] =
-    [("plain", "compute", 20), ("step", "step", 5), ("storm", "storm", 5), ("threads", "threads", 20)];
+const KINDS: [(&str, &str, u64); 5] = [
+    ("plain", "compute", 20),
+    ("step", "step", 5),
+    ("storm", "storm", 5),
+    ("threads", "threads", 20),
+    (LATE, "late", 5),
+];
+const LATE: &str = "late";
+/// How far the worst second of it, as said, may be from the stopwatch's.
+const SAID: f64 = 0.15;
 /// What any second, and any ten, may cost of the budget.
 const WORST_1S: f64 = 1.2;
 const WORST_10S: f64 = 1.02;
@@ -124,12 +135,18 @@ fn measure_once(work: Work, calibrated: bool) -> Result<(f64, Run)> {
     let twin_s: f64 = during.iter().map(|turn| turn.twin_s).sum();
     let spent_s = own.last().map_or(0.0, |last| last.1) - own.first().map_or(0.0, |first| first.1);
     let worst_of = |spent: &Spent<'_>| Worst { ratio_1s: worst(spent, 1.0), ratio_10s: worst(spent, 10.0) };
-    let of = |turns, own| worst_of(&Spent { turns, own, usual: usual.mean });
+    let quiet = [&before[..], &after[..]].concat();
+    let alone = match work.kind {
+        "late" => Alone::new(&quiet, &during, step_at),
+        _ => None,
+    };
+    let of = |turns, own, alone| worst_of(&Spent { turns, own, usual: usual.mean, alone });
+    let unsampled = alone.and_then(|alone: Alone| alone.undisturbed(&quiet));
     let run = Run {
         slowdown: Figure { mean: found.mean - usual.mean, se: found.se.hypot(usual.se) },
         own_ratio: spent_s / twin_s,
-        stopwatch: of(&during, &own),
-        noise: of(&before, &[]).or_more(of(&after, &[])),
+        stopwatch: of(&during, &own, alone),
+        noise: of(&before, &[], unsampled).or_more(of(&after, &[], unsampled)),
         said_ratio: summary.overhead_ratio,
         said: Worst {
             ratio_1s: Some(summary.overhead_worst_1s_ratio),
@@ -194,6 +211,9 @@ fn most(runs: &[Run], figure: fn(&Run) -> Worst) -> Worst {
 impl Found {
     fn judge(&self) -> Vec<Verdict> {
         let (kind, budget) = (self.kind, self.budget_ratio);
+        if kind == LATE {
+            return self.runs.iter().chain(&self.fresh).filter_map(as_said).collect();
+        }
         let mut verdicts = Vec::new();
         for run in &self.runs {
             let sum = run.slowdown.mean + run.own_ratio;
@@ -230,6 +250,14 @@ impl Found {
         }
         verdicts
     }
+}
+
+/// Whether the worst second was as bad as the profiler says.
+fn as_said(run: &Run) -> Option<Verdict> {
+    let (said, stopwatch) = (run.said.ratio_1s?, run.stopwatch.ratio_1s?);
+    let (off, noise) = ((said - stopwatch).abs(), run.noise.ratio_1s.unwrap_or(f64::INFINITY).abs());
+    let interval = ((off - noise).max(0.0), off + noise);
+    Some(Verdict::new("late: worst second, said less measured", off, interval, SAID * stopwatch, percent))
 }
 
 fn report(found: &[Found], one_cpu: bool) -> Result<()> {

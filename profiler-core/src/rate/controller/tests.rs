@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::super::Criterion;
 use super::super::cost::Cost;
 use super::*;
-use crate::rate::HandlerTime;
+use crate::rate::{Coldness, HandlerTime};
 
 fn reading(tick: u64, samples: u64) -> Reading {
     Reading {
@@ -240,7 +240,13 @@ prop_compose! {
             per_sample_ns: Cost::new(x[0], x[1]), per_frame_ns: Cost::new(x[2], x[3]),
             per_byte_ns: Cost::new(x[4], x[5]), per_switch_ns: Cost::new(x[6], x[7]),
             per_side_record_ns: Cost::new(x[8], x[9]), per_fork_ns: Cost::new(x[10], x[11]),
-            per_handler_ns: Some(Cost::new(traced[0], traced[1])), per_trace_record_ns: Cost::new(traced[2], traced[3]),
+            per_handler_ns: Some(Cost::new(traced[0], traced[1])),
+            coldness: Some(Coldness {
+                handler_ns: Cost::new(x[11], x[0]), frame_ns: Cost::new(x[10], x[1]),
+                byte_ns: Cost::new(x[9], x[2]), outside_ns: Cost::new(traced[1], traced[0]),
+                growth: x[8], growth_se: x[3],
+            }),
+            per_trace_record_ns: Cost::new(traced[2], traced[3]),
         }
     }
 }

@@ -238,6 +238,7 @@ proptest! {
         let [wall_ns, target_cpu_ns, foreign_cpu_ns, switches, side_records, forks, unseen_forks, ends] = counts;
         let watched = Activity {
             wall_ns, target_cpu_ns, foreign_cpu_ns, switches, side_records, forks, unseen_forks, ends, frames, stack_bytes,
+            ..Activity::default()
         };
         let [mean, se, budget_ratio, horizon_s] = figures;
         let costs = CostModel { per_sample_ns: Cost::new(mean, se), ..CostModel::default() };

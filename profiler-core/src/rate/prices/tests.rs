@@ -31,7 +31,7 @@ fn dear_copies(i: u64) -> HandlerTime {
 fn before_it_is_timed_the_calibration_holds() {
     let prices = Prices::new(calibrated());
     assert_eq!(prices.sample(30.0, 8_192.0), calibrated().sample(30.0, 8_192.0));
-    assert_eq!(prices.parts_ns(), [12_000.0, 50.0, 0.2]);
+    assert_eq!(prices.parts_ns(30.0, 8_192.0), [12_000.0, 50.0, 0.2]);
     assert_eq!(prices.field(30.0, 8_192.0), None);
 }
 
@@ -44,7 +44,7 @@ fn a_burst_shows_what_copies_cost_here() {
     assert!((told.mean_ns / truth_ns - 1.0).abs() < 0.02, "{told:?} of {truth_ns}");
     // The interrupt is as unsure as the calibration left it, its handler's error included.
     assert!((300.0..400.0).contains(&told.se_ns), "{told:?}");
-    let [bare_ns, frame_ns, byte_ns] = prices.parts_ns();
+    let [bare_ns, frame_ns, byte_ns] = prices.parts_ns(20.0, 16_384.0);
     assert!((bare_ns + 20.0 * frame_ns + 16_384.0 * byte_ns - told.mean_ns).abs() < 1e-6);
     assert!((byte_ns / 0.6 - 1.0).abs() < 0.15, "{byte_ns}");
     let field = prices.field(20.0, 16_384.0).unwrap();

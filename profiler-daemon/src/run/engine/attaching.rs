@@ -10,8 +10,8 @@ use crate::run::explain;
 use crate::sampler::access::OpenError;
 use crate::sampler::perf::Attachment;
 use crate::sampler::session::{Counts, Session};
-use crate::sampler::switches::GroupSwitches;
-use crate::sys::alarm::{self, SwitchAlarm};
+use crate::sampler::switches::{GroupSwitches, Switches};
+use crate::sys::alarm::SwitchAlarm;
 use crate::sys::{limits, procfs};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -21,6 +21,18 @@ const EARLY_LOOK_NS: u64 = MIN_TICK_NS;
 const ADOPT_EVERY_NS: u64 = 1_000_000_000;
 /// Events that may be opened in a second for the sake of new threads.
 const OPENS_PER_SECOND: u64 = 400;
+
+/// How often the switches of a target without events of its threads are looked at (ns).
+const PAST_EVERY_NS: u64 = 60_000_000_000;
+/// Rings of the alarm in a second after which there is no better way.
+const RINGS: u32 = 2;
+
+/// Switches of a target while events of its threads are not open: whether they would be a way.
+#[derive(Default)]
+pub(super) struct Past {
+    switches: Switches,
+    looked_ns: Option<u64>,
+}
 
 /// Counters at the last look, once a second.
 #[derive(Clone, Copy, Default)]
@@ -69,7 +81,8 @@ impl<L: DecisionLog> Engine<L> {
             _ => Vec::new(),
         };
         if !left.is_empty() {
-            self.switches.leave(left, now_ns);
+            let has_alarm = self.has_alarm();
+            self.switches.leave(left, has_alarm, now_ns);
             self.watch_for_storms(&[]); // it is an event of the thread itself
         }
         match self.renew(attachment) {
@@ -108,8 +121,32 @@ impl<L: DecisionLog> Engine<L> {
         if self.session.elapsed_ns() >= SECOND_NS {
             self.look_at_members();
         }
+        self.look_at_past(now_ns);
         self.look_at_reports(now_ns);
         self.set_alarm();
+    }
+
+    /// Whether the target has switched too much of late for events of its threads: to find out by trying would cost the
+    /// budget of some seconds, each time.
+    fn look_at_past(&mut self, now_ns: u64) {
+        if self.attach.is_fixed() || !self.attach.mode().follows_by_itself() {
+            self.past = Past::default();
+            return;
+        }
+        let since_ns = self.past.looked_ns.map(|looked_ns| now_ns.saturating_sub(looked_ns));
+        if since_ns.is_some_and(|since_ns| since_ns < PAST_EVERY_NS) {
+            return;
+        }
+        let threads = self.threads();
+        let switches = self.past.switches.since_last_look(&threads);
+        if let Some(since_ns) = since_ns {
+            self.attach.expect_switches(now_ns, switches as f64 * 1e9 / since_ns as f64);
+        }
+        self.past.looked_ns = Some(now_ns);
+    }
+
+    fn has_alarm(&self) -> bool {
+        self.alarm.as_ref().is_some_and(SwitchAlarm::is_watching)
     }
 
     /// Watches out for storms of switches of few threads, where there is another way than events of their own.
@@ -149,9 +186,7 @@ impl<L: DecisionLog> Engine<L> {
             Attachment::Tasks(_) | Attachment::Inside => switches,
             Attachment::Cpus | Attachment::Cgroup(_) => switches + self.switches.after_leaving(now_ns),
         };
-        if switches >= alarm::SWITCHES
-            && let Some(alarm) = &mut self.alarm
-        {
+        if let Some(alarm) = self.alarm.as_mut().filter(|alarm| alarm.rings() >= RINGS) {
             alarm.silence(); // whatever they cost, there is no better way; until the next second
         }
         if self.attach.misses_short_lived() && !self.sampler.is_inside() {
@@ -184,7 +219,8 @@ impl<L: DecisionLog> Engine<L> {
         match self.sampler.attachment() {
             Attachment::Tasks(threads) => {
                 self.group_switches = GroupSwitches::default(); // they would count on, and cost on
-                self.switches.since_last_look(threads)
+                let has_alarm = self.alarm.as_ref().is_some_and(SwitchAlarm::is_watching);
+                self.switches.with_events(threads, has_alarm)
             }
             Attachment::Cpus | Attachment::Inside => {
                 self.group_switches = GroupSwitches::default();
