@@ -88,8 +88,9 @@ async fn answer(call: &Call<'_>, asked: Asked, form: Form) -> Answer {
     let range = match asked {
         Asked::Next(time) => next(call, time, flush).await?,
         Asked::Kept(range) => {
+            let now_ns = unix_ns();
             let window_ns = call.latest().await?.status.store.window_s * 1e9; // in force, which may be longer than asked for
-            let open_since = unix_ns().saturating_sub(window_ns as u64);
+            let open_since = now_ns.saturating_sub(window_ns as u64);
             // The loop rounds windows to its ticks.
             if range.to_unix_ns > open_since.saturating_sub(1_000_000_000) {
                 wait(call, Duration::ZERO);
