@@ -15,14 +15,14 @@
 //!
 //! It does not allocate, take locks, use thread-local variables, touch `errno`, panic, or enter the kernel, but to set its timer
 //! to another period and to stop for good. The clock it looks at is read in user space. A process that shuts itself in (`seccomp`)
-//! is not surprised by a system call of ours ([`guard`]).
+//! is not surprised by a system call of ours (`guard`).
 //!
 //! # Which signal
 //!
 //! One of the last real-time signals that has no handler, and not `SIGPROF`: programs have uses for that (`setitimer`, gprof,
 //! PHP), and of an ordinary signal only one is kept pending, so that the program's and ours would swallow each other. A real-time
 //! signal that nobody handles ends the process: so what the program does to this one signal is noted and not done
-//! ([`interpose`]).
+//! (`interpose`).
 
 #![allow(unsafe_code, reason = "see above")]
 #![deny(unsafe_op_in_unsafe_fn)]
