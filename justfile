@@ -46,6 +46,10 @@ steps *arguments:
 aliasing *arguments:
     cargo run --quiet --release -p tests --bin aliasing -- {{ arguments }}
 
+# Are programs that are locked to the kernel's tick found, and others left alone? In simulation (a minute).
+audit *arguments:
+    cargo run --quiet --release -p tests --bin audit -- {{ arguments }}
+
 # Is the rate the right one for any program? 48 of them, in simulation (half a minute).
 portfolio *arguments:
     cargo run --quiet --release -p tests --bin portfolio -- {{ arguments }}
@@ -57,6 +61,14 @@ paper *arguments:
 # Does a sample cost what the calibration and the run say? By a program's own clock, beside its twin's (twelve minutes).
 stopwatch *arguments:
     cargo run --quiet --release -p tests --bin stopwatch -- {{ arguments }}
+
+# The same for timer signals, tick by tick, and what is left of them when the profiler is killed (five minutes).
+signals *arguments:
+    cargo run --quiet --release -p tests --bin signals -- {{ arguments }}
+
+# Do other people's test suites pass while they are sampled by timer signals? (ten minutes; `--redis FOLDER` and `--bash FOLDER` where these were built).
+suites *arguments:
+    cargo run --quiet --release -p tests --bin suites -- {{ arguments }}
 
 # Are the intervals as sure as they say? A thousand simulated runs of each of thirty programs (twenty minutes).
 coverage *arguments:
@@ -95,6 +107,10 @@ store *arguments:
 # Are short-lived processes named, and without growth? 10,000 of 5 ms each (three minutes); needs root.
 short-lived *arguments:
     cargo run --quiet --release -p tests --bin short_lived -- {{ arguments }}
+
+# Does anybody notice that a profiler comes and goes? Redis, PostgreSQL, Python and Node, 1,000 times each under load (an hour); needs root.
+injections *arguments:
+    cargo run --quiet --release -p tests --bin injections -- {{ arguments }}
 
 # What the daemon costs with twenty targets that sleep (two minutes); needs root.
 idle *arguments:

@@ -9,10 +9,10 @@ use crate::slot::SLOT_WORDS;
 /// "sweetspt", so that nothing else is taken for this memory.
 const MAGIC: u64 = u64::from_le_bytes(*b"sweetspt");
 /// Of layout and meaning. An agent of another version leaves the process alone.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 /// Threads that can be sampled at a time.
-pub const SLOTS: usize = 512;
+pub const SLOTS: usize = 4096;
 /// Words of a thread's ring, a power of two: 256 KiB, which hold four of the biggest samples. Memory that is not written to
 /// is not there.
 pub const RING_WORDS: usize = 1 << 15;
@@ -20,24 +20,41 @@ pub const RING_WORDS: usize = 1 << 15;
 const HEADER_WORDS: usize = 512;
 const RINGS_AT: usize = HEADER_WORDS + SLOTS * SLOT_WORDS;
 /// Words of the whole memory.
-pub const MEMORY_WORDS: usize = RINGS_AT + SLOTS * RING_WORDS;
+pub const MEMORY_WORDS: usize = words_for(SLOTS);
 
-/// What stands at which word of the header. The profiler writes all but the last four.
+/// Words of the memory up to the end of so many rings: a process with few threads need map no more.
+pub const fn words_for(slots: usize) -> usize {
+    RINGS_AT + slots * RING_WORDS
+}
+
+/// What stands at which word of the header. The profiler writes all but the last five.
 mod at {
     pub(super) const MAGIC: usize = 0;
     pub(super) const VERSION: usize = 1;
     pub(super) const LENGTH: usize = 2;
     pub(super) const SEED: usize = 3;
     pub(super) const PATIENCE: usize = 4;
+    pub(super) const ATTENTION: usize = 5;
+    pub(super) const COPIES: usize = 6;
     pub(super) const PERIOD: usize = 8;
     pub(super) const STACK_BYTES: usize = 9;
     pub(super) const STOPPED: usize = 10;
+    pub(super) const SHUT: usize = 11;
     pub(super) const HEARTBEAT: usize = 16;
     pub(super) const LEFT_OUT: usize = 24;
     pub(super) const REFUSED: usize = 25;
     pub(super) const CLAIMS: usize = 26;
     pub(super) const UNSEEN: usize = 27;
+    pub(super) const HIGHEST: usize = 28;
 }
+
+/// The least period while nobody gives a sign of life (ns of a thread's CPU time): what it costs cannot be measured.
+pub const SPARING_NS: u64 = 1_000_000_000;
+
+/// Periods that agents follow, whatever anybody has written (ns): a busy thread would do nothing but take samples, or its time
+/// could no longer be added up.
+const SHORTEST_NS: u64 = 20_000;
+const LONGEST_NS: u64 = 3_600_000_000_000;
 
 /// What agents are told at the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,10 +65,30 @@ pub struct Settings {
     pub stack_bytes: u64,
     /// Of the random periods.
     pub seed: u64,
-    /// When nobody has given a sign of life for so long, agents stop by themselves (ns).
+    /// When nobody has given a sign of life for so long, agents sample at [`SPARING_NS`] until there is one (ns).
+    pub attention_ns: u64,
+    /// When it has been so long, they stop by themselves, for good (ns).
     pub patience_ns: u64,
+    /// Whether agents may have the kernel copy a stack that they know nothing of: a filter of system calls may think otherwise.
+    pub may_copy: bool,
     /// The first sign of life (ns of the monotonic clock).
     pub now_ns: u64,
+}
+
+impl Settings {
+    /// What stands at which word because of them.
+    fn told(&self) -> [(usize, u64); 8] {
+        [
+            (at::COPIES, u64::from(self.may_copy)),
+            (at::VERSION, VERSION),
+            (at::LENGTH, MEMORY_WORDS as u64),
+            (at::SEED, self.seed),
+            (at::ATTENTION, self.attention_ns),
+            (at::PATIENCE, self.patience_ns),
+            (at::PERIOD, self.period_ns),
+            (at::STACK_BYTES, self.stack_bytes),
+        ]
+    }
 }
 
 impl Default for Settings {
@@ -60,7 +97,9 @@ impl Default for Settings {
             period_ns: 10_000_000,
             stack_bytes: 0,
             seed: 0,
-            patience_ns: 5_000_000_000, // a tick is .1 s; a machine that is that busy has other worries
+            attention_ns: 1_000_000_000, // a tick is .1 s
+            patience_ns: 15_000_000_000, // a profiler that is stopped for so long may as well be gone
+            may_copy: false,
             now_ns: 0,
         }
     }
@@ -75,29 +114,25 @@ pub enum OpenError {
     Version(u64),
 }
 
-/// The memory, as either side sees it.
+/// The memory, as either side sees it: all of it, or as many of its rings as are mapped.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'a> {
     words: &'a [AtomicU64],
 }
 
 impl<'a> Memory<'a> {
-    /// Makes an empty memory of zeros the memory of a run; `None` if it is too small.
+    /// Makes an empty memory of zeros the memory of a run, or mends the head of one that somebody has written over; `None` if
+    /// it is too small for a ring.
     pub fn prepare(words: &'a [AtomicU64], settings: &Settings) -> Option<Self> {
-        let memory = Self { words: words.get(..MEMORY_WORDS)? };
-        memory.set(at::VERSION, VERSION);
-        memory.set(at::LENGTH, MEMORY_WORDS as u64);
-        memory.set(at::SEED, settings.seed);
-        memory.set(at::PATIENCE, settings.patience_ns);
-        memory.set(at::PERIOD, settings.period_ns);
-        memory.set(at::STACK_BYTES, settings.stack_bytes);
+        let memory = Self::of_own(words)?;
+        settings.told().into_iter().for_each(|(word, value)| memory.set(word, value));
         memory.beat(settings.now_ns);
         // ATOMICS: who sees it sees the rest.
         memory.words[at::MAGIC].store(MAGIC, Release);
         Some(memory)
     }
 
-    /// The memory that somebody has prepared.
+    /// The memory that somebody has prepared, or as much of it as is mapped: a ring at least.
     ///
     /// # Errors
     ///
@@ -105,12 +140,34 @@ impl<'a> Memory<'a> {
     pub fn open(words: &'a [AtomicU64]) -> Result<Self, OpenError> {
         let is_ours = words.first().is_some_and(|magic| magic.load(Acquire) == MAGIC);
         let version = words.get(at::VERSION).map_or(0, |version| version.load(Relaxed));
-        match words.get(..MEMORY_WORDS) {
+        match words.get(..words.len().min(MEMORY_WORDS)) {
             _ if !is_ours => Err(OpenError::Foreign),
             _ if version != VERSION => Err(OpenError::Version(version)),
-            Some(words) if words[at::LENGTH].load(Relaxed) == MEMORY_WORDS as u64 => Ok(Self { words }),
+            Some(words)
+                if words.len() >= words_for(1) && words[at::LENGTH].load(Relaxed) == MEMORY_WORDS as u64 =>
+            {
+                Ok(Self { words })
+            }
             _ => Err(OpenError::Foreign),
         }
+    }
+
+    /// The memory that this side has prepared itself, whatever others have written over its head since.
+    pub fn of_own(words: &'a [AtomicU64]) -> Option<Self> {
+        let words = words.get(..words.len().min(MEMORY_WORDS))?;
+        (words.len() >= words_for(1)).then_some(Self { words })
+    }
+
+    /// Whether what agents were told still stands there.
+    pub fn is_as_told(&self, settings: &Settings) -> bool {
+        let stands = |(word, value)| self.get(word) == value;
+        self.get(at::MAGIC) == MAGIC && self.get(at::STOPPED) == 0 && settings.told().into_iter().all(stands)
+    }
+
+    /// Threads that rings are mapped for.
+    #[inline]
+    pub fn slots(&self) -> usize {
+        (self.words.len().saturating_sub(RINGS_AT) / RING_WORDS).min(SLOTS)
     }
 
     #[inline]
@@ -120,12 +177,6 @@ impl<'a> Memory<'a> {
 
     fn set(&self, word: usize, value: u64) {
         self.words[word].store(value, Relaxed);
-    }
-
-    /// The mean period (ns of a thread's CPU time).
-    #[inline]
-    pub fn period_ns(&self) -> u64 {
-        self.get(at::PERIOD)
     }
 
     /// Sets the mean period; each thread follows at its next sample.
@@ -144,6 +195,12 @@ impl<'a> Memory<'a> {
         self.set(at::STACK_BYTES, bytes);
     }
 
+    /// Whether the kernel may be asked to copy a stack.
+    #[inline]
+    pub fn may_copy(&self) -> bool {
+        self.get(at::COPIES) == 1
+    }
+
     /// Seed of the random periods.
     pub fn seed(&self) -> u64 {
         self.get(at::SEED)
@@ -159,11 +216,33 @@ impl<'a> Memory<'a> {
         self.set(at::STOPPED, 1);
     }
 
+    /// The process has shut itself in: its agent does nothing any more, not even to take back what it did.
+    pub fn shut(&self) {
+        self.set(at::SHUT, 1);
+    }
+
+    /// Whether agents shall do nothing at all.
+    #[inline]
+    pub fn is_shut(&self) -> bool {
+        self.get(at::SHUT) != 0
+    }
+
+    #[inline]
+    fn silent_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.get(at::HEARTBEAT))
+    }
+
     /// Whether agents shall leave their process alone: they are told to, or nobody is there any more.
     #[inline]
     pub fn is_over(&self, now_ns: u64) -> bool {
-        let silent_ns = now_ns.saturating_sub(self.get(at::HEARTBEAT));
-        self.get(at::STOPPED) != 0 || silent_ns > self.get(at::PATIENCE)
+        self.get(at::STOPPED) != 0 || self.silent_ns(now_ns) > self.get(at::PATIENCE)
+    }
+
+    /// The mean period that is in force (ns of a thread's CPU time): a long one while nobody gives a sign of life.
+    #[inline]
+    pub fn period_at_ns(&self, now_ns: u64) -> u64 {
+        let is_silent = self.silent_ns(now_ns) > self.get(at::ATTENTION);
+        self.get(at::PERIOD).clamp(if is_silent { SPARING_NS } else { SHORTEST_NS }, LONGEST_NS)
     }
 
     /// A thread is not sampled, for want of a slot.
@@ -200,16 +279,18 @@ impl<'a> Memory<'a> {
     #[inline]
     pub fn slot(&self, index: usize) -> Option<Slot<'a>> {
         let (table, ring) = (HEADER_WORDS + index * SLOT_WORDS, RINGS_AT + index * RING_WORDS);
-        let inside = index < SLOTS;
+        let inside = index < self.slots();
         inside
             .then(|| Slot::new(&self.words[table..table + SLOT_WORDS], &self.words[ring..ring + RING_WORDS]))
     }
 
-    /// Takes a free slot for a thread; `None` if there is none.
+    /// Takes a free slot for a thread; `None` if there is none with a ring that is mapped.
     pub fn claim(&self, pid: u32, tid: u32) -> Option<usize> {
         // The first that is free: what rings were written to is memory, and is used again.
-        let claimed = (0..SLOTS).find(|&index| self.slot(index).is_some_and(|slot| slot.claim(pid, tid)))?;
-        self.words[at::CLAIMS].fetch_add(1, Release);
+        let claimed =
+            (0..self.slots()).find(|&index| self.slot(index).is_some_and(|slot| slot.claim(pid, tid)))?;
+        self.words[at::HIGHEST].fetch_max(claimed as u64, Relaxed);
+        self.words[at::CLAIMS].fetch_add(1, Release); // after the rest
         Some(claimed)
     }
 
@@ -218,9 +299,17 @@ impl<'a> Memory<'a> {
         self.words[at::CLAIMS].load(Acquire)
     }
 
+    /// No slot behind this one was ever claimed.
+    pub fn highest(&self) -> usize {
+        usize::try_from(self.get(at::HIGHEST)).unwrap_or(SLOTS).min(SLOTS - 1)
+    }
+
     /// Gives up all slots of a process that has become another program.
     pub fn end_all(&self, pid: u32) {
-        let slots = (0..SLOTS).filter_map(|index| self.slot(index));
+        // The rings are not touched, and need not be mapped.
+        let tables =
+            (0..=self.highest()).map(|index| &self.words[HEADER_WORDS + index * SLOT_WORDS..][..SLOT_WORDS]);
+        let slots = tables.map(|table| Slot::new(table, &[]));
         slots.filter(|slot| slot.owner().is_some_and(|(owner, _)| owner == pid)).for_each(|slot| slot.end());
     }
 }
@@ -229,18 +318,22 @@ impl<'a> Memory<'a> {
 mod tests {
     use super::*;
 
+    /// As much as a process maps that has few threads.
+    const SOME: usize = 24;
+
     fn zeros() -> Vec<AtomicU64> {
-        (0..MEMORY_WORDS).map(|_| AtomicU64::new(0)).collect()
+        (0..words_for(SOME)).map(|_| AtomicU64::new(0)).collect()
     }
 
     #[test]
     fn what_is_no_memory_of_ours_is_refused() {
         let words = zeros();
         assert_eq!(Memory::open(&words).err(), Some(OpenError::Foreign));
-        assert!(Memory::prepare(&words[1..], &Settings::default()).is_none());
+        assert!(Memory::prepare(&words[..words_for(1) - 1], &Settings::default()).is_none());
         Memory::prepare(&words, &Settings::default()).unwrap();
-        assert!(Memory::open(&words).is_ok());
-        assert_eq!(Memory::open(&words[..MEMORY_WORDS - 1]).err(), Some(OpenError::Foreign));
+        assert_eq!(Memory::open(&words).map(|memory| memory.slots()), Ok(SOME));
+        assert_eq!(Memory::open(&words[..words_for(1)]).map(|memory| memory.slots()), Ok(1));
+        assert_eq!(Memory::open(&words[..words_for(1) - 1]).err(), Some(OpenError::Foreign));
         assert_eq!(Memory::open(&[]).err(), Some(OpenError::Foreign));
         words[at::VERSION].store(VERSION + 1, Relaxed);
         assert_eq!(Memory::open(&words).err(), Some(OpenError::Version(VERSION + 1)));
@@ -253,9 +346,44 @@ mod tests {
         let memory = Memory::prepare(&words, &settings).unwrap();
         assert!(!memory.is_over(1_050) && memory.is_over(1_051) && !memory.is_over(0));
         memory.beat(2_000);
-        assert!(!memory.is_over(2_050));
+        assert!(!memory.is_over(2_050) && !memory.is_shut());
+        memory.shut();
+        assert!(memory.is_shut() && !memory.is_over(2_000));
         memory.stop();
         assert!(memory.is_over(2_000));
+    }
+
+    #[test]
+    fn without_a_sign_of_life_agents_are_sparing_and_no_period_is_absurd() {
+        let words = zeros();
+        let settings =
+            Settings { now_ns: 1_000, attention_ns: 50, period_ns: 4_000_000, ..Settings::default() };
+        let memory = Memory::prepare(&words, &settings).unwrap();
+        assert_eq!((memory.period_at_ns(1_050), memory.period_at_ns(1_051)), (4_000_000, SPARING_NS));
+        memory.beat(1_060);
+        assert_eq!(memory.period_at_ns(1_061), 4_000_000);
+        for (told, followed) in [(0, SHORTEST_NS), (u64::MAX, LONGEST_NS)] {
+            memory.set_period_ns(told);
+            assert_eq!(memory.period_at_ns(1_061), followed);
+        }
+    }
+
+    #[test]
+    fn what_was_written_over_is_noticed_and_mended() {
+        let words = zeros();
+        let settings = Settings { seed: 7, ..Settings::default() };
+        let memory = Memory::prepare(&words, &settings).unwrap();
+        memory.claim(5, 6);
+        assert!(memory.is_as_told(&settings));
+        for word in [at::MAGIC, at::VERSION, at::LENGTH, at::SEED, at::PATIENCE, at::PERIOD, at::STACK_BYTES]
+        {
+            words[word].fetch_xor(1 << 40, Relaxed);
+            assert!(!memory.is_as_told(&settings), "{word}");
+            Memory::prepare(&words, &settings).unwrap();
+            assert!(memory.is_as_told(&settings) && memory.claims() == 1, "{word}");
+        }
+        words[at::HIGHEST].store(u64::MAX, Relaxed);
+        assert_eq!(memory.highest(), SLOTS - 1);
     }
 
     #[test]
@@ -277,14 +405,14 @@ mod tests {
         let words = zeros();
         let memory = Memory::prepare(&words, &Settings::default()).unwrap();
         let slots: Vec<usize> =
-            (0..SLOTS as u32).map(|tid| memory.claim(1 + tid % 2, 7 * tid + 1).unwrap()).collect();
+            (0..SOME as u32).map(|tid| memory.claim(1 + tid % 2, 7 * tid + 1).unwrap()).collect();
         let distinct: std::collections::BTreeSet<&usize> = slots.iter().collect();
-        assert_eq!(distinct.len(), SLOTS);
+        assert_eq!((distinct.len(), memory.highest()), (SOME, SOME - 1));
         assert_eq!(memory.claim(9, 9), None);
         memory.end_all(1);
         assert_eq!(memory.claim(9, 9), None, "what was written is read first");
         memory.slot(slots[0]).unwrap().free(&mut crate::Reader::default());
         assert_eq!(memory.claim(9, 9), Some(slots[0]));
-        assert!(memory.slot(SLOTS).is_none());
+        assert!(memory.slot(SOME).is_none());
     }
 }

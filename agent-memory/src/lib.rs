@@ -9,22 +9,24 @@
 //!
 //! ```
 //! use std::sync::atomic::AtomicU64;
-//! use agent_memory::{MEMORY_WORDS, Memory, Settings};
+//! use agent_memory::{Memory, Settings, words_for};
 //!
-//! let words: Vec<AtomicU64> = (0..MEMORY_WORDS).map(|_| AtomicU64::new(0)).collect();
+//! let words: Vec<AtomicU64> = (0..words_for(4)).map(|_| AtomicU64::new(0)).collect();
 //! let memory = Memory::prepare(&words, &Settings::default()).unwrap();
 //! let agent = Memory::open(&words).unwrap();
 //! let slot = agent.claim(4711, 4711).unwrap();
 //! assert_eq!(memory.slot(slot).unwrap().owner(), Some((4711, 4711)));
 //! ```
 
+mod control;
 mod layout;
 mod record;
 mod ring;
 mod slot;
 mod word;
 
-pub use layout::{MEMORY_WORDS, Memory, OpenError, RING_WORDS, SLOTS, Settings};
+pub use control::{Answer, Ask, CONTROL, ENTER, Request};
+pub use layout::{MEMORY_WORDS, Memory, OpenError, RING_WORDS, SLOTS, SPARING_NS, Settings, words_for};
 pub use record::{Begun, Damaged, Found, Kind, REGISTERS, SAMPLE_HEAD_WORDS, SampleHead, decode, length};
 pub use ring::{Entry, Reader, Ring};
 pub use slot::{Slot, State};

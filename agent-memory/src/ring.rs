@@ -61,6 +61,29 @@ impl<W: Word> Entry<'_, W> {
         }
     }
 
+    /// Words of the record.
+    #[inline]
+    pub fn words(&self) -> usize {
+        self.words
+    }
+
+    /// Where its words from `from` on lie, in two pieces.
+    #[inline]
+    pub fn room(&self, from: usize) -> [&[W]; 2] {
+        let (from, data) = (from.min(self.words), self.ring.data);
+        let start = self.start.wrapping_add(from as u64) as usize & (data.len() - 1);
+        let (before, behind) = data.split_at(start);
+        let words = self.words - from;
+        let first = words.min(behind.len());
+        [&behind[..first], &before[..(words - first).min(start)]]
+    }
+
+    /// Makes it a record of so many words, no more than it has.
+    #[inline]
+    pub fn shorten(&mut self, words: usize) {
+        self.words = self.words.min(words);
+    }
+
     /// Shows the record to the reader.
     #[inline]
     pub fn publish(self) {

@@ -77,8 +77,73 @@ pub(crate) fn end_of_mapping(address: usize) -> usize {
     found
 }
 
+/// Start and end of the mapping that `address` lies in, found with hardly any stack.
+pub(crate) fn mapping_of(address: usize) -> Option<(usize, usize)> {
+    let fd = sys::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY)?;
+    let mut buffer = [0_u8; 256];
+    let (mut ends, mut at, mut found) = ([0_usize; 2], 0, None);
+    'reading: loop {
+        let count = sys::read(fd, &mut buffer);
+        if count == 0 {
+            break;
+        }
+        for &byte in &buffer[..count] {
+            match (byte, at) {
+                (b'\n', _) => (ends, at) = ([0; 2], 0),
+                (_, 2..) => {} // the rest of the line
+                (b'-' | b' ', _) => at += 1,
+                (digit, _) => ends[at] = ends[at] << 4 | (digit as char).to_digit(16).unwrap_or(0) as usize,
+            }
+            if at == 2 && (ends[0]..ends[1]).contains(&address) {
+                found = Some((ends[0], ends[1]));
+                break 'reading;
+            }
+        }
+    }
+    sys::close(fd);
+    found
+}
+
+/// Where the first thread's stack ends, as the kernel marks it.
+pub(crate) fn end_of_first_stack() -> Option<usize> {
+    let mut found = None;
+    each_line(|line| {
+        if line.ends_with(b"[stack]\n") {
+            found = line.split(|byte| !byte.is_ascii_hexdigit()).nth(1).map(hex);
+        }
+    });
+    found
+}
+
 fn hex(digits: &[u8]) -> usize {
     digits.iter().fold(0, |sum, digit| sum << 4 | (*digit as char).to_digit(16).unwrap_or(0) as usize)
+}
+
+/// Calls with each thread of this process.
+pub(crate) fn each_thread(mut handle: impl FnMut(u32)) {
+    /// Of an entry: the inode, an offset, its length and its type come before the name.
+    const LENGTH_AT: usize = 16;
+    const NAME_AT: usize = 19;
+    let Some(fd) = sys::open(c"/proc/self/task".as_ptr(), libc::O_RDONLY | libc::O_DIRECTORY) else { return };
+    let mut buffer = [0_u8; 4096];
+    loop {
+        let count = sys::getdents(fd, &mut buffer);
+        let mut entries = &buffer[..count];
+        while let Some(length) = entries.get(LENGTH_AT..LENGTH_AT + 2) {
+            let length = usize::from(u16::from_ne_bytes([length[0], length[1]])).max(NAME_AT);
+            let name = entries.get(NAME_AT..length).unwrap_or_default();
+            let digits = name.iter().take_while(|byte| byte.is_ascii_digit());
+            let tid = digits.fold(0_u32, |tid, digit| tid.wrapping_mul(10) + u32::from(digit - b'0'));
+            if tid != 0 {
+                handle(tid);
+            }
+            entries = entries.get(length..).unwrap_or_default();
+        }
+        if count == 0 {
+            break;
+        }
+    }
+    sys::close(fd);
 }
 
 /// Calls with each line of the list of mappings, its end included.

@@ -1,9 +1,10 @@
-//! The child of a fork: it has none of its parent's timers, and gets a slot and a timer of its own. Children of `vfork` and of
+//! The child of a fork: it has none of its parent's timers, and gets a slot and a timer of its own, but in a
+//! process that we were loaded into: there it is left alone. Children of `vfork` and of
 //! `clone` past the C library are not sampled, and touch nothing.
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::{memory, threads};
+use crate::{control, memory, threads};
 
 /// Has the children of forks sampled from now on.
 pub(crate) fn follow() {
@@ -12,6 +13,9 @@ pub(crate) fn follow() {
 }
 
 unsafe extern "C" fn in_child() {
+    if control::is_guest() {
+        return control::leave_child();
+    }
     if memory::ENABLED.load(Relaxed) {
         threads::enter_child();
     }

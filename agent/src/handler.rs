@@ -2,12 +2,12 @@
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::AtomicI32;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use agent_memory::{Memory, REGISTERS, SAMPLE_HEAD_WORDS, SampleHead, Slot};
 
 use crate::threads::{self, Thread};
-use crate::{guard, interpose, memory, sys};
+use crate::{control, guard, interpose, memory, sys};
 
 /// Marks the value that our timers send, beside the slot.
 const VALUE: usize = 0x5357_4545 << 32;
@@ -16,8 +16,14 @@ const REDRAW_SAMPLES: u32 = 10;
 const REDRAW_NS: u64 = 100_000_000;
 /// A mean that differs by less than this part is the same.
 const SAME: u64 = 50;
+/// No more is asked for (bytes), whatever stands in the memory.
+const MOST_STACK_BYTES: u64 = 64 << 10;
 /// The word of a record that says how long the handler took, up to there.
 const HANDLER_NS_AT: usize = 3;
+
+/// Signals that hardly any program has a use for, and that do nothing to those who do not handle them: data out of band, and
+/// another size of the terminal.
+const IGNORED: [c_int; 2] = [libc::SIGURG, libc::SIGWINCH];
 
 /// The signal, once it is chosen.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
@@ -45,19 +51,63 @@ pub(crate) fn install() -> bool {
     false
 }
 
+/// The same in a process that we were loaded into, where nothing stands before the C library: one that is ignored where nobody
+/// handles it, so that whoever resets all signals comes to no harm, nor does a program that takes the place of this one.
+pub(crate) fn install_in_guest() -> bool {
+    for signal in IGNORED {
+        if interpose::is_unused(signal) && interpose::handle(signal, on_signal) {
+            SIGNAL.store(signal, Release);
+            return true;
+        }
+    }
+    false
+}
+
+/// Whether nothing happens at a signal that nobody handles.
+pub(crate) fn is_ignored_by_default(signal: c_int) -> bool {
+    IGNORED.contains(&signal)
+}
+
+/// Takes the handler away, with what is on its way to it, unless the program has a handler of its own by now.
+pub(crate) fn remove() {
+    let signal = SIGNAL.swap(0, Relaxed);
+    if signal != 0 && interpose::is_handled_by(signal, on_signal) {
+        interpose::give_back(signal);
+    }
+}
+
 /// Called by the kernel, with every other signal blocked.
 extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let begin_ns = sys::monotonic_ns();
     // SAFETY: the kernel hands over what belongs to the signal, both valid for this call.
     let (ours, value) = unsafe { ((*info).si_code == libc::SI_TIMER, (*info).si_value().sival_ptr as usize) };
+    if !ours && value as u64 == agent_memory::ENTER && control::is_guest() {
+        return control::enter();
+    }
     if !ours || value & !0xffff != VALUE {
         // SAFETY: the arguments are passed on as they came.
         return unsafe { interpose::pass_on(signal, info, context) };
     }
     let slot = value & 0xffff;
-    let (Some(thread), Some(memory)) = (threads::get(slot), memory::get()) else { return };
-    // SAFETY: of a timer's signal; what lies first in its own part are the timer and its overruns.
-    let (timer, overrun) = unsafe { timer_of(info) };
+    let Some(thread) = threads::get(slot) else { return };
+    // ATOMICS: whoever takes the memory away sees that somebody is here, or nobody finds it here.
+    thread.inside.fetch_add(1, SeqCst);
+    // SAFETY: of a timer's signal; what lies first in its own part are the timer and its overruns, and the context is a handler's.
+    let (expiry, at) = unsafe { (timer_of(info), Interrupted::new(context)) };
+    on_expiry(thread, slot, begin_ns, expiry, &at);
+    thread.inside.fetch_sub(1, Release);
+}
+
+/// A timer has expired.
+#[inline]
+fn on_expiry(
+    thread: &Thread,
+    slot: usize,
+    begin_ns: u64,
+    (timer, overrun): (c_int, c_int),
+    at: &Interrupted,
+) {
+    let Some(memory) = memory::get().filter(|memory| !memory.is_shut()) else { return };
     let Some(slot) = memory.slot(slot) else { return };
     if !thread.armed.load(Acquire) || thread.timer.load(Relaxed) != timer {
         return; // of a thread that was here before
@@ -68,9 +118,7 @@ extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     let passed = u64::from(overrun.max(0) as u32) + 1;
     let weight_ns = thread.interval_ns.load(Relaxed).wrapping_mul(passed);
     thread.expires_ns.store(thread.expires_ns.load(Relaxed).wrapping_add(weight_ns), Relaxed);
-    // SAFETY: the third argument of a handler that asked for it is the interrupted context.
-    let at = unsafe { Interrupted::new(context) };
-    if !take_sample(&memory, &slot, thread, begin_ns, weight_ns, &at) {
+    if !take_sample(&memory, &slot, thread, begin_ns, weight_ns, at) {
         slot.note_dropped();
     }
     redraw(&memory, thread, begin_ns);
@@ -88,9 +136,16 @@ fn take_sample(
 ) -> bool {
     let requested = memory.stack_bytes();
     let readable = thread.bounds().readable(at.sp).max(at.readable_elsewhere());
-    let stack_words = (readable as u64).min(requested) as usize / 8;
+    let asks_kernel = readable == 0 && memory.may_copy() && !guard::is_shut();
+    let limit = if asks_kernel { u64::MAX } else { readable as u64 };
+    let stack_words = limit.min(requested).min(MOST_STACK_BYTES) as usize / 8;
     let words = SAMPLE_HEAD_WORDS + stack_words;
-    let Some(entry) = slot.ring().and_then(|ring| ring.begin(words)) else { return false };
+    let Some(mut entry) = slot.ring().and_then(|ring| ring.begin(words)) else { return false };
+    if asks_kernel {
+        let copied = sys::copy_words(memory::own_pid(), at.sp, entry.room(SAMPLE_HEAD_WORDS));
+        entry.shorten(SAMPLE_HEAD_WORDS + copied);
+    }
+    let words = entry.words();
     let head = SampleHead {
         time_ns: begin_ns,
         weight_ns,
@@ -99,7 +154,8 @@ fn take_sample(
         registers: at.registers,
     };
     head.words(words).iter().enumerate().for_each(|(index, word)| entry.put(index, *word));
-    for index in 0..stack_words {
+    let to_copy = if asks_kernel { 0 } else { stack_words };
+    for index in 0..to_copy {
         // SAFETY: so many bytes from the stack pointer on are mapped; nobody but this thread, which is interrupted, need write there.
         let word = unsafe { core::ptr::read_volatile((at.sp as *const u64).wrapping_add(index)) };
         entry.put(SAMPLE_HEAD_WORDS + index, word);
@@ -114,14 +170,15 @@ fn take_sample(
 fn redraw(memory: &Memory<'_>, thread: &Thread, now_ns: u64) {
     let fresh = thread.fresh.load(Relaxed).saturating_add(1);
     thread.fresh.store(fresh, Relaxed);
-    let (mean_ns, was_ns) = (memory.period_ns().max(1), thread.mean_ns.load(Relaxed));
+    let (mean_ns, was_ns) = (memory.period_at_ns(now_ns), thread.mean_ns.load(Relaxed));
     let is_other = mean_ns.abs_diff(was_ns) > was_ns / SAME;
     let is_due = fresh >= REDRAW_SAMPLES && now_ns.wrapping_sub(thread.drawn_ns.load(Relaxed)) >= REDRAW_NS;
     if guard::is_shut() || !(is_other || is_due) {
         return;
     }
     let interval_ns = thread.draw_ns(mean_ns);
-    let expires_ns = thread.expires_ns.load(Relaxed) - thread.interval_ns.load(Relaxed) + interval_ns;
+    let last_ns = thread.expires_ns.load(Relaxed).wrapping_sub(thread.interval_ns.load(Relaxed));
+    let expires_ns = last_ns.wrapping_add(interval_ns);
     if sys::timer_settime(thread.timer.load(Relaxed), expires_ns, interval_ns) {
         thread.expires_ns.store(expires_ns, Relaxed);
         thread.interval_ns.store(interval_ns, Relaxed);

@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::next::Next;
 use crate::wanted::WANTED;
-use crate::{guard, handler, memory, stack, sys, threads};
+use crate::{filter, guard, handler, memory, stack, sys, threads};
 
 type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 type Start = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
@@ -17,6 +17,7 @@ type Create = unsafe extern "C" fn(
     *const c_void,
     *mut c_void,
 ) -> c_int;
+type CreateC11 = unsafe extern "C" fn(*mut libc::pthread_t, *const c_void, *mut c_void) -> c_int;
 type SigAction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
 type SigMask = unsafe extern "C" fn(c_int, *const libc::sigset_t, *mut libc::sigset_t) -> c_int;
 type Signal = unsafe extern "C" fn(c_int, libc::sighandler_t) -> libc::sighandler_t;
@@ -24,6 +25,8 @@ type Prctl = unsafe extern "C" fn(c_int, ...) -> c_int;
 
 // SAFETY: its type is that of its manual page.
 static CREATE: Next<Create> = unsafe { Next::new(c"pthread_create") };
+// SAFETY: its type is that of C11's 7.26.5.1, where a thread is what it is in POSIX.
+static CREATE_C11: Next<CreateC11> = unsafe { Next::new(c"thrd_create") };
 // SAFETY: its type is that of its manual page.
 static SIGACTION: Next<SigAction> = unsafe { Next::new(c"sigaction") };
 // SAFETY: its type is that of its manual page.
@@ -37,8 +40,9 @@ static PRCTL: Next<Prctl> = unsafe { Next::new(c"prctl") };
 
 /// Finds the C library's functions: the program may call ours in a handler, where nothing can be looked for.
 pub(crate) fn find() {
-    let _ =
-        (CREATE.get(), SIGACTION.get(), SIGNAL.get(), SIGPROCMASK.get(), THREAD_SIGMASK.get(), PRCTL.get());
+    let _ = (CREATE.get(), CREATE_C11.get(), SIGACTION.get(), SIGNAL.get());
+    filter::find();
+    let _ = (SIGPROCMASK.get(), THREAD_SIGMASK.get(), PRCTL.get());
 }
 
 /// Whether nothing is done about a signal.
@@ -48,6 +52,26 @@ pub(crate) fn is_unused(signal: c_int) -> bool {
     // SAFETY: the pointer is valid for the call.
     let known = unsafe { SIGACTION.get()(signal, core::ptr::null(), &raw mut action) } == 0;
     known && action.sa_sigaction == libc::SIG_DFL
+}
+
+/// Whether this handler is in force.
+pub(crate) fn is_handled_by(signal: c_int, handler: Handler) -> bool {
+    // SAFETY: all-zero is a valid action.
+    let mut action: libc::sigaction = unsafe { mem::zeroed() };
+    // SAFETY: the pointer is valid for the call.
+    let known = unsafe { SIGACTION.get()(signal, core::ptr::null(), &raw mut action) } == 0;
+    known && action.sa_sigaction == handler as usize
+}
+
+/// Gives a signal back to the program, as it wants it. What is on its way is dropped: an ignored signal waits for nobody.
+pub(crate) fn give_back(signal: c_int) {
+    let wanted = WANTED.get();
+    // SAFETY: all-zero is a valid action; the pointers are valid for the calls.
+    unsafe {
+        let ignored = libc::sigaction { sa_sigaction: libc::SIG_IGN, ..mem::zeroed() };
+        SIGACTION.get()(signal, &raw const ignored, core::ptr::null_mut());
+        SIGACTION.get()(signal, &raw const wanted, core::ptr::null_mut());
+    }
 }
 
 /// Has a signal handled: on the stack for signals where the thread has one, with every signal blocked, and so that system calls
@@ -74,6 +98,7 @@ pub(crate) unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context:
     let wanted = WANTED.get();
     match wanted.sa_sigaction {
         libc::SIG_IGN => {}
+        libc::SIG_DFL if handler::is_ignored_by_default(signal) => {}
         libc::SIG_DFL => end_by(signal),
         // SAFETY: the program has said that this is a handler, and of which kind.
         address => unsafe {
@@ -99,7 +124,7 @@ fn end_by(signal: c_int) {
 
 /// Whether it is ours to keep: a child of `vfork`, which runs in our memory, has actions of its own.
 fn is_ours(signal: c_int) -> bool {
-    signal != 0 && signal == handler::signal() && memory::is_own(sys::getpid())
+    signal != 0 && signal == handler::signal() && (guard::is_shut() || memory::is_own(sys::getpid()))
 }
 
 /// What the new thread is given in place of the argument.
@@ -128,7 +153,35 @@ unsafe extern "C" fn pthread_create(
     start: Start,
     argument: *mut c_void,
 ) -> c_int {
-    let create = CREATE.get();
+    // SAFETY: as we were called.
+    let create = |start: Start, argument| unsafe {
+        CREATE.get()(thread, attributes, start as *const c_void, argument)
+    };
+    // SAFETY: the attributes are as we were given them.
+    begin_with(start, argument, || unsafe { stack::size_for(attributes) }, create)
+}
+
+/// See thrd_create(3).
+///
+/// # Safety
+///
+/// As there. What it returns is a number, which is what our beginning leaves as it is, too.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn thrd_create(thread: *mut libc::pthread_t, start: Start, argument: *mut c_void) -> c_int {
+    // SAFETY: as we were called.
+    let create =
+        |start: Start, argument| unsafe { CREATE_C11.get()(thread, start as *const c_void, argument) };
+    // SAFETY: no attributes are the usual ones.
+    begin_with(start, argument, || unsafe { stack::size_for(core::ptr::null()) }, create)
+}
+
+/// Has a thread created that is sampled and then is what it was to be, or one as it was to be if it is not followed.
+fn begin_with(
+    start: Start,
+    argument: *mut c_void,
+    stack_size: impl FnOnce() -> usize,
+    create: impl FnOnce(Start, *mut c_void) -> c_int,
+) -> c_int {
     let begin = if memory::ENABLED.load(Relaxed) {
         // SAFETY: so many bytes, or null.
         unsafe { libc::malloc(size_of::<Beginning>()) }.cast::<Beginning>()
@@ -136,14 +189,11 @@ unsafe extern "C" fn pthread_create(
         core::ptr::null_mut()
     };
     if begin.is_null() {
-        // SAFETY: as we were called.
-        return unsafe { create(thread, attributes, start as *const c_void, argument) };
+        return create(start, argument);
     }
-    // SAFETY: memory for one that is ours until the thread takes it; the attributes are as we were given them.
-    let answer = unsafe {
-        begin.write(Beginning { start, argument, stack_size: stack::size_for(attributes) });
-        create(thread, attributes, begin_thread as *const c_void, begin.cast())
-    };
+    // SAFETY: memory for one that is ours until the thread takes it.
+    unsafe { begin.write(Beginning { start, argument, stack_size: stack_size() }) };
+    let answer = create(begin_thread, begin.cast());
     if answer != 0 {
         // SAFETY: no thread has taken it.
         unsafe { libc::free(begin.cast()) };
@@ -155,7 +205,7 @@ unsafe extern "C" fn pthread_create(
 /// cancellation, exceptions) meets a frame of ours.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
-unsafe extern "C" fn begin_thread(_: *mut c_void) -> *mut c_void {
+unsafe extern "C-unwind" fn begin_thread(_: *mut c_void) -> *mut c_void {
     core::arch::naked_asm!(
         ".cfi_startproc", "sub rsp, 8", ".cfi_adjust_cfa_offset 8", "call {enter}", "add rsp, 8",
         ".cfi_adjust_cfa_offset -8", "mov rdi, rdx", "jmp rax", ".cfi_endproc", enter = sym enter_thread,
@@ -165,7 +215,7 @@ unsafe extern "C" fn begin_thread(_: *mut c_void) -> *mut c_void {
 /// The same.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
-unsafe extern "C" fn begin_thread(_: *mut c_void) -> *mut c_void {
+unsafe extern "C-unwind" fn begin_thread(_: *mut c_void) -> *mut c_void {
     core::arch::naked_asm!(
         "stp x29, x30, [sp, #-16]!", "bl {enter}", "ldp x29, x30, [sp], #16", "mov x9, x0", "mov x0, x1", "br x9",
         enter = sym enter_thread,
@@ -288,6 +338,10 @@ unsafe extern "C" fn pthread_sigmask(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
     guard::before_prctl(option, a);
+    if option == libc::PR_SET_SECCOMP && a == c_ulong::from(libc::SECCOMP_MODE_FILTER) {
+        // SAFETY: so the program has said.
+        unsafe { filter::before(b as *const libc::sock_fprog, false) };
+    }
     // SAFETY: as we were called; what was not given is not looked at.
     unsafe { PRCTL.get()(option, a, b, c, d) }
 }

@@ -2,8 +2,8 @@
 //!
 //! Each thread has a POSIX timer on its CPU clock. When it expires, a signal comes to the thread, and its handler copies registers
 //! and a piece of the stack into the thread's ring in shared memory ([`agent_memory`]). Everything else, from the rate to the
-//! names, is decided outside, by the profiler that made the memory. It is preloaded (`LD_PRELOAD`); without the memory's place in
-//! the environment it does nothing at all.
+//! names, is decided outside, by the profiler that made the memory. It is preloaded (`LD_PRELOAD`), and finds the memory's place
+//! in the environment; or it is loaded into a running process, and told (`control`). Without memory it does nothing at all.
 //!
 //! # Why `unsafe`
 //!
@@ -14,7 +14,7 @@
 //! # What the handler does not do
 //!
 //! It does not allocate, take locks, use thread-local variables, touch `errno`, panic, or enter the kernel, but to set its timer
-//! to another period and to stop for good. The clock it looks at is read in user space. A process that shuts itself in (`seccomp`)
+//! to another period, to copy a stack that nobody has told us of (a coroutine's), and to stop for good. The clock it looks at is read in user space. A process that shuts itself in (`seccomp`)
 //! is not surprised by a system call of ours (`guard`).
 //!
 //! # Which signal
@@ -22,12 +22,15 @@
 //! One of the last real-time signals that has no handler, and not `SIGPROF`: programs have uses for that (`setitimer`, gprof,
 //! PHP), and of an ordinary signal only one is kept pending, so that the program's and ours would swallow each other. A real-time
 //! signal that nobody handles ends the process: so what the program does to this one signal is noted and not done
-//! (`interpose`).
+//! (`interpose`). In a process that we were loaded into nothing can be interposed: there it is one that is ignored where nobody
+//! handles it.
 
 #![allow(unsafe_code, reason = "see above")]
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod announce;
+mod control;
+mod filter;
 mod fork;
 mod guard;
 mod handler;
@@ -52,15 +55,15 @@ static BEGIN: extern "C" fn() = begin;
 static END: extern "C" fn() = end;
 
 extern "C" fn end() {
-    if memory::ENABLED.load(Relaxed) && memory::is_own(sys::getpid()) {
+    if memory::ENABLED.load(Relaxed) && !guard::is_shut() && memory::is_own(sys::getpid()) {
         threads::at_exit();
     }
 }
 
 extern "C" fn begin() {
-    let Some(memory) = memory::attach() else { return };
-    let pid = sys::getpid();
     interpose::find();
+    let Some(memory) = memory::attach() else { return control::prepare() };
+    let pid = sys::getpid();
     memory.end_all(pid); // what ran in this process before is another program now
     if !handler::install() {
         return;

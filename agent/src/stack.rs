@@ -1,7 +1,8 @@
 //! Where a thread's stack ends, so that no more of it is read than there is.
 //!
 //! Between the stack pointer and the end of its stack everything is mapped, and nowhere else is that certain. So the stack pointer
-//! is compared with what is known of the thread, and where it lies elsewhere (a coroutine's stack) nothing is copied.
+//! is compared with what is known of the thread. Where it lies elsewhere (a coroutine's stack), the kernel is asked for a copy, since
+//! it knows what is mapped.
 
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
@@ -37,13 +38,7 @@ static USUAL_SIZE: AtomicUsize = AtomicUsize::new(0);
 /// thread.
 pub(crate) fn find_first() {
     let here = 0_u8;
-    let high = announce::end_of_mapping(&raw const here as usize);
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the pointer is valid for the call.
-    unsafe { libc::getrlimit(libc::RLIMIT_STACK, &raw mut limit) };
-    let size = usize::try_from(limit.rlim_cur).unwrap_or(MOST_OF_FIRST).min(MOST_OF_FIRST);
-    FIRST_HIGH.store(high, Relaxed);
-    FIRST_LOW.store(high.saturating_sub(size), Relaxed);
+    set_first(announce::end_of_mapping(&raw const here as usize));
     // SAFETY: all-zero bytes are overwritten by `pthread_attr_init`.
     let mut usual: libc::pthread_attr_t = unsafe { core::mem::zeroed() };
     // SAFETY: attributes of our own, initialised and destroyed here.
@@ -53,6 +48,20 @@ pub(crate) fn find_first() {
             libc::pthread_attr_destroy(&raw mut usual);
         }
     }
+}
+
+/// Finds the first thread's stack from any thread.
+pub(crate) fn find_first_from_elsewhere() {
+    set_first(announce::end_of_first_stack().unwrap_or(0));
+}
+
+fn set_first(high: usize) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer is valid for the call.
+    unsafe { libc::getrlimit(libc::RLIMIT_STACK, &raw mut limit) };
+    let size = usize::try_from(limit.rlim_cur).unwrap_or(MOST_OF_FIRST).min(MOST_OF_FIRST);
+    FIRST_HIGH.store(high, Relaxed);
+    FIRST_LOW.store(high.saturating_sub(size), Relaxed);
 }
 
 /// The first thread's stack.
@@ -94,4 +103,13 @@ pub(crate) fn of_thread(size: usize) -> Bounds {
     let high = unsafe { libc::pthread_self() } as usize;
     let margin = MARGIN.min(size / 4);
     Bounds { low: high.saturating_sub(size.saturating_sub(margin)), high }
+}
+
+/// The stack of the calling thread, which runs since before we came and is not the first: it is in one piece with the thread's
+/// description, which is there for as long as the thread. Nothing is read of it where that cannot be found.
+pub(crate) fn of_running_thread() -> Bounds {
+    // SAFETY: takes nothing.
+    let high = unsafe { libc::pthread_self() } as usize;
+    let low = announce::mapping_of(high).map_or(high, |(start, _)| start);
+    Bounds { low: low.max(high.saturating_sub(MOST_OF_FIRST)), high }
 }

@@ -1,6 +1,8 @@
 //! System calls without the C library: they touch no `errno`, and may be made in a handler.
 
 use core::arch::asm;
+use core::ffi::c_void;
+use core::sync::atomic::AtomicU64;
 
 /// Of a failed call: an error number, negated.
 type Answer = isize;
@@ -11,18 +13,29 @@ type Answer = isize;
 ///
 /// What the call needs: pointers that are valid for it.
 unsafe fn call(number: libc::c_long, a: [usize; 4]) -> Answer {
+    // SAFETY: the caller answers for it.
+    unsafe { call_six(number, [a[0], a[1], a[2], a[3], 0, 0]) }
+}
+
+/// The same, of up to six arguments.
+///
+/// # Safety
+///
+/// As there.
+#[inline]
+unsafe fn call_six(number: libc::c_long, a: [usize; 6]) -> Answer {
     let answer: isize;
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the kernel changes rax, rcx and r11, and what the caller has answered for.
     unsafe {
         asm!("syscall", inlateout("rax") number as isize => answer, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
-             in("r10") a[3], lateout("rcx") _, lateout("r11") _, options(nostack));
+             in("r10") a[3], in("r8") a[4], in("r9") a[5], lateout("rcx") _, lateout("r11") _, options(nostack));
     }
     #[cfg(target_arch = "aarch64")]
     // SAFETY: the kernel changes x0, and what the caller has answered for.
     unsafe {
         asm!("svc 0", in("x8") number, inlateout("x0") a[0] => answer, in("x1") a[1], in("x2") a[2], in("x3") a[3],
-             options(nostack));
+             in("x4") a[4], in("x5") a[5], options(nostack));
     }
     answer
 }
@@ -60,12 +73,18 @@ pub(crate) fn name() -> [u8; 16] {
     name
 }
 
-/// Makes a timer on the calling thread's CPU clock that sends it `signal` with `value`; `None` if it is refused.
-pub(crate) fn timer_create(signal: i32, value: usize) -> Option<i32> {
-    let event = SigEvent { value, signal, notify: libc::SIGEV_THREAD_ID, tid: gettid() as i32, pad: [0; 11] };
+/// The CPU clock of a thread of this process.
+pub(crate) fn clock_of(tid: u32) -> i32 {
+    const OF_A_THREAD: i32 = 4;
+    const AS_SCHEDULED: i32 = 2;
+    !(tid as i32) << 3 | OF_A_THREAD | AS_SCHEDULED
+}
+
+/// Makes a timer on a thread's CPU clock that sends it `signal` with `value`; `None` if it is refused.
+pub(crate) fn timer_create(tid: u32, signal: i32, value: usize) -> Option<i32> {
+    let event = SigEvent { value, signal, notify: libc::SIGEV_THREAD_ID, tid: tid as i32, pad: [0; 11] };
     let mut id = 0_i32;
-    let arguments =
-        [libc::CLOCK_THREAD_CPUTIME_ID as usize, &raw const event as usize, &raw mut id as usize, 0];
+    let arguments = [clock_of(tid) as usize, &raw const event as usize, &raw mut id as usize, 0];
     // SAFETY: both pointers are valid for the call, and the event is as the kernel has it.
     let answer = unsafe { call(libc::SYS_timer_create, arguments) };
     (answer == 0).then_some(id)
@@ -86,8 +105,13 @@ pub(crate) fn timer_delete(id: i32) {
 
 /// CPU time of the calling thread (ns).
 pub(crate) fn thread_cpu_ns() -> u64 {
+    cpu_ns(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// The time of a CPU clock (ns).
+pub(crate) fn cpu_ns(clock: i32) -> u64 {
     let mut time = timespec(0);
-    let arguments = [libc::CLOCK_THREAD_CPUTIME_ID as usize, &raw mut time as usize, 0, 0];
+    let arguments = [clock as usize, &raw mut time as usize, 0, 0];
     // SAFETY: the pointer is valid for the call.
     unsafe { call(libc::SYS_clock_gettime, arguments) };
     ns(time)
@@ -120,6 +144,52 @@ pub(crate) fn read(fd: i32, into: &mut [u8]) -> usize {
 pub(crate) fn close(fd: i32) {
     // SAFETY: takes a number; the callers close what they have opened.
     unsafe { call(libc::SYS_close, [fd as usize, 0, 0, 0]) };
+}
+
+/// Entries of a folder, as the kernel packs them; 0 bytes at the end and after an error.
+pub(crate) fn getdents(fd: i32, into: &mut [u8]) -> usize {
+    let arguments = [fd as usize, into.as_mut_ptr() as usize, into.len(), 0];
+    // SAFETY: the kernel writes no more than the length.
+    let answer = unsafe { call(libc::SYS_getdents64, arguments) };
+    usize::try_from(answer).unwrap_or(0)
+}
+
+/// Lets others run.
+pub(crate) fn pause_briefly() {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: 100_000 };
+    // SAFETY: the pointer is valid for the call; what is left when it is interrupted is not asked for.
+    unsafe { call(libc::SYS_nanosleep, [&raw const time as usize, 0, 0, 0]) };
+}
+
+/// Maps so many bytes of shared memory once more, from the beginning of this mapping on; `None` if that is refused.
+pub(crate) fn map_again(first: *mut c_void, bytes: usize) -> Option<*mut c_void> {
+    let arguments = [first as usize, 0, bytes, libc::MREMAP_MAYMOVE as usize];
+    // SAFETY: an old length of zero leaves the old mapping as it is, and the kernel finds another place.
+    let answer = unsafe { call(libc::SYS_mremap, arguments) };
+    (answer > 0).then_some(answer as *mut c_void)
+}
+
+/// Takes a mapping back.
+///
+/// # Safety
+///
+/// Nobody uses it.
+pub(crate) unsafe fn unmap(at: *mut c_void, bytes: usize) {
+    // SAFETY: the caller answers for it.
+    unsafe { call(libc::SYS_munmap, [at as usize, bytes, 0, 0]) };
+}
+
+/// Copies words from an address of this process, mapped or not, to where there is room, one piece after the other; returns how
+/// many came.
+#[inline]
+pub(crate) fn copy_words(pid: u32, from: usize, to: [&[AtomicU64]; 2]) -> usize {
+    let pieces =
+        to.map(|words| libc::iovec { iov_base: words.as_ptr() as *mut c_void, iov_len: size_of_val(words) });
+    let whole = libc::iovec { iov_base: from as *mut c_void, iov_len: pieces[0].iov_len + pieces[1].iov_len };
+    let (here, there) = (&raw const pieces as usize, &raw const whole as usize);
+    // SAFETY: the kernel writes into the pieces alone, which may be written to through shared references; what it reads it checks.
+    let answer = unsafe { call_six(libc::SYS_process_vm_readv, [pid as usize, here, 2, there, 1, 0]) };
+    usize::try_from(answer).unwrap_or(0) / 8
 }
 
 /// Lets a signal come to the calling thread.

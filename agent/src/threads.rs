@@ -1,7 +1,7 @@
 //! Threads as they come and go: each has a slot and a timer.
 
 use core::ffi::c_void;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
 
 use agent_memory::{Memory, SLOTS};
@@ -14,7 +14,11 @@ use crate::{guard, handler, memory, sys};
 pub(crate) struct Thread {
     /// Whether the timer runs.
     pub(crate) armed: AtomicBool,
+    /// Handlers of its timer's signals that run at the moment.
+    pub(crate) inside: AtomicU32,
     pub(crate) timer: AtomicI32,
+    /// Its number, which may no longer be asked for when it ends.
+    tid: AtomicU32,
     low: AtomicUsize,
     high: AtomicUsize,
     /// When the timer expires next, on the thread's CPU clock, as it was set (ns).
@@ -32,7 +36,9 @@ impl Thread {
     const fn new() -> Self {
         Self {
             armed: AtomicBool::new(false),
+            inside: AtomicU32::new(0),
             timer: AtomicI32::new(-1),
+            tid: AtomicU32::new(0),
             low: AtomicUsize::new(0),
             high: AtomicUsize::new(0),
             expires_ns: AtomicU64::new(0),
@@ -44,9 +50,22 @@ impl Thread {
         }
     }
 
+    /// Where its stack is. To be called by the thread itself: of one that was there before us, it is found the first time.
     #[inline]
     pub(crate) fn bounds(&self) -> Bounds {
+        if self.high.load(Relaxed) == 0 {
+            self.find_bounds();
+        }
         Bounds { low: self.low.load(Relaxed), high: self.high.load(Relaxed) }
+    }
+
+    #[cold]
+    fn find_bounds(&self) {
+        let bounds = match sys::gettid() == sys::getpid() {
+            true => stack::first(),
+            false => stack::of_running_thread(),
+        };
+        self.set_bounds(Bounds { high: bounds.high.max(1), ..bounds }); // and is not looked for again
     }
 
     fn set_bounds(&self, bounds: Bounds) {
@@ -91,9 +110,9 @@ impl Thread {
         for _ in 0..4 {
             self.next_random(); // seeds of neighbours differ in few bits
         }
-        let mean_ns = memory.period_ns().max(1);
+        let mean_ns = memory.period_at_ns(sys::monotonic_ns());
         let interval_ns = self.draw_ns(mean_ns);
-        let first_ns = sys::thread_cpu_ns() + 1 + self.next_random() % interval_ns;
+        let first_ns = sys::cpu_ns(sys::clock_of(tid)) + 1 + self.next_random() % interval_ns;
         self.expires_ns.store(first_ns, Relaxed);
         self.interval_ns.store(interval_ns, Relaxed);
         self.mean_ns.store(mean_ns, Relaxed);
@@ -105,6 +124,9 @@ impl Thread {
 }
 
 static THREADS: [Thread; SLOTS] = [const { Thread::new() }; SLOTS];
+
+/// Slots from here on were never this process's: a child need not look at them.
+static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// The key whose destructor tells the end of a thread, plus one; its value is a thread's slot, plus one.
 static KEY: AtomicU32 = AtomicU32::new(0);
@@ -138,7 +160,8 @@ pub(crate) fn enter_new(stack_size: usize) {
 pub(crate) fn enter_child() {
     let bounds = own_slot().and_then(get).map(Thread::bounds);
     forget();
-    THREADS.iter().for_each(|thread| thread.armed.store(false, Relaxed));
+    let used = USED.load(Relaxed).min(SLOTS);
+    THREADS[..used].iter().for_each(|thread| thread.armed.store(false, Relaxed));
     if let Some(bounds) = bounds {
         enter(bounds, Some(How::Forked));
     }
@@ -152,18 +175,74 @@ fn enter(bounds: Bounds, begins: Option<How>) {
     let (pid, tid) = (sys::getpid(), sys::gettid());
     memory::own(pid);
     sys::unblock(handler::signal());
-    let Some(index) = memory.claim(pid, tid) else { return memory.note_left_out() };
+    if memory.is_over(sys::monotonic_ns()) {
+        return;
+    }
+    let Some((memory, index)) = memory::claim(pid, tid) else { return memory.note_left_out() };
+    USED.fetch_max(index + 1, Relaxed);
     let (Some(slot), Some(thread)) = (memory.slot(index), get(index)) else { return };
     if let Some(how) = begins {
         announce::process(&slot, how); // before the handler writes to the ring, too
     }
     thread.set_bounds(bounds);
-    let timer = sys::timer_create(handler::signal(), handler::value_of(index));
+    thread.tid.store(tid, Relaxed);
+    let timer = sys::timer_create(tid, handler::signal(), handler::value_of(index));
     thread.timer.store(timer.unwrap_or(-1), Relaxed);
     if timer.is_none() || !remember(index) || !thread.start(&memory, tid) {
         memory.note_refused();
         stop(thread);
         slot.end();
+    }
+}
+
+/// Samples a thread that runs already, and whose end nobody will tell: whoever looks from outside sees it.
+fn enter_running(memory: &Memory<'_>, pid: u32, tid: u32) {
+    let Some((memory, index)) = memory::claim(pid, tid) else { return memory.note_left_out() };
+    let (Some(slot), Some(thread)) = (memory.slot(index), get(index)) else { return };
+    stop(thread); // whoever had it before may have ended without a word
+    thread.set_bounds(Bounds::default());
+    thread.tid.store(tid, Relaxed);
+    let timer = sys::timer_create(tid, handler::signal(), handler::value_of(index));
+    thread.timer.store(timer.unwrap_or(-1), Relaxed);
+    if timer.is_none() || !thread.start(&memory, tid) {
+        memory.note_refused();
+        stop(thread);
+        slot.end();
+    }
+}
+
+/// Samples every thread that the process has.
+pub(crate) fn enter_all(memory: &Memory<'_>) {
+    let pid = sys::getpid();
+    announce::each_thread(|tid| enter_running(memory, pid, tid));
+}
+
+/// Samples the calling thread, which has come since the others were entered. Called by a handler.
+pub(crate) fn enter_latecomer(memory: &Memory<'_>) {
+    if guard::is_shut() {
+        return memory.note_refused();
+    }
+    memory.note_unseen(sys::thread_cpu_ns());
+    enter_running(memory, sys::getpid(), sys::gettid());
+}
+
+/// Whether a handler of any of our timers runs.
+pub(crate) fn are_inside() -> bool {
+    // ATOMICS: in one order with whether there is memory to be found.
+    THREADS.iter().any(|thread| thread.inside.load(SeqCst) > 0)
+}
+
+/// None is sampled any more.
+pub(crate) fn stop_all() {
+    THREADS.iter().for_each(stop);
+}
+
+/// In another process than the one whose timers they were.
+pub(crate) fn forget_all() {
+    for thread in &THREADS {
+        thread.armed.store(false, Relaxed);
+        thread.timer.store(-1, Relaxed);
+        thread.inside.store(0, Relaxed);
     }
 }
 
@@ -205,6 +284,18 @@ pub(crate) fn leave_out() {
     }
 }
 
+/// The calling thread, or all, can be sent no signal any more: their timers are taken away while that is possible.
+pub(crate) fn stop_for_filter(all: bool) {
+    let Some(memory) = memory::get() else { return };
+    let own = own_slot();
+    for (index, thread) in THREADS[..USED.load(Relaxed).min(SLOTS)].iter().enumerate() {
+        if (all || own == Some(index)) && thread.armed.load(Relaxed) {
+            memory.note_refused();
+            stop(thread);
+        }
+    }
+}
+
 /// The program ends, and with it the calling thread: of the others nobody knows.
 pub(crate) fn at_exit() {
     if let (Some(thread), Some(memory)) = (own_slot().and_then(get), memory::get()) {
@@ -228,6 +319,8 @@ fn end(index: usize, memory: &Memory<'_>) {
     }
     thread.armed.store(false, Release);
     if let Some(slot) = memory.slot(index) {
-        slot.end_of(sys::getpid(), sys::gettid()); // it may have been given up, and be another's
+        // It may have been given up, and be another's; or this is a copy of the process that nobody has told us of.
+        let pid = if guard::is_shut() { memory::own_pid() } else { sys::getpid() };
+        slot.end_of(pid, thread.tid.load(Relaxed));
     }
 }

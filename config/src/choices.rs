@@ -84,9 +84,11 @@ choice! {
 
 choice! {
     /// What triggers a sample.
-    Source, "auto or clock", later: ["tick"],
+    Source, "auto, tick or clock", later: [],
     /// The best that this machine has.
     Auto = "auto",
+    /// The kernel's own tick, which costs no interrupt, audited by the CPU clock.
+    Tick = "tick",
     /// The CPU clock, at random periods.
     Clock = "clock",
 }

@@ -4,6 +4,7 @@ use std::hash::Hash;
 
 use rustc_hash::FxHashMap;
 
+use crate::audit::{Both, agree};
 use crate::process::Process;
 use crate::profile::{Outcome, ProcessIndex, Window};
 use crate::stack::{Frame, FrameId, FrameTable, ObjectId};
@@ -84,6 +85,8 @@ pub struct Aggregator {
     functions: Vec<Frame>,
     function_counts: FxHashMap<Frame, u64>,
     current: FxHashMap<StackId, Tally>,
+    /// Those at the kernel's tick, which may have to be dropped.
+    current_ticks: FxHashMap<StackId, Tally>,
     windows: Vec<ClosedWindow>,
     /// Calls of [`Aggregator::close_window`] that make one window.
     closings_per_window: u32,
@@ -103,6 +106,8 @@ struct ClosedWindow {
     window: Window,
     /// Sorted by stack.
     tallies: Vec<(StackId, Tally)>,
+    /// The same of samples at the tick, until they are settled.
+    ticks: Vec<(StackId, Tally)>,
 }
 
 /// What was counted.
@@ -136,6 +141,7 @@ impl Aggregator {
             functions: Vec::new(),
             function_counts: FxHashMap::default(),
             current: FxHashMap::default(),
+            current_ticks: FxHashMap::default(),
             windows: Vec::new(),
             closings_per_window: 0,
             closings: 0,
@@ -152,6 +158,55 @@ impl Aggregator {
         self.stacks[id as usize].outcome
     }
 
+    /// Counts a sample at the kernel's tick, apart from the others until [`settle_ticks`](Self::settle_ticks).
+    pub fn add_tick(&mut self, process: &Process, chain: Chain<'_>, weight_ns: u64) -> Outcome {
+        process.note_sample();
+        let id = self.stack_id(process, chain);
+        self.current_ticks.entry(id).or_default().add(Tally { samples: 1, weight_ns: weight_ns as f64 });
+        self.stacks[id as usize].outcome
+    }
+
+    /// Decides about the samples at the tick in closed windows. Those that are believed, and [`agree`] with the others
+    /// function by function, are counted with them, both with weights in proportion to their number: so that all samples
+    /// weigh alike, and their sum is the CPU time that each of the sources stands for alone. Others are dropped. Returns
+    /// how many were counted.
+    pub fn settle_ticks(&mut self, believed: bool) -> u64 {
+        let count = |of: fn(&ClosedWindow) -> &Vec<(StackId, Tally)>| {
+            self.windows.iter().flat_map(of).map(|(_, tally)| tally.samples).sum::<u64>()
+        };
+        let (others, ticks) = (count(|window| &window.tallies), count(|window| &window.ticks));
+        let believed = believed && ticks > 0 && agree(&self.by_function());
+        let part = ticks as f64 / (ticks + others).max(1) as f64;
+        for window in &mut self.windows {
+            let ticks = std::mem::take(&mut window.ticks);
+            if !believed {
+                continue;
+            }
+            let scaled = |part: f64| {
+                move |(id, tally): (StackId, Tally)| {
+                    (id, Tally { weight_ns: tally.weight_ns * part, ..tally })
+                }
+            };
+            let own = std::mem::take(&mut window.tallies).into_iter().map(scaled(1.0 - part));
+            window.tallies = joined(own.chain(ticks.into_iter().map(scaled(part))).collect());
+        }
+        if believed { ticks } else { 0 }
+    }
+
+    /// Samples of both kinds that hit each function in closed windows.
+    fn by_function(&self) -> Vec<Both> {
+        let mut functions: FxHashMap<Frame, Both> = FxHashMap::default();
+        for window in &self.windows {
+            for (id, tally) in &window.tallies {
+                functions.entry(self.functions[*id as usize]).or_default().clock += tally.samples;
+            }
+            for (id, tally) in &window.ticks {
+                functions.entry(self.functions[*id as usize]).or_default().ticks += tally.samples;
+            }
+        }
+        functions.into_values().collect()
+    }
+
     fn count(&mut self, id: StackId, weight_ns: u64) {
         self.current.entry(id).or_default().add(Tally { samples: 1, weight_ns: weight_ns as f64 });
         *self.function_counts.entry(self.functions[id as usize]).or_default() += 1;
@@ -161,14 +216,18 @@ impl Aggregator {
     /// `factor`: above one where the kernel dropped samples.
     pub fn close_window(&mut self, now_ns: u64, factor: f64) {
         self.raw.retain(|_, stacks| std::mem::take(&mut stacks.is_used)); // the others sleep, or have ended
-        let mut tallies: Vec<(StackId, Tally)> = self.current.drain().collect();
-        tallies.iter_mut().for_each(|(_, tally)| tally.weight_ns *= factor);
-        tallies.sort_unstable_by_key(|&(id, _)| id);
+        let closed = |current: &mut FxHashMap<StackId, Tally>| {
+            let mut tallies: Vec<(StackId, Tally)> = current.drain().collect();
+            tallies.iter_mut().for_each(|(_, tally)| tally.weight_ns *= factor);
+            tallies.sort_unstable_by_key(|&(id, _)| id);
+            tallies
+        };
+        let (tallies, ticks) = (closed(&mut self.current), closed(&mut self.current_ticks));
         let window = Window { start_ns: self.window_start_ns, end_ns: now_ns };
         self.window_start_ns = now_ns;
         match self.windows.last_mut() {
-            Some(last) if self.closings > 0 => last.join(ClosedWindow { window, tallies }),
-            _ => self.windows.push(ClosedWindow { window, tallies }),
+            Some(last) if self.closings > 0 => last.join(ClosedWindow { window, tallies, ticks }),
+            _ => self.windows.push(ClosedWindow { window, tallies, ticks }),
         }
         self.closings = (self.closings + 1) % self.closings_per_window.max(1);
         if self.windows.len() >= 2 * MAX_WINDOWS && self.closings == 0 {
@@ -185,12 +244,13 @@ impl Aggregator {
 
     /// Room that all of it takes (bytes, about).
     pub fn memory_bytes(&self) -> u64 {
-        let tallies: usize = self.windows.iter().map(|window| window.tallies.len()).sum();
+        let tallies: usize =
+            self.windows.iter().map(|window| window.tallies.len() + window.ticks.len()).sum();
         let parts = [
             self.stacks.len() * 2 * size_of::<Stack>(),
             self.depths * 2 * size_of::<FrameId>(),
             self.frames.frames().len() * 2 * size_of::<Frame>(),
-            (tallies + self.current.len()) * size_of::<(StackId, Tally)>(),
+            (tallies + self.current.len() + self.current_ticks.len()) * size_of::<(StackId, Tally)>(),
         ];
         parts.iter().sum::<usize>() as u64
     }
@@ -390,8 +450,8 @@ fn add_part(parts: &mut Vec<Part>, at: u32, tally: Tally) {
     }
 }
 
-/// The kernel counts as one function: its CPU time is seldom what a target is tuned by.
-fn innermost_function(process: &Process, chain: Chain<'_>) -> Frame {
+/// The function that a sample hit. The kernel counts as one: its CPU time is seldom what a target is tuned by.
+pub fn innermost_function(process: &Process, chain: Chain<'_>) -> Frame {
     match (chain.kernel.first(), chain.user.first()) {
         (None, Some(&address)) => process.function(address),
         _ => Frame { object: ObjectId::KERNEL, address: 0 },
@@ -401,16 +461,24 @@ fn innermost_function(process: &Process, chain: Chain<'_>) -> Frame {
 impl ClosedWindow {
     fn join(&mut self, next: ClosedWindow) {
         self.window.end_ns = next.window.end_ns;
-        self.tallies.extend(next.tallies);
-        self.tallies.sort_by_key(|&(id, _)| id);
-        self.tallies.dedup_by(|later, earlier| {
-            let same = later.0 == earlier.0;
-            if same {
-                earlier.1.add(later.1);
-            }
-            same
-        });
+        for (own, next) in [(&mut self.tallies, next.tallies), (&mut self.ticks, next.ticks)] {
+            own.extend(next);
+            *own = joined(std::mem::take(own));
+        }
     }
+}
+
+/// Sorted by stack, each stack once.
+fn joined(mut tallies: Vec<(StackId, Tally)>) -> Vec<(StackId, Tally)> {
+    tallies.sort_by_key(|&(id, _)| id);
+    tallies.dedup_by(|later, earlier| {
+        let same = later.0 == earlier.0;
+        if same {
+            earlier.1.add(later.1);
+        }
+        same
+    });
+    tallies
 }
 
 #[cfg(test)]

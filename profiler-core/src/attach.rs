@@ -68,6 +68,8 @@ const LOST_TO_STRANGERS: f64 = 0.5;
 const CLEARLY_CHEAPER: f64 = 0.5;
 /// A cost of the way to begin with, from which nobody waits for its measurement to be complete.
 const CLEARLY_TOO_DEAR: f64 = 0.02;
+/// The same beside other targets, as a share of the target's budget: what is spent without a sample is not left for samples.
+const TOO_DEAR_FOR_BUDGET: f64 = 0.5;
 /// CPU time of the target that says enough for that (ns).
 const EARLY_NS: f64 = 50e6;
 /// A cost that says enough for that: a tenth of what a budget of 1% leaves to a second of a CPU (ns).
@@ -162,6 +164,8 @@ pub struct AttachChoice {
     missed_ends: bool,
     /// Whether other targets are sampled beside this one.
     among_others: bool,
+    /// Cost (ratio of the target's CPU time) from which whole CPUs are a way all the same.
+    too_dear: f64,
     /// What switches were expected to cost with events of their own before any were opened, as a share of wall time.
     expected: Option<f64>,
 }
@@ -201,6 +205,7 @@ impl AttachChoice {
             crowded_ns: crowded.then_some(0), // where time begins at 0; else it is asked again
             missed_ends: false,
             among_others: false,
+            too_dear: CLEARLY_TOO_DEAR,
             expected: (switches_per_s > MANY_SWITCHES_PER_S).then_some(switches_per_s * USUAL_SWITCH_S),
         }
     }
@@ -221,12 +226,17 @@ impl AttachChoice {
     }
 
     /// Other targets are sampled beside this one, each of which would interrupt every CPU for itself, and take in all strangers'
-    /// samples: whole CPUs are a way out of what events of threads make much dearer, and no small saving. What they cost
-    /// cannot be read off either where they are throttled: at a sample a second everything is cheap.
+    /// samples: whole CPUs are a way out where events of threads take half of the budget without a sample, and no small
+    /// saving. What they cost cannot be read off either where they are throttled: at a sample a second everything is cheap.
     #[must_use]
     pub fn among_others(mut self) -> Self {
         self.among_others = true;
         self
+    }
+
+    /// What may be spent on the target (ratio of its CPU time).
+    pub fn set_budget(&mut self, budget_ratio: f64) {
+        self.too_dear = CLEARLY_TOO_DEAR.min(TOO_DEAR_FOR_BUDGET * budget_ratio);
     }
 
     /// The target was seen to switch so often (per second of wall time), while events of its threads were not open: where that
@@ -352,14 +362,14 @@ impl AttachChoice {
         if !must && !observed.is_worth_a_change(self.mode) {
             return None;
         }
-        let small = self.among_others && !must && observed.cost_ratio() < CLEARLY_TOO_DEAR;
+        let small = self.among_others && !must && observed.cost_ratio() < self.too_dear;
         let throttled = self.among_others && observed.is_lost_to_strangers(self.mode);
         let known = |way: AttachMode| {
             let cost = self.costs[way as usize]?;
             (now_ns.saturating_sub(cost.at_ns) < BELIEVED_NS).then_some(cost.ratio)
         };
         let clearly = CLEARLY_CHEAPER * observed.cost_ratio();
-        let enough = if throttled { clearly.max(CLEARLY_TOO_DEAR) } else { clearly };
+        let enough = if throttled { clearly.max(self.too_dear) } else { clearly };
         let is_better = |way: &AttachMode| must || known(*way).is_none_or(|ratio| ratio < enough);
         // What strangers' samples would cost is not known before they are taken; a group has none.
         let is_a_gamble = |way: AttachMode| {
@@ -381,289 +391,4 @@ impl AttachChoice {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SECOND: u64 = 1_000_000_000;
-
-    /// Runs for `seconds` where each way has its cost; returns the changes.
-    fn run(choice: &mut AttachChoice, seconds: u64, task: f64, cpu: f64) -> Vec<AttachMode> {
-        let step = |second: u64| {
-            let ratio = if choice.mode() == AttachMode::Task { task } else { cpu };
-            let (extra_ns, target_ns) = (ratio * 1e9, 1e9);
-            choice.observe(
-                second * SECOND,
-                Observed { extra_ns, target_ns, samples_ns: 1e9, ends_ns: 0.0, wall_ns: 1e9 },
-                || 4,
-            )
-        };
-        (0..seconds).filter_map(step).collect()
-    }
-
-    #[test]
-    fn the_cheaper_way_is_found_and_kept() {
-        let mut choice = AttachChoice::new(None, true, 2, 2, 0.0);
-        assert_eq!(run(&mut choice, 60, 0.18, 0.03), [AttachMode::Cpu]);
-        let mut choice = AttachChoice::new(None, true, 2, 2, 0.0);
-        assert_eq!(run(&mut choice, 60, 0.0001, 0.03), []);
-    }
-
-    #[test]
-    fn events_of_threads_that_switched_much_are_not_tried_out() {
-        let mut choice = AttachChoice::new(None, true, 2, 2, 50_000.0);
-        assert_eq!(run(&mut choice, 60, 0.3, 0.004), []);
-        // Unless whole CPUs turn out to be dearer still.
-        let mut choice = AttachChoice::new(None, true, 2, 2, 5_000.0);
-        assert_eq!(run(&mut choice, 60, 0.003, 0.1), [AttachMode::Task]);
-    }
-
-    #[test]
-    fn storms_that_were_seen_without_events_keep_these_away() {
-        let mut choice = AttachChoice::new(None, true, 2, 2, 50_000.0);
-        let mut changes = Vec::new();
-        for second in 0..600 {
-            if second % 60 == 59 {
-                choice.expect_switches(second * SECOND, 50_000.0);
-            }
-            let observed =
-                Observed { extra_ns: 4e6, target_ns: 1e9, samples_ns: 4e6, ends_ns: 0.0, wall_ns: 1e9 };
-            changes.extend(choice.observe(second * SECOND, observed, || 4));
-        }
-        assert_eq!(changes, []);
-        // Without a look, they would be tried out once the first one is forgotten.
-        assert_eq!(run(&mut choice, 1, 0.3, 0.004), []);
-        let observed =
-            Observed { extra_ns: 4e6, target_ns: 1e9, samples_ns: 4e6, ends_ns: 0.0, wall_ns: 1e9 };
-        let later = (800..803).find_map(|second| choice.observe(second * SECOND, observed, || 4));
-        assert_eq!(later, Some(AttachMode::Task));
-    }
-
-    #[test]
-    fn a_dearer_way_is_left_again_and_not_tried_for_a_while() {
-        let mut choice = AttachChoice::new(None, true, 2, 2, 0.0);
-        assert_eq!(run(&mut choice, 100, 0.003, 0.03), [AttachMode::Cpu, AttachMode::Task]);
-    }
-
-    #[test]
-    fn a_way_that_cannot_be_had_is_not_tried_again() {
-        let mut choice = AttachChoice::new(None, true, 2, 2, 0.0);
-        assert_eq!(run(&mut choice, 5, 0.18, 0.0), [AttachMode::Cpu]);
-        choice.refuse();
-        assert_eq!(run(&mut choice, 60, 0.18, 0.0), []);
-        assert_eq!(choice.mode(), AttachMode::Task);
-    }
-
-    #[test]
-    fn what_was_asked_for_stays() {
-        let mut choice = AttachChoice::new(Some(AttachMode::Task), true, 1000, 64, 1e6);
-        assert_eq!(run(&mut choice, 60, 0.5, 0.0), []);
-        assert_eq!(AttachChoice::new(None, false, 1000, 64, 1e6).mode(), AttachMode::Task);
-        assert_eq!(AttachChoice::new(None, true, 1000, 64, 0.0).mode(), AttachMode::Cpu);
-        assert_eq!(AttachChoice::new(None, true, 2, 2, 50_000.0).mode(), AttachMode::Cpu);
-    }
-
-    fn seen(extra_ns: f64, ends_ns: f64, target_ns: f64) -> Observed {
-        Observed { extra_ns, samples_ns: 1e9, ends_ns, target_ns, wall_ns: target_ns }
-    }
-
-    #[test]
-    fn what_is_clearly_too_dear_is_left_at_once_but_not_for_a_moment_of_it() {
-        let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
-        assert_eq!(choice.observe(0, seen(0.9e6, 0.0, 25e6), || 4), None); // too little CPU time to tell
-        assert_eq!(choice.observe(SECOND / 5, seen(0.9e6, 0.0, 25e6), || 4), Some(AttachMode::Cpu));
-        let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
-        assert_eq!(choice.observe(0, seen(0.5e6, 0.0, 100e6), || 4), None);
-        assert_eq!(choice.observe(SECOND, seen(0.5e6, 0.0, 100e6), || 4), Some(AttachMode::Cpu));
-    }
-
-    #[test]
-    fn a_few_switches_are_no_reason_to_leave_though_samples_are_fewer() {
-        let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
-        let few = |second: u64| {
-            let seen =
-                Observed { extra_ns: 0.3e6, samples_ns: 0.1e6, ends_ns: 0.0, target_ns: 1e9, wall_ns: 1e9 };
-            choice.observe(second * SECOND, seen, || 4)
-        };
-        assert_eq!((0..10).filter_map(few).next(), None);
-    }
-
-    /// Twenty looks a second at something that has not happened: two percent of next to nothing.
-    #[test]
-    fn the_switches_of_a_target_that_does_next_to_nothing_are_no_reason_to_leave() {
-        let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
-        let idle = Observed { wall_ns: 1e9, ..seen(20e3, 0.0, 500e3) };
-        assert_eq!((0..600).filter_map(|second| choice.observe(second * SECOND, idle, || 4)).next(), None);
-    }
-
-    #[test]
-    fn a_storm_after_a_calm_is_left_at_once() {
-        let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
-        assert_eq!(choice.observe(0, seen(0.0, 0.0, 900e6), || 4), None);
-        assert_eq!(choice.observe(SECOND / 2, seen(1e6, 0.0, 5e6), || 4), None); // a gust
-        assert_eq!(choice.observe(SECOND / 2, seen(2.5e6, 0.0, 10e6), || 4), Some(AttachMode::Cpu));
-    }
-
-    #[test]
-    fn short_lived_threads_are_sampled_by_whole_cpus_whatever_that_costs() {
-        let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
-        assert_eq!(choice.observe(0, seen(0.0, 4e6, 100e6), || 4), None);
-        assert_eq!(choice.observe(1, seen(0.0, 8e6, 100e6), || 4), Some(AttachMode::Cpu));
-        let dear = |second: u64| choice.observe(second * SECOND, seen(0.2e9, 0.06e9, 1e9), || 4);
-        assert_eq!((1..60).filter_map(dear).collect::<Vec<_>>(), []);
-        assert!(!choice.misses_short_lived());
-        // Once they live longer, what counts is the cost again.
-        let longer = |second: u64| choice.observe(second * SECOND, seen(0.2e9, 0.0, 1e9), || 4);
-        assert_eq!((60..65).filter_map(longer).next(), Some(AttachMode::Task));
-    }
-
-    #[test]
-    fn whole_cpus_are_left_where_most_samples_are_strangers_and_threads_live_on() {
-        let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
-        assert_eq!(choice.observe(0, seen(0.0, 8e6, 100e6), || 4), Some(AttachMode::Cpu));
-        // A fifth of a percent of the CPU time at most, but twice what the target's own samples cost.
-        let idle = Observed { extra_ns: 1e6, samples_ns: 0.5e6, ends_ns: 0.0, target_ns: 1e9, wall_ns: 1e9 };
-        let changes = |choice: &mut AttachChoice, from: u64| {
-            (from..from + 60).find(|second| choice.observe(second * SECOND, idle, || 4).is_some())
-        };
-        let (first, short) = (changes(&mut choice, 1), seen(0.0, 80e6, 1000e6));
-        assert_eq!((first, choice.mode()), (Some(2), AttachMode::Task));
-        // Each time it was wrong, the next change waits longer.
-        assert_eq!(choice.observe(100 * SECOND, short, || 4), Some(AttachMode::Cpu));
-        assert_eq!(changes(&mut choice, 101), Some(104));
-    }
-
-    #[test]
-    fn among_others_whole_cpus_are_for_storms_and_left_where_strangers_take_most() {
-        let choice = || AttachChoice::new(None, true, 1, 2, 0.0).among_others();
-        assert_eq!(run(&mut choice(), 60, 0.01, 0.0), []);
-        let mut storm = choice();
-        assert_eq!(run(&mut storm, 1, 0.18, 0.03), [AttachMode::Cpu]);
-        // It goes on costing more than events of threads would, but for the storm.
-        assert_eq!(run(&mut storm, 60, 0.18, 0.03), []);
-        // Short-lived ones are over, and the clocks stand at their slowest: nothing seems to cost anything.
-        let mut throttled = choice();
-        assert_eq!(throttled.observe(0, seen(0.0, 8e6, 100e6), || 4), Some(AttachMode::Cpu));
-        let slow =
-            Observed { extra_ns: 0.1e6, samples_ns: 0.02e6, ends_ns: 0.0, target_ns: 1e9, wall_ns: 1e9 };
-        let back = (1..60).find(|second| throttled.observe(second * SECOND, slow, || 4).is_some());
-        assert_eq!((back.is_some(), throttled.mode()), (true, AttachMode::Task));
-    }
-
-    #[test]
-    fn short_lived_threads_are_told_of_where_the_way_is_fixed() {
-        for (asked, permitted) in [(Some(AttachMode::Task), true), (None, false)] {
-            let mut choice = AttachChoice::new(asked, permitted, 1, 2, 0.0);
-            assert_eq!(choice.observe(0, seen(0.0, 4e6, 100e6), || 4), None);
-            assert!(!choice.misses_short_lived());
-            assert_eq!(choice.observe(1, seen(0.0, 8e6, 100e6), || 4), None);
-            assert!(choice.misses_short_lived());
-        }
-    }
-
-    #[test]
-    fn too_many_threads_are_never_given_events_of_their_own() {
-        let mut choice = AttachChoice::new(None, true, 1000, 64, 0.0);
-        let dear = seen(2.0, 0.0, 1.0);
-        let crowd = |second: u64| choice.observe(second * SECOND, dear, || 64_000);
-        assert_eq!((0..600).filter_map(crowd).next(), None);
-        // Most of them are gone: for two minutes they may come back.
-        let few = |second: u64| Some((second, choice.observe(second * SECOND, dear, || 64)?));
-        assert_eq!((600..800).find_map(few), Some((719, AttachMode::Task)));
-    }
-
-    #[test]
-    fn a_crowd_that_comes_is_left_to_whole_cpus_and_one_that_comes_and_goes_changes_nothing() {
-        let mut choice = AttachChoice::new(None, true, 1, 64, 0.0);
-        let pool = |second: u64| if second % 20 < 10 { 64 } else { 64_000 };
-        let swings = |second: u64| choice.observe(second * SECOND, seen(0.1, 0.0, 1.0), || pool(second));
-        assert_eq!((0..600).filter_map(swings).collect::<Vec<_>>(), [AttachMode::Cpu]);
-        let mut cheap = AttachChoice::new(None, true, 1, 64, 0.0);
-        assert_eq!(cheap.observe(0, seen(0.0, 0.0, 1e9), || 64_000), None);
-        assert_eq!(cheap.observe(SECOND, seen(0.0, 0.0, 1e9), || 64_000), Some(AttachMode::Cpu));
-    }
-
-    #[test]
-    fn hostile_figures_do_no_harm() {
-        let mut choice = AttachChoice::new(None, true, usize::MAX, usize::MAX, f64::NAN);
-        for x in [f64::NAN, f64::INFINITY, -1.0, f64::MAX, 0.0] {
-            choice.observe(u64::MAX, seen(x, x, x), || 4);
-            choice.observe(0, seen(x, -x, 1.0), || 4);
-        }
-    }
-
-    /// As [`run`], with a cost for each of the three ways.
-    fn run_three(
-        choice: &mut AttachChoice,
-        costs: [f64; 3],
-        seconds: std::ops::Range<u64>,
-    ) -> Vec<AttachMode> {
-        let step = |second: u64| {
-            let extra_ns = costs[choice.mode() as usize] * 1e9;
-            choice.observe(second * SECOND, seen(extra_ns, 0.0, 1e9), || 4)
-        };
-        seconds.filter_map(step).collect()
-    }
-
-    #[test]
-    fn of_three_ways_the_cheapest_is_kept() {
-        use AttachMode::{Cgroup, Cpu, Task};
-        let choice = || AttachChoice::new(None, true, 2, 2, 0.0).with_group();
-        // By mode: task, cpu, cgroup.
-        for (costs, expected) in [
-            ([0.001, 0.3, 0.3], vec![]),
-            ([0.1, 0.3, 0.001], vec![Cgroup]),
-            ([0.1, 0.01, 0.05], vec![Cgroup, Cpu]),
-            ([0.1, 0.3, 0.08], vec![Cgroup, Cpu, Cgroup]),
-            ([0.01, 0.3, 0.08], vec![Cgroup, Cpu, Task]),
-        ] {
-            assert_eq!(run_three(&mut choice(), costs, 0..60), expected, "{costs:?}");
-        }
-    }
-
-    #[test]
-    fn what_needs_one_event_for_all_has_the_groups_first() {
-        let crowd = AttachChoice::new(None, true, 1000, 64, 0.0).with_group();
-        assert_eq!(crowd.mode(), AttachMode::Cgroup);
-        let mut short = AttachChoice::new(None, true, 1, 2, 0.0).with_group();
-        assert_eq!(short.observe(0, seen(0.0, 80e6, 1e9), || 4), Some(AttachMode::Cgroup));
-        // The group turns out to be dear, and the threads are as short-lived as before.
-        let dear = |second: u64| short.observe(second * SECOND, seen(0.2e9, 0.06e9, 1e9), || 4);
-        assert_eq!((1..20).find_map(dear), Some(AttachMode::Cpu));
-    }
-
-    #[test]
-    fn a_group_that_is_no_longer_the_targets_own_is_left_for_good() {
-        let mut choice = AttachChoice::new(None, true, 2, 2, 0.0).with_group();
-        assert_eq!(run_three(&mut choice, [0.1, 0.3, 0.001], 0..9), [AttachMode::Cgroup]);
-        assert_eq!(choice.lose_group(), Some(AttachMode::Task));
-        assert_eq!(choice.lose_group(), None);
-        assert_eq!(run_three(&mut choice, [0.1, 0.05, 0.001], 10..60), [AttachMode::Cpu]);
-        let asked = || AttachChoice::new(Some(AttachMode::Cgroup), true, 2, 2, 0.0);
-        assert_eq!((asked().lose_group(), asked().with_group().mode()), (None, AttachMode::Cgroup));
-        let alone = AttachChoice::new(None, false, 2, 2, 0.0).with_group();
-        assert!(!alone.offers_group());
-    }
-
-    #[test]
-    fn a_crowd_is_not_given_events_only_to_lose_them_again() {
-        let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
-        assert_eq!(choice.would_open(5, MANY_EVENTS), None);
-        assert_eq!(choice.would_open(5, MANY_EVENTS + 1), Some(AttachMode::Cpu));
-        assert_eq!((choice.mode(), choice.would_open(6, 1_000_000)), (AttachMode::Cpu, None));
-        for mut fixed in [
-            AttachChoice::new(Some(AttachMode::Task), true, 1, 2, 0.0),
-            AttachChoice::new(None, false, 1, 2, 0.0),
-        ] {
-            assert_eq!((fixed.would_open(5, 1_000_000), fixed.mode()), (None, AttachMode::Task));
-        }
-    }
-
-    #[test]
-    fn a_refused_way_leaves_the_others() {
-        let mut choice = AttachChoice::new(None, true, 2, 2, 0.0).with_group();
-        assert_eq!(run_three(&mut choice, [0.1, 0.01, 0.0], 0..3), [AttachMode::Cgroup]);
-        choice.refuse();
-        assert_eq!(choice.mode(), AttachMode::Task);
-        assert_eq!(run_three(&mut choice, [0.1, 0.01, 0.0], 3..60), [AttachMode::Cpu]);
-    }
-}
+mod tests;

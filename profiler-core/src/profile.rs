@@ -182,6 +182,10 @@ pub struct Run {
     pub throttled: u64,
     /// Samples that hit other processes (attach mode `cpu`); their cost counts as overhead.
     pub foreign_samples: u64,
+    /// Samples that came with the kernel's tick; in the profile, and among `samples`, only if they were believed.
+    pub tick_samples: u64,
+    /// What became of them: `none` were taken, they were `believed`, or why they were dropped.
+    pub tick_audit: String,
     /// Frames that the kernel walked for the target's samples.
     pub walked_frames: u64,
     /// Bytes of stack that it copied for them.

@@ -117,10 +117,11 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "HOW", default_value_t = defaults().unwind)]
     pub(crate) unwind: Unwind,
     /// What takes the samples: auto, perf or timer-signal (timers in the threads of a command, which `auto` takes where
-    /// perf events are not permitted).
+    /// perf events are not permitted, or of a running process, into which a library is loaded for it).
     #[arg(long, value_name = "WHAT", default_value_t = defaults().backend)]
     pub(crate) backend: Backend,
-    /// What triggers a sample: auto or clock.
+    /// What triggers a sample: auto, clock, or tick (the kernel's own tick, which costs no interrupt, with a few samples of the
+    /// clock that audit it; needs root, or CAP_PERFMON and tracefs). `auto` is the clock for now.
     #[arg(long, value_name = "WHAT", default_value_t = defaults().source)]
     pub(crate) source: Source,
     /// How events are attached: auto, task (for each thread), cpu (for each CPU) or cgroup (for a control group on each

@@ -15,6 +15,7 @@ mod doctor;
 mod evaluate;
 mod export;
 mod failure;
+mod inject;
 mod jit;
 mod law;
 mod objects;

@@ -6,12 +6,21 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustc_hash::FxHashMap;
+
 use crate::sys::root::{Link, Root, RootId};
 
 /// Foreign file systems that are held at once; each takes two descriptors and keeps its mounts from going away.
 const MOST_FOREIGN: usize = 32;
+/// Processes that are remembered by what they see: a file system that was let go is opened again through one of them.
+const MOST_SEEN_BY: usize = 4_096;
 /// Debug files by build id: the name says nothing but what it must hold, so ours are as good as the target's.
 const BY_BUILD_ID: &str = "/usr/lib/debug/.build-id";
+
+/// Whether a debug file is looked for by its build id alone.
+pub(crate) fn is_by_build_id(path: &Path) -> bool {
+    path.starts_with(BY_BUILD_ID)
+}
 
 /// Those of others, the last met at the end.
 type Foreign = VecDeque<(RootId, Arc<Root>)>;
@@ -23,10 +32,12 @@ pub(crate) struct Roots {
     own: Option<RootId>,
     ours: Option<Arc<Root>>,
     foreign: Arc<Mutex<Foreign>>,
+    /// The process that was last found to see it.
+    seen_by: Arc<Mutex<FxHashMap<RootId, u32>>>,
 }
 
 /// What a process sees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum View {
     /// The same as we do; also of processes that were gone before they could be asked.
     Ours,
@@ -37,7 +48,7 @@ pub(crate) enum View {
 impl Default for Roots {
     fn default() -> Self {
         let own = RootId::of(std::process::id()).ok();
-        Self { own, ours: Root::ours().ok().map(Arc::new), foreign: Arc::default() }
+        Self { own, ours: Root::ours().ok().map(Arc::new), foreign: Arc::default(), seen_by: Arc::default() }
     }
 }
 
@@ -45,23 +56,44 @@ impl Roots {
     /// What a process sees.
     pub(crate) fn of(&self, pid: u32) -> View {
         let Some(id) = RootId::of(pid).ok().filter(|&id| Some(id) != self.own) else { return View::Ours };
-        if self.get(id).is_none() {
-            let Ok(root) = Root::of(pid) else { return View::Ours };
-            // The process may have gone, and its number to another.
-            if RootId::of(pid).ok() != Some(id) {
-                return View::Ours;
-            }
-            let mut foreign = self.foreign();
-            foreign.push_back((id, Arc::new(root)));
-            if foreign.len() > MOST_FOREIGN {
-                foreign.pop_front();
-            }
+        if self.held(id).is_none() && self.hold(id, pid).is_none() {
+            return View::Ours;
         }
+        let mut seen_by = self.seen_by();
+        if seen_by.len() >= MOST_SEEN_BY {
+            seen_by.clear();
+        }
+        seen_by.insert(id, pid);
         View::Foreign(id)
     }
 
-    fn get(&self, id: RootId) -> Option<Arc<Root>> {
+    fn held(&self, id: RootId) -> Option<Arc<Root>> {
         self.foreign().iter().find(|(known, _)| *known == id).map(|(_, root)| Arc::clone(root))
+    }
+
+    fn hold(&self, id: RootId, pid: u32) -> Option<Arc<Root>> {
+        let root = Arc::new(Root::of(pid).ok()?);
+        // The process may have gone, and its number to another.
+        if RootId::of(pid).ok() != Some(id) {
+            return None;
+        }
+        let mut foreign = self.foreign();
+        foreign.push_back((id, Arc::clone(&root)));
+        let let_go = if foreign.len() > MOST_FOREIGN { foreign.pop_front() } else { None };
+        drop((foreign, let_go)); // closed outside of the lock
+        Some(root)
+    }
+
+    /// What was let go for others is held again as long as a process sees it.
+    fn get(&self, id: RootId) -> Option<Arc<Root>> {
+        self.held(id).or_else(|| {
+            let pid = self.seen_by().get(&id).copied()?;
+            self.hold(id, pid)
+        })
+    }
+
+    fn seen_by(&self) -> MutexGuard<'_, FxHashMap<RootId, u32>> {
+        self.seen_by.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn foreign(&self) -> MutexGuard<'_, Foreign> {
@@ -81,6 +113,54 @@ impl Roots {
     pub(crate) fn open_debug_file(&self, view: View, path: &Path) -> io::Result<File> {
         let own = || self.open(View::Ours, path, Link::Follow);
         let found = self.open(view, path, Link::Follow);
-        if path.starts_with(BY_BUILD_ID) { found.or_else(|_| own()) } else { found }
+        if is_by_build_id(path) { found.or_else(|_| own()) } else { found }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// A process in a mount namespace of its own; none where that is not permitted.
+    fn container(roots: &Roots) -> Option<(Child, View)> {
+        let mut child = Command::new("unshare").args(["--mount", "sleep", "60"]).spawn().ok()?;
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            let view = roots.of(child.id());
+            if view != View::Ours {
+                return Some((child, view));
+            }
+            if child.try_wait().ok()?.is_some() || Instant::now() > until {
+                let _ = child.kill();
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    #[test]
+    #[allow(clippy::print_stderr, reason = "it says why it skips")]
+    fn what_was_let_go_for_others_is_opened_again_while_a_process_sees_it() {
+        let roots = Roots::default();
+        let made = (0..MOST_FOREIGN + 4).map(|_| container(&roots));
+        let Some(mut made) = made.collect::<Option<Vec<_>>>() else {
+            return eprintln!("skipped: this machine does not let namespaces be made");
+        };
+        let opens = |view: View| roots.open(view, Path::new("/bin/sh"), Link::Follow).is_ok();
+        assert_eq!(roots.foreign().len(), MOST_FOREIGN);
+        let (child, gone) = &mut made[1];
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!opens(*gone), "nobody sees it any more");
+        let first = made[0].1;
+        assert!(opens(first) && opens(made[MOST_FOREIGN].1));
+        assert_eq!(roots.foreign().len(), MOST_FOREIGN);
+        for (child, _) in &mut made {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use config::{AttachMode, Backend, Criterion, Ratio, SamplingSettings, Span, Unwind};
+use config::{AttachMode, Backend, Criterion, Ratio, SamplingSettings, Source, Span, Unwind};
 use regex_lite::Regex;
 
 use crate::cli::{self, Command, OutputFile};
@@ -242,6 +242,9 @@ fn record(args: cli::RecordArgs) -> Result<RecordJob> {
 
 /// Timers belong to threads, and nobody walks frame pointers for them.
 fn fits_timers(sampling: &SamplingSettings) -> Result<()> {
+    if sampling.source == Source::Tick {
+        return Err(usage("--source tick needs perf events; leave it out, or use --backend perf"));
+    }
     match (sampling.attach_mode, sampling.unwind) {
         (AttachMode::Auto | AttachMode::Task, Unwind::Auto | Unwind::Dwarf) => Ok(()),
         (_, Unwind::FramePointers) => {
@@ -263,7 +266,10 @@ fn attach(args: cli::AttachArgs) -> Result<AttachJob> {
     }
     let sampling = sampling(&args.sampling, &args.output)?;
     if sampling.backend == Backend::TimerSignal {
-        return Err(usage("--backend timer-signal samples a command from its start: use record -- COMMAND"));
+        fits_timers(&sampling)?;
+        if args.all || args.cgroup.is_some() || args.unit.is_some() {
+            return Err(usage("--backend timer-signal samples one process at a time; give its id"));
+        }
     }
     Ok(AttachJob {
         target: match (args.cgroup, args.unit) {

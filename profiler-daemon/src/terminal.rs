@@ -50,6 +50,20 @@ impl Terminal {
     }
 }
 
+/// Asks the person, if there is one at the terminal; anything but a yes is a no.
+pub(crate) fn agrees(question: &str) -> bool {
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return false;
+    }
+    let asked = write!(io::stderr().lock(), "sweetspot: {question}");
+    let mut answer = String::new();
+    asked.is_ok() && io::stdin().read_line(&mut answer).is_ok() && is_yes(&answer)
+}
+
+fn is_yes(answer: &str) -> bool {
+    matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
+}
+
 /// Standard error may be closed or full, and there is nobody left to tell.
 fn write_error_line(line: &str) {
     let line = line.replace(['\n', '\r'], " ");

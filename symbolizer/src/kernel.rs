@@ -72,6 +72,22 @@ impl KernelSymbols {
         if symbols.functions.is_empty() { Err(Reason::NoKernelSymbols) } else { Ok(symbols) }
     }
 
+    /// Reads the whole of `/proc/kallsyms`: [`KernelSymbols::parse`].
+    pub fn read(kallsyms: impl Read) -> Result<Self, Reason> {
+        let mut text = Vec::new();
+        kallsyms.take(LONGEST_LIST as u64 + 1).read_to_end(&mut text)?;
+        let mut symbols = Self::parse(&text)?;
+        symbols.functions.shrink_to_fit();
+        symbols.names.shrink_to_fit();
+        Ok(symbols)
+    }
+
+    /// What it holds of memory (bytes).
+    pub fn held_bytes(&self) -> u64 {
+        let modules: usize = self.modules.iter().map(|module| size_of::<String>() + module.len()).sum();
+        (self.functions.len() * size_of::<Function>() + self.names.len() + modules) as u64
+    }
+
     /// The functions that cover some addresses, from the text of `/proc/kallsyms` line by line: of no other is anything
     /// kept. [`KernelSymbols::symbolize`] then knows these addresses alone.
     pub fn of_addresses(mut kallsyms: impl BufRead, addresses: &[u64]) -> Result<Self, Reason> {
@@ -264,6 +280,15 @@ ffffffffc0000040 d nf_table\t[nf_tables]
                 assert_eq!(one.function(*address), whole.function(*address), "{address:#x} alone");
             }
         }
+    }
+
+    #[test]
+    fn a_list_that_is_read_is_the_one_that_is_parsed() {
+        let read = KernelSymbols::read(LIST.as_bytes()).expect("a good list");
+        let whole = KernelSymbols::parse(LIST.as_bytes()).expect("a good list");
+        assert_eq!((read.functions.len(), &read.names), (whole.functions.len(), &whole.names));
+        assert!(read.held_bytes() > read.names.len() as u64, "{}", read.held_bytes());
+        assert_eq!(KernelSymbols::read(&b""[..]).err(), Some(Reason::NoKernelSymbols));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 /* A program that a guest in its process may not disturb: it checks what a signal handler of others could change.
  * It prints one line, and its status is 0 only if everything is as it would be without the guest.
  *
- *   neighbour errno|restart|prof|masks|actions|altstack|children|threads|exits|strict|filtered|spin SECONDS
+ *   neighbour errno|restart|prof|masks|actions|altstack|children|threads|c11|coroutine|cloned|exits|late|strict|filtered|closed|spin SECONDS
  */
 #define _GNU_SOURCE
 #include "clock.h"
@@ -12,6 +12,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stddef.h>
@@ -21,6 +22,8 @@
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <threads.h>
+#include <ucontext.h>
 
 #define KEEP __attribute__((noinline, noclone))
 
@@ -286,6 +289,65 @@ static void threads(void)
         check(!pthread_join(all[count], NULL), "join");
 }
 
+KEEP static int of_c11(void *number)
+{
+    spin(0.3);
+    return -(int)(intptr_t)number;
+}
+
+static void c11(void)
+{
+    thrd_t all[4];
+    for (intptr_t i = 0; i < 4; i++)
+        check(thrd_create(&all[i], of_c11, (void *)(i + 7)) == thrd_success, "no thread");
+    for (int i = 0, got; i < 4; i++)
+        check(thrd_join(all[i], &got) == thrd_success && got == -(i + 7), "another result");
+}
+
+/* A stack that nobody has told the C library of, with no memory behind it. */
+static ucontext_t outside, inside;
+
+KEEP static void below_coroutine(void)
+{
+    spin(0.8);
+    spin_a_little();
+}
+
+KEEP static void coroutine_begins(void)
+{
+    below_coroutine();
+    check(!swapcontext(&inside, &outside), "no way back");
+}
+
+static void coroutine(void)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *stack = mmap(NULL, 65536 + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    check(stack != MAP_FAILED && !mprotect(stack + 65536, page, PROT_NONE) && !getcontext(&inside), "no stack");
+    inside.uc_stack.ss_sp = stack;
+    inside.uc_stack.ss_size = 65536;
+    inside.uc_link = &outside;
+    makecontext(&inside, coroutine_begins, 0);
+    check(!swapcontext(&outside, &inside), "no way there");
+}
+
+/* A thread that the C library knows nothing of. */
+static int of_clone(void *unused)
+{
+    (void)unused;
+    for (int i = 0; i < 60000; i++)
+        spin_a_little();
+    return 0;
+}
+
+static void cloned(void)
+{
+    static char stack[65536] __attribute__((aligned(16)));
+    int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+    check(clone(of_clone, stack + sizeof stack, flags, NULL) > 0, "no thread");
+    spin(3.5);
+}
+
 /* The first thread leaves, others go on. */
 static void *goes_on(void *unused)
 {
@@ -300,6 +362,25 @@ static void exits(void)
     pthread_t other;
     check(!pthread_create(&other, NULL, goes_on, NULL), "no thread");
     pthread_exit(NULL);
+}
+
+KEEP static void *spins(void *unused)
+{
+    spin(1.5);
+    return unused;
+}
+
+/* Threads that begin after a while, and use nearly all the time. */
+static void late(void)
+{
+    spin(0.5);
+    for (int round = 0; round < 2; round++) {
+        pthread_t others[2];
+        for (int i = 0; i < 2; i++)
+            check(!pthread_create(&others[i], NULL, spins, NULL), "no thread");
+        for (int i = 0; i < 2; i++)
+            check(!pthread_join(others[i], NULL), "no end");
+    }
 }
 
 /* Nothing but read, write, exit and the return from a handler is allowed from here on. */
@@ -335,6 +416,28 @@ static void filtered(void)
     check(!pthread_create(&other, NULL, blocked, &seconds) && !pthread_join(other, NULL), "no thread");
 }
 
+/* Whoever returns from a handler from here on is ended; put up by the call that the C library has no function for. */
+static void closed(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_rt_sigreturn, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof filter / sizeof *filter, .filter = filter};
+    /* A filter that minds nothing changes nothing about the next. */
+    struct sock_filter open_filter[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    struct sock_fprog open_program = {.len = 1, .filter = open_filter};
+    double seconds = 0.2;
+    pthread_t other;
+    spin(0.3);
+    check(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) && !prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &open_program)
+              && !syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program), "no filter");
+    spin(0.5);
+    check(!pthread_create(&other, NULL, blocked, &seconds) && !pthread_join(other, NULL), "no thread");
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -346,9 +449,14 @@ int main(int argc, char **argv)
     else if (!strcmp(what, "altstack")) altstack();
     else if (!strcmp(what, "children")) children(argv[0]);
     else if (!strcmp(what, "threads")) threads();
+    else if (!strcmp(what, "c11")) c11();
+    else if (!strcmp(what, "coroutine")) coroutine();
+    else if (!strcmp(what, "cloned")) cloned();
     else if (!strcmp(what, "exits")) exits();
+    else if (!strcmp(what, "late")) late();
     else if (!strcmp(what, "strict")) strict();
     else if (!strcmp(what, "filtered")) filtered();
+    else if (!strcmp(what, "closed")) closed();
     else if (!strcmp(what, "spin") && argc > 2) spin(atof(argv[2]));
     else return 2;
     if (strcmp(what, "spin"))

@@ -8,6 +8,9 @@ use std::{env, fs};
 
 use anyhow::{Context, Result, bail};
 
+/// What two programs of different functions say that they were built as.
+const FORGED: &str = "-Wl,--build-id=0x5ee75ee7c0ffee00112233445566778899aabbcc";
+
 /// How a program is compiled.
 #[derive(Clone, Copy, Debug, Hash)]
 struct Recipe {
@@ -59,6 +62,7 @@ const RECIPES: &[Recipe] = &[
     ),
     recipe("pingpong", "pingpong.c", "cc", &["-O2", WHOLE, "-pthread"]),
     recipe("idler", "idler.c", "cc", &["-O2", WHOLE]),
+    recipe("locked", "locked.c", "cc", &["-O2", WHOLE]),
     recipe("sleepers", "sleepers.c", "cc", &["-O2", WHOLE, "-pthread"]),
     recipe(
         "twins",
@@ -110,8 +114,15 @@ const RECIPES: &[Recipe] = &[
     recipe("brief_b", "brief.c", "cc", &["-O2", WHOLE, FRAMES[0], FRAMES[1], "-DNAME=brief_b"]),
     recipe("brief_c", "brief.c", "cc", &["-O2", WHOLE, "-static", "-DNAME=brief_c"]),
     recipe("brief_d", "brief.c", "cc", &["-O2", WHOLE, "-static-pie", "-g", "-DNAME=brief_d"]),
+    // Alike to the byte but for the names of their functions.
+    recipe("namesake_a", "brief.c", "cc", &["-O2", WHOLE, FRAMES[0], FRAMES[1], FORGED, "-DNAME=namesake_a"]),
+    recipe("namesake_b", "brief.c", "cc", &["-O2", WHOLE, FRAMES[0], FRAMES[1], FORGED, "-DNAME=namesake_b"]),
     recipe("load", "load.c", "cc", &["-O2", WHOLE, "-fomit-frame-pointer", "-pthread"]),
     recipe("neighbour", "neighbour.c", "cc", &["-O2", WHOLE, "-pthread"]),
+    recipe("undisturbed", "undisturbed.c", "cc", &["-O2", WHOLE, "-pthread", "-ldl"]),
+    recipe("mix_musl_dynamic", "mix.c", "musl-gcc", &["-O2", WHOLE]),
+    recipe("ticked", "ticked.c", "cc", &["-O2", WHOLE, "-fno-omit-frame-pointer"]),
+    recipe("scribble", "scribble.c", "cc", &["-O2", WHOLE, "-pthread"]),
     recipe("deny_perf", "deny_perf.c", "cc", &["-O2"]),
     recipe("perf_allowed", "perf_allowed.c", "cc", &["-O2"]),
     recipe("record_rings", "record_rings.c", "cc", &["-O2"]),

@@ -155,6 +155,11 @@ impl Sweetspot {
         self
     }
 
+    /// Another one than is under test.
+    pub fn with_binary(self, binary: PathBuf) -> Sweetspot {
+        Sweetspot { binary, ..self }
+    }
+
     /// Runs it through another command.
     pub fn through(mut self, words: &[&str]) -> Sweetspot {
         self.prefix.extend(words.iter().map(ToString::to_string));
@@ -167,6 +172,10 @@ impl Sweetspot {
         let binary = self.path().join("sweetspot");
         fs::copy(&self.binary, &binary)?;
         open_to_all(&binary)?;
+        let agent = self.binary.with_file_name("libsweetspot_agent.so");
+        if agent.exists() {
+            fs::copy(agent, self.path().join("libsweetspot_agent.so"))?;
+        }
         self.binary = binary;
         Ok(self.through(NOBODY))
     }

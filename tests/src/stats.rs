@@ -44,6 +44,10 @@ pub struct Summary {
     /// Whether the kernel's handler was timed, or why not.
     #[serde(default)]
     pub handler_time: String,
+    /// Samples that came with the kernel's tick.
+    pub tick_samples: u64,
+    /// What became of them.
+    pub tick_audit: String,
     /// What it took for a sample (µs), where it was timed.
     #[serde(default)]
     pub handler_us: Option<f64>,

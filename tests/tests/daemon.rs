@@ -43,7 +43,6 @@ impl Busy {
         Busy::of("mix_nofp")
     }
 
-    /// Of a build of its own: to whoever watches everything, all copies of a program are the first one that it met.
     fn of(build: &str) -> Result<Busy> {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let name = format!("busy{}", NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -197,12 +196,14 @@ fn settings_are_read_again_without_a_gap_and_a_bad_file_changes_nothing() -> Res
         status["settings"]["reloads_failed"] == 1 && status["settings"]["problem"].is_string(),
         "{status}"
     );
-    // By the signal, too; another budget needs no other events, and what was counted goes on.
+    // By the signal, too; another budget needs no other events, and what was counted goes on. (What the host grants of it may be less.)
     wait_until("samples", || daemon.target("busy").is_ok_and(|busy| busy["samples"].as_u64() > Some(20)))?;
     let before = daemon.ctl_json(&["decisions", "busy"])?;
     daemon.write_settings(2, &busy.section("busy", "budget = \"0.5%\""))?;
     daemon.signal(Signal::SIGHUP)?;
-    wait_until("the other budget", || daemon.target("busy").is_ok_and(|busy| busy["budget_ratio"] == 0.005))?;
+    wait_until("the other budget", || {
+        daemon.target("busy").is_ok_and(|busy| busy["own_budget_ratio"] == 0.005)
+    })?;
     ensure!(daemon.ctl_json(&["status"])?["settings"]["problem"].is_null());
     let after = daemon.ctl_json(&["decisions", "busy"])?;
     let counted = |all: &Value| all["decisions"].as_array()?.last()?["samples"].as_u64();
@@ -241,6 +242,92 @@ fn everything_is_what_belongs_to_no_other_target() -> Result<()> {
         );
         Ok(())
     })
+}
+
+/// Names are shared between targets, but not for what a file says of itself.
+#[test]
+fn programs_that_say_they_are_of_one_build_have_their_own_names_in_each_target() -> Result<()> {
+    privileged!();
+    let programs = ["namesake_a", "namesake_b"];
+    let mut sections = String::new();
+    for name in programs {
+        let target = name.replace('_', "-"); // of which windows are found by their files
+        sections += &format!("[[target]]\nname = {target:?}\nexecutable = {:?}\n", program(name)?);
+    }
+    let begin = |name: &str| start(Command::new(program(name)?).arg("300000"));
+    let _running = programs.map(begin).into_iter().collect::<Result<Vec<_>>>()?;
+    let mut daemon = Daemon::start(2, &sections)?;
+    for name in programs {
+        let target = name.replace('_', "-");
+        daemon.wait_for(&target, "sampled")?;
+        wait_for_windows(&daemon, &target, 2)?;
+    }
+    daemon.stop(Signal::SIGTERM)?;
+    for [name, other] in [programs, [programs[1], programs[0]]] {
+        ensure_named(&daemon, &name.replace('_', "-"), name, other)?;
+    }
+    Ok(())
+}
+
+/// A target has functions of one of the namesakes, and none of the other.
+fn ensure_named(daemon: &Daemon, target: &str, own: &str, other: &str) -> Result<()> {
+    let words = ["--from", "-1h", "--target", target, "--format", "json"];
+    let profile: Value = serde_json::from_str(&daemon.report(&words)?.expect_status(0)?.stdout)?;
+    let functions = profile["functions"].as_array().context("functions")?;
+    let has = |name: &str| {
+        functions.iter().any(|function| function["name"].as_str() == Some(&format!("{name}_inner")))
+    };
+    ensure!(has(own) && !has(other), "{target}: {functions:?}");
+    Ok(())
+}
+
+/// What containers of one image share is named once; a file that was put in the place of such a one is not.
+#[test]
+fn containers_of_one_image_have_their_own_names() -> Result<()> {
+    privileged!();
+    let folder = tempfile::tempdir()?;
+    let (image, seen) = (folder.path().join("image"), folder.path().join("seen"));
+    fs::create_dir(&image)?;
+    fs::create_dir(&seen)?;
+    fs::copy(program("namesake_a")?, image.join("prog"))?;
+    let begin = |number: usize, replace: &str| {
+        let upper = folder.path().join(format!("upper{number}"));
+        let script = format!(
+            "mkdir -p {upper}/files {upper}/work && mount -t overlay none {seen} \
+             -o lowerdir={image},upperdir={upper}/files,workdir={upper}/work && {replace} \
+             && exec {seen}/prog 30000{number}",
+            upper = upper.display(),
+            seen = seen.display(),
+            image = image.display()
+        );
+        start(Command::new("unshare").args(["--mount", "--propagation", "private", "sh", "-c", &script]))
+    };
+    let forge =
+        format!("cp --remove-destination {} {}/prog", program("namesake_b")?.display(), seen.display());
+    let mut running = [(1, "true"), (2, "true"), (3, forge.as_str()), (4, "true")]
+        .map(|(number, replace)| begin(number, replace))
+        .into_iter()
+        .collect::<Result<Vec<_>>>()?;
+    std::thread::sleep(Duration::from_millis(300));
+    if running.iter_mut().any(|program| program.try_wait().is_ok_and(|ended| ended.is_some())) {
+        eprintln!("skipped: making containers needs `unshare`, and overlayfs");
+        return Ok(());
+    }
+    let section =
+        |number: u32| format!("[[target]]\nname = \"box{number}\"\ncommand = \"prog 30000{number}$\"\n");
+    let mut daemon = Daemon::start(2, &(1..=4).map(section).collect::<String>())?;
+    for number in 1..=4 {
+        let name = format!("box{number}");
+        daemon.wait_for(&name, "sampled")?;
+        wait_for_windows(&daemon, &name, 2)?;
+    }
+    daemon.stop(Signal::SIGTERM)?;
+    for number in 1..=4 {
+        let (own, other) =
+            if number == 3 { ("namesake_b", "namesake_a") } else { ("namesake_a", "namesake_b") };
+        ensure_named(&daemon, &format!("box{number}"), own, other)?;
+    }
+    Ok(())
 }
 
 #[test]

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tests::attempts::attempts;
 use tests::brood::{BRIEF, Brood, Profiled};
-use tests::folded::Folded;
+use tests::folded::{Folded, Stack};
 use tests::guards::is_root;
 use tests::programs::{find_in_path, program};
 use tests::run::{Sweetspot, run, start, sweetspot};
@@ -193,6 +193,28 @@ fn a_program_that_was_replaced_by_another_build_is_told_apart() -> Result<()> {
                 && (stack.has("brief_b_outer") || stack.has("brief_b_inner"))
         });
         ensure!(mixed == 0.0, "names of both builds in one stack");
+        Ok(())
+    })
+}
+
+/// Whoever makes a file can give it the build id of another; its names are of its own functions alone.
+#[test]
+fn programs_that_say_they_are_of_one_build_have_their_own_names() -> Result<()> {
+    needs_root!();
+    let programs = [program("namesake_a")?, program("namesake_b")?];
+    let [one, other] = programs.each_ref().map(fs::metadata);
+    ensure!(one?.len() == other?.len(), "nothing but the names may tell them apart");
+    attempts(|| {
+        let [one, other] = programs.each_ref().map(|path| path.display());
+        let found = record_script(&format!("{one} 400 & sleep 0.1; {other} 400; wait"))?;
+        for (own, foreign) in [("namesake_a", "namesake_b"), ("namesake_b", "namesake_a")] {
+            let of = |name: &str| {
+                let is_its =
+                    |stack: &Stack| stack.frames[0].starts_with(own) && stack.has(&format!("{name}_inner"));
+                found.weight_of(is_its)
+            };
+            ensure!(of(own) > 0.0 && of(foreign) == 0.0, "{own}: {} and {}", of(own), of(foreign));
+        }
         Ok(())
     })
 }

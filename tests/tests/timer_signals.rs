@@ -153,10 +153,66 @@ fn children_of_every_kind_come_to_their_end() -> Result<()> {
     undisturbed("children", 1).map(drop)
 }
 
-/// Ended by a return, by itself and by others; more of them than can be sampled at a time.
+/// Ended by a return, by itself and by others; hundreds at a time.
 #[test]
 fn threads_end_as_they_would() -> Result<()> {
-    undisturbed("threads", 1).map(drop)
+    let stats = undisturbed("threads", 1)?;
+    let notes = &stats.summary.notes;
+    ensure!(!notes.iter().any(|note| note.contains("were not sampled")), "{notes:?}");
+    Ok(())
+}
+
+#[test]
+fn threads_of_c11_are_sampled_and_have_their_results() -> Result<()> {
+    let stats = undisturbed("c11", 100)?;
+    let seen = stats.summary.weight_s / stats.summary.target_cpu_s;
+    ensure!(seen > 0.8, "only {seen} of the CPU time was seen");
+    Ok(())
+}
+
+/// It is left alone, and told of.
+#[test]
+fn a_thread_that_is_made_past_the_c_library_is_told_of() -> Result<()> {
+    let stats = undisturbed("cloned", 100)?;
+    let notes = &stats.summary.notes;
+    ensure!(notes.iter().any(|note| note.contains("made past the C library")), "{notes:?}");
+    Ok(())
+}
+
+/// On a stack that the C library knows nothing of, to its end and no further.
+#[test]
+fn a_coroutine_is_sampled_to_its_beginning() -> Result<()> {
+    let sweetspot = by_timers();
+    let target = program("neighbour")?.to_string_lossy().into_owned();
+    let mut words = sweetspot.outputs();
+    words.extend(["--".to_owned(), target, "coroutine".to_owned()]);
+    run(&mut sweetspot.command("record", &words))?.expect_status(0)?;
+    let folded = fs::read_to_string(sweetspot.file("profile.folded"))?;
+    let samples =
+        |line: &str| line.rsplit_once(' ').and_then(|(_, count)| count.parse::<f64>().ok()).unwrap_or(0.0);
+    let all: f64 = folded.lines().map(samples).sum();
+    let whole: f64 =
+        folded.lines().filter(|line| line.contains("coroutine_begins;below_coroutine;")).map(samples).sum();
+    ensure!(whole > 0.9 * all && all > 0.0, "{whole} of {all}: {folded}");
+    Ok(())
+}
+
+/// Whatever a program writes into the memory that it shares with us: it comes to its end, we come to ours, and say what is wrong.
+#[test]
+fn a_program_that_lies_harms_its_profile_alone() -> Result<()> {
+    for what in ["head", "slots", "rings", "all", "records", "flood"] {
+        let sweetspot = by_timers();
+        let target = program("scribble")?.to_string_lossy().into_owned();
+        let mut words = sweetspot.outputs();
+        words.extend(["--".to_owned(), target, what.to_owned(), "1.5".to_owned()]);
+        let ended = run(&mut sweetspot.command("record", &words))?.expect_status(0)?;
+        ensure!(ended.stdout.contains("fine") && !ended.stderr.contains("panicked"), "{what}: {ended:?}");
+        let stats =
+            Stats::parse(&fs::read_to_string(sweetspot.file("stats.jsonl")).context("no statistics")?)?;
+        let said = |words: &str| stats.summary.notes.iter().any(|note| note.contains(words));
+        ensure!(what != "head" || said("over what we tell"), "{what}: {:?}", stats.summary.notes);
+    }
+    Ok(())
 }
 
 #[test]
@@ -166,7 +222,7 @@ fn threads_outlive_the_first_one() -> Result<()> {
 
 #[test]
 fn a_program_that_shuts_itself_in_is_surprised_by_nothing() -> Result<()> {
-    for (what, samples) in [("strict", 10), ("filtered", 60)] {
+    for (what, samples) in [("strict", 10), ("filtered", 60), ("closed", 10)] {
         let stats = undisturbed(what, samples)?;
         let notes = &stats.summary.notes;
         ensure!(notes.iter().any(|note| note.contains("refused a timer")), "{notes:?}");
@@ -178,14 +234,18 @@ fn a_program_that_shuts_itself_in_is_surprised_by_nothing() -> Result<()> {
 #[test]
 fn where_perf_events_are_refused_record_needs_no_flag_and_says_so() -> Result<()> {
     let deny = program("deny_perf")?;
+    // Without any capability, where such a namespace may be made.
+    let alone = run(Command::new("unshare").args(["--user", "true"])).is_ok_and(|ended| ended.status == 0);
+    let deny = deny.to_string_lossy();
+    let through: Vec<&str> = if alone { vec!["unshare", "--user", &deny] } else { vec![&deny] };
     attempts(|| {
-        let refused = Sweetspot::new().through(&[&deny.to_string_lossy()]).options(&["--rate", "250"]);
+        let refused = Sweetspot::new().through(&through).options(&["--rate", "250"]);
         let recorded = refused.record("mix_nofp", &["--cpu", "3"])?;
         let said = note(&recorded, "since perf events are not permitted").context("nobody said so")?;
         ensure!(said.contains("per CPU-second"), "{said}");
         check_weight_sum(&recorded, 0.05)
     })?;
-    let doctor = Sweetspot::new().through(&[&deny.to_string_lossy()]);
+    let doctor = Sweetspot::new().through(&through);
     let ended = run(&mut doctor.command("doctor", &[] as &[&str]))?;
     ensure!(ended.stdout.contains("timer signals"), "{ended:?}");
     Ok(())

@@ -54,6 +54,44 @@ fn lost_samples_weigh_on_those_of_their_window() {
 }
 
 #[test]
+fn believed_ticks_are_counted_with_the_others_and_dropped_ones_are_not() {
+    let process = process();
+    let counted = |believed: bool, halved: bool| {
+        let mut aggregator = Aggregator::default();
+        // Two windows: 3 samples of the clock and 9 ticks in each, which hit another function as well.
+        for window in 0..2 {
+            for _ in 0..3 {
+                aggregator.add(&process, chain(&[], &[1]), 300);
+            }
+            for _ in 0..6 {
+                aggregator.add_tick(&process, chain(&[], &[1]), 100);
+            }
+            for _ in 0..3 {
+                aggregator.add_tick(&process, chain(&[], &[2]), 100);
+            }
+            aggregator.close_window(window + 1, 1.0);
+        }
+        if halved {
+            aggregator.halve_windows();
+        }
+        assert_eq!(aggregator.weight_ns(), 1_800.0, "ticks do not count before they are settled");
+        assert_eq!(aggregator.settle_ticks(believed), if believed { 18 } else { 0 });
+        assert_eq!(aggregator.settle_ticks(true), 0, "they are settled once");
+        let aggregate = aggregator.finish(2);
+        aggregate
+            .tallies
+            .into_iter()
+            .map(|tallies| tallies.into_iter().map(|(_, tally)| tally).collect())
+            .collect()
+    };
+    let tally = |samples, weight_ns| Tally { samples, weight_ns };
+    let whole: Vec<Vec<Tally>> = counted(true, false);
+    assert_eq!(whole, [vec![tally(9, 225.0 + 450.0); 2], vec![tally(3, 225.0); 2]]);
+    assert_eq!(counted(true, true), [vec![tally(18, 1_350.0)], vec![tally(6, 450.0)]]);
+    assert_eq!(counted(false, false), [vec![tally(3, 900.0); 2], vec![]]);
+}
+
+#[test]
 fn functions_have_their_parts_of_closed_windows() {
     let mut aggregator = Aggregator::default();
     let process = process();

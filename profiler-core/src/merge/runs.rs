@@ -62,7 +62,7 @@ impl Runs {
                 self.sum.$count = self.sum.$count.saturating_add(part_of(run.$count, part));
             )*};
         }
-        add!(lost, undecodable, throttled, foreign_samples, handler_samples, retunes);
+        add!(lost, undecodable, throttled, foreign_samples, tick_samples, handler_samples, retunes);
         add!(
             walked_frames,
             copied_bytes,
@@ -127,7 +127,7 @@ impl Runs {
                 }
             )*};
         }
-        common!(handler_time, bound_by, attach_mode, event, unwind, stopped);
+        common!(tick_audit, handler_time, bound_by, attach_mode, event, unwind, stopped);
         for note in &run.notes {
             if self.sum.notes.len() < MAX_NOTES && !self.sum.notes.contains(note) {
                 self.sum.notes.push(note.clone());

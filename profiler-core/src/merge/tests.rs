@@ -173,12 +173,12 @@ fn every_figure_of_a_run_is_carried() {
         ($value:expr; $($key:ident),* $(,)?) => {$(run.$key = $value;)*};
     }
     set!(3; lost, undecodable, maps_reread, mappings_dropped, objects, files_lost, symbol_bytes_peak, symbol_evictions,
-        symbol_rereads, throttled, foreign_samples, walked_frames, copied_bytes, handler_samples, retunes,
+        symbol_rereads, throttled, foreign_samples, tick_samples, walked_frames, copied_bytes, handler_samples, retunes,
         stack_copy_bytes, seed);
     set!(0.5; target_cpu_s, sampling_cpu_s, sampling_cpu_se_s, weight_s, self_cpu_s, setup_cpu_s, overhead_us,
         overhead_se_us, self_us, overhead_ratio, overhead_worst_1s_ratio, overhead_worst_10s_ratio, budget_ratio, rate_hz,
         optimum_rate_hz, unbounded_rate_hz, confidence, precision_goal_ratio);
-    set!("word".to_owned(); handler_time, bound_by, attach_mode, event, unwind, stopped);
+    set!("word".to_owned(); tick_audit, handler_time, bound_by, attach_mode, event, unwind, stopped);
     set!(Some(0.5); handler_us, handler_se_us);
     run.overhead_parts.base_ratio = 0.5;
     run.overhead_modes = vec![crate::rate::CostMode { overhead_us: 1.0, share: 1.0 }];

@@ -1,13 +1,19 @@
 //! What the law asks for under the budget and the caps: for a run, and for one that is only thought of.
 
 use super::RateSettings;
-use super::model::{BoundBy, Caps, Law};
+use super::model::{BoundBy, Caps, Law, MixCaps, Optimum, Tick};
 use super::sample_cost::SampleCost;
 
 /// Share of the budget that the controller aims at; the rest absorbs what it did not foresee.
 pub(super) const BUDGET_MARGIN: f64 = 0.9;
 /// Being above the budget's cap is never excused, so the rate is set this much below: noise must not cross it.
 const CAP_MARGIN: f64 = 0.96;
+
+/// Samples of the clock that audit the kernel's tick, at least (samples per CPU-second): a program that is locked to it is found
+/// within five seconds of its CPU time (`just audit`).
+pub const AUDIT_HZ: f64 = 50.0;
+/// Share of the budget that samples at the kernel's tick may take.
+const TICK_BUDGET: f64 = 0.5;
 
 /// What a rate depends on beside the settings.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +41,9 @@ impl Aim {
     pub(super) fn new(settings: &RateSettings, now: &Circumstances, budget_share: f64) -> Self {
         let o_s = now.cost.target.mean_ns * 1e-9;
         let caps = caps(settings, now, budget_share);
-        let optimum = Law::new(settings.criterion, now.spread, o_s, settings.horizon_s).optimum(&caps);
+        let law = Law::new(settings.criterion, now.spread, o_s, settings.horizon_s);
+        let beside_tick = settings.tick_hz.and_then(|hz| beside_tick(&law, hz, now, &caps));
+        let optimum = beside_tick.unwrap_or_else(|| law.optimum(&caps));
         let floored = optimum.rate_hz < settings.floor_hz;
         let bound_by = match optimum.bound_by {
             BoundBy::Kernel if settings.clock_tick_ns == Some(settings.min_period_ns) => BoundBy::Tick,
@@ -53,6 +61,37 @@ impl Aim {
     pub(super) fn target_hz(&self, settings: &RateSettings) -> f64 {
         settings.within_limits(self.optimum_hz.min(CAP_MARGIN * self.caps.budget_hz))
     }
+}
+
+/// The clock's rate where ticks come anyhow; what they take is in `fixed_ratio` already.
+fn beside_tick(law: &Law, hz: f64, now: &Circumstances, caps: &Caps) -> Option<Optimum> {
+    let seconds = |ns: f64| ns.max(1.0) * 1e-9;
+    let (clock_s, tick_s) = (seconds(now.cost.total_hi_ns), seconds(now.cost.tick_hi_ns));
+    let tick = Tick {
+        hz,
+        overhead_s: seconds(now.cost.tick.mean_ns),
+        overhead_se_s: seconds(now.cost.tick.se_ns),
+        audit_hz: AUDIT_HZ,
+    };
+    let both = MixCaps {
+        budget_ratio: caps.budget_hz * clock_s + hz * tick_s,
+        tick_s,
+        clock_s,
+        kernel_hz: caps.kernel_hz,
+        bytes_hz: caps.bytes_hz,
+    };
+    let mix = law.mix(&tick, &both).ok()?;
+    // Where fewer ticks would do, or none, the audit of those that come is what is left for the clock to do.
+    let wanted_hz = if mix.tick_hz < hz { AUDIT_HZ } else { mix.clock_hz.max(AUDIT_HZ) };
+    let (rate_hz, cap) = caps.bound(wanted_hz);
+    let bound_by = if cap == BoundBy::Law { mix.bound_by } else { cap };
+    Some(Optimum { unbounded_hz: mix.unbounded_hz, rate_hz, bound_by })
+}
+
+/// Whether the budget has room for samples at every tick; where the user has fixed the rate, nobody asks.
+pub(super) fn affords_tick(settings: &RateSettings, cost: &SampleCost) -> bool {
+    let ratio = settings.tick_hz.map_or(0.0, |hz| hz * cost.tick_hi_ns * 1e-9);
+    settings.fixed_rate_hz.is_some() || ratio <= TICK_BUDGET * settings.budget_ratio
 }
 
 fn caps(settings: &RateSettings, now: &Circumstances, budget_share: f64) -> Caps {

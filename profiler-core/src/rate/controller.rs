@@ -1,7 +1,7 @@
 //! The loop: from readings to the next period.
 
 use super::account::{Account, TARGET_FLOOR_CPUS};
-use super::aim::{Aim, BUDGET_MARGIN, Circumstances};
+use super::aim::{Aim, BUDGET_MARGIN, Circumstances, affords_tick};
 use super::bucket::{TRICKLE, TokenBucket};
 use super::cost::CostModel;
 use super::decision::{Decision, Reason};
@@ -250,6 +250,16 @@ impl RateController {
         self.meter.forget_switches();
     }
 
+    /// Whether the budget has room for samples at the kernel's tick; also where there are none.
+    pub fn affords_tick(&self) -> bool {
+        affords_tick(&self.settings, &self.meter.cost())
+    }
+
+    /// No samples come with the kernel's tick any more.
+    pub fn give_up_tick(&mut self) {
+        self.settings.tick_hz = None;
+    }
+
     /// Takes in what the kernel's handler took for some of the target's samples: what a sample costs follows at once,
     /// the rate at the next tick.
     pub fn observe_handler(&mut self, times: &[HandlerTime]) {
@@ -322,6 +332,8 @@ impl RateController {
             budget_cap_hz: aim.caps.budget_hz,
             bucket_cap_hz: self.bucket_cap_hz(),
             bucket_level_us: self.bucket.level_ns() * 1e-3,
+            tick_rate_hz: self.settings.tick_hz.unwrap_or(0.0),
+            tick_overhead_us: if self.settings.tick_hz.is_some() { cost.tick.mean_ns * 1e-3 } else { 0.0 },
             budget_ratio: self.settings.budget_ratio,
             overhead_1s_ratio: self.account.last_1s_ratio(),
             utilisation_cpus: self.meter.utilisation_cpus(),

@@ -36,6 +36,11 @@ impl RateController {
         self.settings.budget_ratio
     }
 
+    /// The budget of the settings, where the one in force may be less (ratio of the target's CPU time).
+    pub fn own_budget_ratio(&self) -> f64 {
+        self.own_budget_ratio
+    }
+
     /// What the target, of this weight among others, would make of a share of the host's budget. At a fixed rate it takes
     /// what it takes.
     pub fn demand(&self, weight: f64) -> Demand {

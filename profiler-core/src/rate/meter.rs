@@ -25,7 +25,7 @@ const EXPECTED_SAMPLES: f64 = 5.0;
 /// What one reading's worth of sampling cost, by cause (ns of CPU time).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spend {
-    /// Charged to the target by its samples, the lost ones too: the interrupt and the record.
+    /// Charged to the target by its samples, the lost ones too: the interrupt and the record; and all of those at the tick.
     pub base_ns: f64,
     /// The same: frames walked.
     pub frames_ns: f64,
@@ -141,6 +141,8 @@ pub struct OverheadMeter {
     wall_ns: f64,
     switches_ns: f64,
     side_records_ns: f64,
+    /// The same of samples at the kernel's tick, own time included (ns).
+    ticks_ns: f64,
 }
 
 impl OverheadMeter {
@@ -166,6 +168,7 @@ impl OverheadMeter {
             wall_ns: 1e9,
             switches_ns: 0.0,
             side_records_ns: 0.0,
+            ticks_ns: 0.0,
         }
     }
 
@@ -179,7 +182,9 @@ impl OverheadMeter {
         self.wall_ns = self.wall_ns * keep + wall_s * 1e9;
         self.switches_ns = self.switches_ns * keep + self.switches_cost(reading).upper_ns();
         self.side_records_ns = self.side_records_ns * keep + self.side_records_cost(reading).upper_ns();
-        let arrivals = reading.samples as f64 + reading.foreign_samples as f64;
+        let ticks = reading.tick_samples as f64 + reading.foreign_tick_samples as f64;
+        self.ticks_ns = self.ticks_ns * keep + ticks * self.cost().tick_hi_ns;
+        let arrivals = reading.samples as f64 + ticks + reading.foreign_samples as f64;
         let once_ns = reading.self_once_ns.min(reading.self_cpu_ns) as f64;
         self.own.observe(arrivals, wall_s, reading.self_cpu_ns as f64 - once_ns);
         spend.self_fixed_ns = (self.own.now().per_second_ns * wall_s + once_ns).min(spend.self_ns);
@@ -208,14 +213,19 @@ impl OverheadMeter {
         };
         let hits = seen + reading.lost as f64; // a lost sample interrupted the target all the same
         let (switches, side_records) = (self.switches_cost(reading), self.side_records_cost(reading));
+        let usual = self.calm.per_sample();
+        let tick = self.prices.without_interrupt(usual.frames, usual.bytes);
+        let ticks = Cost::default().plus(reading.tick_samples as f64, tick);
         let foreign = Cost::default()
             .plus(reading.foreign_samples as f64, self.prices.sample(0.0, bytes))
-            .plus(reading.foreign_side_records as f64, self.model.per_side_record_ns);
+            .plus(reading.foreign_side_records as f64, self.model.per_side_record_ns)
+            .plus(reading.foreign_tick_samples as f64, tick);
         let samples = Cost::default().plus(hits, self.prices.sample(frames, bytes));
         let [bare_ns, frame_ns, byte_ns] = self.prices.parts_ns(frames, bytes);
-        let target_se_ns = samples.se_ns + switches.se_ns + side_records.se_ns;
+        let samples_se_ns = samples.se_ns + ticks.se_ns;
+        let target_se_ns = samples_se_ns + switches.se_ns + side_records.se_ns;
         Spend {
-            base_ns: hits * bare_ns,
+            base_ns: hits * bare_ns + ticks.mean_ns,
             frames_ns: hits * frames * frame_ns,
             stack_ns: hits * bytes * byte_ns,
             switches_ns: switches.mean_ns,
@@ -225,7 +235,7 @@ impl OverheadMeter {
             self_fixed_ns: 0.0,
             doubt_ns: 2.0 * (target_se_ns + foreign.se_ns),
             target_se_ns,
-            samples_se_ns: samples.se_ns,
+            samples_se_ns,
         }
     }
 
@@ -282,7 +292,7 @@ impl OverheadMeter {
     }
 
     fn events_ratio(&self) -> f64 {
-        (self.switches_ns + self.side_records_ns) / self.cpu_ns.max(1e6)
+        (self.switches_ns + self.side_records_ns + self.ticks_ns) / self.cpu_ns.max(1e6)
     }
 
     /// What a sample that hits a stranger costs, the model's part at its upper end and own time (ns).

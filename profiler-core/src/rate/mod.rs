@@ -50,6 +50,7 @@ mod windows;
 
 pub use account::Account;
 pub use activity::{Activity, Figure};
+pub use aim::AUDIT_HZ;
 pub use bucket::TokenBucket;
 pub use bursts::BurstSchedule;
 pub use clocks::{ClockBook, Hit, Slot};

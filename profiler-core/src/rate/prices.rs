@@ -91,6 +91,19 @@ impl Prices {
         in_field.unwrap_or_else(|| self.calibrated.sample(frames, bytes))
     }
 
+    /// What a sample costs that needs no interrupt of its own: the handler's part of one that does. Where nobody timed the handler,
+    /// as much as any other.
+    pub(super) fn without_interrupt(&self, frames: f64, bytes: f64) -> Cost {
+        let in_field = self.known().and_then(|field| field.parts(frames, bytes));
+        match (in_field, self.calibrated.per_handler_ns) {
+            (Some((handler, _)), _) => handler,
+            (None, Some(per_sample_ns)) => {
+                CostModel { per_sample_ns, ..self.calibrated }.sample(frames, bytes)
+            }
+            (None, None) => self.sample(frames, bytes),
+        }
+    }
+
     /// The parts of the mean cost of a sample with `frames` walked and `bytes` copied (ns): without its stack, a frame, a
     /// byte.
     pub(super) fn parts_ns(&self, frames: f64, bytes: f64) -> [f64; 3] {

@@ -54,8 +54,12 @@ pub struct SampleCost {
     /// strangers cost counts less the less of a tenth of a CPU the target uses; see [`Account`](super::Account).
     pub total_hi_ns: f64,
     /// What is spent whatever the rate, as a ratio of the target's CPU time: own CPU time per second, switches,
-    /// records that are no samples.
+    /// records that are no samples, and samples at the kernel's tick.
     pub fixed_ratio: f64,
+    /// Charged to the target by a sample at the kernel's tick (ns).
+    pub tick: Cost,
+    /// Everything that such a sample costs, at its upper end (ns).
+    pub tick_hi_ns: f64,
 }
 
 impl SampleCost {
@@ -71,6 +75,7 @@ impl SampleCost {
         let (target, foreign) = (sample.cost(prices), sample.foreign_cost(prices));
         let [_, frame_ns, byte_ns] = prices.parts_ns(sample.frames, sample.bytes);
         let strangers_own_ns = sample.foreign * own.per_sample_ns;
+        let tick = prices.without_interrupt(sample.frames, sample.bytes);
         let counted = (utilisation_cpus / OWN_COST_FLOOR_CPUS).min(1.0);
         SampleCost {
             target,
@@ -82,6 +87,8 @@ impl SampleCost {
                 + own.per_sample_ns
                 + counted * (foreign.upper_ns() + strangers_own_ns),
             fixed_ratio: own_ratio(own.per_second_ns, utilisation_cpus) + events_ratio,
+            tick,
+            tick_hi_ns: tick.upper_ns() + own.per_sample_ns,
         }
     }
 }

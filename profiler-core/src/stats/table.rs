@@ -94,7 +94,20 @@ impl IntervalTable {
     /// contradict their window (negative, not finite, above it, out of order, of no window). A function without samples
     /// has [`Interval::UNKNOWN`].
     pub fn new<F: AsRef<[Part]>>(windows: &[Window], functions: &[F], confidence: Confidence) -> Self {
-        let profile = Profile::new(windows, functions);
+        Self::vouched_for(windows, functions, confidence, 1.0)
+    }
+
+    /// The same where only a part of the samples, `vouched_for` (above 0, 1 at most), is known to be without bias: intervals are as wide as
+    /// those samples alone would make them, around what all together say.
+    pub fn vouched_for<F: AsRef<[Part]>>(
+        windows: &[Window],
+        functions: &[F],
+        confidence: Confidence,
+        vouched_for: f64,
+    ) -> Self {
+        let mut profile = Profile::new(windows, functions);
+        profile.vouched_for = if vouched_for > 0.0 { vouched_for.min(1.0) } else { 1.0 };
+        profile.effective *= profile.vouched_for;
         let pool = Pool::of(&profile);
         let rows: Vec<Row> = profile.seen.iter().map(|seen| row(&profile, &pool, seen, confidence)).collect();
         let mut order: Vec<usize> = (0..rows.len()).collect();
@@ -193,7 +206,7 @@ fn row(profile: &Profile, pool: &Pool, seen: &Seen, confidence: Confidence) -> R
     let mut row = Row { share: p, samples: seen.samples, inflation, freedom, part, ..Row::NOTHING };
     let own = confidence.part(part);
     let realised = realised_variance(&profile.windows, profile.weight_ns, n, &seen.parts);
-    let knows = (p * (1.0 - p) / realised).max(n); // NaN where nothing else was seen: n
+    let knows = (profile.vouched_for * p * (1.0 - p) / realised).max(n); // NaN where nothing else was seen: n
     row.known = effective_samples(n, row.widened(own));
     Row { this_run: count_interval(p, knows, own), long_run: count_interval(p, row.known, own), ..row }
 }

@@ -18,7 +18,7 @@ use crate::debuginfod;
 use crate::run::names::{Hurry, symbolize};
 use crate::sampler::session::Collected;
 use crate::store::{self, Now, RealDisk, Store, StoreError, Window};
-use crate::sys::clock;
+use crate::sys::{clock, memory};
 
 /// Windows that wait at most, however small they are.
 const MOST_WAITING: usize = 4_096;
@@ -26,6 +26,8 @@ const MOST_WAITING: usize = 4_096;
 const LOOK: Duration = Duration::from_millis(50);
 /// How often it is looked what is too old, and what can be merged.
 const MAINTAIN_EVERY: Duration = Duration::from_secs(10);
+/// How often the memory that names, merges and readers have freed is given back.
+const GIVE_BACK_EVERY: Duration = Duration::from_secs(60);
 
 /// A window of a target, to be named and kept.
 pub(crate) struct Parcel {
@@ -42,7 +44,8 @@ pub(crate) struct Parcel {
 }
 
 enum Job {
-    Keep(Box<Parcel>),
+    /// With the moment that it was handed over (ns).
+    Keep(Box<Parcel>, u64),
     /// What was given before is kept by now.
     Flushed(Vec<Reply<Result<(), Refused>>>),
     Bounds(store::Settings, u64, Option<Box<debuginfod::Settings>>),
@@ -117,7 +120,7 @@ impl Keeper {
         let waiting = self.waiting_bytes.load(Ordering::Relaxed);
         let has_room = waiting == 0 || waiting + bytes <= self.most_bytes;
         self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if !has_room || !self.send(Job::Keep(Box::new(parcel))) {
+        if !has_room || !self.send(Job::Keep(Box::new(parcel), clock::monotonic_ns())) {
             self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
             self.told().store.dropped_queue += 1;
         }
@@ -186,7 +189,7 @@ impl Keeper {
     /// Keeps all that was handed over, and ends; whether that was done within `patience`. After the first half of it, what has no
     /// name yet is written without one.
     pub(crate) fn finish(mut self, patience: Duration) -> bool {
-        self.wanted.hasten();
+        self.wanted.end();
         drop(self.jobs.take());
         let Some(thread) = self.thread.take() else { return true };
         let begun = Instant::now();
@@ -219,15 +222,10 @@ impl Work {
     fn run(&mut self, queue: &mpsc::Receiver<Job>) {
         let mut problem = None;
         let mut next = Instant::now() + MAINTAIN_EVERY;
+        let mut next_return = Instant::now() + GIVE_BACK_EVERY;
         loop {
             match queue.recv_timeout(next.saturating_duration_since(Instant::now())) {
-                Ok(Job::Keep(parcel)) => {
-                    self.wait();
-                    let before_ns = clock::self_cpu_ns(); // names are looked for by several threads
-                    problem = self.keep(*parcel);
-                    let spent_ns = clock::self_cpu_ns().saturating_sub(before_ns);
-                    self.pace.settle(clock::monotonic_ns(), spent_ns);
-                }
+                Ok(Job::Keep(parcel, handed_ns)) => problem = self.keep(*parcel, handed_ns),
                 Ok(Job::Flushed(replies)) => {
                     self.pace.wanted.hastened();
                     replies.into_iter().for_each(|reply| drop(reply.send(flushed(problem.as_deref()))));
@@ -245,33 +243,32 @@ impl Work {
                 self.store.maintain(&self.now());
                 next = Instant::now() + MAINTAIN_EVERY;
             }
+            if Instant::now() >= next_return {
+                memory::give_back();
+                next_return = Instant::now() + GIVE_BACK_EVERY;
+            }
             self.tell(problem.clone());
         }
     }
 
-    /// Until there is CPU time for the next window, somebody waits for it, or too much does.
-    fn wait(&self) {
-        let is_crowded = || self.waiting_bytes.load(Ordering::Relaxed) > self.most_bytes / 2;
-        loop {
-            let pause_ns = self.pace.pause_ns(clock::monotonic_ns());
-            if pause_ns == 0 || is_crowded() {
-                return;
-            }
-            std::thread::sleep(Duration::from_nanos(pause_ns).min(LOOK));
-        }
-    }
-
     fn now(&self) -> Now {
-        Now { unix_ns: clock::unix_ns(), boot: self.boot.clone(), monotonic_ns: clock::monotonic_ns() }
+        now(&self.boot)
     }
 
     /// Names a window and writes it; why it was not kept, if it was not.
-    fn keep(&mut self, parcel: Parcel) -> Option<String> {
+    fn keep(&mut self, parcel: Parcel, handed_ns: u64) -> Option<String> {
         let Parcel { mut window, collected, scale, run, bytes } = parcel;
         window.boot.clone_from(&self.boot);
-        let profile = symbolize(collected, scale, run, self.debuginfod.as_ref(), &self.hurry);
+        let is_crowded = || self.waiting_bytes.load(Ordering::Relaxed) > self.most_bytes / 2;
+        let mut breath = Breath::new(&mut self.pace, handed_ns);
+        breath.take(&is_crowded);
+        let profile = symbolize(collected, scale, run, self.debuginfod.as_ref(), &self.hurry, &mut || {
+            breath.take(&is_crowded);
+        });
         let target = window.target.clone();
-        let kept = self.store.write(&self.now(), window, &profile);
+        let now = now(&self.boot);
+        let kept = self.store.write(&now, window, &profile);
+        breath.settle();
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
         let unnamed = unnamed(&profile); // before the lock: the loop waits for it
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -302,6 +299,43 @@ impl Work {
             counters: self.store.counters(),
             waiting: self.store.waiting(clock::monotonic_ns()),
         };
+    }
+}
+
+fn now(boot: &str) -> Now {
+    Now { unix_ns: clock::unix_ns(), boot: boot.to_owned(), monotonic_ns: clock::monotonic_ns() }
+}
+
+/// A window's way through the pace.
+struct Breath<'a> {
+    pace: &'a mut Pace,
+    handed_ns: u64,
+    /// CPU time until which it is settled (ns); names are looked for by several threads.
+    settled_ns: u64,
+}
+
+impl<'a> Breath<'a> {
+    fn new(pace: &'a mut Pace, handed_ns: u64) -> Self {
+        Self { pace, handed_ns, settled_ns: clock::self_cpu_ns() }
+    }
+
+    fn settle(&mut self) {
+        let cpu_ns = clock::self_cpu_ns();
+        let spent_ns = cpu_ns.saturating_sub(std::mem::replace(&mut self.settled_ns, cpu_ns));
+        self.pace.settle(clock::monotonic_ns(), spent_ns);
+    }
+
+    /// Waits until there is CPU time for more, or too much waits.
+    fn take(&mut self, is_crowded: &dyn Fn() -> bool) {
+        self.settle();
+        loop {
+            let pause_ns = self.pace.pause_ns(clock::monotonic_ns(), self.handed_ns);
+            if pause_ns == 0 || is_crowded() {
+                break;
+            }
+            std::thread::sleep(Duration::from_nanos(pause_ns).min(LOOK));
+        }
+        self.settled_ns = clock::self_cpu_ns(); // what others did meanwhile is not for names
     }
 }
 

@@ -44,7 +44,7 @@ use crate::debuginfod;
 use crate::discovery::{Discovery, TargetId};
 use crate::run::{self, Setup};
 use crate::store::{self, StoreError};
-use crate::sys::{clock, limits};
+use crate::sys::{clock, limits, memory};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// So much earlier than it is due is done what is done each second, if something else needs a wake-up (ns).
@@ -75,6 +75,7 @@ pub(crate) struct DaemonJob {
 /// If the settings are wrong, sampling is not permitted, or the store or the socket cannot be had.
 pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     log::begin();
+    memory::keep_little();
     let settings = reload::read(job.file.as_deref())?;
     let setup = Setup::begin(&settings.sampling_of(&config::TargetSettings::default()))?;
     let keeper = start_keeper(&settings)?;

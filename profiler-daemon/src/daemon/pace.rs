@@ -1,12 +1,18 @@
-//! How fast windows are named: names are the host's cost like any other, and windows end together where many targets are left
-//! at once.
+//! How fast windows are named: names are the host's cost like any other, windows end together where many targets are left
+//! at once, and after a start every object is read anew.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// What may be spent at once is what comes in within this (ns): the stretch that the host's budget is kept over. No debt is
 /// larger, so that nothing waits longer.
 const DEPTH_NS: f64 = 10e9;
+/// While somebody waits, so many times as much may be spent: all of the host's budget, for a moment.
+const FOR_WHO_WAITS: f64 = 2.0;
+/// A window waits no longer than this in all (ns), and where somebody waits for it no longer than that: what has no names yet
+/// is lost with the process, and whoever asks may be a person.
+const LONGEST_NS: u64 = 15_000_000_000;
+const LONGEST_WANTED_NS: u64 = 8_000_000_000;
 
 /// What the loop wants of the thread that names. Clones want it together.
 #[derive(Clone, Debug, Default)]
@@ -15,6 +21,8 @@ pub(crate) struct Wanted {
     cpus: Arc<AtomicU64>,
     /// Who waits for what is in the queue.
     urgent: Arc<AtomicUsize>,
+    /// Whether there is no time left to wait.
+    is_ending: Arc<AtomicBool>,
 }
 
 impl Wanted {
@@ -38,7 +46,12 @@ impl Wanted {
             self.urgent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| waiting.checked_sub(1));
     }
 
-    /// Whether there is no time to wait.
+    /// From now on nothing waits.
+    pub(crate) fn end(&self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether somebody waits.
     pub(crate) fn is_urgent(&self) -> bool {
         self.urgent.load(Ordering::Relaxed) > 0
     }
@@ -53,9 +66,9 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// A full one.
+    /// An empty one: the first seconds have to pay for attaching.
     pub(crate) fn new(wanted: Wanted, now_ns: u64) -> Self {
-        Self { level_ns: f64::INFINITY, settled_ns: now_ns, wanted }
+        Self { level_ns: 0.0, settled_ns: now_ns, wanted }
     }
 
     /// So much was spent until now (ns).
@@ -67,14 +80,18 @@ impl Pace {
         self.level_ns = (level_ns - spent_ns as f64).max(-depth_ns);
     }
 
-    /// How long the next window should wait (ns).
-    pub(crate) fn pause_ns(&self, now_ns: u64) -> u64 {
-        let cpus = self.wanted.cpus();
-        if cpus <= 0.0 || self.wanted.is_urgent() {
+    /// How long the next object of a window should wait that was handed over at `handed_ns` (ns).
+    pub(crate) fn pause_ns(&self, now_ns: u64, handed_ns: u64) -> u64 {
+        let (cpus, longest_ns) = match self.wanted.is_urgent() {
+            true => (FOR_WHO_WAITS * self.wanted.cpus(), LONGEST_WANTED_NS),
+            false => (self.wanted.cpus(), LONGEST_NS),
+        };
+        if cpus <= 0.0 || self.wanted.is_ending.load(Ordering::Relaxed) {
             return 0;
         }
         let passed_ns = now_ns.saturating_sub(self.settled_ns) as f64;
-        (-self.level_ns / cpus - passed_ns).clamp(0.0, DEPTH_NS) as u64
+        let pause_ns = (-self.level_ns / cpus - passed_ns).clamp(0.0, DEPTH_NS) as u64;
+        pause_ns.min(handed_ns.saturating_add(longest_ns).saturating_sub(now_ns))
     }
 }
 
@@ -87,35 +104,66 @@ mod tests {
     fn pace(cpus: f64) -> Pace {
         let wanted = Wanted::default();
         wanted.allow(cpus);
-        Pace::new(wanted, 0)
+        let mut pace = Pace::new(wanted, 0);
+        pace.settle(10 * SECOND_NS, 0);
+        pace
+    }
+
+    /// From the moment that it is full (s).
+    fn pause_s(pace: &Pace, now_s: u64, handed_s: u64) -> f64 {
+        pace.pause_ns((10 + now_s) * SECOND_NS, (10 + handed_s) * SECOND_NS) as f64 * 1e-9
     }
 
     #[test]
     fn what_ten_seconds_bring_is_spent_at_once_and_the_rest_as_it_comes() {
         let mut pace = pace(0.01);
-        pace.settle(0, SECOND_NS / 10);
-        assert_eq!(pace.pause_ns(0), 0);
-        pace.settle(0, SECOND_NS / 20);
-        assert_eq!(pace.pause_ns(0), 5 * SECOND_NS);
-        assert_eq!(pace.pause_ns(2 * SECOND_NS), 3 * SECOND_NS);
-        pace.settle(5 * SECOND_NS, 0);
-        assert_eq!(pace.pause_ns(5 * SECOND_NS), 0);
+        pace.settle(10 * SECOND_NS, SECOND_NS / 10);
+        assert_eq!(pause_s(&pace, 0, 0), 0.0);
+        pace.settle(10 * SECOND_NS, SECOND_NS / 20);
+        assert_eq!(pause_s(&pace, 0, 0), 5.0);
+        assert_eq!(pause_s(&pace, 2, 0), 3.0);
+        pace.settle(15 * SECOND_NS, 0);
+        assert_eq!(pause_s(&pace, 5, 0), 0.0);
         // Of a great debt no more than ten seconds are waited for.
-        pace.settle(5 * SECOND_NS, 100 * SECOND_NS);
-        assert_eq!(pace.pause_ns(5 * SECOND_NS), 10 * SECOND_NS);
+        pace.settle(15 * SECOND_NS, 100 * SECOND_NS);
+        assert_eq!(pause_s(&pace, 5, 5), 10.0);
     }
 
     #[test]
-    fn who_waits_is_served_at_once_and_without_a_budget_nothing_waits() {
+    fn after_a_start_names_wait() {
+        let wanted = Wanted::default();
+        wanted.allow(0.01);
+        let mut pace = Pace::new(wanted, 0);
+        pace.settle(0, SECOND_NS / 50);
+        assert_eq!(pace.pause_ns(0, 0), 2 * SECOND_NS);
+    }
+
+    #[test]
+    fn no_window_waits_for_long_and_who_asks_waits_for_half_of_that() {
         let mut pace = pace(0.01);
-        pace.settle(0, SECOND_NS);
+        pace.settle(10 * SECOND_NS, SECOND_NS);
+        assert_eq!(pause_s(&pace, 0, 0), 10.0);
+        pace.settle(20 * SECOND_NS, SECOND_NS);
+        assert_eq!(pause_s(&pace, 10, 0), 5.0);
+        assert_eq!(pause_s(&pace, 15, 0), 0.0);
+        assert_eq!(pause_s(&pace, 10, 9), 10.0);
         pace.wanted.hasten();
-        assert_eq!(pace.pause_ns(0), 0);
+        assert_eq!(pause_s(&pace, 10, 10), 5.0);
+        assert_eq!(pause_s(&pace, 10, 4), 2.0);
+        assert_eq!(pause_s(&pace, 10, 1), 0.0);
         pace.wanted.hastened();
         pace.wanted.hastened();
-        assert!(pace.pause_ns(0) > 0);
-        pace.wanted.allow(0.0);
-        pace.settle(SECOND_NS, SECOND_NS);
-        assert_eq!(pace.pause_ns(SECOND_NS), 0);
+        assert_eq!(pause_s(&pace, 10, 9), 10.0);
+    }
+
+    #[test]
+    fn at_the_end_and_without_a_budget_nothing_waits() {
+        let mut ending = pace(0.01);
+        ending.settle(10 * SECOND_NS, SECOND_NS);
+        ending.wanted.end();
+        assert_eq!(pause_s(&ending, 0, 0), 0.0);
+        let mut free = pace(0.0);
+        free.settle(10 * SECOND_NS, SECOND_NS);
+        assert_eq!(pause_s(&free, 0, 0), 0.0);
     }
 }

@@ -147,7 +147,7 @@ fn backend(facts: &Facts) -> Check {
             NAME,
             format!(
                 "samples by timer signals ({}), since perf events are refused: at most {:.0} per CPU-second, no functions of \
-                 the kernel, commands alone",
+                 the kernel; `attach` does so if told to (--backend timer-signal)",
                 agent.display(),
                 facts.ticks_hz
             ),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use profiler_core::audit::BELIEVED;
 use profiler_core::profile::{Run, SymbolizedProfile};
 use profiler_core::stats::{Confidence, Goal, Interval, IntervalTable, Part, Window};
 use serde::Serialize;
@@ -54,7 +55,13 @@ pub(super) fn table<'a>(
     };
     let windows: Vec<Window> = (0..profile.windows.len() as u32).map(window).collect();
     let functions: Vec<Vec<Part>> = functions.map(parts).collect();
-    Some(IntervalTable::new(&windows, &functions, confidence(&profile.run)))
+    Some(IntervalTable::vouched_for(&windows, &functions, confidence(&profile.run), unbiased(&profile.run)))
+}
+
+/// The part of the samples that no bias of the kernel's tick can be in.
+fn unbiased(run: &Run) -> f64 {
+    let believed = if run.tick_audit == BELIEVED { run.tick_samples.min(run.samples) } else { 0 };
+    1.0 - believed as f64 / run.samples.max(1) as f64
 }
 
 fn parts(function: &ByWindow) -> Vec<Part> {

@@ -127,6 +127,8 @@ mod tests {
             "symbol_rereads",
             "maps_reread",
             "mappings_dropped",
+            "tick_samples",
+            "tick_audit",
             "handler_time",
             "handler_us",
             "handler_se_us",

@@ -71,6 +71,8 @@ fn run() -> Run {
         self_cpu_s: 0.03,
         overhead_us: 73.125,
         overhead_se_us: 1.5,
+        tick_samples: 0,
+        tick_audit: "none".to_owned(),
         handler_time: "measured".to_owned(),
         handler_us: Some(2.5),
         handler_se_us: Some(0.25),

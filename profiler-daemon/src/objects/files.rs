@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use profiler_core::elf::{BuildId, ElfImage};
+use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
 use rustc_hash::FxHashMap;
 use symbolizer::ReadAt;
 
@@ -24,51 +24,48 @@ const CANDIDATES: usize = 8;
 /// Places where an object was found that are remembered.
 const MOST_PLACES: usize = 4;
 
-/// What tells a file from others, and from what it becomes when somebody writes into it.
-#[derive(Clone, Debug)]
-pub(super) struct Identity {
+/// What tells a file from others, and from what it becomes when somebody writes into it. A build id does not: whoever makes
+/// a file can give it that of another, and would lend his names to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Version {
     device: u64,
     inode: u64,
-    len: u64,
+    pub(super) len: u64,
+    /// When it was written into last, as far as its owner does not say otherwise.
+    modified: (i64, i64),
+    /// When anything of it was changed, which tells one that has the inode of another and its times too.
     changed: (i64, i64),
-    build_id: Option<BuildId>,
 }
 
-/// Files of equal code are the same.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Code {
-    /// Of the same build and length, wherever they are.
-    Build(BuildId, u64),
-    /// Of no known build: device, inode, length, time of the last change.
-    File(u64, u64, u64, (i64, i64)),
+/// Code that is the same for all who have mapped it: of one file, and separate debug files are looked for at one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Code {
+    pub(super) version: Version,
+    pub(super) view: View,
 }
 
-impl Identity {
-    pub(super) fn new(meta: &Metadata, build_id: Option<BuildId>) -> Self {
-        let changed = (meta.mtime(), meta.mtime_nsec());
-        Self { device: meta.dev(), inode: meta.ino(), len: meta.len(), changed, build_id }
+impl Version {
+    pub(super) fn new(meta: &Metadata) -> Self {
+        let modified = (meta.mtime(), meta.mtime_nsec());
+        let changed = (meta.ctime(), meta.ctime_nsec());
+        Self { device: meta.dev(), inode: meta.ino(), len: meta.len(), modified, changed }
     }
 
-    pub(super) fn code(&self) -> Code {
-        match &self.build_id {
-            Some(id) => Code::Build(id.clone(), self.len),
-            None => Code::File(self.device, self.inode, self.len, self.changed),
-        }
-    }
-
-    /// Whether `file` holds what this one held: it is the same and nobody wrote into it, or it is of the same build.
+    /// Whether `file`, found where this one was, is the same, and nobody wrote into it.
     fn recognises(&self, file: &File) -> bool {
-        let Ok(meta) = file.metadata() else { return false };
-        let found = Self::new(&meta, None);
-        let is_same = (found.device, found.inode, found.changed) == (self.device, self.inode, self.changed);
-        found.len == self.len && (is_same || self.build_id.is_some() && self.build_id == build_id(file))
+        file.metadata().is_ok_and(|meta| Self::new(&meta) == *self)
+    }
+
+    /// The same of one that may have lost its name since then, which changes it too.
+    fn has_bytes_of(&self, file: &File) -> bool {
+        let as_before = |meta: Metadata| Self { changed: self.changed, ..Self::new(&meta) } == *self;
+        file.metadata().is_ok_and(as_before)
     }
 }
 
-/// The build id that a file states now.
-fn build_id(file: &File) -> Option<BuildId> {
-    let nothing: profiler_core::elf::ReadLater = Arc::new(|_| None);
-    ElfImage::parse(&::object::ReadCache::new(file), &nothing).ok()?.build_id
+/// Whether a process of anybody's answers for this file: it can give it the numbers and times of any other.
+pub(super) fn is_made_up(file: &File) -> bool {
+    fstatfs(file).is_ok_and(|found| found.filesystem_type() == FUSE_SUPER_MAGIC)
 }
 
 /// Where a file is.
@@ -80,7 +77,7 @@ struct Place {
 
 struct Entry {
     file: Option<Arc<File>>,
-    identity: Identity,
+    version: Version,
     places: Vec<Place>,
     used: u64,
     is_lost: bool,
@@ -122,14 +119,14 @@ impl OpenFiles {
     }
 
     /// Holds a file that is open now.
-    pub(super) fn hold(&self, file: File, identity: Identity) -> HeldFile {
+    pub(super) fn hold(&self, file: File, version: Version) -> HeldFile {
         let mut pool = self.pool();
         pool.make_room();
         let number = pool.next;
         pool.next += 1;
         let used = pool.use_now();
         let file = Some(Arc::new(file));
-        pool.entries.insert(number, Entry { file, identity, places: Vec::new(), used, is_lost: false });
+        pool.entries.insert(number, Entry { file, version, places: Vec::new(), used, is_lost: false });
         HeldFile(Arc::new(Handle { files: self.clone(), number }))
     }
 
@@ -195,18 +192,11 @@ impl Pool {
 impl Entry {
     fn find_again(&self, roots: &Roots) -> Option<File> {
         let open = |place: &Place| roots.open(place.view, &place.path, Link::Follow).ok();
-        self.places.iter().filter_map(open).find(|file| self.identity.recognises(file))
+        self.places.iter().filter_map(open).find(|file| self.version.recognises(file))
     }
 }
 
 impl HeldFile {
-    /// What the file is, once it was read.
-    pub(super) fn is_of(&self, identity: Identity) {
-        if let Some(entry) = self.0.files.pool().entries.get_mut(&self.0.number) {
-            entry.identity = identity;
-        }
-    }
-
     /// Notes another place where the file can be found.
     pub(super) fn is_at(&self, view: View, path: &Path) {
         let mut pool = self.0.files.pool();
@@ -228,10 +218,12 @@ impl HeldFile {
 
     /// Whether the file holds what it held when it was opened first.
     pub(super) fn is_unchanged(&self, file: &File) -> bool {
-        let pool = self.0.files.pool();
-        let identity = pool.entries.get(&self.0.number).map(|entry| entry.identity.clone());
-        drop(pool);
-        identity.is_some_and(|identity| identity.recognises(file))
+        self.version().is_some_and(|version| version.has_bytes_of(file))
+    }
+
+    /// What it was when it was opened first.
+    pub(super) fn version(&self) -> Option<Version> {
+        self.0.files.pool().entries.get(&self.0.number).map(|entry| entry.version)
     }
 
     /// A range of its bytes.

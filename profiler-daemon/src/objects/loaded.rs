@@ -7,6 +7,7 @@
 use std::sync::{Arc, Weak};
 
 use super::memory::SymbolMemory;
+use super::names::Proof;
 use super::object::Object;
 
 /// An object that was read. Its room is given back with it.
@@ -16,6 +17,8 @@ pub(crate) struct Loaded {
     /// Whose file it is. It is not read for others after that one is gone: files, and the file systems that they are in,
     /// are held for no longer than their targets.
     owner: Weak<Object>,
+    /// Of one that tells names for others too.
+    proof: Option<Proof>,
     room: Option<(SymbolMemory, u64)>,
     uses: u64,
     rank: u64,
@@ -23,13 +26,22 @@ pub(crate) struct Loaded {
 
 impl Loaded {
     /// What was read of this object's file.
-    pub(crate) fn new(object: symbolizer::Object<'static>, owner: &Arc<Object>) -> Self {
-        Self { object, owner: Arc::downgrade(owner), room: None, uses: 0, rank: 0 }
+    pub(crate) fn new(
+        object: symbolizer::Object<'static>,
+        owner: &Arc<Object>,
+        proof: Option<Proof>,
+    ) -> Self {
+        Self { object, owner: Arc::downgrade(owner), proof, room: None, uses: 0, rank: 0 }
     }
 
     /// Whether the file is there, and what it was.
     pub(crate) fn is_as_it_was(&self) -> bool {
         self.owner.upgrade().is_some_and(|owner| owner.missing().is_none())
+    }
+
+    /// Whether all that was read for others was what it was when it was compared.
+    pub(crate) fn is_proven(&self) -> bool {
+        self.proof.as_ref().is_none_or(Proof::holds)
     }
 
     /// Whether there is room for what reading units takes beside what is held.

@@ -124,8 +124,12 @@ impl SymbolMemory {
 
     /// What unwind tables may take (bytes).
     pub(super) fn for_tables(&self) -> u64 {
-        let has_names = self.shared.has_names.load(Ordering::Relaxed);
-        self.cap() - if has_names { self.for_names() } else { 0 }
+        self.cap() - if self.is_shared_with_names() { self.for_names() } else { 0 }
+    }
+
+    /// Whether names are asked for again and again.
+    pub(super) fn is_shared_with_names(&self) -> bool {
+        self.shared.has_names.load(Ordering::Relaxed)
     }
 
     /// What names that are kept and symbol tables may take together (bytes).

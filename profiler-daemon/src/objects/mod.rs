@@ -3,7 +3,8 @@
 //! A path alone is not enough: the file may be deleted or replaced while it is mapped, and the process may
 //! see another file system than we do. So a file is opened the moment its mapping is reported, through the
 //! process, and checked against the inode that is mapped; the descriptor is kept for the names, as long as there are not
-//! too many ([`files`]). Files of one build are one object, whatever process mapped them, from wherever.
+//! too many ([`files`]). A file is one object, whatever process mapped it under whatever path; that another is of the same build
+//! is not believed, since anybody can make one that says so.
 
 pub(crate) mod files;
 mod find;
@@ -28,7 +29,7 @@ use profiler_core::record::{FileId, Mapped};
 use profiler_core::stack::ObjectId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use self::files::{Code, HeldFile, Identity, MOST_OPEN, OpenFiles};
+use self::files::{Code, HeldFile, MOST_OPEN, OpenFiles, Version, is_made_up};
 pub(crate) use self::find::open_mapped;
 use self::find::{Way, find_mapped, is_library, open_through_mapping, path_of, script_interpreter, will_map};
 pub(crate) use self::kernel::{KernelName, KernelNames};
@@ -177,7 +178,7 @@ impl ObjectStore {
         let path = path_of(mapped);
         let room = Room::new(&self.memory);
         let object = |content, image: Option<Arc<ElfImage>>, code: Option<Code>| {
-            let known = code.as_ref().zip(image.as_ref());
+            let known = code.zip(image.as_ref());
             let names = known.map_or_else(Arc::default, |(code, image)| self.names.of(code, image));
             let object = Object { path: path.to_owned(), content, view, names };
             Entry {
@@ -207,6 +208,7 @@ impl ObjectStore {
             Err(missing) => return Some(Found::New(object(Content::Missing(missing), None, None))),
         };
         let Ok(meta) = file.metadata() else { return None };
+        let code = (!is_made_up(&file)).then(|| Code { version: Version::new(&meta), view });
         let (held, image) = self.parse(file, &meta, &room);
         let image = match image {
             Ok(image) => image,
@@ -217,17 +219,14 @@ impl ObjectStore {
             }
             Err(_) => return Some(Found::New(object(Content::File(held), None, None))),
         };
-        let identity = Identity::new(&meta, image.build_id.clone());
-        held.is_of(identity.clone());
-        let code = identity.code();
-        if let Some((id, same)) = self.same_code(&code, &image) {
+        if let Some((id, same)) = code.and_then(|code| self.same_code(&code, &image)) {
             note_place(same, &way, view, path);
             return Some(Found::Known(id));
         }
         if matches!(way, Way::Path) {
             held.is_at(view, Path::new(path));
         }
-        Some(Found::New(object(Content::File(held), Some(Arc::new(image)), Some(code))))
+        Some(Found::New(object(Content::File(held), Some(Arc::new(image)), code)))
     }
 
     /// The object that has this code already.
@@ -240,7 +239,7 @@ impl ObjectStore {
 
     /// Holds a file that was opened, and reads its headers.
     fn parse(&self, file: File, meta: &Metadata, room: &Arc<Room>) -> (HeldFile, Result<ElfImage, ElfError>) {
-        let held = self.files.hold(file, Identity::new(meta, None));
+        let held = self.files.hold(file, Version::new(meta));
         let later = later(held.clone(), Arc::clone(room), self.once.clone());
         let image = held.get().map_err(|_| ElfError::NotElf);
         let image = image.and_then(|file| ElfImage::parse(&ReadCache::new(&*file), &later));
@@ -258,7 +257,7 @@ impl ObjectStore {
             ObjectId(ObjectId::FIRST_FILE + self.entries.len() as u32 - 1)
         });
         if let Some(code) = &entry.code {
-            self.by_code.insert(code.clone(), id);
+            self.by_code.insert(*code, id);
         }
         self.entries[(id.0 - ObjectId::FIRST_FILE) as usize] = Some(entry);
         id

@@ -5,7 +5,9 @@
 //! those go first that were not asked for for the longest time. All of this happens on the thread that names; the one that
 //! samples at most drops an object.
 
+mod equal;
 mod kept;
+mod print;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,7 +17,10 @@ use profiler_core::profile::Unknown;
 use rustc_hash::FxHashMap;
 use symbolizer::{Frame, Reason};
 
+pub(crate) use self::equal::{DebugFilesForAll, Equal};
+use self::equal::{Equals, Sharing};
 pub(crate) use self::kept::KeptNames;
+pub(crate) use self::print::Proof;
 use super::files::Code;
 use super::loaded::Loaded;
 use super::memory::SymbolMemory;
@@ -48,6 +53,8 @@ struct Shared {
     tellers: Mutex<Vec<Weak<KeptNames>>>,
     /// Those that are objects, whichever target met them.
     objects: Mutex<FxHashMap<SameCode, Weak<KeptNames>>>,
+    /// Files of equal content.
+    equals: Equals,
     /// Namings that have begun.
     namings: AtomicU32,
     /// The rank of what was evicted last of loaded objects.
@@ -116,10 +123,16 @@ impl NameRoom {
             memory,
             tellers: Mutex::default(),
             objects: Mutex::default(),
+            equals: Equals::default(),
             namings: AtomicU32::new(0),
             floor: AtomicU64::new(0),
             counts: Counts::default(),
         }))
+    }
+
+    /// What the names take, with all else.
+    pub(super) fn memory(&self) -> &SymbolMemory {
+        &self.0.memory
     }
 
     /// A naming begins.
@@ -129,8 +142,8 @@ impl NameRoom {
     }
 
     /// The names of this code, whoever has mapped it.
-    pub(super) fn of(&self, code: &Code, image: &ElfImage) -> Arc<KeptNames> {
-        let key = SameCode { code: code.clone(), entry: image.entry, segments: image.segments.clone() };
+    pub(super) fn of(&self, code: Code, image: &ElfImage) -> Arc<KeptNames> {
+        let key = SameCode { code, entry: image.entry, segments: image.segments.clone() };
         let mut objects = lock(&self.0.objects);
         if let Some(known) = objects.get(&key).and_then(Weak::upgrade) {
             return known;
@@ -138,7 +151,10 @@ impl NameRoom {
         if objects.len() == objects.capacity() {
             objects.retain(|_, names| names.strong_count() > 0);
         }
-        let names = Arc::default();
+        let names: Arc<KeptNames> = Arc::default();
+        if self.0.equals.is_claimed(code.version.len, image, &names) {
+            names.share(Sharing::Claimed);
+        }
         objects.insert(key, Arc::downgrade(&names));
         names
     }

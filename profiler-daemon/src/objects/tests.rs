@@ -72,19 +72,28 @@ fn is_open(store: &ObjectStore, loaded: &LoadedObject) -> bool {
 }
 
 #[test]
-fn copies_of_one_build_are_one_object_and_other_builds_are_not() {
+fn a_file_of_two_names_is_one_object_and_a_copy_of_the_same_build_is_another() {
     let folder = tempfile::tempdir().unwrap();
-    let own = std::env::current_exe().unwrap();
-    let paths = ["a", "b"].map(|name| folder.path().join(name));
-    paths.iter().for_each(|path| assert!(std::fs::copy(&own, path).unwrap() > 0));
-    let mut store = store();
-    let [one, other] = paths.each_ref().map(|path| store.load(&mapping(path, 0)));
-    let has_build_id = one.image.as_ref().unwrap().build_id.is_some();
-    assert_eq!(one.id == other.id, has_build_id);
-    // The same name on longer code: a build id alone is not believed.
-    let longer = folder.path().join("longer");
-    std::fs::write(&longer, [std::fs::read(&own).unwrap(), vec![0; 8]].concat()).unwrap();
-    assert_ne!(store.load(&mapping(&longer, 0)).id, one.id);
+    let path = folder.path().join("file");
+    std::fs::copy(std::env::current_exe().unwrap(), &path).unwrap();
+    let paths = ["link", "copy"].map(|name| folder.path().join(name));
+    std::fs::hard_link(&path, &paths[0]).unwrap();
+    std::fs::copy(&path, &paths[1]).unwrap();
+    let symbols = Symbols::new(1 << 28);
+    let [mut store, mut other_store] = [(); 2].map(|()| ObjectStore::new(&symbols));
+    let file = store.load(&mapping(&path, 0));
+    let [link, copy] = paths.each_ref().map(|path| store.load(&mapping(path, 0)));
+    assert_eq!(link.id, file.id);
+    assert_ne!(copy.id, file.id);
+    let image = |loaded: &LoadedObject| loaded.image.clone().unwrap();
+    assert_eq!(image(&copy).build_id, image(&file).build_id);
+    // Of another target, too.
+    let [other_link, other_copy] = paths.each_ref().map(|path| other_store.load(&mapping(path, 0)));
+    let names =
+        |store: &ObjectStore, loaded: &LoadedObject| Arc::clone(&store.object(loaded.id).unwrap().names);
+    let of_file = names(&store, &file);
+    assert!(Arc::ptr_eq(&names(&other_store, &other_link), &of_file));
+    assert!(!Arc::ptr_eq(&names(&other_store, &other_copy), &of_file));
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use config::SamplingSettings;
 use profiler_core::attach::{AttachChoice, AttachMode, EARLY_COST_NS};
+use profiler_core::audit;
 use profiler_core::profile::RateChange;
 use profiler_core::rate::{CostModel, Decision, Dither, RateController, Reading, Reason, TopShares};
 use profiler_core::unwind::copy::CopySize;
@@ -30,8 +31,10 @@ use crate::sampler::access::{Access, OpenError};
 use crate::sampler::handler_time::HandlerBursts;
 use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
 use crate::sampler::session::Session;
-use crate::sampler::source::Source;
+use crate::sampler::session::ticks::{self, Ticks};
+use crate::sampler::source::{Source, StartError};
 use crate::sampler::switches::{GroupSwitches, Switches};
+use crate::sampler::tick::TickSource;
 use crate::sampler::timer_signal::TimerSampler;
 use crate::sys::alarm::SwitchAlarm;
 use crate::sys::{clock, procfs};
@@ -86,6 +89,8 @@ pub(crate) struct Attach {
     pub(crate) foresight: Foresight,
     /// What samples from inside, where events are not the way.
     pub(crate) timers: Option<Box<TimerSampler>>,
+    /// The kernel's tick, where samples are to be taken at it.
+    pub(crate) tick: Option<TickSource>,
 }
 
 /// A run in progress.
@@ -122,14 +127,16 @@ pub(crate) struct Engine<L> {
     /// None before sampling begins, and where there can be none.
     alarm: Option<SwitchAlarm>,
     bursts: HandlerBursts,
+    /// What became of the samples at the kernel's tick.
+    tick_audit: String,
     resting: Option<Rest>,
     reports: Reports,
 }
 
 impl<L: DecisionLog> Engine<L> {
     pub(crate) fn open(
-        session: Session,
-        controller: RateController,
+        mut session: Session,
+        mut controller: RateController,
         how: Attach,
         dither: Dither,
         log: L,
@@ -142,12 +149,21 @@ impl<L: DecisionLog> Engine<L> {
         };
         let mut sampler = match how.timers {
             Some(timers) => Source::Timers(timers),
-            None => Source::Perf(Box::new(PerfSampler::open(how.access, how.attachment, settings, dither)?)),
+            None => {
+                let tick = how.tick.filter(|_| controller.affords_tick());
+                match &tick {
+                    Some(tick) => session.ticks = Some(Ticks::new(tick.clone())),
+                    None => controller.give_up_tick(),
+                }
+                let perf = PerfSampler::open(how.access, how.attachment, settings, dither, tick)?;
+                Source::Perf(Box::new(perf))
+            }
         };
         if let Source::Timers(timers) = &mut sampler {
             timers.set_copy(settings);
             timers.set_period(settings.period_ns);
         }
+        let tick_audit = if session.ticks.is_some() { audit::BELIEVED } else { "none" }.to_owned();
         let bursts = match sampler.is_inside() {
             true => HandlerBursts::by_itself(),
             false => HandlerBursts::new(how.costs.per_handler_ns.is_some()),
@@ -183,6 +199,7 @@ impl<L: DecisionLog> Engine<L> {
             past: Past::default(),
             alarm: None,
             bursts,
+            tick_audit,
             resting: None,
             reports: Reports::default(),
         })
@@ -190,7 +207,7 @@ impl<L: DecisionLog> Engine<L> {
 
     /// Starts the clocks. What they report is read later, so that nothing is missed while the code that is mapped
     /// already is looked at.
-    pub(crate) fn start_clocks(&mut self) -> std::io::Result<()> {
+    pub(crate) fn start_clocks(&mut self) -> Result<(), StartError> {
         self.sampler.start()
     }
 
@@ -341,6 +358,7 @@ impl<L: DecisionLog> Engine<L> {
             trace_records: burst.records,
             ..self.without_inheritance(reading)
         };
+        self.audit_ticks(reading.target_cpu_ns);
         let shares = TopShares { counts: self.session.take_function_counts() };
         let decision = self.controller.tick(&reading, &shares);
         if attached_anew {
@@ -362,11 +380,32 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
+    /// Gives up samples at the kernel's tick where they cannot be believed, or paid for.
+    fn audit_ticks(&mut self, target_cpu_ns: u64) {
+        if let Some(finding) = self.session.audit_ticks(target_cpu_ns) {
+            self.tick_audit = ticks::in_words(&finding);
+            self.note(format!("samples at the kernel's tick were {}; the clock's remain", self.tick_audit));
+        } else if self.session.ticks.is_none() || self.controller.affords_tick() {
+            return;
+        } else {
+            self.session.ticks = None;
+            self.tick_audit = "dropped: they take more of the budget than they may".to_owned();
+            self.note(
+                "samples at the kernel's tick were dropped: they take more than half of the budget"
+                    .to_owned(),
+            );
+        }
+        self.sampler.give_up_tick();
+        self.controller.give_up_tick();
+    }
+
     /// Tells how many samples the clocks can have taken since the last tick, if every CPU was busy with the target.
     fn judge_lost(&mut self, now_ns: u64) {
         let wall_ns = now_ns.saturating_sub(std::mem::replace(&mut self.ticked_ns, now_ns));
         let cpus = self.sampler.cpus() as u64;
-        self.session.judge_lost(wall_ns.saturating_mul(cpus) / self.settings.period_ns.max(1));
+        let busy_ns = wall_ns.saturating_mul(cpus);
+        let ticks = self.session.tick_ns().map_or(0, |tick_ns| busy_ns / tick_ns.max(1));
+        self.session.judge_lost(busy_ns / self.settings.period_ns.max(1) + ticks);
     }
 
     /// Enters a change of the rate into the profile's history; of what the bucket does tick by tick, only the

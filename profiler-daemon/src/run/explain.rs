@@ -9,7 +9,9 @@ use config::{Backend, SamplingSettings};
 
 use crate::cgroup::CgroupError;
 use crate::failure::{Failure, usage};
+use crate::inject::Refused;
 use crate::sampler::access::OpenError;
+use crate::sampler::source::StartError;
 use crate::sys::procfs;
 
 /// What unprivileged profiles lack.
@@ -52,6 +54,43 @@ pub(crate) fn not_preloadable(program: &Path, reason: &str) -> anyhow::Error {
         "{program} {reason}, so timer signals cannot sample it; allow perf_event_open (`sweetspot doctor` says how)"
     ))
     .into()
+}
+
+/// Why the clocks do not start; `pid` is the process that was asked for, if it was one.
+pub(crate) fn start(error: StartError, pid: Option<u32>) -> anyhow::Error {
+    let process = pid.map_or("the process".to_owned(), |pid| format!("process {pid}"));
+    match error {
+        StartError::Refused(Refused::NotPermitted(why)) => {
+            Failure::NotPermitted(format!("{process} {why}")).into()
+        }
+        StartError::Refused(Refused::Failed(why)) => anyhow!("{process} {why}"),
+        StartError::Events(error) => anyhow!(error),
+    }
+}
+
+/// What can be done instead where perf events are refused for a process that runs; nobody is changed unasked.
+pub(crate) fn could_load(cause: &io::Error, pid: u32) -> anyhow::Error {
+    Failure::NotPermitted(format!(
+        "perf events are refused here ({cause}); --backend timer-signal would load a library into process {pid}, which samples it \
+         from inside"
+    ))
+    .into()
+}
+
+/// The same as a question.
+pub(crate) fn may_load(cause: &io::Error, pid: u32) -> String {
+    format!(
+        "perf events are refused here ({cause}). Load a library into process {pid}, which samples it from inside by timer signals? \
+         [y/N] "
+    )
+}
+
+/// Children of processes that are sampled from inside.
+pub(crate) fn children_left_alone(pids: &[u32]) -> Option<String> {
+    let children = procfs::descendants(pids).len();
+    (children > 0).then(|| {
+        format!("{children} child processes are not sampled: attach to each by itself, or use perf events")
+    })
 }
 
 /// An error for `OpenError`; `pid` is the process that was asked for, if it was one.

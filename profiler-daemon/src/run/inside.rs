@@ -17,11 +17,13 @@ use profiler_core::unwind::method::Method;
 
 use super::{Setup, explain};
 use crate::calibrate;
+use crate::failure::usage;
 use crate::objects::Symbols;
 use crate::sampler::access::{Access, OpenError, probe_access};
 use crate::sampler::perf::ClockSettings;
-use crate::sampler::timer_signal::TimerSampler;
+use crate::sampler::timer_signal::{Host, TimerSampler};
 use crate::sys::{clock, signal_cost};
+use crate::terminal;
 
 /// The agent's file.
 const LIBRARY: &str = "libsweetspot_agent.so";
@@ -63,10 +65,35 @@ pub(crate) fn choose(sampling: &SamplingSettings) -> Result<Way> {
     }
 }
 
+/// The way to sample processes that run: they are not changed unless the person says so.
+///
+/// # Errors
+///
+/// What is not permitted or missing, and what to do.
+pub(crate) fn choose_for(pids: &[u32], is_group: bool, sampling: &SamplingSettings) -> Result<Way> {
+    let one = (!is_group).then_some(pids).and_then(|pids| <[u32; 1]>::try_from(pids).ok());
+    match (sampling.backend, one) {
+        (Backend::Perf, _) => Ok(Way::Perf),
+        (Backend::TimerSignal, None) => {
+            Err(usage("--backend timer-signal samples one process at a time; give its id"))
+        }
+        (Backend::TimerSignal, Some(_)) => Ok(Way::Timers(find_library().ok_or_else(explain::no_agent)?)),
+        (Backend::Auto, one) => match (probe_access(), one, find_library()) {
+            (Err(OpenError::NotPermitted(cause)), Some([pid]), Some(library)) if !wants_events(sampling) => {
+                match terminal::agrees(&explain::may_load(&cause, pid)) {
+                    true => Ok(Way::Timers(library)),
+                    false => Err(explain::could_load(&cause, pid)),
+                }
+            }
+            _ => Ok(Way::Perf),
+        },
+    }
+}
+
 /// Whether the person asks for what events alone can do.
 fn wants_events(sampling: &SamplingSettings) -> bool {
     let by_threads = matches!(sampling.attach_mode, config::AttachMode::Auto | config::AttachMode::Task);
-    !by_threads || sampling.unwind == Unwind::FramePointers
+    !by_threads || sampling.source == config::Source::Tick || sampling.unwind == Unwind::FramePointers
 }
 
 /// Where the agent is: beside this program, or where packages put it.
@@ -96,28 +123,49 @@ impl Inside {
         if let Some(reason) = program.and_then(refusal) {
             return Err(explain::not_preloadable(program.unwrap_or(Path::new("")), reason));
         }
-        let seed = sampling.seed.unwrap_or_else(clock::monotonic_ns);
-        let setup = Setup {
-            calibration: calibrate::prepare_signals(),
-            seed,
-            // The kernel's time is in the clocks that the timers are on, though its functions are not seen.
-            access: Access { cpu_wide: false, kernel: true },
-            asked: Some(AttachMode::Task),
-            is_one_of_many: false,
-            clock_tick_ns: Some(signal_cost::tick_ns()),
-            symbols: Symbols::new(sampling.symbol_memory.get()),
-        };
-        let settings = ClockSettings {
-            period_ns: 1_000_000_000,
-            method: Method::Dwarf,
-            stack_bytes: CopySize::default().bytes(),
-            mappings: true,
-        };
-        let sampler = TimerSampler::new(settings, Dither::new(seed), seed).map_err(|cause| {
-            anyhow!("there is no memory for the samples ({cause}); free some, and try again")
-        })?;
+        let setup = setup(sampling);
+        let sampler = TimerSampler::new(clocks(), Dither::new(setup.seed), setup.seed).map_err(no_memory)?;
         let environment = environment(library, &sampler.place())?;
         Ok(Self { setup, sampler: Box::new(sampler), environment })
+    }
+}
+
+/// What a run by timers in a process that runs already is set up with.
+///
+/// # Errors
+///
+/// If there is no memory for the samples.
+pub(crate) fn within(sampling: &SamplingSettings, host: Host) -> Result<(Setup, Box<TimerSampler>)> {
+    let setup = setup(sampling);
+    let sampler = TimerSampler::within(host, clocks(), Dither::new(setup.seed), setup.seed);
+    Ok((setup, Box::new(sampler.map_err(no_memory)?)))
+}
+
+fn no_memory(cause: std::io::Error) -> anyhow::Error {
+    anyhow!("there is no memory for the samples ({cause}); free some, and try again")
+}
+
+fn setup(sampling: &SamplingSettings) -> Setup {
+    Setup {
+        calibration: calibrate::prepare_signals(),
+        seed: sampling.seed.unwrap_or_else(clock::monotonic_ns),
+        // The kernel's time is in the clocks that the timers are on, though its functions are not seen.
+        access: Access { cpu_wide: false, kernel: true },
+        asked: Some(AttachMode::Task),
+        is_one_of_many: false,
+        clock_tick_ns: Some(signal_cost::tick_ns()),
+        tick: None,
+        symbols: Symbols::new(sampling.symbol_memory.get()),
+    }
+}
+
+/// Before the controller has chosen.
+fn clocks() -> ClockSettings {
+    ClockSettings {
+        period_ns: 1_000_000_000,
+        method: Method::Dwarf,
+        stack_bytes: CopySize::default().bytes(),
+        mappings: true,
     }
 }
 

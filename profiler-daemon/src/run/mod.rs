@@ -2,6 +2,7 @@
 
 mod engine;
 pub(crate) mod explain;
+mod follow;
 mod foresight;
 pub(crate) mod inside;
 pub(crate) mod join;
@@ -9,6 +10,7 @@ pub(crate) mod names;
 mod precise;
 mod progress;
 mod remedy;
+mod signals;
 pub(crate) mod summary;
 
 use std::ffi::{CString, OsStr};
@@ -17,22 +19,21 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use config::{SamplingSettings, Unwind};
-use nix::sys::signal::Signal;
 use profiler_core::attach::{AttachChoice, AttachMode};
 use profiler_core::rate::{Activity, Dither, Prediction, RateController, RateSettings, predict};
 use profiler_core::unwind::method::{Method, MethodChoice};
-use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
 use self::engine::Attach;
 pub(crate) use self::engine::{DecisionLine, DecisionLog, Engine};
+use self::follow::{Stop, Until, Watched, follow};
 use self::foresight::Foresight;
 use self::inside::{Inside, Way};
 use self::precise::Precise;
-use self::progress::Progress;
+pub(crate) use self::signals::Signals;
 use crate::calibrate::{self, Calibration};
 use crate::cgroup::{Cgroup, CgroupError, TransientCgroup};
 use crate::failure::{self, Failure};
@@ -42,13 +43,12 @@ use crate::output::Outputs;
 use crate::sampler::access::{Access, OpenError, probe_access};
 use crate::sampler::perf::Attachment;
 use crate::sampler::session::Session;
-use crate::sampler::timer_signal::TimerSampler;
+use crate::sampler::tick::TickSource;
+use crate::sampler::timer_signal::{Host, TimerSampler};
 use crate::sampler::watch::Watch;
 use crate::settings::{AttachJob, RecordJob, Target};
-use crate::sys::alarm::SwitchAlarm;
-use crate::sys::spawn::{Ended, HeldCommand, RunningCommand};
-use crate::sys::timer::Timer;
-use crate::sys::{clock, limits, procfs, terminal};
+use crate::sys::spawn::HeldCommand;
+use crate::sys::{clock, limits, procfs};
 use crate::targets::Found;
 
 /// Exit status of a command that could not be found, as shells have it.
@@ -137,7 +137,14 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
         explain::kernel_thread(pid)?;
     }
     let outputs = Outputs::prepare(&job.output)?;
-    let mut setup = Setup::begin(&job.sampling)?;
+    let (mut setup, timers) = match inside::choose_for(&pids, target_group.is_some(), &job.sampling)? {
+        Way::Perf => (Setup::begin(&job.sampling)?, None),
+        Way::Timers(library) => {
+            let (setup, sampler) = inside::within(&job.sampling, Host { pid: pids[0], library })?;
+            (setup, Some(sampler))
+        }
+    };
+    let is_inside = timers.is_some();
     let mut session = setup.session(&job.sampling);
     let one = (pids.len() == 1 && target_group.is_none()).then(|| pids[0]);
     let mut watch = Watch::begin(&pids);
@@ -155,10 +162,10 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
         return Err(explain::no_group_of_its_own());
     }
     let mut engine = setup
-        .open(&job.sampling, session, found, Some(&watched), outputs)
+        .open_with(timers, &job.sampling, session, found, Some(&watched), outputs)
         .map_err(|error| explain::open(error, one))?;
     // The clocks come first: whatever is mapped from here on is reported, whatever was mapped before is read.
-    engine.start_clocks()?;
+    engine.start_clocks().map_err(|error| explain::start(error, one))?;
     let name = match &target_group {
         Some(group) => {
             engine.adopt_members();
@@ -169,7 +176,10 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
                 let adopted = engine.session.adopt(pid);
                 explain::maps(pid, adopted, &mut engine.notes)?;
             }
-            engine.adopt_descendants();
+            match is_inside {
+                true => engine.notes.extend(explain::children_left_alone(&pids)),
+                false => engine.adopt_descendants(),
+            }
             pids.iter().map(|pid| engine.name_of(*pid)).collect::<Vec<_>>().join(", ")
         }
     };
@@ -245,6 +255,8 @@ pub(crate) struct Setup {
     is_one_of_many: bool,
     /// The kernel's tick (ns), where clocks expire at ticks alone.
     clock_tick_ns: Option<u64>,
+    /// The same, where samples are taken at it.
+    tick: Option<TickSource>,
     /// What all sessions share.
     pub(crate) symbols: Symbols,
 }
@@ -258,11 +270,18 @@ impl Setup {
     pub(crate) fn begin(sampling: &SamplingSettings) -> Result<Self> {
         let access = probe_access().map_err(|error| explain::open(error, None))?;
         let asked = asked(sampling, access)?;
+        let tick = match sampling.source {
+            config::Source::Tick => Some(
+                TickSource::find(access.kernel)
+                    .map_err(|reason| anyhow!("no samples at the tick: {reason}"))?,
+            ),
+            config::Source::Auto | config::Source::Clock => None,
+        };
         let calibration = calibrate::prepare(access);
         let symbols = Symbols::new(sampling.symbol_memory.get());
         let seed = sampling.seed.unwrap_or_else(clock::monotonic_ns);
         let (is_one_of_many, clock_tick_ns) = (false, None);
-        Ok(Self { calibration, seed, access, asked, is_one_of_many, clock_tick_ns, symbols })
+        Ok(Self { calibration, seed, access, asked, is_one_of_many, clock_tick_ns, tick, symbols })
     }
 
     /// The same under other settings.
@@ -334,7 +353,11 @@ impl Setup {
         log: L,
     ) -> Result<Engine<L>, OpenError> {
         let Found { pids, group } = target;
-        let settings = RateSettings { clock_tick_ns: self.clock_tick_ns, ..rate_settings(sampling) };
+        let settings = RateSettings {
+            clock_tick_ns: self.clock_tick_ns,
+            tick_hz: self.tick.as_ref().map(TickSource::hz),
+            ..rate_settings(sampling)
+        };
         let costs = self.calibration.model;
         if let (Some(timers), Some(&pid)) = (&mut timers, pids.first()) {
             timers.follow(pid);
@@ -348,7 +371,9 @@ impl Setup {
             (AttachMode::Cgroup, Some(group)) => Attachment::Cgroup(Arc::clone(group)),
             (AttachMode::Task | AttachMode::Cgroup, _) => Attachment::Tasks(threads),
         };
-        let attach = Attach { access: self.access, choice, attachment, group, costs, foresight, timers };
+        let tick = self.tick.clone();
+        let attach =
+            Attach { access: self.access, choice, attachment, group, costs, foresight, timers, tick };
         let mut engine = Engine::open(session, controller, attach, Dither::new(self.seed), log)?;
         engine.notes.extend(self.calibration.note.clone());
         if !self.access.kernel {
@@ -431,160 +456,4 @@ fn cannot_execute(command: &CString, error: &io::Error) -> anyhow::Error {
         _ => (NOT_EXECUTABLE, format!("{command} could not be executed ({error}); is it a program?")),
     };
     Failure::Command { status, text }.into()
-}
-
-/// The signals that a run reacts to.
-pub(crate) struct Signals {
-    interrupt: SignalStream,
-    terminate: SignalStream,
-    hang_up: SignalStream,
-    child: SignalStream,
-    timer: Timer,
-}
-
-impl Signals {
-    pub(crate) fn listen() -> Result<Self> {
-        let listen = |kind| signal(kind).context("signals could not be caught");
-        Ok(Self {
-            interrupt: listen(SignalKind::interrupt())?,
-            terminate: listen(SignalKind::terminate())?,
-            hang_up: listen(SignalKind::hangup())?,
-            child: listen(SignalKind::child())?,
-            timer: Timer::new().context("the timer could not be made")?,
-        })
-    }
-
-    /// Waits for `pause`, or for a signal; returns the one that asks to stop.
-    pub(crate) async fn wait(&mut self, pause: Duration) -> Option<Signal> {
-        self.wait_or_alarm(pause, None).await
-    }
-
-    /// The same, or until the alarm rings.
-    async fn wait_or_alarm(&mut self, pause: Duration, alarm: Option<&SwitchAlarm>) -> Option<Signal> {
-        let rings = async {
-            match alarm {
-                Some(alarm) => alarm.wait().await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = self.timer.sleep(pause) => None,
-            () = rings => None,
-            _ = self.child.recv() => None,
-            _ = self.interrupt.recv() => Some(Signal::SIGINT),
-            _ = self.terminate.recv() => Some(Signal::SIGTERM),
-            _ = self.hang_up.recv() => Some(Signal::SIGHUP),
-        }
-    }
-}
-
-/// Whose end is the end of a run.
-enum Watched<'a> {
-    /// A command that we started.
-    Command {
-        /// Its process.
-        pid: u32,
-        /// To wait for.
-        command: &'a RunningCommand,
-    },
-    /// Processes of others: until none is left.
-    Processes,
-    /// All of them, of which there are always some.
-    Everything,
-}
-
-/// What else ends a run.
-struct Until {
-    duration: Option<Duration>,
-    precise: Option<Precise>,
-}
-
-/// Why sampling stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stop {
-    /// The command has ended.
-    Exit(Ended),
-    /// No process of the target was left.
-    TargetGone,
-    /// The time was up.
-    Duration,
-    /// Somebody asked for it.
-    Signal,
-    /// The profile was as precise as it should be.
-    Precise,
-}
-
-impl Stop {
-    /// The word for it in the summary.
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Exit(_) | Self::TargetGone => "target_ended",
-            Self::Duration => "duration",
-            Self::Signal => "signal",
-            Self::Precise => "precise",
-        }
-    }
-
-    /// The command's own status, where it has one.
-    fn exit_code(self) -> ExitCode {
-        match self {
-            Self::Exit(ended) => ExitCode::from(ended.status),
-            _ => ExitCode::SUCCESS,
-        }
-    }
-}
-
-/// Passes a signal on to a command that the terminal has not sent it to already.
-fn pass_on(signal: Signal, command: &RunningCommand) {
-    if !(signal == Signal::SIGINT && terminal::in_foreground()) {
-        command.signal(signal);
-    }
-}
-
-/// Samples until the target has ended, the time is up, the profile is precise or somebody asks to stop.
-async fn follow(
-    engine: &mut Engine<Outputs>,
-    signals: &mut Signals,
-    mut until: Until,
-    watched: Watched<'_>,
-) -> Result<Stop> {
-    let deadline = until.duration.map(|duration| Instant::now() + duration);
-    let mut progress = Progress::new(engine.log.terminal(), until.duration);
-    let mut asked_to_stop = false;
-    loop {
-        let left =
-            deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
-        let signal =
-            signals.wait_or_alarm(engine.pause(clock::monotonic_ns()).min(left), engine.alarm()).await;
-        engine.turn();
-        progress.show(engine);
-        let mut stop = left.is_zero().then_some(Stop::Duration);
-        match &watched {
-            Watched::Command { pid, command } => {
-                if let Some(ended) = command.try_wait()? {
-                    engine.session.cpu.waited_for(*pid, ended.cpu_ns);
-                    stop = Some(Stop::Exit(ended));
-                } else if let Some(signal) = signal {
-                    // The command decides how to end, as without us; the second time we leave it alone.
-                    stop = asked_to_stop.then_some(Stop::Signal);
-                    asked_to_stop = true;
-                    pass_on(signal, command);
-                }
-            }
-            Watched::Processes | Watched::Everything if signal.is_some() => stop = Some(Stop::Signal),
-            // Into a group that is empty for the moment somebody may come, until the time is up.
-            Watched::Processes
-                if engine.target_has_ended() && (deadline.is_none() || engine.nobody_can_come()) =>
-            {
-                stop = Some(Stop::TargetGone);
-            }
-            Watched::Processes | Watched::Everything => {}
-        }
-        let mut precise =
-            || until.precise.as_mut().is_some_and(|precise| precise.is_reached(&engine.session));
-        if let Some(stop) = stop.or_else(|| precise().then_some(Stop::Precise)) {
-            engine.stop();
-            return Ok(stop);
-        }
-    }
 }

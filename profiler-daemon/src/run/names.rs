@@ -19,12 +19,12 @@ use profiler_core::stack::{Frame, FrameId, ObjectId};
 use rustc_hash::FxHashMap;
 use symbolizer::Reason;
 
-use self::source::Source;
+use self::source::{Source, names_of};
 use super::remedy;
 use crate::debuginfod::{self, Debuginfod};
 use crate::jit::{Generated, Told};
 use crate::objects::memory::SymbolMemory;
-use crate::objects::names::{About, Found, Naming};
+use crate::objects::names::{About, Equal, Found, Naming};
 use crate::objects::{KernelName, Met, Objects};
 use crate::sampler::session::Collected;
 
@@ -58,18 +58,20 @@ impl Hurry {
 }
 
 /// Puts names to everything that was collected, on whatever thread. `scale` takes the weights to CPU time of the target.
+/// `breathe` is called before an object is read, and may take its time.
 pub(crate) fn symbolize(
     collected: Collected,
     scale: f64,
     run: Run,
     debuginfod: Option<&debuginfod::Settings>,
     hurry: &Hurry,
+    breathe: &mut dyn FnMut(),
 ) -> SymbolizedProfile {
     let cut = Cut::new(collected);
     let mut profile =
         SymbolizedProfile { windows: cut.aggregate.windows.clone(), run, ..SymbolizedProfile::default() };
     let debuginfod = debuginfod.map(|settings| Arc::new(Debuginfod::new(settings.clone())));
-    let mut names = Names::new(cut.objects.memory.clone(), debuginfod, hurry.clone());
+    let mut names = Names::new(cut.objects.memory.clone(), debuginfod, hurry.clone(), breathe);
     let locations = names.locate(&cut, &mut profile);
     note_memory(&names, &cut.objects, &mut profile.run);
     profile.run.notes.extend(names.debuginfod.iter().flat_map(|debuginfod| debuginfod.notes()));
@@ -98,7 +100,7 @@ pub(crate) fn symbolize(
 
 impl Cut {
     fn new(collected: Collected) -> Self {
-        let Collected { counted, processes, mut objects, mut generated, span, is_last } = collected;
+        let Collected { counted, processes, mut objects, mut generated, span, is_last, ticks: _ } = collected;
         let aggregate = counted.finish(span.end.saturating_sub(span.start));
         let frames = aggregate.frames.frames();
         objects.keep_only(&frames.iter().map(|frame| frame.object).collect());
@@ -154,7 +156,8 @@ fn texts(named: &Named, module: ModuleIndex) -> Texts {
 /// Readable name, linkage name, module and file.
 type FunctionKey = (Arc<str>, Arc<str>, ModuleIndex, Option<Arc<str>>);
 
-struct Names {
+struct Names<'a> {
+    breathe: &'a mut dyn FnMut(),
     memory: SymbolMemory,
     /// What of it the names in the profile take (bytes).
     taken: Cell<u64>,
@@ -170,9 +173,15 @@ struct Names {
     generated: Option<ModuleIndex>,
 }
 
-impl Names {
-    fn new(memory: SymbolMemory, debuginfod: Option<Arc<Debuginfod>>, hurry: Hurry) -> Self {
+impl<'a> Names<'a> {
+    fn new(
+        memory: SymbolMemory,
+        debuginfod: Option<Arc<Debuginfod>>,
+        hurry: Hurry,
+        breathe: &'a mut dyn FnMut(),
+    ) -> Self {
         Self {
+            breathe,
             memory,
             taken: Cell::new(0),
             symbols_only: Vec::new(),
@@ -207,7 +216,10 @@ impl Names {
             let object = cut.objects.get(id);
             let addresses: Vec<u64> = ids.iter().map(|&frame| frames.get(frame).address).collect();
             let (about, found) = match (id, object) {
-                (ObjectId::KERNEL, _) => (About::default(), in_kernel(cut, &ids, &addresses)),
+                (ObjectId::KERNEL, _) => {
+                    (self.breathe)();
+                    (About::default(), in_kernel(cut, &ids, &addresses))
+                }
                 (_, Some(object)) => self.in_object(cut, object, &addresses),
                 (_, None) => {
                     let unknown = remedy::generated(NO_FILE, None);
@@ -225,31 +237,63 @@ impl Names {
 
     /// What is known of addresses of an object; it is read for those that are new.
     fn in_object(&mut self, cut: &Cut, object: &Met, addresses: &[u64]) -> (About, Vec<Found>) {
-        let mut found = object.names.known(addresses, cut.naming);
+        if object.names.is_claimed() && cut.keep_for_next && !self.hurry.is_on() {
+            (self.breathe)();
+            cut.objects.names.compare(object);
+        }
+        let of_equal = object.names.equal().and_then(|equal| {
+            let told = self.told(cut, object, Some(&*equal), addresses);
+            if told.is_none() {
+                object.names.leave();
+            }
+            told
+        });
+        let (about, found) = of_equal.or_else(|| self.told(cut, object, None, addresses)).unwrap_or_default();
+        self.symbols_only.extend(about.too_large.clone().map(|reason| (object.path.clone(), reason)));
+        (about, found)
+    }
+
+    /// The same, of all that hold what this one does. None where their names are not its own.
+    fn told(
+        &mut self,
+        cut: &Cut,
+        object: &Met,
+        equal: Option<&Equal>,
+        addresses: &[u64],
+    ) -> Option<(About, Vec<Found>)> {
+        let suits = || equal.is_none_or(|equal| equal.debug_files.suits(object.view, &cut.objects.roots));
+        if !suits() {
+            return None;
+        }
+        let names = names_of(object, equal);
+        let mut found = names.known(addresses, cut.naming);
         let new: Vec<usize> = (0..found.len()).filter(|&at| found[at].is_none()).collect();
-        let about = match object.names.about().filter(|_| new.is_empty()) {
+        let about = match names.about().filter(|_| new.is_empty()) {
             Some(about) => about,
             None if self.hurry.is_on() => {
                 new.into_iter().for_each(|at| found[at] = Some(Err(remedy::no_time())));
-                object.names.about().unwrap_or_default()
+                names.about().unwrap_or_default()
             }
             None => {
+                (self.breathe)();
                 self.make_room(cut);
-                let mut source = Source::open(object, &cut.objects, self.debuginfod.as_ref());
+                let mut source = Source::open(object, &cut.objects, self.debuginfod.as_ref(), equal);
                 let asked: Vec<u64> = new.iter().map(|&at| addresses[at]).collect();
                 let told = source.look_up(&asked, &object.path, self.debuginfod.is_some());
                 self.memory.note_use(source.bytes_in_use());
+                if equal.is_some() && (source.is_doubtful() || !suits()) {
+                    return None;
+                }
                 let about = source.about();
                 let told: Vec<(u64, Found)> = asked.into_iter().zip(told).collect();
                 if cut.keep_for_next {
-                    source.keep(object, cut, about.clone(), &told);
+                    source.keep(names, cut, about.clone(), &told);
                 }
                 new.into_iter().zip(told).for_each(|(at, (_, told))| found[at] = Some(told));
                 about
             }
         };
-        self.symbols_only.extend(about.too_large.clone().map(|reason| (object.path.clone(), reason)));
-        (about, found.into_iter().flatten().collect())
+        Some((about, found.into_iter().flatten().collect()))
     }
 
     /// Makes room to read an object, if others that stayed, or names of no use now, take it.
@@ -372,7 +416,7 @@ fn function_bytes(named: &Named) -> usize {
     text_bytes(named) + size_of::<Function>() + size_of::<(FunctionKey, FunctionIndex)>()
 }
 
-impl Drop for Names {
+impl Drop for Names<'_> {
     fn drop(&mut self) {
         self.memory.give_back(self.taken.get());
     }
@@ -404,7 +448,7 @@ fn module_info(id: ObjectId, object: Option<&Met>, about: About) -> ModuleInfo {
 }
 
 /// What the memory for symbols did.
-fn note_memory(names: &Names, objects: &Objects, run: &mut Run) {
+fn note_memory(names: &Names<'_>, objects: &Objects, run: &mut Run) {
     let memory = &objects.memory;
     run.objects = objects.met;
     run.files_lost = objects.files_lost();

@@ -8,7 +8,8 @@ use profiler_core::stack::{Frame, ObjectId};
 use profiler_core::stats::{Confidence, Goal, IntervalTable};
 use symbolizer::KernelSymbols;
 
-use super::{Signals, Stop, pass_on};
+use super::Signals;
+use super::follow::{Stop, pass_on};
 use crate::sampler::session::Session;
 use crate::sys::spawn::RunningCommand;
 

@@ -2,12 +2,14 @@
 
 use anyhow::Result;
 use config::{Ratio, SamplingSettings};
+use profiler_core::audit::BELIEVED;
 use profiler_core::profile::{Outcome, OverheadParts, Run};
 use profiler_core::rate::Account;
 use profiler_core::stats::Goal;
 
 use super::engine::{Engine, Figures};
-use super::{Setup, Stop, names};
+use super::follow::Stop;
+use super::{Setup, names};
 use crate::debuginfod;
 use crate::output::Outputs;
 use crate::sampler::session::Collected;
@@ -30,7 +32,7 @@ pub(super) fn deliver(
     let (collected, figures, outputs) = engine.end();
     let (mut run, scale) = run(&figures, &collected, setup, sampling, target);
     run.stopped = stop.as_str().to_owned();
-    let profile = names::symbolize(collected, scale, run, debuginfod, &names::Hurry::default());
+    let profile = names::symbolize(collected, scale, run, debuginfod, &names::Hurry::default(), &mut || ());
     outputs.deliver(&profile)
 }
 
@@ -44,6 +46,11 @@ pub(crate) fn run(
 ) -> (Run, f64) {
     let mut run = figures_of(figures, setup, sampling, target);
     run.weight_s = collected.weight_ns() * 1e-9;
+    run.samples += collected.ticks;
+    if run.tick_samples > 0 && collected.ticks == 0 && run.tick_audit == BELIEVED {
+        run.tick_audit = "dropped at the end: the clock hits other functions".to_owned();
+        run.notes.push(format!("samples at the kernel's tick were {}; the clock's remain", run.tick_audit));
+    }
     let scale = compensate(&mut run, &figures.account, figures.kernel_seen);
     (run, scale)
 }
@@ -72,6 +79,7 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
     let handler_ns = handler.as_ref().map(|handler| handler.time);
     let (decision, prediction) = (end.decision.as_ref(), &end.prediction);
     let truncated = end.counts.truncated.total();
+    let unwound = (end.counts.samples + end.counts.ticks).max(1) as f64;
     Run {
         target,
         start_unix_ns: end.start_unix_ns,
@@ -80,7 +88,7 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
         lost: end.counts.lost,
         truncated,
         truncated_by: end.counts.truncated,
-        complete_ratio: 1.0 - truncated as f64 / end.counts.samples.max(1) as f64,
+        complete_ratio: 1.0 - truncated as f64 / unwound,
         undecodable: end.counts.undecodable,
         maps_reread: end.counts.maps_reread,
         mappings_dropped: end.counts.mappings_dropped,
@@ -92,6 +100,8 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
         symbol_rereads: 0,
         throttled: end.counts.throttled,
         foreign_samples: end.counts.foreign,
+        tick_samples: end.counts.ticks,
+        tick_audit: end.tick_audit.clone(),
         walked_frames: end.counts.frames,
         copied_bytes: end.counts.stack_bytes,
         target_cpu_s: end.target_cpu_ns as f64 * 1e-9,
@@ -107,7 +117,7 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
         handler_se_us: handler_ns.map(|time| time.se_ns * 1e-3),
         handler_samples: handler.as_ref().map_or(0, |handler| handler.samples),
         overhead_modes: handler.map_or_else(Vec::new, |handler| handler.modes),
-        self_us: end.self_cpu_ns as f64 * 1e-3 / end.counts.samples.max(1) as f64,
+        self_us: end.self_cpu_ns as f64 * 1e-3 / unwound,
         overhead_ratio: account.ratio(),
         overhead_parts: parts(account),
         overhead_worst_1s_ratio: account.worst_1s_ratio(),
@@ -171,7 +181,7 @@ fn remedy(outcome: Outcome) -> Option<&'static str> {
 fn notes(end: &Figures) -> Vec<String> {
     let mut notes = end.notes.clone();
     let by = &end.counts.truncated;
-    let truncated = by.total() as f64 / end.counts.samples.max(1) as f64;
+    let truncated = by.total() as f64 / (end.counts.samples + end.counts.ticks).max(1) as f64;
     if truncated > TRUNCATED_WORTH_A_NOTE {
         let shown = format!("{:.1}% of the stacks lack outer frames: {}", truncated * 100.0, by.in_words());
         let most = Outcome::TRUNCATED.into_iter().max_by_key(|&outcome| by.count(outcome));

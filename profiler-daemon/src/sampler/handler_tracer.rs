@@ -61,17 +61,20 @@ pub(crate) struct Traced {
     pub(crate) records: u64,
 }
 
+/// Finds the two tracepoints in tracefs.
+pub(crate) fn layout() -> Result<TraceLayout, Unavailable> {
+    let read = |folder: &Path| -> io::Result<(String, String)> {
+        Ok((fs::read_to_string(folder.join(ENTRY))?, fs::read_to_string(folder.join(EXIT))?))
+    };
+    let (own, older) = (read(Path::new(TRACEFS[0])), || read(Path::new(TRACEFS[1])));
+    let (entry, exit) = own.or_else(|error| older().map_err(|_| error)).map_err(Unavailable::NoTracefs)?;
+    TraceLayout::parse(&entry, &exit).ok_or(Unavailable::UnknownLayout)
+}
+
 impl HandlerTracer {
     /// Finds the tracepoints; nothing is opened yet.
     pub(crate) fn find() -> Result<Self, Unavailable> {
-        let read = |folder: &Path| -> io::Result<(String, String)> {
-            Ok((fs::read_to_string(folder.join(ENTRY))?, fs::read_to_string(folder.join(EXIT))?))
-        };
-        let (own, older) = (read(Path::new(TRACEFS[0])), || read(Path::new(TRACEFS[1])));
-        let (entry, exit) =
-            own.or_else(|error| older().map_err(|_| error)).map_err(Unavailable::NoTracefs)?;
-        let layout = TraceLayout::parse(&entry, &exit).ok_or(Unavailable::UnknownLayout)?;
-        Ok(Self { layout, cpus: BTreeMap::new(), running: Vec::new(), handler: None })
+        Ok(Self { layout: layout()?, cpus: BTreeMap::new(), running: Vec::new(), handler: None })
     }
 
     /// Switches the tracepoints on, on these CPUs, without those that have gone offline. After an error they are off

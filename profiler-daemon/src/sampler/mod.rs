@@ -12,5 +12,6 @@ pub(crate) mod session;
 pub(crate) mod source;
 pub(crate) mod switches;
 pub(crate) mod target_cpu;
+pub(crate) mod tick;
 pub(crate) mod timer_signal;
 pub(crate) mod watch;

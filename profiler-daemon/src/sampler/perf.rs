@@ -17,6 +17,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::access::{Access, OpenError};
 use super::reporters::Reporters;
 use super::rings::Rings;
+use super::tick::TickSource;
 use crate::cgroup::Cgroup;
 use crate::sys::perf_event::{ClockEvent, Event, Reports, Scope};
 use crate::sys::{clock, limits};
@@ -99,6 +100,7 @@ struct Clock {
     slot: Slot,
     /// The period it was opened with (ns).
     period_ns: u64,
+    is_tick: bool,
 }
 
 /// A set of running clocks, their rings and the periods they had.
@@ -112,6 +114,9 @@ pub(crate) struct PerfSampler {
     /// How the samples of each event are laid out.
     formats: FxHashMap<u64, RecordFormat>,
     book: ClockBook,
+    /// Which of two events at the tick counts, while they are renewed.
+    tick_book: ClockBook,
+    tick: Option<TickSource>,
     dither: Dither,
     settings: ClockSettings,
     attachment: Attachment,
@@ -120,13 +125,11 @@ pub(crate) struct PerfSampler {
 }
 
 /// What a drain hands over.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "one is alive at a time, and a box would be an allocation a sample"
-)]
 pub(crate) enum Drained<'a> {
     /// A record; for a sample, the CPU time it stands for (ns).
     Record(Record<'a>, u64),
+    /// A sample at the kernel's tick, and the CPU time it stands for (ns).
+    Tick(RawSample<'a>, u64),
     /// A sample for time that another clock has sampled too: a cost and nothing else.
     Double,
     /// A record that could not be decoded.
@@ -140,6 +143,7 @@ impl PerfSampler {
         attachment: Attachment,
         settings: ClockSettings,
         dither: Dither,
+        tick: Option<TickSource>,
     ) -> Result<Self, OpenError> {
         limits::raise_open_files();
         let rings = Rings::open(limits::online_cpus(), access)?;
@@ -151,6 +155,8 @@ impl PerfSampler {
             incoming: Vec::new(),
             formats: FxHashMap::default(),
             book: ClockBook::default(),
+            tick_book: ClockBook::default(),
+            tick,
             dither,
             settings,
             attachment,
@@ -168,6 +174,7 @@ impl PerfSampler {
         let started = self.run(&mut clocks);
         self.clocks = clocks;
         self.book.hand_over(0, []);
+        self.tick_book.hand_over(0, []);
         started
     }
 
@@ -221,15 +228,18 @@ impl PerfSampler {
         let incoming = std::mem::take(&mut self.incoming);
         let mut outgoing = std::mem::replace(&mut self.clocks, incoming);
         let now_ns = clock::monotonic_ns();
-        self.book.hand_over(now_ns, outgoing.iter().map(|old| old.event.id()));
+        for book in [&mut self.book, &mut self.tick_book] {
+            book.hand_over(now_ns, outgoing.iter().map(|old| old.event.id()));
+        }
         for old in &mut outgoing {
             let _ = old.event.disable(); // those that children inherited, too
         }
         let attachment = self.attachment.clone();
         let _ = self.report(&attachment); // which at most closes some
         self.book.forget(now_ns);
-        let book = &self.book;
-        self.formats.retain(|event, _| book.knows(*event));
+        self.tick_book.forget(now_ns);
+        let (book, tick_book) = (&self.book, &self.tick_book);
+        self.formats.retain(|event, _| book.knows(*event) || tick_book.knows(*event));
     }
 
     /// Sets the mean period of all clocks, each at its next redraw.
@@ -248,6 +258,9 @@ impl PerfSampler {
         let mean_ns = self.settings.period_ns;
         for step in 0..count.min(REDRAWS_AT_ONCE) {
             let clock = &self.clocks[(self.next_redraw + step) % count];
+            if clock.is_tick {
+                continue;
+            }
             if !self.book.due(clock.slot, clock::monotonic_ns(), mean_ns, &mut self.dither) {
                 continue;
             }
@@ -261,18 +274,26 @@ impl PerfSampler {
 
     /// Hands over every record made until `until_ns`, in time order.
     pub(crate) fn drain(&mut self, until_ns: u64, mut handle: impl FnMut(Drained<'_>)) {
-        let (book, formats) = (&mut self.book, &self.formats);
+        let (book, tick_book, formats) = (&mut self.book, &mut self.tick_book, &self.formats);
+        let tick_ns = self.tick.as_ref().map_or(0, |tick| tick.tick_ns);
         let bare = RecordFormat::new(false);
         self.rings.drain(until_ns, |raw| {
             let event = event_of(&raw);
             let format = event.and_then(|event| formats.get(&event)).unwrap_or(&bare);
             handle(match raw.decode(format) {
+                Ok(Record::Sample(sample)) if event.is_some_and(|event| tick_book.knows(event)) => {
+                    match tick_book.weigh(&hit(event.unwrap_or(0), &sample)) {
+                        Some(_) => Drained::Tick(sample, tick_ns),
+                        None => Drained::Double,
+                    }
+                }
                 Ok(Record::Sample(sample)) => match book.weigh(&hit(event.unwrap_or(0), &sample)) {
                     Some(weight_ns) => Drained::Record(Record::Sample(sample), weight_ns),
                     None => Drained::Double,
                 },
                 Ok(Record::Exit(task)) => {
                     book.ended(task.tid);
+                    tick_book.ended(task.tid);
                     Drained::Record(Record::Exit(task), 0)
                 }
                 Ok(record) => Drained::Record(record, 0),
@@ -284,10 +305,22 @@ impl PerfSampler {
         }
     }
 
+    /// Ends the samples at the tick for good.
+    pub(crate) fn give_up_tick(&mut self) {
+        self.tick = None;
+        for clocks in [&mut self.clocks, &mut self.incoming] {
+            for mut clock in clocks.extract_if(.., |clock| clock.is_tick) {
+                let _ = clock.event.disable(); // those that children inherited, too
+            }
+        }
+    }
+
     /// How long the rings take to fill to a third at the present rate, if every CPU is busy (ns).
     pub(crate) fn time_to_fill_ns(&self) -> u64 {
         let stack_bytes = u64::from(self.settings.copied_bytes());
-        resources::time_to_fill_ns(self.rings.capacity() as u64, stack_bytes, self.settings.period_ns)
+        let ticks_hz = self.tick.as_ref().map_or(0.0, TickSource::hz);
+        let period_ns = 1e9 / (1e9 / self.settings.period_ns.max(1) as f64 + ticks_hz);
+        resources::time_to_fill_ns(self.rings.capacity() as u64, stack_bytes, period_ns as u64)
     }
 
     /// CPUs that are sampled.
@@ -302,7 +335,7 @@ impl PerfSampler {
 
     /// Clocks that run.
     pub(crate) fn clock_count(&self) -> usize {
-        self.clocks.len()
+        self.clocks.iter().filter(|clock| !clock.is_tick).count()
     }
 
     /// Whether the clocks are attached to so few threads that what these do is looked at often.
@@ -335,14 +368,19 @@ impl PerfSampler {
         let mut clocks = self.open_clocks(followed)?;
         let ran = self.run(&mut clocks);
         if ran.is_err() {
-            self.book.hand_over(clock::monotonic_ns(), clocks.drain(..).map(|clock| clock.event.id()));
+            let (now_ns, failed) = (clock::monotonic_ns(), clocks.drain(..).map(|clock| clock.event.id()));
+            let failed: Vec<u64> = failed.collect();
+            for book in [&mut self.book, &mut self.tick_book] {
+                book.hand_over(now_ns, failed.iter().copied());
+            }
         }
         self.incoming.append(&mut clocks);
         ran.map_err(OpenError::Other)
     }
 
     fn open_clocks(&mut self, followed: &[Followed]) -> Result<Vec<Clock>, OpenError> {
-        let needed = (followed.len() * self.rings.cpus().len()) as u64;
+        let each = if self.tick.is_some() { 2 } else { 1 };
+        let needed = (followed.len() * self.rings.cpus().len() * each) as u64;
         let limit = limits::open_files();
         let open = (self.clocks.len() + self.incoming.len()) as u64;
         // A quarter of a low limit is enough for everything else.
@@ -392,15 +430,26 @@ impl PerfSampler {
             };
             event.write_into(owner)?;
             self.formats.insert(event.id(), format);
-            clocks.push(Clock { event, slot: Slot { tid: followed.tid(), cpu }, period_ns });
+            let slot = Slot { tid: followed.tid(), cpu };
+            clocks.push(Clock { event, slot, period_ns, is_tick: false });
+            let Some(tick) = &self.tick else { continue };
+            let silent = ClockEvent { reports: Reports::Own, ..clock };
+            let event = Event::at_tracepoint(followed.scope(cpu), tick.tracepoint, &tick.filter, &silent)?;
+            event.write_into(owner)?;
+            self.formats.insert(event.id(), format);
+            clocks.push(Clock { event, slot, period_ns: tick.tick_ns, is_tick: true });
         }
         Ok(clocks)
     }
 
     fn run(&mut self, clocks: &mut [Clock]) -> io::Result<()> {
-        for Clock { event, slot, period_ns } in clocks {
+        for Clock { event, slot, period_ns, is_tick } in clocks {
             event.enable()?;
-            self.book.started(event.id(), *slot, clock::monotonic_ns(), *period_ns, self.settings.period_ns);
+            let (book, mean_ns) = match is_tick {
+                true => (&mut self.tick_book, *period_ns),
+                false => (&mut self.book, self.settings.period_ns),
+            };
+            book.started(event.id(), *slot, clock::monotonic_ns(), *period_ns, mean_ns);
         }
         Ok(())
     }

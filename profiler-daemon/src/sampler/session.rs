@@ -2,13 +2,15 @@
 //! what sampling costs is read off.
 
 mod cut;
+mod exits;
 mod lost;
 mod maps;
+pub(crate) mod ticks;
 
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
-use profiler_core::aggregate::{Aggregator, Chain};
+use profiler_core::aggregate::{Aggregator, Chain, innermost_function};
 use profiler_core::handler_trace::HandledSample;
 use profiler_core::process::ProcessTable;
 use profiler_core::profile::{Outcome, TruncatedBy};
@@ -22,6 +24,8 @@ use profiler_core::unwind::method::{Method, MethodChoice};
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 pub(crate) use self::cut::Collected;
+use self::exits::Exits;
+use self::ticks::Ticks;
 use super::handler_time::RecentSamples;
 use super::own_time::OwnTime;
 use super::perf::Drained;
@@ -37,6 +41,10 @@ use crate::sys::{clock, limits, procfs};
 pub(crate) struct Counts {
     /// Samples of the target.
     pub(crate) samples: u64,
+    /// Those at the kernel's tick, which are not among them.
+    pub(crate) ticks: u64,
+    /// Ticks that hit strangers.
+    pub(crate) foreign_ticks: u64,
     /// Samples of strangers.
     pub(crate) foreign: u64,
     /// Samples for time that another clock sampled too, while clocks were renewed.
@@ -90,6 +98,8 @@ impl Counts {
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         Self {
             samples: self.samples - earlier.samples,
+            ticks: self.ticks - earlier.ticks,
+            foreign_ticks: self.foreign_ticks - earlier.foreign_ticks,
             foreign: self.foreign - earlier.foreign,
             doubled: self.doubled - earlier.doubled,
             lost: self.lost.saturating_sub(earlier.lost),
@@ -136,6 +146,8 @@ pub(crate) struct Session {
     /// Whether records tell of mappings; if not, those of whoever is sampled are read.
     mappings_are_told: bool,
     aggregator: Aggregator,
+    /// Where samples are taken at the tick, and believed so far.
+    pub(crate) ticks: Option<Ticks>,
     unwinder: StackUnwinder,
     chain_limit: usize,
     buffers: Buffers,
@@ -154,8 +166,7 @@ pub(crate) struct Session {
     program_changed: bool,
     rereads: Rereads,
     rebalance_at_ns: u64,
-    /// Processes of which a thread has ended since the last reading.
-    exits: Vec<u32>,
+    exits: Exits,
     /// Processes that had no CPU clock any more at the last reading.
     gone: Vec<u32>,
 }
@@ -184,6 +195,8 @@ impl LastReading {
             self_cpu_ns: self.self_cpu_ns - last.self_cpu_ns,
             self_once_ns: self.self_once_ns - last.self_once_ns,
             samples: self.counts.samples - last.counts.samples,
+            tick_samples: self.counts.ticks - last.counts.ticks,
+            foreign_tick_samples: self.counts.foreign_ticks - last.counts.foreign_ticks,
             foreign_samples: self.counts.foreign - last.counts.foreign,
             frames: self.counts.frames - last.counts.frames,
             stack_bytes: self.counts.stack_bytes - last.counts.stack_bytes,
@@ -218,6 +231,7 @@ impl Session {
             excluded: FxHashSet::default(),
             mappings_are_told: true,
             aggregator: Aggregator::default(),
+            ticks: None,
             unwinder: StackUnwinder::default(),
             chain_limit: limits::max_call_chain(),
             buffers: Buffers::default(),
@@ -231,7 +245,7 @@ impl Session {
             program_changed: false,
             rereads: Rereads::default(),
             rebalance_at_ns: 0,
-            exits: Vec::new(),
+            exits: Exits::default(),
             gone: Vec::new(),
         }
     }
@@ -360,7 +374,8 @@ impl Session {
                 self.records_lost();
             }
             Drained::Double => self.counts.doubled += 1,
-            Drained::Record(Record::Sample(sample), weight_ns) => self.sample(&sample, weight_ns),
+            Drained::Record(Record::Sample(sample), weight_ns) => self.sample(&sample, weight_ns, false),
+            Drained::Tick(sample, weight_ns) => self.sample(&sample, weight_ns, true),
             Drained::Record(Record::Mmap(mapped), _) => {
                 self.count_side_record(mapped.pid);
                 self.counts.mappings += 1;
@@ -400,7 +415,7 @@ impl Session {
             Drained::Record(Record::Throttle, _) => self.counts.throttled += 1,
             Drained::Record(Record::Exit(task), _) if self.processes.contains(task.pid) => {
                 self.counts.ends += 1;
-                self.exits.push(task.pid);
+                self.exits.note(task);
             }
             Drained::Record(Record::Exit(_), _) => self.counts.foreign_side_records += 1,
             Drained::Record(Record::Other, _) => {}
@@ -422,7 +437,7 @@ impl Session {
         }
     }
 
-    fn sample(&mut self, sample: &RawSample<'_>, weight_ns: u64) {
+    fn sample(&mut self, sample: &RawSample<'_>, weight_ns: u64, is_tick: bool) {
         if sample.time_ns < self.start_ns {
             return; // taken before anything counted
         }
@@ -430,13 +445,18 @@ impl Session {
             self.counts.doubled += u64::from(self.processes.contains(sample.pid)); // a cost and nothing else
             return;
         }
-        self.counts.stack_bytes += sample.stack.map_or(0, |stack| stack.len()) as u64;
+        if is_tick && self.ticks.is_none() {
+            return; // it was on its way when ticks were given up
+        }
+        let stack_bytes = sample.stack.map_or(0, |stack| stack.len()) as u64;
+        self.counts.stack_bytes += if is_tick { 0 } else { stack_bytes };
         if self.meets_unknown && !self.processes.contains(sample.pid) && !self.excluded.contains(&sample.pid)
         {
             let _ = self.meet(sample.pid); // unnamed code is counted as such
         }
         if !self.processes.contains(sample.pid) {
-            self.counts.foreign += 1;
+            self.counts.foreign += u64::from(!is_tick);
+            self.counts.foreign_ticks += u64::from(is_tick);
             return;
         }
         let mut by_frame_pointer = std::mem::take(&mut self.buffers.by_frame_pointer);
@@ -445,15 +465,19 @@ impl Session {
         self.look_for_code(sample, &by_frame_pointer);
         self.buffers.by_frame_pointer = by_frame_pointer;
         let Some(process) = self.processes.get(sample.pid) else { return };
-        self.counts.samples += 1;
         let Buffers { kernel, user, by_frame_pointer } = &mut self.buffers;
         kernel.clear();
         user.clear();
         sample.kernel_chain(kernel);
-        let frames = (kernel.len() + by_frame_pointer.len()) as u64;
-        self.counts.frames += frames;
-        let stack_bytes = sample.stack.map_or(0, |stack| stack.len()) as u64;
-        self.recent.note(HandledSample { at_ns: sample.time_ns, cpu: sample.cpu, frames, stack_bytes });
+        if let Some(ticks) = self.ticks.as_ref().filter(|_| is_tick) {
+            ticks.source.uncover(kernel);
+            self.counts.ticks += 1;
+        } else {
+            let frames = (kernel.len() + by_frame_pointer.len()) as u64;
+            self.counts.samples += 1;
+            self.counts.frames += frames;
+            self.recent.note(HandledSample { at_ns: sample.time_ns, cpu: sample.cpu, frames, stack_bytes });
+        }
         let outcome = match (self.choice.method(), sample.regs, sample.stack) {
             (Method::Dwarf | Method::Trial, Some(regs), Some(stack)) => {
                 let unwound = self.unwinder.unwind(process, regs, stack, user);
@@ -477,7 +501,18 @@ impl Session {
         };
         self.jit.sampled(process.index, sample.pid, &self.objects.roots);
         self.jit.translate(process.index, sample.time_ns, &process.space, user);
-        let outcome = self.aggregator.add(process, Chain { kernel, user, outcome }, weight_ns);
+        let chain = Chain { kernel, user, outcome };
+        if let Some(ticks) = &mut self.ticks {
+            let function = FxBuildHasher.hash_one(innermost_function(process, chain));
+            match is_tick {
+                true => ticks.audit.tick(sample.tid, function),
+                false => ticks.audit.clock(function),
+            }
+        }
+        let outcome = match is_tick {
+            true => self.aggregator.add_tick(process, chain, weight_ns),
+            false => self.aggregator.add(process, chain, weight_ns),
+        };
         self.counts.truncated.add(outcome, 1);
     }
 
@@ -486,10 +521,7 @@ impl Session {
         let (target_cpu_ns, gone) = self.cpu.read();
         // A process may outlive its first thread, and a zombie its program.
         // Its last samples may still be on their way: it is known until the next reading, unless its number is taken again.
-        let exits = self.exits.drain(..).chain(self.gone.drain(..));
-        let ended: Vec<u32> = exits.filter(|&pid| procfs::has_ended(pid)).collect();
-        self.gone = gone;
-        for pid in ended {
+        for pid in self.exits.take(std::mem::replace(&mut self.gone, gone), procfs::has_ended) {
             self.program_ended(pid);
             self.processes.forget(pid);
             self.rereads.forget(pid);

@@ -7,6 +7,18 @@ use profiler_core::rate::HandlerTime;
 use super::access::OpenError;
 use super::perf::{Attachment, ClockSettings, Drained, PerfSampler};
 use super::timer_signal::TimerSampler;
+use crate::inject::Refused;
+
+/// Why the clocks do not start.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    /// The kernel starts no event.
+    #[error(transparent)]
+    Events(#[from] io::Error),
+    /// The process takes no agent; said of the process.
+    #[error("the process takes no agent")]
+    Refused(Refused),
+}
 
 /// Either of them.
 pub(crate) enum Source {
@@ -33,13 +45,10 @@ impl Source {
     }
 
     /// Starts the clocks.
-    pub(crate) fn start(&mut self) -> io::Result<()> {
+    pub(crate) fn start(&mut self) -> Result<(), StartError> {
         match self {
-            Self::Perf(perf) => perf.start(),
-            Self::Timers(timers) => {
-                timers.start();
-                Ok(())
-            }
+            Self::Perf(perf) => Ok(perf.start()?),
+            Self::Timers(timers) => timers.start().map_err(StartError::Refused),
         }
     }
 
@@ -92,6 +101,13 @@ impl Source {
     pub(crate) fn redraw(&mut self) {
         if let Self::Perf(perf) = self {
             perf.redraw();
+        }
+    }
+
+    /// See [`PerfSampler::give_up_tick`].
+    pub(crate) fn give_up_tick(&mut self) {
+        if let Self::Perf(perf) = self {
+            perf.give_up_tick();
         }
     }
 

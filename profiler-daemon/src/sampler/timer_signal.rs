@@ -4,7 +4,9 @@
 //! the kernel would have written. A sample stands for the intervals of its thread's timer that have passed, which the handler
 //! counts: so the weights of a thread add up to its CPU time whatever the kernel's tick makes of single expiries.
 
+mod guest;
 mod slots;
+mod strangers;
 
 use std::io;
 use std::sync::Arc;
@@ -17,11 +19,15 @@ use rustc_hash::FxHashSet;
 
 use agent_memory::{Begun, Found, Memory, RING_WORDS, SLOTS, SampleHead, Settings, decode};
 
+use self::guest::Guest;
+pub(crate) use self::guest::Host;
 use self::slots::{Slots, Taken};
+use self::strangers::Strangers;
 use super::perf::{ClockSettings, Drained};
+use crate::inject::Refused;
 use crate::sys::agent_memory::AgentMemory;
 use crate::sys::maps::regions;
-use crate::sys::{clock, limits};
+use crate::sys::{clock, limits, self_copy};
 
 /// No sample stands for more (ns): whoever says so has written something else.
 const HEAVIEST_NS: u64 = 3_600_000_000_000;
@@ -34,7 +40,15 @@ const MOST_TIMES: usize = 256;
 pub(crate) struct TimerSampler {
     memory: Arc<AgentMemory>,
     slots: Slots,
+    strangers: Strangers,
     settings: ClockSettings,
+    /// What stands in the memory for agents, as long as nobody writes over it.
+    told: Settings,
+    /// How often somebody had.
+    overwritten: u64,
+    /// The longest that agents heard nothing of us (ns).
+    longest_silence_ns: u64,
+    is_stopped: bool,
     dither: Dither,
     /// Processes that belong to the target, as far as they have told.
     known: FxHashSet<u32>,
@@ -42,6 +56,8 @@ pub(crate) struct TimerSampler {
     root: u32,
     times: Vec<HandlerTime>,
     buffers: Buffers,
+    /// Where the agent is loaded into a process that runs already.
+    guest: Option<Guest>,
 }
 
 /// Kept between records to spare allocations.
@@ -55,25 +71,38 @@ impl TimerSampler {
     /// Memory for agents; nothing samples yet.
     pub(crate) fn new(settings: ClockSettings, dither: Dither, seed: u64) -> io::Result<Self> {
         let memory = Arc::new(AgentMemory::new()?);
-        let sampler = Self {
+        let told = Settings {
+            period_ns: settings.period_ns,
+            stack_bytes: u64::from(settings.copied_bytes()),
+            seed,
+            may_copy: self_copy::is_permitted(),
+            now_ns: clock::monotonic_ns(),
+            ..Settings::default()
+        };
+        Memory::prepare(memory.words(), &told).ok_or_else(|| io::Error::other("the memory is too small"))?;
+        Ok(Self {
             memory,
             slots: Slots::default(),
+            strangers: Strangers::default(),
             settings,
+            told,
+            overwritten: 0,
+            longest_silence_ns: 0,
+            is_stopped: false,
             dither,
             known: FxHashSet::default(),
             root: 0,
             times: Vec::new(),
             buffers: Buffers::default(),
-        };
-        let told = Settings {
-            period_ns: settings.period_ns,
-            stack_bytes: u64::from(settings.copied_bytes()),
-            seed,
-            now_ns: clock::monotonic_ns(),
-            ..Settings::default()
-        };
-        Memory::prepare(sampler.memory.words(), &told)
-            .ok_or_else(|| io::Error::other("the memory is too small"))?;
+            guest: None,
+        })
+    }
+
+    /// The same for a process that runs already, and that the agent is loaded into at the start.
+    pub(crate) fn within(host: Host, settings: ClockSettings, dither: Dither, seed: u64) -> io::Result<Self> {
+        let mut sampler = Self { guest: Some(Guest::new(host)), ..Self::new(settings, dither, seed)? };
+        // Nothing stands before the C library there: a filter that ends whoever asks the kernel for a copy is not seen to come.
+        sampler.told.may_copy = false;
         Ok(sampler)
     }
 
@@ -88,43 +117,70 @@ impl TimerSampler {
         self.known.insert(pid);
     }
 
-    fn told(&self) -> Option<Memory<'_>> {
-        Memory::open(self.memory.words()).ok()
+    fn shared(&self) -> Option<Memory<'_>> {
+        Memory::of_own(self.memory.words())
     }
 
-    /// A sign of life: without one, agents stop.
-    fn beat(&self) {
-        if let Some(memory) = self.told() {
-            memory.beat(clock::monotonic_ns());
+    /// A sign of life, without which agents become sparing and stop. What somebody has written over it stands there again.
+    fn beat(&mut self) {
+        let now_ns = clock::monotonic_ns();
+        let silence_ns = now_ns.saturating_sub(self.told.now_ns);
+        let is_intact = self.is_stopped || self.shared().is_some_and(|memory| memory.is_as_told(&self.told));
+        self.longest_silence_ns = self.longest_silence_ns.max(silence_ns);
+        self.overwritten += u64::from(!is_intact);
+        self.told.now_ns = now_ns;
+        self.tell();
+    }
+
+    fn tell(&self) {
+        let _ = Memory::prepare(self.memory.words(), &self.told); // it was big enough before
+    }
+
+    /// The command is about to begin, or the agent is loaded.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be.
+    pub(crate) fn start(&mut self) -> Result<(), Refused> {
+        if let Some(mut guest) = self.guest.take() {
+            self.told.now_ns = clock::monotonic_ns();
+            let told = self.told;
+            let prepare = |memory: &AgentMemory| {
+                let _ = Memory::prepare(memory.words(), &told); // as long as it has to be
+            };
+            self.memory = Arc::new(guest.attach(prepare)?);
+            if let Some(memory) = Memory::of_own(self.memory.words()) {
+                self.slots.look(&memory); // these threads are known without being told of
+            }
+            self.guest = Some(guest);
         }
-    }
-
-    /// The command is about to begin.
-    pub(crate) fn start(&mut self) {
         self.beat();
+        Ok(())
     }
 
-    /// No thread is sampled any more, each from its next expiry on.
+    /// No thread is sampled any more, each from its next expiry on. An agent that was loaded takes back what it did.
     pub(crate) fn stop(&mut self) {
-        if let Some(memory) = self.told() {
+        self.is_stopped = true;
+        if let Some(memory) = self.shared() {
             memory.stop();
+        }
+        if let Some(guest) = &mut self.guest {
+            guest.leave();
         }
     }
 
     /// Sets the mean period of all timers, each at its next expiry.
     pub(crate) fn set_period(&mut self, period_ns: u64) {
         self.settings.period_ns = period_ns;
-        if let Some(memory) = self.told() {
-            memory.set_period_ns(period_ns);
-        }
+        self.told.period_ns = period_ns;
+        self.tell();
     }
 
     /// How much of the stack is copied from now on.
     pub(crate) fn set_copy(&mut self, settings: ClockSettings) {
         self.settings = settings;
-        if let Some(memory) = self.told() {
-            memory.set_stack_bytes(u64::from(settings.copied_bytes()));
-        }
+        self.told.stack_bytes = u64::from(settings.copied_bytes());
+        self.tell();
     }
 
     /// Draws the time until the next tick (ns).
@@ -149,9 +205,9 @@ impl TimerSampler {
 
     /// What could not be sampled, in words.
     pub(crate) fn shortfalls(&self) -> Vec<String> {
-        let Some(memory) = self.told() else { return Vec::new() };
-        let mut lines = Vec::new();
-        if !self.slots.ever_taken() {
+        let Some(memory) = self.shared() else { return Vec::new() };
+        let mut lines = self.guest.as_ref().map(Guest::shortfalls).unwrap_or_default();
+        if self.guest.is_none() && !self.slots.ever_taken() {
             let why = "it, or its environment, lets nothing be preloaded";
             lines.push(format!("the command was not sampled: {why} (LD_PRELOAD)"));
         }
@@ -171,12 +227,30 @@ impl TimerSampler {
                 "{refused} threads were not sampled: they were refused a timer (`ulimit -i`, or a sandbox)"
             ));
         }
+        let strangers = self.strangers.count().saturating_sub(left_out.saturating_add(refused));
+        if strangers > 0 {
+            lines.push(format!(
+                "{strangers} threads were not sampled: the library was not told of them (made past the C library, by `clone`)"
+            ));
+        }
+        if self.overwritten > 0 {
+            let times = self.overwritten;
+            lines.push(format!(
+                "somebody wrote {times} times over what we tell the library in the command: the profile may be wrong"
+            ));
+        }
+        if self.longest_silence_ns > self.told.patience_ns {
+            let silence_s = self.longest_silence_ns / 1_000_000_000;
+            lines.push(format!(
+                "this process did not run for {silence_s} s: threads that were busy meanwhile were sampled no longer"
+            ));
+        }
         lines
     }
 
     /// Whether there is a record to be handed over.
     pub(crate) fn has_records(&self) -> bool {
-        self.told().is_some_and(|memory| self.slots.have_records(&memory))
+        self.shared().is_some_and(|memory| self.slots.have_records(&memory))
     }
 
     /// How long a ring takes to fill to a third at the present rate, if its thread is busy (ns).
@@ -188,7 +262,15 @@ impl TimerSampler {
     /// Hands over every record made until `until_ns`, in time order.
     pub(crate) fn drain(&mut self, until_ns: u64, mut handle: impl FnMut(Drained<'_>)) {
         self.beat();
-        let Ok(memory) = Memory::open(self.memory.words()) else { return };
+        let now_ns = self.told.now_ns;
+        let Some(memory) = Memory::of_own(self.memory.words()) else { return };
+        if let Some(guest) = &mut self.guest {
+            let gone = guest.follow_threads();
+            self.slots.end(&memory, &gone);
+            if guest.is_shut() {
+                memory.shut();
+            }
+        }
         for taken in self.slots.look(&memory) {
             // The first thread of a process tells of itself.
             if taken.pid != taken.tid {
@@ -197,14 +279,18 @@ impl TimerSampler {
         }
         let mut target = Target { known: &mut self.known, root: self.root, times: &mut self.times };
         let Buffers { words, bytes } = &mut self.buffers;
-        self.slots
-            .drain(&memory, until_ns, words, |thread, words| target.tell(thread, words, bytes, &mut handle));
+        self.slots.drain(&memory, (until_ns, now_ns), words, |thread, words| {
+            target.tell(thread, words, bytes, &mut handle)
+        });
         for _ in 0..self.slots.take_damaged() {
             handle(Drained::Undecodable);
         }
         let dropped = self.slots.take_dropped(&memory);
         if dropped > 0 {
             handle(Drained::Record(Record::Lost { count: dropped }, 0));
+        }
+        if self.guest.is_none() {
+            self.strangers.look(now_ns, self.slots.owners());
         }
         for ended in self.slots.free_ended(&memory, until_ns) {
             handle(Drained::Record(Record::Exit(ended.of_own_process()), 0));

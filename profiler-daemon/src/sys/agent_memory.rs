@@ -1,5 +1,6 @@
 //! Memory that processes in which an agent runs share with us.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
@@ -19,7 +20,15 @@ pub(crate) struct AgentMemory {
 impl AgentMemory {
     /// An empty one. Its length is sealed: a process that cut it short would kill whoever reads it.
     pub(crate) fn new() -> io::Result<Self> {
-        let file = memfd_create(c"sweetspot", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
+        Self::over(memfd_create(c"sweetspot", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?)
+    }
+
+    /// That of a process which has it open: an empty file that can be sealed.
+    pub(crate) fn of(path: &str) -> io::Result<Self> {
+        Self::over(File::options().read(true).write(true).open(path)?.into())
+    }
+
+    fn over(file: OwnedFd) -> io::Result<Self> {
         ftruncate(&file, (MEMORY_WORDS * 8) as i64)?;
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;

@@ -14,8 +14,12 @@ pub(crate) mod peer;
 pub(crate) mod perf_event;
 pub(crate) mod proc_text;
 pub(crate) mod procfs;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod ptrace;
 pub(crate) mod ring;
 pub(crate) mod root;
+pub(crate) mod self_copy;
+pub(crate) mod signal;
 pub(crate) mod signal_cost;
 pub(crate) mod spawn;
 pub(crate) mod terminal;

@@ -34,12 +34,25 @@ fn field<'a>(status: &'a [u8], name: &str) -> Option<&'a str> {
     std::str::from_utf8(line).ok()
 }
 
-/// `cutime + cstime` of a `stat` line, in ticks. The name before them may hold anything, even a parenthesis.
+/// `cutime + cstime` of a `stat` line, in ticks.
 pub(crate) fn children_ticks(stat: &[u8]) -> u64 {
+    let ticks = behind_name(stat).skip(13).take(2);
+    ticks.filter_map(|ticks| ticks.parse::<u64>().ok()).fold(0, u64::saturating_add)
+}
+
+/// Whether a process only waits for its parent to take notice, by its `stat` line: its first thread has ended, and no
+/// other is left.
+pub(crate) fn is_zombie_in(stat: &[u8]) -> bool {
+    let mut fields = behind_name(stat);
+    let has_ended = matches!(fields.next(), Some("Z" | "X"));
+    has_ended && fields.nth(16).is_none_or(|threads| matches!(threads, "0" | "1"))
+}
+
+/// The fields of a `stat` line from the state on. The name before them may hold anything, even a parenthesis.
+fn behind_name(stat: &[u8]) -> impl Iterator<Item = &str> {
     let name_end = stat.iter().rposition(|&byte| byte == b')');
     let fields = name_end.and_then(|end| std::str::from_utf8(&stat[end + 1..]).ok()).unwrap_or_default();
-    let ticks = fields.split_ascii_whitespace().skip(13).take(2);
-    ticks.filter_map(|ticks| ticks.parse::<u64>().ok()).fold(0, u64::saturating_add)
+    fields.split_ascii_whitespace()
 }
 
 #[cfg(test)]
@@ -55,6 +68,19 @@ mod tests {
         assert_eq!(children_ticks(b"7 (a) (b 1 2) S 1 7 7 0 -1 4194560 10 20 0 0 5 6 70 8 20 0 1 0 100"), 78);
         assert_eq!(children_ticks(b"7 (\xd0) S 1 7 7 0 -1 4194560 10 20 0 0 5 6 70 8 20 0 1 0 100"), 78);
         assert_eq!(children_ticks(b""), 0);
+    }
+
+    #[test]
+    fn a_zombie_has_no_thread_left_whatever_it_is_called() {
+        let stat = |state: &str, threads: u32| {
+            format!("7 (a) S (b) {state} 1 7 7 0 -1 4194560 10 20 0 0 5 6 70 8 20 0 {threads} 0 100")
+        };
+        for (state, threads, is_zombie) in
+            [("Z", 1, true), ("X", 0, true), ("Z", 2, false), ("S", 1, false), ("R", 1, false)]
+        {
+            assert_eq!(is_zombie_in(stat(state, threads).as_bytes()), is_zombie, "{state} {threads}");
+        }
+        assert!(!is_zombie_in(b"") && !is_zombie_in(b"7 (Z Z"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::clock;
 use super::maps::regions;
 pub(crate) use super::proc_text::Identity;
-use super::proc_text::{children_ticks, identity_in, switches_in};
+use super::proc_text::{children_ticks, identity_in, is_zombie_in, switches_in};
 
 /// More of `maps` is not read: some 65,000 mappings with paths of a kilobyte.
 const MAX_MAPS_BYTES: u64 = 64 << 20;
@@ -47,7 +47,7 @@ pub(crate) fn is_kernel_thread(pid: u32) -> bool {
 pub(crate) fn has_ended(pid: u32) -> bool {
     // Asked of hundreds in a second where programs come and go; a clock is a tenth of a file.
     clock::process_cpu_ns(pid).is_none()
-        || open(pid).and_then(|process| process.stat().ok()).is_none_or(|stat| is_zombie(&stat))
+        || std::fs::read(format!("/proc/{pid}/stat")).map_or(true, |stat| is_zombie_in(&stat))
 }
 
 /// A process whose first thread has ended while others work is none.
@@ -209,6 +209,12 @@ pub(crate) fn context_switches(tid: u32) -> u64 {
     arrivals
         .filter(|count| *count > 0)
         .unwrap_or_else(|| switches_in(&std::fs::read(format!("/proc/{tid}/status")).unwrap_or_default()))
+}
+
+/// CPU time that a thread has used (ns); `None` once it is gone.
+pub(crate) fn thread_cpu_ns(tid: u32) -> Option<u64> {
+    let short = std::fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?;
+    short.split_ascii_whitespace().next()?.parse().ok()
 }
 
 fn open(pid: u32) -> Option<Process> {

@@ -1,4 +1,5 @@
-//! What a timer's signal costs a thread outside of its handler: the kernel's way into it and back.
+//! What a timer's signal costs a thread outside of its handler: the kernel's way into it and back, at a tick of the kernel, which
+//! finds other caches than a signal that the thread asks for.
 
 use std::io;
 use std::mem;
@@ -6,17 +7,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::clock;
 
-/// What lies between two signals of a program in its caches and what we touch to put ours out of them (bytes).
-const CROWD_BYTES: usize = 1 << 20;
-const LINE: usize = 64;
+/// A step of work that takes so much longer than usual was interrupted (ns).
+const LONGER_NS: u64 = 1_500;
+/// A step counts for so little of what is usual.
+const USUAL_STEPS: f64 = 64.0;
+/// What steps take before any was done (ns).
+const FIRST_NS: f64 = 1_000.0;
 
-static ENTERED_NS: AtomicU64 = AtomicU64::new(0);
-static LEFT_NS: AtomicU64 = AtomicU64::new(0);
+static CAME: AtomicU64 = AtomicU64::new(0);
+static INSIDE_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Looks at the clock once on the way in and once on the way out.
 extern "C" fn look(_: libc::c_int) {
-    ENTERED_NS.store(clock::monotonic_ns(), Ordering::Relaxed);
-    LEFT_NS.store(clock::monotonic_ns(), Ordering::Relaxed);
+    let entered_ns = clock::monotonic_ns();
+    CAME.fetch_add(1, Ordering::Relaxed);
+    INSIDE_NS.store(clock::monotonic_ns().saturating_sub(entered_ns), Ordering::Relaxed);
+}
+
+/// A time at which a thread that works all the time did not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Interruption {
+    /// When it began (ns of the monotonic clock).
+    pub(crate) at_ns: u64,
+    /// How long the thread stood still (ns).
+    pub(crate) stood_ns: u64,
+    /// What a handler took of it between its looks at the clock (ns), if a signal came.
+    pub(crate) inside_ns: Option<u64>,
 }
 
 /// A signal with a handler that looks at the clock, and a timer on the calling thread's CPU time that sends it.
@@ -52,17 +68,15 @@ impl Trial {
         Ok(Self { timer, signal, before })
     }
 
-    /// How long it takes to set the timer to so many seconds of the thread's CPU time (ns).
-    fn set_ns(&self, at_s: i64) -> u64 {
-        let at = libc::timespec { tv_sec: at_s, tv_nsec: 1 };
-        let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        let spec = libc::itimerspec { it_value: at, it_interval: never };
-        let begin_ns = clock::monotonic_ns();
-        // SAFETY: the timer is ours, and the pointer valid for the call.
-        unsafe {
-            libc::timer_settime(self.timer, libc::TIMER_ABSTIME, &raw const spec, std::ptr::null_mut())
+    /// Lets it expire each time that so much CPU time has passed (ns).
+    fn every(&self, period_ns: u64) {
+        let each = libc::timespec {
+            tv_sec: (period_ns / 1_000_000_000) as i64,
+            tv_nsec: (period_ns % 1_000_000_000) as i64,
         };
-        clock::monotonic_ns().saturating_sub(begin_ns)
+        let spec = libc::itimerspec { it_value: each, it_interval: each };
+        // SAFETY: the timer is ours, and the pointer valid for the call.
+        unsafe { libc::timer_settime(self.timer, 0, &raw const spec, std::ptr::null_mut()) };
     }
 }
 
@@ -76,31 +90,41 @@ impl Drop for Trial {
     }
 }
 
-/// Sets a timer so many times to a time that has passed, so that its signal comes at once, and as often to one that never comes;
-/// returns what each took (ns), that with the signal less the time between the handler's two looks at the clock.
+/// Works for so long in steps of some hundred nanoseconds, with a signal each `period_ns` of CPU time, and tells when it was
+/// interrupted. For one thread at a time.
 ///
 /// # Errors
 ///
 /// If there is no timer to be had.
-pub(crate) fn measure(times: usize) -> io::Result<Vec<(u64, u64)>> {
-    const NEVER_S: i64 = 1 << 40;
+pub(crate) fn interruptions(
+    period_ns: u64,
+    for_ns: u64,
+    mut step: impl FnMut(),
+) -> io::Result<Vec<Interruption>> {
     let trial = Trial::new()?;
-    let mut crowd = vec![0_u8; CROWD_BYTES];
-    let mut found = Vec::with_capacity(times);
-    for _ in 0..times {
-        touch(&mut crowd);
-        let without = trial.set_ns(NEVER_S);
-        touch(&mut crowd);
-        let with = trial.set_ns(0);
-        let inside = LEFT_NS.load(Ordering::Relaxed).saturating_sub(ENTERED_NS.load(Ordering::Relaxed));
-        found.push((with.saturating_sub(inside), without));
+    trial.every(period_ns);
+    let (mut found, mut usual_ns) = (Vec::new(), FIRST_NS);
+    let mut came = CAME.load(Ordering::Relaxed);
+    let mut last_ns = clock::monotonic_ns();
+    let end_ns = last_ns.saturating_add(for_ns);
+    while last_ns < end_ns {
+        step();
+        let now_ns = clock::monotonic_ns();
+        let took_ns = now_ns.saturating_sub(last_ns);
+        if took_ns > usual_ns as u64 + LONGER_NS {
+            let has_come = CAME.load(Ordering::Relaxed) != came;
+            came = CAME.load(Ordering::Relaxed);
+            found.push(Interruption {
+                at_ns: last_ns,
+                stood_ns: took_ns - usual_ns as u64,
+                inside_ns: has_come.then(|| INSIDE_NS.load(Ordering::Relaxed)),
+            });
+        } else {
+            usual_ns += (took_ns as f64 - usual_ns) / USUAL_STEPS;
+        }
+        last_ns = clock::monotonic_ns();
     }
     Ok(found)
-}
-
-fn touch(crowd: &mut [u8]) {
-    crowd.iter_mut().step_by(LINE).for_each(|byte| *byte = byte.wrapping_add(1));
-    std::hint::black_box(&crowd);
 }
 
 /// The kernel's tick (ns): timers on CPU time expire at no other times.
@@ -115,10 +139,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_signal_came_and_took_its_time() {
-        let found = measure(20).unwrap();
-        assert_eq!(found.len(), 20);
-        assert!(found.iter().all(|(with, without)| *with > 0 && *without > 0), "{found:?}");
+    fn a_thread_that_works_is_interrupted_with_signals_and_without() {
+        let found = interruptions(2 * tick_ns(), 400_000_000, || {
+            std::hint::black_box((0..100_u64).fold(1_u64, |x, y| std::hint::black_box(x ^ y)));
+        });
+        let found = found.unwrap();
+        let signals: Vec<_> = found.iter().filter(|one| one.inside_ns.is_some()).collect();
+        assert!(
+            !signals.is_empty() && signals.iter().all(|one| one.inside_ns <= Some(one.stood_ns)),
+            "{found:?}"
+        );
         assert!((1_000_000..=10_000_000).contains(&tick_ns()), "HZ is 100 to 1000");
     }
 }

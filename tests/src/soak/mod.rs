@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use fastrand::Rng;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use serde_json::json;
 
 use self::clients::Clients;
@@ -61,9 +63,10 @@ fn record_file(folder: &Path) -> PathBuf {
     folder.join("record.jsonl")
 }
 
-/// Runs for so long, and leaves what happened in a folder.
+/// Runs for so long, or until it is asked to end, and leaves what happened in a folder.
 pub fn run(folder: &Path, time: Duration, seed: u64) -> Result<()> {
     fs::create_dir_all(folder)?;
+    let asked_to_end = listen()?; // before there are threads
     let record = Record::create(&record_file(folder))?;
     record.tell("begin", json!({ "seed": seed, "seconds": time.as_secs() }));
     let disk = SmallDisk::new(DISK_KIB)?;
@@ -78,7 +81,7 @@ pub fn run(folder: &Path, time: Duration, seed: u64) -> Result<()> {
     let clients = Clients::start(&service.socket(), &record);
     let begun = Instant::now();
     let mut clock = Clock::default();
-    while begun.elapsed() < time {
+    while begun.elapsed() < time && asked_to_end.read_signal()?.is_none() {
         let gently = begun.elapsed().as_secs_f64() < GENTLE_SHARE * time.as_secs_f64();
         load.tick(&mut random)?;
         if clock.due(3, STEP_EVERY) {
@@ -112,6 +115,13 @@ pub fn run(folder: &Path, time: Duration, seed: u64) -> Result<()> {
     count_again(&service, &observer, &record)?;
     fs::read_to_string(service.log()).map(|log| record.tell("log", json!({ "lines": notable(&log) })))?;
     Ok(())
+}
+
+/// Whoever ends a run early wants to know what became of it until then.
+fn listen() -> Result<SignalFd> {
+    let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
+    signals.thread_block()?; // the programs that are started have no part in it: they begin with nothing blocked
+    Ok(SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)
 }
 
 /// What the store sums up to, beside what its files do one by one.

@@ -99,8 +99,7 @@ fn accounted(run: &Run<'_>) -> Option<Line> {
         stretches(&life, MINUTE_MS, |before, after| {
             let since = |key: &str| Some(after[key].as_f64()? - before[key].as_f64()?);
             let Some((machine_s, own_s)) = since("machine_s").zip(since("cpu_s")) else { return };
-            let used = |poll| targets(poll).filter_map(|(_, target)| target["cpu_s"].as_f64()).sum::<f64>();
-            shares.push((used(after) - used(before)) / (machine_s - own_s));
+            shares.push(used_s(before, after) / (machine_s - own_s));
         });
     }
     let least = shares.iter().copied().reduce(f64::min)?;
@@ -110,6 +109,17 @@ fn accounted(run: &Run<'_>) -> Option<Line> {
         format!("{} to {} of it in {} minutes", percent(least), percent(most), shares.len()),
         least >= LEAST_ACCOUNTED && most <= MOST_ACCOUNTED,
     ))
+}
+
+/// What targets used between two polls. Of those that are gone, nobody knows; those that are new began with nothing.
+fn used_s(before: &Value, after: &Value) -> f64 {
+    let cpu_s = |target: &Value| target["cpu_s"].as_f64().unwrap_or(0.0);
+    let then: BTreeMap<&str, f64> = targets(before).map(|(name, target)| (name, cpu_s(target))).collect();
+    let since = |(name, target): (&str, &Value)| {
+        let (then_s, now_s) = (then.get(name).copied().unwrap_or(0.0), cpu_s(target));
+        if now_s < then_s { now_s } else { now_s - then_s } // another of the same name
+    };
+    targets(after).map(since).sum()
 }
 
 fn host(run: &Run<'_>) -> Line {
@@ -157,4 +167,22 @@ fn both<'v>(before: &'v Value, after: &'v Value) -> impl Iterator<Item = (String
 pub(super) fn targets(poll: &Value) -> impl Iterator<Item = (&str, &Value)> {
     let list = poll["targets"]["targets"].as_array().or_else(|| poll["targets"].as_array());
     list.into_iter().flatten().filter_map(|target| Some((target["name"].as_str()?, target)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_target_that_is_gone_takes_nothing_off_what_others_used() {
+        let poll = |targets: &[(&str, f64)]| {
+            let of = |&(name, cpu_s): &(&str, f64)| json!({ "name": name, "cpu_s": cpu_s });
+            json!({ "targets": { "targets": targets.iter().map(of).collect::<Vec<_>>() } })
+        };
+        let before = poll(&[("rest", 100.0), ("steady", 5.0), ("asked for", 50.0), ("again", 9.0)]);
+        let after = poll(&[("rest", 130.0), ("steady", 5.5), ("new", 2.0), ("again", 1.0)]);
+        assert_eq!(used_s(&before, &after), 33.5);
+    }
 }

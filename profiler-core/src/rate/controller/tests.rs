@@ -37,6 +37,72 @@ fn a_fixed_rate_is_metered_and_kept() {
     assert!(controller.account().worst_1s_ratio() > 0.15);
 }
 
+/// A busy target at HZ ticks a second, if any; the last decision after a minute.
+fn beside_ticks(tick_hz: Option<f64>, budget_ratio: f64) -> (Decision, RateController) {
+    let costs = CostModel {
+        per_sample_ns: Cost::new(14_000.0, 100.0),
+        per_handler_ns: Some(Cost::new(1_000.0, 50.0)),
+        ..CostModel::default()
+    };
+    let mut controller =
+        RateController::new(RateSettings { budget_ratio, tick_hz, ..Default::default() }, costs);
+    let mut decision = controller.start(0);
+    for tick in 0..600 {
+        let samples = (decision.rate_hz * 0.1).round() as u64;
+        let ticks = (tick_hz.unwrap_or(0.0) * 0.1) as u64;
+        let now = Reading {
+            tick_samples: ticks,
+            self_cpu_ns: 20_000 + 2_000 * (samples + ticks),
+            ..reading(tick, samples)
+        };
+        decision = controller.tick(&now, &TopShares { counts: vec![(1, 40), (2, 30), (3, 20), (4, 10)] });
+    }
+    (decision, controller)
+}
+
+#[test]
+fn ticks_take_the_place_of_the_clocks_samples() {
+    let (clock, _) = beside_ticks(None, 0.05);
+    let (both, controller) = beside_ticks(Some(250.0), 0.05);
+    assert_eq!((clock.bound_by, both.bound_by), (BoundBy::Law, BoundBy::Law));
+    assert_eq!((clock.tick_rate_hz, both.tick_rate_hz), (0.0, 250.0));
+    assert!(
+        both.rate_hz > 30.0 && both.rate_hz < clock.rate_hz - 150.0,
+        "{} of {}",
+        both.rate_hz,
+        clock.rate_hz
+    );
+    assert!(both.tick_overhead_us < 0.2 * both.overhead_us, "{} {}", both.tick_overhead_us, both.overhead_us);
+    // More samples for less: the criterion spends a part of what the ticks save.
+    assert!(both.rate_hz + both.tick_rate_hz > 1.1 * clock.rate_hz, "{both:?}");
+    assert!(both.overhead_1s_ratio < clock.overhead_1s_ratio, "{both:?} {clock:?}");
+    assert!(controller.affords_tick());
+}
+
+#[test]
+fn both_sources_stay_within_one_budget() {
+    let (both, controller) = beside_ticks(Some(250.0), 0.004);
+    assert!(
+        controller.account().worst_10s_ratio() <= 1.02 * 0.004,
+        "{}",
+        controller.account().worst_10s_ratio()
+    );
+    assert!(both.rate_hz < 220.0 && both.bound_by != BoundBy::Law, "{both:?}");
+    let (_, mut controller) = beside_ticks(Some(250.0), 0.001);
+    assert!(!controller.affords_tick(), "a thousandth is less than ticks cost");
+    controller.give_up_tick();
+    assert!(controller.affords_tick());
+}
+
+#[test]
+fn an_untimed_handler_leaves_ticks_as_dear_as_the_clock() {
+    let settings = RateSettings { tick_hz: Some(250.0), ..RateSettings::default() };
+    let mut controller = RateController::new(settings, CostModel::default());
+    let decision = controller.start(0);
+    assert_eq!(decision.tick_overhead_us, decision.overhead_us);
+    assert!(!controller.affords_tick(), "at twenty microseconds each, and as many in doubt");
+}
+
 #[test]
 fn an_idle_target_keeps_its_rate() {
     let mut controller = RateController::new(RateSettings::default(), CostModel::default());
@@ -223,11 +289,12 @@ prop_compose! {
         b in hostile_f64(), w in hostile_f64(), z in hostile_f64(), fixed in prop::option::of(hostile_f64()),
         top in 0usize..100, floor in hostile_f64(), period in hostile_u64(), bytes in hostile_f64(),
         frames in hostile_f64(), copy in hostile_f64(), tick in prop::option::of(hostile_u64()),
+        tick_hz in prop::option::of(hostile_f64()),
     ) -> RateSettings {
         RateSettings {
             budget_ratio: b, horizon_s: w, criterion: Criterion::UpperCurve { z }, fixed_rate_hz: fixed, top,
             floor_hz: floor, min_period_ns: period, max_bytes_per_s: bytes, expected_frames: frames,
-            expected_stack_bytes: copy, clock_tick_ns: tick,
+            expected_stack_bytes: copy, clock_tick_ns: tick, tick_hz,
         }
     }
 }
@@ -254,11 +321,12 @@ prop_compose! {
 prop_compose! {
     fn hostile_reading()(
         x in prop::array::uniform12(hostile_u64()), trace_records in hostile_u64(), self_once_ns in hostile_u64(),
+        (tick_samples, foreign_tick_samples) in (hostile_u64(), hostile_u64()),
     ) -> Reading {
         Reading {
             at_ns: x[0], target_cpu_ns: x[1], self_cpu_ns: x[2], samples: x[3], foreign_samples: x[4], frames: x[5],
             stack_bytes: x[6], lost: x[7], switches: x[8], side_records: x[9], foreign_side_records: x[10], forks: x[11],
-            trace_records, self_once_ns,
+            trace_records, self_once_ns, tick_samples, foreign_tick_samples,
         }
     }
 }

@@ -20,6 +20,8 @@ pub(super) struct Profile {
     pub(super) weight_ns: f64,
     /// Samples of equal weight that would know as much (Kish): where the rate was low, a sample stands for more.
     pub(super) effective: f64,
+    /// The part of the samples that is known to be without bias.
+    pub(super) vouched_for: f64,
     pub(super) seen: Vec<Seen>,
 }
 
@@ -54,6 +56,7 @@ impl Profile {
             windows: sound_windows,
             weight_ns,
             effective: weight_ns * weight_ns / squares,
+            vouched_for: 1.0,
             seen: Vec::new(),
         };
         profile.seen = functions.iter().map(|parts| profile.seen(parts.as_ref(), &places)).collect();

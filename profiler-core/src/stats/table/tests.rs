@@ -13,6 +13,26 @@ fn steady(windows: u32, samples: u64) -> Vec<Part> {
     (0..windows).map(|window| part(window, samples as f64 * 1e7, samples)).collect()
 }
 
+/// Three quarters that nobody vouches for leave the estimate, and make the interval that of a quarter of the samples.
+#[test]
+fn intervals_are_as_wide_as_those_samples_that_are_vouched_for_make_them() {
+    let functions = [steady(20, 30), steady(20, 70)];
+    let whole = |vouched| IntervalTable::vouched_for(&[EVEN; 20], &functions, Confidence::default(), vouched);
+    let quarter = [Window { weight_ns: EVEN.weight_ns, samples: EVEN.samples / 4 }; 20];
+    let own: Vec<Vec<Part>> = functions
+        .iter()
+        .map(|parts| parts.iter().map(|part| Part { samples: part.samples / 4, ..*part }).collect())
+        .collect();
+    let alone = IntervalTable::new(&quarter, &own, Confidence::default());
+    for (wide, alone) in whole(0.25).rows().iter().zip(alone.rows()) {
+        assert_eq!(wide.share, alone.share);
+        let ratio = (wide.this_run.high - wide.this_run.low) / (alone.this_run.high - alone.this_run.low);
+        assert!((0.9..=1.1).contains(&ratio), "{ratio}: {:?} {:?}", wide.this_run, alone.this_run);
+    }
+    assert_eq!(whole(1.0), IntervalTable::new(&[EVEN; 20], &functions, Confidence::default()));
+    assert_eq!(whole(0.0), whole(1.0), "what is no part is all");
+}
+
 #[test]
 fn a_single_function_is_all_there_is() {
     let table = IntervalTable::new(&[EVEN; 20], &[steady(20, 100)], Confidence::default());

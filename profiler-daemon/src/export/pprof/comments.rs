@@ -214,6 +214,8 @@ fn run_from_json(text: &str) -> Option<Run> {
         symbol_rereads,
         throttled,
         foreign_samples,
+        tick_samples,
+        tick_audit,
         walked_frames,
         copied_bytes,
         target_cpu_s,

@@ -18,8 +18,8 @@ fn held(files: &OpenFiles, folder: &Path, letters: &str) -> Vec<(PathBuf, HeldFi
         let path = folder.join(letter.to_string());
         std::fs::write(&path, letter.to_string()).unwrap();
         let file = File::open(&path).unwrap();
-        let identity = Identity::new(&file.metadata().unwrap(), None);
-        let held = files.hold(file, identity);
+        let version = Version::new(&file.metadata().unwrap());
+        let held = files.hold(file, version);
         held.is_at(View::Ours, &path);
         (path, held)
     };
@@ -76,24 +76,38 @@ fn another_file_of_the_name_and_one_that_was_written_into_are_not_taken() {
 }
 
 #[test]
-fn a_copy_of_the_same_build_is_taken() {
+fn a_copy_is_another_file_whatever_it_says_of_itself() {
     let (files, folder) = (files(), tempfile::tempdir().unwrap());
-    let own = std::env::current_exe().unwrap();
-    let file = File::open(&own).unwrap();
-    let Some(build_id) = build_id(&file) else { return }; // a linker that leaves none
-    let identity = Identity::new(&file.metadata().unwrap(), Some(build_id.clone()));
+    let first = held(&files, folder.path(), "a");
+    let (path, file) = &first[0];
+    let modified = std::fs::metadata(path).unwrap().modified().unwrap();
+    let _others = held(&files, folder.path(), "cdef");
     let copy = folder.path().join("copy");
-    std::fs::copy(&own, &copy).unwrap();
-    let copied = File::open(&copy).unwrap();
-    assert!(identity.recognises(&copied));
-    assert_eq!(identity.code(), Identity::new(&copied.metadata().unwrap(), Some(build_id)).code());
-    let held = files.hold(file, identity);
-    held.is_at(View::Ours, &copy);
-    let others = held_letters(&files, folder.path());
-    assert!(held.read(0, 4).is_ok_and(|start| start == b"\x7fELF"));
-    drop(others);
+    std::fs::copy(path, &copy).unwrap();
+    File::options().write(true).open(&copy).unwrap().set_modified(modified).unwrap();
+    std::fs::rename(&copy, path).unwrap();
+    assert!(file.read(0, 1).is_err() && files.lost() == 1);
 }
 
-fn held_letters(files: &OpenFiles, folder: &Path) -> Vec<(PathBuf, HeldFile)> {
-    held(files, folder, "abcdef")
+#[test]
+fn what_was_written_into_is_known_by_its_last_change_though_its_times_are_set_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a");
+    std::fs::write(&path, "a").unwrap();
+    let before = std::fs::metadata(&path).unwrap();
+    let version = Version::new(&before);
+    assert!(version.recognises(&File::open(&path).unwrap()));
+    std::thread::sleep(std::time::Duration::from_millis(20)); // times of files may be as coarse as a tick
+    std::fs::write(&path, "X").unwrap();
+    File::options().write(true).open(&path).unwrap().set_modified(before.modified().unwrap()).unwrap();
+    assert!(!version.recognises(&File::open(&path).unwrap()));
+}
+
+#[test]
+fn a_file_that_lost_its_name_holds_what_it_held() {
+    let (files, folder) = (files(), tempfile::tempdir().unwrap());
+    let first = held(&files, folder.path(), "a");
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    std::fs::remove_file(&first[0].0).unwrap();
+    assert!(first[0].1.is_unchanged(&first[0].1.get().unwrap()));
 }

@@ -9,7 +9,7 @@ use symbolizer::Frame;
 
 use super::super::loaded::Loaded;
 use super::super::memory::SymbolMemory;
-use super::{About, Found, NameRoom, Naming, lock};
+use super::{About, Equal, Found, NameRoom, Naming, Sharing, lock};
 
 /// What is not known well is looked for again after so long at first, and at last (ns): a debug file may have come.
 const FIRST_PAUSE_NS: u64 = 100_000_000_000;
@@ -24,6 +24,8 @@ pub(crate) struct KeptNames {
     kept: Mutex<Kept>,
     /// The object as it was read, until there is need of its room.
     loaded: Mutex<Option<Box<Loaded>>>,
+    /// Whether files that hold the same tell them.
+    sharing: Mutex<Sharing>,
     /// Whether the room knows of this.
     is_entered: AtomicBool,
 }
@@ -133,6 +135,32 @@ impl KeptNames {
     }
 }
 
+/// Those of files that hold the same.
+impl KeptNames {
+    /// Whether the object says that it is what another one is.
+    pub(crate) fn is_claimed(&self) -> bool {
+        matches!(*lock(&self.sharing), Sharing::Claimed)
+    }
+
+    /// The files whose names these are.
+    pub(crate) fn equal(&self) -> Option<Arc<Equal>> {
+        match &*lock(&self.sharing) {
+            Sharing::With(equal) => Some(Arc::clone(equal)),
+            Sharing::Alone | Sharing::Claimed => None,
+        }
+    }
+
+    pub(super) fn share(&self, sharing: Sharing) {
+        *lock(&self.sharing) = sharing;
+    }
+
+    /// The object's names are its own from now on.
+    pub(crate) fn leave(&self) {
+        let left = std::mem::take(&mut *lock(&self.sharing));
+        drop(left); // outside of the lock
+    }
+}
+
 /// What stays in memory of the object.
 impl KeptNames {
     /// Whether the room is to be told of this: once.
@@ -160,6 +188,9 @@ impl KeptNames {
         let mut place = lock(&self.loaded);
         let gone = place.take_if(|loaded| !loaded.can_be_read());
         drop((place, gone));
+        if let Some(equal) = self.equal() {
+            equal.names.let_go();
+        }
     }
 }
 

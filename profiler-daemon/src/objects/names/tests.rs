@@ -19,7 +19,7 @@ fn load(object: &Arc<Object>) -> Box<Loaded> {
     let Content::Image(image) = &object.content else { panic!("it is in memory") };
     let image = Arc::clone(image) as Arc<dyn symbolizer::ReadAt>;
     let read = symbolizer::Object::load_owned(Limits::default(), image, Path::new("vdso"), &NoDebugFiles);
-    Box::new(Loaded::new(read.unwrap(), object))
+    Box::new(Loaded::new(read.unwrap(), object, None))
 }
 
 /// Room for this many such objects, and as many names.

@@ -39,6 +39,7 @@ pub(super) struct Past {
 pub(super) struct Seen {
     samples: u64,
     foreign: u64,
+    foreign_records: u64,
     ends: u64,
     target_cpu_ns: u64,
     at_ns: u64,
@@ -177,6 +178,7 @@ impl<L: DecisionLog> Engine<L> {
     pub(super) fn look_at_attach(&mut self, now_ns: u64) -> (u64, bool) {
         let switches = self.context_switches();
         let observed = self.observe(switches);
+        self.attach.set_budget(self.controller.own_budget_ratio());
         if self.attach.observe(now_ns, observed, || task_events(&self.session)).is_some() {
             self.attach_changed = true;
             return (switches, true);
@@ -197,16 +199,19 @@ impl<L: DecisionLog> Engine<L> {
 
     /// What happened since the last look, as far as it depends on the way to attach.
     fn observe(&mut self, switches: u64) -> Observed {
-        let Counts { samples, foreign, ends, .. } = self.session.counts;
+        let Counts { samples, foreign, foreign_side_records: foreign_records, ends, .. } =
+            self.session.counts;
         let (target_cpu_ns, at_ns) = (self.session.target_cpu_ns(), self.session.elapsed_ns());
-        let now = Seen { samples, foreign, ends, target_cpu_ns, at_ns };
+        let now = Seen { samples, foreign, foreign_records, ends, target_cpu_ns, at_ns };
         let last = std::mem::replace(&mut self.seen, now);
         let foreign = now.foreign.saturating_sub(last.foreign) as f64;
+        let foreign_records = now.foreign_records.saturating_sub(last.foreign_records) as f64;
         let ends = now.ends.saturating_sub(last.ends) as f64;
         let samples = now.samples.saturating_sub(last.samples) as f64;
         Observed {
             extra_ns: switches as f64 * self.costs.per_switch_ns.mean_ns
-                + foreign * self.costs.per_sample_ns.mean_ns,
+                + foreign * self.costs.per_sample_ns.mean_ns
+                + foreign_records * self.costs.per_side_record_ns.mean_ns,
             samples_ns: samples * self.controller.cost().target.mean_ns,
             ends_ns: ends * self.settings.period_ns as f64 / 2.0,
             target_ns: now.target_cpu_ns.saturating_sub(last.target_cpu_ns) as f64,

@@ -13,7 +13,7 @@ use super::super::remedy;
 use super::Cut;
 use crate::debuginfod::Debuginfod;
 use crate::objects::loaded::Loaded;
-use crate::objects::names::{About, Found};
+use crate::objects::names::{About, DebugFilesForAll, Equal, Found, KeptNames};
 use crate::objects::{Content, Met, Objects};
 use crate::roots::{Roots, View};
 
@@ -28,29 +28,58 @@ pub(super) enum Source {
 
 impl Source {
     /// Reads what tells the names of an object, unless that is still in memory.
-    pub(super) fn open(object: &Met, objects: &Objects, debuginfod: Option<&Arc<Debuginfod>>) -> Self {
-        let known = objects.names.take_loaded(&object.names);
-        let known = known.filter(|known| known.is_as_it_was() && known.has_room_to_read(&objects.memory));
-        if let Some(known) = known {
+    pub(super) fn open(
+        object: &Met,
+        objects: &Objects,
+        debuginfod: Option<&Arc<Debuginfod>>,
+        equal: Option<&Equal>,
+    ) -> Self {
+        // What stayed may be of another's file, which says nothing of this one.
+        if let Some(missing) = equal.and_then(|_| object.missing()) {
+            return Self::Missing(remedy::missing(&missing));
+        }
+        let known = objects.names.take_loaded(names_of(object, equal));
+        let is_of_use = |known: &Loaded| {
+            known.is_as_it_was() && known.is_proven() && known.has_room_to_read(&objects.memory)
+        };
+        if let Some(known) = known.filter(|known| is_of_use(known)) {
             return Self::Object(known);
         }
         if let Some(missing) = object.missing() {
             return Self::Missing(remedy::missing(&missing));
         }
         objects.names.count_source();
+        let mut proof = None;
         let bytes: Arc<dyn ReadAt> = match &object.content {
-            Content::File(file) => Arc::new(file.clone()),
+            Content::File(file) => match equal {
+                Some(equal) => {
+                    let proven = equal.proven(file.clone());
+                    proof = Some(proven.proof());
+                    Arc::new(proven)
+                }
+                None => Arc::new(file.clone()),
+            },
             Content::Image(image) => Arc::clone(image) as Arc<dyn ReadAt>,
             Content::Missing(missing) => return Self::Missing(remedy::missing(missing)),
         };
+        let for_all = equal.map(|equal| Arc::clone(&equal.debug_files));
         let (view, roots) = (object.view, objects.roots.clone());
-        let files = DebugFilesOf { view, roots, debuginfod: debuginfod.cloned() };
+        let files = DebugFilesOf { view, roots, debuginfod: debuginfod.cloned(), for_all };
         let limits = Limits::of_all(objects.memory.left());
         let loaded = symbolizer::Object::load_owned(limits, bytes, Path::new(&object.path), &files);
         loaded.map_or_else(
             |reason| Self::Unreadable(remedy::unreadable(&reason)),
-            |loaded| Self::Object(Box::new(Loaded::new(loaded, &object.object))),
+            |loaded| Self::Object(Box::new(Loaded::new(loaded, &object.object, proof))),
         )
+    }
+
+    /// Whether something was read that was not what all hold who share the names.
+    pub(super) fn is_doubtful(&self) -> bool {
+        match self {
+            Self::Object(loaded) => !loaded.is_proven(),
+            Self::Unreadable(_) => true,
+            Self::Missing(_) => false,
+        }
     }
 
     /// What there is to say of it beside names.
@@ -93,18 +122,23 @@ impl Source {
     }
 
     /// Keeps what was told for the next cut, and what told it.
-    pub(super) fn keep(self, object: &Met, cut: &Cut, about: About, told: &[(u64, Found)]) {
+    pub(super) fn keep(self, names: &Arc<KeptNames>, cut: &Cut, about: About, told: &[(u64, Found)]) {
         let room = &cut.objects.names;
         match self {
             Self::Object(loaded) => {
-                object.names.keep(room, cut.naming, about, told);
-                room.keep_loaded(&object.names, loaded);
+                names.keep(room, cut.naming, about, told);
+                room.keep_loaded(names, loaded);
             }
-            Self::Unreadable(_) => object.names.keep(room, cut.naming, about, told),
+            Self::Unreadable(_) => names.keep(room, cut.naming, about, told),
             // Another target may have the same object from where it is still there.
             Self::Missing(_) => {}
         }
     }
+}
+
+/// The names of this object, or of all that hold the same.
+pub(super) fn names_of<'a>(object: &'a Met, equal: Option<&'a Equal>) -> &'a Arc<KeptNames> {
+    equal.map_or(&object.names, |equal| &equal.names)
 }
 
 /// Separate debug files, as the process that mapped the object sees them; and at last on servers.
@@ -113,11 +147,16 @@ struct DebugFilesOf {
     view: View,
     roots: Roots,
     debuginfod: Option<Arc<Debuginfod>>,
+    /// Names are read for others too.
+    for_all: Option<Arc<DebugFilesForAll>>,
 }
 
 impl DebugFiles for DebugFilesOf {
     fn open(&self, path: &Path) -> Option<Box<dyn ReadAt>> {
-        let file = self.roots.open_debug_file(self.view, path).ok()?;
+        let file = match &self.for_all {
+            Some(for_all) => for_all.open(path, &self.roots)?,
+            None => self.roots.open_debug_file(self.view, path).ok()?,
+        };
         Some(Box::new(Unchanged::new(file).ok()?))
     }
 

@@ -26,13 +26,14 @@ fn collected() -> Collected {
         generated: Generated::default(),
         span: 0..10_000_000_000,
         is_last: true,
+        ticks: 0,
     }
 }
 
 #[test]
 fn the_windows_of_a_run_survive_its_file() {
     let run = Run { samples: 200, confidence: 0.95, ..Run::default() };
-    let profile = symbolize(collected(), 0.987_654_321, run, None, &Hurry::default());
+    let profile = symbolize(collected(), 0.987_654_321, run, None, &Hurry::default(), &mut || ());
     let mut file = Vec::new();
     pprof::write(&profile, &mut file).unwrap();
     let read = pprof::read(file.as_slice()).unwrap();
@@ -41,4 +42,180 @@ fn the_windows_of_a_run_survive_its_file() {
     let sum_ns: u64 = profile.stacks.iter().map(|stack| stack.cpu_ns).sum();
     assert!((sum_ns as f64 / (collected().weight_ns() * 0.987_654_321) - 1.0).abs() < 1e-6);
     assert_eq!(functions(&read), functions(&profile));
+}
+
+/// Files that are mapped at one path, one after another, as processes of different file systems have them at the same time.
+struct Copies {
+    folder: tempfile::TempDir,
+    store: ObjectStore,
+    objects: Vec<Met>,
+}
+
+impl Copies {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self { folder, store: ObjectStore::new(&Symbols::new(1 << 28)), objects: Vec::new() }
+    }
+
+    /// The C library that this test runs with; forged, one of its functions has another name.
+    fn library(is_forged: bool) -> Vec<u8> {
+        let maps = crate::sys::procfs::executable_maps(std::process::id()).unwrap();
+        let path = maps.into_iter().map(|mapped| mapped.path).find(|path| path.contains("libc.so"));
+        let mut bytes = std::fs::read(path.expect("linked with the C library")).unwrap();
+        // Of a build of which this machine has no debug file.
+        let file = object::File::parse(&*bytes).unwrap();
+        let build_id = object::Object::build_id(&file).unwrap().unwrap().to_vec();
+        let at = bytes.windows(build_id.len()).position(|part| part == build_id).unwrap();
+        bytes[at..at + build_id.len()].iter_mut().for_each(|byte| *byte ^= 0xff);
+        if is_forged {
+            let name = b"\0qsort_r\0";
+            let at = bytes.windows(name.len()).position(|text| text == name).unwrap();
+            bytes[at + 1] = b'Q';
+        }
+        bytes
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.folder.path().join("lib.so")
+    }
+
+    /// Maps a new file with these bytes, and returns its number.
+    fn map(&mut self, bytes: &[u8]) -> usize {
+        let number = self.objects.len();
+        if number > 0 {
+            std::fs::rename(self.path(), self.nth(number - 1)).unwrap();
+        }
+        std::fs::write(self.path(), bytes).unwrap();
+        let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(self.path()).unwrap());
+        let file = profiler_core::record::FileId { major: 0, minor: 0, inode, generation: 0 };
+        let path = self.path().to_string_lossy().into_owned();
+        let pid = std::process::id();
+        let mapped =
+            profiler_core::record::Mapped { pid, start: 0x1000, len: 0x1000, file_offset: 0, file, path };
+        let loaded = self.store.load(&mapped);
+        self.objects.push(self.store.object(loaded.id).unwrap().clone());
+        number
+    }
+
+    /// Where a file lies once another has its place.
+    fn nth(&self, number: usize) -> std::path::PathBuf {
+        self.folder.path().join(number.to_string())
+    }
+
+    fn cut(&self) -> Cut {
+        let objects = self.store.snapshot();
+        let naming = objects.names.begin();
+        let aggregate = Aggregator::default().finish(1);
+        Cut {
+            aggregate,
+            processes: Vec::new(),
+            objects,
+            generated: Generated::default(),
+            keep_for_next: true,
+            naming,
+        }
+    }
+
+    fn compare(&self, number: usize) {
+        self.cut().objects.names.compare(&self.objects[number]);
+    }
+
+    /// The functions in a stretch of the file.
+    fn names(&self, number: usize) -> Vec<Option<String>> {
+        let cut = self.cut();
+        let (mut breathe, hurry) = (|| (), Hurry::default());
+        let mut names = Names::new(cut.objects.memory.clone(), None, hurry, &mut breathe);
+        let addresses: Vec<u64> = (0x28000..0x60000).step_by(0x40).collect();
+        let (_, found) = names.in_object(&cut, &self.objects[number], &addresses);
+        assert_eq!(found.len(), addresses.len());
+        found.into_iter().map(|found| Some(found.ok()?[0].name.to_string())).collect()
+    }
+
+    fn is_shared(&self, number: usize) -> bool {
+        self.objects[number].names.equal().is_some()
+    }
+
+    fn sources(&self) -> u64 {
+        self.cut().objects.names.counts().sources
+    }
+}
+
+fn has(names: &[Option<String>], name: &str) -> bool {
+    names.iter().flatten().any(|found| found == name)
+}
+
+#[test]
+fn files_that_hold_the_same_are_read_once() {
+    let mut copies = Copies::new();
+    let bytes = Copies::library(false);
+    let first = copies.map(&bytes);
+    let own = copies.names(first);
+    assert!(has(&own, "qsort_r"), "{own:?}");
+    for _ in 0..4 {
+        let copy = copies.map(&bytes);
+        assert_eq!(copies.names(copy), own);
+        assert!(copies.is_shared(copy) && !copies.is_shared(first));
+    }
+    assert_eq!(copies.sources(), 2, "once for the first, and once for all that were compared");
+}
+
+#[test]
+fn a_file_that_says_it_is_another_tells_its_own_names_and_no_others() {
+    let mut copies = Copies::new();
+    let (genuine, forged) = (Copies::library(false), Copies::library(true));
+    let of = |bytes: &[u8], copies: &mut Copies| {
+        let copy = copies.map(bytes);
+        copies.names(copy)
+    };
+    for _ in 0..3 {
+        let (own, lie) = (of(&genuine, &mut copies), of(&forged, &mut copies));
+        assert!(has(&own, "qsort_r") && !has(&own, "Qsort_r"), "{own:?}");
+        assert!(has(&lie, "Qsort_r") && !has(&lie, "qsort_r"), "{lie:?}");
+    }
+}
+
+#[test]
+fn a_file_that_changes_once_it_was_compared_lends_nobody_its_names() {
+    let mut copies = Copies::new();
+    let (genuine, forged) = (Copies::library(false), Copies::library(true));
+    let own = copies.map(&genuine);
+    let own = copies.names(own);
+    let (changed, other) = (copies.map(&genuine), copies.map(&genuine));
+    copies.compare(changed);
+    copies.compare(other);
+    assert!(copies.is_shared(changed) && copies.is_shared(other));
+    // As through a mapping: no time tells.
+    let file = std::fs::OpenOptions::new().write(true).open(copies.nth(changed)).unwrap();
+    let modified = file.metadata().unwrap().modified().unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &forged, 0).unwrap();
+    file.set_modified(modified).unwrap();
+    assert!(has(&copies.names(changed), "Qsort_r"), "they are its own");
+    assert!(!copies.is_shared(changed) && copies.is_shared(other));
+    assert_eq!(copies.names(other), own);
+    assert!(copies.is_shared(other));
+}
+
+#[test]
+#[allow(clippy::print_stderr, reason = "it says why it skips")]
+fn who_has_a_debug_file_of_his_own_is_named_on_his_own() {
+    let mut copies = Copies::new();
+    let bytes = Copies::library(false);
+    let Some(link) = debug_link(&bytes) else {
+        return eprintln!("skipped: the C library names no debug file");
+    };
+    let own = copies.map(&bytes);
+    let own = copies.names(own);
+    let copy = copies.map(&bytes);
+    assert_eq!(copies.names(copy), own);
+    assert!(copies.is_shared(copy));
+    std::fs::write(copies.folder.path().join(link), "anything").unwrap();
+    assert_eq!(copies.names(copy), own, "what it holds is not of this build");
+    assert!(!copies.is_shared(copy));
+}
+
+/// The name of the debug file that a library states.
+fn debug_link(bytes: &[u8]) -> Option<String> {
+    let file = object::File::parse(bytes).ok()?;
+    let (name, _) = object::Object::gnu_debuglink(&file).ok()??;
+    String::from_utf8(name.to_vec()).ok()
 }

@@ -27,6 +27,8 @@ pub(crate) struct Collected {
     pub(crate) span: Range<u64>,
     /// Whether the session has ended: there is nothing to keep names for.
     pub(crate) is_last: bool,
+    /// Samples at the kernel's tick that are among those counted.
+    pub(crate) ticks: u64,
 }
 
 impl Collected {
@@ -45,7 +47,9 @@ impl Session {
 
     fn end_window(&mut self, now_ns: u64) {
         let before = self.window_start;
-        let taken = self.counts.samples + self.counts.foreign - before.samples - before.foreign;
+        let all =
+            |counts: &super::Counts| counts.samples + counts.ticks + counts.foreign + counts.foreign_ticks;
+        let taken = all(&self.counts) - all(&before);
         let lost = self.counts.lost.saturating_sub(before.lost);
         let factor = if taken > 0 { (taken + lost) as f64 / taken as f64 } else { 1.0 };
         self.aggregator.close_window(now_ns.saturating_sub(self.stretch_start_ns), factor);
@@ -72,6 +76,7 @@ impl Session {
     fn hand_over(&mut self, is_last: bool) -> Collected {
         let now_ns = clock::monotonic_ns();
         self.end_window(now_ns);
+        let ticks = self.aggregator.settle_ticks(self.ticks.is_some());
         let start_ns = std::mem::replace(&mut self.stretch_start_ns, now_ns);
         if self.objects.is_short_of_room() {
             self.past_weights.retain(|_, weight| {
@@ -95,6 +100,7 @@ impl Session {
             generated,
             span: start_ns.min(now_ns)..now_ns,
             is_last,
+            ticks,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use agent_memory::{Memory, Reader, SLOTS, Slot, State, length};
+use agent_memory::{Memory, RING_WORDS, Reader, SLOTS, Slot, State, length};
 use profiler_core::record::Task;
 
 use crate::sys::procfs;
@@ -29,6 +29,8 @@ impl Taken {
 #[derive(Default)]
 struct Known {
     reader: Reader,
+    /// Words that this drain still reads: those that waited when it began. Who writes as fast as we read is left behind.
+    left: usize,
     owner: Option<Taken>,
     dropped: u64,
 }
@@ -64,9 +66,13 @@ impl Slots {
             return new;
         }
         (self.claims, self.unsettled) = (claims, false);
-        for (index, known) in self.known.iter_mut().enumerate().filter(|(_, known)| known.owner.is_none()) {
-            match memory.slot(index).and_then(|slot| slot.owner()) {
-                Some((_, 0)) => self.unsettled = true, // its thread is about to say who it is
+        let looked_at = self.known.iter_mut().take(memory.highest() + 1).enumerate();
+        for (index, known) in looked_at.filter(|(_, known)| known.owner.is_none()) {
+            let Some(slot) = memory.slot(index) else { continue };
+            match slot.owner() {
+                // Killed before its thread could say who it is: it never will.
+                Some((pid, 0)) if procfs::has_ended(pid) => slot.free(&mut known.reader),
+                Some((_, 0)) => self.unsettled = true,
                 Some((pid, tid)) => {
                     known.owner = Some(Taken { pid, tid });
                     self.taken.push(index);
@@ -78,9 +84,27 @@ impl Slots {
         new
     }
 
+    /// Ends the slots of threads that are gone, and that could not say so.
+    pub(super) fn end(&mut self, memory: &Memory<'_>, gone: &[u32]) {
+        if gone.is_empty() {
+            return;
+        }
+        for &index in &self.taken {
+            let owner = self.known[index].owner.filter(|owner| gone.contains(&owner.tid));
+            if let Some((owner, slot)) = owner.zip(memory.slot(index)) {
+                slot.end_of(owner.pid, owner.tid);
+            }
+        }
+    }
+
     /// Threads that have a slot.
     pub(super) fn taken(&self) -> usize {
         self.taken.len()
+    }
+
+    /// Who they are.
+    pub(super) fn owners(&self) -> impl Iterator<Item = Taken> {
+        self.taken.iter().filter_map(|&index| self.known[index].owner)
     }
 
     /// Whether any thread ever had one.
@@ -97,22 +121,25 @@ impl Slots {
         memory.claims() != self.claims || self.taken.iter().any(|&index| holds(index))
     }
 
-    /// Hands over the words of every record made until `until_ns`, in time order.
+    /// Hands over the words of every record made until `until_ns`, in time order; those that say that they were made later than now
+    /// as well, since they would keep all behind them waiting for ever.
     pub(super) fn drain(
         &mut self,
         memory: &Memory<'_>,
-        until_ns: u64,
+        (until_ns, now_ns): (u64, u64),
         words: &mut Vec<u64>,
         mut handle: impl FnMut(Taken, &[u64]),
     ) {
         let mut next: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
         for at in 0..self.taken.len() {
             let index = self.taken[at];
+            self.known[index].left = RING_WORDS;
+            self.known[index].left = self.waiting(memory, index).unwrap_or(0);
             next.extend(self.peek(memory, index).map(|(time_ns, _)| Reverse((time_ns, index))));
         }
         while let Some(Reverse((time_ns, index))) = next.pop() {
-            if time_ns > until_ns {
-                break;
+            if time_ns > until_ns && time_ns <= now_ns {
+                continue;
             }
             let Some((_, length)) = self.peek(memory, index) else { continue };
             let (Some(ring), Some(owner)) =
@@ -124,6 +151,7 @@ impl Slots {
             words.clear();
             words.extend((0..length).map(|at| reader.word(&ring, at)));
             reader.advance(&ring, length);
+            self.known[index].left -= length;
             handle(owner, words);
             next.extend(self.peek(memory, index).map(|(time_ns, _)| Reverse((time_ns, index))));
         }
@@ -131,22 +159,26 @@ impl Slots {
 
     /// When the next record of a slot was made, and how many words it has. What is no record is skipped, with all behind it.
     fn peek(&mut self, memory: &Memory<'_>, index: usize) -> Option<(u64, usize)> {
+        let waiting = self.waiting(memory, index)?;
         let known = &mut self.known[index];
-        known.owner?;
         let ring = memory.slot(index)?.ring()?;
-        let Some(waiting) = known.reader.waiting(&ring) else {
-            self.damaged += 1;
-            return None;
-        };
-        if waiting == 0 {
-            return None;
-        }
         let Some(length) = length(known.reader.word(&ring, 0), waiting) else {
             known.reader.advance(&ring, waiting);
+            known.left = 0;
             self.damaged += 1;
             return None;
         };
         Some((known.reader.word(&ring, 1), length))
+    }
+
+    /// Words that wait to be read in this drain, if there are any.
+    fn waiting(&mut self, memory: &Memory<'_>, index: usize) -> Option<usize> {
+        let known = &mut self.known[index];
+        known.owner?;
+        let ring = memory.slot(index)?.ring()?;
+        let waiting = known.reader.waiting(&ring);
+        self.damaged += u64::from(waiting.is_none());
+        Some(waiting?.min(known.left)).filter(|&waiting| waiting > 0)
     }
 
     /// Times that a ring held something that is no record, since the last call.

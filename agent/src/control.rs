@@ -1,0 +1,129 @@
+//! A running process that we were loaded into: how it comes to be sampled, and is left alone again.
+//!
+//! The profiler calls the one function in a thread that it has stopped, with every signal blocked, on that thread's stack. The
+//! thread may be anywhere, in the midst of `malloc` too: so nothing is called here that may take a lock. What does is called
+//! once, by the dynamic linker ([`prepare`]).
+//!
+//! Whoever leaves takes the memory out of sight, waits until nobody is in a handler who could have found it before, and only then
+//! unmaps it.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicU32};
+
+use agent_memory::{Answer, Ask, Request};
+
+use crate::{fork, guard, handler, memory, stack, sys, threads};
+
+/// How often it is looked whether everybody has left the handler, a tenth of a millisecond apart.
+const LOOKS: u32 = 1000;
+
+/// Whether we sample as a guest: loaded, and nothing stands before the C library.
+static GUEST: AtomicBool = AtomicBool::new(false);
+/// Threads that have themselves sampled at the moment.
+static ENTERING: AtomicU32 = AtomicU32::new(0);
+
+/// Whether the process is sampled without having been begun for it.
+#[inline]
+pub(crate) fn is_guest() -> bool {
+    GUEST.load(Acquire)
+}
+
+/// Does what can only be done where locks may be taken: called by the dynamic linker, whoever loads us.
+pub(crate) fn prepare() {
+    fork::follow();
+}
+
+/// What the profiler calls: see [`Ask`] and [`Answer`].
+///
+/// # Safety
+///
+/// The request is valid, and nobody else's; one call is made at a time.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sweetspot_agent_control(request: *mut Request) {
+    // SAFETY: the caller answers for it.
+    let request = unsafe { &mut *request };
+    let answer = match Ask::of(request) {
+        Some(Ask::Attach) => attach(request[1] as c_int),
+        Some(Ask::Leave) => leave(),
+        None => Answer::Unknown,
+    };
+    request[1] = handler::signal() as u64;
+    request[2] = answer as u64;
+}
+
+fn attach(fd: c_int) -> Answer {
+    let pid = sys::getpid();
+    if memory::get().is_some() || memory::hidden().is_some() {
+        if !memory::is_own(pid) {
+            leave_child(); // of a process that was sampled, past the C library
+        } else if memory::get().is_some_and(|memory| !memory.is_over(sys::monotonic_ns())) {
+            return Answer::Busy;
+        } else if leave() != Answer::Done {
+            return Answer::Unfinished;
+        }
+    }
+    let Some(memory) = memory::adopt(fd) else { return Answer::NoMemory };
+    if guard::is_shut() || !handler::install_in_guest() {
+        // SAFETY: nobody else has had the time to find it: no timer runs.
+        unsafe {
+            memory::hide();
+            memory::release();
+        }
+        return Answer::NoSignal;
+    }
+    stack::find_first_from_elsewhere();
+    memory::own(pid);
+    GUEST.store(true, Release);
+    threads::enter_all(&memory);
+    Answer::Done
+}
+
+fn leave() -> Answer {
+    memory::ENABLED.store(false, Relaxed);
+    memory::hide();
+    let is_empty = (0..LOOKS).any(|look| {
+        if look > 0 {
+            sys::pause_briefly();
+        }
+        // ATOMICS: in one order with whether there is memory to be found.
+        !threads::are_inside() && ENTERING.load(SeqCst) == 0
+    });
+    threads::stop_all();
+    handler::remove();
+    GUEST.store(false, Release);
+    if !is_empty {
+        return Answer::Unfinished;
+    }
+    if let Some(memory) = memory::hidden() {
+        memory.end_all(sys::getpid()); // what was written can still be read, on the other side
+    }
+    // SAFETY: it was hidden, and nobody was in a handler after that.
+    unsafe { memory::release() };
+    Answer::Done
+}
+
+/// In the child of a fork, whose only thread is no handler of ours: it has no timers, and is left as if we had never been there.
+pub(crate) fn leave_child() {
+    memory::ENABLED.store(false, Relaxed);
+    threads::forget_all();
+    ENTERING.store(0, Relaxed);
+    memory::hide();
+    handler::remove();
+    GUEST.store(false, Release);
+    // SAFETY: the only thread is here.
+    unsafe { memory::release() };
+}
+
+/// Has the calling thread sampled: somebody has told it to, by a signal.
+pub(crate) fn enter() {
+    // ATOMICS: whoever takes the memory away sees that somebody is here, or nobody finds it here.
+    ENTERING.fetch_add(1, SeqCst);
+    if let Some(memory) = memory::get()
+        && !memory.is_shut()
+        && !memory.is_over(sys::monotonic_ns())
+    {
+        threads::enter_latecomer(&memory);
+    }
+    ENTERING.fetch_sub(1, Release);
+}

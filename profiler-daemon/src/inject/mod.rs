@@ -1,0 +1,122 @@
+//! The agent, in a process that runs already: loaded by the process' own dynamic linker, in one of its threads, and told what to do.
+//!
+//! Nothing of ours is executed there before the library is: a thread that was stopped is given registers, as a signal gives it a
+//! handler, and a frame to come back by ([`frame`]). So it comes back also if this process is killed in the midst of it. The library
+//! and the memory are files without names that the process is made to open, written from here: no path has to be visible there.
+//!
+//! A library is loaded where that is safe ([`safe`]), and nothing is done to a process of which is known that it would be harmed
+//! ([`status`]). What is asked of an agent that is loaded takes no lock, and is done in any thread with room on its stack.
+
+#[cfg(target_arch = "x86_64")]
+mod captive;
+#[cfg(target_arch = "x86_64")]
+mod code;
+#[cfg(target_arch = "x86_64")]
+mod frame;
+#[cfg(target_arch = "x86_64")]
+mod process;
+#[cfg(target_arch = "x86_64")]
+mod safe;
+#[cfg(target_arch = "x86_64")]
+mod status;
+mod threads;
+
+use std::path::Path;
+
+use crate::sys::agent_memory::AgentMemory;
+use crate::sys::signal;
+
+pub(crate) use self::threads::Threads;
+
+/// Why a process cannot be sampled from inside, said of the process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// We may not trace it, or it must be left alone.
+    NotPermitted(String),
+    /// It did not work out.
+    Failed(String),
+}
+
+/// An agent at work in a process.
+pub(crate) struct Attached {
+    /// What it writes to.
+    pub(crate) memory: AgentMemory,
+    /// The signal of its timers.
+    pub(crate) signal: i32,
+    /// Threads that block that signal.
+    pub(crate) deaf: usize,
+}
+
+/// Has a process sampled by the agent in `library`, which is loaded into it if it is not there yet; `prepare` is given the memory
+/// before the agent is.
+///
+/// # Errors
+///
+/// Why not; the process is as it was, but for a library that does nothing.
+pub(crate) fn attach(
+    pid: u32,
+    library: &Path,
+    prepare: impl FnOnce(&AgentMemory) + Send,
+) -> Result<Attached, Refused> {
+    apart(|| imp::attach(pid, library, prepare))
+}
+
+/// Has an agent leave a process alone.
+///
+/// # Errors
+///
+/// What of it is still there, and why.
+pub(crate) fn leave(pid: u32, library: &Path) -> Result<(), Refused> {
+    apart(|| imp::leave(pid, library))
+}
+
+/// Whether a process has shut itself in since it was attached to: then nothing may be done in it any more.
+pub(crate) fn is_shut_in(pid: u32) -> bool {
+    imp::is_shut_in(pid)
+}
+
+/// Sends a thread of a process a signal of ours.
+///
+/// # Errors
+///
+/// If it is gone, or may not be signalled.
+pub(crate) fn tell(pid: u32, tid: u32, signal: i32, value: u64) -> std::io::Result<()> {
+    signal::queue(pid, tid, signal, value)
+}
+
+/// On a thread of its own: what that still traces when it ends, the kernel lets go.
+fn apart<T: Send>(work: impl FnOnce() -> Result<T, Refused> + Send) -> Result<T, Refused> {
+    let failed = || Refused::Failed("could not be stopped: there is no thread for it".to_owned());
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("inject".to_owned()).spawn_scoped(scope, work);
+        thread.map_err(|_| failed())?.join().map_err(|_| failed())?
+    })
+}
+
+#[cfg(target_arch = "x86_64")]
+use self::process as imp;
+
+#[cfg(not(target_arch = "x86_64"))]
+mod imp {
+    //! On other processors nobody has written what a thread is given.
+
+    use super::{AgentMemory, Attached, Path, Refused};
+
+    fn refused() -> Refused {
+        let text =
+            "cannot be sampled by timer signals on this processor unless it is started by `sweetspot record`";
+        Refused::NotPermitted(text.to_owned())
+    }
+
+    pub(super) fn is_shut_in(_: u32) -> bool {
+        false
+    }
+
+    pub(super) fn attach(_: u32, _: &Path, _: impl FnOnce(&AgentMemory)) -> Result<Attached, Refused> {
+        Err(refused())
+    }
+
+    pub(super) fn leave(_: u32, _: &Path) -> Result<(), Refused> {
+        Err(refused())
+    }
+}

@@ -1,0 +1,542 @@
+//! One process: whether it is left alone, which of its threads is taken, and what that is made to do.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use agent_memory::{Answer, Ask, CONTROL, Request};
+use libc::user_regs_struct;
+use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
+use object::{Endianness, Object, ObjectSymbol};
+use profiler_core::machine::Machine;
+use profiler_core::profile::Outcome;
+use profiler_core::record::{RawData, StackCopy};
+use profiler_core::unwind::StackUnwinder;
+use profiler_core::unwind::method::{Method, MethodChoice};
+
+use super::captive::{Captive, TO_STOP};
+use super::code::{self, Area, Code};
+use super::frame;
+use super::safe::{self, Place};
+use super::status::Status;
+use super::{Attached, Refused};
+use crate::objects::Symbols;
+use crate::sampler::session::Session;
+use crate::sys::agent_memory::AgentMemory;
+use crate::sys::procfs;
+use crate::sys::ptrace::{Lost, Tracee};
+
+/// So long a thread is looked for that can be taken, and so long it may be away.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two rounds of all threads, so that they get on.
+const BETWEEN_ROUNDS: Duration = Duration::from_millis(3);
+/// Room that loading a library takes of a stack, and asking one that is loaded (bytes).
+const ROOM_TO_LOAD: u64 = 64 << 10;
+const ROOM_TO_ASK: u64 = 24 << 10;
+/// Of a stack that grows by itself, so much has to be there already.
+const ROOM_FOR_FRAME: u64 = 8 << 10;
+/// More of a stack is not looked at (bytes).
+const MOST_STACK: u64 = 4 << 20;
+/// What the library is called where it is mapped.
+const LIBRARY_NAME: &str = "sweetspot-agent";
+const MEMORY_NAME: &str = "sweetspot";
+/// `dlopen` at once, for nobody else's sake, and for good.
+const LOAD_MODE: u64 = (libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE) as u64;
+/// `MFD_CLOEXEC | MFD_ALLOW_SEALING`, and `MFD_EXEC` where the kernel knows it.
+const FILE_FLAGS: u64 = 3;
+const FILE_EXECUTABLE: u64 = 0x10;
+
+/// What is asked of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Task {
+    /// To load the library first.
+    Load,
+    /// What takes no lock.
+    Ask,
+}
+
+/// Whether a process has shut itself in since it was attached to.
+pub(super) fn is_shut_in(pid: u32) -> bool {
+    let own = Status::parse(&fs::read_to_string("/proc/self/status").unwrap_or_default());
+    status_of(pid, pid).is_ok_and(|status| status.is_shut_in_beside(&own))
+}
+
+/// The process as it is looked at before it is touched.
+struct Process {
+    pid: u32,
+    memory: File,
+    code: Code,
+    agent: Agent,
+    /// Where the agent is in the process, if it is there.
+    loaded: Option<u64>,
+}
+
+/// The agent's file, as far as it is loaded.
+struct Agent {
+    bytes: Vec<u8>,
+    control: u64,
+    /// Where its code is in the file, and how long it is.
+    text: (u64, u64),
+}
+
+pub(super) fn attach(
+    pid: u32,
+    library: &Path,
+    prepare: impl FnOnce(&AgentMemory),
+) -> Result<Attached, Refused> {
+    let process = Process::look(pid, library)?;
+    let task = if process.loaded.is_some() { Task::Ask } else { Task::Load };
+    let until = Instant::now() + PATIENCE;
+    let mut captive = process.take_thread(task, until)?;
+    let done = process.begin(&mut captive, prepare);
+    settle(captive, done).map(|(memory, signal)| {
+        let statuses = procfs::threads(pid).into_iter().filter_map(|tid| status_of(pid, tid).ok());
+        let deaf = statuses.filter(|status| status.blocks(signal)).count();
+        Attached { memory, signal, deaf }
+    })
+}
+
+pub(super) fn leave(pid: u32, library: &Path) -> Result<(), Refused> {
+    let process = Process::look(pid, library)?;
+    let Some(loaded) = process.loaded else { return Ok(()) };
+    let mut captive = process.take_thread(Task::Ask, Instant::now() + PATIENCE)?;
+    let done = process.ask(&mut captive, loaded, Ask::Leave, 0).map(drop);
+    settle(captive, done)
+}
+
+/// Gives a thread back, whatever came of it.
+fn settle<T>(captive: Captive<'_>, done: Result<T, Trouble>) -> Result<T, Refused> {
+    match done {
+        Err(trouble @ (Trouble::Late | Trouble::Halted)) => {
+            captive.abandon();
+            Err(trouble.into())
+        }
+        done => {
+            let back = captive.give_back().map_err(Trouble::from);
+            Ok(done.and_then(|done| back.map(|()| done))?)
+        }
+    }
+}
+
+/// Why a call did not come to its end.
+#[derive(Debug)]
+enum Trouble {
+    /// It may still do so.
+    Late,
+    /// It will when the process goes on.
+    Halted,
+    Refused(Refused),
+}
+
+impl From<Lost> for Trouble {
+    fn from(lost: Lost) -> Self {
+        match lost {
+            Lost::Late => Self::Late,
+            Lost::Halted => Self::Halted,
+            Lost::Gone => failed("has ended, or has become another program; start it again"),
+            Lost::Refused(error) => failed(&format!("could not be changed ({error}); use perf events")),
+        }
+    }
+}
+
+impl From<Trouble> for Refused {
+    fn from(trouble: Trouble) -> Self {
+        let text = match trouble {
+            Trouble::Refused(refused) => return refused,
+            Trouble::Late => {
+                "did not come back from a call in time; it may still do so, and goes on after that as before"
+            }
+            Trouble::Halted => "was stopped meanwhile; let it go on first (`kill -CONT`)",
+        };
+        Self::Failed(text.to_owned())
+    }
+}
+
+fn failed(text: &str) -> Trouble {
+    Trouble::Refused(Refused::Failed(text.to_owned()))
+}
+
+fn status_of(pid: u32, tid: u32) -> io::Result<Status> {
+    Ok(Status::parse(&fs::read_to_string(format!("/proc/{pid}/task/{tid}/status"))?))
+}
+
+/// Why it may not be traced.
+fn denied() -> Refused {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let also = match scope.trim() {
+        "" | "0" => "run as its owner or as root, with the capability SYS_PTRACE in a container",
+        "3" => "kernel.yama.ptrace_scope is 3, which permits nobody to, until the machine is started again",
+        _ => "kernel.yama.ptrace_scope is not 0: run as root",
+    };
+    Refused::NotPermitted(format!("may not be changed: {also}"))
+}
+
+impl Process {
+    fn look(pid: u32, library: &Path) -> Result<Self, Refused> {
+        let not = |reason: &str| Refused::NotPermitted(reason.to_owned());
+        let own = Status::parse(&fs::read_to_string("/proc/self/status").unwrap_or_default());
+        let status = status_of(pid, pid).unwrap_or_default();
+        let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+        let same_namespace =
+            namespace(&pid.to_string()).is_none_or(|theirs| Some(theirs) == namespace("self"));
+        if let Some(reason) = status.left_alone(&own, same_namespace) {
+            return Err(Refused::NotPermitted(reason.in_words()));
+        }
+        let areas = code::areas(pid).map_err(|_| denied())?;
+        if areas.is_empty() {
+            return Err(not("has ended; start it again"));
+        }
+        let mut header = [0; 20];
+        let program = File::open(format!("/proc/{pid}/exe"));
+        if program.is_ok_and(|program| program.read_exact_at(&mut header, 0).is_ok()) && !is_ours(&header) {
+            return Err(not("was built for another processor, and cannot be sampled by timer signals"));
+        }
+        if let Some(reason) = code::refusal(&areas) {
+            return Err(not(&format!("{reason}, so the library cannot be loaded into it; use perf events")));
+        }
+        let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
+        let memory = memory.map_err(|_| denied())?;
+        let agent = Agent::read(library).map_err(|error| {
+            Refused::Failed(format!(
+                "cannot be given {} ({error}); install sweetspot again",
+                library.display()
+            ))
+        })?;
+        let loaded = agent.find(&areas, &memory)?;
+        let mapped = procfs::executable_maps(pid).map_err(|_| denied())?;
+        let code = Code::read(pid, &memory, &mapped).map_err(not)?;
+        Ok(Self { pid, memory, code, agent, loaded })
+    }
+
+    /// Takes a thread that can do it.
+    fn take_thread(&self, task: Task, until: Instant) -> Result<Captive<'_>, Refused> {
+        let mut watcher = match task {
+            Task::Load => Some(Watcher::new(self.pid).map_err(Refused::Failed)?),
+            Task::Ask => None,
+        };
+        let (mut why, mut has_kept) = (None, false);
+        while Instant::now() < until {
+            for tid in self.candidates() {
+                match self.try_thread(tid, task, watcher.as_mut(), until) {
+                    Ok(captive) => return Ok(captive),
+                    Err(Try::Denied) if !has_kept => return Err(denied()),
+                    Err(Try::Denied) => {} // by us: it did not stand still, and is let go when we end
+                    Err(Try::Next(Lost::Late)) => has_kept = true,
+                    Err(Try::Next(Lost::Halted)) => return Err(Trouble::Halted.into()),
+                    Err(Try::Next(_)) => {}
+                    Err(Try::Unsafe(reason)) => why = Some(reason),
+                }
+                if Instant::now() > until {
+                    break;
+                }
+            }
+            if procfs::has_ended(self.pid) {
+                return Err(Trouble::from(Lost::Gone).into());
+            }
+            std::thread::sleep(BETWEEN_ROUNDS);
+        }
+        let why = why.unwrap_or("asleep where it cannot be interrupted");
+        Err(Refused::Failed(format!(
+            "has no thread that could load the library safely: in {} s each was {why}; try again",
+            PATIENCE.as_secs()
+        )))
+    }
+
+    /// Threads in the order in which they are tried: those that wait in calls that are begun again without a trace, those that wait
+    /// otherwise, those that run.
+    fn candidates(&self) -> Vec<u32> {
+        let rank = |tid: u32| {
+            let call =
+                fs::read_to_string(format!("/proc/{}/task/{tid}/syscall", self.pid)).unwrap_or_default();
+            match call.split(' ').next().and_then(|number| number.parse::<i64>().ok()) {
+                Some(libc::SYS_futex | libc::SYS_poll | libc::SYS_read | libc::SYS_clock_nanosleep) => 0,
+                Some(number) if number >= 0 => 1,
+                _ => 2,
+            }
+        };
+        let mut threads: Vec<(i32, u32)> =
+            procfs::threads(self.pid).into_iter().map(|tid| (rank(tid), tid)).collect();
+        threads.sort_unstable();
+        threads.into_iter().map(|(_, tid)| tid).collect()
+    }
+
+    fn try_thread(
+        &self,
+        tid: u32,
+        task: Task,
+        watcher: Option<&mut Watcher>,
+        until: Instant,
+    ) -> Result<Captive<'_>, Try> {
+        if is_asleep_for_good(self.pid, tid) {
+            return Err(Try::Unsafe("asleep where it cannot be interrupted"));
+        }
+        let mut tracee = Tracee::seize(tid).map_err(|error| match error.raw_os_error() {
+            Some(libc::EPERM) => Try::Denied,
+            _ => Try::Next(error.into()),
+        })?;
+        tracee.interrupt(TO_STOP)?;
+        let registers = tracee.registers()?;
+        let stack = self.stack(tid, task, &registers).map_err(Try::Unsafe)?;
+        if frame::call(&registers).is_none() && self.is_in_sequence(&tracee) {
+            return Err(Try::Unsafe("in a restartable sequence"));
+        }
+        if let Some(watcher) = watcher {
+            watcher.judge(self, &registers, &stack).map_err(|reason| Try::Unsafe(reason.in_words()))?;
+        }
+        Ok(Captive::take(tracee, tid, &self.memory, &self.code, until)?)
+    }
+
+    /// The part of a stopped thread's stack that is in use; the reason if it is no stack of a thread, or too small.
+    fn stack(&self, tid: u32, task: Task, registers: &user_regs_struct) -> Result<(u64, u64), &'static str> {
+        const CODE_64: u64 = 0x33;
+        if registers.cs != CODE_64 {
+            return Err("in 32-bit code");
+        }
+        // The C library keeps the address of a thread's description in itself.
+        let mut own = [0; 8];
+        let described = self.memory.read_exact_at(&mut own, registers.fs_base.wrapping_add(16)).is_ok();
+        if !described || u64::from_le_bytes(own) != registers.fs_base {
+            return Err("no thread of the C library");
+        }
+        let areas = code::areas(self.pid).map_err(|_| "gone")?;
+        let holds = |area: &&Area, address: u64| (area.start..area.end).contains(&address);
+        let area = areas.iter().find(|area| holds(area, registers.rsp)).ok_or("on no stack")?;
+        let (is_first, room) = (area.name == "[stack]", registers.rsp - area.start);
+        let end = match (is_first, holds(&area, registers.fs_base)) {
+            (true, _) if tid == self.pid => area.end,
+            (false, true) if registers.fs_base > registers.rsp => registers.fs_base,
+            _ => return Err("on a stack of its own making"),
+        };
+        let needed = match task {
+            Task::Load => ROOM_TO_LOAD,
+            Task::Ask => ROOM_TO_ASK,
+        };
+        if room < if is_first { ROOM_FOR_FRAME } else { needed } {
+            return Err("at the end of its stack");
+        }
+        Ok((registers.rsp, end))
+    }
+
+    /// Whether a thread that was not in the kernel is in a sequence that it expects to be begun again when it is interrupted.
+    fn is_in_sequence(&self, tracee: &Tracee) -> bool {
+        const SEQUENCE_AT: u64 = 8;
+        let area = tracee.sequence_area();
+        let mut sequence = [0; 8];
+        let read = area != 0 && self.memory.read_exact_at(&mut sequence, area + SEQUENCE_AT).is_ok();
+        read && sequence != [0; 8]
+    }
+
+    /// Loads the agent if need be, and has it begin.
+    fn begin(
+        &self,
+        captive: &mut Captive<'_>,
+        prepare: impl FnOnce(&AgentMemory),
+    ) -> Result<(AgentMemory, i32), Trouble> {
+        let loaded = match self.loaded {
+            Some(loaded) => loaded,
+            None => self.load(captive)?,
+        };
+        let fd = make_file(captive, MEMORY_NAME, 0)?;
+        let memory = AgentMemory::of(&captive.path_of(fd)).map_err(|error| {
+            failed(&format!("has no memory for the samples ({error}); free some, and try again"))
+        });
+        let asked = memory.and_then(|memory| {
+            prepare(&memory);
+            let request = self.ask(captive, loaded, Ask::Attach, fd as u64)?;
+            Ok((memory, request[1] as i32))
+        });
+        close_after(captive, fd, asked)
+    }
+
+    fn load(&self, captive: &mut Captive<'_>) -> Result<u64, Trouble> {
+        let fd = make_file(captive, LIBRARY_NAME, FILE_EXECUTABLE)?;
+        let written = File::options().write(true).open(captive.path_of(fd));
+        let written = written.and_then(|file| file.write_all_at(&self.agent.bytes, 0));
+        let written = written.map_err(|error| {
+            failed(&format!("has no memory for the library ({error}); free some, and try again"))
+        });
+        let loaded = written.and_then(|()| {
+            let at = captive.put(format!("/proc/thread-self/fd/{fd}\0").as_bytes())?;
+            Ok(captive.call(self.code.load, [at, LOAD_MODE, 0, 0])?)
+        });
+        close_after(captive, fd, loaded)?;
+        let areas = code::areas(self.pid).map_err(|_| Trouble::from(Lost::Gone))?;
+        let found = self.agent.find(&areas, &self.memory).map_err(Trouble::Refused)?;
+        found.ok_or_else(|| {
+            failed(
+                "could not load the library (`dlopen` failed: /proc may be missing there, or files in memory be barred from \
+                 being executed); use perf events",
+            )
+        })
+    }
+
+    fn ask(
+        &self,
+        captive: &mut Captive<'_>,
+        loaded: u64,
+        ask: Ask,
+        argument: u64,
+    ) -> Result<Request, Trouble> {
+        let bytes: Vec<u8> = ask.request(argument).iter().flat_map(|word| word.to_le_bytes()).collect();
+        let at = captive.put(&bytes)?;
+        captive.call(loaded + self.agent.control, [at, 0, 0, 0])?;
+        let mut words = [[0; 8]; 3];
+        captive.get(words.as_flattened_mut())?;
+        let request = words.map(u64::from_le_bytes);
+        Err(failed(match Answer::of(&request) {
+            Some(Answer::Done) => return Ok(request),
+            Some(Answer::Busy) => {
+                "is sampled by another sweetspot already; end that, or wait for five seconds if it was killed"
+            }
+            Some(Answer::NoSignal) => {
+                "handles SIGURG and SIGWINCH itself, or has shut itself in; use perf events"
+            }
+            Some(Answer::NoMemory) => {
+                "could not map the memory for the samples (`ulimit -v`?); use perf events"
+            }
+            Some(Answer::Unfinished) => {
+                "has a thread that does not come out of the library's handler; the memory stays mapped"
+            }
+            Some(Answer::Unknown) | None => "has an agent that does not answer; start it again",
+        }))
+    }
+}
+
+/// Closes a file in the process, unless the thread is on its way elsewhere.
+fn close_after<T>(captive: &mut Captive<'_>, fd: i64, done: Result<T, Trouble>) -> Result<T, Trouble> {
+    if !matches!(done, Err(Trouble::Late | Trouble::Halted)) {
+        captive.system_call(libc::SYS_close, [fd as u64, 0, 0, 0])?;
+    }
+    done
+}
+
+/// Why a thread was not taken.
+enum Try {
+    Denied,
+    Next(Lost),
+    Unsafe(&'static str),
+}
+
+impl From<Lost> for Try {
+    fn from(lost: Lost) -> Self {
+        Self::Next(lost)
+    }
+}
+
+/// Whether a thread is in a call that nothing interrupts: it would not stop before that is over.
+fn is_asleep_for_good(pid: u32, tid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['D', 'Z', 'X']))
+}
+
+/// Makes the thread open a file without a name.
+fn make_file(captive: &mut Captive<'_>, name: &str, flags: u64) -> Result<i64, Trouble> {
+    let at = captive.put(format!("{name}\0").as_bytes())?;
+    let mut make = |flags| captive.system_call(libc::SYS_memfd_create, [at, flags, 0, 0]);
+    let mut fd = make(FILE_FLAGS | flags)?;
+    if fd == -i64::from(libc::EINVAL) {
+        fd = make(FILE_FLAGS)?;
+    }
+    if fd < 0 {
+        let error = io::Error::from_raw_os_error(-fd as i32);
+        return Err(failed(&format!("could not open a file in memory ({error}); use perf events")));
+    }
+    Ok(fd)
+}
+
+fn is_ours(header: &[u8; 20]) -> bool {
+    const CLASS_64: u8 = 2;
+    const X86_64: [u8; 2] = [62, 0];
+    header[4] == CLASS_64 && header[18..] == X86_64
+}
+
+impl Agent {
+    /// The parts of the file that are loaded: names and lines for debuggers would only take memory.
+    fn read(path: &Path) -> Result<Self, String> {
+        let bytes = fs::read(path).map_err(|error| error.to_string())?;
+        let unknown = || "it is no agent".to_owned();
+        let elf = ElfFile64::<Endianness>::parse(&*bytes).map_err(|error| error.to_string())?;
+        let control =
+            elf.dynamic_symbols().find(|symbol| symbol.name() == Ok(CONTROL)).ok_or_else(unknown)?;
+        let control = control.address();
+        let endian = elf.endian();
+        let segments =
+            elf.elf_header().program_headers(endian, &*bytes).map_err(|error| error.to_string())?;
+        let loaded = || segments.iter().filter(|segment| segment.p_type(endian) == object::elf::PT_LOAD);
+        let length = loaded().map(|segment| segment.p_offset(endian) + segment.p_filesz(endian)).max();
+        let text = loaded().find(|segment| {
+            segment.p_vaddr(endian) <= control && control < segment.p_vaddr(endian) + segment.p_memsz(endian)
+        });
+        let text =
+            text.map(|segment| (segment.p_offset(endian), segment.p_filesz(endian))).ok_or_else(unknown)?;
+        let length = length.and_then(|length| usize::try_from(length).ok()).ok_or_else(unknown)?;
+        let mut bytes = bytes.get(..length).ok_or_else(unknown)?.to_vec();
+        for (at, count) in [(40, 8), (58, 6)] {
+            bytes[at..at + count].fill(0); // the table of sections, which lies behind
+        }
+        Ok(Self { bytes, control, text })
+    }
+
+    /// Where the agent lies in a process, if it does.
+    fn find(&self, areas: &[Area], memory: &File) -> Result<Option<u64>, Refused> {
+        let is_agent = |area: &&Area| {
+            area.name == format!("/memfd:{LIBRARY_NAME}") || area.file() == "libsweetspot_agent.so"
+        };
+        let mut parts = areas.iter().filter(is_agent);
+        let Some(first) = parts.find(|area| area.offset == 0) else { return Ok(None) };
+        let (offset, length) = self.text;
+        let text = self.bytes.get(offset as usize..(offset + length) as usize);
+        let code = areas.iter().filter(is_agent).find(|area| area.executable && area.start >= first.start);
+        let is_same = code.zip(text).is_some_and(|(code, text)| {
+            let mut there = vec![0; text.len()];
+            let at = code.start + (offset - code.offset.min(offset));
+            memory.read_exact_at(&mut there, at).is_ok() && there == text
+        });
+        if is_same {
+            return Ok(Some(first.start));
+        }
+        Err(Refused::Failed(
+            "has loaded the agent of another version of sweetspot; attach with that one, or start it again"
+                .to_owned(),
+        ))
+    }
+}
+
+/// Follows the stacks of stopped threads.
+struct Watcher {
+    session: Session,
+    unwinder: StackUnwinder,
+}
+
+impl Watcher {
+    fn new(pid: u32) -> Result<Self, String> {
+        let symbols = Symbols::new(config::SamplingSettings::default().symbol_memory.get());
+        let mut session = Session::new(MethodChoice::fixed(Method::Dwarf), &symbols);
+        session.adopt(pid).map_err(|error| format!("cannot be looked at ({error}); start it again"))?;
+        session.objects.read_tables();
+        Ok(Self { session, unwinder: StackUnwinder::default() })
+    }
+
+    fn judge(
+        &mut self,
+        process: &Process,
+        registers: &user_regs_struct,
+        (from, to): &(u64, u64),
+    ) -> Result<(), safe::Unsafe> {
+        let mut stack = vec![0; (to - from).min(MOST_STACK) as usize];
+        let followed = self.session.processes.get(process.pid).ok_or(safe::Unsafe::Cut)?;
+        process.memory.read_exact_at(&mut stack, *from).map_err(|_| safe::Unsafe::Cut)?;
+        let r = registers;
+        let noted = [
+            r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13,
+            r.r14, r.r15, r.rip,
+        ];
+        let copy = StackCopy::new(RawData::Single(&stack), stack.len() + 1);
+        let mut frames = Vec::new();
+        let unwound = self.unwinder.unwind(followed, Machine::X86_64.noted_regs(&noted), copy, &mut frames);
+        let places: Vec<Place<'_>> = frames.iter().map(|&address| process.code.place(address)).collect();
+        safe::judge(&places, unwound.outcome == Outcome::Complete)
+    }
+}

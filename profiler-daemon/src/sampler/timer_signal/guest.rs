@@ -1,0 +1,114 @@
+//! An agent that is loaded into a running process: told of threads that come, and made to leave.
+
+use std::path::PathBuf;
+
+use agent_memory::ENTER;
+
+use crate::inject::{self, Attached, Refused, Threads};
+use crate::sys::agent_memory::AgentMemory;
+use crate::sys::{clock, procfs};
+
+/// A process, and the agent's file.
+#[derive(Clone, Debug)]
+pub(crate) struct Host {
+    pub(crate) pid: u32,
+    pub(crate) library: PathBuf,
+}
+
+/// An agent in it.
+pub(super) struct Guest {
+    host: Host,
+    /// None before it is loaded, and after it has left.
+    signal: Option<i32>,
+    threads: Threads,
+    /// Threads that block the signal.
+    deaf: usize,
+    /// Threads that could not be told to have themselves sampled.
+    untold: u64,
+    /// Whether the process has shut itself in.
+    is_shut: bool,
+    /// What is left of it, and why.
+    left: Option<Refused>,
+}
+
+impl Guest {
+    pub(super) fn new(host: Host) -> Self {
+        let threads = Threads::default();
+        Self { host, signal: None, threads, deaf: 0, untold: 0, is_shut: false, left: None }
+    }
+
+    /// Loads the agent, and has it sample every thread that there is.
+    pub(super) fn attach(
+        &mut self,
+        prepare: impl FnOnce(&AgentMemory) + Send,
+    ) -> Result<AgentMemory, Refused> {
+        let Self { host, .. } = self;
+        // Before: who comes from here on is found to be new, and enters twice at worst.
+        self.threads.begin(procfs::threads(host.pid));
+        let Attached { memory, signal, deaf } = inject::attach(host.pid, &host.library, prepare)?;
+        (self.signal, self.deaf) = (Some(signal), deaf);
+        Ok(memory)
+    }
+
+    /// Whether the process has shut itself in: nothing is done in it from then on.
+    pub(super) fn is_shut(&self) -> bool {
+        self.is_shut
+    }
+
+    /// Tells threads that have come to have themselves sampled; gives those that have ended.
+    pub(super) fn follow_threads(&mut self) -> Vec<u32> {
+        let Some(signal) = self.signal else { return Vec::new() };
+        let looked = self.threads.look(self.host.pid, clock::monotonic_ns(), clock::monotonic_ns);
+        let Some(changes) = looked else { return Vec::new() };
+        if inject::is_shut_in(self.host.pid) {
+            (self.is_shut, self.signal) = (true, None);
+            return changes.gone;
+        }
+        for tid in changes.come {
+            match inject::tell(self.host.pid, tid, signal, ENTER) {
+                Ok(()) => {}
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {} // it has ended
+                Err(_) => self.untold += 1,
+            }
+        }
+        changes.gone
+    }
+
+    /// Has it leave.
+    pub(super) fn leave(&mut self) {
+        if self.signal.take().is_some() && !procfs::has_ended(self.host.pid) {
+            self.left = inject::leave(self.host.pid, &self.host.library).err();
+        }
+    }
+
+    /// What a person should know.
+    pub(super) fn shortfalls(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let pid = self.host.pid;
+        if self.deaf > 0 {
+            lines.push(format!(
+                "{} threads of process {pid} block SIGURG: they are sampled late, or not at all",
+                self.deaf
+            ));
+        }
+        if self.untold > 0 {
+            lines.push(format!(
+                "{} threads that came later were not sampled: they may not be signalled",
+                self.untold
+            ));
+        }
+        if self.is_shut {
+            lines.push(format!(
+                "process {pid} has shut itself in (seccomp) and was not sampled from then on; a signal handler and a mapping stay in it"
+            ));
+        }
+        if let Some(Refused::NotPermitted(why) | Refused::Failed(why)) =
+            self.left.as_ref().filter(|_| !procfs::has_ended(pid))
+        {
+            lines.push(format!(
+                "process {pid} {why}: a signal handler and a mapping stay in it, which do nothing, until the next attach"
+            ));
+        }
+        lines
+    }
+}

@@ -1,0 +1,78 @@
+//! Threads of sampled processes that have no agent's timer, and nobody has told of: those that were made past the C library.
+
+use rustc_hash::FxHashSet;
+
+use super::slots::Taken;
+use crate::sys::procfs;
+
+/// The first look comes after so long (ns); later ones when a quarter of the time has passed again.
+const FIRST_NS: u64 = 1_000_000_000;
+const PART: u64 = 4;
+/// Processes that are looked at.
+const MOST_PROCESSES: usize = 32;
+
+/// Who was met.
+#[derive(Default)]
+pub(super) struct Strangers {
+    since_ns: Option<u64>,
+    next_ns: u64,
+    /// Without a timer at the last look: they may have been about to get one.
+    doubtful: FxHashSet<u32>,
+    /// At two looks in a row.
+    known: FxHashSet<u32>,
+}
+
+impl Strangers {
+    /// Looks for some, if it is time to.
+    pub(super) fn look(&mut self, now_ns: u64, sampled: impl Iterator<Item = Taken>) {
+        let since_ns = *self.since_ns.get_or_insert(now_ns);
+        if now_ns < self.next_ns.max(since_ns + FIRST_NS) {
+            return;
+        }
+        self.next_ns = now_ns + ((now_ns - since_ns) / PART).max(FIRST_NS);
+        let (mut processes, mut threads) = (FxHashSet::default(), FxHashSet::default());
+        for Taken { pid, tid } in sampled {
+            if processes.len() < MOST_PROCESSES {
+                processes.insert(pid);
+            }
+            threads.insert(tid);
+        }
+        let all = processes.into_iter().flat_map(procfs::threads);
+        let without: FxHashSet<u32> = all.filter(|tid| !threads.contains(tid)).collect();
+        self.known.extend(without.intersection(&self.doubtful));
+        self.doubtful = without;
+    }
+
+    /// How many were met.
+    pub(super) fn count(&self) -> u64 {
+        self.known.len() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn who_has_no_timer_twice_is_a_stranger() {
+        let own = std::process::id();
+        let (sender, receiver) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || receiver.recv());
+        let sampled = |tids: &[u32]| tids.iter().map(|&tid| Taken { pid: own, tid }).collect::<Vec<_>>();
+        let all = procfs::threads(own);
+        let mut strangers = Strangers::default();
+        for at_s in [1, 2, 5, 9] {
+            strangers.look(at_s * S, sampled(&all).into_iter());
+        }
+        assert!(strangers.known.is_disjoint(&all.iter().copied().collect()));
+        let mut strangers = Strangers::default();
+        for (at_s, count) in [(1, 0), (2, 0), (2, 0), (4, 1)] {
+            strangers.look(at_s * S, sampled(&[own]).into_iter());
+            assert_eq!(strangers.count().min(1), count, "after {at_s} s");
+        }
+        drop(sender);
+        assert!(other.join().is_ok());
+    }
+}

@@ -1,0 +1,261 @@
+//! Does a sample by a timer's signal cost what the run says? By the program's own clock, tick by tick: pieces of work in which a
+//! tick came with a signal are held against those in which one came without, of the same thread in the same seconds. Whether a
+//! handler has run the program sees below its stack (`programs/ticked.c`), so nobody need tell it.
+//!
+//! And what is left of the signals when the profiler is killed.
+//!
+//! Options: `--seconds 40` (of a run), `--only cost|killed`.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use tests::experiment::{option, percent, print, progress, row};
+use tests::guards::Running;
+use tests::programs::program;
+use tests::run::{Sweetspot, run};
+use tests::slope::Figure;
+use tests::stats::{Stats, Summary};
+
+/// How far the cost of a sample may be off.
+const GOAL: f64 = 0.15;
+/// Half of the ticks bring a signal.
+const PART_OF_TICKS: f64 = 0.5;
+/// Where in the tick's period an interruption begins that is one by a tick (ns around the usual place).
+const NEAR_NS: f64 = 5_000.0;
+
+#[derive(Clone, Copy, Serialize)]
+struct Cell {
+    kind: &'static str,
+    depth: u64,
+}
+
+const CELLS: [Cell; 4] = [
+    Cell { kind: "compute", depth: 0 },
+    Cell { kind: "compute", depth: 100 },
+    Cell { kind: "memory", depth: 0 },
+    Cell { kind: "memory", depth: 100 },
+];
+
+#[derive(Serialize)]
+struct Cost {
+    #[serde(flatten)]
+    cell: Cell,
+    with_signal: usize,
+    without: usize,
+    measured_us: Figure,
+    said_us: Figure,
+    ratio: Figure,
+    /// Of the whole run, by the run and by the stopwatch (the profiler's own time by the run in both).
+    overhead_ratio: f64,
+    overhead_measured: f64,
+    verdict: &'static str,
+}
+
+/// A second of a busy program: pieces of work done, and signals that came.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Second {
+    pieces: f64,
+    signals: u64,
+}
+
+#[derive(Serialize)]
+struct Killed {
+    alone: Figure,
+    sampled: Figure,
+    killed: Figure,
+    /// Signals in each second after the kill.
+    signals: Vec<u64>,
+}
+
+#[derive(Serialize)]
+struct Found {
+    costs: Vec<Cost>,
+    killed: Option<Killed>,
+}
+
+fn main() -> Result<()> {
+    let (seconds, only): (f64, String) = (option("--seconds", 40.0)?, option("--only", String::new())?);
+    let cells = if only == "killed" { &[][..] } else { &CELLS[..] };
+    let costs = cells.iter().map(|cell| cost(*cell, seconds)).collect::<Result<Vec<_>>>()?;
+    let killed = (only != "cost").then(killed).transpose()?;
+    let found = Found { costs, killed };
+    report(&found)?;
+    let off = found.costs.iter().filter(|cost| cost.verdict == "off").count();
+    ensure!(off == 0, "{off} of {} costs are beyond {}", found.costs.len(), percent(GOAL));
+    Ok(())
+}
+
+/// The last CPU for the program, the first for the profiler.
+fn places() -> Result<(String, String)> {
+    let allowed = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0))?;
+    let mut cpus = (0..nix::sched::CpuSet::count()).filter(|&cpu| allowed.is_set(cpu).unwrap_or(false));
+    let first = cpus.next().context("no CPU")?;
+    Ok((cpus.next_back().unwrap_or(first).to_string(), first.to_string()))
+}
+
+fn tick_ns() -> Result<f64> {
+    let tick = nix::time::clock_getres(nix::time::ClockId::CLOCK_MONOTONIC_COARSE)?;
+    Ok(tick.tv_nsec() as f64)
+}
+
+fn cost(cell: Cell, seconds: f64) -> Result<Cost> {
+    progress(&format!("{} at depth {}", cell.kind, cell.depth));
+    let (place, profiler) = places()?;
+    let rate = (PART_OF_TICKS * 1e9 / tick_ns()?).to_string();
+    let options = ["--backend", "timer-signal", "--rate", &rate, "--quiet"];
+    let sweetspot = Sweetspot::new().through(&["taskset", "-c", &profiler]).options(&options);
+    let mut words = sweetspot.outputs();
+    let target = program("ticked")?.to_string_lossy().into_owned();
+    let (seconds, depth) = (seconds.to_string(), cell.depth.to_string());
+    words.extend(["--", "taskset", "-c", &place, &target, cell.kind, &seconds, &depth].map(str::to_owned));
+    let ended = run(&mut sweetspot.command("record", &words))?.expect_status(0)?;
+    let summary = Stats::parse(&std::fs::read_to_string(sweetspot.file("stats.jsonl"))?)?.summary;
+    judge(cell, &ended.stdout, &summary)
+}
+
+fn judge(cell: Cell, said: &str, summary: &Summary) -> Result<Cost> {
+    // When it was interrupted, and how long the whole piece took.
+    let pieces = |kind: &str| -> Vec<(f64, f64)> {
+        let of_kind = said.lines().filter_map(|line| line.strip_prefix(kind)?.strip_prefix(' '));
+        let numbers = of_kind.map(|rest| rest.split(' ').filter_map(|number| number.parse().ok()).collect());
+        numbers.filter_map(|numbers: Vec<f64>| Some((*numbers.first()?, *numbers.get(2)?))).collect()
+    };
+    let (signals, plain) = (pieces("signal"), pieces("plain"));
+    let at_tick = at_the_tick(&signals, tick_ns()?);
+    let [with_signal, without] = [&signals, &plain].map(|pieces| middle(pieces, &at_tick));
+    let (with_signal, without) =
+        (with_signal.context("no signals")?, without.context("no ticks without a signal")?);
+    let measured_us = Figure {
+        mean: (with_signal.0.mean - without.0.mean) / 1e3,
+        se: with_signal.0.se.hypot(without.0.se) / 1e3,
+    };
+    let hits = (summary.samples + summary.lost) as f64;
+    let parts = summary.overhead_parts;
+    let charged = parts.base_ratio + parts.frames_ratio + parts.stack_ratio;
+    let said_us = Figure { mean: charged * summary.target_cpu_s * 1e6 / hits, se: summary.overhead_se_us };
+    let ratio = Figure { se: 0.0, ..said_us }.over(measured_us);
+    let miss = (ratio.mean - 1.0).abs();
+    Ok(Cost {
+        cell,
+        with_signal: with_signal.1,
+        without: without.1,
+        measured_us,
+        said_us,
+        ratio,
+        overhead_ratio: summary.overhead_ratio,
+        overhead_measured: (measured_us.mean * 1e-6 * hits + summary.self_cpu_s) / summary.target_cpu_s,
+        verdict: match () {
+            () if miss <= GOAL && ratio.se <= GOAL / 2.0 => "good",
+            () if miss - 2.0 * ratio.se > GOAL => "off",
+            () => "unsure",
+        },
+    })
+}
+
+/// Whether an interruption that began at such a time was one by a tick: ticks come at one place of their period, and signals at ticks.
+fn at_the_tick(signals: &[(f64, f64)], tick_ns: f64) -> impl Fn(f64) -> bool {
+    let angle = move |at: f64| at % tick_ns / tick_ns * std::f64::consts::TAU;
+    let sum = |f: fn(f64) -> f64| signals.iter().map(|(at, _)| f(angle(*at))).sum::<f64>();
+    let place = sum(f64::sin).atan2(sum(f64::cos));
+    move |at| {
+        let off = (angle(at) - place + std::f64::consts::PI).rem_euclid(std::f64::consts::TAU)
+            - std::f64::consts::PI;
+        off.abs() / std::f64::consts::TAU * tick_ns < NEAR_NS
+    }
+}
+
+/// The median of what the pieces with a tick took, and how many there are: neighbours on the machine hit both kinds, and not all.
+/// Its error is by the quartiles, as if the times were normal.
+fn middle(pieces: &[(f64, f64)], at_tick: impl Fn(f64) -> bool) -> Option<(Figure, usize)> {
+    let mut took: Vec<f64> = pieces.iter().filter(|(at, _)| at_tick(*at)).map(|(_, took)| *took).collect();
+    took.sort_by(f64::total_cmp);
+    let (n, quarter) = (took.len(), took.len() / 4);
+    let figure = |se| Figure { mean: took[n / 2], se };
+    (n > 30).then(|| (figure(0.93 * (took[n - 1 - quarter] - took[quarter]) / (n as f64).sqrt()), n))
+}
+
+/// Work by the second of a program that is alone, is sampled, and has lost its profiler.
+fn killed() -> Result<Killed> {
+    const EACH: usize = 10;
+    progress("a profiler that is killed");
+    let (place, profiler) = places()?;
+    let target = program("ticked")?.to_string_lossy().into_owned();
+    let mut alone = Command::new("taskset");
+    let alone = seconds_of(alone.args(["-c", &place, &target, "pace", "11"]), EACH, None)?;
+    let sweetspot = Sweetspot::new().through(&["taskset", "-c", &profiler]).options(&[
+        "--backend",
+        "timer-signal",
+        "--rate",
+        "250",
+        "--quiet",
+    ]);
+    let mut words = sweetspot.outputs();
+    words.extend(["--", "taskset", "-c", &place, &target, "pace", "52"].map(str::to_owned));
+    let all = seconds_of(&mut sweetspot.command("record", &words), 5 * EACH, Some(EACH))?;
+    let (sampled, after) = all.split_at(EACH);
+    let pieces =
+        |seconds: &[Second]| Figure::of(&seconds.iter().map(|second| second.pieces).collect::<Vec<_>>());
+    Ok(Killed {
+        alone: pieces(&alone),
+        sampled: pieces(sampled),
+        killed: pieces(&after[2..]), // less what the kill itself disturbed
+        signals: after.iter().map(|second| second.signals).collect(),
+    })
+}
+
+/// The first seconds of a program; what began it is killed after so many of them.
+fn seconds_of(command: &mut Command, count: usize, kill_after: Option<usize>) -> Result<Vec<Second>> {
+    let mut running = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::null()))?;
+    let said = BufReader::new(running.stdout.take().context("no output")?);
+    let mut seconds = Vec::new();
+    for line in said.lines().take(count) {
+        let line = line?;
+        let (pieces, signals) = line.split_once(' ').context("no second")?;
+        seconds.push(Second { pieces: pieces.parse()?, signals: signals.parse()? });
+        if kill_after == Some(seconds.len()) {
+            running.kill()?;
+        }
+    }
+    ensure!(seconds.len() == count, "the program ended after {} seconds", seconds.len());
+    Ok(seconds)
+}
+
+fn report(found: &Found) -> Result<()> {
+    let heads = [
+        "program",
+        "depth",
+        "signals",
+        "ticks without",
+        "o measured",
+        "o said",
+        "said / measured",
+        "overhead said",
+        "measured",
+        "",
+    ];
+    let mut rows = vec![heads.map(str::to_string).to_vec()];
+    let figure = |figure: &Figure, unit: &str| format!("{:.2} ± {:.2}{unit}", figure.mean, figure.se);
+    rows.extend(found.costs.iter().map(|cost| {
+        row([
+            &cost.cell.kind,
+            &cost.cell.depth,
+            &cost.with_signal,
+            &cost.without,
+            &figure(&cost.measured_us, " µs"),
+            &figure(&cost.said_us, " µs"),
+            &figure(&cost.ratio, ""),
+            &percent(cost.overhead_ratio),
+            &percent(cost.overhead_measured),
+            &cost.verdict,
+        ])
+    }));
+    let mut remarks = Vec::new();
+    if let Some(Killed { alone, sampled, killed, signals }) = &found.killed {
+        let [alone, sampled, after] = [alone, sampled, killed].map(|pieces| figure(pieces, ""));
+        remarks.push(format!("pieces of work in a second: {alone} alone, {sampled} sampled, {after} after the profiler was killed"));
+        remarks.push(format!("signals in each second after that: {signals:?}"));
+    }
+    print(&rows, &remarks, found)
+}

@@ -1,0 +1,286 @@
+//! Programs that are locked to the kernel's tick, and others, sampled by tick and clock in simulation: what the audit finds, and when.
+
+use std::collections::BTreeMap;
+
+use profiler_core::audit::{Audit, AuditSettings, Disagreement, Finding};
+use profiler_core::rate::Dither;
+
+/// Ticks a second, and how often the audit is told.
+pub const HZ: f64 = 250.0;
+const TICK_NS: f64 = 1e9 / HZ;
+const TOLD_NS: f64 = 100e6;
+/// Samples of a clock between two draws of its period.
+const REDRAW_SAMPLES: u32 = 10;
+
+/// What a thread does.
+#[derive(Clone, Debug)]
+pub enum Pattern {
+    /// Wakes at a fixed time, runs through its functions (number, ns) and sleeps again.
+    Periodic {
+        /// From one wake-up to the next (ns).
+        period_ns: f64,
+        /// The first wake-up, after a tick (ns).
+        phase_ns: f64,
+        /// How much later each wake-up comes at most, at random (ns).
+        jitter_ns: f64,
+        /// Functions in turn, and how long each runs (ns).
+        work: Vec<(u64, f64)>,
+    },
+    /// Runs through bouts of random functions and lengths, and sleeps between two for a random while.
+    Random {
+        /// Share of each function.
+        shares: Vec<f64>,
+        /// Mean length of a bout (ns).
+        bout_ns: f64,
+        /// Mean length of a sleep (ns); 0 for none.
+        sleep_ns: f64,
+    },
+}
+
+/// Threads, each with what it does from which second on: in the order of time.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// For people.
+    pub name: &'static str,
+    /// One list a thread.
+    pub threads: Vec<Vec<(f64, Pattern)>>,
+}
+
+/// What both sources saw of a function, and how long it ran (ns).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    /// Ticks that hit it.
+    pub ticks: u64,
+    /// Samples of the clock that did.
+    pub clock: u64,
+    /// CPU time.
+    pub cpu_ns: f64,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// What was found, if anything.
+    pub finding: Option<Finding>,
+    /// CPU time of the target (s), and of the thread that was found at fault where it was one, until then.
+    pub cpu_s: f64,
+    /// CPU time since the threads took up what they do last (s), until the finding or the end.
+    pub since_change_cpu_s: f64,
+    /// By function.
+    pub functions: BTreeMap<u64, Seen>,
+}
+
+struct Thread<'a> {
+    script: &'a [(f64, Pattern)],
+    rng: fastrand::Rng,
+    dither: Dither,
+    /// Until when it sleeps or has run (ns).
+    now_ns: f64,
+    wake_ns: f64,
+    step: usize,
+    /// What is left of the present run: function, ns.
+    run: (u64, f64),
+    /// CPU time until the clock fires, its period and the samples left until that is drawn anew.
+    left_ns: f64,
+    period_ns: f64,
+    samples_left: u32,
+    cpu_ns: f64,
+}
+
+impl<'a> Thread<'a> {
+    fn new(script: &'a [(f64, Pattern)], seed: u64) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let wake_ns = match &script[0].1 {
+            Pattern::Periodic { phase_ns, .. } => *phase_ns,
+            Pattern::Random { .. } => rng.f64() * TICK_NS,
+        };
+        Thread {
+            script,
+            dither: Dither::new(seed ^ 0x5eed),
+            now_ns: wake_ns,
+            wake_ns,
+            step: 0,
+            run: (0, 0.0),
+            left_ns: f64::NAN,
+            period_ns: 0.0,
+            samples_left: 0,
+            cpu_ns: 0.0,
+            rng,
+        }
+    }
+
+    fn pattern(&self) -> &'a Pattern {
+        let now_s = self.now_ns * 1e-9;
+        let begun = self.script.iter().rev().find(|(from_s, _)| *from_s <= now_s);
+        &begun.unwrap_or(&self.script[0]).1
+    }
+
+    /// The next function to run, after a sleep where one is due.
+    fn next(&mut self) {
+        match self.pattern() {
+            Pattern::Periodic { period_ns, phase_ns, jitter_ns, work } => {
+                self.step += 1;
+                if self.step >= work.len() {
+                    self.step = 0;
+                    // Wake-ups that were missed are left out, as those of a timer are.
+                    let due = ((self.now_ns - phase_ns) / period_ns).floor() + 1.0;
+                    self.wake_ns = (phase_ns + due * period_ns).max(self.now_ns);
+                    self.now_ns = self.wake_ns + self.rng.f64() * jitter_ns;
+                }
+                self.run = work[self.step];
+            }
+            Pattern::Random { shares, bout_ns, sleep_ns } => {
+                let exponential = |rng: &mut fastrand::Rng| -(1.0 - rng.f64()).ln();
+                if *sleep_ns > 0.0 {
+                    self.now_ns += sleep_ns * exponential(&mut self.rng);
+                }
+                let mut left = self.rng.f64() * shares.iter().sum::<f64>();
+                let function = shares.iter().position(|share| {
+                    left -= share;
+                    left < 0.0
+                });
+                self.run = (function.unwrap_or(0) as u64, bout_ns * exponential(&mut self.rng));
+            }
+        }
+    }
+
+    /// Runs until `end_ns`; `hit` is told of each sample: its function, and whether it is the tick's.
+    fn run(
+        &mut self,
+        end_ns: f64,
+        clock_hz: f64,
+        functions: &mut BTreeMap<u64, Seen>,
+        mut hit: impl FnMut(u64, bool),
+    ) {
+        if self.left_ns.is_nan() {
+            self.period_ns = 1e9 / clock_hz;
+            self.left_ns = self.rng.f64() * self.period_ns;
+        }
+        while self.now_ns < end_ns {
+            if self.run.1 <= 0.0 {
+                self.next();
+                continue;
+            }
+            let (function, ns) = (self.run.0, self.run.1.min(end_ns - self.now_ns).max(1.0));
+            let seen = functions.entry(function).or_default();
+            let ticks = ((self.now_ns + ns) / TICK_NS).ceil() - (self.now_ns / TICK_NS).ceil();
+            (0..ticks as u64).for_each(|_| hit(function, true));
+            seen.ticks += ticks as u64;
+            self.left_ns -= ns;
+            while self.left_ns <= 0.0 {
+                hit(function, false);
+                seen.clock += 1;
+                if self.samples_left == 0 {
+                    self.period_ns = self.dither.draw((1e9 / clock_hz) as u64) as f64;
+                    self.samples_left = REDRAW_SAMPLES;
+                }
+                self.samples_left -= 1;
+                self.left_ns += self.period_ns;
+            }
+            seen.cpu_ns += ns;
+            self.cpu_ns += ns;
+            self.now_ns += ns;
+            self.run.1 -= ns;
+        }
+    }
+}
+
+/// Runs `program` until something is found, or its threads have used `most_cpu_s`; the clock takes `clock_hz` samples a
+/// CPU-second.
+pub fn run(program: &Program, clock_hz: f64, most_cpu_s: f64, seed: u64) -> Outcome {
+    let mut audit = Audit::new(AuditSettings { hz: HZ, ..AuditSettings::default() });
+    let seeds = |i: usize| seed.wrapping_mul(0x9e37_79b9).wrapping_add(i as u64);
+    let mut threads: Vec<Thread<'_>> =
+        program.threads.iter().enumerate().map(|(i, script)| Thread::new(script, seeds(i))).collect();
+    let changed_s = program.threads.iter().flatten().map(|(from_s, _)| *from_s).fold(0.0, f64::max);
+    let (mut outcome, mut now_ns) = (Outcome::default(), 0.0);
+    (0..threads.len()).for_each(|i| audit.charge_thread(i as u32, 0));
+    while outcome.finding.is_none() && outcome.cpu_s < most_cpu_s {
+        now_ns += TOLD_NS;
+        let mut cpu_ns = 0.0;
+        let mut used = vec![0.0; threads.len()];
+        for (i, thread) in threads.iter_mut().enumerate() {
+            let before_ns = thread.cpu_ns;
+            thread.run(now_ns, clock_hz, &mut outcome.functions, |function, is_tick| {
+                if is_tick { audit.tick(i as u32, function) } else { audit.clock(function) }
+            });
+            used[i] = thread.cpu_ns - before_ns;
+            audit.charge_thread(i as u32, used[i].round() as u64);
+            cpu_ns += used[i];
+        }
+        outcome.cpu_s += cpu_ns * 1e-9;
+        outcome.finding = audit.charge(cpu_ns.round() as u64);
+        if now_ns > changed_s * 1e9 {
+            // Of a thread that is at fault, its own time; before it is known, that of the last thread, which changes.
+            let last = used.len() - 1;
+            let is_own = !matches!(outcome.finding, Some(Finding { what: Disagreement::Function(_), .. }));
+            outcome.since_change_cpu_s += if is_own { used[last] } else { cpu_ns } * 1e-9;
+        }
+    }
+    outcome
+}
+
+/// One thread that wakes each `period_ms`, `phase_ms` after a tick at first, and does this work (function, ms).
+pub fn periodic(period_ms: f64, phase_ms: f64, work_ms: &[(u64, f64)]) -> Pattern {
+    let work = work_ms.iter().map(|&(function, ms)| (function, ms * 1e6)).collect();
+    Pattern::Periodic { period_ns: period_ms * 1e6, phase_ns: phase_ms * 1e6, jitter_ns: 0.0, work }
+}
+
+/// A thread that is always busy with five functions in bouts of this length.
+pub fn busy(bout_ms: f64) -> Pattern {
+    Pattern::Random { shares: vec![0.3, 0.25, 0.2, 0.15, 0.1], bout_ns: bout_ms * 1e6, sleep_ns: 0.0 }
+}
+
+/// The programs that are locked to the tick.
+pub fn locked() -> Vec<Program> {
+    let one = |name, pattern: Pattern| Program { name, threads: vec![vec![(0.0, pattern)]] };
+    let work = [(1, 0.25), (2, 0.60)];
+    let mut among_eight: Vec<Vec<(f64, Pattern)>> = (0..7).map(|_| vec![(0.0, busy(3.0))]).collect();
+    among_eight.push(vec![(0.0, periodic(4.0, 1.0, &work))]);
+    vec![
+        one("4 ms, never hit", periodic(4.0, 1.0, &work)),
+        one("4 ms, always hit", periodic(4.0, 3.5, &work)),
+        one("4 ms, drifting by 20 ppm", periodic(4.000_08, 1.0, &work)),
+        one("8 ms, never hit", periodic(8.0, 0.5, &[(1, 1.0), (2, 2.0)])),
+        one("8 ms, hit in one function", periodic(8.0, 0.5, &[(1, 2.0), (2, 2.0), (3, 1.9), (4, 2.0)])),
+        one("1 ms, never hit", periodic(1.0, 0.1, &[(1, 0.3), (2, 0.2)])),
+        one("1 ms, always hit", periodic(1.0, 0.8, &[(1, 0.3), (2, 0.2)])),
+        one("1 ms, busy", periodic(1.0, 0.7, &[(1, 0.5), (2, 0.499)])),
+        Program { name: "one thread among eight", threads: among_eight },
+        Program {
+            name: "from the tenth second on",
+            threads: vec![vec![(0.0, busy(3.0)), (10.0, periodic(4.0, 3.5, &work))]],
+        },
+    ]
+}
+
+/// Programs that are not, however regular they may look.
+pub fn unlocked() -> Vec<Program> {
+    let one = |name, pattern: Pattern| Program { name, threads: vec![vec![(0.0, pattern)]] };
+    let jittery =
+        |period_ms: f64, jitter_ms: f64, work_ms: &[(u64, f64)]| match periodic(period_ms, 0.0, work_ms) {
+            Pattern::Periodic { period_ns, phase_ns, work, .. } => {
+                Pattern::Periodic { period_ns, phase_ns, jitter_ns: jitter_ms * 1e6, work }
+            }
+            random @ Pattern::Random { .. } => random,
+        };
+    let shares = || vec![0.4, 0.3, 0.2, 0.1];
+    vec![
+        one("busy, bouts of 2 ms", busy(2.0)),
+        one("busy, bouts of 20 ms", busy(20.0)),
+        one("busy, bouts of 300 ms", busy(300.0)),
+        one("bursts of 2 ms", Pattern::Random { shares: shares(), bout_ns: 2e6, sleep_ns: 5e6 }),
+        one("bursts of 30 ms", Pattern::Random { shares: shares(), bout_ns: 30e6, sleep_ns: 90e6 }),
+        one("each 7.3 ms", periodic(7.3, 0.0, &[(1, 1.0), (2, 2.0), (3, 0.5)])),
+        one("each 10 ms, late by 4 ms at most", jittery(10.0, 4.0, &[(1, 2.0), (2, 3.0)])),
+        Program {
+            name: "four threads",
+            threads: vec![
+                vec![(0.0, busy(4.0))],
+                vec![(0.0, busy(40.0))],
+                vec![(0.0, jittery(20.0, 8.0, &[(6, 2.0), (7, 6.0)]))],
+                vec![(0.0, Pattern::Random { shares: shares(), bout_ns: 10e6, sleep_ns: 10e6 })],
+            ],
+        },
+    ]
+}

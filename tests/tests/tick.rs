@@ -1,0 +1,74 @@
+//! Samples at the kernel's own tick, live, as root: of a program that has nothing to do with it, and of one that is in step with it.
+
+#![allow(clippy::print_stderr, reason = "a test that skips says why")]
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use tests::attempts::attempts;
+use tests::checks::{C, check, within};
+use tests::guards::is_root;
+use tests::programs::program;
+use tests::run::{Sweetspot, start};
+
+/// Leaves the test unless the tick can be sampled.
+macro_rules! needs_ticks {
+    () => {
+        if !is_root() || !Path::new("/sys/kernel/tracing/events/timer/hrtimer_expire_entry").exists() {
+            eprintln!("skipped: samples at the tick need root, and tracefs at /sys/kernel/tracing");
+            return Ok(());
+        }
+    };
+}
+
+fn at_the_tick(options: &[&str]) -> Sweetspot {
+    Sweetspot::new().options(&["--source", "tick", "--confidence", "99.99%"]).options(options)
+}
+
+#[test]
+fn ticks_and_clock_make_one_profile() -> Result<()> {
+    needs_ticks!();
+    attempts(|| {
+        for (mode, unwind, program) in
+            [("task", "dwarf", "mix_nofp"), ("task", "fp", "mix_fp"), ("cpu", "dwarf", "mix_nofp")]
+        {
+            let options = ["--attach-mode", mode, "--unwind", unwind, "--rate", "300"];
+            let recorded = at_the_tick(&options).record(program, &["--cpu", "4", "--depth", "20"])?;
+            let summary = &recorded.stats.summary;
+            ensure!(summary.tick_audit == "believed", "{mode}: {}, {:?}", summary.tick_audit, summary.notes);
+            let tick_hz = summary.tick_samples as f64 / summary.target_cpu_s;
+            ensure!(
+                [100.0, 250.0, 300.0, 1000.0].iter().any(|hz| (tick_hz / hz - 1.0).abs() < 0.05),
+                "{tick_hz}"
+            );
+            ensure!(summary.samples > summary.tick_samples, "{} {}", summary.samples, summary.tick_samples);
+            check(&recorded, &C, 20)?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_program_in_step_with_the_tick_is_left_to_the_clock() -> Result<()> {
+    needs_ticks!();
+    attempts(|| {
+        // Of the shortest, waking up late takes most of `early`.
+        for (period_us, work_us, least) in [("4000", "850", 0.1), ("8000", "850", 0.1), ("1000", "300", 0.0)]
+        {
+            let target = start(Command::new(program("locked")?).args(["60", period_us, work_us, "700"]))?;
+            let recorded = at_the_tick(&["--rate", "500"]).attach(target.id(), 12.0)?;
+            let summary = &recorded.stats.summary;
+            ensure!(summary.tick_audit.starts_with("dropped"), "{period_us}: {}", summary.tick_audit);
+            ensure!(summary.notes.iter().any(|note| note.contains("tick")), "{:?}", summary.notes);
+            let of = |name: &str| {
+                recorded.folded.weight_of(|stack| stack.frames.iter().any(|frame| frame == name))
+            };
+            // What waking up takes is in `early`, which ends at a fixed time.
+            let early = of("early") / (of("early") + of("late"));
+            ensure!((least..=0.4).contains(&early), "{period_us}: {early}");
+            within("weight_s and target_cpu_s", summary.weight_s, summary.target_cpu_s, 0.1)?;
+        }
+        Ok(())
+    })
+}
