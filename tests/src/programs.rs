@@ -6,7 +6,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+
+/// Copies a program to where it is going to be run from.
+///
+/// Another process writes it. What this one has open for writing is inherited by whatever another test starts meanwhile,
+/// and a file that is open for writing anywhere cannot be run.
+pub fn copy_program(from: &Path, to: &Path) -> Result<()> {
+    let status = Command::new("cp").arg("--").args([from, to]).status().context("there is no cp")?;
+    ensure!(status.success(), "cannot copy {} to {}", from.display(), to.display());
+    Ok(())
+}
 
 /// What two programs of different functions say that they were built as.
 const FORGED: &str = "-Wl,--build-id=0x5ee75ee7c0ffee00112233445566778899aabbcc";

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::folded::Folded;
 use crate::guards::{Running, open_to_all};
-use crate::programs::{program, target_folder, workspace_folder};
+use crate::programs::{copy_program, program, target_folder, workspace_folder};
 use crate::stats::Stats;
 use crate::truth::Truth;
 
@@ -170,7 +170,7 @@ impl Sweetspot {
     pub fn unprivileged(mut self) -> Result<Sweetspot> {
         open_to_all(self.path())?;
         let binary = self.path().join("sweetspot");
-        fs::copy(&self.binary, &binary)?;
+        copy_program(&self.binary, &binary)?;
         open_to_all(&binary)?;
         let agent = self.binary.with_file_name("libsweetspot_agent.so");
         if agent.exists() {
@@ -265,7 +265,7 @@ impl Sweetspot {
     /// A copy of a program that `nobody` can run.
     pub fn copy_for_all(&self, target: &Path) -> Result<PathBuf> {
         let copy = self.path().join(target.file_name().context("a program has a name")?);
-        fs::copy(target, &copy)?;
+        copy_program(target, &copy)?;
         open_to_all(&copy)?;
         Ok(copy)
     }

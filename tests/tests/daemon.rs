@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tests::attempts::attempts;
 use tests::daemon::{Daemon, span_ms};
 use tests::guards::{Running, SmallDisk};
-use tests::programs::program;
+use tests::programs::{copy_program, program};
 use tests::run::{start, wait_until};
 
 /// The two clocks are read one after the other, and one of them is slewed.
@@ -47,7 +47,7 @@ impl Busy {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let name = format!("busy{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let folder = tempfile::tempdir()?;
-        fs::copy(program(build)?, folder.path().join(&name))?;
+        copy_program(&program(build)?, &folder.path().join(&name))?;
         Ok(Busy { folder, name })
     }
 
@@ -289,7 +289,7 @@ fn containers_of_one_image_have_their_own_names() -> Result<()> {
     let (image, seen) = (folder.path().join("image"), folder.path().join("seen"));
     fs::create_dir(&image)?;
     fs::create_dir(&seen)?;
-    fs::copy(program("namesake_a")?, image.join("prog"))?;
+    copy_program(&program("namesake_a")?, &image.join("prog"))?;
     let begin = |number: usize, replace: &str| {
         let upper = folder.path().join(format!("upper{number}"));
         let script = format!(
@@ -377,7 +377,7 @@ fn it_stops_when_it_is_asked_to_and_saves_what_it_has() -> Result<()> {
 fn over_the_limit_the_more_active_targets_are_sampled() -> Result<()> {
     privileged!();
     let (busy, idle) = (Busy::new()?, Busy::new()?);
-    fs::copy(find("sleep")?, idle.path())?;
+    copy_program(&find("sleep")?, &idle.path())?;
     let _idle = start(Command::new(idle.path()).arg("300"))?;
     let sections =
         "[limits]\ntargets = 1\n".to_owned() + &idle.section("idle", "") + &busy.section("busy", "");
@@ -428,7 +428,7 @@ fn a_full_disk_costs_windows_that_are_counted_and_nothing_else() -> Result<()> {
 fn processes_that_come_and_go_quickly_belong_to_their_target() -> Result<()> {
     privileged!();
     let folder = tempfile::tempdir()?;
-    fs::copy(find("sh")?, folder.path().join("brood"))?;
+    copy_program(&find("sh")?, &folder.path().join("brood"))?;
     let shell = folder.path().join("brood");
     let section = format!("[[target]]\nname = \"brood\"\nexecutable = {shell:?}\n");
     let daemon = Daemon::start(60, &section)?;

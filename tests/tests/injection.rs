@@ -16,7 +16,7 @@ use tests::attempts::attempts;
 use tests::checks::{check_truth, check_weight_sum};
 use tests::guards::{Running, is_root};
 use tests::host::Holdings;
-use tests::programs::{can_build, program};
+use tests::programs::{can_build, copy_program, program};
 use tests::run::{Ended, Sweetspot, finish, run, start, wait_until};
 use tests::truth::Truth;
 
@@ -311,7 +311,7 @@ fn an_agent_of_another_version_is_left_alone() -> Result<()> {
     attach(&by_timers(), target.pid(), 50)?.expect_status(0)?;
     let other = tempfile::tempdir()?;
     let binary = tests::run::sweetspot();
-    fs::copy(binary, other.path().join("sweetspot"))?;
+    copy_program(binary, &other.path().join("sweetspot"))?;
     let mut agent = fs::read(binary.with_file_name("libsweetspot_agent.so"))?;
     let code = object::File::parse(&*agent)?.section_by_name(".text").and_then(|text| text.file_range());
     let (start, length) = code.context("no code")?;

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tests::attempts::attempts;
 use tests::guards::is_root;
 use tests::measured::cpu_s;
-use tests::programs::{find_in_path, program};
+use tests::programs::{copy_program, find_in_path, program};
 use tests::run::{NOBODY, Sweetspot, run, sweetspot};
 
 fn at_1_khz() -> Sweetspot {
@@ -103,7 +103,7 @@ fn a_debug_link_to_nothing_is_named() -> Result<()> {
     attempts(|| {
         let folder = tempfile::tempdir()?;
         let (target, debug) = (folder.path().join("linked"), folder.path().join("linked.debug"));
-        fs::copy(program("mix_unstripped")?, &target)?;
+        copy_program(&program("mix_unstripped")?, &target)?;
         objcopy(&[Path::new("--only-keep-debug"), &target, &debug])?;
         let link = PathBuf::from(format!("--add-gnu-debuglink={}", debug.display()));
         let words = ["--strip-all", "--remove-section=.note.gnu.build-id"].map(Path::new);

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use tests::daemon::Daemon;
 use tests::guards::Running;
 use tests::measured::cpu_s;
-use tests::programs::program;
+use tests::programs::{copy_program, program};
 use tests::run::start;
 
 /// The first windows are named, and what was mapped is read: that is done once.
@@ -28,7 +28,7 @@ fn main() -> Result<()> {
     let mut sleepers: Vec<Running> = Vec::new();
     for number in 0..targets {
         let copy = folder.path().join(format!("idle{number}"));
-        fs::copy(program("idler")?, &copy)?;
+        copy_program(&program("idler")?, &copy)?;
         sections += &format!("[[target]]\nname = \"idle{number}\"\nexecutable = {copy:?}\n");
         sleepers.push(start(Command::new(&copy).args(["86400", "4000"]))?);
     }

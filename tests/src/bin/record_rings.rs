@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use profiler_core::record::{Record, RecordFormat};
 use profiler_core::sorter::RecordQueue;
 use tests::guards::Sysctl;
-use tests::programs::program;
+use tests::programs::{copy_program, program};
 use tests::replay::{Header, RecordedRing, Recording, cut_down, folder, pack};
 
 /// A recording to be made.
@@ -156,7 +156,7 @@ fn record(case: &Case, objects: &mut Objects) -> Result<()> {
 fn put(word: &str, place: &Path) -> Result<String> {
     let Ok(built) = program(word) else { return Ok(word.to_owned()) };
     let copy = place.join(word);
-    fs::copy(built, &copy)?;
+    copy_program(&built, &copy)?;
     Ok(copy.to_string_lossy().into_owned())
 }
 

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::record::{Record, monotonic_ms};
 use crate::guards::Running;
-use crate::programs::{find_in_path, program, source};
+use crate::programs::{copy_program, find_in_path, program, source};
 
 /// How long a target that was killed stays away.
 const AWAY: Duration = Duration::from_secs(3);
@@ -84,7 +84,7 @@ impl Load {
             }
             name => (program("load")?, self.folder.join(format!("soak-{name}"))),
         };
-        fs::copy(from, &to)?;
+        copy_program(&from, &to)?;
         Ok(to)
     }
 
