@@ -4,7 +4,6 @@
 
 #![allow(clippy::print_stdout, reason = "it prints what it found")]
 
-use std::fs;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
