@@ -24,7 +24,7 @@ use super::status::Status;
 use super::{Attached, Refused};
 use crate::objects::Symbols;
 use crate::sampler::session::Session;
-use crate::sys::agent_memory::AgentMemory;
+use crate::sys::agent_memory::{AgentMemory, open_made};
 use crate::sys::procfs;
 use crate::sys::ptrace::{Lost, Tracee};
 
@@ -340,7 +340,7 @@ impl Process {
         };
         let fd = make_file(captive, MEMORY_NAME, 0)?;
         let memory = AgentMemory::of(&captive.path_of(fd)).map_err(|error| {
-            failed(&format!("has no memory for the samples ({error}); free some, and try again"))
+            failed(&format!("could not be given memory for the samples ({error}); free some, and try again"))
         });
         let asked = memory.and_then(|memory| {
             prepare(&memory);
@@ -352,10 +352,10 @@ impl Process {
 
     fn load(&self, captive: &mut Captive<'_>) -> Result<u64, Trouble> {
         let fd = make_file(captive, LIBRARY_NAME, FILE_EXECUTABLE)?;
-        let written = File::options().write(true).open(captive.path_of(fd));
+        let written = open_made(&captive.path_of(fd));
         let written = written.and_then(|file| file.write_all_at(&self.agent.bytes, 0));
         let written = written.map_err(|error| {
-            failed(&format!("has no memory for the library ({error}); free some, and try again"))
+            failed(&format!("could not be given the library ({error}); free some memory, and try again"))
         });
         let loaded = written.and_then(|()| {
             let at = captive.put(format!("/proc/thread-self/fd/{fd}\0").as_bytes())?;

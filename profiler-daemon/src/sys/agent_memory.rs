@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::AtomicU64;
 
 use agent_memory::MEMORY_WORDS;
@@ -10,6 +11,39 @@ use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::ftruncate;
+
+/// A file in memory that may not be executed has this seal from the beginning where the machine is set so.
+const F_SEAL_EXEC: i32 = 0x20;
+
+/// Opens for writing an empty file in memory that another process has just made, and has open at `path`.
+///
+/// Other threads of it may have put any file in its place meanwhile, also one that they may only read and we may write. So it is
+/// looked at first, and then that very file is opened, not whatever is at the path by then.
+///
+/// # Errors
+///
+/// If it is anything but an empty file in memory that can be sealed.
+pub(crate) fn open_made(path: &str) -> io::Result<File> {
+    let foreign = || io::Error::other("another file has taken its place");
+    let reopen = |file: &File, writes: bool| {
+        let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        File::options().read(true).write(writes).custom_flags(flags).open(path)
+    };
+    // Not opened yet: with some devices that alone does something.
+    let named = File::options().read(true).custom_flags(libc::O_PATH).open(path)?;
+    let metadata = named.metadata()?;
+    if !metadata.is_file() || metadata.len() != 0 {
+        return Err(foreign());
+    }
+    let readable = reopen(&named, false)?;
+    // Only files in memory have seals, and those of a file system are sealed against any other.
+    let seals = fcntl(&readable, FcntlArg::F_GET_SEALS).map_err(|_| foreign())?;
+    match seals & !F_SEAL_EXEC {
+        0 => reopen(&readable, true),
+        _ => Err(foreign()),
+    }
+}
 
 /// A file in no folder, mapped: it is gone with the last process that has it, also if we are killed.
 pub(crate) struct AgentMemory {
@@ -25,7 +59,7 @@ impl AgentMemory {
 
     /// That of a process which has it open: an empty file that can be sealed.
     pub(crate) fn of(path: &str) -> io::Result<Self> {
-        Self::over(File::options().read(true).write(true).open(path)?.into())
+        Self::over(open_made(path)?.into())
     }
 
     fn over(file: OwnedFd) -> io::Result<Self> {
@@ -63,5 +97,33 @@ mod tests {
         std::os::unix::fs::FileExt::read_exact_at(&again, &mut word, 7 * 8).unwrap();
         assert_eq!(u64::from_ne_bytes(word), 77);
         assert!(again.set_len(0).is_err() && again.set_len(1 << 40).is_err());
+    }
+
+    /// Whoever is at the path in the place of what was made comes to no harm.
+    #[test]
+    fn nothing_but_an_empty_file_in_memory_is_opened_for_writing() {
+        let path = |file: &dyn AsRawFd| format!("/proc/self/fd/{}", file.as_raw_fd());
+        let made = |flags| memfd_create(c"made", flags).unwrap();
+        let sealable = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let folder = tempfile::tempdir().unwrap();
+        for place in [folder.path(), std::path::Path::new("/dev/shm")] {
+            let Ok(file) = tempfile::NamedTempFile::new_in(place) else { continue };
+            for content in ["", "theirs"] {
+                std::fs::write(file.path(), content).unwrap();
+                let readable = File::open(file.path()).unwrap();
+                assert!(AgentMemory::of(&path(&readable)).is_err(), "{}", place.display());
+                assert_eq!(std::fs::read_to_string(file.path()).unwrap(), content);
+            }
+        }
+        assert!(open_made(&path(&File::open("/dev/null").unwrap())).is_err());
+        assert!(open_made(&path(&made(MFdFlags::MFD_CLOEXEC))).is_err(), "one that nobody can seal");
+        let full = File::from(made(sealable));
+        full.set_len(1).unwrap();
+        assert!(open_made(&path(&full)).is_err());
+        let readable = File::open(path(&made(sealable)));
+        let empty = made(sealable);
+        assert!(readable.is_ok_and(|file| open_made(&path(&file)).is_ok()));
+        assert!(AgentMemory::of(&path(&empty)).is_ok_and(|memory| memory.words().len() == MEMORY_WORDS));
+        assert!(open_made(&path(&empty)).is_err(), "it has its length by now");
     }
 }
