@@ -11,6 +11,9 @@ use crate::sys::procfs;
 /// A process that is killed ends none of its slots; it is looked for this often (ns).
 const LOOK_FOR_DEAD_NS: u64 = 1_000_000_000;
 
+/// So many words are read in one drain from all rings together, whatever agents have written: the rest waits for the next.
+const MOST_WORDS: usize = 128 * RING_WORDS;
+
 /// Who has a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Taken {
@@ -137,11 +140,16 @@ impl Slots {
             self.known[index].left = self.waiting(memory, index).unwrap_or(0);
             next.extend(self.peek(memory, index).map(|(time_ns, _)| Reverse((time_ns, index))));
         }
+        let mut left = MOST_WORDS;
         while let Some(Reverse((time_ns, index))) = next.pop() {
             if time_ns > until_ns && time_ns <= now_ns {
                 continue;
             }
             let Some((_, length)) = self.peek(memory, index) else { continue };
+            match left.checked_sub(length) {
+                Some(rest) => left = rest,
+                None => break,
+            }
             let (Some(ring), Some(owner)) =
                 (memory.slot(index).and_then(|slot| slot.ring()), self.known[index].owner)
             else {

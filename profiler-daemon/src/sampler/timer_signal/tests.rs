@@ -136,6 +136,29 @@ fn what_finds_no_room_is_lost_and_counted() {
     assert!(write(&slot, &big), "it is empty again");
 }
 
+/// Four thousand rings that are full would be a gigabyte at once.
+#[test]
+fn what_is_too_much_for_a_drain_waits_for_the_next() {
+    const THREADS: u64 = 140;
+    let mut sampler = sampler(70);
+    let shared = Arc::clone(&sampler.memory);
+    let memory = Memory::open(shared.words()).unwrap();
+    let stack = vec![0; 7_680]; // 60 KiB
+    for thread in 0..THREADS {
+        let slot = memory.slot(memory.claim(70, 71 + thread as u32).unwrap()).unwrap();
+        assert!((0..4).all(|round| write(&slot, &sample_at(round * THREADS + thread, 1, &stack))));
+    }
+    let samples = |sampler: &mut TimerSampler| -> Vec<String> {
+        let told = told(sampler, 4 * THREADS);
+        told.iter().filter_map(|line| line.split_once(" for ")).map(|(sample, _)| sample.to_owned()).collect()
+    };
+    let (first, second) = (samples(&mut sampler), samples(&mut sampler));
+    assert!((500..4 * THREADS as usize).contains(&first.len()), "{}", first.len());
+    let expected = (0..4 * THREADS).map(|at| format!("sample of {} at {at}", 71 + at % THREADS));
+    assert!([first, second].concat().into_iter().eq(expected));
+    assert!(!sampler.has_records());
+}
+
 #[test]
 fn nobody_who_was_heard_is_told_and_so_are_threads_without_a_timer() {
     let mut sampler = sampler(70);
