@@ -4,7 +4,7 @@
 //! force. Filters are installed by `prctl`, or by `seccomp`, which the C library has no function for: so its `syscall` is stood
 //! before as well, by a jump, for this one number.
 
-use core::ffi::{CStr, c_long, c_uint};
+use core::ffi::{CStr, c_long, c_uint, c_ulong};
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -130,9 +130,18 @@ unsafe extern "C" fn before_syscall(
     if NEXT.load(Relaxed) == 0 {
         find();
     }
-    if number == libc::SYS_seccomp && operation == c_long::from(libc::SECCOMP_SET_MODE_FILTER) {
+    if number != libc::SYS_seccomp {
+        return;
+    }
+    match operation as c_uint {
+        libc::SECCOMP_SET_MODE_STRICT => {
+            guard::before_prctl(libc::PR_SET_SECCOMP, c_ulong::from(libc::SECCOMP_MODE_STRICT));
+        }
         // SAFETY: so the program has said.
-        unsafe { before(program, c_long::from(flags) & libc::SECCOMP_FILTER_FLAG_TSYNC as c_long != 0) };
+        libc::SECCOMP_SET_MODE_FILTER => unsafe {
+            before(program, c_long::from(flags) & libc::SECCOMP_FILTER_FLAG_TSYNC as c_long != 0);
+        },
+        _ => {}
     }
 }
 

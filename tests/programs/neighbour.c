@@ -1,7 +1,7 @@
 /* A program that a guest in its process may not disturb: it checks what a signal handler of others could change.
  * It prints one line, and its status is 0 only if everything is as it would be without the guest.
  *
- *   neighbour errno|restart|prof|masks|actions|altstack|children|threads|c11|coroutine|cloned|exits|late|strict|filtered|closed|spin SECONDS
+ *   neighbour errno|restart|prof|masks|actions|altstack|children|threads|c11|coroutine|cloned|exits|late|strict|stricter|filtered|closed|spin SECONDS
  */
 #define _GNU_SOURCE
 #include "clock.h"
@@ -384,10 +384,10 @@ static void late(void)
 }
 
 /* Nothing but read, write, exit and the return from a handler is allowed from here on. */
-static void strict(void)
+static void strict(int by_prctl)
 {
     spin(0.3);
-    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT, 0, 0, 0))
+    if (by_prctl ? prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT, 0, 0, 0) : syscall(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 0, NULL))
         die("strict");
     for (int i = 0; i < 15000; i++)
         spin_a_little();
@@ -454,7 +454,8 @@ int main(int argc, char **argv)
     else if (!strcmp(what, "cloned")) cloned();
     else if (!strcmp(what, "exits")) exits();
     else if (!strcmp(what, "late")) late();
-    else if (!strcmp(what, "strict")) strict();
+    else if (!strcmp(what, "strict")) strict(1);
+    else if (!strcmp(what, "stricter")) strict(0);
     else if (!strcmp(what, "filtered")) filtered();
     else if (!strcmp(what, "closed")) closed();
     else if (!strcmp(what, "spin") && argc > 2) spin(atof(argv[2]));

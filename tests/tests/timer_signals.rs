@@ -222,7 +222,7 @@ fn threads_outlive_the_first_one() -> Result<()> {
 
 #[test]
 fn a_program_that_shuts_itself_in_is_surprised_by_nothing() -> Result<()> {
-    for (what, samples) in [("strict", 10), ("filtered", 60), ("closed", 10)] {
+    for (what, samples) in [("strict", 10), ("stricter", 10), ("filtered", 60), ("closed", 10)] {
         let stats = undisturbed(what, samples)?;
         let notes = &stats.summary.notes;
         ensure!(notes.iter().any(|note| note.contains("refused a timer")), "{notes:?}");
