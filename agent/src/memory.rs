@@ -93,11 +93,16 @@ fn grow(current: usize) -> bool {
     if place.compare_exchange(core::ptr::null_mut(), at.cast(), SeqCst, SeqCst).is_err() {
         // SAFETY: another thread was first; ours is known to nobody.
         unsafe { sys::unmap(at, bytes) };
-    } else if !MAPPED[0].load(SeqCst).is_null() {
-        CURRENT.store(next, SeqCst); // whoever sees the new number sees the words
-    } else if place.compare_exchange(at.cast(), core::ptr::null_mut(), SeqCst, SeqCst).is_ok() {
+    } else if MAPPED[0].load(SeqCst).is_null()
+        && place.compare_exchange(at.cast(), core::ptr::null_mut(), SeqCst, SeqCst).is_ok()
+    {
         // SAFETY: all was hidden meanwhile, and this one was overlooked: nobody has met it.
         unsafe { sys::unmap(at, bytes) };
+    }
+    if !MAPPED[0].load(SeqCst).is_null() {
+        // Whoever sees the new number sees the words. Done by those who were not the first as well: that one may be a thread which
+        // a fork has left in the parent.
+        let _ = CURRENT.compare_exchange(current, next, SeqCst, SeqCst);
     }
     true
 }
