@@ -12,9 +12,27 @@ use super::status::Status;
 use crate::sys::ptrace::{Lost, Tracee};
 
 /// Signals that the processor raises at what a thread does itself: they are let come, for a blocked one is the end.
-const OWN: [i32; 5] = [libc::SIGILL, libc::SIGTRAP, libc::SIGBUS, libc::SIGFPE, libc::SIGSEGV];
+pub(super) const OWN: [i32; 5] = [libc::SIGILL, libc::SIGTRAP, libc::SIGBUS, libc::SIGFPE, libc::SIGSEGV];
 /// A thread that is to stand still does so as soon as it has a CPU, unless it is in the midst of something the kernel does not interrupt.
 pub(super) const TO_STOP: Duration = Duration::from_secs(2);
+
+/// Has a thread that was only looked at go on as if it had not been stopped.
+pub(super) fn let_go(tracee: Tracee, tid: u32, registers: &user_regs_struct) -> Result<(), Lost> {
+    let again = undisturbed(tid, registers);
+    match again.rip == registers.rip {
+        true => Ok(()),
+        false => tracee.set_registers(again),
+    }
+}
+
+/// The registers to go on with where a thread was stopped: a call that this has ended begins again.
+fn undisturbed(tid: u32, registers: &user_regs_struct) -> user_regs_struct {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+    match Status::parse(&status).signals_wait() {
+        true => *registers, // it ends for them, as it would have
+        false => frame::unended(registers),
+    }
+}
 
 /// A stopped thread with a frame on its stack, by which it comes back to where it was.
 pub(super) struct Captive<'a> {
@@ -125,12 +143,7 @@ impl<'a> Captive<'a> {
         }
         self.tracee.set_mask(self.mask)?;
         self.tracee.set_state(&self.state)?;
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.tid)).unwrap_or_default();
-        let registers = match Status::parse(&status).signals_wait() {
-            true => self.before, // the call ends for them, as it would have
-            false => frame::unended(&self.before),
-        };
-        self.tracee.set_registers(registers)
+        self.tracee.set_registers(undisturbed(self.tid, &self.before))
     }
 
     /// Leaves it alone in the midst of a call: it comes back by itself.

@@ -95,8 +95,22 @@ fn described(state: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Calls that wait and that being stopped ends with an error, as it would after SIGSTOP and SIGCONT (signal(7)).
-const ENDED_BY_STOPS: [i64; 9] = [
+/// Calls that wait and that being stopped ends with an error, as it would after SIGSTOP and SIGCONT (signal(7)); those of sockets
+/// where they have a timeout. None of them has done anything by then: what was transferred is answered in place of the error.
+const ENDED_BY_STOPS: [i64; 22] = [
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_io_uring_enter,
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
     libc::SYS_epoll_pwait2,
@@ -109,6 +123,8 @@ const ENDED_BY_STOPS: [i64; 9] = [
 ];
 /// The kernel's own errors for calls that it begins again.
 const RESTARTS: [i64; 4] = [-512, -513, -514, -516];
+/// The selector of 64-bit code: elsewhere calls have other numbers.
+pub(super) const CODE_64: u64 = 0x33;
 /// Length of the instruction that enters the kernel (bytes).
 const CALL_BYTES: u64 = 2;
 
@@ -131,7 +147,9 @@ pub(super) fn begun_again(registers: &user_regs_struct) -> user_regs_struct {
 pub(super) fn unended(registers: &user_regs_struct) -> user_regs_struct {
     let ended = registers.rax as i64 == -i64::from(libc::EINTR);
     match call(registers) {
-        Some(number) if ended && ENDED_BY_STOPS.contains(&number) => rewound(registers),
+        Some(number) if ended && registers.cs == CODE_64 && ENDED_BY_STOPS.contains(&number) => {
+            rewound(registers)
+        }
         _ => *registers,
     }
 }

@@ -80,9 +80,15 @@ fn only_what_was_interrupted_begins_again() {
         let by_kernel = unended(&stopped(libc::SYS_poll, error));
         assert_eq!((by_kernel.rax as i64, by_kernel.rip), (error, 0x40_1000));
     }
-    let ended = stopped(libc::SYS_epoll_wait, -4);
-    assert_eq!((unended(&ended).rip, begun_again(&ended).rip), (0x40_1000 - 2, 0x40_1000 - 2));
-    for told in [stopped(libc::SYS_read, -4), stopped(libc::SYS_epoll_wait, 3), registers()] {
+    for number in [libc::SYS_epoll_wait, libc::SYS_recvfrom, libc::SYS_read] {
+        let ended = stopped(number, -4);
+        assert_eq!((unended(&ended).rip, begun_again(&ended).rip), (0x40_1000 - 2, 0x40_1000 - 2));
+    }
+    let connects = stopped(libc::SYS_connect, -4); // goes on by itself, and cannot be begun twice
+    let of_32_bits = user_regs_struct { cs: 0x23, ..stopped(libc::SYS_read, -4) };
+    for told in
+        [connects, of_32_bits, stopped(libc::SYS_read, -11), stopped(libc::SYS_epoll_wait, 3), registers()]
+    {
         assert_eq!((begun_again(&told).rip, begun_again(&told).rax), (told.rip, told.rax));
     }
 }
