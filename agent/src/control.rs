@@ -20,8 +20,8 @@ const LOOKS: u32 = 1000;
 
 /// Whether we sample as a guest: loaded, and nothing stands before the C library.
 static GUEST: AtomicBool = AtomicBool::new(false);
-/// Threads that have themselves sampled at the moment.
-static ENTERING: AtomicU32 = AtomicU32::new(0);
+/// Places outside of the handler of our timers that use the memory at the moment.
+static USING: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the process is sampled without having been begun for it.
 #[inline]
@@ -32,6 +32,7 @@ pub(crate) fn is_guest() -> bool {
 /// Does what can only be done where locks may be taken: called by the dynamic linker, whoever loads us.
 pub(crate) fn prepare() {
     fork::follow();
+    stack::find_usual_size();
 }
 
 /// What the profiler calls: see [`Ask`] and [`Answer`].
@@ -52,9 +53,27 @@ unsafe extern "C" fn sweetspot_agent_control(request: *mut Request) {
     request[2] = answer as u64;
 }
 
+/// While there is one, memory that is found is not unmapped.
+pub(crate) struct Using(());
+
+impl Using {
+    /// To be made before the memory is looked for.
+    pub(crate) fn begin() -> Self {
+        // ATOMICS: whoever takes the memory away sees that somebody is here, or nobody finds it here.
+        USING.fetch_add(1, SeqCst);
+        Self(())
+    }
+}
+
+impl Drop for Using {
+    fn drop(&mut self) {
+        USING.fetch_sub(1, Release);
+    }
+}
+
 fn attach(fd: c_int) -> Answer {
     let pid = sys::getpid();
-    if memory::get().is_some() || memory::hidden().is_some() {
+    if memory::is_mapped() {
         if !memory::is_own(pid) {
             leave_child(); // of a process that was sampled, past the C library
         } else if memory::get().is_some_and(|memory| !memory.is_over(sys::monotonic_ns())) {
@@ -87,7 +106,7 @@ fn leave() -> Answer {
             sys::pause_briefly();
         }
         // ATOMICS: in one order with whether there is memory to be found.
-        !threads::are_inside() && ENTERING.load(SeqCst) == 0
+        !threads::are_inside() && USING.load(SeqCst) == 0
     });
     threads::stop_all();
     handler::remove();
@@ -103,11 +122,16 @@ fn leave() -> Answer {
     Answer::Done
 }
 
+/// In the child of a fork: what other threads were about to do, they do in the parent.
+pub(crate) fn begin_child() {
+    USING.store(0, Relaxed);
+}
+
 /// In the child of a fork, whose only thread is no handler of ours: it has no timers, and is left as if we had never been there.
 pub(crate) fn leave_child() {
     memory::ENABLED.store(false, Relaxed);
     threads::forget_all();
-    ENTERING.store(0, Relaxed);
+    USING.store(0, Relaxed);
     memory::hide();
     handler::remove();
     GUEST.store(false, Release);
@@ -117,13 +141,11 @@ pub(crate) fn leave_child() {
 
 /// Has the calling thread sampled: somebody has told it to, by a signal.
 pub(crate) fn enter() {
-    // ATOMICS: whoever takes the memory away sees that somebody is here, or nobody finds it here.
-    ENTERING.fetch_add(1, SeqCst);
+    let _using = Using::begin();
     if let Some(memory) = memory::get()
         && !memory.is_shut()
         && !memory.is_over(sys::monotonic_ns())
     {
         threads::enter_latecomer(&memory);
     }
-    ENTERING.fetch_sub(1, Release);
 }

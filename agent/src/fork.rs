@@ -13,6 +13,7 @@ pub(crate) fn follow() {
 }
 
 unsafe extern "C" fn in_child() {
+    control::begin_child();
     if control::is_guest() {
         return control::leave_child();
     }

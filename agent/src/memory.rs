@@ -137,6 +137,11 @@ pub(crate) fn adopt(fd: i32) -> Option<Memory<'static>> {
     memory
 }
 
+/// Whether anything is mapped, hidden or not: as we know it ourselves, whatever somebody has written into it.
+pub(crate) fn is_mapped() -> bool {
+    MAPPED.iter().chain(&HIDDEN).any(|place| !place.load(SeqCst).is_null())
+}
+
 /// Nobody finds the memory any more; it stays until [`release`].
 pub(crate) fn hide() {
     // The first one first: who is about to map more looks at it.

@@ -34,11 +34,15 @@ static FIRST_LOW: AtomicUsize = AtomicUsize::new(0);
 static FIRST_HIGH: AtomicUsize = AtomicUsize::new(0);
 static USUAL_SIZE: AtomicUsize = AtomicUsize::new(0);
 
-/// Finds the first thread's stack, and how big those of others are unless their creators say otherwise. To be called on the first
-/// thread.
+/// Finds the first thread's stack, and how big those of others are. To be called on the first thread.
 pub(crate) fn find_first() {
     let here = 0_u8;
     set_first(announce::end_of_mapping(&raw const here as usize));
+    find_usual_size();
+}
+
+/// Finds how big the stacks of threads are unless their creators say otherwise. Takes a lock of the C library.
+pub(crate) fn find_usual_size() {
     // SAFETY: all-zero bytes are overwritten by `pthread_attr_init`.
     let mut usual: libc::pthread_attr_t = unsafe { core::mem::zeroed() };
     // SAFETY: attributes of our own, initialised and destroyed here.
@@ -106,10 +110,16 @@ pub(crate) fn of_thread(size: usize) -> Bounds {
 }
 
 /// The stack of the calling thread, which runs since before we came and is not the first: it is in one piece with the thread's
-/// description, which is there for as long as the thread. Nothing is read of it where that cannot be found.
+/// description, which is there for as long as the thread. Nothing is read of it where that cannot be found. What the kernel lists
+/// as one mapping may hold guards, which some versions of the C library put there, and then other stacks: so no more than is
+/// usual is taken for this one.
 pub(crate) fn of_running_thread() -> Bounds {
     // SAFETY: takes nothing.
     let high = unsafe { libc::pthread_self() } as usize;
     let low = announce::mapping_of(high).map_or(high, |(start, _)| start);
-    Bounds { low: low.max(high.saturating_sub(MOST_OF_FIRST)), high }
+    let size = match USUAL_SIZE.load(Relaxed) {
+        0 => MOST_OF_FIRST,
+        size => size - MARGIN.min(size / 4),
+    };
+    Bounds { low: low.max(high.saturating_sub(size)), high }
 }

@@ -4,11 +4,12 @@ use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
 
-use agent_memory::{Memory, SLOTS};
+use agent_memory::{Memory, SLOTS, State};
 
 use crate::announce::{self, How};
+use crate::control::Using;
 use crate::stack::{self, Bounds};
-use crate::{guard, handler, memory, sys};
+use crate::{control, guard, handler, memory, sys};
 
 /// What this process knows of the thread that has a slot. Not in shared memory, where anybody could change it.
 pub(crate) struct Thread {
@@ -131,6 +132,17 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 /// The key whose destructor tells the end of a thread, plus one; its value is a thread's slot, plus one.
 static KEY: AtomicU32 = AtomicU32::new(0);
 
+/// Threads that have had anything to do with this process.
+fn used() -> &'static [Thread] {
+    // ATOMICS: in one order with whether there is memory to be found, as the counts of handlers are.
+    &THREADS[..USED.load(SeqCst).min(SLOTS)]
+}
+
+/// The one in this slot is about to.
+fn use_to(index: usize) {
+    USED.fetch_max(index + 1, SeqCst);
+}
+
 /// What is known of the thread with this slot.
 #[inline]
 pub(crate) fn get(slot: usize) -> Option<&'static Thread> {
@@ -160,14 +172,14 @@ pub(crate) fn enter_new(stack_size: usize) {
 pub(crate) fn enter_child() {
     let bounds = own_slot().and_then(get).map(Thread::bounds);
     forget();
-    let used = USED.load(Relaxed).min(SLOTS);
-    THREADS[..used].iter().for_each(|thread| thread.armed.store(false, Relaxed));
+    forget_all();
     if let Some(bounds) = bounds {
         enter(bounds, Some(How::Forked));
     }
 }
 
 fn enter(bounds: Bounds, begins: Option<How>) {
+    let _using = Using::begin();
     let Some(memory) = memory::get() else { return };
     if guard::is_shut() {
         return memory.note_refused();
@@ -179,7 +191,7 @@ fn enter(bounds: Bounds, begins: Option<How>) {
         return;
     }
     let Some((memory, index)) = memory::claim(pid, tid) else { return memory.note_left_out() };
-    USED.fetch_max(index + 1, Relaxed);
+    use_to(index);
     let (Some(slot), Some(thread)) = (memory.slot(index), get(index)) else { return };
     if let Some(how) = begins {
         announce::process(&slot, how); // before the handler writes to the ring, too
@@ -198,6 +210,7 @@ fn enter(bounds: Bounds, begins: Option<How>) {
 /// Samples a thread that runs already, and whose end nobody will tell: whoever looks from outside sees it.
 fn enter_running(memory: &Memory<'_>, pid: u32, tid: u32) {
     let Some((memory, index)) = memory::claim(pid, tid) else { return memory.note_left_out() };
+    use_to(index);
     let (Some(slot), Some(thread)) = (memory.slot(index), get(index)) else { return };
     stop(thread); // whoever had it before may have ended without a word
     thread.set_bounds(Bounds::default());
@@ -217,29 +230,39 @@ pub(crate) fn enter_all(memory: &Memory<'_>) {
     announce::each_thread(|tid| enter_running(memory, pid, tid));
 }
 
-/// Samples the calling thread, which has come since the others were entered. Called by a handler.
+/// Samples the calling thread, which has come since the others were entered, unless it was found among them. Called by a handler.
 pub(crate) fn enter_latecomer(memory: &Memory<'_>) {
     if guard::is_shut() {
         return memory.note_refused();
     }
+    let (pid, tid) = (sys::getpid(), sys::gettid());
+    // That of a thread with the same number which has ended is given back, or about to be.
+    let has_slot = |index| {
+        let slot = memory.slot(index);
+        slot.is_some_and(|slot| slot.owner() == Some((pid, tid)) && slot.state() == State::Taken)
+    };
+    let is_own = |thread: &Thread| thread.armed.load(Acquire) && thread.tid.load(Relaxed) == tid;
+    if used().iter().enumerate().any(|(index, thread)| is_own(thread) && has_slot(index)) {
+        return;
+    }
     memory.note_unseen(sys::thread_cpu_ns());
-    enter_running(memory, sys::getpid(), sys::gettid());
+    enter_running(memory, pid, tid);
 }
 
 /// Whether a handler of any of our timers runs.
 pub(crate) fn are_inside() -> bool {
     // ATOMICS: in one order with whether there is memory to be found.
-    THREADS.iter().any(|thread| thread.inside.load(SeqCst) > 0)
+    used().iter().any(|thread| thread.inside.load(SeqCst) > 0)
 }
 
 /// None is sampled any more.
 pub(crate) fn stop_all() {
-    THREADS.iter().for_each(stop);
+    used().iter().for_each(stop);
 }
 
-/// In another process than the one whose timers they were.
+/// In another process than the one whose timers they were: there, their numbers may be those of others.
 pub(crate) fn forget_all() {
-    for thread in &THREADS {
+    for thread in used() {
         thread.armed.store(false, Relaxed);
         thread.timer.store(-1, Relaxed);
         thread.inside.store(0, Relaxed);
@@ -252,8 +275,12 @@ fn remember(slot: usize) -> bool {
     unsafe { libc::pthread_setspecific(key, (slot + 1) as *const c_void) == 0 }
 }
 
-/// The calling thread's slot.
+/// The calling thread's slot. In a process that we were loaded into none is noted: what a thread still has noted there was its
+/// slot in the memory of the profiler that began the process.
 fn own_slot() -> Option<usize> {
+    if control::is_guest() {
+        return None;
+    }
     let key = KEY.load(Acquire).checked_sub(1)?;
     // SAFETY: the key was created.
     (unsafe { libc::pthread_getspecific(key) } as usize).checked_sub(1)
@@ -277,6 +304,7 @@ fn stop(thread: &Thread) {
 
 /// The calling thread is sampled no longer.
 pub(crate) fn leave_out() {
+    let _using = Using::begin();
     if let (Some(index), Some(memory)) = (own_slot(), memory::get()) {
         memory.note_refused();
         forget();
@@ -286,9 +314,10 @@ pub(crate) fn leave_out() {
 
 /// The calling thread, or all, can be sent no signal any more: their timers are taken away while that is possible.
 pub(crate) fn stop_for_filter(all: bool) {
+    let _using = Using::begin();
     let Some(memory) = memory::get() else { return };
     let own = own_slot();
-    for (index, thread) in THREADS[..USED.load(Relaxed).min(SLOTS)].iter().enumerate() {
+    for (index, thread) in used().iter().enumerate() {
         if (all || own == Some(index)) && thread.armed.load(Relaxed) {
             memory.note_refused();
             stop(thread);
@@ -298,6 +327,7 @@ pub(crate) fn stop_for_filter(all: bool) {
 
 /// The program ends, and with it the calling thread: of the others nobody knows.
 pub(crate) fn at_exit() {
+    let _using = Using::begin();
     if let (Some(thread), Some(memory)) = (own_slot().and_then(get), memory::get()) {
         thread.note_unseen(&memory);
     }
@@ -306,7 +336,9 @@ pub(crate) fn at_exit() {
 /// The thread ends, in whatever way: called by the C library.
 unsafe extern "C" fn leave(value: *mut c_void) {
     let Some(index) = (value as usize).checked_sub(1) else { return };
-    if let Some(memory) = memory::get() {
+    let _using = Using::begin();
+    // To a guest the slot is another's: see `own_slot`.
+    if let Some(memory) = memory::get().filter(|_| !control::is_guest()) {
         end(index, &memory);
     }
 }
