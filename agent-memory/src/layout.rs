@@ -9,7 +9,7 @@ use crate::slot::SLOT_WORDS;
 /// "sweetspt", so that nothing else is taken for this memory.
 const MAGIC: u64 = u64::from_le_bytes(*b"sweetspt");
 /// Of layout and meaning. An agent of another version leaves the process alone.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 
 /// Threads that can be sampled at a time.
 pub const SLOTS: usize = 4096;
@@ -36,6 +36,7 @@ mod at {
     pub(super) const PATIENCE: usize = 4;
     pub(super) const ATTENTION: usize = 5;
     pub(super) const COPIES: usize = 6;
+    pub(super) const IDENTITY: usize = 7;
     pub(super) const PERIOD: usize = 8;
     pub(super) const STACK_BYTES: usize = 9;
     pub(super) const STOPPED: usize = 10;
@@ -65,6 +66,8 @@ pub struct Settings {
     pub stack_bytes: u64,
     /// Of the random periods.
     pub seed: u64,
+    /// Tells this run from others in the same process.
+    pub identity: u64,
     /// When nobody has given a sign of life for so long, agents sample at [`SPARING_NS`] until there is one (ns).
     pub attention_ns: u64,
     /// When it has been so long, they stop by themselves, for good (ns).
@@ -77,12 +80,13 @@ pub struct Settings {
 
 impl Settings {
     /// What stands at which word because of them.
-    fn told(&self) -> [(usize, u64); 8] {
+    fn told(&self) -> [(usize, u64); 9] {
         [
             (at::COPIES, u64::from(self.may_copy)),
             (at::VERSION, VERSION),
             (at::LENGTH, MEMORY_WORDS as u64),
             (at::SEED, self.seed),
+            (at::IDENTITY, self.identity),
             (at::ATTENTION, self.attention_ns),
             (at::PATIENCE, self.patience_ns),
             (at::PERIOD, self.period_ns),
@@ -97,6 +101,7 @@ impl Default for Settings {
             period_ns: 10_000_000,
             stack_bytes: 0,
             seed: 0,
+            identity: 0,
             attention_ns: 1_000_000_000, // a tick is .1 s
             patience_ns: 15_000_000_000, // a profiler that is stopped for so long may as well be gone
             may_copy: false,
@@ -204,6 +209,11 @@ impl<'a> Memory<'a> {
     /// Seed of the random periods.
     pub fn seed(&self) -> u64 {
         self.get(at::SEED)
+    }
+
+    /// What tells this run from others in the same process.
+    pub fn identity(&self) -> u64 {
+        self.get(at::IDENTITY)
     }
 
     /// A sign of life of the profiler (ns of the monotonic clock).
@@ -371,12 +381,20 @@ mod tests {
     #[test]
     fn what_was_written_over_is_noticed_and_mended() {
         let words = zeros();
-        let settings = Settings { seed: 7, ..Settings::default() };
+        let settings = Settings { seed: 7, identity: 8, ..Settings::default() };
         let memory = Memory::prepare(&words, &settings).unwrap();
         memory.claim(5, 6);
-        assert!(memory.is_as_told(&settings));
-        for word in [at::MAGIC, at::VERSION, at::LENGTH, at::SEED, at::PATIENCE, at::PERIOD, at::STACK_BYTES]
-        {
+        assert!(memory.is_as_told(&settings) && memory.identity() == 8);
+        for word in [
+            at::MAGIC,
+            at::VERSION,
+            at::LENGTH,
+            at::SEED,
+            at::IDENTITY,
+            at::PATIENCE,
+            at::PERIOD,
+            at::STACK_BYTES,
+        ] {
             words[word].fetch_xor(1 << 40, Relaxed);
             assert!(!memory.is_as_told(&settings), "{word}");
             Memory::prepare(&words, &settings).unwrap();

@@ -22,6 +22,8 @@ const LOOKS: u32 = 1000;
 static GUEST: AtomicBool = AtomicBool::new(false);
 /// Places outside of the handler of our timers that use the memory at the moment.
 static USING: AtomicU32 = AtomicU32::new(0);
+/// The process that makes a call at the moment, in our memory; 0 if none does. Another's was made in a parent, whose child this is.
+static CALLER: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the process is sampled without having been begun for it.
 #[inline]
@@ -39,16 +41,23 @@ pub(crate) fn prepare() {
 ///
 /// # Safety
 ///
-/// The request is valid, and nobody else's; one call is made at a time.
+/// The request is valid, and nobody else's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sweetspot_agent_control(request: *mut Request) {
     // SAFETY: the caller answers for it.
     let request = unsafe { &mut *request };
+    let (pid, caller) = (sys::getpid(), CALLER.load(Relaxed));
+    // That of a profiler that was killed goes on, and the next one may be here before it is over.
+    let is_alone = caller != pid && CALLER.compare_exchange(caller, pid, Acquire, Relaxed).is_ok();
     let answer = match Ask::of(request) {
+        _ if !is_alone => Answer::Occupied,
         Some(Ask::Attach) => attach(request[1] as c_int),
-        Some(Ask::Leave) => leave(),
+        Some(Ask::Leave) => leave_if(request[1]),
         None => Answer::Unknown,
     };
+    if is_alone {
+        CALLER.store(0, Release);
+    }
     request[1] = handler::signal() as u64;
     request[2] = answer as u64;
 }
@@ -98,6 +107,14 @@ fn attach(fd: c_int) -> Answer {
     Answer::Done
 }
 
+/// Leaves unless the memory is another profiler's by now: whoever asks was stopped for so long that it was taken for gone.
+fn leave_if(identity: u64) -> Answer {
+    match memory::get() {
+        Some(memory) if memory.identity() != identity => Answer::Busy,
+        _ => leave(),
+    }
+}
+
 fn leave() -> Answer {
     memory::ENABLED.store(false, Relaxed);
     memory::hide();
@@ -125,6 +142,7 @@ fn leave() -> Answer {
 /// In the child of a fork: what other threads were about to do, they do in the parent.
 pub(crate) fn begin_child() {
     USING.store(0, Relaxed);
+    CALLER.store(0, Relaxed);
 }
 
 /// In the child of a fork, whose only thread is no handler of ours: it has no timers, and is left as if we had never been there.
@@ -139,10 +157,11 @@ pub(crate) fn leave_child() {
     unsafe { memory::release() };
 }
 
-/// Has the calling thread sampled: somebody has told it to, by a signal.
-pub(crate) fn enter() {
+/// Has the calling thread sampled: somebody has told it to, by a signal that carries this.
+pub(crate) fn enter(value: u64) {
     let _using = Using::begin();
     if let Some(memory) = memory::get()
+        && value == agent_memory::enter(memory.identity())
         && !memory.is_shut()
         && !memory.is_over(sys::monotonic_ns())
     {

@@ -81,8 +81,8 @@ extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     let begin_ns = sys::monotonic_ns();
     // SAFETY: the kernel hands over what belongs to the signal, both valid for this call.
     let (ours, value) = unsafe { ((*info).si_code == libc::SI_TIMER, (*info).si_value().sival_ptr as usize) };
-    if !ours && value as u64 == agent_memory::ENTER && control::is_guest() {
-        return control::enter();
+    if !ours && agent_memory::is_enter(value as u64) && control::is_guest() {
+        return control::enter(value as u64);
     }
     if !ours || value & !0xffff != VALUE {
         // SAFETY: the arguments are passed on as they came.

@@ -61,18 +61,23 @@ pub(crate) fn attach(
     apart(|| imp::attach(pid, library, prepare))
 }
 
-/// Has an agent leave a process alone.
+/// Has an agent leave a process alone, unless it serves a memory with another identity by now.
 ///
 /// # Errors
 ///
 /// What of it is still there, and why.
-pub(crate) fn leave(pid: u32, library: &Path) -> Result<(), Refused> {
-    apart(|| imp::leave(pid, library))
+pub(crate) fn leave(pid: u32, library: &Path, identity: u64) -> Result<(), Refused> {
+    apart(|| imp::leave(pid, library, identity))
 }
 
-/// Whether a process has shut itself in since it was attached to: then nothing may be done in it any more.
-pub(crate) fn is_shut_in(pid: u32) -> bool {
-    imp::is_shut_in(pid)
+/// Whether any of these threads has shut itself in since the process was attached to: then nothing may be done in it any more.
+pub(crate) fn is_shut_in(pid: u32, tids: &[u32]) -> bool {
+    imp::is_shut_in(pid, tids)
+}
+
+/// Whether a thread blocks a signal: one of ours would come to it who knows when, or to whoever waits for that signal.
+pub(crate) fn blocks(pid: u32, tid: u32, signal: i32) -> bool {
+    imp::blocks(pid, tid, signal)
 }
 
 /// Sends a thread of a process a signal of ours.
@@ -108,7 +113,11 @@ mod imp {
         Refused::NotPermitted(text.to_owned())
     }
 
-    pub(super) fn is_shut_in(_: u32) -> bool {
+    pub(super) fn is_shut_in(_: u32, _: &[u32]) -> bool {
+        false
+    }
+
+    pub(super) fn blocks(_: u32, _: u32, _: i32) -> bool {
         false
     }
 
@@ -116,7 +125,7 @@ mod imp {
         Err(refused())
     }
 
-    pub(super) fn leave(_: u32, _: &Path) -> Result<(), Refused> {
+    pub(super) fn leave(_: u32, _: &Path, _: u64) -> Result<(), Refused> {
         Err(refused())
     }
 }

@@ -1,12 +1,13 @@
 //! One process: whether it is left alone, which of its threads is taken, and what that is made to do.
 
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use agent_memory::{Answer, Ask, CONTROL, Request};
+use agent_memory::{Answer, Ask, CONTROL, Request, Settings};
 use libc::user_regs_struct;
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol};
@@ -16,22 +17,29 @@ use profiler_core::record::{RawData, StackCopy};
 use profiler_core::unwind::StackUnwinder;
 use profiler_core::unwind::method::{Method, MethodChoice};
 
-use super::captive::{Captive, TO_STOP};
+use super::captive::{self, Captive, TO_STOP};
 use super::code::{self, Area, Code};
 use super::frame;
 use super::safe::{self, Place};
-use super::status::Status;
+use super::status::{LeftAlone, Status, blocks_all};
 use super::{Attached, Refused};
 use crate::objects::Symbols;
 use crate::sampler::session::Session;
 use crate::sys::agent_memory::{AgentMemory, open_made};
 use crate::sys::procfs;
-use crate::sys::ptrace::{Lost, Tracee};
+use crate::sys::ptrace::{self, Lost, Tracee};
 
-/// So long a thread is looked for that can be taken, and so long it may be away.
+/// So long a thread is looked for that can be taken, and then so long it may be away.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two rounds of all threads, so that they get on.
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(3);
+/// In the first rounds threads that let no signal come are passed over: they may be in a handler of ours, which would wait for
+/// itself.
+const ROUNDS_FOR_HANDLERS: u32 = 50;
+/// So long a call of another profiler is waited for, which comes to its end also if that was killed.
+const TO_FINISH: Duration = Duration::from_millis(500);
+/// What an agent that is loaded into a running process has its timers send: nobody else answers to another one.
+const SIGNALS: [i32; 2] = [libc::SIGURG, libc::SIGWINCH];
 /// Room that loading a library takes of a stack, and asking one that is loaded (bytes).
 const ROOM_TO_LOAD: u64 = 64 << 10;
 const ROOM_TO_ASK: u64 = 24 << 10;
@@ -47,6 +55,8 @@ const LOAD_MODE: u64 = (libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE)
 /// `MFD_CLOEXEC | MFD_ALLOW_SEALING`, and `MFD_EXEC` where the kernel knows it.
 const FILE_FLAGS: u64 = 3;
 const FILE_EXECUTABLE: u64 = 0x10;
+const IN_HANDLER: &str = "in a signal handler";
+const NO_ANSWER: &str = "has an agent that does not answer; start it again";
 
 /// What is asked of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,10 +67,33 @@ enum Task {
     Ask,
 }
 
-/// Whether a process has shut itself in since it was attached to.
-pub(super) fn is_shut_in(pid: u32) -> bool {
-    let own = Status::parse(&fs::read_to_string("/proc/self/status").unwrap_or_default());
-    status_of(pid, pid).is_ok_and(|status| status.is_shut_in_beside(&own))
+/// Whether any of these threads of a process has shut itself in.
+pub(super) fn is_shut_in(pid: u32, tids: &[u32]) -> bool {
+    tids.iter().any(|&tid| status_of(pid, tid).is_ok_and(|status| has_other_filters(pid, &status)))
+}
+
+/// Whether a thread blocks a signal, or takes signals by itself: while it waits for them, the kernel says that it lets them come.
+pub(super) fn blocks(pid: u32, tid: u32, signal: i32) -> bool {
+    status_of(pid, tid).is_ok_and(|status| status.blocks(signal))
+        || call_of(pid, tid) == Some(libc::SYS_rt_sigtimedwait)
+}
+
+/// The system call that a thread is in; negative if it waits elsewhere, `None` if it runs.
+fn call_of(pid: u32, tid: u32) -> Option<i64> {
+    let call = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
+    call.split(' ').next()?.parse().ok()
+}
+
+/// Whether filters of system calls are in force for a thread that may not be those of a container that we share.
+fn has_other_filters(pid: u32, status: &Status) -> bool {
+    let own = || Status::parse(&fs::read_to_string("/proc/self/status").unwrap_or_default());
+    let is_beside_us = || namespace("self", "mnt").is_some_and(|ours| namespace(pid, "mnt") == Some(ours));
+    status.is_filtered() && !(status.has_as_many_filters_as(&own()) && is_beside_us())
+}
+
+/// Which namespace of a kind a process is in; `None` if we may not know.
+fn namespace(pid: impl Display, kind: &str) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/ns/{kind}")).ok()
 }
 
 /// The process as it is looked at before it is touched.
@@ -88,21 +121,23 @@ pub(super) fn attach(
 ) -> Result<Attached, Refused> {
     let process = Process::look(pid, library)?;
     let task = if process.loaded.is_some() { Task::Ask } else { Task::Load };
-    let until = Instant::now() + PATIENCE;
-    let mut captive = process.take_thread(task, until)?;
+    let mut captive = process.take_thread(task)?;
     let done = process.begin(&mut captive, prepare);
     settle(captive, done).map(|(memory, signal)| {
-        let statuses = procfs::threads(pid).into_iter().filter_map(|tid| status_of(pid, tid).ok());
-        let deaf = statuses.filter(|status| status.blocks(signal)).count();
+        let deaf = procfs::threads(pid).into_iter().filter(|&tid| blocks(pid, tid, signal)).count();
         Attached { memory, signal, deaf }
     })
 }
 
-pub(super) fn leave(pid: u32, library: &Path) -> Result<(), Refused> {
+pub(super) fn leave(pid: u32, library: &Path, identity: u64) -> Result<(), Refused> {
     let process = Process::look(pid, library)?;
     let Some(loaded) = process.loaded else { return Ok(()) };
-    let mut captive = process.take_thread(Task::Ask, Instant::now() + PATIENCE)?;
-    let done = process.ask(&mut captive, loaded, Ask::Leave, 0).map(drop);
+    let mut captive = process.take_thread(Task::Ask)?;
+    let done = process.ask(&mut captive, loaded, Ask::Leave, identity);
+    let done = done.and_then(|(answer, _)| match answer {
+        Answer::Done | Answer::Busy => Ok(()), // whoever has come after us has taken everything over
+        answer => Err(refusal(answer)),
+    });
     settle(captive, done)
 }
 
@@ -158,6 +193,24 @@ fn failed(text: &str) -> Trouble {
     Trouble::Refused(Refused::Failed(text.to_owned()))
 }
 
+/// What came of a call where nothing came of it.
+fn refusal(answer: Answer) -> Trouble {
+    let patience_s = Settings::default().patience_ns / 1_000_000_000;
+    let is_busy = format!(
+        "is sampled by another sweetspot already; end that, or wait for {patience_s} seconds if it was killed"
+    );
+    failed(match answer {
+        Answer::Busy => &is_busy,
+        Answer::NoSignal => "handles SIGURG and SIGWINCH itself, or has shut itself in; use perf events",
+        Answer::NoMemory => "could not map the memory for the samples (`ulimit -v`?); use perf events",
+        Answer::Unfinished => {
+            "has a thread that does not come out of the library's handler; the memory stays mapped"
+        }
+        Answer::Occupied => "is being asked by another sweetspot; try again",
+        Answer::Done | Answer::Unknown => NO_ANSWER,
+    })
+}
+
 fn status_of(pid: u32, tid: u32) -> io::Result<Status> {
     Ok(Status::parse(&fs::read_to_string(format!("/proc/{pid}/task/{tid}/status"))?))
 }
@@ -176,13 +229,18 @@ fn denied() -> Refused {
 impl Process {
     fn look(pid: u32, library: &Path) -> Result<Self, Refused> {
         let not = |reason: &str| Refused::NotPermitted(reason.to_owned());
-        let own = Status::parse(&fs::read_to_string("/proc/self/status").unwrap_or_default());
+        let left_alone = |reason: LeftAlone| Refused::NotPermitted(reason.in_words());
         let status = status_of(pid, pid).unwrap_or_default();
-        let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
         let same_namespace =
-            namespace(&pid.to_string()).is_none_or(|theirs| Some(theirs) == namespace("self"));
-        if let Some(reason) = status.left_alone(&own, same_namespace) {
-            return Err(Refused::NotPermitted(reason.in_words()));
+            namespace(pid, "pid").is_none_or(|theirs| Some(theirs) == namespace("self", "pid"));
+        if let Some(reason) = status.left_alone(same_namespace) {
+            return Err(left_alone(reason));
+        }
+        if is_shut_in(pid, &procfs::threads(pid)) {
+            return Err(left_alone(LeftAlone::ShutIn));
+        }
+        if ptrace::share_memory(pid, status.parent()) {
+            return Err(left_alone(LeftAlone::InMemoryOf(status.parent())));
         }
         let areas = code::areas(pid).map_err(|_| denied())?;
         if areas.is_empty() {
@@ -211,16 +269,19 @@ impl Process {
     }
 
     /// Takes a thread that can do it.
-    fn take_thread(&self, task: Task, until: Instant) -> Result<Captive<'_>, Refused> {
+    fn take_thread(&self, task: Task) -> Result<Captive<'_>, Refused> {
+        let until = Instant::now() + PATIENCE;
         let mut watcher = match task {
             Task::Load => Some(Watcher::new(self.pid).map_err(Refused::Failed)?),
             Task::Ask => None,
         };
-        let (mut why, mut has_kept) = (None, false);
+        let (mut why, mut has_kept, mut rounds) = (None, false, 0);
         while Instant::now() < until {
+            let spares_handlers = task == Task::Ask && rounds < ROUNDS_FOR_HANDLERS;
             for tid in self.candidates() {
-                match self.try_thread(tid, task, watcher.as_mut(), until) {
+                match self.try_thread(tid, task, watcher.as_mut(), spares_handlers) {
                     Ok(captive) => return Ok(captive),
+                    Err(Try::ShutIn) => return Err(Refused::NotPermitted(LeftAlone::ShutIn.in_words())),
                     Err(Try::Denied) if !has_kept => return Err(denied()),
                     Err(Try::Denied) => {} // by us: it did not stand still, and is let go when we end
                     Err(Try::Next(Lost::Late)) => has_kept = true,
@@ -235,6 +296,7 @@ impl Process {
             if procfs::has_ended(self.pid) {
                 return Err(Trouble::from(Lost::Gone).into());
             }
+            rounds += 1;
             std::thread::sleep(BETWEEN_ROUNDS);
         }
         let why = why.unwrap_or("asleep where it cannot be interrupted");
@@ -247,14 +309,10 @@ impl Process {
     /// Threads in the order in which they are tried: those that wait in calls that are begun again without a trace, those that wait
     /// otherwise, those that run.
     fn candidates(&self) -> Vec<u32> {
-        let rank = |tid: u32| {
-            let call =
-                fs::read_to_string(format!("/proc/{}/task/{tid}/syscall", self.pid)).unwrap_or_default();
-            match call.split(' ').next().and_then(|number| number.parse::<i64>().ok()) {
-                Some(libc::SYS_futex | libc::SYS_poll | libc::SYS_read | libc::SYS_clock_nanosleep) => 0,
-                Some(number) if number >= 0 => 1,
-                _ => 2,
-            }
+        let rank = |tid: u32| match call_of(self.pid, tid) {
+            Some(libc::SYS_futex | libc::SYS_poll | libc::SYS_read | libc::SYS_clock_nanosleep) => 0,
+            Some(number) if number >= 0 => 1,
+            _ => 2,
         };
         let mut threads: Vec<(i32, u32)> =
             procfs::threads(self.pid).into_iter().map(|tid| (rank(tid), tid)).collect();
@@ -267,10 +325,13 @@ impl Process {
         tid: u32,
         task: Task,
         watcher: Option<&mut Watcher>,
-        until: Instant,
+        spares_handlers: bool,
     ) -> Result<Captive<'_>, Try> {
         if is_asleep_for_good(self.pid, tid) {
             return Err(Try::Unsafe("asleep where it cannot be interrupted"));
+        }
+        if spares_handlers && status_of(self.pid, tid).is_ok_and(|status| status.blocks_all()) {
+            return Err(Try::Unsafe(IN_HANDLER));
         }
         let mut tracee = Tracee::seize(tid).map_err(|error| match error.raw_os_error() {
             Some(libc::EPERM) => Try::Denied,
@@ -278,20 +339,44 @@ impl Process {
         })?;
         tracee.interrupt(TO_STOP)?;
         let registers = tracee.registers()?;
-        let stack = self.stack(tid, task, &registers).map_err(Try::Unsafe)?;
-        if frame::call(&registers).is_none() && self.is_in_sequence(&tracee) {
+        match self.judge(&tracee, tid, task, watcher, spares_handlers, &registers) {
+            Ok(()) => Ok(Captive::take(tracee, tid, &self.memory, &self.code, Instant::now() + PATIENCE)?),
+            Err(refused) => {
+                captive::let_go(tracee, tid, &registers)?;
+                Err(refused)
+            }
+        }
+    }
+
+    /// Whether a stopped thread can do it.
+    fn judge(
+        &self,
+        tracee: &Tracee,
+        tid: u32,
+        task: Task,
+        watcher: Option<&mut Watcher>,
+        spares_handlers: bool,
+        registers: &user_regs_struct,
+    ) -> Result<(), Try> {
+        if is_shut_in(self.pid, &[tid]) {
+            return Err(Try::ShutIn);
+        }
+        if spares_handlers && blocks_all(tracee.mask()?) {
+            return Err(Try::Unsafe(IN_HANDLER));
+        }
+        let stack = self.stack(tid, task, registers).map_err(Try::Unsafe)?;
+        if frame::call(registers).is_none() && self.is_in_sequence(tracee) {
             return Err(Try::Unsafe("in a restartable sequence"));
         }
         if let Some(watcher) = watcher {
-            watcher.judge(self, &registers, &stack).map_err(|reason| Try::Unsafe(reason.in_words()))?;
+            watcher.judge(self, registers, &stack).map_err(|reason| Try::Unsafe(reason.in_words()))?;
         }
-        Ok(Captive::take(tracee, tid, &self.memory, &self.code, until)?)
+        Ok(())
     }
 
     /// The part of a stopped thread's stack that is in use; the reason if it is no stack of a thread, or too small.
     fn stack(&self, tid: u32, task: Task, registers: &user_regs_struct) -> Result<(u64, u64), &'static str> {
-        const CODE_64: u64 = 0x33;
-        if registers.cs != CODE_64 {
+        if registers.cs != frame::CODE_64 {
             return Err("in 32-bit code");
         }
         // The C library keeps the address of a thread's description in itself.
@@ -313,7 +398,14 @@ impl Process {
             Task::Load => ROOM_TO_LOAD,
             Task::Ask => ROOM_TO_ASK,
         };
-        if room < if is_first { ROOM_FOR_FRAME } else { needed } {
+        let (there, allowed) = match is_first {
+            true => (ROOM_FOR_FRAME, stack_limit(self.pid)),
+            false => (needed, u64::MAX),
+        };
+        // Guards that the C library has put into a mapping are not listed, and cannot be read.
+        let below = needed.min(room);
+        let is_there = self.memory.read_exact_at(&mut vec![0; below as usize], registers.rsp - below).is_ok();
+        if room < there || !is_there || area.end - registers.rsp + needed > allowed {
             return Err("at the end of its stack");
         }
         Ok((registers.rsp, end))
@@ -344,8 +436,11 @@ impl Process {
         });
         let asked = memory.and_then(|memory| {
             prepare(&memory);
-            let request = self.ask(captive, loaded, Ask::Attach, fd as u64)?;
-            Ok((memory, request[1] as i32))
+            let (answer, [_, signal, _]) = self.ask(captive, loaded, Ask::Attach, fd as u64)?;
+            match (answer, SIGNALS.into_iter().find(|&known| known as u64 == signal)) {
+                (Answer::Done, Some(signal)) => Ok((memory, signal)),
+                (answer, _) => Err(refusal(answer)),
+            }
         });
         close_after(captive, fd, asked)
     }
@@ -372,35 +467,28 @@ impl Process {
         })
     }
 
+    /// Asks the agent, again if somebody else is about to.
     fn ask(
         &self,
         captive: &mut Captive<'_>,
         loaded: u64,
         ask: Ask,
         argument: u64,
-    ) -> Result<Request, Trouble> {
-        let bytes: Vec<u8> = ask.request(argument).iter().flat_map(|word| word.to_le_bytes()).collect();
-        let at = captive.put(&bytes)?;
-        captive.call(loaded + self.agent.control, [at, 0, 0, 0])?;
-        let mut words = [[0; 8]; 3];
-        captive.get(words.as_flattened_mut())?;
-        let request = words.map(u64::from_le_bytes);
-        Err(failed(match Answer::of(&request) {
-            Some(Answer::Done) => return Ok(request),
-            Some(Answer::Busy) => {
-                "is sampled by another sweetspot already; end that, or wait for five seconds if it was killed"
+    ) -> Result<(Answer, Request), Trouble> {
+        let until = Instant::now() + TO_FINISH;
+        loop {
+            let bytes: Vec<u8> = ask.request(argument).iter().flat_map(|word| word.to_le_bytes()).collect();
+            let at = captive.put(&bytes)?;
+            captive.call(loaded + self.agent.control, [at, 0, 0, 0])?;
+            let mut words = [[0; 8]; 3];
+            captive.get(words.as_flattened_mut())?;
+            let request = words.map(u64::from_le_bytes);
+            match Answer::of(&request) {
+                Some(Answer::Occupied) if Instant::now() < until => std::thread::sleep(BETWEEN_ROUNDS),
+                Some(answer) => return Ok((answer, request)),
+                None => return Err(failed(NO_ANSWER)),
             }
-            Some(Answer::NoSignal) => {
-                "handles SIGURG and SIGWINCH itself, or has shut itself in; use perf events"
-            }
-            Some(Answer::NoMemory) => {
-                "could not map the memory for the samples (`ulimit -v`?); use perf events"
-            }
-            Some(Answer::Unfinished) => {
-                "has a thread that does not come out of the library's handler; the memory stays mapped"
-            }
-            Some(Answer::Unknown) | None => "has an agent that does not answer; start it again",
-        }))
+        }
     }
 }
 
@@ -415,6 +503,7 @@ fn close_after<T>(captive: &mut Captive<'_>, fd: i64, done: Result<T, Trouble>) 
 /// Why a thread was not taken.
 enum Try {
     Denied,
+    ShutIn,
     Next(Lost),
     Unsafe(&'static str),
 }
@@ -423,6 +512,14 @@ impl From<Lost> for Try {
     fn from(lost: Lost) -> Self {
         Self::Next(lost)
     }
+}
+
+/// How big the first thread's stack may become (bytes).
+fn stack_limit(pid: u32) -> u64 {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max stack size"));
+    let soft = line.and_then(|line| line.split_ascii_whitespace().next());
+    soft.and_then(|soft| soft.parse().ok()).unwrap_or(u64::MAX) // `unlimited`
 }
 
 /// Whether a thread is in a call that nothing interrupts: it would not stop before that is over.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::captive::OWN;
+
 /// Fields of `/proc/PID/status` that matter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Status {
@@ -16,6 +18,7 @@ pub(super) enum LeftAlone {
     Traced(u32),
     OthersRights,
     ShutIn,
+    InMemoryOf(u32),
     OtherNamespace,
     ShadowStack,
 }
@@ -33,12 +36,23 @@ impl LeftAlone {
             Self::ShutIn => {
                 "has shut itself in (seccomp), and could be ended by a system call of the library; use perf events".to_owned()
             }
+            Self::InMemoryOf(parent) => {
+                format!("runs in the memory of its parent, process {parent} (vfork); attach to that, or when it runs by itself")
+            }
             Self::OtherNamespace => {
                 "is in another PID namespace (a container); run sweetspot inside of that".to_owned()
             }
             Self::ShadowStack => "has a shadow stack, which guards it against this; use perf events".to_owned(),
         }
     }
+}
+
+/// Whether a mask keeps every signal away, but for those of the kernel, of the C library and of the processor: as that of our
+/// handlers does, and that of a thread that makes calls for us.
+pub(super) fn blocks_all(mask: u64) -> bool {
+    const KEPT_BY_LIBRARY: [i32; 2] = [32, 33];
+    let let_come = [libc::SIGKILL, libc::SIGSTOP].into_iter().chain(KEPT_BY_LIBRARY).chain(OWN);
+    let_come.fold(mask, |mask, signal| mask | 1 << (signal - 1)) == u64::MAX
 }
 
 impl Status {
@@ -67,19 +81,36 @@ impl Status {
 
     /// Whether a thread blocks a signal.
     pub(super) fn blocks(&self, signal: i32) -> bool {
-        signal > 0 && self.mask("SigBlk") >> (signal - 1) & 1 != 0
+        (1..=64).contains(&signal) && self.mask("SigBlk") >> (signal - 1) & 1 != 0
     }
 
-    /// Whether more filters of system calls are in force for it than for another: it has added some to those of the container.
-    pub(super) fn is_shut_in_beside(&self, own: &Self) -> bool {
-        const STRICT: u64 = 1;
-        self.number("Seccomp") == STRICT
-            || self.number("Seccomp") != 0
-                && self.number("Seccomp_filters").max(1) > own.number("Seccomp_filters")
+    /// Whether it lets no signal come.
+    pub(super) fn blocks_all(&self) -> bool {
+        blocks_all(self.mask("SigBlk"))
     }
 
-    /// Why the process is left alone; `own` are ours.
-    pub(super) fn left_alone(&self, own: &Self, same_namespace: bool) -> Option<LeftAlone> {
+    /// The process that began it.
+    pub(super) fn parent(&self) -> u32 {
+        self.number("PPid") as u32
+    }
+
+    /// Whether its system calls are filtered.
+    pub(super) fn is_filtered(&self) -> bool {
+        self.number("Seccomp") != 0
+    }
+
+    /// Whether as many filters are in force for both, as where a container has put them on whatever runs in it.
+    pub(super) fn has_as_many_filters_as(&self, other: &Self) -> bool {
+        const FILTERED: u64 = 2;
+        let count = |status: &Self| match status.number("Seccomp") {
+            FILTERED => Some(status.number("Seccomp_filters")).filter(|&count| count > 0),
+            _ => None,
+        };
+        count(self).is_some() && count(self) == count(other)
+    }
+
+    /// Why the process is left alone; of filters every thread has its own.
+    pub(super) fn left_alone(&self, same_namespace: bool) -> Option<LeftAlone> {
         let differ = |name: &str| {
             let mut ids = self.text(name).split_ascii_whitespace().take(3);
             let first = ids.next();
@@ -97,7 +128,6 @@ impl Status {
         let reasons = [
             (!same_namespace, LeftAlone::OtherNamespace),
             (differ("Uid") || differ("Gid"), LeftAlone::OthersRights),
-            (self.is_shut_in_beside(own), LeftAlone::ShutIn),
             (self.text("x86_Thread_features").contains("shstk"), LeftAlone::ShadowStack),
         ];
         reasons.into_iter().find(|(holds, _)| *holds).map(|(_, reason)| reason)
@@ -116,8 +146,7 @@ mod tests {
 
     #[test]
     fn who_is_left_alone_and_why() {
-        let own = status("");
-        let why = |changes: &str| status(changes).left_alone(&own, true);
+        let why = |changes: &str| status(changes).left_alone(true);
         assert_eq!(why(""), None);
         assert_eq!(why("State:\tT (stopped)\n"), Some(LeftAlone::Halted));
         assert_eq!(why("State:\tZ (zombie)\n"), Some(LeftAlone::Ended));
@@ -125,21 +154,30 @@ mod tests {
         assert_eq!(why("Uid:\t5\t0\t0\t0\n"), Some(LeftAlone::OthersRights));
         assert_eq!(why("Gid:\t6\t6\t7\t6\n"), Some(LeftAlone::OthersRights));
         assert_eq!(why("Uid:\t5\t5\t5\t9\n"), None, "files are another matter");
-        assert_eq!(why("Seccomp:\t1\n"), Some(LeftAlone::ShutIn));
-        assert_eq!(why("Seccomp:\t2\nSeccomp_filters:\t1\n"), Some(LeftAlone::ShutIn));
         assert_eq!(why("x86_Thread_features:\tshstk wrss\n"), Some(LeftAlone::ShadowStack));
-        assert_eq!(status("").left_alone(&own, false), Some(LeftAlone::OtherNamespace));
-        assert_eq!(Status::parse("").left_alone(&own, true), Some(LeftAlone::Ended));
+        assert_eq!(status("").left_alone(false), Some(LeftAlone::OtherNamespace));
+        assert_eq!(Status::parse("").left_alone(true), Some(LeftAlone::Ended));
     }
 
     #[test]
-    fn a_containers_own_filter_is_in_nobodys_way() {
-        let own = status("Seccomp:\t2\nSeccomp_filters:\t1\n");
-        assert_eq!(own.clone().left_alone(&own, true), None);
+    fn filters_are_a_containers_where_we_have_as_many() {
+        let container = status("Seccomp:\t2\nSeccomp_filters:\t1\n");
+        assert!(container.is_filtered() && container.has_as_many_filters_as(&container));
         let more = status("Seccomp:\t2\nSeccomp_filters:\t2\n");
-        assert_eq!(more.left_alone(&own, true), Some(LeftAlone::ShutIn));
         let untold = status("Seccomp:\t2\nSeccomp_filters:\t\n"); // before Linux 5.9
-        assert_eq!(untold.left_alone(&status(""), true), Some(LeftAlone::ShutIn));
+        let strict = status("Seccomp:\t1\nSeccomp_filters:\t1\n");
+        let free = status("");
+        assert!(!free.is_filtered() && strict.is_filtered() && untold.is_filtered());
+        for (theirs, ours) in [
+            (&more, &container),
+            (&container, &more),
+            (&container, &free),
+            (&untold, &free),
+            (&untold, &untold),
+            (&strict, &strict),
+        ] {
+            assert!(!theirs.has_as_many_filters_as(ours), "{theirs:?} {ours:?}");
+        }
     }
 
     #[test]
@@ -148,5 +186,16 @@ mod tests {
         assert!(status("ShdPnd:\t0000000000000002\n").signals_wait());
         assert!(!status("SigPnd:\t0000000000000002\nSigBlk:\t0000000000000002\n").signals_wait());
         assert!(status("SigBlk:\t0000000000400000\n").blocks(23) && !status("").blocks(23));
+        let all = status("SigBlk:\tffffffffffffffff\n");
+        assert!(
+            all.blocks(64) && ![0, -1, 65, i32::MAX, i32::MIN].into_iter().any(|signal| all.blocks(signal))
+        );
+    }
+
+    #[test]
+    fn a_mask_that_keeps_all_away_is_that_of_a_handler_of_ours() {
+        assert!(status("SigBlk:\tfffffffe7ffbfeff\n").blocks_all(), "what `sigfillset` keeps away");
+        assert!(blocks_all(OWN.iter().fold(u64::MAX, |mask, signal| mask & !(1 << (signal - 1)))));
+        assert!(!blocks_all(!(1 << (libc::SIGURG - 1))) && !status("").blocks_all());
     }
 }

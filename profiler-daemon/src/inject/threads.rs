@@ -13,6 +13,8 @@ const SHARE: u64 = 500;
 #[derive(Default)]
 pub(crate) struct Threads {
     known: BTreeSet<u32>,
+    /// Where the next few begin.
+    turn: u32,
     next_look_ns: u64,
 }
 
@@ -42,6 +44,14 @@ impl Threads {
         Some(changes)
     }
 
+    /// A few of them, others every time, until it is the turn of the first again.
+    pub(crate) fn some(&mut self, most: usize) -> Vec<u32> {
+        let (before, after) = (self.known.range(..self.turn), self.known.range(self.turn..));
+        let some: Vec<u32> = after.chain(before).copied().take(most).collect();
+        self.turn = some.last().map_or(0, |last| last.wrapping_add(1));
+        some
+    }
+
     fn compare(&mut self, threads: Vec<u32>) -> Changes {
         let now: BTreeSet<u32> = threads.into_iter().collect();
         let come = now.difference(&self.known).copied().collect();
@@ -62,6 +72,17 @@ mod tests {
         assert_eq!(threads.compare(vec![1, 2]), Changes::default());
         assert_eq!(threads.compare(vec![3, 1]), Changes { come: vec![3], gone: vec![2] });
         assert_eq!(threads.compare(vec![3, 1]), Changes::default());
+    }
+
+    #[test]
+    fn it_is_every_threads_turn() {
+        let mut threads = Threads::default();
+        assert!(threads.some(2).is_empty());
+        threads.begin([1, 2, 5, u32::MAX]);
+        assert_eq!(
+            [2, 1, 2, 9].map(|most| threads.some(most)),
+            [vec![1, 2], vec![5], vec![u32::MAX, 1], vec![2, 5, u32::MAX, 1]]
+        );
     }
 
     #[test]

@@ -75,6 +75,7 @@ impl TimerSampler {
             period_ns: settings.period_ns,
             stack_bytes: u64::from(settings.copied_bytes()),
             seed,
+            identity: clock::monotonic_ns() ^ u64::from(std::process::id()) << 32,
             may_copy: self_copy::is_permitted(),
             now_ns: clock::monotonic_ns(),
             ..Settings::default()
@@ -100,7 +101,8 @@ impl TimerSampler {
 
     /// The same for a process that runs already, and that the agent is loaded into at the start.
     pub(crate) fn within(host: Host, settings: ClockSettings, dither: Dither, seed: u64) -> io::Result<Self> {
-        let mut sampler = Self { guest: Some(Guest::new(host)), ..Self::new(settings, dither, seed)? };
+        let mut sampler = Self::new(settings, dither, seed)?;
+        sampler.guest = Some(Guest::new(host, sampler.told.identity));
         // Nothing stands before the C library there: a filter that ends whoever asks the kernel for a copy is not seen to come.
         sampler.told.may_copy = false;
         Ok(sampler)

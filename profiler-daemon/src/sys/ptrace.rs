@@ -60,6 +60,14 @@ impl From<io::Error> for Lost {
     }
 }
 
+/// Whether two processes run in the same memory, as a child of `vfork` does in its parent's; false where nobody tells.
+pub(crate) fn share_memory(pid: u32, other: u32) -> bool {
+    const KCMP_VM: libc::c_long = 1;
+    let (pid, other) = (libc::c_long::from(pid), libc::c_long::from(other));
+    // SAFETY: takes numbers alone.
+    unsafe { libc::syscall(libc::SYS_kcmp, pid, other, KCMP_VM, 0_i64, 0_i64) == 0 }
+}
+
 /// Why a thread stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Halt {
@@ -244,5 +252,16 @@ fn halt(status: i32) -> Halt {
         (signal, _) if signal == libc::SIGTRAP | CALL_MARK => Halt::Call,
         (libc::SIGTRAP, _) => Halt::Trap,
         (signal, _) => Halt::Signal(signal),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_with_memory_of_their_own_are_told_apart() {
+        let (own, parent) = (std::process::id(), nix::unistd::getppid().as_raw() as u32);
+        assert!(!share_memory(own, parent) && !share_memory(own, 0));
     }
 }

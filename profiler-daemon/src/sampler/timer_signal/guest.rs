@@ -2,11 +2,16 @@
 
 use std::path::PathBuf;
 
-use agent_memory::ENTER;
+use agent_memory::enter;
 
 use crate::inject::{self, Attached, Refused, Threads};
 use crate::sys::agent_memory::AgentMemory;
 use crate::sys::{clock, procfs};
+
+/// So many threads are looked at each time, beside the first one and those that are new: whether they have shut themselves in.
+const LOOKED_AT: usize = 4;
+/// A thread that blocks the signal may be about to begin: it is met so often before that is believed.
+const LOOKS_AT_DEAF: u32 = 3;
 
 /// A process, and the agent's file.
 #[derive(Clone, Debug)]
@@ -18,9 +23,13 @@ pub(crate) struct Host {
 /// An agent in it.
 pub(super) struct Guest {
     host: Host,
+    /// Of the memory: a profiler that comes after us has another.
+    identity: u64,
     /// None before it is loaded, and after it has left.
     signal: Option<i32>,
     threads: Threads,
+    /// Threads that have come and block the signal, and how often they were met.
+    waiting: Vec<(u32, u32)>,
     /// Threads that block the signal.
     deaf: usize,
     /// Threads that could not be told to have themselves sampled.
@@ -32,9 +41,19 @@ pub(super) struct Guest {
 }
 
 impl Guest {
-    pub(super) fn new(host: Host) -> Self {
-        let threads = Threads::default();
-        Self { host, signal: None, threads, deaf: 0, untold: 0, is_shut: false, left: None }
+    pub(super) fn new(host: Host, identity: u64) -> Self {
+        let (threads, waiting) = (Threads::default(), Vec::new());
+        Self {
+            host,
+            identity,
+            signal: None,
+            threads,
+            waiting,
+            deaf: 0,
+            untold: 0,
+            is_shut: false,
+            left: None,
+        }
     }
 
     /// Loads the agent, and has it sample every thread that there is.
@@ -43,7 +62,7 @@ impl Guest {
         prepare: impl FnOnce(&AgentMemory) + Send,
     ) -> Result<AgentMemory, Refused> {
         let Self { host, .. } = self;
-        // Before: who comes from here on is found to be new, and enters twice at worst.
+        // Before: who comes from here on is found to be new, and told, which whoever is sampled already does not mind.
         self.threads.begin(procfs::threads(host.pid));
         let Attached { memory, signal, deaf } = inject::attach(host.pid, &host.library, prepare)?;
         (self.signal, self.deaf) = (Some(signal), deaf);
@@ -60,24 +79,38 @@ impl Guest {
         let Some(signal) = self.signal else { return Vec::new() };
         let looked = self.threads.look(self.host.pid, clock::monotonic_ns(), clock::monotonic_ns);
         let Some(changes) = looked else { return Vec::new() };
-        if inject::is_shut_in(self.host.pid) {
+        let mut to_look_at = self.threads.some(LOOKED_AT);
+        to_look_at.extend(changes.come.iter().chain([&self.host.pid]));
+        to_look_at.sort_unstable();
+        to_look_at.dedup();
+        if inject::is_shut_in(self.host.pid, &to_look_at) {
             (self.is_shut, self.signal) = (true, None);
             return changes.gone;
         }
-        for tid in changes.come {
-            match inject::tell(self.host.pid, tid, signal, ENTER) {
-                Ok(()) => {}
-                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {} // it has ended
-                Err(_) => self.untold += 1,
+        let waiting = std::mem::take(&mut self.waiting);
+        let come = changes.come.into_iter().map(|tid| (tid, 0));
+        for (tid, looks) in waiting.into_iter().chain(come) {
+            match inject::blocks(self.host.pid, tid, signal) {
+                true if looks < LOOKS_AT_DEAF => self.waiting.push((tid, looks + 1)),
+                true => self.deaf += 1,
+                false => self.tell(tid, signal),
             }
         }
         changes.gone
     }
 
+    fn tell(&mut self, tid: u32, signal: i32) {
+        match inject::tell(self.host.pid, tid, signal, enter(self.identity)) {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {} // it has ended
+            Err(_) => self.untold += 1,
+        }
+    }
+
     /// Has it leave.
     pub(super) fn leave(&mut self) {
         if self.signal.take().is_some() && !procfs::has_ended(self.host.pid) {
-            self.left = inject::leave(self.host.pid, &self.host.library).err();
+            self.left = inject::leave(self.host.pid, &self.host.library, self.identity).err();
         }
     }
 
