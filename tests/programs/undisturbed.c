@@ -2,7 +2,7 @@
  * that was stopped and made to do something else could have lost. It runs until its input ends; then it prints one line, and its
  * status is 0 only if all was well.
  *
- *   undisturbed threads|alone|exec|filtered|handled
+ *   undisturbed threads|alone|exec|filtered|partly|later|handled|patient|aside|cramped|deaf|vfork|retire
  */
 #define _GNU_SOURCE
 #include "clock.h"
@@ -18,9 +18,13 @@
 #include <stddef.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 
 #define KEEP __attribute__((noinline, noclone))
 
@@ -225,7 +229,7 @@ static void alone(void)
 }
 
 /* Filters its own system calls: an unexpected one is its end. */
-static void filtered(void)
+static void put_up_filter(void)
 {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -235,7 +239,156 @@ static void filtered(void)
     };
     struct sock_fprog program = {.len = sizeof filter / sizeof *filter, .filter = filter};
     check(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) && !prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), "no filter");
+}
+
+static void filtered(void)
+{
+    put_up_filter();
     wait_for_the_end();
+}
+
+static unsigned shut_in_after_us;
+
+static void *shut_in(void *unused)
+{
+    usleep(shut_in_after_us);
+    put_up_filter();
+    while (!done)
+        usleep(1000);
+    return unused;
+}
+
+/* One of its threads, and not the first, does. */
+static void partly(unsigned after_us)
+{
+    pthread_t computing, shut;
+    shut_in_after_us = after_us;
+    check(!pthread_create(&computing, NULL, computer, NULL) && !pthread_create(&shut, NULL, shut_in, NULL), "no thread");
+    wait_for_the_end();
+    check(!pthread_join(computing, NULL) && !pthread_join(shut, NULL), "no end");
+}
+
+/* Waits for what never comes, in a call that being stopped ends with an error since it has a timeout. */
+static void patient(void)
+{
+    struct timeval timeout = {.tv_sec = 1};
+    int pair[2];
+    char byte;
+    fcntl(0, F_SETFL, O_NONBLOCK);
+    check(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair), "no socket");
+    check(!setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout), "no timeout");
+    while (read(0, &byte, 1) != 0) {
+        check(recv(pair[0], &byte, 1, 0) < 0, "something came");
+        interrupted += errno == EINTR;
+    }
+}
+
+/* The same on a stack that no thread was made with. */
+static void aside(void)
+{
+    static char stack[1 << 18];
+    static ucontext_t outside, inside;
+    check(!getcontext(&inside), "no context");
+    inside.uc_stack.ss_sp = stack;
+    inside.uc_stack.ss_size = sizeof stack;
+    inside.uc_link = &outside;
+    makecontext(&inside, patient, 0);
+    check(!swapcontext(&outside, &inside), "no way");
+}
+
+#ifndef MADV_GUARD_INSTALL
+#define MADV_GUARD_INSTALL 102
+#endif
+
+/* Waits with little room below, behind which there is a guard that is part of the same mapping. */
+static void *crowded(void *unused)
+{
+    char here;
+    uintptr_t below = ((uintptr_t)&here - 16384) & ~(uintptr_t)4095;
+    if (madvise((void *)(below - 65536), 65536, MADV_GUARD_INSTALL))
+        printf("no guards, ");
+    while (!done)
+        poll(NULL, 0, 20);
+    return unused;
+}
+
+static void cramped(void)
+{
+    pthread_t other;
+    pthread_attr_t attributes;
+    size_t size = 1 << 20;
+    void *stack = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    check(stack != MAP_FAILED && !pthread_attr_init(&attributes) && !pthread_attr_setstack(&attributes, stack, size), "no stack");
+    check(!pthread_create(&other, &attributes, crowded, NULL), "no thread");
+    aside();
+    done = 1;
+    check(!pthread_join(other, NULL), "no end");
+}
+
+/* Takes signals that our agent uses by itself, and none that nobody has sent. */
+static void *listener(void *unused)
+{
+    struct timespec time = {.tv_nsec = 500000000};
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGURG);
+    while (!done)
+        check(sigtimedwait(&set, NULL, &time) < 0, "a signal came that nobody has sent");
+    return unused;
+}
+
+static void *late_listener(void *unused)
+{
+    pthread_t other;
+    sigset_t set;
+    usleep(1500000);
+    sigemptyset(&set);
+    sigaddset(&set, SIGURG);
+    check(!pthread_sigmask(SIG_BLOCK, &set, NULL), "no mask");
+    check(!pthread_create(&other, NULL, listener, NULL) && !pthread_join(other, NULL), "no thread");
+    return unused;
+}
+
+static void deaf(void)
+{
+    pthread_t computing, late;
+    check(!pthread_create(&computing, NULL, computer, NULL) && !pthread_create(&late, NULL, late_listener, NULL), "no thread");
+    wait_for_the_end();
+    check(!pthread_join(computing, NULL) && !pthread_join(late, NULL), "no end");
+}
+
+static void *retiree(void *after_s)
+{
+    uint64_t end = now_ns(CLOCK_MONOTONIC) + (uintptr_t)after_s * 1000000000u;
+    while (!done && now_ns(CLOCK_MONOTONIC) < end)
+        usleep(20000);
+    return NULL;
+}
+
+/* Threads end, one soon and others late, and one that came after them computes. */
+static void retire(void)
+{
+    static const uintptr_t after_s[] = {2, 20, 20};
+    pthread_t others[3], computing;
+    for (int i = 0; i < 3; i++)
+        check(!pthread_create(&others[i], NULL, retiree, (void *)after_s[i]), "no thread");
+    check(!pthread_create(&computing, NULL, computer, NULL), "no thread");
+    wait_for_the_end();
+    for (int i = 0; i < 3; i++)
+        check(!pthread_join(others[i], NULL), "no end");
+    check(!pthread_join(computing, NULL), "no end");
+}
+
+/* Has a child that runs in its memory. */
+static void vforks(void)
+{
+    int status;
+    pid_t child = vfork();
+    if (!child) {
+        wait_for_the_end();
+        _exit(0);
+    }
+    check(child > 0 && waitpid(child, &status, 0) == child && !status, "no child");
 }
 
 static void ignore(int number)
@@ -272,6 +425,22 @@ int main(int argc, char **argv)
         alone();
     else if (!strcmp(argv[1], "filtered"))
         filtered();
+    else if (!strcmp(argv[1], "partly"))
+        partly(0);
+    else if (!strcmp(argv[1], "later"))
+        partly(1500000);
+    else if (!strcmp(argv[1], "patient"))
+        patient();
+    else if (!strcmp(argv[1], "aside"))
+        aside();
+    else if (!strcmp(argv[1], "cramped"))
+        cramped();
+    else if (!strcmp(argv[1], "deaf"))
+        deaf();
+    else if (!strcmp(argv[1], "retire"))
+        retire();
+    else if (!strcmp(argv[1], "vfork"))
+        vforks();
     else if (!strcmp(argv[1], "handled"))
         handled();
     else if (!strcmp(argv[1], "exec"))

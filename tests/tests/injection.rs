@@ -3,6 +3,7 @@
 #![allow(clippy::print_stderr, reason = "a test that skips says why")]
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -172,9 +173,9 @@ fn a_profiler_that_is_killed_in_the_midst_of_it_harms_nobody() -> Result<()> {
             profiler.kill()?;
             profiler.wait()?;
         }
-        // What was left of the last one is gone when its agent has missed us for five seconds.
+        // What was left of the last one is gone when its agent has missed us for fifteen seconds.
         let mut ended = attach(&sweetspot, target.pid(), 50)?;
-        for _ in 0..10 {
+        for _ in 0..20 {
             if ended.status == 0 {
                 break;
             }
@@ -252,6 +253,9 @@ fn whom_nothing_can_be_loaded_into_is_refused_in_a_line() -> Result<()> {
     let filtered = Target::start("undisturbed", &["filtered"])?;
     refused(&filtered, &by_timers(), "shut itself in (seccomp)")?;
     filtered.check_fine()?;
+    let partly = Target::start("undisturbed", &["partly"])?; // each thread has its own filters
+    refused(&partly, &by_timers(), "shut itself in (seccomp)")?;
+    partly.check_fine()?;
     let handled = Target::start("undisturbed", &["handled"])?;
     let ended = attach(&by_timers(), handled.pid(), 50)?;
     ensure!(
@@ -260,6 +264,172 @@ fn whom_nothing_can_be_loaded_into_is_refused_in_a_line() -> Result<()> {
     );
     handled.check_fine()?;
     Ok(())
+}
+
+#[test]
+fn a_thread_that_shuts_itself_in_meanwhile_is_noticed() -> Result<()> {
+    if !may_trace() {
+        return Ok(());
+    }
+    let target = Target::start("undisturbed", &["later"])?;
+    let sweetspot = by_timers();
+    let during = sweetspot.start_attach(&["--duration", "3s", &target.pid().to_string()])?;
+    let recorded = sweetspot.finish(during, None)?;
+    let notes = &recorded.stats.summary.notes;
+    ensure!(notes.iter().any(|note| note.contains("has shut itself in (seccomp)")), "{notes:?}");
+    target.check_fine().map(drop)
+}
+
+/// Our signals, too: who waits for such a one would take it for another.
+#[test]
+fn a_thread_that_takes_signals_by_itself_gets_none_of_ours() -> Result<()> {
+    if !may_trace() {
+        return Ok(());
+    }
+    let target = Target::start("undisturbed", &["deaf"])?;
+    let sweetspot = by_timers();
+    let during = sweetspot.start_attach(&["--duration", "3s", &target.pid().to_string()])?;
+    let recorded = sweetspot.finish(during, None)?;
+    let notes = &recorded.stats.summary.notes;
+    ensure!(notes.iter().any(|note| note.contains("block SIGURG")), "{notes:?}");
+    target.check_fine().map(drop)
+}
+
+/// A call that has a timeout is ended by being stopped, and begun again: whether the thread is taken or only looked at.
+#[test]
+fn calls_with_a_timeout_are_not_interrupted() -> Result<()> {
+    if !may_trace() {
+        return Ok(());
+    }
+    // A timer's signal may end a call of those who are sampled, as any signal does (signal(7)).
+    attempts(|| {
+        let target = Target::start("undisturbed", &["patient"])?;
+        attach(&by_timers(), target.pid(), 50)?.expect_status(0)?;
+        let told = target.check_fine()?;
+        ensure!(told.contains("fine, 0 calls"), "{told}");
+        Ok(())
+    })?;
+    let target = Target::start("undisturbed", &["aside"])?;
+    refused(&target, &by_timers(), "on a stack of its own making")?;
+    let told = target.check_fine()?;
+    ensure!(told.contains("fine, 0 calls"), "{told}");
+    Ok(())
+}
+
+#[test]
+fn a_thread_without_room_is_not_taken_even_if_nothing_lists_its_guard() -> Result<()> {
+    if !may_trace() {
+        return Ok(());
+    }
+    let target = Target::start("undisturbed", &["cramped"])?;
+    refused(&target, &by_timers(), "no thread that could load the library safely")?;
+    target.check_fine().map(drop)
+}
+
+/// What is unmapped in the child is unmapped in the parent.
+#[test]
+fn a_child_that_runs_in_its_parents_memory_is_refused() -> Result<()> {
+    if !may_trace() {
+        return Ok(());
+    }
+    let target = Target::start("undisturbed", &["vfork"])?;
+    let path = format!("/proc/{0}/task/{0}/children", target.pid());
+    wait_until("a child", || fs::read_to_string(&path).is_ok_and(|children| !children.is_empty()))?;
+    let child: u32 = fs::read_to_string(&path)?.trim().parse()?;
+    let ended = attach(&by_timers(), child, 50)?;
+    ensure!(ended.status != 0 && ended.stderr.lines().count() == 1, "{ended:?}");
+    ensure!(ended.stderr.contains("runs in the memory of its parent"), "{ended:?}");
+    target.check_fine().map(drop)
+}
+
+/// Whatever the program has written into the memory of a profiler that was killed, it is given back.
+#[test]
+fn memory_that_was_written_over_is_given_back_all_the_same() -> Result<()> {
+    if !may_trace() {
+        return Ok(());
+    }
+    let target = Target::start("undisturbed", &["threads"])?;
+    let (first, second) = (by_timers(), by_timers());
+    attach(&first, target.pid(), 50)?.expect_status(0)?;
+    let before = Holdings::of(target.pid())?;
+    let mut killed = first.start_attach(&[&target.pid().to_string()])?.running;
+    wait_until("memory", || Holdings::of(target.pid()).is_ok_and(|held| held.is_sampled()))?;
+    let held = Holdings::of(target.pid())?;
+    killed.kill()?;
+    killed.wait()?;
+    let mapped = held.our_mappings.iter().find(|line| line.contains("/memfd:sweetspot (deleted)"));
+    let (start, _) = mapped.and_then(|line| line.split_once('-')).context("there is no memory")?;
+    let memory = fs::File::options().write(true).open(format!("/proc/{}/mem", target.pid()))?;
+    memory.write_all_at(&[0; 8], u64::from_str_radix(start, 16)?)?;
+    attach(&second, target.pid(), 50)?.expect_status(0)?;
+    let after = Holdings::of(target.pid())?;
+    ensure!(after.our_mappings == before.our_mappings && after.timers == 0, "{before:?} {after:?}");
+    target.check_fine().map(drop)
+}
+
+/// Threads that `record` has followed know of a place in its memory, where under a later profiler others are.
+#[test]
+fn what_a_command_is_that_was_begun_by_another_profiler_is_sampled_by_the_next() -> Result<()> {
+    if !may_trace() {
+        return Ok(());
+    }
+    let (first, second) = (by_timers(), by_timers());
+    let mut words = first.outputs();
+    let target = program("undisturbed")?.to_string_lossy().into_owned();
+    words.extend(["--".to_owned(), target, "retire".to_owned()]);
+    let mut recorder = first.command("record", &words);
+    recorder.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut recording = Running::start(&mut recorder)?;
+    let command = || {
+        let tasks = fs::read_dir(format!("/proc/{}/task", recording.id())).into_iter().flatten().flatten();
+        let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+        let children: Vec<u32> =
+            children.flat_map(|pids| pids.split(' ').flat_map(str::parse).collect::<Vec<u32>>()).collect();
+        let is_it = |pid: &u32| {
+            fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "undisturbed")
+        };
+        children.into_iter().find(is_it)
+    };
+    wait_until("the command", || command().is_some())?;
+    let pid = command().context("the command has ended")?;
+    thread::sleep(Duration::from_millis(300)); // it has all its threads
+    let input = recording.stdin.take();
+    recording.kill()?;
+    recording.wait()?;
+    thread::sleep(Duration::from_secs(16));
+    let during = second.start_attach(&["--duration", "7s", &pid.to_string()])?;
+    let recorded = second.finish(during, None)?;
+    let summary = &recorded.stats.summary;
+    drop(input);
+    let maps = format!("/proc/{pid}/maps");
+    wait_until("its end", || fs::read_to_string(&maps).unwrap_or_default().is_empty())?;
+    ensure!(summary.weight_s / summary.target_cpu_s > 0.8, "{summary:?}");
+    Ok(())
+}
+
+/// It was stopped for so long that the agent gave it up, and another has come.
+#[test]
+fn a_profiler_that_was_away_leaves_its_successor_alone() -> Result<()> {
+    if !may_trace() {
+        return Ok(());
+    }
+    attempts(|| {
+        let target = Target::start("undisturbed", &["alone"])?;
+        let (first, second) = (by_timers(), by_timers());
+        let pid = target.pid().to_string();
+        let away = first.start_attach(&[&pid])?;
+        let profiler = Pid::from_raw(away.running.id() as i32);
+        kill(profiler, Signal::SIGSTOP)?;
+        thread::sleep(Duration::from_secs(16));
+        let during = second.start_attach(&["--duration", "4s", &pid])?;
+        kill(profiler, Signal::SIGCONT)?;
+        kill(profiler, Signal::SIGINT)?;
+        finish(away.running)?;
+        let recorded = second.finish(during, None)?;
+        let summary = &recorded.stats.summary;
+        ensure!(summary.weight_s / summary.target_cpu_s > 0.8, "{summary:?}");
+        target.check_fine().map(drop)
+    })
 }
 
 #[test]
