@@ -108,6 +108,8 @@ struct ClosedWindow {
     tallies: Vec<(StackId, Tally)>,
     /// The same of samples at the tick, until they are settled.
     ticks: Vec<(StackId, Tally)>,
+    /// Those that stayed then.
+    believed_ticks: Vec<(StackId, Tally)>,
 }
 
 /// What was counted.
@@ -120,6 +122,8 @@ pub struct Aggregate {
     pub windows: Vec<Window>,
     /// For each stack, its tally in each window it was seen in: index into `windows`.
     pub tallies: Vec<Vec<(u32, Tally)>>,
+    /// The same of samples at the kernel's tick; what a stack weighs is the sum of both.
+    pub ticks: Vec<Vec<(u32, Tally)>>,
 }
 
 impl Default for Aggregator {
@@ -167,9 +171,9 @@ impl Aggregator {
     }
 
     /// Decides about the samples at the tick in closed windows. Those that are believed, and [`agree`] with the others
-    /// function by function, are counted with them, both with weights in proportion to their number: so that all samples
+    /// function by function, stay beside them, both with weights in proportion to their number: so that all samples
     /// weigh alike, and their sum is the CPU time that each of the sources stands for alone. Others are dropped. Returns
-    /// how many were counted.
+    /// how many stayed.
     pub fn settle_ticks(&mut self, believed: bool) -> u64 {
         let count = |of: fn(&ClosedWindow) -> &Vec<(StackId, Tally)>| {
             self.windows.iter().flat_map(of).map(|(_, tally)| tally.samples).sum::<u64>()
@@ -179,16 +183,14 @@ impl Aggregator {
         let part = ticks as f64 / (ticks + others).max(1) as f64;
         for window in &mut self.windows {
             let ticks = std::mem::take(&mut window.ticks);
-            if !believed {
-                continue;
+            if believed {
+                let scale = |tallies: &mut Vec<(StackId, Tally)>, part: f64| {
+                    tallies.iter_mut().for_each(|(_, tally)| tally.weight_ns *= part);
+                };
+                scale(&mut window.tallies, 1.0 - part);
+                window.believed_ticks = ticks;
+                scale(&mut window.believed_ticks, part);
             }
-            let scaled = |part: f64| {
-                move |(id, tally): (StackId, Tally)| {
-                    (id, Tally { weight_ns: tally.weight_ns * part, ..tally })
-                }
-            };
-            let own = std::mem::take(&mut window.tallies).into_iter().map(scaled(1.0 - part));
-            window.tallies = joined(own.chain(ticks.into_iter().map(scaled(part))).collect());
         }
         if believed { ticks } else { 0 }
     }
@@ -216,18 +218,19 @@ impl Aggregator {
     /// `factor`: above one where the kernel dropped samples.
     pub fn close_window(&mut self, now_ns: u64, factor: f64) {
         self.raw.retain(|_, stacks| std::mem::take(&mut stacks.is_used)); // the others sleep, or have ended
-        let closed = |current: &mut FxHashMap<StackId, Tally>| {
+        let scaled = |current: &mut FxHashMap<StackId, Tally>| {
             let mut tallies: Vec<(StackId, Tally)> = current.drain().collect();
             tallies.iter_mut().for_each(|(_, tally)| tally.weight_ns *= factor);
             tallies.sort_unstable_by_key(|&(id, _)| id);
             tallies
         };
-        let (tallies, ticks) = (closed(&mut self.current), closed(&mut self.current_ticks));
+        let (tallies, ticks) = (scaled(&mut self.current), scaled(&mut self.current_ticks));
         let window = Window { start_ns: self.window_start_ns, end_ns: now_ns };
         self.window_start_ns = now_ns;
+        let closed = ClosedWindow { window, tallies, ticks, believed_ticks: Vec::new() };
         match self.windows.last_mut() {
-            Some(last) if self.closings > 0 => last.join(ClosedWindow { window, tallies, ticks }),
-            _ => self.windows.push(ClosedWindow { window, tallies, ticks }),
+            Some(last) if self.closings > 0 => last.join(closed),
+            _ => self.windows.push(closed),
         }
         self.closings = (self.closings + 1) % self.closings_per_window.max(1);
         if self.windows.len() >= 2 * MAX_WINDOWS && self.closings == 0 {
@@ -237,15 +240,15 @@ impl Aggregator {
 
     /// Sum of all weights so far (ns).
     pub fn weight_ns(&self) -> f64 {
-        let closed = self.windows.iter().flat_map(|w| &w.tallies).map(|(_, t)| t.weight_ns);
+        let closed = self.windows.iter().flat_map(ClosedWindow::all).map(|(_, t)| t.weight_ns);
         let open = self.current.values().map(|t| t.weight_ns);
         closed.chain(open).fold(0.0, |sum, weight_ns| sum + weight_ns) // the sum of nothing would be -0
     }
 
     /// Room that all of it takes (bytes, about).
     pub fn memory_bytes(&self) -> u64 {
-        let tallies: usize =
-            self.windows.iter().map(|window| window.tallies.len() + window.ticks.len()).sum();
+        let of_window = |window: &ClosedWindow| window.all().count() + window.ticks.len();
+        let tallies: usize = self.windows.iter().map(of_window).sum();
         let parts = [
             self.stacks.len() * 2 * size_of::<Stack>(),
             self.depths * 2 * size_of::<FrameId>(),
@@ -315,14 +318,19 @@ impl Aggregator {
         if !self.current.is_empty() {
             self.close_window(now_ns, 1.0);
         }
-        let mut tallies = vec![Vec::new(); self.stacks.len()];
-        for (index, closed) in self.windows.iter().enumerate() {
-            for &(id, tally) in &closed.tallies {
-                tallies[id as usize].push((index as u32, tally));
+        let by_stack = |of: fn(&ClosedWindow) -> &Vec<(StackId, Tally)>| {
+            let mut by_stack = vec![Vec::new(); self.stacks.len()];
+            for (index, closed) in self.windows.iter().enumerate() {
+                for &(id, tally) in of(closed) {
+                    by_stack[id as usize].push((index as u32, tally));
+                }
             }
-        }
+            by_stack
+        };
+        let (tallies, ticks) =
+            (by_stack(|closed| &closed.tallies), by_stack(|closed| &closed.believed_ticks));
         let windows = self.windows.iter().map(|closed| closed.window).collect();
-        Aggregate { frames: self.frames, stacks: self.stacks, windows, tallies }
+        Aggregate { frames: self.frames, stacks: self.stacks, windows, tallies, ticks }
     }
 
     fn stack_id(&mut self, process: &Process, chain: Chain<'_>) -> StackId {
@@ -392,7 +400,7 @@ impl Aggregator {
     /// What each object weighs: the weight of the samples that have a frame in it (ns).
     pub fn object_weights(&self) -> FxHashMap<ObjectId, f64> {
         let mut weights = vec![0.0; self.stacks.len()];
-        let closed = self.windows.iter().flat_map(|closed| &closed.tallies).map(|&(id, tally)| (id, tally));
+        let closed = self.windows.iter().flat_map(ClosedWindow::all).copied();
         for (id, tally) in closed.chain(self.current.iter().map(|(&id, &tally)| (id, tally))) {
             weights[id as usize] += tally.weight_ns;
         }
@@ -413,10 +421,15 @@ impl Aggregator {
 }
 
 impl Aggregate {
+    /// A stack's tallies of both sources.
+    pub fn all_of(&self, stack: usize) -> impl Iterator<Item = &(u32, Tally)> {
+        self.tallies[stack].iter().chain(&self.ticks[stack])
+    }
+
     /// What each object weighs: the weight of the samples that have a frame in it (ns).
     pub fn object_weights(&self) -> FxHashMap<ObjectId, f64> {
-        let weight = |tallies: &Vec<(u32, Tally)>| tallies.iter().map(|(_, tally)| tally.weight_ns).sum();
-        let weights: Vec<f64> = self.tallies.iter().map(weight).collect();
+        let weight = |stack| self.all_of(stack).map(|(_, tally)| tally.weight_ns).sum();
+        let weights: Vec<f64> = (0..self.stacks.len()).map(weight).collect();
         object_weights(&self.frames, &self.stacks, &weights)
     }
 }
@@ -459,9 +472,18 @@ pub fn innermost_function(process: &Process, chain: Chain<'_>) -> Frame {
 }
 
 impl ClosedWindow {
+    /// What counts.
+    fn all(&self) -> impl Iterator<Item = &(StackId, Tally)> {
+        self.tallies.iter().chain(&self.believed_ticks)
+    }
+
     fn join(&mut self, next: ClosedWindow) {
         self.window.end_ns = next.window.end_ns;
-        for (own, next) in [(&mut self.tallies, next.tallies), (&mut self.ticks, next.ticks)] {
+        for (own, next) in [
+            (&mut self.tallies, next.tallies),
+            (&mut self.ticks, next.ticks),
+            (&mut self.believed_ticks, next.believed_ticks),
+        ] {
             own.extend(next);
             *own = joined(std::mem::take(own));
         }

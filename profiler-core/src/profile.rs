@@ -104,11 +104,23 @@ pub struct Line {
     pub line: u32,
 }
 
+/// What a sample was taken in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SampleSource {
+    /// An interrupt of its own, or a signal.
+    #[default]
+    Clock,
+    /// The kernel's tick, which comes anyhow: cheap, and not known to be without bias.
+    Tick,
+}
+
 /// A distinct stack of one process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightedStack {
     /// The process it was seen in.
     pub process: ProcessIndex,
+    /// What its samples were taken in.
+    pub source: SampleSource,
     /// Frames, innermost first; kernel frames come before user frames.
     pub frames: Vec<LocationIndex>,
     /// How its unwinding ended.

@@ -32,6 +32,7 @@ pub mod stats;
 pub mod steps;
 pub mod suites;
 pub mod symbols;
+pub mod ticked;
 pub mod truth;
 pub mod twins;
 pub mod verdict;

@@ -19,6 +19,21 @@ impl Figure {
         Figure { mean, se }
     }
 
+    /// One less the other, errors being independent.
+    pub fn minus(self, other: Figure) -> Figure {
+        Figure { mean: self.mean - other.mean, se: self.se.hypot(other.se) }
+    }
+
+    /// The sum, errors being independent.
+    pub fn plus(self, other: Figure) -> Figure {
+        Figure { mean: self.mean + other.mean, se: self.se.hypot(other.se) }
+    }
+
+    /// As many times as much.
+    pub fn scaled(self, factor: f64) -> Figure {
+        Figure { mean: self.mean * factor, se: self.se * factor.abs() }
+    }
+
     /// One over the other, errors being independent.
     pub fn over(self, other: Figure) -> Figure {
         let mean = self.mean / other.mean;

@@ -2,13 +2,15 @@
 
 use profiler_core::audit::Disagreement;
 use profiler_core::rate::AUDIT_HZ;
-use tests::locked::{locked, run, unlocked};
+use profiler_core::stats::Confidence;
+use tests::locked::{Rates, hardly_locked, locked, run, run_whole, unlocked};
 
 #[test]
 fn a_locked_program_is_found_within_five_seconds_of_its_cpu_time() {
     for program in locked() {
         for seed in 0..20 {
-            let outcome = run(&program, AUDIT_HZ, 400.0, seed);
+            let every = [1.0, 3.0][seed as usize % 2];
+            let outcome = run(&program, Rates { clock_hz: AUDIT_HZ, every }, 400.0, seed);
             let Some(finding) = outcome.finding else { panic!("{}, seed {seed}: not found", program.name) };
             let late_s = outcome.since_change_cpu_s;
             assert!(late_s <= 5.0, "{}, seed {seed}: after {late_s:.1} s, {finding:?}", program.name);
@@ -31,4 +33,19 @@ fn an_unlocked_program_is_left_alone_for_an_hour() {
             assert_eq!(outcome.finding, None, "{}, {clock_hz}/s", program.name);
         }
     }
+}
+
+/// Whatever the audit lets pass, the intervals are the clock's: of a hundred runs, ninety-five are to hold on average.
+#[test]
+fn intervals_hold_the_truth_whether_ticks_are_believed_or_not() {
+    let mut believed = 0;
+    for program in locked().into_iter().chain(hardly_locked()).chain(unlocked()) {
+        let outcomes: Vec<(bool, bool)> = (0..100)
+            .map(|seed| run_whole(&program, AUDIT_HZ, 30.0, seed).covers(Confidence::default()))
+            .collect();
+        let holds = outcomes.iter().filter(|(holds, _)| *holds).count();
+        assert!(holds >= 90, "{}: {holds}", program.name);
+        believed += outcomes.iter().filter(|(_, has_ticks)| *has_ticks).count();
+    }
+    assert!(believed > 500, "{believed}: else nothing of this was put to the test");
 }

@@ -4,6 +4,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Result, ensure};
 use tests::attempts::attempts;
@@ -22,6 +23,9 @@ macro_rules! needs_ticks {
     };
 }
 
+/// Programs that share a CPU are switched at ticks: each then has more of them, or fewer, than of the time.
+static ALONE: Mutex<()> = Mutex::new(());
+
 fn at_the_tick(options: &[&str]) -> Sweetspot {
     Sweetspot::new().options(&["--source", "tick", "--confidence", "99.99%"]).options(options)
 }
@@ -29,6 +33,7 @@ fn at_the_tick(options: &[&str]) -> Sweetspot {
 #[test]
 fn ticks_and_clock_make_one_profile() -> Result<()> {
     needs_ticks!();
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     attempts(|| {
         for (mode, unwind, program) in
             [("task", "dwarf", "mix_nofp"), ("task", "fp", "mix_fp"), ("cpu", "dwarf", "mix_nofp")]
@@ -50,8 +55,24 @@ fn ticks_and_clock_make_one_profile() -> Result<()> {
 }
 
 #[test]
+fn a_long_horizon_takes_some_of_the_ticks() -> Result<()> {
+    needs_ticks!();
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    attempts(|| {
+        let recorded = at_the_tick(&["--horizon", "40000s", "--budget", "5%"])
+            .record("mix_nofp", &["--cpu", "6", "--depth", "20"])?;
+        let summary = &recorded.stats.summary;
+        ensure!(summary.tick_audit == "believed", "{}, {:?}", summary.tick_audit, summary.notes);
+        let tick_hz = summary.tick_samples as f64 / summary.target_cpu_s;
+        ensure!((10.0..230.0).contains(&tick_hz), "{tick_hz}");
+        check(&recorded, &C, 20)
+    })
+}
+
+#[test]
 fn a_program_in_step_with_the_tick_is_left_to_the_clock() -> Result<()> {
     needs_ticks!();
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     attempts(|| {
         // Of the shortest, waking up late takes most of `early`.
         for (period_us, work_us, least) in [("4000", "850", 0.1), ("8000", "850", 0.1), ("1000", "300", 0.0)]

@@ -54,7 +54,7 @@ fn lost_samples_weigh_on_those_of_their_window() {
 }
 
 #[test]
-fn believed_ticks_are_counted_with_the_others_and_dropped_ones_are_not() {
+fn believed_ticks_stay_beside_the_others_and_dropped_ones_do_not() {
     let process = process();
     let counted = |believed: bool, halved: bool| {
         let mut aggregator = Aggregator::default();
@@ -77,18 +77,22 @@ fn believed_ticks_are_counted_with_the_others_and_dropped_ones_are_not() {
         assert_eq!(aggregator.weight_ns(), 1_800.0, "ticks do not count before they are settled");
         assert_eq!(aggregator.settle_ticks(believed), if believed { 18 } else { 0 });
         assert_eq!(aggregator.settle_ticks(true), 0, "they are settled once");
+        assert_eq!(aggregator.weight_ns(), 1_800.0, "nor do they add to what the clock says");
         let aggregate = aggregator.finish(2);
-        aggregate
-            .tallies
-            .into_iter()
-            .map(|tallies| tallies.into_iter().map(|(_, tally)| tally).collect())
-            .collect()
+        let of_all = |by_stack: Vec<Vec<(u32, Tally)>>| -> Vec<Vec<Tally>> {
+            let of_stack = |tallies: Vec<(u32, Tally)>| tallies.into_iter().map(|(_, tally)| tally).collect();
+            by_stack.into_iter().map(of_stack).collect()
+        };
+        (of_all(aggregate.tallies), of_all(aggregate.ticks))
     };
     let tally = |samples, weight_ns| Tally { samples, weight_ns };
-    let whole: Vec<Vec<Tally>> = counted(true, false);
-    assert_eq!(whole, [vec![tally(9, 225.0 + 450.0); 2], vec![tally(3, 225.0); 2]]);
-    assert_eq!(counted(true, true), [vec![tally(18, 1_350.0)], vec![tally(6, 450.0)]]);
-    assert_eq!(counted(false, false), [vec![tally(3, 900.0); 2], vec![]]);
+    let (clock, ticks) = counted(true, false);
+    assert_eq!(clock, [vec![tally(3, 225.0); 2], vec![]]);
+    assert_eq!(ticks, [vec![tally(6, 450.0); 2], vec![tally(3, 225.0); 2]]);
+    let (clock, ticks) = counted(true, true);
+    assert_eq!(clock, [vec![tally(6, 450.0)], vec![]]);
+    assert_eq!(ticks, [vec![tally(12, 900.0)], vec![tally(6, 450.0)]]);
+    assert_eq!(counted(false, false), (vec![vec![tally(3, 900.0); 2], vec![]], vec![vec![], vec![]]));
 }
 
 #[test]

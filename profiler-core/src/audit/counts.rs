@@ -24,17 +24,17 @@ impl CountTest {
         self.cpu_ns = self.cpu_ns.saturating_add(cpu_ns);
     }
 
-    /// Ends a block that has `least_ns` of CPU time. Returns the logarithm of the evidence (days), or nothing of it where the
-    /// block goes on.
+    /// Ends a block that has `least_ns` of CPU time, where `hz` hits are to be expected in a second of it. Returns the logarithm of
+    /// the evidence (days), or nothing of it where the block goes on.
     ///
     /// With k hits and an expectation of μ, L = θᵏ·exp(−(θ − 1)·μ): 1 on average for any expectation, and less where
     /// that is above μ for θ < 1, or below it for θ > 1. So the tolerance moves μ outwards.
-    pub(super) fn close(&mut self, settings: &AuditSettings, least_ns: u64) -> f64 {
+    pub(super) fn close(&mut self, settings: &AuditSettings, least_ns: u64, hz: f64) -> f64 {
         if self.cpu_ns == 0 || self.cpu_ns < least_ns {
             return f64::NEG_INFINITY;
         }
         let (ticks, cpu_ns) = (self.ticks as f64, self.cpu_ns as f64);
-        let expected = settings.hz * cpu_ns * 1e-9;
+        let expected = hz * cpu_ns * 1e-9;
         let log_l = ALTERNATIVES.map(|theta| {
             let outwards = settings.count_tolerance_ratio.copysign(theta - 1.0);
             ticks * theta.ln() - (theta - 1.0) * expected * (1.0 + outwards)

@@ -8,22 +8,26 @@
 //! (`detector`); then false alarms are counted per time, here per day of the target's CPU time.
 //!
 //! What is asked of an unlocked program is weak. **Counts:** given the past and the CPU time of a tick's length, the tick hits
-//! the target with a probability of HZ times that time. Nothing is asked of the dependence between ticks, nor that
-//! they be Poisson's: hits are 0 or 1, and 1 + x ≤ eˣ. **Functions:** given which functions were hit in the block, by anyone,
+//! the target with a probability of HZ times that time. Nothing is asked of the dependence between one tick and the next, nor that
+//! they be Poisson's: hits are 0 or 1, and 1 + x ≤ eˣ. CPUs tick together, so of the hits at one instant one counts
+//! (`instants`). **Functions:** given which functions were hit in the block, by anyone,
 //! it is chance which of the hits were the clock's. For draws without replacement θˣ is on average at most what it is with
-//! replacement (Hoeffding), and where both sources spread over the block, less. A program that changes its phase is hit by both.
+//! replacement (Hoeffding), and where both sources spread over the block, less. A program that changes its phase is hit by both,
+//! as long as the clock's rate stays: where that changes, a block ends.
 //!
 //! Small differences are none ([`AuditSettings`]): ticks are lost where a host steals time, and a tick is never seen
 //! in the work that ticks cause themselves.
 
 mod counts;
 mod detector;
+mod instants;
 mod shares;
 mod whole;
 
 use rustc_hash::FxHashMap;
 
 use self::counts::CountTest;
+use self::instants::Instants;
 use self::shares::ShareTest;
 pub use self::whole::{Both, agree};
 
@@ -86,11 +90,16 @@ pub struct Finding {
 #[derive(Clone, Debug)]
 pub struct Audit {
     settings: AuditSettings,
+    /// Ticks that are sampled in a second of a busy CPU.
+    hz: f64,
     total: CountTest,
     threads: FxHashMap<u32, CountTest>,
     functions: ShareTest,
+    instants: Instants,
     cpu_ns: u64,
     block_ns: u64,
+    /// CPU time of the functions' block.
+    functions_ns: u64,
     finding: Option<Finding>,
 }
 
@@ -99,22 +108,30 @@ impl Audit {
     pub fn new(settings: AuditSettings) -> Self {
         Audit {
             settings,
+            hz: settings.hz,
             total: CountTest::default(),
             threads: FxHashMap::default(),
             functions: ShareTest::default(),
+            instants: Instants::default(),
             cpu_ns: 0,
             block_ns: 0,
+            functions_ns: 0,
             finding: None,
         }
     }
 
-    /// A tick hit `thread` in `function`.
-    pub fn tick(&mut self, thread: u32, function: u64) {
-        self.total.hit();
+    /// A tick hit `thread` in `function` at `at_ns`, by any clock; told in the order of time. No function where the clock's samples
+    /// are not to be held against it.
+    pub fn tick(&mut self, thread: u32, function: Option<u64>, at_ns: u64) {
         if let Some(test) = self.threads.get_mut(&thread) {
             test.hit();
         }
-        self.functions.tick(function);
+        if self.instants.counts(at_ns, 1e9 / self.settings.hz) {
+            self.total.hit();
+            if let Some(function) = function {
+                self.functions.tick(function);
+            }
+        }
     }
 
     /// The clock hit `function`.
@@ -145,14 +162,45 @@ impl Audit {
     pub fn charge(&mut self, cpu_ns: u64) -> Option<Finding> {
         self.cpu_ns = self.cpu_ns.saturating_add(cpu_ns);
         self.block_ns = self.block_ns.saturating_add(cpu_ns);
+        self.functions_ns = self.functions_ns.saturating_add(cpu_ns);
         self.total.charge(cpu_ns);
         if self.block_ns >= BLOCK_NS {
             let found = self.compare();
             self.block_ns = 0;
-            let at_cpu_s = self.cpu_ns as f64 * 1e-9;
-            self.finding = self.finding.or(found.map(|what| Finding { what, at_cpu_s }));
+            self.found(found);
         }
         self.finding
+    }
+
+    /// The clock's rate is another from now on: which of a function's hits are the clock's is chance only while both rates stay.
+    /// To be said after [`charge`](Self::charge).
+    pub fn rate_changed(&mut self) -> Option<Finding> {
+        if !self.instants.are_more() {
+            let found = self.compare_functions();
+            self.found(found);
+        } else {
+            self.begin_anew();
+        }
+        self.finding
+    }
+
+    /// From now on one in `every` ticks is sampled, about. What was counted until now is left out of the tests of counts.
+    pub fn thin(&mut self, every: f64) {
+        self.rate_changed();
+        self.hz = self.settings.hz / every.max(1.0);
+        self.total = CountTest::default();
+        self.threads.values_mut().for_each(|test| *test = CountTest::default());
+    }
+
+    fn found(&mut self, found: Option<Disagreement>) {
+        let at_cpu_s = self.cpu_ns as f64 * 1e-9;
+        self.finding = self.finding.or(found.map(|what| Finding { what, at_cpu_s }));
+    }
+
+    /// What more CPUs were hit at once than was thought says nothing.
+    fn begin_anew(&mut self) {
+        (self.total, self.functions) = (CountTest::default(), ShareTest::default());
+        self.functions_ns = 0;
     }
 
     /// What was found.
@@ -161,18 +209,30 @@ impl Audit {
     }
 
     fn compare(&mut self) -> Option<Disagreement> {
-        let settings = self.settings;
-        let limit = (FAMILIES / settings.false_alarms_per_day).ln();
-        let total = self.total.close(&settings, 0) > limit;
+        let (settings, hz, limit) = (self.settings, self.hz, self.limit());
+        if self.instants.are_more() {
+            self.begin_anew();
+        }
+        let of_all = self.hz / self.instants.one_in();
+        let total = self.total.close(&settings, 0, of_all) > limit;
         // A thread's block is as long as a target's, so that all threads together begin anew once in that time.
-        let is_off = |test: &mut CountTest| test.close(&settings, BLOCK_NS) > limit;
+        let is_off = |test: &mut CountTest| test.close(&settings, BLOCK_NS, hz) > limit;
         let thread =
             self.threads.iter_mut().filter_map(|(thread, test)| is_off(test).then_some(*thread)).min();
-        let days = self.block_ns as f64 / DAY_NS;
-        let (log_e, function) = self.functions.close(days, settings.share_tolerance_ratio);
         let by_thread = thread.map(Disagreement::Thread);
-        let by_function = (log_e > limit).then_some(Disagreement::Function(function));
+        let by_function = self.compare_functions();
         total.then_some(Disagreement::Total).or(by_thread).or(by_function)
+    }
+
+    fn compare_functions(&mut self) -> Option<Disagreement> {
+        let days = std::mem::take(&mut self.functions_ns) as f64 / DAY_NS;
+        let (log_e, function) = self.functions.close(days, self.settings.share_tolerance_ratio);
+        (log_e > self.limit()).then_some(Disagreement::Function(function))
+    }
+
+    /// The logarithm of the evidence (days) from which it is enough.
+    fn limit(&self) -> f64 {
+        (FAMILIES / self.settings.false_alarms_per_day).ln()
     }
 }
 

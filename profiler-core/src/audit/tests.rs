@@ -1,9 +1,15 @@
 use super::*;
 
+const TICK_NS: u64 = 4_000_000;
+
 /// A second of CPU time of one busy thread: as many ticks and clock samples of each function.
 fn second(audit: &mut Audit, ticks: &[(u64, u64)], clock: &[(u64, u64)]) -> Option<Finding> {
+    let mut at_ns = 10 * audit.cpu_ns;
     for &(function, count) in ticks {
-        (0..count).for_each(|_| audit.tick(1, function));
+        for _ in 0..count {
+            at_ns += TICK_NS;
+            audit.tick(1, Some(function), at_ns);
+        }
     }
     for &(function, count) in clock {
         (0..count).for_each(|_| audit.clock(function));
@@ -70,7 +76,7 @@ fn one_thread_of_many_is_found_by_its_own_account() {
     for second in 0..100 {
         // Seven that are busy, and one that uses a fifth of a CPU and is never hit.
         for thread in 1..=7 {
-            (0..250).for_each(|i| audit.tick(thread, i % 3));
+            (0..250).for_each(|i| audit.tick(thread, Some(i % 3), TICK_NS * (1_000 * second + i)));
             audit.charge_thread(thread, 1_000_000_000);
         }
         audit.charge_thread(8, 200_000_000);
@@ -87,7 +93,7 @@ fn one_thread_of_many_is_found_by_its_own_account() {
 fn a_thread_that_was_not_announced_or_has_ended_is_compared_with_nothing() {
     let mut audit = Audit::new(AuditSettings { count_tolerance_ratio: 10.0, ..AuditSettings::default() });
     for _ in 0..10 {
-        (0..1_000).for_each(|_| audit.tick(7, 1));
+        (0..1_000).for_each(|i| audit.tick(7, Some(1), TICK_NS * i));
         (0..20).for_each(|_| audit.clock(1));
         assert_eq!(audit.charge(BLOCK_NS), None);
     }
@@ -101,11 +107,55 @@ fn nothing_is_found_without_time_or_samples_and_nothing_overflows() {
     let mut audit = audit();
     assert_eq!(audit.charge(0), None);
     for cpu_ns in [u64::MAX, u64::MAX, 0, 1] {
-        audit.tick(1, u64::MAX);
+        audit.tick(1, Some(u64::MAX), cpu_ns);
         audit.clock(0);
         audit.charge_thread(1, cpu_ns);
         audit.charge(cpu_ns);
     }
     let mut idle = Audit::new(AuditSettings { hz: f64::NAN, ..AuditSettings::default() });
     assert_eq!(second(&mut idle, &[(1, 250)], &[]), None);
+}
+
+/// Two phases of a program, of half a second each, and a clock that is throttled in the second.
+#[test]
+fn a_clock_that_changes_its_rate_is_no_lock() {
+    let phases = |audit: &mut Audit, second: u64, says: bool| {
+        for half in 0..2 {
+            (0..125).for_each(|i| audit.tick(1, Some(half), TICK_NS * (250 * second + 125 * half + i)));
+            (0..[150, 15][half as usize]).for_each(|_| audit.clock(half));
+            audit.charge_thread(1, BLOCK_NS / 2);
+            audit.charge(BLOCK_NS / 2);
+            if says {
+                audit.rate_changed();
+            }
+        }
+        audit.finding().is_some()
+    };
+    let found = |says| {
+        let mut audit = audit();
+        (0..100).any(|second| phases(&mut audit, second, says))
+    };
+    assert!(found(false), "nobody knows why");
+    assert!(!found(true));
+}
+
+/// Eight threads in step: each tick hits all of them in one function, or none.
+#[test]
+fn threads_in_step_are_no_lock() {
+    let mut rng = fastrand::Rng::with_seed(3);
+    let mut audit = Audit::new(AuditSettings::default());
+    (0..8).for_each(|thread| audit.charge_thread(thread, 0));
+    for second in 0..2_000 {
+        for tick in 0..250 {
+            let (runs, function) = (rng.f64() < 0.3, rng.u64(0..3));
+            if runs {
+                (0..8).for_each(|thread| {
+                    audit.tick(thread, Some(function), TICK_NS * (250 * second + tick) + u64::from(thread));
+                });
+            }
+        }
+        (0..8).for_each(|thread| audit.charge_thread(thread, BLOCK_NS * 3 / 10));
+        (0..120).for_each(|_| audit.clock(rng.u64(0..3)));
+        assert_eq!(audit.charge(8 * BLOCK_NS * 3 / 10), None, "after {second} s");
+    }
 }

@@ -30,7 +30,15 @@ fn profile(target: &str, start_s: u64, windows: &[&[(u32, u64)]]) -> SymbolizedP
         let sum = windows.iter().map(|had| had.cpu_ns).sum();
         let frames = vec![LocationIndex(at), LocationIndex(0)];
         let outcome = if at == 3 { Outcome::Broken } else { Outcome::Complete };
-        WeightedStack { process: ProcessIndex(0), frames, outcome, samples: sum, cpu_ns: sum, windows }
+        WeightedStack {
+            process: ProcessIndex(0),
+            source: SampleSource::Clock,
+            frames,
+            outcome,
+            samples: sum,
+            cpu_ns: sum,
+            windows,
+        }
     };
     let window = |at: u64| Window { start_ns: at * SECOND, end_ns: (at + 1) * SECOND };
     let stacks: Vec<WeightedStack> = (0..4).map(stack).filter(|stack| stack.samples > 0).collect();

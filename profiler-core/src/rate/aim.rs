@@ -25,6 +25,8 @@ pub(super) struct Circumstances {
     pub(super) record_bytes: f64,
     /// CPUs that the target keeps busy.
     pub(super) utilisation_cpus: f64,
+    /// Samples at the kernel's tick that come now (per CPU-second).
+    pub(super) tick_hz: f64,
 }
 
 /// The rate that is asked for (samples per CPU-second).
@@ -34,6 +36,8 @@ pub(super) struct Aim {
     pub(super) optimum_hz: f64,
     pub(super) caps: Caps,
     pub(super) bound_by: BoundBy,
+    /// Of the kernel's tick, beside (samples per CPU-second).
+    pub(super) tick_hz: f64,
 }
 
 impl Aim {
@@ -42,8 +46,8 @@ impl Aim {
         let o_s = now.cost.target.mean_ns * 1e-9;
         let caps = caps(settings, now, budget_share);
         let law = Law::new(settings.criterion, now.spread, o_s, settings.horizon_s);
-        let beside_tick = settings.tick_hz.and_then(|hz| beside_tick(&law, hz, now, &caps));
-        let optimum = beside_tick.unwrap_or_else(|| law.optimum(&caps));
+        let beside_tick = settings.tick_hz.and_then(|hz| beside_tick(&law, hz, now, &caps, settings));
+        let (optimum, tick_hz) = beside_tick.unwrap_or_else(|| (law.optimum(&caps), 0.0));
         let floored = optimum.rate_hz < settings.floor_hz;
         let bound_by = match optimum.bound_by {
             BoundBy::Kernel if settings.clock_tick_ns == Some(settings.min_period_ns) => BoundBy::Tick,
@@ -54,6 +58,7 @@ impl Aim {
             optimum_hz: settings.within_limits(optimum.rate_hz),
             caps,
             bound_by: if floored { BoundBy::Floor } else { bound_by },
+            tick_hz: if settings.fixed_rate_hz.is_some() { settings.tick_hz.unwrap_or(0.0) } else { tick_hz },
         }
     }
 
@@ -63,35 +68,36 @@ impl Aim {
     }
 }
 
-/// The clock's rate where ticks come anyhow; what they take is in `fixed_ratio` already.
-fn beside_tick(law: &Law, hz: f64, now: &Circumstances, caps: &Caps) -> Option<Optimum> {
+/// The rates of clock and tick where there are up to `hz` ticks; what those take that come already is in `fixed_ratio`.
+fn beside_tick(
+    law: &Law,
+    hz: f64,
+    now: &Circumstances,
+    caps: &Caps,
+    settings: &RateSettings,
+) -> Option<(Optimum, f64)> {
     let seconds = |ns: f64| ns.max(1.0) * 1e-9;
-    let (clock_s, tick_s) = (seconds(now.cost.total_hi_ns), seconds(now.cost.tick_hi_ns));
+    let clock_s = seconds(now.cost.total_hi_ns);
+    // Of whole CPUs, strangers' ticks are sampled too, and are the target's to pay for.
+    let as_seen_s = if now.tick_hz > 0.0 { now.cost.ticks_ratio / now.tick_hz } else { 0.0 };
+    let tick_s = seconds(now.cost.tick_hi_ns).max(as_seen_s);
     let tick = Tick {
-        hz,
+        hz: hz.min(TICK_BUDGET * settings.budget_ratio / tick_s),
         overhead_s: seconds(now.cost.tick.mean_ns),
         overhead_se_s: seconds(now.cost.tick.se_ns),
         audit_hz: AUDIT_HZ,
     };
     let both = MixCaps {
-        budget_ratio: caps.budget_hz * clock_s + hz * tick_s,
+        budget_ratio: caps.budget_hz * clock_s + now.cost.ticks_ratio,
         tick_s,
         clock_s,
         kernel_hz: caps.kernel_hz,
         bytes_hz: caps.bytes_hz,
     };
     let mix = law.mix(&tick, &both).ok()?;
-    // Where fewer ticks would do, or none, the audit of those that come is what is left for the clock to do.
-    let wanted_hz = if mix.tick_hz < hz { AUDIT_HZ } else { mix.clock_hz.max(AUDIT_HZ) };
-    let (rate_hz, cap) = caps.bound(wanted_hz);
+    let (rate_hz, cap) = caps.bound(mix.clock_hz);
     let bound_by = if cap == BoundBy::Law { mix.bound_by } else { cap };
-    Some(Optimum { unbounded_hz: mix.unbounded_hz, rate_hz, bound_by })
-}
-
-/// Whether the budget has room for samples at every tick; where the user has fixed the rate, nobody asks.
-pub(super) fn affords_tick(settings: &RateSettings, cost: &SampleCost) -> bool {
-    let ratio = settings.tick_hz.map_or(0.0, |hz| hz * cost.tick_hi_ns * 1e-9);
-    settings.fixed_rate_hz.is_some() || ratio <= TICK_BUDGET * settings.budget_ratio
+    Some((Optimum { unbounded_hz: mix.unbounded_hz, rate_hz, bound_by }, mix.tick_hz))
 }
 
 fn caps(settings: &RateSettings, now: &Circumstances, budget_share: f64) -> Caps {

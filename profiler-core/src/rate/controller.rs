@@ -1,7 +1,7 @@
 //! The loop: from readings to the next period.
 
 use super::account::{Account, TARGET_FLOOR_CPUS};
-use super::aim::{Aim, BUDGET_MARGIN, Circumstances, affords_tick};
+use super::aim::{Aim, BUDGET_MARGIN, Circumstances};
 use super::bucket::{TRICKLE, TokenBucket};
 use super::cost::CostModel;
 use super::decision::{Decision, Reason};
@@ -28,6 +28,8 @@ const MAX_STEP_DOWN: f64 = 0.25;
 const DEAD_BAND: f64 = 1.2;
 /// Once left, the optimum is approached this closely before the rate counts as settled again.
 const SETTLED: f64 = 1.05;
+/// Samples at the kernel's tick come as often as they did while the law asks for no more and no less than this factor.
+const THIN_BAND: f64 = 1.4;
 /// The first guess takes this share of the budget at most.
 const START_BUDGET: f64 = 0.5;
 /// Length that the first reading is taken to have if its start is not known (ns).
@@ -58,6 +60,8 @@ pub struct RateController {
     part: Account,
     /// The rate decided on, before the bucket.
     rate_hz: f64,
+    /// Samples at the kernel's tick (per CPU-second).
+    tick_hz: f64,
     bound_by: BoundBy,
     pub(super) settled: bool,
     throttled: bool,
@@ -87,6 +91,7 @@ impl RateController {
             part: Account::default(),
             own_budget_ratio: settings.budget_ratio,
             rate_hz: settings.floor_hz,
+            tick_hz: 0.0,
             bound_by: BoundBy::Law,
             settled: false,
             throttled: false,
@@ -108,7 +113,7 @@ impl RateController {
 
     pub(super) fn guess(&mut self) {
         let aim = self.aim(START_BUDGET);
-        (self.rate_hz, self.bound_by) = (aim.optimum_hz, aim.bound_by);
+        (self.rate_hz, self.bound_by, self.tick_hz) = (aim.optimum_hz, aim.bound_by, aim.tick_hz);
     }
 
     /// The decision to open the events with; `at_ns` is when sampling begins. To be called once, before the
@@ -163,6 +168,7 @@ impl RateController {
             spread: self.shares.spread(),
             record_bytes: self.meter.record_bytes(),
             utilisation_cpus: self.meter.utilisation_cpus(),
+            tick_hz: self.tick_hz,
         };
         Aim::new(&self.settings, &now, budget_share)
     }
@@ -174,6 +180,7 @@ impl RateController {
         if !evidence || at_ns - self.retuned_ns < RETUNE_NS {
             return Reason::Hold;
         }
+        self.thin(aim.tick_hz);
         let target_hz = aim.target_hz(&self.settings);
         let distance = (target_hz / self.rate_hz).ln();
         let over_budget = self.rate_hz > self.settings.within_limits(aim.caps.budget_hz);
@@ -187,6 +194,14 @@ impl RateController {
         (self.retuned_ns, self.samples_since, self.cpu_since_ns) = (at_ns, 0, 0);
         self.retunes = self.retunes.saturating_add(1);
         if std::mem::take(&mut self.phase_changed) { Reason::PhaseChange } else { Reason::Retune }
+    }
+
+    /// Samples at the tick follow the law from afar: each change of theirs begins a part of their audit anew.
+    fn thin(&mut self, wanted_hz: f64) {
+        let is_near = (self.tick_hz / THIN_BAND..=self.tick_hz * THIN_BAND).contains(&wanted_hz);
+        if !is_near {
+            self.tick_hz = wanted_hz;
+        }
     }
 
     fn step(&mut self, target_hz: f64, distance: f64, over_budget: bool) {
@@ -250,14 +265,20 @@ impl RateController {
         self.meter.forget_switches();
     }
 
-    /// Whether the budget has room for samples at the kernel's tick; also where there are none.
-    pub fn affords_tick(&self) -> bool {
-        affords_tick(&self.settings, &self.meter.cost())
+    /// Whether samples at the kernel's tick are worth their audit, and the budget has room for both; also where there are none.
+    pub fn wants_tick(&self) -> bool {
+        self.settings.tick_hz.is_none() || self.tick_hz > 0.0
+    }
+
+    /// How often samples at the kernel's tick are wanted (per CPU-second).
+    pub fn tick_rate_hz(&self) -> f64 {
+        self.tick_hz
     }
 
     /// No samples come with the kernel's tick any more.
     pub fn give_up_tick(&mut self) {
         self.settings.tick_hz = None;
+        self.tick_hz = 0.0;
     }
 
     /// Takes in what the kernel's handler took for some of the target's samples: what a sample costs follows at once,
@@ -332,7 +353,7 @@ impl RateController {
             budget_cap_hz: aim.caps.budget_hz,
             bucket_cap_hz: self.bucket_cap_hz(),
             bucket_level_us: self.bucket.level_ns() * 1e-3,
-            tick_rate_hz: self.settings.tick_hz.unwrap_or(0.0),
+            tick_rate_hz: self.tick_hz,
             tick_overhead_us: if self.settings.tick_hz.is_some() { cost.tick.mean_ns * 1e-3 } else { 0.0 },
             budget_ratio: self.settings.budget_ratio,
             overhead_1s_ratio: self.account.last_1s_ratio(),

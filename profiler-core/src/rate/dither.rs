@@ -3,6 +3,8 @@
 /// Half the width of the draw, relative to the period. At 0.25 the error under a periodic program reaches 1.5 binomial
 /// standard deviations, at 0.4 it stays near 1.3 (`just aliasing`); unequal weights cost 2.5% of the precision.
 const WIDTH: f64 = 0.4;
+/// Mean of the rate of uniform draws over the rate of their mean: ln((1 + w)/(1 − w))/2w.
+const HARMONIC: f64 = 1.059_122_325_484_004_5;
 /// Half the width of a tick, relative to its length.
 const TICK_WIDTH: f64 = 0.1;
 /// How often an event is redrawn (ns), on average; what the loss at a restart is reckoned with.
@@ -34,9 +36,24 @@ impl Dither {
         let by_time = REDRAW_NS / mean >= f64::from(REDRAW_SAMPLES);
         let stretch = (REDRAW_NS / mean).max(f64::from(REDRAW_SAMPLES));
         let restart = 1.0 / (1.0 + 0.5 / stretch);
-        let harmonic = if by_time { ((1.0 + WIDTH) / (1.0 - WIDTH)).ln() / (2.0 * WIDTH) } else { 1.0 };
+        let harmonic = if by_time { HARMONIC } else { 1.0 };
         let factor = 1.0 + WIDTH * (2.0 * self.rng.f64() - 1.0);
         (mean * restart * harmonic * factor).round().max(1.0) as u64
+    }
+
+    /// Of how many events the next stretch takes one, where one of `mean` is wanted and they come each `event_ns`: uniform within
+    /// ±40% like a period, rounded up or down at random. At each redraw half of them are cut off, and the next is taken at once.
+    pub fn draw_count(&mut self, mean: f64, event_ns: u64) -> u64 {
+        if mean <= 1.0 {
+            return 1;
+        }
+        let stretch = REDRAW_NS / (mean * event_ns.max(1) as f64);
+        let (by_time, samples) =
+            (stretch >= f64::from(REDRAW_SAMPLES), stretch.max(f64::from(REDRAW_SAMPLES)));
+        let restart = (samples * mean - 0.5) / (samples - 0.5);
+        let harmonic = if by_time { HARMONIC } else { 1.0 };
+        let factor = 1.0 + WIDTH * (2.0 * self.rng.f64() - 1.0);
+        ((restart * harmonic * factor + self.rng.f64()) as u64).max(1)
     }
 
     /// Length of the next tick, at whose end events are redrawn: uniform from 90 to 110 ms (ns).
@@ -57,6 +74,20 @@ impl Dither {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_are_whole_and_right_on_average() {
+        let mut dither = Dither::new(5);
+        assert!(
+            (0..100)
+                .all(|_| dither.draw_count(1.0, 4_000_000) == 1 && dither.draw_count(0.1, 4_000_000) == 1)
+        );
+        for mean in [1.5, 2.0, 7.3] {
+            let sum: u64 = (0..20_000).map(|_| dither.draw_count(mean, 4_000_000)).sum();
+            let ratio = sum as f64 / 20_000.0 / mean;
+            assert!((0.9..1.1).contains(&ratio), "{mean}: {ratio}");
+        }
+    }
 
     #[test]
     fn the_same_seed_draws_the_same_periods() {

@@ -7,7 +7,7 @@ use super::Reading;
 use super::cost::{Cost, CostModel};
 use super::own_cost::OwnCost;
 use super::prices::{FieldFigures, HandlerTime, Prices};
-use super::sample_cost::{PerSample, SampleCost, own_ratio};
+use super::sample_cost::{OWN_COST_FLOOR_CPUS, PerSample, SampleCost, own_ratio};
 
 /// Memory of the per-sample means (s): long enough to be calm.
 const MEMORY_S: f64 = 6.0;
@@ -27,6 +27,8 @@ const EXPECTED_SAMPLES: f64 = 5.0;
 pub struct Spend {
     /// Charged to the target by its samples, the lost ones too: the interrupt and the record; and all of those at the tick.
     pub base_ns: f64,
+    /// Of `base_ns`: samples at the kernel's tick.
+    pub ticks_ns: f64,
     /// The same: frames walked.
     pub frames_ns: f64,
     /// The same: stack copied.
@@ -74,6 +76,7 @@ impl Spend {
     /// Errors of one calibration go together: they add up like the means.
     pub(super) fn add(&mut self, other: &Spend) {
         self.base_ns += other.base_ns;
+        self.ticks_ns += other.ticks_ns;
         self.frames_ns += other.frames_ns;
         self.stack_ns += other.stack_ns;
         self.switches_ns += other.switches_ns;
@@ -226,6 +229,7 @@ impl OverheadMeter {
         let target_se_ns = samples_se_ns + switches.se_ns + side_records.se_ns;
         Spend {
             base_ns: hits * bare_ns + ticks.mean_ns,
+            ticks_ns: ticks.mean_ns,
             frames_ns: hits * frames * frame_ns,
             stack_ns: hits * bytes * byte_ns,
             switches_ns: switches.mean_ns,
@@ -283,7 +287,10 @@ impl OverheadMeter {
     /// What a sample costs at present.
     pub fn cost(&self) -> SampleCost {
         let (sample, own) = (self.calm.per_sample(), self.own.now());
-        SampleCost::new(&self.prices, &sample, own, self.utilisation_cpus(), self.events_ratio())
+        let cost = SampleCost::new(&self.prices, &sample, own, self.utilisation_cpus(), self.events_ratio());
+        // As the account counts what is charged to others: of a target that hardly runs, it takes no more than of a tenth of a CPU.
+        let counted_ns = self.cpu_ns.max(OWN_COST_FLOOR_CPUS * self.wall_ns).max(1e6);
+        SampleCost { ticks_ratio: self.ticks_ns / counted_ns, ..cost }
     }
 
     /// What is spent whatever the rate, if the target keeps `busy_cpus` busy (ratio of its CPU time).

@@ -56,6 +56,8 @@ pub struct SampleCost {
     /// What is spent whatever the rate, as a ratio of the target's CPU time: own CPU time per second, switches,
     /// records that are no samples, and samples at the kernel's tick.
     pub fixed_ratio: f64,
+    /// Of `fixed_ratio`: samples at the kernel's tick that came, strangers' too.
+    pub ticks_ratio: f64,
     /// Charged to the target by a sample at the kernel's tick (ns).
     pub tick: Cost,
     /// Everything that such a sample costs, at its upper end (ns).
@@ -87,6 +89,7 @@ impl SampleCost {
                 + own.per_sample_ns
                 + counted * (foreign.upper_ns() + strangers_own_ns),
             fixed_ratio: own_ratio(own.per_second_ns, utilisation_cpus) + events_ratio,
+            ticks_ratio: 0.0,
             tick,
             tick_hi_ns: tick.upper_ns() + own.per_sample_ns,
         }

@@ -46,6 +46,10 @@ pub struct PeriodTimeline {
     utilisation: f64,
     /// The mean period that the one in force was drawn around (ns).
     mean_ns: u64,
+    /// What it counts: 0 for time, else from one event to the next (ns).
+    grain_ns: u64,
+    /// What had passed of the period before the last setting, until a sample stands for it (ns); of an event that counts others.
+    cut_off_ns: Option<u64>,
     /// Samples weighed since the last setting, and when the last was taken.
     fresh: u32,
     last_sample_ns: u64,
@@ -61,10 +65,19 @@ impl PeriodTimeline {
             carry_ns: 0,
             utilisation: 0.5,
             mean_ns: period_ns.max(1),
+            grain_ns: 0,
+            cut_off_ns: None,
             fresh: 0,
             last_sample_ns: at_ns,
             due_at_ns: None,
         }
+    }
+
+    /// The same for an event that does not count time but other events, which come each `grain_ns`. Of a period of n of them, none to
+    /// n − 1 have passed where it is cut off, and the kernel takes a sample at the next, whatever the new period is: that sample stands for
+    /// itself and for those.
+    pub fn of_events(self, grain_ns: u64) -> Self {
+        Self { grain_ns, ..self }
     }
 
     /// Whether to set the event to a period drawn around `mean_period_ns` now.
@@ -116,8 +129,12 @@ impl PeriodTimeline {
             self.last_sample_ns = time_ns;
         }
         let stretch = &mut self.stretches[0];
-        let end_ns = if stretch.samples == 0 { stretch.period_ns / 2 } else { 0 };
+        let is_first = stretch.samples == 0;
         stretch.samples = stretch.samples.saturating_add(1);
+        if let Some(cut_off_ns) = self.cut_off_ns.take().filter(|_| is_first) {
+            return self.grain_ns.saturating_add(cut_off_ns);
+        }
+        let end_ns = if is_first { stretch.period_ns.saturating_sub(self.grain_ns) / 2 } else { 0 };
         stretch.period_ns.saturating_add(end_ns).saturating_add(std::mem::take(&mut self.carry_ns))
     }
 
@@ -134,6 +151,11 @@ impl PeriodTimeline {
         let Some(old) = self.stretches.pop_front() else { return };
         let wall_ns = self.stretches[0].at_ns.saturating_sub(old.at_ns).max(1) as f64;
         let period_ns = old.period_ns as f64;
+        if self.grain_ns > 0 {
+            let passed_ns = if old.samples > 0 { old.period_ns.saturating_sub(self.grain_ns) / 2 } else { 0 };
+            self.cut_off_ns = Some(passed_ns.saturating_add(self.cut_off_ns.unwrap_or(0)));
+            return;
+        }
         if old.samples > 0 {
             let used = (f64::from(old.samples) + 0.5) * period_ns;
             self.utilisation += UTILISATION_GAIN * ((used / wall_ns).min(1.0) - self.utilisation);

@@ -49,10 +49,19 @@ pub struct Part {
     pub samples: u64,
 }
 
+/// What samples that may have a bias, and are in no window, add to a function.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Beside {
+    /// The function's share by all samples together.
+    pub share: f64,
+    /// Its samples that are in no window.
+    pub samples: u64,
+}
+
 /// How sure the share of one function is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
-    /// The share that was seen: weight over all weight; 0 where there is none.
+    /// The share that was seen, by whatever samples: weight over all weight; 0 where there is none.
     pub share: f64,
     /// The function's samples.
     pub samples: u64,
@@ -94,20 +103,22 @@ impl IntervalTable {
     /// contradict their window (negative, not finite, above it, out of order, of no window). A function without samples
     /// has [`Interval::UNKNOWN`].
     pub fn new<F: AsRef<[Part]>>(windows: &[Window], functions: &[F], confidence: Confidence) -> Self {
-        Self::vouched_for(windows, functions, confidence, 1.0)
+        Self::with_beside(windows, functions, &[], confidence)
     }
 
-    /// The same where only a part of the samples, `vouched_for` (above 0, 1 at most), is known to be without bias: intervals are as wide as
-    /// those samples alone would make them, around what all together say.
-    pub fn vouched_for<F: AsRef<[Part]>>(
+    /// The same where other samples were taken beside these that may have a bias, with what they and these say together:
+    /// one `beside` for each function. The intervals are of the samples in the windows alone, whatever the bias, and
+    /// reach further where the share of all samples lies outside.
+    pub fn with_beside<F: AsRef<[Part]>>(
         windows: &[Window],
         functions: &[F],
+        beside: &[Beside],
         confidence: Confidence,
-        vouched_for: f64,
     ) -> Self {
         let mut profile = Profile::new(windows, functions);
-        profile.vouched_for = if vouched_for > 0.0 { vouched_for.min(1.0) } else { 1.0 };
-        profile.effective *= profile.vouched_for;
+        for (seen, beside) in profile.seen.iter_mut().zip(beside) {
+            seen.beside = Some(*beside).filter(|beside| (0.0..=1.0).contains(&beside.share));
+        }
         let pool = Pool::of(&profile);
         let rows: Vec<Row> = profile.seen.iter().map(|seen| row(&profile, &pool, seen, confidence)).collect();
         let mut order: Vec<usize> = (0..rows.len()).collect();
@@ -198,17 +209,23 @@ impl Row {
 
 fn row(profile: &Profile, pool: &Pool, seen: &Seen, confidence: Confidence) -> Row {
     let (p, n) = (seen.share, profile.effective);
-    if seen.samples == 0 || !n.is_finite() || p <= 0.0 {
-        return Row { samples: seen.samples, ..Row::NOTHING };
+    let samples = seen.samples.saturating_add(seen.beside.map_or(0, |beside| beside.samples));
+    if !seen.is_known() || !n.is_finite() {
+        return Row { samples, ..Row::NOTHING };
     }
     let (inflation, freedom) = pool.inflation(profile, seen);
     let part = pool.part(p, n);
-    let mut row = Row { share: p, samples: seen.samples, inflation, freedom, part, ..Row::NOTHING };
+    let mut row = Row { share: p, samples, inflation, freedom, part, ..Row::NOTHING };
     let own = confidence.part(part);
     let realised = realised_variance(&profile.windows, profile.weight_ns, n, &seen.parts);
-    let knows = (profile.vouched_for * p * (1.0 - p) / realised).max(n); // NaN where nothing else was seen: n
+    let knows = (p * (1.0 - p) / realised).max(n); // NaN where nothing else was seen: n
     row.known = effective_samples(n, row.widened(own));
-    Row { this_run: count_interval(p, knows, own), long_run: count_interval(p, row.known, own), ..row }
+    let share = seen.beside.map_or(p, |beside| beside.share);
+    let interval = |samples| {
+        let Interval { low, high } = count_interval(p, samples, own);
+        Interval { low: low.min(share), high: high.max(share) }
+    };
+    Row { share, this_run: interval(knows), long_run: interval(row.known), ..row }
 }
 
 #[cfg(test)]

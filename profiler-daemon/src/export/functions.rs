@@ -5,7 +5,7 @@ use profiler_core::stats;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use super::intervals::{self, Amount, ByWindow, Reached, Total};
+use super::intervals::{self, ByWindow, Reached, Total};
 use super::root_first;
 
 /// What a function cost.
@@ -140,8 +140,8 @@ impl<'a> Row<'a> {
 
 fn add_windows(sums: &mut ByWindow, stack: &WeightedStack) {
     for had in &stack.windows {
-        let sum: &mut Amount = sums.entry(had.window).or_default();
-        sum.add(had.cpu_ns, had.samples);
+        let sum = sums.entry(had.window).or_default();
+        sum.of(stack.source).add(had.cpu_ns, had.samples);
     }
 }
 
@@ -168,7 +168,7 @@ fn innermost(profile: &SymbolizedProfile, stack: &WeightedStack) -> Option<Funct
 
 #[cfg(test)]
 mod tests {
-    use profiler_core::profile::Outcome;
+    use profiler_core::profile::{Outcome, SampleSource};
 
     use super::*;
     use crate::export::testing;
@@ -212,6 +212,28 @@ mod tests {
         let narrow = width(&profile);
         profile.run.sampling_cpu_se_s = 0.5;
         assert!(width(&profile) > narrow * 1.05);
+    }
+
+    /// As many ticks as the clock has samples of the largest function, and none of any other.
+    #[test]
+    fn samples_at_the_tick_move_the_figure_within_an_interval_that_is_the_clock_s() {
+        let mut profile = testing::profile();
+        profile.run.sampling_cpu_se_s = 0.0;
+        let alone = functions(&profile).functions[0].clone();
+        let alone_s = alone.cpu_s / alone.share;
+        let mut ticks = profile.stacks[0].clone();
+        ticks.source = SampleSource::Tick;
+        profile.stacks.push(ticks);
+        let table = functions(&profile);
+        for cost in &table.functions {
+            assert!(cost.cpu_s_low <= Some(cost.cpu_s) && cost.cpu_s_high >= Some(cost.cpu_s), "{cost:?}");
+        }
+        let with = find(&table, &alone.name);
+        let with_s = with.cpu_s / with.share;
+        assert!(with.share > alone.share);
+        let (low, alone_low) = (with.cpu_s_low.unwrap() / with_s, alone.cpu_s_low.unwrap() / alone_s);
+        assert!((low - alone_low).abs() < 1e-3, "{low} {alone_low}");
+        assert!((with.cpu_s_high.unwrap() - with.cpu_s).abs() < 1e-9, "it reaches to where ticks took it");
     }
 
     #[test]

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use profiler_core::audit::BELIEVED;
-use profiler_core::profile::{Run, SymbolizedProfile};
-use profiler_core::stats::{Confidence, Goal, Interval, IntervalTable, Part, Window};
+use profiler_core::profile::{Run, SampleSource, SymbolizedProfile};
+use profiler_core::stats::{Beside, Confidence, Goal, Interval, IntervalTable, Part, Window};
 use serde::Serialize;
 
 /// CPU time (ns) and samples.
@@ -24,8 +23,31 @@ impl Amount {
     }
 }
 
+/// What the clock's samples say, and those at the kernel's tick.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct BySource {
+    clock: Amount,
+    tick: Amount,
+}
+
+impl BySource {
+    pub(super) fn of(&mut self, source: SampleSource) -> &mut Amount {
+        match source {
+            SampleSource::Clock => &mut self.clock,
+            SampleSource::Tick => &mut self.tick,
+        }
+    }
+
+    fn cpu_ns(&self) -> f64 {
+        self.clock.cpu_ns as f64 + self.tick.cpu_ns as f64
+    }
+}
+
 /// What a function, or everything, had in each window.
-pub(super) type ByWindow = BTreeMap<u32, Amount>;
+pub(super) type ByWindow = BTreeMap<u32, BySource>;
+
+/// Samples of the clock from which it is known what they weigh of all.
+const ENOUGH_SAMPLES: u64 = 100;
 
 /// How far a profile is from what it shall reach.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -41,6 +63,8 @@ pub(crate) struct Reached {
 
 /// The intervals of all functions, given what each had in the windows, the largest first. Nothing without windows: a
 /// file of another tool has none.
+///
+/// They are the intervals of the clock's samples alone: those at the kernel's tick may have a bias that nobody has seen.
 pub(super) fn table<'a>(
     profile: &SymbolizedProfile,
     total: &ByWindow,
@@ -49,28 +73,52 @@ pub(super) fn table<'a>(
     if profile.windows.is_empty() {
         return None;
     }
-    let window = |at: u32| {
-        let amount = total.get(&at).copied().unwrap_or_default();
-        Window { weight_ns: amount.cpu_ns as f64, samples: amount.samples }
+    let in_windows: Vec<BySource> =
+        (0..profile.windows.len() as u32).map(|at| total.get(&at).copied().unwrap_or_default()).collect();
+    let scales = clock_scales(&in_windows);
+    let window = |(had, scale): (&BySource, &f64)| Window {
+        weight_ns: had.clock.cpu_ns as f64 * scale,
+        samples: had.clock.samples,
     };
-    let windows: Vec<Window> = (0..profile.windows.len() as u32).map(window).collect();
-    let functions: Vec<Vec<Part>> = functions.map(parts).collect();
-    Some(IntervalTable::vouched_for(&windows, &functions, confidence(&profile.run), unbiased(&profile.run)))
+    let windows: Vec<Window> = in_windows.iter().zip(&scales).map(window).collect();
+    let has_ticks = in_windows.iter().any(|had| had.tick.samples > 0);
+    let whole_ns: f64 = in_windows.iter().map(BySource::cpu_ns).sum();
+    let (functions, beside): (Vec<Vec<Part>>, Vec<Beside>) =
+        functions.map(|function| (parts(function, &scales), beside(function, whole_ns))).unzip();
+    let beside = if has_ticks { &beside[..] } else { &[] };
+    Some(IntervalTable::with_beside(&windows, &functions, beside, confidence(&profile.run)))
 }
 
-/// The part of the samples that no bias of the kernel's tick can be in.
-fn unbiased(run: &Run) -> f64 {
-    let believed = if run.tick_audit == BELIEVED { run.tick_samples.min(run.samples) } else { 0 };
-    1.0 - believed as f64 / run.samples.max(1) as f64
+/// What takes the weights of the clock's samples to that of all samples, for each window. The ratio is taken over stretches of
+/// windows: in one alone it would be chance, and in a whole profile the part of the ticks may change.
+fn clock_scales(windows: &[BySource]) -> Vec<f64> {
+    let mut scales = Vec::with_capacity(windows.len());
+    let mut sum = BySource::default();
+    for (at, had) in windows.iter().enumerate() {
+        sum.clock.add(had.clock.cpu_ns, had.clock.samples);
+        sum.tick.add(had.tick.cpu_ns, had.tick.samples);
+        if sum.clock.samples >= ENOUGH_SAMPLES || at + 1 == windows.len() {
+            let scale = if sum.clock.cpu_ns > 0 { sum.cpu_ns() / sum.clock.cpu_ns as f64 } else { 1.0 };
+            scales.resize(at + 1, scale);
+            sum = BySource::default();
+        }
+    }
+    scales
 }
 
-fn parts(function: &ByWindow) -> Vec<Part> {
-    let part = |(&window, amount): (&u32, &Amount)| Part {
+fn parts(function: &ByWindow, scales: &[f64]) -> Vec<Part> {
+    let part = |(&window, had): (&u32, &BySource)| Part {
         window,
-        weight_ns: amount.cpu_ns as f64,
-        samples: amount.samples,
+        weight_ns: had.clock.cpu_ns as f64 * scales.get(window as usize).copied().unwrap_or(1.0),
+        samples: had.clock.samples,
     };
     function.iter().map(part).collect()
+}
+
+fn beside(function: &ByWindow, whole_ns: f64) -> Beside {
+    let own_ns: f64 = function.values().map(BySource::cpu_ns).sum();
+    let samples = function.values().fold(0, |sum: u64, had| sum.saturating_add(had.tick.samples));
+    Beside { share: if whole_ns > 0.0 { (own_ns / whole_ns).min(1.0) } else { 0.0 }, samples }
 }
 
 fn confidence(run: &Run) -> Confidence {

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use profiler_core::profile::{
     Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Outcome, OverheadParts,
-    ProcessIndex, ProcessInfo, RateChange, Run, StackWindow, SymbolizedProfile, TruncatedBy, Unknown,
-    WeightedStack, Window,
+    ProcessIndex, ProcessInfo, RateChange, Run, SampleSource, StackWindow, SymbolizedProfile, TruncatedBy,
+    Unknown, WeightedStack, Window,
 };
 use profiler_core::rate::CostMode;
 
@@ -147,6 +147,7 @@ pub(crate) fn stack(
     let window = |(window, at)| StackWindow { window, cpu_ns: part(cpu_ns, at), samples: part(samples, at) };
     WeightedStack {
         process: ProcessIndex(0),
+        source: SampleSource::Clock,
         frames: frames.iter().copied().map(LocationIndex).collect(),
         outcome,
         samples,

@@ -41,6 +41,10 @@ use crate::sys::{clock, procfs};
 
 /// The shortest time from one tick to the next, where the first was late.
 const MIN_TICK_NS: u64 = 50_000_000;
+/// Why there are no samples at the kernel's tick, where the law does not get to choose.
+const NOT_WORTH: &str = "within this budget, and for this horizon, the clock alone does better";
+/// That has to be so for a while: the first copies of stacks are large, and the bucket keeps the budget meanwhile (ns).
+const DEAR_FOR_NS: u64 = 5_000_000_000;
 /// Records younger than this may still have older neighbours on their way to another ring (ns).
 const SETTLING_NS: u64 = 2_000_000;
 /// How often, while clocks are renewed, threads are looked for that were born meanwhile. Of a later look are only the
@@ -129,6 +133,8 @@ pub(crate) struct Engine<L> {
     bursts: HandlerBursts,
     /// What became of the samples at the kernel's tick.
     tick_audit: String,
+    /// Since when they are not worth it (ns since the beginning).
+    ticks_unwanted_ns: Option<u64>,
     resting: Option<Rest>,
     reports: Reports,
 }
@@ -147,13 +153,25 @@ impl<L: DecisionLog> Engine<L> {
             stack_bytes: CopySize::default().bytes(),
             mappings: true,
         };
+        let (mut tick_audit, mut notes) = ("none".to_owned(), Vec::new());
         let mut sampler = match how.timers {
             Some(timers) => Source::Timers(timers),
             None => {
-                let tick = how.tick.filter(|_| controller.affords_tick());
-                match &tick {
-                    Some(tick) => session.ticks = Some(Ticks::new(tick.clone())),
-                    None => controller.give_up_tick(),
+                let is_asked_for = how.tick.is_some();
+                let rate_hz = controller.tick_rate_hz();
+                let tick = how.tick.filter(|_| controller.wants_tick());
+                let tick = tick.map(|tick| tick.thinned(rate_hz));
+                if let Some(tick) = &tick {
+                    session.ticks = Some(Ticks::new(tick.clone()));
+                    tick_audit = audit::BELIEVED.to_owned();
+                } else {
+                    controller.give_up_tick();
+                }
+                if is_asked_for && tick.is_none() {
+                    tick_audit = format!("not taken: {NOT_WORTH}");
+                    notes.push(format!(
+                        "no samples are taken at the kernel's tick: {NOT_WORTH}; the clock's are"
+                    ));
                 }
                 let perf = PerfSampler::open(how.access, how.attachment, settings, dither, tick)?;
                 Source::Perf(Box::new(perf))
@@ -163,7 +181,6 @@ impl<L: DecisionLog> Engine<L> {
             timers.set_copy(settings);
             timers.set_period(settings.period_ns);
         }
-        let tick_audit = if session.ticks.is_some() { audit::BELIEVED } else { "none" }.to_owned();
         let bursts = match sampler.is_inside() {
             true => HandlerBursts::by_itself(),
             false => HandlerBursts::new(how.costs.per_handler_ns.is_some()),
@@ -174,7 +191,7 @@ impl<L: DecisionLog> Engine<L> {
             controller,
             log,
             history: Vec::new(),
-            notes: Vec::new(),
+            notes,
             access: how.access,
             attach: how.choice,
             group: how.group,
@@ -200,6 +217,7 @@ impl<L: DecisionLog> Engine<L> {
             alarm: None,
             bursts,
             tick_audit,
+            ticks_unwanted_ns: None,
             resting: None,
             reports: Reports::default(),
         })
@@ -279,7 +297,7 @@ impl<L: DecisionLog> Engine<L> {
             self.next_tick_ns = now_ns;
             self.resting = self.resting.map(|_| Rest::default());
         }
-        let so_far = self.without_inheritance(self.session.since_last_reading(now_ns));
+        let so_far = self.by_events(self.session.since_last_reading(now_ns));
         if now_ns + slack_ns >= self.next_tick_ns || self.controller.overdrawn(&so_far) {
             self.tick();
             let tick_ns = self.next_pause_ns();
@@ -308,10 +326,14 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
-    /// Events for whole CPUs or a group are inherited by nobody: a new task is two records, its beginning and its end.
-    fn without_inheritance(&self, reading: Reading) -> Reading {
+    /// Events for whole CPUs or a group are inherited by nobody: a new task is two records, its beginning and its end. Those of
+    /// threads are two for each where ticks are sampled as well, and their switches and new tasks are charged as twice as many.
+    fn by_events(&self, reading: Reading) -> Reading {
+        let each = if self.session.ticks.is_some() { 2 } else { 1 };
         match self.attach.mode() {
-            AttachMode::Task => reading,
+            AttachMode::Task => {
+                Reading { switches: each * reading.switches, forks: each * reading.forks, ..reading }
+            }
             AttachMode::Cpu | AttachMode::Cgroup => {
                 Reading { side_records: reading.side_records + 2 * reading.forks, forks: 0, ..reading }
             }
@@ -356,7 +378,7 @@ impl<L: DecisionLog> Engine<L> {
         let reading = Reading {
             lost: reading.lost + burst.interrupts,
             trace_records: burst.records,
-            ..self.without_inheritance(reading)
+            ..self.by_events(reading)
         };
         self.audit_ticks(reading.target_cpu_ns);
         let shares = TopShares { counts: self.session.take_function_counts() };
@@ -366,8 +388,12 @@ impl<L: DecisionLog> Engine<L> {
         }
         if decision.period_ns != self.settings.period_ns {
             self.settings.period_ns = decision.period_ns;
+            self.session.clock_rate_changed();
             self.sampler.set_period(decision.period_ns);
             self.note_rate(&decision);
+        }
+        if let Some(every) = self.session.thin_ticks(decision.tick_rate_hz) {
+            self.sampler.thin_ticks(every);
         }
         self.sampler.redraw();
         if decision.reason != Reason::Hold && decision.reason != Reason::Fixed || second_is_over {
@@ -385,15 +411,17 @@ impl<L: DecisionLog> Engine<L> {
         if let Some(finding) = self.session.audit_ticks(target_cpu_ns) {
             self.tick_audit = ticks::in_words(&finding);
             self.note(format!("samples at the kernel's tick were {}; the clock's remain", self.tick_audit));
-        } else if self.session.ticks.is_none() || self.controller.affords_tick() {
+        } else if self.session.ticks.is_none() || self.controller.wants_tick() {
+            self.ticks_unwanted_ns = None;
             return;
         } else {
+            let now_ns = self.session.elapsed_ns();
+            if now_ns < *self.ticks_unwanted_ns.get_or_insert(now_ns) + DEAR_FOR_NS {
+                return;
+            }
             self.session.ticks = None;
-            self.tick_audit = "dropped: they take more of the budget than they may".to_owned();
-            self.note(
-                "samples at the kernel's tick were dropped: they take more than half of the budget"
-                    .to_owned(),
-            );
+            self.tick_audit = format!("dropped: {NOT_WORTH}");
+            self.note(format!("samples at the kernel's tick were {}; the clock's remain", self.tick_audit));
         }
         self.sampler.give_up_tick();
         self.controller.give_up_tick();

@@ -48,7 +48,13 @@ pub(crate) fn run(
     run.weight_s = collected.weight_ns() * 1e-9;
     run.samples += collected.ticks;
     if run.tick_samples > 0 && collected.ticks == 0 && run.tick_audit == BELIEVED {
-        run.tick_audit = "dropped at the end: the clock hits other functions".to_owned();
+        let has_clock = run.samples > 0;
+        let why = if has_clock {
+            "the clock hits other functions"
+        } else {
+            "the clock took none to hold them against"
+        };
+        run.tick_audit = format!("dropped at the end: {why}");
         run.notes.push(format!("samples at the kernel's tick were {}; the clock's remain", run.tick_audit));
     }
     let scale = compensate(&mut run, &figures.account, figures.kernel_seen);

@@ -98,7 +98,7 @@ impl ClockSettings {
 struct Clock {
     event: Event,
     slot: Slot,
-    /// The period it was opened with (ns).
+    /// The period it was opened with; of one at the tick, the present one (ns).
     period_ns: u64,
     is_tick: bool,
 }
@@ -155,7 +155,7 @@ impl PerfSampler {
             incoming: Vec::new(),
             formats: FxHashMap::default(),
             book: ClockBook::default(),
-            tick_book: ClockBook::default(),
+            tick_book: ClockBook::of_events(tick.as_ref().map_or(0, |tick| tick.tick_ns)),
             tick,
             dither,
             settings,
@@ -257,8 +257,11 @@ impl PerfSampler {
         let count = self.clocks.len();
         let mean_ns = self.settings.period_ns;
         for step in 0..count.min(REDRAWS_AT_ONCE) {
-            let clock = &self.clocks[(self.next_redraw + step) % count];
+            let clock = &mut self.clocks[(self.next_redraw + step) % count];
             if clock.is_tick {
+                if let Some(tick) = &self.tick {
+                    redraw_tick(clock, tick, &mut self.tick_book, &mut self.dither);
+                }
                 continue;
             }
             if !self.book.due(clock.slot, clock::monotonic_ns(), mean_ns, &mut self.dither) {
@@ -275,15 +278,17 @@ impl PerfSampler {
     /// Hands over every record made until `until_ns`, in time order.
     pub(crate) fn drain(&mut self, until_ns: u64, mut handle: impl FnMut(Drained<'_>)) {
         let (book, tick_book, formats) = (&mut self.book, &mut self.tick_book, &self.formats);
-        let tick_ns = self.tick.as_ref().map_or(0, |tick| tick.tick_ns);
+        let tick_period_ns = self.tick.as_ref().map_or(0, TickSource::mean_period_ns);
         let bare = RecordFormat::new(false);
         self.rings.drain(until_ns, |raw| {
             let event = event_of(&raw);
             let format = event.and_then(|event| formats.get(&event)).unwrap_or(&bare);
             handle(match raw.decode(format) {
                 Ok(Record::Sample(sample)) if event.is_some_and(|event| tick_book.knows(event)) => {
-                    match tick_book.weigh(&hit(event.unwrap_or(0), &sample)) {
-                        Some(_) => Drained::Tick(sample, tick_ns),
+                    // Samples of this kind do not say their period: of an inherited event it is the usual one.
+                    let hit = Hit { opened_period_ns: tick_period_ns, ..hit(event.unwrap_or(0), &sample) };
+                    match tick_book.weigh(&hit) {
+                        Some(weight_ns) => Drained::Tick(sample, weight_ns),
                         None => Drained::Double,
                     }
                 }
@@ -305,6 +310,13 @@ impl PerfSampler {
         }
     }
 
+    /// Samples one in `every` ticks from now on, on average: each event from its next redraw on.
+    pub(crate) fn thin_ticks(&mut self, every: f64) {
+        if let Some(tick) = &mut self.tick {
+            tick.every = every;
+        }
+    }
+
     /// Ends the samples at the tick for good.
     pub(crate) fn give_up_tick(&mut self) {
         self.tick = None;
@@ -318,7 +330,7 @@ impl PerfSampler {
     /// How long the rings take to fill to a third at the present rate, if every CPU is busy (ns).
     pub(crate) fn time_to_fill_ns(&self) -> u64 {
         let stack_bytes = u64::from(self.settings.copied_bytes());
-        let ticks_hz = self.tick.as_ref().map_or(0.0, TickSource::hz);
+        let ticks_hz = self.tick.as_ref().map_or(0.0, |tick| tick.hz() / tick.every);
         let period_ns = 1e9 / (1e9 / self.settings.period_ns.max(1) as f64 + ticks_hz);
         resources::time_to_fill_ns(self.rings.capacity() as u64, stack_bytes, period_ns as u64)
     }
@@ -433,11 +445,14 @@ impl PerfSampler {
             let slot = Slot { tid: followed.tid(), cpu };
             clocks.push(Clock { event, slot, period_ns, is_tick: false });
             let Some(tick) = &self.tick else { continue };
-            let silent = ClockEvent { reports: Reports::Own, ..clock };
-            let event = Event::at_tracepoint(followed.scope(cpu), tick.tracepoint, &tick.filter, &silent)?;
+            let format = format.without_period();
+            let silent = ClockEvent { reports: Reports::Own, format, ..clock };
+            let every = self.dither.draw_count(tick.every, tick.tick_ns);
+            let scope = followed.scope(cpu);
+            let event = Event::at_tracepoint(scope, tick.tracepoint, &tick.filter, every, &silent)?;
             event.write_into(owner)?;
             self.formats.insert(event.id(), format);
-            clocks.push(Clock { event, slot, period_ns: tick.tick_ns, is_tick: true });
+            clocks.push(Clock { event, slot, period_ns: every * tick.tick_ns, is_tick: true });
         }
         Ok(clocks)
     }
@@ -446,12 +461,28 @@ impl PerfSampler {
         for Clock { event, slot, period_ns, is_tick } in clocks {
             event.enable()?;
             let (book, mean_ns) = match is_tick {
-                true => (&mut self.tick_book, *period_ns),
+                true => {
+                    (&mut self.tick_book, self.tick.as_ref().map_or(*period_ns, TickSource::mean_period_ns))
+                }
                 false => (&mut self.book, self.settings.period_ns),
             };
             book.started(event.id(), *slot, clock::monotonic_ns(), *period_ns, mean_ns);
         }
         Ok(())
+    }
+}
+
+/// Draws anew how many ticks pass from one sample to the next, where that is due; where all are sampled, and were, it is not.
+fn redraw_tick(clock: &mut Clock, tick: &TickSource, book: &mut ClockBook, dither: &mut Dither) {
+    let mean_ns = tick.mean_period_ns();
+    let takes_all = tick.every <= 1.0 && clock.period_ns == tick.tick_ns;
+    if takes_all || !book.due(clock.slot, clock::monotonic_ns(), mean_ns, dither) {
+        return;
+    }
+    let every = dither.draw_count(tick.every, tick.tick_ns);
+    if clock.event.set_period(every).is_ok() {
+        clock.period_ns = every * tick.tick_ns;
+        book.set(clock.slot, clock::monotonic_ns(), clock.period_ns, mean_ns);
     }
 }
 

@@ -450,7 +450,10 @@ impl Session {
         }
         let stack_bytes = sample.stack.map_or(0, |stack| stack.len()) as u64;
         self.counts.stack_bytes += if is_tick { 0 } else { stack_bytes };
-        if self.meets_unknown && !self.processes.contains(sample.pid) && !self.excluded.contains(&sample.pid)
+        if self.meets_unknown
+            && sample.pid != 0 // an idle CPU, whose ticks an event of it takes
+            && !self.processes.contains(sample.pid)
+            && !self.excluded.contains(&sample.pid)
         {
             let _ = self.meet(sample.pid); // unnamed code is counted as such
         }
@@ -503,11 +506,10 @@ impl Session {
         self.jit.translate(process.index, sample.time_ns, &process.space, user);
         let chain = Chain { kernel, user, outcome };
         if let Some(ticks) = &mut self.ticks {
-            let function = FxBuildHasher.hash_one(innermost_function(process, chain));
-            match is_tick {
-                true => ticks.audit.tick(sample.tid, function),
-                false => ticks.audit.clock(function),
-            }
+            // An inherited clock begins with a whole period, so that beginnings are hit by ticks alone.
+            let function =
+                (!sample.is_inherited).then(|| FxBuildHasher.hash_one(innermost_function(process, chain)));
+            ticks.sampled(sample.tid, function, is_tick.then_some(sample.time_ns));
         }
         let outcome = match is_tick {
             true => self.aggregator.add_tick(process, chain, weight_ns),

@@ -104,6 +104,13 @@ impl Source {
         }
     }
 
+    /// See [`PerfSampler::thin_ticks`].
+    pub(crate) fn thin_ticks(&mut self, every: f64) {
+        if let Self::Perf(perf) = self {
+            perf.thin_ticks(every);
+        }
+    }
+
     /// See [`PerfSampler::give_up_tick`].
     pub(crate) fn give_up_tick(&mut self) {
         if let Self::Perf(perf) = self {

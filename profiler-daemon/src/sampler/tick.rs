@@ -26,6 +26,8 @@ const ENTRIES: [&str; 8] = [
     "el1_irq",
 ];
 const ENTRY_PREFIX: &str = "asm_sysvec_";
+/// Rarer samples than one in so many ticks are of no use.
+const MOST_EVERY: f64 = 1_000.0;
 
 /// Why there are no samples at the tick.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +60,8 @@ pub(crate) struct TickSource {
     pub(crate) filter: CString,
     /// From one tick to the next (ns), as the kernel says; the audit compares it with CPU time.
     pub(crate) tick_ns: u64,
+    /// One in so many of them is sampled, on average.
+    pub(crate) every: f64,
     /// Addresses of the code that enters interrupts.
     entries: Vec<Range<u64>>,
 }
@@ -71,14 +75,30 @@ impl TickSource {
         let [tracepoint, _] = handler_tracer::layout()?.numbers();
         let list = fs::read(LIST).map_err(Unavailable::Unreadable)?;
         let (handler, entries) = in_list(&list)?;
-        let filter =
-            CString::new(format!("function == {handler:#x}")).map_err(|_| Unavailable::UnknownHandler)?;
-        Ok(Self { tracepoint, filter, tick_ns: tick_ns(), entries })
+        // Not those of an idle CPU, which are nobody's.
+        let filter = format!("function == {handler:#x} && common_pid != 0");
+        let filter = CString::new(filter).map_err(|_| Unavailable::UnknownHandler)?;
+        Ok(Self { tracepoint, filter, tick_ns: tick_ns(), every: 1.0, entries })
     }
 
     /// Ticks a second.
     pub(crate) fn hz(&self) -> f64 {
         1e9 / self.tick_ns as f64
+    }
+
+    /// One in how many ticks makes so many samples a second.
+    pub(crate) fn every(&self, rate_hz: f64) -> f64 {
+        (self.hz() / rate_hz).clamp(1.0, MOST_EVERY)
+    }
+
+    /// The same source with so many samples a second.
+    pub(crate) fn thinned(self, rate_hz: f64) -> Self {
+        Self { every: self.every(rate_hz), ..self }
+    }
+
+    /// CPU time that a sample stands for on average (ns).
+    pub(crate) fn mean_period_ns(&self) -> u64 {
+        (self.every * self.tick_ns as f64) as u64
     }
 
     /// Takes the tick's interrupt off a kernel stack (innermost first), so that what it interrupted is left: nothing, where that was
@@ -139,7 +159,7 @@ mod tests {
 
     fn tick() -> TickSource {
         let (_, entries) = in_list(KERNEL).unwrap();
-        TickSource { tracepoint: 1, filter: CString::default(), tick_ns: 4_000_000, entries }
+        TickSource { tracepoint: 1, filter: CString::default(), tick_ns: 4_000_000, every: 1.0, entries }
     }
 
     #[test]

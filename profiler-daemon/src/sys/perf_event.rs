@@ -82,19 +82,20 @@ impl Event {
         Self::sampling(builder, scope, clock)
     }
 
-    /// A sample like the clock's each time that a tracepoint is passed for which `filter` holds, in `scope`; not yet running.
-    /// `number` is the tracepoint's in tracefs. The period is of no account.
+    /// A sample like the clock's each `every` times that a tracepoint is passed for which `filter` holds, in `scope`; not yet running.
+    /// `number` is the tracepoint's in tracefs. The clock's period is of no account.
     pub(crate) fn at_tracepoint(
         scope: Scope<'_>,
         number: u64,
         filter: &CStr,
+        every: u64,
         sample: &ClockEvent,
     ) -> io::Result<Self> {
         let mut builder = Builder::new();
         let attrs = builder.attrs_mut();
         attrs.type_ = PERF_TYPE_TRACEPOINT;
         attrs.config = number;
-        attrs.__bindgen_anon_1.sample_period = 1;
+        attrs.__bindgen_anon_1.sample_period = every;
         attrs.set_exclude_hv(0);
         let event = Self::sampling(builder, scope, sample)?;
         event.set_filter(filter)?;

@@ -17,13 +17,12 @@ use tests::programs::program;
 use tests::run::{Sweetspot, run};
 use tests::slope::Figure;
 use tests::stats::{Stats, Summary};
+use tests::ticked::{Piece, Pieces, at_the_tick, middle, tick_ns};
 
 /// How far the cost of a sample may be off.
 const GOAL: f64 = 0.15;
 /// Half of the ticks bring a signal.
 const PART_OF_TICKS: f64 = 0.5;
-/// Where in the tick's period an interruption begins that is one by a tick (ns around the usual place).
-const NEAR_NS: f64 = 5_000.0;
 
 #[derive(Clone, Copy, Serialize)]
 struct Cell {
@@ -95,11 +94,6 @@ fn places() -> Result<(String, String)> {
     Ok((cpus.next_back().unwrap_or(first).to_string(), first.to_string()))
 }
 
-fn tick_ns() -> Result<f64> {
-    let tick = nix::time::clock_getres(nix::time::ClockId::CLOCK_MONOTONIC_COARSE)?;
-    Ok(tick.tv_nsec() as f64)
-}
-
 fn cost(cell: Cell, seconds: f64) -> Result<Cost> {
     progress(&format!("{} at depth {}", cell.kind, cell.depth));
     let (place, profiler) = places()?;
@@ -116,21 +110,19 @@ fn cost(cell: Cell, seconds: f64) -> Result<Cost> {
 }
 
 fn judge(cell: Cell, said: &str, summary: &Summary) -> Result<Cost> {
-    // When it was interrupted, and how long the whole piece took.
-    let pieces = |kind: &str| -> Vec<(f64, f64)> {
-        let of_kind = said.lines().filter_map(|line| line.strip_prefix(kind)?.strip_prefix(' '));
-        let numbers = of_kind.map(|rest| rest.split(' ').filter_map(|number| number.parse().ok()).collect());
-        numbers.filter_map(|numbers: Vec<f64>| Some((*numbers.first()?, *numbers.get(2)?))).collect()
+    let pieces = Pieces::parse(said).interrupted;
+    // Signals come at ticks alone.
+    let signals = pieces.iter().filter(|piece| piece.has_signal);
+    let is_tick = at_the_tick(signals.map(|piece| piece.at_ns), tick_ns()?);
+    let at_ticks = |has_signal| {
+        let is_one = move |piece: &&Piece| piece.has_signal == has_signal;
+        pieces.iter().filter(is_one).filter(|piece| is_tick(piece.at_ns)).collect::<Vec<_>>()
     };
-    let (signals, plain) = (pieces("signal"), pieces("plain"));
-    let at_tick = at_the_tick(&signals, tick_ns()?);
-    let [with_signal, without] = [&signals, &plain].map(|pieces| middle(pieces, &at_tick));
-    let (with_signal, without) =
-        (with_signal.context("no signals")?, without.context("no ticks without a signal")?);
-    let measured_us = Figure {
-        mean: (with_signal.0.mean - without.0.mean) / 1e3,
-        se: with_signal.0.se.hypot(without.0.se) / 1e3,
-    };
+    let (with_signal, without) = (at_ticks(true), at_ticks(false));
+    let measured_us = middle(with_signal.iter().copied())
+        .context("ticks with a signal")?
+        .minus(middle(without.iter().copied()).context("ticks without a signal")?)
+        .scaled(1e-3);
     let hits = (summary.samples + summary.lost) as f64;
     let parts = summary.overhead_parts;
     let charged = parts.base_ratio + parts.frames_ratio + parts.stack_ratio;
@@ -139,8 +131,8 @@ fn judge(cell: Cell, said: &str, summary: &Summary) -> Result<Cost> {
     let miss = (ratio.mean - 1.0).abs();
     Ok(Cost {
         cell,
-        with_signal: with_signal.1,
-        without: without.1,
+        with_signal: with_signal.len(),
+        without: without.len(),
         measured_us,
         said_us,
         ratio,
@@ -152,28 +144,6 @@ fn judge(cell: Cell, said: &str, summary: &Summary) -> Result<Cost> {
             () => "unsure",
         },
     })
-}
-
-/// Whether an interruption that began at such a time was one by a tick: ticks come at one place of their period, and signals at ticks.
-fn at_the_tick(signals: &[(f64, f64)], tick_ns: f64) -> impl Fn(f64) -> bool {
-    let angle = move |at: f64| at % tick_ns / tick_ns * std::f64::consts::TAU;
-    let sum = |f: fn(f64) -> f64| signals.iter().map(|(at, _)| f(angle(*at))).sum::<f64>();
-    let place = sum(f64::sin).atan2(sum(f64::cos));
-    move |at| {
-        let off = (angle(at) - place + std::f64::consts::PI).rem_euclid(std::f64::consts::TAU)
-            - std::f64::consts::PI;
-        off.abs() / std::f64::consts::TAU * tick_ns < NEAR_NS
-    }
-}
-
-/// The median of what the pieces with a tick took, and how many there are: neighbours on the machine hit both kinds, and not all.
-/// Its error is by the quartiles, as if the times were normal.
-fn middle(pieces: &[(f64, f64)], at_tick: impl Fn(f64) -> bool) -> Option<(Figure, usize)> {
-    let mut took: Vec<f64> = pieces.iter().filter(|(at, _)| at_tick(*at)).map(|(_, took)| *took).collect();
-    took.sort_by(f64::total_cmp);
-    let (n, quarter) = (took.len(), took.len() / 4);
-    let figure = |se| Figure { mean: took[n / 2], se };
-    (n > 30).then(|| (figure(0.93 * (took[n - 1 - quarter] - took[quarter]) / (n as f64).sqrt()), n))
 }
 
 /// Work by the second of a program that is alone, is sampled, and has lost its profiler.

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::super::Criterion;
 use super::super::cost::Cost;
 use super::*;
-use crate::rate::{Coldness, HandlerTime};
+use crate::rate::{AUDIT_HZ, Coldness, HandlerTime};
 
 fn reading(tick: u64, samples: u64) -> Reading {
     Reading {
@@ -49,7 +49,7 @@ fn beside_ticks(tick_hz: Option<f64>, budget_ratio: f64) -> (Decision, RateContr
     let mut decision = controller.start(0);
     for tick in 0..600 {
         let samples = (decision.rate_hz * 0.1).round() as u64;
-        let ticks = (tick_hz.unwrap_or(0.0) * 0.1) as u64;
+        let ticks = (decision.tick_rate_hz * 0.1) as u64;
         let now = Reading {
             tick_samples: ticks,
             self_cpu_ns: 20_000 + 2_000 * (samples + ticks),
@@ -76,7 +76,7 @@ fn ticks_take_the_place_of_the_clocks_samples() {
     // More samples for less: the criterion spends a part of what the ticks save.
     assert!(both.rate_hz + both.tick_rate_hz > 1.1 * clock.rate_hz, "{both:?}");
     assert!(both.overhead_1s_ratio < clock.overhead_1s_ratio, "{both:?} {clock:?}");
-    assert!(controller.affords_tick());
+    assert!(controller.wants_tick());
 }
 
 #[test]
@@ -88,10 +88,41 @@ fn both_sources_stay_within_one_budget() {
         controller.account().worst_10s_ratio()
     );
     assert!(both.rate_hz < 220.0 && both.bound_by != BoundBy::Law, "{both:?}");
-    let (_, mut controller) = beside_ticks(Some(250.0), 0.001);
-    assert!(!controller.affords_tick(), "a thousandth is less than ticks cost");
+    let (few, mut controller) = beside_ticks(Some(1_000.0), 0.004);
+    assert!(few.tick_rate_hz < 0.5 * 0.004 / 3e-6, "ticks take half of it at most: {few:?}");
+    assert!(controller.account().worst_10s_ratio() <= 1.02 * 0.004);
     controller.give_up_tick();
-    assert!(controller.affords_tick());
+    assert!(controller.wants_tick());
+}
+
+/// In a long run each sample counts for little, and its bias for much.
+#[test]
+fn a_long_run_takes_fewer_ticks_and_a_very_long_one_none() {
+    let after = |horizon_s| {
+        let costs = CostModel {
+            per_sample_ns: Cost::new(14_000.0, 100.0),
+            per_handler_ns: Some(Cost::new(1_000.0, 50.0)),
+            ..CostModel::default()
+        };
+        let settings = RateSettings { tick_hz: Some(250.0), horizon_s, ..Default::default() };
+        RateController::new(settings, costs).start(0)
+    };
+    let [hour, day, year] = [3_600.0, 86_400.0, 3.2e7].map(after);
+    assert_eq!(hour.tick_rate_hz, 250.0);
+    assert!((20.0..200.0).contains(&day.tick_rate_hz) && day.rate_hz == AUDIT_HZ, "{day:?}");
+    assert_eq!(year.tick_rate_hz, 0.0);
+}
+
+/// Of whole CPUs, strangers' ticks are sampled as well as the target's.
+#[test]
+fn strangers_ticks_count_for_what_ticks_may_cost() {
+    let (_, mut controller) = beside_ticks(Some(250.0), 0.01);
+    assert!(controller.wants_tick());
+    for tick in 600..1_200 {
+        let now = Reading { tick_samples: 25, foreign_tick_samples: 15 * 25, ..reading(tick, 10) };
+        controller.tick(&now, &TopShares::default());
+    }
+    assert!(!controller.wants_tick());
 }
 
 #[test]
@@ -100,7 +131,7 @@ fn an_untimed_handler_leaves_ticks_as_dear_as_the_clock() {
     let mut controller = RateController::new(settings, CostModel::default());
     let decision = controller.start(0);
     assert_eq!(decision.tick_overhead_us, decision.overhead_us);
-    assert!(!controller.affords_tick(), "at twenty microseconds each, and as many in doubt");
+    assert!(!controller.wants_tick(), "at twenty microseconds each, and as many in doubt");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What the functions of a profile know together about how its samples hang together.
 
 use super::super::batch::Batches;
-use super::{Part, Window};
+use super::{Beside, Part, Window};
 
 /// Degrees of freedom that the inflation of all functions weighs against that of one.
 const POOL_FREEDOM: f64 = 8.0;
@@ -20,8 +20,6 @@ pub(super) struct Profile {
     pub(super) weight_ns: f64,
     /// Samples of equal weight that would know as much (Kish): where the rate was low, a sample stands for more.
     pub(super) effective: f64,
-    /// The part of the samples that is known to be without bias.
-    pub(super) vouched_for: f64,
     pub(super) seen: Vec<Seen>,
 }
 
@@ -29,10 +27,18 @@ pub(super) struct Profile {
 pub(super) struct Seen {
     pub(super) samples: u64,
     pub(super) share: f64,
+    pub(super) beside: Option<Beside>,
     /// Windows and weights (ns).
     pub(super) parts: Vec<(usize, f64)>,
     /// Variance of the share by length of the batches.
     variances: Vec<f64>,
+}
+
+impl Seen {
+    /// Whether there is anything to say of it.
+    pub(super) fn is_known(&self) -> bool {
+        self.share > 0.0 || self.beside.is_some_and(|beside| beside.share > 0.0)
+    }
 }
 
 impl Profile {
@@ -56,7 +62,6 @@ impl Profile {
             windows: sound_windows,
             weight_ns,
             effective: weight_ns * weight_ns / squares,
-            vouched_for: 1.0,
             seen: Vec::new(),
         };
         profile.seen = functions.iter().map(|parts| profile.seen(parts.as_ref(), &places)).collect();
@@ -78,7 +83,7 @@ impl Profile {
             }
         }
         let share = if weight_ns > 0.0 { (weight_ns / self.weight_ns).min(1.0) } else { 0.0 };
-        Seen { samples, share, variances: self.batches.variances(&kept), parts: kept }
+        Seen { samples, share, beside: None, variances: self.batches.variances(&kept), parts: kept }
     }
 
     /// The variance of a share if samples were independent.
@@ -111,13 +116,16 @@ impl Pool {
         Pool {
             inflation,
             freedom: (COMMON * comparisons.min(visits)).max(1.0),
-            functions: profile.seen.iter().filter(|seen| seen.samples > 0).count() as f64,
+            functions: profile.seen.iter().filter(|seen| seen.is_known()).count() as f64,
         }
     }
 
     /// A function's inflation, the mean of its own and the common one by what each is worth, and the degrees of freedom of
     /// that mean (Satterthwaite).
     pub(super) fn inflation(&self, profile: &Profile, seen: &Seen) -> (f64, f64) {
+        if seen.samples == 0 {
+            return (self.inflation.max(1.0), self.freedom);
+        }
         let own = profile.batches.inflation(&seen.variances, profile.binomial(seen.share));
         let rarer = seen.share.min(1.0 - seen.share);
         let visits = VISITS_PER_SAMPLE * profile.effective / own.factor * rarer;

@@ -13,24 +13,35 @@ fn steady(windows: u32, samples: u64) -> Vec<Part> {
     (0..windows).map(|window| part(window, samples as f64 * 1e7, samples)).collect()
 }
 
-/// Three quarters that nobody vouches for leave the estimate, and make the interval that of a quarter of the samples.
+/// Whatever others say, the clock's own interval stands; it reaches to what both say together.
 #[test]
-fn intervals_are_as_wide_as_those_samples_that_are_vouched_for_make_them() {
-    let functions = [steady(20, 30), steady(20, 70)];
-    let whole = |vouched| IntervalTable::vouched_for(&[EVEN; 20], &functions, Confidence::default(), vouched);
-    let quarter = [Window { weight_ns: EVEN.weight_ns, samples: EVEN.samples / 4 }; 20];
-    let own: Vec<Vec<Part>> = functions
-        .iter()
-        .map(|parts| parts.iter().map(|part| Part { samples: part.samples / 4, ..*part }).collect())
-        .collect();
-    let alone = IntervalTable::new(&quarter, &own, Confidence::default());
-    for (wide, alone) in whole(0.25).rows().iter().zip(alone.rows()) {
-        assert_eq!(wide.share, alone.share);
-        let ratio = (wide.this_run.high - wide.this_run.low) / (alone.this_run.high - alone.this_run.low);
-        assert!((0.9..=1.1).contains(&ratio), "{ratio}: {:?} {:?}", wide.this_run, alone.this_run);
+fn samples_beside_move_the_share_and_only_widen_the_interval() {
+    let functions = [steady(20, 30), steady(20, 70), vec![]];
+    let alone = IntervalTable::new(&[EVEN; 20], &functions, Confidence::default());
+    let with = |shares: [f64; 3]| {
+        let beside = shares.map(|share| Beside { share, samples: 10 });
+        IntervalTable::with_beside(&[EVEN; 20], &functions, &beside, Confidence::default())
+    };
+    let near = with([0.305, 0.695, 0.0]);
+    for (near, alone) in near.rows().iter().zip(alone.rows()).take(2) {
+        assert_eq!((near.this_run, near.long_run), (alone.this_run, alone.long_run));
+        assert_eq!(near.samples, alone.samples + 10);
     }
-    assert_eq!(whole(1.0), IntervalTable::new(&[EVEN; 20], &functions, Confidence::default()));
-    assert_eq!(whole(0.0), whole(1.0), "what is no part is all");
+    assert_eq!(near.rows()[2].this_run, Interval::UNKNOWN);
+    let far = with([0.2, 0.8, 0.0]);
+    let (low, high) = (far.rows()[0].this_run, far.rows()[1].this_run);
+    assert_eq!((low.low, low.high), (0.2, alone.rows()[0].this_run.high));
+    assert_eq!((high.low, high.high), (alone.rows()[1].this_run.low, 0.8));
+    let unseen = with([0.3, 0.695, 0.005]).rows()[2];
+    assert_eq!((unseen.share, unseen.samples, unseen.this_run.low), (0.005, 10, 0.0));
+    assert!((0.005..0.02).contains(&unseen.this_run.high), "none of 2,000: {unseen:?}");
+}
+
+#[test]
+fn without_samples_in_windows_those_beside_tell_nothing() {
+    let beside = [Beside { share: 1.0, samples: 100 }];
+    let table = IntervalTable::with_beside(&[], &[vec![]], &beside, Confidence::default());
+    assert_eq!(table.rows()[0].this_run, Interval::UNKNOWN);
 }
 
 #[test]

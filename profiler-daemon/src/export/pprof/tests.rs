@@ -11,7 +11,7 @@ use super::{read, write};
 use crate::export::functions::functions;
 use crate::export::table::{View, render};
 use crate::export::testing;
-use profiler_core::profile::{Outcome, StackWindow, SymbolizedProfile, WeightedStack};
+use profiler_core::profile::{Outcome, SampleSource, StackWindow, SymbolizedProfile, WeightedStack};
 
 fn written(profile: &SymbolizedProfile) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -55,7 +55,8 @@ fn of_another_tool() -> message::Profile {
 
 #[test]
 fn what_is_written_reads_back_whole() {
-    let profile = testing::profile();
+    let mut profile = testing::profile();
+    profile.stacks[1].source = SampleSource::Tick;
     let read = read(written(&profile).as_slice()).unwrap();
     assert_eq!(read.processes, profile.processes);
     assert_eq!(read.modules, profile.modules);

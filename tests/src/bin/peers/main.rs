@@ -6,10 +6,13 @@
 //! does when it shows a profile are left out. Ours finds the names and writes a finished profile before it
 //! ends; its figure is given with that and without.
 //!
-//! Options: `--only sample|pair`, `--rounds 5`, `--seconds 8` (a run), `--rate 5000`.
+//! And a sample at the kernel's tick: what does it add to a tick, beside what the clock's and samply's interrupts take?
+//!
+//! Options: `--only sample|pair|tick`, `--rounds 5`, `--seconds 8` (a run), `--rate 5000`.
 
 mod pair;
 mod samples;
+mod tick;
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
@@ -18,6 +21,7 @@ use tests::guards::{OnCpu, Sysctl, is_root, two_cpus};
 use tests::measured::measure_if_asked;
 use tests::peers::Profiler;
 use tests::run::sweetspot;
+use tests::ticked::tick_ns;
 use tests::verdict::{Verdict, ensure_none_fails};
 
 /// The profilers that are there, each with its runs.
@@ -28,6 +32,7 @@ type Runs<T> = Vec<(Profiler, Vec<T>)>;
 struct Report {
     samples: Vec<samples::Found>,
     pair: Option<pair::Found>,
+    ticks: Vec<tick::Found>,
     verdicts: Vec<Verdict>,
     #[serde(skip)]
     rows: Vec<Vec<String>>,
@@ -38,7 +43,9 @@ struct Report {
 fn main() -> Result<()> {
     measure_if_asked()?;
     let (only, rounds) = (option("--only", String::new())?, option("--rounds", 5)?);
-    ensure!(["", "sample", "pair"].contains(&only.as_str()), "--only takes sample or pair");
+    let parts = ["sample", "pair", "tick"];
+    ensure!(only.is_empty() || parts.contains(&only.as_str()), "--only takes one of {}", parts.join(", "));
+    let is_asked_for = |part| only.is_empty() || only == part;
     ensure!(rounds > 0, "--rounds needs at least 1");
     sweetspot(); // built before this is bound to one CPU
     let (target_cpu, own_cpu) = two_cpus()?;
@@ -48,11 +55,14 @@ fn main() -> Result<()> {
     let lower = present.contains(&Profiler::Samply) && is_root();
     let _paranoid = lower.then(|| Sysctl::kernel("perf_event_paranoid", "1")).transpose()?;
     let mut report = Report::default();
-    if only != "pair" {
+    if is_asked_for("sample") {
         report.add_samples(&present, rounds, target_cpu)?;
     }
-    if only != "sample" {
+    if is_asked_for("pair") {
         report.add_pair(&present, rounds, target_cpu)?;
+    }
+    if is_asked_for("tick") && is_root() {
+        report.add_ticks(&present, rounds, target_cpu)?;
     }
     report.remarks.extend(report.verdicts.iter().map(|verdict| verdict.line().to_string()));
     print(&report.rows, &report.remarks, &report)?;
@@ -78,6 +88,16 @@ impl Report {
         self.rows.push(Vec::new());
         let remark = "µs of CPU time per sample, medians; the sum and the gates leave out finding names";
         self.remarks.push(remark.to_string());
+        Ok(())
+    }
+
+    fn add_ticks(&mut self, present: &[Profiler], rounds: usize, cpu: usize) -> Result<()> {
+        let found = tick::measure(present, rounds, cpu)?;
+        let hz = 1e9 / tick_ns()?;
+        self.verdicts.extend(found.iter().flat_map(|found| found.judge(hz)));
+        self.rows.push(Vec::new());
+        self.rows.extend(tick::rows(&found));
+        self.ticks = found;
         Ok(())
     }
 
