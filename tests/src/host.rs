@@ -37,7 +37,8 @@ impl Holdings {
         let maps = read("maps")?;
         let mut files = BTreeMap::new();
         for entry in fs::read_dir(format!("/proc/{pid}/fd"))?.flatten() {
-            let target = fs::read_link(entry.path()).unwrap_or_default().to_string_lossy().into_owned();
+            let Ok(target) = fs::read_link(entry.path()) else { continue }; // closed meanwhile
+            let target = target.to_string_lossy().into_owned();
             if target.starts_with('/') && !target.contains("memfd") {
                 continue; // it opens and closes files as it likes
             }

@@ -10,7 +10,7 @@ pub(super) const BUDGET_MARGIN: f64 = 0.9;
 const CAP_MARGIN: f64 = 0.96;
 
 /// Samples of the clock that audit the kernel's tick, at least (samples per CPU-second): a program that is locked to it is found
-/// within five seconds of its CPU time (`just audit`).
+/// within five seconds of its CPU time, and within ten where one in three ticks is sampled (`just audit`).
 pub const AUDIT_HZ: f64 = 50.0;
 /// Share of the budget that samples at the kernel's tick may take.
 const TICK_BUDGET: f64 = 0.5;
