@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use tests::attempts::attempts;
 use tests::checks::{C, check, within};
 use tests::guards::is_root;
@@ -73,10 +73,9 @@ fn a_long_horizon_takes_some_of_the_ticks() -> Result<()> {
 fn a_program_in_step_with_the_tick_is_left_to_the_clock() -> Result<()> {
     needs_ticks!();
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    attempts(|| {
-        // Of the shortest, waking up late takes most of `early`.
-        for (period_us, work_us, least) in [("4000", "850", 0.1), ("8000", "850", 0.1), ("1000", "300", 0.0)]
-        {
+    // Of the shortest, waking up late takes most of `early`.
+    for (period_us, work_us, least) in [("4000", "850", 0.1), ("8000", "850", 0.1), ("1000", "300", 0.0)] {
+        attempts(|| {
             let target = start(Command::new(program("locked")?).args(["60", period_us, work_us, "700"]))?;
             let recorded = at_the_tick(&["--rate", "500"]).attach(target.id(), 12.0)?;
             let summary = &recorded.stats.summary;
@@ -88,8 +87,9 @@ fn a_program_in_step_with_the_tick_is_left_to_the_clock() -> Result<()> {
             // What waking up takes is in `early`, which ends at a fixed time.
             let early = of("early") / (of("early") + of("late"));
             ensure!((least..=0.4).contains(&early), "{period_us}: {early}");
-            within("weight_s and target_cpu_s", summary.weight_s, summary.target_cpu_s, 0.1)?;
-        }
-        Ok(())
-    })
+            within("weight_s and target_cpu_s", summary.weight_s, summary.target_cpu_s, 0.1)
+                .with_context(|| format!("{period_us}: {summary:?}"))
+        })?;
+    }
+    Ok(())
 }
