@@ -82,6 +82,13 @@ impl ClockBook {
             .or_insert_with(|| PeriodTimeline::new(at_ns, period_ns).of_events(self.grain_ns));
     }
 
+    /// Whether the clock of a slot is a whole CPU's, see [`PeriodTimeline::run_on`].
+    pub fn run_on(&mut self, slot: Slot, runs_on: bool) {
+        if let Some(timeline) = self.timelines.get_mut(&slot) {
+            timeline.run_on(runs_on);
+        }
+    }
+
     /// At `at_ns` the outgoing clocks cease to count, and all others are in force.
     pub fn hand_over(&mut self, at_ns: u64, outgoing: impl IntoIterator<Item = u64>) {
         for event in outgoing {

@@ -48,6 +48,8 @@ pub struct PeriodTimeline {
     mean_ns: u64,
     /// What it counts: 0 for time, else from one event to the next (ns).
     grain_ns: u64,
+    /// Whether its time passes while its task sleeps: that of a whole CPU, of which idle time brings no sample.
+    runs_on: bool,
     /// What had passed of the period before the last setting, until a sample stands for it (ns); of an event that counts others.
     cut_off_ns: Option<u64>,
     /// Samples weighed since the last setting, and when the last was taken.
@@ -67,6 +69,7 @@ impl PeriodTimeline {
             mean_ns: period_ns.max(1),
             grain_ns: 0,
             cut_off_ns: None,
+            runs_on: false,
             fresh: 0,
             last_sample_ns: at_ns,
             due_at_ns: None,
@@ -80,6 +83,11 @@ impl PeriodTimeline {
         Self { grain_ns, ..self }
     }
 
+    /// Whether its time passes also while nothing that is sampled runs, as that of a whole CPU's clock does.
+    pub fn run_on(&mut self, runs_on: bool) {
+        self.runs_on = runs_on;
+    }
+
     /// Whether to set the event to a period drawn around `mean_period_ns` now.
     ///
     /// A redraw waits for 100 ms and ten samples; a change of rate for 100 ms and four, if that many come in
@@ -89,6 +97,9 @@ impl PeriodTimeline {
     pub fn due(&mut self, now_ns: u64, mean_period_ns: u64, dither: &mut Dither) -> bool {
         let set_ns = self.latest().at_ns;
         let elapsed = now_ns.saturating_sub(set_ns);
+        if self.runs_on {
+            return self.due_after(elapsed, now_ns, mean_period_ns, dither);
+        }
         let urgent = mean_period_ns / MUCH > self.mean_ns && self.fresh >= CHANGE_SAMPLES;
         if elapsed < MIN_STRETCH_NS && !urgent {
             return false;
@@ -98,7 +109,7 @@ impl PeriodTimeline {
         }
         let gap_ns = self.last_sample_ns.saturating_sub(set_ns) / u64::from(self.fresh);
         let frequent = gap_ns as f64 * MIXED <= REDRAW_NS;
-        let changed = self.mean_ns.abs_diff(mean_period_ns) > self.mean_ns / 1_000 * CHANGE_PER_MILLE;
+        let changed = self.is_change(mean_period_ns);
         if self.fresh < if changed && frequent { CHANGE_SAMPLES } else { REDRAW_SAMPLES } {
             return false;
         }
@@ -106,6 +117,23 @@ impl PeriodTimeline {
             return true;
         }
         now_ns >= *self.due_at_ns.get_or_insert_with(|| now_ns + dither.delay(gap_ns))
+    }
+
+    /// [`due`](Self::due) where time passes without samples too. Such an event must not wait for them: with a period that divides a
+    /// program's it would find that asleep for good.
+    fn due_after(&mut self, elapsed_ns: u64, now_ns: u64, mean_period_ns: u64, dither: &mut Dither) -> bool {
+        let period_ns = self.latest().period_ns;
+        let much = mean_period_ns / MUCH > self.mean_ns || self.mean_ns / MUCH > mean_period_ns;
+        let least = if self.is_change(mean_period_ns) { CHANGE_SAMPLES } else { REDRAW_SAMPLES };
+        if !much && (elapsed_ns < MIN_STRETCH_NS || elapsed_ns / period_ns < u64::from(least)) {
+            return false;
+        }
+        let frequent = period_ns as f64 * MIXED <= REDRAW_NS;
+        much || frequent || now_ns >= *self.due_at_ns.get_or_insert_with(|| now_ns + dither.delay(period_ns))
+    }
+
+    fn is_change(&self, mean_period_ns: u64) -> bool {
+        self.mean_ns.abs_diff(mean_period_ns) > self.mean_ns / 1_000 * CHANGE_PER_MILLE
     }
 
     /// Notes that the event was set to `period_ns`, drawn around `mean_period_ns`; `at_ns` is read right
@@ -134,7 +162,12 @@ impl PeriodTimeline {
         if let Some(cut_off_ns) = self.cut_off_ns.take().filter(|_| is_first) {
             return self.grain_ns.saturating_add(cut_off_ns);
         }
-        let end_ns = if is_first { stretch.period_ns.saturating_sub(self.grain_ns) / 2 } else { 0 };
+        let end_ns = match (is_first, self.runs_on) {
+            (false, _) => 0,
+            // Of the half of a period that is cut off, the part that was not idle.
+            (true, true) => (0.5 * self.utilisation * stretch.period_ns as f64) as u64,
+            (true, false) => stretch.period_ns.saturating_sub(self.grain_ns) / 2,
+        };
         stretch.period_ns.saturating_add(end_ns).saturating_add(std::mem::take(&mut self.carry_ns))
     }
 
@@ -156,8 +189,9 @@ impl PeriodTimeline {
             self.cut_off_ns = Some(passed_ns.saturating_add(self.cut_off_ns.unwrap_or(0)));
             return;
         }
-        if old.samples > 0 {
-            let used = (f64::from(old.samples) + 0.5) * period_ns;
+        if old.samples > 0 || self.runs_on {
+            let cut_off = if self.runs_on { 0.0 } else { 0.5 };
+            let used = (f64::from(old.samples) + cut_off) * period_ns;
             self.utilisation += UTILISATION_GAIN * ((used / wall_ns).min(1.0) - self.utilisation);
             return;
         }

@@ -467,6 +467,7 @@ impl PerfSampler {
                 false => (&mut self.book, self.settings.period_ns),
             };
             book.started(event.id(), *slot, clock::monotonic_ns(), *period_ns, mean_ns);
+            book.run_on(*slot, !*is_tick && matches!(self.attachment, Attachment::Cpus));
         }
         Ok(())
     }

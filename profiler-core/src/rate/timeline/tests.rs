@@ -202,3 +202,34 @@ fn of_counted_events_all_are_accounted_for() {
     let rate = samples as f64 * 3.0 / EVENTS as f64;
     assert!((rate - 1.0).abs() < 0.05, "{rate}");
 }
+
+/// A whole CPU's clock and a program that is busy for a part of each millisecond: periods near a multiple of it would find it asleep
+/// all the time, and no sample would ever have them drawn anew.
+#[test]
+fn a_clock_that_runs_on_is_redrawn_without_samples() {
+    const MEAN_NS: u64 = 2_000_000;
+    for (busy_ns, seed) in [(300_000, 1), (300_000, 2), (100_000, 3), (900_000, 4)] {
+        let mut dither = Dither::new(seed);
+        let mut timeline = PeriodTimeline::new(0, MEAN_NS);
+        timeline.run_on(true);
+        let (mut expiry_ns, mut period_ns, mut weight_ns, mut look_ns) = (MEAN_NS, MEAN_NS, 0, 0);
+        const END_NS: u64 = 200_000_000_000;
+        while expiry_ns < END_NS {
+            if look_ns < expiry_ns {
+                if timeline.due(look_ns, MEAN_NS, &mut dither) {
+                    period_ns = dither.draw(MEAN_NS);
+                    timeline.set(look_ns, period_ns, MEAN_NS);
+                    expiry_ns = look_ns + period_ns;
+                }
+                look_ns += dither.tick_ns();
+                continue;
+            }
+            if expiry_ns % 1_000_000 < busy_ns {
+                weight_ns += timeline.weight(expiry_ns);
+            }
+            expiry_ns += period_ns;
+        }
+        let ratio = weight_ns as f64 / (END_NS as f64 * busy_ns as f64 * 1e-6);
+        assert!((ratio - 1.0).abs() < 0.015, "{busy_ns}: {ratio}");
+    }
+}
