@@ -73,8 +73,11 @@ fn a_long_horizon_takes_some_of_the_ticks() -> Result<()> {
 fn a_program_in_step_with_the_tick_is_left_to_the_clock() -> Result<()> {
     needs_ticks!();
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    // Of the shortest, waking up late takes most of `early`.
-    for (period_us, work_us, least) in [("4000", "850", 0.1), ("8000", "850", 0.1), ("1000", "300", 0.0)] {
+    // Of the shortest, waking up late takes most of `early`; and the scheduler's account of a program that wakes a thousand times a
+    // second has some percent more than any clock sees of it (four to nine, in a virtual machine).
+    for (period_us, work_us, least, off) in
+        [("4000", "850", 0.1, 0.1), ("8000", "850", 0.1, 0.1), ("1000", "300", 0.0, 0.15)]
+    {
         attempts(|| {
             let target = start(Command::new(program("locked")?).args(["60", period_us, work_us, "700"]))?;
             let recorded = at_the_tick(&["--rate", "500"]).attach(target.id(), 12.0)?;
@@ -87,7 +90,7 @@ fn a_program_in_step_with_the_tick_is_left_to_the_clock() -> Result<()> {
             // What waking up takes is in `early`, which ends at a fixed time.
             let early = of("early") / (of("early") + of("late"));
             ensure!((least..=0.4).contains(&early), "{period_us}: {early}");
-            within("weight_s and target_cpu_s", summary.weight_s, summary.target_cpu_s, 0.1)
+            within("weight_s and target_cpu_s", summary.weight_s, summary.target_cpu_s, off)
                 .with_context(|| format!("{period_us}: {summary:?}"))
         })?;
     }
