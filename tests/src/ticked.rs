@@ -1,5 +1,7 @@
 //! What a busy thread sees of what interrupts it, as `programs/ticked.c` prints it.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result};
 
 use crate::slope::Figure;
@@ -58,15 +60,18 @@ pub fn tick_ns() -> Result<f64> {
 /// Whether an interruption that began at such a time (ns) was one by a tick, which come at one place of their period: that of most of
 /// these.
 pub fn at_the_tick(known_ns: impl Iterator<Item = f64>, tick_ns: f64) -> impl Fn(f64) -> bool {
-    let angle = move |at: f64| at % tick_ns / tick_ns * std::f64::consts::TAU;
-    let (sin, cos) =
-        known_ns.fold((0.0, 0.0), |(sin, cos), at| (sin + angle(at).sin(), cos + angle(at).cos()));
-    let place = sin.atan2(cos);
-    move |at| {
-        let off = (angle(at) - place + std::f64::consts::PI).rem_euclid(std::f64::consts::TAU)
-            - std::f64::consts::PI;
-        off.abs() / std::f64::consts::TAU * tick_ns < NEAR_NS
-    }
+    let from = move |at: f64, place: f64| (at - place + tick_ns / 2.0).rem_euclid(tick_ns) - tick_ns / 2.0;
+    let known: Vec<f64> = known_ns.map(|at| at.rem_euclid(tick_ns)).collect();
+    let near = |place: f64| {
+        known.iter().map(|at| from(*at, place)).filter(|off| off.abs() < NEAR_NS).collect::<Vec<f64>>()
+    };
+    let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
+    known.iter().for_each(|at| *counts.entry((at / NEAR_NS) as u64).or_default() += 1);
+    let fullest = counts.iter().max_by_key(|(_, count)| **count).map_or(0, |(bin, _)| *bin);
+    let middle = (fullest as f64 + 0.5) * NEAR_NS;
+    let offs = near(middle);
+    let place = middle + offs.iter().sum::<f64>() / offs.len().max(1) as f64;
+    move |at| from(at, place).abs() < NEAR_NS
 }
 
 /// The median of what pieces took (ns): neighbours on the machine hit some of them, and not all. Its error is by the quartiles, as

@@ -6,7 +6,7 @@
 //! does when it shows a profile are left out. Ours finds the names and writes a finished profile before it
 //! ends; its figure is given with that and without.
 //!
-//! And a sample at the kernel's tick: what does it add to a tick, beside what the clock's and samply's interrupts take?
+//! And a sample at the kernel's tick: what does it add to a tick, beside what the clock's interrupts take?
 //!
 //! Options: `--only sample|pair|tick`, `--rounds 5`, `--seconds 8` (a run), `--rate 5000`.
 
@@ -21,7 +21,6 @@ use tests::guards::{OnCpu, Sysctl, is_root, two_cpus};
 use tests::measured::measure_if_asked;
 use tests::peers::Profiler;
 use tests::run::sweetspot;
-use tests::ticked::tick_ns;
 use tests::verdict::{Verdict, ensure_none_fails};
 
 /// The profilers that are there, each with its runs.
@@ -62,7 +61,7 @@ fn main() -> Result<()> {
         report.add_pair(&present, rounds, target_cpu)?;
     }
     if is_asked_for("tick") && is_root() {
-        report.add_ticks(&present, rounds, target_cpu)?;
+        report.add_ticks(rounds, target_cpu)?;
     }
     report.remarks.extend(report.verdicts.iter().map(|verdict| verdict.line().to_string()));
     print(&report.rows, &report.remarks, &report)?;
@@ -91,10 +90,9 @@ impl Report {
         Ok(())
     }
 
-    fn add_ticks(&mut self, present: &[Profiler], rounds: usize, cpu: usize) -> Result<()> {
-        let found = tick::measure(present, rounds, cpu)?;
-        let hz = 1e9 / tick_ns()?;
-        self.verdicts.extend(found.iter().flat_map(|found| found.judge(hz)));
+    fn add_ticks(&mut self, rounds: usize, cpu: usize) -> Result<()> {
+        let found = tick::measure(rounds, cpu)?;
+        self.verdicts.extend(found.iter().map(tick::Found::judge));
         self.rows.push(Vec::new());
         self.rows.extend(tick::rows(&found));
         self.ticks = found;

@@ -21,9 +21,8 @@ use tests::verdict::Verdict;
 
 /// With `main` and what comes before and after: 20 frames.
 const DEPTH: &str = "12";
-/// What a sample at the tick may take of the target, of one of the clock; and with its share of our own CPU time, of samply's.
+/// What a sample at the tick may take of the target, of one of the clock.
 const OF_CLOCK: f64 = 0.3;
-const OF_SAMPLY: f64 = 0.3;
 /// A profiler may take so long until it samples, and stops a little later than it says (s).
 const BEGINS_S: f64 = 1.0;
 const ENDS_S: f64 = 0.5;
@@ -35,7 +34,6 @@ const BESIDE_HZ: u32 = 50;
 enum How {
     Tick,
     Clock,
-    Samply,
 }
 
 /// One run of a profiler.
@@ -53,21 +51,18 @@ pub(super) struct Found {
     kind: &'static str,
     tick_us: Figure,
     clock_us: Figure,
-    samply_us: Option<Figure>,
     tick_own_us: f64,
     clock_own_us: f64,
-    samply_own_us: Option<f64>,
 }
 
 /// Each profiler for some seconds in turn, with as long a pause.
-pub(super) fn measure(present: &[Profiler], rounds: usize, cpu: usize) -> Result<Vec<Found>> {
-    ["compute", "memory"].map(|kind| measure_kind(kind, present, rounds, cpu)).into_iter().collect()
+pub(super) fn measure(rounds: usize, cpu: usize) -> Result<Vec<Found>> {
+    ["compute", "memory"].map(|kind| measure_kind(kind, rounds, cpu)).into_iter().collect()
 }
 
-fn measure_kind(kind: &'static str, present: &[Profiler], rounds: usize, cpu: usize) -> Result<Found> {
+fn measure_kind(kind: &'static str, rounds: usize, cpu: usize) -> Result<Found> {
     let seconds: f64 = option("--seconds", 8.0)?;
-    let mut hows = vec![How::Tick, How::Clock];
-    hows.extend(present.contains(&Profiler::Samply).then_some(How::Samply));
+    let hows = [How::Tick, How::Clock];
     let all_s = (2.0 * seconds + 3.0) * (rounds * hows.len() + 1) as f64;
     let mut command = Command::new("taskset");
     command.args(["-c", &cpu.to_string()]).arg(program("ticked")?).args([kind, &all_s.to_string(), DEPTH]);
@@ -90,23 +85,16 @@ fn attach(how: How, pid: u32, seconds: f64) -> Result<Attached> {
     let folder = tempfile::tempdir()?;
     let (pid, duration) = (pid.to_string(), seconds.to_string());
     let hz = 1e9 / tick_ns()?;
-    let profiler = if how == How::Samply { Profiler::Samply } else { Profiler::Sweetspot };
+    let profiler = Profiler::Sweetspot;
     let mut command = Command::new(profiler.find().context("it was there")?);
-    command.current_dir(folder.path());
-    match how {
-        How::Samply => command
-            .args(["record", "--save-only", "-o", "profile.json.gz", "-p", &pid, "--duration", &duration])
-            .args(["--rate", &hz.to_string()]),
-        How::Tick | How::Clock => {
-            let (source, rate) = match how {
-                How::Tick => ("tick", BESIDE_HZ.to_string()),
-                _ => ("clock", hz.to_string()),
-            };
-            command
-                .args(["attach", &pid, "--duration", &format!("{duration}s"), "--stats", "stats.jsonl"])
-                .args(["--source", source, "--rate", &rate, "-o", "profile.pb.gz", "-o", "profile.folded"])
-        }
+    let (source, rate) = match how {
+        How::Tick => ("tick", BESIDE_HZ.to_string()),
+        How::Clock => ("clock", hz.to_string()),
     };
+    command
+        .current_dir(folder.path())
+        .args(["attach", &pid, "--duration", &format!("{duration}s"), "--stats", "stats.jsonl"])
+        .args(["--source", source, "--rate", &rate, "-o", "profile.pb.gz", "-o", "profile.folded"]);
     let used = folder.path().join("used.json");
     let began_s = now_s()?;
     let attached = Running::start(&mut measured(&command, &used)?)?;
@@ -153,44 +141,21 @@ fn found(kind: &'static str, pieces: &Pieces, runs: &[Attached]) -> Result<Found
         of(|run| run.own_s) / of(|run| run.samples) * 1e6
     };
     let with_sample = middle(pieces_of(Some(How::Tick)).filter(|piece| is_tick(piece.at_ns)));
-    let has_samply = runs.iter().any(|run| run.how == How::Samply);
     Ok(Found {
         kind,
         tick_us: with_sample.context("ticks with a sample")?.minus(bare).scaled(1e-3),
         clock_us: of_clock(How::Clock)?,
-        samply_us: has_samply.then(|| of_clock(How::Samply)).transpose()?,
         tick_own_us: own_us(How::Tick),
         clock_own_us: own_us(How::Clock),
-        samply_own_us: has_samply.then(|| own_us(How::Samply)),
     })
 }
 
 impl Found {
-    /// What all samples took, the clock's beside the tick's too.
-    fn tick_sum_us(&self, hz: f64) -> Figure {
-        let part = f64::from(BESIDE_HZ) / (hz + f64::from(BESIDE_HZ));
-        let own = Figure { mean: self.tick_own_us, se: 0.0 };
-        self.tick_us.scaled(1.0 - part).plus(self.clock_us.scaled(part)).plus(own)
-    }
-
-    pub(super) fn judge(&self, hz: f64) -> Vec<Verdict> {
-        let ratio = |what: &str, ratio: Figure, bound| {
-            let interval = (ratio.mean - 2.0 * ratio.se, ratio.mean + 2.0 * ratio.se);
-            Verdict::new(what, ratio.mean, interval, bound, |ratio| format!("{ratio:.2} ×"))
-        };
-        let kind = self.kind;
-        let of_clock = ratio(
-            &format!("a sample at the tick on the target ({kind}), of one of the clock"),
-            self.tick_us.over(self.clock_us),
-            OF_CLOCK,
-        );
-        let of_samply = self.samply_us.zip(self.samply_own_us).map(|(target, own)| {
-            let theirs = target.plus(Figure { mean: own, se: 0.0 });
-            let what =
-                format!("samples at the tick and {BESIDE_HZ}/s of the clock in sum ({kind}), of samply's");
-            ratio(&what, self.tick_sum_us(hz).over(theirs), OF_SAMPLY)
-        });
-        [of_clock].into_iter().chain(of_samply).collect()
+    pub(super) fn judge(&self) -> Verdict {
+        let ratio = self.tick_us.over(self.clock_us);
+        let interval = (ratio.mean - 2.0 * ratio.se, ratio.mean + 2.0 * ratio.se);
+        let what = format!("a sample at the tick on the target ({}), of one of the clock", self.kind);
+        Verdict::new(&what, ratio.mean, interval, OF_CLOCK, |ratio| format!("{ratio:.2} ×"))
     }
 }
 
@@ -201,9 +166,6 @@ pub(super) fn rows(found: &[Found]) -> Vec<Vec<String>> {
         let own = |us: f64| format!("{us:.2}");
         rows.push(row([&"the tick", &one.kind, &target(&one.tick_us), &own(one.tick_own_us)]));
         rows.push(row([&"the clock", &one.kind, &target(&one.clock_us), &own(one.clock_own_us)]));
-        if let (Some(samply), Some(own_us)) = (&one.samply_us, one.samply_own_us) {
-            rows.push(row([&"samply", &one.kind, &target(samply), &own(own_us)]));
-        }
     }
     rows
 }
