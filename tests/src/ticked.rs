@@ -62,14 +62,11 @@ pub fn tick_ns() -> Result<f64> {
 pub fn at_the_tick(known_ns: impl Iterator<Item = f64>, tick_ns: f64) -> impl Fn(f64) -> bool {
     let from = move |at: f64, place: f64| (at - place + tick_ns / 2.0).rem_euclid(tick_ns) - tick_ns / 2.0;
     let known: Vec<f64> = known_ns.map(|at| at.rem_euclid(tick_ns)).collect();
-    let near = |place: f64| {
-        known.iter().map(|at| from(*at, place)).filter(|off| off.abs() < NEAR_NS).collect::<Vec<f64>>()
-    };
     let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
     known.iter().for_each(|at| *counts.entry((at / NEAR_NS) as u64).or_default() += 1);
     let fullest = counts.iter().max_by_key(|(_, count)| **count).map_or(0, |(bin, _)| *bin);
     let middle = (fullest as f64 + 0.5) * NEAR_NS;
-    let offs = near(middle);
+    let offs: Vec<f64> = known.iter().map(|at| from(*at, middle)).filter(|off| off.abs() < NEAR_NS).collect();
     let place = middle + offs.iter().sum::<f64>() / offs.len().max(1) as f64;
     move |at| from(at, place).abs() < NEAR_NS
 }

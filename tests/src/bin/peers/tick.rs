@@ -19,7 +19,7 @@ use tests::ticked::{Piece, Pieces, at_the_tick, middle, tick_ns};
 use tests::twins::now_s;
 use tests::verdict::Verdict;
 
-/// With `main` and what comes before and after: 20 frames.
+/// Frames of the program below its work.
 const DEPTH: &str = "12";
 /// What a sample at the tick may take of the target, of one of the clock.
 const OF_CLOCK: f64 = 0.3;
@@ -30,7 +30,7 @@ const ENDS_S: f64 = 0.5;
 const BESIDE_HZ: u32 = 50;
 
 /// How samples are taken.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
     Tick,
     Clock,
@@ -55,7 +55,7 @@ pub(super) struct Found {
     clock_own_us: f64,
 }
 
-/// Each profiler for some seconds in turn, with as long a pause.
+/// Ticks and the clock for some seconds in turn, with as long a pause.
 pub(super) fn measure(rounds: usize, cpu: usize) -> Result<Vec<Found>> {
     ["compute", "memory"].map(|kind| measure_kind(kind, rounds, cpu)).into_iter().collect()
 }
