@@ -15,7 +15,7 @@ use tests::programs::program;
 use tests::run::finish;
 use tests::slope::Figure;
 use tests::stats::Stats;
-use tests::ticked::{Piece, Pieces, at_the_tick, middle, tick_ns};
+use tests::ticked::{Piece, Pieces, at_the_tick, at_usual_places, middle, tick_ns};
 use tests::twins::now_s;
 use tests::verdict::Verdict;
 
@@ -130,10 +130,11 @@ fn found(kind: &'static str, pieces: &Pieces, runs: &[Attached]) -> Result<Found
         pieces.interrupted.iter().filter(during)
     };
     let is_tick = at_the_tick(pieces_of(None).map(|piece| piece.at_ns), tick_ns()?);
+    let is_usual = at_usual_places(pieces_of(None).map(|piece| piece.at_ns), tick_ns()?);
     let bare = middle(pieces_of(None).filter(|piece| is_tick(piece.at_ns))).context("ticks by themselves")?;
     let usual = Figure { mean: pieces.usual_ns, se: 0.0 };
     let of_clock = |how| {
-        let took = middle(pieces_of(Some(how)).filter(|piece| !is_tick(piece.at_ns)));
+        let took = middle(pieces_of(Some(how)).filter(|piece| !is_usual(piece.at_ns)));
         Ok::<_, anyhow::Error>(took.context("interrupts of a clock")?.minus(usual).scaled(1e-3))
     };
     let own_us = |how: How| {
