@@ -59,6 +59,13 @@ impl Switches {
         (self.since_last_look(threads) as f64 * each).round() as u64
     }
 
+    /// These threads have events of their own from now on: what they did until now cost nothing.
+    pub(crate) fn come(&mut self, threads: &[u32]) {
+        self.left = None;
+        self.seen.clear();
+        self.since_last_look(threads);
+    }
+
     /// These threads had events of their own until now, and an alarm or none.
     pub(crate) fn leave(&mut self, threads: Vec<u32>, has_alarm: bool, now_ns: u64) {
         let rest = self.with_events(&threads, has_alarm) as f64; // since the look that led to this
@@ -153,6 +160,13 @@ mod tests {
         switches.after_leaving(LINGERS_NS);
         assert!(!switches.linger());
         assert_eq!(switches.after_leaving(LINGERS_NS), 0);
+        // They have gone on meanwhile, for nothing.
+        let then = procfs::context_switches(shell[0]);
+        while procfs::context_switches(shell[0]) < then + 10 {
+            std::thread::yield_now();
+        }
+        switches.come(&shell);
+        assert!(switches.with_events(&shell, false) < 10);
         busy.kill().unwrap();
         busy.wait().unwrap();
     }

@@ -86,6 +86,11 @@ impl<L: DecisionLog> Engine<L> {
             self.switches.leave(left, has_alarm, now_ns);
             self.watch_for_storms(&[]); // it is an event of the thread itself
         }
+        if let (Attachment::Cpus | Attachment::Cgroup(_), Attachment::Tasks(threads)) =
+            (self.sampler.attachment(), &attachment)
+        {
+            self.switches.come(threads);
+        }
         match self.renew(attachment) {
             Ok(()) | Err(OpenError::TargetGone) => {}
             Err(_) if attach_changed => self.attach.refuse(),
