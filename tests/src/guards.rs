@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::Pid;
 
 /// A kernel setting, put back when dropped, and also when this process is killed.
@@ -136,4 +137,22 @@ pub fn open_to_all(path: &Path) -> Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o777))?;
     ensure!(path.exists(), "{} is gone", path.display());
     Ok(())
+}
+
+/// While it is there, this thread blocks what asks a program to end, and so does what it starts: some supervisors leave it so.
+pub struct Deaf(SigSet);
+
+impl Deaf {
+    /// From now on.
+    pub fn new() -> Result<Deaf> {
+        let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
+        signals.thread_block()?;
+        Ok(Deaf(signals))
+    }
+}
+
+impl Drop for Deaf {
+    fn drop(&mut self) {
+        let _ = self.0.thread_unblock(); // fails of a wrong number alone
+    }
 }

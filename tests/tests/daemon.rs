@@ -15,7 +15,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tests::attempts::attempts;
 use tests::daemon::{Daemon, span_ms};
-use tests::guards::{Running, SmallDisk};
+use tests::guards::{Deaf, Running, SmallDisk};
 use tests::programs::{copy_program, program};
 use tests::run::{start, wait_until};
 
@@ -124,7 +124,9 @@ fn each_of_everything_is_a_target_of_its_own() -> Result<()> {
 fn windows_follow_each_other_without_a_gap_and_the_open_one_is_saved_at_the_end() -> Result<()> {
     privileged!();
     let busy = Busy::new()?;
+    let deaf = Deaf::new()?;
     let mut daemon = Daemon::start(2, &busy.section("busy", "labels = { team = \"search\" }"))?;
+    drop(deaf);
     ensure!(daemon.target("busy")?["state"] == "waiting");
     let _busy = busy.start()?;
     daemon.wait_for("busy", "sampled")?;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nix::sys::signal::{SigSet, Signal};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
 use super::ask::Ask;
@@ -25,8 +26,10 @@ pub(super) struct Wakes {
 }
 
 impl Wakes {
-    /// Catches the signals.
+    /// Catches the signals, also those that whoever started us had blocked: a service that cannot be told to end has to be killed.
     pub(super) fn listen() -> Result<Self> {
+        let caught = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
+        caught.thread_unblock().context("signals could not be unblocked")?;
         let listen = |kind| signal(kind).context("signals could not be caught");
         Ok(Self {
             interrupt: listen(SignalKind::interrupt())?,

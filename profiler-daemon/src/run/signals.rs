@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
 use crate::sys::alarm::SwitchAlarm;
@@ -19,7 +19,10 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
+    /// Catches them, also those that whoever started us had blocked.
     pub(crate) fn listen() -> Result<Self> {
+        let caught = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGCHLD]);
+        caught.thread_unblock().context("signals could not be unblocked")?;
         let listen = |kind| signal(kind).context("signals could not be caught");
         Ok(Self {
             interrupt: listen(SignalKind::interrupt())?,

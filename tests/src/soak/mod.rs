@@ -120,7 +120,7 @@ pub fn run(folder: &Path, time: Duration, seed: u64) -> Result<()> {
 /// Whoever ends a run early wants to know what became of it until then.
 fn listen() -> Result<SignalFd> {
     let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
-    signals.thread_block()?; // the programs that are started have no part in it: they begin with nothing blocked
+    signals.thread_block()?; // and so for all that is started: the daemon has to listen to them all the same
     Ok(SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)
 }
 

@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tests::attempts::attempts;
 use tests::folded::Folded;
-use tests::guards::{SmallDisk, is_root};
+use tests::guards::{Deaf, SmallDisk, is_root};
 use tests::programs::program;
 use tests::run::{Ended, Sweetspot, finish, run, start};
 
@@ -58,13 +58,15 @@ fn standard_output_closed_early() -> Result<()> {
     Ok(())
 }
 
-/// Sends a signal to a profiler that has been at work for a second; returns its end and what it wrote.
+/// Sends a signal to a profiler that has been at work for a second, and was started with signals blocked; returns its end and what it wrote.
 fn interrupted(signal: Signal) -> Result<(Ended, Result<Folded>)> {
     let mut target = busy("60")?;
     let sweetspot = Sweetspot::new().options(&["--rate", "500"]);
     let mut words = sweetspot.outputs();
     words.extend(["--duration".to_string(), "60s".to_string(), target.id().to_string()]);
+    let deaf = Deaf::new()?;
     let profiler = start(&mut sweetspot.command("attach", &words))?;
+    drop(deaf);
     sleep(Duration::from_millis(2000));
     kill(Pid::from_raw(profiler.id() as i32), signal)?;
     let ended = finish(profiler)?;
