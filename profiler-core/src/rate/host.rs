@@ -104,6 +104,22 @@ impl HostBudget {
         least.max(0.0)
     }
 
+    /// What may be spent at once, so that each window of ten seconds that has begun or begins now ends within the budget, if
+    /// `others_cpus` are spent beside it (ns); negative where that is not possible.
+    pub fn room_ns(&self, others_cpus: f64) -> f64 {
+        let left_cpus = self.cpus - others_cpus.max(0.0);
+        let (mut begun, mut least_ns) = (Stretch::default(), left_cpus * TEN_SECONDS_NS);
+        for stretch in self.history.iter().rev() {
+            begun.add(*stretch);
+            let to_come_ns = TEN_SECONDS_NS - begun.wall_ns;
+            if to_come_ns < 0.0 {
+                break;
+            }
+            least_ns = least_ns.min(begun.granted_ns - begun.spent_ns + left_cpus * to_come_ns);
+        }
+        least_ns
+    }
+
     /// Shares what may be spent: once a second, and at once where the budgets in force (`granted`, in the order of the
     /// demands) would spend more than that. What of them is near enough stays. `housekeeping_cpus` is what is spent on no
     /// target.

@@ -18,6 +18,8 @@ pub(crate) struct Spent {
     pub(crate) self_ns: u64,
     /// The part of it in turns of targets.
     pub(crate) turns_ns: u64,
+    /// The part of it for names.
+    pub(crate) names_ns: u64,
 }
 
 impl Spent {
@@ -70,6 +72,14 @@ impl HostAccount {
         own_ns.saturating_sub(now.turns_ns.saturating_sub(then.turns_ns)) as f64 / wall_ns as f64
     }
 
+    /// What was spent on all but names in the last ten seconds (CPU-seconds per second).
+    pub(crate) fn beside_names_cpus(&self) -> f64 {
+        let (then, now) = (self.oldest(), self.latest());
+        let wall_ns = now.at_ns.saturating_sub(then.at_ns).max(1);
+        let names_ns = now.names_ns.saturating_sub(then.names_ns);
+        now.since(&then).saturating_sub(names_ns) as f64 / wall_ns as f64
+    }
+
     /// The figures to show.
     pub(crate) fn status(&self, budget_ratio: f64) -> HostStatus {
         let (began, now) = (self.began, self.latest());
@@ -100,7 +110,13 @@ mod tests {
     use super::*;
 
     fn spent(second: u64, charged_ns: u64, self_ns: u64) -> Spent {
-        Spent { at_ns: second * 1_000_000_000, charged_ns, self_ns, turns_ns: self_ns / 2 }
+        Spent {
+            at_ns: second * 1_000_000_000,
+            charged_ns,
+            self_ns,
+            turns_ns: self_ns / 2,
+            names_ns: self_ns / 4,
+        }
     }
 
     #[test]
@@ -115,6 +131,7 @@ mod tests {
         assert!((status.overhead_last_10s_ratio - 0.01).abs() < 1e-9, "{status:?}");
         assert!((status.overhead_worst_10s_ratio - 0.025).abs() < 1e-9, "{status:?}");
         assert!((account.housekeeping_cpus() - 0.005).abs() < 1e-9);
+        assert!((account.beside_names_cpus() - 0.0175).abs() < 1e-9);
         assert!((status.charged_s - 0.9).abs() < 1e-9 && (status.housekeeping_cpu_s - 0.3).abs() < 1e-9);
     }
 

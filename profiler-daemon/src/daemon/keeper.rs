@@ -126,9 +126,14 @@ impl Keeper {
         }
     }
 
-    /// Names may take so many CPUs, as long as nobody waits for them.
-    pub(crate) fn allow(&self, cpus: f64) {
-        self.wanted.allow(cpus);
+    /// Names may take so many CPUs, as long as nobody waits for them, and so much at once (ns).
+    pub(crate) fn allow(&self, cpus: f64, room_ns: f64) {
+        self.wanted.allow(cpus, room_ns);
+    }
+
+    /// Own CPU time that names and keeping them took until now (ns).
+    pub(crate) fn names_ns(&self) -> u64 {
+        self.wanted.spent_ns()
     }
 
     /// Answers once all that was handed over before is kept.

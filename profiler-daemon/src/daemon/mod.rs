@@ -260,7 +260,6 @@ impl Daemon {
         let spent = self.spent(now_ns);
         self.host.observe(spent, limits::online_cpus().len());
         self.budget.set_cpus(host_cpus(&self.settings));
-        self.keeper.allow(NAMES * host_cpus(&self.settings));
         self.notifier.status(&self.in_words());
         if now_ns >= self.next_publishing_ns {
             self.publish();
@@ -272,6 +271,8 @@ impl Daemon {
         let spent = self.spent(now_ns);
         self.budget.book(now_ns, spent.since(&self.booked) as f64);
         self.booked = spent;
+        let room_ns = self.budget.room_ns(self.host.beside_names_cpus());
+        self.keeper.allow(NAMES * host_cpus(&self.settings), room_ns);
         let mut controllers: Vec<_> = self
             .targets
             .values_mut()
@@ -306,7 +307,8 @@ impl Daemon {
     /// What was spent since the daemon began, on all targets.
     fn spent(&self, at_ns: u64) -> Spent {
         let all = self.targets.values().map(Watched::totals).fold(self.gone, Totals::plus);
-        Spent { at_ns, charged_ns: all.charged_ns, self_ns: clock::self_cpu_ns(), turns_ns: all.turns_ns }
+        let (self_ns, names_ns) = (clock::self_cpu_ns(), self.keeper.names_ns());
+        Spent { at_ns, charged_ns: all.charged_ns, self_ns, turns_ns: all.turns_ns, names_ns }
     }
 
     /// Removes every event at once; what was sampled is handed over after that.

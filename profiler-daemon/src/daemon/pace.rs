@@ -1,14 +1,15 @@
 //! How fast windows are named: names are the host's cost like any other, windows end together where many targets are left
-//! at once, and after a start every object is read anew.
+//! at once, and after a start every object is read anew. They take a share of the host's budget, and what all else leaves of it:
+//! that can go down to nothing for a while, where targets are attached to.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
 /// What may be spent at once is what comes in within this (ns): the stretch that the host's budget is kept over. No debt is
 /// larger, so that nothing waits longer.
 const DEPTH_NS: f64 = 10e9;
-/// While somebody waits, so many times as much may be spent: all of the host's budget, for a moment.
-const FOR_WHO_WAITS: f64 = 2.0;
+/// An object is begun only where there is room for so much of what ten seconds bring: how much it takes is known afterwards.
+const LEAST_ROOM: f64 = 0.25;
 /// A window waits no longer than this in all (ns), and where somebody waits for it no longer than that: what has no names yet
 /// is lost with the process, and whoever asks may be a person.
 const LONGEST_NS: u64 = 15_000_000_000;
@@ -19,6 +20,10 @@ const LONGEST_WANTED_NS: u64 = 8_000_000_000;
 pub(crate) struct Wanted {
     /// CPUs that names may take; bits of a float.
     cpus: Arc<AtomicU64>,
+    /// What the host's budget has room for now (ns).
+    room_ns: Arc<AtomicI64>,
+    /// What was spent on names (ns).
+    spent_ns: Arc<AtomicU64>,
     /// Who waits for what is in the queue.
     urgent: Arc<AtomicUsize>,
     /// Whether there is no time left to wait.
@@ -26,9 +31,24 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// From now on (CPUs).
-    pub(crate) fn allow(&self, cpus: f64) {
+    /// From now on names may take so many CPUs, and so much at once (ns).
+    pub(crate) fn allow(&self, cpus: f64, room_ns: f64) {
         self.cpus.store(cpus.to_bits(), Ordering::Relaxed);
+        self.room_ns.store(room_ns as i64, Ordering::Relaxed);
+    }
+
+    /// CPU time that was spent on names (ns).
+    pub(crate) fn spent_ns(&self) -> u64 {
+        self.spent_ns.load(Ordering::Relaxed)
+    }
+
+    fn has_room(&self) -> bool {
+        self.room_ns.load(Ordering::Relaxed) as f64 >= LEAST_ROOM * self.cpus() * DEPTH_NS
+    }
+
+    fn spend(&self, spent_ns: u64) {
+        self.spent_ns.fetch_add(spent_ns, Ordering::Relaxed);
+        self.room_ns.fetch_sub(spent_ns as i64, Ordering::Relaxed);
     }
 
     fn cpus(&self) -> f64 {
@@ -78,20 +98,24 @@ impl Pace {
         let depth_ns = self.wanted.cpus() * DEPTH_NS;
         let level_ns = (self.level_ns + self.wanted.cpus() * passed_ns as f64).min(depth_ns);
         self.level_ns = (level_ns - spent_ns as f64).max(-depth_ns);
+        self.wanted.spend(spent_ns);
     }
 
-    /// How long the next object of a window should wait that was handed over at `handed_ns` (ns).
+    /// How long the next object of a window should wait that was handed over at `handed_ns`, as far as is known now (ns). Who
+    /// waits for it may have all that the host's budget has left.
     pub(crate) fn pause_ns(&self, now_ns: u64, handed_ns: u64) -> u64 {
-        let (cpus, longest_ns) = match self.wanted.is_urgent() {
-            true => (FOR_WHO_WAITS * self.wanted.cpus(), LONGEST_WANTED_NS),
-            false => (self.wanted.cpus(), LONGEST_NS),
-        };
+        let (cpus, is_urgent) = (self.wanted.cpus(), self.wanted.is_urgent());
         if cpus <= 0.0 || self.wanted.is_ending.load(Ordering::Relaxed) {
             return 0;
         }
         let passed_ns = now_ns.saturating_sub(self.settled_ns) as f64;
-        let pause_ns = (-self.level_ns / cpus - passed_ns).clamp(0.0, DEPTH_NS) as u64;
-        pause_ns.min(handed_ns.saturating_add(longest_ns).saturating_sub(now_ns))
+        let pause_ns = match is_urgent {
+            _ if !self.wanted.has_room() => DEPTH_NS, // or until there is
+            true => 0.0,
+            false => (-self.level_ns / cpus - passed_ns).clamp(0.0, DEPTH_NS),
+        };
+        let longest_ns = if is_urgent { LONGEST_WANTED_NS } else { LONGEST_NS };
+        (pause_ns as u64).min(handed_ns.saturating_add(longest_ns).saturating_sub(now_ns))
     }
 }
 
@@ -103,7 +127,7 @@ mod tests {
 
     fn pace(cpus: f64) -> Pace {
         let wanted = Wanted::default();
-        wanted.allow(cpus);
+        wanted.allow(cpus, f64::INFINITY);
         let mut pace = Pace::new(wanted, 0);
         pace.settle(10 * SECOND_NS, 0);
         pace
@@ -132,7 +156,7 @@ mod tests {
     #[test]
     fn after_a_start_names_wait() {
         let wanted = Wanted::default();
-        wanted.allow(0.01);
+        wanted.allow(0.01, f64::INFINITY);
         let mut pace = Pace::new(wanted, 0);
         pace.settle(0, SECOND_NS / 50);
         assert_eq!(pace.pause_ns(0, 0), 2 * SECOND_NS);
@@ -148,12 +172,28 @@ mod tests {
         assert_eq!(pause_s(&pace, 15, 0), 0.0);
         assert_eq!(pause_s(&pace, 10, 9), 10.0);
         pace.wanted.hasten();
-        assert_eq!(pause_s(&pace, 10, 10), 5.0);
+        assert_eq!(pause_s(&pace, 10, 10), 0.0);
+        pace.wanted.allow(0.01, 0.02 * 1e9);
+        assert_eq!(pause_s(&pace, 10, 10), 8.0);
         assert_eq!(pause_s(&pace, 10, 4), 2.0);
         assert_eq!(pause_s(&pace, 10, 1), 0.0);
+        pace.wanted.allow(0.01, f64::INFINITY);
         pace.wanted.hastened();
         pace.wanted.hastened();
         assert_eq!(pause_s(&pace, 10, 9), 10.0);
+    }
+
+    #[test]
+    fn names_wait_where_all_else_leaves_no_room() {
+        let mut pace = pace(0.01);
+        pace.wanted.allow(0.01, 0.05e9);
+        assert_eq!(pause_s(&pace, 0, 0), 0.0);
+        pace.settle(10 * SECOND_NS, SECOND_NS / 25);
+        assert_eq!(pause_s(&pace, 0, 0), 10.0);
+        assert_eq!(pause_s(&pace, 10, 0), 5.0);
+        assert_eq!(pace.wanted.spent_ns(), SECOND_NS / 25);
+        pace.wanted.allow(0.01, 0.05e9);
+        assert_eq!(pause_s(&pace, 0, 0), 0.0);
     }
 
     #[test]

@@ -38,6 +38,24 @@ fn every_ten_seconds_that_have_begun_end_within_the_budget() {
 }
 
 #[test]
+fn what_can_wait_is_spent_at_once_where_there_is_room_for_it_in_every_ten_seconds() {
+    let mut host = HostBudget::new(0.02);
+    let mut at_ns = 0;
+    (0..20).for_each(|_| at_ns = second(&mut host, at_ns, 0.008));
+    let mut of_names_ns = 0.0;
+    for tick in 0..600 {
+        let spent_ns = host.room_ns(0.008).max(0.0);
+        assert!(tick > 0 || (spent_ns - 0.12e9).abs() < 1.0, "{spent_ns}");
+        of_names_ns += spent_ns;
+        at_ns += TICK_NS;
+        host.book(at_ns, 0.008 * TICK_NS as f64 + spent_ns);
+    }
+    assert!((0.99..=1.0001).contains(&host.worst_10s_ratio()), "{}", host.worst_10s_ratio());
+    assert!(of_names_ns > 0.95 * 0.012 * 60e9, "{of_names_ns}");
+    assert!(host.room_ns(0.03) < 0.0);
+}
+
+#[test]
 fn a_smaller_budget_does_not_regret_what_was_spent_before() {
     let mut host = HostBudget::new(0.02);
     let mut at_ns = 0;
