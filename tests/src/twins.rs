@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use profiler_core::stats::twins;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::figures::median;
 use crate::guards::Running;
@@ -252,9 +252,19 @@ impl Spent<'_> {
     }
 }
 
-/// The largest overhead of any window of this length (s): what the process took more than its twin, and the profiler's
-/// time, over the twin's. `None` of shorter stretches.
-pub fn worst(spent: &Spent<'_>, length_s: f64) -> Option<f64> {
+/// The window of a length in which most was spent.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Worst {
+    /// What the process took more than its twin, and the profiler's time, over the twin's.
+    pub ratio: f64,
+    /// The profiler's part of it.
+    pub own_ratio: f64,
+    /// When the window begins (s on the turns' clock).
+    pub from_s: f64,
+}
+
+/// The window of this length (s) in which most was spent. `None` of shorter stretches.
+pub fn worst(spent: &Spent<'_>, length_s: f64) -> Option<Worst> {
     let calm = calm(spent.turns);
     let (mut worst, mut to) = (None, 0);
     let (mut extra_s, mut twin_s) = (0.0, 0.0);
@@ -266,8 +276,9 @@ pub fn worst(spent: &Spent<'_>, length_s: f64) -> Option<f64> {
         }
         let last = calm.get(to)?;
         let own_s = used_at(spent.own, last.over_s) - used_at(spent.own, first.over_s);
-        let ratio = (extra_s + own_s) / twin_s;
-        worst = Some(worst.map_or(ratio, |worst: f64| worst.max(ratio)));
+        let window =
+            Worst { ratio: (extra_s + own_s) / twin_s, own_ratio: own_s / twin_s, from_s: first.over_s };
+        worst = worst.filter(|worst: &Worst| worst.ratio >= window.ratio).or(Some(window));
         extra_s -= first.process_s - spent.unsampled_s(first);
         twin_s -= first.twin_s;
         if to + 1 == calm.len() {
@@ -318,10 +329,12 @@ mod tests {
             (0..400).map(|i| f64::from(i) * 0.05).map(|s| (s, if s < 12.0 { 0.0 } else { 0.01 })).collect();
         let spent = |own| Spent { turns: &turns, own, usual: 0.0, alone: None };
         let found = worst(&spent(&own[..1]), 1.0).unwrap();
-        assert!((found - 0.05).abs() < 0.003, "{found}");
+        assert!((found.ratio - 0.05).abs() < 0.003 && found.own_ratio == 0.0, "{found:?}");
+        assert!((7.0..7.1).contains(&found.from_s), "{found:?}");
         // Ten seconds of wall-clock time are five of the twin's: 25 ms more in the process, and 10 ms of the profiler's.
         let found = worst(&spent(&own), 10.0).unwrap();
-        assert!((found - 0.007).abs() < 0.001, "{found}");
+        assert!((found.ratio - 0.007).abs() < 0.001, "{found:?}");
+        assert!((found.own_ratio - 0.002).abs() < 0.0002, "{found:?}");
         assert_eq!(worst(&spent(&own), 30.0), None);
     }
 
@@ -334,7 +347,7 @@ mod tests {
             (turn.twin_s, turn.process_s) = (1.1 * turn.twin_s, 1.1 * turn.process_s);
         }
         let alone = Alone::new(unsampled, &during, 0);
-        let found = |alone| worst(&Spent { turns: &during, own: &[], usual: 0.0, alone }, 0.7).unwrap();
+        let found = |alone| worst(&Spent { turns: &during, own: &[], usual: 0.0, alone }, 0.7).unwrap().ratio;
         assert!(found(None) < 0.01, "{}", found(None));
         assert!((found(alone) - 0.1).abs() < 0.01, "{}", found(alone));
         assert!(Alone::new(&unsampled[..100], &during, 0).is_none());

@@ -48,6 +48,15 @@ struct Worst {
     ratio_10s: Option<f64>,
 }
 
+/// Where the worst second is.
+#[derive(Clone, Copy, Serialize)]
+struct Second {
+    /// Since the run began (s).
+    from_s: f64,
+    /// The profiler's own part of it (ratio).
+    own_ratio: f64,
+}
+
 /// One run by the stopwatch, and by the profiler.
 #[derive(Serialize)]
 struct Run {
@@ -56,6 +65,7 @@ struct Run {
     /// CPU time of the profiler while it was attached, over the twin's time.
     own_ratio: f64,
     stopwatch: Worst,
+    worst_second: Option<Second>,
     /// The same without sampling.
     noise: Worst,
     said_ratio: f64,
@@ -134,18 +144,26 @@ fn measure_once(work: Work, calibrated: bool) -> Result<(f64, Run)> {
     let found = excess(&during).context("too few sampled turns")?;
     let twin_s: f64 = during.iter().map(|turn| turn.twin_s).sum();
     let spent_s = own.last().map_or(0.0, |last| last.1) - own.first().map_or(0.0, |first| first.1);
-    let worst_of = |spent: &Spent<'_>| Worst { ratio_1s: worst(spent, 1.0), ratio_10s: worst(spent, 10.0) };
+    let worst_of = |spent: &Spent<'_>| {
+        let ratio = |length_s| Some(worst(spent, length_s)?.ratio);
+        Worst { ratio_1s: ratio(1.0), ratio_10s: ratio(10.0) }
+    };
     let quiet = [&before[..], &after[..]].concat();
     let alone = match work.kind {
         "late" => Alone::new(&quiet, &during, step_at),
         _ => None,
     };
-    let of = |turns, own, alone| worst_of(&Spent { turns, own, usual: usual.mean, alone });
+    let spent = |turns, own, alone| Spent { turns, own, usual: usual.mean, alone };
+    let of = |turns, own, alone| worst_of(&spent(turns, own, alone));
+    let begun_s = own.first().map_or(attached_s, |first| first.0);
+    let worst_second = worst(&spent(&during, &own, alone), 1.0)
+        .map(|found| Second { from_s: found.from_s - begun_s, own_ratio: found.own_ratio });
     let unsampled = alone.and_then(|alone: Alone| alone.undisturbed(&quiet));
     let run = Run {
         slowdown: Figure { mean: found.mean - usual.mean, se: found.se.hypot(usual.se) },
         own_ratio: spent_s / twin_s,
         stopwatch: of(&during, &own, alone),
+        worst_second,
         noise: of(&before, &[], unsampled).or_more(of(&after, &[], unsampled)),
         said_ratio: summary.overhead_ratio,
         said: Worst {
@@ -200,6 +218,12 @@ impl Worst {
     fn show(&self) -> String {
         let show = |ratio: Option<f64>| ratio.map_or("-".to_string(), percent);
         format!("{} / {}", show(self.ratio_1s), show(self.ratio_10s))
+    }
+}
+
+impl Second {
+    fn show(&self) -> String {
+        format!("{}, {:.1} s", percent(self.own_ratio), self.from_s)
     }
 }
 
@@ -271,6 +295,7 @@ fn report(found: &[Found], one_cpu: bool) -> Result<()> {
         "sum",
         "said",
         "worst 1 s / 10 s",
+        "own part, from",
         "said",
         "noise",
     ];
@@ -288,6 +313,7 @@ fn report(found: &[Found], one_cpu: bool) -> Result<()> {
                 &percent(run.slowdown.mean + run.own_ratio),
                 &percent(run.said_ratio),
                 &run.stopwatch.show(),
+                &run.worst_second.map_or("-".to_string(), |second| second.show()),
                 &run.said.show(),
                 &run.noise.show(),
             ])
