@@ -459,7 +459,12 @@ fn add_part(parts: &mut Vec<Part>, at: u32, tally: Tally) {
             part.weight_ns += tally.weight_ns;
             part.samples += tally.samples;
         }
-        None => parts.push(Part { window: at, weight_ns: tally.weight_ns, samples: tally.samples }),
+        None => parts.push(Part {
+            window: at,
+            weight_ns: tally.weight_ns,
+            samples: tally.samples,
+            ..Part::default()
+        }),
     }
 }
 

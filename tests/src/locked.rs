@@ -115,14 +115,14 @@ impl Outcome {
             .iter()
             .map(|second| {
                 let samples: u64 = second.values().map(|seen| seen.clock).sum();
-                Window { weight_ns: samples as f64, samples }
+                Window { weight_ns: samples as f64, samples, ..Window::default() }
             })
             .collect();
         let parts = |function: &u64| -> Vec<Part> {
             let had =
                 self.seconds.iter().zip(0..).filter_map(|(second, at)| Some((at, second.get(function)?)));
             had.map(|(window, seen)| (window, clock(seen)))
-                .map(|(window, (weight_ns, samples))| Part { window, weight_ns, samples })
+                .map(|(window, (weight_ns, samples))| Part { window, weight_ns, samples, ..Part::default() })
                 .collect()
         };
         let parts: Vec<Vec<Part>> = functions.keys().map(parts).collect();

@@ -109,9 +109,9 @@ fn functions_have_their_parts_of_closed_windows() {
     aggregator.close_window(3, 1.0);
     aggregator.add(&process, chain(&[], &[1, 5]), 1_000_000); // not closed
     let (windows, functions) = aggregator.function_parts(|frame| frame);
-    let window = |weight_ns, samples| stats::Window { weight_ns, samples };
+    let window = |weight_ns, samples| stats::Window { weight_ns, samples, ..stats::Window::default() };
     assert_eq!(windows, [window(360.0, 4), window(0.0, 0), window(7.0, 1)]);
-    let part = |window, weight_ns, samples| Part { window, weight_ns, samples };
+    let part = |window, weight_ns, samples| Part { window, weight_ns, samples, ..Part::default() };
     assert_eq!(
         functions,
         [vec![part(0, 300.0, 2), part(2, 7.0, 1)], vec![part(0, 20.0, 1)], vec![part(0, 40.0, 1)]]

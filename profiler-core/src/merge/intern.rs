@@ -56,7 +56,7 @@ impl Places {
     }
 }
 
-/// The sum so far. The windows of its stacks are bins, in no order.
+/// The sum so far. The windows of its stacks are bins by their numbers, in the order in which they came.
 #[derive(Default)]
 pub(super) struct Interner {
     sum: SymbolizedProfile,
@@ -66,6 +66,8 @@ pub(super) struct Interner {
     locations: Index,
     stacks: Index,
     frames: Vec<LocationIndex>,
+    /// Windows of all stacks.
+    entries: usize,
 }
 
 fn hash(value: impl Hash) -> u64 {
@@ -94,15 +96,25 @@ impl Interner {
             sum.samples = sum.samples.saturating_add(had.samples);
             match sum.windows.last_mut().filter(|last| last.window == had.window) {
                 Some(last) => join(last, had),
-                None => sum.windows.push(had),
+                None => {
+                    sum.windows.push(had);
+                    self.entries += 1;
+                }
             }
         }
         sum.cpu_ns - before_ns
     }
 
-    /// The sum, with each bin's windows called by the position that `window_of` says.
-    pub(super) fn finish(mut self, window_of: impl Fn(u32) -> u32) -> SymbolizedProfile {
+    /// Stacks times the windows that they were seen in, some of them perhaps more than once.
+    pub(super) fn entries(&self) -> usize {
+        self.entries
+    }
+
+    /// Calls windows by other numbers, and joins those that have the same one then.
+    pub(super) fn rename_windows(&mut self, new_id: impl Fn(u32) -> u32) {
+        self.entries = 0;
         for stack in &mut self.sum.stacks {
+            stack.windows.iter_mut().for_each(|had| had.window = new_id(had.window));
             stack.windows.sort_by_key(|had| had.window); // stable, and mostly sorted already
             stack.windows.dedup_by(|later, earlier| {
                 let same = later.window == earlier.window;
@@ -111,9 +123,14 @@ impl Interner {
                 }
                 same
             });
-            stack.windows.iter_mut().for_each(|had| had.window = window_of(had.window));
-            bounded(stack);
+            self.entries += stack.windows.len();
         }
+    }
+
+    /// The sum, with each window called by the position that `place_of` says.
+    pub(super) fn finish(mut self, place_of: impl Fn(u32) -> u32) -> SymbolizedProfile {
+        self.rename_windows(place_of);
+        self.sum.stacks.iter_mut().for_each(bounded);
         self.sum
     }
 

@@ -2,7 +2,9 @@
 //!
 //! Each profile says when its windows were; those whose middle lies in the range asked for are added, the others are
 //! left out, so that ranges side by side share nothing and miss nothing. In the sum, windows of time are joined to bins of
-//! equal length: as many as statistics over them need, however long the range.
+//! equal length: as many as statistics over them need, however long the range, and fewer where the sum would become too large.
+//! Only windows whose samples weigh about the same are joined, so that it stays known how much each sample tells: targets at
+//! different rates have windows of their own in a bin.
 //!
 //! ```
 //! use profiler_core::merge::{Merger, Range};
@@ -19,12 +21,15 @@ mod runs;
 
 use std::collections::BTreeMap;
 
-use crate::profile::{StackWindow, SymbolizedProfile, Window};
+use crate::profile::{SampleSource, StackWindow, SymbolizedProfile, Window};
 use intern::{Interner, Places};
 use runs::Runs;
 
 /// Bins that a sum has at most: as many as a run of its own has windows.
 const MAX_BINS: u64 = 240;
+/// Windows that a sum has at most, and stacks times the windows that they were seen in: what readers take, and some tens of MiB.
+const MAX_WINDOWS: usize = 1024;
+const MAX_ENTRIES: usize = 1_500_000;
 /// Lengths of bins that divide hours and days.
 const BINS_S: [u64; 12] = [1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600];
 
@@ -58,8 +63,23 @@ pub struct Merger {
     bin_ns: u64,
     interner: Interner,
     runs: Runs,
-    /// What the windows in each bin span together (ns since the Unix epoch).
-    bins: BTreeMap<u32, Range>,
+    /// By time and by what a sample weighs (log₂ ns).
+    bins: BTreeMap<(u64, u32), Bin>,
+}
+
+/// Windows that are joined.
+struct Bin {
+    /// What the interner calls them.
+    id: u32,
+    /// What they span together (ns since the Unix epoch).
+    span: Range,
+}
+
+impl Bin {
+    fn take_in(&mut self, span: Range) {
+        self.span.from_unix_ns = self.span.from_unix_ns.min(span.from_unix_ns);
+        self.span.to_unix_ns = self.span.to_unix_ns.max(span.to_unix_ns);
+    }
 }
 
 impl Merger {
@@ -75,26 +95,47 @@ impl Merger {
         let start_ns = profile.run.start_unix_ns;
         let whole = [Window { start_ns: 0, end_ns: (profile.run.duration_s.max(0.0) * 1e9) as u64 }];
         let windows = if profile.windows.is_empty() { &whole[..] } else { &profile.windows };
-        let bins: Vec<Option<u32>> = windows.iter().map(|window| self.bin(start_ns, window)).collect();
+        let weights = sample_weights(profile, windows.len());
+        let bins: Vec<Option<u32>> =
+            windows.iter().zip(weights).map(|(window, weight)| self.bin(start_ns, window, weight)).collect();
         if bins.iter().all(Option::is_none) {
             return false;
         }
         let part = self.add_stacks(profile, &bins);
         self.runs.add(&profile.run, part, self.range);
+        let is_large = |sum: &Self| sum.bins.len() > MAX_WINDOWS || sum.interner.entries() > MAX_ENTRIES;
+        while is_large(self) && self.bins.last_key_value().is_some_and(|((at, _), _)| *at > 0) {
+            self.join_bins();
+        }
         true
     }
 
-    /// The bin of a window of time, if it lies in the range.
-    fn bin(&mut self, start_ns: u64, window: &Window) -> Option<u32> {
+    /// The bin of a window of time whose samples weigh so much (log₂ ns), if it lies in the range.
+    fn bin(&mut self, start_ns: u64, window: &Window, weight: u32) -> Option<u32> {
         let from_unix_ns = start_ns.saturating_add(window.start_ns);
         let to_unix_ns = start_ns.saturating_add(window.end_ns).max(from_unix_ns);
         let middle = from_unix_ns + (to_unix_ns - from_unix_ns) / 2;
         let at = (middle.checked_sub(self.range.from_unix_ns)?) / self.bin_ns;
-        let bin = u32::try_from(at).ok().filter(|_| self.range.contains(middle))?;
-        let span = self.bins.entry(bin).or_insert(Range { from_unix_ns, to_unix_ns });
-        span.from_unix_ns = span.from_unix_ns.min(from_unix_ns);
-        span.to_unix_ns = span.to_unix_ns.max(to_unix_ns);
-        Some(bin)
+        if !self.range.contains(middle) {
+            return None;
+        }
+        let (span, id) = (Range { from_unix_ns, to_unix_ns }, self.bins.len() as u32);
+        let bin = self.bins.entry((at, weight)).or_insert(Bin { id, span });
+        bin.take_in(span);
+        Some(bin.id)
+    }
+
+    /// Makes bins twice as long.
+    fn join_bins(&mut self) {
+        self.bin_ns = self.bin_ns.saturating_mul(2);
+        let mut new_ids = vec![0; self.bins.len()];
+        for ((at, weight), old) in std::mem::take(&mut self.bins) {
+            let id = self.bins.len() as u32;
+            let bin = self.bins.entry((at / 2, weight)).or_insert(Bin { id, span: old.span });
+            bin.take_in(old.span);
+            new_ids[old.id as usize] = bin.id;
+        }
+        self.interner.rename_windows(|id| new_ids[id as usize]);
     }
 
     /// Adds what the stacks had in the windows that have a bin; returns which part of the profile that is.
@@ -119,20 +160,41 @@ impl Merger {
 
     /// The sum. Its stacks are in the order in which they came, its windows in that of time.
     pub fn finish(self) -> SymbolizedProfile {
-        let start_unix_ns = self.bins.values().map(|span| span.from_unix_ns).min().unwrap_or_default();
-        let end_unix_ns = self.bins.values().map(|span| span.to_unix_ns).max().unwrap_or_default();
-        let window = |span: &Range| Window {
-            start_ns: span.from_unix_ns - start_unix_ns,
-            end_ns: span.to_unix_ns - start_unix_ns,
+        let start_unix_ns = self.bins.values().map(|bin| bin.span.from_unix_ns).min().unwrap_or_default();
+        let end_unix_ns = self.bins.values().map(|bin| bin.span.to_unix_ns).max().unwrap_or_default();
+        let window = |bin: &Bin| Window {
+            start_ns: bin.span.from_unix_ns - start_unix_ns,
+            end_ns: bin.span.to_unix_ns - start_unix_ns,
         };
         let windows = self.bins.values().map(window).collect();
-        let at: BTreeMap<u32, u32> = self.bins.keys().copied().zip(0..).collect();
-        let mut profile = self.interner.finish(|bin| at[&bin]);
+        let mut at = vec![0; self.bins.len()];
+        self.bins.values().zip(0..).for_each(|(bin, place)| at[bin.id as usize] = place);
+        let mut profile = self.interner.finish(|id| at[id as usize]);
         profile.windows = windows;
         let span = Range { from_unix_ns: start_unix_ns, to_unix_ns: end_unix_ns };
         profile.run = self.runs.finish(&profile.stacks, span);
         profile
     }
+}
+
+/// What a sample of the clock weighs in each of so many windows (log₂ ns); where there is none, as one at the tick does.
+fn sample_weights(profile: &SymbolizedProfile, windows: usize) -> Vec<u32> {
+    let mut sums = vec![[(0_u64, 0_u64); 2]; windows];
+    for stack in &profile.stacks {
+        let whole = [StackWindow { window: 0, cpu_ns: stack.cpu_ns, samples: stack.samples }];
+        let had = if profile.windows.is_empty() { &whole[..] } else { &stack.windows };
+        for had in had {
+            let Some(sum) = sums.get_mut(had.window as usize) else { continue };
+            let (cpu_ns, samples) = &mut sum[usize::from(stack.source == SampleSource::Tick)];
+            *cpu_ns = cpu_ns.saturating_add(had.cpu_ns);
+            *samples = samples.saturating_add(had.samples);
+        }
+    }
+    let weight = |[clock, tick]: [(u64, u64); 2]| {
+        let (cpu_ns, samples) = if clock.1 > 0 { clock } else { tick };
+        (cpu_ns / samples.max(1)).checked_ilog2().unwrap_or(0)
+    };
+    sums.into_iter().map(weight).collect()
 }
 
 #[cfg(test)]

@@ -152,10 +152,10 @@ mod tests {
         for window in 0..windows {
             let first = (0..1_000).filter(|_| rng.f64() < 0.4).count() as u64;
             for (parts, samples) in parts.iter_mut().zip([first, 1_000 - first]) {
-                parts.push(Part { window, weight_ns: samples as f64 * 1e6, samples });
+                parts.push(Part { window, weight_ns: samples as f64 * 1e6, samples, ..Part::default() });
             }
         }
-        let all = Window { weight_ns: 1e9, samples: 1_000 };
+        let all = Window { weight_ns: 1e9, samples: 1_000, ..Window::default() };
         IntervalTable::new(&vec![all; windows as usize], &parts, Confidence::default())
     }
 
@@ -178,9 +178,9 @@ mod tests {
     /// and a score of √(1.1·(2·ln(1/.0225) + ln 11)) = 3.31 for all looks, where one look would have 2.28.
     #[test]
     fn the_ratio_is_that_of_every_look() {
-        let all = Window { weight_ns: 1e9, samples: 1_000 };
+        let all = Window { weight_ns: 1e9, samples: 1_000, ..Window::default() };
         let steady = |samples: u64| {
-            let part = |window| Part { window, weight_ns: samples as f64 * 1e6, samples };
+            let part = |window| Part { window, weight_ns: samples as f64 * 1e6, samples, ..Part::default() };
             (0..6).map(part).collect::<Vec<_>>()
         };
         let table = IntervalTable::new(&[all; 6], &[steady(400), steady(600)], Confidence::default());
@@ -200,8 +200,13 @@ mod tests {
     proptest! {
         #[test]
         fn it_judges_whatever_comes(relative: f64, top: usize, samples in 1u64..1 << 60, weight in 1.0..1e18f64) {
-            let all = Window { weight_ns: weight, samples };
-            let half = (0..9).map(|window| Part { window, weight_ns: weight / 2.0, samples: samples / 2 });
+            let all = Window { weight_ns: weight, samples, ..Window::default() };
+            let half = (0..9).map(|window| Part {
+                window,
+                weight_ns: weight / 2.0,
+                samples: samples / 2,
+                ..Part::default()
+            });
             let table = IntervalTable::new(&[all; 9], &[half.collect::<Vec<_>>()], Confidence::default());
             let precision = Goal { relative, top }.judge(&table);
             prop_assert!((0.0..=1.0).contains(&precision.ratio), "{precision:?}");

@@ -19,14 +19,25 @@ pub fn error(values: &[f64]) -> f64 {
 /// The variance of a function's realised share, where the windows tell how it was spread over the run.
 ///
 /// The sum of two parts. *Within* a window, its samples are taken for independent: (t/T)²·q(1−q)/(m−1) for a share q
-/// of m samples, nothing where the function has all or none of the window. *Between* neighbouring windows, the
+/// of m samples of equal weight, nothing where the function has all or none of the window. *Between* neighbouring windows, the
 /// successive differences at the scale of `n` samples: Σ(Δq)²/(2n²), a sample's worth of error for each edge.
-pub(super) fn realised_variance(windows: &[Window], total_ns: f64, n: f64, parts: &[(usize, f64)]) -> f64 {
+///
+/// `parts` are the windows in which the function was seen with its weights (ns), `squares_ns2` the sums of the squares of its
+/// samples' weights in each.
+pub(super) fn realised_variance(
+    windows: &[Window],
+    total_ns: f64,
+    n: f64,
+    parts: &[(usize, f64)],
+    squares_ns2: &[f64],
+) -> f64 {
     let (mut within, mut between, mut before) = (0.0, 0.0, None::<(usize, f64)>);
-    for &(at, weight_ns) in parts {
+    for (&(at, weight_ns), own_ns2) in parts.iter().zip(squares_ns2) {
         let window = windows[at];
-        let (q, m) = ((weight_ns / window.weight_ns).min(1.0), window.samples as f64);
-        within += (window.weight_ns / total_ns).powi(2) * q * (1.0 - q) / (m - 1.0).max(1.0);
+        let (q, all_ns2) = ((weight_ns / window.weight_ns).min(1.0), window.squares_ns2());
+        let m = window.weight_ns * window.weight_ns / all_ns2;
+        let independent_ns2 = ((1.0 - 2.0 * q) * own_ns2 + q * q * all_ns2).max(0.0);
+        within += independent_ns2 / (total_ns * total_ns) * m / (m - 1.0).max(1.0);
         between += match before {
             Some((last, share)) if last + 1 == at => (q - share).powi(2),
             Some((_, share)) => share * share + q * q,
@@ -61,9 +72,12 @@ mod tests {
 
     #[test]
     fn windows_that_are_all_or_nothing_leave_the_edges_alone() {
-        let windows = [Window { weight_ns: 1.0, samples: 50 }; 10];
+        let windows = [Window { weight_ns: 1.0, samples: 50, squares_ns2: 0.0 }; 10];
         let (run, split) = ([(3, 1.0), (4, 1.0)], [(3, 0.5), (4, 1.0), (5, 0.5)]);
-        let variance = |parts: &[(usize, f64)]| realised_variance(&windows, 10.0, 500.0, parts);
+        let variance = |parts: &[(usize, f64)]| {
+            let squares_ns2: Vec<f64> = parts.iter().map(|(_, weight_ns)| weight_ns / 50.0).collect();
+            realised_variance(&windows, 10.0, 500.0, parts, &squares_ns2)
+        };
         assert!((variance(&run) - 2.0 / (2.0 * 500.0 * 500.0)).abs() < 1e-15);
         // Two windows of half a share: 2·.01·.25/49, and four half steps.
         assert!((variance(&split) - (2.0 * 0.01 * 0.25 / 49.0 + 1.0 / 500_000.0)).abs() < 1e-12);

@@ -10,6 +10,10 @@
 //! hardly wider for the rest; but a function that was seen in few bouts may look large by chance, and would be given
 //! more error just then. So the first half counts only as far as ten or more effective samples vouch for the share.
 //!
+//! **Uneven weights.** Samples of targets at different rates weigh differently. What a share of few heavy samples knows is
+//! far less than Kish's count of all samples says, so each function's count is its own: n with p(1−p)/n =
+//! ((1−2p)·Σ(own w²) + p²·Σw²)/W².
+//!
 //! **Few bouts.** The inflation of a function that was seen in few bouts is drawn towards that of all functions
 //! together, and Student's score says how sure the inflation itself is. The interval is that of Clopper and Pearson on
 //! effective counts, since Wilson's lower end fails where less than one is expected: with fifty functions, 10 s and
@@ -36,6 +40,16 @@ pub struct Window {
     pub weight_ns: f64,
     /// Samples.
     pub samples: u64,
+    /// Sum of the squares of the samples' weights (ns²) where these differ much, as those of targets at different rates do; 0
+    /// where all samples of the window weigh the same.
+    pub squares_ns2: f64,
+}
+
+impl Window {
+    /// Σw² (ns²), never less than samples of equal weight have.
+    pub(super) fn squares_ns2(&self) -> f64 {
+        (self.weight_ns * self.weight_ns / self.samples as f64).max(self.squares_ns2)
+    }
 }
 
 /// What a function has of a window.
@@ -47,6 +61,8 @@ pub struct Part {
     pub weight_ns: f64,
     /// The function's samples in it.
     pub samples: u64,
+    /// As in [`Window`], of the function's samples alone (ns²).
+    pub squares_ns2: f64,
 }
 
 /// What samples that may have a bias, and are in no window, add to a function.
@@ -208,7 +224,7 @@ impl Row {
 }
 
 fn row(profile: &Profile, pool: &Pool, seen: &Seen, confidence: Confidence) -> Row {
-    let (p, n) = (seen.share, profile.effective);
+    let (p, n) = (seen.share, profile.knows(seen));
     let samples = seen.samples.saturating_add(seen.beside.map_or(0, |beside| beside.samples));
     if !seen.is_known() || !n.is_finite() {
         return Row { samples, ..Row::NOTHING };
@@ -217,7 +233,7 @@ fn row(profile: &Profile, pool: &Pool, seen: &Seen, confidence: Confidence) -> R
     let part = pool.part(p, n);
     let mut row = Row { share: p, samples, inflation, freedom, part, ..Row::NOTHING };
     let own = confidence.part(part);
-    let realised = realised_variance(&profile.windows, profile.weight_ns, n, &seen.parts);
+    let realised = realised_variance(&profile.windows, profile.weight_ns, n, &seen.parts, &seen.squares_ns2);
     let knows = (p * (1.0 - p) / realised).max(n); // NaN where nothing else was seen: n
     row.known = effective_samples(n, row.widened(own));
     let share = seen.beside.map_or(p, |beside| beside.share);

@@ -5,7 +5,7 @@ use profiler_core::stats;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use super::intervals::{self, ByWindow, Reached, Total};
+use super::intervals::{self, ByTime, Reached, Times, Total};
 use super::root_first;
 
 /// What a function cost.
@@ -46,8 +46,8 @@ pub(crate) struct FunctionTable {
 /// The table of `profile`.
 pub(crate) fn functions(profile: &SymbolizedProfile) -> FunctionTable {
     let sums = Sums::of(profile);
-    let by_window = sums.rows.iter().map(|row| &row.self_by_window);
-    let intervals = intervals::table(profile, &sums.total_by_window, by_window);
+    let by_window = sums.rows.iter().map(|row| &row.self_by_time);
+    let intervals = intervals::table(profile, &sums.times, &sums.total_by_time, by_window);
     let total = Total::new(sums.total_ns, &profile.run);
     let sure = |at: usize| intervals.as_ref().map(|table| &table.rows()[at]);
     let costs = sums.rows.iter().enumerate().map(|(at, row)| sums.cost(row, total, sure(at)));
@@ -61,8 +61,9 @@ pub(crate) fn functions(profile: &SymbolizedProfile) -> FunctionTable {
 struct Sums<'a> {
     /// Those with CPU time of their own, the largest first.
     rows: Vec<Row<'a>>,
+    times: Times,
     total_ns: u64,
-    total_by_window: ByWindow,
+    total_by_time: ByTime,
 }
 
 struct Row<'a> {
@@ -70,7 +71,7 @@ struct Row<'a> {
     module: &'a str,
     self_ns: u64,
     total_ns: u64,
-    self_by_window: ByWindow,
+    self_by_time: ByTime,
 }
 
 impl<'a> Sums<'a> {
@@ -78,7 +79,8 @@ impl<'a> Sums<'a> {
         let (mut rows, row_of) = rows(profile);
         let no_stack = rows.len();
         rows.push(Row::new("[no stack]", "[unknown]"));
-        let mut sums = Self { rows, total_ns: 0, total_by_window: ByWindow::new() };
+        let times = Times::of(&profile.windows);
+        let mut sums = Self { rows, times, total_ns: 0, total_by_time: ByTime::new() };
         for stack in &profile.stacks {
             sums.add(profile, stack, &row_of, no_stack);
         }
@@ -90,9 +92,9 @@ impl<'a> Sums<'a> {
 
     fn add(&mut self, profile: &SymbolizedProfile, stack: &WeightedStack, row_of: &[usize], no_stack: usize) {
         self.total_ns = self.total_ns.saturating_add(stack.cpu_ns);
-        add_windows(&mut self.total_by_window, stack);
+        self.times.add(&mut self.total_by_time, stack);
         let innermost = innermost(profile, stack).map_or(no_stack, |function| row_of[function.0 as usize]);
-        self.rows[innermost].add_self(stack);
+        self.rows[innermost].add_self(stack, &self.times);
 
         let mut on_stack: Vec<usize> =
             root_first(profile, stack).map(|function| row_of[function.0 as usize]).collect();
@@ -129,19 +131,12 @@ impl<'a> Sums<'a> {
 
 impl<'a> Row<'a> {
     fn new(name: &'a str, module: &'a str) -> Self {
-        Self { name, module, self_ns: 0, total_ns: 0, self_by_window: ByWindow::new() }
+        Self { name, module, self_ns: 0, total_ns: 0, self_by_time: ByTime::new() }
     }
 
-    fn add_self(&mut self, stack: &WeightedStack) {
+    fn add_self(&mut self, stack: &WeightedStack, times: &Times) {
         self.self_ns = self.self_ns.saturating_add(stack.cpu_ns);
-        add_windows(&mut self.self_by_window, stack);
-    }
-}
-
-fn add_windows(sums: &mut ByWindow, stack: &WeightedStack) {
-    for had in &stack.windows {
-        let sum = sums.entry(had.window).or_default();
-        sum.of(stack.source).add(had.cpu_ns, had.samples);
+        times.add(&mut self.self_by_time, stack);
     }
 }
 

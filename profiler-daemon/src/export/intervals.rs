@@ -2,17 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use profiler_core::profile::{Run, SampleSource, SymbolizedProfile};
+use profiler_core::profile::{self, Run, SampleSource, SymbolizedProfile, WeightedStack};
 use profiler_core::stats::{Beside, Confidence, Goal, Interval, IntervalTable, Part, Window};
 use serde::Serialize;
 
 /// CPU time (ns) and samples.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Amount {
     /// CPU time (ns).
     pub(super) cpu_ns: u64,
     /// Samples.
     pub(super) samples: u64,
+    /// Sum of the squares of the samples' weights (ns²), those that were added together taken to weigh the same.
+    squares_ns2: f64,
 }
 
 impl Amount {
@@ -20,18 +22,19 @@ impl Amount {
     pub(super) fn add(&mut self, cpu_ns: u64, samples: u64) {
         self.cpu_ns = self.cpu_ns.saturating_add(cpu_ns);
         self.samples = self.samples.saturating_add(samples);
+        self.squares_ns2 += (cpu_ns as f64).powi(2) / samples.max(1) as f64;
     }
 }
 
 /// What the clock's samples say, and those at the kernel's tick.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct BySource {
     clock: Amount,
     tick: Amount,
 }
 
 impl BySource {
-    pub(super) fn of(&mut self, source: SampleSource) -> &mut Amount {
+    fn of(&mut self, source: SampleSource) -> &mut Amount {
         match source {
             SampleSource::Clock => &mut self.clock,
             SampleSource::Tick => &mut self.tick,
@@ -43,11 +46,44 @@ impl BySource {
     }
 }
 
-/// What a function, or everything, had in each window.
-pub(super) type ByWindow = BTreeMap<u32, BySource>;
+/// What a function, or everything, had at each time.
+pub(super) type ByTime = BTreeMap<u32, BySource>;
+
+/// Times that the windows of a profile are of, each some windows: in a sum, samples that weigh differently have windows of their
+/// own at the same time.
+pub(super) struct Times {
+    /// Of each window.
+    of: Vec<u32>,
+    count: u32,
+}
+
+impl Times {
+    pub(super) fn of(windows: &[profile::Window]) -> Self {
+        let (mut of, mut count, mut end_ns) = (Vec::with_capacity(windows.len()), 0_u32, None);
+        for window in windows {
+            let middle_ns = window.start_ns + window.end_ns.saturating_sub(window.start_ns) / 2;
+            if end_ns.is_none_or(|end_ns| middle_ns >= end_ns) {
+                (count, end_ns) = (count + 1, Some(window.end_ns));
+            }
+            of.push(count - 1);
+        }
+        Self { of, count }
+    }
+
+    /// Adds what a stack had to what its function, or everything, had.
+    pub(super) fn add(&self, sums: &mut ByTime, stack: &WeightedStack) {
+        for had in &stack.windows {
+            let Some(&time) = self.of.get(had.window as usize) else { continue };
+            sums.entry(time).or_default().of(stack.source).add(had.cpu_ns, had.samples);
+        }
+    }
+}
 
 /// Samples of the clock from which it is known what they weigh of all.
 const ENOUGH_SAMPLES: u64 = 100;
+/// Σw² over that of equal weights from which weights are uneven: periods that are drawn anew, and a rate that is retuned a little,
+/// stay below.
+const UNEVEN: f64 = 1.25;
 
 /// How far a profile is from what it shall reach.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -61,30 +97,46 @@ pub(crate) struct Reached {
     pub(crate) cpu_s_to_converge: Option<f64>,
 }
 
-/// The intervals of all functions, given what each had in the windows, the largest first. Nothing without windows: a
+/// The intervals of all functions, given what each had at which time, the largest first. Nothing without windows: a
 /// file of another tool has none.
 ///
 /// They are the intervals of the clock's samples alone: those at the kernel's tick may have a bias that nobody has seen.
 pub(super) fn table<'a>(
     profile: &SymbolizedProfile,
-    total: &ByWindow,
-    functions: impl Iterator<Item = &'a ByWindow>,
+    times: &Times,
+    total: &ByTime,
+    functions: impl Iterator<Item = &'a ByTime>,
 ) -> Option<IntervalTable> {
     if profile.windows.is_empty() {
         return None;
     }
     let in_windows: Vec<BySource> =
-        (0..profile.windows.len() as u32).map(|at| total.get(&at).copied().unwrap_or_default()).collect();
+        (0..times.count).map(|at| total.get(&at).copied().unwrap_or_default()).collect();
     let scales = clock_scales(&in_windows);
+    let is_uneven = is_uneven(&in_windows);
+    let squares_ns2 = |had: &BySource, scale: f64| match is_uneven {
+        true => had.clock.squares_ns2 * scale * scale,
+        false => 0.0,
+    };
     let window = |(had, scale): (&BySource, &f64)| Window {
         weight_ns: had.clock.cpu_ns as f64 * scale,
         samples: had.clock.samples,
+        squares_ns2: squares_ns2(had, *scale),
+    };
+    let part = |(&window, had): (&u32, &BySource)| {
+        let scale = scales.get(window as usize).copied().unwrap_or(1.0);
+        Part {
+            window,
+            weight_ns: had.clock.cpu_ns as f64 * scale,
+            samples: had.clock.samples,
+            squares_ns2: squares_ns2(had, scale),
+        }
     };
     let windows: Vec<Window> = in_windows.iter().zip(&scales).map(window).collect();
     let has_ticks = in_windows.iter().any(|had| had.tick.samples > 0);
     let whole_ns: f64 = in_windows.iter().map(BySource::cpu_ns).sum();
     let (functions, beside): (Vec<Vec<Part>>, Vec<Beside>) =
-        functions.map(|function| (parts(function, &scales), beside(function, whole_ns))).unzip();
+        functions.map(|function| (function.iter().map(part).collect(), beside(function, whole_ns))).unzip();
     let beside = if has_ticks { &beside[..] } else { &[] };
     Some(IntervalTable::with_beside(&windows, &functions, beside, confidence(&profile.run)))
 }
@@ -106,16 +158,14 @@ fn clock_scales(windows: &[BySource]) -> Vec<f64> {
     scales
 }
 
-fn parts(function: &ByWindow, scales: &[f64]) -> Vec<Part> {
-    let part = |(&window, had): (&u32, &BySource)| Part {
-        window,
-        weight_ns: had.clock.cpu_ns as f64 * scales.get(window as usize).copied().unwrap_or(1.0),
-        samples: had.clock.samples,
-    };
-    function.iter().map(part).collect()
+/// Whether samples of one window weigh differently, as those of targets at different rates do.
+fn is_uneven(windows: &[BySource]) -> bool {
+    let even_ns2 = |had: &BySource| (had.clock.cpu_ns as f64).powi(2) / had.clock.samples.max(1) as f64;
+    let even: f64 = windows.iter().map(even_ns2).sum();
+    windows.iter().map(|had| had.clock.squares_ns2).sum::<f64>() > UNEVEN * even
 }
 
-fn beside(function: &ByWindow, whole_ns: f64) -> Beside {
+fn beside(function: &ByTime, whole_ns: f64) -> Beside {
     let own_ns: f64 = function.values().map(BySource::cpu_ns).sum();
     let samples = function.values().fold(0, |sum: u64, had| sum.saturating_add(had.tick.samples));
     Beside { share: if whole_ns > 0.0 { (own_ns / whole_ns).min(1.0) } else { 0.0 }, samples }
@@ -184,6 +234,18 @@ mod tests {
         let (low, high) = total.ends(0.5, Interval { low: 0.485, high: 0.53 }).unwrap();
         assert!((low - (5.0 - 0.25)).abs() < 1e-6, "{low}");
         assert!((high - (5.0 + 0.3_f64.hypot(0.2))).abs() < 1e-6, "{high}");
+    }
+
+    #[test]
+    fn windows_of_samples_that_weigh_differently_are_of_one_time() {
+        let windows = |spans: &[(u64, u64)]| {
+            let window = |&(start_ns, end_ns)| profile::Window { start_ns, end_ns };
+            Times::of(&spans.iter().map(window).collect::<Vec<_>>()).of
+        };
+        assert_eq!(windows(&[(0, 60), (60, 120), (120, 121)]), [0, 1, 2]);
+        assert_eq!(windows(&[(0, 60), (2, 61), (0, 58), (58, 121), (60, 119)]), [0, 0, 0, 1, 1]);
+        assert_eq!(windows(&[(5, 5), (5, 5)]), [0, 1]);
+        assert_eq!(windows(&[(u64::MAX, u64::MAX), (0, u64::MAX)]), [0, 0]);
     }
 
     #[test]

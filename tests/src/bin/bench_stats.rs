@@ -68,9 +68,9 @@ fn profile(functions: usize, windows: u32, samples: u64) -> (Vec<Window>, Vec<Ve
         let function = ((functions as f64).powf(rng.f64()) - 1.0) as usize; // shares fall as 1/rank
         let window = rng.u32(0..windows);
         let part = seen[function].entry(window).or_default();
-        *part = Part { window, weight_ns: part.weight_ns + 2.2e6, samples: part.samples + 1 };
+        *part = Part { window, weight_ns: part.weight_ns + 2.2e6, samples: part.samples + 1, ..*part };
         let total = &mut totals[window as usize];
-        *total = Window { weight_ns: total.weight_ns + 2.2e6, samples: total.samples + 1 };
+        *total = Window { weight_ns: total.weight_ns + 2.2e6, samples: total.samples + 1, ..*total };
     }
     (totals, seen.into_iter().map(|parts| parts.into_values().collect()).collect())
 }

@@ -30,6 +30,8 @@ pub(super) struct Seen {
     pub(super) beside: Option<Beside>,
     /// Windows and weights (ns).
     pub(super) parts: Vec<(usize, f64)>,
+    /// Sums of the squares of its samples' weights (ns²), for each of these; 0 where they are the window's share of its own.
+    pub(super) squares_ns2: Vec<f64>,
     /// Variance of the share by length of the batches.
     variances: Vec<f64>,
 }
@@ -55,8 +57,7 @@ impl Profile {
             })
             .collect();
         let weight_ns: f64 = sound_windows.iter().map(|window| window.weight_ns).sum();
-        let squares: f64 =
-            sound_windows.iter().map(|window| window.weight_ns.powi(2) / window.samples as f64).sum();
+        let squares: f64 = sound_windows.iter().map(Window::squares_ns2).sum();
         let mut profile = Profile {
             batches: Batches::new(&sound_windows),
             windows: sound_windows,
@@ -70,6 +71,7 @@ impl Profile {
 
     fn seen(&self, parts: &[Part], places: &[Option<usize>]) -> Seen {
         let (mut samples, mut weight_ns, mut kept) = (0u64, 0.0, Vec::with_capacity(parts.len()));
+        let mut squares_ns2 = Vec::with_capacity(parts.len());
         for part in parts {
             let Some(Some(place)) = places.get(part.window as usize) else { continue };
             let follows = kept.last().is_none_or(|(last, _)| last < place);
@@ -80,15 +82,37 @@ impl Profile {
                 samples = samples.saturating_add(part.samples);
                 weight_ns += part.weight_ns;
                 kept.push((*place, part.weight_ns));
+                squares_ns2.push(own_squares_ns2(&self.windows[*place], part));
             }
         }
         let share = if weight_ns > 0.0 { (weight_ns / self.weight_ns).min(1.0) } else { 0.0 };
-        Seen { samples, share, beside: None, variances: self.batches.variances(&kept), parts: kept }
+        let variances = self.batches.variances(&kept);
+        Seen { samples, share, beside: None, variances, parts: kept, squares_ns2 }
     }
 
-    /// The variance of a share if samples were independent.
-    fn binomial(&self, share: f64) -> f64 {
-        share * (1.0 - share) / self.effective
+    /// Samples of equal weight that would know as much of this function's share, if they were independent; never more than know
+    /// as much of the whole.
+    pub(super) fn knows(&self, seen: &Seen) -> f64 {
+        let (p, own_ns2): (f64, f64) = (seen.share, seen.squares_ns2.iter().sum());
+        let all_ns2 = self.weight_ns * self.weight_ns / self.effective;
+        let variance_ns2 = (1.0 - 2.0 * p) * own_ns2 + p * p * all_ns2;
+        let own = p * (1.0 - p) * self.weight_ns * self.weight_ns / variance_ns2;
+        if own.is_finite() && variance_ns2 > 0.0 { own.min(self.effective) } else { self.effective }
+    }
+
+    /// The variance of a function's share if samples were independent.
+    fn binomial(&self, seen: &Seen) -> f64 {
+        seen.share * (1.0 - seen.share) / self.knows(seen)
+    }
+}
+
+/// The sum of the squares of a function's weights in a window (ns²): as if its samples were like all others where nobody says that
+/// they are not.
+fn own_squares_ns2(window: &Window, part: &Part) -> f64 {
+    if part.squares_ns2 > 0.0 && part.squares_ns2.is_finite() {
+        part.squares_ns2
+    } else {
+        window.squares_ns2() * part.weight_ns / window.weight_ns
     }
 }
 
@@ -108,7 +132,7 @@ impl Pool {
             variances.resize(seen.variances.len(), 0.0);
             variances.iter_mut().zip(&seen.variances).for_each(|(sum, variance)| *sum += variance);
         }
-        let binomial: f64 = profile.seen.iter().map(|seen| profile.binomial(seen.share)).sum();
+        let binomial: f64 = profile.seen.iter().map(|seen| profile.binomial(seen)).sum();
         let inflation = batches.pooled(&variances, binomial);
         let concentration: f64 = profile.seen.iter().map(|seen| seen.share * seen.share).sum();
         let comparisons = (1.0 / concentration - 1.0).max(1.0) * batches.most().saturating_sub(1) as f64;
@@ -126,7 +150,7 @@ impl Pool {
         if seen.samples == 0 {
             return (self.inflation.max(1.0), self.freedom);
         }
-        let own = profile.batches.inflation(&seen.variances, profile.binomial(seen.share));
+        let own = profile.batches.inflation(&seen.variances, profile.binomial(seen));
         let rarer = seen.share.min(1.0 - seen.share);
         let visits = VISITS_PER_SAMPLE * profile.effective / own.factor * rarer;
         let freedom = visits.min(own.batches.saturating_sub(1) as f64);

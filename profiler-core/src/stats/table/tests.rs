@@ -2,10 +2,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-const EVEN: Window = Window { weight_ns: 1e9, samples: 100 };
+const EVEN: Window = Window { weight_ns: 1e9, samples: 100, squares_ns2: 0.0 };
 
 fn part(window: u32, weight_ns: f64, samples: u64) -> Part {
-    Part { window, weight_ns, samples }
+    Part { window, weight_ns, samples, squares_ns2: 0.0 }
 }
 
 /// A function with so many of a window's hundred samples, in each of them.
@@ -55,7 +55,7 @@ fn a_single_function_is_all_there_is() {
 #[test]
 fn without_samples_nothing_is_known() {
     let nothing: [Vec<Part>; 2] = [vec![], vec![part(7, 1.0, 1)]];
-    for windows in [vec![], vec![Window::default(); 9], vec![Window { weight_ns: f64::NAN, samples: 3 }]] {
+    for windows in [vec![], vec![Window::default(); 9], vec![Window { weight_ns: f64::NAN, ..EVEN }]] {
         let table = IntervalTable::new(&windows, &nothing, Confidence::default());
         assert!(table.rows().iter().all(|row| *row == Row { samples: row.samples, ..Row::NOTHING }));
         assert_eq!((table.samples(), table.weight_ns()), (0, 0.0));
@@ -90,6 +90,45 @@ fn bouts_widen_the_long_run_and_narrow_this_run() {
     assert!(width(in_bouts.this_run) < 0.2 * width(spread.this_run), "{in_bouts:?} {spread:?}");
 }
 
+/// Two targets as busy as each other, one sampled a hundred times as often. Of a share of the other's time the error is that of
+/// its own few samples: √((1/2)²·q(1−q)/n) for q of its n.
+#[test]
+fn a_share_of_few_heavy_samples_is_as_unsure_as_these() {
+    const WINDOWS: u32 = 60;
+    let mut rng = fastrand::Rng::with_seed(11);
+    let (often, seldom) = (10_000, 100);
+    let all = Window {
+        weight_ns: 2e9,
+        samples: often + seldom,
+        squares_ns2: 1e18 / often as f64 + 1e18 / seldom as f64,
+    };
+    let (mut covered, mut widths) = ([0; 2], [0.0; 2]);
+    const RUNS: usize = 200;
+    for _ in 0..RUNS {
+        let mut functions = [vec![], vec![], vec![]];
+        for window in 0..WINDOWS {
+            let hits = (0..seldom).filter(|_| rng.f64() < 0.5).count() as u64;
+            for (parts, (samples, each_ns)) in functions.iter_mut().zip([
+                (often, 1e9 / often as f64),
+                (hits, 1e9 / seldom as f64),
+                (seldom - hits, 1e9 / seldom as f64),
+            ]) {
+                let weight_ns = samples as f64 * each_ns;
+                parts.push(Part { squares_ns2: weight_ns * each_ns, ..part(window, weight_ns, samples) });
+            }
+        }
+        let table = IntervalTable::new(&[all; WINDOWS as usize], &functions, Confidence::default());
+        let row = table.rows()[1];
+        for (at, interval) in [row.this_run, row.long_run].into_iter().enumerate() {
+            covered[at] += usize::from(interval.contains(0.25));
+            widths[at] += (interval.high - interval.low) / RUNS as f64;
+        }
+    }
+    assert!(covered.iter().all(|covered| *covered * 100 >= 95 * RUNS), "{covered:?}");
+    let error = (0.25_f64 * 0.25 / f64::from(seldom as u32 * WINDOWS)).sqrt();
+    assert!(widths.iter().all(|width| *width < 9.0 * error), "{widths:?} {error}");
+}
+
 #[test]
 fn the_error_is_spent_once() {
     let functions = [steady(20, 50), steady(20, 30), steady(20, 15), steady(20, 4), steady(20, 1), vec![]];
@@ -100,14 +139,22 @@ fn the_error_is_spent_once() {
 
 fn any_window() -> impl Strategy<Value = Window> {
     let weight = prop_oneof![any::<f64>(), 0.0..1e12];
-    (weight, prop_oneof![any::<u64>(), 0u64..500])
-        .prop_map(|(weight_ns, samples)| Window { weight_ns, samples })
+    (weight, prop_oneof![any::<u64>(), 0u64..500], any_squares())
+        .prop_map(|(weight_ns, samples, squares_ns2)| Window { weight_ns, samples, squares_ns2 })
 }
 
 fn any_part() -> impl Strategy<Value = Part> {
     let weight = prop_oneof![any::<f64>(), 0.0..1e12];
-    let fields = (prop_oneof![any::<u32>(), 0u32..40], weight, prop_oneof![any::<u64>(), 0u64..500]);
-    fields.prop_map(|(window, weight_ns, samples)| part(window, weight_ns, samples))
+    let fields =
+        (prop_oneof![any::<u32>(), 0u32..40], weight, prop_oneof![any::<u64>(), 0u64..500], any_squares());
+    fields.prop_map(|(window, weight_ns, samples, squares_ns2)| Part {
+        squares_ns2,
+        ..part(window, weight_ns, samples)
+    })
+}
+
+fn any_squares() -> impl Strategy<Value = f64> {
+    prop_oneof![Just(0.0), any::<f64>(), 0.0..1e24]
 }
 
 proptest! {
