@@ -93,6 +93,15 @@ pub(crate) fn children_left_alone(pids: &[u32]) -> Option<String> {
     })
 }
 
+/// What is missed of threads that no event could be opened for, and what to do.
+pub(crate) fn threads_refused(cause: &io::Error) -> String {
+    let remedy = match cause.kind() {
+        io::ErrorKind::PermissionDenied => "run as their owner or as root",
+        _ => "raise `ulimit -n` (LimitNOFILE= of the service), or use --attach-mode cgroup",
+    };
+    format!("some threads could not be attached to ({cause}) and are not sampled; {remedy}")
+}
+
 /// An error for `OpenError`; `pid` is the process that was asked for, if it was one.
 pub(crate) fn open(error: OpenError, pid: Option<u32>) -> anyhow::Error {
     let denied = |text: String| Failure::NotPermitted(text).into();

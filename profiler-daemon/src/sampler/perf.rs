@@ -20,7 +20,8 @@ use super::rings::Rings;
 use super::tick::TickSource;
 use crate::cgroup::Cgroup;
 use crate::sys::perf_event::{ClockEvent, Event, Reports, Scope};
-use crate::sys::{clock, limits};
+use crate::sys::limits::OnlineCpu;
+use crate::sys::{clock, limits, procfs};
 
 /// A redraw costs a system call for each clock, so at most so many are redrawn at once.
 const REDRAWS_AT_ONCE: usize = 64;
@@ -66,6 +67,13 @@ impl Attachment {
             Self::Cgroup(group) => vec![Followed::Group(Arc::clone(group))],
             Self::Tasks(tids) => tids.iter().copied().map(Followed::Task).collect(),
             Self::Inside => Vec::new(),
+        }
+    }
+
+    /// These have no clock, and count as new.
+    fn leave_out(&mut self, refused: &FxHashSet<u32>) {
+        if let Self::Tasks(threads) = self {
+            threads.retain(|thread| !refused.contains(thread));
         }
     }
 }
@@ -120,8 +128,20 @@ pub(crate) struct PerfSampler {
     dither: Dither,
     settings: ClockSettings,
     attachment: Attachment,
+    /// As they were when the clocks were opened.
+    online: Vec<OnlineCpu>,
+    /// Why no clock could be opened for some thread that lives.
+    refused: Option<io::Error>,
     /// Where the next redraws begin.
     next_redraw: usize,
+}
+
+/// What opening clocks came to.
+#[derive(Default)]
+struct Opened {
+    clocks: Vec<Clock>,
+    /// Threads that live and have none.
+    refused: FxHashSet<u32>,
 }
 
 /// What a drain hands over.
@@ -146,7 +166,8 @@ impl PerfSampler {
         tick: Option<TickSource>,
     ) -> Result<Self, OpenError> {
         limits::raise_open_files();
-        let rings = Rings::open(limits::online_cpus(), access)?;
+        let online = limits::online();
+        let rings = Rings::open(numbers(&online), access)?;
         let mut sampler = Self {
             access,
             rings,
@@ -160,9 +181,13 @@ impl PerfSampler {
             dither,
             settings,
             attachment,
+            online,
+            refused: None,
             next_redraw: 0,
         };
-        sampler.clocks = sampler.open_clocks(&sampler.attachment.followed())?;
+        let opened = sampler.open_clocks(&sampler.attachment.followed())?;
+        sampler.attachment.leave_out(&opened.refused);
+        sampler.clocks = opened.clocks;
         Ok(sampler)
     }
 
@@ -193,15 +218,36 @@ impl PerfSampler {
         attachment: Attachment,
         settings: ClockSettings,
     ) -> Result<(), OpenError> {
-        self.rings.replace(&limits::online_cpus()).map_err(OpenError::Other)?;
+        let online = limits::online();
+        self.rings.replace(&numbers(&online)).map_err(OpenError::Other)?;
         let old = (self.settings, std::mem::replace(&mut self.attachment, attachment));
         self.settings = settings;
-        let opened = self.report(&old.1).map_err(OpenError::Other);
+        let opened = self.renew_reporters(&old.1, &online).map_err(OpenError::Other);
         let opened = opened.and_then(|()| self.open_and_run(&self.attachment.followed()));
-        if opened.is_err() {
-            (self.settings, self.attachment) = old;
+        match opened {
+            Ok(refused) => {
+                self.attachment.leave_out(&refused);
+                self.online = online;
+                Ok(())
+            }
+            Err(error) => {
+                (self.settings, self.attachment) = old;
+                Err(error)
+            }
         }
-        opened
+    }
+
+    /// The same, and all of them anew where CPUs have come or gone: those of one that came back are dead.
+    fn renew_reporters(&mut self, outgoing: &Attachment, online: &[OnlineCpu]) -> io::Result<()> {
+        if online == self.online {
+            return self.report(outgoing);
+        }
+        let old = std::mem::take(&mut self.reporters);
+        let reported = self.report(outgoing);
+        if reported.is_err() {
+            self.reporters = old;
+        }
+        reported
     }
 
     /// Of whole CPUs, what their clocks do not report is reported; also while those of `outgoing` still run.
@@ -213,14 +259,21 @@ impl PerfSampler {
 
     /// Attaches to more threads, beside those that the incoming clocks are attached to.
     pub(crate) fn attach_more(&mut self, threads: &[u32]) -> Result<(), OpenError> {
+        let tasks: Vec<Followed> = threads.iter().copied().map(Followed::Task).collect();
+        let refused = match self.open_and_run(&tasks) {
+            Err(OpenError::TargetGone) => FxHashSet::default(),
+            opened => opened?,
+        };
         if let Attachment::Tasks(attached) = &mut self.attachment {
             attached.extend(threads);
         }
-        let tasks: Vec<Followed> = threads.iter().copied().map(Followed::Task).collect();
-        match self.open_and_run(&tasks) {
-            Err(OpenError::TargetGone) => Ok(()),
-            opened => opened,
-        }
+        self.attachment.leave_out(&refused);
+        Ok(())
+    }
+
+    /// Why there were threads since the last call for which no clock could be opened, if there were any.
+    pub(crate) fn take_refused(&mut self) -> Option<io::Error> {
+        self.refused.take()
     }
 
     /// Stops the old clocks; the incoming ones alone count from now on.
@@ -369,15 +422,13 @@ impl PerfSampler {
         threads
     }
 
-    /// Whether CPUs have come or gone since the clocks were opened.
+    /// Whether CPUs have come or gone since clocks were opened with success.
     pub(crate) fn cpus_changed(&self) -> bool {
-        let online = limits::online_cpus();
-        let cpus = self.rings.cpus();
-        online.len() != cpus.len() || !online.iter().all(|cpu| cpus.contains(cpu))
+        limits::online() != self.online
     }
 
-    fn open_and_run(&mut self, followed: &[Followed]) -> Result<(), OpenError> {
-        let mut clocks = self.open_clocks(followed)?;
+    fn open_and_run(&mut self, followed: &[Followed]) -> Result<FxHashSet<u32>, OpenError> {
+        let Opened { mut clocks, refused } = self.open_clocks(followed)?;
         let ran = self.run(&mut clocks);
         if ran.is_err() {
             let (now_ns, failed) = (clock::monotonic_ns(), clocks.drain(..).map(|clock| clock.event.id()));
@@ -387,30 +438,35 @@ impl PerfSampler {
             }
         }
         self.incoming.append(&mut clocks);
-        ran.map_err(OpenError::Other)
+        ran.map(|()| refused).map_err(OpenError::Other)
     }
 
-    fn open_clocks(&mut self, followed: &[Followed]) -> Result<Vec<Clock>, OpenError> {
+    fn open_clocks(&mut self, followed: &[Followed]) -> Result<Opened, OpenError> {
         let each = if self.tick.is_some() { 2 } else { 1 };
         let needed = (followed.len() * self.rings.cpus().len() * each) as u64;
         let limit = limits::open_files();
-        let open = (self.clocks.len() + self.incoming.len()) as u64;
-        // A quarter of a low limit is enough for everything else.
-        let free = limit.saturating_sub(OTHER_FILES.min(limit / 4) + open);
+        // A quarter of a low limit is enough for everything else that is yet to be opened.
+        let free = limit.saturating_sub(OTHER_FILES.min(limit / 4) + procfs::own_open_files());
         if needed > free {
             return Err(OpenError::TooManyEvents { needed, limit });
         }
-        let mut clocks = Vec::with_capacity(needed as usize);
+        let mut opened = Opened::default();
         let mut refused = None;
         for one in followed {
             match self.open_for(one) {
-                Ok(opened) => clocks.extend(opened),
+                Ok(clocks) => opened.clocks.extend(clocks),
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {} // the thread has ended
-                Err(error) => refused = Some(error),
+                Err(error) => {
+                    opened.refused.extend(one.tid());
+                    refused = Some(error);
+                }
             }
         }
         match refused {
-            _ if !clocks.is_empty() => Ok(clocks),
+            refused if !opened.clocks.is_empty() => {
+                self.refused = refused.or(self.refused.take());
+                Ok(opened)
+            }
             None => Err(OpenError::TargetGone),
             Some(e) if e.kind() == io::ErrorKind::PermissionDenied => Err(OpenError::TargetNotPermitted(e)),
             Some(e) => Err(OpenError::Other(e)),
@@ -473,6 +529,10 @@ impl PerfSampler {
     }
 }
 
+fn numbers(online: &[OnlineCpu]) -> Vec<u32> {
+    online.iter().map(|cpu| cpu.number).collect()
+}
+
 /// Draws anew how many ticks pass from one sample to the next, where that is due; where all are sampled, and were, it is not.
 fn redraw_tick(clock: &mut Clock, tick: &TickSource, book: &mut ClockBook, dither: &mut Dither) {
     let mean_ns = tick.mean_period_ns();
@@ -497,4 +557,44 @@ fn event_of(raw: &RawRecord<'_>) -> Option<u64> {
 fn hit(event: u64, sample: &RawSample<'_>) -> Hit {
     let RawSample { stream_id: stream, tid, cpu, time_ns, opened_period: opened_period_ns, .. } = *sample;
     Hit { event, stream, tid, cpu, time_ns, opened_period_ns }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> ClockSettings {
+        ClockSettings { period_ns: 1_000_000_000, method: Method::Fp, stack_bytes: 0, mappings: true }
+    }
+
+    /// Needs no privilege: the clocks are attached to this thread. None where perf events are not permitted.
+    fn sampler(threads: Vec<u32>) -> Option<PerfSampler> {
+        let access = Access { cpu_wide: false, kernel: false };
+        PerfSampler::open(access, Attachment::Tasks(threads), settings(), Dither::new(7), None).ok()
+    }
+
+    fn this_thread() -> u32 {
+        nix::unistd::gettid().as_raw() as u32
+    }
+
+    #[test]
+    fn cpus_have_changed_until_clocks_were_renewed_for_them() {
+        let Some(mut sampler) = sampler(vec![this_thread()]) else { return };
+        sampler.start().unwrap();
+        assert!(!sampler.cpus_changed());
+        sampler.online.clear(); // as if one had gone and come back since
+        let nobody = Attachment::Tasks(Vec::new());
+        assert!(sampler.open_incoming(nobody, settings()).is_err());
+        assert!(sampler.cpus_changed(), "nothing was renewed");
+        sampler.open_incoming(sampler.attachment().clone(), settings()).unwrap();
+        sampler.close_outgoing();
+        assert!(!sampler.cpus_changed());
+    }
+
+    #[test]
+    fn who_was_refused_is_not_attached_to() {
+        let mut attachment = Attachment::Tasks(vec![1, 2, 3]);
+        attachment.leave_out(&FxHashSet::from_iter([2]));
+        assert!(matches!(attachment, Attachment::Tasks(threads) if threads == [1, 3]));
+    }
 }

@@ -175,6 +175,14 @@ impl Source {
         }
     }
 
+    /// See [`PerfSampler::take_refused`].
+    pub(crate) fn take_refused(&mut self) -> Option<io::Error> {
+        match self {
+            Self::Perf(perf) => perf.take_refused(),
+            Self::Timers(_) => None,
+        }
+    }
+
     /// What could not be sampled, for the person: lines.
     pub(crate) fn shortfalls(&self) -> Vec<String> {
         match self {

@@ -1,6 +1,7 @@
 //! Limits of this process and of the machine.
 
 use std::cell::RefCell;
+use std::os::unix::fs::MetadataExt;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
@@ -23,21 +24,45 @@ pub(crate) fn open_files() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft)
 }
 
-thread_local! {
-    /// When the CPUs were looked at (ns), and which were online.
-    static ONLINE: RefCell<(u64, Vec<u32>)> = const { RefCell::new((0, Vec::new())) };
+/// A CPU that is online. One that went offline and came back is another: the kernel has ended all events of the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OnlineCpu {
+    /// Its number.
+    pub(crate) number: u32,
+    /// Of a folder that the kernel makes whenever a CPU comes online; 0 where it cannot be seen.
+    inode: u64,
 }
 
-/// The CPUs that are online, by number, as they were within the last half second: each target asks.
+thread_local! {
+    /// When the CPUs were looked at (ns), and which were online.
+    static ONLINE: RefCell<(u64, Vec<OnlineCpu>)> = const { RefCell::new((0, Vec::new())) };
+}
+
+/// The CPUs that are online, as they were within the last half second: each target asks.
+pub(crate) fn online() -> Vec<OnlineCpu> {
+    with_online(<[OnlineCpu]>::to_vec)
+}
+
+/// Their numbers.
 pub(crate) fn online_cpus() -> Vec<u32> {
+    with_online(|online| online.iter().map(|cpu| cpu.number).collect())
+}
+
+fn with_online<T>(ask: impl FnOnce(&[OnlineCpu]) -> T) -> T {
     let now_ns = clock::monotonic_ns();
     ONLINE.with_borrow_mut(|(looked_ns, cpus)| {
         if cpus.is_empty() || now_ns.saturating_sub(*looked_ns) >= LOOK_EVERY_NS {
-            let online = cpu_list("/sys/devices/system/cpu/online");
-            (*looked_ns, *cpus) = (now_ns, if online.is_empty() { vec![0] } else { online });
+            let numbers = cpu_list("/sys/devices/system/cpu/online");
+            let numbers = if numbers.is_empty() { vec![0] } else { numbers };
+            (*looked_ns, *cpus) = (now_ns, numbers.into_iter().map(online_cpu).collect());
         }
-        cpus.clone()
+        ask(cpus)
     })
+}
+
+fn online_cpu(number: u32) -> OnlineCpu {
+    let folder = std::fs::metadata(format!("/sys/devices/system/cpu/cpu{number}/topology"));
+    OnlineCpu { number, inode: folder.map_or(0, |folder| folder.ino()) }
 }
 
 /// The CPUs that share a core with this one, itself included.
