@@ -2,7 +2,7 @@
 
 use config::{SamplingSettings, TargetSettings};
 
-use super::Daemon;
+use super::{Daemon, host_cpus};
 use super::state::Origin;
 use super::watched::{Identity, Watched};
 use crate::discovery::{Found, TargetId};
@@ -26,7 +26,10 @@ impl Daemon {
     /// Who came and who left; starts to sample what has somebody to sample, and ends what has nobody any more.
     pub(super) fn look_for_targets(&mut self, now_ns: u64) {
         self.pass_on_news();
+        let before_ns = clock::thread_cpu_ns();
         let changes = self.discovery.look(now_ns);
+        let cost_ns = clock::thread_cpu_ns().saturating_sub(before_ns);
+        self.looks.looked(now_ns, cost_ns, host_cpus(&self.settings));
         for id in changes.appeared {
             let watched = self.discovery.target(id).map(|found| self.watched(found));
             self.targets.extend(watched.map(|watched| (id, watched)));
@@ -51,6 +54,11 @@ impl Daemon {
         }
         self.targets.values_mut().for_each(Watched::settle_members);
         changes.gone.into_iter().for_each(|id| self.drop_target(id));
+        self.go_on_with_targets(now_ns);
+    }
+
+    /// Ends targets and begins to sample others, of those that are known.
+    pub(super) fn go_on_with_targets(&mut self, now_ns: u64) {
         self.end_targets(now_ns);
         self.attach_targets(now_ns);
         self.tell_others_time();

@@ -12,6 +12,7 @@ mod flushing;
 mod host;
 mod keeper;
 mod log;
+mod looks;
 mod members;
 pub(crate) mod notify;
 mod pace;
@@ -36,6 +37,7 @@ use self::ask::{Ask, Asked, Publisher};
 use self::flushing::Waiting;
 use self::host::{HostAccount, Spent};
 use self::keeper::Keeper;
+use self::looks::Looks;
 use self::notify::Notifier;
 use self::wakes::{Wake, Wakes};
 use self::watched::{Totals, Watched};
@@ -112,6 +114,7 @@ struct Daemon {
     notifier: Notifier,
     began_ns: u64,
     next_second_ns: u64,
+    looks: Looks,
     next_ranking_ns: u64,
     waiting: Vec<Waiting>,
     publisher: Publisher,
@@ -152,6 +155,7 @@ impl Daemon {
             notifier: Notifier::from_env(),
             began_ns: now_ns,
             next_second_ns: now_ns,
+            looks: Looks::default(),
             next_ranking_ns: now_ns,
             waiting: Vec::new(),
             publisher,
@@ -253,8 +257,10 @@ impl Daemon {
     }
 
     fn each_second(&mut self, now_ns: u64) {
-        self.next_second_ns = now_ns + SECOND_NS;
-        self.look_for_targets(now_ns);
+        match self.looks.is_due(now_ns) {
+            true => self.look_for_targets(now_ns),
+            false => self.go_on_with_targets(now_ns),
+        }
         self.end_windows(now_ns);
         self.keep_within_bounds(now_ns);
         let spent = self.spent(now_ns);
@@ -264,6 +270,9 @@ impl Daemon {
         if now_ns >= self.next_publishing_ns {
             self.publish();
         }
+        // What takes long leaves as long to everything else.
+        let ended_ns = clock::monotonic_ns();
+        self.next_second_ns = (now_ns + SECOND_NS).max(ended_ns + ended_ns.saturating_sub(now_ns));
     }
 
     /// Books what was spent, and grants each target what the host's budget leaves it.

@@ -6,6 +6,7 @@ mod pace;
 mod parts;
 mod reports;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -118,6 +119,8 @@ pub(crate) struct Engine<L> {
     attach_changed: bool,
     cpus_changed: bool,
     members_changed: bool,
+    /// Who belongs to the target and is yet to be followed.
+    joining: VecDeque<u32>,
     reports_changed: bool,
     /// Whether the last look at the rings found samples.
     samples_came: bool,
@@ -205,6 +208,7 @@ impl<L: DecisionLog> Engine<L> {
             attach_changed: false,
             cpus_changed: false,
             members_changed: false,
+            joining: VecDeque::new(),
             reports_changed: false,
             samples_came: false,
             last_decision: None,

@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cgroup::Cgroup;
 use crate::sys::{clock, procfs};
 
 /// The kernel reports the time of waited-for children in ticks.
 const TICK_NS: u64 = 10_000_000;
+/// Where the kernel keeps the sum, ends that no record told of are looked for this often (ns): each process is asked for that.
+const ENDS_EVERY_NS: u64 = 2_000_000_000;
+/// Accounts of waited-for children are read this often (ns), and when a child has ended.
+const WAITED_EVERY_NS: u64 = 1_000_000_000;
 
 /// Adds up the CPU time of processes as they come and go.
 ///
@@ -27,6 +31,8 @@ pub(crate) struct TargetCpu {
     doubtful_ns: u64,
     /// The largest total so far; a total never shrinks.
     total_ns: u64,
+    /// When that is done next which is not done at each reading (ns).
+    next_look_ns: u64,
 }
 
 /// What the kernel has charged to a group or to all processes, as far as it is the target's.
@@ -169,6 +175,9 @@ impl TargetCpu {
             // Of a group that is gone, the last reading is the last word.
             let used_ns = account.life_ns().map_or(0, |life_ns| life_ns.saturating_sub(account.base_ns));
             self.total_ns = self.total_ns.max(used_ns);
+            if !self.is_time(ENDS_EVERY_NS) {
+                return (self.total_ns, Vec::new());
+            }
             let gone = self.read_clocks();
             for pid in &gone {
                 self.processes.remove(pid);
@@ -177,7 +186,14 @@ impl TargetCpu {
         }
         // Clocks before accounts: who is gone by then shows in its parent's account, …
         let mut gone = self.read_clocks();
-        let mut newly_waited = self.read_waited();
+        let mut newly_waited = match self.is_time(WAITED_EVERY_NS) {
+            true => self.read_waited(|_| true),
+            false => {
+                let ended = gone.iter().filter_map(|pid| self.processes.get(pid)?.parent);
+                let parents: FxHashSet<u32> = ended.collect();
+                self.read_waited(|pid| parents.contains(&pid))
+            }
+        };
         // … and who went in between shows there too, and would count twice.
         gone.extend(self.gone_since(&newly_waited, &gone));
         for pid in &gone {
@@ -198,6 +214,16 @@ impl TargetCpu {
         (self.total_ns, gone)
     }
 
+    /// Whether it is time for what is done every `interval_ns`.
+    fn is_time(&mut self, interval_ns: u64) -> bool {
+        let now_ns = clock::monotonic_ns();
+        let is_time = now_ns >= self.next_look_ns;
+        if is_time {
+            self.next_look_ns = now_ns + interval_ns;
+        }
+        is_time
+    }
+
     /// Reads the clock of each process; returns those that are gone.
     fn read_clocks(&mut self) -> Vec<u32> {
         let mut gone = Vec::new();
@@ -210,10 +236,11 @@ impl TargetCpu {
         gone
     }
 
-    /// Reads the account of waited-for children of each process that has any; returns by how much it grew (ns).
-    fn read_waited(&mut self) -> FxHashMap<u32, u64> {
+    /// Reads the account of waited-for children of each of these processes that has any; returns by how much it grew (ns).
+    fn read_waited(&mut self, is_asked: impl Fn(u32) -> bool) -> FxHashMap<u32, u64> {
         let mut newly_waited = FxHashMap::default();
-        for (&pid, account) in self.processes.iter_mut().filter(|(_, account)| account.has_children) {
+        let asked = self.processes.iter_mut().filter(|(pid, account)| account.has_children && is_asked(**pid));
+        for (&pid, account) in asked {
             let children_ns = procfs::waited_children_cpu_ns(pid).max(account.children_ns);
             newly_waited.insert(pid, children_ns - account.children_ns);
             account.children_ns = children_ns;
@@ -306,6 +333,20 @@ mod tests {
         cpu.others_used(3 * AN_HOUR_NS);
         assert!(Command::new("sh").args(["-c", WORK]).status().unwrap().success());
         assert_eq!(cpu.read().0, used_ns);
+    }
+
+    #[test]
+    fn where_the_kernel_keeps_the_sum_ends_are_looked_for_now_and_then() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let mut cpu = TargetCpu::default();
+        cpu.follow_machine();
+        cpu.adopt(child.id());
+        assert!(cpu.read().1.is_empty());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(cpu.read().1.is_empty(), "it was asked just now");
+        cpu.next_look_ns = 0;
+        assert_eq!(cpu.read().1, [child.id()]);
     }
 
     #[test]

@@ -124,7 +124,11 @@ impl<L: DecisionLog> Engine<L> {
         self.next_second_ns =
             now_ns + if self.session.elapsed_ns() < SECOND_NS { EARLY_LOOK_NS } else { SECOND_NS };
         self.cpus_changed |= self.sampler.cpus_changed();
+        if let Some(cause) = self.sampler.take_refused() {
+            self.note(explain::threads_refused(&cause));
+        }
         if self.session.elapsed_ns() >= SECOND_NS {
+            self.meet_joining();
             self.look_at_members();
         }
         self.look_at_past(now_ns);

@@ -5,7 +5,10 @@ use profiler_core::attach::AttachMode;
 use super::super::explain;
 use super::{DecisionLog, Engine, GENERATIONS};
 use crate::cgroup::Cgroup;
-use crate::sys::procfs;
+use crate::sys::{clock, procfs};
+
+/// Time after which no other process is met until the next second (ns).
+const MEET_NS: u64 = 50_000_000;
 
 impl<L: DecisionLog> Engine<L> {
     /// Who has come into the target's group by itself, or left it; and whether a group is still the target's own.
@@ -13,16 +16,16 @@ impl<L: DecisionLog> Engine<L> {
         let uses_group = self.attach.offers_group() || self.attach.mode() == AttachMode::Cgroup;
         let own = self.group.as_ref().filter(|_| uses_group);
         let Some(group) = self.session.group().or(own) else { return };
-        let members = group.processes().unwrap_or_default();
+        let mut members = group.processes().unwrap_or_default();
+        members.sort_unstable();
         let known = |pid: &u32| self.session.processes.contains(*pid);
         let new: Vec<u32> = members.iter().copied().filter(|pid| !known(pid)).collect();
         let live = self.session.processes.live().map(|(pid, _)| pid);
-        let missing: Vec<u32> = live.filter(|pid| !members.contains(pid)).collect();
+        let missing: Vec<u32> = live.filter(|pid| members.binary_search(pid).is_err()).collect();
         if self.session.group().is_some() {
             missing.into_iter().for_each(|pid| self.session.leave(pid));
-            new.iter().for_each(|&pid| self.meet(pid));
-            let came = new.iter().any(|&pid| self.session.processes.contains(pid));
-            self.members_changed |= came && self.attach.mode() == AttachMode::Task;
+            self.joining = new.into(); // whoever is not met now is found again
+            self.meet_joining();
         } else if !missing.into_iter().all(procfs::has_ended) {
             self.attach_changed |= self.attach.lose_group().is_some();
             if self.attach.mode() == AttachMode::Cgroup {
@@ -34,10 +37,24 @@ impl<L: DecisionLog> Engine<L> {
     /// Processes that belong to the target from now on, and some that do no longer, as its owner has found out.
     pub(crate) fn told(&mut self, joined: &[u32], left: &[u32]) {
         left.iter().for_each(|&pid| self.session.leave(pid));
-        let new: Vec<u32> =
-            joined.iter().copied().filter(|pid| !self.session.processes.contains(*pid)).collect();
-        new.iter().for_each(|&pid| self.meet(pid));
-        let came = new.iter().any(|&pid| self.session.processes.contains(pid));
+        self.joining.retain(|pid| !left.contains(pid));
+        self.joining.extend(joined);
+        self.meet_joining();
+    }
+
+    /// Follows those who have joined, as many as there is time for at once: rings fill meanwhile.
+    pub(super) fn meet_joining(&mut self) {
+        let until_ns = clock::monotonic_ns().saturating_add(MEET_NS);
+        let mut came = false;
+        while let Some(pid) = self.joining.pop_front() {
+            if !self.session.processes.contains(pid) {
+                self.meet(pid);
+                came |= self.session.processes.contains(pid);
+            }
+            if clock::monotonic_ns() >= until_ns {
+                break;
+            }
+        }
         self.members_changed |= came && self.attach.mode() == AttachMode::Task;
     }
 

@@ -1,0 +1,67 @@
+//! How often processes are looked for: a look asks the kernel for every process of the host, and the host's budget pays for it.
+
+/// Share of the host's budget that looks may take.
+const SHARE: f64 = 0.25;
+/// Somebody who begins is found within this time at the latest (ns).
+const LONGEST_PAUSE_NS: u64 = 30_000_000_000;
+/// Looks are asked for once a second, somewhat irregularly (ns).
+const SLACK_NS: u64 = 500_000_000;
+
+/// When the next look is due.
+#[derive(Debug, Default)]
+pub(super) struct Looks {
+    due_ns: u64,
+}
+
+impl Looks {
+    /// Whether it is time for a look; asked once a second.
+    pub(super) fn is_due(&self, now_ns: u64) -> bool {
+        now_ns + SLACK_NS >= self.due_ns
+    }
+
+    /// A look at this moment has taken so much CPU time, of a host's budget of so many CPUs.
+    pub(super) fn looked(&mut self, now_ns: u64, cost_ns: u64, host_cpus: f64) {
+        let pause_ns = (cost_ns as f64 / (SHARE * host_cpus)) as u64; // a budget of nothing is the longest pause
+        self.due_ns = now_ns + pause_ns.min(LONGEST_PAUSE_NS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    /// Looks in ten minutes, each of which takes so long.
+    fn looks(cost_ns: u64, host_cpus: f64) -> u64 {
+        let mut looks = Looks::default();
+        let mut count = 0;
+        for second in 1..=600 {
+            if looks.is_due(second * SECOND_NS) {
+                looks.looked(second * SECOND_NS, cost_ns, host_cpus);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    #[test]
+    fn a_cheap_look_is_taken_each_second() {
+        assert_eq!(looks(1_000_000, 0.02), 600);
+        assert_eq!(looks(5_000_000, 0.02), 600);
+    }
+
+    #[test]
+    fn dear_looks_take_no_more_than_their_share() {
+        for cost_ns in [20_000_000, 50_000_000, 100_000_000] {
+            let cpus = (looks(cost_ns, 0.02) * cost_ns) as f64 / 600e9;
+            assert!((0.8..1.1).contains(&(cpus / (SHARE * 0.02))), "{cost_ns}: {cpus}");
+        }
+    }
+
+    #[test]
+    fn whatever_it_costs_it_is_looked_now_and_then() {
+        assert_eq!(looks(60 * SECOND_NS, 0.02), 20);
+        assert_eq!(looks(1, 0.0), 20);
+    }
+}
