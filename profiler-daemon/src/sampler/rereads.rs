@@ -3,7 +3,7 @@
 //! Without its mappings, no stack of a process has a name. The records that tell of them may be lost, or damaged; a
 //! sample in memory that nobody has told of says so, too.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 /// Mappings are read again this often at most (ns), of so many processes each time.
 const INTERVAL_NS: u64 = 50_000_000;
@@ -13,12 +13,16 @@ const FIRST_PAUSE_NS: u64 = 50_000_000;
 const LONGEST_PAUSE_NS: u64 = 10_000_000_000;
 /// Where no records tell of mappings, those of a process that is sampled are believed for so long (ns).
 const BELIEVED_NS: u64 = 10_000_000_000;
+/// After a loss that is yet to come.
+const NEVER: u64 = u64::MAX;
 
 /// What is owed to which process.
 #[derive(Default)]
 pub(super) struct Rereads {
-    /// Processes of which a record may have been lost, the longest waiting first.
-    owed: Vec<u32>,
+    /// Times that records were lost.
+    losses: u64,
+    /// How many of them lie before what is known of a process was read; none, where it is not among these.
+    known_after: FxHashMap<u32, u64>,
     pauses: FxHashMap<u32, Pause>,
     /// Until when those of a process are believed without records (ns).
     believed: FxHashMap<u32, u64>,
@@ -36,18 +40,41 @@ struct Pause {
 }
 
 impl Rereads {
-    /// A record was lost, perhaps of one of these processes.
-    pub(super) fn lost(&mut self, live: impl Iterator<Item = u32>) {
-        let waiting: FxHashSet<u32> = self.owed.iter().copied().collect();
-        self.owed.extend(live.filter(|pid| !waiting.contains(pid)));
+    /// A record was lost, perhaps of any process that is known.
+    pub(super) fn lost(&mut self) {
+        self.losses += 1;
     }
 
-    /// The processes that are to be read now.
-    pub(super) fn due(&mut self, now_ns: u64) -> Vec<u32> {
+    /// What is known of this process is not enough.
+    pub(super) fn owe(&mut self, pid: u32) {
+        self.known_after.insert(pid, NEVER);
+    }
+
+    /// The mappings of a process were read.
+    pub(super) fn read(&mut self, pid: u32) {
+        match self.losses {
+            0 => self.known_after.remove(&pid), // most sessions lose nothing
+            losses => self.known_after.insert(pid, losses),
+        };
+    }
+
+    /// A process has the mappings of another, as far as these are known.
+    pub(super) fn inherited(&mut self, pid: u32, parent: u32) {
+        match self.known_after.get(&parent).copied() {
+            Some(known_after) => self.known_after.insert(pid, known_after),
+            None => self.known_after.remove(&pid),
+        };
+    }
+
+    /// Whether to read a process that was sampled, since a record of it may have been lost.
+    pub(super) fn is_owed(&mut self, pid: u32, now_ns: u64) -> bool {
+        if self.known_after.get(&pid).copied().unwrap_or(0) == self.losses {
+            return false;
+        }
         self.begin_interval(now_ns);
-        let count = self.owed.len().min(self.left);
-        self.left -= count;
-        self.owed.drain(..count).collect()
+        let has_room = self.left > 0;
+        self.left -= usize::from(has_room);
+        has_room
     }
 
     /// Whether to read a process that was sampled where, by what is known at this `generation`, nothing is mapped.
@@ -83,7 +110,7 @@ impl Rereads {
     pub(super) fn forget(&mut self, pid: u32) {
         self.pauses.remove(&pid);
         self.believed.remove(&pid);
-        self.owed.retain(|&owed| owed != pid);
+        self.known_after.remove(&pid);
     }
 
     fn begin_interval(&mut self, now_ns: u64) {
@@ -97,21 +124,38 @@ impl Rereads {
 mod tests {
     use super::*;
 
+    /// Who of these is read when all of them are sampled at this moment.
+    fn read(rereads: &mut Rereads, pids: std::ops::RangeInclusive<u32>, now_ns: u64) -> Vec<u32> {
+        let due: Vec<u32> = pids.filter(|&pid| rereads.is_owed(pid, now_ns)).collect();
+        due.iter().for_each(|&pid| rereads.read(pid));
+        due
+    }
+
     #[test]
-    fn what_is_lost_while_nothing_may_be_read_is_read_later() {
+    fn after_a_loss_whoever_is_sampled_is_read_once() {
         let mut rereads = Rereads::default();
-        rereads.lost(1..=3);
-        assert_eq!(rereads.due(0), [1, 2, 3]);
-        rereads.lost(1..=100);
-        assert_eq!(rereads.due(INTERVAL_NS - 1).len(), AT_ONCE - 3);
-        rereads.lost(1..=100);
-        let later = rereads.due(INTERVAL_NS);
-        assert_eq!((later.len(), later[0]), (AT_ONCE, AT_ONCE as u32 - 2), "who waits longest comes first");
-        assert_eq!(rereads.due(2 * INTERVAL_NS).len(), 100 - AT_ONCE);
-        rereads.lost(1..=2);
-        rereads.forget(1);
-        assert_eq!(rereads.due(3 * INTERVAL_NS), [2]);
-        assert!(rereads.due(4 * INTERVAL_NS).is_empty());
+        assert!(read(&mut rereads, 1..=3, 0).is_empty());
+        rereads.lost();
+        rereads.lost();
+        assert_eq!(read(&mut rereads, 2..=3, 0), [2, 3]);
+        assert!(read(&mut rereads, 2..=3, INTERVAL_NS).is_empty());
+        rereads.inherited(4, 1);
+        rereads.inherited(5, 2);
+        rereads.read(6); // it was met after the loss
+        assert_eq!(read(&mut rereads, 4..=6, INTERVAL_NS), [4], "its parent's were not read yet");
+        rereads.lost();
+        assert_eq!(read(&mut rereads, 1..=6, 2 * INTERVAL_NS), [1, 2, 3, 4, 5, 6]);
+        rereads.owe(3);
+        assert_eq!(read(&mut rereads, 1..=6, 3 * INTERVAL_NS), [3]);
+    }
+
+    #[test]
+    fn what_is_lost_of_many_is_read_little_by_little() {
+        let mut rereads = Rereads::default();
+        rereads.lost();
+        assert_eq!(read(&mut rereads, 1..=100, 0).len(), AT_ONCE);
+        assert!(read(&mut rereads, 1..=100, INTERVAL_NS - 1).is_empty());
+        assert_eq!(read(&mut rereads, 1..=100, INTERVAL_NS).len(), 100 - AT_ONCE);
     }
 
     #[test]

@@ -250,11 +250,9 @@ impl Session {
         }
     }
 
-    /// Notes what the target's processes have told of the code that they generate, and what their mappings are where
-    /// records of them were lost: before the samples that hit it.
+    /// Notes what the target's processes have told of the code that they generate: before the samples that hit it.
     pub(crate) fn refresh_code(&mut self) {
         self.jit.refresh(&self.objects.roots);
-        self.read_maps_again();
     }
 
     /// A program has ended: its process did, or goes on to be another one.
@@ -402,6 +400,7 @@ impl Session {
                 }
                 if task.pid != task.parent_pid && self.processes.contains(task.pid) {
                     self.cpu.forked(task.pid, task.parent_pid);
+                    self.rereads.inherited(task.pid, task.parent_pid);
                     if let Some(news) = self.news.as_mut().filter(|news| news.births.len() < MOST_NEWS) {
                         news.births.push((task.pid, task.parent_pid));
                     }

@@ -92,7 +92,7 @@ impl Session {
         let live = self.processes.live().map(|(_, process)| process.index).collect();
         let generated = self.jit.cut(&live);
         // Their generated code was nobody's while they shared an entry.
-        self.rereads.lost(moved.into_iter());
+        moved.into_iter().for_each(|pid| self.rereads.owe(pid));
         Collected {
             counted: self.aggregator.cut(),
             processes,

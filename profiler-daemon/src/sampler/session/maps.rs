@@ -16,6 +16,7 @@ impl Session {
     pub(crate) fn adopt(&mut self, pid: u32) -> Result<(), ::procfs::ProcError> {
         self.processes.adopt(pid, &procfs::comm(pid).unwrap_or_default());
         self.cpu.adopt(pid);
+        self.rereads.read(pid);
         procfs::executable_maps(pid)?.iter().for_each(|mapped| self.mapped(mapped));
         Ok(())
     }
@@ -49,20 +50,16 @@ impl Session {
     }
 
     /// A mapping may be among the records that were lost, or could not be decoded; without it, every stack through its
-    /// code would be broken from then on.
+    /// code would be broken from then on. So they are read when a process is sampled next.
     pub(super) fn records_lost(&mut self) {
-        self.rereads.lost(self.processes.live().map(|(pid, _)| pid));
-        self.read_maps_again();
-    }
-
-    pub(super) fn read_maps_again(&mut self) {
-        for pid in self.rereads.due(clock::monotonic_ns()) {
-            self.read_maps(pid);
+        if self.mappings_are_told {
+            self.rereads.lost();
         }
     }
 
     /// Of a process that has ended there is nothing to read, and nothing to unwind.
     fn read_maps(&mut self, pid: u32) {
+        self.rereads.read(pid);
         if let Ok(maps) = procfs::executable_maps(pid) {
             maps.iter().for_each(|mapped| self.mapped(mapped));
             self.unwinder.note_change();
@@ -84,6 +81,10 @@ impl Session {
         let ip = chain.first().copied().or(sample.regs.map(|regs| regs.ip()));
         let process = self.processes.get(sample.pid);
         let Some((ip, process)) = ip.zip(process) else { return };
+        if self.rereads.is_owed(sample.pid, sample.time_ns) {
+            self.read_maps(sample.pid);
+            return;
+        }
         let is_untold = !process.space.is_executable(ip)
             && self.rereads.is_worthwhile(sample.pid, process.generation, sample.time_ns);
         if is_untold || !self.mappings_are_told && self.rereads.is_old(sample.pid, sample.time_ns) {
@@ -96,6 +97,7 @@ impl Session {
         let maps = procfs::executable_maps(child.pid)?;
         self.processes.adopt(child.pid, &procfs::comm(child.pid).unwrap_or_default());
         self.cpu.adopt_child(child.pid, child.parent);
+        self.rereads.read(child.pid);
         maps.iter().for_each(|mapped| self.mapped(mapped));
         Ok(())
     }
