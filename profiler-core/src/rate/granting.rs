@@ -49,7 +49,7 @@ impl RateController {
         let expected = self.present.expected();
         let busy_cpus = if self.last_ns.is_some() { expected.busy_cpus } else { utilisation_cpus };
         let sample_s = cost.total_hi_ns * 1e-9;
-        let fixed_cpus = cost.fixed_ratio * utilisation_cpus.max(OWN_COST_FLOOR_CPUS);
+        let fixed_cpus = self.meter.fixed_cpus();
         let r_s = self.settings.criterion.r() * self.shares.spread();
         let demand = Demand {
             budget_ratio: self.own_budget_ratio,

@@ -5,7 +5,7 @@
 
 use super::Reading;
 use super::cost::{Cost, CostModel};
-use super::own_cost::OwnCost;
+use super::own_cost::{Own, OwnCost};
 use super::prices::{FieldFigures, HandlerTime, Prices};
 use super::sample_cost::{OWN_COST_FLOOR_CPUS, PerSample, SampleCost, own_ratio};
 
@@ -146,6 +146,8 @@ pub struct OverheadMeter {
     side_records_ns: f64,
     /// The same of samples at the kernel's tick, own time included (ns).
     ticks_ns: f64,
+    /// The same of records of strangers that are no samples (ns).
+    foreign_records_ns: f64,
 }
 
 impl OverheadMeter {
@@ -171,6 +173,7 @@ impl OverheadMeter {
             wall_ns: 1e9,
             switches_ns: 0.0,
             side_records_ns: 0.0,
+            foreign_records_ns: 0.0,
             ticks_ns: 0.0,
         }
     }
@@ -189,6 +192,8 @@ impl OverheadMeter {
         self.ticks_ns = self.ticks_ns * keep + ticks * self.cost().tick_hi_ns;
         let arrivals = reading.samples as f64 + ticks + reading.foreign_samples as f64;
         let once_ns = reading.self_once_ns.min(reading.self_cpu_ns) as f64;
+        self.foreign_records_ns =
+            self.foreign_records_ns * keep + self.foreign_records_cost(reading).upper_ns();
         self.own.observe(arrivals, wall_s, reading.self_cpu_ns as f64 - once_ns);
         spend.self_fixed_ns = (self.own.now().per_second_ns * wall_s + once_ns).min(spend.self_ns);
         spend
@@ -221,7 +226,7 @@ impl OverheadMeter {
         let ticks = Cost::default().plus(reading.tick_samples as f64, tick);
         let foreign = Cost::default()
             .plus(reading.foreign_samples as f64, self.prices.sample(0.0, bytes))
-            .plus(reading.foreign_side_records as f64, self.model.per_side_record_ns)
+            .plus(1.0, self.foreign_records_cost(reading))
             .plus(reading.foreign_tick_samples as f64, tick);
         let samples = Cost::default().plus(hits, self.prices.sample(frames, bytes));
         let [bare_ns, frame_ns, byte_ns] = self.prices.parts_ns(frames, bytes);
@@ -254,6 +259,10 @@ impl OverheadMeter {
             .plus(reading.trace_records as f64, self.model.per_trace_record_ns)
     }
 
+    fn foreign_records_cost(&self, reading: &Reading) -> Cost {
+        Cost::default().plus(reading.foreign_side_records as f64, self.model.per_side_record_ns)
+    }
+
     /// Only readings with samples age the memory: in an idle second there is nothing to learn, and nothing to
     /// forget.
     fn remember_stacks(&mut self, reading: &Reading, wall_s: f64) {
@@ -281,12 +290,13 @@ impl OverheadMeter {
 
     /// Forgets the context switches and new tasks that were seen: from now on they cost nothing, or something else.
     pub fn forget_switches(&mut self) {
-        (self.switches_ns, self.side_records_ns) = (0.0, 0.0);
+        (self.switches_ns, self.side_records_ns, self.foreign_records_ns) = (0.0, 0.0, 0.0);
     }
 
     /// What a sample costs at present.
     pub fn cost(&self) -> SampleCost {
-        let (sample, own) = (self.calm.per_sample(), self.own.now());
+        let sample = self.calm.per_sample();
+        let own = Own { per_second_ns: self.others_per_second_ns(), ..self.own.now() };
         let cost = SampleCost::new(&self.prices, &sample, own, self.utilisation_cpus(), self.events_ratio());
         // As the account counts what is charged to others: of a target that hardly runs, it takes no more than of a tenth of a CPU.
         let counted_ns = self.cpu_ns.max(OWN_COST_FLOOR_CPUS * self.wall_ns).max(1e6);
@@ -295,11 +305,25 @@ impl OverheadMeter {
 
     /// What is spent whatever the rate, if the target keeps `busy_cpus` busy (ratio of its CPU time).
     pub(super) fn fixed_ratio(&self, busy_cpus: f64) -> f64 {
-        own_ratio(self.own.now().per_second_ns, busy_cpus) + self.events_ratio()
+        own_ratio(self.others_per_second_ns(), busy_cpus) + self.events_ratio()
+    }
+
+    /// The same, whatever the target uses (CPUs).
+    pub(super) fn fixed_cpus(&self) -> f64 {
+        self.others_per_second_ns() * 1e-9 + self.events_ns() / self.wall_ns.max(1.0)
+    }
+
+    /// What is spent in a second beside the target, whatever the rate: own time, and records of strangers (ns).
+    fn others_per_second_ns(&self) -> f64 {
+        self.own.now().per_second_ns + self.foreign_records_ns * 1e9 / self.wall_ns.max(1.0)
+    }
+
+    fn events_ns(&self) -> f64 {
+        self.switches_ns + self.side_records_ns + self.ticks_ns
     }
 
     fn events_ratio(&self) -> f64 {
-        (self.switches_ns + self.side_records_ns + self.ticks_ns) / self.cpu_ns.max(1e6)
+        self.events_ns() / self.cpu_ns.max(1e6)
     }
 
     /// What a sample that hits a stranger costs, the model's part at its upper end and own time (ns).

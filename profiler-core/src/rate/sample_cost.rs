@@ -54,7 +54,7 @@ pub struct SampleCost {
     /// strangers cost counts less the less of a tenth of a CPU the target uses; see [`Account`](super::Account).
     pub total_hi_ns: f64,
     /// What is spent whatever the rate, as a ratio of the target's CPU time: own CPU time per second, switches,
-    /// records that are no samples, and samples at the kernel's tick.
+    /// records that are no samples, strangers' too, and samples at the kernel's tick.
     pub fixed_ratio: f64,
     /// Of `fixed_ratio`: samples at the kernel's tick that came, strangers' too.
     pub ticks_ratio: f64,
@@ -65,7 +65,7 @@ pub struct SampleCost {
 }
 
 impl SampleCost {
-    /// The cost where a sample is `sample`, the profiler needs `own`, the target keeps `utilisation_cpus` busy, and
+    /// The cost where a sample is `sample`, the profiler and records of strangers need `own`, the target keeps `utilisation_cpus` busy, and
     /// switches and records that are no samples take `events_ratio` of its CPU time.
     pub(super) fn new(
         prices: &Prices,

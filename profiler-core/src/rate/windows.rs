@@ -33,10 +33,18 @@ impl WindowLength {
 
     /// Length of the windows of so many targets (ns), where `asked_ns` is wanted and `budget_cpus` may be spent on the host.
     pub fn length_ns(&self, asked_ns: u64, targets: usize, budget_cpus: f64) -> u64 {
-        let each_ns = self.spent_ns / self.weight.max(1.0);
-        let affordable_ns = targets as f64 * each_ns / (SHARE * budget_cpus);
+        let affordable_ns = targets as f64 * self.each_ns() / (SHARE * budget_cpus);
         let longest_ns = asked_ns.saturating_mul(MOST_STRETCHED);
         (affordable_ns as u64).clamp(asked_ns, longest_ns) // a budget of nothing makes it infinite, or no number
+    }
+
+    /// What naming and keeping the windows of so many targets takes in the mean, where each is so long (CPUs).
+    pub fn expected_cpus(&self, targets: usize, length_ns: u64) -> f64 {
+        targets as f64 * self.each_ns() / length_ns.max(1) as f64
+    }
+
+    fn each_ns(&self) -> f64 {
+        self.spent_ns / self.weight.max(1.0)
     }
 }
 
@@ -64,6 +72,8 @@ mod tests {
         let length_ns = after(100, 5).length_ns(5 * SECOND, 10, 0.02) as f64;
         let spent_cpus = 10.0 * 5e6 / length_ns;
         assert!((spent_cpus - 0.25 * 0.02).abs() < 1e-6, "{spent_cpus}");
+        let expected_cpus = after(100, 5).expected_cpus(10, length_ns as u64);
+        assert!((expected_cpus - spent_cpus).abs() < 1e-6, "{expected_cpus}");
     }
 
     #[test]

@@ -281,7 +281,10 @@ impl Daemon {
         self.budget.book(now_ns, spent.since(&self.booked) as f64);
         self.booked = spent;
         let room_ns = self.budget.room_ns(self.host.beside_names_cpus());
-        self.keeper.allow(NAMES * host_cpus(&self.settings), room_ns);
+        let names_cpus = NAMES * host_cpus(&self.settings);
+        self.keeper.allow(names_cpus, room_ns);
+        let expected_names_cpus =
+            self.window_length.expected_cpus(self.sampled(), self.window_ns()).min(names_cpus);
         let mut controllers: Vec<_> = self
             .targets
             .values_mut()
@@ -290,7 +293,8 @@ impl Daemon {
             .collect();
         let demands: Vec<Demand> = controllers.iter().map(|controller| controller.demand(1.0)).collect();
         let granted: Vec<f64> = controllers.iter().map(|controller| controller.budget_ratio()).collect();
-        let shares = self.budget.share(now_ns, self.host.housekeeping_cpus(), &demands, &granted);
+        let housekeeping_cpus = self.host.housekeeping_cpus(expected_names_cpus);
+        let shares = self.budget.share(now_ns, housekeeping_cpus, &demands, &granted);
         for (controller, share) in controllers.iter_mut().zip(shares.iter().flat_map(|shares| &shares.of)) {
             controller.grant(share.budget_ratio);
         }
@@ -299,8 +303,12 @@ impl Daemon {
     /// How long windows are: as the settings say, as far as the host's budget allows (ns).
     fn window_ns(&self) -> u64 {
         let asked_ns = self.settings.store.window.duration().as_nanos() as u64;
-        let sampled = self.targets.values().filter(|watched| watched.is_sampled()).count();
-        self.window_length.length_ns(asked_ns, sampled, host_cpus(&self.settings))
+        self.window_length.length_ns(asked_ns, self.sampled(), host_cpus(&self.settings))
+    }
+
+    /// How many targets are sampled.
+    fn sampled(&self) -> usize {
+        self.targets.values().filter(|watched| watched.is_sampled()).count()
     }
 
     /// Ends windows that are as long as they should be.
@@ -343,8 +351,7 @@ impl Daemon {
     }
 
     fn in_words(&self) -> String {
-        let sampled = self.targets.values().filter(|watched| watched.is_sampled()).count();
-        format!("{sampled} of {} targets are sampled", self.targets.len())
+        format!("{} of {} targets are sampled", self.sampled(), self.targets.len())
     }
 }
 

@@ -123,3 +123,29 @@ fn what_the_handler_takes_in_the_field_is_what_samples_are_charged_at() {
     let strangers = Reading { foreign_samples: 10, ..reading(10, 20, 0) };
     assert!(meter.spend(&strangers).foreign_ns > 100_000.0, "the handler is theirs, too");
 }
+
+/// What is spent whatever the rate: switches of a target that hardly runs are few, whatever they are of its CPU time, and records of
+/// strangers go on as they came.
+#[test]
+fn what_no_sample_causes_is_foreseen_in_cpu_time() {
+    let after = |reading: Reading| {
+        let mut meter = OverheadMeter::new(model());
+        for _ in 0..600 {
+            meter.observe(&reading, TICK_NS);
+        }
+        meter
+    };
+    let quiet = after(Reading { target_cpu_ns: 100_000, ..Reading::default() });
+    let switching = after(Reading { target_cpu_ns: 100_000, switches: 2, ..Reading::default() });
+    let more_cpus = switching.fixed_cpus() - quiet.fixed_cpus();
+    assert!((more_cpus / 40e-6 - 1.0).abs() < 0.02, "{more_cpus}");
+    let forking = after(Reading { target_cpu_ns: 100_000, foreign_side_records: 100, ..Reading::default() });
+    let more_cpus = forking.fixed_cpus() - quiet.fixed_cpus();
+    assert!((more_cpus / 3e-3 - 1.0).abs() < 0.02, "{more_cpus}");
+    let more_ratio = |busy_cpus| forking.fixed_ratio(busy_cpus) - quiet.fixed_ratio(busy_cpus);
+    assert!((more_ratio(0.01) / 0.03 - 1.0).abs() < 0.02 && (more_ratio(1.0) / 0.003 - 1.0).abs() < 0.02);
+    assert!((forking.cost().fixed_ratio - forking.fixed_ratio(0.001)).abs() < 1e-9);
+    let mut left = forking.clone();
+    left.forget_switches();
+    assert!((left.fixed_cpus() - quiet.fixed_cpus()).abs() < 1e-6);
+}
