@@ -6,21 +6,26 @@ use crate::attach::AttachMode;
 
 /// Files kept for everything that is not an event.
 pub const OTHER_FILES: u64 = 256;
-/// Most memory that all rings take together (bytes).
+/// Most memory that the rings of one target take together, and those of all where there are several (bytes): the kernel counts
+/// it as nobody's, and gives none of it back under pressure.
 const RINGS_BYTES: u64 = 16 << 20;
+const RINGS_OF_ALL_BYTES: u64 = 64 << 20;
 /// The largest ring of one CPU (bytes).
 const MAX_RING_BYTES: u64 = 4 << 20;
-/// The smallest ring worth having (bytes): a few samples with the biggest copy of the stack.
+/// The smallest ring worth having (bytes): a few samples with the biggest copy of the stack; beside many other targets, two.
 pub const MIN_RING_BYTES: u64 = 256 << 10;
+const MIN_RING_OF_MANY_BYTES: u64 = 128 << 10;
 /// The page of positions before each ring's data (bytes).
 const PAGE_BYTES: u64 = 4 << 10;
 /// A sample without its stack (bytes): headers, registers and a usual call chain.
 const SAMPLE_BYTES: u64 = 512;
 
-/// Data of one ring where `cpus` have one each (bytes): a power of two, as the kernel wants it.
-pub fn ring_bytes(cpus: u64) -> u64 {
-    let fair = (RINGS_BYTES / cpus.max(1)).clamp(MIN_RING_BYTES, MAX_RING_BYTES);
-    1 << fair.ilog2()
+/// Data of one ring where `cpus` have one each for each of `targets` (bytes): a power of two, as the kernel wants it.
+pub fn ring_bytes(cpus: u64, targets: u64) -> u64 {
+    let one = RINGS_BYTES / cpus.max(1);
+    let of_many = RINGS_OF_ALL_BYTES / targets.max(1).saturating_mul(cpus.max(1));
+    let least = if of_many < one { MIN_RING_OF_MANY_BYTES } else { MIN_RING_BYTES };
+    1 << one.min(of_many).clamp(least, MAX_RING_BYTES).ilog2()
 }
 
 /// How long a ring of `ring_bytes` takes to fill to a third where its CPU is busy, with samples of `stack_bytes` of copied
@@ -50,7 +55,7 @@ impl Resources {
     pub fn new(mode: AttachMode, threads: u64, cpus: u64) -> Resources {
         let clocks = if mode == AttachMode::Task { threads.saturating_mul(cpus) } else { cpus };
         let files = clocks.saturating_add(cpus).saturating_add(OTHER_FILES);
-        let ring_bytes = ring_bytes(cpus);
+        let ring_bytes = ring_bytes(cpus, 1);
         Resources {
             clocks,
             files,
@@ -68,9 +73,15 @@ mod tests {
     #[test]
     fn rings_share_the_memory_down_to_a_least_size() {
         assert_eq!(
-            [0, 1, 2, 6, 64, 256, u64::MAX].map(ring_bytes),
+            [0, 1, 2, 6, 64, 256, u64::MAX].map(|cpus| ring_bytes(cpus, 1)),
             [4 << 20, 4 << 20, 4 << 20, 2 << 20, 256 << 10, 256 << 10, 256 << 10]
         );
+        assert_eq!(
+            [0, 4, 10, 50, 200, u64::MAX].map(|targets| ring_bytes(2, targets)),
+            [4 << 20, 4 << 20, 2 << 20, 512 << 10, 128 << 10, 128 << 10]
+        );
+        let all_bytes = |targets| 4 * targets * ring_bytes(4, targets);
+        assert!((1..=128).all(|targets| all_bytes(targets) <= RINGS_OF_ALL_BYTES));
         assert_eq!(Resources::new(AttachMode::Cpu, 1000, 64).rings_bytes, 64 * (260 << 10));
     }
 
@@ -85,7 +96,7 @@ mod tests {
 
     #[test]
     fn the_biggest_copies_fill_a_ring_at_once() {
-        let ring = ring_bytes(64);
+        let ring = ring_bytes(64, 1);
         assert_eq!(time_to_fill_ns(ring, 60 << 10, 5_000_000), 5_000_000);
         assert_eq!(time_to_fill_ns(ring, 4 << 10, 5_000_000), 18 * 5_000_000);
         assert_eq!(time_to_fill_ns(ring, u64::MAX, u64::MAX), u64::MAX);

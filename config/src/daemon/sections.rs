@@ -97,7 +97,8 @@ section! {
     pub struct LimitSettings {
         /// Targets that are sampled at a time. Over it, the least active are left out and counted.
         targets: u32 = 200;
-        /// Memory of the whole process, `symbols.memory` included: at the limit, caches shrink and targets are left out.
+        /// Memory of the whole process, `symbols.memory` and the rings of events included: at the limit, caches shrink and targets
+        /// are left out.
         memory: Bytes = Bytes::new(512 << 20);
         /// Profiles that wait for a slow disk. Over it, the newest are dropped and counted.
         queue: Bytes = Bytes::new(64 << 20);

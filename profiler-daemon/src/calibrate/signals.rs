@@ -28,7 +28,7 @@ const FILE: &str = "signals.json";
 /// The way to measure. To be raised with every change of it.
 const METHOD: u32 = 1;
 /// Signals need no right that would change what they cost.
-const ACCESS: Access = Access { cpu_wide: false, kernel: false };
+const ACCESS: Access = Access { cpu_wide: false, kernel: false, targets: 1 };
 /// What the handler takes before the first one has told (ns), and how far that may be off.
 const HANDLER: Cost = Cost::new(1_500.0, 1_000.0);
 /// A byte of stack that it copies (ns).

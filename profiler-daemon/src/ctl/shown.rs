@@ -51,6 +51,7 @@ pub(super) struct Host {
 pub(super) struct Memory {
     pub(super) resident_bytes: u64,
     pub(super) limit_bytes: u64,
+    pub(super) ring_bytes: u64,
     pub(super) symbol_bytes: u64,
     pub(super) pressed: u64,
     pub(super) open_files: u64,

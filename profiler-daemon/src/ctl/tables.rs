@@ -48,8 +48,9 @@ pub(super) fn status(status: &Status) -> String {
         (
             "memory",
             format!(
-                "{} of {}, names {}, {} open files{}",
+                "{} and {} of rings, of {}, names {}, {} open files{}",
                 size(memory.resident_bytes),
+                size(memory.ring_bytes),
                 size(memory.limit_bytes),
                 size(memory.symbol_bytes),
                 memory.open_files,

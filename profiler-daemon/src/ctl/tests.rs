@@ -8,7 +8,7 @@ const STATUS: &str = r#"{"version":"0.1.0","pid":4711,"uptime_s":7384.2,"ready":
     "settings":{"file":"/etc/sweetspot/sweetspot.toml","read_unix_s":0,"problem":"12:3: there is no key bugdet"},
     "targets":{"sampled":3,"waiting":2,"left_out":1,"failed":0},
     "host":{"cpus":64,"budget_ratio":0.01,"overhead_last_10s_ratio":0.0031,"overhead_worst_10s_ratio":0.0098,"self_cpu_s":12.34},
-    "memory":{"resident_bytes":125829120,"limit_bytes":536870912,"symbol_bytes":1000,"pressed":2,"open_files":321},
+    "memory":{"resident_bytes":125829120,"ring_bytes":8388608,"limit_bytes":536870912,"symbol_bytes":1000,"pressed":2,"open_files":321},
     "store":{"folder":"/var/lib/sweetspot","files":210,"bytes":94371840,"limit_bytes":2147483648,"queued_bytes":2048,"dropped_full":4,"damaged":1}}"#;
 
 const TARGETS: &str = r#"{"targets":[
@@ -29,7 +29,7 @@ fn answers_are_told_to_a_person() {
         "process 4711, NOT READY, up 2 h 3 min",
         "3 sampled, 2 waiting, 1 left out, 0 failed",
         "0.31% of 64 CPUs in the last 10 s, worst 0.98%, budget 1.00%",
-        "120.0 MiB of 512.0 MiB, names 1000 B, 321 open files, short of it 2 times",
+        "120.0 MiB and 8.0 MiB of rings, of 512.0 MiB, names 1000 B, 321 open files, short of it 2 times",
         "210 files, 90.0 MiB of 2.0 GiB, 2.0 KiB wait, 4 windows dropped, 1 damaged files",
         "problem    12:3: there is no key bugdet",
         "problem    there is no group sweetspot\\x1b[31m",

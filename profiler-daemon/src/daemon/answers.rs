@@ -189,6 +189,7 @@ impl Daemon {
             targets,
             host: self.host.status(self.settings.budget.host.get()),
             memory: MemoryStatus {
+                ring_bytes: self.ring_bytes(),
                 limit_bytes: self.settings.limits.memory.get(),
                 symbol_bytes: self.setup.symbols.held_bytes(),
                 pressed: self.pressed,

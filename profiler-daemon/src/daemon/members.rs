@@ -126,6 +126,7 @@ impl Daemon {
     /// requests answered in between.
     pub(super) fn attach_targets(&mut self, now_ns: u64) {
         let most = self.settings.limits.targets as usize;
+        self.setup.expect_targets(self.targets.len().min(most));
         let mut sampled = self.targets.values().filter(|watched| watched.is_sampled()).count();
         let until_ns = clock::monotonic_ns().saturating_add(ATTACH_NS);
         self.is_attaching = false;
@@ -211,7 +212,13 @@ impl Daemon {
     }
 
     fn memory_is_short(&self) -> bool {
-        procfs::resident_bytes() as f64 > MEMORY_IS_SHORT * self.settings.limits.memory.get() as f64
+        let taken_bytes = procfs::resident_bytes() + self.ring_bytes();
+        taken_bytes as f64 > MEMORY_IS_SHORT * self.settings.limits.memory.get() as f64
+    }
+
+    /// Memory of all rings (bytes).
+    pub(super) fn ring_bytes(&self) -> u64 {
+        self.targets.values().filter_map(Watched::ring_bytes).sum()
     }
 
     /// Leaves out the least active of those that are sampled, by CPU time since it was asked last.

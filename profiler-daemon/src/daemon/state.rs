@@ -181,7 +181,9 @@ pub(crate) struct HostStatus {
 pub(crate) struct MemoryStatus {
     /// Resident.
     pub(crate) resident_bytes: u64,
-    /// What it may be.
+    /// Rings, which the kernel counts as nobody's.
+    pub(crate) ring_bytes: u64,
+    /// What both together may be.
     pub(crate) limit_bytes: u64,
     /// Unwind tables and names.
     pub(crate) symbol_bytes: u64,

@@ -176,6 +176,11 @@ impl Watched {
         self.sampled.as_mut().map(|sampled| &mut sampled.engine)
     }
 
+    /// Memory of its rings (bytes), while it is sampled.
+    pub(crate) fn ring_bytes(&self) -> Option<u64> {
+        self.sampled.as_ref().map(|sampled| sampled.engine.sampler.ring_bytes())
+    }
+
     /// What rings when it switches too often.
     pub(crate) fn alarm(&self) -> Option<&SwitchAlarm> {
         self.sampled.as_ref().and_then(|sampled| sampled.engine.alarm())

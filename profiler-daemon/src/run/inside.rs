@@ -150,7 +150,7 @@ fn setup(sampling: &SamplingSettings) -> Setup {
         calibration: calibrate::prepare_signals(),
         seed: sampling.seed.unwrap_or_else(clock::monotonic_ns),
         // The kernel's time is in the clocks that the timers are on, though its functions are not seen.
-        access: Access { cpu_wide: false, kernel: true },
+        access: Access { cpu_wide: false, kernel: true, targets: 1 },
         asked: Some(AttachMode::Task),
         is_one_of_many: false,
         clock_tick_ns: Some(signal_cost::tick_ns()),

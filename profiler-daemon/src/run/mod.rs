@@ -284,6 +284,11 @@ impl Setup {
         Ok(Self { calibration, seed, access, asked, is_one_of_many, clock_tick_ns, tick, symbols })
     }
 
+    /// From now on so many targets are sampled at once.
+    pub(crate) fn expect_targets(&mut self, targets: usize) {
+        self.access.targets = targets.max(1);
+    }
+
     /// The same under other settings.
     ///
     /// # Errors

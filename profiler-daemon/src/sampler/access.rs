@@ -15,6 +15,8 @@ pub(crate) struct Access {
     pub(crate) cpu_wide: bool,
     /// Samples inside the kernel, and its frames.
     pub(crate) kernel: bool,
+    /// How many targets are sampled at once, and share the memory for their rings.
+    pub(crate) targets: usize,
 }
 
 /// Why sampling cannot start.
@@ -62,14 +64,14 @@ impl OpenError {
 pub(crate) fn probe_access() -> Result<Access, OpenError> {
     let cpu = limits::online_cpus()[0];
     if Event::clock(Scope::Cpu(cpu), &trial(true)).is_ok() {
-        return Ok(Access { cpu_wide: true, kernel: true });
+        return Ok(Access { cpu_wide: true, kernel: true, targets: 1 });
     }
     let own = Scope::Task { tid: std::process::id(), cpu };
     if Event::clock(own, &trial(true)).is_ok() {
-        return Ok(Access { cpu_wide: false, kernel: true });
+        return Ok(Access { cpu_wide: false, kernel: true, targets: 1 });
     }
     match Event::clock(own, &trial(false)) {
-        Ok(_) => Ok(Access { cpu_wide: false, kernel: false }),
+        Ok(_) => Ok(Access { cpu_wide: false, kernel: false, targets: 1 }),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(OpenError::NotPermitted(error)),
         Err(error) => Err(OpenError::Other(error)),
     }

@@ -388,6 +388,11 @@ impl PerfSampler {
         resources::time_to_fill_ns(self.rings.capacity() as u64, stack_bytes, period_ns as u64)
     }
 
+    /// Memory of the rings (bytes).
+    pub(crate) fn ring_bytes(&self) -> u64 {
+        self.rings.bytes()
+    }
+
     /// CPUs that are sampled.
     pub(crate) fn cpus(&self) -> usize {
         self.rings.cpus().len()

@@ -31,7 +31,7 @@ impl Rings {
         let cpu_wide = access.cpu_wide;
         let owners = cpus.iter().map(|&cpu| open_owner(cpu, cpu_wide));
         let owners = owners.collect::<io::Result<Vec<_>>>().map_err(OpenError::Other)?;
-        let rings = map_rings(&owners)?;
+        let rings = map_rings(&owners, access.targets)?;
         Ok(Self { cpus, owners, cpu_wide, rings })
     }
 
@@ -43,6 +43,11 @@ impl Rings {
     /// Each CPU with the event that owns its ring.
     pub(super) fn owners(&self) -> impl Iterator<Item = (u32, &Event)> {
         self.cpus.iter().copied().zip(&self.owners)
+    }
+
+    /// Memory that they take (bytes), which is in nobody's resident memory.
+    pub(super) fn bytes(&self) -> u64 {
+        self.rings.iter().map(|ring| (ring.capacity() + page_size()) as u64).sum()
     }
 
     /// Bytes that the smallest ring holds.
@@ -99,8 +104,8 @@ fn open_owner(cpu: u32, cpu_wide: bool) -> io::Result<Event> {
 }
 
 /// Maps a ring for each owner, smaller ones where the kernel refuses the memory.
-fn map_rings(owners: &[Event]) -> Result<Vec<Ring>, OpenError> {
-    let mut bytes = ring_bytes(owners.len() as u64) as usize;
+fn map_rings(owners: &[Event], targets: usize) -> Result<Vec<Ring>, OpenError> {
+    let mut bytes = ring_bytes(owners.len() as u64, targets as u64) as usize;
     loop {
         let mapped: io::Result<Vec<Ring>> = owners.iter().map(|owner| Ring::map(owner.fd(), bytes)).collect();
         match mapped {
@@ -120,7 +125,7 @@ mod tests {
     #[test]
     fn a_cpu_that_comes_back_has_a_ring_again() {
         let online = limits::online_cpus();
-        let alone = Access { cpu_wide: false, kernel: false };
+        let alone = Access { cpu_wide: false, kernel: false, targets: 1 };
         let Ok(mut rings) = Rings::open(online.clone(), alone) else {
             return; // perf events are not permitted here
         };

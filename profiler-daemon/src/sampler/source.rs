@@ -136,6 +136,14 @@ impl Source {
         either!(self, one => one.time_to_fill_ns())
     }
 
+    /// Memory of the rings that the kernel keeps (bytes).
+    pub(crate) fn ring_bytes(&self) -> u64 {
+        match self {
+            Self::Perf(perf) => perf.ring_bytes(),
+            Self::Timers(_) => 0, // theirs is shared memory, which is resident
+        }
+    }
+
     /// CPUs that are sampled.
     pub(crate) fn cpus(&self) -> usize {
         either!(self, one => one.cpus())

@@ -44,6 +44,9 @@ const FIGURES: &[Figure<Status>] = &[
     gauge("memory_resident_bytes", "Resident memory of the daemon.", |s| {
         Some(s.memory.resident_bytes as f64)
     }),
+    gauge("memory_rings_bytes", "Memory of rings, which is not in the resident memory.", |s| {
+        Some(s.memory.ring_bytes as f64)
+    }),
     gauge("memory_limit_bytes", "Memory that the daemon may take.", |s| Some(s.memory.limit_bytes as f64)),
     gauge("memory_symbols_bytes", "Memory of unwind tables and names.", |s| {
         Some(s.memory.symbol_bytes as f64)

@@ -46,6 +46,7 @@ fn status() -> Status {
         },
         memory: MemoryStatus {
             resident_bytes: 1016,
+            ring_bytes: 1099,
             limit_bytes: 1017,
             symbol_bytes: 1018,
             pressed: 1019,
