@@ -112,6 +112,34 @@ fn equal_stacks_add_up_and_targets_stay_apart() {
     assert_eq!(sum.run.rate_history.iter().map(|change| change.at_s).collect::<Vec<_>>(), [0.5, 0.5, 2.5]);
 }
 
+/// Samples of one nanosecond and of eight, in the same second.
+#[test]
+fn windows_of_samples_that_weigh_differently_stay_apart() {
+    let (light, mut heavy) = (profile("a", 100, &[&[(1, 64)]]), profile("b", 100, &[&[(1, 64)]]));
+    for stack in &mut heavy.stacks {
+        stack.samples /= 8;
+        stack.windows.iter_mut().for_each(|had| had.samples /= 8);
+    }
+    let sum = merged(seconds(0, 1000), 60, &[light.clone(), heavy, profile("c", 101, &[&[(2, 3)]])]);
+    assert_eq!(sum.windows.len(), 2);
+    let had: Vec<_> = sum.stacks.iter().flat_map(|stack| &stack.windows).map(|had| had.window).collect();
+    assert_eq!(had, [0, 1, 0], "those of equal weight share a window");
+    let twice = merged(seconds(0, 1000), 60, &[sum]);
+    assert_eq!(twice.windows.len(), 2);
+    assert_eq!(merged(seconds(0, 1000), 60, &[light.clone(), light]).windows.len(), 1);
+}
+
+#[test]
+fn a_sum_that_becomes_too_large_has_longer_bins() {
+    let windows: Vec<&[(u32, u64)]> = (0..200).map(|_| &[(1, 1), (2, 1)][..]).collect();
+    let profiles: Vec<_> = (0..20).map(|at| profile("a", 200 * at, &windows)).collect();
+    let sum = merged(seconds(0, 4000), 1, &profiles);
+    assert_eq!(sum.windows.len(), 1000, "4 s each, since 2,000 would be too many");
+    assert_eq!(sums(&sum), (8000, 8000));
+    assert!(sum.stacks.iter().all(|stack| stack.windows.len() == 1000));
+    assert!(sum.windows.windows(2).all(|pair| pair[0].end_ns <= pair[1].start_ns));
+}
+
 #[test]
 fn a_part_of_a_profile_is_its_windows_in_the_range() {
     let a = profile("a", 100, &[&[(1, 1)], &[(1, 2)], &[(3, 4)], &[(1, 8)]]);
