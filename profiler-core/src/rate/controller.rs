@@ -37,7 +37,7 @@ const FIRST_TICK_NS: u64 = 100_000_000;
 /// A reading further off than this has a clock that jumped (ns).
 const MAX_TICK_NS: u64 = 3_600_000_000_000;
 /// The bucket leaves this multiple of the budget open where costs are as expected.
-const OPEN: f64 = 1.25;
+const OPEN: f64 = 1.15;
 /// Length that a tick is taken to have when it is asked what one may overspend (s).
 const TICK_S: f64 = 0.1;
 /// A tick of strangers' samples is harmless below this share of what an idle target's second may cost.
