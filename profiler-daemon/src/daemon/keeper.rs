@@ -315,17 +315,17 @@ fn now(boot: &str) -> Now {
 struct Breath<'a> {
     pace: &'a mut Pace,
     handed_ns: u64,
-    /// CPU time until which it is settled (ns); names are looked for by several threads.
+    /// CPU time until which it is settled (ns): of all threads but the loop's, since names are looked for by several.
     settled_ns: u64,
 }
 
 impl<'a> Breath<'a> {
     fn new(pace: &'a mut Pace, handed_ns: u64) -> Self {
-        Self { pace, handed_ns, settled_ns: clock::self_cpu_ns() }
+        Self { pace, handed_ns, settled_ns: clock::beside_main_thread_ns() }
     }
 
     fn settle(&mut self) {
-        let cpu_ns = clock::self_cpu_ns();
+        let cpu_ns = clock::beside_main_thread_ns();
         let spent_ns = cpu_ns.saturating_sub(std::mem::replace(&mut self.settled_ns, cpu_ns));
         self.pace.settle(clock::monotonic_ns(), spent_ns);
     }
@@ -340,7 +340,7 @@ impl<'a> Breath<'a> {
             }
             std::thread::sleep(Duration::from_nanos(pause_ns).min(LOOK));
         }
-        self.settled_ns = clock::self_cpu_ns(); // what others did meanwhile is not for names
+        self.settled_ns = clock::beside_main_thread_ns(); // what others did meanwhile is not for names
     }
 }
 
