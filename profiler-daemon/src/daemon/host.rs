@@ -6,6 +6,8 @@ use std::collections::VecDeque;
 use super::state::HostStatus;
 
 const WINDOW_NS: u64 = 10_000_000_000;
+/// What was spent in so long is expected to go on: longer, and a start would be taken to last.
+const PRESENT_NS: u64 = 3_000_000_000;
 
 /// What was spent until a moment (ns of CPU time, but for the first).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,9 +77,11 @@ impl HostAccount {
         beside_ns as f64 / wall_ns + (names_ns as f64 / wall_ns).max(expected_names_cpus)
     }
 
-    /// What was spent on all but names in the last ten seconds (CPU-seconds per second).
+    /// What is spent on all but names just now (CPU-seconds per second).
     pub(crate) fn beside_names_cpus(&self) -> f64 {
-        let (then, now) = (self.oldest(), self.latest());
+        let now = self.latest();
+        let is_present = |spent: &&Spent| now.at_ns.saturating_sub(spent.at_ns) <= PRESENT_NS;
+        let then = self.history.iter().find(is_present).copied().unwrap_or_default();
         let wall_ns = now.at_ns.saturating_sub(then.at_ns).max(1);
         let names_ns = now.names_ns.saturating_sub(then.names_ns);
         now.since(&then).saturating_sub(names_ns) as f64 / wall_ns as f64
@@ -136,6 +140,8 @@ mod tests {
         assert!((account.housekeeping_cpus(0.0) - 0.005).abs() < 1e-9);
         assert!((account.housekeeping_cpus(0.004) - 0.0065).abs() < 1e-9, "of names .0025 were seen");
         assert!((account.beside_names_cpus() - 0.0175).abs() < 1e-9);
+        account.observe(spent(61, charged_ns + 30_000_000, 610_000_000), 2);
+        assert!((account.beside_names_cpus() - (0.0175 + 0.02 / 3.0)).abs() < 1e-9, "a second of three");
         assert!((status.charged_s - 0.9).abs() < 1e-9 && (status.housekeeping_cpu_s - 0.3).abs() < 1e-9);
     }
 
