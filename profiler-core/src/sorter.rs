@@ -10,7 +10,8 @@ pub trait RecordQueue {
     fn pop(&mut self);
 }
 
-/// Hands every record made until `until_ns` to `handle`, oldest first over all queues, without copying one.
+/// Hands every record made until `until_ns` to `handle`, with the index of its queue, oldest first over all queues, without copying
+/// one.
 ///
 /// Records are merged where they lie. A record that is younger than `until_ns` stays in its ring for the next
 /// round: by then, everything older on the other CPUs has been written as well. A record without a time
@@ -19,7 +20,7 @@ pub fn drain_in_order<Q: RecordQueue>(
     queues: &mut [Q],
     format: &RecordFormat,
     until_ns: u64,
-    mut handle: impl FnMut(RawRecord<'_>),
+    mut handle: impl FnMut(usize, RawRecord<'_>),
 ) {
     let time = |queue: &mut Q| queue.front().map(|record| record.time_ns(format).unwrap_or(0));
     let mut fronts: Vec<Option<u64>> = queues.iter_mut().map(time).collect();
@@ -28,7 +29,7 @@ pub fn drain_in_order<Q: RecordQueue>(
             return;
         }
         if let Some(record) = queues[oldest].front() {
-            handle(record);
+            handle(oldest, record);
         }
         queues[oldest].pop();
         fronts[oldest] = time(&mut queues[oldest]);
@@ -77,7 +78,7 @@ mod tests {
             let format = RecordFormat::new(false);
             let mut queues: Vec<Times> = cpus.iter().map(|times| Times::new(times)).collect();
             let mut seen = Vec::new();
-            drain_in_order(&mut queues, &format, until, |r| seen.push(r.time_ns(&format).unwrap()));
+            drain_in_order(&mut queues, &format, until, |_, r| seen.push(r.time_ns(&format).unwrap()));
             let mut expected: Vec<u64> = cpus.concat().into_iter().filter(|&t| t <= until).collect();
             expected.sort_unstable();
             prop_assert_eq!(&seen, &expected);

@@ -2,9 +2,9 @@
 
 use config::{SamplingSettings, TargetSettings};
 
-use super::{Daemon, host_cpus};
 use super::state::Origin;
 use super::watched::{Identity, Watched};
+use super::{Daemon, host_cpus};
 use crate::discovery::{Found, TargetId};
 use crate::sys::{clock, memory, procfs};
 

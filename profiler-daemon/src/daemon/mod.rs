@@ -79,7 +79,7 @@ pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     log::begin();
     memory::keep_little();
     let settings = reload::read(job.file.as_deref())?;
-    let setup = Setup::begin(&settings.sampling_of(&config::TargetSettings::default()))?;
+    let setup = Setup::begin(&settings.sampling_of(&config::TargetSettings::default()))?.for_many();
     let keeper = start_keeper(&settings)?;
     let (asker, asked, publisher) = ask::channel();
     let server = api::start(&settings, asker)?;

@@ -152,7 +152,7 @@ fn setup(sampling: &SamplingSettings) -> Setup {
         // The kernel's time is in the clocks that the timers are on, though its functions are not seen.
         access: Access { cpu_wide: false, kernel: true, targets: 1 },
         asked: Some(AttachMode::Task),
-        is_one_of_many: false,
+        reports: None,
         clock_tick_ns: Some(signal_cost::tick_ns()),
         tick: None,
         symbols: Symbols::new(sampling.symbol_memory.get()),

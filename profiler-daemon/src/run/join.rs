@@ -39,7 +39,7 @@ pub(crate) fn begin<L: DecisionLog>(
     seen: Option<&Activity>,
     log: L,
 ) -> Result<Engine<L>> {
-    let mut setup = Setup { is_one_of_many: true, ..setup.clone() };
+    let mut setup = setup.clone();
     let mut session = setup.session(sampling);
     session.own_time = OwnTime::of_turns();
     session.own_time.enter();
@@ -63,6 +63,9 @@ pub(crate) fn begin<L: DecisionLog>(
     let refused = |error: OpenError| explain::open(error, None);
     let mut engine = setup.open(sampling, session, found, seen, log).map_err(refused)?;
     engine.rests();
+    if let Some(reports) = &setup.reports {
+        engine.sampler.share_reports(reports);
+    }
     engine.start_clocks()?;
     match &whom {
         Whom::Processes(pids) => {

@@ -43,6 +43,7 @@ use crate::output::Outputs;
 use crate::sampler::access::{Access, OpenError, probe_access};
 use crate::sampler::perf::Attachment;
 use crate::sampler::session::Session;
+use crate::sampler::shared_reports::SharedReports;
 use crate::sampler::tick::TickSource;
 use crate::sampler::timer_signal::{Host, TimerSampler};
 use crate::sampler::watch::Watch;
@@ -251,8 +252,8 @@ pub(crate) struct Setup {
     access: Access,
     /// How the person wants to attach.
     asked: Option<AttachMode>,
-    /// Whether other targets are sampled beside this one.
-    is_one_of_many: bool,
+    /// Where other targets are sampled beside this one, what all of them share of records.
+    reports: Option<SharedReports>,
     /// The kernel's tick (ns), where clocks expire at ticks alone.
     clock_tick_ns: Option<u64>,
     /// The same, where samples are taken at it.
@@ -280,8 +281,13 @@ impl Setup {
         let calibration = calibrate::prepare(access);
         let symbols = Symbols::new(sampling.symbol_memory.get());
         let seed = sampling.seed.unwrap_or_else(clock::monotonic_ns);
-        let (is_one_of_many, clock_tick_ns) = (false, None);
-        Ok(Self { calibration, seed, access, asked, is_one_of_many, clock_tick_ns, tick, symbols })
+        let (reports, clock_tick_ns) = (None, None);
+        Ok(Self { calibration, seed, access, asked, reports, clock_tick_ns, tick, symbols })
+    }
+
+    /// The same for several targets at once.
+    pub(crate) fn for_many(self) -> Self {
+        Self { reports: Some(SharedReports::new(self.access)), ..self }
     }
 
     /// From now on so many targets are sampled at once.
@@ -395,7 +401,7 @@ impl Setup {
         let cpus = limits::online_cpus().len();
         let switches_per_s = seen.map_or(0.0, |seen| seen.switches_per_s().max(seen.past_switches_per_s));
         let choice = AttachChoice::new(self.asked, self.access.cpu_wide, threads, cpus, switches_per_s);
-        let choice = if self.is_one_of_many { choice.among_others() } else { choice };
+        let choice = if self.reports.is_some() { choice.among_others() } else { choice };
         if has_group { choice.with_group() } else { choice }
     }
 

@@ -9,6 +9,7 @@ mod reporters;
 mod rereads;
 mod rings;
 pub(crate) mod session;
+pub(crate) mod shared_reports;
 pub(crate) mod source;
 pub(crate) mod switches;
 pub(crate) mod target_cpu;

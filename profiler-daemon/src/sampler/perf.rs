@@ -17,10 +17,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::access::{Access, OpenError};
 use super::reporters::Reporters;
 use super::rings::Rings;
+use super::shared_reports::{Paid, Reader, SharedReports};
 use super::tick::TickSource;
 use crate::cgroup::Cgroup;
-use crate::sys::perf_event::{ClockEvent, Event, Reports, Scope};
 use crate::sys::limits::OnlineCpu;
+use crate::sys::perf_event::{ClockEvent, Event, Reports, Scope};
 use crate::sys::{clock, limits, procfs};
 
 /// A redraw costs a system call for each clock, so at most so many are redrawn at once.
@@ -116,6 +117,9 @@ pub(crate) struct PerfSampler {
     access: Access,
     rings: Rings,
     reporters: Reporters,
+    /// Where names, forks and exits are reported for all targets at once, and what of it was read while this one needs it.
+    shared: Option<SharedReports>,
+    reader: Option<Reader>,
     clocks: Vec<Clock>,
     /// Clocks that are about to replace those above, and run already.
     incoming: Vec<Clock>,
@@ -150,6 +154,10 @@ pub(crate) enum Drained<'a> {
     Record(Record<'a>, u64),
     /// A sample at the kernel's tick, and the CPU time it stands for (ns).
     Tick(RawSample<'a>, u64),
+    /// A record that is told to several targets, of whom another one pays for it.
+    Report(Record<'a>),
+    /// So many records were lost that are no samples.
+    LostReports(u64),
     /// A sample for time that another clock has sampled too: a cost and nothing else.
     Double,
     /// A record that could not be decoded.
@@ -167,11 +175,13 @@ impl PerfSampler {
     ) -> Result<Self, OpenError> {
         limits::raise_open_files();
         let online = limits::online();
-        let rings = Rings::open(numbers(&online), access)?;
+        let rings = Rings::open(limits::numbers(&online), access)?;
         let mut sampler = Self {
             access,
             rings,
             reporters: Reporters::default(),
+            shared: None,
+            reader: None,
             clocks: Vec::new(),
             incoming: Vec::new(),
             formats: FxHashMap::default(),
@@ -189,6 +199,11 @@ impl PerfSampler {
         sampler.attachment.leave_out(&opened.refused);
         sampler.clocks = opened.clocks;
         Ok(sampler)
+    }
+
+    /// Names, forks and exits on whole CPUs are read there; to be said before the clocks start.
+    pub(crate) fn share_reports(&mut self, shared: SharedReports) {
+        self.shared = Some(shared);
     }
 
     /// Starts the clocks.
@@ -219,7 +234,7 @@ impl PerfSampler {
         settings: ClockSettings,
     ) -> Result<(), OpenError> {
         let online = limits::online();
-        self.rings.replace(&numbers(&online)).map_err(OpenError::Other)?;
+        self.rings.replace(&limits::numbers(&online)).map_err(OpenError::Other)?;
         let old = (self.settings, std::mem::replace(&mut self.attachment, attachment));
         self.settings = settings;
         let opened = self.renew_reporters(&old.1, &online).map_err(OpenError::Other);
@@ -243,7 +258,8 @@ impl PerfSampler {
             return self.report(outgoing);
         }
         let old = std::mem::take(&mut self.reporters);
-        let reported = self.report(outgoing);
+        let renewed = self.reader.as_ref().map_or(Ok(()), |reader| reader.renew(online));
+        let reported = renewed.and_then(|()| self.report(outgoing));
         if reported.is_err() {
             self.reporters = old;
         }
@@ -254,7 +270,12 @@ impl PerfSampler {
     fn report(&mut self, outgoing: &Attachment) -> io::Result<()> {
         let whole = |attachment: &Attachment| matches!(attachment, Attachment::Cpus);
         let tasks = whole(outgoing) || whole(&self.attachment);
-        self.reporters.adjust(&self.rings, tasks, tasks && self.settings.mappings)
+        self.reader = match &self.shared {
+            Some(shared) if tasks && self.reader.is_none() => Some(shared.reader()?),
+            _ => self.reader.take().filter(|_| tasks),
+        };
+        let has_own = tasks && self.reader.is_none();
+        self.reporters.adjust(&self.rings, has_own, tasks && self.settings.mappings)
     }
 
     /// Attaches to more threads, beside those that the incoming clocks are attached to.
@@ -333,7 +354,7 @@ impl PerfSampler {
         let (book, tick_book, formats) = (&mut self.book, &mut self.tick_book, &self.formats);
         let tick_period_ns = self.tick.as_ref().map_or(0, TickSource::mean_period_ns);
         let bare = RecordFormat::new(false);
-        self.rings.drain(until_ns, |raw| {
+        let mut take = |report: Option<Paid>, raw: RawRecord<'_>| {
             let event = event_of(&raw);
             let format = event.and_then(|event| formats.get(&event)).unwrap_or(&bare);
             handle(match raw.decode(format) {
@@ -352,12 +373,28 @@ impl PerfSampler {
                 Ok(Record::Exit(task)) => {
                     book.ended(task.tid);
                     tick_book.ended(task.tid);
-                    Drained::Record(Record::Exit(task), 0)
+                    match report {
+                        Some(Paid(false)) => Drained::Report(Record::Exit(task)),
+                        _ => Drained::Record(Record::Exit(task), 0),
+                    }
                 }
+                // What others pay for as well is told as it is, but lost samples were none.
+                Ok(Record::Lost { count }) if report.is_some() => Drained::LostReports(count),
+                Ok(record) if report == Some(Paid(false)) => Drained::Report(record),
                 Ok(record) => Drained::Record(record, 0),
                 Err(_) => Drained::Undecodable,
             });
-        });
+        };
+        let lost = match &self.reader {
+            Some(reader) => reader.drain_with(&mut self.rings, until_ns, take),
+            None => {
+                self.rings.drain(until_ns, |_, raw| take(None, raw));
+                0
+            }
+        };
+        if lost > 0 {
+            handle(Drained::LostReports(lost));
+        }
         for _ in 0..self.rings.take_damaged() {
             handle(Drained::Undecodable);
         }
@@ -534,10 +571,6 @@ impl PerfSampler {
     }
 }
 
-fn numbers(online: &[OnlineCpu]) -> Vec<u32> {
-    online.iter().map(|cpu| cpu.number).collect()
-}
-
 /// Draws anew how many ticks pass from one sample to the next, where that is due; where all are sampled, and were, it is not.
 fn redraw_tick(clock: &mut Clock, tick: &TickSource, book: &mut ClockBook, dither: &mut Dither) {
     let mean_ns = tick.mean_period_ns();
@@ -574,7 +607,7 @@ mod tests {
 
     /// Needs no privilege: the clocks are attached to this thread. None where perf events are not permitted.
     fn sampler(threads: Vec<u32>) -> Option<PerfSampler> {
-        let access = Access { cpu_wide: false, kernel: false };
+        let access = Access { cpu_wide: false, kernel: false, targets: 1 };
         PerfSampler::open(access, Attachment::Tasks(threads), settings(), Dither::new(7), None).ok()
     }
 

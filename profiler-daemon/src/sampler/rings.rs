@@ -4,9 +4,10 @@ use std::io;
 
 use profiler_core::record::{RawRecord, RecordFormat};
 use profiler_core::resources::{MIN_RING_BYTES, ring_bytes};
-use profiler_core::sorter::drain_in_order;
+use profiler_core::sorter::{RecordQueue, drain_in_order};
 
 use super::access::{Access, OpenError};
+use super::shared_reports::Log;
 use crate::sys::perf_event::{Event, Reports, Scope};
 use crate::sys::ring::{Ring, page_size};
 
@@ -81,10 +82,24 @@ impl Rings {
         Ok(())
     }
 
-    /// Hands over every record made until `until_ns`, in time order.
-    pub(super) fn drain(&mut self, until_ns: u64, handle: impl FnMut(RawRecord<'_>)) {
+    /// Hands over every record made until `until_ns` with the index of its ring, in time order.
+    pub(super) fn drain(&mut self, until_ns: u64, handle: impl FnMut(usize, RawRecord<'_>)) {
         let times = RecordFormat::new(false); // times stand at the same place in all formats
         drain_in_order(&mut self.rings, &times, until_ns, handle);
+    }
+
+    /// The same, with what stands in a log beside them, of which each record is said to be or not.
+    pub(super) fn drain_with(
+        &mut self,
+        log: Log<'_>,
+        until_ns: u64,
+        mut handle: impl FnMut(bool, RawRecord<'_>),
+    ) {
+        let log_at = self.rings.len();
+        let mut queues: Vec<Queue<'_>> = self.rings.iter_mut().map(Queue::Ring).collect();
+        queues.push(Queue::Log(log));
+        let times = RecordFormat::new(false);
+        drain_in_order(&mut queues, &times, until_ns, |at, raw| handle(at == log_at, raw));
     }
 
     /// Whether any of them holds a record.
@@ -95,6 +110,28 @@ impl Rings {
     /// Times that a ring held something that is no record, since the last call.
     pub(super) fn take_damaged(&mut self) -> u64 {
         self.rings.iter_mut().map(Ring::take_damaged).sum()
+    }
+}
+
+/// Where records come from.
+enum Queue<'a> {
+    Ring(&'a mut Ring),
+    Log(Log<'a>),
+}
+
+impl RecordQueue for Queue<'_> {
+    fn front(&mut self) -> Option<RawRecord<'_>> {
+        match self {
+            Self::Ring(ring) => ring.front(),
+            Self::Log(log) => log.front(),
+        }
+    }
+
+    fn pop(&mut self) {
+        match self {
+            Self::Ring(ring) => ring.pop(),
+            Self::Log(log) => log.pop(),
+        }
     }
 }
 
@@ -138,7 +175,7 @@ mod tests {
         );
         rings.replace(&online[online.len() - 1..]).unwrap();
         assert_eq!(rings.cpus(), &online[online.len() - 1..]);
-        rings.drain(u64::MAX, |_| {});
+        rings.drain(u64::MAX, |_, _| {});
         assert!(rings.replace(&[i32::MAX as u32]).is_err());
         assert!(rings.capacity() == 0 && rings.cpus().is_empty());
     }

@@ -371,6 +371,15 @@ impl Session {
                 self.counts.undecodable += 1;
                 self.records_lost();
             }
+            Drained::LostReports(count) => {
+                self.counts.lost_others += count;
+                self.records_lost();
+            }
+            Drained::Report(record) => {
+                let paid = self.counts.foreign_side_records;
+                self.handle(Drained::Record(record, 0));
+                self.counts.foreign_side_records = paid; // of strangers' another target pays for this one
+            }
             Drained::Double => self.counts.doubled += 1,
             Drained::Record(Record::Sample(sample), weight_ns) => self.sample(&sample, weight_ns, false),
             Drained::Tick(sample, weight_ns) => self.sample(&sample, weight_ns, true),

@@ -6,6 +6,7 @@ use profiler_core::rate::HandlerTime;
 
 use super::access::OpenError;
 use super::perf::{Attachment, ClockSettings, Drained, PerfSampler};
+use super::shared_reports::SharedReports;
 use super::timer_signal::TimerSampler;
 use crate::inject::Refused;
 
@@ -141,6 +142,13 @@ impl Source {
         match self {
             Self::Perf(perf) => perf.ring_bytes(),
             Self::Timers(_) => 0, // theirs is shared memory, which is resident
+        }
+    }
+
+    /// Names, forks and exits on whole CPUs are read there; to be said before the clocks start.
+    pub(crate) fn share_reports(&mut self, shared: &SharedReports) {
+        if let Self::Perf(perf) = self {
+            perf.share_reports(shared.clone());
         }
     }
 

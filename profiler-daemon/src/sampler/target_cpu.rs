@@ -239,7 +239,8 @@ impl TargetCpu {
     /// Reads the account of waited-for children of each of these processes that has any; returns by how much it grew (ns).
     fn read_waited(&mut self, is_asked: impl Fn(u32) -> bool) -> FxHashMap<u32, u64> {
         let mut newly_waited = FxHashMap::default();
-        let asked = self.processes.iter_mut().filter(|(pid, account)| account.has_children && is_asked(**pid));
+        let asked =
+            self.processes.iter_mut().filter(|(pid, account)| account.has_children && is_asked(**pid));
         for (&pid, account) in asked {
             let children_ns = procfs::waited_children_cpu_ns(pid).max(account.children_ns);
             newly_waited.insert(pid, children_ns - account.children_ns);

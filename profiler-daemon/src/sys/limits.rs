@@ -48,6 +48,11 @@ pub(crate) fn online_cpus() -> Vec<u32> {
     with_online(|online| online.iter().map(|cpu| cpu.number).collect())
 }
 
+/// Their numbers.
+pub(crate) fn numbers(online: &[OnlineCpu]) -> Vec<u32> {
+    online.iter().map(|cpu| cpu.number).collect()
+}
+
 fn with_online<T>(ask: impl FnOnce(&[OnlineCpu]) -> T) -> T {
     let now_ns = clock::monotonic_ns();
     ONLINE.with_borrow_mut(|(looked_ns, cpus)| {

@@ -120,7 +120,7 @@ pub fn replay(
 ) -> Replayed {
     let format = RecordFormat::new(given.copies_stack);
     let mut session = Session::new(given);
-    drain_in_order(&mut rings, &format, u64::MAX, |raw| session.take(raw, &format, load));
+    drain_in_order(&mut rings, &format, u64::MAX, |_, raw| session.take(raw, &format, load));
     session.counts.undecodable += rings.iter().map(|ring| ring.damaged).sum::<u64>();
     Replayed {
         aggregate: session.aggregator.finish(u64::MAX),

@@ -1,0 +1,268 @@
+//! Names, forks and exits on whole CPUs, reported once for all targets that have to know them. With events of its own for each
+//! target, whoever forks would pay for as many records as there are such targets.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::rc::{Rc, Weak};
+
+use profiler_core::record::{RawData, RawRecord};
+use profiler_core::sorter::RecordQueue;
+
+use super::access::{Access, OpenError};
+use super::reporters::Reporters;
+use super::rings::Rings;
+use crate::sys::limits::{self, OnlineCpu};
+
+/// Records that are kept for readers who are behind: seconds of the most that a machine forks. A reader further behind loses some.
+const MOST_RECORDS: usize = 1 << 15;
+
+/// Reports are small: their rings are as large as where so many targets have some.
+const AS_OF_TARGETS: usize = 32;
+
+/// What the targets of a daemon share; clones are the same one.
+#[derive(Clone)]
+pub(crate) struct SharedReports(Rc<RefCell<Shared>>);
+
+struct Shared {
+    access: Access,
+    /// None while nobody reads.
+    source: Option<Source>,
+    log: VecDeque<Report>,
+    /// Number of the first one in the log.
+    first: u64,
+    /// Where each reader is.
+    readers: Vec<Weak<Cell<u64>>>,
+}
+
+struct Source {
+    rings: Rings,
+    reporters: Reporters,
+    online: Vec<OnlineCpu>,
+}
+
+struct Report {
+    kind: u32,
+    misc: u16,
+    body: Box<[u8]>,
+}
+
+impl SharedReports {
+    /// Nothing is reported before there is a reader.
+    pub(crate) fn new(access: Access) -> Self {
+        let (log, readers) = (VecDeque::new(), Vec::new());
+        let access = Access { targets: AS_OF_TARGETS, ..access };
+        Self(Rc::new(RefCell::new(Shared { access, source: None, log, first: 0, readers })))
+    }
+
+    /// Reads what is reported from now on.
+    pub(super) fn reader(&self) -> io::Result<Reader> {
+        let mut shared = self.0.borrow_mut();
+        shared.forget_readers();
+        if shared.source.is_none() {
+            shared.source = Some(Source::open(shared.access)?);
+        }
+        shared.read(u64::MAX);
+        let next = Rc::new(Cell::new(shared.first + shared.log.len() as u64));
+        shared.readers.push(Rc::downgrade(&next));
+        drop(shared);
+        Ok(Reader { shared: self.clone(), next })
+    }
+}
+
+impl Source {
+    fn open(access: Access) -> io::Result<Self> {
+        let online = limits::online();
+        let rings = Rings::open(limits::numbers(&online), access).map_err(OpenError::into_io)?;
+        let mut reporters = Reporters::default();
+        reporters.adjust(&rings, true, false)?;
+        Ok(Self { rings, reporters, online })
+    }
+}
+
+impl Shared {
+    /// Takes in what was reported until then, and lets go of what everybody has read.
+    fn read(&mut self, until_ns: u64) {
+        let Some(source) = &mut self.source else { return };
+        let log = &mut self.log;
+        source.rings.drain(until_ns, |_, raw| {
+            let mut body = vec![0; raw.body.len()].into_boxed_slice();
+            if raw.body.clone().read_exact(&mut body).is_ok() {
+                log.push_back(Report { kind: raw.kind, misc: raw.misc, body });
+            }
+        });
+        let end = self.first + log.len() as u64;
+        let read = self.readers.iter().filter_map(Weak::upgrade).map(|next| next.get()).min().unwrap_or(end);
+        let kept = (end - read.clamp(self.first, end)) as usize;
+        let gone = log.len() - kept.min(MOST_RECORDS);
+        log.drain(..gone);
+        self.first += gone as u64;
+    }
+
+    fn forget_readers(&mut self) {
+        self.readers.retain(|next| next.strong_count() > 0);
+    }
+}
+
+/// A target's way through what is reported.
+pub(super) struct Reader {
+    shared: SharedReports,
+    /// The number of the next report.
+    next: Rc<Cell<u64>>,
+}
+
+impl Reader {
+    /// Opens the events anew where CPUs have come or gone.
+    pub(super) fn renew(&self, online: &[OnlineCpu]) -> io::Result<()> {
+        let mut shared = self.shared.0.borrow_mut();
+        let Some(source) = shared.source.as_mut().filter(|source| source.online != online) else {
+            return Ok(());
+        };
+        source.rings.replace(&limits::numbers(online))?;
+        source.reporters = Reporters::default();
+        source.reporters.adjust(&source.rings, true, false)?;
+        source.online = online.to_vec();
+        Ok(())
+    }
+
+    /// Hands over every record of these rings and every report made until `until_ns`, in time order: a report with whether this
+    /// reader is the one that pays for it. Returns how many it has lost.
+    pub(super) fn drain_with(
+        &self,
+        rings: &mut Rings,
+        until_ns: u64,
+        mut handle: impl FnMut(Option<Paid>, RawRecord<'_>),
+    ) -> u64 {
+        let mut shared = self.shared.0.borrow_mut();
+        shared.forget_readers();
+        shared.read(until_ns);
+        let is_self = |reader: &Weak<Cell<u64>>| std::ptr::eq(reader.as_ptr(), Rc::as_ptr(&self.next));
+        let turn = shared.readers.iter().position(is_self).unwrap_or(0) as u64;
+        let readers = shared.readers.len().max(1) as u64;
+        let lost = shared.first.saturating_sub(self.next.get());
+        self.next.set(self.next.get() + lost);
+        let log = Log { reports: &shared.log, first: shared.first, next: &self.next };
+        rings.drain_with(log, until_ns, |is_report, raw| {
+            handle(is_report.then(|| Paid(payer(self.next.get(), readers) == turn)), raw);
+        });
+        lost
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // Nobody reads it while it is dropped; who is last ends the events.
+        if let Ok(mut shared) = self.shared.0.try_borrow_mut() {
+            shared.readers.retain(|next| !std::ptr::eq(next.as_ptr(), Rc::as_ptr(&self.next)));
+            if shared.readers.is_empty() {
+                (shared.source, shared.log) = (None, VecDeque::new());
+            }
+        }
+    }
+}
+
+/// Whose turn it is to pay for a report, of so many. Reports come in patterns (who forks soon ends), which must not fall to the same
+/// one all the time.
+fn payer(number: u64, readers: u64) -> u64 {
+    (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) % readers
+}
+
+/// Whether a report is charged to whoever reads it here: to one of its readers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Paid(pub(super) bool);
+
+/// What a reader has not yet read.
+pub(super) struct Log<'a> {
+    reports: &'a VecDeque<Report>,
+    first: u64,
+    next: &'a Cell<u64>,
+}
+
+impl RecordQueue for Log<'_> {
+    fn front(&mut self) -> Option<RawRecord<'_>> {
+        let at = usize::try_from(self.next.get().checked_sub(self.first)?).ok()?;
+        let Report { kind, misc, body } = self.reports.get(at)?;
+        Some(RawRecord { kind: *kind, misc: *misc, body: RawData::Single(body) })
+    }
+
+    fn pop(&mut self) {
+        self.next.set(self.next.get() + 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use profiler_core::record::{Record, RecordFormat};
+
+    use super::*;
+    use crate::sampler::access::probe_access;
+    use crate::sys::clock;
+
+    #[derive(Debug, Default)]
+    struct Read {
+        /// Children of this process.
+        forks: u64,
+        reports: u64,
+        paid: u64,
+    }
+
+    fn read(reader: &Reader, rings: &mut Rings, until_ns: u64) -> Read {
+        let mut read = Read::default();
+        reader.drain_with(rings, until_ns, |report, raw| {
+            read.reports += u64::from(report.is_some());
+            read.paid += u64::from(report == Some(Paid(true)));
+            if let Ok(Record::Fork(task)) = raw.decode(&RecordFormat::new(false)) {
+                let is_child = task.parent_pid == std::process::id() && task.pid != task.parent_pid;
+                read.forks += u64::from(is_child);
+            }
+        });
+        read
+    }
+
+    #[test]
+    fn every_reader_is_told_of_all_and_one_pays_for_each() {
+        let Some(access) = probe_access().ok().filter(|access| access.cpu_wide) else {
+            return; // events of whole CPUs are not permitted here
+        };
+        let shared = SharedReports::new(access);
+        let mut rings = Rings::open(limits::numbers(&limits::online()), access).unwrap();
+        let (first, second) = (shared.reader().unwrap(), shared.reader().unwrap());
+        let children = || (0..20).for_each(|_| assert!(Command::new("true").status().unwrap().success()));
+        children();
+        let now_ns = clock::monotonic_ns();
+        let (a, b) = (read(&first, &mut rings, now_ns), read(&second, &mut rings, now_ns));
+        assert!(a.forks >= 20 && b.forks >= 20, "{a:?} {b:?}"); // other tests fork beside this one
+        assert!(a.reports == b.reports && a.paid + b.paid == a.reports, "{a:?} {b:?}");
+        assert!(a.paid.min(b.paid) > a.reports / 5, "{a:?} {b:?}");
+        let late = shared.reader().unwrap();
+        drop(second);
+        children();
+        let late_ns = clock::monotonic_ns();
+        assert!(read(&late, &mut rings, late_ns).forks >= 20);
+        drop((first, late));
+        assert!(shared.0.borrow().source.is_none(), "nobody reads any more");
+    }
+
+    #[test]
+    fn who_is_too_far_behind_is_told_how_much_he_has_lost() {
+        let access = Access { cpu_wide: false, kernel: false, targets: 1 };
+        let shared = SharedReports::new(access);
+        let next = Rc::new(Cell::new(3));
+        let report = || Report { kind: 4, misc: 0, body: vec![0; 40].into_boxed_slice() };
+        {
+            let mut shared = shared.0.borrow_mut();
+            shared.readers.push(Rc::downgrade(&next));
+            (shared.first, shared.log) = (10, (0..5).map(|_| report()).collect());
+        }
+        let reader = Reader { shared: shared.clone(), next };
+        let Ok(mut rings) = Rings::open(limits::numbers(&limits::online()), access) else {
+            return; // perf events are not permitted here
+        };
+        let mut told = 0;
+        let lost = reader.drain_with(&mut rings, u64::MAX, |report, _| told += u64::from(report.is_some()));
+        assert_eq!((lost, told), (7, 5));
+        assert_eq!(reader.drain_with(&mut rings, u64::MAX, |_, _| ()), 0);
+    }
+}
