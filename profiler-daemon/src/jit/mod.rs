@@ -1,8 +1,9 @@
 //! Names of the code that the target's processes generate.
 //!
 //! A process tells them in a list (a perf map) or a journal (a jitdump) that it goes on writing, and neither need outlive
-//! it. So both are opened while it lives and kept. Journals are read as they grow. Lists are read when names are asked for:
-//! when a cut is named, on the thread that does it, or when there are too many programs that have ended. An address may
+//! it. So both are opened while it lives and kept. Journals are read as they grow, a little at each look. The rest of them, and
+//! lists, are read when names are asked for: when a cut is named, on the thread that does it, or when there are too many
+//! programs that have ended. An address may
 //! hold other code later, and only the journal's times tell which; of a list, the last line counts at that moment.
 
 mod list;
@@ -27,6 +28,13 @@ use crate::roots::Roots;
 const MOST_PROGRAMS: usize = 256;
 /// Programs that have ended, and whose lists are yet to be read.
 const MOST_ENDED: usize = 64;
+/// The same of those with a journal, which takes memory.
+const MOST_ENDED_JOURNALS: usize = 8;
+/// Of all journals, read at each look; of one whose names are asked for; and of one whose program has ended, where there are too
+/// many of these (bytes).
+const READ_AT_ONCE: u64 = 1 << 20;
+const LONGEST_JOURNAL: u64 = 1 << 30;
+const MOST_OF_ENDED: u64 = 8 << 20;
 /// Looks for a list that is not there get rarer, up to so many readings apart.
 const LONGEST_PAUSE: u32 = 64;
 
@@ -96,16 +104,21 @@ impl JitStore {
 
     /// Looks for lists and for what is new in journals.
     pub(crate) fn refresh(&mut self, roots: &Roots) {
-        self.programs.values_mut().filter(|program| !program.has_ended()).for_each(|p| p.refresh(roots));
+        let mut left = READ_AT_ONCE;
+        for program in self.programs.values_mut().filter(|program| !program.has_ended()) {
+            left = left.saturating_sub(program.refresh(roots, left));
+        }
     }
 
     /// A process has ended, or will be another program. Frames are those of all stacks since the last cut.
     pub(crate) fn ended(&mut self, process: ProcessIndex, frames: &[Frame], roots: &Roots, room: &NameRoom) {
         let Some(program) = self.programs.get_mut(&process) else { return };
         program.end(roots);
-        let has_journal = program.has_journal();
-        let ended = self.programs.values().filter(|program| program.has_ended()).count();
-        if has_journal || ended > MOST_ENDED {
+        let ended = self.programs.values().filter(|program| program.has_ended());
+        let (ended, with_journal) = ended.fold((0, 0), |(ended, with_journal), program| {
+            (ended + 1, with_journal + usize::from(program.has_journal()))
+        });
+        if with_journal > MOST_ENDED_JOURNALS || ended > MOST_ENDED {
             self.read_ended(frames, roots, room);
         }
     }
@@ -117,11 +130,10 @@ impl JitStore {
         programs.retain(|process, program| {
             if program.has_ended() {
                 let asked = addresses.remove(process);
-                told.extend(
-                    asked.map(|asked| {
-                        (*process, program.teller().tell(&asked, roots, room, Naming::default()))
-                    }),
-                );
+                told.extend(asked.map(|asked| {
+                    let teller = program.teller();
+                    (*process, teller.tell(&asked, roots, room, Naming::default(), MOST_OF_ENDED))
+                }));
             }
             !program.has_ended()
         });
@@ -173,7 +185,7 @@ impl Generated {
     pub(crate) fn read(&mut self, frames: &[Frame], roots: &Roots, room: &NameRoom, now: Naming) {
         for (process, addresses) in by_process(frames) {
             if let Some(teller) = self.tellers.remove(&process) {
-                self.told.insert(process, teller.tell(&addresses, roots, room, now));
+                self.told.insert(process, teller.tell(&addresses, roots, room, now, LONGEST_JOURNAL));
             }
         }
         self.tellers.clear();

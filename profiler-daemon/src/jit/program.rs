@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use profiler_core::record::Mapped;
 use profiler_core::stack::GeneratedCode;
@@ -12,15 +12,14 @@ use symbolizer::{CodePlace, JitDump};
 
 use super::LONGEST_PAUSE;
 use super::list::List;
-use super::teller::{Teller, newest_first};
+use super::teller::Teller;
 use crate::objects;
 use crate::roots::{Roots, View};
 use crate::sys::procfs::{self, Identity};
 use crate::sys::root::Link;
 
-/// Of a journal, read at each refresh, and in all.
-const JOURNAL_AT_ONCE: u64 = 16 << 20;
-const LONGEST_JOURNAL: u64 = 1 << 30;
+/// Of a journal, read under one lock.
+const JOURNAL_AT_ONCE: u64 = 1 << 20;
 /// Lists, and journals, that are kept for a process: its own, and those of the processes that it was forked from.
 const MOST_KEPT: usize = 4;
 /// Addresses that are remembered until the journal tells of them.
@@ -69,9 +68,50 @@ impl Journal {
         self.dump.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Records that were left out, and whether the end is yet to be read.
+    pub(super) fn not_read(&self) -> (u64, bool) {
+        let dump = self.dump();
+        (dump.left_out(), dump.is_behind())
+    }
+
+    /// What it has told so far, if nobody else reads it at this moment, and if it was read to its end: what comes after says which code took
+    /// the place of which.
+    fn up_to_date(&self) -> Option<MutexGuard<'_, JitDump>> {
+        self.at_hand().filter(|dump| !dump.is_behind())
+    }
+
+    fn at_hand(&self) -> Option<MutexGuard<'_, JitDump>> {
+        match self.dump.try_lock() {
+            Ok(dump) => Some(dump),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Reads on, unless somebody else does at this moment. Returns how much that was (bytes).
+    fn read_some(&self, most_bytes: u64) -> u64 {
+        let Some(mut dump) = self.at_hand() else { return 0 };
+        self.read_into(&mut dump, most_bytes)
+    }
+
+    /// Reads on to the end, or so much. Whoever samples gets hold of it in between.
+    pub(super) fn read_on(&self, most_bytes: u64) {
+        let mut left = most_bytes;
+        while left > 0 {
+            let mut dump = self.dump();
+            let read = self.read_into(&mut dump, left.min(JOURNAL_AT_ONCE));
+            if read == 0 || !dump.is_behind() {
+                return;
+            }
+            left = left.saturating_sub(read);
+        }
+    }
+
     /// What was read before an error stays; names that are missing say so themselves.
-    fn read(&self, most_bytes: u64) {
-        let _ = self.dump().read(&self.file, most_bytes);
+    fn read_into(&self, dump: &mut JitDump, most_bytes: u64) -> u64 {
+        let before = dump.bytes_read();
+        let _ = dump.read(&self.file, most_bytes);
+        dump.bytes_read() - before
     }
 }
 
@@ -131,18 +171,18 @@ impl Program {
         }
     }
 
-    /// Looks now and then for a list, and reads on in the journal.
-    pub(super) fn refresh(&mut self, roots: &Roots) {
+    /// Looks now and then for a list, and reads on in the journals, so much of them all. Returns how much that was (bytes).
+    pub(super) fn refresh(&mut self, roots: &Roots, most_bytes: u64) -> u64 {
         self.refreshes += 1;
         if self.own.get().is_none() && self.refreshes > self.pause {
             (self.refreshes, self.pause) = (0, (2 * self.pause + 1).min(LONGEST_PAUSE));
             self.find_list(roots);
         }
-        self.read_journals(JOURNAL_AT_ONCE);
-    }
-
-    fn read_journals(&self, most_bytes: u64) {
-        self.journals.iter().for_each(|journal| journal.read(most_bytes));
+        let mut left = most_bytes;
+        for journal in &self.journals {
+            left = left.saturating_sub(journal.read_some(left));
+        }
+        most_bytes - left
     }
 
     pub(super) fn has_journal(&self) -> bool {
@@ -153,19 +193,17 @@ impl Program {
         self.has_ended
     }
 
-    /// The last chance to find what the program wrote.
+    /// The last chance to find what the program wrote; it is read by whoever asks for names.
     pub(super) fn end(&mut self, roots: &Roots) {
         if !self.has_ended {
             self.find_list(roots);
-            self.read_journals(LONGEST_JOURNAL);
             self.has_ended = true;
         }
     }
 
     /// Takes an address to the pseudo-address of the code that it belonged to at a time.
     pub(super) fn translate(&mut self, address: &mut u64, time_ns: u64) {
-        let known = newest_first(&self.journals, |dump| dump.at(*address, time_ns));
-        match known {
+        match self.known_at(*address, time_ns) {
             Some((row, CodePlace { number, offset })) => {
                 let number = row << CodePlace::NUMBER_BITS | number;
                 *address = GeneratedCode { number, offset }.to_address();
@@ -175,6 +213,16 @@ impl Program {
             }
             None => {}
         }
+    }
+
+    /// The code at an address, by the newest journal that knows it. Nothing while a newer one may be yet to tell.
+    fn known_at(&self, address: u64, time_ns: u64) -> Option<(u32, CodePlace)> {
+        for (row, journal) in self.journals.iter().enumerate().rev() {
+            if let Some(place) = journal.up_to_date()?.at(address, time_ns) {
+                return Some((row as u32, place));
+            }
+        }
+        None
     }
 
     /// Hands over what is to be told of the samples until now.
@@ -196,6 +244,7 @@ fn is_same(one: &File, other: &File) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::os::unix::fs::chown;
 
     use super::*;
@@ -215,6 +264,7 @@ mod tests {
             &Roots::default(),
             &ObjectStore::new(&Symbols::new(1 << 28)).snapshot().names,
             Naming::default(),
+            u64::MAX,
         )
     }
 
@@ -229,11 +279,11 @@ mod tests {
         let list = folder.path().join("perf-7.map");
         let roots = Roots::default();
         let mut program = program(list.clone(), nix::unistd::geteuid().as_raw());
-        program.refresh(&roots);
+        program.refresh(&roots, 1 << 20);
         assert_eq!(names(&mut program, &[0x1000]), [None]);
         std::fs::write(&list, "1000 10 early\n").unwrap();
-        program.refresh(&roots);
-        program.refresh(&roots);
+        program.refresh(&roots, 1 << 20);
+        program.refresh(&roots, 1 << 20);
         std::fs::write(&list, "1000 10 early\n2000 10 late\n").unwrap();
         std::fs::remove_file(&list).unwrap();
         program.end(&roots);
@@ -260,5 +310,41 @@ mod tests {
         program.end(&Roots::default());
         assert_eq!(names(&mut program, &[0x1000]), [None]);
         let _ = chown(&list, Some(own), None);
+    }
+
+    /// A journal of this many codes of 16 bytes, one behind the other, each with its number as its name.
+    fn journal(codes: u64) -> Vec<u8> {
+        let word = |number: u32| number.to_ne_bytes().to_vec();
+        let mut bytes = [0x4a69_5444, 1, 40, 62, 0, 7].map(word).concat();
+        bytes.extend([0; 16]);
+        for number in 0..codes {
+            let name = format!("code {number}\0");
+            bytes.extend([word(0), word(56 + name.len() as u32), vec![0; 24]].concat());
+            bytes.extend([16 * number, 16, number].map(u64::to_ne_bytes).concat());
+            bytes.extend(name.bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn of_a_long_journal_whoever_samples_reads_little_and_whoever_names_all() {
+        const CODES: u64 = 50_000;
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&journal(CODES)).unwrap();
+        let journal = Arc::new(Journal { file, dump: Mutex::default() });
+        let mut program = Program { journals: vec![journal], ..Program::default() };
+        let read = program.refresh(&Roots::default(), 1 << 20);
+        assert!((1 << 19..2 << 20).contains(&read), "{read}");
+        let mut address = 16 * 3;
+        program.translate(&mut address, 1);
+        assert_eq!(address, 16 * 3, "what was not read may say that other code took its place");
+        program.translate(&mut (16 * (CODES - 1)), 1);
+        let addresses = [address, 16 * (CODES - 1)];
+        assert_eq!(
+            names(&mut program, &addresses),
+            [Some("code 3".to_owned()), Some(format!("code {}", CODES - 1))]
+        );
+        program.translate(&mut address, 1);
+        assert!(GeneratedCode::from_address(address).is_some(), "it was read");
     }
 }

@@ -47,8 +47,16 @@ pub(super) fn newest_first<T>(
 }
 
 impl Teller {
-    /// The names of these addresses, in the naming `now`.
-    pub(super) fn tell(&self, addresses: &[u64], roots: &Roots, room: &NameRoom, now: Naming) -> Told {
+    /// The names of these addresses, in the naming `now`. So much is read at most of each journal that is not read yet.
+    pub(super) fn tell(
+        &self,
+        addresses: &[u64],
+        roots: &Roots,
+        room: &NameRoom,
+        now: Naming,
+        most_bytes: u64,
+    ) -> Told {
+        self.journals.iter().for_each(|journal| journal.read_on(most_bytes));
         if let (None, Some(home)) = (self.own.get(), &self.home)
             && let Some(list) = home.find_list(roots)
         {
@@ -82,9 +90,12 @@ impl Teller {
     fn missing(&self) -> String {
         let list = self.own.get().or(self.inherited.last());
         match (list, self.journals.last(), &self.home) {
-            (_, Some(journal), _) => match journal.dump().left_out() {
-                0 => "the program's journal of generated code does not tell of it".to_owned(),
-                left_out => {
+            (_, Some(journal), _) => match journal.not_read() {
+                (0, true) => {
+                    "the program's journal of generated code was too long to be read whole".to_owned()
+                }
+                (0, false) => "the program's journal of generated code does not tell of it".to_owned(),
+                (left_out, _) => {
                     format!("the program's journal of generated code was not read whole: {left_out} left out")
                 }
             },

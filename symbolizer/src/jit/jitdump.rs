@@ -53,6 +53,7 @@ impl CodePlace {
 pub struct JitDump {
     /// Where the next record begins.
     at: u64,
+    is_behind: bool,
     has_times: bool,
     codes: Vec<Code>,
     space: CodeSpace,
@@ -98,6 +99,7 @@ impl JitDump {
     fn read_records(&mut self, source: &dyn ReadAt, most_bytes: u64) -> Result<(), Reason> {
         let len = source.len()?;
         let until = len.min(self.at.saturating_add(most_bytes));
+        self.is_behind = until < len;
         while self.at < until {
             let chunk = source.read_at(self.at, (len - self.at).min(CHUNK) as usize)?;
             let before = self.at;
@@ -107,9 +109,11 @@ impl JitDump {
                 self.records(&chunk, len - self.at)?;
             }
             if self.at == before {
+                self.is_behind = false;
                 break; // the rest of a record is yet to be written
             }
         }
+        self.is_behind &= self.at < len;
         Ok(())
     }
 
@@ -214,6 +218,16 @@ impl JitDump {
         }
         self.lines = Some((code, lines));
         Some(())
+    }
+
+    /// Whether there was more to read than the last call of [`JitDump::read`] took in.
+    pub fn is_behind(&self) -> bool {
+        self.is_behind
+    }
+
+    /// So much of it was read (bytes).
+    pub fn bytes_read(&self) -> u64 {
+        self.at
     }
 
     /// The code at an address at a time (ns, the monotonic clock).

@@ -116,6 +116,20 @@ fn what_is_not_written_yet_is_read_later() {
 }
 
 #[test]
+fn a_journal_of_which_only_a_part_was_read_says_so() {
+    let records: Vec<u8> = (0..100_000u64).flat_map(|i| load(i, 0x1000 * i, 0x10, i, "f")).collect();
+    let mut whole = [header(0), records].concat();
+    let mut dump = JitDump::default();
+    dump.read(&whole, 1).unwrap();
+    assert!(dump.is_behind() && dump.bytes_read() > 0);
+    dump.read(&whole, ALL).unwrap();
+    assert!(!dump.is_behind() && dump.bytes_read() == whole.len() as u64);
+    whole.extend(&load(1, 2, 3, 4, "late")[..20]);
+    dump.read(&whole, ALL).unwrap();
+    assert!(!dump.is_behind(), "the rest of the record is yet to be written");
+}
+
+#[test]
 fn a_code_longer_than_what_is_read_at_once_is_named() {
     let long = (2 * CHUNK) as usize;
     let body = [numbers(&[7, 0x1000, 0x1000, long as u64, 1]), b"long\0".to_vec(), vec![0; long]].concat();
