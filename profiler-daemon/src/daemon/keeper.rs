@@ -101,7 +101,7 @@ impl Keeper {
             store,
             bounds,
             boot: boot_id(),
-            debuginfod,
+            debuginfod: debuginfod.map(debuginfod::Servers::new),
             waiting_bytes: Arc::clone(&waiting_bytes),
             told: Arc::clone(&told),
             hurry: hurry.clone(),
@@ -214,7 +214,7 @@ struct Work {
     store: Store,
     bounds: store::Settings,
     boot: String,
-    debuginfod: Option<debuginfod::Settings>,
+    debuginfod: Option<debuginfod::Servers>,
     waiting_bytes: Arc<AtomicU64>,
     told: Arc<Mutex<Told>>,
     hurry: Hurry,
@@ -238,7 +238,7 @@ impl Work {
                 Ok(Job::Bounds(bounds, most_bytes, debuginfod)) => {
                     self.store.rebound(bounds);
                     (self.bounds, self.most_bytes) = (bounds, most_bytes);
-                    self.debuginfod = debuginfod.map(|settings| *settings);
+                    self.debuginfod = debuginfod.map(|settings| debuginfod::Servers::new(*settings));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,

@@ -1,7 +1,7 @@
 //! Debug files fetched by build id from debuginfod servers, for those who ask for it.
 //!
-//! It is asked once a run is over, for objects that nothing on this machine describes. Its time and its bytes are
-//! bounded; a server that does not answer is not asked again; and no failure is more than a note.
+//! It is asked once a run, or a window, is over, for objects that nothing on this machine describes. Its time and its bytes are
+//! bounded; a server that does not answer is left alone for some minutes; and no failure is more than a note.
 
 mod cache;
 mod settings;
@@ -10,8 +10,10 @@ mod tests;
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
 
 use self::cache::{Cache, Known};
 pub(crate) use self::settings::Settings;
@@ -27,17 +29,29 @@ const LONGEST_BUILD_ID: usize = 128;
 const CHUNK: usize = 64 << 10;
 /// More would not be read.
 const MOST_NOTES: usize = 5;
+/// A server that does not work is not asked for so long.
+const REST: Duration = Duration::from_secs(600);
 
-/// The servers, and what a run may still ask of them.
-pub(crate) struct Debuginfod {
+/// The servers, for run after run. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct Servers(Arc<Shared>);
+
+struct Shared {
     settings: Settings,
     agent: ureq::Agent,
+    /// Those that do not work, by their place among the settings: until when they are left alone, and what was wrong.
+    resting: Mutex<FxHashMap<usize, (Instant, String)>>,
+}
+
+/// What a run may still ask of the servers.
+pub(crate) struct Debuginfod {
+    servers: Servers,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Servers that did not answer, by their place among the settings.
+    /// Servers that are not asked any more, by their place among the settings.
     gone: Vec<usize>,
     spent: Duration,
     fetched: u32,
@@ -55,9 +69,11 @@ enum Miss {
     Useless(String),
     /// It does not work.
     Broken(String),
+    /// This run had no time for it, or not enough.
+    Late(String),
 }
 
-impl Debuginfod {
+impl Servers {
     /// Knows the servers; nothing is asked yet.
     pub(crate) fn new(settings: Settings) -> Self {
         let agent = ureq::Agent::config_builder()
@@ -68,7 +84,33 @@ impl Debuginfod {
             .proxy(settings.proxy.clone())
             .user_agent(concat!("sweetspot/", env!("CARGO_PKG_VERSION")))
             .build();
-        Self { settings, agent: agent.into(), state: Mutex::default() }
+        Self(Arc::new(Shared { settings, agent: agent.into(), resting: Mutex::default() }))
+    }
+
+    fn settings(&self) -> &Settings {
+        &self.0.settings
+    }
+
+    /// Why a server is left alone at this moment.
+    fn why_resting(&self, server: usize, now: Instant) -> Option<String> {
+        let mut resting = self.resting();
+        resting.retain(|_, (until, _)| now < *until);
+        resting.get(&server).map(|(_, why)| why.clone())
+    }
+
+    fn rest(&self, server: usize, now: Instant, why: String) {
+        self.resting().insert(server, (now + REST, why));
+    }
+
+    fn resting(&self) -> MutexGuard<'_, FxHashMap<usize, (Instant, String)>> {
+        self.0.resting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Debuginfod {
+    /// For another run.
+    pub(crate) fn new(servers: &Servers) -> Self {
+        Self { servers: servers.clone(), state: Mutex::default() }
     }
 
     /// The debug file of a build, from the cache or else from a server.
@@ -79,7 +121,8 @@ impl Debuginfod {
             return None;
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let cache = Cache::new(self.settings.cache.clone());
+        let settings = self.servers.settings();
+        let cache = Cache::new(settings.cache.clone());
         match cache.find(build_id) {
             Known::File(file) => return Some(file),
             Known::Nowhere => {
@@ -89,13 +132,18 @@ impl Debuginfod {
             Known::Nothing => {}
         }
         let mut is_nowhere = true;
-        for server in 0..self.settings.servers.len() {
+        for server in 0..settings.servers.len() {
+            let began = Instant::now();
+            if let Some(why) = self.servers.why_resting(server, began) {
+                state.note(why);
+                is_nowhere = false;
+                continue;
+            }
             if state.gone.contains(&server) {
                 is_nowhere = false;
                 continue;
             }
-            let began = Instant::now();
-            let left = self.settings.run.saturating_sub(state.spent).min(self.settings.file);
+            let left = settings.run.saturating_sub(state.spent).min(settings.file);
             let fetched = self.fetch(server, build_id, &cache, left);
             state.spent += began.elapsed();
             match fetched {
@@ -107,6 +155,11 @@ impl Debuginfod {
                 Err(Miss::NotThere) => {}
                 Err(Miss::Useless(why)) => state.note(why),
                 Err(Miss::Broken(why)) => {
+                    is_nowhere = false;
+                    self.servers.rest(server, Instant::now(), why.clone());
+                    state.note(why);
+                }
+                Err(Miss::Late(why)) => {
                     is_nowhere = false;
                     state.gone.push(server);
                     state.note(why);
@@ -137,12 +190,13 @@ impl Debuginfod {
 
     /// Fetches a file into the cache; how many bytes it has.
     fn fetch(&self, server: usize, build_id: &str, cache: &Cache, left: Duration) -> Result<u64, Miss> {
-        let server = &self.settings.servers[server];
+        let settings = self.servers.settings();
+        let server = &settings.servers[server];
         let broken = |why: &dyn std::fmt::Display| Miss::Broken(format!("{NOTE}{server}: {why}"));
         if left.is_zero() {
-            return Err(Miss::Broken(format!("{NOTE}the time for a run is used up")));
+            return Err(Miss::Late(format!("{NOTE}the time for a run is used up")));
         }
-        let request = self.agent.get(format!("{server}/buildid/{build_id}/debuginfo"));
+        let request = self.servers.0.agent.get(format!("{server}/buildid/{build_id}/debuginfo"));
         let request = request.config().timeout_global(Some(left)).build();
         let response = request.call().map_err(|error| broken(&error))?;
         match response.status().as_u16() {
@@ -151,7 +205,7 @@ impl Debuginfod {
             status => return Err(broken(&format_args!("it answers with status {status}"))),
         }
         let local = |error: io::Error| {
-            let folder = self.settings.cache.display();
+            let folder = settings.cache.display();
             Miss::Useless(format!("{NOTE}{folder} cannot be written ({error}); set DEBUGINFOD_CACHE_PATH"))
         };
         let mut aside = cache.begin(build_id).map_err(local)?;
@@ -159,10 +213,12 @@ impl Debuginfod {
         let mut chunk = vec![0; CHUNK];
         let mut bytes = 0;
         loop {
-            let read = body.read(&mut chunk).map_err(|error| broken(&error))?;
+            // It has the file, and may have time for others.
+            let read = body.read(&mut chunk);
+            let read = read.map_err(|error| Miss::Late(format!("{NOTE}{server}: {error}")))?;
             bytes += read as u64;
-            if bytes > self.settings.bytes {
-                let most = self.settings.bytes;
+            if bytes > settings.bytes {
+                let most = settings.bytes;
                 return Err(Miss::Useless(format!("{NOTE}{server}: a file of more than {most} bytes")));
             }
             if read == 0 {

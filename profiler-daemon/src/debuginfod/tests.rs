@@ -62,7 +62,11 @@ impl Server {
 }
 
 fn client(servers: &[&str], cache: &Path) -> Debuginfod {
-    Debuginfod::new(Settings {
+    Debuginfod::new(&Servers::new(settings(servers, cache)))
+}
+
+fn settings(servers: &[&str], cache: &Path) -> Settings {
+    Settings {
         servers: servers.iter().map(|&server| server.to_owned()).collect(),
         cache: cache.to_owned(),
         answer: Duration::from_secs(20),
@@ -70,7 +74,7 @@ fn client(servers: &[&str], cache: &Path) -> Debuginfod {
         run: Duration::from_secs(20),
         bytes: 1 << 20,
         proxy: None,
-    })
+    }
 }
 
 /// An object that says nothing but its build id: a header, one section of notes and the sections' names.
@@ -163,6 +167,31 @@ fn a_server_that_is_broken_is_not_asked_again() {
 }
 
 #[test]
+fn the_next_run_leaves_a_broken_server_alone_and_says_so() {
+    let (server, folder) = (Server::saying("503 Service Unavailable"), folder());
+    let servers = Servers::new(settings(&[&server.url], folder.path()));
+    for _ in 0..3 {
+        let run = Debuginfod::new(&servers);
+        assert!(run.debug_file(BUILD_ID).is_none());
+        assert!(run.notes()[0].contains("503"), "{:?}", run.notes());
+    }
+    assert_eq!(server.requests(), 1);
+    let later = Instant::now() + REST;
+    assert!(servers.why_resting(0, later - REST / 2).is_some());
+    assert!(servers.why_resting(0, later).is_none(), "it is asked again some time");
+}
+
+#[test]
+fn a_run_without_time_left_is_no_fault_of_the_server() {
+    let (server, folder) = (Server::with(good()), folder());
+    let servers = Servers::new(Settings { run: Duration::ZERO, ..settings(&[&server.url], folder.path()) });
+    let run = Debuginfod::new(&servers);
+    assert!(run.debug_file(BUILD_ID).is_none());
+    assert_eq!(run.notes().len(), 1);
+    assert!(servers.why_resting(0, Instant::now()).is_none());
+}
+
+#[test]
 fn another_build_is_refused_and_not_kept() {
     for file in [object(&[1, 2, 3]), b"hello".to_vec(), Vec::new(), good()[..100].to_vec()] {
         let (server, folder) = (Server::with(file), folder());
@@ -196,8 +225,9 @@ fn a_slow_body_ends() {
         }
     });
     let folder = folder();
-    let mut client = client(&[&slow.url], folder.path());
-    client.settings.run = Duration::from_millis(300);
+    let mut settings = settings(&[&slow.url], folder.path());
+    settings.run = Duration::from_millis(300);
+    let client = Debuginfod::new(&Servers::new(settings));
     assert!(client.debug_file(BUILD_ID).is_none());
     assert_eq!(client.notes().len(), 1);
     assert!(client.debug_file("0123").is_none());
@@ -210,9 +240,9 @@ fn a_server_that_says_nothing_is_given_up() {
         let _ = stream.read(&mut [0]); // until the other side hangs up
     });
     let folder = folder();
-    let mut settings = client(&[&silent.url], folder.path()).settings;
+    let mut settings = settings(&[&silent.url], folder.path());
     settings.answer = Duration::from_millis(300);
-    let client = Debuginfod::new(settings);
+    let client = Debuginfod::new(&Servers::new(settings));
     assert!(client.debug_file(BUILD_ID).is_none());
     assert_eq!(client.notes().len(), 1);
 }

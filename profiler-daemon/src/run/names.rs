@@ -63,14 +63,14 @@ pub(crate) fn symbolize(
     collected: Collected,
     scale: f64,
     run: Run,
-    debuginfod: Option<&debuginfod::Settings>,
+    debuginfod: Option<&debuginfod::Servers>,
     hurry: &Hurry,
     breathe: &mut dyn FnMut(),
 ) -> SymbolizedProfile {
     let cut = Cut::new(collected);
     let mut profile =
         SymbolizedProfile { windows: cut.aggregate.windows.clone(), run, ..SymbolizedProfile::default() };
-    let debuginfod = debuginfod.map(|settings| Arc::new(Debuginfod::new(settings.clone())));
+    let debuginfod = debuginfod.map(|servers| Arc::new(Debuginfod::new(servers)));
     let mut names = Names::new(cut.objects.memory.clone(), debuginfod, hurry.clone(), breathe);
     let locations = names.locate(&cut, &mut profile);
     note_memory(&names, &cut.objects, &mut profile.run);

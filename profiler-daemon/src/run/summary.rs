@@ -32,7 +32,9 @@ pub(super) fn deliver(
     let (collected, figures, outputs) = engine.end();
     let (mut run, scale) = run(&figures, &collected, setup, sampling, target);
     run.stopped = stop.as_str().to_owned();
-    let profile = names::symbolize(collected, scale, run, debuginfod, &names::Hurry::default(), &mut || ());
+    let servers = debuginfod.map(|settings| debuginfod::Servers::new(settings.clone()));
+    let profile =
+        names::symbolize(collected, scale, run, servers.as_ref(), &names::Hurry::default(), &mut || ());
     outputs.deliver(&profile)
 }
 
