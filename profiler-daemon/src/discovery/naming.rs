@@ -1,10 +1,12 @@
 //! What the targets of a section with `each` are called.
 
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::{Duration, Instant};
 
 use config::{Each, TargetSettings};
 use nix::unistd::{Uid, User};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::process::Subject;
 
@@ -12,6 +14,8 @@ use super::process::Subject;
 const SHOWN_DIGITS: usize = 12;
 /// Users whose names are kept.
 const MAX_USERS: usize = 10_000;
+/// A user's name is waited for so long; rings fill meanwhile. A target keeps the number that it was called by instead.
+const PATIENCE: Duration = Duration::from_millis(200);
 
 /// One of those that a section with `each` is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,9 +81,21 @@ impl Instance {
     }
 }
 
-/// Names and numbers of users, as this host has them.
+/// Names and numbers of users, as this host has them. Names may come from a directory far away, which does not always answer, so
+/// a thread asks for them.
 #[derive(Debug, Default)]
-pub(super) struct Users(FxHashMap<u32, Arc<str>>);
+pub(super) struct Users {
+    names: FxHashMap<u32, Arc<str>>,
+    clerk: Option<Clerk>,
+}
+
+/// A thread that looks up one user after another.
+#[derive(Debug)]
+struct Clerk {
+    questions: Sender<u32>,
+    answers: Receiver<(u32, Arc<str>)>,
+    awaited: FxHashSet<u32>,
+}
 
 impl Users {
     /// The number of a user by name or number; `None` if there is no such user.
@@ -87,16 +103,57 @@ impl Users {
         user.parse().ok().or_else(|| Some(User::from_name(user).ok()??.uid.as_raw()))
     }
 
-    /// The name of a user; the number of one that has none.
+    /// The name of a user; the number of one that has none, or whose name is yet to be found out.
     pub(super) fn name(&mut self, user: u32) -> Arc<str> {
-        if self.0.len() >= MAX_USERS {
-            self.0.clear();
+        if self.names.len() >= MAX_USERS {
+            self.names.clear();
         }
-        let ask = || match User::from_uid(Uid::from_raw(user)) {
-            Ok(Some(found)) => found.name.into(),
-            _ => user.to_string().into(),
+        if !self.names.contains_key(&user) {
+            let clerk = self.clerk.take().or_else(|| Clerk::start(name_of_user));
+            self.clerk = clerk.map(|mut clerk| {
+                clerk.ask(user, &mut self.names);
+                clerk
+            });
+        }
+        self.names.get(&user).map_or_else(|| user.to_string().into(), Arc::clone)
+    }
+}
+
+impl Clerk {
+    fn start(look_up: impl Fn(u32) -> Arc<str> + Send + 'static) -> Option<Self> {
+        let (questions, asked) = mpsc::channel::<u32>();
+        let (answer, answers) = mpsc::channel();
+        let work = move || {
+            while let Ok(user) = asked.recv() {
+                if answer.send((user, look_up(user))).is_err() {
+                    return;
+                }
+            }
         };
-        Arc::clone(self.0.entry(user).or_insert_with(ask))
+        std::thread::Builder::new().name("users".to_owned()).spawn(work).ok()?;
+        Some(Self { questions, answers, awaited: FxHashSet::default() })
+    }
+
+    /// Asks for a user, and waits a little for the answer; not while an earlier one is late. Takes in all that have come.
+    fn ask(&mut self, user: u32, names: &mut FxHashMap<u32, Arc<str>>) {
+        let is_late = !self.awaited.is_empty();
+        if self.awaited.insert(user) && self.questions.send(user).is_err() {
+            return; // the thread is gone, and numbers do as well
+        }
+        let until = Instant::now() + if is_late { Duration::ZERO } else { PATIENCE };
+        while self.awaited.contains(&user) {
+            let left = until.saturating_duration_since(Instant::now());
+            let Ok((answered, name)) = self.answers.recv_timeout(left) else { return };
+            self.awaited.remove(&answered);
+            names.insert(answered, name);
+        }
+    }
+}
+
+fn name_of_user(user: u32) -> Arc<str> {
+    match User::from_uid(Uid::from_raw(user)) {
+        Ok(Some(found)) => found.name.into(),
+        _ => user.to_string().into(),
     }
 }
 
@@ -143,6 +200,32 @@ mod tests {
         assert_eq!(Users::number("4294967294"), Some(4_294_967_294));
         assert_eq!(Users::number("no such user"), None);
         let mut users = Users::default();
-        assert_eq!((&*users.name(0), &*users.name(4_294_967_294)), ("root", "4294967294"));
+        let until = Instant::now() + Duration::from_secs(20);
+        while &*users.name(0) != "root" {
+            assert!(Instant::now() < until);
+        }
+        assert_eq!(&*users.name(4_294_967_294), "4294967294");
+    }
+
+    #[test]
+    fn a_directory_that_does_not_answer_keeps_nobody_waiting() {
+        let (answer, answers) = mpsc::channel::<()>();
+        let slow = move |user: u32| {
+            let _ = answers.recv();
+            Arc::from(format!("user {user}"))
+        };
+        let mut users = Users { clerk: Clerk::start(slow), ..Users::default() };
+        let began = Instant::now();
+        for _ in 0..100 {
+            assert_eq!([users.name(7), users.name(8)], ["7".into(), "8".into()]);
+        }
+        assert!(began.elapsed() < 100 * PATIENCE, "{:?}", began.elapsed());
+        drop(answer); // it answers from now on
+        let until = Instant::now() + Duration::from_secs(20);
+        while &*users.name(8) != "user 8" {
+            assert!(Instant::now() < until);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!((&*users.name(7), &*users.name(9)), ("user 7", "user 9"));
     }
 }
