@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::sys::root::{Link, Root, RootId};
 
@@ -25,8 +25,8 @@ pub(crate) fn is_by_build_id(path: &Path) -> bool {
 /// Those of others, the last met at the end.
 type Foreign = VecDeque<(RootId, Arc<Root>)>;
 
-/// The file systems seen so far. One that was met outlives its processes, until too many others were met. Clones are the
-/// same list.
+/// The file systems seen so far. One that was met outlives its processes, until it is let go or too many others were met. Clones
+/// are the same list.
 #[derive(Clone)]
 pub(crate) struct Roots {
     own: Option<RootId>,
@@ -43,6 +43,13 @@ pub(crate) enum View {
     Ours,
     /// A file system of its own.
     Foreign(RootId),
+}
+
+impl View {
+    /// What a process sees at this moment, if it is not ours; nothing once it is gone.
+    pub(crate) fn foreign_of(pid: u32) -> Option<Self> {
+        RootId::of(pid).ok().map(Self::Foreign)
+    }
 }
 
 impl Default for Roots {
@@ -65,6 +72,29 @@ impl Roots {
         }
         seen_by.insert(id, pid);
         View::Foreign(id)
+    }
+
+    /// The same at this moment, which stay though they are let go here.
+    pub(crate) fn snapshot(&self) -> Self {
+        Self { foreign: Arc::new(Mutex::new(self.foreign().clone())), ..self.clone() }
+    }
+
+    /// Those that are not ours.
+    pub(crate) fn foreign_views(&self) -> Vec<View> {
+        self.foreign().iter().map(|(id, _)| View::Foreign(*id)).collect()
+    }
+
+    /// Lets go of these: while they are held, nothing that is mounted there can go away.
+    pub(crate) fn let_go(&self, views: &FxHashSet<View>) {
+        let mut let_go = Vec::new();
+        self.foreign().retain(|(id, root)| {
+            let stays = !views.contains(&View::Foreign(*id));
+            if !stays {
+                let_go.push(Arc::clone(root));
+            }
+            stays
+        });
+        drop(let_go); // closed outside of the lock
     }
 
     fn held(&self, id: RootId) -> Option<Arc<Root>> {
@@ -118,14 +148,14 @@ impl Roots {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::process::{Child, Command};
     use std::time::{Duration, Instant};
 
     use super::*;
 
     /// A process in a mount namespace of its own; none where that is not permitted.
-    fn container(roots: &Roots) -> Option<(Child, View)> {
+    pub(crate) fn container(roots: &Roots) -> Option<(Child, View)> {
         let mut child = Command::new("unshare").args(["--mount", "sleep", "60"]).spawn().ok()?;
         let until = Instant::now() + Duration::from_secs(20);
         loop {

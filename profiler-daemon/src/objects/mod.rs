@@ -286,7 +286,7 @@ impl ObjectStore {
         let met = |entry: &Option<Entry>| entry.as_ref().map(|entry| entry.met.clone());
         Objects {
             known: self.entries.iter().map(met).collect(),
-            roots: self.roots.clone(),
+            roots: self.roots.snapshot(),
             memory: self.memory.clone(),
             names: self.names.clone(),
             kernel: Arc::clone(&self.kernel),

@@ -6,7 +6,8 @@ use profiler_core::process::ProcessTable;
 use profiler_core::stack::ObjectId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{CROWD, ObjectStore};
+use super::{CROWD, ObjectStore, place};
+use crate::roots::View;
 
 impl ObjectStore {
     /// Reads the unwind tables of all objects, which otherwise are read when a sample asks for them.
@@ -84,16 +85,43 @@ impl ObjectStore {
 
     /// Forgets all objects but those that stacks or processes refer to.
     pub(crate) fn keep_only(&mut self, used: &FxHashSet<ObjectId>) {
+        self.forget(|id, _| !used.contains(&id));
+        self.crowd = CROWD.max(2 * (self.entries.len() - self.free.len()));
+    }
+
+    /// Lets go of the file systems that no process sees any more, with what was opened there, but for those of objects that are in
+    /// use: another process may have mapped the same file.
+    pub(crate) fn let_go_of_roots(&mut self, seen: &FxHashSet<View>, used: &FxHashSet<ObjectId>) {
+        let unseen = self.roots.foreign_views().into_iter().filter(|view| !seen.contains(view));
+        let unseen: FxHashSet<View> = unseen.collect();
+        if unseen.is_empty() {
+            return;
+        }
+        let mut deserted = unseen.clone();
+        for (_, entry) in self.all().filter(|(id, _)| used.contains(id)) {
+            deserted.remove(&entry.met.view);
+        }
+        self.forget(|_, view| deserted.contains(&view));
+        // Whoever maps the same from now on opens it where it is seen.
+        let (ids, entries) = (&mut self.ids, &self.entries);
+        ids.retain(|_, id| {
+            let entry = place(*id).and_then(|at| entries.get(at)?.as_ref());
+            entry.is_none_or(|entry| !unseen.contains(&entry.met.view))
+        });
+        self.roots.let_go(&deserted);
+    }
+
+    fn forget(&mut self, is_forgotten: impl Fn(ObjectId, View) -> bool) {
+        let mut forgotten = FxHashSet::default();
         for (at, place) in self.entries.iter_mut().enumerate() {
             let id = ObjectId(ObjectId::FIRST_FILE + at as u32);
-            if place.is_some() && !used.contains(&id) {
+            if place.as_ref().is_some_and(|entry| is_forgotten(id, entry.met.view)) {
                 *place = None;
                 self.free.push(id);
+                forgotten.insert(id);
             }
         }
-        let is_kept = |id: &ObjectId| used.contains(id);
-        self.ids.retain(|_, id| is_kept(id));
-        self.by_code.retain(|_, id| is_kept(id));
-        self.crowd = CROWD.max(2 * (self.entries.len() - self.free.len()));
+        self.ids.retain(|_, id| !forgotten.contains(id));
+        self.by_code.retain(|_, id| !forgotten.contains(id));
     }
 }

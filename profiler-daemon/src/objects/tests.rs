@@ -176,3 +176,29 @@ fn unwind_tables_share_the_room_by_weight() {
     store.release_tables();
     assert_eq!(store.memory.left(), store.memory.cap());
 }
+
+#[test]
+#[allow(clippy::print_stderr, reason = "it says why it skips")]
+fn what_an_ended_container_had_is_let_go_once_it_is_named() {
+    let mut store = store();
+    let Some((mut child, view)) = crate::roots::tests::container(&store.roots) else {
+        return eprintln!("skipped: this machine does not let namespaces be made");
+    };
+    let path = std::fs::canonicalize("/bin/sleep").unwrap();
+    let inode = std::fs::metadata(&path).unwrap().ino();
+    let loaded = store.load(&Mapped { pid: child.id(), ..mapping(&path, inode) });
+    assert!(is_open(&store, &loaded));
+    let (nobody, nothing) = (FxHashSet::default(), FxHashSet::default());
+    store.let_go_of_roots(&FxHashSet::from_iter([view]), &nothing);
+    assert!(store.object(loaded.id).is_some(), "a process sees it");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    store.let_go_of_roots(&nobody, &FxHashSet::from_iter([loaded.id]));
+    assert_eq!(store.roots.foreign_views(), [view], "somebody has mapped it");
+    let snapshot = store.snapshot();
+    store.let_go_of_roots(&nobody, &nothing);
+    assert!(store.roots.foreign_views().is_empty() && store.object(loaded.id).is_none());
+    let Content::File(file) = &snapshot.get(loaded.id).unwrap().content else { panic!("it was opened") };
+    assert!(file.get().is_ok());
+    assert!(snapshot.roots.open(view, &path, crate::sys::root::Link::Follow).is_ok());
+}

@@ -8,6 +8,7 @@ use profiler_core::profile::ProcessInfo;
 use super::Session;
 use crate::jit::Generated;
 use crate::objects::Objects;
+use crate::roots::View;
 use crate::sys::clock;
 
 /// Of what objects weighed before the last cut, so much still counts when it is decided whose unwind tables stay.
@@ -93,7 +94,7 @@ impl Session {
         let generated = self.jit.cut(&live);
         // Their generated code was nobody's while they shared an entry.
         moved.into_iter().for_each(|pid| self.rereads.owe(pid));
-        Collected {
+        let collected = Collected {
             counted: self.aggregator.cut(),
             processes,
             objects: self.objects.snapshot(),
@@ -101,7 +102,19 @@ impl Session {
             span: start_ns.min(now_ns)..now_ns,
             is_last,
             ticks,
+        };
+        self.let_go_of_roots();
+        collected
+    }
+
+    /// Containers that have ended are held by what is yet to be named alone.
+    fn let_go_of_roots(&mut self) {
+        if self.objects.roots.foreign_views().is_empty() {
+            return;
         }
+        let seen = self.processes.live().filter_map(|(pid, _)| View::foreign_of(pid)).collect();
+        let used = self.processes.mapped_objects().collect();
+        self.objects.let_go_of_roots(&seen, &used);
     }
 }
 
