@@ -332,6 +332,44 @@ fn containers_of_one_image_have_their_own_names() -> Result<()> {
     Ok(())
 }
 
+/// What a process has open, by what it leads to.
+fn open_files(pid: u32) -> Result<Vec<String>> {
+    let files = fs::read_dir(format!("/proc/{pid}/fd"))?;
+    let leads_to = |file: std::io::Result<fs::DirEntry>| fs::read_link(file.ok()?.path()).ok();
+    Ok(files.filter_map(leads_to).map(|path| path.to_string_lossy().into_owned()).collect())
+}
+
+/// As long as a mount namespace is held, or a file in it, nothing that is mounted there can go away.
+#[test]
+fn a_container_that_has_ended_is_let_go_though_its_target_goes_on() -> Result<()> {
+    privileged!();
+    let (busy, seen) = (Busy::new()?, tempfile::tempdir()?);
+    let script = format!(
+        "mount -t tmpfs none {seen} && cp {path} {seen}/ && exec {seen}/{name} --cpu 300",
+        seen = seen.path().display(),
+        path = busy.path().display(),
+        name = busy.name,
+    );
+    let mut container = Command::new("unshare");
+    let mut running =
+        start(container.args(["--mount", "--propagation", "private", "sh", "-c", &script]))?;
+    std::thread::sleep(Duration::from_millis(300));
+    if running.try_wait().is_ok_and(|ended| ended.is_some()) {
+        eprintln!("skipped: making containers needs `unshare`, and tmpfs");
+        return Ok(());
+    }
+    let namespace = fs::read_link(format!("/proc/{}/ns/mnt", running.id()))?;
+    let namespace = namespace.to_string_lossy().into_owned();
+    let daemon = Daemon::start(2, "[[target]]\nname = \"all\"\neverything = true\n")?;
+    let pid = daemon.pid()?;
+    let is_held = |file: &String| *file == namespace || file.contains(&busy.name);
+    let held = || open_files(pid).map(|files| files.iter().filter(|file| is_held(file)).count());
+    wait_until("the container is met", || held().is_ok_and(|held| held >= 2))?;
+    running.kill()?;
+    running.wait()?;
+    wait_until("the container is let go", || held().is_ok_and(|held| held == 0))
+}
+
 #[test]
 fn targets_are_asked_for_and_dropped_while_it_runs() -> Result<()> {
     privileged!();
