@@ -9,6 +9,7 @@ use rustc_hash::FxHashSet;
 use serde::Serialize;
 
 use crate::profile::Outcome;
+use crate::stack::Frame;
 
 /// Samples that are compared before frame pointers are trusted.
 const TRIAL_SAMPLES: u32 = 200;
@@ -67,8 +68,9 @@ pub struct MethodChoice {
     tried: u32,
     compared: u32,
     disagreed: u32,
-    /// Outermost frames of trustworthy frame-pointer chains: the return addresses into start-up code.
-    outermost: FxHashSet<u64>,
+    /// Outermost frames of trustworthy frame-pointer chains: the return addresses into start-up code, wherever a process has
+    /// that mapped.
+    outermost: FxHashSet<Frame>,
     watched: u32,
     broken: u32,
     audit_at_ns: Option<u64>,
@@ -105,12 +107,19 @@ impl MethodChoice {
     }
 
     /// Compares the frame-pointer chain of a sample with its unwound stack (lookup addresses). Tells whether the chain is
-    /// the stack's whole: that was cut, and the chain goes on from there to where complete ones end.
-    pub fn compare(&mut self, by_frame_pointer: &[u64], by_tables: &[u64], outcome: Outcome) -> bool {
+    /// the stack's whole: that was cut, and the chain goes on from there to where complete ones end. `locate` says which code
+    /// an address is.
+    pub fn compare(
+        &mut self,
+        by_frame_pointer: &[u64],
+        by_tables: &[u64],
+        outcome: Outcome,
+        locate: impl Fn(u64) -> Frame,
+    ) -> bool {
         self.tried += 1;
-        let last = by_frame_pointer.last();
+        let last = by_frame_pointer.last().map(|&last| locate(last));
         match (outcome, last) {
-            (Outcome::Complete, Some(&last)) if agree(by_frame_pointer, by_tables) => {
+            (Outcome::Complete, Some(last)) if agree(by_frame_pointer, by_tables) => {
                 self.compared += 1;
                 self.outermost.insert(last);
                 false
@@ -124,7 +133,7 @@ impl MethodChoice {
                 self.disagreed += 1;
                 false
             }
-            (Outcome::CopyTooShort | Outcome::StackAbsent, Some(last)) if self.outermost.contains(last) => {
+            (Outcome::CopyTooShort | Outcome::StackAbsent, Some(last)) if self.outermost.contains(&last) => {
                 self.compared += 1;
                 true
             }
@@ -133,12 +142,17 @@ impl MethodChoice {
     }
 
     /// How a chain found by frame pointers alone ended.
-    pub fn judge(&mut self, chain: &[u64], chain_limit_reached: bool) -> Outcome {
+    pub fn judge(
+        &mut self,
+        chain: &[u64],
+        chain_limit_reached: bool,
+        locate: impl Fn(u64) -> Frame,
+    ) -> Outcome {
         let outcome = match chain.last() {
             None => Outcome::NoUserStack,
             Some(_) if chain_limit_reached => Outcome::ChainTooLong,
             // Without a comparison there is no telling: the user chose frame pointers.
-            Some(last) if self.fixed || self.outermost.contains(last) => Outcome::Complete,
+            Some(&last) if self.fixed || self.outermost.contains(&locate(last)) => Outcome::Complete,
             Some(_) => Outcome::Broken,
         };
         self.watched += 1;

@@ -2,8 +2,9 @@
 //!
 //! Two ways: frame pointers, followed by the kernel as it takes the sample, or a copy of the stack, unwound
 //! here with the tables that compilers leave for exceptions. [`method`] chooses between them, [`copy`] says
-//! how much stack to copy.
+//! how much stack to copy, and [`basis`] when to forget both.
 
+pub mod basis;
 pub mod copy;
 mod ends;
 pub mod method;

@@ -115,6 +115,7 @@ pub(crate) struct Engine<L> {
     next_tick_ns: u64,
     ticked_ns: u64,
     next_window_ns: u64,
+    /// When events were opened last (ns), and how many threads had been created until then.
     adopted: (u64, u64),
     attach_changed: bool,
     cpus_changed: bool,

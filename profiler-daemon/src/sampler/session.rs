@@ -19,6 +19,7 @@ use profiler_core::record::{RawSample, Record, Task};
 use profiler_core::stack::{Frame, ObjectId};
 use profiler_core::stats;
 use profiler_core::unwind::StackUnwinder;
+use profiler_core::unwind::basis::Basis;
 use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::{Method, MethodChoice};
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
@@ -129,6 +130,8 @@ pub(crate) struct Session {
     pub(crate) cpu: TargetCpu,
     pub(crate) choice: MethodChoice,
     pub(crate) copy: CopySize,
+    /// Whose stacks both rest on.
+    basis: Basis,
     pub(crate) counts: Counts,
     pub(crate) recent: RecentSamples,
     /// How many of the lost records were found to be samples.
@@ -221,6 +224,7 @@ impl Session {
             cpu: TargetCpu::default(),
             choice,
             copy: CopySize::default(),
+            basis: Basis::default(),
             counts: Counts::default(),
             recent: RecentSamples::default(),
             judged_lost: 0,
@@ -396,7 +400,10 @@ impl Session {
                     self.program_ended(pid);
                 }
                 self.processes.renamed(pid, tid, &name, exec);
-                self.program_changed |= exec && self.processes.contains(pid);
+                if exec && self.processes.contains(pid) {
+                    let is_only = self.processes.live().nth(1).is_none();
+                    self.program_changed |= self.basis.program_changed(pid, is_only);
+                }
                 if let Some(news) = self.news.as_mut().filter(|news| exec && news.execs.len() < MOST_NEWS) {
                     news.execs.push(pid);
                 }
@@ -476,6 +483,7 @@ impl Session {
         self.look_for_code(sample, &by_frame_pointer);
         self.buffers.by_frame_pointer = by_frame_pointer;
         let Some(process) = self.processes.get(sample.pid) else { return };
+        self.basis.observe(sample.pid);
         let Buffers { kernel, user, by_frame_pointer } = &mut self.buffers;
         kernel.clear();
         user.clear();
@@ -494,7 +502,8 @@ impl Session {
                 let unwound = self.unwinder.unwind(process, regs, stack, user);
                 self.copy.observe(unwound.depth_bytes, unwound.outcome == Outcome::CopyTooShort);
                 let is_trial = self.choice.method() == Method::Trial && !by_frame_pointer.is_empty();
-                if is_trial && self.choice.compare(by_frame_pointer, user, unwound.outcome) {
+                let locate = |address| process.locate(address);
+                if is_trial && self.choice.compare(by_frame_pointer, user, unwound.outcome, locate) {
                     std::mem::swap(user, by_frame_pointer);
                     Outcome::Complete
                 } else {
@@ -505,7 +514,7 @@ impl Session {
             (_, _, None) if !by_frame_pointer.is_empty() => {
                 std::mem::swap(user, by_frame_pointer);
                 let limit_reached = sample.chain_len() >= self.chain_limit;
-                self.choice.judge(user, limit_reached)
+                self.choice.judge(user, limit_reached, |address| process.locate(address))
             }
             (_, Some(regs), Some(stack)) => self.unwinder.unwind(process, regs, stack, user).outcome,
             _ => Outcome::NoUserStack,
@@ -569,7 +578,7 @@ impl Session {
         self.aggregator.function_parts(name)
     }
 
-    /// Whether a process of the target has begun another program since the last call.
+    /// Whether what was learnt of the target's stacks holds no longer since the last call, as processes run other programs.
     pub(crate) fn take_program_changed(&mut self) -> bool {
         std::mem::take(&mut self.program_changed)
     }

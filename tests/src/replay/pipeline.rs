@@ -210,7 +210,9 @@ impl Session {
                 let unwound = self.unwinder.unwind(process, regs, stack, &mut user);
                 self.copy.observe(unwound.depth_bytes, unwound.outcome == Outcome::CopyTooShort);
                 let is_trial = self.choice.method() == Method::Trial && !chain.is_empty();
-                if is_trial && self.choice.compare(&chain, &user, unwound.outcome) {
+                if is_trial
+                    && self.choice.compare(&chain, &user, unwound.outcome, |address| process.locate(address))
+                {
                     user = chain;
                     Outcome::Complete
                 } else {
@@ -219,7 +221,7 @@ impl Session {
             }
             (_, _, None) if !chain.is_empty() => {
                 user = chain;
-                self.choice.judge(&user, sample.chain_len() >= CHAIN_LIMIT)
+                self.choice.judge(&user, sample.chain_len() >= CHAIN_LIMIT, |address| process.locate(address))
             }
             (_, Some(regs), Some(stack)) => self.unwinder.unwind(process, regs, stack, &mut user).outcome,
             _ => Outcome::NoUserStack,

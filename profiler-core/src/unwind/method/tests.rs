@@ -1,14 +1,19 @@
 //! What the first samples decide.
 
 use super::*;
+use crate::stack::ObjectId;
 use proptest::prelude::*;
 
 const STACK: [u64; 6] = [10, 20, 30, 40, 50, 60];
 
+fn in_place(address: u64) -> Frame {
+    Frame { object: ObjectId(0), address }
+}
+
 fn trial(chain: &[u64], samples: u32) -> (MethodChoice, Option<Method>) {
     let mut choice = MethodChoice::auto();
     let decided = (0..samples).find_map(|_| {
-        choice.compare(chain, &STACK, Outcome::Complete);
+        choice.compare(chain, &STACK, Outcome::Complete, in_place);
         choice.revise(0)
     });
     (choice, decided)
@@ -18,10 +23,19 @@ fn trial(chain: &[u64], samples: u32) -> (MethodChoice, Option<Method>) {
 fn agreeing_chains_are_trusted_and_their_outermost_frame_is_the_mark_of_a_complete_one() {
     let (mut choice, decided) = trial(&STACK[..4], TRIAL_SAMPLES);
     assert_eq!(decided, Some(Method::Fp));
-    assert_eq!(choice.judge(&[1, 2, 40], false), Outcome::Complete);
-    assert_eq!(choice.judge(&[1, 2, 41], false), Outcome::Broken);
-    assert_eq!(choice.judge(&[1, 2, 40], true), Outcome::ChainTooLong);
-    assert_eq!(choice.judge(&[], false), Outcome::NoUserStack);
+    assert_eq!(choice.judge(&[1, 2, 40], false, in_place), Outcome::Complete);
+    assert_eq!(choice.judge(&[1, 2, 41], false, in_place), Outcome::Broken);
+    assert_eq!(choice.judge(&[1, 2, 40], true, in_place), Outcome::ChainTooLong);
+    assert_eq!(choice.judge(&[], false, in_place), Outcome::NoUserStack);
+}
+
+/// The next process of a program has it mapped elsewhere.
+#[test]
+fn how_stacks_end_holds_for_whoever_runs_the_same_code() {
+    let (mut choice, _) = trial(&STACK, TRIAL_SAMPLES);
+    let elsewhere = |address: u64| in_place(address - 1_000);
+    assert_eq!(choice.judge(&[1_010, 1_060], false, elsewhere), Outcome::Complete);
+    assert_eq!(choice.judge(&[10, 1_060], false, in_place), Outcome::Broken);
 }
 
 #[test]
@@ -36,7 +50,7 @@ fn trust_ends_with_unknown_ends_and_is_renewed_by_audits() {
     assert_eq!(choice.revise(AUDIT_AFTER_NS - 1), None);
     assert_eq!(choice.clone().revise(AUDIT_AFTER_NS), Some(Method::Trial));
     for _ in 0..BROKEN_TO_REVERT {
-        choice.judge(&[7], false);
+        choice.judge(&[7], false, in_place);
     }
     assert_eq!(choice.revise(0), Some(Method::Dwarf));
 }
@@ -51,9 +65,9 @@ fn another_program_is_compared_anew() {
 #[test]
 fn one_disagreement_takes_more_comparisons() {
     let mut choice = MethodChoice::auto();
-    choice.compare(&STACK[..2], &STACK, Outcome::Complete);
+    choice.compare(&STACK[..2], &STACK, Outcome::Complete, in_place);
     let decided = (1..).find_map(|samples| {
-        choice.compare(&STACK, &STACK, Outcome::Complete);
+        choice.compare(&STACK, &STACK, Outcome::Complete, in_place);
         Some((samples, choice.revise(0)?))
     });
     assert_eq!(decided, Some((LONGER_TRIAL * TRIAL_SAMPLES - 1, Method::Fp)));
@@ -64,12 +78,12 @@ fn one_disagreement_takes_more_comparisons() {
 fn a_cut_stack_is_completed_by_a_chain_that_ends_as_complete_ones_do() {
     for cut in [Outcome::CopyTooShort, Outcome::StackAbsent] {
         let mut choice = MethodChoice::auto();
-        assert!(!choice.compare(&STACK, &STACK[..2], cut), "nobody knows how stacks end");
-        assert!(!choice.compare(&STACK, &STACK, Outcome::Complete));
-        assert!(choice.compare(&STACK, &STACK[..2], cut));
-        assert!(!choice.compare(&STACK[..5], &STACK[..2], cut), "that is no end");
+        assert!(!choice.compare(&STACK, &STACK[..2], cut, in_place), "nobody knows how stacks end");
+        assert!(!choice.compare(&STACK, &STACK, Outcome::Complete, in_place));
+        assert!(choice.compare(&STACK, &STACK[..2], cut, in_place));
+        assert!(!choice.compare(&STACK[..5], &STACK[..2], cut, in_place), "that is no end");
         let decided = (0..TRIAL_SAMPLES).find_map(|_| {
-            choice.compare(&STACK, &STACK[..2], cut);
+            choice.compare(&STACK, &STACK[..2], cut, in_place);
             choice.revise(0)
         });
         assert_eq!(decided, Some(Method::Fp));
@@ -80,7 +94,7 @@ fn a_cut_stack_is_completed_by_a_chain_that_ends_as_complete_ones_do() {
 fn a_chain_that_leaves_out_a_caller_of_a_cut_stack_is_not_trusted() {
     let mut choice = MethodChoice::auto();
     let decided = (0..2).find_map(|_| {
-        choice.compare(&[10, 30, 40, 50, 60], &STACK[..3], Outcome::CopyTooShort);
+        choice.compare(&[10, 30, 40, 50, 60], &STACK[..3], Outcome::CopyTooShort, in_place);
         choice.revise(0)
     });
     assert_eq!(decided, Some(Method::Dwarf));
@@ -90,7 +104,7 @@ fn a_chain_that_leaves_out_a_caller_of_a_cut_stack_is_not_trusted() {
 fn a_comparison_that_no_complete_stack_allows_is_given_up() {
     let mut choice = MethodChoice::auto();
     let decided = (1..=TRIAL_LIMIT).find_map(|samples| {
-        choice.compare(&STACK, &STACK[..2], Outcome::CopyTooShort);
+        choice.compare(&STACK, &STACK[..2], Outcome::CopyTooShort, in_place);
         Some((samples, choice.revise(0)?))
     });
     assert_eq!(decided, Some((TRIAL_LIMIT, Method::Dwarf)));
@@ -130,12 +144,12 @@ proptest! {
                 let mut announced = None;
                 match &step {
                     Step::Compare { agrees, outcome } if method == Method::Trial => {
-                        choice.compare(if *agrees { &STACK[..5] } else { &STACK[..1] }, &STACK, *outcome);
+                        choice.compare(if *agrees { &STACK[..5] } else { &STACK[..1] }, &STACK, *outcome, in_place);
                         agreed += u32::from(*agrees && *outcome == Outcome::Complete);
                     }
                     Step::Compare { .. } => {}
                     Step::Judge { chain, limit_reached } => {
-                        let outcome = choice.judge(chain, *limit_reached);
+                        let outcome = choice.judge(chain, *limit_reached, in_place);
                         prop_assert_eq!(outcome == Outcome::NoUserStack, chain.is_empty());
                         // Without a comparison, only the user's word makes a chain complete.
                         let trusted = fixed.is_some() || agreed > 0;

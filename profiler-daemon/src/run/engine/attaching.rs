@@ -19,7 +19,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 const EARLY_LOOK_NS: u64 = MIN_TICK_NS;
 /// The shortest time between two reopenings for the sake of new threads (ns).
 const ADOPT_EVERY_NS: u64 = 1_000_000_000;
-/// Events that may be opened in a second for the sake of new threads.
+/// Events of threads that may be opened in a second, unless it is for another way to attach or other CPUs.
 const OPENS_PER_SECOND: u64 = 400;
 
 /// How often the switches of a target without events of its threads are looked at (ns).
@@ -48,15 +48,15 @@ pub(super) struct Seen {
 impl<L: DecisionLog> Engine<L> {
     /// Opens the clocks anew if the samples seen ask for it.
     pub(super) fn maintain(&mut self, now_ns: u64) {
-        let changed_program = self.session.take_program_changed();
-        let method = match changed_program.then(|| self.session.choice.program_changed()).flatten() {
-            Some(method) => Some(method),
-            None => self.session.choice.revise(now_ns),
-        };
-        let stack_bytes = match changed_program.then(|| self.session.copy.program_changed()).flatten() {
-            Some(bytes) => Some(bytes),
-            None => self.session.copy.revise(now_ns),
-        };
+        if self.session.take_program_changed() {
+            self.session.choice.program_changed();
+            self.session.copy.program_changed();
+        }
+        self.session.choice.revise(now_ns);
+        self.session.copy.revise(now_ns);
+        let sampled_otherwise = self.settings.method != self.session.choice.method()
+            || self.settings.stack_bytes != self.session.copy.bytes();
+        let may_reopen = self.may_reopen(now_ns);
         let has_new_threads = self.has_new_threads(now_ns);
         if has_new_threads && self.attach.would_open(now_ns, task_events(&self.session)).is_some() {
             self.attach_changed = true;
@@ -64,11 +64,13 @@ impl<L: DecisionLog> Engine<L> {
         }
         let attach_changed = std::mem::take(&mut self.attach_changed);
         let machine_changed = attach_changed | std::mem::take(&mut self.cpus_changed);
-        let machine_changed = machine_changed | std::mem::take(&mut self.members_changed);
         let machine_changed = machine_changed | std::mem::take(&mut self.reports_changed);
-        if method.is_none() && stack_bytes.is_none() && !machine_changed && !has_new_threads {
+        // What does not spoil what is sampled meanwhile waits until events of threads may be opened again.
+        let can_wait = sampled_otherwise || self.members_changed;
+        if !machine_changed && !has_new_threads && !(can_wait && may_reopen) {
             return;
         }
+        self.members_changed = false;
         self.settings.method = self.session.choice.method();
         self.settings.stack_bytes = self.session.copy.bytes();
         if self.sampler.is_inside() {
@@ -110,13 +112,20 @@ impl<L: DecisionLog> Engine<L> {
     /// Whether it is time to open clocks for threads that have come: one that a thread inherited keeps the period
     /// it was born with, one of its own can be retuned.
     fn has_new_threads(&self, now_ns: u64) -> bool {
-        let (adopted_ns, created_then) = self.adopted;
-        let opens = self.sampler.clock_count() as u64;
-        let wait_ns = ADOPT_EVERY_NS.max(opens * 1_000_000_000 / OPENS_PER_SECOND);
+        let (opened_ns, created_then) = self.adopted;
         self.attach.mode() == AttachMode::Task
             && !self.sampler.is_inside()
-            && now_ns.saturating_sub(adopted_ns) >= wait_ns
+            && now_ns.saturating_sub(opened_ns) >= ADOPT_EVERY_NS
+            && self.may_reopen(now_ns)
             && self.session.processes.threads_created() > created_then
+    }
+
+    /// Whether so few events of threads are to be opened, or were opened so long ago, that it may be done again.
+    fn may_reopen(&self, now_ns: u64) -> bool {
+        let opens = self.sampler.clock_count() as u64;
+        self.attach.mode().follows_by_itself()
+            || self.sampler.is_inside()
+            || now_ns.saturating_sub(self.adopted.0) >= opens * 1_000_000_000 / OPENS_PER_SECOND
     }
 
     /// What is looked at once a second, and more often at first: which CPUs there are, and who is in the control group.
