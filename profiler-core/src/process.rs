@@ -36,6 +36,8 @@ pub struct Process {
     pub space: Arc<AddressSpace>,
     /// Changes whenever `space` does.
     pub generation: u64,
+    /// When it was looked up, so that earlier records tell of what is known (ns); 0 where records alone told of it.
+    known_ns: u64,
     /// Whether a sample refers to its entry in the profile.
     is_sampled: Cell<bool>,
     /// Whether it neither mapped nor executed anything since it was forked.
@@ -90,10 +92,19 @@ pub struct ProcessTable {
 }
 
 impl ProcessTable {
-    /// Starts to follow `pid` as a target of its own.
+    /// Starts to follow `pid` as a target of its own, of whom no record has told yet.
     pub fn adopt(&mut self, pid: u32, comm: &str) {
-        if !self.live.contains_key(&pid) {
-            self.enter(pid, comm.to_owned(), None, Arc::default());
+        self.adopt_at(pid, comm, 0);
+    }
+
+    /// The same for one that was found at `at_ns`, while records until then may still be on their way: that it was forked, say.
+    pub fn adopt_at(&mut self, pid: u32, comm: &str, at_ns: u64) {
+        if self.live.contains_key(&pid) {
+            return;
+        }
+        self.enter(pid, comm.to_owned(), None, Arc::default());
+        if let Some(process) = self.live.get_mut(&pid) {
+            process.known_ns = at_ns;
         }
     }
 
@@ -173,8 +184,9 @@ impl ProcessTable {
     pub fn renamed(&mut self, pid: u32, tid: u32, name: &str, exec: bool) {
         let Some(process) = self.live.get(&pid) else { return };
         if exec {
-            let parent = process.parent;
+            let (parent, known_ns) = (process.parent, process.known_ns);
             self.enter(pid, name.to_owned(), parent, Arc::default());
+            self.live.entry(pid).and_modify(|process| process.known_ns = known_ns);
         } else if pid == tid && !is_shared(process.index) {
             self.infos[process.index.0 as usize].comm = name.to_owned();
         } else if pid == tid {
@@ -187,20 +199,25 @@ impl ProcessTable {
         }
     }
 
-    /// A new task. A child of a profiled process is profiled too.
-    pub fn forked(&mut self, task: Task) {
+    /// A new task. A child of a profiled process is profiled too. Whether a process begins by it that was not known.
+    pub fn forked(&mut self, task: Task) -> bool {
         let parent = self.live.get(&task.parent_pid);
         if task.pid == task.parent_pid {
             self.threads_created += u64::from(parent.is_some());
-            return;
+            return false;
         }
-        let Some(parent) = parent else {
+        let parent_pid = parent.map(|_| task.parent_pid);
+        if let Some(known) = self.live.get_mut(&task.pid).filter(|known| task.time_ns < known.known_ns) {
+            known.parent = parent_pid; // it was found before this was read
+            return false;
+        }
+        let Some(parent) = self.live.get(&task.parent_pid) else {
             self.forget(task.pid); // the number was given to a stranger
-            return;
+            return false;
         };
         let is_known = |known: &Process| known.is_as_forked && known.parent == Some(task.parent_pid);
         if self.live.get(&task.pid).is_some_and(is_known) {
-            return; // reported by two events
+            return false; // reported by two events
         }
         let comm = self.infos[parent.index.0 as usize].comm.clone();
         let space = Arc::clone(&parent.space);
@@ -209,6 +226,7 @@ impl ProcessTable {
         if let Some(child) = self.live.get_mut(&task.pid) {
             child.is_as_forked = true;
         }
+        true
     }
 
     /// Forgets a process that has ended.
@@ -226,8 +244,9 @@ impl ProcessTable {
         let index = self.entry(pid, comm);
         self.generations += 1;
         let generation = self.generations;
-        let (is_sampled, is_as_forked) = (Cell::new(false), false);
-        self.live.insert(pid, Process { index, parent, space, generation, is_sampled, is_as_forked });
+        let (known_ns, is_sampled, is_as_forked) = (0, Cell::new(false), false);
+        self.live
+            .insert(pid, Process { index, parent, space, generation, known_ns, is_sampled, is_as_forked });
     }
 
     /// An entry in the profile for a program that begins.

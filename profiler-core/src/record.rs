@@ -177,6 +177,8 @@ pub struct Task {
     pub parent_pid: u32,
     /// Thread.
     pub tid: u32,
+    /// When that happened: monotonic clock (ns).
+    pub time_ns: u64,
 }
 
 /// A mapping of executable memory.
@@ -306,7 +308,7 @@ fn read_word(data: RawData<'_>) -> Option<u64> {
 }
 
 fn task_of(task: perf::ForkOrExitRecord) -> Task {
-    Task { pid: task.pid as u32, parent_pid: task.ppid as u32, tid: task.tid as u32 }
+    Task { pid: task.pid as u32, parent_pid: task.ppid as u32, tid: task.tid as u32, time_ns: task.timestamp }
 }
 
 fn mapped(mmap: perf::Mmap2Record<'_>) -> Mapped {

@@ -30,7 +30,7 @@ fn a_child_has_its_parents_code_until_it_executes_another_program() {
     let mut table = ProcessTable::default();
     table.adopt(1, "parent");
     table.mapped(&mapped(1, 0x1000, 0x1000), object(7));
-    table.forked(Task { pid: 2, parent_pid: 1, tid: 2 });
+    table.forked(Task { pid: 2, parent_pid: 1, tid: 2, time_ns: 0 });
     table.mapped(&mapped(1, 0x8000, 0x1000), object(9));
     let child = |table: &ProcessTable| table.get(2).unwrap().space.clone();
     assert!(child(&table).is_in_file(0x1000) && !child(&table).is_in_file(0x8000));
@@ -44,11 +44,31 @@ fn a_child_has_its_parents_code_until_it_executes_another_program() {
 fn strangers_are_not_followed_even_under_a_known_number() {
     let mut table = ProcessTable::default();
     table.adopt(1, "a");
-    table.forked(Task { pid: 5, parent_pid: 4, tid: 5 });
+    table.forked(Task { pid: 5, parent_pid: 4, tid: 5, time_ns: 0 });
     table.mapped(&mapped(5, 0x1000, 0x1000), object(7));
     assert!(!table.contains(5));
-    table.forked(Task { pid: 1, parent_pid: 4, tid: 1 });
+    table.forked(Task { pid: 1, parent_pid: 4, tid: 1, time_ns: 0 });
     assert!(!table.contains(1));
+}
+
+/// A look may find a process while the record of its fork still waits in a ring.
+#[test]
+fn a_record_from_before_a_process_was_found_is_about_that_process() {
+    let mut table = ProcessTable::default();
+    table.adopt(1, "shell");
+    for (pid, parent_pid, parent) in [(5, 4, None), (2, 1, Some(1))] {
+        table.adopt_at(pid, "found", 1_000);
+        table.mapped(&mapped(pid, 0x1000, 0x1000), object(7));
+        assert!(!table.forked(Task { pid, parent_pid, tid: pid, time_ns: 999 }));
+        let found = table.get(pid).unwrap();
+        assert!(found.space.is_in_file(0x1000) && found.parent == parent);
+    }
+    // So it is under the next program that it runs; whoever is born later is another.
+    table.renamed(2, 2, "ls", true);
+    assert!(!table.forked(Task { pid: 2, parent_pid: 4, tid: 2, time_ns: 999 }) && table.contains(2));
+    assert!(table.forked(Task { pid: 2, parent_pid: 1, tid: 2, time_ns: 1_001 }));
+    table.forked(Task { pid: 5, parent_pid: 4, tid: 5, time_ns: 1_001 });
+    assert!(!table.contains(5));
 }
 
 #[test]
@@ -67,7 +87,7 @@ fn a_mapping_told_again_changes_nothing() {
 #[test]
 fn a_number_given_to_another_child_of_the_same_parent_is_another_process() {
     let mut table = ProcessTable::default();
-    let child = Task { pid: 2, parent_pid: 1, tid: 2 };
+    let child = Task { pid: 2, parent_pid: 1, tid: 2, time_ns: 0 };
     table.adopt(1, "shell");
     table.forked(child);
     let first = table.get(2).unwrap().generation;
@@ -89,7 +109,7 @@ fn forks_share_an_image_that_takes_the_place_of_another() {
     let load = |_: &Mapped| LoadedObject { id: ObjectId(7), image: Some(Arc::clone(&image)) };
     table.mapped(&mapped(1, 0x1000_0000, own.len() as u64), load);
     table.mapped(&mapped(1, 0x9000_0000, 0x1000), object(8));
-    table.forked(Task { pid: 2, parent_pid: 1, tid: 2 });
+    table.forked(Task { pid: 2, parent_pid: 1, tid: 2, time_ns: 0 });
     let address = 0x1000_0000 + image.entry;
     let before = table.get(2).unwrap().space.locate(address);
     assert!(table.get(1).unwrap().space.has_tables(0x1000_0000));
@@ -124,7 +144,7 @@ fn children_that_no_sample_hits_take_no_memory() {
     let mut table = ProcessTable::default();
     table.adopt(1, "shell");
     for pid in 2..50_000 {
-        table.forked(Task { pid, parent_pid: 1, tid: pid });
+        table.forked(Task { pid, parent_pid: 1, tid: pid, time_ns: 0 });
         table.renamed(pid, pid, "ls", true);
         table.forget(pid);
     }
@@ -137,7 +157,7 @@ fn very_many_sampled_processes_share_entries_by_name() {
     let mut table = ProcessTable::default();
     table.adopt(1, "shell");
     for pid in 2..30_000 {
-        table.forked(Task { pid, parent_pid: 1, tid: pid });
+        table.forked(Task { pid, parent_pid: 1, tid: pid, time_ns: 0 });
         table.renamed(pid, pid, ["ls", "cat"][pid as usize % 2], true);
         let process = table.get(pid).unwrap();
         process.note_sample();
@@ -170,7 +190,8 @@ enum Event {
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let pid = || 1u32..8;
-    let task = (pid(), pid(), pid()).prop_map(|(pid, parent_pid, tid)| Task { pid, parent_pid, tid });
+    let task =
+        (pid(), pid(), pid()).prop_map(|(pid, parent_pid, tid)| Task { pid, parent_pid, tid, time_ns: 0 });
     let rename = (pid(), pid(), any::<bool>());
     let map = (pid(), 0u64..40, 0u64..12, 0u32..4);
     let event = prop_oneof![
@@ -192,7 +213,7 @@ proptest! {
         for event in events {
             match event {
                 Event::Adopt(pid) => table.adopt(pid, "a"),
-                Event::Fork(task) => table.forked(task),
+                Event::Fork(task) => drop(table.forked(task)),
                 Event::Rename { pid, tid, exec } => table.renamed(pid, tid, "b", exec),
                 Event::Map { pid, start, len, object: id } => {
                     table.mapped(&mapped(pid, start << 12, len << 12), object(id));
@@ -251,7 +272,7 @@ fn entries_are_given_away_again_after_a_cut() {
     for cut in 0..1_000u32 {
         // More than have entries of their own, under names that change.
         for pid in 2..1_503 {
-            table.forked(Task { pid, parent_pid: 1, tid: pid });
+            table.forked(Task { pid, parent_pid: 1, tid: pid, time_ns: 0 });
             table.renamed(pid, pid, &format!("worker {cut} {}", pid % 300), true);
             table.get(pid).unwrap().note_sample();
         }

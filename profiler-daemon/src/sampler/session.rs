@@ -319,7 +319,12 @@ impl Session {
         self.program_ended(pid);
         self.processes.forget(pid);
         self.rereads.forget(pid);
-        self.cpu.forget(pid);
+        self.cpu.leave(pid);
+    }
+
+    /// A process is to be looked at in the next reading: its end may have been on a record that was lost.
+    pub(crate) fn may_have_ended(&mut self, pid: u32) {
+        self.exits.doubt(pid);
     }
 
     /// CPU time charged to the target between the beginning and the last reading (ns).
@@ -409,18 +414,23 @@ impl Session {
                 }
             }
             Drained::Record(Record::Fork(task), _) => {
-                self.processes.forked(task);
-                match self.processes.contains(task.pid) {
+                let is_new = self.processes.forked(task);
+                let is_process = task.pid != task.parent_pid;
+                // A stranger's child may be the target's all the same: one that was found.
+                let is_ours = [task.pid, task.parent_pid].iter().all(|pid| self.processes.contains(*pid));
+                match is_ours {
                     true => self.counts.forks += 1,
                     false => self.counts.foreign_side_records += 1,
                 }
-                if task.pid != task.parent_pid && self.processes.contains(task.pid) {
+                if is_process && is_ours {
                     self.cpu.forked(task.pid, task.parent_pid);
                     self.rereads.inherited(task.pid, task.parent_pid);
                     if let Some(news) = self.news.as_mut().filter(|news| news.births.len() < MOST_NEWS) {
                         news.births.push((task.pid, task.parent_pid));
                     }
-                    self.code_inherited(task);
+                    if is_new {
+                        self.code_inherited(task);
+                    }
                 }
             }
             Drained::Record(Record::Lost { count }, _) => {
@@ -583,3 +593,6 @@ impl Session {
         std::mem::take(&mut self.program_changed)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -79,12 +79,14 @@ struct Account {
     own_ns: u64,
     children_ns: u64,
     has_children: bool,
+    /// What it used until it left the target (ns): the rest of its life is none of it, but in its parent's account.
+    until_left_ns: Option<u64>,
 }
 
 impl Account {
     /// Since it was followed.
     fn used_ns(&self) -> u64 {
-        self.life_ns().saturating_sub(self.base_ns)
+        self.until_left_ns.unwrap_or_else(|| self.life_ns().saturating_sub(self.base_ns))
     }
 
     /// Since it began, with the children that it waited for.
@@ -119,7 +121,9 @@ impl TargetCpu {
         let own_ns = clock::process_cpu_ns(pid).unwrap_or(0);
         let children_ns = procfs::waited_children_cpu_ns(pid);
         let account = Account { base_ns: own_ns + children_ns, own_ns, children_ns, ..Account::default() };
-        self.processes.insert(pid, account);
+        if let Some(before) = self.processes.insert(pid, account) {
+            self.ended_ns += before.used_ns(); // it is back, or another has its number
+        }
     }
 
     /// The same for one that a followed process has created: what it used before will show in its parent's account.
@@ -138,12 +142,18 @@ impl TargetCpu {
         if let Some(account) = self.processes.get_mut(&parent) {
             account.has_children = true;
         }
-        self.processes.entry(pid).or_insert(Account { parent: Some(parent), ..Account::default() });
+        // One that a look has found before this record was read is known already, but perhaps not whose child it is.
+        let account = self.processes.entry(pid).or_default();
+        account.parent = account.parent.or(Some(parent));
     }
 
-    /// Follows a process of the group no longer; what it used there is in the group's account.
-    pub(crate) fn forget(&mut self, pid: u32) {
-        self.processes.remove(&pid);
+    /// A process leaves the target, and goes on. What it used until now stays: in the group's account, if there is one.
+    pub(crate) fn leave(&mut self, pid: u32) {
+        if self.whole.is_some() {
+            self.processes.remove(&pid);
+        } else if let Some(account) = self.processes.get_mut(&pid) {
+            account.until_left_ns = Some(account.used_ns());
+        }
     }
 
     /// The final account of a process that we waited for, its waited-for children included.
@@ -162,10 +172,10 @@ impl TargetCpu {
         }
     }
 
-    /// What a child used before it was followed is in the account of its parent from now on.
-    fn take_off(&mut self, parent: Option<u32>, before_ns: u64) {
+    /// What a child used while it was not followed is in the account of its parent from now on.
+    fn take_off(&mut self, parent: Option<u32>, unfollowed_ns: u64) {
         if let Some(account) = parent.and_then(|parent| self.processes.get_mut(&parent)) {
-            account.base_ns += before_ns;
+            account.base_ns += unfollowed_ns;
         }
     }
 
@@ -186,6 +196,12 @@ impl TargetCpu {
         }
         // Clocks before accounts: who is gone by then shows in its parent's account, …
         let mut gone = self.read_clocks();
+        for pid in &gone {
+            let parent = self.processes.get(pid).and_then(|account| account.parent);
+            if let Some(parent) = parent.and_then(|parent| self.processes.get_mut(&parent)) {
+                parent.has_children = true; // it may have been followed later than its child
+            }
+        }
         let mut newly_waited = match self.is_time(WAITED_EVERY_NS) {
             true => self.read_waited(|_| true),
             false => {
@@ -198,12 +214,15 @@ impl TargetCpu {
         gone.extend(self.gone_since(&newly_waited, &gone));
         for pid in &gone {
             let Some(account) = self.processes.remove(pid) else { continue };
-            let waited = account.parent.and_then(|parent| newly_waited.get_mut(&parent));
-            match waited {
+            let is_followed = |parent: &u32| {
+                self.processes.get(parent).is_some_and(|parent| parent.until_left_ns.is_none())
+            };
+            let parent = account.parent.filter(is_followed);
+            match parent.and_then(|parent| newly_waited.get_mut(&parent)) {
                 // User and system time are cut to ticks each, before and after.
                 Some(waited) if *waited + 2 * TICK_NS >= account.life_ns() => {
                     *waited = waited.saturating_sub(account.life_ns());
-                    self.take_off(account.parent, account.base_ns);
+                    self.take_off(account.parent, account.life_ns().saturating_sub(account.used_ns()));
                 }
                 Some(_) => self.doubtful_ns += account.used_ns(),
                 _ => self.ended_ns += account.used_ns(),
@@ -263,7 +282,8 @@ mod tests {
     use super::*;
     use nix::sys::signal::{Signal, kill};
     use nix::unistd::Pid;
-    use std::process::Command;
+    use std::io::Write;
+    use std::process::{Command, Stdio};
 
     /// Sixty milliseconds of work or more, in a child.
     const WORK: &str = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
@@ -320,6 +340,74 @@ mod tests {
         parent.kill().unwrap();
         parent.wait().unwrap();
         assert!(waited.abs_diff(before + total) <= 4 * TICK_NS, "{waited} is not {before} + {total}");
+    }
+
+    /// A look finds both, the child first; then the record of the child's birth is read.
+    #[test]
+    fn a_child_that_was_found_before_its_birth_was_read_does_not_count_twice() {
+        for told_later in [true, false] {
+            let script = format!("sh -c 'read go; {WORK}'; exec sleep 60");
+            let mut parent = Command::new("sh").args(["-c", &script]).stdin(Stdio::piped()).spawn().unwrap();
+            let child = loop {
+                match procfs::descendants(&[parent.id()]).pop() {
+                    Some(child) => break child.pid,
+                    None => std::thread::yield_now(),
+                }
+            };
+            let mut cpu = TargetCpu::default();
+            match told_later {
+                true => cpu.adopt(child),
+                false => cpu.adopt_child(child, parent.id()),
+            }
+            cpu.adopt(parent.id());
+            if told_later {
+                cpu.forked(child, parent.id());
+            }
+            cpu.read();
+            parent.stdin.take().unwrap().write_all(b"go\n").unwrap();
+            while !cpu.read().1.contains(&child) {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            let (total, expected) = (cpu.read().0, procfs::waited_children_cpu_ns(parent.id()));
+            parent.kill().unwrap();
+            parent.wait().unwrap();
+            assert!(total.abs_diff(expected) <= 4 * TICK_NS, "{total} of {expected}");
+        }
+    }
+
+    #[test]
+    fn who_leaves_the_target_leaves_what_was_used_until_then() {
+        let script = "sh -c 'while :; do :; done'; exec sleep 60";
+        let mut parent = Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let child = loop {
+            match procfs::descendants(&[parent.id()]).pop() {
+                Some(child) => break child.pid,
+                None => std::thread::yield_now(),
+            }
+        };
+        let used = || clock::process_cpu_ns(child).unwrap_or(0);
+        let mut cpu = TargetCpu::default();
+        cpu.adopt(parent.id());
+        cpu.adopt_child(child, parent.id());
+        let until = |ns: u64| {
+            while used() < ns {
+                std::thread::yield_now()
+            }
+        };
+        until(8 * TICK_NS);
+        let (then, _) = cpu.read();
+        assert!(then >= 4 * TICK_NS, "{then}");
+        cpu.leave(child);
+        until(24 * TICK_NS);
+        assert!(cpu.read().0.abs_diff(then) <= 2 * TICK_NS, "{} and not {then}", cpu.read().0);
+        kill(Pid::from_raw(child as i32), Signal::SIGKILL).unwrap();
+        while !cpu.read().1.contains(&child) {
+            std::thread::yield_now();
+        }
+        let total = cpu.read().0;
+        parent.kill().unwrap();
+        parent.wait().unwrap();
+        assert!(total.abs_diff(then) <= 4 * TICK_NS, "{total} and not {then}");
     }
 
     #[test]

@@ -350,7 +350,7 @@ impl Target<'_> {
     fn forked(&mut self, thread: Taken, begun: &Begun) -> Task {
         let parent_pid = if self.known.contains(&begun.parent) { begun.parent } else { self.root };
         self.known.insert(thread.pid);
-        Task { pid: thread.pid, parent_pid, tid: thread.tid }
+        Task { pid: thread.pid, parent_pid, tid: thread.tid, time_ns: begun.time_ns }
     }
 
     fn time(&mut self, head: &SampleHead, bytes: usize) {

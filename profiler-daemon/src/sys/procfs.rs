@@ -32,6 +32,12 @@ pub(crate) fn comm(pid: u32) -> Option<String> {
     Some(open(pid)?.stat().ok()?.comm)
 }
 
+/// The same, and the process that created it or took it over.
+pub(crate) fn name_and_parent(pid: u32) -> Option<(String, u32)> {
+    let stat = open(pid)?.stat().ok()?;
+    Some((stat.comm, stat.ppid as u32))
+}
+
 /// Who a process is; `None` once it is gone.
 pub(crate) fn identity(pid: u32) -> Option<Identity> {
     identity_in(&std::fs::read(format!("/proc/{pid}/status")).ok()?)

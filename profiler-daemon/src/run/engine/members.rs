@@ -36,7 +36,13 @@ impl<L: DecisionLog> Engine<L> {
 
     /// Processes that belong to the target from now on, and some that do no longer, as its owner has found out.
     pub(crate) fn told(&mut self, joined: &[u32], left: &[u32]) {
-        left.iter().for_each(|&pid| self.session.leave(pid));
+        // Of those that have ended the last samples may be on their way, and the last reading is yet to come.
+        for &pid in left {
+            match procfs::has_ended(pid) {
+                true => self.session.may_have_ended(pid),
+                false => self.session.leave(pid),
+            }
+        }
         self.joining.retain(|pid| !left.contains(pid));
         self.joining.extend(joined);
         self.meet_joining();

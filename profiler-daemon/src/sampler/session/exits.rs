@@ -23,6 +23,11 @@ impl Exits {
         }
     }
 
+    /// A process is said to have ended.
+    pub(super) fn doubt(&mut self, pid: u32) {
+        self.doubtful.insert(pid);
+    }
+
     /// Those that have ended, of these and of who seems to be gone.
     pub(super) fn take(
         &mut self,
@@ -47,7 +52,7 @@ mod tests {
     use super::*;
 
     fn exit(pid: u32, tid: u32) -> Task {
-        Task { pid, parent_pid: 1, tid }
+        Task { pid, parent_pid: 1, tid, time_ns: 0 }
     }
 
     #[test]

@@ -14,8 +14,11 @@ const BETWEEN_REBALANCES_NS: u64 = 2_000_000_000;
 impl Session {
     /// Follows a process that runs already, with the code mapped into it.
     pub(crate) fn adopt(&mut self, pid: u32) -> Result<(), ::procfs::ProcError> {
-        self.processes.adopt(pid, &procfs::comm(pid).unwrap_or_default());
-        self.cpu.adopt(pid);
+        let now_ns = clock::monotonic_ns();
+        let found = procfs::name_and_parent(pid);
+        let (comm, parent) = found.unwrap_or_default();
+        self.processes.adopt_at(pid, &comm, now_ns);
+        self.cpu.adopt_child(pid, parent);
         self.rereads.read(pid);
         procfs::executable_maps(pid)?.iter().for_each(|mapped| self.mapped(mapped));
         Ok(())
@@ -94,8 +97,9 @@ impl Session {
 
     /// Follows what a followed process created before that was followed; after an error it is not followed.
     pub(crate) fn adopt_child(&mut self, child: Child) -> Result<(), ::procfs::ProcError> {
+        let now_ns = clock::monotonic_ns();
         let maps = procfs::executable_maps(child.pid)?;
-        self.processes.adopt(child.pid, &procfs::comm(child.pid).unwrap_or_default());
+        self.processes.adopt_at(child.pid, &procfs::comm(child.pid).unwrap_or_default(), now_ns);
         self.cpu.adopt_child(child.pid, child.parent);
         self.rereads.read(child.pid);
         maps.iter().for_each(|mapped| self.mapped(mapped));

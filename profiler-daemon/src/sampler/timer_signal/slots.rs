@@ -24,7 +24,7 @@ pub(super) struct Taken {
 impl Taken {
     /// The thread as one that its own process created.
     pub(super) fn of_own_process(self) -> Task {
-        Task { pid: self.pid, parent_pid: self.pid, tid: self.tid }
+        Task { pid: self.pid, parent_pid: self.pid, tid: self.tid, time_ns: 0 } // a slot does not tell
     }
 }
 

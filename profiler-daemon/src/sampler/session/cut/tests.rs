@@ -319,7 +319,7 @@ fn a_thousand_cuts_of_code_that_changes_take_no_more_than_a_few() {
     for cut in 0..1_000u32 {
         let processes = NOBODY..NOBODY + if cut % 10 == 0 { CROWD } else { 3 };
         for pid in processes.clone() {
-            let task = Task { pid, parent_pid: target.pid(), tid: pid };
+            let task = Task { pid, parent_pid: target.pid(), tid: pid, time_ns: 0 };
             session.processes.forked(task);
             session.code_inherited(task);
             add(&mut session, pid, &[], &[GENERATED + u64::from(pid - NOBODY)], 1);

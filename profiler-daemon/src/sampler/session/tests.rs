@@ -1,0 +1,31 @@
+//! What records and readings make of a session.
+
+use super::*;
+
+/// No process has such numbers.
+const FOUND: u32 = 5_000_011;
+const STRANGER: u32 = 5_000_012;
+const OURS: u32 = 5_000_013;
+
+fn session() -> Session {
+    Session::new(MethodChoice::fixed(Method::Fp), &Symbols::new(1 << 20))
+}
+
+fn fork(session: &mut Session, pid: u32, parent_pid: u32, time_ns: u64) {
+    session.handle(Drained::Record(Record::Fork(Task { pid, parent_pid, tid: pid, time_ns }), 0));
+}
+
+/// Where whole CPUs are sampled, strangers' children are told of too.
+#[test]
+fn a_process_that_was_found_before_its_birth_was_read_stays_and_is_charged_to_who_created_it() {
+    let mut session = session();
+    session.processes.adopt_at(FOUND, "found", 1_000);
+    fork(&mut session, FOUND, STRANGER, 900);
+    assert!(session.processes.contains(FOUND));
+    assert_eq!((session.counts.forks, session.counts.foreign_side_records), (0, 1));
+    session.processes.adopt(OURS, "ours");
+    fork(&mut session, FOUND, OURS, 950);
+    assert_eq!((session.counts.forks, session.processes.get(FOUND).unwrap().parent), (1, Some(OURS)));
+    fork(&mut session, FOUND, STRANGER, 1_100);
+    assert!(!session.processes.contains(FOUND), "a stranger has its number");
+}
