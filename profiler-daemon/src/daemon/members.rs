@@ -2,10 +2,12 @@
 
 use config::{SamplingSettings, TargetSettings};
 
+use rustc_hash::FxHashSet;
+
 use super::state::Origin;
 use super::watched::{Identity, Watched};
 use super::{Daemon, host_cpus};
-use crate::discovery::{Found, TargetId};
+use crate::discovery::{Changes, Found, TargetId};
 use crate::sys::{clock, memory, procfs};
 
 /// How often it is decided anew who is left out, if somebody has to be (ns).
@@ -30,28 +32,27 @@ impl Daemon {
         let changes = self.discovery.look(now_ns);
         let cost_ns = clock::thread_cpu_ns().saturating_sub(before_ns);
         self.looks.looked(now_ns, cost_ns, host_cpus(&self.settings));
-        for id in changes.appeared {
+        for &id in &changes.appeared {
             let watched = self.discovery.target(id).map(|found| self.watched(found));
             self.targets.extend(watched.map(|watched| (id, watched)));
         }
-        for id in changes.changed {
+        for &id in &changes.changed {
             if let (Some(found), Some(watched)) = (self.discovery.target(id), self.targets.get_mut(&id)) {
                 watched.identity.labels.clone_from(&found.labels);
                 watched.identity.group.clone_from(&found.group);
             }
         }
-        for (id, pid) in changes.left {
+        for &(id, pid) in &changes.left {
             if let Some(watched) = self.targets.get_mut(&id) {
                 watched.leave(pid);
             }
-            self.others_process(id, |session| session.include(pid));
         }
-        for (id, pid) in changes.joined {
+        for &(id, pid) in &changes.joined {
             if let Some(watched) = self.targets.get_mut(&id) {
                 watched.join(pid);
             }
-            self.others_process(id, |session| session.exclude(pid));
         }
+        self.part_from_creators(&changes);
         self.targets.values_mut().for_each(Watched::settle_members);
         changes.gone.into_iter().for_each(|id| self.drop_target(id));
         self.go_on_with_targets(now_ns);
@@ -62,6 +63,17 @@ impl Daemon {
         self.end_targets(now_ns);
         self.attach_targets(now_ns);
         self.tell_others_time();
+    }
+
+    /// Whoever creates a process follows it, unless it turns out to belong to another target.
+    fn part_from_creators(&mut self, changes: &Changes) {
+        let others = self.targets.iter_mut().filter(|(_, watched)| !watched.identity.is_everything);
+        for (id, engine) in others.filter_map(|(id, watched)| Some((id, watched.engine()?))) {
+            let of_others = |all: &[(TargetId, u32)]| -> Vec<u32> {
+                all.iter().filter(|(whose, _)| whose != id).map(|(_, pid)| *pid).collect()
+            };
+            engine.leave_to_others(&of_others(&changes.joined), &of_others(&changes.left));
+        }
     }
 
     /// What records told: whoever created a process may have ended since.
@@ -96,15 +108,6 @@ impl Daemon {
 
     pub(super) fn sampling_of(&self, target: &TargetSettings) -> SamplingSettings {
         self.settings.sampling_of(target)
-    }
-
-    /// What a process of one target means to those that are everything else.
-    fn others_process(&mut self, id: TargetId, act: impl Fn(&mut crate::sampler::session::Session)) {
-        let everything = self
-            .targets
-            .iter_mut()
-            .filter(|(other, watched)| **other != id && watched.identity.is_everything);
-        everything.filter_map(|(_, watched)| watched.engine()).for_each(|engine| act(&mut engine.session));
     }
 
     /// What other targets used is none of everything's.
@@ -152,25 +155,18 @@ impl Daemon {
         self.exclude_known();
     }
 
-    /// Everything is none of what belongs to others; asked where it was just attached to.
+    /// Everything is none of what belongs to others, as far as these are sampled: whose CPU time is not taken off is not left out,
+    /// either.
     pub(super) fn exclude_known(&mut self) {
-        let mut fresh = false;
-        for watched in self.targets.values_mut() {
-            fresh |= watched.take_fresh() && watched.identity.is_everything;
-        }
-        if !fresh {
+        let (everything, others): (Vec<&mut Watched>, Vec<&mut Watched>) =
+            self.targets.values_mut().partition(|watched| watched.identity.is_everything);
+        let mut everything = everything.into_iter().filter_map(Watched::engine).peekable();
+        if everything.peek().is_none() {
             return;
         }
-        let others: Vec<u32> = self
-            .targets
-            .values()
-            .filter(|watched| !watched.identity.is_everything)
-            .flat_map(|watched| watched.processes.iter().copied())
-            .collect();
-        let everything = self.targets.values_mut().filter(|watched| watched.identity.is_everything);
-        for engine in everything.filter_map(Watched::engine) {
-            others.iter().for_each(|&pid| engine.session.exclude(pid));
-        }
+        let sampled = others.into_iter().filter(|watched| watched.is_sampled());
+        let theirs: FxHashSet<u32> = sampled.flat_map(|watched| watched.processes.iter().copied()).collect();
+        everything.for_each(|engine| engine.session.exclude(&theirs));
     }
 
     /// Ends what has nobody any more, and what was asked for until now.

@@ -2,6 +2,7 @@
 //! what sampling costs is read off.
 
 mod cut;
+mod ended;
 mod exits;
 mod lost;
 mod maps;
@@ -25,6 +26,7 @@ use profiler_core::unwind::method::{Method, MethodChoice};
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 pub(crate) use self::cut::Collected;
+use self::ended::Names;
 use self::exits::Exits;
 use self::ticks::Ticks;
 use super::handler_time::RecentSamples;
@@ -146,6 +148,8 @@ pub(crate) struct Session {
     meets_unknown: bool,
     /// Those that do not all the same.
     excluded: FxHashSet<u32>,
+    /// What processes are called that may be met when they have ended.
+    names: Names,
     /// Whether records tell of mappings; if not, those of whoever is sampled are read.
     mappings_are_told: bool,
     aggregator: Aggregator,
@@ -233,6 +237,7 @@ impl Session {
             group: None,
             meets_unknown: false,
             excluded: FxHashSet::default(),
+            names: Names::default(),
             mappings_are_told: true,
             aggregator: Aggregator::default(),
             ticks: None,
@@ -287,9 +292,19 @@ impl Session {
         self.cpu.follow_machine();
     }
 
-    /// A process belongs to another target: it is none of this one's any more.
-    pub(crate) fn exclude(&mut self, pid: u32) {
-        if self.excluded.insert(pid) && self.processes.contains(pid) {
+    /// These processes belong to other targets, which are sampled: they and what they create are none of this one's, and all
+    /// others are.
+    pub(crate) fn exclude(&mut self, others: &FxHashSet<u32>) {
+        let theirs: Vec<u32> =
+            self.processes.live().map(|(pid, _)| pid).filter(|pid| others.contains(pid)).collect();
+        theirs.into_iter().for_each(|pid| self.leave(pid));
+        self.excluded.clone_from(others);
+    }
+
+    /// This one does, whoever creates it.
+    pub(crate) fn exclude_one(&mut self, pid: u32) {
+        self.excluded.insert(pid);
+        if self.processes.contains(pid) {
             self.leave(pid);
         }
     }
@@ -314,7 +329,16 @@ impl Session {
         self.adopt(pid)
     }
 
-    /// A process has left the group.
+    /// The same by a sample: a process that has ended meanwhile has used CPU time all the same, and is known until the next
+    /// reading. This process is nobody's target.
+    fn meet_by_sample(&mut self, pid: u32) {
+        if pid != std::process::id() {
+            self.unwinder.note_change();
+            let _ = self.adopt(pid); // unnamed code is counted as such
+        }
+    }
+
+    /// A process has left the target.
     pub(crate) fn leave(&mut self, pid: u32) {
         self.program_ended(pid);
         self.processes.forget(pid);
@@ -405,6 +429,9 @@ impl Session {
                     self.program_ended(pid);
                 }
                 self.processes.renamed(pid, tid, &name, exec);
+                if self.meets_unknown && pid == tid && !self.processes.contains(pid) {
+                    self.names.note(pid, &name);
+                }
                 if exec && self.processes.contains(pid) {
                     let is_only = self.processes.live().nth(1).is_none();
                     self.program_changed |= self.basis.program_changed(pid, is_only);
@@ -416,6 +443,12 @@ impl Session {
             Drained::Record(Record::Fork(task), _) => {
                 let is_new = self.processes.forked(task);
                 let is_process = task.pid != task.parent_pid;
+                if self.meets_unknown && is_process && self.excluded.contains(&task.parent_pid) {
+                    self.excluded.insert(task.pid); // it may end before it is found
+                }
+                if is_new && self.excluded.contains(&task.pid) {
+                    self.processes.forget(task.pid); // it was found before this was read
+                }
                 // A stranger's child may be the target's all the same: one that was found.
                 let is_ours = [task.pid, task.parent_pid].iter().all(|pid| self.processes.contains(*pid));
                 match is_ours {
@@ -442,7 +475,12 @@ impl Session {
                 self.counts.ends += 1;
                 self.exits.note(task);
             }
-            Drained::Record(Record::Exit(_), _) => self.counts.foreign_side_records += 1,
+            Drained::Record(Record::Exit(task), _) => {
+                self.counts.foreign_side_records += 1;
+                if task.pid == task.tid {
+                    self.names.forget(task.pid);
+                }
+            }
             Drained::Record(Record::Other, _) => {}
         }
     }
@@ -480,7 +518,7 @@ impl Session {
             && !self.processes.contains(sample.pid)
             && !self.excluded.contains(&sample.pid)
         {
-            let _ = self.meet(sample.pid); // unnamed code is counted as such
+            self.meet_by_sample(sample.pid);
         }
         if !self.processes.contains(sample.pid) {
             self.counts.foreign += u64::from(!is_tick);

@@ -43,6 +43,7 @@ impl<L: DecisionLog> Engine<L> {
                 false => self.session.leave(pid),
             }
         }
+        joined.iter().for_each(|&pid| self.session.include(pid));
         self.joining.retain(|pid| !left.contains(pid));
         self.joining.extend(joined);
         self.meet_joining();
@@ -62,6 +63,14 @@ impl<L: DecisionLog> Engine<L> {
             }
         }
         self.members_changed |= came && self.attach.mode() == AttachMode::Task;
+    }
+
+    /// Processes that are other targets', and some that are no longer. Whoever is in the group that the target is, stays.
+    pub(crate) fn leave_to_others(&mut self, others: &[u32], no_longer: &[u32]) {
+        if self.session.group().is_none() {
+            no_longer.iter().for_each(|&pid| self.session.include(pid));
+            others.iter().for_each(|&pid| self.session.exclude_one(pid));
+        }
     }
 
     /// Whether no process of the target is left.

@@ -16,7 +16,7 @@ impl Session {
     pub(crate) fn adopt(&mut self, pid: u32) -> Result<(), ::procfs::ProcError> {
         let now_ns = clock::monotonic_ns();
         let found = procfs::name_and_parent(pid);
-        let (comm, parent) = found.unwrap_or_default();
+        let (comm, parent) = found.unwrap_or_else(|| (self.names.of(pid), 0));
         self.processes.adopt_at(pid, &comm, now_ns);
         self.cpu.adopt_child(pid, parent);
         self.rereads.read(pid);

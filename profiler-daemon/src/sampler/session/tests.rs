@@ -29,3 +29,19 @@ fn a_process_that_was_found_before_its_birth_was_read_stays_and_is_charged_to_wh
     fork(&mut session, FOUND, STRANGER, 1_100);
     assert!(!session.processes.contains(FOUND), "a stranger has its number");
 }
+
+/// A look may find a child, and that it is a target itself, before the record of its birth is read.
+#[test]
+fn a_child_that_is_another_target_is_not_followed_whenever_that_is_known() {
+    let mut session = session();
+    session.processes.adopt(OURS, "ours");
+    session.exclude_one(FOUND);
+    fork(&mut session, FOUND, OURS, 900);
+    assert!(!session.processes.contains(FOUND));
+    assert_eq!((session.counts.forks, session.counts.foreign_side_records), (0, 1));
+    session.include(FOUND); // which has ended; the next of its number may be ours
+    fork(&mut session, FOUND, OURS, 950);
+    assert!(session.processes.contains(FOUND));
+    session.exclude_one(FOUND);
+    assert!(!session.processes.contains(FOUND));
+}

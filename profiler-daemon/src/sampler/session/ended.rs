@@ -1,0 +1,114 @@
+//! What processes were called that ended before anybody looked: of most that begin and end within a tick there is nothing else.
+
+use rustc_hash::FxHashMap;
+
+/// Names that are kept at a time; more processes than that do not begin between two drains.
+const MOST: usize = 4096;
+/// What a process is called that told nobody.
+const ENDED: &str = "[ended]";
+
+/// The names of processes that no sample has hit.
+#[derive(Debug, Default)]
+pub(super) struct Names(FxHashMap<u32, String>);
+
+impl Names {
+    /// A record tells what a process is called.
+    pub(super) fn note(&mut self, pid: u32, name: &str) {
+        if self.0.len() >= MOST {
+            self.0.clear(); // the ends of most of them were lost
+        }
+        self.0.insert(pid, name.to_owned());
+    }
+
+    /// It has ended, and its samples have been read.
+    pub(super) fn forget(&mut self, pid: u32) {
+        self.0.remove(&pid);
+    }
+
+    /// What a process was called that is there no more.
+    pub(super) fn of(&self, pid: u32) -> String {
+        self.0.get(&pid).map_or(ENDED, String::as_str).to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use agent_memory::REGISTERS;
+    use profiler_core::machine::Machine;
+    use profiler_core::record::{RawData, RawSample, Record, StackCopy, Task};
+    use profiler_core::unwind::method::{Method, MethodChoice};
+    use rustc_hash::FxHashSet;
+
+    use super::super::Session;
+    use super::*;
+    use crate::objects::Symbols;
+    use crate::sampler::perf::Drained;
+
+    /// No process has such numbers.
+    const GONE: u32 = 5_000_001;
+    const NAMELESS: u32 = 5_000_002;
+    const OTHERS: u32 = 5_000_003;
+    const CHILD: u32 = 5_000_004;
+
+    fn everything() -> Session {
+        let mut session = Session::new(MethodChoice::fixed(Method::Fp), &Symbols::new(1 << 20));
+        session.follow_everything();
+        session.begin();
+        session
+    }
+
+    fn sample(session: &mut Session, pid: u32) {
+        let time_ns = session.start_ns() + 1;
+        let stack = StackCopy::new(RawData::Single(&[]), 0);
+        let sample =
+            RawSample::of_thread(time_ns, (pid, pid), Machine::HOST.noted_regs(&[0; REGISTERS]), stack);
+        session.handle(Drained::Record(Record::Sample(sample), 1_000));
+    }
+
+    fn task(pid: u32, parent_pid: u32) -> Task {
+        Task { pid, parent_pid, tid: pid, time_ns: 0 }
+    }
+
+    #[test]
+    fn samples_of_processes_that_ended_before_anybody_looked_count_under_their_names() {
+        let mut session = everything();
+        let named = Record::Comm { pid: GONE, tid: GONE, name: "cc1".to_owned(), exec: true };
+        session.handle(Drained::Record(named, 0));
+        [GONE, GONE, NAMELESS].into_iter().for_each(|pid| sample(&mut session, pid));
+        assert_eq!((session.counts.samples, session.counts.foreign), (3, 0));
+        let name = |pid| {
+            session.processes.infos()[session.processes.get(pid).unwrap().index.0 as usize].comm.clone()
+        };
+        assert_eq!([name(GONE), name(NAMELESS)], ["cc1", ENDED]);
+        // They are known until their last samples have come.
+        session.reading(0);
+        session.reading(0);
+        assert!(session.processes.live().next().is_none());
+        sample(&mut session, std::process::id());
+        assert_eq!((session.counts.samples, session.counts.foreign), (3, 1), "we are nobody's target");
+    }
+
+    #[test]
+    fn what_others_create_is_theirs_before_anybody_finds_it() {
+        let mut session = everything();
+        session.exclude(&FxHashSet::from_iter([OTHERS]));
+        session.handle(Drained::Record(Record::Fork(task(CHILD, OTHERS)), 0));
+        [OTHERS, CHILD].into_iter().for_each(|pid| sample(&mut session, pid));
+        assert_eq!((session.counts.samples, session.counts.foreign), (0, 2));
+        // Their target is sampled no more.
+        session.exclude(&FxHashSet::default());
+        [OTHERS, CHILD].into_iter().for_each(|pid| sample(&mut session, pid));
+        assert_eq!((session.counts.samples, session.counts.foreign), (2, 2));
+        session.exclude(&FxHashSet::from_iter([OTHERS]));
+        assert!(!session.processes.contains(OTHERS) && session.processes.contains(CHILD));
+    }
+
+    #[test]
+    fn names_do_not_pile_up() {
+        let mut names = Names::default();
+        (0..100_000).for_each(|pid| names.note(pid, "sh"));
+        assert!(names.0.len() <= MOST && names.of(99_999) == "sh");
+        names.forget(99_999);
+        assert_eq!(names.of(99_999), ENDED);
+    }
+}
