@@ -162,6 +162,52 @@ fn a_target_that_is_restarted_is_the_same_target() -> Result<()> {
     Ok(())
 }
 
+/// To attach costs more than such a program does.
+#[test]
+fn a_job_that_runs_every_second_stays_attached_to() -> Result<()> {
+    privileged!();
+    let busy = Busy::new()?;
+    let daemon = Daemon::start(60, &busy.section("job", ""))?;
+    let jobs = format!("while :; do {} --cpu 0.3; sleep 0.7; done", busy.path().display());
+    let _jobs = start(Command::new("sh").args(["-c", &jobs]))?;
+    wait_until("samples", || daemon.target("job").is_ok_and(|job| job["samples"].as_u64() > Some(10)))?;
+    let before = daemon.target("job")?;
+    std::thread::sleep(Duration::from_secs(6));
+    let after = daemon.target("job")?;
+    // A window ends with the events that it was sampled by.
+    ensure!(after["windows"] == before["windows"], "{before} {after}");
+    ensure!(after["samples"].as_u64() > before["samples"].as_u64(), "{before} {after}");
+    let used_s = |target: &Value| target["cpu_s"].as_f64().unwrap_or(0.0);
+    ensure!(used_s(&after) - used_s(&before) > 0.5, "{before} {after}");
+    Ok(())
+}
+
+/// Whoever creates a process follows it, until it turns out to be another target.
+#[test]
+fn a_child_that_is_a_target_itself_is_none_of_its_creators() -> Result<()> {
+    privileged!();
+    let busy = Busy::new()?;
+    let marker = format!("exit-of-{}", busy.name);
+    attempts(|| {
+        let script = format!("sleep 4; {} --cpu 300 & wait # {marker}", busy.path().display());
+        let sections = busy.section("child", "")
+            + &format!("[[target]]\nname = \"creator\"\ncommand = {:?}\n", format!("wait # {marker}"));
+        let mut daemon = Daemon::start(2, &sections)?;
+        let _creator = start(Command::new("sh").args(["-c", &script]))?;
+        daemon.wait_for("creator", "sampled")?;
+        daemon.wait_for("child", "sampled")?;
+        let kept = windows(&daemon, "child")?.len();
+        wait_for_windows(&daemon, "child", kept + 5)?;
+        daemon.stop(Signal::SIGTERM)?;
+        let (own_s, foreign_s) = (work_s(&daemon, &busy, "child")?, work_s(&daemon, &busy, "creator")?);
+        ensure!(
+            own_s > 0.0 && foreign_s < 0.4 * own_s,
+            "{own_s} s of its own, {foreign_s} s of its creator's"
+        );
+        Ok(())
+    })
+}
+
 #[test]
 fn after_a_kill_everything_but_the_open_window_is_there_and_the_next_one_goes_on() -> Result<()> {
     privileged!();
@@ -433,6 +479,30 @@ fn over_the_limit_the_more_active_targets_are_sampled() -> Result<()> {
     );
     let status = daemon.ctl_json(&["status"])?;
     ensure!(status["targets"]["left_out"] == 1 && status["targets"]["sampled"] == 1, "{status}");
+    Ok(())
+}
+
+#[test]
+fn a_limit_of_targets_is_carried_out_when_settings_are_read_again() -> Result<()> {
+    privileged!();
+    let three = [Busy::new()?, Busy::new()?, Busy::new()?];
+    let _running = [three[0].start()?, three[1].start()?, three[2].start()?];
+    let sections = |limit: u32| {
+        let all: String = three.iter().map(|busy| busy.section(&busy.name, "")).collect();
+        format!("[limits]\ntargets = {limit}\n{all}")
+    };
+    let daemon = Daemon::start(60, &sections(3))?;
+    let sampled = |count: u64| {
+        wait_until("targets", || {
+            daemon.ctl_json(&["status"]).is_ok_and(|status| status["targets"]["sampled"] == count)
+        })
+    };
+    sampled(3)?;
+    for limit in [1, 3] {
+        daemon.write_settings(60, &sections(limit))?;
+        daemon.ctl(&["reload"])?.expect_status(0)?;
+        sampled(u64::from(limit))?;
+    }
     Ok(())
 }
 

@@ -6,6 +6,7 @@ mod transient;
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -199,9 +200,10 @@ impl Cgroup {
         Ok(pids)
     }
 
-    /// Whether somebody has removed it.
+    /// Whether somebody has removed it, be it that there is another of its path: as of a service that was restarted.
     pub(crate) fn is_gone(&self) -> bool {
-        !self.path.join("cgroup.procs").exists()
+        let (there, held) = (fs::metadata(&self.path), self.folder.metadata());
+        there.ok().zip(held.ok()).is_none_or(|(there, held)| there.ino() != held.ino())
     }
 
     /// CPU time of everything that is or was in it (ns); `None` once it is gone.
@@ -244,6 +246,20 @@ mod tests {
         let file = hierarchy.join("cgroup.procs");
         assert!(matches!(error(&file.to_string_lossy()), CgroupError::NotAGroup { .. }));
         assert!(matches!(Cgroup::of_unit("no-such-unit").unwrap_err(), CgroupError::NoUnit { .. }));
+    }
+
+    /// As a service's, which is restarted between two looks.
+    #[test]
+    fn a_group_is_gone_where_another_has_its_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.service");
+        fs::create_dir(&path).unwrap();
+        let group = Cgroup { folder: File::open(&path).unwrap(), name: "/a.service".to_owned(), path };
+        assert!(!group.is_gone());
+        fs::remove_dir(&group.path).unwrap();
+        assert!(group.is_gone());
+        fs::create_dir(&group.path).unwrap();
+        assert!(group.is_gone());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use config::{SamplingSettings, TargetSettings};
 
 use rustc_hash::FxHashSet;
 
+use super::ranking::Standing;
 use super::state::Origin;
 use super::watched::{Identity, Watched};
 use super::{Daemon, host_cpus};
@@ -12,8 +13,6 @@ use crate::sys::{clock, memory, procfs};
 
 /// How often it is decided anew who is left out, if somebody has to be (ns).
 const RANK_EVERY_NS: u64 = 10_000_000_000;
-/// Who is left out has to be so much more active than the least active that is sampled.
-const CLEARLY_MORE: u64 = 2;
 const TOO_MANY: &str =
     "there are more targets than limits.targets, and others are more active; raise it, or name fewer";
 /// After a target was given up for want of memory, so long passes before another is (ns), and before any is let in again.
@@ -125,21 +124,20 @@ impl Daemon {
         }
     }
 
-    /// Starts to sample whom it is time to. Where that takes long, the next turn goes on with it, so that rings are looked at and
-    /// requests answered in between.
+    /// Starts to sample whom it is time to, and others in another way. Where that takes long, the next turn goes on with it, so
+    /// that rings are looked at and requests answered in between.
     pub(super) fn attach_targets(&mut self, now_ns: u64) {
         let most = self.settings.limits.targets as usize;
         self.setup.expect_targets(self.targets.len().min(most));
-        let mut sampled = self.targets.values().filter(|watched| watched.is_sampled()).count();
         let until_ns = clock::monotonic_ns().saturating_add(ATTACH_NS);
         self.is_attaching = false;
-        for watched in
-            self.targets.values_mut().filter(|watched| !watched.is_sampled() && !watched.is_left_out())
-        {
-            if !watched.has_processes() {
+        self.make_room(most);
+        let mut sampled = self.targets.values().filter(|watched| watched.is_sampled()).count();
+        for watched in self.targets.values_mut() {
+            if !watched.is_coming() && !watched.is_to_be_resampled() {
                 continue;
             }
-            if sampled >= most {
+            if !watched.is_sampled() && sampled >= most {
                 watched.leave_out(TOO_MANY);
                 continue;
             }
@@ -147,12 +145,29 @@ impl Daemon {
                 self.is_attaching = true;
                 break;
             }
+            let was_sampled = watched.is_sampled();
+            watched.resample(&self.setup, now_ns).into_iter().for_each(|parcel| self.keeper.keep(parcel));
             watched.attach(&self.setup, now_ns);
-            if watched.is_sampled() {
-                sampled += 1;
-            }
+            sampled = sampled + usize::from(watched.is_sampled()) - usize::from(was_sampled);
         }
         self.exclude_known();
+    }
+
+    /// Targets that have nobody, but perhaps will again, are sampled no more where others would be left out for them.
+    fn make_room(&mut self, most: usize) {
+        let takes_room =
+            |watched: &&Watched| watched.is_sampled() || watched.is_coming() && !watched.has_failed();
+        let too_many = self.targets.values().filter(takes_room).count().saturating_sub(most);
+        self.let_idle_go(too_many);
+    }
+
+    /// So many of these are detached.
+    fn let_idle_go(&mut self, most: usize) {
+        let idle =
+            self.targets.values_mut().filter(|watched| watched.is_sampled() && !watched.has_processes());
+        for watched in idle.take(most) {
+            watched.stop(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
+        }
     }
 
     /// Everything is none of what belongs to others, as far as these are sampled: whose CPU time is not taken off is not left out,
@@ -171,7 +186,10 @@ impl Daemon {
 
     /// Ends what has nobody any more, and what was asked for until now.
     fn end_targets(&mut self, now_ns: u64) {
-        for watched in self.targets.values_mut().filter(|watched| watched.has_ended()) {
+        for watched in self.targets.values_mut() {
+            if !watched.is_over(now_ns) {
+                continue;
+            }
             watched.stop(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
         }
         let over = |watched: &Watched| watched.ends_ns.is_some_and(|ends_ns| now_ns >= ends_ns);
@@ -195,10 +213,14 @@ impl Daemon {
     pub(super) fn keep_within_bounds(&mut self, now_ns: u64) {
         if now_ns >= self.relieved_ns + RELIEF_NS && self.memory_is_short() {
             self.setup.symbols.give_up_loaded();
+            self.let_idle_go(usize::MAX);
             memory::give_back();
             if self.memory_is_short() {
                 (self.pressed, self.relieved_ns) = (self.pressed + 1, now_ns);
-                self.give_up_least_active("memory is short; raise limits.memory, or name fewer targets");
+                self.give_up_least_active(
+                    "memory is short; raise limits.memory, or name fewer targets",
+                    now_ns,
+                );
             }
         }
         if now_ns >= self.next_ranking_ns {
@@ -218,38 +240,56 @@ impl Daemon {
     }
 
     /// Leaves out the least active of those that are sampled, by CPU time since it was asked last.
-    fn give_up_least_active(&mut self, why: &str) {
-        self.note_activity();
-        let sampled = self.targets.values_mut().filter(|watched| watched.is_sampled());
-        if let Some(least) = sampled.min_by_key(|watched| watched.activity_ns()) {
-            least.stop(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
-            least.leave_out(why);
+    fn give_up_least_active(&mut self, why: &str, now_ns: u64) {
+        self.note_activity(now_ns);
+        let sampled = self.targets.iter().filter(|(_, watched)| watched.is_sampled());
+        if let Some(least) = sampled.min_by_key(|(_, watched)| watched.activity_ns()).map(|(id, _)| *id) {
+            self.give_up(least, why);
         }
     }
 
-    /// Lets in whoever was left out and is clearly more active than one that is sampled, or has room now.
+    fn give_up(&mut self, id: TargetId, why: &str) {
+        if let Some(watched) = self.targets.get_mut(&id) {
+            watched.stop(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
+            watched.leave_out(why);
+        }
+    }
+
+    /// Leaves out whoever is too many, and lets in whoever was left out and is clearly more active than one that is sampled, or
+    /// has room now.
     fn rank(&mut self, now_ns: u64) {
-        let is_relieved = self.pressed == 0 || now_ns >= self.relieved_ns + LET_IN_AFTER_NS;
-        if !is_relieved || !self.targets.values().any(Watched::is_left_out) {
+        let most = self.settings.limits.targets as usize;
+        let sampled = self.targets.values().filter(|watched| watched.is_sampled()).count();
+        if sampled <= most && !self.targets.values().any(Watched::is_left_out) {
             return;
         }
-        self.note_activity();
-        let sampled = self.targets.values().filter(|watched| watched.is_sampled());
-        let (count, least_ns) = sampled
-            .fold((0, u64::MAX), |(count, least), watched| (count + 1, least.min(watched.activity_ns())));
-        let has_room = count < self.settings.limits.targets as usize;
-        let out =
-            self.targets.values_mut().filter(|watched| watched.is_left_out() && watched.has_processes());
-        let Some(most) = out.max_by_key(|watched| watched.activity_ns()) else { return };
-        if has_room {
-            most.let_in();
-        } else if most.activity_ns() > CLEARLY_MORE * least_ns {
-            most.let_in();
-            self.give_up_least_active(TOO_MANY);
+        self.note_activity(now_ns);
+        let standing_of = |is_one: fn(&Watched) -> bool| {
+            let of_them = self.targets.iter().filter(|(_, watched)| is_one(watched));
+            of_them.map(|(id, watched)| (*id, watched.activity_ns())).collect::<Vec<_>>()
+        };
+        let standing = Standing {
+            sampled: standing_of(Watched::is_sampled),
+            left_out: standing_of(|watched| watched.is_left_out() && watched.has_processes()),
+            coming: standing_of(|watched| watched.is_coming() && !watched.has_failed()).len(),
+        };
+        // What memory had no room for may have none again.
+        let at_once = match self.pressed {
+            0 => usize::MAX,
+            _ if now_ns >= self.relieved_ns + LET_IN_AFTER_NS => 1,
+            _ => 0,
+        };
+        let ranking = standing.rank(most, at_once);
+        ranking.leave_out.into_iter().for_each(|id| self.give_up(id, TOO_MANY));
+        for id in ranking.let_in {
+            self.targets.entry(id).and_modify(Watched::let_in);
         }
     }
 
-    fn note_activity(&mut self) {
+    fn note_activity(&mut self, now_ns: u64) {
+        if std::mem::replace(&mut self.noted_ns, now_ns) == now_ns {
+            return; // since then nobody has done anything
+        }
         for (id, watched) in &mut self.targets {
             watched.note_cpu_ns(self.discovery.cpu_ns(*id));
         }

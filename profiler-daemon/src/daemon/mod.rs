@@ -16,6 +16,7 @@ mod looks;
 mod members;
 pub(crate) mod notify;
 mod pace;
+mod ranking;
 pub(crate) mod recent;
 mod reload;
 pub(crate) mod state;
@@ -116,6 +117,8 @@ struct Daemon {
     next_second_ns: u64,
     looks: Looks,
     next_ranking_ns: u64,
+    /// When it was read what each target used (ns).
+    noted_ns: u64,
     waiting: Vec<Waiting>,
     publisher: Publisher,
     next_publishing_ns: u64,
@@ -157,6 +160,7 @@ impl Daemon {
             next_second_ns: now_ns,
             looks: Looks::default(),
             next_ranking_ns: now_ns,
+            noted_ns: 0,
             waiting: Vec::new(),
             publisher,
             next_publishing_ns: now_ns,
@@ -351,7 +355,9 @@ impl Daemon {
     }
 
     fn in_words(&self) -> String {
-        format!("{} of {} targets are sampled", self.sampled(), self.targets.len())
+        let is_one = |watched: &&Watched| watched.is_sampled() && watched.has_processes();
+        let sampled = self.targets.values().filter(is_one).count();
+        format!("{sampled} of {} targets are sampled", self.targets.len())
     }
 }
 

@@ -75,14 +75,10 @@ impl Daemon {
             watched.identity.labels.clone_from(&found.labels);
             // All share the memory for symbols, whatever there is of it.
             watched.sampling.symbol_memory = sampling.symbol_memory;
-            if sampling != watched.sampling {
-                watched
-                    .resample(sampling, &self.setup, now_ns)
-                    .into_iter()
-                    .for_each(|parcel| self.keeper.keep(parcel));
-            }
+            watched.ask_for(sampling, &self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
         }
-        self.exclude_known();
+        self.next_ranking_ns = now_ns; // there may be room for more targets, or for fewer
+        self.attach_targets(now_ns);
         self.tell_others_time();
         tracing::info!("settings in force: {}", self.settings.in_words());
         Ok(())

@@ -25,6 +25,9 @@ use crate::sys::clock;
 /// A target that could not be attached to is tried again after this time, then after twice as long, up to an hour (ns).
 const FIRST_RETRY_NS: u64 = 5_000_000_000;
 const LONGEST_RETRY_NS: u64 = 3_600_000_000_000;
+/// A target without a process stays attached to for so long, as names do in discovery (ns): programs that come and go would
+/// be attached to anew each time, which costs more than they do.
+const LINGER_NS: u64 = 60_000_000_000;
 /// Processes that are watched before they are attached to, to know how: looking at more would take longer than it spares.
 const MOST_WATCHED: usize = 64;
 /// So long they are watched at least (ns).
@@ -59,7 +62,10 @@ pub(crate) struct Watched {
     /// What its processes do before events are opened for them, since when (ns).
     watch: Option<(Watch, u64)>,
     retry: Retry,
-    is_fresh: bool,
+    /// Own CPU time for it since it was sampled last, which is no target's yet (ns).
+    spent_ns: u64,
+    /// How it is to be sampled, once there is time for other events.
+    wanted: Option<SamplingSettings>,
     known_cpu_ns: u64,
     activity_ns: u64,
     before: Totals,
@@ -74,12 +80,28 @@ struct Sampled {
     /// Where the open window began (ns).
     from_ns: u64,
     early: EarlyEnds,
+    /// Since when there is nobody (ns).
+    empty_since_ns: Option<u64>,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Retry {
     at_ns: u64,
     pause_ns: u64,
+}
+
+impl Retry {
+    /// After another failure.
+    fn after(self, now_ns: u64) -> Self {
+        let pause_ns = (2 * self.pause_ns).clamp(FIRST_RETRY_NS, LONGEST_RETRY_NS);
+        Self { at_ns: now_ns.saturating_add(pause_ns), pause_ns }
+    }
+
+    /// For another process than those that failed it is as if it were the first time.
+    fn for_another(self) -> Self {
+        let pause_ns = self.pause_ns.min(FIRST_RETRY_NS);
+        Self { at_ns: self.at_ns - (self.pause_ns - pause_ns), pause_ns }
+    }
 }
 
 /// What was counted until a moment.
@@ -138,7 +160,8 @@ impl Watched {
             sampled: None,
             watch: None,
             retry: Retry::default(),
-            is_fresh: false,
+            spent_ns: 0,
+            wanted: None,
             known_cpu_ns: 0,
             activity_ns: 0,
             before: Totals::default(),
@@ -152,6 +175,7 @@ impl Watched {
     pub(crate) fn join(&mut self, pid: u32) {
         if self.processes.insert(pid) {
             self.joined.push(pid);
+            self.retry = self.retry.for_another();
         }
     }
 
@@ -170,6 +194,11 @@ impl Watched {
 
     pub(crate) fn is_sampled(&self) -> bool {
         self.sampled.is_some()
+    }
+
+    /// Whether it is to be sampled, and is not yet.
+    pub(crate) fn is_coming(&self) -> bool {
+        !self.is_sampled() && !self.is_left_out() && self.has_processes()
     }
 
     pub(crate) fn engine(&mut self) -> Option<&mut Engine<RecentDecisions>> {
@@ -199,44 +228,66 @@ impl Watched {
         sampled.engine.session.own_time.leave();
     }
 
+    /// Whether it could not be sampled when that was last tried.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.state == TargetState::Failed
+    }
+
     /// Starts to sample it, if there is somebody, and it is time to try. Processes are watched first, to know how: it takes two
     /// calls then.
     pub(crate) fn attach(&mut self, setup: &Setup, now_ns: u64) {
+        let began_ns = clock::thread_cpu_ns();
+        let ready = self.get_ready(now_ns);
+        self.spent_ns += clock::thread_cpu_ns().saturating_sub(began_ns);
+        if let Some((whom, seen)) = ready {
+            self.open(setup, whom, seen.as_ref(), now_ns);
+        }
+    }
+
+    /// Whom to attach to, if it is time to, and what they did meanwhile.
+    fn get_ready(&mut self, now_ns: u64) -> Option<(Whom, Option<Activity>)> {
         if self.is_sampled() || !self.has_processes() || now_ns < self.retry.at_ns {
-            return;
+            return None;
         }
         if self.watch.as_ref().is_some_and(|(_, since_ns)| now_ns < since_ns + LONG_ENOUGH_NS) {
-            return;
+            return None;
         }
         let whom = self.whom();
         let seen = match (&whom, self.watch.take()) {
             (Whom::Processes(pids), None) => {
-                let watch = Watch::begin(&pids[..pids.len().min(MOST_WATCHED)]);
+                let watch = Watch::begin_alone(&pids[..pids.len().min(MOST_WATCHED)]);
                 self.watch = Some((watch, clock::monotonic_ns()));
-                return;
+                return None;
             }
             (Whom::Processes(_), Some((mut watch, _))) => Some(watch.end()),
             _ => None,
         };
-        self.open(setup, whom, seen.as_ref(), now_ns);
+        Some((whom, seen))
     }
 
     fn open(&mut self, setup: &Setup, whom: Whom, seen: Option<&Activity>, now_ns: u64) {
-        match join::begin(setup, &self.sampling, whom, seen, RecentDecisions::default()) {
-            Ok(engine) => {
+        let (log, began_ns) = (RecentDecisions::default(), clock::thread_cpu_ns());
+        let opened = join::begin(setup, &self.sampling, whom, seen, self.spent_ns, log);
+        self.spent_ns = match opened {
+            Ok(Some(_)) => 0, // it is in the figures
+            _ => self.spent_ns + clock::thread_cpu_ns().saturating_sub(began_ns),
+        };
+        match opened {
+            Ok(Some(engine)) => {
                 self.sampled = Some(Box::new(Sampled {
                     engine,
                     from_ns: clock::monotonic_ns(),
                     early: EarlyEnds::default(),
+                    empty_since_ns: None,
                 }));
                 (self.state, self.reason, self.retry) = (TargetState::Sampled, None, Retry::default());
-                self.is_fresh = true;
                 self.joined.clear();
                 self.left.clear();
             }
+            // The next look will say so; whoever comes then is attached to like the first.
+            Ok(None) => (self.state, self.reason) = (TargetState::Waiting, None),
             Err(error) => {
-                let pause_ns = (2 * self.retry.pause_ns).clamp(FIRST_RETRY_NS, LONGEST_RETRY_NS);
-                self.retry = Retry { at_ns: now_ns.saturating_add(pause_ns), pause_ns };
+                self.retry = self.retry.after(now_ns);
                 (self.state, self.reason) = (TargetState::Failed, Some(format!("{error:#}")));
             }
         }
@@ -251,11 +302,6 @@ impl Watched {
                 group.map_or_else(|| Whom::Processes(self.processes.iter().copied().collect()), Whom::Group)
             }
         }
-    }
-
-    /// Whether its events were opened since the last call.
-    pub(crate) fn take_fresh(&mut self) -> bool {
-        std::mem::take(&mut self.is_fresh)
     }
 
     /// Removes its events; what they have reported is still to be taken in.
@@ -286,11 +332,20 @@ impl Watched {
         self.cut(setup)
     }
 
-    /// Whether nobody is left of those that are sampled.
-    pub(crate) fn has_ended(&self) -> bool {
-        !self.identity.is_everything
-            && self.processes.is_empty()
-            && self.sampled.as_ref().is_some_and(|sampled| sampled.engine.target_has_ended())
+    /// Whether its events are of no use any more: nobody has been left for a while, or they are those of a group that is gone.
+    pub(crate) fn is_over(&mut self, now_ns: u64) -> bool {
+        let Some(sampled) = self.sampled.as_mut().filter(|_| !self.identity.is_everything) else {
+            return false;
+        };
+        if sampled.engine.group_is_gone() {
+            return true;
+        }
+        if !self.processes.is_empty() || !sampled.engine.target_has_ended() {
+            sampled.empty_since_ns = None;
+            return false;
+        }
+        let since_ns = *sampled.empty_since_ns.get_or_insert(now_ns);
+        !sampled.engine.takes_newcomers() || now_ns.saturating_sub(since_ns) >= LINGER_NS
     }
 
     /// Ends the open window and begins the next; sampling goes on.
@@ -325,7 +380,10 @@ impl Watched {
         if let Some(sampled) = self.sampled.take() {
             self.before = self.before.plus(sampled.totals());
         }
-        self.state = TargetState::Waiting;
+        if let Some(wanted) = self.wanted.take() {
+            self.sampling = wanted;
+        }
+        (self.state, self.reason) = (TargetState::Waiting, None);
         parcel
     }
 
@@ -362,5 +420,51 @@ impl Watched {
     /// Where the controller's last decisions are.
     pub(crate) fn decisions(&self) -> RecentDecisions {
         self.sampled.as_ref().map_or_else(RecentDecisions::default, |sampled| sampled.engine.log.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    fn target() -> Watched {
+        let identity = Identity {
+            name: "job".to_owned(),
+            labels: BTreeMap::new(),
+            origin: Origin::Settings,
+            group: None,
+            is_everything: false,
+        };
+        Watched::new(identity, SamplingSettings::default())
+    }
+
+    #[test]
+    fn what_fails_is_tried_ever_more_rarely_and_another_process_soon() {
+        let mut retry = Retry::default();
+        let mut now_ns = 0;
+        for pause_s in [5, 10, 20, 40] {
+            retry = retry.after(now_ns);
+            assert_eq!(retry.at_ns - now_ns, pause_s * SECOND_NS);
+            now_ns = retry.at_ns;
+        }
+        let failed_ns = now_ns - 40 * SECOND_NS;
+        assert_eq!(retry.for_another().at_ns, failed_ns + 5 * SECOND_NS);
+        assert_eq!(retry.for_another().for_another().at_ns, failed_ns + 5 * SECOND_NS);
+        assert_eq!(Retry::default().for_another().at_ns, 0);
+        // Whoever comes and goes all the time, and fails, is tried every ten seconds.
+        assert_eq!(retry.for_another().after(now_ns).pause_ns, 10 * SECOND_NS);
+    }
+
+    #[test]
+    fn a_process_that_joins_is_not_kept_waiting_for_those_that_failed() {
+        let mut target = target();
+        target.join(7);
+        target.retry = Retry { at_ns: 3_600 * SECOND_NS, pause_ns: 1_800 * SECOND_NS };
+        target.join(7);
+        assert_eq!(target.retry.at_ns, 3_600 * SECOND_NS, "it is none that came");
+        target.join(8);
+        assert_eq!(target.retry.at_ns, 1_805 * SECOND_NS);
     }
 }

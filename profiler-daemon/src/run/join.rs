@@ -18,7 +18,7 @@ use crate::targets::Found;
 /// Whom a target consists of.
 #[derive(Clone, Debug)]
 pub(crate) enum Whom {
-    /// These processes, and those that they create.
+    /// These processes, and those that they create from now on: whoever else they have created is told of.
     Processes(Vec<u32>),
     /// Whatever is in a control group and below.
     Group(Arc<Cgroup>),
@@ -27,7 +27,7 @@ pub(crate) enum Whom {
 }
 
 /// Starts to sample a target; `seen` is what it did while it was watched. Its own time is that of its turns alone, of which this
-/// is the first.
+/// is the first, with what was spent on it before (ns). `None` if all its processes have ended meanwhile.
 ///
 /// # Errors
 ///
@@ -37,11 +37,12 @@ pub(crate) fn begin<L: DecisionLog>(
     sampling: &SamplingSettings,
     whom: Whom,
     seen: Option<&Activity>,
+    spent_ns: u64,
     log: L,
-) -> Result<Engine<L>> {
+) -> Result<Option<Engine<L>>> {
     let mut setup = setup.clone();
     let mut session = setup.session(sampling);
-    session.own_time = OwnTime::of_turns();
+    session.own_time = OwnTime::of_turns(spent_ns);
     session.own_time.enter();
     session.news = Some(News::default());
     let found = match &whom {
@@ -61,7 +62,10 @@ pub(crate) fn begin<L: DecisionLog>(
         }
     };
     let refused = |error: OpenError| explain::open(error, None);
-    let mut engine = setup.open(sampling, session, found, seen, log).map_err(refused)?;
+    let mut engine = match setup.open(sampling, session, found, seen, log) {
+        Err(OpenError::TargetGone) => return Ok(None),
+        opened => opened.map_err(refused)?,
+    };
     engine.rests();
     if let Some(reports) = &setup.reports {
         engine.sampler.share_reports(reports);
@@ -73,13 +77,15 @@ pub(crate) fn begin<L: DecisionLog>(
                 let adopted = engine.session.adopt(pid);
                 explain::child(pid, adopted, &mut engine.notes);
             }
-            engine.adopt_descendants();
         }
         Whom::Group(_) => engine.adopt_members(),
         Whom::Everything => {}
     }
-    engine.catch_up_with_threads().map_err(refused)?;
+    match engine.catch_up_with_threads() {
+        Err(OpenError::TargetGone) => return Ok(None),
+        caught_up => caught_up.map_err(refused)?,
+    }
     engine.begin();
     engine.session.own_time.leave();
-    Ok(engine)
+    Ok(Some(engine))
 }

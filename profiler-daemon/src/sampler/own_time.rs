@@ -19,9 +19,14 @@ pub(crate) enum OwnTime {
 }
 
 impl OwnTime {
-    /// One target of several: nothing counts but its turns.
-    pub(crate) fn of_turns() -> Self {
-        Self::Turns { spent_ns: 0, entered_ns: None }
+    /// One target of several: nothing counts but its turns, and what was spent on it before the first (ns).
+    pub(crate) fn of_turns(spent_ns: u64) -> Self {
+        Self::Turns { spent_ns, entered_ns: None }
+    }
+
+    /// Whether all of it is overhead of the run, also before that begins: of one target among many nobody sees when it does.
+    pub(crate) fn counts_from_the_start(&self) -> bool {
+        matches!(self, Self::Turns { .. })
     }
 
     /// Until now (ns).
@@ -61,7 +66,7 @@ mod tests {
 
     #[test]
     fn turns_count_and_what_lies_between_them_does_not() {
-        let mut own = OwnTime::of_turns();
+        let mut own = OwnTime::of_turns(0);
         for _ in 0..3 {
             own.enter();
             work();

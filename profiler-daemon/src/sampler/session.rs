@@ -164,6 +164,8 @@ pub(crate) struct Session {
     start_ns: u64,
     /// When another session takes over.
     end_ns: u64,
+    /// Own CPU time until it began, where that is overhead like the rest: spent once (ns).
+    begun_ns: u64,
     /// When the stretch began that the next cut hands over (ns); the end of time until sampling does.
     stretch_start_ns: u64,
     /// What had been counted when the window began.
@@ -248,6 +250,7 @@ impl Session {
             last_reading: LastReading::default(),
             start_ns: u64::MAX,
             end_ns: u64::MAX,
+            begun_ns: 0,
             stretch_start_ns: u64::MAX,
             window_start: Counts::default(),
             past_weights: FxHashMap::default(),
@@ -335,6 +338,9 @@ impl Session {
         if pid != std::process::id() {
             self.unwinder.note_change();
             let _ = self.adopt(pid); // unnamed code is counted as such
+            if clock::process_cpu_ns(pid).is_none() {
+                self.exits.doubt(pid);
+            }
         }
     }
 
@@ -361,7 +367,7 @@ impl Session {
         self.last_reading.self_cpu_ns - self.first_reading.self_cpu_ns
     }
 
-    /// Our own CPU time before sampling began (ns).
+    /// Our own CPU time before sampling began, where that is none of the above (ns).
     pub(crate) fn setup_cpu_ns(&self) -> u64 {
         self.first_reading.self_cpu_ns
     }
@@ -374,6 +380,9 @@ impl Session {
         (self.counts, self.judged_lost) = (Counts::default(), 0);
         let target_cpu_ns = self.cpu.read().0;
         self.last_reading = self.now(target_cpu_ns);
+        if self.own_time.counts_from_the_start() {
+            self.begun_ns = std::mem::take(&mut self.last_reading.self_cpu_ns);
+        }
         self.first_reading = self.last_reading;
     }
 
@@ -608,7 +617,7 @@ impl Session {
             counts: self.counts,
             target_cpu_ns,
             self_cpu_ns: self.own_time.now_ns(),
-            self_once_ns: self.objects.once_ns(),
+            self_once_ns: self.objects.once_ns() + self.begun_ns,
         }
     }
 

@@ -6,7 +6,7 @@ use rustc_hash::FxHashSet;
 
 use super::switches::Switches;
 use super::target_cpu::TargetCpu;
-use crate::sys::procfs::Code;
+use crate::sys::procfs::{Child, Code};
 use crate::sys::{clock, procfs};
 
 /// Processes whose mappings are read; the rest is estimated from them.
@@ -40,9 +40,17 @@ struct Began {
 impl Watch {
     /// Begins to watch these processes and all that they created.
     pub(crate) fn begin(pids: &[u32]) -> Self {
+        Self::begin_with(pids, &procfs::descendants(pids))
+    }
+
+    /// The same where nobody else is known to be of them: it takes a look at all processes of the host to find out.
+    pub(crate) fn begin_alone(pids: &[u32]) -> Self {
+        Self::begin_with(pids, &[])
+    }
+
+    fn begin_with(pids: &[u32], children: &[Child]) -> Self {
         let mut cpu = TargetCpu::default();
         pids.iter().for_each(|&pid| cpu.adopt(pid));
-        let children = procfs::descendants(pids);
         children.iter().for_each(|child| cpu.adopt_child(child.pid, child.parent));
         let mut watch = Self {
             cpu,
@@ -59,7 +67,7 @@ impl Watch {
             },
             watched: Activity::default(),
         };
-        watch.look();
+        watch.look_at_known();
         let threads: Vec<u32> = watch.threads.iter().copied().collect();
         let past_switches_per_s = procfs::past_switches_per_s(&threads);
         // What was there already did not happen.
@@ -74,6 +82,10 @@ impl Watch {
             self.cpu.forked(child.pid, child.parent);
             self.processes.push(child.pid);
         }
+        self.look_at_known();
+    }
+
+    fn look_at_known(&mut self) {
         let mut threads = Vec::new();
         self.processes.retain(|&pid| {
             let of_process = procfs::threads(pid);

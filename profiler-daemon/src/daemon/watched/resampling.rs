@@ -7,25 +7,38 @@ use crate::daemon::keeper::Parcel;
 use crate::run::Setup;
 
 impl Watched {
-    /// Samples it in another way from now on.
+    /// Samples it in another way from now on, or from [`Self::resample`] on.
     ///
-    /// What the controller alone has to know changes under the events that there are. For everything else the old events go once
-    /// the new ones are there; who counts until when is one moment.
-    pub(crate) fn resample(
-        &mut self,
-        sampling: SamplingSettings,
-        setup: &Setup,
-        now_ns: u64,
-    ) -> Option<Parcel> {
-        if self.is_sampled() && differ_in_control_alone(&self.sampling, &sampling) {
-            let parcel = self.cut(setup); // the figures of a window are those of one budget
-            self.sampling = sampling;
-            if let Some(sampled) = &mut self.sampled {
-                sampled.engine.adopt(&self.sampling);
-            }
-            return parcel;
+    /// What the controller alone has to know changes under the events that there are; other events take a while to be opened.
+    pub(crate) fn ask_for(&mut self, sampling: SamplingSettings, setup: &Setup) -> Option<Parcel> {
+        self.wanted = None;
+        if sampling == self.sampling {
+            return None;
         }
-        let before = std::mem::replace(&mut self.sampling, sampling);
+        if !self.is_sampled() {
+            self.sampling = sampling;
+            return None;
+        }
+        if !differ_in_control_alone(&self.sampling, &sampling) {
+            self.wanted = Some(sampling);
+            return None;
+        }
+        let parcel = self.cut(setup); // the figures of a window are those of one budget
+        self.sampling = sampling;
+        if let Some(sampled) = &mut self.sampled {
+            sampled.engine.adopt(&self.sampling);
+        }
+        parcel
+    }
+
+    /// Whether other events are to be opened for it.
+    pub(crate) fn is_to_be_resampled(&self) -> bool {
+        self.wanted.is_some()
+    }
+
+    /// Opens them, if so. The old ones go once the new ones are there; who counts until when is one moment.
+    pub(crate) fn resample(&mut self, setup: &Setup, now_ns: u64) -> Option<Parcel> {
+        let before = std::mem::replace(&mut self.sampling, self.wanted.take()?);
         let mut old = self.sampled.take()?;
         self.open(setup, self.whom(), None, now_ns);
         let new = self.sampled.take();
@@ -50,8 +63,8 @@ impl Watched {
 
 /// Whether only the rate is chosen in another way.
 fn differ_in_control_alone(old: &SamplingSettings, new: &SamplingSettings) -> bool {
-    let SamplingSettings { budget, horizon, rate, criterion, .. } = new.clone();
-    SamplingSettings { budget, horizon, rate, criterion, ..old.clone() } == *new
+    let SamplingSettings { budget, horizon, rate, criterion, confidence, .. } = new.clone();
+    SamplingSettings { budget, horizon, rate, criterion, confidence, ..old.clone() } == *new
 }
 
 #[cfg(test)]
@@ -67,6 +80,7 @@ mod tests {
             budget: "3%".parse().unwrap(),
             horizon: "5s".parse().unwrap(),
             rate: Some("99Hz".parse().unwrap()),
+            confidence: "90%".parse().unwrap(),
             ..old.clone()
         };
         assert!(differ_in_control_alone(&old, &other));

@@ -1,7 +1,7 @@
 //! How a target is, for whoever asks.
 
 use super::super::keeper::Kept;
-use super::super::state::TargetStatus;
+use super::super::state::{TargetState, TargetStatus};
 use super::{Sampled, Watched};
 use crate::run::summary;
 
@@ -13,7 +13,7 @@ impl Watched {
             name: self.identity.name.clone(),
             labels: self.identity.labels.clone(),
             origin: self.identity.origin,
-            state: self.state,
+            state: self.shown_state(),
             reason: self.reason.clone(),
             ends_in_s: self.ends_ns.map(|ends_ns| ends_ns.saturating_sub(now_ns) as f64 * 1e-9),
             processes: self.processes.len(),
@@ -32,6 +32,16 @@ impl Watched {
             sampled.show(&mut status);
         }
         status
+    }
+}
+
+impl Watched {
+    /// One that stays attached to without a process waits for the next.
+    fn shown_state(&self) -> TargetState {
+        if self.state == TargetState::Sampled && !self.has_processes() {
+            return TargetState::Waiting;
+        }
+        self.state
     }
 }
 

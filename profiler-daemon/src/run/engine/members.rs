@@ -79,6 +79,17 @@ impl<L: DecisionLog> Engine<L> {
         nobody_known && self.session.group().is_none_or(|group| others_in(group).is_empty())
     }
 
+    /// Whether the group is gone that the target is: events of it see nobody any more.
+    pub(crate) fn group_is_gone(&self) -> bool {
+        self.session.group().is_some_and(|group| group.is_gone())
+    }
+
+    /// Whether whoever comes when nobody is left can be sampled by the events that there are, or by others in their place. Of
+    /// processes that had a group to themselves nobody knows where the next ones will be.
+    pub(crate) fn takes_newcomers(&self) -> bool {
+        self.session.group().is_some() || self.attach.mode() != AttachMode::Cgroup
+    }
+
     /// Whether nobody can come any more: into a group that was removed. Other targets do not wait for anybody.
     pub(crate) fn nobody_can_come(&self) -> bool {
         self.session.group().is_none_or(|group| group.is_gone())

@@ -30,6 +30,22 @@ fn a_process_that_was_found_before_its_birth_was_read_stays_and_is_charged_to_wh
     assert!(!session.processes.contains(FOUND), "a stranger has its number");
 }
 
+#[test]
+fn of_one_target_among_many_the_beginning_is_overhead_too_and_is_spent_once() {
+    const BEFORE_NS: u64 = 5_000_000_000;
+    let mut one_of_many = session();
+    one_of_many.own_time = OwnTime::of_turns(BEFORE_NS);
+    one_of_many.begin();
+    let first = one_of_many.reading(0);
+    assert!(first.self_cpu_ns >= BEFORE_NS && first.self_once_ns >= BEFORE_NS, "{first:?}");
+    assert!(one_of_many.self_cpu_ns() >= BEFORE_NS && one_of_many.setup_cpu_ns() == 0);
+    let second = one_of_many.reading(0);
+    assert!(second.self_cpu_ns < BEFORE_NS && second.self_once_ns < BEFORE_NS, "{second:?}");
+    let mut alone = session();
+    alone.begin();
+    assert!(alone.setup_cpu_ns() > 0 && alone.reading(0).self_once_ns == 0);
+}
+
 /// A look may find a child, and that it is a target itself, before the record of its birth is read.
 #[test]
 fn a_child_that_is_another_target_is_not_followed_whenever_that_is_known() {
