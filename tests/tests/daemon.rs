@@ -168,7 +168,7 @@ fn a_job_that_runs_every_second_stays_attached_to() -> Result<()> {
     privileged!();
     let busy = Busy::new()?;
     let daemon = Daemon::start(60, &busy.section("job", ""))?;
-    let jobs = format!("while :; do {} --cpu 0.3; sleep 0.7; done", busy.path().display());
+    let jobs = format!("while :; do {} --cpu 0.8; sleep 0.4; done", busy.path().display());
     let _jobs = start(Command::new("sh").args(["-c", &jobs]))?;
     wait_until("samples", || daemon.target("job").is_ok_and(|job| job["samples"].as_u64() > Some(10)))?;
     let before = daemon.target("job")?;
