@@ -397,8 +397,7 @@ fn a_container_that_has_ended_is_let_go_though_its_target_goes_on() -> Result<()
         name = busy.name,
     );
     let mut container = Command::new("unshare");
-    let mut running =
-        start(container.args(["--mount", "--propagation", "private", "sh", "-c", &script]))?;
+    let mut running = start(container.args(["--mount", "--propagation", "private", "sh", "-c", &script]))?;
     std::thread::sleep(Duration::from_millis(300));
     if running.try_wait().is_ok_and(|ended| ended.is_some()) {
         eprintln!("skipped: making containers needs `unshare`, and tmpfs");

@@ -14,12 +14,18 @@ mod code;
 #[cfg(target_arch = "x86_64")]
 mod frame;
 #[cfg(target_arch = "x86_64")]
+mod library;
+#[cfg(target_arch = "x86_64")]
 mod process;
 #[cfg(target_arch = "x86_64")]
 mod safe;
 #[cfg(target_arch = "x86_64")]
 mod status;
+#[cfg(target_arch = "x86_64")]
+mod taking;
 mod threads;
+#[cfg(target_arch = "x86_64")]
+mod trouble;
 
 use std::path::Path;
 
@@ -99,7 +105,10 @@ fn apart<T: Send>(work: impl FnOnce() -> Result<T, Refused> + Send) -> Result<T,
 }
 
 #[cfg(target_arch = "x86_64")]
-use self::process as imp;
+mod imp {
+    pub(super) use super::process::{attach, leave};
+    pub(super) use super::status::{blocks, is_shut_in};
+}
 
 #[cfg(not(target_arch = "x86_64"))]
 mod imp {

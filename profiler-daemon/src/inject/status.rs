@@ -1,6 +1,9 @@
 //! Which processes are left alone, by what the kernel tells of them: nothing is tried on them.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::{fs, io};
 
 use super::captive::OWN;
 
@@ -132,6 +135,40 @@ impl Status {
         ];
         reasons.into_iter().find(|(holds, _)| *holds).map(|(_, reason)| reason)
     }
+}
+
+/// Whether any of these threads of a process has shut itself in.
+pub(super) fn is_shut_in(pid: u32, tids: &[u32]) -> bool {
+    tids.iter().any(|&tid| status_of(pid, tid).is_ok_and(|status| has_other_filters(pid, &status)))
+}
+
+/// Whether a thread blocks a signal, or takes signals by itself: while it waits for them, the kernel says that it lets them come.
+pub(super) fn blocks(pid: u32, tid: u32, signal: i32) -> bool {
+    status_of(pid, tid).is_ok_and(|status| status.blocks(signal))
+        || call_of(pid, tid) == Some(libc::SYS_rt_sigtimedwait)
+}
+
+/// The system call that a thread is in; negative if it waits elsewhere, `None` if it runs.
+pub(super) fn call_of(pid: u32, tid: u32) -> Option<i64> {
+    let call = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
+    call.split(' ').next()?.parse().ok()
+}
+
+/// Whether filters of system calls are in force for a thread that may not be those of a container that we share.
+fn has_other_filters(pid: u32, status: &Status) -> bool {
+    let own = || Status::parse(&fs::read_to_string("/proc/self/status").unwrap_or_default());
+    let is_beside_us = || namespace("self", "mnt").is_some_and(|ours| namespace(pid, "mnt") == Some(ours));
+    status.is_filtered() && !(status.has_as_many_filters_as(&own()) && is_beside_us())
+}
+
+/// Which namespace of a kind a process is in; `None` if we may not know.
+pub(super) fn namespace(pid: impl Display, kind: &str) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/ns/{kind}")).ok()
+}
+
+/// What the kernel tells of a thread.
+pub(super) fn status_of(pid: u32, tid: u32) -> io::Result<Status> {
+    Ok(Status::parse(&fs::read_to_string(format!("/proc/{pid}/task/{tid}/status"))?))
 }
 
 #[cfg(test)]

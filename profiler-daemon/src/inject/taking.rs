@@ -1,0 +1,267 @@
+//! Which thread of a process is taken: one that stands where it can load a library, or be asked, without anybody noticing.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use libc::user_regs_struct;
+use profiler_core::machine::Machine;
+use profiler_core::profile::Outcome;
+use profiler_core::record::{RawData, StackCopy};
+use profiler_core::unwind::StackUnwinder;
+use profiler_core::unwind::method::{Method, MethodChoice};
+
+use super::Refused;
+use super::captive::{self, Captive, TO_STOP};
+use super::code::{self, Area};
+use super::frame;
+use super::process::{BETWEEN_ROUNDS, Process};
+use super::safe::{self, Place};
+use super::status::{LeftAlone, blocks_all, call_of, is_shut_in, status_of};
+use super::trouble::{Trouble, denied};
+use crate::objects::Symbols;
+use crate::sampler::session::Session;
+use crate::sys::procfs;
+use crate::sys::ptrace::{Lost, Tracee};
+
+/// So long a thread is looked for that can be taken, and then so long it may be away.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// In the first rounds threads that let no signal come are passed over: they may be in a handler of ours, which would wait for
+/// itself.
+const ROUNDS_FOR_HANDLERS: u32 = 50;
+/// Room that loading a library takes of a stack, and asking one that is loaded (bytes).
+const ROOM_TO_LOAD: u64 = 64 << 10;
+const ROOM_TO_ASK: u64 = 24 << 10;
+/// Of a stack that grows by itself, so much has to be there already.
+const ROOM_FOR_FRAME: u64 = 8 << 10;
+/// More of a stack is not looked at (bytes).
+const MOST_STACK: u64 = 4 << 20;
+const IN_HANDLER: &str = "in a signal handler";
+
+/// What is asked of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    /// To load the library first.
+    Load,
+    /// What takes no lock.
+    Ask,
+}
+
+impl Process {
+    /// Takes a thread that can do it.
+    pub(super) fn take_thread(&self, task: Task) -> Result<Captive<'_>, Refused> {
+        let until = Instant::now() + PATIENCE;
+        let mut watcher = match task {
+            Task::Load => Some(Watcher::new(self.pid).map_err(Refused::Failed)?),
+            Task::Ask => None,
+        };
+        let (mut why, mut has_kept, mut rounds) = (None, false, 0);
+        while Instant::now() < until {
+            let spares_handlers = task == Task::Ask && rounds < ROUNDS_FOR_HANDLERS;
+            for tid in self.candidates() {
+                match self.try_thread(tid, task, watcher.as_mut(), spares_handlers) {
+                    Ok(captive) => return Ok(captive),
+                    Err(Try::ShutIn) => return Err(Refused::NotPermitted(LeftAlone::ShutIn.in_words())),
+                    Err(Try::Denied) if !has_kept => return Err(denied()),
+                    Err(Try::Denied) => {} // by us: it did not stand still, and is let go when we end
+                    Err(Try::Next(Lost::Late)) => has_kept = true,
+                    Err(Try::Next(Lost::Halted)) => return Err(Trouble::Halted.into()),
+                    Err(Try::Next(_)) => {}
+                    Err(Try::Unsafe(reason)) => why = Some(reason),
+                }
+                if Instant::now() > until {
+                    break;
+                }
+            }
+            if procfs::has_ended(self.pid) {
+                return Err(Trouble::from(Lost::Gone).into());
+            }
+            rounds += 1;
+            std::thread::sleep(BETWEEN_ROUNDS);
+        }
+        let why = why.unwrap_or("asleep where it cannot be interrupted");
+        Err(Refused::Failed(format!(
+            "has no thread that could load the library safely: in {} s each was {why}; try again",
+            PATIENCE.as_secs()
+        )))
+    }
+
+    /// Threads in the order in which they are tried: those that wait in calls that are begun again without a trace, those that wait
+    /// otherwise, those that run.
+    fn candidates(&self) -> Vec<u32> {
+        let rank = |tid: u32| match call_of(self.pid, tid) {
+            Some(libc::SYS_futex | libc::SYS_poll | libc::SYS_read | libc::SYS_clock_nanosleep) => 0,
+            Some(number) if number >= 0 => 1,
+            _ => 2,
+        };
+        let mut threads: Vec<(i32, u32)> =
+            procfs::threads(self.pid).into_iter().map(|tid| (rank(tid), tid)).collect();
+        threads.sort_unstable();
+        threads.into_iter().map(|(_, tid)| tid).collect()
+    }
+
+    fn try_thread(
+        &self,
+        tid: u32,
+        task: Task,
+        watcher: Option<&mut Watcher>,
+        spares_handlers: bool,
+    ) -> Result<Captive<'_>, Try> {
+        if is_asleep_for_good(self.pid, tid) {
+            return Err(Try::Unsafe("asleep where it cannot be interrupted"));
+        }
+        if spares_handlers && status_of(self.pid, tid).is_ok_and(|status| status.blocks_all()) {
+            return Err(Try::Unsafe(IN_HANDLER));
+        }
+        let mut tracee = Tracee::seize(tid).map_err(|error| match error.raw_os_error() {
+            Some(libc::EPERM) => Try::Denied,
+            _ => Try::Next(error.into()),
+        })?;
+        tracee.interrupt(TO_STOP)?;
+        let registers = tracee.registers()?;
+        match self.judge(&tracee, tid, task, watcher, spares_handlers, &registers) {
+            Ok(()) => Ok(Captive::take(tracee, tid, &self.memory, &self.code, Instant::now() + PATIENCE)?),
+            Err(refused) => {
+                captive::let_go(tracee, tid, &registers)?;
+                Err(refused)
+            }
+        }
+    }
+
+    /// Whether a stopped thread can do it.
+    fn judge(
+        &self,
+        tracee: &Tracee,
+        tid: u32,
+        task: Task,
+        watcher: Option<&mut Watcher>,
+        spares_handlers: bool,
+        registers: &user_regs_struct,
+    ) -> Result<(), Try> {
+        if is_shut_in(self.pid, &[tid]) {
+            return Err(Try::ShutIn);
+        }
+        if spares_handlers && blocks_all(tracee.mask()?) {
+            return Err(Try::Unsafe(IN_HANDLER));
+        }
+        let stack = self.stack(tid, task, registers).map_err(Try::Unsafe)?;
+        if frame::call(registers).is_none() && self.is_in_sequence(tracee) {
+            return Err(Try::Unsafe("in a restartable sequence"));
+        }
+        if let Some(watcher) = watcher {
+            watcher.judge(self, registers, &stack).map_err(|reason| Try::Unsafe(reason.in_words()))?;
+        }
+        Ok(())
+    }
+
+    /// The part of a stopped thread's stack that is in use; the reason if it is no stack of a thread, or too small.
+    fn stack(&self, tid: u32, task: Task, registers: &user_regs_struct) -> Result<(u64, u64), &'static str> {
+        if registers.cs != frame::CODE_64 {
+            return Err("in 32-bit code");
+        }
+        // The C library keeps the address of a thread's description in itself.
+        let mut own = [0; 8];
+        let described = self.memory.read_exact_at(&mut own, registers.fs_base.wrapping_add(16)).is_ok();
+        if !described || u64::from_le_bytes(own) != registers.fs_base {
+            return Err("no thread of the C library");
+        }
+        let areas = code::areas(self.pid).map_err(|_| "gone")?;
+        let holds = |area: &&Area, address: u64| (area.start..area.end).contains(&address);
+        let area = areas.iter().find(|area| holds(area, registers.rsp)).ok_or("on no stack")?;
+        let (is_first, room) = (area.name == "[stack]", registers.rsp - area.start);
+        let end = match (is_first, holds(&area, registers.fs_base)) {
+            (true, _) if tid == self.pid => area.end,
+            (false, true) if registers.fs_base > registers.rsp => registers.fs_base,
+            _ => return Err("on a stack of its own making"),
+        };
+        let needed = match task {
+            Task::Load => ROOM_TO_LOAD,
+            Task::Ask => ROOM_TO_ASK,
+        };
+        let (there, allowed) = match is_first {
+            true => (ROOM_FOR_FRAME, stack_limit(self.pid)),
+            false => (needed, u64::MAX),
+        };
+        // Guards that the C library has put into a mapping are not listed, and cannot be read.
+        let below = needed.min(room);
+        let is_there = self.memory.read_exact_at(&mut vec![0; below as usize], registers.rsp - below).is_ok();
+        if room < there || !is_there || area.end - registers.rsp + needed > allowed {
+            return Err("at the end of its stack");
+        }
+        Ok((registers.rsp, end))
+    }
+
+    /// Whether a thread that was not in the kernel is in a sequence that it expects to be begun again when it is interrupted.
+    fn is_in_sequence(&self, tracee: &Tracee) -> bool {
+        const SEQUENCE_AT: u64 = 8;
+        let area = tracee.sequence_area();
+        let mut sequence = [0; 8];
+        let read = area != 0 && self.memory.read_exact_at(&mut sequence, area + SEQUENCE_AT).is_ok();
+        read && sequence != [0; 8]
+    }
+}
+
+/// Why a thread was not taken.
+enum Try {
+    Denied,
+    ShutIn,
+    Next(Lost),
+    Unsafe(&'static str),
+}
+
+impl From<Lost> for Try {
+    fn from(lost: Lost) -> Self {
+        Self::Next(lost)
+    }
+}
+
+/// How big the first thread's stack may become (bytes).
+fn stack_limit(pid: u32) -> u64 {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max stack size"));
+    let soft = line.and_then(|line| line.split_ascii_whitespace().next());
+    soft.and_then(|soft| soft.parse().ok()).unwrap_or(u64::MAX) // `unlimited`
+}
+
+/// Whether a thread is in a call that nothing interrupts: it would not stop before that is over.
+fn is_asleep_for_good(pid: u32, tid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['D', 'Z', 'X']))
+}
+
+/// Follows the stacks of stopped threads.
+struct Watcher {
+    session: Session,
+    unwinder: StackUnwinder,
+}
+
+impl Watcher {
+    fn new(pid: u32) -> Result<Self, String> {
+        let symbols = Symbols::new(config::SamplingSettings::default().symbol_memory.get());
+        let mut session = Session::new(MethodChoice::fixed(Method::Dwarf), &symbols);
+        session.adopt(pid).map_err(|error| format!("cannot be looked at ({error}); start it again"))?;
+        session.objects.read_tables();
+        Ok(Self { session, unwinder: StackUnwinder::default() })
+    }
+
+    fn judge(
+        &mut self,
+        process: &Process,
+        registers: &user_regs_struct,
+        (from, to): &(u64, u64),
+    ) -> Result<(), safe::Unsafe> {
+        let mut stack = vec![0; (to - from).min(MOST_STACK) as usize];
+        let followed = self.session.processes.get(process.pid).ok_or(safe::Unsafe::Cut)?;
+        process.memory.read_exact_at(&mut stack, *from).map_err(|_| safe::Unsafe::Cut)?;
+        let r = registers;
+        let noted = [
+            r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13,
+            r.r14, r.r15, r.rip,
+        ];
+        let copy = StackCopy::new(RawData::Single(&stack), stack.len() + 1);
+        let mut frames = Vec::new();
+        let unwound = self.unwinder.unwind(followed, Machine::X86_64.noted_regs(&noted), copy, &mut frames);
+        let places: Vec<Place<'_>> = frames.iter().map(|&address| process.code.place(address)).collect();
+        safe::judge(&places, unwound.outcome == Outcome::Complete)
+    }
+}

@@ -1,0 +1,77 @@
+//! Why a process could not be changed, in words.
+
+use std::fs;
+
+use agent_memory::{Answer, Settings};
+
+use super::Refused;
+use crate::sys::ptrace::Lost;
+
+pub(super) const NO_ANSWER: &str = "has an agent that does not answer; start it again";
+
+/// Why a call did not come to its end.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// It may still do so.
+    Late,
+    /// It will when the process goes on.
+    Halted,
+    Refused(Refused),
+}
+
+impl From<Lost> for Trouble {
+    fn from(lost: Lost) -> Self {
+        match lost {
+            Lost::Late => Self::Late,
+            Lost::Halted => Self::Halted,
+            Lost::Gone => failed("has ended, or has become another program; start it again"),
+            Lost::Refused(error) => failed(&format!("could not be changed ({error}); use perf events")),
+        }
+    }
+}
+
+impl From<Trouble> for Refused {
+    fn from(trouble: Trouble) -> Self {
+        let text = match trouble {
+            Trouble::Refused(refused) => return refused,
+            Trouble::Late => {
+                "did not come back from a call in time; it may still do so, and goes on after that as before"
+            }
+            Trouble::Halted => "was stopped meanwhile; let it go on first (`kill -CONT`)",
+        };
+        Self::Failed(text.to_owned())
+    }
+}
+
+pub(super) fn failed(text: &str) -> Trouble {
+    Trouble::Refused(Refused::Failed(text.to_owned()))
+}
+
+/// What came of a call where nothing came of it.
+pub(super) fn refusal(answer: Answer) -> Trouble {
+    let patience_s = Settings::default().patience_ns / 1_000_000_000;
+    let is_busy = format!(
+        "is sampled by another sweetspot already; end that, or wait for {patience_s} seconds if it was killed"
+    );
+    failed(match answer {
+        Answer::Busy => &is_busy,
+        Answer::NoSignal => "handles SIGURG and SIGWINCH itself, or has shut itself in; use perf events",
+        Answer::NoMemory => "could not map the memory for the samples (`ulimit -v`?); use perf events",
+        Answer::Unfinished => {
+            "has a thread that does not come out of the library's handler; the memory stays mapped"
+        }
+        Answer::Occupied => "is being asked by another sweetspot; try again",
+        Answer::Done | Answer::Unknown => NO_ANSWER,
+    })
+}
+
+/// Why it may not be traced.
+pub(super) fn denied() -> Refused {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let also = match scope.trim() {
+        "" | "0" => "run as its owner or as root, with the capability SYS_PTRACE in a container",
+        "3" => "kernel.yama.ptrace_scope is 3, which permits nobody to, until the machine is started again",
+        _ => "kernel.yama.ptrace_scope is not 0: run as root",
+    };
+    Refused::NotPermitted(format!("may not be changed: {also}"))
+}
