@@ -67,7 +67,8 @@ impl<L: DecisionLog> Engine<L> {
         let machine_changed = machine_changed | std::mem::take(&mut self.reports_changed);
         // What does not spoil what is sampled meanwhile waits until events of threads may be opened again.
         let can_wait = sampled_otherwise || self.members_changed;
-        if !machine_changed && !has_new_threads && !(can_wait && may_reopen) {
+        let is_due = machine_changed || has_new_threads || can_wait && may_reopen;
+        if !is_due {
             return;
         }
         self.members_changed = false;
