@@ -51,9 +51,8 @@ pub(super) struct Comments {
     tables: Tables,
 }
 
-/// The comments for `profile`, the first of them in words.
-pub(super) fn write(profile: &SymbolizedProfile) -> [String; 3] {
-    let run = &profile.run;
+/// The comments for a profile of `run`, the first of them in words.
+pub(super) fn write(run: &Run) -> [String; 3] {
     [in_words(run), tagged(RUN, run), tagged(RATES, &run.rate_history)]
 }
 

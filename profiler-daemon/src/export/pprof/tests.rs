@@ -53,6 +53,34 @@ fn of_another_tool() -> message::Profile {
     }
 }
 
+/// More than the reader believes is left out with a word, and not written in vain.
+#[test]
+fn windows_that_nobody_would_read_are_left_out_and_that_is_said() {
+    let profile = testing::profile();
+    let windows = |count: usize| SymbolizedProfile {
+        windows: (0..count as u64)
+            .map(|at| profiler_core::profile::Window { start_ns: at, end_ns: at + 1 })
+            .collect(),
+        ..profile.clone()
+    };
+    let most = read(written(&windows(1024)).as_slice()).unwrap();
+    assert_eq!((most.windows.len(), most.run.notes.len()), (1024, profile.run.notes.len()));
+    let more = read(written(&windows(1025)).as_slice()).unwrap();
+    assert_eq!((more.windows.len(), more.stacks.len()), (0, profile.stacks.len()));
+    assert!(more.run.notes.last().unwrap().contains("left out"), "{:?}", more.run.notes);
+    let mut large = windows(1024);
+    let stack = large.stacks[0].clone();
+    large.stacks = (0..20_000)
+        .map(|at| WeightedStack {
+            windows: (0..300).map(|window| StackWindow { window, cpu_ns: 1 << 40, samples: at }).collect(),
+            ..stack.clone()
+        })
+        .collect();
+    let large = read(written(&large).as_slice()).unwrap();
+    assert_eq!((large.windows.len(), large.stacks.len()), (0, 20_000));
+    assert!(large.run.notes.iter().any(|note| note.contains("left out")), "{:?}", large.run.notes);
+}
+
 #[test]
 fn what_is_written_reads_back_whole() {
     let mut profile = testing::profile();

@@ -24,11 +24,14 @@ pub(super) struct Windows {
     had: Vec<Vec<StackWindow>>,
 }
 
-/// The field for `profile`; empty for one without windows.
-pub(super) fn encode(profile: &SymbolizedProfile) -> Vec<u8> {
+/// The field for `profile`; empty for one without windows. Nothing if no reader would believe it.
+pub(super) fn encode(profile: &SymbolizedProfile) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     if profile.windows.is_empty() {
-        return out;
+        return Some(out);
+    }
+    if profile.windows.len() > MAX_WINDOWS {
+        return None;
     }
     put_varint(&mut out, VERSION);
     put_varint(&mut out, profile.windows.len() as u64);
@@ -39,8 +42,13 @@ pub(super) fn encode(profile: &SymbolizedProfile) -> Vec<u8> {
         last_ns = window.start_ns;
     }
     put_varint(&mut out, profile.stacks.len() as u64);
-    profile.stacks.iter().for_each(|stack| encode_stack(&mut out, &stack.windows));
-    out
+    for stack in &profile.stacks {
+        encode_stack(&mut out, &stack.windows);
+        if out.len() > MAX_BYTES {
+            return None;
+        }
+    }
+    Some(out)
 }
 
 fn encode_stack(out: &mut Vec<u8>, windows: &[StackWindow]) {

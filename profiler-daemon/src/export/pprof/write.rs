@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use profiler_core::profile::{self, ModuleIndex, SampleSource, SymbolizedProfile};
+use profiler_core::profile::{self, ModuleIndex, Run, SampleSource, SymbolizedProfile};
 use prost::Message;
 
 use super::message::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
@@ -28,6 +28,8 @@ fn message(profile: &SymbolizedProfile) -> Profile {
     let samples = ValueType { kind: strings.add("samples"), unit: strings.add("count") };
     let cpu = ValueType { kind: strings.add("cpu"), unit: strings.add("nanoseconds") };
     let run = &profile.run;
+    let windows = windows::encode(profile);
+    let noted = windows.is_none().then(|| Run { notes: noted(run), ..run.clone() });
     let period_ns = if run.rate_hz > 0.0 { (1e9 / run.rate_hz).round() as i64 } else { 0 };
     Profile {
         sample_type: vec![samples, cpu],
@@ -40,10 +42,20 @@ fn message(profile: &SymbolizedProfile) -> Profile {
         duration_nanos: (run.duration_s * 1e9) as i64,
         period_type: Some(cpu),
         period: period_ns,
-        comment: comments::write(profile).into_iter().map(|text| strings.add(text)).collect(),
+        comment: comments::write(noted.as_ref().unwrap_or(run))
+            .into_iter()
+            .map(|text| strings.add(text))
+            .collect(),
         string_table: strings.into_table().into_iter().chain([comments::attachment(profile)]).collect(),
-        windows: windows::encode(profile),
+        windows: windows.unwrap_or_default(),
     }
+}
+
+/// The notes of a run whose windows of time are left out.
+fn noted(run: &Run) -> Vec<String> {
+    const LEFT_OUT: &str = "when each stack was seen is left out, since it is more than a reader takes; without it there are \
+                            no intervals: ask for a shorter range, or for fewer targets";
+    run.notes.iter().cloned().chain([LEFT_OUT.to_owned()]).collect()
 }
 
 fn sample<'a>(
