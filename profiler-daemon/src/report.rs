@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Error, Result, anyhow};
 use profiler_core::merge::Range;
@@ -24,9 +24,10 @@ use crate::when;
 const TOLD: usize = 5;
 /// How notes begin that tell what is missing.
 const DAMAGED: &str = "left out, since they are damaged";
+const UNREADABLE: &str = "left out, since they cannot be read";
 const OVERLAPPING: &str = "left out, since other files hold a part of their time";
 const NOT_KEPT: &str = "nothing was kept";
-const MISSING: [&str; 3] = [DAMAGED, OVERLAPPING, NOT_KEPT];
+const MISSING: [&str; 4] = [DAMAGED, UNREADABLE, OVERLAPPING, NOT_KEPT];
 
 /// Prints the profile that `job` asks for, or writes it to files.
 ///
@@ -98,19 +99,28 @@ pub(crate) enum Unread {
     Store(#[from] StoreError),
 }
 
-/// Reads a range as long as it is wanted, with what is missing of it in the notes of the profile.
+/// A range that was read, with what is missing of it in the notes of the profile.
+#[derive(Debug)]
+pub(crate) struct Read {
+    /// The sum.
+    pub(crate) profile: SymbolizedProfile,
+    /// Files of the store that are damaged.
+    pub(crate) damaged: Vec<PathBuf>,
+}
+
+/// Reads a range as long as it is wanted.
 ///
 /// # Errors
 ///
 /// If the folder cannot be read, nothing was kept, or nobody wants it any more.
-pub(crate) fn read(
-    folder: &Path,
-    query: &Query,
-    is_wanted: IsWanted<'_>,
-) -> Result<SymbolizedProfile, Unread> {
-    let reading = store::read(folder, query, is_wanted)?;
+pub(crate) fn read(folder: &Path, query: &Query, is_wanted: IsWanted<'_>) -> Result<Read, Unread> {
+    let mut reading = store::read(folder, query, is_wanted)?;
     let notes = notes(&reading);
     if reading.targets.is_empty() {
+        if !reading.unreadable.is_empty() {
+            let (path, cause) = reading.unreadable.swap_remove(0);
+            return Err(StoreError::Unreadable { path: folder.join(path), cause }.into());
+        }
         let damaged = notes
             .iter()
             .find(|_| !reading.damaged.is_empty())
@@ -123,12 +133,12 @@ pub(crate) fn read(
     }
     let mut profile = reading.profile;
     profile.run.notes.extend(notes);
-    Ok(profile)
+    Ok(Read { profile, damaged: reading.damaged.into_iter().map(|(path, _)| path).collect() })
 }
 
 /// The same for a person: what is missing is said.
 fn from_store(folder: &Path, query: &Query, terminal: Terminal) -> Result<SymbolizedProfile> {
-    let profile = read(folder, query, &|| true).map_err(|unread| match &unread {
+    let read = read(folder, query, &|| true).map_err(|unread| match &unread {
         Unread::Store(StoreError::Unreadable { cause, .. })
             if cause.kind() == ErrorKind::PermissionDenied =>
         {
@@ -136,8 +146,8 @@ fn from_store(folder: &Path, query: &Query, terminal: Terminal) -> Result<Symbol
         }
         _ => Error::from(unread),
     })?;
-    say_missing(&profile, terminal);
-    Ok(profile)
+    say_missing(&read.profile, terminal);
+    Ok(read.profile)
 }
 
 /// Says what is missing of a profile of a range, wherever it goes.
@@ -156,6 +166,10 @@ fn notes(reading: &Reading) -> Vec<String> {
     if !reading.damaged.is_empty() {
         let files = reading.damaged.iter().map(|(path, damage)| format!("{} ({damage})", shown(path)));
         notes.push(format!("{DAMAGED}: {}", some(files)));
+    }
+    if !reading.unreadable.is_empty() {
+        let files = reading.unreadable.iter().map(|(path, cause)| format!("{} ({cause})", shown(path)));
+        notes.push(format!("{UNREADABLE}: {}", some(files)));
     }
     if !reading.overlapping.is_empty() {
         let files = reading.overlapping.iter().map(|path| shown(path));

@@ -202,11 +202,14 @@ impl Daemon {
 
 /// What waits in the store to be merged, for a person.
 fn unmerged(waiting: &Waiting) -> Option<String> {
-    let Waiting { files, needed_bytes, retry_s } = *waiting;
-    let why = match needed_bytes {
-        0 => "look at the disk".to_owned(),
-        needed => format!("there is no room for {needed} bytes: make some on the disk, or raise store.bytes"),
+    let Waiting { files, needed_bytes, retry_s, why } = waiting;
+    let why = match (needed_bytes, why) {
+        (0, Some(why)) => why.clone(),
+        (0, None) => "look at the disk".to_owned(),
+        (needed, _) => {
+            format!("there is no room for {needed} bytes: make some on the disk, or raise store.bytes")
+        }
     };
-    (files > 0)
+    (*files > 0)
         .then(|| format!("{files} files cannot be merged, which is tried again in {retry_s:.0} s; {why}"))
 }

@@ -245,7 +245,7 @@ impl Work {
             }
             // By the clock: the windows of many targets may never leave a pause so long.
             if Instant::now() >= next {
-                self.store.maintain(&self.now());
+                self.store.maintain(&self.now(), &|| true);
                 next = Instant::now() + MAINTAIN_EVERY;
             }
             if Instant::now() >= next_return {

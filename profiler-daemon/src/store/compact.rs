@@ -1,6 +1,8 @@
 //! Merging windows into hours, and hours into days.
 
 use std::fs;
+use std::io::ErrorKind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use profiler_core::merge::{Merger, Range};
@@ -23,8 +25,8 @@ const EVER: Range = Range { from_unix_ns: 0, to_unix_ns: u64::MAX };
 enum Work {
     /// One file in place of several.
     Replace { stamp: Stamp, sealed: Sealed, sources: Vec<PathBuf> },
-    /// Files go whose time another one holds already: an earlier merge could not remove them.
-    Remove(Vec<PathBuf>),
+    /// Files go whose time another one in this folder holds already: an earlier merge could not remove them.
+    Remove(Vec<PathBuf>, PathBuf),
 }
 
 impl Level {
@@ -39,17 +41,27 @@ impl Level {
 }
 
 impl<D: Disk> Store<D> {
-    /// Does what is due: removes what is too old, then merges the files of one hour or one day of a target. Whether there
-    /// was something to merge; there may be more.
-    pub(crate) fn maintain(&mut self, now: &Now) -> bool {
+    /// Does what is due: removes what is too old, then merges the files of one hour or one day of a target, as long as it
+    /// `may_go_on`, which is asked before each of them. Whether there was something to merge; there may be more.
+    pub(crate) fn maintain(&mut self, now: &Now, may_go_on: &dyn Fn() -> bool) -> bool {
         self.expire(now);
         self.waits.retain(&self.index);
         let room = if self.waits.is_empty() { 0 } else { self.room() };
         let waits = |group: &Group| self.waits.hold(group, now.monotonic_ns, room);
-        let Some(group) = plan::next_group(&self.index, &self.settings, now, waits) else { return false };
-        let merged = self.merge(&group).ok_or(Unmerged::Refused).and_then(|work| self.carry_out(work));
-        match merged {
-            Ok(()) => self.counters.merged += 1,
+        let Some(group) = plan::next_group(&self.index, &self.settings, now, self.days_first, waits) else {
+            return false;
+        };
+        self.days_first = group.level != Level::Day;
+        // What is read are files: nothing that they hold may end the one that keeps windows.
+        let work = catch_unwind(AssertUnwindSafe(|| self.merge(&group, may_go_on)))
+            .unwrap_or_else(|_| Err(failed("they met an error of sweetspot's; its log says which")));
+        match work.and_then(|work| self.carry_out(work)) {
+            Ok(()) => {
+                self.counters.merged += 1;
+                self.waits.end(&group);
+            }
+            Err(Unmerged::GivenUp) => return false,
+            Err(Unmerged::Moot) => {}
             Err(why) => {
                 self.counters.unmerged += 1;
                 let room = self.room();
@@ -59,50 +71,79 @@ impl<D: Disk> Store<D> {
         true
     }
 
-    /// Reads the files of a group and adds them up, no time twice. Nothing if that leaves nothing to do.
-    fn merge(&mut self, group: &Group) -> Option<Work> {
+    /// Reads the files of a group and adds them up, no time twice.
+    fn merge(&mut self, group: &Group, may_go_on: &dyn Fn() -> bool) -> Result<Work, Unmerged> {
         loop {
             let found: Vec<Entry> =
                 group.paths.iter().filter_map(|path| self.index.get(path).cloned()).collect();
             let choice = listing::choose(&found);
             let counted: Vec<&Entry> = choice.counted.iter().map(|&at| &found[at]).collect();
-            let mut merger = Merger::new(EVER, group.level.bin_ns());
-            let sound = counted.iter().filter(|entry| {
-                let profile = self.profile(&entry.path);
-                profile.is_some_and(|profile| merger.add(&profile))
-            });
-            if sound.count() < counted.len() {
-                continue; // once more without what was set aside: others may hold its time
-            }
-            let held = choice.held.iter().map(|&at| found[at].path.clone());
-            if counted.len() < 2 {
-                let held: Vec<PathBuf> = held.collect();
-                return (!held.is_empty()).then_some(Work::Remove(held));
+            let Some(profile) = self.sum(group, &counted, may_go_on)? else {
+                continue; // once more without what is gone: others may hold its time
+            };
+            let held: Vec<PathBuf> = choice.held.iter().map(|&at| found[at].path.clone()).collect();
+            if let [] | [_] = counted.as_slice() {
+                let day = counted.first().and_then(|entry| entry.path.parent()).unwrap_or(Path::new(""));
+                return match (held.is_empty(), choice.overlapping.is_empty()) {
+                    (false, _) => Ok(Work::Remove(held, day.to_owned())),
+                    (true, true) => Err(Unmerged::Moot),
+                    (true, false) => {
+                        Err(failed("others hold a part of their time; look at what was put there"))
+                    }
+                };
             }
             let stretches = Stretches::union(counted.iter().map(|entry| &entry.stamp.stretches));
             let Stamp { target, labels, .. } = counted[0].stamp.clone();
             let stamp = Stamp::new(group.level, target, labels, stretches);
-            let profile = merger.finish();
-            let sealed = seal::seal(&stamp, &profile).ok().filter(|sealed| reads_back(sealed, &profile))?;
+            let sealed = seal::seal(&stamp, &profile).map_err(|cause| failed(&cause.to_string()))?;
+            if !reads_back(&sealed, &profile) {
+                return Err(failed("what they make is more than a reader takes; they stay as they are"));
+            }
             let sources = counted.iter().map(|entry| entry.path.clone()).chain(held).collect();
-            return Some(Work::Replace { stamp, sealed, sources });
+            return Ok(Work::Replace { stamp, sealed, sources });
         }
     }
 
-    /// What a file holds. One that is damaged, or that the disk does not give back, is set aside.
-    fn profile(&mut self, path: &Path) -> Option<SymbolizedProfile> {
-        let name = self.index.get(path)?.name.clone();
-        let opened = fs::read(self.folder.join(path)).ok().and_then(|bytes| seal::open(&name, &bytes).ok());
-        if opened.is_none() {
-            self.set_aside(path);
+    /// What files add up to. Nothing if one of them is not there any more: it went, or it is damaged and was set aside.
+    fn sum(
+        &mut self,
+        group: &Group,
+        counted: &[&Entry],
+        may_go_on: &dyn Fn() -> bool,
+    ) -> Result<Option<SymbolizedProfile>, Unmerged> {
+        let mut merger = Merger::new(EVER, group.level.bin_ns());
+        for entry in counted {
+            if !may_go_on() {
+                return Err(Unmerged::GivenUp);
+            }
+            match fs::read(self.folder.join(&entry.path)) {
+                Ok(bytes) => match seal::open(&entry.name, &bytes) {
+                    Ok(profile) if merger.add(&profile) => continue,
+                    Ok(_) => return Err(failed("one of them has no time; look at what was put there")),
+                    Err(_) => self.set_aside(&entry.path),
+                },
+                Err(cause) if cause.kind() == ErrorKind::NotFound => drop(self.index.remove(&entry.path)),
+                // That says nothing of the file: there may be too many open ones, or the disk has a bad moment.
+                Err(cause) => {
+                    let path = entry.path.display();
+                    return Err(failed(&format!("{path} cannot be read ({cause}); look at the disk")));
+                }
+            }
+            return Ok(None);
         }
-        opened
+        if may_go_on() { Ok(Some(merger.finish())) } else { Err(Unmerged::GivenUp) }
     }
 
     fn carry_out(&mut self, work: Work) -> Result<(), Unmerged> {
         match work {
-            Work::Remove(held) if self.remove_all(&held) == held.len() as u64 => Ok(()),
-            Work::Remove(_) => Err(Unmerged::Refused),
+            Work::Remove(held, day) => {
+                let day = self.folder.join(day);
+                if !self.sync(&day) {
+                    return Err(unsynced());
+                }
+                let gone = self.remove_all(&held) == held.len() as u64;
+                if gone { Ok(()) } else { Err(failed("the disk removes nothing; look at it")) }
+            }
             Work::Replace { stamp, sealed, sources } => self.replace(stamp, &sealed, &sources),
         }
     }
@@ -119,10 +160,13 @@ impl<D: Disk> Store<D> {
             return Err(Unmerged::NoRoom(size));
         }
         self.counters.evicted += self.remove_all(&oldest);
-        self.put(stamp, sealed).map_err(|cause| match is_full(&cause) {
+        let is_synced = self.put(stamp, sealed).map_err(|cause| match is_full(&cause) {
             true => Unmerged::NoRoom(size),
-            false => Unmerged::Refused,
+            false => failed(&format!("the disk refuses what they make ({cause}); look at it")),
         })?;
+        if !is_synced {
+            return Err(unsynced()); // a power failure may take the file: what it is made of stays beside it
+        }
         self.remove_all(sources);
         Ok(())
     }
@@ -131,6 +175,14 @@ impl<D: Disk> Store<D> {
     fn room(&self) -> u64 {
         self.settings.bytes.saturating_sub(self.size().1).min(self.disk.free(&self.folder))
     }
+}
+
+fn failed(why: &str) -> Unmerged {
+    Unmerged::Failed(why.to_owned())
+}
+
+fn unsynced() -> Unmerged {
+    failed("the disk does not confirm what they make; look at it")
 }
 
 /// Whether a reader gets all that was merged: files have bounds, and the sources are about to go.

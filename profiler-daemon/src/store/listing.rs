@@ -1,7 +1,8 @@
 //! What is in the folder of a store.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use jiff::civil::Date;
@@ -34,6 +35,8 @@ pub(crate) struct Listing {
     pub(crate) entries: Vec<Entry>,
     /// Files that were changed, by their paths in the store.
     pub(crate) damaged: Vec<(PathBuf, Damage)>,
+    /// Files that the disk does not give us, or not now, and why.
+    pub(crate) unreadable: Vec<(PathBuf, io::Error)>,
     /// Files that somebody began to write, by their paths in the store.
     pub(crate) unfinished: Vec<PathBuf>,
     /// Whether a file disappeared while it was looked at.
@@ -50,7 +53,7 @@ pub(crate) fn room(bytes: u64) -> u64 {
 ///
 /// # Errors
 ///
-/// If the folder cannot be read.
+/// If the folder cannot be read. What cannot be read in it is listed as such: it keeps nobody from the rest.
 pub(crate) fn list(
     folder: &Path,
     (first, last): (Date, Date),
@@ -61,7 +64,7 @@ pub(crate) fn list(
         let Ok(date) = day.parse::<Date>() else { continue };
         // Another spelling of a day is not ours.
         if (first..=last).contains(&date) && date.to_string() == day {
-            listing.add_day(folder, Path::new(&day), &wanted)?;
+            listing.add_day(folder, Path::new(&day), &wanted);
         }
     }
     listing.entries.sort_by(|a, b| a.path.cmp(&b.path));
@@ -79,12 +82,11 @@ pub(crate) fn names(folder: &Path) -> io::Result<Vec<String>> {
 }
 
 impl Listing {
-    fn add_day(&mut self, folder: &Path, day: &Path, wanted: &impl Fn(&Name) -> bool) -> io::Result<()> {
+    fn add_day(&mut self, folder: &Path, day: &Path, wanted: &impl Fn(&Name) -> bool) {
         let files = match names(&folder.join(day)) {
             Ok(files) => files,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return self.changed(),
-            Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(()),
-            Err(error) => return Err(error),
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => return,
+            Err(error) => return self.refused(day.to_owned(), error),
         };
         for file in files {
             let path = day.join(&file);
@@ -92,33 +94,53 @@ impl Listing {
                 self.unfinished.push(path);
             } else if file.ends_with(ENDING) {
                 match Name::parse(&path) {
-                    Some(name) if wanted(&name) => self.add(folder, path, name)?,
+                    Some(name) if wanted(&name) => self.add(folder, path, name),
                     Some(_) => {}
                     None => self.damaged.push((path, Damage::Name)),
                 }
             }
         }
-        Ok(())
     }
 
-    fn changed(&mut self) -> io::Result<()> {
-        self.has_changed = true;
-        Ok(())
-    }
-
-    fn add(&mut self, folder: &Path, path: PathBuf, name: Name) -> io::Result<()> {
-        let full = folder.join(&path);
-        let file = match File::open(&full) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return self.changed(),
-            Err(error) => return Err(error),
-        };
-        let size = room(file.metadata()?.len());
-        match seal::stamp(&name, file) {
-            Ok(stamp) => self.entries.push(Entry { path, name, stamp, size }),
-            Err(damage) => self.damaged.push((path, damage)),
+    fn refused(&mut self, path: PathBuf, error: io::Error) {
+        match error.kind() {
+            io::ErrorKind::NotFound => self.has_changed = true,
+            _ => self.unreadable.push((path, error)),
         }
-        Ok(())
+    }
+
+    fn add(&mut self, folder: &Path, path: PathBuf, name: Name) {
+        let opened = File::open(folder.join(&path)).and_then(|file| Ok((room(file.metadata()?.len()), file)));
+        let (size, file) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return self.refused(path, error),
+        };
+        let mut file = Asked { file, refused: None };
+        let stamp = seal::stamp(&name, &mut file);
+        match (stamp, file.refused) {
+            (Ok(stamp), _) => self.entries.push(Entry { path, name, stamp, size }),
+            (Err(_), Some(error)) => self.refused(path, error),
+            (Err(damage), None) => self.damaged.push((path, damage)),
+        }
+    }
+}
+
+/// A file whose reader does not tell a disk that refuses from bytes that make no sense.
+struct Asked {
+    file: File,
+    /// What the disk said.
+    refused: Option<io::Error>,
+}
+
+impl Read for Asked {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.file.read(bytes).map_err(|error| {
+            let kind = error.kind();
+            if kind != io::ErrorKind::Interrupted {
+                self.refused = Some(error);
+            }
+            kind.into()
+        })
     }
 }
 
@@ -138,6 +160,8 @@ pub(crate) struct Choice {
     pub(crate) counted: Vec<usize>,
     /// Those whose time larger ones hold: what a merge leaves if it is interrupted, or a copy that nothing was deleted in.
     pub(crate) held: Vec<usize>,
+    /// Those that hold others' time.
+    pub(crate) holders: BTreeSet<usize>,
     /// Those that share a part of their time with others: somebody put them there.
     pub(crate) overlapping: Vec<usize>,
 }
@@ -152,9 +176,12 @@ pub(crate) fn choose(entries: &[Entry]) -> Choice {
     let mut choice = Choice::default();
     for at in order {
         let stamp = &entries[at].stamp;
-        match taken.take(&stamp.target, &stamp.stretches) {
+        match taken.take(&stamp.target, &stamp.stretches, at) {
             Standing::Free => choice.counted.push(at),
-            Standing::Held => choice.held.push(at),
+            Standing::Held => {
+                choice.holders.extend(taken.takers(&stamp.target, &stamp.stretches));
+                choice.held.push(at);
+            }
             Standing::Overlapping => choice.overlapping.push(at),
         }
     }

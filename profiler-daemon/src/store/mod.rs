@@ -64,6 +64,8 @@ pub(crate) struct Store<D = RealDisk> {
     /// Damaged files and the room they take.
     damaged: BTreeMap<PathBuf, u64>,
     waits: Waits,
+    /// Whether days are looked for before hours: they take turns, so that neither waits for all of the other.
+    days_first: bool,
     counters: Counters,
     written_aside: u64,
     /// Held as long as the store is.
@@ -104,24 +106,25 @@ impl<D: Disk> Store<D> {
         let stamp = Stamp::new(Level::Window, window.target, window.labels, Stretches::new(vec![stretch]));
         let mut taken = Taken::default();
         let of_target = self.index.values().filter(|entry| entry.stamp.target == stamp.target);
-        for entry in of_target {
-            taken.take(&entry.stamp.target, &entry.stamp.stretches);
+        for (by, entry) in of_target.enumerate() {
+            taken.take(&entry.stamp.target, &entry.stamp.stretches, by);
         }
-        if taken.take(&stamp.target, &stamp.stretches) != Standing::Free {
+        if taken.take(&stamp.target, &stamp.stretches, usize::MAX) != Standing::Free {
             return Err(NotKept::Taken);
         }
         let sealed = seal::seal(&stamp, profile).map_err(NotKept::Refused)?;
         if !self.make_room(listing::room(sealed.bytes.len() as u64), now) {
             return Err(NotKept::Full);
         }
-        self.put(stamp, &sealed).map_err(|cause| match is_full(&cause) {
+        let put = self.put(stamp, &sealed).map_err(|cause| match is_full(&cause) {
             true => NotKept::Full,
             false => NotKept::Refused(cause),
-        })
+        });
+        put.map(drop)
     }
 
-    /// Writes a file so that it is there whole or not at all.
-    fn put(&mut self, stamp: Stamp, sealed: &Sealed) -> io::Result<()> {
+    /// Writes a file so that it is there whole or not at all; whether it outlives a power failure.
+    fn put(&mut self, stamp: Stamp, sealed: &Sealed) -> io::Result<bool> {
         let path = sealed.name.path();
         let full = self.folder.join(&path);
         let day = full.parent().unwrap_or(&self.folder).to_owned();
@@ -136,16 +139,17 @@ impl<D: Disk> Store<D> {
             let _ = self.disk.apply(Op::Remove(&aside)); // where that fails too, the next start does it
             return Err(cause);
         }
-        self.sync(&day);
+        let is_synced = self.sync(&day);
         let size = listing::room(sealed.bytes.len() as u64);
         self.index.insert(path.clone(), Entry { path, name: sealed.name.clone(), stamp, size });
-        Ok(())
+        Ok(is_synced)
     }
 
-    fn sync(&mut self, folder: &Path) {
-        if self.disk.apply(Op::SyncFolder(folder)).is_err() {
-            self.counters.unsynced += 1;
-        }
+    /// Has the names in a folder outlive a power failure; whether the disk confirms it.
+    fn sync(&mut self, folder: &Path) -> bool {
+        let is_synced = self.disk.apply(Op::SyncFolder(folder)).is_ok();
+        self.counters.unsynced += u64::from(!is_synced);
+        is_synced
     }
 
     /// Removes a file of the store; whether it is gone.
@@ -166,14 +170,19 @@ impl<D: Disk> Store<D> {
         let name = PathBuf::from(path.to_string_lossy().replace('/', "_"));
         let size = fs::metadata(&from).map_or(0, |found| listing::room(found.len()));
         let moved = self.disk.apply(Op::MakeFolder(&folder));
-        let moved = moved.and_then(|()| self.disk.apply(Op::Rename(&from, &folder.join(&name))));
-        if moved.is_ok() {
+        let is_moved = moved.and_then(|()| self.disk.apply(Op::Rename(&from, &folder.join(&name)))).is_ok();
+        if is_moved {
             self.damaged.insert(name, size);
             self.sync(&folder);
         }
-        // Where it cannot be moved, it is out of the index all the same: nothing reads it.
-        self.index.remove(path);
-        self.counters.damaged += 1;
+        // Where it cannot be moved, it is out of the index all the same, and counted once.
+        let was_known = self.index.remove(path).is_some();
+        self.counters.damaged += u64::from(was_known || is_moved);
+    }
+
+    /// A window was lost on its way to the store.
+    pub(crate) fn count_lost(&mut self) {
+        self.counters.dropped_refused += 1;
     }
 
     /// Other bounds are in force from the next change on.
@@ -189,9 +198,7 @@ impl<D: Disk> Store<D> {
     #[cfg(test)]
     pub(crate) fn read(&mut self, query: &Query) -> Result<Reading, StoreError> {
         let reading = read(&self.folder, query, &|| true)?;
-        for (path, _) in &reading.damaged {
-            self.set_aside(path);
-        }
+        self.check(&reading.damaged.iter().map(|(path, _)| path.clone()).collect::<Vec<_>>());
         Ok(reading)
     }
 

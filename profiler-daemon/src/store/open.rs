@@ -2,15 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use jiff::civil::Date;
 
 use super::disk::{Disk, Op};
 use super::listing::{self, Choice, DAMAGED, Entry, Listing};
+use super::name::Name;
 use super::plan::Index;
 use super::waiting::Waits;
-use super::{Counters, Settings, Store, StoreError};
+use super::{Counters, Settings, Store, StoreError, seal};
 
 /// The file that the owner of a store holds locked.
 const LOCK: &str = ".lock";
@@ -43,6 +45,7 @@ impl<D: Disk> Store<D> {
             index: Index::new(),
             damaged: damaged_files(folder),
             waits: Waits::default(),
+            days_first: false,
             counters: Counters::default(),
             written_aside: 0,
             _lock: lock,
@@ -59,14 +62,19 @@ impl<D: Disk> Store<D> {
         for (path, _) in listing.damaged {
             self.set_aside(&path);
         }
+        let mut unreadable = listing.unreadable;
         let mut entries = listing.entries;
         let mut choice = listing::choose(&entries);
-        while let broken = self.broken_merges(&entries, &choice)
-            && !broken.is_empty()
-        {
-            entries.retain(|entry| !broken.contains(&entry.path));
-            broken.iter().for_each(|path| self.set_aside(path));
+        let mut whole = BTreeSet::new();
+        while let Some(path) = self.unproved(&entries, &choice, &mut whole, &mut unreadable) {
+            entries.retain(|entry| entry.path != path);
             choice = listing::choose(&entries);
+        }
+        if let Some((path, cause)) = unreadable.first() {
+            let (count, first) = (unreadable.len(), path.display());
+            tracing::warn!(
+                "{count} files of the store cannot be read and are left alone, as {first} ({cause})"
+            );
         }
         let held: BTreeSet<PathBuf> = choice.held.iter().map(|&at| entries[at].path.clone()).collect();
         self.index = entries.into_iter().map(|entry| (entry.path.clone(), entry)).collect();
@@ -75,19 +83,44 @@ impl<D: Disk> Store<D> {
         }
     }
 
-    /// Damaged files that seem to hold others' time: these are removed only once what they were merged into is known to be
-    /// whole.
-    fn broken_merges(&self, entries: &[Entry], choice: &Choice) -> Vec<PathBuf> {
-        let targets: BTreeSet<&str> =
-            choice.held.iter().map(|&at| entries[at].stamp.target.as_str()).collect();
-        let counted = choice.counted.iter().map(|&at| &entries[at]);
-        let of_held = counted.filter(|entry| targets.contains(entry.stamp.target.as_str()));
-        of_held.filter(|entry| !self.is_whole(entry)).map(|entry| entry.path.clone()).collect()
+    /// The first file that seems to hold others' time and is not known to be whole: these are removed only once what they were
+    /// merged into is. One that is damaged is set aside. Nothing else is read, so that a start takes no longer where there is
+    /// much.
+    fn unproved(
+        &mut self,
+        entries: &[Entry],
+        choice: &Choice,
+        whole: &mut BTreeSet<PathBuf>,
+        unreadable: &mut Vec<(PathBuf, io::Error)>,
+    ) -> Option<PathBuf> {
+        for entry in choice.holders.iter().map(|&at| &entries[at]) {
+            if whole.contains(&entry.path) {
+                continue;
+            }
+            match fs::read(self.folder.join(&entry.path)) {
+                Ok(bytes) if entry.name.checksum(&bytes) == entry.name.crc => {
+                    whole.insert(entry.path.clone());
+                    continue;
+                }
+                Ok(_) => self.set_aside(&entry.path),
+                Err(cause) => unreadable.push((entry.path.clone(), cause)),
+            }
+            return Some(entry.path.clone());
+        }
+        None
     }
 
-    fn is_whole(&self, entry: &Entry) -> bool {
-        let bytes = fs::read(self.folder.join(&entry.path));
-        bytes.is_ok_and(|bytes| entry.name.checksum(&bytes) == entry.name.crc)
+    /// Looks at files that readers took for damaged, and sets aside those that are.
+    pub(crate) fn check(&mut self, paths: &[PathBuf]) {
+        for path in paths {
+            let Ok(bytes) = fs::read(self.folder.join(path)) else { continue }; // gone, or for another time
+            let is_sound = Name::parse(path).is_some_and(|name| {
+                seal::stamp(&name, bytes.as_slice()).is_ok() && seal::open(&name, &bytes).is_ok()
+            });
+            if !is_sound {
+                self.set_aside(path);
+            }
+        }
     }
 }
 

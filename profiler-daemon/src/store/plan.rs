@@ -9,10 +9,11 @@ use profiler_core::merge::Range;
 use super::Settings;
 use super::listing::Entry;
 use super::name::Level;
+use super::stretch::Stretches;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Most pieces of time in one file: a header has room for some more.
-const MAX_STRETCHES: usize = 800;
+/// What pieces of time may take in one file's header (bytes): the target and its labels have the rest of it.
+const MAX_STRETCHES_BYTES: usize = 48 << 10;
 
 /// Files that are merged before their span is over: few enough to be read quickly, many enough to be worth writing what is
 /// merged already anew.
@@ -79,11 +80,15 @@ pub(crate) fn next_group(
     index: &Index,
     settings: &Settings,
     now: &Now,
+    days_first: bool,
     waits: impl Fn(&Group) -> bool,
 ) -> Option<Group> {
-    let hours = || groups(index, Level::Hour, 3600, settings.hourly_after_ns, now);
-    let days = || groups(index, Level::Day, 86_400, settings.daily_after_ns, now);
-    hours().into_iter().chain(days()).find(|group| !waits(group))
+    let of_level = |level: Level| match level {
+        Level::Day => groups(index, level, 86_400, settings.daily_after_ns, now),
+        _ => groups(index, level, 3600, settings.hourly_after_ns, now),
+    };
+    let order = if days_first { [Level::Day, Level::Hour] } else { [Level::Hour, Level::Day] };
+    order.into_iter().find_map(|level| of_level(level).into_iter().find(|group| !waits(group)))
 }
 
 /// Files that begin in the same span of `length_s`, ended `after_ns` ago, and are to be merged into one of this level: once
@@ -101,13 +106,37 @@ fn groups(index: &Index, level: Level, length_s: u64, after_ns: u64, now: &Now) 
         let smaller = entries.iter().filter(|entry| entry.name.level < level).count();
         smaller >= BATCH || is_over((begin_s + length_s).saturating_mul(SECOND_NS))
     };
-    let pieces =
-        |entries: &[&Entry]| entries.iter().map(|entry| entry.stamp.stretches.count()).sum::<usize>();
-    let group = |((begin_s, ..), entries): (GroupKey<'_>, Vec<&Entry>)| {
-        let worthwhile = entries.len() > 1 && pieces(&entries) <= MAX_STRETCHES && is_due(begin_s, &entries);
-        worthwhile.then(|| Group { level, paths: entries.iter().map(|entry| entry.path.clone()).collect() })
-    };
-    groups.into_iter().filter_map(group).collect()
+    let parts = groups
+        .into_iter()
+        .flat_map(|((begin_s, ..), entries)| parts(entries).into_iter().map(move |part| (begin_s, part)));
+    let worthwhile = parts.filter(|(begin_s, part)| part.len() > 1 && is_due(*begin_s, part));
+    let group =
+        |part: Vec<&Entry>| Group { level, paths: part.iter().map(|entry| entry.path.clone()).collect() };
+    worthwhile.map(|(_, part)| group(part)).collect()
+}
+
+/// As few parts as have room in a header each. Time that goes on from file to file is one piece of it.
+fn parts(entries: Vec<&Entry>) -> Vec<Vec<&Entry>> {
+    let bytes = |entry: &&Entry| entry.stamp.stretches.written_bytes();
+    if entries.iter().map(bytes).sum::<usize>() <= MAX_STRETCHES_BYTES {
+        return vec![entries];
+    }
+    let mut parts: Vec<Vec<&Entry>> = Vec::new();
+    let mut all = Stretches::default();
+    for entry in entries {
+        let more = Stretches::union([&all, &entry.stamp.stretches].into_iter());
+        match parts.last_mut() {
+            Some(part) if more.written_bytes() <= MAX_STRETCHES_BYTES => {
+                all = more;
+                part.push(entry);
+            }
+            _ => {
+                all = entry.stamp.stretches.clone();
+                parts.push(vec![entry]);
+            }
+        }
+    }
+    parts
 }
 
 /// What of `range` lies in none of the `spans`, but for pieces of less than a second.

@@ -2,6 +2,7 @@
 //! while its owner writes to it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use jiff::civil::Date;
@@ -13,7 +14,7 @@ use super::listing::{self, Entry, Listing};
 use super::name::{Name, date_of, slug};
 use super::plan;
 use super::seal::Damage;
-use super::unpack::{NotRead, each_opened};
+use super::unpack::{NotRead, each_opened, hold};
 
 /// A file holds a day, and begins up to a window before what it holds of the next.
 const LONGEST_S: u64 = 2 * 86_400;
@@ -42,6 +43,8 @@ pub(crate) struct Reading {
     pub(crate) gaps: Vec<Range>,
     /// Files that were left out since they are damaged.
     pub(crate) damaged: Vec<(PathBuf, Damage)>,
+    /// Files that were left out since the disk does not give them to us.
+    pub(crate) unreadable: Vec<(PathBuf, io::Error)>,
     /// Files that were left out since others count a part of their time.
     pub(crate) overlapping: Vec<PathBuf>,
 }
@@ -87,7 +90,8 @@ pub(crate) type IsWanted<'a> = &'a (dyn Fn() -> bool + Sync);
 ///
 /// # Errors
 ///
-/// If the folder or a file in it cannot be read, or nobody wants it any more. Damage is none: it is told beside what is sound.
+/// If the folder cannot be read, or nobody wants it any more. A file that is damaged or cannot be read is none: that is told
+/// beside what is sound.
 pub(crate) fn read(folder: &Path, query: &Query, is_wanted: IsWanted<'_>) -> Result<Reading, StoreError> {
     for _ in 0..ATTEMPTS {
         match attempt(folder, query, is_wanted) {
@@ -104,7 +108,7 @@ fn attempt(folder: &Path, query: &Query, is_wanted: IsWanted<'_>) -> Result<Read
     let may_want = |name: &Name| query.may_want(name) && is_wanted();
     let listing = listing::list(folder, query.days(), may_want).map_err(unreadable)?;
     still(is_wanted)?;
-    let Listing { mut entries, mut damaged, has_changed, .. } = listing;
+    let Listing { mut entries, mut damaged, mut unreadable, has_changed, .. } = listing;
     if has_changed {
         return Err(Failed::Changed);
     }
@@ -112,15 +116,16 @@ fn attempt(folder: &Path, query: &Query, is_wanted: IsWanted<'_>) -> Result<Read
         let choice = listing::choose(&entries);
         let counted =
             choice.counted.iter().map(|&at| &entries[at]).filter(|entry| query.wants(entry)).collect();
-        let sum = Sum::of(folder, query, counted, is_wanted)?;
-        if sum.damaged.is_empty() {
+        let mut sum = Sum::of(folder, query, counted, is_wanted)?;
+        let left_out: BTreeSet<PathBuf> = sum.left_out().cloned().collect();
+        damaged.append(&mut sum.damaged);
+        unreadable.append(&mut sum.unreadable);
+        if left_out.is_empty() {
             let overlapping = choice.overlapping.iter().map(|&at| entries[at].path.clone()).collect();
-            return Ok(sum.into_reading(query, damaged, overlapping));
+            return Ok(sum.into_reading(query, damaged, unreadable, overlapping));
         }
         // Once more without them: smaller files may hold their time.
-        let broken: BTreeSet<PathBuf> = sum.damaged.iter().map(|(path, _)| path.clone()).collect();
-        entries.retain(|entry| !broken.contains(&entry.path));
-        damaged.extend(sum.damaged);
+        entries.retain(|entry| !left_out.contains(&entry.path));
     }
 }
 
@@ -134,6 +139,7 @@ struct Sum {
     spans: Vec<Range>,
     targets: BTreeMap<String, u64>,
     damaged: Vec<(PathBuf, Damage)>,
+    unreadable: Vec<(PathBuf, io::Error)>,
 }
 
 impl Sum {
@@ -144,20 +150,30 @@ impl Sum {
         is_wanted: IsWanted<'_>,
     ) -> Result<Self, Failed> {
         let merger = Merger::new(query.range, query.range.bin_ns());
-        let mut sum = Self { merger, spans: Vec::new(), targets: BTreeMap::new(), damaged: Vec::new() };
-        each_opened(folder, &entries, |entry, opened| {
+        let mut sum = Self {
+            merger,
+            spans: Vec::new(),
+            targets: BTreeMap::new(),
+            damaged: Vec::new(),
+            unreadable: Vec::new(),
+        };
+        let chosen = hold(folder, entries).ok_or(Failed::Changed)?;
+        each_opened(folder, chosen, |entry, opened| {
             still(is_wanted)?;
             match opened {
                 Ok(profile) => sum.add(query, entry, &profile),
                 Err(NotRead::Gone) => return Err(Failed::Changed),
-                Err(NotRead::Forbidden(path, cause)) => {
-                    return Err(Failed::Store(StoreError::Unreadable { path, cause }));
-                }
+                Err(NotRead::Refused(cause)) => sum.unreadable.push((entry.path.clone(), cause)),
                 Err(NotRead::Damaged(damage)) => sum.damaged.push((entry.path.clone(), damage)),
             }
             Ok(())
         })?;
         Ok(sum)
+    }
+
+    fn left_out(&self) -> impl Iterator<Item = &PathBuf> {
+        let damaged = self.damaged.iter().map(|(path, _)| path);
+        damaged.chain(self.unreadable.iter().map(|(path, _)| path))
     }
 
     /// What a file holds was kept, also where the middle of its window is not in the range.
@@ -181,6 +197,7 @@ impl Sum {
         self,
         query: &Query,
         damaged: Vec<(PathBuf, Damage)>,
+        unreadable: Vec<(PathBuf, io::Error)>,
         overlapping: Vec<PathBuf>,
     ) -> Reading {
         Reading {
@@ -188,6 +205,7 @@ impl Sum {
             targets: self.targets,
             gaps: plan::gaps(query.range, self.spans),
             damaged,
+            unreadable,
             overlapping,
         }
     }

@@ -30,9 +30,6 @@ pub(crate) enum Damage {
     /// Not the bytes that were written.
     #[error("its checksum is wrong")]
     Checksum,
-    /// The disk does not give it back.
-    #[error("the disk does not give it back")]
-    Unreadable(#[source] io::Error),
     /// The bytes that were written, and no profile.
     #[error("it holds no profile")]
     Profile(#[from] pprof::ReadError),

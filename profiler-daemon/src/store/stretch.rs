@@ -3,7 +3,7 @@
 //! The wall clock can be set back, so that a minute comes twice. What a file holds is therefore told by the monotonic clock
 //! of the boot it was sampled in: the same stretch of it is never counted twice, whatever the wall clock said.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use profiler_core::merge::Range;
 use serde::{Deserialize, Serialize};
@@ -68,9 +68,17 @@ impl Stretches {
         self.0.iter()
     }
 
-    /// How many there are.
-    pub(crate) fn count(&self) -> usize {
-        self.0.len()
+    /// What they take in a header (bytes).
+    pub(crate) fn written_bytes(&self) -> usize {
+        let digits = |number: u64| number.checked_ilog10().unwrap_or_default() as usize + 1;
+        let boots: BTreeSet<&str> = self.0.iter().map(|stretch| stretch.boot.as_str()).collect();
+        let of_boots: usize = boots.iter().map(|boot| boot.len() + "'',".len()).sum();
+        let index = digits(boots.len() as u64);
+        let written = |stretch: &Stretch| {
+            let Stretch { from_ns, to_ns, begin_unix_ns, .. } = *stretch;
+            index + digits(from_ns) + digits(to_ns) + digits(begin_unix_ns) + "[,,,],".len()
+        };
+        of_boots + self.0.iter().map(written).sum::<usize>()
     }
 
     /// Time in all of them (ns).
@@ -121,8 +129,8 @@ impl TryFrom<Written> for Stretches {
 /// Time that is counted already, by target.
 #[derive(Debug, Default)]
 pub(crate) struct Taken<'e> {
-    /// End by target, boot and start; disjoint.
-    taken: BTreeMap<(&'e str, &'e str, u64), u64>,
+    /// End, and who took it, by target, boot and start; disjoint.
+    taken: BTreeMap<(&'e str, &'e str, u64), (u64, usize)>,
 }
 
 /// How stretches stand to those that are taken.
@@ -137,29 +145,44 @@ pub(crate) enum Standing {
 }
 
 impl<'e> Taken<'e> {
-    /// Takes the stretches if they are free.
-    pub(crate) fn take(&mut self, target: &'e str, stretches: &'e Stretches) -> Standing {
+    /// Takes the stretches for `by` if they are free.
+    pub(crate) fn take(&mut self, target: &'e str, stretches: &'e Stretches, by: usize) -> Standing {
         let standing = self.standing(target, stretches);
         if standing == Standing::Free {
             for stretch in stretches.iter() {
-                self.taken.insert((target, &stretch.boot, stretch.from_ns), stretch.to_ns);
+                self.taken.insert((target, &stretch.boot, stretch.from_ns), (stretch.to_ns, by));
             }
         }
         standing
     }
 
+    /// Who took what these share with others.
+    pub(crate) fn takers<'s>(
+        &'s self,
+        target: &'s str,
+        stretches: &'s Stretches,
+    ) -> impl Iterator<Item = usize> + 's {
+        let taker = move |stretch: &Stretch| {
+            self.near(target, stretch).filter(|(_, to_ns, _)| *to_ns > stretch.from_ns).map(|(.., by)| by)
+        };
+        stretches.iter().filter_map(taker)
+    }
+
+    /// Start, end and taker of the last one that begins before this one ends.
+    fn near(&self, target: &str, stretch: &Stretch) -> Option<(u64, u64, usize)> {
+        let boot = stretch.boot.as_str();
+        let before = self.taken.range(..(target, boot, stretch.to_ns)).next_back();
+        let near = before.filter(|((of, in_boot, _), _)| (*of, *in_boot) == (target, boot));
+        near.map(|((_, _, from_ns), (to_ns, by))| (*from_ns, *to_ns, *by))
+    }
+
     fn standing(&self, target: &str, stretches: &Stretches) -> Standing {
         let (mut held, mut free) = (true, true);
         for stretch in stretches.iter() {
-            let boot = stretch.boot.as_str();
-            // The last one that begins before this one ends.
-            let before = self.taken.range(..(target, boot, stretch.to_ns)).next_back();
-            let near = before.filter(|((of, in_boot, _), _)| (*of, *in_boot) == (target, boot));
-            let overlaps = near.is_some_and(|(_, to_ns)| *to_ns > stretch.from_ns);
-            held &= near.is_some_and(|((_, _, from_ns), to_ns)| {
-                *from_ns <= stretch.from_ns && *to_ns >= stretch.to_ns
-            });
-            free &= !overlaps;
+            let near = self.near(target, stretch);
+            held &=
+                near.is_some_and(|(from_ns, to_ns, _)| from_ns <= stretch.from_ns && to_ns >= stretch.to_ns);
+            free &= near.is_none_or(|(_, to_ns, _)| to_ns <= stretch.from_ns);
         }
         match (held, free) {
             (_, true) => Standing::Free,
@@ -197,19 +220,43 @@ mod tests {
     }
 
     #[test]
+    fn what_they_take_in_a_header_is_known() {
+        let boot = |at: u64| format!("{at:08x}-0000-4000-8000-000000000001");
+        let many = |count: u64| {
+            Stretches::new(
+                (0..count).map(|at| stretch(&boot(at % 7), at * 70_000, at * 70_000 + 9)).collect(),
+            )
+        };
+        for count in [1, 9, 10, 11, 100, 1000] {
+            let (all, json) = (many(count), serde_json::to_string(&many(count)).unwrap());
+            let bytes = all.written_bytes() + "{'boots':[],'stretches':[]}".len();
+            assert!(
+                (json.len()..json.len() + json.len() / 20 + 4).contains(&bytes),
+                "{bytes} for {}",
+                json.len()
+            );
+        }
+    }
+
+    #[test]
     fn time_is_taken_once_by_target_and_boot() {
         let hour = Stretches::new(vec![stretch("a", 0, 60), stretch("a", 70, 90)]);
         let window = |boot, from, to| Stretches::new(vec![stretch(boot, from, to)]);
+        let late = window("a", 90, 99);
         let (inside, outside, across, other) =
             (window("a", 10, 20), window("a", 60, 70), window("a", 50, 65), window("b", 10, 20));
         let mut taken = Taken::default();
-        assert_eq!(taken.take("web", &hour), Standing::Free);
-        assert_eq!(taken.take("web", &inside), Standing::Held);
-        assert_eq!(taken.take("web", &across), Standing::Overlapping);
-        assert_eq!(taken.take("web", &other), Standing::Free);
-        assert_eq!(taken.take("db", &inside), Standing::Free);
-        assert_eq!(taken.take("web", &outside), Standing::Free);
-        assert_eq!(taken.take("web", &hour), Standing::Held);
+        assert_eq!(taken.take("web", &hour, 0), Standing::Free);
+        assert_eq!(taken.take("web", &inside, 0), Standing::Held);
+        assert_eq!(taken.take("web", &across, 0), Standing::Overlapping);
+        assert_eq!(taken.take("web", &other, 0), Standing::Free);
+        assert_eq!(taken.take("db", &inside, 0), Standing::Free);
+        assert_eq!(taken.take("web", &outside, 0), Standing::Free);
+        assert_eq!(taken.take("web", &hour, 1), Standing::Held);
+        assert_eq!(taken.take("web", &late, 2), Standing::Free);
+        assert_eq!(taken.takers("web", &inside).collect::<Vec<_>>(), [0]);
+        assert_eq!(taken.takers("web", &window("a", 95, 96)).collect::<Vec<_>>(), [2]);
+        assert_eq!(taken.takers("db", &window("a", 95, 96)).count(), 0);
     }
 
     proptest! {
@@ -226,7 +273,7 @@ mod tests {
                 let of = stretches.iter().next().unwrap();
                 let own: Vec<_> = (of.from_ns..of.to_ns).map(|at| (boot, at)).collect();
                 let known = own.iter().filter(|moment| moments.contains(*moment)).count();
-                match taken.take("web", stretches) {
+                match taken.take("web", stretches, 0) {
                     Standing::Free => { prop_assert_eq!(known, 0); moments.extend(own); }
                     Standing::Held => prop_assert_eq!(known, own.len()),
                     Standing::Overlapping => prop_assert!(known > 0),

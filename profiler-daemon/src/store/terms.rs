@@ -104,7 +104,7 @@ pub(crate) struct Counters {
 }
 
 /// Files that could not be merged, and are tried again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Waiting {
     /// How many.
     #[serde(rename = "unmerged_files")]
@@ -112,6 +112,9 @@ pub(crate) struct Waiting {
     /// Room for the largest file that they would make, where that is what is missing (bytes).
     #[serde(rename = "unmerged_needed_bytes")]
     pub(crate) needed_bytes: u64,
+    /// Why, and what to do, where something else is.
+    #[serde(skip)]
+    pub(crate) why: Option<String>,
     /// When the next try is due, if no room comes before (s from now).
     #[serde(rename = "unmerged_retry_s")]
     pub(crate) retry_s: f64,

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::plan::{Group, Index};
 use super::terms::Waiting;
@@ -13,21 +14,27 @@ const FIRST_PAUSE_NS: u64 = 10_000_000_000;
 const LONGEST_PAUSE_NS: u64 = 3_600_000_000_000;
 
 /// Why a merge was not done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unmerged {
     /// There is no room for what it makes (bytes).
     NoRoom(u64),
-    /// The disk refuses it, or it would not be read back.
-    Refused,
+    /// It failed: why, and what to do.
+    Failed(String),
+    /// There is no time for it now.
+    GivenUp,
+    /// Nothing is left to be merged.
+    Moot,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Wait {
     until_ns: u64,
     pause_ns: u64,
     needed: u64,
     /// Room there has to be for another try before its time (bytes); none where it was not for want of it.
     room: Option<u64>,
+    /// Why, if it was not for want of it.
+    why: Option<Arc<str>>,
 }
 
 /// Files that could not be merged.
@@ -38,6 +45,11 @@ impl Waits {
     /// Forgets files that are not there any more.
     pub(super) fn retain(&mut self, index: &Index) {
         self.0.retain(|path, _| index.contains_key(path));
+    }
+
+    /// A group waits for nothing any more.
+    pub(super) fn end(&mut self, group: &Group) {
+        group.paths.iter().for_each(|path| drop(self.0.remove(path)));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -55,14 +67,15 @@ impl Waits {
         let before = group.paths.iter().filter_map(|path| self.0.get(path)).map(|wait| wait.pause_ns).max();
         let pause_ns =
             before.map_or(FIRST_PAUSE_NS, |pause_ns| pause_ns.saturating_mul(2)).min(LONGEST_PAUSE_NS);
-        let (needed, room) = match why {
-            Unmerged::NoRoom(needed) if room < needed => (needed, Some(needed)),
+        let (needed, room, why) = match why {
+            Unmerged::NoRoom(needed) if room < needed => (needed, Some(needed), None),
             // A quota, say: what seems to be left is none of it.
-            Unmerged::NoRoom(needed) => (needed, Some(room.saturating_add(needed))),
-            Unmerged::Refused => (0, None),
+            Unmerged::NoRoom(needed) => (needed, Some(room.saturating_add(needed)), None),
+            Unmerged::Failed(why) => (0, None, Some(why.into())),
+            Unmerged::GivenUp | Unmerged::Moot => return,
         };
-        let wait = Wait { until_ns: now_ns.saturating_add(pause_ns), pause_ns, needed, room };
-        self.0.extend(group.paths.into_iter().map(|path| (path, wait)));
+        let wait = Wait { until_ns: now_ns.saturating_add(pause_ns), pause_ns, needed, room, why };
+        self.0.extend(group.paths.into_iter().map(|path| (path, wait.clone())));
     }
 
     /// What there is to see of it.
@@ -71,6 +84,7 @@ impl Waits {
         Waiting {
             files: self.0.len(),
             needed_bytes: self.0.values().map(|wait| wait.needed).max().unwrap_or_default(),
+            why: self.0.values().find_map(|wait| wait.why.as_deref().map(str::to_owned)),
             retry_s: next_ns.map_or(0.0, |next_ns| next_ns.saturating_sub(now_ns) as f64 * 1e-9),
         }
     }

@@ -128,7 +128,7 @@ pub(super) async fn render(api: &Arc<Api>, query: Query, form: Form) -> Result<V
     let left = waiting.left.clone();
     let work = tokio::task::spawn_blocking(move || {
         let _permit = permit; // as long as it works, which is until it finds that nobody waits for it
-        let profile = report::read(&folder, &query, &|| !left.is_so())?;
+        let profile = report::read(&folder, &query, &|| !left.is_so())?.profile;
         form.write(&profile, &left).map_err(|error| Unread::Failed(format!("{error:#}")))
     });
     let done = work.await;

@@ -73,7 +73,7 @@ fn status() -> Status {
                 unsynced: 1034,
                 cleaned: 1035,
             },
-            waiting: store::Waiting { files: 1036, needed_bytes: 1037, retry_s: 1038.0 },
+            waiting: store::Waiting { files: 1036, needed_bytes: 1037, retry_s: 1038.0, why: None },
         },
     }
 }

@@ -147,6 +147,99 @@ fn sources_beside_a_damaged_merge_are_kept() {
     assert_eq!(cpu_ns(copy.path(), &ever()), 31);
 }
 
+/// Puts a link to itself in place of a file, which nobody can open, root neither. The file is what comes back.
+fn lock_away(path: &Path) -> Vec<u8> {
+    let bytes = fs::read(path).unwrap();
+    fs::remove_file(path).unwrap();
+    std::os::unix::fs::symlink(path, path).unwrap();
+    bytes
+}
+
+/// What a disk refuses for a while is sound.
+#[test]
+fn a_file_that_cannot_be_read_is_told_and_left_where_it_is() {
+    let folder = TempDir::new().unwrap();
+    let mut first = store(folder.path());
+    for minute in 0..5 {
+        keep(&mut first, "web", MIDNIGHT + minute * MINUTE, 1 << minute).unwrap();
+    }
+    let path = folder.path().join(&files(folder.path())[2]);
+    let bytes = lock_away(&path);
+    let at = MIDNIGHT + 2 * HOUR;
+    settle(&mut first, at);
+    let waiting = first.waiting(now(at).monotonic_ns);
+    assert_eq!((first.counters().damaged, first.counters().unmerged, waiting.files), (0, 1, 5));
+    assert!(waiting.why.as_ref().is_some_and(|why| why.contains("cannot be read")), "{waiting:?}");
+    let reading = read(folder.path(), &ever()).unwrap();
+    assert_eq!(
+        (reading.unreadable.len(), reading.damaged.len(), reading.profile.run.samples),
+        (1, 0, 31 - 4)
+    );
+    drop(first);
+
+    let mut anew = store(folder.path());
+    assert_eq!((anew.size().0, anew.counters()), (4, Counters::default()));
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap(); // opens, and refuses to be read
+    let reading = read(folder.path(), &ever()).unwrap();
+    assert_eq!((reading.unreadable.len(), reading.damaged.len()), (1, 0), "{reading:?}");
+    anew.check(&[PathBuf::from(files(folder.path())[2].clone())]);
+    assert_eq!(anew.counters().damaged, 0);
+    drop(anew);
+    fs::remove_dir(&path).unwrap();
+    fs::write(&path, &bytes).unwrap();
+    let mut anew = store(folder.path());
+    settle(&mut anew, at);
+    assert_eq!((files(folder.path()).len(), cpu_ns(folder.path(), &ever())), (1, 31));
+}
+
+#[test]
+fn a_file_that_goes_under_a_merge_is_no_damage() {
+    let folder = TempDir::new().unwrap();
+    let mut store = store(folder.path());
+    for minute in 0..5 {
+        keep(&mut store, "web", MIDNIGHT + minute * MINUTE, 1 << minute).unwrap();
+    }
+    fs::remove_file(folder.path().join(&files(folder.path())[2])).unwrap();
+    settle(&mut store, MIDNIGHT + 2 * HOUR);
+    let Counters { damaged, merged, unmerged, .. } = store.counters();
+    assert_eq!((damaged, merged, unmerged, cpu_ns(folder.path(), &ever())), (0, 1, 0, 31 - 4));
+}
+
+/// A merge that was interrupted is proved by the one file that it made, however much else there is.
+#[test]
+fn after_a_crash_no_more_is_read_than_what_holds_others_time() {
+    let (folder, copy) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let mut first = store(folder.path());
+    for minute in 0..5 {
+        keep(&mut first, "web", MIDNIGHT + minute * MINUTE, 1 << minute).unwrap();
+    }
+    let windows = files(folder.path());
+    for file in &windows {
+        fs::copy(folder.path().join(file), copy.path().join(Path::new(file).file_name().unwrap())).unwrap();
+    }
+    keep(&mut first, "web", MIDNIGHT + 5 * HOUR, 64).unwrap();
+    settle(&mut first, MIDNIGHT + 2 * HOUR);
+    drop(first);
+    for file in &windows {
+        fs::copy(copy.path().join(Path::new(file).file_name().unwrap()), folder.path().join(file)).unwrap();
+    }
+    let other = files(folder.path()).into_iter().find(|file| file.contains("/05-")).unwrap();
+    let mut bytes = fs::read(folder.path().join(&other)).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(folder.path().join(&other), bytes).unwrap();
+    let mut anew = store(folder.path());
+    assert_eq!((anew.counters().cleaned, anew.counters().damaged, anew.size().0), (5, 0, 2));
+    // It is found by who reads it, who says so.
+    let damaged: Vec<PathBuf> =
+        read(folder.path(), &ever()).unwrap().damaged.into_iter().map(|(path, _)| path).collect();
+    assert_eq!(damaged, [PathBuf::from(other)]);
+    anew.check(&damaged);
+    anew.check(&damaged);
+    assert_eq!((anew.counters().damaged, anew.size().0), (1, 2));
+    assert!(read(folder.path(), &ever()).unwrap().damaged.is_empty());
+}
+
 #[test]
 fn files_that_share_a_part_of_their_time_are_told() {
     let folder = TempDir::new().unwrap();

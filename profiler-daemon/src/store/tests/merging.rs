@@ -166,7 +166,96 @@ fn a_crash_loop_is_merged_as_far_as_a_header_has_room() {
     }
     settle(&mut store, MIDNIGHT + 3 * HOUR);
     assert_eq!(cpu_ns(folder.path(), &ever()), 1000);
-    assert_eq!(files(folder.path()).len(), 1000, "more pieces than are merged");
+    let found = files(folder.path());
+    assert!(found.len() < 4 && found.iter().all(|file| file.contains("_hour_")), "{found:#?}");
+    assert_eq!((store.counters().unmerged, store.waiting(0).files), (0, 0));
+    let merged = store.counters().merged;
+    settle(&mut store, MIDNIGHT + 3 * HOUR);
+    assert_eq!(store.counters().merged, merged, "and not again and again");
+}
+
+/// However many files it is in.
+#[test]
+fn time_that_goes_on_is_one_piece() {
+    let folder = TempDir::new().unwrap();
+    let by_day = Settings { hourly_after_ns: 30 * DAY, ..settings() };
+    let mut store = Store::open(folder.path(), by_day, RealDisk).unwrap();
+    for minute in 0..1000 {
+        keep(&mut store, "web", MIDNIGHT + minute * MINUTE, 1).unwrap();
+    }
+    settle(&mut store, MIDNIGHT + 3 * DAY);
+    assert_eq!((files(folder.path()).len(), store.counters().merged), (1, 1));
+    assert_eq!(cpu_ns(folder.path(), &ever()), 1000);
+}
+
+#[test]
+fn hours_and_days_take_turns() {
+    let folder = TempDir::new().unwrap();
+    let mut store = store(folder.path());
+    for target in ["a", "b", "c"] {
+        for hour in 0..2 {
+            for minute in 0..2 {
+                keep(&mut store, target, MIDNIGHT + hour * HOUR + minute * MINUTE, 1).unwrap();
+                keep(&mut store, target, MIDNIGHT + 2 * DAY + hour * HOUR + minute * MINUTE, 1).unwrap();
+            }
+        }
+    }
+    for _ in 0..4 {
+        assert!(store.maintain(&now(MIDNIGHT + 2 * DAY + 12 * HOUR), &|| true));
+    }
+    let found = files(folder.path());
+    let days = found.iter().filter(|file| file.contains("_day_")).count();
+    assert_eq!((days, store.counters().merged), (2, 4), "{found:#?}");
+}
+
+/// Whoever has no time lets go between two files, and nothing is changed or counted.
+#[test]
+fn a_merge_can_be_given_up() {
+    let folder = TempDir::new().unwrap();
+    let mut store = store(folder.path());
+    for minute in 0..5 {
+        keep(&mut store, "web", MIDNIGHT + minute * MINUTE, 1).unwrap();
+    }
+    let (before, at) = (store.counters(), now(MIDNIGHT + 2 * HOUR));
+    for files in 0..=5 {
+        let asked = std::cell::Cell::new(0);
+        assert!(!store.maintain(&at, &|| asked.replace(asked.get() + 1) < files), "{files}");
+        assert_eq!((asked.get(), store.counters(), store.waiting(0).files), (files + 1, before, 0));
+    }
+    assert!(store.maintain(&at, &|| true));
+    assert_eq!((files(folder.path()).len(), cpu_ns(folder.path(), &ever())), (1, 5));
+}
+
+/// Confirms no name while it is told so.
+struct Forgetful(std::rc::Rc<std::cell::Cell<bool>>);
+
+impl Disk for Forgetful {
+    fn apply(&mut self, op: Op<'_>) -> io::Result<()> {
+        match op {
+            Op::SyncFolder(_) if self.0.get() => Err(io::ErrorKind::Other.into()),
+            op => RealDisk.apply(op),
+        }
+    }
+}
+
+#[test]
+fn sources_stay_until_the_name_of_what_they_became_is_on_the_disk() {
+    let (folder, forgetful) = (TempDir::new().unwrap(), std::rc::Rc::default());
+    let mut store =
+        Store::open(folder.path(), settings(), Forgetful(std::rc::Rc::clone(&forgetful))).unwrap();
+    for minute in 0..5 {
+        keep(&mut store, "web", MIDNIGHT + minute * MINUTE, 1).unwrap();
+    }
+    forgetful.set(true);
+    for seconds in [0, 10, 30] {
+        settle(&mut store, MIDNIGHT + 2 * HOUR + seconds * SECOND);
+        assert_eq!((files(folder.path()).len(), cpu_ns(folder.path(), &ever())), (6, 5));
+    }
+    assert!(store.waiting(0).why.unwrap().contains("confirm"), "{:?}", store.waiting(0));
+    forgetful.set(false);
+    settle(&mut store, MIDNIGHT + 3 * HOUR);
+    assert_eq!((files(folder.path()).len(), cpu_ns(folder.path(), &ever())), (1, 5));
+    assert_eq!((store.counters().unmerged, store.waiting(0).files), (3, 0));
 }
 
 /// Readers see a store that is merged, and removed from, all the time.

@@ -105,7 +105,7 @@ fn files(folder: &Path) -> Vec<String> {
 
 /// Merges all that is due.
 fn settle<D: Disk>(store: &mut Store<D>, unix_ns: u64) {
-    while store.maintain(&now(unix_ns)) {}
+    while store.maintain(&now(unix_ns), &|| true) {}
 }
 
 #[test]
@@ -169,6 +169,31 @@ fn nothing_is_read_for_those_who_have_left() {
         // No file is opened after the first no; of the headers, the names are passed over.
         assert!(asked <= until.max(40) + 1, "{asked} of {until}");
     }
+}
+
+/// Whoever reads a range has opened its files: what is merged or removed meanwhile is in it, and nothing is read twice.
+#[test]
+fn what_goes_while_it_is_read_is_read_all_the_same() {
+    let folder = TempDir::new().unwrap();
+    let mut store = store(folder.path());
+    for minute in 0..20 {
+        keep(&mut store, "web", MIDNIGHT + minute * MINUTE, 1 << minute).unwrap();
+    }
+    let left = std::sync::Mutex::new(files(folder.path()));
+    let asked = std::sync::atomic::AtomicUsize::new(0);
+    let take_away = || {
+        if asked.fetch_add(1, Relaxed) > 20 {
+            left.lock()
+                .unwrap()
+                .pop()
+                .into_iter()
+                .for_each(|file| fs::remove_file(folder.path().join(file)).unwrap());
+        }
+        true
+    };
+    let reading = super::read(folder.path(), &ever(), &take_away).unwrap();
+    assert_eq!((reading.profile.run.samples, asked.into_inner()), ((1 << 20) - 1, 41));
+    assert!(files(folder.path()).len() < 2);
 }
 
 #[test]

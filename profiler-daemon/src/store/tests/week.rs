@@ -65,7 +65,7 @@ impl World {
             Event::Restart => self.restart(),
         }
         let store = self.store.as_mut().unwrap();
-        while store.maintain(&self.now) {}
+        while store.maintain(&self.now, &|| true) {}
     }
 
     fn restart(&mut self) {
