@@ -2,7 +2,7 @@
 //!
 //! `comm;outermost;…;innermost 1234` where the number is CPU time in microseconds. The first frame is the
 //! command name of the process. A `;`, a line break or a control character in a name is written as `\x3b`,
-//! `\x0a`, …; so is a blank before a last word of digits, which would read as the count.
+//! `\x0a`, …; so is a blank before a last word that is a number, which would read as the count.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
