@@ -91,9 +91,9 @@ fn from_file(file: &Path) -> Result<SymbolizedProfile> {
 /// Why a range has no profile.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unread {
-    /// Nothing was kept of it.
+    /// Nothing was kept of it, or it is in files that are damaged.
     #[error("{0}")]
-    Nothing(String),
+    Nothing(String, Vec<PathBuf>),
     /// The store cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -125,15 +125,20 @@ pub(crate) fn read(folder: &Path, query: &Query, is_wanted: IsWanted<'_>) -> Res
             .iter()
             .find(|_| !reading.damaged.is_empty())
             .map_or_else(String::new, |note| format!(": {note}"));
-        return Err(Unread::Nothing(format!(
+        let text = format!(
             "{} has no such profile {}{damaged}; try other times, targets or labels",
             folder.display(),
             in_words(query.range)
-        )));
+        );
+        return Err(Unread::Nothing(text, paths(reading.damaged)));
     }
     let mut profile = reading.profile;
     profile.run.notes.extend(notes);
-    Ok(Read { profile, damaged: reading.damaged.into_iter().map(|(path, _)| path).collect() })
+    Ok(Read { profile, damaged: paths(reading.damaged) })
+}
+
+fn paths(damaged: Vec<(PathBuf, store::Damage)>) -> Vec<PathBuf> {
+    damaged.into_iter().map(|(path, _)| path).collect()
 }
 
 /// The same for a person: what is missing is said.

@@ -15,6 +15,8 @@ pub(crate) struct Bounds {
     pub(crate) body: Duration,
     /// Time until an answer begins, beside what the request itself asks to wait.
     pub(crate) answer: Duration,
+    /// Time in which a profile has to be added up and written: less than `sweetspot ctl` waits.
+    pub(crate) rendering: Duration,
     /// Time in which the client has to take the answer.
     pub(crate) taking: Duration,
     /// Time that a connection may rest between requests.
@@ -41,6 +43,7 @@ impl Default for Bounds {
             head: Duration::from_secs(5),
             body: Duration::from_secs(10),
             answer: Duration::from_secs(30),
+            rendering: Duration::from_secs(200),
             taking: Duration::from_secs(60),
             rest: Duration::from_secs(30),
             connections: 64,

@@ -1,6 +1,7 @@
 //! Who may ask: decided before anything of a request is looked at but its head.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use axum::http::uri::Authority;
@@ -8,14 +9,13 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 
 use super::listen::{Network, Rules};
 use super::problem::Problem;
+use crate::sys::peer::Peer;
 
 /// The other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Caller {
-    /// Somebody on the socket who may use it.
-    Member,
-    /// Somebody on the socket who may not: the user's id.
-    Stranger(u32),
+    /// Somebody on the socket, who may use it or not: that is asked for each request, since settings change.
+    Peer(Arc<Peer>),
     /// Somebody on the network.
     Network {
         /// Our address of this connection.
@@ -45,11 +45,12 @@ pub(super) fn admit(
     }
     let hosts = hosts(uri, headers)?;
     match caller {
-        Caller::Member => check_local(&hosts),
-        Caller::Stranger(user) => Err(Problem::new(
+        Caller::Peer(peer) if rules.peers.admits(peer) => check_local(&hosts),
+        Caller::Peer(peer) => Err(Problem::new(
             StatusCode::FORBIDDEN,
             format!(
-                "user {user} may not use this socket; run as root or as a member of the group in listen.group"
+                "user {} may not use this socket; run as root or as a member of the group in listen.group",
+                peer.user
             ),
         )),
         Caller::Network { here, name } => {

@@ -19,6 +19,7 @@ mod listen;
 mod metrics;
 mod observe;
 mod openapi;
+mod pace;
 mod params;
 mod problem;
 mod routes;
@@ -29,6 +30,7 @@ mod tests;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use config::DaemonSettings;
@@ -41,7 +43,11 @@ use bounds::Bounds;
 use listen::socket::{self, Place};
 use listen::{Rules, tcp};
 use observe::Counters;
+use pace::Pace;
 use serve::Change;
+
+/// What the thread that answers takes at most to let go of a listener.
+const AT_ONCE: Duration = Duration::from_millis(500);
 
 /// What every request may look at.
 struct Api {
@@ -50,6 +56,14 @@ struct Api {
     counters: Counters,
     force: RwLock<Arc<Force>>,
     renderings: Arc<Semaphore>,
+    unasked: Unasked,
+}
+
+/// Answers to those who have shown no right to one, by where they come from: one does not delay the other.
+#[derive(Default)]
+struct Unasked {
+    network: Pace,
+    socket: Pace,
 }
 
 /// What the settings say, replaced as a whole.
@@ -63,6 +77,18 @@ impl Api {
     fn force(&self) -> Arc<Force> {
         Arc::clone(&self.force.read().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// What new settings need, made before they are in force: files are read and groups asked for, which may take its time.
+pub(crate) struct Prepared(Force);
+
+/// Makes what new settings need.
+///
+/// # Errors
+///
+/// What of them cannot be carried out, and what to do.
+pub(crate) fn prepare(settings: &DaemonSettings) -> Result<Prepared> {
+    Force::new(settings).map(Prepared)
 }
 
 impl Force {
@@ -100,6 +126,7 @@ fn start_within(settings: &DaemonSettings, asker: Asker, bounds: Bounds) -> Resu
         counters: Counters::default(),
         force: RwLock::new(Arc::new(force)),
         renderings: Arc::new(Semaphore::new(bounds.renderings)),
+        unasked: Unasked::default(),
     });
     let (changes, changed) = mpsc::unbounded_channel();
     let address = address_of(network.as_ref());
@@ -140,25 +167,25 @@ impl Server {
         self.address
     }
 
-    /// Takes new settings: tokens and certificates are read again, and listeners replaced where they changed. Requests that
-    /// have begun go on.
+    /// Takes new settings: tokens and certificates as they were read for them, and listeners replaced where they changed. Requests
+    /// that have begun go on.
     ///
     /// # Errors
     ///
     /// What cannot be carried out; everything is as it was then.
-    pub(crate) fn reload(&mut self, settings: &DaemonSettings) -> Result<()> {
-        let old = self.api.force();
-        let new = Force::new(settings)?;
-        let network = match settings.listen.tcp {
-            same if same == old.settings.listen.tcp => None,
-            address => Some(address.map(tcp).transpose()?),
-        };
-        let socket = if settings.listen.socket == self.place.path() {
+    pub(crate) fn adopt(&mut self, prepared: Prepared) -> Result<()> {
+        let (old, Prepared(new)) = (self.api.force(), prepared);
+        let listen = &new.settings.listen;
+        let socket = if listen.socket == self.place.path() {
             self.place.set_rights(&new.rules.peers)?;
             None
         } else {
-            Some(socket::listen(&settings.listen.socket, &new.rules.peers)?)
+            Some(socket::listen(&listen.socket, &new.rules.peers)?)
         };
+        // The last: the place of the old one may be needed for the new one.
+        let network = self.network(old.settings.listen.tcp, listen.tcp).inspect_err(|_| {
+            let _ = self.place.set_rights(&old.rules.peers); // as they could be set before
+        })?;
         *self.api.force.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
         if let Some((listener, place)) = socket {
             self.send(Change::Unix(listener));
@@ -171,19 +198,71 @@ impl Server {
         Ok(())
     }
 
+    /// The listener that takes the place of the one on the network, where that changes.
+    fn network(
+        &mut self,
+        old: Option<SocketAddr>,
+        new: Option<SocketAddr>,
+    ) -> Result<Option<Option<TcpListener>>> {
+        let Some(address) = new.filter(|_| new != old) else {
+            return Ok((new != old).then_some(None));
+        };
+        let ours = self.address.filter(|ours| ours.port() == address.port());
+        match (tcp(address), ours) {
+            (Ok(listener), _) => Ok(Some(Some(listener))),
+            (Err(error), None) => Err(error),
+            // Our own may be in its way, as 0.0.0.0 is in that of each address.
+            (Err(_), Some(ours)) => {
+                self.close_network();
+                tcp(address).map(|listener| Some(Some(listener))).inspect_err(|_| match tcp(ours) {
+                    Ok(listener) => self.send(Change::Tcp(Some(listener))),
+                    Err(error) => {
+                        tracing::error!("{error:#}; nobody is answered on the network now");
+                        self.address = None;
+                    }
+                })
+            }
+        }
+    }
+
+    /// Nobody listens on the network once this returns, if the thread does its part at all.
+    fn close_network(&self) {
+        let (closed, is_closed) = std::sync::mpsc::sync_channel(1);
+        self.send(Change::Close(closed));
+        let _ = is_closed.recv_timeout(AT_ONCE);
+    }
+
+    /// The same for settings that are read at once.
+    #[cfg(test)]
+    pub(crate) fn reload(&mut self, settings: &DaemonSettings) -> Result<()> {
+        self.adopt(prepare(settings)?)
+    }
+
     fn send(&self, change: Change) {
         if let Some(changes) = &self.changes {
             let _ = changes.send(change); // the thread ends with us alone
         }
     }
 
-    /// Ends within a second: answers that have begun have most of it, and the socket is removed.
-    pub(crate) fn stop(self) {}
+    /// Begins to end: answers that have begun have most of a second.
+    pub(crate) fn end(&mut self) {
+        drop(self.changes.take());
+    }
+
+    /// Waits until it has ended, but no longer than `until`. The socket is removed.
+    pub(crate) fn join(mut self, until: Instant) {
+        self.end();
+        if let Some(thread) = self.thread.take() {
+            while !thread.is_finished() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        drop(self.changes.take());
+        self.end();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

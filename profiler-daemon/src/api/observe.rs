@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
+use axum::http::header::{CACHE_CONTROL, CONNECTION, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, Response, StatusCode};
 use axum::middleware::Next;
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -80,9 +80,24 @@ pub(super) async fn observe(State(api): State<Arc<Api>>, request: Request, next:
     if let Some(deadline) = &deadline {
         deadline.allow(api.bounds.body + api.bounds.answer);
     }
+    let is_network = matches!(request.extensions().get(), Some(Caller::Network { .. }));
+    let unasked = if is_network { &api.unasked.network } else { &api.unasked.socket };
     let (mut response, permit) = match admit(&api, &request) {
-        Ok(permit) => (unpanicked(&api.counters, next.run(request)).await, permit),
-        Err(problem) => (problem.into_response(), None),
+        Ok(permit) => {
+            if permit.is_none() && is_network {
+                unasked.wait().await;
+            }
+            (unpanicked(&api.counters, next.run(request)).await, permit)
+        }
+        Err(problem) => {
+            let is_refused = problem.status != StatusCode::TOO_MANY_REQUESTS;
+            let mut response = problem.into_response();
+            if is_refused {
+                unasked.wait().await;
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            (response, None)
+        }
     };
     api.counters.answered(response.status());
     let headers = response.headers_mut();

@@ -55,6 +55,8 @@ pub(super) enum Change {
     Unix(std::os::unix::net::UnixListener),
     /// The same for the network; or not at all.
     Tcp(Option<std::net::TcpListener>),
+    /// Listen on the network no more, and say when that is so.
+    Close(std::sync::mpsc::SyncSender<()>),
 }
 
 /// Answers until the other end of `changes` is dropped, then lets what has begun end.
@@ -69,6 +71,10 @@ pub(super) async fn run(api: Arc<Api>, mut changes: mpsc::UnboundedReceiver<Chan
             change = changes.recv() => match change {
                 Some(Change::Unix(listener)) => unix = UnixListener::from_std(listener).ok(),
                 Some(Change::Tcp(listener)) => tcp = listener.and_then(|tcp| TcpListener::from_std(tcp).ok()),
+                Some(Change::Close(closed)) => {
+                    tcp = None;
+                    let _ = closed.try_send(()); // who waits has room for it
+                }
                 None => break,
             },
             (socket, slot) = next_unix(unix.as_ref(), &unix_slots) => tasks.unix(socket, slot),
@@ -130,8 +136,7 @@ impl Tasks {
     fn unix(&mut self, socket: UnixStream, slot: OwnedSemaphorePermit) {
         let peer = socket.peer_cred().and_then(|peer| Peer::of(socket.as_fd(), peer.uid(), peer.gid()));
         let caller = match peer {
-            Ok(peer) if self.api.force().rules.peers.admits(&peer) => Caller::Member,
-            Ok(peer) => Caller::Stranger(peer.user),
+            Ok(peer) => Caller::Peer(Arc::new(peer)),
             Err(_) => return self.api.counters.connection_failed(),
         };
         let connection = self.connection();
@@ -149,6 +154,8 @@ impl Tasks {
         let tls = self.api.force().rules.network.as_ref().and_then(|network| network.tls.clone());
         let connection = self.connection();
         self.connections.spawn(async move {
+            // A handshake is dear, and nothing of who wants it is known.
+            connection.api.unasked.network.wait().await;
             let Some(tls) = tls else {
                 connection.serve(socket, Caller::Network { here, name: None }).await;
                 return drop(slot);

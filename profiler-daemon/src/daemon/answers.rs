@@ -29,11 +29,8 @@ impl Daemon {
                 drop(reply.send(detached));
             }
             Ask::Flush(flush, reply) => self.wait_for_windows(flush, reply, clock::monotonic_ns()),
-            Ask::Reload(reply) => {
-                let reloaded = self.reload();
-                self.publish();
-                drop(reply.send(reloaded));
-            }
+            Ask::Reload(reply) => self.reload(Some(reply)),
+            Ask::Suspect(paths) => self.keeper.suspect(paths),
             Ask::Stop(reply) => drop(reply.send(())), // the loop's own business
         }
     }

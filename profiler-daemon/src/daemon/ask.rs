@@ -5,6 +5,7 @@
 //! from the store's folder.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,8 +38,10 @@ pub(crate) enum Ask {
     Flush(Flush, Reply<Result<(), Refused>>),
     /// Read the settings again. The text says what is in force now.
     Reload(Reply<Result<String, Refused>>),
-    /// Remove every event at once, keep the open windows, and end.
+    /// Remove every event at once, keep the open windows, and end. Answered once the events are removed.
     Stop(Reply<()>),
+    /// Files of the store that a reader took for damaged.
+    Suspect(Vec<PathBuf>),
 }
 
 /// Whose windows are to be ended, and why.
@@ -134,6 +137,11 @@ impl Asker {
         let is_there = self.latest.has_changed().is_ok();
         let found = latest.borrow().clone().filter(|_| is_there);
         found.ok_or(Refused::Stopping)
+    }
+
+    /// Tells what wants no answer. Where the loop has more to do than it can, it is told another time.
+    pub(crate) fn tell(&self, said: Ask) {
+        let _ = self.queue.try_send(said);
     }
 
     /// Asks, and waits for the answer: `asker.ask(Ask::Reload).await`.

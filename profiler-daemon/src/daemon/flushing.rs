@@ -1,11 +1,14 @@
 //! Windows that are ended for those who ask for what is in them: of the targets that they ask for, and no others.
 
+use std::collections::VecDeque;
+
 use super::Daemon;
 use super::ask::{Flush, Refused, Reply};
+use super::keeper::Lost;
 
 /// Somebody who waits for windows to be kept.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(crate) struct Waiting {
     /// Whose.
     flush: Flush,
     /// Windows that began before this are to be ended (ns).
@@ -21,7 +24,7 @@ impl Daemon {
         reply: Reply<Result<(), Refused>>,
         asked_ns: u64,
     ) {
-        self.waiting.push(Waiting { flush, asked_ns, reply });
+        self.waiting.push(Waiting::new(flush, asked_ns, reply));
     }
 
     /// When a window that is waited for may be ended next; none if nobody waits.
@@ -51,7 +54,7 @@ impl Daemon {
             .partition(|waiting| self.targets.values().any(|watched| waiting.claims(watched)));
         self.waiting = open;
         if !done.is_empty() {
-            self.keeper.flush(done.into_iter().map(|waiting| waiting.reply).collect());
+            self.keeper.flush(done);
         }
     }
 
@@ -63,6 +66,26 @@ impl Daemon {
 }
 
 impl Waiting {
+    pub(super) fn new(flush: Flush, asked_ns: u64, reply: Reply<Result<(), Refused>>) -> Self {
+        Self { flush, asked_ns, reply }
+    }
+
+    /// What was handed over for him is kept by now, but for what of `lost` is his.
+    pub(super) fn answer(self, lost: &VecDeque<Lost>) {
+        let is_his =
+            |lost: &&Lost| lost.handed_ns >= self.asked_ns && self.flush.wants(&lost.target, &lost.labels);
+        let kept = lost.iter().rev().find(is_his).map_or(Ok(()), |lost| {
+            let Lost { target, why, .. } = lost;
+            Err(Refused::Busy(format!("of {target}, {why}; `sweetspot ctl status` says how the store is")))
+        });
+        drop(self.reply.send(kept));
+    }
+
+    /// He cannot be served.
+    pub(super) fn refuse(self, why: Refused) {
+        drop(self.reply.send(Err(why)));
+    }
+
     fn claims(&self, watched: &super::Watched) -> bool {
         let identity = &watched.identity;
         watched.is_open_since(self.asked_ns) && self.flush.wants(&identity.name, &identity.labels)

@@ -1,9 +1,13 @@
 //! Names what was sampled and keeps it, on a thread of its own: neither a big program's debug information nor a slow disk
 //! delays a sample.
 
-use std::collections::BTreeMap;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -11,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use profiler_core::profile::{Run, SymbolizedProfile};
 
-use super::ask::{Refused, Reply};
+use super::ask::Refused;
+use super::flushing::Waiting;
 use super::pace::{Pace, Wanted};
 use super::state::StoreStatus;
 use crate::debuginfod;
@@ -26,6 +31,15 @@ const MOST_WAITING: usize = 4_096;
 const LOOK: Duration = Duration::from_millis(50);
 /// How often it is looked what is too old, and what can be merged.
 const MAINTAIN_EVERY: Duration = Duration::from_secs(10);
+/// Merges wait for what the host's budget leaves them, but no longer than this (ns): the more files there are, the more it costs
+/// to read them.
+const MERGE_EVERY_NS: u64 = 60_000_000_000;
+/// A window that waits for longer than this has met a disk that does not answer (ns).
+const TOO_LONG_NS: u64 = 60_000_000_000;
+/// Windows that were not kept and are remembered for those who wait for them.
+const MOST_LOST: usize = 1_024;
+/// Files that readers took for damaged and that wait to be looked at: whoever reads finds them again.
+const MOST_SUSPECTS: usize = 100;
 /// How often the memory that names, merges and readers have freed is given back.
 const GIVE_BACK_EVERY: Duration = Duration::from_secs(60);
 
@@ -47,8 +61,30 @@ enum Job {
     /// With the moment that it was handed over (ns).
     Keep(Box<Parcel>, u64),
     /// What was given before is kept by now.
-    Flushed(Vec<Reply<Result<(), Refused>>>),
-    Bounds(store::Settings, u64, Option<Box<debuginfod::Settings>>),
+    Flushed(Vec<Waiting>),
+    /// There is something new beside the queue, which may be full.
+    Look,
+}
+
+/// A window that was not kept.
+#[derive(Debug)]
+pub(crate) struct Lost {
+    /// Whose.
+    pub(crate) target: String,
+    /// Its labels.
+    pub(crate) labels: BTreeMap<String, String>,
+    /// When it was handed over (ns).
+    pub(crate) handed_ns: u64,
+    /// Why, as it is said of a target.
+    pub(crate) why: String,
+}
+
+/// What is in force.
+struct Rules {
+    store: store::Settings,
+    /// Windows that may wait (bytes, about).
+    most_bytes: u64,
+    debuginfod: Option<debuginfod::Settings>,
 }
 
 /// What became of a target's windows.
@@ -58,12 +94,21 @@ pub(crate) struct Kept {
     pub(crate) windows: u64,
     /// Samples in them whose innermost function has no name.
     pub(crate) unnamed: u64,
+    /// Whether the target is not there any more: nobody asks for it once its last window is kept.
+    is_gone: bool,
 }
 
-/// What the thread tells.
-#[derive(Debug, Default)]
+/// What the thread tells, and what it is told beside the queue.
+#[derive(Default)]
 struct Told {
     store: StoreStatus,
+    /// When each window was handed over that is not kept by now (ns), and whose it is; the oldest first.
+    handed: VecDeque<(u64, String)>,
+    /// Windows that did not find their way into the queue since one was kept.
+    dropped: u64,
+    lost: VecDeque<Lost>,
+    suspects: Vec<PathBuf>,
+    rules: Option<Rules>,
     /// Windows that were named, and the thread's CPU time (ns).
     spent: (u64, u64),
     targets: BTreeMap<String, Kept>,
@@ -77,7 +122,52 @@ pub(crate) struct Keeper {
     told: Arc<Mutex<Told>>,
     hurry: Hurry,
     wanted: Wanted,
+    is_ending: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+}
+
+impl Told {
+    fn lose(&mut self, lost: Lost) {
+        self.lost.push_back(lost);
+        if self.lost.len() > MOST_LOST {
+            self.lost.pop_front();
+        }
+    }
+
+    /// The oldest window is kept, or lost.
+    fn done(&mut self) {
+        let Some((_, target)) = self.handed.pop_front() else { return };
+        if self.targets.get(&target).is_some_and(|kept| kept.is_gone) {
+            self.forget(&target);
+        }
+    }
+
+    fn forget(&mut self, target: &str) {
+        if self.handed.iter().any(|(_, handed)| handed == target) {
+            self.targets.entry(target.to_owned()).or_default().is_gone = true;
+        } else {
+            self.targets.remove(target);
+        }
+    }
+
+    /// Why nothing is kept at present, if that is so.
+    fn problem(&self, has_ended: bool, now_ns: u64) -> Option<String> {
+        if has_ended {
+            return Some("what keeps windows has met an error of sweetspot's; its log says which".to_owned());
+        }
+        let waits_ns = self.handed.front().map_or(0, |(handed_ns, _)| now_ns.saturating_sub(*handed_ns));
+        if waits_ns > TOO_LONG_NS {
+            let waits_s = waits_ns / 1_000_000_000;
+            return Some(format!("a window has waited for {waits_s} s to be kept; look at the disk"));
+        }
+        if self.dropped > 0 {
+            return Some(format!(
+                "{} windows were dropped since one was kept: more wait than limits.queue lets; look at the disk, or raise it",
+                self.dropped
+            ));
+        }
+        self.store.problem.clone()
+    }
 }
 
 impl Keeper {
@@ -95,35 +185,48 @@ impl Keeper {
         let store = Store::open(folder, bounds, RealDisk)?;
         let (jobs, queue) = mpsc::sync_channel(MOST_WAITING);
         let (waiting_bytes, told) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::default()));
-        let (hurry, wanted) = (Hurry::default(), Wanted::default());
+        let (hurry, wanted, is_ending) = (Hurry::default(), Wanted::default(), Arc::default());
         let mut work = Work {
             folder: folder.to_owned(),
+            servers: debuginfod.clone().map(debuginfod::Servers::new),
             store,
-            bounds,
+            rules: Rules { store: bounds, most_bytes, debuginfod },
             boot: boot_id(),
-            debuginfod: debuginfod.map(debuginfod::Servers::new),
             waiting_bytes: Arc::clone(&waiting_bytes),
             told: Arc::clone(&told),
             hurry: hurry.clone(),
             pace: Pace::new(wanted.clone(), clock::monotonic_ns()),
-            most_bytes,
+            is_ending: Arc::clone(&is_ending),
+            merged_ns: clock::monotonic_ns(),
         };
         work.tell(None);
         let thread = std::thread::Builder::new().name("keeper".to_owned()).spawn(move || work.run(&queue));
         let thread = thread.map_err(|cause| StoreError::Unwritable { path: folder.to_owned(), cause })?;
-        Ok(Self { jobs: Some(jobs), waiting_bytes, most_bytes, told, hurry, wanted, thread: Some(thread) })
+        let thread = Some(thread);
+        Ok(Self { jobs: Some(jobs), waiting_bytes, most_bytes, told, hurry, wanted, is_ending, thread })
     }
 
     /// Hands over a window; one that there is no room for is dropped and counted.
     pub(crate) fn keep(&self, parcel: Parcel) {
-        let bytes = parcel.bytes;
+        let (bytes, handed_ns) = (parcel.bytes, clock::monotonic_ns());
+        let (target, labels) = (parcel.window.target.clone(), parcel.window.labels.clone());
         let waiting = self.waiting_bytes.load(Ordering::Relaxed);
         let has_room = waiting == 0 || waiting + bytes <= self.most_bytes;
         self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if !has_room || !self.send(Job::Keep(Box::new(parcel), clock::monotonic_ns())) {
-            self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            self.told().store.dropped_queue += 1;
+        let mut told = self.told();
+        told.handed.push_back((handed_ns, target.clone())); // before the thread can be done with it
+        told.targets.entry(target.clone()).and_modify(|kept| kept.is_gone = false);
+        drop(told);
+        if has_room && self.send(Job::Keep(Box::new(parcel), handed_ns)) {
+            return;
         }
+        self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        let mut told = self.told();
+        told.handed.pop_back();
+        told.dropped += 1;
+        told.store.dropped_queue += 1;
+        let why = "a window was dropped, since too many wait to be kept".to_owned();
+        told.lose(Lost { target, labels, handed_ns, why });
     }
 
     /// Names may take so many CPUs, as long as nobody waits for them, and so much at once (ns).
@@ -137,19 +240,31 @@ impl Keeper {
     }
 
     /// Answers once all that was handed over before is kept.
-    pub(crate) fn flush(&self, replies: Vec<Reply<Result<(), Refused>>>) {
+    pub(crate) fn flush(&self, waiting: Vec<Waiting>) {
         let busy =
             || Refused::Busy("the disk is too slow for what there is to write; ask again later".to_owned());
-        let job = Job::Flushed(replies);
+        let job = Job::Flushed(waiting);
         self.wanted.hasten();
         let sent = self.jobs.as_ref().map(|jobs| jobs.try_send(job));
         if let Some(Err(
-            TrySendError::Full(Job::Flushed(replies)) | TrySendError::Disconnected(Job::Flushed(replies)),
+            TrySendError::Full(Job::Flushed(waiting)) | TrySendError::Disconnected(Job::Flushed(waiting)),
         )) = sent
         {
             self.wanted.hastened();
-            replies.into_iter().for_each(|reply| drop(reply.send(Err(busy()))));
+            waiting.into_iter().for_each(|waiting| waiting.refuse(busy()));
         }
+    }
+
+    /// Files that a reader took for damaged: those that are will be set aside.
+    pub(crate) fn suspect(&self, paths: Vec<PathBuf>) {
+        let mut told = self.told();
+        for path in paths {
+            if told.suspects.len() < MOST_SUSPECTS && !told.suspects.contains(&path) {
+                told.suspects.push(path);
+            }
+        }
+        drop(told);
+        self.send(Job::Look); // where the queue is full, it looks after the next window
     }
 
     /// Other bounds are in force.
@@ -160,7 +275,8 @@ impl Keeper {
         debuginfod: Option<debuginfod::Settings>,
     ) {
         self.most_bytes = most_bytes;
-        self.send(Job::Bounds(bounds, most_bytes, debuginfod.map(Box::new)));
+        self.told().rules = Some(Rules { store: bounds, most_bytes, debuginfod });
+        self.send(Job::Look); // where the queue is full, it looks after the next window
     }
 
     fn send(&self, job: Job) -> bool {
@@ -169,7 +285,23 @@ impl Keeper {
 
     /// How the store is.
     pub(crate) fn status(&self) -> StoreStatus {
-        StoreStatus { queued_bytes: self.waiting_bytes.load(Ordering::Relaxed), ..self.told().store.clone() }
+        let told = self.told();
+        StoreStatus {
+            queued_bytes: self.waiting_bytes.load(Ordering::Relaxed),
+            problem: told.problem(self.has_ended(), clock::monotonic_ns()),
+            ..told.store.clone()
+        }
+    }
+
+    /// Whether the thread is not there any more: nothing will be kept.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_some_and(JoinHandle::is_finished)
+    }
+
+    /// Windows that were not kept until now.
+    pub(crate) fn lost(&self) -> u64 {
+        let told = self.told();
+        told.store.dropped_queue + told.store.counters.dropped_full + told.store.counters.dropped_refused
     }
 
     /// Windows that were named until now, and what that and keeping them took (ns of CPU time).
@@ -182,29 +314,34 @@ impl Keeper {
         self.told().targets.get(target).copied().unwrap_or_default()
     }
 
-    /// A target is not there any more.
+    /// A target is not there any more, once its last window is kept.
     pub(crate) fn forget(&self, target: &str) {
-        self.told().targets.remove(target);
+        self.told().forget(target);
     }
 
     fn told(&self) -> MutexGuard<'_, Told> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps all that was handed over, and ends; whether that was done within `patience`. After the first half of it, what has no
-    /// name yet is written without one.
-    pub(crate) fn finish(mut self, patience: Duration) -> bool {
+    /// Takes no more; what was handed over is kept as fast as it can be, and nothing else is done. Then the thread ends.
+    pub(crate) fn end(&mut self) {
+        self.is_ending.store(true, Ordering::Relaxed);
         self.wanted.end();
         drop(self.jobs.take());
-        let Some(thread) = self.thread.take() else { return true };
-        let begun = Instant::now();
-        while !thread.is_finished() && begun.elapsed() < patience {
-            if begun.elapsed() > patience / 2 {
+    }
+
+    /// Waits until everything is kept, until `until` at most: how many windows were lost by then, all in all. From `hurried` on,
+    /// what has no name yet is written without one.
+    pub(crate) fn finish(mut self, hurried: Instant, until: Instant) -> u64 {
+        self.end();
+        while !self.has_ended() && Instant::now() < until {
+            if Instant::now() >= hurried {
                 self.hurry.begin();
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        thread.is_finished() && thread.join().is_ok()
+        let waiting = self.told().handed.len() as u64;
+        self.lost() + waiting
     }
 }
 
@@ -212,15 +349,16 @@ impl Keeper {
 struct Work {
     folder: PathBuf,
     store: Store,
-    bounds: store::Settings,
+    rules: Rules,
+    servers: Option<debuginfod::Servers>,
     boot: String,
-    debuginfod: Option<debuginfod::Servers>,
     waiting_bytes: Arc<AtomicU64>,
     told: Arc<Mutex<Told>>,
     hurry: Hurry,
     pace: Pace,
-    /// Windows that may wait (bytes, about).
-    most_bytes: u64,
+    is_ending: Arc<AtomicBool>,
+    /// When files were merged last (ns).
+    merged_ns: u64,
 }
 
 impl Work {
@@ -231,21 +369,18 @@ impl Work {
         loop {
             match queue.recv_timeout(next.saturating_duration_since(Instant::now())) {
                 Ok(Job::Keep(parcel, handed_ns)) => problem = self.keep(*parcel, handed_ns),
-                Ok(Job::Flushed(replies)) => {
+                Ok(Job::Flushed(waiting)) => {
                     self.pace.wanted.hastened();
-                    replies.into_iter().for_each(|reply| drop(reply.send(flushed(problem.as_deref()))));
+                    let told = self.told();
+                    waiting.into_iter().for_each(|waiting| waiting.answer(&told.lost));
                 }
-                Ok(Job::Bounds(bounds, most_bytes, debuginfod)) => {
-                    self.store.rebound(bounds);
-                    (self.bounds, self.most_bytes) = (bounds, most_bytes);
-                    self.debuginfod = debuginfod.map(|settings| debuginfod::Servers::new(*settings));
-                }
-                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Job::Look) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
+            self.look();
             // By the clock: the windows of many targets may never leave a pause so long.
-            if Instant::now() >= next {
-                self.store.maintain(&self.now(), &|| true);
+            if Instant::now() >= next && !self.is_ending() {
+                self.look_after();
                 next = Instant::now() + MAINTAIN_EVERY;
             }
             if Instant::now() >= next_return {
@@ -256,33 +391,95 @@ impl Work {
         }
     }
 
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed)
+    }
+
+    /// What it was told beside the queue.
+    fn look(&mut self) {
+        let mut told = self.told();
+        let (rules, suspects) = (told.rules.take(), std::mem::take(&mut told.suspects));
+        drop(told);
+        if let Some(rules) = rules {
+            self.store.rebound(rules.store);
+            self.servers = rules.debuginfod.clone().map(debuginfod::Servers::new);
+            self.rules = rules;
+        }
+        if !self.is_ending() {
+            self.store.check(&suspects);
+        }
+    }
+
+    /// Removes what is too old, and merges as long as there is CPU time for it and no window waits.
+    fn look_after(&mut self) {
+        let now = self.now();
+        self.store.expire(&now);
+        loop {
+            let now_ns = clock::monotonic_ns();
+            let has_room = self.pace.pause_ns(now_ns, now_ns) == 0;
+            if !has_room && now_ns.saturating_sub(self.merged_ns) < MERGE_EVERY_NS {
+                return;
+            }
+            let (is_ending, before_ns) = (Arc::clone(&self.is_ending), clock::thread_cpu_ns());
+            let more = self.store.maintain(&self.now(), &|| !is_ending.load(Ordering::Relaxed));
+            self.merged_ns = clock::monotonic_ns();
+            self.pace.settle(self.merged_ns, clock::thread_cpu_ns().saturating_sub(before_ns));
+            if !more || !self.told().handed.is_empty() {
+                return;
+            }
+        }
+    }
+
     fn now(&self) -> Now {
         now(&self.boot)
     }
 
     /// Names a window and writes it; why it was not kept, if it was not.
     fn keep(&mut self, parcel: Parcel, handed_ns: u64) -> Option<String> {
-        let Parcel { mut window, collected, scale, run, bytes } = parcel;
+        let (target, labels) = (parcel.window.target.clone(), parcel.window.labels.clone());
+        let bytes = parcel.bytes;
+        // What is named are other people's files: nothing in them may end this thread.
+        let kept = catch_unwind(AssertUnwindSafe(|| self.name_and_write(parcel, handed_ns)));
+        let kept = kept.unwrap_or_else(|_| {
+            self.store.count_lost();
+            Err("a window was not kept: it met an error of sweetspot's; its log says which".to_owned())
+        });
+        self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        let mut told = self.told();
+        told.spent.0 += 1;
+        let unnamed = kept.as_ref().ok();
+        let of_target = told.targets.entry(target.clone()).or_default();
+        of_target.windows += unnamed.map_or(0, |_| 1);
+        of_target.unnamed += unnamed.copied().unwrap_or_default();
+        told.done();
+        match kept {
+            Ok(_) => told.dropped = 0,
+            Err(why) => {
+                told.lose(Lost { target, labels, handed_ns, why: why.clone() });
+                return Some(why);
+            }
+        }
+        None
+    }
+
+    /// How many samples have no name, if it is kept.
+    fn name_and_write(&mut self, parcel: Parcel, handed_ns: u64) -> Result<u64, String> {
+        let Parcel { mut window, collected, scale, run, bytes: _ } = parcel;
         window.boot.clone_from(&self.boot);
-        let is_crowded = || self.waiting_bytes.load(Ordering::Relaxed) > self.most_bytes / 2;
+        let most_bytes = self.rules.most_bytes;
+        let is_crowded = || self.waiting_bytes.load(Ordering::Relaxed) > most_bytes / 2;
         let mut breath = Breath::new(&mut self.pace, handed_ns);
         breath.take(&is_crowded);
-        let profile = symbolize(collected, scale, run, self.debuginfod.as_ref(), &self.hurry, &mut || {
+        let profile = symbolize(collected, scale, run, self.servers.as_ref(), &self.hurry, &mut || {
             breath.take(&is_crowded);
         });
-        let target = window.target.clone();
-        let now = now(&self.boot);
-        let kept = self.store.write(&now, window, &profile);
+        let kept = self.store.write(&now(&self.boot), window, &profile);
         breath.settle();
-        self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        let unnamed = unnamed(&profile); // before the lock: the loop waits for it
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.spent.0 += 1;
-        let of_target = told.targets.entry(target).or_default();
-        of_target.windows += u64::from(kept.is_ok());
-        of_target.unnamed += unnamed;
-        drop(told);
-        kept.err().map(|error| match std::error::Error::source(&error) {
+        kept.map(|()| unnamed(&profile)).map_err(|error| match std::error::Error::source(&error) {
             Some(cause) => format!("a window was not kept: {error} ({cause})"),
             None => format!("a window was not kept: {error}"),
         })
@@ -297,7 +494,7 @@ impl Work {
             problem,
             files,
             bytes,
-            limit_bytes: self.bounds.bytes,
+            limit_bytes: self.rules.store.bytes,
             window_s: 0.0, // the loop's business, as what is queued is the queue's
             queued_bytes: 0,
             dropped_queue: told.store.dropped_queue,
@@ -341,15 +538,6 @@ impl<'a> Breath<'a> {
             std::thread::sleep(Duration::from_nanos(pause_ns).min(LOOK));
         }
         self.settled_ns = clock::beside_main_thread_ns(); // what others did meanwhile is not for names
-    }
-}
-
-fn flushed(problem: Option<&str>) -> Result<(), Refused> {
-    match problem {
-        None => Ok(()),
-        Some(problem) => {
-            Err(Refused::Busy(format!("{problem}; `sweetspot ctl status` says how the store is")))
-        }
     }
 }
 

@@ -27,12 +27,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use config::DaemonSettings;
 use profiler_core::rate::share::Demand;
 use profiler_core::rate::{HostBudget, WindowLength};
+use tokio::sync::mpsc;
 
 use self::ask::{Ask, Asked, Publisher};
 use self::flushing::Waiting;
@@ -40,6 +41,7 @@ use self::host::{HostAccount, Spent};
 use self::keeper::Keeper;
 use self::looks::Looks;
 use self::notify::Notifier;
+use self::reload::{Prepared, Reloading};
 use self::wakes::{Wake, Wakes};
 use self::watched::{Totals, Watched};
 use crate::api::{self, Server};
@@ -58,8 +60,8 @@ const SHARE_EVERY_NS: u64 = 100_000_000;
 const PUBLISH_EVERY_NS: u64 = 10_000_000_000;
 /// Share of the host's budget that names may take over ten seconds, if nobody waits for them.
 const NAMES: f64 = 0.5;
-/// What the open windows may take to be named and kept when the daemon ends.
-const PATIENCE: Duration = Duration::from_millis(1_500);
+/// An end takes no longer than this, from the moment that it is asked for: what is not kept by then is lost.
+const END: Duration = Duration::from_millis(1_800);
 
 /// The settings, where the package puts them.
 pub(crate) const SETTINGS_FILE: &str = "/etc/sweetspot/sweetspot.toml";
@@ -88,9 +90,10 @@ pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     if let Some(address) = daemon.server.address() {
         tracing::info!("answers at {address}, too");
     }
-    run::runtime()?.block_on(daemon.live(asked))?;
-    daemon.end();
-    Ok(ExitCode::SUCCESS)
+    let (prepared, ready) = mpsc::channel(1);
+    daemon.prepared = Some(prepared);
+    let begun = run::runtime()?.block_on(daemon.live(asked, ready))?;
+    Ok(if daemon.end(begun) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The loop.
@@ -104,6 +107,8 @@ struct Daemon {
     discovery: Discovery,
     targets: BTreeMap<TargetId, Watched>,
     keeper: Keeper,
+    /// Of folders that other settings name no more: they keep what they were given, and end.
+    leaving: Vec<Keeper>,
     server: Server,
     host: HostAccount,
     budget: HostBudget,
@@ -120,6 +125,9 @@ struct Daemon {
     /// When it was read what each target used (ns).
     noted_ns: u64,
     waiting: Vec<Waiting>,
+    /// The settings that are being read, and where they come to.
+    reloading: Option<Reloading>,
+    prepared: Option<mpsc::Sender<Result<Prepared>>>,
     publisher: Publisher,
     next_publishing_ns: u64,
     /// Whether there are targets left to be attached to at once.
@@ -149,6 +157,7 @@ impl Daemon {
             setup,
             targets: BTreeMap::new(),
             keeper,
+            leaving: Vec::new(),
             server,
             host: HostAccount::new(spent, limits::online_cpus().len()),
             budget: HostBudget::new(host_cpus(&settings)),
@@ -162,6 +171,8 @@ impl Daemon {
             next_ranking_ns: now_ns,
             noted_ns: 0,
             waiting: Vec::new(),
+            reloading: None,
+            prepared: None,
             publisher,
             next_publishing_ns: now_ns,
             is_attaching: false,
@@ -171,7 +182,12 @@ impl Daemon {
         }
     }
 
-    async fn live(&mut self, mut asked: Asked) -> Result<()> {
+    /// Samples until it is told to stop. When that was; every event is removed by then.
+    async fn live(
+        &mut self,
+        mut asked: Asked,
+        mut prepared: mpsc::Receiver<Result<Prepared>>,
+    ) -> Result<Instant> {
         let mut wakes = Wakes::listen()?;
         self.publish();
         self.next_publishing_ns = 0; // once more after the first look
@@ -182,12 +198,17 @@ impl Daemon {
                 biased;
                 wake = wakes.wait(pause) => wake,
                 () = self.storm() => Wake::Time,
+                Some(settings) = prepared.recv() => Wake::Prepared(Box::new(settings)),
                 Some(ask) = asked.0.recv() => Wake::Asked(ask),
             };
             let stop = match wake {
                 Wake::Time => None,
                 Wake::Reload => {
-                    let _ = self.reload(); // what went wrong is logged, and shown
+                    self.reload(None); // what goes wrong is logged, and shown
+                    None
+                }
+                Wake::Prepared(settings) => {
+                    self.finish_reload(*settings);
                     None
                 }
                 Wake::Stop => Some(None),
@@ -198,12 +219,19 @@ impl Daemon {
                 }
             };
             if let Some(reply) = stop {
+                let begun = Instant::now();
                 self.notifier.stopping();
-                self.stop();
+                self.targets.values_mut().for_each(Watched::silence);
                 reply.map(|reply| reply.send(()));
-                return Ok(());
+                return Ok(begun);
             }
             self.turn();
+            if self.keeper.has_ended() {
+                // Sampling on would be for nothing; a new start may do better.
+                bail!(
+                    "what keeps windows has met an error of sweetspot's, which stands above; it ends with that"
+                );
+            }
         }
     }
 
@@ -270,6 +298,7 @@ impl Daemon {
         let spent = self.spent(now_ns);
         self.host.observe(spent, limits::online_cpus().len());
         self.budget.set_cpus(host_cpus(&self.settings));
+        self.leaving.retain(|keeper| !keeper.has_ended());
         self.notifier.status(&self.in_words());
         if now_ns >= self.next_publishing_ns {
             self.publish();
@@ -332,26 +361,34 @@ impl Daemon {
         Spent { at_ns, charged_ns: all.charged_ns, self_ns, turns_ns: all.turns_ns, names_ns }
     }
 
-    /// Removes every event at once; what was sampled is handed over after that.
-    fn stop(&mut self) {
+    /// Ends once everything is kept, or the time for that is over; whether nothing was lost. Who asks something is let go
+    /// meanwhile.
+    fn end(mut self, begun: Instant) -> bool {
+        let (hurried, until) = (begun + END / 2, begun + END);
+        self.waiting.clear();
+        self.server.end();
+        let before = self.keeper.lost();
+        let mut lost = 0;
         for watched in self.targets.values_mut() {
-            watched.silence();
+            if Instant::now() < until {
+                watched.stop(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
+            } else {
+                lost += u64::from(watched.is_sampled());
+            }
         }
-        for watched in self.targets.values_mut() {
-            watched.stop(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
+        self.keeper.end();
+        for keeper in self.leaving {
+            lost += keeper.finish(hurried, until);
         }
-    }
-
-    /// Ends once everything is kept, or the time for that is over.
-    fn end(self) {
-        let waiting = self.keeper.status().queued_bytes;
-        if !self.keeper.finish(PATIENCE) {
+        lost += self.keeper.finish(hurried, until).saturating_sub(before);
+        if lost > 0 {
             tracing::error!(
-                waiting_bytes = waiting,
-                "ended before all windows were written: the disk is too slow"
+                lost,
+                "ended before all windows were kept: the disk, or finding names, took too long"
             );
         }
-        self.server.stop();
+        self.server.join(until);
+        lost == 0
     }
 
     fn in_words(&self) -> String {

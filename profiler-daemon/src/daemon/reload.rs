@@ -1,15 +1,42 @@
 //! The settings file: read at the start, and again when somebody asks for it. A bad one leaves the old one in force.
+//!
+//! What other settings need is made on a thread of its own: a file may lie on a disk that hangs, a group's name may be asked of a
+//! network, and a store that is opened is looked through. No sample waits for any of it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use config::DaemonSettings;
 
-use super::ask::Refused;
-use super::{Daemon, PATIENCE, debuginfod_settings, start_keeper, store_settings};
+use super::ask::{Refused, Reply};
+use super::keeper::Keeper;
+use super::{Daemon, debuginfod_settings, start_keeper, store_settings};
+use crate::api;
 use crate::failure::usage;
-use crate::store::StoreError;
 use crate::sys::clock;
+
+/// Settings with all that can be made of them before they are in force.
+pub(super) struct Prepared {
+    settings: DaemonSettings,
+    interface: api::Prepared,
+    /// Of the folder that they name, if it is another one.
+    keeper: Option<Keeper>,
+}
+
+/// Settings that are being read.
+pub(super) struct Reloading {
+    replies: Vec<Reply<Result<String, Refused>>>,
+    /// Who asked meanwhile: what is being read may be older than what they want.
+    again: Option<Vec<Reply<Result<String, Refused>>>>,
+}
+
+fn prepare(file: Option<&Path>, folder: &Path) -> Result<Prepared> {
+    let settings = read(file)?;
+    let interface = api::prepare(&settings)?;
+    let keeper = if settings.store.folder == *folder { None } else { Some(start_keeper(&settings)?) };
+    Ok(Prepared { settings, interface, keeper })
+}
 
 /// Reads the settings, all problems in one message.
 ///
@@ -29,16 +56,35 @@ pub(super) fn read(file: Option<&Path>) -> Result<DaemonSettings> {
 }
 
 impl Daemon {
-    /// Reads the settings again. Targets that are as they were go on being sampled without a gap.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong with them; the old ones are still in force.
-    pub(super) fn reload(&mut self) -> Result<String, Refused> {
+    /// Reads the settings again, and answers when they are in force. Targets that are as they were go on being sampled without
+    /// a gap.
+    pub(super) fn reload(&mut self, reply: Option<Reply<Result<String, Refused>>>) {
+        if let Some(reloading) = &mut self.reloading {
+            reloading.again.get_or_insert_default().extend(reply);
+            return;
+        }
         self.notifier.reloading();
         self.reloads.0 += 1;
-        let reloaded = read(self.file.as_deref()).and_then(|settings| self.adopt(settings));
-        let said = match reloaded {
+        self.reloading = Some(Reloading { replies: reply.into_iter().collect(), again: None });
+        let (file, folder, prepared) =
+            (self.file.clone(), self.settings.store.folder.clone(), self.prepared.clone());
+        let begun = std::thread::Builder::new().name("settings".to_owned()).spawn(move || {
+            let settings = catch_unwind(AssertUnwindSafe(|| prepare(file.as_deref(), &folder)));
+            let settings = settings.unwrap_or_else(|_| {
+                Err(anyhow!("the settings met an error of sweetspot's, which stands in its log"))
+            });
+            prepared.map(|prepared| prepared.blocking_send(settings)); // nobody is there at the end
+        });
+        if let Err(error) = begun {
+            self.finish_reload(Err(anyhow!(
+                "the settings cannot be read ({error}); raise the limit of threads"
+            )));
+        }
+    }
+
+    /// Has what was prepared in force, or says why not; the old ones are in force then.
+    pub(super) fn finish_reload(&mut self, prepared: Result<Prepared>) {
+        let said = match prepared.and_then(|prepared| self.adopt(prepared)) {
             Ok(()) => {
                 self.problem = None;
                 Ok(self.settings.in_words())
@@ -50,19 +96,23 @@ impl Daemon {
                 Err(Refused::Invalid(format!("{error:#}")))
             }
         };
+        self.publish(); // whoever is answered sees what was done
+        let Reloading { replies, again } =
+            self.reloading.take().unwrap_or(Reloading { replies: Vec::new(), again: None });
+        replies.into_iter().for_each(|reply| drop(reply.send(said.clone())));
         self.notifier.ready(&self.in_words());
-        said
+        if let Some(mut replies) = again {
+            self.reload(replies.pop());
+            self.reloading.iter_mut().for_each(|reloading| reloading.replies.append(&mut replies));
+        }
     }
 
-    fn adopt(&mut self, settings: DaemonSettings) -> Result<()> {
+    fn adopt(&mut self, prepared: Prepared) -> Result<()> {
+        let Prepared { settings, interface, keeper } = prepared;
         let setup = self.setup.under(&settings.sampling_of(&config::TargetSettings::default()))?;
-        self.server.reload(&settings)?;
-        let old = std::mem::replace(&mut self.settings, settings);
-        if let Err(error) = self.move_store(&old) {
-            self.settings = old;
-            self.server.reload(&self.settings)?;
-            return Err(error.into());
-        }
+        self.server.adopt(interface)?; // the last that can fail
+        self.settings = settings;
+        self.move_store(keeper);
         self.setup = setup;
         self.read_unix_s = clock::unix_ns() as f64 * 1e-9;
         self.setup.symbols.set_cap(self.settings.symbols.memory.get());
@@ -85,21 +135,17 @@ impl Daemon {
     }
 
     /// Keeps profiles where and as the settings want it from now on.
-    fn move_store(&mut self, old: &DaemonSettings) -> Result<(), StoreError> {
-        let new = &self.settings;
-        if new.store.folder != old.store.folder {
-            // The other folder is another store: the old one is still there if this one cannot be had.
-            let keeper = std::mem::replace(&mut self.keeper, start_keeper(new)?);
-            if !keeper.finish(PATIENCE) {
-                tracing::error!(
-                    "windows were not written to {}: the disk is too slow",
-                    old.store.folder.display()
-                );
+    fn move_store(&mut self, keeper: Option<Keeper>) {
+        match keeper {
+            Some(keeper) => {
+                let mut old = std::mem::replace(&mut self.keeper, keeper);
+                old.end();
+                self.leaving.push(old);
             }
-            return Ok(());
+            None => {
+                let (bounds, queue) = store_settings(&self.settings);
+                self.keeper.rebound(bounds, queue, debuginfod_settings(&self.settings));
+            }
         }
-        let (bounds, queue) = store_settings(new);
-        self.keeper.rebound(bounds, queue, debuginfod_settings(new));
-        Ok(())
     }
 }

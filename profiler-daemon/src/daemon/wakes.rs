@@ -7,12 +7,15 @@ use nix::sys::signal::{SigSet, Signal};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
 use super::ask::Ask;
+use super::reload::Prepared;
 use crate::sys::timer::Timer;
 
 /// Why the loop woke up.
 pub(super) enum Wake {
     Time,
     Reload,
+    /// Other settings are ready to be in force, or refused.
+    Prepared(Box<Result<Prepared>>),
     Stop,
     Asked(Ask),
 }

@@ -43,6 +43,7 @@ use profiler_core::profile::SymbolizedProfile;
 pub(crate) use disk::{Disk, RealDisk};
 pub(crate) use plan::Now;
 pub(crate) use read::{IsWanted, Query, Reading, read};
+pub(crate) use seal::Damage;
 pub(crate) use terms::{Counters, NotKept, Settings, StoreError, Waiting, Window};
 
 use disk::Op;

@@ -30,7 +30,7 @@ impl<D: Disk> Store<D> {
     }
 
     /// Removes what is too old.
-    pub(super) fn expire(&mut self, now: &Now) {
+    pub(crate) fn expire(&mut self, now: &Now) {
         let expired = plan::expired(&self.index, self.settings.age_ns, now);
         self.counters.expired += self.remove_all(&expired);
         let oldest_s = now.unix_ns.saturating_sub(self.settings.age_ns) / 1_000_000_000;

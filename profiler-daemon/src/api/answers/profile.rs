@@ -100,6 +100,7 @@ async fn answer(call: &Call<'_>, asked: Asked, form: Form) -> Answer {
         }
     };
     let query = Query { range, targets, labels };
+    wait(call, call.api.bounds.rendering);
     let body = render(call.api, query, form).await?;
     let mut response = content(form.media_type(), body);
     let headers = response.headers_mut();
@@ -124,7 +125,7 @@ async fn next(call: &Call<'_>, time: Duration, flush: Flush) -> Result<Range, Pr
     Ok(Range { from_unix_ns, to_unix_ns: unix_ns().max(from_unix_ns + 1) })
 }
 
-/// The answer comes after this time, and after windows were ended and a reader was free.
+/// The answer comes after this time, beside that in which windows are ended and a reader is waited for.
 fn wait(call: &Call<'_>, time: Duration) {
     if let Some(deadline) = call.parts.extensions.get::<Deadline>() {
         deadline.allow(time + call.api.bounds.answer * 3);

@@ -1,6 +1,7 @@
 //! A range read from the store and written in a form, on a thread where it keeps nobody waiting.
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,11 +12,12 @@ use tokio::time::timeout;
 use crate::api::Api;
 use crate::api::observe::Counters;
 use crate::api::problem::Problem;
+use crate::daemon::ask::Ask;
 use crate::export::functions::functions;
 use crate::export::table::{View, render as table};
 use crate::export::{Format, stats};
 use crate::report;
-use crate::store::Query;
+use crate::store::{Query, StoreError};
 
 /// Columns of a table.
 const WIDTH: usize = 120;
@@ -109,6 +111,14 @@ struct Waiting<'a> {
     is_over: bool,
 }
 
+impl Waiting<'_> {
+    /// It takes too long: what is being read is for nobody, though the client is there.
+    fn give_up(&mut self) {
+        self.left.0.store(true, Ordering::Relaxed);
+        self.is_over = true;
+    }
+}
+
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if !self.is_over {
@@ -118,7 +128,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// The sum of what was asked for, in a form.
+/// The sum of what was asked for, in a form. A reader is waited for as long as for any answer, and it has longer than that.
 pub(super) async fn render(api: &Arc<Api>, query: Query, form: Form) -> Result<Vec<u8>, Problem> {
     let busy = || Problem::busy("other profiles are being added up; ask again, or for a shorter range");
     let waiting = timeout(api.bounds.answer, Arc::clone(&api.renderings).acquire_owned());
@@ -128,14 +138,30 @@ pub(super) async fn render(api: &Arc<Api>, query: Query, form: Form) -> Result<V
     let left = waiting.left.clone();
     let work = tokio::task::spawn_blocking(move || {
         let _permit = permit; // as long as it works, which is until it finds that nobody waits for it
-        let profile = report::read(&folder, &query, &|| !left.is_so())?.profile;
-        form.write(&profile, &left).map_err(|error| Unread::Failed(format!("{error:#}")))
+        let report::Read { profile, damaged } = report::read(&folder, &query, &|| !left.is_so())?;
+        let written = form.write(&profile, &left).map_err(|error| Unread::Failed(format!("{error:#}")))?;
+        Ok((written, damaged))
     });
-    let done = work.await;
+    let done = timeout(api.bounds.rendering, work).await.map_err(|_| {
+        waiting.give_up();
+        let time_s = api.bounds.rendering.as_secs();
+        let detail = format!(
+            "adding this up takes more than {time_s} s; ask for a shorter range or for fewer targets, or use `sweetspot report`"
+        );
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    })?;
     waiting.is_over = true;
     match done {
-        Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(unread)) => Err(unread.into()),
+        Ok(Ok((bytes, damaged))) => {
+            suspect(api, damaged);
+            Ok(bytes)
+        }
+        Ok(Err(Unread::Nothing(detail, damaged))) => {
+            suspect(api, damaged);
+            Err(Problem::new(StatusCode::NOT_FOUND, detail))
+        }
+        Ok(Err(Unread::Busy(detail))) => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)),
+        Ok(Err(Unread::Failed(detail))) => Err(Problem::internal(detail)),
         Err(_) => {
             api.counters.panicked();
             tracing::error!("a profile's reader panicked");
@@ -144,26 +170,27 @@ pub(super) async fn render(api: &Arc<Api>, query: Query, form: Form) -> Result<V
     }
 }
 
+/// What is damaged is for the store's owner to set aside.
+fn suspect(api: &Api, damaged: Vec<PathBuf>) {
+    if !damaged.is_empty() {
+        api.asker.tell(Ask::Suspect(damaged));
+    }
+}
+
 /// Why there is no profile.
 enum Unread {
-    Nothing(String),
+    Nothing(String, Vec<PathBuf>),
+    /// Not now.
+    Busy(String),
     Failed(String),
 }
 
 impl From<report::Unread> for Unread {
     fn from(unread: report::Unread) -> Self {
         match unread {
-            report::Unread::Nothing(text) => Self::Nothing(text),
+            report::Unread::Nothing(text, damaged) => Self::Nothing(text, damaged),
+            report::Unread::Store(error @ StoreError::Restless(_)) => Self::Busy(error.to_string()),
             report::Unread::Store(error) => Self::Failed(error.to_string()),
-        }
-    }
-}
-
-impl From<Unread> for Problem {
-    fn from(unread: Unread) -> Self {
-        match unread {
-            Unread::Nothing(detail) => Self::new(StatusCode::NOT_FOUND, detail),
-            Unread::Failed(detail) => Self::internal(detail),
         }
     }
 }

@@ -68,7 +68,10 @@ pub(super) async fn reload(call: &Call<'_>) -> Answer {
 
 pub(super) async fn stop(call: &Call<'_>) -> Answer {
     call.ask(Ask::Stop).await?;
-    json(StatusCode::OK, &object!({ "message": "every event is removed; what was sampled is kept" }))
+    json(
+        StatusCode::OK,
+        &object!({ "message": "every event is removed; sweetspot ends once what was sampled is kept, in two seconds at most" }),
+    )
 }
 
 pub(super) async fn metrics(call: &Call<'_>) -> Answer {

@@ -45,6 +45,7 @@ pub(super) struct Heard {
     pub(super) flushes: AtomicUsize,
     pub(super) flushed: Mutex<Vec<Flush>>,
     pub(super) attached: Mutex<Vec<Wanted>>,
+    pub(super) suspects: Mutex<Vec<PathBuf>>,
     pub(super) ready: std::sync::atomic::AtomicBool,
     /// It answers nothing while this is so.
     pub(super) deaf: std::sync::atomic::AtomicBool,
@@ -226,5 +227,6 @@ fn answer(ask: Ask, heard: &Heard, publisher: &Publisher) {
         Ask::Stop(reply) => {
             let _ = reply.send(());
         }
+        Ask::Suspect(paths) => heard.suspects.lock().unwrap().extend(paths),
     }
 }

@@ -149,6 +149,66 @@ fn a_new_token_counts_at_once_and_the_network_can_be_left() {
 }
 
 #[test]
+fn an_address_that_its_own_is_in_the_way_of_takes_its_place_and_a_wrong_one_leaves_it() {
+    let mut daemon = networked(|_, _| {});
+    let port = address(&daemon).port();
+    let mut move_to = |ip: &str| {
+        let mut settings = daemon.settings.clone();
+        settings.listen.tcp = Some(format!("{ip}:{port}").parse().unwrap());
+        let moved = daemon.server.as_mut().unwrap().reload(&settings);
+        let status = over_tcp(&daemon, "/healthz", &format!("Host: 127.0.0.1:{port}\r\n")).status;
+        (moved.err().map(|error| error.to_string()), status)
+    };
+    for ip in ["127.0.0.1", "0.0.0.0", "127.0.0.1"] {
+        assert_eq!(move_to(ip), (None, 200), "{ip}");
+    }
+    let (error, status) = move_to("192.0.2.7"); // nobody's
+    assert!(error.is_some_and(|error| error.contains("cannot be listened at")));
+    assert_eq!(status, 200);
+    assert_eq!(address(&daemon).port(), port);
+}
+
+#[test]
+fn settings_that_cannot_be_carried_out_move_no_listener() {
+    let mut daemon = networked(|_, _| {});
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut settings = daemon.settings.clone();
+    settings.listen.socket = daemon.folder.path().join("new.sock");
+    settings.listen.tcp = Some(taken.local_addr().unwrap());
+    assert!(daemon.server.as_mut().unwrap().reload(&settings).is_err());
+    assert!(!settings.listen.socket.exists());
+    assert_eq!(
+        (daemon.get("/healthz").status, over_tcp(&daemon, "/healthz", "Host: localhost\r\n").status),
+        (200, 200)
+    );
+}
+
+/// Whoever shows no token takes no more of us than the rate that is meant for all such.
+#[test]
+fn answers_without_a_token_have_a_rate() {
+    let daemon = networked(|_, _| {});
+    let begun = std::time::Instant::now();
+    let mut stream = TcpStream::connect(address(&daemon)).unwrap();
+    for _ in 0..60 {
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        let mut answer = [0; 4096];
+        let length = stream.read(&mut answer).unwrap();
+        assert_eq!(parse(&answer[..length]).status, 200);
+    }
+    assert!(begun.elapsed() > Duration::from_millis(900), "{:?}", begun.elapsed());
+    // A refusal ends the connection; the socket knows nothing of all this.
+    stream.write_all(b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let refused = parse(&answer);
+    assert_eq!(refused.status, 401);
+    assert!(refused.head.contains("connection: close"), "{}", refused.head);
+    let begun = std::time::Instant::now();
+    (0..60).for_each(|_| assert_eq!(daemon.get("/healthz").status, 200));
+    assert!(begun.elapsed() < Duration::from_millis(900), "{:?}", begun.elapsed());
+}
+
+#[test]
 fn an_address_that_is_taken_is_refused_and_nothing_is_left() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let folder = tempfile::tempdir().unwrap();

@@ -50,6 +50,31 @@ fn a_range_comes_in_every_form() {
 }
 
 #[test]
+fn the_owner_is_told_of_damaged_files_that_a_reader_meets() {
+    let daemon = Daemon::new();
+    let (from, to) = (Path::new(STORE).join("2026-11-16"), daemon.settings.store.folder.join("2026-11-16"));
+    std::fs::create_dir(&to).unwrap();
+    let mut names: Vec<_> = std::fs::read_dir(from).unwrap().map(|file| file.unwrap().path()).collect();
+    names.sort();
+    for path in &names {
+        std::fs::copy(path, to.join(path.file_name().unwrap())).unwrap();
+    }
+    let spoilt = to.join(names.last().unwrap().file_name().unwrap());
+    let mut bytes = std::fs::read(&spoilt).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&spoilt, bytes).unwrap();
+    let got = daemon.get(&format!("/v1/profile?{RANGE}"));
+    assert!(got.text().contains("left out, since they are damaged"), "{}", got.text());
+    while daemon.heard.suspects.lock().unwrap().is_empty() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(
+        *daemon.heard.suspects.lock().unwrap(),
+        [spoilt.strip_prefix(&daemon.settings.store.folder).unwrap()]
+    );
+}
+
+#[test]
 fn moments_are_unix_seconds_too() {
     let daemon = daemon();
     let nine = 1_794_819_600_u64;

@@ -113,6 +113,47 @@ fn who_is_too_many_is_told_to_come_back_and_health_is_not_too_many() {
     assert_eq!(daemon.get("/v1/status").status, 200);
 }
 
+/// A file that is a pipe: whoever reads it waits until somebody writes to it.
+fn with_a_pipe(bounds: Bounds) -> (Daemon, PathBuf) {
+    let daemon = Daemon::with(bounds, |_, _| {});
+    let day = daemon.settings.store.folder.join("2026-11-16");
+    std::fs::create_dir(&day).unwrap();
+    let pipe = day.join("09-14-01_window_60.000s_web_5f1d2c3b-36840000_9617ec96.pb.gz");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    (daemon, pipe)
+}
+
+const WITH_THE_PIPE: &str = "/v1/profile?from=2026-11-16T09:00Z&to=2026-11-16T10:00Z";
+
+#[test]
+fn a_range_that_takes_too_long_is_given_up_with_a_word() {
+    let rendering = Duration::from_millis(200);
+    let (daemon, pipe) = with_a_pipe(Bounds { rendering, ..Bounds::default() });
+    let got = daemon.get(WITH_THE_PIPE);
+    assert_eq!(got.status, 503, "{}", got.text());
+    assert!(got.text().contains("shorter range"), "{}", got.text());
+    let api = std::sync::Arc::clone(&daemon.server.as_ref().unwrap().api);
+    assert_eq!(api.counters.profiles_abandoned(), 0, "the client is there");
+    drop(std::fs::OpenOptions::new().write(true).open(pipe).unwrap());
+    while api.renderings.available_permits() < api.bounds.renderings {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_range_may_take_longer_than_other_answers() {
+    let short = Duration::from_millis(100);
+    let (daemon, pipe) = with_a_pipe(Bounds { body: short, answer: short, ..Bounds::default() });
+    let writer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(1));
+        drop(std::fs::OpenOptions::new().write(true).open(pipe).unwrap());
+    });
+    let got = daemon.get(WITH_THE_PIPE);
+    assert_eq!(got.status, 404, "{}", got.text());
+    assert!(got.text().contains("damaged"), "{}", got.text());
+    writer.join().unwrap();
+}
+
 /// Two files that are pipes: whoever reads one waits until somebody writes to it.
 #[test]
 fn nothing_is_read_on_for_a_client_that_has_left() {
@@ -167,7 +208,7 @@ fn the_end_waits_for_nobody() {
     while daemon.heard.flushes.load(Ordering::Relaxed) < 5 {
         std::thread::sleep(Duration::from_millis(5));
     }
-    daemon.server.take().unwrap().stop(); // would hang for an hour
+    drop(daemon.server.take()); // would hang for an hour
     for mut client in clients {
         let mut rest = Vec::new();
         let _ = client.read_to_end(&mut rest);

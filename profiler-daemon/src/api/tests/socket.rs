@@ -27,7 +27,7 @@ fn it_has_the_mode_and_group_of_the_settings_and_goes_with_its_server() {
     assert_eq!((found.mode() & 0o777, found.gid()), (0o640, own.gid.as_raw()));
     assert!(found.file_type().is_socket());
     assert_eq!(daemon.server.as_ref().unwrap().notes(), Vec::<String>::new());
-    daemon.server.take().unwrap().stop();
+    drop(daemon.server.take());
     assert!(!daemon.socket().exists());
 }
 
@@ -61,7 +61,7 @@ fn what_a_dead_daemon_left_is_replaced_and_a_live_one_is_not() {
     // Another one put its own there: it is not ours to remove.
     fs::remove_file(&left).unwrap();
     fs::write(&left, "").unwrap();
-    server.stop();
+    drop(server);
     assert!(left.exists());
     let error = super::super::start(&settings, asker).err().unwrap().to_string();
     assert!(error.contains("is no socket"), "{error}");
@@ -106,6 +106,50 @@ fn other_users_are_refused_and_members_of_the_group_are_not() {
     fs::set_permissions(daemon.socket(), fs::Permissions::from_mode(0o666)).unwrap();
     assert_eq!(as_user(&daemon, 54_321, 54_321, &[54_322]), "403");
     assert_eq!(as_user(&daemon, 54_321, gid, &[]), "200");
+}
+
+/// Whoever is let in no more is refused on the connection that he has, too.
+#[test]
+fn another_group_counts_for_the_next_request() {
+    if !is_root("being another user") {
+        return;
+    }
+    const CLIENT: &str = r#"
+        use Socket;
+        socket(my $s, AF_UNIX, SOCK_STREAM, 0) or die;
+        connect($s, pack_sockaddr_un($ARGV[0])) or die;
+        $| = 1;
+        while (<STDIN>) {
+            syswrite $s, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+            sysread $s, my $answer, 4096;
+            print((split / /, $answer)[1], "\n");
+        }"#;
+    let group = Group::from_name("games").unwrap().unwrap();
+    let mut daemon =
+        Daemon::with(Bounds::default(), |settings, _| settings.listen.group = group.name.clone());
+    fs::set_permissions(daemon.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut client = Command::new("setpriv")
+        .args(["--reuid=54321", &format!("--regid={}", group.gid), "--clear-groups", "perl", "-e", CLIENT])
+        .arg(daemon.socket())
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut answers = std::io::BufReader::new(client.stdout.take().unwrap());
+    let mut asks = client.stdin.take().unwrap();
+    let mut ask = || {
+        asks.write_all(b"\n").unwrap();
+        let mut status = String::new();
+        std::io::BufRead::read_line(&mut answers, &mut status).unwrap();
+        status.trim().to_owned()
+    };
+    assert_eq!([ask(), ask()], ["200", "200"]);
+    let mut settings = daemon.settings.clone();
+    settings.listen.group = "root".to_owned();
+    daemon.server.as_mut().unwrap().reload(&settings).unwrap();
+    assert_eq!(ask(), "403");
+    drop(asks);
+    client.wait().unwrap();
 }
 
 #[test]
