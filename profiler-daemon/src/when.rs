@@ -61,7 +61,7 @@ fn last(time: Time, now: &Zoned) -> Option<Timestamp> {
     let moments = days.take(3).flat_map(|day| {
         let at = now.time_zone().to_ambiguous_timestamp(day.to_datetime(time));
         let moments = match at.offset() {
-            AmbiguousOffset::Fold { .. } => [at.clone().later().ok(), at.earlier().ok()],
+            AmbiguousOffset::Fold { .. } => [at.later().ok(), at.earlier().ok()],
             _ => [at.compatible().ok(), None],
         };
         moments.into_iter().flatten()

@@ -458,6 +458,49 @@ fn it_stops_when_it_is_asked_to_and_saves_what_it_has() -> Result<()> {
     })
 }
 
+/// Whoever stops it learns whether everything was kept.
+#[test]
+fn what_is_not_kept_at_the_end_is_said() -> Result<()> {
+    privileged!();
+    let busy = Busy::new()?;
+    let _busy = busy.start()?;
+    let disk = SmallDisk::new(64)?;
+    let mut daemon = Daemon::start_in(disk.path().join("store"), 60, &busy.section("busy", ""))?;
+    wait_until("samples", || daemon.target("busy").is_ok_and(|busy| busy["samples"].as_u64() > Some(20)))?;
+    let _ = fs::write(disk.path().join("filler"), vec![1; 128 << 10]); // as much as there is room for
+    let begun = std::time::Instant::now();
+    let ended = daemon.stop(Signal::SIGTERM)?;
+    ensure!(ended.status == 1 && ended.stderr.contains("before all windows were kept"), "{ended:?}");
+    ensure!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    Ok(())
+}
+
+/// Another folder is another store; what is sampled meanwhile is in one or the other.
+#[test]
+fn profiles_are_kept_in_another_folder_without_a_gap() -> Result<()> {
+    privileged!();
+    let busy = Busy::new()?;
+    let _busy = busy.start()?;
+    let mut daemon = Daemon::start(2, &busy.section("busy", ""))?;
+    wait_for_windows(&daemon, "busy", 2)?;
+    let (store, other) = (daemon.store(), daemon.store().with_file_name("other"));
+    let text = fs::read_to_string(daemon.settings())?;
+    fs::write(daemon.settings(), text.replace(&format!("{store:?}"), &format!("{other:?}")))?;
+    daemon.ctl(&["reload"])?.expect_status(0)?;
+    let found = || -> Result<Vec<(u64, u64)>> {
+        let days = fs::read_dir(&other)?.flatten().filter(|day| day.path().is_dir());
+        let files = days.flat_map(|day| fs::read_dir(day.path()).into_iter().flatten().flatten());
+        let paths = files.map(|file| file.path()).filter(|path| path.to_string_lossy().ends_with(".pb.gz"));
+        paths.map(|path| span_ms(&path)).collect()
+    };
+    wait_until("windows in the other folder", || found().is_ok_and(|found| found.len() > 1))?;
+    ensure!(daemon.stop(Signal::SIGTERM)?.status == 0);
+    let mut spans = windows(&daemon, "busy")?;
+    spans.extend(found()?);
+    spans.sort_unstable();
+    ensure_gapless(&spans)
+}
+
 #[test]
 fn over_the_limit_the_more_active_targets_are_sampled() -> Result<()> {
     privileged!();

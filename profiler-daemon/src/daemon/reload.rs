@@ -73,7 +73,9 @@ impl Daemon {
             let settings = settings.unwrap_or_else(|_| {
                 Err(anyhow!("the settings met an error of sweetspot's, which stands in its log"))
             });
-            prepared.map(|prepared| prepared.blocking_send(settings)); // nobody is there at the end
+            if let Some(prepared) = prepared {
+                let _ = prepared.blocking_send(settings); // nobody is there at the end
+            }
         });
         if let Err(error) = begun {
             self.finish_reload(Err(anyhow!(

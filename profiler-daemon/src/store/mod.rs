@@ -67,6 +67,8 @@ pub(crate) struct Store<D = RealDisk> {
     waits: Waits,
     /// Whether days are looked for before hours: they take turns, so that neither waits for all of the other.
     days_first: bool,
+    /// What could not be read when it was opened.
+    left_alone: Option<String>,
     counters: Counters,
     written_aside: u64,
     /// Held as long as the store is.
@@ -201,6 +203,11 @@ impl<D: Disk> Store<D> {
         let reading = read(&self.folder, query, &|| true)?;
         self.check(&reading.damaged.iter().map(|(path, _)| path.clone()).collect::<Vec<_>>());
         Ok(reading)
+    }
+
+    /// What could not be read when it was opened, in a line.
+    pub(crate) fn left_alone(&self) -> Option<&str> {
+        self.left_alone.as_deref()
     }
 
     /// What happened since it was opened.

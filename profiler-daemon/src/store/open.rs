@@ -46,6 +46,7 @@ impl<D: Disk> Store<D> {
             damaged: damaged_files(folder),
             waits: Waits::default(),
             days_first: false,
+            left_alone: None,
             counters: Counters::default(),
             written_aside: 0,
             _lock: lock,
@@ -70,12 +71,10 @@ impl<D: Disk> Store<D> {
             entries.retain(|entry| entry.path != path);
             choice = listing::choose(&entries);
         }
-        if let Some((path, cause)) = unreadable.first() {
+        self.left_alone = unreadable.first().map(|(path, cause)| {
             let (count, first) = (unreadable.len(), path.display());
-            tracing::warn!(
-                "{count} files of the store cannot be read and are left alone, as {first} ({cause})"
-            );
-        }
+            format!("{count} files of the store cannot be read and are left alone, as {first} ({cause})")
+        });
         let held: BTreeSet<PathBuf> = choice.held.iter().map(|&at| entries[at].path.clone()).collect();
         self.index = entries.into_iter().map(|entry| (entry.path.clone(), entry)).collect();
         for path in held {

@@ -7,11 +7,11 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 
+use nix::sys::resource::{Resource, getrlimit};
 use profiler_core::profile::SymbolizedProfile;
 
 use super::listing::Entry;
 use super::seal::{self, Damage};
-use crate::sys::limits;
 
 /// Most threads that unpack: whoever adds up what they find takes a tenth of what one of them does for a file.
 const MAX_THREADS: usize = 4;
@@ -49,7 +49,8 @@ pub(super) struct Chosen<'e> {
 
 /// Opens files before the first is read, as many as may be. Nothing if one of them is gone already.
 pub(super) fn hold<'e>(folder: &Path, entries: Vec<&'e Entry>) -> Option<Vec<Chosen<'e>>> {
-    let most = (limits::open_files() / PART_OPEN).min(MOST_OPEN) as usize;
+    let permitted = getrlimit(Resource::RLIMIT_NOFILE).map_or(MOST_OPEN, |(soft, _)| soft);
+    let most = (permitted / PART_OPEN).min(MOST_OPEN) as usize;
     let open = |(at, entry): (usize, &'e Entry)| {
         let file = (at < most).then(|| File::open(folder.join(&entry.path))).transpose();
         match file {

@@ -95,7 +95,7 @@ fn write(folder: &Path, end: u64) -> Result<()> {
             spent.on(|| store.write(&now, window, &profile)).context("a window")?;
         }
         let spent = if at < BEGIN + MEASURED { &mut merging } else { &mut days };
-        while spent.on(|| store.maintain(&now)) {}
+        while spent.on(|| store.maintain(&now, &|| true)) {}
         let (files, bytes) = store.size();
         ensure!(bytes <= settings.bytes, "{files} files of {bytes} bytes");
         most_bytes = most_bytes.max(bytes);

@@ -19,6 +19,8 @@ use crate::export::{Format, stats};
 use crate::report;
 use crate::store::{Query, StoreError};
 
+/// Most bytes of an answer: a profile of a month takes a tenth of it, and all of it is in memory.
+const MOST_WRITTEN: usize = 64 << 20;
 /// Columns of a table.
 const WIDTH: usize = 120;
 
@@ -96,6 +98,9 @@ impl Write for Sheet<'_> {
         if self.left.is_so() {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
+        if self.bytes.len() + bytes.len() > MOST_WRITTEN {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         self.bytes.write(bytes)
     }
 
@@ -139,7 +144,7 @@ pub(super) async fn render(api: &Arc<Api>, query: Query, form: Form) -> Result<V
     let work = tokio::task::spawn_blocking(move || {
         let _permit = permit; // as long as it works, which is until it finds that nobody waits for it
         let report::Read { profile, damaged } = report::read(&folder, &query, &|| !left.is_so())?;
-        let written = form.write(&profile, &left).map_err(|error| Unread::Failed(format!("{error:#}")))?;
+        let written = form.write(&profile, &left).map_err(|error| Unread::unwritten(&error))?;
         Ok((written, damaged))
     });
     let done = timeout(api.bounds.rendering, work).await.map_err(|_| {
@@ -161,6 +166,12 @@ pub(super) async fn render(api: &Arc<Api>, query: Query, form: Form) -> Result<V
             Err(Problem::new(StatusCode::NOT_FOUND, detail))
         }
         Ok(Err(Unread::Busy(detail))) => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)),
+        Ok(Err(Unread::Large)) => {
+            let most = MOST_WRITTEN >> 20;
+            Err(Problem::bad(format!(
+                "in this form it takes more than {most} MiB; ask for a shorter range, or for another form"
+            )))
+        }
         Ok(Err(Unread::Failed(detail))) => Err(Problem::internal(detail)),
         Err(_) => {
             api.counters.panicked();
@@ -182,7 +193,19 @@ enum Unread {
     Nothing(String, Vec<PathBuf>),
     /// Not now.
     Busy(String),
+    /// It would be too long.
+    Large,
     Failed(String),
+}
+
+impl Unread {
+    fn unwritten(error: &anyhow::Error) -> Self {
+        let is_large = |cause: &io::Error| cause.kind() == io::ErrorKind::FileTooLarge;
+        match error.downcast_ref::<io::Error>() {
+            Some(cause) if is_large(cause) => Self::Large,
+            _ => Self::Failed(format!("{error:#}")),
+        }
+    }
 }
 
 impl From<report::Unread> for Unread {
@@ -192,5 +215,23 @@ impl From<report::Unread> for Unread {
             report::Unread::Store(error @ StoreError::Restless(_)) => Self::Busy(error.to_string()),
             report::Unread::Store(error) => Self::Failed(error.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_bounded_and_for_nobody_once_he_has_left() {
+        let left = Left::default();
+        let mut sheet = Sheet { bytes: Vec::new(), left: &left };
+        let piece = vec![0; 1 << 20];
+        let written = (0..100).take_while(|_| sheet.write_all(&piece).is_ok()).count();
+        assert_eq!(written, MOST_WRITTEN >> 20);
+        let error = anyhow::Error::from(sheet.write_all(&piece).unwrap_err());
+        assert!(matches!(Unread::unwritten(&error), Unread::Large));
+        left.0.store(true, Ordering::Relaxed);
+        assert!(matches!(Unread::unwritten(&sheet.write_all(b"x").unwrap_err().into()), Unread::Failed(_)));
     }
 }
