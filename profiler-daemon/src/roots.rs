@@ -79,6 +79,13 @@ impl Roots {
         Self { foreign: Arc::new(Mutex::new(self.foreign().clone())), ..self.clone() }
     }
 
+    /// Ours, and this one, at this moment: for what outlives the naming of others.
+    pub(crate) fn only(&self, view: View) -> Self {
+        let of_view = |(id, _): &&(RootId, Arc<Root>)| View::Foreign(*id) == view;
+        let foreign = self.foreign().iter().filter(of_view).cloned().collect();
+        Self { foreign: Arc::new(Mutex::new(foreign)), ..self.clone() }
+    }
+
     /// Those that are not ours.
     pub(crate) fn foreign_views(&self) -> Vec<View> {
         self.foreign().iter().map(|(id, _)| View::Foreign(*id)).collect()

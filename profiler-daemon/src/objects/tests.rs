@@ -200,5 +200,7 @@ fn what_an_ended_container_had_is_let_go_once_it_is_named() {
     assert!(store.roots.foreign_views().is_empty() && store.object(loaded.id).is_none());
     let Content::File(file) = &snapshot.get(loaded.id).unwrap().content else { panic!("it was opened") };
     assert!(file.get().is_ok());
-    assert!(snapshot.roots.open(view, &path, crate::sys::root::Link::Follow).is_ok());
+    let opens = |roots: &Roots| roots.open(view, &path, crate::sys::root::Link::Follow).is_ok();
+    assert!(opens(&snapshot.roots) && opens(&snapshot.roots.only(view)));
+    assert!(!opens(&snapshot.roots.only(crate::roots::View::Ours)), "an object of ours holds none of others");
 }

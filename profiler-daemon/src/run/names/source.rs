@@ -63,7 +63,7 @@ impl Source {
             Content::Missing(missing) => return Self::Missing(remedy::missing(missing)),
         };
         let for_all = equal.map(|equal| Arc::clone(&equal.debug_files));
-        let (view, roots) = (object.view, objects.roots.clone());
+        let (view, roots) = (object.view, objects.roots.only(object.view));
         let files = DebugFilesOf { view, roots, debuginfod: debuginfod.cloned(), for_all };
         let limits = Limits::of_all(objects.memory.left());
         let loaded = symbolizer::Object::load_owned(limits, bytes, Path::new(&object.path), &files);
