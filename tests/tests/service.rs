@@ -94,7 +94,7 @@ fn a_range_of_what_was_kept_is_reported() -> Result<()> {
     let range = ["--from", "2026-11-16T09:05Z", "--to", "2026-11-16 09:16"];
     let folded = report(kept.path(), &[&range[..], &["--format", "folded"]].concat())?.expect_status(0)?;
     ensure!(folded.stdout == "db;work 7000000\nweb;work 7000000\n", "{folded:?}");
-    let gap = "nothing was kept from 2026-11-16 09:10:00 to 2026-11-16 09:14:00";
+    let gap = "nothing was kept from 2026-11-16 09:10:00+00:00 to 2026-11-16 09:14:00+00:00";
     ensure!(folded.stderr.contains(gap), "{folded:?}");
 
     let words = [&range[..], &["--format", "json", "--target", "web"]].concat();
@@ -157,7 +157,7 @@ fn a_range_without_profiles_and_times_that_are_none_are_errors() -> Result<()> {
     let none = report(kept.path(), &["--from", "2026-11-17T09:00Z", "--to", "2026-11-17T10:00Z"])?
         .expect_status(1)?;
     ensure!(
-        none.stderr.contains("has no such profile from 2026-11-17 09:00:00 to 2026-11-17 10:00:00"),
+        none.stderr.contains("has no such profile from 2026-11-17 09:00:00+00:00 to 2026-11-17 10:00:00+00:00"),
         "{none:?}"
     );
     let other = report(

@@ -30,6 +30,8 @@ const SMALLEST_NOISE: f64 = 1e-6;
 const SMALLEST_VARIANCE: f64 = 1e-100;
 /// A prior weighs at least this part of what was observed, so that counts that always go together can be told apart.
 const SMALLEST_PRIOR: f64 = 1e-10;
+/// Part of the terms of a sum below which it may be nothing but their rounding.
+const ROUNDING: f64 = 1e-9;
 /// Counts, times and priors above this are no measurements, and their squares would overflow.
 const LARGEST_FIGURE: f64 = 1e20;
 /// Estimates further than this from their priors, and noise above it, come of figures that cannot be; their squares
@@ -179,33 +181,51 @@ impl RobustRegression {
         self.noise.powi(2).max(SMALLEST_VARIANCE)
     }
 
-    /// u of the smallest weighted squares. Where parameters may not be negative, it is the smallest under that
-    /// condition: those that would be are pinned to zero, and released where the data pull them up again.
+    /// u of the smallest weighted squares. Where parameters may not be negative, it is the smallest under that condition: a
+    /// parameter is let go from zero where the data pull it up, and the way to the solution that this makes ends where
+    /// another one reaches zero (Lawson and Hanson), so that no set of them comes again.
     fn solution(&self) -> Vec<f64> {
         let priors = self.prior_squares();
         let lowest: Vec<f64> =
             self.priors.iter().map(|prior| prior.lowest(self.settings.nonnegative)).collect();
-        let mut pinned = vec![false; lowest.len()];
-        let mut u = self.solve(&priors, &pinned, &lowest);
-        // It ends by itself; the bound is for what rounding might send in a circle.
-        for _ in 0..4 * lowest.len() {
-            let Some(index) = self.misplaced(&priors, &pinned, &lowest, &u) else { break };
-            pinned[index] = !pinned[index];
-            u = self.solve(&priors, &pinned, &lowest);
-        }
+        let free = self.solve(&priors, &vec![false; lowest.len()], &lowest);
+        let is_allowed = free.iter().zip(&lowest).all(|(u, lowest)| u >= lowest);
+        let u = if is_allowed { free } else { self.bounded_solution(&priors, &lowest) };
         u.iter()
             .zip(&lowest)
             .map(|(u, lowest)| u.max(*lowest).clamp(-LARGEST_ESTIMATE, LARGEST_ESTIMATE))
             .collect()
     }
 
-    /// The parameter furthest below its bound; else one that is pinned though the data pull it up.
-    fn misplaced(&self, priors: &[f64], pinned: &[bool], lowest: &[f64], u: &[f64]) -> Option<usize> {
-        let below = |i: usize| lowest[i] - u[i];
-        let pull = |i: usize| self.products[i] - dot(&self.squares[i], u) - priors[i] * u[i];
-        let all = 0..u.len();
-        let worst = all.clone().filter(|&i| below(i) > 0.0).max_by(|&a, &b| below(a).total_cmp(&below(b)));
-        worst.or_else(|| all.clone().find(|&i| pinned[i] && pull(i) > 0.0))
+    fn bounded_solution(&self, priors: &[f64], lowest: &[f64]) -> Vec<f64> {
+        let mut pinned: Vec<bool> = lowest.iter().map(|lowest| lowest.is_finite()).collect();
+        let mut u = self.solve(priors, &pinned, lowest);
+        // It ends by itself; the bound is for what rounding might send in a circle.
+        for _ in 0..4 * lowest.len() {
+            let Some(pulled) = self.pulled_up(priors, &pinned, &u) else { break };
+            pinned[pulled] = false;
+            let mut next = self.solve(priors, &pinned, lowest);
+            while let Some((stopped, part)) = first_stop(&u, &next, &pinned, lowest) {
+                u.iter_mut().zip(&next).for_each(|(u, next)| *u += part * (next - *u));
+                (u[stopped], pinned[stopped]) = (lowest[stopped], true);
+                next = self.solve(priors, &pinned, lowest);
+            }
+            u = next;
+        }
+        u
+    }
+
+    /// The pinned parameter that the data pull up most, by the scale of each, beyond rounding.
+    fn pulled_up(&self, priors: &[f64], pinned: &[bool], u: &[f64]) -> Option<usize> {
+        let pull = |i: usize| {
+            let (squares, own) = (&self.squares[i], priors[i] * u[i]);
+            let terms: f64 = squares.iter().zip(u).map(|(square, u)| (square * u).abs()).sum();
+            let rounding = ROUNDING * (terms + own.abs() + self.products[i].abs());
+            let pull = self.products[i] - dot(squares, u) - own;
+            (pull > rounding).then(|| pull / (squares[i] + priors[i]).sqrt())
+        };
+        let pulls = (0..u.len()).filter(|&i| pinned[i]).filter_map(|i| Some((i, pull(i)?)));
+        pulls.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(i, _)| i)
     }
 
     /// Solves for the parameters that are not pinned to their lowest.
@@ -245,6 +265,13 @@ impl RobustRegression {
         let half: Vec<Vec<f64>> = inverse.iter().map(columns).collect();
         half.iter().map(|row| inverse.iter().map(|column| dot(row, column)).collect()).collect()
     }
+}
+
+/// On the way from `u` to `next`: the free parameter that reaches its lowest first, and which part of the way that is.
+fn first_stop(u: &[f64], next: &[f64], pinned: &[bool], lowest: &[f64]) -> Option<(usize, f64)> {
+    let part = |i: usize| ((u[i] - lowest[i]) / (u[i] - next[i])).clamp(0.0, 1.0);
+    let stops = (0..u.len()).filter(|&i| !pinned[i] && next[i] < lowest[i]).map(|i| (i, part(i)));
+    stops.min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
 impl Prior {

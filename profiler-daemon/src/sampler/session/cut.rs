@@ -103,7 +103,9 @@ impl Session {
             is_last,
             ticks,
         };
-        self.let_go_of_roots();
+        if !is_last {
+            self.let_go_of_roots(); // at the end they are handed over
+        }
         collected
     }
 
