@@ -389,7 +389,14 @@ fn open_files(pid: u32) -> Result<Vec<String>> {
 #[test]
 fn a_container_that_has_ended_is_let_go_though_its_target_goes_on() -> Result<()> {
     privileged!();
-    let (busy, seen) = (Busy::new()?, tempfile::tempdir()?);
+    let (busy, host, seen) = (Busy::new()?, Busy::new()?, tempfile::tempdir()?);
+    // What both map is met here first: libraries that are first met in a container hold it as long as others map them.
+    let _host = host.start()?;
+    let daemon = Daemon::start(2, "[[target]]\nname = \"all\"\neverything = true\n")?;
+    let pid = daemon.pid()?;
+    wait_until("the host's program is met", || {
+        open_files(pid).is_ok_and(|files| files.iter().any(|file| file.contains(&host.name)))
+    })?;
     let script = format!(
         "mount -t tmpfs none {seen} && cp {path} {seen}/ && exec {seen}/{name} --cpu 300",
         seen = seen.path().display(),
@@ -405,8 +412,6 @@ fn a_container_that_has_ended_is_let_go_though_its_target_goes_on() -> Result<()
     }
     let namespace = fs::read_link(format!("/proc/{}/ns/mnt", running.id()))?;
     let namespace = namespace.to_string_lossy().into_owned();
-    let daemon = Daemon::start(2, "[[target]]\nname = \"all\"\neverything = true\n")?;
-    let pid = daemon.pid()?;
     let is_held = |file: &String| *file == namespace || file.contains(&busy.name);
     let held = || open_files(pid).map(|files| files.iter().filter(|file| is_held(file)).count());
     wait_until("the container is met", || held().is_ok_and(|held| held >= 2))?;

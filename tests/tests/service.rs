@@ -157,7 +157,8 @@ fn a_range_without_profiles_and_times_that_are_none_are_errors() -> Result<()> {
     let none = report(kept.path(), &["--from", "2026-11-17T09:00Z", "--to", "2026-11-17T10:00Z"])?
         .expect_status(1)?;
     ensure!(
-        none.stderr.contains("has no such profile from 2026-11-17 09:00:00+00:00 to 2026-11-17 10:00:00+00:00"),
+        none.stderr
+            .contains("has no such profile from 2026-11-17 09:00:00+00:00 to 2026-11-17 10:00:00+00:00"),
         "{none:?}"
     );
     let other = report(
