@@ -60,6 +60,8 @@ const SHARE_EVERY_NS: u64 = 100_000_000;
 const PUBLISH_EVERY_NS: u64 = 10_000_000_000;
 /// Share of the host's budget that names may take over ten seconds, if nobody waits for them.
 const NAMES: f64 = 0.5;
+/// Exit status of an end that was asked for and lost windows: nothing failed that another start would mend.
+const LOST: u8 = 3;
 /// An end takes no longer than this, from the moment that it is asked for: what is not kept by then is lost.
 const END: Duration = Duration::from_millis(1_800);
 
@@ -93,7 +95,7 @@ pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     let (prepared, ready) = mpsc::channel(1);
     daemon.prepared = Some(prepared);
     let begun = run::runtime()?.block_on(daemon.live(asked, ready))?;
-    Ok(if daemon.end(begun) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if daemon.end(begun) { ExitCode::SUCCESS } else { ExitCode::from(LOST) })
 }
 
 /// The loop.
