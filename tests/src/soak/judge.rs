@@ -214,8 +214,15 @@ fn answers(run: &Run<'_>) -> Vec<Line> {
 
 fn ends(run: &Run<'_>) -> Result<Vec<Line>> {
     let ordered: Vec<&Value> = run.of("ended").filter(|event| event["why"] != "kill").collect();
+    // On a full disk an end loses windows, and says so by its status.
+    let is_full = |at: u64| {
+        let last = |kind| run.of(kind).map(at_ms).filter(|&then| then <= at).max();
+        last("disk_full") > last("disk_free")
+    };
     let right = |event: &&&Value| {
-        event["status"] == "exit status: 0" && event["took_ms"].as_u64().is_some_and(|took| took <= END_MS)
+        let status = &event["status"];
+        let is_told = *status == "exit status: 0" || *status == "exit status: 3" && is_full(at_ms(event));
+        is_told && event["took_ms"].as_u64().is_some_and(|took| took <= END_MS)
     };
     let slowest = ordered.iter().filter_map(|event| event["took_ms"].as_u64()).max().unwrap_or(0);
     let count = ordered.iter().filter(right).count();
