@@ -34,7 +34,7 @@ pub(super) fn realised_variance(
     let (mut within, mut between, mut before) = (0.0, 0.0, None::<(usize, f64)>);
     for (&(at, weight_ns), own_ns2) in parts.iter().zip(squares_ns2) {
         let window = windows[at];
-        let (q, all_ns2) = ((weight_ns / window.weight_ns).min(1.0), window.squares_ns2());
+        let (q, all_ns2) = ((weight_ns / window.weight_ns).min(1.0), window.known_squares_ns2());
         let m = window.weight_ns * window.weight_ns / all_ns2;
         let independent_ns2 = ((1.0 - 2.0 * q) * own_ns2 + q * q * all_ns2).max(0.0);
         within += independent_ns2 / (total_ns * total_ns) * m / (m - 1.0).max(1.0);

@@ -47,7 +47,7 @@ pub struct Window {
 
 impl Window {
     /// Σw² (ns²), never less than samples of equal weight have.
-    pub(super) fn squares_ns2(&self) -> f64 {
+    pub(super) fn known_squares_ns2(&self) -> f64 {
         (self.weight_ns * self.weight_ns / self.samples as f64).max(self.squares_ns2)
     }
 }

@@ -236,7 +236,7 @@ impl Daemon {
 
     /// Memory of all rings (bytes).
     pub(super) fn ring_bytes(&self) -> u64 {
-        self.targets.values().filter_map(Watched::ring_bytes).sum()
+        self.setup.shared_ring_bytes() + self.targets.values().filter_map(Watched::ring_bytes).sum::<u64>()
     }
 
     /// Leaves out the least active of those that are sampled, by CPU time since it was asked last.

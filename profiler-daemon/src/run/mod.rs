@@ -290,6 +290,11 @@ impl Setup {
         Self { reports: Some(SharedReports::new(self.access)), ..self }
     }
 
+    /// Memory of the rings that all targets share (bytes).
+    pub(crate) fn shared_ring_bytes(&self) -> u64 {
+        self.reports.as_ref().map_or(0, SharedReports::ring_bytes)
+    }
+
     /// From now on so many targets are sampled at once.
     pub(crate) fn expect_targets(&mut self, targets: usize) {
         self.access.targets = targets.max(1);

@@ -8,7 +8,7 @@ use crate::cgroup::Cgroup;
 use crate::sys::limits;
 use crate::sys::perf_event::{ClockEvent, Event, Reports, Scope};
 
-/// What this process may do.
+/// What this process may do, and for how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
     /// Events for whole CPUs.

@@ -224,6 +224,9 @@ impl PerfSampler {
             let _ = clock.event.disable(); // what cannot be stopped ends with its descriptor
         }
         self.reporters = Reporters::default();
+        if let Some(reader) = &self.reader {
+            reader.stop();
+        }
     }
 
     /// Opens all clocks anew, with other settings, for other threads or for the CPUs that are online now, and starts

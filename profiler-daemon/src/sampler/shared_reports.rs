@@ -31,8 +31,16 @@ struct Shared {
     log: VecDeque<Report>,
     /// Number of the first one in the log.
     first: u64,
-    /// Where each reader is.
-    readers: Vec<Weak<Cell<u64>>>,
+    readers: Vec<Weak<Place>>,
+}
+
+/// Where a reader is.
+#[derive(Debug, Default)]
+struct Place {
+    /// The number of the next report.
+    next: Cell<u64>,
+    /// Whether it wants no more than what was reported until now.
+    is_done: Cell<bool>,
 }
 
 struct Source {
@@ -45,6 +53,14 @@ struct Report {
     kind: u32,
     misc: u16,
     body: Box<[u8]>,
+}
+
+impl Report {
+    /// Stands for what was no record: nobody can decode it.
+    fn damaged() -> Self {
+        const FORK: u32 = 7; // `PERF_RECORD_FORK`
+        Self { kind: FORK, misc: 0, body: Box::default() }
+    }
 }
 
 impl SharedReports {
@@ -63,10 +79,16 @@ impl SharedReports {
             shared.source = Some(Source::open(shared.access)?);
         }
         shared.read(u64::MAX);
-        let next = Rc::new(Cell::new(shared.first + shared.log.len() as u64));
-        shared.readers.push(Rc::downgrade(&next));
+        let next = Cell::new(shared.first + shared.log.len() as u64);
+        let place = Rc::new(Place { next, ..Place::default() });
+        shared.readers.push(Rc::downgrade(&place));
         drop(shared);
-        Ok(Reader { shared: self.clone(), next })
+        Ok(Reader { shared: self.clone(), place })
+    }
+
+    /// Memory of the rings (bytes).
+    pub(crate) fn ring_bytes(&self) -> u64 {
+        self.0.borrow().source.as_ref().map_or(0, |source| source.rings.bytes())
     }
 }
 
@@ -83,16 +105,19 @@ impl Source {
 impl Shared {
     /// Takes in what was reported until then, and lets go of what everybody has read.
     fn read(&mut self, until_ns: u64) {
-        let Some(source) = &mut self.source else { return };
         let log = &mut self.log;
-        source.rings.drain(until_ns, |_, raw| {
-            let mut body = vec![0; raw.body.len()].into_boxed_slice();
-            if raw.body.clone().read_exact(&mut body).is_ok() {
-                log.push_back(Report { kind: raw.kind, misc: raw.misc, body });
-            }
-        });
+        if let Some(source) = &mut self.source {
+            source.rings.drain(until_ns, |_, raw| {
+                let mut body = vec![0; raw.body.len()].into_boxed_slice();
+                if raw.body.clone().read_exact(&mut body).is_ok() {
+                    log.push_back(Report { kind: raw.kind, misc: raw.misc, body });
+                }
+            });
+            (0..source.rings.take_damaged()).for_each(|_| log.push_back(Report::damaged()));
+        }
         let end = self.first + log.len() as u64;
-        let read = self.readers.iter().filter_map(Weak::upgrade).map(|next| next.get()).min().unwrap_or(end);
+        let read =
+            self.readers.iter().filter_map(Weak::upgrade).map(|place| place.next.get()).min().unwrap_or(end);
         let kept = (end - read.clamp(self.first, end)) as usize;
         let gone = log.len() - kept.min(MOST_RECORDS);
         log.drain(..gone);
@@ -100,15 +125,23 @@ impl Shared {
     }
 
     fn forget_readers(&mut self) {
-        self.readers.retain(|next| next.strong_count() > 0);
+        self.readers.retain(|place| place.strong_count() > 0);
+    }
+
+    /// Ends the events where nobody wants what they will report.
+    fn rest(&mut self) {
+        let is_done = |place: &Weak<Place>| place.upgrade().is_none_or(|place| place.is_done.get());
+        self.read(u64::MAX);
+        if self.readers.iter().all(is_done) {
+            self.source = None;
+        }
     }
 }
 
 /// A target's way through what is reported.
 pub(super) struct Reader {
     shared: SharedReports,
-    /// The number of the next report.
-    next: Rc<Cell<u64>>,
+    place: Rc<Place>,
 }
 
 impl Reader {
@@ -125,6 +158,12 @@ impl Reader {
         Ok(())
     }
 
+    /// Wants what was reported until now, and no more.
+    pub(super) fn stop(&self) {
+        self.place.is_done.set(true);
+        self.shared.0.borrow_mut().rest();
+    }
+
     /// Hands over every record of these rings and every report made until `until_ns`, in time order: a report with whether this
     /// reader is the one that pays for it. Returns how many it has lost.
     pub(super) fn drain_with(
@@ -136,14 +175,15 @@ impl Reader {
         let mut shared = self.shared.0.borrow_mut();
         shared.forget_readers();
         shared.read(until_ns);
-        let is_self = |reader: &Weak<Cell<u64>>| std::ptr::eq(reader.as_ptr(), Rc::as_ptr(&self.next));
+        let next = &self.place.next;
+        let is_self = |place: &Weak<Place>| std::ptr::eq(place.as_ptr(), Rc::as_ptr(&self.place));
         let turn = shared.readers.iter().position(is_self).unwrap_or(0) as u64;
         let readers = shared.readers.len().max(1) as u64;
-        let lost = shared.first.saturating_sub(self.next.get());
-        self.next.set(self.next.get() + lost);
-        let log = Log { reports: &shared.log, first: shared.first, next: &self.next };
+        let lost = shared.first.saturating_sub(next.get());
+        next.set(next.get() + lost);
+        let log = Log { reports: &shared.log, first: shared.first, next };
         rings.drain_with(log, until_ns, |is_report, raw| {
-            handle(is_report.then(|| Paid(payer(self.next.get(), readers) == turn)), raw);
+            handle(is_report.then(|| Paid(payer(next.get(), readers) == turn)), raw);
         });
         lost
     }
@@ -153,10 +193,8 @@ impl Drop for Reader {
     fn drop(&mut self) {
         // Nobody reads it while it is dropped; who is last ends the events.
         if let Ok(mut shared) = self.shared.0.try_borrow_mut() {
-            shared.readers.retain(|next| !std::ptr::eq(next.as_ptr(), Rc::as_ptr(&self.next)));
-            if shared.readers.is_empty() {
-                (shared.source, shared.log) = (None, VecDeque::new());
-            }
+            shared.readers.retain(|place| !std::ptr::eq(place.as_ptr(), Rc::as_ptr(&self.place)));
+            shared.rest();
         }
     }
 }
@@ -241,28 +279,40 @@ mod tests {
         children();
         let late_ns = clock::monotonic_ns();
         assert!(read(&late, &mut rings, late_ns).forks >= 20);
-        drop((first, late));
-        assert!(shared.0.borrow().source.is_none(), "nobody reads any more");
+        drop(first);
+        children();
+        late.stop();
+        assert!(shared.0.borrow().source.is_none() && shared.ring_bytes() == 0, "nobody wants more");
+        assert!(read(&late, &mut rings, u64::MAX).forks >= 20, "what was reported until then is read");
+        drop(late);
+        assert!(shared.0.borrow().log.is_empty());
     }
 
     #[test]
     fn who_is_too_far_behind_is_told_how_much_he_has_lost() {
         let access = Access { cpu_wide: false, kernel: false, targets: 1 };
         let shared = SharedReports::new(access);
-        let next = Rc::new(Cell::new(3));
+        let place = Rc::new(Place { next: Cell::new(3), ..Place::default() });
         let report = || Report { kind: 4, misc: 0, body: vec![0; 40].into_boxed_slice() };
         {
             let mut shared = shared.0.borrow_mut();
-            shared.readers.push(Rc::downgrade(&next));
+            shared.readers.push(Rc::downgrade(&place));
             (shared.first, shared.log) = (10, (0..5).map(|_| report()).collect());
         }
-        let reader = Reader { shared: shared.clone(), next };
+        let reader = Reader { shared: shared.clone(), place };
         let Ok(mut rings) = Rings::open(limits::numbers(&limits::online()), access) else {
             return; // perf events are not permitted here
         };
         let mut told = 0;
         let lost = reader.drain_with(&mut rings, u64::MAX, |report, _| told += u64::from(report.is_some()));
         assert_eq!((lost, told), (7, 5));
+        shared.0.borrow_mut().log.push_back(Report::damaged());
+        let mut damaged = 0;
+        reader.drain_with(&mut rings, u64::MAX, |report, raw| {
+            let is_told = report.is_some() && raw.decode(&RecordFormat::new(false)).is_err();
+            damaged += u64::from(is_told);
+        });
+        assert_eq!(damaged, 1, "damage is told as what cannot be decoded");
         assert_eq!(reader.drain_with(&mut rings, u64::MAX, |_, _| ()), 0);
     }
 }

@@ -57,7 +57,7 @@ impl Profile {
             })
             .collect();
         let weight_ns: f64 = sound_windows.iter().map(|window| window.weight_ns).sum();
-        let squares: f64 = sound_windows.iter().map(Window::squares_ns2).sum();
+        let squares: f64 = sound_windows.iter().map(Window::known_squares_ns2).sum();
         let mut profile = Profile {
             batches: Batches::new(&sound_windows),
             windows: sound_windows,
@@ -112,7 +112,7 @@ fn own_squares_ns2(window: &Window, part: &Part) -> f64 {
     if part.squares_ns2 > 0.0 && part.squares_ns2.is_finite() {
         part.squares_ns2
     } else {
-        window.squares_ns2() * part.weight_ns / window.weight_ns
+        window.known_squares_ns2() * part.weight_ns / window.weight_ns
     }
 }
 
