@@ -599,17 +599,23 @@ fn processes_that_come_and_go_quickly_belong_to_their_target() -> Result<()> {
     Ok(())
 }
 
-/// Hundreds of programs a second map thousands of times, which would take the whole budget of everything.
+/// Hundreds of programs a second map thousands of times, which would take the whole budget of everything. Both CPUs run
+/// them, and each maps many libraries: else what others compute meanwhile would make room for the records.
 #[test]
 fn under_a_storm_of_programs_mappings_are_read_and_no_longer_told_and_that_is_said() -> Result<()> {
+    const LIBRARIES: &str = "libm.so.6 libdl.so.2 libpthread.so.0 librt.so.1 libutil.so.1 libresolv.so.2 libanl.so.1 \
+                             libBrokenLocale.so.1 libthread_db.so.1 libnss_files.so.2 libnss_dns.so.2";
     privileged!();
     let daemon = Daemon::start(2, "[[target]]\nname = \"rest\"\neverything = true\n")?;
     daemon.wait_for("rest", "sampled")?;
-    let _storm = start(Command::new(find("sh")?).args(["-c", "while :; do /bin/true; done"]))?;
+    let mut storm = Command::new(find("sh")?);
+    storm.args(["-c", &format!("while :; do LD_PRELOAD={LIBRARIES:?} /bin/true; done")]);
+    let _storms = [start(&mut storm)?, start(&mut storm)?];
     wait_until("the note", || {
         let said = daemon.report(&["--from", "-1h", "--target", "rest", "--format", "json"]);
         said.is_ok_and(|said| said.stdout.contains("records of their mappings"))
-    })?;
+    })
+    .with_context(|| format!("{:?}", daemon.target("rest")))?;
     // Its mappings are told by nobody.
     let busy = Busy::of("mix_static_pie")?;
     let _busy = busy.start()?;
