@@ -1,4 +1,4 @@
-//! Whether the budget was held, in stretches of ten seconds.
+//! Whether the budget was held, in stretches of ten seconds and of a minute.
 
 use std::collections::BTreeMap;
 
@@ -16,39 +16,79 @@ const MOST_ACCOUNTED: f64 = 1.05;
 const IDLE_S: f64 = 0.5;
 /// CPUs that a target counts as using at least, by the definition of its budget.
 const FLOOR_CPUS: f64 = 0.1;
-/// Share of the stretches that have to be within budget, and by how much the others may be over it.
+/// So much of the budget is within it: what costs are known to.
+const WITHIN: f64 = 1.02;
+/// Share of the stretches that have to be within budget, and by how much the others may be over it: of ten seconds, in which a
+/// target may have been attached to or have begun anew, and of a minute.
 const MOST_STRETCHES: f64 = 0.95;
 const MOST_OVER: f64 = 2.0;
+const MOST_OVER_IN_A_MINUTE: f64 = 1.2;
 
-/// Overhead over budget in stretches.
+/// Overhead over budget in stretches of one length.
 #[derive(Default)]
-struct Held {
+struct Stretches {
     count: usize,
     within: usize,
     worst: f64,
+}
+
+impl Stretches {
+    fn add(&mut self, ratio: f64) {
+        self.count += 1;
+        self.within += usize::from(ratio <= WITHIN);
+        self.worst = self.worst.max(ratio);
+    }
+
+    fn share(&self) -> f64 {
+        self.within as f64 / self.count.max(1) as f64
+    }
+
+    fn hold(&self, most_over: f64) -> bool {
+        self.share() >= MOST_STRETCHES && self.worst <= most_over
+    }
+}
+
+/// The same of both lengths, and of all the time.
+#[derive(Default)]
+struct Held {
+    short: Stretches,
+    long: Stretches,
     spent: f64,
     used: f64,
 }
 
 impl Held {
-    fn add(&mut self, ratio: f64, budget: f64) {
-        self.count += 1;
-        self.within += usize::from(ratio <= budget);
-        self.worst = self.worst.max(ratio / budget);
+    fn of(&mut self, length_ms: u64) -> &mut Stretches {
+        if length_ms == STRETCH_MS { &mut self.short } else { &mut self.long }
     }
 
-    fn line(&self, what: String, mean: f64) -> Line {
-        let share = self.within as f64 / self.count.max(1) as f64;
+    /// What was spent in a stretch, of what was used in it, beside the budget.
+    fn add(&mut self, length_ms: u64, spent: f64, used: f64, ratio: f64) {
+        self.of(length_ms).add(ratio);
+        if length_ms == STRETCH_MS {
+            (self.spent, self.used) = (self.spent + spent, self.used + used);
+        }
+    }
+
+    fn mean(&self) -> f64 {
+        self.spent / self.used.max(f64::MIN_POSITIVE)
+    }
+
+    fn line(&self, what: String) -> Line {
+        let (short, long) = (&self.short, &self.long);
         line(
             what,
             format!(
-                "{} of {} stretches, mean {}, worst {:.2} of the budget",
-                percent(share),
-                self.count,
-                percent(mean),
-                self.worst
+                "{} of {} stretches of 10 s, worst {:.2} of the budget; {} of {} minutes, worst {:.2}; mean {}",
+                percent(short.share()),
+                short.count,
+                short.worst,
+                percent(long.share()),
+                long.count,
+                long.worst,
+                percent(self.mean()),
             ),
-            self.count > 0 && share >= MOST_STRETCHES && self.worst <= MOST_OVER,
+            short.count > 0 && short.hold(MOST_OVER) && long.hold(MOST_OVER_IN_A_MINUTE),
         )
     }
 }
@@ -58,8 +98,8 @@ pub(super) fn lines(run: &Run<'_>) -> Vec<Line> {
     let mut lines = vec![host(run)];
     let mut targets: BTreeMap<String, Held> = BTreeMap::new();
     let mut idle: BTreeMap<String, f64> = BTreeMap::new();
-    for life in run.lives() {
-        stretches(&life, STRETCH_MS, |before, after| {
+    for (life, length_ms) in lives_twice(run) {
+        stretches(&life, length_ms, |before, after| {
             let wall_s = (at_ms(after) - at_ms(before)) as f64 * 1e-3;
             for (name, then, now) in both(before, after) {
                 let since = |key: &str| now[key].as_f64().unwrap_or(0.0) - then[key].as_f64().unwrap_or(0.0);
@@ -71,15 +111,12 @@ pub(super) fn lines(run: &Run<'_>) -> Vec<Line> {
                 }
                 // What the host's leaves it is judged with the host's.
                 let budget = |of: &Value| of["own_budget_ratio"].as_f64().unwrap_or(0.0);
-                let held = targets.entry(name).or_default();
-                held.add(spent_s / cpu_s.max(FLOOR_CPUS * wall_s), budget(then).max(budget(now)));
-                (held.spent, held.used) = (held.spent + spent_s, held.used + cpu_s);
+                let ratio = spent_s / cpu_s.max(FLOOR_CPUS * wall_s) / budget(then).max(budget(now));
+                targets.entry(name).or_default().add(length_ms, spent_s, cpu_s, ratio);
             }
         });
     }
-    lines.extend(
-        targets.iter().map(|(name, held)| held.line(format!("budget of {name}"), held.spent / held.used)),
-    );
+    lines.extend(targets.iter().map(|(name, held)| held.line(format!("budget of {name}"))));
     let worst = idle.iter().max_by(|a, b| a.1.total_cmp(b.1));
     lines.extend(worst.map(|(name, cpus)| {
         line(
@@ -123,23 +160,28 @@ fn used_s(before: &Value, after: &Value) -> f64 {
 }
 
 fn host(run: &Run<'_>) -> Line {
-    let (mut held, mut own) = (Held::default(), Held::default());
-    for life in run.lives() {
-        stretches(&life, STRETCH_MS, |before, after| {
+    let (mut held, mut of_no_target) = (Held::default(), Held::default());
+    for (life, length_ms) in lives_twice(run) {
+        stretches(&life, length_ms, |before, after| {
             let figure = |of: &Value, key: &str| of["status"]["host"][key].as_f64().unwrap_or(0.0);
             let since = |key: &str| figure(after, key) - figure(before, key);
             let wall_s = (at_ms(after) - at_ms(before)) as f64 * 1e-3 * figure(after, "cpus");
             // By its own account and, of its CPU time, by the kernel's.
-            let (own_s, charged_s) = (since("self_cpu_s"), since("charged_s"));
-            held.add((own_s + charged_s) / wall_s, figure(after, "budget_ratio"));
-            (held.spent, held.used) = (held.spent + own_s + charged_s, held.used + wall_s);
-            own.spent += since("housekeeping_cpu_s");
+            let spent_s = since("self_cpu_s") + since("charged_s");
+            held.add(length_ms, spent_s, wall_s, spent_s / wall_s / figure(after, "budget_ratio"));
+            of_no_target.add(length_ms, since("housekeeping_cpu_s"), wall_s, 0.0);
         });
     }
-    let mean = held.spent / held.used.max(f64::MIN_POSITIVE);
-    let idle = own.spent / held.used.max(f64::MIN_POSITIVE);
-    let line = held.line("budget of the host".to_owned(), mean);
-    Line { found: format!("{} ({} of no target)", line.found, percent(idle)), ..line }
+    let line = held.line("budget of the host".to_owned());
+    Line { found: format!("{} ({} of no target)", line.found, percent(of_no_target.mean())), ..line }
+}
+
+/// Every life of the daemon, to be judged in stretches of one length and of the other.
+fn lives_twice<'v>(run: &Run<'v>) -> impl Iterator<Item = (Vec<&'v Value>, u64)> {
+    let lives = run.lives();
+    [STRETCH_MS, MINUTE_MS]
+        .into_iter()
+        .flat_map(move |length_ms| lives.clone().into_iter().map(move |life| (life, length_ms)))
 }
 
 /// Pairs of polls that are as far apart, side by side.
