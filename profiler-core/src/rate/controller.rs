@@ -3,6 +3,7 @@
 use super::account::{Account, TARGET_FLOOR_CPUS};
 use super::aim::{Aim, BUDGET_MARGIN, Circumstances};
 use super::bucket::{TRICKLE, TokenBucket};
+use super::burden::Burden;
 use super::cost::CostModel;
 use super::decision::{Decision, Reason};
 use super::meter::{OverheadMeter, Spend};
@@ -74,6 +75,7 @@ pub struct RateController {
     samples: u64,
     retunes: u64,
     pub(super) present: Present,
+    burden: Burden,
 }
 
 impl RateController {
@@ -104,6 +106,7 @@ impl RateController {
             samples: 0,
             retunes: 0,
             present: Present::default(),
+            burden: Burden::default(),
             meter,
             settings,
         };
@@ -157,6 +160,7 @@ impl RateController {
         self.part.book(wall, cpu_ns, &spend);
         self.bucket.settle(wall, cpu_ns, charge_ns(&spend, wall, cpu_ns));
         self.present.observe(reading, wall_ns, rate_hz, &spend);
+        self.burden.observe(wall, self.bucket.accrual_ns(wall, cpu_ns), &spend);
         self.samples = self.samples.saturating_add(reading.samples);
         self.samples_since = self.samples_since.saturating_add(reading.samples);
         self.cpu_since_ns = self.cpu_since_ns.saturating_add(reading.target_cpu_ns);
@@ -291,6 +295,12 @@ impl RateController {
     pub fn has_room_for(&self, cost_ns: f64) -> bool {
         let left_ns = self.bucket.level_ns() - cost_ns;
         self.settings.fixed_rate_hz.is_some() || left_ns >= 0.5 * self.bucket.depth_ns()
+    }
+
+    /// Whether what it takes to watch the target, samples or none, leaves the budget next to nothing for samples. At a fixed
+    /// rate the budget is no matter.
+    pub fn watching_takes_the_budget(&self) -> bool {
+        self.settings.fixed_rate_hz.is_none() && self.burden.is_heavy()
     }
 
     /// What the kernel's handler takes in the field, once it was timed.

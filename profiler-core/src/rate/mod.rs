@@ -20,6 +20,7 @@ mod account;
 mod activity;
 mod aim;
 mod bucket;
+mod burden;
 mod bursts;
 pub mod calibration;
 mod clocks;

@@ -478,6 +478,14 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
+    /// A line for the person as long as it is so.
+    fn note_while(&mut self, line: &str, is_so: bool) {
+        match is_so {
+            true => self.note(line.to_owned()),
+            false => self.notes.retain(|note| note != line),
+        }
+    }
+
     /// Follows what the followed processes created before they were followed, until nothing new is found.
     pub(crate) fn adopt_descendants(&mut self) {
         for _ in 0..GENERATIONS {

@@ -26,6 +26,10 @@ pub(crate) const LEFT_GROUP: &str = "processes of the target have left its cgrou
 pub(crate) const MAPPINGS_NOT_TOLD: &str = "so many programs begin that records of their mappings would take more than a \
      quarter of the budget; of processes that end within a tick of their first sample, code has no names";
 
+/// What little is seen of a target that is too dear to be watched at all.
+pub(crate) const WATCHING_TAKES_THE_BUDGET: &str = "to watch the target takes nearly its whole budget, samples or none, so there \
+     are few; a larger budget would bring more";
+
 /// What a run by timers is like.
 pub(crate) fn by_timers(sampling: &SamplingSettings, tick_ns: u64) -> String {
     let why = match sampling.backend {

@@ -59,8 +59,8 @@ impl Sampled {
         status.overhead_worst_1s_ratio = Some(account.worst_1s_ratio());
         status.overhead_parts = Some(summary::parts(account));
         status.budget_ratio = engine.controller.budget_ratio();
-        if let Some(note) = engine.notes.first() {
-            status.reason = Some(note.clone());
+        if !engine.notes.is_empty() {
+            status.reason = Some(engine.notes.join("; "));
         }
     }
 }

@@ -143,6 +143,7 @@ impl<L: DecisionLog> Engine<L> {
         }
         self.look_at_past(now_ns);
         self.look_at_reports(now_ns);
+        self.note_while(explain::WATCHING_TAKES_THE_BUDGET, self.controller.watching_takes_the_budget());
         self.set_alarm();
     }
 

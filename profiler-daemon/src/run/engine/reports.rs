@@ -36,9 +36,6 @@ impl<L: DecisionLog> Engine<L> {
         self.settings.mappings = wanted;
         self.reports_changed = true;
         self.session.mappings_are_told(wanted);
-        match wanted {
-            true => self.notes.retain(|note| note != explain::MAPPINGS_NOT_TOLD),
-            false => self.note(explain::MAPPINGS_NOT_TOLD.to_owned()),
-        }
+        self.note_while(explain::MAPPINGS_NOT_TOLD, !wanted);
     }
 }

@@ -1,0 +1,70 @@
+//! Whether to watch a target takes its budget, samples or none.
+
+use super::meter::Spend;
+
+/// Judged over so long (ns of wall time): what a start, or many new programs at once, take is over by then.
+const JUDGED_NS: f64 = 30e9;
+/// Shares of the budget: what takes more is heavy, until it takes less than the other.
+const HEAVY: f64 = 0.9;
+const LIGHT: f64 = 0.7;
+
+/// What no sample causes beside the budget, half a minute at a time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Burden {
+    wall_ns: f64,
+    granted_ns: f64,
+    fixed_ns: f64,
+    is_heavy: bool,
+}
+
+impl Burden {
+    /// Takes in `wall_ns` in which the budget was `granted_ns`.
+    pub(super) fn observe(&mut self, wall_ns: f64, granted_ns: f64, spend: &Spend) {
+        self.wall_ns += wall_ns;
+        self.granted_ns += granted_ns;
+        self.fixed_ns += spend.fixed_ns();
+        if self.wall_ns < JUDGED_NS {
+            return;
+        }
+        let limit = if self.is_heavy { LIGHT } else { HEAVY };
+        *self = Self { is_heavy: self.fixed_ns > limit * self.granted_ns, ..Self::default() };
+    }
+
+    /// Whether the budget leaves next to nothing for samples.
+    pub(super) fn is_heavy(&self) -> bool {
+        self.is_heavy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether it is heavy after each of so many seconds, of a budget of 1 ms a second.
+    fn seconds(burden: &mut Burden, count: usize, fixed_ns: f64) -> Vec<bool> {
+        let spend = Spend { switches_ns: 0.5 * fixed_ns, self_fixed_ns: 0.5 * fixed_ns, ..Spend::default() };
+        let mut second = || {
+            burden.observe(1e9, 1e6, &spend);
+            burden.is_heavy()
+        };
+        (0..count).map(|_| second()).collect()
+    }
+
+    #[test]
+    fn what_lasts_is_heavy_and_what_passes_is_not() {
+        let mut burden = Burden::default();
+        assert!(!seconds(&mut burden, 10, 2e6).contains(&true), "a start");
+        assert!(!seconds(&mut burden, 50, 0.1e6).contains(&true));
+        assert!(seconds(&mut burden, 30, 0.95e6)[29]);
+        assert!(seconds(&mut burden, 60, 0.8e6)[59], "between both");
+        assert!(!seconds(&mut burden, 30, 0.6e6)[29]);
+    }
+
+    #[test]
+    fn samples_are_no_burden() {
+        let mut burden = Burden::default();
+        let spend = Spend { base_ns: 2e6, self_ns: 2e6, foreign_ns: 1e6, ..Spend::default() };
+        (0..100).for_each(|_| burden.observe(1e9, 1e6, &spend));
+        assert!(!burden.is_heavy());
+    }
+}
