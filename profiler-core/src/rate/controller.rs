@@ -297,6 +297,12 @@ impl RateController {
         self.settings.fixed_rate_hz.is_some() || left_ns >= 0.5 * self.bucket.depth_ns()
     }
 
+    /// Wall time between two samples of the target at the present rate, as busy as is to be reckoned with (ns).
+    pub fn sample_gap_ns(&self) -> f64 {
+        let hz = (self.rate_hz() + self.tick_hz) * self.present.expected().busy_cpus;
+        1e9 / hz.max(f64::MIN_POSITIVE)
+    }
+
     /// Whether what it takes to watch the target, samples or none, leaves the budget next to nothing for samples. At a fixed
     /// rate the budget is no matter.
     pub fn watching_takes_the_budget(&self) -> bool {

@@ -424,3 +424,19 @@ proptest! {
         prop_assert!(controller.account().worst_10s_ratio().is_finite());
     }
 }
+
+#[test]
+fn samples_of_a_target_that_is_seldom_busy_are_far_apart() {
+    let settings = RateSettings { fixed_rate_hz: Some(10.0), ..RateSettings::default() };
+    let mut controller = RateController::new(settings, CostModel::default());
+    let shares = TopShares::default();
+    assert_eq!(controller.sample_gap_ns(), f64::INFINITY, "nothing is known of it");
+    for tick in 1..=300_u64 {
+        let reading =
+            Reading { at_ns: tick * 100_000_000, target_cpu_ns: tick % 2 * 10_000_000, ..Reading::default() };
+        controller.tick(&reading, &shares);
+    }
+    // A tenth of a CPU at the busiest, a twentieth in the mean.
+    let gap_s = controller.sample_gap_ns() * 1e-9;
+    assert!((0.9..=2.1).contains(&gap_s), "{gap_s}");
+}

@@ -13,10 +13,11 @@ const HARMLESS_JUMP: f64 = 2.0;
 /// The longest pause of a target that rests is a tick, doubled so often: until then a burst is sampled at the rate that an idle
 /// target is granted, which no burst turns into much.
 const LONGEST_REST: u32 = 4;
-/// A target whose samples are as far apart (ns of its CPU time) is looked at half as often, and of one that is sampled twice as
-/// rarely a quarter as often: of ten looks between two samples, nine only cost.
-const RARE_NS: u64 = 250_000_000;
-const MOST_RARE: u32 = 2;
+/// A target whose samples are as far apart (ns) is looked at half as often, one that is sampled twice as rarely a quarter as
+/// often, and so on: of ten looks between two samples, nine only cost.
+const RARE_NS: f64 = 250_000_000.0;
+/// So often it is doubled at most where the mappings of a process are read when it is first sampled: it should live then.
+const MOST_RARE_UNTOLD: u32 = 2;
 /// What one target among many is early or late for no wake-up of its own (ns), and how often that is doubled while it rests.
 const SLACK_NS: u64 = 20_000_000;
 const LONGEST_SLACK: u32 = 5;
@@ -28,6 +29,8 @@ pub(super) struct Rest {
     seen: u64,
     /// Ticks in a row without any, up to [`LONGEST_REST`].
     pub(super) quiet_ticks: u32,
+    /// How often a tick is doubled since samples are rare; more by one at each, for a target may be about to begin.
+    rarity: u32,
     /// Whether the target used no CPU time in the last of them: then it has not switched, either.
     pub(super) is_idle: bool,
 }
@@ -58,8 +61,10 @@ impl<L: DecisionLog> Engine<L> {
         let seen = counts.samples + counts.foreign + counts.side_records + counts.forks;
         let is_quiet = std::mem::replace(&mut rest.seen, seen) == seen;
         rest.quiet_ticks = if is_quiet { (rest.quiet_ticks + 1).min(LONGEST_REST) } else { 0 };
-        let rarity = (2 * self.settings.period_ns / RARE_NS).checked_ilog2().unwrap_or(0);
-        tick_ns << rest.quiet_ticks.max(rarity.min(MOST_RARE))
+        let rarity = (2.0 * self.controller.sample_gap_ns() / RARE_NS).log2().max(0.0) as u32;
+        let most_rare = if self.settings.mappings { LONGEST_REST } else { MOST_RARE_UNTOLD };
+        rest.rarity = rarity.min(most_rare).min(rest.rarity + 1);
+        tick_ns << rest.quiet_ticks.max(rest.rarity)
     }
 
     /// Whether the dearest sample that the clocks can take, with the longest chain or the fullest copy, costs far
