@@ -17,7 +17,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::access::{Access, OpenError};
 use super::reporters::Reporters;
 use super::rings::Rings;
-use super::shared_reports::{Paid, Reader, SharedReports};
+use super::shared_reports::{Claim, Reader, SharedReports, Told};
 use super::tick::TickSource;
 use crate::cgroup::Cgroup;
 use crate::sys::limits::OnlineCpu;
@@ -154,8 +154,10 @@ pub(crate) enum Drained<'a> {
     Record(Record<'a>, u64),
     /// A sample at the kernel's tick, and the CPU time it stands for (ns).
     Tick(RawSample<'a>, u64),
-    /// A record that is told to several targets, of whom another one pays for it.
-    Report(Record<'a>),
+    /// A record that is told to several targets: the one that claims it pays for it.
+    Report(Record<'a>, &'a Claim),
+    /// So many of them were claimed by none, and are for this one to pay for.
+    Owed(u64),
     /// So many records were lost that are no samples.
     LostReports(u64),
     /// A sample for time that another clock has sampled too: a cost and nothing else.
@@ -357,7 +359,7 @@ impl PerfSampler {
         let (book, tick_book, formats) = (&mut self.book, &mut self.tick_book, &self.formats);
         let tick_period_ns = self.tick.as_ref().map_or(0, TickSource::mean_period_ns);
         let bare = RecordFormat::new(false);
-        let mut take = |report: Option<Paid>, raw: RawRecord<'_>| {
+        let mut take = |report: Option<&Claim>, raw: RawRecord<'_>| {
             let event = event_of(&raw);
             let format = event.and_then(|event| formats.get(&event)).unwrap_or(&bare);
             handle(match raw.decode(format) {
@@ -376,28 +378,25 @@ impl PerfSampler {
                 Ok(Record::Exit(task)) => {
                     book.ended(task.tid);
                     tick_book.ended(task.tid);
-                    match report {
-                        Some(Paid(false)) => Drained::Report(Record::Exit(task)),
-                        _ => Drained::Record(Record::Exit(task), 0),
-                    }
+                    told(Record::Exit(task), report)
                 }
-                // What others pay for as well is told as it is, but lost samples were none.
+                // What others are told as well is told as it is, but lost samples were none.
                 Ok(Record::Lost { count }) if report.is_some() => Drained::LostReports(count),
-                Ok(record) if report == Some(Paid(false)) => Drained::Report(record),
-                Ok(record) => Drained::Record(record, 0),
+                Ok(record) => told(record, report),
                 Err(_) => Drained::Undecodable,
             });
         };
-        let lost = match &self.reader {
+        let Told { lost, owed } = match &self.reader {
             Some(reader) => reader.drain_with(&mut self.rings, until_ns, take),
             None => {
                 self.rings.drain(until_ns, |_, raw| take(None, raw));
-                0
+                Told::default()
             }
         };
         if lost > 0 {
             handle(Drained::LostReports(lost));
         }
+        handle(Drained::Owed(owed));
         for _ in 0..self.rings.take_damaged() {
             handle(Drained::Undecodable);
         }
@@ -593,6 +592,14 @@ fn event_of(raw: &RawRecord<'_>) -> Option<u64> {
     let mut id = [0; 8];
     raw.body.get(0..8)?.read_exact(&mut id).ok()?;
     Some(u64::from_ne_bytes(id))
+}
+
+/// A record that is no sample, which others may be told as well.
+fn told<'a>(record: Record<'a>, claim: Option<&'a Claim>) -> Drained<'a> {
+    match claim {
+        Some(claim) => Drained::Report(record, claim),
+        None => Drained::Record(record, 0),
+    }
 }
 
 fn hit(event: u64, sample: &RawSample<'_>) -> Hit {

@@ -417,11 +417,15 @@ impl Session {
                 self.counts.lost_others += count;
                 self.records_lost();
             }
-            Drained::Report(record) => {
-                let paid = self.counts.foreign_side_records;
+            Drained::Report(record, claim) => {
+                let strangers = self.counts.foreign_side_records;
                 self.handle(Drained::Record(record, 0));
-                self.counts.foreign_side_records = paid; // of strangers' another target pays for this one
+                if self.counts.foreign_side_records == strangers {
+                    claim.lay();
+                }
+                self.counts.foreign_side_records = strangers; // somebody pays for it, once it is known who
             }
+            Drained::Owed(count) => self.counts.foreign_side_records += count,
             Drained::Double => self.counts.doubled += 1,
             Drained::Record(Record::Sample(sample), weight_ns) => self.sample(&sample, weight_ns, false),
             Drained::Tick(sample, weight_ns) => self.sample(&sample, weight_ns, true),

@@ -39,6 +39,8 @@ struct Shared {
 struct Place {
     /// The number of the next report.
     next: Cell<u64>,
+    /// Reports that are nobody's and that it has to pay for.
+    owed: Cell<u64>,
     /// Whether it wants no more than what was reported until now.
     is_done: Cell<bool>,
 }
@@ -53,13 +55,25 @@ struct Report {
     kind: u32,
     misc: u16,
     body: Box<[u8]>,
+    claim: Claim,
+}
+
+/// Whether a report is about a target that is told of it: that one pays for it, as it does for what its own events report.
+#[derive(Debug, Default)]
+pub(crate) struct Claim(Cell<bool>);
+
+impl Claim {
+    /// It is.
+    pub(crate) fn lay(&self) {
+        self.0.set(true);
+    }
 }
 
 impl Report {
     /// Stands for what was no record: nobody can decode it.
     fn damaged() -> Self {
         const FORK: u32 = 7; // `PERF_RECORD_FORK`
-        Self { kind: FORK, misc: 0, body: Box::default() }
+        Self { kind: FORK, misc: 0, body: Box::default(), claim: Claim::default() }
     }
 }
 
@@ -103,14 +117,14 @@ impl Source {
 }
 
 impl Shared {
-    /// Takes in what was reported until then, and lets go of what everybody has read.
+    /// Takes in what was reported until then, and lets go of what everybody has read: for what nobody has claimed, all pay in turns.
     fn read(&mut self, until_ns: u64) {
         let log = &mut self.log;
         if let Some(source) = &mut self.source {
             source.rings.drain(until_ns, |_, raw| {
                 let mut body = vec![0; raw.body.len()].into_boxed_slice();
                 if raw.body.clone().read_exact(&mut body).is_ok() {
-                    log.push_back(Report { kind: raw.kind, misc: raw.misc, body });
+                    log.push_back(Report { kind: raw.kind, misc: raw.misc, body, claim: Claim::default() });
                 }
             });
             (0..source.rings.take_damaged()).for_each(|_| log.push_back(Report::damaged()));
@@ -120,7 +134,12 @@ impl Shared {
             self.readers.iter().filter_map(Weak::upgrade).map(|place| place.next.get()).min().unwrap_or(end);
         let kept = (end - read.clamp(self.first, end)) as usize;
         let gone = log.len() - kept.min(MOST_RECORDS);
-        log.drain(..gone);
+        for (report, number) in log.drain(..gone).zip(self.first..) {
+            let payer = payer(number, self.readers.len()).and_then(|turn| self.readers[turn].upgrade());
+            if let Some(place) = payer.filter(|_| !report.claim.0.get()) {
+                place.owed.set(place.owed.get() + 1);
+            }
+        }
         self.first += gone as u64;
     }
 
@@ -164,29 +183,36 @@ impl Reader {
         self.shared.0.borrow_mut().rest();
     }
 
-    /// Hands over every record of these rings and every report made until `until_ns`, in time order: a report with whether this
-    /// reader is the one that pays for it. Returns how many it has lost.
+    /// Hands over every record of these rings and every report made until `until_ns`, in time order: a report with the claim to it.
     pub(super) fn drain_with(
         &self,
         rings: &mut Rings,
         until_ns: u64,
-        mut handle: impl FnMut(Option<Paid>, RawRecord<'_>),
-    ) -> u64 {
+        mut handle: impl FnMut(Option<&Claim>, RawRecord<'_>),
+    ) -> Told {
         let mut shared = self.shared.0.borrow_mut();
         shared.forget_readers();
         shared.read(until_ns);
         let next = &self.place.next;
-        let is_self = |place: &Weak<Place>| std::ptr::eq(place.as_ptr(), Rc::as_ptr(&self.place));
-        let turn = shared.readers.iter().position(is_self).unwrap_or(0) as u64;
-        let readers = shared.readers.len().max(1) as u64;
         let lost = shared.first.saturating_sub(next.get());
         next.set(next.get() + lost);
         let log = Log { reports: &shared.log, first: shared.first, next };
         rings.drain_with(log, until_ns, |is_report, raw| {
-            handle(is_report.then(|| Paid(payer(next.get(), readers) == turn)), raw);
+            let at = next.get().wrapping_sub(shared.first) as usize;
+            let claim = shared.log.get(at).filter(|_| is_report).map(|report| &report.claim);
+            handle(claim, raw);
         });
-        lost
+        Told { lost, owed: self.place.owed.take() }
     }
+}
+
+/// What a reader is told beside the reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    /// Reports that it was too late for.
+    pub(super) lost: u64,
+    /// Reports about no target that were read by all by now, and are charged to this one.
+    pub(super) owed: u64,
 }
 
 impl Drop for Reader {
@@ -201,13 +227,10 @@ impl Drop for Reader {
 
 /// Whose turn it is to pay for a report, of so many. Reports come in patterns (who forks soon ends), which must not fall to the same
 /// one all the time.
-fn payer(number: u64, readers: u64) -> u64 {
-    (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) % readers
+fn payer(number: u64, readers: usize) -> Option<usize> {
+    let drawn = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+    Some(drawn.checked_rem(readers as u64)? as usize)
 }
-
-/// Whether a report is charged to whoever reads it here: to one of its readers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Paid(pub(super) bool);
 
 /// What a reader has not yet read.
 pub(super) struct Log<'a> {
@@ -219,7 +242,7 @@ pub(super) struct Log<'a> {
 impl RecordQueue for Log<'_> {
     fn front(&mut self) -> Option<RawRecord<'_>> {
         let at = usize::try_from(self.next.get().checked_sub(self.first)?).ok()?;
-        let Report { kind, misc, body } = self.reports.get(at)?;
+        let Report { kind, misc, body, .. } = self.reports.get(at)?;
         Some(RawRecord { kind: *kind, misc: *misc, body: RawData::Single(body) })
     }
 
@@ -243,24 +266,25 @@ mod tests {
         /// Children of this process.
         forks: u64,
         reports: u64,
-        paid: u64,
+        told: Told,
     }
 
-    fn read(reader: &Reader, rings: &mut Rings, until_ns: u64) -> Read {
+    /// Whoever `claims` does so with these children.
+    fn read(reader: &Reader, rings: &mut Rings, until_ns: u64, claims: bool) -> Read {
         let mut read = Read::default();
-        reader.drain_with(rings, until_ns, |report, raw| {
-            read.reports += u64::from(report.is_some());
-            read.paid += u64::from(report == Some(Paid(true)));
+        read.told = reader.drain_with(rings, until_ns, |claim, raw| {
+            read.reports += u64::from(claim.is_some());
             if let Ok(Record::Fork(task)) = raw.decode(&RecordFormat::new(false)) {
                 let is_child = task.parent_pid == std::process::id() && task.pid != task.parent_pid;
                 read.forks += u64::from(is_child);
+                claim.filter(|_| is_child && claims).inspect(|claim| claim.lay());
             }
         });
         read
     }
 
     #[test]
-    fn every_reader_is_told_of_all_and_one_pays_for_each() {
+    fn every_reader_is_told_of_all_and_whose_it_is_pays_or_one_of_them() {
         let Some(access) = probe_access().ok().filter(|access| access.cpu_wide) else {
             return; // events of whole CPUs are not permitted here
         };
@@ -270,20 +294,24 @@ mod tests {
         let children = || (0..20).for_each(|_| assert!(Command::new("true").status().unwrap().success()));
         children();
         let now_ns = clock::monotonic_ns();
-        let (a, b) = (read(&first, &mut rings, now_ns), read(&second, &mut rings, now_ns));
+        let (a, b) = (read(&first, &mut rings, now_ns, true), read(&second, &mut rings, now_ns, false));
         assert!(a.forks >= 20 && b.forks >= 20, "{a:?} {b:?}"); // other tests fork beside this one
-        assert!(a.reports == b.reports && a.paid + b.paid == a.reports, "{a:?} {b:?}");
-        assert!(a.paid.min(b.paid) > a.reports / 5, "{a:?} {b:?}");
+        assert!(a.reports == b.reports && (a.told, b.told) == Default::default(), "{a:?} {b:?}");
+        let [c, d] = [&first, &second].map(|reader| read(reader, &mut rings, now_ns, false).told.owed);
+        assert_eq!(c + d, a.reports - a.forks, "{a:?} {b:?}");
+        assert!(c.min(d) > (c + d) / 5, "{c} {d}");
+        let read =
+            |reader, until_ns| read(reader, &mut Rings::open(vec![0], access).unwrap(), until_ns, false);
         let late = shared.reader().unwrap();
         drop(second);
         children();
         let late_ns = clock::monotonic_ns();
-        assert!(read(&late, &mut rings, late_ns).forks >= 20);
+        assert!(read(&late, late_ns).forks >= 20);
         drop(first);
         children();
         late.stop();
         assert!(shared.0.borrow().source.is_none() && shared.ring_bytes() == 0, "nobody wants more");
-        assert!(read(&late, &mut rings, u64::MAX).forks >= 20, "what was reported until then is read");
+        assert!(read(&late, u64::MAX).forks >= 20, "what was reported until then is read");
         drop(late);
         assert!(shared.0.borrow().log.is_empty());
     }
@@ -293,7 +321,8 @@ mod tests {
         let access = Access { cpu_wide: false, kernel: false, targets: 1 };
         let shared = SharedReports::new(access);
         let place = Rc::new(Place { next: Cell::new(3), ..Place::default() });
-        let report = || Report { kind: 4, misc: 0, body: vec![0; 40].into_boxed_slice() };
+        let report =
+            || Report { kind: 4, misc: 0, body: vec![0; 40].into_boxed_slice(), claim: Claim::default() };
         {
             let mut shared = shared.0.borrow_mut();
             shared.readers.push(Rc::downgrade(&place));
@@ -304,7 +333,8 @@ mod tests {
             return; // perf events are not permitted here
         };
         let mut told = 0;
-        let lost = reader.drain_with(&mut rings, u64::MAX, |report, _| told += u64::from(report.is_some()));
+        let lost =
+            reader.drain_with(&mut rings, u64::MAX, |report, _| told += u64::from(report.is_some())).lost;
         assert_eq!((lost, told), (7, 5));
         shared.0.borrow_mut().log.push_back(Report::damaged());
         let mut damaged = 0;
@@ -313,6 +343,7 @@ mod tests {
             damaged += u64::from(is_told);
         });
         assert_eq!(damaged, 1, "damage is told as what cannot be decoded");
-        assert_eq!(reader.drain_with(&mut rings, u64::MAX, |_, _| ()), 0);
+        let told = reader.drain_with(&mut rings, u64::MAX, |_, _| ());
+        assert_eq!(told, Told { lost: 0, owed: 1 }, "nobody else is there to pay");
     }
 }

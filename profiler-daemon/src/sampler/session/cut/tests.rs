@@ -122,7 +122,8 @@ fn drain(sampler: &mut PerfSampler, until_ns: u64, sessions: &mut [Session; 2]) 
             Drained::Tick(sample, weight_ns) => Drained::Tick(RawSample::clone(sample), *weight_ns),
             Drained::Double => Drained::Double,
             Drained::Undecodable => Drained::Undecodable,
-            Drained::Report(record) => Drained::Report(record.clone()),
+            Drained::Report(record, claim) => Drained::Report(record.clone(), claim),
+            Drained::Owed(count) => Drained::Owed(*count),
             Drained::LostReports(count) => Drained::LostReports(*count),
         };
         sessions[0].handle(drained);
