@@ -106,9 +106,11 @@ impl Outcome {
     /// profile: nothing was found, and at the end they agree with the clock.
     pub fn covers(&self, confidence: Confidence) -> (bool, bool) {
         let functions = self.functions();
-        let both: Vec<Both> =
-            functions.values().map(|seen| Both { ticks: seen.ticks, clock: seen.clock }).collect();
-        let has_ticks = self.finding.is_none() && agree(&both);
+        let both: Vec<(u64, Both)> = functions
+            .iter()
+            .map(|(function, seen)| (*function, Both { ticks: seen.ticks, clock: seen.clock }))
+            .collect();
+        let has_ticks = self.finding.is_none() && agree(&[both]);
         let clock = |seen: &Seen| (seen.clock as f64, seen.clock);
         let windows: Vec<Window> = self
             .seconds
