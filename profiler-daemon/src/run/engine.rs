@@ -32,7 +32,7 @@ use crate::sampler::access::{Access, OpenError};
 use crate::sampler::handler_time::HandlerBursts;
 use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
 use crate::sampler::session::Session;
-use crate::sampler::session::ticks::{self, Ticks};
+use crate::sampler::session::ticks;
 use crate::sampler::source::{Source, StartError};
 use crate::sampler::switches::{GroupSwitches, Switches};
 use crate::sampler::tick::TickSource;
@@ -166,7 +166,7 @@ impl<L: DecisionLog> Engine<L> {
                 let tick = how.tick.filter(|_| controller.wants_tick());
                 let tick = tick.map(|tick| tick.thinned(rate_hz));
                 if let Some(tick) = &tick {
-                    session.ticks = Some(Ticks::new(tick.clone()));
+                    session.begin_ticks(tick.clone(), settings.period_ns);
                     tick_audit = audit::BELIEVED.to_owned();
                 } else {
                     controller.give_up_tick();
@@ -371,6 +371,9 @@ impl<L: DecisionLog> Engine<L> {
             self.each_second(now_ns);
         }
         self.judge_lost(now_ns);
+        if let Some(finding) = self.session.take_finding() {
+            self.drop_ticks(&finding);
+        }
         let is_idle = self.resting.is_some_and(|rest| rest.quiet_ticks > 0 && rest.is_idle);
         let looks = (second_is_over || self.sampler.few_threads() || self.switches.linger()) && !is_idle;
         let (switches, attached_anew) = if looks { self.look_at_attach(now_ns) } else { (0, false) };
@@ -393,7 +396,7 @@ impl<L: DecisionLog> Engine<L> {
         }
         if decision.period_ns != self.settings.period_ns {
             self.settings.period_ns = decision.period_ns;
-            self.session.clock_rate_changed();
+            self.session.clock_rate_changed(decision.period_ns);
             self.sampler.set_period(decision.period_ns);
             self.note_rate(&decision);
         }
@@ -411,11 +414,10 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
-    /// Gives up samples at the kernel's tick where they cannot be believed, or paid for.
+    /// Gives up samples at the kernel's tick where they cannot be believed, or, for those to come, paid for.
     fn audit_ticks(&mut self, target_cpu_ns: u64) {
         if let Some(finding) = self.session.audit_ticks(target_cpu_ns) {
-            self.tick_audit = ticks::in_words(&finding);
-            self.note(format!("samples at the kernel's tick were {}; the clock's remain", self.tick_audit));
+            return self.drop_ticks(&finding);
         } else if self.session.ticks.is_none() || self.controller.wants_tick() {
             self.ticks_unwanted_ns = None;
             return;
@@ -424,9 +426,7 @@ impl<L: DecisionLog> Engine<L> {
             if now_ns < *self.ticks_unwanted_ns.get_or_insert(now_ns) + DEAR_FOR_NS {
                 return;
             }
-            self.session.ticks = None;
-            self.tick_audit = format!("dropped: {NOT_WORTH}");
-            self.note(format!("samples at the kernel's tick were {}; the clock's remain", self.tick_audit));
+            self.give_up_ticks(NOT_WORTH);
         }
         self.sampler.give_up_tick();
         self.controller.give_up_tick();
@@ -443,6 +443,21 @@ impl<L: DecisionLog> Engine<L> {
 
     /// Enters a change of the rate into the profile's history; of what the bucket does tick by tick, only the
     /// big strokes.
+    }
+
+    /// Takes no more; those until now are as good as they were.
+    fn give_up_ticks(&mut self, why: &str) {
+        self.session.end_ticks();
+        self.tick_audit = format!("given up: {why}");
+        self.note(format!("samples at the kernel's tick were {}; the clock's remain", self.tick_audit));
+        self.sampler.give_up_tick();
+        self.controller.give_up_tick();
+    }
+
+    /// The session has dropped them.
+    fn drop_ticks(&mut self, finding: &audit::Finding) {
+        self.tick_audit = ticks::in_words(finding);
+        self.note(format!("samples at the kernel's tick were {}; the clock's remain", self.tick_audit));
     fn note_rate(&mut self, decision: &Decision) {
         let last_hz = self.history.last().map_or(0.0, |change| change.rate_hz);
         let small = (decision.rate_hz / last_hz).ln().abs() < WORTH_NOTING;

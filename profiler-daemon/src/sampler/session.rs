@@ -581,9 +581,10 @@ impl Session {
         let chain = Chain { kernel, user, outcome };
         if let Some(ticks) = &mut self.ticks {
             // An inherited clock begins with a whole period, so that beginnings are hit by ticks alone.
-            let function =
-                (!sample.is_inherited).then(|| FxBuildHasher.hash_one(innermost_function(process, chain)));
-            ticks.sampled(sample.tid, function, is_tick.then_some(sample.time_ns));
+            let function = (!sample.is_inherited).then(|| innermost_function(process, chain));
+            function.into_iter().for_each(|function| self.aggregator.compare(function, is_tick));
+            let function = function.map(|function| FxBuildHasher.hash_one(function));
+            ticks.sampled(sample.tid, function, is_tick.then_some((sample.cpu, sample.time_ns)));
         }
         let outcome = match is_tick {
             true => self.aggregator.add_tick(process, chain, weight_ns),

@@ -104,6 +104,13 @@ impl TickSource {
         Ok(tick)
     }
 
+    /// One that nobody opens: four milliseconds, every one.
+    #[cfg(test)]
+    pub(crate) fn example() -> Self {
+        let entries = vec![0xffff_ffff_8100_0df0..0xffff_ffff_8100_0e10];
+        Self { tracepoint: 1, filter: CString::default(), tick_ns: 4_000_000, every: 1.0, entries }
+    }
+
     /// Ticks a second.
     pub(crate) fn hz(&self) -> f64 {
         1e9 / self.tick_ns as f64
@@ -187,8 +194,7 @@ mod tests {
         ffffffffc0000000 t tick_sched_timer\t[other]\n";
 
     fn tick() -> TickSource {
-        let (_, entries) = in_list(KERNEL).unwrap();
-        TickSource { tracepoint: 1, filter: CString::default(), tick_ns: 4_000_000, every: 1.0, entries }
+        TickSource { entries: in_list(KERNEL).unwrap().1, ..TickSource::example() }
     }
 
     #[test]
@@ -211,7 +217,11 @@ mod tests {
         for name in ["tick_sched_timer", "tick_nohz_highres_handler"] {
             for at in ["ffffffff81435000", "ffffffff81435800"] {
                 let list = format!("{}{at} t {name}\n", String::from_utf8_lossy(KERNEL));
-                assert_eq!(in_list(list.as_bytes()).unwrap().0, u64::from_str_radix(at, 16).unwrap(), "{name}");
+                assert_eq!(
+                    in_list(list.as_bytes()).unwrap().0,
+                    u64::from_str_radix(at, 16).unwrap(),
+                    "{name}"
+                );
             }
         }
     }

@@ -37,7 +37,8 @@ pub(super) fn run(tick: &TickSource) -> Result<(), Unavailable> {
         reports: Reports::Own,
     };
     let thread = Scope::Thread(nix::unistd::gettid().as_raw() as u32);
-    let mut event = Event::at_tracepoint(thread, tick.tracepoint, &tick.filter, 1, &sample).map_err(refused)?;
+    let mut event =
+        Event::at_tracepoint(thread, tick.tracepoint, &tick.filter, 1, &sample).map_err(refused)?;
     let mut ring = Ring::map(event.fd(), RING_BYTES).map_err(refused)?;
     event.enable().map_err(refused)?;
     let (begun_ns, cpu_ns) = (clock::monotonic_ns(), clock::thread_cpu_ns());
