@@ -44,6 +44,9 @@ use crate::sys::{clock, procfs};
 const MIN_TICK_NS: u64 = 50_000_000;
 /// Why there are no samples at the kernel's tick, where the law does not get to choose.
 const NOT_WORTH: &str = "within this budget, and for this horizon, the clock alone does better";
+/// What was not looked at where `/proc` does not tell it.
+const THREADS_UNREAD: &str =
+    "without a look at single threads, as this kernel does not tell what they use (/proc/PID/schedstat)";
 /// That has to be so for a while: the first copies of stacks are large, and the bucket keeps the budget meanwhile (ns).
 const DEAR_FOR_NS: u64 = 5_000_000_000;
 /// Records younger than this may still have older neighbours on their way to another ring (ns).
@@ -177,7 +180,13 @@ impl<L: DecisionLog> Engine<L> {
                         "no samples are taken at the kernel's tick: {NOT_WORTH}; the clock's are"
                     ));
                 }
-                let perf = PerfSampler::open(how.access, how.attachment, settings, dither, tick)?;
+                let mut perf = PerfSampler::open(how.access, how.attachment, settings, dither, tick)?;
+                if let Some(why) = perf.take_tick_failure() {
+                    session.ticks = None;
+                    controller.give_up_tick();
+                    tick_audit = format!("not taken: {why}");
+                    notes.push(format!("no samples are taken at the kernel's tick: {why}; the clock's are"));
+                }
                 Source::Perf(Box::new(perf))
             }
         };
@@ -362,6 +371,9 @@ impl<L: DecisionLog> Engine<L> {
         let decided = self.last_decision;
         self.tick();
         self.last_decision = decided;
+        if let Some(finding) = self.session.take_finding() {
+            self.drop_ticks(&finding);
+        }
     }
 
     fn tick(&mut self) {
@@ -371,9 +383,6 @@ impl<L: DecisionLog> Engine<L> {
             self.each_second(now_ns);
         }
         self.judge_lost(now_ns);
-        if let Some(finding) = self.session.take_finding() {
-            self.drop_ticks(&finding);
-        }
         let is_idle = self.resting.is_some_and(|rest| rest.quiet_ticks > 0 && rest.is_idle);
         let looks = (second_is_over || self.sampler.few_threads() || self.switches.linger()) && !is_idle;
         let (switches, attached_anew) = if looks { self.look_at_attach(now_ns) } else { (0, false) };
@@ -416,6 +425,12 @@ impl<L: DecisionLog> Engine<L> {
 
     /// Gives up samples at the kernel's tick where they cannot be believed, or, for those to come, paid for.
     fn audit_ticks(&mut self, target_cpu_ns: u64) {
+        if let Some(why) = self.sampler.take_tick_failure() {
+            return self.give_up_ticks(&why);
+        }
+        if self.session.threads_are_unread() && self.tick_audit == audit::BELIEVED {
+            self.tick_audit = format!("{}, {THREADS_UNREAD}", audit::BELIEVED);
+        }
         if let Some(finding) = self.session.audit_ticks(target_cpu_ns) {
             return self.drop_ticks(&finding);
         } else if self.session.ticks.is_none() || self.controller.wants_tick() {
@@ -428,21 +443,6 @@ impl<L: DecisionLog> Engine<L> {
             }
             self.give_up_ticks(NOT_WORTH);
         }
-        self.sampler.give_up_tick();
-        self.controller.give_up_tick();
-    }
-
-    /// Tells how many samples the clocks can have taken since the last tick, if every CPU was busy with the target.
-    fn judge_lost(&mut self, now_ns: u64) {
-        let wall_ns = now_ns.saturating_sub(std::mem::replace(&mut self.ticked_ns, now_ns));
-        let cpus = self.sampler.cpus() as u64;
-        let busy_ns = wall_ns.saturating_mul(cpus);
-        let ticks = self.session.tick_ns().map_or(0, |tick_ns| busy_ns / tick_ns.max(1));
-        self.session.judge_lost(busy_ns / self.settings.period_ns.max(1) + ticks);
-    }
-
-    /// Enters a change of the rate into the profile's history; of what the bucket does tick by tick, only the
-    /// big strokes.
     }
 
     /// Takes no more; those until now are as good as they were.
@@ -458,6 +458,21 @@ impl<L: DecisionLog> Engine<L> {
     fn drop_ticks(&mut self, finding: &audit::Finding) {
         self.tick_audit = ticks::in_words(finding);
         self.note(format!("samples at the kernel's tick were {}; the clock's remain", self.tick_audit));
+        self.sampler.give_up_tick();
+        self.controller.give_up_tick();
+    }
+
+    /// Tells how many samples the clocks can have taken since the last tick, if every CPU was busy with the target.
+    fn judge_lost(&mut self, now_ns: u64) {
+        let wall_ns = now_ns.saturating_sub(std::mem::replace(&mut self.ticked_ns, now_ns));
+        let cpus = self.sampler.cpus() as u64;
+        let busy_ns = wall_ns.saturating_mul(cpus);
+        let ticks = self.session.tick_ns().map_or(0, |tick_ns| busy_ns / tick_ns.max(1));
+        self.session.judge_lost(busy_ns / self.settings.period_ns.max(1) + ticks);
+    }
+
+    /// Enters a change of the rate into the profile's history; of what the bucket does tick by tick, only the
+    /// big strokes.
     fn note_rate(&mut self, decision: &Decision) {
         let last_hz = self.history.last().map_or(0.0, |change| change.rate_hz);
         let small = (decision.rate_hz / last_hz).ln().abs() < WORTH_NOTING;
