@@ -432,10 +432,9 @@ impl<L: DecisionLog> Engine<L> {
             self.tick_audit = format!("{}, {THREADS_UNREAD}", audit::BELIEVED);
         }
         if let Some(finding) = self.session.audit_ticks(target_cpu_ns) {
-            return self.drop_ticks(&finding);
+            self.drop_ticks(&finding);
         } else if self.session.ticks.is_none() || self.controller.wants_tick() {
             self.ticks_unwanted_ns = None;
-            return;
         } else {
             let now_ns = self.session.elapsed_ns();
             if now_ns < *self.ticks_unwanted_ns.get_or_insert(now_ns) + DEAR_FOR_NS {

@@ -107,7 +107,7 @@ impl TickSource {
     /// One that nobody opens: four milliseconds, every one.
     #[cfg(test)]
     pub(crate) fn example() -> Self {
-        let entries = vec![0xffff_ffff_8100_0df0..0xffff_ffff_8100_0e10];
+        let entries = std::iter::once(0xffff_ffff_8100_0df0..0xffff_ffff_8100_0e10).collect();
         Self { tracepoint: 1, filter: CString::default(), tick_ns: 4_000_000, every: 1.0, entries }
     }
 
