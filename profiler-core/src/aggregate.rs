@@ -16,6 +16,12 @@ const MAX_WINDOWS: usize = 120;
 /// Raw stacks remembered for one process; code that is generated anew all the time has no end of them.
 const MAX_RAW_STACKS: usize = 16_384;
 
+/// Functions in which samples at the tick and the clock's are compared at one ratio of rates; later ones are left out.
+const MAX_COMPARED: usize = 1 << 13;
+/// Ratios of rates that are told apart: by so much a rate may change while it counts as the same. Shares then differ by little more than
+/// half of what the comparison tolerates.
+const SAME_RATIO: f64 = 1.05;
+
 /// Distinct stacks, their frames together and distinct frames that are kept whole: some hundred MiB at most. Of later
 /// stacks the innermost frame is kept, up to as many more; of still later ones nothing but the process.
 const MAX_STACKS: Most = Most { stacks: 1 << 18, depths: 1 << 23, frames: 1 << 19 };
@@ -87,6 +93,10 @@ pub struct Aggregator {
     current: FxHashMap<StackId, Tally>,
     /// Those at the kernel's tick, which may have to be dropped.
     current_ticks: FxHashMap<StackId, Tally>,
+    /// Samples of both kinds in each function, since the last cut, by the ratio of the rates.
+    compared: FxHashMap<i32, FxHashMap<Frame, Both>>,
+    /// The present ratio, as a power of [`SAME_RATIO`].
+    ratio: i32,
     windows: Vec<ClosedWindow>,
     /// Calls of [`Aggregator::close_window`] that make one window.
     closings_per_window: u32,
@@ -146,6 +156,8 @@ impl Aggregator {
             function_counts: FxHashMap::default(),
             current: FxHashMap::default(),
             current_ticks: FxHashMap::default(),
+            compared: FxHashMap::default(),
+            ratio: 0,
             windows: Vec::new(),
             closings_per_window: 0,
             closings: 0,
@@ -170,16 +182,40 @@ impl Aggregator {
         self.stacks[id as usize].outcome
     }
 
+    /// The clock samples, and the tick does, so often from now on.
+    pub fn at_rates(&mut self, clock_hz: f64, tick_hz: f64) {
+        self.ratio = ((clock_hz / tick_hz).ln() / SAME_RATIO.ln()).round() as i32; // 0 where there is no ratio
+    }
+
+    /// A sample hit `function`, at the tick or by the clock, that can be held against those of the other source.
+    pub fn compare(&mut self, function: Frame, is_tick: bool) {
+        let functions = self.compared.entry(self.ratio).or_default();
+        if functions.len() < MAX_COMPARED || functions.contains_key(&function) {
+            let (ticks, clock) = (u64::from(is_tick), u64::from(!is_tick));
+            functions.entry(function).or_default().add(Both { ticks, clock });
+        }
+    }
+
+    /// Whether there was anything of the clock's that ticks could be held against.
+    pub fn has_compared(&self) -> bool {
+        self.compared.values().flat_map(FxHashMap::values).any(|both| both.clock > 0)
+    }
+
     /// Decides about the samples at the tick in closed windows. Those that are believed, and [`agree`] with the others
     /// function by function, stay beside them, both with weights in proportion to their number: so that all samples
     /// weigh alike, and their sum is the CPU time that each of the sources stands for alone. Others are dropped. Returns
-    /// how many stayed.
+    /// how many stayed. To be said as well when
+    /// they are given up, for no other reason than their price: what the clock samples alone from then on keeps its weight.
     pub fn settle_ticks(&mut self, believed: bool) -> u64 {
         let count = |of: fn(&ClosedWindow) -> &Vec<(StackId, Tally)>| {
             self.windows.iter().flat_map(of).map(|(_, tally)| tally.samples).sum::<u64>()
         };
         let (others, ticks) = (count(|window| &window.tallies), count(|window| &window.ticks));
-        let believed = believed && ticks > 0 && agree(&self.by_function());
+        let has_compared = self.has_compared();
+        let compared = std::mem::take(&mut self.compared);
+        let strata: Vec<Vec<(Frame, Both)>> =
+            compared.into_values().map(|functions| functions.into_iter().collect()).collect();
+        let believed = believed && ticks > 0 && has_compared && agree(&strata);
         let part = ticks as f64 / (ticks + others).max(1) as f64;
         for window in &mut self.windows {
             let ticks = std::mem::take(&mut window.ticks);
@@ -195,18 +231,9 @@ impl Aggregator {
         if believed { ticks } else { 0 }
     }
 
-    /// Samples of both kinds that hit each function in closed windows.
-    fn by_function(&self) -> Vec<Both> {
-        let mut functions: FxHashMap<Frame, Both> = FxHashMap::default();
-        for window in &self.windows {
-            for (id, tally) in &window.tallies {
-                functions.entry(self.functions[*id as usize]).or_default().clock += tally.samples;
-            }
-            for (id, tally) in &window.ticks {
-                functions.entry(self.functions[*id as usize]).or_default().ticks += tally.samples;
-            }
-        }
-        functions.into_values().collect()
+    /// Samples at the tick that stayed, in all windows.
+    pub fn believed_ticks(&self) -> u64 {
+        self.windows.iter().flat_map(|window| &window.believed_ticks).map(|(_, tally)| tally.samples).sum()
     }
 
     fn count(&mut self, id: StackId, weight_ns: u64) {
@@ -249,11 +276,13 @@ impl Aggregator {
     pub fn memory_bytes(&self) -> u64 {
         let of_window = |window: &ClosedWindow| window.all().count() + window.ticks.len();
         let tallies: usize = self.windows.iter().map(of_window).sum();
+        let compared: usize = self.compared.values().map(FxHashMap::len).sum();
         let parts = [
             self.stacks.len() * 2 * size_of::<Stack>(),
             self.depths * 2 * size_of::<FrameId>(),
             self.frames.frames().len() * 2 * size_of::<Frame>(),
             (tallies + self.current.len() + self.current_ticks.len()) * size_of::<(StackId, Tally)>(),
+            compared * size_of::<(Frame, Both)>(),
         ];
         parts.iter().sum::<usize>() as u64
     }
@@ -310,7 +339,7 @@ impl Aggregator {
     /// with times that count from zero again. What the controller has yet to take stays here.
     pub fn cut(&mut self) -> Self {
         let function_counts = std::mem::take(&mut self.function_counts);
-        std::mem::replace(self, Self { function_counts, ..Self::with_most(self.most) })
+        std::mem::replace(self, Self { function_counts, ratio: self.ratio, ..Self::with_most(self.most) })
     }
 
     /// All that was counted.

@@ -243,6 +243,12 @@ pub struct Run {
     pub budget_ratio: f64,
     /// The last sampling rate (samples per CPU-second of the target).
     pub rate_hz: f64,
+    /// The last rate of samples at the kernel's tick, beside it (samples per CPU-second of the target); 0 where none are in the profile.
+    pub tick_rate_hz: f64,
+    /// Mean cost of one of them charged to the target (µs); 0 where none are in the profile.
+    pub tick_overhead_us: f64,
+    /// Standard error of `tick_overhead_us` (µs).
+    pub tick_overhead_se_us: f64,
     /// The rate the law asked for last, under the budget and the caps.
     pub optimum_rate_hz: f64,
     /// The rate the law would take without budget and caps.

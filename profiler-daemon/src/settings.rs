@@ -325,6 +325,10 @@ fn sampling(args: &cli::SamplingArgs, output: &cli::OutputArgs) -> Result<Sampli
         symbol_memory: args.symbol_memory,
     };
     settings.validate().map_err(|error| usage(error.to_string()))?;
+    if settings.source == Source::Tick && settings.until_precision.is_some() {
+        let why = "the precision is that of the clock's samples, which --source tick takes fewer of";
+        return Err(usage(format!("{why}; with --until-precision, use --source clock")));
+    }
     Ok(settings)
 }
 

@@ -148,6 +148,19 @@ fn what_is_not_built_yet_is_refused_as_such() {
     assert!(message(line).contains("not available in this version"), "{}", message(line));
 }
 
+/// What is waited for is told by the clock, and beside ticks there would be less of it.
+#[test]
+fn precision_is_waited_for_with_the_clock_alone() {
+    for line in
+        ["record --until-precision 5% --source tick -- true", "attach --until-precision 5% --source tick 1"]
+    {
+        assert!(is_usage(line) && message(line).contains("use --source clock"), "{}", message(line));
+    }
+    for source in ["auto", "clock"] {
+        assert!(typed(&format!("record --until-precision 5% --source {source} -- true")).is_ok(), "{source}");
+    }
+}
+
 #[test]
 fn timers_sample_commands_by_their_threads() {
     assert!(typed("record --backend timer-signal --unwind dwarf --attach-mode task -- true").is_ok());

@@ -83,13 +83,22 @@ pub struct Outcome {
     pub finding: Option<Finding>,
     /// CPU time of the target (s), and of the thread that was found at fault where it was one, until then.
     pub cpu_s: f64,
-    /// CPU time since the threads took up what they do last (s), until the finding or the end.
-    pub since_change_cpu_s: f64,
+    /// CPU time since the threads took up what they do last (s), until the finding or the end: of all, and of the last one, which changes.
+    since_change_cpu_s: f64,
+    last_since_change_cpu_s: f64,
     /// By function, in each second.
     pub seconds: Vec<BTreeMap<u64, Seen>>,
 }
 
 impl Outcome {
+    /// After how much CPU time a lock was found (s): of the program, or, where a thread is found to be at fault, of that thread.
+    pub fn late_s(&self) -> f64 {
+        match self.finding {
+            Some(Finding { what: Disagreement::Thread(_), .. }) => self.last_since_change_cpu_s,
+            _ => self.since_change_cpu_s,
+        }
+    }
+
     /// By function.
     pub fn functions(&self) -> BTreeMap<u64, Seen> {
         let mut functions: BTreeMap<u64, Seen> = BTreeMap::new();
@@ -106,9 +115,11 @@ impl Outcome {
     /// profile: nothing was found, and at the end they agree with the clock.
     pub fn covers(&self, confidence: Confidence) -> (bool, bool) {
         let functions = self.functions();
-        let both: Vec<Both> =
-            functions.values().map(|seen| Both { ticks: seen.ticks, clock: seen.clock }).collect();
-        let has_ticks = self.finding.is_none() && agree(&both);
+        let both: Vec<(u64, Both)> = functions
+            .iter()
+            .map(|(function, seen)| (*function, Both { ticks: seen.ticks, clock: seen.clock }))
+            .collect();
+        let has_ticks = self.finding.is_none() && agree(&[both]);
         let clock = |seen: &Seen| (seen.clock as f64, seen.clock);
         let windows: Vec<Window> = self
             .seconds
@@ -328,14 +339,14 @@ fn run_on(
             cpu_ns += used[i];
         }
         ticks.sort_unstable();
-        ticks.iter().for_each(|&(at_ns, thread, function)| audit.tick(thread, Some(function), at_ns));
+        ticks
+            .iter()
+            .for_each(|&(at_ns, thread, function)| audit.tick(thread, Some(function), (thread, at_ns)));
         outcome.cpu_s += cpu_ns * 1e-9;
         outcome.finding = audit.charge(cpu_ns.round() as u64);
         if now_ns > changed_s * 1e9 {
-            // Of a thread that is at fault, its own time; before it is known, that of the last thread, which changes.
-            let last = used.len() - 1;
-            let is_own = !matches!(outcome.finding, Some(Finding { what: Disagreement::Function(_), .. }));
-            outcome.since_change_cpu_s += if is_own { used[last] } else { cpu_ns } * 1e-9;
+            outcome.since_change_cpu_s += cpu_ns * 1e-9;
+            outcome.last_since_change_cpu_s += used.last().copied().unwrap_or(0.0) * 1e-9;
         }
     }
     outcome

@@ -13,7 +13,7 @@ fn a_locked_program_is_found_within_five_seconds_of_its_cpu_time() {
             let (every, within_s) = [(1.0, 5.0), (3.0, 10.0)][seed as usize % 2];
             let outcome = run(&program, Rates { clock_hz: AUDIT_HZ, every }, 400.0, seed);
             let Some(finding) = outcome.finding else { panic!("{}, seed {seed}: not found", program.name) };
-            let late_s = outcome.since_change_cpu_s;
+            let late_s = outcome.late_s();
             assert!(late_s <= within_s, "{}, seed {seed}: after {late_s:.1} s, {finding:?}", program.name);
         }
     }
@@ -39,14 +39,19 @@ fn an_unlocked_program_is_left_alone_for_an_hour() {
 /// Whatever the audit lets pass, the intervals are the clock's: of a hundred runs, ninety-five are to hold on average.
 #[test]
 fn intervals_hold_the_truth_whether_ticks_are_believed_or_not() {
-    let mut believed = 0;
+    let (mut believed, mut all, mut hold) = (0, 0, 0);
     for program in locked().into_iter().chain(hardly_locked()).chain(unlocked()) {
         let outcomes: Vec<(bool, bool)> = (0..100)
             .map(|seed| run_whole(&program, AUDIT_HZ, 30.0, seed).covers(Confidence::default()))
             .collect();
         let holds = outcomes.iter().filter(|(holds, _)| *holds).count();
-        assert!(holds >= 90, "{}: {holds}", program.name);
+        // By chance, fewer than 91 of a hundred hold once in a hundred programs; more programs than that are not meant to be.
+        assert!(holds >= 91, "{}: {holds}", program.name);
+        (all, hold) = (all + outcomes.len(), hold + holds);
         believed += outcomes.iter().filter(|(_, has_ticks)| *has_ticks).count();
     }
+    // Of all together no fewer than 95%, but for two deviations.
+    let least = 0.95 * all as f64 - 2.0 * (0.95 * 0.05 * all as f64).sqrt();
+    assert!(hold as f64 >= least, "{hold} of {all}");
     assert!(believed > 500, "{believed}: else nothing of this was put to the test");
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stderr, reason = "a test that skips says why")]
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +12,7 @@ use tests::attempts::attempts;
 use tests::checks::{C, check, within};
 use tests::guards::is_root;
 use tests::programs::program;
-use tests::run::{Sweetspot, start};
+use tests::run::{Sweetspot, start, wait_until};
 
 /// Leaves the test unless the tick can be sampled.
 macro_rules! needs_ticks {
@@ -42,6 +43,7 @@ fn ticks_and_clock_make_one_profile() -> Result<()> {
             let recorded = at_the_tick(&options).record(program, &["--cpu", "4", "--depth", "20"])?;
             let summary = &recorded.stats.summary;
             ensure!(summary.tick_audit == "believed", "{mode}: {}, {:?}", summary.tick_audit, summary.notes);
+            ensure!(summary.tick_rate_hz > 0.0 && summary.tick_overhead_us > 0.0, "{mode}: {summary:?}");
             let tick_hz = summary.tick_samples as f64 / summary.target_cpu_s;
             ensure!(
                 [100.0, 250.0, 300.0, 1000.0].iter().any(|hz| (tick_hz / hz - 1.0).abs() < 0.05),
@@ -69,6 +71,27 @@ fn a_long_horizon_takes_some_of_the_ticks() -> Result<()> {
     })
 }
 
+/// An event for each thread and CPU can be had, and not two.
+#[test]
+fn where_files_are_few_the_clock_goes_without_ticks() -> Result<()> {
+    needs_ticks!();
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cpus = std::thread::available_parallelism()?.get();
+    let target = start(Command::new(program("sleepers")?).args(["300", "30"]))?;
+    wait_until("the threads to be there", || {
+        fs::read_dir(format!("/proc/{}/task", target.id())).is_ok_and(|threads| threads.count() >= 300)
+    })?;
+    // 256 are kept for everything else.
+    let files = format!("--nofile={0}:{0}", 300 * cpus * 3 / 2 + 256);
+    let recorded =
+        at_the_tick(&["--attach-mode", "task"]).through(&["prlimit", &files]).attach(target.id(), 2.0)?;
+    let summary = &recorded.stats.summary;
+    ensure!(summary.tick_audit.contains("files may be open"), "{}", summary.tick_audit);
+    ensure!(summary.notes.iter().any(|note| note.contains("tick")), "{:?}", summary.notes);
+    ensure!(summary.tick_samples == 0 && summary.tick_rate_hz == 0.0 && summary.samples > 0, "{summary:?}");
+    Ok(())
+}
+
 #[test]
 fn a_program_in_step_with_the_tick_is_left_to_the_clock() -> Result<()> {
     needs_ticks!();
@@ -83,6 +106,11 @@ fn a_program_in_step_with_the_tick_is_left_to_the_clock() -> Result<()> {
             let recorded = at_the_tick(&["--rate", "500"]).attach(target.id(), 12.0)?;
             let summary = &recorded.stats.summary;
             ensure!(summary.tick_audit.starts_with("dropped"), "{period_us}: {}", summary.tick_audit);
+            ensure!(
+                summary.tick_rate_hz == 0.0 && summary.tick_overhead_us == 0.0,
+                "{period_us}: {summary:?}"
+            );
+            ensure!(summary.truncated <= summary.samples, "{period_us}: {summary:?}");
             ensure!(summary.notes.iter().any(|note| note.contains("tick")), "{:?}", summary.notes);
             let of = |name: &str| {
                 recorded.folded.weight_of(|stack| stack.frames.iter().any(|frame| frame == name))

@@ -58,6 +58,7 @@ fn believed_ticks_stay_beside_the_others_and_dropped_ones_do_not() {
     let process = process();
     let counted = |believed: bool, halved: bool| {
         let mut aggregator = Aggregator::default();
+        [false, true].into_iter().for_each(|is_tick| aggregator.compare(FUNCTION, is_tick));
         // Two windows: 3 samples of the clock and 9 ticks in each, which hit another function as well.
         for window in 0..2 {
             for _ in 0..3 {
@@ -77,6 +78,7 @@ fn believed_ticks_stay_beside_the_others_and_dropped_ones_do_not() {
         assert_eq!(aggregator.weight_ns(), 1_800.0, "ticks do not count before they are settled");
         assert_eq!(aggregator.settle_ticks(believed), if believed { 18 } else { 0 });
         assert_eq!(aggregator.settle_ticks(true), 0, "they are settled once");
+        assert_eq!(aggregator.believed_ticks(), if believed { 18 } else { 0 });
         assert_eq!(aggregator.weight_ns(), 1_800.0, "nor do they add to what the clock says");
         let aggregate = aggregator.finish(2);
         let of_all = |by_stack: Vec<Vec<(u32, Tally)>>| -> Vec<Vec<Tally>> {
@@ -93,6 +95,58 @@ fn believed_ticks_stay_beside_the_others_and_dropped_ones_do_not() {
     assert_eq!(clock, [vec![tally(6, 450.0)], vec![]]);
     assert_eq!(ticks, [vec![tally(12, 900.0)], vec![tally(6, 450.0)]]);
     assert_eq!(counted(false, false), (vec![vec![tally(3, 900.0); 2], vec![]], vec![vec![], vec![]]));
+}
+
+const FUNCTION: Frame = Frame { object: ObjectId::KERNEL, address: 1 };
+const OTHER: Frame = Frame { object: ObjectId::KERNEL, address: 2 };
+
+/// What is compared is told apart from what is counted: of events that a child inherited, beginnings are hit by ticks alone.
+#[test]
+fn only_what_can_be_compared_decides_about_ticks() {
+    let process = process();
+    let settled = |compared: &[(Frame, u64, u64)], clock_hz: &[f64]| {
+        let mut aggregator = Aggregator::default();
+        for (&(function, ticks, clock), hz) in compared.iter().zip(clock_hz) {
+            aggregator.at_rates(*hz, 250.0);
+            (0..ticks).for_each(|_| aggregator.compare(function, true));
+            (0..clock).for_each(|_| aggregator.compare(function, false));
+        }
+        aggregator.add(&process, chain(&[], &[1]), 300);
+        (0..1_000).for_each(|_| _ = aggregator.add_tick(&process, chain(&[], &[2]), 100));
+        aggregator.close_window(1, 1.0);
+        (aggregator.has_compared(), aggregator.settle_ticks(true))
+    };
+    assert_eq!(settled(&[], &[]), (false, 0), "nothing to hold them against");
+    assert_eq!(settled(&[(FUNCTION, 500, 20), (OTHER, 5_000, 2_720)], &[10.0, 150.0]), (true, 1_000));
+    assert_eq!(settled(&[(FUNCTION, 500, 20), (OTHER, 5_000, 2_720)], &[150.0, 151.0]), (true, 0));
+}
+
+/// Ticks are given up after the first of two windows, for their price alone.
+#[test]
+fn what_the_clock_samples_after_ticks_were_given_up_keeps_its_weight() {
+    let process = process();
+    for joined in [false, true] {
+        let mut aggregator = Aggregator::default();
+        [false, true].into_iter().for_each(|is_tick| aggregator.compare(FUNCTION, is_tick));
+        aggregator.add(&process, chain(&[], &[1]), 300);
+        (0..3).for_each(|_| _ = aggregator.add_tick(&process, chain(&[], &[1]), 100));
+        aggregator.close_window(1, 1.0);
+        assert_eq!(aggregator.settle_ticks(true), 3);
+        aggregator.add(&process, chain(&[], &[1]), 700);
+        aggregator.close_window(2, 1.0);
+        if joined {
+            aggregator.halve_windows();
+        }
+        assert_eq!(aggregator.settle_ticks(false), 0, "at the end there are none");
+        assert_eq!((aggregator.believed_ticks(), aggregator.weight_ns()), (3, 1_000.0));
+        let aggregate = aggregator.finish(2);
+        let of =
+            |tallies: &[Vec<(u32, Tally)>]| tallies[0].iter().map(|(_, tally)| tally.weight_ns).collect();
+        let clock: Vec<f64> = of(&aggregate.tallies);
+        let ticks: Vec<f64> = of(&aggregate.ticks);
+        let expected = if joined { vec![775.0] } else { vec![75.0, 700.0] };
+        assert_eq!((clock, ticks), (expected, vec![225.0]));
+    }
 }
 
 #[test]

@@ -30,7 +30,7 @@ impl<const N: usize> Detector<N> {
 }
 
 /// ln(eᵃ + eᵇ).
-fn log_sum(a: f64, b: f64) -> f64 {
+pub(super) fn log_sum(a: f64, b: f64) -> f64 {
     let (low, high) = if a < b { (a, b) } else { (b, a) };
     if low == f64::NEG_INFINITY { high } else { high + (low - high).exp().ln_1p() }
 }

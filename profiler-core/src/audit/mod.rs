@@ -33,6 +33,8 @@ pub use self::whole::{Both, agree};
 
 /// Families of tests that share the false alarms.
 const FAMILIES: f64 = 3.0;
+/// What a thread has used, and the target beside it, counts less by this with each block: for some hundred of them.
+const FADING: f64 = 0.99;
 /// CPU time that is compared at once (ns).
 const BLOCK_NS: u64 = 1_000_000_000;
 /// Threads that are followed one by one; of more, those that came first.
@@ -51,8 +53,10 @@ pub struct AuditSettings {
     pub false_alarms_per_day: f64,
     /// By how much ticks may differ from CPU time, as a ratio of it.
     pub count_tolerance_ratio: f64,
-    /// By how much the shares of a function may differ.
+    /// By how much the shares of a function may differ. A thread with a smaller share of the CPU time can move none by more.
     pub share_tolerance_ratio: f64,
+    /// Whether the target's CPU time is one that ticks can be held against: not where it was counted at ticks itself.
+    pub has_total: bool,
 }
 
 impl Default for AuditSettings {
@@ -62,6 +66,7 @@ impl Default for AuditSettings {
             false_alarms_per_day: 0.01,
             count_tolerance_ratio: 0.1,
             share_tolerance_ratio: 0.02,
+            has_total: true,
         }
     }
 }
@@ -86,6 +91,15 @@ pub struct Finding {
     pub at_cpu_s: f64,
 }
 
+/// A thread that is followed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Thread {
+    test: CountTest,
+    /// What it has used of late, and the target has meanwhile (ns).
+    cpu_ns: f64,
+    target_ns: f64,
+}
+
 /// Compares the two sources.
 #[derive(Clone, Debug)]
 pub struct Audit {
@@ -93,7 +107,7 @@ pub struct Audit {
     /// Ticks that are sampled in a second of a busy CPU.
     hz: f64,
     total: CountTest,
-    threads: FxHashMap<u32, CountTest>,
+    threads: FxHashMap<u32, Thread>,
     functions: ShareTest,
     instants: Instants,
     cpu_ns: u64,
@@ -120,13 +134,13 @@ impl Audit {
         }
     }
 
-    /// A tick hit `thread` in `function` at `at_ns`, by any clock; told in the order of time. No function where the clock's samples
+    /// A tick hit `thread` in `function`, on a CPU at a time (ns) of any clock; told in the order of time. No function where the clock's samples
     /// are not to be held against it.
-    pub fn tick(&mut self, thread: u32, function: Option<u64>, at_ns: u64) {
-        if let Some(test) = self.threads.get_mut(&thread) {
-            test.hit();
+    pub fn tick(&mut self, thread: u32, function: Option<u64>, (cpu, at_ns): (u32, u64)) {
+        if let Some(thread) = self.threads.get_mut(&thread) {
+            thread.test.hit();
         }
-        if self.instants.counts(at_ns, 1e9 / self.settings.hz) {
+        if self.instants.counts(cpu, at_ns, 1e9 / self.settings.hz) {
             self.total.hit();
             if let Some(function) = function {
                 self.functions.tick(function);
@@ -143,7 +157,9 @@ impl Audit {
     /// said of a thread when it is first known (with 0), and before each [`charge`](Self::charge).
     pub fn charge_thread(&mut self, thread: u32, cpu_ns: u64) {
         if self.threads.len() < MOST_THREADS || self.threads.contains_key(&thread) {
-            self.threads.entry(thread).or_default().charge(cpu_ns);
+            let thread = self.threads.entry(thread).or_default();
+            thread.test.charge(cpu_ns);
+            thread.cpu_ns += cpu_ns as f64;
         }
     }
 
@@ -172,24 +188,37 @@ impl Audit {
         self.finding
     }
 
+    /// Instead of [`charge`](Self::charge) where samples were lost among those that were told: they do not fit the CPU time, and
+    /// that says nothing. Nor does what was found by counts, if it was found just before.
+    pub fn restart_counts(&mut self, cpu_ns: u64) {
+        self.cpu_ns = self.cpu_ns.saturating_add(cpu_ns);
+        self.functions_ns = self.functions_ns.saturating_add(cpu_ns);
+        self.block_ns = 0;
+        self.forget_counts();
+        self.finding = self.finding.filter(|finding| matches!(finding.what, Disagreement::Function(_)));
+    }
+
+    fn forget_counts(&mut self) {
+        self.total = CountTest::default();
+        self.threads.values_mut().for_each(|thread| thread.test = CountTest::default());
+    }
+
     /// The clock's rate is another from now on: which of a function's hits are the clock's is chance only while both rates stay.
     /// To be said after [`charge`](Self::charge).
-    pub fn rate_changed(&mut self) -> Option<Finding> {
+    pub fn rate_changed(&mut self) {
         if !self.instants.are_more() {
             let found = self.compare_functions();
             self.found(found);
         } else {
             self.begin_anew();
         }
-        self.finding
     }
 
     /// From now on one in `every` ticks is sampled, about. What was counted until now is left out of the tests of counts.
     pub fn thin(&mut self, every: f64) {
         self.rate_changed();
         self.hz = self.settings.hz / every.max(1.0);
-        self.total = CountTest::default();
-        self.threads.values_mut().for_each(|test| *test = CountTest::default());
+        self.forget_counts();
     }
 
     fn found(&mut self, found: Option<Disagreement>) {
@@ -214,11 +243,17 @@ impl Audit {
             self.begin_anew();
         }
         let of_all = self.hz / self.instants.one_in();
-        let total = self.total.close(&settings, 0, of_all) > limit;
+        let total = self.total.close(&settings, 0, of_all) > limit && settings.has_total;
+        let block_ns = self.block_ns as f64;
         // A thread's block is as long as a target's, so that all threads together begin anew once in that time.
-        let is_off = |test: &mut CountTest| test.close(&settings, BLOCK_NS, hz) > limit;
+        let is_off = |thread: &mut Thread| {
+            thread.target_ns += block_ns;
+            let matters = thread.cpu_ns >= settings.share_tolerance_ratio * thread.target_ns;
+            (thread.cpu_ns, thread.target_ns) = (FADING * thread.cpu_ns, FADING * thread.target_ns);
+            thread.test.close(&settings, BLOCK_NS, hz) > limit && matters
+        };
         let thread =
-            self.threads.iter_mut().filter_map(|(thread, test)| is_off(test).then_some(*thread)).min();
+            self.threads.iter_mut().filter_map(|(number, thread)| is_off(thread).then_some(*number)).min();
         let by_thread = thread.map(Disagreement::Thread);
         let by_function = self.compare_functions();
         total.then_some(Disagreement::Total).or(by_thread).or(by_function)

@@ -29,6 +29,8 @@ pub(super) struct Runs {
     /// Samples that the means are over.
     samples: f64,
     handler_runs: f64,
+    /// Samples at the tick, likewise.
+    ticks: f64,
     changes: Vec<(u64, RateChange)>,
 }
 
@@ -51,6 +53,7 @@ impl Runs {
         self.times(run, part);
         self.ratios(run, finite(run.target_cpu_s).max(0.0) * part);
         self.costs(run, run.samples as f64 * part);
+        self.tick_costs(run, run.tick_samples as f64 * part);
         self.words(run);
         self.changes(run, range);
         self.runs += 1;
@@ -89,7 +92,7 @@ impl Runs {
         macro_rules! add {
             ($sum:expr, $of:expr; $($ratio:ident),*) => {$($sum.$ratio += finite($of.$ratio) * cpu_s;)*};
         }
-        add!(self.sum, run; overhead_ratio, budget_ratio, rate_hz, optimum_rate_hz, unbounded_rate_hz);
+        add!(self.sum, run; overhead_ratio, budget_ratio, rate_hz, tick_rate_hz, optimum_rate_hz, unbounded_rate_hz);
         add!(
             self.sum.overhead_parts, run.overhead_parts;
             base_ratio, frames_ratio, stack_ratio, switches_ratio, side_records_ratio, foreign_ratio, self_ratio,
@@ -114,6 +117,15 @@ impl Runs {
             self.handler_runs += samples;
         }
         self.samples += samples;
+    }
+
+    /// The same of those at the kernel's tick, where there were some in the profile.
+    fn tick_costs(&mut self, run: &Run, ticks: f64) {
+        if run.tick_overhead_us > 0.0 {
+            self.sum.tick_overhead_us += finite(run.tick_overhead_us) * ticks;
+            self.sum.tick_overhead_se_us += finite(run.tick_overhead_se_us) * ticks;
+            self.ticks += ticks;
+        }
     }
 
     fn words(&mut self, run: &Run) {
@@ -175,7 +187,10 @@ impl Runs {
             ($of:expr, $by:expr; $($figure:ident),*) => {$($of.$figure /= $by;)*};
         }
         if self.cpu_s > 0.0 {
-            divide!(self.sum, self.cpu_s; overhead_ratio, budget_ratio, rate_hz, optimum_rate_hz, unbounded_rate_hz);
+            divide!(
+                self.sum, self.cpu_s;
+                overhead_ratio, budget_ratio, rate_hz, tick_rate_hz, optimum_rate_hz, unbounded_rate_hz
+            );
             divide!(
                 self.sum.overhead_parts, self.cpu_s;
                 base_ratio, frames_ratio, stack_ratio, switches_ratio, side_records_ratio, foreign_ratio, self_ratio,
@@ -186,6 +201,9 @@ impl Runs {
         }
         if self.samples > 0.0 {
             divide!(self.sum, self.samples; overhead_us, overhead_se_us, self_us);
+        }
+        if self.ticks > 0.0 {
+            divide!(self.sum, self.ticks; tick_overhead_us, tick_overhead_se_us);
         }
         let per_sample =
             |sum: &mut Option<f64>, samples: f64| *sum = sum.filter(|_| samples > 0.0).map(|us| us / samples);

@@ -1,7 +1,7 @@
 //! The loop: from readings to the next period.
 
 use super::account::{Account, TARGET_FLOOR_CPUS};
-use super::aim::{Aim, BUDGET_MARGIN, Circumstances};
+use super::aim::{AUDIT_HZ, Aim, BUDGET_MARGIN, Circumstances};
 use super::bucket::{TRICKLE, TokenBucket};
 use super::burden::Burden;
 use super::cost::CostModel;
@@ -61,8 +61,11 @@ pub struct RateController {
     part: Account,
     /// The rate decided on, before the bucket.
     rate_hz: f64,
-    /// Samples at the kernel's tick (per CPU-second).
+    /// Samples at the kernel's tick (per CPU-second), before the bucket.
     tick_hz: f64,
+    /// What the bucket leaves of them, and since when (ns).
+    ticks_left: f64,
+    ticks_left_ns: u64,
     bound_by: BoundBy,
     pub(super) settled: bool,
     throttled: bool,
@@ -94,6 +97,8 @@ impl RateController {
             own_budget_ratio: settings.budget_ratio,
             rate_hz: settings.floor_hz,
             tick_hz: 0.0,
+            ticks_left: 1.0,
+            ticks_left_ns: 0,
             bound_by: BoundBy::Law,
             settled: false,
             throttled: false,
@@ -147,7 +152,9 @@ impl RateController {
             Reason::Fixed
         } else {
             let retuned = self.retune(at_ns);
-            self.throttle(retuned)
+            let reason = self.throttle(retuned);
+            self.thin_for_audit(at_ns);
+            reason
         };
         self.decision(at_ns, reason)
     }
@@ -205,6 +212,18 @@ impl RateController {
         let is_near = (self.tick_hz / THIN_BAND..=self.tick_hz * THIN_BAND).contains(&wanted_hz);
         if !is_near {
             self.tick_hz = wanted_hz;
+        }
+    }
+
+    /// Where the bucket slows the clock to less than audits the ticks, these get as much rarer: else they would go on, unaudited, and be
+    /// what it is slowed for. They come back a retune's time later at the earliest.
+    fn thin_for_audit(&mut self, at_ns: u64) {
+        let wanted = (self.rate_hz() / AUDIT_HZ).min(1.0);
+        let is_less = wanted < self.ticks_left / THIN_BAND;
+        let is_far = wanted > self.ticks_left * THIN_BAND || wanted == 1.0 && self.ticks_left < 1.0;
+        let is_more = is_far && at_ns.saturating_sub(self.ticks_left_ns) >= RETUNE_NS;
+        if is_less || is_more {
+            (self.ticks_left, self.ticks_left_ns) = (wanted, at_ns);
         }
     }
 
@@ -276,7 +295,7 @@ impl RateController {
 
     /// How often samples at the kernel's tick are wanted (per CPU-second).
     pub fn tick_rate_hz(&self) -> f64 {
-        self.tick_hz
+        self.ticks_left * self.tick_hz
     }
 
     /// No samples come with the kernel's tick any more.
@@ -369,7 +388,7 @@ impl RateController {
             budget_cap_hz: aim.caps.budget_hz,
             bucket_cap_hz: self.bucket_cap_hz(),
             bucket_level_us: self.bucket.level_ns() * 1e-3,
-            tick_rate_hz: self.tick_hz,
+            tick_rate_hz: self.tick_rate_hz(),
             tick_overhead_us: if self.settings.tick_hz.is_some() { cost.tick.mean_ns * 1e-3 } else { 0.0 },
             budget_ratio: self.settings.budget_ratio,
             overhead_1s_ratio: self.account.last_1s_ratio(),

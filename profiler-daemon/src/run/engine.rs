@@ -32,7 +32,7 @@ use crate::sampler::access::{Access, OpenError};
 use crate::sampler::handler_time::HandlerBursts;
 use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
 use crate::sampler::session::Session;
-use crate::sampler::session::ticks::{self, Ticks};
+use crate::sampler::session::ticks;
 use crate::sampler::source::{Source, StartError};
 use crate::sampler::switches::{GroupSwitches, Switches};
 use crate::sampler::tick::TickSource;
@@ -44,6 +44,9 @@ use crate::sys::{clock, procfs};
 const MIN_TICK_NS: u64 = 50_000_000;
 /// Why there are no samples at the kernel's tick, where the law does not get to choose.
 const NOT_WORTH: &str = "within this budget, and for this horizon, the clock alone does better";
+/// What was not looked at where `/proc` does not tell it.
+const THREADS_UNREAD: &str =
+    "without a look at single threads, as this kernel does not tell what they use (/proc/PID/schedstat)";
 /// That has to be so for a while: the first copies of stacks are large, and the bucket keeps the budget meanwhile (ns).
 const DEAR_FOR_NS: u64 = 5_000_000_000;
 /// Records younger than this may still have older neighbours on their way to another ring (ns).
@@ -166,7 +169,7 @@ impl<L: DecisionLog> Engine<L> {
                 let tick = how.tick.filter(|_| controller.wants_tick());
                 let tick = tick.map(|tick| tick.thinned(rate_hz));
                 if let Some(tick) = &tick {
-                    session.ticks = Some(Ticks::new(tick.clone()));
+                    session.begin_ticks(tick.clone(), settings.period_ns);
                     tick_audit = audit::BELIEVED.to_owned();
                 } else {
                     controller.give_up_tick();
@@ -177,7 +180,13 @@ impl<L: DecisionLog> Engine<L> {
                         "no samples are taken at the kernel's tick: {NOT_WORTH}; the clock's are"
                     ));
                 }
-                let perf = PerfSampler::open(how.access, how.attachment, settings, dither, tick)?;
+                let mut perf = PerfSampler::open(how.access, how.attachment, settings, dither, tick)?;
+                if let Some(why) = perf.take_tick_failure() {
+                    session.ticks = None;
+                    controller.give_up_tick();
+                    tick_audit = format!("not taken: {why}");
+                    notes.push(format!("no samples are taken at the kernel's tick: {why}; the clock's are"));
+                }
                 Source::Perf(Box::new(perf))
             }
         };
@@ -362,6 +371,9 @@ impl<L: DecisionLog> Engine<L> {
         let decided = self.last_decision;
         self.tick();
         self.last_decision = decided;
+        if let Some(finding) = self.session.take_finding() {
+            self.drop_ticks(&finding);
+        }
     }
 
     fn tick(&mut self) {
@@ -393,7 +405,7 @@ impl<L: DecisionLog> Engine<L> {
         }
         if decision.period_ns != self.settings.period_ns {
             self.settings.period_ns = decision.period_ns;
-            self.session.clock_rate_changed();
+            self.session.clock_rate_changed(decision.period_ns);
             self.sampler.set_period(decision.period_ns);
             self.note_rate(&decision);
         }
@@ -411,23 +423,40 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
-    /// Gives up samples at the kernel's tick where they cannot be believed, or paid for.
+    /// Gives up samples at the kernel's tick where they cannot be believed, or, for those to come, paid for.
     fn audit_ticks(&mut self, target_cpu_ns: u64) {
+        if let Some(why) = self.sampler.take_tick_failure() {
+            return self.give_up_ticks(&why);
+        }
+        if self.session.threads_are_unread() && self.tick_audit == audit::BELIEVED {
+            self.tick_audit = format!("{}, {THREADS_UNREAD}", audit::BELIEVED);
+        }
         if let Some(finding) = self.session.audit_ticks(target_cpu_ns) {
-            self.tick_audit = ticks::in_words(&finding);
-            self.note(format!("samples at the kernel's tick were {}; the clock's remain", self.tick_audit));
+            self.drop_ticks(&finding);
         } else if self.session.ticks.is_none() || self.controller.wants_tick() {
             self.ticks_unwanted_ns = None;
-            return;
         } else {
             let now_ns = self.session.elapsed_ns();
             if now_ns < *self.ticks_unwanted_ns.get_or_insert(now_ns) + DEAR_FOR_NS {
                 return;
             }
-            self.session.ticks = None;
-            self.tick_audit = format!("dropped: {NOT_WORTH}");
-            self.note(format!("samples at the kernel's tick were {}; the clock's remain", self.tick_audit));
+            self.give_up_ticks(NOT_WORTH);
         }
+    }
+
+    /// Takes no more; those until now are as good as they were.
+    fn give_up_ticks(&mut self, why: &str) {
+        self.session.end_ticks();
+        self.tick_audit = format!("given up: {why}");
+        self.note(format!("samples at the kernel's tick were {}; the clock's remain", self.tick_audit));
+        self.sampler.give_up_tick();
+        self.controller.give_up_tick();
+    }
+
+    /// The session has dropped them.
+    fn drop_ticks(&mut self, finding: &audit::Finding) {
+        self.tick_audit = ticks::in_words(finding);
+        self.note(format!("samples at the kernel's tick were {}; the clock's remain", self.tick_audit));
         self.sampler.give_up_tick();
         self.controller.give_up_tick();
     }

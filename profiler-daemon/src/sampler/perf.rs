@@ -136,6 +136,8 @@ pub(crate) struct PerfSampler {
     online: Vec<OnlineCpu>,
     /// Why no clock could be opened for some thread that lives.
     refused: Option<io::Error>,
+    /// Why there are no samples at the tick any more, though they were asked for.
+    tick_failure: Option<String>,
     /// Where the next redraws begin.
     next_redraw: usize,
 }
@@ -195,6 +197,7 @@ impl PerfSampler {
             attachment,
             online,
             refused: None,
+            tick_failure: None,
             next_redraw: 0,
         };
         let opened = sampler.open_clocks(&sampler.attachment.followed())?;
@@ -300,6 +303,17 @@ impl PerfSampler {
     /// Why there were threads since the last call for which no clock could be opened, if there were any.
     pub(crate) fn take_refused(&mut self) -> Option<io::Error> {
         self.refused.take()
+    }
+
+    /// Why samples at the tick had to end since the last call, if they had to.
+    pub(crate) fn take_tick_failure(&mut self) -> Option<String> {
+        self.tick_failure.take()
+    }
+
+    /// Goes on with the clock alone: ticks are a gain, and never worth a thread without a clock.
+    fn fail_tick(&mut self, why: String) {
+        self.give_up_tick();
+        self.tick_failure.get_or_insert(why);
     }
 
     /// Stops the old clocks; the incoming ones alone count from now on.
@@ -486,12 +500,17 @@ impl PerfSampler {
     }
 
     fn open_clocks(&mut self, followed: &[Followed]) -> Result<Opened, OpenError> {
-        let each = if self.tick.is_some() { 2 } else { 1 };
-        let needed = (followed.len() * self.rings.cpus().len() * each) as u64;
+        let needed = (followed.len() * self.rings.cpus().len()) as u64;
         let limit = limits::open_files();
         // A quarter of a low limit is enough for everything else that is yet to be opened.
-        let free = limit.saturating_sub(OTHER_FILES.min(limit / 4) + procfs::own_open_files());
-        if needed > free {
+        let free = || limit.saturating_sub(OTHER_FILES.min(limit / 4) + procfs::own_open_files());
+        if self.tick.is_some() && 2 * needed > free() {
+            self.fail_tick(format!(
+                "{} events are needed with them, but only {limit} files may be open",
+                2 * needed
+            ));
+        }
+        if needed > free() {
             return Err(OpenError::TooManyEvents { needed, limit });
         }
         let mut opened = Opened::default();
@@ -505,6 +524,9 @@ impl PerfSampler {
                     refused = Some(error);
                 }
             }
+        }
+        if self.tick.is_none() {
+            opened.clocks.retain(|clock| !clock.is_tick); // a later one of them was refused
         }
         match refused {
             refused if !opened.clocks.is_empty() => {
@@ -526,6 +548,7 @@ impl PerfSampler {
             _ => Reports::Tasks,
         };
         let mut clocks = Vec::with_capacity(self.rings.cpus().len());
+        let mut tick_error = None;
         for (cpu, owner) in self.rings.owners() {
             let period_ns = self.dither.draw(settings.period_ns);
             let clock = ClockEvent {
@@ -544,15 +567,26 @@ impl PerfSampler {
             self.formats.insert(event.id(), format);
             let slot = Slot { tid: followed.tid(), cpu };
             clocks.push(Clock { event, slot, period_ns, is_tick: false });
-            let Some(tick) = &self.tick else { continue };
+            let Some(tick) = self.tick.as_ref().filter(|_| tick_error.is_none()) else { continue };
             let format = format.without_period();
             let silent = ClockEvent { reports: Reports::Own, format, ..clock };
             let every = self.dither.draw_count(tick.every, tick.tick_ns);
             let scope = followed.scope(cpu);
-            let event = Event::at_tracepoint(scope, tick.tracepoint, &tick.filter, every, &silent)?;
-            event.write_into(owner)?;
-            self.formats.insert(event.id(), format);
-            clocks.push(Clock { event, slot, period_ns: every * tick.tick_ns, is_tick: true });
+            let opened = Event::at_tracepoint(scope, tick.tracepoint, &tick.filter, every, &silent);
+            match opened.and_then(|event| event.write_into(owner).map(|()| event)) {
+                Ok(event) => {
+                    self.formats.insert(event.id(), format);
+                    clocks.push(Clock { event, slot, period_ns: every * tick.tick_ns, is_tick: true });
+                }
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::ESRCH) => return Err(error), // the thread has ended
+                    Some(libc::ENODEV) => {}                // the CPU has gone offline
+                    _ => tick_error = Some(error),
+                },
+            }
+        }
+        if let Some(error) = tick_error {
+            self.fail_tick(format!("the kernel refused an event for them ({error})"));
         }
         Ok(clocks)
     }
@@ -637,6 +671,23 @@ mod tests {
         sampler.open_incoming(sampler.attachment().clone(), settings()).unwrap();
         sampler.close_outgoing();
         assert!(!sampler.cpus_changed());
+    }
+
+    /// There is no such tracepoint.
+    #[test]
+    fn a_tick_that_is_refused_leaves_the_clock() {
+        if sampler(vec![this_thread()]).is_none() {
+            return;
+        }
+        let access = Access { cpu_wide: false, kernel: false, targets: 1 };
+        let mut tick = TickSource::example();
+        tick.tracepoint = u64::from(u32::MAX);
+        let threads = Attachment::Tasks(vec![this_thread()]);
+        let mut sampler = PerfSampler::open(access, threads, settings(), Dither::new(7), Some(tick)).unwrap();
+        assert!(sampler.take_tick_failure().unwrap().contains("refused") && sampler.tick.is_none());
+        assert!(sampler.clock_count() > 0 && sampler.clock_count() == sampler.clocks.len());
+        assert!(sampler.take_refused().is_none() && sampler.unattached(vec![this_thread()]).is_empty());
+        sampler.start().unwrap();
     }
 
     #[test]

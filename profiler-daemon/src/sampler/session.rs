@@ -58,6 +58,8 @@ pub(crate) struct Counts {
     pub(crate) lost_others: u64,
     /// Samples without outer frames, by the reason.
     pub(crate) truncated: TruncatedBy,
+    /// The same of those at the kernel's tick.
+    pub(crate) ticks_truncated: TruncatedBy,
     /// Records that could not be decoded.
     pub(crate) undecodable: u64,
     /// Times that the mappings of a process were read again, because records of them may have been lost.
@@ -108,6 +110,7 @@ impl Counts {
             lost: self.lost.saturating_sub(earlier.lost),
             lost_others: self.lost_others - earlier.lost_others,
             truncated: self.truncated.since(&earlier.truncated),
+            ticks_truncated: self.ticks_truncated.since(&earlier.ticks_truncated),
             undecodable: self.undecodable - earlier.undecodable,
             maps_reread: self.maps_reread - earlier.maps_reread,
             mappings_dropped: self.mappings_dropped - earlier.mappings_dropped,
@@ -585,15 +588,17 @@ impl Session {
         let chain = Chain { kernel, user, outcome };
         if let Some(ticks) = &mut self.ticks {
             // An inherited clock begins with a whole period, so that beginnings are hit by ticks alone.
-            let function =
-                (!sample.is_inherited).then(|| FxBuildHasher.hash_one(innermost_function(process, chain)));
-            ticks.sampled(sample.tid, function, is_tick.then_some(sample.time_ns));
+            let function = (!sample.is_inherited).then(|| innermost_function(process, chain));
+            function.into_iter().for_each(|function| self.aggregator.compare(function, is_tick));
+            let function = function.map(|function| FxBuildHasher.hash_one(function));
+            ticks.sampled(sample.tid, function, is_tick.then_some((sample.cpu, sample.time_ns)));
         }
         let outcome = match is_tick {
             true => self.aggregator.add_tick(process, chain, weight_ns),
             false => self.aggregator.add(process, chain, weight_ns),
         };
-        self.counts.truncated.add(outcome, 1);
+        let truncated = if is_tick { &mut self.counts.ticks_truncated } else { &mut self.counts.truncated };
+        truncated.add(outcome, 1);
     }
 
     /// What happened since the last reading; a new one begins.

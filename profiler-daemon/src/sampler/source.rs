@@ -119,6 +119,14 @@ impl Source {
         }
     }
 
+    /// See [`PerfSampler::take_tick_failure`].
+    pub(crate) fn take_tick_failure(&mut self) -> Option<String> {
+        match self {
+            Self::Perf(perf) => perf.take_tick_failure(),
+            Self::Timers(_) => None,
+        }
+    }
+
     /// Hands over every record made until `until_ns`, in time order.
     pub(crate) fn drain(&mut self, until_ns: u64, handle: impl FnMut(Drained<'_>)) {
         either!(self, one => one.drain(until_ns, handle));

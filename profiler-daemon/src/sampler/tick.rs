@@ -2,7 +2,9 @@
 //! sample, so that no other interrupt is needed.
 //!
 //! What is needed is looked for, never assumed: the tracepoint, the address of the handler under the name that this kernel
-//! has for it, and where the code begins that enters interrupts, since a stack at the tick begins inside of it.
+//! has for it, and where the code begins that enters interrupts, since a stack at the tick begins inside of it. Then it is tried.
+
+mod trial;
 
 use std::ffi::CString;
 use std::fs;
@@ -12,11 +14,14 @@ use super::handler_tracer::{self, Unavailable as NoTracepoints};
 use crate::sys::signal_cost::tick_ns;
 
 const LIST: &str = "/proc/kallsyms";
-/// The tick's handler: since 6.9, and before; the second of the older ones where high resolution was switched on early.
-const HANDLERS: [&str; 3] = ["tick_nohz_handler", "tick_sched_timer", "tick_nohz_highres_handler"];
-/// Where the kernel enters an interrupt: x86-64 and aarch64, and both before 5.8 and 5.11.
-const ENTRIES: [&str; 8] = [
+/// The tick's handler: until 6.7, in 6.8, and since 6.9. The last is tried last: until 6.7 it was the name of another one, of
+/// clocks that are too coarse for timers.
+const HANDLERS: [&str; 3] = ["tick_sched_timer", "tick_nohz_highres_handler", "tick_nohz_handler"];
+/// Where the kernel enters an interrupt: x86-64 without FRED and with it, and aarch64; both also before 5.8 and 5.11.
+const ENTRIES: [&str; 10] = [
     "asm_common_interrupt",
+    "asm_fred_entrypoint_user",
+    "asm_fred_entrypoint_kernel",
     "apic_timer_interrupt",
     "el0t_64_irq",
     "el1h_64_irq",
@@ -46,6 +51,24 @@ pub(crate) enum Unavailable {
     /// The handler, or the code that enters interrupts.
     #[error("this kernel's tick has a handler of another name; use --source clock")]
     UnknownHandler,
+    /// What was found is not what the tick does.
+    #[error(
+        "this kernel's tick enters its interrupt in a way that is not known ({samples} samples of a busy thread began in other code); \
+         use --source clock"
+    )]
+    UnknownEntry {
+        /// Those of the trial.
+        samples: u32,
+    },
+    /// There is none, or it is another's.
+    #[error(
+        "a thread that was busy for {busy_ms:.0} ms met no tick: this CPU goes without (nohz_full), or the tick's handler has another \
+         name; use --source clock"
+    )]
+    NoTick {
+        /// CPU time of the trial (ms).
+        busy_ms: f64,
+    },
     /// Permission to sample the kernel.
     #[error("ticks are seen by those who may sample the kernel: root, or CAP_PERFMON")]
     KernelUnseen,
@@ -67,7 +90,7 @@ pub(crate) struct TickSource {
 }
 
 impl TickSource {
-    /// Looks for it; nothing is opened.
+    /// Looks for it, and tries it on the calling thread, which is busy for some ticks.
     pub(crate) fn find(kernel_is_seen: bool) -> Result<Self, Unavailable> {
         if !kernel_is_seen {
             return Err(Unavailable::KernelUnseen);
@@ -75,10 +98,17 @@ impl TickSource {
         let [tracepoint, _] = handler_tracer::layout()?.numbers();
         let list = fs::read(LIST).map_err(Unavailable::Unreadable)?;
         let (handler, entries) = in_list(&list)?;
-        // Not those of an idle CPU, which are nobody's.
-        let filter = format!("function == {handler:#x} && common_pid != 0");
-        let filter = CString::new(filter).map_err(|_| Unavailable::UnknownHandler)?;
-        Ok(Self { tracepoint, filter, tick_ns: tick_ns(), every: 1.0, entries })
+        let filter = filter_of(handler)?;
+        let tick = Self { tracepoint, filter, tick_ns: tick_ns(), every: 1.0, entries };
+        trial::run(&tick)?;
+        Ok(tick)
+    }
+
+    /// One that nobody opens: four milliseconds, every one.
+    #[cfg(test)]
+    pub(crate) fn example() -> Self {
+        let entries = std::iter::once(0xffff_ffff_8100_0df0..0xffff_ffff_8100_0e10).collect();
+        Self { tracepoint: 1, filter: CString::default(), tick_ns: 4_000_000, every: 1.0, entries }
     }
 
     /// Ticks a second.
@@ -113,6 +143,12 @@ impl TickSource {
             }
         }
     }
+}
+
+/// Holds for ticks, and not for those of an idle CPU, which are nobody's.
+fn filter_of(handler: u64) -> Result<CString, Unavailable> {
+    let filter = format!("function == {handler:#x} && common_pid != 0");
+    CString::new(filter).map_err(|_| Unavailable::UnknownHandler)
 }
 
 /// The handler's address, and the code that enters interrupts.
@@ -158,8 +194,7 @@ mod tests {
         ffffffffc0000000 t tick_sched_timer\t[other]\n";
 
     fn tick() -> TickSource {
-        let (_, entries) = in_list(KERNEL).unwrap();
-        TickSource { tracepoint: 1, filter: CString::default(), tick_ns: 4_000_000, every: 1.0, entries }
+        TickSource { entries: in_list(KERNEL).unwrap().1, ..TickSource::example() }
     }
 
     #[test]
@@ -174,6 +209,39 @@ mod tests {
             matches!(in_list(other.as_bytes()), Err(Unavailable::UnknownHandler)),
             "a module's is not the kernel's"
         );
+    }
+
+    /// Before 6.8, handlers of both kinds of clocks are there, and the one of coarse clocks has the later name of the other.
+    #[test]
+    fn of_two_handlers_the_one_that_is_a_timer_s_is_taken() {
+        for name in ["tick_sched_timer", "tick_nohz_highres_handler"] {
+            for at in ["ffffffff81435000", "ffffffff81435800"] {
+                let list = format!("{}{at} t {name}\n", String::from_utf8_lossy(KERNEL));
+                assert_eq!(
+                    in_list(list.as_bytes()).unwrap().0,
+                    u64::from_str_radix(at, 16).unwrap(),
+                    "{name}"
+                );
+            }
+        }
+    }
+
+    /// Flexible return and event delivery: every interrupt comes in by one of two ways, whose last instruction is the call.
+    #[test]
+    fn interrupts_that_come_in_by_fred_are_uncovered() {
+        let fred = b"ffffffff81001000 T asm_fred_entrypoint_user\n\
+            ffffffff81001060 T asm_fred_exit_user\n\
+            ffffffff81001100 T asm_fred_entrypoint_kernel\n\
+            ffffffff81001180 T asm_fred_entry_from_kvm\n\
+            ffffffff814352e0 t tick_nohz_handler\n";
+        let tick = TickSource { entries: in_list(fred).unwrap().1, ..tick() };
+        let inside = [0xffff_ffff_8143_5300, 0xffff_ffff_8150_0010];
+        let mut in_user_code = [&inside[..], &[0xffff_ffff_8100_105f]].concat();
+        tick.uncover(&mut in_user_code);
+        assert!(in_user_code.is_empty());
+        let mut in_kernel = [&inside[..], &[0xffff_ffff_8100_1161, 0xffff_ffff_8150_1000]].concat();
+        tick.uncover(&mut in_kernel);
+        assert_eq!(in_kernel, [0xffff_ffff_8150_1001]);
     }
 
     #[test]
@@ -209,7 +277,12 @@ mod tests {
     fn this_kernel_has_one_tick_or_a_reason() {
         match TickSource::find(true) {
             Ok(tick) => {
-                assert!((99.0..=1_001.0).contains(&tick.hz()) && !tick.entries.is_empty(), "{tick:?}")
+                assert!((99.0..=1_001.0).contains(&tick.hz()) && !tick.entries.is_empty(), "{tick:?}");
+                // What else there might be is found out: another timer's handler, and another way in.
+                let other = TickSource { filter: filter_of(0x1000).unwrap(), ..tick.clone() };
+                assert!(matches!(trial::run(&other), Err(Unavailable::NoTick { .. })));
+                let hidden = TickSource { entries: Vec::new(), ..tick };
+                assert!(matches!(trial::run(&hidden), Err(Unavailable::UnknownEntry { .. })));
             }
             Err(reason) => assert!(!reason.to_string().contains('\n'), "{reason}"),
         }

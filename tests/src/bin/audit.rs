@@ -96,7 +96,7 @@ fn coverage(program: &Program, rates: Rates, cpu_s: f64, runs: u64) -> Covered {
 fn delays(program: &Program, rates: Rates, runs: u64) -> Found {
     let outcomes: Vec<_> = (0..runs).map(|seed| run(program, rates, MOST_CPU_S, seed)).collect();
     let seen = outcomes.iter().filter(|outcome| outcome.finding.is_some());
-    let mut delays: Vec<f64> = seen.map(|outcome| outcome.since_change_cpu_s).collect();
+    let mut delays: Vec<f64> = seen.map(|outcome| outcome.late_s()).collect();
     delays.sort_by(f64::total_cmp);
     let median_s = delays.get(delays.len() / 2).copied().unwrap_or(f64::NAN);
     let worst_s = delays.last().copied().unwrap_or(f64::NAN);

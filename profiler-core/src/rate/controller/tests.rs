@@ -125,6 +125,32 @@ fn strangers_ticks_count_for_what_ticks_may_cost() {
     assert!(!controller.wants_tick());
 }
 
+/// What came suddenly has spent the budget of many seconds: the clock is slowed, and ticks are with it, not instead of it.
+#[test]
+fn in_debt_ticks_are_thinned_with_what_audits_them() {
+    let (before, mut controller) = beside_ticks(Some(250.0), 0.01);
+    assert!(before.tick_rate_hz > 100.0, "{before:?}");
+    let (mut decision, mut least_hz, mut changes) = (before, f64::INFINITY, 0);
+    for tick in 600..900 {
+        let (samples, ticks) = ((decision.rate_hz * 0.1) as u64, (decision.tick_rate_hz * 0.1) as u64);
+        let now = Reading {
+            tick_samples: ticks,
+            // A second of copies, each of them dear.
+            self_cpu_ns: if tick < 610 { 8_000_000 } else { 20_000 + 2_000 * (samples + ticks) },
+            ..reading(tick, samples)
+        };
+        let next = controller.tick(&now, &TopShares { counts: vec![(1, 40), (2, 30), (3, 20), (4, 10)] });
+        changes += u32::from(next.tick_rate_hz != decision.tick_rate_hz);
+        decision = next;
+        least_hz = least_hz.min(decision.rate_hz);
+        let audited_hz = decision.tick_rate_hz * AUDIT_HZ / before.tick_rate_hz.max(250.0);
+        assert!(decision.rate_hz >= 0.6 * audited_hz, "{tick}: {decision:?}");
+    }
+    assert!(least_hz < 0.2 * AUDIT_HZ, "{least_hz}: else nothing of this was put to the test");
+    assert!(changes < 30, "{changes} in half a minute: each begins the audit's counts anew");
+    assert!(decision.tick_rate_hz > 0.5 * before.tick_rate_hz && controller.wants_tick(), "{decision:?}");
+}
+
 #[test]
 fn an_untimed_handler_leaves_ticks_as_dear_as_the_clock() {
     let settings = RateSettings { tick_hz: Some(250.0), ..RateSettings::default() };

@@ -114,7 +114,8 @@ impl Law {
     ///
     /// # Errors
     /// As [`Law::rate_hz`].
-    pub fn error_at(&self, tick: &Tick, tick_hz: f64, clock_hz: f64) -> Result<f64, ModelError> {
+    #[cfg(test)]
+    fn error_at(&self, tick: &Tick, tick_hz: f64, clock_hz: f64) -> Result<f64, ModelError> {
         let path = Path::new(self, tick)?;
         Ok(path.error(&Mix { tick_hz, clock_hz, unbounded_hz: 0.0, bound_by: BoundBy::Law }))
     }

@@ -38,6 +38,7 @@ fn parcel(target: &str, from_ns: u64, has_process: bool) -> Parcel {
         span: from_ns..from_ns + SECOND,
         is_last: true,
         ticks: 0,
+        ticks_compared: false,
     };
     let window = Window {
         target: target.to_owned(),

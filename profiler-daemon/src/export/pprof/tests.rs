@@ -103,6 +103,8 @@ fn every_key_of_the_run_reads_back() {
     (profile.run.maps_reread, profile.run.mappings_dropped, profile.run.objects) = (7, 8, 9);
     (profile.run.walked_frames, profile.run.copied_bytes) = (14, 15);
     (profile.run.tick_samples, profile.run.tick_audit) = (16, "believed".to_owned());
+    (profile.run.tick_rate_hz, profile.run.tick_overhead_us, profile.run.tick_overhead_se_us) =
+        (250.0, 2.5, 0.25);
     (profile.run.files_lost, profile.run.symbol_bytes_peak) = (10, 11);
     (profile.run.symbol_evictions, profile.run.symbol_rereads) = (12, 13);
     let json = |profile: &SymbolizedProfile| serde_json::to_value(&profile.run).unwrap();

@@ -27,6 +27,7 @@ fn collected() -> Collected {
         span: 0..10_000_000_000,
         is_last: true,
         ticks: 0,
+        ticks_compared: false,
     }
 }
 

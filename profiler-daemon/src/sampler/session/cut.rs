@@ -30,6 +30,8 @@ pub(crate) struct Collected {
     pub(crate) is_last: bool,
     /// Samples at the kernel's tick that are among those counted.
     pub(crate) ticks: u64,
+    /// Whether there were samples of the clock that those could be held against.
+    pub(crate) ticks_compared: bool,
 }
 
 impl Collected {
@@ -77,7 +79,9 @@ impl Session {
     fn hand_over(&mut self, is_last: bool) -> Collected {
         let now_ns = clock::monotonic_ns();
         self.end_window(now_ns);
-        let ticks = self.aggregator.settle_ticks(self.ticks.is_some());
+        let ticks_compared = self.aggregator.has_compared();
+        self.aggregator.settle_ticks(self.believes_ticks());
+        let ticks = self.aggregator.believed_ticks();
         let start_ns = std::mem::replace(&mut self.stretch_start_ns, now_ns);
         if self.objects.is_short_of_room() {
             self.past_weights.retain(|_, weight| {
@@ -102,6 +106,7 @@ impl Session {
             span: start_ns.min(now_ns)..now_ns,
             is_last,
             ticks,
+            ticks_compared,
         };
         if !is_last {
             self.let_go_of_roots(); // at the end they are handed over
