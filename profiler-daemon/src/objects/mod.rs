@@ -126,10 +126,12 @@ impl ObjectStore {
             return LoadedObject::UNKNOWN;
         }
         let key = (mapped.file, mapped.path.clone());
-        if let Some(&id) = self.ids.get(&key)
-            && !self.is_worth_another_try(id)
-        {
-            return self.loaded(id);
+        if let Some(&id) = self.ids.get(&key) {
+            if !self.is_still_there(id) {
+                self.ids.remove(&key);
+            } else if !self.is_worth_another_try(id) {
+                return self.loaded(id);
+            }
         }
         let tries = self.ids.get(&key).and_then(|&id| self.entry(id)).map_or(0, |entry| entry.tries);
         let once = self.once.clone();
@@ -154,6 +156,14 @@ impl ObjectStore {
 
     fn loaded(&self, id: ObjectId) -> LoadedObject {
         LoadedObject { id, image: self.object(id).and_then(|met| met.image.clone()) }
+    }
+
+    /// A file that somebody wrote into has other code under the same inode and path. What frames refer to stays as it is.
+    fn is_still_there(&self, id: ObjectId) -> bool {
+        self.object(id).is_none_or(|object| match &object.content {
+            Content::File(file) => file.is_as_it_was(),
+            Content::Image(_) | Content::Missing(_) => true,
+        })
     }
 
     /// A file that was not there may be reached through another process.
