@@ -38,6 +38,10 @@ const PCREL_SDATA4: u8 = 0x1b;
 
 /// A section: the addresses it states and its bytes.
 #[derive(Clone, PartialEq, Eq)]
+/// The smallest page of any machine.
+const LEAST_PAGE_BYTES: u64 = 4096;
+/// The kernel runs no program with more than a fiftieth of this.
+const MOST_SEGMENTS: usize = 1 << 16;
 pub(crate) struct Section {
     /// Stated virtual memory addresses.
     pub(crate) svma: Range<u64>,
@@ -166,11 +170,18 @@ impl ElfImage {
     /// from `file_offset` on. `None` where no segment lies there.
     pub fn bias(&self, start: u64, file_offset: u64, len: u64) -> Option<u64> {
         let end = file_offset.checked_add(len)?;
-        let overlaps =
-            |s: &&Segment| s.file_offset < end && file_offset < s.file_offset.saturating_add(s.file_len);
-        let mut candidates = self.segments.iter().filter(overlaps).collect::<Vec<_>>();
-        candidates.sort_by_key(|s| !s.executable); // the mapping is executable, so prefer such a segment
-        let segment = candidates.first()?;
+        // The mapping is executable, so prefer such a segment. Two may share a page of the file, which both their mappings have:
+        // then it is the one that begins there, else the one that most of the mapping is of.
+        let overlap = |s: &Segment| {
+            let overlap =
+                s.file_offset.saturating_add(s.file_len).min(end).checked_sub(s.file_offset.max(file_offset));
+            overlap.filter(|&bytes| bytes > 0)
+        };
+        let begins = |s: &Segment| s.file_offset & !(LEAST_PAGE_BYTES - 1) == file_offset;
+        let candidates =
+            self.segments.iter().filter_map(|s| Some(((s.executable, begins(s), overlap(s)?), s)));
+        // Of equal ones the first.
+        let (_, segment) = candidates.rev().max_by_key(|&(rank, _)| rank)?;
         Some(start.wrapping_sub(segment.svma.wrapping_sub(segment.file_offset).wrapping_add(file_offset)))
     }
 
@@ -417,3 +428,20 @@ mod tests {
         }
     }
 }
+    #[test]
+    fn segments_that_share_a_page_of_the_file_have_each_its_own_bias() {
+        let segment =
+            |file_offset, file_len, svma, executable| Segment { file_offset, file_len, svma, executable };
+        // The linker leaves a page's distance in memory, none in the file.
+        let [first, second] = [segment(0, 0x1800, 0, true), segment(0x1800, 0x1800, 0x2800, true)];
+        let data = segment(0x3000, 0x100, 0x5000, false);
+        for segments in [vec![first, second, data], vec![data, second, first]] {
+            let image = ElfImage { segments, ..ElfImage::default() };
+            assert_eq!(image.bias(0x7000_0000, 0, 0x2000), Some(0x7000_0000));
+            assert_eq!(image.bias(0x7000_2000, 0x1000, 0x2000), Some(0x7000_0000));
+            // Parts of either, whose rights were changed.
+            assert_eq!(image.bias(0x7000_3000, 0x2000, 0x1000), Some(0x7000_0000));
+            assert_eq!(image.bias(0x7000_0000, 0, 0x1000), Some(0x7000_0000));
+        }
+    }
+
