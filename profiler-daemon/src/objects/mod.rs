@@ -366,9 +366,9 @@ impl Objects {
 }
 
 fn later(file: HeldFile, room: Arc<Room>, once: OnceCost) -> ReadLater {
-    Arc::new(move |range| {
+    Arc::new(move |range, takes| {
         let len = range.end - range.start;
-        room.read(len, || once.of(|| file.read(range.start, usize::try_from(len).ok()?).ok()))
+        room.read(takes, || once.of(|| file.read(range.start, usize::try_from(len).ok()?).ok()))
     })
 }
 
