@@ -44,6 +44,10 @@ use crate::sys::{clock, procfs};
 
 /// How the vDSO is named in mappings.
 const VDSO: &str = "[vdso]";
+/// Processes of 32 bits have nothing above, and another vDSO than ours, which is not to be had.
+const NARROW_ADDRESSES: u64 = 1 << 32;
+/// How that is known here.
+const NARROW_VDSO: &str = "[vdso] of 32 bits";
 /// Appended by the kernel to the path of a file that has no name any more.
 const DELETED: &str = " (deleted)";
 /// Mapped files that are remembered by their inodes and paths; others are opened again, and recognised.
@@ -125,7 +129,8 @@ impl ObjectStore {
         if has_no_file && mapped.file.inode == 0 {
             return LoadedObject::UNKNOWN;
         }
-        let key = (mapped.file, mapped.path.clone());
+        let path = if is_narrow_vdso(mapped) { NARROW_VDSO } else { &mapped.path };
+        let key = (mapped.file, path.to_owned());
         if let Some(&id) = self.ids.get(&key) {
             if !self.is_still_there(id) {
                 self.ids.remove(&key);
@@ -199,6 +204,9 @@ impl ObjectStore {
                 tries: 1,
             }
         };
+        if is_narrow_vdso(mapped) {
+            return Some(Found::New(object(Content::Missing(Missing::NoVdso), None, None)));
+        }
         if mapped.path == VDSO {
             let bytes = procfs::vdso_image();
             let image = bytes.as_deref().and_then(|bytes| ElfImage::parse_bytes(bytes).ok());
@@ -363,6 +371,10 @@ impl Objects {
     pub(crate) fn files_lost(&self) -> u64 {
         self.files.lost()
     }
+}
+
+fn is_narrow_vdso(mapped: &Mapped) -> bool {
+    mapped.path == VDSO && mapped.start.saturating_add(mapped.len) <= NARROW_ADDRESSES
 }
 
 fn later(file: HeldFile, room: Arc<Room>, once: OnceCost) -> ReadLater {
