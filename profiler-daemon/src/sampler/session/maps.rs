@@ -29,7 +29,7 @@ impl Session {
             self.make_room_for(mapped);
         }
         if let Some(process) = self.processes.get(mapped.pid) {
-            self.jit.mapped(process.index, mapped, &self.objects.roots);
+            self.jit.mapped(process.index, mapped, &self.objects.roots, &self.objects.memory);
         }
     }
 
