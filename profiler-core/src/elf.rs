@@ -1,5 +1,6 @@
 //! What unwinding needs of an ELF file: where its segments lie and its tables of unwind information.
 
+mod bounded;
 mod build_id;
 mod index;
 mod later;
@@ -19,6 +20,7 @@ use object::elf::{
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
 use object::{CompressedData, CompressionFormat, Endianness, ReadRef};
 
+use self::bounded::{Allowance, Bounded};
 use crate::machine::Machine;
 
 pub use build_id::BuildId;
@@ -28,6 +30,7 @@ pub(crate) use tables::Found;
 pub use tables::UnwindTables;
 
 type Header = FileHeader64<Endianness>;
+type CompressionHeader = CompressionHeader64<Endianness>;
 
 /// More unwind information than any real file has; larger ones are taken for damaged.
 const MAX_SECTION_BYTES: u64 = 512 << 20;
@@ -35,6 +38,10 @@ const MAX_SECTION_BYTES: u64 = 512 << 20;
 const MAX_DECOMPRESSED_BYTES: u64 = 64 << 20;
 /// `DW_EH_PE_pcrel | DW_EH_PE_sdata4`: how every linker writes the pointer to `.eh_frame`.
 const PCREL_SDATA4: u8 = 0x1b;
+/// The smallest page of any machine.
+const LEAST_PAGE_BYTES: u64 = 4096;
+/// The kernel runs no program with more than a fiftieth of this.
+const MOST_SEGMENTS: usize = 1 << 16;
 
 /// A section: the addresses it states and its bytes.
 #[derive(Clone, PartialEq, Eq)]
@@ -43,6 +50,8 @@ pub(crate) struct Section {
     pub(crate) svma: Range<u64>,
     /// Content.
     pub(crate) bytes: SectionBytes,
+    /// What it takes of memory, with what is made of it (bytes).
+    pub(crate) takes: u64,
 }
 
 impl fmt::Debug for Section {
@@ -94,12 +103,17 @@ pub enum ElfError {
 impl ElfImage {
     /// Reads the headers of `file`; its unwind tables are read by `later` when they are needed.
     ///
-    /// A damaged section is left out, damaged headers are an error.
+    /// A damaged section is left out, damaged headers are an error, and so are headers that no real file has.
     pub fn parse<'d>(file: impl ReadRef<'d>, later: &ReadLater) -> Result<Self, ElfError> {
+        let allowance = Allowance::default();
+        let file = Bounded::new(file, &allowance);
         let header = Header::parse(file).map_err(|_| ElfError::NotElf)?;
         let endian = header.endian().map_err(|_| ElfError::NotElf)?;
         let machine = Machine::of_elf(header.e_machine(endian)).ok_or(ElfError::OtherMachine)?;
         let programs = header.program_headers(endian, file).map_err(|_| ElfError::Damaged)?;
+        if programs.len() > MOST_SEGMENTS {
+            return Err(ElfError::Damaged);
+        }
         let segments = programs.iter().filter(|p| p.p_type(endian) == PT_LOAD);
         let mut image = ElfImage {
             segments: segments
@@ -129,7 +143,7 @@ impl ElfImage {
     /// The same for a file that is in memory.
     pub fn parse_bytes(file: &[u8]) -> Result<Self, ElfError> {
         let copy: Arc<[u8]> = file.into();
-        let later: ReadLater = Arc::new(move |range| {
+        let later: ReadLater = Arc::new(move |range, _| {
             let (start, end) = (usize::try_from(range.start).ok()?, usize::try_from(range.end).ok()?);
             copy.get(start..end).map(<[u8]>::to_vec)
         });
@@ -166,11 +180,18 @@ impl ElfImage {
     /// from `file_offset` on. `None` where no segment lies there.
     pub fn bias(&self, start: u64, file_offset: u64, len: u64) -> Option<u64> {
         let end = file_offset.checked_add(len)?;
-        let overlaps =
-            |s: &&Segment| s.file_offset < end && file_offset < s.file_offset.saturating_add(s.file_len);
-        let mut candidates = self.segments.iter().filter(overlaps).collect::<Vec<_>>();
-        candidates.sort_by_key(|s| !s.executable); // the mapping is executable, so prefer such a segment
-        let segment = candidates.first()?;
+        // The mapping is executable, so prefer such a segment. Two may share a page of the file, which both their mappings have:
+        // then it is the one that begins there, else the one that most of the mapping is of.
+        let overlap = |s: &Segment| {
+            let overlap =
+                s.file_offset.saturating_add(s.file_len).min(end).checked_sub(s.file_offset.max(file_offset));
+            overlap.filter(|&bytes| bytes > 0)
+        };
+        let begins = |s: &Segment| s.file_offset & !(LEAST_PAGE_BYTES - 1) == file_offset;
+        let candidates =
+            self.segments.iter().filter_map(|s| Some(((s.executable, begins(s), overlap(s)?), s)));
+        // Of equal ones the first.
+        let (_, segment) = candidates.rev().max_by_key(|&(rank, _)| rank)?;
         Some(start.wrapping_sub(segment.svma.wrapping_sub(segment.file_offset).wrapping_add(file_offset)))
     }
 
@@ -201,8 +222,8 @@ impl ElfImage {
         let eh_frame_svma = hdr.start.wrapping_add(4).wrapping_add_signed(pointer);
         let information = self.file_range(eh_frame_svma, u64::MAX)?;
         let eh_frame_later = pointer_auth::reading(machine, later);
-        let eh_frame = Section::in_file(eh_frame_svma, information, file, &eh_frame_later, as_it_is);
-        let index = Section::in_file(hdr.start, index, file, later, as_it_is);
+        let eh_frame = Section::in_file(eh_frame_svma, information, file, &eh_frame_later, Made::default());
+        let index = Section::in_file(hdr.start, index, file, later, Made::default());
         Some(UnwindTables::new(machine, eh_frame, index.filter(|_| index::is_usual_index(start)), None))
     }
 
@@ -225,39 +246,78 @@ fn tables_from_sections<'d>(
     later: &ReadLater,
 ) -> UnwindTables {
     let (mut eh_frame, mut eh_frame_hdr, mut debug_frame) = (None, None, None);
-    let Ok(sections) = header.sections(endian, file) else { return UnwindTables::none(machine) };
+    let Some((sections, names)) = sections(header, endian, file) else { return UnwindTables::none(machine) };
     let eh_frame_later = pointer_auth::reading(machine, later);
-    for section in sections.iter() {
-        let (slot, later) = match sections.section_name(endian, section) {
-            Ok(b".eh_frame") => (&mut eh_frame, &eh_frame_later),
-            Ok(b".eh_frame_hdr") if is_usual_index(section, endian, file) => (&mut eh_frame_hdr, later),
-            Ok(b".debug_frame") => (&mut debug_frame, later),
+    for section in sections {
+        let (slot, later, is_listed) = match name_of(section, endian, names) {
+            b".eh_frame" => (&mut eh_frame, &eh_frame_later, false),
+            b".eh_frame_hdr" if is_usual_index(section, endian, file) => (&mut eh_frame_hdr, later, false),
+            b".debug_frame" => (&mut debug_frame, later, true),
             _ => continue,
         };
         let in_file = section.file_range(endian).filter(|&(_, len)| len > 0);
         let range = in_file.and_then(|(start, len)| Some(start..start.checked_add(len)?));
         let is_compressed = section.sh_flags(endian).contains(SHF_COMPRESSED);
-        let unpack = if is_compressed { decompressed } else { as_it_is };
-        *slot = range.and_then(|range| Section::in_file(section.sh_addr(endian), range, file, later, unpack));
+        *slot = range.and_then(|range| {
+            let packed = || file.read_bytes_at(range.start, size_of::<CompressionHeader>() as u64).ok();
+            let unpacked = if is_compressed { Some(unpacked_len(packed()?)?.0) } else { None };
+            let made = Made { unpacked, is_listed };
+            Section::in_file(section.sh_addr(endian), range, file, later, made)
+        });
     }
     UnwindTables::new(machine, eh_frame, eh_frame_hdr, debug_frame)
 }
 
-/// What makes the bytes of a section of those in the file.
-type Unpack = fn(Vec<u8>) -> Option<Vec<u8>>;
+/// The section headers and all names of sections: two reads, where reading name by name takes one for each section.
+fn sections<'d>(
+    header: &Header,
+    endian: Endianness,
+    file: impl ReadRef<'d>,
+) -> Option<(&'d [SectionHeader64<Endianness>], &'d [u8])> {
+    let sections = header.section_headers(endian, file).ok()?;
+    let names = sections.get(header.section_strings_index(endian, file).ok()?.0)?;
+    Some((sections, names.data(endian, file).ok()?))
+}
 
-fn as_it_is(bytes: Vec<u8>) -> Option<Vec<u8>> {
-    Some(bytes)
+/// No further than any name of interest.
+fn name_of<'d>(section: &SectionHeader64<Endianness>, endian: Endianness, names: &'d [u8]) -> &'d [u8] {
+    const LONGEST: usize = 16;
+    let start = section.sh_name(endian) as usize;
+    let name = names.get(start..).unwrap_or_default();
+    let name = &name[..name.len().min(LONGEST)];
+    name.split(|&byte| byte == 0).next().unwrap_or_default()
+}
+
+/// What is made of a section's bytes in the file.
+#[derive(Clone, Copy, Default)]
+struct Made {
+    /// How long it is unpacked, if it is packed.
+    unpacked: Option<u64>,
+    /// Whether its functions are listed, each in no more bytes than its information has.
+    is_listed: bool,
+}
+
+impl Made {
+    fn of_bytes(self, bytes: Vec<u8>) -> Option<Vec<u8>> {
+        match self.unpacked {
+            None => Some(bytes),
+            // It may have been written into since its header was read.
+            Some(len) => decompressed(bytes).filter(|bytes| bytes.len() as u64 == len),
+        }
+    }
+}
+
+/// How long a packed section is unpacked, and what is packed.
+fn unpacked_len(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (header, data) = object::pod::from_bytes::<CompressionHeader>(bytes).ok()?;
+    let len = Some(header.ch_size.get(Endianness::Little)).filter(|&size| size <= MAX_DECOMPRESSED_BYTES)?;
+    (header.ch_type.get(Endianness::Little) == ELFCOMPRESS_ZLIB).then_some((len, data))
 }
 
 /// As Go's linker leaves `.debug_frame`.
 fn decompressed(bytes: Vec<u8>) -> Option<Vec<u8>> {
-    let (header, data) = object::pod::from_bytes::<CompressionHeader64<Endianness>>(&bytes).ok()?;
-    let endian = Endianness::Little;
-    let uncompressed_size =
-        Some(header.ch_size.get(endian)).filter(|&size| size <= MAX_DECOMPRESSED_BYTES)?;
-    let is_usual = header.ch_type.get(endian) == ELFCOMPRESS_ZLIB;
-    let format = is_usual.then_some(CompressionFormat::Zlib)?;
+    let (uncompressed_size, data) = unpacked_len(&bytes)?;
+    let format = CompressionFormat::Zlib;
     let unpacked = CompressedData { format, data, uncompressed_size }.decompress().ok()?;
     Some(unpacked.into_owned())
 }
@@ -273,8 +333,8 @@ fn is_usual_index<'d>(
 impl Section {
     /// A section whose bytes are at hand.
     pub(crate) fn new(svma: u64, bytes: &[u8]) -> Option<Self> {
-        let svma = Self::addresses(svma, u64::try_from(bytes.len()).ok()?)?;
-        Some(Self { svma, bytes: SectionBytes::new(bytes) })
+        let takes = u64::try_from(bytes.len()).ok()?;
+        Some(Self { svma: Self::addresses(svma, takes)?, bytes: SectionBytes::new(bytes), takes })
     }
 
     /// A section that is read later; none where the file ends before it does.
@@ -283,17 +343,19 @@ impl Section {
         range: Range<u64>,
         file: impl ReadRef<'d>,
         later: &ReadLater,
-        unpack: Unpack,
+        made: Made,
     ) -> Option<Self> {
         if range.end > file.len().ok()? {
             return None;
         }
-        let svma = Self::addresses(svma, range.end - range.start)?;
-        let later = Arc::clone(later);
         let len = range.end - range.start;
-        let whole = move || later(range.clone()).filter(|bytes| bytes.len() as u64 == len);
-        let read = move || whole().and_then(unpack).unwrap_or_default();
-        Some(Self { svma, bytes: SectionBytes::when_needed(read) })
+        let unpacked = made.unpacked.unwrap_or(len);
+        let svma = Self::addresses(svma, unpacked)?;
+        let takes = if made.is_listed { 2 * unpacked } else { unpacked };
+        let later = Arc::clone(later);
+        let whole = move || later(range.clone(), takes).filter(|bytes| bytes.len() as u64 == len);
+        let read = move || whole().and_then(|bytes| made.of_bytes(bytes)).unwrap_or_default();
+        Some(Self { svma, bytes: SectionBytes::when_needed(read), takes })
     }
 
     fn addresses(svma: u64, len: u64) -> Option<Range<u64>> {
@@ -345,7 +407,7 @@ mod tests {
         let file = own_executable();
         let (copy, reads) = (file.clone(), Arc::new(AtomicUsize::new(0)));
         let counter = Arc::clone(&reads);
-        let later: ReadLater = Arc::new(move |range| {
+        let later: ReadLater = Arc::new(move |range, _| {
             counter.fetch_add(1, Ordering::Relaxed);
             Some(copy[range.start as usize..range.end as usize].to_vec())
         });
@@ -361,6 +423,36 @@ mod tests {
         whole.read_tables();
         let _ = whole.function_start(whole.entry);
         assert_eq!(image, whole);
+    }
+
+    /// The header of a program, and behind it a first section that says how many there are of the tables at its place.
+    fn absurd_tables(sections: u64, segments: u32) -> Vec<u8> {
+        const SIZES: std::ops::Range<usize> = 0x34..0x40;
+        let mut file = own_executable();
+        file.truncate(0x40);
+        file[0x20..0x28].copy_from_slice(&0x40u64.to_le_bytes()); // e_phoff
+        file[0x28..0x30].copy_from_slice(&0x40u64.to_le_bytes()); // e_shoff
+        let sizes = [64, 56, 0xffff, 64, 0, 0]; // e_phnum and e_shnum are told by the first section
+        file[SIZES].copy_from_slice(&sizes.map(u16::to_le_bytes).concat());
+        let mut section = [0; 0x40];
+        section[0x20..0x28].copy_from_slice(&sections.to_le_bytes());
+        section[0x2c..0x30].copy_from_slice(&segments.to_le_bytes());
+        file.extend(section);
+        file
+    }
+
+    #[test]
+    fn tables_of_headers_are_read_up_to_a_limit() {
+        let gone: ReadLater = Arc::new(|_, _| None);
+        // All that is there says nothing, but may be read.
+        let small = [absurd_tables(3, 3), vec![0; 0x200]].concat();
+        assert_eq!(ElfImage::parse(&small[..], &gone).map(|image| image.segments), Ok(Vec::new()));
+        let mut large = absurd_tables(3, 1 << 18);
+        large.resize(0x100 + (56 << 18), 0);
+        assert_eq!(ElfImage::parse(&large[..], &gone), Err(ElfError::Damaged));
+        let mut large = absurd_tables(1 << 19, 3);
+        large.resize(0x100 + (64 << 19), 0);
+        assert!(ElfImage::parse(&large[..], &gone).unwrap().tables.is_empty());
     }
 
     #[test]
@@ -380,9 +472,81 @@ mod tests {
     }
 
     #[test]
+    fn what_a_compressed_section_unpacks_to_is_what_it_takes() {
+        const UNPACKED: u64 = 1 << 20;
+        let packed =
+            [&1u32.to_le_bytes()[..], &[0; 4], &UNPACKED.to_le_bytes(), &8u64.to_le_bytes()].concat();
+        let file = file_of_debug_frame(SHF_COMPRESSED.0, &packed);
+        let asked = Arc::new(AtomicUsize::new(0));
+        let refused: ReadLater = {
+            let asked = Arc::clone(&asked);
+            Arc::new(move |range, takes| {
+                assert_eq!(range.end - range.start, 24);
+                asked.store(takes as usize, Ordering::Relaxed);
+                None
+            })
+        };
+        let image = ElfImage::parse(&file[..], &refused).unwrap();
+        assert_eq!(image.tables_bytes(), 2 * UNPACKED);
+        assert_eq!(image.function_start(0x1000), None);
+        assert_eq!(asked.load(Ordering::Relaxed) as u64, 2 * UNPACKED);
+    }
+
+    /// A file of nothing but a section `.debug_frame`.
+    fn file_of_debug_frame(flags: u64, content: &[u8]) -> Vec<u8> {
+        const NAMES: &[u8] = b"\0.debug_frame\0";
+        let mut file = own_executable();
+        file.truncate(0x40);
+        file[0x20..0x28].fill(0); // e_phoff
+        file[0x28..0x30].copy_from_slice(&0x40u64.to_le_bytes()); // e_shoff
+        file[0x34..0x40].copy_from_slice(&[64, 56, 0, 64, 3, 2].map(u16::to_le_bytes).concat());
+        let content_at = 0x40 + 3 * 0x40;
+        let section = |name: u32, kind: u32, flags: u64, at: usize, len: usize| {
+            let numbers = [flags, 0, at as u64, len as u64, 0, 1, 0].map(u64::to_le_bytes);
+            [&name.to_le_bytes()[..], &kind.to_le_bytes(), &numbers.concat()].concat()
+        };
+        file.extend([0; 0x40]);
+        file.extend(section(1, 1, flags, content_at, content.len()));
+        file.extend(section(0, 3, 0, content_at + content.len(), NAMES.len()));
+        file.extend(content);
+        file.extend(NAMES);
+        file
+    }
+
+    /// Entries of `.debug_frame`: what all have in common, and functions of 256 bytes with their instructions.
+    fn debug_frame(functions: &[(u64, &[u8])]) -> Vec<u8> {
+        let entry = |id: u32, body: &[&[u8]]| {
+            let body = body.concat();
+            [&(body.len() as u32 + 4).to_le_bytes()[..], &id.to_le_bytes(), &body].concat()
+        };
+        // Version 1, code alignment 1, data alignment -8; the frame's address is rsp + 8, the return address is below it.
+        let mut frames = entry(u32::MAX, &[&[1, 0, 1, 0x78, 16], &[0x0c, 7, 8, 0x90, 1]]);
+        for (start, instructions) in functions {
+            frames.extend(entry(0, &[&start.to_le_bytes(), &0x100u64.to_le_bytes(), instructions]));
+        }
+        frames
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_function_that_is_not_safe_takes_no_other_of_the_section_with_it() {
+        let endless = [0x0f, 3, 0x2f, 0xfd, 0xff];
+        let frames = debug_frame(&[(0x1000, &[]), (0x2000, &endless), (0x3000, &[])]);
+        let image = ElfImage::parse_bytes(&file_of_debug_frame(0, &frames)).unwrap();
+        for good in [0x1010, 0x3010] {
+            assert!(matches!(image.tables.find(good), Found::Rule { .. }), "{good:#x}");
+        }
+        assert!(matches!(image.tables.find(0x2010), Found::Unsafe));
+        assert!(matches!(image.tables.find(0x4010), Found::Nothing));
+        // Where it ends amid an entry, those before it stay.
+        let cut = ElfImage::parse_bytes(&file_of_debug_frame(0, &frames[..frames.len() - 1])).unwrap();
+        assert!(matches!(cut.tables.find(0x1010), Found::Rule { .. }));
+    }
+
+    #[test]
     fn tables_that_cannot_be_read_any_more_are_empty() {
         let file = own_executable();
-        let gone: ReadLater = Arc::new(|_| None);
+        let gone: ReadLater = Arc::new(|_, _| None);
         let image = ElfImage::parse(&file[..], &gone).unwrap();
         assert_eq!(image.function_start(image.entry), None);
         assert!(!matches!(image.tables.find(image.entry), Found::Rule { .. }));
@@ -395,6 +559,23 @@ mod tests {
         assert_eq!(image.bias(0x401000, 0x1000, 0x1000), Some(0));
         assert_eq!(image.bias(0x7f00_0040_1000, 0x1000, 0x1000), Some(0x7f00_0000_0000));
         assert_eq!(image.bias(0x401000, 0x8000, 0x1000), None);
+    }
+
+    #[test]
+    fn segments_that_share_a_page_of_the_file_have_each_its_own_bias() {
+        let segment =
+            |file_offset, file_len, svma, executable| Segment { file_offset, file_len, svma, executable };
+        // The linker leaves a page's distance in memory, none in the file.
+        let [first, second] = [segment(0, 0x1800, 0, true), segment(0x1800, 0x1800, 0x2800, true)];
+        let data = segment(0x3000, 0x100, 0x5000, false);
+        for segments in [vec![first, second, data], vec![data, second, first]] {
+            let image = ElfImage { segments, ..ElfImage::default() };
+            assert_eq!(image.bias(0x7000_0000, 0, 0x2000), Some(0x7000_0000));
+            assert_eq!(image.bias(0x7000_2000, 0x1000, 0x2000), Some(0x7000_0000));
+            // Parts of either, whose rights were changed.
+            assert_eq!(image.bias(0x7000_3000, 0x2000, 0x1000), Some(0x7000_0000));
+            assert_eq!(image.bias(0x7000_0000, 0, 0x1000), Some(0x7000_0000));
+        }
     }
 
     proptest! {

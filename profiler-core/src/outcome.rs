@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// The outermost frame was reached.
+    /// The outermost frame was reached; of a thread of the kernel, which has no user stack, the kernel's.
     Complete,
     /// The copy of the stack ended before the outermost frame.
     CopyTooShort,
@@ -20,12 +20,14 @@ pub enum Outcome {
     /// The stack goes on elsewhere, where nothing was copied: the thread had changed to another one (a signal's, or
     /// that of `-fsplit-stack`).
     OtherStack,
+    /// A task of 32 bits, whose stack is not followed.
+    Narrow,
     /// More frames than are followed; a loop has as many.
     TooManyFrames,
     /// A frame whose caller could not be found: the stack contradicts the unwind information, or that is damaged.
     Broken,
-    /// The sample came without user registers or stack (a kernel thread, or a task that was exiting or in the midst of
-    /// executing another program).
+    /// The sample came without user registers or stack (a task that was exiting or in the midst of executing another
+    /// program, or a kernel thread whose frames may not be seen).
     NoUserStack,
     /// There were too many distinct stacks to keep another one: only the innermost frame was.
     NotKept,
@@ -33,12 +35,13 @@ pub enum Outcome {
 
 impl Outcome {
     /// All that lack outer frames.
-    pub const TRUNCATED: [Outcome; 9] = [
+    pub const TRUNCATED: [Outcome; 10] = [
         Outcome::CopyTooShort,
         Outcome::StackAbsent,
         Outcome::ChainTooLong,
         Outcome::NoTables,
         Outcome::OtherStack,
+        Outcome::Narrow,
         Outcome::TooManyFrames,
         Outcome::Broken,
         Outcome::NoUserStack,
@@ -59,6 +62,7 @@ impl Outcome {
             Outcome::ChainTooLong => "chain_too_long",
             Outcome::NoTables => "no_tables",
             Outcome::OtherStack => "other_stack",
+            Outcome::Narrow => "narrow",
             Outcome::TooManyFrames => "too_many_frames",
             Outcome::Broken => "broken",
             Outcome::NoUserStack => "no_user_stack",
@@ -75,6 +79,7 @@ impl Outcome {
             Outcome::ChainTooLong => "longer than the kernel follows",
             Outcome::NoTables => "without unwind information",
             Outcome::OtherStack => "on two stacks",
+            Outcome::Narrow => "of 32-bit tasks",
             Outcome::TooManyFrames => "of too many frames",
             Outcome::Broken => "that contradict their unwind information",
             Outcome::NoUserStack => "of which nothing was recorded",
@@ -93,6 +98,7 @@ pub struct TruncatedBy {
     pub chain_too_long: u64,
     pub no_tables: u64,
     pub other_stack: u64,
+    pub narrow: u64,
     pub too_many_frames: u64,
     pub broken: u64,
     pub no_user_stack: u64,
@@ -109,6 +115,7 @@ impl TruncatedBy {
             Outcome::ChainTooLong => &mut self.chain_too_long,
             Outcome::NoTables => &mut self.no_tables,
             Outcome::OtherStack => &mut self.other_stack,
+            Outcome::Narrow => &mut self.narrow,
             Outcome::TooManyFrames => &mut self.too_many_frames,
             Outcome::Broken => &mut self.broken,
             Outcome::NoUserStack => &mut self.no_user_stack,
@@ -136,6 +143,7 @@ impl TruncatedBy {
             Outcome::ChainTooLong => self.chain_too_long,
             Outcome::NoTables => self.no_tables,
             Outcome::OtherStack => self.other_stack,
+            Outcome::Narrow => self.narrow,
             Outcome::TooManyFrames => self.too_many_frames,
             Outcome::Broken => self.broken,
             Outcome::NoUserStack => self.no_user_stack,

@@ -12,6 +12,8 @@ use crate::source::ReadAt;
 
 const DEBUG_ROOT: &str = "/usr/lib/debug";
 const CHUNK: u64 = 1 << 20;
+/// The largest file that is read for its checksum. One that is longer holds more than is read of debug information.
+const MOST_BYTES: u64 = 4 << 30;
 
 /// How separate debug files are opened.
 ///
@@ -123,6 +125,11 @@ fn by_link(
     for place in [directory, &directory.join(".debug"), &below_root] {
         let candidate = place.join(&link.file);
         let Some(source) = (candidate != path).then(|| files.open(&candidate)).flatten() else { continue };
+        if let Ok(bytes @ MOST_BYTES..) = source.len() {
+            warnings
+                .push(Reason::TooLarge { what: format!("the debug file {}", candidate.display()), bytes });
+            continue;
+        }
         let same = crc(&*source).is_some_and(|crc| crc == link.crc);
         if let Some(found) = accept(&candidate, source, same, warnings) {
             return Some(found);

@@ -17,12 +17,13 @@
 
 mod build;
 
+use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use build::Program;
-use symbolizer::{NoDebugFiles, Object, Symbolized};
+use symbolizer::{NoDebugFiles, Object, ReadAt, Symbolized};
 
 /// Far more than a debug build on a busy machine takes, far less than what the files ask for.
 const SOON: Duration = Duration::from_secs(60);
@@ -68,13 +69,17 @@ code: .skip 64,0x90
     )
 }
 
-/// Whether `code` is named soon, from the symbol table if need be.
+/// Whether `code` is named soon, from the symbol table if need be, of bytes in memory and of a file.
 fn is_named_soon(text: &str) {
     let Some(program) = Program::assembly(text, &AS_A_LIBRARY) else { return };
+    is_named_soon_in(&program, &std::fs::read(program.path()).expect("a program"));
+    is_named_soon_in(&program, &File::open(program.path()).expect("a program"));
+}
+
+fn is_named_soon_in(program: &Program, source: &dyn ReadAt) {
     let (code, _) = program.symbol(|name| name == "code");
-    let bytes = std::fs::read(program.path()).expect("a program");
     let started = Instant::now();
-    let object = Object::load(&bytes, program.path(), &NoDebugFiles).expect("a good object");
+    let object = Object::load(source, program.path(), &NoDebugFiles).expect("a good object");
     let addresses: Vec<u64> = (code..code + 64).collect();
     let together = object.symbolize_all(&addresses);
     let one_by_one = addresses.iter().map(|&address| object.symbolize(address));
@@ -128,6 +133,16 @@ fn one_long_directory() -> String {
     unit_with([forms, values], "", "", lines)
 }
 
+fn one_long_line_program() -> String {
+    // 30,000 units without ranges, and the same 30,000,000 bytes for the lines of each, of no version that there is.
+    let unit = ".uleb128 2; .uleb128 0x11; .byte 0; .uleb128 0x10; .uleb128 0x17; .byte 0,0";
+    let more = ".section .debug_info,\"\",@progbits
+        .rept 30000; .long 12; .short 4; .long 0; .byte 8; .uleb128 2; .long 0; .endr
+        .section .debug_line,\"\",@progbits
+        .long 30000000; .short 99; .skip 29999998";
+    unit_with(["", ""], unit, "", more)
+}
+
 fn empty_attributes() -> String {
     // Flags that are present take no bytes: each entry is one byte and 100,000 attributes.
     let variable = ".uleb128 2; .uleb128 0x34; .byte 0
@@ -154,6 +169,11 @@ fn functions_that_share_one_long_list_of_ranges() {
 #[test]
 fn files_that_share_one_long_directory() {
     is_named_soon(&one_long_directory());
+}
+
+#[test]
+fn units_that_share_one_long_line_program() {
+    is_named_soon(&one_long_line_program());
 }
 
 #[test]

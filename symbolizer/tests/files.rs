@@ -259,6 +259,39 @@ fn a_debug_file_in_the_build_id_folder_is_of_the_same_build() {
     );
 }
 
+/// Whoever can put a file beside an object can make it as long as a file can be.
+struct Endless;
+
+impl ReadAt for Endless {
+    fn len(&self) -> std::io::Result<u64> {
+        Ok(1 << 50)
+    }
+
+    fn read_at(&self, _: u64, _: usize) -> std::io::Result<Vec<u8>> {
+        panic!("there is no end to it");
+    }
+}
+
+impl DebugFiles for Endless {
+    fn open(&self, _: &Path) -> Option<Box<dyn ReadAt>> {
+        Some(Box::new(Endless))
+    }
+}
+
+#[test]
+fn a_debug_file_that_is_too_long_is_not_read_for_its_checksum() {
+    let Some(program) = Program::cpp(SOURCE, &["-g", "-O2", "-Wl,--build-id=none"]) else { return };
+    let Some((stripped, _)) = program.split() else { return };
+    let object = load(&stripped, &Endless);
+    assert!(!object.has_debug_info());
+    let too_large = |reason: &Reason| matches!(reason, Reason::TooLarge { bytes: 0x4_0000_0000_0000, .. });
+    assert!(
+        !object.warnings().is_empty() && object.warnings().iter().all(too_large),
+        "{:?}",
+        object.warnings()
+    );
+}
+
 /// The table that the run-time system walks stacks with is there in stripped programs too.
 #[test]
 fn a_stripped_go_program_has_its_functions() {

@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <ucontext.h>
@@ -33,6 +34,15 @@ APART uint64_t leaf(uint64_t x)
 APART uint64_t level3(uint64_t x) { RETURNS(leaf(x + 3) + 1); }
 APART uint64_t level2(uint64_t x) { RETURNS(level3(x + 2) ^ 5); }
 APART uint64_t level1(uint64_t x) { RETURNS(level2(x + 1) + 7); }
+
+/* The C library calls back, some from code without unwind tables. Through a pointer, since headers may define it inline. */
+APART int compared(const void *key, const void *element)
+{
+    state = leaf(state + *(const uint64_t *)key);
+    return *(const uint64_t *)element != state;
+}
+static void *(*volatile search)(const void *, const void *, size_t, size_t, int (*)(const void *, const void *)) = bsearch;
+APART uint64_t caller_of_compared(uint64_t x) { RETURNS(search(&x, &x, 1, sizeof x, compared) ? x : x + 1); }
 
 /* Two calls that are none: only debug information knows them. */
 #define WITHIN static inline __attribute__((always_inline))
@@ -210,7 +220,7 @@ APART uint64_t many_frames(uint64_t x) { RETURNS(recursion(x, 5000) + 1); }
 APART uint64_t caller_of_realigned(uint64_t x) { RETURNS(realigned(x, (int)(x & 64) + 64) + 1); }
 
 static const struct { const char *name; uint64_t (*work)(uint64_t); } MODES[] = {
-    { "plain", level1 }, { "pushes", caller_of_pushes }, { "vdso", caller_of_vdso },
+    { "plain", level1 }, { "compared", caller_of_compared }, { "pushes", caller_of_pushes }, { "vdso", caller_of_vdso },
     { "signal", caller_of_interrupted }, { "altstack", caller_of_interrupted }, { "wide", wide_frames },
     { "hollow", caller_of_hollow }, { "recursion", many_frames }, { "realigned", caller_of_realigned }, { "tail", caller_of_tail },
     { "assembly", caller_of_assembly }, { "framed", caller_of_framed }, { "bare", caller_of_bare },

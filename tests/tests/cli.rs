@@ -123,6 +123,7 @@ const WITHOUT_UNIT: &[&str] = &[
     "chain_too_long",
     "no_tables",
     "other_stack",
+    "narrow",
     "stack_absent",
     "too_many_frames",
     "broken",

@@ -197,6 +197,25 @@ fn a_program_that_was_replaced_by_another_build_is_told_apart() -> Result<()> {
     })
 }
 
+/// The same written into the very file, as a plain copy does, while the profiler has the first one open: nothing of the second
+/// bears a name of the first.
+#[test]
+fn a_program_that_was_rewritten_in_place_is_told_apart() -> Result<()> {
+    needs_root!();
+    attempts(|| {
+        let folder = tempfile::tempdir()?;
+        let (path, next) = (folder.path().join("program"), folder.path().join("next"));
+        copy("brief_a", &path, 0)?;
+        copy("brief_b", &next, 8)?;
+        let script = format!("{0} 200; cp {1} {0}; {0} 200; wait", path.display(), next.display());
+        let found = record_script(&script)?;
+        let of = |name: &str| found.weight_of(|stack| stack.has(name));
+        ensure!(of("brief_b_inner") > 0.0, "the second has no names");
+        ensure!(of("brief_a_inner") == 0.0, "names were read of a file that is not there any more");
+        Ok(())
+    })
+}
+
 /// Whoever makes a file can give it the build id of another; its names are of its own functions alone.
 #[test]
 fn programs_that_say_they_are_of_one_build_have_their_own_names() -> Result<()> {

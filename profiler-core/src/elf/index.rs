@@ -86,33 +86,77 @@ pub(super) struct Functions {
     sorted: Vec<(u64, u64, usize)>,
 }
 
+/// Stands for the offset of information that must not be evaluated.
+const UNSAFE: usize = usize::MAX;
+
+/// What a section without an index has for an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Information {
+    /// At this offset.
+    At(usize),
+    /// What must not be evaluated.
+    Unsafe,
+}
+
 impl Functions {
-    /// Reads a section to its end; `None` where it cannot be read or a function in it is not safe.
+    /// Reads a section to its end, for the library, which evaluates whatever is in it; `None` where it cannot be read or a
+    /// function in it is not safe.
     pub(super) fn of<'a, S: UnwindSection<Slice<'a>>>(
         machine: Machine,
         section: &S,
         bases: &BaseAddresses,
     ) -> Option<Self> {
-        let mut vetting = Vetting::new(machine, section, bases);
-        let mut entries = section.entries(bases);
-        let mut sorted = Vec::new();
-        while let Some(entry) = entries.next().ok()? {
-            let CieOrFde::Fde(partial) = entry else { continue };
-            let function = partial.parse(S::cie_from_offset).ok()?;
-            if !vetting.function(&function) {
-                return None;
-            }
-            sorted.push((function.initial_address(), function.end_address(), function.offset()));
-        }
-        sorted.sort_unstable();
-        Some(Self { sorted })
+        let (functions, is_whole) = Self::read(machine, section, bases);
+        let is_safe = functions.sorted.iter().all(|&(.., offset)| offset != UNSAFE);
+        (is_whole && is_safe).then_some(functions)
     }
 
-    /// Where the information lies for the function that holds a stated address.
-    pub(super) fn information_offset(&self, svma: u64) -> Option<usize> {
+    /// The same for our own rules, which are looked up function by function: one that is not safe, or cannot be read, takes no
+    /// other with it.
+    pub(super) fn each_of<'a, S: UnwindSection<Slice<'a>>>(
+        machine: Machine,
+        section: &S,
+        bases: &BaseAddresses,
+    ) -> Self {
+        Self::read(machine, section, bases).0
+    }
+
+    /// What can be read, and whether that is all.
+    fn read<'a, S: UnwindSection<Slice<'a>>>(
+        machine: Machine,
+        section: &S,
+        bases: &BaseAddresses,
+    ) -> (Self, bool) {
+        let mut vetting = Vetting::new(machine, section, bases);
+        let mut entries = section.entries(bases);
+        let (mut sorted, mut is_whole) = (Vec::new(), true);
+        loop {
+            let partial = match entries.next() {
+                Ok(Some(CieOrFde::Fde(partial))) => partial,
+                Ok(Some(CieOrFde::Cie(_))) => continue,
+                Ok(None) => break,
+                Err(_) => {
+                    is_whole = false;
+                    break;
+                }
+            };
+            let Ok(function) = partial.parse(S::cie_from_offset) else {
+                is_whole = false;
+                continue;
+            };
+            let offset = if vetting.function(&function) { function.offset() } else { UNSAFE };
+            sorted.push((function.initial_address(), function.end_address(), offset));
+        }
+        sorted.sort_unstable();
+        (Self { sorted }, is_whole)
+    }
+
+    /// The information for the function that holds a stated address.
+    pub(super) fn information(&self, svma: u64) -> Option<Information> {
         let after = self.sorted.partition_point(|&(start, ..)| start <= svma);
         let &(_, end, offset) = self.sorted[..after].last()?;
-        (svma < end).then_some(offset)
+        let information = if offset == UNSAFE { Information::Unsafe } else { Information::At(offset) };
+        (svma < end).then_some(information)
     }
 
     /// Where the function that holds a stated address begins.

@@ -4,8 +4,9 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::{Arc, OnceLock};
 
-/// Reads a range of bytes of a file; `None` where that is not possible any more, or not permitted for now.
-pub type ReadLater = Arc<dyn Fn(Range<u64>) -> Option<Vec<u8>> + Send + Sync>;
+/// Reads a range of bytes of a file, of which what is made takes so many bytes of memory; `None` where that is not possible any
+/// more, or not permitted for now.
+pub type ReadLater = Arc<dyn Fn(Range<u64>, u64) -> Option<Vec<u8>> + Send + Sync>;
 
 /// Bytes that many unwinders share, read when the first of them looks at them: most of the code that a process maps never
 /// runs, and a big library has megabytes of tables. None, where they cannot be read any more.

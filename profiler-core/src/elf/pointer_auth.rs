@@ -22,7 +22,7 @@ const LONG_FORMAT: usize = 0xffff_ffff;
 /// Reads `.eh_frame` sections so that the library can.
 pub(super) fn reading(machine: Machine, later: &ReadLater) -> ReadLater {
     let later = Arc::clone(later);
-    Arc::new(move |range| later(range).map(|section| readable(machine, section)))
+    Arc::new(move |range, takes| later(range, takes).map(|section| readable(machine, section)))
 }
 
 /// An `.eh_frame` section without the instructions about signatures. What we cannot read stays as it is.

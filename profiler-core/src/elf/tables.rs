@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use gimli::{BaseAddresses, DebugFrame, EhFrame, EhFrameOffset, LittleEndian, UnwindSection};
 
-use super::index::{Functions, Index, is_usual_index};
+use super::index::{Functions, Index, Information, is_usual_index};
 use super::rules::Rule;
 use super::vetting::{Slice, Vetting};
 use super::{Section, pointer_auth};
@@ -42,7 +42,7 @@ pub struct UnwindTables {
     is_in_order: OnceLock<bool>,
     /// What stands in for the index where there is none.
     eh_frame_functions: Functions,
-    /// The same of `debug_frame`, once it was looked at; none where that is not safe.
+    /// The same of `debug_frame`, once it was looked at.
     debug_frame_functions: OnceLock<Option<Functions>>,
 }
 
@@ -97,8 +97,7 @@ impl UnwindTables {
 
     /// The same, to be read anew.
     pub(super) fn unread(&self) -> Self {
-        let unread =
-            |section: &Section| Section { svma: section.svma.clone(), bytes: section.bytes.unread() };
+        let unread = |section: &Section| Section { bytes: section.bytes.unread(), ..section.clone() };
         Self {
             machine: self.machine,
             eh_frame: self.eh_frame.as_ref().map(unread),
@@ -110,10 +109,10 @@ impl UnwindTables {
         }
     }
 
-    /// The size of all sections.
+    /// What all sections take of memory.
     pub(super) fn bytes(&self) -> u64 {
         let sections = [&self.eh_frame, &self.eh_frame_hdr, &self.debug_frame];
-        sections.into_iter().flatten().map(|section| section.svma.end - section.svma.start).sum()
+        sections.into_iter().flatten().map(|section| section.takes).sum()
     }
 
     /// Reads all that any program needs.
@@ -135,7 +134,7 @@ impl UnwindTables {
     fn debug_frame_functions(&self) -> Option<&Functions> {
         let make = || {
             let section = self.debug_frame.as_ref()?;
-            Functions::of(self.machine, &debug_frame_of(section), &BaseAddresses::default())
+            Some(Functions::each_of(self.machine, &debug_frame_of(section), &BaseAddresses::default()))
         };
         self.debug_frame_functions.get_or_init(make).as_ref()
     }
@@ -175,10 +174,7 @@ impl UnwindTables {
 
     fn find_function(&self, svma: u64) -> Found {
         match self.find_in_eh_frame(svma) {
-            Found::Nothing => self.find_in_debug_frame(svma).map_or(Found::Nothing, |rule| Found::Rule {
-                rule: Box::new(rule),
-                in_library: !self.has_rules(),
-            }),
+            Found::Nothing => self.find_in_debug_frame(svma),
             found => found,
         }
     }
@@ -198,7 +194,11 @@ impl UnwindTables {
             Rule::of(&function, &frame, &bases, svma)
         };
         let offset = match &self.eh_frame_hdr {
-            None => self.eh_frame_functions.information_offset(svma),
+            None => match self.eh_frame_functions.information(svma) {
+                Some(Information::Unsafe) => return Found::Unsafe,
+                Some(Information::At(offset)) => Some(offset),
+                None => None,
+            },
             Some(_) if !self.is_in_order() => return Found::Unsafe,
             Some(section) => match vetted(self.machine, section, &frame, &bases, svma) {
                 Err(NotSafe) => return Found::Unsafe,
@@ -212,12 +212,19 @@ impl UnwindTables {
         })
     }
 
-    fn find_in_debug_frame(&self, svma: u64) -> Option<Rule> {
-        let section = self.debug_frame.as_ref()?;
+    fn find_in_debug_frame(&self, svma: u64) -> Found {
+        let information = self.debug_frame_functions().and_then(|functions| functions.information(svma));
+        let (Some(section), Some(information)) = (&self.debug_frame, information) else {
+            return Found::Nothing;
+        };
+        let Information::At(offset) = information else { return Found::Unsafe };
         let (frame, bases) = (debug_frame_of(section), BaseAddresses::default());
-        let offset = self.debug_frame_functions()?.information_offset(svma)?;
-        let function = frame.fde_from_offset(&bases, offset.into(), DebugFrame::cie_from_offset).ok()?;
-        Rule::of(&function, &frame, &bases, svma)
+        let function = frame.fde_from_offset(&bases, offset.into(), DebugFrame::cie_from_offset);
+        let rule = function.ok().and_then(|function| Rule::of(&function, &frame, &bases, svma));
+        rule.map_or(Found::Nothing, |rule| Found::Rule {
+            rule: Box::new(rule),
+            in_library: !self.has_rules(),
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 use framehop::FrameAddress;
 
 use super::word_at;
+use crate::elf::Found;
 use crate::process::AddressSpace;
 use crate::profile::Outcome;
 use crate::record::StackCopy;
@@ -28,11 +29,43 @@ pub(super) fn lost(space: &AddressSpace, address: u64, is_unknown: bool) -> Outc
     if is_unknown && space.is_executable(address) { Outcome::NoTables } else { Outcome::Broken }
 }
 
-/// Whether the return address into the program's entry point lies right above `sp`. The start-up code of some C
-/// libraries (musl) has no tables, and nothing else says that a stack which ends in it is complete.
-pub(super) fn is_called_from_entry(space: &AddressSpace, base: u64, sp: u64, stack: StackCopy<'_>) -> bool {
+/// What the words of stack above a frame lead to that nothing leads out of.
+enum Beyond {
+    /// The program's entry point.
+    Entry,
+    /// A function with unwind information.
+    Function,
+    /// Nothing that is known.
+    Nothing,
+}
+
+fn beyond(space: &AddressSpace, base: u64, sp: u64, stack: StackCopy<'_>) -> Beyond {
     let words = (0..START_UP_WORDS).filter_map(|i| word_at(base, stack, sp.checked_add(8 * i)?));
-    words.into_iter().any(|word| space.is_at_entry(word))
+    let leads_to = |word: u64| match space.is_at_entry(word) {
+        true => Some(Beyond::Entry),
+        false => is_return_address(space, word).then_some(Beyond::Function),
+    };
+    words.into_iter().find_map(leads_to).unwrap_or(Beyond::Nothing)
+}
+
+/// Whether a word may have been left by a call in a function with unwind information. A pointer to a function is none.
+fn is_return_address(space: &AddressSpace, word: u64) -> bool {
+    let has_rule = |address| matches!(space.find_rule(address), Found::Rule { .. });
+    let Some(call) = word.checked_sub(1).filter(|&call| space.is_executable(call)) else { return false };
+    has_rule(call) && has_rule(word) && space.function(call) == space.function(word)
+}
+
+/// Whether the return address into the program's entry point lies right above `sp`. The start-up code of some C
+/// libraries (musl) has no tables, and nothing else says that a stack which ends in it is complete. A function of the program
+/// in between is no start-up code's: one of such a library called back, and its own caller is lost.
+pub(super) fn is_called_from_entry(space: &AddressSpace, base: u64, sp: u64, stack: StackCopy<'_>) -> bool {
+    matches!(beyond(space, base, sp, stack), Beyond::Entry)
+}
+
+/// Whether code without tables at `sp` was called by a function with them: a frame pointer of zero then is a number that it
+/// computes with.
+pub(super) fn has_caller_beyond(space: &AddressSpace, base: u64, sp: u64, stack: StackCopy<'_>) -> bool {
+    matches!(beyond(space, base, sp, stack), Beyond::Function)
 }
 
 /// Whether the word at `address` is missing only because the copy ended too early: more bytes would have helped. At

@@ -19,7 +19,7 @@ use framehop::x86_64::UnwindRegsX86_64;
 use framehop::{Error, ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
 use rustc_hash::FxHashMap;
 
-use self::ends::{end, is_absent, is_called_from_entry, is_cut_off, lost};
+use self::ends::{end, has_caller_beyond, is_absent, is_called_from_entry, is_cut_off, lost};
 use crate::elf::{ElfImage, Found, Section, SectionBytes};
 use crate::machine::Machine;
 use crate::process::Process;
@@ -169,7 +169,7 @@ impl StackUnwinder {
             }
             UserRegs::Narrow { ip } => {
                 frames.push(ip); // all that can be told by 64-bit rules
-                (0, (Outcome::NoTables, 0))
+                (0, (Outcome::Narrow, 0))
             }
         };
         let (mut outcome, outermost) = unwound;
@@ -265,9 +265,14 @@ impl StackUnwinder {
                     };
                 }
             }
+            let is_amid = |sp| known == Known::Nothing && has_caller_beyond(space, base, sp, stack);
             match caller.map(|caller| caller.and_then(FrameAddress::from_return_address)) {
-                // A word of generated code's frame that is no caller; it shall not be shown as one.
-                Ok(Some(caller)) if is_generated && !space.is_executable(caller.address_for_lookup()) => {
+                // A word of the frame that is no caller; it shall not be shown as one.
+                Ok(Some(caller))
+                    if known == Known::Nothing
+                        && space.is_executable(address)
+                        && !space.is_executable(caller.address_for_lookup()) =>
+                {
                     break lost(space, address, true);
                 }
                 Ok(Some(caller)) => at = caller,
@@ -275,9 +280,12 @@ impl StackUnwinder {
                     Some((caller, outer)) if space.is_in_file(caller.address_for_lookup()) => {
                         (at, registers) = (caller, outer);
                     }
+                    _ if is_amid(sp) => break lost(space, address, true),
                     _ => break end(space, at),
                 },
-                Err(error) if registers.mark_the_end(&error) => break end(space, at),
+                Err(error) if registers.mark_the_end(&error) => {
+                    break if is_amid(sp) { lost(space, address, true) } else { end(space, at) };
+                }
                 Err(_) if is_called_from_entry(space, base, registers.sp(), stack) => {
                     break end(space, at);
                 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use framehop::FrameAddress;
 use rustc_hash::FxHashMap;
 
-use super::ends::{end, is_absent, is_called_from_entry, is_cut_off, is_elsewhere, lost};
+use super::ends::{end, has_caller_beyond, is_absent, is_called_from_entry, is_cut_off, is_elsewhere, lost};
 use super::untabled::{self, Caller, by_frame_pointer, interrupted, of_innermost};
 use super::{MAX_FRAMES, STACK_ADDRESSES, stub, word_at};
 use crate::elf::Found;
@@ -94,6 +94,11 @@ pub(super) fn unwind(
                 }
                 continue;
             }
+            Err(NoCaller::Outermost)
+                if matches!(known, At::Nothing) && has_caller_beyond(space, base, sp, stack) =>
+            {
+                break lost(space, address, true);
+            }
             Err(NoCaller::Outermost) => break end(space, at),
             Err(NoCaller::Unread(address)) => Some(address),
             Err(NoCaller::Unknown) => None,
@@ -156,12 +161,12 @@ fn without_table(
     } else if is_generated && let Some(stub) = stub::caller(space, sp, bp, &read) {
         Ok(Caller { ip: stub.return_address, sp: stub.sp, bp })
     } else {
-        // A word of generated code's frame that is no caller shall not be shown as one.
-        let is_caller =
-            |caller: &Caller| !is_generated || caller.ip == 0 || is_code(caller.ip.wrapping_sub(1));
         by_frame_pointer(sp, bp, read)
-            .and_then(|caller| Some(caller).filter(is_caller).ok_or(untabled::NoCaller::Wild))
     };
+    // A word of the frame that is no caller shall not be shown as one.
+    let is_caller =
+        |caller: &Caller| !is_code(address) || caller.ip == 0 || is_code(caller.ip.wrapping_sub(1));
+    let caller = caller.and_then(|caller| Some(caller).filter(is_caller).ok_or(untabled::NoCaller::Wild));
     (caller.map(|to| registers.moved_to(to.ip, to.sp, to.bp)).map_err(NoCaller::from), false)
 }
 

@@ -253,6 +253,39 @@ fn a_frame_pointer_of_zero_marks_the_outermost_frame_even_without_tables() {
 }
 
 #[test]
+fn behind_code_without_tables_two_words_of_data_are_no_frame() {
+    // What the frame pointer leads to is a pair of numbers of the function's own.
+    let data = [STACK + 4096, 0x5678];
+    let called = [&[ASSEMBLY + 5, 7][..], &data].concat();
+    let expected = (vec![LEAF, ASSEMBLY + 4], Outcome::NoTables);
+    assert_eq!(unwind(&program(), LEAF, STACK + 16, &called, Copied::More), expected);
+    let innermost = [&[7, 7][..], &data].concat();
+    let expected = (vec![ASSEMBLY], Outcome::NoTables);
+    assert_eq!(unwind(&program(), ASSEMBLY, STACK + 16, &innermost, Copied::More), expected);
+    // The same of a stack that is followed with all registers.
+    let rare = [&[0, 0, 0, STACK + 48, ASSEMBLY + 5, 7][..], &data].concat();
+    let expected = (vec![REALIGNED, ASSEMBLY + 4], Outcome::NoTables);
+    assert_eq!(unwind(&program(), REALIGNED, STACK + 8, &rare, Copied::More), expected);
+}
+
+#[test]
+fn code_without_tables_that_called_back_lacks_its_caller_however_near_the_entry_is() {
+    // LEAF < ASSEMBLY, as `bsearch` is that of some C libraries, < BODY, which is `main`, < ASSEMBLY < the entry.
+    let entry = ASSEMBLY + 0x100;
+    let found = |main: u64, bp: u64| {
+        let processes = process(ElfImage { entry, ..image(tables(&[], true)) });
+        let words = [ASSEMBLY + 5, 7, main, 7, ASSEMBLY + 5, 7, entry + 0x16];
+        unwind(&processes, LEAF, bp, &words, Copied::More)
+    };
+    let frames = vec![LEAF, ASSEMBLY + 4];
+    for bp in [0xbad, 0] {
+        assert_eq!(found(BODY + 5, bp), (frames.clone(), Outcome::NoTables), "{bp:#x}");
+        // A pointer to a function is no caller.
+        assert_eq!(found(BODY, bp), (frames.clone(), Outcome::Complete), "{bp:#x}");
+    }
+}
+
+#[test]
 fn a_program_without_tables_is_unwound_by_frame_pointers_to_the_zero_at_their_end() {
     let processes = process(image(UnwindTables::default()));
     let words = [0, 0, STACK + 32, LEAF + 5, 0, START + 5];
@@ -301,7 +334,7 @@ fn a_32_bit_task_is_not_unwound_by_64_bit_rules() {
     let stack = StackCopy::new(RawData::Single(&bytes), bytes.len());
     let processes = program();
     let unwound = StackUnwinder::default().unwind(processes.get(1).unwrap(), regs, stack, &mut frames);
-    assert_eq!((frames, unwound), (vec![LEAF], Unwound { outcome: Outcome::NoTables, depth_bytes: 0 }));
+    assert_eq!((frames, unwound), (vec![LEAF], Unwound { outcome: Outcome::Narrow, depth_bytes: 0 }));
 }
 
 #[test]

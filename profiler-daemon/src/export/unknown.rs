@@ -283,6 +283,7 @@ fn in_words(outcome: Outcome) -> (&'static str, &'static str) {
         Outcome::OtherStack => {
             ("the thread had changed to another stack, of which nothing was copied", "use --unwind fp")
         }
+        Outcome::Narrow => ("it is a 32-bit task's, which is not followed", ""),
         Outcome::TooManyFrames => ("there were more frames than are followed", ""),
         Outcome::Broken => (
             "the caller could not be found: the stack contradicts the unwind information",

@@ -73,7 +73,8 @@ impl List {
             return;
         };
         room.count_list(text.len() as u64);
-        let told: Vec<(u64, Found)> = told(&text, &kept).filter(|(_, found)| found.is_ok()).collect();
+        let told: Vec<(u64, Found)> =
+            told(whole_lines(&text), &kept).filter(|(_, found)| found.is_ok()).collect();
         self.keep(room, now, &told);
         read.note(read.until, &text);
     }
@@ -93,7 +94,7 @@ impl List {
             let cut = text.iter().position(|&byte| byte == b'\n').unwrap_or(text.len());
             text.drain(..cut);
         }
-        told(&text, addresses).collect()
+        told(whole_lines(&text), addresses).collect()
     }
 
     /// What was written behind that which was read; none if that is not there any more, or too much.
@@ -114,12 +115,17 @@ impl List {
 impl Read {
     /// Notes that a text was read that begins at `from`.
     fn note(&mut self, from: u64, text: &[u8]) {
-        let whole = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1);
+        let whole = whole_lines(text).len();
         if whole > 0 {
             self.until = from + whole as u64;
             self.joint = text[whole.saturating_sub(JOINT as usize)..whole].to_vec();
         }
     }
+}
+
+/// A text without its last line if that is yet to be written to its end: half of a name, or of a length, is another one.
+fn whole_lines(text: &[u8]) -> &[u8] {
+    &text[..text.iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1)]
 }
 
 /// What a text says of addresses.
@@ -168,7 +174,7 @@ mod tests {
         assert_eq!(room.counts().lists, 1, "nothing is new");
         // Other code at an address that is not asked for now, the beginning of a line, and code where there was none.
         write!(file, "1000 8 other\n7 1 seven\n1010 10 hal").unwrap();
-        assert_eq!(names(&list, &room, &[0x1010, 0x7]), some(&["hal", "seven"]));
+        assert_eq!(names(&list, &room, &[0x1010, 0x7]), some(&["f1", "seven"]), "half of a line");
         assert_eq!(room.counts().list_bytes, whole + 34);
         writeln!(file, "f").unwrap();
         assert_eq!(names(&list, &room, &[0x1010, 0x1000, 0x1008]), some(&["half", "other", "f0"]));

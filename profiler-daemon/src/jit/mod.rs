@@ -21,6 +21,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use self::program::Program;
 use self::teller::Teller;
 pub(crate) use self::teller::Told;
+use crate::objects::memory::SymbolMemory;
 use crate::objects::names::{NameRoom, Naming};
 use crate::roots::Roots;
 
@@ -48,7 +49,13 @@ pub(crate) struct JitStore {
 
 impl JitStore {
     /// Code was mapped that lies in no file, or a journal was.
-    pub(crate) fn mapped(&mut self, process: ProcessIndex, mapped: &Mapped, roots: &Roots) {
+    pub(crate) fn mapped(
+        &mut self,
+        process: ProcessIndex,
+        mapped: &Mapped,
+        roots: &Roots,
+        memory: &SymbolMemory,
+    ) {
         let is_journal = is_journal(&mapped.path);
         if !is_journal && !is_code_without_file(&mapped.path) {
             return;
@@ -56,7 +63,7 @@ impl JitStore {
         let Some(program) = self.program(process) else { return };
         program.look_up(mapped.pid, roots);
         if is_journal {
-            program.open_journal(mapped, roots);
+            program.open_journal(mapped, roots, memory);
         }
     }
 

@@ -3,23 +3,27 @@
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use profiler_core::record::Mapped;
 use profiler_core::stack::GeneratedCode;
 use rustc_hash::FxHashMap;
-use symbolizer::{CodePlace, JitDump};
+use symbolizer::{CodePlace, JitDump, ReadAt};
 
 use super::LONGEST_PAUSE;
 use super::list::List;
 use super::teller::Teller;
 use crate::objects;
+use crate::objects::memory::SymbolMemory;
 use crate::roots::{Roots, View};
 use crate::sys::procfs::{self, Identity};
 use crate::sys::root::Link;
 
 /// Of a journal, read under one lock.
 const JOURNAL_AT_ONCE: u64 = 1 << 20;
+/// What a byte of a journal takes of memory at most.
+const BYTES_PER_BYTE: u64 = 8;
 /// Lists, and journals, that are kept for a process: its own, and those of the processes that it was forked from.
 const MOST_KEPT: usize = 4;
 /// Addresses that are remembered until the journal tells of them.
@@ -60,9 +64,22 @@ struct Owner(u32);
 pub(super) struct Journal {
     file: File,
     dump: Mutex<JitDump>,
+    /// Room that is taken of this for what it told; given back at the end.
+    memory: SymbolMemory,
+    taken: AtomicU64,
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.memory.give_back_journal(*self.taken.get_mut());
+    }
 }
 
 impl Journal {
+    fn new(file: File, memory: &SymbolMemory) -> Self {
+        Self { file, dump: Mutex::default(), memory: memory.clone(), taken: AtomicU64::new(0) }
+    }
+
     /// What it has told so far.
     pub(super) fn dump(&self) -> MutexGuard<'_, JitDump> {
         self.dump.lock().unwrap_or_else(PoisonError::into_inner)
@@ -71,7 +88,7 @@ impl Journal {
     /// Records that were left out, and whether the end is yet to be read.
     pub(super) fn not_read(&self) -> (u64, bool) {
         let dump = self.dump();
-        (dump.left_out(), dump.is_behind())
+        (dump.left_out(), dump.is_behind() || dump.has_given_up())
     }
 
     /// What it has told so far, if nobody else reads it at this moment, and if it was read to its end: what comes after says which code took
@@ -107,10 +124,29 @@ impl Journal {
         }
     }
 
-    /// What was read before an error stays; names that are missing say so themselves.
+    /// What was read before an error stays; names that are missing say so themselves. Where there may be no room for more, it is
+    /// the end.
     fn read_into(&self, dump: &mut JitDump, most_bytes: u64) -> u64 {
+        if dump.has_ended() {
+            return 0;
+        }
         let before = dump.bytes_read();
+        let unread = ReadAt::len(&self.file).unwrap_or(0).saturating_sub(before);
+        let needed = unread.min(2 * JOURNAL_AT_ONCE) * BYTES_PER_BYTE;
+        if !self.memory.take_journal(needed) {
+            dump.give_up();
+            return 0;
+        }
         let _ = dump.read(&self.file, most_bytes);
+        let taken = self.taken.load(Ordering::Relaxed) + needed; // changed by who has the journal alone
+        let held = dump.held_bytes();
+        self.memory.give_back_journal(taken.saturating_sub(held));
+        let more = held.saturating_sub(taken);
+        let is_taken = self.memory.take_journal(more);
+        self.taken.store(if is_taken { held } else { taken }, Ordering::Relaxed);
+        if !is_taken {
+            dump.give_up();
+        }
         dump.bytes_read() - before
     }
 }
@@ -155,12 +191,12 @@ impl Program {
     }
 
     /// Opens the journal that the program has mapped.
-    pub(super) fn open_journal(&mut self, mapped: &Mapped, roots: &Roots) {
+    pub(super) fn open_journal(&mut self, mapped: &Mapped, roots: &Roots, memory: &SymbolMemory) {
         let Some(home) = &self.home else { return };
         let Ok(file) = objects::open_mapped(mapped, home.view, roots) else { return };
         let is_known = self.journals.iter().any(|journal| is_same(&journal.file, &file));
         if home.owner.owns(&file) && !is_known && self.journals.len() < MOST_KEPT {
-            self.journals.push(Arc::new(Journal { file, dump: Mutex::default() }));
+            self.journals.push(Arc::new(Journal::new(file, memory)));
         }
     }
 
@@ -331,7 +367,8 @@ mod tests {
         const CODES: u64 = 50_000;
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&journal(CODES)).unwrap();
-        let journal = Arc::new(Journal { file, dump: Mutex::default() });
+        let memory = SymbolMemory::new(1 << 28);
+        let journal = Arc::new(Journal::new(file, &memory));
         let mut program = Program { journals: vec![journal], ..Program::default() };
         let read = program.refresh(&Roots::default(), 1 << 20);
         assert!((1 << 19..2 << 20).contains(&read), "{read}");
@@ -346,5 +383,28 @@ mod tests {
         );
         program.translate(&mut address, 1);
         assert!(GeneratedCode::from_address(address).is_some(), "it was read");
+    }
+
+    #[test]
+    fn journals_take_no_more_memory_than_there_is_for_them() {
+        const CODES: u64 = 250_000;
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&journal(CODES)).unwrap();
+        let memory = SymbolMemory::new(128 << 20);
+        let read = Arc::new(Journal::new(file.try_clone().unwrap(), &memory));
+        let mut program = Program { journals: vec![Arc::clone(&read)], ..Program::default() };
+        program.translate(&mut 16, 1);
+        assert_eq!(names(&mut program, &[16]), [None], "what was not read may be about it");
+        let held = read.dump().held_bytes();
+        assert!((8 << 20..=memory.cap() / 4).contains(&held) && memory.held() == held, "{held}");
+        assert!(tell(&mut program, &[]).missing.contains("too long"));
+        drop((read, program));
+        assert_eq!(memory.held(), 0);
+        let memory = SymbolMemory::new(1 << 30);
+        let journals = vec![Arc::new(Journal::new(file, &memory))];
+        let mut program = Program { journals, ..Program::default() };
+        program.translate(&mut 16, 1);
+        assert_eq!(names(&mut program, &[16]), [Some("code 1".to_owned())]);
+        assert!(memory.held() > held, "{}", memory.held());
     }
 }

@@ -221,6 +221,16 @@ impl HeldFile {
         self.version().is_some_and(|version| version.has_bytes_of(file))
     }
 
+    /// Whether it holds what it did and can be read. One that had to be closed stays so: this is asked for each mapping.
+    pub(super) fn is_as_it_was(&self) -> bool {
+        let pool = self.0.files.pool();
+        let Some(entry) = pool.entries.get(&self.0.number) else { return false };
+        match &entry.file {
+            Some(file) => entry.version.has_bytes_of(file),
+            None => entry.find_again(&pool.roots).is_some(),
+        }
+    }
+
     /// What it was when it was opened first.
     pub(super) fn version(&self) -> Option<Version> {
         self.0.files.pool().entries.get(&self.0.number).map(|entry| entry.version)

@@ -1,10 +1,15 @@
 //! The kernel's functions: its list has ten megabytes of text, which the kernel takes 50 ms to write, so it is not read for
 //! every cut. What it says stays in memory where there is room, a third of that; what was met stays in any case.
 
+//!
+//! The image of the kernel stays where it is. What lies in a module is believed until modules come or go, or the list is due
+//! again; what comes and goes without a trace in the list of modules (BPF programs, trampolines) for less than a minute.
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use symbolizer::{KernelSymbol, KernelSymbols, Reason};
@@ -13,7 +18,7 @@ use super::memory::SymbolMemory;
 use super::names::NameRoom;
 use crate::sys::clock;
 
-const LIST: &str = "/proc/kallsyms";
+const SYMBOLS: &str = "/proc/kallsyms";
 const MODULES: &str = "/proc/modules";
 const LONGEST_MODULES: u64 = 1 << 20;
 /// Part of the memory for symbols that the list may take.
@@ -26,22 +31,71 @@ const TOO_MUCH: f64 = 0.01;
 /// Functions, and addresses of none, that are remembered; then it begins anew.
 const MOST: usize = 1 << 15;
 
+/// Code of a module shares no page with what comes after the module.
+const PAGE: u64 = 4096;
+
 /// The functions that were met so far.
 #[derive(Default)]
-pub(crate) struct KernelNames(Mutex<Known>);
+pub(crate) struct KernelNames {
+    lists: Lists,
+    known: Mutex<Known>,
+}
+
+/// Where the kernel lists its functions and its modules.
+struct Lists {
+    symbols: PathBuf,
+    modules: PathBuf,
+}
+
+impl Default for Lists {
+    fn default() -> Self {
+        Self { symbols: PathBuf::from(SYMBOLS), modules: PathBuf::from(MODULES) }
+    }
+}
 
 #[derive(Default)]
 struct Known {
-    /// By their first address: the address after them, and the name.
-    functions: BTreeMap<u64, (u64, Arc<str>)>,
+    /// By their first address.
+    functions: BTreeMap<u64, Function>,
     /// Addresses that the list does not cover.
     unlisted: Vec<u64>,
     /// What the list said when it was read last.
     whole: Option<Whole>,
+    /// The modules that there were when names were asked for last.
+    modules: Vec<u8>,
     read_ns: Option<u64>,
     pause_ns: u64,
     /// Why the list could not be read the last time.
     hidden: Option<Reason>,
+}
+
+/// A function that was met.
+#[derive(Debug)]
+struct Function {
+    /// The address after it, as far as is known.
+    end: u64,
+    name: Arc<str>,
+    lasts: Lasts,
+}
+
+/// How long a name is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lasts {
+    /// As long as the kernel runs.
+    Image,
+    /// Until modules come or go.
+    Module,
+    /// Nobody tells when it goes.
+    Moment,
+}
+
+impl Lasts {
+    fn of(symbol: &KernelSymbol, modules: &[u8]) -> Self {
+        let Some(module) = &symbol.module else { return Lasts::Image };
+        let names = modules.split(|&byte| byte == b'\n').map(|line| line.split(|&byte| byte == b' ').next());
+        let is_listed = names.flatten().any(|name| name == module.as_bytes());
+        if is_listed { Lasts::Module } else { Lasts::Moment }
+    }
 }
 
 /// A list that stays in memory.
@@ -84,14 +138,20 @@ pub(crate) enum KernelName {
 impl KernelNames {
     /// The functions at these addresses, each with the part of the time that was spent under it.
     pub(crate) fn names(&self, addresses: &[(u64, f64)], room: &NameRoom) -> Vec<KernelName> {
+        self.names_at(clock::monotonic_ns(), addresses, room)
+    }
+
+    fn names_at(&self, now_ns: u64, addresses: &[(u64, f64)], room: &NameRoom) -> Vec<KernelName> {
         let mut known = self.lock();
-        known.remember(addresses);
-        let new = || addresses.iter().filter(|(address, _)| known.find(*address).is_none());
-        let share: f64 = new().map(|(_, share)| share).sum();
-        let new: Vec<u64> = new().map(|&(address, _)| address).collect();
-        if !new.is_empty() && known.may_read(share, clock::monotonic_ns()) {
+        known.forget(now_ns, &self.lists);
+        known.remember(addresses, now_ns);
+        let share: f64 = known.new_of(addresses).map(|(_, share)| share).sum();
+        if known.new_of(addresses).next().is_some() && known.may_read(share, now_ns) {
             room.count_source();
-            known.hidden = known.read(new, room.memory()).err();
+            // All that may have gone is asked for again, so that what is new lies under nothing old.
+            known.forget_all_but_image();
+            let new = known.new_of(addresses).map(|&(address, _)| address).collect();
+            known.hidden = known.read(new, &self.lists, room.memory()).err();
         }
         let name = |&(address, _): &(u64, f64)| match (known.find(address), &known.hidden) {
             (Some(name), _) => name,
@@ -102,20 +162,31 @@ impl KernelNames {
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Known {
     fn find(&self, address: u64) -> Option<KernelName> {
         match self.functions.range(..=address).next_back() {
-            Some((_, (end, name))) if address < *end => Some(KernelName::Function(Arc::clone(name))),
+            Some((_, function)) if address < function.end => {
+                Some(KernelName::Function(Arc::clone(&function.name)))
+            }
             _ => self.unlisted.binary_search(&address).ok().map(|_| KernelName::Unlisted),
         }
     }
 
+    /// Those of the addresses of which nothing is known.
+    fn new_of<'a>(&self, addresses: &'a [(u64, f64)]) -> impl Iterator<Item = &'a (u64, f64)> {
+        addresses.iter().filter(|(address, _)| self.find(*address).is_none())
+    }
+
     fn is_due(&self, now_ns: u64) -> bool {
-        self.read_ns.is_none_or(|read_ns| now_ns >= read_ns.saturating_add(self.pause_ns))
+        self.is_read_before(now_ns, self.pause_ns)
+    }
+
+    fn is_read_before(&self, now_ns: u64, age_ns: u64) -> bool {
+        self.read_ns.is_none_or(|read_ns| now_ns >= read_ns.saturating_add(age_ns))
     }
 
     fn may_read(&mut self, share: f64, now_ns: u64) -> bool {
@@ -127,61 +198,99 @@ impl Known {
         true
     }
 
+    /// Forgets names of what may have gone, and other code have its place.
+    fn forget(&mut self, now_ns: u64, lists: &Lists) {
+        let modules = read_modules(&lists.modules);
+        let is_changed = self.modules != modules;
+        if is_changed {
+            // Their functions are to have names before long.
+            self.pause_ns = self.pause_ns.min(FIRST_PAUSE_NS / 2);
+            self.modules = modules;
+        }
+        if is_changed || self.is_due(now_ns) {
+            self.forget_all_but_image();
+        } else if self.is_read_before(now_ns, FIRST_PAUSE_NS) {
+            self.functions.retain(|_, function| function.lasts != Lasts::Moment);
+        }
+    }
+
+    fn forget_all_but_image(&mut self) {
+        self.functions.retain(|_, function| function.lasts == Lasts::Image);
+        self.unlisted.clear();
+    }
+
     /// What the list said of addresses that were not met before, as long as it is likely to say the same: what is loaded
     /// later may lie where its last functions would reach to.
-    fn remember(&mut self, addresses: &[(u64, f64)]) {
-        let is_due = self.is_due(clock::monotonic_ns());
-        let new: Vec<u64> = addresses.iter().map(|(address, _)| *address).collect();
-        let new: Vec<u64> = new.into_iter().filter(|address| self.find(*address).is_none()).collect();
-        if new.is_empty() || is_due || self.whole.as_ref().is_none_or(|whole| whole.modules != modules()) {
+    fn remember(&mut self, addresses: &[(u64, f64)], now_ns: u64) {
+        let new: Vec<u64> = self.new_of(addresses).map(|&(address, _)| address).collect();
+        let is_current = |whole: &Whole| whole.modules == self.modules;
+        if new.is_empty() || self.is_due(now_ns) || !self.whole.as_ref().is_some_and(is_current) {
             return;
         }
         let Some(whole) = self.whole.take() else { return };
+        let is_old = self.is_read_before(now_ns, FIRST_PAUSE_NS);
         for address in new {
-            if let Some(function) = whole.symbols.function(address) {
-                self.enter(function);
+            if let Some(function) = whole.symbols.function(address)
+                && !(is_old && Lasts::of(&function.1, &self.modules) == Lasts::Moment)
+            {
+                self.enter(address, function);
             }
         }
         self.whole = Some(whole);
     }
 
-    fn read(&mut self, new: Vec<u64>, memory: &SymbolMemory) -> Result<(), Reason> {
+    fn read(&mut self, new: Vec<u64>, lists: &Lists, memory: &SymbolMemory) -> Result<(), Reason> {
         if self.functions.len() + self.unlisted.len() > MOST {
             (self.functions, self.unlisted) = (BTreeMap::new(), Vec::new());
         }
         self.whole = None;
-        let modules = modules(); // before the list: it may have more of them, not less
-        let list = File::open(LIST)?;
+        self.modules = read_modules(&lists.modules); // before the list: it may have more of them, not less
+        let list = File::open(&lists.symbols)?;
         let symbols = match memory.is_shared_with_names() {
             true => KernelSymbols::read(list)?,
             false => KernelSymbols::of_addresses(BufReader::with_capacity(1 << 16, list), &new)?,
         };
         for address in new {
             match symbols.function(address) {
-                Some(function) => self.enter(function),
+                Some(function) => self.enter(address, function),
                 None => self.unlisted.push(address),
             }
         }
         self.unlisted.sort_unstable();
         self.unlisted.dedup();
+        if self.functions.values().any(|function| function.lasts == Lasts::Moment) {
+            self.pause_ns = FIRST_PAUSE_NS; // such names are to be had again when they are not believed any more
+        }
         if memory.is_shared_with_names() {
-            self.whole = Whole::new(symbols, modules, memory);
+            self.whole = Whole::new(symbols, self.modules.clone(), memory);
         }
         Ok(())
     }
 
-    fn enter(&mut self, (range, symbol): (Range<u64>, KernelSymbol)) {
+    /// The function at an address. The list has no sizes: in a module, a function is believed to reach to the end of the page
+    /// in which it was met, since the last one would else cover what is loaded behind it.
+    fn enter(&mut self, address: u64, (range, symbol): (Range<u64>, KernelSymbol)) {
+        let lasts = Lasts::of(&symbol, &self.modules);
+        let page_end = (address | (PAGE - 1)).saturating_add(1);
+        let end = if lasts == Lasts::Image { range.end } else { range.end.min(page_end) };
         let name = match symbol.module {
             Some(module) => format!("{} [{module}]", symbol.name),
             None => symbol.name,
         };
-        self.functions.insert(range.start, (range.end, name.into()));
+        let end = match self.functions.get(&range.start) {
+            Some(known) if *known.name == *name => end.max(known.end),
+            _ => end,
+        };
+        self.functions.insert(range.start, Function { end, name: name.into(), lasts });
     }
 }
 
-fn modules() -> Vec<u8> {
+fn read_modules(list: &Path) -> Vec<u8> {
     let mut text = Vec::new();
     // Without it, the list is read as often as it is due.
-    let _ = File::open(MODULES).and_then(|file| file.take(LONGEST_MODULES).read_to_end(&mut text));
+    let _ = File::open(list).and_then(|file| file.take(LONGEST_MODULES).read_to_end(&mut text));
     text
 }
+
+#[cfg(test)]
+mod tests;

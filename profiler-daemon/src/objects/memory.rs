@@ -3,7 +3,8 @@
 //! Unwind tables are read when a sample asks for them, as long as there is room. When one was refused, those of the
 //! objects that weigh least give way, whosever they are ([`super::ObjectStore::rebalance`]). Where names are asked for again
 //! and again while stacks are unwound, half of the room is theirs: names that are kept take half of that at most, and the
-//! rest may be taken by symbol tables that stay in memory for the next addresses ([`super::loaded`]).
+//! rest may be taken by symbol tables that stay in memory for the next addresses ([`super::loaded`]). What journals of generated
+//! code told goes before these.
 
 mod tables;
 
@@ -31,6 +32,7 @@ struct Shared {
     tables: AtomicU64,
     kept_names: AtomicU64,
     loaded: AtomicU64,
+    journals: AtomicU64,
     peak: AtomicU64,
     /// How often unwind tables were refused.
     refusals: AtomicU64,
@@ -124,7 +126,8 @@ impl SymbolMemory {
 
     /// What unwind tables may take (bytes).
     pub(super) fn for_tables(&self) -> u64 {
-        self.cap() - if self.is_shared_with_names() { self.for_names() } else { 0 }
+        let cap = self.cap();
+        if self.is_shared_with_names() { cap - cap / 2 } else { cap.saturating_sub(self.journals()) }
     }
 
     /// Whether names are asked for again and again.
@@ -134,7 +137,31 @@ impl SymbolMemory {
 
     /// What names that are kept and symbol tables may take together (bytes).
     fn for_names(&self) -> u64 {
-        self.cap() / 2
+        (self.cap() / 2).saturating_sub(self.journals())
+    }
+
+    /// Takes room for what journals of generated code told, a quarter of all at most. What was not told again can be had nowhere
+    /// else, so others give way to it: names that can be read again, and unwind tables.
+    pub(crate) fn take_journal(&self, bytes: u64) -> bool {
+        let is_taken = bytes == 0 || take_of(&self.shared.journals, bytes, self.cap() / 4);
+        if is_taken {
+            self.shared.held.fetch_add(bytes, Ordering::Relaxed);
+            self.note_use(0);
+        }
+        if is_taken && self.left() == 0 {
+            self.note_refusal(); // so that it is decided whose tables stay
+        }
+        is_taken
+    }
+
+    /// Gives such room back.
+    pub(crate) fn give_back_journal(&self, bytes: u64) {
+        self.give_back_part(&self.shared.journals, bytes);
+    }
+
+    /// What journals take (bytes).
+    fn journals(&self) -> u64 {
+        self.shared.journals.load(Ordering::Relaxed)
     }
 
     /// From now on there are names to be read while stacks are unwound: tables give way to them.

@@ -44,6 +44,10 @@ use crate::sys::{clock, procfs};
 
 /// How the vDSO is named in mappings.
 const VDSO: &str = "[vdso]";
+/// Processes of 32 bits have nothing above, and another vDSO than ours, which is not to be had.
+const NARROW_ADDRESSES: u64 = 1 << 32;
+/// How that is known here.
+const NARROW_VDSO: &str = "[vdso] of 32 bits";
 /// Appended by the kernel to the path of a file that has no name any more.
 const DELETED: &str = " (deleted)";
 /// Mapped files that are remembered by their inodes and paths; others are opened again, and recognised.
@@ -125,11 +129,14 @@ impl ObjectStore {
         if has_no_file && mapped.file.inode == 0 {
             return LoadedObject::UNKNOWN;
         }
-        let key = (mapped.file, mapped.path.clone());
-        if let Some(&id) = self.ids.get(&key)
-            && !self.is_worth_another_try(id)
-        {
-            return self.loaded(id);
+        let path = if is_narrow_vdso(mapped) { NARROW_VDSO } else { &mapped.path };
+        let key = (mapped.file, path.to_owned());
+        if let Some(&id) = self.ids.get(&key) {
+            if !self.is_still_there(id) {
+                self.ids.remove(&key);
+            } else if !self.is_worth_another_try(id) {
+                return self.loaded(id);
+            }
         }
         let tries = self.ids.get(&key).and_then(|&id| self.entry(id)).map_or(0, |entry| entry.tries);
         let once = self.once.clone();
@@ -154,6 +161,14 @@ impl ObjectStore {
 
     fn loaded(&self, id: ObjectId) -> LoadedObject {
         LoadedObject { id, image: self.object(id).and_then(|met| met.image.clone()) }
+    }
+
+    /// A file that somebody wrote into has other code under the same inode and path. What frames refer to stays as it is.
+    fn is_still_there(&self, id: ObjectId) -> bool {
+        self.object(id).is_none_or(|object| match &object.content {
+            Content::File(file) => file.is_as_it_was(),
+            Content::Image(_) | Content::Missing(_) => true,
+        })
     }
 
     /// A file that was not there may be reached through another process.
@@ -189,6 +204,9 @@ impl ObjectStore {
                 tries: 1,
             }
         };
+        if is_narrow_vdso(mapped) {
+            return Some(Found::New(object(Content::Missing(Missing::NoVdso), None, None)));
+        }
         if mapped.path == VDSO {
             let bytes = procfs::vdso_image();
             let image = bytes.as_deref().and_then(|bytes| ElfImage::parse_bytes(bytes).ok());
@@ -355,10 +373,14 @@ impl Objects {
     }
 }
 
+fn is_narrow_vdso(mapped: &Mapped) -> bool {
+    mapped.path == VDSO && mapped.start.saturating_add(mapped.len) <= NARROW_ADDRESSES
+}
+
 fn later(file: HeldFile, room: Arc<Room>, once: OnceCost) -> ReadLater {
-    Arc::new(move |range| {
+    Arc::new(move |range, takes| {
         let len = range.end - range.start;
-        room.read(len, || once.of(|| file.read(range.start, usize::try_from(len).ok()?).ok()))
+        room.read(takes, || once.of(|| file.read(range.start, usize::try_from(len).ok()?).ok()))
     })
 }
 

@@ -67,6 +67,23 @@ fn code_without_a_file_is_unknown() {
     assert_eq!(loaded.id, ObjectId::UNKNOWN);
 }
 
+#[test]
+fn a_process_of_32_bits_has_not_our_vdso() {
+    for wide_first in [true, false] {
+        let mut store = store();
+        let mut at = |start: u64| store.load(&Mapped { start, ..mapping(Path::new(VDSO), 0) });
+        let (narrow, wide) = match wide_first {
+            true => {
+                let wide = at(0x7ffc_0000_0000);
+                (at(0xf7f0_0000), wide)
+            }
+            false => (at(0xf7f0_0000), at(0x7ffc_0000_0000)),
+        };
+        assert!(wide.image.is_some() && narrow.image.is_none());
+        assert_eq!(reason(&store, &narrow), Missing::NoVdso);
+    }
+}
+
 fn is_open(store: &ObjectStore, loaded: &LoadedObject) -> bool {
     matches!(store.object(loaded.id).unwrap().content, Content::File(_))
 }
@@ -125,6 +142,53 @@ fn a_file_that_was_written_into_lends_no_names() {
 }
 
 #[test]
+fn a_file_that_was_rewritten_in_place_is_another_object_for_who_maps_it_then() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("program");
+    let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+    std::fs::write(&path, &own).unwrap();
+    let mut store = store();
+    let first = store.load(&mapping(&path, 0));
+    assert_eq!(store.load(&mapping(&path, 0)).id, first.id);
+    std::fs::write(&path, [own, vec![0; 8]].concat()).unwrap();
+    let second = store.load(&mapping(&path, 0));
+    assert_ne!(second.id, first.id);
+    assert_eq!(store.object(second.id).unwrap().missing(), None);
+    assert_eq!(store.object(first.id).unwrap().missing(), Some(Missing::Overwritten));
+    let names = |id| Arc::as_ptr(&store.object(id).unwrap().names);
+    assert!(!std::ptr::eq(names(first.id), names(second.id)));
+    assert_eq!(store.load(&mapping(&path, 0)).id, second.id);
+    // What cannot be unwound any more is another, too.
+    std::fs::write(&path, b"no program").unwrap();
+    let third = store.load(&mapping(&path, 0));
+    assert!(third.id != second.id && third.image.is_none());
+}
+
+#[test]
+fn a_file_that_says_it_has_millions_of_sections_is_read_no_further() {
+    use std::os::unix::fs::FileExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("program");
+    std::fs::copy(std::env::current_exe().unwrap(), &path).unwrap();
+    let file = File::options().write(true).open(&path).unwrap();
+    file.set_len(2 << 30).unwrap(); // a hole
+    file.write_all_at(&(1u64 << 30).to_le_bytes(), 0x28).unwrap(); // e_shoff
+    file.write_all_at(&[0; 2], 0x3c).unwrap(); // e_shnum: the first section tells
+    file.write_all_at(&(16u64 << 20).to_le_bytes(), (1 << 30) + 0x20).unwrap();
+    let resident_kib = || -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        peak.trim().strip_suffix(" kB").unwrap().parse().unwrap()
+    };
+    let before = resident_kib();
+    let mut store = store();
+    let loaded = store.load(&mapping(&path, 0));
+    assert!(loaded.image.is_some_and(|image| !image.segments.is_empty()), "it can be mapped all the same");
+    let grown = resident_kib() - before;
+    assert!(grown < 256 << 10, "{grown} KiB");
+}
+
+#[test]
 fn what_nothing_refers_to_is_forgotten_and_its_place_given_away() {
     let folder = tempfile::tempdir().unwrap();
     let mut store = store();
@@ -175,6 +239,48 @@ fn unwind_tables_share_the_room_by_weight() {
     assert!(start(&store, light.id).is_some() && start(&store, heavy.id).is_none());
     store.release_tables();
     assert_eq!(store.memory.left(), store.memory.cap());
+}
+
+/// A file of nothing but a compressed section `.debug_frame` that says it has so many bytes.
+fn compressed_tables(unpacked: u64) -> Vec<u8> {
+    const NAMES: &[u8] = b"\0.debug_frame\0";
+    const CONTENT_AT: u64 = 0x40 + 3 * 0x40;
+    let mut file = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+    file.truncate(0x40);
+    file[0x20..0x28].fill(0); // e_phoff
+    file[0x28..0x30].copy_from_slice(&0x40u64.to_le_bytes()); // e_shoff
+    file[0x34..0x40].copy_from_slice(&[64, 56, 0, 64, 3, 2].map(u16::to_le_bytes).concat());
+    let section = |name: u32, kind: u32, flags: u64, at: u64, len: u64| {
+        let numbers = [flags, 0, at, len, 0, 1, 0].map(u64::to_le_bytes).concat();
+        [&name.to_le_bytes()[..], &kind.to_le_bytes(), &numbers].concat()
+    };
+    let packed = [1u64, unpacked, 8].map(u64::to_le_bytes).concat();
+    let names = section(0, 3, 0, CONTENT_AT + packed.len() as u64, NAMES.len() as u64);
+    [
+        file,
+        vec![0; 0x40],
+        section(1, 1, 1 << 11, CONTENT_AT, packed.len() as u64),
+        names,
+        packed,
+        NAMES.to_vec(),
+    ]
+    .concat()
+}
+
+#[test]
+fn tables_that_unpack_to_more_than_there_is_room_for_are_refused() {
+    const UNPACKED: u64 = 8 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("program");
+    std::fs::write(&path, compressed_tables(UNPACKED)).unwrap();
+    for (room, is_refused) in [(UNPACKED, true), (4 * UNPACKED, false)] {
+        let mut store = ObjectStore::new(&Symbols::new(room));
+        let image = store.load(&mapping(&path, 0)).image.unwrap();
+        assert_eq!(image.tables_bytes(), 2 * UNPACKED);
+        image.function_start(0x1000);
+        assert_eq!(store.memory.refusals(), u64::from(is_refused));
+        assert_eq!(store.memory.held(), if is_refused { 0 } else { 2 * UNPACKED });
+    }
 }
 
 #[test]

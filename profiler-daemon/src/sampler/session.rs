@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use profiler_core::aggregate::{Aggregator, Chain, innermost_function};
 use profiler_core::handler_trace::HandledSample;
-use profiler_core::process::ProcessTable;
+use profiler_core::process::{Process, ProcessTable};
 use profiler_core::profile::{Outcome, TruncatedBy};
 use profiler_core::rate::Reading;
 use profiler_core::record::{RawSample, Record, Task};
@@ -581,7 +581,7 @@ impl Session {
                 self.choice.judge(user, limit_reached, |address| process.locate(address))
             }
             (_, Some(regs), Some(stack)) => self.unwinder.unwind(process, regs, stack, user).outcome,
-            _ => Outcome::NoUserStack,
+            _ => without_user_stack(process, kernel),
         };
         self.jit.sampled(process.index, sample.pid, &self.objects.roots);
         self.jit.translate(process.index, sample.time_ns, &process.space, user);
@@ -647,6 +647,14 @@ impl Session {
     /// Whether what was learnt of the target's stacks holds no longer since the last call, as processes run other programs.
     pub(crate) fn take_program_changed(&mut self) -> bool {
         std::mem::take(&mut self.program_changed)
+    }
+}
+
+/// How a stack ended that has no user stack: a thread of the kernel has none, so what is there is all of it.
+fn without_user_stack(process: &Process, kernel: &[u64]) -> Outcome {
+    match process.is_kernel_thread() && !kernel.is_empty() {
+        true => Outcome::Complete,
+        false => Outcome::NoUserStack,
     }
 }
 

@@ -1,5 +1,6 @@
 //! A unit's lines by address.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use gimli::{AttributeValue, DebugLine, DebugLineOffset, Error, SectionId};
@@ -62,6 +63,9 @@ impl Lines {
         let mut lines = Self { files: Vec::new(), sequences: Vec::new(), rows: Vec::new() };
         let Some(offset) = info.lines else { return Ok(lines) };
         let bytes = sections.unit(SectionId::DebugLine, offset.0 as u64)?;
+        if let Cow::Owned(read) = &bytes {
+            budget.spend(read.len())?; // however little of it turns out to be of use: any number of units may share it
+        }
         check_header(&bytes)?;
         let table = DebugLine::from(Bytes::new(&bytes, budget));
         let program = table.program(DebugLineOffset(0), unit.header.address_size(), None, None)?;

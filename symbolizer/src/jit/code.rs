@@ -19,6 +19,8 @@ pub(super) struct CodeSpace {
     segments: BTreeMap<u64, Segment>,
     entered: usize,
     touched: usize,
+    /// Of all segments together.
+    versions: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -51,15 +53,21 @@ impl CodeSpace {
             if at < start {
                 gaps.push((at, Segment { end: start, versions: vec![version] }));
             }
-            segment.enter(version);
+            self.versions += usize::from(segment.enter(version));
             at = segment.end;
             self.touched += 1;
         }
         if at < range.end {
             gaps.push((at, Segment { end: range.end, versions: vec![version] }));
         }
+        self.versions += gaps.len();
         self.segments.extend(gaps);
         true
+    }
+
+    /// What it takes of memory.
+    pub(super) fn held_bytes(&self) -> u64 {
+        (self.segments.len() * size_of::<(u64, Segment)>() + self.versions * size_of::<Version>()) as u64
     }
 
     /// Makes an address the first one of the segment that holds it.
@@ -68,6 +76,7 @@ impl CodeSpace {
         if address < segment.end {
             let upper = segment.clone();
             segment.end = address;
+            self.versions += upper.versions.len();
             self.segments.insert(address, upper);
         }
     }
@@ -98,12 +107,15 @@ impl CodeSpace {
 }
 
 impl Segment {
-    fn enter(&mut self, version: Version) {
+    /// Whether there is one more than before.
+    fn enter(&mut self, version: Version) -> bool {
         let at = self.versions.partition_point(|other| other.since_ns <= version.since_ns);
         self.versions.insert(at, version);
-        if self.versions.len() > MOST_VERSIONS {
+        let is_full = self.versions.len() > MOST_VERSIONS;
+        if is_full {
             self.versions.remove(0);
         }
+        !is_full
     }
 }
 
@@ -144,6 +156,8 @@ mod tests {
             for (&(start, len, since), number) in codes.iter().zip(0..) {
                 prop_assert_eq!(space.enter(start..start + len, since, number), len > 0);
             }
+            let held: usize = space.segments.values().map(|segment| segment.versions.len()).sum();
+            prop_assert_eq!(space.versions, held);
             for address in 0..40 {
                 let here: Vec<(u64, u32)> = codes.iter().zip(0..)
                     .filter(|((start, len, _), _)| (*start..start + len).contains(&address))

@@ -28,6 +28,10 @@ const CHUNK: u64 = 1 << 20;
 const MOST_CODES: usize = 1 << CodePlace::NUMBER_BITS;
 const MOST_NAME_BYTES: usize = 64 << 20;
 const MOST_LINES: usize = 1 << 22;
+/// Stands for a code of which no more is known than where it lies.
+const NAMELESS: u32 = u32::MAX;
+/// What a name takes beside its bytes.
+const NAME_BYTES: usize = 48;
 /// What `perf inject` writes before the code, and what some programs therefore add to the addresses of their lines.
 const ELF_HEADER_BYTES: u64 = 0x40;
 
@@ -48,7 +52,8 @@ impl CodePlace {
 /// What a journal has told so far.
 ///
 /// A program goes on writing it: [`JitDump::read`] takes in what is new. Nothing that it holds can make this take more
-/// than some 300 MB, or more time than in proportion to its length.
+/// than some 300 MB, or more time than in proportion to its length. A code that is left out takes the place of older ones all
+/// the same: no address has the name of a code that lay there before.
 #[derive(Debug, Default)]
 pub struct JitDump {
     /// Where the next record begins.
@@ -64,6 +69,14 @@ pub struct JitDump {
     names: Names,
     lines_kept: usize,
     left_out: u64,
+    /// How long the journal must be before there is another record to read.
+    needed: u64,
+    /// Bytes that were read of records that were not there yet as a whole.
+    in_vain: u64,
+    /// The latest time that it told.
+    last_ns: u64,
+    /// From then on it is not known what lies where.
+    deaf_since_ns: Option<u64>,
     end: Option<Reason>,
 }
 
@@ -100,6 +113,10 @@ impl JitDump {
         let len = source.len()?;
         let until = len.min(self.at.saturating_add(most_bytes));
         self.is_behind = until < len;
+        if len < self.needed {
+            self.is_behind = false;
+            return Ok(());
+        }
         while self.at < until {
             let chunk = source.read_at(self.at, (len - self.at).min(CHUNK) as usize)?;
             let before = self.at;
@@ -110,6 +127,7 @@ impl JitDump {
             }
             if self.at == before {
                 self.is_behind = false;
+                self.in_vain = self.in_vain.saturating_add(chunk.len() as u64);
                 break; // the rest of a record is yet to be written
             }
         }
@@ -120,6 +138,7 @@ impl JitDump {
     /// Where the first record begins; 0 if the header is not yet written.
     fn header(&mut self, bytes: &[u8]) -> Result<u64, Reason> {
         if bytes.len() < HEADER_BYTES {
+            self.needed = HEADER_BYTES as u64;
             return Ok(0);
         }
         let mut fields = Fields(bytes);
@@ -137,6 +156,7 @@ impl JitDump {
     /// Takes in the whole records of `chunk`, whose first byte is that of a record. There are `available` bytes.
     fn records(&mut self, chunk: &[u8], available: u64) -> Result<(), Reason> {
         let mut rest = chunk;
+        self.needed = self.at.saturating_add(RECORD_HEADER_BYTES as u64);
         while rest.len() >= RECORD_HEADER_BYTES {
             let mut fields = Fields(rest);
             let (Some(kind), Some(total), Some(time_ns)) = (fields.u32(), fields.u32(), fields.u64()) else {
@@ -149,11 +169,13 @@ impl JitDump {
             let is_first = rest.len() == chunk.len();
             // One that is longer than a chunk has what counts at its beginning.
             if bytes > rest.len() && !(is_first && u64::from(total) <= available) {
+                self.needed = self.at.saturating_add(total.into());
                 break;
             }
             let (record, next) = rest.split_at(bytes.min(rest.len()));
             self.record(kind, time_ns, Fields(&record[RECORD_HEADER_BYTES..]));
-            self.at += u64::from(total);
+            self.at = self.at.saturating_add(total.into());
+            self.needed = self.at.saturating_add(RECORD_HEADER_BYTES as u64);
             rest = next;
         }
         Ok(())
@@ -162,6 +184,7 @@ impl JitDump {
     /// What is cut short says nothing.
     fn record(&mut self, kind: u32, time_ns: u64, fields: Fields<'_>) {
         let since_ns = if self.has_times { time_ns } else { 0 };
+        self.last_ns = self.last_ns.max(since_ns);
         let is_told = match kind {
             CODE_LOAD => self.load(since_ns, fields),
             CODE_MOVE => self.moved(since_ns, fields),
@@ -175,8 +198,9 @@ impl JitDump {
     fn load(&mut self, since_ns: u64, mut fields: Fields<'_>) -> Option<()> {
         let (_pid, _tid, _vma) = (fields.u32()?, fields.u32()?, fields.u64()?);
         let (start, size, index) = (fields.u64()?, fields.u64()?, fields.u64()?);
-        let name = self.names.intern(fields.text()?)?;
+        let name = fields.text().and_then(|name| self.names.intern(name));
         let lines = self.lines.take().filter(|&(address, _)| address == start);
+        let Some(name) = name else { return self.cover(since_ns, index, start, size) };
         let lines = lines.map_or_else(|| Arc::from([]), |(_, lines)| offsets(lines, start, size));
         self.lines_kept += lines.len();
         self.enter(since_ns, index, Code { start, size, name, lines })
@@ -185,19 +209,68 @@ impl JitDump {
     fn moved(&mut self, since_ns: u64, mut fields: Fields<'_>) -> Option<()> {
         let (_pid, _tid, _vma) = (fields.u32()?, fields.u32()?, fields.u64()?);
         let (_old, start, size, index) = (fields.u64()?, fields.u64()?, fields.u64()?, fields.u64()?);
-        let code = self.codes.get(*self.by_index.get(&index)? as usize)?;
+        let known = self.by_index.get(&index).and_then(|&number| self.codes.get(number as usize));
+        let Some(code) = known else { return self.cover(since_ns, index, start, size) };
         let code = Code { start, size, name: code.name, lines: Arc::clone(&code.lines) };
         self.enter(since_ns, index, code)
     }
 
     fn enter(&mut self, since_ns: u64, index: u64, code: Code) -> Option<()> {
         let number = self.codes.len();
-        let end = code.start.checked_add(code.size)?;
-        let is_room = number < MOST_CODES && self.space.enter(code.start..end, since_ns, number as u32);
-        is_room.then(|| {
-            self.by_index.insert(index, number as u32);
-            self.codes.push(code);
-        })
+        if number >= MOST_CODES {
+            return self.cover(since_ns, index, code.start, code.size);
+        }
+        self.occupy(since_ns, code.start, code.size, number as u32)?;
+        self.by_index.insert(index, number as u32);
+        self.codes.push(code);
+        Some(())
+    }
+
+    /// A code that is left out: what lay at its place before does not lie there any more.
+    fn cover(&mut self, since_ns: u64, index: u64, start: u64, size: u64) -> Option<()> {
+        self.by_index.remove(&index);
+        self.occupy(since_ns, start, size, NAMELESS)?;
+        None
+    }
+
+    fn occupy(&mut self, since_ns: u64, start: u64, size: u64, number: u32) -> Option<()> {
+        let end = start.checked_add(size).filter(|&end| end > start)?;
+        let is_room = self.space.enter(start..end, since_ns, number);
+        if !is_room {
+            self.be_deaf(since_ns);
+        }
+        is_room.then_some(())
+    }
+
+    fn be_deaf(&mut self, since_ns: u64) {
+        let since_ns = self.deaf_since_ns.map_or(since_ns, |before_ns| before_ns.min(since_ns));
+        self.deaf_since_ns = Some(since_ns);
+    }
+
+    /// There is no room to read on: what it told stays, for the time until then.
+    pub fn give_up(&mut self) {
+        let bytes = self.held_bytes();
+        self.end.get_or_insert(Reason::TooLarge { what: "the journal of generated code".into(), bytes });
+        self.is_behind = false;
+        self.be_deaf(self.last_ns);
+    }
+
+    /// Whether nothing more is read, for whatever reason.
+    pub fn has_ended(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// Whether there was no room to tell all that it told of.
+    pub fn has_given_up(&self) -> bool {
+        self.deaf_since_ns.is_some()
+    }
+
+    /// What it takes of memory (bytes).
+    pub fn held_bytes(&self) -> u64 {
+        let codes = self.codes.capacity() * (size_of::<Code>() + size_of::<(u64, u32)>());
+        let waiting = self.lines.as_ref().map_or(0, |(_, lines)| lines.capacity());
+        let lines = (self.lines_kept + waiting) * size_of::<Line>();
+        self.space.held_bytes() + (codes + lines + self.names.held_bytes()) as u64
     }
 
     fn debug_info(&mut self, mut fields: Fields<'_>) -> Option<()> {
@@ -225,14 +298,15 @@ impl JitDump {
         self.is_behind
     }
 
-    /// So much of it was read (bytes).
+    /// So much of it was read (bytes), records that were not whole more than once.
     pub fn bytes_read(&self) -> u64 {
-        self.at
+        self.at.saturating_add(self.in_vain)
     }
 
     /// The code at an address at a time (ns, the monotonic clock).
     pub fn at(&self, address: u64, time_ns: u64) -> Option<CodePlace> {
-        self.place(address, self.space.at(address, if self.has_times { time_ns } else { u64::MAX })?)
+        let time_ns = if self.has_times { time_ns } else { u64::MAX };
+        self.place(address, time_ns, self.space.at(address, time_ns)?)
     }
 
     /// The code that lay at an address for most of a span of time, for addresses that were met before the journal told of
@@ -241,10 +315,13 @@ impl JitDump {
         if !self.has_times {
             return self.at(address, last_ns);
         }
-        self.place(address, self.space.during(address, first_ns, last_ns)?)
+        self.place(address, last_ns, self.space.during(address, first_ns, last_ns)?)
     }
 
-    fn place(&self, address: u64, number: u32) -> Option<CodePlace> {
+    fn place(&self, address: u64, time_ns: u64, number: u32) -> Option<CodePlace> {
+        if self.deaf_since_ns.is_some_and(|since_ns| time_ns >= since_ns) {
+            return None;
+        }
         let code = self.codes.get(number as usize)?;
         Some(CodePlace { number, offset: u32::try_from(address.checked_sub(code.start)?).ok()? })
     }
@@ -301,14 +378,18 @@ impl Names {
         if let Some(&id) = self.ids.get(&*name) {
             return Some(id);
         }
-        self.bytes += name.len();
-        if self.bytes > MOST_NAME_BYTES || name.is_empty() {
+        if self.bytes + name.len() > MOST_NAME_BYTES || name.is_empty() {
             return None;
         }
+        self.bytes += name.len();
         let (id, name) = (self.names.len() as u32, Arc::<str>::from(name));
         self.names.push(Arc::clone(&name));
         self.ids.insert(name, id);
         Some(id)
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.bytes + self.names.len() * NAME_BYTES
     }
 
     fn get(&self, id: u32) -> Option<&Arc<str>> {

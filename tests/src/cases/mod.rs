@@ -122,6 +122,9 @@ impl Case {
     /// What is wrong with what ours found by itself.
     pub fn judge(&self, ours: &Found, truncated_by: &BTreeMap<String, u64>) -> Vec<String> {
         let mut failures = Vec::new();
+        if ours.samples == 0 {
+            failures.push("no sample at all".to_owned());
+        }
         match ours.chain_ratio {
             None if !self.leaf.is_empty() => failures.push(format!("no sample in {}", self.leaf)),
             Some(ratio) if ratio < 1.0 => {
@@ -135,7 +138,7 @@ impl Case {
             if told < CUT || all + ours.complete_ratio < COMPLETE {
                 failures.push(format!("{} of the stacks are said to end by {reason}", percent(told)));
             }
-        } else if self.nameless_frames.is_none() && ours.complete_ratio < self.least_complete() {
+        } else if ours.complete_ratio.is_nan() || ours.complete_ratio < self.least_complete() {
             failures.push(format!("only {} of the stacks are complete", percent(ours.complete_ratio)));
         }
         failures
@@ -253,6 +256,21 @@ mod tests {
         assert_eq!(case("leaf", &["main"]).look_at(&recording(text)).complete_ratio, 0.75);
         let made_up = recording("fun_19b0;fun_d;funny;fun_time 1");
         assert_eq!(case("leaf", &[]).look_at(&made_up).named_ratio, 0.5);
+    }
+
+    #[test]
+    fn a_row_is_judged_by_itself_though_nothing_is_known_of_its_program() {
+        let judge = |case: &Case, found: &Recording| case.judge(&case.look_at(found), &BTreeMap::new());
+        let named = case("", &[]);
+        let nameless = Case { nameless_frames: Some(3), ..case("", &[]) };
+        assert_eq!(judge(&named, &recording("_start;main 4")), Vec::<String>::new());
+        assert_eq!(judge(&nameless, &recording("a+1;b+2;c+3 4")), Vec::<String>::new());
+        assert_eq!(judge(&named, &recording("main;other 4")).len(), 1);
+        assert_eq!(judge(&nameless, &recording("a+1;b+2 4")).len(), 1);
+        for case in [named, nameless] {
+            let nothing = Recording { samples: 0, ..recording("") };
+            assert_eq!(judge(&case, &nothing).len(), 2);
+        }
     }
 
     #[test]

@@ -122,6 +122,15 @@ pub(super) const ROWS: &[Case] = &[
         &["thread_body", ANY, "level1", "level2", "level3"],
     ),
     program("forked child", "stacks", "fork", "leaf", LEVELS),
+    program(
+        "called back by the C library",
+        "stacks",
+        "compared",
+        "leaf",
+        &["main", ANY, "caller_of_compared", ANY, "compared"],
+    ),
+    // Its functions have no tables.
+    cut(program("called back by musl", "stacks_musl", "compared", "leaf", &["compared"]), "no_tables"),
     program("fiber", "stacks", "fiber", "leaf", &["fiber_body", "level1", "level2", "level3"]),
     program("tail calls", "stacks", "tail", "leaf", &["main", ANY, "caller_of_tail"]),
     program(

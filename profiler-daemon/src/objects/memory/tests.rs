@@ -82,3 +82,18 @@ fn targets_take_by_need_and_the_heaviest_tables_stay_whosever_they_are() {
     drop(rooms);
     assert_eq!((of_one.held(), of_other.staying().len()), (0, 0));
 }
+
+#[test]
+fn journals_have_a_quarter_to_which_others_give_way() {
+    let memory = SymbolMemory::new(100);
+    assert!(memory.take_loaded(50) && memory.take(50) && memory.left() == 0);
+    let refusals = memory.refusals();
+    assert!(memory.take_journal(25) && !memory.take_journal(1) && memory.take_journal(0));
+    assert!(memory.refusals() > refusals && memory.lacking(0) == 25, "something has to go");
+    memory.give_back_loaded(50);
+    assert!(memory.take_loaded(25) && !memory.take_loaded(1));
+    memory.give_back_journal(25);
+    assert!(memory.take_loaded(25) && memory.held() == 100);
+    let memory = SymbolMemory::new(100);
+    assert!(memory.take_journal(20) && !read(&Room::new(&memory), 81) && memory.held() == 20);
+}

@@ -130,6 +130,81 @@ fn a_journal_of_which_only_a_part_was_read_says_so() {
 }
 
 #[test]
+fn a_code_that_is_left_out_takes_the_place_of_older_ones() {
+    let nameless = load(20, 0x1000, 0x20, 2, "");
+    let unknown = moved(20, 0x9000, 0x1000, 0x20, 99);
+    for left_out in [nameless, unknown] {
+        let mut dump = read(&[load(10, 0x1000, 0x20, 1, "a"), left_out, load(40, 0x1000, 0x20, 3, "b")]);
+        let at = |dump: &JitDump, time_ns| name(dump, 0x1008, time_ns);
+        assert_eq!(
+            [15, 25, 45].map(|time_ns| at(&dump, time_ns)),
+            [Some("a".into()), None, Some("b".into())]
+        );
+        assert_eq!(dump.during(0x1008, 22, 39), None);
+        assert_eq!(dump.left_out(), 1);
+        // So does all that is not read any more.
+        dump.give_up();
+        assert_eq!([15, 39].map(|time_ns| at(&dump, time_ns)), [Some("a".into()), None]);
+        assert_eq!((at(&dump, 40), dump.during(0x1008, 30, 41)), (None, None));
+        assert!(dump.read(&header(0), ALL).is_err() && !dump.is_behind());
+    }
+    // What is moved afterwards is not the code that had the number before.
+    let records = [load(1, 0x1000, 8, 1, "a"), load(2, 0x2000, 8, 1, ""), moved(3, 0x2000, 0x3000, 8, 1)];
+    assert_eq!(name(&read(&records), 0x3000, 4), None);
+}
+
+#[test]
+fn where_no_more_code_can_be_told_apart_nothing_new_has_a_name() {
+    let mut dump = read(&[load(1, 0x10, 8, 1, "a")]);
+    let space = &mut dump.space;
+    let full = (1..1 << 20).find(|&at| !space.enter(0x100 * at..0x100 * at + 1, 2, 0)).unwrap();
+    let journal = [header(0), load(1, 0x10, 8, 1, "a"), load(9, 0x10, 8, 2, "b")].concat();
+    dump.read(&journal, ALL).unwrap();
+    assert_eq!((name(&dump, 0x10, 8), name(&dump, 0x10, 9)), (Some("a".into()), None), "{full}");
+}
+
+/// A journal that counts what is read of it.
+struct Counted(Vec<u8>, std::sync::atomic::AtomicU64);
+
+impl ReadAt for Counted {
+    fn len(&self) -> std::io::Result<u64> {
+        ReadAt::len(&self.0)
+    }
+
+    fn read_at(&self, offset: u64, len: usize) -> std::io::Result<Vec<u8>> {
+        self.1.fetch_add(len as u64, std::sync::atomic::Ordering::Relaxed);
+        self.0.read_at(offset, len)
+    }
+}
+
+#[test]
+fn a_long_record_that_is_yet_to_be_written_is_read_once() {
+    let long = (2 * CHUNK) as usize;
+    let body = [numbers(&[7, 0x1000, 0x1000, long as u64, 1]), b"long\0".to_vec(), vec![0; long]].concat();
+    let whole = [header(0), record(CODE_LOAD, 1, &body)].concat();
+    let read = |journal: &Counted| journal.1.load(std::sync::atomic::Ordering::Relaxed);
+    let mut dump = JitDump::default();
+    let part = Counted(whole[..whole.len() - 1].to_vec(), Default::default());
+    dump.read(&part, ALL).unwrap();
+    let once = read(&part);
+    assert!(dump.bytes_read() >= CHUNK, "it counts, though nothing was learnt");
+    for _ in 0..10 {
+        dump.read(&part, ALL).unwrap();
+    }
+    assert!(read(&part) == once && !dump.is_behind());
+    dump.read(&whole, ALL).unwrap();
+    assert_eq!(name(&dump, 0x1000, 5).unwrap(), "long");
+}
+
+#[test]
+fn what_is_held_is_known() {
+    let records: Vec<Vec<u8>> =
+        (0..1000).map(|i| load(i, 0x100 * i, 0x10, i, &format!("{i:01000}"))).collect();
+    let held = read(&records).held_bytes();
+    assert!((1_000_000..1_500_000).contains(&held), "{held}");
+}
+
+#[test]
 fn a_code_longer_than_what_is_read_at_once_is_named() {
     let long = (2 * CHUNK) as usize;
     let body = [numbers(&[7, 0x1000, 0x1000, long as u64, 1]), b"long\0".to_vec(), vec![0; long]].concat();
