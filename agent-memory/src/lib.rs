@@ -25,7 +25,7 @@ mod ring;
 mod slot;
 mod word;
 
-pub use control::{Answer, Ask, CONTROL, Request, enter, is_enter};
+pub use control::{Answer, Ask, CONTROL, Request, Signals, enter, is_enter};
 pub use layout::{MEMORY_WORDS, Memory, OpenError, RING_WORDS, SLOTS, SPARING_NS, Settings, words_for};
 pub use record::{Begun, Damaged, Found, Kind, REGISTERS, SAMPLE_HEAD_WORDS, SampleHead, decode, length};
 pub use ring::{Entry, Reader, Ring};

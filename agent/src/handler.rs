@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::AtomicI32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-use agent_memory::{Memory, REGISTERS, SAMPLE_HEAD_WORDS, SampleHead, Slot};
+use agent_memory::{Memory, REGISTERS, SAMPLE_HEAD_WORDS, SampleHead, Signals, Slot};
 
 use crate::threads::{self, Thread};
 use crate::{control, guard, interpose, memory, sys};
@@ -52,10 +52,14 @@ pub(crate) fn install() -> bool {
 }
 
 /// The same in a process that we were loaded into, where nothing stands before the C library: one that is ignored where nobody
-/// handles it, so that whoever resets all signals comes to no harm, nor does a program that takes the place of this one.
-pub(crate) fn install_in_guest() -> bool {
-    for signal in IGNORED {
-        if interpose::is_unused(signal) && interpose::handle(signal, on_signal) {
+/// handles it, so that whoever resets all signals comes to no harm, nor does a program that takes the place of this one. Those
+/// that the program blocks or reads are seen from outside, so only those that are usable are taken.
+pub(crate) fn install_in_guest(signals: Signals) -> bool {
+    for signal in signals.usable().filter(|&signal| is_ignored_by_default(signal)) {
+        // Ours may have stayed: see `remove`.
+        let is_free = interpose::is_unused(signal) || interpose::is_handled_by(signal, on_signal);
+        if is_free && interpose::handle(signal, on_signal) {
+            interpose::want_nothing(); // what the program wanted of another signal is not what it wants of this one
             SIGNAL.store(signal, Release);
             return true;
         }
@@ -68,10 +72,19 @@ pub(crate) fn is_ignored_by_default(signal: c_int) -> bool {
     IGNORED.contains(&signal)
 }
 
-/// Takes the handler away, with what is on its way to it, unless the program has a handler of its own by now.
-pub(crate) fn remove() {
-    let signal = SIGNAL.swap(0, Relaxed);
-    if signal != 0 && interpose::is_handled_by(signal, on_signal) {
+/// Takes the handler away, with what is on its way to it, unless the program has a handler of its own by now. Where the program
+/// waits for the signal without one, the handler stays, which does nothing: a signal that is ignored is dropped by the kernel where it is
+/// blocked, too, and whoever waits for it would go on waiting.
+pub(crate) fn remove(signals: Signals) {
+    give_back(SIGNAL.swap(0, Relaxed), signals);
+    interpose::want_nothing();
+    for signal in IGNORED {
+        give_back(signal, signals); // where it stayed before
+    }
+}
+
+fn give_back(signal: c_int, signals: Signals) {
+    if signal != 0 && !signals.keeps(signal) && interpose::is_handled_by(signal, on_signal) {
         interpose::give_back(signal);
     }
 }

@@ -2,7 +2,7 @@
  * that was stopped and made to do something else could have lost. It runs until its input ends; then it prints one line, and its
  * status is 0 only if all was well.
  *
- *   undisturbed threads|alone|exec|filtered|partly|later|handled|patient|aside|cramped|deaf|vfork|retire
+ *   undisturbed threads|alone|exec|filtered|partly|later|handled|patient|aside|cramped|deaf|vfork|retire|latch
  */
 #define _GNU_SOURCE
 #include "clock.h"
@@ -20,6 +20,7 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -357,6 +358,50 @@ static void deaf(void)
     check(!pthread_join(computing, NULL) && !pthread_join(late, NULL), "no end");
 }
 
+/* Is woken up by a signal that it blocks and reads from a file, as PostgreSQL is; a child sends one after the other, and each has
+ * to come, or nobody goes on. */
+static void latch(void)
+{
+    sigset_t set;
+    int acknowledged[2], files;
+    pid_t child, own = getpid();
+    sigemptyset(&set);
+    sigaddset(&set, SIGURG);
+    check(!sigprocmask(SIG_BLOCK, &set, NULL) && !pipe(acknowledged), "no mask");
+    int urgent = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = urgent}, end = {.events = EPOLLIN, .data.fd = 0};
+    files = epoll_create1(EPOLL_CLOEXEC);
+    check(urgent >= 0 && !epoll_ctl(files, EPOLL_CTL_ADD, urgent, &event) && !epoll_ctl(files, EPOLL_CTL_ADD, 0, &end), "no file");
+    child = fork();
+    check(child >= 0, "no child");
+    if (!child) {
+        char byte;
+        close(acknowledged[1]);
+        do
+            check(!kill(own, SIGURG), "no signal");
+        while (read(acknowledged[0], &byte, 1) == 1);
+        _exit(0);
+    }
+    close(acknowledged[0]);
+    for (;;) {
+        struct signalfd_siginfo came;
+        int count = epoll_wait(files, &event, 1, 5000);
+        if (count < 0 && errno == EINTR) {
+            interrupted++;
+            continue;
+        }
+        check(count == 1, "a wake-up was lost");
+        if (event.data.fd == 0)
+            break;
+        check(read(urgent, &came, sizeof came) == sizeof came, "a wake-up was read twice");
+        check(came.ssi_pid == (uint32_t)child && came.ssi_code == SI_USER, "a signal came that nobody has sent");
+        compute();
+        check(write(acknowledged[1], "x", 1) == 1, "no acknowledgement");
+    }
+    close(acknowledged[1]);
+    check(waitpid(child, NULL, 0) == child, "no end");
+}
+
 static void *retiree(void *after_s)
 {
     uint64_t end = now_ns(CLOCK_MONOTONIC) + (uintptr_t)after_s * 1000000000u;
@@ -439,6 +484,8 @@ int main(int argc, char **argv)
         deaf();
     else if (!strcmp(argv[1], "retire"))
         retire();
+    else if (!strcmp(argv[1], "latch"))
+        latch();
     else if (!strcmp(argv[1], "vfork"))
         vforks();
     else if (!strcmp(argv[1], "handled"))

@@ -295,6 +295,24 @@ fn a_thread_that_takes_signals_by_itself_gets_none_of_ours() -> Result<()> {
     target.check_fine().map(drop)
 }
 
+/// A signal that a program blocks and reads from a file is its own, as PostgreSQL's SIGURG is: none is lost, and none is ours.
+#[test]
+fn a_program_that_reads_a_signal_of_its_own_loses_none_and_is_sampled() -> Result<()> {
+    if !may_trace() {
+        return Ok(());
+    }
+    let target = Target::start("undisturbed", &["latch"])?;
+    let sweetspot = by_timers();
+    let during = sweetspot.start_attach(&["--duration", "1s", &target.pid().to_string()])?;
+    let recorded = sweetspot.finish(during, None)?;
+    ensure!(recorded.stats.summary.samples > 20, "{:?}", recorded.stats.summary);
+    let sweetspot = by_timers();
+    for _ in 0..30 {
+        attach(&sweetspot, target.pid(), 30)?.expect_status(0)?;
+    }
+    target.check_fine().map(drop)
+}
+
 /// A call that has a timeout is ended by being stopped, and begun again: whether the thread is taken or only looked at.
 #[test]
 fn calls_with_a_timeout_are_not_interrupted() -> Result<()> {

@@ -20,6 +20,8 @@ mod process;
 #[cfg(target_arch = "x86_64")]
 mod safe;
 #[cfg(target_arch = "x86_64")]
+mod signals;
+#[cfg(target_arch = "x86_64")]
 mod status;
 #[cfg(target_arch = "x86_64")]
 mod taking;
@@ -84,6 +86,11 @@ pub(crate) fn is_shut_in(pid: u32, tids: &[u32]) -> bool {
 /// Whether a thread blocks a signal: one of ours would come to it who knows when, or to whoever waits for that signal.
 pub(crate) fn blocks(pid: u32, tid: u32, signal: i32) -> bool {
     imp::blocks(pid, tid, signal)
+}
+
+/// What a signal of ours is called.
+pub(crate) fn name_of(signal: i32) -> &'static str {
+    nix::sys::signal::Signal::try_from(signal).map_or("our signal", nix::sys::signal::Signal::as_str)
 }
 
 /// Sends a thread of a process a signal of ours.

@@ -6,14 +6,15 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use agent_memory::{Answer, Ask, Request};
+use agent_memory::{Answer, Ask, Request, Signals};
 
 use super::captive::Captive;
 use super::code::{self, Code};
 use super::library::{Agent, LIBRARY_NAME};
+use super::signals::{self, SIGNALS};
 use super::status::{LeftAlone, blocks, is_shut_in, namespace, status_of};
 use super::taking::Task;
-use super::trouble::{NO_ANSWER, Trouble, denied, failed, refusal};
+use super::trouble::{NO_ANSWER, NO_SIGNAL, Trouble, denied, failed, refusal};
 use super::{Attached, Refused};
 use crate::sys::agent_memory::{AgentMemory, open_made};
 use crate::sys::procfs;
@@ -23,8 +24,6 @@ use crate::sys::ptrace::{self, Lost};
 pub(super) const BETWEEN_ROUNDS: Duration = Duration::from_millis(3);
 /// So long a call of another profiler is waited for, which comes to its end also if that was killed.
 const TO_FINISH: Duration = Duration::from_millis(500);
-/// What an agent that is loaded into a running process has its timers send: nobody else answers to another one.
-const SIGNALS: [i32; 2] = [libc::SIGURG, libc::SIGWINCH];
 const MEMORY_NAME: &str = "sweetspot";
 /// `dlopen` at once, for nobody else's sake, and for good.
 const LOAD_MODE: u64 = (libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE) as u64;
@@ -40,6 +39,8 @@ pub(super) struct Process {
     agent: Agent,
     /// Where the agent is in the process, if it is there.
     loaded: Option<u64>,
+    /// What the process does with the signals that an agent may use.
+    signals: Signals,
 }
 
 pub(super) fn attach(
@@ -48,6 +49,9 @@ pub(super) fn attach(
     prepare: impl FnOnce(&AgentMemory),
 ) -> Result<Attached, Refused> {
     let process = Process::look(pid, library)?;
+    if process.signals.usable().next().is_none() {
+        return Err(Refused::NotPermitted(NO_SIGNAL.to_owned()));
+    }
     let task = if process.loaded.is_some() { Task::Ask } else { Task::Load };
     let mut captive = process.take_thread(task)?;
     let done = process.begin(&mut captive, prepare);
@@ -122,7 +126,7 @@ impl Process {
         let loaded = agent.find(&areas, &memory)?;
         let mapped = procfs::executable_maps(pid).map_err(|_| denied())?;
         let code = Code::read(pid, &memory, &mapped).map_err(not)?;
-        Ok(Self { pid, memory, code, agent, loaded })
+        Ok(Self { pid, code, agent, loaded, signals: signals::look(pid, &memory), memory })
     }
 
     /// Loads the agent if need be, and has it begin.
@@ -141,7 +145,7 @@ impl Process {
         });
         let asked = memory.and_then(|memory| {
             prepare(&memory);
-            let (answer, [_, signal, _]) = self.ask(captive, loaded, Ask::Attach, fd as u64)?;
+            let (answer, [_, signal, ..]) = self.ask(captive, loaded, Ask::Attach, fd as u64)?;
             match (answer, SIGNALS.into_iter().find(|&known| known as u64 == signal)) {
                 (Answer::Done, Some(signal)) => Ok((memory, signal)),
                 (answer, _) => Err(refusal(answer)),
@@ -182,10 +186,12 @@ impl Process {
     ) -> Result<(Answer, Request), Trouble> {
         let until = Instant::now() + TO_FINISH;
         loop {
-            let bytes: Vec<u8> = ask.request(argument).iter().flat_map(|word| word.to_le_bytes()).collect();
+            let signals = signals::with_waiting(self.signals, self.pid);
+            let request = ask.request(argument, signals);
+            let bytes: Vec<u8> = request.iter().flat_map(|word| word.to_le_bytes()).collect();
             let at = captive.put(&bytes)?;
             captive.call(loaded + self.agent.control, [at, 0, 0, 0])?;
-            let mut words = [[0; 8]; 3];
+            let mut words = [[0; 8]; 4];
             captive.get(words.as_flattened_mut())?;
             let request = words.map(u64::from_le_bytes);
             match Answer::of(&request) {

@@ -30,8 +30,9 @@ pub(super) struct Guest {
     threads: Threads,
     /// Threads that have come and block the signal, and how often they were met.
     waiting: Vec<(u32, u32)>,
-    /// Threads that block the signal.
+    /// Threads that block the signal, and what it is called.
     deaf: usize,
+    signal_name: &'static str,
     /// Threads that could not be told to have themselves sampled.
     untold: u64,
     /// Whether the process has shut itself in.
@@ -50,6 +51,7 @@ impl Guest {
             threads,
             waiting,
             deaf: 0,
+            signal_name: "",
             untold: 0,
             is_shut: false,
             left: None,
@@ -65,7 +67,7 @@ impl Guest {
         // Before: who comes from here on is found to be new, and told, which whoever is sampled already does not mind.
         self.threads.begin(procfs::threads(host.pid));
         let Attached { memory, signal, deaf } = inject::attach(host.pid, &host.library, prepare)?;
-        (self.signal, self.deaf) = (Some(signal), deaf);
+        (self.signal, self.deaf, self.signal_name) = (Some(signal), deaf, inject::name_of(signal));
         Ok(memory)
     }
 
@@ -120,8 +122,8 @@ impl Guest {
         let pid = self.host.pid;
         if self.deaf > 0 {
             lines.push(format!(
-                "{} threads of process {pid} block SIGURG: they are sampled late, or not at all",
-                self.deaf
+                "{} threads of process {pid} block {}: they are sampled late, or not at all",
+                self.deaf, self.signal_name
             ));
         }
         if self.untold > 0 {
