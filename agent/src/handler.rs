@@ -186,7 +186,7 @@ fn redraw(memory: &Memory<'_>, thread: &Thread, now_ns: u64) {
     let (mean_ns, was_ns) = (memory.period_at_ns(now_ns), thread.mean_ns.load(Relaxed));
     let is_other = mean_ns.abs_diff(was_ns) > was_ns / SAME;
     let is_due = fresh >= REDRAW_SAMPLES && now_ns.wrapping_sub(thread.drawn_ns.load(Relaxed)) >= REDRAW_NS;
-    if guard::is_shut() || !(is_other || is_due) {
+    if !(is_other || is_due) || !guard::may_set_timers() {
         return;
     }
     let interval_ns = thread.draw_ns(mean_ns);
@@ -204,7 +204,7 @@ fn redraw(memory: &Memory<'_>, thread: &Thread, now_ns: u64) {
 /// The run is over, or the profiler is gone: the timer stops, and what was written waits for whoever reads it.
 #[cold]
 fn disarm(thread: &Thread, slot: &Slot<'_>) {
-    if guard::is_shut() {
+    if !guard::may_stop_timers() {
         return; // each signal of the timer ends here
     }
     thread.armed.store(false, Relaxed);

@@ -95,7 +95,7 @@ impl Thread {
     /// Tells what a sample stood for that no tick has come in time for, once the thread is over.
     fn note_unseen(&self, memory: &Memory<'_>) {
         if guard::is_shut() || !self.armed.load(Relaxed) {
-            return;
+            return; // the clock is the kernel's
         }
         let (due_ns, interval_ns) = (self.expires_ns.load(Relaxed), self.interval_ns.load(Relaxed).max(1));
         if let Some(late_ns) = sys::thread_cpu_ns().checked_sub(due_ns) {
@@ -346,13 +346,13 @@ unsafe extern "C" fn leave(value: *mut c_void) {
 fn end(index: usize, memory: &Memory<'_>) {
     let Some(thread) = get(index) else { return };
     thread.note_unseen(memory);
-    if !guard::is_shut() {
+    if guard::may_stop_timers() {
         stop(thread);
     }
     thread.armed.store(false, Release);
     if let Some(slot) = memory.slot(index) {
         // It may have been given up, and be another's; or this is a copy of the process that nobody has told us of.
-        let pid = if guard::is_shut() { memory::own_pid() } else { sys::getpid() };
+        let pid = if guard::may_stop_timers() { sys::getpid() } else { memory::own_pid() };
         slot.end_of(pid, thread.tid.load(Relaxed));
     }
 }
