@@ -119,6 +119,7 @@ fn leave_if(identity: u64, signals: Signals) -> Answer {
 fn leave(signals: Signals) -> Answer {
     memory::ENABLED.store(false, Relaxed);
     memory::hide();
+    threads::stop_all(); // so that nobody comes into the handler again and again, whoever is waited for
     let is_empty = (0..LOOKS).any(|look| {
         if look > 0 {
             sys::pause_briefly();
@@ -126,7 +127,7 @@ fn leave(signals: Signals) -> Answer {
         // ATOMICS: in one order with whether there is memory to be found.
         !threads::are_inside() && USING.load(SeqCst) == 0
     });
-    threads::stop_all();
+    threads::stop_all(); // of whoever had found the memory just before
     handler::remove(signals);
     GUEST.store(false, Release);
     if !is_empty {

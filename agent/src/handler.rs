@@ -17,7 +17,7 @@ const REDRAW_NS: u64 = 100_000_000;
 /// A mean that differs by less than this part is the same.
 const SAME: u64 = 50;
 /// No more is asked for (bytes), whatever stands in the memory.
-const MOST_STACK_BYTES: u64 = 64 << 10;
+pub(crate) const MOST_STACK_BYTES: u64 = 64 << 10;
 /// The word of a record that says how long the handler took, up to there.
 const HANDLER_NS_AT: usize = 3;
 
@@ -148,7 +148,7 @@ fn take_sample(
     at: &Interrupted,
 ) -> bool {
     let requested = memory.stack_bytes();
-    let readable = thread.bounds().readable(at.sp).max(at.readable_elsewhere());
+    let readable = thread.readable(at.sp).max(at.readable_elsewhere());
     let asks_kernel = readable == 0 && memory.may_copy() && !guard::is_shut();
     let limit = if asks_kernel { u64::MAX } else { readable as u64 };
     let stack_words = limit.min(requested).min(MOST_STACK_BYTES) as usize / 8;

@@ -2,7 +2,7 @@
  * that was stopped and made to do something else could have lost. It runs until its input ends; then it prints one line, and its
  * status is 0 only if all was well.
  *
- *   undisturbed threads|alone|exec|filtered|partly|later|handled|patient|aside|cramped|deaf|vfork|retire|latch
+ *   undisturbed threads|alone|exec|filtered|partly|later|handled|patient|aside|cramped|deaf|vfork|retire|latch|doze|poll|told|full
  */
 #define _GNU_SOURCE
 #include "clock.h"
@@ -20,6 +20,7 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -402,6 +403,78 @@ static void latch(void)
     check(waitpid(child, NULL, 0) == child, "no end");
 }
 
+/* Uses so much stack that a copy of it takes a while. */
+static void *deep(void *unused)
+{
+    volatile char much[48 << 10];
+    memset((void *)much, 1, sizeof much);
+    while (!done)
+        compute();
+    sink += (uint64_t)much[sink % sizeof much];
+    return unused;
+}
+
+/* Sleeps, or waits for nothing, until its input ends, beside a thread that computes. */
+static void beside_deep(void *(*waits)(void *))
+{
+    struct pollfd input = {.fd = 0, .events = POLLIN};
+    pthread_t computing;
+    check(!pthread_create(&computing, NULL, deep, NULL), "no thread");
+    while (poll(&input, 1, 0) == 0)
+        waits(NULL);
+    done = 1;
+    check(!pthread_join(computing, NULL), "no end");
+}
+
+static void *doze(void *unused)
+{
+    struct timespec time = {.tv_nsec = 200000000};
+    interrupted += nanosleep(&time, NULL) < 0;
+    return unused;
+}
+
+static void *wait_for_nothing(void *unused)
+{
+    interrupted += poll(NULL, 0, 200) < 0;
+    return unused;
+}
+
+/* Threads that compute once they are told to, where there may be no number left for another file. */
+static pthread_barrier_t are_told;
+
+KEEP static void *computes_when_told(void *unused)
+{
+    volatile char some[8 << 10];
+    memset((void *)some, 1, sizeof some);
+    pthread_barrier_wait(&are_told);
+    while (!done)
+        compute();
+    sink += (uint64_t)some[sink % sizeof some];
+    return unused;
+}
+
+static void told(int without_files)
+{
+    enum { THREADS = 24 };
+    pthread_t ids[THREADS];
+    char byte;
+    check(!pthread_barrier_init(&are_told, NULL, THREADS + 1), "no barrier");
+    for (int i = 0; i < THREADS; i++)
+        check(!pthread_create(&ids[i], NULL, computes_when_told, NULL), "no thread");
+    check(read(0, &byte, 1) == 1, "nobody is there");
+    if (without_files) {
+        struct rlimit few = {.rlim_cur = 128, .rlim_max = 128};
+        check(!setrlimit(RLIMIT_NOFILE, &few), "no limit");
+        while (dup(0) >= 0)
+            ;
+        check(errno == EMFILE, "no limit");
+    }
+    pthread_barrier_wait(&are_told);
+    wait_for_the_end();
+    for (int i = 0; i < THREADS; i++)
+        check(!pthread_join(ids[i], NULL), "no end");
+}
+
 static void *retiree(void *after_s)
 {
     uint64_t end = now_ns(CLOCK_MONOTONIC) + (uintptr_t)after_s * 1000000000u;
@@ -486,6 +559,14 @@ int main(int argc, char **argv)
         retire();
     else if (!strcmp(argv[1], "latch"))
         latch();
+    else if (!strcmp(argv[1], "doze"))
+        beside_deep(doze);
+    else if (!strcmp(argv[1], "poll"))
+        beside_deep(wait_for_nothing);
+    else if (!strcmp(argv[1], "told"))
+        told(0);
+    else if (!strcmp(argv[1], "full"))
+        told(1);
     else if (!strcmp(argv[1], "vfork"))
         vforks();
     else if (!strcmp(argv[1], "handled"))

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stderr, reason = "a test that skips says why")]
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use object::{Object, ObjectSection};
 use tests::attempts::attempts;
@@ -311,6 +313,66 @@ fn a_program_that_reads_a_signal_of_its_own_loses_none_and_is_sampled() -> Resul
         attach(&sweetspot, target.pid(), 30)?.expect_status(0)?;
     }
     target.check_fine().map(drop)
+}
+
+/// The agent needs no file once it is attached: there may be no number left for one.
+#[test]
+fn stacks_are_whole_where_no_file_can_be_opened() -> Result<()> {
+    if !may_trace() {
+        return Ok(());
+    }
+    let mut target = Target::start("undisturbed", &["full"])?;
+    let sweetspot = by_timers();
+    let during = sweetspot.start_attach(&["--duration", "4s", &target.pid().to_string()])?;
+    target.0.stdin.as_mut().context("no input")?.write_all(b"x")?;
+    let recorded = sweetspot.finish(during, None)?;
+    let all = recorded.folded.weight_of(|stack| stack.has("compute"));
+    let whole = recorded.folded.weight_of(|stack| stack.has("compute") && stack.has("computes_when_told"));
+    ensure!(all > 0.0 && whole >= 0.99 * all, "{whole} of {all}: {:?}", recorded.stats.summary);
+    target.check_fine().map(drop)
+}
+
+/// A sleep that is interrupted goes on, whatever its thread has to wait for meanwhile.
+#[test]
+fn a_thread_that_sleeps_does_so_while_another_is_kept_in_the_handler() -> Result<()> {
+    if !may_trace() {
+        return Ok(());
+    }
+    for what in ["doze", "poll"] {
+        let target = Target::start("undisturbed", &[what])?;
+        let sweetspot = by_timers();
+        let attached = sweetspot.start_attach(&["--duration", "2s", &target.pid().to_string()])?;
+        let tasks = fs::read_dir(format!("/proc/{}/task", target.pid()))?.flatten();
+        let tids = tasks.filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok());
+        let other = tids.into_iter().find(|&tid| tid != target.pid()).context("no thread")?;
+        let kept = keep_in_handler(other)?;
+        let ended = finish(attached.running)?.expect_status(0)?;
+        ensure!(ended.stderr.contains("does not come out of the library's handler"), "{what}: {ended:?}");
+        ptrace::detach(kept, None)?;
+        attach(&sweetspot, target.pid(), 50)?.expect_status(0)?;
+        let after = Holdings::of(target.pid())?;
+        ensure!(!after.is_sampled() && after.timers == 0, "{what}: {after:?}");
+        let told = target.check_fine()?;
+        ensure!(told.contains("fine, 0 calls"), "{what}: {told}");
+    }
+    Ok(())
+}
+
+/// Has a thread stand still in the midst of a sample, until it is let go.
+fn keep_in_handler(tid: u32) -> Result<Pid> {
+    let tid = Pid::from_raw(tid as i32);
+    let wait = || waitpid(tid, Some(WaitPidFlag::__WALL)).context("it does not stop");
+    ptrace::seize(tid, ptrace::Options::empty())?;
+    // It is stopped at each of its timer's signals.
+    ensure!(matches!(wait()?, WaitStatus::Stopped(_, Signal::SIGURG)), "another stop");
+    ptrace::step(tid, Signal::SIGURG)?;
+    wait()?;
+    // Past the look at the clock, and short of what it takes to copy some ten thousand words.
+    for _ in 0..2000 {
+        ptrace::step(tid, None)?;
+        wait()?;
+    }
+    Ok(tid)
 }
 
 /// A call that has a timeout is ended by being stopped, and begun again: whether the thread is taken or only looked at.
