@@ -20,8 +20,8 @@ use crate::sys::agent_memory::{AgentMemory, open_made};
 use crate::sys::procfs;
 use crate::sys::ptrace::{self, Lost};
 
-/// Between two rounds of all threads, so that they get on.
-pub(super) const BETWEEN_ROUNDS: Duration = Duration::from_millis(3);
+/// So long another call is waited for at a time.
+const BETWEEN_CALLS: Duration = Duration::from_millis(3);
 /// So long a call of another profiler is waited for, which comes to its end also if that was killed.
 const TO_FINISH: Duration = Duration::from_millis(500);
 const MEMORY_NAME: &str = "sweetspot";
@@ -195,7 +195,7 @@ impl Process {
             captive.get(words.as_flattened_mut())?;
             let request = words.map(u64::from_le_bytes);
             match Answer::of(&request) {
-                Some(Answer::Occupied) if Instant::now() < until => std::thread::sleep(BETWEEN_ROUNDS),
+                Some(Answer::Occupied) if Instant::now() < until => std::thread::sleep(BETWEEN_CALLS),
                 Some(answer) => return Ok((answer, request)),
                 None => return Err(failed(NO_ANSWER)),
             }

@@ -22,7 +22,10 @@ const SIGNAL_FILE: &str = "anon_inode:[signalfd]";
 /// What a process does with them.
 pub(super) fn look(pid: u32, memory: &File) -> Signals {
     let threads = procfs::threads(pid);
-    let read = threads.iter().filter_map(|&tid| awaited(pid, tid, memory)).fold(in_files(pid, &threads), |a, b| a | b);
+    let read = threads
+        .iter()
+        .filter_map(|&tid| awaited(pid, tid, memory))
+        .fold(in_files(pid, &threads), |a, b| a | b);
     judge(read, &blocked(pid, &threads))
 }
 
@@ -35,7 +38,8 @@ pub(super) fn with_waiting(signals: Signals, pid: u32) -> Signals {
 /// Those that somebody reads are left alone, and so are those that every thread blocks. The fewest threads do without samples.
 fn judge(read: u64, blocked: &[u64]) -> Signals {
     let deaf = |signal: i32| blocked.iter().filter(|&&mask| holds(mask, signal)).count();
-    let is_usable = |signal: &i32| !holds(read, *signal) && (deaf(*signal) < blocked.len() || blocked.is_empty());
+    let is_usable =
+        |signal: &i32| !holds(read, *signal) && (deaf(*signal) < blocked.len() || blocked.is_empty());
     let mut usable: Vec<i32> = SIGNALS.into_iter().filter(is_usable).collect();
     usable.sort_by_key(|&signal| deaf(signal)); // stable: else the first one
     Signals::new(usable, SIGNALS.into_iter().filter(|&signal| holds(read, signal)))
