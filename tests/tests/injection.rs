@@ -168,6 +168,7 @@ fn a_profiler_that_is_killed_in_the_midst_of_it_harms_nobody() -> Result<()> {
         let target = Target::start("undisturbed", &[what])?;
         let sweetspot = by_timers();
         for _ in 0..30 {
+        let before = Holdings::of(target.pid())?;
             let mut words = sweetspot.outputs();
             words.push(target.pid().to_string());
             let mut profiler = start(&mut sweetspot.command("attach", &words))?;
@@ -175,7 +176,9 @@ fn a_profiler_that_is_killed_in_the_midst_of_it_harms_nobody() -> Result<()> {
             profiler.kill()?;
             profiler.wait()?;
         }
-        // What was left of the last one is gone when its agent has missed us for fifteen seconds.
+        // What was left of the last one is gone when its agent has missed us for fifteen seconds, and so are files that nobody
+        // can still be about to use.
+        thread::sleep(Duration::from_secs(16));
         let mut ended = attach(&sweetspot, target.pid(), 50)?;
         for _ in 0..20 {
             if ended.status == 0 {
@@ -189,6 +192,7 @@ fn a_profiler_that_is_killed_in_the_midst_of_it_harms_nobody() -> Result<()> {
         let after = Holdings::of(target.pid())?;
         ensure!(!after.is_sampled() && after.timers == 0, "{after:?}");
         target.check_fine()?;
+        ensure!(after.files == before.files, "{before:?} {after:?}");
     }
     Ok(())
 }

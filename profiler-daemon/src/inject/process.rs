@@ -16,7 +16,7 @@ use super::status::{LeftAlone, blocks, is_shut_in, namespace, status_of};
 use super::taking::Task;
 use super::trouble::{NO_ANSWER, NO_SIGNAL, Trouble, denied, failed, refusal};
 use super::{Attached, Refused};
-use crate::sys::agent_memory::{AgentMemory, open_made};
+use crate::sys::agent_memory::{AgentMemory, is_left, open_made};
 use crate::sys::procfs;
 use crate::sys::ptrace::{self, Lost};
 
@@ -41,6 +41,8 @@ pub(super) struct Process {
     loaded: Option<u64>,
     /// What the process does with the signals that an agent may use.
     signals: Signals,
+    /// Files of profilers that did not come to their end.
+    left: Vec<u64>,
 }
 
 pub(super) fn attach(
@@ -65,7 +67,8 @@ pub(super) fn leave(pid: u32, library: &Path, identity: u64) -> Result<(), Refus
     let process = Process::look(pid, library)?;
     let Some(loaded) = process.loaded else { return Ok(()) };
     let mut captive = process.take_thread(Task::Ask)?;
-    let done = process.ask(&mut captive, loaded, Ask::Leave, identity);
+    let done = process.close_left(&mut captive);
+    let done = done.and_then(|()| process.ask(&mut captive, loaded, Ask::Leave, identity));
     let done = done.and_then(|(answer, _)| match answer {
         Answer::Done | Answer::Busy => Ok(()), // whoever has come after us has taken everything over
         answer => Err(refusal(answer)),
@@ -126,7 +129,8 @@ impl Process {
         let loaded = agent.find(&areas, &memory)?;
         let mapped = procfs::executable_maps(pid).map_err(|_| denied())?;
         let code = Code::read(pid, &memory, &mapped).map_err(not)?;
-        Ok(Self { pid, code, agent, loaded, signals: signals::look(pid, &memory), memory })
+        let (signals, left) = (signals::look(pid, &memory), left_files(pid));
+        Ok(Self { pid, memory, code, agent, loaded, signals, left })
     }
 
     /// Loads the agent if need be, and has it begin.
@@ -135,6 +139,7 @@ impl Process {
         captive: &mut Captive<'_>,
         prepare: impl FnOnce(&AgentMemory),
     ) -> Result<(AgentMemory, i32), Trouble> {
+        self.close_left(captive)?;
         let loaded = match self.loaded {
             Some(loaded) => loaded,
             None => self.load(captive)?,
@@ -154,14 +159,23 @@ impl Process {
         close_after(captive, fd, asked)
     }
 
+    /// Closes what profilers have left open that were killed in the midst of it, or had to leave a thread alone.
+    fn close_left(&self, captive: &mut Captive<'_>) -> Result<(), Trouble> {
+        for &fd in self.left.iter().filter(|fd| is_named_as_ours(self.pid, **fd)) {
+            captive.system_call(libc::SYS_close, [fd, 0, 0, 0])?;
+        }
+        Ok(())
+    }
+
     fn load(&self, captive: &mut Captive<'_>) -> Result<u64, Trouble> {
         let fd = make_file(captive, LIBRARY_NAME, FILE_EXECUTABLE)?;
         let written = open_made(&captive.path_of(fd));
-        let written = written.and_then(|file| file.write_all_at(&self.agent.bytes, 0));
+        // Open until the library is loaded: so nobody takes it for one that was left.
+        let written = written.and_then(|file| file.write_all_at(&self.agent.bytes, 0).map(|()| file));
         let written = written.map_err(|error| {
             failed(&format!("could not be given the library ({error}); free some memory, and try again"))
         });
-        let loaded = written.and_then(|()| {
+        let loaded = written.and_then(|_file| {
             let at = captive.put(format!("/proc/thread-self/fd/{fd}\0").as_bytes())?;
             Ok(captive.call(self.code.load, [at, LOAD_MODE, 0, 0])?)
         });
@@ -224,6 +238,19 @@ fn make_file(captive: &mut Captive<'_>, name: &str, flags: u64) -> Result<i64, T
         return Err(failed(&format!("could not open a file in memory ({error}); use perf events")));
     }
     Ok(fd)
+}
+
+/// Files of ours that a process has open, and that serve nobody.
+fn left_files(pid: u32) -> Vec<u64> {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let numbers = files.filter_map(|file| file.file_name().to_str()?.parse().ok());
+    numbers.filter(|&fd| is_named_as_ours(pid, fd) && is_left(&format!("/proc/{pid}/fd/{fd}"))).collect()
+}
+
+fn is_named_as_ours(pid: u32, fd: u64) -> bool {
+    let names = [MEMORY_NAME, LIBRARY_NAME].map(|name| format!("/memfd:{name} (deleted)"));
+    let link = std::fs::read_link(format!("/proc/{pid}/fd/{fd}"));
+    link.is_ok_and(|link| names.iter().any(|name| link.as_os_str() == name.as_str()))
 }
 
 fn is_ours(header: &[u8; 20]) -> bool {

@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::sync::atomic::AtomicU64;
+use std::time::{Duration, UNIX_EPOCH};
 
 use agent_memory::MEMORY_WORDS;
 use memmap2::{MmapOptions, MmapRaw};
@@ -40,29 +41,54 @@ pub(crate) fn open_made(path: &str) -> io::Result<File> {
     // Only files in memory have seals, and those of a file system are sealed against any other.
     let seals = fcntl(&readable, FcntlArg::F_GET_SEALS).map_err(|_| foreign())?;
     match seals & !F_SEAL_EXEC {
-        0 => reopen(&readable, true),
+        0 => reopen(&readable, true).inspect(hold),
         _ => Err(foreign()),
     }
 }
 
+/// Nobody who is about to open a file in memory is this slow.
+const TO_HOLD: Duration = Duration::from_secs(15);
+
+/// While it is open here, others see that somebody uses it ([`is_left`]); the kernel forgets it with us.
+fn hold(file: &File) {
+    let _ = file.try_lock(); // a process that holds it has its own file taken for one in use
+}
+
+/// Whether a file in memory that another process has open at `path` was made some time ago and is held by nobody.
+pub(crate) fn is_left(path: &str) -> bool {
+    is_left_for(path, TO_HOLD)
+}
+
+fn is_left_for(path: &str, time: Duration) -> bool {
+    let named = File::options().read(true).custom_flags(libc::O_PATH).open(path);
+    let made = named.and_then(|file| file.metadata()).ok().filter(std::fs::Metadata::is_file);
+    let changed = made.map(|made| UNIX_EPOCH + Duration::from_secs(made.ctime().max(0) as u64));
+    let is_old = changed.is_some_and(|at| at.elapsed().is_ok_and(|age| age > time));
+    is_old
+        && File::open(path)
+            .is_ok_and(|file| fcntl(&file, FcntlArg::F_GET_SEALS).is_ok() && file.try_lock().is_ok())
+}
+
 /// A file in no folder, mapped: it is gone with the last process that has it, also if we are killed.
 pub(crate) struct AgentMemory {
-    file: OwnedFd,
+    file: File,
     map: MmapRaw,
 }
 
 impl AgentMemory {
     /// An empty one. Its length is sealed: a process that cut it short would kill whoever reads it.
     pub(crate) fn new() -> io::Result<Self> {
-        Self::over(memfd_create(c"sweetspot", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?)
+        let file = memfd_create(c"sweetspot", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?.into();
+        hold(&file);
+        Self::over(file)
     }
 
     /// That of a process which has it open: an empty file that can be sealed.
     pub(crate) fn of(path: &str) -> io::Result<Self> {
-        Self::over(open_made(path)?.into())
+        Self::over(open_made(path)?)
     }
 
-    fn over(file: OwnedFd) -> io::Result<Self> {
+    fn over(file: File) -> io::Result<Self> {
         ftruncate(&file, (MEMORY_WORDS * 8) as i64)?;
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
