@@ -18,6 +18,8 @@ const REDRAW_NS: u64 = 100_000_000;
 const SAME: u64 = 50;
 /// No more is asked for (bytes), whatever stands in the memory.
 pub(crate) const MOST_STACK_BYTES: u64 = 64 << 10;
+/// A ring holds so many samples at least: of a small one less is asked for.
+const SAMPLES_OF_A_RING: usize = 4;
 /// The word of a record that says how long the handler took, up to there.
 const HANDLER_NS_AT: usize = 3;
 
@@ -147,13 +149,14 @@ fn take_sample(
     weight_ns: u64,
     at: &Interrupted,
 ) -> bool {
-    let requested = memory.stack_bytes();
+    let Some(ring) = slot.ring() else { return false };
+    let requested = memory.stack_bytes().min((ring.words() * 8 / SAMPLES_OF_A_RING) as u64);
     let readable = thread.readable(at.sp).max(at.readable_elsewhere());
     let asks_kernel = readable == 0 && memory.may_copy() && !guard::is_shut();
     let limit = if asks_kernel { u64::MAX } else { readable as u64 };
     let stack_words = limit.min(requested).min(MOST_STACK_BYTES) as usize / 8;
     let words = SAMPLE_HEAD_WORDS + stack_words;
-    let Some(mut entry) = slot.ring().and_then(|ring| ring.begin(words)) else { return false };
+    let Some(mut entry) = ring.begin(words) else { return false };
     if asks_kernel {
         let copied = sys::copy_words(memory::own_pid(), at.sp, entry.room(SAMPLE_HEAD_WORDS));
         entry.shorten(SAMPLE_HEAD_WORDS + copied);

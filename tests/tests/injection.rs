@@ -17,6 +17,7 @@ use nix::unistd::Pid;
 use object::{Object, ObjectSection};
 use tests::attempts::attempts;
 use tests::checks::{check_truth, check_weight_sum};
+use tests::groups::MemoryGroup;
 use tests::guards::{Running, is_root};
 use tests::host::Holdings;
 use tests::programs::{can_build, copy_program, program};
@@ -167,8 +168,8 @@ fn a_profiler_that_is_killed_in_the_midst_of_it_harms_nobody() -> Result<()> {
     for what in ["threads", "alone"] {
         let target = Target::start("undisturbed", &[what])?;
         let sweetspot = by_timers();
-        for _ in 0..30 {
         let before = Holdings::of(target.pid())?;
+        for _ in 0..30 {
             let mut words = sweetspot.outputs();
             words.push(target.pid().to_string());
             let mut profiler = start(&mut sweetspot.command("attach", &words))?;
@@ -191,8 +192,8 @@ fn a_profiler_that_is_killed_in_the_midst_of_it_harms_nobody() -> Result<()> {
         ended.expect_status(0)?;
         let after = Holdings::of(target.pid())?;
         ensure!(!after.is_sampled() && after.timers == 0, "{after:?}");
-        target.check_fine()?;
         ensure!(after.files == before.files, "{before:?} {after:?}");
+        target.check_fine()?;
     }
     Ok(())
 }
@@ -333,6 +334,25 @@ fn stacks_are_whole_where_no_file_can_be_opened() -> Result<()> {
     let all = recorded.folded.weight_of(|stack| stack.has("compute"));
     let whole = recorded.folded.weight_of(|stack| stack.has("compute") && stack.has("computes_when_told"));
     ensure!(all > 0.0 && whole >= 0.99 * all, "{whole} of {all}: {:?}", recorded.stats.summary);
+    target.check_fine().map(drop)
+}
+
+/// The memory for samples is the profiler's: who has nearly none left is not ended for it.
+#[test]
+fn a_target_at_the_limit_of_its_memory_is_sampled_by_ours() -> Result<()> {
+    let Some(group) = MemoryGroup::new().filter(|_| may_trace()) else {
+        eprintln!("skipped: needs root, and a control group for memory");
+        return Ok(());
+    };
+    let mut target = Target::start("undisturbed", &["told"])?;
+    group.take(target.pid())?;
+    let sweetspot = by_timers();
+    attach(&sweetspot, target.pid(), 50)?.expect_status(0)?; // the library itself is the target's
+    group.limit_to_more(1 << 20)?;
+    let during = sweetspot.start_attach(&["--duration", "6s", &target.pid().to_string()])?;
+    target.0.stdin.as_mut().context("no input")?.write_all(b"x")?;
+    let recorded = sweetspot.finish(during, None)?;
+    ensure!(recorded.stats.summary.samples > 500, "{:?}", recorded.stats.summary);
     target.check_fine().map(drop)
 }
 

@@ -64,7 +64,7 @@ pub(crate) struct Attached {
 pub(crate) fn attach(
     pid: u32,
     library: &Path,
-    prepare: impl FnOnce(&AgentMemory) + Send,
+    prepare: impl FnOnce(&AgentMemory) -> std::io::Result<()> + Send,
 ) -> Result<Attached, Refused> {
     apart(|| imp::attach(pid, library, prepare))
 }
@@ -137,7 +137,11 @@ mod imp {
         false
     }
 
-    pub(super) fn attach(_: u32, _: &Path, _: impl FnOnce(&AgentMemory)) -> Result<Attached, Refused> {
+    pub(super) fn attach(
+        _: u32,
+        _: &Path,
+        _: impl FnOnce(&AgentMemory) -> std::io::Result<()>,
+    ) -> Result<Attached, Refused> {
         Err(refused())
     }
 

@@ -48,7 +48,7 @@ pub(super) struct Process {
 pub(super) fn attach(
     pid: u32,
     library: &Path,
-    prepare: impl FnOnce(&AgentMemory),
+    prepare: impl FnOnce(&AgentMemory) -> io::Result<()>,
 ) -> Result<Attached, Refused> {
     let process = Process::look(pid, library)?;
     if process.signals.usable().next().is_none() {
@@ -137,7 +137,7 @@ impl Process {
     fn begin(
         &self,
         captive: &mut Captive<'_>,
-        prepare: impl FnOnce(&AgentMemory),
+        prepare: impl FnOnce(&AgentMemory) -> io::Result<()>,
     ) -> Result<(AgentMemory, i32), Trouble> {
         self.close_left(captive)?;
         let loaded = match self.loaded {
@@ -145,11 +145,11 @@ impl Process {
             None => self.load(captive)?,
         };
         let fd = make_file(captive, MEMORY_NAME, 0)?;
-        let memory = AgentMemory::of(&captive.path_of(fd)).map_err(|error| {
+        let memory = AgentMemory::of(&captive.path_of(fd));
+        let memory = memory.and_then(|memory| prepare(&memory).map(|()| memory)).map_err(|error| {
             failed(&format!("could not be given memory for the samples ({error}); free some, and try again"))
         });
         let asked = memory.and_then(|memory| {
-            prepare(&memory);
             let (answer, [_, signal, ..]) = self.ask(captive, loaded, Ask::Attach, fd as u64)?;
             match (answer, SIGNALS.into_iter().find(|&known| known as u64 == signal)) {
                 (Answer::Done, Some(signal)) => Ok((memory, signal)),

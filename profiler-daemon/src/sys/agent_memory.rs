@@ -9,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use agent_memory::MEMORY_WORDS;
 use memmap2::{MmapOptions, MmapRaw};
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::ftruncate;
 
@@ -96,6 +96,17 @@ impl AgentMemory {
         Ok(Self { file, map })
     }
 
+    /// Has the kernel find the memory for its first words now, for us: who shares them need not, and would be ended where
+    /// there is none left.
+    ///
+    /// # Errors
+    ///
+    /// If there is none left.
+    pub(crate) fn reserve(&self, words: usize) -> io::Result<()> {
+        let bytes = words.min(MEMORY_WORDS) * 8;
+        Ok(fallocate(&self.file, FallocateFlags::empty(), 0, bytes as i64)?)
+    }
+
     /// Its words.
     pub(crate) fn words(&self) -> &[AtomicU64] {
         // SAFETY: so many words are mapped, at the beginning of a page, for as long as `self` lives, and the file keeps its length.
@@ -112,6 +123,7 @@ impl AgentMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use agent_memory::words_for;
     use std::sync::atomic::Ordering;
 
     #[test]
@@ -123,6 +135,41 @@ mod tests {
         std::os::unix::fs::FileExt::read_exact_at(&again, &mut word, 7 * 8).unwrap();
         assert_eq!(u64::from_ne_bytes(word), 77);
         assert!(again.set_len(0).is_err() && again.set_len(1 << 40).is_err());
+    }
+
+    /// One that somebody has open, one that is new, and what is no file in memory, are not.
+    #[test]
+    fn a_file_is_left_if_nobody_holds_it() {
+        let path = |file: &File| format!("/proc/self/fd/{}", file.as_raw_fd());
+        let made = || {
+            File::from(memfd_create(c"made", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).unwrap())
+        };
+        let (file, other) = (made(), tempfile::tempfile().unwrap());
+        let memory = AgentMemory::of(&path(&file)).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        let is_left = |file: &File| is_left_for(&path(file), Duration::ZERO);
+        assert!(!is_left(&file), "it is in use");
+        drop(memory);
+        assert!(is_left(&file) && !super::is_left(&path(&file)), "it is new");
+        assert!(!is_left(&other) && !is_left_for("/dev/null", Duration::ZERO));
+        let library = made();
+        let writer = open_made(&path(&library)).unwrap();
+        assert!(!is_left(&library));
+        drop(writer);
+        assert!(is_left(&library));
+    }
+
+    #[test]
+    fn what_is_reserved_is_there_and_the_rest_is_not() {
+        let memory = AgentMemory::new().unwrap();
+        let there = || memory.file.metadata().unwrap().blocks() * 512;
+        assert_eq!(there(), 0);
+        memory.reserve(words_for(3)).unwrap();
+        let reserved = there();
+        assert!((words_for(3) as u64 * 8..words_for(4) as u64 * 8).contains(&reserved), "{reserved}");
+        memory.words()[words_for(2)].store(7, Ordering::Relaxed);
+        memory.reserve(words_for(3)).unwrap();
+        assert_eq!((there(), memory.words()[words_for(2)].load(Ordering::Relaxed)), (reserved, 7));
     }
 
     /// Whoever is at the path in the place of what was made comes to no harm.

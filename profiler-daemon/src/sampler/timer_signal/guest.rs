@@ -1,5 +1,6 @@
 //! An agent that is loaded into a running process: told of threads that come, and made to leave.
 
+use std::io;
 use std::path::PathBuf;
 
 use agent_memory::enter;
@@ -61,7 +62,7 @@ impl Guest {
     /// Loads the agent, and has it sample every thread that there is.
     pub(super) fn attach(
         &mut self,
-        prepare: impl FnOnce(&AgentMemory) + Send,
+        prepare: impl FnOnce(&AgentMemory) -> io::Result<()> + Send,
     ) -> Result<AgentMemory, Refused> {
         let Self { host, .. } = self;
         // Before: who comes from here on is found to be new, and told, which whoever is sampled already does not mind.
@@ -69,6 +70,11 @@ impl Guest {
         let Attached { memory, signal, deaf } = inject::attach(host.pid, &host.library, prepare)?;
         (self.signal, self.deaf, self.signal_name) = (Some(signal), deaf, inject::name_of(signal));
         Ok(memory)
+    }
+
+    /// Threads that it has at the moment.
+    pub(super) fn thread_count(&self) -> usize {
+        procfs::thread_count(self.host.pid)
     }
 
     /// Whether the process has shut itself in: nothing is done in it from then on.
