@@ -370,10 +370,12 @@ fn a_thread_that_sleeps_does_so_while_another_is_kept_in_the_handler() -> Result
         let tids = tasks.filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok());
         let other = tids.into_iter().find(|&tid| tid != target.pid()).context("no thread")?;
         let kept = keep_in_handler(other)?;
-        let ended = finish(attached.running)?.expect_status(0)?;
-        ensure!(ended.stderr.contains("does not come out of the library's handler"), "{what}: {ended:?}");
+        let recorded = sweetspot.finish(attached, None)?;
+        let notes = &recorded.stats.summary.notes;
+        let is_told = |note: &String| note.contains("does not come out of the library's handler");
+        ensure!(notes.iter().any(is_told), "{what}: {notes:?}");
         ptrace::detach(kept, None)?;
-        attach(&sweetspot, target.pid(), 50)?.expect_status(0)?;
+        attach(&by_timers(), target.pid(), 50)?.expect_status(0)?;
         let after = Holdings::of(target.pid())?;
         ensure!(!after.is_sampled() && after.timers == 0, "{what}: {after:?}");
         let told = target.check_fine()?;
