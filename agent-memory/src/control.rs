@@ -18,9 +18,61 @@ pub fn is_enter(value: u64) -> bool {
     value & ENTER_MASK == ENTER
 }
 
-/// A request, in the memory of the process that it is made in: what is asked for, what belongs to it, and the
-/// answer. Once answered, the signal of the timers is in the place of what belonged to it.
-pub type Request = [u64; 3];
+/// A request, in the memory of the process that it is made in: what is asked for, what belongs to it, which signals there
+/// are for it, and the answer. Once answered, the signal of the timers is in the place of what belonged to it.
+pub type Request = [u64; 4];
+
+/// What may be done with signals in a process, as is seen from outside alone: a signal that nobody handles may be blocked, and
+/// be read from a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Signals {
+    /// A byte each, in order; 0 at the end.
+    usable: [u8; 4],
+    /// A bit each.
+    kept: u32,
+}
+
+impl Signals {
+    /// Those that timers may send, the best first, of which four are kept; and those (of the first 32) whose handler stays, since
+    /// the program would lose one that waits for it if it were taken away.
+    pub fn new(usable: impl IntoIterator<Item = i32>, kept: impl IntoIterator<Item = i32>) -> Self {
+        let mut signals = Self::default();
+        let usable = usable.into_iter().filter_map(|signal| u8::try_from(signal).ok());
+        signals.usable.iter_mut().zip(usable).for_each(|(place, signal)| *place = signal);
+        signals.kept = kept.into_iter().fold(0, |kept, signal| kept | Self::bit(signal));
+        signals
+    }
+
+    fn bit(signal: i32) -> u32 {
+        let shift = u32::try_from(signal).ok().and_then(|signal| signal.checked_sub(1));
+        shift.and_then(|shift| 1_u32.checked_shl(shift)).unwrap_or(0)
+    }
+
+    /// Those that timers may send, the best first.
+    pub fn usable(self) -> impl Iterator<Item = i32> {
+        self.usable.into_iter().take_while(|&signal| signal != 0).map(i32::from)
+    }
+
+    /// Whether what handles this one stays.
+    pub fn keeps(self, signal: i32) -> bool {
+        self.kept & Self::bit(signal) != 0
+    }
+
+    /// The same, and what handles these stays as well.
+    #[must_use]
+    pub fn keeping(self, also: impl IntoIterator<Item = i32>) -> Self {
+        Self { kept: also.into_iter().fold(self.kept, |kept, signal| kept | Self::bit(signal)), ..self }
+    }
+
+    fn word(self) -> u64 {
+        u64::from(self.kept) << 32 | u64::from(u32::from_le_bytes(self.usable))
+    }
+
+    /// Those of a request.
+    pub fn of(request: &Request) -> Self {
+        Self { usable: (request[2] as u32).to_le_bytes(), kept: (request[2] >> 32) as u32 }
+    }
+}
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +86,8 @@ pub enum Ask {
 
 impl Ask {
     /// The request for it.
-    pub fn request(self, argument: u64) -> Request {
-        [self as u64, argument, 0]
+    pub fn request(self, argument: u64, signals: Signals) -> Request {
+        [self as u64, argument, signals.word(), 0]
     }
 
     /// What was asked for.
@@ -54,7 +106,7 @@ pub enum Answer {
     Busy = 2,
     /// The memory cannot be mapped, or is another version's.
     NoMemory = 3,
-    /// The program handles every signal that could be used.
+    /// The program handles, blocks or reads every signal that could be used.
     NoSignal = 4,
     /// A thread is in the handler and does not come out: the memory stays mapped.
     Unfinished = 5,
@@ -69,7 +121,7 @@ impl Answer {
     pub fn of(request: &Request) -> Option<Self> {
         use Answer::{Busy, Done, NoMemory, NoSignal, Occupied, Unfinished, Unknown};
         let all = [Done, Busy, NoMemory, NoSignal, Unfinished, Unknown, Occupied];
-        all.into_iter().find(|answer| *answer as u64 == request[2])
+        all.into_iter().find(|answer| *answer as u64 == request[3])
     }
 }
 
@@ -79,13 +131,25 @@ mod tests {
 
     #[test]
     fn what_is_asked_and_answered_is_understood_and_nothing_else() {
-        let mut request = Ask::Attach.request(7);
+        let mut request = Ask::Attach.request(7, Signals::default());
         assert_eq!((Ask::of(&request), request[1], Answer::of(&request)), (Some(Ask::Attach), 7, None));
-        request[2] = Answer::Busy as u64;
+        request[3] = Answer::Busy as u64;
         assert_eq!(Answer::of(&request), Some(Answer::Busy));
-        request[2] = Answer::Occupied as u64;
+        request[3] = Answer::Occupied as u64;
         assert_eq!(Answer::of(&request), Some(Answer::Occupied));
-        assert_eq!((Ask::of(&[9, 0, 0]), Answer::of(&[1, 0, 99])), (None, None));
+        assert_eq!((Ask::of(&[9, 0, 0, 0]), Answer::of(&[1, 0, 0, 99])), (None, None));
+    }
+
+    #[test]
+    fn signals_are_passed_on_in_their_order_and_nonsense_names_none() {
+        let signals = Signals::new([28, 23], [23]).keeping([9]);
+        let there = Signals::of(&Ask::Leave.request(7, signals));
+        assert_eq!((there, there.usable().collect::<Vec<_>>()), (signals, vec![28, 23]));
+        assert!(there.keeps(23) && there.keeps(9) && !there.keeps(28));
+        let nonsense = Signals::new([-1, 300], [0, -1, 33, i32::MIN, i32::MAX]);
+        assert_eq!(nonsense, Signals::default());
+        assert!(!Signals::of(&[u64::MAX; 4]).keeps(0) && !Signals::of(&[u64::MAX; 4]).keeps(34));
+        assert_eq!(Signals::new(1..9, []).usable().count(), 4);
     }
 
     #[test]

@@ -9,13 +9,15 @@ use crate::slot::SLOT_WORDS;
 /// "sweetspt", so that nothing else is taken for this memory.
 const MAGIC: u64 = u64::from_le_bytes(*b"sweetspt");
 /// Of layout and meaning. An agent of another version leaves the process alone.
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 
 /// Threads that can be sampled at a time.
 pub const SLOTS: usize = 4096;
-/// Words of a thread's ring, a power of two: 256 KiB, which hold four of the biggest samples. Memory that is not written to
-/// is not there.
+/// Words of the biggest ring: 256 KiB, which hold four of the biggest samples.
 pub const RING_WORDS: usize = 1 << 15;
+/// Up to which slot rings have so many words, a power of two. Where there are many threads few are busy, and all rings together are
+/// memory that is there: 32 MiB for 128 threads, 64 MiB for 640, 172 MiB for all.
+const TIERS: [(usize, usize); 3] = [(128, RING_WORDS), (640, RING_WORDS >> 2), (SLOTS, RING_WORDS >> 3)];
 /// Words before the table of slots: a page.
 const HEADER_WORDS: usize = 512;
 const RINGS_AT: usize = HEADER_WORDS + SLOTS * SLOT_WORDS;
@@ -24,7 +26,20 @@ pub const MEMORY_WORDS: usize = words_for(SLOTS);
 
 /// Words of the memory up to the end of so many rings: a process with few threads need map no more.
 pub const fn words_for(slots: usize) -> usize {
-    RINGS_AT + slots * RING_WORDS
+    let (mut words, mut first, mut tier) = (RINGS_AT, 0, 0);
+    while tier < TIERS.len() {
+        let (end, ring_words) = TIERS[tier];
+        let end = if slots < end { slots } else { end };
+        words += end.saturating_sub(first) * ring_words;
+        (first, tier) = (if first < end { end } else { first }, tier + 1);
+    }
+    words
+}
+
+/// Words of the ring of a slot.
+#[inline]
+pub fn ring_words(slot: usize) -> usize {
+    TIERS.iter().find(|(end, _)| slot < *end).map_or(0, |(_, words)| *words)
 }
 
 /// What stands at which word of the header. The profiler writes all but the last five.
@@ -172,7 +187,15 @@ impl<'a> Memory<'a> {
     /// Threads that rings are mapped for.
     #[inline]
     pub fn slots(&self) -> usize {
-        (self.words.len().saturating_sub(RINGS_AT) / RING_WORDS).min(SLOTS)
+        let (mut left, mut slots) = (self.words.len().saturating_sub(RINGS_AT), 0);
+        for (end, ring_words) in TIERS {
+            let fit = (left / ring_words).min(end - slots);
+            (left, slots) = (left - fit * ring_words, slots + fit);
+            if slots < end {
+                break;
+            }
+        }
+        slots
     }
 
     #[inline]
@@ -288,15 +311,17 @@ impl<'a> Memory<'a> {
     /// A slot with its ring; `None` if there is no such slot.
     #[inline]
     pub fn slot(&self, index: usize) -> Option<Slot<'a>> {
-        let (table, ring) = (HEADER_WORDS + index * SLOT_WORDS, RINGS_AT + index * RING_WORDS);
-        let inside = index < self.slots();
-        inside
-            .then(|| Slot::new(&self.words[table..table + SLOT_WORDS], &self.words[ring..ring + RING_WORDS]))
+        if index >= SLOTS {
+            return None;
+        }
+        let (table, ring) = (HEADER_WORDS + index * SLOT_WORDS, words_for(index));
+        let ring = self.words.get(ring..ring + ring_words(index))?;
+        Some(Slot::new(&self.words[table..table + SLOT_WORDS], ring))
     }
 
     /// Takes a free slot for a thread; `None` if there is none with a ring that is mapped.
     pub fn claim(&self, pid: u32, tid: u32) -> Option<usize> {
-        // The first that is free: what rings were written to is memory, and is used again.
+        // The first that is free: the memory of these is there already, since somebody has had it or the profiler has reserved it.
         let claimed =
             (0..self.slots()).find(|&index| self.slot(index).is_some_and(|slot| slot.claim(pid, tid)))?;
         self.words[at::HIGHEST].fetch_max(claimed as u64, Relaxed);
@@ -347,6 +372,27 @@ mod tests {
         assert_eq!(Memory::open(&[]).err(), Some(OpenError::Foreign));
         words[at::VERSION].store(VERSION + 1, Relaxed);
         assert_eq!(Memory::open(&words).err(), Some(OpenError::Version(VERSION + 1)));
+    }
+
+    #[test]
+    fn rings_lie_side_by_side_and_all_are_found() {
+        let mut end = RINGS_AT;
+        for slots in 0..SLOTS {
+            assert_eq!(words_for(slots), end, "{slots}");
+            assert!(ring_words(slots).is_power_of_two());
+            end += ring_words(slots);
+        }
+        assert_eq!((end, ring_words(SLOTS), words_for(SLOTS + 1)), (MEMORY_WORDS, 0, MEMORY_WORDS));
+        assert_eq!(MEMORY_WORDS * 8 / (1 << 20), 172);
+        let words: Vec<AtomicU64> = (0..words_for(700)).map(|_| AtomicU64::new(0)).collect();
+        for slots in [1, 127, 128, 129, 639, 640, 641, 700] {
+            for (more, expected) in [(0, slots), (ring_words(slots) - 1, slots)] {
+                let Some(words) = words.get(..words_for(slots) + more) else { continue };
+                let memory = Memory::of_own(words).unwrap();
+                assert_eq!(memory.slots(), expected, "{slots} and {more} words");
+                assert!(memory.slot(slots - 1).is_some() && memory.slot(slots).is_none());
+            }
+        }
     }
 
     #[test]

@@ -25,8 +25,10 @@ mod ring;
 mod slot;
 mod word;
 
-pub use control::{Answer, Ask, CONTROL, Request, enter, is_enter};
-pub use layout::{MEMORY_WORDS, Memory, OpenError, RING_WORDS, SLOTS, SPARING_NS, Settings, words_for};
+pub use control::{Answer, Ask, CONTROL, Request, Signals, enter, is_enter};
+pub use layout::{
+    MEMORY_WORDS, Memory, OpenError, RING_WORDS, SLOTS, SPARING_NS, Settings, ring_words, words_for,
+};
 pub use record::{Begun, Damaged, Found, Kind, REGISTERS, SAMPLE_HEAD_WORDS, SampleHead, decode, length};
 pub use ring::{Entry, Reader, Ring};
 pub use slot::{Slot, State};

@@ -41,6 +41,12 @@ impl<'a, W: Word> Ring<'a, W> {
         &self.data[position as usize & (self.data.len() - 1)]
     }
 
+    /// Words that it holds at most.
+    #[inline]
+    pub fn words(&self) -> usize {
+        self.data.len()
+    }
+
     /// Room for a record of so many words; `None` while the ring is too full for it. For the writer alone.
     #[inline]
     pub fn begin(&self, words: usize) -> Option<Entry<'a, W>> {

@@ -77,33 +77,6 @@ pub(crate) fn end_of_mapping(address: usize) -> usize {
     found
 }
 
-/// Start and end of the mapping that `address` lies in, found with hardly any stack.
-pub(crate) fn mapping_of(address: usize) -> Option<(usize, usize)> {
-    let fd = sys::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY)?;
-    let mut buffer = [0_u8; 256];
-    let (mut ends, mut at, mut found) = ([0_usize; 2], 0, None);
-    'reading: loop {
-        let count = sys::read(fd, &mut buffer);
-        if count == 0 {
-            break;
-        }
-        for &byte in &buffer[..count] {
-            match (byte, at) {
-                (b'\n', _) => (ends, at) = ([0; 2], 0),
-                (_, 2..) => {} // the rest of the line
-                (b'-' | b' ', _) => at += 1,
-                (digit, _) => ends[at] = ends[at] << 4 | (digit as char).to_digit(16).unwrap_or(0) as usize,
-            }
-            if at == 2 && (ends[0]..ends[1]).contains(&address) {
-                found = Some((ends[0], ends[1]));
-                break 'reading;
-            }
-        }
-    }
-    sys::close(fd);
-    found
-}
-
 /// Where the first thread's stack ends, as the kernel marks it.
 pub(crate) fn end_of_first_stack() -> Option<usize> {
     let mut found = None;

@@ -11,7 +11,7 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU32};
 
-use agent_memory::{Answer, Ask, Request};
+use agent_memory::{Answer, Ask, Request, Signals};
 
 use crate::{fork, guard, handler, memory, stack, sys, threads};
 
@@ -49,17 +49,18 @@ unsafe extern "C" fn sweetspot_agent_control(request: *mut Request) {
     let (pid, caller) = (sys::getpid(), CALLER.load(Relaxed));
     // That of a profiler that was killed goes on, and the next one may be here before it is over.
     let is_alone = caller != pid && CALLER.compare_exchange(caller, pid, Acquire, Relaxed).is_ok();
+    let signals = Signals::of(request);
     let answer = match Ask::of(request) {
         _ if !is_alone => Answer::Occupied,
-        Some(Ask::Attach) => attach(request[1] as c_int),
-        Some(Ask::Leave) => leave_if(request[1]),
+        Some(Ask::Attach) => attach(request[1] as c_int, signals),
+        Some(Ask::Leave) => leave_if(request[1], signals),
         None => Answer::Unknown,
     };
     if is_alone {
         CALLER.store(0, Release);
     }
     request[1] = handler::signal() as u64;
-    request[2] = answer as u64;
+    request[3] = answer as u64;
 }
 
 /// While there is one, memory that is found is not unmapped.
@@ -80,19 +81,19 @@ impl Drop for Using {
     }
 }
 
-fn attach(fd: c_int) -> Answer {
+fn attach(fd: c_int, signals: Signals) -> Answer {
     let pid = sys::getpid();
     if memory::is_mapped() {
         if !memory::is_own(pid) {
             leave_child(); // of a process that was sampled, past the C library
         } else if memory::get().is_some_and(|memory| !memory.is_over(sys::monotonic_ns())) {
             return Answer::Busy;
-        } else if leave() != Answer::Done {
+        } else if leave(signals) != Answer::Done {
             return Answer::Unfinished;
         }
     }
     let Some(memory) = memory::adopt(fd) else { return Answer::NoMemory };
-    if guard::is_shut() || !handler::install_in_guest() {
+    if guard::is_shut() || !handler::install_in_guest(signals) {
         // SAFETY: nobody else has had the time to find it: no timer runs.
         unsafe {
             memory::hide();
@@ -108,16 +109,17 @@ fn attach(fd: c_int) -> Answer {
 }
 
 /// Leaves unless the memory is another profiler's by now: whoever asks was stopped for so long that it was taken for gone.
-fn leave_if(identity: u64) -> Answer {
+fn leave_if(identity: u64, signals: Signals) -> Answer {
     match memory::get() {
         Some(memory) if memory.identity() != identity => Answer::Busy,
-        _ => leave(),
+        _ => leave(signals),
     }
 }
 
-fn leave() -> Answer {
+fn leave(signals: Signals) -> Answer {
     memory::ENABLED.store(false, Relaxed);
     memory::hide();
+    threads::stop_all(); // so that nobody comes into the handler again and again, whoever is waited for
     let is_empty = (0..LOOKS).any(|look| {
         if look > 0 {
             sys::pause_briefly();
@@ -125,8 +127,8 @@ fn leave() -> Answer {
         // ATOMICS: in one order with whether there is memory to be found.
         !threads::are_inside() && USING.load(SeqCst) == 0
     });
-    threads::stop_all();
-    handler::remove();
+    threads::stop_all(); // of whoever had found the memory just before
+    handler::remove(signals);
     GUEST.store(false, Release);
     if !is_empty {
         return Answer::Unfinished;
@@ -151,7 +153,7 @@ pub(crate) fn leave_child() {
     threads::forget_all();
     USING.store(0, Relaxed);
     memory::hide();
-    handler::remove();
+    handler::remove(Signals::default()); // what waits for the parent does not for its child
     GUEST.store(false, Release);
     // SAFETY: the only thread is here.
     unsafe { memory::release() };

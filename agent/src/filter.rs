@@ -8,7 +8,8 @@ use core::ffi::{CStr, c_long, c_uint, c_ulong};
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::{guard, memory, sys};
+use crate::guard::{self, Lets};
+use crate::{memory, sys};
 
 /// `AUDIT_ARCH_…` of this processor.
 #[cfg(target_arch = "x86_64")]
@@ -106,8 +107,12 @@ pub(crate) unsafe fn before(program: *const libc::sock_fprog, is_for_all: bool) 
         let libc::sock_fprog { len, filter } = *program;
         if filter.is_null() { &[][..] } else { core::slice::from_raw_parts(filter, usize::from(len)) }
     };
-    let lets_stop = allows(steps, libc::SYS_getpid) && allows(steps, libc::SYS_timer_delete);
-    guard::before_filter(allows(steps, libc::SYS_rt_sigreturn), lets_stop, is_for_all);
+    let lets = Lets {
+        end_handlers: allows(steps, libc::SYS_rt_sigreturn),
+        set: allows(steps, libc::SYS_timer_settime),
+        stop: allows(steps, libc::SYS_getpid) && allows(steps, libc::SYS_timer_delete),
+    };
+    guard::before_filter(lets, is_for_all);
 }
 
 /// The C library's `syscall`.

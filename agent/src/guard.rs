@@ -1,9 +1,9 @@
 //! Programs that shut themselves in: from then on a system call of ours could be the end of them.
 //!
-//! A filter of system calls takes `prctl` first, for itself or for the promise of no new privileges that it needs. So `prctl` is
-//! watched, and after either call the handler enters the kernel no more: the timers go on at the period that they have. A
-//! filter that a process was begun with is not in the way: it answers, and a refused timer is a thread left out. One that does not
-//! let the return from a handler through takes the timers away before it is in force (`filter`).
+//! A filter of system calls is run before it is in force (`filter`). From then on nothing is asked of the kernel that it does not let
+//! through: timers go on at the period that they have where they may not be set, and for good where they may not be stopped either. The promise of no new privileges
+//! that comes before a filter forbids nothing by itself. A filter that a process was begun with is not in the way: it answers, and
+//! a refused timer is a thread left out. One that does not let the return from a handler through takes the timers away.
 //!
 //! The strict mode, and who asks for it by itself, takes the processor's clock away as well: then even a look at the time is
 //! the end. Such a thread is sampled no longer.
@@ -13,14 +13,29 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 
 use crate::{memory, sys, threads};
 
+/// Whether a filter was put up since the program began.
 static SHUT: AtomicBool = AtomicBool::new(false);
+/// The same, and it does not let through what it takes to set a timer.
+static FIXED: AtomicBool = AtomicBool::new(false);
 /// Whether a filter was put up since the program began that does not let through what it takes to stop a timer.
 static MUTE: AtomicBool = AtomicBool::new(false);
 
-/// Whether the kernel must not be entered any more.
+/// Whether the kernel must not be entered any more, but to set timers and to stop them where that is let through.
 #[inline]
 pub(crate) fn is_shut() -> bool {
     SHUT.load(Acquire)
+}
+
+/// Whether a timer may be set.
+#[inline]
+pub(crate) fn may_set_timers() -> bool {
+    !FIXED.load(Acquire)
+}
+
+/// Whether a timer may be stopped.
+#[inline]
+pub(crate) fn may_stop_timers() -> bool {
+    !is_mute()
 }
 
 /// The program is about to make this call of `prctl`.
@@ -28,15 +43,9 @@ pub(crate) fn before_prctl(option: libc::c_int, argument: libc::c_ulong) {
     let is_strict =
         option == libc::PR_SET_SECCOMP && argument == libc::c_ulong::from(libc::SECCOMP_MODE_STRICT);
     let takes_clock = is_strict || option == libc::PR_SET_TSC;
-    let shuts = matches!(option, libc::PR_SET_SECCOMP | libc::PR_SET_NO_NEW_PRIVS);
     // A child of `vfork` runs in the memory of its parent, which goes on as before.
-    if !(takes_clock || shuts) || is_mute() || !memory::is_own(sys::getpid()) {
-        return;
-    }
-    if takes_clock {
+    if takes_clock && !is_mute() && memory::is_own(sys::getpid()) {
         threads::leave_out();
-    } else {
-        SHUT.store(true, Release);
     }
 }
 
@@ -45,13 +54,27 @@ pub(crate) fn is_mute() -> bool {
     MUTE.load(Acquire)
 }
 
-/// The program is about to put up a filter that lets handlers return, or does not, and lets timers be stopped later, or does not.
-pub(crate) fn before_filter(lets_return: bool, lets_stop: bool, is_for_all: bool) {
+/// What a filter lets through.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lets {
+    /// The return from a handler.
+    pub(crate) end_handlers: bool,
+    /// To set a timer.
+    pub(crate) set: bool,
+    /// To ask for the process, and to stop a timer.
+    pub(crate) stop: bool,
+}
+
+/// The program is about to put up a filter.
+pub(crate) fn before_filter(lets: Lets, is_for_all: bool) {
     SHUT.store(true, Release);
-    if !lets_return {
+    if !lets.set {
+        FIXED.store(true, Release);
+    }
+    if !lets.end_handlers {
         threads::stop_for_filter(is_for_all);
     }
-    if !lets_stop {
+    if !lets.stop {
         MUTE.store(true, Release);
     }
 }

@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::AtomicI32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-use agent_memory::{Memory, REGISTERS, SAMPLE_HEAD_WORDS, SampleHead, Slot};
+use agent_memory::{Memory, REGISTERS, SAMPLE_HEAD_WORDS, SampleHead, Signals, Slot};
 
 use crate::threads::{self, Thread};
 use crate::{control, guard, interpose, memory, sys};
@@ -17,7 +17,9 @@ const REDRAW_NS: u64 = 100_000_000;
 /// A mean that differs by less than this part is the same.
 const SAME: u64 = 50;
 /// No more is asked for (bytes), whatever stands in the memory.
-const MOST_STACK_BYTES: u64 = 64 << 10;
+pub(crate) const MOST_STACK_BYTES: u64 = 64 << 10;
+/// A ring holds so many samples at least: of a small one less is asked for.
+const SAMPLES_OF_A_RING: usize = 4;
 /// The word of a record that says how long the handler took, up to there.
 const HANDLER_NS_AT: usize = 3;
 
@@ -52,10 +54,14 @@ pub(crate) fn install() -> bool {
 }
 
 /// The same in a process that we were loaded into, where nothing stands before the C library: one that is ignored where nobody
-/// handles it, so that whoever resets all signals comes to no harm, nor does a program that takes the place of this one.
-pub(crate) fn install_in_guest() -> bool {
-    for signal in IGNORED {
-        if interpose::is_unused(signal) && interpose::handle(signal, on_signal) {
+/// handles it, so that whoever resets all signals comes to no harm, nor does a program that takes the place of this one. Those
+/// that the program blocks or reads are seen from outside, so only those that are usable are taken.
+pub(crate) fn install_in_guest(signals: Signals) -> bool {
+    for signal in signals.usable().filter(|&signal| is_ignored_by_default(signal)) {
+        // Ours may have stayed: see `remove`.
+        let is_free = interpose::is_unused(signal) || interpose::is_handled_by(signal, on_signal);
+        if is_free && interpose::handle(signal, on_signal) {
+            interpose::want_nothing(); // what the program wanted of another signal is not what it wants of this one
             SIGNAL.store(signal, Release);
             return true;
         }
@@ -68,10 +74,19 @@ pub(crate) fn is_ignored_by_default(signal: c_int) -> bool {
     IGNORED.contains(&signal)
 }
 
-/// Takes the handler away, with what is on its way to it, unless the program has a handler of its own by now.
-pub(crate) fn remove() {
-    let signal = SIGNAL.swap(0, Relaxed);
-    if signal != 0 && interpose::is_handled_by(signal, on_signal) {
+/// Takes the handler away, with what is on its way to it, unless the program has a handler of its own by now. Where the program
+/// waits for the signal without one, the handler stays, which does nothing: a signal that is ignored is dropped by the kernel where it is
+/// blocked, too, and whoever waits for it would go on waiting.
+pub(crate) fn remove(signals: Signals) {
+    give_back(SIGNAL.swap(0, Relaxed), signals);
+    interpose::want_nothing();
+    for signal in IGNORED {
+        give_back(signal, signals); // where it stayed before
+    }
+}
+
+fn give_back(signal: c_int, signals: Signals) {
+    if signal != 0 && !signals.keeps(signal) && interpose::is_handled_by(signal, on_signal) {
         interpose::give_back(signal);
     }
 }
@@ -134,13 +149,14 @@ fn take_sample(
     weight_ns: u64,
     at: &Interrupted,
 ) -> bool {
-    let requested = memory.stack_bytes();
-    let readable = thread.bounds().readable(at.sp).max(at.readable_elsewhere());
+    let Some(ring) = slot.ring() else { return false };
+    let requested = memory.stack_bytes().min((ring.words() * 8 / SAMPLES_OF_A_RING) as u64);
+    let readable = thread.readable(at.sp).max(at.readable_elsewhere());
     let asks_kernel = readable == 0 && memory.may_copy() && !guard::is_shut();
     let limit = if asks_kernel { u64::MAX } else { readable as u64 };
     let stack_words = limit.min(requested).min(MOST_STACK_BYTES) as usize / 8;
     let words = SAMPLE_HEAD_WORDS + stack_words;
-    let Some(mut entry) = slot.ring().and_then(|ring| ring.begin(words)) else { return false };
+    let Some(mut entry) = ring.begin(words) else { return false };
     if asks_kernel {
         let copied = sys::copy_words(memory::own_pid(), at.sp, entry.room(SAMPLE_HEAD_WORDS));
         entry.shorten(SAMPLE_HEAD_WORDS + copied);
@@ -173,7 +189,7 @@ fn redraw(memory: &Memory<'_>, thread: &Thread, now_ns: u64) {
     let (mean_ns, was_ns) = (memory.period_at_ns(now_ns), thread.mean_ns.load(Relaxed));
     let is_other = mean_ns.abs_diff(was_ns) > was_ns / SAME;
     let is_due = fresh >= REDRAW_SAMPLES && now_ns.wrapping_sub(thread.drawn_ns.load(Relaxed)) >= REDRAW_NS;
-    if guard::is_shut() || !(is_other || is_due) {
+    if !(is_other || is_due) || !guard::may_set_timers() {
         return;
     }
     let interval_ns = thread.draw_ns(mean_ns);
@@ -191,7 +207,7 @@ fn redraw(memory: &Memory<'_>, thread: &Thread, now_ns: u64) {
 /// The run is over, or the profiler is gone: the timer stops, and what was written waits for whoever reads it.
 #[cold]
 fn disarm(thread: &Thread, slot: &Slot<'_>) {
-    if guard::is_shut() {
+    if !guard::may_stop_timers() {
         return; // each signal of the timer ends here
     }
     thread.armed.store(false, Relaxed);

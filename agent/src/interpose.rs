@@ -74,6 +74,12 @@ pub(crate) fn give_back(signal: c_int) {
     }
 }
 
+/// Forgets what the program wanted to be done about our signal: it is another one now, which nobody handles.
+pub(crate) fn want_nothing() {
+    // SAFETY: an action of zeros is the default one.
+    WANTED.set(&unsafe { mem::zeroed() });
+}
+
 /// Has a signal handled: on the stack for signals where the thread has one, with every signal blocked, and so that system calls
 /// that were interrupted go on.
 pub(crate) fn handle(signal: c_int, handler: Handler) -> bool {

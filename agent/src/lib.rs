@@ -13,9 +13,10 @@
 //!
 //! # What the handler does not do
 //!
-//! It does not allocate, take locks, use thread-local variables, touch `errno`, panic, or enter the kernel, but to set its timer
-//! to another period, to copy a stack that nobody has told us of (a coroutine's), and to stop for good. The clock it looks at is read in user space. A process that shuts itself in (`seccomp`)
-//! is not surprised by a system call of ours (`guard`).
+//! It does not allocate, take locks, open files, use thread-local variables, touch `errno`, panic, or enter the kernel, but to set
+//! its timer to another period, to copy a stack that nobody has told us of (a coroutine's), to ask which pages of one are there, and to stop
+//! for good. The clock it looks at is read in user space. A process that shuts itself in (`seccomp`) is not surprised by a system
+//! call of ours (`guard`).
 //!
 //! # Which signal
 //!

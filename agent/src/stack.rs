@@ -7,7 +7,7 @@
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::announce;
+use crate::{announce, sys};
 
 /// The lowest address that counts as a stack, and where the stack ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,17 +109,75 @@ pub(crate) fn of_thread(size: usize) -> Bounds {
     Bounds { low: high.saturating_sub(size.saturating_sub(margin)), high }
 }
 
-/// The stack of the calling thread, which runs since before we came and is not the first: it is in one piece with the thread's
-/// description, which is there for as long as the thread. Nothing is read of it where that cannot be found. What the kernel lists
-/// as one mapping may hold guards, which some versions of the C library put there, and then other stacks: so no more than is
-/// usual is taken for this one.
+/// Where the stack of the calling thread can be, which runs since before we came and is not the first: it is in one piece with the
+/// thread's description, which is there for as long as the thread. How far it reaches is known of a stack of the usual size; of a
+/// smaller one, others may lie below: so what is read of it has to be proven ([`Proven`]).
 pub(crate) fn of_running_thread() -> Bounds {
     // SAFETY: takes nothing.
     let high = unsafe { libc::pthread_self() } as usize;
-    let low = announce::mapping_of(high).map_or(high, |(start, _)| start);
     let size = match USUAL_SIZE.load(Relaxed) {
         0 => MOST_OF_FIRST,
         size => size - MARGIN.min(size / 4),
     };
-    Bounds { low: low.max(high.saturating_sub(size)), high }
+    // Where the kernel tells nothing by the question, nothing can be proven.
+    let can_prove = !sys::is_readable(NOWHERE);
+    Bounds { low: if can_prove { high.saturating_sub(size) } else { high }, high }
+}
+
+/// No process can read there.
+const NOWHERE: usize = usize::MAX & !0xfff;
+/// The least that is mapped, or is not.
+const PAGE: usize = 4096;
+
+/// What of a stack is known to be readable. The kernel was asked page by page, with no file: a descriptor of ours, however brief,
+/// would take a number that another thread of the program counts on, and there may be none left.
+pub(crate) struct Proven {
+    low: AtomicUsize,
+    high: AtomicUsize,
+}
+
+impl Proven {
+    /// Nothing.
+    pub(crate) const fn new() -> Self {
+        Self { low: AtomicUsize::new(0), high: AtomicUsize::new(0) }
+    }
+
+    /// Of a thread that has begun to be followed, nothing is known.
+    pub(crate) fn forget(&self) {
+        self.low.store(0, Relaxed);
+        self.high.store(0, Relaxed);
+    }
+
+    /// Bytes that can be read from `sp` on, where so many could be. To be called by the thread itself: the stack that it is on stays
+    /// where it is.
+    #[inline]
+    pub(crate) fn readable(&self, sp: usize, bytes: usize) -> usize {
+        let end = sp + bytes;
+        if sp >= self.low.load(Relaxed) && end <= self.high.load(Relaxed) {
+            return bytes;
+        }
+        self.prove(sp, end)
+    }
+
+    #[cold]
+    fn prove(&self, sp: usize, end: usize) -> usize {
+        let (mut low, mut high) = (self.low.load(Relaxed), self.high.load(Relaxed));
+        let from = sp & !(PAGE - 1);
+        // What is known and lies in the way is passed over.
+        let mut at = from;
+        while at < end {
+            if (low..high).contains(&at) {
+                at = high;
+            } else if sys::is_readable(at) {
+                at += PAGE;
+            } else {
+                break;
+            }
+        }
+        let meets_known = from <= high && low <= at;
+        (low, high) = if meets_known { (low.min(from), high.max(at)) } else { (from, at) };
+        self.low.store(low, Relaxed);
+        self.high.store(high, Relaxed);
+        at.min(end).saturating_sub(sp)
+    }
 }

@@ -154,11 +154,22 @@ pub(crate) fn getdents(fd: i32, into: &mut [u8]) -> usize {
     usize::try_from(answer).unwrap_or(0)
 }
 
-/// Lets others run.
+/// Lets others run. By a call that leaves alone what the kernel has noted of an interrupted one: a thread that calls us may be about
+/// to go on with a sleep of its own, and `nanosleep` would have that end with an error.
 pub(crate) fn pause_briefly() {
     let time = libc::timespec { tv_sec: 0, tv_nsec: 100_000 };
-    // SAFETY: the pointer is valid for the call; what is left when it is interrupted is not asked for.
-    unsafe { call(libc::SYS_nanosleep, [&raw const time as usize, 0, 0, 0]) };
+    // SAFETY: the pointer is valid for the call, which waits for no file.
+    unsafe { call_six(libc::SYS_pselect6, [0, 0, 0, 0, &raw const time as usize, 0]) };
+}
+
+/// Whether eight bytes can be read at this address, which is a multiple of eight.
+#[inline]
+pub(crate) fn is_readable(address: usize) -> bool {
+    /// Nothing that can be done with a mask: the kernel reads the new one, and then leaves the old one as it is.
+    const NOTHING: usize = 99;
+    // SAFETY: the kernel reads the bytes if they can be read, and changes nothing.
+    let answer = unsafe { call(libc::SYS_rt_sigprocmask, [NOTHING, address, 0, 8]) };
+    answer == -(libc::EINVAL as Answer)
 }
 
 /// Maps so many bytes of shared memory once more, from the beginning of this mapping on; `None` if that is refused.

@@ -8,7 +8,8 @@ use agent_memory::{Memory, SLOTS, State};
 
 use crate::announce::{self, How};
 use crate::control::Using;
-use crate::stack::{self, Bounds};
+use crate::handler::MOST_STACK_BYTES;
+use crate::stack::{self, Bounds, Proven};
 use crate::{control, guard, handler, memory, sys};
 
 /// What this process knows of the thread that has a slot. Not in shared memory, where anybody could change it.
@@ -22,6 +23,9 @@ pub(crate) struct Thread {
     tid: AtomicU32,
     low: AtomicUsize,
     high: AtomicUsize,
+    /// Whether its stack may be less than that, and what is known to be there.
+    is_guessed: AtomicBool,
+    proven: Proven,
     /// When the timer expires next, on the thread's CPU clock, as it was set (ns).
     pub(crate) expires_ns: AtomicU64,
     /// The interval that is set, and the mean that it was drawn around (ns).
@@ -42,6 +46,8 @@ impl Thread {
             tid: AtomicU32::new(0),
             low: AtomicUsize::new(0),
             high: AtomicUsize::new(0),
+            is_guessed: AtomicBool::new(false),
+            proven: Proven::new(),
             expires_ns: AtomicU64::new(0),
             interval_ns: AtomicU64::new(0),
             mean_ns: AtomicU64::new(0),
@@ -60,18 +66,29 @@ impl Thread {
         Bounds { low: self.low.load(Relaxed), high: self.high.load(Relaxed) }
     }
 
+    /// Bytes of its stack that can be read from `sp` on, as far as any are asked for. To be called by the thread itself.
+    #[inline]
+    pub(crate) fn readable(&self, sp: usize) -> usize {
+        let readable = self.bounds().readable(sp);
+        match self.is_guessed.load(Relaxed) && readable > 0 {
+            true => self.proven.readable(sp, readable.min(MOST_STACK_BYTES as usize)),
+            false => readable,
+        }
+    }
+
     #[cold]
     fn find_bounds(&self) {
-        let bounds = match sys::gettid() == sys::getpid() {
-            true => stack::first(),
-            false => stack::of_running_thread(),
-        };
+        let is_first = sys::gettid() == sys::getpid();
+        let bounds = if is_first { stack::first() } else { stack::of_running_thread() };
+        self.proven.forget();
         self.set_bounds(Bounds { high: bounds.high.max(1), ..bounds }); // and is not looked for again
+        self.is_guessed.store(!is_first, Relaxed);
     }
 
     fn set_bounds(&self, bounds: Bounds) {
         self.low.store(bounds.low, Relaxed);
         self.high.store(bounds.high, Relaxed);
+        self.is_guessed.store(false, Relaxed);
     }
 
     /// Draws an interval within a quarter of the mean, never the same twice in a row for long: no program keeps its time.
@@ -95,7 +112,7 @@ impl Thread {
     /// Tells what a sample stood for that no tick has come in time for, once the thread is over.
     fn note_unseen(&self, memory: &Memory<'_>) {
         if guard::is_shut() || !self.armed.load(Relaxed) {
-            return;
+            return; // the clock is the kernel's
         }
         let (due_ns, interval_ns) = (self.expires_ns.load(Relaxed), self.interval_ns.load(Relaxed).max(1));
         if let Some(late_ns) = sys::thread_cpu_ns().checked_sub(due_ns) {
@@ -346,13 +363,13 @@ unsafe extern "C" fn leave(value: *mut c_void) {
 fn end(index: usize, memory: &Memory<'_>) {
     let Some(thread) = get(index) else { return };
     thread.note_unseen(memory);
-    if !guard::is_shut() {
+    if guard::may_stop_timers() {
         stop(thread);
     }
     thread.armed.store(false, Release);
     if let Some(slot) = memory.slot(index) {
         // It may have been given up, and be another's; or this is a copy of the process that nobody has told us of.
-        let pid = if guard::is_shut() { memory::own_pid() } else { sys::getpid() };
+        let pid = if guard::may_stop_timers() { sys::getpid() } else { memory::own_pid() };
         slot.end_of(pid, thread.tid.load(Relaxed));
     }
 }

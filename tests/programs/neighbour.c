@@ -1,7 +1,7 @@
 /* A program that a guest in its process may not disturb: it checks what a signal handler of others could change.
  * It prints one line, and its status is 0 only if everything is as it would be without the guest.
  *
- *   neighbour errno|restart|prof|masks|actions|altstack|children|threads|c11|coroutine|cloned|exits|late|strict|stricter|filtered|closed|spin SECONDS
+ *   neighbour errno|restart|prof|masks|actions|altstack|children|threads|c11|coroutine|cloned|exits|late|strict|stricter|filtered|closed|open|spin SECONDS
  */
 #define _GNU_SOURCE
 #include "clock.h"
@@ -438,6 +438,16 @@ static void closed(void)
     check(!pthread_create(&other, NULL, blocked, &seconds) && !pthread_join(other, NULL), "no thread");
 }
 
+/* A filter that minds nothing, and the promise that comes before it. */
+static void shut_in_open(void)
+{
+    struct sock_filter filter[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    struct sock_fprog program = {.len = 1, .filter = filter};
+    spin(0.3);
+    check(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) && !prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), "no filter");
+    spin(600);
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -458,6 +468,7 @@ int main(int argc, char **argv)
     else if (!strcmp(what, "stricter")) strict(0);
     else if (!strcmp(what, "filtered")) filtered();
     else if (!strcmp(what, "closed")) closed();
+    else if (!strcmp(what, "open")) shut_in_open();
     else if (!strcmp(what, "spin") && argc > 2) spin(atof(argv[2]));
     else return 2;
     if (strcmp(what, "spin"))

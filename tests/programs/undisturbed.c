@@ -2,7 +2,7 @@
  * that was stopped and made to do something else could have lost. It runs until its input ends; then it prints one line, and its
  * status is 0 only if all was well.
  *
- *   undisturbed threads|alone|exec|filtered|partly|later|handled|patient|aside|cramped|deaf|vfork|retire
+ *   undisturbed threads|alone|exec|filtered|partly|later|handled|patient|aside|cramped|deaf|vfork|retire|latch|doze|poll|told|full
  */
 #define _GNU_SOURCE
 #include "clock.h"
@@ -20,6 +20,8 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -357,6 +359,122 @@ static void deaf(void)
     check(!pthread_join(computing, NULL) && !pthread_join(late, NULL), "no end");
 }
 
+/* Is woken up by a signal that it blocks and reads from a file, as PostgreSQL is; a child sends one after the other, and each has
+ * to come, or nobody goes on. */
+static void latch(void)
+{
+    sigset_t set;
+    int acknowledged[2], files;
+    pid_t child, own = getpid();
+    sigemptyset(&set);
+    sigaddset(&set, SIGURG);
+    check(!sigprocmask(SIG_BLOCK, &set, NULL) && !pipe(acknowledged), "no mask");
+    int urgent = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = urgent}, end = {.events = EPOLLIN, .data.fd = 0};
+    files = epoll_create1(EPOLL_CLOEXEC);
+    check(urgent >= 0 && !epoll_ctl(files, EPOLL_CTL_ADD, urgent, &event) && !epoll_ctl(files, EPOLL_CTL_ADD, 0, &end), "no file");
+    child = fork();
+    check(child >= 0, "no child");
+    if (!child) {
+        char byte;
+        close(acknowledged[1]);
+        do
+            check(!kill(own, SIGURG), "no signal");
+        while (read(acknowledged[0], &byte, 1) == 1);
+        _exit(0);
+    }
+    close(acknowledged[0]);
+    for (;;) {
+        struct signalfd_siginfo came;
+        int count = epoll_wait(files, &event, 1, 5000);
+        if (count < 0 && errno == EINTR) {
+            interrupted++;
+            continue;
+        }
+        check(count == 1, "a wake-up was lost");
+        if (event.data.fd == 0)
+            break;
+        check(read(urgent, &came, sizeof came) == sizeof came, "a wake-up was read twice");
+        check(came.ssi_pid == (uint32_t)child && came.ssi_code == SI_USER, "a signal came that nobody has sent");
+        compute();
+        check(write(acknowledged[1], "x", 1) == 1, "no acknowledgement");
+    }
+    close(acknowledged[1]);
+    check(waitpid(child, NULL, 0) == child, "no end");
+}
+
+/* Uses so much stack that a copy of it takes a while. */
+static void *deep(void *unused)
+{
+    volatile char much[48 << 10];
+    memset((void *)much, 1, sizeof much);
+    while (!done)
+        compute();
+    sink += (uint64_t)much[sink % sizeof much];
+    return unused;
+}
+
+/* Sleeps, or waits for nothing, until its input ends, beside a thread that computes. */
+static void beside_deep(void *(*waits)(void *))
+{
+    struct pollfd input = {.fd = 0, .events = POLLIN};
+    pthread_t computing;
+    check(!pthread_create(&computing, NULL, deep, NULL), "no thread");
+    while (poll(&input, 1, 0) == 0)
+        waits(NULL);
+    done = 1;
+    check(!pthread_join(computing, NULL), "no end");
+}
+
+static void *doze(void *unused)
+{
+    struct timespec time = {.tv_nsec = 200000000};
+    interrupted += nanosleep(&time, NULL) < 0;
+    return unused;
+}
+
+static void *wait_for_nothing(void *unused)
+{
+    interrupted += poll(NULL, 0, 200) < 0;
+    return unused;
+}
+
+/* Threads that compute once they are told to, where there may be no number left for another file. */
+static pthread_barrier_t are_told;
+
+KEEP static void *computes_when_told(void *unused)
+{
+    volatile char some[8 << 10];
+    memset((void *)some, 1, sizeof some);
+    pthread_barrier_wait(&are_told);
+    while (!done)
+        compute();
+    sink += (uint64_t)some[sink % sizeof some];
+    return unused;
+}
+
+static void told(int without_files)
+{
+    enum { THREADS = 24 };
+    pthread_t ids[THREADS];
+    char byte;
+    check(!pthread_barrier_init(&are_told, NULL, THREADS + 1), "no barrier");
+    for (int i = 0; i < THREADS; i++)
+        check(!pthread_create(&ids[i], NULL, computes_when_told, NULL), "no thread");
+    check(read(0, &byte, 1) == 1, "nobody is there");
+    if (without_files) {
+        struct rlimit few = {.rlim_cur = 128, .rlim_max = 128};
+        check(!setrlimit(RLIMIT_NOFILE, &few), "no limit");
+        while (dup(0) >= 0)
+            ;
+        check(errno == EMFILE, "no limit");
+    }
+    pthread_barrier_wait(&are_told);
+    wait_for_the_end();
+    for (int i = 0; i < THREADS; i++)
+        check(!pthread_join(ids[i], NULL), "no end");
+}
+
 static void *retiree(void *after_s)
 {
     uint64_t end = now_ns(CLOCK_MONOTONIC) + (uintptr_t)after_s * 1000000000u;
@@ -439,6 +557,16 @@ int main(int argc, char **argv)
         deaf();
     else if (!strcmp(argv[1], "retire"))
         retire();
+    else if (!strcmp(argv[1], "latch"))
+        latch();
+    else if (!strcmp(argv[1], "doze"))
+        beside_deep(doze);
+    else if (!strcmp(argv[1], "poll"))
+        beside_deep(wait_for_nothing);
+    else if (!strcmp(argv[1], "told"))
+        told(0);
+    else if (!strcmp(argv[1], "full"))
+        told(1);
     else if (!strcmp(argv[1], "vfork"))
         vforks();
     else if (!strcmp(argv[1], "handled"))

@@ -75,6 +75,49 @@ pub fn hierarchy() -> Option<PathBuf> {
     mount_of("cgroup2")
 }
 
+/// A control group that memory can be kept from, of either version of control groups; removed when dropped.
+pub struct MemoryGroup {
+    folder: PathBuf,
+    limit: &'static str,
+    usage: &'static str,
+}
+
+impl MemoryGroup {
+    /// Makes one; `None` where that is not ours to do.
+    pub fn new() -> Option<MemoryGroup> {
+        let name = format!("of-tests-memory-{}", std::process::id());
+        let first = ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes");
+        let second = ("/sys/fs/cgroup", "memory.max", "memory.current");
+        [first, second].into_iter().find_map(|(top, limit, usage)| {
+            let folder = Path::new(top).join(&name);
+            (is_root() && fs::create_dir(&folder).is_ok()).then_some(())?;
+            let group = MemoryGroup { folder, limit, usage };
+            group.folder.join(limit).exists().then_some(group)
+        })
+    }
+
+    /// Moves a process into it: what memory it finds from now on is the group's.
+    pub fn take(&self, pid: u32) -> Result<()> {
+        Ok(fs::write(self.folder.join("cgroup.procs"), pid.to_string())?)
+    }
+
+    /// Lets it have this much more than it has (bytes).
+    pub fn limit_to_more(&self, bytes: u64) -> Result<()> {
+        let usage: u64 = fs::read_to_string(self.folder.join(self.usage))?.trim().parse()?;
+        Ok(fs::write(self.folder.join(self.limit), (usage + bytes).to_string())?)
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        // Whoever was in it may have ended just now.
+        let mut tries = 0..100;
+        while fs::remove_dir(&self.folder).is_err() && tries.next().is_some() {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
 /// Where a file system of this type is mounted.
 pub fn mount_of(kind: &str) -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;

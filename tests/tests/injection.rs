@@ -3,6 +3,7 @@
 #![allow(clippy::print_stderr, reason = "a test that skips says why")]
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -11,10 +12,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use object::{Object, ObjectSection};
 use tests::attempts::attempts;
 use tests::checks::{check_truth, check_weight_sum};
+use tests::groups::MemoryGroup;
 use tests::guards::{Running, is_root};
 use tests::host::Holdings;
 use tests::programs::{can_build, copy_program, program};
@@ -165,6 +168,7 @@ fn a_profiler_that_is_killed_in_the_midst_of_it_harms_nobody() -> Result<()> {
     for what in ["threads", "alone"] {
         let target = Target::start("undisturbed", &[what])?;
         let sweetspot = by_timers();
+        let before = Holdings::of(target.pid())?;
         for _ in 0..30 {
             let mut words = sweetspot.outputs();
             words.push(target.pid().to_string());
@@ -173,7 +177,9 @@ fn a_profiler_that_is_killed_in_the_midst_of_it_harms_nobody() -> Result<()> {
             profiler.kill()?;
             profiler.wait()?;
         }
-        // What was left of the last one is gone when its agent has missed us for fifteen seconds.
+        // What was left of the last one is gone when its agent has missed us for fifteen seconds, and so are files that nobody
+        // can still be about to use.
+        thread::sleep(Duration::from_secs(16));
         let mut ended = attach(&sweetspot, target.pid(), 50)?;
         for _ in 0..20 {
             if ended.status == 0 {
@@ -186,6 +192,7 @@ fn a_profiler_that_is_killed_in_the_midst_of_it_harms_nobody() -> Result<()> {
         ended.expect_status(0)?;
         let after = Holdings::of(target.pid())?;
         ensure!(!after.is_sampled() && after.timers == 0, "{after:?}");
+        ensure!(after.files == before.files, "{before:?} {after:?}");
         target.check_fine()?;
     }
     Ok(())
@@ -293,6 +300,105 @@ fn a_thread_that_takes_signals_by_itself_gets_none_of_ours() -> Result<()> {
     let notes = &recorded.stats.summary.notes;
     ensure!(notes.iter().any(|note| note.contains("block SIGURG")), "{notes:?}");
     target.check_fine().map(drop)
+}
+
+/// A signal that a program blocks and reads from a file is its own, as PostgreSQL's SIGURG is: none is lost, and none is ours.
+#[test]
+fn a_program_that_reads_a_signal_of_its_own_loses_none_and_is_sampled() -> Result<()> {
+    if !may_trace() {
+        return Ok(());
+    }
+    let target = Target::start("undisturbed", &["latch"])?;
+    let sweetspot = by_timers();
+    let during = sweetspot.start_attach(&["--duration", "1s", &target.pid().to_string()])?;
+    let recorded = sweetspot.finish(during, None)?;
+    ensure!(recorded.stats.summary.samples > 20, "{:?}", recorded.stats.summary);
+    let sweetspot = by_timers();
+    for _ in 0..30 {
+        attach(&sweetspot, target.pid(), 30)?.expect_status(0)?;
+    }
+    target.check_fine().map(drop)
+}
+
+/// The agent needs no file once it is attached: there may be no number left for one.
+#[test]
+fn stacks_are_whole_where_no_file_can_be_opened() -> Result<()> {
+    if !may_trace() {
+        return Ok(());
+    }
+    let mut target = Target::start("undisturbed", &["full"])?;
+    let sweetspot = by_timers();
+    let during = sweetspot.start_attach(&["--duration", "4s", &target.pid().to_string()])?;
+    target.0.stdin.as_mut().context("no input")?.write_all(b"x")?;
+    let recorded = sweetspot.finish(during, None)?;
+    let all = recorded.folded.weight_of(|stack| stack.has("compute"));
+    let whole = recorded.folded.weight_of(|stack| stack.has("compute") && stack.has("computes_when_told"));
+    ensure!(all > 0.0 && whole >= 0.99 * all, "{whole} of {all}: {:?}", recorded.stats.summary);
+    target.check_fine().map(drop)
+}
+
+/// The memory for samples is the profiler's: who has nearly none left is not ended for it.
+#[test]
+fn a_target_at_the_limit_of_its_memory_is_sampled_by_ours() -> Result<()> {
+    let Some(group) = MemoryGroup::new().filter(|_| may_trace()) else {
+        eprintln!("skipped: needs root, and a control group for memory");
+        return Ok(());
+    };
+    let mut target = Target::start("undisturbed", &["told"])?;
+    group.take(target.pid())?;
+    let sweetspot = by_timers();
+    attach(&sweetspot, target.pid(), 50)?.expect_status(0)?; // the library itself is the target's
+    group.limit_to_more(1 << 20)?;
+    let during = sweetspot.start_attach(&["--duration", "6s", &target.pid().to_string()])?;
+    target.0.stdin.as_mut().context("no input")?.write_all(b"x")?;
+    let recorded = sweetspot.finish(during, None)?;
+    ensure!(recorded.stats.summary.samples > 500, "{:?}", recorded.stats.summary);
+    target.check_fine().map(drop)
+}
+
+/// A sleep that is interrupted goes on, whatever its thread has to wait for meanwhile.
+#[test]
+fn a_thread_that_sleeps_does_so_while_another_is_kept_in_the_handler() -> Result<()> {
+    if !may_trace() {
+        return Ok(());
+    }
+    for what in ["doze", "poll"] {
+        let target = Target::start("undisturbed", &[what])?;
+        let sweetspot = by_timers();
+        let attached = sweetspot.start_attach(&["--duration", "2s", &target.pid().to_string()])?;
+        let tasks = fs::read_dir(format!("/proc/{}/task", target.pid()))?.flatten();
+        let tids = tasks.filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok());
+        let other = tids.into_iter().find(|&tid| tid != target.pid()).context("no thread")?;
+        let kept = keep_in_handler(other)?;
+        let recorded = sweetspot.finish(attached, None)?;
+        let notes = &recorded.stats.summary.notes;
+        let is_told = |note: &String| note.contains("does not come out of the library's handler");
+        ensure!(notes.iter().any(is_told), "{what}: {notes:?}");
+        ptrace::detach(kept, None)?;
+        attach(&by_timers(), target.pid(), 50)?.expect_status(0)?;
+        let after = Holdings::of(target.pid())?;
+        ensure!(!after.is_sampled() && after.timers == 0, "{what}: {after:?}");
+        let told = target.check_fine()?;
+        ensure!(told.contains("fine, 0 calls"), "{what}: {told}");
+    }
+    Ok(())
+}
+
+/// Has a thread stand still in the midst of a sample, until it is let go.
+fn keep_in_handler(tid: u32) -> Result<Pid> {
+    let tid = Pid::from_raw(tid as i32);
+    let wait = || waitpid(tid, Some(WaitPidFlag::__WALL)).context("it does not stop");
+    ptrace::seize(tid, ptrace::Options::empty())?;
+    // It is stopped at each of its timer's signals.
+    ensure!(matches!(wait()?, WaitStatus::Stopped(_, Signal::SIGURG)), "another stop");
+    ptrace::step(tid, Signal::SIGURG)?;
+    wait()?;
+    // Past the look at the clock, and short of what it takes to copy some ten thousand words.
+    for _ in 0..2000 {
+        ptrace::step(tid, None)?;
+        wait()?;
+    }
+    Ok(tid)
 }
 
 /// A call that has a timeout is ended by being stopped, and begun again: whether the thread is taken or only looked at.

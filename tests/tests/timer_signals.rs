@@ -8,6 +8,8 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
@@ -261,6 +263,9 @@ fn what_nothing_can_be_preloaded_into_is_refused_in_a_line() -> Result<()> {
     Ok(())
 }
 
+/// Fifteen seconds without a sign of life, and then a CPU-second to a sample, on a busy machine.
+const TO_BE_LEFT: Duration = Duration::from_secs(45);
+
 fn has_timers(pid: u32) -> Result<bool> {
     Ok(fs::read_to_string(format!("/proc/{pid}/timers"))?.contains("ID:"))
 }
@@ -268,6 +273,16 @@ fn has_timers(pid: u32) -> Result<bool> {
 /// The target goes on, and in some seconds none of its threads has a timer of ours.
 #[test]
 fn a_profiler_that_is_killed_leaves_its_target_alone() -> Result<()> {
+    leaves_alone(&["spin", "600"])
+}
+
+/// Also where it has shut itself in behind a filter that lets timers be stopped.
+#[test]
+fn a_profiler_that_is_killed_leaves_a_target_alone_whose_filter_minds_nothing() -> Result<()> {
+    leaves_alone(&["open"])
+}
+
+fn leaves_alone(what: &[&str]) -> Result<()> {
     if !Path::new("/proc/self/timers").exists() {
         eprintln!("skipped: this kernel does not list timers (CONFIG_CHECKPOINT_RESTORE)");
         return Ok(());
@@ -275,7 +290,8 @@ fn a_profiler_that_is_killed_leaves_its_target_alone() -> Result<()> {
     let sweetspot = by_timers();
     let target = program("neighbour")?.to_string_lossy().into_owned();
     let mut words = sweetspot.outputs();
-    words.extend(["--", "sh", "-c", "echo $$; exec \"$@\"", "sh", &target, "spin", "600"].map(str::to_owned));
+    words.extend(["--", "sh", "-c", "echo $$; exec \"$@\"", "sh", &target].map(str::to_owned));
+    words.extend(what.iter().map(ToString::to_string));
     let mut profiler = start(&mut sweetspot.command("record", &words))?;
     let mut line = String::new();
     let said = profiler.stdout.take().context("no output")?;
@@ -283,9 +299,13 @@ fn a_profiler_that_is_killed_leaves_its_target_alone() -> Result<()> {
     let pid: u32 = line.trim().parse()?;
     let target = TargetEnds(Pid::from_raw(pid as i32));
     wait_until("a timer", || has_timers(pid).unwrap_or(false))?;
+    thread::sleep(Duration::from_secs(1)); // it has shut itself in
+    ensure!(has_timers(pid)?, "it is not sampled any more");
     profiler.kill()?;
     profiler.wait()?;
-    wait_until("no timer", || has_timers(pid).is_ok_and(|has| !has))?;
+    let killed = Instant::now();
+    wait_until("no timer", || has_timers(pid).is_ok_and(|has| !has) || killed.elapsed() > TO_BE_LEFT)?;
+    ensure!(!has_timers(pid)?, "there is a timer after {TO_BE_LEFT:?}");
     let state = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     ensure!(!state.contains(") Z "), "the target has ended: {state}");
     drop(target);

@@ -34,6 +34,41 @@ fn undisturbed(tid: u32, registers: &user_regs_struct) -> user_regs_struct {
     }
 }
 
+/// Threads that did not stand still in time, and will as soon as the kernel lets them: then nobody may be waiting for them for long.
+#[derive(Default)]
+pub(super) struct Stragglers(Vec<(u32, Tracee)>);
+
+impl Stragglers {
+    pub(super) fn add(&mut self, tid: u32, tracee: Tracee) {
+        self.0.push((tid, tracee));
+    }
+
+    pub(super) fn has(&self, tid: u32) -> bool {
+        self.0.iter().any(|(straggler, _)| *straggler == tid)
+    }
+
+    /// One that stands still by now. Those that have ended are forgotten.
+    pub(super) fn next_come(&mut self) -> Option<(u32, Tracee)> {
+        let mut index = 0;
+        while let Some((_, tracee)) = self.0.get_mut(index) {
+            match tracee.has_come() {
+                Ok(false) => index += 1,
+                Ok(true) => return Some(self.0.swap_remove(index)),
+                Err(_) => drop(self.0.swap_remove(index)),
+            }
+        }
+        None
+    }
+
+    /// Has those go on that stand still by now.
+    pub(super) fn let_go(&mut self) {
+        while let Some((tid, tracee)) = self.next_come() {
+            // One that is gone has nothing to go on with.
+            let _ = tracee.registers().and_then(|registers| let_go(tracee, tid, &registers));
+        }
+    }
+}
+
 /// A stopped thread with a frame on its stack, by which it comes back to where it was.
 pub(super) struct Captive<'a> {
     tracee: Tracee,
@@ -46,6 +81,7 @@ pub(super) struct Captive<'a> {
     mask: u64,
     errno: Option<(u64, [u8; 4])>,
     until: Instant,
+    stragglers: Stragglers,
 }
 
 impl<'a> Captive<'a> {
@@ -60,7 +96,9 @@ impl<'a> Captive<'a> {
     ) -> Result<Self, Lost> {
         let (before, state, mask) = (tracee.registers()?, tracee.state()?, tracee.mask()?);
         let frame = Frame::new(&frame::begun_again(&before), &state, mask, code.restore);
-        let mut captive = Self { tracee, tid, memory, code, frame, before, state, mask, errno: None, until };
+        let (errno, stragglers) = (None, Stragglers::default());
+        let mut captive =
+            Self { tracee, tid, memory, code, frame, before, state, mask, errno, until, stragglers };
         captive.memory.write_all_at(&captive.frame.bytes, captive.frame.bottom())?;
         captive.errno = captive.read_errno();
         // In this order: from here on the thread is on its way back, and the way back ends with the mask that it had.
@@ -68,6 +106,16 @@ impl<'a> Captive<'a> {
         captive.tracee.set_mask(OWN.iter().fold(u64::MAX, |mask, signal| mask & !(1 << (signal - 1))))?;
         captive.come_to_rest()?;
         Ok(captive)
+    }
+
+    /// Has these go on as they come, while it makes calls.
+    pub(super) fn beside(self, stragglers: Stragglers) -> Self {
+        Self { stragglers, ..self }
+    }
+
+    fn go_to_call(&mut self) -> Result<(), Lost> {
+        let Self { tracee, stragglers, .. } = self;
+        tracee.go_to_call(self.until, || stragglers.let_go())
     }
 
     fn read_errno(&self) -> Option<(u64, [u8; 4])> {
@@ -89,7 +137,7 @@ impl<'a> Captive<'a> {
     /// permitted it to us, and behind which it is about to end the handler again.
     fn come_to_rest(&mut self) -> Result<(), Lost> {
         loop {
-            self.tracee.go_to_call(self.until)?;
+            self.go_to_call()?;
             let now = self.tracee.registers()?;
             let ends = now.rip == self.code.after_restore() && now.rsp == self.frame.at + 8;
             if ends && frame::call(&now) == Some(libc::SYS_rt_sigreturn) {
@@ -97,7 +145,7 @@ impl<'a> Captive<'a> {
             }
         }
         self.tracee.set_registers(self.at_rest(libc::SYS_getpid as u64))?;
-        self.tracee.go_to_call(self.until)
+        self.go_to_call()
     }
 
     /// Calls a function.
@@ -111,8 +159,8 @@ impl<'a> Captive<'a> {
     pub(super) fn system_call(&mut self, number: i64, arguments: [u64; 4]) -> Result<i64, Lost> {
         let call = Call { at: self.code.call, number: number as u64, arguments };
         self.tracee.set_registers(call.registers(&self.before, &self.frame))?;
-        self.tracee.go_to_call(self.until)?;
-        self.tracee.go_to_call(self.until)?;
+        self.go_to_call()?;
+        self.go_to_call()?;
         let answer = self.tracee.registers()?.rax as i64;
         self.come_to_rest()?;
         Ok(answer)
@@ -152,5 +200,52 @@ impl<'a> Captive<'a> {
             return; // with all of its process, and stays so when it is let go
         }
         let _ = self.tracee.interrupt(TO_STOP); // so that it can be let go; else the kernel does so when we end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// Has a process stand in `vfork` for as long as nobody opens the file.
+    const STANDS: &str = "import os, sys\n\
+        os.waitpid(os.posix_spawn('/bin/true', ['true'], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)]), 0)";
+
+    /// Whoever waits where nothing interrupts him stops when that is over: then nobody may be waiting for him.
+    #[test]
+    #[allow(clippy::print_stderr, reason = "a test that skips says why")]
+    fn a_thread_that_stops_late_goes_on_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        let python = Command::new("mkfifo").arg(&file).status().is_ok_and(|status| status.success());
+        let started = Command::new("python3").args(["-c", STANDS]).arg(&file).stderr(Stdio::null()).spawn();
+        let (true, Ok(mut process)) = (python, started) else {
+            eprintln!("skipped: there is no python3");
+            return;
+        };
+        let state = |pid: u32| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next())
+        };
+        let until = Instant::now() + Duration::from_secs(20);
+        while state(process.id()) != Some('D') && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(state(process.id()), Some('D'), "it does not stand in `vfork`");
+        let mut tracee = Tracee::seize(process.id()).unwrap();
+        assert!(matches!(tracee.interrupt(Duration::from_millis(50)), Err(Lost::Late)));
+        let mut stragglers = Stragglers::default();
+        stragglers.add(process.id(), tracee);
+        stragglers.let_go();
+        assert!(stragglers.has(process.id()), "it does not stand still yet");
+        drop(std::fs::File::options().write(true).open(&file).unwrap());
+        while stragglers.has(process.id()) && Instant::now() < until {
+            stragglers.let_go();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!stragglers.has(process.id()), "it was not let go");
+        assert!(process.wait().unwrap().success());
     }
 }

@@ -20,6 +20,8 @@ mod process;
 #[cfg(target_arch = "x86_64")]
 mod safe;
 #[cfg(target_arch = "x86_64")]
+mod signals;
+#[cfg(target_arch = "x86_64")]
 mod status;
 #[cfg(target_arch = "x86_64")]
 mod taking;
@@ -62,7 +64,7 @@ pub(crate) struct Attached {
 pub(crate) fn attach(
     pid: u32,
     library: &Path,
-    prepare: impl FnOnce(&AgentMemory) + Send,
+    prepare: impl FnOnce(&AgentMemory) -> std::io::Result<()> + Send,
 ) -> Result<Attached, Refused> {
     apart(|| imp::attach(pid, library, prepare))
 }
@@ -84,6 +86,11 @@ pub(crate) fn is_shut_in(pid: u32, tids: &[u32]) -> bool {
 /// Whether a thread blocks a signal: one of ours would come to it who knows when, or to whoever waits for that signal.
 pub(crate) fn blocks(pid: u32, tid: u32, signal: i32) -> bool {
     imp::blocks(pid, tid, signal)
+}
+
+/// What a signal of ours is called.
+pub(crate) fn name_of(signal: i32) -> &'static str {
+    nix::sys::signal::Signal::try_from(signal).map_or("our signal", nix::sys::signal::Signal::as_str)
 }
 
 /// Sends a thread of a process a signal of ours.
@@ -130,7 +137,11 @@ mod imp {
         false
     }
 
-    pub(super) fn attach(_: u32, _: &Path, _: impl FnOnce(&AgentMemory)) -> Result<Attached, Refused> {
+    pub(super) fn attach(
+        _: u32,
+        _: &Path,
+        _: impl FnOnce(&AgentMemory) -> std::io::Result<()>,
+    ) -> Result<Attached, Refused> {
         Err(refused())
     }
 

@@ -6,25 +6,24 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use agent_memory::{Answer, Ask, Request};
+use agent_memory::{Answer, Ask, Request, Signals};
 
 use super::captive::Captive;
 use super::code::{self, Code};
 use super::library::{Agent, LIBRARY_NAME};
+use super::signals::{self, SIGNALS};
 use super::status::{LeftAlone, blocks, is_shut_in, namespace, status_of};
 use super::taking::Task;
-use super::trouble::{NO_ANSWER, Trouble, denied, failed, refusal};
+use super::trouble::{NO_ANSWER, NO_SIGNAL, Trouble, denied, failed, refusal};
 use super::{Attached, Refused};
-use crate::sys::agent_memory::{AgentMemory, open_made};
+use crate::sys::agent_memory::{AgentMemory, is_left, open_made};
 use crate::sys::procfs;
 use crate::sys::ptrace::{self, Lost};
 
-/// Between two rounds of all threads, so that they get on.
-pub(super) const BETWEEN_ROUNDS: Duration = Duration::from_millis(3);
+/// So long another call is waited for at a time.
+const BETWEEN_CALLS: Duration = Duration::from_millis(3);
 /// So long a call of another profiler is waited for, which comes to its end also if that was killed.
 const TO_FINISH: Duration = Duration::from_millis(500);
-/// What an agent that is loaded into a running process has its timers send: nobody else answers to another one.
-const SIGNALS: [i32; 2] = [libc::SIGURG, libc::SIGWINCH];
 const MEMORY_NAME: &str = "sweetspot";
 /// `dlopen` at once, for nobody else's sake, and for good.
 const LOAD_MODE: u64 = (libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE) as u64;
@@ -40,14 +39,21 @@ pub(super) struct Process {
     agent: Agent,
     /// Where the agent is in the process, if it is there.
     loaded: Option<u64>,
+    /// What the process does with the signals that an agent may use.
+    signals: Signals,
+    /// Files of profilers that did not come to their end.
+    left: Vec<u64>,
 }
 
 pub(super) fn attach(
     pid: u32,
     library: &Path,
-    prepare: impl FnOnce(&AgentMemory),
+    prepare: impl FnOnce(&AgentMemory) -> io::Result<()>,
 ) -> Result<Attached, Refused> {
     let process = Process::look(pid, library)?;
+    if process.signals.usable().next().is_none() {
+        return Err(Refused::NotPermitted(NO_SIGNAL.to_owned()));
+    }
     let task = if process.loaded.is_some() { Task::Ask } else { Task::Load };
     let mut captive = process.take_thread(task)?;
     let done = process.begin(&mut captive, prepare);
@@ -61,7 +67,8 @@ pub(super) fn leave(pid: u32, library: &Path, identity: u64) -> Result<(), Refus
     let process = Process::look(pid, library)?;
     let Some(loaded) = process.loaded else { return Ok(()) };
     let mut captive = process.take_thread(Task::Ask)?;
-    let done = process.ask(&mut captive, loaded, Ask::Leave, identity);
+    let done = process.close_left(&mut captive);
+    let done = done.and_then(|()| process.ask(&mut captive, loaded, Ask::Leave, identity));
     let done = done.and_then(|(answer, _)| match answer {
         Answer::Done | Answer::Busy => Ok(()), // whoever has come after us has taken everything over
         answer => Err(refusal(answer)),
@@ -122,26 +129,28 @@ impl Process {
         let loaded = agent.find(&areas, &memory)?;
         let mapped = procfs::executable_maps(pid).map_err(|_| denied())?;
         let code = Code::read(pid, &memory, &mapped).map_err(not)?;
-        Ok(Self { pid, memory, code, agent, loaded })
+        let (signals, left) = (signals::look(pid, &memory), left_files(pid));
+        Ok(Self { pid, memory, code, agent, loaded, signals, left })
     }
 
     /// Loads the agent if need be, and has it begin.
     fn begin(
         &self,
         captive: &mut Captive<'_>,
-        prepare: impl FnOnce(&AgentMemory),
+        prepare: impl FnOnce(&AgentMemory) -> io::Result<()>,
     ) -> Result<(AgentMemory, i32), Trouble> {
+        self.close_left(captive)?;
         let loaded = match self.loaded {
             Some(loaded) => loaded,
             None => self.load(captive)?,
         };
         let fd = make_file(captive, MEMORY_NAME, 0)?;
-        let memory = AgentMemory::of(&captive.path_of(fd)).map_err(|error| {
+        let memory = AgentMemory::of(&captive.path_of(fd));
+        let memory = memory.and_then(|memory| prepare(&memory).map(|()| memory)).map_err(|error| {
             failed(&format!("could not be given memory for the samples ({error}); free some, and try again"))
         });
         let asked = memory.and_then(|memory| {
-            prepare(&memory);
-            let (answer, [_, signal, _]) = self.ask(captive, loaded, Ask::Attach, fd as u64)?;
+            let (answer, [_, signal, ..]) = self.ask(captive, loaded, Ask::Attach, fd as u64)?;
             match (answer, SIGNALS.into_iter().find(|&known| known as u64 == signal)) {
                 (Answer::Done, Some(signal)) => Ok((memory, signal)),
                 (answer, _) => Err(refusal(answer)),
@@ -150,14 +159,23 @@ impl Process {
         close_after(captive, fd, asked)
     }
 
+    /// Closes what profilers have left open that were killed in the midst of it, or had to leave a thread alone.
+    fn close_left(&self, captive: &mut Captive<'_>) -> Result<(), Trouble> {
+        for &fd in self.left.iter().filter(|fd| is_named_as_ours(self.pid, **fd)) {
+            captive.system_call(libc::SYS_close, [fd, 0, 0, 0])?;
+        }
+        Ok(())
+    }
+
     fn load(&self, captive: &mut Captive<'_>) -> Result<u64, Trouble> {
         let fd = make_file(captive, LIBRARY_NAME, FILE_EXECUTABLE)?;
         let written = open_made(&captive.path_of(fd));
-        let written = written.and_then(|file| file.write_all_at(&self.agent.bytes, 0));
+        // Open until the library is loaded: so nobody takes it for one that was left.
+        let written = written.and_then(|file| file.write_all_at(&self.agent.bytes, 0).map(|()| file));
         let written = written.map_err(|error| {
             failed(&format!("could not be given the library ({error}); free some memory, and try again"))
         });
-        let loaded = written.and_then(|()| {
+        let loaded = written.and_then(|_file| {
             let at = captive.put(format!("/proc/thread-self/fd/{fd}\0").as_bytes())?;
             Ok(captive.call(self.code.load, [at, LOAD_MODE, 0, 0])?)
         });
@@ -182,14 +200,16 @@ impl Process {
     ) -> Result<(Answer, Request), Trouble> {
         let until = Instant::now() + TO_FINISH;
         loop {
-            let bytes: Vec<u8> = ask.request(argument).iter().flat_map(|word| word.to_le_bytes()).collect();
+            let signals = signals::with_waiting(self.signals, self.pid);
+            let request = ask.request(argument, signals);
+            let bytes: Vec<u8> = request.iter().flat_map(|word| word.to_le_bytes()).collect();
             let at = captive.put(&bytes)?;
             captive.call(loaded + self.agent.control, [at, 0, 0, 0])?;
-            let mut words = [[0; 8]; 3];
+            let mut words = [[0; 8]; 4];
             captive.get(words.as_flattened_mut())?;
             let request = words.map(u64::from_le_bytes);
             match Answer::of(&request) {
-                Some(Answer::Occupied) if Instant::now() < until => std::thread::sleep(BETWEEN_ROUNDS),
+                Some(Answer::Occupied) if Instant::now() < until => std::thread::sleep(BETWEEN_CALLS),
                 Some(answer) => return Ok((answer, request)),
                 None => return Err(failed(NO_ANSWER)),
             }
@@ -218,6 +238,19 @@ fn make_file(captive: &mut Captive<'_>, name: &str, flags: u64) -> Result<i64, T
         return Err(failed(&format!("could not open a file in memory ({error}); use perf events")));
     }
     Ok(fd)
+}
+
+/// Files of ours that a process has open, and that serve nobody.
+fn left_files(pid: u32) -> Vec<u64> {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let numbers = files.filter_map(|file| file.file_name().to_str()?.parse().ok());
+    numbers.filter(|&fd| is_named_as_ours(pid, fd) && is_left(&format!("/proc/{pid}/fd/{fd}"))).collect()
+}
+
+fn is_named_as_ours(pid: u32, fd: u64) -> bool {
+    let names = [MEMORY_NAME, LIBRARY_NAME].map(|name| format!("/memfd:{name} (deleted)"));
+    let link = std::fs::read_link(format!("/proc/{pid}/fd/{fd}"));
+    link.is_ok_and(|link| names.iter().any(|name| link.as_os_str() == name.as_str()))
 }
 
 fn is_ours(header: &[u8; 20]) -> bool {

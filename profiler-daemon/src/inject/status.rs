@@ -77,6 +77,16 @@ impl Status {
         u64::from_str_radix(self.text(name), 16).unwrap_or(0)
     }
 
+    /// The signals that a thread blocks, a bit each.
+    pub(super) fn blocked(&self) -> u64 {
+        self.mask("SigBlk")
+    }
+
+    /// The signals that wait for whichever thread of the process takes them first.
+    pub(super) fn waiting_for_any(&self) -> u64 {
+        self.mask("ShdPnd")
+    }
+
     /// Signals that wait for a thread, and that it would let come.
     pub(super) fn signals_wait(&self) -> bool {
         (self.mask("SigPnd") | self.mask("ShdPnd")) & !self.mask("SigBlk") != 0
@@ -84,12 +94,12 @@ impl Status {
 
     /// Whether a thread blocks a signal.
     pub(super) fn blocks(&self, signal: i32) -> bool {
-        (1..=64).contains(&signal) && self.mask("SigBlk") >> (signal - 1) & 1 != 0
+        (1..=64).contains(&signal) && self.blocked() >> (signal - 1) & 1 != 0
     }
 
     /// Whether it lets no signal come.
     pub(super) fn blocks_all(&self) -> bool {
-        blocks_all(self.mask("SigBlk"))
+        blocks_all(self.blocked())
     }
 
     /// The process that began it.
@@ -150,8 +160,20 @@ pub(super) fn blocks(pid: u32, tid: u32, signal: i32) -> bool {
 
 /// The system call that a thread is in; negative if it waits elsewhere, `None` if it runs.
 pub(super) fn call_of(pid: u32, tid: u32) -> Option<i64> {
-    let call = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
-    call.split(' ').next()?.parse().ok()
+    call_text(pid, tid)?.split(' ').next()?.parse().ok()
+}
+
+/// Where the set is of the signals that a thread waits for and takes itself, if it does.
+pub(super) fn awaited_at(pid: u32, tid: u32) -> Option<u64> {
+    let call = call_text(pid, tid)?;
+    let mut words = call.split(' ');
+    let number: i64 = words.next()?.parse().ok()?;
+    let first = words.next().filter(|_| number == libc::SYS_rt_sigtimedwait)?;
+    u64::from_str_radix(first.strip_prefix("0x")?, 16).ok()
+}
+
+fn call_text(pid: u32, tid: u32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()
 }
 
 /// Whether filters of system calls are in force for a thread that may not be those of a container that we share.

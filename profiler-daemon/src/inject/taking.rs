@@ -12,10 +12,10 @@ use profiler_core::unwind::StackUnwinder;
 use profiler_core::unwind::method::{Method, MethodChoice};
 
 use super::Refused;
-use super::captive::{self, Captive, TO_STOP};
+use super::captive::{self, Captive, Stragglers};
 use super::code::{self, Area};
 use super::frame;
-use super::process::{BETWEEN_ROUNDS, Process};
+use super::process::Process;
 use super::safe::{self, Place};
 use super::status::{LeftAlone, blocks_all, call_of, is_shut_in, status_of};
 use super::trouble::{Trouble, denied};
@@ -26,9 +26,14 @@ use crate::sys::ptrace::{Lost, Tracee};
 
 /// So long a thread is looked for that can be taken, and then so long it may be away.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// In the first rounds threads that let no signal come are passed over: they may be in a handler of ours, which would wait for
-/// itself.
-const ROUNDS_FOR_HANDLERS: u32 = 50;
+/// At first threads that let no signal come are passed over: they may be in a handler of ours, which would wait for itself.
+const FOR_HANDLERS: Duration = Duration::from_millis(200);
+/// Between two rounds of all threads, twice as long each time: a thread is stopped some twenty-five times, and who is safe now and
+/// then is met by the first.
+const FIRST_PAUSE: Duration = Duration::from_millis(3);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+/// A thread that does not stand still by then does so later, while others are tried.
+const TO_STOP: Duration = Duration::from_millis(200);
 /// Room that loading a library takes of a stack, and asking one that is loaded (bytes).
 const ROOM_TO_LOAD: u64 = 64 << 10;
 const ROOM_TO_ASK: u64 = 24 << 10;
@@ -50,34 +55,42 @@ pub(super) enum Task {
 impl Process {
     /// Takes a thread that can do it.
     pub(super) fn take_thread(&self, task: Task) -> Result<Captive<'_>, Refused> {
-        let until = Instant::now() + PATIENCE;
+        let begin = Instant::now();
+        let until = begin + PATIENCE;
         let mut watcher = match task {
             Task::Load => Some(Watcher::new(self.pid).map_err(Refused::Failed)?),
             Task::Ask => None,
         };
-        let (mut why, mut has_kept, mut rounds) = (None, false, 0);
+        let (mut why, mut stragglers, mut pause) = (None, Stragglers::default(), FIRST_PAUSE);
         while Instant::now() < until {
-            let spares_handlers = task == Task::Ask && rounds < ROUNDS_FOR_HANDLERS;
-            for tid in self.candidates() {
-                match self.try_thread(tid, task, watcher.as_mut(), spares_handlers) {
-                    Ok(captive) => return Ok(captive),
+            let spares_handlers = task == Task::Ask && begin.elapsed() < FOR_HANDLERS;
+            let mut candidates = self.candidates().into_iter();
+            while Instant::now() < until {
+                // Whoever has come late stands still until he is looked at.
+                let tried = match stragglers.next_come() {
+                    Some((tid, tracee)) => {
+                        self.try_stopped(tracee, tid, task, watcher.as_mut(), spares_handlers)
+                    }
+                    None => match candidates.find(|&tid| !stragglers.has(tid)) {
+                        Some(tid) => self.try_thread(tid, task, watcher.as_mut(), spares_handlers),
+                        None => break,
+                    },
+                };
+                match tried {
+                    Ok(captive) => return Ok(captive.beside(stragglers)),
                     Err(Try::ShutIn) => return Err(Refused::NotPermitted(LeftAlone::ShutIn.in_words())),
-                    Err(Try::Denied) if !has_kept => return Err(denied()),
-                    Err(Try::Denied) => {} // by us: it did not stand still, and is let go when we end
-                    Err(Try::Next(Lost::Late)) => has_kept = true,
-                    Err(Try::Next(Lost::Halted)) => return Err(Trouble::Halted.into()),
-                    Err(Try::Next(_)) => {}
+                    Err(Try::Denied) => return Err(denied()),
+                    Err(Try::Late(tid, tracee)) => stragglers.add(tid, tracee),
+                    Err(Try::Lost(Lost::Halted)) => return Err(Trouble::Halted.into()),
+                    Err(Try::Lost(_)) => {}
                     Err(Try::Unsafe(reason)) => why = Some(reason),
-                }
-                if Instant::now() > until {
-                    break;
                 }
             }
             if procfs::has_ended(self.pid) {
                 return Err(Trouble::from(Lost::Gone).into());
             }
-            rounds += 1;
-            std::thread::sleep(BETWEEN_ROUNDS);
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
         let why = why.unwrap_or("asleep where it cannot be interrupted");
         Err(Refused::Failed(format!(
@@ -115,9 +128,24 @@ impl Process {
         }
         let mut tracee = Tracee::seize(tid).map_err(|error| match error.raw_os_error() {
             Some(libc::EPERM) => Try::Denied,
-            _ => Try::Next(error.into()),
+            _ => Try::Lost(error.into()),
         })?;
-        tracee.interrupt(TO_STOP)?;
+        match tracee.interrupt(TO_STOP) {
+            Ok(()) => self.try_stopped(tracee, tid, task, watcher, spares_handlers),
+            Err(Lost::Late) => Err(Try::Late(tid, tracee)),
+            Err(lost) => Err(lost.into()),
+        }
+    }
+
+    /// The same of a thread that stands still.
+    fn try_stopped(
+        &self,
+        tracee: Tracee,
+        tid: u32,
+        task: Task,
+        watcher: Option<&mut Watcher>,
+        spares_handlers: bool,
+    ) -> Result<Captive<'_>, Try> {
         let registers = tracee.registers()?;
         match self.judge(&tracee, tid, task, watcher, spares_handlers, &registers) {
             Ok(()) => Ok(Captive::take(tracee, tid, &self.memory, &self.code, Instant::now() + PATIENCE)?),
@@ -205,13 +233,14 @@ impl Process {
 enum Try {
     Denied,
     ShutIn,
-    Next(Lost),
+    Late(u32, Tracee),
+    Lost(Lost),
     Unsafe(&'static str),
 }
 
 impl From<Lost> for Try {
     fn from(lost: Lost) -> Self {
-        Self::Next(lost)
+        Self::Lost(lost)
     }
 }
 

@@ -9,6 +9,9 @@ use crate::sys::ptrace::Lost;
 
 pub(super) const NO_ANSWER: &str = "has an agent that does not answer; start it again";
 
+pub(super) const NO_SIGNAL: &str = "handles SIGURG and SIGWINCH itself, blocks or reads them (signalfd, sigwait), or has shut itself in; \
+     use perf events";
+
 /// Why a call did not come to its end.
 #[derive(Debug)]
 pub(super) enum Trouble {
@@ -55,7 +58,7 @@ pub(super) fn refusal(answer: Answer) -> Trouble {
     );
     failed(match answer {
         Answer::Busy => &is_busy,
-        Answer::NoSignal => "handles SIGURG and SIGWINCH itself, or has shut itself in; use perf events",
+        Answer::NoSignal => NO_SIGNAL,
         Answer::NoMemory => "could not map the memory for the samples (`ulimit -v`?); use perf events",
         Answer::Unfinished => {
             "has a thread that does not come out of the library's handler; the memory stays mapped"

@@ -17,7 +17,7 @@ use profiler_core::record::{RawData, RawSample, Record, StackCopy, Task};
 use profiler_core::resources;
 use rustc_hash::FxHashSet;
 
-use agent_memory::{Begun, Found, Memory, RING_WORDS, SLOTS, SampleHead, Settings, decode};
+use agent_memory::{Begun, Found, Memory, SLOTS, SampleHead, Settings, decode, ring_words, words_for};
 
 use self::guest::Guest;
 pub(crate) use self::guest::Host;
@@ -33,6 +33,8 @@ use crate::sys::{clock, limits, self_copy};
 const HEAVIEST_NS: u64 = 3_600_000_000_000;
 /// What short-lived threads may use unseen before the person is told (ms).
 const MOST_UNSEEN_MS: u64 = 100;
+/// Threads that may come before anybody looks, where there are few.
+const FEW: usize = 16;
 /// Times of handlers that are kept between two looks.
 const MOST_TIMES: usize = 256;
 
@@ -42,6 +44,9 @@ pub(crate) struct TimerSampler {
     slots: Slots,
     strangers: Strangers,
     settings: ClockSettings,
+    /// Rings whose memory is there, and whether there was none for more.
+    reserved: usize,
+    is_short: bool,
     /// What stands in the memory for agents, as long as nobody writes over it.
     told: Settings,
     /// How often somebody had.
@@ -85,6 +90,8 @@ impl TimerSampler {
             memory,
             slots: Slots::default(),
             strangers: Strangers::default(),
+            reserved: 0,
+            is_short: false,
             settings,
             told,
             overwritten: 0,
@@ -134,6 +141,15 @@ impl TimerSampler {
         self.tell();
     }
 
+    /// Sees to it that threads which come find memory that is there.
+    fn reserve(&mut self) {
+        let wanted = rings_for(self.slots.taken()).max(self.slots.highest_taken() + 1);
+        if wanted > self.reserved && !self.is_short {
+            self.is_short = self.memory.reserve(words_for(wanted)).is_err();
+            self.reserved = wanted;
+        }
+    }
+
     fn tell(&self) {
         let _ = Memory::prepare(self.memory.words(), &self.told); // it was big enough before
     }
@@ -144,18 +160,28 @@ impl TimerSampler {
     ///
     /// Why it cannot be.
     pub(crate) fn start(&mut self) -> Result<(), Refused> {
+        let rings = rings_for(self.guest.as_ref().map_or(0, Guest::thread_count));
         if let Some(mut guest) = self.guest.take() {
             self.told.now_ns = clock::monotonic_ns();
             let told = self.told;
             let prepare = |memory: &AgentMemory| {
+                memory.reserve(words_for(rings))?;
                 let _ = Memory::prepare(memory.words(), &told); // as long as it has to be
+                Ok(())
             };
             self.memory = Arc::new(guest.attach(prepare)?);
             if let Some(memory) = Memory::of_own(self.memory.words()) {
                 self.slots.look(&memory); // these threads are known without being told of
             }
             self.guest = Some(guest);
+        } else {
+            self.memory.reserve(words_for(rings)).map_err(|error| {
+                Refused::Failed(format!(
+                    "cannot be given memory for the samples ({error}); free some, and try again"
+                ))
+            })?;
         }
+        self.reserved = rings;
         self.beat();
         Ok(())
     }
@@ -241,6 +267,9 @@ impl TimerSampler {
                 "somebody wrote {times} times over what we tell the library in the command: the profile may be wrong"
             ));
         }
+        if self.is_short {
+            lines.push("there was no memory left to keep ready for the samples of more threads".to_owned());
+        }
         if self.longest_silence_ns > self.told.patience_ns {
             let silence_s = self.longest_silence_ns / 1_000_000_000;
             lines.push(format!(
@@ -258,7 +287,8 @@ impl TimerSampler {
     /// How long a ring takes to fill to a third at the present rate, if its thread is busy (ns).
     pub(crate) fn time_to_fill_ns(&self) -> u64 {
         let stack_bytes = u64::from(self.settings.copied_bytes());
-        resources::time_to_fill_ns(RING_WORDS as u64 * 8, stack_bytes, self.settings.period_ns)
+        let ring_bytes = ring_words(self.slots.highest_taken()) as u64 * 8; // the smallest that is used
+        resources::time_to_fill_ns(ring_bytes, stack_bytes, self.settings.period_ns)
     }
 
     /// Hands over every record made until `until_ns`, in time order.
@@ -297,7 +327,13 @@ impl TimerSampler {
         for ended in self.slots.free_ended(&memory, until_ns) {
             handle(Drained::Record(Record::Exit(ended.of_own_process()), 0));
         }
+        self.reserve();
     }
+}
+
+/// Rings that are kept ready where so many threads are: half as many more, and a few.
+fn rings_for(threads: usize) -> usize {
+    (threads + (threads / 2).max(FEW)).min(SLOTS)
 }
 
 /// What records are understood with.

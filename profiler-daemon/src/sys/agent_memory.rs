@@ -2,13 +2,14 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::sync::atomic::AtomicU64;
+use std::time::{Duration, UNIX_EPOCH};
 
 use agent_memory::MEMORY_WORDS;
 use memmap2::{MmapOptions, MmapRaw};
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::ftruncate;
 
@@ -40,34 +41,70 @@ pub(crate) fn open_made(path: &str) -> io::Result<File> {
     // Only files in memory have seals, and those of a file system are sealed against any other.
     let seals = fcntl(&readable, FcntlArg::F_GET_SEALS).map_err(|_| foreign())?;
     match seals & !F_SEAL_EXEC {
-        0 => reopen(&readable, true),
+        0 => reopen(&readable, true).inspect(hold),
         _ => Err(foreign()),
     }
 }
 
+/// Nobody who is about to open a file in memory is this slow.
+const TO_HOLD: Duration = Duration::from_secs(15);
+
+/// While it is open here, others see that somebody uses it ([`is_left`]); the kernel forgets it with us.
+fn hold(file: &File) {
+    let _ = file.try_lock(); // a process that holds it has its own file taken for one in use
+}
+
+/// Whether a file in memory that another process has open at `path` was made some time ago and is held by nobody.
+pub(crate) fn is_left(path: &str) -> bool {
+    is_left_for(path, TO_HOLD)
+}
+
+fn is_left_for(path: &str, time: Duration) -> bool {
+    let named = File::options().read(true).custom_flags(libc::O_PATH).open(path);
+    let made = named.and_then(|file| file.metadata()).ok().filter(std::fs::Metadata::is_file);
+    let changed = made.map(|made| UNIX_EPOCH + Duration::from_secs(made.ctime().max(0) as u64));
+    let is_old = changed.is_some_and(|at| at.elapsed().is_ok_and(|age| age > time));
+    is_old
+        && File::open(path)
+            .is_ok_and(|file| fcntl(&file, FcntlArg::F_GET_SEALS).is_ok() && file.try_lock().is_ok())
+}
+
 /// A file in no folder, mapped: it is gone with the last process that has it, also if we are killed.
 pub(crate) struct AgentMemory {
-    file: OwnedFd,
+    file: File,
     map: MmapRaw,
 }
 
 impl AgentMemory {
     /// An empty one. Its length is sealed: a process that cut it short would kill whoever reads it.
     pub(crate) fn new() -> io::Result<Self> {
-        Self::over(memfd_create(c"sweetspot", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?)
+        let file = memfd_create(c"sweetspot", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?.into();
+        hold(&file);
+        Self::over(file)
     }
 
     /// That of a process which has it open: an empty file that can be sealed.
     pub(crate) fn of(path: &str) -> io::Result<Self> {
-        Self::over(open_made(path)?.into())
+        Self::over(open_made(path)?)
     }
 
-    fn over(file: OwnedFd) -> io::Result<Self> {
+    fn over(file: File) -> io::Result<Self> {
         ftruncate(&file, (MEMORY_WORDS * 8) as i64)?;
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
         let map = MmapOptions::new().len(MEMORY_WORDS * 8).map_raw(&file)?;
         Ok(Self { file, map })
+    }
+
+    /// Has the kernel find the memory for its first words now, for us: who shares them need not, and would be ended where
+    /// there is none left.
+    ///
+    /// # Errors
+    ///
+    /// If there is none left.
+    pub(crate) fn reserve(&self, words: usize) -> io::Result<()> {
+        let bytes = words.min(MEMORY_WORDS) * 8;
+        Ok(fallocate(&self.file, FallocateFlags::empty(), 0, bytes as i64)?)
     }
 
     /// Its words.
@@ -86,6 +123,7 @@ impl AgentMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use agent_memory::words_for;
     use std::sync::atomic::Ordering;
 
     #[test]
@@ -97,6 +135,41 @@ mod tests {
         std::os::unix::fs::FileExt::read_exact_at(&again, &mut word, 7 * 8).unwrap();
         assert_eq!(u64::from_ne_bytes(word), 77);
         assert!(again.set_len(0).is_err() && again.set_len(1 << 40).is_err());
+    }
+
+    /// One that somebody has open, one that is new, and what is no file in memory, are not.
+    #[test]
+    fn a_file_is_left_if_nobody_holds_it() {
+        let path = |file: &File| format!("/proc/self/fd/{}", file.as_raw_fd());
+        let made = || {
+            File::from(memfd_create(c"made", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).unwrap())
+        };
+        let (file, other) = (made(), tempfile::tempfile().unwrap());
+        let memory = AgentMemory::of(&path(&file)).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        let is_left = |file: &File| is_left_for(&path(file), Duration::ZERO);
+        assert!(!is_left(&file), "it is in use");
+        drop(memory);
+        assert!(is_left(&file) && !super::is_left(&path(&file)), "it is new");
+        assert!(!is_left(&other) && !is_left_for("/dev/null", Duration::ZERO));
+        let library = made();
+        let writer = open_made(&path(&library)).unwrap();
+        assert!(!is_left(&library));
+        drop(writer);
+        assert!(is_left(&library));
+    }
+
+    #[test]
+    fn what_is_reserved_is_there_and_the_rest_is_not() {
+        let memory = AgentMemory::new().unwrap();
+        let there = || memory.file.metadata().unwrap().blocks() * 512;
+        assert_eq!(there(), 0);
+        memory.reserve(words_for(3)).unwrap();
+        let reserved = there();
+        assert!((words_for(3) as u64 * 8..words_for(4) as u64 * 8).contains(&reserved), "{reserved}");
+        memory.words()[words_for(2)].store(7, Ordering::Relaxed);
+        memory.reserve(words_for(3)).unwrap();
+        assert_eq!((there(), memory.words()[words_for(2)].load(Ordering::Relaxed)), (reserved, 7));
     }
 
     /// Whoever is at the path in the place of what was made comes to no harm.

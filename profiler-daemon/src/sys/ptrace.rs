@@ -111,7 +111,7 @@ impl Tracee {
         }
         let until = Instant::now() + patience;
         loop {
-            match self.wait(until)? {
+            match self.wait(until, || {})? {
                 Halt::Asked => return Ok(()),
                 Halt::Group => return Err(Lost::Halted),
                 Halt::Signal(signal) => self.resume(libc::PTRACE_CONT, signal)?,
@@ -120,12 +120,24 @@ impl Tracee {
         }
     }
 
-    /// Has it go on until it enters a system call, or comes back from one.
-    pub(crate) fn go_to_call(&mut self, until: Instant) -> Result<(), Lost> {
+    /// Whether one that did not come in time stands still by now.
+    pub(crate) fn has_come(&mut self) -> Result<bool, Lost> {
+        let signal = match self.wait(Instant::now(), || {}) {
+            Ok(Halt::Asked | Halt::Group) => return Ok(true),
+            Ok(Halt::Signal(signal)) => signal,
+            Ok(Halt::Call | Halt::Trap) => 0,
+            Err(Lost::Late) => return Ok(false),
+            Err(other) => return Err(other),
+        };
+        self.resume(libc::PTRACE_CONT, signal).map(|()| false)
+    }
+
+    /// Has it go on until it enters a system call, or comes back from one; `meanwhile` is called now and then.
+    pub(crate) fn go_to_call(&mut self, until: Instant, mut meanwhile: impl FnMut()) -> Result<(), Lost> {
         let mut signal = 0;
         loop {
             self.resume(libc::PTRACE_SYSCALL, signal)?;
-            signal = match self.wait(until)? {
+            signal = match self.wait(until, &mut meanwhile)? {
                 Halt::Call => return Ok(()),
                 Halt::Group => return Err(Lost::Halted),
                 Halt::Signal(signal) => signal,
@@ -143,7 +155,7 @@ impl Tracee {
         Ok(())
     }
 
-    fn wait(&mut self, until: Instant) -> Result<Halt, Lost> {
+    fn wait(&mut self, until: Instant, mut meanwhile: impl FnMut()) -> Result<Halt, Lost> {
         let mut looks = 0;
         loop {
             let mut status = 0;
@@ -153,7 +165,10 @@ impl Tracee {
             match Errno::result(answer) {
                 Ok(0) if Instant::now() > until => return Err(Lost::Late),
                 Ok(0) if looks < EAGER_LOOKS => std::thread::yield_now(),
-                Ok(0) => std::thread::sleep(PAUSE),
+                Ok(0) => {
+                    meanwhile();
+                    std::thread::sleep(PAUSE);
+                }
                 Ok(_) if libc::WIFSTOPPED(status) => {
                     self.stopped = true;
                     return Ok(halt(status));

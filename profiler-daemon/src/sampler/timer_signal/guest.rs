@@ -1,5 +1,6 @@
 //! An agent that is loaded into a running process: told of threads that come, and made to leave.
 
+use std::io;
 use std::path::PathBuf;
 
 use agent_memory::enter;
@@ -30,8 +31,9 @@ pub(super) struct Guest {
     threads: Threads,
     /// Threads that have come and block the signal, and how often they were met.
     waiting: Vec<(u32, u32)>,
-    /// Threads that block the signal.
+    /// Threads that block the signal, and what it is called.
     deaf: usize,
+    signal_name: &'static str,
     /// Threads that could not be told to have themselves sampled.
     untold: u64,
     /// Whether the process has shut itself in.
@@ -50,6 +52,7 @@ impl Guest {
             threads,
             waiting,
             deaf: 0,
+            signal_name: "",
             untold: 0,
             is_shut: false,
             left: None,
@@ -59,14 +62,19 @@ impl Guest {
     /// Loads the agent, and has it sample every thread that there is.
     pub(super) fn attach(
         &mut self,
-        prepare: impl FnOnce(&AgentMemory) + Send,
+        prepare: impl FnOnce(&AgentMemory) -> io::Result<()> + Send,
     ) -> Result<AgentMemory, Refused> {
         let Self { host, .. } = self;
         // Before: who comes from here on is found to be new, and told, which whoever is sampled already does not mind.
         self.threads.begin(procfs::threads(host.pid));
         let Attached { memory, signal, deaf } = inject::attach(host.pid, &host.library, prepare)?;
-        (self.signal, self.deaf) = (Some(signal), deaf);
+        (self.signal, self.deaf, self.signal_name) = (Some(signal), deaf, inject::name_of(signal));
         Ok(memory)
+    }
+
+    /// Threads that it has at the moment.
+    pub(super) fn thread_count(&self) -> usize {
+        procfs::thread_count(self.host.pid)
     }
 
     /// Whether the process has shut itself in: nothing is done in it from then on.
@@ -120,8 +128,8 @@ impl Guest {
         let pid = self.host.pid;
         if self.deaf > 0 {
             lines.push(format!(
-                "{} threads of process {pid} block SIGURG: they are sampled late, or not at all",
-                self.deaf
+                "{} threads of process {pid} block {}: they are sampled late, or not at all",
+                self.deaf, self.signal_name
             ));
         }
         if self.untold > 0 {

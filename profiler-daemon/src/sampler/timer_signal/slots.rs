@@ -105,6 +105,11 @@ impl Slots {
         self.taken.len()
     }
 
+    /// The last slot that is taken; 0 if none is.
+    pub(super) fn highest_taken(&self) -> usize {
+        self.taken.iter().copied().max().unwrap_or(0)
+    }
+
     /// Who they are.
     pub(super) fn owners(&self) -> impl Iterator<Item = Taken> {
         self.taken.iter().filter_map(|&index| self.known[index].owner)

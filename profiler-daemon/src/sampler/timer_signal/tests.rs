@@ -136,16 +136,17 @@ fn what_finds_no_room_is_lost_and_counted() {
     assert!(write(&slot, &big), "it is empty again");
 }
 
-/// Four thousand rings that are full would be a gigabyte at once.
+/// Four thousand rings that are full would be more than a hundred megabytes at once.
 #[test]
 fn what_is_too_much_for_a_drain_waits_for_the_next() {
-    const THREADS: u64 = 140;
+    const THREADS: u64 = 300;
     let mut sampler = sampler(70);
     let shared = Arc::clone(&sampler.memory);
     let memory = Memory::open(shared.words()).unwrap();
-    let stack = vec![0; 7_680]; // 60 KiB
     for thread in 0..THREADS {
-        let slot = memory.slot(memory.claim(70, 71 + thread as u32).unwrap()).unwrap();
+        let index = memory.claim(70, 71 + thread as u32).unwrap();
+        let stack = vec![0; ring_words(index) / 64 * 15]; // 60 KiB of a ring that is big
+        let slot = memory.slot(index).unwrap();
         assert!((0..4).all(|round| write(&slot, &sample_at(round * THREADS + thread, 1, &stack))));
     }
     let samples = |sampler: &mut TimerSampler| -> Vec<String> {
