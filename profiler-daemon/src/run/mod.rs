@@ -166,6 +166,9 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
         .open_with(timers, &job.sampling, session, found, Some(&watched), outputs)
         .map_err(|error| explain::open(error, one))?;
     // The clocks come first: whatever is mapped from here on is reported, whatever was mapped before is read.
+    if is_inside {
+        signals::put_off()?;
+    }
     engine.start_clocks().map_err(|error| explain::start(error, one))?;
     let name = match &target_group {
         Some(group) => {

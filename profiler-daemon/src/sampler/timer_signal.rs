@@ -324,6 +324,15 @@ impl Target<'_> {
                     Record::Sample(sample(thread, &head, bytes)),
                     head.weight_ns.min(HEAVIEST_NS),
                 ));
+/// Whatever ends a run early: an agent is not left at work.
+impl Drop for TimerSampler {
+    fn drop(&mut self) {
+        if !self.is_stopped {
+            self.stop();
+        }
+    }
+}
+
             }
             Ok(Found::Forked(begun)) => {
                 handle(Drained::Record(Record::Fork(self.forked(thread, &begun)), 0));
