@@ -179,6 +179,7 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
             for &pid in &pids {
                 let adopted = engine.session.adopt(pid);
                 explain::maps(pid, adopted, &mut engine.notes)?;
+                engine.sampler.beat();
             }
             match is_inside {
                 true => engine.notes.extend(explain::children_left_alone(&pids)),

@@ -9,8 +9,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::clock;
 use super::maps::regions;
-pub(crate) use super::proc_text::Identity;
-use super::proc_text::{children_ticks, identity_in, is_zombie_in, switches_in};
+pub(crate) use super::proc_text::{Call, Identity, Image};
+use super::proc_text::{
+    call_in, children_ticks, identity_in, image_in, is_zombie_in, own_ticks, switches_in,
+};
 
 /// More of `maps` is not read: some 65,000 mappings with paths of a kilobyte.
 const MAX_MAPS_BYTES: u64 = 64 << 20;
@@ -19,6 +21,27 @@ const MAX_MAPS_BYTES: u64 = 64 << 20;
 pub(crate) fn threads(pid: u32) -> Vec<u32> {
     let tasks = open(pid).and_then(|process| process.tasks().ok());
     tasks.map_or_else(Vec::new, |tasks| tasks.flatten().map(|task| task.tid as u32).collect())
+}
+
+/// Whether a process has a thread: a list of them can leave some out while others end.
+pub(crate) fn has_thread(pid: u32, tid: u32) -> bool {
+    std::fs::metadata(format!("/proc/{pid}/task/{tid}")).is_ok()
+}
+
+/// The system call that a thread waits in; `None` once it is gone, and where we may not know.
+pub(crate) fn thread_call(pid: u32, tid: u32) -> Option<Call> {
+    call_in(&std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?)
+}
+
+/// CPU time that a thread has used, in steps of the kernel's unit for that (ms); 0 once it is gone.
+pub(crate) fn thread_cpu_ms(pid: u32, tid: u32) -> u64 {
+    let stat = std::fs::read(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+    own_ticks(&stat).saturating_mul(1000) / procfs::ticks_per_second().max(1)
+}
+
+/// Where the program of a process is; `None` once it is gone.
+pub(crate) fn image(pid: u32) -> Option<Image> {
+    image_in(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// How many threads a process has, without a look at each; 0 once it is gone.
