@@ -17,6 +17,7 @@ use tests::checks::{C, RUST_THREAD, check, check_truth, check_weight_sum, check_
 use tests::programs::program;
 use tests::run::{Ended, Recorded, Sweetspot, run, start, wait_until};
 use tests::stats::Stats;
+use tests::truth::Truth;
 
 fn by_timers() -> Sweetspot {
     Sweetspot::new().options(&["--backend", "timer-signal", "--rate", "250", "--confidence", "99.99%"])
@@ -55,6 +56,41 @@ fn perf_events_say_the_same_within_the_intervals() -> Result<()> {
                 ((ours.cpu_s_low, ours.cpu_s_high), (theirs.cpu_s_low, theirs.cpu_s_high));
             ensure!(low <= other_high && other_low <= high, "{ours:?} and {theirs:?} do not meet");
         }
+        Ok(())
+    })
+}
+
+/// What a program uses that the library does not come into is not shared out among those that it is in.
+#[test]
+fn what_nobody_samples_is_told_and_becomes_nobody_elses() -> Result<()> {
+    attempts(|| {
+        let (alone, sampled) = (program("mix_static_pie")?, program("mix_nofp")?);
+        let sweetspot = by_timers();
+        let truth = sweetspot.file("truth.json");
+        let mut words = sweetspot.outputs();
+        words.extend(
+            [
+                "--",
+                "sh",
+                "-c",
+                "\"$1\" --cpu 4 >/dev/null & \"$2\" --cpu 4 --depth 20 --out \"$3\"; wait",
+                "sh",
+            ]
+            .map(str::to_owned),
+        );
+        words.extend([
+            alone.to_string_lossy().into_owned(),
+            sampled.to_string_lossy().into_owned(),
+            truth.clone(),
+        ]);
+        run(&mut sweetspot.command("record", &words))?.expect_status(0)?;
+        let summary = Stats::parse(&fs::read_to_string(sweetspot.file("stats.jsonl"))?)?.summary;
+        for compared in Truth::read(Path::new(&truth))?.compare(&summary, 4)? {
+            ensure!(compared.inside(), "the interval misses the truth: {compared:?}");
+        }
+        let not_sampled = summary.not_sampled_cpu_s / summary.target_cpu_s;
+        ensure!((0.4..0.6).contains(&not_sampled), "{not_sampled} was not sampled: {summary:?}");
+        ensure!(summary.notes.iter().any(|note| note.contains("was not sampled")), "{:?}", summary.notes);
         Ok(())
     })
 }
