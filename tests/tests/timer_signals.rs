@@ -95,6 +95,21 @@ fn what_nobody_samples_is_told_and_becomes_nobody_elses() -> Result<()> {
     })
 }
 
+/// Limits are the command's, and ours an error.
+#[test]
+fn a_limit_on_files_is_told_in_a_line_and_signals_are_the_commands() -> Result<()> {
+    let limited = by_timers().through(&["sh", "-c", "ulimit -f 100; exec \"$0\" \"$@\""]);
+    let ended = run(&mut limited.command("record", &["--", "true"]))?.expect_status(1)?;
+    ensure!(ended.stderr.lines().count() == 1 && ended.stderr.contains("ulimit -f"), "{ended:?}");
+    let ignored = run(&mut by_timers().command("record", &["--", "grep", "SigIgn", "/proc/self/status"]))?;
+    let mask = ignored.stdout.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = u64::from_str_radix(mask.context("grep has found nothing")?.trim(), 16)?;
+    for ours in [Signal::SIGPIPE, Signal::SIGXFSZ] {
+        ensure!(mask >> (ours as i32 - 1) & 1 == 0, "{ours} is ignored: {ignored:?}");
+    }
+    Ok(())
+}
+
 #[test]
 fn threads_are_sampled_from_their_beginning() -> Result<()> {
     attempts(|| {
