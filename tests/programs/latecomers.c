@@ -1,7 +1,7 @@
 /* A program in which threads begin all the time, and that notices if a signal ends their calls. It runs until its input ends; then it
  * prints one line.
  *
- *   latecomers sleepers|crowd|becomes|alone
+ *   latecomers sleepers|crowd|becomes|alone|headless
  */
 #define _GNU_SOURCE
 #include "clock.h"
@@ -131,6 +131,22 @@ static void crowd(void)
     check(!pthread_join(breeders[0], NULL) && !pthread_join(breeders[1], NULL), "no end");
 }
 
+/* The process, when its first thread has ended. */
+static void *rest(void *unused)
+{
+    wait_for_the_end();
+    printf("fine\n");
+    exit(0);
+    return unused;
+}
+
+static void end_the_first_thread(void)
+{
+    pthread_t other;
+    check(!pthread_create(&other, NULL, rest, NULL), "no thread");
+    pthread_exit(NULL);
+}
+
 int main(int argc, char **argv)
 {
     pthread_t computing, hosting;
@@ -146,6 +162,8 @@ int main(int argc, char **argv)
     } else if (!strcmp(argv[1], "becomes")) {
         wait_for_a_word();
         execl("/proc/self/exe", "latecomers", "alone", NULL);
+    } else if (!strcmp(argv[1], "headless")) {
+        end_the_first_thread();
     } else if (!strcmp(argv[1], "alone")) {
         wait_for_the_end();
     } else {

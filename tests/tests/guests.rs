@@ -129,6 +129,21 @@ fn a_process_that_becomes_another_program_is_told_of_and_left_alone() -> Result<
     end(target).map(drop)
 }
 
+#[test]
+fn a_process_without_its_first_thread_is_refused_for_that() -> Result<()> {
+    if !may_trace() {
+        return Ok(());
+    }
+    let target = latecomers("headless")?;
+    let ended = attach(&by_timers(), target.id(), 50)?;
+    ensure!(ended.status == 1 && ended.stderr.lines().count() == 1, "{ended:?}");
+    ensure!(
+        ended.stderr.contains("the first thread of process") && ended.stderr.contains("has ended"),
+        "{ended:?}"
+    );
+    end(target).map(drop)
+}
+
 /// Threads of a process that have a timer.
 fn with_timers(pid: u32) -> Result<BTreeSet<u32>> {
     let timers = fs::read_to_string(format!("/proc/{pid}/timers"))?;

@@ -141,6 +141,7 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
     let (mut setup, timers) = match inside::choose_for(&pids, target_group.is_some(), &job.sampling)? {
         Way::Perf => (Setup::begin(&job.sampling)?, None),
         Way::Timers(library) => {
+            explain::first_thread(pids[0])?;
             let (setup, sampler) = inside::within(&job.sampling, Host { pid: pids[0], library })?;
             (setup, Some(sampler))
         }
@@ -165,10 +166,10 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
     let mut engine = setup
         .open_with(timers, &job.sampling, session, found, Some(&watched), outputs)
         .map_err(|error| explain::open(error, one))?;
-    // The clocks come first: whatever is mapped from here on is reported, whatever was mapped before is read.
     if is_inside {
         signals::put_off()?;
     }
+    // The clocks come first: whatever is mapped from here on is reported, whatever was mapped before is read.
     engine.start_clocks().map_err(|error| explain::start(error, one))?;
     let name = match &target_group {
         Some(group) => {
@@ -178,8 +179,8 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
         None => {
             for &pid in &pids {
                 let adopted = engine.session.adopt(pid);
-                explain::maps(pid, adopted, &mut engine.notes)?;
                 engine.sampler.beat();
+                explain::maps(pid, adopted, &mut engine.notes)?;
             }
             match is_inside {
                 true => engine.notes.extend(explain::children_left_alone(&pids)),

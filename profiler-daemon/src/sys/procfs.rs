@@ -79,6 +79,13 @@ pub(crate) fn has_ended(pid: u32) -> bool {
         || std::fs::read(format!("/proc/{pid}/stat")).map_or(true, |stat| is_zombie_in(&stat))
 }
 
+/// Whether the first thread of a process has ended while others work.
+pub(crate) fn has_lost_first_thread(pid: u32) -> bool {
+    open(pid)
+        .and_then(|process| process.stat().ok())
+        .is_some_and(|stat| matches!(stat.state, 'Z' | 'X') && !is_zombie(&stat))
+}
+
 /// A process whose first thread has ended while others work is none.
 fn is_zombie(stat: &Stat) -> bool {
     matches!(stat.state, 'Z' | 'X') && stat.num_threads <= 1
