@@ -1,6 +1,6 @@
 //! What `/proc` says of a process.
 
-use std::io::Read;
+use std::io::{self, Read};
 
 use procfs::process::{Process, Stat, Syscall};
 use procfs::{CpuTime, CurrentSI, KernelStats};
@@ -76,7 +76,13 @@ pub(crate) fn is_kernel_thread(pid: u32) -> bool {
 pub(crate) fn has_ended(pid: u32) -> bool {
     // Asked of hundreds in a second where programs come and go; a clock is a tenth of a file.
     clock::process_cpu_ns(pid).is_none()
-        || std::fs::read(format!("/proc/{pid}/stat")).map_or(true, |stat| is_zombie_in(&stat))
+        || std::fs::read(format!("/proc/{pid}/stat"))
+            .map_or_else(|error| says_gone(&error), |stat| is_zombie_in(&stat))
+}
+
+/// Whether an error says that a process is not there; one of ours, such as too many open files, says nothing of it.
+fn says_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
 /// Whether the first thread of a process has ended while others work.
@@ -305,6 +311,14 @@ mod tests {
         assert!(at(shell.id()).unwrap() < at(sleeper).unwrap());
         assert!(found.contains(&Child { pid: sleeper, parent: shell.id() }));
         assert!(from_above.iter().all(|child| child.pid != std::process::id()));
+    }
+
+    #[test]
+    fn what_cannot_be_read_has_not_ended_for_that() {
+        let error = io::Error::from_raw_os_error;
+        assert!(says_gone(&error(libc::ESRCH)) && says_gone(&error(libc::ENOENT)));
+        assert!(!says_gone(&error(libc::EMFILE)) && !says_gone(&error(libc::EACCES)));
+        assert!(!has_ended(std::process::id()) && has_ended(u32::MAX));
     }
 
     #[test]
