@@ -259,7 +259,7 @@ fn report(found: &Found) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+mod judged {
     use super::*;
 
     #[test]
