@@ -209,6 +209,9 @@ pub struct Run {
     pub sampling_cpu_s: f64,
     /// Standard error of `sampling_cpu_s` (s).
     pub sampling_cpu_se_s: f64,
+    /// CPU time of the target that no sample could stand for, and that is in no function (s): where samples are taken in its processes, that
+    /// of whoever has nothing that takes them.
+    pub not_sampled_cpu_s: f64,
     /// Sum of the samples' weights before it was reconciled with `target_cpu_s` (s).
     pub weight_s: f64,
     /// CPU time of the profiler while sampling (s).

@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(asked) => return answer(&asked),
     };
+    sys::signal::take_errors_for_big_files();
     if !matches!(cli.command, cli::Command::Daemon(_)) {
         log_to_stderr(); // the daemon has a log of its own
     }

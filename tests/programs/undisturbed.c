@@ -359,7 +359,7 @@ static void deaf(void)
     check(!pthread_join(computing, NULL) && !pthread_join(late, NULL), "no end");
 }
 
-/* Is woken up by a signal that it blocks and reads from a file, as PostgreSQL is; a child sends one after the other, and each has
+/* Is woken up by a signal that it blocks and reads from a file, as event loops are; a child sends one after the other, and each has
  * to come, or nobody goes on. */
 static void latch(void)
 {

@@ -130,6 +130,7 @@ const RECIPES: &[Recipe] = &[
     recipe("load", "load.c", "cc", &["-O2", WHOLE, "-fomit-frame-pointer", "-pthread"]),
     recipe("neighbour", "neighbour.c", "cc", &["-O2", WHOLE, "-pthread"]),
     recipe("undisturbed", "undisturbed.c", "cc", &["-O2", WHOLE, "-pthread", "-ldl"]),
+    recipe("latecomers", "latecomers.c", "cc", &["-O2", WHOLE, "-pthread"]),
     recipe("mix_musl_dynamic", "mix.c", "musl-gcc", &["-O2", WHOLE]),
     recipe("ticked", "ticked.c", "cc", &["-O2", WHOLE, "-fno-omit-frame-pointer"]),
     recipe("scribble", "scribble.c", "cc", &["-O2", WHOLE, "-pthread"]),

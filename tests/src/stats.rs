@@ -31,6 +31,9 @@ pub struct Summary {
     pub target_cpu_s: f64,
     /// CPU time that sampling added, taken out of the functions' (s).
     pub sampling_cpu_s: f64,
+    /// CPU time that is in no function, since no sample could stand for it (s).
+    #[serde(default)]
+    pub not_sampled_cpu_s: f64,
     /// Sum of the weights before they were reconciled with the scheduler's figure (s).
     pub weight_s: f64,
     /// CPU time of the profiler while sampling (s).

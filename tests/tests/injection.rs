@@ -302,7 +302,7 @@ fn a_thread_that_takes_signals_by_itself_gets_none_of_ours() -> Result<()> {
     target.check_fine().map(drop)
 }
 
-/// A signal that a program blocks and reads from a file is its own, as PostgreSQL's SIGURG is: none is lost, and none is ours.
+/// A signal that a program blocks and reads from a file is its own: none is lost, and none is ours.
 #[test]
 fn a_program_that_reads_a_signal_of_its_own_loses_none_and_is_sampled() -> Result<()> {
     if !may_trace() {

@@ -19,6 +19,7 @@ use tests::checks::{C, RUST_THREAD, check, check_truth, check_weight_sum, check_
 use tests::programs::program;
 use tests::run::{Ended, Recorded, Sweetspot, run, start, wait_until};
 use tests::stats::Stats;
+use tests::truth::Truth;
 
 fn by_timers() -> Sweetspot {
     Sweetspot::new().options(&["--backend", "timer-signal", "--rate", "250", "--confidence", "99.99%"])
@@ -59,6 +60,56 @@ fn perf_events_say_the_same_within_the_intervals() -> Result<()> {
         }
         Ok(())
     })
+}
+
+/// What a program uses that the library does not come into is not shared out among those that it is in.
+#[test]
+fn what_nobody_samples_is_told_and_becomes_nobody_elses() -> Result<()> {
+    attempts(|| {
+        let (alone, sampled) = (program("mix_static_pie")?, program("mix_nofp")?);
+        let sweetspot = by_timers();
+        let truth = sweetspot.file("truth.json");
+        let mut words = sweetspot.outputs();
+        words.extend(
+            [
+                "--",
+                "sh",
+                "-c",
+                "\"$1\" --cpu 4 >/dev/null & \"$2\" --cpu 4 --depth 20 --out \"$3\"; wait",
+                "sh",
+            ]
+            .map(str::to_owned),
+        );
+        words.extend([
+            alone.to_string_lossy().into_owned(),
+            sampled.to_string_lossy().into_owned(),
+            truth.clone(),
+        ]);
+        run(&mut sweetspot.command("record", &words))?.expect_status(0)?;
+        let summary = Stats::parse(&fs::read_to_string(sweetspot.file("stats.jsonl"))?)?.summary;
+        for compared in Truth::read(Path::new(&truth))?.compare(&summary, 4)? {
+            ensure!(compared.inside(), "the interval misses the truth: {compared:?}");
+        }
+        let not_sampled = summary.not_sampled_cpu_s / summary.target_cpu_s;
+        ensure!((0.4..0.6).contains(&not_sampled), "{not_sampled} was not sampled: {summary:?}");
+        ensure!(summary.notes.iter().any(|note| note.contains("was not sampled")), "{:?}", summary.notes);
+        Ok(())
+    })
+}
+
+/// Limits are the command's, and ours an error.
+#[test]
+fn a_limit_on_files_is_told_in_a_line_and_signals_are_the_commands() -> Result<()> {
+    let limited = by_timers().through(&["sh", "-c", "ulimit -f 100; exec \"$0\" \"$@\""]);
+    let ended = run(&mut limited.command("record", &["--", "true"]))?.expect_status(1)?;
+    ensure!(ended.stderr.lines().count() == 1 && ended.stderr.contains("ulimit -f"), "{ended:?}");
+    let ignored = run(&mut by_timers().command("record", &["--", "grep", "SigIgn", "/proc/self/status"]))?;
+    let mask = ignored.stdout.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = u64::from_str_radix(mask.context("grep has found nothing")?.trim(), 16)?;
+    for ours in [Signal::SIGPIPE, Signal::SIGXFSZ] {
+        ensure!(mask >> (ours as i32 - 1) & 1 == 0, "{ours} is ignored: {ignored:?}");
+    }
+    Ok(())
 }
 
 #[test]

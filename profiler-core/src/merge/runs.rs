@@ -84,7 +84,15 @@ impl Runs {
         macro_rules! add {
             ($($seconds:ident),*) => {$(self.sum.$seconds += finite(run.$seconds) * part;)*};
         }
-        add!(target_cpu_s, sampling_cpu_s, sampling_cpu_se_s, weight_s, self_cpu_s, setup_cpu_s);
+        add!(
+            target_cpu_s,
+            sampling_cpu_s,
+            sampling_cpu_se_s,
+            not_sampled_cpu_s,
+            weight_s,
+            self_cpu_s,
+            setup_cpu_s
+        );
     }
 
     /// Adds `cpu_s` times each ratio; [`Self::finish`] divides.

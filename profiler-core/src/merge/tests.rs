@@ -211,7 +211,7 @@ fn every_figure_of_a_run_is_carried() {
     set!(3; lost, undecodable, maps_reread, mappings_dropped, objects, files_lost, symbol_bytes_peak, symbol_evictions,
         symbol_rereads, throttled, foreign_samples, tick_samples, walked_frames, copied_bytes, handler_samples, retunes,
         stack_copy_bytes, seed);
-    set!(0.5; target_cpu_s, sampling_cpu_s, sampling_cpu_se_s, weight_s, self_cpu_s, setup_cpu_s, overhead_us,
+    set!(0.5; target_cpu_s, sampling_cpu_s, sampling_cpu_se_s, not_sampled_cpu_s, weight_s, self_cpu_s, setup_cpu_s, overhead_us,
         overhead_se_us, self_us, overhead_ratio, overhead_worst_1s_ratio, overhead_worst_10s_ratio, budget_ratio, rate_hz,
         tick_rate_hz, tick_overhead_us, tick_overhead_se_us,
         optimum_rate_hz, unbounded_rate_hz, confidence, precision_goal_ratio);

@@ -119,6 +119,7 @@ mod tests {
             "truncated_by",
             "complete_ratio",
             "target_cpu_s",
+            "not_sampled_cpu_s",
             "overhead_us",
             "objects",
             "files_lost",

@@ -24,6 +24,8 @@ const FIGURES: usize = 38;
 
 /// Share of the CPU time without a name from which the person is told.
 const NAMELESS_WORTH_A_LINE: f64 = 0.01;
+/// The same of the CPU time that nobody sampled.
+const NOT_SAMPLED_WORTH_A_WORD: f64 = 0.01;
 
 /// The table as text.
 pub(crate) fn render(profile: &SymbolizedProfile, table: &FunctionTable, view: View) -> String {
@@ -126,6 +128,9 @@ fn target(run: &Run) -> String {
     let mut text = format!("{name}, {:.2} s of CPU time in {:.2} s", run.target_cpu_s, run.duration_s);
     if run.sampling_cpu_s > 0.0 {
         let _ = write!(text, ", {:.3} s of it sampling, taken out", run.sampling_cpu_s);
+    }
+    if run.not_sampled_cpu_s > NOT_SAMPLED_WORTH_A_WORD * run.target_cpu_s {
+        let _ = write!(text, ", {:.3} s not sampled, in no function", run.not_sampled_cpu_s);
     }
     text
 }

@@ -71,3 +71,10 @@ fn an_empty_profile_is_said_to_be_empty() {
     let text = render(&SymbolizedProfile::default(), &FunctionTable::default(), View { width: 80, top: 20 });
     assert!(text.contains("no samples"));
 }
+
+#[test]
+fn what_nobody_sampled_is_told_beside_the_target() {
+    let run = |not_sampled_cpu_s| Run { target_cpu_s: 10.0, not_sampled_cpu_s, ..Run::default() };
+    assert!(target(&run(4.0)).ends_with(", 4.000 s not sampled, in no function"));
+    assert!(!target(&run(0.05)).contains("not sampled") && !target(&Run::default()).contains("not sampled"));
+}

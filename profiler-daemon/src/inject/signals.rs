@@ -1,5 +1,5 @@
 //! What a process does with the signals that an agent could use: one that nobody handles may be blocked, and be read from a file
-//! (`signalfd`) or waited for (`sigwait`). PostgreSQL wakes itself up so, by SIGURG. Signals of ours would be taken for others there,
+//! (`signalfd`) or waited for (`sigwait`). Event loops wake themselves up so. Signals of ours would be taken for others there,
 //! and to take back a handler drops what waits.
 
 use std::fs::{self, File};
@@ -112,7 +112,7 @@ mod tests {
         let [urg, winch] = SIGNALS;
         assert_eq!(judged(0, &[0, 0]), (vec![urg, winch], [false; 2]));
         assert_eq!(judged(0, &[]), (vec![urg, winch], [false; 2]));
-        assert_eq!(judged(URG, &[URG]), (vec![winch], [true, false]), "as in PostgreSQL");
+        assert_eq!(judged(URG, &[URG]), (vec![winch], [true, false]), "it is read");
         assert_eq!(judged(0, &[URG, 0]), (vec![winch, urg], [false; 2]));
         assert_eq!(judged(0, &[URG | WINCH, WINCH, 0]), (vec![urg, winch], [false; 2]));
         assert_eq!(judged(0, &[URG | WINCH]), (vec![], [false; 2]));

@@ -54,6 +54,8 @@ const SETTLING_NS: u64 = 2_000_000;
 /// How often, while clocks are renewed, threads are looked for that were born meanwhile. Of a later look are only the
 /// children of those that the look before found.
 const GENERATIONS: usize = 3;
+/// A drain reads no more than 32 MiB of what agents have written, whose rings hold 1 GiB together.
+const LAST_DRAINS: usize = 32;
 /// Length of a window of the profile (ns).
 const WINDOW_NS: u64 = 500_000_000;
 /// Changes by the bucket below this (in logarithms) are not entered into the history of the rate.
@@ -362,7 +364,12 @@ impl<L: DecisionLog> Engine<L> {
     /// Stops sampling and takes in what is left.
     pub(crate) fn stop(&mut self) {
         self.sampler.stop();
-        self.drain(u64::MAX);
+        for _ in 0..LAST_DRAINS {
+            self.drain(u64::MAX);
+            if !self.sampler.has_records() {
+                break;
+            }
+        }
         let mut times = self.bursts.finish(clock::monotonic_ns(), &mut self.session.recent);
         times.extend(self.sampler.take_handler_times());
         self.controller.observe_handler(&times);

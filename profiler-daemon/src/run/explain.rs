@@ -172,6 +172,16 @@ pub(crate) fn kernel_thread(pid: u32) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a process that nothing can be loaded into, since what tells of it is its first thread's.
+pub(crate) fn first_thread(pid: u32) -> Result<()> {
+    if procfs::has_lost_first_thread(pid) {
+        return Err(anyhow!(
+            "the first thread of process {pid} has ended while others work, and nothing is loaded into such; use perf events"
+        ));
+    }
+    Ok(())
+}
+
 /// What to make of the attempt to read which code is mapped: a process that has ended is an error, missing
 /// permission leaves a profile with fewer names.
 pub(crate) fn maps(pid: u32, read: Result<(), ProcError>, notes: &mut Vec<String>) -> Result<()> {

@@ -142,6 +142,9 @@ pub(crate) fn within(sampling: &SamplingSettings, host: Host) -> Result<(Setup, 
 }
 
 fn no_memory(cause: std::io::Error) -> anyhow::Error {
+    if cause.kind() == std::io::ErrorKind::FileTooLarge {
+        return anyhow!("the memory for the samples may not become so big ({cause}); raise `ulimit -f`");
+    }
     anyhow!("there is no memory for the samples ({cause}); free some, and try again")
 }
 

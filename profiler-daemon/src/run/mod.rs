@@ -141,6 +141,7 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
     let (mut setup, timers) = match inside::choose_for(&pids, target_group.is_some(), &job.sampling)? {
         Way::Perf => (Setup::begin(&job.sampling)?, None),
         Way::Timers(library) => {
+            explain::first_thread(pids[0])?;
             let (setup, sampler) = inside::within(&job.sampling, Host { pid: pids[0], library })?;
             (setup, Some(sampler))
         }
@@ -165,6 +166,9 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
     let mut engine = setup
         .open_with(timers, &job.sampling, session, found, Some(&watched), outputs)
         .map_err(|error| explain::open(error, one))?;
+    if is_inside {
+        signals::put_off()?;
+    }
     // The clocks come first: whatever is mapped from here on is reported, whatever was mapped before is read.
     engine.start_clocks().map_err(|error| explain::start(error, one))?;
     let name = match &target_group {
@@ -175,6 +179,7 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
         None => {
             for &pid in &pids {
                 let adopted = engine.session.adopt(pid);
+                engine.sampler.beat();
                 explain::maps(pid, adopted, &mut engine.notes)?;
             }
             match is_inside {

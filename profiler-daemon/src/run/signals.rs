@@ -18,19 +18,29 @@ pub(crate) struct Signals {
     timer: Timer,
 }
 
+/// Those that ask to stop.
+const TO_STOP: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+
+/// Has signals that ask to stop wait until somebody listens: from when something is in another process that only our end takes
+/// out of it.
+pub(super) fn put_off() -> Result<()> {
+    SigSet::from_iter(TO_STOP).thread_block().context("signals could not be blocked")
+}
+
 impl Signals {
-    /// Catches them, also those that whoever started us had blocked.
+    /// Catches them, also those that we or whoever started us had blocked: one of these may wait, and would end us uncaught.
     pub(crate) fn listen() -> Result<Self> {
-        let caught = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGCHLD]);
-        caught.thread_unblock().context("signals could not be unblocked")?;
         let listen = |kind| signal(kind).context("signals could not be caught");
-        Ok(Self {
+        let signals = Self {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,
             hang_up: listen(SignalKind::hangup())?,
             child: listen(SignalKind::child())?,
             timer: Timer::new().context("the timer could not be made")?,
-        })
+        };
+        let caught = SigSet::from_iter(TO_STOP.into_iter().chain([Signal::SIGCHLD]));
+        caught.thread_unblock().context("signals could not be unblocked")?;
+        Ok(signals)
     }
 
     /// Waits for `pause`, or for a signal; returns the one that asks to stop.

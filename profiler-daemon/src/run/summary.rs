@@ -20,6 +20,10 @@ const MOST_SAMPLING: f64 = 0.9;
 /// Stacks without outer frames, as a share of all, from which the person is told.
 const TRUNCATED_WORTH_A_NOTE: f64 = 0.005;
 
+/// CPU time that nobody sampled, as a share of all and in seconds, from which the person is told why.
+const NOT_SAMPLED_WORTH_A_NOTE: f64 = 0.05;
+const NOT_SAMPLED_WORTH_A_NOTE_S: f64 = 0.1;
+
 /// Names what was collected and writes every output.
 pub(super) fn deliver(
     engine: Engine<Outputs>,
@@ -57,8 +61,36 @@ pub(crate) fn run(
         run.tick_audit = format!("dropped at the end: {why}");
         run.notes.push(format!("samples at the kernel's tick were {}; the clock's remain", run.tick_audit));
     }
-    let scale = compensate(&mut run, &figures.account, figures.kernel_seen);
+    let seen = match (figures.is_inside, figures.kernel_seen) {
+        (true, _) => Seen::Agents,
+        (false, true) => Seen::Everything,
+        (false, false) => Seen::UserCode,
+    };
+    let scale = compensate(&mut run, &figures.account, seen);
+    let worth_s = (NOT_SAMPLED_WORTH_A_NOTE * run.target_cpu_s).max(NOT_SAMPLED_WORTH_A_NOTE_S);
+    if run.not_sampled_cpu_s > worth_s {
+        run.notes.push(not_sampled(&run));
+    }
     (run, scale)
+}
+
+fn not_sampled(run: &Run) -> String {
+    format!(
+        "{:.0}% of the CPU time was not sampled, and is in no function: of programs that the library does not come into (static, musl, \
+         with other rights), or of threads that were too short, came late or may not be signalled",
+        run.not_sampled_cpu_s / run.target_cpu_s * 100.0
+    )
+}
+
+/// What of the target can be sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    /// All that it does.
+    Everything,
+    /// All but what the kernel does for it.
+    UserCode,
+    /// All that threads do which have an agent's timer.
+    Agents,
 }
 
 /// What takes the weights to the CPU time that the target would have used unsampled; says in `run` what sampling
@@ -68,13 +100,21 @@ pub(crate) fn run(
 /// taken out of it. Without, the kernel's time is missing from the weights, rightly so, and with it the cost of context
 /// switches; but the period that each sample stands for begins with the interrupt of the one before, so what the
 /// samples cost is in the weights and is taken out of them.
-fn compensate(run: &mut Run, account: &Account, kernel_seen: bool) -> f64 {
-    let reconciles = kernel_seen && run.target_cpu_s > 0.0;
-    let (whole_s, charged) = if reconciles {
-        (run.target_cpu_s, account.charged())
-    } else {
-        (run.weight_s, account.charged_by_samples())
+///
+/// Agents' weights are the CPU time of their threads, but for samples that were lost. What the target has used beyond that is of threads that have
+/// none, and does not become that of others: it is told by itself.
+fn compensate(run: &mut Run, account: &Account, seen: Seen) -> f64 {
+    let (whole_s, charged) = match seen {
+        Seen::Everything if run.target_cpu_s > 0.0 => (run.target_cpu_s, account.charged()),
+        Seen::Agents if run.target_cpu_s > 0.0 => {
+            let with_lost = 1.0 + run.lost as f64 / run.samples.max(1) as f64;
+            ((run.weight_s * with_lost).min(run.target_cpu_s), account.charged())
+        }
+        _ => (run.weight_s, account.charged_by_samples()),
     };
+    if seen == Seen::Agents {
+        run.not_sampled_cpu_s = (run.target_cpu_s - whole_s).max(0.0);
+    }
     run.sampling_cpu_s = (charged.mean_ns * 1e-9).clamp(0.0, MOST_SAMPLING * whole_s);
     run.sampling_cpu_se_s = (charged.se_ns * 1e-9).clamp(0.0, whole_s);
     if run.weight_s > 0.0 { (whole_s - run.sampling_cpu_s) / run.weight_s } else { 1.0 }
@@ -137,6 +177,7 @@ fn figures_of(
         target_cpu_s: end.target_cpu_ns as f64 * 1e-9,
         sampling_cpu_s: 0.0,
         sampling_cpu_se_s: 0.0,
+        not_sampled_cpu_s: 0.0,
         weight_s: 0.0,
         self_cpu_s: end.self_cpu_ns as f64 * 1e-9,
         setup_cpu_s: end.setup_cpu_ns as f64 * 1e-9,
@@ -273,31 +314,44 @@ mod tests {
         account
     }
 
-    fn compensated(target_cpu_s: f64, weight_s: f64, account: &Account, kernel_seen: bool) -> (f64, Run) {
-        let mut run = Run { target_cpu_s, weight_s, ..Run::default() };
-        let scale = compensate(&mut run, account, kernel_seen);
+    fn compensated(target_cpu_s: f64, weight_s: f64, account: &Account, seen: Seen) -> (f64, Run) {
+        let mut run = Run { target_cpu_s, weight_s, samples: 900, ..Run::default() };
+        let scale = compensate(&mut run, account, seen);
         (scale * weight_s, run)
     }
 
     #[test]
     fn what_sampling_added_is_taken_out() {
-        let (cpu_s, run) = compensated(10.0, 8.0, &account(1.0), true);
+        let (cpu_s, run) = compensated(10.0, 8.0, &account(1.0), Seen::Everything);
         assert!((cpu_s - 9.0).abs() < 1e-9, "{cpu_s}");
         assert_eq!((run.sampling_cpu_s, run.sampling_cpu_se_s), (1.0, 0.25));
     }
 
     #[test]
     fn without_the_kernel_the_samples_are_taken_out_of_the_weights() {
-        let (cpu_s, run) = compensated(10.0, 8.0, &account(1.0), false);
+        let (cpu_s, run) = compensated(10.0, 8.0, &account(1.0), Seen::UserCode);
         assert!((cpu_s - 7.5).abs() < 1e-9, "{cpu_s}");
         assert_eq!((run.sampling_cpu_s, run.sampling_cpu_se_s), (0.5, 0.125));
     }
 
     #[test]
+    fn who_has_no_agent_does_not_become_the_others() {
+        let (cpu_s, run) = compensated(10.0, 4.0, &account(0.1), Seen::Agents);
+        assert!((cpu_s - 3.9).abs() < 1e-9 && (run.not_sampled_cpu_s - 6.0).abs() < 1e-9, "{cpu_s} {run:?}");
+        let (cpu_s, run) = compensated(10.0, 10.5, &account(0.1), Seen::Agents);
+        assert!((cpu_s - 9.9).abs() < 1e-9 && run.not_sampled_cpu_s == 0.0, "{cpu_s} {run:?}");
+        // Samples that were lost are made up for by the others.
+        let mut run = Run { target_cpu_s: 10.0, weight_s: 4.5, samples: 900, lost: 100, ..Run::default() };
+        let scale = compensate(&mut run, &account(0.0), Seen::Agents);
+        assert!((4.5 * scale - 5.0).abs() < 1e-9 && (run.not_sampled_cpu_s - 5.0).abs() < 1e-9, "{run:?}");
+        assert!(not_sampled(&run).starts_with("50% of the CPU time was not sampled"));
+    }
+
+    #[test]
     fn a_cost_above_everything_leaves_a_profile() {
         for (target_cpu_s, weight_s) in [(10.0, 10.0), (0.0, 10.0), (10.0, 0.0), (0.0, 0.0)] {
-            for kernel_seen in [true, false] {
-                let (cpu_s, run) = compensated(target_cpu_s, weight_s, &account(1e6), kernel_seen);
+            for seen in [Seen::Everything, Seen::UserCode, Seen::Agents] {
+                let (cpu_s, run) = compensated(target_cpu_s, weight_s, &account(1e6), seen);
                 assert!(cpu_s.is_finite() && (cpu_s > 0.0) == (weight_s > 0.0), "{cpu_s}");
                 assert!(run.sampling_cpu_s.is_finite() && run.sampling_cpu_se_s.is_finite());
             }

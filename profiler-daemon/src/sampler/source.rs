@@ -53,6 +53,13 @@ impl Source {
         }
     }
 
+    /// Where the clocks are others' and rest while they hear nothing of us: a sign of life, after what took long.
+    pub(crate) fn beat(&mut self) {
+        if let Self::Timers(timers) = self {
+            timers.beat();
+        }
+    }
+
     /// Stops the clocks for good.
     pub(crate) fn stop(&mut self) {
         either!(self, one => one.stop());

@@ -5,6 +5,7 @@
 //! counts: so the weights of a thread add up to its CPU time whatever the kernel's tick makes of single expiries.
 
 mod guest;
+mod latecomer;
 mod slots;
 mod strangers;
 
@@ -131,7 +132,7 @@ impl TimerSampler {
     }
 
     /// A sign of life, without which agents become sparing and stop. What somebody has written over it stands there again.
-    fn beat(&mut self) {
+    pub(crate) fn beat(&mut self) {
         let now_ns = clock::monotonic_ns();
         let silence_ns = now_ns.saturating_sub(self.told.now_ns);
         let is_intact = self.is_stopped || self.shared().is_some_and(|memory| memory.is_as_told(&self.told));
@@ -162,16 +163,19 @@ impl TimerSampler {
     pub(crate) fn start(&mut self) -> Result<(), Refused> {
         let rings = rings_for(self.guest.as_ref().map_or(0, Guest::thread_count));
         if let Some(mut guest) = self.guest.take() {
-            self.told.now_ns = clock::monotonic_ns();
             let told = self.told;
             let prepare = |memory: &AgentMemory| {
                 memory.reserve(words_for(rings))?;
-                let _ = Memory::prepare(memory.words(), &told); // as long as it has to be
+                begin_memory(memory, told);
                 Ok(())
             };
             self.memory = Arc::new(guest.attach(prepare)?);
+            self.told.now_ns = clock::monotonic_ns(); // until here there was nobody to be silent to
             if let Some(memory) = Memory::of_own(self.memory.words()) {
                 self.slots.look(&memory); // these threads are known without being told of
+                if memory.left_out() == 0 && memory.refused() == 0 {
+                    guest.found(self.slots.owners().map(|owner| owner.tid));
+                }
             }
             self.guest = Some(guest);
         } else {
@@ -239,13 +243,7 @@ impl TimerSampler {
             let why = "it, or its environment, lets nothing be preloaded";
             lines.push(format!("the command was not sampled: {why} (LD_PRELOAD)"));
         }
-        let unseen_ms = memory.unseen_ns() / 1_000_000;
-        if unseen_ms > MOST_UNSEEN_MS {
-            lines.push(format!(
-                "threads that ended between two ticks of the kernel used some {unseen_ms} ms that no sample could hit: they are \
-                 shared out among the others"
-            ));
-        }
+        lines.extend(self.unseen(&memory));
         let (left_out, refused) = (memory.left_out(), memory.refused());
         if left_out > 0 {
             lines.push(format!("{left_out} threads were not sampled: no more than {SLOTS} are at a time"));
@@ -279,6 +277,19 @@ impl TimerSampler {
         lines
     }
 
+    /// What threads have used that were sampled too late, or never.
+    fn unseen(&self, memory: &Memory<'_>) -> Option<String> {
+        let (unseen_ms, what) = match &self.guest {
+            None => {
+                (memory.unseen_ns() / 1_000_000, "threads that ended between two ticks of the kernel used")
+            }
+            Some(guest) => {
+                (guest.late_ms(), "threads that came later had, before they could be told of us, used")
+            }
+        };
+        (unseen_ms > MOST_UNSEEN_MS).then(|| format!("{what} some {unseen_ms} ms that no sample could hit"))
+    }
+
     /// Whether there is a record to be handed over.
     pub(crate) fn has_records(&self) -> bool {
         self.shared().is_some_and(|memory| self.slots.have_records(&memory))
@@ -296,17 +307,17 @@ impl TimerSampler {
         self.beat();
         let now_ns = self.told.now_ns;
         let Some(memory) = Memory::of_own(self.memory.words()) else { return };
-        if let Some(guest) = &mut self.guest {
-            let gone = guest.follow_threads();
-            self.slots.end(&memory, &gone);
-            if guest.is_shut() {
-                memory.shut();
-            }
-        }
         for taken in self.slots.look(&memory) {
             // The first thread of a process tells of itself.
             if taken.pid != taken.tid {
                 handle(Drained::Record(Record::Fork(taken.of_own_process()), 0));
+            }
+        }
+        if let Some(guest) = &mut self.guest {
+            let gone = guest.follow_threads(|| self.slots.owners().map(|owner| owner.tid).collect());
+            self.slots.end(&memory, &gone);
+            if guest.is_shut() {
+                memory.shut();
             }
         }
         let mut target = Target { known: &mut self.known, root: self.root, times: &mut self.times };
@@ -334,6 +345,20 @@ impl TimerSampler {
 /// Rings that are kept ready where so many threads are: half as many more, and a few.
 fn rings_for(threads: usize) -> usize {
     (threads + (threads / 2).max(FEW)).min(SLOTS)
+}
+
+/// Makes empty memory what the agent is given. It may have taken long to come to that, and whoever is silent is sampled sparingly.
+fn begin_memory(memory: &AgentMemory, told: Settings) {
+    let _ = Memory::prepare(memory.words(), &Settings { now_ns: clock::monotonic_ns(), ..told }); // as long as it has to be
+}
+
+/// Whatever ends a run early: an agent is not left at work.
+impl Drop for TimerSampler {
+    fn drop(&mut self) {
+        if !self.is_stopped {
+            self.stop();
+        }
+    }
 }
 
 /// What records are understood with.

@@ -34,6 +34,46 @@ fn field<'a>(status: &'a [u8], name: &str) -> Option<&'a str> {
     std::str::from_utf8(line).ok()
 }
 
+/// Where the code and the stack of a program were put when it was begun: at random, so that another one, or the same begun again, is
+/// elsewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Image([u64; 3]);
+
+/// That of a `stat` line; `None` where the first thread has ended, which the line is about.
+pub(crate) fn image_in(stat: &[u8]) -> Option<Image> {
+    let mut fields = behind_name(stat).skip(23).map_while(|field| field.parse().ok());
+    Some(Image([fields.next()?, fields.next()?, fields.next()?])).filter(|image| *image != Image::default())
+}
+
+/// What a thread is doing as far as signals matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// It runs, or waits in no system call.
+    None,
+    /// It waits in this one, which has these arguments.
+    Number(i64, [u64; 6]),
+}
+
+/// That of a `syscall`.
+pub(crate) fn call_in(text: &str) -> Option<Call> {
+    let mut words = text.split_ascii_whitespace();
+    let number = match words.next()? {
+        "running" | "-1" => return Some(Call::None),
+        number => number.parse().ok()?,
+    };
+    let mut arguments = [0; 6];
+    for argument in &mut arguments {
+        *argument = u64::from_str_radix(words.next()?.trim_start_matches("0x"), 16).ok()?;
+    }
+    Some(Call::Number(number, arguments))
+}
+
+/// `utime + stime` of a `stat` line, in ticks.
+pub(crate) fn own_ticks(stat: &[u8]) -> u64 {
+    let ticks = behind_name(stat).skip(11).take(2);
+    ticks.filter_map(|ticks| ticks.parse::<u64>().ok()).fold(0, u64::saturating_add)
+}
+
 /// `cutime + cstime` of a `stat` line, in ticks.
 pub(crate) fn children_ticks(stat: &[u8]) -> u64 {
     let ticks = behind_name(stat).skip(13).take(2);
@@ -68,6 +108,26 @@ mod tests {
         assert_eq!(children_ticks(b"7 (a) (b 1 2) S 1 7 7 0 -1 4194560 10 20 0 0 5 6 70 8 20 0 1 0 100"), 78);
         assert_eq!(children_ticks(b"7 (\xd0) S 1 7 7 0 -1 4194560 10 20 0 0 5 6 70 8 20 0 1 0 100"), 78);
         assert_eq!(children_ticks(b""), 0);
+        assert_eq!(own_ticks(b"7 (a) (b 1 2) S 1 7 7 0 -1 4194560 10 20 0 0 5 6 70 8 20 0 1 0 100"), 11);
+    }
+
+    #[test]
+    fn a_program_is_known_by_where_it_is() {
+        let stat = |code: &str| {
+            let line = format!("7 (a b) S 1 7 7 0 -1 4194560 10 20 0 0 5 6 70 8 20 0 1 0 100 9 9 9 {code} 0");
+            image_in(line.as_bytes())
+        };
+        assert_eq!(stat("4096 8192 77"), Some(Image([4096, 8192, 77])));
+        assert!(stat("4096 8192 78") != stat("4096 8192 77") && stat("4096").is_none());
+        assert_eq!((stat("0 0 0"), image_in(b"")), (None, None));
+    }
+
+    #[test]
+    fn a_call_is_read_with_its_arguments() {
+        let poll = "7 0x7ffd 0x1 0x14 0x0 0x8 0xffffffffffffffff 0x7ffe 0x7fff\n";
+        assert_eq!(call_in(poll), Some(Call::Number(7, [0x7ffd, 1, 0x14, 0, 8, u64::MAX])));
+        assert_eq!((call_in("running\n"), call_in("-1 0x1 0x2\n")), (Some(Call::None), Some(Call::None)));
+        assert_eq!((call_in(""), call_in("7 0x1\n"), call_in("x 0x1\n")), (None, None, None));
     }
 
     #[test]

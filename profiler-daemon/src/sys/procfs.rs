@@ -1,6 +1,6 @@
 //! What `/proc` says of a process.
 
-use std::io::Read;
+use std::io::{self, Read};
 
 use procfs::process::{Process, Stat, Syscall};
 use procfs::{CpuTime, CurrentSI, KernelStats};
@@ -9,8 +9,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::clock;
 use super::maps::regions;
-pub(crate) use super::proc_text::Identity;
-use super::proc_text::{children_ticks, identity_in, is_zombie_in, switches_in};
+pub(crate) use super::proc_text::{Call, Identity, Image};
+use super::proc_text::{
+    call_in, children_ticks, identity_in, image_in, is_zombie_in, own_ticks, switches_in,
+};
 
 /// More of `maps` is not read: some 65,000 mappings with paths of a kilobyte.
 const MAX_MAPS_BYTES: u64 = 64 << 20;
@@ -19,6 +21,27 @@ const MAX_MAPS_BYTES: u64 = 64 << 20;
 pub(crate) fn threads(pid: u32) -> Vec<u32> {
     let tasks = open(pid).and_then(|process| process.tasks().ok());
     tasks.map_or_else(Vec::new, |tasks| tasks.flatten().map(|task| task.tid as u32).collect())
+}
+
+/// Whether a process has a thread: a list of them can leave some out while others end.
+pub(crate) fn has_thread(pid: u32, tid: u32) -> bool {
+    std::fs::metadata(format!("/proc/{pid}/task/{tid}")).is_ok()
+}
+
+/// The system call that a thread waits in; `None` once it is gone, and where we may not know.
+pub(crate) fn thread_call(pid: u32, tid: u32) -> Option<Call> {
+    call_in(&std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?)
+}
+
+/// CPU time that a thread has used, in steps of the kernel's unit for that (ms); 0 once it is gone.
+pub(crate) fn thread_cpu_ms(pid: u32, tid: u32) -> u64 {
+    let stat = std::fs::read(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+    own_ticks(&stat).saturating_mul(1000) / procfs::ticks_per_second().max(1)
+}
+
+/// Where the program of a process is; `None` once it is gone.
+pub(crate) fn image(pid: u32) -> Option<Image> {
+    image_in(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// How many threads a process has, without a look at each; 0 once it is gone.
@@ -53,7 +76,20 @@ pub(crate) fn is_kernel_thread(pid: u32) -> bool {
 pub(crate) fn has_ended(pid: u32) -> bool {
     // Asked of hundreds in a second where programs come and go; a clock is a tenth of a file.
     clock::process_cpu_ns(pid).is_none()
-        || std::fs::read(format!("/proc/{pid}/stat")).map_or(true, |stat| is_zombie_in(&stat))
+        || std::fs::read(format!("/proc/{pid}/stat"))
+            .map_or_else(|error| says_gone(&error), |stat| is_zombie_in(&stat))
+}
+
+/// Whether an error says that a process is not there; one of ours, such as too many open files, says nothing of it.
+fn says_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+}
+
+/// Whether the first thread of a process has ended while others work.
+pub(crate) fn has_lost_first_thread(pid: u32) -> bool {
+    open(pid)
+        .and_then(|process| process.stat().ok())
+        .is_some_and(|stat| matches!(stat.state, 'Z' | 'X') && !is_zombie(&stat))
 }
 
 /// A process whose first thread has ended while others work is none.
@@ -275,6 +311,14 @@ mod tests {
         assert!(at(shell.id()).unwrap() < at(sleeper).unwrap());
         assert!(found.contains(&Child { pid: sleeper, parent: shell.id() }));
         assert!(from_above.iter().all(|child| child.pid != std::process::id()));
+    }
+
+    #[test]
+    fn what_cannot_be_read_has_not_ended_for_that() {
+        let error = io::Error::from_raw_os_error;
+        assert!(says_gone(&error(libc::ESRCH)) && says_gone(&error(libc::ENOENT)));
+        assert!(!says_gone(&error(libc::EMFILE)) && !says_gone(&error(libc::EACCES)));
+        assert!(!has_ended(std::process::id()) && has_ended(u32::MAX));
     }
 
     #[test]

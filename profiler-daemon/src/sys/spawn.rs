@@ -11,6 +11,8 @@ use nix::fcntl::OFlag;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::unistd::{ForkResult, Pid, execvp, execvpe, fork, pipe2};
 
+use super::signal;
+
 /// A child process that waits for permission to become the command.
 pub(crate) struct HeldCommand {
     pid: Pid,
@@ -43,7 +45,7 @@ impl HeldCommand {
     pub(crate) fn fork(command: &[CString], environment: Option<&[CString]>) -> io::Result<Self> {
         let (go_read, go_write) = pipe2(OFlag::O_CLOEXEC)?;
         let (failure_read, failure_write) = pipe2(OFlag::O_CLOEXEC)?;
-        // SAFETY: the child calls nothing but `read`, `sigprocmask`, `execvp`, `execvpe`, `write` and `_exit`,
+        // SAFETY: the child calls nothing but `read`, `sigprocmask`, `signal`, `execvp`, `execvpe`, `write` and `_exit`,
         // and allocates nothing.
         match unsafe { fork() }? {
             ForkResult::Parent { child } => {
@@ -81,6 +83,7 @@ fn become_command(command: &[CString], environment: Option<&[CString]>, go: Owne
     let released = matches!((&*go).read(&mut byte), Ok(1)); // 0: our parent is gone
     if released {
         let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
+        signal::as_we_were_started();
         let executed = match environment {
             Some(environment) => execvpe(&command[0], command, environment),
             None => execvp(&command[0], command),

@@ -2,7 +2,7 @@
 //! tick came with a signal are held against those in which one came without, of the same thread in the same seconds. Whether a
 //! handler has run the program sees below its stack (`programs/ticked.c`), so nobody need tell it.
 //!
-//! And what is left of the signals when the profiler is killed.
+//! And what is left of the signals when the profiler is killed: nothing that costs work, and after sixteen seconds none.
 //!
 //! Options: `--seconds 40` (of a run), `--only cost|killed`.
 
@@ -21,6 +21,8 @@ use tests::ticked::{Piece, Pieces, at_the_tick, middle, tick_ns};
 
 /// How far the cost of a sample may be off.
 const GOAL: f64 = 0.15;
+/// So long after the profiler was killed an agent has given it up (s).
+const QUIET_AFTER_S: usize = 16;
 /// Half of the ticks bring a signal.
 const PART_OF_TICKS: f64 = 0.5;
 
@@ -81,9 +83,35 @@ fn main() -> Result<()> {
     let killed = (only != "cost").then(killed).transpose()?;
     let found = Found { costs, killed };
     report(&found)?;
-    let off = found.costs.iter().filter(|cost| cost.verdict == "off").count();
+    let (off, unsure) = (count(&found.costs, "off"), count(&found.costs, "unsure"));
     ensure!(off == 0, "{off} of {} costs are beyond {}", found.costs.len(), percent(GOAL));
-    Ok(())
+    ensure!(
+        unsure == 0,
+        "{unsure} of {} costs are not known well enough: give more --seconds",
+        found.costs.len()
+    );
+    found.killed.as_ref().map_or(Ok(()), Killed::judge)
+}
+
+fn count(costs: &[Cost], verdict: &str) -> usize {
+    costs.iter().filter(|cost| cost.verdict == verdict).count()
+}
+
+impl Killed {
+    /// The program works as fast as alone, and nothing interrupts it once the agent has given us up.
+    fn judge(&self) -> Result<()> {
+        let lost = self.alone.minus(self.killed);
+        ensure!(
+            lost.mean <= 2.0 * lost.se,
+            "after the profiler was killed {:.1} ± {:.1} pieces of work in a second are missing",
+            lost.mean,
+            lost.se
+        );
+        let late: u64 = self.signals.iter().skip(QUIET_AFTER_S).sum();
+        ensure!(late == 0, "{late} signals came {QUIET_AFTER_S} s after the profiler was killed and later");
+        ensure!(self.signals.len() > QUIET_AFTER_S, "the program was not watched for {QUIET_AFTER_S} s");
+        Ok(())
+    }
 }
 
 /// The last CPU for the program, the first for the profiler.
@@ -228,4 +256,21 @@ fn report(found: &Found) -> Result<()> {
         remarks.push(format!("signals in each second after that: {signals:?}"));
     }
     print(&rows, &remarks, found)
+}
+
+#[cfg(test)]
+mod judged {
+    use super::*;
+
+    #[test]
+    fn what_is_left_of_a_killed_profiler_is_judged() {
+        let killed = |pieces: f64, late: u64| {
+            let figure = |mean| Figure { mean, se: 3.0 };
+            let mut signals = vec![1; QUIET_AFTER_S];
+            signals.push(late);
+            Killed { alone: figure(1000.0), sampled: figure(980.0), killed: figure(pieces), signals }.judge()
+        };
+        assert!(killed(1000.0, 0).is_ok() && killed(994.0, 0).is_ok() && killed(1010.0, 0).is_ok());
+        assert!(killed(980.0, 0).is_err() && killed(1000.0, 1).is_err() && killed(f64::NAN, 0).is_err());
+    }
 }

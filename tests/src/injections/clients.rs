@@ -1,5 +1,6 @@
 //! Their clients, which check every answer.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tempfile::TempDir;
 
 use super::Server;
 use crate::guards::Running;
@@ -50,14 +52,14 @@ pub enum Clients {
     /// Our own.
     Threads(Vec<JoinHandle<()>>, Arc<Seen>),
     /// PostgreSQL's.
-    Bench(Option<Running>),
+    Bench(Option<Bench>),
 }
 
 impl Clients {
     /// Starts them.
     pub fn start(server: &Server) -> Result<Clients> {
         if server.name() == "postgres" {
-            return bench(server.port()).map(|bench| Clients::Bench(Some(bench)));
+            return Bench::start(server.port()).map(|bench| Clients::Bench(Some(bench)));
         }
         let shared = Arc::new(Seen::default());
         let (port, is_redis) = (server.port(), server.name() == "redis-server");
@@ -82,11 +84,7 @@ impl Clients {
                     slowest_ms: shared.slowest_us.load(Ordering::Relaxed) as f64 / 1e3,
                 })
             }
-            Clients::Bench(running) => {
-                let running = running.take().context("stopped before")?;
-                kill(Pid::from_raw(running.id() as i32), Signal::SIGINT)?;
-                counted(&finish(running)?.stderr)
-            }
+            Clients::Bench(bench) => bench.take().context("stopped before")?.stop(),
         }
     }
 }
@@ -127,14 +125,52 @@ fn converse(client: usize, port: u16, is_redis: bool, shared: &Seen) -> Result<(
     Ok(())
 }
 
-fn bench(port: u16) -> Result<Running> {
-    let port = port.to_string();
-    let base = ["-h", "127.0.0.1", "-p", &port, "-U", "postgres"];
-    run(Command::new("pgbench").args(base).args(["-i", "-q", "postgres"]))?.expect_status(0)?;
-    let mut command = Command::new("pgbench");
-    command.args(base).args(["-c", "3", "-R", "150", "-T", "86400", "--failures-detailed", "postgres"]);
-    // Ended by a signal, it reports nothing but what it has told each second.
-    Running::start(command.args(["--progress", "1"]).stdout(Stdio::piped()).stderr(Stdio::piped()))
+/// A row that all transactions change and keep for a while, so that most wait for a lock of the server's.
+const CONTENDED: &str = "BEGIN;
+UPDATE pgbench_branches SET bbalance = bbalance + 1 WHERE bid = 1;
+SELECT pg_sleep(0.004);
+END;
+";
+
+/// PostgreSQL's own client.
+pub struct Bench {
+    running: Running,
+    /// Holds its script, and what each transaction took.
+    folder: TempDir,
+}
+
+impl Bench {
+    fn start(port: u16) -> Result<Bench> {
+        let port = port.to_string();
+        let base = ["-h", "127.0.0.1", "-p", &port, "-U", "postgres"];
+        run(Command::new("pgbench").args(base).args(["-i", "-q", "postgres"]))?.expect_status(0)?;
+        let folder = tempfile::tempdir()?;
+        fs::write(folder.path().join("contended"), CONTENDED)?;
+        let mut command = Command::new("pgbench");
+        command.args(base).args(["-c", "6", "-R", "100", "-T", "86400", "--failures-detailed"]);
+        command.args(["-b", "tpcb-like@1", "-f", "contended@3", "--log", "--log-prefix=took", "postgres"]);
+        // Ended by a signal, it reports nothing but what it has told each second.
+        let command = command.current_dir(folder.path()).args(["--progress", "1"]);
+        let running = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
+        Ok(Bench { running, folder })
+    }
+
+    fn stop(self) -> Result<Asked> {
+        kill(Pid::from_raw(self.running.id() as i32), Signal::SIGINT)?;
+        let asked = counted(&finish(self.running)?.stderr)?;
+        let logs = fs::read_dir(self.folder.path())?.flatten().map(|entry| entry.path());
+        let logs = logs
+            .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("took")));
+        let told = logs.map(fs::read_to_string).collect::<std::io::Result<String>>()?;
+        let slowest_us = slowest_us(&told).context("pgbench has not told what its transactions took")?;
+        Ok(Asked { slowest_ms: slowest_us as f64 / 1e3, ..asked })
+    }
+}
+
+/// The slowest of transactions, each a line such as `0 199 2241 0 1175850568 995598`; the last may be cut off.
+fn slowest_us(told: &str) -> Option<u64> {
+    let whole = told.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    whole.lines().filter_map(|line| line.split(' ').nth(2)?.parse().ok()).max()
 }
 
 /// Adds up lines such as `progress: 2.0 s, 149.0 tps, lat 1.254 ms stddev 0.427, 0 failed`.
@@ -169,5 +205,7 @@ mod tests {
         let asked = counted(told).unwrap();
         assert_eq!((asked.requests, asked.failed), (300, 3));
         assert!(counted("").is_err());
+        let took = "0 199 2241 0 1175850568 995598 7\n1 5 9241 0 1175850568 995598 9\n0 200 999999";
+        assert_eq!((slowest_us(took), slowest_us("0 1 2")), (Some(9241), None));
     }
 }

@@ -4,6 +4,7 @@ mod clients;
 mod servers;
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -13,7 +14,8 @@ pub use self::clients::Clients;
 pub use self::servers::Server;
 use crate::experiment::progress;
 use crate::host::Holdings;
-use crate::run::{Sweetspot, run};
+use crate::run::{Ended, Sweetspot, run};
+use crate::stats::{Stats, Summary};
 
 /// What came of one server.
 #[derive(Debug, Serialize)]
@@ -24,6 +26,8 @@ pub struct Found {
     pub attached: usize,
     /// Refusals, by what was said.
     pub refused: BTreeMap<String, usize>,
+    /// Its processes.
+    pub processes: Vec<Process>,
     /// Requests of its clients.
     pub requests: u64,
     /// Those that failed, or were answered wrongly.
@@ -38,6 +42,17 @@ pub struct Found {
     pub ended_well: bool,
 }
 
+/// What was seen of one of its processes.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// CPU time that it used while it was attached to (s).
+    pub cpu_s: f64,
+    /// Samples of it.
+    pub samples: u64,
+}
+
 /// Attaches to a server so many times, for such a time each.
 pub fn attach_often(mut server: Server, times: usize, stay: Duration) -> Result<Found> {
     let name = server.name().to_owned();
@@ -45,20 +60,31 @@ pub fn attach_often(mut server: Server, times: usize, stay: Duration) -> Result<
     let targets = server.processes()?;
     ensure!(!targets.is_empty(), "{name} has no process");
     let mut refused = BTreeMap::new();
-    let mut attach = |pid: u32| -> Result<bool> {
-        let ended = attach(pid, stay)?;
-        if ended.status != 0 {
-            *refused.entry(ended.stderr.trim().replace(&pid.to_string(), "PID")).or_insert(0) += 1;
+    let mut processes: Vec<Process> =
+        targets.iter().map(|&pid| Process { pid, ..Process::default() }).collect();
+    let mut attach = |process: &mut Process| -> Result<bool> {
+        let (ended, summary) = attach(process.pid, stay)?;
+        match summary {
+            Some(summary) => {
+                process.cpu_s += summary.target_cpu_s;
+                process.samples += summary.samples;
+                Ok(true)
+            }
+            None => {
+                let why = ended.stderr.trim().replace(&process.pid.to_string(), "PID");
+                *refused.entry(why).or_insert(0) += 1;
+                Ok(false)
+            }
         }
-        Ok(ended.status == 0)
     };
-    for &pid in &targets {
-        attach(pid)?; // after which the library stays
+    for process in &mut processes {
+        attach(process)?; // after which the library stays
     }
     let first = targets.iter().map(|&pid| Holdings::of(pid)).collect::<Result<Vec<_>>>()?;
     let (begun, mut attached) = (Instant::now(), 0);
     for round in 0..times {
-        attached += usize::from(attach(targets[round % targets.len()])?);
+        let at = round % processes.len();
+        attached += usize::from(attach(&mut processes[at])?);
         ensure!(server.is_alive(), "{name} has ended in round {round}");
         if round % 100 == 99 {
             progress(&format!("{name}: {} in {:.0} s", round + 1, begun.elapsed().as_secs_f64()));
@@ -70,6 +96,7 @@ pub fn attach_often(mut server: Server, times: usize, stay: Duration) -> Result<
     Ok(Found {
         attached,
         refused,
+        processes,
         requests: asked.requests,
         failed: asked.failed,
         slowest_ms: asked.slowest_ms,
@@ -80,11 +107,17 @@ pub fn attach_often(mut server: Server, times: usize, stay: Duration) -> Result<
     })
 }
 
-fn attach(pid: u32, stay: Duration) -> Result<crate::run::Ended> {
+/// How it ended, and what it says of the run if it came to one.
+fn attach(pid: u32, stay: Duration) -> Result<(Ended, Option<Summary>)> {
     let sweetspot = Sweetspot::new().options(&["--backend", "timer-signal", "--rate", "250"]);
     let mut words = sweetspot.outputs();
     words.extend(["--duration".to_owned(), format!("{}ms", stay.as_millis()), pid.to_string()]);
-    run(&mut sweetspot.command("attach", &words))
+    let ended = run(&mut sweetspot.command("attach", &words))?;
+    if ended.status != 0 {
+        return Ok((ended, None));
+    }
+    let stats = Stats::parse(&fs::read_to_string(sweetspot.file("stats.jsonl"))?)?;
+    Ok((ended, Some(stats.summary)))
 }
 
 /// What is ours, and what should be as before: connections come and go, and so do a runtime's threads.

@@ -71,6 +71,31 @@ const REDIS: [&str; 12] = [
     "integration/aof",
 ];
 
+/// What the failures of several rounds say.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Blame {
+    /// Tests that failed at least twice more often while they were sampled.
+    pub ours: BTreeSet<String>,
+    /// Those that did so once more.
+    pub doubtful: BTreeSet<String>,
+}
+
+/// Compares failures by their counts, over as many rounds alone as sampled; of one round, any that is new is ours.
+pub fn blame(alone: &[BTreeSet<String>], sampled: &[BTreeSet<String>]) -> Blame {
+    let enough = sampled.len().min(2);
+    let count =
+        |rounds: &[BTreeSet<String>], test| rounds.iter().filter(|failed| failed.contains(test)).count();
+    let mut found = Blame::default();
+    for test in sampled.iter().flatten() {
+        match count(sampled, test).saturating_sub(count(alone, test)) {
+            0 => continue,
+            more if more >= enough => found.ours.insert(test.clone()),
+            _ => found.doubtful.insert(test.clone()),
+        };
+    }
+    found
+}
+
 /// A command that runs tests and says how they went.
 pub struct Suite {
     /// What it is called.
@@ -202,4 +227,23 @@ pub fn stress() -> Result<Vec<Suite>> {
         Suite::new(&format!("stress-ng {name}"), &words, read::stress)
     };
     Ok(STRESSORS.iter().map(suite).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_more_often_while_it_is_sampled_is_ours() {
+        let rounds = |all: &[&[&str]]| -> Vec<BTreeSet<String>> {
+            all.iter().map(|failed| failed.iter().map(ToString::to_string).collect()).collect()
+        };
+        let alone = rounds(&[&["bad"], &["bad", "moody"], &["bad", "shy"]]);
+        let sampled =
+            rounds(&[&["bad", "ours", "half", "moody"], &["bad", "ours"], &["bad", "ours", "half", "once"]]);
+        let found = blame(&alone, &sampled);
+        assert!(found.ours.iter().eq(["half", "ours"]), "{found:?}");
+        assert!(found.doubtful.iter().eq(["once"]), "{found:?}");
+        assert_eq!(blame(&rounds(&[&["bad"]]), &rounds(&[&["bad"]])), Blame::default());
+    }
 }

@@ -60,7 +60,8 @@ fn sampling(settings: &DaemonSettings, log: &mut Log) {
     if settings.sampling.backend == crate::Backend::TimerSignal {
         log.wrong_key(
             "sampling.backend",
-            "timer-signal samples commands that are recorded, not running processes: use perf".to_owned(),
+            "timer-signal samples what is recorded or attached to, one process at a time: use perf"
+                .to_owned(),
         );
     }
     if settings.sampling.source == crate::Source::Tick {

@@ -220,6 +220,7 @@ fn run_from_json(text: &str) -> Option<Run> {
         target_cpu_s,
         sampling_cpu_s,
         sampling_cpu_se_s,
+        not_sampled_cpu_s,
         weight_s,
         self_cpu_s,
         setup_cpu_s,

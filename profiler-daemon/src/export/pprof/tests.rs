@@ -100,6 +100,7 @@ fn every_key_of_the_run_reads_back() {
     let mut profile = testing::profile();
     (profile.run.undecodable, profile.run.throttled, profile.run.foreign_samples) = (4, 5, 6);
     (profile.run.setup_cpu_s, profile.run.stack_copy_bytes) = (0.25, 8192);
+    profile.run.not_sampled_cpu_s = 0.125;
     (profile.run.maps_reread, profile.run.mappings_dropped, profile.run.objects) = (7, 8, 9);
     (profile.run.walked_frames, profile.run.copied_bytes) = (14, 15);
     (profile.run.tick_samples, profile.run.tick_audit) = (16, "believed".to_owned());

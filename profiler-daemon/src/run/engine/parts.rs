@@ -42,6 +42,8 @@ pub(crate) struct Figures {
     pub(crate) tick_audit: String,
     /// What the samples are of.
     pub(crate) event: &'static str,
+    /// Whether samples were taken inside of the target's processes.
+    pub(crate) is_inside: bool,
     /// Whether time in the kernel was sampled too.
     pub(crate) kernel_seen: bool,
 }
@@ -91,6 +93,7 @@ impl<L: DecisionLog> Engine<L> {
             handler_time: self.bursts.outcome(),
             tick_audit: self.tick_audit.clone(),
             event: self.sampler.event(),
+            is_inside: self.sampler.is_inside(),
             kernel_seen: self.access.kernel,
             history: self.take_history(),
             notes: self.notes.clone(),

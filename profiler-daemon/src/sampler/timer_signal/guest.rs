@@ -1,18 +1,24 @@
 //! An agent that is loaded into a running process: told of threads that come, and made to leave.
 
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::path::PathBuf;
 
 use agent_memory::enter;
+use rustc_hash::FxHashSet;
 
+use super::latecomer;
 use crate::inject::{self, Attached, Refused, Threads};
 use crate::sys::agent_memory::AgentMemory;
+use crate::sys::procfs::Image;
 use crate::sys::{clock, procfs};
 
 /// So many threads are looked at each time, beside the first one and those that are new: whether they have shut themselves in.
 const LOOKED_AT: usize = 4;
 /// A thread that blocks the signal may be about to begin: it is met so often before that is believed.
 const LOOKS_AT_DEAF: u32 = 3;
+/// Of those that could not be told when they came, so many are looked at again each time.
+const LOOKED_AT_AGAIN: usize = 16;
 
 /// A process, and the agent's file.
 #[derive(Clone, Debug)]
@@ -28,33 +34,55 @@ pub(super) struct Guest {
     identity: u64,
     /// None before it is loaded, and after it has left.
     signal: Option<i32>,
-    threads: Threads,
-    /// Threads that have come and block the signal, and how often they were met.
-    waiting: Vec<(u32, u32)>,
-    /// Threads that block the signal, and what it is called.
-    deaf: usize,
+    /// What it is called.
     signal_name: &'static str,
+    threads: Threads,
+    /// Those that there were when it was loaded.
+    first: BTreeSet<u32>,
+    /// Where the program is, as long as it is the one that the agent was loaded into.
+    image: Option<Image>,
+    /// Threads that no list had any more, though they live: a list leaves some out while others end.
+    overlooked: Vec<u32>,
+    /// Threads that have come and could not be told yet.
+    waiting: VecDeque<Waiting>,
+    /// Threads that block the signal.
+    deaf: usize,
     /// Threads that could not be told to have themselves sampled.
     untold: u64,
+    /// CPU time that threads had used before they were told (ms).
+    late_ms: u64,
     /// Whether the process has shut itself in.
     is_shut: bool,
+    /// Whether it has become another program.
+    has_changed: bool,
     /// What is left of it, and why.
     left: Option<Refused>,
 }
 
+/// A thread that is to be told.
+struct Waiting {
+    tid: u32,
+    /// How often it was met blocking the signal.
+    deaf_looks: u32,
+}
+
 impl Guest {
     pub(super) fn new(host: Host, identity: u64) -> Self {
-        let (threads, waiting) = (Threads::default(), Vec::new());
         Self {
             host,
             identity,
             signal: None,
-            threads,
-            waiting,
+            signal_name: "our signal",
+            threads: Threads::default(),
+            first: BTreeSet::new(),
+            image: None,
+            overlooked: Vec::new(),
+            waiting: VecDeque::new(),
             deaf: 0,
-            signal_name: "",
             untold: 0,
+            late_ms: 0,
             is_shut: false,
+            has_changed: false,
             left: None,
         }
     }
@@ -66,8 +94,17 @@ impl Guest {
     ) -> Result<AgentMemory, Refused> {
         let Self { host, .. } = self;
         // Before: who comes from here on is found to be new, and told, which whoever is sampled already does not mind.
-        self.threads.begin(procfs::threads(host.pid));
+        self.first = procfs::threads(host.pid).into_iter().collect();
+        self.threads.begin(self.first.iter().copied());
+        let before = procfs::image(host.pid);
         let Attached { memory, signal, deaf } = inject::attach(host.pid, &host.library, prepare)?;
+        self.image = procfs::image(host.pid);
+        if self.image != before {
+            // Into which of the two nobody knows.
+            let _ = inject::leave(host.pid, &host.library, self.identity);
+            let why = "has become another program or has ended meanwhile; try again";
+            return Err(Refused::Failed(why.to_owned()));
+        }
         (self.signal, self.deaf, self.signal_name) = (Some(signal), deaf, inject::name_of(signal));
         Ok(memory)
     }
@@ -77,49 +114,105 @@ impl Guest {
         procfs::thread_count(self.host.pid)
     }
 
+    /// The agent has found these threads by itself: whoever else there is has to be told, also of those that it should have found. Its list
+    /// leaves some out while others end, and so does ours.
+    pub(super) fn found(&mut self, sampled: impl Iterator<Item = u32>) {
+        self.threads.begin(sampled);
+    }
+
     /// Whether the process has shut itself in: nothing is done in it from then on.
     pub(super) fn is_shut(&self) -> bool {
         self.is_shut
     }
 
-    /// Tells threads that have come to have themselves sampled; gives those that have ended.
-    pub(super) fn follow_threads(&mut self) -> Vec<u32> {
+    /// Tells threads that have come to have themselves sampled, unless they are among the `sampled`; gives those that have ended.
+    pub(super) fn follow_threads(&mut self, sampled: impl FnOnce() -> FxHashSet<u32>) -> Vec<u32> {
         let Some(signal) = self.signal else { return Vec::new() };
-        let looked = self.threads.look(self.host.pid, clock::monotonic_ns(), clock::monotonic_ns);
-        let Some(changes) = looked else { return Vec::new() };
+        let pid = self.host.pid;
+        let looked = self.threads.look(pid, clock::monotonic_ns(), clock::monotonic_ns);
+        let Some(mut changes) = looked else { return Vec::new() };
+        let gone = self.gone(changes.gone, &changes.come, |tid| procfs::has_thread(pid, tid));
+        if self.has_become_another() {
+            return gone;
+        }
         let mut to_look_at = self.threads.some(LOOKED_AT);
-        to_look_at.extend(changes.come.iter().chain([&self.host.pid]));
+        to_look_at.extend(changes.come.iter().chain([&pid]));
         to_look_at.sort_unstable();
         to_look_at.dedup();
-        if inject::is_shut_in(self.host.pid, &to_look_at) {
+        if inject::is_shut_in(pid, &to_look_at) {
             (self.is_shut, self.signal) = (true, None);
-            return changes.gone;
+            return gone;
         }
-        let waiting = std::mem::take(&mut self.waiting);
-        let come = changes.come.into_iter().map(|tid| (tid, 0));
-        for (tid, looks) in waiting.into_iter().chain(come) {
-            match inject::blocks(self.host.pid, tid, signal) {
-                true if looks < LOOKS_AT_DEAF => self.waiting.push((tid, looks + 1)),
+        if !changes.come.is_empty() {
+            let sampled = sampled();
+            let waits = |tid| self.waiting.iter().any(|waiting| waiting.tid == tid);
+            changes.come.retain(|&tid| !sampled.contains(&tid) && !waits(tid));
+        }
+        self.waiting.retain(|waiting| !gone.contains(&waiting.tid));
+        let again = self.waiting.len().min(LOOKED_AT_AGAIN);
+        let come = changes.come.into_iter().map(|tid| Waiting { tid, deaf_looks: 0 });
+        let looked_at: Vec<Waiting> = self.waiting.drain(..again).chain(come).collect();
+        for Waiting { tid, deaf_looks } in looked_at {
+            match inject::blocks(pid, tid, signal) {
+                true if deaf_looks < LOOKS_AT_DEAF => {
+                    self.waiting.push_back(Waiting { tid, deaf_looks: deaf_looks + 1 });
+                }
                 true => self.deaf += 1,
-                false => self.tell(tid, signal),
+                false if latecomer::may_be_told(pid, tid) => self.tell(tid, signal),
+                false => self.waiting.push_back(Waiting { tid, deaf_looks }),
             }
         }
-        changes.gone
+        gone
+    }
+
+    /// Of threads that are listed no more, those that have ended.
+    fn gone(&mut self, unlisted: Vec<u32>, come: &[u32], lives: impl Fn(u32) -> bool) -> Vec<u32> {
+        let doubtful = std::mem::take(&mut self.overlooked).into_iter().filter(|tid| !come.contains(tid));
+        let doubtful = doubtful.chain(unlisted);
+        let (overlooked, gone) = doubtful.partition(|&tid| lives(tid));
+        self.overlooked = overlooked;
+        gone
+    }
+
+    /// Whether the process runs another program by now: what was loaded is gone with the one before, and a signal of ours would be one that
+    /// nobody expects.
+    fn has_become_another(&mut self) -> bool {
+        let has_changed = self.image.zip(procfs::image(self.host.pid)).is_some_and(|(was, now)| was != now);
+        if has_changed {
+            (self.has_changed, self.signal) = (true, None);
+        }
+        has_changed
     }
 
     fn tell(&mut self, tid: u32, signal: i32) {
+        let used_ms = self.used_ms(tid);
         match inject::tell(self.host.pid, tid, signal, enter(self.identity)) {
-            Ok(()) => {}
+            Ok(()) => self.late_ms += used_ms,
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {} // it has ended
             Err(_) => self.untold += 1,
         }
     }
 
+    /// CPU time of a thread that has come (ms); what others had used before nobody asked about.
+    fn used_ms(&self, tid: u32) -> u64 {
+        if self.first.contains(&tid) { 0 } else { procfs::thread_cpu_ms(self.host.pid, tid) }
+    }
+
     /// Has it leave.
     pub(super) fn leave(&mut self) {
-        if self.signal.take().is_some() && !procfs::has_ended(self.host.pid) {
+        self.late_ms += self.waiting.iter().map(|waiting| self.used_ms(waiting.tid)).sum::<u64>();
+        if self.signal.is_none() || self.has_become_another() {
+            return;
+        }
+        self.signal = None;
+        if !procfs::has_ended(self.host.pid) {
             self.left = inject::leave(self.host.pid, &self.host.library, self.identity).err();
         }
+    }
+
+    /// CPU time that threads had used before they could be told to have themselves sampled (ms).
+    pub(super) fn late_ms(&self) -> u64 {
+        self.late_ms
     }
 
     /// What a person should know.
@@ -138,6 +231,11 @@ impl Guest {
                 self.untold
             ));
         }
+        if self.has_changed {
+            lines.push(format!(
+                "process {pid} became another program, which was not sampled; attach to it again"
+            ));
+        }
         if self.is_shut {
             lines.push(format!(
                 "process {pid} has shut itself in (seccomp) and was not sampled from then on; a signal handler and a mapping stay in it"
@@ -151,5 +249,35 @@ impl Guest {
             ));
         }
         lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guest() -> Guest {
+        Guest::new(Host { pid: std::process::id(), library: PathBuf::new() }, 1)
+    }
+
+    #[test]
+    fn threads_that_a_list_leaves_out_have_not_ended() {
+        let mut guest = guest();
+        let alive = |those: &'static [u32]| move |tid: u32| those.contains(&tid);
+        assert_eq!(guest.gone(vec![2, 3], &[], alive(&[1, 2])), [3], "2 was overlooked");
+        assert!(guest.gone(vec![], &[2], alive(&[1, 2])).is_empty(), "and is listed again");
+        assert!(guest.gone(vec![], &[], alive(&[])).is_empty(), "so it is not asked about");
+        assert!(guest.gone(vec![1, 2], &[], alive(&[1, 2])).is_empty(), "no list could be read");
+        assert_eq!(guest.gone(vec![], &[1], alive(&[1])), [2], "and 2 has ended meanwhile");
+    }
+
+    #[test]
+    fn another_image_is_another_program() {
+        let mut guest = guest();
+        (guest.image, guest.signal) = (procfs::image(guest.host.pid), Some(libc::SIGURG));
+        assert!(!guest.has_become_another() && guest.signal.is_some());
+        guest.image = Some(Image::default());
+        assert!(guest.has_become_another() && guest.signal.is_none());
+        assert!(guest.shortfalls()[0].contains("became another program"));
     }
 }

@@ -79,11 +79,14 @@ fn samples_of_all_threads_come_in_the_order_of_time_and_young_ones_wait() {
 
 #[test]
 fn a_process_tells_of_itself_and_one_without_a_known_parent_is_the_first_ones() {
+    // Numbers that no process has: who is there is asked where it comes from.
+    const CHILD: u32 = 5_000_080;
+    const STRANGER: u32 = 5_000_090;
     let mut sampler = sampler(70);
     let shared = Arc::clone(&sampler.memory);
     let memory = Memory::open(shared.words()).unwrap();
     let slot = |pid| memory.slot(memory.claim(pid, pid).unwrap()).unwrap();
-    let (child, stranger) = (slot(80), slot(90));
+    let (child, stranger) = (slot(CHILD), slot(STRANGER));
     let line = b"1000-2000 r-xp 00000000 fe:01 7 /bin/cat\n";
     let text: Vec<u64> = line
         .chunks(8)
@@ -103,13 +106,18 @@ fn a_process_tells_of_itself_and_one_without_a_known_parent_is_the_first_ones() 
     ));
     let head = [Kind::Mappings.heading(3 + text.len()), 7, line.len() as u64];
     assert!(write(&stranger, &[&head[..], &text].concat()));
-    let expected = ["80 from 70 in 80", "90 from 70 in 90", "90 is dog true", "90 maps /bin/cat"];
+    let expected = [
+        format!("{CHILD} from 70 in {CHILD}"),
+        format!("{STRANGER} from 70 in {STRANGER}"),
+        format!("{STRANGER} is dog true"),
+        format!("{STRANGER} maps /bin/cat"),
+    ];
     assert_eq!(told(&mut sampler, 50), expected);
     assert!(write(
         &child,
         &agent_memory::Begun::words(Kind::Executed, 8, 70, *b"cow\0\0\0\0\0\0\0\0\0\0\0\0\0")
     ));
-    assert_eq!(told(&mut sampler, 50), ["80 is cow true"]);
+    assert_eq!(told(&mut sampler, 50), [format!("{CHILD} is cow true")]);
 }
 
 #[test]
@@ -172,6 +180,25 @@ fn nobody_who_was_heard_is_told_and_so_are_threads_without_a_timer() {
     memory.note_refused();
     told(&mut sampler, 50);
     assert_eq!(sampler.shortfalls().len(), 2);
+}
+
+/// However long it took to come to that: agents that hear nothing of us take a sample in a second.
+#[test]
+fn what_an_agent_is_given_begins_with_a_sign_of_life() {
+    let memory = AgentMemory::new().unwrap();
+    begin_memory(&memory, Settings { period_ns: 4_000_000, now_ns: 0, ..Settings::default() });
+    let told = Memory::open(memory.words()).unwrap();
+    assert_eq!(told.period_at_ns(clock::monotonic_ns()), 4_000_000);
+}
+
+#[test]
+fn a_sampler_that_is_dropped_has_agents_stop() {
+    let sampler = sampler(70);
+    let shared = Arc::clone(&sampler.memory);
+    let is_over = || Memory::open(shared.words()).unwrap().is_over(0);
+    assert!(!is_over());
+    drop(sampler);
+    assert!(is_over());
 }
 
 proptest! {
