@@ -1,6 +1,5 @@
 //! The kernel's functions: its list has ten megabytes of text, which the kernel takes 50 ms to write, so it is not read for
 //! every cut. What it says stays in memory where there is room, a third of that; what was met stays in any case.
-
 //!
 //! The image of the kernel stays where it is. What lies in a module is believed until modules come or go, or the list is due
 //! again; what comes and goes without a trace in the list of modules (BPF programs, trampolines) for less than a minute.
