@@ -97,6 +97,29 @@ fn what_nobody_samples_is_told_and_becomes_nobody_elses() -> Result<()> {
     })
 }
 
+/// Under its own number there is somebody else here.
+#[test]
+fn a_process_in_a_pid_namespace_of_its_own_is_not_taken_for_another() -> Result<()> {
+    let in_namespace = ["unshare", "--pid", "--fork"];
+    let may = run(Command::new(in_namespace[0]).args(&in_namespace[1..]).arg("true"));
+    if !may.is_ok_and(|ended| ended.status == 0) {
+        eprintln!("skipped: no PID namespace may be made here");
+        return Ok(());
+    }
+    let sweetspot = by_timers();
+    let target = program("mix_nofp")?.to_string_lossy().into_owned();
+    let mut words = sweetspot.outputs();
+    words.push("--".to_owned());
+    words.extend(in_namespace.map(str::to_owned));
+    words.extend([target, "--cpu".to_owned(), "1".to_owned()]);
+    run(&mut sweetspot.command("record", &words))?.expect_status(0)?;
+    let summary = Stats::parse(&fs::read_to_string(sweetspot.file("stats.jsonl"))?)?.summary;
+    let said = |words: &str| summary.notes.iter().any(|note| note.contains(words));
+    ensure!(said("in PID namespaces of their own") && said("was not sampled"), "{:?}", summary.notes);
+    ensure!(summary.functions.iter().all(|one| one.module != "mix_nofp"), "{:?}", summary.functions);
+    Ok(())
+}
+
 /// Limits are the command's, and ours an error.
 #[test]
 fn a_limit_on_files_is_told_in_a_line_and_signals_are_the_commands() -> Result<()> {

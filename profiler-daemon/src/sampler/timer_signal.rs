@@ -5,6 +5,7 @@
 //! counts: so the weights of a thread add up to its CPU time whatever the kernel's tick makes of single expiries.
 
 mod guest;
+mod kin;
 mod latecomer;
 mod slots;
 mod strangers;
@@ -22,6 +23,7 @@ use agent_memory::{Begun, Found, Memory, SLOTS, SampleHead, Settings, decode, ri
 
 use self::guest::Guest;
 pub(crate) use self::guest::Host;
+use self::kin::Kin;
 use self::slots::{Slots, Taken};
 use self::strangers::Strangers;
 use super::perf::{ClockSettings, Drained};
@@ -44,6 +46,7 @@ pub(crate) struct TimerSampler {
     memory: Arc<AgentMemory>,
     slots: Slots,
     strangers: Strangers,
+    kin: Kin,
     settings: ClockSettings,
     /// Rings whose memory is there, and whether there was none for more.
     reserved: usize,
@@ -93,6 +96,7 @@ impl TimerSampler {
             strangers: Strangers::default(),
             reserved: 0,
             is_short: false,
+            kin: Kin::default(),
             settings,
             told,
             overwritten: 0,
@@ -125,6 +129,7 @@ impl TimerSampler {
     pub(crate) fn follow(&mut self, pid: u32) {
         self.root = pid;
         self.known.insert(pid);
+        self.kin.begin(pid);
     }
 
     fn shared(&self) -> Option<Memory<'_>> {
@@ -244,6 +249,7 @@ impl TimerSampler {
             lines.push(format!("the command was not sampled: {why} (LD_PRELOAD)"));
         }
         lines.extend(self.unseen(&memory));
+        lines.extend(self.kin.shortfall());
         let (left_out, refused) = (memory.left_out(), memory.refused());
         if left_out > 0 {
             lines.push(format!("{left_out} threads were not sampled: no more than {SLOTS} are at a time"));
@@ -308,8 +314,12 @@ impl TimerSampler {
         let now_ns = self.told.now_ns;
         let Some(memory) = Memory::of_own(self.memory.words()) else { return };
         for taken in self.slots.look(&memory) {
+            let is_first = taken.pid == taken.tid;
+            if is_first && self.guest.is_none() {
+                self.kin.look(taken.pid);
+            }
             // The first thread of a process tells of itself.
-            if taken.pid != taken.tid {
+            if !is_first && !self.kin.is_strange(taken.pid) {
                 handle(Drained::Record(Record::Fork(taken.of_own_process()), 0));
             }
         }
@@ -322,8 +332,12 @@ impl TimerSampler {
         }
         let mut target = Target { known: &mut self.known, root: self.root, times: &mut self.times };
         let Buffers { words, bytes } = &mut self.buffers;
+        let kin = &mut self.kin;
         self.slots.drain(&memory, (until_ns, now_ns), words, |thread, words| {
-            target.tell(thread, words, bytes, &mut handle)
+            match kin.is_strange(thread.pid) {
+                true => kin.leave_out(thread.pid),
+                false => target.tell(thread, words, bytes, &mut handle),
+            }
         });
         for _ in 0..self.slots.take_damaged() {
             handle(Drained::Undecodable);
@@ -333,9 +347,11 @@ impl TimerSampler {
             handle(Drained::Record(Record::Lost { count: dropped }, 0));
         }
         if self.guest.is_none() {
-            self.strangers.look(now_ns, self.slots.owners());
+            let owners = self.slots.owners().filter(|owner| !self.kin.is_strange(owner.pid));
+            self.strangers.look(now_ns, owners);
         }
-        for ended in self.slots.free_ended(&memory, until_ns) {
+        let ended = self.slots.free_ended(&memory, until_ns);
+        for ended in ended.into_iter().filter(|ended| !self.kin.is_strange(ended.pid)) {
             handle(Drained::Record(Record::Exit(ended.of_own_process()), 0));
         }
         self.reserve();

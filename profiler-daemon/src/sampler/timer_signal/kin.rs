@@ -1,0 +1,117 @@
+//! Whether a process that tells of itself is the one that has its number here: in a PID namespace below ours it has another, and what `/proc`
+//! holds under that is somebody else's.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::sys::maps::regions;
+use crate::sys::procfs;
+
+/// A process has no more ancestors than that below the command.
+const GENERATIONS: usize = 64;
+
+/// Those who were looked at.
+#[derive(Default)]
+pub(super) struct Kin {
+    root: u32,
+    known: FxHashSet<u32>,
+    /// Who is not believed, and how many of its records were left out.
+    strange: FxHashMap<u32, u64>,
+}
+
+impl Kin {
+    /// Everybody descends from this process.
+    pub(super) fn begin(&mut self, root: u32) {
+        self.root = root;
+        self.known.insert(root);
+    }
+
+    /// Looks at a process that begins.
+    pub(super) fn look(&mut self, pid: u32) {
+        let parent = |pid| procfs::name_and_parent(pid).map(|(_, parent)| parent);
+        if pid == self.root || descends(pid, &self.known, parent) || has_memory(pid) {
+            self.known.insert(pid);
+            self.strange.remove(&pid);
+        } else {
+            self.known.remove(&pid);
+            self.strange.entry(pid).or_insert(0);
+        }
+    }
+
+    pub(super) fn is_strange(&self, pid: u32) -> bool {
+        self.strange.contains_key(&pid)
+    }
+
+    /// A record of such a process is left out.
+    pub(super) fn leave_out(&mut self, pid: u32) {
+        if let Some(records) = self.strange.get_mut(&pid) {
+            *records = records.saturating_add(1);
+        }
+    }
+
+    /// What a person should know.
+    pub(super) fn shortfall(&self) -> Option<String> {
+        let processes = self.strange.len();
+        let records = self.strange.values().fold(0, |sum: u64, &records| sum.saturating_add(records));
+        (processes > 0).then(|| {
+            format!(
+                "{processes} processes were begun in PID namespaces of their own, and their {records} records are left out: run sweetspot \
+                 inside of these"
+            )
+        })
+    }
+}
+
+/// Whether a process descends from one that is known; who has ended by now is believed.
+fn descends(pid: u32, known: &FxHashSet<u32>, parent: impl Fn(u32) -> Option<u32>) -> bool {
+    let mut at = pid;
+    for generation in 0..GENERATIONS {
+        // A number may have been given away again.
+        if generation > 0 && known.contains(&at) {
+            return true;
+        }
+        match parent(at) {
+            None => return true,
+            Some(0 | 1) => return false,
+            Some(above) => at = above,
+        }
+    }
+    false
+}
+
+/// Whether a process maps such memory: one that lost its parent descends from nobody.
+fn has_memory(pid: u32) -> bool {
+    let Ok(maps) = std::fs::read(format!("/proc/{pid}/maps")) else { return false };
+    regions(&maps).any(|region| region.name == b"/memfd:sweetspot (deleted)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_descends_from_the_command_is_believed_and_its_namesake_is_not() {
+        let known: FxHashSet<u32> = [70].into_iter().collect();
+        let parents = |pid| match pid {
+            80 => Some(70),
+            81 => Some(80),
+            2 => Some(0),
+            1 => Some(0),
+            90 => Some(1), // it lost its parent
+            60 => Some(60),
+            70 => Some(69),
+            69 => Some(1),
+            _ => None,
+        };
+        assert!([80, 81].iter().all(|&pid| descends(pid, &known, parents)));
+        assert!([1, 2, 90, 60].iter().all(|&pid| !descends(pid, &known, parents)));
+        assert!(descends(99, &known, parents), "it has ended");
+        let mut kin = Kin::default();
+        kin.begin(std::process::id());
+        kin.look(1);
+        kin.leave_out(1);
+        assert!(kin.is_strange(1) && !kin.is_strange(2));
+        assert!(
+            kin.shortfall().is_some_and(|line| line.starts_with("1 processes") && line.contains("1 records"))
+        );
+    }
+}
