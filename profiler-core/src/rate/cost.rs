@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::at_tick::AtTick;
 use super::coldness::Coldness;
 
 /// A cost and how sure it is.
@@ -76,6 +77,9 @@ pub struct CostModel {
     /// How the rest of a sample follows the handler; `None` where that was not measured: then it stays as it is.
     #[serde(default)]
     pub coldness: Option<Coldness>,
+    /// What samples by timer signals cost outside of their handlers, where each can tell; `None` where they cannot, and for others.
+    #[serde(default)]
+    pub at_tick: Option<AtTick>,
     /// A record of a tracepoint.
     #[serde(default = "trace_record")]
     pub per_trace_record_ns: Cost,
@@ -97,6 +101,7 @@ impl Default for CostModel {
             per_fork_ns: Cost::new(10_000.0, 5_000.0),
             per_handler_ns: None,
             coldness: None,
+            at_tick: None,
             per_trace_record_ns: trace_record(),
         }
     }
@@ -118,6 +123,7 @@ impl CostModel {
             per_fork_ns: self.per_fork_ns.or(prior.per_fork_ns),
             per_handler_ns: self.per_handler_ns.filter(|handler| handler.is_part_of(bare)),
             coldness: self.coldness.filter(Coldness::is_plausible),
+            at_tick: self.at_tick.filter(AtTick::is_plausible),
             per_trace_record_ns: self.per_trace_record_ns.or(prior.per_trace_record_ns),
         }
     }
@@ -139,6 +145,7 @@ impl CostModel {
             && (0.0..=bare.mean_ns / 3.0).contains(&bare.se_ns)
             && others.iter().all(|cost| cost.is_valid())
             && self.coldness.is_none_or(|coldness| coldness.is_plausible())
+            && self.at_tick.is_none_or(|ticks| ticks.is_plausible())
     }
 
     /// What one sample with `frames` walked and `bytes` copied costs the task that it interrupts.

@@ -19,6 +19,7 @@
 mod account;
 mod activity;
 mod aim;
+mod at_tick;
 mod bucket;
 mod burden;
 mod bursts;
@@ -52,6 +53,7 @@ mod windows;
 pub use account::Account;
 pub use activity::{Activity, Figure};
 pub use aim::AUDIT_HZ;
+pub use at_tick::AtTick;
 pub use bucket::TokenBucket;
 pub use bursts::BurstSchedule;
 pub use clocks::{ClockBook, Hit, Slot};

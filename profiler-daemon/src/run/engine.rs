@@ -195,6 +195,7 @@ impl<L: DecisionLog> Engine<L> {
         if let Source::Timers(timers) = &mut sampler {
             timers.set_copy(settings);
             timers.set_period(settings.period_ns);
+            timers.charge(how.costs.at_tick);
         }
         let bursts = match sampler.is_inside() {
             true => HandlerBursts::by_itself(),

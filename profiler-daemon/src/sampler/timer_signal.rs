@@ -14,7 +14,7 @@ use std::io;
 use std::sync::Arc;
 
 use profiler_core::machine::Machine;
-use profiler_core::rate::{Dither, HandlerTime};
+use profiler_core::rate::{AtTick, Dither, HandlerTime};
 use profiler_core::record::{RawData, RawSample, Record, StackCopy, Task};
 use profiler_core::resources;
 use rustc_hash::FxHashSet;
@@ -64,6 +64,8 @@ pub(crate) struct TimerSampler {
     /// The process that everything else descends from.
     root: u32,
     times: Vec<HandlerTime>,
+    /// What a sample costs beside its handler, if that can be told of each.
+    at_tick: Option<AtTick>,
     buffers: Buffers,
     /// Where the agent is loaded into a process that runs already.
     guest: Option<Guest>,
@@ -106,6 +108,7 @@ impl TimerSampler {
             known: FxHashSet::default(),
             root: 0,
             times: Vec::new(),
+            at_tick: None,
             buffers: Buffers::default(),
             guest: None,
         })
@@ -220,6 +223,11 @@ impl TimerSampler {
         self.tell();
     }
 
+    /// From now on the times of handlers are those of samples, as far as that is known.
+    pub(crate) fn charge(&mut self, at_tick: Option<AtTick>) {
+        self.at_tick = at_tick;
+    }
+
     /// Draws the time until the next tick (ns).
     pub(crate) fn draw_tick_ns(&mut self) -> u64 {
         self.dither.tick_ns()
@@ -330,7 +338,8 @@ impl TimerSampler {
                 memory.shut();
             }
         }
-        let mut target = Target { known: &mut self.known, root: self.root, times: &mut self.times };
+        let (times, at_tick) = (&mut self.times, self.at_tick);
+        let mut target = Target { known: &mut self.known, root: self.root, times, at_tick };
         let Buffers { words, bytes } = &mut self.buffers;
         let kin = &mut self.kin;
         self.slots.drain(&memory, (until_ns, now_ns), words, |thread, words| {
@@ -382,6 +391,7 @@ struct Target<'a> {
     known: &'a mut FxHashSet<u32>,
     root: u32,
     times: &'a mut Vec<HandlerTime>,
+    at_tick: Option<AtTick>,
 }
 
 impl Target<'_> {
@@ -431,8 +441,9 @@ impl Target<'_> {
     }
 
     fn time(&mut self, head: &SampleHead, bytes: usize) {
-        if self.times.len() < MOST_TIMES {
-            let time_ns = head.handler_ns as f64;
+        let outside_ns = self.at_tick.map_or(Some(0.0), |ticks| ticks.outside_ns(head.time_ns));
+        if let (Some(outside_ns), true) = (outside_ns, self.times.len() < MOST_TIMES) {
+            let time_ns = head.handler_ns as f64 + outside_ns;
             self.times.push(HandlerTime { time_ns, frames: 0, stack_bytes: bytes as u64 });
         }
     }

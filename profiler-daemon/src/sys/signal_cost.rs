@@ -15,13 +15,15 @@ const USUAL_STEPS: f64 = 64.0;
 const FIRST_NS: f64 = 1_000.0;
 
 static CAME: AtomicU64 = AtomicU64::new(0);
+static BEGUN_NS: AtomicU64 = AtomicU64::new(0);
 static INSIDE_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Looks at the clock once on the way in and once on the way out.
 extern "C" fn look(_: libc::c_int) {
-    let entered_ns = clock::monotonic_ns();
+    let begun_ns = clock::monotonic_ns();
     CAME.fetch_add(1, Ordering::Relaxed);
-    INSIDE_NS.store(clock::monotonic_ns().saturating_sub(entered_ns), Ordering::Relaxed);
+    BEGUN_NS.store(begun_ns, Ordering::Relaxed);
+    INSIDE_NS.store(clock::monotonic_ns().saturating_sub(begun_ns), Ordering::Relaxed);
 }
 
 /// A time at which a thread that works all the time did not.
@@ -31,8 +33,17 @@ pub(crate) struct Interruption {
     pub(crate) at_ns: u64,
     /// How long the thread stood still (ns).
     pub(crate) stood_ns: u64,
-    /// What a handler took of it between its looks at the clock (ns), if a signal came.
-    pub(crate) inside_ns: Option<u64>,
+    /// The handler that ran meanwhile, if a signal came.
+    pub(crate) handler: Option<Handled>,
+}
+
+/// What a handler saw of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Handled {
+    /// When it began (ns of the monotonic clock).
+    pub(crate) begun_ns: u64,
+    /// What it took between its looks at the clock (ns).
+    pub(crate) took_ns: u64,
 }
 
 /// A signal with a handler that looks at the clock, and a timer on the calling thread's CPU time that sends it.
@@ -111,18 +122,24 @@ pub(crate) fn interruptions(
         step();
         let now_ns = clock::monotonic_ns();
         let took_ns = now_ns.saturating_sub(last_ns);
+        last_ns = now_ns;
         if took_ns > usual_ns as u64 + LONGER_NS {
             let has_come = CAME.load(Ordering::Relaxed) != came;
-            came = CAME.load(Ordering::Relaxed);
+            let handler = || Handled {
+                begun_ns: BEGUN_NS.load(Ordering::Relaxed),
+                took_ns: INSIDE_NS.load(Ordering::Relaxed),
+            };
             found.push(Interruption {
-                at_ns: last_ns,
+                at_ns: now_ns - took_ns,
                 stood_ns: took_ns - usual_ns as u64,
-                inside_ns: has_come.then(|| INSIDE_NS.load(Ordering::Relaxed)),
+                handler: has_come.then(handler),
             });
+            // From here on again, since steps follow each other without a gap in which one could be interrupted unseen.
+            came = CAME.load(Ordering::Relaxed);
+            last_ns = clock::monotonic_ns();
         } else {
             usual_ns += (took_ns as f64 - usual_ns) / USUAL_STEPS;
         }
-        last_ns = clock::monotonic_ns();
     }
     Ok(found)
 }
@@ -144,11 +161,11 @@ mod tests {
             std::hint::black_box((0..100_u64).fold(1_u64, |x, y| std::hint::black_box(x ^ y)));
         });
         let found = found.unwrap();
-        let signals: Vec<_> = found.iter().filter(|one| one.inside_ns.is_some()).collect();
-        assert!(
-            !signals.is_empty() && signals.iter().all(|one| one.inside_ns <= Some(one.stood_ns)),
-            "{found:?}"
-        );
+        let handlers: Vec<_> = found.iter().filter_map(|one| Some((one, one.handler?))).collect();
+        let is_within = |&(one, handler): &(&Interruption, Handled)| {
+            one.at_ns <= handler.begun_ns && handler.took_ns <= one.stood_ns
+        };
+        assert!(!handlers.is_empty() && handlers.iter().all(is_within), "{found:?}");
         assert!((1_000_000..=10_000_000).contains(&tick_ns()), "HZ is 100 to 1000");
     }
 }

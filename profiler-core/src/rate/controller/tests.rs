@@ -370,6 +370,7 @@ prop_compose! {
                 byte_ns: Cost::new(x[9], x[2]), outside_ns: Cost::new(traced[1], traced[0]),
                 growth: x[8], growth_se: x[3],
             }),
+            at_tick: None, // a share of times that others tell
             per_trace_record_ns: Cost::new(traced[2], traced[3]),
         }
     }

@@ -22,6 +22,7 @@ fn model() -> CostModel {
         per_fork_ns: exact(30_000.0),
         per_handler_ns: Some(exact(800.0)),
         coldness: None,
+        at_tick: None,
         per_trace_record_ns: exact(400.0),
     }
 }

@@ -78,6 +78,22 @@ fn samples_of_all_threads_come_in_the_order_of_time_and_young_ones_wait() {
 }
 
 #[test]
+fn a_handler_s_time_is_a_sample_s_where_it_tells_how_late_it_began() {
+    let mut sampler = sampler(70);
+    sampler.charge(Some(AtTick { period_ns: 4_000_000, place_ns: 100, share: 0.25, share_se: 0.01 }));
+    let shared = Arc::clone(&sampler.memory);
+    let memory = Memory::open(shared.words()).unwrap();
+    let slot = memory.slot(memory.claim(70, 70).unwrap()).unwrap();
+    let late_by = [20_000, 40_000, 2_000_000];
+    assert!(late_by.iter().zip(0..).all(|(late_ns, tick): (&u64, u64)| {
+        write(&slot, &sample_at(4_000_000 * tick + 100 + late_ns, 1, &[]))
+    }));
+    told(&mut sampler, 50_000_000);
+    let times = sampler.take_handler_times();
+    assert_eq!(times.iter().map(|time| time.time_ns).collect::<Vec<_>>(), [5_900.0, 10_900.0]);
+}
+
+#[test]
 fn a_process_tells_of_itself_and_one_without_a_known_parent_is_the_first_ones() {
     // Numbers that no process has: who is there is asked where it comes from.
     const CHILD: u32 = 5_000_080;
