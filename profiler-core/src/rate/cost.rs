@@ -77,8 +77,9 @@ pub struct CostModel {
     /// How the rest of a sample follows the handler; `None` where that was not measured: then it stays as it is.
     #[serde(default)]
     pub coldness: Option<Coldness>,
-    /// What samples by timer signals cost outside of their handlers, where each can tell; `None` where they cannot, and for others.
-    #[serde(default)]
+    /// What samples by timer signals cost outside of their handlers, where each can tell; `None` where they cannot, and for
+    /// others, whose model does not name it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_tick: Option<AtTick>,
     /// A record of a tracepoint.
     #[serde(default = "trace_record")]
