@@ -22,6 +22,7 @@ use tests::guards::{Running, is_root};
 use tests::host::Holdings;
 use tests::programs::{can_build, copy_program, program};
 use tests::run::{Ended, Sweetspot, finish, run, start, wait_until};
+use tests::stats::Summary;
 use tests::truth::Truth;
 
 fn by_timers() -> Sweetspot {
@@ -334,6 +335,22 @@ fn stacks_are_whole_where_no_file_can_be_opened() -> Result<()> {
     let all = recorded.folded.weight_of(|stack| stack.has("compute"));
     let whole = recorded.folded.weight_of(|stack| stack.has("compute") && stack.has("computes_when_told"));
     ensure!(all > 0.0 && whole >= 0.99 * all, "{whole} of {all}: {:?}", recorded.stats.summary);
+    target.check_fine().map(drop)
+}
+
+/// It takes seconds to begin where all CPUs are busy, and nobody may take the profiler for dead meanwhile: agents would begin sparingly.
+#[test]
+fn threads_that_are_busy_meanwhile_are_sampled_at_the_rate_from_the_start() -> Result<()> {
+    if !may_trace() {
+        return Ok(());
+    }
+    let mut target = Target::start("undisturbed", &["told"])?;
+    target.0.stdin.as_mut().context("no input")?.write_all(b"x")?;
+    let sweetspot = by_timers();
+    let during = sweetspot.start_attach(&["--duration", "3s", &target.pid().to_string()])?;
+    let recorded = sweetspot.finish(during, None)?;
+    let Summary { samples, target_cpu_s, .. } = recorded.stats.summary;
+    ensure!(samples as f64 > 125.0 * target_cpu_s, "{:?}", recorded.stats.summary);
     target.check_fine().map(drop)
 }
 

@@ -82,6 +82,8 @@ pub(super) struct Captive<'a> {
     errno: Option<(u64, [u8; 4])>,
     until: Instant,
     stragglers: Stragglers,
+    /// To be done all the time, since what the thread does may take long where others are busy, too.
+    meanwhile: Box<dyn FnMut()>,
 }
 
 impl<'a> Captive<'a> {
@@ -96,9 +98,21 @@ impl<'a> Captive<'a> {
     ) -> Result<Self, Lost> {
         let (before, state, mask) = (tracee.registers()?, tracee.state()?, tracee.mask()?);
         let frame = Frame::new(&frame::begun_again(&before), &state, mask, code.restore);
-        let (errno, stragglers) = (None, Stragglers::default());
-        let mut captive =
-            Self { tracee, tid, memory, code, frame, before, state, mask, errno, until, stragglers };
+        let (errno, stragglers, meanwhile) = (None, Stragglers::default(), Box::new(|| {}));
+        let mut captive = Self {
+            tracee,
+            tid,
+            memory,
+            code,
+            frame,
+            before,
+            state,
+            mask,
+            errno,
+            until,
+            stragglers,
+            meanwhile,
+        };
         captive.memory.write_all_at(&captive.frame.bytes, captive.frame.bottom())?;
         captive.errno = captive.read_errno();
         // In this order: from here on the thread is on its way back, and the way back ends with the mask that it had.
@@ -113,9 +127,18 @@ impl<'a> Captive<'a> {
         Self { stragglers, ..self }
     }
 
+    /// Has this done from now on while it makes calls.
+    pub(super) fn do_meanwhile(&mut self, meanwhile: Box<dyn FnMut()>) {
+        self.meanwhile = meanwhile;
+    }
+
     fn go_to_call(&mut self) -> Result<(), Lost> {
-        let Self { tracee, stragglers, .. } = self;
-        tracee.go_to_call(self.until, || stragglers.let_go())
+        let Self { tracee, stragglers, meanwhile, .. } = self;
+        meanwhile();
+        tracee.go_to_call(self.until, || {
+            stragglers.let_go();
+            meanwhile();
+        })
     }
 
     fn read_errno(&self) -> Option<(u64, [u8; 4])> {

@@ -30,6 +30,7 @@ mod threads;
 mod trouble;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::sys::agent_memory::AgentMemory;
 use crate::sys::signal;
@@ -48,12 +49,15 @@ pub(crate) enum Refused {
 /// An agent at work in a process.
 pub(crate) struct Attached {
     /// What it writes to.
-    pub(crate) memory: AgentMemory,
+    pub(crate) memory: Arc<AgentMemory>,
     /// The signal of its timers.
     pub(crate) signal: i32,
     /// Threads that block that signal.
     pub(crate) deaf: usize,
 }
+
+/// What is to be done again and again while the agent begins, which takes seconds in a process that keeps all CPUs busy.
+pub(crate) type Meanwhile = Box<dyn FnMut()>;
 
 /// Has a process sampled by the agent in `library`, which is loaded into it if it is not there yet; `prepare` is given the memory
 /// before the agent is.
@@ -64,7 +68,7 @@ pub(crate) struct Attached {
 pub(crate) fn attach(
     pid: u32,
     library: &Path,
-    prepare: impl FnOnce(&AgentMemory) -> std::io::Result<()> + Send,
+    prepare: impl FnOnce(&Arc<AgentMemory>) -> std::io::Result<Meanwhile> + Send,
 ) -> Result<Attached, Refused> {
     apart(|| imp::attach(pid, library, prepare))
 }
@@ -121,7 +125,7 @@ mod imp {
 mod imp {
     //! On other processors nobody has written what a thread is given.
 
-    use super::{AgentMemory, Attached, Path, Refused};
+    use super::{AgentMemory, Arc, Attached, Meanwhile, Path, Refused};
 
     fn refused() -> Refused {
         let text =
@@ -140,7 +144,7 @@ mod imp {
     pub(super) fn attach(
         _: u32,
         _: &Path,
-        _: impl FnOnce(&AgentMemory) -> std::io::Result<()>,
+        _: impl FnOnce(&Arc<AgentMemory>) -> std::io::Result<Meanwhile>,
     ) -> Result<Attached, Refused> {
         Err(refused())
     }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agent_memory::{Answer, Ask, Request, Signals};
@@ -15,7 +16,7 @@ use super::signals::{self, SIGNALS};
 use super::status::{LeftAlone, blocks, is_shut_in, namespace, status_of};
 use super::taking::Task;
 use super::trouble::{NO_ANSWER, NO_SIGNAL, Trouble, denied, failed, refusal};
-use super::{Attached, Refused};
+use super::{Attached, Meanwhile, Refused};
 use crate::sys::agent_memory::{AgentMemory, is_left, open_made};
 use crate::sys::procfs;
 use crate::sys::ptrace::{self, Lost};
@@ -48,7 +49,7 @@ pub(super) struct Process {
 pub(super) fn attach(
     pid: u32,
     library: &Path,
-    prepare: impl FnOnce(&AgentMemory) -> io::Result<()>,
+    prepare: impl FnOnce(&Arc<AgentMemory>) -> io::Result<Meanwhile>,
 ) -> Result<Attached, Refused> {
     let process = Process::look(pid, library)?;
     if process.signals.usable().next().is_none() {
@@ -137,19 +138,21 @@ impl Process {
     fn begin(
         &self,
         captive: &mut Captive<'_>,
-        prepare: impl FnOnce(&AgentMemory) -> io::Result<()>,
-    ) -> Result<(AgentMemory, i32), Trouble> {
+        prepare: impl FnOnce(&Arc<AgentMemory>) -> io::Result<Meanwhile>,
+    ) -> Result<(Arc<AgentMemory>, i32), Trouble> {
         self.close_left(captive)?;
         let loaded = match self.loaded {
             Some(loaded) => loaded,
             None => self.load(captive)?,
         };
         let fd = make_file(captive, MEMORY_NAME, 0)?;
-        let memory = AgentMemory::of(&captive.path_of(fd));
-        let memory = memory.and_then(|memory| prepare(&memory).map(|()| memory)).map_err(|error| {
+        let memory = AgentMemory::of(&captive.path_of(fd)).map(Arc::new);
+        let memory = memory.and_then(|memory| prepare(&memory).map(|meanwhile| (memory, meanwhile)));
+        let memory = memory.map_err(|error| {
             failed(&format!("could not be given memory for the samples ({error}); free some, and try again"))
         });
-        let asked = memory.and_then(|memory| {
+        let asked = memory.and_then(|(memory, meanwhile)| {
+            captive.do_meanwhile(meanwhile);
             let (answer, [_, signal, ..]) = self.ask(captive, loaded, Ask::Attach, fd as u64)?;
             match (answer, SIGNALS.into_iter().find(|&known| known as u64 == signal)) {
                 (Answer::Done, Some(signal)) => Ok((memory, signal)),

@@ -27,7 +27,7 @@ use self::kin::Kin;
 use self::slots::{Slots, Taken};
 use self::strangers::Strangers;
 use super::perf::{ClockSettings, Drained};
-use crate::inject::Refused;
+use crate::inject::{Meanwhile, Refused};
 use crate::sys::agent_memory::AgentMemory;
 use crate::sys::maps::regions;
 use crate::sys::{clock, limits, self_copy};
@@ -172,12 +172,19 @@ impl TimerSampler {
         let rings = rings_for(self.guest.as_ref().map_or(0, Guest::thread_count));
         if let Some(mut guest) = self.guest.take() {
             let told = self.told;
-            let prepare = |memory: &AgentMemory| {
+            let prepare = |memory: &Arc<AgentMemory>| {
                 memory.reserve(words_for(rings))?;
                 begin_memory(memory, told);
-                Ok(())
+                // Threads that begin while nobody gives a sign of life have a long first period before them.
+                let memory = Arc::clone(memory);
+                let beat = move || {
+                    if let Some(memory) = Memory::of_own(memory.words()) {
+                        memory.beat(clock::monotonic_ns());
+                    }
+                };
+                Ok(Box::new(beat) as Meanwhile)
             };
-            self.memory = Arc::new(guest.attach(prepare)?);
+            self.memory = guest.attach(prepare)?;
             self.told.now_ns = clock::monotonic_ns(); // until here there was nobody to be silent to
             if let Some(memory) = Memory::of_own(self.memory.words()) {
                 self.slots.look(&memory); // these threads are known without being told of

@@ -3,12 +3,13 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use agent_memory::enter;
 use rustc_hash::FxHashSet;
 
 use super::latecomer;
-use crate::inject::{self, Attached, Refused, Threads};
+use crate::inject::{self, Attached, Meanwhile, Refused, Threads};
 use crate::sys::agent_memory::AgentMemory;
 use crate::sys::procfs::Image;
 use crate::sys::{clock, procfs};
@@ -90,8 +91,8 @@ impl Guest {
     /// Loads the agent, and has it sample every thread that there is.
     pub(super) fn attach(
         &mut self,
-        prepare: impl FnOnce(&AgentMemory) -> io::Result<()> + Send,
-    ) -> Result<AgentMemory, Refused> {
+        prepare: impl FnOnce(&Arc<AgentMemory>) -> io::Result<Meanwhile> + Send,
+    ) -> Result<Arc<AgentMemory>, Refused> {
         let Self { host, .. } = self;
         // Before: who comes from here on is found to be new, and told, which whoever is sampled already does not mind.
         self.first = procfs::threads(host.pid).into_iter().collect();
