@@ -344,9 +344,9 @@ fn threads_that_are_busy_meanwhile_are_sampled_at_the_rate_from_the_start() -> R
     if !may_trace() {
         return Ok(());
     }
+    let sweetspot = by_timers();
     let mut target = Target::start("undisturbed", &["told"])?;
     target.0.stdin.as_mut().context("no input")?.write_all(b"x")?;
-    let sweetspot = by_timers();
     let during = sweetspot.start_attach(&["--duration", "3s", &target.pid().to_string()])?;
     let recorded = sweetspot.finish(during, None)?;
     let Summary { samples, target_cpu_s, .. } = recorded.stats.summary;

@@ -91,12 +91,18 @@ impl Prices {
         in_field.unwrap_or_else(|| self.calibrated.sample(frames, bytes))
     }
 
-    /// What a sample costs that needs no interrupt of its own: the handler's part of one that does. Where nobody timed the handler,
-    /// as much as any other.
+    /// What a sample at the kernel's tick costs, which needs no interrupt of its own: as it was measured, with the handler as it is in the field.
+    /// Where nobody measured that, it is the handler alone, and where nobody timed that either, as much as any other.
     pub(super) fn without_interrupt(&self, frames: f64, bytes: f64) -> Cost {
+        let CostModel { per_handler_ns, per_tick_ns, .. } = self.calibrated;
         let in_field = self.known().and_then(|field| field.parts(frames, bytes));
-        match (in_field, self.calibrated.per_handler_ns) {
-            (Some((handler, _)), _) => handler,
+        match (in_field, per_tick_ns.or(per_handler_ns)) {
+            (Some((handler, _)), _) => {
+                let around = per_tick_ns.zip(per_handler_ns).map(|(tick, calibrated)| {
+                    Cost::new((tick.mean_ns - calibrated.mean_ns).max(0.0), tick.se_ns)
+                });
+                handler.plus(1.0, around.unwrap_or_default())
+            }
             (None, Some(per_sample_ns)) => {
                 CostModel { per_sample_ns, ..self.calibrated }.sample(frames, bytes)
             }

@@ -283,7 +283,10 @@ impl Setup {
             ),
             config::Source::Auto | config::Source::Clock => None,
         };
-        let calibration = calibrate::prepare(access);
+        let mut calibration = calibrate::prepare(access);
+        if let Some(tick) = &tick {
+            calibration = calibrate::prepare_ticks(tick, access, calibration);
+        }
         let symbols = Symbols::new(sampling.symbol_memory.get());
         let seed = sampling.seed.unwrap_or_else(clock::monotonic_ns);
         let (reports, clock_tick_ns) = (None, None);

@@ -4,15 +4,9 @@
 use std::io;
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::clock;
-
-/// A step of work that takes so much longer than usual was interrupted (ns).
-const LONGER_NS: u64 = 1_500;
-/// A step counts for so little of what is usual.
-const USUAL_STEPS: f64 = 64.0;
-/// What steps take before any was done (ns).
-const FIRST_NS: f64 = 1_000.0;
 
 static CAME: AtomicU64 = AtomicU64::new(0);
 static BEGUN_NS: AtomicU64 = AtomicU64::new(0);
@@ -26,17 +20,6 @@ extern "C" fn look(_: libc::c_int) {
     INSIDE_NS.store(clock::monotonic_ns().saturating_sub(begun_ns), Ordering::Relaxed);
 }
 
-/// A time at which a thread that works all the time did not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Interruption {
-    /// When it began (ns of the monotonic clock).
-    pub(crate) at_ns: u64,
-    /// How long the thread stood still (ns).
-    pub(crate) stood_ns: u64,
-    /// The handler that ran meanwhile, if a signal came.
-    pub(crate) handler: Option<Handled>,
-}
-
 /// What a handler saw of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handled {
@@ -46,15 +29,27 @@ pub(crate) struct Handled {
     pub(crate) took_ns: u64,
 }
 
+/// One thread at a time has the signal, whoever else wants it waits.
+static TAKEN: Mutex<()> = Mutex::new(());
+
 /// A signal with a handler that looks at the clock, and a timer on the calling thread's CPU time that sends it.
-struct Trial {
+pub(crate) struct Signals {
     timer: libc::timer_t,
     signal: libc::c_int,
     before: libc::sigaction,
+    /// Those that were asked about.
+    seen: u64,
+    _taken: MutexGuard<'static, ()>,
 }
 
-impl Trial {
-    fn new() -> io::Result<Self> {
+impl Signals {
+    /// Sends one each time that so much CPU time has passed (ns).
+    ///
+    /// # Errors
+    ///
+    /// If there is no timer to be had.
+    pub(crate) fn each(period_ns: u64) -> io::Result<Self> {
+        let taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
         let signal = libc::SIGRTMAX() - 4;
         // SAFETY: all-zero is a valid action, event and timer number.
         let (mut action, mut before, mut event, mut timer) = unsafe {
@@ -76,11 +71,22 @@ impl Trial {
                 return Err(error);
             }
         }
-        Ok(Self { timer, signal, before })
+        let signals = Self { timer, signal, before, seen: CAME.load(Ordering::Relaxed), _taken: taken };
+        signals.set(period_ns);
+        Ok(signals)
     }
 
-    /// Lets it expire each time that so much CPU time has passed (ns).
-    fn every(&self, period_ns: u64) {
+    /// The last one, if any came since this was last asked.
+    pub(crate) fn last(&mut self) -> Option<Handled> {
+        let came = CAME.load(Ordering::Relaxed);
+        let has_come = came != mem::replace(&mut self.seen, came);
+        has_come.then(|| Handled {
+            begun_ns: BEGUN_NS.load(Ordering::Relaxed),
+            took_ns: INSIDE_NS.load(Ordering::Relaxed),
+        })
+    }
+
+    fn set(&self, period_ns: u64) {
         let each = libc::timespec {
             tv_sec: (period_ns / 1_000_000_000) as i64,
             tv_nsec: (period_ns % 1_000_000_000) as i64,
@@ -91,7 +97,7 @@ impl Trial {
     }
 }
 
-impl Drop for Trial {
+impl Drop for Signals {
     fn drop(&mut self) {
         // SAFETY: the timer is ours; the action is the one that was in force.
         unsafe {
@@ -99,49 +105,6 @@ impl Drop for Trial {
             libc::sigaction(self.signal, &raw const self.before, std::ptr::null_mut());
         }
     }
-}
-
-/// Works for so long in steps of some hundred nanoseconds, with a signal each `period_ns` of CPU time, and tells when it was
-/// interrupted. For one thread at a time.
-///
-/// # Errors
-///
-/// If there is no timer to be had.
-pub(crate) fn interruptions(
-    period_ns: u64,
-    for_ns: u64,
-    mut step: impl FnMut(),
-) -> io::Result<Vec<Interruption>> {
-    let trial = Trial::new()?;
-    trial.every(period_ns);
-    let (mut found, mut usual_ns) = (Vec::new(), FIRST_NS);
-    let mut came = CAME.load(Ordering::Relaxed);
-    let mut last_ns = clock::monotonic_ns();
-    let end_ns = last_ns.saturating_add(for_ns);
-    while last_ns < end_ns {
-        step();
-        let now_ns = clock::monotonic_ns();
-        let took_ns = now_ns.saturating_sub(last_ns);
-        last_ns = now_ns;
-        if took_ns > usual_ns as u64 + LONGER_NS {
-            let has_come = CAME.load(Ordering::Relaxed) != came;
-            let handler = || Handled {
-                begun_ns: BEGUN_NS.load(Ordering::Relaxed),
-                took_ns: INSIDE_NS.load(Ordering::Relaxed),
-            };
-            found.push(Interruption {
-                at_ns: now_ns - took_ns,
-                stood_ns: took_ns - usual_ns as u64,
-                handler: has_come.then(handler),
-            });
-            // From here on again, since steps follow each other without a gap in which one could be interrupted unseen.
-            came = CAME.load(Ordering::Relaxed);
-            last_ns = clock::monotonic_ns();
-        } else {
-            usual_ns += (took_ns as f64 - usual_ns) / USUAL_STEPS;
-        }
-    }
-    Ok(found)
 }
 
 /// The kernel's tick (ns): timers on CPU time expire at no other times.
@@ -156,16 +119,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_works_is_interrupted_with_signals_and_without() {
-        let found = interruptions(2 * tick_ns(), 400_000_000, || {
-            std::hint::black_box((0..100_u64).fold(1_u64, |x, y| std::hint::black_box(x ^ y)));
-        });
-        let found = found.unwrap();
-        let handlers: Vec<_> = found.iter().filter_map(|one| Some((one, one.handler?))).collect();
-        let is_within = |&(one, handler): &(&Interruption, Handled)| {
-            one.at_ns <= handler.begun_ns && handler.took_ns <= one.stood_ns
+    fn the_last_signal_is_told_once() {
+        let begun_ns = clock::monotonic_ns();
+        let mut signals = Signals::each(2 * tick_ns()).unwrap();
+        let last = loop {
+            if let Some(last) = signals.last() {
+                break last;
+            }
         };
-        assert!(!handlers.is_empty() && handlers.iter().all(is_within), "{found:?}");
+        drop(signals);
+        assert!((begun_ns..=clock::monotonic_ns()).contains(&last.begun_ns), "{last:?}");
         assert!((1_000_000..=10_000_000).contains(&tick_ns()), "HZ is 100 to 1000");
     }
 }

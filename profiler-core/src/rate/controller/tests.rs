@@ -371,6 +371,7 @@ prop_compose! {
                 growth: x[8], growth_se: x[3],
             }),
             at_tick: None, // a share of times that others tell
+            per_tick_ns: None,
             per_trace_record_ns: Cost::new(traced[2], traced[3]),
         }
     }

@@ -23,6 +23,7 @@ fn model() -> CostModel {
         per_handler_ns: Some(exact(800.0)),
         coldness: None,
         at_tick: None,
+        per_tick_ns: None,
         per_trace_record_ns: exact(400.0),
     }
 }
@@ -56,6 +57,23 @@ fn the_parts_are_charged_each_at_its_price() {
     account.book(1e8, 1e8, &spend);
     assert_eq!(account.spent().target_ns(), 2.0 * spend.target_ns());
     assert_eq!(account.ratio(), 2.0 * spend.total_ns() / 2e8);
+}
+
+/// As measured, and the handler's part follows the field.
+#[test]
+fn samples_at_the_tick_are_charged_more_than_their_handler() {
+    let charged_ns = |per_tick_ns, in_field: &[HandlerTime]| {
+        let mut meter = OverheadMeter::new(CostModel { per_tick_ns, ..model() });
+        meter.observe_handler(in_field);
+        meter.spend(&Reading { tick_samples: 100, ..reading(0, 0, 0) }).ticks_ns / 100.0
+    };
+    let measured = Some(Cost::new(5_000.0, 100.0));
+    let slower = [HandlerTime { time_ns: 2_800.0, frames: 0, stack_bytes: 0 }; 200];
+    let [calibrated, in_field] =
+        [&[][..], &slower].map(|times| (charged_ns(None, times), charged_ns(measured, times)));
+    assert_eq!(calibrated.1 - calibrated.0, 4_200.0);
+    assert!((in_field.1 - in_field.0 - 4_200.0).abs() < 1e-6, "{in_field:?}");
+    assert!(in_field.0 > calibrated.0 + 1_900.0, "{calibrated:?} {in_field:?}");
 }
 
 #[test]

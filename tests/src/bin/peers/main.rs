@@ -92,7 +92,7 @@ impl Report {
 
     fn add_ticks(&mut self, rounds: usize, cpu: usize) -> Result<()> {
         let found = tick::measure(rounds, cpu)?;
-        self.verdicts.extend(found.iter().map(tick::Found::judge));
+        self.verdicts.extend(found.iter().flat_map(tick::Found::judge));
         self.rows.push(Vec::new());
         self.rows.extend(tick::rows(&found));
         self.ticks = found;

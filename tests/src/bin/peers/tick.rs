@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use tests::experiment::{option, progress, row};
+use tests::experiment::{option, percent, progress, row};
 use tests::guards::Running;
 use tests::measured::{self, measured};
 use tests::peers::Profiler;
@@ -23,6 +23,8 @@ use tests::verdict::Verdict;
 const DEPTH: &str = "12";
 /// What a sample at the tick may take of the target, of one of the clock.
 const OF_CLOCK: f64 = 0.3;
+/// How far what the profiler says of it may lie from that, as a share.
+const SAID_OFF: f64 = 0.15;
 /// A profiler may take so long until it samples, and stops a little later than it says (s).
 const BEGINS_S: f64 = 1.0;
 const ENDS_S: f64 = 0.5;
@@ -43,6 +45,8 @@ struct Attached {
     to_ns: f64,
     samples: f64,
     own_s: f64,
+    /// What it says that a sample at the tick took of the target (µs).
+    said_us: Option<f64>,
 }
 
 /// What was found, all of it per sample (µs).
@@ -50,6 +54,7 @@ struct Attached {
 pub(super) struct Found {
     kind: &'static str,
     tick_us: Figure,
+    said_us: f64,
     clock_us: Figure,
     tick_own_us: f64,
     clock_own_us: f64,
@@ -101,10 +106,12 @@ fn attach(how: How, pid: u32, seconds: f64) -> Result<Attached> {
     let ended = finish(attached)?;
     ensure!(ended.status == 0, "{} failed: {}", profiler.name(), ended.stderr);
     let recording = profiler.read(folder.path(), &ended.stderr)?;
+    let mut said_us = None;
     if how == How::Tick {
         let said = std::fs::read_to_string(folder.path().join("stats.jsonl"))?;
         let summary = Stats::parse(&said)?.summary;
         ensure!(summary.tick_audit == "believed", "no samples at the tick: {}", summary.tick_audit);
+        said_us = Some(summary.tick_overhead_us);
     }
     Ok(Attached {
         how,
@@ -112,6 +119,7 @@ fn attach(how: How, pid: u32, seconds: f64) -> Result<Attached> {
         to_ns: (began_s + seconds - ENDS_S).min(now_s()?) * 1e9,
         samples: recording.samples as f64,
         own_s: recording.sampling_cpu_s.unwrap_or(measured::read(&used)?.cpu_s),
+        said_us,
     })
 }
 
@@ -145,6 +153,10 @@ fn found(kind: &'static str, pieces: &Pieces, runs: &[Attached]) -> Result<Found
     Ok(Found {
         kind,
         tick_us: with_sample.context("ticks with a sample")?.minus(bare).scaled(1e-3),
+        said_us: {
+            let said: Vec<f64> = runs.iter().filter_map(|run| run.said_us).collect();
+            said.iter().sum::<f64>() / said.len() as f64
+        },
         clock_us: of_clock(How::Clock)?,
         tick_own_us: own_us(How::Tick),
         clock_own_us: own_us(How::Clock),
@@ -152,7 +164,18 @@ fn found(kind: &'static str, pieces: &Pieces, runs: &[Attached]) -> Result<Found
 }
 
 impl Found {
-    pub(super) fn judge(&self) -> Verdict {
+    pub(super) fn judge(&self) -> [Verdict; 2] {
+        [self.judge_cost(), self.judge_said()]
+    }
+
+    fn judge_said(&self) -> Verdict {
+        let said = Figure { mean: self.said_us, se: 0.0 }.over(self.tick_us);
+        let (off, doubt) = ((said.mean - 1.0).abs(), 2.0 * said.se);
+        let what = format!("what is said of a sample at the tick ({}), off what it takes", self.kind);
+        Verdict::new(&what, off, ((off - doubt).max(0.0), off + doubt), SAID_OFF, percent)
+    }
+
+    fn judge_cost(&self) -> Verdict {
         let ratio = self.tick_us.over(self.clock_us);
         let interval = (ratio.mean - 2.0 * ratio.se, ratio.mean + 2.0 * ratio.se);
         let what = format!("a sample at the tick on the target ({}), of one of the clock", self.kind);
@@ -161,12 +184,19 @@ impl Found {
 }
 
 pub(super) fn rows(found: &[Found]) -> Vec<Vec<String>> {
-    let mut rows = vec![["samples of", "program", "target µs", "own µs"].map(str::to_string).to_vec()];
+    let mut rows =
+        vec![["samples of", "program", "target µs", "said µs", "own µs"].map(str::to_string).to_vec()];
     let target = |figure: &Figure| format!("{:.2} ± {:.2}", figure.mean, figure.se);
     for one in found {
         let own = |us: f64| format!("{us:.2}");
-        rows.push(row([&"the tick", &one.kind, &target(&one.tick_us), &own(one.tick_own_us)]));
-        rows.push(row([&"the clock", &one.kind, &target(&one.clock_us), &own(one.clock_own_us)]));
+        rows.push(row([
+            &"the tick",
+            &one.kind,
+            &target(&one.tick_us),
+            &own(one.said_us),
+            &own(one.tick_own_us),
+        ]));
+        rows.push(row([&"the clock", &one.kind, &target(&one.clock_us), &"", &own(one.clock_own_us)]));
     }
     rows
 }
