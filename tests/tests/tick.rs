@@ -83,8 +83,9 @@ fn where_files_are_few_the_clock_goes_without_ticks() -> Result<()> {
     })?;
     // 256 are kept for everything else.
     let files = format!("--nofile={0}:{0}", 300 * cpus * 3 / 2 + 256);
-    let recorded =
-        at_the_tick(&["--attach-mode", "task"]).through(&["prlimit", &files]).attach(target.id(), 2.0)?;
+    let recorded = at_the_tick(&["--attach-mode", "task", "--rate", "500"])
+        .through(&["prlimit", &files])
+        .attach(target.id(), 2.0)?;
     let summary = &recorded.stats.summary;
     ensure!(summary.tick_audit.contains("files may be open"), "{}", summary.tick_audit);
     ensure!(summary.notes.iter().any(|note| note.contains("tick")), "{:?}", summary.notes);

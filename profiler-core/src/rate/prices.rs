@@ -91,23 +91,16 @@ impl Prices {
         in_field.unwrap_or_else(|| self.calibrated.sample(frames, bytes))
     }
 
-    /// What a sample at the kernel's tick costs, which needs no interrupt of its own: as it was measured, with the handler as it is in the field.
-    /// Where nobody measured that, it is the handler alone, and where nobody timed that either, as much as any other.
+    /// What a sample at the kernel's tick costs, which needs no interrupt of its own: as it was measured. (What the handler takes in the
+    /// field says little of it: most is the way through the tick's own frames, out of cold caches.) Where nobody measured it, it
+    /// is the handler's part of other samples, and where nobody timed that either, as much as any.
     pub(super) fn without_interrupt(&self, frames: f64, bytes: f64) -> Cost {
+        let calibrated = |per_sample_ns| CostModel { per_sample_ns, ..self.calibrated }.sample(frames, bytes);
+        let in_field = || self.known()?.parts(frames, bytes).map(|(handler, _)| handler);
         let CostModel { per_handler_ns, per_tick_ns, .. } = self.calibrated;
-        let in_field = self.known().and_then(|field| field.parts(frames, bytes));
-        match (in_field, per_tick_ns.or(per_handler_ns)) {
-            (Some((handler, _)), _) => {
-                let around = per_tick_ns.zip(per_handler_ns).map(|(tick, calibrated)| {
-                    Cost::new((tick.mean_ns - calibrated.mean_ns).max(0.0), tick.se_ns)
-                });
-                handler.plus(1.0, around.unwrap_or_default())
-            }
-            (None, Some(per_sample_ns)) => {
-                CostModel { per_sample_ns, ..self.calibrated }.sample(frames, bytes)
-            }
-            (None, None) => self.sample(frames, bytes),
-        }
+        let measured = per_tick_ns.map(calibrated);
+        let handler = || in_field().or(per_handler_ns.map(calibrated));
+        measured.or_else(handler).unwrap_or_else(|| self.sample(frames, bytes))
     }
 
     /// The parts of the mean cost of a sample with `frames` walked and `bytes` copied (ns): without its stack, a frame, a
