@@ -19,8 +19,9 @@ use tests::guards::{Deaf, Running, SmallDisk};
 use tests::programs::{copy_program, program};
 use tests::run::{start, wait_until};
 
-/// The two clocks are read one after the other, and one of them is slewed.
-const CLOCKS_MS: u64 = 5;
+/// The two clocks are read one after the other, with a neighbour's turn in between, and one of them is slewed. A tick that is missing is
+/// a tenth of a second.
+const CLOCKS_MS: u64 = 20;
 
 /// Leaves the test where the daemon cannot sample.
 macro_rules! privileged {
