@@ -20,6 +20,8 @@ struct Tick {
     cpu_ns: f64,
     target_ns: f64,
     others_ns: f64,
+    /// Of `others_ns`: what the budget of the profiler's own CPU time counts.
+    own_ns: f64,
     /// By how much the costs above may be too low; no part of the ratio.
     doubt_ns: f64,
     /// CPU time that the budget is a share of, tick by tick.
@@ -34,9 +36,20 @@ impl Tick {
         self.cpu_ns += other.cpu_ns;
         self.target_ns += other.target_ns;
         self.others_ns += other.others_ns;
+        self.own_ns += other.own_ns;
         self.doubt_ns += other.doubt_ns;
         self.counted_ns += other.counted_ns;
         self.granted_ns += other.granted_ns;
+    }
+
+    /// Share of the target's CPU time that sampling took from it.
+    fn slowdown_ratio(&self) -> f64 {
+        self.target_ns / self.cpu_ns_or(TARGET_FLOOR_CPUS)
+    }
+
+    /// Share of one CPU that the profiler used.
+    fn own_cpu_ratio(&self) -> f64 {
+        self.own_ns / self.wall_ns.max(1.0)
     }
 
     fn ratio(&self) -> f64 {
@@ -74,6 +87,8 @@ pub struct Account {
     spent: Spend,
     worst_1s: Option<f64>,
     worst_10s: Option<f64>,
+    worst_slowdown_10s: Option<f64>,
+    worst_own_10s: Option<f64>,
     budget_ratio: f64,
 }
 
@@ -92,7 +107,8 @@ impl Account {
     pub fn book(&mut self, wall_ns: f64, cpu_ns: f64, spend: &Spend) {
         let others_ns = spend.foreign_ns + spend.self_ns;
         let (target_ns, doubt_ns) = (spend.target_ns(), spend.doubt_ns);
-        let mut tick = Tick { wall_ns, cpu_ns, target_ns, others_ns, doubt_ns, ..Tick::default() };
+        let own_ns = spend.own_ns();
+        let mut tick = Tick { wall_ns, cpu_ns, target_ns, others_ns, own_ns, doubt_ns, ..Tick::default() };
         tick.counted_ns = tick.cpu_ns_or(OWN_COST_FLOOR_CPUS);
         tick.granted_ns = self.budget_ratio * tick.counted_ns;
         self.run.add(tick);
@@ -105,7 +121,10 @@ impl Account {
         let worse =
             |worst: Option<f64>, now: Option<f64>| now.map(|now| worst.unwrap_or(0.0).max(now)).or(worst);
         self.worst_1s = worse(self.worst_1s, self.window(SECOND_NS).map(|w| w.ratio()));
-        self.worst_10s = worse(self.worst_10s, self.window(TEN_SECONDS_NS).map(|w| w.ratio()));
+        let ten_seconds = self.window(TEN_SECONDS_NS);
+        self.worst_10s = worse(self.worst_10s, ten_seconds.map(|w| w.ratio()));
+        self.worst_slowdown_10s = worse(self.worst_slowdown_10s, ten_seconds.map(|w| w.slowdown_ratio()));
+        self.worst_own_10s = worse(self.worst_own_10s, ten_seconds.map(|w| w.own_cpu_ratio()));
     }
 
     /// The account so far; the next one begins. It judges the seconds that end from now on, which may have begun before.
@@ -168,6 +187,26 @@ impl Account {
     /// The largest overhead of any ten seconds; of the run while it is shorter.
     pub fn worst_10s_ratio(&self) -> f64 {
         self.worst_10s.unwrap_or_else(|| self.run.ratio())
+    }
+
+    /// Share of the target's CPU time that its samples, context switches and records took from it; 0 if it used none.
+    pub fn slowdown_ratio(&self) -> f64 {
+        if self.run.cpu_ns > 0.0 { self.run.target_ns / self.run.cpu_ns } else { 0.0 }
+    }
+
+    /// The largest slowdown of any ten seconds; of the run while it is shorter.
+    pub fn worst_10s_slowdown_ratio(&self) -> f64 {
+        self.worst_slowdown_10s.unwrap_or_else(|| self.slowdown_ratio())
+    }
+
+    /// CPU time of the profiler, set-up left out, and of samples that hit other processes, as a share of one CPU.
+    pub fn own_cpu_ratio(&self) -> f64 {
+        self.run.own_cpu_ratio()
+    }
+
+    /// The largest [`Account::own_cpu_ratio`] of any ten seconds; of the run while it is shorter.
+    pub fn worst_10s_own_cpu_ratio(&self) -> f64 {
+        self.worst_own_10s.unwrap_or_else(|| self.own_cpu_ratio())
     }
 
     /// Overhead of the run: everything spent over the target's CPU time, without a floor; 0 if it used none.

@@ -23,40 +23,78 @@ pub(super) const TRICKLE: f64 = 0.1;
 pub struct TokenBucket {
     budget_ratio: f64,
     level_ns: f64,
-    depth_ns: f64,
+    /// What the budget grants in [`DEPTH_NS`] at the present load.
+    usual_depth_ns: f64,
+    /// Depth that does not follow the load: what a start may spend at once.
+    least_depth_ns: f64,
+    /// CPUs that the target is taken to use at least.
+    floor_cpus: f64,
 }
 
 impl TokenBucket {
     /// A bucket for a budget (ratio of the target's CPU time), and one busy CPU. It holds a quarter, which allows for what a
     /// first guess takes: the first tick finds everything cold and overdraws it.
     pub fn new(budget_ratio: f64) -> Self {
-        let depth_ns = budget_ratio * DEPTH_NS;
-        TokenBucket { budget_ratio, level_ns: 0.25 * depth_ns, depth_ns }
+        let usual_depth_ns = budget_ratio * DEPTH_NS;
+        TokenBucket {
+            budget_ratio,
+            level_ns: 0.25 * usual_depth_ns,
+            usual_depth_ns,
+            least_depth_ns: 0.0,
+            floor_cpus: OWN_COST_FLOOR_CPUS,
+        }
+    }
+
+    /// The same where a target that uses less than `floor_cpus` is taken to use that much.
+    pub(super) fn with_floor(self, floor_cpus: f64) -> Self {
+        TokenBucket { floor_cpus, ..self }
+    }
+
+    /// Holds at least `least_depth_ns` when full. The first time it comes full; later changes keep it as full as it was.
+    pub(super) fn deepen(&mut self, least_depth_ns: f64) {
+        let (before_ns, is_first) = (self.depth_ns(), self.least_depth_ns == 0.0);
+        self.least_depth_ns = least_depth_ns;
+        if is_first && least_depth_ns > self.usual_depth_ns {
+            self.level_ns = self.depth_ns();
+        } else {
+            self.rescale(before_ns);
+        }
+    }
+
+    /// What a bucket that is deeper than its budget makes it holds above half of its depth (ns).
+    pub(super) fn spare_ns(&self) -> f64 {
+        let is_deep = self.least_depth_ns > self.usual_depth_ns;
+        if is_deep { (self.level_ns - 0.5 * self.least_depth_ns).max(0.0) } else { 0.0 }
+    }
+
+    /// Stays as full as it was when it was `before_ns` deep.
+    fn rescale(&mut self, before_ns: f64) {
+        self.level_ns *= if self.level_ns > 0.0 { self.depth_ns() / before_ns } else { 1.0 };
     }
 
     /// Goes on with another budget: it stays as full as it was, and a debt what it was.
     pub fn set_budget(&mut self, budget_ratio: f64) {
-        let change = budget_ratio / self.budget_ratio;
-        self.level_ns *= if self.level_ns > 0.0 { change } else { 1.0 };
-        self.depth_ns *= change;
+        let before_ns = self.depth_ns();
+        self.usual_depth_ns *= budget_ratio / self.budget_ratio;
         self.budget_ratio = budget_ratio;
+        self.rescale(before_ns);
     }
 
     /// Accounts for a tick of `wall_ns`: the target used `cpu_ns`, sampling spent `spent_ns`.
     pub fn settle(&mut self, wall_ns: f64, cpu_ns: f64, spent_ns: f64) {
         if wall_ns > 0.0 {
-            let depth_ns = self.depth_at(cpu_ns / wall_ns);
-            self.level_ns *= if self.level_ns > 0.0 { depth_ns / self.depth_ns } else { 1.0 };
-            self.depth_ns = depth_ns;
+            let before_ns = self.depth_ns();
+            self.usual_depth_ns = self.usual_depth_at(cpu_ns / wall_ns);
+            self.rescale(before_ns);
         }
-        let debt_ns = self.depth_ns * DEBT_NS / DEPTH_NS;
+        let debt_ns = self.usual_depth_ns * DEBT_NS / DEPTH_NS;
         let level_ns = self.level_ns + self.accrual_ns(wall_ns, cpu_ns) - spent_ns;
-        self.level_ns = level_ns.clamp(-debt_ns, self.depth_ns);
+        self.level_ns = level_ns.clamp(-debt_ns, self.depth_ns());
     }
 
     /// What flows in during `wall_ns` in which the target uses `cpu_ns` (ns).
     pub fn accrual_ns(&self, wall_ns: f64, cpu_ns: f64) -> f64 {
-        self.budget_ratio * cpu_ns.max(OWN_COST_FLOOR_CPUS * wall_ns)
+        self.budget_ratio * cpu_ns.max(self.floor_cpus * wall_ns)
     }
 
     /// What it holds (ns); negative while a debt is paid back.
@@ -66,22 +104,22 @@ impl TokenBucket {
 
     /// What it holds for a target that keeps `busy_cpus` busy, half its depth at least (ns).
     pub fn holds_ns(&self, busy_cpus: f64) -> f64 {
-        let depth_ns = self.depth_at(busy_cpus);
+        let depth_ns = self.usual_depth_at(busy_cpus).max(self.least_depth_ns);
         self.level_ns.clamp(0.5 * depth_ns, depth_ns)
     }
 
     /// What it can hold (ns).
     pub fn depth_ns(&self) -> f64 {
-        self.depth_ns
+        self.usual_depth_ns.max(self.least_depth_ns)
     }
 
-    fn depth_at(&self, busy_cpus: f64) -> f64 {
+    fn usual_depth_at(&self, busy_cpus: f64) -> f64 {
         self.accrual_ns(DEPTH_NS, busy_cpus * DEPTH_NS)
     }
 
     /// The share of the target's CPU time that may be spent in the next tick, everything included (ratio).
     pub fn allowed_ratio(&self) -> f64 {
-        self.budget_ratio * (2.0 * self.level_ns / self.depth_ns).max(TRICKLE)
+        self.budget_ratio * (2.0 * self.level_ns / self.depth_ns()).max(TRICKLE)
     }
 }
 

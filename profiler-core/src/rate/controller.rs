@@ -1,13 +1,15 @@
 //! The loop: from readings to the next period.
 
 use super::account::{Account, TARGET_FLOOR_CPUS};
-use super::aim::{AUDIT_HZ, Aim, BUDGET_MARGIN, Circumstances};
+use super::aim::{AUDIT_HZ, Aim, BUDGET_MARGIN, BudgetLoad, Circumstances, DEFAULT_HORIZON_S};
+use super::anytime::{self, Schedule};
 use super::bucket::{TRICKLE, TokenBucket};
 use super::burden::Burden;
 use super::cost::CostModel;
-use super::decision::{Decision, Reason};
+use super::decision::{Decision, LawInForce, Reason};
 use super::meter::{OverheadMeter, Spend};
-use super::model::BoundBy;
+use super::limit::{Limit, OPEN};
+use super::model::{BoundBy, Law};
 use super::present::Present;
 use super::prices::{FieldFigures, HandlerTime};
 use super::sample_cost::{OWN_COST_FLOOR_CPUS, SampleCost};
@@ -37,24 +39,35 @@ const START_BUDGET: f64 = 0.5;
 const FIRST_TICK_NS: u64 = 100_000_000;
 /// A reading further off than this has a clock that jumped (ns).
 const MAX_TICK_NS: u64 = 3_600_000_000_000;
-/// The bucket leaves this multiple of the budget open where costs are as expected.
-const OPEN: f64 = 1.15;
 /// Length that a tick is taken to have when it is asked what one may overspend (s).
 const TICK_S: f64 = 0.1;
+/// What own CPU time is set against.
+const ONE_CPU: f64 = 1.0;
 /// A tick of strangers' samples is harmless below this share of what an idle target's second may cost.
 const HARMLESS: f64 = 0.25;
 
 /// Chooses the sampling rate from what sampling costs and what the profile looks like.
 ///
-/// The rate is per CPU-second of the target, so an idle target keeps it and a burst meets it. It is retuned
-/// at most once a second; between retunes only the token bucket may lower it.
+/// The rate is per CPU-second of the target, so an idle target keeps it and a burst meets it. With a horizon it is retuned
+/// at most once a second, and between retunes only the token buckets may lower it. Without, it follows the anytime law step by
+/// step, and a retune is counted where it has moved by a fifth.
 #[derive(Clone, Debug)]
 pub struct RateController {
     pub(super) settings: RateSettings,
-    /// The budget of the settings, where the one in force may be less.
-    pub(super) own_budget_ratio: f64,
+    /// What the host's budget leaves for everything that sampling costs, own time included (ratio of the target's CPU time).
+    /// Nothing where own time has a budget of its own.
+    pub(super) granted_ratio: f64,
     pub(super) meter: OverheadMeter,
+    /// Of `granted_ratio`.
     pub(super) bucket: TokenBucket,
+    /// The budget of the target's slowdown.
+    pub(super) slowdown: Limit,
+    /// The budget of own CPU time, where there is one.
+    pub(super) own: Option<Limit>,
+    /// How far a run without a horizon has come.
+    schedule: Option<Schedule>,
+    /// The rate at the last retune of a run without a horizon.
+    noted_hz: f64,
     pub(super) shares: ShareMemory,
     pub(super) account: Account,
     /// The same since it was taken last.
@@ -91,10 +104,14 @@ impl RateController {
         let meter = OverheadMeter::expecting(costs, settings.expected_frames, settings.expected_stack_bytes);
         let mut controller = RateController {
             bucket: TokenBucket::new(settings.budget_ratio),
+            slowdown: Limit::new(settings.budget_ratio, TARGET_FLOOR_CPUS),
+            own: settings.own_cpu_ratio.map(|ratio| Limit::new(ratio, ONE_CPU)),
+            schedule: settings.horizon_s.is_none().then(Schedule::default),
+            noted_hz: settings.floor_hz,
             shares: ShareMemory::new(settings.top),
             account: Account::new(settings.budget_ratio),
             part: Account::default(),
-            own_budget_ratio: settings.budget_ratio,
+            granted_ratio: settings.budget_ratio,
             rate_hz: settings.floor_hz,
             tick_hz: 0.0,
             ticks_left: 1.0,
@@ -120,8 +137,10 @@ impl RateController {
     }
 
     pub(super) fn guess(&mut self) {
+        self.deepen();
         let aim = self.aim(START_BUDGET);
         (self.rate_hz, self.bound_by, self.tick_hz) = (aim.optimum_hz, aim.bound_by, aim.tick_hz);
+        self.noted_hz = self.rate_hz;
     }
 
     /// The decision to open the events with; `at_ns` is when sampling begins. To be called once, before the
@@ -151,7 +170,8 @@ impl RateController {
         let reason = if self.settings.fixed_rate_hz.is_some() {
             Reason::Fixed
         } else {
-            let retuned = self.retune(at_ns);
+            let retuned =
+                if self.schedule.is_some() { self.follow_schedule(at_ns) } else { self.retune(at_ns) };
             let reason = self.throttle(retuned);
             self.thin_for_audit(at_ns);
             reason
@@ -166,11 +186,37 @@ impl RateController {
         self.account.book(wall, cpu_ns, &spend);
         self.part.book(wall, cpu_ns, &spend);
         self.bucket.settle(wall, cpu_ns, charge_ns(&spend, wall, cpu_ns));
+        self.slowdown.book(wall, cpu_ns, spend.target_ns() + spend.doubt_ns);
+        if let Some(own) = &mut self.own {
+            own.book(wall, wall, spend.own_ns());
+        }
         self.present.observe(reading, wall_ns, rate_hz, &spend);
         self.burden.observe(wall, self.bucket.accrual_ns(wall, cpu_ns), &spend);
         self.samples = self.samples.saturating_add(reading.samples);
         self.samples_since = self.samples_since.saturating_add(reading.samples);
         self.cpu_since_ns = self.cpu_since_ns.saturating_add(reading.target_cpu_ns);
+        let for_one_s_hz = self.rate_for_one_s_hz();
+        if let Some(schedule) = &mut self.schedule {
+            let taken = reading.samples.saturating_add(reading.lost);
+            schedule.observe(cpu_ns * 1e-9, cpu_ns / wall.max(1.0), taken, for_one_s_hz);
+        }
+        self.deepen();
+    }
+
+    /// A bucket is as deep as what the anytime law asks for in the next CPU-second: a short run gets the samples it needs.
+    fn deepen(&mut self) {
+        let Some(schedule) = &self.schedule else { return };
+        let samples = schedule.next_second(self.rate_for_one_s_hz());
+        self.slowdown.deepen(samples * self.meter.cost().target.upper_ns());
+        if let Some(own) = &mut self.own {
+            own.deepen(samples * self.meter.own_per_arrival_ns());
+        }
+    }
+
+    /// The law's constant rate for a profile of one CPU-second, all that it depends on as it is now.
+    fn rate_for_one_s_hz(&self) -> f64 {
+        let o_s = self.meter.cost().target.mean_ns * 1e-9;
+        anytime::rate_for_one_s_hz(&Law::new(self.settings.criterion, self.shares.spread(), o_s, 1.0))
     }
 
     pub(super) fn aim(&self, budget_share: f64) -> Aim {
@@ -180,8 +226,38 @@ impl RateController {
             record_bytes: self.meter.record_bytes(),
             utilisation_cpus: self.meter.utilisation_cpus(),
             tick_hz: self.tick_hz,
+            load: self.load(),
+            granted_ratio: self.granted_ratio,
+            schedule: self.schedule,
         };
         Aim::new(&self.settings, &now, budget_share)
+    }
+
+    fn load(&self) -> BudgetLoad {
+        let busy_cpus = self.present.busy_cpus().max(self.meter.utilisation_cpus());
+        BudgetLoad {
+            slowdown_fixed_ratio: self.meter.slowdown_fixed_ratio(),
+            slowdown_spare_ratio: self.slowdown.spare_ratio(),
+            own_fixed_cpus: self.meter.own_fixed_cpus(),
+            own_per_hz_cpus: self.present.own_per_hz_ns(&self.meter, busy_cpus) * 1e-9,
+            own_spare_cpus: self.own.as_ref().map_or(0.0, Limit::spare_ratio),
+        }
+    }
+
+    /// Moves the rate to where the anytime law is now.
+    fn follow_schedule(&mut self, at_ns: u64) -> Reason {
+        let aim = self.aim(BUDGET_MARGIN);
+        let distance = (aim.target_hz(&self.settings) / self.rate_hz).ln();
+        self.bound_by = aim.bound_by;
+        let factor = (GAIN * distance).exp().clamp(MAX_STEP_DOWN, MAX_STEP_UP);
+        self.rate_hz = self.settings.within_limits(self.rate_hz * factor);
+        let has_moved = (self.rate_hz / self.noted_hz).ln().abs() > DEAD_BAND.ln();
+        if !has_moved || at_ns - self.retuned_ns < RETUNE_NS {
+            return Reason::Hold;
+        }
+        (self.retuned_ns, self.noted_hz) = (at_ns, self.rate_hz);
+        self.retunes = self.retunes.saturating_add(1);
+        if std::mem::take(&mut self.phase_changed) { Reason::PhaseChange } else { Reason::Retune }
     }
 
     /// Moves the rate towards the law's, if it is time, there is evidence, and it is worth it.
@@ -194,7 +270,8 @@ impl RateController {
         self.thin(aim.tick_hz);
         let target_hz = aim.target_hz(&self.settings);
         let distance = (target_hz / self.rate_hz).ln();
-        let over_budget = self.rate_hz > self.settings.within_limits(aim.caps.budget_hz);
+        let cap_hz = aim.caps.budget_hz.min(aim.caps.own_hz);
+        let over_budget = self.rate_hz > self.settings.within_limits(cap_hz);
         let band = if self.settled { DEAD_BAND } else { SETTLED };
         self.bound_by = aim.bound_by;
         if !over_budget && distance.abs() <= band.ln() {
@@ -246,7 +323,24 @@ impl RateController {
     }
 
     fn bucket_cap_hz(&self) -> f64 {
-        let (budget_ratio, present) = (self.settings.budget_ratio, &self.present);
+        let (meter, present) = (&self.meter, &self.present);
+        let usual_ns = meter.cost().target.upper_ns().max(1.0);
+        let recent_ns = present.recent_charge_ns().max(usual_ns);
+        let slowdown_hz =
+            self.slowdown.cap_hz(meter.slowdown_fixed_ratio(), present.busy_cpus(), usual_ns, recent_ns);
+        let beside_hz = match &self.own {
+            Some(own) => {
+                let per_hz_ns = present.own_per_hz_ns(meter, present.busy_cpus()).max(f64::MIN_POSITIVE);
+                own.cap_hz(meter.own_fixed_cpus(), ONE_CPU, per_hz_ns, per_hz_ns)
+            }
+            None => self.granted_cap_hz(),
+        };
+        self.settings.within_limits(slowdown_hz.min(beside_hz))
+    }
+
+    /// What the bucket of everything that sampling costs allows.
+    fn granted_cap_hz(&self) -> f64 {
+        let (budget_ratio, present) = (self.granted_ratio, &self.present);
         let fixed_ratio = present.fixed_ratio(&self.meter);
         let (allowed, least) = (self.bucket.allowed_ratio(), TRICKLE * budget_ratio);
         // What a full bucket holds is there for a jump of the cost, not to be spent on purpose.
@@ -257,7 +351,7 @@ impl RateController {
         let trickle = least * (present.busy_cpus() / OWN_COST_FLOOR_CPUS).min(1.0);
         let affordable = self.account.affordable_ratio(present.busy_cpus()) - fixed_ratio;
         let affordable = affordable.max(trickle);
-        self.settings.within_limits(by_level.min(affordable / present.sample_ns(&self.meter)) * 1e9)
+        by_level.min(affordable / present.sample_ns(&self.meter)) * 1e9
     }
 
     /// Whether what came since the last tick has already spent more than the bucket holds, so that the next
@@ -270,16 +364,25 @@ impl RateController {
         let wall_ns = self.last_ns.map_or(0, |last| so_far.at_ns.saturating_sub(last)) as f64;
         let hits = so_far.samples.saturating_add(so_far.lost) as f64;
         let cpu_ns = (hits * 1e9 / self.rate_hz()).max(so_far.target_cpu_ns as f64);
+        if self.settings.fixed_rate_hz.is_some() {
+            return false;
+        }
+        let spend = self.meter.spend(so_far);
+        if let Some(own) = &self.own {
+            let slowdown_ns = spend.target_ns() + spend.doubt_ns;
+            return self.slowdown.is_overdrawn(wall_ns, cpu_ns, slowdown_ns)
+                || own.is_overdrawn(wall_ns, wall_ns, spend.own_ns());
+        }
         let inflow_ns = self.bucket.accrual_ns(wall_ns, so_far.target_cpu_ns as f64);
-        let spent_ns = charge_ns(&self.meter.spend(so_far), wall_ns, cpu_ns) - inflow_ns;
-        self.settings.fixed_rate_hz.is_none() && spent_ns > self.bucket.holds_ns(cpu_ns / wall_ns.max(1.0))
+        charge_ns(&spend, wall_ns, cpu_ns) - inflow_ns > self.bucket.holds_ns(cpu_ns / wall_ns.max(1.0))
     }
 
     /// Whether strangers' samples would cost too much within a tick if the target fell idle now, so that the rings
     /// should be read more often than that. Only where whole CPUs are sampled.
     pub fn strangers_may_overspend(&self) -> bool {
         let tick_ns = TICK_S * self.present.strangers_ns_per_s(&self.meter, self.rate_hz());
-        let idle_second_ns = self.bucket.accrual_ns(1e9, 0.0);
+        let granted_ns = || self.bucket.accrual_ns(1e9, 0.0);
+        let idle_second_ns = self.own.as_ref().map_or_else(granted_ns, |own| own.idle_grant_ns(1e9));
         self.settings.fixed_rate_hz.is_none() && tick_ns > HARMLESS * idle_second_ns
     }
 
@@ -312,8 +415,11 @@ impl RateController {
 
     /// Whether `cost_ns` more can be spent without slowing sampling down. At a fixed rate nothing is.
     pub fn has_room_for(&self, cost_ns: f64) -> bool {
-        let left_ns = self.bucket.level_ns() - cost_ns;
-        self.settings.fixed_rate_hz.is_some() || left_ns >= 0.5 * self.bucket.depth_ns()
+        let has_room = || match self.own {
+            Some(_) => self.slowdown.has_room_for(cost_ns),
+            None => self.bucket.level_ns() - cost_ns >= 0.5 * self.bucket.depth_ns(),
+        };
+        self.settings.fixed_rate_hz.is_some() || has_room()
     }
 
     /// Wall time between two samples of the target at the present rate, as busy as is to be reckoned with (ns).
@@ -357,6 +463,20 @@ impl RateController {
         self.meter.cost()
     }
 
+    /// Samples that the law asks for at the CPU time so far: without a horizon the anytime law, else the horizon's rate.
+    pub fn law_samples(&self) -> f64 {
+        match &self.schedule {
+            Some(schedule) => schedule.asked(),
+            None => self.aim(BUDGET_MARGIN).unbounded_hz * self.account.target_cpu_s(),
+        }
+    }
+
+    /// W: of the law in force (CPU-seconds). Without a horizon, that which stands for the next step.
+    pub(super) fn horizon_s(&self) -> f64 {
+        let of_schedule = || self.schedule.map(|schedule| schedule.horizon_s());
+        self.settings.horizon_s.or_else(of_schedule).unwrap_or(DEFAULT_HORIZON_S)
+    }
+
     fn bound_by(&self) -> BoundBy {
         match self.settings.fixed_rate_hz {
             Some(_) => BoundBy::Fixed,
@@ -382,15 +502,25 @@ impl RateController {
             total_hi_us: cost.total_hi_ns * 1e-3,
             fixed_ratio: cost.fixed_ratio,
             spread_ratio: self.shares.spread(),
-            horizon_cpu_s: self.settings.horizon_s,
+            law: match (self.settings.fixed_rate_hz, self.settings.horizon_s) {
+                (Some(_), _) => LawInForce::Fixed,
+                (None, Some(_)) => LawInForce::Horizon,
+                (None, None) => LawInForce::Anytime,
+            },
+            law_samples: self.law_samples(),
+            horizon_cpu_s: self.horizon_s(),
             unbounded_rate_hz: aim.unbounded_hz,
             optimum_rate_hz: aim.optimum_hz,
             budget_cap_hz: aim.caps.budget_hz,
+            own_cap_hz: self.own.as_ref().map(|_| aim.caps.own_hz.min(f64::MAX)),
             bucket_cap_hz: self.bucket_cap_hz(),
-            bucket_level_us: self.bucket.level_ns() * 1e-3,
+            bucket_level_us: self.own.as_ref().map_or(self.bucket.level_ns(), |_| self.slowdown.level_ns()) * 1e-3,
             tick_rate_hz: self.tick_rate_hz(),
             tick_overhead_us: if self.settings.tick_hz.is_some() { cost.tick.mean_ns * 1e-3 } else { 0.0 },
-            budget_ratio: self.settings.budget_ratio,
+            budget_ratio: self.budget_ratio(),
+            own_cpu_budget_ratio: self.settings.own_cpu_ratio,
+            slowdown_ratio: self.account.slowdown_ratio(),
+            own_cpu_ratio: self.account.own_cpu_ratio(),
             overhead_1s_ratio: self.account.last_1s_ratio(),
             utilisation_cpus: self.meter.utilisation_cpus(),
             target_cpu_s: self.account.target_cpu_s(),

@@ -39,6 +39,29 @@ impl Reason {
     }
 }
 
+/// The law that the rate follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LawInForce {
+    /// λ(t) = k·t^(−1/3): near the best rate for a run of any length.
+    Anytime,
+    /// The best rate for a known horizon.
+    Horizon,
+    /// A rate that the user fixed.
+    Fixed,
+}
+
+impl LawInForce {
+    /// The name in JSON and in a profile's summary.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            LawInForce::Anytime => "anytime",
+            LawInForce::Horizon => "horizon",
+            LawInForce::Fixed => "fixed",
+        }
+    }
+}
+
 /// A decision and its inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Decision {
@@ -70,14 +93,20 @@ pub struct Decision {
     pub fixed_ratio: f64,
     /// S: mean of √((1−p)/p) over the largest functions.
     pub spread_ratio: f64,
-    /// W (CPU-seconds).
+    /// The law in force.
+    pub law: LawInForce,
+    /// Samples that the law asks for at the CPU time so far.
+    pub law_samples: f64,
+    /// W (CPU-seconds); by the anytime law, that which stands for the next step.
     pub horizon_cpu_s: f64,
     /// λ*: what the law would take without budget and caps.
     pub unbounded_rate_hz: f64,
     /// What the law, the budget and the caps ask for; the rate follows within its dead band.
     pub optimum_rate_hz: f64,
-    /// What the budget allows.
+    /// What the budget of the slowdown allows, or that of everything.
     pub budget_cap_hz: f64,
+    /// What the budget of own CPU time allows, where there is one.
+    pub own_cap_hz: Option<f64>,
     /// What the token bucket allows until the next tick.
     pub bucket_cap_hz: f64,
     /// What the token bucket holds (µs of CPU time); negative in debt.
@@ -88,6 +117,12 @@ pub struct Decision {
     pub tick_overhead_us: f64,
     /// The budget (ratio of the target's CPU time).
     pub budget_ratio: f64,
+    /// The budget of own CPU time (share of one CPU), where there is one.
+    pub own_cpu_budget_ratio: Option<f64>,
+    /// What sampling took from the target so far (ratio of its CPU time).
+    pub slowdown_ratio: f64,
+    /// What the profiler used so far, set-up left out (share of one CPU).
+    pub own_cpu_ratio: f64,
     /// Overhead of the last second (ratio), as [`Account`](super::Account) defines it.
     pub overhead_1s_ratio: f64,
     /// CPUs that the target kept busy of late.

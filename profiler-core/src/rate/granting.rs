@@ -8,14 +8,14 @@ use super::{RateController, RateSettings};
 const LEAST_RATIO: f64 = 1e-6;
 
 impl RateController {
-    /// Changes the budget (ratio of the target's CPU time), from the next tick on; never to more than the settings'. What was
-    /// spent before counts against the budget of its time.
+    /// Changes what everything that sampling costs may take, own time included (ratio of the target's CPU time), from the next
+    /// tick on; never to more than the settings' budget. What was spent before counts against the budget of its time. Says
+    /// nothing where own time has a budget of its own.
     pub fn grant(&mut self, budget_ratio: f64) {
-        let own = self.own_budget_ratio;
-        let budget_ratio = if budget_ratio.is_nan() { own } else { budget_ratio.clamp(LEAST_RATIO, own) };
-        self.settings.budget_ratio = budget_ratio;
-        self.bucket.set_budget(budget_ratio);
-        self.account.set_budget(budget_ratio);
+        let most = self.settings.budget_ratio;
+        self.granted_ratio = if budget_ratio.is_nan() { most } else { budget_ratio.clamp(LEAST_RATIO, most) };
+        self.bucket.set_budget(self.granted_ratio);
+        self.account.set_budget(self.granted_ratio);
         if !self.started {
             self.guess();
         }
@@ -24,21 +24,21 @@ impl RateController {
     /// Goes on under other settings, from the next tick on. What was learned of costs and shares stays, and what the host's
     /// budget leaves, if that is less than the target's own.
     pub fn adopt(&mut self, settings: RateSettings) {
-        let (own, granted) = (self.own_budget_ratio, self.settings.budget_ratio);
+        let is_granted_less = self.granted_ratio < self.settings.budget_ratio;
         self.settings = settings.sane();
-        self.own_budget_ratio = self.settings.budget_ratio;
+        self.slowdown.set_ratio(self.settings.budget_ratio);
         self.settled = false;
-        self.grant(if granted < own { granted } else { self.own_budget_ratio });
+        self.grant(if is_granted_less { self.granted_ratio } else { self.settings.budget_ratio });
     }
 
-    /// The budget in force (ratio of the target's CPU time).
+    /// The budget in force: of everything where the host grants it, else of the slowdown (ratio of the target's CPU time).
     pub fn budget_ratio(&self) -> f64 {
-        self.settings.budget_ratio
+        if self.own.is_some() { self.settings.budget_ratio } else { self.granted_ratio }
     }
 
     /// The budget of the settings, where the one in force may be less (ratio of the target's CPU time).
     pub fn own_budget_ratio(&self) -> f64 {
-        self.own_budget_ratio
+        self.settings.budget_ratio
     }
 
     /// What the target, of this weight among others, would make of a share of the host's budget. At a fixed rate it takes
@@ -52,13 +52,13 @@ impl RateController {
         let fixed_cpus = self.meter.fixed_cpus();
         let r_s = self.settings.criterion.r() * self.shares.spread();
         let demand = Demand {
-            budget_ratio: self.own_budget_ratio,
+            budget_ratio: self.settings.budget_ratio,
             busy_cpus,
             counted_cpus: busy_cpus.max(OWN_COST_FLOOR_CPUS),
             sample_s,
             target_s: cost.target.mean_ns * 1e-9,
             fixed_cpus,
-            error: 2.0 * r_s / self.settings.horizon_s.sqrt(),
+            error: 2.0 * r_s / self.horizon_s().sqrt(),
             weight,
             cap_hz: aim.caps.kernel_hz.min(aim.caps.bytes_hz),
             pace: expected.pace,

@@ -1,34 +1,15 @@
 //! The budget of a host over time: what was spent of it, what may still be, and when it is shared anew.
 
-use std::collections::VecDeque;
-
 use super::share::{AGES, Demand, Shares, share};
+use super::spending::{MERGE_NS, Spending, Stretch, TEN_SECONDS_NS};
 
 const SECOND_NS: f64 = 1e9;
-const TEN_SECONDS_NS: f64 = 10e9;
-/// What is booked within this is one stretch, which bounds the history (ns).
-const MERGE_NS: f64 = 50e6;
 /// Between two sharings, if nothing is wrong (ns).
 const CALM_NS: u64 = 1_000_000_000;
 /// A budget stays where it is this near to what it would become: costs are known to some percent, and a change is not free.
 const DEAD_BAND: f64 = 1.1;
 /// By how much budgets may exceed what there is before that is wrong: their controllers aim at nine tenths of them.
 const SLACK: f64 = 1.05;
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Stretch {
-    wall_ns: f64,
-    spent_ns: f64,
-    granted_ns: f64,
-}
-
-impl Stretch {
-    fn add(&mut self, other: Stretch) {
-        self.wall_ns += other.wall_ns;
-        self.spent_ns += other.spent_ns;
-        self.granted_ns += other.granted_ns;
-    }
-}
 
 /// The budget of a host, for all targets and for what is spent on none of them.
 ///
@@ -37,7 +18,7 @@ impl Stretch {
 #[derive(Clone, Debug)]
 pub struct HostBudget {
     cpus: f64,
-    history: VecDeque<Stretch>,
+    spending: Spending,
     last_ns: Option<u64>,
     shared_ns: Option<u64>,
     worst_10s_ratio: f64,
@@ -46,7 +27,7 @@ pub struct HostBudget {
 impl HostBudget {
     /// A budget of so many CPUs: its share of the CPU time of all that are online.
     pub fn new(cpus: f64) -> Self {
-        Self { cpus, history: VecDeque::new(), last_ns: None, shared_ns: None, worst_10s_ratio: 0.0 }
+        Self { cpus, spending: Spending::default(), last_ns: None, shared_ns: None, worst_10s_ratio: 0.0 }
     }
 
     /// Another budget from now on (CPUs).
@@ -60,26 +41,15 @@ impl HostBudget {
     pub fn book(&mut self, at_ns: u64, spent_ns: f64) {
         let wall_ns = at_ns.saturating_sub(*self.last_ns.get_or_insert(at_ns)) as f64;
         self.last_ns = self.last_ns.max(Some(at_ns));
-        let stretch = Stretch { wall_ns, spent_ns, granted_ns: self.cpus * wall_ns };
-        match self.history.back_mut().filter(|last| last.wall_ns < MERGE_NS) {
-            Some(last) => last.add(stretch),
-            None => self.history.push_back(stretch),
-        }
-        let mut held_ns: f64 = self.history.iter().map(|stretch| stretch.wall_ns).sum();
-        while let Some(first) = self.history.front().filter(|first| held_ns - first.wall_ns >= TEN_SECONDS_NS)
-        {
-            held_ns -= first.wall_ns;
-            self.history.pop_front();
-        }
-        if held_ns >= TEN_SECONDS_NS {
+        self.spending.book(Stretch { wall_ns, spent_ns, granted_ns: self.cpus * wall_ns });
+        if self.spending.held().wall_ns >= TEN_SECONDS_NS {
             self.worst_10s_ratio = self.worst_10s_ratio.max(self.last_10s_ratio());
         }
     }
 
     /// What was spent in the last ten seconds, over what was to be spent; 1 is all of it.
     pub fn last_10s_ratio(&self) -> f64 {
-        let mut all = Stretch::default();
-        self.history.iter().for_each(|stretch| all.add(*stretch));
+        let all = self.spending.held();
         if all.granted_ns > 0.0 { all.spent_ns / all.granted_ns } else { 0.0 }
     }
 
@@ -91,33 +61,14 @@ impl HostBudget {
     /// What may be spent from now on, so that each window of ten seconds that has begun ends within the budget (CPUs); the
     /// budget at most, 0 at least.
     pub fn affordable_cpus(&self) -> f64 {
-        let (mut begun, mut least) = (Stretch::default(), self.cpus);
-        for stretch in self.history.iter().rev() {
-            begun.add(*stretch);
-            let to_come_ns = TEN_SECONDS_NS - begun.wall_ns;
-            if to_come_ns < MERGE_NS {
-                break;
-            }
-            let left_ns = begun.granted_ns + self.cpus * to_come_ns - begun.spent_ns;
-            least = least.min(left_ns / to_come_ns);
-        }
-        least.max(0.0)
+        self.spending.affordable_cpus(self.cpus).min(self.cpus).max(0.0)
     }
 
     /// What may be spent at once, so that each window of ten seconds that has begun or begins now ends within the budget, if
     /// `others_cpus` are spent beside it (ns); negative where that is not possible.
     pub fn room_ns(&self, others_cpus: f64) -> f64 {
         let left_cpus = self.cpus - others_cpus.max(0.0);
-        let (mut begun, mut least_ns) = (Stretch::default(), left_cpus * TEN_SECONDS_NS);
-        for stretch in self.history.iter().rev() {
-            begun.add(*stretch);
-            let to_come_ns = TEN_SECONDS_NS - begun.wall_ns;
-            if to_come_ns < 0.0 {
-                break;
-            }
-            least_ns = least_ns.min(begun.granted_ns - begun.spent_ns + left_cpus * to_come_ns);
-        }
-        least_ns
+        self.spending.room_ns(left_cpus)
     }
 
     /// Shares what may be spent: once a second, and at once where the budgets in force (`granted`, in the order of the
@@ -164,11 +115,11 @@ impl HostBudget {
         }
         let always_cpus = fixed_cpus + housekeeping_cpus;
         let mut factor = (self.cpus - always_cpus) / all_cpus;
-        let (mut begun, mut stretches) = (Stretch::default(), self.history.iter().rev());
+        let (mut begun, mut stretches) = (Stretch::default(), self.spending.begun());
         for age in 0..AGES {
             while begun.wall_ns < (age + 1) as f64 * SECOND_NS {
                 let Some(stretch) = stretches.next() else { break };
-                begun.add(*stretch);
+                begun = stretch;
             }
             let to_come_ns = TEN_SECONDS_NS - begun.wall_ns;
             if begun.wall_ns < (age + 1) as f64 * SECOND_NS || to_come_ns < MERGE_NS {

@@ -44,6 +44,8 @@ pub struct Spend {
     pub self_ns: f64,
     /// The part of `self_ns` that passes with time, samples or none.
     pub self_fixed_ns: f64,
+    /// The part of `self_ns` for what is done once: set-up, unwind tables, the maps of a new process.
+    pub self_once_ns: f64,
     /// By how much what was charged to the target and to others may be too low (two standard errors of the model).
     pub doubt_ns: f64,
     /// Standard error of what was charged to the target.
@@ -61,6 +63,11 @@ impl Spend {
     /// Everything, at the model's mean (ns).
     pub fn total_ns(&self) -> f64 {
         self.target_ns() + self.foreign_ns + self.self_ns
+    }
+
+    /// What the budget of the profiler's own CPU time counts: all of it but set-up, and samples that hit other processes (ns).
+    pub fn own_ns(&self) -> f64 {
+        (self.self_ns - self.self_once_ns).max(0.0) + self.foreign_ns
     }
 
     /// What no sample causes and no rate changes (ns).
@@ -84,6 +91,7 @@ impl Spend {
         self.foreign_ns += other.foreign_ns;
         self.self_ns += other.self_ns;
         self.self_fixed_ns += other.self_fixed_ns;
+        self.self_once_ns += other.self_once_ns;
         self.doubt_ns += other.doubt_ns;
         self.target_se_ns += other.target_se_ns;
         self.samples_se_ns += other.samples_se_ns;
@@ -242,6 +250,7 @@ impl OverheadMeter {
             foreign_ns: foreign.mean_ns,
             self_ns: reading.self_cpu_ns as f64,
             self_fixed_ns: 0.0,
+            self_once_ns: reading.self_once_ns.min(reading.self_cpu_ns) as f64,
             doubt_ns: 2.0 * (target_se_ns + foreign.se_ns),
             target_se_ns,
             samples_se_ns,
@@ -306,6 +315,16 @@ impl OverheadMeter {
     /// What is spent whatever the rate, if the target keeps `busy_cpus` busy (ratio of its CPU time).
     pub(super) fn fixed_ratio(&self, busy_cpus: f64) -> f64 {
         own_ratio(self.others_per_second_ns(), busy_cpus) + self.events_ratio()
+    }
+
+    /// The part of it that the target pays: switches and records that are no samples (ratio of its CPU time).
+    pub(super) fn slowdown_fixed_ratio(&self) -> f64 {
+        self.events_ratio()
+    }
+
+    /// The part of it that the target does not pay: own time, and records of strangers (CPUs).
+    pub(super) fn own_fixed_cpus(&self) -> f64 {
+        self.others_per_second_ns() * 1e-9
     }
 
     /// The same, whatever the target uses (CPUs).

@@ -18,7 +18,7 @@
 //! ```
 
 use super::activity::{Activity, Figure, SEEN_NS};
-use super::aim::{Aim, BUDGET_MARGIN, Circumstances};
+use super::aim::{Aim, BUDGET_MARGIN, BudgetLoad, Circumstances};
 use super::cost::{Cost, CostModel};
 use super::model::{BoundBy, Caps};
 use super::own_cost::{Own, Prior};
@@ -188,9 +188,23 @@ impl<'a> Basis<'a> {
             record_bytes: self.sample(AttachMode::Task).record_bytes(),
             utilisation_cpus: self.watched.utilisation_cpus(),
             tick_hz: 0.0,
+            load: self.load(cost),
+            granted_ratio: self.settings.budget_ratio,
+            schedule: None,
         };
         let aim = Aim::new(&self.settings, &now, BUDGET_MARGIN);
         (aim, self.settings.fixed_rate_hz.unwrap_or(aim.target_hz(&self.settings)))
+    }
+
+    fn load(&self, cost: &SampleCost) -> BudgetLoad {
+        let utilisation_cpus = self.watched.utilisation_cpus();
+        let own_ratio = self.own.per_second_ns * 1e-9 / utilisation_cpus.max(OWN_COST_FLOOR_CPUS);
+        BudgetLoad {
+            slowdown_fixed_ratio: (cost.fixed_ratio - own_ratio).max(0.0),
+            own_fixed_cpus: self.own.per_second_ns * 1e-9,
+            own_per_hz_cpus: utilisation_cpus * (cost.self_ns + cost.foreign_ns) * 1e-9,
+            ..BudgetLoad::default()
+        }
     }
 
     /// What the doubts about o, own time per sample, the fixed part and the spread make of the rate: σ² = Σ (∂λ/∂x)²·σ²ₓ,

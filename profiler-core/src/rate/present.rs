@@ -66,6 +66,17 @@ impl Present {
         self.load.expected().unwrap_or(Expected { busy_cpus: peak_cpus, pace: [1.0; AGES] })
     }
 
+    /// Mean cost of a sample, charged to the target, in the last tick that had enough of them (ns).
+    pub(super) fn recent_charge_ns(&self) -> f64 {
+        self.recent_ns
+    }
+
+    /// What the profiler and samples of other processes take of a second for each hertz, if the target keeps `busy_cpus`
+    /// busy (ns).
+    pub(super) fn own_per_hz_ns(&self, meter: &OverheadMeter, busy_cpus: f64) -> f64 {
+        self.strangers.busy_cpus() * meter.stranger_ns() + busy_cpus * meter.own_per_arrival_ns()
+    }
+
     /// What a sample of the target costs, strangers' samples and own time included, as
     /// [`Account`](super::Account) counts it (ns).
     pub(super) fn sample_ns(&self, meter: &OverheadMeter) -> f64 {

@@ -6,10 +6,13 @@ use super::model::Criterion;
 /// range by it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RateSettings {
-    /// Share of the target's CPU time that sampling may cost, the profiler's own included; 0.0001 to 0.5.
+    /// Share of the target's CPU time that sampling may take from it; 0.0001 to 0.5.
     pub budget_ratio: f64,
-    /// W: CPU time of the target that goes into one profile (s).
-    pub horizon_s: f64,
+    /// Share of one CPU that the profiler itself may use, set-up left out; 0.0001 to 64. `None`: what it uses counts against
+    /// `budget_ratio`, or what [`RateController::grant`](super::RateController::grant) leaves of it.
+    pub own_cpu_ratio: Option<f64>,
+    /// W: CPU time of the target that goes into one profile (s). `None`: nobody knows, and the rate follows the anytime law.
+    pub horizon_s: Option<f64>,
     /// What the profile is optimised for.
     pub criterion: Criterion,
     /// A rate that the user fixed (samples per CPU-second): nothing is controlled then, only metered.
@@ -41,7 +44,8 @@ impl Default for RateSettings {
     fn default() -> Self {
         RateSettings {
             budget_ratio: 0.01,
-            horizon_s: 60.0,
+            own_cpu_ratio: None,
+            horizon_s: Some(60.0),
             criterion: Criterion::default(),
             fixed_rate_hz: None,
             top: 4,
@@ -74,7 +78,8 @@ impl RateSettings {
         };
         RateSettings {
             budget_ratio: clamp(self.budget_ratio, default.budget_ratio, 1e-4, 0.5),
-            horizon_s: clamp(self.horizon_s, default.horizon_s, 1e-3, 1e9),
+            own_cpu_ratio: self.own_cpu_ratio.map(|ratio| clamp(ratio, default.budget_ratio, 1e-4, 64.0)),
+            horizon_s: self.horizon_s.map(|horizon_s| clamp(horizon_s, 60.0, 1e-3, 1e9)),
             criterion,
             fixed_rate_hz: fixed,
             top: self.top.clamp(1, 64),

@@ -98,13 +98,13 @@ fn both_sources_stay_within_one_budget() {
 /// In a long run each sample counts for little, and its bias for much.
 #[test]
 fn a_long_run_takes_fewer_ticks_and_a_very_long_one_none() {
-    let after = |horizon_s| {
+    let after = |horizon_s: f64| {
         let costs = CostModel {
             per_sample_ns: Cost::new(14_000.0, 100.0),
             per_handler_ns: Some(Cost::new(1_000.0, 50.0)),
             ..CostModel::default()
         };
-        let settings = RateSettings { tick_hz: Some(250.0), horizon_s, ..Default::default() };
+        let settings = RateSettings { tick_hz: Some(250.0), horizon_s: Some(horizon_s), ..Default::default() };
         RateController::new(settings, costs).start(0)
     };
     let [hour, day, year] = [3_600.0, 86_400.0, 3.2e7].map(after);
@@ -275,7 +275,7 @@ fn every_key_of_a_decision_has_its_unit() {
     let names = decision.split(['{', ',']).skip(1).filter_map(|field| field.split(':').next());
     for name in names.map(str::trim) {
         let unit = ["_ns", "_us", "_s", "_hz", "_ratio", "_cpus"].iter().any(|unit| name.ends_with(unit));
-        assert!(unit || ["reason", "bound_by", "samples", "retunes"].contains(&name), "{name}");
+        assert!(unit || ["reason", "bound_by", "law", "law_samples", "samples", "retunes"].contains(&name), "{name}");
     }
 }
 
@@ -343,15 +343,14 @@ fn hostile_u64() -> impl Strategy<Value = u64> {
 
 prop_compose! {
     fn hostile_settings()(
-        b in hostile_f64(), w in hostile_f64(), z in hostile_f64(), fixed in prop::option::of(hostile_f64()),
+        b in hostile_f64(), own in prop::option::of(hostile_f64()), w in prop::option::of(hostile_f64()), z in hostile_f64(), fixed in prop::option::of(hostile_f64()),
         top in 0usize..100, floor in hostile_f64(), period in hostile_u64(), bytes in hostile_f64(),
         frames in hostile_f64(), copy in hostile_f64(), tick in prop::option::of(hostile_u64()),
-        tick_hz in prop::option::of(hostile_f64()),
     ) -> RateSettings {
         RateSettings {
-            budget_ratio: b, horizon_s: w, criterion: Criterion::UpperCurve { z }, fixed_rate_hz: fixed, top,
+            budget_ratio: b, own_cpu_ratio: own, horizon_s: w, criterion: Criterion::UpperCurve { z }, fixed_rate_hz: fixed, top,
             floor_hz: floor, min_period_ns: period, max_bytes_per_s: bytes, expected_frames: frames,
-            expected_stack_bytes: copy, clock_tick_ns: tick, tick_hz,
+            expected_stack_bytes: copy, clock_tick_ns: tick, tick_hz: None,
         }
     }
 }

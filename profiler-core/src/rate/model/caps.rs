@@ -5,8 +5,10 @@ use serde::Serialize;
 /// What one of the caps on the rate allows, all in samples per CPU-second of the target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Caps {
-    /// The overhead budget.
+    /// The budget of the target's slowdown, or of everything that sampling costs.
     pub budget_hz: f64,
+    /// The budget of the profiler's own CPU time.
+    pub own_hz: f64,
     /// The shortest period the kernel is asked for.
     pub kernel_hz: f64,
     /// The rate of bytes that the rings and the unwinder can take.
@@ -18,6 +20,7 @@ impl Caps {
     pub fn bound(&self, law_hz: f64) -> (f64, BoundBy) {
         let caps = [
             (self.budget_hz, BoundBy::Budget),
+            (self.own_hz, BoundBy::OwnCpu),
             (self.kernel_hz, BoundBy::Kernel),
             (self.bytes_hz, BoundBy::Bytes),
         ];
@@ -31,8 +34,10 @@ impl Caps {
 pub enum BoundBy {
     /// The law: more samples would make the profile worse.
     Law,
-    /// The overhead budget.
+    /// The budget of the target's slowdown, or of everything that sampling costs.
     Budget,
+    /// The budget of the profiler's own CPU time.
+    OwnCpu,
     /// The shortest period the kernel is asked for.
     Kernel,
     /// The kernel's tick: timers on CPU time expire at ticks alone.
@@ -53,6 +58,7 @@ impl BoundBy {
         match self {
             BoundBy::Law => "law",
             BoundBy::Budget => "budget",
+            BoundBy::OwnCpu => "own_cpu",
             BoundBy::Kernel => "kernel",
             BoundBy::Tick => "tick",
             BoundBy::Bytes => "bytes",

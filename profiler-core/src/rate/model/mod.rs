@@ -9,7 +9,7 @@
 //!
 //! let spread = spread([0.4, 0.3, 0.2, 0.1], 4).unwrap();
 //! let law = Law::new(Criterion::MeanAbsolute, spread, 12.6e-6, 60.0);
-//! let caps = Caps { budget_hz: 600.0, kernel_hz: 50_000.0, bytes_hz: f64::INFINITY };
+//! let caps = Caps { own_hz: f64::INFINITY, budget_hz: 600.0, kernel_hz: 50_000.0, bytes_hz: f64::INFINITY };
 //! let optimum = law.optimum(&caps);
 //! assert_eq!((optimum.rate_hz.round(), optimum.bound_by.as_str()), (554.0, "law"));
 //! ```

@@ -155,7 +155,7 @@ fn spread_takes_the_largest_shares() {
 
 #[test]
 fn the_least_cap_binds() {
-    let caps = Caps { budget_hz: 600.0, kernel_hz: 50_000.0, bytes_hz: f64::NAN };
+    let caps = Caps { own_hz: f64::INFINITY, budget_hz: 600.0, kernel_hz: 50_000.0, bytes_hz: f64::NAN };
     assert_eq!(caps.bound(500.0), (500.0, BoundBy::Law));
     assert_eq!(caps.bound(700.0), (600.0, BoundBy::Budget));
     assert_eq!(Caps { bytes_hz: 10.0, ..caps }.bound(700.0), (10.0, BoundBy::Bytes));
@@ -263,14 +263,14 @@ fn the_budget_binds_where_the_profile_is_short() {
     let least = law(300.0).budget_binds_below_s(b).unwrap();
     near(least, z * z * (1.0 - p) * o / (4.0 * p * b.powi(3)), 1e-6);
     near(law(least).overhead_ratio().unwrap(), b, 1e-12);
-    let caps = Caps { budget_hz: b / o, kernel_hz: 50_000.0, bytes_hz: f64::INFINITY };
+    let caps = Caps { budget_hz: b / o, own_hz: f64::INFINITY, kernel_hz: 50_000.0, bytes_hz: f64::INFINITY };
     assert_eq!(law(0.9 * least).optimum(&caps).bound_by, BoundBy::Budget);
     assert_eq!(law(1.1 * least).optimum(&caps).bound_by, BoundBy::Law);
 }
 
 #[test]
 fn without_an_answer_the_caps_decide() {
-    let caps = Caps { budget_hz: 600.0, kernel_hz: 50_000.0, bytes_hz: f64::INFINITY };
+    let caps = Caps { own_hz: f64::INFINITY, budget_hz: 600.0, kernel_hz: 50_000.0, bytes_hz: f64::INFINITY };
     let free = Law::new(Criterion::MeanAbsolute, 2.0, 0.0, 60.0).optimum(&caps);
     assert_eq!((free.rate_hz, free.bound_by, free.unbounded_hz), (600.0, BoundBy::Budget, f64::MAX));
 }
@@ -313,7 +313,7 @@ proptest! {
         if let Ok(rate) = law.rate_hz() {
             prop_assert!(rate.is_finite() && rate >= 0.0);
         }
-        let caps = Caps { budget_hz: caps[0], kernel_hz: caps[1], bytes_hz: caps[2] };
+        let caps = Caps { budget_hz: caps[0], own_hz: f64::INFINITY, kernel_hz: caps[1], bytes_hz: caps[2] };
         let optimum = law.optimum(&caps);
         prop_assert!(optimum.rate_hz.is_finite() && optimum.rate_hz >= 0.0);
         for cap in [caps.budget_hz, caps.kernel_hz, caps.bytes_hz] {

@@ -155,7 +155,7 @@ fn the_error_of_the_rate_follows_from_the_errors_of_the_costs() {
         let (sure, unsure) = (se_of(&settings, 0.0), se_of(&settings, 12_000.0));
         assert!(sure.se > 0.0 && unsure.se > 1.05 * sure.se, "{sure:?} {unsure:?}");
     }
-    let law = se_of(&RateSettings { budget_ratio: 0.5, horizon_s: 600.0, ..settings() }, 0.0);
+    let law = se_of(&RateSettings { budget_ratio: 0.5, horizon_s: Some(600.0), ..settings() }, 0.0);
     // λ* goes with S to the power of 2/3, and S is known to a half: (1.5^(2/3) − 0.5^(2/3)) / 2.
     assert!((0.33..0.37).contains(&(law.se / law.mean)), "{law:?}");
     let fixed = se_of(&RateSettings { fixed_rate_hz: Some(99.0), ..settings() }, 12_000.0);
@@ -242,7 +242,7 @@ proptest! {
         };
         let [mean, se, budget_ratio, horizon_s] = figures;
         let costs = CostModel { per_sample_ns: Cost::new(mean, se), ..CostModel::default() };
-        let settings = RateSettings { budget_ratio, horizon_s, ..settings() };
+        let settings = RateSettings { budget_ratio, horizon_s: Some(horizon_s), ..settings() };
         let choice = AttachChoice::new(None, cpu, 1, 2, watched.switches_per_s());
         let p = predict(settings, costs, &watched, choice);
         let figures = [p.overhead_ns, p.fixed_ratio, p.events_ratio, p.own_ratio, p.rate_hz, p.overhead_ratio];

@@ -1,0 +1,133 @@
+//! One budget, kept: a token bucket for the moment, and ten seconds of spending behind it.
+
+use super::bucket::{TRICKLE, TokenBucket};
+use super::spending::{Spending, Stretch};
+
+/// Share above the budget that is spent on purpose where costs are as expected; what else the bucket holds is there for a
+/// jump of the cost.
+pub(super) const OPEN: f64 = 1.15;
+/// What a deep bucket holds above half its depth is spent over this time (ns): twice the longest step.
+const SPREAD_NS: f64 = 0.2e9;
+
+/// A bound on spending: `ratio` of a base, which is the target's CPU time for the slowdown and wall time for the
+/// profiler's own CPU time.
+#[derive(Clone, Debug)]
+pub(super) struct Limit {
+    ratio: f64,
+    bucket: TokenBucket,
+    spending: Spending,
+    floor_cpus: f64,
+}
+
+impl Limit {
+    /// A budget of `ratio`; a base of less than `floor_cpus` counts as that much.
+    pub(super) fn new(ratio: f64, floor_cpus: f64) -> Self {
+        let bucket = TokenBucket::new(ratio).with_floor(floor_cpus);
+        Limit { ratio, bucket, spending: Spending::default(), floor_cpus }
+    }
+
+    /// Another budget from now on. What was spent before counts against the budget of its time.
+    pub(super) fn set_ratio(&mut self, ratio: f64) {
+        self.ratio = ratio;
+        self.bucket.set_budget(ratio);
+    }
+
+    /// The bucket holds at least so much when full (ns of CPU time).
+    pub(super) fn deepen(&mut self, least_depth_ns: f64) {
+        self.bucket.deepen(least_depth_ns);
+    }
+
+    /// Takes in `wall_ns` in which the base was `base_ns` and `spent_ns` were spent, at the upper end of what they may be.
+    pub(super) fn book(&mut self, wall_ns: f64, base_ns: f64, spent_ns: f64) {
+        let granted_ns = self.bucket.accrual_ns(wall_ns, base_ns);
+        self.spending.book(Stretch { wall_ns, spent_ns, granted_ns });
+        self.bucket.settle(wall_ns, base_ns, spent_ns);
+    }
+
+    /// What may be spent on purpose above the budget in the next step, where the bucket is deep and more than half full
+    /// (ratio of the base).
+    pub(super) fn spare_ratio(&self) -> f64 {
+        self.bucket.spare_ns() / SPREAD_NS
+    }
+
+    /// The rate (per second of the base) that stays within the budget beside what is spent whatever the rate
+    /// (`fixed_ratio`), where a sample costs `usual_ns` as a rule, and `recent_ns` should all cost as much as the last ones;
+    /// for a base of `base_cpus` to come.
+    pub(super) fn cap_hz(&self, fixed_ratio: f64, base_cpus: f64, usual_ns: f64, recent_ns: f64) -> f64 {
+        let least = TRICKLE * self.ratio;
+        let most = self.bucket.allowed_ratio() + self.spare_ratio();
+        let expected = (most.min(OPEN * self.ratio + self.spare_ratio()) - fixed_ratio).max(least);
+        let base_cpus = base_cpus.max(self.floor_cpus);
+        let evenly = self.spending.affordable_cpus(self.ratio * base_cpus) / base_cpus;
+        // A start may spend now what the rest of its ten seconds will then lack.
+        let at_once = self.spending.room_ns((1.0 - TRICKLE) * self.ratio * base_cpus) / (SPREAD_NS * base_cpus);
+        let affordable = (evenly + self.spare_ratio()).min(at_once).max(evenly);
+        let affordable = (affordable - fixed_ratio).max(least);
+        let by_level = (expected / usual_ns).min((most - fixed_ratio).max(least) / recent_ns.max(usual_ns));
+        1e9 * by_level.min(affordable / usual_ns)
+    }
+
+    /// Whether `spent_ns` in `wall_ns` over a base of `base_ns` are more than the bucket holds.
+    pub(super) fn is_overdrawn(&self, wall_ns: f64, base_ns: f64, spent_ns: f64) -> bool {
+        let inflow_ns = self.bucket.accrual_ns(wall_ns, base_ns);
+        spent_ns - inflow_ns > self.bucket.holds_ns(base_ns / wall_ns.max(1.0))
+    }
+
+    /// Whether `cost_ns` more can be spent without slowing sampling down.
+    pub(super) fn has_room_for(&self, cost_ns: f64) -> bool {
+        self.bucket.level_ns() - cost_ns >= 0.5 * self.bucket.depth_ns()
+    }
+
+    /// What is granted in `wall_ns` to an idle target (ns).
+    pub(super) fn idle_grant_ns(&self, wall_ns: f64) -> f64 {
+        self.bucket.accrual_ns(wall_ns, 0.0)
+    }
+
+    /// What the bucket holds (ns); negative in debt.
+    pub(super) fn level_ns(&self) -> f64 {
+        self.bucket.level_ns()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEP: f64 = 0.1e9;
+
+    /// Spends at the cap with samples of `cost_ns` that are believed to cost `believed_ns`; says what was spent in each step.
+    fn play(limit: &mut Limit, steps: usize, wanted_hz: f64, cost_ns: f64, believed_ns: f64) -> Vec<f64> {
+        (0..steps)
+            .map(|_| {
+                let hz = limit.cap_hz(0.0, 1.0, believed_ns, believed_ns).min(wanted_hz);
+                let spent_ns = hz * 0.1 * cost_ns;
+                limit.book(STEP, STEP, spent_ns);
+                spent_ns / STEP
+            })
+            .collect()
+    }
+
+    fn worst(spent: &[f64], steps: usize) -> f64 {
+        spent.windows(steps).map(|window| window.iter().sum::<f64>() / steps as f64).fold(0.0, f64::max)
+    }
+
+    #[test]
+    fn ten_seconds_hold_whatever_the_depth_and_a_start_may_take_what_is_deep() {
+        for (deep_ns, first_second) in [(0.0, 0.013), (38e6, 0.03)] {
+            let mut limit = Limit::new(0.01, 0.01);
+            limit.deepen(deep_ns);
+            let spent = play(&mut limit, 600, 1e9, 25_000.0, 25_000.0);
+            assert!(worst(&spent, 100) <= 0.01 * 1.02, "{deep_ns}: {}", worst(&spent, 100));
+            let first = spent[..10].iter().sum::<f64>() / 10.0;
+            assert!(first <= 1.5 * first_second && first >= 0.7 * first_second, "{deep_ns}: {first}");
+        }
+    }
+
+    #[test]
+    fn a_cost_that_is_ten_times_the_expected_is_held_once_it_is_seen() {
+        let mut limit = Limit::new(0.05, 0.01);
+        let spent = play(&mut limit, 600, 3_000.0, 100_000.0, 10_000.0);
+        // Never corrected, so the bucket alone holds it, step by step.
+        assert!(worst(&spent, 100) <= 0.05 * 1.05, "{}", worst(&spent, 100));
+    }
+}
