@@ -1,6 +1,6 @@
 //! How to sample: the settings that a run is started with.
 
-use crate::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, Source, Span, Unwind};
+use crate::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, Span, Unwind};
 
 /// Largest budget: a profiler that takes half the CPU measures itself.
 pub const MAX_BUDGET: f64 = 0.5;
@@ -33,8 +33,6 @@ pub struct SamplingSettings {
     pub unwind: Unwind,
     /// What takes the samples.
     pub backend: Backend,
-    /// What triggers a sample.
-    pub source: Source,
     /// How events are attached.
     pub attach_mode: AttachMode,
     /// Seed of the random periods; `None` draws one.
@@ -57,7 +55,6 @@ impl Default for SamplingSettings {
             criterion: Criterion::MeanAbsolute,
             unwind: Unwind::Auto,
             backend: Backend::Auto,
-            source: Source::Auto,
             attach_mode: AttachMode::Auto,
             seed: None,
             confidence: Ratio::constant(0.95),

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use config::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, SamplingSettings, Source, Span, Unwind};
+use config::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, SamplingSettings, Span, Unwind};
 
 use crate::evaluate::{Role, Shape};
 use crate::export::Format;
@@ -120,10 +120,6 @@ pub(crate) struct SamplingArgs {
     /// perf events are not permitted, or of a running process, into which a library is loaded for it).
     #[arg(long, value_name = "WHAT", default_value_t = defaults().backend)]
     pub(crate) backend: Backend,
-    /// What triggers a sample: auto, clock, or tick (the kernel's own tick, which costs no interrupt, with a few samples of the
-    /// clock that audit it; needs root, or CAP_PERFMON and tracefs). `auto` is the clock for now.
-    #[arg(long, value_name = "WHAT", default_value_t = defaults().source)]
-    pub(crate) source: Source,
     /// How events are attached: auto, task (for each thread), cpu (for each CPU) or cgroup (for a control group on each
     /// CPU; a command is put into one of its own).
     #[arg(long, value_name = "HOW", default_value_t = defaults().attach_mode)]

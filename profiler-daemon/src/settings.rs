@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use config::{AttachMode, Backend, Criterion, Ratio, SamplingSettings, Source, Span, Unwind};
+use config::{AttachMode, Backend, Criterion, Ratio, SamplingSettings, Span, Unwind};
 use regex_lite::Regex;
 
 use crate::cli::{self, Command, OutputFile};
@@ -242,9 +242,6 @@ fn record(args: cli::RecordArgs) -> Result<RecordJob> {
 
 /// Timers belong to threads, and nobody walks frame pointers for them.
 fn fits_timers(sampling: &SamplingSettings) -> Result<()> {
-    if sampling.source == Source::Tick {
-        return Err(usage("--source tick needs perf events; leave it out, or use --backend perf"));
-    }
     match (sampling.attach_mode, sampling.unwind) {
         (AttachMode::Auto | AttachMode::Task, Unwind::Auto | Unwind::Dwarf) => Ok(()),
         (_, Unwind::FramePointers) => {
@@ -317,7 +314,6 @@ fn sampling(args: &cli::SamplingArgs, output: &cli::OutputArgs) -> Result<Sampli
         criterion: args.criterion,
         unwind: args.unwind,
         backend: args.backend,
-        source: args.source,
         attach_mode: args.attach_mode,
         seed: args.seed,
         confidence: output.confidence,
@@ -325,10 +321,6 @@ fn sampling(args: &cli::SamplingArgs, output: &cli::OutputArgs) -> Result<Sampli
         symbol_memory: args.symbol_memory,
     };
     settings.validate().map_err(|error| usage(error.to_string()))?;
-    if settings.source == Source::Tick && settings.until_precision.is_some() {
-        let why = "the precision is that of the clock's samples, which --source tick takes fewer of";
-        return Err(usage(format!("{why}; with --until-precision, use --source clock")));
-    }
     Ok(settings)
 }
 

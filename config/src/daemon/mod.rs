@@ -104,7 +104,6 @@ impl DaemonSettings {
             criterion: how.criterion,
             unwind: how.unwind,
             backend: how.backend,
-            source: how.source,
             attach_mode: how.attach_mode,
             confidence: how.confidence,
             symbol_memory: self.symbols.memory,

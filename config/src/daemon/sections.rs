@@ -5,9 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::section::section;
-use crate::{
-    AttachMode, Backend, Bytes, Criterion, Hertz, Mode, Ratio, SamplingSettings, Source, Span, Unwind,
-};
+use crate::{AttachMode, Backend, Bytes, Criterion, Hertz, Mode, Ratio, SamplingSettings, Span, Unwind};
 
 section! {
     /// What profiling may cost. Everything counts: interrupts, copied stacks, context switches and the profiler itself.
@@ -33,8 +31,6 @@ section! {
         unwind: Unwind = SamplingSettings::default().unwind;
         /// What takes the samples: auto or perf.
         backend: Backend = SamplingSettings::default().backend;
-        /// What triggers a sample: auto or clock.
-        source: Source = SamplingSettings::default().source;
         /// How events are attached: auto, task (for each thread), cpu (for each CPU) or cgroup (for a control group on
         /// each CPU).
         attach_mode: AttachMode = SamplingSettings::default().attach_mode;

@@ -64,12 +64,6 @@ fn sampling(settings: &DaemonSettings, log: &mut Log) {
                 .to_owned(),
         );
     }
-    if settings.sampling.source == crate::Source::Tick {
-        log.wrong_key(
-            "sampling.source",
-            "tick samples what is recorded or attached to: use clock".to_owned(),
-        );
-    }
     for problem in how.problems() {
         log.wrong_key(&format!("sampling.{}", problem.key()), problem.to_string());
     }
