@@ -46,10 +46,6 @@ steps *arguments:
 aliasing *arguments:
     cargo run --quiet --release -p tests --bin aliasing -- {{ arguments }}
 
-# Are programs that are locked to the kernel's tick found, and others left alone? In simulation (a minute).
-audit *arguments:
-    cargo run --quiet --release -p tests --bin audit -- {{ arguments }}
-
 # Is the rate the right one for any program? 48 of them, in simulation (half a minute).
 portfolio *arguments:
     cargo run --quiet --release -p tests --bin portfolio -- {{ arguments }}

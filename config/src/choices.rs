@@ -83,17 +83,6 @@ choice! {
 }
 
 choice! {
-    /// What triggers a sample.
-    Source, "auto, tick or clock", later: [],
-    /// The best that this machine has.
-    Auto = "auto",
-    /// The kernel's own tick, which costs no interrupt, audited by the CPU clock.
-    Tick = "tick",
-    /// The CPU clock, at random periods.
-    Clock = "clock",
-}
-
-choice! {
     /// How events are attached to the target.
     AttachMode, "auto, task, cpu or cgroup", later: [],
     /// Whichever costs less for this target.

@@ -1,9 +1,11 @@
 //! How to sample: the settings that a run is started with.
 
-use crate::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, Source, Span, Unwind};
+use crate::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, Span, Unwind};
 
 /// Largest budget: a profiler that takes half the CPU measures itself.
 pub const MAX_BUDGET: f64 = 0.5;
+/// The most that the profiler may use for itself: the CPU that its one sampling thread runs on.
+pub const MAX_OWN_CPU: f64 = 1.0;
 /// Slowest rate that can be asked for (samples per CPU-second).
 pub const MIN_RATE_HZ: f64 = 1.0;
 /// Fastest rate that can be asked for (samples per CPU-second). At a 20 µs period the samples already cost a
@@ -21,10 +23,14 @@ pub const MIN_SYMBOL_MEMORY: Bytes = Bytes::new(4 << 10);
 /// How a target is sampled.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingSettings {
-    /// Share of the target's CPU time that profiling may cost, the profiler's own CPU time included.
+    /// Share of the target's CPU time that sampling may take from it.
     pub budget: Ratio,
-    /// CPU time of the target that one profile sums up: the longer, the lower the rate it needs.
-    pub horizon: Span,
+    /// Share of one CPU that the profiler itself may use, set-up left out; `None` counts what it uses against a budget of the
+    /// host.
+    pub own_cpu: Option<Ratio>,
+    /// CPU time of the target that one profile sums up: the longer, the lower the rate it needs. `None` follows the anytime
+    /// law, which is near the best rate for every length.
+    pub horizon: Option<Span>,
     /// A fixed rate in samples per CPU-second; `None` lets the controller choose.
     pub rate: Option<Hertz>,
     /// The error that the chosen rate makes smallest.
@@ -33,8 +39,6 @@ pub struct SamplingSettings {
     pub unwind: Unwind,
     /// What takes the samples.
     pub backend: Backend,
-    /// What triggers a sample.
-    pub source: Source,
     /// How events are attached.
     pub attach_mode: AttachMode,
     /// Seed of the random periods; `None` draws one.
@@ -51,13 +55,13 @@ pub struct SamplingSettings {
 impl Default for SamplingSettings {
     fn default() -> Self {
         Self {
-            budget: Ratio::constant(0.01),
-            horizon: Span::from_secs(60),
+            budget: Ratio::constant(0.05),
+            own_cpu: Some(Ratio::constant(0.05)),
+            horizon: None,
             rate: None,
             criterion: Criterion::MeanAbsolute,
             unwind: Unwind::Auto,
             backend: Backend::Auto,
-            source: Source::Auto,
             attach_mode: AttachMode::Auto,
             seed: None,
             confidence: Ratio::constant(0.95),
@@ -74,6 +78,9 @@ pub enum InvalidSetting {
     /// The budget is nothing, or more than [`MAX_BUDGET`].
     #[error("a budget of {0} cannot be kept: give more than 0 and at most 50%, such as 1%")]
     Budget(Ratio),
+    /// The profiler may use none of a CPU, or more than [`MAX_OWN_CPU`].
+    #[error("the profiler cannot run with {0} of a CPU: give more than 0 and at most 100%, such as 5%")]
+    OwnCpu(Ratio),
     /// The horizon is no time at all.
     #[error("a horizon of {0} is too short: give at least 1ms of CPU time, such as 60s")]
     Horizon(Span),
@@ -96,6 +103,7 @@ impl InvalidSetting {
     pub fn key(&self) -> &'static str {
         match self {
             Self::Budget(_) => "budget",
+            Self::OwnCpu(_) => "own_cpu",
             Self::Horizon(_) => "horizon",
             Self::Rate(_) => "rate",
             Self::Confidence(_) => "confidence",
@@ -121,11 +129,14 @@ impl SamplingSettings {
         let rates = MIN_RATE_HZ..=MAX_RATE_HZ;
         let precisions = MIN_PRECISION..=MAX_PRECISION;
         let refused = |possible: bool, problem: InvalidSetting| (!possible).then_some(problem);
+        let none_or_more_than_all = |own: &Ratio| own.get() <= 0.0 || own.get() > MAX_OWN_CPU;
+        let too_short = |horizon: &Span| horizon.seconds() < 0.001;
         let outside = |rate: &Hertz| !rates.contains(&rate.get());
         let finer_or_blunter = |ratio: &Ratio| !precisions.contains(&ratio.get());
         let problems = [
             refused(budget > 0.0 && budget <= MAX_BUDGET, InvalidSetting::Budget(self.budget)),
-            refused(self.horizon.seconds() >= 0.001, InvalidSetting::Horizon(self.horizon)),
+            self.own_cpu.filter(none_or_more_than_all).map(InvalidSetting::OwnCpu),
+            self.horizon.filter(too_short).map(InvalidSetting::Horizon),
             self.rate.filter(outside).map(InvalidSetting::Rate),
             refused(
                 (0.5..=0.9999).contains(&self.confidence.get()),

@@ -243,9 +243,9 @@ fn a_target_has_what_it_says_and_else_what_all_have() {
     );
     let [a, b] = settings.targets.as_slice() else { panic!() };
     assert_eq!(settings.sampling_of(a).budget.to_string(), "1%");
-    assert_eq!(settings.sampling_of(a).horizon.to_string(), "30s");
+    assert_eq!(settings.sampling_of(a).horizon.unwrap().to_string(), "30s");
     assert_eq!(settings.sampling_of(b).budget.to_string(), "0.5%");
-    assert_eq!(settings.sampling_of(b).horizon.to_string(), "2m");
+    assert_eq!(settings.sampling_of(b).horizon.unwrap().to_string(), "2m");
     assert_eq!(a.in_words(), "user www and unit a.service");
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use config::{
-    AttachMode, Backend, Bytes, Criterion, DaemonSettings, Hertz, Mode, Pattern, Ratio, Source, Span, Unwind,
+    AttachMode, Backend, Bytes, Criterion, DaemonSettings, Hertz, Mode, Pattern, Ratio, Span, Unwind,
 };
 
 /// Takes any bytes.
@@ -19,7 +19,6 @@ pub(crate) fn run(data: &[u8]) {
     again::<Criterion>(text);
     again::<AttachMode>(text);
     again::<Backend>(text);
-    again::<Source>(text);
     again::<Unwind>(text);
     again::<Mode>(text);
     again::<Pattern>(text);

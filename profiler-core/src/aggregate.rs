@@ -4,7 +4,6 @@ use std::hash::Hash;
 
 use rustc_hash::FxHashMap;
 
-use crate::audit::{Both, agree};
 use crate::process::Process;
 use crate::profile::{Outcome, ProcessIndex, Window};
 use crate::stack::{Frame, FrameId, FrameTable, ObjectId};
@@ -15,12 +14,6 @@ const MAX_WINDOWS: usize = 120;
 
 /// Raw stacks remembered for one process; code that is generated anew all the time has no end of them.
 const MAX_RAW_STACKS: usize = 16_384;
-
-/// Functions in which samples at the tick and the clock's are compared at one ratio of rates; later ones are left out.
-const MAX_COMPARED: usize = 1 << 13;
-/// Ratios of rates that are told apart: by so much a rate may change while it counts as the same. Shares then differ by little more than
-/// half of what the comparison tolerates.
-const SAME_RATIO: f64 = 1.05;
 
 /// Distinct stacks, their frames together and distinct frames that are kept whole: some hundred MiB at most. Of later
 /// stacks the innermost frame is kept, up to as many more; of still later ones nothing but the process.
@@ -91,12 +84,6 @@ pub struct Aggregator {
     functions: Vec<Frame>,
     function_counts: FxHashMap<Frame, u64>,
     current: FxHashMap<StackId, Tally>,
-    /// Those at the kernel's tick, which may have to be dropped.
-    current_ticks: FxHashMap<StackId, Tally>,
-    /// Samples of both kinds in each function, since the last cut, by the ratio of the rates.
-    compared: FxHashMap<i32, FxHashMap<Frame, Both>>,
-    /// The present ratio, as a power of [`SAME_RATIO`].
-    ratio: i32,
     windows: Vec<ClosedWindow>,
     /// Calls of [`Aggregator::close_window`] that make one window.
     closings_per_window: u32,
@@ -116,10 +103,6 @@ struct ClosedWindow {
     window: Window,
     /// Sorted by stack.
     tallies: Vec<(StackId, Tally)>,
-    /// The same of samples at the tick, until they are settled.
-    ticks: Vec<(StackId, Tally)>,
-    /// Those that stayed then.
-    believed_ticks: Vec<(StackId, Tally)>,
 }
 
 /// What was counted.
@@ -132,8 +115,6 @@ pub struct Aggregate {
     pub windows: Vec<Window>,
     /// For each stack, its tally in each window it was seen in: index into `windows`.
     pub tallies: Vec<Vec<(u32, Tally)>>,
-    /// The same of samples at the kernel's tick; what a stack weighs is the sum of both.
-    pub ticks: Vec<Vec<(u32, Tally)>>,
 }
 
 impl Default for Aggregator {
@@ -155,9 +136,6 @@ impl Aggregator {
             functions: Vec::new(),
             function_counts: FxHashMap::default(),
             current: FxHashMap::default(),
-            current_ticks: FxHashMap::default(),
-            compared: FxHashMap::default(),
-            ratio: 0,
             windows: Vec::new(),
             closings_per_window: 0,
             closings: 0,
@@ -174,68 +152,6 @@ impl Aggregator {
         self.stacks[id as usize].outcome
     }
 
-    /// Counts a sample at the kernel's tick, apart from the others until [`settle_ticks`](Self::settle_ticks).
-    pub fn add_tick(&mut self, process: &Process, chain: Chain<'_>, weight_ns: u64) -> Outcome {
-        process.note_sample();
-        let id = self.stack_id(process, chain);
-        self.current_ticks.entry(id).or_default().add(Tally { samples: 1, weight_ns: weight_ns as f64 });
-        self.stacks[id as usize].outcome
-    }
-
-    /// The clock samples, and the tick does, so often from now on.
-    pub fn at_rates(&mut self, clock_hz: f64, tick_hz: f64) {
-        self.ratio = ((clock_hz / tick_hz).ln() / SAME_RATIO.ln()).round() as i32; // 0 where there is no ratio
-    }
-
-    /// A sample hit `function`, at the tick or by the clock, that can be held against those of the other source.
-    pub fn compare(&mut self, function: Frame, is_tick: bool) {
-        let functions = self.compared.entry(self.ratio).or_default();
-        if functions.len() < MAX_COMPARED || functions.contains_key(&function) {
-            let (ticks, clock) = (u64::from(is_tick), u64::from(!is_tick));
-            functions.entry(function).or_default().add(Both { ticks, clock });
-        }
-    }
-
-    /// Whether there was anything of the clock's that ticks could be held against.
-    pub fn has_compared(&self) -> bool {
-        self.compared.values().flat_map(FxHashMap::values).any(|both| both.clock > 0)
-    }
-
-    /// Decides about the samples at the tick in closed windows. Those that are believed, and [`agree`] with the others
-    /// function by function, stay beside them, both with weights in proportion to their number: so that all samples
-    /// weigh alike, and their sum is the CPU time that each of the sources stands for alone. Others are dropped. Returns
-    /// how many stayed. To be said as well when
-    /// they are given up, for no other reason than their price: what the clock samples alone from then on keeps its weight.
-    pub fn settle_ticks(&mut self, believed: bool) -> u64 {
-        let count = |of: fn(&ClosedWindow) -> &Vec<(StackId, Tally)>| {
-            self.windows.iter().flat_map(of).map(|(_, tally)| tally.samples).sum::<u64>()
-        };
-        let (others, ticks) = (count(|window| &window.tallies), count(|window| &window.ticks));
-        let has_compared = self.has_compared();
-        let compared = std::mem::take(&mut self.compared);
-        let strata: Vec<Vec<(Frame, Both)>> =
-            compared.into_values().map(|functions| functions.into_iter().collect()).collect();
-        let believed = believed && ticks > 0 && has_compared && agree(&strata);
-        let part = ticks as f64 / (ticks + others).max(1) as f64;
-        for window in &mut self.windows {
-            let ticks = std::mem::take(&mut window.ticks);
-            if believed {
-                let scale = |tallies: &mut Vec<(StackId, Tally)>, part: f64| {
-                    tallies.iter_mut().for_each(|(_, tally)| tally.weight_ns *= part);
-                };
-                scale(&mut window.tallies, 1.0 - part);
-                window.believed_ticks = ticks;
-                scale(&mut window.believed_ticks, part);
-            }
-        }
-        if believed { ticks } else { 0 }
-    }
-
-    /// Samples at the tick that stayed, in all windows.
-    pub fn believed_ticks(&self) -> u64 {
-        self.windows.iter().flat_map(|window| &window.believed_ticks).map(|(_, tally)| tally.samples).sum()
-    }
-
     fn count(&mut self, id: StackId, weight_ns: u64) {
         self.current.entry(id).or_default().add(Tally { samples: 1, weight_ns: weight_ns as f64 });
         *self.function_counts.entry(self.functions[id as usize]).or_default() += 1;
@@ -245,19 +161,14 @@ impl Aggregator {
     /// `factor`: above one where the kernel dropped samples.
     pub fn close_window(&mut self, now_ns: u64, factor: f64) {
         self.raw.retain(|_, stacks| std::mem::take(&mut stacks.is_used)); // the others sleep, or have ended
-        let scaled = |current: &mut FxHashMap<StackId, Tally>| {
-            let mut tallies: Vec<(StackId, Tally)> = current.drain().collect();
-            tallies.iter_mut().for_each(|(_, tally)| tally.weight_ns *= factor);
-            tallies.sort_unstable_by_key(|&(id, _)| id);
-            tallies
-        };
-        let (tallies, ticks) = (scaled(&mut self.current), scaled(&mut self.current_ticks));
+        let mut tallies: Vec<(StackId, Tally)> = self.current.drain().collect();
+        tallies.iter_mut().for_each(|(_, tally)| tally.weight_ns *= factor);
+        tallies.sort_unstable_by_key(|&(id, _)| id);
         let window = Window { start_ns: self.window_start_ns, end_ns: now_ns };
         self.window_start_ns = now_ns;
-        let closed = ClosedWindow { window, tallies, ticks, believed_ticks: Vec::new() };
         match self.windows.last_mut() {
-            Some(last) if self.closings > 0 => last.join(closed),
-            _ => self.windows.push(closed),
+            Some(last) if self.closings > 0 => last.join(ClosedWindow { window, tallies }),
+            _ => self.windows.push(ClosedWindow { window, tallies }),
         }
         self.closings = (self.closings + 1) % self.closings_per_window.max(1);
         if self.windows.len() >= 2 * MAX_WINDOWS && self.closings == 0 {
@@ -267,22 +178,19 @@ impl Aggregator {
 
     /// Sum of all weights so far (ns).
     pub fn weight_ns(&self) -> f64 {
-        let closed = self.windows.iter().flat_map(ClosedWindow::all).map(|(_, t)| t.weight_ns);
+        let closed = self.windows.iter().flat_map(|w| &w.tallies).map(|(_, t)| t.weight_ns);
         let open = self.current.values().map(|t| t.weight_ns);
         closed.chain(open).fold(0.0, |sum, weight_ns| sum + weight_ns) // the sum of nothing would be -0
     }
 
     /// Room that all of it takes (bytes, about).
     pub fn memory_bytes(&self) -> u64 {
-        let of_window = |window: &ClosedWindow| window.all().count() + window.ticks.len();
-        let tallies: usize = self.windows.iter().map(of_window).sum();
-        let compared: usize = self.compared.values().map(FxHashMap::len).sum();
+        let tallies: usize = self.windows.iter().map(|window| window.tallies.len()).sum();
         let parts = [
             self.stacks.len() * 2 * size_of::<Stack>(),
             self.depths * 2 * size_of::<FrameId>(),
             self.frames.frames().len() * 2 * size_of::<Frame>(),
-            (tallies + self.current.len() + self.current_ticks.len()) * size_of::<(StackId, Tally)>(),
-            compared * size_of::<(Frame, Both)>(),
+            (tallies + self.current.len()) * size_of::<(StackId, Tally)>(),
         ];
         parts.iter().sum::<usize>() as u64
     }
@@ -339,7 +247,7 @@ impl Aggregator {
     /// with times that count from zero again. What the controller has yet to take stays here.
     pub fn cut(&mut self) -> Self {
         let function_counts = std::mem::take(&mut self.function_counts);
-        std::mem::replace(self, Self { function_counts, ratio: self.ratio, ..Self::with_most(self.most) })
+        std::mem::replace(self, Self { function_counts, ..Self::with_most(self.most) })
     }
 
     /// All that was counted.
@@ -347,19 +255,14 @@ impl Aggregator {
         if !self.current.is_empty() {
             self.close_window(now_ns, 1.0);
         }
-        let by_stack = |of: fn(&ClosedWindow) -> &Vec<(StackId, Tally)>| {
-            let mut by_stack = vec![Vec::new(); self.stacks.len()];
-            for (index, closed) in self.windows.iter().enumerate() {
-                for &(id, tally) in of(closed) {
-                    by_stack[id as usize].push((index as u32, tally));
-                }
+        let mut tallies = vec![Vec::new(); self.stacks.len()];
+        for (index, closed) in self.windows.iter().enumerate() {
+            for &(id, tally) in &closed.tallies {
+                tallies[id as usize].push((index as u32, tally));
             }
-            by_stack
-        };
-        let (tallies, ticks) =
-            (by_stack(|closed| &closed.tallies), by_stack(|closed| &closed.believed_ticks));
+        }
         let windows = self.windows.iter().map(|closed| closed.window).collect();
-        Aggregate { frames: self.frames, stacks: self.stacks, windows, tallies, ticks }
+        Aggregate { frames: self.frames, stacks: self.stacks, windows, tallies }
     }
 
     fn stack_id(&mut self, process: &Process, chain: Chain<'_>) -> StackId {
@@ -429,7 +332,7 @@ impl Aggregator {
     /// What each object weighs: the weight of the samples that have a frame in it (ns).
     pub fn object_weights(&self) -> FxHashMap<ObjectId, f64> {
         let mut weights = vec![0.0; self.stacks.len()];
-        let closed = self.windows.iter().flat_map(ClosedWindow::all).copied();
+        let closed = self.windows.iter().flat_map(|closed| &closed.tallies).copied();
         for (id, tally) in closed.chain(self.current.iter().map(|(&id, &tally)| (id, tally))) {
             weights[id as usize] += tally.weight_ns;
         }
@@ -450,15 +353,10 @@ impl Aggregator {
 }
 
 impl Aggregate {
-    /// A stack's tallies of both sources.
-    pub fn all_of(&self, stack: usize) -> impl Iterator<Item = &(u32, Tally)> {
-        self.tallies[stack].iter().chain(&self.ticks[stack])
-    }
-
     /// What each object weighs: the weight of the samples that have a frame in it (ns).
     pub fn object_weights(&self) -> FxHashMap<ObjectId, f64> {
-        let weight = |stack| self.all_of(stack).map(|(_, tally)| tally.weight_ns).sum();
-        let weights: Vec<f64> = (0..self.stacks.len()).map(weight).collect();
+        let weight = |tallies: &Vec<(u32, Tally)>| tallies.iter().map(|(_, tally)| tally.weight_ns).sum();
+        let weights: Vec<f64> = self.tallies.iter().map(weight).collect();
         object_weights(&self.frames, &self.stacks, &weights)
     }
 }
@@ -497,8 +395,8 @@ fn add_part(parts: &mut Vec<Part>, at: u32, tally: Tally) {
     }
 }
 
-/// The function that a sample hit. The kernel counts as one: its CPU time is seldom what a target is tuned by.
-pub fn innermost_function(process: &Process, chain: Chain<'_>) -> Frame {
+/// The kernel counts as one function: its CPU time is seldom what a target is tuned by.
+fn innermost_function(process: &Process, chain: Chain<'_>) -> Frame {
     match (chain.kernel.first(), chain.user.first()) {
         (None, Some(&address)) => process.function(address),
         _ => Frame { object: ObjectId::KERNEL, address: 0 },
@@ -506,35 +404,18 @@ pub fn innermost_function(process: &Process, chain: Chain<'_>) -> Frame {
 }
 
 impl ClosedWindow {
-    /// What counts.
-    fn all(&self) -> impl Iterator<Item = &(StackId, Tally)> {
-        self.tallies.iter().chain(&self.believed_ticks)
-    }
-
     fn join(&mut self, next: ClosedWindow) {
         self.window.end_ns = next.window.end_ns;
-        for (own, next) in [
-            (&mut self.tallies, next.tallies),
-            (&mut self.ticks, next.ticks),
-            (&mut self.believed_ticks, next.believed_ticks),
-        ] {
-            own.extend(next);
-            *own = joined(std::mem::take(own));
-        }
+        self.tallies.extend(next.tallies);
+        self.tallies.sort_by_key(|&(id, _)| id);
+        self.tallies.dedup_by(|later, earlier| {
+            let same = later.0 == earlier.0;
+            if same {
+                earlier.1.add(later.1);
+            }
+            same
+        });
     }
-}
-
-/// Sorted by stack, each stack once.
-fn joined(mut tallies: Vec<(StackId, Tally)>) -> Vec<(StackId, Tally)> {
-    tallies.sort_by_key(|&(id, _)| id);
-    tallies.dedup_by(|later, earlier| {
-        let same = later.0 == earlier.0;
-        if same {
-            earlier.1.add(later.1);
-        }
-        same
-    });
-    tallies
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@
 
 pub mod aggregate;
 pub mod attach;
-pub mod audit;
 pub mod elf;
 pub mod handler_trace;
 pub mod machine;

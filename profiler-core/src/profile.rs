@@ -104,23 +104,11 @@ pub struct Line {
     pub line: u32,
 }
 
-/// What a sample was taken in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum SampleSource {
-    /// An interrupt of its own, or a signal.
-    #[default]
-    Clock,
-    /// The kernel's tick, which comes anyhow: cheap, and not known to be without bias.
-    Tick,
-}
-
 /// A distinct stack of one process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightedStack {
     /// The process it was seen in.
     pub process: ProcessIndex,
-    /// What its samples were taken in.
-    pub source: SampleSource,
     /// Frames, innermost first; kernel frames come before user frames.
     pub frames: Vec<LocationIndex>,
     /// How its unwinding ended.
@@ -194,10 +182,6 @@ pub struct Run {
     pub throttled: u64,
     /// Samples that hit other processes (attach mode `cpu`); their cost counts as overhead.
     pub foreign_samples: u64,
-    /// Samples that came with the kernel's tick; in the profile, and among `samples`, only if they were believed.
-    pub tick_samples: u64,
-    /// What became of them: `none` were taken, they were `believed`, or why they were dropped.
-    pub tick_audit: String,
     /// Frames that the kernel walked for the target's samples.
     pub walked_frames: u64,
     /// Bytes of stack that it copied for them.
@@ -246,12 +230,6 @@ pub struct Run {
     pub budget_ratio: f64,
     /// The last sampling rate (samples per CPU-second of the target).
     pub rate_hz: f64,
-    /// The last rate of samples at the kernel's tick, beside it (samples per CPU-second of the target); 0 where none are in the profile.
-    pub tick_rate_hz: f64,
-    /// Mean cost of one of them charged to the target (µs); 0 where none are in the profile.
-    pub tick_overhead_us: f64,
-    /// Standard error of `tick_overhead_us` (µs).
-    pub tick_overhead_se_us: f64,
     /// The rate the law asked for last, under the budget and the caps.
     pub optimum_rate_hz: f64,
     /// The rate the law would take without budget and caps.

@@ -82,22 +82,6 @@ impl RecordFormat {
         Self { machine, info }
     }
 
-    /// The same without the period. The kernel counts the passes of a tracepoint for a period above one only where samples do not say
-    /// theirs.
-    pub fn without_period(mut self) -> Self {
-        self.info.sample_format -= SampleFormat::PERIOD;
-        self
-    }
-
-    fn has_period(&self) -> bool {
-        self.info.sample_format.contains(SampleFormat::PERIOD)
-    }
-
-    /// Before the call chain of a sample stand: identifier, ip, pid and tid, time, stream id, cpu, and the period.
-    fn chain_offset(&self) -> usize {
-        if self.has_period() { 56 } else { 48 }
-    }
-
     /// `perf_event_attr.sample_type` for this format.
     pub fn sample_type(&self) -> u64 {
         self.info.sample_format.bits()
@@ -223,7 +207,7 @@ impl<'a> RawRecord<'a> {
             let count = self.body.get(0..8).and_then(read_word).ok_or(DecodeError::TooShort)?;
             return Ok(Record::Lost { count });
         }
-        if self.kind == SAMPLE && !self.chain_fits(format) {
+        if self.kind == SAMPLE && !self.chain_fits() {
             return Err(DecodeError::TooShort); // the reader multiplies the length without a check
         }
         let event = self.event(format).parse().map_err(|_| DecodeError::TooShort)?;
@@ -245,9 +229,8 @@ impl<'a> RawRecord<'a> {
     }
 
     /// Whether the call chain that a sample announces fits into it.
-    fn chain_fits(&self, format: &RecordFormat) -> bool {
-        let offset = format.chain_offset();
-        let announced = self.body.get(offset..offset + 8).and_then(read_word);
+    fn chain_fits(&self) -> bool {
+        let announced = self.body.get(CHAIN_OFFSET..CHAIN_OFFSET + 8).and_then(read_word);
         announced.is_some_and(|len| len <= self.body.len() as u64 / 8)
     }
 
@@ -257,10 +240,9 @@ impl<'a> RawRecord<'a> {
         format: &RecordFormat,
     ) -> Result<RawSample<'a>, DecodeError> {
         let missing = DecodeError::MissingField;
-        let is_64_bit = self.regs_abi(format) == Some(REGS_ABI_64);
+        let is_64_bit = self.regs_abi() == Some(REGS_ABI_64);
         let regs = sample.user_regs.as_ref();
         let regs = regs.and_then(|regs| format.machine.user_regs(is_64_bit, |number| regs.get(number)));
-        let stream_id = sample.stream_id.ok_or(missing)?;
         let stack = match sample.user_stack {
             Some((bytes, copied)) if format.info.sample_format.contains(SampleFormat::STACK_USER) => {
                 let copied = usize::try_from(copied).unwrap_or(usize::MAX).min(bytes.len());
@@ -274,9 +256,8 @@ impl<'a> RawRecord<'a> {
             cpu: sample.cpu.ok_or(missing)?,
             pid: sample.pid.ok_or(missing)? as u32,
             tid: sample.tid.ok_or(missing)? as u32,
-            stream_id,
-            is_inherited: self.body.get(0..8).and_then(read_word) != Some(stream_id),
-            opened_period: if format.has_period() { sample.period.ok_or(missing)? } else { 0 },
+            stream_id: sample.stream_id.ok_or(missing)?,
+            opened_period: sample.period.ok_or(missing)?,
             regs,
             stack,
             chain: sample.callchain,
@@ -284,11 +265,10 @@ impl<'a> RawRecord<'a> {
     }
 
     /// What stands before the user registers of a sample, right behind the call chain. The reader skips it.
-    fn regs_abi(&self, format: &RecordFormat) -> Option<u64> {
-        let offset = format.chain_offset();
+    fn regs_abi(&self) -> Option<u64> {
         let word = |at: usize| self.body.get(at..at.checked_add(8)?).and_then(read_word);
-        let chain_bytes = usize::try_from(word(offset)?).ok()?.checked_mul(8)?;
-        word(chain_bytes.checked_add(offset + 8)?)
+        let chain_bytes = usize::try_from(word(CHAIN_OFFSET)?).ok()?.checked_mul(8)?;
+        word(chain_bytes.checked_add(CHAIN_OFFSET + 8)?)
     }
 
     fn event(&self, format: &RecordFormat) -> RawEventRecord<'a> {
@@ -300,6 +280,8 @@ impl<'a> RawRecord<'a> {
 
 /// `PERF_RECORD_SAMPLE`.
 const SAMPLE: u32 = 9;
+/// Before the call chain of a sample stand: identifier, ip, pid and tid, time, stream id, cpu, period.
+const CHAIN_OFFSET: usize = 56;
 /// `PERF_RECORD_LOST_SAMPLES`, which the reader leaves undecoded.
 const LOST_SAMPLES: u32 = 13;
 

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use config::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, SamplingSettings, Source, Span, Unwind};
+use config::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, SamplingSettings, Span, Unwind};
 
 use crate::evaluate::{Role, Shape};
 use crate::export::Format;
@@ -101,12 +101,16 @@ pub(crate) struct AttachArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
-    /// Share of the target's CPU time that profiling may cost, the profiler's own included.
+    /// Slowdown of the target: the share of its CPU time that sampling may take from it, over any ten seconds.
     #[arg(long, value_name = "SHARE", default_value_t = defaults().budget)]
     pub(crate) budget: Ratio,
-    /// CPU time of the target that one profile sums up: the longer, the lower the rate it needs.
-    #[arg(long, value_name = "TIME", default_value_t = defaults().horizon)]
-    pub(crate) horizon: Span,
+    /// The profiler's own CPU time: the share of one CPU that it may use, over any ten seconds, set-up left out.
+    #[arg(long, value_name = "SHARE", default_value_t = OWN_CPU)]
+    pub(crate) own_cpu: Ratio,
+    /// CPU time of the target that the profile will sum up, if you know it: the longer, the lower the best rate. Without it
+    /// the rate falls as the run goes on, and is near the best for a run of any length.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) horizon: Option<Span>,
     /// Sample at this rate per CPU-second, with the controller off.
     #[arg(long, value_name = "HZ")]
     pub(crate) rate: Option<Hertz>,
@@ -120,10 +124,6 @@ pub(crate) struct SamplingArgs {
     /// perf events are not permitted, or of a running process, into which a library is loaded for it).
     #[arg(long, value_name = "WHAT", default_value_t = defaults().backend)]
     pub(crate) backend: Backend,
-    /// What triggers a sample: auto, clock, or tick (the kernel's own tick, which costs no interrupt, with a few samples of the
-    /// clock that audit it; needs root, or CAP_PERFMON and tracefs). `auto` is the clock for now.
-    #[arg(long, value_name = "WHAT", default_value_t = defaults().source)]
-    pub(crate) source: Source,
     /// How events are attached: auto, task (for each thread), cpu (for each CPU) or cgroup (for a control group on each
     /// CPU; a command is put into one of its own).
     #[arg(long, value_name = "HOW", default_value_t = defaults().attach_mode)]
@@ -324,6 +324,9 @@ pub(crate) struct GenerateDocsArgs {
     /// Where manual pages and completions are written to.
     pub(crate) folder: PathBuf,
 }
+
+/// Of a CPU, what a person's profiler may use.
+const OWN_CPU: Ratio = Ratio::constant(0.05);
 
 fn defaults() -> SamplingSettings {
     SamplingSettings::default()

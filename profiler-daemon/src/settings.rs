@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use config::{AttachMode, Backend, Criterion, Ratio, SamplingSettings, Source, Span, Unwind};
+use config::{AttachMode, Backend, Criterion, Ratio, SamplingSettings, Span, Unwind};
 use regex_lite::Regex;
 
 use crate::cli::{self, Command, OutputFile};
@@ -242,9 +242,6 @@ fn record(args: cli::RecordArgs) -> Result<RecordJob> {
 
 /// Timers belong to threads, and nobody walks frame pointers for them.
 fn fits_timers(sampling: &SamplingSettings) -> Result<()> {
-    if sampling.source == Source::Tick {
-        return Err(usage("--source tick needs perf events; leave it out, or use --backend perf"));
-    }
     match (sampling.attach_mode, sampling.unwind) {
         (AttachMode::Auto | AttachMode::Task, Unwind::Auto | Unwind::Dwarf) => Ok(()),
         (_, Unwind::FramePointers) => {
@@ -312,12 +309,12 @@ fn unit_name(unit: String) -> Result<String> {
 fn sampling(args: &cli::SamplingArgs, output: &cli::OutputArgs) -> Result<SamplingSettings> {
     let settings = SamplingSettings {
         budget: args.budget,
+        own_cpu: Some(args.own_cpu),
         horizon: args.horizon,
         rate: args.rate,
         criterion: args.criterion,
         unwind: args.unwind,
         backend: args.backend,
-        source: args.source,
         attach_mode: args.attach_mode,
         seed: args.seed,
         confidence: output.confidence,
@@ -325,10 +322,6 @@ fn sampling(args: &cli::SamplingArgs, output: &cli::OutputArgs) -> Result<Sampli
         symbol_memory: args.symbol_memory,
     };
     settings.validate().map_err(|error| usage(error.to_string()))?;
-    if settings.source == Source::Tick && settings.until_precision.is_some() {
-        let why = "the precision is that of the clock's samples, which --source tick takes fewer of";
-        return Err(usage(format!("{why}; with --until-precision, use --source clock")));
-    }
     Ok(settings)
 }
 
@@ -391,7 +384,7 @@ fn plan_process(pid: u32, args: cli::PlanArgs) -> Result<PlanProcessJob> {
     let default = SamplingSettings::default();
     let sampling = SamplingSettings {
         budget: args.budget,
-        horizon: args.horizon.unwrap_or(default.horizon),
+        horizon: args.horizon,
         criterion: args.criterion.unwrap_or(default.criterion),
         rate: args.process.rate,
         unwind: args.process.unwind.unwrap_or(default.unwind),

@@ -44,7 +44,7 @@ fn help_shows_the_defaults() {
 #[test]
 fn every_flag_arrives() {
     let line = "attach 7 5 7 --duration 30s --budget 2% --horizon 5m --rate 99 --criterion z=1.96 --unwind fp \
-                --backend perf --source clock --attach-mode cpu --seed 3 --confidence 99% --until-precision 2% -q -o a.pb.gz -o b.svg \
+                --backend perf --attach-mode cpu --seed 3 --confidence 99% --until-precision 2% -q -o a.pb.gz -o b.svg \
                 --stats s.jsonl";
     let Job::Attach(job) = typed(line).unwrap() else { panic!() };
     assert!(matches!(job.target, Target::Pids(ref pids) if *pids == [5, 7]));
@@ -148,26 +148,12 @@ fn what_is_not_built_yet_is_refused_as_such() {
     assert!(message(line).contains("not available in this version"), "{}", message(line));
 }
 
-/// What is waited for is told by the clock, and beside ticks there would be less of it.
-#[test]
-fn precision_is_waited_for_with_the_clock_alone() {
-    for line in
-        ["record --until-precision 5% --source tick -- true", "attach --until-precision 5% --source tick 1"]
-    {
-        assert!(is_usage(line) && message(line).contains("use --source clock"), "{}", message(line));
-    }
-    for source in ["auto", "clock"] {
-        assert!(typed(&format!("record --until-precision 5% --source {source} -- true")).is_ok(), "{source}");
-    }
-}
-
 #[test]
 fn timers_sample_commands_by_their_threads() {
     assert!(typed("record --backend timer-signal --unwind dwarf --attach-mode task -- true").is_ok());
     assert!(typed("attach --backend timer-signal 1").is_ok());
     for line in [
         "record --backend timer-signal --unwind fp -- true",
-        "record --backend timer-signal --source tick -- true",
         "record --backend timer-signal --attach-mode cpu -- true",
     ] {
         assert!(is_usage(line) && message(line).contains("use "), "{}", message(line));

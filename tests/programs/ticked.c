@@ -6,8 +6,7 @@
  *
  *   ticked compute|memory SECONDS DEPTH    a line for each piece that was interrupted once, when it is all over:
  *                                          `signal` or `plain`, when (ns of the monotonic clock), for how long
- *                                          it stood still, and how long the whole piece took (ns); and `usual`, what a
- *                                          piece takes that was not interrupted (ns)
+ *                                          it stood still, and how long the whole piece took (ns)
  *   ticked pace SECONDS                    a line for each second: pieces done in it, and those with a signal
  */
 #include "clock.h"
@@ -17,7 +16,6 @@
 #define KEEP __attribute__((noinline, noclone))
 #define STEPS 100
 #define MOST 400000
-#define QUIET 4000
 /* Below the stack pointer: no call of ours reaches to the first, every frame of the kernel reaches behind it. */
 #define NEAR 1024
 #define FAR 12288
@@ -33,8 +31,7 @@ struct piece {
 };
 
 static struct piece found[MOST];
-static uint64_t quiet[QUIET];
-static size_t found_count, quiet_count;
+static size_t found_count;
 static unsigned char crowd[CROWD];
 static volatile uint64_t sink;
 static int is_memory, is_pace;
@@ -102,9 +99,7 @@ KEEP static void measure(void)
         }
         pieces++;
         int has_signal = interrupted ? is_marked_over(here) : 0;
-        if (!interrupted && quiet_count < QUIET)
-            quiet[quiet_count++] = now - from;
-        else if (interrupted == 1 && found_count < MOST && !is_pace)
+        if (interrupted == 1 && found_count < MOST && !is_pace)
             found[found_count++] = (struct piece){at, stood, now - from, has_signal};
         signals += (uint64_t)has_signal;
         if (is_pace && now >= second) {
@@ -129,12 +124,6 @@ KEEP static void below(int frames)
     sink += (uint64_t)room[0];
 }
 
-static int by_size(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
 int main(int argc, char **argv)
 {
     if (argc < 3)
@@ -148,7 +137,5 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < found_count; i++)
         printf("%s %llu %llu %llu\n", found[i].has_signal ? "signal" : "plain", (unsigned long long)found[i].at_ns,
                (unsigned long long)found[i].stood_ns, (unsigned long long)found[i].took_ns);
-    qsort(quiet, quiet_count, sizeof *quiet, by_size);
-    printf("usual 0 0 %llu\n", (unsigned long long)(quiet_count ? quiet[quiet_count / 2] : 0));
     return 0;
 }

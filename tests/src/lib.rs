@@ -16,7 +16,6 @@ pub mod groups;
 pub mod guards;
 pub mod host;
 pub mod injections;
-pub mod locked;
 pub mod measured;
 pub mod paper;
 pub mod peers;

@@ -3,6 +3,7 @@
 use std::iter;
 
 use profiler_core::rate::evaluation::{TOP, Workload};
+use profiler_core::rate::anytime::first_steps_ns;
 use profiler_core::rate::model::{Criterion, Law, spread};
 use profiler_core::rate::{Cost, CostModel, RateController, RateSettings, Reading, TopShares};
 
@@ -30,15 +31,6 @@ pub struct Program {
     least: f64,
 }
 
-/// The kernel's tick.
-#[derive(Clone, Copy, Debug)]
-pub struct Tick {
-    /// Ticks a second.
-    pub hz: f64,
-    /// What a sample at it costs, of one of the clock.
-    pub of_clock: f64,
-}
-
 /// How a program was sampled: what [`Workload::error`] needs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sampled {
@@ -50,14 +42,14 @@ pub struct Sampled {
 
 /// The portfolio of 4 shapes × 3 lengths × 4 costs.
 pub fn programs() -> Vec<Program> {
-    CPU_S.into_iter().flat_map(programs_of).collect()
+    programs_of(&CPU_S)
 }
 
-/// Those of one length (s).
-pub fn programs_of(cpu_s: f64) -> Vec<Program> {
+/// Every shape and every cost, for runs of these lengths (s of CPU time).
+pub fn programs_of(lengths_s: &[f64]) -> Vec<Program> {
     let mut programs = Vec::new();
     for shape in SHAPES {
-        for overhead_s in OVERHEAD_S {
+        for (cpu_s, overhead_s) in lengths_s.iter().flat_map(|w| OVERHEAD_S.iter().map(|o| (*w, *o))) {
             let shares = shares(shape);
             let workload = Workload::new(&shares, cpu_s).expect("shares of a program");
             let least = workload.best(overhead_s).expect("a cost above zero").time_cmape;
@@ -65,14 +57,6 @@ pub fn programs_of(cpu_s: f64) -> Vec<Program> {
         }
     }
     programs
-}
-
-/// As many as are due whole; the rest stays due.
-fn whole(due: &mut f64, more: f64) -> u64 {
-    *due += more;
-    let count = *due as u64;
-    *due -= count as f64;
-    count
 }
 
 fn shares(shape: &str) -> Vec<f64> {
@@ -110,12 +94,7 @@ impl Program {
 
     /// Sampled by the real controller from its first guess on, with samples that fall into functions at random and a
     /// cost believed to be `1 + off` times the true one.
-    pub fn adaptive(&self, off: f64, budget_ratio: f64, seed: u64) -> Sampled {
-        self.adaptive_beside(None, off, budget_ratio, seed)
-    }
-
-    /// The same with samples at the kernel's tick beside, where there is one.
-    pub fn adaptive_beside(&self, tick: Option<Tick>, off: f64, budget_ratio: f64, seed: u64) -> Sampled {
+    pub fn adaptive(&self, horizon: Known, off: f64, budget_ratio: f64, seed: u64) -> Sampled {
         let mut rng = fastrand::Rng::with_seed(seed);
         let ends: Vec<f64> = self
             .shares
@@ -125,53 +104,53 @@ impl Program {
                 Some(*sum)
             })
             .collect();
-        let mut controller = self.controller(tick, off, budget_ratio);
+        let mut controller = self.controller(horizon, off, budget_ratio);
         let mut decision = controller.start(0);
-        let (mut sampled, mut due, mut ticks_due) = (Sampled::default(), rng.f64(), rng.f64());
-        let tick_overhead_s = tick.map_or(0.0, |tick| tick.of_clock * self.overhead_s);
-        let ticks = (self.cpu_s * 1e9 / TICK_NS as f64) as u64;
-        for tick in 1..=ticks {
-            let (rate_hz, tick_rate_hz) = (decision.rate_hz, decision.tick_rate_hz);
-            let samples = whole(&mut due, rate_hz * TICK_NS as f64 * 1e-9);
-            let tick_samples = whole(&mut ticks_due, tick_rate_hz * TICK_NS as f64 * 1e-9);
+        let (mut sampled, mut due, mut now_ns) = (Sampled::default(), rng.f64(), 0);
+        let end_ns = (self.cpu_s * 1e9) as u64;
+        while now_ns < end_ns {
+            let step_ns = first_steps_ns(now_ns).min(TICK_NS).min(end_ns - now_ns);
+            now_ns += step_ns;
+            due += decision.rate_hz * step_ns as f64 * 1e-9;
+            let samples = due as u64;
+            due -= samples as f64;
             let mut counts = vec![0; self.shares.len()];
             for _ in 0..samples {
                 let pick = rng.f64();
                 counts[ends.partition_point(|end| *end <= pick).min(ends.len() - 1)] += 1;
             }
-            let spent_s = samples as f64 * self.overhead_s + tick_samples as f64 * tick_overhead_s;
-            sampled.overhead_ratio += spent_s / self.cpu_s;
-            sampled.mean_period_s += 1.0 / (rate_hz + tick_rate_hz) / ticks as f64;
-            let reading = Reading {
-                at_ns: tick * TICK_NS,
-                target_cpu_ns: TICK_NS,
-                samples,
-                tick_samples,
-                ..Reading::default()
-            };
+            sampled.overhead_ratio += samples as f64 * self.overhead_s / self.cpu_s;
+            sampled.mean_period_s += step_ns as f64 / end_ns as f64 / decision.rate_hz;
+            let reading = Reading { at_ns: now_ns, target_cpu_ns: step_ns, samples, ..Reading::default() };
             decision = controller.tick(&reading, &TopShares { counts: (0..).zip(counts).collect() });
         }
         sampled
     }
 
-    fn controller(&self, tick: Option<Tick>, off: f64, budget_ratio: f64) -> RateController {
+    fn controller(&self, horizon: Known, off: f64, budget_ratio: f64) -> RateController {
         let believed_ns = self.overhead_s * 1e9 * (1.0 + off);
         let costs = CostModel {
             per_sample_ns: Cost::new(believed_ns, 0.05 * believed_ns),
             per_frame_ns: Cost::default(),
-            per_handler_ns: tick
-                .map(|tick| Cost::new(tick.of_clock * believed_ns, 0.05 * tick.of_clock * believed_ns)),
             ..CostModel::default()
         };
         let settings = RateSettings {
-            horizon_s: self.cpu_s,
+            horizon_s: (horizon == Known::Horizon).then_some(self.cpu_s),
             budget_ratio,
             expected_frames: 0.0,
-            tick_hz: tick.map(|tick| tick.hz),
             ..RateSettings::default()
         };
         RateController::new(settings, costs)
     }
+}
+
+/// Whether the controller knows how long the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// It knows.
+    Horizon,
+    /// It does not, and follows the anytime law.
+    Nothing,
 }
 
 /// Mean and worst of a way to choose the rate, over all programs.
@@ -198,17 +177,12 @@ pub fn score(results: impl IntoIterator<Item = (f64, f64)>) -> Score {
 }
 
 /// The controller over all programs, believing a cost that is off by up to 15% either way, without a budget that binds.
-pub fn adaptive(programs: &[Program], seeds: u64) -> Score {
-    adaptive_beside(programs, None, seeds)
-}
-
-/// The same with samples at the kernel's tick, where there is one.
-pub fn adaptive_beside(programs: &[Program], tick: Option<Tick>, seeds: u64) -> Score {
+pub fn adaptive(programs: &[Program], horizon: Known, seeds: u64) -> Score {
     let runs = programs.iter().enumerate().flat_map(|(i, program)| {
         (0..seeds).map(move |seed| {
             let seed = seed * 1_000 + i as u64;
             let off = 0.15 * (2.0 * fastrand::Rng::with_seed(seed ^ 0xb1a5).f64() - 1.0);
-            let sampled = program.adaptive_beside(tick, off, 0.5, seed);
+            let sampled = program.adaptive(horizon, off, 0.5, seed);
             (program.loss(sampled), sampled.overhead_ratio)
         })
     });

@@ -72,7 +72,6 @@ const RECIPES: &[Recipe] = &[
     ),
     recipe("pingpong", "pingpong.c", "cc", &["-O2", WHOLE, "-pthread"]),
     recipe("idler", "idler.c", "cc", &["-O2", WHOLE]),
-    recipe("locked", "locked.c", "cc", &["-O2", WHOLE]),
     recipe("sleepers", "sleepers.c", "cc", &["-O2", WHOLE, "-pthread"]),
     recipe(
         "twins",

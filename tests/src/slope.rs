@@ -24,11 +24,6 @@ impl Figure {
         Figure { mean: self.mean - other.mean, se: self.se.hypot(other.se) }
     }
 
-    /// The sum, errors being independent.
-    pub fn plus(self, other: Figure) -> Figure {
-        Figure { mean: self.mean + other.mean, se: self.se.hypot(other.se) }
-    }
-
     /// As many times as much.
     pub fn scaled(self, factor: f64) -> Figure {
         Figure { mean: self.mean * factor, se: self.se * factor.abs() }

@@ -47,16 +47,6 @@ pub struct Summary {
     /// Whether the kernel's handler was timed, or why not.
     #[serde(default)]
     pub handler_time: String,
-    /// Samples that came with the kernel's tick.
-    pub tick_samples: u64,
-    /// What became of them.
-    pub tick_audit: String,
-    /// Their rate at the end, 0 where none are in the profile.
-    pub tick_rate_hz: f64,
-    /// What one charges to the target (µs).
-    pub tick_overhead_us: f64,
-    /// Its standard error (µs).
-    pub tick_overhead_se_us: f64,
     /// What it took for a sample (µs), where it was timed.
     #[serde(default)]
     pub handler_us: Option<f64>,

@@ -132,7 +132,6 @@ const WITHOUT_UNIT: &[&str] = &[
     "undecodable",
     "throttled",
     "foreign_samples",
-    "tick_samples",
     "walked_frames",
     "objects",
     "files_lost",

@@ -2,7 +2,7 @@
 
 use tests::aliasing::{Clock, error_sd};
 use tests::paper::quick_lines;
-use tests::portfolio::{adaptive, chosen, programs};
+use tests::portfolio::{Known, adaptive, chosen, programs};
 
 #[test]
 fn periodic_programs_are_sampled_as_at_random_times() {
@@ -21,7 +21,7 @@ fn the_controller_is_right_for_any_program() {
     let mut programs = programs();
     assert_eq!(programs.len(), 48);
     programs.retain(|program| program.cpu_s < 100.0); // the long ones take as long to simulate
-    let controller = adaptive(&programs, 1);
+    let controller = adaptive(&programs, Known::Horizon, 1);
     assert!(controller.mean <= 1.03 && controller.worst <= 1.10, "{controller:?}");
     for rate_hz in [99.0, 499.0, 999.0, 4_999.0] {
         assert!(chosen(&programs, |_| rate_hz).mean > 1.2 * controller.mean, "{rate_hz}/s");

@@ -99,12 +99,12 @@ impl DaemonSettings {
         let how = &self.sampling;
         SamplingSettings {
             budget: target.budget.unwrap_or(self.budget.target),
-            horizon: target.horizon.unwrap_or(how.horizon),
+            own_cpu: None,
+            horizon: Some(target.horizon.unwrap_or(how.horizon)),
             rate: how.rate,
             criterion: how.criterion,
             unwind: how.unwind,
             backend: how.backend,
-            source: how.source,
             attach_mode: how.attach_mode,
             confidence: how.confidence,
             symbol_memory: self.symbols.memory,

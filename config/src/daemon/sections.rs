@@ -5,18 +5,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::section::section;
-use crate::{
-    AttachMode, Backend, Bytes, Criterion, Hertz, Mode, Ratio, SamplingSettings, Source, Span, Unwind,
-};
+use crate::{AttachMode, Backend, Bytes, Criterion, Hertz, Mode, Ratio, SamplingSettings, Span, Unwind};
 
 section! {
     /// What profiling may cost. Everything counts: interrupts, copied stacks, context switches and the profiler itself.
     pub struct BudgetSettings {
         /// Share of the CPU time of the whole host, all its CPUs together. Where targets may cost more in all than this
         /// leaves, it goes where a sample still tells most.
-        host: Ratio = SamplingSettings::default().budget;
+        host: Ratio = Ratio::constant(0.01);
         /// Share of a target's own CPU time; it may be above the host's. A target may have a budget of its own.
-        target: Ratio = SamplingSettings::default().budget;
+        target: Ratio = Ratio::constant(0.01);
     }
 }
 
@@ -24,7 +22,7 @@ section! {
     /// How targets are sampled. The defaults choose by measurement, target by target.
     pub struct HowToSample {
         /// CPU time of a target that one profile sums up: the longer, the lower the rate it needs.
-        horizon: Span = SamplingSettings::default().horizon;
+        horizon: Span = Span::from_secs(60);
         /// Samples per CPU-second, with the controller off.
         rate: Option<Hertz> = None, such as "\"99Hz\"";
         /// The error that the rate makes smallest: mae, mse, p95 or z=SCORE.
@@ -33,8 +31,6 @@ section! {
         unwind: Unwind = SamplingSettings::default().unwind;
         /// What takes the samples: auto or perf.
         backend: Backend = SamplingSettings::default().backend;
-        /// What triggers a sample: auto or clock.
-        source: Source = SamplingSettings::default().source;
         /// How events are attached: auto, task (for each thread), cpu (for each CPU) or cgroup (for a control group on
         /// each CPU).
         attach_mode: AttachMode = SamplingSettings::default().attach_mode;

@@ -142,22 +142,13 @@ impl Interner {
         let stacks = &self.sum.stacks;
         let same = |at: usize| {
             let known = &stacks[at];
-            (known.process, known.source, known.outcome) == (process, stack.source, stack.outcome)
-                && known.frames == frames
+            known.process == process && known.outcome == stack.outcome && known.frames == frames
         };
-        let (at, is_new) = self.stacks.find(hash((process, stack.source, stack.outcome, &frames)), same);
+        let (at, is_new) = self.stacks.find(hash((process, stack.outcome, &frames)), same);
         if is_new {
-            let (frames, source, outcome) = (frames.clone(), stack.source, stack.outcome);
+            let (frames, outcome) = (frames.clone(), stack.outcome);
             let (samples, cpu_ns, windows) = (0, 0, Vec::new());
-            self.sum.stacks.push(WeightedStack {
-                process,
-                source,
-                frames,
-                outcome,
-                samples,
-                cpu_ns,
-                windows,
-            });
+            self.sum.stacks.push(WeightedStack { process, frames, outcome, samples, cpu_ns, windows });
         }
         self.frames = frames;
         at as usize

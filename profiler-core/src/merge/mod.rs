@@ -21,7 +21,7 @@ mod runs;
 
 use std::collections::BTreeMap;
 
-use crate::profile::{SampleSource, StackWindow, SymbolizedProfile, Window};
+use crate::profile::{StackWindow, SymbolizedProfile, Window};
 use intern::{Interner, Places};
 use runs::Runs;
 
@@ -177,24 +177,19 @@ impl Merger {
     }
 }
 
-/// What a sample of the clock weighs in each of so many windows (log₂ ns); where there is none, as one at the tick does.
+/// What a sample weighs in each of so many windows (log₂ ns).
 fn sample_weights(profile: &SymbolizedProfile, windows: usize) -> Vec<u32> {
-    let mut sums = vec![[(0_u64, 0_u64); 2]; windows];
+    let mut sums = vec![(0_u64, 0_u64); windows];
     for stack in &profile.stacks {
         let whole = [StackWindow { window: 0, cpu_ns: stack.cpu_ns, samples: stack.samples }];
         let had = if profile.windows.is_empty() { &whole[..] } else { &stack.windows };
         for had in had {
-            let Some(sum) = sums.get_mut(had.window as usize) else { continue };
-            let (cpu_ns, samples) = &mut sum[usize::from(stack.source == SampleSource::Tick)];
+            let Some((cpu_ns, samples)) = sums.get_mut(had.window as usize) else { continue };
             *cpu_ns = cpu_ns.saturating_add(had.cpu_ns);
             *samples = samples.saturating_add(had.samples);
         }
     }
-    let weight = |[clock, tick]: [(u64, u64); 2]| {
-        let (cpu_ns, samples) = if clock.1 > 0 { clock } else { tick };
-        (cpu_ns / samples.max(1)).checked_ilog2().unwrap_or(0)
-    };
-    sums.into_iter().map(weight).collect()
+    sums.into_iter().map(|(cpu_ns, samples)| (cpu_ns / samples.max(1)).checked_ilog2().unwrap_or(0)).collect()
 }
 
 #[cfg(test)]

@@ -29,8 +29,6 @@ pub(super) struct Runs {
     /// Samples that the means are over.
     samples: f64,
     handler_runs: f64,
-    /// Samples at the tick, likewise.
-    ticks: f64,
     changes: Vec<(u64, RateChange)>,
 }
 
@@ -53,7 +51,6 @@ impl Runs {
         self.times(run, part);
         self.ratios(run, finite(run.target_cpu_s).max(0.0) * part);
         self.costs(run, run.samples as f64 * part);
-        self.tick_costs(run, run.tick_samples as f64 * part);
         self.words(run);
         self.changes(run, range);
         self.runs += 1;
@@ -65,7 +62,7 @@ impl Runs {
                 self.sum.$count = self.sum.$count.saturating_add(part_of(run.$count, part));
             )*};
         }
-        add!(lost, undecodable, throttled, foreign_samples, tick_samples, handler_samples, retunes);
+        add!(lost, undecodable, throttled, foreign_samples, handler_samples, retunes);
         add!(
             walked_frames,
             copied_bytes,
@@ -100,7 +97,7 @@ impl Runs {
         macro_rules! add {
             ($sum:expr, $of:expr; $($ratio:ident),*) => {$($sum.$ratio += finite($of.$ratio) * cpu_s;)*};
         }
-        add!(self.sum, run; overhead_ratio, budget_ratio, rate_hz, tick_rate_hz, optimum_rate_hz, unbounded_rate_hz);
+        add!(self.sum, run; overhead_ratio, budget_ratio, rate_hz, optimum_rate_hz, unbounded_rate_hz);
         add!(
             self.sum.overhead_parts, run.overhead_parts;
             base_ratio, frames_ratio, stack_ratio, switches_ratio, side_records_ratio, foreign_ratio, self_ratio,
@@ -127,15 +124,6 @@ impl Runs {
         self.samples += samples;
     }
 
-    /// The same of those at the kernel's tick, where there were some in the profile.
-    fn tick_costs(&mut self, run: &Run, ticks: f64) {
-        if run.tick_overhead_us > 0.0 {
-            self.sum.tick_overhead_us += finite(run.tick_overhead_us) * ticks;
-            self.sum.tick_overhead_se_us += finite(run.tick_overhead_se_us) * ticks;
-            self.ticks += ticks;
-        }
-    }
-
     fn words(&mut self, run: &Run) {
         let first = self.runs == 0;
         macro_rules! common {
@@ -147,7 +135,7 @@ impl Runs {
                 }
             )*};
         }
-        common!(tick_audit, handler_time, bound_by, attach_mode, event, unwind, stopped);
+        common!(handler_time, bound_by, attach_mode, event, unwind, stopped);
         for note in &run.notes {
             if self.sum.notes.len() < MAX_NOTES && !self.sum.notes.contains(note) {
                 self.sum.notes.push(note.clone());
@@ -197,7 +185,7 @@ impl Runs {
         if self.cpu_s > 0.0 {
             divide!(
                 self.sum, self.cpu_s;
-                overhead_ratio, budget_ratio, rate_hz, tick_rate_hz, optimum_rate_hz, unbounded_rate_hz
+                overhead_ratio, budget_ratio, rate_hz, optimum_rate_hz, unbounded_rate_hz
             );
             divide!(
                 self.sum.overhead_parts, self.cpu_s;
@@ -209,9 +197,6 @@ impl Runs {
         }
         if self.samples > 0.0 {
             divide!(self.sum, self.samples; overhead_us, overhead_se_us, self_us);
-        }
-        if self.ticks > 0.0 {
-            divide!(self.sum, self.ticks; tick_overhead_us, tick_overhead_se_us);
         }
         let per_sample =
             |sum: &mut Option<f64>, samples: f64| *sum = sum.filter(|_| samples > 0.0).map(|us| us / samples);

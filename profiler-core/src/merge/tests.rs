@@ -30,15 +30,7 @@ fn profile(target: &str, start_s: u64, windows: &[&[(u32, u64)]]) -> SymbolizedP
         let sum = windows.iter().map(|had| had.cpu_ns).sum();
         let frames = vec![LocationIndex(at), LocationIndex(0)];
         let outcome = if at == 3 { Outcome::Broken } else { Outcome::Complete };
-        WeightedStack {
-            process: ProcessIndex(0),
-            source: SampleSource::Clock,
-            frames,
-            outcome,
-            samples: sum,
-            cpu_ns: sum,
-            windows,
-        }
+        WeightedStack { process: ProcessIndex(0), frames, outcome, samples: sum, cpu_ns: sum, windows }
     };
     let window = |at: u64| Window { start_ns: at * SECOND, end_ns: (at + 1) * SECOND };
     let stacks: Vec<WeightedStack> = (0..4).map(stack).filter(|stack| stack.samples > 0).collect();
@@ -209,13 +201,12 @@ fn every_figure_of_a_run_is_carried() {
         ($value:expr; $($key:ident),* $(,)?) => {$(run.$key = $value;)*};
     }
     set!(3; lost, undecodable, maps_reread, mappings_dropped, objects, files_lost, symbol_bytes_peak, symbol_evictions,
-        symbol_rereads, throttled, foreign_samples, tick_samples, walked_frames, copied_bytes, handler_samples, retunes,
+        symbol_rereads, throttled, foreign_samples, walked_frames, copied_bytes, handler_samples, retunes,
         stack_copy_bytes, seed);
     set!(0.5; target_cpu_s, sampling_cpu_s, sampling_cpu_se_s, not_sampled_cpu_s, weight_s, self_cpu_s, setup_cpu_s, overhead_us,
         overhead_se_us, self_us, overhead_ratio, overhead_worst_1s_ratio, overhead_worst_10s_ratio, budget_ratio, rate_hz,
-        tick_rate_hz, tick_overhead_us, tick_overhead_se_us,
         optimum_rate_hz, unbounded_rate_hz, confidence, precision_goal_ratio);
-    set!("word".to_owned(); tick_audit, handler_time, bound_by, attach_mode, event, unwind, stopped);
+    set!("word".to_owned(); handler_time, bound_by, attach_mode, event, unwind, stopped);
     set!(Some(0.5); handler_us, handler_se_us);
     run.overhead_parts.base_ratio = 0.5;
     run.overhead_modes = vec![crate::rate::CostMode { overhead_us: 1.0, share: 1.0 }];

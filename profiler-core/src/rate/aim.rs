@@ -2,19 +2,13 @@
 
 use super::RateSettings;
 use super::anytime::Schedule;
-use super::model::{BoundBy, Caps, Law, MixCaps, Optimum, Tick};
+use super::model::{BoundBy, Caps, Law, Optimum};
 use super::sample_cost::SampleCost;
 
 /// Share of the budget that the controller aims at; the rest absorbs what it did not foresee.
 pub(super) const BUDGET_MARGIN: f64 = 0.9;
 /// Being above the budget's cap is never excused, so the rate is set this much below: noise must not cross it.
 const CAP_MARGIN: f64 = 0.96;
-
-/// Samples of the clock that audit the kernel's tick, at least (samples per CPU-second): a program that is locked to it is found
-/// within five seconds of its CPU time, and within ten where one in three ticks is sampled (`just audit`).
-pub const AUDIT_HZ: f64 = 50.0;
-/// Share of the budget that samples at the kernel's tick may take.
-const TICK_BUDGET: f64 = 0.5;
 
 /// Horizon of a run that is only thought of, and that has none (CPU-seconds).
 pub(super) const DEFAULT_HORIZON_S: f64 = 60.0;
@@ -29,8 +23,6 @@ pub(super) struct Circumstances {
     pub(super) record_bytes: f64,
     /// CPUs that the target keeps busy.
     pub(super) utilisation_cpus: f64,
-    /// Samples at the kernel's tick that come now (per CPU-second).
-    pub(super) tick_hz: f64,
     /// What the two budgets are kept with.
     pub(super) load: BudgetLoad,
     /// What everything that sampling costs may take, where own time has no budget of its own (ratio of the target's CPU time).
@@ -61,8 +53,6 @@ pub(super) struct Aim {
     pub(super) optimum_hz: f64,
     pub(super) caps: Caps,
     pub(super) bound_by: BoundBy,
-    /// Of the kernel's tick, beside (samples per CPU-second).
-    pub(super) tick_hz: f64,
 }
 
 impl Aim {
@@ -72,8 +62,7 @@ impl Aim {
         let caps = caps(settings, now, budget_share);
         let horizon_s = settings.horizon_s.or(now.schedule.map(|schedule| schedule.horizon_s()));
         let law = Law::new(settings.criterion, now.spread, o_s, horizon_s.unwrap_or(DEFAULT_HORIZON_S));
-        let beside_tick = settings.tick_hz.and_then(|hz| beside_tick(&law, hz, now, &caps, settings));
-        let (optimum, tick_hz) = beside_tick.unwrap_or_else(|| (within(&law, now.schedule, &caps), 0.0));
+        let optimum = within(&law, now.schedule, &caps);
         let floored = optimum.rate_hz < settings.floor_hz;
         let bound_by = match optimum.bound_by {
             BoundBy::Kernel if settings.clock_tick_ns == Some(settings.min_period_ns) => BoundBy::Tick,
@@ -84,7 +73,6 @@ impl Aim {
             optimum_hz: settings.within_limits(optimum.rate_hz),
             caps,
             bound_by: if floored { BoundBy::Floor } else { bound_by },
-            tick_hz: if settings.fixed_rate_hz.is_some() { settings.tick_hz.unwrap_or(0.0) } else { tick_hz },
         }
     }
 
@@ -92,38 +80,6 @@ impl Aim {
     pub(super) fn target_hz(&self, settings: &RateSettings) -> f64 {
         settings.within_limits(self.optimum_hz.min(CAP_MARGIN * self.caps.budget_hz.min(self.caps.own_hz)))
     }
-}
-
-/// The rates of clock and tick where there are up to `hz` ticks; what those take that come already is in `fixed_ratio`.
-fn beside_tick(
-    law: &Law,
-    hz: f64,
-    now: &Circumstances,
-    caps: &Caps,
-    settings: &RateSettings,
-) -> Option<(Optimum, f64)> {
-    let seconds = |ns: f64| ns.max(1.0) * 1e-9;
-    let clock_s = seconds(now.cost.total_hi_ns);
-    // Of whole CPUs, strangers' ticks are sampled too, and are the target's to pay for.
-    let as_seen_s = if now.tick_hz > 0.0 { now.cost.ticks_ratio / now.tick_hz } else { 0.0 };
-    let tick_s = seconds(now.cost.tick_hi_ns).max(as_seen_s);
-    let tick = Tick {
-        hz: hz.min(TICK_BUDGET * now.granted_ratio / tick_s),
-        overhead_s: seconds(now.cost.tick.mean_ns),
-        overhead_se_s: seconds(now.cost.tick.se_ns),
-        audit_hz: AUDIT_HZ,
-    };
-    let both = MixCaps {
-        budget_ratio: caps.budget_hz * clock_s + now.cost.ticks_ratio,
-        tick_s,
-        clock_s,
-        kernel_hz: caps.kernel_hz,
-        bytes_hz: caps.bytes_hz,
-    };
-    let mix = law.mix(&tick, &both).ok()?;
-    let (rate_hz, cap) = caps.bound(mix.clock_hz);
-    let bound_by = if cap == BoundBy::Law { mix.bound_by } else { cap };
-    Some((Optimum { unbounded_hz: mix.unbounded_hz, rate_hz, bound_by }, mix.tick_hz))
 }
 
 /// The law's rate, what is owed included, within the caps.

@@ -40,6 +40,11 @@ const STEP_S: f64 = 0.1;
 /// What is owed changes the rate by this factor at most, and what was taken too much by its inverse.
 const MOST_OWED: f64 = 2.0;
 
+/// How long a step lasts at most that begins `elapsed_ns` after the run did: at first the rate falls quickly.
+pub fn first_steps_ns(elapsed_ns: u64) -> u64 {
+    elapsed_ns.max((FIRST_STEP_S * 1e9) as u64)
+}
+
 /// Mean of t^(−1/3) over a range (CPU-seconds), which starts at 0 or later and has a length.
 fn mean_inverse_root(range: &Range<f64>) -> f64 {
     1.5 * (range.end.powf(2.0 / 3.0) - range.start.powf(2.0 / 3.0)) / (range.end - range.start)

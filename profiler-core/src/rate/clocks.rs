@@ -58,17 +58,10 @@ pub struct ClockBook {
     timelines: FxHashMap<Slot, PeriodTimeline>,
     /// Inherited events that were sampled, and the event that they come from.
     inherited: FxHashMap<u64, u64>,
-    /// What the clocks count: 0 for time, else from one event to the next (ns).
-    grain_ns: u64,
     cpus: FxHashSet<u32>,
 }
 
 impl ClockBook {
-    /// A book of clocks that count other events, which come each `grain_ns`.
-    pub fn of_events(grain_ns: u64) -> Self {
-        Self { grain_ns, ..Self::default() }
-    }
-
     /// Enters a clock that was started at `at_ns`, with a period drawn around `mean_ns`. For tasks that inherit it,
     /// it counts from the next [`hand_over`](Self::hand_over) on.
     pub fn started(&mut self, event: u64, slot: Slot, at_ns: u64, period_ns: u64, mean_ns: u64) {
@@ -79,7 +72,7 @@ impl ClockBook {
         self.timelines
             .entry(slot)
             .and_modify(|timeline| timeline.set(at_ns, period_ns, mean_ns))
-            .or_insert_with(|| PeriodTimeline::new(at_ns, period_ns).of_events(self.grain_ns));
+            .or_insert_with(|| PeriodTimeline::new(at_ns, period_ns));
     }
 
     /// Whether the clock of a slot is a whole CPU's, see [`PeriodTimeline::run_on`].
@@ -136,8 +129,7 @@ impl ClockBook {
     /// a period has passed, on average, that is never sampled: the first sample stands for it.
     fn inherited_weight(&mut self, hit: &Hit) -> u64 {
         let is_first = self.inherited.insert(hit.stream, hit.event).is_none();
-        let cut_off_ns = hit.opened_period_ns.saturating_sub(self.grain_ns) / 2;
-        let unsampled_ns = if is_first { cut_off_ns } else { 0 };
+        let unsampled_ns = if is_first { hit.opened_period_ns / 2 } else { 0 };
         hit.opened_period_ns.saturating_add(unsampled_ns)
     }
 

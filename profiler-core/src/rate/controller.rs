@@ -1,7 +1,7 @@
 //! The loop: from readings to the next period.
 
 use super::account::{Account, TARGET_FLOOR_CPUS};
-use super::aim::{AUDIT_HZ, Aim, BUDGET_MARGIN, BudgetLoad, Circumstances, DEFAULT_HORIZON_S};
+use super::aim::{Aim, BUDGET_MARGIN, BudgetLoad, Circumstances, DEFAULT_HORIZON_S};
 use super::anytime::{self, Schedule};
 use super::bucket::{TRICKLE, TokenBucket};
 use super::burden::Burden;
@@ -31,8 +31,6 @@ const MAX_STEP_DOWN: f64 = 0.25;
 const DEAD_BAND: f64 = 1.2;
 /// Once left, the optimum is approached this closely before the rate counts as settled again.
 const SETTLED: f64 = 1.05;
-/// Samples at the kernel's tick come as often as they did while the law asks for no more and no less than this factor.
-const THIN_BAND: f64 = 1.4;
 /// The first guess takes this share of the budget at most.
 const START_BUDGET: f64 = 0.5;
 /// Length that the first reading is taken to have if its start is not known (ns).
@@ -74,11 +72,6 @@ pub struct RateController {
     part: Account,
     /// The rate decided on, before the bucket.
     rate_hz: f64,
-    /// Samples at the kernel's tick (per CPU-second), before the bucket.
-    tick_hz: f64,
-    /// What the bucket leaves of them, and since when (ns).
-    ticks_left: f64,
-    ticks_left_ns: u64,
     bound_by: BoundBy,
     pub(super) settled: bool,
     throttled: bool,
@@ -113,9 +106,6 @@ impl RateController {
             part: Account::default(),
             granted_ratio: settings.budget_ratio,
             rate_hz: settings.floor_hz,
-            tick_hz: 0.0,
-            ticks_left: 1.0,
-            ticks_left_ns: 0,
             bound_by: BoundBy::Law,
             settled: false,
             throttled: false,
@@ -139,7 +129,7 @@ impl RateController {
     pub(super) fn guess(&mut self) {
         self.deepen();
         let aim = self.aim(START_BUDGET);
-        (self.rate_hz, self.bound_by, self.tick_hz) = (aim.optimum_hz, aim.bound_by, aim.tick_hz);
+        (self.rate_hz, self.bound_by) = (aim.optimum_hz, aim.bound_by);
         self.noted_hz = self.rate_hz;
     }
 
@@ -172,9 +162,7 @@ impl RateController {
         } else {
             let retuned =
                 if self.schedule.is_some() { self.follow_schedule(at_ns) } else { self.retune(at_ns) };
-            let reason = self.throttle(retuned);
-            self.thin_for_audit(at_ns);
-            reason
+            self.throttle(retuned)
         };
         self.decision(at_ns, reason)
     }
@@ -225,7 +213,6 @@ impl RateController {
             spread: self.shares.spread(),
             record_bytes: self.meter.record_bytes(),
             utilisation_cpus: self.meter.utilisation_cpus(),
-            tick_hz: self.tick_hz,
             load: self.load(),
             granted_ratio: self.granted_ratio,
             schedule: self.schedule,
@@ -267,7 +254,6 @@ impl RateController {
         if !evidence || at_ns - self.retuned_ns < RETUNE_NS {
             return Reason::Hold;
         }
-        self.thin(aim.tick_hz);
         let target_hz = aim.target_hz(&self.settings);
         let distance = (target_hz / self.rate_hz).ln();
         let cap_hz = aim.caps.budget_hz.min(aim.caps.own_hz);
@@ -282,26 +268,6 @@ impl RateController {
         (self.retuned_ns, self.samples_since, self.cpu_since_ns) = (at_ns, 0, 0);
         self.retunes = self.retunes.saturating_add(1);
         if std::mem::take(&mut self.phase_changed) { Reason::PhaseChange } else { Reason::Retune }
-    }
-
-    /// Samples at the tick follow the law from afar: each change of theirs begins a part of their audit anew.
-    fn thin(&mut self, wanted_hz: f64) {
-        let is_near = (self.tick_hz / THIN_BAND..=self.tick_hz * THIN_BAND).contains(&wanted_hz);
-        if !is_near {
-            self.tick_hz = wanted_hz;
-        }
-    }
-
-    /// Where the bucket slows the clock to less than audits the ticks, these get as much rarer: else they would go on, unaudited, and be
-    /// what it is slowed for. They come back a retune's time later at the earliest.
-    fn thin_for_audit(&mut self, at_ns: u64) {
-        let wanted = (self.rate_hz() / AUDIT_HZ).min(1.0);
-        let is_less = wanted < self.ticks_left / THIN_BAND;
-        let is_far = wanted > self.ticks_left * THIN_BAND || wanted == 1.0 && self.ticks_left < 1.0;
-        let is_more = is_far && at_ns.saturating_sub(self.ticks_left_ns) >= RETUNE_NS;
-        if is_less || is_more {
-            (self.ticks_left, self.ticks_left_ns) = (wanted, at_ns);
-        }
     }
 
     fn step(&mut self, target_hz: f64, distance: f64, over_budget: bool) {
@@ -391,22 +357,6 @@ impl RateController {
         self.meter.forget_switches();
     }
 
-    /// Whether samples at the kernel's tick are worth their audit, and the budget has room for both; also where there are none.
-    pub fn wants_tick(&self) -> bool {
-        self.settings.tick_hz.is_none() || self.tick_hz > 0.0
-    }
-
-    /// How often samples at the kernel's tick are wanted (per CPU-second).
-    pub fn tick_rate_hz(&self) -> f64 {
-        self.ticks_left * self.tick_hz
-    }
-
-    /// No samples come with the kernel's tick any more.
-    pub fn give_up_tick(&mut self) {
-        self.settings.tick_hz = None;
-        self.tick_hz = 0.0;
-    }
-
     /// Takes in what the kernel's handler took for some of the target's samples: what a sample costs follows at once,
     /// the rate at the next tick.
     pub fn observe_handler(&mut self, times: &[HandlerTime]) {
@@ -424,7 +374,7 @@ impl RateController {
 
     /// Wall time between two samples of the target at the present rate, as busy as is to be reckoned with (ns).
     pub fn sample_gap_ns(&self) -> f64 {
-        let hz = (self.rate_hz() + self.tick_hz) * self.present.expected().busy_cpus;
+        let hz = self.rate_hz() * self.present.expected().busy_cpus;
         1e9 / hz.max(f64::MIN_POSITIVE)
     }
 
@@ -515,8 +465,6 @@ impl RateController {
             own_cap_hz: self.own.as_ref().map(|_| aim.caps.own_hz.min(f64::MAX)),
             bucket_cap_hz: self.bucket_cap_hz(),
             bucket_level_us: self.own.as_ref().map_or(self.bucket.level_ns(), |_| self.slowdown.level_ns()) * 1e-3,
-            tick_rate_hz: self.tick_rate_hz(),
-            tick_overhead_us: if self.settings.tick_hz.is_some() { cost.tick.mean_ns * 1e-3 } else { 0.0 },
             budget_ratio: self.budget_ratio(),
             own_cpu_budget_ratio: self.settings.own_cpu_ratio,
             slowdown_ratio: self.account.slowdown_ratio(),

@@ -81,9 +81,6 @@ pub struct CostModel {
     /// others, whose model does not name it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_tick: Option<AtTick>,
-    /// A sample at the kernel's tick, which needs no interrupt, without its stack; `None` where that was not measured.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub per_tick_ns: Option<Cost>,
     /// A record of a tracepoint.
     #[serde(default = "trace_record")]
     pub per_trace_record_ns: Cost,
@@ -106,7 +103,6 @@ impl Default for CostModel {
             per_handler_ns: None,
             coldness: None,
             at_tick: None,
-            per_tick_ns: None,
             per_trace_record_ns: trace_record(),
         }
     }
@@ -129,7 +125,6 @@ impl CostModel {
             per_handler_ns: self.per_handler_ns.filter(|handler| handler.is_part_of(bare)),
             coldness: self.coldness.filter(Coldness::is_plausible),
             at_tick: self.at_tick.filter(AtTick::is_plausible),
-            per_tick_ns: self.per_tick_ns.filter(|tick| tick.is_valid()),
             per_trace_record_ns: self.per_trace_record_ns.or(prior.per_trace_record_ns),
         }
     }
@@ -146,7 +141,6 @@ impl CostModel {
             self.per_fork_ns,
             self.per_trace_record_ns,
             self.per_handler_ns.unwrap_or_default(),
-            self.per_tick_ns.unwrap_or_default(),
         ];
         (100.0..1_000_000.0).contains(&bare.mean_ns)
             && (0.0..=bare.mean_ns / 3.0).contains(&bare.se_ns)

@@ -111,10 +111,6 @@ pub struct Decision {
     pub bucket_cap_hz: f64,
     /// What the token bucket holds (µs of CPU time); negative in debt.
     pub bucket_level_us: f64,
-    /// Samples per CPU-second that come with the kernel's tick, beside `rate_hz`.
-    pub tick_rate_hz: f64,
-    /// What each of them charges to the target (µs); 0 without.
-    pub tick_overhead_us: f64,
     /// The budget (ratio of the target's CPU time).
     pub budget_ratio: f64,
     /// The budget of own CPU time (share of one CPU), where there is one.

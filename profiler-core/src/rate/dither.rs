@@ -41,21 +41,6 @@ impl Dither {
         (mean * restart * harmonic * factor).round().max(1.0) as u64
     }
 
-    /// Of how many events the next stretch takes one, where one of `mean` is wanted and they come each `event_ns`: uniform within
-    /// ±40% like a period, rounded up or down at random. At each redraw half of them are cut off, and the next is taken at once.
-    pub fn draw_count(&mut self, mean: f64, event_ns: u64) -> u64 {
-        if mean <= 1.0 {
-            return 1;
-        }
-        let stretch = REDRAW_NS / (mean * event_ns.max(1) as f64);
-        let (by_time, samples) =
-            (stretch >= f64::from(REDRAW_SAMPLES), stretch.max(f64::from(REDRAW_SAMPLES)));
-        let restart = (samples * mean - 0.5) / (samples - 0.5);
-        let harmonic = if by_time { HARMONIC } else { 1.0 };
-        let factor = 1.0 + WIDTH * (2.0 * self.rng.f64() - 1.0);
-        ((restart * harmonic * factor + self.rng.f64()) as u64).max(1)
-    }
-
     /// Length of the next tick, at whose end events are redrawn: uniform from 90 to 110 ms (ns).
     ///
     /// A redraw restarts the countdown. If it fell on exact multiples of 100 ms, the first sample after each would meet
@@ -74,56 +59,6 @@ impl Dither {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rate::timeline::PeriodTimeline;
-
-    #[test]
-    fn counts_are_whole_and_right_on_average() {
-        let mut dither = Dither::new(5);
-        assert!(
-            (0..100)
-                .all(|_| dither.draw_count(1.0, 4_000_000) == 1 && dither.draw_count(0.1, 4_000_000) == 1)
-        );
-        for mean in [1.5, 2.0, 7.3] {
-            let sum: u64 = (0..20_000).map(|_| dither.draw_count(mean, 4_000_000)).sum();
-            let ratio = sum as f64 / 20_000.0 / mean;
-            assert!((0.9..1.1).contains(&ratio), "{mean}: {ratio}");
-        }
-    }
-
-    /// What the audit of ticks reckons with, for a thread that is always busy: the event that follows a redraw is taken, then one of so
-    /// many, and redraws come when a book of events says.
-    #[test]
-    fn events_are_taken_as_often_as_asked() {
-        const EVENT_NS: u64 = 4_000_000;
-        for mean in [1.5, 2.0, 2.4, 2.6, 7.3, 40.0] {
-            let mut dither = Dither::new(6);
-            let mean_ns = (mean * EVENT_NS as f64) as u64;
-            let mut every = dither.draw_count(mean, EVENT_NS);
-            let mut timeline = PeriodTimeline::new(0, every * EVENT_NS).of_events(EVENT_NS);
-            let (mut left, mut samples, mut look_ns) = (1, 0_u64, dither.tick_ns());
-            let events = 400_000;
-            for event in 1..=events {
-                let now_ns = event * EVENT_NS;
-                if now_ns > look_ns {
-                    if timeline.due(look_ns, mean_ns, &mut dither) {
-                        every = dither.draw_count(mean, EVENT_NS);
-                        timeline.set(look_ns, every * EVENT_NS, mean_ns);
-                        left = 1;
-                    }
-                    look_ns += dither.tick_ns();
-                }
-                left -= 1;
-                if left == 0 {
-                    (left, samples) = (every, samples + 1);
-                    timeline.weight(now_ns);
-                }
-            }
-            let ratio = samples as f64 * mean / events as f64;
-            // Whole counts of few events, and stretches that are neither of equal time nor of equal counts, cost up to five percent:
-            // half of what the audit tolerates.
-            assert!((0.94..1.06).contains(&ratio), "{mean}: {ratio}");
-        }
-    }
 
     #[test]
     fn the_same_seed_draws_the_same_periods() {

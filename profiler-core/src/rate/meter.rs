@@ -7,7 +7,7 @@ use super::Reading;
 use super::cost::{Cost, CostModel};
 use super::own_cost::{Own, OwnCost};
 use super::prices::{FieldFigures, HandlerTime, Prices};
-use super::sample_cost::{OWN_COST_FLOOR_CPUS, PerSample, SampleCost, own_ratio};
+use super::sample_cost::{PerSample, SampleCost, own_ratio};
 
 /// Memory of the per-sample means (s): long enough to be calm.
 const MEMORY_S: f64 = 6.0;
@@ -25,10 +25,8 @@ const EXPECTED_SAMPLES: f64 = 5.0;
 /// What one reading's worth of sampling cost, by cause (ns of CPU time).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spend {
-    /// Charged to the target by its samples, the lost ones too: the interrupt and the record; and all of those at the tick.
+    /// Charged to the target by its samples, the lost ones too: the interrupt and the record.
     pub base_ns: f64,
-    /// Of `base_ns`: samples at the kernel's tick.
-    pub ticks_ns: f64,
     /// The same: frames walked.
     pub frames_ns: f64,
     /// The same: stack copied.
@@ -83,7 +81,6 @@ impl Spend {
     /// Errors of one calibration go together: they add up like the means.
     pub(super) fn add(&mut self, other: &Spend) {
         self.base_ns += other.base_ns;
-        self.ticks_ns += other.ticks_ns;
         self.frames_ns += other.frames_ns;
         self.stack_ns += other.stack_ns;
         self.switches_ns += other.switches_ns;
@@ -152,8 +149,6 @@ pub struct OverheadMeter {
     wall_ns: f64,
     switches_ns: f64,
     side_records_ns: f64,
-    /// The same of samples at the kernel's tick, own time included (ns).
-    ticks_ns: f64,
     /// The same of records of strangers that are no samples (ns).
     foreign_records_ns: f64,
 }
@@ -182,7 +177,6 @@ impl OverheadMeter {
             switches_ns: 0.0,
             side_records_ns: 0.0,
             foreign_records_ns: 0.0,
-            ticks_ns: 0.0,
         }
     }
 
@@ -196,9 +190,7 @@ impl OverheadMeter {
         self.wall_ns = self.wall_ns * keep + wall_s * 1e9;
         self.switches_ns = self.switches_ns * keep + self.switches_cost(reading).upper_ns();
         self.side_records_ns = self.side_records_ns * keep + self.side_records_cost(reading).upper_ns();
-        let ticks = reading.tick_samples as f64 + reading.foreign_tick_samples as f64;
-        self.ticks_ns = self.ticks_ns * keep + ticks * self.cost().tick_hi_ns;
-        let arrivals = reading.samples as f64 + ticks + reading.foreign_samples as f64;
+        let arrivals = reading.samples as f64 + reading.foreign_samples as f64;
         let once_ns = reading.self_once_ns.min(reading.self_cpu_ns) as f64;
         self.foreign_records_ns =
             self.foreign_records_ns * keep + self.foreign_records_cost(reading).upper_ns();
@@ -229,20 +221,14 @@ impl OverheadMeter {
         };
         let hits = seen + reading.lost as f64; // a lost sample interrupted the target all the same
         let (switches, side_records) = (self.switches_cost(reading), self.side_records_cost(reading));
-        let usual = self.calm.per_sample();
-        let tick = self.prices.without_interrupt(usual.frames, usual.bytes);
-        let ticks = Cost::default().plus(reading.tick_samples as f64, tick);
         let foreign = Cost::default()
             .plus(reading.foreign_samples as f64, self.prices.sample(0.0, bytes))
-            .plus(1.0, self.foreign_records_cost(reading))
-            .plus(reading.foreign_tick_samples as f64, tick);
+            .plus(1.0, self.foreign_records_cost(reading));
         let samples = Cost::default().plus(hits, self.prices.sample(frames, bytes));
         let [bare_ns, frame_ns, byte_ns] = self.prices.parts_ns(frames, bytes);
-        let samples_se_ns = samples.se_ns + ticks.se_ns;
-        let target_se_ns = samples_se_ns + switches.se_ns + side_records.se_ns;
+        let target_se_ns = samples.se_ns + switches.se_ns + side_records.se_ns;
         Spend {
-            base_ns: hits * bare_ns + ticks.mean_ns,
-            ticks_ns: ticks.mean_ns,
+            base_ns: hits * bare_ns,
             frames_ns: hits * frames * frame_ns,
             stack_ns: hits * bytes * byte_ns,
             switches_ns: switches.mean_ns,
@@ -253,7 +239,7 @@ impl OverheadMeter {
             self_once_ns: reading.self_once_ns.min(reading.self_cpu_ns) as f64,
             doubt_ns: 2.0 * (target_se_ns + foreign.se_ns),
             target_se_ns,
-            samples_se_ns,
+            samples_se_ns: samples.se_ns,
         }
     }
 
@@ -306,10 +292,7 @@ impl OverheadMeter {
     pub fn cost(&self) -> SampleCost {
         let sample = self.calm.per_sample();
         let own = Own { per_second_ns: self.others_per_second_ns(), ..self.own.now() };
-        let cost = SampleCost::new(&self.prices, &sample, own, self.utilisation_cpus(), self.events_ratio());
-        // As the account counts what is charged to others: of a target that hardly runs, it takes no more than of a tenth of a CPU.
-        let counted_ns = self.cpu_ns.max(OWN_COST_FLOOR_CPUS * self.wall_ns).max(1e6);
-        SampleCost { ticks_ratio: self.ticks_ns / counted_ns, ..cost }
+        SampleCost::new(&self.prices, &sample, own, self.utilisation_cpus(), self.events_ratio())
     }
 
     /// What is spent whatever the rate, if the target keeps `busy_cpus` busy (ratio of its CPU time).
@@ -338,7 +321,7 @@ impl OverheadMeter {
     }
 
     fn events_ns(&self) -> f64 {
-        self.switches_ns + self.side_records_ns + self.ticks_ns
+        self.switches_ns + self.side_records_ns
     }
 
     fn events_ratio(&self) -> f64 {

@@ -55,7 +55,6 @@ mod windows;
 
 pub use account::Account;
 pub use activity::{Activity, Figure};
-pub use aim::AUDIT_HZ;
 pub use at_tick::AtTick;
 pub use bucket::TokenBucket;
 pub use bursts::BurstSchedule;

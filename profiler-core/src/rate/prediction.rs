@@ -168,7 +168,7 @@ impl<'a> Basis<'a> {
             unbounded_rate_hz: aim.unbounded_hz,
             caps: aim.caps,
             bound_by: if self.settings.fixed_rate_hz.is_some() { BoundBy::Fixed } else { aim.bound_by },
-            overhead_ratio: self.overhead_at((rate_hz, aim.tick_hz), mode, overhead),
+            overhead_ratio: self.overhead_at(rate_hz, mode, overhead),
         }
     }
 
@@ -187,7 +187,6 @@ impl<'a> Basis<'a> {
             spread,
             record_bytes: self.sample(AttachMode::Task).record_bytes(),
             utilisation_cpus: self.watched.utilisation_cpus(),
-            tick_hz: 0.0,
             load: self.load(cost),
             granted_ratio: self.settings.budget_ratio,
             schedule: None,
@@ -227,16 +226,12 @@ impl<'a> Basis<'a> {
     }
 
     /// Everything that is spent, per nanosecond of the target.
-    fn overhead_at(&self, (rate_hz, tick_hz): (f64, f64), mode: AttachMode, overhead: Figure) -> Figure {
+    fn overhead_at(&self, rate_hz: f64, mode: AttachMode, overhead: Figure) -> Figure {
         let foreign = self.sample(mode).foreign;
         let own = Figure::new(self.own.per_sample_ns, self.own.per_sample_sd_ns);
         let stranger = self.costs.sample(0.0, self.bytes.mean).into();
         let [switches, side_records, forks] = self.events(mode);
-        let sample = self.sample(mode);
-        let tick = Prices::new(self.costs).without_interrupt(sample.frames, sample.bytes).into();
         total(&[
-            (Figure::exact(tick_hz), tick),
-            (Figure::exact(tick_hz), own),
             (Figure::exact(rate_hz), overhead),
             (Figure::exact(rate_hz * foreign), stranger),
             (Figure::exact(rate_hz * (1.0 + foreign)), own),

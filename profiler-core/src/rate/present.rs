@@ -26,7 +26,7 @@ pub(super) struct Present {
     /// How long the stretch has lasted (ns).
     stretch_ns: u64,
     strangers: Strangers,
-    /// Mean cost per sample of the clock, charged to the target, in the last tick that had enough of them (ns).
+    /// Mean cost per sample, charged to the target, in the last tick that had enough of them (ns).
     recent_ns: f64,
 }
 
@@ -40,8 +40,7 @@ impl Present {
             self.strangers.observe(reading.foreign_samples as f64, rate_hz, wall_ns as f64 * 1e-9);
         }
         if reading.samples >= COST_SAMPLES {
-            let clock_ns = spend.samples_ns() - spend.ticks_ns;
-            self.recent_ns = (clock_ns + 2.0 * spend.samples_se_ns) / reading.samples as f64;
+            self.recent_ns = (spend.samples_ns() + 2.0 * spend.samples_se_ns) / reading.samples as f64;
         }
     }
 

@@ -91,18 +91,6 @@ impl Prices {
         in_field.unwrap_or_else(|| self.calibrated.sample(frames, bytes))
     }
 
-    /// What a sample at the kernel's tick costs, which needs no interrupt of its own: as it was measured. (What the handler takes in the
-    /// field says little of it: most is the way through the tick's own frames, out of cold caches.) Where nobody measured it, it
-    /// is the handler's part of other samples, and where nobody timed that either, as much as any.
-    pub(super) fn without_interrupt(&self, frames: f64, bytes: f64) -> Cost {
-        let calibrated = |per_sample_ns| CostModel { per_sample_ns, ..self.calibrated }.sample(frames, bytes);
-        let in_field = || self.known()?.parts(frames, bytes).map(|(handler, _)| handler);
-        let CostModel { per_handler_ns, per_tick_ns, .. } = self.calibrated;
-        let measured = per_tick_ns.map(calibrated);
-        let handler = || in_field().or(per_handler_ns.map(calibrated));
-        measured.or_else(handler).unwrap_or_else(|| self.sample(frames, bytes))
-    }
-
     /// The parts of the mean cost of a sample with `frames` walked and `bytes` copied (ns): without its stack, a frame, a
     /// byte.
     pub(super) fn parts_ns(&self, frames: f64, bytes: f64) -> [f64; 3] {

@@ -14,10 +14,6 @@ pub struct Reading {
     pub self_once_ns: u64,
     /// Samples of the target that arrived.
     pub samples: u64,
-    /// Samples of the target that came with the kernel's tick, and no interrupt of their own; not among `samples`.
-    pub tick_samples: u64,
-    /// The same that hit something else (attach mode `cpu`).
-    pub foreign_tick_samples: u64,
     /// Samples that interrupted something else (attach mode `cpu`).
     pub foreign_samples: u64,
     /// Frames that the kernel walked for the target's samples (not for foreign ones): its own, and by frame pointers

@@ -54,14 +54,8 @@ pub struct SampleCost {
     /// strangers cost counts less the less of a tenth of a CPU the target uses; see [`Account`](super::Account).
     pub total_hi_ns: f64,
     /// What is spent whatever the rate, as a ratio of the target's CPU time: own CPU time per second, switches,
-    /// records that are no samples, strangers' too, and samples at the kernel's tick.
+    /// records that are no samples, strangers' too.
     pub fixed_ratio: f64,
-    /// Of `fixed_ratio`: samples at the kernel's tick that came, strangers' too.
-    pub ticks_ratio: f64,
-    /// Charged to the target by a sample at the kernel's tick (ns).
-    pub tick: Cost,
-    /// Everything that such a sample costs, at its upper end (ns).
-    pub tick_hi_ns: f64,
 }
 
 impl SampleCost {
@@ -77,7 +71,6 @@ impl SampleCost {
         let (target, foreign) = (sample.cost(prices), sample.foreign_cost(prices));
         let [_, frame_ns, byte_ns] = prices.parts_ns(sample.frames, sample.bytes);
         let strangers_own_ns = sample.foreign * own.per_sample_ns;
-        let tick = prices.without_interrupt(sample.frames, sample.bytes);
         let counted = (utilisation_cpus / OWN_COST_FLOOR_CPUS).min(1.0);
         SampleCost {
             target,
@@ -89,9 +82,6 @@ impl SampleCost {
                 + own.per_sample_ns
                 + counted * (foreign.upper_ns() + strangers_own_ns),
             fixed_ratio: own_ratio(own.per_second_ns, utilisation_cpus) + events_ratio,
-            ticks_ratio: 0.0,
-            tick,
-            tick_hi_ns: tick.upper_ns() + own.per_sample_ns,
         }
     }
 }

@@ -25,8 +25,6 @@ pub struct RateSettings {
     pub min_period_ns: u64,
     /// The kernel's tick (ns of CPU time), where the clocks expire at ticks alone and none is of use between two.
     pub clock_tick_ns: Option<u64>,
-    /// HZ (samples per CPU-second), where samples also come with the kernel's tick, all the time.
-    pub tick_hz: Option<f64>,
     /// What rings and unwinder can take (bytes per second of wall time).
     pub max_bytes_per_s: f64,
     /// Frames expected per stack before any was seen (0 where frame pointers are not walked).
@@ -52,7 +50,6 @@ impl Default for RateSettings {
             floor_hz: 1.0,
             min_period_ns: MIN_PERIOD_NS,
             clock_tick_ns: None,
-            tick_hz: None,
             max_bytes_per_s: 64.0 * 1024.0 * 1024.0,
             expected_frames: 20.0,
             expected_stack_bytes: 0.0,
@@ -86,7 +83,6 @@ impl RateSettings {
             floor_hz,
             min_period_ns,
             clock_tick_ns,
-            tick_hz: self.tick_hz.filter(|hz| (1.0..=100_000.0).contains(hz)),
             max_bytes_per_s: clamp(self.max_bytes_per_s, default.max_bytes_per_s, 1e3, 1e12),
             expected_frames: clamp(self.expected_frames, default.expected_frames, 0.0, 1_024.0),
             expected_stack_bytes: clamp(self.expected_stack_bytes, 0.0, 0.0, 65_536.0),

@@ -46,12 +46,8 @@ pub struct PeriodTimeline {
     utilisation: f64,
     /// The mean period that the one in force was drawn around (ns).
     mean_ns: u64,
-    /// What it counts: 0 for time, else from one event to the next (ns).
-    grain_ns: u64,
     /// Whether its time passes while its task sleeps: that of a whole CPU, of which idle time brings no sample.
     runs_on: bool,
-    /// What had passed of the period before the last setting, until a sample stands for it (ns); of an event that counts others.
-    cut_off_ns: Option<u64>,
     /// Samples weighed since the last setting, and when the last was taken.
     fresh: u32,
     last_sample_ns: u64,
@@ -67,20 +63,11 @@ impl PeriodTimeline {
             carry_ns: 0,
             utilisation: 0.5,
             mean_ns: period_ns.max(1),
-            grain_ns: 0,
-            cut_off_ns: None,
             runs_on: false,
             fresh: 0,
             last_sample_ns: at_ns,
             due_at_ns: None,
         }
-    }
-
-    /// The same for an event that does not count time but other events, which come each `grain_ns`. Of a period of n of them, none to
-    /// n − 1 have passed where it is cut off, and the kernel takes a sample at the next, whatever the new period is: that sample stands for
-    /// itself and for those.
-    pub fn of_events(self, grain_ns: u64) -> Self {
-        Self { grain_ns, ..self }
     }
 
     /// Whether its time passes also while nothing that is sampled runs, as that of a whole CPU's clock does.
@@ -159,14 +146,11 @@ impl PeriodTimeline {
         let stretch = &mut self.stretches[0];
         let is_first = stretch.samples == 0;
         stretch.samples = stretch.samples.saturating_add(1);
-        if let Some(cut_off_ns) = self.cut_off_ns.take().filter(|_| is_first) {
-            return self.grain_ns.saturating_add(cut_off_ns);
-        }
         let end_ns = match (is_first, self.runs_on) {
             (false, _) => 0,
             // Of the half of a period that is cut off, the part that was not idle.
             (true, true) => (0.5 * self.utilisation * stretch.period_ns as f64) as u64,
-            (true, false) => stretch.period_ns.saturating_sub(self.grain_ns) / 2,
+            (true, false) => stretch.period_ns / 2,
         };
         stretch.period_ns.saturating_add(end_ns).saturating_add(std::mem::take(&mut self.carry_ns))
     }
@@ -184,11 +168,6 @@ impl PeriodTimeline {
         let Some(old) = self.stretches.pop_front() else { return };
         let wall_ns = self.stretches[0].at_ns.saturating_sub(old.at_ns).max(1) as f64;
         let period_ns = old.period_ns as f64;
-        if self.grain_ns > 0 {
-            let passed_ns = if old.samples > 0 { old.period_ns.saturating_sub(self.grain_ns) / 2 } else { 0 };
-            self.cut_off_ns = Some(passed_ns.saturating_add(self.cut_off_ns.unwrap_or(0)));
-            return;
-        }
         if old.samples > 0 || self.runs_on {
             let cut_off = if self.runs_on { 0.0 } else { 0.5 };
             let used = (f64::from(old.samples) + cut_off) * period_ns;

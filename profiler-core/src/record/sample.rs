@@ -17,11 +17,9 @@ pub struct RawSample<'a> {
     pub tid: u32,
     /// The event it belongs to; an event inherited by a child has a stream id of its own.
     pub stream_id: u64,
-    /// Whether the thread inherited that event.
-    pub is_inherited: bool,
     /// The event's period when it was *opened or inherited*, in the event's unit. The kernel does not
     /// update it on `PERF_EVENT_IOC_PERIOD`, so the weight of a sample comes from
-    /// [`PeriodTimeline`](crate::rate::PeriodTimeline) where we know the event. 0 where the format has none.
+    /// [`PeriodTimeline`](crate::rate::PeriodTimeline) where we know the event.
     pub opened_period: u64,
     /// User registers, unless the task had none (a kernel thread).
     pub regs: Option<UserRegs>,
@@ -138,18 +136,7 @@ impl<'a> RawSample<'a> {
     /// A sample that a thread has taken of itself, in user code: without a chain or an event.
     pub fn of_thread(time_ns: u64, (pid, tid): (u32, u32), regs: UserRegs, stack: StackCopy<'a>) -> Self {
         let (regs, stack) = (Some(regs), Some(stack));
-        Self {
-            time_ns,
-            cpu: 0,
-            pid,
-            tid,
-            stream_id: 0,
-            is_inherited: false,
-            opened_period: 0,
-            regs,
-            stack,
-            chain: None,
-        }
+        Self { time_ns, cpu: 0, pid, tid, stream_id: 0, opened_period: 0, regs, stack, chain: None }
     }
 }
 

@@ -47,7 +47,7 @@ fn a_sample_is_decoded_field_by_field() {
 fn the_registers_of_each_machine_are_decoded_on_any() {
     let decode = |machine, regs: &[u64], abi: u64| {
         let mut body = sample_body(&[], regs, &[1; 32]);
-        body[64..72].copy_from_slice(&abi.to_ne_bytes());
+        body[CHAIN_OFFSET + 8..CHAIN_OFFSET + 16].copy_from_slice(&abi.to_ne_bytes());
         let raw = RawRecord { kind: SAMPLE, misc: 2, body: RawData::Single(&body) };
         let Ok(Record::Sample(sample)) = raw.decode(&RecordFormat::of(machine, true)) else { panic!() };
         assert_eq!(sample.stack.map(|stack| stack.len()), Some(16));

@@ -44,4 +44,4 @@ pub use confidence::Confidence;
 pub use cusum::Cusum;
 pub use interval::Interval;
 pub use precision::{Goal, Precision};
-pub use table::{Beside, IntervalTable, Part, Row, Window};
+pub use table::{IntervalTable, Part, Row, Window};

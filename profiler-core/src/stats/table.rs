@@ -65,19 +65,10 @@ pub struct Part {
     pub squares_ns2: f64,
 }
 
-/// What samples that may have a bias, and are in no window, add to a function.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Beside {
-    /// The function's share by all samples together.
-    pub share: f64,
-    /// Its samples that are in no window.
-    pub samples: u64,
-}
-
 /// How sure the share of one function is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
-    /// The share that was seen, by whatever samples: weight over all weight; 0 where there is none.
+    /// The share that was seen: weight over all weight; 0 where there is none.
     pub share: f64,
     /// The function's samples.
     pub samples: u64,
@@ -119,22 +110,7 @@ impl IntervalTable {
     /// contradict their window (negative, not finite, above it, out of order, of no window). A function without samples
     /// has [`Interval::UNKNOWN`].
     pub fn new<F: AsRef<[Part]>>(windows: &[Window], functions: &[F], confidence: Confidence) -> Self {
-        Self::with_beside(windows, functions, &[], confidence)
-    }
-
-    /// The same where other samples were taken beside these that may have a bias, with what they and these say together:
-    /// one `beside` for each function. The intervals are of the samples in the windows alone, whatever the bias, and
-    /// reach further where the share of all samples lies outside.
-    pub fn with_beside<F: AsRef<[Part]>>(
-        windows: &[Window],
-        functions: &[F],
-        beside: &[Beside],
-        confidence: Confidence,
-    ) -> Self {
-        let mut profile = Profile::new(windows, functions);
-        for (seen, beside) in profile.seen.iter_mut().zip(beside) {
-            seen.beside = Some(*beside).filter(|beside| (0.0..=1.0).contains(&beside.share));
-        }
+        let profile = Profile::new(windows, functions);
         let pool = Pool::of(&profile);
         let rows: Vec<Row> = profile.seen.iter().map(|seen| row(&profile, &pool, seen, confidence)).collect();
         let mut order: Vec<usize> = (0..rows.len()).collect();
@@ -225,23 +201,17 @@ impl Row {
 
 fn row(profile: &Profile, pool: &Pool, seen: &Seen, confidence: Confidence) -> Row {
     let (p, n) = (seen.share, profile.knows(seen));
-    let samples = seen.samples.saturating_add(seen.beside.map_or(0, |beside| beside.samples));
-    if !seen.is_known() || !n.is_finite() {
-        return Row { samples, ..Row::NOTHING };
+    if seen.samples == 0 || !n.is_finite() || p <= 0.0 {
+        return Row { samples: seen.samples, ..Row::NOTHING };
     }
     let (inflation, freedom) = pool.inflation(profile, seen);
     let part = pool.part(p, n);
-    let mut row = Row { share: p, samples, inflation, freedom, part, ..Row::NOTHING };
+    let mut row = Row { share: p, samples: seen.samples, inflation, freedom, part, ..Row::NOTHING };
     let own = confidence.part(part);
     let realised = realised_variance(&profile.windows, profile.weight_ns, n, &seen.parts, &seen.squares_ns2);
     let knows = (p * (1.0 - p) / realised).max(n); // NaN where nothing else was seen: n
     row.known = effective_samples(n, row.widened(own));
-    let share = seen.beside.map_or(p, |beside| beside.share);
-    let interval = |samples| {
-        let Interval { low, high } = count_interval(p, samples, own);
-        Interval { low: low.min(share), high: high.max(share) }
-    };
-    Row { share, this_run: interval(knows), long_run: interval(row.known), ..row }
+    Row { this_run: count_interval(p, knows, own), long_run: count_interval(p, row.known, own), ..row }
 }
 
 #[cfg(test)]

@@ -225,7 +225,7 @@ impl Bench {
         let threads = self.workload.threads();
         self.seed = self.seed.wrapping_add(1);
         let attachment = Attachment::Tasks(threads.clone());
-        let mut sampler = PerfSampler::open(self.access, attachment, settings, Dither::new(self.seed), None)
+        let mut sampler = PerfSampler::open(self.access, attachment, settings, Dither::new(self.seed))
             .map_err(|error| explain::open(error, None))?;
         self.warm_up(work)?;
         sampler.start()?;

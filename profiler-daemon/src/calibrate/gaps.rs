@@ -1,7 +1,6 @@
-//! What something that happens at every second tick costs the thread that it interrupts: by how much longer the thread stands still than
+//! What a timer's signal at every second tick costs the thread that it interrupts: by how much longer the thread stands still than
 //! at the ticks beside, told by its own clock.
 
-use std::io;
 use std::thread;
 
 use profiler_core::rate::Cost;
@@ -9,7 +8,7 @@ use profiler_core::rate::Cost;
 use super::place::{Place, stay_on};
 use super::spin::{Kind, SpinWork, Spinner};
 use crate::sys::clock;
-use crate::sys::signal_cost::{Handled, tick_ns};
+use crate::sys::signal_cost::{Handled, Signals, tick_ns};
 
 /// For how long each kind of work is interrupted (ns): a hundred and fifty ticks of each sort.
 const WORK_NS: u64 = 1_200_000_000;
@@ -56,20 +55,17 @@ impl Gaps {
     }
 }
 
-/// Works at two kinds of things, one that computes and one that waits for memory, in a thread of its own that stays on one CPU. `begin`
-/// has something happen at every second tick of the thread that calls it, as long as what it returns lives; that tells what has, since it was
-/// last asked. `None` where the cost is not clear.
-pub(super) fn measure<F>(begin: impl Fn() -> io::Result<F> + Send + 'static) -> Option<[Gaps; 2]>
-where
-    F: FnMut() -> Option<Handled>,
-{
-    let measure = move || {
+/// Works at two kinds of things, one that computes and one that waits for memory, in a thread of its own that stays on one CPU and has
+/// a signal at every second tick. `None` where the cost is not clear.
+pub(super) fn measure() -> Option<[Gaps; 2]> {
+    let measure = || {
         stay_on(Place::choose().ok()?.work).ok()?;
         let mut spinner = Spinner::default();
         let mut of = |kind, iterations| {
             spinner.prepare(kind);
             let work = SpinWork { kind, frames: 0, stack_bytes: 0, iterations };
-            let found = interruptions(WORK_NS, || spinner.spin(work), begin().ok()?);
+            let mut signals = Signals::each(2 * tick_ns()).ok()?;
+            let found = interruptions(WORK_NS, || spinner.spin(work), || signals.last());
             found_at(&found, tick_ns())
         };
         Some([of(Kind::Compute, COMPUTATIONS)?, of(Kind::Memory, READS)?])
@@ -178,7 +174,6 @@ impl Sorted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::signal_cost::Signals;
 
     const TICK_NS: u64 = 4_000_000;
 

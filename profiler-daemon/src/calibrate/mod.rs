@@ -13,7 +13,6 @@ mod quick;
 mod report;
 mod signals;
 mod spin;
-mod ticks;
 mod workload;
 
 use std::io;
@@ -24,12 +23,11 @@ use profiler_core::rate::CostModel;
 
 pub(crate) use self::cache::cache_path;
 use self::cache::{Kept, Thoroughness};
-use self::load::{LOADED_FROM, Load};
+use self::load::LOADED_FROM;
 use self::place::Place;
 use self::progress::Progress;
 use self::report::{Keeping, Report};
 pub(crate) use self::signals::prepare as prepare_signals;
-pub(crate) use self::ticks::prepare as prepare_ticks;
 pub(crate) use self::workload::serve;
 use crate::run::explain;
 use crate::sampler::access::{Access, probe_access};
@@ -101,28 +99,6 @@ fn measure_quickly(access: Access, machine: String) -> io::Result<Kept> {
         return Err(io::Error::other("the machine is too unsteady"));
     }
     Ok(kept(machine, Thoroughness::Quick, quick.load_ratio, quick.model))
-}
-
-/// What something at the kernel's ticks costs: as kept in a file beside the other calibration, else measured now. What was kept from a busy hour
-/// is measured again in a quiet one.
-fn measured_at_ticks(
-    file: &str,
-    method: u32,
-    access: Access,
-    measure: impl FnOnce() -> Option<CostModel>,
-) -> Option<CostModel> {
-    // Where in its period the tick comes is another matter after each boot.
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let machine = format!("{} · {} · {file} {method}", cache::machine(access), boot.trim());
-    let path = cache_path().map(|path| path.with_file_name(file));
-    let found = path.as_deref().and_then(|path| cache::read(path, &machine));
-    if let Some(found) = found.filter(|found| !found.is_loaded() || !load::machine_is_quiet()) {
-        return Some(found.model);
-    }
-    let load = Load::watch();
-    let model = measure()?;
-    keep(path.as_deref(), &kept(machine, Thoroughness::Quick, load.of_others(0), model));
-    Some(model)
 }
 
 fn kept(machine: String, thoroughness: Thoroughness, load_ratio: f64, model: CostModel) -> Kept {

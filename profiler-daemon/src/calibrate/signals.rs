@@ -3,10 +3,12 @@
 
 use profiler_core::rate::{AtTick, Cost, CostModel};
 
-use super::Calibration;
+use super::cache::{self, Thoroughness};
 use super::gaps::{self, middle};
+use super::load::{self, Load};
+use super::{Calibration, keep, kept};
 use crate::sampler::access::Access;
-use crate::sys::signal_cost::{Signals, tick_ns};
+use crate::sys::signal_cost::tick_ns;
 
 /// Samples put more out of the caches than the handler here: programs were found to pay .9 to 1.0 times what is measured here if they
 /// compute, and 1.1 to 1.25 times if they live in the second cache (`tests/src/bin/signals.rs`).
@@ -25,12 +27,27 @@ const BYTE: Cost = Cost::new(0.15, 0.1);
 
 /// As kept from before, else measured on the calling thread. What was kept from a busy hour is measured again in a quiet one.
 pub(crate) fn prepare() -> Calibration {
-    if let Some(model) = super::measured_at_ticks(FILE, METHOD, ACCESS, || Some(model(measure()?))) {
+    if let Some(model) = kept_or_measured() {
         return Calibration { model, note: None };
     }
     let note = "the cost of a signal could not be measured; a cautious guess is used".to_owned();
     let guess = Outside { cost: Cost::new(9_000.0, 4_000.0), ticks: None };
     Calibration { model: model(guess), note: Some(note) }
+}
+
+fn kept_or_measured() -> Option<CostModel> {
+    // Where in its period the tick comes is another matter after each boot.
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let machine = format!("{} · {} · {FILE} {METHOD}", cache::machine(ACCESS), boot.trim());
+    let path = cache::cache_path().map(|path| path.with_file_name(FILE));
+    let found = path.as_deref().and_then(|path| cache::read(path, &machine));
+    if let Some(found) = found.filter(|found| !found.is_loaded() || !load::machine_is_quiet()) {
+        return Some(found.model);
+    }
+    let load = Load::watch();
+    let model = model(measure()?);
+    keep(path.as_deref(), &kept(machine, Thoroughness::Quick, load.of_others(0), model));
+    Some(model)
 }
 
 /// What signals cost outside of their handlers.
@@ -62,10 +79,7 @@ fn model(outside: Outside) -> CostModel {
 }
 
 fn measure() -> Option<Outside> {
-    let [computing, waiting] = gaps::measure(|| {
-        let mut signals = Signals::each(2 * tick_ns())?;
-        Ok(move || signals.last())
-    })?;
+    let [computing, waiting] = gaps::measure()?;
     let share = afterwards(middle(computing.share(), waiting.share()));
     let ticks = AtTick {
         period_ns: tick_ns(),

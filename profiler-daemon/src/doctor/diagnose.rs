@@ -47,7 +47,7 @@ impl Level {
 
 /// Judges the facts.
 pub(super) fn diagnose(facts: &Facts) -> Vec<Check> {
-    let checks: [fn(&Facts) -> Check; 17] = [
+    let checks: [fn(&Facts) -> Check; 16] = [
         kernel,
         architecture,
         opening,
@@ -59,7 +59,6 @@ pub(super) fn diagnose(facts: &Facts) -> Vec<Check> {
         open_files,
         groups,
         handler_time,
-        tick,
         counters,
         processes,
         map_files,
@@ -307,18 +306,6 @@ fn handler_time(facts: &Facts) -> Check {
         Some(Untimed::Refused) => ("events of tracepoints need CAP_PERFMON", Some(grant())),
     };
     warn(NAME, format!("not measured: {why}; {calibrated}"), remedy)
-}
-
-/// Whether samples can be taken at the kernel's tick. Nobody misses them: they are taken where they are asked for.
-fn tick(facts: &Facts) -> Check {
-    let finding = match &facts.no_ticks {
-        None => format!(
-            "takes samples where it is asked to (--source tick), {:.0} a second at most",
-            facts.ticks_hz
-        ),
-        Some(reason) => format!("cannot take samples: {reason}"),
-    };
-    ok("tick", finding)
 }
 
 fn counters(facts: &Facts) -> Check {

@@ -10,7 +10,6 @@ use crate::cgroup::{Cgroup, hierarchy};
 use crate::run::inside::find_library;
 use crate::sampler::access::probe_group;
 use crate::sampler::handler_tracer::{HandlerTracer, Unavailable};
-use crate::sampler::tick::TickSource;
 use crate::sys::{limits, signal_cost};
 
 /// Capability numbers of the kernel.
@@ -71,8 +70,6 @@ pub(super) struct Facts {
     pub(super) group_error: Option<i32>,
     /// Why the kernel's handler cannot be timed; `None` where it can.
     pub(super) handler: Option<Untimed>,
-    /// Why no samples can be taken at the kernel's tick; `None` where they can.
-    pub(super) no_ticks: Option<String>,
     /// The file that keeps the measured cost of a sample between runs.
     pub(super) cache: Option<PathBuf>,
     /// Whether it exists.
@@ -97,7 +94,7 @@ impl Facts {
     pub(super) fn read(try_open: impl Fn() -> io::Result<()>) -> Self {
         let cache = crate::calibrate::cache_path();
         let status = text("/proc/self/status");
-        let mut facts = Self {
+        Self {
             kernel: text("/proc/sys/kernel/osrelease"),
             architecture: std::env::consts::ARCH,
             paranoid: number("/proc/sys/kernel/perf_event_paranoid"),
@@ -129,11 +126,7 @@ impl Facts {
             open_error: try_open().err().map(|error| error.raw_os_error().unwrap_or(0)),
             calibrated: cache.as_ref().is_some_and(|file| file.exists()),
             cache,
-            no_ticks: None,
-        };
-        facts.no_ticks =
-            TickSource::find(facts.may_profile_anything()).err().map(|reason| reason.to_string());
-        facts
+        }
     }
 
     /// Whether events of other users, of all CPUs and of the kernel are open to us at any setting.

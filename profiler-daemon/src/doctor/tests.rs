@@ -29,7 +29,6 @@ fn good() -> Facts {
         hierarchy: Some("/sys/fs/cgroup".into()),
         group_error: None,
         handler: None,
-        no_ticks: None,
         cache: Some("/home/u/.cache/sweetspot/calibration.json".into()),
         calibrated: true,
     }
@@ -181,14 +180,6 @@ fn a_handler_that_cannot_be_timed_is_told_with_what_mends_it() {
         assert_eq!(found.remedy.is_some(), remedy.is_some(), "{found:?}");
         assert!(found.remedy.unwrap_or_default().contains(remedy.unwrap_or_default()));
     }
-}
-
-#[test]
-fn ticks_are_told_with_their_rate_or_with_what_keeps_them_away() {
-    assert!(check(&good(), "tick").finding.contains("250 a second"));
-    let without = Facts { no_ticks: Some("the kernel hides them".to_owned()), ..good() };
-    let found = check(&without, "tick");
-    assert!(found.level == Level::Ok && found.finding.contains("the kernel hides them"), "{found:?}");
 }
 
 #[test]

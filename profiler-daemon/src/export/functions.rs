@@ -163,7 +163,7 @@ fn innermost(profile: &SymbolizedProfile, stack: &WeightedStack) -> Option<Funct
 
 #[cfg(test)]
 mod tests {
-    use profiler_core::profile::{Outcome, SampleSource};
+    use profiler_core::profile::Outcome;
 
     use super::*;
     use crate::export::testing;
@@ -207,28 +207,6 @@ mod tests {
         let narrow = width(&profile);
         profile.run.sampling_cpu_se_s = 0.5;
         assert!(width(&profile) > narrow * 1.05);
-    }
-
-    /// As many ticks as the clock has samples of the largest function, and none of any other.
-    #[test]
-    fn samples_at_the_tick_move_the_figure_within_an_interval_that_is_the_clock_s() {
-        let mut profile = testing::profile();
-        profile.run.sampling_cpu_se_s = 0.0;
-        let alone = functions(&profile).functions[0].clone();
-        let alone_s = alone.cpu_s / alone.share;
-        let mut ticks = profile.stacks[0].clone();
-        ticks.source = SampleSource::Tick;
-        profile.stacks.push(ticks);
-        let table = functions(&profile);
-        for cost in &table.functions {
-            assert!(cost.cpu_s_low <= Some(cost.cpu_s) && cost.cpu_s_high >= Some(cost.cpu_s), "{cost:?}");
-        }
-        let with = find(&table, &alone.name);
-        let with_s = with.cpu_s / with.share;
-        assert!(with.share > alone.share);
-        let (low, alone_low) = (with.cpu_s_low.unwrap() / with_s, alone.cpu_s_low.unwrap() / alone_s);
-        assert!((low - alone_low).abs() < 1e-3, "{low} {alone_low}");
-        assert!((with.cpu_s_high.unwrap() - with.cpu_s).abs() < 1e-9, "it reaches to where ticks took it");
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use profiler_core::profile::{self, Run, SampleSource, SymbolizedProfile, WeightedStack};
-use profiler_core::stats::{Beside, Confidence, Goal, Interval, IntervalTable, Part, Window};
+use profiler_core::profile::{self, Run, SymbolizedProfile, WeightedStack};
+use profiler_core::stats::{Confidence, Goal, Interval, IntervalTable, Part, Window};
 use serde::Serialize;
 
 /// CPU time (ns) and samples.
@@ -26,28 +26,8 @@ impl Amount {
     }
 }
 
-/// What the clock's samples say, and those at the kernel's tick.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct BySource {
-    clock: Amount,
-    tick: Amount,
-}
-
-impl BySource {
-    fn of(&mut self, source: SampleSource) -> &mut Amount {
-        match source {
-            SampleSource::Clock => &mut self.clock,
-            SampleSource::Tick => &mut self.tick,
-        }
-    }
-
-    fn cpu_ns(&self) -> f64 {
-        self.clock.cpu_ns as f64 + self.tick.cpu_ns as f64
-    }
-}
-
 /// What a function, or everything, had at each time.
-pub(super) type ByTime = BTreeMap<u32, BySource>;
+pub(super) type ByTime = BTreeMap<u32, Amount>;
 
 /// Times that the windows of a profile are of, each some windows: in a sum, samples that weigh differently have windows of their
 /// own at the same time.
@@ -74,13 +54,11 @@ impl Times {
     pub(super) fn add(&self, sums: &mut ByTime, stack: &WeightedStack) {
         for had in &stack.windows {
             let Some(&time) = self.of.get(had.window as usize) else { continue };
-            sums.entry(time).or_default().of(stack.source).add(had.cpu_ns, had.samples);
+            sums.entry(time).or_default().add(had.cpu_ns, had.samples);
         }
     }
 }
 
-/// Samples of the clock from which it is known what they weigh of all.
-const ENOUGH_SAMPLES: u64 = 100;
 /// Σw² over that of equal weights from which weights are uneven: periods that are drawn anew, and a rate that is retuned a little,
 /// stay below.
 const UNEVEN: f64 = 1.25;
@@ -99,8 +77,6 @@ pub(crate) struct Reached {
 
 /// The intervals of all functions, given what each had at which time, the largest first. Nothing without windows: a
 /// file of another tool has none.
-///
-/// They are the intervals of the clock's samples alone: those at the kernel's tick may have a bias that nobody has seen.
 pub(super) fn table<'a>(
     profile: &SymbolizedProfile,
     times: &Times,
@@ -110,65 +86,31 @@ pub(super) fn table<'a>(
     if profile.windows.is_empty() {
         return None;
     }
-    let in_windows: Vec<BySource> =
+    let in_windows: Vec<Amount> =
         (0..times.count).map(|at| total.get(&at).copied().unwrap_or_default()).collect();
-    let scales = clock_scales(&in_windows);
     let is_uneven = is_uneven(&in_windows);
-    let squares_ns2 = |had: &BySource, scale: f64| match is_uneven {
-        true => had.clock.squares_ns2 * scale * scale,
-        false => 0.0,
+    let squares_ns2 = |had: &Amount| if is_uneven { had.squares_ns2 } else { 0.0 };
+    let window = |had: &Amount| Window {
+        weight_ns: had.cpu_ns as f64,
+        samples: had.samples,
+        squares_ns2: squares_ns2(had),
     };
-    let window = |(had, scale): (&BySource, &f64)| Window {
-        weight_ns: had.clock.cpu_ns as f64 * scale,
-        samples: had.clock.samples,
-        squares_ns2: squares_ns2(had, *scale),
+    let part = |(&window, had): (&u32, &Amount)| Part {
+        window,
+        weight_ns: had.cpu_ns as f64,
+        samples: had.samples,
+        squares_ns2: squares_ns2(had),
     };
-    let part = |(&window, had): (&u32, &BySource)| {
-        let scale = scales.get(window as usize).copied().unwrap_or(1.0);
-        Part {
-            window,
-            weight_ns: had.clock.cpu_ns as f64 * scale,
-            samples: had.clock.samples,
-            squares_ns2: squares_ns2(had, scale),
-        }
-    };
-    let windows: Vec<Window> = in_windows.iter().zip(&scales).map(window).collect();
-    let has_ticks = in_windows.iter().any(|had| had.tick.samples > 0);
-    let whole_ns: f64 = in_windows.iter().map(BySource::cpu_ns).sum();
-    let (functions, beside): (Vec<Vec<Part>>, Vec<Beside>) =
-        functions.map(|function| (function.iter().map(part).collect(), beside(function, whole_ns))).unzip();
-    let beside = if has_ticks { &beside[..] } else { &[] };
-    Some(IntervalTable::with_beside(&windows, &functions, beside, confidence(&profile.run)))
-}
-
-/// What takes the weights of the clock's samples to that of all samples, for each window. The ratio is taken over stretches of
-/// windows: in one alone it would be chance, and in a whole profile the part of the ticks may change.
-fn clock_scales(windows: &[BySource]) -> Vec<f64> {
-    let mut scales = Vec::with_capacity(windows.len());
-    let mut sum = BySource::default();
-    for (at, had) in windows.iter().enumerate() {
-        sum.clock.add(had.clock.cpu_ns, had.clock.samples);
-        sum.tick.add(had.tick.cpu_ns, had.tick.samples);
-        if sum.clock.samples >= ENOUGH_SAMPLES || at + 1 == windows.len() {
-            let scale = if sum.clock.cpu_ns > 0 { sum.cpu_ns() / sum.clock.cpu_ns as f64 } else { 1.0 };
-            scales.resize(at + 1, scale);
-            sum = BySource::default();
-        }
-    }
-    scales
+    let windows: Vec<Window> = in_windows.iter().map(window).collect();
+    let functions: Vec<Vec<Part>> = functions.map(|function| function.iter().map(part).collect()).collect();
+    Some(IntervalTable::new(&windows, &functions, confidence(&profile.run)))
 }
 
 /// Whether samples of one window weigh differently, as those of targets at different rates do.
-fn is_uneven(windows: &[BySource]) -> bool {
-    let even_ns2 = |had: &BySource| (had.clock.cpu_ns as f64).powi(2) / had.clock.samples.max(1) as f64;
+fn is_uneven(windows: &[Amount]) -> bool {
+    let even_ns2 = |had: &Amount| (had.cpu_ns as f64).powi(2) / had.samples.max(1) as f64;
     let even: f64 = windows.iter().map(even_ns2).sum();
-    windows.iter().map(|had| had.clock.squares_ns2).sum::<f64>() > UNEVEN * even
-}
-
-fn beside(function: &ByTime, whole_ns: f64) -> Beside {
-    let own_ns: f64 = function.values().map(BySource::cpu_ns).sum();
-    let samples = function.values().fold(0, |sum: u64, had| sum.saturating_add(had.tick.samples));
-    Beside { share: if whole_ns > 0.0 { (own_ns / whole_ns).min(1.0) } else { 0.0 }, samples }
+    windows.iter().map(|had| had.squares_ns2).sum::<f64>() > UNEVEN * even
 }
 
 fn confidence(run: &Run) -> Confidence {

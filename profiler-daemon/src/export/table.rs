@@ -136,11 +136,7 @@ fn target(run: &Run) -> String {
 }
 
 fn rate(run: &Run) -> String {
-    let last = if run.tick_rate_hz > 0.0 {
-        format!("{:.0}/s + {:.0}/s at the tick, of CPU time", run.rate_hz, run.tick_rate_hz)
-    } else {
-        format!("{:.0}/s of CPU time", run.rate_hz)
-    };
+    let last = format!("{:.0}/s of CPU time", run.rate_hz);
     if run.confidence == 0.0 {
         return last;
     }

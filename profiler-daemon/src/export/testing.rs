@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use profiler_core::profile::{
     Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Outcome, OverheadParts,
-    ProcessIndex, ProcessInfo, RateChange, Run, SampleSource, StackWindow, SymbolizedProfile, TruncatedBy,
-    Unknown, WeightedStack, Window,
+    ProcessIndex, ProcessInfo, RateChange, Run, StackWindow, SymbolizedProfile, TruncatedBy, Unknown,
+    WeightedStack, Window,
 };
 use profiler_core::rate::CostMode;
 
@@ -71,8 +71,6 @@ fn run() -> Run {
         self_cpu_s: 0.03,
         overhead_us: 73.125,
         overhead_se_us: 1.5,
-        tick_samples: 0,
-        tick_audit: "none".to_owned(),
         handler_time: "measured".to_owned(),
         handler_us: Some(2.5),
         handler_se_us: Some(0.25),
@@ -88,9 +86,6 @@ fn run() -> Run {
         overhead_worst_10s_ratio: 0.0074,
         budget_ratio: 0.01,
         rate_hz: 60.0,
-        tick_rate_hz: 0.0,
-        tick_overhead_us: 0.0,
-        tick_overhead_se_us: 0.0,
         optimum_rate_hz: 60.0,
         unbounded_rate_hz: 83.5,
         bound_by: "budget".to_owned(),
@@ -150,7 +145,6 @@ pub(crate) fn stack(
     let window = |(window, at)| StackWindow { window, cpu_ns: part(cpu_ns, at), samples: part(samples, at) };
     WeightedStack {
         process: ProcessIndex(0),
-        source: SampleSource::Clock,
         frames: frames.iter().copied().map(LocationIndex).collect(),
         outcome,
         samples,

@@ -93,12 +93,15 @@ fn watch(pid: u32, duration: Duration) -> Result<(usize, Vec<u32>, Activity)> {
     }
 }
 
+/// CPU time of the run that is drawn where no horizon is given.
+const NOMINAL_RUN: Span = Span::from_secs(60);
+
 /// The function that the curve is drawn for: nobody knows the functions yet, and the controller begins with this one.
 fn largest_function(job: &PlanProcessJob, prediction: &Prediction) -> Result<PlanJob> {
     let sampling = &job.sampling;
     Ok(PlanJob {
         clock_tick_ns: None,
-        horizon: sampling.horizon,
+        horizon: sampling.horizon.unwrap_or(NOMINAL_RUN),
         share: Ratio::new(PRIOR_SHARE)?,
         overhead: Span::try_from(Duration::from_secs_f64(prediction.overhead_ns.mean * 1e-9))?,
         criterion: sampling.criterion,
@@ -235,7 +238,7 @@ fn json(job: &PlanProcessJob, forecast: &Forecast, plan: &Plan) -> String {
         "budget_rate_hz": prediction.caps.budget_hz,
         "kernel_rate_hz": prediction.caps.kernel_hz,
         "bytes_rate_hz": prediction.caps.bytes_hz,
-        "horizon_cpu_s": job.sampling.horizon.seconds(),
+        "horizon_cpu_s": job.sampling.horizon.unwrap_or(NOMINAL_RUN).seconds(),
         "criterion": job.sampling.criterion.to_string(),
         "share_ratio": PRIOR_SHARE,
         "curve": plan.curve,

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use config::SamplingSettings;
 use profiler_core::attach::{AttachChoice, AttachMode, EARLY_COST_NS};
-use profiler_core::audit;
 use profiler_core::profile::RateChange;
 use profiler_core::rate::{CostModel, Decision, Dither, RateController, Reading, Reason, TopShares};
 use profiler_core::unwind::copy::CopySize;
@@ -32,23 +31,14 @@ use crate::sampler::access::{Access, OpenError};
 use crate::sampler::handler_time::HandlerBursts;
 use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
 use crate::sampler::session::Session;
-use crate::sampler::session::ticks;
 use crate::sampler::source::{Source, StartError};
 use crate::sampler::switches::{GroupSwitches, Switches};
-use crate::sampler::tick::TickSource;
 use crate::sampler::timer_signal::TimerSampler;
 use crate::sys::alarm::SwitchAlarm;
 use crate::sys::{clock, procfs};
 
 /// The shortest time from one tick to the next, where the first was late.
 const MIN_TICK_NS: u64 = 50_000_000;
-/// Why there are no samples at the kernel's tick, where the law does not get to choose.
-const NOT_WORTH: &str = "within this budget, and for this horizon, the clock alone does better";
-/// What was not looked at where `/proc` does not tell it.
-const THREADS_UNREAD: &str =
-    "without a look at single threads, as this kernel does not tell what they use (/proc/PID/schedstat)";
-/// That has to be so for a while: the first copies of stacks are large, and the bucket keeps the budget meanwhile (ns).
-const DEAR_FOR_NS: u64 = 5_000_000_000;
 /// Records younger than this may still have older neighbours on their way to another ring (ns).
 const SETTLING_NS: u64 = 2_000_000;
 /// How often, while clocks are renewed, threads are looked for that were born meanwhile. Of a later look are only the
@@ -99,8 +89,6 @@ pub(crate) struct Attach {
     pub(crate) foresight: Foresight,
     /// What samples from inside, where events are not the way.
     pub(crate) timers: Option<Box<TimerSampler>>,
-    /// The kernel's tick, where samples are to be taken at it.
-    pub(crate) tick: Option<TickSource>,
 }
 
 /// A run in progress.
@@ -140,18 +128,14 @@ pub(crate) struct Engine<L> {
     /// None before sampling begins, and where there can be none.
     alarm: Option<SwitchAlarm>,
     bursts: HandlerBursts,
-    /// What became of the samples at the kernel's tick.
-    tick_audit: String,
-    /// Since when they are not worth it (ns since the beginning).
-    ticks_unwanted_ns: Option<u64>,
     resting: Option<Rest>,
     reports: Reports,
 }
 
 impl<L: DecisionLog> Engine<L> {
     pub(crate) fn open(
-        mut session: Session,
-        mut controller: RateController,
+        session: Session,
+        controller: RateController,
         how: Attach,
         dither: Dither,
         log: L,
@@ -162,35 +146,9 @@ impl<L: DecisionLog> Engine<L> {
             stack_bytes: CopySize::default().bytes(),
             mappings: true,
         };
-        let (mut tick_audit, mut notes) = ("none".to_owned(), Vec::new());
         let mut sampler = match how.timers {
             Some(timers) => Source::Timers(timers),
-            None => {
-                let is_asked_for = how.tick.is_some();
-                let rate_hz = controller.tick_rate_hz();
-                let tick = how.tick.filter(|_| controller.wants_tick());
-                let tick = tick.map(|tick| tick.thinned(rate_hz));
-                if let Some(tick) = &tick {
-                    session.begin_ticks(tick.clone(), settings.period_ns);
-                    tick_audit = audit::BELIEVED.to_owned();
-                } else {
-                    controller.give_up_tick();
-                }
-                if is_asked_for && tick.is_none() {
-                    tick_audit = format!("not taken: {NOT_WORTH}");
-                    notes.push(format!(
-                        "no samples are taken at the kernel's tick: {NOT_WORTH}; the clock's are"
-                    ));
-                }
-                let mut perf = PerfSampler::open(how.access, how.attachment, settings, dither, tick)?;
-                if let Some(why) = perf.take_tick_failure() {
-                    session.ticks = None;
-                    controller.give_up_tick();
-                    tick_audit = format!("not taken: {why}");
-                    notes.push(format!("no samples are taken at the kernel's tick: {why}; the clock's are"));
-                }
-                Source::Perf(Box::new(perf))
-            }
+            None => Source::Perf(Box::new(PerfSampler::open(how.access, how.attachment, settings, dither)?)),
         };
         if let Source::Timers(timers) = &mut sampler {
             timers.set_copy(settings);
@@ -207,7 +165,7 @@ impl<L: DecisionLog> Engine<L> {
             controller,
             log,
             history: Vec::new(),
-            notes,
+            notes: Vec::new(),
             access: how.access,
             attach: how.choice,
             group: how.group,
@@ -233,8 +191,6 @@ impl<L: DecisionLog> Engine<L> {
             past: Past::default(),
             alarm: None,
             bursts,
-            tick_audit,
-            ticks_unwanted_ns: None,
             resting: None,
             reports: Reports::default(),
         })
@@ -343,14 +299,10 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
-    /// Events for whole CPUs or a group are inherited by nobody: a new task is two records, its beginning and its end. Those of
-    /// threads are two for each where ticks are sampled as well, and their switches and new tasks are charged as twice as many.
+    /// Events for whole CPUs or a group are inherited by nobody: a new task is two records, its beginning and its end.
     fn by_events(&self, reading: Reading) -> Reading {
-        let each = if self.session.ticks.is_some() { 2 } else { 1 };
         match self.attach.mode() {
-            AttachMode::Task => {
-                Reading { switches: each * reading.switches, forks: each * reading.forks, ..reading }
-            }
+            AttachMode::Task => reading,
             AttachMode::Cpu | AttachMode::Cgroup => {
                 Reading { side_records: reading.side_records + 2 * reading.forks, forks: 0, ..reading }
             }
@@ -379,9 +331,6 @@ impl<L: DecisionLog> Engine<L> {
         let decided = self.last_decision;
         self.tick();
         self.last_decision = decided;
-        if let Some(finding) = self.session.take_finding() {
-            self.drop_ticks(&finding);
-        }
     }
 
     fn tick(&mut self) {
@@ -405,7 +354,6 @@ impl<L: DecisionLog> Engine<L> {
             trace_records: burst.records,
             ..self.by_events(reading)
         };
-        self.audit_ticks(reading.target_cpu_ns);
         let shares = TopShares { counts: self.session.take_function_counts() };
         let decision = self.controller.tick(&reading, &shares);
         if attached_anew {
@@ -413,12 +361,8 @@ impl<L: DecisionLog> Engine<L> {
         }
         if decision.period_ns != self.settings.period_ns {
             self.settings.period_ns = decision.period_ns;
-            self.session.clock_rate_changed(decision.period_ns);
             self.sampler.set_period(decision.period_ns);
             self.note_rate(&decision);
-        }
-        if let Some(every) = self.session.thin_ticks(decision.tick_rate_hz) {
-            self.sampler.thin_ticks(every);
         }
         self.sampler.redraw();
         if decision.reason != Reason::Hold && decision.reason != Reason::Fixed || second_is_over {
@@ -431,51 +375,12 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
-    /// Gives up samples at the kernel's tick where they cannot be believed, or, for those to come, paid for.
-    fn audit_ticks(&mut self, target_cpu_ns: u64) {
-        if let Some(why) = self.sampler.take_tick_failure() {
-            return self.give_up_ticks(&why);
-        }
-        if self.session.threads_are_unread() && self.tick_audit == audit::BELIEVED {
-            self.tick_audit = format!("{}, {THREADS_UNREAD}", audit::BELIEVED);
-        }
-        if let Some(finding) = self.session.audit_ticks(target_cpu_ns) {
-            self.drop_ticks(&finding);
-        } else if self.session.ticks.is_none() || self.controller.wants_tick() {
-            self.ticks_unwanted_ns = None;
-        } else {
-            let now_ns = self.session.elapsed_ns();
-            if now_ns < *self.ticks_unwanted_ns.get_or_insert(now_ns) + DEAR_FOR_NS {
-                return;
-            }
-            self.give_up_ticks(NOT_WORTH);
-        }
-    }
-
-    /// Takes no more; those until now are as good as they were.
-    fn give_up_ticks(&mut self, why: &str) {
-        self.session.end_ticks();
-        self.tick_audit = format!("given up: {why}");
-        self.note(format!("samples at the kernel's tick were {}; the clock's remain", self.tick_audit));
-        self.sampler.give_up_tick();
-        self.controller.give_up_tick();
-    }
-
-    /// The session has dropped them.
-    fn drop_ticks(&mut self, finding: &audit::Finding) {
-        self.tick_audit = ticks::in_words(finding);
-        self.note(format!("samples at the kernel's tick were {}; the clock's remain", self.tick_audit));
-        self.sampler.give_up_tick();
-        self.controller.give_up_tick();
-    }
-
     /// Tells how many samples the clocks can have taken since the last tick, if every CPU was busy with the target.
     fn judge_lost(&mut self, now_ns: u64) {
         let wall_ns = now_ns.saturating_sub(std::mem::replace(&mut self.ticked_ns, now_ns));
         let cpus = self.sampler.cpus() as u64;
         let busy_ns = wall_ns.saturating_mul(cpus);
-        let ticks = self.session.tick_ns().map_or(0, |tick_ns| busy_ns / tick_ns.max(1));
-        self.session.judge_lost(busy_ns / self.settings.period_ns.max(1) + ticks);
+        self.session.judge_lost(busy_ns / self.settings.period_ns.max(1));
     }
 
     /// Enters a change of the rate into the profile's history; of what the bucket does tick by tick, only the

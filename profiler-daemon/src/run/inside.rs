@@ -93,7 +93,7 @@ pub(crate) fn choose_for(pids: &[u32], is_group: bool, sampling: &SamplingSettin
 /// Whether the person asks for what events alone can do.
 fn wants_events(sampling: &SamplingSettings) -> bool {
     let by_threads = matches!(sampling.attach_mode, config::AttachMode::Auto | config::AttachMode::Task);
-    !by_threads || sampling.source == config::Source::Tick || sampling.unwind == Unwind::FramePointers
+    !by_threads || sampling.unwind == Unwind::FramePointers
 }
 
 /// Where the agent is: beside this program, or where packages put it.
@@ -157,7 +157,6 @@ fn setup(sampling: &SamplingSettings) -> Setup {
         asked: Some(AttachMode::Task),
         reports: None,
         clock_tick_ns: Some(signal_cost::tick_ns()),
-        tick: None,
         symbols: Symbols::new(sampling.symbol_memory.get()),
     }
 }

@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use config::{SamplingSettings, Unwind};
 use profiler_core::attach::{AttachChoice, AttachMode};
 use profiler_core::rate::{Activity, Dither, Prediction, RateController, RateSettings, predict};
@@ -44,7 +44,6 @@ use crate::sampler::access::{Access, OpenError, probe_access};
 use crate::sampler::perf::Attachment;
 use crate::sampler::session::Session;
 use crate::sampler::shared_reports::SharedReports;
-use crate::sampler::tick::TickSource;
 use crate::sampler::timer_signal::{Host, TimerSampler};
 use crate::sampler::watch::Watch;
 use crate::settings::{AttachJob, RecordJob, Target};
@@ -261,8 +260,6 @@ pub(crate) struct Setup {
     reports: Option<SharedReports>,
     /// The kernel's tick (ns), where clocks expire at ticks alone.
     clock_tick_ns: Option<u64>,
-    /// The same, where samples are taken at it.
-    tick: Option<TickSource>,
     /// What all sessions share.
     pub(crate) symbols: Symbols,
 }
@@ -276,21 +273,11 @@ impl Setup {
     pub(crate) fn begin(sampling: &SamplingSettings) -> Result<Self> {
         let access = probe_access().map_err(|error| explain::open(error, None))?;
         let asked = asked(sampling, access)?;
-        let tick = match sampling.source {
-            config::Source::Tick => Some(
-                TickSource::find(access.kernel)
-                    .map_err(|reason| anyhow!("no samples at the tick: {reason}"))?,
-            ),
-            config::Source::Auto | config::Source::Clock => None,
-        };
-        let mut calibration = calibrate::prepare(access);
-        if let Some(tick) = &tick {
-            calibration = calibrate::prepare_ticks(tick, access, calibration);
-        }
+        let calibration = calibrate::prepare(access);
         let symbols = Symbols::new(sampling.symbol_memory.get());
         let seed = sampling.seed.unwrap_or_else(clock::monotonic_ns);
         let (reports, clock_tick_ns) = (None, None);
-        Ok(Self { calibration, seed, access, asked, reports, clock_tick_ns, tick, symbols })
+        Ok(Self { calibration, seed, access, asked, reports, clock_tick_ns, symbols })
     }
 
     /// The same for several targets at once.
@@ -377,11 +364,7 @@ impl Setup {
         log: L,
     ) -> Result<Engine<L>, OpenError> {
         let Found { pids, group } = target;
-        let settings = RateSettings {
-            clock_tick_ns: self.clock_tick_ns,
-            tick_hz: self.tick.as_ref().map(TickSource::hz),
-            ..rate_settings(sampling)
-        };
+        let settings = RateSettings { clock_tick_ns: self.clock_tick_ns, ..rate_settings(sampling) };
         let costs = self.calibration.model;
         if let (Some(timers), Some(&pid)) = (&mut timers, pids.first()) {
             timers.follow(pid);
@@ -395,9 +378,7 @@ impl Setup {
             (AttachMode::Cgroup, Some(group)) => Attachment::Cgroup(Arc::clone(group)),
             (AttachMode::Task | AttachMode::Cgroup, _) => Attachment::Tasks(threads),
         };
-        let tick = self.tick.clone();
-        let attach =
-            Attach { access: self.access, choice, attachment, group, costs, foresight, timers, tick };
+        let attach = Attach { access: self.access, choice, attachment, group, costs, foresight, timers };
         let mut engine = Engine::open(session, controller, attach, Dither::new(self.seed), log)?;
         engine.notes.extend(self.calibration.note.clone());
         if !self.access.kernel {
@@ -449,7 +430,8 @@ fn rate_settings(sampling: &SamplingSettings) -> RateSettings {
     let copies = sampling.unwind != Unwind::FramePointers;
     RateSettings {
         budget_ratio: sampling.budget.get(),
-        horizon_s: sampling.horizon.seconds(),
+        own_cpu_ratio: sampling.own_cpu.map(|ratio| ratio.get()),
+        horizon_s: sampling.horizon.map(config::Span::seconds),
         criterion: law::criterion(sampling.criterion),
         fixed_rate_hz: sampling.rate.map(|rate| rate.get()),
         expected_stack_bytes: if copies { EXPECTED_COPY_BYTES } else { 0.0 },

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use profiler_core::aggregate::{Aggregate, Tally};
 use profiler_core::profile::{
     Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, ProcessIndex,
-    ProcessInfo, Run, SampleSource, StackWindow, SymbolizedProfile, Unknown, WeightedStack,
+    ProcessInfo, Run, StackWindow, SymbolizedProfile, Unknown, WeightedStack,
 };
 use profiler_core::stack::{Frame, FrameId, ObjectId};
 use rustc_hash::FxHashMap;
@@ -77,28 +77,21 @@ pub(crate) fn symbolize(
     profile.run.notes.extend(names.debuginfod.iter().flat_map(|debuginfod| debuginfod.notes()));
     drop(names);
     let mut processes = Processes::new(&cut.processes);
-    let Aggregate { stacks, tallies, ticks, .. } = &cut.aggregate;
-    for (stack, (clock, ticks)) in stacks.iter().zip(tallies.iter().zip(ticks)) {
-        for (source, tallies) in [(SampleSource::Clock, clock), (SampleSource::Tick, ticks)] {
-            if tallies.is_empty() {
-                continue;
-            }
-            let in_window = |&(window, tally): &(u32, Tally)| {
-                let cpu_ns = (tally.weight_ns * scale).round() as u64;
-                StackWindow { window, cpu_ns, samples: tally.samples }
-            };
-            let windows: Vec<StackWindow> = tallies.iter().map(in_window).collect();
-            profile.stacks.push(WeightedStack {
-                process: processes.index(stack.process),
-                source,
-                frames: stack.frames.iter().map(|frame| locations[frame.0 as usize]).collect(),
-                outcome: stack.outcome,
-                samples: windows.iter().map(|window| window.samples).sum(),
-                // Of the rounded parts, so that the file's reader finds that they add up.
-                cpu_ns: windows.iter().map(|window| window.cpu_ns).sum(),
-                windows,
-            });
-        }
+    for (stack, tallies) in cut.aggregate.stacks.iter().zip(&cut.aggregate.tallies) {
+        let in_window = |&(window, tally): &(u32, Tally)| {
+            let cpu_ns = (tally.weight_ns * scale).round() as u64;
+            StackWindow { window, cpu_ns, samples: tally.samples }
+        };
+        let windows: Vec<StackWindow> = tallies.iter().map(in_window).collect();
+        profile.stacks.push(WeightedStack {
+            process: processes.index(stack.process),
+            frames: stack.frames.iter().map(|frame| locations[frame.0 as usize]).collect(),
+            outcome: stack.outcome,
+            samples: windows.iter().map(|window| window.samples).sum(),
+            // Of the rounded parts, so that the file's reader finds that they add up.
+            cpu_ns: windows.iter().map(|window| window.cpu_ns).sum(),
+            windows,
+        });
     }
     profile.processes = processes.used;
     profile
@@ -106,7 +99,7 @@ pub(crate) fn symbolize(
 
 impl Cut {
     fn new(collected: Collected) -> Self {
-        let Collected { counted, processes, mut objects, mut generated, span, is_last, .. } = collected;
+        let Collected { counted, processes, mut objects, mut generated, span, is_last } = collected;
         let aggregate = counted.finish(span.end.saturating_sub(span.start));
         let frames = aggregate.frames.frames();
         objects.keep_only(&frames.iter().map(|frame| frame.object).collect());
@@ -119,8 +112,8 @@ impl Cut {
     fn kernel_shares(&self, frames: &[FrameId]) -> Vec<f64> {
         let mut under: FxHashMap<FrameId, f64> = frames.iter().map(|&frame| (frame, 0.0)).collect();
         let mut whole = 0.0;
-        for (at, stack) in self.aggregate.stacks.iter().enumerate() {
-            let weight: f64 = self.aggregate.all_of(at).map(|(_, tally)| tally.weight_ns).sum();
+        for (stack, tallies) in self.aggregate.stacks.iter().zip(&self.aggregate.tallies) {
+            let weight: f64 = tallies.iter().map(|(_, tally)| tally.weight_ns).sum();
             whole += weight;
             for frame in &stack.frames {
                 let Some(under) = under.get_mut(frame) else { break }; // the kernel's come first

@@ -2,8 +2,7 @@
 
 use anyhow::Result;
 use config::{Ratio, SamplingSettings};
-use profiler_core::audit::BELIEVED;
-use profiler_core::profile::{Outcome, OverheadParts, Run, TruncatedBy};
+use profiler_core::profile::{Outcome, OverheadParts, Run};
 use profiler_core::rate::Account;
 use profiler_core::stats::Goal;
 
@@ -12,7 +11,7 @@ use super::follow::Stop;
 use super::{Setup, names};
 use crate::debuginfod;
 use crate::output::Outputs;
-use crate::sampler::session::{Collected, Counts};
+use crate::sampler::session::Collected;
 
 /// Share of the CPU time that is taken for sampling at most: a calibration that says more is wrong, and the functions
 /// would vanish.
@@ -50,17 +49,8 @@ pub(crate) fn run(
     sampling: &SamplingSettings,
     target: String,
 ) -> (Run, f64) {
-    let mut run = figures_of(figures, &in_profile(&figures.counts, collected.ticks), setup, sampling, target);
+    let mut run = figures_of(figures, setup, sampling, target);
     run.weight_s = collected.weight_ns() * 1e-9;
-    if run.tick_samples > 0 && collected.ticks == 0 && run.tick_audit.starts_with(BELIEVED) {
-        let why = if collected.ticks_compared {
-            "the clock hits other functions"
-        } else {
-            "the clock took none to hold them against"
-        };
-        run.tick_audit = format!("dropped at the end: {why}");
-        run.notes.push(format!("samples at the kernel's tick were {}; the clock's remain", run.tick_audit));
-    }
     let seen = match (figures.is_inside, figures.kernel_seen) {
         (true, _) => Seen::Agents,
         (false, true) => Seen::Everything,
@@ -120,45 +110,21 @@ fn compensate(run: &mut Run, account: &Account, seen: Seen) -> f64 {
     if run.weight_s > 0.0 { (whole_s - run.sampling_cpu_s) / run.weight_s } else { 1.0 }
 }
 
-/// Samples in the profile and how their stacks ended: of those at the kernel's tick, so many stayed.
-struct InProfile {
-    samples: u64,
-    ticks: u64,
-    truncated: TruncatedBy,
-}
-
-fn in_profile(counts: &Counts, ticks: u64) -> InProfile {
-    let mut truncated = counts.truncated;
-    for outcome in Outcome::TRUNCATED {
-        let of_ticks = counts.ticks_truncated.count(outcome) as f64;
-        let part = ticks as f64 / counts.ticks.max(1) as f64;
-        truncated.add(outcome, (of_ticks * part.min(1.0)).round() as u64);
-    }
-    InProfile { samples: counts.samples + ticks, ticks, truncated }
-}
-
-fn figures_of(
-    end: &Figures,
-    in_profile: &InProfile,
-    setup: &Setup,
-    sampling: &SamplingSettings,
-    target: String,
-) -> Run {
+fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target: String) -> Run {
     let (account, cost, handler) = (&end.account, &end.cost, end.handler.clone());
     let handler_ns = handler.as_ref().map(|handler| handler.time);
     let (decision, prediction) = (end.decision.as_ref(), &end.prediction);
-    let ticks = decision.filter(|decision| decision.tick_rate_hz > 0.0 && in_profile.ticks > 0);
-    let truncated = in_profile.truncated.total();
-    let unwound = (end.counts.samples + end.counts.ticks).max(1) as f64;
+    let truncated = end.counts.truncated.total();
+    let samples = end.counts.samples.max(1) as f64;
     Run {
         target,
         start_unix_ns: end.start_unix_ns,
         duration_s: end.duration_ns as f64 * 1e-9,
-        samples: in_profile.samples,
+        samples: end.counts.samples,
         lost: end.counts.lost,
         truncated,
-        truncated_by: in_profile.truncated,
-        complete_ratio: 1.0 - truncated as f64 / in_profile.samples.max(1) as f64,
+        truncated_by: end.counts.truncated,
+        complete_ratio: 1.0 - truncated as f64 / samples,
         undecodable: end.counts.undecodable,
         maps_reread: end.counts.maps_reread,
         mappings_dropped: end.counts.mappings_dropped,
@@ -170,8 +136,6 @@ fn figures_of(
         symbol_rereads: 0,
         throttled: end.counts.throttled,
         foreign_samples: end.counts.foreign,
-        tick_samples: end.counts.ticks,
-        tick_audit: end.tick_audit.clone(),
         walked_frames: end.counts.frames,
         copied_bytes: end.counts.stack_bytes,
         target_cpu_s: end.target_cpu_ns as f64 * 1e-9,
@@ -188,16 +152,13 @@ fn figures_of(
         handler_se_us: handler_ns.map(|time| time.se_ns * 1e-3),
         handler_samples: handler.as_ref().map_or(0, |handler| handler.samples),
         overhead_modes: handler.map_or_else(Vec::new, |handler| handler.modes),
-        self_us: end.self_cpu_ns as f64 * 1e-3 / unwound,
+        self_us: end.self_cpu_ns as f64 * 1e-3 / samples,
         overhead_ratio: account.ratio(),
         overhead_parts: parts(account),
         overhead_worst_1s_ratio: account.worst_1s_ratio(),
         overhead_worst_10s_ratio: account.worst_10s_ratio(),
         budget_ratio: sampling.budget.get(),
         rate_hz: decision.map_or(0.0, |decision| decision.rate_hz),
-        tick_rate_hz: ticks.map_or(0.0, |decision| decision.tick_rate_hz),
-        tick_overhead_us: ticks.map_or(0.0, |_| cost.tick.mean_ns * 1e-3),
-        tick_overhead_se_us: ticks.map_or(0.0, |_| cost.tick.se_ns * 1e-3),
         optimum_rate_hz: decision.map_or(0.0, |decision| decision.optimum_rate_hz),
         unbounded_rate_hz: decision.map_or(0.0, |decision| decision.unbounded_rate_hz),
         bound_by: decision.map_or("", |decision| decision.bound_by.as_str()).to_owned(),
@@ -217,7 +178,7 @@ fn figures_of(
         precision_goal_ratio: sampling.until_precision.map_or(Goal::default().relative, Ratio::get),
         seed: setup.seed,
         rate_history: end.history.clone(),
-        notes: notes(end, in_profile),
+        notes: notes(end),
     }
 }
 
@@ -252,10 +213,10 @@ fn remedy(outcome: Outcome) -> Option<&'static str> {
     }
 }
 
-fn notes(end: &Figures, in_profile: &InProfile) -> Vec<String> {
+fn notes(end: &Figures) -> Vec<String> {
     let mut notes = end.notes.clone();
-    let by = &in_profile.truncated;
-    let truncated = by.total() as f64 / in_profile.samples.max(1) as f64;
+    let by = &end.counts.truncated;
+    let truncated = by.total() as f64 / end.counts.samples.max(1) as f64;
     if truncated > TRUNCATED_WORTH_A_NOTE {
         let shown = format!("{:.1}% of the stacks lack outer frames: {}", truncated * 100.0, by.in_words());
         let most = Outcome::TRUNCATED.into_iter().max_by_key(|&outcome| by.count(outcome));
@@ -279,26 +240,6 @@ mod tests {
     use profiler_core::rate::Spend;
 
     use super::*;
-
-    #[test]
-    fn stacks_at_ticks_that_were_dropped_are_not_among_those_cut_short() {
-        let of = |samples| {
-            let mut truncated = TruncatedBy::default();
-            truncated.add(Outcome::CopyTooShort, samples);
-            truncated
-        };
-        let counts = Counts {
-            samples: 100,
-            ticks: 1_000,
-            truncated: of(10),
-            ticks_truncated: of(400),
-            ..Counts::default()
-        };
-        for (ticks, samples, truncated) in [(0, 100, 10), (1_000, 1_100, 410), (500, 600, 210)] {
-            let kept = in_profile(&counts, ticks);
-            assert_eq!((kept.samples, kept.truncated), (samples, of(truncated)));
-        }
-    }
 
     /// Ten seconds, of which a tenth is sampling; half of that is context switches.
     fn account(times: f64) -> Account {

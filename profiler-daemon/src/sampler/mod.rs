@@ -13,6 +13,5 @@ pub(crate) mod shared_reports;
 pub(crate) mod source;
 pub(crate) mod switches;
 pub(crate) mod target_cpu;
-pub(crate) mod tick;
 pub(crate) mod timer_signal;
 pub(crate) mod watch;

@@ -18,7 +18,6 @@ use super::access::{Access, OpenError};
 use super::reporters::Reporters;
 use super::rings::Rings;
 use super::shared_reports::{Claim, Reader, SharedReports, Told};
-use super::tick::TickSource;
 use crate::cgroup::Cgroup;
 use crate::sys::limits::OnlineCpu;
 use crate::sys::perf_event::{ClockEvent, Event, Reports, Scope};
@@ -107,9 +106,8 @@ impl ClockSettings {
 struct Clock {
     event: Event,
     slot: Slot,
-    /// The period it was opened with; of one at the tick, the present one (ns).
+    /// The period it was opened with (ns).
     period_ns: u64,
-    is_tick: bool,
 }
 
 /// A set of running clocks, their rings and the periods they had.
@@ -126,9 +124,6 @@ pub(crate) struct PerfSampler {
     /// How the samples of each event are laid out.
     formats: FxHashMap<u64, RecordFormat>,
     book: ClockBook,
-    /// Which of two events at the tick counts, while they are renewed.
-    tick_book: ClockBook,
-    tick: Option<TickSource>,
     dither: Dither,
     settings: ClockSettings,
     attachment: Attachment,
@@ -136,8 +131,6 @@ pub(crate) struct PerfSampler {
     online: Vec<OnlineCpu>,
     /// Why no clock could be opened for some thread that lives.
     refused: Option<io::Error>,
-    /// Why there are no samples at the tick any more, though they were asked for.
-    tick_failure: Option<String>,
     /// Where the next redraws begin.
     next_redraw: usize,
 }
@@ -154,8 +147,6 @@ struct Opened {
 pub(crate) enum Drained<'a> {
     /// A record; for a sample, the CPU time it stands for (ns).
     Record(Record<'a>, u64),
-    /// A sample at the kernel's tick, and the CPU time it stands for (ns).
-    Tick(RawSample<'a>, u64),
     /// A record that is told to several targets: the one that claims it pays for it.
     Report(Record<'a>, &'a Claim),
     /// So many of them were claimed by none, and are for this one to pay for.
@@ -175,7 +166,6 @@ impl PerfSampler {
         attachment: Attachment,
         settings: ClockSettings,
         dither: Dither,
-        tick: Option<TickSource>,
     ) -> Result<Self, OpenError> {
         limits::raise_open_files();
         let online = limits::online();
@@ -190,14 +180,11 @@ impl PerfSampler {
             incoming: Vec::new(),
             formats: FxHashMap::default(),
             book: ClockBook::default(),
-            tick_book: ClockBook::of_events(tick.as_ref().map_or(0, |tick| tick.tick_ns)),
-            tick,
             dither,
             settings,
             attachment,
             online,
             refused: None,
-            tick_failure: None,
             next_redraw: 0,
         };
         let opened = sampler.open_clocks(&sampler.attachment.followed())?;
@@ -219,7 +206,6 @@ impl PerfSampler {
         let started = self.run(&mut clocks);
         self.clocks = clocks;
         self.book.hand_over(0, []);
-        self.tick_book.hand_over(0, []);
         started
     }
 
@@ -305,34 +291,19 @@ impl PerfSampler {
         self.refused.take()
     }
 
-    /// Why samples at the tick had to end since the last call, if they had to.
-    pub(crate) fn take_tick_failure(&mut self) -> Option<String> {
-        self.tick_failure.take()
-    }
-
-    /// Goes on with the clock alone: ticks are a gain, and never worth a thread without a clock.
-    fn fail_tick(&mut self, why: String) {
-        self.give_up_tick();
-        self.tick_failure.get_or_insert(why);
-    }
-
     /// Stops the old clocks; the incoming ones alone count from now on.
     pub(crate) fn close_outgoing(&mut self) {
         let incoming = std::mem::take(&mut self.incoming);
         let mut outgoing = std::mem::replace(&mut self.clocks, incoming);
         let now_ns = clock::monotonic_ns();
-        for book in [&mut self.book, &mut self.tick_book] {
-            book.hand_over(now_ns, outgoing.iter().map(|old| old.event.id()));
-        }
+        self.book.hand_over(now_ns, outgoing.iter().map(|old| old.event.id()));
         for old in &mut outgoing {
             let _ = old.event.disable(); // those that children inherited, too
         }
         let attachment = self.attachment.clone();
         let _ = self.report(&attachment); // which at most closes some
         self.book.forget(now_ns);
-        self.tick_book.forget(now_ns);
-        let (book, tick_book) = (&self.book, &self.tick_book);
-        self.formats.retain(|event, _| book.knows(*event) || tick_book.knows(*event));
+        self.formats.retain(|event, _| self.book.knows(*event));
     }
 
     /// Sets the mean period of all clocks, each at its next redraw.
@@ -351,12 +322,6 @@ impl PerfSampler {
         let mean_ns = self.settings.period_ns;
         for step in 0..count.min(REDRAWS_AT_ONCE) {
             let clock = &mut self.clocks[(self.next_redraw + step) % count];
-            if clock.is_tick {
-                if let Some(tick) = &self.tick {
-                    redraw_tick(clock, tick, &mut self.tick_book, &mut self.dither);
-                }
-                continue;
-            }
             if !self.book.due(clock.slot, clock::monotonic_ns(), mean_ns, &mut self.dither) {
                 continue;
             }
@@ -370,28 +335,18 @@ impl PerfSampler {
 
     /// Hands over every record made until `until_ns`, in time order.
     pub(crate) fn drain(&mut self, until_ns: u64, mut handle: impl FnMut(Drained<'_>)) {
-        let (book, tick_book, formats) = (&mut self.book, &mut self.tick_book, &self.formats);
-        let tick_period_ns = self.tick.as_ref().map_or(0, TickSource::mean_period_ns);
+        let (book, formats) = (&mut self.book, &self.formats);
         let bare = RecordFormat::new(false);
         let mut take = |report: Option<&Claim>, raw: RawRecord<'_>| {
             let event = event_of(&raw);
             let format = event.and_then(|event| formats.get(&event)).unwrap_or(&bare);
             handle(match raw.decode(format) {
-                Ok(Record::Sample(sample)) if event.is_some_and(|event| tick_book.knows(event)) => {
-                    // Samples of this kind do not say their period: of an inherited event it is the usual one.
-                    let hit = Hit { opened_period_ns: tick_period_ns, ..hit(event.unwrap_or(0), &sample) };
-                    match tick_book.weigh(&hit) {
-                        Some(weight_ns) => Drained::Tick(sample, weight_ns),
-                        None => Drained::Double,
-                    }
-                }
                 Ok(Record::Sample(sample)) => match book.weigh(&hit(event.unwrap_or(0), &sample)) {
                     Some(weight_ns) => Drained::Record(Record::Sample(sample), weight_ns),
                     None => Drained::Double,
                 },
                 Ok(Record::Exit(task)) => {
                     book.ended(task.tid);
-                    tick_book.ended(task.tid);
                     told(Record::Exit(task), report)
                 }
                 // What others are told as well is told as it is, but lost samples were none.
@@ -416,29 +371,10 @@ impl PerfSampler {
         }
     }
 
-    /// Samples one in `every` ticks from now on, on average: each event from its next redraw on.
-    pub(crate) fn thin_ticks(&mut self, every: f64) {
-        if let Some(tick) = &mut self.tick {
-            tick.every = every;
-        }
-    }
-
-    /// Ends the samples at the tick for good.
-    pub(crate) fn give_up_tick(&mut self) {
-        self.tick = None;
-        for clocks in [&mut self.clocks, &mut self.incoming] {
-            for mut clock in clocks.extract_if(.., |clock| clock.is_tick) {
-                let _ = clock.event.disable(); // those that children inherited, too
-            }
-        }
-    }
-
     /// How long the rings take to fill to a third at the present rate, if every CPU is busy (ns).
     pub(crate) fn time_to_fill_ns(&self) -> u64 {
         let stack_bytes = u64::from(self.settings.copied_bytes());
-        let ticks_hz = self.tick.as_ref().map_or(0.0, |tick| tick.hz() / tick.every);
-        let period_ns = 1e9 / (1e9 / self.settings.period_ns.max(1) as f64 + ticks_hz);
-        resources::time_to_fill_ns(self.rings.capacity() as u64, stack_bytes, period_ns as u64)
+        resources::time_to_fill_ns(self.rings.capacity() as u64, stack_bytes, self.settings.period_ns)
     }
 
     /// Memory of the rings (bytes).
@@ -458,7 +394,7 @@ impl PerfSampler {
 
     /// Clocks that run.
     pub(crate) fn clock_count(&self) -> usize {
-        self.clocks.iter().filter(|clock| !clock.is_tick).count()
+        self.clocks.len()
     }
 
     /// Whether the clocks are attached to so few threads that what these do is looked at often.
@@ -489,11 +425,7 @@ impl PerfSampler {
         let Opened { mut clocks, refused } = self.open_clocks(followed)?;
         let ran = self.run(&mut clocks);
         if ran.is_err() {
-            let (now_ns, failed) = (clock::monotonic_ns(), clocks.drain(..).map(|clock| clock.event.id()));
-            let failed: Vec<u64> = failed.collect();
-            for book in [&mut self.book, &mut self.tick_book] {
-                book.hand_over(now_ns, failed.iter().copied());
-            }
+            self.book.hand_over(clock::monotonic_ns(), clocks.drain(..).map(|clock| clock.event.id()));
         }
         self.incoming.append(&mut clocks);
         ran.map(|()| refused).map_err(OpenError::Other)
@@ -503,14 +435,8 @@ impl PerfSampler {
         let needed = (followed.len() * self.rings.cpus().len()) as u64;
         let limit = limits::open_files();
         // A quarter of a low limit is enough for everything else that is yet to be opened.
-        let free = || limit.saturating_sub(OTHER_FILES.min(limit / 4) + procfs::own_open_files());
-        if self.tick.is_some() && 2 * needed > free() {
-            self.fail_tick(format!(
-                "{} events are needed with them, but only {limit} files may be open",
-                2 * needed
-            ));
-        }
-        if needed > free() {
+        let free = limit.saturating_sub(OTHER_FILES.min(limit / 4) + procfs::own_open_files());
+        if needed > free {
             return Err(OpenError::TooManyEvents { needed, limit });
         }
         let mut opened = Opened::default();
@@ -524,9 +450,6 @@ impl PerfSampler {
                     refused = Some(error);
                 }
             }
-        }
-        if self.tick.is_none() {
-            opened.clocks.retain(|clock| !clock.is_tick); // a later one of them was refused
         }
         match refused {
             refused if !opened.clocks.is_empty() => {
@@ -548,7 +471,6 @@ impl PerfSampler {
             _ => Reports::Tasks,
         };
         let mut clocks = Vec::with_capacity(self.rings.cpus().len());
-        let mut tick_error = None;
         for (cpu, owner) in self.rings.owners() {
             let period_ns = self.dither.draw(settings.period_ns);
             let clock = ClockEvent {
@@ -566,58 +488,19 @@ impl PerfSampler {
             event.write_into(owner)?;
             self.formats.insert(event.id(), format);
             let slot = Slot { tid: followed.tid(), cpu };
-            clocks.push(Clock { event, slot, period_ns, is_tick: false });
-            let Some(tick) = self.tick.as_ref().filter(|_| tick_error.is_none()) else { continue };
-            let format = format.without_period();
-            let silent = ClockEvent { reports: Reports::Own, format, ..clock };
-            let every = self.dither.draw_count(tick.every, tick.tick_ns);
-            let scope = followed.scope(cpu);
-            let opened = Event::at_tracepoint(scope, tick.tracepoint, &tick.filter, every, &silent);
-            match opened.and_then(|event| event.write_into(owner).map(|()| event)) {
-                Ok(event) => {
-                    self.formats.insert(event.id(), format);
-                    clocks.push(Clock { event, slot, period_ns: every * tick.tick_ns, is_tick: true });
-                }
-                Err(error) => match error.raw_os_error() {
-                    Some(libc::ESRCH) => return Err(error), // the thread has ended
-                    Some(libc::ENODEV) => {}                // the CPU has gone offline
-                    _ => tick_error = Some(error),
-                },
-            }
-        }
-        if let Some(error) = tick_error {
-            self.fail_tick(format!("the kernel refused an event for them ({error})"));
+            clocks.push(Clock { event, slot, period_ns });
         }
         Ok(clocks)
     }
 
     fn run(&mut self, clocks: &mut [Clock]) -> io::Result<()> {
-        for Clock { event, slot, period_ns, is_tick } in clocks {
+        for Clock { event, slot, period_ns } in clocks {
             event.enable()?;
-            let (book, mean_ns) = match is_tick {
-                true => {
-                    (&mut self.tick_book, self.tick.as_ref().map_or(*period_ns, TickSource::mean_period_ns))
-                }
-                false => (&mut self.book, self.settings.period_ns),
-            };
-            book.started(event.id(), *slot, clock::monotonic_ns(), *period_ns, mean_ns);
-            book.run_on(*slot, !*is_tick && matches!(self.attachment, Attachment::Cpus));
+            let at_ns = clock::monotonic_ns();
+            self.book.started(event.id(), *slot, at_ns, *period_ns, self.settings.period_ns);
+            self.book.run_on(*slot, matches!(self.attachment, Attachment::Cpus));
         }
         Ok(())
-    }
-}
-
-/// Draws anew how many ticks pass from one sample to the next, where that is due; where all are sampled, and were, it is not.
-fn redraw_tick(clock: &mut Clock, tick: &TickSource, book: &mut ClockBook, dither: &mut Dither) {
-    let mean_ns = tick.mean_period_ns();
-    let takes_all = tick.every <= 1.0 && clock.period_ns == tick.tick_ns;
-    if takes_all || !book.due(clock.slot, clock::monotonic_ns(), mean_ns, dither) {
-        return;
-    }
-    let every = dither.draw_count(tick.every, tick.tick_ns);
-    if clock.event.set_period(every).is_ok() {
-        clock.period_ns = every * tick.tick_ns;
-        book.set(clock.slot, clock::monotonic_ns(), clock.period_ns, mean_ns);
     }
 }
 
@@ -652,7 +535,7 @@ mod tests {
     /// Needs no privilege: the clocks are attached to this thread. None where perf events are not permitted.
     fn sampler(threads: Vec<u32>) -> Option<PerfSampler> {
         let access = Access { cpu_wide: false, kernel: false, targets: 1 };
-        PerfSampler::open(access, Attachment::Tasks(threads), settings(), Dither::new(7), None).ok()
+        PerfSampler::open(access, Attachment::Tasks(threads), settings(), Dither::new(7)).ok()
     }
 
     fn this_thread() -> u32 {
@@ -671,23 +554,6 @@ mod tests {
         sampler.open_incoming(sampler.attachment().clone(), settings()).unwrap();
         sampler.close_outgoing();
         assert!(!sampler.cpus_changed());
-    }
-
-    /// There is no such tracepoint.
-    #[test]
-    fn a_tick_that_is_refused_leaves_the_clock() {
-        if sampler(vec![this_thread()]).is_none() {
-            return;
-        }
-        let access = Access { cpu_wide: false, kernel: false, targets: 1 };
-        let mut tick = TickSource::example();
-        tick.tracepoint = u64::from(u32::MAX);
-        let threads = Attachment::Tasks(vec![this_thread()]);
-        let mut sampler = PerfSampler::open(access, threads, settings(), Dither::new(7), Some(tick)).unwrap();
-        assert!(sampler.take_tick_failure().unwrap().contains("refused") && sampler.tick.is_none());
-        assert!(sampler.clock_count() > 0 && sampler.clock_count() == sampler.clocks.len());
-        assert!(sampler.take_refused().is_none() && sampler.unattached(vec![this_thread()]).is_empty());
-        sampler.start().unwrap();
     }
 
     #[test]

@@ -6,12 +6,11 @@ mod ended;
 mod exits;
 mod lost;
 mod maps;
-pub(crate) mod ticks;
 
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
-use profiler_core::aggregate::{Aggregator, Chain, innermost_function};
+use profiler_core::aggregate::{Aggregator, Chain};
 use profiler_core::handler_trace::HandledSample;
 use profiler_core::process::{Process, ProcessTable};
 use profiler_core::profile::{Outcome, TruncatedBy};
@@ -28,7 +27,6 @@ use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 pub(crate) use self::cut::Collected;
 use self::ended::Names;
 use self::exits::Exits;
-use self::ticks::Ticks;
 use super::handler_time::RecentSamples;
 use super::own_time::OwnTime;
 use super::perf::Drained;
@@ -44,10 +42,6 @@ use crate::sys::{clock, limits, procfs};
 pub(crate) struct Counts {
     /// Samples of the target.
     pub(crate) samples: u64,
-    /// Those at the kernel's tick, which are not among them.
-    pub(crate) ticks: u64,
-    /// Ticks that hit strangers.
-    pub(crate) foreign_ticks: u64,
     /// Samples of strangers.
     pub(crate) foreign: u64,
     /// Samples for time that another clock sampled too, while clocks were renewed.
@@ -58,8 +52,6 @@ pub(crate) struct Counts {
     pub(crate) lost_others: u64,
     /// Samples without outer frames, by the reason.
     pub(crate) truncated: TruncatedBy,
-    /// The same of those at the kernel's tick.
-    pub(crate) ticks_truncated: TruncatedBy,
     /// Records that could not be decoded.
     pub(crate) undecodable: u64,
     /// Times that the mappings of a process were read again, because records of them may have been lost.
@@ -103,14 +95,11 @@ impl Counts {
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         Self {
             samples: self.samples - earlier.samples,
-            ticks: self.ticks - earlier.ticks,
-            foreign_ticks: self.foreign_ticks - earlier.foreign_ticks,
             foreign: self.foreign - earlier.foreign,
             doubled: self.doubled - earlier.doubled,
             lost: self.lost.saturating_sub(earlier.lost),
             lost_others: self.lost_others - earlier.lost_others,
             truncated: self.truncated.since(&earlier.truncated),
-            ticks_truncated: self.ticks_truncated.since(&earlier.ticks_truncated),
             undecodable: self.undecodable - earlier.undecodable,
             maps_reread: self.maps_reread - earlier.maps_reread,
             mappings_dropped: self.mappings_dropped - earlier.mappings_dropped,
@@ -156,8 +145,6 @@ pub(crate) struct Session {
     /// Whether records tell of mappings; if not, those of whoever is sampled are read.
     mappings_are_told: bool,
     aggregator: Aggregator,
-    /// Where samples are taken at the tick, and believed so far.
-    pub(crate) ticks: Option<Ticks>,
     unwinder: StackUnwinder,
     chain_limit: usize,
     buffers: Buffers,
@@ -207,8 +194,6 @@ impl LastReading {
             self_cpu_ns: self.self_cpu_ns - last.self_cpu_ns,
             self_once_ns: self.self_once_ns - last.self_once_ns,
             samples: self.counts.samples - last.counts.samples,
-            tick_samples: self.counts.ticks - last.counts.ticks,
-            foreign_tick_samples: self.counts.foreign_ticks - last.counts.foreign_ticks,
             foreign_samples: self.counts.foreign - last.counts.foreign,
             frames: self.counts.frames - last.counts.frames,
             stack_bytes: self.counts.stack_bytes - last.counts.stack_bytes,
@@ -245,7 +230,6 @@ impl Session {
             names: Names::default(),
             mappings_are_told: true,
             aggregator: Aggregator::default(),
-            ticks: None,
             unwinder: StackUnwinder::default(),
             chain_limit: limits::max_call_chain(),
             buffers: Buffers::default(),
@@ -430,8 +414,7 @@ impl Session {
             }
             Drained::Owed(count) => self.counts.foreign_side_records += count,
             Drained::Double => self.counts.doubled += 1,
-            Drained::Record(Record::Sample(sample), weight_ns) => self.sample(&sample, weight_ns, false),
-            Drained::Tick(sample, weight_ns) => self.sample(&sample, weight_ns, true),
+            Drained::Record(Record::Sample(sample), weight_ns) => self.sample(&sample, weight_ns),
             Drained::Record(Record::Mmap(mapped), _) => {
                 self.count_side_record(mapped.pid);
                 self.counts.mappings += 1;
@@ -516,7 +499,7 @@ impl Session {
         }
     }
 
-    fn sample(&mut self, sample: &RawSample<'_>, weight_ns: u64, is_tick: bool) {
+    fn sample(&mut self, sample: &RawSample<'_>, weight_ns: u64) {
         if sample.time_ns < self.start_ns {
             return; // taken before anything counted
         }
@@ -524,21 +507,14 @@ impl Session {
             self.counts.doubled += u64::from(self.processes.contains(sample.pid)); // a cost and nothing else
             return;
         }
-        if is_tick && self.ticks.is_none() {
-            return; // it was on its way when ticks were given up
-        }
         let stack_bytes = sample.stack.map_or(0, |stack| stack.len()) as u64;
-        self.counts.stack_bytes += if is_tick { 0 } else { stack_bytes };
-        if self.meets_unknown
-            && sample.pid != 0 // an idle CPU, whose ticks an event of it takes
-            && !self.processes.contains(sample.pid)
-            && !self.excluded.contains(&sample.pid)
+        self.counts.stack_bytes += stack_bytes;
+        if self.meets_unknown && !self.processes.contains(sample.pid) && !self.excluded.contains(&sample.pid)
         {
             self.meet_by_sample(sample.pid);
         }
         if !self.processes.contains(sample.pid) {
-            self.counts.foreign += u64::from(!is_tick);
-            self.counts.foreign_ticks += u64::from(is_tick);
+            self.counts.foreign += 1;
             return;
         }
         let mut by_frame_pointer = std::mem::take(&mut self.buffers.by_frame_pointer);
@@ -552,15 +528,10 @@ impl Session {
         kernel.clear();
         user.clear();
         sample.kernel_chain(kernel);
-        if let Some(ticks) = self.ticks.as_ref().filter(|_| is_tick) {
-            ticks.source.uncover(kernel);
-            self.counts.ticks += 1;
-        } else {
-            let frames = (kernel.len() + by_frame_pointer.len()) as u64;
-            self.counts.samples += 1;
-            self.counts.frames += frames;
-            self.recent.note(HandledSample { at_ns: sample.time_ns, cpu: sample.cpu, frames, stack_bytes });
-        }
+        let frames = (kernel.len() + by_frame_pointer.len()) as u64;
+        self.counts.samples += 1;
+        self.counts.frames += frames;
+        self.recent.note(HandledSample { at_ns: sample.time_ns, cpu: sample.cpu, frames, stack_bytes });
         let outcome = match (self.choice.method(), sample.regs, sample.stack) {
             (Method::Dwarf | Method::Trial, Some(regs), Some(stack)) => {
                 let unwound = self.unwinder.unwind(process, regs, stack, user);
@@ -586,19 +557,8 @@ impl Session {
         self.jit.sampled(process.index, sample.pid, &self.objects.roots);
         self.jit.translate(process.index, sample.time_ns, &process.space, user);
         let chain = Chain { kernel, user, outcome };
-        if let Some(ticks) = &mut self.ticks {
-            // An inherited clock begins with a whole period, so that beginnings are hit by ticks alone.
-            let function = (!sample.is_inherited).then(|| innermost_function(process, chain));
-            function.into_iter().for_each(|function| self.aggregator.compare(function, is_tick));
-            let function = function.map(|function| FxBuildHasher.hash_one(function));
-            ticks.sampled(sample.tid, function, is_tick.then_some((sample.cpu, sample.time_ns)));
-        }
-        let outcome = match is_tick {
-            true => self.aggregator.add_tick(process, chain, weight_ns),
-            false => self.aggregator.add(process, chain, weight_ns),
-        };
-        let truncated = if is_tick { &mut self.counts.ticks_truncated } else { &mut self.counts.truncated };
-        truncated.add(outcome, 1);
+        let outcome = self.aggregator.add(process, chain, weight_ns);
+        self.counts.truncated.add(outcome, 1);
     }
 
     /// What happened since the last reading; a new one begins.

@@ -112,28 +112,6 @@ impl Source {
         }
     }
 
-    /// See [`PerfSampler::thin_ticks`].
-    pub(crate) fn thin_ticks(&mut self, every: f64) {
-        if let Self::Perf(perf) = self {
-            perf.thin_ticks(every);
-        }
-    }
-
-    /// See [`PerfSampler::give_up_tick`].
-    pub(crate) fn give_up_tick(&mut self) {
-        if let Self::Perf(perf) = self {
-            perf.give_up_tick();
-        }
-    }
-
-    /// See [`PerfSampler::take_tick_failure`].
-    pub(crate) fn take_tick_failure(&mut self) -> Option<String> {
-        match self {
-            Self::Perf(perf) => perf.take_tick_failure(),
-            Self::Timers(_) => None,
-        }
-    }
-
     /// Hands over every record made until `until_ns`, in time order.
     pub(crate) fn drain(&mut self, until_ns: u64, handle: impl FnMut(Drained<'_>)) {
         either!(self, one => one.drain(until_ns, handle));

@@ -107,11 +107,6 @@ impl TargetCpu {
         self.whole = Some(WholeAccount::new(Whole::Machine, true));
     }
 
-    /// Whether the sum is one that the kernel counts at its ticks, as most kernels do the machine's.
-    pub(crate) fn is_counted_at_ticks(&self) -> bool {
-        matches!(&self.whole, Some(WholeAccount { of: Whole::Machine, .. }))
-    }
-
     /// What processes of other targets have used until now (ns); told as soon as this one is followed, since what they used
     /// before is no part of it.
     pub(crate) fn others_used(&mut self, others_ns: u64) {

@@ -78,32 +78,8 @@ impl Event {
     /// A sampling clock, not yet running.
     pub(crate) fn clock(scope: Scope<'_>, clock: &ClockEvent) -> io::Result<Self> {
         let mut builder = Builder::new().kind(Software::CPU_CLOCK);
-        builder.attrs_mut().__bindgen_anon_1.sample_period = clock.period_ns;
-        Self::sampling(builder, scope, clock)
-    }
-
-    /// A sample like the clock's each `every` times that a tracepoint is passed for which `filter` holds, in `scope`; not yet running.
-    /// `number` is the tracepoint's in tracefs. The clock's period is of no account.
-    pub(crate) fn at_tracepoint(
-        scope: Scope<'_>,
-        number: u64,
-        filter: &CStr,
-        every: u64,
-        sample: &ClockEvent,
-    ) -> io::Result<Self> {
-        let mut builder = Builder::new();
         let attrs = builder.attrs_mut();
-        attrs.type_ = PERF_TYPE_TRACEPOINT;
-        attrs.config = number;
-        attrs.__bindgen_anon_1.sample_period = every;
-        attrs.set_exclude_hv(0);
-        let event = Self::sampling(builder, scope, sample)?;
-        event.set_filter(filter)?;
-        Ok(event)
-    }
-
-    fn sampling(mut builder: Builder<'_>, scope: Scope<'_>, clock: &ClockEvent) -> io::Result<Self> {
-        let attrs = builder.attrs_mut();
+        attrs.__bindgen_anon_1.sample_period = clock.period_ns;
         attrs.sample_type = clock.format.sample_type();
         attrs.sample_regs_user = clock.format.sample_regs_user();
         attrs.sample_stack_user = if clock.format.sample_regs_user() != 0 { clock.stack_bytes } else { 0 };

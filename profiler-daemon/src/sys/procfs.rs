@@ -253,12 +253,6 @@ pub(crate) fn context_switches(tid: u32) -> u64 {
         .unwrap_or_else(|| switches_in(&std::fs::read(format!("/proc/{tid}/status")).unwrap_or_default()))
 }
 
-/// CPU time that a thread has used (ns); `None` once it is gone.
-pub(crate) fn thread_cpu_ns(tid: u32) -> Option<u64> {
-    let short = std::fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?;
-    short.split_ascii_whitespace().next()?.parse().ok()
-}
-
 fn open(pid: u32) -> Option<Process> {
     Process::new(i32::try_from(pid).ok()?).ok()
 }

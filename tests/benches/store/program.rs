@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use profiler_core::profile::{
     Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Outcome, ProcessIndex,
-    ProcessInfo, Run, SampleSource, StackWindow, SymbolizedProfile, WeightedStack, Window,
+    ProcessInfo, Run, StackWindow, SymbolizedProfile, WeightedStack, Window,
 };
 
 const FUNCTIONS: usize = 3000;
@@ -160,7 +160,6 @@ fn stack(random: &mut Rng) -> WeightedStack {
     };
     WeightedStack {
         process: ProcessIndex(0),
-        source: SampleSource::Clock,
         frames: (0..depth).rev().map(frame).collect(),
         outcome: Outcome::Complete,
         samples: 0,

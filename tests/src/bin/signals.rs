@@ -17,7 +17,7 @@ use tests::programs::program;
 use tests::run::{Sweetspot, run};
 use tests::slope::Figure;
 use tests::stats::{Stats, Summary};
-use tests::ticked::{Piece, Pieces, at_the_tick, middle, tick_ns};
+use tests::ticked::{Piece, at_the_tick, middle, tick_ns};
 
 /// How far the cost of a sample may be off.
 const GOAL: f64 = 0.15;
@@ -138,7 +138,7 @@ fn cost(cell: Cell, seconds: f64) -> Result<Cost> {
 }
 
 fn judge(cell: Cell, said: &str, summary: &Summary) -> Result<Cost> {
-    let pieces = Pieces::parse(said).interrupted;
+    let pieces = Piece::parse_all(said);
     // Signals come at ticks alone.
     let signals = pieces.iter().filter(|piece| piece.has_signal);
     let is_tick = at_the_tick(signals.map(|piece| piece.at_ns), tick_ns()?);

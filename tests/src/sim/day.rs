@@ -180,7 +180,7 @@ impl<'a> Run<'a> {
         let copy = CopySize::default();
         let settings = RateSettings {
             budget_ratio: day.budget_ratio,
-            horizon_s: day.horizon_s,
+            horizon_s: Some(day.horizon_s),
             expected_frames: 0.0,
             expected_stack_bytes: f64::from(copy.bytes()),
             ..RateSettings::default()

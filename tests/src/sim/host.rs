@@ -39,9 +39,6 @@ pub(super) struct Host<'a> {
     now_ns: u64,
     next_tick_ns: u64,
     period_ns: u64,
-    /// Samples at the kernel's tick (per CPU-second), and the part of one that is yet to come.
-    tick_rate_hz: f64,
-    tick_rest: f64,
 }
 
 impl<'a> Host<'a> {
@@ -52,18 +49,7 @@ impl<'a> Host<'a> {
         let threads = (0..most).map(thread).collect();
         let rng = fastrand::Rng::with_seed(seed ^ 0x5eed);
         let next_tick_ns = dither.tick_ns();
-        let (period_ns, tick_rate_hz) = (first.period_ns, first.tick_rate_hz);
-        Host {
-            scenario,
-            rng,
-            dither,
-            threads,
-            now_ns: 0,
-            next_tick_ns,
-            period_ns,
-            tick_rate_hz,
-            tick_rest: 0.0,
-        }
+        Host { scenario, rng, dither, threads, now_ns: 0, next_tick_ns, period_ns: first.period_ns }
     }
 
     pub(super) fn now_s(&self) -> f64 {
@@ -72,7 +58,7 @@ impl<'a> Host<'a> {
 
     /// Sets the mean period from now on, as events become due.
     pub(super) fn obey(&mut self, decision: &Decision) {
-        (self.period_ns, self.tick_rate_hz) = (decision.period_ns, decision.tick_rate_hz);
+        self.period_ns = decision.period_ns;
         for thread in &mut self.threads {
             thread.set(self.now_ns, self.period_ns, &mut self.dither);
         }
@@ -88,8 +74,7 @@ impl<'a> Host<'a> {
         let lump = 0.67 + 0.66 * self.rng.f64();
         loop {
             let before = slice.hits.len();
-            let more_us = self.scenario.phase(self.now_s()).own_more_us;
-            own_us += (self.scenario.own_per_second_us + more_us) * SLICE_NS as f64 * 1e-9;
+            own_us += self.scenario.own_per_second_us * SLICE_NS as f64 * 1e-9;
             own_us += self.run_threads(&mut slice) * (slice.hits.len() - before) as f64;
             self.now_ns += SLICE_NS;
             let reading = reading(self.scenario, self.now_ns, &slice, own_us * lump);
@@ -97,9 +82,7 @@ impl<'a> Host<'a> {
             if self.now_ns >= self.next_tick_ns
                 || (looks && overdrawn(&Reading { target_cpu_ns: 0, ..reading }))
             {
-                let mut truth = self.truth((self.now_ns - started_ns) as f64, &mut slice, &reading, noise);
-                let tick_samples = self.sample_ticks(&mut truth);
-                let reading = Reading { tick_samples, ..reading };
+                let truth = self.truth((self.now_ns - started_ns) as f64, &mut slice, &reading, noise);
                 let tick_ns = self.dither.tick_ns();
                 self.next_tick_ns = (self.next_tick_ns + tick_ns).max(self.now_ns + MIN_TICK_NS);
                 return (reading, shares(&slice), truth);
@@ -137,16 +120,6 @@ impl<'a> Host<'a> {
             functions,
             handlers: self.handlers(slice),
         }
-    }
-
-    /// Ticks that were sampled, which cost what the handler takes and what reading them does.
-    fn sample_ticks(&mut self, truth: &mut Truth) -> u64 {
-        self.tick_rest += truth.cpu_ns * 1e-9 * self.tick_rate_hz;
-        let ticks = self.tick_rest.floor();
-        self.tick_rest -= ticks;
-        let phase = self.scenario.phase(self.now_s());
-        truth.target_ns += ticks * phase.handler_us(phase.frames as u64) * 1e3;
-        ticks as u64
     }
 
     fn handlers(&mut self, slice: &Slice) -> Vec<HandlerTime> {

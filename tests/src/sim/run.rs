@@ -2,8 +2,8 @@
 
 use profiler_core::attach::{AttachChoice, AttachMode};
 use profiler_core::rate::{
-    AUDIT_HZ, Account, Activity, BurstSchedule, Cost, CostModel, Decision, Figure, Prediction,
-    RateController, RateSettings, Reading, Reason, Spend, predict,
+    Account, Activity, BurstSchedule, Cost, CostModel, Decision, Figure, Prediction, RateController,
+    RateSettings, Reading, Reason, Spend, predict,
 };
 
 use super::host::{Host, Truth};
@@ -36,10 +36,6 @@ pub struct Outcome {
     pub weight_error_ratio: f64,
     /// Samples over those that the rates in force ask for.
     pub realised_ratio: f64,
-    /// Lowest rate of the clock beside ticks, of what as many ticks ask for.
-    pub audit_ratio: f64,
-    /// Changes of how many ticks are sampled, a minute.
-    pub tick_changes_per_minute: f64,
     /// Optimum of the last phase (samples per CPU-second).
     pub optimum_hz: f64,
     /// Rate at the end.
@@ -105,10 +101,9 @@ pub fn prediction(scenario: &Scenario) -> Prediction {
 pub(super) fn settings(scenario: &Scenario) -> RateSettings {
     RateSettings {
         budget_ratio: scenario.budget_ratio,
-        horizon_s: scenario.horizon_s,
+        horizon_s: Some(scenario.horizon_s),
         criterion: scenario.criterion,
         fixed_rate_hz: scenario.fixed_rate_hz,
-        tick_hz: scenario.tick_hz,
         expected_frames: scenario.phases[0].frames,
         expected_stack_bytes: scenario.phases[0].stack_bytes as f64,
         ..RateSettings::default()
@@ -125,7 +120,7 @@ pub(super) fn calibration(scenario: &Scenario) -> CostModel {
         per_sample_ns: cost(scenario.phases[0].sample_us),
         per_frame_ns: cost(FRAME_US),
         per_byte_ns: cost(BYTE_US * scenario.calibrated_byte_factor),
-        per_handler_ns: (scenario.bursts || scenario.tick_hz.is_some()).then(|| cost(HANDLER_US)),
+        per_handler_ns: scenario.bursts.then(|| cost(HANDLER_US)),
         per_switch_ns: cost(1.0),
         ..CostModel::default()
     }
@@ -164,9 +159,6 @@ struct Tally {
     asked: f64,
     rates: Option<(f64, f64)>,
     overheads: Option<(f64, f64)>,
-    audit: Option<f64>,
-    tick_rate_hz: f64,
-    tick_changes: u32,
     ticks: u32,
     wall_ns: f64,
     throttled: u32,
@@ -182,13 +174,6 @@ impl Tally {
         self.weight_ns += truth.functions.weight_ns.iter().sum::<f64>();
         self.samples += truth.samples as f64;
         self.asked += rate_hz * truth.cpu_ns * 1e-9;
-
-        if let Some(tick_hz) = scenario.tick_hz.filter(|_| decision.tick_rate_hz > 0.0) {
-            let asked_hz = AUDIT_HZ * decision.tick_rate_hz / tick_hz;
-            self.audit = Some(self.audit.unwrap_or(f64::INFINITY).min(decision.rate_hz / asked_hz));
-        }
-        self.tick_changes += u32::from(decision.tick_rate_hz != self.tick_rate_hz);
-        self.tick_rate_hz = decision.tick_rate_hz;
 
         let at_s = decision.at_ns as f64 * 1e-9;
         let phase = scenario.phase(at_s);
@@ -227,8 +212,6 @@ impl Tally {
             throttled_ratio: f64::from(self.throttled) / ticks,
             weight_error_ratio: if self.cpu_ns > 0.0 { self.weight_ns / self.cpu_ns - 1.0 } else { 0.0 },
             realised_ratio: if self.asked > 0.0 { self.samples / self.asked } else { 1.0 },
-            audit_ratio: self.audit.unwrap_or(1.0),
-            tick_changes_per_minute: f64::from(self.tick_changes) / (scenario.duration_s / 60.0).max(1.0),
             optimum_hz: scenario.optimum_hz(scenario.phase(scenario.duration_s)),
             rate_hz,
         }
@@ -258,8 +241,6 @@ impl Outcome {
             at_most("throttled_ratio", self.throttled_ratio, bands.throttled_ratio),
             at_most("weight_error_ratio", self.weight_error_ratio.abs(), bands.weight_error_ratio),
             within("realised_ratio", realised, bands.realised_ratio),
-            within("audit_ratio", (self.audit_ratio, self.audit_ratio), (bands.audit_ratio, f64::INFINITY)),
-            at_most("tick_changes_per_minute", self.tick_changes_per_minute, bands.tick_changes_per_minute),
         ]
         .into_iter()
         .flatten()

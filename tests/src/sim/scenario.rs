@@ -45,9 +45,6 @@ pub struct Scenario {
     /// Phases of the program, in order.
     #[serde(rename = "phase")]
     pub phases: Vec<Phase>,
-    /// Ticks of the kernel (per second), where samples are taken at them.
-    #[serde(default)]
-    pub tick_hz: Option<f64>,
     /// A rate that is fixed instead of controlled (samples per CPU-second).
     #[serde(default)]
     pub fixed_rate_hz: Option<f64>,
@@ -86,8 +83,6 @@ pub struct Phase {
     pub growth: f64,
     /// Bytes of stack copied.
     pub stack_bytes: u64,
-    /// What the profiler spends on anything but samples (µs per second of wall time), beside what the scenario says.
-    pub own_more_us: f64,
     /// What a byte costs in this phase, as a factor.
     pub byte_factor: f64,
     /// The profiler's own CPU time per sample (µs).
@@ -110,7 +105,6 @@ impl Default for Phase {
             frames: 20.0,
             growth: 0.0,
             stack_bytes: 0,
-            own_more_us: 0.0,
             byte_factor: 1.0,
             own_us: 2.0,
         }
@@ -144,10 +138,6 @@ pub struct Bands {
     /// Bursts must be sampled at the rate: samples over those that the rate in force asks for; lowest and
     /// highest.
     pub realised_ratio: (f64, f64),
-    /// Lowest rate of the clock that audits ticks, of what as many ticks ask for.
-    pub audit_ratio: f64,
-    /// Most changes of how many ticks are sampled (a minute): each begins a part of the audit anew.
-    pub tick_changes_per_minute: f64,
 }
 
 impl Default for Bands {
@@ -164,8 +154,6 @@ impl Default for Bands {
             throttled_ratio: 0.05,
             weight_error_ratio: 0.02,
             realised_ratio: (0.9, 1.1),
-            audit_ratio: 0.6,
-            tick_changes_per_minute: 20.0,
         }
     }
 }
@@ -228,7 +216,6 @@ impl Scenario {
             noise_ratio: 0.0,
             own_per_second_us: own_fixed(),
             phases,
-            tick_hz: None,
             fixed_rate_hz: None,
             bands: Bands::default(),
         }

@@ -53,7 +53,7 @@ fn budget(settings: &DaemonSettings, log: &mut Log) {
 fn sampling(settings: &DaemonSettings, log: &mut Log) {
     let how = crate::SamplingSettings {
         rate: settings.sampling.rate,
-        horizon: settings.sampling.horizon,
+        horizon: Some(settings.sampling.horizon),
         confidence: settings.sampling.confidence,
         ..crate::SamplingSettings::default()
     };
@@ -62,12 +62,6 @@ fn sampling(settings: &DaemonSettings, log: &mut Log) {
             "sampling.backend",
             "timer-signal samples what is recorded or attached to, one process at a time: use perf"
                 .to_owned(),
-        );
-    }
-    if settings.sampling.source == crate::Source::Tick {
-        log.wrong_key(
-            "sampling.source",
-            "tick samples what is recorded or attached to: use clock".to_owned(),
         );
     }
     for problem in how.problems() {

@@ -147,7 +147,7 @@ impl Checked<'_> {
             check_budget(&format!("{}.budget", self.path), budget, self.log);
         }
         if let Some(horizon) = self.target.horizon {
-            let how = SamplingSettings { horizon, ..SamplingSettings::default() };
+            let how = SamplingSettings { horizon: Some(horizon), ..SamplingSettings::default() };
             if how.problems().any(|problem| matches!(problem, InvalidSetting::Horizon(_))) {
                 self.wrong("horizon", InvalidSetting::Horizon(horizon).to_string());
             }

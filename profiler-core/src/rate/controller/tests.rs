@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::super::Criterion;
 use super::super::cost::Cost;
 use super::*;
-use crate::rate::{AUDIT_HZ, Coldness, HandlerTime};
+use crate::rate::{Coldness, HandlerTime};
 
 fn reading(tick: u64, samples: u64) -> Reading {
     Reading {
@@ -35,129 +35,6 @@ fn a_fixed_rate_is_metered_and_kept() {
         );
     }
     assert!(controller.account().worst_1s_ratio() > 0.15);
-}
-
-/// A busy target at HZ ticks a second, if any; the last decision after a minute.
-fn beside_ticks(tick_hz: Option<f64>, budget_ratio: f64) -> (Decision, RateController) {
-    let costs = CostModel {
-        per_sample_ns: Cost::new(14_000.0, 100.0),
-        per_handler_ns: Some(Cost::new(1_000.0, 50.0)),
-        ..CostModel::default()
-    };
-    let mut controller =
-        RateController::new(RateSettings { budget_ratio, tick_hz, ..Default::default() }, costs);
-    let mut decision = controller.start(0);
-    for tick in 0..600 {
-        let samples = (decision.rate_hz * 0.1).round() as u64;
-        let ticks = (decision.tick_rate_hz * 0.1) as u64;
-        let now = Reading {
-            tick_samples: ticks,
-            self_cpu_ns: 20_000 + 2_000 * (samples + ticks),
-            ..reading(tick, samples)
-        };
-        decision = controller.tick(&now, &TopShares { counts: vec![(1, 40), (2, 30), (3, 20), (4, 10)] });
-    }
-    (decision, controller)
-}
-
-#[test]
-fn ticks_take_the_place_of_the_clocks_samples() {
-    let (clock, _) = beside_ticks(None, 0.05);
-    let (both, controller) = beside_ticks(Some(250.0), 0.05);
-    assert_eq!((clock.bound_by, both.bound_by), (BoundBy::Law, BoundBy::Law));
-    assert_eq!((clock.tick_rate_hz, both.tick_rate_hz), (0.0, 250.0));
-    assert!(
-        both.rate_hz > 30.0 && both.rate_hz < clock.rate_hz - 150.0,
-        "{} of {}",
-        both.rate_hz,
-        clock.rate_hz
-    );
-    assert!(both.tick_overhead_us < 0.2 * both.overhead_us, "{} {}", both.tick_overhead_us, both.overhead_us);
-    // More samples for less: the criterion spends a part of what the ticks save.
-    assert!(both.rate_hz + both.tick_rate_hz > 1.1 * clock.rate_hz, "{both:?}");
-    assert!(both.overhead_1s_ratio < clock.overhead_1s_ratio, "{both:?} {clock:?}");
-    assert!(controller.wants_tick());
-}
-
-#[test]
-fn both_sources_stay_within_one_budget() {
-    let (both, controller) = beside_ticks(Some(250.0), 0.004);
-    assert!(
-        controller.account().worst_10s_ratio() <= 1.02 * 0.004,
-        "{}",
-        controller.account().worst_10s_ratio()
-    );
-    assert!(both.rate_hz < 220.0 && both.bound_by != BoundBy::Law, "{both:?}");
-    let (few, mut controller) = beside_ticks(Some(1_000.0), 0.004);
-    assert!(few.tick_rate_hz < 0.5 * 0.004 / 3e-6, "ticks take half of it at most: {few:?}");
-    assert!(controller.account().worst_10s_ratio() <= 1.02 * 0.004);
-    controller.give_up_tick();
-    assert!(controller.wants_tick());
-}
-
-/// In a long run each sample counts for little, and its bias for much.
-#[test]
-fn a_long_run_takes_fewer_ticks_and_a_very_long_one_none() {
-    let after = |horizon_s: f64| {
-        let costs = CostModel {
-            per_sample_ns: Cost::new(14_000.0, 100.0),
-            per_handler_ns: Some(Cost::new(1_000.0, 50.0)),
-            ..CostModel::default()
-        };
-        let settings = RateSettings { tick_hz: Some(250.0), horizon_s: Some(horizon_s), ..Default::default() };
-        RateController::new(settings, costs).start(0)
-    };
-    let [hour, day, year] = [3_600.0, 86_400.0, 3.2e7].map(after);
-    assert_eq!(hour.tick_rate_hz, 250.0);
-    assert!((20.0..200.0).contains(&day.tick_rate_hz) && day.rate_hz == AUDIT_HZ, "{day:?}");
-    assert_eq!(year.tick_rate_hz, 0.0);
-}
-
-/// Of whole CPUs, strangers' ticks are sampled as well as the target's.
-#[test]
-fn strangers_ticks_count_for_what_ticks_may_cost() {
-    let (_, mut controller) = beside_ticks(Some(250.0), 0.01);
-    assert!(controller.wants_tick());
-    for tick in 600..1_200 {
-        let now = Reading { tick_samples: 25, foreign_tick_samples: 15 * 25, ..reading(tick, 10) };
-        controller.tick(&now, &TopShares::default());
-    }
-    assert!(!controller.wants_tick());
-}
-
-/// What came suddenly has spent the budget of many seconds: the clock is slowed, and ticks are with it, not instead of it.
-#[test]
-fn in_debt_ticks_are_thinned_with_what_audits_them() {
-    let (before, mut controller) = beside_ticks(Some(250.0), 0.01);
-    assert!(before.tick_rate_hz > 100.0, "{before:?}");
-    let (mut decision, mut least_hz, mut changes) = (before, f64::INFINITY, 0);
-    for tick in 600..900 {
-        let (samples, ticks) = ((decision.rate_hz * 0.1) as u64, (decision.tick_rate_hz * 0.1) as u64);
-        let now = Reading {
-            tick_samples: ticks,
-            // A second of copies, each of them dear.
-            self_cpu_ns: if tick < 610 { 8_000_000 } else { 20_000 + 2_000 * (samples + ticks) },
-            ..reading(tick, samples)
-        };
-        let next = controller.tick(&now, &TopShares { counts: vec![(1, 40), (2, 30), (3, 20), (4, 10)] });
-        changes += u32::from(next.tick_rate_hz != decision.tick_rate_hz);
-        decision = next;
-        least_hz = least_hz.min(decision.rate_hz);
-        let audited_hz = decision.tick_rate_hz * AUDIT_HZ / before.tick_rate_hz.max(250.0);
-        assert!(decision.rate_hz >= 0.6 * audited_hz, "{tick}: {decision:?}");
-    }
-    assert!(least_hz < 0.2 * AUDIT_HZ, "{least_hz}: else nothing of this was put to the test");
-    assert!(changes < 30, "{changes} in half a minute: each begins the audit's counts anew");
-    assert!(decision.tick_rate_hz > 0.5 * before.tick_rate_hz && controller.wants_tick(), "{decision:?}");
-}
-
-#[test]
-fn an_untimed_handler_leaves_ticks_as_dear_as_the_clock() {
-    let settings = RateSettings { tick_hz: Some(250.0), ..RateSettings::default() };
-    let mut controller = RateController::new(settings, CostModel::default());
-    let decision = controller.start(0);
-    assert_eq!(decision.tick_overhead_us, decision.overhead_us);
-    assert!(!controller.wants_tick(), "at twenty microseconds each, and as many in doubt");
 }
 
 #[test]
@@ -350,7 +227,7 @@ prop_compose! {
         RateSettings {
             budget_ratio: b, own_cpu_ratio: own, horizon_s: w, criterion: Criterion::UpperCurve { z }, fixed_rate_hz: fixed, top,
             floor_hz: floor, min_period_ns: period, max_bytes_per_s: bytes, expected_frames: frames,
-            expected_stack_bytes: copy, clock_tick_ns: tick, tick_hz: None,
+            expected_stack_bytes: copy, clock_tick_ns: tick,
         }
     }
 }
@@ -370,7 +247,6 @@ prop_compose! {
                 growth: x[8], growth_se: x[3],
             }),
             at_tick: None, // a share of times that others tell
-            per_tick_ns: None,
             per_trace_record_ns: Cost::new(traced[2], traced[3]),
         }
     }
@@ -379,12 +255,11 @@ prop_compose! {
 prop_compose! {
     fn hostile_reading()(
         x in prop::array::uniform12(hostile_u64()), trace_records in hostile_u64(), self_once_ns in hostile_u64(),
-        (tick_samples, foreign_tick_samples) in (hostile_u64(), hostile_u64()),
     ) -> Reading {
         Reading {
             at_ns: x[0], target_cpu_ns: x[1], self_cpu_ns: x[2], samples: x[3], foreign_samples: x[4], frames: x[5],
             stack_bytes: x[6], lost: x[7], switches: x[8], side_records: x[9], foreign_side_records: x[10], forks: x[11],
-            trace_records, self_once_ns, tick_samples, foreign_tick_samples,
+            trace_records, self_once_ns,
         }
     }
 }

@@ -182,33 +182,10 @@ impl Law {
     }
 
     /// κc·o or κc·σ_o: the bias per unit of rate (s).
-    pub(super) fn bias_s(&self) -> Result<f64, ModelError> {
-        self.bias_of_s(self.overhead_s, self.overhead_se_s.unwrap_or(self.overhead_s))
-    }
-
-    /// The same for samples that cost `overhead_s`, known to `overhead_se_s`.
-    pub(super) fn bias_of_s(&self, overhead_s: f64, overhead_se_s: f64) -> Result<f64, ModelError> {
-        let o = positive("the cost of a sample", overhead_s)?;
-        let left = match self.overhead_se_s {
-            Some(_) => positive("the error of a sample's cost", overhead_se_s)?,
-            None => o,
-        };
+    fn bias_s(&self) -> Result<f64, ModelError> {
+        let o = positive("the cost of a sample", self.overhead_s)?;
+        let left = self.overhead_se_s.map_or(Ok(o), |se| positive("the error of a sample's cost", se))?;
         Ok(left * self.threads.held_up()?)
-    }
-
-    /// What the error grows with: where the bias is compensated, the sum of two variances, for every criterion.
-    pub(super) fn effective_criterion(&self) -> Criterion {
-        if self.overhead_se_s.is_some() { Criterion::MeanSquared } else { self.criterion }
-    }
-
-    /// Relative deviation of a profile of one sample a CPU-second: S/√(R·W).
-    pub(super) fn deviation_at_one(&self) -> Result<f64, ModelError> {
-        let noise = self.noise()?;
-        if self.spread == 0.0 {
-            Ok(0.0)
-        } else {
-            Ok(positive("the spread of the shares", self.spread)? * noise)
-        }
     }
 
     /// The mean of 1/√(R·W) over the horizons, in the sense in which the criterion averages.

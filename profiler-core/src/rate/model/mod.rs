@@ -19,7 +19,6 @@ mod criterion;
 mod error;
 mod experiment;
 mod law;
-mod two_sources;
 
 pub use caps::{BoundBy, Caps};
 pub use criterion::Criterion;
@@ -27,7 +26,6 @@ pub use error::ModelError;
 pub(super) use error::positive;
 pub use experiment::{Experiment, Plan, TimeInterval};
 pub use law::{Horizon, Law, Optimum, Threads, optimum_rate_hz, relative_loss, spread};
-pub use two_sources::{Mix, MixCaps, Tick};
 
 #[cfg(test)]
 mod tests;

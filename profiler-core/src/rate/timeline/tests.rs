@@ -175,34 +175,6 @@ fn hostile_times_and_periods_do_no_harm() {
     }
 }
 
-/// An event that counts others: after a setting the kernel takes the next one, whatever has passed.
-#[test]
-fn of_counted_events_all_are_accounted_for() {
-    const GRAIN_NS: u64 = 4_000_000;
-    let mut dither = Dither::new(9);
-    let mut timeline = PeriodTimeline::new(0, 3 * GRAIN_NS).of_events(GRAIN_NS);
-    let (mut left, mut every, mut weight_ns, mut samples) = (3, 3, 0, 0);
-    const EVENTS: u64 = 200_000;
-    for event in 1..=EVENTS {
-        let now_ns = event * GRAIN_NS;
-        left -= 1;
-        if left == 0 {
-            weight_ns += timeline.weight(now_ns);
-            samples += 1;
-            left = every;
-        }
-        if timeline.due(now_ns + 1, 3 * GRAIN_NS, &mut dither) && event % 25 == 0 {
-            every = dither.draw_count(3.0, GRAIN_NS);
-            timeline.set(now_ns + 1, every * GRAIN_NS, 3 * GRAIN_NS);
-            left = 1;
-        }
-    }
-    let ratio = weight_ns as f64 / (EVENTS * GRAIN_NS) as f64;
-    assert!((ratio - 1.0).abs() < 0.02, "{ratio}");
-    let rate = samples as f64 * 3.0 / EVENTS as f64;
-    assert!((rate - 1.0).abs() < 0.05, "{rate}");
-}
-
 /// A whole CPU's clock and a program that is busy for a part of each millisecond: periods near a multiple of it would find it asleep
 /// all the time, and no sample would ever have them drawn anew.
 #[test]

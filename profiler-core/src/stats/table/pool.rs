@@ -1,7 +1,7 @@
 //! What the functions of a profile know together about how its samples hang together.
 
 use super::super::batch::Batches;
-use super::{Beside, Part, Window};
+use super::{Part, Window};
 
 /// Degrees of freedom that the inflation of all functions weighs against that of one.
 const POOL_FREEDOM: f64 = 8.0;
@@ -27,20 +27,12 @@ pub(super) struct Profile {
 pub(super) struct Seen {
     pub(super) samples: u64,
     pub(super) share: f64,
-    pub(super) beside: Option<Beside>,
     /// Windows and weights (ns).
     pub(super) parts: Vec<(usize, f64)>,
     /// Sums of the squares of its samples' weights (ns²), for each of these; 0 where they are the window's share of its own.
     pub(super) squares_ns2: Vec<f64>,
     /// Variance of the share by length of the batches.
     variances: Vec<f64>,
-}
-
-impl Seen {
-    /// Whether there is anything to say of it.
-    pub(super) fn is_known(&self) -> bool {
-        self.share > 0.0 || self.beside.is_some_and(|beside| beside.share > 0.0)
-    }
 }
 
 impl Profile {
@@ -87,7 +79,7 @@ impl Profile {
         }
         let share = if weight_ns > 0.0 { (weight_ns / self.weight_ns).min(1.0) } else { 0.0 };
         let variances = self.batches.variances(&kept);
-        Seen { samples, share, beside: None, variances, parts: kept, squares_ns2 }
+        Seen { samples, share, variances, parts: kept, squares_ns2 }
     }
 
     /// Samples of equal weight that would know as much of this function's share, if they were independent; never more than know
@@ -140,16 +132,13 @@ impl Pool {
         Pool {
             inflation,
             freedom: (COMMON * comparisons.min(visits)).max(1.0),
-            functions: profile.seen.iter().filter(|seen| seen.is_known()).count() as f64,
+            functions: profile.seen.iter().filter(|seen| seen.share > 0.0).count() as f64,
         }
     }
 
     /// A function's inflation, the mean of its own and the common one by what each is worth, and the degrees of freedom of
     /// that mean (Satterthwaite).
     pub(super) fn inflation(&self, profile: &Profile, seen: &Seen) -> (f64, f64) {
-        if seen.samples == 0 {
-            return (self.inflation.max(1.0), self.freedom);
-        }
         let own = profile.batches.inflation(&seen.variances, profile.binomial(seen));
         let rarer = seen.share.min(1.0 - seen.share);
         let visits = VISITS_PER_SAMPLE * profile.effective / own.factor * rarer;

@@ -13,37 +13,6 @@ fn steady(windows: u32, samples: u64) -> Vec<Part> {
     (0..windows).map(|window| part(window, samples as f64 * 1e7, samples)).collect()
 }
 
-/// Whatever others say, the clock's own interval stands; it reaches to what both say together.
-#[test]
-fn samples_beside_move_the_share_and_only_widen_the_interval() {
-    let functions = [steady(20, 30), steady(20, 70), vec![]];
-    let alone = IntervalTable::new(&[EVEN; 20], &functions, Confidence::default());
-    let with = |shares: [f64; 3]| {
-        let beside = shares.map(|share| Beside { share, samples: 10 });
-        IntervalTable::with_beside(&[EVEN; 20], &functions, &beside, Confidence::default())
-    };
-    let near = with([0.305, 0.695, 0.0]);
-    for (near, alone) in near.rows().iter().zip(alone.rows()).take(2) {
-        assert_eq!((near.this_run, near.long_run), (alone.this_run, alone.long_run));
-        assert_eq!(near.samples, alone.samples + 10);
-    }
-    assert_eq!(near.rows()[2].this_run, Interval::UNKNOWN);
-    let far = with([0.2, 0.8, 0.0]);
-    let (low, high) = (far.rows()[0].this_run, far.rows()[1].this_run);
-    assert_eq!((low.low, low.high), (0.2, alone.rows()[0].this_run.high));
-    assert_eq!((high.low, high.high), (alone.rows()[1].this_run.low, 0.8));
-    let unseen = with([0.3, 0.695, 0.005]).rows()[2];
-    assert_eq!((unseen.share, unseen.samples, unseen.this_run.low), (0.005, 10, 0.0));
-    assert!((0.005..0.02).contains(&unseen.this_run.high), "none of 2,000: {unseen:?}");
-}
-
-#[test]
-fn without_samples_in_windows_those_beside_tell_nothing() {
-    let beside = [Beside { share: 1.0, samples: 100 }];
-    let table = IntervalTable::with_beside(&[], &[vec![]], &beside, Confidence::default());
-    assert_eq!(table.rows()[0].this_run, Interval::UNKNOWN);
-}
-
 #[test]
 fn a_single_function_is_all_there_is() {
     let table = IntervalTable::new(&[EVEN; 20], &[steady(20, 100)], Confidence::default());

@@ -160,8 +160,6 @@ pub(super) fn decision() -> DecisionEntry {
         budget_cap_hz: 16.0,
         bucket_cap_hz: f64::INFINITY,
         bucket_level_us: 18.0,
-        tick_rate_hz: 0.0,
-        tick_overhead_us: 0.0,
         budget_ratio: 19.0,
         overhead_1s_ratio: 20.0,
         utilisation_cpus: 21.0,

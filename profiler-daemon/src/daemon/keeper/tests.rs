@@ -37,8 +37,6 @@ fn parcel(target: &str, from_ns: u64, has_process: bool) -> Parcel {
         generated: Generated::default(),
         span: from_ns..from_ns + SECOND,
         is_last: true,
-        ticks: 0,
-        ticks_compared: false,
     };
     let window = Window {
         target: target.to_owned(),

@@ -63,8 +63,8 @@ impl Watched {
 
 /// Whether only the rate is chosen in another way.
 fn differ_in_control_alone(old: &SamplingSettings, new: &SamplingSettings) -> bool {
-    let SamplingSettings { budget, horizon, rate, criterion, confidence, .. } = new.clone();
-    SamplingSettings { budget, horizon, rate, criterion, confidence, ..old.clone() } == *new
+    let SamplingSettings { budget, own_cpu, horizon, rate, criterion, confidence, .. } = new.clone();
+    SamplingSettings { budget, own_cpu, horizon, rate, criterion, confidence, ..old.clone() } == *new
 }
 
 #[cfg(test)]
@@ -78,7 +78,7 @@ mod tests {
         let old = SamplingSettings::default();
         let other = SamplingSettings {
             budget: "3%".parse().unwrap(),
-            horizon: "5s".parse().unwrap(),
+            horizon: Some("5s".parse().unwrap()),
             rate: Some("99Hz".parse().unwrap()),
             confidence: "90%".parse().unwrap(),
             ..old.clone()

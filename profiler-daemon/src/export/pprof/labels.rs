@@ -1,29 +1,27 @@
 //! What is said of a sample beside its stack.
 
-use profiler_core::profile::{Outcome, SampleSource};
+use profiler_core::profile::Outcome;
 
 use super::message;
 use super::read::ReadError;
 use super::sections::Sections;
-use super::{COMM, OUTCOME, PID, SOURCE, TICK};
+use super::{COMM, OUTCOME, PID};
 
 /// The labels of a sample that we know.
 #[derive(Clone, Copy)]
 pub(super) struct Labels<'a> {
     pub(super) pid: u32,
     pub(super) comm: &'a str,
-    pub(super) source: SampleSource,
     pub(super) outcome: Outcome,
 }
 
 impl<'a> Labels<'a> {
     pub(super) fn read(sections: &Sections<'a>, labels: &[message::Label]) -> Result<Self, ReadError> {
-        let mut read = Self { pid: 0, comm: "", source: SampleSource::Clock, outcome: Outcome::Complete };
+        let mut read = Self { pid: 0, comm: "", outcome: Outcome::Complete };
         for label in labels {
             match sections.text(label.key)? {
                 PID => read.pid = u32::try_from(label.number).unwrap_or_default(),
                 COMM => read.comm = sections.text(label.text)?,
-                SOURCE if sections.text(label.text)? == TICK => read.source = SampleSource::Tick,
                 OUTCOME => read.outcome = outcome(sections.text(label.text)?),
                 _ => {} // another tool's
             }

@@ -30,6 +30,3 @@ const PID: &str = "pid";
 const COMM: &str = "comm";
 /// Label of a sample: how its unwinding ended, where it is not complete.
 const OUTCOME: &str = "outcome";
-/// Of samples at the kernel's tick; the clock's have none.
-const SOURCE: &str = "source";
-const TICK: &str = "tick";

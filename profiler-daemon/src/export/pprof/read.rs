@@ -239,16 +239,8 @@ impl<'a> Reader<'a> {
             if shown_so_far > MAX_SHOWN {
                 return Err(ReadError::TooLarge);
             }
-            let (source, outcome, windows) = (labels.source, labels.outcome, Vec::new());
-            self.profile.stacks.push(WeightedStack {
-                process,
-                source,
-                frames,
-                outcome,
-                samples,
-                cpu_ns,
-                windows,
-            });
+            let (outcome, windows) = (labels.outcome, Vec::new());
+            self.profile.stacks.push(WeightedStack { process, frames, outcome, samples, cpu_ns, windows });
         }
         Ok(())
     }

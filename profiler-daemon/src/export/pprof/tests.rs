@@ -11,7 +11,7 @@ use super::{read, write};
 use crate::export::functions::functions;
 use crate::export::table::{View, render};
 use crate::export::testing;
-use profiler_core::profile::{Outcome, SampleSource, StackWindow, SymbolizedProfile, WeightedStack};
+use profiler_core::profile::{Outcome, StackWindow, SymbolizedProfile, WeightedStack};
 
 fn written(profile: &SymbolizedProfile) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -83,8 +83,7 @@ fn windows_that_nobody_would_read_are_left_out_and_that_is_said() {
 
 #[test]
 fn what_is_written_reads_back_whole() {
-    let mut profile = testing::profile();
-    profile.stacks[1].source = SampleSource::Tick;
+    let profile = testing::profile();
     let read = read(written(&profile).as_slice()).unwrap();
     assert_eq!(read.processes, profile.processes);
     assert_eq!(read.modules, profile.modules);
@@ -103,9 +102,6 @@ fn every_key_of_the_run_reads_back() {
     profile.run.not_sampled_cpu_s = 0.125;
     (profile.run.maps_reread, profile.run.mappings_dropped, profile.run.objects) = (7, 8, 9);
     (profile.run.walked_frames, profile.run.copied_bytes) = (14, 15);
-    (profile.run.tick_samples, profile.run.tick_audit) = (16, "believed".to_owned());
-    (profile.run.tick_rate_hz, profile.run.tick_overhead_us, profile.run.tick_overhead_se_us) =
-        (250.0, 2.5, 0.25);
     (profile.run.files_lost, profile.run.symbol_bytes_peak) = (10, 11);
     (profile.run.symbol_evictions, profile.run.symbol_rereads) = (12, 13);
     let json = |profile: &SymbolizedProfile| serde_json::to_value(&profile.run).unwrap();

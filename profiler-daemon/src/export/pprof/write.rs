@@ -4,12 +4,12 @@ use std::io::{self, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use profiler_core::profile::{self, ModuleIndex, Run, SampleSource, SymbolizedProfile};
+use profiler_core::profile::{self, ModuleIndex, Run, SymbolizedProfile};
 use prost::Message;
 
 use super::message::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 use super::strings::Strings;
-use super::{COMM, OUTCOME, PID, SOURCE, TICK, comments, windows};
+use super::{COMM, OUTCOME, PID, comments, windows};
 
 /// Writes `profile` compressed.
 pub(crate) fn write(profile: &SymbolizedProfile, out: &mut dyn Write) -> io::Result<()> {
@@ -70,9 +70,6 @@ fn sample<'a>(
     ];
     if stack.outcome.is_truncated() {
         label.push(Label { key: strings.add(OUTCOME), text: strings.add(stack.outcome.as_str()), number: 0 });
-    }
-    if stack.source == SampleSource::Tick {
-        label.push(Label { key: strings.add(SOURCE), text: strings.add(TICK), number: 0 });
     }
     Sample {
         location_id: stack.frames.iter().map(|location| id(location.0)).collect(),

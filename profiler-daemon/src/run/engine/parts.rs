@@ -38,8 +38,6 @@ pub(crate) struct Figures {
     pub(crate) setup_cpu_ns: u64,
     /// Whether the kernel's handler was timed, or why not.
     pub(crate) handler_time: String,
-    /// What became of the samples at the kernel's tick.
-    pub(crate) tick_audit: String,
     /// What the samples are of.
     pub(crate) event: &'static str,
     /// Whether samples were taken inside of the target's processes.
@@ -91,7 +89,6 @@ impl<L: DecisionLog> Engine<L> {
             self_cpu_ns: next.self_cpu_ns.saturating_sub(part.self_cpu_ns),
             setup_cpu_ns: self.session.setup_cpu_ns(),
             handler_time: self.bursts.outcome(),
-            tick_audit: self.tick_audit.clone(),
             event: self.sampler.event(),
             is_inside: self.sampler.is_inside(),
             kernel_seen: self.access.kernel,

@@ -26,8 +26,6 @@ fn collected() -> Collected {
         generated: Generated::default(),
         span: 0..10_000_000_000,
         is_last: true,
-        ticks: 0,
-        ticks_compared: false,
     }
 }
 

@@ -28,10 +28,6 @@ pub(crate) struct Collected {
     pub(crate) span: Range<u64>,
     /// Whether the session has ended: there is nothing to keep names for.
     pub(crate) is_last: bool,
-    /// Samples at the kernel's tick that are among those counted.
-    pub(crate) ticks: u64,
-    /// Whether there were samples of the clock that those could be held against.
-    pub(crate) ticks_compared: bool,
 }
 
 impl Collected {
@@ -50,9 +46,7 @@ impl Session {
 
     fn end_window(&mut self, now_ns: u64) {
         let before = self.window_start;
-        let all =
-            |counts: &super::Counts| counts.samples + counts.ticks + counts.foreign + counts.foreign_ticks;
-        let taken = all(&self.counts) - all(&before);
+        let taken = self.counts.samples + self.counts.foreign - before.samples - before.foreign;
         let lost = self.counts.lost.saturating_sub(before.lost);
         let factor = if taken > 0 { (taken + lost) as f64 / taken as f64 } else { 1.0 };
         self.aggregator.close_window(now_ns.saturating_sub(self.stretch_start_ns), factor);
@@ -79,9 +73,6 @@ impl Session {
     fn hand_over(&mut self, is_last: bool) -> Collected {
         let now_ns = clock::monotonic_ns();
         self.end_window(now_ns);
-        let ticks_compared = self.aggregator.has_compared();
-        self.aggregator.settle_ticks(self.believes_ticks());
-        let ticks = self.aggregator.believed_ticks();
         let start_ns = std::mem::replace(&mut self.stretch_start_ns, now_ns);
         if self.objects.is_short_of_room() {
             self.past_weights.retain(|_, weight| {
@@ -105,8 +96,6 @@ impl Session {
             generated,
             span: start_ns.min(now_ns)..now_ns,
             is_last,
-            ticks,
-            ticks_compared,
         };
         if !is_last {
             self.let_go_of_roots(); // at the end they are handed over

@@ -27,7 +27,7 @@ fn write(folder: &Path) {
 fn minute_of(target: &str, pid: u32, start_unix_ns: u64) -> SymbolizedProfile {
     use profiler_core::profile::{
         Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, ProcessIndex,
-        ProcessInfo, Run, SampleSource, StackWindow, WeightedStack, Window as Span,
+        ProcessInfo, Run, StackWindow, WeightedStack, Window as Span,
     };
     let name = || "work".to_owned();
     SymbolizedProfile {
@@ -42,7 +42,6 @@ fn minute_of(target: &str, pid: u32, start_unix_ns: u64) -> SymbolizedProfile {
         }],
         stacks: vec![WeightedStack {
             process: ProcessIndex(0),
-            source: SampleSource::Clock,
             frames: vec![LocationIndex(0)],
             outcome: Outcome::Complete,
             samples: 100,

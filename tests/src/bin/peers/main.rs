@@ -6,13 +6,10 @@
 //! does when it shows a profile are left out. Ours finds the names and writes a finished profile before it
 //! ends; its figure is given with that and without.
 //!
-//! And a sample at the kernel's tick: what does it add to a tick, beside what the clock's interrupts take?
-//!
-//! Options: `--only sample|pair|tick`, `--rounds 5`, `--seconds 8` (a run), `--rate 5000`.
+//! Options: `--only sample|pair`, `--rounds 5`, `--seconds 8` (a run), `--rate 5000`.
 
 mod pair;
 mod samples;
-mod tick;
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
@@ -31,7 +28,6 @@ type Runs<T> = Vec<(Profiler, Vec<T>)>;
 struct Report {
     samples: Vec<samples::Found>,
     pair: Option<pair::Found>,
-    ticks: Vec<tick::Found>,
     verdicts: Vec<Verdict>,
     #[serde(skip)]
     rows: Vec<Vec<String>>,
@@ -42,7 +38,7 @@ struct Report {
 fn main() -> Result<()> {
     measure_if_asked()?;
     let (only, rounds) = (option("--only", String::new())?, option("--rounds", 5)?);
-    let parts = ["sample", "pair", "tick"];
+    let parts = ["sample", "pair"];
     ensure!(only.is_empty() || parts.contains(&only.as_str()), "--only takes one of {}", parts.join(", "));
     let is_asked_for = |part| only.is_empty() || only == part;
     ensure!(rounds > 0, "--rounds needs at least 1");
@@ -59,9 +55,6 @@ fn main() -> Result<()> {
     }
     if is_asked_for("pair") {
         report.add_pair(&present, rounds, target_cpu)?;
-    }
-    if is_asked_for("tick") && is_root() {
-        report.add_ticks(rounds, target_cpu)?;
     }
     report.remarks.extend(report.verdicts.iter().map(|verdict| verdict.line().to_string()));
     print(&report.rows, &report.remarks, &report)?;
@@ -87,15 +80,6 @@ impl Report {
         self.rows.push(Vec::new());
         let remark = "µs of CPU time per sample, medians; the sum and the gates leave out finding names";
         self.remarks.push(remark.to_string());
-        Ok(())
-    }
-
-    fn add_ticks(&mut self, rounds: usize, cpu: usize) -> Result<()> {
-        let found = tick::measure(rounds, cpu)?;
-        self.verdicts.extend(found.iter().flat_map(tick::Found::judge));
-        self.rows.push(Vec::new());
-        self.rows.extend(tick::rows(&found));
-        self.ticks = found;
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use profiler_core::aggregate::Chain;
 use profiler_core::profile::{Outcome, Run, SymbolizedProfile};
 use profiler_core::rate::Dither;
-use profiler_core::record::{FileId, Mapped, RawSample, Record, Task};
+use profiler_core::record::{FileId, Mapped, Record, Task};
 use profiler_core::unwind::method::{Method, MethodChoice};
 
 use super::*;
@@ -119,7 +119,6 @@ fn drain(sampler: &mut PerfSampler, until_ns: u64, sessions: &mut [Session; 2]) 
     sampler.drain(until_ns, |drained| {
         let again = match &drained {
             Drained::Record(record, weight_ns) => Drained::Record(Record::clone(record), *weight_ns),
-            Drained::Tick(sample, weight_ns) => Drained::Tick(RawSample::clone(sample), *weight_ns),
             Drained::Double => Drained::Double,
             Drained::Undecodable => Drained::Undecodable,
             Drained::Report(record, claim) => Drained::Report(record.clone(), claim),
@@ -142,7 +141,7 @@ fn several_cuts_of_a_live_session_are_one_run() {
     let mut sessions = [(); 2].map(|()| Session::new(MethodChoice::fixed(Method::Fp), &Symbols::new(MEMORY)));
     let settings = ClockSettings { period_ns: 1_000_000, method: Method::Fp, stack_bytes: 0, mappings: true };
     let attachment = Attachment::Tasks(vec![target.pid()]);
-    let mut sampler = PerfSampler::open(access, attachment, settings, Dither::new(1), None).unwrap();
+    let mut sampler = PerfSampler::open(access, attachment, settings, Dither::new(1)).unwrap();
     sampler.start().unwrap();
     for session in &mut sessions {
         session.adopt(target.pid()).unwrap();
