@@ -62,7 +62,7 @@ pub(crate) struct Traced {
 }
 
 /// Finds the two tracepoints in tracefs.
-pub(crate) fn layout() -> Result<TraceLayout, Unavailable> {
+fn layout() -> Result<TraceLayout, Unavailable> {
     let read = |folder: &Path| -> io::Result<(String, String)> {
         Ok((fs::read_to_string(folder.join(ENTRY))?, fs::read_to_string(folder.join(EXIT))?))
     };

@@ -321,7 +321,7 @@ impl PerfSampler {
         let count = self.clocks.len();
         let mean_ns = self.settings.period_ns;
         for step in 0..count.min(REDRAWS_AT_ONCE) {
-            let clock = &mut self.clocks[(self.next_redraw + step) % count];
+            let clock = &self.clocks[(self.next_redraw + step) % count];
             if !self.book.due(clock.slot, clock::monotonic_ns(), mean_ns, &mut self.dither) {
                 continue;
             }

@@ -205,3 +205,49 @@ fn a_clock_that_runs_on_is_redrawn_without_samples() {
         assert!((ratio - 1.0).abs() < 0.015, "{busy_ns}: {ratio}");
     }
 }
+
+/// Programs in step with the kernel's tick, and a whole CPU's clock that is as fast on average. It sees each function for as long as that
+/// runs, since its period is drawn anew; with the same period all the time it sees a function always or never.
+#[test]
+fn programs_in_step_with_the_tick_are_sampled_as_any_other() {
+    const GRID_NS: u64 = 4_000_000;
+    const END_NS: u64 = 2_000_000_000_000;
+    // When after a tick each of two functions begins, and for how long it runs.
+    let programs: [[(u64, u64); 2]; 3] = [
+        [(0, 300_000), (300_000, 550_000)], // ticks find the first at work, and then it idles
+        [(1_500_000, 300_000), (1_800_000, 550_000)], // ticks find it asleep
+        [(0, 1_000_000), (1_000_000, 3_000_000)], // always busy, in the first at each tick
+    ];
+    for (program, seed) in programs.into_iter().zip(1..) {
+        let seen = |is_redrawn: bool| {
+            let mut dither = Dither::new(seed);
+            let mut timeline = PeriodTimeline::new(0, GRID_NS);
+            timeline.run_on(true);
+            let (mut expiry_ns, mut period_ns, mut look_ns) = (GRID_NS, GRID_NS, 0);
+            let mut weights_ns = [0; 2];
+            while expiry_ns < END_NS {
+                if look_ns < expiry_ns {
+                    if is_redrawn && timeline.due(look_ns, GRID_NS, &mut dither) {
+                        period_ns = dither.draw(GRID_NS);
+                        timeline.set(look_ns, period_ns, GRID_NS);
+                        expiry_ns = look_ns + period_ns;
+                    }
+                    look_ns += dither.tick_ns();
+                    continue;
+                }
+                let place_ns = expiry_ns % GRID_NS;
+                let is_hit =
+                    |(from_ns, long_ns): &(u64, u64)| (*from_ns..from_ns + long_ns).contains(&place_ns);
+                if let Some(function) = program.iter().position(is_hit) {
+                    weights_ns[function] += timeline.weight(expiry_ns);
+                }
+                expiry_ns += period_ns;
+            }
+            let ran_ns = program.map(|(_, long_ns)| (END_NS / GRID_NS * long_ns) as f64);
+            [0, 1].map(|function| weights_ns[function] as f64 / ran_ns[function])
+        };
+        let (redrawn, fixed) = (seen(true), seen(false));
+        assert!(redrawn.iter().all(|ratio| (ratio - 1.0).abs() < 0.03), "{program:?}: {redrawn:?}");
+        assert!(fixed.iter().all(|ratio| *ratio == 0.0 || *ratio > 3.9), "{program:?}: {fixed:?}");
+    }
+}
