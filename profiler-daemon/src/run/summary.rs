@@ -5,7 +5,6 @@ use config::{Ratio, SamplingSettings};
 use profiler_core::audit::BELIEVED;
 use profiler_core::profile::{Outcome, OverheadParts, Run, TruncatedBy};
 use profiler_core::rate::Account;
-use profiler_core::stats::Goal;
 
 use super::engine::{Engine, Figures};
 use super::follow::Stop;
@@ -17,6 +16,8 @@ use crate::sampler::session::{Collected, Counts};
 /// Share of the CPU time that is taken for sampling at most: a calibration that says more is wrong, and the functions
 /// would vanish.
 const MOST_SAMPLING: f64 = 0.9;
+/// A law that asks for more asks for as many samples as there can be (Hz).
+const MOST_LAW_HZ: f64 = 1e6;
 /// Stacks without outer frames, as a share of all, from which the person is told.
 const TRUNCATED_WORTH_A_NOTE: f64 = 0.005;
 
@@ -194,6 +195,10 @@ fn figures_of(
         overhead_worst_1s_ratio: account.worst_1s_ratio(),
         overhead_worst_10s_ratio: account.worst_10s_ratio(),
         budget_ratio: sampling.budget.get(),
+        slowdown_ratio: over(account.target_spend_s(), account.target_cpu_s()),
+        slowdown_budget_ratio: sampling.budget.get(),
+        own_cpu_ratio: over(end.self_cpu_ns as f64, end.duration_ns as f64),
+        own_cpu_budget_ratio: 0.0,
         rate_hz: decision.map_or(0.0, |decision| decision.rate_hz),
         tick_rate_hz: ticks.map_or(0.0, |decision| decision.tick_rate_hz),
         tick_overhead_us: ticks.map_or(0.0, |_| cost.tick.mean_ns * 1e-3),
@@ -201,6 +206,9 @@ fn figures_of(
         optimum_rate_hz: decision.map_or(0.0, |decision| decision.optimum_rate_hz),
         unbounded_rate_hz: decision.map_or(0.0, |decision| decision.unbounded_rate_hz),
         bound_by: decision.map_or("", |decision| decision.bound_by.as_str()).to_owned(),
+        law: if sampling.rate.is_some() { "fixed" } else { "horizon" }.to_owned(),
+        law_samples: decision
+            .map_or(0.0, |decision| law_samples(decision.unbounded_rate_hz, end.target_cpu_ns)),
         predicted_overhead_us: prediction.overhead_ns.mean * 1e-3,
         predicted_overhead_se_us: prediction.overhead_ns.se * 1e-3,
         predicted_overhead_ratio: prediction.overhead_ratio.mean,
@@ -214,17 +222,27 @@ fn figures_of(
         stack_copy_bytes: u64::from(end.settings.copied_bytes()),
         stopped: String::new(),
         confidence: sampling.confidence.get(),
-        precision_goal_ratio: sampling.until_precision.map_or(Goal::default().relative, Ratio::get),
+        precision_goal_ratio: sampling.until_precision.map_or(0.0, Ratio::get),
         seed: setup.seed,
         rate_history: end.history.clone(),
         notes: notes(end, in_profile),
     }
 }
 
+/// What the law asks for without bounds; 0 where it asks for as many as there can be.
+fn law_samples(unbounded_hz: f64, target_cpu_ns: u64) -> f64 {
+    if unbounded_hz < MOST_LAW_HZ { unbounded_hz * target_cpu_ns as f64 * 1e-9 } else { 0.0 }
+}
+
+/// A share; 0 of nothing.
+fn over(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
+
 /// What the overhead is made of.
 pub(crate) fn parts(account: &Account) -> OverheadParts {
     let spent = account.spent();
-    let ratio = |ns: f64| if account.target_cpu_s() > 0.0 { ns * 1e-9 / account.target_cpu_s() } else { 0.0 };
+    let ratio = |ns: f64| over(ns * 1e-9, account.target_cpu_s());
     OverheadParts {
         base_ratio: ratio(spent.base_ns),
         frames_ratio: ratio(spent.frames_ns),
