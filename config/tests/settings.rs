@@ -93,7 +93,9 @@ fn the_defaults_are_valid_and_the_limits_hold() {
     assert!(with_precision("0.09%").validate().is_err());
     assert!(with_precision("0%").validate().is_err());
     assert!(with_precision("51%").validate().is_err());
-    assert!(SamplingSettings { horizon: Some("1us".parse().unwrap()), ..Default::default() }.validate().is_err());
+    assert!(
+        SamplingSettings { horizon: Some("1us".parse().unwrap()), ..Default::default() }.validate().is_err()
+    );
 }
 
 proptest! {

@@ -228,6 +228,14 @@ pub struct Run {
     pub overhead_worst_10s_ratio: f64,
     /// The budget for `overhead_ratio`.
     pub budget_ratio: f64,
+    /// What samples, context switches and side records cost the target, as a share of its CPU time.
+    pub slowdown_ratio: f64,
+    /// The most that `slowdown_ratio` may be; 0 where the file does not say.
+    pub slowdown_budget_ratio: f64,
+    /// CPU time of the profiler while sampling, as a share of one CPU.
+    pub own_cpu_ratio: f64,
+    /// The most that `own_cpu_ratio` may be; 0 where there is no bound.
+    pub own_cpu_budget_ratio: f64,
     /// The last sampling rate (samples per CPU-second of the target).
     pub rate_hz: f64,
     /// The rate the law asked for last, under the budget and the caps.
@@ -236,6 +244,10 @@ pub struct Run {
     pub unbounded_rate_hz: f64,
     /// What bound the last rate: `law`, `budget`, `kernel`, `fixed`.
     pub bound_by: String,
+    /// What chose the rate: `anytime`, `horizon` or `fixed`; empty where the file does not say.
+    pub law: String,
+    /// Samples that the law asks for in a run of this much CPU time, bounds left aside; 0 where that is unknown.
+    pub law_samples: f64,
     /// What `overhead_us` was expected to be before the clocks ran, or of a command after its first second (µs).
     pub predicted_overhead_us: f64,
     /// Standard error of `predicted_overhead_us` (µs).
@@ -262,7 +274,8 @@ pub struct Run {
     pub stopped: String,
     /// Level of the intervals in `functions`.
     pub confidence: f64,
-    /// How well the largest functions shall be known: half an interval as a ratio of the function's long-run share.
+    /// How well the largest functions shall be known: half an interval as a ratio of the function's long-run share; 0 where
+    /// the run has no such goal.
     pub precision_goal_ratio: f64,
     /// Seed of the random periods.
     pub seed: u64,

@@ -4,7 +4,9 @@ mod ctl;
 mod report;
 
 use std::ffi::OsString;
+use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
 use config::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, SamplingSettings, Span, Unwind};
@@ -158,9 +160,42 @@ pub(crate) struct OutputArgs {
     /// Level of the intervals.
     #[arg(long, value_name = "LEVEL", default_value_t = defaults().confidence)]
     pub(crate) confidence: Ratio,
+    /// Functions that the table lists.
+    #[arg(long, value_name = "N", default_value_t, conflicts_with = "output")]
+    pub(crate) top: Top,
     /// Print results and errors only.
     #[arg(short, long)]
     pub(crate) quiet: bool,
+}
+
+/// How many functions a table lists: at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Top(usize);
+
+impl Top {
+    pub(crate) fn get(self) -> usize {
+        self.0
+    }
+}
+
+impl Default for Top {
+    fn default() -> Self {
+        Self(12)
+    }
+}
+
+impl Display for Top {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Top {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().ok().filter(|top| *top > 0).map(Self).ok_or("give a number from 1 on")
+    }
 }
 
 /// A file to write and the format its name asks for.

@@ -31,6 +31,7 @@ pub(crate) fn plan(job: &PlanJob) -> Result<Plan> {
     let tick_hz = job.clock_tick_ns.map_or(f64::INFINITY, |tick_ns| 1e9 / tick_ns as f64);
     let caps = Caps {
         budget_hz: job.budget.get() / job.overhead.seconds(),
+        own_hz: f64::INFINITY,
         kernel_hz: RateSettings::default().ceiling_hz().min(tick_hz),
         bytes_hz: f64::INFINITY, // nothing is known of the stacks
     };

@@ -8,7 +8,7 @@ use anyhow::{Result, anyhow};
 use profiler_core::profile::SymbolizedProfile;
 
 use crate::aside::Aside;
-use crate::cli::OutputFile;
+use crate::cli::{OutputFile, Top};
 use crate::debuginfod;
 use crate::export::Format;
 use crate::export::functions::{FunctionTable, functions};
@@ -18,14 +18,12 @@ use crate::run::{DecisionLine, DecisionLog};
 use crate::settings::OutputJob;
 use crate::terminal::Terminal;
 
-/// Functions that a table on a terminal lists.
-pub(crate) const TOP: usize = 20;
-
 /// Where the results of a run go.
 #[derive(Debug)]
 pub(crate) struct Outputs {
     files: Vec<OutputFile>,
     stats: Option<StatsWriter>,
+    top: Top,
     terminal: Terminal,
 }
 
@@ -40,7 +38,7 @@ impl Outputs {
             check_writable(&file.path)?;
         }
         let stats = job.stats.as_deref().map(StatsWriter::create).transpose()?;
-        Ok(Self { files: job.files.clone(), stats, terminal: Terminal { quiet: job.quiet } })
+        Ok(Self { files: job.files.clone(), stats, top: job.top, terminal: Terminal { quiet: job.quiet } })
     }
 
     /// The terminal, as quiet as the person wants it.
@@ -56,7 +54,7 @@ impl Outputs {
     pub(crate) fn deliver(self, profile: &SymbolizedProfile) -> Result<()> {
         let table = functions(profile);
         let delivered = match self.files.as_slice() {
-            [] => print_table(self.terminal, profile, &table),
+            [] => print_table(self.terminal, profile, &table, self.top),
             files => {
                 // Asked for, and in the table alone otherwise.
                 let fetched = profile.run.notes.iter().filter(|note| note.starts_with(debuginfod::NOTE));
@@ -81,14 +79,14 @@ impl DecisionLog for Outputs {
     }
 }
 
-/// Prints the table: the top of it to a person, all of it to a file or a pipe.
+/// Prints the table: its first `top` functions.
 pub(crate) fn print_table(
     terminal: Terminal,
     profile: &SymbolizedProfile,
     table: &FunctionTable,
+    top: Top,
 ) -> Result<()> {
-    let top = if terminal.is_terminal() { TOP } else { usize::MAX };
-    let text = render(profile, table, View { width: terminal.columns(), top });
+    let text = render(profile, table, View { width: terminal.columns(), top: top.get() });
     terminal.print(&text)
 }
 

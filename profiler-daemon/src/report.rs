@@ -9,12 +9,12 @@ use anyhow::{Error, Result, anyhow};
 use profiler_core::merge::Range;
 use profiler_core::profile::SymbolizedProfile;
 
-use crate::cli::ReportFormat;
+use crate::cli::{ReportFormat, Top};
 use crate::export::functions::functions;
 use crate::export::unknown::{self, UnknownList};
 use crate::export::{folded, names, pprof, stats};
 use crate::failure::Failure;
-use crate::output::{Outputs, TOP, print_table};
+use crate::output::{Outputs, print_table};
 use crate::settings::{OutputJob, ReportJob, ReportSource};
 use crate::store::{self, IsWanted, Query, Reading, StoreError};
 use crate::terminal::Terminal;
@@ -49,13 +49,12 @@ pub(crate) fn run(job: &ReportJob, terminal: Terminal) -> Result<()> {
 fn print(job: &ReportJob, profile: &SymbolizedProfile, terminal: Terminal) -> Result<()> {
     if job.unknown {
         let list = UnknownList::of(profile);
-        let top = if terminal.is_terminal() { TOP } else { usize::MAX };
         return match job.format {
             ReportFormat::Json => terminal.print(&list.json()?),
-            _ => terminal.print(&unknown::render(&list, terminal.columns(), top)),
+            _ => terminal.print(&unknown::render(&list, terminal.columns(), job.top.get())),
         };
     }
-    print_as(job.format, profile, terminal)
+    print_as(job.format, profile, terminal, job.top)
 }
 
 /// Prints a profile.
@@ -63,9 +62,14 @@ fn print(job: &ReportJob, profile: &SymbolizedProfile, terminal: Terminal) -> Re
 /// # Errors
 ///
 /// If standard output cannot be written.
-pub(crate) fn print_as(format: ReportFormat, profile: &SymbolizedProfile, terminal: Terminal) -> Result<()> {
+pub(crate) fn print_as(
+    format: ReportFormat,
+    profile: &SymbolizedProfile,
+    terminal: Terminal,
+    top: Top,
+) -> Result<()> {
     match format {
-        ReportFormat::Table => print_table(terminal, profile, &functions(profile)),
+        ReportFormat::Table => print_table(terminal, profile, &functions(profile), top),
         ReportFormat::Json => {
             let line = stats::summary(&profile.run, &functions(profile))?;
             terminal.print(&line)

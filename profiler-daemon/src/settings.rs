@@ -12,7 +12,7 @@ use anyhow::Result;
 use config::{AttachMode, Backend, Criterion, Ratio, SamplingSettings, Span, Unwind};
 use regex_lite::Regex;
 
-use crate::cli::{self, Command, OutputFile};
+use crate::cli::{self, Command, OutputFile, Top};
 use crate::daemon::{DaemonJob, SETTINGS_FILE};
 use crate::debuginfod;
 use crate::evaluate::{Design, Role, Shape};
@@ -102,6 +102,8 @@ pub(crate) struct OutputJob {
     pub(crate) stats: Option<PathBuf>,
     /// Servers of debug files.
     pub(crate) debuginfod: Option<debuginfod::Settings>,
+    /// Functions that the table lists.
+    pub(crate) top: Top,
     /// Print results and errors only.
     pub(crate) quiet: bool,
 }
@@ -340,7 +342,7 @@ fn output(args: cli::OutputArgs) -> Result<OutputJob> {
     distinct(args.output.iter().map(|file| &file.path).chain(&args.stats))?;
     let settings = || debuginfod::Settings::from_env().map_err(|unusable| usage(unusable.to_string()));
     let debuginfod = args.debuginfod.then(settings).transpose()?;
-    Ok(OutputJob { files: args.output, stats: args.stats, debuginfod, quiet: args.quiet })
+    Ok(OutputJob { files: args.output, stats: args.stats, debuginfod, top: args.top, quiet: args.quiet })
 }
 
 fn plan(args: cli::PlanArgs) -> Result<PlanJob> {

@@ -135,7 +135,7 @@ fn a_process_is_predicted_for_as_it_would_be_sampled() {
     let Job::PlanProcess(job) = typed(line).unwrap() else { panic!() };
     assert!(job.json && job.file.is_some());
     assert_eq!((job.duration, job.sampling.budget.get()), (Duration::from_secs(5), 0.02));
-    assert_eq!((job.sampling.horizon.seconds(), job.sampling.rate.unwrap().get()), (300.0, 99.0));
+    assert_eq!((job.sampling.horizon.unwrap().seconds(), job.sampling.rate.unwrap().get()), (300.0, 99.0));
     assert_eq!(job.sampling.criterion, Criterion::MeanSquared);
     assert_eq!(job.sampling.unwind, Unwind::FramePointers);
     assert_eq!(job.sampling.attach_mode, config::AttachMode::Cpu);

@@ -4,6 +4,8 @@ use std::io::{self, IsTerminal, Write};
 
 use anyhow::{Context, Result};
 
+use crate::sys::terminal;
+
 /// Width of a line where the terminal does not say.
 const COLUMNS: usize = 80;
 /// Narrowest width that a table is fitted to.
@@ -38,15 +40,11 @@ impl Terminal {
         write_error_line(&format!("{error:#}"));
     }
 
-    /// Whether a person reads standard output.
-    pub(crate) fn is_terminal(self) -> bool {
-        io::stdout().is_terminal()
-    }
-
-    /// The width to fit a table to: that of the terminal where it is told, else 80.
+    /// The width to fit a table to: `$COLUMNS`, else that of the terminal, else 80.
     pub(crate) fn columns(self) -> usize {
-        let told = || std::env::var("COLUMNS").ok()?.parse::<usize>().ok();
-        if self.is_terminal() { told().unwrap_or(COLUMNS).max(MIN_COLUMNS) } else { COLUMNS }
+        let told = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+        let told = told.filter(|columns| *columns > 0).or_else(terminal::columns);
+        told.unwrap_or(COLUMNS).max(MIN_COLUMNS)
     }
 }
 

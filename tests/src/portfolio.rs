@@ -2,8 +2,8 @@
 
 use std::iter;
 
-use profiler_core::rate::evaluation::{TOP, Workload};
 use profiler_core::rate::anytime::first_steps_ns;
+use profiler_core::rate::evaluation::{TOP, Workload};
 use profiler_core::rate::model::{Criterion, Law, spread};
 use profiler_core::rate::{Cost, CostModel, RateController, RateSettings, Reading, TopShares};
 

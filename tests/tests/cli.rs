@@ -99,7 +99,7 @@ fn the_format_of_firefox_is_written_or_refused() -> Result<()> {
 #[test]
 fn without_an_output_there_is_a_table() -> Result<()> {
     let ended = recorded(&at_1_khz(), &[])?;
-    for word in ["work_a", "work_b", "samples", "overhead", "budget"] {
+    for word in ["work_a", "work_b", "samples", "overhead", "slowdown"] {
         ensure!(ended.stdout.to_lowercase().contains(word), "no {word} in:\n{}", ended.stdout);
     }
     Ok(())
@@ -115,6 +115,7 @@ fn with_an_output_there_is_no_table() -> Result<()> {
 /// Counts, shares and the like.
 const WITHOUT_UNIT: &[&str] = &[
     "samples",
+    "law_samples",
     "handler_samples",
     "lost",
     "truncated",

@@ -76,7 +76,7 @@ impl Ratio {
     }
 
     /// A constant share, for defaults: checked when it is compiled.
-    pub(crate) const fn constant(share: f64) -> Self {
+    pub const fn constant(share: f64) -> Self {
         assert!(share >= 0.0 && share <= 1.0);
         Self(share)
     }
@@ -90,6 +90,9 @@ impl Ratio {
 impl Span {
     /// The longest time that is accepted: 1000 hours. Its nanoseconds are exact in a double.
     pub const MAX: Duration = Duration::from_secs(3_600_000);
+
+    /// A minute.
+    pub const MINUTE: Self = Self::from_secs(60);
 
     /// Whole seconds, for defaults.
     pub(crate) const fn from_secs(seconds: u64) -> Self {

@@ -88,7 +88,8 @@ impl Runs {
             not_sampled_cpu_s,
             weight_s,
             self_cpu_s,
-            setup_cpu_s
+            setup_cpu_s,
+            law_samples
         );
     }
 
@@ -97,7 +98,8 @@ impl Runs {
         macro_rules! add {
             ($sum:expr, $of:expr; $($ratio:ident),*) => {$($sum.$ratio += finite($of.$ratio) * cpu_s;)*};
         }
-        add!(self.sum, run; overhead_ratio, budget_ratio, rate_hz, optimum_rate_hz, unbounded_rate_hz);
+        add!(self.sum, run; overhead_ratio, budget_ratio, slowdown_ratio, slowdown_budget_ratio, own_cpu_budget_ratio);
+        add!(self.sum, run; rate_hz, optimum_rate_hz, unbounded_rate_hz);
         add!(
             self.sum.overhead_parts, run.overhead_parts;
             base_ratio, frames_ratio, stack_ratio, switches_ratio, side_records_ratio, foreign_ratio, self_ratio,
@@ -135,7 +137,7 @@ impl Runs {
                 }
             )*};
         }
-        common!(handler_time, bound_by, attach_mode, event, unwind, stopped);
+        common!(handler_time, bound_by, law, attach_mode, event, unwind, stopped);
         for note in &run.notes {
             if self.sum.notes.len() < MAX_NOTES && !self.sum.notes.contains(note) {
                 self.sum.notes.push(note.clone());
@@ -164,6 +166,7 @@ impl Runs {
         run.target = targets(&self.targets);
         run.start_unix_ns = span.from_unix_ns;
         run.duration_s = (span.to_unix_ns - span.from_unix_ns) as f64 * 1e-9;
+        run.own_cpu_ratio = if run.duration_s > 0.0 { run.self_cpu_s / run.duration_s } else { 0.0 };
         run.samples = stacks.iter().fold(0, |sum, stack| stack.samples.saturating_add(sum));
         let mut truncated_by = TruncatedBy::default();
         stacks.iter().for_each(|stack| truncated_by.add(stack.outcome, stack.samples));
@@ -185,7 +188,8 @@ impl Runs {
         if self.cpu_s > 0.0 {
             divide!(
                 self.sum, self.cpu_s;
-                overhead_ratio, budget_ratio, rate_hz, optimum_rate_hz, unbounded_rate_hz
+                overhead_ratio, budget_ratio, slowdown_ratio, slowdown_budget_ratio, own_cpu_budget_ratio,
+                rate_hz, optimum_rate_hz, unbounded_rate_hz
             );
             divide!(
                 self.sum.overhead_parts, self.cpu_s;

@@ -123,12 +123,8 @@ mod tests {
     use super::super::model::Criterion;
     use super::*;
 
-    const CRITERIA: [Criterion; 4] = [
-        Criterion::MeanAbsolute,
-        Criterion::MeanSquared,
-        Criterion::P95,
-        Criterion::UpperCurve { z: 1.96 },
-    ];
+    const CRITERIA: [Criterion; 4] =
+        [Criterion::MeanAbsolute, Criterion::MeanSquared, Criterion::P95, Criterion::UpperCurve { z: 1.96 }];
 
     /// The error after `cpu_s` of the anytime law with `scale` times its k, sampled at no more than `cap_hz`, over that of
     /// the best constant rate, by integration.

@@ -7,8 +7,8 @@ use super::bucket::{TRICKLE, TokenBucket};
 use super::burden::Burden;
 use super::cost::CostModel;
 use super::decision::{Decision, LawInForce, Reason};
-use super::meter::{OverheadMeter, Spend};
 use super::limit::{Limit, OPEN};
+use super::meter::{OverheadMeter, Spend};
 use super::model::{BoundBy, Law};
 use super::present::Present;
 use super::prices::{FieldFigures, HandlerTime};
@@ -413,6 +413,11 @@ impl RateController {
         self.meter.cost()
     }
 
+    /// How long the next step lasts at most, `elapsed_ns` after the first one began: the anytime law falls quickly at first.
+    pub fn longest_step_ns(&self, elapsed_ns: u64) -> u64 {
+        self.schedule.map_or(u64::MAX, |_| anytime::first_steps_ns(elapsed_ns))
+    }
+
     /// Samples that the law asks for at the CPU time so far: without a horizon the anytime law, else the horizon's rate.
     pub fn law_samples(&self) -> f64 {
         match &self.schedule {
@@ -464,7 +469,8 @@ impl RateController {
             budget_cap_hz: aim.caps.budget_hz,
             own_cap_hz: self.own.as_ref().map(|_| aim.caps.own_hz.min(f64::MAX)),
             bucket_cap_hz: self.bucket_cap_hz(),
-            bucket_level_us: self.own.as_ref().map_or(self.bucket.level_ns(), |_| self.slowdown.level_ns()) * 1e-3,
+            bucket_level_us: self.own.as_ref().map_or(self.bucket.level_ns(), |_| self.slowdown.level_ns())
+                * 1e-3,
             budget_ratio: self.budget_ratio(),
             own_cpu_budget_ratio: self.settings.own_cpu_ratio,
             slowdown_ratio: self.account.slowdown_ratio(),

@@ -60,7 +60,8 @@ impl Limit {
         let base_cpus = base_cpus.max(self.floor_cpus);
         let evenly = self.spending.affordable_cpus(self.ratio * base_cpus) / base_cpus;
         // A start may spend now what the rest of its ten seconds will then lack.
-        let at_once = self.spending.room_ns((1.0 - TRICKLE) * self.ratio * base_cpus) / (SPREAD_NS * base_cpus);
+        let at_once =
+            self.spending.room_ns((1.0 - TRICKLE) * self.ratio * base_cpus) / (SPREAD_NS * base_cpus);
         let affordable = (evenly + self.spare_ratio()).min(at_once).max(evenly);
         let affordable = (affordable - fixed_ratio).max(least);
         let by_level = (expected / usual_ns).min((most - fixed_ratio).max(least) / recent_ns.max(usual_ns));

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use config::{Each, ListenSettings, Ratio, Span};
 
 use super::report::{ReportFormat, label};
-use super::{OutputFile, output_file};
+use super::{OutputFile, Top, output_file};
 use crate::when::When;
 
 /// Arguments of `ctl`.
@@ -72,6 +72,9 @@ pub(crate) struct CtlProfileArgs {
     /// How to print it.
     #[arg(long, value_enum, default_value_t = ReportFormat::Table, conflicts_with = "json")]
     pub(crate) format: ReportFormat,
+    /// Functions that the table lists.
+    #[arg(long, value_name = "N", default_value_t, conflicts_with = "output")]
+    pub(crate) top: Top,
     /// Write the profile to FILE instead of printing it; may be repeated. The ending picks the format: .pb.gz (pprof),
     /// .folded, .svg (flame graph) or .speedscope.json.
     #[arg(short, long = "output", value_name = "FILE", value_parser = output_file, conflicts_with_all = ["format", "json"])]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{OutputFile, output_file};
+use super::{OutputFile, Top, output_file};
 use crate::when::When;
 
 /// Arguments of `report`.
@@ -24,6 +24,9 @@ pub(crate) struct ReportArgs {
     /// .folded, .svg (flame graph) or .speedscope.json.
     #[arg(short, long = "output", value_name = "FILE", value_parser = output_file, conflicts_with_all = ["format", "unknown"])]
     pub(crate) output: Vec<OutputFile>,
+    /// Functions that the table lists; with --unknown, of each module.
+    #[arg(long, value_name = "N", default_value_t, conflicts_with = "output")]
+    pub(crate) top: Top,
     #[command(flatten)]
     pub(crate) stored: StoredArgs,
 }

@@ -38,7 +38,7 @@ pub(super) fn run(client: &Client<'_>, asked: &CtlProfile, json: bool, terminal:
             report::say_missing(&profile, terminal);
             outputs.deliver(&profile)
         }
-        None => report::print_as(format, &profile, terminal),
+        None => report::print_as(format, &profile, terminal, asked.top),
     }
 }
 

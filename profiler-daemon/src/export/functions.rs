@@ -28,6 +28,9 @@ pub(crate) struct FunctionCost {
     pub(crate) long_run_cpu_s_high: Option<f64>,
     /// `cpu_s` as a share of the profile.
     pub(crate) share: f64,
+    /// The interval of `share` in this run, with those of all functions; absent where nothing can be said.
+    #[serde(skip)]
+    pub(crate) share_ends: Option<(f64, f64)>,
     /// Share of the profile in the function and in what it called; recursion counts once.
     pub(crate) total_share: f64,
     /// Whether it may well take no more than the next in the list; absent where nothing can be said.
@@ -114,6 +117,7 @@ impl<'a> Sums<'a> {
         };
         let (cpu_s_low, cpu_s_high) = ends(|sure| sure.this_run);
         let (long_run_cpu_s_low, long_run_cpu_s_high) = ends(|sure| sure.long_run);
+        let share = share_of(row.self_ns);
         FunctionCost {
             name: row.name.to_owned(),
             module: row.module.to_owned(),
@@ -122,7 +126,8 @@ impl<'a> Sums<'a> {
             cpu_s_high,
             long_run_cpu_s_low,
             long_run_cpu_s_high,
-            share: share_of(row.self_ns),
+            share,
+            share_ends: cpu_s_low.and(sure).map(|sure| around(share, sure.this_run)),
             total_share: share_of(row.total_ns),
             tied: sure.map(|sure| sure.tied_with_next),
         }
@@ -138,6 +143,11 @@ impl<'a> Row<'a> {
         self.self_ns = self.self_ns.saturating_add(stack.cpu_ns);
         times.add(&mut self.self_by_time, stack);
     }
+}
+
+/// The ends of an interval that holds `share`, within 0 and 1.
+fn around(share: f64, interval: stats::Interval) -> (f64, f64) {
+    (interval.low.clamp(0.0, share), interval.high.clamp(share, share.max(1.0)))
 }
 
 /// One row for each name in a module, and the row of each function.

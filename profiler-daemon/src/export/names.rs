@@ -1,6 +1,7 @@
 //! Names for places that cannot hold every name: a terminal, a line-based format, a narrow column.
 
 use std::fmt::Write;
+use std::ops::Range;
 
 /// The name without characters that a terminal or an XML file would act upon: a function of the target may be
 /// called anything, an escape sequence too.
@@ -41,39 +42,136 @@ fn escape(name: &str, also: impl Fn(char) -> bool) -> String {
     out
 }
 
-/// `name` in at most `width` characters: the middle goes, and the last segment of the path stays, since it is
-/// what tells two functions of one module apart.
-pub(super) fn shorten(name: &str, width: usize) -> String {
-    let length = name.chars().count();
-    if length <= width {
-        return name.to_owned();
-    }
-    let last = last_segment(name);
-    let last_length = last.chars().count();
-    if last_length + 1 >= width {
-        let head: String = last.chars().take(width.saturating_sub(1)).collect();
-        return format!("{head}…");
-    }
-    let head: String = name.chars().take(width - 1 - last_length).collect();
-    format!("{head}…{last}")
+/// `name [module]` in at most `width` columns: the module is shortened first, down to a few columns, then the function.
+pub(super) fn with_module(name: &str, module: &str, width: usize) -> String {
+    let left = width.saturating_sub(length(name) + 1);
+    let module = in_brackets(module, left.max(LEAST_MODULE));
+    let left = width.saturating_sub(length(&module) + 1);
+    format!("{} {module}", shorten(name, left))
 }
 
-/// What follows the last `::` that stands outside brackets, or the whole name.
-fn last_segment(name: &str) -> &str {
-    let mut depth = 0_u32;
-    let mut start = 0;
-    let mut before = '\0';
-    for (at, character) in name.char_indices() {
-        match character {
-            '<' | '(' | '[' | '{' => depth += 1,
-            '>' if before == '-' => {} // the arrow of a return type
-            '>' | ')' | ']' | '}' => depth = depth.saturating_sub(1),
-            ':' if before == ':' && depth == 0 => start = at + 1,
+/// Columns that a module keeps, brackets included.
+const LEAST_MODULE: usize = 8;
+
+/// A module in at most `width` columns: without its folder, then without its version, then without its middle.
+fn in_brackets(module: &str, width: usize) -> String {
+    // `[kernel]` and `[vdso]` have their brackets.
+    let inner = module.strip_prefix('[').and_then(|inner| inner.strip_suffix(']')).unwrap_or(module);
+    let file = inner.rsplit('/').next().filter(|file| !file.is_empty()).unwrap_or(inner);
+    let library = file.find(".so.").map_or(file, |at| &file[..at + ".so".len()]);
+    let room = width.saturating_sub(2);
+    let fitting = [inner, file, library].into_iter().find(|form| length(form) <= room);
+    format!("[{}]", fitting.map_or_else(|| without_middle(library, room), str::to_owned))
+}
+
+/// `name` in at most `width` characters. What tells functions apart goes last: template arguments are left out first, the
+/// longest of them before the others, then what comes before the last segment of the path, then the segment's arguments
+/// and its middle.
+pub(super) fn shorten(name: &str, width: usize) -> String {
+    let name = without_templates(name, width);
+    if length(&name) <= width {
+        return name;
+    }
+    let last = last_segment(&name);
+    if length(last) < width {
+        let head: String = name.chars().take(width - 1 - length(last)).collect();
+        return format!("{head}…{last}");
+    }
+    without_middle(&without_arguments(last), width)
+}
+
+fn length(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// Its beginning and its end.
+fn without_middle(text: &str, width: usize) -> String {
+    let all = length(text);
+    if all <= width {
+        return text.to_owned();
+    }
+    let left = width.saturating_sub(1);
+    let head = left / 2;
+    let ends = text.chars().take(head).chain(['…']).chain(text.chars().skip(all - (left - head)));
+    ends.take(width).collect()
+}
+
+/// `f<…>` for `f<int, float>`, as far as needed. The type in `<Type as Trait>::f` stays, since it says whose `f` it is.
+fn without_templates(name: &str, width: usize) -> String {
+    let mut name = name.to_owned();
+    while length(&name) > width {
+        let Some(longest) = templates(&name).into_iter().max_by_key(|inner| inner.len()) else { break };
+        name.replace_range(longest, "…");
+    }
+    name
+}
+
+/// Insides of the outermost brackets of template arguments, such that leaving them out makes the name shorter.
+fn templates(name: &str) -> Vec<Range<usize>> {
+    let (mut found, mut open) = (Vec::new(), Vec::new());
+    for (at, bracket) in brackets(name) {
+        match bracket {
+            '<' => open.push(at + 1),
+            '>' => {
+                let inner = open.pop().map_or(at..at, |start| start..at);
+                let in_another = open.iter().any(|start| *start > 1);
+                if inner.start > 1 && length(&name[inner.clone()]) > 1 && !in_another {
+                    found.push(inner);
+                }
+            }
             _ => {}
         }
-        before = character;
     }
-    &name[start..]
+    found
+}
+
+/// Brackets of a name and where they are; `->`, `<<` and the like are none.
+fn brackets(name: &str) -> impl Iterator<Item = (usize, char)> {
+    let mut before = ' ';
+    let mut in_operator = false;
+    name.char_indices().filter(move |&(at, character)| {
+        let is_arrow = before == '-' && character == '>';
+        in_operator =
+            name[..at].ends_with("operator") || in_operator && matches!(character, '<' | '>' | '=' | '-');
+        before = character;
+        "<>()[]{}".contains(character) && !is_arrow && !(in_operator && matches!(character, '<' | '>'))
+    })
+}
+
+/// `f(…)` for `f(int, float)`.
+fn without_arguments(segment: &str) -> String {
+    let (Some(open), Some(close)) = (segment.find('('), segment.rfind(')')) else {
+        return segment.to_owned();
+    };
+    let has_name = open > 0 && close > open + 1;
+    if has_name { format!("{}(…{}", &segment[..open], &segment[close..]) } else { segment.to_owned() }
+}
+
+/// What follows the last `::` that stands outside brackets, or the whole name. A closure goes with what it is in.
+fn last_segment(name: &str) -> &str {
+    let mut starts = segments(name);
+    let is_closure = |start: usize| name[start..].starts_with('{');
+    while starts.len() > 1 && starts.last().is_some_and(|start| is_closure(*start)) {
+        starts.pop();
+    }
+    &name[starts.pop().unwrap_or(0)..]
+}
+
+/// Where the segments of a path begin.
+fn segments(name: &str) -> Vec<usize> {
+    let mut depth = 0_u32;
+    let mut at_brackets = brackets(name).peekable();
+    let mut starts = vec![0];
+    let separators = name.match_indices("::").map(|(at, _)| at);
+    for at in separators {
+        while let Some((_, bracket)) = at_brackets.next_if(|(bracket, _)| *bracket < at) {
+            depth = if "<([{".contains(bracket) { depth + 1 } else { depth.saturating_sub(1) };
+        }
+        if depth == 0 {
+            starts.push(at + 2);
+        }
+    }
+    starts
 }
 
 #[cfg(test)]
@@ -84,11 +182,44 @@ mod tests {
     #[test]
     fn the_last_segment_survives() {
         let name = "<alloc::vec::Vec<core::option::Option<u8>> as core::ops::drop::Drop>::drop";
+        assert_eq!(shorten(name, 60), "<alloc::vec::Vec<…> as core::ops::drop::Drop>::drop");
         assert_eq!(shorten(name, 20), "<alloc::vec::Ve…drop");
-        let operator = "std::map<std::string, int>::operator[](std::string const&)";
-        assert_eq!(shorten(operator, 40), "std::map<…operator[](std::string const&)");
+        assert_eq!(
+            shorten("core::slice::sort::insert_tail::{{closure}}", 30),
+            "core:…insert_tail::{{closure}}"
+        );
         assert_eq!(shorten("main", 4), "main");
-        assert_eq!(shorten("a_very_long_plain_function_name", 10), "a_very_lo…");
+    }
+
+    #[test]
+    fn template_arguments_go_first_then_the_path_then_arguments() {
+        let operator = "std::map<std::string, int>::operator[](std::string const&)";
+        assert_eq!(shorten(operator, 50), "std::map<…>::operator[](std::string const&)");
+        assert_eq!(shorten(operator, 40), "std::map<…operator[](std::string const&)");
+        assert_eq!(shorten(operator, 20), "operator[](…)");
+        let two = "a<long_argument>::b<shorter>::insert";
+        assert_eq!(shorten(two, 26), "a<…>::b<shorter>::insert");
+        assert_eq!(shorten(two, 20), "a<…>::b<…>::insert");
+        let shift = "a::operator<<(std::vector<int, std::allocator<int> >&)";
+        assert_eq!(shorten(shift, 40), "a::operator<<(std::vector<…>&)");
+        assert_eq!(shorten("f(void (*)(int)) const", 12), "f(…) const");
+    }
+
+    #[test]
+    fn a_long_plain_name_keeps_both_ends() {
+        assert_eq!(shorten("a_very_long_plain_function_name", 11), "a_ver…_name");
+        assert_eq!(shorten("abc", 1), "…");
+    }
+
+    #[test]
+    fn the_module_is_shortened_before_the_function() {
+        let named = |width| with_module("memcpy_avx_unaligned", "/usr/lib/libc.so.6", width);
+        assert_eq!(named(42), "memcpy_avx_unaligned [/usr/lib/libc.so.6]");
+        assert_eq!(named(33), "memcpy_avx_unaligned [libc.so.6]");
+        assert_eq!(named(31), "memcpy_avx_unaligned [libc.so]");
+        assert_eq!(named(29), "memcpy_avx_unaligned [li….so]");
+        assert_eq!(named(25), "memcpy_…naligned [li….so]");
+        assert_eq!(with_module("clear_page", "[kernel]", 80), "clear_page [kernel]");
     }
 
     #[test]
@@ -107,6 +238,8 @@ mod tests {
         #[test]
         fn a_shortened_name_fits(name in "\\PC{0,80}", width in 1..60_usize) {
             prop_assert!(shorten(&name, width).chars().count() <= width);
+            let named = with_module(&name, &name, width + LEAST_MODULE);
+            prop_assert!(named.chars().count() <= width + LEAST_MODULE, "{named}");
         }
 
         #[test]

@@ -94,7 +94,7 @@ fn watch(pid: u32, duration: Duration) -> Result<(usize, Vec<u32>, Activity)> {
 }
 
 /// CPU time of the run that is drawn where no horizon is given.
-const NOMINAL_RUN: Span = Span::from_secs(60);
+const NOMINAL_RUN: Span = Span::MINUTE;
 
 /// The function that the curve is drawn for: nobody knows the functions yet, and the controller begins with this one.
 fn largest_function(job: &PlanProcessJob, prediction: &Prediction) -> Result<PlanJob> {
@@ -183,6 +183,7 @@ fn bound(prediction: &Prediction) -> String {
     let by = match prediction.bound_by {
         BoundBy::Law => "the law: the best rate is within the budget",
         BoundBy::Budget => "the budget",
+        BoundBy::OwnCpu => "the profiler's own CPU time",
         BoundBy::Kernel => "the shortest period of the kernel",
         BoundBy::Tick => "the kernel's tick",
         BoundBy::Bytes => "the bytes that samples bring",

@@ -248,7 +248,7 @@ impl<L: DecisionLog> Engine<L> {
         self.part = self.part_from(clock::monotonic_ns());
         self.context_switches(); // those until now are history
         let now_ns = clock::monotonic_ns();
-        (self.ticked_ns, self.next_tick_ns) = (now_ns, now_ns + self.sampler.draw_tick_ns());
+        (self.ticked_ns, self.next_tick_ns) = (now_ns, now_ns + self.next_pause_ns());
         self.bursts.begin_run(now_ns);
         self.alarm = SwitchAlarm::new(EARLY_COST_NS, self.costs.per_switch_ns.mean_ns).ok();
         self.set_alarm();
@@ -274,7 +274,7 @@ impl<L: DecisionLog> Engine<L> {
         if now_ns + slack_ns >= self.next_tick_ns || self.controller.overdrawn(&so_far) {
             self.tick();
             let tick_ns = self.next_pause_ns();
-            self.next_tick_ns = (self.next_tick_ns + tick_ns).max(now_ns + MIN_TICK_NS);
+            self.next_tick_ns = (self.next_tick_ns + tick_ns).max(now_ns + MIN_TICK_NS.min(tick_ns));
         }
         self.maintain(now_ns); // at once: what a tick has found too dear goes on costing until then
     }

@@ -4,7 +4,6 @@ use anyhow::Result;
 use config::{Ratio, SamplingSettings};
 use profiler_core::profile::{Outcome, OverheadParts, Run};
 use profiler_core::rate::Account;
-use profiler_core::stats::Goal;
 
 use super::engine::{Engine, Figures};
 use super::follow::Stop;
@@ -16,6 +15,7 @@ use crate::sampler::session::Collected;
 /// Share of the CPU time that is taken for sampling at most: a calibration that says more is wrong, and the functions
 /// would vanish.
 const MOST_SAMPLING: f64 = 0.9;
+/// A law that asks for more asks for as many samples as there can be (Hz).
 /// Stacks without outer frames, as a share of all, from which the person is told.
 const TRUNCATED_WORTH_A_NOTE: f64 = 0.005;
 
@@ -144,7 +144,7 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
         not_sampled_cpu_s: 0.0,
         weight_s: 0.0,
         self_cpu_s: end.self_cpu_ns as f64 * 1e-9,
-        setup_cpu_s: end.setup_cpu_ns as f64 * 1e-9,
+        setup_cpu_s: (end.setup_cpu_ns as f64 + account.spent().self_once_ns) * 1e-9,
         overhead_us: cost.target.mean_ns * 1e-3,
         overhead_se_us: cost.target.se_ns * 1e-3,
         handler_time: end.handler_time.clone(),
@@ -158,10 +158,16 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
         overhead_worst_1s_ratio: account.worst_1s_ratio(),
         overhead_worst_10s_ratio: account.worst_10s_ratio(),
         budget_ratio: sampling.budget.get(),
+        slowdown_ratio: account.slowdown_ratio(),
+        slowdown_budget_ratio: sampling.budget.get(),
+        own_cpu_ratio: account.own_cpu_ratio(),
+        own_cpu_budget_ratio: sampling.own_cpu.map_or(0.0, Ratio::get),
         rate_hz: decision.map_or(0.0, |decision| decision.rate_hz),
         optimum_rate_hz: decision.map_or(0.0, |decision| decision.optimum_rate_hz),
         unbounded_rate_hz: decision.map_or(0.0, |decision| decision.unbounded_rate_hz),
         bound_by: decision.map_or("", |decision| decision.bound_by.as_str()).to_owned(),
+        law: decision.map_or("", |decision| decision.law.as_str()).to_owned(),
+        law_samples: decision.map_or(0.0, |decision| decision.law_samples),
         predicted_overhead_us: prediction.overhead_ns.mean * 1e-3,
         predicted_overhead_se_us: prediction.overhead_ns.se * 1e-3,
         predicted_overhead_ratio: prediction.overhead_ratio.mean,
@@ -175,7 +181,7 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
         stack_copy_bytes: u64::from(end.settings.copied_bytes()),
         stopped: String::new(),
         confidence: sampling.confidence.get(),
-        precision_goal_ratio: sampling.until_precision.map_or(Goal::default().relative, Ratio::get),
+        precision_goal_ratio: sampling.until_precision.map_or(0.0, Ratio::get),
         seed: setup.seed,
         rate_history: end.history.clone(),
         notes: notes(end),

@@ -9,7 +9,7 @@ use jiff::Zoned;
 
 use super::distinct;
 use crate::api::Attach;
-use crate::cli::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs, OutputFile, ReportFormat};
+use crate::cli::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs, OutputFile, ReportFormat, Top};
 use crate::failure::usage;
 use crate::when::When;
 
@@ -56,6 +56,8 @@ pub(crate) struct CtlProfile {
     pub(crate) labels: Vec<(String, String)>,
     /// How to print it.
     pub(crate) format: ReportFormat,
+    /// Functions that its table lists.
+    pub(crate) top: Top,
     /// Files to write instead, each path once.
     pub(crate) files: Vec<OutputFile>,
 }
@@ -97,6 +99,7 @@ fn profile(args: CtlProfileArgs) -> Result<CtlProfile> {
         targets: args.target,
         labels: args.label,
         format: args.format,
+        top: args.top,
         files: args.output,
     })
 }

@@ -8,7 +8,7 @@ use jiff::Zoned;
 use profiler_core::merge::Range;
 
 use super::distinct;
-use crate::cli::{self, OutputFile, ReportFormat};
+use crate::cli::{self, OutputFile, ReportFormat, Top};
 use crate::failure::usage;
 use crate::store::Query;
 use crate::when::When;
@@ -24,6 +24,8 @@ pub(crate) struct ReportJob {
     pub(crate) format: ReportFormat,
     /// What it does not know instead of what it knows.
     pub(crate) unknown: bool,
+    /// Functions that its table lists.
+    pub(crate) top: Top,
 }
 
 /// Where a profile to be printed is.
@@ -55,7 +57,8 @@ impl ReportJob {
             Some(file) => ReportSource::File(file),
             None => stored(args.stored)?,
         };
-        Ok(ReportJob { source, files: args.output, format: args.format, unknown: args.unknown })
+        let cli::ReportArgs { output: files, format, unknown, top, .. } = args;
+        Ok(ReportJob { source, files, format, unknown, top })
     }
 }
 

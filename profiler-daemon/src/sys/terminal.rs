@@ -1,10 +1,19 @@
-//! Who the terminal's keys go to.
+//! Who the terminal's keys go to, and how wide it is.
 
-use std::io::stdin;
+use std::io::{stdin, stdout};
+use std::os::fd::AsRawFd;
 
 use nix::unistd::{getpgrp, tcgetpgrp};
 
 /// Whether this process is in the foreground of its terminal: then Ctrl-C has reached its children as well.
 pub(crate) fn in_foreground() -> bool {
     tcgetpgrp(stdin()).is_ok_and(|group| group == getpgrp())
+}
+
+/// Columns of the terminal that standard output is; none where it is a file or a pipe.
+pub(crate) fn columns() -> Option<usize> {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the kernel writes a `winsize` to where the pointer says, which is one.
+    let answer = unsafe { libc::ioctl(stdout().as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) };
+    (answer == 0 && size.ws_col > 0).then_some(usize::from(size.ws_col))
 }

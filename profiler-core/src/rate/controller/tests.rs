@@ -152,7 +152,10 @@ fn every_key_of_a_decision_has_its_unit() {
     let names = decision.split(['{', ',']).skip(1).filter_map(|field| field.split(':').next());
     for name in names.map(str::trim) {
         let unit = ["_ns", "_us", "_s", "_hz", "_ratio", "_cpus"].iter().any(|unit| name.ends_with(unit));
-        assert!(unit || ["reason", "bound_by", "law", "law_samples", "samples", "retunes"].contains(&name), "{name}");
+        assert!(
+            unit || ["reason", "bound_by", "law", "law_samples", "samples", "retunes"].contains(&name),
+            "{name}"
+        );
     }
 }
 

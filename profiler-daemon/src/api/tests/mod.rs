@@ -137,8 +137,8 @@ pub(super) fn target(name: &str) -> TargetStatus {
 
 /// A decision, with every figure another.
 pub(super) fn decision() -> DecisionEntry {
-    use profiler_core::rate::Reason;
     use profiler_core::rate::model::BoundBy;
+    use profiler_core::rate::{LawInForce, Reason};
     let decision = Decision {
         at_ns: 1,
         rate_hz: 2.0,
@@ -154,13 +154,19 @@ pub(super) fn decision() -> DecisionEntry {
         total_hi_us: 10.0,
         fixed_ratio: 11.0,
         spread_ratio: 12.0,
+        law: LawInForce::Horizon,
+        law_samples: 25.0,
         horizon_cpu_s: 13.0,
         unbounded_rate_hz: 14.0,
         optimum_rate_hz: 15.0,
         budget_cap_hz: 16.0,
+        own_cap_hz: None,
         bucket_cap_hz: f64::INFINITY,
         bucket_level_us: 18.0,
         budget_ratio: 19.0,
+        own_cpu_budget_ratio: None,
+        slowdown_ratio: 26.0,
+        own_cpu_ratio: 27.0,
         overhead_1s_ratio: 20.0,
         utilisation_cpus: 21.0,
         target_cpu_s: 22.0,

@@ -55,7 +55,8 @@ impl<L: DecisionLog> Engine<L> {
 
     /// How long until the next tick (ns).
     pub(super) fn next_pause_ns(&mut self) -> u64 {
-        let tick_ns = self.sampler.draw_tick_ns();
+        let tick_ns =
+            self.sampler.draw_tick_ns().min(self.controller.longest_step_ns(self.session.elapsed_ns()));
         let Some(rest) = &mut self.resting else { return tick_ns };
         let counts = &self.session.counts;
         let seen = counts.samples + counts.foreign + counts.side_records + counts.forks;
