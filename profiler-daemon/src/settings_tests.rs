@@ -36,7 +36,7 @@ fn without_flags_the_settings_are_the_defaults() {
 #[test]
 fn help_shows_the_defaults() {
     let help = Cli::command().find_subcommand_mut("record").unwrap().render_help().to_string();
-    for text in ["[default: 1%]", "[default: 60s]", "[default: mae]", "[default: 95%]"] {
+    for text in ["[default: 5%]", "[default: mae]", "[default: 95%]"] {
         assert!(help.contains(text), "{text} is missing in {help}");
     }
 }
