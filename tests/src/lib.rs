@@ -11,6 +11,7 @@ pub mod coverage;
 pub mod daemon;
 pub mod experiment;
 pub mod figures;
+pub mod first_seconds;
 pub mod folded;
 pub mod groups;
 pub mod guards;

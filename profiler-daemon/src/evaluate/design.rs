@@ -20,6 +20,8 @@ pub(super) const FREE_BUDGET: f64 = 0.2;
 /// In each round, for each shape: runs that are not sampled, and runs that choose their rate.
 const UNSAMPLED: usize = 3;
 const ADAPTIVE: usize = 5;
+/// The same of runs with the default settings.
+const DEFAULT: usize = 5;
 
 /// How the CPU time of a program is shared by its functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,10 +65,10 @@ pub(super) enum Arm {
     Unsampled,
     /// At a fixed rate (samples per CPU-second).
     Fixed(f64),
-    /// At the rate that the controller chooses within [`FREE_BUDGET`].
+    /// At the rate that the controller chooses when it knows how long the run is, within [`FREE_BUDGET`].
     Adaptive,
-    /// At the rate that the controller chooses within the default budget.
-    Budgeted,
+    /// As a user gets it who sets nothing: by the anytime law within the default budgets.
+    Default,
 }
 
 impl Arm {
@@ -76,7 +78,7 @@ impl Arm {
             Self::Unsampled => "unsampled".to_owned(),
             Self::Fixed(hertz) => format!("{hertz}/s"),
             Self::Adaptive => "adaptive".to_owned(),
-            Self::Budgeted => "default".to_owned(),
+            Self::Default => "default".to_owned(),
         }
     }
 }
@@ -144,8 +146,10 @@ impl Design {
 
 fn one_round() -> Vec<(usize, Arm)> {
     let arms = RATES_HZ.map(Arm::Fixed).into_iter();
-    let arms =
-        arms.chain([Arm::Unsampled; UNSAMPLED]).chain([Arm::Adaptive; ADAPTIVE]).chain([Arm::Budgeted]);
+    let arms = arms
+        .chain([Arm::Unsampled; UNSAMPLED])
+        .chain([Arm::Adaptive; ADAPTIVE])
+        .chain([Arm::Default; DEFAULT]);
     arms.flat_map(|arm| (0..SHAPES.len()).map(move |shape| (shape, arm))).collect()
 }
 

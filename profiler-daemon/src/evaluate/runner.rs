@@ -35,6 +35,7 @@ const PARTING: Duration = Duration::from_secs(5);
 /// What runs need, and what was learned of them.
 pub(super) struct Runner {
     program: PathBuf,
+    cpu: Duration,
     folder: TempDir,
     signals: Signals,
     target_cpu: Option<usize>,
@@ -73,13 +74,13 @@ impl Runner {
         let alone = "there is only one CPU: the profiler disturbs the program it measures".to_owned();
         let mut runner = Self {
             program: std::env::current_exe().context("this program's own file is not known")?,
+            cpu: job.design.cpu,
             folder: tempfile::tempdir().context("no folder for temporary files; set TMPDIR to one")?,
             signals,
             target_cpu,
             calls: TRIAL_CALLS,
             patience: PATIENCE + Duration::from_secs_f64(PATIENCE_FACTOR * cpu_s),
             options: vec![
-                format!("--horizon={}ns", job.design.cpu.as_nanos()),
                 format!("--unwind={}", job.unwind),
                 "--attach-mode=task".to_owned(), // nothing may happen to the twin
             ],
@@ -106,7 +107,7 @@ impl Runner {
         }
         let observed = match planned.arm {
             Arm::Unsampled => self.unsampled(planned).await?,
-            arm => self.sampled(planned, &arm_options(arm)).await?,
+            arm => self.sampled(planned, &arm_options(arm, self.cpu)).await?,
         };
         if observed.is_none() {
             let (program, arm) = (SHAPES[planned.shape].name, planned.arm.name());
@@ -257,11 +258,16 @@ fn observation(planned: &Planned, summary: Summary, excess: Option<Excess>) -> O
     }
 }
 
-fn arm_options(arm: Arm) -> Vec<String> {
+/// The options that make a run one of its arm; an unsampled run takes `cpu`.
+fn arm_options(arm: Arm, cpu: Duration) -> Vec<String> {
     match arm {
         Arm::Fixed(hertz) => vec![format!("--rate={hertz}")],
-        Arm::Adaptive => vec![format!("--budget={FREE_BUDGET}")],
-        Arm::Unsampled | Arm::Budgeted => Vec::new(),
+        Arm::Adaptive => vec![
+            format!("--horizon={}ns", cpu.as_nanos()),
+            format!("--budget={FREE_BUDGET}"),
+            "--own-cpu=100%".to_owned(),
+        ],
+        Arm::Unsampled | Arm::Default => Vec::new(),
     }
 }
 
@@ -330,6 +336,7 @@ mod tests {
                 folder: tempfile::tempdir()?,
                 signals: Signals::listen()?,
                 target_cpu: None,
+                cpu: Duration::from_secs(1),
                 calls: CALLS_UNIT,
                 patience,
                 options: Vec::new(),

@@ -29,7 +29,7 @@ impl Machine {
             Arm::Unsampled => 0.0,
             Arm::Fixed(hertz) => hertz,
             Arm::Adaptive => self.adaptive_hz,
-            Arm::Budgeted => 0.01 / self.overhead_us * 1e6,
+            Arm::Default => self.adaptive_hz,
         };
         let plain_s = true_s * (1.0 + self.noise_ratio * normal(random));
         let cpu_s = plain_s / (1.0 - rate_hz * self.overhead_us * 1e-6);

@@ -29,7 +29,7 @@ fn by_rate(runs: &[&Observation], figures: &Figures) -> String {
         "{:<12}{:>9}{:>11}{:>11}{:>11}{:>11}{:>13}\n",
         "rate", "samples", "CPU time", "a sample", "measured", "expected", "compensated"
     );
-    for arm in RATES_HZ.map(Arm::Fixed).into_iter().chain([Arm::Adaptive, Arm::Budgeted]) {
+    for arm in RATES_HZ.map(Arm::Fixed).into_iter().chain([Arm::Adaptive, Arm::Default]) {
         let measured = |compensated| percent(over_shapes(runs, figures, arm, compensated));
         let samples = median(of_arm(runs, None, arm).map(|run| run.samples as f64));
         let Some(samples) = samples else { continue };
@@ -79,7 +79,7 @@ fn expected(figures: &Figures, arm: Arm) -> Option<f64> {
             let rate_hz = match arm {
                 Arm::Fixed(rate_hz) => rate_hz,
                 Arm::Adaptive => return Some(of_shape.adaptive_expected_cmape_ratio),
-                Arm::Unsampled | Arm::Budgeted => return None,
+                Arm::Unsampled | Arm::Default => return None,
             };
             figures.model.cmape(shape, of_shape.true_cpu_s, rate_hz)
         })

@@ -68,7 +68,7 @@ fn the_law_s_rate_is_that_of_the_slope() {
 fn missing_runs_are_an_error() {
     assert_eq!(figures(&[]), Err(NoFigures::TooFew));
     let runs = MACHINE.run(&design(1));
-    for missing in [Arm::Unsampled, Arm::Adaptive, Arm::Budgeted] {
+    for missing in [Arm::Unsampled, Arm::Adaptive, Arm::Default] {
         let others: Vec<_> = runs.iter().filter(|run| run.arm != missing).collect();
         assert_eq!(figures(&others), Err(NoFigures::TooFew), "{missing:?}");
     }
