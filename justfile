@@ -34,6 +34,10 @@ day *arguments:
 accuracy *arguments:
     cargo run --quiet --release -p tests --bin accuracy -- {{ arguments }}
 
+# Is a profile worth having from the first second? In simulation, and beside samply and perf on runs of .1 to 60 s (half an hour; `--longest 3` is shorter, `--only simulated` takes seconds).
+first-seconds *arguments:
+    cargo run --quiet --release -p tests --bin first_seconds -- {{ arguments }}
+
 # Does the profiler stay within its budget? By the stopwatch, on four programs (ten minutes).
 budget *arguments:
     cargo run --quiet --release -p tests --bin budget -- {{ arguments }}
