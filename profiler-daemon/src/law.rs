@@ -1,10 +1,11 @@
 //! Where the program asks the core's mathematics.
 
 use anyhow::Result;
+use profiler_core::rate::anytime;
 use profiler_core::rate::model::Caps;
 use profiler_core::rate::{BoundBy, Criterion, Experiment, RateSettings};
 
-use crate::plan::{Plan, Point};
+use crate::plan::{Anytime, Plan, Point};
 use crate::settings::PlanJob;
 
 /// Points of a curve.
@@ -65,8 +66,17 @@ pub(crate) fn plan_under(job: &PlanJob, caps: Caps) -> Result<Plan> {
         rate_hz,
         bound_by,
         loss_when_bound: loss(rate_hz * run_s),
+        anytime: anytime_law(planned.rate_hz, run_s),
         curve: curve(best.samples, [caps.budget_hz * run_s, caps.kernel_hz * run_s]).map(at).collect(),
     })
+}
+
+/// What the anytime law does in a run whose best rate is `best_hz`.
+fn anytime_law(best_hz: f64, run_s: f64) -> Anytime {
+    let for_one_s_hz = best_hz * run_s.cbrt();
+    let samples = anytime::samples(for_one_s_hz, run_s);
+    // n(W) is 3/2 of what the last rate takes in W; both errors are n(W)/n* times those of the best rate.
+    Anytime { samples, rate_hz: samples / (1.5 * run_s), loss: samples / (best_hz * run_s) }
 }
 
 fn point(experiment: &Experiment, criterion: Criterion, z: f64, samples: f64) -> Point {

@@ -41,8 +41,21 @@ pub(crate) struct Plan {
     pub(crate) bound_by: BoundBy,
     /// Error at that rate, as a multiple of the error at n*.
     pub(crate) loss_when_bound: f64,
+    /// What the anytime law does over the same CPU time, not knowing it.
+    pub(crate) anytime: Anytime,
     /// The error over the number of samples, around n* (Stoker, eq. 4.14).
     pub(crate) curve: Vec<Point>,
+}
+
+/// The anytime law at the end of a run, without budget and caps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Anytime {
+    /// Samples until then.
+    pub(crate) samples: f64,
+    /// The rate that it has fallen to (samples per CPU-second).
+    pub(crate) rate_hz: f64,
+    /// Its error, as a multiple of the error at n*.
+    pub(crate) loss: f64,
 }
 
 /// What is to be expected of a number of samples.
@@ -96,6 +109,7 @@ fn render(job: &PlanJob, plan: &Plan) -> String {
         ("error at rate × 2", format!("{:.2} times the best", plan.loss_at_double)),
         ("budget", format!("{}: at most {} samples/s of CPU time", job.budget, rate(plan.budget_hz))),
         ("bound by", bound(plan)),
+        ("without --horizon", anytime(job, plan)),
     ]);
     lines(&text)
 }
@@ -122,6 +136,17 @@ fn measured(job: &PlanJob, plan: &Plan) -> String {
             format!("off by at most {error} in 95 of 100 runs ({ratio:.2}%)")
         }
     }
+}
+
+/// What a run does that does not know how long it will last.
+fn anytime(job: &PlanJob, plan: &Plan) -> String {
+    let Anytime { samples, rate_hz, loss } = plan.anytime;
+    format!(
+        "the rate falls as the run goes on: {} samples in {}, {}/s at the end, error {loss:.2} times the best",
+        grouped(samples),
+        job.horizon,
+        rate(rate_hz),
+    )
 }
 
 fn bound(plan: &Plan) -> String {
@@ -156,6 +181,9 @@ fn json(job: &PlanJob, plan: &Plan) -> String {
         "rate_hz": plan.rate_hz,
         "bound_by": plan.bound_by.as_str(),
         "error_at_rate_ratio": plan.loss_when_bound,
+        "anytime_samples": plan.anytime.samples,
+        "anytime_rate_hz": plan.anytime.rate_hz,
+        "anytime_error_ratio": plan.anytime.loss,
         "curve": plan.curve,
     });
     format!("{object}\n")

@@ -132,15 +132,40 @@ fn render(job: &PlanProcessJob, forecast: &Forecast) -> String {
         ("a sample", format!("{} µs (o)", plus_minus(prediction.overhead_ns, 1e-3, 2))),
         ("attach", attach(prediction.attach_mode).to_owned()),
         ("at any rate", fixed(prediction)),
-        ("rate", format!("{} samples/s of CPU time", plus_minus(prediction.rate_hz, 1.0, 0))),
+        ("rate", predicted_rate(job, prediction)),
         ("bound by", bound(prediction)),
-        (
-            "overhead",
-            format!("{} of CPU time, budget {}", percent(prediction.overhead_ratio), job.sampling.budget),
-        ),
+        ("overhead", overhead(job, forecast)),
     ];
     text.extend(forecast.notes.iter().map(|note| ("note", note.clone())));
     lines(&text)
+}
+
+fn predicted_rate(job: &PlanProcessJob, prediction: &Prediction) -> String {
+    let rate = plus_minus(prediction.rate_hz, 1.0, 0);
+    match (job.sampling.rate, job.sampling.horizon) {
+        (None, None) => format!(
+            "{rate} samples/s of CPU time, the best for a run of {NOMINAL_RUN}; without --horizon the rate falls as the run \
+             goes on, and the error is within 4% of the best for a run of any length"
+        ),
+        _ => format!("{rate} samples/s of CPU time"),
+    }
+}
+
+/// What the target and the profiler pay, each beside its budget.
+fn overhead(job: &PlanProcessJob, forecast: &Forecast) -> String {
+    let prediction = &forecast.prediction;
+    let of_samples = prediction.rate_hz.mean * prediction.overhead_ns.mean * 1e-9;
+    let slowdown = of_samples + prediction.events_ratio.mean;
+    let own = (prediction.overhead_ratio.mean - slowdown).max(0.0) * forecast.watched.utilisation_cpus();
+    let at_most =
+        |budget: Option<Ratio>| budget.map_or_else(String::new, |budget| format!(" of at most {budget}"));
+    format!(
+        "slowdown {:.2}%{}, own CPU time {:.2}% of a CPU{}",
+        slowdown * 100.0,
+        at_most(Some(job.sampling.budget)),
+        own * 100.0,
+        at_most(job.sampling.own_cpu),
+    )
 }
 
 fn seen(watched: &Activity) -> String {
