@@ -21,12 +21,10 @@ pub(super) fn chart(job: &PlanJob, plan: &Plan) -> Chart {
             job.share, job.horizon, job.overhead
         ),
         subtitle: format!(
-            "best rate {}/s of CPU time (n* = {} samples), judged by {}; by the anytime law {} samples, error {:.2} times the best",
+            "best rate {}/s of CPU time (n* = {} samples), judged by {}",
             rate(plan.optimum_rate_hz),
             grouped(plan.best.samples),
-            job.criterion,
-            grouped(plan.anytime.samples),
-            plan.anytime.loss
+            job.criterion
         ),
         x: Axis::new(format!("samples in {} of CPU time", job.horizon), Scale::Log, ends[0], ends[1]),
         y: Axis::fitted(y_label, Scale::Linear, heights),

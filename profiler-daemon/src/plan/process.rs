@@ -143,10 +143,9 @@ fn render(job: &PlanProcessJob, forecast: &Forecast) -> String {
 fn predicted_rate(job: &PlanProcessJob, prediction: &Prediction) -> String {
     let rate = plus_minus(prediction.rate_hz, 1.0, 0);
     match (job.sampling.rate, job.sampling.horizon) {
-        (None, None) => format!(
-            "{rate} samples/s of CPU time, the best for a run of {NOMINAL_RUN}; without --horizon the rate falls as the run \
-             goes on, and the error is within 4% of the best for a run of any length"
-        ),
+        (None, None) => {
+            format!("{rate} samples/s of CPU time in a run of {NOMINAL_RUN}; more in a shorter one")
+        }
         _ => format!("{rate} samples/s of CPU time"),
     }
 }
