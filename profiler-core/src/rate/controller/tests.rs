@@ -345,3 +345,123 @@ fn samples_of_a_target_that_is_seldom_busy_are_far_apart() {
     let gap_s = controller.sample_gap_ns() * 1e-9;
     assert!((0.9..=2.1).contains(&gap_s), "{gap_s}");
 }
+
+/// What a program costs while it is sampled, at some moment.
+#[derive(Clone, Copy)]
+struct Host {
+    /// CPUs that the target keeps busy.
+    busy_cpus: f64,
+    frames: f64,
+    /// Own CPU time for a sample (ns).
+    own_ns: f64,
+    /// Context switches of the target per second.
+    switches: f64,
+}
+
+/// A run of a person: steps of 100 ms under the default budgets, shorter ones at first. Says, for each step, its length, the
+/// CPU time of the target, what sampling took from it, and what the profiler used (s), and how the run ended.
+fn personal_run(seconds: f64, host: impl Fn(f64) -> Host) -> (Vec<[f64; 4]>, Decision) {
+    let costs = CostModel {
+        per_sample_ns: Cost::new(10_000.0, 500.0),
+        per_frame_ns: Cost::new(500.0, 25.0),
+        per_byte_ns: Cost::default(),
+        per_switch_ns: Cost::new(1_000.0, 50.0),
+        ..CostModel::default()
+    };
+    let settings = RateSettings {
+        budget_ratio: 0.05,
+        own_cpu_ratio: Some(0.05),
+        horizon_s: None,
+        expected_frames: 10.0,
+        ..RateSettings::default()
+    };
+    let mut controller = RateController::new(settings, costs);
+    let (mut decision, mut steps, mut now_ns, mut due) = (controller.start(0), Vec::new(), 0, 0.0);
+    while (now_ns as f64) < seconds * 1e9 {
+        let step_ns = controller.longest_step_ns(now_ns).min(100_000_000);
+        now_ns += step_ns;
+        let (step_s, host) = (step_ns as f64 * 1e-9, host(now_ns as f64 * 1e-9));
+        due += decision.rate_hz * host.busy_cpus * step_s;
+        let samples = due as u64;
+        due -= samples as f64;
+        let reading = Reading {
+            at_ns: now_ns,
+            target_cpu_ns: (host.busy_cpus * step_ns as f64) as u64,
+            self_cpu_ns: (30_000.0 * step_s * 10.0 + host.own_ns * samples as f64) as u64,
+            samples,
+            frames: (host.frames * samples as f64) as u64,
+            switches: (host.switches * step_s) as u64,
+            ..Reading::default()
+        };
+        let taken_ns = samples as f64 * (10_000.0 + 500.0 * host.frames) + reading.switches as f64 * 1_000.0;
+        steps.push([step_s, host.busy_cpus * step_s, taken_ns * 1e-9, reading.self_cpu_ns as f64 * 1e-9]);
+        decision = controller.tick(&reading, &TopShares { counts: vec![(1, samples / 2), (2, samples / 2)] });
+    }
+    (steps, decision)
+}
+
+/// The most of a quantity over any ten seconds or so, over that of another.
+fn worst_ten_seconds(steps: &[[f64; 4]], of: usize, over: usize) -> f64 {
+    let mut worst = 0.0f64;
+    for first in 0..steps.len() {
+        let (mut wall, mut sum, mut base) = (0.0, 0.0, 0.0);
+        for step in &steps[first..] {
+            (wall, sum, base) = (wall + step[0], sum + step[of], base + step[over]);
+            if wall >= 9.99 {
+                worst = worst.max(sum / base);
+                break;
+            }
+        }
+    }
+    worst
+}
+
+#[test]
+fn both_budgets_of_a_person_s_run_hold_whatever_changes() {
+    const USUAL: Host = Host { busy_cpus: 1.0, frames: 10.0, own_ns: 6_000.0, switches: 100.0 };
+    let after = |from_s: f64, then: Host| move |now_s: f64| if now_s < from_s { USUAL } else { then };
+    type Case = (&'static str, Box<dyn Fn(f64) -> Host>);
+    let cases: [Case; 6] = [
+        ("steady", Box::new(|_| USUAL)),
+        ("stacks twenty times as deep", Box::new(after(15.0, Host { frames: 200.0, ..USUAL }))),
+        ("own cost times ten", Box::new(after(15.0, Host { own_ns: 60_000.0, ..USUAL }))),
+        ("dear from the start", Box::new(|_| Host { own_ns: 60_000.0, frames: 200.0, ..USUAL })),
+        ("a storm of switches", Box::new(after(15.0, Host { switches: 30_000.0, ..USUAL }))),
+        ("many CPUs", Box::new(|_| Host { busy_cpus: 64.0, ..USUAL })),
+    ];
+    for (name, host) in cases {
+        let (steps, decision) = personal_run(60.0, host);
+        let (slowdown, own) = (worst_ten_seconds(&steps, 2, 1), worst_ten_seconds(&steps, 3, 0));
+        assert!(slowdown <= 1.05 * 0.05, "{name}: slowdown {slowdown}");
+        assert!(own <= 1.05 * 0.05, "{name}: own CPU time {own}");
+        assert!(decision.samples > 500, "{name}: {decision:?}");
+        if name == "steady" {
+            assert!(slowdown < 0.03, "the law asks for less than the budget: {slowdown}");
+            let taken = decision.samples as f64 / decision.law_samples;
+            assert!((0.95..1.05).contains(&taken), "{taken} of what the law asks for");
+        }
+    }
+}
+
+#[test]
+fn a_short_run_gets_what_the_law_asks_for() {
+    let usual = |_| Host { busy_cpus: 1.0, frames: 10.0, own_ns: 6_000.0, switches: 100.0 };
+    for seconds in [0.1, 0.3, 1.0, 3.0] {
+        let (_, decision) = personal_run(seconds, usual);
+        let taken = decision.samples as f64 / decision.law_samples;
+        assert!(taken > 0.7, "{seconds} s: {} of {}", decision.samples, decision.law_samples);
+    }
+}
+
+#[test]
+fn an_idle_target_meets_its_bursts_at_the_law_s_rate() {
+    let bursts = |now_s: f64| Host {
+        busy_cpus: if now_s % 8.0 < 2.0 { 1.0 } else { 0.0 },
+        frames: 10.0,
+        own_ns: 6_000.0,
+        switches: 0.0,
+    };
+    let (_, decision) = personal_run(40.0, bursts);
+    let taken = decision.samples as f64 / decision.law_samples;
+    assert!(taken > 0.9, "{} of {}", decision.samples, decision.law_samples);
+}
