@@ -1,6 +1,7 @@
 //! The loop's body: drain the rings, read off what it cost, decide, and change the clocks accordingly.
 
 mod attaching;
+mod calm;
 mod members;
 mod pace;
 mod parts;
@@ -266,13 +267,18 @@ impl<L: DecisionLog> Engine<L> {
         self.samples_came = self.session.counts.samples > samples_before;
         self.time_handler(now_ns);
         let wakes_up = self.samples_came && self.resting.is_some_and(|rest| rest.quiet_ticks > 0);
-        if self.alarm.as_mut().is_some_and(SwitchAlarm::take_rung) || wakes_up {
+        let is_alarmed = self.alarm.as_mut().is_some_and(SwitchAlarm::take_rung) || wakes_up;
+        if is_alarmed {
             self.next_tick_ns = now_ns;
             self.resting = self.resting.map(|_| Rest::default());
         }
         let so_far = self.by_events(self.session.since_last_reading(now_ns));
-        if now_ns + slack_ns >= self.next_tick_ns || self.controller.overdrawn(&so_far) {
-            self.tick();
+        let is_due = now_ns + slack_ns >= self.next_tick_ns;
+        if is_due || self.controller.overdrawn(&so_far) {
+            match is_due && !is_alarmed && self.is_calm(now_ns, &so_far) {
+                true => self.stay_calm(),
+                false => self.tick(),
+            }
             let tick_ns = self.next_pause_ns();
             self.next_tick_ns = (self.next_tick_ns + tick_ns).max(now_ns + MIN_TICK_NS.min(tick_ns));
         }

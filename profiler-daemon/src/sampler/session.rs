@@ -344,6 +344,11 @@ impl Session {
         self.exits.doubt(pid);
     }
 
+    /// Whether the next reading finds out who has ended.
+    pub(crate) fn awaits_reading(&self) -> bool {
+        !self.gone.is_empty() || !self.exits.is_empty()
+    }
+
     /// CPU time charged to the target between the beginning and the last reading (ns).
     pub(crate) fn target_cpu_ns(&self) -> u64 {
         self.last_reading.target_cpu_ns.saturating_sub(self.first_reading.target_cpu_ns)

@@ -166,7 +166,7 @@ impl<L: DecisionLog> Engine<L> {
         self.past.looked_ns = Some(now_ns);
     }
 
-    fn has_alarm(&self) -> bool {
+    pub(super) fn has_alarm(&self) -> bool {
         self.alarm.as_ref().is_some_and(SwitchAlarm::is_watching)
     }
 
