@@ -354,6 +354,11 @@ impl Session {
         self.last_reading.target_cpu_ns.saturating_sub(self.first_reading.target_cpu_ns)
     }
 
+    /// CPU time charged to the target until the last reading, whenever it was followed (ns).
+    pub(crate) fn cpu_now_ns(&self) -> u64 {
+        self.last_reading.target_cpu_ns
+    }
+
     /// Our own CPU time between the beginning and the last reading (ns).
     pub(crate) fn self_cpu_ns(&self) -> u64 {
         self.last_reading.self_cpu_ns - self.first_reading.self_cpu_ns
