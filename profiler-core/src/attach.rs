@@ -6,7 +6,12 @@
 //! follow every thread too and interrupt nobody else; they cost something at each switch into the group and out of it,
 //! and nothing at those within it. They are a way where the group holds the target and nobody else. Which is dearest
 //! depends on the target and its neighbours, and shows only while it runs; so the cost is watched, and another
-//! way is tried when it might be cheaper.
+//! way is tried when it might be cheaper. What another way would cost can often be told before: that of whole CPUs by what
+//! else keeps them busy, that of threads by their switches. Then nothing is tried.
+//!
+//! Costs are those at the rate that is wanted, to whomever they fall: two budgets bound them, one for the target and one for the
+//! profiler itself. But switches cost the same at any rate, and the target alone. Where they take half of what it may be slowed
+//! down by, anything that costs less is better, and where they take all of it, everything is.
 //!
 //! Events of threads multiply with the CPUs. Where they would be too many, one event for each CPU has to do.
 //!
@@ -70,6 +75,8 @@ const CLEARLY_CHEAPER: f64 = 0.5;
 const CLEARLY_TOO_DEAR: f64 = 0.02;
 /// The same beside other targets, as a share of the target's budget: what is spent without a sample is not left for samples.
 const TOO_DEAR_FOR_BUDGET: f64 = 0.5;
+/// Events of threads that would take more than this share of the target's budget by switches are not gone over to.
+const NEARLY_ALL: f64 = 0.9;
 /// CPU time of the target that says enough for that (ns).
 const EARLY_NS: f64 = 50e6;
 /// A cost that says enough for that: a tenth of what a budget of 1% leaves to a second of a CPU (ns).
@@ -106,6 +113,29 @@ pub struct Observed {
     pub wall_ns: f64,
 }
 
+/// What ways to attach would cost beyond the target's samples (CPU time per wall time), at the rate that is wanted; `None`
+/// where nobody knows before they are tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Foreseen {
+    /// Events of threads: their switches.
+    pub task_cpus: Option<f64>,
+    /// Whole CPUs: samples of whatever else runs there, with what the profiler does about them.
+    pub cpu_cpus: Option<f64>,
+    /// The control group: switches out of it and into it.
+    pub group_cpus: Option<f64>,
+}
+
+impl Foreseen {
+    fn of(&self, way: AttachMode) -> Option<f64> {
+        let cpus = match way {
+            AttachMode::Task => self.task_cpus,
+            AttachMode::Cpu => self.cpu_cpus,
+            AttachMode::Cgroup => self.group_cpus,
+        };
+        cpus.filter(|cpus| cpus.is_finite() && *cpus >= 0.0)
+    }
+}
+
 impl Observed {
     fn plus(self, other: Self) -> Self {
         let sum = |a: f64, b: f64| if b.is_finite() && b > 0.0 { a + b } else { a };
@@ -121,7 +151,16 @@ impl Observed {
     /// Set against what the budget is set against: a target that does next to nothing has as much to spend as one that uses a
     /// tenth of a CPU.
     fn cost_ratio(&self) -> f64 {
-        self.extra_ns / self.target_ns.max(OWN_COST_FLOOR_CPUS * self.wall_ns).max(1.0)
+        self.extra_ns / self.base_ns()
+    }
+
+    fn base_ns(&self) -> f64 {
+        self.target_ns.max(OWN_COST_FLOOR_CPUS * self.wall_ns).max(1.0)
+    }
+
+    /// The same of what would have cost so much (CPU time per wall time).
+    fn ratio_of(&self, cpus: f64) -> f64 {
+        cpus * self.wall_ns / self.base_ns()
     }
 
     /// Whether what is no sample of the target costs anything worth a change: of its CPU time, or, where that grows with the
@@ -166,6 +205,10 @@ pub struct AttachChoice {
     among_others: bool,
     /// Cost (ratio of the target's CPU time) from which whole CPUs are a way all the same.
     too_dear: f64,
+    /// What the target may be slowed down by (ratio of its CPU time).
+    budget_ratio: f64,
+    /// What the ways would cost that are not in force.
+    foreseen: Foreseen,
     /// What switches were expected to cost with events of their own before any were opened, as a share of wall time.
     expected: Option<f64>,
 }
@@ -206,6 +249,8 @@ impl AttachChoice {
             missed_ends: false,
             among_others: false,
             too_dear: CLEARLY_TOO_DEAR,
+            budget_ratio: f64::INFINITY,
+            foreseen: Foreseen::default(),
             expected: (switches_per_s > MANY_SWITCHES_PER_S).then_some(switches_per_s * USUAL_SWITCH_S),
         }
     }
@@ -234,8 +279,31 @@ impl AttachChoice {
         self
     }
 
+    /// What is foreseen before anything is sampled, of a target that keeps so many CPUs busy: one that switches much has events
+    /// of its threads all the same, where samples of whatever else runs would cost as much.
+    #[must_use]
+    pub fn foreseeing(mut self, foreseen: Foreseen, target_cpus: f64) -> Self {
+        let (Some(task), Some(cpu)) = (foreseen.of(AttachMode::Task), foreseen.of(AttachMode::Cpu)) else {
+            return self;
+        };
+        let is_affordable =
+            task < TOO_DEAR_FOR_BUDGET * self.budget_ratio * target_cpus.max(OWN_COST_FLOOR_CPUS);
+        let is_open = !self.is_fixed() && self.crowded_ns.is_none() && self.mode.follows_by_itself();
+        if is_open && is_affordable && cpu >= CLEARLY_CHEAPER * task {
+            (self.mode, self.before, self.expected) = (AttachMode::Task, AttachMode::Task, None);
+        }
+        self
+    }
+
+    /// What the ways would cost now that are not in force, as far as it can be told. It counts for more than what they have cost
+    /// when they were in force.
+    pub fn foresee(&mut self, foreseen: Foreseen) {
+        self.foreseen = foreseen;
+    }
+
     /// What may be spent on the target (ratio of its CPU time).
     pub fn set_budget(&mut self, budget_ratio: f64) {
+        self.budget_ratio = budget_ratio;
         self.too_dear = CLEARLY_TOO_DEAR.min(TOO_DEAR_FOR_BUDGET * budget_ratio);
     }
 
@@ -364,12 +432,23 @@ impl AttachChoice {
         }
         let small = self.among_others && !must && observed.cost_ratio() < self.too_dear;
         let throttled = self.among_others && observed.is_lost_to_strangers(self.mode);
-        let known = |way: AttachMode| {
+        let measured = |way: AttachMode| {
             let cost = self.costs[way as usize]?;
             (now_ns.saturating_sub(cost.at_ns) < BELIEVED_NS).then_some(cost.ratio)
         };
-        let clearly = CLEARLY_CHEAPER * observed.cost_ratio();
+        let foreseen = |way: AttachMode| Some(observed.ratio_of(self.foreseen.of(way)?));
+        let known = |way: AttachMode| foreseen(way).or_else(|| measured(way));
+        let ratio = observed.cost_ratio();
+        let clearly = match self.mode {
+            AttachMode::Task if ratio >= self.budget_ratio => f64::INFINITY, // a rate can be lowered, and switches cannot
+            AttachMode::Task if ratio >= TOO_DEAR_FOR_BUDGET * self.budget_ratio => ratio,
+            _ => CLEARLY_CHEAPER * ratio,
+        };
         let enough = if throttled { clearly.max(self.too_dear) } else { clearly };
+        let takes_all = |way: AttachMode| {
+            let switches = foreseen(way).filter(|_| way == AttachMode::Task);
+            switches.is_some_and(|ratio| ratio >= NEARLY_ALL * self.budget_ratio)
+        };
         let is_better = |way: &AttachMode| must || known(*way).is_none_or(|ratio| ratio < enough);
         // What strangers' samples would cost is not known before they are taken; a group has none.
         let is_a_gamble = |way: AttachMode| {
@@ -378,9 +457,10 @@ impl AttachChoice {
                 && known(way).is_none()
                 && observed.cost_ratio() < CLEARLY_TOO_DEAR
         };
+        let is_out = |way: AttachMode| is_a_gamble(way) || takes_all(way);
         let others = WAYS.into_iter().filter(|way| {
             *way != self.mode
-                && !is_a_gamble(*way)
+                && !is_out(*way)
                 && !(small && *way == AttachMode::Cpu)
                 && self.possible.contains(way)
                 && (way.follows_by_itself() || !need_one_for_all)

@@ -293,3 +293,115 @@ fn a_refused_way_leaves_the_others() {
     assert_eq!(choice.mode(), AttachMode::Task);
     assert_eq!(run_three(&mut choice, [0.1, 0.01, 0.0], 3..60), [AttachMode::Cpu]);
 }
+
+/// A busy server of one thread: it keeps a CPU busy, and so does whoever asks it. A sample costs 10 µs, and one of others 2 µs of
+/// the profiler's own time beside it.
+#[derive(Clone, Copy)]
+struct Server {
+    switches_per_s: f64,
+    switch_ns: f64,
+    wanted_hz: f64,
+}
+
+impl Server {
+    const OTHER_CPUS: f64 = 1.0;
+
+    fn task_cpus(&self) -> f64 {
+        self.switches_per_s * self.switch_ns * 1e-9
+    }
+
+    fn cpu_cpus(&self) -> f64 {
+        Self::OTHER_CPUS * self.wanted_hz * 12e-6
+    }
+
+    fn foreseen(&self, mode: AttachMode) -> Foreseen {
+        match mode {
+            AttachMode::Task => Foreseen { cpu_cpus: Some(self.cpu_cpus()), ..Foreseen::default() },
+            _ => Foreseen { task_cpus: Some(self.task_cpus()), ..Foreseen::default() },
+        }
+    }
+
+    fn step(&self, choice: &mut AttachChoice, second: u64) -> Option<AttachMode> {
+        choice.foresee(self.foreseen(choice.mode()));
+        let cpus = if choice.mode() == AttachMode::Task { self.task_cpus() } else { self.cpu_cpus() };
+        let samples_ns = self.wanted_hz * 10e3;
+        let seen = Observed { extra_ns: cpus * 1e9, samples_ns, ends_ns: 0.0, target_ns: 1e9, wall_ns: 1e9 };
+        choice.observe(second * SECOND, seen, || 4)
+    }
+
+    fn run(&self, choice: &mut AttachChoice) -> Vec<AttachMode> {
+        (0..600).filter_map(|second| self.step(choice, second)).collect()
+    }
+}
+
+fn beside_a_client() -> AttachChoice {
+    let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
+    choice.set_budget(0.05);
+    choice
+}
+
+#[test]
+fn a_busy_server_keeps_its_own_events_where_samples_of_its_clients_would_cost_more_than_its_switches() {
+    for (switches_per_s, switch_ns) in
+        [(10_000.0, 250.0), (10_000.0, 1_500.0), (30_000.0, 400.0), (60_000.0, 250.0)]
+    {
+        let server = Server { switches_per_s, switch_ns, wanted_hz: 1_000.0 };
+        let name = format!("{switches_per_s} of {switch_ns}");
+        assert_eq!(server.run(&mut beside_a_client()), [], "{name}");
+        // Whole CPUs to begin with are left where they cost twice as much, and not tried again.
+        let mut whole = AttachChoice::new(None, true, 1, 2, switches_per_s);
+        whole.set_budget(0.05);
+        let is_clear = server.task_cpus() < CLEARLY_CHEAPER * server.cpu_cpus();
+        let changes = if is_clear { vec![AttachMode::Task] } else { vec![] };
+        assert_eq!(server.run(&mut whole), changes, "{name}");
+        // Where it was watched before, they are not even begun with.
+        let mut watched = AttachChoice::new(None, true, 1, 2, switches_per_s);
+        watched.set_budget(0.05);
+        let both = Foreseen {
+            task_cpus: Some(server.task_cpus()),
+            cpu_cpus: Some(server.cpu_cpus()),
+            ..Foreseen::default()
+        };
+        let mut watched = watched.foreseeing(both, 1.0);
+        assert_eq!((watched.mode(), server.run(&mut watched)), (AttachMode::Task, vec![]), "{name}");
+    }
+}
+
+#[test]
+fn a_server_that_storms_leaves_its_budget_to_its_samples_whatever_those_of_its_clients_cost() {
+    // Of 5%: 9%, 6% and, where whole CPUs cost less after all, 3%.
+    for (switches_per_s, switch_ns, wanted_hz) in
+        [(60_000.0, 1_500.0, 1_000.0), (60_000.0, 1_000.0, 8_000.0), (30_000.0, 1_000.0, 2_000.0)]
+    {
+        let server = Server { switches_per_s, switch_ns, wanted_hz };
+        assert_eq!(server.run(&mut beside_a_client()), [AttachMode::Cpu], "{switches_per_s} of {switch_ns}");
+    }
+    let dear = Server { switches_per_s: 30_000.0, switch_ns: 1_000.0, wanted_hz: 4_000.0 };
+    assert_eq!(dear.run(&mut beside_a_client()), []);
+}
+
+#[test]
+fn a_rate_that_falls_makes_whole_cpus_the_cheaper_way_once_and_a_load_that_swings_changes_nothing() {
+    let mut choice = beside_a_client();
+    let at = |wanted_hz: f64| Server { switches_per_s: 20_000.0, switch_ns: 500.0, wanted_hz };
+    // From 10,000 samples a second to 100, as the anytime law asks for them.
+    let falls = |second: u64| at(10_000.0 / (1.0 + second as f64).powf(0.75)).step(&mut choice, second);
+    assert_eq!((0..460).filter_map(falls).collect::<Vec<_>>(), [AttachMode::Cpu]);
+    let mut choice = beside_a_client();
+    let swings = |second: u64| {
+        let wanted_hz = if second.is_multiple_of(2) { 450.0 } else { 1_600.0 }; // .54 to 1.92 times what its switches cost
+        at(wanted_hz).step(&mut choice, second)
+    };
+    assert_eq!((0..600).filter_map(swings).collect::<Vec<_>>(), []);
+}
+
+#[test]
+fn what_is_foreseen_may_be_nonsense() {
+    let mut choice =
+        beside_a_client().foreseeing(Foreseen { task_cpus: Some(f64::NAN), ..Foreseen::default() }, f64::NAN);
+    for x in [f64::NAN, f64::INFINITY, -1.0, f64::MAX] {
+        choice.foresee(Foreseen { task_cpus: Some(x), cpu_cpus: Some(x), group_cpus: Some(x) });
+        choice.observe(SECOND, seen(1e8, 0.0, 1e9), || 4);
+    }
+    choice.foresee(Foreseen { group_cpus: Some(f64::NAN), ..Foreseen::default() });
+}

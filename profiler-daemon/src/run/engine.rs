@@ -1,10 +1,12 @@
 //! The loop's body: drain the rings, read off what it cost, decide, and change the clocks accordingly.
 
 mod attaching;
+mod calm;
 mod members;
 mod pace;
 mod parts;
 mod reports;
+mod ways;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,6 +26,8 @@ use self::pace::Rest;
 pub(crate) use self::parts::Figures;
 use self::parts::Part;
 use self::reports::Reports;
+pub(crate) use self::ways::STRANGER_OWN_NS;
+use self::ways::Ways;
 use super::explain;
 use super::foresight::Foresight;
 use crate::cgroup::Cgroup;
@@ -87,6 +91,8 @@ pub(crate) struct Attach {
     pub(crate) costs: CostModel,
     /// What the run will cost.
     pub(crate) foresight: Foresight,
+    /// CPUs that others kept busy while the target was watched.
+    pub(crate) others_cpus: Option<f64>,
     /// What samples from inside, where events are not the way.
     pub(crate) timers: Option<Box<TimerSampler>>,
 }
@@ -125,6 +131,7 @@ pub(crate) struct Engine<L> {
     switches: Switches,
     group_switches: GroupSwitches,
     past: Past,
+    ways: Ways,
     /// None before sampling begins, and where there can be none.
     alarm: Option<SwitchAlarm>,
     bursts: HandlerBursts,
@@ -189,6 +196,7 @@ impl<L: DecisionLog> Engine<L> {
             switches: Switches::default(),
             group_switches: GroupSwitches::default(),
             past: Past::default(),
+            ways: Ways::beside(how.others_cpus),
             alarm: None,
             bursts,
             resting: None,
@@ -250,6 +258,7 @@ impl<L: DecisionLog> Engine<L> {
         let now_ns = clock::monotonic_ns();
         (self.ticked_ns, self.next_tick_ns) = (now_ns, now_ns + self.next_pause_ns());
         self.bursts.begin_run(now_ns);
+        self.begin_ways(now_ns);
         self.alarm = SwitchAlarm::new(EARLY_COST_NS, self.costs.per_switch_ns.mean_ns).ok();
         self.set_alarm();
         let decision = self.controller.start(now_ns);
@@ -266,13 +275,18 @@ impl<L: DecisionLog> Engine<L> {
         self.samples_came = self.session.counts.samples > samples_before;
         self.time_handler(now_ns);
         let wakes_up = self.samples_came && self.resting.is_some_and(|rest| rest.quiet_ticks > 0);
-        if self.alarm.as_mut().is_some_and(SwitchAlarm::take_rung) || wakes_up {
+        let is_alarmed = self.alarm.as_mut().is_some_and(SwitchAlarm::take_rung) || wakes_up;
+        if is_alarmed {
             self.next_tick_ns = now_ns;
             self.resting = self.resting.map(|_| Rest::default());
         }
         let so_far = self.by_events(self.session.since_last_reading(now_ns));
-        if now_ns + slack_ns >= self.next_tick_ns || self.controller.overdrawn(&so_far) {
-            self.tick();
+        let is_due = now_ns + slack_ns >= self.next_tick_ns;
+        if is_due || self.controller.overdrawn(&so_far) {
+            match is_due && !is_alarmed && self.is_calm(now_ns, &so_far) {
+                true => self.stay_calm(),
+                false => self.tick(),
+            }
             let tick_ns = self.next_pause_ns();
             self.next_tick_ns = (self.next_tick_ns + tick_ns).max(now_ns + MIN_TICK_NS.min(tick_ns));
         }
@@ -344,6 +358,7 @@ impl<L: DecisionLog> Engine<L> {
         let looks = (second_is_over || self.sampler.few_threads() || self.switches.linger()) && !is_idle;
         let (switches, attached_anew) = if looks { self.look_at_attach(now_ns) } else { (0, false) };
         let reading = self.session.reading(switches);
+        self.look_at_others(now_ns);
         if let Some(rest) = &mut self.resting {
             rest.is_idle = reading.target_cpu_ns == 0;
         }

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use config::{SamplingSettings, Unwind};
-use profiler_core::attach::{AttachChoice, AttachMode};
+use profiler_core::attach::{AttachChoice, AttachMode, Foreseen};
 use profiler_core::rate::{Activity, Dither, Prediction, RateController, RateSettings, predict};
 use profiler_core::unwind::method::{Method, MethodChoice};
 
@@ -59,6 +59,8 @@ const NOT_EXECUTABLE: u8 = 126;
 /// Bytes of stack copied per sample before any sample told: what is asked for is more, but stacks end.
 const EXPECTED_COPY_BYTES: f64 = 8192.0;
 
+/// The rate that is reckoned with before there is one.
+const RATE_BEFORE_HZ: f64 = 1_000.0;
 /// For so long a target is watched before it is attached to.
 const WATCHED: Duration = Duration::from_millis(30);
 
@@ -371,14 +373,16 @@ impl Setup {
         }
         let controller = RateController::new(settings.clone(), costs);
         let threads: Vec<u32> = pids.iter().flat_map(|&pid| procfs::threads(pid)).collect();
-        let choice = self.choice(threads.len(), group.is_some(), seen);
+        let choice = self.choice(&settings, threads.len(), group.is_some(), seen);
         let foresight = Foresight::new(settings, costs, choice.clone(), seen);
         let attachment = match (choice.mode(), &group) {
             (AttachMode::Cpu, _) => Attachment::Cpus,
             (AttachMode::Cgroup, Some(group)) => Attachment::Cgroup(Arc::clone(group)),
             (AttachMode::Task | AttachMode::Cgroup, _) => Attachment::Tasks(threads),
         };
-        let attach = Attach { access: self.access, choice, attachment, group, costs, foresight, timers };
+        let others_cpus = seen.map(|seen| seen.foreign_cpu_ns as f64 / seen.wall_ns.max(1) as f64);
+        let access = self.access;
+        let attach = Attach { access, choice, attachment, group, costs, foresight, others_cpus, timers };
         let mut engine = Engine::open(session, controller, attach, Dither::new(self.seed), log)?;
         engine.notes.extend(self.calibration.note.clone());
         if !self.access.kernel {
@@ -391,12 +395,44 @@ impl Setup {
     }
 
     /// How a target of so many threads is attached to at first, perhaps by a group that it has to itself.
-    fn choice(&self, threads: usize, has_group: bool, seen: Option<&Activity>) -> AttachChoice {
+    fn choice(
+        &self,
+        settings: &RateSettings,
+        threads: usize,
+        has_group: bool,
+        seen: Option<&Activity>,
+    ) -> AttachChoice {
         let cpus = limits::online_cpus().len();
         let switches_per_s = seen.map_or(0.0, |seen| seen.switches_per_s().max(seen.past_switches_per_s));
         let choice = AttachChoice::new(self.asked, self.access.cpu_wide, threads, cpus, switches_per_s);
-        let choice = if self.reports.is_some() { choice.among_others() } else { choice };
-        if has_group { choice.with_group() } else { choice }
+        let choice = if has_group { choice.with_group() } else { choice };
+        match seen {
+            _ if self.reports.is_some() => choice.among_others(),
+            Some(seen) => self.foresee_ways(settings, choice, seen, switches_per_s),
+            None => choice,
+        }
+    }
+
+    /// A target that is sampled alone begins with what is cheaper, as far as that can be told of what it and others did while it was
+    /// watched.
+    fn foresee_ways(
+        &self,
+        settings: &RateSettings,
+        mut choice: AttachChoice,
+        seen: &Activity,
+        switches_per_s: f64,
+    ) -> AttachChoice {
+        let costs = &self.calibration.model;
+        let cpus = |cpu_ns: u64| cpu_ns as f64 / seen.wall_ns.max(1) as f64;
+        let stranger_ns = costs.per_sample_ns.mean_ns + engine::STRANGER_OWN_NS;
+        let rate_hz = settings.fixed_rate_hz.unwrap_or(RATE_BEFORE_HZ);
+        choice.set_budget(settings.budget_ratio);
+        let foreseen = Foreseen {
+            task_cpus: Some(switches_per_s * costs.per_switch_ns.mean_ns * 1e-9),
+            cpu_cpus: Some(cpus(seen.foreign_cpu_ns) * rate_hz * stranger_ns * 1e-9),
+            group_cpus: None,
+        };
+        choice.foreseeing(foreseen, cpus(seen.target_cpu_ns))
     }
 
     /// What it will cost to sample a target of so many threads that was watched.
@@ -408,8 +444,9 @@ impl Setup {
         watched: &Activity,
     ) -> Prediction {
         let has_group = self.may_use_group() && Cgroup::of_their_own(processes).is_some();
-        let choice = self.choice(threads, has_group, Some(watched));
-        predict(rate_settings(sampling), self.calibration.model, watched, choice)
+        let settings = rate_settings(sampling);
+        let choice = self.choice(&settings, threads, has_group, Some(watched));
+        predict(settings, self.calibration.model, watched, choice)
     }
 }
 

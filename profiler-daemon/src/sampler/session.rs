@@ -344,9 +344,19 @@ impl Session {
         self.exits.doubt(pid);
     }
 
+    /// Whether the next reading finds out who has ended.
+    pub(crate) fn awaits_reading(&self) -> bool {
+        !self.gone.is_empty() || !self.exits.is_empty()
+    }
+
     /// CPU time charged to the target between the beginning and the last reading (ns).
     pub(crate) fn target_cpu_ns(&self) -> u64 {
         self.last_reading.target_cpu_ns.saturating_sub(self.first_reading.target_cpu_ns)
+    }
+
+    /// CPU time charged to the target until the last reading, whenever it was followed (ns).
+    pub(crate) fn cpu_now_ns(&self) -> u64 {
+        self.last_reading.target_cpu_ns
     }
 
     /// Our own CPU time between the beginning and the last reading (ns).

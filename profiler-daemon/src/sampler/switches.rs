@@ -5,11 +5,14 @@ use std::io;
 use rustc_hash::FxHashMap;
 
 use crate::cgroup::Cgroup;
+use crate::sys::limits;
 use crate::sys::perf_event::Event;
-use crate::sys::{limits, procfs};
+use crate::sys::procfs::SwitchCounter;
 
 /// Threads whose context switches are read; the rest is estimated from them.
 const THREADS_READ: usize = 16;
+/// As many of them have their files kept open: those that are so few are looked at at each step.
+const FILES_KEPT: usize = 8;
 
 /// For so long the kernel looks for a thread's events at each of its switches after the last one was closed anywhere (ns).
 const LINGERS_NS: u64 = 1_000_000_000;
@@ -25,8 +28,14 @@ const ALARM: f64 = 0.37;
 #[derive(Default)]
 pub(crate) struct Switches {
     /// Those of each thread since it began, at the last look.
-    seen: FxHashMap<u32, u64>,
+    seen: FxHashMap<u32, Seen>,
     left: Option<Left>,
+}
+
+/// A thread that was looked at, and what it had done by then.
+struct Seen {
+    counter: SwitchCounter,
+    switches: u64,
 }
 
 /// Threads that had events until shortly before.
@@ -43,14 +52,22 @@ impl Switches {
     /// Context switches of these threads since the last look. What a thread did before it was first looked at does not
     /// count: it may have run for years.
     pub(crate) fn since_last_look(&mut self, threads: &[u32]) -> u64 {
-        let read = threads.iter().take(THREADS_READ);
-        let now: FxHashMap<u32, u64> = read.map(|&tid| (tid, procfs::context_switches(tid))).collect();
-        let before = std::mem::replace(&mut self.seen, now);
-        let since = self.seen.iter().filter_map(|(tid, now)| Some((now, before.get(tid)?)));
-        let (looks, switches) = since.fold((0, 0), |(looks, sum), (now, before)| {
-            (looks + 1, sum + now.saturating_sub(*before)) // less than before: another thread of that number
-        });
-        switches * threads.len() as u64 / looks.max(1)
+        let read = &threads[..threads.len().min(THREADS_READ)];
+        self.seen.retain(|tid, _| read.contains(tid));
+        let (mut looks, mut since) = (0, 0);
+        for &tid in read {
+            if let Some(seen) = self.seen.get_mut(&tid) {
+                let now = seen.counter.read();
+                let before = std::mem::replace(&mut seen.switches, now);
+                since += now.saturating_sub(before); // less than before: another thread of that number
+                looks += 1;
+            } else {
+                let mut counter = SwitchCounter::new(tid, threads.len() <= FILES_KEPT);
+                let switches = counter.read();
+                self.seen.insert(tid, Seen { counter, switches });
+            }
+        }
+        since * threads.len() as u64 / looks.max(1)
     }
 
     /// The same of threads with events of their own, and with an alarm or without, in switches as calibrated.
@@ -133,6 +150,7 @@ impl GroupSwitches {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::procfs;
     use std::process::Command;
 
     #[test]

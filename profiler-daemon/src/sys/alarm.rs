@@ -1,6 +1,7 @@
 //! Wakes us when a thread begins to switch so often that events of its own become dear: waiting for the end of a tick
 //! would spend the budget of a second.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::task::{Context, Poll};
@@ -25,11 +26,14 @@ pub(crate) struct SwitchAlarm {
     /// Whom to watch, those that cannot be included.
     tids: Vec<u32>,
     silent: bool,
+    /// Whether the set was seen to be ready.
+    woke: Cell<bool>,
     epoll: Epoll,
     wakes: AsyncFd<Descriptor>,
 }
 
 struct Watched {
+    tid: u32,
     event: Event,
     ring: Ring,
 }
@@ -62,7 +66,16 @@ impl SwitchAlarm {
         let descriptor = Descriptor(epoll.0.try_clone()?);
         // SAFETY: the descriptor belongs to the wrapper, which keeps it open and unchanged until it is dropped.
         let wakes = unsafe { AsyncFd::register(descriptor) }?;
-        Ok(Self { switches, rings: 0, watched: Vec::new(), tids: Vec::new(), silent: false, epoll, wakes })
+        Ok(Self {
+            switches,
+            rings: 0,
+            watched: Vec::new(),
+            tids: Vec::new(),
+            silent: false,
+            woke: Cell::new(false),
+            epoll,
+            wakes,
+        })
     }
 
     /// Watches these threads and no others. One that cannot be watched, since it has ended or since that is not permitted, is
@@ -92,9 +105,9 @@ impl SwitchAlarm {
         let ring = Ring::map(event.fd(), page_size())?;
         // SAFETY: the descriptor is open as long as the event, which leaves the set when it is closed.
         let fd = unsafe { BorrowedFd::borrow_raw(event.fd()) };
-        self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, u64::from(tid)))?;
         event.enable()?;
-        Ok(Watched { event, ring })
+        Ok(Watched { tid, event, ring })
     }
 
     /// Whether it has rung since the last call.
@@ -106,13 +119,34 @@ impl SwitchAlarm {
                 rung = true;
             }
         }
-        // What was seen is taken out of the set, or the set would stay ready.
-        let mut ready = [EpollEvent::empty(); 16];
         if rung {
             self.rings += 1;
-            let _ = self.epoll.wait(&mut ready, EpollTimeout::ZERO);
+        }
+        if self.woke.take() || rung {
+            self.calm_set();
         }
         rung
+    }
+
+    /// What was seen is taken out of the set, or the set would stay ready; so would it with the event of a thread that has ended.
+    fn calm_set(&mut self) {
+        let mut ready = [EpollEvent::empty(); 16];
+        let count = self.epoll.wait(&mut ready, EpollTimeout::ZERO).unwrap_or(0);
+        let has_ended =
+            |event: &EpollEvent| event.events().intersects(EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR);
+        for event in ready[..count].iter().filter(|event| has_ended(event)) {
+            self.watched.retain(|watched| u64::from(watched.tid) != event.data());
+        }
+    }
+
+    /// What becomes readable when it rings, for whoever sleeps without the runtime; `None` while nobody is watched.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.is_watching().then(|| self.epoll.0.as_fd())
+    }
+
+    /// It was seen to be readable.
+    pub(crate) fn has_woken(&self) {
+        self.woke.set(true);
     }
 
     /// Whether it has rung, for whoever only asks.
@@ -126,11 +160,6 @@ impl SwitchAlarm {
         for Watched { event, .. } in &mut self.watched {
             let _ = event.disable(); // what cannot be stopped rings once more
         }
-    }
-
-    /// Waits until it rings; for ever if it cannot.
-    pub(crate) async fn wait(&self) {
-        std::future::poll_fn(|context| self.poll_rung(context)).await;
     }
 
     /// Whether it rings, for whoever waits for one of several.
@@ -187,7 +216,7 @@ mod tests {
             switch(10);
             assert!(!alarm.take_rung());
             switch(2 * SWITCHES);
-            alarm.wait().await;
+            std::future::poll_fn(|context| alarm.poll_rung(context)).await;
             assert!(alarm.take_rung() && !alarm.take_rung());
             assert!(alarm.rings() == 1 && alarm.is_watching());
             alarm.silence();

@@ -1,7 +1,6 @@
 //! Clocks: the monotonic one that records carry, and CPU time.
 
-use nix::time::{ClockId, clock_getcpuclockid};
-use nix::unistd::Pid;
+use nix::time::ClockId;
 
 /// Monotonic clock (ns), the clock of every record.
 pub(crate) fn monotonic_ns() -> u64 {
@@ -25,17 +24,24 @@ pub(crate) fn thread_cpu_ns() -> u64 {
 
 /// CPU time of all threads of this process but the first (ns).
 pub(crate) fn beside_main_thread_ns() -> u64 {
-    // The kernel's number for the CPU clock of one thread, by its scheduler.
-    const OF_ONE_THREAD: i32 = 0b110;
-    let main = !(std::process::id() as i32) << 3 | OF_ONE_THREAD;
-    self_cpu_ns().saturating_sub(ns(ClockId::from_raw(main)).unwrap_or(0))
+    let main = cpu_clock(std::process::id() as i32, OF_ONE_THREAD);
+    self_cpu_ns().saturating_sub(ns(main).unwrap_or(0))
+}
+
+/// The kernel's numbers for CPU clocks by its scheduler: that of a process, and that of one thread.
+const OF_PROCESS: i32 = 0b010;
+const OF_ONE_THREAD: i32 = 0b110;
+
+/// The CPU clock of a process or a thread. `clock_getcpuclockid` makes the same number, and asks the kernel whether there is
+/// such a clock: reading it tells that too.
+fn cpu_clock(pid: i32, whose: i32) -> ClockId {
+    ClockId::from_raw(!pid << 3 | whose)
 }
 
 /// CPU time that the scheduler charged to a process, threads that have ended included (ns). `None` once it
 /// is gone; a zombie still has its time.
 pub(crate) fn process_cpu_ns(pid: u32) -> Option<u64> {
-    let clock = clock_getcpuclockid(Pid::from_raw(i32::try_from(pid).ok()?)).ok()?;
-    ns(clock)
+    ns(cpu_clock(i32::try_from(pid).ok()?, OF_PROCESS))
 }
 
 fn ns(clock: ClockId) -> Option<u64> {
@@ -46,6 +52,16 @@ fn ns(clock: ClockId) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_clock_of_a_process_is_the_one_that_the_library_names() {
+        let own = nix::unistd::getpid();
+        let named = nix::time::clock_getcpuclockid(own).unwrap();
+        assert_eq!(cpu_clock(own.as_raw(), OF_PROCESS), named);
+        let (before_ns, read_ns) = (self_cpu_ns(), process_cpu_ns(std::process::id()).unwrap());
+        assert!((before_ns..=self_cpu_ns()).contains(&read_ns));
+        assert_eq!((process_cpu_ns(i32::MAX as u32), process_cpu_ns(u32::MAX)), (None, None));
+    }
 
     #[test]
     fn what_other_threads_use_is_told_from_what_the_first_does() {

@@ -80,6 +80,11 @@ pub(crate) fn children_ticks(stat: &[u8]) -> u64 {
     ticks.filter_map(|ticks| ticks.parse::<u64>().ok()).fold(0, u64::saturating_add)
 }
 
+/// How many threads a process has, by its `stat` line.
+pub(crate) fn thread_count_in(stat: &[u8]) -> usize {
+    behind_name(stat).nth(17).and_then(|threads| threads.parse().ok()).unwrap_or(0)
+}
+
 /// Whether a process only waits for its parent to take notice, by its `stat` line: its first thread has ended, and no
 /// other is left.
 pub(crate) fn is_zombie_in(stat: &[u8]) -> bool {

@@ -1,6 +1,8 @@
 //! What `/proc` says of a process.
 
+use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 
 use procfs::process::{Process, Stat, Syscall};
 use procfs::{CpuTime, CurrentSI, KernelStats};
@@ -11,7 +13,7 @@ use super::clock;
 use super::maps::regions;
 pub(crate) use super::proc_text::{Call, Identity, Image};
 use super::proc_text::{
-    call_in, children_ticks, identity_in, image_in, is_zombie_in, own_ticks, switches_in,
+    call_in, children_ticks, identity_in, image_in, is_zombie_in, own_ticks, switches_in, thread_count_in,
 };
 
 /// More of `maps` is not read: some 65,000 mappings with paths of a kilobyte.
@@ -46,8 +48,7 @@ pub(crate) fn image(pid: u32) -> Option<Image> {
 
 /// How many threads a process has, without a look at each; 0 once it is gone.
 pub(crate) fn thread_count(pid: u32) -> usize {
-    let stat = open(pid).and_then(|process| process.stat().ok());
-    stat.map_or(0, |stat| usize::try_from(stat.num_threads).unwrap_or(0))
+    thread_count_in(&std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default())
 }
 
 /// The name of a process, as the kernel has it.
@@ -246,11 +247,41 @@ fn age_s(tid: u32) -> f64 {
 /// Context switches of a thread since it began: how often it was given a CPU. That is the last of three numbers in a short
 /// file; a kernel that keeps none of them has the same in a long one.
 pub(crate) fn context_switches(tid: u32) -> u64 {
-    let short = std::fs::read_to_string(format!("/proc/{tid}/schedstat")).unwrap_or_default();
-    let arrivals = short.split_ascii_whitespace().nth(2).and_then(|count| count.parse().ok());
-    arrivals
-        .filter(|count| *count > 0)
+    arrivals_in(&std::fs::read(format!("/proc/{tid}/schedstat")).unwrap_or_default())
         .unwrap_or_else(|| switches_in(&std::fs::read(format!("/proc/{tid}/status")).unwrap_or_default()))
+}
+
+/// The count in the short file, where the kernel keeps it.
+fn arrivals_in(text: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(text).ok()?;
+    text.split_ascii_whitespace().nth(2)?.parse().ok().filter(|count| *count > 0)
+}
+
+/// Reads the context switches of one thread again and again, from a file that stays open: to open it each time took ten times as
+/// long as to read it.
+#[derive(Debug)]
+pub(crate) struct SwitchCounter {
+    tid: u32,
+    /// None where files are not kept, and once the thread is gone.
+    file: Option<File>,
+}
+
+impl SwitchCounter {
+    /// For this thread; where it `keeps` no file open, each reading opens one.
+    pub(crate) fn new(tid: u32, keeps: bool) -> Self {
+        let file = if keeps { File::open(format!("/proc/{tid}/schedstat")).ok() } else { None };
+        Self { tid, file }
+    }
+
+    /// As [`context_switches`].
+    pub(crate) fn read(&mut self) -> u64 {
+        let mut text = [0; 96];
+        let length = self.file.as_ref().and_then(|file| file.read_at(&mut text, 0).ok());
+        length.and_then(|length| arrivals_in(&text[..length])).unwrap_or_else(|| {
+            self.file = None; // whoever has the number now is another thread
+            context_switches(self.tid)
+        })
+    }
 }
 
 fn open(pid: u32) -> Option<Process> {
@@ -259,10 +290,9 @@ fn open(pid: u32) -> Option<Process> {
 
 /// The image of the vDSO, which is the same in every process.
 pub(crate) fn vdso_image() -> Option<Vec<u8>> {
-    use std::os::unix::fs::FileExt;
     let text = maps(&Process::myself().ok()?).ok()?;
     let vdso = regions(&text).find(|region| region.name == b"[vdso]")?;
-    let memory = std::fs::File::open("/proc/self/mem").ok()?;
+    let memory = File::open("/proc/self/mem").ok()?;
     let mut image = vec![0; usize::try_from(vdso.end - vdso.start).ok()?];
     memory.read_exact_at(&mut image, vdso.start).ok()?;
     Some(image)
@@ -282,6 +312,23 @@ mod tests {
         let past = past_switches_per_s(&own);
         assert!(past > 0.0 && past <= context_switches(own[0]) as f64, "{past}");
         assert_eq!((past_switches_per_s(&none), past_switches_per_s(&[])), (0.0, 0.0));
+    }
+
+    #[test]
+    fn a_file_that_stays_open_tells_the_same_as_one_that_is_opened() {
+        let tid = nix::unistd::gettid().as_raw() as u32;
+        for keeps in [true, false] {
+            let mut counter = SwitchCounter::new(tid, keeps);
+            let before = (counter.read(), context_switches(tid));
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            let after = (counter.read(), context_switches(tid));
+            assert!(before.0 <= before.1 && before.1 < after.0 && after.0 <= after.1, "{before:?} {after:?}");
+        }
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let mut counter = SwitchCounter::new(child.id(), true);
+        child.wait().unwrap();
+        assert_eq!((counter.read(), counter.file.is_none()), (0, true));
+        assert_eq!((thread_count(std::process::id()) > 0, thread_count(u32::MAX)), (true, 0));
     }
 
     #[test]

@@ -166,7 +166,7 @@ impl<L: DecisionLog> Engine<L> {
         self.past.looked_ns = Some(now_ns);
     }
 
-    fn has_alarm(&self) -> bool {
+    pub(super) fn has_alarm(&self) -> bool {
         self.alarm.as_ref().is_some_and(SwitchAlarm::is_watching)
     }
 
@@ -199,8 +199,10 @@ impl<L: DecisionLog> Engine<L> {
         let switches = self.context_switches();
         let observed = self.observe(switches);
         self.attach.set_budget(self.controller.own_budget_ratio());
+        self.foresee_ways(now_ns, switches, observed.wall_ns);
         if self.attach.observe(now_ns, observed, || task_events(&self.session)).is_some() {
             self.attach_changed = true;
+            self.go_another_way();
             return (switches, true);
         }
         // What the way that was left still costs says nothing about the one in force.
@@ -228,11 +230,16 @@ impl<L: DecisionLog> Engine<L> {
         let foreign_records = now.foreign_records.saturating_sub(last.foreign_records) as f64;
         let ends = now.ends.saturating_sub(last.ends) as f64;
         let samples = now.samples.saturating_sub(last.samples) as f64;
+        // At the rate that is wanted: what others' samples take from it is part of what they cost. Of one target among many,
+        // as it is, without own time: both are the host's.
+        let alone = self.resting.is_none();
+        let wanted = if alone { self.wanted_hz() / self.controller.rate_hz() } else { 1.0 };
+        let stranger_ns = if alone { self.stranger_ns() } else { self.costs.per_sample_ns.mean_ns };
         Observed {
             extra_ns: switches as f64 * self.costs.per_switch_ns.mean_ns
-                + foreign * self.costs.per_sample_ns.mean_ns
+                + wanted * foreign * stranger_ns
                 + foreign_records * self.costs.per_side_record_ns.mean_ns,
-            samples_ns: samples * self.controller.cost().target.mean_ns,
+            samples_ns: wanted * samples * self.controller.cost().target.mean_ns,
             ends_ns: ends * self.settings.period_ns as f64 / 2.0,
             target_ns: now.target_cpu_ns.saturating_sub(last.target_cpu_ns) as f64,
             wall_ns: now.at_ns.saturating_sub(last.at_ns) as f64,

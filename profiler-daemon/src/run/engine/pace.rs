@@ -10,6 +10,8 @@ use crate::sys::alarm::SwitchAlarm;
 const LOOK_NS: u64 = 25_000_000;
 /// A jump by less than this factor cannot overspend the budget of a second within a tick.
 const HARMLESS_JUMP: f64 = 2.0;
+/// The longest tick (s).
+const LONGEST_TICK_S: f64 = 0.11;
 /// The longest pause of a target that rests is a tick, doubled so often: until then a burst is sampled at the rate that an idle
 /// target is granted, which no burst turns into much.
 const LONGEST_REST: u32 = 4;
@@ -39,7 +41,8 @@ impl<L: DecisionLog> Engine<L> {
     /// How long to sleep from now on.
     pub(crate) fn pause(&self, now_ns: u64) -> Duration {
         let until_tick = self.next_tick_ns.saturating_sub(now_ns);
-        let looks = self.samples_came && self.cost_may_jump() || self.controller.strangers_may_overspend();
+        let looks = self.samples_came && self.cost_may_jump() && !self.has_room_for_a_jump()
+            || self.controller.strangers_may_overspend();
         let look_ns = if looks { LOOK_NS } else { u64::MAX };
         let burst_ns = self.bursts.ends_ns().map_or(u64::MAX, |ends_ns| ends_ns.saturating_sub(now_ns));
         // While nothing comes, two thirds of a ring may fill before somebody looks, and not one.
@@ -71,10 +74,19 @@ impl<L: DecisionLog> Engine<L> {
     /// Whether the dearest sample that the clocks can take, with the longest chain or the fullest copy, costs far
     /// more than those that come.
     fn cost_may_jump(&self) -> bool {
+        self.dearest_ns() > HARMLESS_JUMP * self.controller.cost().target.mean_ns
+    }
+
+    fn dearest_ns(&self) -> f64 {
         let frames =
             if self.settings.method.follows_frame_pointers() { self.session.chain_limit() } else { 0 };
-        let dearest = self.costs.sample(frames as f64, f64::from(self.settings.copied_bytes()));
-        dearest.mean_ns > HARMLESS_JUMP * self.controller.cost().target.mean_ns
+        self.costs.sample(frames as f64, f64::from(self.settings.copied_bytes())).mean_ns
+    }
+
+    /// Whether a tick could bring such samples alone, and the budget would not even feel it.
+    fn has_room_for_a_jump(&self) -> bool {
+        let samples = self.controller.rate_hz() * self.sampler.cpus() as f64 * LONGEST_TICK_S;
+        self.controller.has_room_for(samples * self.dearest_ns())
     }
 
     /// Whether there is something to do: it is time to take stock, or will be soon, or there are records that should not wait

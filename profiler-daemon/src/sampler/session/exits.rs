@@ -28,6 +28,11 @@ impl Exits {
         self.doubtful.insert(pid);
     }
 
+    /// Whether nobody is to be looked at.
+    pub(super) fn is_empty(&self) -> bool {
+        self.doubtful.is_empty()
+    }
+
     /// Those that have ended, of these and of who seems to be gone.
     pub(super) fn take(
         &mut self,

@@ -1,0 +1,147 @@
+//! What other ways to attach would cost, told before they are tried: by the switches of the target's threads, and by what else
+//! keeps the CPUs busy.
+
+use profiler_core::attach::{AttachMode, Foreseen, GROUP_SWITCH};
+
+use super::{DecisionLog, Engine};
+use crate::sampler::perf::Attachment;
+use crate::sampler::switches::Switches;
+use crate::sys::{clock, procfs};
+
+/// Either is looked at this often (ns), and for the first time after so long: the kernel counts a machine's CPU time in ticks.
+const LOOK_EVERY_NS: u64 = 1_000_000_000;
+const FIRST_LOOK_NS: u64 = 100_000_000;
+/// Threads whose switches are read while they have no events.
+const FEW_THREADS: usize = 8;
+/// What switches cost from which it matters what others do (CPU time per wall time).
+const WORTH_A_LOOK: f64 = 0.001;
+/// Own CPU time for a sample that hit somebody else (ns): it is read and thrown away.
+pub(crate) const STRANGER_OWN_NS: f64 = 2_000.0;
+
+/// What was looked at last.
+#[derive(Default)]
+pub(super) struct Ways {
+    others: Others,
+    switches: Switches,
+    looked_ns: Option<u64>,
+    /// Whether it matters what others do.
+    asks_for_others: bool,
+    foreseen: Foreseen,
+}
+
+impl Ways {
+    /// Nothing was looked at yet but what others did while the target was watched.
+    pub(super) fn beside(cpus: Option<f64>) -> Self {
+        Self { others: Others { cpus, ..Others::default() }, ..Self::default() }
+    }
+}
+
+/// CPU time (ns), of everything, of the target and of this process, and when it was read.
+#[derive(Clone, Copy, Default)]
+struct Others {
+    busy_ns: u64,
+    target_ns: u64,
+    own_ns: u64,
+    at_ns: u64,
+    /// CPUs that others kept busy, once that is known.
+    cpus: Option<f64>,
+}
+
+impl<L: DecisionLog> Engine<L> {
+    /// Begins to count what others do.
+    pub(super) fn begin_ways(&mut self, now_ns: u64) {
+        if !self.attach.is_fixed() && self.resting.is_none() {
+            self.ways.others = self.others_at(now_ns);
+        }
+    }
+
+    /// Foresees what the ways that are not in force would cost; the one that is has seen so many switches in `wall_ns`.
+    pub(super) fn foresee_ways(&mut self, now_ns: u64, switches: u64, wall_ns: f64) {
+        if self.attach.is_fixed() || self.resting.is_some() {
+            return; // one target among many has a host's budget, and its CPUs are everybody's
+        }
+        let switch_ns = self.costs.per_switch_ns.mean_ns;
+        let switches_cpus = switches as f64 * switch_ns / wall_ns.max(1.0);
+        match self.attach.mode() {
+            AttachMode::Task => {
+                self.ways.asks_for_others = switches_cpus >= WORTH_A_LOOK;
+                let is_one =
+                    matches!(self.sampler.attachment(), Attachment::Tasks(threads) if threads.len() == 1);
+                self.ways.foreseen = Foreseen {
+                    task_cpus: None,
+                    cpu_cpus: self.ways.others.cpus.map(|cpus| self.strangers_cpus(cpus)),
+                    group_cpus: is_one.then_some(switches_cpus * GROUP_SWITCH),
+                };
+            }
+            AttachMode::Cpu | AttachMode::Cgroup => self.look_at_switches(now_ns, switch_ns),
+        }
+        self.attach.foresee(self.ways.foreseen);
+    }
+
+    /// The way to attach is another one from now on.
+    pub(super) fn go_another_way(&mut self) {
+        (self.ways.switches, self.ways.looked_ns) = (Switches::default(), None);
+        (self.ways.foreseen, self.ways.asks_for_others) = (Foreseen::default(), false);
+    }
+
+    /// What samples of others cost who keep so many CPUs busy, at the rate that is wanted (CPU time per wall time).
+    fn strangers_cpus(&self, cpus: f64) -> f64 {
+        cpus * self.wanted_hz() * self.stranger_ns() * 1e-9
+    }
+
+    /// What a sample of somebody else costs, with what the profiler does about it.
+    pub(super) fn stranger_ns(&self) -> f64 {
+        self.controller.cost().target.mean_ns + STRANGER_OWN_NS
+    }
+
+    /// The rate that the law asks for, as far as the target may be slowed down: whole CPUs may not reach it.
+    pub(super) fn wanted_hz(&self) -> f64 {
+        let wanted = |decided: profiler_core::rate::Decision| {
+            decided.unbounded_rate_hz.min(decided.budget_cap_hz).max(decided.rate_hz)
+        };
+        self.last_decision.map_or(self.controller.rate_hz(), wanted)
+    }
+
+    fn others_at(&self, at_ns: u64) -> Others {
+        Others {
+            busy_ns: procfs::machine_busy_ns(),
+            target_ns: self.session.cpu_now_ns(),
+            own_ns: clock::self_cpu_ns(),
+            at_ns,
+            cpus: self.ways.others.cpus,
+        }
+    }
+
+    /// Looks at what others have done, if it matters and it is time to; to be called when the target's CPU time was just read.
+    pub(super) fn look_at_others(&mut self, now_ns: u64) {
+        let last = self.ways.others;
+        let wall_ns = now_ns.saturating_sub(last.at_ns);
+        let pause_ns = if last.cpus.is_none() { FIRST_LOOK_NS } else { LOOK_EVERY_NS };
+        if !self.ways.asks_for_others || wall_ns < pause_ns {
+            return;
+        }
+        let now = self.others_at(now_ns);
+        let busy_ns = now.busy_ns.saturating_sub(last.busy_ns);
+        let known_ns = now.target_ns.saturating_sub(last.target_ns) + now.own_ns.saturating_sub(last.own_ns);
+        let cpus = busy_ns.saturating_sub(known_ns) as f64 / wall_ns as f64;
+        self.ways.others = Others { cpus: Some(cpus.min(self.sampler.cpus() as f64)), ..now };
+    }
+
+    fn look_at_switches(&mut self, now_ns: u64, switch_ns: f64) {
+        let since_ns = self.ways.looked_ns.map(|looked_ns| now_ns.saturating_sub(looked_ns));
+        if since_ns.is_some_and(|since_ns| since_ns < LOOK_EVERY_NS) {
+            return;
+        }
+        self.ways.looked_ns = Some(now_ns);
+        let threads = self.threads();
+        if threads.len() > FEW_THREADS {
+            self.ways.foreseen = Foreseen::default();
+            return;
+        }
+        let switches = self.ways.switches.with_events(&threads, true);
+        if let Some(since_ns) = since_ns {
+            let task_cpus = Some(switches as f64 * switch_ns / since_ns.max(1) as f64);
+            self.ways.foreseen = Foreseen { task_cpus, ..Foreseen::default() };
+        }
+    }
+}
