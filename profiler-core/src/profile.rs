@@ -162,6 +162,9 @@ pub struct Run {
     pub truncated_by: TruncatedBy,
     /// Share of the samples whose stack reaches its outermost frame.
     pub complete_ratio: f64,
+    /// Samples of which the outer frames were cut off and are those of an earlier sample of the thread, whose frames lay at the same
+    /// places of the stack. Their stacks count as complete.
+    pub outer_frames_from_earlier: u64,
     /// Records that could not be decoded.
     pub undecodable: u64,
     /// Times that the mappings of a process were read again from `/proc`, because records of them may have been missed.

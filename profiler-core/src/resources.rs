@@ -10,8 +10,8 @@ pub const OTHER_FILES: u64 = 256;
 /// it as nobody's, and gives none of it back under pressure.
 const RINGS_BYTES: u64 = 16 << 20;
 const RINGS_OF_ALL_BYTES: u64 = 64 << 20;
-/// The largest ring of one CPU (bytes).
-const MAX_RING_BYTES: u64 = 4 << 20;
+/// The largest ring of one CPU (bytes): at the most that samples may bring in a second, it takes an eighth of a second to fill.
+const MAX_RING_BYTES: u64 = 8 << 20;
 /// The smallest ring worth having (bytes): a few samples with the biggest copy of the stack; beside many other targets, two.
 pub const MIN_RING_BYTES: u64 = 256 << 10;
 const MIN_RING_OF_MANY_BYTES: u64 = 128 << 10;
@@ -74,11 +74,11 @@ mod tests {
     fn rings_share_the_memory_down_to_a_least_size() {
         assert_eq!(
             [0, 1, 2, 6, 64, 256, u64::MAX].map(|cpus| ring_bytes(cpus, 1)),
-            [4 << 20, 4 << 20, 4 << 20, 2 << 20, 256 << 10, 256 << 10, 256 << 10]
+            [8 << 20, 8 << 20, 8 << 20, 2 << 20, 256 << 10, 256 << 10, 256 << 10]
         );
         assert_eq!(
             [0, 4, 10, 50, 200, u64::MAX].map(|targets| ring_bytes(2, targets)),
-            [4 << 20, 4 << 20, 2 << 20, 512 << 10, 128 << 10, 128 << 10]
+            [8 << 20, 8 << 20, 2 << 20, 512 << 10, 128 << 10, 128 << 10]
         );
         let all_bytes = |targets| 4 * targets * ring_bytes(4, targets);
         assert!((1..=128).all(|targets| all_bytes(targets) <= RINGS_OF_ALL_BYTES));

@@ -136,6 +136,7 @@ const WITHOUT_UNIT: &[&str] = &[
     "walked_frames",
     "objects",
     "files_lost",
+    "outer_frames_from_earlier",
     "maps_reread",
     "mappings_dropped",
     "symbol_evictions",

@@ -66,6 +66,7 @@ impl Runs {
         add!(
             walked_frames,
             copied_bytes,
+            outer_frames_from_earlier,
             maps_reread,
             mappings_dropped,
             files_lost,

@@ -200,7 +200,7 @@ fn every_figure_of_a_run_is_carried() {
     macro_rules! set {
         ($value:expr; $($key:ident),* $(,)?) => {$(run.$key = $value;)*};
     }
-    set!(3; lost, undecodable, maps_reread, mappings_dropped, objects, files_lost, symbol_bytes_peak, symbol_evictions,
+    set!(3; lost, outer_frames_from_earlier, undecodable, maps_reread, mappings_dropped, objects, files_lost, symbol_bytes_peak, symbol_evictions,
         symbol_rereads, throttled, foreign_samples, walked_frames, copied_bytes, handler_samples, retunes,
         stack_copy_bytes, seed);
     set!(0.5; target_cpu_s, sampling_cpu_s, sampling_cpu_se_s, not_sampled_cpu_s, weight_s, self_cpu_s, setup_cpu_s, overhead_us,

@@ -13,6 +13,9 @@ use crate::stack::Frame;
 
 /// Samples that are compared before frame pointers are trusted.
 const TRIAL_SAMPLES: u32 = 200;
+/// The first stacks of a program are the dynamic linker's, which few have built with frame pointers: where so few of them
+/// disagree, the comparison begins anew with those that follow.
+const FIRST_STACKS: u32 = 50;
 /// Samples after which a comparison is given up for want of complete stacks to hold the chains against.
 const TRIAL_LIMIT: u32 = 10 * TRIAL_SAMPLES;
 /// Disagreements that frame pointers may have (a sample inside a function's prologue is one), and how many times more
@@ -68,6 +71,8 @@ pub struct MethodChoice {
     tried: u32,
     compared: u32,
     disagreed: u32,
+    /// Whether the comparison has begun with a program, and not amid it.
+    is_beginning: bool,
     /// Outermost frames of trustworthy frame-pointer chains: the return addresses into start-up code, wherever a process has
     /// that mapped.
     outermost: FxHashSet<Frame>,
@@ -94,6 +99,7 @@ impl MethodChoice {
             tried: 0,
             compared: 0,
             disagreed: 0,
+            is_beginning: true,
             outermost: FxHashSet::default(),
             watched: 0,
             broken: 0,
@@ -151,9 +157,13 @@ impl MethodChoice {
         let outcome = match chain.last() {
             None => Outcome::NoUserStack,
             Some(_) if chain_limit_reached => Outcome::ChainTooLong,
-            // Without a comparison there is no telling: the user chose frame pointers.
-            Some(&last) if self.fixed || self.outermost.contains(&locate(last)) => Outcome::Complete,
-            Some(_) => Outcome::Broken,
+            Some(&last) => match locate(last) {
+                // Where code was built without frame pointers, a chain leads into data.
+                last if last.object.is_in_no_file() => Outcome::Broken,
+                // Without a comparison there is no telling: the user chose frame pointers.
+                last if self.fixed || self.outermost.contains(&last) => Outcome::Complete,
+                _ => Outcome::Broken,
+            },
         };
         self.watched += 1;
         self.broken += u32::from(outcome.is_truncated());
@@ -166,8 +176,16 @@ impl MethodChoice {
             return None;
         }
         match self.method {
+            Method::Trial if self.disagreed > TOLERATED && self.is_beginning => {
+                if self.tried >= FIRST_STACKS {
+                    self.is_beginning = false;
+                    (self.tried, self.compared, self.disagreed) = (0, 0, 0);
+                }
+                None
+            }
             Method::Trial if self.disagreed > TOLERATED => self.take(Method::Dwarf, None),
             Method::Trial if self.compared >= self.needed() => {
+                self.is_beginning = false;
                 self.take(Method::Fp, Some(now_ns.saturating_add(AUDIT_AFTER_NS)))
             }
             // The tables follow frame pointers too where they know nothing better.
@@ -190,6 +208,7 @@ impl MethodChoice {
 
     /// A process has begun another program: what was learnt does not hold for it.
     pub fn program_changed(&mut self) -> Option<Method> {
+        self.is_beginning = true;
         if self.fixed || self.method == Method::Trial {
             (self.tried, self.compared, self.disagreed) = (0, 0, 0);
             return None;

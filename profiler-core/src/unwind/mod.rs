@@ -2,10 +2,11 @@
 //!
 //! Two ways: frame pointers, followed by the kernel as it takes the sample, or a copy of the stack, unwound
 //! here with the tables that compilers leave for exceptions. [`method`] chooses between them, [`copy`] says
-//! how much stack to copy, and [`basis`] when to forget both.
+//! how much stack to copy, and [`basis`] when to forget both. What both lack, [`earlier`] may know.
 
 pub mod basis;
 pub mod copy;
+pub mod earlier;
 mod ends;
 pub mod method;
 mod rare;
@@ -110,9 +111,23 @@ pub struct StackUnwinder {
     /// Addresses that were looked up, by the generation of the process they were met in.
     known: FxHashMap<(u64, u64), Known>,
     rules: rare::RuleCache,
+    /// The stack pointer in each frame of the last stack.
+    places: Vec<u64>,
+    /// The word that the outermost one keeps of its caller and that was not copied.
+    unread: Option<u64>,
 }
 
 impl StackUnwinder {
+    /// The stack pointer in each frame of the last stack, innermost first; none where the stack was not followed.
+    pub fn places(&self) -> &[u64] {
+        &self.places
+    }
+
+    /// Where the last stack was cut: the address of a word that its outermost frame has saved and the copy does not hold.
+    pub fn unread(&self) -> Option<u64> {
+        self.unread
+    }
+
     /// Tells that some address space has changed since the last stack.
     pub fn note_change(&mut self) {
         self.note_changes(1);
@@ -149,6 +164,8 @@ impl StackUnwinder {
         frames: &mut Vec<u64>,
     ) -> Unwound {
         let first = frames.len();
+        self.places.clear();
+        self.unread = None;
         self.note_changes(process.space.modules_to_enter());
         let (base, unwound) = match regs {
             UserRegs::X86_64 { ip, general } => {
@@ -158,7 +175,9 @@ impl StackUnwinder {
                     sp,
                     self.by_library(process, ip, registers, stack, frames).unwrap_or_else(|NeedsAll| {
                         frames.truncate(first);
-                        rare::unwind(&mut self.rules, process, (ip, &general), stack, frames)
+                        self.places.clear();
+                        let followed = (&mut *frames, &mut self.places, &mut self.unread);
+                        rare::unwind(&mut self.rules, process, (ip, &general), stack, followed)
                     }),
                 )
             }
@@ -179,6 +198,7 @@ impl StackUnwinder {
             let is_there = |&ip: &u64| process.space.is_executable(ip);
             let known = frames[first..].iter().take_while(|ip| is_there(ip)).count();
             frames.truncate(first + known);
+            self.places.truncate(known);
         }
         // How deep another stack is tells nothing of the copied one.
         let outermost = if ends::is_elsewhere(outermost, base, stack) { base } else { outermost };
@@ -202,6 +222,7 @@ impl StackUnwinder {
         let outcome = loop {
             let address = at.address_for_lookup();
             frames.push(address);
+            self.places.push(registers.sp());
             if frames.len() - first >= MAX_FRAMES {
                 break Outcome::TooManyFrames;
             }
@@ -249,10 +270,11 @@ impl StackUnwinder {
             // What an interrupted function has popped lies below its stack pointer, and the library does without.
             let is_needed = |address: &u64| at.is_return_address() || *address >= sp;
             if let Some(address) = unread.filter(is_needed) {
+                self.unread = Some(address);
                 let has_fallen_back = caller != Err(Error::CouldNotReadStack(address));
                 if has_fallen_back {
                     // To the frame pointer, and it will do so at this address from now on, whatever its rule says.
-                    *self = Self::default();
+                    *self = Self { places: std::mem::take(&mut self.places), ..Self::default() };
                 }
                 if is_cut_off(address, base, stack) {
                     break Outcome::CopyTooShort;
@@ -264,6 +286,9 @@ impl StackUnwinder {
                         Outcome::Broken
                     };
                 }
+            }
+            if caller.is_ok() {
+                self.unread = None; // it was found all the same
             }
             let is_amid = |sp| known == Known::Nothing && has_caller_beyond(space, base, sp, stack);
             match caller.map(|caller| caller.and_then(FrameAddress::from_return_address)) {

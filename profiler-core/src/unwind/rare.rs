@@ -48,13 +48,13 @@ impl RuleCache {
     }
 }
 
-/// Appends the lookup addresses of all frames. Gives the outcome and the last stack pointer.
+/// Appends the lookup addresses of all frames and the stack pointer in each, and says where it was cut. Gives the outcome and the last stack pointer.
 pub(super) fn unwind(
     rules: &mut RuleCache,
     process: &Process,
     (ip, general): (u64, &[Option<u64>; 16]),
     stack: StackCopy<'_>,
-    frames: &mut Vec<u64>,
+    (frames, places, cut_at): (&mut Vec<u64>, &mut Vec<u64>, &mut Option<u64>),
 ) -> (Outcome, u64) {
     let space = &process.space;
     let first = frames.len();
@@ -65,6 +65,7 @@ pub(super) fn unwind(
     let outcome = loop {
         let (address, sp) = (at.address_for_lookup(), registers.sp());
         frames.push(address);
+        places.push(sp);
         if frames.len() - first >= MAX_FRAMES {
             break Outcome::TooManyFrames;
         }
@@ -100,7 +101,10 @@ pub(super) fn unwind(
                 break lost(space, address, true);
             }
             Err(NoCaller::Outermost) => break end(space, at),
-            Err(NoCaller::Unread(address)) => Some(address),
+            Err(NoCaller::Unread(address)) => {
+                *cut_at = Some(address);
+                Some(address)
+            }
             Err(NoCaller::Unknown) => None,
         };
         break if unread.is_some_and(|address| is_cut_off(address, base, stack)) {

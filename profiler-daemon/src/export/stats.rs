@@ -118,6 +118,7 @@ mod tests {
             "truncated",
             "truncated_by",
             "complete_ratio",
+            "outer_frames_from_earlier",
             "target_cpu_s",
             "not_sampled_cpu_s",
             "overhead_us",

@@ -205,6 +205,11 @@ fn samples_say_why_stacks_are_incomplete_where_some_are() {
     );
     let complete = Run { samples: 5375, confidence: 0.95, complete_ratio: 1.0, ..Run::default() };
     assert_eq!(samples(&complete), "5375: 100.0% with complete stacks, 0 lost");
+    let completed = Run { outer_frames_from_earlier: 21, ..complete };
+    assert_eq!(
+        samples(&completed),
+        "5375: 100.0% with complete stacks (21 with outer frames from an earlier sample), 0 lost"
+    );
 }
 
 #[test]

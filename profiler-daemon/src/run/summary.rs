@@ -125,6 +125,7 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
         truncated,
         truncated_by: end.counts.truncated,
         complete_ratio: 1.0 - truncated as f64 / samples,
+        outer_frames_from_earlier: end.counts.completed,
         undecodable: end.counts.undecodable,
         maps_reread: end.counts.maps_reread,
         mappings_dropped: end.counts.mappings_dropped,

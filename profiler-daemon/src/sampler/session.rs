@@ -21,6 +21,7 @@ use profiler_core::stats;
 use profiler_core::unwind::StackUnwinder;
 use profiler_core::unwind::basis::Basis;
 use profiler_core::unwind::copy::CopySize;
+use profiler_core::unwind::earlier::{EarlierStacks, Followed};
 use profiler_core::unwind::method::{Method, MethodChoice};
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
@@ -52,6 +53,8 @@ pub(crate) struct Counts {
     pub(crate) lost_others: u64,
     /// Samples without outer frames, by the reason.
     pub(crate) truncated: TruncatedBy,
+    /// Samples whose outer frames are those of an earlier sample.
+    pub(crate) completed: u64,
     /// Records that could not be decoded.
     pub(crate) undecodable: u64,
     /// Times that the mappings of a process were read again, because records of them may have been lost.
@@ -100,6 +103,7 @@ impl Counts {
             lost: self.lost.saturating_sub(earlier.lost),
             lost_others: self.lost_others - earlier.lost_others,
             truncated: self.truncated.since(&earlier.truncated),
+            completed: self.completed - earlier.completed,
             undecodable: self.undecodable - earlier.undecodable,
             maps_reread: self.maps_reread - earlier.maps_reread,
             mappings_dropped: self.mappings_dropped - earlier.mappings_dropped,
@@ -146,6 +150,7 @@ pub(crate) struct Session {
     mappings_are_told: bool,
     aggregator: Aggregator,
     unwinder: StackUnwinder,
+    earlier: EarlierStacks,
     chain_limit: usize,
     buffers: Buffers,
     first_reading: LastReading,
@@ -176,6 +181,7 @@ struct Buffers {
     kernel: Vec<u64>,
     user: Vec<u64>,
     by_frame_pointer: Vec<u64>,
+    places: Vec<u64>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -231,6 +237,7 @@ impl Session {
             mappings_are_told: true,
             aggregator: Aggregator::default(),
             unwinder: StackUnwinder::default(),
+            earlier: EarlierStacks::default(),
             chain_limit: limits::max_call_chain(),
             buffers: Buffers::default(),
             first_reading: LastReading::default(),
@@ -256,6 +263,7 @@ impl Session {
 
     /// A program has ended: its process did, or goes on to be another one.
     fn program_ended(&mut self, pid: u32) {
+        self.earlier.forget_process(pid);
         if let Some(process) = self.processes.get(pid) {
             let frames = self.aggregator.frames().frames();
             self.jit.ended(process.index, frames, &self.objects.roots, &self.objects.names);
@@ -482,6 +490,7 @@ impl Session {
             Drained::Record(Record::Throttle, _) => self.counts.throttled += 1,
             Drained::Record(Record::Exit(task), _) if self.processes.contains(task.pid) => {
                 self.counts.ends += 1;
+                self.earlier.forget_thread(task.tid);
                 self.exits.note(task);
             }
             Drained::Record(Record::Exit(task), _) => {
@@ -534,24 +543,27 @@ impl Session {
         self.buffers.by_frame_pointer = by_frame_pointer;
         let Some(process) = self.processes.get(sample.pid) else { return };
         self.basis.observe(sample.pid);
-        let Buffers { kernel, user, by_frame_pointer } = &mut self.buffers;
+        let Buffers { kernel, user, by_frame_pointer, places } = &mut self.buffers;
         kernel.clear();
         user.clear();
+        places.clear();
         sample.kernel_chain(kernel);
         let frames = (kernel.len() + by_frame_pointer.len()) as u64;
         self.counts.samples += 1;
         self.counts.frames += frames;
         self.recent.note(HandledSample { at_ns: sample.time_ns, cpu: sample.cpu, frames, stack_bytes });
+        let mut depth_bytes = None;
         let outcome = match (self.choice.method(), sample.regs, sample.stack) {
             (Method::Dwarf | Method::Trial, Some(regs), Some(stack)) => {
                 let unwound = self.unwinder.unwind(process, regs, stack, user);
-                self.copy.observe(unwound.depth_bytes, unwound.outcome == Outcome::CopyTooShort);
+                depth_bytes = Some(unwound.depth_bytes);
                 let is_trial = self.choice.method() == Method::Trial && !by_frame_pointer.is_empty();
                 let locate = |address| process.locate(address);
                 if is_trial && self.choice.compare(by_frame_pointer, user, unwound.outcome, locate) {
                     std::mem::swap(user, by_frame_pointer);
                     Outcome::Complete
                 } else {
+                    places.extend_from_slice(self.unwinder.places());
                     unwound.outcome
                 }
             }
@@ -561,9 +573,22 @@ impl Session {
                 let limit_reached = sample.chain_len() >= self.chain_limit;
                 self.choice.judge(user, limit_reached, |address| process.locate(address))
             }
-            (_, Some(regs), Some(stack)) => self.unwinder.unwind(process, regs, stack, user).outcome,
+            (_, Some(regs), Some(stack)) => {
+                let unwound = self.unwinder.unwind(process, regs, stack, user);
+                places.extend_from_slice(self.unwinder.places());
+                unwound.outcome
+            }
             _ => without_user_stack(process, kernel),
         };
+        let unread = self.unwinder.unread().filter(|_| !places.is_empty());
+        let stack = Followed { frames: user, places, unread };
+        let same_function = |a, b| process.space.function(a) == process.space.function(b);
+        let is_completed = self.earlier.take((sample.pid, sample.tid), outcome, stack, same_function);
+        self.counts.completed += u64::from(is_completed);
+        let outcome = if is_completed { Outcome::Complete } else { outcome };
+        if let Some(depth_bytes) = depth_bytes {
+            self.copy.observe(depth_bytes, outcome == Outcome::CopyTooShort);
+        }
         self.jit.sampled(process.index, sample.pid, &self.objects.roots);
         self.jit.translate(process.index, sample.time_ns, &process.space, user);
         let chain = Chain { kernel, user, outcome };

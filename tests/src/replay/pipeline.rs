@@ -8,6 +8,7 @@ use profiler_core::record::{Mapped, RawData, RawRecord, RawSample, Record, Recor
 use profiler_core::sorter::{RecordQueue, drain_in_order};
 use profiler_core::unwind::StackUnwinder;
 use profiler_core::unwind::copy::CopySize;
+use profiler_core::unwind::earlier::{EarlierStacks, Followed};
 use profiler_core::unwind::method::{Method, MethodChoice};
 
 /// Bytes of `perf_event_header`: type, misc and size.
@@ -133,6 +134,7 @@ struct Session {
     processes: ProcessTable,
     aggregator: Aggregator,
     unwinder: StackUnwinder,
+    earlier: EarlierStacks,
     book: ClockBook,
     choice: MethodChoice,
     copy: CopySize,
@@ -147,6 +149,7 @@ impl Session {
             processes,
             aggregator: Aggregator::default(),
             unwinder: StackUnwinder::default(),
+            earlier: EarlierStacks::default(),
             book: ClockBook::default(),
             choice: given.method.map_or_else(MethodChoice::auto, MethodChoice::fixed),
             copy: CopySize::default(),
@@ -176,6 +179,7 @@ impl Session {
                 self.counts.names += 1;
                 self.processes.renamed(pid, tid, &name, exec);
                 if exec {
+                    self.earlier.forget_process(pid);
                     self.choice.program_changed();
                 }
             }
@@ -186,7 +190,9 @@ impl Session {
             Record::Exit(task) => {
                 self.counts.exits += 1;
                 self.book.ended(task.tid);
+                self.earlier.forget_thread(task.tid);
                 if task.tid == task.pid {
+                    self.earlier.forget_process(task.pid);
                     self.processes.forget(task.pid);
                 }
             }
@@ -205,6 +211,7 @@ impl Session {
         let (mut kernel, mut user, mut chain) = (Vec::new(), Vec::new(), Vec::new());
         sample.kernel_chain(&mut kernel);
         sample.user_chain(&mut chain);
+        let mut places = Vec::new();
         let outcome = match (self.choice.method(), sample.regs, sample.stack) {
             (Method::Dwarf | Method::Trial, Some(regs), Some(stack)) => {
                 let unwound = self.unwinder.unwind(process, regs, stack, &mut user);
@@ -216,6 +223,7 @@ impl Session {
                     user = chain;
                     Outcome::Complete
                 } else {
+                    places.extend_from_slice(self.unwinder.places());
                     unwound.outcome
                 }
             }
@@ -226,6 +234,11 @@ impl Session {
             (_, Some(regs), Some(stack)) => self.unwinder.unwind(process, regs, stack, &mut user).outcome,
             _ => Outcome::NoUserStack,
         };
+        let unread = self.unwinder.unread().filter(|_| !places.is_empty());
+        let stack = Followed { frames: &mut user, places: &mut places, unread };
+        let same_function = |a, b| process.space.function(a) == process.space.function(b);
+        let is_completed = self.earlier.take((sample.pid, sample.tid), outcome, stack, same_function);
+        let outcome = if is_completed { Outcome::Complete } else { outcome };
         self.copy.revise(sample.time_ns);
         self.choice.revise(sample.time_ns);
         self.counts.truncated += u64::from(outcome.is_truncated());

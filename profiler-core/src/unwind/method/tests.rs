@@ -40,8 +40,8 @@ fn how_stacks_end_holds_for_whoever_runs_the_same_code() {
 
 #[test]
 fn a_chain_that_skips_a_caller_or_ends_early_is_not_trusted() {
-    assert_eq!(trial(&[10, 30, 40, 50, 60], 2).1, Some(Method::Dwarf));
-    assert_eq!(trial(&STACK[..2], 2).1, Some(Method::Dwarf));
+    assert_eq!(trial(&[10, 30, 40, 50, 60], FIRST_STACKS + 2).1, Some(Method::Dwarf));
+    assert_eq!(trial(&STACK[..2], FIRST_STACKS + 2).1, Some(Method::Dwarf));
 }
 
 #[test]
@@ -73,6 +73,33 @@ fn one_disagreement_takes_more_comparisons() {
     assert_eq!(decided, Some((LONGER_TRIAL * TRIAL_SAMPLES - 1, Method::Fp)));
 }
 
+#[test]
+fn a_chain_that_leads_into_data_is_not_whole_whatever_the_user_chose() {
+    let mut choice = MethodChoice::fixed(Method::Fp);
+    assert_eq!(choice.judge(&[1, 2], false, in_place), Outcome::Complete);
+    let nowhere = |address| Frame { object: ObjectId::UNKNOWN, address };
+    assert_eq!(choice.judge(&[1, 2], false, nowhere), Outcome::Broken);
+}
+
+/// They are the dynamic linker's.
+#[test]
+fn the_first_stacks_of_a_program_do_not_decide() {
+    let mut choice = MethodChoice::auto();
+    for _ in 0..FIRST_STACKS {
+        choice.compare(&STACK[..2], &STACK, Outcome::Complete, in_place);
+        assert_eq!(choice.revise(0), None);
+    }
+    let decided = (1..).find_map(|samples| {
+        choice.compare(&STACK, &STACK, Outcome::Complete, in_place);
+        Some((samples, choice.revise(0)?))
+    });
+    assert_eq!(decided, Some((TRIAL_SAMPLES, Method::Fp)));
+    // An audit comes amid the program.
+    assert_eq!(choice.revise(AUDIT_AFTER_NS), Some(Method::Trial));
+    (0..2).for_each(|_| _ = choice.compare(&STACK[..2], &STACK, Outcome::Complete, in_place));
+    assert_eq!(choice.revise(AUDIT_AFTER_NS), Some(Method::Dwarf));
+}
+
 /// Frame pointers lead on where a copy ends.
 #[test]
 fn a_cut_stack_is_completed_by_a_chain_that_ends_as_complete_ones_do() {
@@ -93,7 +120,7 @@ fn a_cut_stack_is_completed_by_a_chain_that_ends_as_complete_ones_do() {
 #[test]
 fn a_chain_that_leaves_out_a_caller_of_a_cut_stack_is_not_trusted() {
     let mut choice = MethodChoice::auto();
-    let decided = (0..2).find_map(|_| {
+    let decided = (0..FIRST_STACKS + 2).find_map(|_| {
         choice.compare(&[10, 30, 40, 50, 60], &STACK[..3], Outcome::CopyTooShort, in_place);
         choice.revise(0)
     });

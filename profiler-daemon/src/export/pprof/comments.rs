@@ -203,6 +203,7 @@ fn run_from_json(text: &str) -> Option<Run> {
         truncated,
         truncated_by,
         complete_ratio,
+        outer_frames_from_earlier,
         undecodable,
         maps_reread,
         mappings_dropped,

@@ -107,6 +107,9 @@ pub(super) fn samples(run: &Run) -> String {
     if run.samples > 0 && (run.confidence > 0.0 || run.truncated > 0) {
         let _ = write!(text, ": {} with complete stacks", percent(run.complete_ratio, 1));
     }
+    if run.outer_frames_from_earlier > 0 {
+        let _ = write!(text, " ({} with outer frames from an earlier sample)", run.outer_frames_from_earlier);
+    }
     if run.confidence > 0.0 || run.lost > 0 {
         let _ = write!(text, ", {} lost", run.lost);
     }
