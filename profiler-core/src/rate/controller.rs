@@ -289,6 +289,12 @@ impl RateController {
     }
 
     fn bucket_cap_hz(&self) -> f64 {
+        let (slowdown_hz, beside_hz) = self.bucket_caps_hz();
+        self.settings.within_limits(slowdown_hz.min(beside_hz))
+    }
+
+    /// What the bucket of the slowdown allows, and that of own CPU time or of everything.
+    fn bucket_caps_hz(&self) -> (f64, f64) {
         let (meter, present) = (&self.meter, &self.present);
         let usual_ns = meter.cost().target.upper_ns().max(1.0);
         let recent_ns = present.recent_charge_ns().max(usual_ns);
@@ -301,7 +307,7 @@ impl RateController {
             }
             None => self.granted_cap_hz(),
         };
-        self.settings.within_limits(slowdown_hz.min(beside_hz))
+        (slowdown_hz, beside_hz)
     }
 
     /// What the bucket of everything that sampling costs allows.
@@ -435,7 +441,11 @@ impl RateController {
     fn bound_by(&self) -> BoundBy {
         match self.settings.fixed_rate_hz {
             Some(_) => BoundBy::Fixed,
-            None if self.throttled => BoundBy::Bucket,
+            None if self.throttled => {
+                let (slowdown_hz, beside_hz) = self.bucket_caps_hz();
+                let by_own = self.own.is_some() && beside_hz < slowdown_hz;
+                if by_own { BoundBy::OwnCpu } else { BoundBy::Bucket }
+            }
             None => self.bound_by,
         }
     }

@@ -22,6 +22,8 @@ pub(crate) struct View {
 
 /// CPU time from which a target without samples is no longer taken to have done nothing (s).
 const WORTH_SAMPLING_S: f64 = 0.05;
+/// CPU time of the target below which functions are shown in milliseconds (s).
+const SHORT_S: f64 = 0.1;
 /// Width of an interval from which its ends need one decimal alone.
 const WIDE: f64 = 0.01;
 
@@ -65,11 +67,15 @@ fn list(out: &mut String, run: &Run, functions: &[FunctionCost], view: View) {
         let interval = if widest > 0 { format!(" {interval:>widest$}") } else { String::new() };
         format!("{cpu:>9} {share:>7}{interval} {total:>7} {mark} ")
     };
-    let _ = writeln!(out, "{}function [module]", columns("CPU s", "share", &title, "total", ' '));
+    // Of a short run, seconds with three decimals would all be 0.
+    let (unit, per_s, decimals) =
+        if run.target_cpu_s < SHORT_S { ("CPU ms", 1e3, 2) } else { ("CPU s", 1.0, 3) };
+    let _ = writeln!(out, "{}function [module]", columns(unit, "share", &title, "total", ' '));
     for (function, interval) in shown.iter().zip(&intervals) {
         let (share, total) = (percent(function.share, 2), percent(function.total_share, 1));
         let mark = if function.tied == Some(true) { '~' } else { ' ' };
-        let figures = columns(&format!("{:.3}", function.cpu_s), &share, interval, &total, mark);
+        let figures =
+            columns(&format!("{:.decimals$}", function.cpu_s * per_s), &share, interval, &total, mark);
         let room = view.width.saturating_sub(figures.chars().count());
         let name = with_module(&visible(&function.name), &visible(&function.module), room);
         let _ = writeln!(out, "{figures}{name}");

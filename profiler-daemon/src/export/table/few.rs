@@ -41,6 +41,10 @@ fn reason(run: &Run) -> String {
 fn remedy(run: &Run) -> String {
     match run.bound_by.as_str() {
         "fixed" => "a higher --rate brings more".to_owned(),
+        "own_cpu" => match larger(run.own_cpu_budget_ratio) {
+            Some(own) => format!("--own-cpu {own} allows more"),
+            None => "profile a longer run".to_owned(),
+        },
         "budget" | "bucket" => match larger(run.budget_ratio) {
             Some(budget) if run.stopped == "window" => format!("a budget of {budget} allows more"),
             Some(budget) => format!("--budget {budget} allows more"),
