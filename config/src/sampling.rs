@@ -56,7 +56,7 @@ impl Default for SamplingSettings {
     fn default() -> Self {
         Self {
             budget: Ratio::constant(0.05),
-            own_cpu: Some(Ratio::constant(0.05)),
+            own_cpu: Some(Ratio::constant(0.1)),
             horizon: None,
             rate: None,
             criterion: Criterion::MeanAbsolute,
@@ -79,7 +79,7 @@ pub enum InvalidSetting {
     #[error("a budget of {0} cannot be kept: give more than 0 and at most 50%, such as 1%")]
     Budget(Ratio),
     /// The profiler may use none of a CPU, or more than [`MAX_OWN_CPU`].
-    #[error("the profiler cannot run with {0} of a CPU: give more than 0 and at most 100%, such as 5%")]
+    #[error("the profiler cannot run with {0} of a CPU: give more than 0 and at most 100%, such as 10%")]
     OwnCpu(Ratio),
     /// The horizon is no time at all.
     #[error("a horizon of {0} is too short: give at least 1ms of CPU time, such as 60s")]

@@ -361,7 +361,7 @@ pub(crate) struct GenerateDocsArgs {
 }
 
 /// Of a CPU, what a person's profiler may use.
-const OWN_CPU: Ratio = Ratio::constant(0.05);
+const OWN_CPU: Ratio = Ratio::constant(0.1);
 
 fn defaults() -> SamplingSettings {
     SamplingSettings::default()

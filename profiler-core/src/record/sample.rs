@@ -91,6 +91,22 @@ impl<'a> StackCopy<'a> {
         Self { bytes, requested }
     }
 
+    /// The same of bytes in one piece.
+    pub fn of_bytes(bytes: &'a [u8], requested: usize) -> Self {
+        Self::new(RawData::Single(bytes), requested)
+    }
+
+    /// Appends what was copied.
+    pub fn append_to(&self, bytes: &mut Vec<u8>) {
+        match self.bytes {
+            RawData::Single(all) => bytes.extend_from_slice(all),
+            RawData::Split(left, right) => {
+                bytes.extend_from_slice(left);
+                bytes.extend_from_slice(right);
+            }
+        }
+    }
+
     /// Bytes that were copied.
     pub fn len(&self) -> usize {
         self.bytes.len()

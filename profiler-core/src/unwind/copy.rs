@@ -15,10 +15,6 @@ const SECOND_LOOK: (u32, f64) = (200, 1.25);
 const SETTLING_NS: u64 = 1_000_000_000;
 /// A smaller copy is worth reopening the events only if it is that much smaller.
 const WORTH_SHRINKING: f64 = 0.75;
-/// Where the rings overflow, the copy is halved, but not below this.
-const LEAST_AFTER_LOSS_BYTES: u32 = 8 << 10;
-/// So long after the last loss (ns), the copy may be as big as before.
-const LOSS_MATTERS_NS: u64 = 30_000_000_000;
 /// Truncated stacks since the last decision that call for a bigger copy.
 const TRUNCATED_TO_GROW: u32 = 2;
 
@@ -33,26 +29,12 @@ pub struct CopySize {
     since_ns: Option<u64>,
     /// How often the copy had to grow; each time, shrinking waits for twice as many stacks.
     grown: u32,
-    /// Samples that were lost until the last look, and the biggest copy that the rings hold since.
-    lost: u64,
-    most: u32,
-    lost_at_ns: u64,
 }
 
 impl Default for CopySize {
     /// The biggest copy: the first stacks are complete, and tell what is needed.
     fn default() -> Self {
-        Self {
-            bytes: MAX_COPY_BYTES,
-            seen: 0,
-            truncated: 0,
-            deepest: 0,
-            since_ns: None,
-            grown: 0,
-            lost: 0,
-            most: MAX_COPY_BYTES,
-            lost_at_ns: 0,
-        }
+        Self { bytes: MAX_COPY_BYTES, seen: 0, truncated: 0, deepest: 0, since_ns: None, grown: 0 }
     }
 }
 
@@ -62,18 +44,7 @@ impl CopySize {
         self.bytes
     }
 
-    /// Takes in how many samples were lost so far because a ring was full, at `now_ns` of the clock of [`Self::revise`]. Half
-    /// a stack is better than none, so the copy is halved after each loss. A smaller size, when there is one, is then in force.
-    pub fn note_lost(&mut self, lost: u64, now_ns: u64) -> Option<u32> {
-        if std::mem::replace(&mut self.lost, lost) >= lost {
-            return None;
-        }
-        self.lost_at_ns = now_ns;
-        self.most = (self.bytes / 2).next_multiple_of(MIN_COPY_BYTES).max(LEAST_AFTER_LOSS_BYTES);
-        if self.most < self.bytes { self.take(self.most) } else { None }
-    }
-
-    /// Notes a stack of `depth_bytes`, and whether it lacks frames because the copy was too short for it.
+    /// Notes a stack of `depth_bytes`, and whether the copy was too short for it.
     pub fn observe(&mut self, depth_bytes: u64, too_short: bool) {
         self.seen += 1;
         self.truncated += u32::from(too_short);
@@ -86,12 +57,9 @@ impl CopySize {
             return None;
         }
         let since_ns = *self.since_ns.get_or_insert(now_ns);
-        if self.most < MAX_COPY_BYTES && now_ns.saturating_sub(self.lost_at_ns) >= LOSS_MATTERS_NS {
-            self.most = MAX_COPY_BYTES;
-        }
-        if self.truncated >= TRUNCATED_TO_GROW && self.bytes < self.most {
+        if self.truncated >= TRUNCATED_TO_GROW && self.bytes < MAX_COPY_BYTES {
             self.grown += 1;
-            return self.take(self.most);
+            return self.take(MAX_COPY_BYTES);
         }
         if now_ns.saturating_sub(since_ns) < SETTLING_NS {
             return None;
@@ -116,14 +84,12 @@ impl CopySize {
     /// A process has begun another program, whose stacks may be deeper than those of the last.
     pub fn program_changed(&mut self) -> Option<u32> {
         let has_shrunk = self.bytes < MAX_COPY_BYTES;
-        self.most = MAX_COPY_BYTES;
         let bytes = self.take(MAX_COPY_BYTES);
         bytes.filter(|_| has_shrunk)
     }
 
     fn take(&mut self, bytes: u32) -> Option<u32> {
-        let Self { grown, lost, most, lost_at_ns, .. } = *self;
-        *self = Self { bytes, grown, lost, most, lost_at_ns, ..Self::default() };
+        *self = Self { bytes, grown: self.grown, ..Self::default() };
         Some(bytes)
     }
 }
@@ -154,22 +120,6 @@ mod tests {
         };
         assert!((500..1500).all(|ms| at(ms).is_none()));
         assert_eq!(at(1500), Some(4096));
-    }
-
-    #[test]
-    fn a_loss_halves_the_copy_and_keeps_it_small_for_a_while() {
-        let mut size = CopySize::default();
-        assert_eq!(size.note_lost(0, 1), None);
-        assert_eq!(size.note_lost(3, 1), Some(30 << 10));
-        assert_eq!(size.note_lost(3, 2), None, "the same loss");
-        assert_eq!(feed(&mut size, 5, 70_000), None, "it may not grow");
-        assert_eq!(size.note_lost(4, 3), Some(15 << 10));
-        assert_eq!(size.note_lost(5, 4), Some(LEAST_AFTER_LOSS_BYTES));
-        assert_eq!(size.note_lost(6, 5), None, "less is not worth having");
-        (0..2).for_each(|_| size.observe(8 << 10, true));
-        assert_eq!(size.revise(5 + LOSS_MATTERS_NS), Some(MAX_COPY_BYTES));
-        size.note_lost(7, 6 + LOSS_MATTERS_NS);
-        assert_eq!(size.program_changed(), Some(MAX_COPY_BYTES));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! what sampling costs is read off.
 
 mod cut;
+mod deeper;
 mod ended;
 mod exits;
 mod lost;
@@ -26,6 +27,7 @@ use profiler_core::unwind::method::{Method, MethodChoice};
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 pub(crate) use self::cut::Collected;
+use self::deeper::DeeperStacks;
 use self::ended::Names;
 use self::exits::Exits;
 use super::handler_time::RecentSamples;
@@ -151,6 +153,7 @@ pub(crate) struct Session {
     aggregator: Aggregator,
     unwinder: StackUnwinder,
     earlier: EarlierStacks,
+    deeper: DeeperStacks,
     chain_limit: usize,
     buffers: Buffers,
     first_reading: LastReading,
@@ -238,6 +241,7 @@ impl Session {
             aggregator: Aggregator::default(),
             unwinder: StackUnwinder::default(),
             earlier: EarlierStacks::default(),
+            deeper: DeeperStacks::default(),
             chain_limit: limits::max_call_chain(),
             buffers: Buffers::default(),
             first_reading: LastReading::default(),
@@ -264,6 +268,7 @@ impl Session {
     /// A program has ended: its process did, or goes on to be another one.
     fn program_ended(&mut self, pid: u32) {
         self.earlier.forget_process(pid);
+        self.deeper.forget(pid);
         if let Some(process) = self.processes.get(pid) {
             let frames = self.aggregator.frames().frames();
             self.jit.ended(process.index, frames, &self.objects.roots, &self.objects.names);
@@ -583,7 +588,23 @@ impl Session {
         let unread = self.unwinder.unread().filter(|_| !places.is_empty());
         let stack = Followed { frames: user, places, unread };
         let same_function = |a, b| process.space.function(a) == process.space.function(b);
-        let is_completed = self.earlier.take((sample.pid, sample.tid), outcome, stack, same_function);
+        let thread = (sample.pid, sample.tid);
+        let mut is_completed = self.earlier.take(thread, outcome, stack, same_function);
+        let deeper = match (sample.regs, sample.stack, outcome) {
+            (Some(regs), Some(stack), Outcome::CopyTooShort) if !is_completed => {
+                self.deeper.read(sample.pid, stack, places, same_function).map(|whole| (regs, whole))
+            }
+            _ => None,
+        };
+        if let Some((regs, whole)) = deeper {
+            user.clear();
+            let outcome = self.unwinder.unwind(process, regs, whole, user).outcome;
+            places.clear();
+            places.extend_from_slice(self.unwinder.places());
+            let stack = Followed { frames: user, places, unread: self.unwinder.unread() };
+            is_completed =
+                self.earlier.take(thread, outcome, stack, same_function) || outcome == Outcome::Complete;
+        }
         self.counts.completed += u64::from(is_completed);
         let outcome = if is_completed { Outcome::Complete } else { outcome };
         if let Some(depth_bytes) = depth_bytes {

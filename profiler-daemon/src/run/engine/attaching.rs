@@ -53,9 +53,6 @@ impl<L: DecisionLog> Engine<L> {
             self.session.copy.program_changed();
         }
         self.session.choice.revise(now_ns);
-        if self.session.choice.method().copies_stack() {
-            self.session.copy.note_lost(self.session.counts.lost, now_ns);
-        }
         self.session.copy.revise(now_ns);
         let sampled_otherwise = self.settings.method != self.session.choice.method()
             || self.settings.stack_bytes != self.session.copy.bytes();
