@@ -96,15 +96,16 @@ impl<'a> StackCopy<'a> {
         Self::new(RawData::Single(bytes), requested)
     }
 
-    /// Appends what was copied.
-    pub fn append_to(&self, bytes: &mut Vec<u8>) {
-        match self.bytes {
-            RawData::Single(all) => bytes.extend_from_slice(all),
-            RawData::Split(left, right) => {
-                bytes.extend_from_slice(left);
-                bytes.extend_from_slice(right);
-            }
-        }
+    /// Writes what was copied to the beginning of a buffer, as far as it has room.
+    pub fn copy_to(&self, bytes: &mut [u8]) {
+        let (left, right) = match self.bytes {
+            RawData::Single(all) => (all, &[][..]),
+            RawData::Split(left, right) => (left, right),
+        };
+        let (first, rest) = bytes.split_at_mut(left.len().min(bytes.len()));
+        first.copy_from_slice(&left[..first.len()]);
+        let room = right.len().min(rest.len());
+        rest[..room].copy_from_slice(&right[..room]);
     }
 
     /// Bytes that were copied.

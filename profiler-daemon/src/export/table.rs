@@ -68,8 +68,11 @@ fn list(out: &mut String, run: &Run, functions: &[FunctionCost], view: View) {
         format!("{cpu:>9} {share:>7}{interval} {total:>7} {mark} ")
     };
     // Of a short run, seconds with three decimals would all be 0.
-    let (unit, per_s, decimals) =
-        if run.target_cpu_s < SHORT_S { ("CPU ms", 1e3, 2) } else { ("CPU s", 1.0, 3) };
+    let (unit, per_s, decimals) = if (f64::MIN_POSITIVE..SHORT_S).contains(&run.target_cpu_s) {
+        ("CPU ms", 1e3, 2)
+    } else {
+        ("CPU s", 1.0, 3)
+    };
     let _ = writeln!(out, "{}function [module]", columns(unit, "share", &title, "total", ' '));
     for (function, interval) in shown.iter().zip(&intervals) {
         let (share, total) = (percent(function.share, 2), percent(function.total_share, 1));

@@ -1,6 +1,6 @@
 //! What wakes a run: signals, its timer, and the alarm of a storm of switches.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -22,10 +22,16 @@ pub(crate) struct Signals {
     put_off: Option<SigSet>,
     /// Whether a signal came that a child's end may have sent.
     may_have_ended: bool,
+    /// When the runtime was asked last.
+    asked: Instant,
 }
 
 /// For so long the runtime is asked which signal it was: it has been told already.
 const AT_HAND: Duration = Duration::from_millis(5);
+
+/// How often the runtime is asked where no signal ended a sleep: one may have come in on another thread. And for how long.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+const AT_ONCE: Duration = Duration::from_micros(100);
 
 /// Those that ask to stop.
 const TO_STOP: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
@@ -52,6 +58,7 @@ impl Signals {
             timer: Timer::new().context("the timer could not be made")?,
             put_off: None,
             may_have_ended: true,
+            asked: Instant::now(),
         };
         caught().thread_unblock().context("signals could not be unblocked")?;
         Ok(signals)
@@ -70,11 +77,17 @@ impl Signals {
         pause: Duration,
         alarm: Option<&SwitchAlarm>,
     ) -> Option<Signal> {
-        if !self.sleep(pause, alarm) {
+        let is_first = self.put_off.is_none(); // a signal may have come in before signals were put off to the sleeps
+        let came = !is_first && self.sleep(pause, alarm);
+        if is_first {
+            self.put_off_to_sleeps();
+        }
+        if !is_first && !came && self.asked.elapsed() < ASK_EVERY {
             return None;
         }
+        self.asked = Instant::now();
         self.may_have_ended = true;
-        self.wait_in_runtime(AT_HAND).await
+        self.wait_in_runtime(if came { AT_HAND } else { AT_ONCE }).await
     }
 
     /// Whether a child may have ended since the last call.
@@ -85,11 +98,7 @@ impl Signals {
     /// Sleeps for `pause`, or until the alarm rings or a signal comes; returns whether one did. Signals come in here and
     /// nowhere else: one that came before the sleep would be slept through.
     fn sleep(&mut self, pause: Duration, alarm: Option<&SwitchAlarm>) -> bool {
-        let open = *self.put_off.get_or_insert_with(|| {
-            let open = SigSet::thread_get_mask().unwrap_or_else(|_| SigSet::empty());
-            let _ = caught().thread_block(); // what comes then is told a sleep later
-            open
-        });
+        let open = self.put_off_to_sleeps();
         let alarm = alarm.and_then(|alarm| Some((alarm, alarm.descriptor()?)));
         let mut watched = alarm.map(|(_, descriptor)| PollFd::new(descriptor, PollFlags::POLLIN));
         let watched = watched.as_mut_slice();
@@ -102,6 +111,15 @@ impl Signals {
             }
             Err(_) => true,
         }
+    }
+
+    /// Has signals come in during sleeps alone; returns those that come in then.
+    fn put_off_to_sleeps(&mut self) -> SigSet {
+        *self.put_off.get_or_insert_with(|| {
+            let open = SigSet::thread_get_mask().unwrap_or_else(|_| SigSet::empty());
+            let _ = caught().thread_block(); // what comes then is told a sleep later
+            open
+        })
     }
 
     /// Lets signals come in at any time, as before the first sleep.

@@ -31,6 +31,8 @@ pub(crate) fn beside_main_thread_ns() -> u64 {
 /// The kernel's numbers for CPU clocks by its scheduler: that of a process, and that of one thread.
 const OF_PROCESS: i32 = 0b010;
 const OF_ONE_THREAD: i32 = 0b110;
+/// The kernel gives no higher process id (PID_MAX_LIMIT). Of a much higher one, the number would be another clock's.
+const MAX_PID: i32 = 1 << 22;
 
 /// The CPU clock of a process or a thread. `clock_getcpuclockid` makes the same number, and asks the kernel whether there is
 /// such a clock: reading it tells that too.
@@ -41,7 +43,8 @@ fn cpu_clock(pid: i32, whose: i32) -> ClockId {
 /// CPU time that the scheduler charged to a process, threads that have ended included (ns). `None` once it
 /// is gone; a zombie still has its time.
 pub(crate) fn process_cpu_ns(pid: u32) -> Option<u64> {
-    ns(cpu_clock(i32::try_from(pid).ok()?, OF_PROCESS))
+    let pid = i32::try_from(pid).ok().filter(|pid| (1..=MAX_PID).contains(pid))?;
+    ns(cpu_clock(pid, OF_PROCESS))
 }
 
 fn ns(clock: ClockId) -> Option<u64> {

@@ -155,7 +155,13 @@ pub(super) const ROWS: &[Case] = &[
         &["main", ANY, "caller_of_framed"],
     ),
     program("assembly without a frame", "stacks", "bare", "assembly_bare", &["main", ANY, "caller_of_bare"]),
-    cut(program("160 KiB of frames", "stacks", "wide", "leaf", &["wide", "wide", "wide"]), "copy_too_short"),
+    program(
+        "160 KiB of frames",
+        "stacks",
+        "wide",
+        "leaf",
+        &["main", ANY, "wide_frames", "wide", "wide", "wide", ANY],
+    ),
     cut(
         program("a page never written to", "stacks", "hollow", "assembly_framed", &["hollow"]),
         "stack_absent",

@@ -11,7 +11,7 @@ use profiler_core::record::StackCopy;
 use rustc_hash::FxHashMap;
 
 /// The most that is read of a stack beyond its copy (bytes).
-const MOST_BYTES: usize = 512 << 10;
+const MOST_BYTES: usize = 256 << 10;
 /// Processes whose memory is kept open.
 const MAX_OPEN: usize = 64;
 const WORD: u64 = 8;
@@ -47,17 +47,16 @@ impl DeeperStacks {
             return None;
         }
         let beyond = base.checked_add(stack.len() as u64)?;
+        // Of a buffer that stays as long as it is, nothing is cleared for nothing.
         let mut bytes = std::mem::take(&mut self.bytes);
-        bytes.clear();
-        stack.append_to(&mut bytes);
-        let copied = bytes.len();
-        bytes.resize(copied + MOST_BYTES, 0);
-        let read = self.memory(pid).and_then(|memory| memory.read_at(&mut bytes[copied..], beyond).ok());
-        bytes.truncate(copied + read.unwrap_or(0));
+        let (copied, whole) = (stack.len(), stack.len() + MOST_BYTES);
+        bytes.resize(bytes.len().max(whole), 0);
+        stack.copy_to(&mut bytes);
+        let read = self.memory(pid).and_then(|memory| memory.read_at(&mut bytes[copied..whole], beyond).ok());
         self.bytes = bytes;
-        let is_all = self.bytes.len() < copied + MOST_BYTES;
-        let requested = self.bytes.len() + usize::from(is_all);
-        (self.bytes.len() > copied).then(|| StackCopy::of_bytes(&self.bytes, requested))
+        let length = copied + read.filter(|&read| read > 0)?;
+        let is_all = length < whole;
+        Some(StackCopy::of_bytes(&self.bytes[..length], length + usize::from(is_all)))
     }
 
     fn memory(&mut self, pid: u32) -> Option<&File> {
