@@ -16,6 +16,8 @@ pub struct Summary {
     pub lost: u64,
     /// Samples whose stack lacks outer frames.
     pub truncated: u64,
+    /// Samples whose outer frames were not in their copy.
+    pub outer_frames_from_earlier: u64,
     /// The same by the reason.
     #[serde(default)]
     pub truncated_by: BTreeMap<String, u64>,

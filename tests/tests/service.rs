@@ -104,11 +104,7 @@ fn a_range_of_what_was_kept_is_reported() -> Result<()> {
     ensure!(json["notes"][0] == gap, "{json}");
 
     let table = report(kept.path(), &[&range[..], &["--label", "tier=2"]].concat())?.expect_status(0)?;
-    ensure!(
-        table.stdout.contains("work") && table.stdout.contains("samples   700, lost 0"),
-        "{}",
-        table.stdout
-    );
+    ensure!(table.stdout.contains("work") && table.stdout.contains("samples   700"), "{}", table.stdout);
     Ok(())
 }
 
