@@ -11,7 +11,7 @@ use profiler_core::record::StackCopy;
 use rustc_hash::FxHashMap;
 
 /// The most that is read of a stack beyond its copy (bytes).
-const MOST_BYTES: usize = 256 << 10;
+const MOST_BYTES: usize = 512 << 10;
 /// Processes whose memory is kept open.
 const MAX_OPEN: usize = 64;
 const WORD: u64 = 8;
