@@ -30,8 +30,8 @@ pub use daemon::{
 };
 pub use problem::Problem;
 pub use sampling::{
-    InvalidSetting, MAX_BUDGET, MAX_OWN_CPU, MAX_PRECISION, MAX_RATE_HZ, MIN_PRECISION, MIN_RATE_HZ,
-    MIN_SYMBOL_MEMORY, SamplingSettings,
+    DEFAULT_OWN_CPU, InvalidSetting, MAX_BUDGET, MAX_OWN_CPU, MAX_PRECISION, MAX_RATE_HZ, MIN_PRECISION,
+    MIN_RATE_HZ, MIN_SYMBOL_MEMORY, SamplingSettings,
 };
 pub use units::{Bytes, Hertz, Ratio, Span, UnitError};
 pub use words::{Mode, Pattern, Patterns, WordError};

@@ -4,6 +4,8 @@ use crate::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, Span, Unwind};
 
 /// Largest budget: a profiler that takes half the CPU measures itself.
 pub const MAX_BUDGET: f64 = 0.5;
+/// What the profiler may use for itself where nothing else is asked for: a tenth of a CPU.
+pub const DEFAULT_OWN_CPU: Ratio = Ratio::constant(0.1);
 /// The most that the profiler may use for itself: the CPU that its one sampling thread runs on.
 pub const MAX_OWN_CPU: f64 = 1.0;
 /// Slowest rate that can be asked for (samples per CPU-second).
@@ -56,7 +58,7 @@ impl Default for SamplingSettings {
     fn default() -> Self {
         Self {
             budget: Ratio::constant(0.05),
-            own_cpu: Some(Ratio::constant(0.1)),
+            own_cpu: Some(DEFAULT_OWN_CPU),
             horizon: None,
             rate: None,
             criterion: Criterion::MeanAbsolute,

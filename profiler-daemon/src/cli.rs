@@ -107,7 +107,7 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "SHARE", default_value_t = defaults().budget)]
     pub(crate) budget: Ratio,
     /// The profiler's own CPU time: the share of one CPU that it may use, over any ten seconds, set-up left out.
-    #[arg(long, value_name = "SHARE", default_value_t = OWN_CPU)]
+    #[arg(long, value_name = "SHARE", default_value_t = config::DEFAULT_OWN_CPU)]
     pub(crate) own_cpu: Ratio,
     /// CPU time of the target that the profile will sum up, if you know it: the longer, the lower the best rate. Without it
     /// the rate falls as the run goes on, and is near the best for a run of any length.
@@ -359,9 +359,6 @@ pub(crate) struct GenerateDocsArgs {
     /// Where manual pages and completions are written to.
     pub(crate) folder: PathBuf,
 }
-
-/// Of a CPU, what a person's profiler may use.
-const OWN_CPU: Ratio = Ratio::constant(0.1);
 
 fn defaults() -> SamplingSettings {
     SamplingSettings::default()

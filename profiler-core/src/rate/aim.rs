@@ -11,7 +11,7 @@ pub(super) const BUDGET_MARGIN: f64 = 0.9;
 const CAP_MARGIN: f64 = 0.96;
 
 /// Horizon of a run that is only thought of, and that has none (CPU-seconds).
-pub(super) const DEFAULT_HORIZON_S: f64 = 60.0;
+const DEFAULT_HORIZON_S: f64 = 60.0;
 
 /// What a rate depends on beside the settings.
 #[derive(Clone, Copy, Debug)]
@@ -60,8 +60,7 @@ impl Aim {
     pub(super) fn new(settings: &RateSettings, now: &Circumstances, budget_share: f64) -> Self {
         let o_s = now.cost.target.mean_ns * 1e-9;
         let caps = caps(settings, now, budget_share);
-        let horizon_s = settings.horizon_s.or(now.schedule.map(|schedule| schedule.horizon_s()));
-        let law = Law::new(settings.criterion, now.spread, o_s, horizon_s.unwrap_or(DEFAULT_HORIZON_S));
+        let law = Law::new(settings.criterion, now.spread, o_s, horizon_s(settings, now.schedule));
         let optimum = within(&law, now.schedule, &caps);
         let floored = optimum.rate_hz < settings.floor_hz;
         let bound_by = match optimum.bound_by {
@@ -80,6 +79,12 @@ impl Aim {
     pub(super) fn target_hz(&self, settings: &RateSettings) -> f64 {
         settings.within_limits(self.optimum_hz.min(CAP_MARGIN * self.caps.budget_hz.min(self.caps.own_hz)))
     }
+}
+
+/// W: of the law in force (CPU-seconds). Without a horizon, that which stands for the next step.
+pub(super) fn horizon_s(settings: &RateSettings, schedule: Option<Schedule>) -> f64 {
+    let of_schedule = || schedule.map(|schedule| schedule.horizon_s());
+    settings.horizon_s.or_else(of_schedule).unwrap_or(DEFAULT_HORIZON_S)
 }
 
 /// The law's rate, what is owed included, within the caps.

@@ -29,8 +29,6 @@
 
 use std::ops::Range;
 
-use super::model::Law;
-
 /// 3^(−1/3): k over c.
 const K: f64 = 0.693_361_274_350_634_6;
 /// The first step is taken to last so long (CPU-seconds), and later ones as long as what has passed, up to a usual step.
@@ -55,8 +53,8 @@ pub fn equivalent_horizon_s(range: &Range<f64>) -> f64 {
     3.0 * mean_inverse_root(range).powi(-3)
 }
 
-/// n(W): samples that the anytime law takes in the first `cpu_s` CPU-seconds, where `law` says what the best constant rate is
-/// for one CPU-second. 0 where it says nothing.
+/// n(W): samples that the anytime law takes in the first `cpu_s` CPU-seconds, where the best constant rate for one
+/// CPU-second is `rate_for_one_s_hz`.
 pub fn samples(rate_for_one_s_hz: f64, cpu_s: f64) -> f64 {
     1.5 * K * rate_for_one_s_hz * cpu_s.powf(2.0 / 3.0)
 }
@@ -113,14 +111,9 @@ impl Schedule {
     }
 }
 
-/// The law for one CPU-second: 0 where it has no answer.
-pub(super) fn rate_for_one_s_hz(law: &Law) -> f64 {
-    law.rate_hz().unwrap_or(0.0)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::model::Criterion;
+    use super::super::model::{Criterion, Law};
     use super::*;
 
     const CRITERIA: [Criterion; 4] =

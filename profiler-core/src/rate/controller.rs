@@ -1,8 +1,8 @@
 //! The loop: from readings to the next period.
 
 use super::account::{Account, TARGET_FLOOR_CPUS};
-use super::aim::{Aim, BUDGET_MARGIN, BudgetLoad, Circumstances, DEFAULT_HORIZON_S};
-use super::anytime::{self, Schedule};
+use super::aim::{Aim, BUDGET_MARGIN, BudgetLoad, Circumstances, horizon_s};
+use super::anytime::{Schedule, first_steps_ns};
 use super::bucket::{TRICKLE, TokenBucket};
 use super::burden::Burden;
 use super::cost::CostModel;
@@ -40,7 +40,7 @@ const MAX_TICK_NS: u64 = 3_600_000_000_000;
 /// Length that a tick is taken to have when it is asked what one may overspend (s).
 const TICK_S: f64 = 0.1;
 /// What own CPU time is set against.
-const ONE_CPU: f64 = 1.0;
+pub(super) const ONE_CPU: f64 = 1.0;
 /// A tick of strangers' samples is harmless below this share of what an idle target's second may cost.
 const HARMLESS: f64 = 0.25;
 
@@ -63,7 +63,7 @@ pub struct RateController {
     /// The budget of own CPU time, where there is one.
     pub(super) own: Option<Limit>,
     /// How far a run without a horizon has come.
-    schedule: Option<Schedule>,
+    pub(super) schedule: Option<Schedule>,
     /// The rate at the last retune of a run without a horizon.
     noted_hz: f64,
     pub(super) shares: ShareMemory,
@@ -204,7 +204,8 @@ impl RateController {
     /// The law's constant rate for a profile of one CPU-second, all that it depends on as it is now.
     fn rate_for_one_s_hz(&self) -> f64 {
         let o_s = self.meter.cost().target.mean_ns * 1e-9;
-        anytime::rate_for_one_s_hz(&Law::new(self.settings.criterion, self.shares.spread(), o_s, 1.0))
+        let law = Law::new(self.settings.criterion, self.shares.spread(), o_s, 1.0);
+        law.rate_hz().unwrap_or(0.0) // where it has no answer, it asks for nothing
     }
 
     pub(super) fn aim(&self, budget_share: f64) -> Aim {
@@ -223,7 +224,7 @@ impl RateController {
     fn load(&self) -> BudgetLoad {
         let busy_cpus = self.present.busy_cpus().max(self.meter.utilisation_cpus());
         BudgetLoad {
-            slowdown_fixed_ratio: self.meter.slowdown_fixed_ratio(),
+            slowdown_fixed_ratio: self.meter.events_ratio(),
             slowdown_spare_ratio: self.slowdown.spare_ratio(),
             own_fixed_cpus: self.meter.own_fixed_cpus(),
             own_per_hz_cpus: self.present.own_per_hz_ns(&self.meter, busy_cpus) * 1e-9,
@@ -299,7 +300,7 @@ impl RateController {
         let usual_ns = meter.cost().target.upper_ns().max(1.0);
         let recent_ns = present.recent_charge_ns().max(usual_ns);
         let slowdown_hz =
-            self.slowdown.cap_hz(meter.slowdown_fixed_ratio(), present.busy_cpus(), usual_ns, recent_ns);
+            self.slowdown.cap_hz(meter.events_ratio(), present.busy_cpus(), usual_ns, recent_ns);
         let beside_hz = match &self.own {
             Some(own) => {
                 let per_hz_ns = present.own_per_hz_ns(meter, present.busy_cpus()).max(f64::MIN_POSITIVE);
@@ -421,7 +422,7 @@ impl RateController {
 
     /// How long the next step lasts at most, `elapsed_ns` after the first one began: the anytime law falls quickly at first.
     pub fn longest_step_ns(&self, elapsed_ns: u64) -> u64 {
-        self.schedule.map_or(u64::MAX, |_| anytime::first_steps_ns(elapsed_ns))
+        self.schedule.map_or(u64::MAX, |_| first_steps_ns(elapsed_ns))
     }
 
     /// Samples that the law asks for at the CPU time so far: without a horizon the anytime law, else the horizon's rate.
@@ -430,12 +431,6 @@ impl RateController {
             Some(schedule) => schedule.asked(),
             None => self.aim(BUDGET_MARGIN).unbounded_hz * self.account.target_cpu_s(),
         }
-    }
-
-    /// W: of the law in force (CPU-seconds). Without a horizon, that which stands for the next step.
-    pub(super) fn horizon_s(&self) -> f64 {
-        let of_schedule = || self.schedule.map(|schedule| schedule.horizon_s());
-        self.settings.horizon_s.or_else(of_schedule).unwrap_or(DEFAULT_HORIZON_S)
     }
 
     fn bound_by(&self) -> BoundBy {
@@ -473,7 +468,7 @@ impl RateController {
                 (None, None) => LawInForce::Anytime,
             },
             law_samples: self.law_samples(),
-            horizon_cpu_s: self.horizon_s(),
+            horizon_cpu_s: horizon_s(&self.settings, self.schedule),
             unbounded_rate_hz: aim.unbounded_hz,
             optimum_rate_hz: aim.optimum_hz,
             budget_cap_hz: aim.caps.budget_hz,

@@ -1,5 +1,8 @@
 //! A controller under a budget that changes: what the host's leaves its target.
 
+use super::aim::horizon_s;
+use super::controller::ONE_CPU;
+use super::limit::Limit;
 use super::sample_cost::OWN_COST_FLOOR_CPUS;
 use super::share::Demand;
 use super::{RateController, RateSettings};
@@ -27,6 +30,12 @@ impl RateController {
         let is_granted_less = self.granted_ratio < self.settings.budget_ratio;
         self.settings = settings.sane();
         self.slowdown.set_ratio(self.settings.budget_ratio);
+        self.own = self.settings.own_cpu_ratio.map(|ratio| {
+            let mut own = self.own.take().unwrap_or_else(|| Limit::new(ratio, ONE_CPU));
+            own.set_ratio(ratio);
+            own
+        });
+        self.schedule = self.settings.horizon_s.is_none().then(|| self.schedule.unwrap_or_default());
         self.settled = false;
         self.grant(if is_granted_less { self.granted_ratio } else { self.settings.budget_ratio });
     }
@@ -58,7 +67,7 @@ impl RateController {
             sample_s,
             target_s: cost.target.mean_ns * 1e-9,
             fixed_cpus,
-            error: 2.0 * r_s / self.horizon_s().sqrt(),
+            error: 2.0 * r_s / horizon_s(&self.settings, self.schedule).sqrt(),
             weight,
             cap_hz: aim.caps.kernel_hz.min(aim.caps.bytes_hz),
             pace: expected.pace,

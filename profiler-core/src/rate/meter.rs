@@ -300,11 +300,6 @@ impl OverheadMeter {
         own_ratio(self.others_per_second_ns(), busy_cpus) + self.events_ratio()
     }
 
-    /// The part of it that the target pays: switches and records that are no samples (ratio of its CPU time).
-    pub(super) fn slowdown_fixed_ratio(&self) -> f64 {
-        self.events_ratio()
-    }
-
     /// The part of it that the target does not pay: own time, and records of strangers (CPUs).
     pub(super) fn own_fixed_cpus(&self) -> f64 {
         self.others_per_second_ns() * 1e-9
@@ -324,7 +319,9 @@ impl OverheadMeter {
         self.switches_ns + self.side_records_ns
     }
 
-    fn events_ratio(&self) -> f64 {
+    /// The part of what is spent whatever the rate that the target pays: switches and records that are no samples (ratio of
+    /// its CPU time).
+    pub(super) fn events_ratio(&self) -> f64 {
         self.events_ns() / self.cpu_ns.max(1e6)
     }
 

@@ -14,9 +14,6 @@ use crate::output::Outputs;
 use crate::sys::spawn::{Ended, RunningCommand};
 use crate::sys::{clock, terminal};
 
-/// How often a command is asked whether it has ended, of which nobody has told us.
-const ASK_EVERY: Duration = Duration::from_secs(1);
-
 /// Whose end is the end of a run.
 pub(super) enum Watched<'a> {
     /// A command that we started.
@@ -90,7 +87,6 @@ pub(super) async fn follow(
     let deadline = until.duration.map(|duration| Instant::now() + duration);
     let mut progress = Progress::new(engine.log.terminal(), until.duration);
     let mut asked_to_stop = false;
-    let mut asked_command = Instant::now();
     loop {
         let left =
             deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
@@ -101,12 +97,7 @@ pub(super) async fn follow(
         let mut stop = left.is_zero().then_some(Stop::Duration);
         match &watched {
             Watched::Command { pid, command } => {
-                // Its end wakes us, unless another thread of ours was told of it.
-                let may_have_ended = signals.take_may_have_ended() || asked_command.elapsed() >= ASK_EVERY;
-                let ended = if may_have_ended { command.try_wait()? } else { None };
-                if may_have_ended {
-                    asked_command = Instant::now();
-                }
+                let ended = if signals.take_may_have_ended() { command.try_wait()? } else { None };
                 if let Some(ended) = ended {
                     engine.session.cpu.waited_for(*pid, ended.cpu_ns);
                     stop = Some(Stop::Exit(ended));

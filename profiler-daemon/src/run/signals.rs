@@ -20,7 +20,7 @@ pub(crate) struct Signals {
     timer: Timer,
     /// Which signals came in before they were put off to the sleeps between turns; `None` where they were not.
     put_off: Option<SigSet>,
-    /// Whether a signal came that a child's end may have sent.
+    /// Whether a signal came that a child's end may have sent, or the runtime was asked for one.
     may_have_ended: bool,
     /// When the runtime was asked last.
     asked: Instant,
@@ -78,11 +78,11 @@ impl Signals {
         alarm: Option<&SwitchAlarm>,
     ) -> Option<Signal> {
         let is_first = self.put_off.is_none(); // a signal may have come in before signals were put off to the sleeps
-        let came = !is_first && self.sleep(pause, alarm);
         if is_first {
             self.put_off_to_sleeps();
         }
-        if !is_first && !came && self.asked.elapsed() < ASK_EVERY {
+        let came = !is_first && self.sleep(pause, alarm);
+        if !(is_first || came || self.asked.elapsed() >= ASK_EVERY) {
             return None;
         }
         self.asked = Instant::now();

@@ -465,3 +465,20 @@ fn an_idle_target_meets_its_bursts_at_the_law_s_rate() {
     let taken = decision.samples as f64 / decision.law_samples;
     assert!(taken > 0.9, "{} of {}", decision.samples, decision.law_samples);
 }
+
+#[test]
+fn another_law_and_another_budget_of_own_time_are_adopted_in_full() {
+    let personal = RateSettings { own_cpu_ratio: Some(0.05), horizon_s: None, ..RateSettings::default() };
+    let mut controller = RateController::new(personal.clone(), CostModel::default());
+    controller.start(0);
+    controller.adopt(RateSettings { own_cpu_ratio: None, horizon_s: Some(60.0), ..personal.clone() });
+    assert!(controller.own.is_none());
+    assert_eq!(
+        (controller.longest_step_ns(0), controller.tick(&reading(1, 10), &TopShares::default()).law),
+        (u64::MAX, LawInForce::Horizon)
+    );
+    controller.adopt(personal);
+    assert!(controller.own.is_some());
+    assert_eq!(controller.tick(&reading(2, 10), &TopShares::default()).law, LawInForce::Anytime);
+    assert!(controller.longest_step_ns(0) < 100_000_000);
+}
