@@ -62,7 +62,7 @@ impl RateController {
         let fixed_cpus = self.meter.fixed_cpus();
         let r_s = self.settings.criterion.r() * self.shares.spread();
         let demand = Demand {
-            slowdown_ratio: (self.settings.budget_ratio - self.meter.events_ratio()).max(0.0),
+            slowdown_ratio: self.settings.budget_ratio,
             busy_cpus,
             counted_cpus: busy_cpus.max(OWN_COST_FLOOR_CPUS),
             sample_s,

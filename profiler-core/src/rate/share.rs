@@ -42,7 +42,7 @@ const STEPS: usize = 40;
 /// What a target would make of its share. Values that make no sense count as nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Demand {
-    /// Share of its CPU time that samples may take from it.
+    /// Bound on its slowdown: share of its CPU time that may be taken from it.
     pub slowdown_ratio: f64,
     /// c: CPUs that it keeps busy, over the ten seconds in which it is busiest.
     pub busy_cpus: f64,

@@ -113,7 +113,7 @@ fn rates_after(lost: u64, once_ns: u64, ticks: u64) -> (f64, Vec<f64>, RateContr
 
 #[test]
 fn a_busy_target_is_still_seen_while_a_debt_is_paid_back() {
-    let (first_hz, rates, controller) = rates_after(700, 0, 200);
+    let (first_hz, rates, controller) = rates_after(400, 0, 200);
     let least_hz = rates.iter().copied().fold(f64::INFINITY, f64::min);
     assert!((0.05 * first_hz..0.5 * first_hz).contains(&least_hz), "{least_hz} of {first_hz}");
     let worst = controller.account().worst_10s_ratio();
