@@ -137,7 +137,7 @@ impl StackUnwinder {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         self.changes = self.changes.saturating_add(count);
         if self.changes > CACHE_LIFE_CHANGES {
-            *self = Self { changes: count, ..Self::default() };
+            (self.caches, self.changes) = (Caches::default(), count);
         }
     }
 
@@ -273,8 +273,8 @@ impl StackUnwinder {
                 self.unread = Some(address);
                 let has_fallen_back = caller != Err(Error::CouldNotReadStack(address));
                 if has_fallen_back {
-                    // To the frame pointer, and it will do so at this address from now on, whatever its rule says.
-                    *self = Self { places: std::mem::take(&mut self.places), ..Self::default() };
+                    // To the frame pointer, and the library will do so at this address from now on, whatever its rule says.
+                    (self.caches, self.changes) = (Caches::default(), 0);
                 }
                 if is_cut_off(address, base, stack) {
                     break Outcome::CopyTooShort;

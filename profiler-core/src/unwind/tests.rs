@@ -322,6 +322,7 @@ fn a_copy_too_short_for_a_rare_rule_spoils_no_later_stack() {
     let words = [0, 0, 0, LEAF + 5, 0xbad, BODY + 5, 0, START + 5];
     let (frames, cut) = unwind_with(&mut unwinder, &processes, regs, &words[..4], Copied::More);
     assert_eq!((frames, cut.outcome), (vec![REALIGNED], Outcome::CopyTooShort));
+    assert_eq!(unwinder.known.len(), 1, "its rule is not looked up again");
     let (frames, whole) = unwind_with(&mut unwinder, &processes, regs, &words, Copied::More);
     assert_eq!((frames, whole.outcome), (vec![REALIGNED, BODY + 4, START + 4], Outcome::Complete));
 }
