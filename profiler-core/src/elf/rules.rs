@@ -19,6 +19,9 @@ const RSP: usize = 7;
 const R12: usize = 12;
 const R15: usize = 15;
 const RA: usize = 16;
+const WORD: u64 = 8;
+/// From here on, no address is a program's; the library does not compute there.
+const KERNEL_ADDRESSES: u64 = 1 << 63;
 /// Operations of an expression that are evaluated at most.
 const MAX_OPERATIONS: u32 = 200;
 
@@ -109,6 +112,57 @@ pub(crate) struct Rule {
     is_at_beginning: bool,
 }
 
+/// The rule of almost all that compilers make, in few bytes: the frame lies by the stack pointer or the frame pointer, the
+/// return address right below it, and the caller's frame pointer in the frame or where it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ShortRule {
+    by: Pointer,
+    /// From that pointer to the frame's address; at least a word.
+    frame_offset: u32,
+    /// From the frame's address to the caller's frame pointer.
+    saved_bp: Option<i32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pointer {
+    Stack,
+    Frame,
+}
+
+/// What a short rule gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ByShortRule {
+    /// A caller.
+    Caller { ip: u64, sp: u64, bp: u64 },
+    /// The word at this address is missing.
+    Unread(u64),
+    /// What is no usual frame: the library decides.
+    Unusual,
+}
+
+impl ShortRule {
+    /// The caller of a frame with these pointers. `read` gives a word of the stack.
+    pub(crate) fn caller(&self, sp: u64, bp: u64, read: impl Fn(u64) -> Option<u64>) -> ByShortRule {
+        let pointer = if self.by == Pointer::Stack { sp } else { bp };
+        let frame = pointer.checked_add(u64::from(self.frame_offset));
+        let Some(frame) = frame.filter(|&frame| frame > sp && frame < KERNEL_ADDRESSES) else {
+            return ByShortRule::Unusual;
+        };
+        // Below the stack pointer lies what was popped already, or nothing that is the function's.
+        let word = |address: u64| match read(address) {
+            None if address < sp => Err(ByShortRule::Unusual),
+            word => word.ok_or(ByShortRule::Unread(address)),
+        };
+        let saved_bp =
+            self.saved_bp.map_or(Ok(bp), |offset| word(frame.wrapping_add_signed(i64::from(offset))));
+        match saved_bp.and_then(|bp| Ok((bp, word(frame - WORD)?))) {
+            Ok((bp, ip)) if ip != 0 => ByShortRule::Caller { ip, sp: frame, bp },
+            Ok(_) => ByShortRule::Unusual,
+            Err(without) => without,
+        }
+    }
+}
+
 impl Rule {
     /// The rule of `function` at a stated address within it.
     pub(super) fn of<'a, S: UnwindSection<Slice<'a>>>(
@@ -160,6 +214,30 @@ impl Rule {
         let keeps_bp = matches!(self.saved[RBP], Saved::Unstated | Saved::Same | Saved::At(_));
         self.has_no_caller()
             || by_pointer && keeps_bp && matches!(self.saved[RA], Saved::At(-8)) && !self.is_trampoline
+    }
+
+    /// The same in short, where the library follows it as it is stated.
+    pub(crate) fn short(&self) -> Option<ShortRule> {
+        let FrameAt::Register(number, offset) = self.frame else { return None };
+        let saved_bp = match self.saved[RBP] {
+            Saved::At(offset) => Some(i32::try_from(offset).ok()?),
+            Saved::Unstated | Saved::Same => None,
+            _ => return None,
+        };
+        let by = match number {
+            RSP => Pointer::Stack,
+            RBP if saved_bp.is_some() => Pointer::Frame,
+            _ => return None,
+        };
+        let frame_offset = u32::try_from(offset).ok().filter(|&bytes| u64::from(bytes) >= WORD)?;
+        // From the stack pointer, the library counts in whole words.
+        let in_words = |offset: i64| by == Pointer::Frame || offset % WORD as i64 == 0;
+        let is_as_stated = in_words(offset) && saved_bp.is_none_or(|offset| in_words(i64::from(offset)));
+        (self.is_usual() && !self.has_no_caller() && is_as_stated).then_some(ShortRule {
+            by,
+            frame_offset,
+            saved_bp,
+        })
     }
 
     /// Whether the frame was made by the kernel to deliver a signal: the caller is where the signal hit.

@@ -21,6 +21,7 @@ use framehop::{Error, ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder 
 use rustc_hash::FxHashMap;
 
 use self::ends::{end, has_caller_beyond, is_absent, is_called_from_entry, is_cut_off, lost};
+use crate::elf::rules::ShortRule;
 use crate::elf::{ElfImage, Found, Section, SectionBytes};
 use crate::machine::Machine;
 use crate::process::Process;
@@ -94,8 +95,8 @@ enum Known {
     Nothing,
     /// What must not be evaluated.
     Unsafe,
-    /// A rule that the library follows as well.
-    Usual,
+    /// A rule that the library follows as well; in short, where that is possible.
+    Usual(Option<ShortRule>),
     /// A rule that takes all registers, or that the library does not have.
     Rare,
 }
@@ -149,7 +150,7 @@ impl StackUnwinder {
         let ask = || match process.space.find_rule(address) {
             Found::Nothing => Known::Nothing,
             Found::Unsafe => Known::Unsafe,
-            Found::Rule { in_library: true, .. } => Known::Usual,
+            Found::Rule { rule, in_library: true } => Known::Usual(rule.short()),
             Found::Rule { in_library: false, .. } => Known::Rare,
         };
         *self.known.entry((process.generation, address)).or_insert_with(ask)
@@ -166,7 +167,6 @@ impl StackUnwinder {
         let first = frames.len();
         self.places.clear();
         self.unread = None;
-        self.note_changes(process.space.modules_to_enter());
         let (base, unwound) = match regs {
             UserRegs::X86_64 { ip, general } => {
                 let [bp, sp] = [6, 7].map(|number| general[number].unwrap_or(0));
@@ -182,6 +182,7 @@ impl StackUnwinder {
                 )
             }
             UserRegs::Aarch64 { pc, sp, lr, fp } => {
+                self.note_changes(process.space.modules_to_enter());
                 let registers = registers::aarch64(&process.space.modules().unwinders, pc, lr, sp, fp);
                 let by_library = self.by_library(process, pc, registers, stack, frames);
                 (sp, by_library.unwrap_or((Outcome::Broken, sp))) // of that machine, the library has all rules
@@ -230,6 +231,22 @@ impl StackUnwinder {
                 break Outcome::Broken;
             }
             let known = self.known(process, address);
+            let word = |address: u64| word_at(base, stack, address);
+            if let Known::Usual(Some(rule)) = known
+                && R::HAS_RULES
+            {
+                match registers.by_rule(&rule, word) {
+                    Ok((caller, outer)) => {
+                        (at, registers) = (caller, outer);
+                        continue;
+                    }
+                    Err(Some(address)) if is_cut_off(address, base, stack) => {
+                        self.unread = Some(address);
+                        break Outcome::CopyTooShort;
+                    }
+                    Err(_) => {} // the library decides how it ends
+                }
+            }
             let is_generated = space.is_generated(address);
             match known {
                 Known::Unsafe => break Outcome::Broken,
@@ -245,8 +262,8 @@ impl StackUnwinder {
                 }
                 _ => {}
             }
-            let word = |address: u64| word_at(base, stack, address);
-            if (known != Known::Usual || !R::HAS_RULES)
+            let is_usual = matches!(known, Known::Usual(_));
+            if (!is_usual || !R::HAS_RULES)
                 && at.is_return_address()
                 && let Some((ip, interrupted)) = registers.interrupted(space, word)
             {
@@ -263,6 +280,7 @@ impl StackUnwinder {
                 (at, registers) = (caller, outer);
                 continue;
             }
+            self.note_changes(space.modules_to_enter());
             let (mut unread, sp) = (None, registers.sp());
             let mut read = |address| word(address).ok_or_else(|| _ = unread.get_or_insert(address));
             let unwinder = R::unwinder(&space.modules().unwinders);

@@ -2,10 +2,11 @@
 
 use framehop::aarch64::{CacheAarch64, PtrAuthMask, UnwindRegsAarch64, UnwinderAarch64};
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
-use framehop::{Error, Module, Unwinder};
+use framehop::{Error, FrameAddress, Module, Unwinder};
 
 use super::{stub, untabled};
 use crate::elf::SectionBytes;
+use crate::elf::rules::{ByShortRule, ShortRule};
 use crate::machine::Machine;
 use crate::process::AddressSpace;
 
@@ -49,6 +50,15 @@ pub(super) trait Registers: Sized {
     /// Whether [`rare`](super::rare) follows what the library does not.
     const HAS_RULES: bool;
 
+    /// The caller by a rule in short, and its registers. Otherwise the address of the word that is missing, where it is that.
+    fn by_rule(
+        &self,
+        _: &ShortRule,
+        _: impl Fn(u64) -> Option<u64>,
+    ) -> Result<(FrameAddress, Self), Option<u64>> {
+        Err(None)
+    }
+
     /// Whether a frame whose caller was not found for this reason is marked as the outermost one: by a frame pointer of
     /// zero, as the ABIs have it. musl says so in no other way.
     fn mark_the_end(&self, error: &Error) -> bool;
@@ -81,6 +91,21 @@ impl Registers for UnwindRegsX86_64 {
 
     fn sp(&self) -> u64 {
         self.sp()
+    }
+
+    fn by_rule(
+        &self,
+        rule: &ShortRule,
+        word: impl Fn(u64) -> Option<u64>,
+    ) -> Result<(FrameAddress, Self), Option<u64>> {
+        match rule.caller(self.sp(), self.bp(), word) {
+            ByShortRule::Caller { ip, sp, bp } => {
+                let caller = FrameAddress::from_return_address(ip).ok_or(None)?;
+                Ok((caller, Self::new(ip, sp, bp)))
+            }
+            ByShortRule::Unread(address) => Err(Some(address)),
+            ByShortRule::Unusual => Err(None),
+        }
     }
 
     fn mark_the_end(&self, error: &Error) -> bool {

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 mod aarch64;
 mod rare;
+mod short;
 
 use super::*;
 use crate::elf::{ElfImage, Segment, UnwindTables};
