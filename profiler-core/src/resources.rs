@@ -28,11 +28,48 @@ pub fn ring_bytes(cpus: u64, targets: u64) -> u64 {
     1 << one.min(of_many).clamp(least, MAX_RING_BYTES).ilog2()
 }
 
-/// How long a ring of `ring_bytes` takes to fill to a third where its CPU is busy, with samples of `stack_bytes` of copied
+/// A ring is read when it is filled to one part in so many.
+const FILLED: u64 = 4;
+
+/// How long a ring of `ring_bytes` takes to fill to a quarter where its CPU is busy, with samples of `stack_bytes` of copied
 /// stack every `period_ns` (ns). So often the rings are read at least.
 pub fn time_to_fill_ns(ring_bytes: u64, stack_bytes: u64, period_ns: u64) -> u64 {
-    let samples = ring_bytes / stack_bytes.saturating_add(SAMPLE_BYTES) / 3;
+    let samples = ring_bytes / stack_bytes.saturating_add(SAMPLE_BYTES) / FILLED;
     samples.max(1).saturating_mul(period_ns)
+}
+
+/// How fast a ring has filled of late. Clocks keep their old period until it is drawn anew, and those that threads have inherited
+/// until they are opened anew: a ring may fill faster than the period in force says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FillRate {
+    noted_at_ns: u64,
+    bytes_per_ns: f64,
+}
+
+/// Over less time, what has come says little (ns).
+const LEAST_INTERVAL_NS: u64 = 1_000_000;
+/// However fast a ring fills, it is read no more often (ns).
+const LEAST_PAUSE_NS: u64 = 2_000_000;
+/// Of the last rate, so much still counts: a pause is no sign that the next burst is slower.
+const REMEMBERED: f64 = 0.5;
+
+impl FillRate {
+    /// Whether it is time to note what has come.
+    pub fn is_due(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.noted_at_ns) >= LEAST_INTERVAL_NS
+    }
+
+    /// So many bytes have come to the fullest ring since the last time.
+    pub fn note(&mut self, now_ns: u64, bytes: u64) {
+        let since_ns = now_ns.saturating_sub(std::mem::replace(&mut self.noted_at_ns, now_ns)).max(1);
+        self.bytes_per_ns = (bytes as f64 / since_ns as f64).max(REMEMBERED * self.bytes_per_ns);
+    }
+
+    /// How long a ring takes to fill to a quarter if it goes on like that (ns).
+    pub fn time_to_fill_ns(&self, ring_bytes: u64) -> u64 {
+        let quarter = (ring_bytes / FILLED) as f64;
+        ((quarter / self.bytes_per_ns) as u64).max(LEAST_PAUSE_NS) // without any, longer than any time
+    }
 }
 
 /// Events, files and ring memory of one way to attach.
@@ -95,10 +132,29 @@ mod tests {
     }
 
     #[test]
+    fn a_ring_that_fills_faster_than_its_period_says_is_read_sooner() {
+        const RING: u64 = 8 << 20;
+        let mut rate = FillRate::default();
+        assert_eq!(rate.time_to_fill_ns(RING), u64::MAX, "nothing has come yet");
+        let mut at_ms = |ms: u64, bytes| {
+            assert!(rate.is_due(ms * 1_000_000));
+            rate.note(ms * 1_000_000, bytes);
+            assert!(!rate.is_due(ms * 1_000_000 + 10));
+            rate.time_to_fill_ns(RING) / 1_000_000
+        };
+        at_ms(1_000, 0);
+        assert_eq!(at_ms(1_010, RING / 8), 20);
+        assert_eq!(at_ms(1_020, 0), 40, "a pause");
+        assert_eq!(at_ms(1_030, RING / 4), 10);
+        assert_eq!(at_ms(1_040, RING), 2);
+        assert_eq!(at_ms(1_042, RING), 2, "no more often than that");
+    }
+
+    #[test]
     fn the_biggest_copies_fill_a_ring_at_once() {
         let ring = ring_bytes(64, 1);
         assert_eq!(time_to_fill_ns(ring, 60 << 10, 5_000_000), 5_000_000);
-        assert_eq!(time_to_fill_ns(ring, 4 << 10, 5_000_000), 18 * 5_000_000);
+        assert_eq!(time_to_fill_ns(ring, 4 << 10, 5_000_000), 14 * 5_000_000);
         assert_eq!(time_to_fill_ns(ring, u64::MAX, u64::MAX), u64::MAX);
     }
 }

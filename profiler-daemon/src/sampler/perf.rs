@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use profiler_core::rate::{ClockBook, Dither, Hit, Slot};
 use profiler_core::record::{RawRecord, RawSample, Record, RecordFormat};
-use profiler_core::resources::{self, OTHER_FILES};
+use profiler_core::resources::{self, FillRate, OTHER_FILES};
 use profiler_core::unwind::method::Method;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -114,6 +114,7 @@ struct Clock {
 pub(crate) struct PerfSampler {
     access: Access,
     rings: Rings,
+    filling: FillRate,
     reporters: Reporters,
     /// Where names, forks and exits are reported for all targets at once, and what of it was read while this one needs it.
     shared: Option<SharedReports>,
@@ -173,6 +174,7 @@ impl PerfSampler {
         let mut sampler = Self {
             access,
             rings,
+            filling: FillRate::default(),
             reporters: Reporters::default(),
             shared: None,
             reader: None,
@@ -335,6 +337,10 @@ impl PerfSampler {
 
     /// Hands over every record made until `until_ns`, in time order.
     pub(crate) fn drain(&mut self, until_ns: u64, mut handle: impl FnMut(Drained<'_>)) {
+        let now_ns = clock::monotonic_ns();
+        if self.filling.is_due(now_ns) {
+            self.filling.note(now_ns, self.rings.take_most_written());
+        }
         let (book, formats) = (&mut self.book, &self.formats);
         let bare = RecordFormat::new(false);
         let mut take = |report: Option<&Claim>, raw: RawRecord<'_>| {
@@ -371,10 +377,12 @@ impl PerfSampler {
         }
     }
 
-    /// How long the rings take to fill to a third at the present rate, if every CPU is busy (ns).
+    /// How long the rings take to fill to a quarter at the present rate, if every CPU is busy (ns), or as they did last.
     pub(crate) fn time_to_fill_ns(&self) -> u64 {
         let stack_bytes = u64::from(self.settings.copied_bytes());
-        resources::time_to_fill_ns(self.rings.capacity() as u64, stack_bytes, self.settings.period_ns)
+        let ring_bytes = self.rings.capacity() as u64;
+        let by_period_ns = resources::time_to_fill_ns(ring_bytes, stack_bytes, self.settings.period_ns);
+        by_period_ns.min(self.filling.time_to_fill_ns(ring_bytes))
     }
 
     /// Memory of the rings (bytes).

@@ -102,6 +102,11 @@ impl Rings {
         drain_in_order(&mut queues, &times, until_ns, |at, raw| handle(at == log_at, raw));
     }
 
+    /// Bytes that came to the one that most came to, since the last call.
+    pub(super) fn take_most_written(&mut self) -> u64 {
+        self.rings.iter_mut().map(Ring::take_written).max().unwrap_or(0)
+    }
+
     /// Whether any of them holds a record.
     pub(super) fn have_records(&self) -> bool {
         self.rings.iter().any(|ring| !ring.is_empty())

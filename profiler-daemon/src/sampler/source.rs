@@ -125,7 +125,7 @@ impl Source {
         }
     }
 
-    /// How long the rings take to fill to a third at the present rate, if everything is busy (ns).
+    /// How long the rings take to fill to a quarter at the present rate, if everything is busy (ns).
     pub(crate) fn time_to_fill_ns(&self) -> u64 {
         either!(self, one => one.time_to_fill_ns())
     }

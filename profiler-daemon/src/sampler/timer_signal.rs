@@ -316,7 +316,7 @@ impl TimerSampler {
         self.shared().is_some_and(|memory| self.slots.have_records(&memory))
     }
 
-    /// How long a ring takes to fill to a third at the present rate, if its thread is busy (ns).
+    /// How long a ring takes to fill to a quarter at the present rate, if its thread is busy (ns).
     pub(crate) fn time_to_fill_ns(&self) -> u64 {
         let stack_bytes = u64::from(self.settings.copied_bytes());
         let ring_bytes = ring_words(self.slots.highest_taken()) as u64 * 8; // the smallest that is used

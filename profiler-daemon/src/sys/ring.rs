@@ -22,6 +22,8 @@ pub(crate) struct Ring {
     tail: u64,
     /// Up to here the kernel has written, as last seen.
     head: u64,
+    /// Up to here what came was counted.
+    counted: u64,
     /// Times that a header made no sense and everything up to `head` was skipped.
     damaged: u64,
 }
@@ -33,7 +35,7 @@ impl Ring {
         // SAFETY: the mapping is shared with the kernel alone, which writes only between `data_head` and
         // `data_tail`; `bytes` hands out what lies on the other side.
         let map = unsafe { MmapOptions::new().len(page + data_len).map_mut(fd)? };
-        Ok(Self { map, data_offset: page, data_len, tail: 0, head: 0, damaged: 0 })
+        Ok(Self { map, data_offset: page, data_len, tail: 0, head: 0, counted: 0, damaged: 0 })
     }
 
     /// Bytes of data it holds.
@@ -44,6 +46,12 @@ impl Ring {
     /// Times that the ring held something that is no record, since the last call.
     pub(crate) fn take_damaged(&mut self) -> u64 {
         std::mem::take(&mut self.damaged)
+    }
+
+    /// Bytes that the kernel has written since the last call.
+    pub(crate) fn take_written(&mut self) -> u64 {
+        let head = self.load_head();
+        head.wrapping_sub(std::mem::replace(&mut self.counted, head))
     }
 
     fn positions(&self) -> *mut perf_event_mmap_page {

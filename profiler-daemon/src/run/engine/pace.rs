@@ -45,7 +45,7 @@ impl<L: DecisionLog> Engine<L> {
             || self.controller.strangers_may_overspend();
         let look_ns = if looks { LOOK_NS } else { u64::MAX };
         let burst_ns = self.bursts.ends_ns().map_or(u64::MAX, |ends_ns| ends_ns.saturating_sub(now_ns));
-        // While nothing comes, two thirds of a ring may fill before somebody looks, and not one.
+        // While nothing comes, half a ring may fill before somebody looks, and not a quarter.
         let rests = self.resting.is_some_and(|rest| rest.quiet_ticks > 0);
         let fill_ns = self.sampler.time_to_fill_ns().saturating_mul(if rests { 2 } else { 1 });
         Duration::from_nanos(until_tick.min(look_ns).min(burst_ns).min(fill_ns))
