@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// The outermost frame was reached; of a thread of the kernel, which has no user stack, the kernel's.
+    /// The outermost frame was reached. Of what has no user stack it is the kernel's: of a thread of the kernel, and of a task that
+    /// is exiting or in the midst of executing another program.
     Complete,
     /// The copy of the stack ended before the outermost frame.
     CopyTooShort,
@@ -26,8 +27,8 @@ pub enum Outcome {
     TooManyFrames,
     /// A frame whose caller could not be found: the stack contradicts the unwind information, or that is damaged.
     Broken,
-    /// The sample came without user registers or stack (a task that was exiting or in the midst of executing another
-    /// program, or a kernel thread whose frames may not be seen).
+    /// The sample came without user registers or stack, and without frames of the kernel, which may not be seen; or it is not known
+    /// whether there was a user stack.
     NoUserStack,
     /// There were too many distinct stacks to keep another one: only the innermost frame was.
     NotKept,

@@ -42,8 +42,6 @@ pub struct Process {
     is_sampled: Cell<bool>,
     /// Whether it neither mapped nor executed anything since it was forked.
     is_as_forked: bool,
-    /// Whether it is a thread of the kernel, of which there is no more than what runs in the kernel.
-    is_kernel_thread: bool,
 }
 
 impl Process {
@@ -69,11 +67,6 @@ impl Process {
         let is_own = frame.object == ObjectId::UNKNOWN && !is_shared(self.index);
         let object = if is_own { ObjectId::generated_by(self.index) } else { frame.object };
         Frame { object, ..frame }
-    }
-
-    /// Whether it is a thread of the kernel: it has no stack of its own beside the kernel's.
-    pub fn is_kernel_thread(&self) -> bool {
-        self.is_kernel_thread
     }
 
     /// Notes that a sample was counted under its entry in the profile, which stays from now on.
@@ -112,13 +105,6 @@ impl ProcessTable {
         self.enter(pid, comm.to_owned(), None, Arc::default());
         if let Some(process) = self.live.get_mut(&pid) {
             process.known_ns = at_ns;
-        }
-    }
-
-    /// Notes that `pid` is a thread of the kernel, as are all that it creates, until they execute a program.
-    pub fn note_kernel_thread(&mut self, pid: u32) {
-        if let Some(process) = self.live.get_mut(&pid) {
-            process.is_kernel_thread = true;
         }
     }
 
@@ -234,11 +220,11 @@ impl ProcessTable {
             return false; // reported by two events
         }
         let comm = self.infos[parent.index.0 as usize].comm.clone();
-        let (space, is_kernel_thread) = (Arc::clone(&parent.space), parent.is_kernel_thread);
+        let space = Arc::clone(&parent.space);
         self.threads_created += 1;
         self.enter(task.pid, comm, Some(task.parent_pid), space);
         if let Some(child) = self.live.get_mut(&task.pid) {
-            (child.is_as_forked, child.is_kernel_thread) = (true, is_kernel_thread);
+            child.is_as_forked = true;
         }
         true
     }
@@ -266,7 +252,6 @@ impl ProcessTable {
             known_ns: 0,
             is_sampled: Cell::new(false),
             is_as_forked: false,
-            is_kernel_thread: false,
         };
         self.live.insert(pid, process);
     }

@@ -194,10 +194,15 @@ impl StackUnwinder {
         };
         let (mut outcome, outermost) = unwound;
         if stack.is_empty() && !stack.is_full() && outcome.is_truncated() {
-            // In the midst of `execve` both the stack and the code are gone.
-            outcome = Outcome::NoUserStack;
+            // In the midst of `execve` the stack is gone, and often the code; else a fault has hit a page of the stack.
             let is_there = |&ip: &u64| process.space.is_executable(ip);
             let known = frames[first..].iter().take_while(|ip| is_there(ip)).count();
+            let (gone, known) = match regs.are_of_system_call() {
+                Some(false) if known > 0 => (Outcome::StackAbsent, known),
+                Some(true) => (Outcome::NoUserStack, 0),
+                _ => (Outcome::NoUserStack, known),
+            };
+            outcome = gone;
             frames.truncate(first + known);
             self.places.truncate(known);
         }

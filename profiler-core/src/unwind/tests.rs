@@ -487,7 +487,20 @@ fn the_cache_is_renewed_before_the_librarys_count_wraps_around() {
 #[test]
 fn a_copy_of_nothing_is_no_stack_and_no_contradiction() {
     let processes = process(image(tables(&[], true)));
-    assert_eq!(unwind(&processes, LEAF, 0, &[], Copied::Whole), (vec![LEAF], Outcome::NoUserStack));
+    let call = |ip| {
+        let UserRegs::X86_64 { ip, mut general } = registers(ip, STACK, 0) else { unreachable!() };
+        general[2] = Some(ip); // where a system call returns to
+        let stack = StackCopy::new(RawData::Single(&[]), 8);
+        let (mut frames, regs) = (Vec::new(), UserRegs::X86_64 { ip, general });
+        let process = processes.get(1).unwrap();
+        (StackUnwinder::default().unwind(process, regs, stack, &mut frames).outcome, frames)
+    };
+    assert_eq!(call(LEAF), (Outcome::NoUserStack, vec![]), "it executes another program");
+    assert_eq!(
+        unwind(&processes, LEAF, 0, &[], Copied::Whole),
+        (vec![LEAF], Outcome::StackAbsent),
+        "a fault"
+    );
     // The code of the program before, which is mapped no more.
     assert_eq!(unwind(&processes, STACK - 64, 0, &[], Copied::Whole), (vec![], Outcome::NoUserStack));
 }

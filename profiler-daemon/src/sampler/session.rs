@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use profiler_core::aggregate::{Aggregator, Chain};
 use profiler_core::handler_trace::HandledSample;
-use profiler_core::process::{Process, ProcessTable};
+use profiler_core::process::ProcessTable;
 use profiler_core::profile::{Outcome, TruncatedBy};
 use profiler_core::rate::Reading;
 use profiler_core::record::{RawSample, Record, Task};
@@ -583,7 +583,7 @@ impl Session {
                 places.extend_from_slice(self.unwinder.places());
                 unwound.outcome
             }
-            _ => without_user_stack(process, kernel),
+            _ => Outcome::NoUserStack,
         };
         let unread = self.unwinder.unread().filter(|_| !places.is_empty());
         let stack = Followed { frames: user, places, unread };
@@ -591,7 +591,7 @@ impl Session {
         let thread = (sample.pid, sample.tid);
         let mut is_completed = self.earlier.take(thread, outcome, stack, same_function);
         let deeper = match (sample.regs, sample.stack, outcome) {
-            (Some(regs), Some(stack), Outcome::CopyTooShort) if !is_completed => {
+            (Some(regs), Some(stack), Outcome::CopyTooShort | Outcome::StackAbsent) if !is_completed => {
                 self.deeper.read(sample.pid, stack, places, same_function).map(|whole| (regs, whole))
             }
             _ => None,
@@ -606,7 +606,9 @@ impl Session {
                 self.earlier.take(thread, outcome, stack, same_function) || outcome == Outcome::Complete;
         }
         self.counts.completed += u64::from(is_completed);
-        let outcome = if is_completed { Outcome::Complete } else { outcome };
+        let is_whole =
+            is_completed || sample.chain_len() < self.chain_limit && is_all_kernel(outcome, kernel, user);
+        let outcome = if is_whole { Outcome::Complete } else { outcome };
         if let Some(depth_bytes) = depth_bytes {
             self.copy.observe(depth_bytes, outcome == Outcome::CopyTooShort);
         }
@@ -666,12 +668,10 @@ impl Session {
     }
 }
 
-/// How a stack ended that has no user stack: a thread of the kernel has none, so what is there is all of it.
-fn without_user_stack(process: &Process, kernel: &[u64]) -> Outcome {
-    match process.is_kernel_thread() && !kernel.is_empty() {
-        true => Outcome::Complete,
-        false => Outcome::NoUserStack,
-    }
+/// Whether the kernel's frames are all that there is: of its own threads, and of a task that is exiting or in the midst of executing
+/// another program.
+fn is_all_kernel(outcome: Outcome, kernel: &[u64], user: &[u64]) -> bool {
+    outcome == Outcome::NoUserStack && user.is_empty() && !kernel.is_empty()
 }
 
 #[cfg(test)]

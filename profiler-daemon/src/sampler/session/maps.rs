@@ -20,17 +20,8 @@ impl Session {
         self.processes.adopt_at(pid, &comm, now_ns);
         self.cpu.adopt_child(pid, parent);
         self.rereads.read(pid);
-        let maps = procfs::executable_maps(pid);
-        self.note_if_of_kernel(pid, maps.as_ref().map_or(0, Vec::len));
-        maps?.iter().for_each(|mapped| self.mapped(mapped));
+        procfs::executable_maps(pid)?.iter().for_each(|mapped| self.mapped(mapped));
         Ok(())
-    }
-
-    /// A thread of the kernel maps nothing, and has no user stack.
-    fn note_if_of_kernel(&mut self, pid: u32, maps: usize) {
-        if maps == 0 && procfs::is_kernel_thread(pid) {
-            self.processes.note_kernel_thread(pid);
-        }
     }
 
     pub(super) fn mapped(&mut self, mapped: &Mapped) {
@@ -111,7 +102,6 @@ impl Session {
         self.processes.adopt_at(child.pid, &procfs::comm(child.pid).unwrap_or_default(), now_ns);
         self.cpu.adopt_child(child.pid, child.parent);
         self.rereads.read(child.pid);
-        self.note_if_of_kernel(child.pid, maps.len());
         maps.iter().for_each(|mapped| self.mapped(mapped));
         Ok(())
     }

@@ -62,30 +62,11 @@ fn a_child_that_is_another_target_is_not_followed_whenever_that_is_known() {
     assert!(!session.processes.contains(FOUND));
 }
 
-/// Its stack is the kernel's, and that of a program that it executes is not.
 #[test]
-fn a_thread_of_the_kernel_lacks_no_user_stack() {
-    let mut session = session();
-    let outcome = |session: &Session, pid: u32, kernel: &[u64]| {
-        without_user_stack(session.processes.get(pid).unwrap(), kernel)
-    };
-    session.processes.adopt(OURS, "kworker");
-    assert_eq!(outcome(&session, OURS, &[1]), Outcome::NoUserStack);
-    session.processes.note_kernel_thread(OURS);
-    fork(&mut session, FOUND, OURS, 900);
-    for pid in [OURS, FOUND] {
-        assert_eq!(outcome(&session, pid, &[1]), Outcome::Complete);
-        assert_eq!(outcome(&session, pid, &[]), Outcome::NoUserStack, "the kernel's may not be seen");
-    }
-    let name = "modprobe".to_owned();
-    session.handle(Drained::Record(Record::Comm { pid: FOUND, tid: FOUND, name, exec: true }, 0));
-    assert_eq!(outcome(&session, FOUND, &[1]), Outcome::NoUserStack);
-    // As it is told by the machine, where its processes can be seen.
-    const KTHREADD: u32 = 2;
-    if procfs::comm(KTHREADD).as_deref() == Some("kthreadd") {
-        session.adopt(KTHREADD).unwrap();
-        assert_eq!(outcome(&session, KTHREADD, &[1]), Outcome::Complete);
-    }
-    session.adopt(std::process::id()).unwrap();
-    assert_eq!(outcome(&session, std::process::id(), &[1]), Outcome::NoUserStack);
+fn what_has_no_user_stack_lacks_none_where_the_kernels_frames_are_seen() {
+    let gone = Outcome::NoUserStack;
+    assert!(is_all_kernel(gone, &[1], &[]));
+    assert!(!is_all_kernel(gone, &[], &[]), "the kernel's may not be seen");
+    assert!(!is_all_kernel(gone, &[1], &[2]), "of a program whose callers are not known");
+    assert!(!is_all_kernel(Outcome::StackAbsent, &[1], &[]));
 }
