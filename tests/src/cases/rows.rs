@@ -162,9 +162,12 @@ pub(super) const ROWS: &[Case] = &[
         "leaf",
         &["main", ANY, "wide_frames", "wide", "wide", "wide", ANY],
     ),
-    cut(
-        program("a page never written to", "stacks", "hollow", "assembly_framed", &["hollow"]),
-        "stack_absent",
+    program(
+        "a page never written to",
+        "stacks",
+        "hollow",
+        "assembly_framed",
+        &["main", ANY, "caller_of_hollow", "hollow"],
     ),
     program(
         "a page never written to, frame pointers",
