@@ -39,6 +39,9 @@ const FIRST_TICK_NS: u64 = 100_000_000;
 const MAX_TICK_NS: u64 = 3_600_000_000_000;
 /// Length that a tick is taken to have when it is asked what one may overspend (s).
 const TICK_S: f64 = 0.1;
+/// Own CPU time for a sample of code that was never met before (ns), several times that of code that was: the first tenths of a
+/// second of a run may take that.
+const OWN_WHEN_COLD_NS: f64 = 40_000.0;
 /// What own CPU time is set against.
 pub(super) const ONE_CPU: f64 = 1.0;
 /// A tick of strangers' samples is harmless below this share of what an idle target's second may cost.
@@ -197,7 +200,7 @@ impl RateController {
         let samples = schedule.next_second(self.rate_for_one_s_hz());
         self.slowdown.deepen(samples * self.meter.cost().target.upper_ns());
         if let Some(own) = &mut self.own {
-            own.deepen(samples * self.meter.own_per_arrival_ns());
+            own.deepen(samples * self.meter.own_per_arrival_ns().max(OWN_WHEN_COLD_NS));
         }
     }
 

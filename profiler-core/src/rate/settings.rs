@@ -50,7 +50,7 @@ impl Default for RateSettings {
             floor_hz: 1.0,
             min_period_ns: MIN_PERIOD_NS,
             clock_tick_ns: None,
-            max_bytes_per_s: 64.0 * 1024.0 * 1024.0,
+            max_bytes_per_s: 128.0 * 1024.0 * 1024.0,
             expected_frames: 20.0,
             expected_stack_bytes: 0.0,
         }

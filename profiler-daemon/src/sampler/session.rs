@@ -416,6 +416,11 @@ impl Session {
         clock::monotonic_ns().saturating_sub(self.start_ns)
     }
 
+    /// Whether a stack was deeper than its copy: what lies beyond is read from the process, which goes on meanwhile.
+    pub(crate) fn exceeds_copies(&self) -> bool {
+        self.counts.completed + self.counts.truncated.copy_too_short > 0
+    }
+
     /// Takes in one record.
     pub(crate) fn handle(&mut self, drained: Drained<'_>) {
         match drained {
