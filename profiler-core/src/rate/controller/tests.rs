@@ -445,11 +445,13 @@ fn both_budgets_of_a_person_s_run_hold_whatever_changes() {
 
 #[test]
 fn a_short_run_gets_what_the_law_asks_for() {
-    let usual = |_| Host { busy_cpus: 1.0, frames: 10.0, own_ns: 6_000.0, switches: 100.0 };
-    for seconds in [0.1, 0.3, 1.0, 3.0] {
-        let (_, decision) = personal_run(seconds, usual);
-        let taken = decision.samples as f64 / decision.law_samples;
-        assert!(taken > 0.7, "{seconds} s: {} of {}", decision.samples, decision.law_samples);
+    for own_ns in [6_000.0, 35_000.0] {
+        let usual = |_| Host { busy_cpus: 1.0, frames: 10.0, own_ns, switches: 100.0 };
+        for seconds in [0.1, 0.3, 1.0, 3.0] {
+            let (_, decision) = personal_run(seconds, usual);
+            let taken = decision.samples as f64 / decision.law_samples;
+            assert!(taken > 0.7, "{own_ns} ns, {seconds} s: {taken} of {}", decision.law_samples);
+        }
     }
 }
 
