@@ -259,7 +259,7 @@ fn a_section_may_stand_for_many_targets() {
     assert_eq!(settings.targets[0].in_words(), "unit user.slice, each unit by itself");
     let words = settings.in_words();
     assert!(
-        words.contains("all (everything, each container by itself, at most 1% of its CPU time)"),
+        words.contains("all (everything, each container by itself, slowed down by at most 1%)"),
         "{words}"
     );
     for each in [Each::Process, Each::Unit, Each::Container, Each::Cgroup, Each::User] {
@@ -273,12 +273,12 @@ fn a_section_may_stand_for_many_targets() {
 fn a_line_says_what_is_watched_and_what_it_costs() {
     assert_eq!(
         DaemonSettings::default().in_words(),
-        "watches everything (everything, at most 1% of its CPU time); costs at most 1% of the host's CPU time; keeps 7d \
+        "watches everything (everything, slowed down by at most 1%); costs at most 1% of the host's CPU time; keeps 7d \
          and at most 2GiB in /var/lib/sweetspot; answers at /run/sweetspot/sweetspot.sock"
     );
     assert!(parsed("target = []").in_words().starts_with("watches nothing until it is asked to; "));
     let many: String = (1..8).map(|pid| format!("[[target]]\nname = \"t{pid}\"\npid = {pid}\n")).collect();
     let words = parsed(&many).in_words();
-    assert!(words.contains("t5 (pid 5, at most 1% of its CPU time), 2 more; "), "{words}");
+    assert!(words.contains("t5 (pid 5, slowed down by at most 1%), 2 more; "), "{words}");
     assert_eq!(parsed("target = []").targets, Vec::<TargetSettings>::new());
 }

@@ -197,3 +197,11 @@ fn monotonic_begin_unix_ms() -> Result<f64> {
     }
     Ok(best.1)
 }
+
+/// What samples, context switches and mapping records took from a target so far, by its entry in the list of targets (s).
+pub fn taken_s(target: &Value) -> f64 {
+    let part = |key: &str| target["overhead_parts"][format!("{key}_ratio")].as_f64().unwrap_or(0.0);
+    let ratio: f64 =
+        ["base", "frames", "stack", "switches", "side_records"].iter().map(|key| part(key)).sum();
+    ratio * target["cpu_s"].as_f64().unwrap_or(0.0)
+}

@@ -80,7 +80,7 @@ fn the_rate_comes_to_what_was_predicted() {
         for budget_ratio in [0.01, 0.1] {
             let scenario = Scenario { budget_ratio, ..Scenario::of(vec![phase.clone()], 60.0) };
             let foreseen = prediction(&scenario);
-            let bound = if budget_ratio > 0.05 { "law" } else { "budget" };
+            let bound = if budget_ratio > 0.05 { "law" } else { "host" };
             assert_eq!(foreseen.bound_by.as_str(), bound, "case {case}: {foreseen:?}");
             for seed in 1..=3 {
                 let ratio = run(&scenario, seed, |_| {}).rate_hz / foreseen.rate_hz.mean;

@@ -26,7 +26,7 @@ fn a_sound_settings_file_says_what_it_would_watch_and_cost() -> Result<()> {
     let text = "[[target]]\nname = \"web\"\nunit = \"nginx.service\"\nbudget = \"0.5%\"\n";
     let ended = check_config(text)?.expect_status(0)?;
     ensure!(ended.stdout.lines().count() == 1 && ended.stderr.is_empty(), "{ended:?}");
-    let begin = "sweetspot.toml is sound: watches web (unit nginx.service, at most 0.5% of its CPU time); costs at most 1% \
+    let begin = "sweetspot.toml is sound: watches web (unit nginx.service, slowed down by at most 0.5%); costs at most 1% \
                  of the host's CPU time; ";
     ensure!(ended.stdout.starts_with(begin), "{}", ended.stdout);
     Ok(())

@@ -130,7 +130,7 @@ impl DaemonSettings {
         const NAMED: usize = 5;
         let watched = |target: &TargetSettings| {
             let budget = target.budget.unwrap_or(self.budget.target);
-            format!("{} ({}, at most {budget} of its CPU time)", target.name, target.in_words())
+            format!("{} ({}, slowed down by at most {budget})", target.name, target.in_words())
         };
         let mut targets: Vec<String> = self.targets.iter().take(NAMED).map(watched).collect();
         match self.targets.len().saturating_sub(NAMED) {

@@ -8,12 +8,14 @@ use crate::section::section;
 use crate::{AttachMode, Backend, Bytes, Criterion, Hertz, Mode, Ratio, SamplingSettings, Span, Unwind};
 
 section! {
-    /// What profiling may cost. Everything counts: interrupts, copied stacks, context switches and the profiler itself.
+    /// What profiling may cost.
     pub struct BudgetSettings {
-        /// Share of the CPU time of the whole host, all its CPUs together. Where targets may cost more in all than this
-        /// leaves, it goes where a sample still tells most.
+        /// Bound on everything together, as a share of the CPU time of all CPUs: what it takes from targets and the profiler's
+        /// own CPU time. Set-up counts over the minutes that follow. Where this is less than targets need, it goes where a
+        /// sample still tells most.
         host: Ratio = Ratio::constant(0.01);
-        /// Share of a target's own CPU time; it may be above the host's. A target may have a budget of its own.
+        /// Bound on the slowdown of a target, as a share of its CPU time: its samples, context switches and mapping records.
+        /// It may be above the host's. A target may have a budget of its own.
         target: Ratio = Ratio::constant(0.01);
     }
 }

@@ -37,7 +37,7 @@ section! {
         /// into, called by the name above, a colon and the unit's own, say. What falls into none is the target above. Without
         /// it, all of them are one target.
         each: Option<Each> = None, such as "\"unit\"";
-        /// Share of the target's CPU time that profiling may cost, in place of `budget.target`.
+        /// Bound on the slowdown of this target, in place of `budget.target`.
         budget: Option<Ratio> = None, such as "\"0.5%\"";
         /// CPU time that one profile sums up, in place of `sampling.horizon`.
         horizon: Option<Span> = None, such as "\"120s\"";

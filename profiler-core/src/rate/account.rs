@@ -22,6 +22,8 @@ struct Tick {
     others_ns: f64,
     /// Of `others_ns`: what the budget of the profiler's own CPU time counts.
     own_ns: f64,
+    /// Of `others_ns`: what the budget counts later.
+    put_off_ns: f64,
     /// By how much the costs above may be too low; no part of the ratio.
     doubt_ns: f64,
     /// CPU time that the budget is a share of, tick by tick.
@@ -37,6 +39,7 @@ impl Tick {
         self.target_ns += other.target_ns;
         self.others_ns += other.others_ns;
         self.own_ns += other.own_ns;
+        self.put_off_ns += other.put_off_ns;
         self.doubt_ns += other.doubt_ns;
         self.counted_ns += other.counted_ns;
         self.granted_ns += other.granted_ns;
@@ -68,7 +71,8 @@ impl Tick {
         let target_ns = self.target_ns * others_cpu_ns / self.cpu_ns_or(TARGET_FLOOR_CPUS);
         // What an earlier budget allowed was rightly spent.
         let earlier_ns = self.granted_ns - budget_ratio * self.counted_ns;
-        budget_ratio * others_cpu_ns + earlier_ns - target_ns - self.others_ns - self.doubt_ns
+        let others_ns = self.others_ns - self.put_off_ns;
+        budget_ratio * others_cpu_ns + earlier_ns - target_ns - others_ns - self.doubt_ns
     }
 }
 
@@ -107,8 +111,9 @@ impl Account {
     pub fn book(&mut self, wall_ns: f64, cpu_ns: f64, spend: &Spend) {
         let others_ns = spend.foreign_ns + spend.self_ns;
         let (target_ns, doubt_ns) = (spend.target_ns(), spend.doubt_ns);
-        let own_ns = spend.own_ns();
-        let mut tick = Tick { wall_ns, cpu_ns, target_ns, others_ns, own_ns, doubt_ns, ..Tick::default() };
+        let (own_ns, put_off_ns) = (spend.own_ns(), spend.put_off_ns);
+        let mut tick =
+            Tick { wall_ns, cpu_ns, target_ns, others_ns, own_ns, put_off_ns, doubt_ns, ..Tick::default() };
         tick.counted_ns = tick.cpu_ns_or(OWN_COST_FLOOR_CPUS);
         tick.granted_ns = self.budget_ratio * tick.counted_ns;
         self.run.add(tick);
@@ -192,6 +197,16 @@ impl Account {
     /// Share of the target's CPU time that its samples, context switches and records took from it; 0 if it used none.
     pub fn slowdown_ratio(&self) -> f64 {
         if self.run.cpu_ns > 0.0 { self.run.target_ns / self.run.cpu_ns } else { 0.0 }
+    }
+
+    /// Slowdown of the last ten seconds, or of the run while it is shorter.
+    pub fn last_10s_slowdown_ratio(&self) -> f64 {
+        self.window(TEN_SECONDS_NS).unwrap_or(self.run).slowdown_ratio()
+    }
+
+    /// [`Account::own_cpu_ratio`] of the last ten seconds, or of the run while it is shorter.
+    pub fn last_10s_own_cpu_ratio(&self) -> f64 {
+        self.window(TEN_SECONDS_NS).unwrap_or(self.run).own_cpu_ratio()
     }
 
     /// The largest slowdown of any ten seconds; of the run while it is shorter.

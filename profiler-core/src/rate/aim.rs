@@ -65,6 +65,7 @@ impl Aim {
         let floored = optimum.rate_hz < settings.floor_hz;
         let bound_by = match optimum.bound_by {
             BoundBy::Kernel if settings.clock_tick_ns == Some(settings.min_period_ns) => BoundBy::Tick,
+            BoundBy::OwnCpu if settings.own_cpu_ratio.is_none() => BoundBy::Host,
             bound_by => bound_by,
         };
         Aim {
@@ -108,7 +109,7 @@ fn caps(settings: &RateSettings, now: &Circumstances, budget_share: f64) -> Caps
         }
         None => {
             let left = (budget_share * now.granted_ratio - now.cost.fixed_ratio).max(0.0);
-            (slowdown_hz.min(left * 1e9 / now.cost.total_hi_ns.max(1.0)), f64::INFINITY)
+            (slowdown_hz, left * 1e9 / now.cost.total_hi_ns.max(1.0))
         }
     };
     Caps {

@@ -13,6 +13,7 @@ use super::model::{BoundBy, Law};
 use super::present::Present;
 use super::prices::{FieldFigures, HandlerTime};
 use super::sample_cost::{OWN_COST_FLOOR_CPUS, SampleCost};
+use super::set_up::SetUp;
 use super::shares::{ShareMemory, TopShares};
 use super::{RateSettings, Reading};
 
@@ -55,12 +56,12 @@ const HARMLESS: f64 = 0.25;
 #[derive(Clone, Debug)]
 pub struct RateController {
     pub(super) settings: RateSettings,
-    /// What the host's budget leaves for everything that sampling costs, own time included (ratio of the target's CPU time).
-    /// Nothing where own time has a budget of its own.
-    pub(super) granted_ratio: f64,
+    /// What the host's budget leaves for everything that sampling costs, once it was shared (ratio of the target's CPU time).
+    pub(super) granted: Option<f64>,
     pub(super) meter: OverheadMeter,
-    /// Of `granted_ratio`.
+    /// Of what is granted.
     pub(super) bucket: TokenBucket,
+    set_up: SetUp,
     /// The budget of the target's slowdown.
     pub(super) slowdown: Limit,
     /// The budget of own CPU time, where there is one.
@@ -100,6 +101,7 @@ impl RateController {
         let meter = OverheadMeter::expecting(costs, settings.expected_frames, settings.expected_stack_bytes);
         let mut controller = RateController {
             bucket: TokenBucket::new(settings.budget_ratio),
+            set_up: SetUp::default(),
             slowdown: Limit::new(settings.budget_ratio, TARGET_FLOOR_CPUS),
             own: settings.own_cpu_ratio.map(|ratio| Limit::new(ratio, ONE_CPU)),
             schedule: settings.horizon_s.is_none().then(Schedule::default),
@@ -107,7 +109,7 @@ impl RateController {
             shares: ShareMemory::new(settings.top),
             account: Account::new(settings.budget_ratio),
             part: Account::default(),
-            granted_ratio: settings.budget_ratio,
+            granted: None,
             rate_hz: settings.floor_hz,
             bound_by: BoundBy::Law,
             settled: false,
@@ -172,8 +174,9 @@ impl RateController {
 
     fn book(&mut self, reading: &Reading, wall_ns: u64) {
         let rate_hz = self.rate_hz();
-        let spend = self.meter.observe(reading, wall_ns);
+        let mut spend = self.meter.observe(reading, wall_ns);
         let (wall, cpu_ns) = (wall_ns as f64, reading.target_cpu_ns as f64);
+        spend.put_off_ns = self.set_up.put_off_ns(wall, spend.self_once_ns);
         self.account.book(wall, cpu_ns, &spend);
         self.part.book(wall, cpu_ns, &spend);
         self.bucket.settle(wall, cpu_ns, charge_ns(&spend, wall, cpu_ns));
@@ -218,7 +221,7 @@ impl RateController {
             record_bytes: self.meter.record_bytes(),
             utilisation_cpus: self.meter.utilisation_cpus(),
             load: self.load(),
-            granted_ratio: self.granted_ratio,
+            granted_ratio: self.granted_ratio(),
             schedule: self.schedule,
         };
         Aim::new(&self.settings, &now, budget_share)
@@ -316,7 +319,7 @@ impl RateController {
 
     /// What the bucket of everything that sampling costs allows.
     fn granted_cap_hz(&self) -> f64 {
-        let (budget_ratio, present) = (self.granted_ratio, &self.present);
+        let (budget_ratio, present) = (self.granted_ratio(), &self.present);
         let fixed_ratio = present.fixed_ratio(&self.meter);
         let (allowed, least) = (self.bucket.allowed_ratio(), TRICKLE * budget_ratio);
         // What a full bucket holds is there for a jump of the cost, not to be spent on purpose.
@@ -349,6 +352,7 @@ impl RateController {
             return self.slowdown.is_overdrawn(wall_ns, cpu_ns, slowdown_ns)
                 || own.is_overdrawn(wall_ns, wall_ns, spend.own_ns());
         }
+        let spend = Spend { put_off_ns: spend.self_once_ns, ..spend };
         let inflow_ns = self.bucket.accrual_ns(wall_ns, so_far.target_cpu_ns as f64);
         charge_ns(&spend, wall_ns, cpu_ns) - inflow_ns > self.bucket.holds_ns(cpu_ns / wall_ns.max(1.0))
     }
@@ -441,8 +445,11 @@ impl RateController {
             Some(_) => BoundBy::Fixed,
             None if self.throttled => {
                 let (slowdown_hz, beside_hz) = self.bucket_caps_hz();
-                let by_own = self.own.is_some() && beside_hz < slowdown_hz;
-                if by_own { BoundBy::OwnCpu } else { BoundBy::Bucket }
+                match self.own {
+                    _ if beside_hz >= slowdown_hz => BoundBy::Bucket,
+                    Some(_) => BoundBy::OwnCpu,
+                    None => BoundBy::Host,
+                }
             }
             None => self.bound_by,
         }
@@ -475,11 +482,12 @@ impl RateController {
             unbounded_rate_hz: aim.unbounded_hz,
             optimum_rate_hz: aim.optimum_hz,
             budget_cap_hz: aim.caps.budget_hz,
-            own_cap_hz: self.own.as_ref().map(|_| aim.caps.own_hz.min(f64::MAX)),
+            own_cap_hz: aim.caps.own_hz.min(f64::MAX),
             bucket_cap_hz: self.bucket_cap_hz(),
             bucket_level_us: self.own.as_ref().map_or(self.bucket.level_ns(), |_| self.slowdown.level_ns())
                 * 1e-3,
             budget_ratio: self.budget_ratio(),
+            granted_ratio: self.own.is_none().then(|| self.granted_ratio()),
             own_cpu_budget_ratio: self.settings.own_cpu_ratio,
             slowdown_ratio: self.account.slowdown_ratio(),
             own_cpu_ratio: self.account.own_cpu_ratio(),
@@ -497,7 +505,7 @@ impl RateController {
 fn charge_ns(spend: &Spend, wall_ns: f64, cpu_ns: f64) -> f64 {
     let counted = |floor_cpus: f64| cpu_ns.max(floor_cpus * wall_ns).max(1.0);
     let weight = counted(OWN_COST_FLOOR_CPUS) / counted(TARGET_FLOOR_CPUS);
-    weight * spend.target_ns() + spend.doubt_ns + spend.foreign_ns + spend.self_ns
+    weight * spend.target_ns() + spend.doubt_ns + spend.foreign_ns + spend.self_ns - spend.put_off_ns
 }
 
 #[cfg(test)]

@@ -103,16 +103,20 @@ pub struct Decision {
     pub unbounded_rate_hz: f64,
     /// What the law, the budget and the caps ask for; the rate follows within its dead band.
     pub optimum_rate_hz: f64,
-    /// What the budget of the slowdown allows, or that of everything.
+    /// What the budget of the slowdown allows.
     pub budget_cap_hz: f64,
-    /// What the budget of own CPU time allows, where there is one.
-    pub own_cap_hz: Option<f64>,
+    /// What the budget of own CPU time allows, or what the host's budget leaves for everything.
+    pub own_cap_hz: f64,
     /// What the token bucket allows until the next tick.
     pub bucket_cap_hz: f64,
     /// What the token bucket holds (µs of CPU time); negative in debt.
     pub bucket_level_us: f64,
-    /// The budget (ratio of the target's CPU time).
+    /// The budget of the slowdown (ratio of the target's CPU time).
     pub budget_ratio: f64,
+    /// What the host's budget leaves for everything that sampling costs (ratio of the target's CPU time), where own CPU time
+    /// has no budget of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub granted_ratio: Option<f64>,
     /// The budget of own CPU time (share of one CPU), where there is one.
     pub own_cpu_budget_ratio: Option<f64>,
     /// What sampling took from the target so far (ratio of its CPU time).

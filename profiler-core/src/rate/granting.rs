@@ -7,27 +7,33 @@ use super::sample_cost::OWN_COST_FLOOR_CPUS;
 use super::share::Demand;
 use super::{RateController, RateSettings};
 
-/// The smallest budget there is: what is left then is the lowest rate.
+/// The least that may be granted: what is left then is the lowest rate.
 const LEAST_RATIO: f64 = 1e-6;
+/// The most (ratio of the target's CPU time).
+const MOST_RATIO: f64 = 64.0;
 
 impl RateController {
-    /// Changes what everything that sampling costs may take, own time included (ratio of the target's CPU time), from the next
-    /// tick on; never to more than the settings' budget. What was spent before counts against the budget of its time. Says
-    /// nothing where own time has a budget of its own.
-    pub fn grant(&mut self, budget_ratio: f64) {
-        let most = self.settings.budget_ratio;
-        self.granted_ratio = if budget_ratio.is_nan() { most } else { budget_ratio.clamp(LEAST_RATIO, most) };
-        self.bucket.set_budget(self.granted_ratio);
-        self.account.set_budget(self.granted_ratio);
+    /// What the host's budget leaves for everything that sampling costs, own time included (ratio of the target's CPU time),
+    /// from the next tick on. The slowdown stays within the settings' budget all the same. What was spent before counts
+    /// against what was granted in its time. Changes nothing where own time has a budget of its own.
+    pub fn grant(&mut self, granted_ratio: f64) {
+        self.granted = Some(granted_ratio.clamp(LEAST_RATIO, MOST_RATIO)).filter(|ratio| !ratio.is_nan());
+        self.bucket.set_budget(self.granted_ratio());
+        self.account.set_budget(self.granted_ratio());
         if !self.started {
             self.guess();
         }
     }
 
+    /// What everything that sampling costs may take: what was granted, or, until then, as much as the slowdown may be (ratio of
+    /// the target's CPU time).
+    pub fn granted_ratio(&self) -> f64 {
+        self.granted.unwrap_or(self.settings.budget_ratio)
+    }
+
     /// Goes on under other settings, from the next tick on. What was learned of costs and shares stays, and what the host's
     /// budget leaves, if that is less than the target's own.
     pub fn adopt(&mut self, settings: RateSettings) {
-        let is_granted_less = self.granted_ratio < self.settings.budget_ratio;
         self.settings = settings.sane();
         self.slowdown.set_ratio(self.settings.budget_ratio);
         self.own = self.settings.own_cpu_ratio.map(|ratio| {
@@ -37,16 +43,11 @@ impl RateController {
         });
         self.schedule = self.settings.horizon_s.is_none().then(|| self.schedule.unwrap_or_default());
         self.settled = false;
-        self.grant(if is_granted_less { self.granted_ratio } else { self.settings.budget_ratio });
+        self.grant(self.granted.unwrap_or(f64::NAN));
     }
 
-    /// The budget in force: of everything where the host grants it, else of the slowdown (ratio of the target's CPU time).
+    /// The budget of the slowdown (ratio of the target's CPU time).
     pub fn budget_ratio(&self) -> f64 {
-        if self.own.is_some() { self.settings.budget_ratio } else { self.granted_ratio }
-    }
-
-    /// The budget of the settings, where the one in force may be less (ratio of the target's CPU time).
-    pub fn own_budget_ratio(&self) -> f64 {
         self.settings.budget_ratio
     }
 
@@ -61,7 +62,7 @@ impl RateController {
         let fixed_cpus = self.meter.fixed_cpus();
         let r_s = self.settings.criterion.r() * self.shares.spread();
         let demand = Demand {
-            budget_ratio: self.settings.budget_ratio,
+            slowdown_ratio: self.settings.budget_ratio,
             busy_cpus,
             counted_cpus: busy_cpus.max(OWN_COST_FLOOR_CPUS),
             sample_s,

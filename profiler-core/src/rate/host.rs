@@ -1,5 +1,6 @@
 //! The budget of a host over time: what was spent of it, what may still be, and when it is shared anew.
 
+use super::set_up::SetUp;
 use super::share::{AGES, Demand, Shares, share};
 use super::spending::{MERGE_NS, Spending, Stretch, TEN_SECONDS_NS};
 
@@ -19,6 +20,7 @@ const SLACK: f64 = 1.05;
 pub struct HostBudget {
     cpus: f64,
     spending: Spending,
+    set_up: SetUp,
     last_ns: Option<u64>,
     shared_ns: Option<u64>,
     worst_10s_ratio: f64,
@@ -27,7 +29,14 @@ pub struct HostBudget {
 impl HostBudget {
     /// A budget of so many CPUs: its share of the CPU time of all that are online.
     pub fn new(cpus: f64) -> Self {
-        Self { cpus, spending: Spending::default(), last_ns: None, shared_ns: None, worst_10s_ratio: 0.0 }
+        Self {
+            cpus,
+            spending: Spending::default(),
+            set_up: SetUp::default(),
+            last_ns: None,
+            shared_ns: None,
+            worst_10s_ratio: 0.0,
+        }
     }
 
     /// Another budget from now on (CPUs).
@@ -36,11 +45,12 @@ impl HostBudget {
         self.shared_ns = None;
     }
 
-    /// Takes in what was spent since the last time, for targets and on its own (ns of CPU time); `at_ns` is of a clock that
-    /// does not go back.
-    pub fn book(&mut self, at_ns: u64, spent_ns: f64) {
+    /// Takes in what was spent since the last time, for targets and on its own (ns of CPU time), `once_ns` of it on set-up, which
+    /// is charged over the minutes that follow; `at_ns` is of a clock that does not go back.
+    pub fn book(&mut self, at_ns: u64, spent_ns: f64, once_ns: f64) {
         let wall_ns = at_ns.saturating_sub(*self.last_ns.get_or_insert(at_ns)) as f64;
         self.last_ns = self.last_ns.max(Some(at_ns));
+        let spent_ns = spent_ns - self.set_up.put_off_ns(wall_ns, once_ns);
         self.spending.book(Stretch { wall_ns, spent_ns, granted_ns: self.cpus * wall_ns });
         if self.spending.held().wall_ns >= TEN_SECONDS_NS {
             self.worst_10s_ratio = self.worst_10s_ratio.max(self.last_10s_ratio());
@@ -89,13 +99,13 @@ impl HostBudget {
         self.shared_ns = Some(at_ns);
         let mut shares = share(demands, left_cpus);
         let steady: Vec<f64> =
-            shares.of.iter().zip(granted).map(|(new, old)| steadied(new.budget_ratio, *old)).collect();
+            shares.of.iter().zip(granted).map(|(new, old)| steadied(new.granted_ratio, *old)).collect();
         if steady.len() == demands.len() && would_spend(demands, &steady) <= SLACK * left_cpus {
             shares
                 .of
                 .iter_mut()
                 .zip(steady)
-                .for_each(|(share, budget_ratio)| share.budget_ratio = budget_ratio);
+                .for_each(|(share, granted_ratio)| share.granted_ratio = granted_ratio);
         }
         Some(shares)
     }

@@ -44,6 +44,9 @@ pub struct Spend {
     pub self_fixed_ns: f64,
     /// The part of `self_ns` for what is done once: set-up, unwind tables, the maps of a new process.
     pub self_once_ns: f64,
+    /// The part of `self_ns` that a budget of everything counts later; negative where it counts earlier set-up now. No cost, but
+    /// a matter of when.
+    pub put_off_ns: f64,
     /// By how much what was charged to the target and to others may be too low (two standard errors of the model).
     pub doubt_ns: f64,
     /// Standard error of what was charged to the target.
@@ -89,6 +92,7 @@ impl Spend {
         self.self_ns += other.self_ns;
         self.self_fixed_ns += other.self_fixed_ns;
         self.self_once_ns += other.self_once_ns;
+        self.put_off_ns += other.put_off_ns;
         self.doubt_ns += other.doubt_ns;
         self.target_se_ns += other.target_se_ns;
         self.samples_se_ns += other.samples_se_ns;
@@ -237,6 +241,7 @@ impl OverheadMeter {
             self_ns: reading.self_cpu_ns as f64,
             self_fixed_ns: 0.0,
             self_once_ns: reading.self_once_ns.min(reading.self_cpu_ns) as f64,
+            put_off_ns: 0.0,
             doubt_ns: 2.0 * (target_se_ns + foreign.se_ns),
             target_se_ns,
             samples_se_ns: samples.se_ns,

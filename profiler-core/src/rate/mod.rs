@@ -45,6 +45,7 @@ mod present;
 mod prices;
 mod reading;
 mod sample_cost;
+mod set_up;
 mod settings;
 pub mod share;
 mod shares;

@@ -13,7 +13,7 @@
 //! };
 //! let choice = AttachChoice::new(None, true, 1, 2, watched.switches_per_s());
 //! let prediction = predict(RateSettings::default(), CostModel::default(), &watched, choice);
-//! assert_eq!(prediction.bound_by.as_str(), "budget");
+//! assert_eq!(prediction.bound_by.as_str(), "host"); // without a budget of own time, that bounds everything together
 //! assert!(prediction.overhead_ratio.mean < 0.01);
 //! ```
 

@@ -39,8 +39,9 @@ impl Present {
             self.load.observe(wall_ns, reading.target_cpu_ns);
             self.strangers.observe(reading.foreign_samples as f64, rate_hz, wall_ns as f64 * 1e-9);
         }
-        if reading.samples >= COST_SAMPLES {
-            self.recent_ns = (spend.samples_ns() + 2.0 * spend.samples_se_ns) / reading.samples as f64;
+        let hits = reading.samples.saturating_add(reading.lost); // the handler ran for what was lost, too
+        if hits >= COST_SAMPLES {
+            self.recent_ns = (spend.samples_ns() + 2.0 * spend.samples_se_ns) / hits as f64;
         }
     }
 

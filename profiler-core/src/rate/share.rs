@@ -1,7 +1,7 @@
 //! A budget for the host, shared between its targets by what each still gains from a sample.
 //!
-//! Each target has a budget of its own, which it keeps; where all of them together would spend more than the host allows,
-//! its controller gets a smaller one. The error of target i's profile at λ samples per CPU-second is, as the law has it,
+//! What all of it costs, in the targets and in the profiler, is a share of the host's CPU time; each target's controller is
+//! granted a part. The error of target i's profile at λ samples per CPU-second is, as the law has it,
 //!
 //! ```text
 //! loss(λ) = w·(o·λ + A/√λ)        A = 2·r·S/√W        (w: how much the target matters)
@@ -11,27 +11,28 @@
 //! The sum of the losses is least where a CPU-second more would take as much off each of them. That price μ gives every rate,
 //!
 //! ```text
-//! λ(μ) = ( w·A/2 / (w·o + μ·q·c) )^(2/3),    held between a floor and what its own budget and the law allow
+//! λ(μ) = ( w·A/2 / (w·o + μ·q·c) )^(2/3),    held between a floor and what its slowdown and the law allow
 //! ```
 //!
-//! and the rates fall with it: one number is looked for, until what they spend is what there is. So a target that needs less
-//! leaves it to the others, more for the host takes nothing from anyone, and nobody is starved: the floor is a tenth of what
+//! and the rates fall with it: one number is looked for, until what they spend is what there is. The slowdown of a target has
+//! a budget of its own, and bounds its rate. So a target that needs less leaves it to the others, more for the host takes nothing
+//! from anyone, and nobody is starved: the floor is a tenth of what
 //! a target would have alone, or the same part of it for all where there is not even that.
 //!
 //! ```
 //! use profiler_core::rate::share::{Demand, share};
 //!
 //! let busy = Demand { busy_cpus: 1.0, sample_s: 20e-6, target_s: 15e-6, error: 0.4, ..Demand::default() };
-//! let shares = share(&[busy, Demand { busy_cpus: 8.0, ..busy }], 0.01);
-//! assert!((shares.spent_cpus - 0.01).abs() < 1e-6);
+//! let shares = share(&[busy, Demand { busy_cpus: 8.0, ..busy }], 0.04);
+//! assert!((shares.spent_cpus - 0.04).abs() < 1e-6);
 //! // A sample of the one that keeps eight CPUs busy takes eight times as much of the host.
-//! assert!(shares.of[0].budget_ratio > shares.of[1].budget_ratio);
+//! assert!(shares.of[0].granted_ratio > shares.of[1].granted_ratio);
 //! ```
 
 /// Share of what a target would have alone that it keeps, whatever the others need.
 const FLOOR: f64 = 0.1;
-/// What a target may have above what the law asks for at present: that is known to some percent, and a budget that is just
-/// enough would bind now and then.
+/// What a target may have above what the law and its slowdown ask for at present: that is known to some percent, and a grant
+/// that is just enough would bind now and then.
 const HEADROOM: f64 = 1.25;
 /// Seconds that ten seconds may be old before they are over: 1 to 9.
 pub const AGES: usize = 9;
@@ -41,8 +42,8 @@ const STEPS: usize = 40;
 /// What a target would make of its share. Values that make no sense count as nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Demand {
-    /// Its own budget: share of its CPU time that may be spent on it.
-    pub budget_ratio: f64,
+    /// Bound on its slowdown: share of its CPU time that may be taken from it.
+    pub slowdown_ratio: f64,
     /// c: CPUs that it keeps busy, over the ten seconds in which it is busiest.
     pub busy_cpus: f64,
     /// CPUs that its costs are set against: `busy_cpus`, or the tenth of one that an idle target is granted.
@@ -76,7 +77,7 @@ impl Default for Demand {
     /// An idle target with the default's budget.
     fn default() -> Self {
         Demand {
-            budget_ratio: 0.01,
+            slowdown_ratio: 0.01,
             busy_cpus: 0.0,
             counted_cpus: 0.1,
             sample_s: 0.0,
@@ -95,8 +96,8 @@ impl Default for Demand {
 pub struct Share {
     /// The rate that it is for (samples per CPU-second).
     pub rate_hz: f64,
-    /// The budget of its controller, its own at most (share of its CPU time).
-    pub budget_ratio: f64,
+    /// What everything that it costs may take (share of its CPU time).
+    pub granted_ratio: f64,
 }
 
 /// What became of the host's budget.
@@ -127,12 +128,11 @@ struct Claim {
 impl Claim {
     fn new(demand: &Demand) -> Self {
         let sample_s = amount(demand.sample_s);
-        let left = (amount(demand.budget_ratio) - demand.fixed_ratio()).max(0.0);
-        let (gain, bias) =
-            (0.5 * amount(demand.weight * demand.error), amount(demand.weight * demand.target_s));
+        let bias_s = amount(demand.target_s);
+        let (gain, bias) = (0.5 * amount(demand.weight * demand.error), amount(demand.weight) * bias_s);
         let optimum_hz = if bias > 0.0 { two_thirds_power(gain / bias) } else { f64::INFINITY };
-        let most_hz = (left / sample_s.max(f64::MIN_POSITIVE))
-            .min(HEADROOM * optimum_hz)
+        let most_hz = (amount(demand.slowdown_ratio) / bias_s.max(f64::MIN_POSITIVE))
+            .min(optimum_hz)
             .min(if demand.cap_hz.is_nan() { f64::INFINITY } else { demand.cap_hz.max(0.0) })
             .min(f64::MAX);
         let per_hz_cpus = sample_s * amount(demand.busy_cpus);
@@ -143,7 +143,7 @@ impl Claim {
     fn rate_hz(&self, price: f64) -> f64 {
         let costs = self.bias + price * self.per_hz_cpus;
         if price == 0.0 || costs == 0.0 {
-            return self.most_hz;
+            return (HEADROOM * self.most_hz).min(f64::MAX);
         }
         two_thirds_power(self.gain / costs).clamp(self.floor_hz, self.most_hz)
     }
@@ -206,7 +206,7 @@ fn shares(
     let of = |(demand, claim): (&Demand, &Claim)| {
         let rate_hz = rate_hz(claim);
         let needed = demand.fixed_ratio() + rate_hz * amount(demand.sample_s);
-        Share { rate_hz, budget_ratio: needed.min(amount(demand.budget_ratio)) }
+        Share { rate_hz, granted_ratio: needed.min(f64::MAX) }
     };
     Shares {
         of: demands.iter().zip(claims).map(of).collect(),

@@ -44,6 +44,7 @@ pub(super) struct Host {
     pub(super) overhead_last_10s_ratio: f64,
     pub(super) overhead_worst_10s_ratio: f64,
     pub(super) self_cpu_s: f64,
+    pub(super) setup_cpu_s: f64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -90,10 +91,10 @@ pub(super) struct Target {
     pub(super) attach_mode: Option<String>,
     pub(super) unwind: Option<String>,
     pub(super) rate_hz: Option<f64>,
-    pub(super) overhead_last_1s_ratio: Option<f64>,
-    pub(super) budget_ratio: f64,
+    pub(super) slowdown_ratio: Option<f64>,
+    pub(super) own_budget_ratio: f64,
+    pub(super) own_cpu_ratio: Option<f64>,
     pub(super) cpu_s: f64,
-    pub(super) overhead_s: f64,
     pub(super) samples: u64,
     pub(super) lost: u64,
 }
@@ -113,7 +114,7 @@ pub(super) struct Decision {
     pub(super) reason: String,
     pub(super) bound_by: String,
     pub(super) overhead_us: f64,
-    pub(super) overhead_1s_ratio: f64,
+    pub(super) slowdown_ratio: f64,
     pub(super) budget_ratio: f64,
     pub(super) utilisation_cpus: f64,
 }

@@ -37,12 +37,13 @@ pub(super) fn status(status: &Status) -> String {
         (
             "overhead",
             format!(
-                "{} of {} CPUs in the last 10 s, worst {}, budget {}; {:.1} s of its own since it began",
+                "{} of {} CPUs in the last 10 s, worst {}, budget {}; own CPU time {:.1} s, of it set-up {:.1} s",
                 percent(host.overhead_last_10s_ratio),
                 host.cpus,
                 percent(host.overhead_worst_10s_ratio),
                 percent(host.budget_ratio),
-                host.self_cpu_s
+                host.self_cpu_s,
+                host.setup_cpu_s,
             ),
         ),
         (
@@ -97,8 +98,18 @@ pub(super) fn targets(targets: &Targets) -> String {
     let width =
         targets.targets.iter().map(|target| target.name.chars().count()).max().unwrap_or(0).clamp(6, 64);
     let mut out = format!(
-        "{:<width$} {:<8} {:>5} {:<6} {:<5} {:>8} {:>8} {:>7} {:>10} {:>10}\n",
-        "target", "state", "procs", "by", "stack", "rate/s", "overhead", "budget", "CPU s", "samples"
+        "{:<width$} {:<8} {:>5} {:<6} {:<5} {:>8} {:>8} {:>7} {:>7} {:>10} {:>10}\n",
+        "target",
+        "state",
+        "procs",
+        "by",
+        "stack",
+        "rate/s",
+        "slowdown",
+        "at most",
+        "own CPU",
+        "CPU s",
+        "samples"
     );
     for target in &targets.targets {
         out += &row(target, width);
@@ -110,17 +121,17 @@ pub(super) fn targets(targets: &Targets) -> String {
 }
 
 fn row(target: &Target, width: usize) -> String {
-    let ratio = (target.cpu_s > 0.0).then(|| target.overhead_s / target.cpu_s);
     let mut out = format!(
-        "{:<width$} {:<8} {:>5} {:<6} {:<5} {:>8} {:>8} {:>7} {:>10.1} {:>10}\n",
+        "{:<width$} {:<8} {:>5} {:<6} {:<5} {:>8} {:>8} {:>7} {:>7} {:>10.1} {:>10}\n",
         visible(&target.name),
         visible(&target.state).replace('_', " "),
         target.processes,
         visible(target.attach_mode.as_deref().unwrap_or("-")),
         visible(target.unwind.as_deref().unwrap_or("-")),
         target.rate_hz.map_or("-".to_owned(), |rate| format!("{rate:.1}")),
-        target.overhead_last_1s_ratio.or(ratio).map_or("-".to_owned(), percent),
-        percent(target.budget_ratio),
+        target.slowdown_ratio.map_or("-".to_owned(), percent),
+        percent(target.own_budget_ratio),
+        target.own_cpu_ratio.map_or("-".to_owned(), percent),
         target.cpu_s,
         target.samples,
     );
@@ -144,7 +155,7 @@ fn row(target: &Target, width: usize) -> String {
 pub(super) fn decisions(decisions: &Decisions) -> String {
     let mut out = format!(
         "{:<19} {:>9} {:>9} {:<12} {:<8} {:>9} {:>8} {:>8} {:>6}\n",
-        "time", "rate/s", "optimum", "reason", "bound by", "sample µs", "overhead", "budget", "CPUs"
+        "time", "rate/s", "optimum", "reason", "bound by", "sample µs", "slowdown", "at most", "CPUs"
     );
     for decision in &decisions.decisions {
         out += &decided(decision);
@@ -164,7 +175,7 @@ fn decided(decision: &Decision) -> String {
         visible(&decision.reason),
         visible(&decision.bound_by),
         decision.overhead_us,
-        percent(decision.overhead_1s_ratio),
+        percent(decision.slowdown_ratio),
         percent(decision.budget_ratio),
         decision.utilisation_cpus,
     )

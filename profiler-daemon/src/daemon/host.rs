@@ -20,7 +20,9 @@ pub(crate) struct Spent {
     pub(crate) self_ns: u64,
     /// The part of it in turns of targets.
     pub(crate) turns_ns: u64,
-    /// The part of it for names.
+    /// The part of that for set-up, like reading unwind tables.
+    pub(crate) once_ns: u64,
+    /// The part of own time for names.
     pub(crate) names_ns: u64,
 }
 
@@ -98,6 +100,7 @@ impl HostAccount {
             overhead_worst_10s_ratio: self.worst_10s.max(self.last_10s_ratio()),
             charged_s: now.charged_ns.saturating_sub(began.charged_ns) as f64 * 1e-9,
             self_cpu_s: own_ns as f64 * 1e-9,
+            setup_cpu_s: now.once_ns.saturating_sub(began.once_ns) as f64 * 1e-9,
             housekeeping_cpu_s: own_ns.saturating_sub(now.turns_ns.saturating_sub(began.turns_ns)) as f64
                 * 1e-9,
         }
@@ -122,6 +125,7 @@ mod tests {
             charged_ns,
             self_ns,
             turns_ns: self_ns / 2,
+            once_ns: self_ns / 8,
             names_ns: self_ns / 4,
         }
     }

@@ -313,7 +313,8 @@ impl Daemon {
     /// Books what was spent, and grants each target what the host's budget leaves it.
     fn share_budget(&mut self, now_ns: u64) {
         let spent = self.spent(now_ns);
-        self.budget.book(now_ns, spent.since(&self.booked) as f64);
+        let once_ns = spent.once_ns.saturating_sub(self.booked.once_ns);
+        self.budget.book(now_ns, spent.since(&self.booked) as f64, once_ns as f64);
         self.booked = spent;
         let room_ns = self.budget.room_ns(self.host.beside_names_cpus());
         let names_cpus = NAMES * host_cpus(&self.settings);
@@ -327,11 +328,11 @@ impl Daemon {
             .map(|engine| &mut engine.controller)
             .collect();
         let demands: Vec<Demand> = controllers.iter().map(|controller| controller.demand(1.0)).collect();
-        let granted: Vec<f64> = controllers.iter().map(|controller| controller.budget_ratio()).collect();
+        let granted: Vec<f64> = controllers.iter().map(|controller| controller.granted_ratio()).collect();
         let housekeeping_cpus = self.host.housekeeping_cpus(expected_names_cpus);
         let shares = self.budget.share(now_ns, housekeeping_cpus, &demands, &granted);
         for (controller, share) in controllers.iter_mut().zip(shares.iter().flat_map(|shares| &shares.of)) {
-            controller.grant(share.budget_ratio);
+            controller.grant(share.granted_ratio);
         }
     }
 
@@ -360,7 +361,14 @@ impl Daemon {
     fn spent(&self, at_ns: u64) -> Spent {
         let all = self.targets.values().map(Watched::totals).fold(self.gone, Totals::plus);
         let (self_ns, names_ns) = (clock::self_cpu_ns(), self.keeper.names_ns());
-        Spent { at_ns, charged_ns: all.charged_ns, self_ns, turns_ns: all.turns_ns, names_ns }
+        Spent {
+            at_ns,
+            charged_ns: all.charged_ns,
+            self_ns,
+            turns_ns: all.turns_ns,
+            once_ns: all.once_ns,
+            names_ns,
+        }
     }
 
     /// Ends once everything is kept, or the time for that is over; whether nothing was lost. Who asks something is let go

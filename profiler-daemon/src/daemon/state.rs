@@ -72,9 +72,16 @@ pub(crate) struct TargetStatus {
     pub(crate) overhead_worst_1s_ratio: Option<f64>,
     /// What the overhead is made of, over the CPU time since it was attached to.
     pub(crate) overhead_parts: Option<OverheadParts>,
-    /// Share of its CPU time that may be spent on it: its own budget, or what the host's leaves it.
+    /// Share of its CPU time that samples, context switches and mapping records took from it in the last ten seconds.
+    pub(crate) slowdown_ratio: Option<f64>,
+    /// The largest such share of any ten seconds.
+    pub(crate) slowdown_worst_10s_ratio: Option<f64>,
+    /// CPU time that the profiler spent on it in the last ten seconds, samples of other processes included and set-up not
+    /// (share of one CPU).
+    pub(crate) own_cpu_ratio: Option<f64>,
+    /// Share of its CPU time that everything spent on it may take, as the host's budget leaves it.
     pub(crate) budget_ratio: f64,
-    /// Its own budget.
+    /// Its own budget: bound on the slowdown.
     pub(crate) own_budget_ratio: f64,
     /// CPU time that it used while it was watched (s).
     pub(crate) cpu_s: f64,
@@ -172,6 +179,8 @@ pub(crate) struct HostStatus {
     pub(crate) charged_s: f64,
     /// Own CPU time since it began (s).
     pub(crate) self_cpu_s: f64,
+    /// The part of it for set-up, like reading unwind tables, which the budget counts over the minutes that follow (s).
+    pub(crate) setup_cpu_s: f64,
     /// The part of it that no target is the reason of (s).
     pub(crate) housekeeping_cpu_s: f64,
 }

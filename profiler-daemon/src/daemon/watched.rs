@@ -113,6 +113,8 @@ pub(crate) struct Totals {
     pub(crate) charged_ns: u64,
     /// Own CPU time in its turns (ns).
     pub(crate) turns_ns: u64,
+    /// The part of it for set-up (ns).
+    pub(crate) once_ns: u64,
     samples: u64,
     lost: u64,
     truncated: u64,
@@ -126,6 +128,7 @@ impl Totals {
             cpu_ns: self.cpu_ns + other.cpu_ns,
             charged_ns: self.charged_ns + other.charged_ns,
             turns_ns: self.turns_ns + other.turns_ns,
+            once_ns: self.once_ns + other.once_ns,
             samples: self.samples + other.samples,
             lost: self.lost + other.lost,
             truncated: self.truncated + other.truncated,
@@ -141,6 +144,7 @@ impl Sampled {
             cpu_ns: self.engine.session.target_cpu_ns(),
             charged_ns: (account.spent().total_ns() - own_ns) as u64,
             turns_ns: self.engine.session.own_time.now_ns(),
+            once_ns: account.spent().self_once_ns as u64,
             samples: counts.samples,
             lost: counts.lost,
             truncated: counts.truncated.total(),

@@ -208,6 +208,7 @@ fn bound(prediction: &Prediction) -> String {
         BoundBy::Law => "the law: the best rate is within the budget",
         BoundBy::Budget => "the budget",
         BoundBy::OwnCpu => "the profiler's own CPU time",
+        BoundBy::Host => "the host's budget",
         BoundBy::Kernel => "the shortest period of the kernel",
         BoundBy::Tick => "the kernel's tick",
         BoundBy::Bytes => "the bytes that samples bring",

@@ -25,6 +25,7 @@ fn busy() -> Activity {
 fn forecast_of(job: &PlanProcessJob, watched: Activity, per_sample_ns: Cost) -> Forecast {
     let settings = RateSettings {
         budget_ratio: job.sampling.budget.get(),
+        own_cpu_ratio: Some(0.1),
         horizon_s: Some(60.0),
         expected_stack_bytes: 8_192.0,
         ..RateSettings::default()

@@ -105,7 +105,7 @@ fn rows_of(scenario: &Scenario, found: &Found) -> Vec<Vec<String>> {
                 &format!("{:.3}", target.busy_cpus),
                 &percent(scenario.cast[target.number].budget_ratio),
                 &percent(target.granted_ratio),
-                &sure(target.overhead),
+                &sure(target.slowdown),
                 &percent(target.own_ratio),
                 &percent(target.said_ratio),
                 &format!("{:.0}", target.rate_hz),

@@ -170,7 +170,7 @@ pub fn run_fleet(fleet: &Fleet, seed: u64) -> FleetOutcome {
         now_s += passed_s;
         let spent_ns = truth.target_ns + truth.self_ns + fleet.housekeeping_cpus * passed_s * 1e9;
         books.book(now_s, spent_ns, in_force * passed_s * 1e9);
-        host.book((now_s * 1e9) as u64, spent_ns);
+        host.book((now_s * 1e9) as u64, spent_ns, 0.0);
         if run.now_s() >= run.member.to_s {
             left.push(runs.remove(next).changes);
         }
@@ -192,14 +192,14 @@ pub fn run_fleet(fleet: &Fleet, seed: u64) -> FleetOutcome {
 
 fn reshare(host: &mut HostBudget, fleet: &Fleet, runs: &mut [Run<'_>], now_s: f64) {
     let demands: Vec<Demand> = runs.iter().map(|run| run.controller.demand(run.member.weight)).collect();
-    let granted: Vec<f64> = runs.iter().map(|run| run.controller.budget_ratio()).collect();
+    let granted: Vec<f64> = runs.iter().map(|run| run.controller.granted_ratio()).collect();
     let at_ns = (now_s * 1e9) as u64;
     let Some(Shares { of, .. }) = host.share(at_ns, fleet.housekeeping_cpus, &demands, &granted) else {
         return;
     };
     for ((run, share), granted) in runs.iter_mut().zip(of).zip(granted) {
-        if share.budget_ratio != granted {
-            run.controller.grant(share.budget_ratio);
+        if share.granted_ratio != granted {
+            run.controller.grant(share.granted_ratio);
             run.changes += u64::from(now_s > 0.5 * fleet.duration_s);
         }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::judge::{Line, Run, at_ms, line};
+use crate::daemon::taken_s;
 use crate::experiment::percent;
 
 const STRETCH_MS: u64 = 10_000;
@@ -14,8 +15,8 @@ const LEAST_ACCOUNTED: f64 = 0.85;
 const MOST_ACCOUNTED: f64 = 1.05;
 /// A target that uses less CPU time in a stretch is idle (s).
 const IDLE_S: f64 = 0.5;
-/// CPUs that a target counts as using at least, by the definition of its budget.
-const FLOOR_CPUS: f64 = 0.1;
+/// CPUs that a target counts as using at least, by the definition of its slowdown.
+const FLOOR_CPUS: f64 = 0.01;
 /// So much of the budget is within it: what costs are known to.
 const WITHIN: f64 = 1.02;
 /// Share of the stretches that have to be within budget, and by how much the others may be over it: of ten seconds, in which a
@@ -109,14 +110,15 @@ pub(super) fn lines(run: &Run<'_>) -> Vec<Line> {
                     *most = most.max(spent_s / wall_s);
                     continue;
                 }
-                // What the host's leaves it is judged with the host's.
+                // What else it costs is judged with the host's.
+                let taken_s = taken_s(now) - taken_s(then);
                 let budget = |of: &Value| of["own_budget_ratio"].as_f64().unwrap_or(0.0);
-                let ratio = spent_s / cpu_s.max(FLOOR_CPUS * wall_s) / budget(then).max(budget(now));
-                targets.entry(name).or_default().add(length_ms, spent_s, cpu_s, ratio);
+                let ratio = taken_s / cpu_s.max(FLOOR_CPUS * wall_s) / budget(then).max(budget(now));
+                targets.entry(name).or_default().add(length_ms, taken_s, cpu_s, ratio);
             }
         });
     }
-    lines.extend(targets.iter().map(|(name, held)| held.line(format!("budget of {name}"))));
+    lines.extend(targets.iter().map(|(name, held)| held.line(format!("slowdown of {name}"))));
     let worst = idle.iter().max_by(|a, b| a.1.total_cmp(b.1));
     lines.extend(worst.map(|(name, cpus)| {
         line(

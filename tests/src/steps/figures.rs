@@ -7,10 +7,8 @@ use super::play::{Poll, Said, Show};
 use crate::slope::Figure;
 use crate::twins::{TURN_S, Turn, calm, excess};
 
-/// CPUs that a target is taken to use at least: where its own cost, and where the profiler's time, is set against its CPU
-/// time. As the daemon counts.
+/// CPUs that a target is taken to use at least where its slowdown is set against its CPU time. As the daemon counts.
 const TARGET_FLOOR_CPUS: f64 = 0.01;
-const OWN_FLOOR_CPUS: f64 = 0.1;
 const TEN_S: f64 = 10.0;
 /// Time between the beginnings of two windows (s).
 const GRAIN_S: f64 = 0.25;
@@ -35,13 +33,13 @@ pub struct TargetFigures {
     pub number: usize,
     /// CPUs that it kept busy.
     pub busy_cpus: f64,
-    /// Overhead: what it took more than its twin, and the daemon's time in its turns.
-    pub overhead: Figure,
-    /// The latter part of it.
-    pub own_ratio: f64,
+    /// What it took more than its twin.
+    pub slowdown: Figure,
     /// The same as the daemon says.
     pub said_ratio: f64,
-    /// The budget in force in the end.
+    /// The daemon's time in its turns.
+    pub own_ratio: f64,
+    /// What everything may take in the end, as the host's budget leaves it.
     pub granted_ratio: f64,
     /// Samples per CPU-second towards the end of the phase.
     pub rate_hz: f64,
@@ -91,25 +89,19 @@ impl<'s> Figures<'s> {
         let turns = within(&self.show.turns[number], span_s);
         let found = excess(&turns).context("too few sampled turns")?;
         let busy_s: f64 = turns.iter().map(|turn| turn.process_s).sum();
-        let of_target = |own_s: f64, charged_s: f64| {
-            own_s / busy_s.max(OWN_FLOOR_CPUS * seconds) + charged_s / busy_s.max(TARGET_FLOOR_CPUS * seconds)
-        };
-        let (own_s, charged_s) = (
-            self.since(span_s, number, |said| said.own_s),
-            self.since(span_s, number, |said| said.charged_s),
-        );
-        let foreign_s = self.since(span_s, number, |said| said.foreign_s);
+        let of_target = |spent_s: f64| spent_s / busy_s.max(TARGET_FLOOR_CPUS * seconds);
+        let own_s = self.since(span_s, number, |said| said.own_s + said.foreign_s);
+        let charged_s = self.since(span_s, number, |said| said.charged_s);
         let settled = (span_s.0 + SETTLED * seconds, span_s.1);
         let rate = |of: fn(&Said) -> f64| self.since(settled, number, of);
         let last = self.show.polls.iter().rev().find(|poll| poll.at_s <= span_s.1).context("no poll")?;
-        let own_ratio = of_target(own_s, 0.0);
         let usual = self.usual[number];
         Ok(TargetFigures {
             number,
             busy_cpus: busy_s / seconds,
-            overhead: Figure { mean: found.mean - usual.mean + own_ratio, se: found.se.hypot(usual.se) },
-            own_ratio,
-            said_ratio: of_target(own_s + foreign_s, charged_s),
+            slowdown: Figure { mean: found.mean - usual.mean, se: found.se.hypot(usual.se) },
+            said_ratio: of_target(charged_s),
+            own_ratio: of_target(own_s),
             granted_ratio: last.targets.get(&number).context("it was no target")?.granted_ratio,
             rate_hz: rate(|said| said.samples) / rate(|said| said.cpu_s).max(1e-9),
         })
@@ -138,7 +130,7 @@ impl<'s> Figures<'s> {
         })
     }
 
-    /// The worst ten seconds of a target within a phase or some that follow one another, over the budget of each; `None` of
+    /// The ten seconds of a target that slowed it down most within a phase or some that follow one another, over the budget of each; `None` of
     /// shorter ones.
     pub fn worst(&self, span_s: (f64, f64), number: usize) -> Option<Worst> {
         let usual = self.usual[number];
@@ -146,11 +138,8 @@ impl<'s> Figures<'s> {
             let turns = within(&self.calm[number], window_s);
             let busy_s: f64 = turns.iter().map(|turn| turn.process_s).sum();
             let twin_s: f64 = turns.iter().map(|turn| turn.twin_s).sum();
-            let own_s = self.since(window_s, number, |said| said.own_s);
             let extra_s = busy_s - (1.0 + usual.mean) * twin_s;
-            let ratio =
-                extra_s / busy_s.max(TARGET_FLOOR_CPUS * TEN_S) + own_s / busy_s.max(OWN_FLOOR_CPUS * TEN_S);
-            (ratio, turns)
+            (extra_s / busy_s.max(TARGET_FLOOR_CPUS * TEN_S), turns)
         })?;
         let se = excess(&turns).map_or(f64::INFINITY, |found| found.se);
         Some(Worst { ratio, noise: MOST_SE * se.hypot(usual.se) })
@@ -161,8 +150,7 @@ impl<'s> Figures<'s> {
         let found = self.largest(span_s, |window_s| {
             let cpu_s = self.since(window_s, number, |said| said.cpu_s);
             let charged_s = self.since(window_s, number, |said| said.charged_s);
-            let own_s = self.since(window_s, number, |said| said.own_s + said.foreign_s);
-            (charged_s / cpu_s.max(TARGET_FLOOR_CPUS * TEN_S) + own_s / cpu_s.max(OWN_FLOOR_CPUS * TEN_S), ())
+            (charged_s / cpu_s.max(TARGET_FLOOR_CPUS * TEN_S), ())
         });
         found.map(|(ratio, ())| ratio)
     }

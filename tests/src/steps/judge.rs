@@ -49,7 +49,7 @@ pub struct Found {
     pub name: &'static str,
     /// Its phases.
     pub phases: Vec<PhaseFound>,
-    /// The worst ten seconds of each target over its own budget, by the stopwatch.
+    /// The ten seconds that slowed each target down most, by the stopwatch.
     pub worst: BTreeMap<usize, Worst>,
     /// The same as the daemon says.
     pub said_worst: BTreeMap<usize, f64>,
@@ -136,12 +136,12 @@ pub fn judge(scenario: &Scenario, rounds: &[Found]) -> Vec<Verdict> {
         for (place, number) in taking_part(phase).enumerate() {
             let mine: Vec<&TargetFigures> =
                 rounds.iter().map(|found| &found.phases[at].targets[place]).collect();
-            let overhead =
-                crate::slope::mean_of(&mine.iter().map(|target| target.overhead).collect::<Vec<_>>());
+            let slowdown =
+                crate::slope::mean_of(&mine.iter().map(|target| target.slowdown).collect::<Vec<_>>());
             let budget = scenario.cast[number].budget_ratio;
-            verdicts.push(bounded(&of(&format!("t{number}, on the whole")), overhead, budget));
+            verdicts.push(bounded(&of(&format!("t{number}, on the whole")), slowdown, budget));
             let said = mine.iter().map(|target| target.said_ratio).sum::<f64>() / mine.len() as f64;
-            let of_said = Figure { mean: overhead.mean / said, se: overhead.se / said };
+            let of_said = Figure { mean: slowdown.mean / said, se: slowdown.se / said };
             let interval = (of_said.mean - 2.0 * of_said.se, of_said.mean + 2.0 * of_said.se);
             let what = of(&format!("t{number}, of what is said"));
             verdicts.push(Verdict::new(&what, of_said.mean, interval, SAID_FACTOR, factor));

@@ -19,7 +19,7 @@ const FLOOR_CPUS: f64 = 0.1;
 /// A target, as far as the law asks.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'d> {
-    /// Its own budget (ratio).
+    /// Bound on its slowdown (ratio).
     pub budget_ratio: f64,
     /// CPUs that it kept busy, by its own clock.
     pub busy_cpus: f64,
@@ -42,7 +42,7 @@ fn demand(seen: &Seen<'_>) -> Result<Demand> {
     let figure = |key: &str| seen.decision[key].as_f64().with_context(|| format!("no {key} in a decision"));
     let counted_cpus = seen.busy_cpus.max(FLOOR_CPUS);
     Ok(Demand {
-        budget_ratio: MARGIN * seen.budget_ratio,
+        slowdown_ratio: MARGIN * seen.budget_ratio,
         busy_cpus: seen.busy_cpus,
         counted_cpus,
         sample_s: figure("total_hi_us")? * 1e-6,

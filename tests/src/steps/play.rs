@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow};
 use serde_json::Value;
 
 use super::scenarios::{Phase, QUIET_S, Scenario};
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, taken_s};
 use crate::experiment::progress;
 use crate::measured::cpu_s;
 use crate::soak::ask::get_json;
@@ -212,14 +212,11 @@ impl Stage<'_> {
 
 fn said(target: &Value) -> Option<Said> {
     let figure = |key: &str| target[key].as_f64();
-    let parts = &target["overhead_parts"];
-    let part = |key: &str| parts[key].as_f64();
-    let charged = ["base", "frames", "stack", "switches", "side_records"];
-    let charged_ratio: f64 = charged.iter().filter_map(|key| part(&format!("{key}_ratio"))).sum();
+    let part = |key: &str| target["overhead_parts"][key].as_f64();
     let cpu_s = figure("cpu_s")?;
     Some(Said {
         cpu_s,
-        charged_s: charged_ratio * cpu_s,
+        charged_s: taken_s(target),
         own_s: part("self_ratio")? * cpu_s,
         foreign_s: part("foreign_ratio")? * cpu_s,
         samples: figure("samples")?,

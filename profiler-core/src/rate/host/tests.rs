@@ -4,7 +4,7 @@ const TICK_NS: u64 = 100_000_000;
 
 fn busy(cpus: f64) -> Demand {
     Demand {
-        budget_ratio: 0.05,
+        slowdown_ratio: 0.05,
         busy_cpus: cpus,
         counted_cpus: cpus.max(0.1),
         sample_s: 20e-6,
@@ -16,7 +16,7 @@ fn busy(cpus: f64) -> Demand {
 
 /// Books a second in which so many CPUs are spent.
 fn second(host: &mut HostBudget, from_ns: u64, cpus: f64) -> u64 {
-    (1..=10).for_each(|tick| host.book(from_ns + tick * TICK_NS, cpus * TICK_NS as f64));
+    (1..=10).for_each(|tick| host.book(from_ns + tick * TICK_NS, cpus * TICK_NS as f64, 0.0));
     from_ns + 10 * TICK_NS
 }
 
@@ -48,7 +48,7 @@ fn what_can_wait_is_spent_at_once_where_there_is_room_for_it_in_every_ten_second
         assert!(tick > 0 || (spent_ns - 0.12e9).abs() < 1.0, "{spent_ns}");
         of_names_ns += spent_ns;
         at_ns += TICK_NS;
-        host.book(at_ns, 0.008 * TICK_NS as f64 + spent_ns);
+        host.book(at_ns, 0.008 * TICK_NS as f64 + spent_ns, 0.0);
     }
     assert!((0.99..=1.0001).contains(&host.worst_10s_ratio()), "{}", host.worst_10s_ratio());
     assert!(of_names_ns > 0.95 * 0.012 * 60e9, "{of_names_ns}");
@@ -70,7 +70,7 @@ fn a_smaller_budget_does_not_regret_what_was_spent_before() {
 fn it_is_shared_once_a_second_or_when_it_would_be_overspent() {
     let mut host = HostBudget::new(0.02);
     let calm = [busy(0.5), busy(0.2)];
-    let granted = |shares: &Shares| shares.of.iter().map(|share| share.budget_ratio).collect::<Vec<f64>>();
+    let granted = |shares: &Shares| shares.of.iter().map(|share| share.granted_ratio).collect::<Vec<f64>>();
     let first = granted(&host.share(0, 0.001, &calm, &[0.05, 0.05]).unwrap());
     assert!(would_spend(&calm, &first) <= 0.019 * 1.000_001);
     assert!(host.share(TICK_NS, 0.001, &calm, &first).is_none());
@@ -89,8 +89,8 @@ fn it_is_shared_once_a_second_or_when_it_would_be_overspent() {
 #[test]
 fn a_clock_that_stands_or_goes_back_spends_no_budget_twice() {
     let mut host = HostBudget::new(0.02);
-    host.book(5 * TICK_NS, 1.0);
-    host.book(5 * TICK_NS, 1.0);
-    host.book(3 * TICK_NS, 1.0);
+    host.book(5 * TICK_NS, 1.0, 0.0);
+    host.book(5 * TICK_NS, 1.0, 0.0);
+    host.book(3 * TICK_NS, 1.0, 0.0);
     assert!(host.affordable_cpus() <= 0.02 && host.affordable_cpus() > 0.019);
 }

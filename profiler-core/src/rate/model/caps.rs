@@ -5,9 +5,9 @@ use serde::Serialize;
 /// What one of the caps on the rate allows, all in samples per CPU-second of the target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Caps {
-    /// The budget of the target's slowdown, or of everything that sampling costs.
+    /// The budget of the target's slowdown.
     pub budget_hz: f64,
-    /// The budget of the profiler's own CPU time.
+    /// The budget of the profiler's own CPU time, or what the host's budget leaves for everything that sampling costs.
     pub own_hz: f64,
     /// The shortest period the kernel is asked for.
     pub kernel_hz: f64,
@@ -34,10 +34,12 @@ impl Caps {
 pub enum BoundBy {
     /// The law: more samples would make the profile worse.
     Law,
-    /// The budget of the target's slowdown, or of everything that sampling costs.
+    /// The budget of the target's slowdown.
     Budget,
     /// The budget of the profiler's own CPU time.
     OwnCpu,
+    /// The host's budget for everything that sampling costs.
+    Host,
     /// The shortest period the kernel is asked for.
     Kernel,
     /// The kernel's tick: timers on CPU time expire at ticks alone.
@@ -59,6 +61,7 @@ impl BoundBy {
             BoundBy::Law => "law",
             BoundBy::Budget => "budget",
             BoundBy::OwnCpu => "own_cpu",
+            BoundBy::Host => "host",
             BoundBy::Kernel => "kernel",
             BoundBy::Tick => "tick",
             BoundBy::Bytes => "bytes",

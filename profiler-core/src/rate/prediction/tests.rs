@@ -89,15 +89,15 @@ fn the_predicted_rate_is_the_one_that_the_controller_comes_to() {
     let half = Program { cpus: 0.5, frames: 60.0, bytes: 30_000.0, ..COMPUTES };
     let crowd = Program { cpus: 6.0, frames: 2.0, bytes: 0.0, ..COMPUTES };
     let cases = [
-        (COMPUTES, settings(), BoundBy::Budget),
+        (COMPUTES, settings(), BoundBy::Host),
         (COMPUTES, generous.clone(), BoundBy::Law),
         (COMPUTES, narrow, BoundBy::Bytes),
         (COMPUTES, fixed, BoundBy::Fixed),
-        (switching, settings(), BoundBy::Budget),
+        (switching, settings(), BoundBy::Host),
         (hopeless, settings(), BoundBy::Floor),
-        (half, settings(), BoundBy::Budget),
+        (half, settings(), BoundBy::Host),
         (half, generous.clone(), BoundBy::Law),
-        (crowd, settings(), BoundBy::Budget),
+        (crowd, settings(), BoundBy::Host),
         (crowd, generous, BoundBy::Law),
     ];
     for (case, (program, settings, bound_by)) in cases.into_iter().enumerate() {

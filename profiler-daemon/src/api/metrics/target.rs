@@ -22,8 +22,25 @@ const FIGURES: &[Figure<TargetStatus>] = &[
     gauge("target_overhead_worst_1s_ratio", "The largest such share of any second.", |t| {
         t.overhead_worst_1s_ratio
     }),
-    gauge("target_budget_ratio", "Share of its CPU time that may be spent on it.", |t| Some(t.budget_ratio)),
-    gauge("target_own_budget_ratio", "The same by its own budget alone.", |t| Some(t.own_budget_ratio)),
+    gauge("target_slowdown_ratio", "Share of its CPU time taken from it in the last ten seconds.", |t| {
+        t.slowdown_ratio
+    }),
+    gauge("target_slowdown_worst_10s_ratio", "The largest such share of any ten seconds.", |t| {
+        t.slowdown_worst_10s_ratio
+    }),
+    gauge("target_own_budget_ratio", "Bound on its slowdown, as a share of its CPU time.", |t| {
+        Some(t.own_budget_ratio)
+    }),
+    gauge(
+        "target_own_cpu_ratio",
+        "Share of one CPU that the profiler used for it in the last ten seconds.",
+        |t| t.own_cpu_ratio,
+    ),
+    gauge(
+        "target_budget_ratio",
+        "Share of its CPU time that everything spent on it may take, as the host's budget leaves it.",
+        |t| Some(t.budget_ratio),
+    ),
     counter("target_cpu_seconds", "CPU time that it used while it was watched.", |t| Some(t.cpu_s)),
     counter("target_overhead_cpu_seconds", "CPU time that was spent on it.", |t| Some(t.overhead_s)),
     counter("target_samples", "Samples that were taken.", |t| Some(t.samples as f64)),

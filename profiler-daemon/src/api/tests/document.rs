@@ -43,6 +43,7 @@ fn status() -> Status {
             charged_s: 1013.0,
             self_cpu_s: 1014.0,
             housekeeping_cpu_s: 1015.0,
+            setup_cpu_s: 1098.0,
         },
         memory: MemoryStatus {
             resident_bytes: 1016,
@@ -111,6 +112,9 @@ fn full_target() -> TargetStatus {
         }),
         budget_ratio: 2017.0,
         own_budget_ratio: 2025.0,
+        slowdown_ratio: Some(2026.0),
+        slowdown_worst_10s_ratio: Some(2027.0),
+        own_cpu_ratio: Some(2028.0),
         cpu_s: 2018.0,
         overhead_s: 2019.0,
         samples: 2020,

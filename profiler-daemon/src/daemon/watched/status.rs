@@ -58,7 +58,10 @@ impl Sampled {
         status.overhead_last_1s_ratio = Some(account.last_1s_ratio());
         status.overhead_worst_1s_ratio = Some(account.worst_1s_ratio());
         status.overhead_parts = Some(summary::parts(account));
-        status.budget_ratio = engine.controller.budget_ratio();
+        status.slowdown_ratio = Some(account.last_10s_slowdown_ratio());
+        status.slowdown_worst_10s_ratio = Some(account.worst_10s_slowdown_ratio());
+        status.own_cpu_ratio = Some(account.last_10s_own_cpu_ratio());
+        status.budget_ratio = engine.controller.granted_ratio();
         if !engine.notes.is_empty() {
             status.reason = Some(engine.notes.join("; "));
         }

@@ -93,6 +93,7 @@ pub(super) fn bound(run: &Run) -> Option<String> {
         "fixed" => "fixed by --rate",
         "floor" => "the lowest rate that yields a profile",
         "budget" | "bucket" => "limited by the slowdown budget",
+        "host" => "limited by the host's budget",
         "own_cpu" | "own" | "self" => "limited by the profiler's own CPU time",
         "kernel" => "limited by the kernel's highest rate",
         "tick" => "limited by the kernel's tick",

@@ -198,7 +198,7 @@ impl<L: DecisionLog> Engine<L> {
     pub(super) fn look_at_attach(&mut self, now_ns: u64) -> (u64, bool) {
         let switches = self.context_switches();
         let observed = self.observe(switches);
-        self.attach.set_budget(self.controller.own_budget_ratio());
+        self.attach.set_budget(self.controller.budget_ratio());
         self.foresee_ways(now_ns, switches, observed.wall_ns);
         if self.attach.observe(now_ns, observed, || task_events(&self.session)).is_some() {
             self.attach_changed = true;
