@@ -277,8 +277,7 @@ impl<L: DecisionLog> Engine<L> {
         let wakes_up = self.samples_came && self.resting.is_some_and(|rest| rest.quiet_ticks > 0);
         let is_alarmed = self.alarm.as_mut().is_some_and(SwitchAlarm::take_rung) || wakes_up;
         if is_alarmed {
-            self.next_tick_ns = now_ns;
-            self.resting = self.resting.map(|_| Rest::default());
+            self.rouse();
         }
         let so_far = self.by_events(self.session.since_last_reading(now_ns));
         let is_due = now_ns + slack_ns >= self.next_tick_ns;

@@ -62,7 +62,10 @@ impl<L: DecisionLog> Engine<L> {
                 break;
             }
         }
-        self.members_changed |= came && self.attach.mode() == AttachMode::Task;
+        if came {
+            self.members_changed |= self.attach.mode() == AttachMode::Task;
+            self.rouse(); // who comes may be gone before a rare tick
+        }
     }
 
     /// Processes that are other targets', and some that are no longer. Whoever is in the group that the target is, stays.

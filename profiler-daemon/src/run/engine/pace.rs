@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{DecisionLog, Engine};
 use crate::sys::alarm::SwitchAlarm;
+use crate::sys::clock;
 
 /// Time between two looks at the rings where a sample's cost could jump: it must not go unseen for a whole tick.
 const LOOK_NS: u64 = 25_000_000;
@@ -62,6 +63,12 @@ impl<L: DecisionLog> Engine<L> {
     /// Ticks get rarer while nothing happens: for one target among many, which shall cost nothing while they idle.
     pub(crate) fn rests(&mut self) {
         self.resting = Some(Rest::default());
+    }
+
+    /// Takes stock at the next turn, and often again after that: something has begun.
+    pub(super) fn rouse(&mut self) {
+        self.next_tick_ns = self.next_tick_ns.min(clock::monotonic_ns());
+        self.resting = self.resting.map(|_| Rest::default());
     }
 
     /// How long until the next tick (ns).
