@@ -69,10 +69,11 @@ impl HostAccount {
     }
 
     /// Own CPU time of no target, in the last ten seconds (CPU-seconds per second). Names come when windows end: where those of
-    /// the time to come are expected to take more than they did, that is reckoned with.
+    /// the time to come are expected to take more than they did, that is reckoned with; and what the first seconds took is no sign
+    /// that the next will take as much.
     pub(crate) fn housekeeping_cpus(&self, expected_names_cpus: f64) -> f64 {
         let (then, now) = (self.oldest(), self.latest());
-        let wall_ns = now.at_ns.saturating_sub(then.at_ns).max(1) as f64;
+        let wall_ns = now.at_ns.saturating_sub(then.at_ns).max(WINDOW_NS) as f64;
         let own_ns = now.self_ns.saturating_sub(then.self_ns);
         let names_ns = now.names_ns.saturating_sub(then.names_ns);
         let beside_ns = own_ns.saturating_sub(now.turns_ns.saturating_sub(then.turns_ns) + names_ns);
@@ -132,6 +133,9 @@ mod tests {
 
     #[test]
     fn the_worst_ten_seconds_are_kept_and_own_time_without_a_target_counts() {
+        let mut account = HostAccount::new(spent(0, 0, 0), 2);
+        account.observe(spent(1, 0, 10_000_000), 2);
+        assert!((account.housekeeping_cpus(0.0) - 0.0005).abs() < 1e-9, "what a start takes");
         let mut account = HostAccount::new(spent(0, 0, 0), 2);
         let mut charged_ns = 0;
         for second in 1..=60 {
