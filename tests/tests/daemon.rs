@@ -190,7 +190,7 @@ fn a_child_that_is_a_target_itself_is_none_of_its_creators() -> Result<()> {
     let busy = Busy::new()?;
     let marker = format!("exit-of-{}", busy.name);
     attempts(|| {
-        let script = format!("sleep 4; {} --cpu 300 & wait # {marker}", busy.path().display());
+        let script = format!("sleep 4; {} --cpu 60 & wait # {marker}", busy.path().display());
         let sections = busy.section("child", "")
             + &format!("[[target]]\nname = \"creator\"\ncommand = {:?}\n", format!("wait # {marker}"));
         let mut daemon = Daemon::start(2, &sections)?;

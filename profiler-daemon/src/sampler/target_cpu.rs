@@ -16,8 +16,9 @@ const WAITED_EVERY_NS: u64 = 1_000_000_000;
 
 /// Adds up the CPU time of processes as they come and go.
 ///
-/// A running process is read from its CPU clock. The time of one that ended is found again in its parent's
-/// account of waited-for children, if the parent is followed and keeps one; if not, its last reading counts.
+/// A running process is read from its CPU clock. The time of one that ended is found again in the account of waited-for children
+/// of its parent, or, where that ended too, of who was the parent's, if that is followed and keeps one; if not, its last reading
+/// counts.
 ///
 /// Of a control group and of the machine the kernel itself keeps the sum. The processes are then only watched for their ends.
 #[derive(Default)]
@@ -26,6 +27,8 @@ pub(crate) struct TargetCpu {
     processes: FxHashMap<u32, Account>,
     /// Time of ended processes that no living one accounts for (ns).
     ended_ns: u64,
+    /// The part of it that descendants of a living process used, by that process (ns): its final account, if there is one, has it.
+    ended_below_ns: FxHashMap<u32, u64>,
     /// Time of ended processes that did not show in a living parent's account, which has ticks (ns): perhaps it
     /// will, and what is known of the parent in the end decides.
     doubtful_ns: u64,
@@ -158,17 +161,19 @@ impl TargetCpu {
 
     /// The final account of a process that we waited for, its waited-for children included.
     pub(crate) fn waited_for(&mut self, pid: u32, cpu_ns: u64) {
+        let below =
+            self.processes.keys().copied().filter(|&child| self.ancestors(child).any(|one| one == pid));
+        let ended: Vec<u32> = below.filter(|&child| clock::process_cpu_ns(child).is_none()).collect();
         let followed = self.processes.remove(&pid);
         if self.whole.is_some() {
             return; // its time is in the group's
         }
         if let Some(account) = followed {
-            self.ended_ns += cpu_ns.saturating_sub(account.base_ns);
+            let below_ns = self.ended_below_ns.remove(&pid).unwrap_or(0);
+            self.ended_ns = self.ended_ns.saturating_sub(below_ns) + cpu_ns.saturating_sub(account.base_ns);
             (self.doubtful_ns, self.total_ns) = (0, 0);
-            // What its children used is part of the figure.
-            self.processes.retain(|&child, account| {
-                account.parent != Some(pid) || clock::process_cpu_ns(child).is_some()
-            });
+            // What its descendants used is part of the figure.
+            self.processes.retain(|child, _| !ended.contains(child));
         }
     }
 
@@ -194,43 +199,65 @@ impl TargetCpu {
             }
             return (self.total_ns, gone);
         }
-        // Clocks before accounts: who is gone by then shows in its parent's account, …
-        let mut gone = self.read_clocks();
-        for pid in &gone {
-            let parent = self.processes.get(pid).and_then(|account| account.parent);
-            if let Some(parent) = parent.and_then(|parent| self.processes.get_mut(&parent)) {
-                parent.has_children = true; // it may have been followed later than its child
+        // Clocks before accounts: who is gone by then shows in the account of who waited for it, …
+        let mut gone: FxHashSet<u32> = self.read_clocks().into_iter().collect();
+        let heirs: FxHashSet<u32> = gone.iter().filter_map(|&pid| self.heir(pid, &gone)).collect();
+        for heir in &heirs {
+            if let Some(account) = self.processes.get_mut(heir) {
+                account.has_children = true; // it may have been followed later than its child
             }
         }
         let mut newly_waited = match self.is_time(WAITED_EVERY_NS) {
             true => self.read_waited(|_| true),
-            false => {
-                let ended = gone.iter().filter_map(|pid| self.processes.get(pid)?.parent);
-                let parents: FxHashSet<u32> = ended.collect();
-                self.read_waited(|pid| parents.contains(&pid))
-            }
+            false => self.read_waited(|pid| heirs.contains(&pid)),
         };
         // … and who went in between shows there too, and would count twice.
         gone.extend(self.gone_since(&newly_waited, &gone));
-        for pid in &gone {
-            let Some(account) = self.processes.remove(pid) else { continue };
-            let is_followed = |parent: &u32| {
-                self.processes.get(parent).is_some_and(|parent| parent.until_left_ns.is_none())
-            };
-            let parent = account.parent.filter(is_followed);
-            match parent.and_then(|parent| newly_waited.get_mut(&parent)) {
+        let ended: Vec<_> =
+            gone.iter().map(|&pid| (pid, self.heir(pid, &gone), self.eldest(pid, &gone))).collect();
+        for (pid, heir, eldest) in ended {
+            let Some(account) = self.processes.remove(&pid) else { continue };
+            self.ended_below_ns.remove(&pid);
+            match heir.and_then(|heir| newly_waited.get_mut(&heir)) {
                 // User and system time are cut to ticks each, before and after.
                 Some(waited) if *waited + 2 * TICK_NS >= account.life_ns() => {
                     *waited = waited.saturating_sub(account.life_ns());
-                    self.take_off(account.parent, account.life_ns().saturating_sub(account.used_ns()));
+                    self.take_off(heir, account.life_ns().saturating_sub(account.used_ns()));
                 }
                 Some(_) => self.doubtful_ns += account.used_ns(),
-                _ => self.ended_ns += account.used_ns(),
+                _ => {
+                    self.ended_ns += account.used_ns();
+                    if let Some(eldest) = eldest {
+                        *self.ended_below_ns.entry(eldest).or_default() += account.used_ns();
+                    }
+                }
             }
         }
+        let gone = gone.into_iter().collect();
         let running: u64 = self.processes.values().map(Account::used_ns).sum();
         self.total_ns = self.total_ns.max(running + self.ended_ns + self.doubtful_ns);
         (self.total_ns, gone)
+    }
+
+    /// The followed processes that a process descends from, its parent first; of who is not followed any more nothing is known.
+    fn ancestors(&self, pid: u32) -> impl Iterator<Item = u32> {
+        let parent = |pid: &u32| {
+            let parent = self.processes.get(pid)?.parent?;
+            self.processes.contains_key(&parent).then_some(parent)
+        };
+        // Numbers are taken again, so a circle is not impossible.
+        std::iter::successors(parent(&pid), parent).take(self.processes.len())
+    }
+
+    /// Who has been told by waiting what a process used that is gone: the nearest of its ancestors that is not gone itself.
+    fn heir(&self, pid: u32, gone: &FxHashSet<u32>) -> Option<u32> {
+        let heir = self.ancestors(pid).find(|ancestor| !gone.contains(ancestor))?;
+        self.processes.get(&heir)?.until_left_ns.is_none().then_some(heir)
+    }
+
+    /// The first of its ancestors, if that is not gone.
+    fn eldest(&self, pid: u32, gone: &FxHashSet<u32>) -> Option<u32> {
+        self.ancestors(pid).last().filter(|eldest| !gone.contains(eldest))
     }
 
     /// Whether it is time for what is done every `interval_ns`.
@@ -268,12 +295,11 @@ impl TargetCpu {
         newly_waited
     }
 
-    /// Children that ended since their clocks were read, of parents that waited for somebody.
-    fn gone_since(&self, newly_waited: &FxHashMap<u32, u64>, gone: &[u32]) -> Vec<u32> {
-        let waited = |account: &Account| account.parent.and_then(|parent| newly_waited.get(&parent));
-        let children = self.processes.iter().filter(|(_, account)| waited(account).is_some_and(|&ns| ns > 0));
-        let ended = |pid: &u32| !gone.contains(pid) && clock::process_cpu_ns(*pid).is_none();
-        children.map(|(&pid, _)| pid).filter(ended).collect()
+    /// Descendants that ended since their clocks were read, of processes that waited for somebody.
+    fn gone_since(&self, newly_waited: &FxHashMap<u32, u64>, gone: &FxHashSet<u32>) -> Vec<u32> {
+        let waited = |pid: u32| newly_waited.get(&pid).is_some_and(|&ns| ns > 0);
+        let below = self.processes.keys().copied().filter(|&pid| self.ancestors(pid).any(waited));
+        below.filter(|pid| !gone.contains(pid) && clock::process_cpu_ns(*pid).is_none()).collect()
     }
 }
 
@@ -313,6 +339,47 @@ mod tests {
         assert_eq!(gone, [child]);
         assert!(total + 2 * TICK_NS >= expected, "{total} of {expected}");
         assert!(total < 3 * expected, "{total} of {expected}");
+    }
+
+    /// A chain of shells in which the last works, and all but the first end at once; with readings in between or without.
+    #[test]
+    fn a_chain_that_ends_at_once_counts_once() {
+        for (reads_between, reads_after) in [(true, true), (false, true), (false, false)] {
+            let inner = format!("sh -c '{WORK}; :'; :");
+            let script = format!("sh -c \"{}\"; exec sleep 60", inner.replace('$', "\\$"));
+            let mut first = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+            let mut cpu = TargetCpu::default();
+            cpu.adopt(first.id());
+            let chain = loop {
+                let chain = procfs::descendants(&[first.id()]);
+                if chain.len() == 2 {
+                    break chain;
+                }
+                std::thread::yield_now();
+            };
+            chain.iter().for_each(|child| cpu.forked(child.pid, child.parent));
+            let ended = || chain.iter().all(|child| clock::process_cpu_ns(child.pid).is_none());
+            while !ended() {
+                if reads_between {
+                    cpu.read();
+                }
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            let expected =
+                clock::process_cpu_ns(first.id()).unwrap() + procfs::waited_children_cpu_ns(first.id());
+            if reads_after {
+                let total = cpu.read().0;
+                assert!(total.abs_diff(expected) <= 4 * TICK_NS, "{reads_between}: {total} of {expected}");
+            }
+            first.kill().unwrap();
+            let used_ns = first.wait().map(|_| expected).unwrap();
+            cpu.waited_for(first.id(), used_ns);
+            let total = cpu.read().0;
+            assert!(
+                total.abs_diff(expected) <= 4 * TICK_NS,
+                "{reads_between}, {reads_after}, in the end: {total} of {expected}"
+            );
+        }
     }
 
     #[test]
