@@ -14,10 +14,10 @@
 //! λ(μ) = ( w·A/2 / (w·o + μ·q·c) )^(2/3),    held between a floor and what its slowdown and the law allow
 //! ```
 //!
-//! and the rates fall with it: one number is looked for, until what they spend is what there is. The slowdown of a target has
-//! a budget of its own, and bounds its rate. So a target that needs less leaves it to the others, more for the host takes nothing
-//! from anyone, and nobody is starved: the floor is a tenth of what
-//! a target would have alone, or the same part of it for all where there is not even that.
+//! and the rates fall with it: one number is looked for, until what they spend is what there is. Each target's slowdown has a
+//! bound of its own, which caps its rate. So a target that needs less leaves the rest to the others, and a larger budget for
+//! the host lowers no rate. No target is starved: the floor is a tenth of what it would have alone, or the same part of that for
+//! all where the budget is too small.
 //!
 //! ```
 //! use profiler_core::rate::share::{Demand, share};

@@ -62,6 +62,13 @@ pub enum UserRegs {
 }
 
 impl UserRegs {
+    /// The instruction pointer.
+    pub fn ip(&self) -> u64 {
+        match *self {
+            Self::X86_64 { ip, .. } | Self::Aarch64 { pc: ip, .. } | Self::Narrow { ip } => ip,
+        }
+    }
+
     /// Whether the task had called the kernel itself, where that can be told: `syscall` leaves the address that it returns to in
     /// `rcx`. Otherwise an interrupt or a fault has led there.
     pub(crate) fn are_of_system_call(&self) -> Option<bool> {
@@ -69,15 +76,6 @@ impl UserRegs {
         match self {
             Self::X86_64 { ip, general } => general[RCX].map(|rcx| rcx == *ip),
             _ => None,
-        }
-    }
-}
-
-impl UserRegs {
-    /// The instruction pointer.
-    pub fn ip(&self) -> u64 {
-        match *self {
-            Self::X86_64 { ip, .. } | Self::Aarch64 { pc: ip, .. } | Self::Narrow { ip } => ip,
         }
     }
 

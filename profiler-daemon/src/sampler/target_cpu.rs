@@ -16,9 +16,9 @@ const WAITED_EVERY_NS: u64 = 1_000_000_000;
 
 /// Adds up the CPU time of processes as they come and go.
 ///
-/// A running process is read from its CPU clock. The time of one that ended is found again in the account of waited-for children
-/// of its parent, or, where that ended too, of who was the parent's, if that is followed and keeps one; if not, its last reading
-/// counts.
+/// A running process is read from its CPU clock. The time of one that ended is in its parent's account of waited-for children; if
+/// the parent has ended too, in the account of the nearest ancestor that runs. Where no such ancestor is followed or keeps an
+/// account, the last reading counts.
 ///
 /// Of a control group and of the machine the kernel itself keeps the sum. The processes are then only watched for their ends.
 #[derive(Default)]
@@ -27,8 +27,6 @@ pub(crate) struct TargetCpu {
     processes: FxHashMap<u32, Account>,
     /// Time of ended processes that no living one accounts for (ns).
     ended_ns: u64,
-    /// The part of it that descendants of a living process used, by that process (ns): its final account, if there is one, has it.
-    ended_below_ns: FxHashMap<u32, u64>,
     /// Time of ended processes that did not show in a living parent's account, which has ticks (ns): perhaps it
     /// will, and what is known of the parent in the end decides.
     doubtful_ns: u64,
@@ -161,19 +159,19 @@ impl TargetCpu {
 
     /// The final account of a process that we waited for, its waited-for children included.
     pub(crate) fn waited_for(&mut self, pid: u32, cpu_ns: u64) {
-        let below =
-            self.processes.keys().copied().filter(|&child| self.ancestors(child).any(|one| one == pid));
-        let ended: Vec<u32> = below.filter(|&child| clock::process_cpu_ns(child).is_none()).collect();
+        let below = |&child: &u32| self.ancestors(child).any(|ancestor| ancestor == pid);
+        let ended = |child: &u32| clock::process_cpu_ns(*child).is_none();
+        let ended_below: FxHashSet<u32> =
+            self.processes.keys().copied().filter(below).filter(ended).collect();
         let followed = self.processes.remove(&pid);
         if self.whole.is_some() {
             return; // its time is in the group's
         }
         if let Some(account) = followed {
-            let below_ns = self.ended_below_ns.remove(&pid).unwrap_or(0);
-            self.ended_ns = self.ended_ns.saturating_sub(below_ns) + cpu_ns.saturating_sub(account.base_ns);
+            self.ended_ns += cpu_ns.saturating_sub(account.base_ns);
             (self.doubtful_ns, self.total_ns) = (0, 0);
             // What its descendants used is part of the figure.
-            self.processes.retain(|child, _| !ended.contains(child));
+            self.processes.retain(|child, _| !ended_below.contains(child));
         }
     }
 
@@ -199,7 +197,7 @@ impl TargetCpu {
             }
             return (self.total_ns, gone);
         }
-        // Clocks before accounts: who is gone by then shows in the account of who waited for it, …
+        // Clocks before accounts: a process that is gone by then shows in the account of the one that waited for it, …
         let mut gone: FxHashSet<u32> = self.read_clocks().into_iter().collect();
         let heirs: FxHashSet<u32> = gone.iter().filter_map(|&pid| self.heir(pid, &gone)).collect();
         for heir in &heirs {
@@ -211,13 +209,11 @@ impl TargetCpu {
             true => self.read_waited(|_| true),
             false => self.read_waited(|pid| heirs.contains(&pid)),
         };
-        // … and who went in between shows there too, and would count twice.
+        // … and one that ended in between shows there too, and would count twice.
         gone.extend(self.gone_since(&newly_waited, &gone));
-        let ended: Vec<_> =
-            gone.iter().map(|&pid| (pid, self.heir(pid, &gone), self.eldest(pid, &gone))).collect();
-        for (pid, heir, eldest) in ended {
+        let ended: Vec<_> = gone.iter().map(|&pid| (pid, self.heir(pid, &gone))).collect();
+        for (pid, heir) in ended {
             let Some(account) = self.processes.remove(&pid) else { continue };
-            self.ended_below_ns.remove(&pid);
             match heir.and_then(|heir| newly_waited.get_mut(&heir)) {
                 // User and system time are cut to ticks each, before and after.
                 Some(waited) if *waited + 2 * TICK_NS >= account.life_ns() => {
@@ -225,12 +221,7 @@ impl TargetCpu {
                     self.take_off(heir, account.life_ns().saturating_sub(account.used_ns()));
                 }
                 Some(_) => self.doubtful_ns += account.used_ns(),
-                _ => {
-                    self.ended_ns += account.used_ns();
-                    if let Some(eldest) = eldest {
-                        *self.ended_below_ns.entry(eldest).or_default() += account.used_ns();
-                    }
-                }
+                None => self.ended_ns += account.used_ns(),
             }
         }
         let gone = gone.into_iter().collect();
@@ -239,25 +230,20 @@ impl TargetCpu {
         (self.total_ns, gone)
     }
 
-    /// The followed processes that a process descends from, its parent first; of who is not followed any more nothing is known.
+    /// The ancestors of a process, its parent first, up to the first that is not followed.
     fn ancestors(&self, pid: u32) -> impl Iterator<Item = u32> {
         let parent = |pid: &u32| {
             let parent = self.processes.get(pid)?.parent?;
             self.processes.contains_key(&parent).then_some(parent)
         };
-        // Numbers are taken again, so a circle is not impossible.
+        // Process ids are used again, so a circle is possible.
         std::iter::successors(parent(&pid), parent).take(self.processes.len())
     }
 
-    /// Who has been told by waiting what a process used that is gone: the nearest of its ancestors that is not gone itself.
+    /// The process whose account of waited-for children has the time of one that is gone: its nearest ancestor that is not gone.
     fn heir(&self, pid: u32, gone: &FxHashSet<u32>) -> Option<u32> {
         let heir = self.ancestors(pid).find(|ancestor| !gone.contains(ancestor))?;
         self.processes.get(&heir)?.until_left_ns.is_none().then_some(heir)
-    }
-
-    /// The first of its ancestors, if that is not gone.
-    fn eldest(&self, pid: u32, gone: &FxHashSet<u32>) -> Option<u32> {
-        self.ancestors(pid).last().filter(|eldest| !gone.contains(eldest))
     }
 
     /// Whether it is time for what is done every `interval_ns`.
@@ -295,11 +281,18 @@ impl TargetCpu {
         newly_waited
     }
 
-    /// Descendants that ended since their clocks were read, of processes that waited for somebody.
+    /// Processes that ended since the clocks were read, and whose time is in an account that was read after that.
     fn gone_since(&self, newly_waited: &FxHashMap<u32, u64>, gone: &FxHashSet<u32>) -> Vec<u32> {
         let waited = |pid: u32| newly_waited.get(&pid).is_some_and(|&ns| ns > 0);
-        let below = self.processes.keys().copied().filter(|&pid| self.ancestors(pid).any(waited));
-        below.filter(|pid| !gone.contains(pid) && clock::process_cpu_ns(*pid).is_none()).collect()
+        if !newly_waited.keys().any(|&pid| waited(pid)) {
+            return Vec::new();
+        }
+        let below = |pid: &u32| !gone.contains(pid) && self.ancestors(*pid).any(waited);
+        let ended = |pid: &u32| clock::process_cpu_ns(*pid).is_none();
+        let found: Vec<u32> = self.processes.keys().copied().filter(below).filter(ended).collect();
+        let all: FxHashSet<u32> = gone.iter().chain(&found).copied().collect();
+        // The others are found gone at the next reading, with the account that has their time.
+        found.into_iter().filter(|&pid| self.heir(pid, &all).is_some_and(waited)).collect()
     }
 }
 
@@ -372,8 +365,8 @@ mod tests {
                 assert!(total.abs_diff(expected) <= 4 * TICK_NS, "{reads_between}: {total} of {expected}");
             }
             first.kill().unwrap();
-            let used_ns = first.wait().map(|_| expected).unwrap();
-            cpu.waited_for(first.id(), used_ns);
+            first.wait().unwrap();
+            cpu.waited_for(first.id(), expected);
             let total = cpu.read().0;
             assert!(
                 total.abs_diff(expected) <= 4 * TICK_NS,

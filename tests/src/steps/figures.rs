@@ -130,8 +130,7 @@ impl<'s> Figures<'s> {
         })
     }
 
-    /// The ten seconds of a target that slowed it down most within a phase or some that follow one another, over the budget of each; `None` of
-    /// shorter ones.
+    /// The largest slowdown of a target in ten seconds of a phase, or of several in a row; `None` where they are shorter.
     pub fn worst(&self, span_s: (f64, f64), number: usize) -> Option<Worst> {
         let usual = self.usual[number];
         let (ratio, turns) = self.largest(span_s, |window_s| {

@@ -94,7 +94,7 @@ fn ten_seconds_with_the_last_busy_moment_stay_within_the_budget() {
     assert!((0.007..0.0102).contains(&worst), "{worst}");
 }
 
-/// A busy target in whose second tick `lost` samples were lost, and `once_ns` used on set-up: the rates after that.
+/// The rates of a run on a busy target. In the second tick `lost` samples are lost, and set-up takes `once_ns`.
 fn rates_after(lost: u64, once_ns: u64, ticks: u64) -> (f64, Vec<f64>, RateController) {
     let mut controller = RateController::new(RateSettings::default(), CostModel::default());
     let first_hz = controller.start(0).rate_hz;
@@ -113,7 +113,7 @@ fn rates_after(lost: u64, once_ns: u64, ticks: u64) -> (f64, Vec<f64>, RateContr
 
 #[test]
 fn a_busy_target_is_still_seen_while_a_debt_is_paid_back() {
-    // What was lost has cost as much as what came, and no sample more for it.
+    // A lost sample costs as much as one that arrives, and makes that no dearer.
     for lost in [50, 400, 700] {
         let (first_hz, rates, controller) = rates_after(lost, 0, 200);
         let least_hz = rates.iter().copied().fold(f64::INFINITY, f64::min);

@@ -9,9 +9,10 @@ use crate::sys::clock;
 
 /// Time between two looks at the rings where a sample's cost could jump: it must not go unseen for a whole tick.
 const LOOK_NS: u64 = 25_000_000;
-/// At the beginning, when no earlier stack of a thread completes the next, stacks that are deeper than their copies are read on so
-/// soon after the sample (ns), and for so long (ns): a loader or launcher soon runs another program.
+/// Time between two looks at the rings in the beginning, where stacks are deeper than their copies (ns): the rest is read from the
+/// process, which may soon run another program, and no earlier stack completes the first.
 const EARLY_LOOK_NS: u64 = 2_000_000;
+/// How long a run is beginning (ns).
 const BEGINNING_NS: u64 = 300_000_000;
 /// A jump by less than this factor cannot overspend the budget of a second within a tick.
 const HARMLESS_JUMP: f64 = 2.0;
@@ -48,10 +49,11 @@ impl<L: DecisionLog> Engine<L> {
         let until_tick = self.next_tick_ns.saturating_sub(now_ns);
         let looks = self.samples_came && self.cost_may_jump() && !self.has_room_for_a_jump()
             || self.controller.strangers_may_overspend();
-        let look_ns = match looks {
-            _ if self.session.exceeds_copies() && self.session.elapsed_ns() < BEGINNING_NS => EARLY_LOOK_NS,
-            true => LOOK_NS,
-            false => u64::MAX,
+        let reads_on = self.session.exceeds_copies() && self.session.elapsed_ns() < BEGINNING_NS;
+        let look_ns = match (reads_on, looks) {
+            (true, _) => EARLY_LOOK_NS,
+            (false, true) => LOOK_NS,
+            (false, false) => u64::MAX,
         };
         let burst_ns = self.bursts.ends_ns().map_or(u64::MAX, |ends_ns| ends_ns.saturating_sub(now_ns));
         // While nothing comes, half a ring may fill before somebody looks, and not a quarter.

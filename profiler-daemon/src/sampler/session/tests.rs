@@ -67,6 +67,6 @@ fn what_has_no_user_stack_lacks_none_where_the_kernels_frames_are_seen() {
     let gone = Outcome::NoUserStack;
     assert!(is_all_kernel(gone, &[1], &[]));
     assert!(!is_all_kernel(gone, &[], &[]), "the kernel's may not be seen");
-    assert!(!is_all_kernel(gone, &[1], &[2]), "of a program whose callers are not known");
+    assert!(!is_all_kernel(gone, &[1], &[2]), "a frame of the program is known, its callers are not");
     assert!(!is_all_kernel(Outcome::StackAbsent, &[1], &[]));
 }
