@@ -20,7 +20,7 @@ use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::Method;
 use serde::Serialize;
 
-use self::attaching::{Past, Seen};
+use self::attaching::{Adopted, Past, Seen};
 pub(crate) use self::members::others_in;
 use self::pace::Rest;
 pub(crate) use self::parts::Figures;
@@ -114,8 +114,7 @@ pub(crate) struct Engine<L> {
     next_tick_ns: u64,
     ticked_ns: u64,
     next_window_ns: u64,
-    /// When events were opened last (ns), and how many threads had been created until then.
-    adopted: (u64, u64),
+    adopted: Adopted,
     attach_changed: bool,
     cpus_changed: bool,
     members_changed: bool,
@@ -182,7 +181,7 @@ impl<L: DecisionLog> Engine<L> {
             next_tick_ns: 0,
             ticked_ns: 0,
             next_window_ns: WINDOW_NS,
-            adopted: (0, 0),
+            adopted: Adopted::default(),
             attach_changed: false,
             cpus_changed: false,
             members_changed: false,

@@ -19,6 +19,9 @@ const SECOND_NS: u64 = 1_000_000_000;
 const EARLY_LOOK_NS: u64 = MIN_TICK_NS;
 /// The shortest time between two reopenings for the sake of new threads (ns).
 const ADOPT_EVERY_NS: u64 = 1_000_000_000;
+/// The same where the rate has fallen to this share since, so that clocks that threads inherited sample too often.
+const ADOPT_SOON_NS: u64 = 100_000_000;
+const TOO_OFTEN: f64 = 0.8;
 /// Events of threads that may be opened in a second, unless it is for another way to attach or other CPUs.
 const OPENS_PER_SECOND: u64 = 400;
 
@@ -32,6 +35,15 @@ const RINGS: u32 = 2;
 pub(super) struct Past {
     switches: Switches,
     looked_ns: Option<u64>,
+}
+
+/// When the clocks were opened, and what was then.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Adopted {
+    pub(super) at_ns: u64,
+    /// Threads that had been created; those that come later inherit a clock.
+    pub(super) threads_created: u64,
+    pub(super) rate_hz: f64,
 }
 
 /// Counters at the last look, once a second.
@@ -79,7 +91,11 @@ impl<L: DecisionLog> Engine<L> {
             return;
         }
         let attachment = self.next_attachment();
-        self.adopted = (now_ns, self.session.processes.threads_created());
+        self.adopted = Adopted {
+            at_ns: now_ns,
+            threads_created: self.session.processes.threads_created(),
+            rate_hz: self.controller.rate_hz(),
+        };
         let left = match (self.sampler.attachment(), &attachment) {
             (Attachment::Tasks(threads), Attachment::Cpus | Attachment::Cgroup(_)) => threads.clone(),
             _ => Vec::new(),
@@ -113,12 +129,13 @@ impl<L: DecisionLog> Engine<L> {
     /// Whether it is time to open clocks for threads that have come: one that a thread inherited keeps the period
     /// it was born with, one of its own can be retuned.
     fn has_new_threads(&self, now_ns: u64) -> bool {
-        let (opened_ns, created_then) = self.adopted;
+        let has_slowed = self.controller.rate_hz() < TOO_OFTEN * self.adopted.rate_hz;
+        let pause_ns = if has_slowed { ADOPT_SOON_NS } else { ADOPT_EVERY_NS };
         self.attach.mode() == AttachMode::Task
             && !self.sampler.is_inside()
-            && now_ns.saturating_sub(opened_ns) >= ADOPT_EVERY_NS
+            && now_ns.saturating_sub(self.adopted.at_ns) >= pause_ns
             && self.may_reopen(now_ns)
-            && self.session.processes.threads_created() > created_then
+            && self.session.processes.threads_created() > self.adopted.threads_created
     }
 
     /// Whether so few events of threads are to be opened, or were opened so long ago, that it may be done again.
@@ -126,7 +143,7 @@ impl<L: DecisionLog> Engine<L> {
         let opens = self.sampler.clock_count() as u64;
         self.attach.mode().follows_by_itself()
             || self.sampler.is_inside()
-            || now_ns.saturating_sub(self.adopted.0) >= opens * 1_000_000_000 / OPENS_PER_SECOND
+            || now_ns.saturating_sub(self.adopted.at_ns) >= opens * 1_000_000_000 / OPENS_PER_SECOND
     }
 
     /// What is looked at once a second, and more often at first: which CPUs there are, and who is in the control group.
