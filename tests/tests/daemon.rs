@@ -128,7 +128,7 @@ fn windows_follow_each_other_without_a_gap_and_the_open_one_is_saved_at_the_end(
     let deaf = Deaf::new()?;
     let mut daemon = Daemon::start(2, &busy.section("busy", "labels = { team = \"search\" }"))?;
     drop(deaf);
-    ensure!(daemon.target("busy")?["state"] == "waiting");
+    daemon.wait_for("busy", "waiting")?; // it answers before its first look
     let _busy = busy.start()?;
     daemon.wait_for("busy", "sampled")?;
     wait_for_windows(&daemon, "busy", 2)?;
