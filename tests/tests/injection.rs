@@ -62,6 +62,12 @@ fn attach(sweetspot: &Sweetspot, pid: u32, ms: u32) -> Result<Ended> {
     run(&mut sweetspot.command("attach", &words))
 }
 
+/// At half of what timer signals can give at least, of the CPU time it got: on a busy host that may be little.
+fn sampled_at_the_highest_rate(summary: &Summary) -> Result<()> {
+    ensure!(summary.samples > 0 && summary.samples as f64 > 125.0 * summary.target_cpu_s, "{summary:?}");
+    Ok(())
+}
+
 fn may_trace() -> bool {
     let may = is_root() && cfg!(target_arch = "x86_64");
     if !may {
@@ -84,7 +90,7 @@ fn a_running_program_is_sampled_and_left_as_it_was() -> Result<()> {
         let during = sweetspot.start_attach(&["--duration", "2s", &target.pid().to_string()])?;
         wait_until("samples", || Holdings::of(target.pid()).is_ok_and(|held| held.is_sampled()))?;
         let recorded = sweetspot.finish(during, None)?;
-        ensure!(recorded.stats.summary.samples > 50, "{:?}", recorded.stats.summary);
+        sampled_at_the_highest_rate(&recorded.stats.summary)?;
         ensure!(recorded.folded.weight_of(|stack| stack.has("compute")) > 0.0, "no names");
         let after = Holdings::of(target.pid())?;
         ensure!(after.files == before.files && after.handled == before.handled, "{before:?} {after:?}");
@@ -313,7 +319,7 @@ fn a_program_that_reads_a_signal_of_its_own_loses_none_and_is_sampled() -> Resul
     let sweetspot = by_timers();
     let during = sweetspot.start_attach(&["--duration", "1s", &target.pid().to_string()])?;
     let recorded = sweetspot.finish(during, None)?;
-    ensure!(recorded.stats.summary.samples > 20, "{:?}", recorded.stats.summary);
+    sampled_at_the_highest_rate(&recorded.stats.summary)?;
     let sweetspot = by_timers();
     for _ in 0..30 {
         attach(&sweetspot, target.pid(), 30)?.expect_status(0)?;
@@ -349,8 +355,7 @@ fn threads_that_are_busy_meanwhile_are_sampled_at_the_rate_from_the_start() -> R
     target.0.stdin.as_mut().context("no input")?.write_all(b"x")?;
     let during = sweetspot.start_attach(&["--duration", "3s", &target.pid().to_string()])?;
     let recorded = sweetspot.finish(during, None)?;
-    let Summary { samples, target_cpu_s, .. } = recorded.stats.summary;
-    ensure!(samples as f64 > 125.0 * target_cpu_s, "{:?}", recorded.stats.summary);
+    sampled_at_the_highest_rate(&recorded.stats.summary)?;
     target.check_fine().map(drop)
 }
 
@@ -369,7 +374,7 @@ fn a_target_at_the_limit_of_its_memory_is_sampled_by_ours() -> Result<()> {
     let during = sweetspot.start_attach(&["--duration", "6s", &target.pid().to_string()])?;
     target.0.stdin.as_mut().context("no input")?.write_all(b"x")?;
     let recorded = sweetspot.finish(during, None)?;
-    ensure!(recorded.stats.summary.samples > 500, "{:?}", recorded.stats.summary);
+    sampled_at_the_highest_rate(&recorded.stats.summary)?;
     target.check_fine().map(drop)
 }
 
