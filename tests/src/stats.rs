@@ -74,6 +74,16 @@ pub struct Summary {
     pub predicted_rate_hz: f64,
     /// The budget.
     pub budget_ratio: f64,
+    /// Share of the target's CPU time by which sampling slowed it.
+    pub slowdown_ratio: f64,
+    /// What it may be.
+    pub slowdown_budget_ratio: f64,
+    /// The profiler's own CPU time, as a share of one CPU.
+    pub own_cpu_ratio: f64,
+    /// What it may be, where it has a bound of its own.
+    pub own_cpu_budget_ratio: Option<f64>,
+    /// Samples that the law asks for at the target's CPU time.
+    pub law_samples: f64,
     /// The last rate.
     pub rate_hz: f64,
     /// What bound it.

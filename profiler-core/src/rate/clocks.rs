@@ -2,7 +2,8 @@
 //!
 //! Clocks are renewed while the old ones run, so that no task is ever without one. For that while two clocks sample
 //! the same time, and a child that is born then inherits both. Of the two exactly one counts: the own clock of a
-//! task from the moment it was started; for a task that has none, the set in force.
+//! task from the moment it was started; for a task that has none, one of the set in force. That may be two as well: who is born
+//! while clocks are renewed inherits a new one and is given one of its own, and its children inherit both.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -47,6 +48,14 @@ struct Clock {
     in_force_ns: u64,
     /// and until here.
     retired_ns: u64,
+    /// Of which set it is.
+    set: u64,
+}
+
+impl Clock {
+    fn in_force(&self, at_ns: u64) -> bool {
+        (self.in_force_ns..self.retired_ns).contains(&at_ns)
+    }
 }
 
 /// The clocks that run or ran until lately.
@@ -58,14 +67,20 @@ pub struct ClockBook {
     timelines: FxHashMap<Slot, PeriodTimeline>,
     /// Inherited events that were sampled, and the event that they come from.
     inherited: FxHashMap<u64, u64>,
+    /// Which of them counts for a task that has none of its own: the one that sampled it first.
+    counting: FxHashMap<Slot, u64>,
     cpus: FxHashSet<u32>,
+    /// Sets that were put in force.
+    sets: u64,
+    twice_ns: u64,
 }
 
 impl ClockBook {
     /// Enters a clock that was started at `at_ns`, with a period drawn around `mean_ns`. For tasks that inherit it,
     /// it counts from the next [`hand_over`](Self::hand_over) on.
     pub fn started(&mut self, event: u64, slot: Slot, at_ns: u64, period_ns: u64, mean_ns: u64) {
-        let clock = Clock { slot, started_ns: at_ns, in_force_ns: u64::MAX, retired_ns: u64::MAX };
+        let clock =
+            Clock { slot, started_ns: at_ns, in_force_ns: u64::MAX, retired_ns: u64::MAX, set: self.sets };
         self.clocks.insert(event, clock);
         self.events.entry(slot).or_default().push(event);
         self.cpus.insert(slot.cpu);
@@ -91,12 +106,15 @@ impl ClockBook {
         }
         let incoming = |clock: &&mut Clock| clock.in_force_ns == u64::MAX;
         self.clocks.values_mut().filter(incoming).for_each(|clock| clock.in_force_ns = at_ns);
+        self.sets += 1;
     }
 
     /// A thread has ended: whoever has its number from now on has no clock of its own.
     pub fn ended(&mut self, tid: u32) {
         for &cpu in &self.cpus {
-            self.events.remove(&Slot { tid: Some(tid), cpu });
+            let slot = Slot { tid: Some(tid), cpu };
+            self.events.remove(&slot);
+            self.counting.remove(&slot);
         }
     }
 
@@ -115,7 +133,11 @@ impl ClockBook {
     /// The CPU time that a sample stands for (ns); `None` if another clock counts for it. Samples must come in the
     /// order of their times.
     pub fn weigh(&mut self, hit: &Hit) -> Option<u64> {
-        if !self.counts(hit) {
+        let counts = self.counting(hit)?;
+        if counts != hit.event {
+            if self.set_of(counts).is_some() && self.set_of(counts) == self.set_of(hit.event) {
+                self.twice_ns = self.twice_ns.saturating_add(hit.opened_period_ns);
+            }
             return None;
         }
         let own = self.clocks.get(&hit.stream).map(|clock| clock.slot);
@@ -123,6 +145,15 @@ impl ClockBook {
             Some(timeline) => Some(timeline.weight(hit.time_ns)),
             None => Some(self.inherited_weight(hit)),
         }
+    }
+
+    /// CPU time that two clocks of one set have sampled (ns), by the samples that count for nothing.
+    pub fn twice_ns(&self) -> u64 {
+        self.twice_ns
+    }
+
+    fn set_of(&self, event: u64) -> Option<u64> {
+        self.clocks.get(&event).map(|clock| clock.set)
     }
 
     /// An inherited clock keeps the period it was born with, and the kernel reports that one. When its task ends, half
@@ -133,14 +164,21 @@ impl ClockBook {
         hit.opened_period_ns.saturating_add(unsampled_ns)
     }
 
-    fn counts(&self, hit: &Hit) -> bool {
-        match self.own_clock(hit) {
-            Some(event) => event == hit.event,
-            None => self
-                .clocks
-                .get(&hit.event)
-                .is_none_or(|clock| (clock.in_force_ns..clock.retired_ns).contains(&hit.time_ns)),
+    /// The event that counts for the task where and when it was hit.
+    fn counting(&mut self, hit: &Hit) -> Option<u64> {
+        if let Some(own) = self.own_clock(hit) {
+            return Some(own);
         }
+        let in_force = |event| self.clocks.get(&event).is_some_and(|clock| clock.in_force(hit.time_ns));
+        if self.clocks.contains_key(&hit.event) && !in_force(hit.event) {
+            return None;
+        }
+        let slot = Slot { tid: Some(hit.tid), cpu: hit.cpu };
+        let before = self.counting.get(&slot).copied().filter(|event| in_force(*event));
+        Some(before.unwrap_or_else(|| {
+            self.counting.insert(slot, hit.event);
+            hit.event
+        }))
     }
 
     /// The latest clock that followed the task, or the whole CPU, when the sample was taken.
@@ -164,6 +202,7 @@ impl ClockBook {
         let used: FxHashSet<Slot> = clocks.values().map(|clock| clock.slot).collect();
         self.timelines.retain(|slot, _| used.contains(slot));
         self.inherited.retain(|_, event| clocks.contains_key(event));
+        self.counting.retain(|_, event| clocks.contains_key(event));
     }
 
     /// Whether the event is one that is still known.

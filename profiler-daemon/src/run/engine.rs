@@ -45,6 +45,9 @@ use crate::sys::{clock, procfs};
 const MIN_TICK_NS: u64 = 50_000_000;
 /// Records younger than this may still have older neighbours on their way to another ring (ns).
 const SETTLING_NS: u64 = 2_000_000;
+/// A birth is on record so long after the child has inherited its parent's clocks (ns), unless the machine is very busy: then it has none
+/// until threads are looked for again.
+const BIRTH_NS: u64 = 4_000_000;
 /// How often, while clocks are renewed, threads are looked for that were born meanwhile. Of a later look are only the
 /// children of those that the look before found.
 const GENERATIONS: usize = 3;
@@ -232,7 +235,7 @@ impl<L: DecisionLog> Engine<L> {
             if !matches!(self.sampler.attachment(), Attachment::Tasks(_)) {
                 return Ok(());
             }
-            std::thread::sleep(Duration::from_nanos(SETTLING_NS)); // then every birth until now is on record
+            std::thread::sleep(Duration::from_nanos(BIRTH_NS + SETTLING_NS)); // then every birth until now is on record
             self.drain(clock::monotonic_ns().saturating_sub(SETTLING_NS));
             let latecomers = self.sampler.unattached(self.threads());
             if latecomers.is_empty() {

@@ -15,7 +15,6 @@ use crate::sampler::session::Collected;
 /// Share of the CPU time that is taken for sampling at most: a calibration that says more is wrong, and the functions
 /// would vanish.
 const MOST_SAMPLING: f64 = 0.9;
-/// A law that asks for more asks for as many samples as there can be (Hz).
 /// Stacks without outer frames, as a share of all, from which the person is told.
 const TRUNCATED_WORTH_A_NOTE: f64 = 0.005;
 
@@ -56,20 +55,31 @@ pub(crate) fn run(
         (false, true) => Seen::Everything,
         (false, false) => Seen::UserCode,
     };
-    let scale = compensate(&mut run, &figures.account, seen);
+    let sampled_s = match seen {
+        Seen::Everything => figures.counted_ns.map(|counted_ns| counted_ns as f64 * 1e-9),
+        Seen::UserCode | Seen::Agents => None,
+    };
+    let scale = compensate(&mut run, &figures.account, seen, sampled_s);
     let worth_s = (NOT_SAMPLED_WORTH_A_NOTE * run.target_cpu_s).max(NOT_SAMPLED_WORTH_A_NOTE_S);
     if run.not_sampled_cpu_s > worth_s {
-        run.notes.push(not_sampled(&run));
+        run.notes.push(not_sampled(&run, seen));
     }
     (run, scale)
 }
 
-fn not_sampled(run: &Run) -> String {
-    format!(
-        "{:.0}% of the CPU time was not sampled, and is in no function: of programs that the library does not come into (static, musl, \
-         with other rights), or of threads that were too short, came late or may not be signalled",
-        run.not_sampled_cpu_s / run.target_cpu_s * 100.0
-    )
+fn not_sampled(run: &Run, seen: Seen) -> String {
+    let whose = match seen {
+        Seen::Agents => {
+            "of programs that the library does not come into (static, musl, with other rights), or of threads that were too short, \
+             came late or may not be signalled"
+        }
+        Seen::Everything | Seen::UserCode => {
+            "of processes at their end, when Linux frees their memory (since 6.16 it ends events before that), or of processes that had \
+             no event for a moment"
+        }
+    };
+    let share = run.not_sampled_cpu_s / run.target_cpu_s * 100.0;
+    format!("{share:.0}% of the CPU time was not sampled, and is in no function: {whose}")
 }
 
 /// What of the target can be sampled.
@@ -86,23 +96,26 @@ enum Seen {
 /// What takes the weights to the CPU time that the target would have used unsampled; says in `run` what sampling
 /// added to it.
 ///
-/// With the kernel sampled, the weights are scaled to the scheduler's figure, and all that was charged to the target is
-/// taken out of it. Without, the kernel's time is missing from the weights, rightly so, and with it the cost of context
+/// With the kernel sampled, the weights are scaled to the scheduler's figure, or to `sampled_s`, the part of it in which there were events
+/// to sample it, where that is known; and all that was charged to the target is taken out of it. The rest was not sampled, and does not
+/// become the functions'. Without, the kernel's time is missing from the weights, rightly so, and with it the cost of context
 /// switches; but the period that each sample stands for begins with the interrupt of the one before, so what the
 /// samples cost is in the weights and is taken out of them.
 ///
 /// Agents' weights are the CPU time of their threads, but for samples that were lost. What the target has used beyond that is of threads that have
 /// none, and does not become that of others: it is told by itself.
-fn compensate(run: &mut Run, account: &Account, seen: Seen) -> f64 {
+fn compensate(run: &mut Run, account: &Account, seen: Seen, sampled_s: Option<f64>) -> f64 {
     let (whole_s, charged) = match seen {
-        Seen::Everything if run.target_cpu_s > 0.0 => (run.target_cpu_s, account.charged()),
+        Seen::Everything if run.target_cpu_s > 0.0 => {
+            (sampled_s.unwrap_or(f64::INFINITY).min(run.target_cpu_s), account.charged())
+        }
         Seen::Agents if run.target_cpu_s > 0.0 => {
             let with_lost = 1.0 + run.lost as f64 / run.samples.max(1) as f64;
             ((run.weight_s * with_lost).min(run.target_cpu_s), account.charged())
         }
         _ => (run.weight_s, account.charged_by_samples()),
     };
-    if seen == Seen::Agents {
+    if seen != Seen::UserCode {
         run.not_sampled_cpu_s = (run.target_cpu_s - whole_s).max(0.0);
     }
     run.sampling_cpu_s = (charged.mean_ns * 1e-9).clamp(0.0, MOST_SAMPLING * whole_s);
@@ -264,7 +277,7 @@ mod tests {
 
     fn compensated(target_cpu_s: f64, weight_s: f64, account: &Account, seen: Seen) -> (f64, Run) {
         let mut run = Run { target_cpu_s, weight_s, samples: 900, ..Run::default() };
-        let scale = compensate(&mut run, account, seen);
+        let scale = compensate(&mut run, account, seen, None);
         (scale * weight_s, run)
     }
 
@@ -290,9 +303,19 @@ mod tests {
         assert!((cpu_s - 9.9).abs() < 1e-9 && run.not_sampled_cpu_s == 0.0, "{cpu_s} {run:?}");
         // Samples that were lost are made up for by the others.
         let mut run = Run { target_cpu_s: 10.0, weight_s: 4.5, samples: 900, lost: 100, ..Run::default() };
-        let scale = compensate(&mut run, &account(0.0), Seen::Agents);
+        let scale = compensate(&mut run, &account(0.0), Seen::Agents, None);
         assert!((4.5 * scale - 5.0).abs() < 1e-9 && (run.not_sampled_cpu_s - 5.0).abs() < 1e-9, "{run:?}");
-        assert!(not_sampled(&run).starts_with("50% of the CPU time was not sampled"));
+        assert!(not_sampled(&run, Seen::Agents).starts_with("50% of the CPU time was not sampled"));
+    }
+
+    #[test]
+    fn what_no_event_sampled_does_not_become_the_functions() {
+        for (sampled_s, not_sampled_s) in [(8.0, 2.0), (10.5, 0.0)] {
+            let mut run = Run { target_cpu_s: 10.0, weight_s: 7.9, ..Run::default() };
+            let scale = compensate(&mut run, &account(0.0), Seen::Everything, Some(sampled_s));
+            assert!((7.9 * scale - (10.0 - not_sampled_s)).abs() < 1e-9, "{scale}");
+            assert!((run.not_sampled_cpu_s - not_sampled_s).abs() < 1e-9, "{run:?}");
+        }
     }
 
     #[test]

@@ -134,6 +134,9 @@ pub(crate) struct PerfSampler {
     refused: Option<io::Error>,
     /// Where the next redraws begin.
     next_redraw: usize,
+    /// CPU time that clocks of threads have counted which are closed, less what those that replaced them had counted by then (ns).
+    /// `None` once there were others: of whole CPUs and groups they do not tell whose time they counted.
+    closed_ns: Option<i64>,
 }
 
 /// What opening clocks came to.
@@ -188,6 +191,7 @@ impl PerfSampler {
             online,
             refused: None,
             next_redraw: 0,
+            closed_ns: Some(0),
         };
         let opened = sampler.open_clocks(&sampler.attachment.followed())?;
         sampler.attachment.leave_out(&opened.refused);
@@ -302,10 +306,26 @@ impl PerfSampler {
         for old in &mut outgoing {
             let _ = old.event.disable(); // those that children inherited, too
         }
+        self.count_closed(&outgoing);
         let attachment = self.attachment.clone();
         let _ = self.report(&attachment); // which at most closes some
         self.book.forget(now_ns);
         self.formats.retain(|event, _| self.book.knows(*event));
+    }
+
+    /// For as long as both ran, only what the outgoing ones have counted counts.
+    fn count_closed(&mut self, outgoing: &[Clock]) {
+        let counted = counted_ns(outgoing).zip(counted_ns(&self.clocks));
+        self.closed_ns =
+            self.closed_ns.zip(counted).map(|(sum_ns, (old_ns, new_ns))| sum_ns + old_ns - new_ns);
+    }
+
+    /// CPU time of the target while it had clocks (ns), where these are of threads and always were. Since Linux 6.16 a thread has none any
+    /// more when the kernel frees its memory at its end.
+    pub(crate) fn counted_ns(&self) -> Option<u64> {
+        let running_ns = counted_ns(&self.clocks)?;
+        let once_ns = self.closed_ns? + running_ns - self.book.twice_ns() as i64;
+        Some(once_ns.max(0) as u64)
     }
 
     /// Sets the mean period of all clocks, each at its next redraw.
@@ -510,6 +530,15 @@ impl PerfSampler {
         }
         Ok(())
     }
+}
+
+/// What clocks of threads and those that children inherited have counted (ns); `None` of others, and where one cannot be read.
+fn counted_ns(clocks: &[Clock]) -> Option<i64> {
+    let each = clocks.iter().map(|clock| {
+        clock.slot.tid?;
+        i64::try_from(clock.event.count().ok()?).ok()
+    });
+    each.sum()
 }
 
 /// The event that a sample belongs to: it decides how the sample is laid out.

@@ -30,6 +30,7 @@ pub(crate) use self::cut::Collected;
 use self::deeper::DeeperStacks;
 use self::ended::Names;
 use self::exits::Exits;
+use self::lost::Losses;
 use super::handler_time::RecentSamples;
 use super::own_time::OwnTime;
 use super::perf::Drained;
@@ -134,8 +135,7 @@ pub(crate) struct Session {
     basis: Basis,
     pub(crate) counts: Counts,
     pub(crate) recent: RecentSamples,
-    /// How many of the lost records were found to be samples.
-    judged_lost: u64,
+    losses: Losses,
     /// Kept for whoever wants to know.
     pub(crate) news: Option<News>,
     /// What of this process' CPU time is overhead.
@@ -166,8 +166,6 @@ pub(crate) struct Session {
     begun_ns: u64,
     /// When the stretch began that the next cut hands over (ns); the end of time until sampling does.
     stretch_start_ns: u64,
-    /// What had been counted when the window began.
-    window_start: Counts,
     /// What objects weighed until the last cut, as far as it still matters.
     past_weights: FxHashMap<ObjectId, f64>,
     program_changed: bool,
@@ -230,7 +228,7 @@ impl Session {
             basis: Basis::default(),
             counts: Counts::default(),
             recent: RecentSamples::default(),
-            judged_lost: 0,
+            losses: Losses::default(),
             news: None,
             own_time: OwnTime::default(),
             group: None,
@@ -250,7 +248,6 @@ impl Session {
             end_ns: u64::MAX,
             begun_ns: 0,
             stretch_start_ns: u64::MAX,
-            window_start: Counts::default(),
             past_weights: FxHashMap::default(),
             program_changed: false,
             rereads: Rereads::default(),
@@ -387,7 +384,7 @@ impl Session {
         self.objects.read_tables(); // of a big program, they would use up the budget of its first second
         self.start_ns = clock::monotonic_ns();
         self.stretch_start_ns = self.start_ns;
-        (self.counts, self.judged_lost) = (Counts::default(), 0);
+        (self.counts, self.losses) = (Counts::default(), Losses::default());
         let target_cpu_ns = self.cpu.read().0;
         self.last_reading = self.now(target_cpu_ns);
         if self.own_time.counts_from_the_start() {
@@ -542,6 +539,7 @@ impl Session {
         {
             self.meet_by_sample(sample.pid);
         }
+        self.losses.took(weight_ns);
         if !self.processes.contains(sample.pid) {
             self.counts.foreign += 1;
             return;

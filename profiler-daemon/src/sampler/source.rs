@@ -95,6 +95,14 @@ impl Source {
         }
     }
 
+    /// See [`PerfSampler::counted_ns`]; timers are not asked.
+    pub(crate) fn counted_ns(&self) -> Option<u64> {
+        match self {
+            Self::Perf(perf) => perf.counted_ns(),
+            Self::Timers(_) => None,
+        }
+    }
+
     /// Sets the mean period of all clocks, each when it is its turn.
     pub(crate) fn set_period(&mut self, period_ns: u64) {
         either!(self, one => one.set_period(period_ns));

@@ -3,8 +3,8 @@
 //! a program of known shares under the defaults of this profiler, of samply and of `perf record -F HZ -g`, each run between
 //! two that nobody samples; errors over the best way of each length.
 //!
-//! Options: `--rounds 1` (a multiple of the usual runs: 24 of .1 s to 2 of 60 s), `--longest 60` (leave out longer runs, s),
-//! `--only simulated|live`.
+//! Options: `--rounds 1` (a multiple of the usual runs: 24 of .1 s to 2 of 60 s), `--shortest 0` and `--longest 60` (leave
+//! out shorter and longer runs, s), `--only simulated|live`.
 
 use std::collections::BTreeMap;
 
@@ -31,9 +31,9 @@ struct Report {
 
 fn main() -> Result<()> {
     let only: String = option("--only", String::new())?;
-    let longest: f64 = option("--longest", 60.0)?;
+    let wanted = option("--shortest", 0.0)?..=option("--longest", 60.0)?;
     let lengths: Vec<(f64, usize)> =
-        LENGTHS.into_iter().filter(|(length_s, _)| *length_s <= longest).collect();
+        LENGTHS.into_iter().filter(|(length_s, _)| wanted.contains(length_s)).collect();
     let mut report = Report::default();
     let (mut rows, mut verdicts) = (Vec::new(), Vec::new());
     if only != "live" {

@@ -1,5 +1,7 @@
-//! Real programs under real load: does the profiler keep up with them? Prints samples, whole and named
-//! stacks and the top functions of each, and has other programs read what was written.
+//! Real programs under real load, by the default settings: is a profile worth having, and as good as it says? Prints of each
+//! its samples beside what the law asks for and the budget allows, and beside what `perf record -g` and samply take by their
+//! defaults; whole and named stacks; how far the samples' weights are from the scheduler's CPU time; and the top functions.
+//! Other programs read what was written. Ends with an error where samples, stacks or weights fall short.
 //!
 //! Options: `--seconds 8`, `--only NAME`. Programs that are not installed are skipped with a line.
 
@@ -8,18 +10,36 @@ use std::process::{Command, Stdio};
 use std::{fs, thread, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde::Serialize;
 use tests::experiment::{option, percent, print, progress, row};
 use tests::folded::Folded;
-use tests::guards::{Running, open_to_all};
-use tests::programs::find_in_path;
-use tests::run::{NOBODY, Sweetspot, run, wait_until};
+use tests::guards::{Running, Sysctl, is_root, open_to_all};
+use tests::peers::Profiler;
+use tests::programs::{find_in_path, workspace_folder};
+use tests::run::{NOBODY, Sweetspot, finish, run, start, wait_until};
 use tests::stats::Stats;
+use tests::verdict::{Verdict, ensure_none_fails};
+
+/// Of what the law asks for, or the budget allows where that is less, so much is to be taken.
+const LEAST_TAKEN: f64 = 0.7;
+const LEAST_COMPLETE: f64 = 0.99;
+const MOST_WEIGHTS_OFF: f64 = 0.02;
 
 #[derive(Serialize)]
 struct Found {
     program: &'static str,
+    cpu_s: f64,
     samples: u64,
+    /// What the law asks for at this CPU time, or the budget of the slowdown allows where that is less.
+    wanted: f64,
+    /// What other profilers took by their defaults.
+    peers: Vec<(&'static str, u64)>,
+    /// By how much the samples' weights miss the scheduler's CPU time, while it was sampled.
+    weights_off_ratio: f64,
+    /// CPU time of the target in which nothing could sample it.
+    not_sampled_ratio: f64,
     lost: u64,
     complete_ratio: f64,
     named_ratio: f64,
@@ -38,6 +58,8 @@ struct Real {
 }
 
 const PROGRAMS: &[Real] = &[
+    Real { name: "rustc", needs: &["rustc"], package: "rustc", profile: rustc },
+    Real { name: "rustc, short", needs: &["rustc"], package: "rustc", profile: rustc_short },
     Real {
         name: "redis",
         needs: &["redis-server", "redis-benchmark"],
@@ -68,30 +90,73 @@ fn main() -> Result<()> {
         open_to_all(folder.path())?;
         found.push((real.profile)(folder.path(), seconds).with_context(|| real.name)?);
     }
-    let heads =
-        ["program", "samples", "lost", "complete", "named", "rate", "overhead", "unwind", "top functions"];
+    let heads = [
+        "program",
+        "CPU s",
+        "samples",
+        "of wanted",
+        "peers",
+        "lost",
+        "complete",
+        "weights",
+        "not sampled",
+        "named",
+        "rate",
+        "overhead",
+        "unwind",
+        "top functions",
+    ];
     let mut rows = vec![heads.map(str::to_string).to_vec()];
     rows.extend(found.iter().flat_map(to_rows));
     remarks
         .extend(found.iter().flat_map(|f| f.notes.iter().map(move |note| format!("{}: {note}", f.program))));
-    print(&rows, &remarks, &found)
+    let verdicts: Vec<Verdict> = found.iter().flat_map(judge).collect();
+    remarks.extend(verdicts.iter().map(|verdict| verdict.line().to_string()));
+    print(&rows, &remarks, &found)?;
+    ensure_none_fails(&verdicts)
+}
+
+fn judge(found: &Found) -> [Verdict; 3] {
+    let what = |figure: &str| format!("{}: {figure}", found.program);
+    let missing = |ratio: f64| (1.0 - ratio).max(0.0);
+    [
+        Verdict::exact(
+            &what("samples that are wanted and were not taken"),
+            missing(found.samples as f64 / found.wanted),
+            1.0 - LEAST_TAKEN,
+            percent,
+        ),
+        Verdict::exact(
+            &what("incomplete stacks"),
+            missing(found.complete_ratio),
+            1.0 - LEAST_COMPLETE,
+            percent,
+        ),
+        Verdict::exact(&what("weights off"), found.weights_off_ratio.abs(), MOST_WEIGHTS_OFF, percent),
+    ]
 }
 
 fn to_rows(found: &Found) -> Vec<Vec<String>> {
     let first = row([
         &found.program,
+        &format!("{:.2}", found.cpu_s),
         &found.samples,
+        &percent(found.samples as f64 / found.wanted),
+        &found.peers.iter().map(|(name, samples)| format!("{name} {samples}")).collect::<Vec<_>>().join(", "),
         &found.lost,
         &percent(found.complete_ratio),
+        &percent(found.weights_off_ratio),
+        &percent(found.not_sampled_ratio),
         &percent(found.named_ratio),
         &format!("{:.0}/s", found.rate_hz),
         &percent(found.overhead_ratio),
         &found.unwind,
     ]);
+    let first_len = first.len();
     let mut rows = vec![first];
     for (at, function) in found.top.iter().enumerate() {
         if at > 0 {
-            rows.push(vec![String::new(); 8]);
+            rows.push(vec![String::new(); first_len]);
         }
         if let Some(last) = rows.last_mut() {
             last.push(function.clone());
@@ -104,13 +169,40 @@ fn to_rows(found: &Found) -> Vec<Vec<String>> {
 fn attach(program: &'static str, pids: &[u32], seconds: f64) -> Result<Found> {
     let mut words = vec!["--duration".to_string(), format!("{seconds}s")];
     words.extend(pids.iter().map(ToString::to_string));
-    profile(program, "attach", &words)
+    let found = profile(program, "attach", &words)?;
+    let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
+    beside(found, &["-p", &pids.join(",")], Some(seconds))
 }
 
 /// Profiles a command.
 fn record(program: &'static str, command: &[&str]) -> Result<Found> {
     let words: Vec<String> = ["--"].iter().chain(command).map(ToString::to_string).collect();
-    profile(program, "record", &words)
+    let found = profile(program, "record", &words)?;
+    beside(found, &[&["--"], command].concat(), None)
+}
+
+/// What other profilers take by their defaults, of a command or, for so many seconds, of running processes.
+fn beside(mut found: Found, whom: &[&str], seconds: Option<f64>) -> Result<Found> {
+    const PERF: &[&str] = &["perf", "record", "-q", "-e", "cpu-clock", "-g", "-o", "perf.data"];
+    const SAMPLY: &[&str] = &["samply", "record", "--save-only", "-o", "profile.json.gz"];
+    // samply refuses to run at more than 1, even as root.
+    let _paranoid = is_root().then(|| Sysctl::kernel("perf_event_paranoid", "1")).transpose()?;
+    for (profiler, words) in [(Profiler::Bare, PERF), (Profiler::Samply, SAMPLY)] {
+        let folder = tempfile::tempdir()?;
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).args(whom).current_dir(folder.path());
+        let Ok(running) = start(&mut command) else { continue }; // not installed
+        if let Some(seconds) = seconds {
+            thread::sleep(Duration::from_secs_f64(seconds));
+            kill(Pid::from_raw(running.id() as i32), Signal::SIGINT)?;
+        }
+        let ended = finish(running)?;
+        match profiler.read(folder.path(), &ended.stderr) {
+            Ok(recording) => found.peers.push((words[0], recording.samples)),
+            Err(_) => progress(&format!("{} left nothing: {}", words[0], ended.stderr)),
+        }
+    }
+    Ok(found)
 }
 
 fn profile(program: &'static str, verb: &str, words: &[String]) -> Result<Found> {
@@ -128,9 +220,15 @@ fn profile(program: &'static str, verb: &str, words: &[String]) -> Result<Found>
     let all = folded.weight_of(|_| true);
     let named = folded.weight_of(|stack| stack.frames.last().is_some_and(|leaf| !is_unnamed(leaf)));
     let line = |function: &tests::stats::Function| format!("{} {}", percent(function.share), function.name);
+    let allowed = summary.slowdown_budget_ratio * summary.target_cpu_s * 1e6 / summary.overhead_us;
     Ok(Found {
         program,
+        cpu_s: summary.target_cpu_s,
         samples: summary.samples,
+        wanted: summary.law_samples.min(allowed),
+        peers: Vec::new(),
+        weights_off_ratio: summary.weight_s / (summary.target_cpu_s - summary.not_sampled_cpu_s) - 1.0,
+        not_sampled_ratio: summary.not_sampled_cpu_s / summary.target_cpu_s,
         lost: summary.lost,
         complete_ratio: 1.0 - summary.truncated as f64 / summary.samples as f64,
         named_ratio: named / all,
@@ -180,6 +278,20 @@ fn quiet(command: &mut Command) -> &mut Command {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null())
 }
 
+fn rustc(folder: &Path, _: f64) -> Result<Found> {
+    let source = workspace_folder().join("tests/programs/threads.rs");
+    let (folder, source) = (folder.to_string_lossy(), source.to_string_lossy());
+    record("rustc", &["rustc", "--edition", "2021", "-O", "--out-dir", &folder, &source])
+}
+
+/// Over before most profilers have begun.
+fn rustc_short(folder: &Path, _: f64) -> Result<Found> {
+    let source = folder.join("short.rs");
+    fs::write(&source, "fn main() { println!(\"{:?}\", std::env::args().collect::<Vec<_>>()); }")?;
+    let (folder, source) = (folder.to_string_lossy(), source.to_string_lossy());
+    record("rustc, short", &["rustc", "--out-dir", &folder, &source])
+}
+
 fn redis(folder: &Path, seconds: f64) -> Result<Found> {
     const PORT: &str = "26379";
     let mut server = Command::new("redis-server");
@@ -221,7 +333,7 @@ fn postgres(folder: &Path, seconds: f64) -> Result<Found> {
     ensure!(pids.len() > 4, "no backends: {pids:?}");
     let found = attach("postgres", &pids, seconds);
     // Its children end with it; a kill would leave them.
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(server.id() as i32), nix::sys::signal::Signal::SIGINT)?;
+    kill(Pid::from_raw(server.id() as i32), Signal::SIGINT)?;
     let mut server = server;
     server.wait()?;
     found
@@ -254,7 +366,7 @@ fn xz(folder: &Path, seconds: f64) -> Result<Found> {
         format!("{} ", (state >> 33) % 5000)
     });
     fs::write(&input, words.collect::<String>().repeat(4))?;
-    record("xz", &["xz", "-T2", "-k", "-6", &input.to_string_lossy()])
+    record("xz", &["xz", "-T2", "-kf", "-6", &input.to_string_lossy()])
 }
 
 const NODE: &str = "

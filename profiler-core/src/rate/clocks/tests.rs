@@ -172,6 +172,29 @@ fn of_two_clocks_exactly_one_counts_at_any_time() {
     assert!(book.weigh(&hit(2, 50, 8, 10_000)).is_none()); // what it inherited beside its own
 }
 
+/// A thread that is born while clocks are renewed inherits a new one and is given one of its own; its children inherit both.
+#[test]
+fn of_two_clocks_of_one_set_one_counts_and_the_other_is_told() {
+    let mut book = ClockBook::default();
+    let slot = |tid| Slot { tid: Some(tid), cpu: 0 };
+    book.started(1, slot(7), 0, 1_000, 1_000);
+    book.hand_over(0, []);
+    book.started(2, slot(7), 5_000, 1_000, 1_000);
+    book.started(3, slot(8), 6_000, 1_000, 1_000);
+    book.hand_over(9_000, [1]);
+    assert_eq!(book.weigh(&hit(3, 40, 9, 10_000)), Some(1_500));
+    assert_eq!((book.weigh(&hit(2, 41, 9, 10_100)), book.twice_ns()), (None, 1_000));
+    assert_eq!((book.weigh(&hit(2, 41, 9, 11_100)), book.twice_ns()), (None, 2_000));
+    assert_eq!(book.weigh(&hit(3, 40, 9, 11_500)), Some(1_000));
+    assert_eq!((book.weigh(&hit(2, 42, 8, 12_000)), book.twice_ns()), (None, 3_000));
+    // What another set samples meanwhile is no such thing: it is known when that began and ended.
+    book.started(4, slot(7), 13_000, 1_000, 1_000);
+    assert_eq!((book.weigh(&hit(4, 50, 9, 14_000)), book.twice_ns()), (None, 3_000));
+    book.hand_over(15_000, [2, 3]);
+    assert_eq!(book.weigh(&hit(4, 50, 9, 15_000)), Some(1_500));
+    assert_eq!((book.weigh(&hit(3, 40, 9, 15_100)), book.twice_ns()), (None, 3_000));
+}
+
 #[test]
 fn clocks_of_whole_cpus_take_over_from_those_of_threads_and_back() {
     let mut book = ClockBook::default();

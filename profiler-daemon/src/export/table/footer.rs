@@ -171,17 +171,18 @@ fn at_most(budget_ratio: f64) -> String {
     budget.map_or_else(String::new, |budget| format!(" of at most {budget}"))
 }
 
-/// What the samples stand for, where that is not what the scheduler counted.
+/// What the samples stand for, where that is not what the scheduler counted while they were taken.
 pub(super) fn weights(run: &Run) -> Option<String> {
-    if run.weight_s <= 0.0 || run.target_cpu_s <= 0.0 {
+    let sampled_s = run.target_cpu_s - run.not_sampled_cpu_s;
+    if run.weight_s <= 0.0 || sampled_s <= 0.0 {
         return None;
     }
-    let difference = run.weight_s / run.target_cpu_s - 1.0;
+    let difference = run.weight_s / sampled_s - 1.0;
     (difference.abs() > WEIGHTS_WORTH_A_LINE).then(|| {
         format!(
             "the samples stand for {}, the scheduler counted {} ({:+.1}%)",
             seconds(run.weight_s),
-            seconds(run.target_cpu_s),
+            seconds(sampled_s),
             difference * 100.0
         )
     })

@@ -32,6 +32,8 @@ pub(crate) struct Figures {
     pub(crate) duration_ns: u64,
     /// CPU time the scheduler charged to the target (ns).
     pub(crate) target_cpu_ns: u64,
+    /// How much of it passed while events sampled it (ns), where that is known.
+    pub(crate) counted_ns: Option<u64>,
     /// Our own CPU time while sampling (ns).
     pub(crate) self_cpu_ns: u64,
     /// Our own CPU time before that (ns).
@@ -53,6 +55,7 @@ pub(super) struct Part {
     pub(super) start_ns: u64,
     counts: Counts,
     target_cpu_ns: u64,
+    counted_ns: Option<u64>,
     self_cpu_ns: u64,
 }
 
@@ -86,6 +89,7 @@ impl<L: DecisionLog> Engine<L> {
             counts: next.counts.since(&part.counts),
             duration_ns: next.start_ns.saturating_sub(part.start_ns),
             target_cpu_ns: next.target_cpu_ns.saturating_sub(part.target_cpu_ns),
+            counted_ns: next.counted_ns.zip(part.counted_ns).map(|(until, from)| until.saturating_sub(from)),
             self_cpu_ns: next.self_cpu_ns.saturating_sub(part.self_cpu_ns),
             setup_cpu_ns: self.session.setup_cpu_ns(),
             handler_time: self.bursts.outcome(),
@@ -111,6 +115,7 @@ impl<L: DecisionLog> Engine<L> {
             start_ns,
             counts: self.session.counts,
             target_cpu_ns: self.session.target_cpu_ns(),
+            counted_ns: self.sampler.counted_ns(),
             self_cpu_ns: self.session.self_cpu_ns(),
         }
     }

@@ -45,12 +45,8 @@ impl Session {
     }
 
     fn end_window(&mut self, now_ns: u64) {
-        let before = self.window_start;
-        let taken = self.counts.samples + self.counts.foreign - before.samples - before.foreign;
-        let lost = self.counts.lost.saturating_sub(before.lost);
-        let factor = if taken > 0 { (taken + lost) as f64 / taken as f64 } else { 1.0 };
+        let factor = self.losses.end_window(&self.counts);
         self.aggregator.close_window(now_ns.saturating_sub(self.stretch_start_ns), factor);
-        self.window_start = self.counts;
     }
 
     /// Hands over what was counted since the last cut, or since sampling began. Reads nothing and looks nothing up: what

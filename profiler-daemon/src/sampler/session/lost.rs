@@ -1,22 +1,69 @@
 //! What was lost when a ring was full: the kernel counts records, and does not say of which kind.
 
-use super::Session;
+use super::{Counts, Session};
 
 /// Clocks that are renewed take samples twice for a moment, and periods are random.
 const MARGIN: u64 = 2;
 /// So many samples are always thought possible.
 const FEW: u64 = 16;
 
+/// The CPU time that lost samples would have stood for, by that of the samples around them: the rate may have been another in
+/// the rest of the window.
+#[derive(Default)]
+pub(super) struct Losses {
+    /// What had been counted at the last judgement.
+    judged: Counts,
+    /// What the samples since then stand for (ns).
+    since_ns: f64,
+    /// Lost samples near which none was taken so far.
+    unweighed: u64,
+    /// What the samples of this window stand for (ns).
+    taken_ns: f64,
+    /// What those that it lost would have stood for (ns).
+    lost_ns: f64,
+}
+
+impl Losses {
+    /// A sample was taken, of the target or of strangers.
+    pub(super) fn took(&mut self, weight_ns: u64) {
+        self.since_ns += weight_ns as f64;
+    }
+
+    /// By what the weights of the samples of a window are to be multiplied, so that they stand for those that were lost too; a new
+    /// window begins.
+    pub(super) fn end_window(&mut self, counts: &Counts) -> f64 {
+        let unjudged = counts.since(&self.judged).lost;
+        self.weigh(counts, unjudged);
+        let (taken_ns, lost_ns) = (std::mem::take(&mut self.taken_ns), std::mem::take(&mut self.lost_ns));
+        if taken_ns > 0.0 { 1.0 + lost_ns / taken_ns } else { 1.0 }
+    }
+
+    fn weigh(&mut self, counts: &Counts, lost: u64) {
+        let since = counts.since(&self.judged);
+        let taken = since.samples + since.foreign;
+        self.unweighed += lost;
+        if taken > 0 {
+            self.lost_ns += std::mem::take(&mut self.unweighed) as f64 * self.since_ns / taken as f64;
+        }
+        self.taken_ns += std::mem::take(&mut self.since_ns);
+        self.judged = *counts;
+    }
+}
+
 impl Session {
     /// Of the records that were lost since the last call, at most so many were samples, with some margin; the others told of
     /// mappings and tasks. A lost sample interrupted the target, and is made up for by its neighbours; of a lost mapping, neither
-    /// is true.
+    /// is true. While clocks are renewed, as large a part of the lost samples as of the others was for time that another clock sampled
+    /// too: a cost, and nothing to be made up for.
     pub(crate) fn judge_lost(&mut self, samples: u64) {
-        let lost = self.counts.lost.saturating_sub(self.judged_lost);
-        let others = lost.saturating_sub(MARGIN * samples + FEW);
-        self.counts.lost -= others;
+        let since = self.counts.since(&self.losses.judged);
+        let others = since.lost.saturating_sub(MARGIN * samples + FEW);
+        let (taken, doubled) = (since.samples + since.foreign, since.doubled);
+        let double = (since.lost - others) * doubled / (taken + doubled).max(1);
+        self.counts.lost -= others + double;
         self.counts.lost_others += others;
-        self.judged_lost = self.counts.lost;
+        self.counts.doubled += double;
+        self.losses.weigh(&self.counts, since.lost - others - double);
     }
 }
 
@@ -31,6 +78,36 @@ mod tests {
 
     fn lose(session: &mut Session, count: u64) {
         session.handle(Drained::Record(Record::Lost { count }, 0));
+    }
+
+    /// A lost sample counts as those around it, and one that was taken twice for nothing.
+    #[test]
+    fn what_is_lost_counts_as_its_neighbours_do() {
+        let mut counts = Counts { samples: 10, ..Counts::default() };
+        let mut losses = Losses::default();
+        (0..10).for_each(|_| losses.took(100));
+        losses.weigh(&counts, 10);
+        counts.samples += 10;
+        (0..10).for_each(|_| losses.took(900));
+        losses.weigh(&counts, 0);
+        assert!((losses.end_window(&counts) - 1.1).abs() < 1e-12, "1,000 of 10,000 ns were lost");
+        losses.weigh(&counts, 3); // with no sample beside them
+        counts.samples += 1;
+        losses.took(100);
+        assert!((losses.end_window(&counts) - 4.0).abs() < 1e-12);
+        assert!((losses.end_window(&counts) - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn of_what_is_lost_while_two_clocks_run_half_is_nothing_to_be_made_up_for() {
+        let mut session = Session::new(MethodChoice::fixed(Method::Fp), &Symbols::new(1 << 20));
+        (session.counts.samples, session.counts.doubled) = (20, 20);
+        lose(&mut session, 30);
+        session.judge_lost(50);
+        assert_eq!((session.counts.lost, session.counts.doubled), (15, 35));
+        lose(&mut session, 30);
+        session.judge_lost(50);
+        assert_eq!((session.counts.lost, session.counts.doubled), (45, 35), "they have been renewed");
     }
 
     #[test]
