@@ -27,7 +27,7 @@ const PERIOD_NS: u64 = 100_000;
 /// CPU time of one slice without samples (ns).
 const SLICE_NS: u64 = 4_000_000;
 /// Rounds, each with every probe twice, in opposite orders.
-const ROUNDS: usize = 11;
+const ROUNDS: usize = 5;
 /// Frames above the work where they are few, and where they are many.
 const SHALLOW: u64 = 4;
 const DEEP: u64 = 100;
@@ -37,7 +37,7 @@ const COPIED_BYTES: u32 = 8 << 10;
 const STACK_ABOVE: usize = 12 << 10;
 /// Turns that two threads take in a slice, and repetitions of that, A B B A each.
 const TURNS: u64 = 400;
-const TURN_ROUNDS: usize = 5;
+const TURN_ROUNDS: usize = 3;
 /// Slices of each shape in which the kernel's handler is timed.
 const HANDLER_ROUNDS: usize = 2;
 /// Holds the records of a slice.

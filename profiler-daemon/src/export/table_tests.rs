@@ -200,7 +200,7 @@ fn what_bounds_the_rate_is_said_in_plain_words() {
 fn samples_say_why_stacks_are_incomplete_where_some_are() {
     assert_eq!(
         samples(&run()),
-        "602: 89.9% with complete stacks, 3 lost; incomplete: 49 of which nothing was recorded, 12 that contradict their \
+        "602: 89.9% with complete stacks, 3 lost and made up for by those around them; incomplete: 49 of which nothing was recorded, 12 that contradict their \
          unwind information"
     );
     let complete = Run { samples: 5375, confidence: 0.95, complete_ratio: 1.0, ..Run::default() };
@@ -227,12 +227,15 @@ fn a_run_of_few_samples_says_why_and_what_brings_more() {
     assert_eq!(few(&run(), known), None);
     let mut asked = Run { law_samples: 1205.0, ..run() };
     let of_budget = "few samples: limited by the slowdown budget; --budget 2% allows more";
-    assert_eq!(few(&asked, known).as_deref(), Some(of_budget));
+    assert_eq!((few(&asked, known), few(&asked, unknown).as_deref()), (None, Some(of_budget)));
     asked.stopped = "window".to_owned();
-    assert!(few(&asked, known).unwrap().ends_with("; a budget of 2% allows more"));
+    assert!(few(&asked, unknown).unwrap().ends_with("; a budget of 2% allows more"));
     asked.target_cpu_s = 0.03;
     let short = "few samples: the target used 30 ms of CPU time; profile a longer run";
-    assert_eq!(few(&asked, known).as_deref(), Some(short));
+    assert_eq!(few(&asked, unknown).as_deref(), Some(short));
+    // Of a program without large functions.
+    assert_eq!(few(&Run { samples: 1_100, ..asked.clone() }, unknown), None);
+    assert!(few(&Run { samples: 1_100, law_samples: 2_500.0, ..asked }, unknown).is_some());
     for (bound_by, text) in [
         ("law", "few samples: the target used 10.05 s of CPU time; profile a longer run"),
         ("kernel", "few samples: limited by the kernel's highest rate; profile a longer run"),

@@ -218,17 +218,21 @@ pub(crate) fn parts(account: &Account) -> OverheadParts {
     }
 }
 
-/// What would complete stacks that ended so.
+/// What stacks lack that ended so, and what would complete them.
 fn remedy(outcome: Outcome) -> Option<&'static str> {
     match outcome {
         Outcome::CopyTooShort => {
-            Some("no event copies more; code with frame pointers needs no copy (--unwind fp)")
+            Some("are deeper than any copy; code with frame pointers needs none (--unwind fp)")
         }
-        Outcome::StackAbsent => {
-            Some("frame pointers lead over such pages (--unwind fp, where code has them)")
-        }
-        Outcome::ChainTooLong => Some("raise kernel.perf_event_max_stack, or take --unwind dwarf"),
-        Outcome::NoTables => Some("keep the section .eh_frame, or build with -fno-omit-frame-pointer"),
+        Outcome::StackAbsent => Some(
+            "lack a page that was not in memory; frame pointers lead over it (--unwind fp, where code has them)",
+        ),
+        Outcome::ChainTooLong => Some(
+            "are longer than the kernel's chain; raise kernel.perf_event_max_stack, or take --unwind dwarf",
+        ),
+        Outcome::NoTables => Some(
+            "end in code without unwind tables; keep the section .eh_frame, or build with -fno-omit-frame-pointer",
+        ),
         _ => None,
     }
 }
@@ -238,15 +242,9 @@ fn notes(end: &Figures) -> Vec<String> {
     let by = &end.counts.truncated;
     let truncated = by.total() as f64 / end.counts.samples.max(1) as f64;
     if truncated > TRUNCATED_WORTH_A_NOTE {
-        let shown = format!("{:.1}% of the stacks lack outer frames: {}", truncated * 100.0, by.in_words());
         let most = Outcome::TRUNCATED.into_iter().max_by_key(|&outcome| by.count(outcome));
-        notes.push(match most.and_then(remedy) {
-            Some(remedy) => format!("{shown}; {remedy}"),
-            None => shown,
-        });
-    }
-    if end.counts.lost > 0 {
-        notes.push(format!("{} records were lost, and made up for by their neighbours", end.counts.lost));
+        let told = most.and_then(remedy).map(|remedy| format!("most incomplete stacks {remedy}"));
+        notes.extend(told);
     }
     if end.counts.lost_others > 0 {
         let count = end.counts.lost_others;

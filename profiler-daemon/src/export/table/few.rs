@@ -9,6 +9,8 @@ use super::seconds;
 
 /// Part of the samples that the law asks for below which there are few.
 const FEW: f64 = 0.5;
+/// So many are never few where the law's are taken: a program without large functions has none that is known.
+const MANY: u64 = 1_000;
 /// Width of a function's interval, relative to the function, below which something is known.
 const KNOWN: f64 = 0.5;
 /// CPU time below which nothing but a longer run helps (s).
@@ -22,8 +24,8 @@ pub(super) fn why(run: &Run, functions: &[FunctionCost]) -> Option<String> {
 }
 
 fn is_few(run: &Run, functions: &[FunctionCost]) -> bool {
-    let too_few = !is_fixed(run) && (run.samples as f64) < FEW * run.law_samples;
-    too_few || !functions.iter().any(is_known)
+    let misses_the_law = !is_fixed(run) && (run.samples as f64) < FEW * run.law_samples;
+    !functions.iter().any(is_known) && (misses_the_law || run.samples < MANY)
 }
 
 fn is_known(function: &FunctionCost) -> bool {

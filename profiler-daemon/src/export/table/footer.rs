@@ -113,6 +113,7 @@ pub(super) fn samples(run: &Run) -> String {
     }
     if run.confidence > 0.0 || run.lost > 0 {
         let _ = write!(text, ", {} lost", run.lost);
+        let _ = if run.lost > 0 { write!(text, " and made up for by those around them") } else { Ok(()) };
     }
     for (count, what) in [
         (run.undecodable, "undecodable"),
