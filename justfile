@@ -50,7 +50,7 @@ steps *arguments:
 aliasing *arguments:
     cargo run --quiet --release -p tests --bin aliasing -- {{ arguments }}
 
-# Is the rate the right one for any program? 48 of them, in simulation (half a minute).
+# Is the rate the right one for any program? 144 of them, in simulation (a minute).
 portfolio *arguments:
     cargo run --quiet --release -p tests --bin portfolio -- {{ arguments }}
 

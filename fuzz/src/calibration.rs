@@ -27,7 +27,7 @@ pub(crate) fn run(data: &[u8]) {
             forks: h,
             ..Reading::default()
         };
-        let decision = controller.tick(&reading, &TopShares { counts: vec![(a, b), (c, d)] });
+        let decision = controller.tick(&reading, &TopShares { counts: vec![(a, b), (c, d)], ..TopShares::default() });
         assert!(decision.rate_hz.is_finite() && decision.rate_hz > 0.0, "{believed}: {decision:?}");
         assert!(decision.period_ns > 0, "{believed}: {decision:?}");
     }

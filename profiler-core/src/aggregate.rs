@@ -143,13 +143,13 @@ impl Aggregator {
         }
     }
 
-    /// Counts a sample of `process` that stands for `weight_ns` of CPU time. Returns how its stack ended: otherwise than
-    /// said if there was no room for it.
-    pub fn add(&mut self, process: &Process, chain: Chain<'_>, weight_ns: u64) -> Outcome {
+    /// Counts a sample of `process` that stands for `weight_ns` of CPU time. Returns how its stack ended, otherwise than
+    /// said if there was no room for it, and the innermost function.
+    pub fn add(&mut self, process: &Process, chain: Chain<'_>, weight_ns: u64) -> (Outcome, Frame) {
         process.note_sample();
         let id = self.stack_id(process, chain);
         self.count(id, weight_ns);
-        self.stacks[id as usize].outcome
+        (self.stacks[id as usize].outcome, self.functions[id as usize])
     }
 
     fn count(&mut self, id: StackId, weight_ns: u64) {

@@ -251,6 +251,9 @@ pub struct Run {
     pub law: String,
     /// Samples that the law asks for in a run of this much CPU time, bounds left aside; 0 where that is unknown.
     pub law_samples: f64,
+    /// Variance of the samples at the law's rate over that of independent ones: below 1 where functions run on for longer than a
+    /// sampling period, which makes fewer samples enough; 0 where the file does not say.
+    pub variance_ratio: f64,
     /// What `overhead_us` was expected to be before the clocks ran, or of a command after its first second (µs).
     pub predicted_overhead_us: f64,
     /// Standard error of `predicted_overhead_us` (µs).

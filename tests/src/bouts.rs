@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use profiler_core::stats::{Part, Window};
+use profiler_core::stats::{Part, Window, window_ns};
 
 /// How often a clock's period is redrawn (ms), and by how much around its mean.
 const REDRAW_MS: f64 = 100.0;
@@ -25,7 +25,7 @@ pub struct Sampling {
     pub rate_hz: f64,
     /// CPU time of the run (s).
     pub run_s: f64,
-    /// Length of a window (ms).
+    /// Length of a window (ms); 0 for those of a real run, which are short at first.
     pub window_ms: f64,
 }
 
@@ -94,19 +94,36 @@ struct Recorder {
     next_ms: f64,
     period_ms: f64,
     redraw_ms: f64,
+    /// Where the windows end (ms).
+    ends_ms: Vec<f64>,
+    at: usize,
     windows: Vec<Window>,
     functions: Vec<BTreeMap<u32, Part>>,
 }
 
+impl Sampling {
+    fn ends_ms(&self) -> Vec<f64> {
+        let (mut at_ms, mut ends_ms) = (0.0, Vec::new());
+        while at_ms < self.run_s * 1e3 {
+            let usual_ms = window_ns((at_ms * 1e6) as u64) as f64 * 1e-6;
+            at_ms += if self.window_ms > 0.0 { self.window_ms } else { usual_ms };
+            ends_ms.push(at_ms);
+        }
+        ends_ms
+    }
+}
+
 impl Recorder {
     fn new(sampling: Sampling, functions: usize, rng: &mut fastrand::Rng) -> Self {
-        let count = (sampling.run_s * 1e3 / sampling.window_ms).ceil() as usize;
+        let ends_ms = sampling.ends_ms();
         let mut recorder = Recorder {
             sampling,
             next_ms: 0.0,
             period_ms: 0.0,
             redraw_ms: REDRAW_MS,
-            windows: vec![Window::default(); count],
+            at: 0,
+            windows: vec![Window::default(); ends_ms.len()],
+            ends_ms,
             functions: vec![BTreeMap::new(); functions],
         };
         recorder.redraw(rng);
@@ -122,7 +139,10 @@ impl Recorder {
     /// The program is in a function until then.
     fn stay(&mut self, function: usize, end_ms: f64, rng: &mut fastrand::Rng) {
         while self.next_ms < end_ms {
-            let window = (self.next_ms / self.sampling.window_ms) as usize;
+            while self.ends_ms[self.at] <= self.next_ms {
+                self.at += 1;
+            }
+            let window = self.at;
             let weight_ns = self.period_ms * 1e6;
             let part = self.functions[function].entry(window as u32).or_default();
             part.window = window as u32;

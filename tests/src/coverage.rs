@@ -25,7 +25,9 @@ pub struct Found {
     pub runs: usize,
     /// All intervals of the table hold the share of this run.
     pub this_run: f64,
-    /// All intervals of the table hold the long-run share.
+    /// Something is said of other runs.
+    pub long_run_told: f64,
+    /// All intervals of the table hold the long-run share, of the runs where that is so.
     pub long_run: f64,
     /// Width of the interval of this run over that of Wilson's pointwise one, in the mean over the functions by share.
     pub this_run_width: f64,
@@ -64,7 +66,7 @@ impl Case {
         let n = runs as f64;
         for figure in [
             &mut found.this_run,
-            &mut found.long_run,
+            &mut found.long_run_told,
             &mut found.this_run_width,
             &mut found.long_run_width,
             &mut found.misordered,
@@ -74,6 +76,8 @@ impl Case {
         ] {
             *figure /= n;
         }
+        found.long_run =
+            if found.long_run_told > 0.0 { found.long_run / n / found.long_run_told } else { 1.0 };
         found
     }
 
@@ -85,7 +89,9 @@ impl Case {
             f64::from(u8::from(rows.into_iter().all(|(row, share)| interval(row).contains(*share))))
         };
         found.this_run += holds(|row| row.this_run, &run.realised);
-        found.long_run += holds(|row| row.long_run, &self.program.shares);
+        let is_told = f64::from(u8::from(table.inflation_is_known()));
+        found.long_run_told += is_told;
+        found.long_run += is_told * holds(|row| row.long_run, &self.program.shares);
         let samples = table.samples() as f64;
         for row in table.rows() {
             let plain = width(wilson(row.share * samples, samples, Confidence::default()));
@@ -105,7 +111,7 @@ impl Case {
 
     /// Somebody looks once a second and stops when the goal is reached.
     fn watch(&self, run: &Run, found: &mut Found) {
-        let per_second = (1e3 / self.sampling.window_ms).round().max(1.0) as usize;
+        let per_second = (run.windows.len() as f64 / self.sampling.run_s).round().max(1.0) as usize;
         let (mut wrong, mut stopped) = (false, None);
         for windows in (per_second..=run.windows.len()).step_by(per_second) {
             let seen = run.until(windows);

@@ -1,11 +1,13 @@
-//! Forty-eight programs that differ in everything the best rate depends on, and ways to choose a rate for them.
+//! Programs that differ in everything the best rate depends on, and ways to choose a rate for them.
 
 use std::iter;
 
 use profiler_core::rate::anytime::first_steps_ns;
 use profiler_core::rate::evaluation::{TOP, Workload};
 use profiler_core::rate::model::{Criterion, Law, spread};
-use profiler_core::rate::{Cost, CostModel, RateController, RateSettings, Reading, TopShares};
+use profiler_core::rate::{
+    Cost, CostModel, RateController, RateSettings, Reading, ThreadVisits, TopShares, variance_ratio,
+};
 
 /// Share shapes: one function above all, halves, ten equal ones, many small ones.
 pub const SHAPES: [&str; 4] = ["one large", "halves", "even", "many small"];
@@ -13,6 +15,8 @@ pub const SHAPES: [&str; 4] = ["one large", "halves", "even", "many small"];
 const CPU_S: [f64; 3] = [10.0, 60.0, 300.0];
 /// Cost of a sample (s).
 const OVERHEAD_S: [f64; 4] = [1.5e-6, 5e-6, 12.6e-6, 40e-6];
+/// How long a program stays in a function on average, before the next is drawn (s of CPU time); 0 for no time at all.
+const VISIT_S: [f64; 3] = [0.0, 3e-3, 50e-3];
 /// A tick of the controller (ns).
 const TICK_NS: u64 = 100_000_000;
 
@@ -27,6 +31,8 @@ pub struct Program {
     pub cpu_s: f64,
     /// True cost of a sample (s).
     pub overhead_s: f64,
+    /// Mean length of a visit to a function (s of CPU time); 0 for none.
+    pub visit_s: f64,
     workload: Workload,
     least: f64,
 }
@@ -36,24 +42,28 @@ pub struct Program {
 pub struct Sampled {
     /// CPU time spent on sampling over the program's.
     pub overhead_ratio: f64,
-    /// Mean of the period over the program's CPU time (s).
+    /// Mean over the program's CPU time of the period (s), times the variance of its samples over that of independent ones.
     pub mean_period_s: f64,
 }
 
-/// The portfolio of 4 shapes × 3 lengths × 4 costs.
+/// The portfolio of 4 shapes × 3 lengths × 4 costs × 3 lengths of a visit.
 pub fn programs() -> Vec<Program> {
-    programs_of(&CPU_S)
+    programs_of(&CPU_S, &VISIT_S)
 }
 
-/// Every shape and every cost, for runs of these lengths (s of CPU time).
-pub fn programs_of(lengths_s: &[f64]) -> Vec<Program> {
+/// Every shape and every cost, for runs of these lengths and visits of these (s of CPU time).
+pub fn programs_of(lengths_s: &[f64], visits_s: &[f64]) -> Vec<Program> {
     let mut programs = Vec::new();
     for shape in SHAPES {
         for (cpu_s, overhead_s) in lengths_s.iter().flat_map(|w| OVERHEAD_S.iter().map(|o| (*w, *o))) {
             let shares = shares(shape);
             let workload = Workload::new(&shares, cpu_s).expect("shares of a program");
-            let least = workload.best(overhead_s).expect("a cost above zero").time_cmape;
-            programs.push(Program { shape, shares, cpu_s, overhead_s, workload, least });
+            for &visit_s in visits_s {
+                let (shares, workload) = (shares.clone(), workload.clone());
+                let mut program = Program { shape, shares, cpu_s, overhead_s, visit_s, workload, least: 1.0 };
+                program.least = program.least();
+                programs.push(program);
+            }
         }
     }
     programs
@@ -71,6 +81,13 @@ fn shares(shape: &str) -> Vec<f64> {
 }
 
 impl Program {
+    /// The least possible error, at whatever rate has it.
+    fn least(&self) -> f64 {
+        let error = |rate_hz: f64| self.loss(self.at_rate(rate_hz)); // over 1
+        let steps = (0..400).map(|step| 0.2 * 1.04f64.powi(step));
+        steps.map(error).fold(f64::INFINITY, f64::min)
+    }
+
     /// Expected time-cMAPE over the least possible one, of seconds that hold all that sampling cost.
     pub fn loss(&self, sampled: Sampled) -> f64 {
         self.workload.error(sampled.overhead_ratio, sampled.mean_period_s) / self.least
@@ -83,7 +100,8 @@ impl Program {
 
     /// Sampled at one rate from start to end (samples per CPU-second).
     pub fn at_rate(&self, rate_hz: f64) -> Sampled {
-        Sampled { overhead_ratio: rate_hz * self.overhead_s, mean_period_s: 1.0 / rate_hz }
+        let mean_period_s = variance_ratio(1.0 / rate_hz, self.visit_s) / rate_hz;
+        Sampled { overhead_ratio: rate_hz * self.overhead_s, mean_period_s }
     }
 
     /// The law of this program, knowing all.
@@ -105,6 +123,7 @@ impl Program {
             })
             .collect();
         let mut controller = self.controller(horizon, off, budget_ratio);
+        let (mut function, mut visits) = (0, ThreadVisits::default());
         let mut decision = controller.start(0);
         let (mut sampled, mut due, mut now_ns) = (Sampled::default(), rng.f64(), 0);
         let end_ns = (self.cpu_s * 1e9) as u64;
@@ -115,14 +134,22 @@ impl Program {
             let samples = due as u64;
             due -= samples as f64;
             let mut counts = vec![0; self.shares.len()];
-            for _ in 0..samples {
-                let pick = rng.f64();
-                counts[ends.partition_point(|end| *end <= pick).min(ends.len() - 1)] += 1;
+            let stays = (-1.0 / (decision.rate_hz * self.visit_s)).exp();
+            for sample in 0..samples {
+                if rng.f64() >= stays || sampled.mean_period_s == 0.0 && sample == 0 {
+                    let pick = rng.f64();
+                    function = ends.partition_point(|end| *end <= pick).min(ends.len() - 1);
+                }
+                counts[function] += 1;
+                visits.sampled(1, function as u64, (1e9 / decision.rate_hz) as u64);
             }
             sampled.overhead_ratio += samples as f64 * self.overhead_s / self.cpu_s;
-            sampled.mean_period_s += step_ns as f64 / end_ns as f64 / decision.rate_hz;
+            let period_s = 1.0 / decision.rate_hz;
+            sampled.mean_period_s +=
+                step_ns as f64 / end_ns as f64 * period_s * variance_ratio(period_s, self.visit_s);
             let reading = Reading { at_ns: now_ns, target_cpu_ns: step_ns, samples, ..Reading::default() };
-            decision = controller.tick(&reading, &TopShares { counts: (0..).zip(counts).collect() });
+            let counts = (0..).zip(counts).collect();
+            decision = controller.tick(&reading, &TopShares { counts, neighbours: visits.take() });
         }
         sampled
     }

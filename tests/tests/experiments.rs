@@ -19,10 +19,10 @@ fn periodic_programs_are_sampled_as_at_random_times() {
 #[test]
 fn the_controller_is_right_for_any_program() {
     let mut programs = programs();
-    assert_eq!(programs.len(), 48);
+    assert_eq!(programs.len(), 144);
     programs.retain(|program| program.cpu_s < 100.0); // the long ones take as long to simulate
     let controller = adaptive(&programs, Known::Horizon, 1);
-    assert!(controller.mean <= 1.03 && controller.worst <= 1.10, "{controller:?}");
+    assert!(controller.mean <= 1.04 && controller.worst <= 1.20, "{controller:?}");
     for rate_hz in [99.0, 499.0, 999.0, 4_999.0] {
         assert!(chosen(&programs, |_| rate_hz).mean > 1.2 * controller.mean, "{rate_hz}/s");
     }

@@ -114,11 +114,11 @@ fn what_there_is_no_room_for_keeps_its_innermost_frame_and_its_weight() {
     let mut aggregator = Aggregator::with_most(Most { stacks: 10, depths: 1000, frames: 1000 });
     let process = process();
     for caller in 0..100 {
-        let outcome = aggregator.add(&process, chain(&[], &[caller % 3, 1000 + caller]), 1);
+        let (outcome, _) = aggregator.add(&process, chain(&[], &[caller % 3, 1000 + caller]), 1);
         assert_eq!(outcome, if caller < 10 { Outcome::Complete } else { Outcome::NotKept });
     }
-    assert_eq!(aggregator.add(&process, chain(&[], &[0, 1000]), 1), Outcome::Complete, "it was there");
-    assert_eq!(aggregator.add(&process, chain(&[7, 8], &[1]), 1), Outcome::NotKept);
+    assert_eq!(aggregator.add(&process, chain(&[], &[0, 1000]), 1).0, Outcome::Complete, "it was there");
+    assert_eq!(aggregator.add(&process, chain(&[7, 8], &[1]), 1).0, Outcome::NotKept);
     assert_eq!(aggregator.object_weights()[&ObjectId::KERNEL], 1.0);
     assert_eq!(aggregator.weight_ns(), 102.0);
     let aggregate = aggregator.finish(1);

@@ -99,7 +99,8 @@ impl Runs {
         macro_rules! add {
             ($sum:expr, $of:expr; $($ratio:ident),*) => {$($sum.$ratio += finite($of.$ratio) * cpu_s;)*};
         }
-        add!(self.sum, run; overhead_ratio, budget_ratio, slowdown_ratio, slowdown_budget_ratio, own_cpu_budget_ratio);
+        add!(self.sum, run; overhead_ratio, budget_ratio, slowdown_ratio, slowdown_budget_ratio, own_cpu_budget_ratio,
+            variance_ratio);
         add!(self.sum, run; rate_hz, optimum_rate_hz, unbounded_rate_hz);
         add!(
             self.sum.overhead_parts, run.overhead_parts;
@@ -189,7 +190,7 @@ impl Runs {
         if self.cpu_s > 0.0 {
             divide!(
                 self.sum, self.cpu_s;
-                overhead_ratio, budget_ratio, slowdown_ratio, slowdown_budget_ratio, own_cpu_budget_ratio,
+                overhead_ratio, budget_ratio, slowdown_ratio, slowdown_budget_ratio, own_cpu_budget_ratio, variance_ratio,
                 rate_hz, optimum_rate_hz, unbounded_rate_hz
             );
             divide!(

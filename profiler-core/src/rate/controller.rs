@@ -15,10 +15,12 @@ use super::prices::{FieldFigures, HandlerTime};
 use super::sample_cost::{OWN_COST_FLOOR_CPUS, SampleCost};
 use super::set_up::SetUp;
 use super::shares::{ShareMemory, TopShares};
+use super::visits::ratio_at_optimum;
 use super::{RateSettings, Reading};
 
 /// Between two retunes (ns), less the jitter of a tick.
 const RETUNE_NS: u64 = 950_000_000;
+const FIRST_RETUNE_NS: u64 = 100_000_000;
 /// What a retune must have seen since the last one: enough to say something, or a CPU-second in which it did
 /// not come.
 const RETUNE_SAMPLES: u64 = 10;
@@ -81,6 +83,7 @@ pub struct RateController {
     throttled: bool,
     phase_changed: bool,
     pub(super) started: bool,
+    began_ns: u64,
     pub(super) last_ns: Option<u64>,
     retuned_ns: u64,
     samples_since: u64,
@@ -116,6 +119,7 @@ impl RateController {
             throttled: false,
             phase_changed: false,
             started: false,
+            began_ns: 0,
             last_ns: None,
             retuned_ns: 0,
             samples_since: 0,
@@ -148,7 +152,7 @@ impl RateController {
     fn begin(&mut self, at_ns: u64) {
         self.started = true;
         self.last_ns = Some(at_ns);
-        self.retuned_ns = at_ns;
+        (self.began_ns, self.retuned_ns) = (at_ns, at_ns);
     }
 
     /// Takes in what happened since the last tick and decides on the rate until the next, about 100 ms later.
@@ -209,15 +213,29 @@ impl RateController {
 
     /// The law's constant rate for a profile of one CPU-second, all that it depends on as it is now.
     fn rate_for_one_s_hz(&self) -> f64 {
-        let o_s = self.meter.cost().target.mean_ns * 1e-9;
-        let law = Law::new(self.settings.criterion, self.shares.spread(), o_s, 1.0);
-        law.rate_hz().unwrap_or(0.0) // where it has no answer, it asks for nothing
+        self.law(self.spread(), 1.0).rate_hz().unwrap_or(0.0) // where it has no answer, it asks for nothing
+    }
+
+    fn law(&self, spread: f64, horizon_s: f64) -> Law {
+        Law::new(self.settings.criterion, spread, self.meter.cost().target.mean_ns * 1e-9, horizon_s)
+    }
+
+    /// The variance of the samples at the law's rate over that of independent ones: below 1 where functions run on for longer
+    /// than a period.
+    fn variance_ratio(&self) -> f64 {
+        let law = self.law(self.shares.spread(), horizon_s(&self.settings, self.schedule));
+        ratio_at_optimum(law.rate_hz().unwrap_or(0.0), self.shares.memory_s())
+    }
+
+    /// S of the law: of samples as good as these.
+    pub(super) fn spread(&self) -> f64 {
+        self.shares.spread() * self.variance_ratio().sqrt()
     }
 
     pub(super) fn aim(&self, budget_share: f64) -> Aim {
         let now = Circumstances {
             cost: self.meter.cost(),
-            spread: self.shares.spread(),
+            spread: self.spread(),
             record_bytes: self.meter.record_bytes(),
             utilisation_cpus: self.meter.utilisation_cpus(),
             load: self.load(),
@@ -258,7 +276,9 @@ impl RateController {
     fn retune(&mut self, at_ns: u64) -> Reason {
         let aim = self.aim(BUDGET_MARGIN);
         let evidence = self.samples_since >= RETUNE_SAMPLES || self.cpu_since_ns >= RETUNE_CPU_NS;
-        if !evidence || at_ns - self.retuned_ns < RETUNE_NS {
+        // Of a run that begins everything is new, and a short one has no time to wait.
+        let pause_ns = RETUNE_NS.min(self.retuned_ns.saturating_sub(self.began_ns).max(FIRST_RETUNE_NS));
+        if !evidence || at_ns - self.retuned_ns < pause_ns {
             return Reason::Hold;
         }
         let target_hz = aim.target_hz(&self.settings);
@@ -472,6 +492,7 @@ impl RateController {
             total_hi_us: cost.total_hi_ns * 1e-3,
             fixed_ratio: cost.fixed_ratio,
             spread_ratio: self.shares.spread(),
+            variance_ratio: self.variance_ratio(),
             law: match (self.settings.fixed_rate_hz, self.settings.horizon_s) {
                 (Some(_), _) => LawInForce::Fixed,
                 (None, Some(_)) => LawInForce::Horizon,

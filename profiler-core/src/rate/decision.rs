@@ -93,6 +93,9 @@ pub struct Decision {
     pub fixed_ratio: f64,
     /// S: mean of √((1−p)/p) over the largest functions.
     pub spread_ratio: f64,
+    /// The variance of the samples at the law's rate over that of independent ones: below 1 where functions run on for
+    /// longer than a sampling period.
+    pub variance_ratio: f64,
     /// The law in force.
     pub law: LawInForce,
     /// Samples that the law asks for at the CPU time so far.

@@ -60,7 +60,7 @@ impl RateController {
         let busy_cpus = if self.last_ns.is_some() { expected.busy_cpus } else { utilisation_cpus };
         let sample_s = cost.total_hi_ns * 1e-9;
         let fixed_cpus = self.meter.fixed_cpus();
-        let r_s = self.settings.criterion.r() * self.shares.spread();
+        let r_s = self.settings.criterion.r() * self.spread();
         let demand = Demand {
             slowdown_ratio: self.settings.budget_ratio,
             busy_cpus,

@@ -12,8 +12,8 @@
 //!     frames: 400,
 //!     ..Reading::default()
 //! };
-//! let decision = controller.tick(&reading, &TopShares { counts: vec![(0x401000, 12), (0x402000, 8)] });
-//! assert_eq!(decision.rate_hz, first.rate_hz); // too early for another rate
+//! let decision = controller.tick(&reading, &TopShares { counts: vec![(0x401000, 12), (0x402000, 8)], ..TopShares::default() });
+//! assert!(decision.rate_hz > first.rate_hz); // two functions are larger than the one that is assumed at first
 //! ```
 
 mod account;
@@ -52,6 +52,7 @@ mod shares;
 mod spending;
 mod strangers;
 mod timeline;
+mod visits;
 mod windows;
 
 pub use account::Account;
@@ -77,4 +78,5 @@ pub use sample_cost::SampleCost;
 pub use settings::RateSettings;
 pub use shares::{PRIOR_SHARE, TopShares};
 pub use timeline::PeriodTimeline;
+pub use visits::{Neighbours, ThreadVisits, ratio_at_optimum, variance_ratio};
 pub use windows::WindowLength;

@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::model::spread;
+use super::visits::{Neighbours, Visits};
 use crate::stats::Cusum;
 
 /// Share of the largest function that is assumed before anything was seen.
@@ -32,6 +33,8 @@ const MAX_FUNCTIONS: usize = 4_096;
 pub struct TopShares {
     /// Key of the innermost function, and samples in it.
     pub counts: Vec<(u64, u64)>,
+    /// Those of them that followed another on their thread.
+    pub neighbours: Neighbours,
 }
 
 /// Forgetting counts by function, with a change detector on the largest.
@@ -40,6 +43,7 @@ pub(super) struct ShareMemory {
     top: usize,
     counts: FxHashMap<u64, f64>,
     total: f64,
+    visits: Visits,
     prior_spread: f64,
     window: FxHashMap<u64, u64>,
     window_samples: u64,
@@ -55,6 +59,7 @@ impl ShareMemory {
             top,
             counts: FxHashMap::default(),
             total: 0.0,
+            visits: Visits::default(),
             prior_spread: PRIOR_SPREAD,
             window: FxHashMap::default(),
             window_samples: 0,
@@ -65,14 +70,30 @@ impl ShareMemory {
         }
     }
 
-    /// S, drawn towards the prior while there are few samples.
-    pub(super) fn spread(&self) -> f64 {
-        let total = self.total + self.window_samples as f64;
+    /// Samples that are remembered of all functions.
+    fn all(&self) -> f64 {
+        self.total + self.window_samples as f64
+    }
+
+    /// The share of each function.
+    fn shares(&self) -> impl Iterator<Item = f64> {
+        let total = self.all();
         let open = |key: &u64| self.window.get(key).copied().unwrap_or(0) as f64;
-        let known = self.counts.iter().map(|(key, count)| count + open(key));
+        let known = self.counts.iter().map(move |(key, count)| count + open(key));
         let new =
             self.window.iter().filter(|(key, _)| !self.counts.contains_key(key)).map(|(_, n)| *n as f64);
-        let seen = spread(known.chain(new).map(|count| count / total), self.top).unwrap_or(self.prior_spread);
+        known.chain(new).map(move |count| count / total)
+    }
+
+    /// How long the program goes on with what it does (s of CPU time); 0 where samples are independent, as far as is known.
+    pub(super) fn memory_s(&self) -> f64 {
+        self.visits.memory_s(1.0 - self.shares().map(|share| share * share).sum::<f64>())
+    }
+
+    /// S, drawn towards the prior while there are few samples.
+    pub(super) fn spread(&self) -> f64 {
+        let total = self.all();
+        let seen = spread(self.shares(), self.top).unwrap_or(self.prior_spread);
         let blended = (total * seen + PRIOR_SAMPLES * self.prior_spread) / (total + PRIOR_SAMPLES);
         blended.clamp(SPREAD_RANGE.0, SPREAD_RANGE.1)
     }
@@ -80,6 +101,7 @@ impl ShareMemory {
     /// Takes in a tick's counts; true when the shares are no longer those remembered.
     pub(super) fn observe(&mut self, shares: &TopShares, wall_ns: u64) -> bool {
         self.window_ns = self.window_ns.saturating_add(wall_ns);
+        self.visits.observe(&shares.neighbours);
         for &(key, count) in &shares.counts {
             let count = count.min(u64::from(u32::MAX)); // more in a tick is no count
             if self.window.len() < MAX_FUNCTIONS || self.window.contains_key(&key) {
@@ -132,6 +154,7 @@ impl ShareMemory {
 
     fn close_window(&mut self) {
         let keep = (-1.0 / MEMORY_WINDOWS).exp();
+        self.visits.forget(keep);
         let least = if self.counts.len() < MAX_FUNCTIONS { 0.05 } else { 2.0 };
         self.counts.values_mut().for_each(|count| *count *= keep);
         self.counts.retain(|_, count| *count >= least);
@@ -150,7 +173,7 @@ mod tests {
 
     fn window(memory: &mut ShareMemory, rng: &mut fastrand::Rng, p: f64, n: u64) -> bool {
         let x = (0..n).filter(|_| rng.f64() < p).count() as u64;
-        memory.observe(&TopShares { counts: vec![(1, x), (2, n - x)] }, WINDOW_NS)
+        memory.observe(&TopShares { counts: vec![(1, x), (2, n - x)], ..TopShares::default() }, WINDOW_NS)
     }
 
     #[test]
@@ -174,7 +197,10 @@ mod tests {
         let alarms = (0..400)
             .filter(|_| {
                 let x = 10 * (0..45).filter(|_| rng.f64() < 0.3).count() as u64;
-                memory.observe(&TopShares { counts: vec![(1, x), (2, 450 - x)] }, WINDOW_NS)
+                memory.observe(
+                    &TopShares { counts: vec![(1, x), (2, 450 - x)], ..TopShares::default() },
+                    WINDOW_NS,
+                )
             })
             .count();
         assert!(alarms <= 12, "{alarms}");

@@ -5,13 +5,19 @@
 //! long enough to forget the one before. Batches of several lengths are tried: a bout that is longer than a batch
 //! makes neighbours alike, and only longer batches show it.
 //!
-//! Limits: less than [`MIN_BATCHES`] windows show no inflation at all; it is then taken to be 1. Bouts, or phases,
-//! longer than about a tenth of the run cannot be seen from within it.
+//! Limits: less than [`MIN_BATCHES`] windows show no inflation at all, and nothing is said of other runs then. Bouts, or phases,
+//! longer than about a tenth of the run cannot be seen from within it; where batches show that there are such, nothing is said of other
+//! runs either.
 
 use super::table::Window;
 
 /// Batches below which a variance between them means little.
 pub const MIN_BATCHES: usize = 6;
+/// The longest window and the shortest (ns).
+const WINDOWS_NS: (u64, u64) = (500_000_000, 20_000_000);
+/// Twice as long batches that vary so much more have not forgotten the ones before, unless all of it is chance.
+const GROWING: f64 = 1.5;
+const INFLATED: f64 = 2.0;
 /// Windows that make a batch; each length is also there twice as long.
 const LENGTHS: [usize; 12] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64];
 
@@ -38,11 +44,26 @@ pub struct Inflation {
     pub batches: usize,
 }
 
+/// How long the next window of a run should be (ns) that has lasted for `elapsed_ns`: a twelfth of that, as far as it is neither too
+/// short to hold samples nor too long. How much the shares vary is seen between windows, of a short run as of a long one.
+pub fn window_ns(elapsed_ns: u64) -> u64 {
+    (elapsed_ns / 12).clamp(WINDOWS_NS.1, WINDOWS_NS.0)
+}
+
 impl Batches {
     /// Cuts windows, all with a weight above zero, into batches. What is left over at the end is left out.
     pub fn new(windows: &[Window]) -> Self {
         let enough = LENGTHS.into_iter().take_while(|length| windows.len() / length >= MIN_BATCHES);
         Batches { lengths: enough.map(|length| Length::new(windows, length)).collect() }
+    }
+
+    /// Whether the variances of the longest batches are still above those of batches half as long: bouts, or phases, are longer than
+    /// batches of this run can be, and nobody can say how much longer. `variances` and `binomial` are of all functions together.
+    pub fn still_grow(&self, variances: &[f64], binomial: f64) -> bool {
+        let Some((longest, variance)) = self.lengths.iter().zip(variances).next_back() else { return false };
+        let half =
+            self.lengths.iter().zip(variances).find(|(length, _)| 2 * length.windows == longest.windows);
+        half.is_some_and(|(_, half)| *variance > GROWING * half && *variance > INFLATED * binomial)
     }
 
     /// Batches of the shortest length: how many differences there are to learn from.

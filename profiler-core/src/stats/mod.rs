@@ -40,6 +40,7 @@ pub mod successive_difference;
 pub mod table;
 pub mod twins;
 
+pub use batch::window_ns;
 pub use confidence::Confidence;
 pub use cusum::Cusum;
 pub use interval::Interval;

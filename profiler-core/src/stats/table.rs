@@ -20,7 +20,7 @@
 //! bouts of 500 ms it holds in 30% of the tables, this one in 98%.
 //!
 //! **Limits.** Measured by `just coverage`. Functions that were not seen have no row. What a run cannot show, see
-//! [`super::batch`]. Intervals are for one look at the table: see [`super::precision`] for many.
+//! [`super::batch`]; of less than six windows it shows nothing of other runs, and nothing is said of them. Intervals are for one look at the table: see [`super::precision`] for many.
 
 mod pool;
 
@@ -74,7 +74,7 @@ pub struct Row {
     pub samples: u64,
     /// Where the share of *this run* lies: what the target really did while it was watched.
     pub this_run: Interval,
-    /// Where the share of a *long run* lies: what another run would show.
+    /// Where the share of a *long run* lies: what another run would show. Unknown where this one does not show how much others differ from it.
     pub long_run: Interval,
     /// How much more the share varies from run to run than with independent samples (VIF); at least 1.
     pub inflation: f64,
@@ -122,8 +122,11 @@ impl IntervalTable {
             weight_ns: profile.weight_ns,
             samples: profile.windows.iter().map(|window| window.samples).fold(0, u64::saturating_add),
             effective: profile.effective,
-            inflation_is_known: profile.batches.most() > 0,
+            inflation_is_known: !pool.is_unknown,
         };
+        if !table.inflation_is_known {
+            table.rows.iter_mut().for_each(|row| row.long_run = Interval::UNKNOWN);
+        }
         table.mark_ties();
         table
     }
@@ -158,19 +161,20 @@ impl IntervalTable {
         self.effective
     }
 
-    /// Whether there are enough windows to see an inflation.
-    pub(super) fn inflation_is_known(&self) -> bool {
+    /// Whether the run shows how much others differ from it: it has enough windows, and its bouts are short against it.
+    pub fn inflation_is_known(&self) -> bool {
         self.inflation_is_known
     }
 
-    /// Neighbours of which nobody can say which is above: a test on their effective counts, at half of both one's error.
+    /// Neighbours of which nobody can say which is above: a test on their effective counts, at half of both one's error. All of them,
+    /// where it is not known how much other runs differ.
     fn mark_ties(&mut self) {
         for pair in self.order.windows(2) {
             let (above, below) = (self.rows[pair[0]], self.rows[pair[1]]);
             let confidence = self.confidence.part((above.part + below.part) / 2.0);
             let known = above.known.min(below.known);
             let resolved = is_resolved(above.share * known, below.share * known, confidence);
-            self.rows[pair[0]].tied_with_next = above.samples > 0 && !resolved;
+            self.rows[pair[0]].tied_with_next = above.samples > 0 && !(self.inflation_is_known && resolved);
         }
     }
 }

@@ -249,7 +249,7 @@ impl Bench {
         let switches = procfs::context_switches_of(&threads).saturating_sub(switches);
         sampler.stop();
         sampler.drain(u64::MAX, |drained| session.handle(drained));
-        session.take_function_counts();
+        session.take_shares();
         session.close_window();
         let own_ns = clock::self_cpu_ns() - own_ns;
         Ok(Sampled::new(&done, own_ns, switches, &counts, &session.counts))

@@ -116,7 +116,9 @@ impl<'a> Sums<'a> {
             sure.and_then(|sure| total.ends(sure.share, interval(sure))).unzip()
         };
         let (cpu_s_low, cpu_s_high) = ends(|sure| sure.this_run);
-        let (long_run_cpu_s_low, long_run_cpu_s_high) = ends(|sure| sure.long_run);
+        let is_told = sure.is_some_and(|sure| sure.long_run != stats::Interval::UNKNOWN);
+        let (long_run_cpu_s_low, long_run_cpu_s_high) =
+            if is_told { ends(|sure| sure.long_run) } else { (None, None) };
         let share = share_of(row.self_ns);
         FunctionCost {
             name: row.name.to_owned(),

@@ -15,7 +15,8 @@ use std::time::Duration;
 use config::SamplingSettings;
 use profiler_core::attach::{AttachChoice, AttachMode, EARLY_COST_NS};
 use profiler_core::profile::RateChange;
-use profiler_core::rate::{CostModel, Decision, Dither, RateController, Reading, Reason, TopShares};
+use profiler_core::rate::{CostModel, Decision, Dither, RateController, Reading, Reason};
+use profiler_core::stats;
 use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::Method;
 use serde::Serialize;
@@ -53,8 +54,6 @@ const BIRTH_NS: u64 = 4_000_000;
 const GENERATIONS: usize = 3;
 /// A drain reads no more than 32 MiB of what agents have written, whose rings hold 1 GiB together.
 const LAST_DRAINS: usize = 32;
-/// Length of a window of the profile (ns).
-const WINDOW_NS: u64 = 500_000_000;
 /// Changes by the bucket below this (in logarithms) are not entered into the history of the rate.
 const WORTH_NOTING: f64 = 0.2;
 
@@ -183,7 +182,7 @@ impl<L: DecisionLog> Engine<L> {
             settings,
             next_tick_ns: 0,
             ticked_ns: 0,
-            next_window_ns: WINDOW_NS,
+            next_window_ns: stats::window_ns(0),
             adopted: Adopted::default(),
             attach_changed: false,
             cpus_changed: false,
@@ -370,8 +369,7 @@ impl<L: DecisionLog> Engine<L> {
             trace_records: burst.records,
             ..self.by_events(reading)
         };
-        let shares = TopShares { counts: self.session.take_function_counts() };
-        let decision = self.controller.tick(&reading, &shares);
+        let decision = self.controller.tick(&reading, &self.session.take_shares());
         if attached_anew {
             self.controller.attached_anew(); // what the way until now has cost is spent, and no sign of what is to come
         }
@@ -387,7 +385,8 @@ impl<L: DecisionLog> Engine<L> {
         self.last_decision = Some(decision);
         if self.session.elapsed_ns() >= self.next_window_ns {
             self.session.close_window();
-            self.next_window_ns = self.session.elapsed_ns() + WINDOW_NS;
+            let elapsed_ns = self.session.elapsed_ns();
+            self.next_window_ns = elapsed_ns + stats::window_ns(elapsed_ns);
         }
     }
 

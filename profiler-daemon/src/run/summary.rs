@@ -182,6 +182,7 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
         bound_by: decision.map_or("", |decision| decision.bound_by.as_str()).to_owned(),
         law: decision.map_or("", |decision| decision.law.as_str()).to_owned(),
         law_samples: decision.map_or(0.0, |decision| decision.law_samples),
+        variance_ratio: decision.map_or(0.0, |decision| decision.variance_ratio),
         predicted_overhead_us: prediction.overhead_ns.mean * 1e-3,
         predicted_overhead_se_us: prediction.overhead_ns.se * 1e-3,
         predicted_overhead_ratio: prediction.overhead_ratio.mean,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use profiler_core::handler_trace::{CpuTrace, HandledSample, TraceLayout};
@@ -13,6 +14,7 @@ use profiler_core::sorter::RecordQueue;
 
 use crate::sys::perf_event::Event;
 use crate::sys::ring::Ring;
+use crate::sys::tracefs;
 
 /// Where tracefs is found: at its own place, or at that of older kernels.
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
@@ -61,13 +63,18 @@ pub(crate) struct Traced {
     pub(crate) records: u64,
 }
 
-/// Finds the two tracepoints in tracefs.
+/// Finds the two tracepoints in tracefs; where it is mounted nowhere, in one that only we see.
 fn layout() -> Result<TraceLayout, Unavailable> {
     let read = |folder: &Path| -> io::Result<(String, String)> {
         Ok((fs::read_to_string(folder.join(ENTRY))?, fs::read_to_string(folder.join(EXIT))?))
     };
     let (own, older) = (read(Path::new(TRACEFS[0])), || read(Path::new(TRACEFS[1])));
-    let (entry, exit) = own.or_else(|error| older().map_err(|_| error)).map_err(Unavailable::NoTracefs)?;
+    let unseen = || {
+        let mount = tracefs::mounted_nowhere()?;
+        read(Path::new(&format!("/proc/self/fd/{}", mount.as_raw_fd())))
+    };
+    let found = own.or_else(|error| older().or_else(|_| unseen()).map_err(|_| error));
+    let (entry, exit) = found.map_err(Unavailable::NoTracefs)?;
     TraceLayout::parse(&entry, &exit).ok_or(Unavailable::UnknownLayout)
 }
 

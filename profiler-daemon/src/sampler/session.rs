@@ -15,7 +15,7 @@ use profiler_core::aggregate::{Aggregator, Chain};
 use profiler_core::handler_trace::HandledSample;
 use profiler_core::process::ProcessTable;
 use profiler_core::profile::{Outcome, TruncatedBy};
-use profiler_core::rate::Reading;
+use profiler_core::rate::{Reading, ThreadVisits, TopShares};
 use profiler_core::record::{RawSample, Record, Task};
 use profiler_core::stack::{Frame, ObjectId};
 use profiler_core::stats;
@@ -136,6 +136,7 @@ pub(crate) struct Session {
     pub(crate) counts: Counts,
     pub(crate) recent: RecentSamples,
     losses: Losses,
+    visits: ThreadVisits,
     /// Kept for whoever wants to know.
     pub(crate) news: Option<News>,
     /// What of this process' CPU time is overhead.
@@ -229,6 +230,7 @@ impl Session {
             counts: Counts::default(),
             recent: RecentSamples::default(),
             losses: Losses::default(),
+            visits: ThreadVisits::default(),
             news: None,
             own_time: OwnTime::default(),
             group: None,
@@ -498,6 +500,7 @@ impl Session {
             Drained::Record(Record::Exit(task), _) if self.processes.contains(task.pid) => {
                 self.counts.ends += 1;
                 self.earlier.forget_thread(task.tid);
+                self.visits.ended(task.tid);
                 self.exits.note(task);
             }
             Drained::Record(Record::Exit(task), _) => {
@@ -618,7 +621,8 @@ impl Session {
         self.jit.sampled(process.index, sample.pid, &self.objects.roots);
         self.jit.translate(process.index, sample.time_ns, &process.space, user);
         let chain = Chain { kernel, user, outcome };
-        let outcome = self.aggregator.add(process, chain, weight_ns);
+        let (outcome, function) = self.aggregator.add(process, chain, weight_ns);
+        self.visits.sampled(sample.tid, key(function), weight_ns);
         self.counts.truncated.add(outcome, 1);
     }
 
@@ -651,10 +655,11 @@ impl Session {
         }
     }
 
-    /// Samples by innermost function since the last call, under a key that stays.
-    pub(crate) fn take_function_counts(&mut self) -> Vec<(u64, u64)> {
+    /// Samples by innermost function since the last call, and those that followed each other.
+    pub(crate) fn take_shares(&mut self) -> TopShares {
         let counts = self.aggregator.take_function_counts();
-        counts.into_iter().map(|(function, samples)| (FxBuildHasher.hash_one(function), samples)).collect()
+        let counts = counts.into_iter().map(|(function, samples)| (key(function), samples)).collect();
+        TopShares { counts, neighbours: self.visits.take() }
     }
 
     /// What each function had in each window so far; see [`Aggregator::function_parts`].
@@ -669,6 +674,11 @@ impl Session {
     pub(crate) fn take_program_changed(&mut self) -> bool {
         std::mem::take(&mut self.program_changed)
     }
+}
+
+/// One that stays for the function.
+fn key(function: Frame) -> u64 {
+    FxBuildHasher.hash_one(function)
 }
 
 /// Whether the kernel's frames are all that there is: of its own threads, and of a task that is exiting or in the midst of executing

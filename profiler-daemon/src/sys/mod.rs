@@ -24,3 +24,4 @@ pub(crate) mod signal_cost;
 pub(crate) mod spawn;
 pub(crate) mod terminal;
 pub(crate) mod timer;
+pub(crate) mod tracefs;

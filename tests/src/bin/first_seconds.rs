@@ -57,7 +57,7 @@ fn main() -> Result<()> {
 const ANYTIME: &str = "anytime";
 
 fn simulated(length_s: f64) -> BTreeMap<String, Score> {
-    let programs = programs_of(&[length_s]);
+    let programs = programs_of(&[length_s], &[0.0]);
     let fixed = FIXED_HZ.map(|hz| (format!("{hz}/s"), chosen(&programs, |_| hz)));
     [(ANYTIME.to_owned(), adaptive(&programs, Known::Nothing, 20))].into_iter().chain(fixed).collect()
 }

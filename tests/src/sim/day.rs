@@ -230,7 +230,7 @@ impl<'a> Run<'a> {
         tick.own_us += redraws as f64 * self.day.own.per_redraw_us;
         let switches = if self.now_ns >= self.next_second_ns { self.each_second(&mut tick) } else { 0 };
         let counted = tick.counts.iter().enumerate().map(|(function, count)| (function as u64, *count));
-        let shares = TopShares { counts: counted.collect() };
+        let shares = TopShares { counts: counted.collect(), ..TopShares::default() };
         let reading = Reading { target_cpu_ns: tick.cpu_ns as u64, ..tick.reading(self.now_ns, switches) };
         self.book((self.now_ns - started_ns) as f64, &tick);
         self.decision = self.controller.tick(&reading, &shares);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use profiler_core::rate::{BurstSchedule, Decision, Dither, HandlerTime, Reading, TopShares};
+use profiler_core::rate::{BurstSchedule, Decision, Dither, HandlerTime, Reading, ThreadVisits, TopShares};
 
 use super::profile::Functions;
 use super::program::{Hit, Slice, Thread};
@@ -36,6 +36,7 @@ pub(super) struct Host<'a> {
     rng: fastrand::Rng,
     dither: Dither,
     threads: Vec<Thread>,
+    visits: ThreadVisits,
     now_ns: u64,
     next_tick_ns: u64,
     period_ns: u64,
@@ -45,11 +46,12 @@ impl<'a> Host<'a> {
     pub(super) fn new(scenario: &'a Scenario, seed: u64, first: &Decision) -> Self {
         let mut dither = Dither::new(seed);
         let most = scenario.phases.iter().map(|phase| phase.threads).max().unwrap_or(1);
-        let thread = |i| Thread::new(seed * 1_000 + i as u64, first.period_ns, &mut dither);
+        let thread = |i| Thread::new(i as u32, seed * 1_000 + i as u64, first.period_ns, &mut dither);
         let threads = (0..most).map(thread).collect();
         let rng = fastrand::Rng::with_seed(seed ^ 0x5eed);
         let next_tick_ns = dither.tick_ns();
-        Host { scenario, rng, dither, threads, now_ns: 0, next_tick_ns, period_ns: first.period_ns }
+        let (visits, period_ns) = (ThreadVisits::default(), first.period_ns);
+        Host { scenario, rng, dither, threads, visits, now_ns: 0, next_tick_ns, period_ns }
     }
 
     pub(super) fn now_s(&self) -> f64 {
@@ -85,7 +87,7 @@ impl<'a> Host<'a> {
                 let truth = self.truth((self.now_ns - started_ns) as f64, &mut slice, &reading, noise);
                 let tick_ns = self.dither.tick_ns();
                 self.next_tick_ns = (self.next_tick_ns + tick_ns).max(self.now_ns + MIN_TICK_NS);
-                return (reading, shares(&slice), truth);
+                return (reading, self.shares(&slice), truth);
             }
         }
     }
@@ -106,6 +108,15 @@ impl<'a> Host<'a> {
             thread.run(phase, self.now_ns + SLICE_NS, phase.utilisation * SLICE_NS as f64, slice);
         }
         phase.own_us
+    }
+
+    fn shares(&mut self, slice: &Slice) -> TopShares {
+        let mut counts = BTreeMap::<u64, u64>::new();
+        for hit in &slice.hits {
+            *counts.entry(hit.function as u64).or_default() += 1;
+            self.visits.sampled(hit.tid, hit.function as u64, hit.gap_ns);
+        }
+        TopShares { counts: counts.into_iter().collect(), neighbours: self.visits.take() }
     }
 
     fn truth(&mut self, wall_ns: f64, slice: &mut Slice, reading: &Reading, noise: f64) -> Truth {
@@ -147,10 +158,4 @@ fn reading(scenario: &Scenario, at_ns: u64, slice: &Slice, own_us: f64) -> Readi
         stack_bytes: samples * copied,
         ..Reading::default()
     }
-}
-
-fn shares(slice: &Slice) -> TopShares {
-    let mut counts = BTreeMap::<u64, u64>::new();
-    slice.hits.iter().for_each(|hit| *counts.entry(hit.function as u64).or_default() += 1);
-    TopShares { counts: counts.into_iter().collect() }
 }

@@ -9,6 +9,7 @@ use super::scenario::Phase;
 
 /// A thread with an event of its own.
 pub(super) struct Thread {
+    tid: u32,
     rng: fastrand::Rng,
     function: usize,
     bout_left_ns: f64,
@@ -39,12 +40,16 @@ pub(super) struct Hit {
     pub(super) function: usize,
     pub(super) frames: u64,
     pub(super) cost_ns: f64,
+    pub(super) tid: u32,
+    /// CPU time of the thread since the one before.
+    pub(super) gap_ns: u64,
 }
 
 impl Thread {
-    pub(super) fn new(seed: u64, mean_period_ns: u64, dither: &mut Dither) -> Self {
+    pub(super) fn new(tid: u32, seed: u64, mean_period_ns: u64, dither: &mut Dither) -> Self {
         let period_ns = dither.draw(mean_period_ns);
         Thread {
+            tid,
             rng: fastrand::Rng::with_seed(seed),
             function: 0,
             bout_left_ns: 0.0,
@@ -82,8 +87,8 @@ impl Thread {
         self.left_ns += self.period_ns as f64;
         self.unread.push_back((now_ns, self.function));
         let frames = (phase.frames * slice.depth * (0.5 + self.rng.f64())).round() as u64;
-        let hit =
-            Hit { function: self.function, frames, cost_ns: phase.cost_us(self.function, frames) * 1e3 };
+        let cost_ns = phase.cost_us(self.function, frames) * 1e3;
+        let hit = Hit { function: self.function, frames, cost_ns, tid: self.tid, gap_ns: self.period_ns };
         self.stall_ns += hit.cost_ns;
         slice.hits.push(hit);
     }

@@ -1,6 +1,7 @@
 //! A scenario file: the script and the bands.
 
 use profiler_core::rate::model::{Criterion, optimum_rate_hz, spread};
+use profiler_core::rate::ratio_at_optimum;
 use serde::Deserialize;
 
 /// A script and what has to come of it.
@@ -226,14 +227,18 @@ impl Scenario {
         self.phases.iter().rev().find(|phase| phase.from_s <= at_s).unwrap_or(&self.phases[0])
     }
 
-    /// The law's rate under the true cost, shares and own cost of a phase.
+    /// The law's rate under the true cost, shares, visits and own cost of a phase.
     pub fn optimum_hz(&self, phase: &Phase) -> f64 {
         let shares = (0..phase.shares.len()).map(|function| phase.share(function));
         let spread = spread(shares, 4).expect("a program has functions");
         let law = optimum_rate_hz(self.criterion, spread, phase.overhead_s(), self.horizon_s);
         let own_ratio = self.own_per_second_us * 1e-6 / phase.utilisation_cpus().max(0.1);
         let cap = (0.9 * self.budget_ratio - own_ratio).max(0.0) / (phase.overhead_s() + phase.own_us * 1e-6);
-        law.expect("scenarios are within the law").min(cap).max(1.0)
+        let independent_hz = law.expect("scenarios are within the law");
+        // Rounds have no memory of this kind.
+        let memory_s = if phase.round_ms > 0.0 { 0.0 } else { phase.bout_ms * 1e-3 };
+        let part = ratio_at_optimum(independent_hz, memory_s);
+        (independent_hz * part.cbrt()).min(cap).max(1.0)
     }
 }
 

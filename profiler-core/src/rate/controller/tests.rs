@@ -194,7 +194,7 @@ fn a_step_is_bounded_either_way() {
 #[test]
 fn there_is_room_for_a_burst_unless_it_would_slow_sampling_down() {
     let mut controller = RateController::new(RateSettings::default(), CostModel::default());
-    let quiet = TopShares { counts: Vec::new() };
+    let quiet = TopShares::default();
     (0..20).for_each(|tick| {
         controller.tick(&reading(tick, 0), &quiet);
     });
@@ -285,7 +285,7 @@ fn other_settings_are_adopted_with_all_that_was_learned() {
             ..Reading::default()
         };
         let counts = (0..8).map(|function| (function, samples / 8)).collect();
-        controller.tick(&reading, &TopShares { counts })
+        controller.tick(&reading, &TopShares { counts, ..TopShares::default() })
     };
     controller.start(0);
     let before = (1..=100).map(|number| tick(&mut controller, number)).last().unwrap();
@@ -317,7 +317,7 @@ proptest! {
             .collect();
         let limits = settings.clone().sane();
         let mut controller = RateController::new(settings, costs);
-        let shares = TopShares { counts };
+        let shares = TopShares { counts, ..TopShares::default() };
         for reading in &readings {
             controller.observe_handler(&times);
             let decision = controller.tick(reading, &shares);
@@ -399,7 +399,10 @@ fn personal_run(seconds: f64, host: impl Fn(f64) -> Host) -> (Vec<[f64; 4]>, Dec
         };
         let taken_ns = samples as f64 * (10_000.0 + 500.0 * host.frames) + reading.switches as f64 * 1_000.0;
         steps.push([step_s, host.busy_cpus * step_s, taken_ns * 1e-9, reading.self_cpu_ns as f64 * 1e-9]);
-        decision = controller.tick(&reading, &TopShares { counts: vec![(1, samples / 2), (2, samples / 2)] });
+        decision = controller.tick(
+            &reading,
+            &TopShares { counts: vec![(1, samples / 2), (2, samples / 2)], ..TopShares::default() },
+        );
     }
     (steps, decision)
 }

@@ -114,6 +114,8 @@ pub(super) struct Pool {
     freedom: f64,
     /// Functions that were seen.
     functions: f64,
+    /// Whether other runs may differ by more than this one can show.
+    pub(super) is_unknown: bool,
 }
 
 impl Pool {
@@ -133,6 +135,7 @@ impl Pool {
             inflation,
             freedom: (COMMON * comparisons.min(visits)).max(1.0),
             functions: profile.seen.iter().filter(|seen| seen.share > 0.0).count() as f64,
+            is_unknown: batches.most() == 0 || batches.still_grow(&variances, binomial),
         }
     }
 

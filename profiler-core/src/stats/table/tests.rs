@@ -40,6 +40,20 @@ fn the_largest_comes_first_and_near_neighbours_are_tied() {
     assert_eq!(ties, [false, true, false]);
 }
 
+/// How much other runs differ is not seen in five windows, however many samples they hold.
+#[test]
+fn of_few_windows_nothing_is_said_of_other_runs() {
+    let functions = [steady(6, 20), steady(6, 80)];
+    for (windows, is_known) in [(5, false), (6, true)] {
+        let functions = functions.each_ref().map(|parts| &parts[..windows]);
+        let table = IntervalTable::new(&[EVEN; 6][..windows], &functions, Confidence::default());
+        let [small, large] = table.rows() else { panic!("{table:?}") };
+        assert!(large.this_run.low > 0.6 && small.this_run.high < 0.4, "{table:?}");
+        assert_eq!(large.long_run != Interval::UNKNOWN, is_known);
+        assert_eq!((large.tied_with_next, small.tied_with_next), (!is_known, false));
+    }
+}
+
 /// A function that has every second window for itself and one that has half of each have the same share; the first one's
 /// bouts make the long run uncertain and this run certain.
 #[test]

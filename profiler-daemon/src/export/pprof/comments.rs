@@ -246,6 +246,7 @@ fn run_from_json(text: &str) -> Option<Run> {
         bound_by,
         law,
         law_samples,
+        variance_ratio,
         predicted_overhead_us,
         predicted_overhead_se_us,
         predicted_overhead_ratio,

@@ -16,6 +16,8 @@ use super::{WORTH_SAMPLING_S, few, percent, seconds};
 const NAMELESS_WORTH_A_LINE: f64 = 0.01;
 /// The same of the CPU time that nobody sampled.
 const NOT_SAMPLED_WORTH_A_WORD: f64 = 0.01;
+const TIED: &str = "~ in another run it may well take no more than the next";
+const TOO_SHORT: &str = "~ the run was too short to say which takes more in another run";
 /// How far the weights may be from the scheduler's figure before the person is told.
 const WEIGHTS_WORTH_A_LINE: f64 = 0.02;
 /// Share of a function from which it is one of the largest, as in [`Goal`].
@@ -43,8 +45,11 @@ fn figures(profile: &SymbolizedProfile, table: &FunctionTable) -> Vec<Line> {
     lines.extend(overhead(run).map(|text| ("overhead", text)));
     lines.extend(weights(run).map(|text| ("weights", text)));
     lines.extend(precision(run, table).map(|text| ("precision", text)));
-    if functions.iter().any(|function| function.tied == Some(true)) {
-        lines.push(("order", "~ in another run it may well take no more than the next".to_owned()));
+    let mut tied = functions.iter().filter(|function| function.tied == Some(true)).peekable();
+    if tied.peek().is_some() {
+        let is_known = tied.any(|function| function.long_run_cpu_s_low.is_some());
+        let text = if is_known { TIED } else { TOO_SHORT };
+        lines.push(("order", text.to_owned()));
     }
     lines.extend(few::why(run, functions).map(|text| ("note", text)));
     lines.extend(no_intervals(profile, functions).map(|text| ("note", text)));

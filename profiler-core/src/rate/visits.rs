@@ -1,0 +1,259 @@
+//! How much better samples know a run whose functions run on for longer than a sampling period.
+//!
+//! Independent samples know a share p of n samples to a variance of p(1−p)/n. Samples at nearly equal distances P of CPU time
+//! miss a long visit to a function by a part of P at its ends only. Let a program be in the same function a time h later with a
+//! probability whose part beyond chance falls as e^(−h/τ). Then, with x = P/τ, the variance of the share of this very run is
+//!
+//! ```text
+//! v(x) = coth(x/2) − 2/x
+//! ```
+//!
+//! times that of independent samples: the variance of a mean of systematic samples of an integral with that covariance, Σρ^|k| of the
+//! samples less 2/x of the integral. It is 1 for visits that are short and x/6 for long ones.
+//!
+//! The law balances v/λ against what λ costs, and v falls with λ too: where it does, another sample tells more. The derivative of v(x)/λ by
+//! 1/λ is what counts in place of v:
+//!
+//! ```text
+//! v + x·v′ = coth(x/2) − (x/2)/sinh²(x/2)
+//! ```
+//!
+//! x/3 for long visits. As λ* grows with the cube root of the variance, it is λ·(v + x·v′)^(1/3), solved for λ.
+//!
+//! τ is read off neighbours: of pairs of samples that followed each other on a thread, (1 − e^(−x))·(1 − Σp²) are in different
+//! functions.
+
+use rustc_hash::FxHashMap;
+
+/// Pairs of samples that followed each other on a thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Neighbours {
+    /// How many.
+    pub pairs: u64,
+    /// How many of them lie in different functions.
+    pub changes: u64,
+    /// CPU time between them, of all together (ns).
+    pub gaps_ns: u64,
+}
+
+impl Neighbours {
+    /// A sample came `gap_ns` of CPU time after the one before it on its thread.
+    pub fn add(&mut self, has_changed: bool, gap_ns: u64) {
+        self.pairs += 1;
+        self.changes += u64::from(has_changed);
+        self.gaps_ns = self.gaps_ns.saturating_add(gap_ns);
+    }
+}
+
+/// Threads whose last sample is remembered at most.
+const MAX_THREADS: usize = 1 << 16;
+
+/// Finds the neighbours among the samples of many threads.
+#[derive(Clone, Debug, Default)]
+pub struct ThreadVisits {
+    /// The function of the last sample of each thread, under a key that stays.
+    functions: FxHashMap<u32, u64>,
+    seen: Neighbours,
+}
+
+impl ThreadVisits {
+    /// A sample of a thread, `gap_ns` of CPU time after the one before it there. Must come in the order of their times.
+    pub fn sampled(&mut self, tid: u32, function: u64, gap_ns: u64) {
+        if self.functions.len() >= MAX_THREADS {
+            self.functions.clear();
+        }
+        if let Some(before) = self.functions.insert(tid, function) {
+            self.seen.add(before != function, gap_ns);
+        }
+    }
+
+    /// A thread has ended: whoever has its number from now on is another.
+    pub fn ended(&mut self, tid: u32) {
+        self.functions.remove(&tid);
+    }
+
+    /// The neighbours since the last call.
+    pub fn take(&mut self) -> Neighbours {
+        std::mem::take(&mut self.seen)
+    }
+}
+
+/// What pairs of neighbours have shown of late.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Visits {
+    pairs: f64,
+    changes: f64,
+    gaps_s: f64,
+}
+
+impl Visits {
+    pub(super) fn observe(&mut self, neighbours: &Neighbours) {
+        self.pairs += neighbours.pairs as f64;
+        self.changes += neighbours.changes.min(neighbours.pairs) as f64;
+        self.gaps_s += neighbours.gaps_ns as f64 * 1e-9;
+    }
+
+    /// What was seen so far weighs this much of what it did.
+    pub(super) fn forget(&mut self, keep: f64) {
+        *self = Visits { pairs: keep * self.pairs, changes: keep * self.changes, gaps_s: keep * self.gaps_s };
+    }
+
+    /// τ (s of CPU time): rather too short than too long, and 0 until it is known to be above 0. `variety` is 1 − Σp².
+    pub(super) fn memory_s(&self, variety: f64) -> f64 {
+        // The upper end of what so many changes may stand for, by Poisson.
+        let changes = self.changes + 1.0 + (self.changes + 1.0).sqrt();
+        let changed = changes / (self.pairs * variety);
+        if changed < 1.0 { self.gaps_s / self.pairs / -(-changed).ln_1p() } else { 0.0 }
+    }
+}
+
+/// v(x) for samples `period_s` apart of a program with a memory τ (s of CPU time).
+pub fn variance_ratio(period_s: f64, memory_s: f64) -> f64 {
+    let x = period_s / memory_s;
+    match x {
+        x if x < 0.01 => x / 6.0,
+        x if x < f64::INFINITY => (x / 2.0).tanh().recip() - 2.0 / x,
+        _ => 1.0,
+    }
+}
+
+/// v + x·v′ at the rate that it leads to (samples per CPU-second), where the law asks for `independent_hz` of independent samples: that
+/// rate is `independent_hz` times its cube root. 1 where nothing is known.
+pub fn ratio_at_optimum(independent_hz: f64, memory_s: f64) -> f64 {
+    if memory_s <= 0.0 || independent_hz.is_nan() || independent_hz <= 0.0 {
+        return 1.0;
+    }
+    // The rate is a part of `independent_hz` whose cube is the ratio there, and the ratio falls with the rate.
+    let (mut low, mut high) = (0.0, 1.0);
+    for _ in 0..40 {
+        let part = 0.5 * (low + high);
+        let asks = marginal_ratio(1.0 / (part * independent_hz * memory_s));
+        if asks > part * part * part { low = part } else { high = part }
+    }
+    high * high * high
+}
+
+fn marginal_ratio(x: f64) -> f64 {
+    let half = 0.5 * x;
+    match x {
+        x if x < 0.01 => x / 3.0,
+        x if x < 80.0 => half.tanh().recip() - half / half.sinh().powi(2),
+        _ => 1.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A program of two functions, in the first with a probability of `p` at each visit.
+    struct Program {
+        p: f64,
+        memory_s: f64,
+        rng: fastrand::Rng,
+        inside: bool,
+        left_s: f64,
+        inside_s: f64,
+    }
+
+    impl Program {
+        fn run(&mut self, mut span_s: f64) {
+            while span_s > 0.0 {
+                let part_s = self.left_s.min(span_s);
+                self.inside_s += if self.inside { part_s } else { 0.0 };
+                (span_s, self.left_s) = (span_s - part_s, self.left_s - part_s);
+                if self.left_s <= 0.0 {
+                    self.inside = self.rng.f64() < self.p;
+                    self.left_s = -self.memory_s * (1.0 - self.rng.f64()).ln();
+                }
+            }
+        }
+    }
+
+    /// The variance of the first function's share over that of independent samples, of many runs sampled every second, and what the
+    /// neighbours show.
+    fn sampled(memory_s: f64, p: f64, seed: u64) -> (f64, Visits) {
+        const RUNS: u32 = 2_000;
+        const SAMPLES: u32 = 400;
+        let (mut squares, mut neighbours) = (0.0, Neighbours::default());
+        let rng = fastrand::Rng::with_seed(seed);
+        let mut program = Program { p, memory_s, rng, inside: false, left_s: 0.0, inside_s: 0.0 };
+        for _ in 0..RUNS {
+            program.run(20.0 * memory_s); // until nothing is left of the run before
+            program.inside_s = 0.0;
+            let first_s = program.rng.f64();
+            program.run(first_s);
+            let (mut hits, mut before) = (0.0, None);
+            for sample in 1..=SAMPLES {
+                hits += f64::from(u8::from(program.inside));
+                if let Some(before) = before.replace(program.inside) {
+                    neighbours.add(before != program.inside, 1_000_000_000);
+                }
+                program.run(if sample < SAMPLES { 1.0 } else { 1.0 - first_s });
+            }
+            squares += (hits - program.inside_s).powi(2);
+        }
+        let mut visits = Visits::default();
+        visits.observe(&neighbours);
+        (squares / f64::from(RUNS * SAMPLES) / (p * (1.0 - p)), visits)
+    }
+
+    #[test]
+    fn systematic_samples_of_long_visits_are_as_good_as_said() {
+        for (memory_s, p) in [(0.2, 0.3), (1.0, 0.3), (4.0, 0.5), (20.0, 0.2)] {
+            let (seen, visits) = sampled(memory_s, p, 11);
+            let said = variance_ratio(1.0, memory_s);
+            assert!((seen / said - 1.0).abs() < 0.12, "τ {memory_s}: {seen} for {said}");
+            let read_s = visits.memory_s(2.0 * p * (1.0 - p));
+            let is_read = if memory_s < 0.5 { read_s < 0.3 } else { (read_s / memory_s - 1.0).abs() < 0.1 };
+            assert!(is_read, "τ {memory_s}: read as {read_s}");
+        }
+    }
+
+    #[test]
+    fn it_is_known_of_many_neighbours_alone() {
+        let variety = 0.7;
+        assert_eq!(Visits::default().memory_s(variety), 0.0);
+        let of = |pairs, changes| {
+            let mut visits = Visits::default();
+            visits.observe(&Neighbours { pairs, changes, gaps_ns: pairs * 1_000_000 });
+            visits.memory_s(variety)
+        };
+        assert_eq!((of(2, 0), of(1_000, 700), of(1_000, 690)), (0.0, 0.0, 0.0));
+        assert!((0.02..0.05).contains(&of(100, 0)) && of(10_000, 0) > 3.0);
+        assert_eq!(of(0, 0), 0.0);
+    }
+
+    /// The rate that the ratio leads to is the one with the least of v/λ and the cost of λ, which grows as λ².
+    #[test]
+    fn the_ratio_leads_to_the_best_rate() {
+        for memory_s in [1e-4, 1e-3, 1e-2, 0.1, 1.0] {
+            let independent_hz: f64 = 500.0;
+            let error =
+                |hz: f64| variance_ratio(1.0 / hz, memory_s) / hz + 0.5 * hz * hz / independent_hz.powi(3);
+            let best = (1..5_000).map(|hz| error(f64::from(hz) * 0.2)).fold(f64::INFINITY, f64::min);
+            let ratio = ratio_at_optimum(independent_hz, memory_s);
+            let chosen = error(independent_hz * ratio.cbrt());
+            assert!(chosen < 1.001 * best, "τ {memory_s}: {chosen} for {best}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_figures_do_no_harm(
+            hz in any::<f64>(), memory_s in any::<f64>(), period_s in any::<f64>(), pairs in any::<u64>(), changes in any::<u64>(),
+            gaps_ns in any::<u64>(), variety in any::<f64>(),
+        ) {
+            let ratio = ratio_at_optimum(hz, memory_s);
+            prop_assert!((0.0..=1.0).contains(&ratio), "{ratio}");
+            let _ = variance_ratio(period_s, memory_s);
+            let mut visits = Visits::default();
+            visits.observe(&Neighbours { pairs, changes, gaps_ns });
+            let memory_s = visits.memory_s(variety);
+            let ratio = ratio_at_optimum(500.0, memory_s);
+            prop_assert!((0.0..=1.0).contains(&ratio), "{ratio} of {memory_s}");
+        }
+    }
+}
