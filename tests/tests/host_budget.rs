@@ -10,8 +10,9 @@ fn member(budget_ratio: f64, phases: Vec<Phase>) -> Member {
     Member { from_s: 0.0, to_s: f64::INFINITY, weight: 1.0, scenario }
 }
 
+/// In functions that don't run on for a period, as the law that the rates are compared with has it.
 fn busy(from_s: f64, threads: usize, utilisation: f64) -> Phase {
-    Phase { from_s, threads, utilisation, ..Phase::default() }
+    Phase { from_s, threads, utilisation, bout_ms: 0.1, ..Phase::default() }
 }
 
 /// Plays it with three seeds. The host's budget is kept in every ten seconds, and no target is ever without a rate.

@@ -48,7 +48,7 @@ const MIN_TICK_NS: u64 = 50_000_000;
 const SETTLING_NS: u64 = 2_000_000;
 /// A birth is on record so long after the child has inherited its parent's clocks (ns), unless the machine is very busy: then it has none
 /// until threads are looked for again.
-const BIRTH_NS: u64 = 4_000_000;
+const BIRTH_NS: u64 = 1_000_000;
 /// How often, while clocks are renewed, threads are looked for that were born meanwhile. Of a later look are only the
 /// children of those that the look before found.
 const GENERATIONS: usize = 3;
