@@ -123,7 +123,11 @@ impl Program {
             })
             .collect();
         let mut controller = self.controller(horizon, off, budget_ratio);
-        let (mut function, mut visits) = (0, ThreadVisits::default());
+        let draw = |rng: &mut fastrand::Rng| {
+            let pick = rng.f64();
+            ends.partition_point(|end| *end <= pick).min(ends.len() - 1)
+        };
+        let (mut function, mut visits) = (draw(&mut rng), ThreadVisits::default());
         let mut decision = controller.start(0);
         let (mut sampled, mut due, mut now_ns) = (Sampled::default(), rng.f64(), 0);
         let end_ns = (self.cpu_s * 1e9) as u64;
@@ -135,10 +139,9 @@ impl Program {
             due -= samples as f64;
             let mut counts = vec![0; self.shares.len()];
             let stays = (-1.0 / (decision.rate_hz * self.visit_s)).exp();
-            for sample in 0..samples {
-                if rng.f64() >= stays || sampled.mean_period_s == 0.0 && sample == 0 {
-                    let pick = rng.f64();
-                    function = ends.partition_point(|end| *end <= pick).min(ends.len() - 1);
+            for _ in 0..samples {
+                if rng.f64() >= stays {
+                    function = draw(&mut rng);
                 }
                 counts[function] += 1;
                 visits.sampled(1, function as u64, (1e9 / decision.rate_hz) as u64);

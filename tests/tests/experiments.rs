@@ -23,6 +23,9 @@ fn the_controller_is_right_for_any_program() {
     programs.retain(|program| program.cpu_s < 100.0); // the long ones take as long to simulate
     let controller = adaptive(&programs, Known::Horizon, 1);
     assert!(controller.mean <= 1.04 && controller.worst <= 1.20, "{controller:?}");
+    let independent: Vec<_> = programs.iter().filter(|program| program.visit_s == 0.0).cloned().collect();
+    let of_independent = adaptive(&independent, Known::Horizon, 1);
+    assert!(of_independent.mean <= 1.03 && of_independent.worst <= 1.10, "{of_independent:?}");
     for rate_hz in [99.0, 499.0, 999.0, 4_999.0] {
         assert!(chosen(&programs, |_| rate_hz).mean > 1.2 * controller.mean, "{rate_hz}/s");
     }

@@ -2,8 +2,8 @@
 //!
 //! Clocks are renewed while the old ones run, so that no task is ever without one. For that while two clocks sample
 //! the same time, and a child that is born then inherits both. Of the two exactly one counts: the own clock of a
-//! task from the moment it was started; for a task that has none, one of the set in force. That may be two as well: who is born
-//! while clocks are renewed inherits a new one and is given one of its own, and its children inherit both.
+//! task from the moment it was started; for a task that has none, one of the set in force. There may be two of those as well: a
+//! thread that is born while clocks are renewed inherits a new one and is given one of its own, and its children inherit both.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 

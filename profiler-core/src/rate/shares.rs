@@ -114,6 +114,7 @@ impl ShareMemory {
         }
         let changed = self.total > 0.0 && self.window_deviates();
         if changed {
+            self.visits.end_phase(1.0 - self.counts.values().map(|n| (n / self.total).powi(2)).sum::<f64>());
             self.prior_spread = self.spread();
             self.counts.clear();
             self.cusums.clear();

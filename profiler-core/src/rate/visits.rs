@@ -2,14 +2,14 @@
 //!
 //! Independent samples know a share p of n samples to a variance of p(1−p)/n. Samples at nearly equal distances P of CPU time
 //! miss a long visit to a function by a part of P at its ends only. Let a program be in the same function a time h later with a
-//! probability whose part beyond chance falls as e^(−h/τ). Then, with x = P/τ, the variance of the share of this very run is
+//! probability that exceeds chance by a part that falls as e^(−h/τ). Then, with x = P/τ, the variance of the share of this very run is
 //!
 //! ```text
 //! v(x) = coth(x/2) − 2/x
 //! ```
 //!
-//! times that of independent samples: the variance of a mean of systematic samples of an integral with that covariance, Σρ^|k| of the
-//! samples less 2/x of the integral. It is 1 for visits that are short and x/6 for long ones.
+//! times that of independent samples. coth(x/2) is the sum Σρ^|k| over all distances k between samples, with ρ = e^(−x), and 2/x the same
+//! for the run itself, whose share is the truth here. The ratio is 1 for visits that are short and x/6 for long ones.
 //!
 //! The law balances v/λ against what λ costs, and v falls with λ too: where it does, another sample tells more. The derivative of v(x)/λ by
 //! 1/λ is what counts in place of v:
@@ -45,7 +45,7 @@ impl Neighbours {
     }
 }
 
-/// Threads whose last sample is remembered at most.
+/// The last sample of this many threads is remembered.
 const MAX_THREADS: usize = 1 << 16;
 
 /// Finds the neighbours among the samples of many threads.
@@ -67,7 +67,7 @@ impl ThreadVisits {
         }
     }
 
-    /// A thread has ended: whoever has its number from now on is another.
+    /// A thread has ended; the next one with its number is another.
     pub fn ended(&mut self, tid: u32) {
         self.functions.remove(&tid);
     }
@@ -83,6 +83,8 @@ impl ThreadVisits {
 pub(super) struct Visits {
     pairs: f64,
     changes: f64,
+    /// Changes of phases that have ended, over the variety of their time.
+    settled: f64,
     gaps_s: f64,
 }
 
@@ -95,14 +97,23 @@ impl Visits {
 
     /// What was seen so far weighs this much of what it did.
     pub(super) fn forget(&mut self, keep: f64) {
-        *self = Visits { pairs: keep * self.pairs, changes: keep * self.changes, gaps_s: keep * self.gaps_s };
+        for sum in [&mut self.pairs, &mut self.changes, &mut self.settled, &mut self.gaps_s] {
+            *sum *= keep;
+        }
+    }
+
+    /// The shares are others from now on: the changes so far happened at this `variety`.
+    pub(super) fn end_phase(&mut self, variety: f64) {
+        if variety > 0.0 {
+            self.settled += std::mem::take(&mut self.changes) / variety;
+        }
     }
 
     /// τ (s of CPU time): rather too short than too long, and 0 until it is known to be above 0. `variety` is 1 − Σp².
     pub(super) fn memory_s(&self, variety: f64) -> f64 {
         // The upper end of what so many changes may stand for, by Poisson.
         let changes = self.changes + 1.0 + (self.changes + 1.0).sqrt();
-        let changed = changes / (self.pairs * variety);
+        let changed = (self.settled + changes / variety) / self.pairs;
         if changed < 1.0 { self.gaps_s / self.pairs / -(-changed).ln_1p() } else { 0.0 }
     }
 }
@@ -123,7 +134,7 @@ pub fn ratio_at_optimum(independent_hz: f64, memory_s: f64) -> f64 {
     if memory_s <= 0.0 || independent_hz.is_nan() || independent_hz <= 0.0 {
         return 1.0;
     }
-    // The rate is a part of `independent_hz` whose cube is the ratio there, and the ratio falls with the rate.
+    // Looks for the rate at which (rate/independent_hz)³ is the ratio: the left side grows with the rate, the right side falls.
     let (mut low, mut high) = (0.0, 1.0);
     for _ in 0..40 {
         let part = 0.5 * (low + high);

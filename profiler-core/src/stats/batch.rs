@@ -58,7 +58,7 @@ impl Batches {
     }
 
     /// Whether the variances of the longest batches are still above those of batches half as long: bouts, or phases, are longer than
-    /// batches of this run can be, and nobody can say how much longer. `variances` and `binomial` are of all functions together.
+    /// batches of this run can be, and the run does not show how much longer. `variances` and `binomial` are of all functions together.
     pub fn still_grow(&self, variances: &[f64], binomial: f64) -> bool {
         let Some((longest, variance)) = self.lengths.iter().zip(variances).next_back() else { return false };
         let half =

@@ -1,4 +1,4 @@
-//! The kernel's tracepoints where nobody has mounted tracefs, as in most containers.
+//! The kernel's tracepoints where tracefs is not mounted, as in most containers.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

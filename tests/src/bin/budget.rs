@@ -157,7 +157,7 @@ fn measure_once(work: Work, calibrated: bool) -> Result<Run> {
             ratio: most_within(&own, 0.0).context("the profiler was not seen")?,
             worst_10s_ratio: most_within(&own, SPAN_S),
             said_ratio: summary.own_cpu_ratio,
-            budget_ratio: summary.own_cpu_budget_ratio.context("no bound on own CPU time")?,
+            budget_ratio: summary.own_cpu_budget_ratio,
         },
         worst_1s: [
             worst_of(&during, &own, alone, 1.0),
@@ -246,6 +246,9 @@ impl Found {
                 verdicts.push(Verdict::new(&what("slowdown in any 10 s"), worst, interval, bound, percent));
             }
             verdicts.push(Verdict::exact(&what("own CPU time"), own.ratio, own.budget_ratio, percent));
+            for (figure, cost) in [("slowdown, as said", slowdown), ("own CPU time, as said", own)] {
+                verdicts.push(Verdict::exact(&what(figure), cost.said_ratio, cost.budget_ratio, percent));
+            }
             let worst = own.worst_10s_ratio.into_iter();
             let bound = WORST_10S * own.budget_ratio;
             verdicts.extend(

@@ -152,15 +152,24 @@ fn hit(event: u64, stream: u64, tid: u32, time_ns: u64) -> Hit {
     Hit { event, stream, tid, cpu: 0, time_ns, opened_period_ns: 1_000 }
 }
 
-#[test]
-fn of_two_clocks_exactly_one_counts_at_any_time() {
+fn slot(tid: u32) -> Slot {
+    Slot { tid: Some(tid), cpu: 0 }
+}
+
+/// The clock of thread 7 is renewed, and thread 8 is given one of its own meanwhile.
+fn renewed() -> ClockBook {
     let mut book = ClockBook::default();
-    let slot = |tid| Slot { tid: Some(tid), cpu: 0 };
     book.started(1, slot(7), 0, 1_000, 1_000);
     book.hand_over(0, []);
     book.started(2, slot(7), 5_000, 1_000, 1_000);
     book.started(3, slot(8), 6_000, 1_000, 1_000);
     book.hand_over(9_000, [1]);
+    book
+}
+
+#[test]
+fn of_two_clocks_exactly_one_counts_at_any_time() {
+    let mut book = renewed();
     // A thread with clocks of its own; a child that got one in between; one that only inherits both.
     for (tid, changes_ns, new) in [(7, 5_000, (2, 2)), (8, 6_000, (3, 3)), (9, 9_000, (2, 40))] {
         let before = changes_ns - 1;
@@ -175,13 +184,7 @@ fn of_two_clocks_exactly_one_counts_at_any_time() {
 /// A thread that is born while clocks are renewed inherits a new one and is given one of its own; its children inherit both.
 #[test]
 fn of_two_clocks_of_one_set_one_counts_and_the_other_is_told() {
-    let mut book = ClockBook::default();
-    let slot = |tid| Slot { tid: Some(tid), cpu: 0 };
-    book.started(1, slot(7), 0, 1_000, 1_000);
-    book.hand_over(0, []);
-    book.started(2, slot(7), 5_000, 1_000, 1_000);
-    book.started(3, slot(8), 6_000, 1_000, 1_000);
-    book.hand_over(9_000, [1]);
+    let mut book = renewed();
     assert_eq!(book.weigh(&hit(3, 40, 9, 10_000)), Some(1_500));
     assert_eq!((book.weigh(&hit(2, 41, 9, 10_100)), book.twice_ns()), (None, 1_000));
     assert_eq!((book.weigh(&hit(2, 41, 9, 11_100)), book.twice_ns()), (None, 2_000));

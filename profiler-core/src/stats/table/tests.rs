@@ -40,6 +40,20 @@ fn the_largest_comes_first_and_near_neighbours_are_tied() {
     assert_eq!(ties, [false, true, false]);
 }
 
+/// A function that has the first half of the run for itself: what the other half of another run would be, this one does not show.
+#[test]
+fn of_phases_as_long_as_the_run_nothing_is_said_of_other_runs() {
+    let alternating = |windows: u32| {
+        let all = |first: bool| (0..96).filter(move |w| (w / windows % 2 == 0) == first);
+        let parts = [true, false].map(|first| all(first).map(|w| part(w, 1e9, 100)).collect::<Vec<Part>>());
+        IntervalTable::new(&[EVEN; 96], &parts, Confidence::default())
+    };
+    assert!(alternating(3).inflation_is_known());
+    let phases = alternating(48);
+    assert!(!phases.inflation_is_known() && phases.rows()[0].long_run == Interval::UNKNOWN, "{phases:?}");
+    assert!(phases.rows()[0].this_run.low > 0.4 && phases.rows()[0].tied_with_next, "{phases:?}");
+}
+
 /// How much other runs differ is not seen in five windows, however many samples they hold.
 #[test]
 fn of_few_windows_nothing_is_said_of_other_runs() {
