@@ -44,7 +44,7 @@ fn the_largest_comes_first_and_near_neighbours_are_tied() {
 #[test]
 fn of_phases_as_long_as_the_run_nothing_is_said_of_other_runs() {
     let alternating = |windows: u32| {
-        let all = |first: bool| (0..96).filter(move |w| (w / windows % 2 == 0) == first);
+        let all = |first: bool| (0..96).filter(move |w| (w / windows).is_multiple_of(2) == first);
         let parts = [true, false].map(|first| all(first).map(|w| part(w, 1e9, 100)).collect::<Vec<Part>>());
         IntervalTable::new(&[EVEN; 96], &parts, Confidence::default())
     };
