@@ -254,6 +254,9 @@ pub struct Run {
     /// Variance of the samples at the law's rate over that of independent ones: below 1 where functions run on for longer than a
     /// sampling period, which makes fewer samples enough; 0 where the file does not say.
     pub variance_ratio: f64,
+    /// What an interrupt costs on this host over what it did when the machine was calibrated, which `overhead_us` follows: 1 where the two
+    /// agree within their errors; 0 where the file does not say.
+    pub interrupt_ratio: f64,
     /// What `overhead_us` was expected to be before the clocks ran, or of a command after its first second (µs).
     pub predicted_overhead_us: f64,
     /// Standard error of `predicted_overhead_us` (µs).

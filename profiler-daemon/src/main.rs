@@ -27,6 +27,7 @@ mod roots;
 mod run;
 mod sampler;
 mod settings;
+mod standstill;
 mod store;
 mod sys;
 mod targets;

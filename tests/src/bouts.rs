@@ -3,11 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use profiler_core::rate::{Dither, PeriodTimeline};
 use profiler_core::stats::{Part, Window, window_ns};
-
-/// How often a clock's period is redrawn (ms), and by how much around its mean.
-const REDRAW_MS: f64 = 100.0;
-const REDRAW_WIDTH: f64 = 0.25;
 
 /// A program whose long-run shares are known.
 #[derive(Clone, Debug)]
@@ -16,6 +13,8 @@ pub struct Program {
     pub shares: Vec<f64>,
     /// Mean length of a visit to each function (ms); lengths are exponential.
     pub bout_ms: Vec<f64>,
+    /// Functions are visited in turn instead, always for the same time.
+    pub is_regular: bool,
 }
 
 /// How it is sampled.
@@ -45,7 +44,14 @@ impl Program {
     pub fn new(shares: &[f64], bout_ms: f64) -> Self {
         let total: f64 = shares.iter().sum();
         let shares: Vec<f64> = shares.iter().map(|share| share / total).collect();
-        Program { bout_ms: vec![bout_ms; shares.len()], shares }
+        Program { bout_ms: vec![bout_ms; shares.len()], shares, is_regular: false }
+    }
+
+    /// Functions of these shares (scaled to a sum of 1) that are visited in rounds of `round_ms`.
+    pub fn in_rounds(shares: &[f64], round_ms: f64) -> Self {
+        let program = Program::new(shares, 0.0);
+        let bout_ms = program.shares.iter().map(|share| share * round_ms).collect();
+        Program { bout_ms, is_regular: true, ..program }
     }
 
     /// The same with every second function visited for a tenth of the time, ten times as often.
@@ -62,12 +68,14 @@ impl Program {
         // Where it starts, it is found as often as it is there.
         let mut function = pick(&cumulated(self.shares.iter().copied()), rng);
         let (mut at_ms, mut realised) = (0.0, vec![0.0; self.shares.len()]);
+        let mut begun = if self.is_regular { rng.f64() } else { 0.0 };
         while at_ms < run_ms {
-            let end_ms = (at_ms - self.bout_ms[function] * (1.0 - rng.f64()).ln()).min(run_ms);
+            let length = if self.is_regular { 1.0 - begun } else { -(1.0 - rng.f64()).ln() };
+            let end_ms = (at_ms + self.bout_ms[function] * length).min(run_ms);
             realised[function] += (end_ms - at_ms) / run_ms;
-            recorder.stay(function, end_ms, rng);
-            at_ms = end_ms;
-            function = pick(&visits, rng);
+            recorder.stay(function, end_ms);
+            (at_ms, begun) = (end_ms, 0.0);
+            function = if self.is_regular { (function + 1) % self.shares.len() } else { pick(&visits, rng) };
         }
         Run { realised, ..recorder.finish() }
     }
@@ -88,12 +96,14 @@ fn pick(cumulated: &[f64], rng: &mut fastrand::Rng) -> usize {
     cumulated.partition_point(|sum| *sum <= at).min(cumulated.len().saturating_sub(1))
 }
 
-/// A clock whose period is redrawn, and the windows it fills.
+/// A clock whose period is redrawn as the daemon does it, and the windows it fills.
 struct Recorder {
-    sampling: Sampling,
-    next_ms: f64,
-    period_ms: f64,
-    redraw_ms: f64,
+    mean_ns: u64,
+    dither: Dither,
+    timeline: PeriodTimeline,
+    next_ns: u64,
+    period_ns: u64,
+    tick_ns: u64,
     /// Where the windows end (ms).
     ends_ms: Vec<f64>,
     at: usize,
@@ -116,46 +126,57 @@ impl Sampling {
 impl Recorder {
     fn new(sampling: Sampling, functions: usize, rng: &mut fastrand::Rng) -> Self {
         let ends_ms = sampling.ends_ms();
-        let mut recorder = Recorder {
-            sampling,
-            next_ms: 0.0,
-            period_ms: 0.0,
-            redraw_ms: REDRAW_MS,
+        let mut dither = Dither::new(rng.u64(..));
+        let mean_ns = (1e9 / sampling.rate_hz) as u64;
+        let period_ns = dither.draw(mean_ns);
+        Recorder {
+            mean_ns,
+            timeline: PeriodTimeline::new(0, period_ns),
+            next_ns: period_ns,
+            period_ns,
+            tick_ns: dither.tick_ns(),
+            dither,
             at: 0,
             windows: vec![Window::default(); ends_ms.len()],
             ends_ms,
             functions: vec![BTreeMap::new(); functions],
-        };
-        recorder.redraw(rng);
-        recorder.next_ms = recorder.period_ms * rng.f64();
-        recorder
-    }
-
-    fn redraw(&mut self, rng: &mut fastrand::Rng) {
-        let factor = 1.0 + REDRAW_WIDTH * (2.0 * rng.f64() - 1.0);
-        self.period_ms = 1e3 / self.sampling.rate_hz * factor;
+        }
     }
 
     /// The program is in a function until then.
-    fn stay(&mut self, function: usize, end_ms: f64, rng: &mut fastrand::Rng) {
-        while self.next_ms < end_ms {
-            while self.ends_ms[self.at] <= self.next_ms {
-                self.at += 1;
+    fn stay(&mut self, function: usize, end_ms: f64) {
+        let end_ns = (end_ms * 1e6) as u64;
+        while self.next_ns.min(self.tick_ns) < end_ns {
+            if self.tick_ns <= self.next_ns {
+                self.tick();
+            } else {
+                self.sample(function);
             }
-            let window = self.at;
-            let weight_ns = self.period_ms * 1e6;
-            let part = self.functions[function].entry(window as u32).or_default();
-            part.window = window as u32;
-            part.weight_ns += weight_ns;
-            part.samples += 1;
-            self.windows[window].weight_ns += weight_ns;
-            self.windows[window].samples += 1;
-            if self.next_ms >= self.redraw_ms {
-                self.redraw_ms += REDRAW_MS;
-                self.redraw(rng);
-            }
-            self.next_ms += self.period_ms;
         }
+    }
+
+    fn sample(&mut self, function: usize) {
+        while self.ends_ms[self.at] * 1e6 <= self.next_ns as f64 {
+            self.at += 1;
+        }
+        let window = self.at;
+        let weight_ns = self.timeline.weight(self.next_ns) as f64;
+        let part = self.functions[function].entry(window as u32).or_default();
+        part.window = window as u32;
+        part.weight_ns += weight_ns;
+        part.samples += 1;
+        self.windows[window].weight_ns += weight_ns;
+        self.windows[window].samples += 1;
+        self.next_ns += self.period_ns;
+    }
+
+    fn tick(&mut self) {
+        if self.timeline.due(self.tick_ns, self.mean_ns, &mut self.dither) {
+            self.period_ns = self.dither.draw(self.mean_ns);
+            self.timeline.set(self.tick_ns, self.period_ns, self.mean_ns);
+            self.next_ns = self.tick_ns + self.period_ns;
+        }
+        self.tick_ns += self.dither.tick_ns();
     }
 
     fn finish(self) -> Run {

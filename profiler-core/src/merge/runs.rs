@@ -100,7 +100,7 @@ impl Runs {
             ($sum:expr, $of:expr; $($ratio:ident),*) => {$($sum.$ratio += finite($of.$ratio) * cpu_s;)*};
         }
         add!(self.sum, run; overhead_ratio, budget_ratio, slowdown_ratio, slowdown_budget_ratio, own_cpu_budget_ratio,
-            variance_ratio);
+            variance_ratio, interrupt_ratio);
         add!(self.sum, run; rate_hz, optimum_rate_hz, unbounded_rate_hz);
         add!(
             self.sum.overhead_parts, run.overhead_parts;
@@ -191,7 +191,7 @@ impl Runs {
             divide!(
                 self.sum, self.cpu_s;
                 overhead_ratio, budget_ratio, slowdown_ratio, slowdown_budget_ratio, own_cpu_budget_ratio, variance_ratio,
-                rate_hz, optimum_rate_hz, unbounded_rate_hz
+                interrupt_ratio, rate_hz, optimum_rate_hz, unbounded_rate_hz
             );
             divide!(
                 self.sum.overhead_parts, self.cpu_s;

@@ -397,6 +397,21 @@ impl RateController {
         self.meter.observe_handler(times);
     }
 
+    /// Takes in for how long single samples held up a thread of the profiler's own (ns): what a sample costs follows at once.
+    pub fn observe_interrupts(&mut self, times_ns: &[f64]) {
+        self.meter.observe_interrupts(times_ns);
+    }
+
+    /// What interrupts cost now over what they did when the machine was calibrated; 1 where the two agree within their errors.
+    pub fn interrupt_ratio(&self) -> f64 {
+        self.meter.interrupt_ratio()
+    }
+
+    /// What a sample costs the target without its stack, for each frame and for each byte copied (ns).
+    pub fn parts_ns(&self) -> [f64; 3] {
+        self.meter.parts_ns()
+    }
+
     /// Whether `cost_ns` more can be spent without slowing sampling down. At a fixed rate nothing is.
     pub fn has_room_for(&self, cost_ns: f64) -> bool {
         let has_room = || match self.own {
@@ -490,6 +505,8 @@ impl RateController {
             self_us: cost.self_ns * 1e-3,
             foreign_us: cost.foreign_ns * 1e-3,
             total_hi_us: cost.total_hi_ns * 1e-3,
+            interrupt_us: self.meter.interrupt().map(|cost| cost.mean_ns * 1e-3),
+            interrupt_ratio: self.meter.interrupt_ratio(),
             fixed_ratio: cost.fixed_ratio,
             spread_ratio: self.shares.spread(),
             variance_ratio: self.variance_ratio(),

@@ -84,6 +84,10 @@ pub struct CostModel {
     /// A record of a tracepoint.
     #[serde(default = "trace_record")]
     pub per_trace_record_ns: Cost,
+    /// What a sample held up a thread that does nothing but look at the time: what it does now is compared with that. `None` where that
+    /// was not measured.
+    #[serde(default)]
+    pub per_interrupt_ns: Option<Cost>,
 }
 
 /// As measured on a virtual machine; it is charged for some dozens of records in ten seconds.
@@ -104,6 +108,7 @@ impl Default for CostModel {
             coldness: None,
             at_tick: None,
             per_trace_record_ns: trace_record(),
+            per_interrupt_ns: None,
         }
     }
 }
@@ -126,6 +131,7 @@ impl CostModel {
             coldness: self.coldness.filter(Coldness::is_plausible),
             at_tick: self.at_tick.filter(AtTick::is_plausible),
             per_trace_record_ns: self.per_trace_record_ns.or(prior.per_trace_record_ns),
+            per_interrupt_ns: self.per_interrupt_ns.filter(|cost| cost.is_valid() && cost.mean_ns >= 1.0),
         }
     }
 
@@ -141,6 +147,7 @@ impl CostModel {
             self.per_fork_ns,
             self.per_trace_record_ns,
             self.per_handler_ns.unwrap_or_default(),
+            self.per_interrupt_ns.unwrap_or_default(),
         ];
         (100.0..1_000_000.0).contains(&bare.mean_ns)
             && (0.0..=bare.mean_ns / 3.0).contains(&bare.se_ns)

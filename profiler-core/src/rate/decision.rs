@@ -89,6 +89,10 @@ pub struct Decision {
     pub foreign_us: f64,
     /// The cost per sample that the budget is kept with, everything included, two standard errors up (µs).
     pub total_hi_us: f64,
+    /// What an interrupt holds up a thread of the profiler's own at present (µs); absent before that was measured.
+    pub interrupt_us: Option<f64>,
+    /// That over what it was when the machine was calibrated, which the cost of a sample follows; 1 where the two agree.
+    pub interrupt_ratio: f64,
     /// What is spent whatever the rate (ratio of the target's CPU time).
     pub fixed_ratio: f64,
     /// S: mean of √((1−p)/p) over the largest functions.

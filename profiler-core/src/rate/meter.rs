@@ -208,6 +208,27 @@ impl OverheadMeter {
         self.prices.observe(times);
     }
 
+    /// Takes in for how long single samples held up a thread of the profiler's own, on this host, now (ns).
+    pub fn observe_interrupts(&mut self, times_ns: &[f64]) {
+        self.prices.observe_interrupts(times_ns);
+    }
+
+    /// What an interrupt costs such a thread now; `None` before it was measured.
+    pub fn interrupt(&self) -> Option<Cost> {
+        self.prices.interrupt()
+    }
+
+    /// That over what it was when the machine was calibrated: 1 where the two agree within their errors.
+    pub fn interrupt_ratio(&self) -> f64 {
+        self.prices.interrupt_ratio()
+    }
+
+    /// What a sample costs the target without its stack, for each frame and for each byte copied (ns).
+    pub fn parts_ns(&self) -> [f64; 3] {
+        let usual = self.calm.per_sample();
+        self.prices.parts_ns(usual.frames, usual.bytes)
+    }
+
     /// What the handler takes in the field; `None` before it was timed, or where no calibration timed it.
     pub fn handler(&self) -> Option<FieldFigures> {
         let usual = self.calm.per_sample();

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use super::coldness::Coldness;
 use super::cost::{Cost, CostModel};
+use super::interrupts::Interrupts;
 use super::modes::{CostMode, clear_modes};
 use crate::stats::characterise::Parameters;
 use crate::stats::regression::{Prior, RegressionSettings, RobustRegression};
@@ -52,6 +53,7 @@ pub struct FieldFigures {
 pub(super) struct Prices {
     calibrated: CostModel,
     field: Option<Field>,
+    interrupts: Interrupts,
 }
 
 /// The handler's costs, followed.
@@ -75,6 +77,7 @@ impl Prices {
         Prices {
             calibrated,
             field: calibrated.per_handler_ns.map(|handler| Field::new(&calibrated, handler)),
+            interrupts: Interrupts::new(calibrated.per_interrupt_ns),
         }
     }
 
@@ -85,10 +88,49 @@ impl Prices {
         }
     }
 
+    /// Takes in for how long single samples held up a thread of ours (ns).
+    pub(super) fn observe_interrupts(&mut self, times_ns: &[f64]) {
+        self.interrupts.observe(times_ns);
+    }
+
+    /// What an interrupt costs such a thread now; `None` before it was measured.
+    pub(super) fn interrupt(&self) -> Option<Cost> {
+        self.interrupts.now()
+    }
+
+    /// That over what it was when the machine was calibrated; 1 where the two agree.
+    pub(super) fn interrupt_ratio(&self) -> f64 {
+        self.interrupts.change().factor
+    }
+
     /// What one sample with `frames` walked and `bytes` copied costs.
     pub(super) fn sample(&self, frames: f64, bytes: f64) -> Cost {
         let in_field = self.known().and_then(|field| field.sample(frames, bytes));
-        in_field.unwrap_or_else(|| self.calibrated.sample(frames, bytes))
+        let sample = in_field.unwrap_or_else(|| self.calibrated.sample(frames, bytes));
+        let more = self.since_calibration(frames, bytes);
+        Cost::new(sample.mean_ns + more.mean_ns, sample.se_ns.hypot(more.se_ns))
+    }
+
+    /// What the interrupt of such a sample costs more, or less, than when the machine was calibrated. Of a handler that is timed in the field
+    /// that is known, and what follows from it is not counted twice.
+    fn since_calibration(&self, frames: f64, bytes: f64) -> Cost {
+        let change = self.interrupts.change();
+        let bare_ns = self.calibrated.per_sample_ns.mean_ns;
+        let in_field = self.known().and_then(|field| Some((field, field.parts(frames, bytes)?)));
+        let (calibrated_ns, now_ns, handler_ns) = match in_field {
+            Some((field, (handler, sample))) => (
+                field.outside.mean_ns,
+                sample.mean_ns - handler.mean_ns,
+                field.calibrated.per_sample_ns.mean_ns,
+            ),
+            None => (bare_ns, bare_ns, 0.0),
+        };
+        let least_ns = change.least_ns - handler_ns;
+        let changed_ns = match change.factor {
+            factor if factor > 1.0 => now_ns.max(factor * calibrated_ns).max(least_ns),
+            factor => factor * now_ns,
+        };
+        Cost::new(changed_ns - now_ns, change.se * calibrated_ns)
     }
 
     /// The parts of the mean cost of a sample with `frames` walked and `bytes` copied (ns): without its stack, a frame, a
@@ -97,11 +139,12 @@ impl Prices {
         let CostModel { per_sample_ns, per_frame_ns, per_byte_ns, .. } = self.calibrated;
         let in_field =
             self.known().and_then(|field| Some((field.parts(frames, bytes)?, field.parameters.values())));
+        let more_ns = self.since_calibration(frames, bytes).mean_ns;
         match in_field {
             Some(((handler, sample), &[handler_ns, frame_ns, byte_ns])) => {
-                [sample.mean_ns - handler.mean_ns + handler_ns, frame_ns, byte_ns]
+                [sample.mean_ns - handler.mean_ns + handler_ns + more_ns, frame_ns, byte_ns]
             }
-            _ => [per_sample_ns.mean_ns, per_frame_ns.mean_ns, per_byte_ns.mean_ns],
+            _ => [per_sample_ns.mean_ns + more_ns, per_frame_ns.mean_ns, per_byte_ns.mean_ns],
         }
     }
 

@@ -10,7 +10,7 @@ use profiler_core::unwind::method::{Method, MethodChoice};
 
 use super::child::Workload;
 use super::load::{Load, waiting};
-use super::place::{Place, stay_on};
+use super::place::Place;
 use super::spin::{Kind, LINES, SpinWork};
 use super::workload::{Done, Work};
 use crate::objects::Symbols;
@@ -19,6 +19,7 @@ use crate::sampler::access::Access;
 use crate::sampler::handler_tracer::HandlerTracer;
 use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
 use crate::sampler::session::{Counts, Session};
+use crate::sys::affinity::stay_on;
 use crate::sys::{clock, procfs};
 
 /// Mean period of the samples (ns): about as short as a big budget allows, so that they show above the noise.

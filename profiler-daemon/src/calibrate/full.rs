@@ -13,6 +13,7 @@ use super::bench::{Bench, PERIOD_NS, Shape};
 use super::place::Place;
 use super::spin::Kind;
 use crate::sampler::access::Access;
+use crate::sampler::interrupt_probe;
 
 /// CPU time of one unsampled slice of work (ns): long enough that the interrupts which start and stop the clocks do not count.
 const SLICE_NS: u64 = 120_000_000;
@@ -102,6 +103,7 @@ pub(super) fn characterise(access: Access, place: Place, step: impl Fn() + Copy)
         per_switch_ns,
         per_side_record_ns,
         per_fork_ns,
+        per_interrupt_ns: interrupt_probe::calibrate(access, place.work),
         ..CostModel::default()
     };
     let handlers = [handler_costs(&computing), handler_costs(&waiting)];

@@ -5,9 +5,10 @@ use std::thread;
 
 use profiler_core::rate::Cost;
 
-use super::place::{Place, stay_on};
+use super::place::Place;
 use super::spin::{Kind, SpinWork, Spinner};
-use crate::sys::clock;
+use crate::standstill::{self, interruptions};
+use crate::sys::affinity::stay_on;
 use crate::sys::signal_cost::{Handled, Signals, tick_ns};
 
 /// For how long each kind of work is interrupted (ns): a hundred and fifty ticks of each sort.
@@ -17,25 +18,12 @@ const COMPUTATIONS: u64 = 200;
 const READS: u64 = 5;
 /// A step of work that takes so much longer than usual was interrupted (ns).
 const LONGER_NS: u64 = 1_500;
-/// A step counts for so little of what is usual.
-const USUAL_STEPS: f64 = 64.0;
-/// What steps take before any was done (ns).
-const FIRST_NS: f64 = 1_000.0;
 /// Where in the tick's period an interruption begins that is one by a tick (ns around the usual place).
 const NEAR_NS: u64 = 5_000;
 /// Fewer ticks of a kind say nothing.
 const FEWEST: usize = 30;
 
-/// A time at which a thread that works all the time did not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Interruption {
-    /// When it began (ns of the monotonic clock).
-    pub(super) at_ns: u64,
-    /// How long the thread stood still (ns).
-    pub(super) stood_ns: u64,
-    /// What happened meanwhile, if it did.
-    pub(super) handled: Option<Handled>,
-}
+type Interruption = standstill::Interruption<Handled>;
 
 /// What happens at ticks, while one kind of work was done.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +53,7 @@ pub(super) fn measure() -> Option<[Gaps; 2]> {
             spinner.prepare(kind);
             let work = SpinWork { kind, frames: 0, stack_bytes: 0, iterations };
             let mut signals = Signals::each(2 * tick_ns()).ok()?;
-            let found = interruptions(WORK_NS, || spinner.spin(work), || signals.last());
+            let found = interruptions(WORK_NS, LONGER_NS, || spinner.spin(work), || signals.last());
             found_at(&found, tick_ns())
         };
         Some([of(Kind::Compute, COMPUTATIONS)?, of(Kind::Memory, READS)?])
@@ -78,34 +66,6 @@ pub(super) fn middle(computing: Cost, waiting: Cost) -> Cost {
     let spread_ns = (waiting.mean_ns - computing.mean_ns).abs() / 12_f64.sqrt();
     let noise_ns = computing.se_ns.hypot(waiting.se_ns) / 2.0;
     Cost::new((computing.mean_ns + waiting.mean_ns) / 2.0, spread_ns.hypot(noise_ns))
-}
-
-/// Works for so long in steps of some hundred nanoseconds, and tells when it was interrupted.
-fn interruptions(
-    for_ns: u64,
-    step: impl Fn(),
-    mut last: impl FnMut() -> Option<Handled>,
-) -> Vec<Interruption> {
-    let (mut found, mut usual_ns) = (Vec::new(), FIRST_NS);
-    let mut last_ns = clock::monotonic_ns();
-    let end_ns = last_ns.saturating_add(for_ns);
-    while last_ns < end_ns {
-        step();
-        let now_ns = clock::monotonic_ns();
-        let took_ns = now_ns.saturating_sub(last_ns);
-        last_ns = now_ns;
-        if took_ns > usual_ns as u64 + LONGER_NS {
-            let (at_ns, stood_ns) = (now_ns - took_ns, took_ns - usual_ns as u64);
-            found.push(Interruption { at_ns, stood_ns, handled: last() });
-            // From here on again, since steps follow each other without a gap in which one could be interrupted unseen. What has come
-            // since it was asked for belongs to none.
-            let _ = last();
-            last_ns = clock::monotonic_ns();
-        } else {
-            usual_ns += (took_ns as f64 - usual_ns) / USUAL_STEPS;
-        }
-    }
-    found
 }
 
 /// By how much longer a thread stands still for a tick at which something happens than for the two beside it, its handler not
@@ -232,7 +192,7 @@ mod tests {
         let work = || {
             std::hint::black_box((0..100_u64).fold(1_u64, |x, y| std::hint::black_box(x ^ y)));
         };
-        let found = interruptions(400_000_000, work, || signals.last());
+        let found = interruptions(400_000_000, LONGER_NS, work, || signals.last());
         let handled: Vec<_> = found.iter().filter_map(|one| Some((one, one.handled?))).collect();
         let is_within = |&(one, handled): &(&Interruption, Handled)| {
             one.at_ns <= handled.begun_ns && handled.took_ns <= one.stood_ns

@@ -2,10 +2,7 @@
 
 use std::io;
 
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::unistd::Pid;
-
-use crate::sys::limits;
+use crate::sys::{affinity, limits};
 
 /// A CPU for the work, and another for the profiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,12 +16,8 @@ pub(super) struct Place {
 impl Place {
     /// The last CPU that we may use for the work, and for the profiler one that shares no core with it, if there is one.
     pub(super) fn choose() -> io::Result<Self> {
-        let allowed = sched_getaffinity(this_thread())?;
-        let cpus: Vec<u32> = limits::online_cpus()
-            .into_iter()
-            .filter(|&cpu| allowed.is_set(cpu as usize).unwrap_or(false))
-            .collect();
-        choose_from(&cpus, limits::core_siblings).ok_or_else(|| io::Error::other("no CPU to run on"))
+        choose_from(&affinity::allowed(), limits::core_siblings)
+            .ok_or_else(|| io::Error::other("no CPU to run on"))
     }
 }
 
@@ -33,17 +26,6 @@ fn choose_from(cpus: &[u32], siblings: impl Fn(u32) -> Vec<u32>) -> Option<Place
     let siblings = siblings(work);
     let apart = others.iter().find(|cpu| !siblings.contains(cpu));
     Some(Place { work, profiler: apart.or(others.first()).copied() })
-}
-
-/// Keeps the calling thread on one CPU.
-pub(super) fn stay_on(cpu: u32) -> io::Result<()> {
-    let mut one = CpuSet::new();
-    one.set(cpu as usize)?;
-    Ok(sched_setaffinity(this_thread(), &one)?)
-}
-
-fn this_thread() -> Pid {
-    Pid::from_raw(0)
 }
 
 #[cfg(test)]

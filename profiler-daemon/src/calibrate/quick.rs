@@ -12,11 +12,13 @@ use profiler_core::record::{Record, RecordFormat};
 use profiler_core::sorter::RecordQueue;
 
 use super::load::{Load, waiting};
-use super::place::{Place, stay_on};
+use super::place::Place;
 use super::spin::{compute, iterations_for, with_stack_above};
 use super::workload::Partner;
 use crate::sampler::access::Access;
 use crate::sampler::handler_tracer::HandlerTracer;
+use crate::sampler::interrupt_probe;
+use crate::sys::affinity::stay_on;
 use crate::sys::frames::with_frames;
 use crate::sys::perf_event::{ClockEvent, Event, Reports, Scope};
 use crate::sys::ring::Ring;
@@ -72,6 +74,7 @@ fn measure_here(access: Access) -> io::Result<Quick> {
     let switch = switch_trials(access, cpu).ok().and_then(|trials| fit(&trials).ok());
     let handler = handler_times(access, cpu).ok().and_then(|times| handler_costs(&times));
     let alone = |[handler, ..]: [Cost; 3]| SampleKind { sample: unsure(sample), handler, frames: 0.0 };
+    let per_interrupt_ns = interrupt_probe::calibrate(access, cpu);
     let prior = CostModel::default();
     let model = CostModel {
         per_sample_ns: unsure(usual(sample)),
@@ -80,6 +83,7 @@ fn measure_here(access: Access) -> io::Result<Quick> {
         per_switch_ns: switch.map_or(prior.per_switch_ns, |[cost]| unsure(cost)),
         per_handler_ns: handler.map(|[bare, ..]| unsure(usual(bare))),
         coldness: handler.and_then(|warm| Coldness::fit(&[alone(warm)], warm)),
+        per_interrupt_ns,
         ..prior
     };
     Ok(Quick { model, load_ratio: load.of_others(0).max(waited) })

@@ -12,8 +12,8 @@ use memmap2::MmapMut;
 use nix::unistd::gettid;
 use serde::{Deserialize, Serialize};
 
-use super::place::stay_on;
 use super::spin::{SpinWork, Spinner};
+use crate::sys::affinity::stay_on;
 use crate::sys::clock;
 
 /// Something to do.

@@ -4,12 +4,11 @@
 use std::hint::black_box;
 
 use anyhow::{Context, Result};
-use nix::sched::{CpuSet, sched_setaffinity};
-use nix::unistd::Pid;
 
 use super::design::{FUNCTIONS, Shape};
 use super::turns;
 use crate::settings::WorkloadJob;
+use crate::sys::affinity;
 
 /// Steps of a call: about 7 µs, well below the shortest sampling period.
 const STEPS: u32 = 2_500;
@@ -41,7 +40,8 @@ work!(work_a 11.0, work_b 13.0, work_c 17.0, work_d 19.0, work_e 23.0, work_f 29
 /// Does the work and prints nothing.
 pub(crate) fn run(job: &WorkloadJob) -> Result<()> {
     if let Some(cpu) = job.cpu {
-        stay_on(cpu)?;
+        let refused = || format!("CPU {cpu} cannot be used; name one that `taskset -pc $$` lists");
+        affinity::stay_on(cpu as u32).with_context(refused)?;
     }
     let order = shuffled(&job.shape, job.calls, job.seed);
     let mut x = 1.0;
@@ -52,13 +52,6 @@ pub(crate) fn run(job: &WorkloadJob) -> Result<()> {
     }
     black_box(x);
     Ok(())
-}
-
-fn stay_on(cpu: usize) -> Result<()> {
-    let mut one = CpuSet::new();
-    one.set(cpu)
-        .and_then(|()| sched_setaffinity(Pid::from_raw(0), &one))
-        .with_context(|| format!("CPU {cpu} cannot be used; name one that `taskset -pc $$` lists"))
 }
 
 /// Calls of each function in proportion to its weight, in random order.

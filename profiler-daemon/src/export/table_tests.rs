@@ -118,6 +118,7 @@ fn a_file_without_a_figure_leaves_its_phrase_out() {
         law: String::new(),
         law_samples: 0.0,
         variance_ratio: 0.0,
+        interrupt_ratio: 0.0,
         ..run()
     };
     assert_eq!(overhead(&run).unwrap(), "73.1 ± 1.5 µs a sample");

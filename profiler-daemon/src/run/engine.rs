@@ -34,6 +34,7 @@ use super::foresight::Foresight;
 use crate::cgroup::Cgroup;
 use crate::sampler::access::{Access, OpenError};
 use crate::sampler::handler_time::HandlerBursts;
+use crate::sampler::interrupt_probe::InterruptProbe;
 use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
 use crate::sampler::session::Session;
 use crate::sampler::source::{Source, StartError};
@@ -56,6 +57,8 @@ const GENERATIONS: usize = 3;
 const LAST_DRAINS: usize = 32;
 /// Changes by the bucket below this (in logarithms) are not entered into the history of the rate.
 const WORTH_NOTING: f64 = 0.2;
+const INTERRUPTS_CHANGED: &str = "interrupts cost this host something else than when it was calibrated, and the cost of a sample follows \
+                                  (`interrupt_ratio` says by how much); `sweetspot calibrate` measures it anew";
 
 /// Where control decisions go.
 pub(crate) trait DecisionLog {
@@ -136,6 +139,8 @@ pub(crate) struct Engine<L> {
     /// None before sampling begins, and where there can be none.
     alarm: Option<SwitchAlarm>,
     bursts: HandlerBursts,
+    /// None where samples are not taken by interrupts of clocks.
+    interrupts: Option<InterruptProbe>,
     resting: Option<Rest>,
     reports: Reports,
 }
@@ -200,6 +205,7 @@ impl<L: DecisionLog> Engine<L> {
             ways: Ways::beside(how.others_cpus),
             alarm: None,
             bursts,
+            interrupts: None,
             resting: None,
             reports: Reports::default(),
         })
@@ -260,8 +266,10 @@ impl<L: DecisionLog> Engine<L> {
         (self.ticked_ns, self.next_tick_ns) = (now_ns, now_ns + self.next_pause_ns());
         self.bursts.begin_run(now_ns);
         self.begin_ways(now_ns);
+        self.interrupts = (!self.sampler.is_inside()).then(|| InterruptProbe::start(self.access));
         self.alarm = SwitchAlarm::new(EARLY_COST_NS, self.costs.per_switch_ns.mean_ns).ok();
         self.set_alarm();
+        self.session.set_prices(self.controller.parts_ns());
         let decision = self.controller.start(now_ns);
         self.note_rate(&decision);
         self.write_decision(&decision);
@@ -369,7 +377,9 @@ impl<L: DecisionLog> Engine<L> {
             trace_records: burst.records,
             ..self.by_events(reading)
         };
+        self.look_at_interrupts();
         let decision = self.controller.tick(&reading, &self.session.take_shares());
+        self.session.set_prices(self.controller.parts_ns());
         if attached_anew {
             self.controller.attached_anew(); // what the way until now has cost is spent, and no sign of what is to come
         }
@@ -388,6 +398,14 @@ impl<L: DecisionLog> Engine<L> {
             let elapsed_ns = self.session.elapsed_ns();
             self.next_window_ns = elapsed_ns + stats::window_ns(elapsed_ns);
         }
+    }
+
+    /// Takes in what interrupts cost on this host now, which may be another than when it was calibrated.
+    fn look_at_interrupts(&mut self) {
+        let Some(times_ns) = self.interrupts.as_mut().and_then(InterruptProbe::take) else { return };
+        self.controller.observe_interrupts(&times_ns);
+        let is_changed = self.controller.interrupt_ratio() != 1.0;
+        self.note_while(INTERRUPTS_CHANGED, is_changed);
     }
 
     /// Tells how many samples the clocks can have taken since the last tick, if every CPU was busy with the target.

@@ -99,7 +99,7 @@ pub(crate) fn symbolize(
 
 impl Cut {
     fn new(collected: Collected) -> Self {
-        let Collected { counted, processes, mut objects, mut generated, span, is_last } = collected;
+        let Collected { counted, processes, mut objects, mut generated, span, is_last, .. } = collected;
         let aggregate = counted.finish(span.end.saturating_sub(span.start));
         let frames = aggregate.frames.frames();
         objects.keep_only(&frames.iter().map(|frame| frame.object).collect());

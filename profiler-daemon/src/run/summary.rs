@@ -59,12 +59,18 @@ pub(crate) fn run(
         Seen::Everything => figures.counted_ns.map(|counted_ns| counted_ns as f64 * 1e-9),
         Seen::UserCode | Seen::Agents => None,
     };
-    let scale = compensate(&mut run, &figures.account, seen, sampled_s);
+    let scale = compensate(&mut run, &figures.account, seen, sampled_s) * undone(collected);
     let worth_s = (NOT_SAMPLED_WORTH_A_NOTE * run.target_cpu_s).max(NOT_SAMPLED_WORTH_A_NOTE_S);
     if run.not_sampled_cpu_s > worth_s {
         run.notes.push(not_sampled(&run, seen));
     }
     (run, scale)
+}
+
+/// What takes the time that the samples stand for without their cost, function by function, to what it is with it.
+fn undone(collected: &Collected) -> f64 {
+    let counted_ns = collected.counted.weight_ns();
+    if counted_ns > 0.0 { collected.weight_ns() / counted_ns } else { 1.0 }
 }
 
 fn not_sampled(run: &Run, seen: Seen) -> String {
@@ -183,6 +189,7 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
         law: decision.map_or("", |decision| decision.law.as_str()).to_owned(),
         law_samples: decision.map_or(0.0, |decision| decision.law_samples),
         variance_ratio: decision.map_or(0.0, |decision| decision.variance_ratio),
+        interrupt_ratio: decision.map_or(0.0, |decision| decision.interrupt_ratio),
         predicted_overhead_us: prediction.overhead_ns.mean * 1e-3,
         predicted_overhead_se_us: prediction.overhead_ns.se * 1e-3,
         predicted_overhead_ratio: prediction.overhead_ratio.mean,

@@ -3,6 +3,7 @@
 pub(crate) mod access;
 pub(crate) mod handler_time;
 pub(crate) mod handler_tracer;
+pub(crate) mod interrupt_probe;
 pub(crate) mod own_time;
 pub(crate) mod perf;
 mod reporters;

@@ -1,6 +1,7 @@
 //! One profiled target from its first sample to its profile: records become stacks, stacks are counted, and
 //! what sampling costs is read off.
 
+mod charged;
 mod cut;
 mod deeper;
 mod ended;
@@ -26,6 +27,7 @@ use profiler_core::unwind::earlier::{EarlierStacks, Followed};
 use profiler_core::unwind::method::{Method, MethodChoice};
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
+use self::charged::{Charged, Clock};
 pub(crate) use self::cut::Collected;
 use self::deeper::DeeperStacks;
 use self::ended::Names;
@@ -136,6 +138,7 @@ pub(crate) struct Session {
     pub(crate) counts: Counts,
     pub(crate) recent: RecentSamples,
     losses: Losses,
+    charged: Charged,
     visits: ThreadVisits,
     /// Kept for whoever wants to know.
     pub(crate) news: Option<News>,
@@ -230,6 +233,7 @@ impl Session {
             counts: Counts::default(),
             recent: RecentSamples::default(),
             losses: Losses::default(),
+            charged: Charged::default(),
             visits: ThreadVisits::default(),
             news: None,
             own_time: OwnTime::default(),
@@ -543,7 +547,9 @@ impl Session {
             self.meet_by_sample(sample.pid);
         }
         self.losses.took(weight_ns);
+        let clock = Clock::of(sample.stream_id, sample.tid);
         if !self.processes.contains(sample.pid) {
+            self.charged.hit_a_stranger(clock, stack_bytes);
             self.counts.foreign += 1;
             return;
         }
@@ -621,7 +627,8 @@ impl Session {
         self.jit.sampled(process.index, sample.pid, &self.objects.roots);
         self.jit.translate(process.index, sample.time_ns, &process.space, user);
         let chain = Chain { kernel, user, outcome };
-        let (outcome, function) = self.aggregator.add(process, chain, weight_ns);
+        let done_ns = self.charged.done_ns(clock, weight_ns, frames, stack_bytes);
+        let (outcome, function) = self.aggregator.add(process, chain, done_ns);
         self.visits.sampled(sample.tid, key(function), weight_ns);
         self.counts.truncated.add(outcome, 1);
     }
@@ -668,6 +675,11 @@ impl Session {
         name: impl Fn(Frame) -> N,
     ) -> (Vec<stats::Window>, Vec<Vec<stats::Part>>) {
         self.aggregator.function_parts(name)
+    }
+
+    /// What a sample costs the target from now on: without its stack, for a frame and for a byte of it (ns).
+    pub(crate) fn set_prices(&mut self, prices_ns: [f64; 3]) {
+        self.charged.set_prices(prices_ns);
     }
 
     /// Whether what was learnt of the target's stacks holds no longer since the last call, as processes run other programs.

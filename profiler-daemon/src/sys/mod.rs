@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code, reason = "system calls and memory shared with the kernel")]
 
+pub(crate) mod affinity;
 pub(crate) mod agent_memory;
 pub(crate) mod alarm;
 pub(crate) mod clock;

@@ -1,9 +1,9 @@
-//! Are the statistics as sure as they say? Programs of 8 to 50 functions that stay in them for .2 ms to 10 s, simulated
-//! for .5 to 60 s: how often all intervals of a table hold together, for each of the two questions, how often somebody
+//! Are the statistics as sure as they say? Programs of 8 to 50 functions that stay in them for .2 ms to 30 s at random, or go through them in
+//! rounds of .3 to 3 sampling periods, simulated for .5 to 300 s: how often all intervals of a table hold together, for each of the two questions, how often somebody
 //! who looks every second is misled, and how often neighbours are called resolved that are not.
 //!
 //! Options: `--runs 1000`, `--rate 450`, `--window 0` (ms; 0 for those of a real run), `--relative .2` (the watcher's goal), `--uneven 1` (every
-//! second function in bouts of a tenth), `--long 60` (length of the longer runs, s; 0 for none).
+//! second function in bouts of a tenth), `--longest 60` (no longer runs, s; 300 takes an hour).
 
 use anyhow::Result;
 use profiler_core::stats::Goal;
@@ -12,7 +12,10 @@ use tests::bouts::{Program, Sampling};
 use tests::coverage::{Case, Found, shapes};
 use tests::experiment::{option, print, progress, row};
 
-const BOUTS_MS: [f64; 7] = [0.2, 2.0, 20.0, 100.0, 500.0, 3_000.0, 10_000.0];
+const BOUTS_MS: [f64; 9] = [0.2, 1.0, 5.0, 20.0, 100.0, 500.0, 3_000.0, 10_000.0, 30_000.0];
+/// Rounds in sampling periods: in resonance with them, nearly, and not.
+const ROUNDS: [f64; 7] = [0.3, 0.5, 0.75, 1.0, 1.25, 2.0, 3.0];
+const RUNS_S: [f64; 6] = [0.5, 1.2, 3.0, 10.0, 60.0, 300.0];
 
 fn main() -> Result<()> {
     let runs = option("--runs", 1_000)?;
@@ -23,7 +26,7 @@ fn main() -> Result<()> {
         progress(&format!("{}: done", case.name));
     }
     let heads = [
-        "run, functions, bouts",
+        "run, functions, kind",
         "this run",
         "width",
         "long run",
@@ -56,16 +59,24 @@ fn main() -> Result<()> {
 fn cases() -> Result<Vec<Case>> {
     let (rate_hz, window_ms) = (option("--rate", 450.0)?, option("--window", 0.0)?);
     let goal = Goal { relative: option("--relative", 0.2)?, ..Goal::default() };
-    let (uneven, long_s) = (option("--uneven", 0)?, option("--long", 60.0)?);
+    let (uneven, longest_s) = (option("--uneven", 0)?, option("--longest", 60.0)?);
     let mut cases = Vec::new();
-    for run_s in [0.5, 1.2, 3.0, 10.0, long_s].into_iter().filter(|run_s| *run_s > 0.0) {
+    for run_s in RUNS_S.into_iter().filter(|run_s| *run_s <= longest_s) {
+        let sampling = Sampling { rate_hz, run_s, window_ms };
         for (shape, shares) in shapes() {
-            for bout_ms in BOUTS_MS {
+            let visits = BOUTS_MS.map(|bout_ms| {
                 let even = Program::new(&shares, bout_ms);
                 let program = if uneven > 0 { even.uneven() } else { even };
-                let name = format!("{run_s} s, {shape}, {bout_ms} ms");
-                cases.push(Case { name, program, sampling: Sampling { rate_hz, run_s, window_ms }, goal });
-            }
+                (format!("visits of {bout_ms} ms"), program)
+            });
+            let rounds = ROUNDS.map(|periods| {
+                let round_ms = periods * 1e3 / rate_hz;
+                (format!("rounds of {periods} periods"), Program::in_rounds(&shares, round_ms))
+            });
+            cases.extend(visits.into_iter().chain(rounds).map(|(kind, program)| {
+                let name = format!("{run_s} s, {shape}, {kind}");
+                Case { name, program, sampling, goal }
+            }));
         }
     }
     Ok(cases)

@@ -28,6 +28,11 @@ pub(super) struct Truth {
     pub(super) handlers: Vec<HandlerTime>,
 }
 
+/// Interrupts that a measurement of the host sees, by how much they vary, and the time between two measurements (ns).
+const MEASURED_INTERRUPTS: usize = 10;
+const INTERRUPT_NOISE: f64 = 0.2;
+const MEASURED_EVERY_NS: u64 = 5_000_000_000;
+
 /// By how much a handler's time varies from sample to sample, as a share.
 const HANDLER_NOISE: f64 = 0.3;
 
@@ -39,6 +44,7 @@ pub(super) struct Host<'a> {
     visits: ThreadVisits,
     now_ns: u64,
     next_tick_ns: u64,
+    next_measured_ns: u64,
     period_ns: u64,
 }
 
@@ -51,7 +57,17 @@ impl<'a> Host<'a> {
         let rng = fastrand::Rng::with_seed(seed ^ 0x5eed);
         let next_tick_ns = dither.tick_ns();
         let (visits, period_ns) = (ThreadVisits::default(), first.period_ns);
-        Host { scenario, rng, dither, threads, visits, now_ns: 0, next_tick_ns, period_ns }
+        Host {
+            scenario,
+            rng,
+            dither,
+            threads,
+            visits,
+            now_ns: 0,
+            next_tick_ns,
+            next_measured_ns: 0,
+            period_ns,
+        }
     }
 
     pub(super) fn now_s(&self) -> f64 {
@@ -131,6 +147,20 @@ impl<'a> Host<'a> {
             functions,
             handlers: self.handlers(slice),
         }
+    }
+
+    /// For how long interrupts hold up a thread that spins on this host (ns), every few seconds.
+    pub(super) fn interrupts(&mut self) -> Option<Vec<f64>> {
+        if self.now_ns < self.next_measured_ns {
+            return None;
+        }
+        self.next_measured_ns += MEASURED_EVERY_NS;
+        let phase = self.scenario.phase(self.now_s());
+        let mut one = || {
+            let noise = 1.0 + INTERRUPT_NOISE * (2.0 * self.rng.f64() - 1.0);
+            phase.one_interrupt_us(&mut self.rng) * 1e3 * noise
+        };
+        Some((0..MEASURED_INTERRUPTS).map(|_| one()).collect())
     }
 
     fn handlers(&mut self, slice: &Slice) -> Vec<HandlerTime> {

@@ -87,7 +87,8 @@ impl Thread {
         self.left_ns += self.period_ns as f64;
         self.unread.push_back((now_ns, self.function));
         let frames = (phase.frames * slice.depth * (0.5 + self.rng.f64())).round() as u64;
-        let cost_ns = phase.cost_us(self.function, frames) * 1e3;
+        let excess_us = phase.one_interrupt_us(&mut self.rng) - phase.interrupt_us();
+        let cost_ns = (phase.cost_us(self.function, frames) + excess_us) * 1e3;
         let hit = Hit { function: self.function, frames, cost_ns, tid: self.tid, gap_ns: self.period_ns };
         self.stall_ns += hit.cost_ns;
         slice.hits.push(hit);

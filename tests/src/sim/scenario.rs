@@ -76,6 +76,10 @@ pub struct Phase {
     pub round_ms: f64,
     /// True cost of a sample without its stack (µs).
     pub sample_us: f64,
+    /// Of the host's interrupts, whoever is sampled, so many cost `dear_factor` times as much (a share).
+    pub dear_ratio: f64,
+    /// See `dear_ratio`.
+    pub dear_factor: f64,
     /// What a sample costs in each function, as a factor on `sample_us`; 1 where there is none.
     pub cost_factors: Vec<f64>,
     /// Mean depth of the stacks; a stack is uniform within half of it.
@@ -102,6 +106,8 @@ impl Default for Phase {
             bout_ms: 1.0,
             round_ms: 0.0,
             sample_us: 11.6,
+            dear_ratio: 0.0,
+            dear_factor: 1.0,
             cost_factors: Vec::new(),
             frames: 20.0,
             growth: 0.0,
@@ -126,6 +132,8 @@ pub struct Bands {
     pub worst_1s_of_budget: f64,
     /// Highest overhead of any ten seconds, relative to the budget.
     pub worst_10s_of_budget: f64,
+    /// The same once converged.
+    pub converged_10s_of_budget: f64,
     /// Highest overhead of any minute, relative to the budget.
     pub worst_60s_of_budget: f64,
     /// Highest overhead of any 0.2 s in which the target was busy, relative to the budget.
@@ -149,6 +157,7 @@ impl Default for Bands {
             overhead_ratio: (0.0, f64::INFINITY),
             worst_1s_of_budget: 1.2,
             worst_10s_of_budget: 1.02,
+            converged_10s_of_budget: 1.1,
             worst_60s_of_budget: 1.0,
             worst_200ms_of_budget: 2.0,
             retunes_per_minute: 1.0,
@@ -171,10 +180,20 @@ impl Phase {
         self.shares[function] / self.shares.iter().sum::<f64>()
     }
 
-    /// True cost of a sample in a function (µs).
+    /// Mean true cost of a sample in a function (µs).
     pub(super) fn cost_us(&self, function: usize, frames: u64) -> f64 {
         let factor = self.cost_factors.get(function).copied().unwrap_or(1.0);
-        self.sample_us * factor + frames as f64 * FRAME_US + self.stack_us()
+        self.interrupt_us() * factor + frames as f64 * FRAME_US + self.stack_us()
+    }
+
+    /// The mean of what the host's interrupts cost (µs).
+    pub(super) fn interrupt_us(&self) -> f64 {
+        self.sample_us * (1.0 + self.dear_ratio * (self.dear_factor - 1.0))
+    }
+
+    /// What an interrupt costs, one of the host's at random (µs).
+    pub(super) fn one_interrupt_us(&self, rng: &mut fastrand::Rng) -> f64 {
+        if rng.f64() < self.dear_ratio { self.dear_factor * self.sample_us } else { self.sample_us }
     }
 
     /// What copying the stack truly costs (µs).

@@ -154,7 +154,8 @@ impl<'s> Figures<'s> {
         found.map(|(ratio, ())| ratio)
     }
 
-    /// The host's worst ten seconds, by the stopwatch.
+    /// The host's worst ten seconds, by the stopwatch, less what the daemon spent on set-up in them: that is done once, and the budget counts
+    /// it over minutes.
     pub fn host_worst(&self, span_s: (f64, f64)) -> Option<Worst> {
         let all_s = TEN_S * self.show.cpus;
         let (ratio, noise) = self.largest(span_s, |window_s| {
@@ -168,7 +169,11 @@ impl<'s> Figures<'s> {
                 variance += (se.hypot(usual.se) * twin_s).powi(2);
             }
             let used_at = |at_s| interpolated(&self.show.own, at_s);
-            ((extra_s + used_at(window_s.1) - used_at(window_s.0)) / all_s, MOST_SE * variance.sqrt() / all_s)
+            let set_up_s = self.between(window_s, |poll| poll.set_up_s);
+            (
+                (extra_s + used_at(window_s.1) - used_at(window_s.0) - set_up_s) / all_s,
+                MOST_SE * variance.sqrt() / all_s,
+            )
         })?;
         Some(Worst { ratio, noise })
     }

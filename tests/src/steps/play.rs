@@ -48,6 +48,8 @@ pub struct Poll {
     pub housekeeping_s: f64,
     /// All of it (s), and the kernel's figure.
     pub own_s: f64,
+    /// The part of it that was set-up (s).
+    pub set_up_s: f64,
     /// By the kernel (s).
     pub kernel_own_s: f64,
     /// Charged to targets and strangers (s).
@@ -194,6 +196,7 @@ impl Stage<'_> {
             at_s,
             housekeeping_s: host("housekeeping_cpu_s")?,
             own_s: host("self_cpu_s")?,
+            set_up_s: host("setup_cpu_s")?,
             kernel_own_s,
             charged_s: host("charged_s")?,
             worst_10s_ratio: host("overhead_worst_10s_ratio")?,

@@ -255,6 +255,7 @@ prop_compose! {
             }),
             at_tick: None, // a share of times that others tell
             per_trace_record_ns: Cost::new(traced[2], traced[3]),
+            per_interrupt_ns: Some(Cost::new(traced[3], traced[0])),
         }
     }
 }

@@ -24,6 +24,7 @@ fn model() -> CostModel {
         coldness: None,
         at_tick: None,
         per_trace_record_ns: exact(400.0),
+        per_interrupt_ns: Some(exact(9_000.0)),
     }
 }
 

@@ -152,6 +152,8 @@ pub(super) fn decision() -> DecisionEntry {
         self_us: 8.0,
         foreign_us: 9.0,
         total_hi_us: 10.0,
+        interrupt_us: None,
+        interrupt_ratio: 1.0,
         fixed_ratio: 11.0,
         spread_ratio: 12.0,
         variance_ratio: 1.0,

@@ -31,6 +31,7 @@ fn parcel(target: &str, from_ns: u64, has_process: bool) -> Parcel {
     counted.add(processes.get(1).unwrap(), chain, SECOND);
     counted.close_window(SECOND, 1.0);
     let collected = Collected {
+        charged_ns: 0.0,
         counted,
         processes: if has_process { processes.infos().to_vec() } else { Vec::new() },
         objects: ObjectStore::new(&Symbols::new(1 << 20)).snapshot(),

@@ -247,6 +247,7 @@ fn run_from_json(text: &str) -> Option<Run> {
         law,
         law_samples,
         variance_ratio,
+        interrupt_ratio,
         predicted_overhead_us,
         predicted_overhead_se_us,
         predicted_overhead_ratio,

@@ -20,6 +20,7 @@ fn collected() -> Collected {
         aggregator.close_window(window * 500_000_000, 1.07);
     }
     Collected {
+        charged_ns: 0.0,
         counted: aggregator,
         processes: processes.infos().to_vec(),
         objects: ObjectStore::new(&Symbols::new(1 << 28)).snapshot(),

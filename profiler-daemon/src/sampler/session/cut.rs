@@ -19,6 +19,8 @@ const REMEMBERED: f64 = 0.5;
 pub(crate) struct Collected {
     /// Its windows count from the beginning of `span`.
     pub(crate) counted: Aggregator,
+    /// What was taken out of the samples' time in it for what they cost (ns).
+    pub(crate) charged_ns: f64,
     /// By the index that stacks have.
     pub(crate) processes: Vec<ProcessInfo>,
     pub(crate) objects: Objects,
@@ -31,9 +33,9 @@ pub(crate) struct Collected {
 }
 
 impl Collected {
-    /// Sum of the weights (ns).
+    /// CPU time that the samples stand for, what they cost included (ns).
     pub(crate) fn weight_ns(&self) -> f64 {
-        self.counted.weight_ns()
+        self.counted.weight_ns() + self.charged_ns
     }
 }
 
@@ -46,6 +48,7 @@ impl Session {
 
     fn end_window(&mut self, now_ns: u64) {
         let factor = self.losses.end_window(&self.counts);
+        self.charged.end_window(factor);
         self.aggregator.close_window(now_ns.saturating_sub(self.stretch_start_ns), factor);
     }
 
@@ -87,6 +90,7 @@ impl Session {
         moved.into_iter().for_each(|pid| self.rereads.owe(pid));
         let collected = Collected {
             counted: self.aggregator.cut(),
+            charged_ns: self.charged.take_ns(),
             processes,
             objects: self.objects.snapshot(),
             generated,

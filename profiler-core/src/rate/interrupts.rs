@@ -1,0 +1,189 @@
+//! What an interrupt costs on this host now, beside what it cost when the machine was calibrated.
+//!
+//! A calibration is right for the host it was taken on. A host that becomes busy, or a virtual machine that moves to another one,
+//! has dearer interrupts, and nothing in the target tells: the kernel's handler sees itself alone. So a thread of the profiler's
+//! own spins for a moment every few seconds under a clock of its own, and finds how long each sample holds it up. The calibration
+//! did the same, so the two figures can be compared. Where they differ by more than their errors, the costs follow what is seen.
+
+use std::collections::VecDeque;
+
+use super::cost::Cost;
+
+/// Measurements that count: a minute of them.
+const MOST: usize = 12;
+/// The latest of them; where their median is another than the others' mean, the host has changed and the others are forgotten.
+const LATEST: usize = 3;
+/// Fewer times say nothing.
+const FEWEST: usize = 4;
+/// Longest time that is believed (ns): an interrupt that took a second is none.
+const LONGEST_NS: f64 = 1e9;
+/// A time longer than so many medians is that of somebody else who got the CPU.
+const MUCH: f64 = 20.0;
+/// Two measurements on an unchanged host differ by this share, beside their noise.
+const SYSTEMATIC: f64 = 0.15;
+/// Standard errors within which two figures agree.
+const AGREE: f64 = 2.0;
+
+/// What one measurement found: the mean of the times for which single interrupts held a thread up (ns). `None` of too few.
+pub fn interrupt_cost(times_ns: &[f64]) -> Option<Cost> {
+    let mut times: Vec<f64> = times_ns.iter().copied().filter(|ns| (1.0..=LONGEST_NS).contains(ns)).collect();
+    times.sort_by(f64::total_cmp);
+    let longest_ns = MUCH * times.get(times.len() / 2)?;
+    times.retain(|ns| *ns <= longest_ns);
+    let n = times.len() as f64;
+    let mean_ns = times.iter().sum::<f64>() / n;
+    let squares: f64 = times.iter().map(|ns| (ns - mean_ns).powi(2)).sum();
+    (times.len() >= FEWEST).then(|| Cost::new(mean_ns, (squares / (n * (n - 1.0))).sqrt()))
+}
+
+/// The present cost of an interrupt over that when the machine was calibrated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Change {
+    /// The factor; 1 where the two agree.
+    pub(super) factor: f64,
+    /// Its standard error.
+    pub(super) se: f64,
+    /// What an interrupt costs at least (ns); 0 where the two agree.
+    pub(super) least_ns: f64,
+}
+
+impl Change {
+    const NONE: Change = Change { factor: 1.0, se: 0.0, least_ns: 0.0 };
+}
+
+/// Follows what interrupts cost on this host.
+#[derive(Clone, Debug)]
+pub(super) struct Interrupts {
+    /// `None` where no calibration measured it.
+    calibrated: Option<Cost>,
+    recent: VecDeque<Cost>,
+}
+
+impl Interrupts {
+    pub(super) fn new(calibrated: Option<Cost>) -> Self {
+        Interrupts { calibrated, recent: VecDeque::with_capacity(MOST + 1) }
+    }
+
+    /// Takes in a measurement.
+    pub(super) fn observe(&mut self, times_ns: &[f64]) {
+        let Some(cost) = interrupt_cost(times_ns) else { return };
+        self.recent.push_back(cost);
+        let earlier = self.recent.len().saturating_sub(LATEST);
+        let (before, latest) = (usual(self.recent.range(..earlier)), usual(self.recent.range(earlier..)));
+        let has_changed = before.zip(latest).is_some_and(|(before, latest)| {
+            let (factor, error) = compared(latest, before);
+            (factor - 1.0).abs() > AGREE * error
+        });
+        if has_changed {
+            self.recent.drain(..earlier);
+        } else if self.recent.len() > MOST {
+            self.recent.pop_front();
+        }
+    }
+
+    /// What an interrupt costs now. `None` before it was measured.
+    pub(super) fn now(&self) -> Option<Cost> {
+        usual(self.recent.iter())
+    }
+
+    /// What to take the calibrated cost of an interrupt times. The latest measurement alone widens the error at once where it is above;
+    /// the factor follows when a second one says so.
+    pub(super) fn change(&self) -> Change {
+        let known = self.calibrated.zip(self.now()).zip(self.recent.back());
+        let Some(((calibrated, now), latest)) = known else { return Change::NONE };
+        let (factor, error) = compared(now, calibrated);
+        let (latest, latest_error) = compared(*latest, calibrated);
+        let mut change = match (factor - 1.0).abs() > AGREE * error {
+            true => Change { factor, se: factor * error, least_ns: now.mean_ns },
+            false => Change::NONE,
+        };
+        if latest > change.factor * (1.0 + AGREE * latest_error) {
+            change.se = change.se.max(0.5 * (latest - change.factor)); // so that its upper end is the latest
+        }
+        change
+    }
+}
+
+/// A cost over another, and by how much the two may differ for nothing, as a share.
+fn compared(cost: Cost, other: Cost) -> (f64, f64) {
+    let parts = [cost.se_ns / cost.mean_ns, other.se_ns / other.mean_ns, SYSTEMATIC];
+    (cost.mean_ns / other.mean_ns, parts.iter().map(|part| part * part).sum::<f64>().sqrt())
+}
+
+/// The median of few measurements, the mean of more without the lowest and the highest: a single one may be off.
+fn usual<'a>(measured: impl Iterator<Item = &'a Cost>) -> Option<Cost> {
+    let mut measured: Vec<Cost> = measured.copied().collect();
+    measured.sort_by(|a, b| a.mean_ns.total_cmp(&b.mean_ns));
+    if measured.len() <= LATEST {
+        return measured.get(measured.len() / 2).copied();
+    }
+    let inner = &measured[1..measured.len() - 1];
+    let n = inner.len() as f64;
+    let mean_ns = inner.iter().map(|cost| cost.mean_ns).sum::<f64>() / n;
+    let squares: f64 = inner.iter().map(|cost| cost.se_ns * cost.se_ns).sum();
+    Some(Cost::new(mean_ns, squares.sqrt() / n))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn times(mean_ns: f64) -> [f64; 10] {
+        std::array::from_fn(|at| mean_ns * (0.9 + 0.2 * at as f64 / 9.0))
+    }
+
+    fn after(means_ns: &[f64]) -> Interrupts {
+        let mut interrupts = Interrupts::new(Some(Cost::new(10_000.0, 500.0)));
+        means_ns.iter().for_each(|mean_ns| interrupts.observe(&times(*mean_ns)));
+        interrupts
+    }
+
+    #[test]
+    fn what_agrees_changes_nothing() {
+        assert_eq!(after(&[]).change(), Change::NONE);
+        assert_eq!(after(&[11_000.0, 9_000.0, 12_500.0]).change(), Change::NONE);
+        let mut uncalibrated = Interrupts::new(None);
+        uncalibrated.observe(&times(50_000.0));
+        assert_eq!((uncalibrated.change(), uncalibrated.now().is_some()), (Change::NONE, true));
+    }
+
+    #[test]
+    fn a_step_widens_at_once_and_is_followed_at_the_second_measurement() {
+        let first = after(&[10_000.0, 10_000.0, 200_000.0]).change();
+        assert!(first.factor == 1.0 && (first.factor + 2.0 * first.se - 20.0).abs() < 0.1, "{first:?}");
+        let second = after(&[10_000.0, 10_000.0, 200_000.0, 200_000.0]).change();
+        assert!(
+            (second.factor - 20.0).abs() < 0.1 && second.se < 5.0 && second.least_ns > 190_000.0,
+            "{second:?}"
+        );
+        let back = after(&[200_000.0, 200_000.0, 10_000.0, 10_000.0]).change();
+        assert_eq!(back, Change::NONE);
+        let cheaper = after(&[4_000.0; 3]).change();
+        assert!((cheaper.factor - 0.4).abs() < 0.01, "{cheaper:?}");
+    }
+
+    #[test]
+    fn whoever_got_the_cpu_meanwhile_is_no_interrupt() {
+        let mut held = times(10_000.0).to_vec();
+        held.push(3_000_000.0);
+        let cost = interrupt_cost(&held).unwrap();
+        assert!((cost.mean_ns - 10_000.0).abs() < 1.0 && cost.se_ns < 300.0, "{cost:?}");
+        assert_eq!(interrupt_cost(&held[..3]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_times_do_no_harm(
+            mean_ns in any::<f64>(), se_ns in any::<f64>(),
+            measured in prop::collection::vec(prop::collection::vec(any::<f64>(), 0..20), 0..6),
+        ) {
+            let calibrated = Some(Cost::new(mean_ns, se_ns)).filter(|cost| cost.is_valid() && mean_ns > 0.0);
+            let mut interrupts = Interrupts::new(calibrated);
+            measured.iter().for_each(|times| interrupts.observe(times));
+            let Change { factor, se, least_ns } = interrupts.change();
+            prop_assert!(factor > 0.0 && se >= 0.0 && least_ns >= 0.0, "{factor} {se} {least_ns}");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What an interrupt costs on this host at present: a thread of ours spins for a millisecond every few seconds under a clock of its own,
+//! on each CPU in turn that we may use, and finds out for how long each sample holds it up. It takes no right that sampling our own
+//! processes does not.
+
+use std::io;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use nix::unistd::gettid;
+use profiler_core::rate::{Cost, interrupt_cost};
+use profiler_core::record::{Record, RecordFormat};
+use profiler_core::sorter::RecordQueue;
+
+use super::access::Access;
+use crate::standstill::{Interruption, interruptions};
+use crate::sys::affinity;
+use crate::sys::perf_event::{ClockEvent, Event, Reports, Scope};
+use crate::sys::ring::Ring;
+
+/// How long a measurement lasts, and the period of its samples (ns): ten of them, for a fiftieth of a percent of a CPU.
+const SPIN_NS: u64 = 1_000_000;
+const PERIOD_NS: u64 = 100_000;
+/// Time between two measurements.
+const PAUSE: Duration = Duration::from_secs(5);
+/// Measurements that make the figure of a calibration.
+const CALIBRATED: usize = 12;
+/// Holds the samples of a measurement.
+const RING_BYTES: usize = 16 << 10;
+/// Steps that take some tens of nanoseconds.
+const STEP: u32 = 16;
+/// A step that takes so much longer than usual was interrupted (ns).
+const LONGER_NS: u64 = 300;
+/// A sample is taken so long after the interrupt began, at most, or before the step that it held up (ns).
+const SLACK_NS: u64 = 1_000;
+
+/// The latest measurement of this process, and its number.
+static LATEST: Mutex<(u64, Vec<f64>)> = Mutex::new((0, Vec::new()));
+
+fn latest() -> MutexGuard<'static, (u64, Vec<f64>)> {
+    LATEST.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Somebody who wants to know what interrupts cost. All of a process' share one thread.
+#[derive(Debug)]
+pub(crate) struct InterruptProbe {
+    seen: u64,
+}
+
+impl InterruptProbe {
+    /// Measures from now on until the process ends.
+    pub(crate) fn start(access: Access) -> Self {
+        static STARTED: OnceLock<()> = OnceLock::new();
+        STARTED.get_or_init(|| {
+            let measuring = thread::Builder::new().name("interrupts".to_owned());
+            if let Err(error) = measuring.spawn(move || measure_for_ever(access)) {
+                tracing::debug!(%error, "what interrupts cost is not measured while running");
+            }
+        });
+        Self { seen: 0 }
+    }
+
+    /// For how long the samples of the latest measurement held the thread up (ns), once each.
+    pub(crate) fn take(&mut self) -> Option<Vec<f64>> {
+        let (number, times_ns) = &*latest();
+        (std::mem::replace(&mut self.seen, *number) != *number).then(|| times_ns.clone())
+    }
+}
+
+fn measure_for_ever(access: Access) {
+    for cpu in affinity::allowed().into_iter().cycle() {
+        if let Ok(times_ns) = affinity::stay_on(cpu).and_then(|()| measure(access, cpu)) {
+            let mut latest = latest();
+            *latest = (latest.0 + 1, times_ns);
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// What a sample costs such a thread on this CPU; `None` where that cannot be found out.
+pub(crate) fn calibrate(access: Access, cpu: u32) -> Option<Cost> {
+    let measure = move || {
+        affinity::stay_on(cpu).ok()?;
+        let times_ns: Vec<f64> =
+            (0..CALIBRATED).filter_map(|_| measure(access, cpu).ok()).flatten().collect();
+        interrupt_cost(&times_ns)
+    };
+    thread::Builder::new().name("interrupts".to_owned()).spawn(measure).ok()?.join().ok()?
+}
+
+/// For how long each sample holds up the calling thread, which must stay on this CPU, while it spins (ns).
+fn measure(access: Access, cpu: u32) -> io::Result<Vec<f64>> {
+    let format = RecordFormat::new(false);
+    let clock = ClockEvent {
+        period_ns: PERIOD_NS,
+        format,
+        stack_bytes: 0,
+        user_chain: true,
+        kernel: access.kernel,
+        reports: Reports::Own,
+    };
+    let mut event = Event::clock(Scope::Task { tid: gettid().as_raw() as u32, cpu }, &clock)?;
+    let mut ring = Ring::map(event.fd(), RING_BYTES)?;
+    event.enable()?;
+    let found = interruptions::<()>(SPIN_NS, LONGER_NS, step, || None);
+    event.disable()?;
+    let mut samples_ns = Vec::new();
+    while let Some(raw) = ring.front() {
+        if let Ok(Record::Sample(sample)) = raw.decode(&format) {
+            samples_ns.push(sample.time_ns);
+        }
+        ring.pop();
+    }
+    Ok(held_up(&found, &samples_ns))
+}
+
+fn step() {
+    std::hint::black_box((0..STEP).fold(1_u32, |x, y| std::hint::black_box(x ^ y)));
+}
+
+/// The share of each sample of the interruption that it lies in (ns). Where an interrupt takes longer than the period, several do.
+fn held_up(found: &[Interruption<()>], samples_ns: &[u64]) -> Vec<f64> {
+    let of = |one: &Interruption<()>| {
+        let within = one.at_ns.saturating_sub(SLACK_NS)..one.at_ns + one.stood_ns + SLACK_NS;
+        let samples = samples_ns.iter().filter(|at_ns| within.contains(at_ns)).count();
+        std::iter::repeat_n(one.stood_ns as f64 / samples.max(1) as f64, samples)
+    };
+    found.iter().flat_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interruption_is_its_samples_and_others_are_nobody_s() {
+        let stood = |at_ns, stood_ns| Interruption { at_ns, stood_ns, handled: None };
+        let found = [stood(10_000, 8_000), stood(50_000, 2_000), stood(90_000, 30_000)];
+        assert_eq!(held_up(&found, &[12_000, 95_000, 105_000, 200_000]), [8_000.0, 15_000.0, 15_000.0]);
+    }
+
+    #[test]
+    #[allow(clippy::print_stderr, reason = "it says why it skips")]
+    fn a_thread_that_spins_finds_its_samples() {
+        let Ok(access) = crate::sampler::access::probe_access() else {
+            return eprintln!("skipped: there are no perf events here");
+        };
+        let cpu = affinity::allowed()[0];
+        let times_ns = thread::spawn(move || {
+            affinity::stay_on(cpu).unwrap();
+            (0..5).flat_map(|_| measure(access, cpu).unwrap()).collect::<Vec<f64>>()
+        });
+        let times_ns = times_ns.join().unwrap();
+        assert!(times_ns.len() >= 10 && times_ns.iter().all(|ns| *ns >= LONGER_NS as f64), "{times_ns:?}");
+    }
+}
