@@ -83,6 +83,15 @@ choice! {
 }
 
 choice! {
+    /// Whom a sample holds up.
+    Threads, "independent or coupled", later: [],
+    /// The thread that is sampled, and no other.
+    Independent = "independent",
+    /// All threads of the target that run: they wait for each other at barriers.
+    Coupled = "coupled",
+}
+
+choice! {
     /// How events are attached to the target.
     AttachMode, "auto, task, cpu or cgroup", later: [],
     /// Whichever costs less for this target.

@@ -23,7 +23,7 @@ mod setting;
 mod units;
 mod words;
 
-pub use choices::{AttachMode, Backend, ChoiceError, Criterion, Each, Unwind};
+pub use choices::{AttachMode, Backend, ChoiceError, Criterion, Each, Threads, Unwind};
 pub use daemon::{
     BudgetSettings, DaemonSettings, HowToSample, LimitSettings, ListenSettings, StoreSettings,
     SymbolSettings, TargetSettings,

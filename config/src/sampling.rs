@@ -1,6 +1,6 @@
 //! How to sample: the settings that a run is started with.
 
-use crate::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, Span, Unwind};
+use crate::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, Span, Threads, Unwind};
 
 /// Largest budget: a profiler that takes half the CPU measures itself.
 pub const MAX_BUDGET: f64 = 0.5;
@@ -37,6 +37,8 @@ pub struct SamplingSettings {
     pub rate: Option<Hertz>,
     /// The error that the chosen rate makes smallest.
     pub criterion: Criterion,
+    /// Whom a sample holds up, beside the thread that it hits.
+    pub threads: Threads,
     /// How stacks are unwound.
     pub unwind: Unwind,
     /// What takes the samples.
@@ -62,6 +64,7 @@ impl Default for SamplingSettings {
             horizon: None,
             rate: None,
             criterion: Criterion::MeanAbsolute,
+            threads: Threads::Independent,
             unwind: Unwind::Auto,
             backend: Backend::Auto,
             attach_mode: AttachMode::Auto,

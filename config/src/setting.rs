@@ -10,7 +10,9 @@ use serde_spanned::Spanned;
 use toml::de::DeValue;
 
 use crate::problem::Log;
-use crate::{AttachMode, Backend, Bytes, Criterion, Each, Hertz, Mode, Pattern, Ratio, Span, Unwind};
+use crate::{
+    AttachMode, Backend, Bytes, Criterion, Each, Hertz, Mode, Pattern, Ratio, Span, Threads, Unwind,
+};
 
 /// A value with its place in the file.
 pub(crate) type Value<'i> = Spanned<DeValue<'i>>;
@@ -75,7 +77,7 @@ macro_rules! by_text {
     )*};
 }
 
-by_text!(AttachMode, Backend, Bytes, Criterion, Each, Hertz, Mode, Pattern, Ratio, Span, Unwind);
+by_text!(AttachMode, Backend, Bytes, Criterion, Each, Hertz, Mode, Pattern, Ratio, Span, Threads, Unwind);
 
 impl Setting for String {
     fn read(value: &Value<'_>, key: &str, log: &mut Log) -> Option<Self> {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
-use config::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, SamplingSettings, Span, Unwind};
+use config::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, SamplingSettings, Span, Threads, Unwind};
 
 use crate::evaluate::{Role, Shape};
 use crate::export::Format;
@@ -119,6 +119,10 @@ pub(crate) struct SamplingArgs {
     /// The error that the rate makes smallest: mae, mse, p95 or z=SCORE.
     #[arg(long, value_name = "ERROR", default_value_t = defaults().criterion)]
     pub(crate) criterion: Criterion,
+    /// Whom a sample holds up: independent (the thread that it hits) or coupled (all that run, as they wait for each other
+    /// at barriers).
+    #[arg(long, value_name = "HOW", default_value_t = defaults().threads)]
+    pub(crate) threads: Threads,
     /// How stacks are unwound: auto, fp or dwarf.
     #[arg(long, value_name = "HOW", default_value_t = defaults().unwind)]
     pub(crate) unwind: Unwind,

@@ -315,6 +315,7 @@ fn sampling(args: &cli::SamplingArgs, output: &cli::OutputArgs) -> Result<Sampli
         horizon: args.horizon,
         rate: args.rate,
         criterion: args.criterion,
+        threads: args.threads,
         unwind: args.unwind,
         backend: args.backend,
         attach_mode: args.attach_mode,

@@ -1,7 +1,9 @@
 //! How often what the statistics promise is true, over simulated runs of programs whose truth is known.
 
 use profiler_core::stats::proportion::wilson;
-use profiler_core::stats::{Confidence, Goal, Interval, IntervalTable, Row};
+use std::collections::BTreeMap;
+
+use profiler_core::stats::{Confidence, Goal, Interval, IntervalTable, Part, Row};
 
 use crate::bouts::{Program, Run, Sampling};
 
@@ -29,6 +31,10 @@ pub struct Found {
     pub long_run_told: f64,
     /// All intervals of the table hold the long-run share, of the runs where that is so.
     pub long_run: f64,
+    /// The same of sums of functions, as callers have them that hold each other: of this run.
+    pub totals_this_run: f64,
+    /// And of the long run.
+    pub totals_long_run: f64,
     /// Width of the interval of this run over that of Wilson's pointwise one, in the mean over the functions by share.
     pub this_run_width: f64,
     /// The same of the long-run interval.
@@ -67,6 +73,7 @@ impl Case {
         for figure in [
             &mut found.this_run,
             &mut found.long_run_told,
+            &mut found.totals_this_run,
             &mut found.this_run_width,
             &mut found.long_run_width,
             &mut found.misordered,
@@ -76,22 +83,19 @@ impl Case {
         ] {
             *figure /= n;
         }
-        found.long_run =
-            if found.long_run_told > 0.0 { found.long_run / n / found.long_run_told } else { 1.0 };
+        let of_told = |sum: f64| if found.long_run_told > 0.0 { sum / n / found.long_run_told } else { 1.0 };
+        (found.long_run, found.totals_long_run) = (of_told(found.long_run), of_told(found.totals_long_run));
         found
     }
 
     /// The table at the end of the run.
     fn table(&self, run: &Run, found: &mut Found) {
         let table = IntervalTable::new(&run.windows, &run.functions, Confidence::default());
-        let holds = |interval: fn(&Row) -> Interval, truth: &[f64]| {
-            let rows = table.rows().iter().zip(truth).filter(|(row, _)| row.samples > 0);
-            f64::from(u8::from(rows.into_iter().all(|(row, share)| interval(row).contains(*share))))
-        };
-        found.this_run += holds(|row| row.this_run, &run.realised);
+        found.this_run += holds(&table, |row| row.this_run, &run.realised);
         let is_told = f64::from(u8::from(table.inflation_is_known()));
         found.long_run_told += is_told;
-        found.long_run += is_told * holds(|row| row.long_run, &self.program.shares);
+        found.long_run += is_told * holds(&table, |row| row.long_run, &self.program.shares);
+        self.totals(run, is_told, found);
         let samples = table.samples() as f64;
         for row in table.rows() {
             let plain = width(wilson(row.share * samples, samples, Confidence::default()));
@@ -99,6 +103,26 @@ impl Case {
             found.long_run_width += row.share * width(row.long_run) / plain;
         }
         found.misordered += f64::from(u8::from(self.is_misordered(&table)));
+    }
+
+    /// The table of functions that call each other in a row: each has its own time and that of all that come after it.
+    fn totals(&self, run: &Run, is_told: f64, found: &mut Found) {
+        let (mut sum, mut totals) = (BTreeMap::<u32, Part>::new(), Vec::new());
+        for parts in run.functions.iter().rev() {
+            for part in parts {
+                let total = sum.entry(part.window).or_insert(Part { window: part.window, ..Part::default() });
+                total.weight_ns += part.weight_ns;
+                total.samples += part.samples;
+            }
+            totals.push(sum.values().copied().collect::<Vec<Part>>());
+        }
+        totals.reverse();
+        let table = IntervalTable::new(&run.windows, &totals, Confidence::default());
+        let summed = |shares: &[f64]| -> Vec<f64> {
+            (0..shares.len()).map(|from| shares[from..].iter().sum::<f64>().min(1.0)).collect()
+        };
+        found.totals_this_run += holds(&table, |row| row.this_run, &summed(&run.realised));
+        found.totals_long_run += is_told * holds(&table, |row| row.long_run, &summed(&self.program.shares));
     }
 
     fn is_misordered(&self, table: &IntervalTable) -> bool {
@@ -142,6 +166,12 @@ impl Found {
     pub fn error(&self, share: f64) -> f64 {
         (share * (1.0 - share) / self.runs as f64).sqrt()
     }
+}
+
+/// 1 where all intervals of a table hold the truth, else 0.
+fn holds(table: &IntervalTable, interval: fn(&Row) -> Interval, truth: &[f64]) -> f64 {
+    let mut rows = table.rows().iter().zip(truth).filter(|(row, _)| row.samples > 0);
+    f64::from(u8::from(rows.all(|(row, share)| interval(row).contains(*share))))
 }
 
 fn width(interval: Interval) -> f64 {

@@ -103,6 +103,7 @@ impl DaemonSettings {
             horizon: Some(target.horizon.unwrap_or(how.horizon)),
             rate: how.rate,
             criterion: how.criterion,
+            threads: how.threads,
             unwind: how.unwind,
             backend: how.backend,
             attach_mode: how.attach_mode,

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::section::section;
-use crate::{AttachMode, Backend, Bytes, Criterion, Hertz, Mode, Ratio, SamplingSettings, Span, Unwind};
+use crate::{
+    AttachMode, Backend, Bytes, Criterion, Hertz, Mode, Ratio, SamplingSettings, Span, Threads, Unwind,
+};
 
 section! {
     /// What profiling may cost.
@@ -29,6 +31,8 @@ section! {
         rate: Option<Hertz> = None, such as "\"99Hz\"";
         /// The error that the rate makes smallest: mae, mse, p95 or z=SCORE.
         criterion: Criterion = SamplingSettings::default().criterion;
+        /// Whom a sample holds up: independent (the thread that it hits) or coupled (all that run, as they wait for each other at barriers).
+        threads: Threads = SamplingSettings::default().threads;
         /// How stacks are unwound: auto, fp (frame pointers) or dwarf (unwind tables over a copy of the stack).
         unwind: Unwind = SamplingSettings::default().unwind;
         /// What takes the samples: auto or perf.

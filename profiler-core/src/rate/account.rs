@@ -19,6 +19,8 @@ struct Tick {
     wall_ns: f64,
     cpu_ns: f64,
     target_ns: f64,
+    /// For how long other threads of the target waited meanwhile.
+    waiting_ns: f64,
     others_ns: f64,
     /// Of `others_ns`: what the budget of the profiler's own CPU time counts.
     own_ns: f64,
@@ -37,6 +39,7 @@ impl Tick {
         self.wall_ns += other.wall_ns;
         self.cpu_ns += other.cpu_ns;
         self.target_ns += other.target_ns;
+        self.waiting_ns += other.waiting_ns;
         self.others_ns += other.others_ns;
         self.own_ns += other.own_ns;
         self.put_off_ns += other.put_off_ns;
@@ -45,9 +48,9 @@ impl Tick {
         self.granted_ns += other.granted_ns;
     }
 
-    /// Share of the target's CPU time that sampling took from it.
+    /// Share of the target's CPU time that sampling took from it, threads that waited for it included.
     fn slowdown_ratio(&self) -> f64 {
-        self.target_ns / self.cpu_ns_or(TARGET_FLOOR_CPUS)
+        (self.target_ns + self.waiting_ns) / self.cpu_ns_or(TARGET_FLOOR_CPUS)
     }
 
     /// Share of one CPU that the profiler used.
@@ -110,10 +113,19 @@ impl Account {
     /// Books a tick of `wall_ns` in which the target used `cpu_ns`.
     pub fn book(&mut self, wall_ns: f64, cpu_ns: f64, spend: &Spend) {
         let others_ns = spend.foreign_ns + spend.self_ns;
-        let (target_ns, doubt_ns) = (spend.target_ns(), spend.doubt_ns);
+        let (target_ns, waiting_ns, doubt_ns) = (spend.target_ns(), spend.waiting_ns, spend.doubt_ns);
         let (own_ns, put_off_ns) = (spend.own_ns(), spend.put_off_ns);
-        let mut tick =
-            Tick { wall_ns, cpu_ns, target_ns, others_ns, own_ns, put_off_ns, doubt_ns, ..Tick::default() };
+        let mut tick = Tick {
+            wall_ns,
+            cpu_ns,
+            target_ns,
+            waiting_ns,
+            others_ns,
+            own_ns,
+            put_off_ns,
+            doubt_ns,
+            ..Tick::default()
+        };
         tick.counted_ns = tick.cpu_ns_or(OWN_COST_FLOOR_CPUS);
         tick.granted_ns = self.budget_ratio * tick.counted_ns;
         self.run.add(tick);
@@ -194,9 +206,11 @@ impl Account {
         self.worst_10s.unwrap_or_else(|| self.run.ratio())
     }
 
-    /// Share of the target's CPU time that its samples, context switches and records took from it; 0 if it used none.
+    /// Share of the target's CPU time that its samples, context switches and records took from it, threads that waited meanwhile included;
+    /// 0 if it used none.
     pub fn slowdown_ratio(&self) -> f64 {
-        if self.run.cpu_ns > 0.0 { self.run.target_ns / self.run.cpu_ns } else { 0.0 }
+        let slowed_ns = self.run.target_ns + self.run.waiting_ns;
+        if self.run.cpu_ns > 0.0 { slowed_ns / self.run.cpu_ns } else { 0.0 }
     }
 
     /// Slowdown of the last ten seconds, or of the run while it is shorter.

@@ -2,7 +2,7 @@
 
 use super::RateSettings;
 use super::anytime::Schedule;
-use super::model::{BoundBy, Caps, Law, Optimum};
+use super::model::{BoundBy, Caps, Law, Optimum, Threads};
 use super::sample_cost::SampleCost;
 
 /// Share of the budget that the controller aims at; the rest absorbs what it did not foresee.
@@ -29,6 +29,8 @@ pub(super) struct Circumstances {
     pub(super) granted_ratio: f64,
     /// How far a run without a horizon has come.
     pub(super) schedule: Option<Schedule>,
+    /// Those that a sample holds up.
+    pub(super) threads: Threads,
 }
 
 /// What spends the two budgets at a rate of one sample per CPU-second, and at any rate.
@@ -60,7 +62,8 @@ impl Aim {
     pub(super) fn new(settings: &RateSettings, now: &Circumstances, budget_share: f64) -> Self {
         let o_s = now.cost.target.mean_ns * 1e-9;
         let caps = caps(settings, now, budget_share);
-        let law = Law::new(settings.criterion, now.spread, o_s, horizon_s(settings, now.schedule));
+        let law = Law::new(settings.criterion, now.spread, o_s, horizon_s(settings, now.schedule))
+            .threads(now.threads);
         let optimum = within(&law, now.schedule, &caps);
         let floored = optimum.rate_hz < settings.floor_hz;
         let bound_by = match optimum.bound_by {
@@ -88,6 +91,14 @@ pub(super) fn horizon_s(settings: &RateSettings, schedule: Option<Schedule>) -> 
     settings.horizon_s.or_else(of_schedule).unwrap_or(DEFAULT_HORIZON_S)
 }
 
+/// The threads that a sample holds up: the one that it hits, or all that run.
+pub(super) fn threads_held_up(settings: &RateSettings, utilisation_cpus: f64) -> Threads {
+    match settings.are_threads_coupled {
+        true => Threads::in_lockstep(utilisation_cpus.max(1.0)),
+        false => Threads::default(),
+    }
+}
+
 /// The law's rate, what is owed included, within the caps.
 fn within(law: &Law, schedule: Option<Schedule>, caps: &Caps) -> Optimum {
     let optimum = law.optimum(caps);
@@ -101,7 +112,7 @@ fn caps(settings: &RateSettings, now: &Circumstances, budget_share: f64) -> Caps
     let bytes_per_cpu_s = now.record_bytes * now.utilisation_cpus.max(1.0);
     let (load, budget) = (&now.load, budget_share * settings.budget_ratio);
     let slowdown = (budget + load.slowdown_spare_ratio - load.slowdown_fixed_ratio).max(0.0);
-    let slowdown_hz = slowdown * 1e9 / now.cost.target.upper_ns().max(1.0);
+    let slowdown_hz = slowdown * 1e9 / (now.threads.count * now.cost.target.upper_ns().max(1.0));
     let (budget_hz, own_hz) = match settings.own_cpu_ratio {
         Some(own) => {
             let left = (budget_share * own + load.own_spare_cpus - load.own_fixed_cpus).max(0.0);

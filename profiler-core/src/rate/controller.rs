@@ -1,7 +1,7 @@
 //! The loop: from readings to the next period.
 
 use super::account::{Account, TARGET_FLOOR_CPUS};
-use super::aim::{Aim, BUDGET_MARGIN, BudgetLoad, Circumstances, horizon_s};
+use super::aim::{Aim, BUDGET_MARGIN, BudgetLoad, Circumstances, horizon_s, threads_held_up};
 use super::anytime::{Schedule, first_steps_ns};
 use super::bucket::{TRICKLE, TokenBucket};
 use super::burden::Burden;
@@ -9,7 +9,7 @@ use super::cost::CostModel;
 use super::decision::{Decision, LawInForce, Reason};
 use super::limit::{Limit, OPEN};
 use super::meter::{OverheadMeter, Spend};
-use super::model::{BoundBy, Law};
+use super::model::{BoundBy, Law, Threads};
 use super::present::Present;
 use super::prices::{FieldFigures, HandlerTime};
 use super::sample_cost::{OWN_COST_FLOOR_CPUS, SampleCost};
@@ -180,11 +180,12 @@ impl RateController {
         let rate_hz = self.rate_hz();
         let mut spend = self.meter.observe(reading, wall_ns);
         let (wall, cpu_ns) = (wall_ns as f64, reading.target_cpu_ns as f64);
+        spend.waiting_ns = (self.threads().count - 1.0) * spend.target_ns();
         spend.put_off_ns = self.set_up.put_off_ns(wall, spend.self_once_ns);
         self.account.book(wall, cpu_ns, &spend);
         self.part.book(wall, cpu_ns, &spend);
         self.bucket.settle(wall, cpu_ns, charge_ns(&spend, wall, cpu_ns));
-        self.slowdown.book(wall, cpu_ns, spend.target_ns() + spend.doubt_ns);
+        self.slowdown.book(wall, cpu_ns, self.slowed_ns(&spend));
         if let Some(own) = &mut self.own {
             own.book(wall, wall, spend.own_ns());
         }
@@ -205,7 +206,7 @@ impl RateController {
     fn deepen(&mut self) {
         let Some(schedule) = &self.schedule else { return };
         let samples = schedule.next_second(self.rate_for_one_s_hz());
-        self.slowdown.deepen(samples * self.meter.cost().target.upper_ns());
+        self.slowdown.deepen(samples * self.threads().count * self.meter.cost().target.upper_ns());
         if let Some(own) = &mut self.own {
             own.deepen(samples * self.meter.own_per_arrival_ns().max(OWN_WHEN_COLD_NS));
         }
@@ -217,7 +218,18 @@ impl RateController {
     }
 
     fn law(&self, spread: f64, horizon_s: f64) -> Law {
-        Law::new(self.settings.criterion, spread, self.meter.cost().target.mean_ns * 1e-9, horizon_s)
+        let overhead_s = self.meter.cost().target.mean_ns * 1e-9;
+        Law::new(self.settings.criterion, spread, overhead_s, horizon_s).threads(self.threads())
+    }
+
+    /// The threads that a sample holds up: the one that is sampled, or all that run.
+    fn threads(&self) -> Threads {
+        threads_held_up(&self.settings, self.meter.utilisation_cpus())
+    }
+
+    /// What slowed the target down, at its upper end (ns).
+    fn slowed_ns(&self, spend: &Spend) -> f64 {
+        self.threads().count * (spend.target_ns() + spend.doubt_ns)
     }
 
     /// The variance of the samples at the law's rate over that of independent ones: below 1 where functions run on for longer
@@ -241,6 +253,7 @@ impl RateController {
             load: self.load(),
             granted_ratio: self.granted_ratio(),
             schedule: self.schedule,
+            threads: self.threads(),
         };
         Aim::new(&self.settings, &now, budget_share)
     }
@@ -248,7 +261,7 @@ impl RateController {
     fn load(&self) -> BudgetLoad {
         let busy_cpus = self.present.busy_cpus().max(self.meter.utilisation_cpus());
         BudgetLoad {
-            slowdown_fixed_ratio: self.meter.events_ratio(),
+            slowdown_fixed_ratio: self.threads().count * self.meter.events_ratio(),
             slowdown_spare_ratio: self.slowdown.spare_ratio(),
             own_fixed_cpus: self.meter.own_fixed_cpus(),
             own_per_hz_cpus: self.present.own_per_hz_ns(&self.meter, busy_cpus) * 1e-9,
@@ -323,10 +336,11 @@ impl RateController {
     /// What the bucket of the slowdown allows, and that of own CPU time or of everything.
     fn bucket_caps_hz(&self) -> (f64, f64) {
         let (meter, present) = (&self.meter, &self.present);
-        let usual_ns = meter.cost().target.upper_ns().max(1.0);
-        let recent_ns = present.recent_charge_ns().max(usual_ns);
+        let held_up = self.threads().count;
+        let usual_ns = held_up * meter.cost().target.upper_ns().max(1.0);
+        let recent_ns = (held_up * present.recent_charge_ns()).max(usual_ns);
         let slowdown_hz =
-            self.slowdown.cap_hz(meter.events_ratio(), present.busy_cpus(), usual_ns, recent_ns);
+            self.slowdown.cap_hz(held_up * meter.events_ratio(), present.busy_cpus(), usual_ns, recent_ns);
         let beside_hz = match &self.own {
             Some(own) => {
                 let per_hz_ns = present.own_per_hz_ns(meter, present.busy_cpus()).max(f64::MIN_POSITIVE);
@@ -368,8 +382,7 @@ impl RateController {
         }
         let spend = self.meter.spend(so_far);
         if let Some(own) = &self.own {
-            let slowdown_ns = spend.target_ns() + spend.doubt_ns;
-            return self.slowdown.is_overdrawn(wall_ns, cpu_ns, slowdown_ns)
+            return self.slowdown.is_overdrawn(wall_ns, cpu_ns, self.slowed_ns(&spend))
                 || own.is_overdrawn(wall_ns, wall_ns, spend.own_ns());
         }
         let spend = Spend { put_off_ns: spend.self_once_ns, ..spend };

@@ -36,6 +36,8 @@ pub struct Spend {
     /// Charged to the target by records that are no samples, those of the tracepoints included, and by the tasks it
     /// created.
     pub side_records_ns: f64,
+    /// For how long other threads of the target waited for those that were sampled, where threads are coupled: no CPU time, but a slowdown.
+    pub waiting_ns: f64,
     /// Charged to others: samples and records of strangers.
     pub foreign_ns: f64,
     /// The profiler's own CPU time, as measured.
@@ -88,6 +90,7 @@ impl Spend {
         self.stack_ns += other.stack_ns;
         self.switches_ns += other.switches_ns;
         self.side_records_ns += other.side_records_ns;
+        self.waiting_ns += other.waiting_ns;
         self.foreign_ns += other.foreign_ns;
         self.self_ns += other.self_ns;
         self.self_fixed_ns += other.self_fixed_ns;
@@ -258,6 +261,7 @@ impl OverheadMeter {
             stack_ns: hits * bytes * byte_ns,
             switches_ns: switches.mean_ns,
             side_records_ns: side_records.mean_ns,
+            waiting_ns: 0.0,
             foreign_ns: foreign.mean_ns,
             self_ns: reading.self_cpu_ns as f64,
             self_fixed_ns: 0.0,

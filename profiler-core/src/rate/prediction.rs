@@ -18,7 +18,7 @@
 //! ```
 
 use super::activity::{Activity, Figure, SEEN_NS};
-use super::aim::{Aim, BUDGET_MARGIN, BudgetLoad, Circumstances};
+use super::aim::{Aim, BUDGET_MARGIN, BudgetLoad, Circumstances, threads_held_up};
 use super::cost::{Cost, CostModel};
 use super::model::{BoundBy, Caps};
 use super::own_cost::{Own, Prior};
@@ -190,6 +190,7 @@ impl<'a> Basis<'a> {
             load: self.load(cost),
             granted_ratio: self.settings.budget_ratio,
             schedule: None,
+            threads: threads_held_up(&self.settings, self.watched.utilisation_cpus()),
         };
         let aim = Aim::new(&self.settings, &now, BUDGET_MARGIN);
         (aim, self.settings.fixed_rate_hz.unwrap_or(aim.target_hz(&self.settings)))

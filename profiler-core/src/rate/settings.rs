@@ -15,6 +15,8 @@ pub struct RateSettings {
     pub horizon_s: Option<f64>,
     /// What the profile is optimised for.
     pub criterion: Criterion,
+    /// Whether all threads wait for one that is sampled, as at barriers: a sample then holds up all that run.
+    pub are_threads_coupled: bool,
     /// A rate that the user fixed (samples per CPU-second): nothing is controlled then, only metered.
     pub fixed_rate_hz: Option<f64>,
     /// K: how many of the largest functions the profile is for.
@@ -45,6 +47,7 @@ impl Default for RateSettings {
             own_cpu_ratio: None,
             horizon_s: Some(60.0),
             criterion: Criterion::default(),
+            are_threads_coupled: false,
             fixed_rate_hz: None,
             top: 4,
             floor_hz: 1.0,
@@ -78,6 +81,7 @@ impl RateSettings {
             own_cpu_ratio: self.own_cpu_ratio.map(|ratio| clamp(ratio, default.budget_ratio, 1e-4, 64.0)),
             horizon_s: self.horizon_s.map(|horizon_s| clamp(horizon_s, 60.0, 1e-3, 1e9)),
             criterion,
+            are_threads_coupled: self.are_threads_coupled,
             fixed_rate_hz: fixed,
             top: self.top.clamp(1, 64),
             floor_hz,

@@ -1,12 +1,15 @@
 //! Functions and their CPU time: what the table and the summary list.
 
 use profiler_core::profile::{FunctionIndex, SymbolizedProfile, WeightedStack};
-use profiler_core::stats;
+use profiler_core::stats::{self, IntervalTable};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::intervals::{self, ByTime, Reached, Times, Total};
 use super::root_first;
+
+/// What the kernel is called among the modules.
+const KERNEL: &str = "[kernel]";
 
 /// What a function cost.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -33,8 +36,23 @@ pub(crate) struct FunctionCost {
     pub(crate) share_ends: Option<(f64, f64)>,
     /// Share of the profile in the function and in what it called; recursion counts once.
     pub(crate) total_share: f64,
+    /// Low end of the interval of `total_share` in this run; absent where nothing can be said. Those of all functions hold together.
+    pub(crate) total_share_low: Option<f64>,
+    /// High end of the same.
+    pub(crate) total_share_high: Option<f64>,
     /// Whether it may well take no more than the next in the list; absent where nothing can be said.
     pub(crate) tied: Option<bool>,
+}
+
+/// What the kernel did for the target itself, as a share of the profile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct KernelShare {
+    /// The share.
+    pub(crate) kernel_share: f64,
+    /// Low end of its interval in this run; absent where nothing can be said.
+    pub(crate) kernel_share_low: Option<f64>,
+    /// High end of the same.
+    pub(crate) kernel_share_high: Option<f64>,
 }
 
 /// The functions of a profile.
@@ -44,6 +62,8 @@ pub(crate) struct FunctionTable {
     pub(crate) functions: Vec<FunctionCost>,
     /// Whether the largest are known well enough; absent where nothing can be said.
     pub(crate) reached: Option<Reached>,
+    /// The kernel's part.
+    pub(crate) kernel: KernelShare,
 }
 
 /// The table of `profile`.
@@ -52,11 +72,15 @@ pub(crate) fn functions(profile: &SymbolizedProfile) -> FunctionTable {
     let by_window = sums.rows.iter().map(|row| &row.self_by_time);
     let intervals = intervals::table(profile, &sums.times, &sums.total_by_time, by_window);
     let total = Total::new(sums.total_ns, &profile.run);
-    let sure = |at: usize| intervals.as_ref().map(|table| &table.rows()[at]);
-    let costs = sums.rows.iter().enumerate().map(|(at, row)| sums.cost(row, total, sure(at)));
+    let totals = sums.rows.iter().map(|row| &row.total_by_time);
+    let totals = intervals::table(profile, &sums.times, &sums.total_by_time, totals);
+    let sure = |table: &Option<IntervalTable>, at: usize| table.as_ref().map(|table| table.rows()[at]);
+    let costs = sums.rows.iter().enumerate();
+    let costs = costs.map(|(at, row)| sums.cost(row, total, sure(&intervals, at), sure(&totals, at)));
     FunctionTable {
         functions: costs.collect(),
         reached: intervals.as_ref().map(|table| intervals::reached(&profile.run, table)),
+        kernel: sums.kernel(profile),
     }
 }
 
@@ -67,6 +91,8 @@ struct Sums<'a> {
     times: Times,
     total_ns: u64,
     total_by_time: ByTime,
+    kernel_ns: u64,
+    kernel_by_time: ByTime,
 }
 
 struct Row<'a> {
@@ -75,6 +101,7 @@ struct Row<'a> {
     self_ns: u64,
     total_ns: u64,
     self_by_time: ByTime,
+    total_by_time: ByTime,
 }
 
 impl<'a> Sums<'a> {
@@ -83,7 +110,8 @@ impl<'a> Sums<'a> {
         let no_stack = rows.len();
         rows.push(Row::new("[no stack]", "[unknown]"));
         let times = Times::of(&profile.windows);
-        let mut sums = Self { rows, times, total_ns: 0, total_by_time: ByTime::new() };
+        let (total_by_time, kernel_by_time) = (ByTime::new(), ByTime::new());
+        let mut sums = Self { rows, times, total_ns: 0, total_by_time, kernel_ns: 0, kernel_by_time };
         for stack in &profile.stacks {
             sums.add(profile, stack, &row_of, no_stack);
         }
@@ -98,6 +126,10 @@ impl<'a> Sums<'a> {
         self.times.add(&mut self.total_by_time, stack);
         let innermost = innermost(profile, stack).map_or(no_stack, |function| row_of[function.0 as usize]);
         self.rows[innermost].add_self(stack, &self.times);
+        if is_in_the_kernel(profile, stack) {
+            self.kernel_ns = self.kernel_ns.saturating_add(stack.cpu_ns);
+            self.times.add(&mut self.kernel_by_time, stack);
+        }
 
         let mut on_stack: Vec<usize> =
             root_first(profile, stack).map(|function| row_of[function.0 as usize]).collect();
@@ -105,21 +137,39 @@ impl<'a> Sums<'a> {
         on_stack.sort_unstable();
         on_stack.dedup();
         for row in on_stack {
-            let total_ns = &mut self.rows[row].total_ns;
-            *total_ns = total_ns.saturating_add(stack.cpu_ns);
+            self.rows[row].add_total(stack, &self.times);
         }
     }
 
-    fn cost(&self, row: &Row<'_>, total: Total, sure: Option<&stats::Row>) -> FunctionCost {
+    fn kernel(&self, profile: &SymbolizedProfile) -> KernelShare {
+        let kernel_share = if self.total_ns > 0 { self.kernel_ns as f64 / self.total_ns as f64 } else { 0.0 };
+        let kernel = std::iter::once(&self.kernel_by_time);
+        let table = intervals::table(profile, &self.times, &self.total_by_time, kernel);
+        let sure =
+            table.map(|table| table.rows()[0].this_run).filter(|sure| *sure != stats::Interval::UNKNOWN);
+        let (kernel_share_low, kernel_share_high) = sure.map(|sure| around(kernel_share, sure)).unzip();
+        KernelShare { kernel_share, kernel_share_low, kernel_share_high }
+    }
+
+    fn cost(
+        &self,
+        row: &Row<'_>,
+        total: Total,
+        sure: Option<stats::Row>,
+        sure_total: Option<stats::Row>,
+    ) -> FunctionCost {
         let share_of = |ns: u64| ns as f64 / self.total_ns as f64;
         let ends = |interval: fn(&stats::Row) -> stats::Interval| {
-            sure.and_then(|sure| total.ends(sure.share, interval(sure))).unzip()
+            sure.and_then(|sure| total.ends(sure.share, interval(&sure))).unzip()
         };
         let (cpu_s_low, cpu_s_high) = ends(|sure| sure.this_run);
         let is_told = sure.is_some_and(|sure| sure.long_run != stats::Interval::UNKNOWN);
         let (long_run_cpu_s_low, long_run_cpu_s_high) =
             if is_told { ends(|sure| sure.long_run) } else { (None, None) };
-        let share = share_of(row.self_ns);
+        let (share, total_share) = (share_of(row.self_ns), share_of(row.total_ns));
+        let known = sure_total.filter(|sure| sure.this_run != stats::Interval::UNKNOWN);
+        let (total_share_low, total_share_high) =
+            known.map(|sure| around(total_share, sure.this_run)).unzip();
         FunctionCost {
             name: row.name.to_owned(),
             module: row.module.to_owned(),
@@ -130,7 +180,9 @@ impl<'a> Sums<'a> {
             long_run_cpu_s_high,
             share,
             share_ends: cpu_s_low.and(sure).map(|sure| around(share, sure.this_run)),
-            total_share: share_of(row.total_ns),
+            total_share,
+            total_share_low,
+            total_share_high,
             tied: sure.map(|sure| sure.tied_with_next),
         }
     }
@@ -138,7 +190,13 @@ impl<'a> Sums<'a> {
 
 impl<'a> Row<'a> {
     fn new(name: &'a str, module: &'a str) -> Self {
-        Self { name, module, self_ns: 0, total_ns: 0, self_by_time: ByTime::new() }
+        let (self_by_time, total_by_time) = (ByTime::new(), ByTime::new());
+        Self { name, module, self_ns: 0, total_ns: 0, self_by_time, total_by_time }
+    }
+
+    fn add_total(&mut self, stack: &WeightedStack, times: &Times) {
+        self.total_ns = self.total_ns.saturating_add(stack.cpu_ns);
+        times.add(&mut self.total_by_time, stack);
     }
 
     fn add_self(&mut self, stack: &WeightedStack, times: &Times) {
@@ -165,6 +223,14 @@ fn rows(profile: &SymbolizedProfile) -> (Vec<Row<'_>>, Vec<usize>) {
     });
     let row_of = row_of.collect();
     (rows, row_of)
+}
+
+/// Whether the kernel's code ran.
+fn is_in_the_kernel(profile: &SymbolizedProfile, stack: &WeightedStack) -> bool {
+    let location = stack.frames.first().map(|frame| &profile.locations[frame.0 as usize]);
+    let line = location.and_then(|location| location.lines.first());
+    let module = line.map(|line| profile.functions[line.function.0 as usize].module);
+    module.is_some_and(|module| profile.modules[module.0 as usize].name == KERNEL)
 }
 
 /// The innermost function, inlined or not: the one whose code ran.
@@ -201,6 +267,19 @@ mod tests {
         let walk = find(&table, "walk");
         assert_eq!(walk.cpu_s, 2.0);
         assert_eq!(walk.total_share, walk.share);
+    }
+
+    #[test]
+    fn totals_and_the_kernel_s_part_have_intervals() {
+        let table = functions(&testing::profile());
+        let parse = find(&table, "parse");
+        let holds = |low: Option<f64>, share: f64, high: Option<f64>| {
+            low.is_some_and(|low| low < share) && high.is_some_and(|high| high > share && high <= 1.0)
+        };
+        assert!(holds(parse.total_share_low, parse.total_share, parse.total_share_high), "{parse:?}");
+        let KernelShare { kernel_share, kernel_share_low, kernel_share_high } = table.kernel;
+        assert!((kernel_share - find(&table, "clear_page").share).abs() < 1e-12);
+        assert!(holds(kernel_share_low, kernel_share, kernel_share_high), "{:?}", table.kernel);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use profiler_core::profile::Run;
 use serde::Serialize;
 
-use super::functions::{FunctionCost, FunctionTable};
+use super::functions::{FunctionCost, FunctionTable, KernelShare};
 use super::intervals::Reached;
 
 /// The file of decisions. It is written under its final name and to the end of each line, so that it can be
@@ -34,12 +34,14 @@ struct Summary<'a> {
     run: &'a Run,
     #[serde(flatten)]
     reached: Option<Reached>,
+    #[serde(flatten)]
+    kernel: KernelShare,
     functions: &'a [FunctionCost],
 }
 
 impl<'a> Summary<'a> {
     fn line(run: &'a Run, table: &'a FunctionTable) -> Tagged<Self> {
-        let body = Summary { run, reached: table.reached, functions: &table.functions };
+        let body = Summary { run, reached: table.reached, kernel: table.kernel, functions: &table.functions };
         Tagged { r#type: "summary", body }
     }
 }

@@ -193,7 +193,10 @@ fn what_bounds_the_rate_is_said_in_plain_words() {
     assert_eq!((of(""), of("several")), (None, None));
     let fixed = Run { bound_by: "fixed".to_owned(), law: "fixed".to_owned(), ..run() };
     assert_eq!(rate(&fixed).unwrap(), "60/s of CPU time now; fixed by --rate");
-    assert!(overhead(&fixed).unwrap().starts_with("slowdown 0.44%, own CPU time"), "nothing bounds it");
+    assert!(
+        overhead(&fixed).unwrap().starts_with("slowdown 0.44% ± 0.01%, own CPU time"),
+        "nothing bounds it"
+    );
     let anytime = Run { law: "anytime".to_owned(), law_samples: 5600.4, ..run() };
     assert!(rate(&anytime).unwrap().contains("602 samples, the law asks for 5600 (anytime law); limited by"));
 }

@@ -470,6 +470,7 @@ fn rate_settings(sampling: &SamplingSettings) -> RateSettings {
         own_cpu_ratio: sampling.own_cpu.map(|ratio| ratio.get()),
         horizon_s: sampling.horizon.map(config::Span::seconds),
         criterion: law::criterion(sampling.criterion),
+        are_threads_coupled: sampling.threads == config::Threads::Coupled,
         fixed_rate_hz: sampling.rate.map(|rate| rate.get()),
         expected_stack_bytes: if copies { EXPECTED_COPY_BYTES } else { 0.0 },
         ..RateSettings::default()

@@ -43,10 +43,10 @@ impl Progress {
             None => format!("{elapsed} s"),
         };
         bar.set_message(format!(
-            "{time} · {} samples · {:.0} Hz · overhead {:.2}%",
+            "{time} · {} samples · {:.0} Hz · slowdown {:.2}%",
             engine.session.counts.samples,
             engine.controller.rate_hz(),
-            engine.controller.account().ratio() * 100.0
+            engine.controller.account().slowdown_ratio() * 100.0
         ));
         bar.tick();
     }

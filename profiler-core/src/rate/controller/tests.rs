@@ -230,11 +230,12 @@ prop_compose! {
         b in hostile_f64(), own in prop::option::of(hostile_f64()), w in prop::option::of(hostile_f64()), z in hostile_f64(), fixed in prop::option::of(hostile_f64()),
         top in 0usize..100, floor in hostile_f64(), period in hostile_u64(), bytes in hostile_f64(),
         frames in hostile_f64(), copy in hostile_f64(), tick in prop::option::of(hostile_u64()),
+        are_threads_coupled in any::<bool>(),
     ) -> RateSettings {
         RateSettings {
             budget_ratio: b, own_cpu_ratio: own, horizon_s: w, criterion: Criterion::UpperCurve { z }, fixed_rate_hz: fixed, top,
             floor_hz: floor, min_period_ns: period, max_bytes_per_s: bytes, expected_frames: frames,
-            expected_stack_bytes: copy, clock_tick_ns: tick,
+            expected_stack_bytes: copy, clock_tick_ns: tick, are_threads_coupled,
         }
     }
 }
@@ -366,6 +367,11 @@ struct Host {
 /// A run of a person: steps of 100 ms under the default budgets, shorter ones at first. Says, for each step, its length, the
 /// CPU time of the target, what sampling took from it, and what the profiler used (s), and how the run ended.
 fn personal_run(seconds: f64, host: impl Fn(f64) -> Host) -> (Vec<[f64; 4]>, Decision) {
+    run_of(false, seconds, host)
+}
+
+/// The same of threads that may wait for each other.
+fn run_of(are_threads_coupled: bool, seconds: f64, host: impl Fn(f64) -> Host) -> (Vec<[f64; 4]>, Decision) {
     let costs = CostModel {
         per_sample_ns: Cost::new(10_000.0, 500.0),
         per_frame_ns: Cost::new(500.0, 25.0),
@@ -377,6 +383,7 @@ fn personal_run(seconds: f64, host: impl Fn(f64) -> Host) -> (Vec<[f64; 4]>, Dec
         budget_ratio: 0.05,
         own_cpu_ratio: Some(0.05),
         horizon_s: None,
+        are_threads_coupled,
         expected_frames: 10.0,
         ..RateSettings::default()
     };
@@ -449,6 +456,28 @@ fn both_budgets_of_a_person_s_run_hold_whatever_changes() {
             assert!((0.95..1.05).contains(&taken), "{taken} of what the law asks for");
         }
     }
+}
+
+/// A sample delays four threads where they wait for each other: a bias four times as large, for which the law takes 4^(-2/3) of the samples.
+#[test]
+fn threads_that_wait_for_each_other_are_held_up_together() {
+    let host = |_| Host { busy_cpus: 4.0, frames: 10.0, own_ns: 2_000.0, switches: 0.0 };
+    let (_, alone) = run_of(false, 60.0, host);
+    let (steps, coupled) = run_of(true, 60.0, host);
+    let asked = coupled.law_samples / alone.law_samples;
+    // At first nobody knows that four of them run.
+    assert!((1.0..1.12).contains(&(asked * 4.0_f64.powf(2.0 / 3.0))), "{asked}");
+    let taken = coupled.samples as f64 / coupled.law_samples;
+    assert!((0.9..1.05).contains(&taken), "{taken}");
+    let worst = 4.0 * worst_ten_seconds(&steps, 2, 1);
+    assert!(worst < 1.05 * 0.05, "{worst}");
+    let sum = |of: usize| steps.iter().map(|step| step[of]).sum::<f64>();
+    let delay = 4.0 * sum(2) / sum(1);
+    assert!(
+        (0.85..1.05).contains(&(coupled.slowdown_ratio / delay)),
+        "{} of {delay}",
+        coupled.slowdown_ratio
+    );
 }
 
 #[test]

@@ -114,6 +114,8 @@ pub(super) struct Pool {
     freedom: f64,
     /// Functions that were seen.
     functions: f64,
+    /// The sum of their shares: above 1 where they hold each other, as those on one stack do.
+    shares: f64,
     /// Whether other runs may differ by more than this one can show.
     pub(super) is_unknown: bool,
 }
@@ -135,6 +137,7 @@ impl Pool {
             inflation,
             freedom: (COMMON * comparisons.min(visits)).max(1.0),
             functions: profile.seen.iter().filter(|seen| seen.share > 0.0).count() as f64,
+            shares: profile.seen.iter().map(|seen| seen.share).sum::<f64>().max(1.0),
             is_unknown: batches.most() == 0 || batches.still_grow(&variances, binomial),
         }
     }
@@ -156,6 +159,6 @@ impl Pool {
     pub(super) fn part(&self, share: f64, samples: f64) -> f64 {
         let known = share * samples / self.inflation / VOUCHERS;
         let vouched = if known.is_finite() { known * known / (1.0 + known * known) } else { 1.0 };
-        0.5 / self.functions + 0.5 * share * vouched
+        0.5 / self.functions + 0.5 * share / self.shares * vouched
     }
 }

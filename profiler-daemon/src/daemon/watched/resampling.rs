@@ -63,8 +63,8 @@ impl Watched {
 
 /// Whether only the rate is chosen in another way.
 fn differ_in_control_alone(old: &SamplingSettings, new: &SamplingSettings) -> bool {
-    let SamplingSettings { budget, own_cpu, horizon, rate, criterion, confidence, .. } = new.clone();
-    SamplingSettings { budget, own_cpu, horizon, rate, criterion, confidence, ..old.clone() } == *new
+    let SamplingSettings { budget, own_cpu, horizon, rate, criterion, threads, confidence, .. } = new.clone();
+    SamplingSettings { budget, own_cpu, horizon, rate, criterion, threads, confidence, ..old.clone() } == *new
 }
 
 #[cfg(test)]

@@ -155,7 +155,9 @@ pub(super) fn overhead(run: &Run) -> Option<String> {
     let mut shares = Vec::new();
     if run.slowdown_budget_ratio > 0.0 {
         let budget_ratio = if is_fixed(run) { 0.0 } else { run.slowdown_budget_ratio };
-        shares.push(format!("slowdown {}{}", percent(run.slowdown_ratio, 2), at_most(budget_ratio)));
+        let se_ratio = run.sampling_cpu_se_s / run.target_cpu_s;
+        let unsure = if se_ratio > 0.0 { format!(" ± {}", percent(se_ratio, 2)) } else { String::new() };
+        shares.push(format!("slowdown {}{unsure}{}", percent(run.slowdown_ratio, 2), at_most(budget_ratio)));
     }
     if run.own_cpu_ratio > 0.0 {
         let own = percent(run.own_cpu_ratio, 1);
