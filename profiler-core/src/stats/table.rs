@@ -19,8 +19,13 @@
 //! effective counts, since Wilson's lower end fails where less than one is expected: with fifty functions, 10 s and
 //! bouts of 500 ms it holds in 30% of the tables, this one in 98%.
 //!
-//! **Limits.** Measured by `just coverage`. Functions that were not seen have no row. What a run cannot show, see
-//! [`super::batch`]; of less than six windows it shows nothing of other runs, and nothing is said of them. Intervals are for one look at the table: see [`super::precision`] for many.
+//! **Regular programs.** One that goes through its functions in rounds does the same in each window, and what its samples scatter there is
+//! their own error. So the interval of *this run* is as wide as that of the long run where the scatter is small, and systematic where it is
+//! that of long bouts.
+//!
+//! **Limits.** Measured by `just coverage`. Functions that were not seen have no row. What a run cannot show, see [`super::batch`]: of fewer
+//! than six windows or some thirty visits it shows nothing of other runs, and nothing is said of them. Intervals are for one look at the
+//! table: see [`super::precision`] for many.
 
 mod pool;
 
@@ -213,8 +218,9 @@ fn row(profile: &Profile, pool: &Pool, seen: &Seen, confidence: Confidence) -> R
     let mut row = Row { share: p, samples: seen.samples, inflation, freedom, part, ..Row::NOTHING };
     let own = confidence.part(part);
     let realised = realised_variance(&profile.windows, profile.weight_ns, n, &seen.parts, &seen.squares_ns2);
-    let knows = (p * (1.0 - p) / realised).max(n); // NaN where nothing else was seen: n
     row.known = effective_samples(n, row.widened(own));
+    let systematic = (p * (1.0 - p) / realised).max(n); // NaN where nothing else was seen: n
+    let knows = systematic * (row.known.min(systematic) / systematic).powf(pool.regularity());
     Row { this_run: count_interval(p, knows, own), long_run: count_interval(p, row.known, own), ..row }
 }
 

@@ -7,6 +7,10 @@ use super::{Part, Window};
 const POOL_FREEDOM: f64 = 8.0;
 /// Visits that an effective sample is worth: exponential visits of mean length b inflate by 2b·rate.
 const VISITS_PER_SAMPLE: f64 = 2.0;
+/// A run of fewer visits does not show how long they are, and so nothing of another run.
+const FEWEST_VISITS: f64 = 32.0;
+/// A program is regular that scatters by less than the first more than independent samples do, and none that does by the second.
+const REGULAR: (f64, f64) = (3.0, 5.0);
 /// Functions are of different kinds: their inflation in common is worth so much of the freedom it would have.
 const COMMON: f64 = 0.5;
 /// Effective samples that vouch for a share.
@@ -133,12 +137,14 @@ impl Pool {
         let concentration: f64 = profile.seen.iter().map(|seen| seen.share * seen.share).sum();
         let comparisons = (1.0 / concentration - 1.0).max(1.0) * batches.most().saturating_sub(1) as f64;
         let visits = VISITS_PER_SAMPLE * profile.effective / inflation;
+        let functions = profile.seen.iter().filter(|seen| seen.share > 0.0).count();
+        let is_long = batches.most() > 0 && functions > 1 && visits >= FEWEST_VISITS;
         Pool {
             inflation,
             freedom: (COMMON * comparisons.min(visits)).max(1.0),
-            functions: profile.seen.iter().filter(|seen| seen.share > 0.0).count() as f64,
+            functions: functions as f64,
             shares: profile.seen.iter().map(|seen| seen.share).sum::<f64>().max(1.0),
-            is_unknown: batches.most() == 0 || batches.still_grow(&variances, binomial),
+            is_unknown: !is_long || batches.still_grow(&variances, binomial),
         }
     }
 
@@ -153,6 +159,15 @@ impl Pool {
         let mean = weight * own.factor + (1.0 - weight) * self.inflation;
         let doubt = weight / (freedom + POOL_FREEDOM) + (1.0 - weight).powi(2) / self.freedom; // w²/f = w/(f+8)
         (mean.max(1.0), (1.0 / doubt).max(1.0))
+    }
+
+    /// From 0 to 1: how likely it is that the program does the same in each window, so that all scatter between windows is the samples' own
+    /// and makes *this run* as unsure as another.
+    ///
+    /// A program that goes through its functions in rounds does. Rounds that nearly meet the sampling period raise the scatter, up to twice. A
+    /// program that stays in its functions for long scatters by more, and by itself.
+    pub(super) fn regularity(&self) -> f64 {
+        ((REGULAR.1 - self.inflation) / (REGULAR.1 - REGULAR.0)).clamp(0.0, 1.0)
     }
 
     /// A function's part of the error: one half by share, as far as effective samples vouch for it, one half evenly.
