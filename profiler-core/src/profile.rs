@@ -235,8 +235,12 @@ pub struct Run {
     pub slowdown_ratio: f64,
     /// The most that `slowdown_ratio` may be; 0 where the file does not say.
     pub slowdown_budget_ratio: f64,
+    /// Largest `slowdown_ratio` of any ten seconds of the run.
+    pub slowdown_worst_10s_ratio: f64,
     /// CPU time of the profiler while sampling, as a share of one CPU.
     pub own_cpu_ratio: f64,
+    /// Largest `own_cpu_ratio` of any ten seconds of the run.
+    pub own_cpu_worst_10s_ratio: f64,
     /// The most that `own_cpu_ratio` may be; 0 where there is no bound.
     pub own_cpu_budget_ratio: f64,
     /// The last sampling rate (samples per CPU-second of the target).

@@ -166,6 +166,7 @@ const MAY_BE_NULL: &[&str] = &[
     "interrupt_us",
     "total_share_low",
     "total_share_high",
+    "kernel_share",
     "kernel_share_low",
     "kernel_share_high",
 ];

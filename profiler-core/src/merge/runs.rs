@@ -29,6 +29,8 @@ pub(super) struct Runs {
     /// Samples that the means are over.
     samples: f64,
     handler_runs: f64,
+    /// CPU time of those that say what interrupts cost (s).
+    interrupts_cpu_s: f64,
     changes: Vec<(u64, RateChange)>,
 }
 
@@ -100,7 +102,11 @@ impl Runs {
             ($sum:expr, $of:expr; $($ratio:ident),*) => {$($sum.$ratio += finite($of.$ratio) * cpu_s;)*};
         }
         add!(self.sum, run; overhead_ratio, budget_ratio, slowdown_ratio, slowdown_budget_ratio, own_cpu_budget_ratio,
-            variance_ratio, interrupt_ratio);
+            variance_ratio);
+        if run.interrupt_ratio > 0.0 {
+            self.sum.interrupt_ratio += finite(run.interrupt_ratio) * cpu_s;
+            self.interrupts_cpu_s += cpu_s;
+        }
         add!(self.sum, run; rate_hz, optimum_rate_hz, unbounded_rate_hz);
         add!(
             self.sum.overhead_parts, run.overhead_parts;
@@ -112,6 +118,10 @@ impl Runs {
             worst(self.sum.overhead_worst_1s_ratio, run.overhead_worst_1s_ratio);
         self.sum.overhead_worst_10s_ratio =
             worst(self.sum.overhead_worst_10s_ratio, run.overhead_worst_10s_ratio);
+        self.sum.slowdown_worst_10s_ratio =
+            worst(self.sum.slowdown_worst_10s_ratio, run.slowdown_worst_10s_ratio);
+        self.sum.own_cpu_worst_10s_ratio =
+            worst(self.sum.own_cpu_worst_10s_ratio, run.own_cpu_worst_10s_ratio);
         self.cpu_s += cpu_s;
     }
 
@@ -191,7 +201,7 @@ impl Runs {
             divide!(
                 self.sum, self.cpu_s;
                 overhead_ratio, budget_ratio, slowdown_ratio, slowdown_budget_ratio, own_cpu_budget_ratio, variance_ratio,
-                interrupt_ratio, rate_hz, optimum_rate_hz, unbounded_rate_hz
+                rate_hz, optimum_rate_hz, unbounded_rate_hz
             );
             divide!(
                 self.sum.overhead_parts, self.cpu_s;
@@ -200,6 +210,9 @@ impl Runs {
             );
         } else {
             self.sum.overhead_parts = OverheadParts::default();
+        }
+        if self.interrupts_cpu_s > 0.0 {
+            self.sum.interrupt_ratio /= self.interrupts_cpu_s;
         }
         if self.samples > 0.0 {
             divide!(self.sum, self.samples; overhead_us, overhead_se_us, self_us);

@@ -206,7 +206,7 @@ fn every_figure_of_a_run_is_carried() {
     set!(0.5; target_cpu_s, sampling_cpu_s, sampling_cpu_se_s, not_sampled_cpu_s, weight_s, self_cpu_s, setup_cpu_s, overhead_us,
         overhead_se_us, self_us, overhead_ratio, overhead_worst_1s_ratio, overhead_worst_10s_ratio, budget_ratio, rate_hz,
         slowdown_ratio, slowdown_budget_ratio, own_cpu_ratio, own_cpu_budget_ratio, law_samples, variance_ratio,
-        interrupt_ratio,        
+        interrupt_ratio, slowdown_worst_10s_ratio, own_cpu_worst_10s_ratio,        
         optimum_rate_hz, unbounded_rate_hz, confidence, precision_goal_ratio);
     set!("word".to_owned(); handler_time, bound_by, law, attach_mode, event, unwind, stopped);
     set!(Some(0.5); handler_us, handler_se_us);

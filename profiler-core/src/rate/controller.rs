@@ -180,12 +180,13 @@ impl RateController {
         let rate_hz = self.rate_hz();
         let mut spend = self.meter.observe(reading, wall_ns);
         let (wall, cpu_ns) = (wall_ns as f64, reading.target_cpu_ns as f64);
-        spend.waiting_ns = (self.threads().count - 1.0) * spend.target_ns();
+        let held_up = threads_held_up(&self.settings, cpu_ns / wall.max(1.0)).count;
+        spend.waiting_ns = (held_up - 1.0) * spend.target_ns();
         spend.put_off_ns = self.set_up.put_off_ns(wall, spend.self_once_ns);
         self.account.book(wall, cpu_ns, &spend);
         self.part.book(wall, cpu_ns, &spend);
         self.bucket.settle(wall, cpu_ns, charge_ns(&spend, wall, cpu_ns));
-        self.slowdown.book(wall, cpu_ns, self.slowed_ns(&spend));
+        self.slowdown.book(wall, cpu_ns, held_up * (spend.target_ns() + spend.doubt_ns));
         if let Some(own) = &mut self.own {
             own.book(wall, wall, spend.own_ns());
         }
@@ -227,9 +228,9 @@ impl RateController {
         threads_held_up(&self.settings, self.meter.utilisation_cpus())
     }
 
-    /// What slowed the target down, at its upper end (ns).
-    fn slowed_ns(&self, spend: &Spend) -> f64 {
-        self.threads().count * (spend.target_ns() + spend.doubt_ns)
+    /// How many threads a sample holds up.
+    pub fn held_up(&self) -> f64 {
+        self.threads().count
     }
 
     /// The variance of the samples at the law's rate over that of independent ones: below 1 where functions run on for longer
@@ -381,9 +382,14 @@ impl RateController {
             return false;
         }
         let spend = self.meter.spend(so_far);
+        let held_up = threads_held_up(&self.settings, cpu_ns / wall_ns.max(1.0)).count;
+        let slowed_ns = held_up * (spend.target_ns() + spend.doubt_ns);
+        let is_slowed = || self.slowdown.is_overdrawn(wall_ns, cpu_ns, slowed_ns);
         if let Some(own) = &self.own {
-            return self.slowdown.is_overdrawn(wall_ns, cpu_ns, self.slowed_ns(&spend))
-                || own.is_overdrawn(wall_ns, wall_ns, spend.own_ns());
+            return is_slowed() || own.is_overdrawn(wall_ns, wall_ns, spend.own_ns());
+        }
+        if self.settings.are_threads_coupled && is_slowed() {
+            return true;
         }
         let spend = Spend { put_off_ns: spend.self_once_ns, ..spend };
         let inflow_ns = self.bucket.accrual_ns(wall_ns, so_far.target_cpu_ns as f64);

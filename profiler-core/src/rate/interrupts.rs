@@ -23,6 +23,8 @@ const MUCH: f64 = 20.0;
 const SYSTEMATIC: f64 = 0.15;
 /// Standard errors within which two figures agree.
 const AGREE: f64 = 2.0;
+/// The same once they have differed.
+const CLOSE: f64 = 1.0;
 
 /// What one measurement found: the mean of the times for which single interrupts held a thread up (ns). `None` of too few.
 pub fn interrupt_cost(times_ns: &[f64]) -> Option<Cost> {
@@ -43,12 +45,10 @@ pub(super) struct Change {
     pub(super) factor: f64,
     /// Its standard error.
     pub(super) se: f64,
-    /// What an interrupt costs at least (ns); 0 where the two agree.
-    pub(super) least_ns: f64,
 }
 
 impl Change {
-    const NONE: Change = Change { factor: 1.0, se: 0.0, least_ns: 0.0 };
+    const NONE: Change = Change { factor: 1.0, se: 0.0 };
 }
 
 /// Follows what interrupts cost on this host.
@@ -57,16 +57,21 @@ pub(super) struct Interrupts {
     /// `None` where no calibration measured it.
     calibrated: Option<Cost>,
     recent: VecDeque<Cost>,
+    /// Whether the two figures have differed, and not come close again since.
+    differ: bool,
 }
 
 impl Interrupts {
     pub(super) fn new(calibrated: Option<Cost>) -> Self {
-        Interrupts { calibrated, recent: VecDeque::with_capacity(MOST + 1) }
+        Interrupts { calibrated, recent: VecDeque::with_capacity(MOST + 1), differ: false }
     }
 
-    /// Takes in a measurement.
+    /// Takes in a measurement. One that failed ends what is known.
     pub(super) fn observe(&mut self, times_ns: &[f64]) {
-        let Some(cost) = interrupt_cost(times_ns) else { return };
+        let Some(cost) = interrupt_cost(times_ns) else {
+            self.recent.clear();
+            return;
+        };
         self.recent.push_back(cost);
         let earlier = self.recent.len().saturating_sub(LATEST);
         let (before, latest) = (usual(self.recent.range(..earlier)), usual(self.recent.range(earlier..)));
@@ -79,6 +84,10 @@ impl Interrupts {
         } else if self.recent.len() > MOST {
             self.recent.pop_front();
         }
+        if let Some((factor, error)) = self.of_calibrated(self.now()) {
+            let bound = if self.differ { CLOSE } else { AGREE };
+            self.differ = (factor - 1.0).abs() > bound * error;
+        }
     }
 
     /// What an interrupt costs now. `None` before it was measured.
@@ -89,18 +98,20 @@ impl Interrupts {
     /// What to take the calibrated cost of an interrupt times. The latest measurement alone widens the error at once where it is above;
     /// the factor follows when a second one says so.
     pub(super) fn change(&self) -> Change {
-        let known = self.calibrated.zip(self.now()).zip(self.recent.back());
-        let Some(((calibrated, now), latest)) = known else { return Change::NONE };
-        let (factor, error) = compared(now, calibrated);
-        let (latest, latest_error) = compared(*latest, calibrated);
-        let mut change = match (factor - 1.0).abs() > AGREE * error {
-            true => Change { factor, se: factor * error, least_ns: now.mean_ns },
+        let (now, latest) = (self.of_calibrated(self.now()), self.of_calibrated(self.recent.back().copied()));
+        let Some(((factor, error), (latest, latest_error))) = now.zip(latest) else { return Change::NONE };
+        let mut change = match self.differ && self.recent.len() > 1 {
+            true => Change { factor, se: factor * error },
             false => Change::NONE,
         };
         if latest > change.factor * (1.0 + AGREE * latest_error) {
             change.se = change.se.max(0.5 * (latest - change.factor)); // so that its upper end is the latest
         }
         change
+    }
+
+    fn of_calibrated(&self, cost: Option<Cost>) -> Option<(f64, f64)> {
+        Some(compared(cost?, self.calibrated?))
     }
 }
 
@@ -110,12 +121,12 @@ fn compared(cost: Cost, other: Cost) -> (f64, f64) {
     (cost.mean_ns / other.mean_ns, parts.iter().map(|part| part * part).sum::<f64>().sqrt())
 }
 
-/// The median of few measurements, the mean of more without the lowest and the highest: a single one may be off.
+/// The lower median of few measurements, the mean of more without the lowest and the highest: a single one may be off.
 fn usual<'a>(measured: impl Iterator<Item = &'a Cost>) -> Option<Cost> {
     let mut measured: Vec<Cost> = measured.copied().collect();
     measured.sort_by(|a, b| a.mean_ns.total_cmp(&b.mean_ns));
     if measured.len() <= LATEST {
-        return measured.get(measured.len() / 2).copied();
+        return measured.get(measured.len().saturating_sub(1) / 2).copied();
     }
     let inner = &measured[1..measured.len() - 1];
     let n = inner.len() as f64;
@@ -154,14 +165,29 @@ mod tests {
         let first = after(&[10_000.0, 10_000.0, 200_000.0]).change();
         assert!(first.factor == 1.0 && (first.factor + 2.0 * first.se - 20.0).abs() < 0.1, "{first:?}");
         let second = after(&[10_000.0, 10_000.0, 200_000.0, 200_000.0]).change();
-        assert!(
-            (second.factor - 20.0).abs() < 0.1 && second.se < 5.0 && second.least_ns > 190_000.0,
-            "{second:?}"
-        );
+        assert!((second.factor - 20.0).abs() < 0.1 && second.se < 5.0, "{second:?}");
         let back = after(&[200_000.0, 200_000.0, 10_000.0, 10_000.0]).change();
         assert_eq!(back, Change::NONE);
+        let alone = after(&[200_000.0]).change();
+        assert!(alone.factor == 1.0 && alone.se > 9.0, "{alone:?}");
         let cheaper = after(&[4_000.0; 3]).change();
         assert!((cheaper.factor - 0.4).abs() < 0.01, "{cheaper:?}");
+    }
+
+    #[test]
+    fn what_hardly_differs_does_not_come_and_go() {
+        let mut interrupts = after(&[15_000.0; 3]);
+        assert!(interrupts.change().factor > 1.3);
+        for mean_ns in [12_500.0, 13_500.0, 12_500.0, 13_500.0] {
+            interrupts.observe(&times(mean_ns));
+            assert!(interrupts.change().factor > 1.2, "{:?}", interrupts.change());
+        }
+        interrupts.observe(&[]);
+        assert_eq!(
+            (interrupts.change(), interrupts.now()),
+            (Change::NONE, None),
+            "nothing is known any more"
+        );
     }
 
     #[test]
@@ -182,8 +208,8 @@ mod tests {
             let calibrated = Some(Cost::new(mean_ns, se_ns)).filter(|cost| cost.is_valid() && mean_ns > 0.0);
             let mut interrupts = Interrupts::new(calibrated);
             measured.iter().for_each(|times| interrupts.observe(times));
-            let Change { factor, se, least_ns } = interrupts.change();
-            prop_assert!(factor > 0.0 && se >= 0.0 && least_ns >= 0.0, "{factor} {se} {least_ns}");
+            let Change { factor, se } = interrupts.change();
+            prop_assert!(factor > 0.0 && se >= 0.0, "{factor} {se}");
         }
     }
 }

@@ -200,7 +200,8 @@ impl<'a> Basis<'a> {
         let utilisation_cpus = self.watched.utilisation_cpus();
         let own_ratio = self.own.per_second_ns * 1e-9 / utilisation_cpus.max(OWN_COST_FLOOR_CPUS);
         BudgetLoad {
-            slowdown_fixed_ratio: (cost.fixed_ratio - own_ratio).max(0.0),
+            slowdown_fixed_ratio: threads_held_up(&self.settings, utilisation_cpus).count
+                * (cost.fixed_ratio - own_ratio).max(0.0),
             own_fixed_cpus: self.own.per_second_ns * 1e-9,
             own_per_hz_cpus: utilisation_cpus * (cost.self_ns + cost.foreign_ns) * 1e-9,
             ..BudgetLoad::default()

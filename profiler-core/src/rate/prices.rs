@@ -117,17 +117,12 @@ impl Prices {
         let change = self.interrupts.change();
         let bare_ns = self.calibrated.per_sample_ns.mean_ns;
         let in_field = self.known().and_then(|field| Some((field, field.parts(frames, bytes)?)));
-        let (calibrated_ns, now_ns, handler_ns) = match in_field {
-            Some((field, (handler, sample))) => (
-                field.outside.mean_ns,
-                sample.mean_ns - handler.mean_ns,
-                field.calibrated.per_sample_ns.mean_ns,
-            ),
-            None => (bare_ns, bare_ns, 0.0),
+        let (calibrated_ns, now_ns) = match in_field {
+            Some((field, (handler, sample))) => (field.outside.mean_ns, sample.mean_ns - handler.mean_ns),
+            None => (bare_ns, bare_ns),
         };
-        let least_ns = change.least_ns - handler_ns;
         let changed_ns = match change.factor {
-            factor if factor > 1.0 => now_ns.max(factor * calibrated_ns).max(least_ns),
+            factor if factor > 1.0 => now_ns.max(factor * calibrated_ns),
             factor => factor * now_ns,
         };
         Cost::new(changed_ns - now_ns, change.se * calibrated_ns)

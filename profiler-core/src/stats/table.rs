@@ -179,7 +179,8 @@ impl IntervalTable {
             let confidence = self.confidence.part((above.part + below.part) / 2.0);
             let known = above.known.min(below.known);
             let resolved = is_resolved(above.share * known, below.share * known, confidence);
-            self.rows[pair[0]].tied_with_next = above.samples > 0 && !(self.inflation_is_known && resolved);
+            self.rows[pair[0]].tied_with_next =
+                above.samples > 0 && below.samples > 0 && !(self.inflation_is_known && resolved);
         }
     }
 }

@@ -16,7 +16,7 @@ pub(super) struct Place {
 impl Place {
     /// The last CPU that we may use for the work, and for the profiler one that shares no core with it, if there is one.
     pub(super) fn choose() -> io::Result<Self> {
-        choose_from(&affinity::allowed(), limits::core_siblings)
+        choose_from(&affinity::allowed(0), limits::core_siblings)
             .ok_or_else(|| io::Error::other("no CPU to run on"))
     }
 }

@@ -47,8 +47,8 @@ pub(crate) struct FunctionCost {
 /// What the kernel did for the target itself, as a share of the profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct KernelShare {
-    /// The share.
-    pub(crate) kernel_share: f64,
+    /// The share; absent where no sample fell into the kernel, which may have been left out.
+    pub(crate) kernel_share: Option<f64>,
     /// Low end of its interval in this run; absent where nothing can be said.
     pub(crate) kernel_share_low: Option<f64>,
     /// High end of the same.
@@ -142,13 +142,16 @@ impl<'a> Sums<'a> {
     }
 
     fn kernel(&self, profile: &SymbolizedProfile) -> KernelShare {
-        let kernel_share = if self.total_ns > 0 { self.kernel_ns as f64 / self.total_ns as f64 } else { 0.0 };
+        if self.kernel_ns == 0 {
+            return KernelShare::default();
+        }
+        let kernel_share = self.kernel_ns as f64 / self.total_ns as f64;
         let kernel = std::iter::once(&self.kernel_by_time);
         let table = intervals::table(profile, &self.times, &self.total_by_time, kernel);
         let sure =
             table.map(|table| table.rows()[0].this_run).filter(|sure| *sure != stats::Interval::UNKNOWN);
         let (kernel_share_low, kernel_share_high) = sure.map(|sure| around(kernel_share, sure)).unzip();
-        KernelShare { kernel_share, kernel_share_low, kernel_share_high }
+        KernelShare { kernel_share: Some(kernel_share), kernel_share_low, kernel_share_high }
     }
 
     fn cost(
@@ -278,6 +281,7 @@ mod tests {
         };
         assert!(holds(parse.total_share_low, parse.total_share, parse.total_share_high), "{parse:?}");
         let KernelShare { kernel_share, kernel_share_low, kernel_share_high } = table.kernel;
+        let kernel_share = kernel_share.unwrap();
         assert!((kernel_share - find(&table, "clear_page").share).abs() < 1e-12);
         assert!(holds(kernel_share_low, kernel_share, kernel_share_high), "{:?}", table.kernel);
     }

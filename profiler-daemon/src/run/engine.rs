@@ -57,8 +57,11 @@ const GENERATIONS: usize = 3;
 const LAST_DRAINS: usize = 32;
 /// Changes by the bucket below this (in logarithms) are not entered into the history of the rate.
 const WORTH_NOTING: f64 = 0.2;
-const INTERRUPTS_CHANGED: &str = "interrupts cost this host something else than when it was calibrated, and the cost of a sample follows \
-                                  (`interrupt_ratio` says by how much); `sweetspot calibrate` measures it anew";
+/// Of the run as it ends.
+const INTERRUPTS_ARE_DEARER: &str = "in the end interrupts cost more on this host than when it was calibrated, and the cost of a sample was raised with them \
+                                     (interrupt_ratio in the summary); if that stays so on a quiet machine, run `sweetspot calibrate`";
+const INTERRUPTS_ARE_CHEAPER: &str = "in the end interrupts cost less on this host than when it was calibrated, and the cost of a sample was lowered with them \
+                                      (interrupt_ratio in the summary); if that stays so, run `sweetspot calibrate`";
 
 /// Where control decisions go.
 pub(crate) trait DecisionLog {
@@ -402,10 +405,14 @@ impl<L: DecisionLog> Engine<L> {
 
     /// Takes in what interrupts cost on this host now, which may be another than when it was calibrated.
     fn look_at_interrupts(&mut self) {
+        if let Some(cpu) = self.session.recent.cpu() {
+            InterruptProbe::sampled_on(cpu);
+        }
         let Some(times_ns) = self.interrupts.as_mut().and_then(InterruptProbe::take) else { return };
         self.controller.observe_interrupts(&times_ns);
-        let is_changed = self.controller.interrupt_ratio() != 1.0;
-        self.note_while(INTERRUPTS_CHANGED, is_changed);
+        let ratio = self.controller.interrupt_ratio();
+        self.note_while(INTERRUPTS_ARE_DEARER, ratio > 1.0);
+        self.note_while(INTERRUPTS_ARE_CHEAPER, ratio < 1.0);
     }
 
     /// Tells how many samples the clocks can have taken since the last tick, if every CPU was busy with the target.

@@ -14,6 +14,8 @@ const MOST_CPUS: usize = 16;
 pub(crate) struct RecentSamples {
     /// Where the target was sampled since the last burst.
     cpus: FxHashSet<u32>,
+    /// Where it was sampled last.
+    cpu: Option<u32>,
     /// The samples of a burst.
     samples: Vec<HandledSample>,
     wanted: bool,
@@ -23,9 +25,15 @@ impl RecentSamples {
     /// Takes note of a sample.
     pub(crate) fn note(&mut self, sample: HandledSample) {
         self.cpus.insert(sample.cpu);
+        self.cpu = Some(sample.cpu);
         if self.wanted {
             self.samples.push(sample);
         }
+    }
+
+    /// Where the target was sampled last.
+    pub(crate) fn cpu(&self) -> Option<u32> {
+        self.cpu
     }
 
     /// From now on samples are kept.

@@ -1,8 +1,9 @@
 //! What an interrupt costs on this host at present: a thread of ours spins for a millisecond every few seconds under a clock of its own,
-//! on each CPU in turn that we may use, and finds out for how long each sample holds it up. It takes no right that sampling our own
-//! processes does not.
+//! and finds out for how long each sample holds it up. It does so where a target was sampled last, on a CPU that is as fast and as busy as
+//! the target finds it, else on each CPU in turn that we may use. It takes no right that sampling our own processes does not.
 
 use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -21,8 +22,10 @@ use crate::sys::ring::Ring;
 /// How long a measurement lasts, and the period of its samples (ns): ten of them, for a fiftieth of a percent of a CPU.
 const SPIN_NS: u64 = 1_000_000;
 const PERIOD_NS: u64 = 100_000;
-/// Time between two measurements.
+/// Time between two measurements, and between the first few: a single one is not believed.
 const PAUSE: Duration = Duration::from_secs(5);
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const FIRST: usize = 2;
 /// Measurements that make the figure of a calibration.
 const CALIBRATED: usize = 12;
 /// Holds the samples of a measurement.
@@ -36,6 +39,10 @@ const SLACK_NS: u64 = 1_000;
 
 /// The latest measurement of this process, and its number.
 static LATEST: Mutex<(u64, Vec<f64>)> = Mutex::new((0, Vec::new()));
+
+/// Where a target was sampled last.
+static BUSY_CPU: AtomicU32 = AtomicU32::new(NONE);
+const NONE: u32 = u32::MAX;
 
 fn latest() -> MutexGuard<'static, (u64, Vec<f64>)> {
     LATEST.lock().unwrap_or_else(PoisonError::into_inner)
@@ -60,7 +67,12 @@ impl InterruptProbe {
         Self { seen: 0 }
     }
 
-    /// For how long the samples of the latest measurement held the thread up (ns), once each.
+    /// A target was sampled on this CPU.
+    pub(crate) fn sampled_on(cpu: u32) {
+        BUSY_CPU.store(cpu, Ordering::Relaxed);
+    }
+
+    /// For how long the samples of the latest measurement held the thread up (ns), once each; none where it failed.
     pub(crate) fn take(&mut self) -> Option<Vec<f64>> {
         let (number, times_ns) = &*latest();
         (std::mem::replace(&mut self.seen, *number) != *number).then(|| times_ns.clone())
@@ -68,12 +80,19 @@ impl InterruptProbe {
 }
 
 fn measure_for_ever(access: Access) {
-    for cpu in affinity::allowed().into_iter().cycle() {
-        if let Ok(times_ns) = affinity::stay_on(cpu).and_then(|()| measure(access, cpu)) {
-            let mut latest = latest();
-            *latest = (latest.0 + 1, times_ns);
+    for turn in 0_usize.. {
+        let allowed = affinity::allowed(std::process::id());
+        let busy = BUSY_CPU.load(Ordering::Relaxed);
+        let next = allowed.get(turn % allowed.len().max(1)).copied();
+        let cpu = Some(busy).filter(|cpu| allowed.contains(cpu)).or(next);
+        let measured = cpu.map(|cpu| affinity::stay_on(cpu).and_then(|()| measure(access, cpu)));
+        if let Some(Err(error)) = &measured {
+            tracing::debug!(%error, ?cpu, "what an interrupt costs was not measured");
         }
-        thread::sleep(PAUSE);
+        let mut latest = latest();
+        *latest = (latest.0 + 1, measured.and_then(Result::ok).unwrap_or_default());
+        drop(latest);
+        thread::sleep(if turn < FIRST { FIRST_PAUSE } else { PAUSE });
     }
 }
 
@@ -99,6 +118,7 @@ fn measure(access: Access, cpu: u32) -> io::Result<Vec<f64>> {
         kernel: access.kernel,
         reports: Reports::Own,
     };
+    // Of this thread alone: while somebody else has the CPU, its time does not pass.
     let mut event = Event::clock(Scope::Task { tid: gettid().as_raw() as u32, cpu }, &clock)?;
     let mut ring = Ring::map(event.fd(), RING_BYTES)?;
     event.enable()?;
@@ -145,7 +165,7 @@ mod tests {
         let Ok(access) = crate::sampler::access::probe_access() else {
             return eprintln!("skipped: there are no perf events here");
         };
-        let cpu = affinity::allowed()[0];
+        let cpu = affinity::allowed(std::process::id())[0];
         let times_ns = thread::spawn(move || {
             affinity::stay_on(cpu).unwrap();
             (0..5).flat_map(|_| measure(access, cpu).unwrap()).collect::<Vec<f64>>()

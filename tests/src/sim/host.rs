@@ -32,6 +32,7 @@ pub(super) struct Truth {
 const MEASURED_INTERRUPTS: usize = 10;
 const INTERRUPT_NOISE: f64 = 0.2;
 const MEASURED_EVERY_NS: u64 = 5_000_000_000;
+const MEASURED_AT_FIRST_NS: u64 = 1_000_000_000;
 
 /// By how much a handler's time varies from sample to sample, as a share.
 const HANDLER_NOISE: f64 = 0.3;
@@ -154,7 +155,8 @@ impl<'a> Host<'a> {
         if self.now_ns < self.next_measured_ns {
             return None;
         }
-        self.next_measured_ns += MEASURED_EVERY_NS;
+        let is_first = self.next_measured_ns < 2 * MEASURED_AT_FIRST_NS;
+        self.next_measured_ns += if is_first { MEASURED_AT_FIRST_NS } else { MEASURED_EVERY_NS };
         let phase = self.scenario.phase(self.now_s());
         let mut one = || {
             let noise = 1.0 + INTERRUPT_NOISE * (2.0 * self.rng.f64() - 1.0);

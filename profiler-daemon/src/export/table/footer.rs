@@ -17,7 +17,7 @@ const NAMELESS_WORTH_A_LINE: f64 = 0.01;
 /// The same of the CPU time that nobody sampled.
 const NOT_SAMPLED_WORTH_A_WORD: f64 = 0.01;
 const TIED: &str = "~ in another run it may well take no more than the next";
-const TOO_SHORT: &str = "~ the run was too short to say which takes more in another run";
+const TOO_SHORT: &str = "~ this run does not show which takes more in another: it was too short, or its functions ran on for too long";
 /// How far the weights may be from the scheduler's figure before the person is told.
 const WEIGHTS_WORTH_A_LINE: f64 = 0.02;
 /// Share of a function from which it is one of the largest, as in [`Goal`].
@@ -155,7 +155,8 @@ pub(super) fn overhead(run: &Run) -> Option<String> {
     let mut shares = Vec::new();
     if run.slowdown_budget_ratio > 0.0 {
         let budget_ratio = if is_fixed(run) { 0.0 } else { run.slowdown_budget_ratio };
-        let se_ratio = run.sampling_cpu_se_s / run.target_cpu_s;
+        let relative = run.sampling_cpu_se_s / run.sampling_cpu_s.max(f64::MIN_POSITIVE);
+        let se_ratio = relative * run.slowdown_ratio;
         let unsure = if se_ratio > 0.0 { format!(" ± {}", percent(se_ratio, 2)) } else { String::new() };
         shares.push(format!("slowdown {}{unsure}{}", percent(run.slowdown_ratio, 2), at_most(budget_ratio)));
     }

@@ -49,7 +49,7 @@ impl<L: DecisionLog> Engine<L> {
         let samples = so_far.samples.max(1) as f64;
         let sample = self.costs.sample(so_far.frames as f64 / samples, so_far.stack_bytes as f64 / samples);
         let usual_ns = self.controller.cost().target.mean_ns;
-        let slowdown_ratio = usual_ns * 1e-9 * decided.rate_hz;
+        let slowdown_ratio = self.controller.held_up() * usual_ns * 1e-9 * decided.rate_hz;
         let wall_ns = so_far.at_ns.saturating_sub(self.ticked_ns).max(1) as f64;
         let own_ns =
             so_far.self_cpu_ns as f64 + so_far.foreign_samples as f64 * self.costs.per_sample_ns.mean_ns;
