@@ -83,7 +83,7 @@ choice! {
 }
 
 choice! {
-    /// Whom a sample holds up.
+    /// Which threads a sample delays.
     Threads, "independent or coupled", later: [],
     /// The thread that is sampled, and no other.
     Independent = "independent",

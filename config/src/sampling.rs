@@ -37,7 +37,7 @@ pub struct SamplingSettings {
     pub rate: Option<Hertz>,
     /// The error that the chosen rate makes smallest.
     pub criterion: Criterion,
-    /// Whom a sample holds up, beside the thread that it hits.
+    /// Which threads a sample delays.
     pub threads: Threads,
     /// How stacks are unwound.
     pub unwind: Unwind,

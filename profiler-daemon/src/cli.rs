@@ -119,8 +119,8 @@ pub(crate) struct SamplingArgs {
     /// The error that the rate makes smallest: mae, mse, p95 or z=SCORE.
     #[arg(long, value_name = "ERROR", default_value_t = defaults().criterion)]
     pub(crate) criterion: Criterion,
-    /// Whom a sample holds up: independent (the thread that it hits) or coupled (all that run, as they wait for each other
-    /// at barriers).
+    /// Which threads a sample delays: independent (the one that it hits) or coupled (all that run, because they wait for
+    /// each other at barriers).
     #[arg(long, value_name = "HOW", default_value_t = defaults().threads)]
     pub(crate) threads: Threads,
     /// How stacks are unwound: auto, fp or dwarf.

@@ -31,7 +31,7 @@ section! {
         rate: Option<Hertz> = None, such as "\"99Hz\"";
         /// The error that the rate makes smallest: mae, mse, p95 or z=SCORE.
         criterion: Criterion = SamplingSettings::default().criterion;
-        /// Whom a sample holds up: independent (the thread that it hits) or coupled (all that run, as they wait for each other at barriers).
+        /// Which threads a sample delays: independent (the one that it hits) or coupled (all that run, because they wait for each other at barriers).
         threads: Threads = SamplingSettings::default().threads;
         /// How stacks are unwound: auto, fp (frame pointers) or dwarf (unwind tables over a copy of the stack).
         unwind: Unwind = SamplingSettings::default().unwind;

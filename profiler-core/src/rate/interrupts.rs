@@ -17,7 +17,7 @@ const LATEST: usize = 3;
 const FEWEST: usize = 4;
 /// Longest time that is believed (ns): an interrupt that took a second is none.
 const LONGEST_NS: f64 = 1e9;
-/// A time longer than so many medians is that of somebody else who got the CPU.
+/// A time longer than so many medians isn't an interrupt: another task ran.
 const MUCH: f64 = 20.0;
 /// Two measurements on an unchanged host differ by this share, beside their noise.
 const SYSTEMATIC: f64 = 0.15;

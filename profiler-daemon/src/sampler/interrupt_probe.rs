@@ -48,7 +48,7 @@ fn latest() -> MutexGuard<'static, (u64, Vec<f64>)> {
     LATEST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Somebody who wants to know what interrupts cost. All of a process' share one thread.
+/// Reads the measurements. All readers of a process share one measuring thread.
 #[derive(Debug)]
 pub(crate) struct InterruptProbe {
     seen: u64,
@@ -118,7 +118,7 @@ fn measure(access: Access, cpu: u32) -> io::Result<Vec<f64>> {
         kernel: access.kernel,
         reports: Reports::Own,
     };
-    // Of this thread alone: while somebody else has the CPU, its time does not pass.
+    // Of this thread alone: its time stands still while another task runs on the CPU.
     let mut event = Event::clock(Scope::Task { tid: gettid().as_raw() as u32, cpu }, &clock)?;
     let mut ring = Ring::map(event.fd(), RING_BYTES)?;
     event.enable()?;

@@ -3,7 +3,7 @@
 //! who looks every second is misled, and how often neighbours are called resolved that are not.
 //!
 //! Options: `--runs 1000`, `--rate 450`, `--window 0` (ms; 0 for those of a real run), `--relative .2` (the watcher's goal), `--uneven 1` (every
-//! second function in bouts of a tenth), `--longest 60` (no longer runs, s; 300 takes an hour).
+//! second function in bouts of a tenth), `--longest 60` (no longer runs, s; 300 takes a quarter of an hour with `--runs 60`).
 
 use anyhow::Result;
 use profiler_core::stats::Goal;

@@ -41,10 +41,8 @@ pub fn rates_hz(
 fn demand(seen: &Seen<'_>) -> Result<Demand> {
     let figure = |key: &str| seen.decision[key].as_f64().with_context(|| format!("no {key} in a decision"));
     let counted_cpus = seen.busy_cpus.max(FLOOR_CPUS);
-    // The budget of the slowdown is kept with the upper end of what samples cost, beside switches and records that are none.
-    let slowdown_ratio = figure("budget_cap_hz")? * figure("overhead_us")? * 1e-6;
     Ok(Demand {
-        slowdown_ratio: slowdown_ratio.min(MARGIN * seen.budget_ratio),
+        slowdown_ratio: MARGIN * seen.budget_ratio,
         busy_cpus: seen.busy_cpus,
         counted_cpus,
         sample_s: figure("total_hi_us")? * 1e-6,

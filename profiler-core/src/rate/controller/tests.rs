@@ -465,7 +465,7 @@ fn threads_that_wait_for_each_other_are_held_up_together() {
     let (_, alone) = run_of(false, 60.0, host);
     let (steps, coupled) = run_of(true, 60.0, host);
     let asked = coupled.law_samples / alone.law_samples;
-    // At first nobody knows that four of them run.
+    // The controller takes some seconds to see that four of them run.
     assert!((1.0..1.12).contains(&(asked * 4.0_f64.powf(2.0 / 3.0))), "{asked}");
     let taken = coupled.samples as f64 / coupled.law_samples;
     assert!((0.9..1.05).contains(&taken), "{taken}");
