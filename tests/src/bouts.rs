@@ -11,10 +11,21 @@ use profiler_core::stats::{Part, Window, window_ns};
 pub struct Program {
     /// The functions' long-run shares of the CPU time; they sum to 1.
     pub shares: Vec<f64>,
-    /// Mean length of a visit to each function (ms); lengths are exponential.
+    /// Mean length of a visit to each function (ms).
     pub bout_ms: Vec<f64>,
-    /// Functions are visited in turn instead, always for the same time.
-    pub is_regular: bool,
+    /// How the visits follow each other.
+    pub visits: Visits,
+}
+
+/// How the visits to functions follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Visits {
+    /// At random, of exponential lengths.
+    Random,
+    /// At random, all visits to a function of one length.
+    Alike,
+    /// In turn, all visits to a function of one length.
+    Rounds,
 }
 
 /// How it is sampled.
@@ -44,14 +55,19 @@ impl Program {
     pub fn new(shares: &[f64], bout_ms: f64) -> Self {
         let total: f64 = shares.iter().sum();
         let shares: Vec<f64> = shares.iter().map(|share| share / total).collect();
-        Program { bout_ms: vec![bout_ms; shares.len()], shares, is_regular: false }
+        Program { bout_ms: vec![bout_ms; shares.len()], shares, visits: Visits::Random }
     }
 
     /// Functions of these shares (scaled to a sum of 1) that are visited in rounds of `round_ms`.
     pub fn in_rounds(shares: &[f64], round_ms: f64) -> Self {
         let program = Program::new(shares, 0.0);
         let bout_ms = program.shares.iter().map(|share| share * round_ms).collect();
-        Program { bout_ms, is_regular: true, ..program }
+        Program { bout_ms, visits: Visits::Rounds, ..program }
+    }
+
+    /// The same with visits to a function that all last as long.
+    pub fn alike(self) -> Self {
+        Program { visits: Visits::Alike, ..self }
     }
 
     /// The same with every second function visited for a tenth of the time, ten times as often.
@@ -64,18 +80,22 @@ impl Program {
     pub fn run(&self, sampling: Sampling, rng: &mut fastrand::Rng) -> Run {
         let run_ms = sampling.run_s * 1e3;
         let mut recorder = Recorder::new(sampling, self.shares.len(), rng);
-        let visits = cumulated(self.shares.iter().zip(&self.bout_ms).map(|(share, bout_ms)| share / bout_ms));
+        let chances =
+            cumulated(self.shares.iter().zip(&self.bout_ms).map(|(share, bout_ms)| share / bout_ms));
         // Where it starts, it is found as often as it is there.
         let mut function = pick(&cumulated(self.shares.iter().copied()), rng);
         let (mut at_ms, mut realised) = (0.0, vec![0.0; self.shares.len()]);
-        let mut begun = if self.is_regular { rng.f64() } else { 0.0 };
+        let mut begun = if self.visits == Visits::Random { 0.0 } else { rng.f64() };
         while at_ms < run_ms {
-            let length = if self.is_regular { 1.0 - begun } else { -(1.0 - rng.f64()).ln() };
+            let length = if self.visits == Visits::Random { -(1.0 - rng.f64()).ln() } else { 1.0 - begun };
             let end_ms = (at_ms + self.bout_ms[function] * length).min(run_ms);
             realised[function] += (end_ms - at_ms) / run_ms;
             recorder.stay(function, end_ms);
             (at_ms, begun) = (end_ms, 0.0);
-            function = if self.is_regular { (function + 1) % self.shares.len() } else { pick(&visits, rng) };
+            function = match self.visits {
+                Visits::Rounds => (function + 1) % self.shares.len(),
+                Visits::Random | Visits::Alike => pick(&chances, rng),
+            };
         }
         Run { realised, ..recorder.finish() }
     }

@@ -50,9 +50,10 @@ pub struct Found {
 }
 
 /// Share of the shapes' names, and the shares.
-pub fn shapes() -> [(&'static str, Vec<f64>); 3] {
+pub fn shapes() -> [(&'static str, Vec<f64>); 4] {
     let zipf = (1..=20).map(|rank| 1.0 / f64::from(rank)).collect();
     [
+        ("4 equal", vec![1.0; 4]),
         ("8", vec![30.0, 20.0, 15.0, 10.0, 10.0, 5.0, 5.0, 5.0]),
         ("20 by rank", zipf),
         ("50 equal", vec![1.0; 50]),

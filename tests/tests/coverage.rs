@@ -32,12 +32,23 @@ fn programs_in_rounds_are_known_as_well_as_said() {
     }
 }
 
+/// Two dozen visits that all last as long are enough to say how much other runs differ.
+#[test]
+fn a_short_run_of_long_visits_says_what_others_may_be() {
+    let sampling = Sampling { rate_hz: RATE_HZ, run_s: 1.2, window_ms: 0.0 };
+    for shape in [0, 1] {
+        let found = of(shape, |shares| Program::new(shares, 50.0).alike(), sampling, Goal::default());
+        assert!(found.long_run_told >= 0.5 && found.long_run >= 0.9, "{shape}: {found:?}");
+        assert!(found.misordered <= 0.05, "{shape}: {found:?}");
+    }
+}
+
 /// Of visits that last for as much as a tenth of the run, next to nothing is said of other runs.
 #[test]
 fn a_run_of_few_visits_says_nothing_of_others() {
     for (bout_ms, run_s) in [(100.0, 0.5), (500.0, 3.0), (3_000.0, 10.0), (30_000.0, 60.0)] {
         let sampling = Sampling { rate_hz: RATE_HZ, run_s, window_ms: 0.0 };
-        let found = of(0, |shares| Program::new(shares, bout_ms), sampling, Goal::default());
+        let found = of(1, |shares| Program::new(shares, bout_ms), sampling, Goal::default());
         assert!(found.long_run_told * (1.0 - found.long_run) <= 0.1, "{bout_ms} ms in {run_s} s: {found:?}");
         assert!(found.misordered <= 0.1 && found.peeked_wrong <= 0.1, "{bout_ms} ms in {run_s} s: {found:?}");
     }
@@ -47,7 +58,7 @@ fn a_run_of_few_visits_says_nothing_of_others() {
 #[test]
 fn tables_hold_what_they_promise() {
     for (shape, bout_ms, window_ms) in
-        [(0, 0.2, 500.0), (0, 20.0, 500.0), (1, 100.0, 100.0), (2, 2.0, 500.0), (2, 500.0, 500.0)]
+        [(1, 0.2, 500.0), (1, 20.0, 500.0), (2, 100.0, 100.0), (3, 2.0, 500.0), (3, 500.0, 500.0)]
     {
         let found = simulate(shape, bout_ms, window_ms, 0.05);
         let told = format!("shape {shape}, bouts of {bout_ms} ms, windows of {window_ms} ms: {found:?}");
@@ -58,14 +69,14 @@ fn tables_hold_what_they_promise() {
 
 #[test]
 fn who_stops_when_the_goal_is_reached_is_right() {
-    let found = simulate(0, 0.2, 500.0, 0.2);
+    let found = simulate(1, 0.2, 500.0, 0.2);
     assert!(found.stopped >= 0.3 && found.stopped_wrong <= 0.05, "{found:?}");
 }
 
 /// The widths are part of the promise: an interval that is always right may still be no use.
 #[test]
 fn long_bouts_make_this_run_surer_and_another_less_sure() {
-    let (short, long) = (simulate(0, 0.2, 100.0, 0.05), simulate(0, 500.0, 100.0, 0.05));
+    let (short, long) = (simulate(1, 0.2, 100.0, 0.05), simulate(1, 500.0, 100.0, 0.05));
     // As wide as a program in rounds needs.
     assert!(short.this_run_width < 1.8 && short.long_run_width < 1.8, "{short:?}");
     assert!(long.this_run_width < 0.7 && long.long_run_width > 10.0, "{long:?}");

@@ -251,7 +251,6 @@ impl Bench {
         sampler.stop();
         sampler.drain(u64::MAX, |drained| session.handle(drained));
         session.take_shares();
-        session.close_window();
         let own_ns = clock::self_cpu_ns() - own_ns;
         Ok(Sampled::new(&done, own_ns, switches, &counts, &session.counts))
     }

@@ -16,7 +16,6 @@ use config::SamplingSettings;
 use profiler_core::attach::{AttachChoice, AttachMode, EARLY_COST_NS};
 use profiler_core::profile::RateChange;
 use profiler_core::rate::{CostModel, Decision, Dither, RateController, Reading, Reason};
-use profiler_core::stats;
 use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::Method;
 use serde::Serialize;
@@ -121,7 +120,6 @@ pub(crate) struct Engine<L> {
     settings: ClockSettings,
     next_tick_ns: u64,
     ticked_ns: u64,
-    next_window_ns: u64,
     adopted: Adopted,
     attach_changed: bool,
     cpus_changed: bool,
@@ -190,7 +188,6 @@ impl<L: DecisionLog> Engine<L> {
             settings,
             next_tick_ns: 0,
             ticked_ns: 0,
-            next_window_ns: stats::window_ns(0),
             adopted: Adopted::default(),
             attach_changed: false,
             cpus_changed: false,
@@ -396,10 +393,8 @@ impl<L: DecisionLog> Engine<L> {
             self.write_decision(&decision);
         }
         self.last_decision = Some(decision);
-        if self.session.elapsed_ns() >= self.next_window_ns {
-            self.session.close_window();
-            let elapsed_ns = self.session.elapsed_ns();
-            self.next_window_ns = elapsed_ns + stats::window_ns(elapsed_ns);
+        if second_is_over {
+            self.session.keep_within_bounds();
         }
     }
 
@@ -415,12 +410,11 @@ impl<L: DecisionLog> Engine<L> {
         self.note_while(INTERRUPTS_ARE_CHEAPER, ratio < 1.0);
     }
 
-    /// Tells how many samples the clocks can have taken since the last tick, if every CPU was busy with the target.
+    /// Tells lost samples from other records that were lost.
     fn judge_lost(&mut self, now_ns: u64) {
-        let wall_ns = now_ns.saturating_sub(std::mem::replace(&mut self.ticked_ns, now_ns));
-        let cpus = self.sampler.cpus() as u64;
-        let busy_ns = wall_ns.saturating_mul(cpus);
-        self.session.judge_lost(busy_ns / self.settings.period_ns.max(1));
+        self.ticked_ns = now_ns;
+        self.session.set_most_hz(self.sampler.cpus() as f64 * 1e9 / self.settings.period_ns.max(1) as f64);
+        self.session.judge_lost(now_ns);
     }
 
     /// Enters a change of the rate into the profile's history; of what the bucket does tick by tick, only the

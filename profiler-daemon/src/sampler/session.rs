@@ -170,6 +170,8 @@ pub(crate) struct Session {
     begun_ns: u64,
     /// When the stretch began that the next cut hands over (ns); the end of time until sampling does.
     stretch_start_ns: u64,
+    /// When the present window ends; the end of time until sampling begins.
+    window_end_ns: u64,
     /// What objects weighed until the last cut, as far as it still matters.
     past_weights: FxHashMap<ObjectId, f64>,
     program_changed: bool,
@@ -254,6 +256,7 @@ impl Session {
             end_ns: u64::MAX,
             begun_ns: 0,
             stretch_start_ns: u64::MAX,
+            window_end_ns: u64::MAX,
             past_weights: FxHashMap::default(),
             program_changed: false,
             rereads: Rereads::default(),
@@ -390,7 +393,8 @@ impl Session {
         self.objects.read_tables(); // of a big program, they would use up the budget of its first second
         self.start_ns = clock::monotonic_ns();
         self.stretch_start_ns = self.start_ns;
-        (self.counts, self.losses) = (Counts::default(), Losses::default());
+        self.window_end_ns = self.start_ns + stats::window_ns(0);
+        (self.counts, self.losses) = (Counts::default(), Losses::since(self.start_ns));
         let target_cpu_ns = self.cpu.read().0;
         self.last_reading = self.now(target_cpu_ns);
         if self.own_time.counts_from_the_start() {
@@ -540,6 +544,7 @@ impl Session {
             self.counts.doubled += u64::from(self.processes.contains(sample.pid)); // a cost and nothing else
             return;
         }
+        self.end_windows_until(sample.time_ns);
         let stack_bytes = sample.stack.map_or(0, |stack| stack.len()) as u64;
         self.counts.stack_bytes += stack_bytes;
         if self.meets_unknown && !self.processes.contains(sample.pid) && !self.excluded.contains(&sample.pid)

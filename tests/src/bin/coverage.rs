@@ -13,6 +13,8 @@ use tests::coverage::{Case, Found, shapes};
 use tests::experiment::{option, print, progress, row};
 
 const BOUTS_MS: [f64; 9] = [0.2, 1.0, 5.0, 20.0, 100.0, 500.0, 3_000.0, 10_000.0, 30_000.0];
+/// Visits that all last as long, in random order.
+const ALIKE_MS: [f64; 2] = [5.0, 50.0];
 /// Rounds in sampling periods: in resonance with them, nearly, and not.
 const ROUNDS: [f64; 7] = [0.3, 0.5, 0.75, 1.0, 1.25, 2.0, 3.0];
 const RUNS_S: [f64; 6] = [0.5, 1.2, 3.0, 10.0, 60.0, 300.0];
@@ -73,11 +75,15 @@ fn cases() -> Result<Vec<Case>> {
                 let program = if uneven > 0 { even.uneven() } else { even };
                 (format!("visits of {bout_ms} ms"), program)
             });
+            let alike = ALIKE_MS.map(|bout_ms| {
+                let program = Program::new(&shares, bout_ms).alike();
+                (format!("visits of {bout_ms} ms each"), program)
+            });
             let rounds = ROUNDS.map(|periods| {
                 let round_ms = periods * 1e3 / rate_hz;
                 (format!("rounds of {periods} periods"), Program::in_rounds(&shares, round_ms))
             });
-            cases.extend(visits.into_iter().chain(rounds).map(|(kind, program)| {
+            cases.extend(visits.into_iter().chain(alike).chain(rounds).map(|(kind, program)| {
                 let name = format!("{run_s} s, {shape}, {kind}");
                 Case { name, program, sampling, goal }
             }));

@@ -25,7 +25,6 @@ impl<L: DecisionLog> Engine<L> {
         let longest_ns = LONGEST_CALM_NS.min(self.session.elapsed_ns() / SHARE_OF_RUN);
         pause_ns < longest_ns
             && now_ns < self.next_second_ns
-            && self.session.elapsed_ns() < self.next_window_ns
             && self.resting.is_none() // whose steps get rarer instead
             && !self.sampler.is_inside()
             && self.storms_would_ring()

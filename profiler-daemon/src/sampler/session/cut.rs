@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use profiler_core::aggregate::Aggregator;
 use profiler_core::profile::ProcessInfo;
+use profiler_core::stats;
 
 use super::Session;
 use crate::jit::Generated;
@@ -40,14 +41,22 @@ impl Collected {
 }
 
 impl Session {
-    /// Ends a window of the profile. Samples that were lost in it are made up for by those that were not.
-    pub(crate) fn close_window(&mut self) {
-        self.end_window(clock::monotonic_ns());
-        self.keep_within_bounds();
+    /// Ends the windows that are over at the time of a sample, however late it is read. Where nothing was sampled, the next one
+    /// begins late.
+    pub(super) fn end_windows_until(&mut self, time_ns: u64) {
+        if time_ns < self.window_end_ns {
+            return;
+        }
+        self.judge_lost(self.window_end_ns);
+        self.end_window(self.window_end_ns);
+        let length_ns = stats::window_ns(self.window_end_ns.saturating_sub(self.start_ns));
+        let missed = (time_ns - self.window_end_ns) / length_ns;
+        self.window_end_ns += (missed + 1) * length_ns;
     }
 
+    /// Ends a window of the profile. Samples that were lost in it are made up for by those that were not.
     fn end_window(&mut self, now_ns: u64) {
-        let factor = self.losses.end_window(&self.counts);
+        let factor = self.losses.end_window();
         self.charged.end_window(factor);
         self.aggregator.close_window(now_ns.saturating_sub(self.stretch_start_ns), factor);
     }
@@ -71,6 +80,7 @@ impl Session {
 
     fn hand_over(&mut self, is_last: bool) -> Collected {
         let now_ns = clock::monotonic_ns();
+        self.judge_lost(now_ns);
         self.end_window(now_ns);
         let start_ns = std::mem::replace(&mut self.stretch_start_ns, now_ns);
         if self.objects.is_short_of_room() {

@@ -13,6 +13,10 @@ const FEW: u64 = 16;
 pub(super) struct Losses {
     /// What had been counted at the last judgement.
     judged: Counts,
+    /// When that was (ns).
+    judged_ns: u64,
+    /// Samples a second that the clocks can take at most.
+    most_hz: f64,
     /// What the samples since then stand for (ns).
     since_ns: f64,
     /// Lost samples near which none was taken so far.
@@ -24,16 +28,19 @@ pub(super) struct Losses {
 }
 
 impl Losses {
+    /// None yet since then; any number is possible until it is said how many are.
+    pub(super) fn since(start_ns: u64) -> Self {
+        Self { judged_ns: start_ns, most_hz: f64::INFINITY, ..Self::default() }
+    }
+
     /// A sample was taken, of the target or of strangers.
     pub(super) fn took(&mut self, weight_ns: u64) {
         self.since_ns += weight_ns as f64;
     }
 
-    /// By what the weights of the samples of a window are to be multiplied, so that they stand for those that were lost too; a new
-    /// window begins.
-    pub(super) fn end_window(&mut self, counts: &Counts) -> f64 {
-        let unjudged = counts.since(&self.judged).lost;
-        self.weigh(counts, unjudged);
+    /// By what the weights of the samples of a window are to be multiplied, so that they stand for those that were lost too, as
+    /// far as judged; a new window begins.
+    pub(super) fn end_window(&mut self) -> f64 {
         let (taken_ns, lost_ns) = (std::mem::take(&mut self.taken_ns), std::mem::take(&mut self.lost_ns));
         if taken_ns > 0.0 { 1.0 + lost_ns / taken_ns } else { 1.0 }
     }
@@ -51,13 +58,20 @@ impl Losses {
 }
 
 impl Session {
-    /// Of the records that were lost since the last call, at most so many were samples, with some margin; the others told of
-    /// mappings and tasks. A lost sample interrupted the target, and is made up for by its neighbours; of a lost mapping, neither
+    /// The clocks can take so many samples a second at most, if every CPU is busy with the target.
+    pub(crate) fn set_most_hz(&mut self, most_hz: f64) {
+        self.losses.most_hz = most_hz;
+    }
+
+    /// Of the records that were lost since the last call, those can have been samples, with some margin, that the clocks can have taken
+    /// since; the others told of mappings and tasks. A lost sample interrupted the target, and is made up for by its neighbours; of a lost mapping, neither
     /// is true. While clocks are renewed, as large a part of the lost samples as of the others was for time that another clock sampled
     /// too: a cost, and nothing to be made up for.
-    pub(crate) fn judge_lost(&mut self, samples: u64) {
+    pub(crate) fn judge_lost(&mut self, now_ns: u64) {
+        let elapsed_ns = now_ns.saturating_sub(std::mem::replace(&mut self.losses.judged_ns, now_ns));
+        let samples = (elapsed_ns as f64 * 1e-9 * self.losses.most_hz) as u64; // of no time at any rate: none
         let since = self.counts.since(&self.losses.judged);
-        let others = since.lost.saturating_sub(MARGIN * samples + FEW);
+        let others = since.lost.saturating_sub(MARGIN.saturating_mul(samples).saturating_add(FEW));
         let (taken, doubled) = (since.samples + since.foreign, since.doubled);
         let double = (since.lost - others) * doubled / (taken + doubled).max(1);
         self.counts.lost -= others + double;
@@ -76,6 +90,8 @@ mod tests {
     use crate::objects::Symbols;
     use crate::sampler::perf::Drained;
 
+    const SECOND_NS: u64 = 1_000_000_000;
+
     fn lose(session: &mut Session, count: u64) {
         session.handle(Drained::Record(Record::Lost { count }, 0));
     }
@@ -90,36 +106,39 @@ mod tests {
         counts.samples += 10;
         (0..10).for_each(|_| losses.took(900));
         losses.weigh(&counts, 0);
-        assert!((losses.end_window(&counts) - 1.1).abs() < 1e-12, "1,000 of 10,000 ns were lost");
+        assert!((losses.end_window() - 1.1).abs() < 1e-12, "1,000 of 10,000 ns were lost");
         losses.weigh(&counts, 3); // with no sample beside them
         counts.samples += 1;
         losses.took(100);
-        assert!((losses.end_window(&counts) - 4.0).abs() < 1e-12);
-        assert!((losses.end_window(&counts) - 1.0).abs() < 1e-12);
+        losses.weigh(&counts, 0);
+        assert!((losses.end_window() - 4.0).abs() < 1e-12);
+        assert!((losses.end_window() - 1.0).abs() < 1e-12);
     }
 
     #[test]
     fn of_what_is_lost_while_two_clocks_run_half_is_nothing_to_be_made_up_for() {
         let mut session = Session::new(MethodChoice::fixed(Method::Fp), &Symbols::new(1 << 20));
         (session.counts.samples, session.counts.doubled) = (20, 20);
+        session.set_most_hz(50.0);
         lose(&mut session, 30);
-        session.judge_lost(50);
+        session.judge_lost(SECOND_NS);
         assert_eq!((session.counts.lost, session.counts.doubled), (15, 35));
         lose(&mut session, 30);
-        session.judge_lost(50);
+        session.judge_lost(2 * SECOND_NS);
         assert_eq!((session.counts.lost, session.counts.doubled), (45, 35), "they have been renewed");
     }
 
     #[test]
     fn no_more_samples_were_lost_than_there_can_have_been() {
         let mut session = Session::new(MethodChoice::fixed(Method::Fp), &Symbols::new(1 << 20));
+        session.set_most_hz(50.0);
         lose(&mut session, 100);
-        session.judge_lost(50);
+        session.judge_lost(SECOND_NS);
         assert_eq!((session.counts.lost, session.counts.lost_others), (100, 0));
         lose(&mut session, 30_000);
-        session.judge_lost(50);
+        session.judge_lost(2 * SECOND_NS);
         assert_eq!((session.counts.lost, session.counts.lost_others), (216, 29_884));
-        session.judge_lost(0);
+        session.judge_lost(SECOND_NS); // a clock that runs backwards
         assert_eq!(session.counts.lost, 216, "what was judged is judged");
     }
 }

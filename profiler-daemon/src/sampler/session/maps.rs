@@ -108,7 +108,7 @@ impl Session {
 
     /// Objects that nothing refers to are forgotten when there are many; unwind tables stay by their weight where there
     /// is no room for all.
-    pub(super) fn keep_within_bounds(&mut self) {
+    pub(crate) fn keep_within_bounds(&mut self) {
         if self.objects.is_crowded() {
             let frames = self.aggregator.frames().frames().iter().map(|frame| frame.object);
             let used = frames.chain(self.processes.mapped_objects()).collect();

@@ -130,6 +130,25 @@ fn drain(sampler: &mut PerfSampler, until_ns: u64, sessions: &mut [Session; 2]) 
     });
 }
 
+/// Samples are read many at a time: windows end where they were taken all the same.
+#[test]
+fn windows_end_by_the_time_of_samples_and_not_of_their_reading() {
+    const MS: u64 = 1_000_000;
+    let target = Target::idle();
+    let mut session = session(&target, MEMORY);
+    session.window_end_ns = session.start_ns + stats::window_ns(0);
+    let start_ns = session.start_ns;
+    for at_ms in (1..=1_200).chain([9_000]) {
+        session.end_windows_until(start_ns + at_ms * MS);
+        add(&mut session, target.pid(), &[], &[GENERATED], MS);
+    }
+    let (windows, _) = session.function_parts(|frame| frame);
+    let samples: Vec<u64> = windows.iter().map(|window| window.samples).collect();
+    assert!(samples.len() >= 25, "{samples:?}");
+    assert!(samples.iter().all(|samples| (1..=101).contains(samples)), "none is empty: {samples:?}");
+    assert_eq!(samples.iter().sum::<u64>(), 1_200, "the last one is still open");
+}
+
 #[test]
 #[allow(clippy::print_stderr, reason = "it says why it skips")]
 fn several_cuts_of_a_live_session_are_one_run() {

@@ -24,7 +24,7 @@ fn the_cost_of_a_cut() {
             let user: Vec<u64> = (0..20).map(|depth| GENERATED + (stack * 31 + depth * 7) % 20_000).collect();
             add(&mut session, target.pid(), &[], &[&[GENERATED + stack][..], &user].concat(), 1_000);
             if stack % 5_000 == 0 {
-                session.close_window();
+                session.end_window(clock::monotonic_ns());
             }
         }
         let before_ns = clock::thread_cpu_ns();
