@@ -224,6 +224,9 @@ pub(crate) struct PlanArgs {
     /// What one sample costs the target.
     #[arg(long, value_name = "TIME", required_unless_present = "pid")]
     pub(crate) overhead: Option<Span>,
+    /// Variance of the samples over that of independent ones: the variance_ratio of an earlier run's summary.
+    #[arg(long, value_name = "RATIO", default_value_t = 1.0)]
+    pub(crate) variance_ratio: f64,
     /// Standard score of the interval whose upper end the rate makes lowest.
     #[arg(long, value_name = "SCORE", default_value_t = 1.96)]
     pub(crate) z: f64,
@@ -251,7 +254,7 @@ pub(crate) struct PlanArgs {
 #[command(next_help_heading = "A running process")]
 pub(crate) struct PlanProcessArgs {
     /// Watch this process without sampling it, and predict what `attach` will cost it.
-    #[arg(long, value_name = "PID", conflicts_with_all = ["share", "overhead", "z"])]
+    #[arg(long, value_name = "PID", conflicts_with_all = ["share", "overhead", "z", "variance_ratio"])]
     pub(crate) pid: Option<u32>,
     /// For how long it is watched (2s).
     #[arg(long, value_name = "TIME", requires = "pid")]

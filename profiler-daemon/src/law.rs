@@ -5,7 +5,7 @@ use profiler_core::rate::anytime;
 use profiler_core::rate::model::Caps;
 use profiler_core::rate::{BoundBy, Criterion, Experiment, RateSettings};
 
-use crate::plan::{Anytime, Plan, Point};
+use crate::plan::{Anytime, Moment, Plan, Point};
 use crate::settings::PlanJob;
 
 /// Points of a curve.
@@ -14,6 +14,8 @@ const POINTS: usize = 241;
 const AROUND: (f64, f64) = (1.0 / 16.0, 8.0);
 /// … and on to the caps where they are within this factor of the best.
 const CAP_IN_SIGHT: f64 = 16.0;
+/// Moments of a run, at equal ratios, from a thousandth of it on: a multiple of three, and one more.
+const MOMENTS: usize = 61;
 /// Space beyond a cap at the edge.
 const BEYOND: f64 = 1.3;
 
@@ -45,7 +47,8 @@ pub(crate) fn plan_under(job: &PlanJob, caps: Caps) -> Result<Plan> {
     let criterion = criterion(job.criterion);
     // The law depends on the criterion by r alone, and r is z/2 for the upper curve.
     let z = 2.0 * criterion.r();
-    let experiment = Experiment::new(z, run_s, job.share.get(), overhead_s)?;
+    // Samples of another variance are worth as much as independent ones judged by an interval wider by its root.
+    let experiment = Experiment::new(z * job.variance_ratio.sqrt(), run_s, job.share.get(), overhead_s)?;
     let planned = experiment.plan();
     let (rate_hz, bound_by) = match caps.bound(planned.rate_hz) {
         (rate_hz, BoundBy::Kernel) if job.clock_tick_ns.is_some() => (rate_hz, BoundBy::Tick),
@@ -67,6 +70,7 @@ pub(crate) fn plan_under(job: &PlanJob, caps: Caps) -> Result<Plan> {
         bound_by,
         loss_when_bound: loss(rate_hz * run_s),
         anytime: anytime_law(planned.rate_hz, run_s),
+        moments: moments(criterion, planned.rate_hz, run_s, caps.bound(f64::MAX).0),
         curve: curve(best.samples, [caps.budget_hz * run_s, caps.kernel_hz * run_s]).map(at).collect(),
     })
 }
@@ -77,6 +81,33 @@ fn anytime_law(best_hz: f64, run_s: f64) -> Anytime {
     let samples = anytime::samples(for_one_s_hz, run_s);
     // n(W) is 3/2 of what the last rate takes in W; both errors are n(W)/n* times those of the best rate.
     Anytime { samples, rate_hz: samples / (1.5 * run_s), loss: samples / (best_hz * run_s) }
+}
+
+/// Both laws over a run whose best rate is `best_hz`, where at most `most_hz` are allowed.
+fn moments(criterion: Criterion, best_hz: f64, run_s: f64, most_hz: f64) -> Vec<Moment> {
+    let moment = |index: usize| {
+        let part = 10f64.powf(3.0 * (index as f64 / (MOMENTS - 1) as f64 - 1.0));
+        let cpu_s = part * run_s;
+        // The best rate for a run that ends here.
+        let best_here_hz = best_hz / part.cbrt();
+        let anytime = anytime_law(best_here_hz, cpu_s);
+        Moment {
+            cpu_s,
+            anytime_rate_hz: anytime.rate_hz,
+            anytime_samples: anytime.samples,
+            anytime_error_ratio: anytime.loss,
+            horizon_rate_hz: best_hz,
+            horizon_samples: best_hz * cpu_s,
+            horizon_error_ratio: loss(criterion, best_hz / best_here_hz),
+            most_samples: most_hz * cpu_s,
+        }
+    };
+    (0..MOMENTS).map(moment).collect()
+}
+
+/// The error at `part` of the best rate, as a multiple of the error at that.
+fn loss(criterion: Criterion, part: f64) -> f64 {
+    criterion.error(part * criterion.r(), part.sqrt().recip()) / criterion.error(criterion.r(), 1.0)
 }
 
 fn point(experiment: &Experiment, criterion: Criterion, z: f64, samples: f64) -> Point {

@@ -1,5 +1,6 @@
 //! `plan`: the best rate for a function of known share, in words, as a curve and as JSON.
 
+mod pace;
 mod picture;
 pub(crate) mod process;
 
@@ -12,7 +13,7 @@ use serde_json::json;
 
 use crate::law;
 use crate::output::write_text;
-use crate::plot::grouped;
+use crate::plot::{self, grouped};
 use crate::settings::PlanJob;
 use crate::terminal::Terminal;
 
@@ -43,6 +44,8 @@ pub(crate) struct Plan {
     pub(crate) loss_when_bound: f64,
     /// What the anytime law does over the same CPU time, not knowing it.
     pub(crate) anytime: Anytime,
+    /// Both laws over the run.
+    pub(crate) moments: Vec<Moment>,
     /// The error over the number of samples, around n* (Stoker, eq. 4.14).
     pub(crate) curve: Vec<Point>,
 }
@@ -56,6 +59,27 @@ pub(crate) struct Anytime {
     pub(crate) rate_hz: f64,
     /// Its error, as a multiple of the error at n*.
     pub(crate) loss: f64,
+}
+
+/// What each law has done at a moment of the run, without budget and caps.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Moment {
+    /// CPU time since the start (s).
+    pub(crate) cpu_s: f64,
+    /// The rate of the anytime law (samples per CPU-second), …
+    pub(crate) anytime_rate_hz: f64,
+    /// … its samples so far, …
+    pub(crate) anytime_samples: f64,
+    /// … and its error if the run ends here, as a multiple of that of the best rate for such a run.
+    pub(crate) anytime_error_ratio: f64,
+    /// The rate of the law for the horizon (samples per CPU-second), …
+    pub(crate) horizon_rate_hz: f64,
+    /// … its samples so far, …
+    pub(crate) horizon_samples: f64,
+    /// … and its error if the run ends here, as a multiple of that of the best rate for such a run.
+    pub(crate) horizon_error_ratio: f64,
+    /// The samples that the budget and the kernel allow so far.
+    pub(crate) most_samples: f64,
 }
 
 /// What is to be expected of a number of samples.
@@ -81,14 +105,16 @@ pub(crate) struct Point {
 pub(crate) fn run(job: &PlanJob, terminal: Terminal) -> Result<()> {
     let plan = law::plan(job)?;
     let chart = picture::chart(job, &plan);
+    let charts = [chart, pace::rates(job, &plan), pace::samples(job, &plan)];
     if let Some(file) = &job.file {
-        write_text(file, &chart.svg())?;
+        write_text(file, &plot::svg(&charts))?;
         terminal.say(&format!("wrote {}", file.display()));
     }
     if job.json {
         return terminal.print(&json(job, &plan));
     }
-    terminal.print(&format!("{}\n{}", chart.text(terminal.columns()), render(job, &plan)))
+    let [error, rates, _] = charts.map(|chart| chart.text(terminal.columns()));
+    terminal.print(&format!("{error}\n{rates}\n{}\n{}", pace::table(job, &plan), render(job, &plan)))
 }
 
 /// The plan for a person.
@@ -96,6 +122,7 @@ fn render(job: &PlanJob, plan: &Plan) -> String {
     let mut text = vec![
         ("function", format!("{} of {}: {}", job.share, job.horizon, seconds(job.true_s()))),
         ("best rate", format!("{} samples/s of CPU time", rate(plan.optimum_rate_hz))),
+        ("variance ratio", variance(job)),
         ("samples", format!("{} (n*)", grouped(plan.best.samples))),
         ("measured time", measured(job, plan)),
         ("overhead", format!("{:.3}% at {} a sample", plan.overhead_ratio * 100.0, job.overhead)),
@@ -120,6 +147,14 @@ fn lines(text: &[(&str, String)]) -> String {
         let _ = writeln!(out, "{label:<18}{text}");
         out
     })
+}
+
+/// How good the samples are taken to be.
+fn variance(job: &PlanJob) -> String {
+    match job.variance_ratio {
+        1.0 => "1: samples as good as independent ones; a run whose functions run on needs fewer".to_owned(),
+        ratio => format!("{ratio}: the best rate is {:.2} times that of independent samples", ratio.cbrt()),
+    }
 }
 
 fn measured(job: &PlanJob, plan: &Plan) -> String {
@@ -165,6 +200,7 @@ fn json(job: &PlanJob, plan: &Plan) -> String {
     let object = json!({
         "horizon_cpu_s": job.horizon.seconds(),
         "share_ratio": job.share.get(),
+        "variance_ratio": job.variance_ratio,
         "overhead_us": job.overhead.seconds() * 1e6,
         "criterion": job.criterion.to_string(),
         "true_cpu_s": job.true_s(),
@@ -184,6 +220,7 @@ fn json(job: &PlanJob, plan: &Plan) -> String {
         "anytime_samples": plan.anytime.samples,
         "anytime_rate_hz": plan.anytime.rate_hz,
         "anytime_error_ratio": plan.anytime.loss,
+        "over_time": plan.moments,
         "curve": plan.curve,
     });
     format!("{object}\n")

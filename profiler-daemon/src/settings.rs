@@ -117,6 +117,8 @@ pub(crate) struct PlanJob {
     pub(crate) share: Ratio,
     /// o, the cost of one sample; more than 0 and less than the horizon.
     pub(crate) overhead: Span,
+    /// v, the variance of the samples over that of independent ones; between 0.000001 and 1,000.
+    pub(crate) variance_ratio: f64,
     /// The error to make smallest.
     pub(crate) criterion: Criterion,
     /// Share of the CPU time that sampling may cost; more than 0.
@@ -362,6 +364,9 @@ fn plan(args: cli::PlanArgs) -> Result<PlanJob> {
     if !(args.z > 0.0 && args.z <= 10.0) {
         return Err(usage("--z must be above 0 and at most 10, such as 1.96"));
     }
+    if !(args.variance_ratio >= 1e-6 && args.variance_ratio <= 1e3) {
+        return Err(usage("--variance-ratio must lie between 0.000001 and 1000, such as 0.3"));
+    }
     if args.budget.get() <= 0.0 {
         return Err(usage("--budget must be more than 0, such as 1%"));
     }
@@ -369,6 +374,7 @@ fn plan(args: cli::PlanArgs) -> Result<PlanJob> {
         horizon,
         share,
         overhead,
+        variance_ratio: args.variance_ratio,
         criterion: args.criterion.unwrap_or(Criterion::UpperBound { z: args.z }),
         budget: args.budget,
         clock_tick_ns: (args.backend == Backend::TimerSignal).then(signal_cost::tick_ns),

@@ -116,6 +116,9 @@ fn with_an_output_there_is_no_table() -> Result<()> {
 const WITHOUT_UNIT: &[&str] = &[
     "samples",
     "law_samples",
+    "anytime_samples",
+    "horizon_samples",
+    "most_samples",
     "handler_samples",
     "lost",
     "truncated",

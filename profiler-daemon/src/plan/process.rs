@@ -8,11 +8,11 @@ use profiler_core::attach::AttachMode;
 use profiler_core::rate::{Activity, BoundBy, Figure, PRIOR_SHARE, Prediction};
 use serde_json::json;
 
-use super::{Plan, grouped, lines, picture, rate};
+use super::{Plan, grouped, lines, pace, picture, rate};
 use crate::export::names::visible;
 use crate::law;
 use crate::output::{check_writable, write_text};
-use crate::plot::Chart;
+use crate::plot::{self, Chart};
 use crate::run::{Setup, explain};
 use crate::sampler::watch::Watch;
 use crate::settings::{PlanJob, PlanProcessJob, Target};
@@ -24,6 +24,10 @@ const LOOK: Duration = Duration::from_millis(100);
 /// For the person, of a process that sleeps.
 const WHAT_IS_MISSING: &str = "nothing was seen: it used no CPU time while it was watched, so that the figures are those of \
                                a busy CPU and a stack of the usual depth";
+
+/// Nothing was sampled, so nobody knows how long functions run on.
+const VARIANCE: &str =
+    "1 is assumed; how long functions run on shows when they are sampled, and lowers the rate";
 
 /// What is known of the process, and what follows.
 struct Forecast {
@@ -42,15 +46,23 @@ pub(crate) fn run(job: &PlanProcessJob, terminal: Terminal) -> Result<()> {
     let forecast = forecast(job)?;
     let function = largest_function(job, &forecast.prediction)?;
     let plan = law::plan_under(&function, forecast.prediction.caps)?;
-    let chart = chart(&forecast, &function, &plan);
+    let mut charts = vec![chart(&forecast, &function, &plan)];
+    let (mut drawn, mut table) = (charts[0].text(terminal.columns()), String::new());
+    // At a fixed rate neither law is followed.
+    if job.sampling.rate.is_none() {
+        let rates = pace::rates(&function, &plan);
+        drawn = format!("{drawn}\n{}", rates.text(terminal.columns()));
+        table = pace::table(&function, &plan) + "\n";
+        charts.extend([rates, pace::samples(&function, &plan)]);
+    }
     if let Some(file) = &job.file {
-        write_text(file, &chart.svg())?;
+        write_text(file, &plot::svg(&charts))?;
         terminal.say(&format!("wrote {}", file.display()));
     }
     if job.json {
         return terminal.print(&json(job, &forecast, &plan));
     }
-    terminal.print(&format!("{}\n{}", chart.text(terminal.columns()), render(job, &forecast)))
+    terminal.print(&format!("{drawn}\n{table}{}", render(job, &forecast)))
 }
 
 fn forecast(job: &PlanProcessJob) -> Result<Forecast> {
@@ -103,6 +115,7 @@ fn largest_function(job: &PlanProcessJob, prediction: &Prediction) -> Result<Pla
         clock_tick_ns: None,
         horizon: sampling.horizon.unwrap_or(NOMINAL_RUN),
         share: Ratio::new(PRIOR_SHARE)?,
+        variance_ratio: 1.0,
         overhead: Span::try_from(Duration::from_secs_f64(prediction.overhead_ns.mean * 1e-9))?,
         criterion: sampling.criterion,
         budget: sampling.budget,
@@ -133,6 +146,7 @@ fn render(job: &PlanProcessJob, forecast: &Forecast) -> String {
         ("attach", attach(prediction.attach_mode).to_owned()),
         ("at any rate", fixed(prediction)),
         ("rate", predicted_rate(job, prediction)),
+        ("variance ratio", VARIANCE.to_owned()),
         ("bound by", bound(prediction)),
         ("overhead", overhead(job, forecast)),
     ];
@@ -267,6 +281,8 @@ fn json(job: &PlanProcessJob, forecast: &Forecast, plan: &Plan) -> String {
         "horizon_cpu_s": job.sampling.horizon.unwrap_or(NOMINAL_RUN).seconds(),
         "criterion": job.sampling.criterion.to_string(),
         "share_ratio": PRIOR_SHARE,
+        "variance_ratio": 1.0,
+        "over_time": plan.moments,
         "curve": plan.curve,
         "notes": forecast.notes,
     });

@@ -8,6 +8,7 @@ fn job(horizon: &str, share: &str, overhead: &str, criterion: &str) -> PlanJob {
         horizon: horizon.parse().unwrap(),
         share: share.parse().unwrap(),
         overhead: overhead.parse().unwrap(),
+        variance_ratio: 1.0,
         criterion: criterion.parse().unwrap(),
         budget: "1%".parse().unwrap(),
         file: None,
@@ -75,19 +76,22 @@ proptest! {
     #[test]
     fn every_plan_is_finite(
         horizon_ns in 1e6..2.6e15f64, share in 1e-9..0.999_999_999f64, part in 1e-12..0.999f64,
-        budget in 1e-9..0.5f64, index in 0usize..4,
+        budget in 1e-9..0.5f64, index in 0usize..4, variance in prop_oneof![Just(1.0), 1e-6..1e3f64],
     ) {
         let criterion = ["mae", "mse", "p95", "z=1.96"][index];
         let overhead_ns = (horizon_ns * part).ceil();
         let mut job = job(&format!("{horizon_ns:.0}ns"), "0.5", &format!("{overhead_ns:.0}ns"), criterion);
+        job.variance_ratio = variance;
         (job.share, job.budget) = (config::Ratio::new(share).unwrap(), config::Ratio::new(budget).unwrap());
         let plan = law::plan(&job).unwrap();
         let losses = [plan.loss_at_half, plan.loss_at_double, plan.loss_when_bound];
         prop_assert!(losses.iter().all(|loss| loss.is_finite() && *loss > 0.999), "{losses:?}");
         let mut points = plan.curve.iter().chain([&plan.best]);
         prop_assert!(points.all(|point| point.error_s.is_finite() && point.samples > 0.0));
-        let drawn = picture::chart(&job, &plan);
-        prop_assert!(!drawn.svg().contains("NaN") && !drawn.text(80).contains("NaN"));
+        for drawn in [picture::chart(&job, &plan), pace::rates(&job, &plan), pace::samples(&job, &plan)] {
+            prop_assert!(!drawn.svg().contains("NaN") && !drawn.text(80).contains("NaN"));
+        }
+        prop_assert!(!pace::table(&job, &plan).contains("NaN") && !pace::table(&job, &plan).contains("inf"));
         serde_json::from_str::<serde_json::Value>(&json(&job, &plan)).unwrap();
     }
 }
@@ -101,4 +105,58 @@ fn timers_are_bound_by_the_kernels_tick() {
     assert!(render(&slow, &plan).contains("the kernel's tick"));
     let fast = PlanJob { clock_tick_ns: Some(1_000_000), ..published };
     assert_eq!(law::plan(&fast).unwrap().bound_by, BoundBy::Law);
+}
+
+/// The anytime law keeps its distance to the best at every end, the law for a horizon only near the horizon.
+#[test]
+fn both_laws_over_the_run() {
+    for criterion in ["mae", "mse", "p95", "z=1.96"] {
+        let job = job("300s", "0.2", "250us", criterion);
+        let plan = law::plan(&job).unwrap();
+        let (first, last) = (plan.moments[0], plan.moments[plan.moments.len() - 1]);
+        near(first.cpu_s, 0.3, 1e-9);
+        near(last.cpu_s, 300.0, 1e-9);
+        near(last.anytime_rate_hz, plan.anytime.rate_hz, 1e-9);
+        near(last.anytime_samples, plan.anytime.samples, 1e-6);
+        near(first.anytime_rate_hz / last.anytime_rate_hz, 10.0, 1e-9);
+        near(first.anytime_error_ratio, last.anytime_error_ratio, 1e-9);
+        near(last.horizon_error_ratio, 1.0, 1e-9);
+        // The same two by the errors of runs that end there.
+        let short = law::plan(&PlanJob { horizon: "300ms".parse().unwrap(), ..job.clone() }).unwrap();
+        near(short.anytime.samples, first.anytime_samples, 1e-6);
+        let fall = plan.moments.windows(2).all(|pair| {
+            pair[0].horizon_error_ratio > pair[1].horizon_error_ratio
+                && pair[0].anytime_rate_hz > pair[1].anytime_rate_hz
+        });
+        assert!(fall && first.horizon_error_ratio > 1.5, "{criterion}: {first:?}");
+    }
+}
+
+#[test]
+fn both_laws_of_the_published_example() {
+    let (job, plan) = (published(), law::plan(&published()).unwrap());
+    insta::assert_snapshot!(format!("{}\n{}", pace::rates(&job, &plan).text(80), pace::table(&job, &plan)));
+    let drawn =
+        plot::svg(&[picture::chart(&job, &plan), pace::rates(&job, &plan), pace::samples(&job, &plan)]);
+    for text in ["measured CPU time (s)", "samples/s of CPU time", "samples since the start"] {
+        assert!(drawn.contains(text), "{text}");
+    }
+    assert_eq!((drawn.matches("<svg").count(), drawn.matches("<style").count()), (1, 1));
+}
+
+/// The rate goes with the cube root of the variance, the error at it too, and both laws alike.
+#[test]
+fn functions_that_run_on_need_fewer_samples() {
+    for criterion in ["mae", "mse", "p95", "z=1.96"] {
+        let independent = job("60s", "0.2", "10us", criterion);
+        let visits = PlanJob { variance_ratio: 0.125, ..independent.clone() };
+        let [one, other] = [&independent, &visits].map(|job| law::plan(job).unwrap());
+        near(other.optimum_rate_hz / one.optimum_rate_hz, 0.5, 1e-9);
+        near(other.anytime.samples / one.anytime.samples, 0.5, 1e-9);
+        near(other.crossing_samples / one.crossing_samples, 0.5, 1e-9);
+        near(other.best.error_s / one.best.error_s, 0.5, 1e-6);
+        let lowest = other.curve.iter().map(|point| point.error_s).fold(f64::INFINITY, f64::min);
+        assert!(other.best.error_s <= lowest, "{criterion}");
+        assert!(render(&visits, &other).contains("0.125: the best rate is 0.50 times"), "{criterion}");
+    }
 }

@@ -73,10 +73,15 @@ pub(crate) struct Mark {
     pub(crate) label: String,
 }
 
+/// Charts below each other as one SVG file that needs nothing else, for light pages and dark ones.
+pub(crate) fn svg(charts: &[Chart]) -> String {
+    svg::draw(charts)
+}
+
 impl Chart {
-    /// The chart as one SVG file that needs nothing else, for light pages and dark ones.
+    /// The chart as an SVG file of its own.
     pub(crate) fn svg(&self) -> String {
-        svg::draw(self)
+        svg(std::slice::from_ref(self))
     }
 
     /// The chart in characters, no line wider than `columns` (at least 40).

@@ -46,10 +46,10 @@ svg { color-scheme: light dark; font: 13px system-ui, sans-serif; }
 /// Colours in [`STYLE`].
 const TONES: usize = 5;
 
-/// The file; see [`Chart::svg`].
-pub(super) fn draw(chart: &Chart) -> String {
+/// The file; see [`super::svg`].
+pub(super) fn draw(charts: &[Chart]) -> String {
     let mut page = Page { xml: Writer::new_with_indent(Vec::new(), b' ', 1) };
-    let drawn = page.chart(chart);
+    let drawn = page.charts(charts);
     debug_assert!(drawn.is_ok(), "memory takes whatever is written");
     String::from_utf8_lossy(&page.xml.into_inner()).into_owned()
 }
@@ -59,9 +59,10 @@ struct Page {
 }
 
 impl Page {
-    fn chart(&mut self, chart: &Chart) -> io::Result<()> {
-        let (width, height) = (WIDTH.to_string(), HEIGHT.to_string());
-        let view = format!("0 0 {WIDTH} {HEIGHT}");
+    fn charts(&mut self, charts: &[Chart]) -> io::Result<()> {
+        let all = HEIGHT * charts.len() as f64;
+        let (width, height) = (WIDTH.to_string(), all.to_string());
+        let view = format!("0 0 {WIDTH} {all}");
         let attributes = [
             ("xmlns", "http://www.w3.org/2000/svg"),
             ("width", &width),
@@ -70,20 +71,30 @@ impl Page {
             ("role", "img"),
         ];
         self.xml.write_event(Event::Start(BytesStart::new("svg").with_attributes(attributes)))?;
-        self.element("title", &[], &chart.title)?;
+        self.element("title", &[], charts.first().map_or("", |chart| &chart.title))?;
         self.element("style", &[], STYLE)?;
-        self.shape("rect", "ground", &[("width", WIDTH), ("height", HEIGHT)])?;
+        self.shape("rect", "ground", &[("width", WIDTH), ("height", all)])?;
+        self.clip()?;
+        for (index, chart) in charts.iter().enumerate() {
+            let below = format!("translate(0 {})", HEIGHT * index as f64);
+            self.xml
+                .write_event(Event::Start(BytesStart::new("g").with_attributes([("transform", &*below)])))?;
+            self.chart(chart)?;
+            self.xml.write_event(Event::End(BytesEnd::new("g")))?;
+        }
+        self.xml.write_event(Event::End(BytesEnd::new("svg")))
+    }
+
+    fn chart(&mut self, chart: &Chart) -> io::Result<()> {
         self.label("text title", (LEFT, 30.0), "start", &cut(&chart.title, LETTERS))?;
         self.label("faint", (LEFT, 52.0), "start", &cut(&chart.subtitle, LETTERS))?;
         self.axes(chart)?;
         self.rules(chart)?;
-        self.clip()?;
         for series in &chart.series {
             self.series(chart, series)?;
         }
         self.marks(chart)?;
-        self.legend(chart)?;
-        self.xml.write_event(Event::End(BytesEnd::new("svg")))
+        self.legend(chart)
     }
 
     fn axes(&mut self, chart: &Chart) -> io::Result<()> {
