@@ -1,29 +1,53 @@
 //! Programs that differ in everything the best rate depends on, and ways to choose a rate for them.
 
-use std::iter;
+use std::{iter, thread};
 
 use profiler_core::rate::anytime::first_steps_ns;
 use profiler_core::rate::evaluation::{TOP, Workload};
 use profiler_core::rate::model::{Criterion, Law, spread};
 use profiler_core::rate::{
-    Cost, CostModel, RateController, RateSettings, Reading, ThreadVisits, TopShares, variance_ratio,
+    Cost, CostModel, Dither, RateController, RateSettings, Reading, ThreadVisits, TopShares, variance_ratio,
 };
+
+mod rounds;
+
+use rounds::Rounds;
 
 /// Share shapes: one function above all, halves, ten equal ones, many small ones.
 pub const SHAPES: [&str; 4] = ["one large", "halves", "even", "many small"];
+/// Shapes that leave next to nothing to choose from, or far too much.
+const EXTREME_SHAPES: [&str; 2] = ["500 equal", "one of 95%"];
+/// One function, and five that the law counts once it has met them, if it does: 0.02% each.
+const LONE_SHAPE: &str = "one of 99.9%";
 /// CPU time of a program (s).
 const CPU_S: [f64; 3] = [10.0, 60.0, 300.0];
 /// Cost of a sample (s).
 const OVERHEAD_S: [f64; 4] = [1.5e-6, 5e-6, 12.6e-6, 40e-6];
 /// How long a program stays in a function on average, before the next is drawn (s of CPU time); 0 for no time at all.
 const VISIT_S: [f64; 3] = [0.0, 3e-3, 50e-3];
+/// Rounds are longer or shorter than named by up to this factor, by chance: of a length that is known, some rate happens to
+/// miss all resonances, which nobody can choose who does not know it.
+const ROUND_SPREAD: f64 = 1.5;
 /// A tick of the controller (ns).
 const TICK_NS: u64 = 100_000_000;
+
+/// In which order a program runs its functions.
+#[derive(Clone, Debug)]
+pub enum Course {
+    /// The next function is drawn after a visit of this mean length (s of CPU time); 0 for no time at all.
+    Visits(f64),
+    /// All functions in turn, in rounds of this length (s of CPU time).
+    Rounds(f64),
+    /// Every other function runs in one phase, the others in the next; both together last twice this long (s of CPU time).
+    Phases(f64),
+    /// Busy for the first so long of so long (s), functions drawn at random.
+    Bursts(f64, f64),
+}
 
 /// A program and what a sample of it costs.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// One of [`SHAPES`].
+    /// Name of its shares' shape.
     pub shape: &'static str,
     /// Shares of its functions; they sum up to 1.
     pub shares: Vec<f64>,
@@ -31,9 +55,13 @@ pub struct Program {
     pub cpu_s: f64,
     /// True cost of a sample (s).
     pub overhead_s: f64,
-    /// Mean length of a visit to a function (s of CPU time); 0 for none.
-    pub visit_s: f64,
-    workload: Workload,
+    /// In which order its functions run.
+    pub course: Course,
+    /// The largest functions, each as a program to be judged, …
+    judged: Vec<Workload>,
+    /// … and which they are.
+    largest: Vec<usize>,
+    rounds: Option<Rounds>,
     least: f64,
 }
 
@@ -42,28 +70,50 @@ pub struct Program {
 pub struct Sampled {
     /// CPU time spent on sampling over the program's.
     pub overhead_ratio: f64,
-    /// Mean over the program's CPU time of the period (s), times the variance of its samples over that of independent ones.
-    pub mean_period_s: f64,
+    /// Of each of the largest functions: the mean over the program's CPU time of the period (s), times the variance of its
+    /// samples over that of independent ones.
+    pub mean_period_s: [f64; TOP],
 }
 
-/// The portfolio of 4 shapes × 3 lengths × 4 costs × 3 lengths of a visit.
+/// The portfolio: 4 shapes × 3 lengths × 4 costs × 3 lengths of a visit, and programs that are odd in one way.
 pub fn programs() -> Vec<Program> {
-    programs_of(&CPU_S, &VISIT_S)
+    let mut programs = programs_of(&CPU_S, &VISIT_S);
+    let (short, both) = (&[10.0][..], &[10.0, 60.0][..]);
+    let courses = [
+        (Course::Rounds(1e-3), both),
+        (Course::Rounds(3e-3), both),
+        (Course::Phases(1.0), both),
+        (Course::Phases(10.0), &[60.0]),
+        (Course::Bursts(0.5, 2.0), both),
+        (Course::Bursts(0.1, 1.0), short),
+    ];
+    for (course, lengths_s) in courses {
+        programs.extend(all(&SHAPES, lengths_s, &[course]));
+    }
+    programs.extend(all(&EXTREME_SHAPES, both, &[Course::Visits(0.0)]));
+    programs
+}
+
+/// Programs of next to nothing but one function. They are judged by the three next largest as well, of 0.02% each, and nobody
+/// can choose a rate for functions that no sample has met yet: for a program of one function alone it would be wasted.
+pub fn lone_programs() -> Vec<Program> {
+    all(&[LONE_SHAPE], &[10.0, 60.0], &[Course::Visits(0.0)])
 }
 
 /// Every shape and every cost, for runs of these lengths and visits of these (s of CPU time).
 pub fn programs_of(lengths_s: &[f64], visits_s: &[f64]) -> Vec<Program> {
+    let courses: Vec<Course> = visits_s.iter().map(|visit_s| Course::Visits(*visit_s)).collect();
+    all(&SHAPES, lengths_s, &courses)
+}
+
+fn all(shapes: &[&'static str], lengths_s: &[f64], courses: &[Course]) -> Vec<Program> {
     let mut programs = Vec::new();
-    for shape in SHAPES {
-        for (cpu_s, overhead_s) in lengths_s.iter().flat_map(|w| OVERHEAD_S.iter().map(|o| (*w, *o))) {
-            let shares = shares(shape);
-            let workload = Workload::new(&shares, cpu_s).expect("shares of a program");
-            for &visit_s in visits_s {
-                let (shares, workload) = (shares.clone(), workload.clone());
-                let mut program = Program { shape, shares, cpu_s, overhead_s, visit_s, workload, least: 1.0 };
-                program.least = program.least();
-                programs.push(program);
-            }
+    for (&shape, course) in shapes.iter().flat_map(|shape| courses.iter().map(move |course| (shape, course)))
+    {
+        // All that takes long to work out is the same for all of them.
+        let model = Program::new(shape, course);
+        for (&cpu_s, &overhead_s) in lengths_s.iter().flat_map(|w| OVERHEAD_S.iter().map(move |o| (w, o))) {
+            programs.push(model.clone().lasting(cpu_s, overhead_s));
         }
     }
     programs
@@ -74,6 +124,9 @@ fn shares(shape: &str) -> Vec<f64> {
         "one large" => iter::once(8.0).chain([3.0, 2.0, 1.5, 1.0]).chain([0.5; 9]).collect(),
         "halves" => (0..12).map(|i| 0.5f64.powi(i)).collect(),
         "even" => vec![1.0; 10],
+        "500 equal" => vec![1.0; 500],
+        "one of 95%" => iter::once(95.0).chain([1.0; 5]).collect(),
+        LONE_SHAPE => iter::once(99.9).chain([0.02; 5]).collect(),
         _ => (1..=50).map(|i| 1.0 / f64::from(i + 5)).collect(),
     };
     let all: f64 = sizes.iter().sum();
@@ -81,6 +134,33 @@ fn shares(shape: &str) -> Vec<f64> {
 }
 
 impl Program {
+    /// One CPU-second, at no cost.
+    fn new(shape: &'static str, course: &Course) -> Self {
+        let shares = shares(shape);
+        let mut largest: Vec<usize> = (0..shares.len()).collect();
+        largest.sort_by(|a, b| shares[*b].total_cmp(&shares[*a]));
+        largest.truncate(TOP);
+        let rounds = match course {
+            Course::Rounds(round_s) => Some(Rounds::new(
+                &largest.iter().map(|at| shares[*at]).collect::<Vec<_>>(),
+                *round_s,
+                ROUND_SPREAD,
+            )),
+            _ => None,
+        };
+        let (course, judged) = (course.clone(), Vec::new());
+        Program { shape, shares, cpu_s: 1.0, overhead_s: 0.0, course, judged, largest, rounds, least: 1.0 }
+    }
+
+    /// The same program for a run of this length (s of CPU time) at this cost of a sample (s).
+    fn lasting(mut self, cpu_s: f64, overhead_s: f64) -> Self {
+        let judged = |at: &usize| Workload::new(&[self.shares[*at]], cpu_s).expect("the share of a function");
+        self.judged = self.largest.iter().map(judged).collect();
+        (self.cpu_s, self.overhead_s) = (cpu_s, overhead_s);
+        self.least = self.least();
+        self
+    }
+
     /// The least possible error, at whatever rate has it.
     fn least(&self) -> f64 {
         let error = |rate_hz: f64| self.loss(self.at_rate(rate_hz)); // over 1
@@ -88,20 +168,60 @@ impl Program {
         steps.map(error).fold(f64::INFINITY, f64::min)
     }
 
+    /// Whether its samples are independent of each other and of the clock.
+    pub fn is_independent(&self) -> bool {
+        matches!(self.course, Course::Visits(0.0)) && SHAPES.contains(&self.shape)
+    }
+
+    /// What makes it odd.
+    pub fn kind(&self) -> String {
+        match self.course {
+            Course::Visits(_) if !SHAPES.contains(&self.shape) => self.shape.to_owned(),
+            Course::Visits(visit_s) => format!("visits of {} ms", visit_s * 1e3),
+            Course::Rounds(round_s) => format!("rounds of {} ms", round_s * 1e3),
+            Course::Phases(phase_s) => format!("phases of {phase_s} s"),
+            Course::Bursts(busy_s, of_s) => format!("bursts of {busy_s} s in {of_s} s"),
+        }
+    }
+
     /// Expected time-cMAPE over the least possible one, of seconds that hold all that sampling cost.
     pub fn loss(&self, sampled: Sampled) -> f64 {
-        self.workload.error(sampled.overhead_ratio, sampled.mean_period_s) / self.least
+        self.compensated_loss(sampled, 1.0)
     }
 
     /// The same of seconds from which the cost was taken out, when it was believed to be `1 + off` times the true one.
     pub fn compensated_loss(&self, sampled: Sampled, off: f64) -> f64 {
-        self.workload.error(sampled.overhead_ratio * off, sampled.mean_period_s) / self.least
+        let errors = self.judged.iter().zip(sampled.mean_period_s);
+        let error = |(one, period_s): (&Workload, f64)| one.error(sampled.overhead_ratio * off, period_s);
+        errors.map(error).sum::<f64>() / self.least
     }
 
     /// Sampled at one rate from start to end (samples per CPU-second).
     pub fn at_rate(&self, rate_hz: f64) -> Sampled {
-        let mean_period_s = variance_ratio(1.0 / rate_hz, self.visit_s) / rate_hz;
+        let mean_period_s = self.variance_ratios(rate_hz).map(|ratio| ratio / rate_hz);
         Sampled { overhead_ratio: rate_hz * self.overhead_s, mean_period_s }
+    }
+
+    /// The variance of the samples over that of independent ones, of each of the largest functions.
+    fn variance_ratios(&self, rate_hz: f64) -> [f64; TOP] {
+        match (&self.course, &self.rounds) {
+            (Course::Visits(visit_s), _) => [variance_ratio(1.0 / rate_hz, *visit_s); TOP],
+            (Course::Phases(_), _) => {
+                // Each phase gets its samples for certain; which function of it they hit is chance.
+                std::array::from_fn(|at| {
+                    let Some(&function) = self.largest.get(at) else { return 1.0 };
+                    let p = self.shares[function];
+                    (1.0 - p / self.phase_share(function % 2)) / (1.0 - p)
+                })
+            }
+            (_, Some(rounds)) => rounds.variance_ratios(rate_hz),
+            _ => [1.0; TOP],
+        }
+    }
+
+    /// The part of the CPU time in which the even functions run (0), or the odd ones (1).
+    fn phase_share(&self, phase: usize) -> f64 {
+        self.shares.iter().skip(phase).step_by(2).sum()
     }
 
     /// The law of this program, knowing all.
@@ -110,48 +230,33 @@ impl Program {
         Law::new(Criterion::MeanAbsolute, s, self.overhead_s, self.cpu_s)
     }
 
-    /// Sampled by the real controller from its first guess on, with samples that fall into functions at random and a
-    /// cost believed to be `1 + off` times the true one.
+    /// CPU time that it has used after `wall_ns` (ns).
+    fn cpu_ns(&self, wall_ns: u64) -> u64 {
+        let Course::Bursts(busy_s, of_s) = self.course else { return wall_ns };
+        let (busy_ns, of_ns) = ((busy_s * 1e9) as u64, (of_s * 1e9) as u64);
+        wall_ns / of_ns * busy_ns + (wall_ns % of_ns).min(busy_ns)
+    }
+
+    /// Sampled by the real controller from its first guess on, with a cost believed to be `1 + off` times the true one.
     pub fn adaptive(&self, horizon: Known, off: f64, budget_ratio: f64, seed: u64) -> Sampled {
-        let mut rng = fastrand::Rng::with_seed(seed);
-        let ends: Vec<f64> = self
-            .shares
-            .iter()
-            .scan(0.0, |sum, p| {
-                *sum += p;
-                Some(*sum)
-            })
-            .collect();
         let mut controller = self.controller(horizon, off, budget_ratio);
-        let draw = |rng: &mut fastrand::Rng| {
-            let pick = rng.f64();
-            ends.partition_point(|end| *end <= pick).min(ends.len() - 1)
-        };
-        let (mut function, mut visits) = (draw(&mut rng), ThreadVisits::default());
+        let (mut walk, mut visits) = (Walk::new(self, seed), ThreadVisits::default());
         let mut decision = controller.start(0);
-        let (mut sampled, mut due, mut now_ns) = (Sampled::default(), rng.f64(), 0);
+        let (mut sampled, mut now_ns, mut cpu_ns) = (Sampled::default(), 0, 0);
         let end_ns = (self.cpu_s * 1e9) as u64;
-        while now_ns < end_ns {
-            let step_ns = first_steps_ns(now_ns).min(TICK_NS).min(end_ns - now_ns);
-            now_ns += step_ns;
-            due += decision.rate_hz * step_ns as f64 * 1e-9;
-            let samples = due as u64;
-            due -= samples as f64;
-            let mut counts = vec![0; self.shares.len()];
-            let stays = (-1.0 / (decision.rate_hz * self.visit_s)).exp();
-            for _ in 0..samples {
-                if rng.f64() >= stays {
-                    function = draw(&mut rng);
-                }
-                counts[function] += 1;
-                visits.sampled(1, function as u64, (1e9 / decision.rate_hz) as u64);
-            }
+        while cpu_ns < end_ns {
+            now_ns += first_steps_ns(now_ns).min(TICK_NS);
+            let step_ns = self.cpu_ns(now_ns).min(end_ns) - cpu_ns;
+            let counts = walk.step(cpu_ns, step_ns, decision.rate_hz, &mut visits);
+            cpu_ns += step_ns;
+            let samples = counts.iter().sum();
             sampled.overhead_ratio += samples as f64 * self.overhead_s / self.cpu_s;
-            let period_s = 1.0 / decision.rate_hz;
-            sampled.mean_period_s +=
-                step_ns as f64 / end_ns as f64 * period_s * variance_ratio(period_s, self.visit_s);
+            let weight = step_ns as f64 / end_ns as f64 / decision.rate_hz;
+            for (sum, ratio) in sampled.mean_period_s.iter_mut().zip(self.variance_ratios(decision.rate_hz)) {
+                *sum += weight * ratio;
+            }
             let reading = Reading { at_ns: now_ns, target_cpu_ns: step_ns, samples, ..Reading::default() };
-            let counts = (0..).zip(counts).collect();
+            let counts = (0..).zip(counts).filter(|(_, count)| *count > 0).collect();
             decision = controller.tick(&reading, &TopShares { counts, neighbours: visits.take() });
         }
         sampled
@@ -172,6 +277,93 @@ impl Program {
         };
         RateController::new(settings, costs)
     }
+}
+
+/// A program on its way, and the clock that samples it.
+struct Walk<'p> {
+    program: &'p Program,
+    rng: fastrand::Rng,
+    dither: Dither,
+    /// Where the shares of the functions end, one after the other, …
+    ends: Vec<f64>,
+    /// … and the same of the even ones and of the odd ones alone.
+    phases: [Vec<f64>; 2],
+    function: usize,
+    /// The length of its rounds over the usual one.
+    round: f64,
+    /// Part of a sample that is due.
+    due: f64,
+}
+
+impl<'p> Walk<'p> {
+    fn new(program: &'p Program, seed: u64) -> Self {
+        let ends = |of: &dyn Fn(usize) -> f64| -> Vec<f64> {
+            let parts = program.shares.iter().enumerate().map(|(at, share)| share * of(at));
+            parts
+                .scan(0.0, |sum, part| {
+                    *sum += part;
+                    Some(*sum)
+                })
+                .collect()
+        };
+        let phase = |phase: usize| ends(&move |at| f64::from(u8::from(at % 2 == phase)));
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let due = rng.f64();
+        let round = ROUND_SPREAD.powf(2.0 * rng.f64() - 1.0);
+        let mut walk = Walk {
+            round,
+            program,
+            dither: Dither::new(seed),
+            ends: ends(&|_| 1.0),
+            phases: [phase(0), phase(1)],
+            function: 0,
+            due,
+            rng,
+        };
+        walk.function = pick(&walk.ends, walk.rng.f64());
+        walk
+    }
+
+    /// Lets `step_ns` of CPU time pass from `from_ns` on; returns the samples of each function.
+    fn step(&mut self, from_ns: u64, step_ns: u64, rate_hz: f64, visits: &mut ThreadVisits) -> Vec<u64> {
+        let mut counts = vec![0; self.program.shares.len()];
+        // Only a program in rounds can be in step with the clock.
+        let drawn = matches!(self.program.course, Course::Rounds(_));
+        let mean_ns = 1e9 / rate_hz;
+        let period_ns = if drawn { self.dither.draw(mean_ns as u64) as f64 } else { mean_ns };
+        let begun = self.due;
+        self.due += step_ns as f64 / period_ns;
+        let samples = self.due as u64;
+        self.due -= samples as f64;
+        for sample in 1..=samples {
+            let at_ns = from_ns as f64 + (sample as f64 - begun) * period_ns;
+            self.function = self.next(at_ns * 1e-9, rate_hz);
+            counts[self.function] += 1;
+            visits.sampled(1, self.function as u64, period_ns as u64);
+        }
+        counts
+    }
+
+    /// The function of a sample after `at_s` of CPU time.
+    fn next(&mut self, at_s: f64, rate_hz: f64) -> usize {
+        match self.program.course {
+            Course::Visits(visit_s) => {
+                let stays = (-1.0 / (rate_hz * visit_s)).exp();
+                if self.rng.f64() < stays { self.function } else { pick(&self.ends, self.rng.f64()) }
+            }
+            Course::Bursts(..) => pick(&self.ends, self.rng.f64()),
+            Course::Rounds(round_s) => pick(&self.ends, (at_s / (self.round * round_s)).fract()),
+            Course::Phases(phase_s) => {
+                let is_odd = (0.5 * at_s / phase_s).fract() >= self.program.phase_share(0);
+                let ends = &self.phases[usize::from(is_odd)];
+                pick(ends, self.rng.f64() * ends[ends.len() - 1])
+            }
+        }
+    }
+}
+
+fn pick(ends: &[f64], at: f64) -> usize {
+    ends.partition_point(|end| *end <= at).min(ends.len() - 1)
 }
 
 /// Whether the controller knows how long the program runs.
@@ -208,15 +400,37 @@ pub fn score(results: impl IntoIterator<Item = (f64, f64)>) -> Score {
 
 /// The controller over all programs, believing a cost that is off by up to 15% either way, without a budget that binds.
 pub fn adaptive(programs: &[Program], horizon: Known, seeds: u64) -> Score {
-    let runs = programs.iter().enumerate().flat_map(|(i, program)| {
-        (0..seeds).map(move |seed| {
-            let seed = seed * 1_000 + i as u64;
+    together(&adaptive_each(programs, horizon, seeds))
+}
+
+/// The same for each program alone.
+pub fn adaptive_each(programs: &[Program], horizon: Known, seeds: u64) -> Vec<Score> {
+    let one = |index: usize| {
+        let program = &programs[index];
+        score((0..seeds).map(|seed| {
+            let seed = seed * 1_000 + index as u64;
             let off = 0.15 * (2.0 * fastrand::Rng::with_seed(seed ^ 0xb1a5).f64() - 1.0);
             let sampled = program.adaptive(horizon, off, 0.5, seed);
             (program.loss(sampled), sampled.overhead_ratio)
-        })
+        }))
+    };
+    // Long programs lie side by side, so workers take every so many.
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    let mut scores = vec![Score::default(); programs.len()];
+    let mut parts: Vec<Vec<(usize, &mut Score)>> = iter::repeat_with(Vec::new).take(workers).collect();
+    scores.iter_mut().enumerate().for_each(|(index, score)| parts[index % workers].push((index, score)));
+    thread::scope(|scope| {
+        for part in parts {
+            scope.spawn(|| part.into_iter().for_each(|(index, score)| *score = one(index)));
+        }
     });
-    score(runs)
+    scores
+}
+
+/// The score of all programs from those of each.
+pub fn together(scores: &[Score]) -> Score {
+    let worst = scores.iter().map(|score| score.worst).fold(0.0, f64::max);
+    Score { worst, ..score(scores.iter().map(|score| (score.mean, score.overhead_ratio))) }
 }
 
 /// One way to choose a rate, knowing the program, over all programs.
