@@ -7,11 +7,13 @@ use std::process::ExitCode;
 use anyhow::Result;
 use config::DaemonSettings;
 
-use crate::failure::usage;
+use crate::api;
+use crate::discovery::Discovery;
+use crate::failure::{Failure, usage};
 use crate::terminal::Terminal;
 
-/// Prints all problems of `file`, each on a line as `FILE:LINE:COLUMN: what is wrong; what to do`, or what it would
-/// watch and cost. Without a file, prints the commented one with every setting.
+/// Prints all problems of `file`, each on a line as `FILE:LINE:COLUMN: what is wrong; what to do`; or what of it the daemon would
+/// refuse on this host, or what it would watch and cost, with a warning for what is not there at present or not safe. Without a file, prints the commented one with every setting.
 ///
 /// # Errors
 ///
@@ -27,8 +29,14 @@ pub(crate) fn run(file: Option<&Path>, terminal: Terminal) -> Result<ExitCode> {
     })?;
     match DaemonSettings::parse(&bytes) {
         Ok(settings) => {
-            terminal.print(&format!("{path} is sound: {}\n", settings.in_words()))?;
-            Ok(ExitCode::SUCCESS)
+            let (wrong, remarks) = judge(&settings);
+            if wrong.is_empty() {
+                terminal.print(&format!("{path} is sound: {}\n", settings.in_words()))?;
+            }
+            let wrong_lines: String = wrong.iter().map(|text| format!("{path}: {text}\n")).collect();
+            let remarks: String = remarks.iter().map(|text| format!("{path}: warning: {text}\n")).collect();
+            terminal.print(&(wrong_lines + &remarks))?;
+            Ok(if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         Err(problems) => {
             let lines: String = problems.iter().map(|problem| format!("{path}:{problem}\n")).collect();
@@ -36,4 +44,24 @@ pub(crate) fn run(file: Option<&Path>, terminal: Terminal) -> Result<ExitCode> {
             Ok(ExitCode::FAILURE)
         }
     }
+}
+
+/// What of sound settings the daemon would refuse when it starts on this host, and what it would only remark upon.
+fn judge(settings: &DaemonSettings) -> (Vec<String>, Vec<String>) {
+    let (refused, mut remarks) = api::problems(settings);
+    let mut wrong = Vec::new();
+    for error in refused {
+        let text = format!("{error:#}");
+        match error.downcast_ref() {
+            // The daemon may run as another user.
+            Some(Failure::NotPermitted(_)) => remarks.push(text),
+            _ => wrong.push(text),
+        }
+    }
+    let folder = &settings.store.folder;
+    if fs::metadata(folder).is_ok_and(|found| !found.is_dir()) {
+        wrong.push(format!("store.folder: {} is no folder; write another, or remove it", folder.display()));
+    }
+    remarks.extend(Discovery::missing(&settings.targets));
+    (wrong, remarks)
 }

@@ -8,6 +8,9 @@ pub(crate) enum Failure {
     /// What was asked for cannot be meant, or is not available.
     #[error("{0}")]
     Usage(String),
+    /// What is wrong with a settings file, a line each.
+    #[error("{}", .0.join("; "))]
+    Settings(Vec<String>),
     /// The kernel or its settings forbid it; the text says what to do.
     #[error("{0}")]
     NotPermitted(String),
@@ -32,10 +35,18 @@ pub(crate) enum Failure {
 /// The exit status for `error`: 2 for usage, 77 for a missing permission, else 1.
 pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
     match error.downcast_ref::<Failure>() {
-        Some(Failure::Usage(_)) => ExitCode::from(2),
+        Some(Failure::Usage(_) | Failure::Settings(_)) => ExitCode::from(2),
         Some(Failure::NotPermitted(_)) => ExitCode::from(77),
         Some(Failure::Command { status, .. } | Failure::Stopped { status, .. }) => ExitCode::from(*status),
         None => ExitCode::FAILURE,
+    }
+}
+
+/// An error as a person reads it: the chain of causes on a line, or of a settings file a line for each problem.
+pub(crate) fn lines(error: &anyhow::Error) -> Vec<String> {
+    match error.downcast_ref() {
+        Some(Failure::Settings(lines)) => lines.clone(),
+        _ => vec![format!("{error:#}").replace(['\n', '\r'], " ")],
     }
 }
 

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal, Write};
 
 use anyhow::{Context, Result};
 
+use crate::failure::lines;
 use crate::sys::terminal;
 
 /// Width of a line where the terminal does not say.
@@ -35,9 +36,9 @@ impl Terminal {
         }
     }
 
-    /// Tells the person why the program failed: the chain of causes on one line.
+    /// Tells the person why the program failed.
     pub(crate) fn fail(self, error: &anyhow::Error) {
-        write_error_line(&format!("{error:#}"));
+        lines(error).iter().for_each(|line| write_error_line(line));
     }
 
     /// The width to fit a table to: `$COLUMNS`, else that of the terminal, else 80.

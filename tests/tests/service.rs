@@ -25,7 +25,9 @@ fn check_config(text: &str) -> Result<Ended> {
 fn a_sound_settings_file_says_what_it_would_watch_and_cost() -> Result<()> {
     let text = "[[target]]\nname = \"web\"\nunit = \"nginx.service\"\nbudget = \"0.5%\"\n";
     let ended = check_config(text)?.expect_status(0)?;
-    ensure!(ended.stdout.lines().count() == 1 && ended.stderr.is_empty(), "{ended:?}");
+    let warnings = ended.stdout.lines().skip(1);
+    let mut unknown = warnings.filter(|line| !line.starts_with("sweetspot.toml: warning: "));
+    ensure!(unknown.next().is_none() && ended.stderr.is_empty(), "{ended:?}");
     let begin = "sweetspot.toml is sound: watches web (unit nginx.service, slowed down by at most 0.5%); costs at most 1% \
                  of the host's CPU time; ";
     ensure!(ended.stdout.starts_with(begin), "{}", ended.stdout);
@@ -45,6 +47,53 @@ fn every_problem_of_a_settings_file_is_a_line_with_its_place() -> Result<()> {
     ]) {
         ensure!(line.starts_with(begin), "{line}");
     }
+    Ok(())
+}
+
+/// What the daemon would refuse when it starts is an error, and what is missing or unsafe a warning, a line each.
+#[test]
+fn what_is_not_there_is_told_before_the_daemon_starts() -> Result<()> {
+    let listen =
+        "[listen]\ntcp = \"0.0.0.0:7117\"\ntoken_file = \"/no/such/token\"\ngroup = \"no-such-group\"\n";
+    let refused = check_config(listen)?.expect_status(1)?;
+    for part in
+        ["sweetspot.toml: there is no group no-such-group", "sweetspot.toml: /no/such/token cannot be read"]
+    {
+        ensure!(refused.stdout.lines().any(|line| line.starts_with(part)), "{part}: {refused:?}");
+    }
+    ensure!(!refused.stdout.contains("is sound"), "{refused:?}");
+
+    let folder = TempDir::new()?;
+    let token = folder.path().join("token");
+    fs::write(&token, "0123456789abcdef0123456789abcdef")?;
+    fs::set_permissions(&token, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    let targets = "[[target]]\nname = \"a\"\nuser = \"no-such-user\"\nexecutable = \"/no/such/file\"\n[[target]]\n\
+                   name = \"b\"\ncgroup = \"/no/such.slice\"\n";
+    let listen = format!("[listen]\ntcp = \"0.0.0.0:7117\"\ntoken_file = \"{}\"\n", token.display());
+    let sound = check_config(&format!("{listen}{targets}"))?.expect_status(0)?;
+    for part in [
+        "warning: listen.tcp: at 0.0.0.0:7117 token and profiles go over the network in the clear",
+        "warning: target a: there is no user no-such-user",
+        "warning: target a: there is no file /no/such/file",
+        "warning: target b: its control group cannot be found",
+    ] {
+        let begin = format!("sweetspot.toml: {part}");
+        ensure!(sound.stdout.lines().any(|line| line.starts_with(&begin)), "{part}: {sound:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_daemon_that_does_not_start_says_each_problem_of_its_settings_in_a_line() -> Result<()> {
+    let folder = TempDir::new()?;
+    let file = folder.path().join("sweetspot.toml");
+    fs::write(&file, "[budget]\nhost = \"1%%\"\n[stroe]\nage = \"7d\"\n")?;
+    let file = file.to_string_lossy();
+    let ended = typed(&["daemon", "--config", &file])?.expect_status(2)?;
+    let lines: Vec<&str> = ended.stderr.lines().collect();
+    ensure!(lines.len() == 2, "{ended:?}");
+    ensure!(lines[0].starts_with(&format!("sweetspot: {file}:2:8: budget.host: ")), "{ended:?}");
+    ensure!(lines[1].starts_with(&format!("sweetspot: {file}:3:2: there is no key stroe")), "{ended:?}");
     Ok(())
 }
 

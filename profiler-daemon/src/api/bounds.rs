@@ -21,8 +21,11 @@ pub(crate) struct Bounds {
     pub(crate) taking: Duration,
     /// Time that a connection may rest between requests.
     pub(crate) rest: Duration,
-    /// Connections of each listener at a time: a full network leaves the socket free.
+    /// Connections of each listener at a time: a full network leaves the socket free. On the network, so many that have shown the
+    /// token, and so many that have not.
     pub(crate) connections: usize,
+    /// Those of one address on the network that have not shown the token.
+    pub(crate) connections_each: usize,
     /// Profiles that are read and written at a time: each takes a core and some hundred bytes for each stack.
     pub(crate) renderings: usize,
     /// Longest range of time.
@@ -47,6 +50,7 @@ impl Default for Bounds {
             taking: Duration::from_secs(60),
             rest: Duration::from_secs(30),
             connections: 64,
+            connections_each: 16,
             renderings: 2,
             range: Duration::from_secs(31 * 86_400),
             seconds: Duration::from_secs(3600),

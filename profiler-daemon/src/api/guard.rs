@@ -20,6 +20,8 @@ pub(super) enum Caller {
     Network {
         /// Our address of this connection.
         here: IpAddr,
+        /// The other end's.
+        from: IpAddr,
         /// The name that the certificate was checked for.
         name: Option<String>,
     },
@@ -53,7 +55,7 @@ pub(super) fn admit(
                 peer.user
             ),
         )),
-        Caller::Network { here, name } => {
+        Caller::Network { here, name, .. } => {
             let Some(network) = &rules.network else {
                 return Err(Problem::new(
                     StatusCode::FORBIDDEN,

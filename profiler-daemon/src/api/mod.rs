@@ -23,6 +23,7 @@ mod pace;
 mod params;
 mod problem;
 mod routes;
+mod seats;
 mod serve;
 #[cfg(test)]
 mod tests;
@@ -43,7 +44,7 @@ use bounds::Bounds;
 use listen::socket::{self, Place};
 use listen::{Rules, tcp};
 use observe::Counters;
-use pace::Pace;
+use pace::{Pace, Paces};
 use serve::Change;
 
 /// What the thread that answers takes at most to let go of a listener.
@@ -62,7 +63,7 @@ struct Api {
 /// Answers to those who have shown no right to one, by where they come from: one does not delay the other.
 #[derive(Default)]
 struct Unasked {
-    network: Pace,
+    network: Paces,
     socket: Pace,
 }
 
@@ -89,6 +90,11 @@ pub(crate) struct Prepared(Force);
 /// What of them cannot be carried out, and what to do.
 pub(crate) fn prepare(settings: &DaemonSettings) -> Result<Prepared> {
     Force::new(settings).map(Prepared)
+}
+
+/// What of these settings a server would refuse, and what a person should know of the rest, in lines.
+pub(crate) fn problems(settings: &DaemonSettings) -> (Vec<anyhow::Error>, Vec<String>) {
+    listen::problems(&settings.listen)
 }
 
 impl Force {

@@ -19,6 +19,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::guard::{self, Caller};
 use super::problem::Problem;
+use super::seats::Seat;
 use super::serve::Deadline;
 use super::{Api, routes};
 
@@ -80,12 +81,21 @@ pub(super) async fn observe(State(api): State<Arc<Api>>, request: Request, next:
     if let Some(deadline) = &deadline {
         deadline.allow(api.bounds.body + api.bounds.answer);
     }
-    let is_network = matches!(request.extensions().get(), Some(Caller::Network { .. }));
-    let unasked = if is_network { &api.unasked.network } else { &api.unasked.socket };
+    let from = match request.extensions().get() {
+        Some(Caller::Network { from, .. }) => Some(*from),
+        _ => None,
+    };
+    let unasked = async || match from {
+        Some(from) => api.unasked.network.wait(from).await,
+        None => api.unasked.socket.wait().await,
+    };
+    let seat = request.extensions().get::<Arc<Seat>>().cloned();
     let (mut response, permit) = match admit(&api, &request) {
         Ok(permit) => {
-            if permit.is_none() && is_network {
-                unasked.wait().await;
+            match &permit {
+                Some(_) => seat.iter().for_each(|seat| seat.prove()),
+                None if from.is_some() => unasked().await,
+                None => {}
             }
             (unpanicked(&api.counters, next.run(request)).await, permit)
         }
@@ -93,7 +103,7 @@ pub(super) async fn observe(State(api): State<Arc<Api>>, request: Request, next:
             let is_refused = problem.status != StatusCode::TOO_MANY_REQUESTS;
             let mut response = problem.into_response();
             if is_refused {
-                unasked.wait().await;
+                unasked().await;
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             (response, None)

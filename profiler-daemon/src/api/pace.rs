@@ -1,15 +1,23 @@
 //! How often those are answered who have shown no right to ask: each such answer costs as much as another, and the host's
 //! budget is not theirs.
 
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
+use super::seats::network_of;
+
 /// So long each of them takes in the long run.
 const EACH: Duration = Duration::from_millis(50);
 /// So many may come at once.
 const AT_ONCE: u32 = 40;
+/// So many times as much is there for all addresses of the network together.
+const TOGETHER: u32 = 5;
+/// Addresses that are remembered at a time.
+const MOST_ADDRESSES: usize = 1024;
 
 /// A bucket of answers. Who finds none waits: connections are few, and each waits for one answer at a time.
 #[derive(Debug, Default)]
@@ -19,16 +27,52 @@ impl Pace {
     /// When the next answer may be given, if somebody asks now.
     fn next(&self, now: Instant) -> Instant {
         let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let full = now.checked_sub(EACH * AT_ONCE).unwrap_or(now);
-        let next = taken.map_or(full, |taken| taken.max(full)) + EACH;
-        *taken = Some(next);
-        next
+        take(&mut taken, now, EACH)
     }
 
     /// Waits for one.
     pub(super) async fn wait(&self) {
         let next = self.next(Instant::now());
         sleep_until(next).await; // at once, where that is past
+    }
+}
+
+/// Takes one of a bucket's, of which each takes this long.
+fn take(taken: &mut Option<Instant>, now: Instant, each: Duration) -> Instant {
+    let full = now.checked_sub(each * AT_ONCE).unwrap_or(now);
+    let next = taken.map_or(full, |taken| taken.max(full)) + each;
+    *taken = Some(next);
+    next
+}
+
+/// The same for the network: a bucket for each address, so that one does not delay the others, and one for all of them.
+#[derive(Debug, Default)]
+pub(super) struct Paces(Mutex<Buckets>);
+
+#[derive(Debug, Default)]
+struct Buckets {
+    all: Option<Instant>,
+    of: HashMap<IpAddr, Option<Instant>>,
+}
+
+impl Paces {
+    fn next(&self, from: IpAddr, now: Instant) -> Instant {
+        let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_all = take(&mut buckets.all, now, EACH / TOGETHER);
+        if buckets.of.len() >= MOST_ADDRESSES {
+            buckets.of.retain(|_, taken| taken.is_some_and(|taken| taken > now)); // the others are nearly full
+        }
+        let from = network_of(from);
+        if buckets.of.len() >= MOST_ADDRESSES && !buckets.of.contains_key(&from) {
+            return of_all;
+        }
+        take(buckets.of.entry(from).or_default(), now, EACH).max(of_all)
+    }
+
+    /// Waits for one.
+    pub(super) async fn wait(&self, from: IpAddr) {
+        let next = self.next(from, Instant::now());
+        sleep_until(next).await;
     }
 }
 
@@ -47,5 +91,24 @@ mod tests {
         assert_eq!(waits(later), EACH);
         let much_later = begin + Duration::from_secs(3600);
         assert!((0..AT_ONCE).all(|_| waits(much_later).is_zero()) && !waits(much_later).is_zero());
+    }
+
+    #[test]
+    fn an_address_that_asks_too_much_delays_itself_and_nobody_else() {
+        let (paces, now) = (Paces::default(), Instant::now() + Duration::from_secs(3600));
+        let waits = |last: u8| paces.next(IpAddr::from([10, 0, 0, last]), now).saturating_duration_since(now);
+        assert!((0..AT_ONCE).all(|_| waits(1).is_zero()));
+        assert_eq!(waits(1), EACH);
+        // All together have their bound as well.
+        assert_eq!(waits(2), EACH / TOGETHER * 2);
+    }
+
+    #[test]
+    fn addresses_are_remembered_within_a_bound() {
+        let (paces, now) = (Paces::default(), Instant::now() + Duration::from_secs(3600));
+        for at in 0..3 * MOST_ADDRESSES as u32 {
+            paces.next(IpAddr::from(at.to_be_bytes()), now);
+        }
+        assert!(paces.0.lock().unwrap().of.len() <= MOST_ADDRESSES);
     }
 }

@@ -1,6 +1,7 @@
 //! The thread that answers: connections, how long they may take, and how they end.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,8 +19,12 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
+use tokio_rustls::rustls::server::Acceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 
 use super::guard::Caller;
+use super::seats::{Seat, Seats};
 use super::{Api, routes};
 use crate::sys::peer::Peer;
 
@@ -62,10 +67,10 @@ pub(super) enum Change {
 /// Answers until the other end of `changes` is dropped, then lets what has begun end.
 pub(super) async fn run(api: Arc<Api>, mut changes: mpsc::UnboundedReceiver<Change>) {
     let (ending, end) = watch::channel(());
-    let mut tasks = Tasks { router: routes::router(&api), api, end, connections: JoinSet::new() };
+    let seats = Seats::new(api.bounds.connections, api.bounds.connections_each);
+    let mut tasks = Tasks { router: routes::router(&api), api, end, seats, connections: JoinSet::new() };
     let (mut unix, mut tcp) = (None, None);
-    let slots = |tasks: &Tasks| Arc::new(Semaphore::new(tasks.api.bounds.connections));
-    let (unix_slots, tcp_slots) = (slots(&tasks), slots(&tasks));
+    let slots = Arc::new(Semaphore::new(tasks.api.bounds.connections));
     loop {
         tokio::select! {
             change = changes.recv() => match change {
@@ -77,8 +82,8 @@ pub(super) async fn run(api: Arc<Api>, mut changes: mpsc::UnboundedReceiver<Chan
                 }
                 None => break,
             },
-            (socket, slot) = next_unix(unix.as_ref(), &unix_slots) => tasks.unix(socket, slot),
-            (socket, slot) = next_tcp(tcp.as_ref(), &tcp_slots) => tasks.tcp(socket, slot),
+            (socket, slot) = next_unix(unix.as_ref(), &slots) => tasks.unix(socket, slot),
+            socket = next_tcp(tcp.as_ref()) => tasks.tcp(socket),
             _ = tasks.connections.join_next(), if !tasks.connections.is_empty() => {}
         }
     }
@@ -89,33 +94,29 @@ pub(super) async fn run(api: Arc<Api>, mut changes: mpsc::UnboundedReceiver<Chan
     let _ = timeout(stopping, async { while tasks.connections.join_next().await.is_some() {} }).await;
 }
 
-/// The next connection, once there is room for it. Never, where nobody listens.
-async fn next<S>(
-    accept: Option<impl AsyncFn() -> io::Result<S>>,
-    slots: &Arc<Semaphore>,
-) -> (S, OwnedSemaphorePermit) {
+/// The next connection. Never, where nobody listens.
+async fn next<S>(accept: Option<impl AsyncFn() -> io::Result<S>>) -> S {
     let Some(accept) = accept else { return std::future::pending().await };
-    let slot = free(slots).await;
     loop {
         match accept().await {
-            Ok(socket) => return (socket, slot),
+            Ok(socket) => return socket,
             Err(_) => tokio::time::sleep(PAUSE).await,
         }
     }
 }
 
+/// The next one on the socket, once there is room for it.
 async fn next_unix(
     listener: Option<&UnixListener>,
     slots: &Arc<Semaphore>,
 ) -> (UnixStream, OwnedSemaphorePermit) {
-    next(listener.map(|listener| async || Ok(listener.accept().await?.0)), slots).await
+    let slot = free(slots).await;
+    (next(listener.map(|listener| async || Ok(listener.accept().await?.0))).await, slot)
 }
 
-async fn next_tcp(
-    listener: Option<&TcpListener>,
-    slots: &Arc<Semaphore>,
-) -> (TcpStream, OwnedSemaphorePermit) {
-    next(listener.map(|listener| async || Ok(listener.accept().await?.0)), slots).await
+/// The next one on the network, which takes another's place where there is none.
+async fn next_tcp(listener: Option<&TcpListener>) -> TcpStream {
+    next(listener.map(|listener| async || Ok(listener.accept().await?.0))).await
 }
 
 async fn free(slots: &Arc<Semaphore>) -> OwnedSemaphorePermit {
@@ -129,6 +130,7 @@ struct Tasks {
     api: Arc<Api>,
     router: Router,
     end: watch::Receiver<()>,
+    seats: Arc<Seats>,
     connections: JoinSet<()>,
 }
 
@@ -146,33 +148,37 @@ impl Tasks {
         });
     }
 
-    fn tcp(&mut self, socket: TcpStream, slot: OwnedSemaphorePermit) {
-        let Ok(here) = socket.local_addr().map(|address| address.ip()) else {
-            return self.api.counters.connection_failed();
-        };
+    fn tcp(&mut self, socket: TcpStream) {
+        let ends = socket.local_addr().and_then(|here| Ok((here.ip(), socket.peer_addr()?.ip())));
+        let Ok((here, from)) = ends else { return self.api.counters.connection_failed() };
         let _ = socket.set_nodelay(true); // an answer in one piece gains nothing by waiting
         let tls = self.api.force().rules.network.as_ref().and_then(|network| network.tls.clone());
-        let connection = self.connection();
+        let (connection, seat) = (self.connection(), Arc::new(self.seats.take(from)));
+        let connection = Connection { seat: Some(Arc::clone(&seat)), ..connection };
+        let api = Arc::clone(&self.api);
         self.connections.spawn(async move {
-            // A handshake is dear, and nothing of who wants it is known.
-            connection.api.unasked.network.wait().await;
-            let Some(tls) = tls else {
-                connection.serve(socket, Caller::Network { here, name: None }).await;
-                return drop(slot);
-            };
-            match timeout(connection.api.bounds.head, tls.accept(socket)).await {
-                Ok(Ok(stream)) => {
-                    let name = stream.get_ref().1.server_name().map(str::to_owned);
-                    connection.serve(stream, Caller::Network { here, name }).await;
+            let served = async {
+                match tls {
+                    None => connection.serve(socket, Caller::Network { here, from, name: None }).await,
+                    Some(tls) => match connection.shake_hands(socket, &tls, from).await {
+                        Some(stream) => {
+                            let name = stream.get_ref().1.server_name().map(str::to_owned);
+                            connection.serve(stream, Caller::Network { here, from, name }).await;
+                        }
+                        None => connection.api.counters.connection_failed(),
+                    },
                 }
-                _ => connection.api.counters.connection_failed(),
+            };
+            tokio::select! {
+                () = served => {}
+                () = seat.lost() => api.counters.connection_failed(),
             }
-            drop(slot);
         });
     }
 
     fn connection(&self) -> Connection {
-        Connection { api: Arc::clone(&self.api), router: self.router.clone(), end: self.end.clone() }
+        let (api, router, end) = (Arc::clone(&self.api), self.router.clone(), self.end.clone());
+        Connection { api, router, end, seat: None }
     }
 }
 
@@ -180,11 +186,26 @@ struct Connection {
     api: Arc<Api>,
     router: Router,
     end: watch::Receiver<()>,
+    /// Its place, on the network.
+    seat: Option<Arc<Seat>>,
 }
 
 impl Connection {
+    /// Encrypts what follows, once the client has begun to: a handshake is dear, and nothing of who wants it is known.
+    async fn shake_hands(
+        &self,
+        socket: TcpStream,
+        tls: &TlsAcceptor,
+        from: IpAddr,
+    ) -> Option<TlsStream<TcpStream>> {
+        let head = self.api.bounds.head;
+        let begin = timeout(head, LazyConfigAcceptor::new(Acceptor::default(), socket)).await.ok()?.ok()?;
+        self.api.unasked.network.wait(from).await;
+        timeout(head, begin.into_stream(Arc::clone(tls.config()))).await.ok()?.ok()
+    }
+
     async fn serve<S: AsyncRead + AsyncWrite + Unpin>(self, stream: S, caller: Caller) {
-        let Self { api, router, mut end } = self;
+        let Self { api, router, mut end, seat } = self;
         let first = Until { at: Instant::now() + api.bounds.head, is_rest: false };
         let (until, mut until_when) = watch::channel(first);
         let deadline = Deadline(Arc::new(until));
@@ -192,6 +213,9 @@ impl Connection {
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(caller.clone());
             request.extensions_mut().insert(deadline.clone());
+            if let Some(seat) = &seat {
+                request.extensions_mut().insert(Arc::clone(seat));
+            }
             let mut router = router.clone();
             async move { tower_service::Service::call(&mut router, request).await }
         });

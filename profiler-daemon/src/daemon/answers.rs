@@ -24,6 +24,7 @@ impl Daemon {
                 drop(reply.send(attached));
             }
             Ask::Detach(name, reply) => {
+                self.publish(); // the last that was counted of it
                 let detached = self.detach(name);
                 self.publish();
                 drop(reply.send(detached));
@@ -123,7 +124,7 @@ impl Daemon {
     pub(super) fn publish(&mut self) {
         let at_ns = clock::monotonic_ns();
         self.next_publishing_ns = at_ns + PUBLISH_EVERY_NS;
-        let targets: Vec<_> = self
+        let mut targets: Vec<_> = self
             .targets
             .values()
             .map(|watched| {
@@ -131,6 +132,7 @@ impl Daemon {
                 (watched.status(kept, at_ns), watched.decisions())
             })
             .collect();
+        self.ledger.settle(targets.iter_mut().map(|(target, _)| target));
         let status = self.status(at_ns, targets.iter().map(|(target, _)| target.state));
         self.publisher.publish(Snapshot { at_ns, status, targets });
     }
@@ -150,6 +152,7 @@ impl Daemon {
         let mut degraded: Vec<String> = store.problem.iter().chain(&self.problem).cloned().collect();
         degraded.extend(self.discovery.remarks());
         degraded.extend(self.server.notes());
+        degraded.extend(store.notes.iter().cloned());
         degraded.extend(unmerged(&store.waiting));
         let asked = self.settings.store.window.duration();
         if window > asked {

@@ -174,9 +174,7 @@ impl Keeper {
         debuginfod: Option<debuginfod::Settings>,
     ) -> Result<Self, StoreError> {
         let store = Store::open(folder, bounds, RealDisk)?;
-        if let Some(remark) = store.left_alone() {
-            tracing::warn!("{remark}; they are looked at again at the next start");
-        }
+        store.notes(clock::monotonic_ns()).iter().for_each(|note| tracing::warn!("{note}"));
         let (jobs, queue) = mpsc::sync_channel(MOST_WAITING);
         let (waiting_bytes, told) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::default()));
         let (hurry, wanted, is_ending) = (Hurry::default(), Wanted::default(), Arc::default());

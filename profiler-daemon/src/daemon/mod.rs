@@ -11,6 +11,7 @@ mod early;
 mod flushing;
 mod host;
 mod keeper;
+mod ledger;
 mod log;
 mod looks;
 mod members;
@@ -39,6 +40,7 @@ use self::ask::{Ask, Asked, Publisher};
 use self::flushing::Waiting;
 use self::host::{HostAccount, Spent};
 use self::keeper::Keeper;
+use self::ledger::Ledger;
 use self::looks::Looks;
 use self::notify::Notifier;
 use self::reload::{Prepared, Reloading};
@@ -131,6 +133,7 @@ struct Daemon {
     reloading: Option<Reloading>,
     prepared: Option<mpsc::Sender<Result<Prepared>>>,
     publisher: Publisher,
+    ledger: Ledger,
     next_publishing_ns: u64,
     /// Whether there are targets left to be attached to at once.
     is_attaching: bool,
@@ -176,6 +179,7 @@ impl Daemon {
             reloading: None,
             prepared: None,
             publisher,
+            ledger: Ledger::default(),
             next_publishing_ns: now_ns,
             is_attaching: false,
             pressed: 0,

@@ -13,7 +13,7 @@ use super::ask::{Refused, Reply};
 use super::keeper::Keeper;
 use super::{Daemon, debuginfod_settings, start_keeper, store_settings};
 use crate::api;
-use crate::failure::usage;
+use crate::failure::{Failure, lines, usage};
 use crate::sys::clock;
 
 /// Settings with all that can be made of them before they are in force.
@@ -38,7 +38,7 @@ fn prepare(file: Option<&Path>, folder: &Path) -> Result<Prepared> {
     Ok(Prepared { settings, interface, keeper })
 }
 
-/// Reads the settings, all problems in one message.
+/// Reads the settings, all problems in one error.
 ///
 /// # Errors
 ///
@@ -50,8 +50,7 @@ pub(super) fn read(file: Option<&Path>) -> Result<DaemonSettings> {
         usage(format!("{path} cannot be read ({error}); name a settings file with --config"))
     })?;
     DaemonSettings::parse(&bytes).map_err(|problems| {
-        let lines: Vec<String> = problems.iter().map(|problem| format!("{path}:{problem}")).collect();
-        usage(lines.join("\n"))
+        Failure::Settings(problems.iter().map(|problem| format!("{path}:{problem}")).collect()).into()
     })
 }
 
@@ -93,7 +92,8 @@ impl Daemon {
             }
             Err(error) => {
                 self.reloads.1 += 1;
-                tracing::error!("{error:#}; the settings before are still in force");
+                lines(&error).iter().for_each(|line| tracing::error!("{line}"));
+                tracing::error!("the settings before are still in force");
                 self.problem = Some(format!("{error:#}"));
                 Err(Refused::Invalid(format!("{error:#}")))
             }
@@ -113,6 +113,7 @@ impl Daemon {
         let Prepared { settings, interface, keeper } = prepared;
         let setup = self.setup.under(&settings.sampling_of(&config::TargetSettings::default()))?;
         self.server.adopt(interface)?; // the last that can fail
+        self.publish(); // the last that was counted of targets that go
         self.settings = settings;
         self.move_store(keeper);
         self.setup = setup;

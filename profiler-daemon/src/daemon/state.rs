@@ -221,6 +221,11 @@ pub(crate) struct StoreStatus {
     pub(crate) queued_bytes: u64,
     /// Windows that were dropped because too many waited.
     pub(crate) dropped_queue: u64,
+    /// Files in its folder that cannot be read, and are left alone.
+    pub(crate) left_alone_files: usize,
+    /// What happened to it lately that should not, in lines for a person.
+    #[serde(skip)]
+    pub(crate) notes: Vec<String>,
     /// What happened to it.
     #[serde(flatten)]
     pub(crate) counters: Counters,

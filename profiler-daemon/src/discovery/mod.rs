@@ -180,6 +180,11 @@ impl Discovery {
         remarks
     }
 
+    /// What the targets of these settings ask for that is not there at present, so that no process fits, in lines.
+    pub(crate) fn missing(settings: &[TargetSettings]) -> Vec<String> {
+        settings.iter().flat_map(Section::missing).collect()
+    }
+
     /// Files read so far.
     #[cfg(test)]
     pub(crate) fn reads(&self) -> u64 {

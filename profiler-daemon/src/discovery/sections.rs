@@ -1,6 +1,7 @@
 //! Which section a process fits by itself. Sections are found by what they ask for, so that a process costs as much with two
 //! thousand of them as with two.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use config::{Each, Pattern, Patterns, TargetSettings};
@@ -10,6 +11,7 @@ use super::naming::Users;
 use super::process::Subject;
 use super::shared::group_path;
 use super::table::{SectionId, TargetId};
+use crate::cgroup::Cgroup;
 
 /// Digits of a container's id by which sections are found.
 const INDEXED_DIGITS: usize = 12;
@@ -69,6 +71,27 @@ impl Section {
             "target {}: there is no user {user} here, so that no process fits; make one, then reload",
             self.settings.name
         ))
+    }
+
+    /// What such a section asks for that is not there at present, so that no process fits.
+    pub(super) fn missing(asked: &TargetSettings) -> Vec<String> {
+        let mut missing = Vec::new();
+        let mut say = |what: String| {
+            missing.push(format!("target {}: {what}, so that no process fits at present", asked.name));
+        };
+        if let Some(user) = asked.user.as_ref().filter(|user| Users::number(user).is_none()) {
+            say(format!("there is no user {user} here"));
+        }
+        if let Some(file) = asked.executable.as_ref().filter(|file| !file.exists()) {
+            say(format!("there is no file {}", file.display()));
+        }
+        if let Some(error) = asked.cgroup.as_ref().and_then(|group| Cgroup::find(group).err()) {
+            say(format!("its control group cannot be found ({error})"));
+        }
+        if let Some(pid) = asked.pid.filter(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            say(format!("there is no process {pid}"));
+        }
+        missing
     }
 
     /// Whether a process fits all that the section asks for.

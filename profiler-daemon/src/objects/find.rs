@@ -39,7 +39,10 @@ pub(super) fn find_mapped(mapped: &Mapped, view: View, roots: &Roots) -> Result<
 /// The process still holds what it mapped; with enough privilege it can be opened from there.
 pub(super) fn open_through_mapping(mapped: &Mapped) -> io::Result<File> {
     let end = mapped.start.saturating_add(mapped.len);
-    open_regular(Path::new(&format!("/proc/{}/map_files/{:x}-{end:x}", mapped.pid, mapped.start)))
+    open_regular(
+        Path::new(&format!("/proc/{}/map_files/{:x}-{end:x}", mapped.pid, mapped.start)),
+        Link::Follow,
+    )
 }
 
 /// The path that a mapped file has or had.

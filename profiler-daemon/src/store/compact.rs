@@ -1,6 +1,5 @@
 //! Merging windows into hours, and hours into days.
 
-use std::fs;
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -11,6 +10,7 @@ use profiler_core::profile::SymbolizedProfile;
 use super::disk::Disk;
 use super::listing::{self, Entry};
 use super::name::Level;
+use super::place;
 use super::plan::{self, Group, Now};
 use super::seal::{self, Sealed};
 use super::stamp::Stamp;
@@ -44,7 +44,9 @@ impl<D: Disk> Store<D> {
     /// Does what is due: removes what is too old, then merges the files of one hour or one day of a target, as long as it
     /// `may_go_on`, which is asked before each of them. Whether there was something to merge; there may be more.
     pub(crate) fn maintain(&mut self, now: &Now, may_go_on: &dyn Fn() -> bool) -> bool {
-        self.expire(now);
+        if self.look_over(now).is_err() {
+            return false;
+        }
         self.waits.retain(&self.index);
         let room = if self.waits.is_empty() { 0 } else { self.room() };
         let waits = |group: &Group| self.waits.hold(group, now.monotonic_ns, room);
@@ -116,7 +118,7 @@ impl<D: Disk> Store<D> {
             if !may_go_on() {
                 return Err(Unmerged::GivenUp);
             }
-            match fs::read(self.folder.join(&entry.path)) {
+            match place::read(&self.folder.join(&entry.path)) {
                 Ok(bytes) => match seal::open(&entry.name, &bytes) {
                     Ok(profile) if merger.add(&profile) => continue,
                     Ok(_) => return Err(failed("one of them has no time; look at what was put there")),

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use jiff::civil::Date;
 
 use super::name::{ENDING, Name};
+use super::place;
 use super::seal::{self, Damage};
 use super::stamp::Stamp;
 use super::stretch::{Standing, Taken};
@@ -60,15 +61,23 @@ pub(crate) fn list(
     wanted: impl Fn(&Name) -> bool,
 ) -> io::Result<Listing> {
     let mut listing = Listing::default();
-    for day in names(folder)? {
-        let Ok(date) = day.parse::<Date>() else { continue };
-        // Another spelling of a day is not ours.
-        if (first..=last).contains(&date) && date.to_string() == day {
-            listing.add_day(folder, Path::new(&day), &wanted);
+    for day in days(folder)? {
+        if date(&day.to_string_lossy()).is_some_and(|date| (first..=last).contains(&date)) {
+            listing.add_day(folder, &day, &wanted);
         }
     }
     listing.entries.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(listing)
+}
+
+/// The folders of days in a store's, by their names.
+pub(crate) fn days(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    Ok(names(folder)?.into_iter().filter(|name| date(name).is_some()).map(PathBuf::from).collect())
+}
+
+/// The day that a folder is for. Another spelling of a day is not ours.
+fn date(name: &str) -> Option<Date> {
+    name.parse::<Date>().ok().filter(|date| date.to_string() == name)
 }
 
 /// The names in a folder that are text, sorted; ours are.
@@ -83,7 +92,8 @@ pub(crate) fn names(folder: &Path) -> io::Result<Vec<String>> {
 
 impl Listing {
     fn add_day(&mut self, folder: &Path, day: &Path, wanted: &impl Fn(&Name) -> bool) {
-        let files = match names(&folder.join(day)) {
+        let full = folder.join(day);
+        let files = match place::is_folder(&full).and_then(|_| names(&full)) {
             Ok(files) => files,
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => return,
             Err(error) => return self.refused(day.to_owned(), error),
@@ -110,7 +120,8 @@ impl Listing {
     }
 
     fn add(&mut self, folder: &Path, path: PathBuf, name: Name) {
-        let opened = File::open(folder.join(&path)).and_then(|file| Ok((room(file.metadata()?.len()), file)));
+        let opened =
+            place::open(&folder.join(&path)).and_then(|file| Ok((room(file.metadata()?.len()), file)));
         let (size, file) = match opened {
             Ok(opened) => opened,
             Err(error) => return self.refused(path, error),

@@ -10,8 +10,12 @@
 //! removes them. What was changed by so much as a bit is set aside in `damaged/`, and counted.
 //!
 //! **Both bounds hold**: room is made before a file is written, the oldest first; age counts by the clock that cannot jump,
-//! as far as a boot reaches. A file goes once all of its time is too old, so that a day's goes a day later. A disk that is
-//! full or refuses costs the window, which is counted, and nothing else.
+//! as far as a boot reaches. A file goes once all of its time is too old, so that a day's goes a day later. Where others have
+//! filled the disk, the oldest files give way to a window as far as that takes. A disk that refuses, or has no room even so,
+//! costs the window, which is counted, and nothing else.
+//!
+//! **The folder may be taken away.** Whoever removes or replaces it under its owner has it made and locked anew at the next
+//! change. Links, pipes and devices in it are left alone, and counted.
 //!
 //! Time comes in as an argument, and every change to the disk is an [`disk::Op`]: tests run weeks in seconds and end the
 //! process after each of them.
@@ -21,6 +25,7 @@ mod disk;
 mod listing;
 mod name;
 mod open;
+mod place;
 mod plan;
 mod read;
 mod room;
@@ -34,7 +39,7 @@ mod unpack;
 mod waiting;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -49,6 +54,7 @@ pub(crate) use terms::{Counters, NotKept, Settings, StoreError, Waiting, Window}
 use disk::Op;
 use listing::{DAMAGED, Entry};
 use name::Level;
+use place::Held;
 use plan::Index;
 use seal::Sealed;
 use stamp::Stamp;
@@ -67,12 +73,15 @@ pub(crate) struct Store<D = RealDisk> {
     waits: Waits,
     /// Whether days are looked for before hours: they take turns, so that neither waits for all of the other.
     days_first: bool,
-    /// What could not be read when it was opened.
-    left_alone: Option<String>,
+    /// Files that cannot be read, and why.
+    left_alone: BTreeMap<PathBuf, String>,
     counters: Counters,
+    notes: Notes,
+    /// When it was looked what others did in the folder (ns).
+    looked_ns: u64,
     written_aside: u64,
-    /// Held as long as the store is.
-    _lock: File,
+    /// Held as long as the store is; none while somebody has taken the folder away.
+    held: Option<Held>,
 }
 
 impl<D: Disk> Store<D> {
@@ -97,6 +106,7 @@ impl<D: Disk> Store<D> {
     }
 
     fn try_write(&mut self, now: &Now, window: Window, profile: &SymbolizedProfile) -> Result<(), NotKept> {
+        self.stay(now.monotonic_ns).map_err(|error| NotKept::Refused(io::Error::other(error)))?;
         let stretch = Stretch {
             boot: window.boot,
             from_ns: window.from_ns,
@@ -119,11 +129,10 @@ impl<D: Disk> Store<D> {
         if !self.make_room(listing::room(sealed.bytes.len() as u64), now) {
             return Err(NotKept::Full);
         }
-        let put = self.put(stamp, &sealed).map_err(|cause| match is_full(&cause) {
+        self.put_with_room(stamp, &sealed, now).map_err(|cause| match is_full(&cause) {
             true => NotKept::Full,
             false => NotKept::Refused(cause),
-        });
-        put.map(drop)
+        })
     }
 
     /// Writes a file so that it is there whole or not at all; whether it outlives a power failure.
@@ -131,7 +140,7 @@ impl<D: Disk> Store<D> {
         let path = sealed.name.path();
         let full = self.folder.join(&path);
         let day = full.parent().unwrap_or(&self.folder).to_owned();
-        if !day.is_dir() {
+        if !place::is_folder(&day)? {
             self.disk.apply(Op::MakeFolder(&day))?;
             self.sync(&self.folder.clone());
         }
@@ -171,8 +180,8 @@ impl<D: Disk> Store<D> {
     fn set_aside(&mut self, path: &Path) {
         let (from, folder) = (self.folder.join(path), self.folder.join(DAMAGED));
         let name = PathBuf::from(path.to_string_lossy().replace('/', "_"));
-        let size = fs::metadata(&from).map_or(0, |found| listing::room(found.len()));
-        let moved = self.disk.apply(Op::MakeFolder(&folder));
+        let size = fs::symlink_metadata(&from).map_or(0, |found| listing::room(found.len()));
+        let moved = place::is_folder(&folder).and_then(|_| self.disk.apply(Op::MakeFolder(&folder)));
         let is_moved = moved.and_then(|()| self.disk.apply(Op::Rename(&from, &folder.join(&name)))).is_ok();
         if is_moved {
             self.damaged.insert(name, size);
@@ -205,9 +214,21 @@ impl<D: Disk> Store<D> {
         Ok(reading)
     }
 
-    /// What could not be read when it was opened, in a line.
-    pub(crate) fn left_alone(&self) -> Option<&str> {
-        self.left_alone.as_deref()
+    /// How many files cannot be read and are left alone.
+    pub(crate) fn left_alone(&self) -> usize {
+        self.left_alone.len()
+    }
+
+    /// What an operator should hear of, in lines.
+    pub(crate) fn notes(&self, now_ns: u64) -> Vec<String> {
+        let left_alone = self.left_alone.iter().next().map(|(path, cause)| {
+            let (count, first) = (self.left_alone.len(), self.folder.join(path));
+            format!(
+                "{count} files of the store cannot be read and are left alone, as {} ({cause}); look at them, or remove them",
+                first.display()
+            )
+        });
+        left_alone.into_iter().chain(self.notes.recent(now_ns)).collect()
     }
 
     /// What happened since it was opened.
@@ -224,6 +245,28 @@ impl<D: Disk> Store<D> {
     pub(crate) fn size(&self) -> (usize, u64) {
         let files = self.index.len() + self.damaged.len();
         (files, self.index.values().map(|entry| entry.size).chain(self.damaged.values().copied()).sum())
+    }
+}
+
+/// What happened to a store that an operator should hear of for a while, and when (ns).
+#[derive(Debug, Default)]
+struct Notes {
+    /// Its folder was made anew.
+    remade: Option<(u64, String)>,
+    /// Somebody removed files of it.
+    vanished: Option<(u64, String)>,
+    /// The oldest went since the disk was full.
+    crowded: Option<(u64, String)>,
+}
+
+impl Notes {
+    /// So long it is heard of (ns).
+    const SHOWN_NS: u64 = 3_600_000_000_000;
+
+    fn recent(&self, now_ns: u64) -> impl Iterator<Item = String> {
+        let all = [&self.remade, &self.vanished, &self.crowded];
+        let is_recent = move |(at_ns, _): &&(u64, String)| now_ns.saturating_sub(*at_ns) < Self::SHOWN_NS;
+        all.into_iter().flatten().filter(is_recent).map(|(_, text)| text.clone())
     }
 }
 

@@ -1,11 +1,19 @@
 //! Keeping a store within its bounds.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::disk::{Disk, Op};
-use super::listing::DAMAGED;
+use super::listing::{self, DAMAGED};
 use super::plan::{self, Now};
-use super::{Store, name};
+use super::seal::Sealed;
+use super::stamp::Stamp;
+use super::{Store, StoreError, name};
+
+/// Times that the oldest give way to one window: others may take what is freed.
+const MOST_ROUNDS: usize = 3;
+/// How often it is looked what others did in the folder (ns).
+const LOOK_BESIDE_NS: u64 = 60_000_000_000;
 
 impl<D: Disk> Store<D> {
     /// Makes room for a file of this size: what is too old goes, then what is damaged, then the oldest. Whether there is
@@ -27,6 +35,70 @@ impl<D: Disk> Store<D> {
             self.counters.evicted += self.remove_all(&oldest);
         }
         over(self) == 0
+    }
+
+    /// Writes a file. Where others have filled the disk, the oldest files give way to it: no more of them than it needs, and
+    /// none where the disk has no more room for it.
+    ///
+    /// # Errors
+    ///
+    /// If the disk refuses, or is full even so.
+    pub(super) fn put_with_room(&mut self, stamp: Stamp, sealed: &Sealed, now: &Now) -> io::Result<()> {
+        let size = listing::room(sealed.bytes.len() as u64);
+        for _ in 0..MOST_ROUNDS {
+            let refused = match self.put(stamp.clone(), sealed) {
+                Err(cause) if is_crowded(&cause) => cause,
+                put => return put.map(drop),
+            };
+            let free = self.disk.free(&self.folder);
+            if !self.give_way(size.saturating_sub(free), now) || self.disk.free(&self.folder) <= free {
+                return Err(refused);
+            }
+        }
+        self.put(stamp, sealed).map(drop)
+    }
+
+    /// Removes as much of what is damaged and then of the oldest as frees this room, a file at least; whether anything is gone.
+    fn give_way(&mut self, room: u64, now: &Now) -> bool {
+        let (room, before, mut gone) = (room.max(1), self.size().1, 0);
+        let left = |store: &Self| room.saturating_sub(before.saturating_sub(store.size().1));
+        while left(self) > 0
+            && let Some(first) = self.damaged.keys().next().cloned()
+        {
+            gone += u64::from(self.remove_damaged(&first));
+        }
+        let oldest = plan::oldest(&self.index, left(self));
+        gone += self.remove_all(&oldest);
+        self.counters.evicted += gone;
+        self.counters.evicted_disk_full += gone;
+        if gone > 0 {
+            let note = format!(
+                "others have filled the disk of {}: {} of the oldest files went for new windows; make room on it, or lower \
+                 store.bytes",
+                self.folder.display(),
+                self.counters.evicted_disk_full
+            );
+            if self.notes.crowded.is_none() {
+                tracing::warn!("{note}");
+            }
+            self.notes.crowded = Some((now.monotonic_ns, note));
+        }
+        gone > 0
+    }
+
+    /// Looks at the folder, and removes what is too old.
+    ///
+    /// # Errors
+    ///
+    /// If somebody has taken the folder away, and it cannot be made anew.
+    pub(crate) fn look_over(&mut self, now: &Now) -> Result<(), StoreError> {
+        self.stay(now.monotonic_ns)?;
+        if now.monotonic_ns.saturating_sub(self.looked_ns) >= LOOK_BESIDE_NS {
+            self.looked_ns = now.monotonic_ns;
+            self.look_beside(now.monotonic_ns);
+        }
+        self.expire(now);
+        Ok(())
     }
 
     /// Removes what is too old.
@@ -72,4 +144,9 @@ impl<D: Disk> Store<D> {
         self.damaged.remove(name);
         gone
     }
+}
+
+/// Whether a disk has no room that removing files would make.
+fn is_crowded(cause: &io::Error) -> bool {
+    matches!(cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -91,6 +91,12 @@ pub(crate) struct Counters {
     pub(crate) expired: u64,
     /// Files that were removed to make room.
     pub(crate) evicted: u64,
+    /// Those among them that went since others had filled the disk.
+    pub(crate) evicted_disk_full: u64,
+    /// Files that somebody else removed.
+    pub(crate) vanished: u64,
+    /// Times that the folder was made and locked anew, since somebody had removed or replaced it.
+    pub(crate) remade: u64,
     /// Files that others were merged into.
     pub(crate) merged: u64,
     /// Merges that failed or had no room.

@@ -11,6 +11,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use profiler_core::profile::SymbolizedProfile;
 
 use super::listing::Entry;
+use super::place;
 use super::seal::{self, Damage};
 
 /// Most threads that unpack: whoever adds up what they find takes a tenth of what one of them does for a file.
@@ -52,7 +53,7 @@ pub(super) fn hold<'e>(folder: &Path, entries: Vec<&'e Entry>) -> Option<Vec<Cho
     let permitted = getrlimit(Resource::RLIMIT_NOFILE).map_or(MOST_OPEN, |(soft, _)| soft);
     let most = (permitted / PART_OPEN).min(MOST_OPEN) as usize;
     let open = |(at, entry): (usize, &'e Entry)| {
-        let file = (at < most).then(|| File::open(folder.join(&entry.path))).transpose();
+        let file = (at < most).then(|| place::open(&folder.join(&entry.path))).transpose();
         match file {
             Ok(file) => Some(Chosen { entry, file }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -104,7 +105,7 @@ pub(super) fn each_opened<E>(
 
 fn open(folder: &Path, chosen: Chosen<'_>) -> Result<SymbolizedProfile, NotRead> {
     let Chosen { entry, file } = chosen;
-    let mut file = file.map_or_else(|| File::open(folder.join(&entry.path)), Ok)?;
+    let mut file = file.map_or_else(|| place::open(&folder.join(&entry.path)), Ok)?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     seal::open(&entry.name, &bytes).map_err(NotRead::Damaged)

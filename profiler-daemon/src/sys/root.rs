@@ -36,7 +36,7 @@ impl RootId {
 /// Whether a link in the place of a file is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// Inside the root, yes.
+    /// Yes; of a process' root, inside that.
     Follow,
     /// It is no file.
     Refuse,
@@ -102,8 +102,9 @@ impl Root {
 }
 
 /// Opens a regular file of ours, or of `/proc`, for reading.
-pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
-    open_found(&open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?)
+pub(crate) fn open_regular(path: &Path, link: Link) -> io::Result<File> {
+    let flags = if link == Link::Refuse { OFlag::O_NOFOLLOW } else { OFlag::empty() };
+    open_found(&open(path, OFlag::O_PATH | OFlag::O_CLOEXEC | flags, Mode::empty())?)
 }
 
 fn folder(path: &Path) -> io::Result<OwnedFd> {
@@ -190,8 +191,13 @@ mod tests {
     fn pipes_and_devices_are_not_opened() {
         let (dir, root) = root();
         assert!(root.open(Path::new("/pipe"), Link::Follow).is_err());
-        assert!(open_regular(&dir.path().join("root/pipe")).is_err());
-        assert!(open_regular(Path::new("/dev/zero")).is_err());
+        for link in [Link::Follow, Link::Refuse] {
+            assert!(open_regular(&dir.path().join("root/pipe"), link).is_err());
+            assert!(open_regular(Path::new("/dev/zero"), link).is_err());
+        }
+        let linked = dir.path().join("root/relative");
+        assert_eq!(read(open_regular(&linked, Link::Follow)).as_deref(), Some("inside"));
+        assert!(open_regular(&linked, Link::Refuse).is_err());
     }
 
     #[test]

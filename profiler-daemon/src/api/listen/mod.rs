@@ -56,6 +56,27 @@ impl Rules {
     }
 }
 
+/// All that a server would refuse of these settings, and all that is not as they want it or is not safe, in lines.
+pub(super) fn problems(settings: &ListenSettings) -> (Vec<anyhow::Error>, Vec<String>) {
+    let (mut wrong, mut remarks) = (Vec::new(), Vec::new());
+    match PeerRule::of(settings) {
+        Ok(rule) => remarks.extend(rule.note),
+        Err(error) => wrong.push(error),
+    }
+    wrong.extend(socket::check_place(&settings.socket).err());
+    let Some(address) = settings.tcp else { return (wrong, remarks) };
+    wrong.extend(settings.token_file.as_ref().and_then(|file| token::read(file).err()));
+    match (&settings.tls_certificate, &settings.tls_key) {
+        (Some(certificate), Some(key)) => wrong.extend(tls::acceptor(certificate, key).err()),
+        _ if !address.ip().to_canonical().is_loopback() => remarks.push(format!(
+            "listen.tcp: at {address} token and profiles go over the network in the clear; write listen.tls_certificate and \
+             listen.tls_key, or listen at 127.0.0.1"
+        )),
+        _ => {}
+    }
+    (wrong, remarks)
+}
+
 /// Listens at an address.
 ///
 /// # Errors

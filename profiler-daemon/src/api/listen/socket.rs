@@ -158,7 +158,7 @@ fn remove_stale(path: &Path) -> Result<()> {
         found => found.map_err(|error| anyhow!("{shown} cannot be looked at ({error})"))?,
     };
     if !found.file_type().is_socket() {
-        bail!("{shown} is no socket; remove it, or write another path as listen.socket");
+        return no_socket(path);
     }
     match try_connect(path) {
         // With EAGAIN its queue is full: somebody is there.
@@ -172,6 +172,22 @@ fn remove_stale(path: &Path) -> Result<()> {
             _ => Ok(()),
         },
     }
+}
+
+/// Whether a socket can be made at `path`, or can take the place of the one that is there.
+///
+/// # Errors
+///
+/// If something else has the name.
+pub(super) fn check_place(path: &Path) -> Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => no_socket(path),
+        _ => Ok(()),
+    }
+}
+
+fn no_socket(path: &Path) -> Result<()> {
+    bail!("{} is no socket; remove it, or write another path as listen.socket", path.display())
 }
 
 /// Connects without waiting: one that is stopped would let us wait for ever.

@@ -1,12 +1,15 @@
 //! The secret that requests over the network have to show.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
 use subtle::ConstantTimeEq;
+
+use crate::failure::Failure;
+use crate::sys::root::{Link, open_regular};
 
 /// Fewest characters: 128 bits, in hexadecimal.
 const MIN: usize = 32;
@@ -31,13 +34,17 @@ impl Token {
 pub(super) fn read(path: &Path) -> Result<Token> {
     let shown = path.display();
     let cannot = |error: std::io::Error| {
-        anyhow!(
+        let text = format!(
             "{shown} cannot be read ({error}); put a token into it: openssl rand -hex 32 | \
              install -m 600 /dev/stdin {shown}"
-        )
+        );
+        match error.kind() {
+            ErrorKind::PermissionDenied => Failure::NotPermitted(text).into(),
+            _ => anyhow!(text),
+        }
     };
     // A pipe would be waited for.
-    let mut file = crate::sys::root::open_regular(path).map_err(cannot)?;
+    let mut file = open_regular(path, Link::Follow).map_err(cannot)?;
     check_access(path, &file)?;
     let mut text = Vec::new();
     file.by_ref().take(MAX as u64 + 2).read_to_end(&mut text).map_err(cannot)?;
@@ -62,9 +69,10 @@ fn check_access(path: &Path, file: &File) -> Result<()> {
     }
     let owner = found.uid();
     if owner != 0 && owner != nix::unistd::geteuid().as_raw() {
-        bail!(
+        return Err(Failure::NotPermitted(format!(
             "{shown} belongs to user {owner}, who can read the token; give it to the user that sweetspot runs as"
-        );
+        ))
+        .into());
     }
     Ok(())
 }

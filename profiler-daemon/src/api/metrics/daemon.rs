@@ -79,6 +79,20 @@ const FIGURES: &[Figure<Status>] = &[
     gauge("store_unmerged_retry_seconds", "Time until the next try.", |s| Some(s.store.waiting.retry_s)),
     counter("store_files_expired", "Files removed for their age.", |s| Some(s.store.counters.expired as f64)),
     counter("store_files_evicted", "Files removed to make room.", |s| Some(s.store.counters.evicted as f64)),
+    counter(
+        "store_files_evicted_disk_full",
+        "Those among them that went since others had filled the disk.",
+        |s| Some(s.store.counters.evicted_disk_full as f64),
+    ),
+    counter("store_files_vanished", "Files that somebody else removed.", |s| {
+        Some(s.store.counters.vanished as f64)
+    }),
+    counter("store_remade", "Times that the folder was removed or replaced, and made anew.", |s| {
+        Some(s.store.counters.remade as f64)
+    }),
+    gauge("store_files_left_alone", "Files in the folder that cannot be read.", |s| {
+        Some(s.store.left_alone_files as f64)
+    }),
     counter("store_files_damaged", "Damaged files set aside.", |s| Some(s.store.counters.damaged as f64)),
     counter(
         "store_files_cleaned",

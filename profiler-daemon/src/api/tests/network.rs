@@ -208,6 +208,42 @@ fn answers_without_a_token_have_a_rate() {
     assert!(begun.elapsed() < Duration::from_millis(900), "{:?}", begun.elapsed());
 }
 
+/// A client that opens connections and says nothing shuts out neither those who show the token nor himself. Heads have an
+/// hour: whoever had to wait for one would not be answered.
+#[test]
+fn connections_that_say_nothing_shut_nobody_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    write_token(&token, TOKEN);
+    let bounds = Bounds { head: Duration::from_secs(3600), ..Bounds::default() };
+    let daemon = Daemon::with(bounds, |settings, _| {
+        settings.listen.tcp = "127.0.0.1:0".parse().ok();
+        settings.listen.token_file = Some(token.clone());
+    });
+    let right = format!("Host: localhost\r\nAuthorization: Bearer {TOKEN}\r\n");
+    let ask = format!("GET /v1/status HTTP/1.1\r\n{right}\r\n");
+    let mut kept = TcpStream::connect(address(&daemon)).unwrap();
+    let answered = |stream: &mut TcpStream| {
+        stream.write_all(ask.as_bytes()).unwrap();
+        let mut answer = [0; 16 << 10];
+        let length = stream.read(&mut answer).unwrap();
+        parse(&answer[..length]).status
+    };
+    assert_eq!(answered(&mut kept), 200);
+    let silent: Vec<TcpStream> = (0..193)
+        .map(|at| {
+            let mut stream = TcpStream::connect(address(&daemon)).unwrap();
+            let said: &[u8] = if at % 2 == 0 { b"" } else { b"GET /v1/status HTTP/1.1\r\nHost: loc" };
+            stream.write_all(said).unwrap();
+            stream
+        })
+        .collect();
+    assert_eq!(over_tcp(&daemon, "/v1/status", &right).status, 200);
+    assert_eq!(over_tcp(&daemon, "/healthz", "Host: localhost\r\n").status, 200);
+    assert_eq!(answered(&mut kept), 200, "whoever has shown the token keeps his place");
+    drop(silent);
+}
+
 #[test]
 fn an_address_that_is_taken_is_refused_and_nothing_is_left() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,6 +1,11 @@
 //! Clients that are slow, many, half there, or gone.
 
+use std::path::Path;
 use std::time::Instant;
+
+use nix::sys::fanotify::{
+    EventFFlags, Fanotify, FanotifyEvent, FanotifyResponse, InitFlags, MarkFlags, MaskFlags, Response,
+};
 
 use super::*;
 
@@ -113,28 +118,61 @@ fn who_is_too_many_is_told_to_come_back_and_health_is_not_too_many() {
     assert_eq!(daemon.get("/v1/status").status, 200);
 }
 
-/// A file that is a pipe: whoever reads it waits until somebody writes to it.
-fn with_a_pipe(bounds: Bounds) -> (Daemon, PathBuf) {
+/// A disk that takes its time: whoever opens one of its files waits until that is allowed. Dropped, it allows all of them.
+struct SlowDisk(Fanotify);
+
+impl SlowDisk {
+    /// That of a folder; nothing where this may not be done.
+    fn of(folder: &Path) -> Option<Self> {
+        let slow = || {
+            let group = Fanotify::init(
+                InitFlags::FAN_CLASS_CONTENT | InitFlags::FAN_NONBLOCK | InitFlags::FAN_CLOEXEC,
+                EventFFlags::O_RDONLY | EventFFlags::O_CLOEXEC,
+            )?;
+            let opens = MaskFlags::FAN_OPEN_PERM | MaskFlags::FAN_EVENT_ON_CHILD;
+            group.mark(MarkFlags::FAN_MARK_ADD, opens, nix::fcntl::AT_FDCWD, Some(folder))?;
+            Ok::<_, nix::Error>(Self(group))
+        };
+        slow().inspect_err(|error| println!("skipped: opens cannot be held up ({error})")).ok()
+    }
+
+    /// Somebody waits for a file, if that is so.
+    fn asked(&self) -> Option<FanotifyEvent> {
+        self.0.read_events().ok()?.pop()
+    }
+
+    fn allow(&self, asked: &FanotifyEvent) {
+        let file = asked.fd().unwrap();
+        self.0.write_response(FanotifyResponse::new(file, Response::FAN_ALLOW)).unwrap();
+    }
+}
+
+/// A day in the store with files that are no profiles, on a slow disk.
+fn with_a_slow_disk(bounds: Bounds, files: u32) -> Option<(Daemon, SlowDisk)> {
     let daemon = Daemon::with(bounds, |_, _| {});
     let day = daemon.settings.store.folder.join("2026-11-16");
     std::fs::create_dir(&day).unwrap();
-    let pipe = day.join("09-14-01_window_60.000s_web_5f1d2c3b-36840000_9617ec96.pb.gz");
-    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    (daemon, pipe)
+    for second in 1..=files {
+        let name = format!("09-14-0{second}_window_60.000s_web_5f1d2c3b-36840000_9617ec96.pb.gz");
+        std::fs::write(day.join(name), "no profile").unwrap();
+    }
+    let disk = SlowDisk::of(&day)?;
+    Some((daemon, disk))
 }
 
-const WITH_THE_PIPE: &str = "/v1/profile?from=2026-11-16T09:00Z&to=2026-11-16T10:00Z";
+const OF_THE_DAY: &str = "/v1/profile?from=2026-11-16T09:00Z&to=2026-11-16T10:00Z";
 
 #[test]
 fn a_range_that_takes_too_long_is_given_up_with_a_word() {
     let rendering = Duration::from_millis(200);
-    let (daemon, pipe) = with_a_pipe(Bounds { rendering, ..Bounds::default() });
-    let got = daemon.get(WITH_THE_PIPE);
+    let bounds = Bounds { rendering, ..Bounds::default() };
+    let Some((daemon, disk)) = with_a_slow_disk(bounds, 1) else { return };
+    let got = daemon.get(OF_THE_DAY);
     assert_eq!(got.status, 503, "{}", got.text());
     assert!(got.text().contains("shorter range"), "{}", got.text());
     let api = std::sync::Arc::clone(&daemon.server.as_ref().unwrap().api);
     assert_eq!(api.counters.profiles_abandoned(), 0, "the client is there");
-    drop(std::fs::OpenOptions::new().write(true).open(pipe).unwrap());
+    drop(disk);
     while api.renderings.available_permits() < api.bounds.renderings {
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -143,43 +181,29 @@ fn a_range_that_takes_too_long_is_given_up_with_a_word() {
 #[test]
 fn a_range_may_take_longer_than_other_answers() {
     let short = Duration::from_millis(100);
-    let (daemon, pipe) = with_a_pipe(Bounds { body: short, answer: short, ..Bounds::default() });
-    let writer = std::thread::spawn(move || {
+    let bounds = Bounds { body: short, answer: short, ..Bounds::default() };
+    let Some((daemon, disk)) = with_a_slow_disk(bounds, 1) else { return };
+    let allows = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_secs(1));
-        drop(std::fs::OpenOptions::new().write(true).open(pipe).unwrap());
+        drop(disk);
     });
-    let got = daemon.get(WITH_THE_PIPE);
+    let got = daemon.get(OF_THE_DAY);
     assert_eq!(got.status, 404, "{}", got.text());
     assert!(got.text().contains("damaged"), "{}", got.text());
-    writer.join().unwrap();
+    allows.join().unwrap();
 }
 
-/// Two files that are pipes: whoever reads one waits until somebody writes to it.
 #[test]
 fn nothing_is_read_on_for_a_client_that_has_left() {
-    use std::fs::OpenOptions;
-    use std::os::unix::fs::OpenOptionsExt;
-
-    let daemon = Daemon::new();
-    let day = daemon.settings.store.folder.join("2026-11-16");
-    std::fs::create_dir(&day).unwrap();
-    let pipe = |second: u32| {
-        let name = format!("09-14-0{second}_window_60.000s_web_5f1d2c3b-36840000_9617ec96.pb.gz");
-        nix::unistd::mkfifo(&day.join(&name), nix::sys::stat::Mode::S_IRWXU).unwrap();
-        day.join(name)
-    };
-    let (first, second) = (pipe(1), pipe(2));
+    let Some((daemon, disk)) = with_a_slow_disk(Bounds::default(), 2) else { return };
     let api = std::sync::Arc::clone(&daemon.server.as_ref().unwrap().api);
-    let write = |pipe: &PathBuf| {
-        OpenOptions::new().write(true).custom_flags(nix::fcntl::OFlag::O_NONBLOCK.bits()).open(pipe)
-    };
     let ask =
         "GET /v1/profile?from=2026-11-16T09:00Z&to=2026-11-16T10:00Z HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let mut client = UnixStream::connect(daemon.socket()).unwrap();
     client.write_all(ask.as_bytes()).unwrap();
-    let end_of_first = loop {
-        if let Ok(pipe) = write(&first) {
-            break pipe; // it is being read
+    let first = loop {
+        if let Some(asked) = disk.asked() {
+            break asked; // it is being read
         }
         std::thread::sleep(Duration::from_millis(5));
     };
@@ -188,9 +212,9 @@ fn nothing_is_read_on_for_a_client_that_has_left() {
     while api.counters.profiles_abandoned() == 0 {
         std::thread::sleep(Duration::from_millis(5));
     }
-    drop(end_of_first);
+    disk.allow(&first);
     while api.renderings.available_permits() < api.bounds.renderings {
-        assert!(write(&second).is_err(), "it reads on");
+        assert!(disk.asked().is_none(), "it reads on");
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(api.counters.profiles_abandoned(), 1);

@@ -45,12 +45,16 @@ pub(super) struct Work {
 
 impl Work {
     pub(super) fn run(&mut self, queue: &mpsc::Receiver<Job>) {
-        let mut problem = None;
+        // Why a window was not kept, and why none can be.
+        let (mut problem, mut obstacle) = (None, None);
         let mut next = Instant::now() + MAINTAIN_EVERY;
         let mut next_return = Instant::now() + GIVE_BACK_EVERY;
         loop {
             match queue.recv_timeout(next.saturating_duration_since(Instant::now())) {
-                Ok(Job::Keep(parcel, handed_ns)) => problem = self.keep(*parcel, handed_ns),
+                Ok(Job::Keep(parcel, handed_ns)) => {
+                    problem = self.keep(*parcel, handed_ns);
+                    obstacle = None; // it would be the problem
+                }
                 Ok(Job::Flushed(waiting)) => {
                     self.pace.wanted.hastened();
                     let told = self.told();
@@ -62,14 +66,14 @@ impl Work {
             self.look();
             // By the clock: the windows of many targets may never leave a pause so long.
             if Instant::now() >= next && !self.is_ending() {
-                self.look_after();
+                obstacle = self.look_after();
                 next = Instant::now() + MAINTAIN_EVERY;
             }
             if Instant::now() >= next_return {
                 memory::give_back();
                 next_return = Instant::now() + GIVE_BACK_EVERY;
             }
-            self.tell(problem.clone());
+            self.tell(problem.clone().or_else(|| obstacle.clone()));
         }
     }
 
@@ -97,21 +101,24 @@ impl Work {
     }
 
     /// Removes what is too old, and merges as long as there is CPU time for it and no window waits.
-    fn look_after(&mut self) {
-        let now = self.now();
-        self.store.expire(&now);
+    ///
+    /// Why nothing can be written, if somebody has taken the folder away and it cannot be made anew.
+    fn look_after(&mut self) -> Option<String> {
+        if let Err(error) = self.store.look_over(&self.now()) {
+            return Some(error.to_string());
+        }
         loop {
             let now_ns = clock::monotonic_ns();
             let has_room = self.pace.pause_ns(now_ns, now_ns) == 0;
             if !has_room && now_ns.saturating_sub(self.merged_ns) < MERGE_EVERY_NS {
-                return;
+                return None;
             }
             let (is_ending, before_ns) = (Arc::clone(&self.is_ending), clock::thread_cpu_ns());
             let more = self.store.maintain(&self.now(), &|| !is_ending.load(Ordering::Relaxed));
             self.merged_ns = clock::monotonic_ns();
             self.pace.settle(self.merged_ns, clock::thread_cpu_ns().saturating_sub(before_ns));
             if !more || !self.told().handed.is_empty() {
-                return;
+                return None;
             }
         }
     }
@@ -168,7 +175,7 @@ impl Work {
     }
 
     pub(super) fn tell(&mut self, problem: Option<String>) {
-        let (files, bytes) = self.store.size();
+        let (now_ns, (files, bytes)) = (clock::monotonic_ns(), self.store.size());
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.spent.1 = clock::thread_cpu_ns();
         told.store = StoreStatus {
@@ -181,7 +188,9 @@ impl Work {
             queued_bytes: 0,
             dropped_queue: told.store.dropped_queue,
             counters: self.store.counters(),
-            waiting: self.store.waiting(clock::monotonic_ns()),
+            waiting: self.store.waiting(now_ns),
+            left_alone_files: self.store.left_alone(),
+            notes: self.store.notes(now_ns),
         };
     }
 }

@@ -54,15 +54,22 @@ fn hidden(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_full_disk_costs_windows_that_are_counted_and_nothing_else() {
+fn on_a_full_disk_the_oldest_give_way_to_the_newest() {
     let Some(disk) = SmallDisk::new() else { return };
     let folder = disk.folder.path().join("store");
     let mut full = store(&folder);
-    let kept = (0..60).filter(|minute| keep_large(&mut full, *minute)).count() as u64;
-    let Counters { written, dropped_full, dropped_refused, .. } = full.counters();
-    assert_eq!((written, dropped_full, dropped_refused), (kept, 60 - kept, 0));
+    assert!((0..60).all(|minute| keep_large(&mut full, minute)));
+    let Counters { written, evicted, evicted_disk_full, dropped_full, .. } = full.counters();
+    assert_eq!((written, dropped_full, evicted), (60, 0, evicted_disk_full));
+    // All are of a size: none went that was not in the way of one that came.
+    let kept = 60 - evicted;
     assert!((10..60).contains(&kept), "the disk was not filled: {kept} of 60");
-    assert_eq!((cpu_ns(&folder, &ever()), hidden(&folder)), (kept, Vec::new()));
+    assert!(kept >= 20, "most of the disk is used: {kept}");
+    let newest = range(MIDNIGHT + (60 - kept) * MINUTE, MIDNIGHT + 60 * MINUTE);
+    assert_eq!((cpu_ns(&folder, &newest), cpu_ns(&folder, &ever())), (kept, kept), "the newest are there");
+    assert_eq!((full.size().0 as u64, hidden(&folder)), (kept, Vec::new()));
+    let notes = full.notes(now(MIDNIGHT + HOUR).monotonic_ns);
+    assert!(notes.iter().any(|note| note.contains(&format!("{evicted} of the oldest files"))), "{notes:?}");
 
     // Nothing can be merged on a full disk; nothing is lost by trying.
     settle(&mut full, MIDNIGHT + 2 * HOUR);
@@ -75,6 +82,55 @@ fn a_full_disk_costs_windows_that_are_counted_and_nothing_else() {
     let mut bounded = Store::open(&folder, Settings { bytes, ..settings() }, RealDisk).unwrap();
     assert!(keep_large(&mut bounded, 61), "room is made by the oldest");
     assert!(bounded.size().1 <= bytes && bounded.counters().evicted > 0, "{:?}", bounded.counters());
+}
+
+#[test]
+fn a_disk_that_others_have_filled_costs_the_oldest_and_where_there_are_none_the_window() {
+    let Some(disk) = SmallDisk::new() else { return };
+    let folder = disk.folder.path().join("store");
+    let mut store = store(&folder);
+    assert!((0..3).all(|minute| keep_large(&mut store, minute)));
+    let filler = |name: &str| fs::write(disk.folder.path().join(name), vec![1; 1 << 20]);
+    assert!(filler("first").is_err(), "the disk is not full");
+    assert!(keep_large(&mut store, 3));
+    assert_eq!((store.counters().evicted_disk_full, cpu_ns(&folder, &ever())), (1, 3));
+    drop(filler("second")); // what is left of a block
+    fs::remove_dir_all(folder.join("2026-11-16")).unwrap();
+    store.look_over(&now(MIDNIGHT + HOUR)).unwrap();
+    assert!(filler("third").is_err(), "the disk is not full");
+    assert!(!keep_large(&mut store, 4));
+    let Counters { evicted_disk_full, dropped_full, vanished, .. } = store.counters();
+    assert_eq!((evicted_disk_full, dropped_full, vanished), (1, 1, 3));
+    assert_eq!(hidden(&folder), Vec::<String>::new());
+}
+
+/// Of files of which removing one brings no room, as where a quota is another's, no more than one goes.
+#[test]
+fn where_removing_brings_no_room_no_more_is_removed() {
+    #[derive(Debug, Default)]
+    struct Stubborn {
+        is_full: bool,
+    }
+    impl Disk for Stubborn {
+        fn apply(&mut self, op: Op<'_>) -> io::Result<()> {
+            match op {
+                Op::Write(..) if self.is_full => Err(io::ErrorKind::QuotaExceeded.into()),
+                op => RealDisk.apply(op),
+            }
+        }
+
+        fn free(&self, _: &Path) -> u64 {
+            0
+        }
+    }
+    let folder = TempDir::new().unwrap();
+    let mut store = Store::open(folder.path(), settings(), Stubborn::default()).unwrap();
+    for minute in 0..5 {
+        keep(&mut store, "web", MIDNIGHT + minute * MINUTE, 1).unwrap();
+    }
+    store.disk.is_full = true;
+    assert!(matches!(keep(&mut store, "web", MIDNIGHT + HOUR, 1), Err(NotKept::Full)));
+    assert_eq!((store.counters().evicted_disk_full, store.size().0), (1, 4));
 }
 
 #[test]
