@@ -2,7 +2,7 @@
 
 use std::hash::Hash;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::process::Process;
 use crate::profile::{Outcome, ProcessIndex, Window};
@@ -176,6 +176,56 @@ impl Aggregator {
         }
     }
 
+    /// Whether nothing was counted since a window was closed last.
+    pub fn is_quiet(&self) -> bool {
+        self.current.is_empty()
+    }
+
+    /// The entries of the processes whose stacks were counted.
+    pub fn processes(&self) -> FxHashSet<ProcessIndex> {
+        self.stacks.iter().map(|stack| stack.process).collect()
+    }
+
+    /// Takes in what another has counted, all of it in the window that is open: of processes of which it was not known before
+    /// to whom they belong.
+    pub fn absorb(&mut self, mut other: Self) {
+        for (function, samples) in std::mem::take(&mut other.function_counts) {
+            *self.function_counts.entry(function).or_default() += samples;
+        }
+        let functions = std::mem::take(&mut other.functions);
+        let Aggregate { frames, stacks, tallies, .. } = other.finish(0);
+        for ((stack, function), tallies) in stacks.iter().zip(functions).zip(tallies) {
+            let mut sum = Tally::default();
+            tallies.into_iter().for_each(|(_, tally)| sum.add(tally));
+            let id = self.intern_of_another(stack, &frames, function);
+            self.current.entry(id).or_default().add(sum);
+        }
+    }
+
+    fn intern_of_another(&mut self, stack: &Stack, frames: &FrameTable, function: Frame) -> StackId {
+        let has_room = self.stacks.len() < self.most.stacks
+            && self.depths + stack.frames.len() <= self.most.depths
+            && self.frames.frames().len() + stack.frames.len() <= self.most.frames;
+        let stack = match has_room {
+            true => {
+                let frames = stack.frames.iter().map(|&frame| self.frames.intern(frames.get(frame)));
+                Stack { frames: frames.collect(), ..stack.clone() }
+            }
+            false => Stack { outcome: Outcome::NotKept, frames: Box::default(), ..stack.clone() },
+        };
+        self.enter(stack, function)
+    }
+
+    fn enter(&mut self, stack: Stack, function: Frame) -> StackId {
+        let next = self.stacks.len() as StackId;
+        *self.ids.entry(stack).or_insert_with_key(|stack| {
+            self.depths += stack.frames.len();
+            self.stacks.push(stack.clone());
+            self.functions.push(function);
+            next
+        })
+    }
+
     /// Sum of all weights so far (ns).
     pub fn weight_ns(&self) -> f64 {
         let closed = self.windows.iter().flat_map(|w| &w.tallies).map(|(_, t)| t.weight_ns);
@@ -320,13 +370,7 @@ impl Aggregator {
     fn intern_whole(&mut self, process: &Process, chain: Chain<'_>) -> StackId {
         let frames = frames_of(process, chain).map(|frame| self.frames.intern(frame)).collect();
         let stack = Stack { process: process.index, outcome: chain.outcome, frames };
-        let next = self.stacks.len() as StackId;
-        *self.ids.entry(stack).or_insert_with_key(|stack| {
-            self.depths += stack.frames.len();
-            self.stacks.push(stack.clone());
-            self.functions.push(innermost_function(process, chain));
-            next
-        })
+        self.enter(stack, innermost_function(process, chain))
     }
 
     /// What each object weighs: the weight of the samples that have a frame in it (ns).

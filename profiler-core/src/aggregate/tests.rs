@@ -53,6 +53,56 @@ fn lost_samples_weigh_on_those_of_their_window() {
     assert_eq!(aggregator.weight_ns(), 300.0);
 }
 
+/// Samples of a process are counted by themselves until it is known whose it is.
+#[test]
+fn what_another_counted_is_as_if_it_had_been_counted_here() {
+    let (process, stacks) = (process(), [[1, 2], [1, 3], [4, 2]]);
+    let (mut whole, mut here, mut elsewhere) =
+        (Aggregator::default(), Aggregator::default(), Aggregator::default());
+    for (at, user) in stacks.iter().cycle().take(30).enumerate() {
+        let part = if at % 4 == 0 { &mut elsewhere } else { &mut here };
+        part.add(&process, chain(&[], user), 100 + at as u64);
+        whole.add(&process, chain(&[], user), 100 + at as u64);
+        if at == 10 {
+            elsewhere.close_window(1, 1.0); // its windows are one here
+        }
+    }
+    assert!(!here.is_quiet());
+    here.absorb(elsewhere);
+    assert_eq!(here.take_function_counts(), whole.take_function_counts());
+    assert_eq!(here.processes(), whole.processes());
+    let by_stack = |aggregator: Aggregator| {
+        let aggregate = aggregator.finish(2);
+        let address = |frame: &FrameId| aggregate.frames.get(*frame).address;
+        let mut tallies: Vec<(Vec<u64>, Vec<(u32, Tally)>)> = aggregate
+            .stacks
+            .iter()
+            .zip(&aggregate.tallies)
+            .map(|(stack, tallies)| (stack.frames.iter().map(address).collect(), tallies.clone()))
+            .collect();
+        tallies.sort_by(|one, other| one.0.cmp(&other.0));
+        tallies
+    };
+    assert_eq!(by_stack(here), by_stack(whole));
+}
+
+#[test]
+fn what_another_counted_beyond_the_bounds_keeps_its_weight() {
+    let mut here = Aggregator::with_most(Most { stacks: 1, depths: 8, frames: 8 });
+    let (process, mut elsewhere) = (process(), Aggregator::default());
+    here.add(&process, chain(&[], &[1]), 100);
+    (2..9).for_each(|address| {
+        elsewhere.add(&process, chain(&[], &[address]), 100);
+    });
+    here.absorb(elsewhere);
+    assert_eq!(here.weight_ns(), 800.0);
+    let aggregate = here.finish(1);
+    assert_eq!(
+        aggregate.stacks.iter().map(|stack| stack.outcome).collect::<Vec<_>>(),
+        [Outcome::Complete, Outcome::NotKept]
+    );
+}
+
 #[test]
 fn functions_have_their_parts_of_closed_windows() {
     let mut aggregator = Aggregator::default();

@@ -27,6 +27,8 @@ pub(super) struct Circumstances {
     pub(super) load: BudgetLoad,
     /// What everything that sampling costs may take, where own time has no budget of its own (ratio of the target's CPU time).
     pub(super) granted_ratio: f64,
+    /// The rate at which one of several targets that share it would be slowed down by its whole budget (samples per CPU-second).
+    pub(super) dearest_hz: f64,
     /// How far a run without a horizon has come.
     pub(super) schedule: Option<Schedule>,
     /// Those that a sample holds up.
@@ -124,7 +126,7 @@ fn caps(settings: &RateSettings, now: &Circumstances, budget_share: f64) -> Caps
         }
     };
     Caps {
-        budget_hz,
+        budget_hz: budget_hz.min(budget_share * now.dearest_hz),
         own_hz,
         kernel_hz: settings.ceiling_hz(),
         bytes_hz: settings.max_bytes_per_s / bytes_per_cpu_s,

@@ -60,6 +60,8 @@ pub struct RateController {
     pub(super) settings: RateSettings,
     /// What the host's budget leaves for everything that sampling costs, once it was shared (ratio of the target's CPU time).
     pub(super) granted: Option<f64>,
+    /// The rate that the dearest of several targets allows (samples per CPU-second).
+    dearest_hz: f64,
     pub(super) meter: OverheadMeter,
     /// Of what is granted.
     pub(super) bucket: TokenBucket,
@@ -113,6 +115,7 @@ impl RateController {
             account: Account::new(settings.budget_ratio),
             part: Account::default(),
             granted: None,
+            dearest_hz: f64::INFINITY,
             rate_hz: settings.floor_hz,
             bound_by: BoundBy::Law,
             settled: false,
@@ -253,6 +256,7 @@ impl RateController {
             utilisation_cpus: self.meter.utilisation_cpus(),
             load: self.load(),
             granted_ratio: self.granted_ratio(),
+            dearest_hz: self.dearest_hz,
             schedule: self.schedule,
             threads: self.threads(),
         };
@@ -464,6 +468,12 @@ impl RateController {
             None if self.throttled => self.rate_hz.min(self.bucket_cap_hz()),
             None => self.rate_hz,
         }
+    }
+
+    /// The rate goes no higher than this (samples per CPU-second): several targets share it, and it would slow down one of them by more
+    /// than its budget.
+    pub fn bound_rate(&mut self, most_hz: f64) {
+        self.dearest_hz = if most_hz.is_nan() { f64::INFINITY } else { most_hz.max(0.0) };
     }
 
     /// What sampling has cost so far.

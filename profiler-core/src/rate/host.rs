@@ -9,6 +9,8 @@ const SECOND_NS: f64 = 1e9;
 const CALM_NS: u64 = 1_000_000_000;
 /// A budget stays where it is this near to what it would become: costs are known to some percent, and a change is not free.
 const DEAD_BAND: f64 = 1.1;
+/// Part of the budget that names may keep from samples: with less than the other half, profiles would be named well and say little.
+const MOST_FOR_NAMES: f64 = 0.5;
 /// By how much budgets may exceed what there is before that is wrong: their controllers aim at nine tenths of them.
 const SLACK: f64 = 1.05;
 
@@ -20,7 +22,13 @@ const SLACK: f64 = 1.05;
 pub struct HostBudget {
     cpus: f64,
     spending: Spending,
+    /// The same without names, of what these leave.
+    beside_names: Spending,
     set_up: SetUp,
+    /// What names took, as a matter of the minutes that follow.
+    names: SetUp,
+    /// What they are expected to take (CPUs).
+    expected_names_cpus: f64,
     last_ns: Option<u64>,
     shared_ns: Option<u64>,
     worst_10s_ratio: f64,
@@ -32,7 +40,10 @@ impl HostBudget {
         Self {
             cpus,
             spending: Spending::default(),
+            beside_names: Spending::default(),
             set_up: SetUp::default(),
+            names: SetUp::default(),
+            expected_names_cpus: 0.0,
             last_ns: None,
             shared_ns: None,
             worst_10s_ratio: 0.0,
@@ -46,15 +57,30 @@ impl HostBudget {
     }
 
     /// Takes in what was spent since the last time, for targets and on its own (ns of CPU time), `once_ns` of it on set-up, which
-    /// is charged over the minutes that follow; `at_ns` is of a clock that does not go back.
-    pub fn book(&mut self, at_ns: u64, spent_ns: f64, once_ns: f64) {
+    /// is charged over the minutes that follow, and `names_ns` on names, which wait for what samples leave; `at_ns` is of a clock that
+    /// does not go back.
+    pub fn book(&mut self, at_ns: u64, spent_ns: f64, once_ns: f64, names_ns: f64) {
         let wall_ns = at_ns.saturating_sub(*self.last_ns.get_or_insert(at_ns)) as f64;
         self.last_ns = self.last_ns.max(Some(at_ns));
         let spent_ns = spent_ns - self.set_up.put_off_ns(wall_ns, once_ns);
         self.spending.book(Stretch { wall_ns, spent_ns, granted_ns: self.cpus * wall_ns });
+        self.names.put_off_ns(wall_ns, names_ns);
+        let granted_ns = (self.cpus - self.kept_for_names_cpus()) * wall_ns;
+        self.beside_names.book(Stretch { wall_ns, spent_ns: spent_ns - names_ns, granted_ns });
         if self.spending.held().wall_ns >= TEN_SECONDS_NS {
             self.worst_10s_ratio = self.worst_10s_ratio.max(self.last_10s_ratio());
         }
+    }
+
+    /// Names are expected to take so much (CPUs).
+    pub fn expect_names(&mut self, cpus: f64) {
+        self.expected_names_cpus = cpus;
+    }
+
+    /// What samples leave for names: what these took over minutes, and are expected to. A window that is named, and somebody who asks,
+    /// change it little, so that no rate follows them up and down.
+    fn kept_for_names_cpus(&self) -> f64 {
+        self.names.due_cpus().max(self.expected_names_cpus).clamp(0.0, MOST_FOR_NAMES * self.cpus.max(0.0))
     }
 
     /// What was spent in the last ten seconds, over what was to be spent; 1 is all of it.
@@ -83,7 +109,7 @@ impl HostBudget {
 
     /// Shares what may be spent: once a second, and at once where the budgets in force (`granted`, in the order of the
     /// demands) would spend more than that. What of them is near enough stays. `housekeeping_cpus` is what is spent on no
-    /// target.
+    /// target, but for names.
     pub fn share(
         &mut self,
         at_ns: u64,
@@ -117,15 +143,17 @@ impl HostBudget {
     /// and of a target that bursts, the rest of the window holds no more than what it has not yet used. The least of these
     /// factors is what all budgets together may grow or have to shrink by.
     fn left_cpus(&self, housekeeping_cpus: f64, demands: &[Demand], granted: &[f64]) -> f64 {
+        let for_samples_cpus = self.cpus - self.kept_for_names_cpus();
         let fixed_cpus: f64 = demands.iter().map(|demand| demand.fixed_cpus).sum();
         let of_samples: Vec<f64> = demands.iter().zip(granted).map(samples_cpus).collect();
         let all_cpus: f64 = of_samples.iter().sum();
         if all_cpus <= 0.0 || demands.len() != granted.len() {
-            return (self.affordable_cpus() - housekeeping_cpus).max(0.0);
+            let affordable_cpus = self.beside_names.affordable_cpus(for_samples_cpus).min(for_samples_cpus);
+            return (affordable_cpus - housekeeping_cpus).max(0.0);
         }
         let always_cpus = fixed_cpus + housekeeping_cpus;
-        let mut factor = (self.cpus - always_cpus) / all_cpus;
-        let (mut begun, mut stretches) = (Stretch::default(), self.spending.begun());
+        let mut factor = (for_samples_cpus - always_cpus) / all_cpus;
+        let (mut begun, mut stretches) = (Stretch::default(), self.beside_names.begun());
         for age in 0..AGES {
             while begun.wall_ns < (age + 1) as f64 * SECOND_NS {
                 let Some(stretch) = stretches.next() else { break };
@@ -135,7 +163,7 @@ impl HostBudget {
             if begun.wall_ns < (age + 1) as f64 * SECOND_NS || to_come_ns < MERGE_NS {
                 break;
             }
-            let left_ns = begun.granted_ns + (self.cpus - always_cpus) * to_come_ns - begun.spent_ns;
+            let left_ns = begun.granted_ns + (for_samples_cpus - always_cpus) * to_come_ns - begun.spent_ns;
             let wanted_cpus: f64 =
                 of_samples.iter().zip(demands).map(|(cpus, demand)| cpus * demand.pace[age]).sum();
             if wanted_cpus > 0.0 {

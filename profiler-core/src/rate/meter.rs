@@ -83,6 +83,41 @@ impl Spend {
         self.base_ns + self.frames_ns + self.stack_ns
     }
 
+    /// What was spent after `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Spend) -> Spend {
+        let mut since = *self;
+        since.add(&earlier.times(-1.0));
+        since
+    }
+
+    /// What one of several targets has of it that has these parts of the samples, of their frames and of the bytes that were copied:
+    /// what no sample causes goes by samples.
+    #[must_use]
+    pub fn part(&self, [samples, frames, bytes]: [f64; 3]) -> Spend {
+        let all = self.times(samples);
+        Spend { frames_ns: self.frames_ns * frames, stack_ns: self.stack_ns * bytes, ..all }
+    }
+
+    fn times(&self, factor: f64) -> Spend {
+        Spend {
+            base_ns: factor * self.base_ns,
+            frames_ns: factor * self.frames_ns,
+            stack_ns: factor * self.stack_ns,
+            switches_ns: factor * self.switches_ns,
+            side_records_ns: factor * self.side_records_ns,
+            waiting_ns: factor * self.waiting_ns,
+            foreign_ns: factor * self.foreign_ns,
+            self_ns: factor * self.self_ns,
+            self_fixed_ns: factor * self.self_fixed_ns,
+            self_once_ns: factor * self.self_once_ns,
+            put_off_ns: factor * self.put_off_ns,
+            doubt_ns: factor * self.doubt_ns,
+            target_se_ns: factor * self.target_se_ns,
+            samples_se_ns: factor * self.samples_se_ns,
+        }
+    }
+
     /// Errors of one calibration go together: they add up like the means.
     pub(super) fn add(&mut self, other: &Spend) {
         self.base_ns += other.base_ns;

@@ -189,6 +189,7 @@ impl<'a> Basis<'a> {
             utilisation_cpus: self.watched.utilisation_cpus(),
             load: self.load(cost),
             granted_ratio: self.settings.budget_ratio,
+            dearest_hz: f64::INFINITY,
             schedule: None,
             threads: threads_held_up(&self.settings, self.watched.utilisation_cpus()),
         };

@@ -10,6 +10,11 @@ pub(super) struct SetUp {
 }
 
 impl SetUp {
+    /// What is charged now (CPUs).
+    pub(super) fn due_cpus(&self) -> f64 {
+        self.owed_ns / MINUTE_NS
+    }
+
     /// Takes in `spent_ns` that were spent on set-up in the last `wall_ns`. Returns how much less than what was spent is to be
     /// charged now (ns); negative where more of earlier set-up is due than was spent on new.
     pub(super) fn put_off_ns(&mut self, wall_ns: f64, spent_ns: f64) -> f64 {

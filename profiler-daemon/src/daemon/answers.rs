@@ -7,7 +7,7 @@ use config::TargetSettings;
 use super::ask::{Ask, Refused, Wanted};
 use super::board::Snapshot;
 use super::state::{MemoryStatus, Origin, SettingsStatus, Status, StoreStatus, TargetCounts, TargetState};
-use super::watched::LONG_ENOUGH_NS;
+use super::watched::{LONG_ENOUGH_NS, Watched};
 use super::{Daemon, PUBLISH_EVERY_NS};
 use crate::discovery::TargetId;
 use crate::store::Waiting;
@@ -124,14 +124,15 @@ impl Daemon {
     pub(super) fn publish(&mut self) {
         let at_ns = clock::monotonic_ns();
         self.next_publishing_ns = at_ns + PUBLISH_EVERY_NS;
-        let mut targets: Vec<_> = self
-            .targets
-            .values()
-            .map(|watched| {
-                let kept = self.keeper.kept(&watched.identity.name);
-                (watched.status(kept, at_ns), watched.decisions())
-            })
-            .collect();
+        self.note_shares();
+        let shared = self.sharing.shared.as_deref();
+        let of_one = |(id, watched): (&TargetId, &Watched)| {
+            let kept = self.keeper.kept(&watched.identity.name);
+            let share = shared.and_then(|shared| Some((&shared.engine, shared.status(*id)?)));
+            let decisions = watched.decisions().or_else(|| share.map(|(engine, _)| engine.log.clone()));
+            (watched.status(kept, at_ns, share), decisions.unwrap_or_default())
+        };
+        let mut targets: Vec<_> = self.targets.iter().map(of_one).collect();
         self.ledger.settle(targets.iter_mut().map(|(target, _)| target));
         let status = self.status(at_ns, targets.iter().map(|(target, _)| target.state));
         self.publisher.publish(Snapshot { at_ns, status, targets });
@@ -154,6 +155,7 @@ impl Daemon {
         degraded.extend(self.server.notes());
         degraded.extend(store.notes.iter().cloned());
         degraded.extend(unmerged(&store.waiting));
+        degraded.extend(self.sharing.shared.iter().flat_map(|shared| shared.engine.notes.iter().cloned()));
         let asked = self.settings.store.window.duration();
         if window > asked {
             let (window_s, asked_s) = (window.as_secs_f64(), asked.as_secs_f64());

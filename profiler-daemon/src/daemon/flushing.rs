@@ -45,8 +45,8 @@ impl Daemon {
             }
         }
         for id in due {
-            let parcel = self.targets.get_mut(&id).and_then(|watched| watched.cut_early(&self.setup, now_ns));
-            parcel.into_iter().for_each(|parcel| self.keeper.keep(parcel));
+            self.targets.entry(id).and_modify(|watched| watched.note_early_end(now_ns));
+            self.cut(id).into_iter().for_each(|parcel| self.keeper.keep(parcel));
         }
         let waiting = std::mem::take(&mut self.waiting);
         let (open, done): (Vec<_>, Vec<_>) = waiting

@@ -68,16 +68,15 @@ impl HostAccount {
         if wall_ns > 0 { spent_ns as f64 / wall_ns as f64 } else { 0.0 }
     }
 
-    /// Own CPU time of no target, in the last ten seconds (CPU-seconds per second). Names come when windows end: where those of
-    /// the time to come are expected to take more than they did, that is reckoned with; and what the first seconds took is no sign
-    /// that the next will take as much.
-    pub(crate) fn housekeeping_cpus(&self, expected_names_cpus: f64) -> f64 {
+    /// Own CPU time of no target and for no names, in the last ten seconds (CPU-seconds per second): what the first seconds took is
+    /// no sign that the next will take as much.
+    pub(crate) fn housekeeping_cpus(&self) -> f64 {
         let (then, now) = (self.oldest(), self.latest());
         let wall_ns = now.at_ns.saturating_sub(then.at_ns).max(WINDOW_NS) as f64;
         let own_ns = now.self_ns.saturating_sub(then.self_ns);
         let names_ns = now.names_ns.saturating_sub(then.names_ns);
         let beside_ns = own_ns.saturating_sub(now.turns_ns.saturating_sub(then.turns_ns) + names_ns);
-        beside_ns as f64 / wall_ns + (names_ns as f64 / wall_ns).max(expected_names_cpus)
+        beside_ns as f64 / wall_ns
     }
 
     /// What is spent on all but names just now (CPU-seconds per second).
@@ -135,7 +134,7 @@ mod tests {
     fn the_worst_ten_seconds_are_kept_and_own_time_without_a_target_counts() {
         let mut account = HostAccount::new(spent(0, 0, 0), 2);
         account.observe(spent(1, 0, 10_000_000), 2);
-        assert!((account.housekeeping_cpus(0.0) - 0.0005).abs() < 1e-9, "what a start takes");
+        assert!((account.housekeeping_cpus() - 0.00025).abs() < 1e-9, "what a start takes");
         let mut account = HostAccount::new(spent(0, 0, 0), 2);
         let mut charged_ns = 0;
         for second in 1..=60 {
@@ -145,8 +144,7 @@ mod tests {
         let status = account.status(0.01);
         assert!((status.overhead_last_10s_ratio - 0.01).abs() < 1e-9, "{status:?}");
         assert!((status.overhead_worst_10s_ratio - 0.025).abs() < 1e-9, "{status:?}");
-        assert!((account.housekeeping_cpus(0.0) - 0.005).abs() < 1e-9);
-        assert!((account.housekeeping_cpus(0.004) - 0.0065).abs() < 1e-9, "of names .0025 were seen");
+        assert!((account.housekeeping_cpus() - 0.0025).abs() < 1e-9);
         assert!((account.beside_names_cpus() - 0.0175).abs() < 1e-9);
         account.observe(spent(61, charged_ns + 30_000_000, 610_000_000), 2);
         assert!((account.beside_names_cpus() - (0.0175 + 0.02 / 3.0)).abs() < 1e-9, "a second of three");
@@ -158,6 +156,6 @@ mod tests {
         let mut account = HostAccount::new(Spent::default(), 0);
         account.observe(Spent::default(), 0);
         assert_eq!(account.last_10s_ratio(), 0.0);
-        assert_eq!(account.housekeeping_cpus(0.0), 0.0);
+        assert_eq!(account.housekeeping_cpus(), 0.0);
     }
 }

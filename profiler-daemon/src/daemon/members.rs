@@ -27,6 +27,7 @@ impl Daemon {
     /// Who came and who left; starts to sample what has somebody to sample, and ends what has nobody any more.
     pub(super) fn look_for_targets(&mut self, now_ns: u64) {
         self.pass_on_news();
+        self.look_begins();
         let before_ns = clock::thread_cpu_ns();
         let changes = self.discovery.look(now_ns);
         let cost_ns = clock::thread_cpu_ns().saturating_sub(before_ns);
@@ -53,8 +54,10 @@ impl Daemon {
         }
         self.part_from_creators(&changes);
         self.targets.values_mut().for_each(Watched::settle_members);
-        changes.gone.into_iter().for_each(|id| self.drop_target(id));
+        changes.gone.iter().for_each(|id| self.drop_target(*id));
+        self.weigh_sharing(now_ns);
         self.go_on_with_targets(now_ns);
+        self.look_ended(&changes);
     }
 
     /// Ends targets and begins to sample others, of those that are known.
@@ -77,7 +80,8 @@ impl Daemon {
 
     /// What records told: whoever created a process may have ended since.
     fn pass_on_news(&mut self) {
-        for engine in self.targets.values_mut().filter_map(Watched::engine) {
+        let shared = self.sharing.shared.as_deref_mut().map(|shared| &mut shared.engine);
+        for engine in self.targets.values_mut().filter_map(Watched::engine).chain(shared) {
             let Some(news) = &mut engine.session.news else { continue };
             news.births.drain(..).for_each(|(child, creator)| self.discovery.born(child, creator));
             news.execs.drain(..).for_each(|pid| self.discovery.suspect(pid));
@@ -91,6 +95,7 @@ impl Daemon {
             origin: Origin::Settings,
             group: found.group.clone(),
             is_everything: found.is_everything,
+            is_program: found.is_program(),
         };
         let mut watched = Watched::new(identity, self.sampling_of(&found.settings));
         if let Some(own) = self.targets.get(&found.own) {
@@ -115,11 +120,12 @@ impl Daemon {
             .targets
             .values()
             .filter(|watched| !watched.identity.is_everything)
-            .map(|watched| watched.totals().cpu_ns)
+            .map(|watched| watched.own_totals().cpu_ns)
             .sum();
-        let others_ns = others_ns + self.gone.cpu_ns;
+        let others_ns = others_ns + self.gone_others_ns;
         let everything = self.targets.values_mut().filter(|watched| watched.identity.is_everything);
-        for engine in everything.filter_map(Watched::engine) {
+        let shared = self.sharing.shared.as_deref_mut().map(|shared| &mut shared.engine);
+        for engine in everything.filter_map(Watched::engine).chain(shared) {
             engine.session.cpu.others_used(others_ns);
         }
     }
@@ -133,12 +139,12 @@ impl Daemon {
         self.is_attaching = false;
         self.make_room(most);
         let mut sampled = self.targets.values().filter(|watched| watched.is_sampled()).count();
-        for watched in self.targets.values_mut() {
-            if !watched.is_coming() && !watched.is_to_be_resampled() {
-                continue;
-            }
-            if !watched.is_sampled() && sampled >= most {
-                watched.leave_out(TOO_MANY);
+        let ids: Vec<TargetId> = self.targets.keys().copied().collect();
+        for id in ids {
+            let Some(watched) = self.targets.get(&id) else { continue };
+            let shares = self.is_to_share(watched);
+            let is_elsewhere = watched.is_sampled() && watched.shares() != shares && watched.has_processes();
+            if !watched.is_coming() && !watched.is_to_be_resampled() && !is_elsewhere {
                 continue;
             }
             if clock::monotonic_ns() >= until_ns {
@@ -146,9 +152,20 @@ impl Daemon {
                 break;
             }
             let was_sampled = watched.is_sampled();
-            watched.resample(&self.setup, now_ns).into_iter().for_each(|parcel| self.keeper.keep(parcel));
-            watched.attach(&self.setup, now_ns);
-            sampled = sampled + usize::from(watched.is_sampled()) - usize::from(was_sampled);
+            if !was_sampled && sampled >= most {
+                self.targets.entry(id).and_modify(|watched| watched.leave_out(TOO_MANY));
+                continue;
+            }
+            if is_elsewhere || watched.shares() {
+                self.stop_target(id); // and begins in the other way, or under another budget
+            }
+            if !shares || !self.share(id, now_ns) {
+                let Some(watched) = self.targets.get_mut(&id) else { continue };
+                watched.resample(&self.setup, now_ns).into_iter().for_each(|parcel| self.keeper.keep(parcel));
+                watched.attach(&self.setup, now_ns);
+            }
+            let is_sampled = self.targets.get(&id).is_some_and(Watched::is_sampled);
+            sampled = sampled + usize::from(is_sampled) - usize::from(was_sampled);
         }
         self.exclude_known();
     }
@@ -163,35 +180,36 @@ impl Daemon {
 
     /// So many of these are detached.
     fn let_idle_go(&mut self, most: usize) {
-        let idle =
-            self.targets.values_mut().filter(|watched| watched.is_sampled() && !watched.has_processes());
-        for watched in idle.take(most) {
-            watched.stop(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
-        }
+        let is_idle = |watched: &Watched| watched.is_sampled() && !watched.has_processes();
+        let idle: Vec<TargetId> = self
+            .targets
+            .iter()
+            .filter(|(_, watched)| is_idle(watched))
+            .map(|(id, _)| *id)
+            .take(most)
+            .collect();
+        idle.into_iter().for_each(|id| self.stop_target(id));
     }
 
-    /// Everything is none of what belongs to others, as far as these are sampled: whose CPU time is not taken off is not left out,
-    /// either.
+    /// Who has a sampler of its own is nobody else's: neither everything's nor one of those that share.
     pub(super) fn exclude_known(&mut self) {
-        let (everything, others): (Vec<&mut Watched>, Vec<&mut Watched>) =
-            self.targets.values_mut().partition(|watched| watched.identity.is_everything);
-        let mut everything = everything.into_iter().filter_map(Watched::engine).peekable();
-        if everything.peek().is_none() {
-            return;
+        let own = self
+            .targets
+            .values()
+            .filter(|watched| watched.has_own_sampler() && !watched.identity.is_everything);
+        let theirs: FxHashSet<u32> = own.flat_map(|watched| watched.processes.iter().copied()).collect();
+        let everything = self.targets.values_mut().filter(|watched| watched.identity.is_everything);
+        everything.filter_map(Watched::engine).for_each(|engine| engine.session.exclude(&theirs));
+        if let Some(shared) = self.sharing.shared.as_deref_mut() {
+            shared.engine.session.exclude(&theirs);
         }
-        let sampled = others.into_iter().filter(|watched| watched.is_sampled());
-        let theirs: FxHashSet<u32> = sampled.flat_map(|watched| watched.processes.iter().copied()).collect();
-        everything.for_each(|engine| engine.session.exclude(&theirs));
     }
 
     /// Ends what has nobody any more, and what was asked for until now.
     fn end_targets(&mut self, now_ns: u64) {
-        for watched in self.targets.values_mut() {
-            if !watched.is_over(now_ns) {
-                continue;
-            }
-            watched.stop(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
-        }
+        let over = self.targets.iter_mut().filter_map(|(id, watched)| watched.is_over(now_ns).then_some(*id));
+        let over: Vec<TargetId> = over.collect();
+        over.into_iter().for_each(|id| self.stop_target(id));
         let over = |watched: &Watched| watched.ends_ns.is_some_and(|ends_ns| now_ns >= ends_ns);
         let over: Vec<TargetId> =
             self.targets.iter().filter(|(_, watched)| over(watched)).map(|(id, _)| *id).collect();
@@ -203,9 +221,11 @@ impl Daemon {
 
     /// A target is not there any more; what was sampled is kept.
     pub(super) fn drop_target(&mut self, id: TargetId) {
-        let Some(mut watched) = self.targets.remove(&id) else { return };
-        watched.stop(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
-        self.gone = self.gone.plus(watched.totals());
+        self.stop_target(id);
+        let Some(watched) = self.targets.remove(&id) else { return };
+        let own = watched.own_totals();
+        self.gone = self.gone.plus(own);
+        self.gone_others_ns += if watched.identity.is_everything { 0 } else { own.cpu_ns };
         self.keeper.forget(&watched.identity.name);
     }
 
@@ -236,7 +256,10 @@ impl Daemon {
 
     /// Memory of all rings (bytes).
     pub(super) fn ring_bytes(&self) -> u64 {
-        self.setup.shared_ring_bytes() + self.targets.values().filter_map(Watched::ring_bytes).sum::<u64>()
+        let shared = self.sharing.shared.as_ref().map_or(0, |shared| shared.engine.sampler.ring_bytes());
+        self.setup.shared_ring_bytes()
+            + shared
+            + self.targets.values().filter_map(Watched::ring_bytes).sum::<u64>()
     }
 
     /// Leaves out the least active of those that are sampled, by CPU time since it was asked last.
@@ -249,10 +272,8 @@ impl Daemon {
     }
 
     fn give_up(&mut self, id: TargetId, why: &str) {
-        if let Some(watched) = self.targets.get_mut(&id) {
-            watched.stop(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
-            watched.leave_out(why);
-        }
+        self.stop_target(id);
+        self.targets.entry(id).and_modify(|watched| watched.leave_out(why));
     }
 
     /// Leaves out whoever is too many, and lets in whoever was left out and is clearly more active than one that is sampled, or

@@ -20,6 +20,7 @@ mod pace;
 mod ranking;
 pub(crate) mod recent;
 mod reload;
+mod shared;
 pub(crate) mod state;
 mod wakes;
 mod watched;
@@ -43,13 +44,15 @@ use self::keeper::Keeper;
 use self::ledger::Ledger;
 use self::looks::Looks;
 use self::notify::Notifier;
+use self::recent::RecentDecisions;
 use self::reload::{Prepared, Reloading};
+use self::shared::SharedState;
 use self::wakes::{Wake, Wakes};
 use self::watched::{Totals, Watched};
 use crate::api::{self, Server};
 use crate::debuginfod;
 use crate::discovery::{Discovery, TargetId};
-use crate::run::{self, Setup};
+use crate::run::{self, Engine, Setup};
 use crate::store::{self, StoreError};
 use crate::sys::{clock, limits, memory};
 
@@ -110,6 +113,7 @@ struct Daemon {
     setup: Setup,
     discovery: Discovery,
     targets: BTreeMap<TargetId, Watched>,
+    sharing: SharedState,
     keeper: Keeper,
     /// Of folders that other settings name no more: they keep what they were given, and end.
     leaving: Vec<Keeper>,
@@ -119,8 +123,10 @@ struct Daemon {
     window_length: WindowLength,
     /// What was spent when it was booked last.
     booked: Spent,
-    /// Of targets that are not there any more.
+    /// Of samplers that are not there any more.
     gone: Totals,
+    /// CPU time that targets with samplers of their own had used that are not there any more, but for everything (ns).
+    gone_others_ns: u64,
     notifier: Notifier,
     began_ns: u64,
     next_second_ns: u64,
@@ -161,6 +167,7 @@ impl Daemon {
             reloads: (0, 0),
             setup,
             targets: BTreeMap::new(),
+            sharing: SharedState::default(),
             keeper,
             leaving: Vec::new(),
             server,
@@ -169,6 +176,7 @@ impl Daemon {
             window_length: WindowLength::default(),
             booked: spent,
             gone: Totals::default(),
+            gone_others_ns: 0,
             notifier: Notifier::from_env(),
             began_ns: now_ns,
             next_second_ns: now_ns,
@@ -228,6 +236,7 @@ impl Daemon {
                 let begun = Instant::now();
                 self.notifier.stopping();
                 self.targets.values_mut().for_each(Watched::silence);
+                self.silence_shared();
                 reply.map(|reply| reply.send(()));
                 return Ok(begun);
             }
@@ -243,7 +252,8 @@ impl Daemon {
 
     /// Waits until some target begins to switch so often that it has to be looked at.
     async fn storm(&self) {
-        let alarms = || self.targets.values().filter_map(Watched::alarm);
+        let alarm = self.sharing.shared.as_ref().and_then(|shared| shared.engine.alarm());
+        let alarms = || self.targets.values().filter_map(Watched::alarm).chain(alarm);
         std::future::poll_fn(|context| {
             // All of them: each has to know whom to wake.
             let rings = alarms().filter(|alarm| alarm.poll_rung(context).is_ready()).count();
@@ -262,17 +272,13 @@ impl Daemon {
         if let Some(due_ns) = self.next_flush_ns() {
             pause = pause.min(Duration::from_nanos(due_ns.saturating_sub(now_ns)));
         }
-        self.targets
-            .values_mut()
-            .filter_map(Watched::engine)
-            .map(|engine| engine.pause(now_ns))
-            .fold(pause, Duration::min)
+        self.engines().map(|engine| engine.pause(now_ns)).fold(pause, Duration::min)
     }
 
     /// Looks at whoever has to be looked at.
     fn turn(&mut self) {
         let now_ns = clock::monotonic_ns();
-        for engine in self.targets.values_mut().filter_map(Watched::engine) {
+        for engine in self.engines() {
             if engine.is_due(now_ns) {
                 engine.session.own_time.enter();
                 engine.turn();
@@ -299,6 +305,7 @@ impl Daemon {
             true => self.look_for_targets(now_ns),
             false => self.go_on_with_targets(now_ns),
         }
+        self.note_shares();
         self.end_windows(now_ns);
         self.keep_within_bounds(now_ns);
         let spent = self.spent(now_ns);
@@ -318,22 +325,19 @@ impl Daemon {
     fn share_budget(&mut self, now_ns: u64) {
         let spent = self.spent(now_ns);
         let once_ns = spent.once_ns.saturating_sub(self.booked.once_ns);
-        self.budget.book(now_ns, spent.since(&self.booked) as f64, once_ns as f64);
+        let names_ns = spent.names_ns.saturating_sub(self.booked.names_ns);
+        self.budget.book(now_ns, spent.since(&self.booked) as f64, once_ns as f64, names_ns as f64);
         self.booked = spent;
         let room_ns = self.budget.room_ns(self.host.beside_names_cpus());
         let names_cpus = NAMES * host_cpus(&self.settings);
         self.keeper.allow(names_cpus, room_ns);
-        let expected_names_cpus =
-            self.window_length.expected_cpus(self.sampled(), self.window_ns()).min(names_cpus);
-        let mut controllers: Vec<_> = self
-            .targets
-            .values_mut()
-            .filter_map(Watched::engine)
-            .map(|engine| &mut engine.controller)
-            .collect();
+        self.budget.expect_names(self.window_length.expected_cpus(self.sampled(), self.window_ns()));
+        let shared = self.sharing.shared.as_deref_mut().map(|shared| &mut shared.engine);
+        let engines = self.targets.values_mut().filter_map(Watched::engine).chain(shared);
+        let mut controllers: Vec<_> = engines.map(|engine| &mut engine.controller).collect();
         let demands: Vec<Demand> = controllers.iter().map(|controller| controller.demand(1.0)).collect();
         let granted: Vec<f64> = controllers.iter().map(|controller| controller.granted_ratio()).collect();
-        let housekeeping_cpus = self.host.housekeeping_cpus(expected_names_cpus);
+        let housekeeping_cpus = self.host.housekeeping_cpus();
         let shares = self.budget.share(now_ns, housekeeping_cpus, &demands, &granted);
         for (controller, share) in controllers.iter_mut().zip(shares.iter().flat_map(|shares| &shares.of)) {
             controller.grant(share.granted_ratio);
@@ -359,11 +363,19 @@ impl Daemon {
         for watched in self.targets.values_mut().filter(|watched| watched.window_is_over(now_ns, window_ns)) {
             watched.cut(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
         }
+        self.end_shared_windows(now_ns, window_ns);
+    }
+
+    /// All samplers: those that targets have for themselves, and the one that they share.
+    fn engines(&mut self) -> impl Iterator<Item = &mut Engine<RecentDecisions>> {
+        let shared = self.sharing.shared.as_deref_mut().map(|shared| &mut shared.engine);
+        self.targets.values_mut().filter_map(Watched::engine).chain(shared)
     }
 
     /// What was spent since the daemon began, on all targets.
     fn spent(&self, at_ns: u64) -> Spent {
-        let all = self.targets.values().map(Watched::totals).fold(self.gone, Totals::plus);
+        let shared = self.sharing.shared.as_ref().map(|shared| shared.totals());
+        let all = self.targets.values().map(Watched::own_totals).chain(shared).fold(self.gone, Totals::plus);
         let (self_ns, names_ns) = (clock::self_cpu_ns(), self.keeper.names_ns());
         Spent {
             at_ns,
@@ -383,6 +395,10 @@ impl Daemon {
         self.server.end();
         let before = self.keeper.lost();
         let mut lost = 0;
+        match Instant::now() < until {
+            true => self.end_shared(),
+            false => lost += self.targets.values().filter(|watched| watched.shares()).count() as u64,
+        }
         for watched in self.targets.values_mut() {
             if Instant::now() < until {
                 watched.stop(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));

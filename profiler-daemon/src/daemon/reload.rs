@@ -130,6 +130,7 @@ impl Daemon {
             watched.sampling.symbol_memory = sampling.symbol_memory;
             watched.ask_for(sampling, &self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
         }
+        self.adopt_shared();
         self.next_ranking_ns = now_ns; // there may be room for more targets, or for fewer
         self.attach_targets(now_ns);
         self.tell_others_time();

@@ -3,6 +3,8 @@
 mod resampling;
 mod status;
 
+pub(super) use self::resampling::differ_in_control_alone;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +18,8 @@ use super::recent::RecentDecisions;
 use super::state::{Origin, TargetState};
 use crate::cgroup::Cgroup;
 use crate::run::join::{self, Whom};
-use crate::run::{Engine, Setup, summary};
+use crate::run::{Engine, Figures, Setup, ShareStatus, summary};
+use crate::sampler::session::Collected;
 use crate::sampler::watch::Watch;
 use crate::store::Window;
 use crate::sys::alarm::SwitchAlarm;
@@ -46,6 +49,8 @@ pub(crate) struct Identity {
     pub(crate) group: Option<Arc<str>>,
     /// Whether it is every process of no other target.
     pub(crate) is_everything: bool,
+    /// Whether a process belongs to it for the program that it runs.
+    pub(crate) is_program: bool,
 }
 
 /// A target.
@@ -58,7 +63,10 @@ pub(crate) struct Watched {
     pub(crate) processes: BTreeSet<u32>,
     state: TargetState,
     reason: Option<String>,
+    /// The sampler that it has for itself.
     sampled: Option<Box<Sampled>>,
+    /// What it has of the one that many share.
+    part: Option<Part>,
     /// What its processes do before events are opened for them, since when (ns).
     watch: Option<(Watch, u64)>,
     retry: Retry,
@@ -69,6 +77,8 @@ pub(crate) struct Watched {
     known_cpu_ns: u64,
     activity_ns: u64,
     before: Totals,
+    /// The same, of samplers that it had for itself.
+    before_own: Totals,
     windows: u64,
     /// Since the last look at who came and who left.
     joined: Vec<u32>,
@@ -84,15 +94,30 @@ struct Sampled {
     empty_since_ns: Option<u64>,
 }
 
+/// What a target has of the sampler that many share.
+#[derive(Clone, Copy)]
+struct Part {
+    /// Where the open window began (ns).
+    from_ns: u64,
+    early: EarlyEnds,
+    totals: Totals,
+}
+
+/// When something that failed is tried again.
 #[derive(Clone, Copy, Default)]
-struct Retry {
+pub(super) struct Retry {
     at_ns: u64,
     pause_ns: u64,
 }
 
 impl Retry {
+    /// The moment (ns).
+    pub(super) fn at_ns(&self) -> u64 {
+        self.at_ns
+    }
+
     /// After another failure.
-    fn after(self, now_ns: u64) -> Self {
+    pub(super) fn after(self, now_ns: u64) -> Self {
         let pause_ns = (2 * self.pause_ns).clamp(FIRST_RETRY_NS, LONGEST_RETRY_NS);
         Self { at_ns: now_ns.saturating_add(pause_ns), pause_ns }
     }
@@ -136,19 +161,26 @@ impl Totals {
     }
 }
 
-impl Sampled {
-    fn totals(&self) -> Totals {
-        let (account, counts) = (self.engine.controller.account(), &self.engine.session.counts);
+impl Totals {
+    /// What a sampler has counted so far.
+    pub(super) fn of(engine: &Engine<RecentDecisions>) -> Self {
+        let (account, counts) = (engine.controller.account(), &engine.session.counts);
         let own_ns = account.spent().self_ns;
-        Totals {
-            cpu_ns: self.engine.session.target_cpu_ns(),
+        Self {
+            cpu_ns: engine.session.target_cpu_ns(),
             charged_ns: (account.spent().total_ns() - own_ns) as u64,
-            turns_ns: self.engine.session.own_time.now_ns(),
+            turns_ns: engine.session.own_time.now_ns(),
             once_ns: account.spent().self_once_ns as u64,
             samples: counts.samples,
             lost: counts.lost,
             truncated: counts.truncated.total(),
         }
+    }
+}
+
+impl Sampled {
+    fn totals(&self) -> Totals {
+        Totals::of(&self.engine)
     }
 }
 
@@ -162,6 +194,7 @@ impl Watched {
             state: TargetState::Waiting,
             reason: None,
             sampled: None,
+            part: None,
             watch: None,
             retry: Retry::default(),
             spent_ns: 0,
@@ -169,6 +202,7 @@ impl Watched {
             known_cpu_ns: 0,
             activity_ns: 0,
             before: Totals::default(),
+            before_own: Totals::default(),
             windows: 0,
             joined: Vec::new(),
             left: Vec::new(),
@@ -197,7 +231,57 @@ impl Watched {
     }
 
     pub(crate) fn is_sampled(&self) -> bool {
+        self.sampled.is_some() || self.part.is_some()
+    }
+
+    /// Whether it shares its sampler with others.
+    pub(crate) fn shares(&self) -> bool {
+        self.part.is_some()
+    }
+
+    /// Whether it has a sampler for itself.
+    pub(crate) fn has_own_sampler(&self) -> bool {
         self.sampled.is_some()
+    }
+
+    /// Whether it is sampled as others are that are under these settings: each may have a budget of its own.
+    pub(crate) fn is_sampled_like(&self, usual: &SamplingSettings) -> bool {
+        let wanted = self.wanted.as_ref().unwrap_or(&self.sampling);
+        SamplingSettings { budget: usual.budget, symbol_memory: usual.symbol_memory, ..wanted.clone() }
+            == *usual
+    }
+
+    /// It shares a sampler from now on.
+    pub(crate) fn begin_share(&mut self, now_ns: u64) {
+        self.part = Some(Part { from_ns: now_ns, early: EarlyEnds::default(), totals: Totals::default() });
+        (self.state, self.reason, self.retry) = (TargetState::Sampled, None, Retry::default());
+        self.joined.clear();
+        self.left.clear();
+        self.sampling = self.wanted.take().unwrap_or(self.sampling.clone());
+    }
+
+    /// What it has of it until now.
+    pub(crate) fn note_share(&mut self, status: &ShareStatus<'_>) {
+        if let Some(part) = &mut self.part {
+            let spent = status.account.spent();
+            part.totals = Totals {
+                cpu_ns: status.cpu_ns,
+                charged_ns: (spent.total_ns() - spent.self_ns) as u64,
+                turns_ns: spent.self_ns as u64,
+                once_ns: spent.self_once_ns as u64,
+                samples: status.counts.samples,
+                lost: status.counts.lost,
+                truncated: status.counts.truncated.total(),
+            };
+        }
+    }
+
+    /// It shares no more.
+    pub(crate) fn end_share(&mut self) {
+        if let Some(part) = self.part.take() {
+            self.before = self.before.plus(part.totals);
+            (self.state, self.reason) = (TargetState::Waiting, None);
+        }
     }
 
     /// Whether it is to be sampled, and is not yet.
@@ -222,6 +306,7 @@ impl Watched {
     /// Tells the engine who came and who left.
     pub(crate) fn settle_members(&mut self) {
         let (joined, left) = (std::mem::take(&mut self.joined), std::mem::take(&mut self.left));
+        // Whoever shares is told of by the look itself.
         let Some(sampled) = &mut self.sampled else { return };
         // A group's and the machine's own are met when they are sampled.
         if self.identity.is_everything || (joined.is_empty() && left.is_empty()) {
@@ -322,18 +407,26 @@ impl Watched {
 
     /// Whether the open window began before this (ns).
     pub(crate) fn is_open_since(&self, at_ns: u64) -> bool {
-        self.sampled.as_ref().is_some_and(|sampled| sampled.from_ns < at_ns)
+        self.open_window().is_some_and(|(from_ns, _)| from_ns < at_ns)
+    }
+
+    /// Where the open window began (ns), and how often it may be ended early.
+    fn open_window(&self) -> Option<(u64, &EarlyEnds)> {
+        let own = self.sampled.as_ref().map(|sampled| (sampled.from_ns, &sampled.early));
+        own.or_else(|| self.part.as_ref().map(|part| (part.from_ns, &part.early)))
     }
 
     /// When the open window may be ended for somebody who asks for it (ns); `is_end` says that a time ends that was waited for.
     pub(crate) fn early_end_ns(&self, is_end: bool) -> Option<u64> {
-        self.sampled.as_ref().map(|sampled| sampled.early.when(sampled.from_ns, is_end))
+        self.open_window().map(|(from_ns, early)| early.when(from_ns, is_end))
     }
 
-    /// Ends the open window for such a one.
-    pub(crate) fn cut_early(&mut self, setup: &Setup, now_ns: u64) -> Option<Parcel> {
-        self.sampled.as_mut()?.early.take(now_ns);
-        self.cut(setup)
+    /// It is ended for such a one.
+    pub(crate) fn note_early_end(&mut self, now_ns: u64) {
+        let own = self.sampled.as_mut().map(|sampled| &mut sampled.early);
+        if let Some(early) = own.or_else(|| self.part.as_mut().map(|part| &mut part.early)) {
+            early.take(now_ns);
+        }
     }
 
     /// Whether its events are of no use any more: nobody has been left for a while, or they are those of a group that is gone.
@@ -358,9 +451,16 @@ impl Watched {
         sampled.engine.session.own_time.enter();
         let (collected, figures) = sampled.engine.cut();
         sampled.engine.session.own_time.leave();
+        Some(self.parcel(setup, collected, &figures))
+    }
+
+    /// What was collected in the open window, as it is to be kept; the next one begins.
+    pub(crate) fn parcel(&mut self, setup: &Setup, collected: Collected, figures: &Figures) -> Parcel {
         let span = collected.span.clone();
-        let from_ns = std::mem::replace(&mut sampled.from_ns, span.end).max(span.start);
-        let mut run = summary::run(&figures, &collected, setup, &self.sampling, self.identity.name.clone());
+        let own = self.sampled.as_mut().map(|sampled| &mut sampled.from_ns);
+        let open = own.or_else(|| self.part.as_mut().map(|part| &mut part.from_ns));
+        let from_ns = open.map_or(span.start, |open| std::mem::replace(open, span.end)).max(span.start);
+        let mut run = summary::run(figures, &collected, setup, &self.sampling, self.identity.name.clone());
         run.0.stopped = "window".to_owned();
         self.windows += 1;
         let window = Window {
@@ -371,7 +471,7 @@ impl Watched {
             to_ns: span.end,
         };
         let bytes = collected.counted.memory_bytes();
-        Some(Parcel { window, collected, scale: run.1, run: run.0, bytes })
+        Parcel { window, collected, scale: run.1, run: run.0, bytes }
     }
 
     /// Removes its events, and hands over what was sampled until now.
@@ -383,6 +483,7 @@ impl Watched {
         let parcel = self.cut(setup);
         if let Some(sampled) = self.sampled.take() {
             self.before = self.before.plus(sampled.totals());
+            self.before_own = self.before_own.plus(sampled.totals());
         }
         if let Some(wanted) = self.wanted.take() {
             self.sampling = wanted;
@@ -418,12 +519,18 @@ impl Watched {
 
     /// Everything that was counted so far.
     pub(crate) fn totals(&self) -> Totals {
-        self.sampled.as_ref().map_or(self.before, |sampled| self.before.plus(sampled.totals()))
+        let now = self.sampled.as_ref().map(|sampled| sampled.totals()).or(self.part.map(|part| part.totals));
+        now.map_or(self.before, |now| self.before.plus(now))
     }
 
-    /// Where the controller's last decisions are.
-    pub(crate) fn decisions(&self) -> RecentDecisions {
-        self.sampled.as_ref().map_or_else(RecentDecisions::default, |sampled| sampled.engine.log.clone())
+    /// The part of it that samplers counted which it had for itself.
+    pub(crate) fn own_totals(&self) -> Totals {
+        self.sampled.as_ref().map_or(self.before_own, |sampled| self.before_own.plus(sampled.totals()))
+    }
+
+    /// Where the last decisions are of the sampler that it has for itself.
+    pub(crate) fn decisions(&self) -> Option<RecentDecisions> {
+        self.sampled.as_ref().map(|sampled| sampled.engine.log.clone())
     }
 }
 
@@ -440,6 +547,7 @@ mod tests {
             origin: Origin::Settings,
             group: None,
             is_everything: false,
+            is_program: false,
         };
         Watched::new(identity, SamplingSettings::default())
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use config::TargetSettings;
+use config::{Each, TargetSettings};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Changes;
@@ -20,6 +20,13 @@ pub(super) const LINGER_NS: u64 = 60_000_000_000;
 /// A target. Never used again for another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TargetId(u32);
+
+impl TargetId {
+    /// The number that no other has.
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+}
 
 /// A section, over all changes of the settings. Never used again for another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,6 +50,14 @@ pub(crate) struct Found {
     pub(crate) group: Option<Arc<str>>,
     /// Its processes.
     pub(crate) pids: BTreeSet<u32>,
+}
+
+impl Found {
+    /// Whether a process belongs to it for the program that it runs.
+    pub(crate) fn is_program(&self) -> bool {
+        let TargetSettings { executable, command, process, each, .. } = &*self.settings;
+        *each == Some(Each::Process) || executable.is_some() || command.is_some() || process.is_some()
+    }
 }
 
 /// A target with what is counted of it.

@@ -146,13 +146,21 @@ impl JitStore {
         });
     }
 
-    /// What there is to tell of the code that was sampled since the last cut, to be read elsewhere. Programs that have
+    /// What there is to tell of the code of these processes that was sampled since the last cut, to be read elsewhere. Programs that have
     /// ended, those whose process is not among the `live` ones, are forgotten.
-    pub(crate) fn cut(&mut self, live: &FxHashSet<ProcessIndex>) -> Generated {
-        let tellers =
-            self.programs.iter_mut().map(|(&process, program)| (process, program.teller())).collect();
-        self.programs.retain(|process, program| live.contains(process) && !program.has_ended());
-        Generated { tellers, told: std::mem::take(&mut self.told), was_full: self.was_full }
+    pub(crate) fn cut(
+        &mut self,
+        live: &FxHashSet<ProcessIndex>,
+        is_cut: impl Fn(ProcessIndex) -> bool,
+    ) -> Generated {
+        let cut = self.programs.iter_mut().filter(|(process, _)| is_cut(**process));
+        let tellers = cut.map(|(&process, program)| (process, program.teller())).collect();
+        self.programs
+            .retain(|process, program| !is_cut(*process) || live.contains(process) && !program.has_ended());
+        let told = std::mem::take(&mut self.told);
+        let (told, others) = told.into_iter().partition(|(process, _)| is_cut(*process));
+        self.told = others;
+        Generated { tellers, told, was_full: self.was_full }
     }
 
     /// Programs that are followed.

@@ -6,6 +6,7 @@ mod members;
 mod pace;
 mod parts;
 mod reports;
+mod shares;
 mod ways;
 
 use std::collections::VecDeque;
@@ -26,6 +27,8 @@ use self::pace::Rest;
 pub(crate) use self::parts::Figures;
 use self::parts::Part;
 use self::reports::Reports;
+pub(crate) use self::shares::ShareStatus;
+use self::shares::Shares;
 pub(crate) use self::ways::STRANGER_OWN_NS;
 use self::ways::Ways;
 use super::explain;
@@ -144,6 +147,7 @@ pub(crate) struct Engine<L> {
     interrupts: Option<InterruptProbe>,
     resting: Option<Rest>,
     reports: Reports,
+    shares: Shares,
 }
 
 impl<L: DecisionLog> Engine<L> {
@@ -208,6 +212,7 @@ impl<L: DecisionLog> Engine<L> {
             interrupts: None,
             resting: None,
             reports: Reports::default(),
+            shares: Shares::default(),
         })
     }
 

@@ -24,6 +24,8 @@ pub(crate) enum Whom {
     Group(Arc<Cgroup>),
     /// Every process, but for those that are excluded.
     Everything,
+    /// Whoever enters it: many targets, of which any process may be one's.
+    Many,
 }
 
 /// Starts to sample a target; `seen` is what it did while it was watched. Its own time is that of its turns alone, of which this
@@ -55,9 +57,12 @@ pub(crate) fn begin<L: DecisionLog>(
             session.follow_group(Arc::clone(group), setup.asked != Some(AttachMode::Cpu));
             Found { pids: engine::others_in(group), group: Some(Arc::clone(group)) }
         }
-        Whom::Everything => {
+        Whom::Everything | Whom::Many => {
             setup.choose_whole_cpus()?;
-            session.follow_everything();
+            match whom {
+                Whom::Many => session.follow_owners(),
+                _ => session.follow_everything(),
+            }
             Found { pids: Vec::new(), group: None }
         }
     };
@@ -79,7 +84,7 @@ pub(crate) fn begin<L: DecisionLog>(
             }
         }
         Whom::Group(_) => engine.adopt_members(),
-        Whom::Everything => {}
+        Whom::Everything | Whom::Many => {}
     }
     match engine.catch_up_with_threads() {
         Err(OpenError::TargetGone) => return Ok(None),

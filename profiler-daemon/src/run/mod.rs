@@ -28,7 +28,7 @@ use profiler_core::rate::{Activity, Dither, Prediction, RateController, RateSett
 use profiler_core::unwind::method::{Method, MethodChoice};
 
 use self::engine::Attach;
-pub(crate) use self::engine::{DecisionLine, DecisionLog, Engine};
+pub(crate) use self::engine::{DecisionLine, DecisionLog, Engine, Figures, ShareStatus};
 use self::follow::{Stop, Until, Watched, follow};
 use self::foresight::Foresight;
 use self::inside::{Inside, Way};
@@ -290,6 +290,16 @@ impl Setup {
     /// Memory of the rings that all targets share (bytes).
     pub(crate) fn shared_ring_bytes(&self) -> u64 {
         self.reports.as_ref().map_or(0, SharedReports::ring_bytes)
+    }
+
+    /// Whether whole CPUs can be sampled.
+    pub(crate) fn may_sample_cpus(&self) -> bool {
+        self.access.cpu_wide && self.asked.is_none_or(|asked| asked == AttachMode::Cpu)
+    }
+
+    /// What a sample costs that hits somebody who is no target, in him and in this process (ns).
+    pub(crate) fn stranger_ns(&self) -> f64 {
+        self.calibration.model.per_sample_ns.mean_ns + engine::STRANGER_OWN_NS
     }
 
     /// From now on so many targets are sampled at once.

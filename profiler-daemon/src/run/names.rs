@@ -34,7 +34,7 @@ const TO_READ_AN_OBJECT: u64 = 4;
 /// What is named: a cut, taken apart.
 struct Cut {
     aggregate: Aggregate,
-    processes: Vec<ProcessInfo>,
+    processes: Arc<[ProcessInfo]>,
     objects: Objects,
     generated: Generated,
     /// The number of this naming, if there will be others of the same session.

@@ -2,12 +2,14 @@
 //! what sampling costs is read off.
 
 mod charged;
+mod clocks;
 mod cut;
 mod deeper;
 mod ended;
 mod exits;
 mod lost;
 mod maps;
+mod owners;
 
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
@@ -33,6 +35,8 @@ use self::deeper::DeeperStacks;
 use self::ended::Names;
 use self::exits::Exits;
 use self::lost::Losses;
+use self::owners::Sampled;
+pub(crate) use self::owners::{Owner, Owners};
 use super::handler_time::RecentSamples;
 use super::own_time::OwnTime;
 use super::perf::Drained;
@@ -95,6 +99,8 @@ pub(crate) struct News {
     pub(crate) execs: Vec<u32>,
 }
 
+/// Clocks of the processes that were sampled are read this often (ns).
+const CLOCKS_EVERY_NS: u64 = 2_000_000_000;
 /// News that are kept until somebody asks for them; later ones are found out in another way.
 const MOST_NEWS: usize = 1 << 14;
 
@@ -121,6 +127,19 @@ impl Counts {
             foreign_side_records: self.foreign_side_records - earlier.foreign_side_records,
             mappings: self.mappings - earlier.mappings,
             execs: self.execs - earlier.execs,
+        }
+    }
+}
+
+impl Counts {
+    /// Adds what was counted of samples elsewhere.
+    fn add_samples(&mut self, other: &Self) {
+        self.samples += other.samples;
+        self.frames += other.frames;
+        self.stack_bytes += other.stack_bytes;
+        self.completed += other.completed;
+        for outcome in Outcome::TRUNCATED {
+            self.truncated.add(outcome, other.truncated.count(outcome));
         }
     }
 }
@@ -154,7 +173,11 @@ pub(crate) struct Session {
     names: Names,
     /// Whether records tell of mappings; if not, those of whoever is sampled are read.
     mappings_are_told: bool,
+    /// What is counted, where all of it is one target's.
     aggregator: Aggregator,
+    /// Whose is what, where one session samples for many targets.
+    pub(crate) owners: Option<Owners>,
+    clocks_read_ns: u64,
     unwinder: StackUnwinder,
     earlier: EarlierStacks,
     deeper: DeeperStacks,
@@ -245,6 +268,8 @@ impl Session {
             names: Names::default(),
             mappings_are_told: true,
             aggregator: Aggregator::default(),
+            owners: None,
+            clocks_read_ns: 0,
             unwinder: StackUnwinder::default(),
             earlier: EarlierStacks::default(),
             deeper: DeeperStacks::default(),
@@ -275,8 +300,12 @@ impl Session {
     fn program_ended(&mut self, pid: u32) {
         self.earlier.forget_process(pid);
         self.deeper.forget(pid);
-        if let Some(process) = self.processes.get(pid) {
-            let frames = self.aggregator.frames().frames();
+        let counted = match &self.owners {
+            Some(owners) => owners.counted_of(pid),
+            None => Some(&self.aggregator),
+        };
+        if let (Some(process), Some(counted)) = (self.processes.get(pid), counted) {
+            let frames = counted.frames().frames();
             self.jit.ended(process.index, frames, &self.objects.roots, &self.objects.names);
         }
     }
@@ -293,6 +322,41 @@ impl Session {
         self.meets_unknown = alone;
         self.cpu.follow_group(Arc::clone(&group));
         self.group = Some(group);
+    }
+
+    /// The targets are many, and all are sampled by this session: every process is somebody's, or nobody's once that is known.
+    pub(crate) fn follow_owners(&mut self) {
+        self.follow_everything();
+        self.owners = Some(Owners::default());
+    }
+
+    /// A process belongs to this one from now on, or to nobody, as somebody has found out who looked at it. Whoever else runs a program
+    /// of its name is taken for his, if he `is_program`: if it ends before anybody looks.
+    pub(crate) fn assign(&mut self, pid: u32, owner: Option<Owner>, is_program: bool) {
+        let process = self.processes.get(pid).map(|process| process.index);
+        let program = process.map(|index| self.processes.infos()[index.0 as usize].comm.clone());
+        let Some(owners) = &mut self.owners else { return };
+        if let (Some(owner), Some(program), true) = (owner, program, is_program) {
+            owners.note_program(program, owner);
+        }
+        owners.assign(pid, owner);
+        if owners.is_nobodys(pid) {
+            self.let_go(pid);
+        }
+    }
+
+    /// A look at all processes has ended, and everybody was told of.
+    pub(crate) fn look_ended(&mut self) {
+        let nobodys = self.owners.as_mut().map(Owners::look_ended);
+        nobodys.into_iter().flatten().for_each(|pid| self.let_go(pid));
+    }
+
+    /// Nobody asks what a process does.
+    fn let_go(&mut self, pid: u32) {
+        self.program_ended(pid);
+        self.processes.forget(pid);
+        self.rereads.forget(pid);
+        self.cpu.leave(pid);
     }
 
     /// The target is every process of the machine but those that are excluded, now and to come.
@@ -352,10 +416,10 @@ impl Session {
 
     /// A process has left the target.
     pub(crate) fn leave(&mut self, pid: u32) {
-        self.program_ended(pid);
-        self.processes.forget(pid);
-        self.rereads.forget(pid);
-        self.cpu.leave(pid);
+        if let Some(owners) = &mut self.owners {
+            owners.leave(pid);
+        }
+        self.let_go(pid);
     }
 
     /// A process is to be looked at in the next reading: its end may have been on a record that was lost.
@@ -463,6 +527,9 @@ impl Session {
                     self.program_ended(pid);
                 }
                 self.processes.renamed(pid, tid, &name, exec);
+                if let Some(owners) = self.owners.as_mut().filter(|_| exec && !self.excluded.contains(&pid)) {
+                    owners.executes(pid);
+                }
                 if self.meets_unknown && pid == tid && !self.processes.contains(pid) {
                     self.names.note(pid, &name);
                 }
@@ -488,6 +555,9 @@ impl Session {
                 match is_ours {
                     true => self.counts.forks += 1,
                     false => self.counts.foreign_side_records += 1,
+                }
+                if let Some(owners) = self.owners.as_mut().filter(|_| is_process) {
+                    owners.forked(task.pid, task.parent_pid);
                 }
                 if is_process && is_ours {
                     self.cpu.forked(task.pid, task.parent_pid);
@@ -515,6 +585,7 @@ impl Session {
                 self.counts.foreign_side_records += 1;
                 if task.pid == task.tid {
                     self.names.forget(task.pid);
+                    self.owners.iter_mut().for_each(|owners| owners.ended(task.pid, None));
                 }
             }
             Drained::Record(Record::Other, _) => {}
@@ -547,12 +618,16 @@ impl Session {
         self.end_windows_until(sample.time_ns);
         let stack_bytes = sample.stack.map_or(0, |stack| stack.len()) as u64;
         self.counts.stack_bytes += stack_bytes;
-        if self.meets_unknown && !self.processes.contains(sample.pid) && !self.excluded.contains(&sample.pid)
-        {
+        let is_nobodys = self.owners.as_ref().is_some_and(|owners| owners.is_nobodys(sample.pid));
+        let is_unknown = !self.processes.contains(sample.pid) && !self.excluded.contains(&sample.pid);
+        if self.meets_unknown && is_unknown && !is_nobodys {
             self.meet_by_sample(sample.pid);
         }
         self.losses.took(weight_ns);
         let clock = Clock::of(sample.stream_id, sample.tid);
+        if let Some(owners) = self.owners.as_mut().filter(|_| self.processes.contains(sample.pid)) {
+            owners.met(sample.pid);
+        }
         if !self.processes.contains(sample.pid) {
             self.charged.hit_a_stranger(clock, stack_bytes);
             self.counts.foreign += 1;
@@ -633,7 +708,12 @@ impl Session {
         self.jit.translate(process.index, sample.time_ns, &process.space, user);
         let chain = Chain { kernel, user, outcome };
         let done_ns = self.charged.done_ns(clock, weight_ns, frames, stack_bytes);
-        let (outcome, function) = self.aggregator.add(process, chain, done_ns);
+        let sampled = Sampled { pid: sample.pid, weight_ns, done_ns, frames, stack_bytes, is_completed };
+        let counted = match &mut self.owners {
+            Some(owners) => owners.add(process, chain, sampled),
+            None => Some(self.aggregator.add(process, chain, done_ns)),
+        };
+        let Some((outcome, function)) = counted else { return }; // everybody's are assigned, or wait
         self.visits.sampled(sample.tid, key(function), weight_ns);
         self.counts.truncated.add(outcome, 1);
     }
@@ -641,16 +721,36 @@ impl Session {
     /// What happened since the last reading; a new one begins.
     pub(crate) fn reading(&mut self, switches: u64) -> Reading {
         let (target_cpu_ns, gone) = self.cpu.read();
+        let target_cpu_ns = self.cpu_of_owners(target_cpu_ns);
         // A process may outlive its first thread, and a zombie its program.
         // Its last samples may still be on their way: it is known until the next reading, unless its number is taken again.
         for pid in self.exits.take(std::mem::replace(&mut self.gone, gone), procfs::has_ended) {
             self.program_ended(pid);
+            if let Some(owners) = &mut self.owners {
+                let process = self.processes.get(pid).map(|process| process.index);
+                owners
+                    .ended(pid, process.map(|index| self.processes.infos()[index.0 as usize].comm.as_str()));
+            }
             self.processes.forget(pid);
             self.rereads.forget(pid);
         }
         let now = self.now(target_cpu_ns);
         let last = std::mem::replace(&mut self.last_reading, now);
         Reading { switches, ..now.since(&last, clock::monotonic_ns()) }
+    }
+
+    /// CPU time of all targets together, where they are many and not all that the machine does; else what is known of the one (ns).
+    fn cpu_of_owners(&mut self, target_cpu_ns: u64) -> u64 {
+        let Some(owners) = &mut self.owners else { return target_cpu_ns };
+        let now_ns = clock::monotonic_ns();
+        if now_ns >= self.clocks_read_ns + CLOCKS_EVERY_NS {
+            self.clocks_read_ns = now_ns;
+            owners.read_clocks(false);
+        }
+        if owners.has_rest() {
+            return target_cpu_ns;
+        }
+        (owners.cpu_ns() as u64).max(self.last_reading.target_cpu_ns)
     }
 
     /// What happened since the last reading, without the target's CPU time, which takes longer to read.
@@ -669,8 +769,10 @@ impl Session {
 
     /// Samples by innermost function since the last call, and those that followed each other.
     pub(crate) fn take_shares(&mut self) -> TopShares {
-        let counts = self.aggregator.take_function_counts();
-        let counts = counts.into_iter().map(|(function, samples)| (key(function), samples)).collect();
+        let counts = match &mut self.owners {
+            Some(owners) => owners.take_function_counts().into_iter().map(|(of, n)| (key(of), n)).collect(),
+            None => self.aggregator.take_function_counts().into_iter().map(|(of, n)| (key(of), n)).collect(),
+        };
         TopShares { counts, neighbours: self.visits.take() }
     }
 
@@ -694,7 +796,7 @@ impl Session {
 }
 
 /// One that stays for the function.
-fn key(function: Frame) -> u64 {
+fn key(function: impl Hash) -> u64 {
     FxBuildHasher.hash_one(function)
 }
 

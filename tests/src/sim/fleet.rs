@@ -170,7 +170,7 @@ pub fn run_fleet(fleet: &Fleet, seed: u64) -> FleetOutcome {
         now_s += passed_s;
         let spent_ns = truth.target_ns + truth.self_ns + fleet.housekeeping_cpus * passed_s * 1e9;
         books.book(now_s, spent_ns, in_force * passed_s * 1e9);
-        host.book((now_s * 1e9) as u64, spent_ns, 0.0);
+        host.book((now_s * 1e9) as u64, spent_ns, 0.0, 0.0);
         if run.now_s() >= run.member.to_s {
             left.push(runs.remove(next).changes);
         }

@@ -16,7 +16,7 @@ fn busy(cpus: f64) -> Demand {
 
 /// Books a second in which so many CPUs are spent.
 fn second(host: &mut HostBudget, from_ns: u64, cpus: f64) -> u64 {
-    (1..=10).for_each(|tick| host.book(from_ns + tick * TICK_NS, cpus * TICK_NS as f64, 0.0));
+    (1..=10).for_each(|tick| host.book(from_ns + tick * TICK_NS, cpus * TICK_NS as f64, 0.0, 0.0));
     from_ns + 10 * TICK_NS
 }
 
@@ -48,7 +48,7 @@ fn what_can_wait_is_spent_at_once_where_there_is_room_for_it_in_every_ten_second
         assert!(tick > 0 || (spent_ns - 0.12e9).abs() < 1.0, "{spent_ns}");
         of_names_ns += spent_ns;
         at_ns += TICK_NS;
-        host.book(at_ns, 0.008 * TICK_NS as f64 + spent_ns, 0.0);
+        host.book(at_ns, 0.008 * TICK_NS as f64 + spent_ns, 0.0, 0.0);
     }
     assert!((0.99..=1.0001).contains(&host.worst_10s_ratio()), "{}", host.worst_10s_ratio());
     assert!(of_names_ns > 0.95 * 0.012 * 60e9, "{of_names_ns}");
@@ -89,8 +89,27 @@ fn it_is_shared_once_a_second_or_when_it_would_be_overspent() {
 #[test]
 fn a_clock_that_stands_or_goes_back_spends_no_budget_twice() {
     let mut host = HostBudget::new(0.02);
-    host.book(5 * TICK_NS, 1.0, 0.0);
-    host.book(5 * TICK_NS, 1.0, 0.0);
-    host.book(3 * TICK_NS, 1.0, 0.0);
+    host.book(5 * TICK_NS, 1.0, 0.0, 0.0);
+    host.book(5 * TICK_NS, 1.0, 0.0, 0.0);
+    host.book(3 * TICK_NS, 1.0, 0.0, 0.0);
     assert!(host.affordable_cpus() <= 0.02 && host.affordable_cpus() > 0.019);
+}
+
+/// A window that is named, and somebody who asks, take no samples from anybody.
+#[test]
+fn names_lower_no_rate_and_wait_for_what_samples_leave() {
+    let demand = busy(1.0);
+    let mut host = HostBudget::new(0.02);
+    let mut granted = [0.01];
+    let mut least: f64 = 1.0;
+    for tick in 1..=6_000_u64 {
+        let names_ns = if tick % 600 == 0 { 0.06e9 } else { 0.0 };
+        host.book(tick * TICK_NS, 0.008 * TICK_NS as f64 + names_ns, 0.0, names_ns);
+        if let Some(shares) = host.share(tick * TICK_NS, 0.0, &[demand], &granted) {
+            granted = [shares.of[0].granted_ratio];
+        }
+        least = least.min(granted[0]);
+    }
+    assert!(least > 0.7 * granted[0], "{least} of {}", granted[0]);
+    assert!(host.room_ns(0.008) < 0.07e9, "names have used what there was");
 }

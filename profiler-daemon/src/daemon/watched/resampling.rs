@@ -19,6 +19,10 @@ impl Watched {
             self.sampling = sampling;
             return None;
         }
+        if self.shares() {
+            self.wanted = Some(sampling);
+            return None;
+        }
         if !differ_in_control_alone(&self.sampling, &sampling) {
             self.wanted = Some(sampling);
             return None;
@@ -52,7 +56,7 @@ impl Watched {
         old.engine.session.own_time.leave();
         self.sampled = Some(old);
         let parcel = self.cut(setup);
-        self.before = self.totals();
+        (self.before, self.before_own) = (self.totals(), self.own_totals());
         (self.sampled, self.sampling) = (new, after);
         if let Some((sampled, parcel)) = self.sampled.as_mut().zip(parcel.as_ref()) {
             sampled.from_ns = parcel.window.to_ns; // nothing is missing in between, and nothing told twice
@@ -62,7 +66,7 @@ impl Watched {
 }
 
 /// Whether only the rate is chosen in another way.
-fn differ_in_control_alone(old: &SamplingSettings, new: &SamplingSettings) -> bool {
+pub(in super::super) fn differ_in_control_alone(old: &SamplingSettings, new: &SamplingSettings) -> bool {
     let SamplingSettings { budget, own_cpu, horizon, rate, criterion, threads, confidence, .. } = new.clone();
     SamplingSettings { budget, own_cpu, horizon, rate, criterion, threads, confidence, ..old.clone() } == *new
 }

@@ -1,13 +1,20 @@
 //! How a target is, for whoever asks.
 
+use profiler_core::rate::Account;
+
 use super::super::keeper::Kept;
 use super::super::state::{TargetState, TargetStatus};
-use super::{Sampled, Watched};
-use crate::run::summary;
+use super::{RecentDecisions, Watched};
+use crate::run::{Engine, ShareStatus, summary};
 
 impl Watched {
     /// How it is.
-    pub(crate) fn status(&self, kept: Kept, now_ns: u64) -> TargetStatus {
+    pub(in super::super) fn status(
+        &self,
+        kept: Kept,
+        now_ns: u64,
+        shared: Option<(&Engine<RecentDecisions>, ShareStatus<'_>)>,
+    ) -> TargetStatus {
         let totals = self.totals();
         let mut status = TargetStatus {
             name: self.identity.name.clone(),
@@ -29,7 +36,15 @@ impl Watched {
             ..TargetStatus::default()
         };
         if let Some(sampled) = &self.sampled {
-            sampled.show(&mut status);
+            show(&sampled.engine, sampled.engine.controller.account(), &mut status);
+            status.budget_ratio = sampled.engine.controller.granted_ratio();
+            if !sampled.engine.notes.is_empty() {
+                status.reason = Some(sampled.engine.notes.join("; "));
+            }
+        }
+        if let Some((engine, share)) = shared {
+            show(engine, share.account, &mut status);
+            status.overhead_us = Some(share.sample_ns * 1e-3);
         }
         status
     }
@@ -45,25 +60,19 @@ impl Watched {
     }
 }
 
-impl Sampled {
-    fn show(&self, status: &mut TargetStatus) {
-        let engine = &self.engine;
-        let (account, cost) = (engine.controller.account(), engine.controller.cost());
-        status.attach_mode = Some(engine.attach_mode());
-        status.unwind = Some(engine.method());
-        status.rate_hz = Some(engine.controller.rate_hz());
-        status.optimum_rate_hz = engine.optimum_rate_hz();
-        status.overhead_us = Some(cost.target.mean_ns * 1e-3);
-        status.overhead_se_us = Some(cost.target.se_ns * 1e-3);
-        status.overhead_last_1s_ratio = Some(account.last_1s_ratio());
-        status.overhead_worst_1s_ratio = Some(account.worst_1s_ratio());
-        status.overhead_parts = Some(summary::parts(account));
-        status.slowdown_ratio = Some(account.last_10s_slowdown_ratio());
-        status.slowdown_worst_10s_ratio = Some(account.worst_10s_slowdown_ratio());
-        status.own_cpu_ratio = Some(account.last_10s_own_cpu_ratio());
-        status.budget_ratio = engine.controller.granted_ratio();
-        if !engine.notes.is_empty() {
-            status.reason = Some(engine.notes.join("; "));
-        }
-    }
+/// The figures of a sampler, and of the target that it is for, or one of them.
+fn show(engine: &Engine<RecentDecisions>, account: &Account, status: &mut TargetStatus) {
+    let cost = engine.controller.cost();
+    status.attach_mode = Some(engine.attach_mode());
+    status.unwind = Some(engine.method());
+    status.rate_hz = Some(engine.controller.rate_hz());
+    status.optimum_rate_hz = engine.optimum_rate_hz();
+    status.overhead_us = Some(cost.target.mean_ns * 1e-3);
+    status.overhead_se_us = Some(cost.target.se_ns * 1e-3);
+    status.overhead_last_1s_ratio = Some(account.last_1s_ratio());
+    status.overhead_worst_1s_ratio = Some(account.worst_1s_ratio());
+    status.overhead_parts = Some(summary::parts(account));
+    status.slowdown_ratio = Some(account.last_10s_slowdown_ratio());
+    status.slowdown_worst_10s_ratio = Some(account.worst_10s_slowdown_ratio());
+    status.own_cpu_ratio = Some(account.last_10s_own_cpu_ratio());
 }

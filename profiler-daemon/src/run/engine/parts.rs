@@ -75,28 +75,43 @@ impl<L: DecisionLog> Engine<L> {
         (self.session.finish(), figures, self.log)
     }
 
-    fn take_figures(&mut self, end_ns: u64) -> Figures {
+    pub(super) fn take_figures(&mut self, end_ns: u64) -> Figures {
         let next = self.part_from(end_ns);
         let part = std::mem::replace(&mut self.part, next);
         Figures {
             account: self.controller.take_account(),
-            cost: self.controller.cost(),
-            handler: self.controller.handler(),
-            attach_mode: self.attach.mode(),
-            prediction: *self.foresight.prediction(),
-            decision: self.last_decision,
             start_unix_ns: part.start_unix_ns,
             counts: next.counts.since(&part.counts),
             duration_ns: next.start_ns.saturating_sub(part.start_ns),
             target_cpu_ns: next.target_cpu_ns.saturating_sub(part.target_cpu_ns),
             counted_ns: next.counted_ns.zip(part.counted_ns).map(|(until, from)| until.saturating_sub(from)),
             self_cpu_ns: next.self_cpu_ns.saturating_sub(part.self_cpu_ns),
+            history: self.take_history(),
+            ..self.figures()
+        }
+    }
+
+    /// What holds whatever was collected.
+    pub(super) fn figures(&self) -> Figures {
+        Figures {
+            account: Account::default(),
+            cost: self.controller.cost(),
+            handler: self.controller.handler(),
+            attach_mode: self.attach.mode(),
+            prediction: *self.foresight.prediction(),
+            decision: self.last_decision,
+            start_unix_ns: 0,
+            counts: Counts::default(),
+            duration_ns: 0,
+            target_cpu_ns: 0,
+            counted_ns: None,
+            self_cpu_ns: 0,
             setup_cpu_ns: self.session.setup_cpu_ns(),
             handler_time: self.bursts.outcome(),
             event: self.sampler.event(),
             is_inside: self.sampler.is_inside(),
             kernel_seen: self.access.kernel,
-            history: self.take_history(),
+            history: Vec::new(),
             notes: self.notes.clone(),
             settings: self.settings,
         }

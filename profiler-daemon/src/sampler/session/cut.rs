@@ -1,12 +1,15 @@
 //! What was sampled is handed over, now and then or at the end, to be named elsewhere.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use profiler_core::aggregate::Aggregator;
-use profiler_core::profile::ProcessInfo;
+use profiler_core::profile::{ProcessIndex, ProcessInfo};
+use profiler_core::stack::ObjectId;
 use profiler_core::stats;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::Session;
+use super::{Owner, Owners, Session};
 use crate::jit::Generated;
 use crate::objects::Objects;
 use crate::roots::View;
@@ -23,7 +26,7 @@ pub(crate) struct Collected {
     /// What was taken out of the samples' time in it for what they cost (ns).
     pub(crate) charged_ns: f64,
     /// By the index that stacks have.
-    pub(crate) processes: Vec<ProcessInfo>,
+    pub(crate) processes: Arc<[ProcessInfo]>,
     pub(crate) objects: Objects,
     /// Names of the code that lies in no file.
     pub(crate) generated: Generated,
@@ -58,7 +61,10 @@ impl Session {
     fn end_window(&mut self, now_ns: u64) {
         let factor = self.losses.end_window();
         self.charged.end_window(factor);
-        self.aggregator.close_window(now_ns.saturating_sub(self.stretch_start_ns), factor);
+        match &mut self.owners {
+            Some(owners) => owners.all_mut().for_each(|share| share.end_window(now_ns, factor)),
+            None => self.aggregator.close_window(now_ns.saturating_sub(self.stretch_start_ns), factor),
+        }
     }
 
     /// Hands over what was counted since the last cut, or since sampling began. Reads nothing and looks nothing up: what
@@ -79,25 +85,11 @@ impl Session {
     }
 
     fn hand_over(&mut self, is_last: bool) -> Collected {
-        let now_ns = clock::monotonic_ns();
-        self.judge_lost(now_ns);
-        self.end_window(now_ns);
+        let now_ns = self.end_last_window();
         let start_ns = std::mem::replace(&mut self.stretch_start_ns, now_ns);
-        if self.objects.is_short_of_room() {
-            self.past_weights.retain(|_, weight| {
-                *weight *= REMEMBERED;
-                *weight >= 1.0
-            });
-            for (id, weight) in self.aggregator.object_weights() {
-                *self.past_weights.entry(id).or_default() += weight;
-            }
-        }
-        let processes = self.processes.infos().to_vec();
-        let moved = self.processes.cut();
-        let live = self.processes.live().map(|(_, process)| process.index).collect();
-        let generated = self.jit.cut(&live);
-        // Their generated code was nobody's while they shared an entry.
-        moved.into_iter().for_each(|pid| self.rereads.owe(pid));
+        self.note_weights();
+        let processes = self.processes.infos().into();
+        let generated = self.jit.cut(&self.live_indices(), |_| true);
         let collected = Collected {
             counted: self.aggregator.cut(),
             charged_ns: self.charged.take_ns(),
@@ -107,10 +99,96 @@ impl Session {
             span: start_ns.min(now_ns)..now_ns,
             is_last,
         };
+        self.begin_stretch(is_last);
+        collected
+    }
+
+    /// Hands over what was counted for one of many targets since it was cut last; the others' goes on.
+    pub(crate) fn cut_share(&mut self, owner: Owner) -> Option<Collected> {
+        self.objects.share_with_names();
+        let now_ns = self.end_last_window();
+        let processes = self.processes.infos().into();
+        self.owners.as_mut()?.read_clocks(true);
+        self.hand_over_share(owner, now_ns, &processes)
+    }
+
+    /// The same for all of them.
+    pub(crate) fn cut_shares(&mut self, is_last: bool) -> Vec<(Owner, Collected)> {
+        if is_last {
+            self.jit.end(&self.objects.roots);
+        }
+        self.objects.share_with_names();
+        let now_ns = self.end_last_window();
+        self.stretch_start_ns = now_ns;
+        self.note_weights();
+        let processes = self.processes.infos().into();
+        let Some(owners) = &mut self.owners else { return Vec::new() };
+        owners.read_clocks(true);
+        let all: Vec<Owner> = owners.shares().map(|(owner, _)| owner).collect();
+        let each = all
+            .into_iter()
+            .filter_map(|owner| Some((owner, self.hand_over_share(owner, now_ns, &processes)?)));
+        let each = each.collect();
+        self.begin_stretch(is_last);
+        each
+    }
+
+    fn hand_over_share(
+        &mut self,
+        owner: Owner,
+        now_ns: u64,
+        processes: &Arc<[ProcessInfo]>,
+    ) -> Option<Collected> {
+        let share = self.owners.as_mut()?.share_mut(owner)?;
+        let start_ns = share.start_ns;
+        let (counted, charged_ns) = share.cut(now_ns);
+        let sampled = counted.processes();
+        let generated = self.jit.cut(&self.live_indices(), |process| sampled.contains(&process));
+        Some(Collected {
+            counted,
+            charged_ns,
+            processes: Arc::clone(processes),
+            objects: self.objects.snapshot(),
+            generated,
+            span: start_ns.min(now_ns)..now_ns,
+            is_last: false, // names of one are of use to the others
+        })
+    }
+
+    fn end_last_window(&mut self) -> u64 {
+        let now_ns = clock::monotonic_ns();
+        self.judge_lost(now_ns);
+        self.end_window(now_ns);
+        now_ns
+    }
+
+    /// What objects weigh is remembered where there is no room for all.
+    fn note_weights(&mut self) {
+        if !self.objects.is_short_of_room() {
+            return;
+        }
+        self.past_weights.retain(|_, weight| {
+            *weight *= REMEMBERED;
+            *weight >= 1.0
+        });
+        for (id, weight) in present_weights(&self.aggregator, self.owners.as_ref()) {
+            *self.past_weights.entry(id).or_default() += weight;
+        }
+    }
+
+    fn live_indices(&self) -> FxHashSet<ProcessIndex> {
+        self.processes.live().map(|(_, process)| process.index).collect()
+    }
+
+    /// No sample refers to entries of processes any more.
+    fn begin_stretch(&mut self, is_last: bool) {
+        // Their generated code was nobody's while they shared an entry.
+        for pid in self.processes.cut() {
+            self.rereads.owe(pid);
+        }
         if !is_last {
             self.let_go_of_roots(); // at the end they are handed over
         }
-        collected
     }
 
     /// Containers that have ended are held by what is yet to be named alone.
@@ -122,6 +200,17 @@ impl Session {
         let used = self.processes.mapped_objects().collect();
         self.objects.let_go_of_roots(&seen, &used);
     }
+}
+
+/// What objects weigh since the last cut.
+pub(super) fn present_weights(one: &Aggregator, many: Option<&Owners>) -> FxHashMap<ObjectId, f64> {
+    let mut weights = one.object_weights();
+    for share in many.into_iter().flat_map(Owners::all) {
+        for (id, weight) in share.counted.object_weights() {
+            *weights.entry(id).or_default() += weight;
+        }
+    }
+    weights
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@
 use profiler_core::record::{Mapped, RawSample};
 use profiler_core::unwind::StackUnwinder;
 
-use super::Session;
+use super::cut::present_weights;
+use super::{Owners, Session};
 use crate::sys::procfs::Child;
 use crate::sys::{clock, procfs};
 
@@ -110,17 +111,18 @@ impl Session {
     /// is no room for all.
     pub(crate) fn keep_within_bounds(&mut self) {
         if self.objects.is_crowded() {
-            let frames = self.aggregator.frames().frames().iter().map(|frame| frame.object);
-            let used = frames.chain(self.processes.mapped_objects()).collect();
+            let counted = self.owners.iter().flat_map(Owners::all).map(|share| &share.counted);
+            let frames = counted.chain([&self.aggregator]).flat_map(|counted| counted.frames().frames());
+            let used = frames.map(|frame| frame.object).chain(self.processes.mapped_objects()).collect();
             self.objects.keep_only(&used);
         }
         let now_ns = clock::monotonic_ns();
         if now_ns >= self.rebalance_at_ns {
             self.rebalance_at_ns = now_ns + BETWEEN_REBALANCES_NS;
-            let (past, present) = (&self.past_weights, &self.aggregator);
+            let (past, one, many) = (&self.past_weights, &self.aggregator, self.owners.as_ref());
             let weights = || {
                 let mut weights = past.clone();
-                let present = present.object_weights();
+                let present = present_weights(one, many);
                 present.into_iter().for_each(|(id, weight)| *weights.entry(id).or_default() += weight);
                 weights
             };

@@ -1,0 +1,271 @@
+//! The sampler that targets share: one clock on each CPU for all that are sampled in the same way. A target that wants to be sampled
+//! in another way has events of its own, and so have all where that is cheaper.
+
+use config::SamplingSettings;
+use profiler_core::rate::Sharing;
+
+use super::Daemon;
+use super::keeper::Parcel;
+use super::recent::RecentDecisions;
+use super::watched::{Retry, Totals, Watched, differ_in_control_alone};
+use crate::discovery::{Changes, TargetId};
+use crate::run::join::{self, Whom};
+use crate::run::{Engine, ShareStatus};
+use crate::sampler::session::Owner;
+use crate::sys::{clock, procfs};
+
+/// The sampler of many targets.
+pub(super) struct Shared {
+    pub(super) engine: Engine<RecentDecisions>,
+    sampling: SamplingSettings,
+    /// Where the open windows began, but for those that somebody asked for since (ns).
+    from_ns: u64,
+}
+
+/// What is known of it, whether it is there or not.
+#[derive(Default)]
+pub(super) struct SharedState {
+    pub(super) shared: Option<Box<Shared>>,
+    retry: Retry,
+    /// Why it could not begin.
+    problem: Option<String>,
+    sharing: Sharing,
+}
+
+impl Shared {
+    /// What was counted so far of all targets together.
+    pub(super) fn totals(&self) -> Totals {
+        Totals::of(&self.engine)
+    }
+
+    pub(super) fn status(&self, id: TargetId) -> Option<ShareStatus<'_>> {
+        self.engine.share_status(owner(id))
+    }
+
+    fn session_turn<T>(&mut self, turn: impl FnOnce(&mut Engine<RecentDecisions>) -> T) -> T {
+        self.engine.session.own_time.enter();
+        let done = turn(&mut self.engine);
+        self.engine.session.own_time.leave();
+        done
+    }
+}
+
+fn owner(id: TargetId) -> Owner {
+    Owner(id.number())
+}
+
+impl Daemon {
+    pub(super) fn shared(&mut self) -> Option<&mut Shared> {
+        self.sharing.shared.as_deref_mut()
+    }
+
+    /// Whether a target is sampled as most are, and those share.
+    pub(super) fn is_to_share(&self, watched: &Watched) -> bool {
+        self.sharing.sharing.is_on()
+            && self.setup.may_sample_cpus()
+            && self.sharing.problem.is_none()
+            && watched.is_sampled_like(&self.sampling_of(&config::TargetSettings::default()))
+    }
+
+    /// Decides whether targets share: what strangers' samples cost is weighed against what events of each target's own do.
+    pub(super) fn weigh_sharing(&mut self, now_ns: u64) {
+        let most = self.settings.limits.targets as usize;
+        let alike = self.sampling_of(&config::TargetSettings::default());
+        let all = self
+            .targets
+            .values()
+            .filter(|watched| watched.has_processes() && watched.is_sampled_like(&alike));
+        let (mut targets, mut has_rest) = (0, false);
+        for watched in all {
+            targets += 1;
+            has_rest |= watched.identity.is_everything;
+        }
+        let targets_ns: u64 = self.targets.values().map(|watched| watched.totals().cpu_ns).sum();
+        let busy_ns = procfs::machine_charged_ns();
+        let stranger_ns = self.setup.stranger_ns();
+        let sharing = &mut self.sharing.sharing;
+        sharing.observe(now_ns, busy_ns, targets_ns);
+        sharing.weigh(now_ns, targets.min(most), has_rest, stranger_ns);
+    }
+
+    /// Has a target share from now on; whether it does.
+    pub(super) fn share(&mut self, id: TargetId, now_ns: u64) -> bool {
+        if self.sharing.shared.is_none() && !self.begin_shared(now_ns) {
+            return false;
+        }
+        let Some(watched) = self.targets.get_mut(&id) else { return false };
+        let Some(shared) = self.sharing.shared.as_deref_mut() else { return false };
+        let (budget_ratio, is_rest) = (watched.sampling.budget.get(), watched.identity.is_everything);
+        let is_program = watched.identity.is_program;
+        shared.session_turn(|engine| {
+            engine.enter_share(owner(id), budget_ratio, is_rest);
+            for &pid in &watched.processes {
+                engine.session.assign(pid, Some(owner(id)), is_program);
+            }
+        });
+        watched.begin_share(clock::monotonic_ns());
+        true
+    }
+
+    fn begin_shared(&mut self, now_ns: u64) -> bool {
+        if now_ns < self.sharing.retry.at_ns() {
+            return false;
+        }
+        let sampling = self.sampling_of(&config::TargetSettings::default());
+        match join::begin(&self.setup, &sampling, Whom::Many, None, 0, RecentDecisions::default()) {
+            Ok(Some(engine)) => {
+                let from_ns = clock::monotonic_ns();
+                self.sharing.shared = Some(Box::new(Shared { engine, sampling, from_ns }));
+                (self.sharing.retry, self.sharing.problem) = (Retry::default(), None);
+                self.exclude_known();
+                true
+            }
+            Ok(None) => false,
+            Err(error) => {
+                self.sharing.retry = self.sharing.retry.after(now_ns);
+                tracing::warn!("targets cannot share a sampler, and are sampled one by one: {error:#}");
+                self.sharing.problem = Some(format!("{error:#}"));
+                false
+            }
+        }
+    }
+
+    /// Ends a target's open window, whoever samples it; sampling goes on.
+    pub(super) fn cut(&mut self, id: TargetId) -> Option<Parcel> {
+        let watched = self.targets.get_mut(&id)?;
+        if !watched.shares() {
+            return watched.cut(&self.setup);
+        }
+        let shared = self.sharing.shared.as_deref_mut()?;
+        let (collected, figures) = shared.session_turn(|engine| engine.cut_share(owner(id)))?;
+        Some(watched.parcel(&self.setup, collected, &figures))
+    }
+
+    /// The same of all that share.
+    pub(super) fn cut_shared(&mut self, is_last: bool) {
+        let Some(shared) = self.sharing.shared.as_deref_mut() else { return };
+        shared.from_ns = clock::monotonic_ns();
+        let cut = shared.session_turn(|engine| engine.cut_shares(is_last));
+        for (owner, collected, figures) in cut {
+            let watched = self.targets.iter_mut().find(|(id, _)| id.number() == owner.0);
+            if let Some((_, watched)) =
+                watched.filter(|_| collected.counted.weight_ns() > 0.0 || figures.target_cpu_ns > 0)
+            {
+                self.keeper.keep(watched.parcel(&self.setup, collected, &figures));
+            }
+        }
+        self.note_shares();
+    }
+
+    /// Ends the windows of all that share, if it is time to.
+    pub(super) fn end_shared_windows(&mut self, now_ns: u64, window_ns: u64) {
+        let is_over = self
+            .sharing
+            .shared
+            .as_ref()
+            .is_some_and(|shared| now_ns.saturating_sub(shared.from_ns) >= window_ns);
+        if is_over {
+            self.cut_shared(false);
+        }
+    }
+
+    /// A target is sampled no more, however it was; what there is of it is kept.
+    pub(super) fn stop_target(&mut self, id: TargetId) {
+        let Some(watched) = self.targets.get(&id) else { return };
+        let parcel = match watched.shares() {
+            true => {
+                self.note_shares();
+                self.cut(id)
+            }
+            false => self.targets.get_mut(&id).and_then(|watched| watched.stop(&self.setup)),
+        };
+        parcel.into_iter().for_each(|parcel| self.keeper.keep(parcel));
+        let Some(watched) = self.targets.get_mut(&id).filter(|watched| watched.shares()) else { return };
+        watched.end_share();
+        if let Some(shared) = self.sharing.shared.as_deref_mut() {
+            shared.session_turn(|engine| engine.leave_share(owner(id)));
+        }
+        self.end_shared_if_idle();
+    }
+
+    fn end_shared_if_idle(&mut self) {
+        let is_idle =
+            |shared: &Shared| shared.engine.session.owners.as_ref().is_some_and(|owners| owners.is_empty());
+        if self.sharing.shared.as_deref().is_some_and(is_idle) {
+            self.end_shared();
+        }
+    }
+
+    /// Nobody shares any more.
+    pub(super) fn end_shared(&mut self) {
+        self.silence_shared();
+        self.cut_shared(true);
+        for watched in self.targets.values_mut().filter(|watched| watched.shares()) {
+            watched.end_share();
+        }
+        if let Some(shared) = self.sharing.shared.take() {
+            self.gone = self.gone.plus(shared.totals());
+        }
+    }
+
+    /// Removes its events; what they have reported is taken in.
+    pub(super) fn silence_shared(&mut self) {
+        if let Some(shared) = self.shared() {
+            shared.session_turn(Engine::stop);
+        }
+    }
+
+    /// Other settings are in force. What the controller alone has to know changes under the events that there are.
+    pub(super) fn adopt_shared(&mut self) {
+        let sampling = self.sampling_of(&config::TargetSettings::default());
+        let Some(shared) = self.shared().filter(|shared| shared.sampling != sampling) else { return };
+        if !differ_in_control_alone(&shared.sampling, &sampling) {
+            return self.end_shared();
+        }
+        self.cut_shared(false); // the figures of a window are those of one budget
+        if let Some(shared) = self.shared() {
+            shared.engine.adopt(&sampling);
+            shared.sampling = sampling;
+        }
+    }
+
+    /// What each of those that share has cost and done until now.
+    pub(super) fn note_shares(&mut self) {
+        let Some(shared) = self.sharing.shared.as_deref_mut() else { return };
+        shared.session_turn(Engine::book_shares);
+        for (id, watched) in self.targets.iter_mut().filter(|(_, watched)| watched.shares()) {
+            if let Some(status) = shared.status(*id) {
+                watched.note_share(&status);
+            }
+        }
+    }
+
+    /// A look at all processes begins.
+    pub(super) fn look_begins(&mut self) {
+        if let Some(owners) = self.shared().and_then(|shared| shared.engine.session.owners.as_mut()) {
+            owners.look_begins();
+        }
+    }
+
+    /// It has ended: who is whose, and who is nobody's.
+    pub(super) fn look_ended(&mut self, changes: &Changes) {
+        let Some(shared) = self.sharing.shared.as_deref_mut() else { return };
+        let targets = &self.targets;
+        shared.session_turn(|engine| {
+            let session = &mut engine.session;
+            for &(id, pid) in &changes.joined {
+                let watched = targets.get(&id).filter(|watched| watched.shares());
+                let is_program = watched.is_some_and(|watched| watched.identity.is_program);
+                session.assign(pid, watched.map(|_| owner(id)), is_program);
+            }
+            let stays = |pid: u32| changes.joined.iter().any(|(_, joined)| *joined == pid);
+            for &(_, pid) in changes.left.iter().filter(|(_, pid)| !stays(*pid)) {
+                match procfs::has_ended(pid) {
+                    true => session.may_have_ended(pid),
+                    false => session.assign(pid, None, false),
+                }
+            }
+            session.look_ended();
+        });
+    }
+}

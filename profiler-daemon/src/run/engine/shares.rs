@@ -1,0 +1,223 @@
+//! Many targets under one engine: they share its clocks and its rate, and each pays for its own samples.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use profiler_core::profile::RateChange;
+use profiler_core::rate::{Account, Spend};
+
+use super::parts::Figures;
+use super::{DecisionLog, Engine};
+use crate::sampler::session::{Collected, Counts, Owner};
+use crate::sys::clock;
+
+/// Samples from which it is known what one of a target costs.
+const FEW: f64 = 50.0;
+/// Of the samples of the past so many still count after a second: those of half a minute decide.
+const REMEMBERED: f64 = 0.97;
+/// A target that uses less than this share of a CPU is not slowed down by anything that could be noticed.
+const BARELY_RUNS_CPUS: f64 = 0.01;
+
+/// What all of them were charged.
+#[derive(Default)]
+pub(super) struct Shares {
+    of: BTreeMap<Owner, Charged>,
+    /// What had been spent, and when it was booked last (ns).
+    spent: Spend,
+    booked_ns: u64,
+}
+
+/// What one of them was charged.
+struct Charged {
+    /// Bound on its slowdown (share of its CPU time).
+    budget_ratio: f64,
+    account: Account,
+    /// Since it was cut last.
+    part: Account,
+    /// What had been counted at its last cut, and when it was booked last.
+    cut: Counts,
+    cut_cpu_ns: f64,
+    booked: Counts,
+    booked_cpu_ns: f64,
+    /// Samples, frames and bytes of late.
+    recent: [f64; 3],
+    recent_cpus: f64,
+    lost: u64,
+}
+
+/// How one of them is.
+#[derive(Clone, Copy)]
+pub(crate) struct ShareStatus<'a> {
+    /// Of all the time.
+    pub(crate) account: &'a Account,
+    pub(crate) counts: Counts,
+    /// CPU time that it used (ns).
+    pub(crate) cpu_ns: u64,
+    /// What a sample costs it (ns).
+    pub(crate) sample_ns: f64,
+}
+
+impl Charged {
+    fn new(budget_ratio: f64) -> Self {
+        Self {
+            budget_ratio,
+            account: Account::default(),
+            part: Account::default(),
+            cut: Counts::default(),
+            cut_cpu_ns: 0.0,
+            booked: Counts::default(),
+            booked_cpu_ns: 0.0,
+            recent: [0.0; 3],
+            recent_cpus: 0.0,
+            lost: 0,
+        }
+    }
+
+    /// What it was charged for since it was booked last: samples, frames and bytes.
+    fn since(&self, counts: &Counts) -> [f64; 3] {
+        let since = counts.since(&self.booked);
+        [since.samples as f64, since.frames as f64, since.stack_bytes as f64]
+    }
+
+    /// What a sample of it costs, where that is known, by the prices of a sample, a frame and a byte (ns).
+    fn sample_ns(&self, prices_ns: &[f64; 3]) -> Option<f64> {
+        let [samples, ..] = self.recent;
+        let cost_ns: f64 = self.recent.iter().zip(prices_ns).map(|(count, price)| count * price).sum();
+        (samples >= FEW).then(|| cost_ns / samples)
+    }
+}
+
+impl<L: DecisionLog> Engine<L> {
+    /// One more target shares the clocks from now on: with a bound on its slowdown; `is_rest` says that whoever is nobody else's is his.
+    pub(crate) fn enter_share(&mut self, owner: Owner, budget_ratio: f64, is_rest: bool) {
+        let Some(owners) = &mut self.session.owners else { return };
+        owners.enter(owner, is_rest, clock::monotonic_ns());
+        self.shares.of.entry(owner).or_insert_with(|| Charged::new(budget_ratio)).budget_ratio = budget_ratio;
+    }
+
+    /// It does no more.
+    pub(crate) fn leave_share(&mut self, owner: Owner) {
+        if let Some(owners) = &mut self.session.owners {
+            owners.end(owner);
+        }
+        self.shares.of.remove(&owner);
+    }
+
+    /// How one of them is.
+    pub(crate) fn share_status(&self, owner: Owner) -> Option<ShareStatus<'_>> {
+        let charged = self.shares.of.get(&owner)?;
+        let (_, share) = self.session.owners.as_ref()?.shares().find(|(of, _)| *of == owner)?;
+        let usual_ns = self.controller.cost().target.mean_ns;
+        Some(ShareStatus {
+            account: &charged.account,
+            counts: Counts { lost: charged.lost, ..share.counts },
+            cpu_ns: share.cpu_ns.max(charged.booked_cpu_ns) as u64,
+            sample_ns: charged.sample_ns(&self.controller.parts_ns()).unwrap_or(usual_ns),
+        })
+    }
+
+    /// Books what was spent since the last time on each, and bounds the rate by the one that is slowed down most.
+    pub(crate) fn book_shares(&mut self) {
+        let (Some(owners), now_ns) = (&self.session.owners, clock::monotonic_ns()) else { return };
+        let spent = *self.controller.account().spent();
+        let new = spent.since(&std::mem::replace(&mut self.shares.spent, spent));
+        let wall_ns = now_ns.saturating_sub(std::mem::replace(&mut self.shares.booked_ns, now_ns)) as f64;
+        let mut all = [0.0; 3];
+        let mut of_each = Vec::new();
+        for (owner, share) in owners.shares() {
+            let Some(charged) = self.shares.of.get(&owner) else { continue };
+            let since = charged.since(&share.counts);
+            all.iter_mut().zip(since).for_each(|(sum, count)| *sum += count);
+            of_each.push((owner, since, share.counts, share.cpu_ns));
+        }
+        let lost = self.session.counts.lost.saturating_sub(self.shares_lost());
+        for (owner, since, counts, cpu_ns) in of_each {
+            let Some(charged) = self.shares.of.get_mut(&owner) else { continue };
+            let part = |at: usize| if all[at] > 0.0 { since[at] / all[at] } else { 0.0 };
+            let spend = new.part([part(0), part(1), part(2)]);
+            let used_ns = (cpu_ns - charged.booked_cpu_ns).max(0.0);
+            charged.account.book(wall_ns, used_ns, &spend);
+            charged.part.book(wall_ns, used_ns, &spend);
+            charged.lost += (lost as f64 * part(0)) as u64;
+            charged.booked = counts;
+            charged.booked_cpu_ns += used_ns;
+            charged.recent_cpus =
+                REMEMBERED * charged.recent_cpus + (1.0 - REMEMBERED) * used_ns / wall_ns.max(1.0);
+            charged.recent.iter_mut().zip(since).for_each(|(sum, count)| *sum = REMEMBERED * *sum + count);
+        }
+        self.bound_rate();
+    }
+
+    fn shares_lost(&self) -> u64 {
+        self.shares.of.values().map(|charged| charged.lost).sum()
+    }
+
+    /// All share the rate: the one whose samples are the dearest for its budget bounds it.
+    fn bound_rate(&mut self) {
+        let prices_ns = self.controller.parts_ns();
+        let held_up = self.controller.held_up();
+        let bound_hz = |charged: &Charged| {
+            let sample_ns = charged.sample_ns(&prices_ns)?;
+            Some(charged.budget_ratio / (held_up * sample_ns * 1e-9))
+        };
+        let running = self.shares.of.values().filter(|charged| charged.recent_cpus >= BARELY_RUNS_CPUS);
+        let dearest_hz = running.filter_map(bound_hz).fold(f64::INFINITY, f64::min);
+        self.controller.bound_rate(dearest_hz);
+    }
+
+    /// What was collected for one of them since its last cut, with its figures; it goes on from there.
+    pub(crate) fn cut_share(&mut self, owner: Owner) -> Option<(Collected, Figures)> {
+        self.book_shares();
+        let collected = self.session.cut_share(owner)?;
+        let figures = self.share_figures(owner, &collected.span)?;
+        Some((collected, figures))
+    }
+
+    /// The same for all of them; `is_last` says that sampling has ended.
+    pub(crate) fn cut_shares(&mut self, is_last: bool) -> Vec<(Owner, Collected, Figures)> {
+        self.book_shares();
+        let collected = self.session.cut_shares(is_last);
+        let with_figures = collected.into_iter().filter_map(|(owner, collected)| {
+            let figures = self.share_figures(owner, &collected.span)?;
+            Some((owner, collected, figures))
+        });
+        let all = with_figures.collect();
+        self.take_figures(clock::monotonic_ns()); // the next part of all of them begins
+        all
+    }
+
+    fn share_figures(&mut self, owner: Owner, span: &Range<u64>) -> Option<Figures> {
+        let (_, share) = self.session.owners.as_ref()?.shares().find(|(of, _)| *of == owner)?;
+        let (counts, cpu_ns) = (share.counts, share.cpu_ns);
+        let charged = self.shares.of.get_mut(&owner)?;
+        let counts = Counts { lost: charged.lost, ..counts };
+        let since = counts.since(&std::mem::replace(&mut charged.cut, counts));
+        let used_ns = (cpu_ns - charged.cut_cpu_ns).max(0.0);
+        charged.cut_cpu_ns += used_ns;
+        let account = charged.part.take();
+        let self_cpu_ns = account.spent().self_ns as u64;
+        let ago_ns = clock::monotonic_ns().saturating_sub(span.start);
+        Some(Figures {
+            account,
+            start_unix_ns: clock::unix_ns().saturating_sub(ago_ns),
+            counts: since,
+            duration_ns: span.end.saturating_sub(span.start),
+            target_cpu_ns: used_ns as u64,
+            counted_ns: None,
+            self_cpu_ns,
+            setup_cpu_ns: 0,
+            history: self.history_since(span.start),
+            ..self.figures()
+        })
+    }
+
+    /// The rates from then on (ns), beginning with the one in force.
+    fn history_since(&self, start_ns: u64) -> Vec<RateChange> {
+        let offset_s = start_ns.saturating_sub(self.part.start_ns) as f64 * 1e-9;
+        let begun =
+            self.history.iter().take_while(|change| change.at_s <= offset_s).count().saturating_sub(1);
+        let later =
+            |change: &RateChange| RateChange { at_s: (change.at_s - offset_s).max(0.0), ..change.clone() };
+        self.history[begun.min(self.history.len())..].iter().map(later).collect()
+    }
+}

@@ -1,0 +1,357 @@
+//! Whose samples are whose, where one session samples for many targets: each has its own counts, and its own CPU time.
+//!
+//! A child belongs to whom its parent does. A process that runs another program, or that nobody has told of, may be anybody's: it is
+//! counted by itself until somebody has looked at it.
+
+use std::collections::BTreeMap;
+
+use profiler_core::aggregate::{Aggregator, Chain};
+use profiler_core::process::Process;
+use profiler_core::profile::Outcome;
+use profiler_core::stack::Frame;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::Counts;
+use super::clocks::ProcessClocks;
+
+/// Processes that wait to be looked at, at most: of more, samples are taken for the target's that they come from.
+const MOST_WAITING: usize = 4_096;
+
+/// Names of programs that are remembered.
+const MOST_PROGRAMS: usize = 4_096;
+
+/// A target, by the number that the service knows it by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Owner(pub(crate) u32);
+
+/// What was counted for one of them since it was cut last.
+#[derive(Default)]
+pub(crate) struct Share {
+    pub(super) counted: Aggregator,
+    /// When that began (ns).
+    pub(super) start_ns: u64,
+    /// What was taken out of the samples' time for what they cost, in the present window and in those before it (ns).
+    pub(super) charged_ns: (f64, f64),
+    /// Since it was there.
+    pub(crate) counts: Counts,
+    /// The same, CPU time (ns).
+    pub(crate) cpu_ns: f64,
+}
+
+/// A process that nobody has looked at since it runs its program.
+struct Waiting {
+    share: Share,
+    /// Whom it belongs to if nobody finds out more.
+    heir: Option<Owner>,
+    /// Looks that had ended when it began to wait.
+    since_look: u64,
+}
+
+/// What a sample adds, beside its stack.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sampled {
+    pub(super) pid: u32,
+    /// What it stands for, and what of that the program did (ns).
+    pub(super) weight_ns: u64,
+    pub(super) done_ns: u64,
+    pub(super) frames: u64,
+    pub(super) stack_bytes: u64,
+    /// Whether its outer frames are those of an earlier one.
+    pub(super) is_completed: bool,
+}
+
+/// All of them.
+#[derive(Default)]
+pub(crate) struct Owners {
+    shares: BTreeMap<Owner, Share>,
+    of: FxHashMap<u32, Owner>,
+    /// Processes that are nobody's.
+    nobodys: FxHashSet<u32>,
+    /// Whoever belongs to nobody else is his.
+    rest: Option<Owner>,
+    waiting: FxHashMap<u32, Waiting>,
+    /// Who has the processes of a name, of those that were looked at; nobody in particular where several have.
+    programs: FxHashMap<String, Option<Owner>>,
+    /// Looks that have ended.
+    looks: u64,
+    pub(super) clocks: ProcessClocks,
+}
+
+impl Share {
+    fn begun_at(start_ns: u64) -> Self {
+        Self { start_ns, ..Self::default() }
+    }
+
+    fn add(&mut self, process: &Process, chain: Chain<'_>, sampled: Sampled) -> (Outcome, Frame) {
+        let (outcome, function) = self.counted.add(process, chain, sampled.done_ns);
+        self.charged_ns.0 += sampled.weight_ns as f64 - sampled.done_ns as f64;
+        self.counts.samples += 1;
+        self.counts.frames += sampled.frames;
+        self.counts.stack_bytes += sampled.stack_bytes;
+        self.counts.completed += u64::from(sampled.is_completed);
+        self.counts.truncated.add(outcome, 1);
+        self.cpu_ns += sampled.weight_ns as f64;
+        (outcome, function)
+    }
+
+    /// Ends a window, in which a sample stands for so much more, as others were lost.
+    pub(super) fn end_window(&mut self, now_ns: u64, factor: f64) {
+        if !self.counted.is_quiet() {
+            self.counted.close_window(now_ns.saturating_sub(self.start_ns), factor);
+        }
+        self.charged_ns.1 += factor * std::mem::take(&mut self.charged_ns.0);
+    }
+
+    fn absorb(&mut self, other: Self) {
+        self.counted.absorb(other.counted);
+        self.charged_ns.0 += other.charged_ns.0 + other.charged_ns.1;
+        self.counts.add_samples(&other.counts);
+        self.cpu_ns += other.cpu_ns;
+    }
+
+    /// Hands over what was counted; what is counted from now on begins at this moment.
+    pub(super) fn cut(&mut self, now_ns: u64) -> (Aggregator, f64) {
+        self.start_ns = now_ns;
+        (self.counted.cut(), std::mem::take(&mut self.charged_ns.1))
+    }
+}
+
+impl Owners {
+    /// One more is sampled from this moment on; `is_rest` says that he has whoever is nobody else's.
+    pub(crate) fn enter(&mut self, owner: Owner, is_rest: bool, now_ns: u64) {
+        self.shares.entry(owner).or_insert_with(|| Share::begun_at(now_ns));
+        if is_rest {
+            self.rest = Some(owner);
+        }
+    }
+
+    /// One is sampled no more: what there is of his after its last cut is dropped.
+    pub(crate) fn end(&mut self, owner: Owner) {
+        self.shares.remove(&owner);
+        self.of.retain(|_, of| *of != owner);
+        self.waiting
+            .values_mut()
+            .for_each(|waiting| waiting.heir = waiting.heir.filter(|heir| *heir != owner));
+        self.rest = self.rest.filter(|rest| *rest != owner);
+        self.programs.clear();
+    }
+
+    /// Whether somebody has whoever is nobody else's.
+    pub(crate) fn has_rest(&self) -> bool {
+        self.rest.is_some()
+    }
+
+    /// Whether nobody is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shares.is_empty()
+    }
+
+    /// Each of them with what is his.
+    pub(crate) fn shares(&self) -> impl Iterator<Item = (Owner, &Share)> {
+        self.shares.iter().map(|(owner, share)| (*owner, share))
+    }
+
+    pub(super) fn share_mut(&mut self, owner: Owner) -> Option<&mut Share> {
+        self.shares.get_mut(&owner)
+    }
+
+    /// All that is counted, whoever has it.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Share> {
+        self.shares.values().chain(self.waiting.values().map(|waiting| &waiting.share))
+    }
+
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Share> {
+        self.shares.values_mut().chain(self.waiting.values_mut().map(|waiting| &mut waiting.share))
+    }
+
+    /// What the process that this is about is counted under.
+    pub(super) fn counted_of(&self, pid: u32) -> Option<&Aggregator> {
+        let waiting = self.waiting.get(&pid).map(|waiting| &waiting.share);
+        waiting.or_else(|| self.shares.get(&self.of(pid)?)).map(|share| &share.counted)
+    }
+
+    /// Whether it is known that nobody has this process.
+    pub(super) fn is_nobodys(&self, pid: u32) -> bool {
+        self.nobodys.contains(&pid)
+    }
+
+    fn of(&self, pid: u32) -> Option<Owner> {
+        self.of.get(&pid).copied()
+    }
+
+    /// A process is somebody's from now on, or the rest's, or nobody's: it was looked at.
+    pub(super) fn assign(&mut self, pid: u32, owner: Option<Owner>) {
+        let owner = owner.filter(|owner| self.shares.contains_key(owner)).or(self.rest);
+        if let Some(waiting) = self.waiting.remove(&pid) {
+            self.settle(pid, waiting, owner);
+        } else if self.of(pid) != owner {
+            self.read_clock(pid);
+        }
+        self.clocks.met(pid);
+        match owner {
+            Some(owner) => {
+                self.of.insert(pid, owner);
+                self.nobodys.remove(&pid);
+            }
+            None => {
+                self.of.remove(&pid);
+                self.nobodys.insert(pid);
+            }
+        }
+    }
+
+    /// A process is sampled elsewhere from now on.
+    pub(super) fn leave(&mut self, pid: u32) {
+        self.assign(pid, None);
+        self.of.remove(&pid);
+        self.clocks.ended(pid);
+    }
+
+    /// What a process did while it waited is its owner's.
+    fn settle(&mut self, pid: u32, waiting: Waiting, owner: Option<Owner>) {
+        self.clocks.is_known(pid);
+        if let Some(share) = owner.and_then(|owner| self.shares.get_mut(&owner)) {
+            share.absorb(waiting.share);
+        }
+    }
+
+    /// A process was created: it is whose its parent is.
+    pub(super) fn forked(&mut self, pid: u32, parent: u32) {
+        self.clocks.born(pid);
+        match self.waiting.get(&parent).map(|waiting| waiting.heir) {
+            Some(heir) => self.wait(pid, heir),
+            None => {
+                self.of.remove(&pid);
+                self.nobodys.remove(&pid);
+                if let Some(owner) = self.of(parent) {
+                    self.of.insert(pid, owner);
+                } else if self.is_nobodys(parent) {
+                    self.nobodys.insert(pid);
+                }
+            }
+        }
+    }
+
+    /// A process runs another program from now on: until now it was whose it was.
+    pub(super) fn executes(&mut self, pid: u32) {
+        let heir = match self.waiting.remove(&pid) {
+            Some(waiting) => {
+                let heir = waiting.heir;
+                self.settle(pid, waiting, heir);
+                heir
+            }
+            None => self.of.remove(&pid),
+        };
+        self.nobodys.remove(&pid);
+        self.clocks.settle_by_samples(pid);
+        self.wait(pid, heir);
+    }
+
+    /// A process that nobody has told of was sampled.
+    pub(super) fn met(&mut self, pid: u32) {
+        let is_known = self.waiting.contains_key(&pid) || self.of.contains_key(&pid) || self.is_nobodys(pid);
+        if !is_known {
+            self.clocks.met(pid);
+            self.wait(pid, None);
+        }
+    }
+
+    fn wait(&mut self, pid: u32, heir: Option<Owner>) {
+        let heir = heir.or(self.rest);
+        if self.waiting.len() >= MOST_WAITING {
+            self.of.extend(heir.map(|heir| (pid, heir)));
+            return;
+        }
+        let waiting = Waiting { share: Share::default(), heir, since_look: self.looks };
+        self.waiting.insert(pid, waiting);
+        self.clocks.is_waiting(pid);
+    }
+
+    /// Counts a sample; none if the process is nobody's.
+    pub(super) fn add(
+        &mut self,
+        process: &Process,
+        chain: Chain<'_>,
+        sampled: Sampled,
+    ) -> Option<(Outcome, Frame)> {
+        let pid = sampled.pid;
+        let share = match self.waiting.get_mut(&pid) {
+            Some(waiting) => &mut waiting.share,
+            None => self.shares.get_mut(self.of.get(&pid)?)?,
+        };
+        self.clocks.sampled(pid, sampled.weight_ns);
+        Some(share.add(process, chain, sampled))
+    }
+
+    /// A process of this name belongs to him.
+    pub(super) fn note_program(&mut self, program: String, owner: Owner) {
+        if self.programs.len() < MOST_PROGRAMS || self.programs.contains_key(&program) {
+            let of = self.programs.entry(program).or_insert(Some(owner));
+            *of = of.filter(|of| *of == owner);
+        }
+    }
+
+    /// A process has ended, which was called so. If nobody has looked at it, it is whose all others of that name are that were looked
+    /// at, if that is so, and else its parent's.
+    pub(super) fn ended(&mut self, pid: u32, program: Option<&str>) {
+        self.read_clock(pid); // somebody may have yet to wait for it
+        self.clocks.ended(pid);
+        self.of.remove(&pid);
+        self.nobodys.remove(&pid);
+        if let Some(waiting) = self.waiting.remove(&pid) {
+            let namesake = program.and_then(|program| *self.programs.get(program)?);
+            let owner = namesake.filter(|owner| self.shares.contains_key(owner)).or(waiting.heir);
+            self.settle(pid, waiting, owner);
+        }
+    }
+
+    /// A look at all processes begins: those that wait by then and are not assigned by its end are the rest's.
+    pub(crate) fn look_begins(&mut self) {
+        self.looks += 1;
+    }
+
+    /// It has ended: whoever was waiting and is nobody's by now; he is the rest's, if there is one.
+    pub(super) fn look_ended(&mut self) -> Vec<u32> {
+        let looked_at = |(pid, waiting): (&u32, &Waiting)| (waiting.since_look < self.looks).then_some(*pid);
+        let unasked: Vec<u32> = self.waiting.iter().filter_map(looked_at).collect();
+        unasked.iter().for_each(|pid| self.assign(*pid, None));
+        unasked.into_iter().filter(|pid| self.is_nobodys(*pid)).collect()
+    }
+
+    /// Reads what each process used that was sampled since the last time, or each of them: its share follows the kernel's account.
+    pub(super) fn read_clocks(&mut self, is_each: bool) {
+        for (pid, off_ns) in self.clocks.read(is_each) {
+            self.correct(pid, off_ns);
+        }
+    }
+
+    fn read_clock(&mut self, pid: u32) {
+        if let Some(off_ns) = self.clocks.read_one(pid) {
+            self.correct(pid, off_ns);
+        }
+    }
+
+    /// The samples of a process stood for too little, by so much (ns).
+    fn correct(&mut self, pid: u32, off_ns: f64) {
+        if let Some(share) = self.of(pid).and_then(|owner| self.shares.get_mut(&owner)) {
+            share.cpu_ns += off_ns;
+        }
+    }
+
+    /// CPU time of all of them (ns).
+    pub(super) fn cpu_ns(&self) -> f64 {
+        self.all().map(|share| share.cpu_ns).sum()
+    }
+
+    /// Samples by innermost function since the last call, each target's by themselves.
+    pub(super) fn take_function_counts(&mut self) -> Vec<((Owner, Frame), u64)> {
+        let mut counts = Vec::new();
+        for (owner, share) in &mut self.shares {
+            counts.extend(share.counted.take_function_counts().into_iter().map(|(f, n)| ((*owner, f), n)));
+        }
+        counts
+    }
+}
+
+#[cfg(test)]
+mod tests;

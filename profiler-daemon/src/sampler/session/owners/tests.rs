@@ -1,0 +1,176 @@
+use profiler_core::process::ProcessTable;
+use profiler_core::record::Task;
+
+use super::*;
+
+const SHELLS: Owner = Owner(1);
+const PYTHONS: Owner = Owner(2);
+const REST: Owner = Owner(3);
+/// No processes have such numbers: what their clocks show is not known.
+const SHELL: u32 = 5_000_021;
+const PYTHON: u32 = 5_000_022;
+const CHILD: u32 = 5_000_023;
+const MS: u64 = 1_000_000;
+
+/// Owners with their processes, as records and looks tell of them.
+struct Host {
+    owners: Owners,
+    processes: ProcessTable,
+}
+
+impl Host {
+    fn new(with_rest: bool) -> Self {
+        let mut owners = Owners::default();
+        owners.enter(SHELLS, false, 0);
+        owners.enter(PYTHONS, false, 0);
+        if with_rest {
+            owners.enter(REST, true, 0);
+        }
+        let mut host = Self { owners, processes: ProcessTable::default() };
+        host.processes.adopt(SHELL, "sh");
+        host.owners.assign(SHELL, Some(SHELLS));
+        host
+    }
+
+    fn fork(&mut self, pid: u32, parent_pid: u32) {
+        self.processes.forked(Task { pid, parent_pid, tid: pid, time_ns: 1 });
+        self.owners.forked(pid, parent_pid);
+    }
+
+    fn exec(&mut self, pid: u32, program: &str) {
+        self.processes.renamed(pid, pid, program, true);
+        self.owners.executes(pid);
+    }
+
+    fn sample(&mut self, pid: u32) -> bool {
+        if !self.processes.contains(pid) {
+            self.processes.adopt(pid, "met");
+        }
+        self.owners.met(pid);
+        let chain = Chain { kernel: &[], user: &[0x1000 + u64::from(pid)], outcome: Outcome::Complete };
+        let sampled = Sampled {
+            pid,
+            weight_ns: 10 * MS,
+            done_ns: 9 * MS,
+            frames: 1,
+            stack_bytes: 64,
+            is_completed: false,
+        };
+        self.owners.add(self.processes.get(pid).unwrap(), chain, sampled).is_some()
+    }
+
+    fn look(&mut self, found: &[(u32, Owner)]) -> Vec<u32> {
+        self.owners.look_begins();
+        found.iter().for_each(|(pid, owner)| self.owners.assign(*pid, Some(*owner)));
+        self.owners.look_ended()
+    }
+
+    /// Samples and CPU time (ms) of each.
+    fn of(&self, owner: Owner) -> (u64, f64) {
+        let (_, share) = self.owners.shares().find(|(of, _)| *of == owner).unwrap();
+        (share.counts.samples, share.cpu_ns / MS as f64)
+    }
+}
+
+/// A shell that starts another program used none of the time that this one did, and nobody's counts twice.
+#[test]
+fn a_program_that_a_shell_runs_is_its_own_from_its_first_sample() {
+    let mut host = Host::new(false);
+    host.sample(SHELL);
+    host.fork(PYTHON, SHELL);
+    host.sample(PYTHON); // still the shell
+    host.exec(PYTHON, "python3");
+    (0..5).for_each(|_| assert!(host.sample(PYTHON)));
+    assert_eq!((host.of(SHELLS), host.of(PYTHONS)), ((2, 20.0), (0, 0.0)), "nobody knows yet");
+    assert!(host.look(&[(PYTHON, PYTHONS)]).is_empty());
+    assert_eq!((host.of(SHELLS), host.of(PYTHONS)), ((2, 20.0), (5, 50.0)));
+    host.fork(CHILD, PYTHON);
+    host.sample(CHILD);
+    assert_eq!((host.of(SHELLS), host.of(PYTHONS)), ((2, 20.0), (6, 60.0)));
+    assert_eq!(host.owners.cpu_ns(), 80.0 * MS as f64);
+}
+
+#[test]
+fn who_ends_before_anybody_looks_is_his_namesakes_or_his_parents() {
+    let mut host = Host::new(false);
+    host.fork(PYTHON, SHELL);
+    host.exec(PYTHON, "python3");
+    host.sample(PYTHON);
+    host.owners.ended(PYTHON, Some("python3"));
+    assert_eq!((host.of(SHELLS), host.of(PYTHONS)), ((1, 10.0), (0, 0.0)), "nobody has seen one");
+    host.owners.note_program("python3".to_owned(), PYTHONS);
+    host.fork(PYTHON, SHELL);
+    host.exec(PYTHON, "python3");
+    host.sample(PYTHON);
+    host.owners.ended(PYTHON, Some("python3"));
+    assert_eq!((host.of(SHELLS), host.of(PYTHONS)), ((1, 10.0), (1, 10.0)));
+    host.owners.note_program("python3".to_owned(), SHELLS); // two have such
+    host.fork(PYTHON, SHELL);
+    host.exec(PYTHON, "python3");
+    host.sample(PYTHON);
+    host.owners.ended(PYTHON, Some("python3"));
+    assert_eq!((host.of(SHELLS), host.of(PYTHONS)), ((2, 20.0), (1, 10.0)));
+}
+
+#[test]
+fn whoever_is_nobodys_is_the_rests_or_is_let_go() {
+    let mut host = Host::new(true);
+    assert!(host.sample(CHILD), "it may be anybody's");
+    assert_eq!(host.look(&[]), []);
+    assert_eq!(host.of(REST), (1, 10.0));
+    let mut host = Host::new(false);
+    assert!(host.sample(CHILD));
+    assert_eq!(host.look(&[]), [CHILD]);
+    assert!(!host.sample(CHILD) && host.owners.is_nobodys(CHILD));
+    host.fork(PYTHON, CHILD);
+    assert!(host.owners.is_nobodys(PYTHON), "as its parent is");
+    host.exec(PYTHON, "python3");
+    assert!(host.sample(PYTHON), "and anybody's again");
+    host.look(&[(PYTHON, PYTHONS)]);
+    assert_eq!(host.of(PYTHONS), (1, 10.0));
+}
+
+/// Who comes while a look is on may have been missed by it.
+#[test]
+fn one_look_later_than_it_came_a_process_is_known() {
+    let mut host = Host::new(false);
+    host.owners.look_begins();
+    host.sample(CHILD);
+    assert_eq!(host.owners.look_ended(), []);
+    assert_eq!(host.look(&[]), [CHILD]);
+}
+
+#[test]
+fn a_process_that_goes_to_another_takes_nothing_with_it() {
+    let mut host = Host::new(true);
+    host.sample(SHELL);
+    host.look(&[(SHELL, PYTHONS)]);
+    host.sample(SHELL);
+    assert_eq!((host.of(SHELLS), host.of(PYTHONS)), ((1, 10.0), (1, 10.0)));
+    host.owners.end(PYTHONS);
+    assert!(host.sample(SHELL), "it waits for the next look");
+    host.look(&[]);
+    assert_eq!(host.of(REST), (1, 10.0));
+    host.owners.end(SHELLS);
+    host.owners.end(REST);
+    assert!(host.owners.is_empty() && !host.owners.has_rest());
+}
+
+/// Of a process that lives the kernel knows what it used, however few samples it had.
+#[test]
+fn the_time_of_a_process_that_lives_is_the_kernels() {
+    let own = std::process::id();
+    let mut host = Host::new(false);
+    host.processes.adopt(own, "test");
+    let before_ns = crate::sys::clock::self_cpu_ns();
+    host.owners.assign(own, Some(PYTHONS));
+    while crate::sys::clock::self_cpu_ns() < before_ns + 30 * MS {
+        std::hint::spin_loop();
+    }
+    host.sample(own);
+    host.owners.read_clocks(true);
+    let (_, cpu_ms) = host.of(PYTHONS);
+    assert!((29.0..3_000.0).contains(&cpu_ms), "{cpu_ms}");
+    host.owners.read_clocks(false); // it was not sampled since
+    assert_eq!(host.of(PYTHONS).1, cpu_ms);
+}
