@@ -75,3 +75,13 @@ pub fn cpu_s(pid: u32) -> Result<f64> {
     let used = clock_gettime(clock_getcpuclockid(Pid::from_raw(pid as i32))?)?;
     Ok(used.tv_sec() as f64 + used.tv_nsec() as f64 * 1e-9)
 }
+
+/// CPU time of all programs that ran on this machine until now (s): in user code and in the kernel for them.
+pub fn machine_busy_s() -> Result<f64> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    let line = stat.lines().next().context("/proc/stat is empty")?;
+    let ticks: Vec<u64> =
+        line.split_whitespace().skip(1).take(3).map(str::parse).collect::<Result<_, _>>()?;
+    let per_second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?.context("no clock tick")?;
+    Ok(ticks.iter().sum::<u64>() as f64 / per_second as f64)
+}

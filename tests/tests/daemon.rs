@@ -17,7 +17,7 @@ use tests::attempts::attempts;
 use tests::daemon::{Daemon, span_ms};
 use tests::guards::{Deaf, Running, SmallDisk};
 use tests::programs::{copy_program, program};
-use tests::run::{start, wait_until};
+use tests::run::{run, start, wait_until};
 
 /// The two clocks are read one after the other, with a neighbour's turn in between, and one of them is slewed. A tick that is missing is
 /// a tenth of a second.
@@ -118,6 +118,71 @@ fn each_of_everything_is_a_target_of_its_own() -> Result<()> {
     let target = daemon.target(&name)?;
     let used = tests::measured::cpu_s(running.id())?;
     ensure!(target["processes"] == 1 && target["cpu_s"].as_f64() <= Some(used), "{used}: {target}");
+    Ok(())
+}
+
+/// A shell that waits for a subshell, that waits for a program of another target: the time of that one is in no other's. `more` is for the
+/// sections of both.
+fn a_shell_and_what_it_waits_for(more: &str) -> Result<()> {
+    let (busy, folder) = (Busy::new()?, tempfile::tempdir()?);
+    let shell = folder.path().join(format!("shell{}", busy.name));
+    fs::copy("/bin/bash", &shell)?;
+    let sections = format!(
+        "[[target]]\nname = \"shell\"\nexecutable = {shell:?}\n{more}\n{}",
+        busy.section("work", more)
+    );
+    let daemon = Daemon::start(60, &sections)?;
+    let script = format!("sleep 2; (timeout 60 {:?} --cpu 3; true); sleep 2; true", busy.path());
+    let _shell = start(Command::new(&shell).args(["-c", &script]))?;
+    let cpu_s = |name: &str| Ok::<_, anyhow::Error>(daemon.target(name)?["cpu_s"].as_f64().unwrap_or(0.0));
+    wait_until("the work", || cpu_s("work").is_ok_and(|used| used > 2.8))?;
+    wait_until("the end of it", || daemon.target("work").is_ok_and(|target| target["processes"] == 0))?;
+    std::thread::sleep(Duration::from_secs(3)); // until the shell has waited for it, and its account was read
+    let (of_shell, of_work) = (cpu_s("shell")?, cpu_s("work")?);
+    ensure!(of_shell < 0.3, "the shell is said to have used {of_shell} s beside {of_work} s");
+    ensure!((2.8..3.5).contains(&of_work), "the work took 3 s of its own, and {of_work} s are told");
+    Ok(())
+}
+
+#[test]
+fn a_shell_has_none_of_the_time_of_what_it_waits_for_where_they_share_a_sampler() -> Result<()> {
+    privileged!();
+    a_shell_and_what_it_waits_for("")
+}
+
+#[test]
+fn a_shell_has_none_of_the_time_of_what_it_waits_for_where_each_has_its_own() -> Result<()> {
+    privileged!();
+    a_shell_and_what_it_waits_for("horizon = \"50s\"")
+}
+
+/// Processes that begin and end all the time, under shells of theirs: all targets together have used what the machine has.
+#[test]
+fn the_time_of_all_targets_is_the_machines() -> Result<()> {
+    privileged!();
+    let busy = Busy::new()?;
+    let daemon = Daemon::start(
+        60,
+        "[[target]]\nname = \"each\"\nprocess = \".\"\neach = \"process\"\n\n[[target]]\nname = \"rest\"\neverything = true",
+    )?;
+    daemon.wait_for("rest", "sampled")?;
+    let sum = || -> Result<f64> {
+        let all = daemon.ctl_json(&["targets"])?;
+        let targets = all.as_array().or_else(|| all["targets"].as_array()).context("targets")?;
+        Ok(targets.iter().filter_map(|target| target["cpu_s"].as_f64()).sum())
+    };
+    let before = (sum()?, tests::measured::machine_busy_s()?, tests::measured::cpu_s(daemon.pid()?)?);
+    let script = format!(
+        "for i in $(seq 40); do ( {:?} --cpu 0.1; true ) & {:?} --cpu 0.1; done; wait",
+        busy.path(),
+        busy.path()
+    );
+    run(Command::new("sh").args(["-c", &script]))?.expect_status(0)?;
+    let after = (sum()?, tests::measured::machine_busy_s()?, tests::measured::cpu_s(daemon.pid()?)?);
+    let used = after.1 - before.1 - (after.2 - before.2);
+    let told = after.0 - before.0;
+    ensure!(used > 7.0, "eighty programs of .1 s used {used} s");
+    ensure!((told / used - 1.0).abs() < 0.05, "the targets are said to have used {told} s of {used} s");
     Ok(())
 }
 

@@ -2,7 +2,9 @@
 
 use std::io::Write;
 
-use tests::sim::{Fleet, FleetOutcome, Member, Phase, Scenario, run_fleet};
+use profiler_core::rate::model::spread;
+use profiler_core::rate::share::{Demand, share};
+use tests::sim::{Fleet, FleetOutcome, Member, Phase, Scenario, run, run_fleet};
 
 /// A target that may cost so much of its CPU time, and these phases.
 fn member(budget_ratio: f64, phases: Vec<Phase>) -> Member {
@@ -129,5 +131,87 @@ fn bursts_that_grow_longer_are_paid_for() {
     let fleet = Fleet { duration_s: 80.0, budgets: vec![(0.0, 0.02)], housekeeping_cpus: 0.001, members };
     for outcome in play("longer bursts", &fleet) {
         assert!(outcome.used_of_budget >= 0.55, "{outcome:?}");
+    }
+}
+
+/// Targets that share a sampler: their parts of the CPU time, and what their samples cost, as factors on the usual cost.
+struct Sharing {
+    parts: Vec<f64>,
+    costs: Vec<f64>,
+}
+
+impl Sharing {
+    /// From nine tenths of the CPU time down to a ten-thousandth, with costs that differ by a factor of four.
+    fn of(targets: usize, seed: u64) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let parts: Vec<f64> =
+            (0..targets).map(|at| if at == 0 { 0.9 } else { 0.9 * 9e3_f64.powf(-rng.f64()) }).collect();
+        let all: f64 = parts.iter().sum();
+        let parts: Vec<f64> = parts.into_iter().map(|part| part / all).collect();
+        let costs: Vec<f64> = (0..targets).map(|_| 4f64.powf(rng.f64() - 0.5)).collect();
+        let mean: f64 = parts.iter().zip(&costs).map(|(part, cost)| part * cost).sum();
+        Self { costs: costs.into_iter().map(|cost| cost / mean).collect(), parts }
+    }
+
+    /// All of them as one program: what the sampler sees.
+    fn scenario(&self, budget_ratio: f64) -> Scenario {
+        let usual = Phase { threads: 2, bout_ms: 0.1, ..Phase::default() };
+        let (mut shares, mut cost_factors) = (Vec::new(), Vec::new());
+        for (part, cost) in self.parts.iter().zip(&self.costs) {
+            shares.extend(usual.shares.iter().map(|share| share * part));
+            cost_factors.extend(usual.shares.iter().map(|_| *cost));
+        }
+        Scenario { budget_ratio, ..Scenario::of(vec![Phase { shares, cost_factors, ..usual }], 120.0) }
+    }
+
+    /// What each would demand if everything were known: errors of CPU seconds, which add up over the targets.
+    fn demands(&self, scenario: &Scenario) -> Vec<Demand> {
+        let usual = Phase::default();
+        let spread = spread(usual.shares.iter().copied(), 4).expect("there are functions");
+        let each = self.parts.iter().zip(&self.costs).map(|(part, cost)| Demand {
+            slowdown_ratio: 0.9 * scenario.budget_ratio,
+            busy_cpus: 2.0 * part,
+            counted_cpus: 2.0 * part,
+            sample_s: cost * usual.overhead_s(),
+            target_s: cost * usual.overhead_s(),
+            error: 2.0 * scenario.criterion.r() * spread / (scenario.horizon_s * part).sqrt(),
+            weight: *part,
+            ..Demand::default()
+        });
+        each.collect()
+    }
+}
+
+/// Σ w·(A/√λ + o·λ).
+fn error(demands: &[Demand], rate_hz: impl Fn(usize) -> f64) -> f64 {
+    let of_one = |(at, demand): (usize, &Demand)| {
+        demand.weight * (demand.error / rate_hz(at).sqrt() + demand.target_s * rate_hz(at))
+    };
+    demands.iter().enumerate().map(of_one).sum()
+}
+
+/// One rate for all is nearly as good as the best one for each: the error hardly depends on it near its least. Where the budget
+/// binds, the target whose samples are the dearest binds all.
+#[test]
+fn a_rate_that_targets_share_is_nearly_as_good_as_one_for_each() {
+    for targets in [1, 2, 5, 19, 100, 500] {
+        for (seed, budget_ratio) in [(1, 0.05), (2, 0.05), (3, 0.05), (4, 0.002), (5, 0.002)] {
+            let sharing = Sharing::of(targets, seed);
+            let scenario = sharing.scenario(budget_ratio);
+            let demands = sharing.demands(&scenario);
+            let best = share(&demands, f64::MAX);
+            let outcome = run(&scenario, seed, |_| ());
+            let running = demands.iter().filter(|demand| demand.busy_cpus >= 0.01);
+            let dearest_hz =
+                running.map(|demand| demand.slowdown_ratio / demand.target_s).fold(f64::INFINITY, f64::min);
+            let rate_hz = outcome.rate_hz.min(dearest_hz);
+            let ratio = error(&demands, |_| rate_hz) / error(&demands, |at| best.of[at].rate_hz);
+            let told =
+                format!("{targets} targets, seed {seed}, budget {budget_ratio}: {ratio:.3}, {outcome:?}");
+            writeln!(std::io::stderr(), "{told}").expect("stderr is open");
+            // Of a budget that binds, others may have more than the dearest lets all have.
+            assert!(ratio <= if budget_ratio < 0.01 { 1.35 } else { 1.10 }, "{told}");
+            assert!(outcome.worst_10s_of_budget <= 1.02 && outcome.worst_1s_of_budget <= 1.2, "{told}");
+        }
     }
 }

@@ -6,12 +6,19 @@ use config::TargetSettings;
 
 use super::ask::{Ask, Refused, Wanted};
 use super::board::Snapshot;
-use super::state::{MemoryStatus, Origin, SettingsStatus, Status, StoreStatus, TargetCounts, TargetState};
+use super::state::{
+    HostStatus, MemoryStatus, Origin, SettingsStatus, Status, StoreStatus, TargetCounts, TargetState,
+};
 use super::watched::{LONG_ENOUGH_NS, Watched};
 use super::{Daemon, PUBLISH_EVERY_NS};
 use crate::discovery::TargetId;
 use crate::store::Waiting;
-use crate::sys::clock;
+use crate::sys::{clock, procfs};
+
+/// Targets that are said to have used more than this share of what all programs did have been counted wrongly: the kernel's two accounts
+/// differ a little, and are read at two moments.
+const MORE_THAN_ALL: f64 = 1.01;
+const CLOCKS_APART_S: f64 = 2.0;
 
 impl Daemon {
     /// Answers, or has the answer come later.
@@ -138,6 +145,16 @@ impl Daemon {
         self.publisher.publish(Snapshot { at_ns, status, targets });
     }
 
+    fn host_status(&self) -> HostStatus {
+        let busy_ns = procfs::machine_charged_ns().saturating_sub(clock::self_cpu_ns() + self.busy_before_ns);
+        let targets_ns: u64 = self.targets.values().map(|watched| watched.totals().cpu_ns).sum();
+        HostStatus {
+            busy_cpu_s: busy_ns as f64 * 1e-9,
+            targets_cpu_s: (targets_ns + self.gone_targets_ns) as f64 * 1e-9,
+            ..self.host.status(self.settings.budget.host.get())
+        }
+    }
+
     fn status(&self, now_ns: u64, states: impl Iterator<Item = TargetState>) -> Status {
         let window = Duration::from_nanos(self.window_ns());
         let store = StoreStatus { window_s: window.as_secs_f64(), ..self.keeper.status() };
@@ -174,6 +191,14 @@ impl Daemon {
                 targets.failed
             ));
         }
+        let host = self.host_status();
+        if host.targets_cpu_s > MORE_THAN_ALL * host.busy_cpu_s + CLOCKS_APART_S {
+            degraded.push(format!(
+                "targets are said to have used {:.1} s of CPU time, where all programs used {:.1} s; this is an error of sweetspot's, \
+                 please report it",
+                host.targets_cpu_s, host.busy_cpu_s
+            ));
+        }
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -189,7 +214,7 @@ impl Daemon {
                 reloads_failed: self.reloads.1,
             },
             targets,
-            host: self.host.status(self.settings.budget.host.get()),
+            host,
             memory: MemoryStatus {
                 ring_bytes: self.ring_bytes(),
                 limit_bytes: self.settings.limits.memory.get(),

@@ -103,6 +103,8 @@ impl HostAccount {
             setup_cpu_s: now.once_ns.saturating_sub(began.once_ns) as f64 * 1e-9,
             housekeeping_cpu_s: own_ns.saturating_sub(now.turns_ns.saturating_sub(began.turns_ns)) as f64
                 * 1e-9,
+            busy_cpu_s: 0.0, // the loop knows whose time is whose
+            targets_cpu_s: 0.0,
         }
     }
 

@@ -41,6 +41,7 @@ impl Daemon {
                 watched.identity.labels.clone_from(&found.labels);
                 watched.identity.group.clone_from(&found.group);
             }
+            self.renew_share(id);
         }
         for &(id, pid) in &changes.left {
             if let Some(watched) = self.targets.get_mut(&id) {
@@ -224,6 +225,7 @@ impl Daemon {
         self.stop_target(id);
         let Some(watched) = self.targets.remove(&id) else { return };
         let own = watched.own_totals();
+        self.gone_targets_ns += watched.totals().cpu_ns;
         self.gone = self.gone.plus(own);
         self.gone_others_ns += if watched.identity.is_everything { 0 } else { own.cpu_ns };
         self.keeper.forget(&watched.identity.name);

@@ -54,7 +54,7 @@ use crate::debuginfod;
 use crate::discovery::{Discovery, TargetId};
 use crate::run::{self, Engine, Setup};
 use crate::store::{self, StoreError};
-use crate::sys::{clock, limits, memory};
+use crate::sys::{clock, limits, memory, priority, procfs};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// So much earlier than it is due is done what is done each second, if something else needs a wake-up (ns).
@@ -88,6 +88,7 @@ pub(crate) struct DaemonJob {
 pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     log::begin();
     memory::keep_little();
+    priority::come_first();
     let settings = reload::read(job.file.as_deref())?;
     let setup = Setup::begin(&settings.sampling_of(&config::TargetSettings::default()))?.for_many();
     let keeper = start_keeper(&settings)?;
@@ -127,6 +128,10 @@ struct Daemon {
     gone: Totals,
     /// CPU time that targets with samplers of their own had used that are not there any more, but for everything (ns).
     gone_others_ns: u64,
+    /// CPU time of targets that are not there any more (ns).
+    gone_targets_ns: u64,
+    /// What all programs but this one had used when it began (ns).
+    busy_before_ns: u64,
     notifier: Notifier,
     began_ns: u64,
     next_second_ns: u64,
@@ -177,6 +182,8 @@ impl Daemon {
             booked: spent,
             gone: Totals::default(),
             gone_others_ns: 0,
+            gone_targets_ns: 0,
+            busy_before_ns: procfs::machine_charged_ns().saturating_sub(clock::self_cpu_ns()),
             notifier: Notifier::from_env(),
             began_ns: now_ns,
             next_second_ns: now_ns,

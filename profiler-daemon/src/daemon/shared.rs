@@ -1,6 +1,8 @@
 //! The sampler that targets share: one clock on each CPU for all that are sampled in the same way. A target that wants to be sampled
 //! in another way has events of its own, and so have all where that is cheaper.
 
+use std::path::Path;
+
 use config::SamplingSettings;
 use profiler_core::rate::Sharing;
 
@@ -8,6 +10,7 @@ use super::Daemon;
 use super::keeper::Parcel;
 use super::recent::RecentDecisions;
 use super::watched::{Retry, Totals, Watched, differ_in_control_alone};
+use crate::cgroup::Cgroup;
 use crate::discovery::{Changes, TargetId};
 use crate::run::join::{self, Whom};
 use crate::run::{Engine, ShareStatus};
@@ -40,6 +43,14 @@ impl Shared {
 
     pub(super) fn status(&self, id: TargetId) -> Option<ShareStatus<'_>> {
         self.engine.share_status(owner(id))
+    }
+
+    /// A target shares from now on, or is a control group that it was not, or is one no more.
+    fn enter(&mut self, id: TargetId, watched: &Watched) {
+        let (budget_ratio, is_rest) = (watched.sampling.budget.get(), watched.identity.is_everything);
+        let path = watched.identity.group.as_deref();
+        let group = path.and_then(|path| Cgroup::find(Path::new(path)).ok()); // one that is just gone has left processes behind
+        self.session_turn(|engine| engine.enter_share(owner(id), group, budget_ratio, is_rest));
     }
 
     fn session_turn<T>(&mut self, turn: impl FnOnce(&mut Engine<RecentDecisions>) -> T) -> T {
@@ -95,16 +106,23 @@ impl Daemon {
         }
         let Some(watched) = self.targets.get_mut(&id) else { return false };
         let Some(shared) = self.sharing.shared.as_deref_mut() else { return false };
-        let (budget_ratio, is_rest) = (watched.sampling.budget.get(), watched.identity.is_everything);
+        shared.enter(id, watched);
         let is_program = watched.identity.is_program;
         shared.session_turn(|engine| {
-            engine.enter_share(owner(id), budget_ratio, is_rest);
             for &pid in &watched.processes {
                 engine.session.assign(pid, Some(owner(id)), is_program);
             }
         });
         watched.begin_share(clock::monotonic_ns());
         true
+    }
+
+    /// What is known of a target that shares has changed.
+    pub(super) fn renew_share(&mut self, id: TargetId) {
+        let watched = self.targets.get(&id).filter(|watched| watched.shares());
+        if let (Some(watched), Some(shared)) = (watched, self.sharing.shared.as_deref_mut()) {
+            shared.enter(id, watched);
+        }
     }
 
     fn begin_shared(&mut self, now_ns: u64) -> bool {

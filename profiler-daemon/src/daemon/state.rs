@@ -183,6 +183,10 @@ pub(crate) struct HostStatus {
     pub(crate) setup_cpu_s: f64,
     /// The part of it that no target is the reason of (s).
     pub(crate) housekeeping_cpu_s: f64,
+    /// CPU time that all programs of the host but this one have used since it began (s).
+    pub(crate) busy_cpu_s: f64,
+    /// What of it all targets together are said to have used: never more (s).
+    pub(crate) targets_cpu_s: f64,
 }
 
 /// Memory of the process (bytes).

@@ -49,6 +49,7 @@ pub(crate) fn begin<L: DecisionLog>(
     session.news = Some(News::default());
     let found = match &whom {
         Whom::Processes(pids) => {
+            session.is_one_of_many();
             let group = if setup.may_use_group() { Cgroup::of_their_own(pids) } else { None };
             Found { pids: pids.clone(), group }
         }

@@ -30,6 +30,7 @@ use profiler_core::unwind::method::{Method, MethodChoice};
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 use self::charged::{Charged, Clock};
+use self::clocks::ClockedCpu;
 pub(crate) use self::cut::Collected;
 use self::deeper::DeeperStacks;
 use self::ended::Names;
@@ -177,6 +178,8 @@ pub(crate) struct Session {
     aggregator: Aggregator,
     /// Whose is what, where one session samples for many targets.
     pub(crate) owners: Option<Owners>,
+    /// What it uses, where it is one of many with events of its own.
+    clocked_cpu: Option<ClockedCpu>,
     clocks_read_ns: u64,
     unwinder: StackUnwinder,
     earlier: EarlierStacks,
@@ -269,6 +272,7 @@ impl Session {
             mappings_are_told: true,
             aggregator: Aggregator::default(),
             owners: None,
+            clocked_cpu: None,
             clocks_read_ns: 0,
             unwinder: StackUnwinder::default(),
             earlier: EarlierStacks::default(),
@@ -330,6 +334,11 @@ impl Session {
         self.owners = Some(Owners::default());
     }
 
+    /// There are other targets, to which processes may go that this one's have created.
+    pub(crate) fn is_one_of_many(&mut self) {
+        self.clocked_cpu = Some(ClockedCpu::default());
+    }
+
     /// A process belongs to this one from now on, or to nobody, as somebody has found out who looked at it. Whoever else runs a program
     /// of its name is taken for his, if he `is_program`: if it ends before anybody looks.
     pub(crate) fn assign(&mut self, pid: u32, owner: Option<Owner>, is_program: bool) {
@@ -353,6 +362,7 @@ impl Session {
 
     /// Nobody asks what a process does.
     fn let_go(&mut self, pid: u32) {
+        self.clocked_cpu.iter_mut().for_each(|cpu| cpu.left(pid));
         self.program_ended(pid);
         self.processes.forget(pid);
         self.rereads.forget(pid);
@@ -460,6 +470,7 @@ impl Session {
         self.window_end_ns = self.start_ns + stats::window_ns(0);
         (self.counts, self.losses) = (Counts::default(), Losses::since(self.start_ns));
         let target_cpu_ns = self.cpu.read().0;
+        let target_cpu_ns = self.cpu_among_many(target_cpu_ns);
         self.last_reading = self.now(target_cpu_ns);
         if self.own_time.counts_from_the_start() {
             self.begun_ns = std::mem::take(&mut self.last_reading.self_cpu_ns);
@@ -560,6 +571,7 @@ impl Session {
                     owners.forked(task.pid, task.parent_pid);
                 }
                 if is_process && is_ours {
+                    self.clocked_cpu.iter_mut().for_each(|cpu| cpu.born(task.pid));
                     self.cpu.forked(task.pid, task.parent_pid);
                     self.rereads.inherited(task.pid, task.parent_pid);
                     if let Some(news) = self.news.as_mut().filter(|news| news.births.len() < MOST_NEWS) {
@@ -714,6 +726,7 @@ impl Session {
             None => Some(self.aggregator.add(process, chain, done_ns)),
         };
         let Some((outcome, function)) = counted else { return }; // everybody's are assigned, or wait
+        self.clocked_cpu.iter_mut().for_each(|cpu| cpu.sampled(sample.pid, weight_ns));
         self.visits.sampled(sample.tid, key(function), weight_ns);
         self.counts.truncated.add(outcome, 1);
     }
@@ -721,10 +734,11 @@ impl Session {
     /// What happened since the last reading; a new one begins.
     pub(crate) fn reading(&mut self, switches: u64) -> Reading {
         let (target_cpu_ns, gone) = self.cpu.read();
-        let target_cpu_ns = self.cpu_of_owners(target_cpu_ns);
+        let target_cpu_ns = self.cpu_among_many(target_cpu_ns);
         // A process may outlive its first thread, and a zombie its program.
         // Its last samples may still be on their way: it is known until the next reading, unless its number is taken again.
         for pid in self.exits.take(std::mem::replace(&mut self.gone, gone), procfs::has_ended) {
+            self.clocked_cpu.iter_mut().for_each(|cpu| cpu.left(pid));
             self.program_ended(pid);
             if let Some(owners) = &mut self.owners {
                 let process = self.processes.get(pid).map(|process| process.index);
@@ -739,8 +753,12 @@ impl Session {
         Reading { switches, ..now.since(&last, clock::monotonic_ns()) }
     }
 
-    /// CPU time of all targets together, where they are many and not all that the machine does; else what is known of the one (ns).
-    fn cpu_of_owners(&mut self, target_cpu_ns: u64) -> u64 {
+    /// CPU time of all targets together, where they are many and not all that the machine does, or of one of them; else what is known of
+    /// the one that there is (ns).
+    fn cpu_among_many(&mut self, target_cpu_ns: u64) -> u64 {
+        if let Some(cpu) = &mut self.clocked_cpu {
+            return cpu.read();
+        }
         let Some(owners) = &mut self.owners else { return target_cpu_ns };
         let now_ns = clock::monotonic_ns();
         if now_ns >= self.clocks_read_ns + CLOCKS_EVERY_NS {

@@ -13,6 +13,7 @@ pub(crate) mod maps;
 pub(crate) mod memory;
 pub(crate) mod peer;
 pub(crate) mod perf_event;
+pub(crate) mod priority;
 pub(crate) mod proc_text;
 pub(crate) mod procfs;
 #[cfg(target_arch = "x86_64")]

@@ -41,6 +41,12 @@ const FIGURES: &[Figure<Status>] = &[
     counter("housekeeping_cpu_seconds", "CPU time of the daemon that no target is the reason of.", |s| {
         Some(s.host.housekeeping_cpu_s)
     }),
+    counter("host_busy_cpu_seconds", "CPU time of all programs of the host but the daemon.", |s| {
+        Some(s.host.busy_cpu_s)
+    }),
+    counter("targets_cpu_seconds", "CPU time of all targets together: never more than that.", |s| {
+        Some(s.host.targets_cpu_s)
+    }),
     gauge("memory_resident_bytes", "Resident memory of the daemon.", |s| {
         Some(s.memory.resident_bytes as f64)
     }),

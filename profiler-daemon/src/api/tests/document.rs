@@ -43,6 +43,8 @@ fn status() -> Status {
             charged_s: 1013.0,
             self_cpu_s: 1014.0,
             housekeeping_cpu_s: 1015.0,
+            busy_cpu_s: 1200.0,
+            targets_cpu_s: 1201.0,
             setup_cpu_s: 1098.0,
         },
         memory: MemoryStatus {

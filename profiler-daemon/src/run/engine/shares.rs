@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use profiler_core::profile::RateChange;
 use profiler_core::rate::{Account, Spend};
 
 use super::parts::Figures;
 use super::{DecisionLog, Engine};
+use crate::cgroup::Cgroup;
 use crate::sampler::session::{Collected, Counts, Owner};
 use crate::sys::clock;
 
@@ -88,10 +90,17 @@ impl Charged {
 }
 
 impl<L: DecisionLog> Engine<L> {
-    /// One more target shares the clocks from now on: with a bound on its slowdown; `is_rest` says that whoever is nobody else's is his.
-    pub(crate) fn enter_share(&mut self, owner: Owner, budget_ratio: f64, is_rest: bool) {
+    /// One more target shares the clocks from now on: with a bound on its slowdown, and perhaps a control group that it is; `is_rest` says
+    /// that whoever is nobody else's is his.
+    pub(crate) fn enter_share(
+        &mut self,
+        owner: Owner,
+        group: Option<Arc<Cgroup>>,
+        budget_ratio: f64,
+        is_rest: bool,
+    ) {
         let Some(owners) = &mut self.session.owners else { return };
-        owners.enter(owner, is_rest, clock::monotonic_ns());
+        owners.enter(owner, group, is_rest, clock::monotonic_ns());
         self.shares.of.entry(owner).or_insert_with(|| Charged::new(budget_ratio)).budget_ratio = budget_ratio;
     }
 

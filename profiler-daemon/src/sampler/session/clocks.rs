@@ -26,6 +26,44 @@ pub(super) struct ProcessClocks {
     clocks: FxHashMap<u32, ProcessClock>,
 }
 
+/// CPU time of a target among others: by the clocks of its processes, and by the samples of those that have ended. The kernel's account of
+/// waited-for children has also what others' processes used.
+#[derive(Debug, Default)]
+pub(super) struct ClockedCpu {
+    clocks: ProcessClocks,
+    cpu_ns: f64,
+    /// The largest so far: a total never shrinks (ns).
+    total_ns: u64,
+}
+
+impl ClockedCpu {
+    pub(super) fn adopted(&mut self, pid: u32) {
+        self.clocks.met(pid);
+    }
+
+    pub(super) fn born(&mut self, pid: u32) {
+        self.clocks.born(pid);
+    }
+
+    pub(super) fn sampled(&mut self, pid: u32, weight_ns: u64) {
+        self.clocks.sampled(pid, weight_ns);
+        self.cpu_ns += weight_ns as f64;
+    }
+
+    /// It has ended, or is another's from now on.
+    pub(super) fn left(&mut self, pid: u32) {
+        self.cpu_ns += self.clocks.read_one(pid).unwrap_or(0.0);
+        self.clocks.ended(pid);
+    }
+
+    /// Until now (ns).
+    pub(super) fn read(&mut self) -> u64 {
+        self.cpu_ns += self.clocks.read(true).into_iter().map(|(_, off_ns)| off_ns).sum::<f64>();
+        self.total_ns = self.total_ns.max(self.cpu_ns as u64);
+        self.total_ns
+    }
+}
+
 impl ProcessClocks {
     /// A process begins.
     pub(super) fn born(&mut self, pid: u32) {

@@ -20,6 +20,7 @@ impl Session {
         let (comm, parent) = found.unwrap_or_else(|| (self.names.of(pid), 0));
         self.processes.adopt_at(pid, &comm, now_ns);
         self.cpu.adopt_child(pid, parent);
+        self.clocked_cpu.iter_mut().for_each(|cpu| cpu.adopted(pid));
         self.rereads.read(pid);
         procfs::executable_maps(pid)?.iter().for_each(|mapped| self.mapped(mapped));
         Ok(())
@@ -102,6 +103,7 @@ impl Session {
         let maps = procfs::executable_maps(child.pid)?;
         self.processes.adopt_at(child.pid, &procfs::comm(child.pid).unwrap_or_default(), now_ns);
         self.cpu.adopt_child(child.pid, child.parent);
+        self.clocked_cpu.iter_mut().for_each(|cpu| cpu.adopted(child.pid));
         self.rereads.read(child.pid);
         maps.iter().for_each(|mapped| self.mapped(mapped));
         Ok(())

@@ -4,6 +4,7 @@
 //! counted by itself until somebody has looked at it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use profiler_core::aggregate::{Aggregator, Chain};
 use profiler_core::process::Process;
@@ -13,6 +14,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Counts;
 use super::clocks::ProcessClocks;
+use crate::cgroup::Cgroup;
+use crate::sys::clock;
 
 /// Processes that wait to be looked at, at most: of more, samples are taken for the target's that they come from.
 const MOST_WAITING: usize = 4_096;
@@ -36,6 +39,31 @@ pub(crate) struct Share {
     pub(crate) counts: Counts,
     /// The same, CPU time (ns).
     pub(crate) cpu_ns: f64,
+    /// The control group that it is, which has an account of the kernel's.
+    group: Option<GroupAccount>,
+}
+
+/// What a control group used since it was followed.
+struct GroupAccount {
+    group: Arc<Cgroup>,
+    /// Whether this process is in it, whose time is no target's.
+    is_ours: bool,
+    base_ns: u64,
+}
+
+impl GroupAccount {
+    /// Of a target that has used so much until now (ns).
+    fn new(group: Arc<Cgroup>, used_ns: f64) -> Self {
+        let is_ours = group.processes().is_ok_and(|pids| pids.contains(&std::process::id()));
+        let mut account = Self { group, is_ours, base_ns: 0 };
+        account.base_ns = account.life_ns().unwrap_or(0).saturating_sub(used_ns as u64);
+        account
+    }
+
+    fn life_ns(&self) -> Option<u64> {
+        let own_ns = if self.is_ours { clock::self_cpu_ns() } else { 0 };
+        Some(self.group.cpu_ns()?.saturating_sub(own_ns))
+    }
 }
 
 /// A process that nobody has looked at since it runs its program.
@@ -117,9 +145,10 @@ impl Share {
 }
 
 impl Owners {
-    /// One more is sampled from this moment on; `is_rest` says that he has whoever is nobody else's.
-    pub(crate) fn enter(&mut self, owner: Owner, is_rest: bool, now_ns: u64) {
-        self.shares.entry(owner).or_insert_with(|| Share::begun_at(now_ns));
+    /// One more is sampled from this moment on, which may be a control group; `is_rest` says that he has whoever is nobody else's.
+    pub(crate) fn enter(&mut self, owner: Owner, group: Option<Arc<Cgroup>>, is_rest: bool, now_ns: u64) {
+        let share = self.shares.entry(owner).or_insert_with(|| Share::begun_at(now_ns));
+        share.group = group.map(|group| GroupAccount::new(group, share.cpu_ns));
         if is_rest {
             self.rest = Some(owner);
         }
@@ -322,6 +351,14 @@ impl Owners {
     pub(super) fn read_clocks(&mut self, is_each: bool) {
         for (pid, off_ns) in self.clocks.read(is_each) {
             self.correct(pid, off_ns);
+        }
+        for share in self.shares.values_mut() {
+            // Of a group that is gone, the last reading is the last word.
+            let account =
+                share.group.as_ref().and_then(|account| Some((account.life_ns()?, account.base_ns)));
+            if let Some((life_ns, base_ns)) = account {
+                share.cpu_ns = life_ns.saturating_sub(base_ns) as f64;
+            }
         }
     }
 

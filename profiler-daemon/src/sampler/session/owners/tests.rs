@@ -21,10 +21,10 @@ struct Host {
 impl Host {
     fn new(with_rest: bool) -> Self {
         let mut owners = Owners::default();
-        owners.enter(SHELLS, false, 0);
-        owners.enter(PYTHONS, false, 0);
+        owners.enter(SHELLS, None, false, 0);
+        owners.enter(PYTHONS, None, false, 0);
         if with_rest {
-            owners.enter(REST, true, 0);
+            owners.enter(REST, None, true, 0);
         }
         let mut host = Self { owners, processes: ProcessTable::default() };
         host.processes.adopt(SHELL, "sh");
@@ -116,7 +116,7 @@ fn who_ends_before_anybody_looks_is_his_namesakes_or_his_parents() {
 fn whoever_is_nobodys_is_the_rests_or_is_let_go() {
     let mut host = Host::new(true);
     assert!(host.sample(CHILD), "it may be anybody's");
-    assert_eq!(host.look(&[]), []);
+    assert!(host.look(&[]).is_empty());
     assert_eq!(host.of(REST), (1, 10.0));
     let mut host = Host::new(false);
     assert!(host.sample(CHILD));
@@ -136,7 +136,7 @@ fn one_look_later_than_it_came_a_process_is_known() {
     let mut host = Host::new(false);
     host.owners.look_begins();
     host.sample(CHILD);
-    assert_eq!(host.owners.look_ended(), []);
+    assert!(host.owners.look_ended().is_empty());
     assert_eq!(host.look(&[]), [CHILD]);
 }
 
