@@ -33,7 +33,7 @@ fn parcel(target: &str, from_ns: u64, has_process: bool) -> Parcel {
     let collected = Collected {
         charged_ns: 0.0,
         counted,
-        processes: if has_process { processes.infos().to_vec() } else { Vec::new() },
+        processes: if has_process { processes.infos().to_vec().into() } else { Vec::new().into() },
         objects: ObjectStore::new(&Symbols::new(1 << 20)).snapshot(),
         generated: Generated::default(),
         span: from_ns..from_ns + SECOND,

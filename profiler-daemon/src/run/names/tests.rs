@@ -22,7 +22,7 @@ fn collected() -> Collected {
     Collected {
         charged_ns: 0.0,
         counted: aggregator,
-        processes: processes.infos().to_vec(),
+        processes: processes.infos().to_vec().into(),
         objects: ObjectStore::new(&Symbols::new(1 << 28)).snapshot(),
         generated: Generated::default(),
         span: 0..10_000_000_000,
@@ -108,7 +108,7 @@ impl Copies {
         let aggregate = Aggregator::default().finish(1);
         Cut {
             aggregate,
-            processes: Vec::new(),
+            processes: Vec::new().into(),
             objects,
             generated: Generated::default(),
             keep_for_next: true,

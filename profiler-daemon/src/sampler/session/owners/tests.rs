@@ -116,7 +116,7 @@ fn who_ends_before_anybody_looks_is_his_namesakes_or_his_parents() {
 fn whoever_is_nobodys_is_the_rests_or_is_let_go() {
     let mut host = Host::new(true);
     assert!(host.sample(CHILD), "it may be anybody's");
-    assert_eq!(host.look(&[]), []);
+    assert_eq!(host.look(&[]), [0_u32; 0]);
     assert_eq!(host.of(REST), (1, 10.0));
     let mut host = Host::new(false);
     assert!(host.sample(CHILD));
@@ -136,7 +136,7 @@ fn one_look_later_than_it_came_a_process_is_known() {
     let mut host = Host::new(false);
     host.owners.look_begins();
     host.sample(CHILD);
-    assert_eq!(host.owners.look_ended(), []);
+    assert_eq!(host.owners.look_ended(), [0_u32; 0]);
     assert_eq!(host.look(&[]), [CHILD]);
 }
 
