@@ -269,3 +269,4 @@ fn run_from_json(text: &str) -> Option<Run> {
     );
     Some(run)
 }
+        merged_windows,

@@ -102,6 +102,7 @@ fn every_key_of_the_run_reads_back() {
     profile.run.not_sampled_cpu_s = 0.125;
     (profile.run.maps_reread, profile.run.mappings_dropped, profile.run.objects) = (7, 8, 9);
     (profile.run.walked_frames, profile.run.copied_bytes) = (14, 15);
+    profile.run.merged_windows = 17;
     profile.run.outer_frames_from_earlier = 16;
     (profile.run.files_lost, profile.run.symbol_bytes_peak) = (10, 11);
     (profile.run.symbol_evictions, profile.run.symbol_rereads) = (12, 13);
