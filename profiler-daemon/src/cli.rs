@@ -13,7 +13,7 @@ use config::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, SamplingSettin
 
 use crate::evaluate::{Role, Shape};
 use crate::export::Format;
-pub(crate) use ctl::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs};
+pub(crate) use ctl::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs, TargetOrder};
 pub(crate) use report::{ReportArgs, ReportFormat, StoredArgs};
 
 /// A sampling profiler that chooses its own rate: often enough to be precise, rarely enough not to disturb.

@@ -25,7 +25,7 @@ pub(crate) mod state;
 mod wakes;
 mod watched;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::task::Poll;
@@ -113,6 +113,8 @@ struct Daemon {
     setup: Setup,
     discovery: Discovery,
     targets: BTreeMap<TargetId, Watched>,
+    /// Targets that lost processes to one that was asked for, with that one.
+    taken: BTreeSet<(TargetId, TargetId)>,
     sharing: SharedState,
     keeper: Keeper,
     /// Of folders that other settings name no more: they keep what they were given, and end.
@@ -168,6 +170,7 @@ impl Daemon {
             setup,
             targets: BTreeMap::new(),
             sharing: SharedState::default(),
+            taken: BTreeSet::new(),
             keeper,
             leaving: Vec::new(),
             server,
