@@ -74,7 +74,15 @@ impl Daemon {
         }
         if !all.iter().any(|id| self.targets[id].has_processes()) {
             self.drop_section(own);
-            return Err(Refused::Invalid("no process matches; `ps -eo pid,comm` lists processes".to_owned()));
+            let is_asked = |watched: &Watched| watched.identity.origin == Origin::Request;
+            // Those that were asked for before come first.
+            let text = match self.targets.values().any(is_asked) {
+                true => {
+                    "no process matches but those of other targets that were asked for; `sweetspot ctl targets` lists them"
+                }
+                false => "no process matches; `ps -eo pid,comm` lists processes",
+            };
+            return Err(Refused::Invalid(text.to_owned()));
         }
         self.next_second_ns = clock::monotonic_ns() + LONG_ENOUGH_NS;
         let takes_from = self.names_of(self.taken.iter().filter(|(_, by)| *by == own).map(|(from, _)| *from));

@@ -15,6 +15,8 @@ use crate::export::names::visible;
 const MINUTE_NS: u64 = 60_000_000_000;
 /// Lines about targets in a minute.
 const MOST_LINES: u64 = 20;
+/// A target is said to have no process after so long: it stays attached to meanwhile, and programs may come and go (ns).
+const LINGER_NS: u64 = MINUTE_NS;
 /// Targets of the settings that are named at the start.
 const NAMED: usize = 5;
 /// Cost of ten seconds over the host's budget from which it is a line.
@@ -36,6 +38,8 @@ pub(super) struct Journal {
 struct Known {
     name: String,
     state: TargetState,
+    /// Since when it has no process, of which nothing is said yet (ns).
+    empty_since_ns: Option<u64>,
 }
 
 /// How a target is now.
@@ -194,13 +198,21 @@ impl Journal {
     }
 
     /// What became of the targets since the last time.
-    fn observe(&mut self, all: Vec<Seen>) -> Vec<(String, Event)> {
+    fn observe(&mut self, now_ns: u64, all: Vec<Seen>) -> Vec<(String, Event)> {
         let mut events = Vec::new();
         let mut gone = std::mem::take(&mut self.known);
         for Seen { id, name, state, processes, has_processes, reason } in all {
-            let before = gone.remove(&id).map_or(TargetState::Waiting, |known| known.state);
+            let known = gone.remove(&id);
+            let before = known.as_ref().map_or(TargetState::Waiting, |known| known.state);
+            let is_empty = state == TargetState::Waiting && !has_processes && before != TargetState::Waiting;
+            let since_ns = known.and_then(|known| known.empty_since_ns).unwrap_or(now_ns);
+            let is_said = now_ns.saturating_sub(since_ns) >= LINGER_NS;
+            let empty_since_ns = (is_empty && !is_said).then_some(since_ns);
             // One that waits although it has processes is about to be attached to, perhaps in another way.
-            let state = if state == TargetState::Waiting && has_processes { before } else { state };
+            let state = match state {
+                TargetState::Waiting if has_processes || empty_since_ns.is_some() => before,
+                state => state,
+            };
             let reason = || visible(reason.as_deref().unwrap_or("no reason is known"));
             let event = match state {
                 _ if state == before => None,
@@ -210,7 +222,7 @@ impl Journal {
                 TargetState::Failed => Some(Event::Failed { reason: reason() }),
             };
             events.extend(event.map(|event| (name.clone(), event)));
-            self.known.insert(id, Known { name, state });
+            self.known.insert(id, Known { name, state, empty_since_ns });
         }
         // Those without a process have had their line.
         let gone = gone.into_values().filter(|known| known.state != TargetState::Waiting);
@@ -302,7 +314,7 @@ impl Daemon {
                 "{left_out} more lines about targets were left out; `sweetspot ctl targets` lists them as they are"
             );
         }
-        for (target, event) in self.journal.observe(all) {
+        for (target, event) in self.journal.observe(now_ns, all) {
             if self.journal.lines.allows() {
                 write(&target, &event);
             }
@@ -356,8 +368,11 @@ mod tests {
     #[test]
     fn a_target_has_a_line_when_it_becomes_another() {
         let mut journal = Journal::default();
+        let mut now_ns = 0;
         let mut observe = |all: &[(u32, TargetState, usize)]| {
-            journal.observe(all.iter().map(|(id, state, processes)| seen(*id, *state, *processes)).collect())
+            now_ns += 40 * SECOND_NS;
+            let all = all.iter().map(|(id, state, processes)| seen(*id, *state, *processes)).collect();
+            journal.observe(now_ns, all)
         };
         let line = |id: u32, event| (format!("t{id}"), event);
         assert_eq!(observe(&[(1, TargetState::Waiting, 0), (2, TargetState::Waiting, 3)]), []);
@@ -369,10 +384,13 @@ mod tests {
         assert_eq!(observe(&[(1, TargetState::Waiting, 2), now[1]]), []);
         assert_eq!(observe(&now), []);
         let left_out = Event::LeftOut { reason: "no room".to_owned() };
-        assert_eq!(
-            observe(&[(1, TargetState::Waiting, 0), (2, TargetState::LeftOut, 3)]),
-            [line(1, Event::NoProcess), line(2, left_out)]
-        );
+        let empty = [(1, TargetState::Waiting, 0), (2, TargetState::LeftOut, 3)];
+        assert_eq!(observe(&empty), [line(2, left_out)]);
+        assert_eq!(observe(&empty), [], "it may have another soon");
+        assert_eq!(observe(&[now[0], empty[1]]), [], "as it has");
+        assert_eq!((observe(&empty), observe(&empty)), (vec![], vec![]));
+        assert_eq!(observe(&empty), [line(1, Event::NoProcess)], "after a minute");
+        assert_eq!(observe(&empty), []);
         assert_eq!(observe(&[]), [line(2, Event::Gone)], "the other has had its line");
     }
 
