@@ -292,6 +292,8 @@ pub struct Run {
     pub precision_goal_ratio: f64,
     /// Seed of the random periods.
     pub seed: u64,
+    /// Windows of time that it sums up, as the notes count them; 0 where it is a run of its own.
+    pub merged_windows: u64,
     /// Rate over time: every change, for the profile's comment fields.
     #[serde(skip)]
     pub rate_history: Vec<RateChange>,

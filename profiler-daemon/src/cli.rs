@@ -13,7 +13,7 @@ use config::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, SamplingSettin
 
 use crate::evaluate::{Role, Shape};
 use crate::export::Format;
-pub(crate) use ctl::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs};
+pub(crate) use ctl::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs, TargetOrder};
 pub(crate) use report::{ReportArgs, ReportFormat, StoredArgs};
 
 /// A sampling profiler that chooses its own rate: often enough to be precise, rarely enough not to disturb.
@@ -164,7 +164,7 @@ pub(crate) struct OutputArgs {
     /// Level of the intervals.
     #[arg(long, value_name = "LEVEL", default_value_t = defaults().confidence)]
     pub(crate) confidence: Ratio,
-    /// Functions that the table lists.
+    /// Functions that the table lists; 0: all.
     #[arg(long, value_name = "N", default_value_t, conflicts_with = "output")]
     pub(crate) top: Top,
     /// Print results and errors only.
@@ -172,19 +172,23 @@ pub(crate) struct OutputArgs {
     pub(crate) quiet: bool,
 }
 
-/// How many functions a table lists: at least one.
+/// How many rows a table lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Top(usize);
 
 impl Top {
+    /// All rows, as typed: 0.
+    pub(crate) const ALL: Self = Self(0);
+
+    /// The most rows to list.
     pub(crate) fn get(self) -> usize {
-        self.0
+        if self == Self::ALL { usize::MAX } else { self.0 }
     }
 }
 
 impl Default for Top {
     fn default() -> Self {
-        Self(12)
+        Self(20)
     }
 }
 
@@ -198,7 +202,7 @@ impl FromStr for Top {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        text.parse().ok().filter(|top| *top > 0).map(Self).ok_or("give a number from 1 on")
+        text.parse().map(Self).map_err(|_| "give a number of rows, or 0 for all")
     }
 }
 

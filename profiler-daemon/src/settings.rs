@@ -18,7 +18,7 @@ use crate::debuginfod;
 use crate::evaluate::{Design, Role, Shape};
 use crate::failure::usage;
 use crate::sys::signal_cost;
-pub(crate) use ctl::{CtlAsk, CtlJob, CtlProfile, CtlTime};
+pub(crate) use ctl::{CtlAsk, CtlJob, CtlProfile, CtlTime, TargetList};
 pub(crate) use report::{ReportJob, ReportSource};
 
 /// One run of the program.

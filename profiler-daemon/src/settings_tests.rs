@@ -204,3 +204,39 @@ fn an_unknown_ending_names_the_endings() {
         assert!(message.contains(ending), "{message}");
     }
 }
+
+#[test]
+fn tables_have_20_rows_and_with_top_0_all() {
+    let report = |line: &str| {
+        let Job::Report(job) = typed(line).unwrap() else { panic!() };
+        job.top.get()
+    };
+    assert_eq!([report("report a.pb.gz"), report("report a.pb.gz --top 3")], [20, 3]);
+    assert_eq!(report("report a.pb.gz --top 0"), usize::MAX);
+    assert!(is_usage("report a.pb.gz --top all"));
+    let targets = |line: &str| match typed(line).unwrap() {
+        Job::Ctl(CtlJob { ask: CtlAsk::Targets(list), .. }) => (list.top, list.labels),
+        _ => panic!(),
+    };
+    assert_eq!(targets("ctl targets"), (usize::MAX, false));
+    assert_eq!(targets("ctl targets --sort own --top 5 --labels"), (5, true));
+    assert!(is_usage("ctl targets --sort size") && is_usage("ctl targets --json --top 5"));
+    assert!(typed("ctl targets --json").is_ok());
+}
+
+#[test]
+fn a_process_to_watch_is_written_either_way() {
+    let pid = |line: &str| match typed(line).unwrap() {
+        Job::Ctl(CtlJob { ask: CtlAsk::Attach(attach), .. }) => attach.pid,
+        _ => panic!(),
+    };
+    assert_eq!([pid("ctl attach 7 --duration 1s"), pid("ctl attach --pid 7 --duration 1s")], [Some(7); 2]);
+    assert_eq!(pid("ctl attach --name x --duration 1s"), None);
+    for line in [
+        "ctl attach --duration 1s",
+        "ctl attach 7 --pid 7 --duration 1s",
+        "ctl attach --pid 7 --all --duration 1s",
+    ] {
+        assert!(is_usage(line), "{line}");
+    }
+}

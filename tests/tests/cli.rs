@@ -145,6 +145,7 @@ const WITHOUT_UNIT: &[&str] = &[
     "symbol_evictions",
     "symbol_rereads",
     "retunes",
+    "merged_windows",
     "clocks",
     "seed",
     "confidence",

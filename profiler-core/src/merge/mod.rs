@@ -17,6 +17,7 @@
 //! ```
 
 mod intern;
+mod notes;
 mod runs;
 
 use std::collections::BTreeMap;

@@ -7,10 +7,9 @@
 use std::collections::BTreeSet;
 
 use super::Range;
+use super::notes::Notes;
 use crate::profile::{OverheadParts, RateChange, Run, TruncatedBy, WeightedStack};
 
-/// Notes that a sum has at most.
-const MAX_NOTES: usize = 20;
 /// Targets that a sum names.
 const MAX_TARGETS: usize = 5;
 /// Changes of the rate that a sum has; of more, none are shown.
@@ -32,6 +31,7 @@ pub(super) struct Runs {
     /// CPU time of those that say what interrupts cost (s).
     interrupts_cpu_s: f64,
     changes: Vec<(u64, RateChange)>,
+    notes: Notes,
 }
 
 /// A figure that may be anything: a file holds it.
@@ -40,7 +40,7 @@ fn finite(figure: f64) -> f64 {
 }
 
 /// The part of a count, to the next whole number.
-fn part_of(count: u64, part: f64) -> u64 {
+pub(super) fn part_of(count: u64, part: f64) -> u64 {
     if part >= 1.0 { count } else { (count as f64 * part).round() as u64 }
 }
 
@@ -54,6 +54,7 @@ impl Runs {
         self.ratios(run, finite(run.target_cpu_s).max(0.0) * part);
         self.costs(run, run.samples as f64 * part);
         self.words(run);
+        self.notes.add(&run.notes, run.merged_windows, part);
         self.changes(run, range);
         self.runs += 1;
     }
@@ -150,11 +151,6 @@ impl Runs {
             )*};
         }
         common!(handler_time, bound_by, law, attach_mode, event, unwind, stopped);
-        for note in &run.notes {
-            if self.sum.notes.len() < MAX_NOTES && !self.sum.notes.contains(note) {
-                self.sum.notes.push(note.clone());
-            }
-        }
         self.sum.overhead_modes = if first { run.overhead_modes.clone() } else { Vec::new() };
         self.sum.stack_copy_bytes = self.sum.stack_copy_bytes.max(run.stack_copy_bytes);
         self.sum.confidence = if run.confidence > 0.0 { run.confidence } else { self.sum.confidence };
@@ -176,6 +172,7 @@ impl Runs {
         self.means();
         let mut run = self.sum;
         run.target = targets(&self.targets);
+        (run.notes, run.merged_windows) = self.notes.finish();
         run.start_unix_ns = span.from_unix_ns;
         run.duration_s = (span.to_unix_ns - span.from_unix_ns) as f64 * 1e-9;
         run.own_cpu_ratio = if run.duration_s > 0.0 { run.self_cpu_s / run.duration_s } else { 0.0 };

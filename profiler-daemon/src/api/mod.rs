@@ -37,7 +37,7 @@ use anyhow::{Result, anyhow};
 use config::DaemonSettings;
 use tokio::sync::{Semaphore, mpsc};
 
-pub(crate) use answers::attach::{Attach, Named};
+pub(crate) use answers::attach::Attach;
 
 use crate::daemon::ask::Asker;
 use bounds::Bounds;

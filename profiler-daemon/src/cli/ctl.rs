@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use config::{Each, ListenSettings, Ratio, Span};
 
 use super::report::{ReportFormat, label};
@@ -29,7 +29,7 @@ pub(crate) enum CtlCommand {
     /// How the daemon is.
     Status,
     /// Every target: sampled, waiting and left out.
-    Targets,
+    Targets(CtlTargetsArgs),
     /// The controller's last decisions for a target.
     Decisions {
         /// The target.
@@ -48,6 +48,36 @@ pub(crate) enum CtlCommand {
     Reload,
     /// Have every event removed at once, keep what was sampled, and end the daemon.
     Stop,
+}
+
+/// Arguments of `ctl targets`.
+#[derive(Debug, Args)]
+pub(crate) struct CtlTargetsArgs {
+    /// What comes first: the largest figure, or the first name.
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = TargetOrder::Cpu, conflicts_with = "json")]
+    pub(crate) sort: TargetOrder,
+    /// Targets that the table lists; 0: all.
+    #[arg(long, value_name = "N", default_value_t = Top::ALL, conflicts_with = "json")]
+    pub(crate) top: Top,
+    /// List the labels of each target below the table.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) labels: bool,
+}
+
+/// In which order targets are listed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TargetOrder {
+    /// CPU time of the target.
+    #[default]
+    Cpu,
+    /// Name.
+    Name,
+    /// Samples.
+    Samples,
+    /// Slowdown in the last ten seconds.
+    Slowdown,
+    /// The profiler's own CPU time for it in the last ten seconds.
+    Own,
 }
 
 /// Arguments of `ctl profile`.
@@ -72,7 +102,7 @@ pub(crate) struct CtlProfileArgs {
     /// How to print it.
     #[arg(long, value_enum, default_value_t = ReportFormat::Table, conflicts_with = "json")]
     pub(crate) format: ReportFormat,
-    /// Functions that the table lists.
+    /// Functions that the table lists; 0: all.
     #[arg(long, value_name = "N", default_value_t, conflicts_with = "output")]
     pub(crate) top: Top,
     /// Write the profile to FILE instead of printing it; may be repeated. The ending picks the format: .pb.gz (pprof),
@@ -85,8 +115,11 @@ pub(crate) struct CtlProfileArgs {
 #[derive(Debug, Args)]
 pub(crate) struct CtlAttachArgs {
     /// A process id.
-    #[arg(value_name = "PID", required_unless_present_any = ["name", "command", "executable", "user", "cgroup", "unit", "container", "all"])]
+    #[arg(value_name = "PID", required_unless_present_any = ["pid_option", "name", "command", "executable", "user", "cgroup", "unit", "container", "all"])]
     pub(crate) pid: Option<u32>,
+    /// The same as PID.
+    #[arg(id = "pid_option", long = "pid", value_name = "PID", conflicts_with = "pid")]
+    pub(crate) pid_option: Option<u32>,
     /// Processes whose name, or whose program's file name, matches this regular expression.
     #[arg(long, value_name = "REGEX")]
     pub(crate) name: Option<String>,
@@ -109,7 +142,7 @@ pub(crate) struct CtlAttachArgs {
     #[arg(long, value_name = "ID")]
     pub(crate) container: Option<String>,
     /// Every process that fits no other target.
-    #[arg(long, conflicts_with_all = ["pid", "name", "command", "executable", "user", "cgroup", "unit", "container"])]
+    #[arg(long, conflicts_with_all = ["pid", "pid_option", "name", "command", "executable", "user", "cgroup", "unit", "container"])]
     pub(crate) all: bool,
     /// One target for each process (the name of its program), unit, container, cgroup or user that these processes fall
     /// into.

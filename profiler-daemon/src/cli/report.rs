@@ -24,7 +24,7 @@ pub(crate) struct ReportArgs {
     /// .folded, .svg (flame graph) or .speedscope.json.
     #[arg(short, long = "output", value_name = "FILE", value_parser = output_file, conflicts_with_all = ["format", "unknown"])]
     pub(crate) output: Vec<OutputFile>,
-    /// Functions that the table lists; with --unknown, of each module.
+    /// Functions that the table lists, 0: all; with --unknown, of each module.
     #[arg(long, value_name = "N", default_value_t, conflicts_with = "output")]
     pub(crate) top: Top,
     #[command(flatten)]

@@ -4,6 +4,7 @@ mod client;
 mod profile;
 mod shown;
 mod tables;
+mod targets;
 #[cfg(test)]
 mod tests;
 
@@ -12,7 +13,6 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use serde::de::DeserializeOwned;
 
-use crate::api::Named;
 use crate::settings::{CtlAsk, CtlJob};
 use crate::terminal::Terminal;
 use client::{Client, Method};
@@ -31,7 +31,9 @@ pub(crate) fn run(job: &CtlJob, terminal: Terminal) -> Result<()> {
     let post = |path: &str| client.ask(Method::Post, path, None, PATIENCE);
     match &job.ask {
         CtlAsk::Status => show(job, terminal, &get("/v1/status")?, tables::status),
-        CtlAsk::Targets => show(job, terminal, &get("/v1/targets")?, tables::targets),
+        CtlAsk::Targets(list) => {
+            show(job, terminal, &get("/v1/targets")?, |answer| targets::table(answer, *list))
+        }
         CtlAsk::Decisions(target) => {
             let path = format!("/v1/targets/{}/decisions", client::quoted(target));
             show(job, terminal, &get(&path)?, tables::decisions)
@@ -40,12 +42,7 @@ pub(crate) fn run(job: &CtlJob, terminal: Terminal) -> Result<()> {
         CtlAsk::Attach(attach) => {
             let body = serde_json::to_vec(attach)?;
             let answer = client.ask(Method::Post, "/v1/attach", Some(body), PATIENCE)?;
-            show(job, terminal, &answer, |named: &Named| {
-                format!(
-                    "watching {}; `sweetspot ctl detach` ends it early\n",
-                    crate::export::names::visible(&named.name)
-                )
-            })
+            show(job, terminal, &answer, tables::attached)
         }
         CtlAsk::Detach(target) => {
             let path = format!("/v1/targets/{}", client::quoted(target));

@@ -97,6 +97,15 @@ pub(super) struct Target {
     pub(super) cpu_s: f64,
     pub(super) samples: u64,
     pub(super) lost: u64,
+    pub(super) taken_by: Vec<String>,
+}
+
+/// What somebody asked for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Attached {
+    pub(super) name: String,
+    pub(super) takes_from: Vec<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

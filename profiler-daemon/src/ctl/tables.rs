@@ -2,13 +2,24 @@
 
 use std::fmt::Write;
 
-use super::shown::{Decision, Decisions, Message, Status, Store, Target, Targets};
+use super::shown::{Attached, Decision, Decisions, Message, Status, Store};
 use crate::export::names::visible;
 use crate::when;
 
 /// What the daemon says, on a line.
 pub(super) fn message(message: &Message) -> String {
     visible(&message.message) + "\n"
+}
+
+/// What is watched now, and which targets lack processes for that time.
+pub(super) fn attached(attached: &Attached) -> String {
+    let name = visible(&attached.name);
+    let mut text = format!("watching {name}; `sweetspot ctl detach {name}` ends it early\n");
+    if !attached.takes_from.is_empty() {
+        let from: Vec<String> = attached.takes_from.iter().map(|from| visible(from)).collect();
+        let _ = writeln!(text, "until it ends, its processes are not counted in {}", from.join(", "));
+    }
+    text
 }
 
 /// How the daemon is.
@@ -93,64 +104,6 @@ fn store(store: &Store) -> String {
     text
 }
 
-/// The targets, one a line, and below each what is not as it should be.
-pub(super) fn targets(targets: &Targets) -> String {
-    let width =
-        targets.targets.iter().map(|target| target.name.chars().count()).max().unwrap_or(0).clamp(6, 64);
-    let mut out = format!(
-        "{:<width$} {:<8} {:>5} {:<6} {:<5} {:>8} {:>8} {:>7} {:>7} {:>10} {:>10}\n",
-        "target",
-        "state",
-        "procs",
-        "by",
-        "stack",
-        "rate/s",
-        "slowdown",
-        "at most",
-        "own CPU",
-        "CPU s",
-        "samples"
-    );
-    for target in &targets.targets {
-        out += &row(target, width);
-    }
-    if targets.targets.is_empty() {
-        out += "no targets: write some into the settings, or `sweetspot ctl attach`\n";
-    }
-    out
-}
-
-fn row(target: &Target, width: usize) -> String {
-    let mut out = format!(
-        "{:<width$} {:<8} {:>5} {:<6} {:<5} {:>8} {:>8} {:>7} {:>7} {:>10.1} {:>10}\n",
-        visible(&target.name),
-        visible(&target.state).replace('_', " "),
-        target.processes,
-        visible(target.attach_mode.as_deref().unwrap_or("-")),
-        visible(target.unwind.as_deref().unwrap_or("-")),
-        target.rate_hz.map_or("-".to_owned(), |rate| format!("{rate:.1}")),
-        target.slowdown_ratio.map_or("-".to_owned(), percent),
-        percent(target.own_budget_ratio),
-        target.own_cpu_ratio.map_or("-".to_owned(), percent),
-        target.cpu_s,
-        target.samples,
-    );
-    let mut more = Vec::new();
-    more.extend(target.reason.as_deref().map(visible));
-    if !target.labels.is_empty() {
-        let labels = target.labels.iter().map(|(key, text)| format!("{key}={text}"));
-        more.push(visible(&labels.collect::<Vec<_>>().join(" ")));
-    }
-    more.extend(target.ends_in_s.map(|seconds| format!("watched for another {}", time(seconds))));
-    if target.lost > 0 {
-        more.push(format!("{} samples lost", target.lost));
-    }
-    for line in more {
-        let _ = writeln!(out, "  {line}");
-    }
-    out
-}
-
 /// The decisions, oldest first.
 pub(super) fn decisions(decisions: &Decisions) -> String {
     let mut out = format!(
@@ -181,7 +134,8 @@ fn decided(decision: &Decision) -> String {
     )
 }
 
-fn percent(ratio: f64) -> String {
+/// A share of a hundred.
+pub(super) fn percent(ratio: f64) -> String {
     format!("{:.2}%", ratio * 100.0)
 }
 
@@ -189,7 +143,8 @@ fn moment(unix_s: f64) -> String {
     when::in_words((unix_s.max(0.0) * 1e9) as u64)
 }
 
-fn time(seconds: f64) -> String {
+/// A time in the two units that tell most.
+pub(super) fn time(seconds: f64) -> String {
     let whole = seconds.max(0.0) as u64;
     match whole {
         0..60 => format!("{whole} s"),

@@ -1,7 +1,9 @@
 //! What `ctl` prints.
 
-use super::shown::{Decisions, Status, Targets};
-use super::tables;
+use super::shown::{Attached, Decisions, Status, Targets};
+use super::{tables, targets};
+use crate::cli::TargetOrder;
+use crate::settings::TargetList;
 
 const STATUS: &str = r#"{"version":"0.1.0","pid":4711,"uptime_s":7384.2,"ready":false,
     "degraded":["there is no group sweetspot\u001b[31m"],"new_key":1,
@@ -15,7 +17,13 @@ const TARGETS: &str = r#"{"targets":[
     {"name":"web","state":"sampled","processes":12,"attach_mode":"cgroup","unwind":"fp","rate_hz":118.44,
      "slowdown_ratio":0.0042,"own_budget_ratio":0.01,"own_cpu_ratio":0.0031,"budget_ratio":0.02,"cpu_s":1234.5,"samples":145000,"lost":3,
      "labels":{"team":"search"}},
-    {"name":"asked","state":"left_out","reason":"others are more active","ends_in_s":61.5,"own_budget_ratio":0.005}]}"#;
+    {"name":"asked","state":"left_out","processes":1,"reason":"others are more active","ends_in_s":61.5,"own_budget_ratio":0.005},
+    {"name":"idle","state":"left_out","processes":2,"reason":"others are more active","own_budget_ratio":0.005,"cpu_s":3},
+    {"name":"a-service-of-a-name-that-is-longer-than-most","state":"sampled","processes":1,"attach_mode":"cpu","unwind":"dwarf",
+     "rate_hz":9.9,"slowdown_ratio":0.009,"own_budget_ratio":0.01,"own_cpu_ratio":0.0001,"cpu_s":99999.9,"samples":123456789,"lost":4},
+    {"name":"db","state":"sampled","processes":1,"attach_mode":"cpu","unwind":"dwarf","rate_hz":99.0,"own_budget_ratio":0.01,"cpu_s":7},
+    {"name":"cron","state":"waiting","own_budget_ratio":0.01,"taken_by":["asked\u001b"],"labels":{"unit":"cron"}},
+    {"name":"backup","state":"waiting","own_budget_ratio":0.01,"cpu_s":12}]}"#;
 
 const DECISIONS: &str = r#"{"target":"web","decisions":[{"at_unix_s":1760000000.5,"rate_hz":118.44,"optimum_rate_hz":120.1,
     "reason":"retune","bound_by":"law","overhead_us":16.3,"slowdown_ratio":0.0042,"budget_ratio":0.01,
@@ -41,12 +49,80 @@ fn answers_are_told_to_a_person() {
 #[test]
 fn targets_and_decisions_are_tables() {
     let targets: Targets = serde_json::from_str(TARGETS).unwrap();
-    insta::assert_snapshot!(tables::targets(&targets));
+    insta::assert_snapshot!(targets::table(
+        &targets,
+        TargetList { top: usize::MAX, ..TargetList::default() }
+    ));
     let decisions: Decisions = serde_json::from_str(DECISIONS).unwrap();
     let text = tables::decisions(&decisions);
     assert!(
         text.contains("118.4     120.1 retune       law          16.30    0.42%    1.00%   1.98"),
         "{text}"
     );
-    assert!(tables::targets(&Targets::default()).contains("no targets"));
+    assert!(targets::table(&Targets::default(), TargetList::default()).contains("no targets"));
+}
+
+#[test]
+fn targets_come_in_the_order_that_is_asked_for() {
+    let all: Targets = serde_json::from_str(TARGETS).unwrap();
+    let first = |order, top| {
+        let text = targets::table(&all, TargetList { order, top, labels: false });
+        let rows = text.lines().skip(1).take_while(|line| !line.is_empty() && !line.starts_with('…'));
+        rows.map(|line| line.split(' ').next().unwrap()[..2].to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(first(TargetOrder::Cpu, 9), ["a-", "we", "db", "id", "as"]);
+    assert_eq!(first(TargetOrder::Name, 9), ["a-", "as", "db", "id", "we"]);
+    assert_eq!(first(TargetOrder::Samples, 2), ["a-", "we"]);
+    assert_eq!(
+        first(TargetOrder::Slowdown, 3),
+        ["a-", "we", "as"],
+        "those that are not sampled last, by name"
+    );
+    assert_eq!(first(TargetOrder::Own, 2), ["we", "a-"]);
+    let text = targets::table(&all, TargetList { top: 1, labels: true, ..TargetList::default() });
+    assert!(text.contains("…and 4 more targets (1244.5 CPU s); --top 0 shows them"), "{text}");
+    assert!(text.contains("\nweb: team=search\n") && text.contains("\ncron: unit=cron\n"), "{text}");
+    for line in targets::table(&all, TargetList { top: usize::MAX, ..TargetList::default() }).lines() {
+        assert!(line.contains("a-service") || line.chars().count() <= 100, "{line}");
+    }
+}
+
+/// Most targets of a host are sampled in one way.
+#[test]
+fn what_all_have_in_common_is_said_once() {
+    let one = |at: u32| {
+        serde_json::json!({"name": format!("svc:{at}"), "state": "sampled", "processes": 1, "attach_mode": "cpu", "unwind": "fp",
+            "rate_hz": 50.0, "cpu_s": 1, "reason": "as user"})
+    };
+    let of = |count| -> Targets {
+        serde_json::from_value(serde_json::json!({"targets": (0..count).map(one).collect::<Vec<_>>()}))
+            .unwrap()
+    };
+    let text = |count| targets::table(&of(count), TargetList { top: usize::MAX, ..TargetList::default() });
+    assert!(
+        text(5).ends_with(
+            "\n\nsampled by events on whole CPUs, stacks by frame pointers (5 targets)\n\
+             5 targets: svc:0, svc:1, svc:2 and 2 more: as user\n"
+        ),
+        "{}",
+        text(5)
+    );
+    assert_eq!(text(5).matches("as user").count(), 1);
+    assert!(
+        text(1).ends_with("\nsampled by events on whole CPUs, stacks by frame pointers\nsvc:0: as user\n")
+    );
+    let waiting = r#"{"targets":[{"name":"a","state":"waiting"}]}"#;
+    let waiting: Targets = serde_json::from_str(waiting).unwrap();
+    assert_eq!(targets::table(&waiting, TargetList::default()), "1 waits for a process: a\n");
+}
+
+#[test]
+fn who_lacks_processes_for_a_target_that_was_asked_for_is_told() {
+    let told = |json: &str| tables::attached(&serde_json::from_str::<Attached>(json).unwrap());
+    assert_eq!(
+        told(r#"{"name":"probe","takes_from":["web","rest"]}"#),
+        "watching probe; `sweetspot ctl detach probe` ends it early\n\
+         until it ends, its processes are not counted in web, rest\n"
+    );
+    assert_eq!(told(r#"{"name":"probe"}"#).lines().count(), 1);
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use config::TargetSettings;
 
-use super::ask::{Ask, Refused, Wanted};
+use super::ask::{Ask, Attached, Refused, Wanted};
 use super::board::Snapshot;
 use super::state::{
     HostStatus, MemoryStatus, Origin, SettingsStatus, Status, StoreStatus, TargetCounts, TargetState,
@@ -47,7 +47,11 @@ impl Daemon {
         self.targets.iter().find(|(_, watched)| watched.identity.name == name).map(|(id, _)| *id)
     }
 
-    fn attach_wanted(&mut self, mut wanted: Wanted) -> Result<String, Refused> {
+    fn names_of(&self, ids: impl Iterator<Item = TargetId>) -> Vec<String> {
+        ids.filter_map(|id| Some(self.targets.get(&id)?.identity.name.clone())).collect()
+    }
+
+    fn attach_wanted(&mut self, mut wanted: Wanted) -> Result<Attached, Refused> {
         let now_ns = clock::monotonic_ns();
         if wanted.target.name.is_empty() {
             wanted.target.name = self.name_for(&wanted.target);
@@ -77,10 +81,19 @@ impl Daemon {
         }
         if !all.iter().any(|id| self.targets[id].has_processes()) {
             self.drop_section(own);
-            return Err(Refused::Invalid("no process matches; `ps -eo pid,comm` lists processes".to_owned()));
+            let is_asked = |watched: &Watched| watched.identity.origin == Origin::Request;
+            // Those that were asked for before come first.
+            let text = match self.targets.values().any(is_asked) {
+                true => {
+                    "no process matches but those of other targets that were asked for; `sweetspot ctl targets` lists them"
+                }
+                false => "no process matches; `ps -eo pid,comm` lists processes",
+            };
+            return Err(Refused::Invalid(text.to_owned()));
         }
         self.next_second_ns = clock::monotonic_ns() + LONG_ENOUGH_NS;
-        Ok(name)
+        let takes_from = self.names_of(self.taken.iter().filter(|(_, by)| *by == own).map(|(from, _)| *from));
+        Ok(Attached { name, takes_from })
     }
 
     /// What a target without a name is called: what it is, as far as names can hold it.
@@ -137,7 +150,10 @@ impl Daemon {
             let kept = self.keeper.kept(&watched.identity.name);
             let share = shared.and_then(|shared| Some((&shared.engine, shared.status(*id)?)));
             let decisions = watched.decisions().or_else(|| share.map(|(engine, _)| engine.log.clone()));
-            (watched.status(kept, at_ns, share), decisions.unwrap_or_default())
+            let taken_by = self.taken.iter().filter(|(from, _)| from == id).map(|(_, by)| *by);
+            let mut status = watched.status(kept, at_ns, share);
+            status.taken_by = self.names_of(taken_by);
+            (status, decisions.unwrap_or_default())
         };
         let mut targets: Vec<_> = self.targets.iter().map(of_one).collect();
         self.ledger.settle(targets.iter_mut().map(|(target, _)| target));

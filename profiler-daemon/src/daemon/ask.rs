@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::TargetSettings;
+use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
@@ -30,8 +31,8 @@ pub(crate) type Reply<T> = oneshot::Sender<T>;
 pub(crate) enum Ask {
     /// Publish how everything is.
     Show,
-    /// Watch a target that no file names, for so long; answered with its name once its events are open.
-    Attach(Box<Wanted>, Reply<Result<String, Refused>>),
+    /// Watch a target that no file names, for so long; answered once it is looked at.
+    Attach(Box<Wanted>, Reply<Result<Attached, Refused>>),
     /// Watch such a target no more; what was sampled is kept.
     Detach(String, Reply<Result<(), Refused>>),
     /// End the windows that are open, and keep them. Answered once they can be read from the store.
@@ -70,6 +71,15 @@ pub(crate) struct Wanted {
     pub(crate) target: TargetSettings,
     /// For how long it is watched.
     pub(crate) time: Duration,
+}
+
+/// A target that somebody asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Attached {
+    /// By which it is asked for.
+    pub(crate) name: String,
+    /// Names of targets that its processes belonged to, and will again once it ends.
+    pub(crate) takes_from: Vec<String>,
 }
 
 /// Why the loop does not do what it is asked.

@@ -68,6 +68,14 @@ impl HostAccount {
         if wall_ns > 0 { spent_ns as f64 / wall_ns as f64 } else { 0.0 }
     }
 
+    /// The same without set-up, which counts over the minutes that follow.
+    pub(crate) fn counted_10s_ratio(&self) -> f64 {
+        let (then, now) = (self.oldest(), self.latest());
+        let wall_ns = now.at_ns.saturating_sub(then.at_ns).max(WINDOW_NS) * self.cpus as u64;
+        let once_ns = now.once_ns.saturating_sub(then.once_ns);
+        now.since(&then).saturating_sub(once_ns) as f64 / wall_ns as f64
+    }
+
     /// Own CPU time of no target and for no names, in the last ten seconds (CPU-seconds per second): what the first seconds took is
     /// no sign that the next will take as much.
     pub(crate) fn housekeeping_cpus(&self) -> f64 {
@@ -145,6 +153,8 @@ mod tests {
         }
         let status = account.status(0.01);
         assert!((status.overhead_last_10s_ratio - 0.01).abs() < 1e-9, "{status:?}");
+        // An eighth of own time was for set-up.
+        assert!((account.counted_10s_ratio() - (0.01 - 0.005 / 8.0)).abs() < 1e-9);
         assert!((status.overhead_worst_10s_ratio - 0.025).abs() < 1e-9, "{status:?}");
         assert!((account.housekeeping_cpus() - 0.0025).abs() < 1e-9);
         assert!((account.beside_names_cpus() - 0.0175).abs() < 1e-9);

@@ -117,6 +117,14 @@ pub(crate) struct Keeper {
     thread: Option<JoinHandle<()>>,
 }
 
+/// How it ended.
+pub(crate) struct Finished {
+    /// Windows that were lost by then, all in all.
+    pub(crate) lost: u64,
+    /// How the store was left.
+    pub(crate) store: StoreStatus,
+}
+
 impl Told {
     fn lose(&mut self, lost: Lost) {
         self.lost.push_back(lost);
@@ -322,9 +330,9 @@ impl Keeper {
         drop(self.jobs.take());
     }
 
-    /// Waits until everything is kept, until `until` at most: how many windows were lost by then, all in all. From `hurried` on,
+    /// Waits until everything is kept, until `until` at most. From `hurried` on,
     /// what has no name yet is written without one.
-    pub(crate) fn finish(mut self, hurried: Instant, until: Instant) -> u64 {
+    pub(crate) fn finish(mut self, hurried: Instant, until: Instant) -> Finished {
         self.end();
         while !self.has_ended() && Instant::now() < until {
             if Instant::now() >= hurried {
@@ -333,7 +341,7 @@ impl Keeper {
             std::thread::sleep(Duration::from_millis(2));
         }
         let waiting = self.told().handed.len() as u64;
-        self.lost() + waiting
+        Finished { lost: self.lost() + waiting, store: self.status() }
     }
 }
 

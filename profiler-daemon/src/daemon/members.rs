@@ -2,7 +2,7 @@
 
 use config::{SamplingSettings, TargetSettings};
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::ranking::Standing;
 use super::state::Origin;
@@ -53,6 +53,7 @@ impl Daemon {
                 watched.join(pid);
             }
         }
+        self.note_taken(&changes);
         self.part_from_creators(&changes);
         self.targets.values_mut().for_each(Watched::settle_members);
         changes.gone.iter().for_each(|id| self.drop_target(*id));
@@ -66,6 +67,16 @@ impl Daemon {
         self.end_targets(now_ns);
         self.attach_targets(now_ns);
         self.tell_others_time();
+    }
+
+    /// Which targets lost processes to others that somebody asked for.
+    fn note_taken(&mut self, changes: &Changes) {
+        let left: FxHashMap<u32, TargetId> = changes.left.iter().map(|&(id, pid)| (pid, id)).collect();
+        for (id, pid) in &changes.joined {
+            let Some(by) = self.discovery.asked_by(*id) else { continue };
+            let from = left.get(pid).filter(|from| self.discovery.asked_by(**from) != Some(by));
+            self.taken.extend(from.map(|from| (*from, by)));
+        }
     }
 
     /// Whoever creates a process follows it, unless it turns out to belong to another target.
@@ -224,6 +235,7 @@ impl Daemon {
     pub(super) fn drop_target(&mut self, id: TargetId) {
         self.stop_target(id);
         let Some(watched) = self.targets.remove(&id) else { return };
+        self.taken.retain(|(from, by)| *from != id && *by != id);
         let own = watched.own_totals();
         self.gone_targets_ns += watched.totals().cpu_ns;
         self.gone = self.gone.plus(own);

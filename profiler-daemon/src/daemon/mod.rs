@@ -10,6 +10,7 @@ pub(crate) mod board;
 mod early;
 mod flushing;
 mod host;
+mod journal;
 mod keeper;
 mod ledger;
 mod log;
@@ -25,7 +26,7 @@ pub(crate) mod state;
 mod wakes;
 mod watched;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::task::Poll;
@@ -40,6 +41,7 @@ use tokio::sync::mpsc;
 use self::ask::{Ask, Asked, Publisher};
 use self::flushing::Waiting;
 use self::host::{HostAccount, Spent};
+use self::journal::Journal;
 use self::keeper::Keeper;
 use self::ledger::Ledger;
 use self::looks::Looks;
@@ -95,9 +97,7 @@ pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     let (asker, asked, publisher) = ask::channel();
     let server = api::start(&settings, asker)?;
     let mut daemon = Daemon::new(job.file, settings, setup, keeper, server, publisher);
-    if let Some(address) = daemon.server.address() {
-        tracing::info!("answers at {address}, too");
-    }
+    daemon.log_start();
     let (prepared, ready) = mpsc::channel(1);
     daemon.prepared = Some(prepared);
     let begun = run::runtime()?.block_on(daemon.live(asked, ready))?;
@@ -114,6 +114,8 @@ struct Daemon {
     setup: Setup,
     discovery: Discovery,
     targets: BTreeMap<TargetId, Watched>,
+    /// Targets that lost processes to one that was asked for, with that one.
+    taken: BTreeSet<(TargetId, TargetId)>,
     sharing: SharedState,
     keeper: Keeper,
     /// Of folders that other settings name no more: they keep what they were given, and end.
@@ -144,6 +146,7 @@ struct Daemon {
     reloading: Option<Reloading>,
     prepared: Option<mpsc::Sender<Result<Prepared>>>,
     publisher: Publisher,
+    journal: Journal,
     ledger: Ledger,
     next_publishing_ns: u64,
     /// Whether there are targets left to be attached to at once.
@@ -172,6 +175,7 @@ impl Daemon {
             reloads: (0, 0),
             setup,
             targets: BTreeMap::new(),
+            taken: BTreeSet::new(),
             sharing: SharedState::default(),
             keeper,
             leaving: Vec::new(),
@@ -194,6 +198,7 @@ impl Daemon {
             reloading: None,
             prepared: None,
             publisher,
+            journal: Journal::default(),
             ledger: Ledger::default(),
             next_publishing_ns: now_ns,
             is_attaching: false,
@@ -318,7 +323,10 @@ impl Daemon {
         let spent = self.spent(now_ns);
         self.host.observe(spent, limits::online_cpus().len());
         self.budget.set_cpus(host_cpus(&self.settings));
-        self.leaving.retain(|keeper| !keeper.has_ended());
+        let (ended, leaving) = std::mem::take(&mut self.leaving).into_iter().partition(Keeper::has_ended);
+        self.leaving = leaving;
+        self.journal.left_stores(&ended);
+        self.log_changes(now_ns);
         self.notifier.status(&self.in_words());
         if now_ns >= self.next_publishing_ns {
             self.publish();
@@ -414,16 +422,20 @@ impl Daemon {
             }
         }
         self.keeper.end();
+        let mut windows = self.journal.windows_elsewhere();
         for keeper in self.leaving {
-            lost += keeper.finish(hurried, until);
+            let finished = keeper.finish(hurried, until);
+            (lost, windows) = (lost + finished.lost, windows + finished.store.counters.written);
         }
-        lost += self.keeper.finish(hurried, until).saturating_sub(before);
+        let finished = self.keeper.finish(hurried, until);
+        lost += finished.lost.saturating_sub(before);
         if lost > 0 {
             tracing::error!(
                 lost,
                 "ended before all windows were kept: the disk, or finding names, took too long"
             );
         }
+        journal::log_end(&finished.store, windows + finished.store.counters.written, lost);
         self.server.join(until);
         lost == 0
     }

@@ -50,6 +50,8 @@ pub(crate) struct TargetStatus {
     pub(crate) state: TargetState,
     /// Why it is not, or what is not as it should be.
     pub(crate) reason: Option<String>,
+    /// Targets that were asked for and have processes of it, until they end.
+    pub(crate) taken_by: Vec<String>,
     /// When it is watched no more (s from now).
     pub(crate) ends_in_s: Option<f64>,
     /// Processes that belong to it.

@@ -512,6 +512,11 @@ impl Watched {
         self.activity_ns = cpu_ns.saturating_sub(std::mem::replace(&mut self.known_cpu_ns, cpu_ns));
     }
 
+    /// Why it is not sampled, where that is known.
+    pub(crate) fn reason(&self) -> Option<&str> {
+        self.reason.as_deref()
+    }
+
     /// How much of it between the last two readings (ns).
     pub(crate) fn activity_ns(&self) -> u64 {
         self.activity_ns

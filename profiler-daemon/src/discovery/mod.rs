@@ -147,6 +147,12 @@ impl Discovery {
         self.table.get(id).map(|entry| &entry.found)
     }
 
+    /// The own target of the section that a target is of, if somebody asked for that while running.
+    pub(crate) fn asked_by(&self, id: TargetId) -> Option<TargetId> {
+        let own = self.target(id)?.own;
+        self.sections.iter().any(|section| section.is_asked && section.own == own).then_some(own)
+    }
+
     /// All targets, in the order in which they came.
     #[cfg(test)]
     pub(crate) fn targets(&self) -> impl Iterator<Item = (TargetId, &Found)> {

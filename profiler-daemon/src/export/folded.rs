@@ -64,7 +64,7 @@ mod tests {
         profile.functions[1].name = "[u8; 3]::main\n".to_owned();
         let lines = super::lines(&profile);
         assert!(
-            lines.contains(&"server;_start;[u8\\x3b 3]::main\\x0a;serve;parse 3000000".to_owned()),
+            lines.contains(&"server;_start;[u8\\x3b 3]::main;serve;parse 3000000".to_owned()),
             "{lines:?}"
         );
     }

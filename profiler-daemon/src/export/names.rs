@@ -1,18 +1,30 @@
 //! Names for places that cannot hold every name: a terminal, a line-based format, a narrow column.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::ops::Range;
 
 /// The name without characters that a terminal or an XML file would act upon: a function of the target may be
-/// called anything, an escape sequence too.
+/// called anything, an escape sequence too. Line ends, as in the command line of a script, become blanks.
 pub(crate) fn visible(name: &str) -> String {
-    escape(name, |_| false)
+    escape(&one_line(name), |_| false)
 }
 
-/// The name as a frame of a folded stack, where `;` parts the frames, a line break the stacks, and a last word that is a
+/// `name` with each run of blanks that ends a line as one blank.
+fn one_line(name: &str) -> Cow<'_, str> {
+    let ends_line =
+        |c: char| matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}');
+    if !name.contains(ends_line) {
+        return Cow::Borrowed(name);
+    }
+    let lines = name.split(ends_line).map(str::trim).filter(|line| !line.is_empty());
+    Cow::Owned(lines.collect::<Vec<_>>().join(" "))
+}
+
+/// The name as a frame of a folded stack, where `;` parts the frames, a line end the stacks, and a last word that is a
 /// number, with a point or without, is the count.
 pub(super) fn folded(name: &str) -> String {
-    let escaped = escape(name, |character| character == ';');
+    let escaped = escape(&one_line(name), |character| character == ';');
     match escaped.rsplit_once(' ') {
         Some((head, tail)) if is_number(tail) => {
             format!("{head}\\x20{tail}")
@@ -224,8 +236,10 @@ mod tests {
 
     #[test]
     fn names_cannot_steer_a_terminal() {
-        assert_eq!(visible("evil\x1b[2J\nname"), "evil\\x1b[2J\\x0aname");
-        assert_eq!(folded("a;b\n"), "a\\x3bb\\x0a");
+        assert_eq!(visible("evil\x1b[2J\nname"), "evil\\x1b[2J name");
+        assert_eq!(visible("sh -c 'a\r\n  b\u{2028}\n'\n"), "sh -c 'a b '");
+        assert_eq!(folded("a;b\n"), "a\\x3bb");
+        assert_eq!(folded("jit\n12"), "jit\\x2012");
         assert_eq!(folded("jit 12"), "jit\\x2012");
         for number in ["1.5", "1.", ".5", "1.2.3", "7"] {
             assert_eq!(folded(&format!("foo {number}")), format!("foo\\x20{number}"));

@@ -1,7 +1,7 @@
-//! The profile for a person: functions by their own CPU time, and below them what the run was and cost.
+//! The profile for a person: what the run was, what it cost and what is missing, then functions by their own CPU time.
 
 mod few;
-mod footer;
+mod summary;
 
 use std::fmt::Write;
 
@@ -29,18 +29,25 @@ const WIDE: f64 = 0.01;
 
 /// The table as text.
 pub(crate) fn render(profile: &SymbolizedProfile, table: &FunctionTable, view: View) -> String {
-    let mut out = String::new();
+    let mut parts = vec![block(&summary::about_run(profile, table), view.width)];
     if table.functions.is_empty() {
-        wrapped(&mut out, "", 0, &nothing(&profile.run), view.width);
+        let mut text = String::new();
+        wrapped(&mut text, "", 0, &nothing(&profile.run), view.width);
+        parts.insert(0, text);
     } else {
-        list(&mut out, &profile.run, &table.functions, view);
+        let mut text = String::new();
+        list(&mut text, &profile.run, &table.functions, view);
+        parts.push(text);
+        parts.push(block(&summary::about_rows(&profile.run, table), view.width));
     }
-    for (at, (label, text)) in footer::lines(profile, table).into_iter().enumerate() {
-        if at == 0 {
-            out.push('\n');
-        }
-        wrapped(&mut out, label, INDENT, &text, view.width);
-    }
+    parts.retain(|part| !part.is_empty());
+    parts.join("\n")
+}
+
+/// Lines with their labels.
+fn block(lines: &[summary::Line], width: usize) -> String {
+    let mut out = String::new();
+    lines.iter().for_each(|(label, text)| wrapped(&mut out, label, INDENT, text, width));
     out
 }
 
@@ -84,7 +91,7 @@ fn list(out: &mut String, run: &Run, functions: &[FunctionCost], view: View) {
         let _ = writeln!(out, "{figures}{name}");
     }
     if !hidden.is_empty() {
-        let _ = writeln!(out, "{}", more(hidden, functions.len()));
+        let _ = writeln!(out, "{}", more(hidden));
     }
 }
 
@@ -95,10 +102,10 @@ fn interval(function: &FunctionCost) -> String {
     format!("{:.decimals$}–{}", low * 100.0, percent(high, decimals))
 }
 
-fn more(hidden: &[FunctionCost], all: usize) -> String {
+fn more(hidden: &[FunctionCost]) -> String {
     let share = percent(hidden.iter().map(|function| function.share).sum(), 1);
     let (functions, them) = if hidden.len() == 1 { ("function", "it") } else { ("functions", "them") };
-    format!("…and {} more {functions} ({share} of the CPU time); --top {all} shows {them}", hidden.len())
+    format!("…and {} more {functions} ({share} of the CPU time); --top 0 shows {them}", hidden.len())
 }
 
 fn percent(share: f64, decimals: usize) -> String {
@@ -114,7 +121,7 @@ fn seconds(time_s: f64) -> String {
     }
 }
 
-/// Columns of a label below the table.
+/// Columns of a label.
 const INDENT: usize = 10;
 
 /// Text broken at blanks and indented under its label.

@@ -1,4 +1,4 @@
-use super::footer::{bound, goal, largest, overhead, rate, samples, target, weights};
+use super::summary::{bound, goal, largest, overhead, rate, samples, target, weights};
 use super::*;
 use crate::export::functions::functions;
 use crate::export::intervals::Reached;
@@ -149,11 +149,11 @@ fn everything_fits_the_width() {
 fn rows_that_are_hidden_are_counted_with_what_shows_them() {
     let text = rendered(&of_functions(49), 12);
     assert_eq!(text.lines().filter(|line| line.ends_with("[server]")).count(), 12);
-    let more = "…and 37 more functions (75.5% of the CPU time); --top 49 shows them";
+    let more = "…and 37 more functions (75.5% of the CPU time); --top 0 shows them";
     assert!(text.lines().any(|line| line == more), "{text}");
     assert!(
         rendered(&of_functions(13), 12)
-            .contains("…and 1 more function (7.7% of the CPU time); --top 13 shows it")
+            .contains("…and 1 more function (7.7% of the CPU time); --top 0 shows it")
     );
     assert!(!rendered(&of_functions(12), 12).contains("more function"));
 }
@@ -199,6 +199,34 @@ fn what_bounds_the_rate_is_said_in_plain_words() {
     );
     let anytime = Run { law: "anytime".to_owned(), law_samples: 5600.4, ..run() };
     assert!(rate(&anytime).unwrap().contains("602 samples, the law asks for 5600 (anytime law); limited by"));
+}
+
+/// A sum of runs that differ in everything has words for none of it.
+#[test]
+fn a_sum_of_different_runs_says_nothing_of_several() {
+    let mut run = run();
+    for word in [
+        &mut run.bound_by,
+        &mut run.law,
+        &mut run.attach_mode,
+        &mut run.unwind,
+        &mut run.stopped,
+        &mut run.handler_time,
+        &mut run.event,
+    ] {
+        "several".clone_into(word);
+    }
+    run.target = "sh -c 'one\ntwo'".to_owned();
+    run.notes = vec!["first\nsecond (in 1 of 3 windows)".to_owned()];
+    for (windows, law_samples) in [(21, 839.2), (0, 5000.0)] {
+        let mut profile = SymbolizedProfile { run: Run { law_samples, ..run.clone() }, ..testing::profile() };
+        profile.windows.truncate(windows);
+        let text = render(&profile, &functions(&profile), View { width: 80, top: usize::MAX });
+        assert!(!text.contains("several") && !text.contains("\\x"), "{text}");
+        assert!(text.starts_with("target    sh -c 'one two': 10.05 s"), "{text}");
+        let (note, rows) = (text.find("first second (in 1 of 3").unwrap(), text.find("[module]").unwrap());
+        assert!(note < rows, "{text}");
+    }
 }
 
 #[test]

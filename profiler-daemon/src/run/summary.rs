@@ -208,6 +208,7 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
         precision_goal_ratio: sampling.until_precision.map_or(0.0, Ratio::get),
         seed: setup.seed,
         rate_history: end.history.clone(),
+        merged_windows: 0,
         notes: notes(end),
     }
 }

@@ -9,7 +9,9 @@ use jiff::Zoned;
 
 use super::distinct;
 use crate::api::Attach;
-use crate::cli::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs, OutputFile, ReportFormat, Top};
+use crate::cli::{
+    CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs, OutputFile, ReportFormat, TargetOrder, Top,
+};
 use crate::failure::usage;
 use crate::when::When;
 
@@ -30,7 +32,7 @@ pub(crate) enum CtlAsk {
     /// How it is.
     Status,
     /// Its targets.
-    Targets,
+    Targets(TargetList),
     /// The decisions for a target.
     Decisions(String),
     /// A profile.
@@ -43,6 +45,17 @@ pub(crate) enum CtlAsk {
     Reload,
     /// End.
     Stop,
+}
+
+/// How targets are listed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TargetList {
+    /// What comes first.
+    pub(crate) order: TargetOrder,
+    /// The most rows.
+    pub(crate) top: usize,
+    /// With their labels.
+    pub(crate) labels: bool,
 }
 
 /// A profile that the daemon has.
@@ -80,7 +93,9 @@ impl CtlJob {
     pub(super) fn new(args: CtlArgs) -> Result<Self> {
         let ask = match args.ask {
             CtlCommand::Status => CtlAsk::Status,
-            CtlCommand::Targets => CtlAsk::Targets,
+            CtlCommand::Targets(args) => {
+                CtlAsk::Targets(TargetList { order: args.sort, top: args.top.get(), labels: args.labels })
+            }
             CtlCommand::Decisions { target } => CtlAsk::Decisions(target),
             CtlCommand::Profile(args) => CtlAsk::Profile(profile(args)?),
             CtlCommand::Attach(args) => CtlAsk::Attach(Box::new(attach(*args)?)),
@@ -139,7 +154,7 @@ fn attach(args: CtlAttachArgs) -> Result<Attach> {
     Ok(Attach {
         duration_s: Some(seconds),
         name: args.called,
-        pid: args.pid,
+        pid: args.pid.or(args.pid_option),
         executable: args.executable,
         command: args.command,
         process: args.name,

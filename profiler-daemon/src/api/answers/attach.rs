@@ -50,13 +50,6 @@ pub(crate) struct Attach {
     pub(crate) labels: BTreeMap<String, String>,
 }
 
-/// The target's name.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Named {
-    /// By which it is asked for.
-    pub(crate) name: String,
-}
-
 pub(super) async fn attach(call: &Call<'_>, body: &[u8]) -> Answer {
     let asked: Attach = serde_json::from_slice(body).map_err(|error| {
         Problem::bad(format!("the body is not understood ({error}); see /v1/openapi.json"))
@@ -68,9 +61,9 @@ pub(super) async fn attach(call: &Call<'_>, body: &[u8]) -> Answer {
         return Err(Problem::bad(problems.join("; ")));
     }
     let wanted = Box::new(Wanted { target, time });
-    let name = call.ask(|reply| Ask::Attach(wanted, reply)).await??;
-    let location = HeaderValue::try_from(format!("/v1/targets/{name}"));
-    let mut response = json(StatusCode::CREATED, &Named { name })?;
+    let attached = call.ask(|reply| Ask::Attach(wanted, reply)).await??;
+    let location = HeaderValue::try_from(format!("/v1/targets/{}", attached.name));
+    let mut response = json(StatusCode::CREATED, &attached)?;
     if let Ok(location) = location {
         response.headers_mut().insert(LOCATION, location);
     }

@@ -97,6 +97,7 @@ fn full_target() -> TargetStatus {
         origin: Origin::Request,
         state: TargetState::LeftOut,
         reason: Some("others".to_owned()),
+        taken_by: vec!["asked".to_owned()],
         ends_in_s: Some(2001.0),
         processes: 2002,
         attach_mode: Some(AttachMode::Cgroup),

@@ -22,7 +22,7 @@ use tempfile::TempDir;
 
 use super::bounds::Bounds;
 use super::{Server, start_within};
-use crate::daemon::ask::{self, Ask, Asked, Flush, Publisher, Refused, Wanted};
+use crate::daemon::ask::{self, Ask, Asked, Attached, Flush, Publisher, Refused, Wanted};
 use crate::daemon::board::Snapshot;
 use crate::daemon::recent::RecentDecisions;
 use crate::daemon::state::{DecisionEntry, Status, TargetStatus};
@@ -206,12 +206,14 @@ fn answer(ask: Ask, heard: &Heard, publisher: &Publisher) {
     match ask {
         Ask::Show => publisher.publish(snapshot(heard)),
         Ask::Attach(wanted, reply) => {
+            let attached =
+                |name: &str| Attached { name: name.to_owned(), takes_from: vec!["web".to_owned()] };
             let made = match wanted.target.name.as_str() {
                 "web" => {
                     Err(Refused::Conflict("a target is called web already; choose another name".to_owned()))
                 }
-                "" => Ok("asked-1".to_owned()),
-                name => Ok(name.to_owned()),
+                "" => Ok(attached("asked-1")),
+                name => Ok(attached(name)),
             };
             heard.attached.lock().unwrap().push(*wanted);
             let _ = reply.send(made);

@@ -31,6 +31,7 @@ fn a_target_can_be_asked_for_within_bounds() {
     let daemon = Daemon::new();
     let made = daemon.post("/v1/attach", r#"{"pid": 4711, "duration_s": 60, "budget_ratio": 0.005}"#);
     assert_eq!((made.status, made.json()["name"].as_str()), (201, Some("asked-1")));
+    assert_eq!(made.json()["takes_from"], serde_json::json!(["web"]));
     assert!(made.head.contains("location: /v1/targets/asked-1"), "{}", made.head);
     let wanted = daemon.heard.attached.lock().unwrap().pop().unwrap();
     assert_eq!((wanted.target.pid, wanted.time), (Some(4711), Duration::from_secs(60)));

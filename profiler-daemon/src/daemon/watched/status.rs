@@ -52,7 +52,7 @@ impl Watched {
 
 impl Watched {
     /// One that stays attached to without a process waits for the next.
-    fn shown_state(&self) -> TargetState {
+    pub(in super::super) fn shown_state(&self) -> TargetState {
         if self.state == TargetState::Sampled && !self.has_processes() {
             return TargetState::Waiting;
         }

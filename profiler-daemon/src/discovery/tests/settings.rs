@@ -60,6 +60,9 @@ fn a_target_that_is_asked_for_comes_first_and_survives_a_reload() {
     let asked = watched.discovery.add(target("mine", "pid = 21"));
     let changes = watched.look();
     assert_eq!((changes.appeared.as_slice(), watched.target_of(21)), (&[asked][..], Some("mine")));
+    let web = watched.id("web");
+    assert!(changes.left.contains(&(web, 21)) && changes.joined.contains(&(asked, 21)), "{changes:?}");
+    assert_eq!([asked, web].map(|id| watched.discovery.asked_by(id)), [Some(asked), None]);
     assert_eq!(watched.group("web"), None);
     watched.discovery.replace(&settings);
     let changes = watched.look();
@@ -83,6 +86,7 @@ fn asked_for_with_each_it_is_removed_with_all_it_made() {
     let asked = watched.discovery.add(target("mine", "command = \"serve\"\neach = \"process\""));
     watched.look();
     assert_eq!([20, 30].map(|pid| watched.target_of(pid).unwrap()), ["mine:web", "mine:db"]);
+    assert_eq!(watched.discovery.asked_by(watched.id("mine:web")), Some(asked));
     watched.discovery.remove(asked);
     assert_eq!(watched.look().gone.len(), 4 + 1, "init, web, sh, db, and their section's own");
 }

@@ -1,12 +1,14 @@
 //! What pprof has no field for, as JSON texts.
 //!
-//! What a person may want to read (the run, the history of its rate) are comments of the file: pprof's tools
-//! print those above everything they show. What only our reader wants, and is long, is a text of the string
-//! table that nothing refers to: other readers pass over it.
+//! The run and the history of its rate are comments that begin with `#`: pprof's tools print every other comment above each
+//! report, these only where they are asked for (`-comments`), and keep them where they filter or merge files. A field of its
+//! own, a text that nothing refers to or a sample of no weight would be lost there, or be shown. The comments without `#` are
+//! two lines for a person at most. What only our reader wants, and is void once another tool has changed the file, is a text of
+//! the string table that nothing refers to: other readers pass over it.
 
 use std::mem;
 
-use profiler_core::profile::{RateChange, Run, SymbolizedProfile, Unknown};
+use profiler_core::profile::{ModuleIndex, RateChange, Run, SymbolizedProfile, Unknown};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,6 +16,8 @@ use serde_json::Value;
 use super::sections::Sections;
 use super::windows::Windows;
 
+/// Before the comments that are for programs; earlier versions wrote them without.
+const HIDDEN: &str = "#";
 const RUN: &str = "sweetspot.run ";
 const RATES: &str = "sweetspot.rates ";
 /// Earlier versions wrote the windows of time as a text.
@@ -52,14 +56,25 @@ pub(super) struct Comments {
 }
 
 /// The comments for a profile of `run`, the first of them in words.
-pub(super) fn write(run: &Run) -> [String; 3] {
-    [in_words(run), tagged(RUN, run), tagged(RATES, &run.rate_history)]
+pub(super) fn write(run: &Run) -> Vec<String> {
+    let hidden = |text: String| format!("{HIDDEN}{text}");
+    let mut comments = vec![in_words(run)];
+    comments.extend(notes_in_words(run));
+    comments.extend([hidden(tagged(RUN, run)), hidden(tagged(RATES, &run.rate_history))]);
+    comments
 }
 
-/// The text for the string table that nothing refers to.
-pub(super) fn attachment(profile: &SymbolizedProfile) -> String {
+/// That there is more to know.
+fn notes_in_words(run: &Run) -> Option<String> {
+    let notes = if run.notes.len() == 1 { "note" } else { "notes" };
+    (!run.notes.is_empty())
+        .then(|| format!("{} {notes}: `sweetspot report FILE` shows them", run.notes.len()))
+}
+
+/// The text for the string table that nothing refers to; the file's mappings are `modules` in this order.
+pub(super) fn attachment(profile: &SymbolizedProfile, modules: &[ModuleIndex]) -> String {
     let mut tables = Tables {
-        modules: profile.modules.iter().map(|module| module.name.clone()).collect(),
+        modules: modules.iter().map(|at| profile.modules[at.0 as usize].name.clone()).collect(),
         locations: profile.locations.len(),
         ..Tables::default()
     };
@@ -77,14 +92,11 @@ pub(super) fn attachment(profile: &SymbolizedProfile) -> String {
 
 fn in_words(run: &Run) -> String {
     format!(
-        "sweetspot {}: {} samples, last rate {:.1} Hz, overhead {:.3}% of the target's CPU time (budget {:.3}%), \
-         {:.3} s of sampling taken out",
+        "sweetspot {}: {} samples, last rate {:.1} Hz, overhead {:.3}% of the CPU time",
         env!("CARGO_PKG_VERSION"),
         run.samples,
         run.rate_hz,
         run.overhead_ratio * 100.0,
-        run.budget_ratio * 100.0,
-        run.sampling_cpu_s,
     )
 }
 
@@ -97,7 +109,11 @@ impl Comments {
     /// Reads the comments of a file, its string table and its windows. Anything that is not as we write it is passed over:
     /// the file then reads as one of another tool. So does a file that was merged from several runs.
     pub(super) fn read(comments: &[&str], sections: &Sections<'_>) -> Self {
-        let tagged = |tag: &'static str| comments.iter().filter_map(move |text| text.strip_prefix(tag));
+        let tagged = |tag: &'static str| {
+            comments
+                .iter()
+                .filter_map(move |text| text.strip_prefix(HIDDEN).unwrap_or(text).strip_prefix(tag))
+        };
         let (Some(run), None) = (tagged(RUN).next(), tagged(RUN).nth(1)) else {
             return Self::default();
         };
@@ -265,6 +281,7 @@ fn run_from_json(text: &str) -> Option<Run> {
         confidence,
         precision_goal_ratio,
         seed,
+        merged_windows,
         notes,
     );
     Some(run)

@@ -1,12 +1,14 @@
 //! pprof's format: the one file that holds everything a run knows.
 //!
-//! Names, stacks and weights are where any reader of pprof expects them. What the format has no place for
-//! (windows of time, the run, the history of the rate) is in its comments, in a text that nothing else
-//! refers to and in a field that other readers pass over, so that [`read()`] gives back what [`write()`] was given.
+//! Names, stacks and weights are where any reader of pprof expects them, and the first mapping is the program that used the most
+//! CPU time, which pprof's tools call the `File`. What the format has no place for (windows of time, the run, the history of the
+//! rate) is in comments that those tools do not show, in a text that nothing else refers to and in a field that other readers
+//! pass over, so that [`read()`] gives back what [`write()`] was given.
 
 mod comments;
 mod labels;
 mod locations;
+mod main_program;
 mod message;
 mod read;
 mod sections;

@@ -102,6 +102,7 @@ fn every_key_of_the_run_reads_back() {
     profile.run.not_sampled_cpu_s = 0.125;
     (profile.run.maps_reread, profile.run.mappings_dropped, profile.run.objects) = (7, 8, 9);
     (profile.run.walked_frames, profile.run.copied_bytes) = (14, 15);
+    profile.run.merged_windows = 17;
     profile.run.outer_frames_from_earlier = 16;
     (profile.run.files_lost, profile.run.symbol_bytes_peak) = (10, 11);
     (profile.run.symbol_evictions, profile.run.symbol_rereads) = (12, 13);
@@ -158,6 +159,56 @@ fn with_windows(profile: &SymbolizedProfile, edit: impl Fn(&mut serde_json::Valu
     edit(&mut windows);
     file.string_table.push(format!("sweetspot.windows {windows}"));
     file.encode_to_vec()
+}
+
+/// Earlier versions wrote comments for programs as pprof's tools show them.
+#[test]
+fn comments_of_an_earlier_version_are_the_same() {
+    let mut profile = testing::profile();
+    profile.run.notes = vec!["one\nnote".to_owned(), "and another".to_owned()];
+    let mut file = message::Profile::decode(unpacked(&profile).as_slice()).unwrap();
+    let now = read(file.encode_to_vec().as_slice()).unwrap();
+    let texts = |file: &message::Profile| -> Vec<String> {
+        file.comment.iter().map(|at| file.string_table[*at as usize].clone()).collect()
+    };
+    let shown: Vec<String> = texts(&file).into_iter().filter(|text| !text.starts_with('#')).collect();
+    assert_eq!(shown.len(), 2, "{shown:?}");
+    assert!(shown.iter().all(|text| text.len() < 100 && !text.contains('\n')), "{shown:?}");
+    assert_eq!(shown[1], "2 notes: `sweetspot report FILE` shows them");
+    for text in &mut file.string_table {
+        *text = text.strip_prefix('#').unwrap_or(text).to_owned();
+    }
+    assert!(texts(&file).iter().any(|text| text.starts_with("sweetspot.run {")));
+    let earlier = read(file.encode_to_vec().as_slice()).unwrap();
+    let json = |profile: &SymbolizedProfile| serde_json::to_value(&profile.run).unwrap();
+    assert_eq!(json(&earlier), json(&now));
+    assert_eq!(earlier.run.rate_history, profile.run.rate_history);
+}
+
+/// pprof's tools take the first mapping for the program.
+#[test]
+fn the_program_of_the_heaviest_process_comes_first() {
+    let files = |profile: &SymbolizedProfile| -> Vec<String> {
+        let file = message::Profile::decode(unpacked(profile).as_slice()).unwrap();
+        file.mapping.iter().map(|mapping| file.string_table[mapping.filename as usize].clone()).collect()
+    };
+    let mut profile = testing::profile();
+    profile.modules.swap(0, 1); // so that the library is where the program was
+    assert_eq!(files(&profile)[0], "/opt/server", "by its name");
+    let back = read(written(&profile).as_slice()).unwrap();
+    assert_eq!(back.modules[0], profile.modules[1]);
+    let costs = |profile: &SymbolizedProfile| -> Vec<(String, String, f64)> {
+        let all = functions(profile).functions;
+        all.into_iter().map(|cost| (cost.name, cost.module, cost.cpu_s)).collect()
+    };
+    assert_eq!(costs(&back), costs(&profile));
+    profile.processes[0].comm = "worker-7".to_owned();
+    assert_eq!(files(&profile)[0], "/opt/server", "by its samples");
+    profile.modules[1].path = "/opt/plugin.so".to_owned();
+    assert_eq!(files(&profile), ["/usr/lib/libc.so.6", "/opt/plugin.so", "[kernel]"], "no program is known");
+    profile.processes.clear();
+    profile.stacks.clear();
+    assert_eq!(files(&profile).len(), 3);
 }
 
 /// `profile` with another field of windows.
@@ -296,8 +347,19 @@ fn the_pprof_tool_reads_the_file() {
     assert!(top.contains("Type: cpu") && top.contains("Duration: 12.25s"), "{top}");
     let memcpy = top.lines().find(|line| line.ends_with("memcpy")).unwrap();
     assert!(memcpy.contains("39.96%"), "{memcpy}");
+    assert!(top.contains("File: server\n") && top.contains("602 samples, last rate 60.0 Hz"), "{top}");
+    assert!(
+        !top.contains("sweetspot.") && top.lines().take_while(|line| !line.contains("flat%")).count() < 9,
+        "{top}"
+    );
     let comments = tool(&["-comments"]).unwrap();
-    assert!(String::from_utf8_lossy(&comments.stdout).contains("602 samples, last rate 60.0 Hz"));
+    assert!(String::from_utf8_lossy(&comments.stdout).contains("#sweetspot.run {"));
+    // What the tool wrote is still a file of ours, without the stack that has no frames.
+    let kept = folder.path().join("kept.pb.gz");
+    let words = ["-proto", "-symbolize=none", "-output", kept.to_str().unwrap()];
+    assert!(tool(&words).unwrap().status.success());
+    let kept = read(std::fs::File::open(kept).unwrap()).unwrap();
+    assert_eq!((kept.run.samples, kept.run.law.as_str()), (601, "horizon"));
 }
 
 /// A stack of amounts that no run has, in windows that exist.

@@ -9,7 +9,7 @@ use prost::Message;
 
 use super::message::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 use super::strings::Strings;
-use super::{COMM, OUTCOME, PID, comments, windows};
+use super::{COMM, OUTCOME, PID, comments, main_program, windows};
 
 /// Writes `profile` compressed.
 pub(crate) fn write(profile: &SymbolizedProfile, out: &mut dyn Write) -> io::Result<()> {
@@ -30,12 +30,13 @@ fn message(profile: &SymbolizedProfile) -> Profile {
     let run = &profile.run;
     let windows = windows::encode(profile);
     let noted = windows.is_none().then(|| Run { notes: noted(run), ..run.clone() });
+    let modules = main_program::first(profile);
     let period_ns = if run.rate_hz > 0.0 { (1e9 / run.rate_hz).round() as i64 } else { 0 };
     Profile {
         sample_type: vec![samples, cpu],
         default_sample_type: cpu.kind,
         sample: profile.stacks.iter().map(|stack| sample(profile, stack, &mut strings)).collect(),
-        mapping: mappings(profile, &mut strings),
+        mapping: mappings(profile, &modules, &mut strings),
         location: profile.locations.iter().zip(1..).map(location).collect(),
         function: profile.functions.iter().zip(1..).map(|f| function(f, &mut strings)).collect(),
         time_nanos: signed(run.start_unix_ns),
@@ -46,7 +47,11 @@ fn message(profile: &SymbolizedProfile) -> Profile {
             .into_iter()
             .map(|text| strings.add(text))
             .collect(),
-        string_table: strings.into_table().into_iter().chain([comments::attachment(profile)]).collect(),
+        string_table: strings
+            .into_table()
+            .into_iter()
+            .chain([comments::attachment(profile, &modules)])
+            .collect(),
         windows: windows.unwrap_or_default(),
     }
 }
@@ -79,8 +84,12 @@ fn sample<'a>(
 }
 
 /// One mapping for each module. Addresses are those that the module's file states, so that each module lies at
-/// 0, as if it were mapped where it was linked.
-fn mappings<'a>(profile: &'a SymbolizedProfile, strings: &mut Strings<'a>) -> Vec<Mapping> {
+/// 0, as if it were mapped where it was linked. They are in the order of `modules`; ids are those of the profile.
+fn mappings<'a>(
+    profile: &'a SymbolizedProfile,
+    modules: &[ModuleIndex],
+    strings: &mut Strings<'a>,
+) -> Vec<Mapping> {
     let mapping = |(module, at): (&'a profile::ModuleInfo, u32)| {
         let name = if module.path.is_empty() { &module.name } else { &module.path };
         Mapping {
@@ -94,7 +103,7 @@ fn mappings<'a>(profile: &'a SymbolizedProfile, strings: &mut Strings<'a>) -> Ve
     for location in &profile.locations {
         extend(&mut mappings, profile, location);
     }
-    mappings
+    modules.iter().map(|at| mappings[at.0 as usize]).collect()
 }
 
 /// Makes the location's mapping hold its address and say what is known there.

@@ -4,8 +4,8 @@ use config::Ratio;
 use profiler_core::profile::Run;
 
 use super::super::functions::FunctionCost;
-use super::footer::{bound, is_fixed};
 use super::seconds;
+use super::summary::{bound, is_fixed};
 
 /// Part of the samples that the law asks for below which there are few.
 const FEW: f64 = 0.5;

@@ -1,4 +1,4 @@
-//! The lines below the functions. A figure that the file does not hold has no line.
+//! The lines around the functions. A figure that the file does not hold has no line.
 
 use std::fmt::Write;
 
@@ -25,10 +25,11 @@ const LARGE: f64 = 0.01;
 /// CPU time of the target from which a share of it is worth printing (s).
 const WORTH_A_SHARE_S: f64 = 0.01;
 
-type Line = (&'static str, String);
+/// Label and text.
+pub(super) type Line = (&'static str, String);
 
-/// Label and text of each line.
-pub(super) fn lines(profile: &SymbolizedProfile, table: &FunctionTable) -> Vec<Line> {
+/// What the run was and cost, and what is missing of it.
+pub(super) fn about_run(profile: &SymbolizedProfile, table: &FunctionTable) -> Vec<Line> {
     let run = &profile.run;
     let is_idle = table.functions.is_empty() && run.target_cpu_s < WORTH_SAMPLING_S;
     let mut lines = if is_idle { Vec::new() } else { figures(profile, table) };
@@ -44,15 +45,20 @@ fn figures(profile: &SymbolizedProfile, table: &FunctionTable) -> Vec<Line> {
     lines.extend(nameless(profile).map(|text| ("nameless", text)));
     lines.extend(overhead(run).map(|text| ("overhead", text)));
     lines.extend(weights(run).map(|text| ("weights", text)));
-    lines.extend(precision(run, table).map(|text| ("precision", text)));
-    let mut tied = functions.iter().filter(|function| function.tied == Some(true)).peekable();
+    lines.extend(few::why(run, functions).map(|text| ("note", text)));
+    lines.extend(no_intervals(profile, functions).map(|text| ("note", text)));
+    lines
+}
+
+/// How sure the rows are.
+pub(super) fn about_rows(run: &Run, table: &FunctionTable) -> Vec<Line> {
+    let mut lines: Vec<Line> = precision(run, table).map(|text| ("precision", text)).into_iter().collect();
+    let mut tied = table.functions.iter().filter(|function| function.tied == Some(true)).peekable();
     if tied.peek().is_some() {
         let is_known = tied.any(|function| function.long_run_cpu_s_low.is_some());
         let text = if is_known { TIED } else { TOO_SHORT };
         lines.push(("order", text.to_owned()));
     }
-    lines.extend(few::why(run, functions).map(|text| ("note", text)));
-    lines.extend(no_intervals(profile, functions).map(|text| ("note", text)));
     lines
 }
 

@@ -1,0 +1,191 @@
+//! `ctl targets`: a line for each target, and below the table once what several have in common.
+
+use std::cmp::Ordering;
+use std::fmt::Write;
+
+use super::shown::{Target, Targets};
+use super::tables::{percent, time};
+use crate::cli::TargetOrder;
+use crate::export::names::visible;
+use crate::settings::TargetList;
+
+/// Targets that a note names.
+const NAMED: usize = 3;
+/// Columns of a name that the others are aligned to: longer ones push their own line to the right.
+const WIDEST: usize = 40;
+
+/// The table and its notes.
+pub(super) fn table(targets: &Targets, list: TargetList) -> String {
+    if targets.targets.is_empty() {
+        return "no targets: write some into the settings, or `sweetspot ctl attach`\n".to_owned();
+    }
+    let (waiting, mut rows): (Vec<&Target>, Vec<&Target>) =
+        targets.targets.iter().partition(|target| target.state == "waiting" && target.processes == 0);
+    rows.sort_by(|one, other| order(one, other, list.order).then_with(|| one.name.cmp(&other.name)));
+    let mut out = lines(&rows, list.top);
+    let mut notes = methods(&rows);
+    // Of those that wait as well: one may wait since its processes are watched as another's.
+    let all: Vec<&Target> = rows.iter().chain(&waiting).copied().collect();
+    notes.extend(reasons(&all));
+    notes.extend(lost(&all));
+    if list.labels {
+        notes.extend(all.iter().filter_map(|target| labels(target)));
+    }
+    if !waiting.is_empty() {
+        let waits = if waiting.len() == 1 { "waits" } else { "wait" };
+        notes.push(format!(
+            "{} {waits} for a process: {}",
+            waiting.len(),
+            some(waiting.iter().map(|t| name(t)))
+        ));
+    }
+    if !notes.is_empty() && !out.is_empty() {
+        out.push('\n');
+    }
+    notes.iter().for_each(|note| {
+        let _ = writeln!(out, "{note}");
+    });
+    out
+}
+
+fn order(one: &Target, other: &Target, by: TargetOrder) -> Ordering {
+    let figure = |target: &Target| match by {
+        TargetOrder::Cpu => target.cpu_s,
+        TargetOrder::Samples => target.samples as f64,
+        TargetOrder::Slowdown => target.slowdown_ratio.unwrap_or(-1.0),
+        TargetOrder::Own => target.own_cpu_ratio.unwrap_or(-1.0),
+        TargetOrder::Name => 0.0,
+    };
+    figure(other).total_cmp(&figure(one))
+}
+
+fn lines(rows: &[&Target], top: usize) -> String {
+    let mut out = String::new();
+    let (shown, hidden) = rows.split_at(top.min(rows.len()));
+    if shown.is_empty() {
+        return out;
+    }
+    let length = |target: &&Target| name(target).chars().count();
+    let width = shown.iter().map(length).filter(|length| *length <= WIDEST).max().unwrap_or(0).max(6);
+    let _ = writeln!(
+        out,
+        "{:<width$} {:>9} {:>9} {:>8} {:>8} {:>7} {:>7} {:>5} state",
+        "target", "CPU s", "samples", "rate/s", "slowdown", "at most", "own CPU", "procs"
+    );
+    for target in shown {
+        let _ = writeln!(
+            out,
+            "{:<width$} {:>9.1} {:>9} {:>8} {:>8} {:>7} {:>7} {:>5} {}",
+            name(target),
+            target.cpu_s,
+            target.samples,
+            target.rate_hz.map_or("-".to_owned(), |rate| format!("{rate:.1}")),
+            target.slowdown_ratio.map_or("-".to_owned(), percent),
+            percent(target.own_budget_ratio),
+            target.own_cpu_ratio.map_or("-".to_owned(), percent),
+            target.processes,
+            state(target),
+        );
+    }
+    if !hidden.is_empty() {
+        let cpu_s: f64 = hidden.iter().map(|target| target.cpu_s).sum();
+        let (targets, them) = if hidden.len() == 1 { ("target", "it") } else { ("targets", "them") };
+        let _ =
+            writeln!(out, "…and {} more {targets} ({cpu_s:.1} CPU s); --top 0 shows {them}", hidden.len());
+    }
+    out
+}
+
+fn name(target: &Target) -> String {
+    visible(&target.name)
+}
+
+fn state(target: &Target) -> String {
+    visible(&target.state).replace('_', " ")
+}
+
+/// How targets are sampled, the usual way first.
+fn methods(rows: &[&Target]) -> Vec<String> {
+    let sampled = rows.iter().filter(|target| target.state == "sampled");
+    let mut groups = grouped(sampled.filter_map(|target| Some((method(target)?, name(target)))));
+    groups.sort_by_key(|(_, names)| std::cmp::Reverse(names.len())); // stable
+    if let [(method, names)] = &groups[..] {
+        let all = if names.len() == 1 { String::new() } else { format!(" ({} targets)", names.len()) };
+        return vec![format!("sampled by {method}{all}")];
+    }
+    groups.iter().map(|(method, names)| about(names, &format!("sampled by {method}"))).collect()
+}
+
+fn method(target: &Target) -> Option<String> {
+    let events = match target.attach_mode.as_deref()? {
+        "task" => "events for each thread",
+        "cpu" => "events on whole CPUs",
+        "cgroup" => "events of the control group",
+        other => return Some(visible(other)),
+    };
+    let stacks = match target.unwind.as_deref() {
+        Some("fp") => ", stacks by frame pointers",
+        Some("dwarf") => ", stacks by unwind tables",
+        Some("trial") => ", stacks both ways, to find the better",
+        _ => "",
+    };
+    Some(format!("{events}{stacks}"))
+}
+
+/// What is not as it should be, each reason once.
+fn reasons(all: &[&Target]) -> Vec<String> {
+    let told = all.iter().flat_map(|target| {
+        let taken = (!target.taken_by.is_empty()).then(|| {
+            format!(
+                "processes of it are watched as {} until that ends",
+                some(target.taken_by.iter().map(|by| visible(by)))
+            )
+        });
+        let ends = target.ends_in_s.map(|seconds| format!("watched for another {}", time(seconds)));
+        let reason = target.reason.as_deref().map(visible);
+        let notes = [reason, taken, ends].into_iter().flatten();
+        notes.map(|note| (note, name(target))).collect::<Vec<_>>()
+    });
+    grouped(told).iter().map(|(reason, names)| about(names, reason)).collect()
+}
+
+/// Samples that the kernel dropped.
+fn lost(all: &[&Target]) -> Option<String> {
+    let lost: Vec<&&Target> = all.iter().filter(|target| target.lost > 0).collect();
+    let sum: u64 = lost.iter().fold(0, |sum, target| target.lost.saturating_add(sum));
+    let of_each = lost.iter().map(|target| match lost.len() {
+        1 => name(target),
+        _ => format!("{} {}", name(target), target.lost),
+    });
+    (sum > 0).then(|| format!("{sum} samples lost: {}", some(of_each)))
+}
+
+fn labels(target: &Target) -> Option<String> {
+    let labels: Vec<String> = target.labels.iter().map(|(key, text)| format!("{key}={text}")).collect();
+    (!labels.is_empty()).then(|| format!("{}: {}", name(target), visible(&labels.join(" "))))
+}
+
+/// Names by what they have in common, in the order in which that came.
+fn grouped(all: impl Iterator<Item = (String, String)>) -> Vec<(String, Vec<String>)> {
+    let mut groups: Vec<(String, Vec<String>)> = Vec::new();
+    for (what, name) in all {
+        match groups.iter_mut().find(|(known, _)| *known == what) {
+            Some((_, names)) => names.push(name),
+            None => groups.push((what, vec![name])),
+        }
+    }
+    groups
+}
+
+/// What holds for these targets.
+fn about(names: &[String], what: &str) -> String {
+    let count = if names.len() == 1 { String::new() } else { format!("{} targets: ", names.len()) };
+    format!("{count}{}: {what}", some(names.iter().cloned()))
+}
+
+/// The first few, and how many more there are.
+fn some(names: impl ExactSizeIterator<Item = String>) -> String {
+    let more = names.len().saturating_sub(NAMED);
+    let named = names.take(NAMED).collect::<Vec<_>>().join(", ");
+    if more > 0 { format!("{named} and {more} more") } else { named }
+}

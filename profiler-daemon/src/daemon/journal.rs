@@ -1,0 +1,450 @@
+//! What an operator reads in the log: what runs, which targets come, go, fail and are left out, what is not kept, and what
+//! profiling costs beyond the host's budget.
+//!
+//! A message says all, since readers of the journal show nothing else; its fields say the same for programs. No cause writes more
+//! than a few lines a minute: a host whose services restart all the time would fill its disk.
+
+use std::collections::BTreeMap;
+
+use super::Daemon;
+use super::keeper::Keeper;
+use super::state::{StoreStatus, TargetState};
+use crate::discovery::TargetId;
+use crate::export::names::visible;
+
+const MINUTE_NS: u64 = 60_000_000_000;
+/// Lines about targets in a minute.
+const MOST_LINES: u64 = 20;
+/// A target is said to have no process after so long: it stays attached to meanwhile, and programs may come and go (ns).
+const LINGER_NS: u64 = MINUTE_NS;
+/// Targets of the settings that are named at the start.
+const NAMED: usize = 5;
+/// Cost of ten seconds over the host's budget from which it is a line.
+const OVERRUN: f64 = 1.05;
+
+/// What was written so far.
+#[derive(Debug, Default)]
+pub(super) struct Journal {
+    known: BTreeMap<TargetId, Known>,
+    lines: LineLimit,
+    store: StoreLog,
+    /// Windows that were kept in folders which other settings named.
+    windows_elsewhere: u64,
+    overrun: OncePerMinute,
+}
+
+/// How a target was when it was looked at last.
+#[derive(Debug)]
+struct Known {
+    name: String,
+    state: TargetState,
+    /// Since when it has no process, of which nothing is said yet (ns).
+    empty_since_ns: Option<u64>,
+}
+
+/// How a target is now.
+struct Seen {
+    id: TargetId,
+    name: String,
+    state: TargetState,
+    processes: usize,
+    /// Whether there is somebody to sample: of everything there always is.
+    has_processes: bool,
+    reason: Option<String>,
+}
+
+/// What became of a target.
+#[derive(Debug, PartialEq, Eq)]
+enum Event {
+    Sampled { processes: usize },
+    NoProcess,
+    LeftOut { reason: String },
+    Failed { reason: String },
+    Gone,
+}
+
+/// At most so many lines a minute; the others are counted.
+#[derive(Debug, Default)]
+struct LineLimit {
+    since_ns: u64,
+    written: u64,
+    left_out: u64,
+}
+
+impl LineLimit {
+    /// Whether another line may be written.
+    fn allows(&mut self) -> bool {
+        let allows = self.written < MOST_LINES;
+        *(if allows { &mut self.written } else { &mut self.left_out }) += 1;
+        allows
+    }
+
+    /// How many lines were left out in a minute that is over.
+    fn take_left_out(&mut self, now_ns: u64) -> Option<u64> {
+        if now_ns.saturating_sub(self.since_ns) < MINUTE_NS {
+            return None;
+        }
+        let left_out = std::mem::take(self).left_out;
+        self.since_ns = now_ns;
+        (left_out > 0).then_some(left_out)
+    }
+}
+
+/// Whether something may be said again.
+#[derive(Debug, Default)]
+struct OncePerMinute(Option<u64>);
+
+impl OncePerMinute {
+    fn allows(&mut self, now_ns: u64) -> bool {
+        let allows = self.0.is_none_or(|at_ns| now_ns.saturating_sub(at_ns) >= MINUTE_NS);
+        if allows {
+            self.0 = Some(now_ns);
+        }
+        allows
+    }
+}
+
+/// What was said of the store.
+#[derive(Debug, Default)]
+struct StoreLog {
+    problem: OncePerMinute,
+    problem_is_told: bool,
+    dropped: OncePerMinute,
+    told: Dropped,
+}
+
+/// Windows that were not kept, by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Dropped {
+    queue: u64,
+    full: u64,
+    refused: u64,
+}
+
+impl Dropped {
+    fn of(status: &StoreStatus) -> Self {
+        let counters = &status.counters;
+        Self { queue: status.dropped_queue, full: counters.dropped_full, refused: counters.dropped_refused }
+    }
+
+    fn all(self) -> u64 {
+        self.queue + self.full + self.refused
+    }
+
+    /// Those since `before`; of another store, all.
+    fn since(self, before: Self) -> Self {
+        if self.queue < before.queue || self.full < before.full || self.refused < before.refused {
+            return self;
+        }
+        Self {
+            queue: self.queue - before.queue,
+            full: self.full - before.full,
+            refused: self.refused - before.refused,
+        }
+    }
+
+    fn in_words(self) -> String {
+        let causes = [
+            (self.queue, "more waited than limits.queue lets"),
+            (self.full, "there was no room on the disk or in store.bytes"),
+            (self.refused, "they could not be named or written"),
+        ];
+        let causes = causes.iter().filter(|(count, _)| *count > 0);
+        causes.map(|(count, cause)| format!("{count} since {cause}")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// What to say of the store.
+#[derive(Debug, PartialEq, Eq)]
+enum StoreEvent {
+    NotKept(String),
+    KeptAgain,
+    Dropped(Dropped),
+}
+
+impl StoreLog {
+    fn observe(&mut self, now_ns: u64, status: &StoreStatus) -> Vec<StoreEvent> {
+        let mut events = Vec::new();
+        match &status.problem {
+            Some(problem) if !self.problem_is_told && self.problem.allows(now_ns) => {
+                self.problem_is_told = true;
+                events.push(StoreEvent::NotKept(visible(problem)));
+            }
+            None if self.problem_is_told => {
+                self.problem_is_told = false;
+                events.push(StoreEvent::KeptAgain);
+            }
+            _ => {}
+        }
+        let all = Dropped::of(status);
+        let dropped = all.since(self.told);
+        if dropped.all() > 0 && self.dropped.allows(now_ns) {
+            self.told = all;
+            events.push(StoreEvent::Dropped(dropped));
+        }
+        events
+    }
+}
+
+impl Journal {
+    /// These folders are left for good.
+    pub(super) fn left_stores(&mut self, keepers: &[Keeper]) {
+        self.windows_elsewhere += keepers.iter().map(|keeper| keeper.status().counters.written).sum::<u64>();
+    }
+
+    /// Windows that were kept in them.
+    pub(super) fn windows_elsewhere(&self) -> u64 {
+        self.windows_elsewhere
+    }
+
+    /// What became of the targets since the last time.
+    fn observe(&mut self, now_ns: u64, all: Vec<Seen>) -> Vec<(String, Event)> {
+        let mut events = Vec::new();
+        let mut gone = std::mem::take(&mut self.known);
+        for Seen { id, name, state, processes, has_processes, reason } in all {
+            let known = gone.remove(&id);
+            let before = known.as_ref().map_or(TargetState::Waiting, |known| known.state);
+            let is_empty = state == TargetState::Waiting && !has_processes && before != TargetState::Waiting;
+            let since_ns = known.and_then(|known| known.empty_since_ns).unwrap_or(now_ns);
+            let is_said = now_ns.saturating_sub(since_ns) >= LINGER_NS;
+            let empty_since_ns = (is_empty && !is_said).then_some(since_ns);
+            // One that waits although it has processes is about to be attached to, perhaps in another way.
+            let state = match state {
+                TargetState::Waiting if has_processes || empty_since_ns.is_some() => before,
+                state => state,
+            };
+            let reason = || visible(reason.as_deref().unwrap_or("no reason is known"));
+            let event = match state {
+                _ if state == before => None,
+                TargetState::Sampled => Some(Event::Sampled { processes }),
+                TargetState::Waiting => Some(Event::NoProcess),
+                TargetState::LeftOut => Some(Event::LeftOut { reason: reason() }),
+                TargetState::Failed => Some(Event::Failed { reason: reason() }),
+            };
+            events.extend(event.map(|event| (name.clone(), event)));
+            self.known.insert(id, Known { name, state, empty_since_ns });
+        }
+        // Those without a process have had their line.
+        let gone = gone.into_values().filter(|known| known.state != TargetState::Waiting);
+        events.extend(gone.map(|known| (known.name, Event::Gone)));
+        events
+    }
+}
+
+fn write(target: &str, event: &Event) {
+    match event {
+        Event::Sampled { processes: processes @ 0..=1 } => {
+            tracing::info!(target, processes, "{target} is sampled");
+        }
+        Event::Sampled { processes } => {
+            tracing::info!(target, processes, "{target} is sampled: {processes} processes");
+        }
+        Event::NoProcess => tracing::info!(target, "{target} has no process any more"),
+        Event::LeftOut { reason } => tracing::warn!(target, reason, "{target} is left out: {reason}"),
+        Event::Failed { reason } => tracing::warn!(target, reason, "{target} cannot be sampled: {reason}"),
+        Event::Gone => tracing::info!(target, "{target} is watched no more"),
+    }
+}
+
+fn write_of_store(folder: &str, event: &StoreEvent) {
+    match event {
+        StoreEvent::NotKept(reason) => {
+            tracing::warn!(store = folder, reason, "profiles are not kept: {reason}");
+        }
+        StoreEvent::KeptAgain => tracing::info!(store = folder, "profiles are kept again"),
+        StoreEvent::Dropped(dropped) => {
+            let (windows, reason) = (dropped.all(), dropped.in_words());
+            tracing::warn!(store = folder, windows, reason, "{windows} windows were dropped: {reason}");
+        }
+    }
+}
+
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+impl Daemon {
+    /// What runs, by which settings, what it watches and where it keeps profiles: a line each.
+    pub(super) fn log_start(&self) {
+        let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
+        tracing::info!(version, pid, "sweetspot {version} runs as process {pid}");
+        match &self.file {
+            Some(file) => {
+                tracing::info!(settings = %file.display(), "settings: {}", visible(&file.to_string_lossy()));
+            }
+            None => tracing::info!("settings: the defaults, since there is no file"),
+        }
+        let targets = self.settings.targets.len();
+        let in_words = |target: &config::TargetSettings| format!("{} ({})", target.name, target.in_words());
+        let mut named: Vec<String> = self.settings.targets.iter().take(NAMED).map(in_words).collect();
+        let more = targets.saturating_sub(NAMED);
+        named.extend((more > 0).then(|| format!("{more} more")));
+        let how = if named.is_empty() { "nothing until it is asked to".to_owned() } else { named.join(", ") };
+        tracing::info!(targets, "targets: {}", visible(&how));
+        if let Some(address) = self.server.address() {
+            tracing::info!(address = %address, "answers at {address}, too");
+        }
+        let status = self.keeper.status();
+        let (folder, files, bytes) = (visible(&status.folder), status.files, status.bytes);
+        tracing::info!(
+            store = folder,
+            files,
+            bytes,
+            "store: {folder}, {files} files, {:.1} MiB of at most {}, for {}",
+            mebibytes(bytes),
+            self.settings.store.bytes,
+            self.settings.store.age,
+        );
+    }
+
+    /// What changed since the last second.
+    pub(super) fn log_changes(&mut self, now_ns: u64) {
+        let seen = |(id, watched): (&TargetId, &super::Watched)| Seen {
+            id: *id,
+            name: watched.identity.name.clone(),
+            state: watched.shown_state(),
+            processes: watched.processes.len(),
+            has_processes: watched.has_processes(),
+            reason: watched.reason().map(str::to_owned),
+        };
+        let all = self.targets.iter().map(seen).collect();
+        if let Some(left_out) = self.journal.lines.take_left_out(now_ns) {
+            tracing::info!(
+                left_out,
+                "{left_out} more lines about targets were left out; `sweetspot ctl targets` lists them as they are"
+            );
+        }
+        for (target, event) in self.journal.observe(now_ns, all) {
+            if self.journal.lines.allows() {
+                write(&target, &event);
+            }
+        }
+        let status = self.keeper.status();
+        let events = self.journal.store.observe(now_ns, &status);
+        events.iter().for_each(|event| write_of_store(&visible(&status.folder), event));
+        let (spent_ratio, budget_ratio) = (self.host.counted_10s_ratio(), self.settings.budget.host.get());
+        if spent_ratio > OVERRUN * budget_ratio && self.journal.overrun.allows(now_ns) {
+            tracing::warn!(
+                spent_ratio,
+                budget_ratio,
+                "profiling took {:.2}% of the host's CPU time in ten seconds, set-up left out, of at most {:.2}%",
+                spent_ratio * 100.0,
+                budget_ratio * 100.0
+            );
+        }
+    }
+}
+
+/// How it ended: windows that were kept since it began, in whatever folder, and those that the end lost.
+pub(super) fn log_end(store: &StoreStatus, windows: u64, lost: u64) {
+    let (folder, files) = (visible(&store.folder), store.files);
+    tracing::info!(
+        store = folder,
+        windows,
+        lost,
+        "ended: {windows} windows kept since the start, {lost} lost; {files} files in {folder}"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Counters;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    fn seen(id: u32, state: TargetState, processes: usize) -> Seen {
+        let reason = Some("no\nroom".to_owned());
+        Seen {
+            id: TargetId::of_number(id),
+            name: format!("t{id}"),
+            state,
+            processes,
+            has_processes: processes > 0,
+            reason,
+        }
+    }
+
+    #[test]
+    fn a_target_has_a_line_when_it_becomes_another() {
+        let mut journal = Journal::default();
+        let mut now_ns = 0;
+        let mut observe = |all: &[(u32, TargetState, usize)]| {
+            now_ns += 40 * SECOND_NS;
+            let all = all.iter().map(|(id, state, processes)| seen(*id, *state, *processes)).collect();
+            journal.observe(now_ns, all)
+        };
+        let line = |id: u32, event| (format!("t{id}"), event);
+        assert_eq!(observe(&[(1, TargetState::Waiting, 0), (2, TargetState::Waiting, 3)]), []);
+        let now = [(1, TargetState::Sampled, 2), (2, TargetState::Failed, 3)];
+        let failed = Event::Failed { reason: "no room".to_owned() };
+        assert_eq!(observe(&now), [line(1, Event::Sampled { processes: 2 }), line(2, failed)]);
+        assert_eq!(observe(&now), [], "nothing is said twice");
+        // Attached to in another way, and back.
+        assert_eq!(observe(&[(1, TargetState::Waiting, 2), now[1]]), []);
+        assert_eq!(observe(&now), []);
+        let left_out = Event::LeftOut { reason: "no room".to_owned() };
+        let empty = [(1, TargetState::Waiting, 0), (2, TargetState::LeftOut, 3)];
+        assert_eq!(observe(&empty), [line(2, left_out)]);
+        assert_eq!(observe(&empty), [], "it may have another soon");
+        assert_eq!(observe(&[now[0], empty[1]]), [], "as it has");
+        assert_eq!((observe(&empty), observe(&empty)), (vec![], vec![]));
+        assert_eq!(observe(&empty), [line(1, Event::NoProcess)], "after a minute");
+        assert_eq!(observe(&empty), []);
+        assert_eq!(observe(&[]), [line(2, Event::Gone)], "the other has had its line");
+    }
+
+    #[test]
+    fn lines_are_so_many_a_minute_and_then_a_count() {
+        let mut limit = LineLimit::default();
+        let mut now_ns = 100 * MINUTE_NS;
+        assert_eq!(limit.take_left_out(now_ns), None);
+        for minute in 0..3 {
+            let written = (0..MOST_LINES + 7).filter(|_| limit.allows()).count() as u64;
+            assert_eq!(written, MOST_LINES, "{minute}");
+            assert_eq!(limit.take_left_out(now_ns + MINUTE_NS - 1), None);
+            now_ns += MINUTE_NS;
+            assert_eq!(limit.take_left_out(now_ns), Some(7));
+        }
+        assert!(limit.allows());
+        assert_eq!(limit.take_left_out(now_ns + MINUTE_NS), None, "none was left out");
+    }
+
+    #[test]
+    fn a_full_disk_its_end_and_what_it_cost_are_told_once() {
+        let status = |problem: Option<&str>, dropped_full| StoreStatus {
+            problem: problem.map(str::to_owned),
+            counters: Counters { dropped_full, ..Counters::default() },
+            ..StoreStatus::default()
+        };
+        let mut log = StoreLog::default();
+        let lost = |full| StoreEvent::Dropped(Dropped { full, ..Dropped::default() });
+        assert_eq!(log.observe(0, &status(None, 0)), []);
+        let full = StoreEvent::NotKept("the disk is full".to_owned());
+        assert_eq!(log.observe(SECOND_NS, &status(Some("the disk\nis full"), 1)), [full, lost(1)]);
+        assert_eq!(log.observe(2 * SECOND_NS, &status(Some("another text"), 4)), []);
+        assert_eq!(log.observe(3 * SECOND_NS, &status(None, 4)), [StoreEvent::KeptAgain]);
+        assert_eq!(log.observe(4 * SECOND_NS, &status(Some("full again"), 4)), [], "within a minute");
+        assert_eq!(log.observe(5 * SECOND_NS, &status(None, 4)), [], "of which nothing was said");
+        let later = log.observe(61 * SECOND_NS, &status(Some("full again"), 6));
+        assert_eq!(later, [StoreEvent::NotKept("full again".to_owned()), lost(5)]);
+        // Another folder, whose counters begin anew.
+        assert_eq!(log.observe(121 * SECOND_NS, &status(None, 2)), [StoreEvent::KeptAgain, lost(2)]);
+    }
+
+    #[test]
+    fn windows_are_dropped_for_causes() {
+        let dropped = Dropped { queue: 3, full: 0, refused: 1 };
+        assert_eq!(
+            dropped.in_words(),
+            "3 since more waited than limits.queue lets, 1 since they could not be named or written"
+        );
+    }
+
+    #[test]
+    fn an_overrun_is_told_once_a_minute() {
+        let mut overrun = OncePerMinute::default();
+        let told = (0..=120).filter(|second| overrun.allows(second * SECOND_NS)).collect::<Vec<u64>>();
+        assert_eq!(told, [0, 60, 120]);
+    }
+}
