@@ -140,7 +140,7 @@ fn one_command_prints_or_writes_what_was_sampled() -> Result<()> {
     ensure!(from_file.contains("work_") && kept.expect_status(0)?.stdout.contains("work_"));
     let status = ctl(&["status"])?.stdout;
     ensure!(status.contains("ready") && status.contains("1 sampled"), "{status}");
-    ensure!(ctl(&["targets", "--labels"])?.stdout.contains("busy: team=search"));
+    ensure!(ctl(&["targets", "--labels"])?.stdout.contains("team=search"));
     wait_until("a decision", || {
         watched.daemon.ctl_json(&["decisions", "busy"]).is_ok_and(|found| found["decisions"][0].is_object())
     })?;
