@@ -246,6 +246,7 @@ impl Keeper {
             store,
             spool: spool.clone(),
             leftovers,
+            started_ns: clock::monotonic_ns(),
             symbols: symbols.clone(),
             rules: Rules { store: bounds, most_bytes, debuginfod },
             boot,

@@ -38,6 +38,8 @@ pub(super) struct Work {
     pub(super) spool: Spool,
     /// What an earlier process left there.
     pub(super) leftovers: VecDeque<String>,
+    /// When it was begun with them (ns): together they wait no longer than one window does.
+    pub(super) started_ns: u64,
     /// What the names of leftovers share with those of sessions.
     pub(super) symbols: Symbols,
     pub(super) rules: Rules,
@@ -209,7 +211,7 @@ impl Work {
             };
             let spooled = Some(file.clone());
             let pending = Pending { window, cut, scale: 1.0, run, bytes: 0, spooled };
-            match self.name_and_write(pending, clock::monotonic_ns()) {
+            match self.name_and_write(pending, self.started_ns) {
                 Became::Kept { .. } => self.store.count_recovered(),
                 Became::Left => return,
                 Became::Lost(why) => self.problem = Some(why),
