@@ -108,6 +108,10 @@ store *arguments:
 short-lived *arguments:
     cargo run --quiet --release -p tests --bin short_lived -- {{ arguments }}
 
+# Does the daemon lose windows? Killed 20 times and ended 5 times, under load with 20 targets (eight minutes); needs root.
+ends *arguments:
+    cargo run --quiet --release -p tests --bin ends -- {{ arguments }}
+
 # Does anybody notice that a profiler comes and goes? Redis, PostgreSQL, Python and Node, 1,000 times each under load (an hour); needs root.
 injections *arguments:
     cargo run --quiet --release -p tests --bin injections -- {{ arguments }}

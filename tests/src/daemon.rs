@@ -147,10 +147,13 @@ impl Daemon {
         finish(self.running.take().context("it does not run")?)
     }
 
-    /// Files of the store, but for those that are being written.
+    /// Files of the store, but for those that are being written or wait for their names.
     pub fn files(&self) -> Result<Vec<PathBuf>> {
         let mut files = Vec::new();
         for day in fs::read_dir(self.store())?.flatten().filter(|day| day.path().is_dir()) {
+            if day.file_name() == "unnamed" {
+                continue;
+            }
             let names = fs::read_dir(day.path())?.flatten().map(|file| file.path());
             files.extend(names.filter(|path| path.to_string_lossy().ends_with(".pb.gz")));
         }
@@ -181,6 +184,11 @@ pub fn span_ms(path: &Path) -> Result<(u64, u64)> {
     let second: Timestamp = format!("{day}T{}Z", parts[0].replace('-', ":")).parse()?;
     let end_unix_ms = second.as_second() as f64 * 1e3 + length_s * 1e3;
     Ok((begin_ms, (end_unix_ms - monotonic_begin_unix_ms()?).round() as u64))
+}
+
+/// The monotonic clock (ms).
+pub fn monotonic_ms() -> Result<u64> {
+    Ok(Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?).as_millis() as u64)
 }
 
 /// When the monotonic clock was at its beginning (ms since the epoch): as whoever is not kept from reading both at once sees it.

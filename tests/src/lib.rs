@@ -9,6 +9,7 @@ pub mod cases;
 pub mod checks;
 pub mod coverage;
 pub mod daemon;
+pub mod ends;
 pub mod experiment;
 pub mod figures;
 pub mod first_seconds;

@@ -14,7 +14,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 use tests::attempts::attempts;
-use tests::daemon::{Daemon, span_ms};
+use tests::daemon::{Daemon, monotonic_ms, span_ms};
+use tests::ends::{Life, ensure_sound};
 use tests::guards::{Deaf, Running, SmallDisk};
 use tests::programs::{copy_program, program};
 use tests::run::{run, start, wait_until};
@@ -292,6 +293,43 @@ fn after_a_kill_everything_but_the_open_window_is_there_and_the_next_one_goes_on
     let ended = daemon.report(&["--from", "-1h"])?.expect_status(0)?;
     ensure!(!ended.stderr.contains("damaged"), "{}", ended.stderr);
     Ok(())
+}
+
+/// Names wait for CPU time after a start: what has none yet is written without, and the next daemon names it.
+#[test]
+fn however_it_ends_no_window_is_lost_that_had_ended() -> Result<()> {
+    privileged!();
+    let busy = (0..3).map(|_| Busy::new()).collect::<Result<Vec<_>>>()?;
+    let _busy = busy.iter().map(Busy::start).collect::<Result<Vec<_>>>()?;
+    let sections: Vec<String> = busy.iter().map(|busy| busy.section(&busy.name, "")).collect();
+    let mut from_ms = monotonic_ms()?;
+    let mut daemon = Daemon::start(2, &sections.concat())?;
+    let mut lives = Vec::new();
+    for (ms, signal) in [
+        (7_300, Signal::SIGKILL),
+        (5_100, Signal::SIGTERM),
+        (8_700, Signal::SIGKILL),
+        (6_400, Signal::SIGKILL),
+    ] {
+        let life = Life::of(&mut daemon, from_ms, Duration::from_millis(ms), signal)?;
+        let expected = if signal == Signal::SIGKILL { 137 } else { 0 };
+        ensure!(life.status == expected, "{life:?}");
+        lives.push(life);
+        from_ms = monotonic_ms()?;
+        daemon.start_again()?;
+    }
+    ensure!(lives.iter().map(Life::ended).sum::<u64>() > 0, "no window had ended: {lives:?}");
+    wait_until("all windows to be named", || {
+        let is_whole = |life: &Life| {
+            life.missing(&daemon).is_ok_and(|missing| missing.is_empty())
+                && (life.status != 0
+                    || busy.iter().all(|busy| life.has_open_window(&daemon, &busy.name).unwrap_or(false)))
+        };
+        lives.iter().all(is_whole)
+    })
+    .with_context(|| format!("{lives:?} {:?}", tests::ends::spans_ms(&daemon)))?;
+    daemon.stop(Signal::SIGTERM)?.expect_status(0)?;
+    ensure_sound(&daemon)
 }
 
 #[test]

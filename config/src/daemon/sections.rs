@@ -102,7 +102,8 @@ section! {
         /// Memory of the whole process, `symbols.memory` and the rings of events included: at the limit, caches shrink and targets
         /// are left out.
         memory: Bytes = Bytes::new(512 << 20);
-        /// Profiles that wait for a slow disk. Over it, the newest are dropped and counted.
+        /// Profiles that wait for their names or a slow disk, in memory; and as much again in the store's folder, beside
+        /// `store.bytes`, where they outlive a crash. Over it, the newest are dropped and counted.
         queue: Bytes = Bytes::new(64 << 20);
         /// Requests that are answered at a time; others are told to come back.
         requests: u32 = 16;

@@ -67,6 +67,7 @@ pub(super) struct Store {
     pub(super) bytes: u64,
     pub(super) limit_bytes: u64,
     pub(super) queued_bytes: u64,
+    pub(super) unnamed_files: u64,
     pub(super) dropped_queue: u64,
     pub(super) dropped_full: u64,
     pub(super) dropped_refused: u64,

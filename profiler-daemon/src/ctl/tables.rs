@@ -94,6 +94,9 @@ fn store(store: &Store) -> String {
     if store.queued_bytes > 0 {
         let _ = write!(text, ", {} wait", size(store.queued_bytes));
     }
+    if store.unnamed_files > 0 {
+        let _ = write!(text, ", {} windows without names yet", store.unnamed_files);
+    }
     let dropped = store.dropped_queue + store.dropped_full + store.dropped_refused;
     if dropped > 0 {
         let _ = write!(text, ", {dropped} windows dropped");

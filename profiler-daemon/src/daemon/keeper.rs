@@ -1,6 +1,10 @@
-//! Names what was sampled and keeps it, on a thread of its own: neither a big program's debug information nor a slow disk
+//! Names what was sampled and keeps it, on threads of their own: neither a big program's debug information nor a slow disk
 //! delays a sample.
+//!
+//! A window is first written without names ([`spooling`]), since names wait for CPU time and may take long: whatever ends the
+//! process, the next one names it. Then it is named and stored ([`work`]).
 
+mod spooling;
 #[cfg(test)]
 mod tests;
 mod work;
@@ -20,9 +24,10 @@ use super::flushing::Waiting;
 use super::pace::{Pace, Wanted};
 use super::state::StoreStatus;
 use crate::debuginfod;
-use crate::run::names::Hurry;
+use crate::objects::Symbols;
+use crate::run::names::{Cut, Hurry};
 use crate::sampler::session::Collected;
-use crate::store::{self, RealDisk, Store, StoreError, Window};
+use crate::store::{self, RealDisk, Spool, Store, StoreError, Window};
 use crate::sys::clock;
 
 /// Windows that wait at most, however small they are.
@@ -48,13 +53,35 @@ pub(crate) struct Parcel {
     pub(crate) bytes: u64,
 }
 
-enum Job {
+/// What the loop, and then the thread that spools, hands on.
+enum Job<P> {
     /// With the moment that it was handed over (ns).
-    Keep(Box<Parcel>, u64),
+    Keep(Box<P>, u64),
     /// What was given before is kept by now.
     Flushed(Vec<Waiting>),
     /// There is something new beside the queue, which may be full.
     Look,
+}
+
+/// A window that waits for its names.
+struct Pending {
+    window: Window,
+    cut: Cut,
+    scale: f64,
+    run: Run,
+    bytes: u64,
+    /// Its file in the spool, where it could be written.
+    spooled: Option<String>,
+}
+
+/// A window that was handed over and is not kept by now.
+#[derive(Debug)]
+struct Handed {
+    /// When (ns).
+    at_ns: u64,
+    target: String,
+    /// Whether it outlives the process, once that is known.
+    is_spooled: Option<bool>,
 }
 
 /// A window that was not kept.
@@ -93,21 +120,26 @@ pub(crate) struct Kept {
 #[derive(Default)]
 struct Told {
     store: StoreStatus,
-    /// When each window was handed over that is not kept by now (ns), and whose it is; the oldest first.
-    handed: VecDeque<(u64, String)>,
+    /// The oldest first.
+    handed: VecDeque<Handed>,
+    /// Windows that could not be written before they are named.
+    unspooled: u64,
+    /// What that took (ns of CPU time).
+    spooling_ns: u64,
     /// Windows that did not find their way into the queue since one was kept.
     dropped: u64,
     lost: VecDeque<Lost>,
     suspects: Vec<PathBuf>,
     rules: Option<Rules>,
-    /// Windows that were named, and the thread's CPU time (ns).
+    /// Windows that were named, and the threads' CPU time (ns).
     spent: (u64, u64),
     targets: BTreeMap<String, Kept>,
 }
 
-/// The thread that names and keeps.
+/// The threads that spool, name and keep.
 pub(crate) struct Keeper {
-    jobs: Option<SyncSender<Job>>,
+    jobs: Option<SyncSender<Job<Parcel>>>,
+    spool: Spool,
     waiting_bytes: Arc<AtomicU64>,
     most_bytes: u64,
     told: Arc<Mutex<Told>>,
@@ -121,6 +153,8 @@ pub(crate) struct Keeper {
 pub(crate) struct Finished {
     /// Windows that were lost by then, all in all.
     pub(crate) lost: u64,
+    /// Windows that the next process will name.
+    pub(crate) unnamed: u64,
     /// How the store was left.
     pub(crate) store: StoreStatus,
 }
@@ -135,17 +169,25 @@ impl Told {
 
     /// The oldest window is kept, or lost.
     fn done(&mut self) {
-        let Some((_, target)) = self.handed.pop_front() else { return };
+        let Some(Handed { target, .. }) = self.handed.pop_front() else { return };
         if self.targets.get(&target).is_some_and(|kept| kept.is_gone) {
             self.forget(&target);
         }
     }
 
     fn forget(&mut self, target: &str) {
-        if self.handed.iter().any(|(_, handed)| handed == target) {
+        if self.handed.iter().any(|handed| handed.target == target) {
             self.targets.entry(target.to_owned()).or_default().is_gone = true;
         } else {
             self.targets.remove(target);
+        }
+    }
+
+    /// The first window of which that was not known is spooled now, or cannot be.
+    fn note_spooled(&mut self, is_spooled: bool) {
+        self.unspooled += u64::from(!is_spooled);
+        if let Some(handed) = self.handed.iter_mut().find(|handed| handed.is_spooled.is_none()) {
+            handed.is_spooled = Some(is_spooled);
         }
     }
 
@@ -154,7 +196,7 @@ impl Told {
         if has_ended {
             return Some("what keeps windows has met an error of sweetspot's; its log says which".to_owned());
         }
-        let waits_ns = self.handed.front().map_or(0, |(handed_ns, _)| now_ns.saturating_sub(*handed_ns));
+        let waits_ns = self.handed.front().map_or(0, |handed| now_ns.saturating_sub(handed.at_ns));
         if waits_ns > TOO_LONG_NS {
             let waits_s = waits_ns / 1_000_000_000;
             return Some(format!("a window has waited for {waits_s} s to be kept; look at the disk"));
@@ -170,7 +212,7 @@ impl Told {
 }
 
 impl Keeper {
-    /// Opens the store and begins. At most `most_bytes` of windows wait.
+    /// Opens the store and begins. At most `most_bytes` of windows wait, in memory and on the disk.
     ///
     /// # Errors
     ///
@@ -180,30 +222,60 @@ impl Keeper {
         bounds: store::Settings,
         most_bytes: u64,
         debuginfod: Option<debuginfod::Settings>,
+        symbols: &Symbols,
     ) -> Result<Self, StoreError> {
         let store = Store::open(folder, bounds, RealDisk)?;
         store.notes(clock::monotonic_ns()).iter().for_each(|note| tracing::warn!("{note}"));
-        let (jobs, queue) = mpsc::sync_channel(MOST_WAITING);
+        let spool = Spool::open(folder, most_bytes);
+        let leftovers: VecDeque<String> = spool.names().into();
+        if !leftovers.is_empty() {
+            tracing::info!(
+                "{} windows that an earlier process left without names are named",
+                leftovers.len()
+            );
+        }
+        let (jobs, to_spool) = mpsc::sync_channel(MOST_WAITING);
+        let (to_name, queue) = mpsc::sync_channel(MOST_WAITING);
         let (waiting_bytes, told) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::default()));
         let (hurry, wanted, is_ending) = (Hurry::default(), Wanted::default(), Arc::default());
+        let boot = boot_id();
+        let spooler = spooling::Spooler { spool: spool.clone(), boot: boot.clone(), told: Arc::clone(&told) };
         let mut work = work::Work {
             folder: folder.to_owned(),
             servers: debuginfod.clone().map(debuginfod::Servers::new),
             store,
+            spool: spool.clone(),
+            leftovers,
+            started_ns: clock::monotonic_ns(),
+            symbols: symbols.clone(),
             rules: Rules { store: bounds, most_bytes, debuginfod },
-            boot: boot_id(),
+            boot,
             waiting_bytes: Arc::clone(&waiting_bytes),
             told: Arc::clone(&told),
             hurry: hurry.clone(),
             pace: Pace::new(wanted.clone(), clock::monotonic_ns()),
             is_ending: Arc::clone(&is_ending),
             merged_ns: clock::monotonic_ns(),
+            problem: None,
+            obstacle: None,
         };
-        work.tell(None);
-        let thread = std::thread::Builder::new().name("keeper".to_owned()).spawn(move || work.run(&queue));
-        let thread = thread.map_err(|cause| StoreError::Unwritable { path: folder.to_owned(), cause })?;
-        let thread = Some(thread);
-        Ok(Self { jobs: Some(jobs), waiting_bytes, most_bytes, told, hurry, wanted, is_ending, thread })
+        work.tell();
+        let unwritable = |cause| StoreError::Unwritable { path: folder.to_owned(), cause };
+        let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        // It ends with the loop, and the other one with it.
+        named("spooler").spawn(move || spooler.run(&to_spool, &to_name)).map_err(unwritable)?;
+        let thread = Some(named("keeper").spawn(move || work.run(&queue)).map_err(unwritable)?);
+        Ok(Self {
+            jobs: Some(jobs),
+            spool,
+            waiting_bytes,
+            most_bytes,
+            told,
+            hurry,
+            wanted,
+            is_ending,
+            thread,
+        })
     }
 
     /// Hands over a window; one that there is no room for is dropped and counted.
@@ -214,7 +286,8 @@ impl Keeper {
         let has_room = waiting == 0 || waiting + bytes <= self.most_bytes;
         self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
         let mut told = self.told();
-        told.handed.push_back((handed_ns, target.clone())); // before the thread can be done with it
+        let handed = Handed { at_ns: handed_ns, target: target.clone(), is_spooled: None };
+        told.handed.push_back(handed); // before the thread can be done with it
         told.targets.entry(target.clone()).and_modify(|kept| kept.is_gone = false);
         drop(told);
         if has_room && self.send(Job::Keep(Box::new(parcel), handed_ns)) {
@@ -275,11 +348,12 @@ impl Keeper {
         debuginfod: Option<debuginfod::Settings>,
     ) {
         self.most_bytes = most_bytes;
+        self.spool.rebound(most_bytes);
         self.told().rules = Some(Rules { store: bounds, most_bytes, debuginfod });
         self.send(Job::Look); // where the queue is full, it looks after the next window
     }
 
-    fn send(&self, job: Job) -> bool {
+    fn send(&self, job: Job<Parcel>) -> bool {
         self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok())
     }
 
@@ -289,6 +363,8 @@ impl Keeper {
         StoreStatus {
             queued_bytes: self.waiting_bytes.load(Ordering::Relaxed),
             problem: told.problem(self.has_ended(), clock::monotonic_ns()),
+            unnamed_files: self.spool.size().0,
+            unspooled: told.unspooled,
             ..told.store.clone()
         }
     }
@@ -330,8 +406,8 @@ impl Keeper {
         drop(self.jobs.take());
     }
 
-    /// Waits until everything is kept, until `until` at most. From `hurried` on,
-    /// what has no name yet is written without one.
+    /// Waits until everything is kept, until `until` at most. From `hurried` on, what has no names yet stays in the spool, and is
+    /// written without names where it is not there.
     pub(crate) fn finish(mut self, hurried: Instant, until: Instant) -> Finished {
         self.end();
         while !self.has_ended() && Instant::now() < until {
@@ -340,8 +416,12 @@ impl Keeper {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        let waiting = self.told().handed.len() as u64;
-        Finished { lost: self.lost() + waiting, store: self.status() }
+        let told = self.told();
+        let spooled = told.handed.iter().filter(|handed| handed.is_spooled == Some(true)).count() as u64;
+        let lost = told.handed.len() as u64 - spooled;
+        drop(told);
+        let unnamed = self.spool.size().0 as u64;
+        Finished { lost: self.lost() + lost, unnamed, store: self.status() }
     }
 }
 

@@ -54,6 +54,7 @@ use self::watched::{Totals, Watched};
 use crate::api::{self, Server};
 use crate::debuginfod;
 use crate::discovery::{Discovery, TargetId};
+use crate::objects::Symbols;
 use crate::run::{self, Engine, Setup};
 use crate::store::{self, StoreError};
 use crate::sys::{clock, limits, memory, priority, procfs};
@@ -69,7 +70,8 @@ const PUBLISH_EVERY_NS: u64 = 10_000_000_000;
 const NAMES: f64 = 0.5;
 /// Exit status of an end that was asked for and lost windows: nothing failed that another start would mend.
 const LOST: u8 = 3;
-/// An end takes no longer than this, from the moment that it is asked for: what is not kept by then is lost.
+/// An end takes no longer than this, from the moment that it is asked for: what is not on the disk by then is lost. What has no
+/// names after half of it gets them from the next process.
 const END: Duration = Duration::from_millis(1_800);
 
 /// The settings, where the package puts them.
@@ -93,7 +95,7 @@ pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     priority::come_first();
     let settings = reload::read(job.file.as_deref())?;
     let setup = Setup::begin(&settings.sampling_of(&config::TargetSettings::default()))?.for_many();
-    let keeper = start_keeper(&settings)?;
+    let keeper = start_keeper(&settings, &setup.symbols)?;
     let (asker, asked, publisher) = ask::channel();
     let server = api::start(&settings, asker)?;
     let mut daemon = Daemon::new(job.file, settings, setup, keeper, server, publisher);
@@ -422,13 +424,18 @@ impl Daemon {
             }
         }
         self.keeper.end();
-        let mut windows = self.journal.windows_elsewhere();
+        let (mut windows, mut unnamed) = (self.journal.windows_elsewhere(), 0);
         for keeper in self.leaving {
             let finished = keeper.finish(hurried, until);
             (lost, windows) = (lost + finished.lost, windows + finished.store.counters.written);
+            unnamed += finished.unnamed;
         }
         let finished = self.keeper.finish(hurried, until);
         lost += finished.lost.saturating_sub(before);
+        unnamed += finished.unnamed;
+        if unnamed > 0 {
+            tracing::info!(unnamed, "ended before all windows had names: the next start names them");
+        }
         if lost > 0 {
             tracing::error!(
                 lost,
@@ -448,9 +455,9 @@ impl Daemon {
 }
 
 /// Opens the store and begins to name and keep.
-fn start_keeper(settings: &DaemonSettings) -> Result<Keeper, StoreError> {
+fn start_keeper(settings: &DaemonSettings, symbols: &Symbols) -> Result<Keeper, StoreError> {
     let (bounds, queue) = store_settings(settings);
-    Keeper::start(&settings.store.folder, bounds, queue, debuginfod_settings(settings))
+    Keeper::start(&settings.store.folder, bounds, queue, debuginfod_settings(settings), symbols)
 }
 
 fn store_settings(settings: &DaemonSettings) -> (store::Settings, u64) {

@@ -14,6 +14,7 @@ use super::keeper::Keeper;
 use super::{Daemon, debuginfod_settings, start_keeper, store_settings};
 use crate::api;
 use crate::failure::{Failure, lines, usage};
+use crate::objects::Symbols;
 use crate::sys::clock;
 
 /// Settings with all that can be made of them before they are in force.
@@ -31,10 +32,11 @@ pub(super) struct Reloading {
     again: Option<Vec<Reply<Result<String, Refused>>>>,
 }
 
-fn prepare(file: Option<&Path>, folder: &Path) -> Result<Prepared> {
+fn prepare(file: Option<&Path>, folder: &Path, symbols: &Symbols) -> Result<Prepared> {
     let settings = read(file)?;
     let interface = api::prepare(&settings)?;
-    let keeper = if settings.store.folder == *folder { None } else { Some(start_keeper(&settings)?) };
+    let keeper =
+        if settings.store.folder == *folder { None } else { Some(start_keeper(&settings, symbols)?) };
     Ok(Prepared { settings, interface, keeper })
 }
 
@@ -67,8 +69,9 @@ impl Daemon {
         self.reloading = Some(Reloading { replies: reply.into_iter().collect(), again: None });
         let (file, folder, prepared) =
             (self.file.clone(), self.settings.store.folder.clone(), self.prepared.clone());
+        let symbols = self.setup.symbols.clone();
         let begun = std::thread::Builder::new().name("settings".to_owned()).spawn(move || {
-            let settings = catch_unwind(AssertUnwindSafe(|| prepare(file.as_deref(), &folder)));
+            let settings = catch_unwind(AssertUnwindSafe(|| prepare(file.as_deref(), &folder, &symbols)));
             let settings = settings.unwrap_or_else(|_| {
                 Err(anyhow!("the settings met an error of sweetspot's, which stands in its log"))
             });

@@ -225,6 +225,10 @@ pub(crate) struct StoreStatus {
     pub(crate) window_s: f64,
     /// Windows that wait (bytes, about).
     pub(crate) queued_bytes: u64,
+    /// Windows that wait for their names and are on the disk without.
+    pub(crate) unnamed_files: usize,
+    /// Windows that could not be written before they were named: they waited in memory alone.
+    pub(crate) unspooled: u64,
     /// Windows that were dropped because too many waited.
     pub(crate) dropped_queue: u64,
     /// Files in its folder that cannot be read, and are left alone.

@@ -3,6 +3,7 @@
 //! The file that was not read for the longest time is closed first, if it can be found again by its path. When it is asked
 //! for once more, it is opened again and recognised; one that is not there any more is lost, which is counted.
 
+use std::fmt;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -60,6 +61,18 @@ impl Version {
     fn has_bytes_of(&self, file: &File) -> bool {
         let as_before = |meta: Metadata| Self { changed: self.changed, ..Self::new(&meta) } == *self;
         file.metadata().is_ok_and(as_before)
+    }
+}
+
+/// As text that a later process compares with that of the file it finds.
+impl fmt::Display for Version {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { device, inode, len, modified, changed } = self;
+        write!(
+            out,
+            "{device:x}:{inode}:{len}:{}.{:09}:{}.{:09}",
+            modified.0, modified.1, changed.0, changed.1
+        )
     }
 }
 

@@ -13,6 +13,7 @@ pub(crate) mod loaded;
 pub(crate) mod memory;
 pub(crate) mod names;
 mod object;
+mod recover;
 mod room;
 mod symbols;
 

@@ -38,6 +38,9 @@ pub(crate) enum Missing {
     /// It had to be closed for others, and is not there any more.
     #[error("too many files were in use, and this one was gone when it was opened again")]
     Lost,
+    /// It was part of a kernel that does not run any more.
+    #[error("the machine was started anew before it was named")]
+    Restarted,
     /// It would not run here.
     #[error("the file was made for another machine")]
     OtherMachine,
@@ -103,6 +106,14 @@ impl Drop for Object {
 }
 
 impl Object {
+    /// What tells its file from all others, as text.
+    pub(crate) fn identity(&self) -> Option<String> {
+        match &self.content {
+            Content::File(file) => file.version().map(|version| version.to_string()),
+            Content::Image(_) | Content::Missing(_) => None,
+        }
+    }
+
     /// Why its bytes cannot be had any more, or are not what they were.
     pub(crate) fn missing(&self) -> Option<Missing> {
         match &self.content {

@@ -5,6 +5,7 @@
 //! information of one is the most that is in memory. All of it together stays within the memory for symbols.
 
 mod source;
+mod unnamed;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ use crate::sampler::session::Collected;
 const TO_READ_AN_OBJECT: u64 = 4;
 
 /// What is named: a cut, taken apart.
-struct Cut {
+pub(crate) struct Cut {
     aggregate: Aggregate,
     processes: Arc<[ProcessInfo]>,
     objects: Objects,
@@ -52,13 +53,13 @@ impl Hurry {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    fn is_on(&self) -> bool {
+    /// Whether it has begun.
+    pub(crate) fn is_on(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 /// Puts names to everything that was collected, on whatever thread. `scale` takes the weights to CPU time of the target.
-/// `breathe` is called before an object is read, and may take its time.
 pub(crate) fn symbolize(
     collected: Collected,
     scale: f64,
@@ -67,7 +68,19 @@ pub(crate) fn symbolize(
     hurry: &Hurry,
     breathe: &mut dyn FnMut(),
 ) -> SymbolizedProfile {
-    let cut = Cut::new(collected);
+    symbolize_cut(Cut::new(collected), scale, run, debuginfod, hurry, breathe)
+}
+
+/// The same of a cut that is taken apart already. `breathe` is called before an object is read, and may take its time.
+pub(crate) fn symbolize_cut(
+    cut: Cut,
+    scale: f64,
+    run: Run,
+    debuginfod: Option<&debuginfod::Servers>,
+    hurry: &Hurry,
+    breathe: &mut dyn FnMut(),
+) -> SymbolizedProfile {
+    let cut = cut.begin();
     let mut profile =
         SymbolizedProfile { windows: cut.aggregate.windows.clone(), run, ..SymbolizedProfile::default() };
     let debuginfod = debuginfod.map(|servers| Arc::new(Debuginfod::new(servers)));
@@ -76,36 +89,48 @@ pub(crate) fn symbolize(
     note_memory(&names, &cut.objects, &mut profile.run);
     profile.run.notes.extend(names.debuginfod.iter().flat_map(|debuginfod| debuginfod.notes()));
     drop(names);
-    let mut processes = Processes::new(&cut.processes);
-    for (stack, tallies) in cut.aggregate.stacks.iter().zip(&cut.aggregate.tallies) {
-        let in_window = |&(window, tally): &(u32, Tally)| {
-            let cpu_ns = (tally.weight_ns * scale).round() as u64;
-            StackWindow { window, cpu_ns, samples: tally.samples }
-        };
-        let windows: Vec<StackWindow> = tallies.iter().map(in_window).collect();
-        profile.stacks.push(WeightedStack {
-            process: processes.index(stack.process),
-            frames: stack.frames.iter().map(|frame| locations[frame.0 as usize]).collect(),
-            outcome: stack.outcome,
-            samples: windows.iter().map(|window| window.samples).sum(),
-            // Of the rounded parts, so that the file's reader finds that they add up.
-            cpu_ns: windows.iter().map(|window| window.cpu_ns).sum(),
-            windows,
-        });
-    }
-    profile.processes = processes.used;
+    cut.add_stacks(scale, &locations, &mut profile);
     profile
 }
 
 impl Cut {
-    fn new(collected: Collected) -> Self {
-        let Collected { counted, processes, mut objects, mut generated, span, is_last, .. } = collected;
+    /// Takes a cut apart; nothing is read for it.
+    pub(crate) fn new(collected: Collected) -> Self {
+        let Collected { counted, processes, mut objects, generated, span, is_last, .. } = collected;
         let aggregate = counted.finish(span.end.saturating_sub(span.start));
-        let frames = aggregate.frames.frames();
-        objects.keep_only(&frames.iter().map(|frame| frame.object).collect());
-        let naming = objects.names.begin();
-        generated.read(frames, &objects.roots, &objects.names, naming);
+        objects.keep_only(&aggregate.frames.frames().iter().map(|frame| frame.object).collect());
+        let naming = Naming::default();
         Self { aggregate, processes, objects, generated, keep_for_next: !is_last, naming }
+    }
+
+    /// Its naming begins.
+    fn begin(mut self) -> Self {
+        self.naming = self.objects.names.begin();
+        let Objects { roots, names, .. } = &self.objects;
+        self.generated.read(self.aggregate.frames.frames(), roots, names, self.naming);
+        self
+    }
+
+    /// The stacks and their processes, by the location of every frame.
+    fn add_stacks(&self, scale: f64, locations: &[LocationIndex], profile: &mut SymbolizedProfile) {
+        let mut processes = Processes::new(&self.processes);
+        for (stack, tallies) in self.aggregate.stacks.iter().zip(&self.aggregate.tallies) {
+            let in_window = |&(window, tally): &(u32, Tally)| {
+                let cpu_ns = (tally.weight_ns * scale).round() as u64;
+                StackWindow { window, cpu_ns, samples: tally.samples }
+            };
+            let windows: Vec<StackWindow> = tallies.iter().map(in_window).collect();
+            profile.stacks.push(WeightedStack {
+                process: processes.index(stack.process),
+                frames: stack.frames.iter().map(|frame| locations[frame.0 as usize]).collect(),
+                outcome: stack.outcome,
+                samples: windows.iter().map(|window| window.samples).sum(),
+                // Of the rounded parts, so that the file's reader finds that they add up.
+                cpu_ns: windows.iter().map(|window| window.cpu_ns).sum(),
+                windows,
+            });
+        }
+        profile.processes = processes.used;
     }
 
     /// The part of the time that was spent under each of these frames of the kernel.

@@ -127,7 +127,7 @@ pub(super) fn missing(missing: &Missing) -> Unknown {
         Missing::Lost => "leave the files in place until the profile is written",
         Missing::OtherMachine => "profile on the machine that the file was made for",
         Missing::NotOpened(_) => "profile as a user who may read it",
-        Missing::NoVdso => "",
+        Missing::NoVdso | Missing::Restarted => "",
     };
     unknown(missing, remedy)
 }

@@ -36,6 +36,11 @@ pub(crate) trait Disk {
     }
 }
 
+/// Makes a new file, never through a link that someone else has put there.
+pub(super) fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o640).open(path)
+}
+
 /// The real one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RealDisk;
@@ -46,8 +51,7 @@ impl Disk for RealDisk {
             // Profiles tell what programs do: for the owner, and for a group if the folder above lets it in.
             Op::MakeFolder(path) => fs::DirBuilder::new().recursive(true).mode(0o750).create(path),
             Op::Write(path, bytes) => {
-                // Never through a link that someone else has put there.
-                let mut file = OpenOptions::new().write(true).create_new(true).mode(0o640).open(path)?;
+                let mut file = create(path)?;
                 file.write_all(bytes)?;
                 file.sync_all()
             }

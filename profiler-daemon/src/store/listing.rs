@@ -160,7 +160,8 @@ pub(crate) fn unfinished_name(number: u64) -> String {
     format!(".sweetspot-{}-{number}.tmp", std::process::id())
 }
 
-fn is_unfinished(file: &str) -> bool {
+/// Whether a file has such a name.
+pub(crate) fn is_unfinished(file: &str) -> bool {
     file.starts_with(".sweetspot-") && file.ends_with(".tmp")
 }
 

@@ -14,6 +14,9 @@
 //! filled the disk, the oldest files give way to a window as far as that takes. A disk that refuses, or has no room even so,
 //! costs the window, which is counted, and nothing else.
 //!
+//! **Windows that wait for names lie in `unnamed/`**, where no reader looks, beside the bounds and within `limits.queue`
+//! ([`Spool`]).
+//!
 //! **The folder may be taken away.** Whoever removes or replaces it under its owner has it made and locked anew at the next
 //! change. Links, pipes and devices in it are left alone, and counted.
 //!
@@ -30,6 +33,7 @@ mod plan;
 mod read;
 mod room;
 mod seal;
+mod spool;
 mod stamp;
 mod stretch;
 mod terms;
@@ -49,6 +53,7 @@ pub(crate) use disk::{Disk, RealDisk};
 pub(crate) use plan::Now;
 pub(crate) use read::{IsWanted, Query, Reading, read};
 pub(crate) use seal::Damage;
+pub(crate) use spool::{Spool, Unread};
 pub(crate) use terms::{Counters, NotKept, Settings, StoreError, Waiting, Window};
 
 use disk::Op;
@@ -117,12 +122,7 @@ impl<D: Disk> Store<D> {
             return Err(NotKept::Taken);
         }
         let stamp = Stamp::new(Level::Window, window.target, window.labels, Stretches::new(vec![stretch]));
-        let mut taken = Taken::default();
-        let of_target = self.index.values().filter(|entry| entry.stamp.target == stamp.target);
-        for (by, entry) in of_target.enumerate() {
-            taken.take(&entry.stamp.target, &entry.stamp.stretches, by);
-        }
-        if taken.take(&stamp.target, &stamp.stretches, usize::MAX) != Standing::Free {
+        if !self.is_free(&stamp.target, &stamp.stretches) {
             return Err(NotKept::Taken);
         }
         let sealed = seal::seal(&stamp, profile).map_err(NotKept::Refused)?;
@@ -133,6 +133,16 @@ impl<D: Disk> Store<D> {
             true => NotKept::Full,
             false => NotKept::Refused(cause),
         })
+    }
+
+    /// Whether nothing of this time is kept of a target.
+    fn is_free(&self, target: &str, stretches: &Stretches) -> bool {
+        let mut taken = Taken::default();
+        let of_target = self.index.values().filter(|entry| entry.stamp.target == target);
+        for (by, entry) in of_target.enumerate() {
+            taken.take(&entry.stamp.target, &entry.stamp.stretches, by);
+        }
+        taken.take(target, stretches, usize::MAX) == Standing::Free
     }
 
     /// Writes a file so that it is there whole or not at all; whether it outlives a power failure.
@@ -178,8 +188,11 @@ impl<D: Disk> Store<D> {
 
     /// Moves a file to the damaged ones.
     fn set_aside(&mut self, path: &Path) {
-        let (from, folder) = (self.folder.join(path), self.folder.join(DAMAGED));
-        let name = PathBuf::from(path.to_string_lossy().replace('/', "_"));
+        self.set_aside_as(path, Path::new(&path.to_string_lossy().replace('/', "_")));
+    }
+
+    fn set_aside_as(&mut self, path: &Path, name: &Path) {
+        let (from, folder, name) = (self.folder.join(path), self.folder.join(DAMAGED), name.to_owned());
         let size = fs::symlink_metadata(&from).map_or(0, |found| listing::room(found.len()));
         let moved = place::is_folder(&folder).and_then(|_| self.disk.apply(Op::MakeFolder(&folder)));
         let is_moved = moved.and_then(|()| self.disk.apply(Op::Rename(&from, &folder.join(&name)))).is_ok();

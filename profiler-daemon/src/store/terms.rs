@@ -83,6 +83,8 @@ pub(crate) enum NotKept {
 pub(crate) struct Counters {
     /// Windows that were kept.
     pub(crate) written: u64,
+    /// Windows among them that an earlier process had left without names.
+    pub(crate) recovered: u64,
     /// Windows that were not, for want of room.
     pub(crate) dropped_full: u64,
     /// Windows that were not for any other reason.

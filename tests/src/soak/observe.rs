@@ -99,8 +99,8 @@ fn list(store: &Path) -> Result<(BTreeSet<PathBuf>, BTreeSet<PathBuf>)> {
     let (mut files, mut damaged) = (BTreeSet::new(), BTreeSet::new());
     for folder in fs::read_dir(store)? {
         let folder = folder?.path();
-        if !folder.is_dir() {
-            continue;
+        if !folder.is_dir() || folder.ends_with("unnamed") {
+            continue; // what waits for its names is no file of the store yet
         }
         let list = if folder.ends_with(DAMAGED) { &mut damaged } else { &mut files };
         let found = fs::read_dir(&folder)?.flatten().map(|file| file.path());

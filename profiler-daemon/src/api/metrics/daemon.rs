@@ -105,6 +105,15 @@ const FIGURES: &[Figure<Status>] = &[
         "Files removed that an earlier process left half written or merged.",
         |s| Some(s.store.counters.cleaned as f64),
     ),
+    counter("store_windows_recovered", "Windows kept that an earlier process had left without names.", |s| {
+        Some(s.store.counters.recovered as f64)
+    }),
+    gauge("store_windows_unnamed", "Windows that wait for their names and are on the disk without.", |s| {
+        Some(s.store.unnamed_files as f64)
+    }),
+    counter("store_windows_unspooled", "Windows that waited for their names in memory alone.", |s| {
+        Some(s.store.unspooled as f64)
+    }),
     counter("store_unsynced", "Changes that the disk did not confirm.", |s| {
         Some(s.store.counters.unsynced as f64)
     }),

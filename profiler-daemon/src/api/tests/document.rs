@@ -64,8 +64,11 @@ fn status() -> Status {
             window_s: 1030.0,
             queued_bytes: 1024,
             dropped_queue: 1025,
+            unnamed_files: 1043,
+            unspooled: 1044,
             counters: store::Counters {
                 written: 1026,
+                recovered: 1045,
                 dropped_full: 1027,
                 dropped_refused: 1028,
                 expired: 1029,

@@ -1,5 +1,6 @@
 //! The thread's side: windows are named and written one after the other, and the store is looked after in between.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,16 +10,19 @@ use std::time::{Duration, Instant};
 
 use profiler_core::profile::SymbolizedProfile;
 
-use super::{Job, Lost, Parcel, Rules, Told};
+use super::{Job, Lost, Pending, Rules, Told};
 use crate::daemon::pace::Pace;
 use crate::daemon::state::StoreStatus;
 use crate::debuginfod;
-use crate::run::names::{Hurry, symbolize};
-use crate::store::{Now, Store};
+use crate::objects::Symbols;
+use crate::run::names::{Cut, Hurry, symbolize_cut};
+use crate::store::{Now, Spool, Store, Unread};
 use crate::sys::{clock, memory};
 
 /// While a window waits, it is looked this often whether somebody wants it at once.
 const LOOK: Duration = Duration::from_millis(50);
+/// How often the store is looked after meanwhile.
+const LOOK_OVER_EVERY: Duration = Duration::from_secs(2);
 /// How often it is looked what is too old, and what can be merged.
 const MAINTAIN_EVERY: Duration = Duration::from_secs(10);
 /// Merges wait for what the host's budget leaves them, but no longer than this (ns): the more files there are, the more it costs
@@ -31,6 +35,13 @@ const GIVE_BACK_EVERY: Duration = Duration::from_secs(60);
 pub(super) struct Work {
     pub(super) folder: PathBuf,
     pub(super) store: Store,
+    pub(super) spool: Spool,
+    /// What an earlier process left there.
+    pub(super) leftovers: VecDeque<String>,
+    /// When it was begun with them (ns): together they wait no longer than one window does.
+    pub(super) started_ns: u64,
+    /// What the names of leftovers share with those of sessions.
+    pub(super) symbols: Symbols,
     pub(super) rules: Rules,
     pub(super) servers: Option<debuginfod::Servers>,
     pub(super) boot: String,
@@ -41,40 +52,56 @@ pub(super) struct Work {
     pub(super) is_ending: Arc<AtomicBool>,
     /// When files were merged last (ns).
     pub(super) merged_ns: u64,
+    /// Why the last window was not kept.
+    pub(super) problem: Option<String>,
+    /// Why none can be.
+    pub(super) obstacle: Option<String>,
 }
 
 impl Work {
-    pub(super) fn run(&mut self, queue: &mpsc::Receiver<Job>) {
-        // Why a window was not kept, and why none can be.
-        let (mut problem, mut obstacle) = (None, None);
+    pub(super) fn run(&mut self, queue: &mpsc::Receiver<Job<Pending>>) {
         let mut next = Instant::now() + MAINTAIN_EVERY;
         let mut next_return = Instant::now() + GIVE_BACK_EVERY;
         loop {
-            match queue.recv_timeout(next.saturating_duration_since(Instant::now())) {
-                Ok(Job::Keep(parcel, handed_ns)) => {
-                    problem = self.keep(*parcel, handed_ns);
-                    obstacle = None; // it would be the problem
+            let pause = match self.leftovers.is_empty() {
+                true => next.saturating_duration_since(Instant::now()),
+                false => Duration::ZERO,
+            };
+            match queue.recv_timeout(pause) {
+                Ok(Job::Keep(pending, handed_ns)) => {
+                    self.problem = self.keep(*pending, handed_ns);
+                    self.obstacle = None; // it would be the problem
                 }
                 Ok(Job::Flushed(waiting)) => {
                     self.pace.wanted.hastened();
                     let told = self.told();
                     waiting.into_iter().for_each(|waiting| waiting.answer(&told.lost));
                 }
-                Ok(Job::Look) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Job::Look) => {}
+                Err(RecvTimeoutError::Timeout) => self.name_leftover(),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             self.look();
             // By the clock: the windows of many targets may never leave a pause so long.
             if Instant::now() >= next && !self.is_ending() {
-                obstacle = self.look_after();
+                self.obstacle = self.look_after();
                 next = Instant::now() + MAINTAIN_EVERY;
             }
             if Instant::now() >= next_return {
                 memory::give_back();
                 next_return = Instant::now() + GIVE_BACK_EVERY;
             }
-            self.tell(problem.clone().or_else(|| obstacle.clone()));
+            self.tell();
         }
+    }
+
+    /// What has to go on while a window waits for its names.
+    fn look_meanwhile(&mut self) {
+        self.look();
+        if !self.is_ending() {
+            self.obstacle = self.store.look_over(&self.now()).err().map(|error| error.to_string());
+        }
+        self.tell();
     }
 
     fn told(&self) -> MutexGuard<'_, Told> {
@@ -128,26 +155,26 @@ impl Work {
     }
 
     /// Names a window and writes it; why it was not kept, if it was not.
-    fn keep(&mut self, parcel: Parcel, handed_ns: u64) -> Option<String> {
-        let (target, labels) = (parcel.window.target.clone(), parcel.window.labels.clone());
-        let bytes = parcel.bytes;
-        // What is named are other people's files: nothing in them may end this thread.
-        let kept = catch_unwind(AssertUnwindSafe(|| self.name_and_write(parcel, handed_ns)));
-        let kept = kept.unwrap_or_else(|_| {
-            self.store.count_lost();
-            Err("a window was not kept: it met an error of sweetspot's; its log says which".to_owned())
-        });
+    fn keep(&mut self, pending: Pending, handed_ns: u64) -> Option<String> {
+        let (target, labels) = (pending.window.target.clone(), pending.window.labels.clone());
+        let (bytes, spooled) = (pending.bytes, pending.spooled.clone());
+        let became = self.name_and_write(pending, handed_ns);
+        if !matches!(became, Became::Left) {
+            spooled.iter().for_each(|file| self.spool.remove(file));
+        }
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
         let mut told = self.told();
         told.spent.0 += 1;
-        let unnamed = kept.as_ref().ok();
         let of_target = told.targets.entry(target.clone()).or_default();
-        of_target.windows += unnamed.map_or(0, |_| 1);
-        of_target.unnamed += unnamed.copied().unwrap_or_default();
+        if let Became::Kept { unnamed } = became {
+            of_target.windows += 1;
+            of_target.unnamed += unnamed;
+        }
         told.done();
-        match kept {
-            Ok(_) => told.dropped = 0,
-            Err(why) => {
+        match became {
+            Became::Kept { .. } => told.dropped = 0,
+            Became::Left => {}
+            Became::Lost(why) => {
                 told.lose(Lost { target, labels, handed_ns, why: why.clone() });
                 return Some(why);
             }
@@ -155,37 +182,94 @@ impl Work {
         None
     }
 
-    /// How many samples have no name, if it is kept.
-    fn name_and_write(&mut self, parcel: Parcel, handed_ns: u64) -> Result<u64, String> {
-        let Parcel { mut window, collected, scale, run, bytes: _ } = parcel;
-        window.boot.clone_from(&self.boot);
-        let most_bytes = self.rules.most_bytes;
-        let is_crowded = || self.waiting_bytes.load(Ordering::Relaxed) > most_bytes / 2;
-        let mut breath = Breath::new(&mut self.pace, handed_ns);
-        breath.take(&is_crowded);
-        let profile = symbolize(collected, scale, run, self.servers.as_ref(), &self.hurry, &mut || {
-            breath.take(&is_crowded);
-        });
-        let kept = self.store.write(&now(&self.boot), window, &profile);
-        breath.settle();
-        kept.map(|()| unnamed(&profile)).map_err(|error| match std::error::Error::source(&error) {
-            Some(cause) => format!("a window was not kept: {error} ({cause})"),
-            None => format!("a window was not kept: {error}"),
+    /// Names the next window that an earlier process left, and writes it.
+    fn name_leftover(&mut self) {
+        if self.is_ending() {
+            return self.leftovers.clear(); // the next process names them
+        }
+        let Some(file) = self.leftovers.pop_front() else { return };
+        let (window, profile) = match self.spool.read(&file) {
+            Ok(read) => read,
+            Err(Unread::Damaged(damage)) => {
+                tracing::warn!(
+                    "{file}, which was left without names, is damaged ({damage}): it is set aside"
+                );
+                return self.store.set_unnamed_aside(&self.spool, &file);
+            }
+            Err(Unread::Refused(cause)) => {
+                return tracing::warn!("{file}, which was left without names, cannot be read ({cause})");
+            }
+        };
+        // It was named already, if the process ended before it had removed the file.
+        if !self.store.has_time_of(&window) {
+            let is_same_boot = window.boot == self.boot;
+            let symbols = self.symbols.clone();
+            let cut = || Cut::of_unnamed(profile, is_same_boot, &symbols);
+            let Ok((cut, run)) = catch_unwind(AssertUnwindSafe(cut)) else {
+                self.store.count_lost();
+                return self.store.set_unnamed_aside(&self.spool, &file);
+            };
+            let spooled = Some(file.clone());
+            let pending = Pending { window, cut, scale: 1.0, run, bytes: 0, spooled };
+            match self.name_and_write(pending, self.started_ns) {
+                Became::Kept { .. } => self.store.count_recovered(),
+                Became::Left => return,
+                Became::Lost(why) => self.problem = Some(why),
+            }
+        }
+        self.spool.remove(&file);
+    }
+
+    fn name_and_write(&mut self, pending: Pending, handed_ns: u64) -> Became {
+        // What is named are other people's files: nothing in them may end this thread.
+        let became = catch_unwind(AssertUnwindSafe(|| self.try_to_name_and_write(pending, handed_ns)));
+        became.unwrap_or_else(|_| {
+            self.store.count_lost();
+            let why = "a window was not kept: it met an error of sweetspot's; its log says which";
+            Became::Lost(why.to_owned())
         })
     }
 
-    pub(super) fn tell(&mut self, problem: Option<String>) {
+    fn try_to_name_and_write(&mut self, pending: Pending, handed_ns: u64) -> Became {
+        let Pending { window, cut, scale, run, bytes: _, spooled } = pending;
+        let hurry = self.hurry.clone();
+        let is_left = || spooled.is_some() && hurry.is_on();
+        if is_left() {
+            return Became::Left;
+        }
+        let servers = self.servers.clone();
+        let mut breath = Breath::new(self, handed_ns);
+        breath.take();
+        let profile = symbolize_cut(cut, scale, run, servers.as_ref(), &hurry, &mut || breath.take());
+        if is_left() {
+            breath.settle();
+            return Became::Left; // some of its names may be missing
+        }
+        let kept = breath.work.store.write(&now(&breath.work.boot), window, &profile);
+        breath.settle();
+        match kept {
+            Ok(()) => Became::Kept { unnamed: unnamed(&profile) },
+            Err(error) => Became::Lost(match std::error::Error::source(&error) {
+                Some(cause) => format!("a window was not kept: {error} ({cause})"),
+                None => format!("a window was not kept: {error}"),
+            }),
+        }
+    }
+
+    pub(super) fn tell(&mut self) {
         let (now_ns, (files, bytes)) = (clock::monotonic_ns(), self.store.size());
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.spent.1 = clock::thread_cpu_ns();
+        told.spent.1 = clock::thread_cpu_ns() + told.spooling_ns;
         told.store = StoreStatus {
             folder: self.folder.display().to_string(),
-            problem,
+            problem: self.problem.clone().or_else(|| self.obstacle.clone()),
             files,
             bytes,
             limit_bytes: self.rules.store.bytes,
             window_s: 0.0, // the loop's business, as what is queued is the queue's
             queued_bytes: 0,
+            unnamed_files: 0,
+            unspooled: 0,
             dropped_queue: told.store.dropped_queue,
             counters: self.store.counters(),
             waiting: self.store.waiting(now_ns),
@@ -195,40 +279,59 @@ impl Work {
     }
 }
 
+/// What became of a window.
+enum Became {
+    /// It is in the store; how many of its samples have no name.
+    Kept { unnamed: u64 },
+    /// It is in the spool, for the next process.
+    Left,
+    /// Why.
+    Lost(String),
+}
+
 fn now(boot: &str) -> Now {
     Now { unix_ns: clock::unix_ns(), boot: boot.to_owned(), monotonic_ns: clock::monotonic_ns() }
 }
 
 /// A window's way through the pace.
 struct Breath<'a> {
-    pace: &'a mut Pace,
+    work: &'a mut Work,
     handed_ns: u64,
     /// CPU time until which it is settled (ns): of all threads but the loop's, since names are looked for by several.
     settled_ns: u64,
 }
 
 impl<'a> Breath<'a> {
-    fn new(pace: &'a mut Pace, handed_ns: u64) -> Self {
-        Self { pace, handed_ns, settled_ns: clock::beside_main_thread_ns() }
+    fn new(work: &'a mut Work, handed_ns: u64) -> Self {
+        Self { work, handed_ns, settled_ns: clock::beside_main_thread_ns() }
     }
 
     fn settle(&mut self) {
         let cpu_ns = clock::beside_main_thread_ns();
         let spent_ns = cpu_ns.saturating_sub(std::mem::replace(&mut self.settled_ns, cpu_ns));
-        self.pace.settle(clock::monotonic_ns(), spent_ns);
+        self.work.pace.settle(clock::monotonic_ns(), spent_ns);
     }
 
-    /// Waits until there is CPU time for more, or too much waits.
-    fn take(&mut self, is_crowded: &dyn Fn() -> bool) {
+    /// Waits until there is CPU time for more, or too much waits. The store is looked after meanwhile.
+    fn take(&mut self) {
         self.settle();
+        let mut looked = Instant::now();
         loop {
-            let pause_ns = self.pace.pause_ns(clock::monotonic_ns(), self.handed_ns);
-            if pause_ns == 0 || is_crowded() {
+            let pause_ns = self.work.pace.pause_ns(clock::monotonic_ns(), self.handed_ns);
+            if pause_ns == 0 || self.is_crowded() {
                 break;
             }
             std::thread::sleep(Duration::from_nanos(pause_ns).min(LOOK));
+            if looked.elapsed() >= LOOK_OVER_EVERY {
+                self.work.look_meanwhile();
+                looked = Instant::now();
+            }
         }
         self.settled_ns = clock::beside_main_thread_ns(); // what others did meanwhile is not for names
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.work.waiting_bytes.load(Ordering::Relaxed) > self.work.rules.most_bytes / 2
     }
 }
 

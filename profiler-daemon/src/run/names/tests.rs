@@ -108,7 +108,7 @@ impl Copies {
         let aggregate = Aggregator::default().finish(1);
         Cut {
             aggregate,
-            processes: [].into(),
+            processes: Arc::default(),
             objects,
             generated: Generated::default(),
             keep_for_next: true,
@@ -218,4 +218,101 @@ fn debug_link(bytes: &[u8]) -> Option<String> {
     let file = object::File::parse(bytes).ok()?;
     let (name, _) = object::Object::gnu_debuglink(&file).ok()??;
     String::from_utf8(name.to_vec()).ok()
+}
+
+/// A cut of the last file that was mapped: a stack for each stretch of it, innermost first with a frame of the kernel.
+fn cut_of(copies: &Copies, addresses: &[u64]) -> Cut {
+    use profiler_core::aggregate::Stack;
+    let mut frames = profiler_core::stack::FrameTable::default();
+    let object = ObjectId(ObjectId::FIRST_FILE + copies.objects.len() as u32 - 1);
+    let kernel = frames.intern(Frame { object: ObjectId::KERNEL, address: 0xffff_ffff_0000_0001 });
+    let generated = ObjectId::generated_by(ProcessIndex(1));
+    let generated = frames.intern(Frame { object: generated, address: 0x7000 });
+    let mut stacks = Vec::new();
+    for (&address, at) in addresses.iter().zip(0..) {
+        let own = frames.intern(Frame { object, address });
+        let frames = if at % 2 == 0 { Box::from([kernel, own]) } else { Box::from([own, generated]) };
+        let outcome = if at % 3 == 0 { Outcome::Complete } else { Outcome::Broken };
+        stacks.push(Stack { process: ProcessIndex(at % 2), outcome, frames });
+    }
+    let tally = |at: usize| Tally { samples: at as u64 + 1, weight_ns: 1e6 * (at as f64 + 1.0) };
+    let tallies = (0..stacks.len()).map(|at| vec![(at as u32 % 2, tally(at))]).collect();
+    let window = |at: u64| profiler_core::profile::Window { start_ns: at * 500, end_ns: (at + 1) * 500 };
+    let aggregate = Aggregate { frames, stacks, windows: vec![window(0), window(1)], tallies };
+    let process = |pid| ProcessInfo { pid, comm: format!("p{pid}") };
+    let processes = vec![process(std::process::id()), process(7)].into();
+    Cut { aggregate, processes, ..copies.cut() }
+}
+
+/// Written without names, and named again by a process that knows nothing of it.
+fn named_later(cut: &Cut, run: &Run) -> SymbolizedProfile {
+    let mut file = Vec::new();
+    pprof::write(&cut.unnamed(1.0, run), &mut file).unwrap();
+    let read = pprof::read(file.as_slice()).unwrap();
+    let (cut, run) = Cut::of_unnamed(read, true, &Symbols::new(1 << 28));
+    symbolize_cut(cut, 1.0, run, None, &Hurry::default(), &mut || ())
+}
+
+#[test]
+fn a_window_that_was_written_without_names_is_named_later_as_it_would_have_been() {
+    let mut copies = Copies::new();
+    copies.map(&Copies::library(false));
+    let addresses: Vec<u64> = (0x28000..0x60000).step_by(0x400).collect();
+    let (cut, again) = (cut_of(&copies, &addresses), cut_of(&copies, &addresses));
+    let run = Run { samples: 200, confidence: 0.95, duration_s: 1.0, ..Run::default() };
+    let later = named_later(&again, &run);
+    let now = symbolize_cut(cut, 1.0, run, None, &Hurry::default(), &mut || ());
+    let named = functions(&later).functions.iter().filter(|f| !f.name.contains("+0x")).count();
+    assert!(named > 10, "{named} functions have names");
+    let lines = |profile: &SymbolizedProfile| -> Vec<_> {
+        let name = |line: &Line| (profile.functions[line.function.0 as usize].name.clone(), line.line);
+        let frame = |frame: &LocationIndex| {
+            let location = &profile.locations[frame.0 as usize];
+            let module = profile.modules[location.module.0 as usize].clone();
+            (location.address, module, location.lines.iter().map(name).collect::<Vec<_>>())
+        };
+        let stack = |stack: &WeightedStack| {
+            let process = profile.processes[stack.process.0 as usize].clone();
+            let frames: Vec<_> = stack.frames.iter().map(frame).collect();
+            (process, frames, stack.outcome, stack.cpu_ns, stack.samples, stack.windows.clone())
+        };
+        profile.stacks.iter().map(stack).collect()
+    };
+    assert_eq!(lines(&later), lines(&now));
+    assert_eq!((later.windows, later.run.confidence), (now.windows, 0.95));
+}
+
+#[test]
+fn a_file_that_is_another_by_then_lends_no_names() {
+    let mut copies = Copies::new();
+    copies.map(&Copies::library(false));
+    let addresses: Vec<u64> = (0x28000..0x30000).step_by(0x400).collect();
+    let reason = |copies: &Copies| {
+        let profile = named_later(&cut_of(copies, &addresses), &Run::default());
+        let of_file = |location: &&Location| profile.modules[location.module.0 as usize].name == "lib.so";
+        let mut reasons: Vec<_> = profile.locations.iter().filter(of_file).collect();
+        reasons.dedup_by_key(|location| location.unknown.clone());
+        assert_eq!(reasons.len(), 1, "{reasons:?}");
+        reasons[0].unknown.clone().unwrap().reason
+    };
+    // The same bytes in another file, as after an upgrade.
+    let bytes = std::fs::read(copies.path()).unwrap();
+    std::fs::rename(copies.path(), copies.nth(9)).unwrap();
+    std::fs::write(copies.path(), bytes).unwrap();
+    assert!(reason(&copies).contains("replaced"));
+    std::fs::remove_file(copies.path()).unwrap();
+    assert!(reason(&copies).contains("deleted"));
+}
+
+#[test]
+fn addresses_of_a_kernel_that_runs_no_more_are_not_looked_up_in_this_one() {
+    let mut copies = Copies::new();
+    copies.map(b"no program");
+    let unnamed = cut_of(&copies, &[0x1000]).unnamed(1.0, &Run::default());
+    let (cut, run) = Cut::of_unnamed(unnamed, false, &Symbols::new(1 << 28));
+    let profile = symbolize_cut(cut, 1.0, run, None, &Hurry::default(), &mut || ());
+    let kernel = profile.modules.iter().position(|module| module.name == "[kernel]").unwrap();
+    let of_kernel = |location: &&Location| location.module.0 as usize == kernel;
+    let location = profile.locations.iter().find(of_kernel).unwrap();
+    assert!(location.unknown.as_ref().unwrap().reason.contains("started anew"), "{location:?}");
 }

@@ -7,6 +7,7 @@ mod damage;
 mod disks;
 mod fixture;
 mod merging;
+mod spool;
 mod week;
 
 use std::path::Path;

@@ -1,0 +1,54 @@
+//! Windows are written without names as they are handed over, on a thread that does nothing else.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{Job, Parcel, Pending, Told};
+use crate::run::names::Cut;
+use crate::store::Spool;
+use crate::sys::clock;
+
+pub(super) struct Spooler {
+    pub(super) spool: Spool,
+    pub(super) boot: String,
+    pub(super) told: Arc<Mutex<Told>>,
+}
+
+impl Spooler {
+    /// Hands everything on, in the same order, until one of the two ends.
+    pub(super) fn run(&self, jobs: &Receiver<Job<Parcel>>, next: &SyncSender<Job<Pending>>) {
+        while let Ok(job) = jobs.recv() {
+            let job = match job {
+                Job::Keep(parcel, handed_ns) => Job::Keep(Box::new(self.spool(*parcel)), handed_ns),
+                Job::Flushed(waiting) => Job::Flushed(waiting),
+                Job::Look => Job::Look,
+            };
+            if next.send(job).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn spool(&self, parcel: Parcel) -> Pending {
+        let Parcel { mut window, collected, scale, run, bytes } = parcel;
+        window.boot.clone_from(&self.boot);
+        let cut = Cut::new(collected);
+        // An error of ours is counted where it is named: it will be the same there.
+        let written =
+            catch_unwind(AssertUnwindSafe(|| self.spool.write(window.clone(), &cut.unnamed(scale, &run))));
+        let spooled = match written {
+            Ok(Ok(file)) => Some(file),
+            Ok(Err(cause)) => {
+                tracing::warn!("a window of {} waits in memory alone: {cause}", window.target);
+                None
+            }
+            Err(_) => None,
+        };
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.note_spooled(spooled.is_some());
+        told.spooling_ns = clock::thread_cpu_ns();
+        drop(told);
+        Pending { window, cut, scale, run, bytes, spooled }
+    }
+}

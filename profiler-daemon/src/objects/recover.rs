@@ -1,0 +1,69 @@
+//! Objects that an earlier process of ours met, found again for the names of what it left unnamed.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use profiler_core::stack::ObjectId;
+
+use super::files::{Code, Version, is_made_up};
+use super::memory::Room;
+use super::object::Entry;
+use super::{Content, Met, Missing, Object, ObjectStore, VDSO};
+use crate::roots::View;
+use crate::sys::procfs;
+use crate::sys::root::Link;
+
+impl ObjectStore {
+    /// The object of this path, as we see it or one of these processes. Only the very file with this
+    /// [identity](super::Object::identity) is taken for it: another one would tell wrong names.
+    pub(crate) fn find_again(&mut self, path: &str, identity: Option<&str>, pids: &[u32]) -> ObjectId {
+        let mut views = vec![View::Ours];
+        for &pid in pids {
+            let view = self.roots.of(pid);
+            if !views.contains(&view) {
+                views.push(view);
+            }
+        }
+        let mut missing = Missing::Deleted;
+        for view in views {
+            let Ok(file) = self.roots.open(view, Path::new(path), Link::Follow) else { continue };
+            let Ok(meta) = file.metadata() else { continue };
+            let version = Version::new(&meta);
+            if is_made_up(&file) || identity != Some(version.to_string().as_str()) {
+                missing = Missing::Replaced;
+                continue;
+            }
+            let room = Room::new(&self.memory);
+            let (held, image) = self.parse(file, &meta, &room);
+            held.is_at(view, Path::new(path));
+            let image = image.ok().map(Arc::new);
+            let code = image.is_some().then_some(Code { version, view });
+            let names = code.zip(image.as_ref());
+            let names = names.map_or_else(Arc::default, |(code, image)| self.names.of(code, image));
+            let object = Object { path: path.to_owned(), content: Content::File(held), view, names };
+            let met = Met { object: Arc::new(object), image: image.clone() };
+            return self.enter(Entry { met, whole: image, room, code, tries: 1 });
+        }
+        self.enter_missing(path, missing)
+    }
+
+    /// The kernel's code in every process, of this boot.
+    pub(crate) fn vdso_again(&mut self) -> ObjectId {
+        let content = procfs::vdso_image().map(|bytes| Content::Image(Arc::new(bytes)));
+        match content {
+            Some(content) => self.enter_without_code(VDSO, content),
+            None => self.enter_missing(VDSO, Missing::NoVdso),
+        }
+    }
+
+    /// An object whose bytes are not to be had.
+    pub(crate) fn enter_missing(&mut self, path: &str, missing: Missing) -> ObjectId {
+        self.enter_without_code(path, Content::Missing(missing))
+    }
+
+    fn enter_without_code(&mut self, path: &str, content: Content) -> ObjectId {
+        let object = Object { path: path.to_owned(), content, view: View::Ours, names: Arc::default() };
+        let met = Met { object: Arc::new(object), image: None };
+        self.enter(Entry { met, whole: None, room: Room::new(&self.memory), code: None, tries: 1 })
+    }
+}
