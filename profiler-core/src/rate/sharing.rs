@@ -15,7 +15,7 @@ const MEMORY_S: f64 = 10.0;
 #[derive(Clone, Copy, Debug)]
 pub struct Sharing {
     is_on: bool,
-    /// When it was decided last (ns).
+    /// When it was decided last, or first asked (ns).
     decided_ns: Option<u64>,
     /// What was observed last: time, CPU time of the machine, of the targets (ns).
     last: Option<[u64; 3]>,
@@ -54,7 +54,8 @@ impl Sharing {
         let own_cpus = targets.saturating_sub(1) as f64 * FIXED_CPUS;
         let (present_cpus, other_cpus) =
             if self.is_on { (shared_cpus, own_cpus) } else { (own_cpus, shared_cpus) };
-        let is_settled = self.decided_ns.is_none_or(|then_ns| now_ns >= then_ns.saturating_add(SETTLES_NS));
+        let decided_ns = *self.decided_ns.get_or_insert(now_ns); // what a start looks like is no sign
+        let is_settled = now_ns >= decided_ns.saturating_add(SETTLES_NS);
         let is_worth_it = present_cpus > CLEARLY * other_cpus + FIXED_CPUS;
         if is_settled && is_worth_it {
             (self.is_on, self.decided_ns) = (!self.is_on, Some(now_ns));
@@ -112,6 +113,7 @@ mod tests {
         sharing.observe(5, u64::MAX, 0);
         sharing.observe(3, 0, u64::MAX);
         sharing.weigh(u64::MAX, usize::MAX, false, f64::NAN);
+        sharing.weigh(0, usize::MAX, false, f64::NAN);
         assert!(sharing.is_on());
     }
 }

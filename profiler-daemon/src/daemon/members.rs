@@ -168,8 +168,8 @@ impl Daemon {
                 self.targets.entry(id).and_modify(|watched| watched.leave_out(TOO_MANY));
                 continue;
             }
-            if is_elsewhere || watched.shares() {
-                self.stop_target(id); // and begins in the other way, or under another budget
+            if was_sampled && self.change_way(id, shares, now_ns) {
+                continue;
             }
             if !shares || !self.share(id, now_ns) {
                 let Some(watched) = self.targets.get_mut(&id) else { continue };

@@ -117,6 +117,42 @@ impl Daemon {
         true
     }
 
+    /// A target that is sampled is to be in another way, or under another budget: whether that is done, without a gap.
+    pub(super) fn change_way(&mut self, id: TargetId, is_to_share: bool, now_ns: u64) -> bool {
+        let Some(watched) = self.targets.get_mut(&id) else { return true };
+        match (watched.shares(), is_to_share) {
+            (true, true) => {
+                self.cut(id).into_iter().for_each(|parcel| self.keeper.keep(parcel)); // a window is of one budget
+                self.targets.entry(id).and_modify(Watched::take_wanted);
+                self.renew_share(id);
+                true
+            }
+            (true, false) => {
+                if watched.attach_beside(&self.setup, now_ns) {
+                    self.note_shares();
+                    self.cut(id).into_iter().for_each(|parcel| self.keeper.keep(parcel));
+                    self.targets.entry(id).and_modify(Watched::go_on_alone);
+                    self.leave_shared(id);
+                }
+                true
+            }
+            (false, true) => {
+                if self.sharing.shared.is_some() || self.begin_shared(now_ns) {
+                    self.stop_target(id);
+                }
+                false
+            }
+            (false, false) => false,
+        }
+    }
+
+    fn leave_shared(&mut self, id: TargetId) {
+        if let Some(shared) = self.sharing.shared.as_deref_mut() {
+            shared.session_turn(|engine| engine.leave_share(owner(id)));
+        }
+        self.end_shared_if_idle();
+    }
+
     /// What is known of a target that shares has changed.
     pub(super) fn renew_share(&mut self, id: TargetId) {
         let watched = self.targets.get(&id).filter(|watched| watched.shares());
@@ -200,10 +236,7 @@ impl Daemon {
         parcel.into_iter().for_each(|parcel| self.keeper.keep(parcel));
         let Some(watched) = self.targets.get_mut(&id).filter(|watched| watched.shares()) else { return };
         watched.end_share();
-        if let Some(shared) = self.sharing.shared.as_deref_mut() {
-            shared.session_turn(|engine| engine.leave_share(owner(id)));
-        }
-        self.end_shared_if_idle();
+        self.leave_shared(id);
     }
 
     fn end_shared_if_idle(&mut self) {

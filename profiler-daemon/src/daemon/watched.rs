@@ -333,6 +333,32 @@ impl Watched {
         }
     }
 
+    /// Begins to sample it by a sampler of its own while it still shares one. Whether it could.
+    pub(crate) fn attach_beside(&mut self, setup: &Setup, now_ns: u64) -> bool {
+        let state = (self.state, self.reason.clone());
+        self.take_wanted();
+        self.open(setup, self.whom(), None, now_ns);
+        let begun = self.sampled.is_some();
+        if !begun {
+            (self.state, self.reason) = state;
+        }
+        begun
+    }
+
+    /// It shares no more, and is sampled by what it began to have for itself.
+    pub(crate) fn go_on_alone(&mut self) {
+        self.end_share();
+        if let Some(sampled) = &mut self.sampled {
+            sampled.from_ns = clock::monotonic_ns();
+            (self.state, self.reason) = (TargetState::Sampled, None);
+        }
+    }
+
+    /// It goes on sharing, under another budget.
+    pub(crate) fn take_wanted(&mut self) {
+        self.sampling = self.wanted.take().unwrap_or(self.sampling.clone());
+    }
+
     /// Whom to attach to, if it is time to, and what they did meanwhile.
     fn get_ready(&mut self, now_ns: u64) -> Option<(Whom, Option<Activity>)> {
         if self.is_sampled() || !self.has_processes() || now_ns < self.retry.at_ns {
@@ -412,8 +438,8 @@ impl Watched {
 
     /// Where the open window began (ns), and how often it may be ended early.
     fn open_window(&self) -> Option<(u64, &EarlyEnds)> {
-        let own = self.sampled.as_ref().map(|sampled| (sampled.from_ns, &sampled.early));
-        own.or_else(|| self.part.as_ref().map(|part| (part.from_ns, &part.early)))
+        let shared = self.part.as_ref().map(|part| (part.from_ns, &part.early));
+        shared.or_else(|| self.sampled.as_ref().map(|sampled| (sampled.from_ns, &sampled.early)))
     }
 
     /// When the open window may be ended for somebody who asks for it (ns); `is_end` says that a time ends that was waited for.
@@ -423,8 +449,8 @@ impl Watched {
 
     /// It is ended for such a one.
     pub(crate) fn note_early_end(&mut self, now_ns: u64) {
-        let own = self.sampled.as_mut().map(|sampled| &mut sampled.early);
-        if let Some(early) = own.or_else(|| self.part.as_mut().map(|part| &mut part.early)) {
+        let shared = self.part.as_mut().map(|part| &mut part.early);
+        if let Some(early) = shared.or_else(|| self.sampled.as_mut().map(|sampled| &mut sampled.early)) {
             early.take(now_ns);
         }
     }
@@ -457,9 +483,12 @@ impl Watched {
     /// What was collected in the open window, as it is to be kept; the next one begins.
     pub(crate) fn parcel(&mut self, setup: &Setup, collected: Collected, figures: &Figures) -> Parcel {
         let span = collected.span.clone();
-        let own = self.sampled.as_mut().map(|sampled| &mut sampled.from_ns);
-        let open = own.or_else(|| self.part.as_mut().map(|part| &mut part.from_ns));
-        let from_ns = open.map_or(span.start, |open| std::mem::replace(open, span.end)).max(span.start);
+        let from_ns = match (&mut self.part, &mut self.sampled) {
+            // Windows in which it used no CPU time are none.
+            (Some(part), _) => std::mem::replace(&mut part.from_ns, span.end).min(span.start),
+            (None, Some(own)) => std::mem::replace(&mut own.from_ns, span.end).max(span.start),
+            (None, None) => span.start,
+        };
         let mut run = summary::run(figures, &collected, setup, &self.sampling, self.identity.name.clone());
         run.0.stopped = "window".to_owned();
         self.windows += 1;
