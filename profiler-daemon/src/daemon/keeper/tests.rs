@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::super::ask::Flush;
 use super::*;
 use crate::jit::Generated;
-use crate::objects::{ObjectStore, Symbols};
+use crate::objects::ObjectStore;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -19,7 +19,7 @@ fn bounds() -> store::Settings {
 }
 
 fn keeper(folder: &TempDir, most_bytes: u64) -> Keeper {
-    Keeper::start(folder.path(), bounds(), most_bytes, None).unwrap()
+    Keeper::start(folder.path(), bounds(), most_bytes, None, &Symbols::new(1 << 20)).unwrap()
 }
 
 /// A second of a target with a sample; without processes it means nothing, and naming it panics.
@@ -33,7 +33,7 @@ fn parcel(target: &str, from_ns: u64, has_process: bool) -> Parcel {
     let collected = Collected {
         charged_ns: 0.0,
         counted,
-        processes: if has_process { processes.infos().into() } else { [].into() },
+        processes: if has_process { processes.infos().into() } else { Arc::default() },
         objects: ObjectStore::new(&Symbols::new(1 << 20)).snapshot(),
         generated: Generated::default(),
         span: from_ns..from_ns + SECOND,
@@ -84,7 +84,7 @@ fn a_window_that_panics_is_lost_and_the_next_one_is_kept() {
     keeper.keep(parcel("web", 2 * SECOND, true));
     flush(&keeper, &[], clock::monotonic_ns()).unwrap();
     assert_eq!((keeper.status().problem, keeper.kept("web").windows), (None, 2));
-    assert_eq!(keeper.finish(soon().0, soon().1).lost, 1);
+    assert_eq!(end_of(keeper.finish(soon().0, soon().1)), (1, 0));
 }
 
 #[test]
@@ -116,18 +116,174 @@ fn what_is_dropped_because_too_much_waits_is_told() {
     keeper.allow(0.0, 0.0);
     assert!(flush(&keeper, &["web"], 0).is_err());
     assert_eq!(keeper.status().problem, None, "one was kept since");
-    assert_eq!(keeper.finish(soon().0, soon().1).lost, 1);
+    assert_eq!(end_of(keeper.finish(soon().0, soon().1)), (1, 0));
+}
+
+/// Windows that were lost, and those that are left to the next process.
+fn end_of(finished: Finished) -> (u64, u64) {
+    (finished.lost, finished.unnamed)
+}
+
+/// Waits until all windows that were handed over are on the disk, or cannot be.
+fn wait_until_spooled(keeper: &Keeper) {
+    while keeper.told().handed.iter().any(|handed| handed.is_spooled.is_none()) {
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 #[test]
-fn an_end_counts_what_it_does_not_wait_for() {
+fn an_end_leaves_what_it_has_no_time_to_name_to_the_next_start() {
     let folder = TempDir::new().unwrap();
+    let first = keeper(&folder, 1 << 20);
+    first.keep(parcel("web", 0, true));
+    flush(&first, &[], 0).unwrap();
+    starve(&first);
+    first.keep(parcel("web", SECOND, true));
+    first.keep(parcel("web", 2 * SECOND, true));
+    wait_until_spooled(&first);
+    first.hurry.begin();
+    assert_eq!(end_of(first.finish(Instant::now(), soon().1)), (0, 2));
+    let next = recovered(&folder);
+    assert_eq!((spans(&folder), next.recovered), (seconds(3), 2));
+}
+
+#[test]
+fn an_end_counts_as_lost_what_is_nowhere() {
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("unnamed"), "not a folder").unwrap();
     let keeper = keeper(&folder, 1 << 20);
     starve(&keeper);
     keeper.keep(parcel("web", 0, true));
     keeper.keep(parcel("web", SECOND, true));
+    wait_until_spooled(&keeper);
+    assert_eq!(keeper.status().unspooled, 2);
     let now = Instant::now();
-    assert_eq!(keeper.finish(now, now).lost, 2);
+    assert_eq!(end_of(keeper.finish(now, now)), (2, 0));
+}
+
+/// Names what was left in a folder; what was counted.
+fn recovered(folder: &TempDir) -> store::Counters {
+    let keeper = loop {
+        // The lock of the one before may be held for a moment.
+        match Keeper::start(folder.path(), bounds(), 1 << 20, None, &Symbols::new(1 << 20)) {
+            Err(StoreError::Busy(_)) => std::thread::sleep(Duration::from_millis(20)),
+            started => break started.unwrap(),
+        }
+    };
+    while keeper.status().unnamed_files > 0 {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let told = Arc::clone(&keeper.told);
+    assert_eq!(keeper.finish(soon().0, soon().1).unnamed, 0);
+    told.lock().unwrap().store.counters
+}
+
+/// The time of every window that a reader of a folder sees (ns), in order; each has one sample.
+fn spans(folder: &TempDir) -> Vec<(u64, u64)> {
+    let mut spans = Vec::new();
+    for at in 0..10 {
+        let start = 1_794_787_200 * SECOND + at * SECOND;
+        let range = profiler_core::merge::Range { from_unix_ns: start, to_unix_ns: start + SECOND };
+        let reading = store::read(folder.path(), &store::Query::all(range), &|| true).unwrap();
+        let samples: u64 = reading.profile.stacks.iter().map(|stack| stack.samples).sum();
+        assert!(samples <= 1, "{samples} samples of second {at}");
+        spans.extend((samples == 1).then_some((at * SECOND, (at + 1) * SECOND)));
+    }
+    spans
+}
+
+fn seconds(count: u64) -> Vec<(u64, u64)> {
+    (0..count).map(|at| (at * SECOND, (at + 1) * SECOND)).collect()
+}
+
+/// What a process would leave that is killed now.
+fn copy(from: &Path) -> TempDir {
+    let to = TempDir::new().unwrap();
+    let copied = std::process::Command::new("cp").arg("-a").arg(from.join(".")).arg(to.path()).status();
+    assert!(copied.unwrap().success());
+    to
+}
+
+fn put_back(from: &TempDir, to: &TempDir) {
+    let (from, to) = (from.path().join("unnamed"), to.path().join("unnamed"));
+    for file in std::fs::read_dir(from).unwrap().flatten() {
+        std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+}
+
+#[test]
+fn whenever_the_process_is_killed_every_window_that_was_handed_over_is_there_once() {
+    let folder = TempDir::new().unwrap();
+    let keeper = keeper(&folder, 1 << 20);
+    starve(&keeper);
+    (0..3).for_each(|at| keeper.keep(parcel("web", at * SECOND, true)));
+    wait_until_spooled(&keeper);
+    let written = copy(folder.path()); // none is named
+    assert_eq!(spans(&written), []);
+    keeper.allow(0.0, 0.0);
+    flush(&keeper, &[], 0).unwrap();
+    let named = copy(folder.path()); // and none is left without
+    assert_eq!(
+        (spans(&named), std::fs::read_dir(named.path().join("unnamed")).unwrap().count()),
+        (seconds(3), 0)
+    );
+    let between = copy(folder.path()); // named, and not removed yet
+    put_back(&written, &between);
+    // In the midst of writing either file.
+    for folder in [&written, &between] {
+        std::fs::write(folder.path().join("unnamed/.sweetspot-1-7.tmp"), "half").unwrap();
+    }
+    std::fs::create_dir_all(written.path().join("2026-11-16")).unwrap();
+    std::fs::write(written.path().join("2026-11-16/.sweetspot-1-8.tmp"), "half").unwrap();
+    for (folder, expected) in [(&written, 3), (&named, 0), (&between, 0)] {
+        let counters = recovered(folder);
+        assert_eq!(spans(folder), seconds(3));
+        assert_eq!((counters.recovered, counters.written, counters.damaged), (expected, expected, 0));
+        assert_eq!((counters.dropped_refused, counters.dropped_full), (0, 0));
+        assert_eq!(std::fs::read_dir(folder.path().join("unnamed")).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn a_window_without_names_that_was_damaged_is_set_aside_and_the_others_are_named() {
+    let folder = TempDir::new().unwrap();
+    let first = keeper(&folder, 1 << 20);
+    starve(&first);
+    (0..3).for_each(|at| first.keep(parcel("web", at * SECOND, true)));
+    wait_until_spooled(&first);
+    let left = copy(folder.path());
+    let mut files: Vec<_> = std::fs::read_dir(left.path().join("unnamed")).unwrap().flatten().collect();
+    files.sort_by_key(std::fs::DirEntry::path);
+    let path = files[2].path();
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    let counters = recovered(&left);
+    assert_eq!((spans(&left), counters.damaged, counters.recovered), (seconds(2), 1, 2));
+    assert!(left.path().join("damaged").join(files[2].file_name()).exists());
+}
+
+#[test]
+fn a_folder_that_is_taken_away_is_made_anew_while_a_window_waits_for_its_names() {
+    let folder = TempDir::new().unwrap();
+    let store = folder.path().join("store");
+    let mut keeper = Keeper::start(&store, bounds(), 1 << 20, None, &Symbols::new(1 << 20)).unwrap();
+    starve(&keeper);
+    keeper.keep(parcel("web", 0, true));
+    wait_until_spooled(&keeper);
+    std::fs::rename(&store, folder.path().join("away")).unwrap();
+    while keeper.status().counters.remade == 0 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!((keeper.kept("web").windows, store.join(".lock").exists()), (0, true), "it waits still");
+    // Other rules are in force meanwhile, too.
+    keeper.rebound(store::Settings { bytes: 1 << 20, ..bounds() }, 1 << 20, None);
+    while keeper.status().limit_bytes != 1 << 20 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(keeper.kept("web").windows, 0);
+    keeper.allow(0.0, 0.0);
+    flush(&keeper, &[], 0).unwrap();
+    assert_eq!(keeper.kept("web").windows, 1);
 }
 
 #[test]
@@ -154,6 +310,7 @@ fn other_rules_are_in_force_however_full_the_queue_is() {
     let folder = TempDir::new().unwrap();
     let mut keeper = keeper(&folder, 1 << 20);
     starve(&keeper);
+    keeper.keep(parcel("web", 0, true));
     (0..).take_while(|at| keeper.send(Job::Look) || *at == 0).last();
     assert!(!keeper.send(Job::Look) || keeper.status().limit_bytes == 1 << 30);
     keeper.rebound(store::Settings { bytes: 1 << 20, ..bounds() }, 7, None);
@@ -166,7 +323,11 @@ fn other_rules_are_in_force_however_full_the_queue_is() {
 fn nothing_that_stands_still_looks_well() {
     let now_ns = 1000 * SECOND;
     let waiting = |since_s: u64| Told {
-        handed: VecDeque::from([(since_s * SECOND, "web".to_owned())]),
+        handed: VecDeque::from([Handed {
+            at_ns: since_s * SECOND,
+            target: "web".to_owned(),
+            is_spooled: None,
+        }]),
         ..Told::default()
     };
     assert_eq!(waiting(950).problem(false, now_ns), None);
