@@ -74,11 +74,11 @@ fn what_another_counted_is_as_if_it_had_been_counted_here() {
     let by_stack = |aggregator: Aggregator| {
         let aggregate = aggregator.finish(2);
         let address = |frame: &FrameId| aggregate.frames.get(*frame).address;
-        let mut tallies: Vec<(Vec<u64>, Vec<(u32, Tally)>)> = aggregate
+        let mut tallies: Vec<_> = aggregate
             .stacks
             .iter()
             .zip(&aggregate.tallies)
-            .map(|(stack, tallies)| (stack.frames.iter().map(address).collect(), tallies.clone()))
+            .map(|(stack, tallies)| (stack.frames.iter().map(address).collect::<Vec<u64>>(), tallies.clone()))
             .collect();
         tallies.sort_by(|one, other| one.0.cmp(&other.0));
         tallies

@@ -100,8 +100,6 @@ pub(crate) struct News {
     pub(crate) execs: Vec<u32>,
 }
 
-/// Clocks of the processes that were sampled are read this often (ns).
-const CLOCKS_EVERY_NS: u64 = 2_000_000_000;
 /// News that are kept until somebody asks for them; later ones are found out in another way.
 const MOST_NEWS: usize = 1 << 14;
 
@@ -180,7 +178,6 @@ pub(crate) struct Session {
     pub(crate) owners: Option<Owners>,
     /// What it uses, where it is one of many with events of its own.
     clocked_cpu: Option<ClockedCpu>,
-    clocks_read_ns: u64,
     unwinder: StackUnwinder,
     earlier: EarlierStacks,
     deeper: DeeperStacks,
@@ -273,7 +270,6 @@ impl Session {
             aggregator: Aggregator::default(),
             owners: None,
             clocked_cpu: None,
-            clocks_read_ns: 0,
             unwinder: StackUnwinder::default(),
             earlier: EarlierStacks::default(),
             deeper: DeeperStacks::default(),
@@ -642,7 +638,11 @@ impl Session {
         }
         if !self.processes.contains(sample.pid) {
             self.charged.hit_a_stranger(clock, stack_bytes);
-            self.counts.foreign += 1;
+            match &self.owners {
+                // What many share is the machine's sampler: it keeps its rate, whoever runs.
+                Some(_) => self.counts.samples += 1,
+                None => self.counts.foreign += 1,
+            }
             return;
         }
         let mut by_frame_pointer = std::mem::take(&mut self.buffers.by_frame_pointer);
@@ -753,22 +753,13 @@ impl Session {
         Reading { switches, ..now.since(&last, clock::monotonic_ns()) }
     }
 
-    /// CPU time of all targets together, where they are many and not all that the machine does, or of one of them; else what is known of
-    /// the one that there is (ns).
+    /// CPU time of one target of many, by itself; else what is known of the one that there is, or of the machine that many share (ns).
     fn cpu_among_many(&mut self, target_cpu_ns: u64) -> u64 {
         if let Some(cpu) = &mut self.clocked_cpu {
             return cpu.read();
         }
-        let Some(owners) = &mut self.owners else { return target_cpu_ns };
-        let now_ns = clock::monotonic_ns();
-        if now_ns >= self.clocks_read_ns + CLOCKS_EVERY_NS {
-            self.clocks_read_ns = now_ns;
-            owners.read_clocks(false);
-        }
-        if owners.has_rest() {
-            return target_cpu_ns;
-        }
-        (owners.cpu_ns() as u64).max(self.last_reading.target_cpu_ns)
+        self.owners.iter_mut().for_each(|owners| owners.read_clocks(false));
+        target_cpu_ns
     }
 
     /// What happened since the last reading, without the target's CPU time, which takes longer to read.

@@ -11,6 +11,7 @@ use std::path::{Component, Path};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat, openat2};
+use nix::libc;
 use nix::sys::stat::Mode;
 
 /// The kernel gives up where names change while it looks at them.

@@ -18,6 +18,7 @@ mod spent;
 #[allow(dead_code, unused_imports)]
 #[path = "../../../profiler-daemon/src/store/mod.rs"]
 mod store;
+mod sys;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -24,8 +24,9 @@ const BARELY_RUNS_CPUS: f64 = 0.01;
 #[derive(Default)]
 pub(super) struct Shares {
     of: BTreeMap<Owner, Charged>,
-    /// What had been spent, and when it was booked last (ns).
+    /// What had been spent and counted, strangers' samples included, and when it was booked last (ns).
     spent: Spend,
+    counted: Counts,
     booked_ns: u64,
 }
 
@@ -131,18 +132,20 @@ impl<L: DecisionLog> Engine<L> {
         let spent = *self.controller.account().spent();
         let new = spent.since(&std::mem::replace(&mut self.shares.spent, spent));
         let wall_ns = now_ns.saturating_sub(std::mem::replace(&mut self.shares.booked_ns, now_ns)) as f64;
-        let mut all = [0.0; 3];
+        let counted =
+            self.session.counts.since(&std::mem::replace(&mut self.shares.counted, self.session.counts));
+        let all = [counted.samples as f64, counted.frames as f64, counted.stack_bytes as f64];
         let mut of_each = Vec::new();
         for (owner, share) in owners.shares() {
             let Some(charged) = self.shares.of.get(&owner) else { continue };
             let since = charged.since(&share.counts);
-            all.iter_mut().zip(since).for_each(|(sum, count)| *sum += count);
             of_each.push((owner, since, share.counts, share.cpu_ns));
         }
         let lost = self.session.counts.lost.saturating_sub(self.shares_lost());
         for (owner, since, counts, cpu_ns) in of_each {
             let Some(charged) = self.shares.of.get_mut(&owner) else { continue };
-            let part = |at: usize| if all[at] > 0.0 { since[at] / all[at] } else { 0.0 };
+            // What was counted before it was known whose it is comes later than what it is a part of.
+            let part = |at: usize| if all[at] > 0.0 { (since[at] / all[at]).min(1.0) } else { 0.0 };
             let spend = new.part([part(0), part(1), part(2)]);
             let used_ns = (cpu_ns - charged.booked_cpu_ns).max(0.0);
             charged.account.book(wall_ns, used_ns, &spend);

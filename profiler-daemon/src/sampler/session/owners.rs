@@ -165,11 +165,6 @@ impl Owners {
         self.programs.clear();
     }
 
-    /// Whether somebody has whoever is nobody else's.
-    pub(crate) fn has_rest(&self) -> bool {
-        self.rest.is_some()
-    }
-
     /// Whether nobody is left.
     pub(crate) fn is_empty(&self) -> bool {
         self.shares.is_empty()
@@ -373,11 +368,6 @@ impl Owners {
         if let Some(share) = self.of(pid).and_then(|owner| self.shares.get_mut(&owner)) {
             share.cpu_ns += off_ns;
         }
-    }
-
-    /// CPU time of all of them (ns).
-    pub(super) fn cpu_ns(&self) -> f64 {
-        self.all().map(|share| share.cpu_ns).sum()
     }
 
     /// Samples by innermost function since the last call, each target's by themselves.

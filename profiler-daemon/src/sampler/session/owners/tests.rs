@@ -87,7 +87,6 @@ fn a_program_that_a_shell_runs_is_its_own_from_its_first_sample() {
     host.fork(CHILD, PYTHON);
     host.sample(CHILD);
     assert_eq!((host.of(SHELLS), host.of(PYTHONS)), ((2, 20.0), (6, 60.0)));
-    assert_eq!(host.owners.cpu_ns(), 80.0 * MS as f64);
 }
 
 #[test]
@@ -153,7 +152,7 @@ fn a_process_that_goes_to_another_takes_nothing_with_it() {
     assert_eq!(host.of(REST), (1, 10.0));
     host.owners.end(SHELLS);
     host.owners.end(REST);
-    assert!(host.owners.is_empty() && !host.owners.has_rest());
+    assert!(host.owners.is_empty());
 }
 
 /// Of a process that lives the kernel knows what it used, however few samples it had.
