@@ -146,5 +146,8 @@ fn a_folder_that_cannot_be_made_anew_costs_windows_until_it_can() {
     let refused = keep(&mut store, "web", MIDNIGHT + 3 * MINUTE, 1);
     assert!(matches!(refused, Err(NotKept::Refused(_))), "{refused:?}");
     drop(other);
-    keep(&mut store, "web", MIDNIGHT + 4 * MINUTE, 1).unwrap();
+    // Programs that other tests start hold the lock too, until they are executed.
+    while keep(&mut store, "web", MIDNIGHT + 4 * MINUTE, 1).is_err() {
+        std::thread::yield_now();
+    }
 }
