@@ -46,7 +46,7 @@ svg { color-scheme: light dark; font: 13px system-ui, sans-serif; }
 /// Colours in [`STYLE`].
 const TONES: usize = 5;
 
-/// The file; see [`super::svg`].
+/// The file; see [`super::svg()`].
 pub(super) fn draw(charts: &[Chart]) -> String {
     let mut page = Page { xml: Writer::new_with_indent(Vec::new(), b' ', 1) };
     let drawn = page.charts(charts);
