@@ -29,9 +29,8 @@ pub(super) struct Shared {
 #[derive(Default)]
 pub(super) struct SharedState {
     pub(super) shared: Option<Box<Shared>>,
+    /// When it is tried again after it could not begin.
     retry: Retry,
-    /// Why it could not begin.
-    problem: Option<String>,
     sharing: Sharing,
 }
 
@@ -74,11 +73,11 @@ impl Daemon {
     pub(super) fn is_to_share(&self, watched: &Watched) -> bool {
         self.sharing.sharing.is_on()
             && self.setup.may_sample_cpus()
-            && self.sharing.problem.is_none()
+            && (self.sharing.shared.is_some() || clock::monotonic_ns() >= self.sharing.retry.at_ns())
             && watched.is_sampled_like(&self.sampling_of(&config::TargetSettings::default()))
     }
 
-    /// Decides whether targets share: what strangers' samples cost is weighed against what events of each target's own do.
+    /// Decides whether targets share: what samples of other processes cost is weighed against what events of each target's own do.
     pub(super) fn weigh_sharing(&mut self, now_ns: u64) {
         let most = self.settings.limits.targets as usize;
         let alike = self.sampling_of(&config::TargetSettings::default());
@@ -162,15 +161,12 @@ impl Daemon {
     }
 
     fn begin_shared(&mut self, now_ns: u64) -> bool {
-        if now_ns < self.sharing.retry.at_ns() {
-            return false;
-        }
         let sampling = self.sampling_of(&config::TargetSettings::default());
         match join::begin(&self.setup, &sampling, Whom::Many, None, 0, RecentDecisions::default()) {
             Ok(Some(engine)) => {
                 let from_ns = clock::monotonic_ns();
                 self.sharing.shared = Some(Box::new(Shared { engine, sampling, from_ns }));
-                (self.sharing.retry, self.sharing.problem) = (Retry::default(), None);
+                self.sharing.retry = Retry::default();
                 self.exclude_known();
                 true
             }
@@ -178,13 +174,12 @@ impl Daemon {
             Err(error) => {
                 self.sharing.retry = self.sharing.retry.after(now_ns);
                 tracing::warn!("targets cannot share a sampler, and are sampled one by one: {error:#}");
-                self.sharing.problem = Some(format!("{error:#}"));
                 false
             }
         }
     }
 
-    /// Ends a target's open window, whoever samples it; sampling goes on.
+    /// Ends a target's open window, whichever sampler it has; sampling goes on.
     pub(super) fn cut(&mut self, id: TargetId) -> Option<Parcel> {
         let watched = self.targets.get_mut(&id)?;
         if !watched.shares() {
@@ -247,7 +242,7 @@ impl Daemon {
         }
     }
 
-    /// Nobody shares any more.
+    /// No target shares any more.
     pub(super) fn end_shared(&mut self) {
         self.silence_shared();
         self.cut_shared(true);
@@ -298,7 +293,7 @@ impl Daemon {
         }
     }
 
-    /// It has ended: who is whose, and who is nobody's.
+    /// It has ended: which process belongs to which target, and which to none.
     pub(super) fn look_ended(&mut self, changes: &Changes) {
         let Some(shared) = self.sharing.shared.as_deref_mut() else { return };
         let targets = &self.targets;

@@ -324,7 +324,7 @@ impl Session {
         self.group = Some(group);
     }
 
-    /// The targets are many, and all are sampled by this session: every process is somebody's, or nobody's once that is known.
+    /// The targets are many, and all are sampled by this session: every process belongs to one of them, or to none once that is known.
     pub(crate) fn follow_owners(&mut self) {
         self.follow_everything();
         self.owners = Some(Owners::default());
@@ -335,8 +335,8 @@ impl Session {
         self.clocked_cpu = Some(ClockedCpu::default());
     }
 
-    /// A process belongs to this one from now on, or to nobody, as somebody has found out who looked at it. Whoever else runs a program
-    /// of its name is taken for his, if he `is_program`: if it ends before anybody looks.
+    /// A look has found that a process belongs to this target from now on, or to none. `is_program` says that a process belongs to the
+    /// target for its program: others of that name are taken for its too, if they end before a look.
     pub(crate) fn assign(&mut self, pid: u32, owner: Option<Owner>, is_program: bool) {
         let process = self.processes.get(pid).map(|process| process.index);
         let program = process.map(|index| self.processes.infos()[index.0 as usize].comm.clone());
@@ -350,13 +350,13 @@ impl Session {
         }
     }
 
-    /// A look at all processes has ended, and everybody was told of.
+    /// A look at all processes has ended, and each that belongs to a target was assigned.
     pub(crate) fn look_ended(&mut self) {
         let nobodys = self.owners.as_mut().map(Owners::look_ended);
         nobodys.into_iter().flatten().for_each(|pid| self.let_go(pid));
     }
 
-    /// Nobody asks what a process does.
+    /// What a process does is counted no more.
     fn let_go(&mut self, pid: u32) {
         self.clocked_cpu.iter_mut().for_each(|cpu| cpu.left(pid));
         self.program_ended(pid);
@@ -639,9 +639,9 @@ impl Session {
         if !self.processes.contains(sample.pid) {
             self.charged.hit_a_stranger(clock, stack_bytes);
             match &self.owners {
-                // What many share is the machine's sampler: it keeps its rate, whoever runs.
-                Some(_) => self.counts.samples += 1,
-                None => self.counts.foreign += 1,
+                // What many share is the machine's sampler: it keeps its rate whichever process runs, but for those sampled elsewhere.
+                Some(_) if !self.excluded.contains(&sample.pid) => self.counts.samples += 1,
+                _ => self.counts.foreign += 1,
             }
             return;
         }

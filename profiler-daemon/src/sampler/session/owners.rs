@@ -1,7 +1,7 @@
 //! Whose samples are whose, where one session samples for many targets: each has its own counts, and its own CPU time.
 //!
-//! A child belongs to whom its parent does. A process that runs another program, or that nobody has told of, may be anybody's: it is
-//! counted by itself until somebody has looked at it.
+//! A child belongs to the target that its parent belongs to. A process that begins another program, or that no record has told of, may belong
+//! to any target: it is counted by itself until the service has looked at it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -66,10 +66,10 @@ impl GroupAccount {
     }
 }
 
-/// A process that nobody has looked at since it runs its program.
+/// A process that was not looked at since it began its program.
 struct Waiting {
     share: Share,
-    /// Whom it belongs to if nobody finds out more.
+    /// The target that it belongs to if no look finds out more.
     heir: Option<Owner>,
     /// Looks that had ended when it began to wait.
     since_look: u64,
@@ -93,12 +93,12 @@ pub(super) struct Sampled {
 pub(crate) struct Owners {
     shares: BTreeMap<Owner, Share>,
     of: FxHashMap<u32, Owner>,
-    /// Processes that are nobody's.
+    /// Processes that belong to no target.
     nobodys: FxHashSet<u32>,
-    /// Whoever belongs to nobody else is his.
+    /// The target that has the processes of no other.
     rest: Option<Owner>,
     waiting: FxHashMap<u32, Waiting>,
-    /// Who has the processes of a name, of those that were looked at; nobody in particular where several have.
+    /// The target that has the processes of a name, of those that were looked at; none where several have.
     programs: FxHashMap<String, Option<Owner>>,
     /// Looks that have ended.
     looks: u64,
@@ -145,7 +145,7 @@ impl Share {
 }
 
 impl Owners {
-    /// One more is sampled from this moment on, which may be a control group; `is_rest` says that he has whoever is nobody else's.
+    /// One more target is sampled from this moment on, which may be a control group; `is_rest` says that it has the processes of no other.
     pub(crate) fn enter(&mut self, owner: Owner, group: Option<Arc<Cgroup>>, is_rest: bool, now_ns: u64) {
         let share = self.shares.entry(owner).or_insert_with(|| Share::begun_at(now_ns));
         share.group = group.map(|group| GroupAccount::new(group, share.cpu_ns));
@@ -154,7 +154,7 @@ impl Owners {
         }
     }
 
-    /// One is sampled no more: what there is of his after its last cut is dropped.
+    /// A target is sampled no more: what was counted for it since its last cut is dropped.
     pub(crate) fn end(&mut self, owner: Owner) {
         self.shares.remove(&owner);
         self.of.retain(|_, of| *of != owner);
@@ -165,12 +165,12 @@ impl Owners {
         self.programs.clear();
     }
 
-    /// Whether nobody is left.
+    /// Whether no target is left.
     pub(crate) fn is_empty(&self) -> bool {
         self.shares.is_empty()
     }
 
-    /// Each of them with what is his.
+    /// The targets, with what was counted for each.
     pub(crate) fn shares(&self) -> impl Iterator<Item = (Owner, &Share)> {
         self.shares.iter().map(|(owner, share)| (*owner, share))
     }
@@ -179,7 +179,7 @@ impl Owners {
         self.shares.get_mut(&owner)
     }
 
-    /// All that is counted, whoever has it.
+    /// All that is counted, for targets and for processes that wait.
     pub(super) fn all(&self) -> impl Iterator<Item = &Share> {
         self.shares.values().chain(self.waiting.values().map(|waiting| &waiting.share))
     }
@@ -194,7 +194,7 @@ impl Owners {
         waiting.or_else(|| self.shares.get(&self.of(pid)?)).map(|share| &share.counted)
     }
 
-    /// Whether it is known that nobody has this process.
+    /// Whether it is known that a process belongs to no target.
     pub(super) fn is_nobodys(&self, pid: u32) -> bool {
         self.nobodys.contains(&pid)
     }
@@ -203,7 +203,7 @@ impl Owners {
         self.of.get(&pid).copied()
     }
 
-    /// A process is somebody's from now on, or the rest's, or nobody's: it was looked at.
+    /// A process was looked at: it belongs to this target from now on, else to that of the rest, else to none.
     pub(super) fn assign(&mut self, pid: u32, owner: Option<Owner>) {
         let owner = owner.filter(|owner| self.shares.contains_key(owner)).or(self.rest);
         if let Some(waiting) = self.waiting.remove(&pid) {
@@ -224,14 +224,18 @@ impl Owners {
         }
     }
 
-    /// A process is sampled elsewhere from now on.
+    /// A process belongs to a target with a sampler of its own from now on. What it did while it waited is no other's.
     pub(super) fn leave(&mut self, pid: u32) {
-        self.assign(pid, None);
+        match self.waiting.remove(&pid) {
+            Some(waiting) => self.settle(pid, waiting, None),
+            None => self.read_clock(pid),
+        }
         self.of.remove(&pid);
+        self.nobodys.remove(&pid);
         self.clocks.ended(pid);
     }
 
-    /// What a process did while it waited is its owner's.
+    /// What a process did while it waited is its target's.
     fn settle(&mut self, pid: u32, waiting: Waiting, owner: Option<Owner>) {
         self.clocks.is_known(pid);
         if let Some(share) = owner.and_then(|owner| self.shares.get_mut(&owner)) {
@@ -239,14 +243,14 @@ impl Owners {
         }
     }
 
-    /// A process was created: it is whose its parent is.
+    /// A process was created: it belongs to its parent's target.
     pub(super) fn forked(&mut self, pid: u32, parent: u32) {
         self.clocks.born(pid);
+        self.of.remove(&pid); // of a process that had its number, and whose end was not told
+        self.nobodys.remove(&pid);
         match self.waiting.get(&parent).map(|waiting| waiting.heir) {
             Some(heir) => self.wait(pid, heir),
             None => {
-                self.of.remove(&pid);
-                self.nobodys.remove(&pid);
                 if let Some(owner) = self.of(parent) {
                     self.of.insert(pid, owner);
                 } else if self.is_nobodys(parent) {
@@ -256,7 +260,7 @@ impl Owners {
         }
     }
 
-    /// A process runs another program from now on: until now it was whose it was.
+    /// A process begins another program. What it did until now stays where it is.
     pub(super) fn executes(&mut self, pid: u32) {
         let heir = match self.waiting.remove(&pid) {
             Some(waiting) => {
@@ -271,7 +275,7 @@ impl Owners {
         self.wait(pid, heir);
     }
 
-    /// A process that nobody has told of was sampled.
+    /// A process was sampled that no record may have told of.
     pub(super) fn met(&mut self, pid: u32) {
         let is_known = self.waiting.contains_key(&pid) || self.of.contains_key(&pid) || self.is_nobodys(pid);
         if !is_known {
@@ -291,7 +295,7 @@ impl Owners {
         self.clocks.is_waiting(pid);
     }
 
-    /// Counts a sample; none if the process is nobody's.
+    /// Counts a sample; none if the process belongs to no target.
     pub(super) fn add(
         &mut self,
         process: &Process,
@@ -307,7 +311,7 @@ impl Owners {
         Some(share.add(process, chain, sampled))
     }
 
-    /// A process of this name belongs to him.
+    /// A process of this name belongs to this target.
     pub(super) fn note_program(&mut self, program: String, owner: Owner) {
         if self.programs.len() < MOST_PROGRAMS || self.programs.contains_key(&program) {
             let of = self.programs.entry(program).or_insert(Some(owner));
@@ -315,10 +319,10 @@ impl Owners {
         }
     }
 
-    /// A process has ended, which was called so. If nobody has looked at it, it is whose all others of that name are that were looked
-    /// at, if that is so, and else its parent's.
+    /// A process has ended, which was called so. If it was not looked at, it belongs to the target that has all others of its name, if
+    /// one has, else to its parent's.
     pub(super) fn ended(&mut self, pid: u32, program: Option<&str>) {
-        self.read_clock(pid); // somebody may have yet to wait for it
+        self.read_clock(pid); // it is there until its parent has waited for it
         self.clocks.ended(pid);
         self.of.remove(&pid);
         self.nobodys.remove(&pid);
@@ -329,12 +333,12 @@ impl Owners {
         }
     }
 
-    /// A look at all processes begins: those that wait by then and are not assigned by its end are the rest's.
+    /// A look at all processes begins. Those that wait by now and are not assigned by its end belong to the rest.
     pub(crate) fn look_begins(&mut self) {
         self.looks += 1;
     }
 
-    /// It has ended: whoever was waiting and is nobody's by now; he is the rest's, if there is one.
+    /// It has ended: the processes that waited and belong to no target, not even to that of the rest.
     pub(super) fn look_ended(&mut self) -> Vec<u32> {
         let looked_at = |(pid, waiting): (&u32, &Waiting)| (waiting.since_look < self.looks).then_some(*pid);
         let unasked: Vec<u32> = self.waiting.iter().filter_map(looked_at).collect();

@@ -129,7 +129,19 @@ fn whoever_is_nobodys_is_the_rests_or_is_let_go() {
     assert_eq!(host.of(PYTHONS), (1, 10.0));
 }
 
-/// Who comes while a look is on may have been missed by it.
+/// It has a sampler of its own, which does not know what the process did before; another target would be charged with it.
+#[test]
+fn what_a_process_did_that_is_sampled_elsewhere_is_no_other_targets() {
+    let mut host = Host::new(true);
+    host.fork(PYTHON, SHELL);
+    host.exec(PYTHON, "python3");
+    host.sample(PYTHON);
+    host.owners.leave(PYTHON);
+    assert!(host.look(&[]).is_empty());
+    assert_eq!((host.of(SHELLS), host.of(PYTHONS), host.of(REST)), ((0, 0.0), (0, 0.0), (0, 0.0)));
+}
+
+/// A process that begins while a look is on may have been missed by it.
 #[test]
 fn one_look_later_than_it_came_a_process_is_known() {
     let mut host = Host::new(false);
