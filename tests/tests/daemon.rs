@@ -133,7 +133,7 @@ fn a_shell_and_what_it_waits_for(more: &str) -> Result<()> {
         busy.section("work", more)
     );
     let daemon = Daemon::start(60, &sections)?;
-    let script = format!("sleep 2; (timeout 60 {:?} --cpu 3; true); sleep 2; true", busy.path());
+    let script = format!("sleep 2; (timeout 60 {:?} --cpu 6; true); sleep 2; true", busy.path());
     let _shell = start(Command::new(&shell).args(["-c", &script]))?;
     let cpu_s = |name: &str| Ok::<_, anyhow::Error>(daemon.target(name)?["cpu_s"].as_f64().unwrap_or(0.0));
     wait_until("the work", || cpu_s("work").is_ok_and(|used| used > 1.0))?;
@@ -141,8 +141,9 @@ fn a_shell_and_what_it_waits_for(more: &str) -> Result<()> {
     std::thread::sleep(Duration::from_secs(3)); // until the shell has waited for it, and its account was read
     let (of_shell, of_work) = (cpu_s("shell")?, cpu_s("work")?);
     ensure!(of_shell < 0.6, "the shell is said to have used {of_shell} s beside {of_work} s");
-    // What it used since its clock was read last is known by samples alone, of which a busy machine has few.
-    ensure!((2.0..4.0).contains(&of_work), "the work took 3 s of its own, and {of_work} s are told");
+    // With a sampler of its own it is found within a second and watched before; what it used since its clock was read last is known by
+    // samples alone, of which a busy machine has few.
+    ensure!((4.0..7.0).contains(&of_work), "the work took 6 s of its own, and {of_work} s are told");
     Ok(())
 }
 
