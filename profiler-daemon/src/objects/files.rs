@@ -15,11 +15,12 @@ use rustc_hash::FxHashMap;
 use symbolizer::ReadAt;
 
 use crate::roots::{Roots, View};
+use crate::sys::limits;
 use crate::sys::root::Link;
 
-/// Files that are open at once. Those that are being read when they are closed count beside them: one for each thread that
-/// names an object.
-pub(crate) const MOST_OPEN: usize = 60;
+/// Of the descriptors that this process may have, so large a part may be files of one target's objects, or of all that share a
+/// sampler.
+const PART_OPEN: u64 = 64;
 /// Of so many files that were not read for the longest time, one is closed that can be opened again.
 const CANDIDATES: usize = 8;
 /// Places where an object was found that are remembered.
@@ -104,6 +105,8 @@ struct Pool {
     roots: Roots,
     most: usize,
     entries: FxHashMap<u64, Entry>,
+    /// How many of them are.
+    open: usize,
     next: u64,
     uses: u64,
     lost: u64,
@@ -120,14 +123,24 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let entry = self.files.pool().entries.remove(&self.number);
+        let mut pool = self.files.pool();
+        let entry = pool.entries.remove(&self.number);
+        pool.open -= usize::from(entry.as_ref().is_some_and(|entry| entry.file.is_some()));
+        drop(pool);
         drop(entry); // closed outside of the lock
     }
 }
 
 impl OpenFiles {
+    /// With as many open as the limit of this process lets.
+    pub(super) fn within_limits(roots: Roots) -> Self {
+        Self::new(roots, (limits::open_files() / PART_OPEN).clamp(60, 1024) as usize)
+    }
+
+    /// At most so many are open at once. Those that are being read when they are closed count beside them: one for each thread
+    /// that names an object.
     pub(super) fn new(roots: Roots, most: usize) -> Self {
-        let pool = Pool { roots, most, entries: FxHashMap::default(), next: 0, uses: 0, lost: 0 };
+        let pool = Pool { roots, most, entries: FxHashMap::default(), open: 0, next: 0, uses: 0, lost: 0 };
         Self(Arc::new(Mutex::new(pool)))
     }
 
@@ -139,6 +152,7 @@ impl OpenFiles {
         pool.next += 1;
         let used = pool.use_now();
         let file = Some(Arc::new(file));
+        pool.open += 1;
         pool.entries.insert(number, Entry { file, version, places: Vec::new(), used, is_lost: false });
         HeldFile(Arc::new(Handle { files: self.clone(), number }))
     }
@@ -176,17 +190,18 @@ impl Pool {
         self.make_room();
         if let Some(entry) = self.entries.get_mut(&number) {
             entry.file = Some(Arc::clone(&file));
+            self.open += 1;
         }
         Ok(file)
     }
 
     /// Closes files until there is room for one more.
     fn make_room(&mut self) {
-        let open = self.entries.iter().filter(|(_, entry)| entry.file.is_some());
-        let mut by_use: Vec<(u64, u64)> = open.map(|(&number, entry)| (entry.used, number)).collect();
-        if by_use.len() < self.most {
+        if self.open < self.most {
             return;
         }
+        let open = self.entries.iter().filter(|(_, entry)| entry.file.is_some());
+        let mut by_use: Vec<(u64, u64)> = open.map(|(&number, entry)| (entry.used, number)).collect();
         by_use.sort_unstable();
         let mut excess = by_use.len() + 1 - self.most;
         while excess > 0 && !by_use.is_empty() {
@@ -196,6 +211,7 @@ impl Pool {
             let (_, number) = by_use.remove(at);
             if let Some(entry) = self.entries.get_mut(&number) {
                 entry.file = None;
+                self.open -= 1;
             }
             excess -= 1;
         }

@@ -24,12 +24,13 @@ pub(crate) use self::print::Proof;
 use super::files::Code;
 use super::loaded::Loaded;
 use super::memory::SymbolMemory;
-use crate::sys::clock;
+use crate::sys::{clock, limits};
 
 /// When there is no room, so much of it is made at least, as a part of all.
 const AT_ONCE: u64 = 16;
-/// Objects whose tables stay in memory: each may hold descriptors, of debug files.
-const MOST_LOADED: usize = 64;
+/// Of the descriptors that this process may have, so large a part is for objects whose tables stay in memory: each may hold some, of
+/// debug files.
+const PART_LOADED: u64 = 64;
 
 /// The functions at an address, or why they are not known.
 pub(crate) type Found = Result<Vec<Frame>, Unknown>;
@@ -49,6 +50,8 @@ pub(crate) struct NameRoom(Arc<Shared>);
 
 struct Shared {
     memory: SymbolMemory,
+    /// Objects whose tables may stay in memory.
+    most_loaded: usize,
     /// Whatever has told names that are kept.
     tellers: Mutex<Vec<Weak<KeptNames>>>,
     /// Those that are objects, whichever target met them.
@@ -119,8 +122,14 @@ pub(crate) struct About {
 
 impl NameRoom {
     pub(super) fn new(memory: SymbolMemory) -> Self {
+        let most_loaded = (limits::open_files() / PART_LOADED).clamp(64, 1024) as usize;
+        Self::for_at_most(most_loaded, memory)
+    }
+
+    fn for_at_most(most_loaded: usize, memory: SymbolMemory) -> Self {
         Self(Arc::new(Shared {
             memory,
+            most_loaded,
             tellers: Mutex::default(),
             objects: Mutex::default(),
             equals: Equals::default(),
@@ -200,7 +209,7 @@ impl NameRoom {
     pub(crate) fn keep_loaded(&self, names: &Arc<KeptNames>, mut loaded: Box<Loaded>) {
         self.enter(names);
         let is_too_much = |tellers: &[Arc<KeptNames>]| {
-            tellers.iter().filter(|names| names.rank().is_some()).count() >= MOST_LOADED
+            tellers.iter().filter(|names| names.rank().is_some()).count() >= self.0.most_loaded
         };
         while is_too_much(&self.tellers()) || !loaded.take_room(&self.0.memory) {
             if !self.give_up_loaded() {

@@ -100,6 +100,20 @@ fn behind_name(stat: &[u8]) -> impl Iterator<Item = &str> {
     fields.split_ascii_whitespace()
 }
 
+/// Of `/proc/stat`: ticks of all CPUs together, in the order of its first line, until that of stolen time.
+pub(super) fn machine_ticks_in(text: &[u8]) -> Option<[u64; 8]> {
+    let line = text.split(|byte| *byte == b'\n').next()?;
+    let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
+    if words.next() != Some("cpu") {
+        return None;
+    }
+    let mut ticks = [0; 8];
+    for tick in &mut ticks {
+        *tick = words.next()?.parse().ok()?;
+    }
+    Some(ticks)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,5 +176,14 @@ mod tests {
         assert_eq!(switches_in(STATUS), 12);
         assert_eq!(switches_in(b""), 0);
         assert_eq!(switches_in(b"Name:\tvoluntary_ctxt_switches:\t9\nvoluntary_ctxt_switches:\t5\n"), 5);
+    }
+
+    #[test]
+    fn ticks_of_all_cpus_are_in_the_first_line() {
+        let text = b"cpu  10 20 30 40 50 60 70 80 90 100\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
+        assert_eq!(machine_ticks_in(text), Some([10, 20, 30, 40, 50, 60, 70, 80]));
+        for not in [&b""[..], b"cpu 1 2", b"cpu0 1 2 3 4 5 6 7 8", b"cpu a b c d e f g h", b"\xff\n"] {
+            assert_eq!(machine_ticks_in(not), None);
+        }
     }
 }

@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
 
 use procfs::process::{Process, Stat, Syscall};
-use procfs::{CpuTime, CurrentSI, KernelStats};
+use procfs::{CurrentSI, KernelStats};
 use profiler_core::record::Mapped;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -13,7 +14,8 @@ use super::clock;
 use super::maps::regions;
 pub(crate) use super::proc_text::{Call, Identity, Image};
 use super::proc_text::{
-    call_in, children_ticks, identity_in, image_in, is_zombie_in, own_ticks, switches_in, thread_count_in,
+    call_in, children_ticks, identity_in, image_in, is_zombie_in, machine_ticks_in, own_ticks, switches_in,
+    thread_count_in,
 };
 
 /// More of `maps` is not read: some 65,000 mappings with paths of a kilobyte.
@@ -186,19 +188,28 @@ fn stack_pointer(tid: u32) -> Option<u64> {
 
 /// CPU time of everything on this machine since it started, stolen time included (ns); 0 if the kernel does not say.
 pub(crate) fn machine_busy_ns() -> u64 {
-    machine_ns(|all| all.steal.unwrap_or(0))
+    machine_ns(|[user, nice, system, _, _, irq, softirq, stolen]| {
+        user + nice + system + irq + softirq + stolen
+    })
 }
 
 /// The same without stolen time, which the scheduler charges to nobody.
 pub(crate) fn machine_charged_ns() -> u64 {
-    machine_ns(|_| 0)
+    machine_ns(|[user, nice, system, _, _, irq, softirq, _]| user + nice + system + irq + softirq)
 }
 
-fn machine_ns(stolen: impl Fn(&CpuTime) -> u64) -> u64 {
-    let Ok(stats) = KernelStats::current() else { return 0 };
-    let all = stats.total;
-    let ticks = all.user + all.nice + all.system + all.irq.unwrap_or(0) + all.softirq.unwrap_or(0);
-    (ticks + stolen(&all)) * (1_000_000_000 / procfs::ticks_per_second().max(1))
+fn machine_ns(ticks: impl Fn(&[u64; 8]) -> u64) -> u64 {
+    machine_ticks().map_or(0, |all| ticks(&all) * (1_000_000_000 / procfs::ticks_per_second().max(1)))
+}
+
+/// Ticks of all CPUs together: user, nice, system, idle, waiting for a disk, interrupts, soft interrupts, stolen. It is asked at
+/// every tick of a clock: the file stays open, and its first line is all that is looked at.
+fn machine_ticks() -> Option<[u64; 8]> {
+    static STAT: OnceLock<Option<File>> = OnceLock::new();
+    let file = STAT.get_or_init(|| File::open("/proc/stat").ok()).as_ref()?;
+    let mut bytes = [0; 512];
+    let length = file.read_at(&mut bytes, 0).ok()?;
+    machine_ticks_in(&bytes[..length])
 }
 
 /// Memory of this process that is resident (bytes); 0 if the kernel does not say.
