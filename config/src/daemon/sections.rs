@@ -54,8 +54,8 @@ section! {
         age: Span = Span::from_secs(7 * 24 * 3600);
         /// Room for all of them together.
         bytes: Bytes = Bytes::new(2 << 30);
-        /// Time that one profile of a target covers: what is lost if the power fails. Up to four times as long where naming and
-        /// keeping so many would take more than a quarter of the host's budget.
+        /// Time that one profile of a target covers: what is lost if the power fails. Up to six times as long where naming and
+        /// keeping so many would take more than 15% of the host's budget.
         window: Span = Span::from_secs(60);
         /// Windows that ended so long ago are merged into one file for each hour, which keeps the time to a minute.
         hourly_after: Span = Span::from_secs(5 * 60);

@@ -218,20 +218,21 @@ impl Known {
         self.unlisted.clear();
     }
 
-    /// What the list said of addresses that were not met before, as long as it is likely to say the same: what is loaded
-    /// later may lie where its last functions would reach to.
+    /// What the list said of addresses that were not met before. Of the image it says the same for ever; of all else, it is believed
+    /// until modules come or go, or it is due again: what is loaded later may lie where its last functions would reach to.
     fn remember(&mut self, addresses: &[(u64, f64)], now_ns: u64) {
         let new: Vec<u64> = self.new_of(addresses).map(|&(address, _)| address).collect();
-        let is_current = |whole: &Whole| whole.modules == self.modules;
-        if new.is_empty() || self.is_due(now_ns) || !self.whole.as_ref().is_some_and(is_current) {
-            return;
-        }
-        let Some(whole) = self.whole.take() else { return };
+        let Some(whole) = self.whole.take_if(|_| !new.is_empty()) else { return };
+        let is_current = whole.modules == self.modules && !self.is_due(now_ns);
         let is_old = self.is_read_before(now_ns, FIRST_PAUSE_NS);
         for address in new {
-            if let Some(function) = whole.symbols.function(address)
-                && !(is_old && Lasts::of(&function.1, &self.modules) == Lasts::Moment)
-            {
+            let Some(function) = whole.symbols.function(address) else { continue };
+            let is_believed = match Lasts::of(&function.1, &self.modules) {
+                Lasts::Image => true,
+                Lasts::Module => is_current,
+                Lasts::Moment => is_current && !is_old,
+            };
+            if is_believed {
                 self.enter(address, function);
             }
         }

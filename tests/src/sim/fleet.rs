@@ -81,7 +81,7 @@ impl<'f> Run<'f> {
     fn true_demand(&self) -> Demand {
         let (scenario, phase) = (&self.member.scenario, self.phase());
         let believed = self.controller.demand(self.member.weight);
-        let spread = profiler_core::rate::model::spread((0..phase.shares.len()).map(|at| phase.share(at)), 4);
+        let spread = profiler_core::rate::model::spread(phase.all_shares(), 4);
         let busy_cpus = phase.utilisation_cpus();
         Demand {
             busy_cpus,

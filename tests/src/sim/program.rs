@@ -101,8 +101,8 @@ impl Thread {
             return;
         }
         let mut pick = self.rng.f64();
-        let found = (0..phase.shares.len()).find(|function| {
-            pick -= phase.share(*function);
+        let found = phase.all_shares().position(|share| {
+            pick -= share;
             pick < 0.0
         });
         self.function = found.unwrap_or(0);

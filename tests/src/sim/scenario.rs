@@ -180,6 +180,12 @@ impl Phase {
         self.shares[function] / self.shares.iter().sum::<f64>()
     }
 
+    /// The shares of all functions, of a sum of 1.
+    pub fn all_shares(&self) -> impl Iterator<Item = f64> + Clone {
+        let sum: f64 = self.shares.iter().sum();
+        self.shares.iter().map(move |share| share / sum)
+    }
+
     /// Mean true cost of a sample in a function (µs).
     pub(super) fn cost_us(&self, function: usize, frames: u64) -> f64 {
         let factor = self.cost_factors.get(function).copied().unwrap_or(1.0);
@@ -208,8 +214,8 @@ impl Phase {
 
     /// o: the true mean cost of a sample charged to the target (s).
     pub fn overhead_s(&self) -> f64 {
-        let cost_us = |function| self.share(function) * self.cost_us(function, 0);
-        ((0..self.shares.len()).map(cost_us).sum::<f64>() + self.frames * FRAME_US) * 1e-6
+        let cost_us = |(function, share)| share * self.cost_us(function, 0);
+        (self.all_shares().enumerate().map(cost_us).sum::<f64>() + self.frames * FRAME_US) * 1e-6
     }
 
     /// CPUs kept busy on average.
@@ -248,8 +254,7 @@ impl Scenario {
 
     /// The law's rate under the true cost, shares, visits and own cost of a phase.
     pub fn optimum_hz(&self, phase: &Phase) -> f64 {
-        let shares = (0..phase.shares.len()).map(|function| phase.share(function));
-        let spread = spread(shares, 4).expect("a program has functions");
+        let spread = spread(phase.all_shares(), 4).expect("a program has functions");
         let law = optimum_rate_hz(self.criterion, spread, phase.overhead_s(), self.horizon_s);
         let own_ratio = self.own_per_second_us * 1e-6 / phase.utilisation_cpus().max(0.1);
         let cap = (0.9 * self.budget_ratio - own_ratio).max(0.0) / (phase.overhead_s() + phase.own_us * 1e-6);

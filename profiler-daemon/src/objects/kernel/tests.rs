@@ -79,3 +79,15 @@ fn what_was_not_listed_is_looked_for_again_and_a_module_ends_with_its_last_page(
         assert!(known.functions.values().all(|function| function.end <= far + 0x1000));
     }
 }
+
+#[test]
+fn a_list_that_stays_tells_of_the_image_for_ever() {
+    let kernel = Kernel::new(true);
+    kernel.loads("one", "A");
+    assert_eq!(kernel.says(1, &ASKED[1..2]), ["one_work [one]"]);
+    let sources = || kernel.symbols.names.counts().sources;
+    assert_eq!(kernel.says(2_000, &ASKED[..1]), ["helper"], "which was not met before");
+    assert_eq!(sources(), 1);
+    assert_eq!(kernel.says(2_000, &ASKED[1..2]), ["one_work [one]"]);
+    assert_eq!(sources(), 2, "a module may have gone");
+}
