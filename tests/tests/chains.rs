@@ -83,6 +83,12 @@ fn amid_the_languages_own_unwinding() -> Result<()> {
     whole(&["C++, in a handler", "C++, in a destructor", "C++, in a coroutine"])
 }
 
+/// The tables read on in the words that the stack of another thread was left with; frame pointers lead across.
+#[test]
+fn across_a_change_of_stacks() -> Result<()> {
+    whole(&["Go, on the stack of its runtime"])
+}
+
 /// The rest is in the memory of the process.
 #[test]
 fn deeper_than_any_copy() -> Result<()> {

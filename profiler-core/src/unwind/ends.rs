@@ -33,8 +33,17 @@ pub enum StackEnd {
     OutermostBeginning,
     /// Nothing is known of that code.
     Untold,
-    /// Callers are missing, or it is no code.
+    /// Callers are missing, or the code lies in no file.
     Inner,
+    /// The same, and what stands for the caller leads to where nothing is executable.
+    NoCode,
+}
+
+impl StackEnd {
+    /// Whether the stack is whole.
+    pub fn is_outermost(self) -> bool {
+        matches!(self, Self::Outermost | Self::OutermostBeginning)
+    }
 }
 
 /// The same of a lookup address.

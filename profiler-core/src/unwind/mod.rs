@@ -39,6 +39,8 @@ const MAX_FRAMES: usize = 4096;
 const CACHE_LIFE_CHANGES: u32 = 7_000;
 /// Where a stack can be. Outside, the library computes addresses that overflow.
 const STACK_ADDRESSES: Range<u64> = 4096..1 << 63;
+/// Frames of a chain of frame pointers that may lie beyond the outermost function.
+const MADE_UP_CALLERS: usize = 2;
 /// Addresses that are remembered.
 const MAX_KNOWN: usize = 1 << 16;
 
@@ -155,6 +157,42 @@ impl StackUnwinder {
         *self.ends.entry((process.generation, address)).or_insert_with(find)
     }
 
+    /// How a chain of frame pointers ends (lookup addresses, innermost first). From where it leads to no code on it is cut: where code
+    /// keeps other numbers in that register, it leads through data.
+    pub fn chain_end(&mut self, process: &Process, chain: &mut Vec<u64>) -> StackEnd {
+        let callers = chain.iter().skip(1);
+        let code = 1 + callers.take_while(|&&caller| process.space.is_executable(caller)).count();
+        let is_cut = code < chain.len();
+        chain.truncate(code);
+        let Some(end) = self.find_end(process, chain) else {
+            return if is_cut { StackEnd::NoCode } else { self.last_end(process, chain) };
+        };
+        if end == StackEnd::OutermostBeginning
+            && let Some(last) = chain.last_mut()
+        {
+            *last += 1; // no call returns to a beginning
+        }
+        end
+    }
+
+    /// Cuts a chain behind its outermost function, if one of the last frames is: that may hold any number in the register when it
+    /// calls the first function with a frame pointer, and the number may lead to a word that looks like a caller.
+    fn find_end(&mut self, process: &Process, chain: &mut Vec<u64>) -> Option<StackEnd> {
+        let shortest = chain.len().saturating_sub(MADE_UP_CALLERS).max(1);
+        let outermost = (shortest..=chain.len()).rev().find_map(|frames| {
+            let end = self.last_end(process, chain.get(..frames)?);
+            Some((frames, end)).filter(|(_, end)| end.is_outermost())
+        });
+        let (frames, end) = outermost?;
+        chain.truncate(frames);
+        Some(end)
+    }
+
+    fn last_end(&mut self, process: &Process, chain: &[u64]) -> StackEnd {
+        let last = chain.last().map(|&last| self.end_at(process, last, chain.len() > 1));
+        last.unwrap_or(StackEnd::Inner)
+    }
+
     /// Tells that some address space has changed since the last stack.
     pub fn note_change(&mut self) {
         self.note_changes(1);
@@ -257,9 +295,9 @@ impl StackUnwinder {
     fn without_caller(&mut self, process: &Process, frames: &[u64]) -> Outcome {
         let Some(&last) = frames.last() else { return Outcome::Broken };
         match self.end_at(process, last, frames.len() > 1) {
-            StackEnd::Outermost | StackEnd::OutermostBeginning => Outcome::Complete,
+            end if end.is_outermost() => Outcome::Complete,
             StackEnd::Untold => lost(&process.space, last, true),
-            StackEnd::Inner => Outcome::Broken,
+            _ => Outcome::Broken,
         }
     }
 

@@ -285,6 +285,32 @@ fn what_never_returns_is_the_outermost_where_it_has_no_caller() {
 }
 
 #[test]
+fn a_chain_of_frame_pointers_ends_in_an_outermost_function_or_leads_into_data() {
+    let processes = program();
+    let mut unwinder = StackUnwinder::default();
+    let mut end = |chain: &[u64]| {
+        let mut chain = chain.to_vec();
+        (unwinder.chain_end(processes.get(1).unwrap(), &mut chain), chain)
+    };
+    let whole = THREE_LOOKUPS.to_vec();
+    let data = [0x1234, BODY + 4, START + 4];
+    assert_eq!(end(&whole), (StackEnd::Outermost, whole.clone()));
+    assert_eq!(end(&[&whole[..], &data].concat()), (StackEnd::Outermost, whole.clone()));
+    // What the outermost function holds in the register may lead to a word that looks like a caller.
+    assert_eq!(end(&[&whole[..], &[BODY + 4]].concat()), (StackEnd::Outermost, whole.clone()));
+    assert_eq!(end(&[&whole[..], &[BODY + 4; 9]].concat()).0, StackEnd::Inner);
+    assert_eq!(end(&whole[..2]), (StackEnd::Inner, whole[..2].to_vec()), "callers are missing");
+    assert_eq!(end(&[&whole[..2], &data].concat()), (StackEnd::NoCode, whole[..2].to_vec()));
+    assert_eq!(end(&[LEAF, LEAF - 1]), (StackEnd::OutermostBeginning, vec![LEAF, LEAF]));
+    assert_eq!(
+        end(&[ANONYMOUS]),
+        (StackEnd::Inner, vec![ANONYMOUS]),
+        "the sampled instruction is where it is"
+    );
+    assert_eq!(end(&[]), (StackEnd::Inner, vec![]));
+}
+
+#[test]
 fn what_a_stack_ends_in_tells_whether_it_is_whole() {
     let advance = |bytes: u8| 0x40 | bytes;
     let processes = process(image(tables(&[advance(4), DEF_CFA_OFFSET, 16], true)));
