@@ -206,16 +206,6 @@ pub(super) const ROWS: &[Case] = &[
         "main.leaf",
         &["main.main", "main.level1", "main.level2"],
     ),
-    Case {
-        leaf_calls: true,
-        ..program(
-            "Go, on the stack of its runtime",
-            "chain_go",
-            "system",
-            "runtime.systemstack|runtime.systemstack.abi0",
-            &["main.main", "main.level1", "main.level2", "main.system", ANY],
-        )
-    },
     command(
         "Node's native parts",
         "node",
