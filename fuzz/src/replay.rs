@@ -39,7 +39,7 @@ fn load(mapped: &Mapped, flags: u8) -> LoadedObject {
         Some(b'/') if flags & 8 == 0 => {
             let segment = Segment { file_offset: 0, file_len: 1 << 20, svma: 0, executable: true };
             let tables = UnwindTables::default();
-            let image = ElfImage { segments: vec![segment], entry: 0x1000, tables, build_id: None };
+            let image = ElfImage { segments: vec![segment], entry: 0x1000, is_program: true, tables, build_id: None };
             LoadedObject { id, image: Some(Arc::new(image)) }
         }
         Some(b'/') => LoadedObject { id, image: None },

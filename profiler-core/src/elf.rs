@@ -14,10 +14,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use object::elf::{
-    CompressionHeader64, ELFCOMPRESS_ZLIB, FileHeader64, PF_X, PT_GNU_EH_FRAME, PT_LOAD, SHF_COMPRESSED,
-    SectionHeader64,
+    CompressionHeader64, DF_1_PIE, DT_FLAGS_1, ELFCOMPRESS_ZLIB, ET_EXEC, FileHeader64, PF_X,
+    PT_GNU_EH_FRAME, PT_INTERP, PT_LOAD, ProgramHeader64, SHF_COMPRESSED, SectionHeader64,
 };
-use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader};
 use object::{CompressedData, CompressionFormat, Endianness, ReadRef};
 
 use self::bounded::{Allowance, Bounded};
@@ -26,8 +26,8 @@ use crate::machine::Machine;
 pub use build_id::BuildId;
 pub use later::ReadLater;
 pub(crate) use later::SectionBytes;
-pub(crate) use tables::Found;
 pub use tables::UnwindTables;
+pub(crate) use tables::{Callers, Found};
 
 type Header = FileHeader64<Endianness>;
 type CompressionHeader = CompressionHeader64<Endianness>;
@@ -38,6 +38,8 @@ const MAX_SECTION_BYTES: u64 = 512 << 20;
 const MAX_DECOMPRESSED_BYTES: u64 = 64 << 20;
 /// `DW_EH_PE_pcrel | DW_EH_PE_sdata4`: how every linker writes the pointer to `.eh_frame`.
 const PCREL_SDATA4: u8 = 0x1b;
+/// More than the dynamic linker is told of any program (bytes).
+const MAX_DYNAMIC_BYTES: u64 = 1 << 16;
 /// The smallest page of any machine.
 const LEAST_PAGE_BYTES: u64 = 4096;
 /// The kernel runs no program with more than a fiftieth of this.
@@ -80,6 +82,8 @@ pub struct ElfImage {
     pub segments: Vec<Segment>,
     /// Stated address of the first instruction of a program; 0 in most libraries.
     pub entry: u64,
+    /// Whether a program begins there: of a library, most linkers state where its code begins.
+    pub is_program: bool,
     /// Its tables of unwind information.
     pub tables: UnwindTables,
     /// What its linker calls this very build; none in files without.
@@ -125,6 +129,7 @@ impl ElfImage {
                 })
                 .collect(),
             entry: header.e_entry(endian),
+            is_program: is_program(header, programs, endian, file),
             build_id: BuildId::find(programs, endian, file),
             ..Self::default()
         };
@@ -236,6 +241,26 @@ impl ElfImage {
         let len = len.min(segment.file_len - offset).min(MAX_SECTION_BYTES);
         Some(start..start.checked_add(len)?)
     }
+}
+
+/// Whether the kernel starts a file, by itself or with an interpreter, or a program loads it.
+fn is_program<'d>(
+    header: &Header,
+    programs: &[ProgramHeader64<Endianness>],
+    endian: Endianness,
+    file: impl ReadRef<'d>,
+) -> bool {
+    let says_so = |program: &ProgramHeader64<Endianness>| {
+        let is_short = program.p_filesz(endian) <= MAX_DYNAMIC_BYTES;
+        let entries = program.dynamic(endian, file).ok().flatten().filter(|_| is_short);
+        entries.is_some_and(|entries| {
+            let is_flags = |entry: &&_| Dyn::d_tag(*entry, endian) == DT_FLAGS_1;
+            entries.iter().find(is_flags).is_some_and(|flags| flags.d_val(endian) & DF_1_PIE.0 != 0)
+        })
+    };
+    header.e_type(endian) == ET_EXEC
+        || programs.iter().any(|program| program.p_type(endian) == PT_INTERP)
+        || programs.iter().any(says_so)
 }
 
 fn tables_from_sections<'d>(
@@ -387,6 +412,28 @@ mod tests {
         assert!((text.svma..=text.svma + text.file_len / 2).contains(&start));
         assert_eq!(image.function_start(start), Some(start));
         assert_ne!(image.function_start(start - 1), Some(start));
+    }
+
+    /// A position-independent one has the type of a library.
+    #[test]
+    fn a_program_is_told_from_a_library() {
+        const TYPE: usize = 16;
+        let mut file = own_executable();
+        let begins = |file: &[u8]| ElfImage::parse_bytes(file).unwrap().is_program;
+        assert!(begins(&file));
+        file[TYPE] = 2; // ET_EXEC
+        assert!(begins(&file));
+        file[TYPE] = 3; // ET_DYN
+        let number = |at: usize| u16::from_le_bytes([file[at], file[at + 1]]);
+        let table = u64::from_le_bytes(file[0x20..0x28].try_into().unwrap()) as usize;
+        let (size, count) = (usize::from(number(0x36)), usize::from(number(0x38)));
+        let headers = || (0..count).map(|n| table + n * size);
+        let find = |file: &[u8], kind: u8| headers().find(|&at| file[at..at + 4] == [kind, 0, 0, 0]).unwrap();
+        let (interpreter, dynamic) = (find(&file, 3), find(&file, 2));
+        file[interpreter] = 0;
+        assert!(begins(&file), "by its flags, as one without an interpreter");
+        file[dynamic] = 0;
+        assert!(!begins(&file));
     }
 
     #[test]

@@ -3,6 +3,7 @@ package main
 
 import (
 	"os"
+	"runtime"
 	"strconv"
 	"time"
 )
@@ -16,8 +17,21 @@ func leaf(x uint64) uint64 {
 	return x
 }
 
+// The runtime reads a stack on a stack of its own.
+//
 //go:noinline
-func level2(x uint64) uint64 { return leaf(x+1) ^ 5 }
+func system(x uint64) uint64 {
+	for i := 0; i < 100; i++ {
+		x += uint64(runtime.Callers(0, callers[:]))
+	}
+	return x
+}
+
+var callers [64]uintptr
+var work = leaf
+
+//go:noinline
+func level2(x uint64) uint64 { return work(x+1) ^ 5 }
 
 //go:noinline
 func level1(x uint64) uint64 { return level2(x+1) + 7 }
@@ -26,6 +40,9 @@ func main() {
 	seconds, _ := strconv.ParseFloat(os.Args[2], 64)
 	end := time.Now().Add(time.Duration(seconds * 1e9))
 	x := uint64(1)
+	if os.Args[1] == "system" {
+		work = system
+	}
 	for time.Now().Before(end) {
 		x = level1(x)
 	}

@@ -1,10 +1,11 @@
 //! Stacks that are known beforehand, by every kind of unwind information: each is whole. `just cases` has them all,
 //! beside other profilers.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use tests::attempts::attempts;
 use tests::cases::{by_sweetspot, rows};
 use tests::guards::is_root;
+use tests::programs::{program, why_not};
 
 /// CPU time of a program (s), and samples of each second of it.
 const CPU_S: f64 = 0.6;
@@ -81,6 +82,24 @@ fn of_libraries_loaded_in_turn() -> Result<()> {
 #[test]
 fn amid_the_languages_own_unwinding() -> Result<()> {
     whole(&["C++, in a handler", "C++, in a destructor", "C++, in a coroutine"])
+}
+
+/// Go's runtime does its own work on a stack of its own. The tables read on in the words that another thread left there, and
+/// frame pointers lead across.
+#[test]
+#[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
+fn across_a_change_of_stacks() -> Result<()> {
+    if let Some(reason) = why_not("chain_go").or_else(|| (!is_root()).then(|| "it needs root".to_owned())) {
+        eprintln!("skipped: {reason}");
+        return Ok(());
+    }
+    let words = [program("chain_go")?.to_string_lossy().into_owned(), "system".to_owned(), CPU_S.to_string()];
+    attempts(|| {
+        let stacks = by_sweetspot(&words, RATE_HZ, &[])?.stacks;
+        let whole = stacks.weight_of(|stack| stack.has("main.level1")) / stacks.weight_of(|_| true);
+        ensure!(whole > 0.9, "only {whole} of the stacks hold their outer frames");
+        Ok(())
+    })
 }
 
 /// The rest is in the memory of the process.

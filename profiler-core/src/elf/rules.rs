@@ -5,9 +5,12 @@
 //! all registers and all expressions: signal trampolines, realigned frames, lazy binding, assembly code.
 
 use gimli::{
-    BaseAddresses, CfaRule, Encoding, EndianSlice, Evaluation, EvaluationResult, FrameDescriptionEntry,
-    LittleEndian, Register, RegisterRule, UnwindContext, UnwindExpression, UnwindSection, Value, X86_64,
+    AArch64, BaseAddresses, CfaRule, Encoding, EndianSlice, Evaluation, EvaluationResult,
+    FrameDescriptionEntry, LittleEndian, Register, RegisterRule, UnwindContext, UnwindExpression,
+    UnwindSection, Value, X86_64,
 };
+
+use crate::machine::Machine;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
@@ -266,7 +269,11 @@ impl Rule {
         }
         let frame = match &self.frame {
             FrameAt::Register(number, offset) => {
-                of.0[*number].ok_or(NoCaller::Unknown)?.wrapping_add_signed(*offset)
+                let frame = of.0[*number].ok_or(NoCaller::Unknown)?.wrapping_add_signed(*offset);
+                // A callee that did not leave the register alone makes it any number.
+                Some(frame)
+                    .filter(|&frame| number == &RSP || is_kept(*number) || frame > of.sp())
+                    .ok_or(NoCaller::Unknown)?
             }
             FrameAt::Expression(program) => program.run(None, of, &read)?,
             FrameAt::Unknown => return Err(NoCaller::Unknown),
@@ -276,7 +283,8 @@ impl Rule {
         for (number, saved) in self.saved.iter().enumerate() {
             let value = match saved {
                 Saved::Unstated if number == RSP => Ok(frame),
-                Saved::Unstated if !is_kept(number) => Err(NoCaller::Unknown),
+                // Also of those that callees may overwrite: where a caller's frame lies by one, as in hand-written code, it
+                // calls only what leaves that register alone.
                 Saved::Unstated | Saved::Same => of.0[number].ok_or(NoCaller::Unknown),
                 Saved::Nowhere => Err(NoCaller::Unknown),
                 Saved::At(offset) => match (word(frame.wrapping_add_signed(*offset)), of.0[number]) {
@@ -305,7 +313,43 @@ impl Rule {
     }
 }
 
-/// Whether functions leave a register as they found it, by the ABI.
+/// Whether a function returns to a caller, by its table. What has no caller says so, or never takes its frame down: start-up code
+/// that calls `main` and exits, the first function of a thread, an endless loop. `None` where the table cannot be read.
+pub(super) fn returns<'a, S: UnwindSection<Slice<'a>>>(
+    machine: Machine,
+    function: &FrameDescriptionEntry<Slice<'a>>,
+    section: &S,
+    bases: &BaseAddresses,
+    svma: u64,
+) -> Option<bool> {
+    let return_address = function.cie().return_address_register();
+    let mut context = UnwindContext::new();
+    let mut rows = function.rows(section, bases, &mut context).ok()?;
+    let (mut begins, mut is_set_up, mut is_taken_down) = (None, false, false);
+    while let Some(row) = rows.next_row().ok()? {
+        if row.contains(svma) && row.register(return_address) == Some(RegisterRule::Undefined) {
+            return Some(false);
+        }
+        let is_bare = is_bare(machine, row.cfa());
+        is_taken_down |= is_set_up && is_bare;
+        is_set_up |= !is_bare;
+        begins = begins.or(Some(is_bare));
+    }
+    // The cold part of a function begins amid its frame, and jumps back.
+    let is_whole = begins == Some(true);
+    Some(!(is_whole && is_set_up && !is_taken_down))
+}
+
+/// Whether a frame is as a call leaves it.
+fn is_bare<T: gimli::ReaderOffset>(machine: Machine, frame: &CfaRule<T>) -> bool {
+    let (sp, pushed) = match machine {
+        Machine::X86_64 => (X86_64::RSP, WORD as i64),
+        Machine::Aarch64 => (AArch64::SP, 0),
+    };
+    *frame == CfaRule::RegisterAndOffset { register: sp, offset: pushed }
+}
+
+/// Whether every function leaves a register as it found it, by the ABI.
 fn is_kept(number: usize) -> bool {
     number == RBX || number == RBP || (R12..=R15).contains(&number)
 }

@@ -5,10 +5,12 @@
 
 use std::sync::OnceLock;
 
-use gimli::{BaseAddresses, DebugFrame, EhFrame, EhFrameOffset, LittleEndian, UnwindSection};
+use gimli::{
+    BaseAddresses, DebugFrame, EhFrame, EhFrameOffset, FrameDescriptionEntry, LittleEndian, UnwindSection,
+};
 
 use super::index::{Functions, Index, Information, is_usual_index};
-use super::rules::Rule;
+use super::rules::{Rule, returns};
 use super::vetting::{Slice, Vetting};
 use super::{Section, pointer_auth};
 use crate::machine::Machine;
@@ -25,6 +27,67 @@ pub(crate) enum Found {
     Unsafe,
     /// A rule. The library finds the same one if `in_library` says so.
     Rule { rule: Box<Rule>, in_library: bool },
+}
+
+/// What the tables say of the callers of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Callers {
+    /// Nothing: they know no function there.
+    Untold,
+    /// It has none.
+    None,
+    /// The same, and its very beginning is returned to, one byte behind the address.
+    NoneAtBeginning,
+    /// It has some.
+    Some,
+}
+
+/// A question to the information of one function.
+trait Question {
+    type Answer;
+    fn answer<'a, S: UnwindSection<Slice<'a>>>(
+        &self,
+        function: &FrameDescriptionEntry<Slice<'a>>,
+        section: &S,
+        bases: &BaseAddresses,
+    ) -> Option<Self::Answer>;
+}
+
+/// What it says.
+enum Answered<T> {
+    Nothing,
+    Unsafe,
+    Answer { answer: T, is_loaded: bool },
+}
+
+/// Which rule holds at a stated address?
+struct RuleAt(u64);
+
+impl Question for RuleAt {
+    type Answer = Rule;
+    fn answer<'a, S: UnwindSection<Slice<'a>>>(
+        &self,
+        function: &FrameDescriptionEntry<Slice<'a>>,
+        section: &S,
+        bases: &BaseAddresses,
+    ) -> Option<Rule> {
+        Rule::of(function, section, bases, self.0)
+    }
+}
+
+/// Does the function that runs at a stated address return?
+struct Returns(Machine, u64);
+
+impl Question for Returns {
+    type Answer = bool;
+    fn answer<'a, S: UnwindSection<Slice<'a>>>(
+        &self,
+        function: &FrameDescriptionEntry<Slice<'a>>,
+        section: &S,
+        bases: &BaseAddresses,
+    ) -> Option<bool> {
+        returns(self.0, function, section, bases, self.1)
+    }
 }
 
 /// The tables of unwind information of one object.
@@ -169,13 +232,49 @@ impl UnwindTables {
     }
 
     fn begins_at(&self, svma: u64) -> bool {
-        self.function_start(svma) == Some(svma) && matches!(self.find_function(svma), Found::Rule { .. })
+        self.function_start(svma) == Some(svma) && self.knows(svma)
     }
 
     fn find_function(&self, svma: u64) -> Found {
-        match self.find_in_eh_frame(svma) {
-            Found::Nothing => self.find_in_debug_frame(svma),
-            found => found,
+        match self.ask(svma, &RuleAt(svma)) {
+            Answered::Nothing => Found::Nothing,
+            Answered::Unsafe => Found::Unsafe,
+            Answered::Answer { answer, is_loaded } => Found::Rule {
+                in_library: !self.has_rules() || is_loaded && answer.is_usual(),
+                rule: Box::new(answer),
+            },
+        }
+    }
+
+    /// What they say of the callers of the function that a call, at a stated address, returns to.
+    pub(crate) fn callers(&self, svma: u64) -> Callers {
+        match self.ask(svma, &Returns(self.machine, svma)) {
+            Answered::Answer { .. } if self.is_no_call(svma) => Callers::None,
+            Answered::Answer { answer: true, .. } => Callers::Some,
+            Answered::Answer { answer: false, .. } => Callers::None,
+            Answered::Nothing if self.begins_at(svma.wrapping_add(1)) => Callers::NoneAtBeginning,
+            Answered::Nothing | Answered::Unsafe => Callers::Untold,
+        }
+    }
+
+    /// Whether no call can end at a stated address, since it would begin before its function does: who made the stack put the
+    /// return address there, to have it end in this function.
+    fn is_no_call(&self, svma: u64) -> bool {
+        let shorter_than_call = match self.machine {
+            Machine::X86_64 => 1,
+            Machine::Aarch64 => 4,
+        };
+        self.function_start(svma).is_some_and(|start| svma.wrapping_sub(start) < shorter_than_call)
+    }
+
+    fn knows(&self, svma: u64) -> bool {
+        matches!(self.find_function(svma), Found::Rule { .. })
+    }
+
+    fn ask<Q: Question>(&self, svma: u64, question: &Q) -> Answered<Q::Answer> {
+        match self.ask_eh_frame(svma, question) {
+            Answered::Nothing => self.ask_debug_frame(svma, question),
+            answered => answered,
         }
     }
 
@@ -184,47 +283,43 @@ impl UnwindTables {
         self.machine == Machine::X86_64
     }
 
-    fn find_in_eh_frame(&self, svma: u64) -> Found {
-        let Some(eh_frame) = &self.eh_frame else { return Found::Nothing };
+    fn ask_eh_frame<Q: Question>(&self, svma: u64, question: &Q) -> Answered<Q::Answer> {
+        let Some(eh_frame) = &self.eh_frame else { return Answered::Nothing };
         let frame = eh_frame_of(eh_frame);
         let bases = bases(eh_frame, self.eh_frame_hdr.as_ref());
-        let rule_at = |offset: usize| {
+        let answer_at = |offset: usize| {
             let function =
                 frame.fde_from_offset(&bases, EhFrameOffset(offset), EhFrame::cie_from_offset).ok()?;
-            Rule::of(&function, &frame, &bases, svma)
+            Some(function)
+                .filter(|function| function.contains(svma))
+                .and_then(|function| question.answer(&function, &frame, &bases))
         };
         let offset = match &self.eh_frame_hdr {
             None => match self.eh_frame_functions.information(svma) {
-                Some(Information::Unsafe) => return Found::Unsafe,
+                Some(Information::Unsafe) => return Answered::Unsafe,
                 Some(Information::At(offset)) => Some(offset),
                 None => None,
             },
-            Some(_) if !self.is_in_order() => return Found::Unsafe,
+            Some(_) if !self.is_in_order() => return Answered::Unsafe,
             Some(section) => match vetted(self.machine, section, &frame, &bases, svma) {
-                Err(NotSafe) => return Found::Unsafe,
+                Err(NotSafe) => return Answered::Unsafe,
                 Ok(offset) => offset,
             },
         };
-        let rule = offset.and_then(rule_at);
-        rule.map_or(Found::Nothing, |rule| Found::Rule {
-            in_library: !self.has_rules() || rule.is_usual(),
-            rule: Box::new(rule),
-        })
+        let answer = offset.and_then(answer_at);
+        answer.map_or(Answered::Nothing, |answer| Answered::Answer { answer, is_loaded: true })
     }
 
-    fn find_in_debug_frame(&self, svma: u64) -> Found {
+    fn ask_debug_frame<Q: Question>(&self, svma: u64, question: &Q) -> Answered<Q::Answer> {
         let information = self.debug_frame_functions().and_then(|functions| functions.information(svma));
         let (Some(section), Some(information)) = (&self.debug_frame, information) else {
-            return Found::Nothing;
+            return Answered::Nothing;
         };
-        let Information::At(offset) = information else { return Found::Unsafe };
+        let Information::At(offset) = information else { return Answered::Unsafe };
         let (frame, bases) = (debug_frame_of(section), BaseAddresses::default());
         let function = frame.fde_from_offset(&bases, offset.into(), DebugFrame::cie_from_offset);
-        let rule = function.ok().and_then(|function| Rule::of(&function, &frame, &bases, svma));
-        rule.map_or(Found::Nothing, |rule| Found::Rule {
-            rule: Box::new(rule),
-            in_library: !self.has_rules(),
-        })
+        let answer = function.ok().and_then(|function| question.answer(&function, &frame, &bases));
+        answer.map_or(Answered::Nothing, |answer| Answered::Answer { answer, is_loaded: false })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::elf::{ElfImage, Found};
+use crate::elf::{Callers, ElfImage, Found};
 use crate::record::Mapped;
 use crate::stack::{Frame, ObjectId};
 use crate::unwind::ModuleSet;
@@ -23,6 +23,8 @@ impl LoadedObject {
 
 /// The code at a program's entry point is no longer than this (bytes).
 const ENTRY_BYTES: u64 = 64;
+/// The same of the function there, which compilers may have put everything into that the program does first (bytes).
+const MAX_ENTRY_BYTES: u64 = 1 << 20;
 
 /// A range of executable memory.
 #[derive(Clone, Debug)]
@@ -184,6 +186,33 @@ impl AddressSpace {
         let mapping = self.mapping(address);
         let entry = mapping.and_then(|m| Some(m.image.as_ref()?.entry.wrapping_add(m.bias)));
         entry.is_some_and(|entry| (1..=ENTRY_BYTES).contains(&address.wrapping_sub(entry)))
+    }
+
+    /// Whether a program begins in the function that holds an address: nobody calls it, whatever its unwind information says.
+    pub(crate) fn is_entry_function(&self, address: u64) -> bool {
+        self.offset_in_program(address).is_some_and(|(image, offset)| {
+            offset < MAX_ENTRY_BYTES
+                && image.function_start(image.entry.wrapping_add(offset)) == Some(image.entry)
+        })
+    }
+
+    /// Whether the address lies in the first instructions of a program, as far as that can be told without unwind information.
+    pub(crate) fn begins_program(&self, address: u64) -> bool {
+        self.offset_in_program(address).is_some_and(|(_, offset)| offset < ENTRY_BYTES)
+    }
+
+    /// How far an address lies behind the entry point of its program.
+    fn offset_in_program(&self, address: u64) -> Option<(&ElfImage, u64)> {
+        let mapping = self.mapping(address)?;
+        let image = mapping.image.as_ref().filter(|image| image.is_program)?;
+        Some((image, address.wrapping_sub(mapping.bias).checked_sub(image.entry)?))
+    }
+
+    /// What the unwind tables say of the callers of the function that a call, at an actual address, returns to.
+    pub(crate) fn callers(&self, address: u64) -> Callers {
+        let mapping = self.mapping(address);
+        let tables = mapping.and_then(|m| Some((m, &m.image.as_ref()?.tables)));
+        tables.map_or(Callers::Untold, |(m, tables)| tables.callers(address.wrapping_sub(m.bias)))
     }
 
     /// What unwinding needs to know of the loaded files.

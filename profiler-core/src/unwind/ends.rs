@@ -3,7 +3,7 @@
 use framehop::FrameAddress;
 
 use super::word_at;
-use crate::elf::Found;
+use crate::elf::{Callers, Found};
 use crate::process::AddressSpace;
 use crate::profile::Outcome;
 use crate::record::StackCopy;
@@ -24,8 +24,47 @@ pub(super) fn end(space: &AddressSpace, at: FrameAddress) -> Outcome {
     if is_trusted && space.is_in_file(address) { Outcome::Complete } else { lost(space, address, true) }
 }
 
-/// Why no caller was found at an address: nothing is known of code that is there, or what is known does not fit.
+/// What it means that a stack goes no further than a return address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StackEnd {
+    /// It is whole: nobody calls that function.
+    Outermost,
+    /// The same, and it is the function's beginning that is returned to, one byte behind the lookup address.
+    OutermostBeginning,
+    /// Nothing is known of that code.
+    Untold,
+    /// Callers are missing, or the code lies in no file.
+    Inner,
+    /// The same, and what stands for the caller leads to where nothing is executable.
+    NoCode,
+}
+
+impl StackEnd {
+    /// Whether the stack is whole.
+    pub fn is_outermost(self) -> bool {
+        matches!(self, Self::Outermost | Self::OutermostBeginning)
+    }
+}
+
+/// The same of a lookup address.
+pub(super) fn stack_end(space: &AddressSpace, address: u64) -> StackEnd {
+    match space.callers(address) {
+        _ if !space.is_in_file(address) => StackEnd::Inner,
+        _ if space.is_entry_function(address) => StackEnd::Outermost,
+        Callers::None => StackEnd::Outermost,
+        Callers::NoneAtBeginning => StackEnd::OutermostBeginning,
+        Callers::Some => StackEnd::Inner,
+        Callers::Untold if space.begins_program(address) => StackEnd::Outermost,
+        Callers::Untold => StackEnd::Untold,
+    }
+}
+
+/// Why no caller was found at an address: nothing is known of code that is there, or what is known does not fit. Where a program
+/// begins there is none.
 pub(super) fn lost(space: &AddressSpace, address: u64, is_unknown: bool) -> Outcome {
+    if is_unknown && space.begins_program(address) {
+        return Outcome::Complete;
+    }
     if is_unknown && space.is_executable(address) { Outcome::NoTables } else { Outcome::Broken }
 }
 

@@ -8,6 +8,7 @@
 use rustc_hash::FxHashSet;
 use serde::Serialize;
 
+use super::StackEnd;
 use crate::profile::Outcome;
 use crate::stack::Frame;
 
@@ -27,6 +28,15 @@ const START_UP_FRAMES: usize = 3;
 /// Stacks with an unknown outermost frame, out of [`WATCH_SAMPLES`], that end the trust in frame pointers.
 const BROKEN_TO_REVERT: u32 = 5;
 const WATCH_SAMPLES: u32 = 1000;
+/// Frames of the tables and of the chain that must agree before one goes on with the other, and how many of the outermost may be
+/// no callers: words of a stack that the thread has left.
+const AGREEING_FRAMES: usize = 2;
+const MADE_UP_FRAMES: usize = 2;
+/// One stack in so many that frame pointers alone lead to its end takes both.
+const BOTH_FOR_ONE_IN: u32 = 50;
+/// One stack in so many that the tables lose takes a comparison, first after so long, and then ever more rarely (ns).
+const LOST_ONE_IN: u32 = 50;
+const LONGEST_PAUSE_NS: u64 = 3_600_000_000_000;
 /// How long frame pointers are trusted before they are compared again.
 const AUDIT_AFTER_NS: u64 = 30_000_000_000;
 
@@ -63,6 +73,48 @@ impl Method {
     }
 }
 
+/// Where a stack goes on that the tables lost: behind so many of their frames, and of the chain's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Continuation {
+    tables: usize,
+    chain: usize,
+    /// Whether the chain leaves out a frame of the tables: a function that keeps no frame pointer hides its caller.
+    leaves_out: bool,
+}
+
+impl Continuation {
+    /// Where the chain goes on from all frames of the tables.
+    fn behind(stack: &[u64]) -> Self {
+        Self { tables: stack.len(), chain: stack.len(), leaves_out: false }
+    }
+
+    /// Where the chain of a sample goes on from the frames that the tables gave, but perhaps the outermost.
+    fn find(chain: &[u64], stack: &[u64]) -> Option<Self> {
+        let agreeing =
+            |chain: &[u64], stack: &[u64]| chain.iter().zip(stack).take_while(|(a, b)| a == b).count();
+        let straight = agreeing(chain, stack);
+        let behind_one = match (chain, stack) {
+            ([ip, chain @ ..], [same, _, stack @ ..]) if ip == same && straight == 1 => {
+                agreeing(chain, stack)
+            }
+            _ => 0,
+        };
+        let found = match behind_one {
+            0 => Self { tables: straight, chain: straight, leaves_out: false },
+            frames => Self { tables: frames + 2, chain: frames + 1, leaves_out: true },
+        };
+        let rest = stack.len().checked_sub(found.tables)?;
+        let goes_further = chain.len().saturating_sub(found.chain) > rest;
+        (found.tables >= AGREEING_FRAMES && rest <= MADE_UP_FRAMES && goes_further).then_some(found)
+    }
+
+    /// The stack by both; `stack` is what the tables gave.
+    pub fn apply(self, chain: &[u64], stack: &mut Vec<u64>) {
+        stack.truncate(self.tables);
+        stack.extend_from_slice(chain.get(self.chain..).unwrap_or_default());
+    }
+}
+
 /// Chooses the method, and judges stacks found by frame pointers.
 #[derive(Clone, Debug)]
 pub struct MethodChoice {
@@ -71,6 +123,10 @@ pub struct MethodChoice {
     tried: u32,
     compared: u32,
     disagreed: u32,
+    /// Stacks that the chain alone led to their end.
+    by_chain_alone: u32,
+    /// Whether samples carry both because both are needed.
+    takes_both: bool,
     /// Whether the comparison has begun with a program, and not amid it.
     is_beginning: bool,
     /// Outermost frames of trustworthy frame-pointer chains: the return addresses into start-up code, wherever a process has
@@ -79,6 +135,9 @@ pub struct MethodChoice {
     watched: u32,
     broken: u32,
     audit_at_ns: Option<u64>,
+    /// When stacks that the tables lose may be compared again, and how long until the time after that (ns).
+    retry_at_ns: u64,
+    retry_pause_ns: u64,
 }
 
 impl MethodChoice {
@@ -99,11 +158,15 @@ impl MethodChoice {
             tried: 0,
             compared: 0,
             disagreed: 0,
+            by_chain_alone: 0,
+            takes_both: false,
             is_beginning: true,
             outermost: FxHashSet::default(),
             watched: 0,
             broken: 0,
             audit_at_ns: None,
+            retry_at_ns: 0,
+            retry_pause_ns: AUDIT_AFTER_NS,
         }
     }
 
@@ -112,62 +175,87 @@ impl MethodChoice {
         self.method
     }
 
-    /// Compares the frame-pointer chain of a sample with its unwound stack (lookup addresses). Tells whether the chain is
-    /// the stack's whole: that was cut, and the chain goes on from there to where complete ones end. `locate` says which code
-    /// an address is.
+    /// Compares the frame-pointer chain of a sample with its unwound stack (lookup addresses). Where the tables lost the stack and
+    /// the chain, which ends at `end`, leads to its outermost frame, tells how the stack goes on: it is whole then. `locate` says
+    /// which code an address is.
     pub fn compare(
         &mut self,
         by_frame_pointer: &[u64],
         by_tables: &[u64],
         outcome: Outcome,
+        end: StackEnd,
         locate: impl Fn(u64) -> Frame,
-    ) -> bool {
+    ) -> Option<Continuation> {
         self.tried += 1;
         let last = by_frame_pointer.last().map(|&last| locate(last));
+        let is_whole = end.is_outermost() || last.is_some_and(|last| self.outermost.contains(&last));
+        let continued = Continuation::find(by_frame_pointer, by_tables).filter(|_| is_whole);
+        // One that seems whole may end in words that another thread has left; where all its frames are right, it does end.
+        let is_lost =
+            |continued: &Continuation| outcome != Outcome::Complete || continued.tables < by_tables.len();
         match (outcome, last) {
             (Outcome::Complete, Some(last)) if agree(by_frame_pointer, by_tables) => {
                 self.compared += 1;
                 self.outermost.insert(last);
-                false
+                None
+            }
+            (Outcome::CopyTooShort | Outcome::StackAbsent, _) if !by_frame_pointer.starts_with(by_tables) => {
+                self.disagreed += 1;
+                None
+            }
+            (Outcome::CopyTooShort | Outcome::StackAbsent, _) => {
+                self.compared += u32::from(is_whole);
+                is_whole.then(|| Continuation::behind(by_tables))
+            }
+            (Outcome::Complete | Outcome::Broken | Outcome::NoTables | Outcome::OtherStack, _)
+                if let Some(continued) = continued.filter(is_lost) =>
+            {
+                self.compared += 1;
+                self.by_chain_alone += 1;
+                self.disagreed += u32::from(continued.leaves_out);
+                Some(continued)
             }
             (Outcome::Complete, _) => {
                 self.compared += 1;
                 self.disagreed += 1;
-                false
+                None
             }
-            (Outcome::CopyTooShort | Outcome::StackAbsent, _) if !by_frame_pointer.starts_with(by_tables) => {
-                self.disagreed += 1;
-                false
-            }
-            (Outcome::CopyTooShort | Outcome::StackAbsent, Some(last)) if self.outermost.contains(&last) => {
-                self.compared += 1;
-                true
-            }
-            _ => false, // nothing to hold the chain against
+            _ => None, // nothing to hold the chain against
         }
     }
 
-    /// How a chain found by frame pointers alone ended.
+    /// How a chain found by frame pointers alone ended, which does at `end`.
     pub fn judge(
         &mut self,
         chain: &[u64],
         chain_limit_reached: bool,
+        end: StackEnd,
         locate: impl Fn(u64) -> Frame,
     ) -> Outcome {
         let outcome = match chain.last() {
             None => Outcome::NoUserStack,
+            // Where code was built without frame pointers, a chain leads into data.
+            Some(_) if end == StackEnd::NoCode => Outcome::Broken,
             Some(_) if chain_limit_reached => Outcome::ChainTooLong,
             Some(&last) => match locate(last) {
-                // Where code was built without frame pointers, a chain leads into data.
                 last if last.object.is_in_no_file() => Outcome::Broken,
-                // Without a comparison there is no telling: the user chose frame pointers.
-                last if self.fixed || self.outermost.contains(&last) => Outcome::Complete,
+                _ if end.is_outermost() => Outcome::Complete,
+                last if self.outermost.contains(&last) => Outcome::Complete,
+                // There is no telling, and the user chose frame pointers.
+                _ if self.fixed && end == StackEnd::Untold => Outcome::Complete,
                 _ => Outcome::Broken,
             },
         };
         self.watched += 1;
         self.broken += u32::from(outcome.is_truncated());
         outcome
+    }
+
+    /// How a stack ended that was unwound by tables alone.
+    pub fn note_unwound(&mut self, outcome: Outcome) {
+        self.watched += 1;
+        self.broken +=
+            u32::from(matches!(outcome, Outcome::Broken | Outcome::NoTables | Outcome::OtherStack));
     }
 
     /// The next method, when it is time to change; it is then in force.
@@ -179,19 +267,20 @@ impl MethodChoice {
             Method::Trial if self.disagreed > TOLERATED && self.is_beginning => {
                 if self.tried >= FIRST_STACKS {
                     self.is_beginning = false;
-                    (self.tried, self.compared, self.disagreed) = (0, 0, 0);
+                    self.compare_anew();
                 }
                 None
             }
-            Method::Trial if self.disagreed > TOLERATED => self.take(Method::Dwarf, None),
+            Method::Trial if self.disagreed > TOLERATED => self.take_both_or_tables(),
             Method::Trial if self.compared >= self.needed() => {
                 self.is_beginning = false;
                 self.take(Method::Fp, Some(now_ns.saturating_add(AUDIT_AFTER_NS)))
             }
             // The tables follow frame pointers too where they know nothing better.
-            Method::Trial if self.tried >= TRIAL_LIMIT => self.take(Method::Dwarf, None),
+            Method::Trial if self.tried >= TRIAL_LIMIT => self.take_both_or_tables(),
             Method::Fp if self.broken >= BROKEN_TO_REVERT => self.take(Method::Dwarf, None),
             Method::Fp if self.audit_at_ns.is_some_and(|at| now_ns >= at) => self.take(Method::Trial, None),
+            Method::Dwarf if self.watched >= TRIAL_SAMPLES => self.compare_what_is_lost(now_ns),
             _ => {
                 if self.watched >= WATCH_SAMPLES {
                     (self.watched, self.broken) = (0, 0);
@@ -199,6 +288,37 @@ impl MethodChoice {
                 None
             }
         }
+    }
+
+    /// Frame pointers disagree with the tables: where they alone lead to the end of many stacks, both are taken.
+    fn take_both_or_tables(&mut self) -> Option<Method> {
+        let is_early = self.takes_both && self.tried < TRIAL_SAMPLES;
+        self.takes_both = is_early || BOTH_FOR_ONE_IN * self.by_chain_alone >= self.tried;
+        if !self.takes_both {
+            return self.take(Method::Dwarf, None);
+        }
+        if self.tried >= TRIAL_SAMPLES {
+            self.compare_anew();
+        }
+        None
+    }
+
+    /// The tables may lose stacks that frame pointers would not: a thread that has changed stacks, or code that has come since.
+    fn compare_what_is_lost(&mut self, now_ns: u64) -> Option<Method> {
+        let loses = LOST_ONE_IN * self.broken >= self.watched;
+        (self.watched, self.broken) = (0, 0);
+        if !loses || now_ns < self.retry_at_ns {
+            return None;
+        }
+        self.retry_at_ns = now_ns.saturating_add(self.retry_pause_ns);
+        self.retry_pause_ns = (2 * self.retry_pause_ns).min(LONGEST_PAUSE_NS);
+        let method = self.take(Method::Trial, None);
+        self.takes_both = true; // until enough samples say otherwise
+        method
+    }
+
+    fn compare_anew(&mut self) {
+        (self.tried, self.compared, self.disagreed, self.by_chain_alone) = (0, 0, 0, 0);
     }
 
     /// Comparisons that a decision for frame pointers takes.
@@ -209,8 +329,10 @@ impl MethodChoice {
     /// A process has begun another program: what was learnt does not hold for it.
     pub fn program_changed(&mut self) -> Option<Method> {
         self.is_beginning = true;
+        self.takes_both = false;
+        (self.retry_at_ns, self.retry_pause_ns) = (0, AUDIT_AFTER_NS);
         if self.fixed || self.method == Method::Trial {
-            (self.tried, self.compared, self.disagreed) = (0, 0, 0);
+            self.compare_anew();
             return None;
         }
         self.take(Method::Trial, None)
@@ -219,7 +341,8 @@ impl MethodChoice {
     fn take(&mut self, method: Method, audit_at_ns: Option<u64>) -> Option<Method> {
         self.method = method;
         self.audit_at_ns = audit_at_ns;
-        (self.tried, self.compared, self.disagreed) = (0, 0, 0);
+        self.takes_both = false;
+        self.compare_anew();
         (self.watched, self.broken) = (0, 0);
         Some(method)
     }

@@ -27,6 +27,7 @@ use crate::machine::Machine;
 use crate::process::Process;
 use crate::profile::Outcome;
 use crate::record::{StackCopy, UserRegs};
+pub use ends::StackEnd;
 use registers::{Caches, Registers, Unwinders};
 
 /// A stack deeper than this is taken for a loop.
@@ -38,6 +39,8 @@ const MAX_FRAMES: usize = 4096;
 const CACHE_LIFE_CHANGES: u32 = 7_000;
 /// Where a stack can be. Outside, the library computes addresses that overflow.
 const STACK_ADDRESSES: Range<u64> = 4096..1 << 63;
+/// Frames of a chain of frame pointers that may lie beyond the outermost function.
+const MADE_UP_CALLERS: usize = 2;
 /// Addresses that are remembered.
 const MAX_KNOWN: usize = 1 << 16;
 
@@ -99,6 +102,8 @@ enum Known {
     Usual(Option<ShortRule>),
     /// A rule that takes all registers, or that the library does not have.
     Rare,
+    /// That a program begins there: whatever the rule, nobody has called it.
+    Entry,
 }
 
 /// The stack holds a frame that only all registers together lead out of.
@@ -116,6 +121,10 @@ pub struct StackUnwinder {
     places: Vec<u64>,
     /// The word that the outermost one keeps of its caller and that was not copied.
     unread: Option<u64>,
+    /// Whether it returns to where nothing is known to be executable.
+    is_untold: bool,
+    /// How a stack ends that goes no further than a return address, by the generation of the process.
+    ends: FxHashMap<(u64, u64), StackEnd>,
 }
 
 impl StackUnwinder {
@@ -127,6 +136,61 @@ impl StackUnwinder {
     /// Where the last stack was cut: the address of a word that its outermost frame has saved and the copy does not hold.
     pub fn unread(&self) -> Option<u64> {
         self.unread
+    }
+
+    /// Whether the last stack returns to where nothing is executable, by what is known of the process.
+    pub fn is_untold(&self) -> bool {
+        self.is_untold
+    }
+
+    /// What it means that a stack goes no further than a lookup address. `is_return` tells callers from the innermost frame, which is
+    /// where a function runs, and not where a call returns.
+    pub fn end_at(&mut self, process: &Process, address: u64, is_return: bool) -> StackEnd {
+        if !is_return {
+            let is_entry = self.known(process, address) == Known::Entry;
+            return if is_entry { StackEnd::Outermost } else { StackEnd::Inner };
+        }
+        if self.ends.len() > MAX_KNOWN {
+            self.ends.clear();
+        }
+        let find = || ends::stack_end(&process.space, address);
+        *self.ends.entry((process.generation, address)).or_insert_with(find)
+    }
+
+    /// How a chain of frame pointers ends (lookup addresses, innermost first). From where it leads to no code on it is cut: where code
+    /// keeps other numbers in that register, it leads through data.
+    pub fn chain_end(&mut self, process: &Process, chain: &mut Vec<u64>) -> StackEnd {
+        let callers = chain.iter().skip(1);
+        let code = 1 + callers.take_while(|&&caller| process.space.is_executable(caller)).count();
+        let is_cut = code < chain.len();
+        chain.truncate(code);
+        let Some(end) = self.find_end(process, chain) else {
+            return if is_cut { StackEnd::NoCode } else { self.last_end(process, chain) };
+        };
+        if end == StackEnd::OutermostBeginning
+            && let Some(last) = chain.last_mut()
+        {
+            *last += 1; // no call returns to a beginning
+        }
+        end
+    }
+
+    /// Cuts a chain behind its outermost function, if one of the last frames is: that may hold any number in the register when it
+    /// calls the first function with a frame pointer, and the number may lead to a word that looks like a caller.
+    fn find_end(&mut self, process: &Process, chain: &mut Vec<u64>) -> Option<StackEnd> {
+        let shortest = chain.len().saturating_sub(MADE_UP_CALLERS).max(1);
+        let outermost = (shortest..=chain.len()).rev().find_map(|frames| {
+            let end = self.last_end(process, chain.get(..frames)?);
+            Some((frames, end)).filter(|(_, end)| end.is_outermost())
+        });
+        let (frames, end) = outermost?;
+        chain.truncate(frames);
+        Some(end)
+    }
+
+    fn last_end(&mut self, process: &Process, chain: &[u64]) -> StackEnd {
+        let last = chain.last().map(|&last| self.end_at(process, last, chain.len() > 1));
+        last.unwrap_or(StackEnd::Inner)
     }
 
     /// Tells that some address space has changed since the last stack.
@@ -150,6 +214,7 @@ impl StackUnwinder {
         let ask = || match process.space.find_rule(address) {
             Found::Nothing => Known::Nothing,
             Found::Unsafe => Known::Unsafe,
+            Found::Rule { .. } if process.space.is_entry_function(address) => Known::Entry,
             Found::Rule { rule, in_library: true } => Known::Usual(rule.short()),
             Found::Rule { in_library: false, .. } => Known::Rare,
         };
@@ -166,7 +231,7 @@ impl StackUnwinder {
     ) -> Unwound {
         let first = frames.len();
         self.places.clear();
-        self.unread = None;
+        (self.unread, self.is_untold) = (None, false);
         let (base, unwound) = match regs {
             UserRegs::X86_64 { ip, general } => {
                 let [bp, sp] = [6, 7].map(|number| general[number].unwrap_or(0));
@@ -193,6 +258,9 @@ impl StackUnwinder {
             }
         };
         let (mut outcome, outermost) = unwound;
+        if !goes_on(outcome) && self.drop_what_is_no_code(process, frames, first) {
+            outcome = self.without_caller(process, &frames[first..]);
+        }
         if stack.is_empty() && !stack.is_full() && outcome.is_truncated() {
             // In the midst of `execve` the stack is gone, and often the code; else a fault has hit a page of the stack.
             let is_there = |&ip: &u64| process.space.is_executable(ip);
@@ -210,6 +278,27 @@ impl StackUnwinder {
         let outermost = if ends::is_elsewhere(outermost, base, stack) { base } else { outermost };
         let depth_bytes = outermost.saturating_sub(base).min(stack.len() as u64);
         Unwound { outcome, depth_bytes }
+    }
+
+    /// Takes off the outermost frames where nothing is executable, by what is known of the process: words that are no return
+    /// addresses. Where such a frame leads on to code, it is code that nobody has told of. Whether there were any.
+    fn drop_what_is_no_code(&mut self, process: &Process, frames: &mut Vec<u64>, first: usize) -> bool {
+        let callers = frames.get(first + 1..).unwrap_or_default().iter().rev();
+        let none = callers.take_while(|&&caller| !process.space.is_executable(caller)).count();
+        frames.truncate(frames.len() - none);
+        self.places.truncate(frames.len() - first);
+        self.is_untold = none > 0;
+        self.is_untold
+    }
+
+    /// How a stack ends whose outermost frame has no caller where its return address should be.
+    fn without_caller(&mut self, process: &Process, frames: &[u64]) -> Outcome {
+        let Some(&last) = frames.last() else { return Outcome::Broken };
+        match self.end_at(process, last, frames.len() > 1) {
+            end if end.is_outermost() => Outcome::Complete,
+            StackEnd::Untold => lost(&process.space, last, true),
+            _ => Outcome::Broken,
+        }
     }
 
     /// By the library, which follows few registers. Gives the outcome and the last stack pointer.
@@ -255,6 +344,7 @@ impl StackUnwinder {
             let is_generated = space.is_generated(address);
             match known {
                 Known::Unsafe => break Outcome::Broken,
+                Known::Entry => break Outcome::Complete,
                 Known::Rare if R::HAS_RULES => return Err(NeedsAll),
                 // The frame pointer may not be this function's yet: that needs a look at the stack.
                 Known::Nothing
@@ -345,6 +435,11 @@ impl StackUnwinder {
         };
         Ok((outcome, registers.sp()))
     }
+}
+
+/// Whether a stack goes on from its outermost frame, for all that is known.
+fn goes_on(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::CopyTooShort | Outcome::StackAbsent | Outcome::TooManyFrames)
 }
 
 /// A caller by its return address, unless that is zero.

@@ -27,6 +27,8 @@ const SEARCHED_WORDS: u64 = 512;
 enum At {
     Nothing,
     Unsafe,
+    /// A program begins there, whatever the rule.
+    Entry,
     Rule(Arc<Rule>),
 }
 
@@ -42,6 +44,7 @@ impl RuleCache {
         let ask = || match process.space.find_rule(address) {
             Found::Nothing => At::Nothing,
             Found::Unsafe => At::Unsafe,
+            Found::Rule { .. } if process.space.is_entry_function(address) => At::Entry,
             Found::Rule { rule, .. } => At::Rule(Arc::from(rule)),
         };
         self.0.entry((process.generation, address)).or_insert_with(ask).clone()
@@ -75,6 +78,7 @@ pub(super) fn unwind(
         let known = rules.at(process, address);
         let (caller, is_interrupted) = match &known {
             At::Unsafe => break Outcome::Broken,
+            At::Entry => break Outcome::Complete,
             At::Rule(rule) => (by_rule(space, rule, &registers, read), rule.is_trampoline()),
             At::Nothing => without_table(space, at, &registers, read),
         };

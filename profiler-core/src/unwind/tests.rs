@@ -205,7 +205,7 @@ fn a_word_that_the_copy_holds_only_half_of_is_cut_off() {
 fn a_wild_return_address_breaks_the_stack() {
     for bp in [0, 0x1234, STACK - 8, STACK + (1 << 40), u64::MAX] {
         let (frames, outcome) = unwind(&program(), LEAF, bp, &[0xdead_0000, 1, 2, 3], Copied::More);
-        assert_eq!((frames, outcome), (vec![LEAF, 0xdead_0000 - 1], Outcome::Broken), "{bp:#x}");
+        assert_eq!((frames, outcome), (vec![LEAF], Outcome::Broken), "{bp:#x}");
     }
 }
 
@@ -220,8 +220,113 @@ fn generated_code_in_the_middle_is_passed_by_its_frame_pointer() {
 
 #[test]
 fn a_stack_that_ends_in_generated_code_is_not_complete() {
-    let (frames, outcome) = unwind(&program(), LEAF, 0, &[ANONYMOUS + 5, 0, 0, 0], Copied::More);
-    assert_eq!((frames, outcome), (vec![LEAF, ANONYMOUS + 4], Outcome::Broken));
+    let mut processes = program();
+    let found =
+        |processes: &ProcessTable| unwind(processes, LEAF, 0, &[ANONYMOUS + 5, 0, 0, 0], Copied::More);
+    // Where nobody has told of code, none was called.
+    assert_eq!(found(&processes), (vec![LEAF], Outcome::Broken));
+    map(&mut processes, ANONYMOUS & !0xfff, 0x1000, None);
+    assert_eq!(found(&processes), (vec![LEAF, ANONYMOUS + 4], Outcome::NoTables));
+}
+
+/// A program whose start-up code is a function of the compiler's has a rule there as everywhere, and by it, the word that the kernel
+/// leaves is a return address: the number of arguments.
+#[test]
+fn a_stack_ends_where_its_program_begins_whatever_the_rule() {
+    let words = [BODY + 5, 1, STACK + 64, 0];
+    let found = |is_program, ip, words: &[u64]| {
+        let processes = process(ElfImage { entry: BODY, is_program, ..image(tables(&[], true)) });
+        unwind(&processes, ip, 0, words, Copied::More)
+    };
+    assert_eq!(found(true, LEAF, &words), (vec![LEAF, BODY + 4], Outcome::Complete));
+    assert_eq!(found(true, LEAF, &words[..1]), (vec![LEAF, BODY + 4], Outcome::Complete));
+    // Of a library, linkers state the beginning of its code: a function like any other.
+    assert_eq!(found(false, LEAF, &THREE_FRAMES), (THREE_LOOKUPS.to_vec(), Outcome::Complete));
+    // So it is where all registers are followed.
+    let rare = [7, 7, 7, 7, BODY + 5, 1];
+    assert_eq!(found(true, REALIGNED, &rare).1, Outcome::Complete);
+    let rare = [7, 7, STACK + 64, BODY + 5, 1, 1];
+    let processes = process(ElfImage { entry: BODY, is_program: true, ..image(tables(&[], true)) });
+    let (frames, outcome) = unwind(&processes, REALIGNED, STACK, &rare, Copied::More);
+    assert_eq!((frames, outcome), (vec![REALIGNED, BODY + 4], Outcome::Complete));
+}
+
+#[test]
+fn a_stack_ends_where_its_program_begins_without_tables() {
+    let words = [ASSEMBLY + 5, 1, STACK + 64, 0];
+    for (is_program, expected) in [(true, Outcome::Complete), (false, Outcome::NoTables)] {
+        let processes = process(ElfImage { entry: ASSEMBLY, is_program, ..image(tables(&[], true)) });
+        let found = unwind(&processes, LEAF, 0xbad, &words, Copied::More);
+        assert_eq!(found, (vec![LEAF, ASSEMBLY + 4], expected));
+    }
+}
+
+/// A coroutine's first function runs for ever, and where its return address would be lies what the stack held before.
+#[test]
+fn what_never_returns_is_the_outermost_where_it_has_no_caller() {
+    let advance = |bytes: u8| 0x40 | bytes;
+    let set_up = vec![advance(4), DEF_CFA_OFFSET, 16];
+    let cases = [
+        (set_up.clone(), Outcome::Complete),
+        ([&set_up[..], &[advance(40), DEF_CFA_OFFSET, 8]].concat(), Outcome::Broken),
+        (vec![DEF_CFA_OFFSET, 16], Outcome::Broken), // the cold part of a function, which jumps back
+    ];
+    for (instructions, expected) in cases {
+        let processes = process(image(tables(&instructions, true)));
+        for garbage in [0x1234_5678_9abc, EH_FRAME] {
+            let words = [HOSTILE + 9, 7, garbage, garbage];
+            let found = unwind(&processes, LEAF, 0xbad, &words, Copied::Whole);
+            assert_eq!(found, (vec![LEAF, HOSTILE + 8], expected), "{instructions:?}");
+        }
+        // A caller that is there is followed.
+        let (frames, _) = unwind(&processes, LEAF, 0xbad, &[HOSTILE + 9, 7, START + 5], Copied::Whole);
+        assert_eq!(frames, [LEAF, HOSTILE + 8, START + 4]);
+    }
+}
+
+#[test]
+fn a_chain_of_frame_pointers_ends_in_an_outermost_function_or_leads_into_data() {
+    let processes = program();
+    let mut unwinder = StackUnwinder::default();
+    let mut end = |chain: &[u64]| {
+        let mut chain = chain.to_vec();
+        (unwinder.chain_end(processes.get(1).unwrap(), &mut chain), chain)
+    };
+    let whole = THREE_LOOKUPS.to_vec();
+    let data = [0x1234, BODY + 4, START + 4];
+    assert_eq!(end(&whole), (StackEnd::Outermost, whole.clone()));
+    assert_eq!(end(&[&whole[..], &data].concat()), (StackEnd::Outermost, whole.clone()));
+    // What the outermost function holds in the register may lead to a word that looks like a caller.
+    assert_eq!(end(&[&whole[..], &[BODY + 4]].concat()), (StackEnd::Outermost, whole.clone()));
+    assert_eq!(end(&[&whole[..], &[BODY + 4; 9]].concat()).0, StackEnd::Inner);
+    assert_eq!(end(&whole[..2]), (StackEnd::Inner, whole[..2].to_vec()), "callers are missing");
+    assert_eq!(end(&[&whole[..2], &data].concat()), (StackEnd::NoCode, whole[..2].to_vec()));
+    assert_eq!(end(&[LEAF, LEAF - 1]), (StackEnd::OutermostBeginning, vec![LEAF, LEAF]));
+    assert_eq!(
+        end(&[ANONYMOUS]),
+        (StackEnd::Inner, vec![ANONYMOUS]),
+        "the sampled instruction is where it is"
+    );
+    assert_eq!(end(&[]), (StackEnd::Inner, vec![]));
+}
+
+#[test]
+fn what_a_stack_ends_in_tells_whether_it_is_whole() {
+    let advance = |bytes: u8| 0x40 | bytes;
+    let processes = process(image(tables(&[advance(4), DEF_CFA_OFFSET, 16], true)));
+    let mut unwinder = StackUnwinder::default();
+    let mut end = |address, is_return| unwinder.end_at(processes.get(1).unwrap(), address, is_return);
+    for _ in 0..2 {
+        assert_eq!(end(START + 4, true), StackEnd::Outermost, "its table says so");
+        assert_eq!(end(HOSTILE + 8, true), StackEnd::Outermost, "it never returns");
+        assert_eq!(end(HOSTILE + 8, false), StackEnd::Inner, "what runs is called by something");
+        assert_eq!(end(BODY + 4, true), StackEnd::Inner);
+        // Before the first byte of a function no call lies, and in one none can.
+        assert_eq!(end(BODY, true), StackEnd::Outermost, "the return address was put there");
+        assert_eq!(end(LEAF - 1, true), StackEnd::OutermostBeginning);
+        assert_eq!(end(TEXT + 0xa00, true), StackEnd::Untold);
+        assert_eq!(end(ANONYMOUS, true), StackEnd::Inner);
+    }
 }
 
 #[test]

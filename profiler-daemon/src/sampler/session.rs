@@ -22,11 +22,11 @@ use profiler_core::rate::{Reading, ThreadVisits, TopShares};
 use profiler_core::record::{RawSample, Record, Task};
 use profiler_core::stack::{Frame, ObjectId};
 use profiler_core::stats;
-use profiler_core::unwind::StackUnwinder;
 use profiler_core::unwind::basis::Basis;
 use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::earlier::{EarlierStacks, Followed};
 use profiler_core::unwind::method::{Method, MethodChoice};
+use profiler_core::unwind::{StackEnd, StackUnwinder};
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 use self::charged::{Charged, Clock};
@@ -661,17 +661,25 @@ impl Session {
         self.counts.samples += 1;
         self.counts.frames += frames;
         self.recent.note(HandledSample { at_ns: sample.time_ns, cpu: sample.cpu, frames, stack_bytes });
-        let mut depth_bytes = None;
+        let (mut depth_bytes, mut is_untold) = (None, false);
         let outcome = match (self.choice.method(), sample.regs, sample.stack) {
             (Method::Dwarf | Method::Trial, Some(regs), Some(stack)) => {
                 let unwound = self.unwinder.unwind(process, regs, stack, user);
                 depth_bytes = Some(unwound.depth_bytes);
+                is_untold = self.unwinder.is_untold();
                 let is_trial = self.choice.method() == Method::Trial && !by_frame_pointer.is_empty();
-                let locate = |address| process.locate(address);
-                if is_trial && self.choice.compare(by_frame_pointer, user, unwound.outcome, locate) {
-                    std::mem::swap(user, by_frame_pointer);
+                let continued = is_trial.then(|| {
+                    let end = self.unwinder.chain_end(process, by_frame_pointer);
+                    let locate = |address| process.locate(address);
+                    self.choice.compare(by_frame_pointer, user, unwound.outcome, end, locate)
+                });
+                if let Some(continued) = continued.flatten() {
+                    continued.apply(by_frame_pointer, user);
                     Outcome::Complete
                 } else {
+                    if !is_trial {
+                        self.choice.note_unwound(unwound.outcome);
+                    }
                     places.extend_from_slice(self.unwinder.places());
                     unwound.outcome
                 }
@@ -680,7 +688,9 @@ impl Session {
             (_, _, None) if !by_frame_pointer.is_empty() => {
                 std::mem::swap(user, by_frame_pointer);
                 let limit_reached = sample.chain_len() >= self.chain_limit;
-                self.choice.judge(user, limit_reached, |address| process.locate(address))
+                let end = self.unwinder.chain_end(process, user);
+                is_untold = end == StackEnd::NoCode;
+                self.choice.judge(user, limit_reached, end, |address| process.locate(address))
             }
             (_, Some(regs), Some(stack)) => {
                 let unwound = self.unwinder.unwind(process, regs, stack, user);
@@ -729,6 +739,9 @@ impl Session {
         self.clocked_cpu.iter_mut().for_each(|cpu| cpu.sampled(sample.pid, weight_ns));
         self.visits.sampled(sample.tid, key(function), weight_ns);
         self.counts.truncated.add(outcome, 1);
+        if is_untold {
+            self.look_for_callers(sample);
+        }
     }
 
     /// What happened since the last reading; a new one begins.

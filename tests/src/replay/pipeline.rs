@@ -217,19 +217,27 @@ impl Session {
                 let unwound = self.unwinder.unwind(process, regs, stack, &mut user);
                 self.copy.observe(unwound.depth_bytes, unwound.outcome == Outcome::CopyTooShort);
                 let is_trial = self.choice.method() == Method::Trial && !chain.is_empty();
-                if is_trial
-                    && self.choice.compare(&chain, &user, unwound.outcome, |address| process.locate(address))
-                {
-                    user = chain;
+                let continued = is_trial.then(|| {
+                    let end = self.unwinder.chain_end(process, &mut chain);
+                    let locate = |address| process.locate(address);
+                    self.choice.compare(&chain, &user, unwound.outcome, end, locate)
+                });
+                if let Some(continued) = continued.flatten() {
+                    continued.apply(&chain, &mut user);
                     Outcome::Complete
                 } else {
+                    if !is_trial {
+                        self.choice.note_unwound(unwound.outcome);
+                    }
                     places.extend_from_slice(self.unwinder.places());
                     unwound.outcome
                 }
             }
             (_, _, None) if !chain.is_empty() => {
                 user = chain;
-                self.choice.judge(&user, sample.chain_len() >= CHAIN_LIMIT, |address| process.locate(address))
+                let limit_reached = sample.chain_len() >= CHAIN_LIMIT;
+                let end = self.unwinder.chain_end(process, &mut user);
+                self.choice.judge(&user, limit_reached, end, |address| process.locate(address))
             }
             (_, Some(regs), Some(stack)) => self.unwinder.unwind(process, regs, stack, &mut user).outcome,
             _ => Outcome::NoUserStack,

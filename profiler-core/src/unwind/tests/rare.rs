@@ -120,6 +120,27 @@ fn a_frame_is_found_by_a_register_that_an_inner_function_saved() {
     assert_eq!(outcome, Outcome::Complete);
 }
 
+/// As in hand-written ciphers: the caller keeps the address of its frame in `rax`, which its own piece of code leaves alone.
+#[test]
+fn a_frame_is_found_by_a_register_that_the_callee_leaves_alone() {
+    const RAX: u8 = 0;
+    let processes = process(image(tables(&[DEF_CFA, RAX, 8], true)));
+    let words = [HOSTILE + 5, 7, 7, 7, START + 5];
+    let found = |rax: u64| {
+        let UserRegs::X86_64 { ip, mut general } = registers(LEAF, STACK, 0xbad) else { unreachable!() };
+        general[usize::from(RAX)] = Some(rax);
+        let bytes: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
+        let stack = StackCopy::new(RawData::Single(&bytes), bytes.len() + 1);
+        let (mut frames, regs) = (Vec::new(), UserRegs::X86_64 { ip, general });
+        let process = processes.get(1).unwrap();
+        (StackUnwinder::default().unwind(process, regs, stack, &mut frames).outcome, frames)
+    };
+    assert_eq!(found(STACK + 32), (Outcome::Complete, vec![LEAF, HOSTILE + 4, START + 4]));
+    // A number that the callee left there leads nowhere.
+    assert_eq!(found(7), (Outcome::Broken, vec![LEAF, HOSTILE + 4]));
+    assert_eq!(found(STACK - 64), (Outcome::Broken, vec![LEAF, HOSTILE + 4]));
+}
+
 #[test]
 fn a_realigned_frame_is_found_through_memory() {
     // rbp - 8 holds the frame's address; the word there is not the one that the frame pointer leads to.

@@ -97,6 +97,16 @@ impl Session {
         }
     }
 
+    /// A stack that returns to memory that nobody has told of: either no return address, or the code of a mapping that was missed,
+    /// which the next sample is to find.
+    pub(super) fn look_for_callers(&mut self, sample: &RawSample<'_>) {
+        let generation = self.processes.get(sample.pid).map(|process| process.generation);
+        let is_worthwhile = |generation| self.rereads.is_worthwhile(sample.pid, generation, sample.time_ns);
+        if generation.is_some_and(is_worthwhile) {
+            self.read_maps(sample.pid);
+        }
+    }
+
     /// Follows what a followed process created before that was followed; after an error it is not followed.
     pub(crate) fn adopt_child(&mut self, child: Child) -> Result<(), ::procfs::ProcError> {
         let now_ns = clock::monotonic_ns();
