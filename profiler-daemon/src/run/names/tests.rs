@@ -307,7 +307,7 @@ fn a_file_that_is_another_by_then_lends_no_names() {
 #[test]
 fn addresses_of_a_kernel_that_runs_no_more_are_not_looked_up_in_this_one() {
     let mut copies = Copies::new();
-    copies.map(b"no program");
+    copies.map(b"\x7fELF, but no program");
     let unnamed = cut_of(&copies, &[0x1000]).unnamed(1.0, &Run::default());
     let (cut, run) = Cut::of_unnamed(unnamed, false, &Symbols::new(1 << 28));
     let profile = symbolize_cut(cut, 1.0, run, None, &Hurry::default(), &mut || ());
