@@ -233,6 +233,11 @@ impl ElfImage {
         self.segments.iter().map(|s| s.svma & !0xfff).min().unwrap_or(0)
     }
 
+    /// The address behind the last byte that is loaded from the file, as it states it.
+    pub fn end_svma(&self) -> u64 {
+        self.segments.iter().map(|s| s.svma.saturating_add(s.file_len)).max().unwrap_or(0)
+    }
+
     /// Where the function that holds a stated address begins, by its unwind information; `None` where no function's covers it.
     pub fn function_start(&self, svma: u64) -> Option<u64> {
         self.tables.function_start(svma)

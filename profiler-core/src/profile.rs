@@ -50,7 +50,7 @@ pub struct ProcessInfo {
 }
 
 /// An executable, a library, the vDSO or the kernel.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModuleInfo {
     /// What a person calls it: the file's name, `[vdso]`, `[kernel]`, or `[unknown]` for code in no file.
     pub name: String,
@@ -58,6 +58,15 @@ pub struct ModuleInfo {
     pub path: String,
     /// The GNU build id in hexadecimal, where the file has one.
     pub build_id: Option<String>,
+    /// The address behind its last byte, as its file states it; 0 where there is no file that tells.
+    pub end: u64,
+}
+
+impl ModuleInfo {
+    /// Whether both are the same module, whatever is known of its end.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (&self.name, &self.path, &self.build_id) == (&other.name, &other.path, &other.build_id)
+    }
 }
 
 /// A function, as its source names it.

@@ -97,6 +97,11 @@ impl Met {
     pub(crate) fn place_start(&self, address: u64) -> Option<u64> {
         self.image.as_ref().map(|image| image.place_start(address))
     }
+
+    /// The address behind its last byte, as the file states it; 0 where it is not ELF.
+    pub(crate) fn end(&self) -> u64 {
+        self.image.as_ref().map_or(0, |image| image.end_svma())
+    }
 }
 
 impl Drop for Object {

@@ -451,7 +451,8 @@ fn module_info(id: ObjectId, object: Option<&Met>, about: About) -> ModuleInfo {
         _ if file_name.is_empty() => "[unknown]",
         _ => file_name,
     };
-    ModuleInfo { name: name.to_owned(), path: path.to_owned(), build_id: about.build_id }
+    let end = object.map_or(0, Met::end);
+    ModuleInfo { name: name.to_owned(), path: path.to_owned(), build_id: about.build_id, end }
 }
 
 /// Of code that its process told of, or in a file of another kind.
@@ -459,7 +460,7 @@ fn module_without_object(place: &str) -> ModuleInfo {
     let is_file = place.starts_with('/');
     let path = if is_file { place.trim_end_matches(DELETED) } else { "" };
     let name = if is_file { path.rsplit('/').next().unwrap_or_default() } else { place };
-    ModuleInfo { name: name.to_owned(), path: path.to_owned(), build_id: None }
+    ModuleInfo { name: name.to_owned(), path: path.to_owned(), build_id: None, end: 0 }
 }
 
 /// Why code that is of no object has no name; `place` says where it lies.

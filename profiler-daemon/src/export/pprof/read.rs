@@ -10,6 +10,7 @@ use profiler_core::profile::{
 use prost::Message;
 use rustc_hash::FxHashMap;
 
+use super::EVERYTHING;
 use super::comments::Comments;
 use super::labels::Labels;
 use super::locations::Locations;
@@ -117,8 +118,9 @@ impl<'a> Reader<'a> {
             let build_id = Some(self.text(mapping.build_id)?).filter(|id| !id.is_empty());
             // `[kernel]` and `[vdso]` are names, not paths.
             let path = if file.starts_with('[') { String::new() } else { file.clone() };
+            let end = Some(mapping.memory_limit).filter(|&limit| limit != EVERYTHING).unwrap_or(0);
             let name = file.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("[unknown]");
-            self.profile.modules.push(ModuleInfo { name: name.to_owned(), path, build_id });
+            self.profile.modules.push(ModuleInfo { name: name.to_owned(), path, build_id, end });
         }
         Ok(())
     }
@@ -181,7 +183,7 @@ impl<'a> Reader<'a> {
         let modules = &mut self.profile.modules;
         if modules.len() == self.sections.mappings.len() {
             let name = "[unknown]".to_owned();
-            modules.push(ModuleInfo { name, path: String::new(), build_id: None });
+            modules.push(ModuleInfo { name, path: String::new(), build_id: None, end: 0 });
         }
         ModuleIndex(self.sections.mappings.len() as u32)
     }

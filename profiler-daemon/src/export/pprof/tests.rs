@@ -211,6 +211,27 @@ fn the_program_of_the_heaviest_process_comes_first() {
     assert_eq!(files(&profile).len(), 3);
 }
 
+/// pprof's tools add up address by address what is of one file and as long.
+#[test]
+fn how_long_a_module_is_does_not_depend_on_what_was_sampled() {
+    let limits = |profile: &SymbolizedProfile| -> Vec<u64> {
+        let file = message::Profile::decode(unpacked(profile).as_slice()).unwrap();
+        assert!(file.mapping.iter().all(|mapping| mapping.memory_start == 0));
+        file.mapping.iter().map(|mapping| mapping.memory_limit).collect()
+    };
+    let mut profile = testing::profile();
+    profile.modules.iter_mut().find(|module| module.path == "/opt/server").unwrap().end = 0x7f_f123;
+    let mut other = profile.clone();
+    for location in &mut other.locations {
+        location.address = location.address / 2 + 16;
+    }
+    assert_eq!(limits(&other), limits(&profile));
+    assert_eq!(limits(&profile)[0], 0x80_0000);
+    assert!(limits(&profile)[1..].iter().all(|limit| *limit == super::EVERYTHING), "{:x?}", limits(&profile));
+    let back = read(written(&profile).as_slice()).unwrap();
+    assert_eq!((limits(&back), back.modules[0].end), (limits(&profile), 0x80_0000));
+}
+
 /// `profile` with another field of windows.
 fn with_field(profile: &SymbolizedProfile, windows: Vec<u8>) -> Vec<u8> {
     let mut file = message::Profile::decode(unpacked(profile).as_slice()).unwrap();

@@ -9,7 +9,7 @@ use prost::Message;
 
 use super::message::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 use super::strings::Strings;
-use super::{COMM, OUTCOME, PID, comments, main_program, windows};
+use super::{COMM, EVERYTHING, OUTCOME, PID, comments, main_program, windows};
 
 /// Writes `profile` compressed.
 pub(crate) fn write(profile: &SymbolizedProfile, out: &mut dyn Write) -> io::Result<()> {
@@ -96,6 +96,7 @@ fn mappings<'a>(
             id: id(at),
             filename: strings.add(name.as_str()),
             build_id: strings.add(module.build_id.as_deref().unwrap_or_default()),
+            memory_limit: if module.end == 0 { EVERYTHING } else { page_end(module.end - 1) },
             ..Mapping::default()
         }
     };
@@ -106,13 +107,19 @@ fn mappings<'a>(
     modules.iter().map(|at| mappings[at.0 as usize]).collect()
 }
 
+/// Where the page of an address ends.
+fn page_end(address: u64) -> u64 {
+    const PAGE: u64 = 4096;
+    (address | (PAGE - 1)).saturating_add(1)
+}
+
 /// Makes the location's mapping hold its address and say what is known there.
 fn extend(mappings: &mut [Mapping], profile: &SymbolizedProfile, location: &profile::Location) {
-    const PAGE: u64 = 4096;
     let ModuleIndex(module) = location.module;
     let mapping = &mut mappings[module as usize];
-    let end = (location.address | (PAGE - 1)).saturating_add(1);
-    mapping.memory_limit = mapping.memory_limit.max(end);
+    if mapping.memory_limit != EVERYTHING {
+        mapping.memory_limit = mapping.memory_limit.max(page_end(location.address));
+    }
     mapping.has_functions |= location.unknown.is_none();
     mapping.has_inline_frames |= location.lines.len() > 1;
     for line in &location.lines {
