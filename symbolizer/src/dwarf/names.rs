@@ -8,6 +8,7 @@ use super::reader::{Budget, Bytes};
 use super::unit::UnitInfo;
 use super::{Lookup, Place};
 use crate::demangle::try_demangle;
+use crate::qualified::qualified;
 
 /// A concrete function refers to an abstract one, that to a declaration, each perhaps through an imported unit.
 const MOST_HOPS: usize = 16;
@@ -18,7 +19,7 @@ const LONGEST_NAME: usize = 64 << 10;
 pub(crate) struct FunctionName {
     /// The linker's name.
     pub(crate) linkage: Option<Arc<str>>,
-    /// The same, demangled.
+    /// The same, demangled, or the plain name with what the linkage name says before it.
     pub(crate) demangled: Option<Arc<str>>,
     /// The name in the source, without namespace and class.
     pub(crate) plain: Option<Arc<str>>,
@@ -70,8 +71,15 @@ impl Lookup<'_> {
         }
         (linkage.is_some() || plain.is_some()).then(|| {
             let demangled = linkage.as_ref().and_then(|linkage| self.demangled(linkage));
+            let demangled = demangled.or_else(|| self.qualified(linkage.as_ref()?, plain.as_ref()?));
             FunctionName { linkage, demangled, plain }
         })
+    }
+
+    fn qualified(&self, linkage: &str, plain: &str) -> Option<Arc<str>> {
+        let qualified = qualified(linkage, plain)?;
+        self.reader.kept.borrow_mut().count(qualified.len());
+        Some(qualified.into())
     }
 
     fn demangled(&self, linkage: &Arc<str>) -> Option<Arc<str>> {
