@@ -152,11 +152,53 @@ pub struct Window {
     pub end_ns: u64,
 }
 
+/// What the weights of stacks are: CPU time in every profile of ours; files of other tools may hold other times.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Measure {
+    /// CPU time, counted in samples.
+    #[default]
+    CpuTime,
+    /// Another time, as of a lock or by the clock on the wall.
+    Other {
+        /// How the file calls it: `delay`, `wall`.
+        time: String,
+        /// How it calls what it counts beside: `contentions`.
+        counted: String,
+    },
+}
+
+impl Measure {
+    /// What a person calls the time.
+    pub fn in_words(&self) -> String {
+        match self {
+            Self::CpuTime => "CPU time".to_owned(),
+            Self::Other { time, .. } if time.ends_with("time") => time.clone(),
+            Self::Other { time, .. } => format!("{time} time"),
+        }
+    }
+
+    /// What is counted beside the time.
+    pub fn counted(&self) -> &str {
+        match self {
+            Self::CpuTime => "samples",
+            Self::Other { counted, .. } => counted,
+        }
+    }
+
+    /// Whether it is CPU time.
+    pub fn is_cpu(&self) -> bool {
+        *self == Self::CpuTime
+    }
+}
+
 /// What a run was, how it went and what it cost. Keys of [`Run`] are those of the summary line of `--stats`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Run {
     /// The command that was profiled, or the processes that were attached to.
     pub target: String,
+    /// What [`WeightedStack::cpu_ns`] is.
+    #[serde(skip)]
+    pub measure: Measure,
     /// Wall-clock start of sampling, ns since the Unix epoch.
     pub start_unix_ns: u64,
     /// Wall-clock length of sampling (s).

@@ -18,7 +18,7 @@ mod windows;
 mod wire;
 mod write;
 
-pub(crate) use read::{ReadError, read};
+pub(crate) use read::{ReadError, read, read_cpu_time};
 pub(crate) use write::{encode, write};
 
 #[cfg(test)]

@@ -48,9 +48,9 @@ pub(crate) enum ReadError {
     /// Not the format, as the decoder of a message found.
     #[error("it is not a profile in pprof's format")]
     Message(#[from] prost::DecodeError),
-    /// A profile of memory, locks or the like.
-    #[error("it is not a profile of CPU time")]
-    NotCpuTime,
+    /// A profile of memory or the like; of another time, where CPU time is needed.
+    #[error("it is a profile of {0}, not of CPU time")]
+    NotCpuTime(String),
     /// The difference of two profiles.
     #[error("it holds negative values: the difference of two profiles cannot be shown")]
     Negative,
@@ -60,21 +60,33 @@ pub(crate) enum ReadError {
 ///
 /// # Errors
 ///
-/// If it is not a profile of CPU time in pprof's format, or larger than one can be.
+/// If it is not a profile of CPU time, or of another time, in pprof's format, or larger than one can be.
 pub(crate) fn read(file: impl Read) -> Result<SymbolizedProfile, ReadError> {
     let bytes = uncompressed(file)?;
     if bytes.is_empty() {
         return Err(ReadError::Malformed("it is empty"));
     }
     let sections = Sections::new(&bytes)?;
-    let values = Values::find(&sections)?;
+    let (values, measure) = Values::find(&sections)?;
     let mut reader = Reader { sections: &sections, profile: SymbolizedProfile::default(), names: 0 };
     reader.modules()?;
     let functions = reader.function_messages()?;
     let locations = reader.locations(&functions)?;
     reader.stacks(values, &locations)?;
     reader.run()?;
+    reader.profile.run.measure = measure;
     Ok(reader.profile)
+}
+
+/// The same of one that is added up with others, or stands for one of ours.
+///
+/// # Errors
+///
+/// As of [`read`], and if its weights are another time.
+pub(crate) fn read_cpu_time(file: impl Read) -> Result<SymbolizedProfile, ReadError> {
+    let profile = read(file)?;
+    let measure = &profile.run.measure;
+    if measure.is_cpu() { Ok(profile) } else { Err(ReadError::NotCpuTime(measure.in_words())) }
 }
 
 /// The bytes of the file, no more than a profile has: a few kilobytes of gzip may hold gigabytes.

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use profiler_core::profile::{self, ModuleIndex, Run, SymbolizedProfile};
+use profiler_core::profile::{self, Measure, ModuleIndex, Run, SymbolizedProfile};
 use prost::Message;
 
 use super::message::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
@@ -25,9 +25,13 @@ pub(crate) fn encode(profile: &SymbolizedProfile) -> Vec<u8> {
 
 fn message(profile: &SymbolizedProfile) -> Profile {
     let mut strings = Strings::new();
-    let samples = ValueType { kind: strings.add("samples"), unit: strings.add("count") };
-    let cpu = ValueType { kind: strings.add("cpu"), unit: strings.add("nanoseconds") };
     let run = &profile.run;
+    let time = match &run.measure {
+        Measure::CpuTime => "cpu",
+        Measure::Other { time, .. } => time,
+    };
+    let samples = ValueType { kind: strings.add(run.measure.counted()), unit: strings.add("count") };
+    let cpu = ValueType { kind: strings.add(time), unit: strings.add("nanoseconds") };
     let windows = windows::encode(profile);
     let noted = windows.is_none().then(|| Run { notes: noted(run), ..run.clone() });
     let modules = main_program::first(profile);
