@@ -202,6 +202,13 @@ fn the_program_of_the_heaviest_process_comes_first() {
         all.into_iter().map(|cost| (cost.name, cost.module, cost.cpu_s)).collect()
     };
     assert_eq!(costs(&back), costs(&profile));
+    // Other tools name no process: their first mapping is the program, of which there need be no sample.
+    let mut other = of_another_tool();
+    other.string_table[5] = "/bin/a-program-of-a-long-name".to_owned();
+    other.string_table.push("/bin/helper".to_owned());
+    other.mapping.push(message::Mapping { id: 8, filename: 7, ..Default::default() });
+    other.location.iter_mut().for_each(|location| location.mapping_id = 8);
+    assert_eq!(files(&read(other.encode_to_vec().as_slice()).unwrap())[0], "/bin/a-program-of-a-long-name");
     profile.processes[0].comm = "worker-7".to_owned();
     assert_eq!(files(&profile)[0], "/opt/server", "by its samples");
     profile.modules[1].path = "/opt/plugin.so".to_owned();
