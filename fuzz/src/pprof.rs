@@ -13,7 +13,7 @@ pub(crate) fn run(data: &[u8]) {
     let summary = stats::summary(&profile.run, &table).expect("a summary is JSON");
     assert_eq!(summary.lines().count(), 1);
     let list = UnknownList::of(&profile);
-    assert!(!unknown::render(&list, 80, 20).is_empty());
+    assert!(!unknown::render(&list, &profile.run.measure, 80, 20).is_empty());
     assert!([list.nameless_share, list.truncated_share].iter().all(|share| (0.0..=1.0).contains(share)));
     list.json().expect("a list is JSON");
     let mut out = Vec::new();

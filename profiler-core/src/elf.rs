@@ -26,6 +26,7 @@ use crate::machine::Machine;
 pub use build_id::BuildId;
 pub use later::ReadLater;
 pub(crate) use later::SectionBytes;
+use tables::Extent;
 pub use tables::UnwindTables;
 pub(crate) use tables::{Callers, Found};
 
@@ -73,6 +74,26 @@ pub struct Segment {
     pub svma: u64,
     /// Whether code may run there.
     pub executable: bool,
+}
+
+impl Segment {
+    /// Bytes that it shares with this range of the file; none where it shares nothing.
+    fn overlap(&self, file_offset: u64, end: u64) -> Option<u64> {
+        let own_end = self.file_offset.saturating_add(self.file_len);
+        own_end.min(end).checked_sub(self.file_offset.max(file_offset)).filter(|&bytes| bytes > 0)
+    }
+
+    fn bias(&self, start: u64, file_offset: u64) -> u64 {
+        start.wrapping_sub(self.svma.wrapping_sub(self.file_offset).wrapping_add(file_offset))
+    }
+
+    /// The offset in the file of a page at a stated address, if it holds bytes of the segment.
+    fn file_offset_of_page(&self, svma: u64) -> Option<u64> {
+        const PAGE: u64 = LEAST_PAGE_BYTES - 1;
+        let from_page = svma.checked_sub(self.svma & !PAGE)?;
+        let is_inside = from_page < self.file_len.saturating_add(self.svma & PAGE);
+        is_inside.then(|| (self.file_offset & !PAGE).saturating_add(from_page))
+    }
 }
 
 /// What unwinding needs of an ELF file.
@@ -182,22 +203,34 @@ impl ElfImage {
     }
 
     /// The address to subtract from an actual address to get the stated one, for code mapped at `start`
-    /// from `file_offset` on. `None` where no segment lies there.
+    /// from `file_offset` on. `None` where no segment with code lies there: what runs in a program's data was put there at run time.
     pub fn bias(&self, start: u64, file_offset: u64, len: u64) -> Option<u64> {
         let end = file_offset.checked_add(len)?;
-        // The mapping is executable, so prefer such a segment. Two may share a page of the file, which both their mappings have:
-        // then it is the one that begins there, else the one that most of the mapping is of.
-        let overlap = |s: &Segment| {
-            let overlap =
-                s.file_offset.saturating_add(s.file_len).min(end).checked_sub(s.file_offset.max(file_offset));
-            overlap.filter(|&bytes| bytes > 0)
-        };
+        // Two segments may share a page of the file, which both their mappings have: then it is the one that begins there, else the
+        // one that most of the mapping is of.
         let begins = |s: &Segment| s.file_offset & !(LEAST_PAGE_BYTES - 1) == file_offset;
-        let candidates =
-            self.segments.iter().filter_map(|s| Some(((s.executable, begins(s), overlap(s)?), s)));
+        let code = self.segments.iter().filter(|s| s.executable);
+        let candidates = code.filter_map(|s| Some(((begins(s), s.overlap(file_offset, end)?), s)));
         // Of equal ones the first.
         let (_, segment) = candidates.rev().max_by_key(|&(rank, _)| rank)?;
-        Some(start.wrapping_sub(segment.svma.wrapping_sub(segment.file_offset).wrapping_add(file_offset)))
+        Some(segment.bias(start, file_offset))
+    }
+
+    /// The offset in the file of the code that belongs at `start`, by where other parts of the file are mapped: each from an
+    /// address, at an offset, of a length. `None` where it has no code there, or these parts disagree.
+    pub fn offset_of_code(&self, start: u64, parts: &[(u64, u64, u64)]) -> Option<u64> {
+        let biases = |&(start, file_offset, len): &(u64, u64, u64)| {
+            let end = file_offset.saturating_add(len);
+            let there = self.segments.iter().filter(move |s| s.overlap(file_offset, end).is_some());
+            there.map(move |s| s.bias(start, file_offset))
+        };
+        let suits = |bias: &u64| parts.iter().all(|part| biases(part).any(|other| other == *bias));
+        let offset = |bias: u64| {
+            let svma = start.wrapping_sub(bias);
+            let code = self.segments.iter().filter(|s| s.executable);
+            code.filter_map(|s| s.file_offset_of_page(svma)).next()
+        };
+        biases(parts.first()?).filter(suits).find_map(offset)
     }
 
     /// The lowest stated address: the base that relative addresses count from.
@@ -205,10 +238,23 @@ impl ElfImage {
         self.segments.iter().map(|s| s.svma & !0xfff).min().unwrap_or(0)
     }
 
-    /// Where the function that holds a stated address begins, by the index of unwind information: enough to
-    /// count samples by function before there are names.
+    /// The address behind the last byte that is loaded from the file, as it states it.
+    pub fn end_svma(&self) -> u64 {
+        self.segments.iter().map(|s| s.svma.saturating_add(s.file_len)).max().unwrap_or(0)
+    }
+
+    /// Where the function that holds a stated address begins, by its unwind information; `None` where no function's covers it.
     pub fn function_start(&self, svma: u64) -> Option<u64> {
         self.tables.function_start(svma)
+    }
+
+    /// The same for all code, so that samples can be counted by function before there are names. Code without unwind
+    /// information counts by the page, apart from the function before it.
+    pub fn place_start(&self, svma: u64) -> u64 {
+        match self.tables.extent(svma) {
+            Extent::Within { start } => start,
+            Extent::Behind { end } => end.max(svma & !(LEAST_PAGE_BYTES - 1)),
+        }
     }
 
     /// A file without section headers still says where its index of unwind information is loaded, and the
@@ -462,7 +508,7 @@ mod tests {
         assert!(!image.tables.is_empty());
         assert_eq!(reads.load(Ordering::Relaxed), 0);
         assert!(image.function_start(image.entry).is_some());
-        assert_eq!(reads.load(Ordering::Relaxed), 1, "the index");
+        assert_eq!(reads.load(Ordering::Relaxed), 2, "the index, and what it leads to");
         assert!(matches!(image.tables.find(image.entry), Found::Rule { .. }));
         image.read_tables();
         assert_eq!(reads.load(Ordering::Relaxed), 2);
@@ -590,6 +636,70 @@ mod tests {
         assert!(matches!(cut.tables.find(0x1010), Found::Rule { .. }));
     }
 
+    /// An `.eh_frame` at this address with its index, for functions of these addresses.
+    fn indexed(svma: u64, functions: &[Range<u64>]) -> (Vec<u8>, Vec<u8>) {
+        const INDEX: u64 = 0x8000;
+        let number = |value: u64| (value as u32).to_le_bytes();
+        let common = [1, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1];
+        let mut frames = [&number(common.len() as u64 + 4)[..], &number(0), &common].concat();
+        let pointer = svma.wrapping_sub(INDEX + 4);
+        let mut index = [&[1, 0x1b, 3, 0x3b][..], &number(pointer), &number(functions.len() as u64)].concat();
+        for function in functions {
+            let information = svma + frames.len() as u64;
+            index.extend(number(function.start.wrapping_sub(INDEX)));
+            index.extend(number(information.wrapping_sub(INDEX)));
+            let back = frames.len() as u64 + 4;
+            frames.extend([number(20), number(back)].concat());
+            frames.extend([function.start, function.end - function.start].map(u64::to_le_bytes).concat());
+        }
+        (frames, index)
+    }
+
+    #[test]
+    fn code_without_information_is_in_no_function_and_counts_by_the_page() {
+        let functions = [0x1000..0x1100, 0x1400..0x1500, 0x4800..0x4900];
+        let (frames, index) = indexed(0x9000, &functions);
+        let of = |index: Option<&[u8]>| {
+            let index = index.map(|index| (0x8000, index));
+            UnwindTables::of_bytes(Machine::X86_64, Some((0x9000, &frames)), index, None)
+        };
+        let listed = debug_frame(&[(0x1000, &[]), (0x1400, &[]), (0x4800, &[])]);
+        let tables = [
+            of(Some(&index)),
+            of(None),
+            UnwindTables::of_bytes(Machine::X86_64, None, None, Some((0, &listed))),
+        ];
+        for tables in tables {
+            let image = ElfImage { tables, ..ElfImage::default() };
+            for (svma, start, place) in [
+                (0x800, None, 0),
+                (0x1000, Some(0x1000), 0x1000),
+                (0x10ff, Some(0x1000), 0x1000),
+                (0x1100, None, 0x1100),
+                (0x13ff, None, 0x1100),
+                (0x1400, Some(0x1400), 0x1400),
+                (0x1fff, None, 0x1500),
+                (0x2001, None, 0x2000),
+                (0x47ff, None, 0x4000),
+                (0x4850, Some(0x4800), 0x4800),
+                (0x4fff, None, 0x4900),
+                (0x5000, None, 0x5000),
+            ] {
+                assert_eq!(image.function_start(svma), start, "{svma:#x}");
+                assert_eq!(image.place_start(svma), place, "{svma:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn where_the_tables_cannot_be_read_the_index_tells_functions_apart() {
+        let (_, index) = indexed(0x9000, &[0x1000..0x1100, 0x1400..0x1500]);
+        let index = Some((0x8000, &index[..]));
+        let tables = UnwindTables::of_bytes(Machine::X86_64, Some((0x9000, &[])), index, None);
+        let image = ElfImage { tables, ..ElfImage::default() };
+        assert_eq!((image.place_start(0x13ff), image.place_start(0x1401)), (0x1000, 0x1400));
+    }
+
     #[test]
     fn tables_that_cannot_be_read_any_more_are_empty() {
         let file = own_executable();
@@ -625,6 +735,56 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_runs_in_the_data_of_a_file_is_not_the_files_code() {
+        let segment =
+            |file_offset, svma, executable| Segment { file_offset, file_len: 0x1000, svma, executable };
+        let segments =
+            vec![segment(0, 0, false), segment(0x1000, 0x1000, true), segment(0x2000, 0x2000, false)];
+        let image = ElfImage { segments, ..ElfImage::default() };
+        assert_eq!(image.bias(0x7000_2000, 0x2000, 0x1000), None);
+        assert_eq!(image.bias(0x7000_0000, 0, 0x3000), Some(0x7000_0000), "the whole file");
+    }
+
+    #[test]
+    fn code_is_found_by_where_the_rest_of_its_file_is_mapped() {
+        let segment =
+            |file_offset, file_len, svma, executable| Segment { file_offset, file_len, svma, executable };
+        // One linker gives each segment pages of the file of its own, another lets them share.
+        let apart = [
+            segment(0, 0x800, 0, false),
+            segment(0x1000, 0x3800, 0x1000, true),
+            segment(0x5000, 0x100, 0x6000, false),
+        ];
+        let shared = [
+            segment(0, 0x800, 0, false),
+            segment(0x800, 0x4000, 0x1800, true),
+            segment(0x4800, 0x100, 0x6800, false),
+        ];
+        const BASE: u64 = 0x7000_0000;
+        for (segments, parts, first) in [
+            (apart, [(BASE, 0, 0x1000), (BASE + 0x6000, 0x5000, 0x1000)], 0x1000),
+            (shared, [(BASE, 0, 0x1000), (BASE + 0x6000, 0x4000, 0x1000)], 0),
+        ] {
+            let image = ElfImage { segments: segments.to_vec(), ..ElfImage::default() };
+            for (start, expected) in [
+                (BASE + 0x1000, Some(first)),
+                (BASE + 0x3000, Some(first + 0x2000)),
+                (BASE + 0x7000, None),
+                (BASE - 0x1000, None),
+            ] {
+                let found = image.offset_of_code(start, &parts);
+                assert_eq!(found, expected, "{start:#x}");
+                if let Some(offset) = found {
+                    assert_eq!(image.bias(start, offset, 0x1000), Some(BASE), "{start:#x}");
+                }
+            }
+            assert_eq!(image.offset_of_code(BASE + 0x1000, &[]), None);
+            let elsewhere = [parts[0], (BASE + 0x9000, parts[1].1, parts[1].2)];
+            assert_eq!(image.offset_of_code(BASE + 0x1000, &elsewhere), None);
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
@@ -639,8 +799,10 @@ mod tests {
             file.truncate(len);
             if let Ok(image) = ElfImage::parse_bytes(&file) {
                 let _ = image.bias(0x1000, 0, u64::MAX);
+                let _ = image.offset_of_code(len as u64, &[(len as u64, 0, u64::MAX), (0, u64::MAX, 1)]);
                 let _ = image.base_svma();
                 let _ = image.function_start(len as u64);
+                assert!(image.place_start(len as u64) <= len as u64);
             }
         }
     }

@@ -50,7 +50,7 @@ pub struct ProcessInfo {
 }
 
 /// An executable, a library, the vDSO or the kernel.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModuleInfo {
     /// What a person calls it: the file's name, `[vdso]`, `[kernel]`, or `[unknown]` for code in no file.
     pub name: String,
@@ -58,6 +58,15 @@ pub struct ModuleInfo {
     pub path: String,
     /// The GNU build id in hexadecimal, where the file has one.
     pub build_id: Option<String>,
+    /// The address behind its last byte, as its file states it; 0 where there is no file that tells.
+    pub end: u64,
+}
+
+impl ModuleInfo {
+    /// Whether both are the same module, whatever is known of its end.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (&self.name, &self.path, &self.build_id) == (&other.name, &other.path, &other.build_id)
+    }
 }
 
 /// A function, as its source names it.
@@ -143,11 +152,53 @@ pub struct Window {
     pub end_ns: u64,
 }
 
+/// What the weights of stacks are: CPU time in every profile of ours; files of other tools may hold other times.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Measure {
+    /// CPU time, counted in samples.
+    #[default]
+    CpuTime,
+    /// Another time, as of a lock or by the clock on the wall.
+    Other {
+        /// How the file calls it: `delay`, `wall`.
+        time: String,
+        /// How it calls what it counts beside: `contentions`.
+        counted: String,
+    },
+}
+
+impl Measure {
+    /// What a person calls the time.
+    pub fn in_words(&self) -> String {
+        match self {
+            Self::CpuTime => "CPU time".to_owned(),
+            Self::Other { time, .. } if time.ends_with("time") => time.clone(),
+            Self::Other { time, .. } => format!("{time} time"),
+        }
+    }
+
+    /// What is counted beside the time.
+    pub fn counted(&self) -> &str {
+        match self {
+            Self::CpuTime => "samples",
+            Self::Other { counted, .. } => counted,
+        }
+    }
+
+    /// Whether it is CPU time.
+    pub fn is_cpu(&self) -> bool {
+        *self == Self::CpuTime
+    }
+}
+
 /// What a run was, how it went and what it cost. Keys of [`Run`] are those of the summary line of `--stats`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Run {
     /// The command that was profiled, or the processes that were attached to.
     pub target: String,
+    /// What [`WeightedStack::cpu_ns`] is.
+    #[serde(skip)]
+    pub measure: Measure,
     /// Wall-clock start of sampling, ns since the Unix epoch.
     pub start_unix_ns: u64,
     /// Wall-clock length of sampling (s).

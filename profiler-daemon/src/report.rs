@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Error, Result, anyhow};
+use anyhow::{Error, Result, anyhow, bail};
 use profiler_core::merge::Range;
 use profiler_core::profile::SymbolizedProfile;
 
@@ -47,11 +47,21 @@ pub(crate) fn run(job: &ReportJob, terminal: Terminal) -> Result<()> {
 }
 
 fn print(job: &ReportJob, profile: &SymbolizedProfile, terminal: Terminal) -> Result<()> {
+    let measure = &profile.run.measure;
+    if job.format == ReportFormat::Json && !measure.is_cpu() {
+        bail!(
+            "--format json is for CPU time, and this is a profile of {}; leave it out, or use --format folded",
+            names::visible(&measure.in_words())
+        );
+    }
     if job.unknown {
         let list = UnknownList::of(profile);
         return match job.format {
             ReportFormat::Json => terminal.print(&list.json()?),
-            _ => terminal.print(&unknown::render(&list, terminal.columns(), job.top.get())),
+            _ => {
+                let measure = &profile.run.measure;
+                terminal.print(&unknown::render(&list, measure, terminal.columns(), job.top.get()))
+            }
         };
     }
     print_as(job.format, profile, terminal, job.top)

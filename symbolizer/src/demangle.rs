@@ -4,6 +4,8 @@ use std::fmt::{self, Write};
 
 use cpp_demangle::{DemangleNodeType, DemangleOptions, DemangleWrite, ParseOptions, Symbol};
 
+use crate::qualified::fortran;
+
 /// Longer names are left as they are: parsing is not linear in their length.
 const LONGEST_NAME: usize = 8 * 1024;
 /// A few bytes of back references can expand without end; a name this long helps nobody.
@@ -11,7 +13,7 @@ const LONGEST_OUTPUT: usize = 16 * 1024;
 /// Parts a demangled C++ name may have, since some expand to nothing and never meet the limit on output.
 const MOST_PARTS: u32 = 100_000;
 
-/// The readable form of a C++ or Rust linkage name; any other name unchanged.
+/// The readable form of a C++ or Rust linkage name, or of one of a Fortran module; any other name unchanged.
 ///
 /// Rust names lose their hash. Time and output are bounded: a name that would expand past 16 KiB stays mangled.
 ///
@@ -19,6 +21,7 @@ const MOST_PARTS: u32 = 100_000;
 /// assert_eq!(symbolizer::demangle("_ZN5space3fooEii"), "space::foo(int, int)");
 /// assert_eq!(symbolizer::demangle("_RNvNtCs1234_7mycrate3foo3bar"), "mycrate::foo::bar");
 /// assert_eq!(symbolizer::demangle("_ZN4core3fmt5write17h0123456789abcdefE"), "core::fmt::write");
+/// assert_eq!(symbolizer::demangle("__heat_MOD_solve"), "heat::solve");
 /// assert_eq!(symbolizer::demangle("main"), "main");
 /// ```
 pub fn demangle(name: &str) -> String {
@@ -35,7 +38,7 @@ pub(crate) fn try_demangle(name: &str) -> Option<String> {
     } else if name.starts_with("_Z") || name.starts_with("_GLOBAL_") {
         cpp(name)
     } else {
-        None
+        fortran(name)
     }
 }
 

@@ -41,6 +41,7 @@ mod jit;
 mod kernel;
 mod naming;
 mod object;
+mod qualified;
 mod reason;
 mod source;
 

@@ -9,6 +9,7 @@ use crate::demangle::try_demangle;
 use crate::dwarf::{DebugFrame, FunctionName, Lookup, Reader};
 use crate::elf::{Name, SymbolTable};
 use crate::object::{Frame, Sources, Symbolized};
+use crate::qualified::qualified;
 use crate::reason::Reason;
 
 /// Bytes of symbols' names that are kept, after which they are read anew.
@@ -131,7 +132,8 @@ impl Lookups<'_> {
 /// The readable and the linkage name of a frame.
 ///
 /// A mangled name says most: it has namespace, class and arguments. Where the debug information has none, the symbol may.
-/// A linkage name that is not mangled is one given by hand, such as `__GI_abort` for `abort`: the source's name is better.
+/// A linkage name that is not mangled may hold a module, as in Fortran; else it is one given by hand, such as `__GI_abort` for `abort`: the
+/// source's name is better.
 fn names(
     described: Option<&FunctionName>,
     symbol: impl FnOnce() -> Option<SymbolName>,
@@ -139,7 +141,11 @@ fn names(
     let plain = described.and_then(|name| name.plain.clone());
     let linkers = match described.and_then(|name| Some((name.linkage.clone()?, name.demangled.clone()))) {
         Some(linkers) => Some(linkers),
-        None => symbol().map(|symbol| (symbol.linkage, symbol.demangled)),
+        None => symbol().map(|symbol| {
+            let more = || Some(qualified(&symbol.linkage, plain.as_ref()?)?.into());
+            let demangled = symbol.demangled.clone().or_else(more);
+            (symbol.linkage, demangled)
+        }),
     };
     let (linkage, demangled) = linkers.unzip();
     let readable = demangled.flatten().or(plain).or_else(|| linkage.clone())?;

@@ -124,6 +124,48 @@ fn c_with_inlined_calls() {
     }
 }
 
+/// A compiler makes two of a function that often returns at once, and puts the second back where it is called once.
+const SPLIT: &str = "\
+volatile int sink;
+__attribute__((noinline)) void work(int x) { sink += x; }
+int split(int *p, int n) {
+    if (!p)
+        return 0;
+    for (int i = 0; i < n; i++) {
+        sink += p[i];
+        work(i);
+        sink ^= n;
+        work(sink);
+    }
+    sink -= *p;
+    return sink;
+}
+int again(int n) {
+    if (n < 2)
+        return n;
+    return again(n - 1) + again(n - 2);
+}
+int main(int argc, char **argv) {
+    int (*volatile f)(int *, int) = split;
+    (void)argv;
+    return f(&argc, argc) + again(argc);
+}
+";
+
+#[test]
+fn a_part_of_a_function_is_not_called_by_it_and_recursion_is() {
+    let Some(program) = Program::c(SPLIT, &["-g", "-O2"]) else { return };
+    let object = load(program.path());
+    let frames = frames_of(&object, &program, |name| name == "split");
+    assert!(frames.iter().all(|frames| names(frames) == ["split"]), "{frames:?}");
+    let of_lines = frames.iter().filter(|frames| lines(frames)[0].is_some_and(|line| line > 5)).count();
+    assert!(of_lines > 8, "{of_lines} addresses have lines of the part");
+    let frames = frames_of(&object, &program, |name| name == "again");
+    let is_inlined = frames.iter().any(|frames| names(frames).starts_with(&["again", "again"]));
+    // Not every compiler inlines it.
+    assert!(is_inlined || frames.iter().all(|frames| frames.len() == 1));
+}
+
 #[test]
 fn compressed_debug_sections() {
     for option in ["-gz=zlib", "-gz=zstd"] {

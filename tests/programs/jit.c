@@ -1,12 +1,15 @@
 /* Makes code as it runs, and tells the names of it as run-time compilers do. Seconds are of CPU time: a third of them
  * goes to one function, two thirds to the other.
  *
- *   jit map SECONDS [delete]       two functions side by side, told in /tmp/perf-PID.map
+ *   jit map SECONDS [delete|PLACE] two functions side by side, told in /tmp/perf-PID.map
  *   jit dump SECONDS FOLDER        one address that holds them in turn, told in FOLDER/jit-PID.dump; before that, for a
  *                                  third of the time, a function that was moved there, with lines
+ *   jit dump SECONDS FOLDER PLACE  the same
  *   jit fork SECONDS               as map, but a child that has no list of its own does the work
+ *   jit move SECONDS               none: two functions of its own, once all of its code is in memory without a file
  *
- * With `delete`, the program's own file is removed first.
+ * With `delete`, the program's own file is removed first. PLACE is where the code is put: `data` of the program, a `memfd`, or a
+ * `file` that is no object (in /dev/shm, and removed) or `kept` (in /tmp, removed at the end).
  */
 #define _GNU_SOURCE
 #include "clock.h"
@@ -18,6 +21,10 @@
 
 enum { CODE = 4096, SLICES = 30, CALLS = 50, ROUNDS = 20000 };
 typedef void (*code_fn)(uint64_t);
+
+/* Not all zero, so that it is in the file. */
+static uint8_t in_data[2 * CODE] __attribute__((aligned(CODE))) = {1};
+static char kept[64];
 
 /* Counts its argument down to zero, with a frame. */
 #if defined(__x86_64__)
@@ -167,6 +174,64 @@ static void in_child(double seconds)
         die("waitpid");
 }
 
+static int shared_file(const char *place)
+{
+    snprintf(kept, sizeof kept, "%s/jit-code-%d", strcmp(place, "kept") ? "/dev/shm" : "/tmp", getpid());
+    int file = strcmp(place, "memfd") ? open(kept, O_CREAT | O_EXCL | O_RDWR, 0700) : memfd_create("jit", 0);
+    if (file < 0 || ftruncate(file, 2 * CODE))
+        die(place);
+    if (strcmp(place, "kept")) {
+        unlink(kept);
+        kept[0] = 0;
+    }
+    return file;
+}
+
+/* Memory to put code in. */
+static uint8_t *memory(const char *place)
+{
+    const int all = PROT_READ | PROT_WRITE | PROT_EXEC;
+    if (!strcmp(place, "data"))
+        return mprotect(in_data, CODE, all) ? MAP_FAILED : in_data;
+    if (!strcmp(place, "memfd") || !strcmp(place, "file") || !strcmp(place, "kept"))
+        return mmap(NULL, CODE, all, MAP_SHARED, shared_file(place), CODE);
+    return mmap(NULL, CODE, all, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+}
+
+/* Equal, but for the linker: each is a place of its own. */
+__attribute__((noinline, noclone)) static void made_short(uint64_t rounds)
+{
+    for (volatile uint64_t left = rounds; left; left--)
+        ;
+}
+
+__attribute__((noinline, noclone)) static void made_long(uint64_t rounds)
+{
+    for (volatile uint64_t left = rounds + 1; left; left--)
+        ;
+}
+
+/* Puts a copy of the program's code, in memory without a file, where the code is. */
+static void move_own_code(void)
+{
+    unsigned long start = 0, end = 0;
+    char line[512], rights[8];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps))
+        if (sscanf(line, "%lx-%lx %7s", &start, &end, rights) == 3 && rights[2] == 'x'
+            && start <= (uintptr_t)move_own_code && (uintptr_t)move_own_code < end)
+            break;
+    size_t size = end - start;
+    void *copy = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (copy == MAP_FAILED)
+        die("mmap");
+    memcpy(copy, (void *)start, size);
+    if (mprotect(copy, size, PROT_READ | PROT_WRITE | PROT_EXEC)
+        || mremap(copy, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)start) == MAP_FAILED
+        || mprotect((void *)start, size, PROT_READ | PROT_EXEC))
+        die("mremap");
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 3)
@@ -174,10 +239,17 @@ int main(int argc, char **argv)
     double seconds = atof(argv[2]);
     if (argc > 3 && !strcmp(argv[3], "delete") && unlink(argv[0]))
         die(argv[0]);
-    code = mmap(NULL, CODE, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (!strcmp(argv[1], "move")) {
+        move_own_code();
+        work_for((uint8_t *)made_short, seconds / 3);
+        work_for((uint8_t *)made_long, seconds * 2 / 3);
+        return 0;
+    }
+    int is_dump = !strcmp(argv[1], "dump") && argc > 3;
+    code = memory(argc > 3 + is_dump ? argv[3 + is_dump] : "");
     if (code == MAP_FAILED)
-        die("mmap");
-    if (!strcmp(argv[1], "dump") && argc > 3) {
+        die("memory for code");
+    if (is_dump) {
         begin_dump(argv[3]);
         run_dump(seconds);
         return 0;
@@ -188,5 +260,7 @@ int main(int argc, char **argv)
         in_child(seconds);
     else
         run_map(seconds);
+    if (kept[0])
+        unlink(kept);
     return unlink(path) ? 3 : 0;
 }

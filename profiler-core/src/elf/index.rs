@@ -3,6 +3,7 @@
 use gimli::{BaseAddresses, CieOrFde, UnwindSection};
 
 use super::Section;
+use super::tables::Extent;
 use super::vetting::{Slice, Vetting};
 use crate::machine::Machine;
 
@@ -159,10 +160,10 @@ impl Functions {
         (svma < end).then_some(information)
     }
 
-    /// Where the function that holds a stated address begins.
-    pub(super) fn start(&self, svma: u64) -> Option<u64> {
+    /// The function that holds a stated address, or where the one before it ends; `None` before the first function.
+    pub(super) fn extent(&self, svma: u64) -> Option<Extent> {
         let after = self.sorted.partition_point(|&(start, ..)| start <= svma);
         let &(start, end, _) = self.sorted[..after].last()?;
-        (svma < end).then_some(start)
+        Some(if svma < end { Extent::Within { start } } else { Extent::Behind { end } })
     }
 }

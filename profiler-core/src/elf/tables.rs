@@ -90,6 +90,15 @@ impl Question for Returns {
     }
 }
 
+/// Where an address lies among the functions that tables know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// In the function that begins here.
+    Within { start: u64 },
+    /// In none; the last one before it ends here.
+    Behind { end: u64 },
+}
+
 /// The tables of unwind information of one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnwindTables {
@@ -209,14 +218,48 @@ impl UnwindTables {
 
     /// Where the function that holds a stated address begins, as far as the tables tell.
     pub(super) fn function_start(&self, svma: u64) -> Option<u64> {
-        let by_index = || {
-            let index = Index::of(self.eh_frame_hdr.as_ref()?)?;
-            index.start(index.find(svma)?)
-        };
-        let by_functions = || self.eh_frame_functions.start(svma);
-        let by_debug_frame = || self.debug_frame_functions()?.start(svma);
-        // An index tells where functions begin and not where they end: the others are surer.
-        by_debug_frame().or_else(by_functions).or_else(by_index)
+        match self.extent(svma) {
+            Extent::Within { start } => Some(start),
+            Extent::Behind { .. } => None,
+        }
+    }
+
+    /// The function that holds a stated address, or the end of what the tables cover before it.
+    pub(super) fn extent(&self, svma: u64) -> Extent {
+        let by_debug_frame = || self.debug_frame_functions()?.extent(svma);
+        let by_functions = || self.eh_frame_functions.extent(svma);
+        let by_index = || self.extent_by_index(svma);
+        let tables: [&dyn Fn() -> Option<Extent>; 3] = [&by_debug_frame, &by_functions, &by_index];
+        let mut covered = 0;
+        for table in tables {
+            match table() {
+                Some(within @ Extent::Within { .. }) => return within,
+                Some(Extent::Behind { end }) => covered = covered.max(end),
+                None => {}
+            }
+        }
+        Extent::Behind { end: covered }
+    }
+
+    /// An index tells where functions begin; where one ends is in its information.
+    fn extent_by_index(&self, svma: u64) -> Option<Extent> {
+        let index = Index::of(self.eh_frame_hdr.as_ref()?)?;
+        let entry = index.find(svma)?;
+        let start = index.start(entry)?;
+        let end = index.information_offset(entry).and_then(|offset| self.end_of(offset));
+        // Information that cannot be read tells no end.
+        Some(match end.filter(|&end| end <= svma) {
+            Some(end) => Extent::Behind { end },
+            None => Extent::Within { start },
+        })
+    }
+
+    fn end_of(&self, offset: usize) -> Option<u64> {
+        let section = self.eh_frame.as_ref()?;
+        let bases = bases(section, self.eh_frame_hdr.as_ref());
+        let frame = eh_frame_of(section);
+        let function = frame.fde_from_offset(&bases, EhFrameOffset(offset), EhFrame::cie_from_offset).ok()?;
+        Some(function.end_address())
     }
 
     /// What holds at a stated address.

@@ -181,10 +181,13 @@ impl Interner {
         let module: &ModuleInfo = &profile.modules[place];
         let known = &self.sum.modules;
         let key = hash((&module.path, &module.name, &module.build_id));
-        let (at, is_new) = self.modules.find(key, |at| known[at] == *module);
+        let (at, is_new) = self.modules.find(key, |at| known[at].is_same(module));
         if is_new {
             self.sum.modules.push(module.clone());
         }
+        // Files of earlier versions do not tell all of it.
+        let end = &mut self.sum.modules[at as usize].end;
+        *end = module.end.max(*end);
         *places.modules[place].insert(ModuleIndex(at))
     }
 

@@ -8,7 +8,8 @@ const SECOND: u64 = 1_000_000_000;
 /// A profile of a target that began at `start_s`: one window of a second for each entry, and in it each stack's weight.
 fn profile(target: &str, start_s: u64, windows: &[&[(u32, u64)]]) -> SymbolizedProfile {
     let names = ["main", "parse", "copy", "walk"];
-    let module = ModuleInfo { name: target.to_owned(), path: format!("/bin/{target}"), build_id: None };
+    let module =
+        ModuleInfo { name: target.to_owned(), path: format!("/bin/{target}"), build_id: None, end: 0 };
     let function = |name: &&str| Function {
         name: (*name).to_owned(),
         system_name: (*name).to_owned(),
@@ -81,6 +82,17 @@ fn weight(profile: &SymbolizedProfile, target: &str, name: &str) -> u64 {
         function.name == name && profile.modules[function.module.0 as usize].name == target
     };
     profile.stacks.iter().filter(is_it).map(|stack| stack.cpu_ns).sum()
+}
+
+#[test]
+fn a_module_of_which_one_profile_knows_more_of_its_end_is_one_module() {
+    let profiles = [(0, 0x1000), (1, 0x3000), (2, 0)].map(|(start_s, end)| {
+        let mut profile = profile("a", start_s, &[&[(1, 5)]]);
+        profile.modules[0].end = end;
+        profile
+    });
+    let merged = merged(seconds(0, 3), 1, &profiles);
+    assert_eq!(merged.modules.iter().map(|module| module.end).collect::<Vec<_>>(), [0x3000]);
 }
 
 #[test]

@@ -149,8 +149,8 @@ impl AddressSpace {
     pub fn function(&self, address: u64) -> Frame {
         let frame = self.locate(address);
         let image = self.mapping(address).and_then(|m| m.image.as_ref());
-        let start = image.and_then(|image| image.function_start(frame.address));
-        Frame { address: start.unwrap_or(frame.address & !0xfff), ..frame }
+        let start = image.map_or(frame.address & !0xfff, |image| image.place_start(frame.address));
+        Frame { address: start, ..frame }
     }
 
     /// What the unwind tables say of an actual address.
@@ -168,6 +168,12 @@ impl AddressSpace {
     /// Whether the address lies in code that was loaded from a file.
     pub fn is_in_file(&self, address: u64) -> bool {
         self.mapping(address).is_some_and(|m| m.object != ObjectId::UNKNOWN)
+    }
+
+    /// Whether code of a file that was read is mapped between these addresses.
+    pub fn has_file_in(&self, start: u64, end: u64) -> bool {
+        let first = self.mappings.partition_point(|m| m.end <= start);
+        self.mappings[first..].iter().take_while(|m| m.start < end).any(|m| m.image.is_some())
     }
 
     /// Whether the address lies in code that is mapped from no file.

@@ -126,6 +126,28 @@ fn forks_share_an_image_that_takes_the_place_of_another() {
 }
 
 #[test]
+fn code_in_the_data_of_an_object_is_its_process_own() {
+    use crate::elf::Segment;
+    let segment =
+        |start, executable| Segment { file_offset: start, file_len: 0x1000, svma: start, executable };
+    let segments = vec![segment(0x1000, true), segment(0x2000, false)];
+    let image = Arc::new(ElfImage { segments, ..ElfImage::default() });
+    let mut table = ProcessTable::default();
+    table.adopt(1, "a");
+    for offset in [0x1000, 0x2000] {
+        let load = |_: &Mapped| LoadedObject { id: ObjectId(7), image: Some(Arc::clone(&image)) };
+        table.mapped(&Mapped { file_offset: offset, ..mapped(1, 0x7000_0000 + offset, 0x1000) }, load);
+    }
+    let process = table.get(1).unwrap();
+    assert_eq!(process.locate(0x7000_1800), Frame { object: ObjectId(7), address: 0x1800 });
+    let made = Frame { object: ObjectId::generated_by(process.index), address: 0x7000_2800 };
+    assert_eq!(process.locate(0x7000_2800), made);
+    let has_file = |start, end| process.space.has_file_in(start, end);
+    assert!(has_file(0x7000_0000, 0x7000_1001) && !has_file(0x7000_0000, 0x7000_1000));
+    assert!(!has_file(0x7000_2000, 0x7000_3000));
+}
+
+#[test]
 fn there_is_room_for_so_many_mappings_and_again_once_they_are_forgotten() {
     let mut table = ProcessTable::default();
     table.adopt(1, "a");

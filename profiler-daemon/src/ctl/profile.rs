@@ -30,7 +30,7 @@ pub(super) fn run(client: &Client<'_>, asked: &CtlProfile, json: bool, terminal:
         CtlTime::Range(..) => Duration::ZERO,
     };
     let bytes = client.ask(Method::Get, &path(asked), None, PATIENCE + waiting)?;
-    let profile = pprof::read(bytes.as_slice()).map_err(|error| {
+    let profile = pprof::read_cpu_time(bytes.as_slice()).map_err(|error| {
         anyhow!("the daemon's profile cannot be read ({:#}); is it of another version?", Error::from(error))
     })?;
     match outputs {

@@ -63,9 +63,11 @@ fn frame(function: &Function) -> Frame<'_> {
 }
 
 fn profiles(profile: &SymbolizedProfile) -> Vec<Profile> {
+    let measure = &profile.run.measure;
+    let of = if measure.is_cpu() { String::new() } else { format!(": {}", measure.in_words()) };
     let named = profile.processes.iter().map(|process| Profile {
         r#type: "sampled",
-        name: format!("{} ({})", process.comm, process.pid),
+        name: format!("{} ({}){of}", process.comm, process.pid),
         unit: "nanoseconds",
         start_value: 0,
         end_value: 0,

@@ -7,7 +7,7 @@ use profiler_core::profile::{Run, SymbolizedProfile};
 
 use super::{folded, names};
 
-/// Writes `profile` as a flame graph; widths are CPU time in microseconds.
+/// Writes `profile` as a flame graph; widths are CPU time, or what the file holds in its place, in microseconds.
 pub(super) fn write(profile: &SymbolizedProfile, out: &mut dyn Write) -> io::Result<()> {
     let mut options = Options::default();
     options.title = title(&profile.run);
@@ -22,12 +22,17 @@ pub(super) fn write(profile: &SymbolizedProfile, out: &mut dyn Write) -> io::Res
 }
 
 fn title(run: &Run) -> String {
-    let target = names::visible(&run.target);
-    if target.is_empty() { "CPU time".to_owned() } else { names::shorten(&target, 90) }
+    let target = names::shorten(&names::visible(&run.target), 90);
+    let time = names::visible(&run.measure.in_words());
+    match (target.is_empty(), run.measure.is_cpu()) {
+        (true, _) => time,
+        (false, true) => target,
+        (false, false) => format!("{target}: {time}"),
+    }
 }
 
 fn subtitle(run: &Run) -> String {
-    let mut text = format!("{} samples", run.samples);
+    let mut text = format!("{} {}", run.samples, names::visible(run.measure.counted()));
     // Written by another tool: nothing is known of its rate.
     if run.confidence != 0.0 {
         text += &format!(" at {:.0}/s, overhead {:.2}%", run.rate_hz, run.overhead_ratio * 100.0);

@@ -6,7 +6,7 @@ mod summary;
 use std::fmt::Write;
 
 use config::Ratio;
-use profiler_core::profile::{Run, SymbolizedProfile};
+use profiler_core::profile::{Measure, Run, SymbolizedProfile};
 
 use super::functions::{FunctionCost, FunctionTable};
 use super::names::{shorten, visible, with_module};
@@ -75,12 +75,10 @@ fn list(out: &mut String, run: &Run, functions: &[FunctionCost], view: View) {
         format!("{cpu:>9} {share:>7}{interval} {total:>7} {mark} ")
     };
     // Of a short run, seconds with three decimals would all be 0.
-    let (unit, per_s, decimals) = if (f64::MIN_POSITIVE..SHORT_S).contains(&run.target_cpu_s) {
-        ("CPU ms", 1e3, 2)
-    } else {
-        ("CPU s", 1.0, 3)
-    };
-    let _ = writeln!(out, "{}function [module]", columns(unit, "share", &title, "total", ' '));
+    let (unit, per_s, decimals) =
+        if (f64::MIN_POSITIVE..SHORT_S).contains(&run.target_cpu_s) { ("ms", 1e3, 2) } else { ("s", 1.0, 3) };
+    let unit = column(&run.measure, unit);
+    let _ = writeln!(out, "{}function [module]", columns(&unit, "share", &title, "total", ' '));
     for (function, interval) in shown.iter().zip(&intervals) {
         let (share, total) = (percent(function.share, 2), percent(function.total_share, 1));
         let mark = if function.tied == Some(true) { '~' } else { ' ' };
@@ -91,7 +89,7 @@ fn list(out: &mut String, run: &Run, functions: &[FunctionCost], view: View) {
         let _ = writeln!(out, "{figures}{name}");
     }
     if !hidden.is_empty() {
-        let _ = writeln!(out, "{}", more(hidden));
+        let _ = writeln!(out, "{}", more(hidden, &run.measure));
     }
 }
 
@@ -102,10 +100,20 @@ fn interval(function: &FunctionCost) -> String {
     format!("{:.decimals$}–{}", low * 100.0, percent(high, decimals))
 }
 
-fn more(hidden: &[FunctionCost]) -> String {
+/// The title of the column of times: `CPU s`, `delay ms`.
+pub(super) fn column(measure: &Measure, unit: &str) -> String {
+    match measure {
+        Measure::CpuTime => format!("CPU {unit}"),
+        Measure::Other { time, .. } if time.len() + unit.len() < 9 => format!("{} {unit}", visible(time)),
+        Measure::Other { .. } => format!("time {unit}"),
+    }
+}
+
+fn more(hidden: &[FunctionCost], measure: &Measure) -> String {
     let share = percent(hidden.iter().map(|function| function.share).sum(), 1);
     let (functions, them) = if hidden.len() == 1 { ("function", "it") } else { ("functions", "them") };
-    format!("…and {} more {functions} ({share} of the CPU time); --top 0 shows {them}", hidden.len())
+    let time = visible(&measure.in_words());
+    format!("…and {} more {functions} ({share} of the {time}); --top 0 shows {them}", hidden.len())
 }
 
 fn percent(share: f64, decimals: usize) -> String {

@@ -126,7 +126,7 @@ fn unknown() -> Unknown {
 }
 
 fn module(name: &str, path: &str, build_id: Option<&str>) -> ModuleInfo {
-    ModuleInfo { name: name.to_owned(), path: path.to_owned(), build_id: build_id.map(str::to_owned) }
+    ModuleInfo { name: name.to_owned(), path: path.to_owned(), build_id: build_id.map(str::to_owned), end: 0 }
 }
 
 fn function(name: &str, module: u32, file: Option<&str>) -> Function {

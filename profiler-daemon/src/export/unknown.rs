@@ -360,9 +360,13 @@ mod tests {
 
     #[test]
     fn in_words_and_as_json() {
-        let list = UnknownList::of(&testing::profile());
-        insta::assert_snapshot!(render(&list, 80, 20));
+        let profile = testing::profile();
+        let list = UnknownList::of(&profile);
+        insta::assert_snapshot!(render(&list, &profile.run.measure, 80, 20));
         insta::assert_snapshot!(list.json().unwrap());
-        assert!(render(&UnknownList::default(), 80, 20).contains("every address has a name"));
+        assert!(
+            render(&UnknownList::default(), &profile.run.measure, 80, 20)
+                .contains("every address has a name")
+        );
     }
 }

@@ -39,6 +39,20 @@ const MOST_OF_ENDED: u64 = 8 << 20;
 /// Looks for a list that is not there get rarer, up to so many readings apart.
 const LONGEST_PAUSE: u32 = 64;
 
+/// Why code has no name, to begin with.
+pub(crate) const NO_FILE: &str = "the code lies in no file";
+
+/// Where code lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CodePlace {
+    /// Among the code of an object, which has its names.
+    Object,
+    /// Among the data of one: it was put there at run time.
+    Data,
+    /// In a file that is no object, or in none.
+    NoObject,
+}
+
 /// What generates code, by its entry in the profile.
 #[derive(Default)]
 pub(crate) struct JitStore {
@@ -48,22 +62,25 @@ pub(crate) struct JitStore {
 }
 
 impl JitStore {
-    /// Code was mapped that lies in no file, or a journal was.
+    /// Code was mapped, or a journal was. What is an object's code is of no interest.
     pub(crate) fn mapped(
         &mut self,
         process: ProcessIndex,
         mapped: &Mapped,
+        place: CodePlace,
         roots: &Roots,
         memory: &SymbolMemory,
     ) {
         let is_journal = is_journal(&mapped.path);
-        if !is_journal && !is_code_without_file(&mapped.path) {
+        if !is_journal && place == CodePlace::Object {
             return;
         }
         let Some(program) = self.program(process) else { return };
         program.look_up(mapped.pid, roots);
         if is_journal {
             program.open_journal(mapped, roots, memory);
+        } else if place == CodePlace::NoObject && !is_code_without_file(&mapped.path) {
+            program.note_file(mapped);
         }
     }
 
@@ -214,7 +231,7 @@ impl Generated {
     /// Why a process that is not among these told nothing.
     pub(crate) fn missing(&self) -> &'static str {
         match self.was_full {
-            false => "the code lies in no file",
+            false => NO_FILE,
             true => "the code lies in no file, and too many programs generated code at once",
         }
     }
@@ -223,7 +240,9 @@ impl Generated {
 /// Whether a mapping of this name has no file behind it that lasts.
 pub(crate) fn is_code_without_file(path: &str) -> bool {
     const NAMELESS: [&str; 5] = ["//anon", "/anon_hugepage", "/dev/zero", "/memfd:", "/SYSV"];
-    NAMELESS.iter().any(|start| path.starts_with(start)) || (!path.starts_with('/') && path != "[vdso]")
+    NAMELESS.iter().any(|start| path.starts_with(start))
+        || (!path.starts_with('/') && path != "[vdso]")
+        || (path.starts_with("/dev/shm/") && path.ends_with(" (deleted)"))
 }
 
 /// Programs map their journal as if it were code, to say where it is.
@@ -252,10 +271,17 @@ mod tests {
         {
             assert!(!is_journal(path), "{path}");
         }
-        for path in ["//anon", "", "[heap]", "/memfd:doublemapper (deleted)", "/dev/zero (deleted)"] {
+        for path in [
+            "//anon",
+            "",
+            "[heap]",
+            "/memfd:doublemapper (deleted)",
+            "/dev/zero (deleted)",
+            "/dev/shm/x (deleted)",
+        ] {
             assert!(is_code_without_file(path), "{path}");
         }
-        for path in ["/lib/x.so", "[vdso]"] {
+        for path in ["/lib/x.so", "[vdso]", "/dev/shm/x.so", "/tmp/x.so (deleted)"] {
             assert!(!is_code_without_file(path), "{path}");
         }
     }

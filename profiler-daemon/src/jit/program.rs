@@ -1,6 +1,7 @@
 //! One program that generates code, from its `execve` to its end.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,6 +27,8 @@ const JOURNAL_AT_ONCE: u64 = 1 << 20;
 const BYTES_PER_BYTE: u64 = 8;
 /// Lists, and journals, that are kept for a process: its own, and those of the processes that it was forked from.
 const MOST_KEPT: usize = 4;
+/// Mapped files that are no objects, and are remembered.
+const MOST_FILES: usize = 4_096;
 /// Addresses that are remembered until the journal tells of them.
 const MOST_AWAITED: usize = 1 << 16;
 
@@ -39,6 +42,7 @@ pub(super) struct Program {
     own: Arc<OnceLock<Arc<List>>>,
     /// The place in this row is part of a code's number.
     journals: Vec<Arc<Journal>>,
+    files: Arc<Vec<CodeFile>>,
     /// Addresses that the journal did not know when they were met: from when, until when (ns).
     awaited: Awaited,
     pause: u32,
@@ -48,6 +52,22 @@ pub(super) struct Program {
 
 /// Addresses, and from when until when they were met (ns).
 pub(super) type Awaited = FxHashMap<u64, (u64, u64)>;
+
+/// A file with code that is no object: a run-time compiler's memory, or a format of its own.
+#[derive(Clone)]
+pub(super) struct CodeFile {
+    range: Range<u64>,
+    file_offset: u64,
+    path: Arc<str>,
+}
+
+impl CodeFile {
+    /// The file, and the offset in it, where an address lies.
+    pub(super) fn place(&self, address: u64) -> Option<(&Arc<str>, u64)> {
+        let from_start = address.checked_sub(self.range.start).filter(|_| address < self.range.end)?;
+        Some((&self.path, self.file_offset.saturating_add(from_start)))
+    }
+}
 
 /// Where a program's list would be, and whose.
 pub(super) struct Home {
@@ -179,7 +199,19 @@ impl Program {
         let lists: Vec<_> = self.inherited.iter().chain(self.own.get()).cloned().collect();
         let oldest = lists.len().saturating_sub(MOST_KEPT - 1);
         let inherited = lists[oldest..].to_vec();
-        Self { inherited, journals: self.journals.clone(), ..Self::default() }
+        let (journals, files) = (self.journals.clone(), Arc::clone(&self.files));
+        Self { inherited, journals, files, ..Self::default() }
+    }
+
+    /// The program has mapped a file with code that is no object.
+    pub(super) fn note_file(&mut self, mapped: &Mapped) {
+        let range = mapped.start..mapped.start.saturating_add(mapped.len);
+        let files = Arc::make_mut(&mut self.files);
+        files.retain(|known| known.range != range);
+        if files.len() < MOST_FILES {
+            let (file_offset, path) = (mapped.file_offset, Arc::from(mapped.path.as_str()));
+            files.push(CodeFile { range, file_offset, path });
+        }
     }
 
     /// Learns where the program is, and opens its list if there is one. Only the first call does anything.
@@ -268,6 +300,7 @@ impl Program {
             inherited: self.inherited.clone(),
             own: Arc::clone(&self.own),
             journals: self.journals.clone(),
+            files: Arc::clone(&self.files),
             awaited: std::mem::take(&mut self.awaited),
         }
     }
@@ -331,6 +364,32 @@ mod tests {
         assert_eq!(names(&mut child, &[0x1000]), [Some("early".into())]);
         let missing = tell(&mut program, &[]).missing;
         assert!(missing.contains("perf-7.map"), "{missing}");
+    }
+
+    #[test]
+    fn code_in_a_file_that_is_no_object_is_told_by_the_list_or_placed_in_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let list = folder.path().join("perf-7.map");
+        std::fs::write(&list, "5000 10 listed\n").unwrap();
+        let mut program = program(list, nix::unistd::geteuid().as_raw());
+        let map = |start, file_offset, path: &str| Mapped {
+            pid: 7,
+            start,
+            len: 0x1000,
+            file_offset,
+            file: profiler_core::record::FileId { major: 0, minor: 0, inode: 5, generation: 0 },
+            path: path.to_owned(),
+        };
+        program.note_file(&map(0x5000, 0x300, "/a/old.dll"));
+        program.note_file(&map(0x5000, 0x400, "/a/lib.dll"));
+        let mut child = program.fork();
+        for program in [&mut program, &mut child] {
+            let told = tell(program, &[0x5008, 0x5108]);
+            let place = |address| told.file(address).map(|(path, offset)| (path.to_string(), offset));
+            assert_eq!(place(0x5108), Some(("/a/lib.dll".to_owned(), 0x508)));
+            assert_eq!((place(0x4fff), place(0x6000)), (None, None));
+        }
+        assert_eq!(names(&mut program, &[0x5008, 0x5108]), [Some("listed".to_owned()), None]);
     }
 
     #[test]

@@ -6,8 +6,9 @@ use profiler_core::stack::GeneratedCode;
 use rustc_hash::FxHashMap;
 use symbolizer::{CodePlace, Frame, JitDump};
 
+use super::NO_FILE;
 use super::list::List;
-use super::program::{Awaited, Home, Journal};
+use super::program::{Awaited, CodeFile, Home, Journal};
 use crate::objects::names::{NameRoom, Naming};
 use crate::roots::Roots;
 
@@ -19,6 +20,7 @@ pub(super) struct Teller {
     /// Its own.
     pub(super) own: Arc<OnceLock<Arc<List>>>,
     pub(super) journals: Vec<Arc<Journal>>,
+    pub(super) files: Arc<Vec<CodeFile>>,
     pub(super) awaited: Awaited,
 }
 
@@ -26,6 +28,7 @@ pub(super) struct Teller {
 pub(crate) struct Told {
     /// By address or pseudo-address: the address, and the function there.
     frames: FxHashMap<u64, (u64, Frame)>,
+    files: Arc<Vec<CodeFile>>,
     /// Why the others have no name.
     pub(crate) missing: String,
 }
@@ -34,6 +37,11 @@ impl Told {
     /// The actual address behind a frame's, and the function there.
     pub(crate) fn frame(&self, address: u64) -> Option<&(u64, Frame)> {
         self.frames.get(&address)
+    }
+
+    /// The file that is no object, and the offset in it, where an address without a name lies.
+    pub(crate) fn file(&self, address: u64) -> Option<(&Arc<str>, u64)> {
+        self.files.iter().rev().find_map(|file| file.place(address))
     }
 }
 
@@ -71,7 +79,7 @@ impl Teller {
             let named = open.into_iter().zip(named);
             frames.extend(named.filter_map(|(address, frame)| Some((address, (address, frame?)))));
         }
-        Told { frames, missing: self.missing() }
+        Told { frames, files: Arc::clone(&self.files), missing: self.missing() }
     }
 
     /// The actual address behind one, and the function there.
@@ -101,12 +109,9 @@ impl Teller {
             },
             (Some(list), ..) => format!("the program's list of generated code ({}) lacks it", list.path),
             (None, None, Some(home)) => {
-                format!(
-                    "the code lies in no file, and the program kept no list of it ({})",
-                    home.list.display()
-                )
+                format!("{NO_FILE}, and the program kept no list of it ({})", home.list.display())
             }
-            (None, None, None) => "the code lies in no file".to_owned(),
+            (None, None, None) => NO_FILE.to_owned(),
         }
     }
 }

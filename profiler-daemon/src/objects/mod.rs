@@ -11,6 +11,7 @@ mod find;
 mod kernel;
 pub(crate) mod loaded;
 pub(crate) mod memory;
+mod moved;
 pub(crate) mod names;
 mod object;
 mod recover;
@@ -50,7 +51,7 @@ const NARROW_ADDRESSES: u64 = 1 << 32;
 /// How that is known here.
 const NARROW_VDSO: &str = "[vdso] of 32 bits";
 /// Appended by the kernel to the path of a file that has no name any more.
-const DELETED: &str = " (deleted)";
+pub(crate) const DELETED: &str = " (deleted)";
 /// Mapped files that are remembered by their inodes and paths; others are opened again, and recognised.
 const MOST_KNOWN: usize = 16_384;
 /// A file that was not there is looked for again as often, when another process maps it.
@@ -143,6 +144,7 @@ impl ObjectStore {
         let once = self.once.clone();
         let found = once.of(|| self.find(mapped, has_no_file));
         let id = match found {
+            None if !has_no_file => return LoadedObject::UNKNOWN, // another file may get its inode
             None => ObjectId::UNKNOWN, // what a run-time compiler shares with itself
             Some(Found::Known(id)) => id,
             // Frames may refer to the one that was missing, by addresses that count from its file's first byte.
@@ -188,7 +190,7 @@ impl ObjectStore {
         }
     }
 
-    /// Opens what is mapped. None where that is no file that lasts.
+    /// Opens what is mapped. None where that is no file that lasts, or no object: the process alone can tell its names.
     fn find(&self, mapped: &Mapped, has_no_file: bool) -> Option<Found> {
         let view = self.roots.of(mapped.pid);
         let path = path_of(mapped);
@@ -236,6 +238,7 @@ impl ObjectStore {
             Err(ElfError::OtherMachine) => {
                 return Some(Found::New(object(Content::Missing(Missing::OtherMachine), None, None)));
             }
+            Err(_) if is_no_object(&held) => return None,
             Err(_) => return Some(Found::New(object(Content::File(held), None, None))),
         };
         if let Some((id, same)) = code.and_then(|code| self.same_code(&code, &image)) {
@@ -376,6 +379,15 @@ impl Objects {
 
 fn is_narrow_vdso(mapped: &Mapped) -> bool {
     mapped.path == VDSO && mapped.start.saturating_add(mapped.len) <= NARROW_ADDRESSES
+}
+
+/// Whether a file does not even begin as an object does.
+fn is_no_object(file: &HeldFile) -> bool {
+    const MAGIC: &[u8; 4] = b"\x7fELF";
+    match file.read(0, MAGIC.len()) {
+        Ok(start) => start != MAGIC,
+        Err(error) => error.kind() == std::io::ErrorKind::UnexpectedEof,
+    }
 }
 
 fn later(file: HeldFile, room: Arc<Room>, once: OnceCost) -> ReadLater {

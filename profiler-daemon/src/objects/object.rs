@@ -93,9 +93,14 @@ impl Deref for Met {
 }
 
 impl Met {
-    /// Where the function that holds a stated address begins, if the unwind tables tell.
-    pub(crate) fn function_start(&self, address: u64) -> Option<u64> {
-        self.image.as_ref()?.function_start(address)
+    /// Where the code that counts as one function with a stated address begins, if the file is ELF.
+    pub(crate) fn place_start(&self, address: u64) -> Option<u64> {
+        self.image.as_ref().map(|image| image.place_start(address))
+    }
+
+    /// The address behind its last byte, as the file states it; 0 where it is not ELF.
+    pub(crate) fn end(&self) -> u64 {
+        self.image.as_ref().map_or(0, |image| image.end_svma())
     }
 }
 

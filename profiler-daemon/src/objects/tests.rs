@@ -68,6 +68,59 @@ fn code_without_a_file_is_unknown() {
 }
 
 #[test]
+fn a_file_that_is_no_object_is_memory_of_its_process_and_a_damaged_object_stays_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("shared");
+    let mut store = store();
+    for bytes in [&b""[..], b"\x7fE", b"MZ and more than that"] {
+        std::fs::write(&path, bytes).unwrap();
+        let loaded = store.load(&mapping(&path, 0));
+        assert!(loaded.id == ObjectId::UNKNOWN && loaded.image.is_none(), "{bytes:?}");
+    }
+    std::fs::write(&path, b"\x7fELF and no more").unwrap();
+    let damaged = store.load(&mapping(&path, 0));
+    assert!(damaged.image.is_none() && is_open(&store, &damaged));
+}
+
+#[test]
+fn code_that_was_moved_away_from_its_file_is_found_by_the_parts_around_it() {
+    let own = std::env::current_exe().unwrap();
+    let image = ElfImage::parse_bytes(&std::fs::read(&own).unwrap()).unwrap();
+    let text = image.segments.iter().position(|segment| segment.executable).unwrap();
+    const BASE: u64 = 0x5555_0000_0000;
+    let part = |at: usize| {
+        let segment = image.segments[at];
+        let page = segment.file_offset & !0xfff;
+        let start = BASE + (segment.svma & !0xfff);
+        let len = segment.file_offset + segment.file_len - page;
+        Mapped { start, len, file_offset: page, ..mapping(&own, 7) }
+    };
+    let around: Vec<Mapped> = (0..image.segments.len())
+        .filter(|&at| at != text && image.segments[at].file_len > 0)
+        .map(part)
+        .collect();
+    let whole = part(text);
+    let nameless = |start: u64| Mapped { start, ..mapping(Path::new("//anon"), 0) };
+    let around: Vec<Mapped> = around
+        .into_iter()
+        .map(|part| Mapped {
+            file: FileId { inode: std::fs::metadata(&own).unwrap().ino(), ..part.file },
+            ..part
+        })
+        .collect();
+    let mut store = store();
+    let found = store.origin(&nameless(whole.start + 0x1000), &around).unwrap();
+    assert_eq!((found.path, found.file_offset), (whole.path, whole.file_offset + 0x1000));
+    for (start, around) in [
+        (BASE + 0x7000_0000, &around[..]), // beside the program
+        (whole.start + 0x1000, &[]),
+        (whole.start + 0x1000, &[Mapped { start: BASE - 0x7000_0000, ..around[0].clone() }]), // of another load
+    ] {
+        assert_eq!(store.origin(&nameless(start), around), None, "{start:#x}");
+    }
+}
+
+#[test]
 fn a_process_of_32_bits_has_not_our_vdso() {
     for wide_first in [true, false] {
         let mut store = store();
@@ -229,7 +282,7 @@ fn unwind_tables_share_the_room_by_weight() {
     let weights = [(light.id, 1.0), (heavy.id, 2.0)];
     assert!(store.rebalance(|| weights.into_iter().collect(), &mut processes));
     drop((light.image, heavy.image));
-    let start = |store: &ObjectStore, id| store.object(id).unwrap().function_start(entry);
+    let start = |store: &ObjectStore, id| store.object(id).unwrap().image.as_ref()?.function_start(entry);
     assert!(start(&store, heavy.id).is_some() && start(&store, light.id).is_none());
     assert!(store.memory.peak() <= store.memory.cap());
     assert_eq!((store.memory.evictions(), store.memory.rereads()), (1, 1));

@@ -26,7 +26,7 @@ use crate::debuginfod::{self, Debuginfod};
 use crate::jit::{Generated, Told};
 use crate::objects::memory::SymbolMemory;
 use crate::objects::names::{About, Equal, Found, Naming};
-use crate::objects::{KernelName, Met, Objects};
+use crate::objects::{DELETED, KernelName, Met, Objects};
 use crate::sampler::session::Collected;
 
 /// Part of the memory for symbols that is made free before an object is read.
@@ -192,9 +192,8 @@ struct Names<'a> {
     met: FxHashMap<Texts, (FunctionIndex, Named)>,
     debuginfod: Option<Arc<Debuginfod>>,
     hurry: Hurry,
-    /// Those of no file: all processes share them.
-    nameless: Option<ModuleIndex>,
-    generated: Option<ModuleIndex>,
+    /// Those of no object, by their path or what stands for it: all processes share them.
+    without_object: FxHashMap<Arc<str>, ModuleIndex>,
 }
 
 impl<'a> Names<'a> {
@@ -213,8 +212,7 @@ impl<'a> Names<'a> {
             met: FxHashMap::default(),
             debuginfod,
             hurry,
-            nameless: None,
-            generated: None,
+            without_object: FxHashMap::default(),
         }
     }
 
@@ -337,7 +335,7 @@ impl<'a> Names<'a> {
             Ok(named) => (named.into_iter().map(|n| self.line(n, module, profile)).collect(), None),
             Err(reason) => {
                 // Addresses of one function belong together even if nothing tells its name.
-                let start = object.and_then(|object| object.function_start(address));
+                let start = object.and_then(|object| object.place_start(address));
                 let offset = start.unwrap_or(address);
                 let name = format!("{}+{offset:#x}", profile.modules[module.0 as usize].name);
                 (vec![self.line(nameless(name), module, profile)], Some(reason))
@@ -347,7 +345,7 @@ impl<'a> Names<'a> {
         LocationIndex(profile.locations.len() as u32 - 1)
     }
 
-    /// The location of code in no file, which its process may have told of.
+    /// The location of code that is of no object: its process may have told of it.
     fn generated_location(
         &mut self,
         frame: Frame,
@@ -355,32 +353,17 @@ impl<'a> Names<'a> {
         profile: &mut SymbolizedProfile,
     ) -> LocationIndex {
         let told = frame.object.generator().and_then(|process| cut.generated.of(process));
-        let (address, named, unknown) = match told.and_then(|told| told.frame(frame.address)) {
-            Some((address, named)) => (*address, Some(named.clone()), None),
-            None => {
-                let missing = told.map_or(cut.generated.missing(), |told: &Told| &told.missing);
-                let generator = frame.object.generator();
-                let program = generator.map(|process| cut.processes[process.0 as usize].comm.as_str());
-                (frame.address, None, Some(remedy::generated(missing, program)))
-            }
+        let file = told.and_then(|told| told.file(frame.address));
+        let (place, address, found) = match (told.and_then(|told| told.frame(frame.address)), file) {
+            (Some((address, named)), _) => ("[jit]", *address, Ok(vec![named.clone()])),
+            (None, Some((path, offset))) => (&**path, offset, Err(not_told(frame, cut, IN_OTHER_FILE))),
+            (None, None) => ("[unknown]", frame.address, Err(not_told(frame, cut, NO_FILE))),
         };
-        let (module, name) = match named {
-            Some(_) => (&mut self.generated, "[jit]"),
-            None => (&mut self.nameless, "[unknown]"),
-        };
-        let module = *module.get_or_insert_with(|| {
-            profile.modules.push(ModuleInfo { name: name.to_owned(), path: String::new(), build_id: None });
+        let module = *self.without_object.entry(Arc::from(place)).or_insert_with(|| {
+            profile.modules.push(module_without_object(place));
             ModuleIndex(profile.modules.len() as u32 - 1)
         });
-        let (named, unknown) = match named.map(|named| self.keep(vec![named], module)) {
-            Some(Ok(mut named)) => (named.pop(), unknown),
-            Some(Err(reason)) => (None, Some(reason)),
-            None => (None, unknown),
-        };
-        let named = named.unwrap_or_else(|| nameless(format!("{name}+{address:#x}")));
-        let lines = vec![self.line(named, module, profile)];
-        profile.locations.push(Location { module, address, lines, unknown });
-        LocationIndex(profile.locations.len() as u32 - 1)
+        self.location(address, module, None, found, profile)
     }
 
     /// What a function takes that was not met yet.
@@ -468,7 +451,28 @@ fn module_info(id: ObjectId, object: Option<&Met>, about: About) -> ModuleInfo {
         _ if file_name.is_empty() => "[unknown]",
         _ => file_name,
     };
-    ModuleInfo { name: name.to_owned(), path: path.to_owned(), build_id: about.build_id }
+    let end = object.map_or(0, Met::end);
+    ModuleInfo { name: name.to_owned(), path: path.to_owned(), build_id: about.build_id, end }
+}
+
+/// Of code that its process told of, or in a file of another kind.
+fn module_without_object(place: &str) -> ModuleInfo {
+    let is_file = place.starts_with('/');
+    let path = if is_file { place.trim_end_matches(DELETED) } else { "" };
+    let name = if is_file { path.rsplit('/').next().unwrap_or_default() } else { place };
+    ModuleInfo { name: name.to_owned(), path: path.to_owned(), build_id: None, end: 0 }
+}
+
+/// Why code that is of no object has no name; `place` says where it lies.
+fn not_told(frame: Frame, cut: &Cut, place: &str) -> Unknown {
+    let generator = frame.object.generator();
+    let told = generator.and_then(|process| cut.generated.of(process));
+    let missing = told.map_or(cut.generated.missing(), |told: &Told| &told.missing);
+    let program = generator.map(|process| cut.processes[process.0 as usize].comm.as_str());
+    match missing.strip_prefix(NO_FILE) {
+        Some(rest) => remedy::generated(&format!("{place}{rest}"), program),
+        None => remedy::generated(missing, program),
+    }
 }
 
 /// What the memory for symbols did.
@@ -492,6 +496,8 @@ fn note_memory(names: &Names<'_>, objects: &Objects, run: &mut Run) {
 }
 
 const NO_FILE: &str = "the code lies in no file";
+
+const IN_OTHER_FILE: &str = "the code lies in a file that is not ELF";
 
 /// What stands for a name where there is no better one.
 fn nameless(name: String) -> Named {

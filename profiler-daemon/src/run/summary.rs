@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use config::{Ratio, SamplingSettings};
-use profiler_core::profile::{Outcome, OverheadParts, Run};
+use profiler_core::profile::{Measure, Outcome, OverheadParts, Run};
 use profiler_core::rate::Account;
 
 use super::engine::{Engine, Figures};
@@ -136,6 +136,7 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
     let truncated = end.counts.truncated.total();
     let samples = end.counts.samples.max(1) as f64;
     Run {
+        measure: Measure::CpuTime,
         target,
         start_unix_ns: end.start_unix_ns,
         duration_s: end.duration_ns as f64 * 1e-9,

@@ -524,7 +524,7 @@ impl Session {
             Drained::Record(Record::Mmap(mapped), _) => {
                 self.count_side_record(mapped.pid);
                 self.counts.mappings += 1;
-                self.mapped(&mapped);
+                self.mapping_told(&mapped);
                 self.unwinder.note_change();
             }
             Drained::Record(Record::Comm { pid, tid, name, exec }, _) => {

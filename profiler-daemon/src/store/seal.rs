@@ -94,7 +94,7 @@ pub(crate) fn open(name: &Name, bytes: &[u8]) -> Result<SymbolizedProfile, Damag
     if name.checksum(bytes) != name.crc {
         return Err(Damage::Checksum);
     }
-    Ok(pprof::read(bytes)?)
+    Ok(pprof::read_cpu_time(bytes)?)
 }
 
 /// What a file of this name says it holds; the rest of it is not looked at.

@@ -27,6 +27,44 @@ pub(crate) fn regions(text: &[u8]) -> impl Iterator<Item = Region<'_>> {
     text.split(|&byte| byte == b'\n').filter_map(Region::parse)
 }
 
+/// Code of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MappedCode {
+    /// Where it is mapped.
+    pub(crate) mapped: Mapped,
+    /// Of code without a file, the parts of files next to it: of one file on both sides, or right beside it.
+    pub(crate) around: Vec<Mapped>,
+}
+
+/// The code in the text of `maps`. A path says whether there is a file that lasts.
+pub(crate) fn mapped_code(text: &[u8], pid: u32, is_without_file: impl Fn(&str) -> bool) -> Vec<MappedCode> {
+    let regions: Vec<Region<'_>> = regions(text).collect();
+    let is_of_file = |region: &Region<'_>| {
+        region.file.inode != 0
+            && region.name.starts_with(b"/")
+            && !is_without_file(&String::from_utf8_lossy(region.name))
+    };
+    let files: Vec<usize> = (0..regions.len()).filter(|&at| is_of_file(&regions[at])).collect();
+    let around = |at: usize| {
+        let above = files.partition_point(|&file| file < at);
+        let below = above.checked_sub(1).and_then(|below| files.get(below)).map(|&file| &regions[file]);
+        let above = files.get(above).map(|&file| &regions[file]);
+        let is_between = below
+            .zip(above)
+            .is_some_and(|(below, above)| (below.file, below.name) == (above.file, above.name));
+        let below = below.filter(|below| is_between || below.end == regions[at].start);
+        let above = above.filter(|above| is_between || above.start == regions[at].end);
+        below.into_iter().chain(above).filter_map(|region| region.mapped(pid)).collect()
+    };
+    let executable = (0..regions.len()).filter(|&at| regions[at].executable);
+    let code = executable.filter_map(|at| {
+        let mapped = regions[at].mapped(pid)?;
+        let around = if is_without_file(&mapped.path) { around(at) } else { Vec::new() };
+        Some(MappedCode { mapped, around })
+    });
+    code.collect()
+}
+
 impl<'a> Region<'a> {
     /// `start-end perms offset major:minor inode    name`.
     fn parse(line: &'a [u8]) -> Option<Self> {
@@ -88,6 +126,35 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
         let mapped = regions(MAPS).nth(1).unwrap().mapped(7).unwrap();
         let file = FileId { major: 0xfe, minor: 1, inode: 1835, generation: 0 };
         assert_eq!((mapped.pid, mapped.len, mapped.file_offset, mapped.file), (7, 0xac000, 0x21000, file));
+    }
+
+    #[test]
+    fn code_without_a_file_has_the_files_next_to_it() {
+        const MOVED: &[u8] = b"\
+1000-2000 r--p 00000000 fe:01 7 /a
+2000-3000 rwxp 00000000 00:00 0 
+3000-4000 rw-p 00000000 00:00 0 
+4000-5000 r--p 00003000 fe:01 7 /a
+5000-6000 rwxp 00000000 00:00 0 
+8000-9000 rwxp 00000000 00:00 0 
+9000-a000 r-xs 00000000 00:01 9 /memfd:jit (deleted)
+b000-c000 r-xp 00000000 fe:01 8 /b
+";
+        let found = mapped_code(MOVED, 1, |path| path.starts_with("//anon") || path.starts_with("/memfd:"));
+        let starts: Vec<(u64, Vec<u64>)> = found
+            .iter()
+            .map(|code| (code.mapped.start, code.around.iter().map(|part| part.start).collect()))
+            .collect();
+        assert_eq!(
+            starts,
+            [
+                (0x2000, vec![0x1000, 0x4000]),
+                (0x5000, vec![0x4000]),
+                (0x8000, vec![]),
+                (0x9000, vec![]),
+                (0xb000, vec![])
+            ]
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use profiler_core::record::Mapped;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::clock;
-use super::maps::regions;
+use super::maps::{MappedCode, regions};
 pub(crate) use super::proc_text::{Call, Identity, Image};
 use super::proc_text::{
     call_in, children_ticks, identity_in, image_in, is_zombie_in, machine_ticks_in, own_ticks, switches_in,
@@ -140,6 +140,14 @@ pub(crate) fn executable_maps(pid: u32) -> Result<Vec<Mapped>, procfs::ProcError
     let text = maps(&Process::new(pid as i32)?)?;
     let executable = regions(&text).filter(|region| region.executable);
     Ok(executable.filter_map(|region| region.mapped(pid)).collect())
+}
+
+/// The same, with the parts of files next to code that has no file by its path.
+pub(crate) fn mapped_code(
+    pid: u32,
+    is_without_file: impl Fn(&str) -> bool,
+) -> Result<Vec<MappedCode>, procfs::ProcError> {
+    Ok(super::maps::mapped_code(&maps(&Process::new(pid as i32)?)?, pid, is_without_file))
 }
 
 /// The text of a process' `maps`, up to a size that nobody has by accident.

@@ -37,6 +37,14 @@ pub(crate) struct Lookup<'a> {
     split: RefCell<Option<(usize, Rc<Dwarf<'a>>)>>,
 }
 
+/// Adds the caller of the last frame, unless that is a part of the same function.
+fn push(frames: &mut Vec<DebugFrame>, caller: DebugFrame) {
+    let names = frames.last().and_then(|called| called.name.as_ref()).zip(caller.name.as_ref());
+    if !names.is_some_and(|(called, name)| called.is_own_part(name, caller.location.line)) {
+        frames.push(caller);
+    }
+}
+
 impl Reader {
     /// What it has read and keeps (bytes).
     pub(crate) fn held_bytes(&self) -> u64 {
@@ -81,12 +89,12 @@ impl<'a> Lookup<'a> {
         let mut frames = Vec::with_capacity(chain.len() + 1);
         for call in chain.iter().rev() {
             let name = self.name(place, described, call.entry);
-            frames.push(DebugFrame { name, location: location.take().unwrap_or_default() });
+            push(&mut frames, DebugFrame { name, location: location.take().unwrap_or_default() });
             let file = lines.as_ref().and_then(|lines| lines.file(call.call_file?));
             location = Some(Location { file, line: call.call_line });
         }
         let name = self.name(place, described, function);
-        frames.push(DebugFrame { name, location: location.unwrap_or_default() });
+        push(&mut frames, DebugFrame { name, location: location.unwrap_or_default() });
         Ok(frames)
     }
 

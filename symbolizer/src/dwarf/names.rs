@@ -8,6 +8,7 @@ use super::reader::{Budget, Bytes};
 use super::unit::UnitInfo;
 use super::{Lookup, Place};
 use crate::demangle::try_demangle;
+use crate::qualified::qualified;
 
 /// A concrete function refers to an abstract one, that to a declaration, each perhaps through an imported unit.
 const MOST_HOPS: usize = 16;
@@ -18,13 +19,22 @@ const LONGEST_NAME: usize = 64 << 10;
 pub(crate) struct FunctionName {
     /// The linker's name.
     pub(crate) linkage: Option<Arc<str>>,
-    /// The same, demangled.
+    /// The same, demangled, or the plain name with what the linkage name says before it.
     pub(crate) demangled: Option<Arc<str>>,
     /// The name in the source, without namespace and class.
     pub(crate) plain: Option<Arc<str>>,
+    /// The line of the function's declaration.
+    decl_line: Option<u32>,
 }
 
 impl FunctionName {
+    /// Whether a call of this function in itself at a line is none: compilers split a function in two, and put its second part back. The
+    /// call is then where the function begins.
+    pub(super) fn is_own_part(&self, caller: &Self, line: Option<u32>) -> bool {
+        let names = |name: &Self| (name.linkage.clone(), name.plain.clone());
+        line.is_some() && line == caller.decl_line && names(self) == names(caller)
+    }
+
     /// What the source's names take beside those that other functions share.
     fn held_bytes(&self) -> usize {
         let texts = [&self.linkage, &self.plain].into_iter().flatten();
@@ -37,6 +47,7 @@ impl FunctionName {
 struct Entry<'a> {
     linkage: Option<Arc<str>>,
     plain: Option<Arc<str>>,
+    decl_line: Option<u32>,
     origin: Option<AttributeValue<Bytes<'a>>>,
 }
 
@@ -56,11 +67,12 @@ impl Lookup<'_> {
     }
 
     fn read_name(&self, mut place: Place, mut unit: usize, mut entry: usize) -> Option<FunctionName> {
-        let (mut linkage, mut plain) = (None, None);
+        let (mut linkage, mut plain, mut decl_line) = (None, None, None);
         for _ in 0..MOST_HOPS {
             let Ok(info) = self.unit(place, unit) else { break };
             let Some(found) = self.read_entry(place, &info, entry) else { break };
             plain = plain.or(found.plain);
+            decl_line = decl_line.or(found.decl_line);
             linkage = found.linkage;
             if linkage.is_some() {
                 break;
@@ -70,8 +82,15 @@ impl Lookup<'_> {
         }
         (linkage.is_some() || plain.is_some()).then(|| {
             let demangled = linkage.as_ref().and_then(|linkage| self.demangled(linkage));
-            FunctionName { linkage, demangled, plain }
+            let demangled = demangled.or_else(|| self.qualified(linkage.as_ref()?, plain.as_ref()?));
+            FunctionName { linkage, demangled, plain, decl_line }
         })
+    }
+
+    fn qualified(&self, linkage: &str, plain: &str) -> Option<Arc<str>> {
+        let qualified = qualified(linkage, plain)?;
+        self.reader.kept.borrow_mut().count(qualified.len());
+        Some(qualified.into())
     }
 
     fn demangled(&self, linkage: &Arc<str>) -> Option<Arc<str>> {
@@ -102,6 +121,9 @@ impl Lookup<'_> {
                     found.linkage = string(attribute.value());
                 }
                 gimli::DW_AT_name => found.plain = string(attribute.value()),
+                gimli::DW_AT_decl_line => {
+                    found.decl_line = attribute.udata_value().and_then(|line| u32::try_from(line).ok());
+                }
                 gimli::DW_AT_abstract_origin | gimli::DW_AT_specification => {
                     found.origin = Some(attribute.value())
                 }

@@ -26,6 +26,7 @@ impl Program {
             name: (*name).to_owned(),
             path: format!("/opt/service-{number}/lib/{name}"),
             build_id: Some(format!("{:040x}", random.u128(..))),
+            end: 0,
         };
         let modules: Vec<ModuleInfo> = modules.iter().map(module).collect();
         let functions = (0..FUNCTIONS).map(|at| function(&mut random, at, modules.len())).collect();

@@ -91,6 +91,15 @@ pub(super) fn attachment(profile: &SymbolizedProfile, modules: &[ModuleIndex]) -
 }
 
 fn in_words(run: &Run) -> String {
+    if !run.measure.is_cpu() {
+        let (count, measure) = (run.samples, &run.measure);
+        return format!(
+            "sweetspot {}: {count} {}, {}",
+            env!("CARGO_PKG_VERSION"),
+            measure.counted(),
+            measure.in_words()
+        );
+    }
     format!(
         "sweetspot {}: {} samples, last rate {:.1} Hz, overhead {:.3}% of the CPU time",
         env!("CARGO_PKG_VERSION"),

@@ -35,7 +35,11 @@ fn program(profile: &SymbolizedProfile) -> Option<ModuleIndex> {
         }
     }
     let rank = |at: usize| (is_called(&profile.modules[at], comm), below[at]);
-    let is_one = |at: &usize| below[*at] > 0 && is_program(&profile.modules[*at]);
+    // What is called so is its program even where no stack reaches it, as in the file of another tool.
+    let is_one = |at: &usize| {
+        let module = &profile.modules[*at];
+        is_program(module) && (below[*at] > 0 || is_called(module, comm))
+    };
     (0..below.len()).rev().filter(is_one).max_by_key(|at| rank(*at)).map(|at| ModuleIndex(at as u32))
 }
 
@@ -46,8 +50,8 @@ fn is_program(module: &ModuleInfo) -> bool {
 }
 
 fn is_called(module: &ModuleInfo, comm: &str) -> bool {
-    let file = file_name(module).as_bytes();
-    !file.is_empty() && file[..file.len().min(COMM)] == *comm.as_bytes()
+    let (file, comm) = (file_name(module).as_bytes(), comm.as_bytes());
+    !file.is_empty() && (file == comm || file[..file.len().min(COMM)] == *comm)
 }
 
 fn file_name(module: &ModuleInfo) -> &str {

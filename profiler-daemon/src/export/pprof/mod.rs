@@ -18,7 +18,7 @@ mod windows;
 mod wire;
 mod write;
 
-pub(crate) use read::{ReadError, read};
+pub(crate) use read::{ReadError, read, read_cpu_time};
 pub(crate) use write::{encode, write};
 
 #[cfg(test)]
@@ -26,6 +26,9 @@ mod tests;
 
 /// Number of the field that holds the windows of time: far from any that pprof may give out.
 const WINDOWS_FIELD: u64 = 5_117;
+/// Where a mapping ends of which nobody knows the end, as that of the kernel: pprof adds up what is mapped equally long, so it must not
+/// depend on what was sampled.
+const EVERYTHING: u64 = !0xfff;
 /// Label of a sample: the process id.
 const PID: &str = "pid";
 /// Label of a sample: the command name.

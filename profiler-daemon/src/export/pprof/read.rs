@@ -10,6 +10,7 @@ use profiler_core::profile::{
 use prost::Message;
 use rustc_hash::FxHashMap;
 
+use super::EVERYTHING;
 use super::comments::Comments;
 use super::labels::Labels;
 use super::locations::Locations;
@@ -47,9 +48,9 @@ pub(crate) enum ReadError {
     /// Not the format, as the decoder of a message found.
     #[error("it is not a profile in pprof's format")]
     Message(#[from] prost::DecodeError),
-    /// A profile of memory, locks or the like.
-    #[error("it is not a profile of CPU time")]
-    NotCpuTime,
+    /// A profile of memory or the like; of another time, where CPU time is needed.
+    #[error("it is a profile of {0}, not of CPU time")]
+    NotCpuTime(String),
     /// The difference of two profiles.
     #[error("it holds negative values: the difference of two profiles cannot be shown")]
     Negative,
@@ -59,21 +60,33 @@ pub(crate) enum ReadError {
 ///
 /// # Errors
 ///
-/// If it is not a profile of CPU time in pprof's format, or larger than one can be.
+/// If it is not a profile of CPU time, or of another time, in pprof's format, or larger than one can be.
 pub(crate) fn read(file: impl Read) -> Result<SymbolizedProfile, ReadError> {
     let bytes = uncompressed(file)?;
     if bytes.is_empty() {
         return Err(ReadError::Malformed("it is empty"));
     }
     let sections = Sections::new(&bytes)?;
-    let values = Values::find(&sections)?;
+    let (values, measure) = Values::find(&sections)?;
     let mut reader = Reader { sections: &sections, profile: SymbolizedProfile::default(), names: 0 };
     reader.modules()?;
     let functions = reader.function_messages()?;
     let locations = reader.locations(&functions)?;
     reader.stacks(values, &locations)?;
     reader.run()?;
+    reader.profile.run.measure = measure;
     Ok(reader.profile)
+}
+
+/// The same of one that is added up with others, or stands for one of ours.
+///
+/// # Errors
+///
+/// As of [`read`], and if its weights are another time.
+pub(crate) fn read_cpu_time(file: impl Read) -> Result<SymbolizedProfile, ReadError> {
+    let profile = read(file)?;
+    let measure = &profile.run.measure;
+    if measure.is_cpu() { Ok(profile) } else { Err(ReadError::NotCpuTime(measure.in_words())) }
 }
 
 /// The bytes of the file, no more than a profile has: a few kilobytes of gzip may hold gigabytes.
@@ -117,8 +130,9 @@ impl<'a> Reader<'a> {
             let build_id = Some(self.text(mapping.build_id)?).filter(|id| !id.is_empty());
             // `[kernel]` and `[vdso]` are names, not paths.
             let path = if file.starts_with('[') { String::new() } else { file.clone() };
+            let end = Some(mapping.memory_limit).filter(|&limit| limit != EVERYTHING).unwrap_or(0);
             let name = file.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("[unknown]");
-            self.profile.modules.push(ModuleInfo { name: name.to_owned(), path, build_id });
+            self.profile.modules.push(ModuleInfo { name: name.to_owned(), path, build_id, end });
         }
         Ok(())
     }
@@ -181,7 +195,7 @@ impl<'a> Reader<'a> {
         let modules = &mut self.profile.modules;
         if modules.len() == self.sections.mappings.len() {
             let name = "[unknown]".to_owned();
-            modules.push(ModuleInfo { name, path: String::new(), build_id: None });
+            modules.push(ModuleInfo { name, path: String::new(), build_id: None, end: 0 });
         }
         ModuleIndex(self.sections.mappings.len() as u32)
     }

@@ -202,6 +202,13 @@ fn the_program_of_the_heaviest_process_comes_first() {
         all.into_iter().map(|cost| (cost.name, cost.module, cost.cpu_s)).collect()
     };
     assert_eq!(costs(&back), costs(&profile));
+    // Other tools name no process: their first mapping is the program, of which there need be no sample.
+    let mut other = of_another_tool();
+    other.string_table[5] = "/bin/a-program-of-a-long-name".to_owned();
+    other.string_table.push("/bin/helper".to_owned());
+    other.mapping.push(message::Mapping { id: 8, filename: 7, ..Default::default() });
+    other.location.iter_mut().for_each(|location| location.mapping_id = 8);
+    assert_eq!(files(&read(other.encode_to_vec().as_slice()).unwrap())[0], "/bin/a-program-of-a-long-name");
     profile.processes[0].comm = "worker-7".to_owned();
     assert_eq!(files(&profile)[0], "/opt/server", "by its samples");
     profile.modules[1].path = "/opt/plugin.so".to_owned();
@@ -209,6 +216,27 @@ fn the_program_of_the_heaviest_process_comes_first() {
     profile.processes.clear();
     profile.stacks.clear();
     assert_eq!(files(&profile).len(), 3);
+}
+
+/// pprof's tools add up address by address what is of one file and as long.
+#[test]
+fn how_long_a_module_is_does_not_depend_on_what_was_sampled() {
+    let limits = |profile: &SymbolizedProfile| -> Vec<u64> {
+        let file = message::Profile::decode(unpacked(profile).as_slice()).unwrap();
+        assert!(file.mapping.iter().all(|mapping| mapping.memory_start == 0));
+        file.mapping.iter().map(|mapping| mapping.memory_limit).collect()
+    };
+    let mut profile = testing::profile();
+    profile.modules.iter_mut().find(|module| module.path == "/opt/server").unwrap().end = 0x7f_f123;
+    let mut other = profile.clone();
+    for location in &mut other.locations {
+        location.address = location.address / 2 + 16;
+    }
+    assert_eq!(limits(&other), limits(&profile));
+    assert_eq!(limits(&profile)[0], 0x80_0000);
+    assert!(limits(&profile)[1..].iter().all(|limit| *limit == super::EVERYTHING), "{:x?}", limits(&profile));
+    let back = read(written(&profile).as_slice()).unwrap();
+    assert_eq!((limits(&back), back.modules[0].end), (limits(&profile), 0x80_0000));
 }
 
 /// `profile` with another field of windows.
@@ -298,10 +326,91 @@ fn what_is_no_profile_of_cpu_time_is_refused() {
     file.sample[0].value[0] = -1;
     assert!(matches!(error(&file.encode_to_vec()), ReadError::Negative));
     file.period = 0;
-    assert!(matches!(error(&file.encode_to_vec()), ReadError::NotCpuTime));
+    assert!(matches!(error(&file.encode_to_vec()), ReadError::NotCpuTime(of) if of == "samples"));
     let mut file = of_another_tool();
     file.sample[0].location_id[0] = 99;
     assert!(matches!(error(&file.encode_to_vec()), ReadError::Malformed("a location is missing")));
+}
+
+/// A profile of locks, as Go writes it: how often, and how long they were waited for.
+fn of_locks() -> message::Profile {
+    let mut file = of_another_tool();
+    for (at, text) in [(1, "contentions"), (3, "delay")] {
+        file.string_table[at] = text.to_owned();
+    }
+    file.sample_type.push(ValueType { kind: 3, unit: 4 });
+    file.period_type = Some(ValueType { kind: 1, unit: 2 });
+    file.period = 1;
+    for sample in &mut file.sample {
+        sample.value.push(700_000_000);
+    }
+    file
+}
+
+#[test]
+fn a_time_that_is_no_cpu_time_stays_what_it_is() {
+    let bytes = of_locks().encode_to_vec();
+    let mut profile = read(bytes.as_slice()).unwrap();
+    assert_eq!(profile.run.measure.in_words(), "delay time");
+    assert!(
+        matches!(super::read_cpu_time(bytes.as_slice()), Err(ReadError::NotCpuTime(of)) if of == "delay time")
+    );
+    let types = |bytes: &[u8]| -> Vec<String> {
+        let file = message::Profile::decode(bytes).unwrap();
+        let text = |at: i64| file.string_table[at as usize].clone();
+        let types = file.sample_type.iter().chain(&file.period_type);
+        types.map(|of| format!("{}/{}", text(of.kind), text(of.unit))).collect()
+    };
+    let rewritten = super::encode(&profile);
+    assert_eq!(types(&rewritten), ["contentions/count", "delay/nanoseconds", "delay/nanoseconds"]);
+    assert_eq!(read(rewritten.as_slice()).unwrap().run.measure, profile.run.measure);
+    let shown = render(&profile, &functions(&profile), View { width: 100, top: 1 });
+    assert!(!shown.contains("CPU"), "{shown}");
+    for text in [
+        "prog: 1.40 s of delay time\n",
+        "samples   4 contentions\n",
+        "  delay s ",
+        "(50.0% of the delay time)",
+    ] {
+        assert!(shown.contains(text), "{text} is missing in {shown}");
+    }
+    profile.locations[0].unknown = None;
+    let list = crate::export::unknown::UnknownList::of(&profile);
+    let list = crate::export::unknown::render(&list, &profile.run.measure, 80, 20);
+    assert!(!list.contains("CPU") && list.contains("0.700 s of delay time"), "{list}");
+    let other = |format: crate::export::Format| {
+        let mut out = Vec::new();
+        format.write(&profile, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    assert!(other(crate::export::Format::Svg).contains("prog: delay time"));
+    assert!(other(crate::export::Format::Speedscope).contains("prog (0): delay time"));
+}
+
+#[test]
+fn only_what_is_called_cpu_is_cpu_time() {
+    let named = |name: &str| {
+        let mut file = of_locks();
+        file.string_table[3] = name.to_owned();
+        read(file.encode_to_vec().as_slice()).unwrap().run.measure.is_cpu()
+    };
+    for name in ["cpu", "CPU", "process_cpu", "cpu-time"] {
+        assert!(named(name), "{name}");
+    }
+    for name in ["delay", "wall", "off-cpu", "offcpu", "time", "\u{1b}[1m", ""] {
+        assert!(!named(name), "{name}");
+    }
+    // By a period alone: that of the clock on the wall is none of CPU time either.
+    let mut file = of_another_tool();
+    assert!(read(file.encode_to_vec().as_slice()).unwrap().run.measure.is_cpu());
+    file.string_table[3] = "wall".to_owned();
+    assert_eq!(read(file.encode_to_vec().as_slice()).unwrap().run.measure.in_words(), "wall time");
+    // Beside another time, CPU time is what counts.
+    let mut both = of_locks();
+    both.string_table.push("cpu".to_owned());
+    both.sample_type.insert(0, ValueType { kind: 7, unit: 4 });
+    both.sample.iter_mut().for_each(|sample| sample.value.insert(0, 1));
+    assert!(read(both.encode_to_vec().as_slice()).unwrap().run.measure.is_cpu());
 }
 
 #[test]

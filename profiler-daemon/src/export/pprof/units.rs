@@ -1,5 +1,6 @@
-//! Which of a file's values are samples and which are CPU time.
+//! Which of a file's values are samples and which are CPU time, or another time.
 
+use profiler_core::profile::Measure;
 use prost::Message;
 
 use super::message::ValueType;
@@ -18,32 +19,36 @@ pub(super) struct Values {
 }
 
 impl Values {
-    /// Finds them by their units, the default type first.
-    pub(super) fn find(sections: &Sections<'_>) -> Result<Self, ReadError> {
+    /// Finds them by their units, the default type first, and says what they are.
+    pub(super) fn find(sections: &Sections<'_>) -> Result<(Self, Measure), ReadError> {
         let mut types = Vec::new();
         for bytes in &sections.sample_types {
             let value_type = ValueType::decode(*bytes)?;
             types.push((value_type.kind, sections.text(value_type.kind)?, sections.text(value_type.unit)?));
         }
-        let period_ns = period_ns(sections)?;
+        let (period_ns, period_kind) = period(sections)?;
         let samples = types.iter().position(|(_, _, unit)| *unit == "count");
         let is_time = |unit: &str| ns_per(unit).is_some();
         let default = i64::try_from(sections.default_sample_type).unwrap_or_default();
-        // Off-CPU and lock profiles have times too; theirs are called by other names than `cpu`.
-        let cpu = types
+        let time = types
             .iter()
             .position(|(kind, _, unit)| default != 0 && *kind == default && is_time(unit))
-            .or_else(|| types.iter().position(|(_, name, unit)| *name == "cpu" && is_time(unit)))
+            .or_else(|| types.iter().position(|(_, name, unit)| is_cpu(name) && is_time(unit)))
             .or_else(|| types.iter().rposition(|(_, _, unit)| is_time(unit)));
-        match (cpu, samples) {
+        let counted = samples.map_or("samples", |at| types[at].1);
+        match (time, samples) {
             (Some(cpu), _) => {
                 let ns_per_unit = ns_per(types[cpu].2).unwrap_or(1.0);
-                Ok(Self { samples, cpu, ns_per_unit, period_ns })
+                let measure = measure(types[cpu].1, counted);
+                // A period says what a sample stands for if it is of the same kind.
+                let period_ns = if measure == self::measure(period_kind, counted) { period_ns } else { 0.0 };
+                Ok((Self { samples, cpu, ns_per_unit, period_ns }, measure))
             }
             (None, Some(count)) if period_ns > 0.0 => {
-                Ok(Self { samples, cpu: count, ns_per_unit: period_ns, period_ns })
+                let values = Self { samples, cpu: count, ns_per_unit: period_ns, period_ns };
+                Ok((values, measure(period_kind, counted)))
             }
-            _ => Err(ReadError::NotCpuTime),
+            _ => Err(ReadError::NotCpuTime(no_time(&types))),
         }
     }
 
@@ -65,10 +70,38 @@ impl Values {
     }
 }
 
-fn period_ns(sections: &Sections<'_>) -> Result<f64, ReadError> {
-    let Some(bytes) = sections.period_type else { return Ok(0.0) };
-    let unit = sections.text(ValueType::decode(bytes)?.unit)?;
-    Ok(ns_per(unit).map_or(0.0, |ns| ns * sections.period.max(0) as f64))
+/// Nanoseconds of a period, and of which time.
+fn period<'a>(sections: &Sections<'a>) -> Result<(f64, &'a str), ReadError> {
+    let Some(bytes) = sections.period_type else { return Ok((0.0, "")) };
+    let of = ValueType::decode(bytes)?;
+    let ns = ns_per(sections.text(of.unit)?).map_or(0.0, |ns| ns * sections.period.max(0) as f64);
+    Ok((ns, sections.text(of.kind)?))
+}
+
+/// Longer names of types are cut: no tool writes them.
+const LONGEST_NAME: usize = 40;
+
+/// What a time of this name is. Locks are waited for, and clocks on the wall go on, without any CPU time.
+fn measure(name: &str, counted: &str) -> Measure {
+    let short = |text: &str| text.chars().take(LONGEST_NAME).collect();
+    match is_cpu(name) {
+        true => Measure::CpuTime,
+        false => Measure::Other { time: short(name), counted: short(counted) },
+    }
+}
+
+fn is_cpu(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.contains("cpu") && !name.contains("off")
+}
+
+/// What a profile holds that holds no time.
+fn no_time(types: &[(i64, &str, &str)]) -> String {
+    let mut names: Vec<String> =
+        types.iter().map(|(_, name, _)| name.chars().take(LONGEST_NAME).collect()).collect();
+    names.retain(|name: &String| !name.is_empty());
+    names.truncate(4);
+    if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
 }
 
 fn ns_per(unit: &str) -> Option<f64> {

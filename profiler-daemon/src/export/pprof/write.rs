@@ -4,12 +4,12 @@ use std::io::{self, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use profiler_core::profile::{self, ModuleIndex, Run, SymbolizedProfile};
+use profiler_core::profile::{self, Measure, ModuleIndex, Run, SymbolizedProfile};
 use prost::Message;
 
 use super::message::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 use super::strings::Strings;
-use super::{COMM, OUTCOME, PID, comments, main_program, windows};
+use super::{COMM, EVERYTHING, OUTCOME, PID, comments, main_program, windows};
 
 /// Writes `profile` compressed.
 pub(crate) fn write(profile: &SymbolizedProfile, out: &mut dyn Write) -> io::Result<()> {
@@ -25,9 +25,13 @@ pub(crate) fn encode(profile: &SymbolizedProfile) -> Vec<u8> {
 
 fn message(profile: &SymbolizedProfile) -> Profile {
     let mut strings = Strings::new();
-    let samples = ValueType { kind: strings.add("samples"), unit: strings.add("count") };
-    let cpu = ValueType { kind: strings.add("cpu"), unit: strings.add("nanoseconds") };
     let run = &profile.run;
+    let time = match &run.measure {
+        Measure::CpuTime => "cpu",
+        Measure::Other { time, .. } => time,
+    };
+    let samples = ValueType { kind: strings.add(run.measure.counted()), unit: strings.add("count") };
+    let cpu = ValueType { kind: strings.add(time), unit: strings.add("nanoseconds") };
     let windows = windows::encode(profile);
     let noted = windows.is_none().then(|| Run { notes: noted(run), ..run.clone() });
     let modules = main_program::first(profile);
@@ -96,6 +100,7 @@ fn mappings<'a>(
             id: id(at),
             filename: strings.add(name.as_str()),
             build_id: strings.add(module.build_id.as_deref().unwrap_or_default()),
+            memory_limit: if module.end == 0 { EVERYTHING } else { page_end(module.end - 1) },
             ..Mapping::default()
         }
     };
@@ -106,13 +111,19 @@ fn mappings<'a>(
     modules.iter().map(|at| mappings[at.0 as usize]).collect()
 }
 
+/// Where the page of an address ends.
+fn page_end(address: u64) -> u64 {
+    const PAGE: u64 = 4096;
+    (address | (PAGE - 1)).saturating_add(1)
+}
+
 /// Makes the location's mapping hold its address and say what is known there.
 fn extend(mappings: &mut [Mapping], profile: &SymbolizedProfile, location: &profile::Location) {
-    const PAGE: u64 = 4096;
     let ModuleIndex(module) = location.module;
     let mapping = &mut mappings[module as usize];
-    let end = (location.address | (PAGE - 1)).saturating_add(1);
-    mapping.memory_limit = mapping.memory_limit.max(end);
+    if mapping.memory_limit != EVERYTHING {
+        mapping.memory_limit = mapping.memory_limit.max(page_end(location.address));
+    }
     mapping.has_functions |= location.unknown.is_none();
     mapping.has_inline_frames |= location.lines.len() > 1;
     for line in &location.lines {

@@ -66,7 +66,11 @@ pub(super) fn target(run: &Run) -> String {
     let name = visible(&run.target);
     let mut text = name;
     if run.target_cpu_s > 0.0 {
-        let _ = write!(text, ": {} of CPU time in {}", seconds(run.target_cpu_s), seconds(run.duration_s));
+        let _ = write!(text, ": {} of {}", seconds(run.target_cpu_s), visible(&run.measure.in_words()));
+    }
+    // Other tools do not always tell how long they looked.
+    if run.target_cpu_s > 0.0 && (run.duration_s > 0.0 || run.confidence > 0.0) {
+        let _ = write!(text, " in {}", seconds(run.duration_s));
     }
     if run.not_sampled_cpu_s > NOT_SAMPLED_WORTH_A_WORD * run.target_cpu_s {
         let _ = write!(text, ", {} not sampled, in no function", seconds(run.not_sampled_cpu_s));
@@ -116,6 +120,9 @@ pub(super) fn bound(run: &Run) -> Option<String> {
 
 pub(super) fn samples(run: &Run) -> String {
     let mut text = run.samples.to_string();
+    if !run.measure.is_cpu() {
+        let _ = write!(text, " {}", visible(run.measure.counted()));
+    }
     if run.samples > 0 && (run.confidence > 0.0 || run.truncated > 0) {
         let _ = write!(text, ": {} with complete stacks", percent(run.complete_ratio, 1));
     }
@@ -146,9 +153,10 @@ fn nameless(profile: &SymbolizedProfile) -> Option<String> {
     let unknown = UnknownList::of(profile);
     let module = unknown.top_module().filter(|_| unknown.nameless_share > NAMELESS_WORTH_A_LINE)?;
     Some(format!(
-        "{} of the CPU time is in code without a name, most of it in {}; `sweetspot report FILE --unknown` says what \
+        "{} of the {} is in code without a name, most of it in {}; `sweetspot report FILE --unknown` says what \
          would give it names",
         percent(unknown.nameless_share, 1),
+        visible(&profile.run.measure.in_words()),
         visible(module),
     ))
 }

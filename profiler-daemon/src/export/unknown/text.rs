@@ -2,27 +2,30 @@
 
 use std::fmt::Write;
 
+use profiler_core::profile::Measure;
+
 use super::super::names::{shorten, visible};
-use super::super::table::paragraph;
+use super::super::table::{column, paragraph};
 use super::{Nameless, Truncated, UnknownList};
 
 /// The list as text, with at most `top` functions of each module.
-pub(crate) fn render(list: &UnknownList, width: usize, top: usize) -> String {
+pub(crate) fn render(list: &UnknownList, measure: &Measure, width: usize, top: usize) -> String {
     let mut out = String::new();
-    functions(&mut out, list, width, top);
+    functions(&mut out, list, measure, width, top);
     out.push('\n');
-    stacks(&mut out, list, width);
+    stacks(&mut out, list, measure, width);
     out
 }
 
-fn functions(out: &mut String, list: &UnknownList, width: usize, top: usize) {
+fn functions(out: &mut String, list: &UnknownList, measure: &Measure, width: usize, top: usize) {
     if list.functions.is_empty() {
         let _ = writeln!(out, "every address has a name");
         return;
     }
     let all = format!(
-        "{:.3} s of CPU time, {}, in code without a name; {} together with what it called",
+        "{:.3} s of {}, {}, in code without a name; {} together with what it called",
         list.nameless_cpu_s,
+        visible(&measure.in_words()),
         percent(list.nameless_share),
         percent(list.nameless_total_share),
     );
@@ -40,7 +43,10 @@ fn functions(out: &mut String, list: &UnknownList, width: usize, top: usize) {
         let _ = writeln!(
             out,
             "{:>9} {:>7} {:>7} {:>8}   function, addresses seen",
-            "CPU s", "share", "total", "samples"
+            column(measure, "s"),
+            "share",
+            "total",
+            "samples"
         );
         for function in group.iter().take(top) {
             row(out, function, width);
@@ -77,14 +83,15 @@ fn groups(functions: &[Nameless]) -> Vec<Vec<&Nameless>> {
     groups
 }
 
-fn stacks(out: &mut String, list: &UnknownList, width: usize) {
+fn stacks(out: &mut String, list: &UnknownList, measure: &Measure, width: usize) {
     if list.truncated.is_empty() {
         let _ = writeln!(out, "every stack is complete");
         return;
     }
     let all = format!(
-        "{:.3} s of CPU time, {}, in stacks without their outer frames",
+        "{:.3} s of {}, {}, in stacks without their outer frames",
         list.truncated_cpu_s,
+        visible(&measure.in_words()),
         percent(list.truncated_share),
     );
     paragraph(out, "truncated", &all, width);

@@ -283,6 +283,22 @@ fn a_window_that_was_written_without_names_is_named_later_as_it_would_have_been(
 }
 
 #[test]
+fn a_module_is_as_long_as_its_file_says_whatever_was_sampled() {
+    let mut copies = Copies::new();
+    copies.map(&Copies::library(false));
+    let image = profiler_core::elf::ElfImage::parse_bytes(&std::fs::read(copies.path()).unwrap()).unwrap();
+    for address in [0x28000, 0x60000] {
+        let cut = cut_of(&copies, &[address]);
+        let profile = symbolize_cut(cut, 1.0, Run::default(), None, &Hurry::default(), &mut || ());
+        let ends: Vec<(&str, u64)> =
+            profile.modules.iter().map(|module| (module.name.as_str(), module.end)).collect();
+        assert!(ends.contains(&("lib.so", image.end_svma())), "{ends:?}");
+        assert!(ends.iter().all(|(name, end)| *name == "lib.so" || *end == 0), "{ends:?}");
+    }
+    assert!(image.end_svma() > 0x60000);
+}
+
+#[test]
 fn a_file_that_is_another_by_then_lends_no_names() {
     let mut copies = Copies::new();
     copies.map(&Copies::library(false));
@@ -307,7 +323,7 @@ fn a_file_that_is_another_by_then_lends_no_names() {
 #[test]
 fn addresses_of_a_kernel_that_runs_no_more_are_not_looked_up_in_this_one() {
     let mut copies = Copies::new();
-    copies.map(b"no program");
+    copies.map(b"\x7fELF, but no program");
     let unnamed = cut_of(&copies, &[0x1000]).unnamed(1.0, &Run::default());
     let (cut, run) = Cut::of_unnamed(unnamed, false, &Symbols::new(1 << 28));
     let profile = symbolize_cut(cut, 1.0, run, None, &Hurry::default(), &mut || ());

@@ -1,16 +1,26 @@
 //! Which code the target's processes have mapped: as records tell, as `/proc` tells where records may be missing, and no more of it
 //! in memory than there is room for.
 
+use profiler_core::process::Process;
 use profiler_core::record::{Mapped, RawSample};
 use profiler_core::unwind::StackUnwinder;
 
 use super::cut::present_weights;
 use super::{Owners, Session};
+use crate::jit::{CodePlace, is_code_without_file};
+use crate::sys::maps::MappedCode;
 use crate::sys::procfs::Child;
 use crate::sys::{clock, procfs};
 
 /// How often it is decided at most whose unwind tables stay in memory, where there is no room for all.
 const BETWEEN_REBALANCES_NS: u64 = 2_000_000_000;
+
+/// What became of a mapping.
+struct Entered {
+    has_room: bool,
+    /// Whether its file is an object that could be read.
+    is_object: bool,
+}
 
 impl Session {
     /// Follows a process that runs already, with the code mapped into it.
@@ -22,32 +32,75 @@ impl Session {
         self.cpu.adopt_child(pid, parent);
         self.clocked_cpu.iter_mut().for_each(|cpu| cpu.adopted(pid));
         self.rereads.read(pid);
-        procfs::executable_maps(pid)?.iter().for_each(|mapped| self.mapped(mapped));
+        self.read_code(pid)?.iter().for_each(|mapped| self.mapped(mapped));
         Ok(())
     }
 
+    /// The code of a process. What it moved away from its file counts as mapped from there.
+    fn read_code(&mut self, pid: u32) -> Result<Vec<Mapped>, ::procfs::ProcError> {
+        let all = procfs::mapped_code(pid, is_code_without_file)?;
+        let original =
+            |MappedCode { mapped, around }| self.objects.origin(&mapped, &around).unwrap_or(mapped);
+        Ok(all.into_iter().map(original).collect())
+    }
+
+    /// A record told of a mapping.
+    pub(super) fn mapping_told(&mut self, mapped: &Mapped) {
+        let origin = self.origin(mapped);
+        self.mapped(origin.as_ref().unwrap_or(mapped));
+    }
+
+    /// Where code without a file comes from that was mapped over a file's. Few are: a file may have been unmapped since, of which
+    /// no record tells, so `/proc` has to say that it is still there.
+    fn origin(&mut self, mapped: &Mapped) -> Option<Mapped> {
+        let end = mapped.start.saturating_add(mapped.len);
+        let is_over_file = |process: &Process| process.space.has_file_in(mapped.start, end);
+        if !is_code_without_file(&mapped.path) || !self.processes.get(mapped.pid).is_some_and(is_over_file) {
+            return None;
+        }
+        let now = procfs::mapped_code(mapped.pid, is_code_without_file).ok()?;
+        let is_it = |code: &&MappedCode| {
+            let other = &code.mapped;
+            (other.start..other.start.saturating_add(other.len)).contains(&mapped.start)
+        };
+        let code = now.iter().find(is_it)?;
+        self.objects.origin(mapped, &code.around)
+    }
+
     pub(super) fn mapped(&mut self, mapped: &Mapped) {
-        if !self.enter(mapped) {
+        let Entered { has_room, is_object } = self.enter(mapped);
+        if !has_room {
             self.make_room_for(mapped);
         }
         if let Some(process) = self.processes.get(mapped.pid) {
-            self.jit.mapped(process.index, mapped, &self.objects.roots, &self.objects.memory);
+            let place = match (process.space.is_in_file(mapped.start), is_object) {
+                (true, _) => CodePlace::Object,
+                (false, true) => CodePlace::Data,
+                (false, false) => CodePlace::NoObject,
+            };
+            self.jit.mapped(process.index, mapped, place, &self.objects.roots, &self.objects.memory);
         }
     }
 
-    fn enter(&mut self, mapped: &Mapped) -> bool {
-        self.processes.mapped(mapped, |mapped| self.objects.load(mapped))
+    fn enter(&mut self, mapped: &Mapped) -> Entered {
+        let mut is_object = false;
+        let has_room = self.processes.mapped(mapped, |mapped| {
+            let loaded = self.objects.load(mapped);
+            is_object = loaded.image.is_some();
+            loaded
+        });
+        Entered { has_room, is_object }
     }
 
     /// A process has very many mappings, perhaps most of them of old: what there is now is read, now and then.
     fn make_room_for(&mut self, mapped: &Mapped) {
         let generation = self.processes.get(mapped.pid).map_or(0, |process| process.generation);
         if self.rereads.is_worthwhile(mapped.pid, generation, clock::monotonic_ns())
-            && let Ok(maps) = procfs::executable_maps(mapped.pid)
+            && let Ok(maps) = self.read_code(mapped.pid)
         {
             self.processes.forget_mappings(mapped.pid);
             self.counts.maps_reread += 1;
-            let left_out = maps.iter().filter(|mapped| !self.enter(mapped)).count();
+            let left_out = maps.iter().filter(|mapped| !self.enter(mapped).has_room).count();
             self.counts.mappings_dropped += left_out as u64;
         } else {
             self.counts.mappings_dropped += 1;
@@ -65,7 +118,7 @@ impl Session {
     /// Of a process that has ended there is nothing to read, and nothing to unwind.
     fn read_maps(&mut self, pid: u32) {
         self.rereads.read(pid);
-        if let Ok(maps) = procfs::executable_maps(pid) {
+        if let Ok(maps) = self.read_code(pid) {
             maps.iter().for_each(|mapped| self.mapped(mapped));
             self.unwinder.note_change();
             self.counts.maps_reread += 1;
@@ -110,7 +163,7 @@ impl Session {
     /// Follows what a followed process created before that was followed; after an error it is not followed.
     pub(crate) fn adopt_child(&mut self, child: Child) -> Result<(), ::procfs::ProcError> {
         let now_ns = clock::monotonic_ns();
-        let maps = procfs::executable_maps(child.pid)?;
+        let maps = self.read_code(child.pid)?;
         self.processes.adopt_at(child.pid, &procfs::comm(child.pid).unwrap_or_default(), now_ns);
         self.cpu.adopt_child(child.pid, child.parent);
         self.clocked_cpu.iter_mut().for_each(|cpu| cpu.adopted(child.pid));

@@ -32,7 +32,12 @@ fn minute_of(target: &str, pid: u32, start_unix_ns: u64) -> SymbolizedProfile {
     let name = || "work".to_owned();
     SymbolizedProfile {
         processes: vec![ProcessInfo { pid, comm: target.to_owned() }],
-        modules: vec![ModuleInfo { name: target.to_owned(), path: format!("/bin/{target}"), build_id: None }],
+        modules: vec![ModuleInfo {
+            name: target.to_owned(),
+            path: format!("/bin/{target}"),
+            build_id: None,
+            end: 0,
+        }],
         functions: vec![Function { name: name(), system_name: name(), module: ModuleIndex(0), file: None }],
         locations: vec![Location {
             module: ModuleIndex(0),
