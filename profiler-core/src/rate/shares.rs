@@ -51,6 +51,17 @@ pub(super) struct ShareMemory {
     cusums: FxHashMap<u64, Cusum>,
     inflation: f64,
     windows: u32,
+    /// What the shares come to since they changed last: asked for many times a tick.
+    figures: Figures,
+}
+
+/// What the shares of all functions come to.
+#[derive(Clone, Copy, Debug)]
+struct Figures {
+    /// S, drawn towards the prior while there are few samples.
+    spread: f64,
+    /// Σ share².
+    squares: f64,
 }
 
 impl ShareMemory {
@@ -67,6 +78,7 @@ impl ShareMemory {
             cusums: FxHashMap::default(),
             inflation: PRIOR_INFLATION,
             windows: 0,
+            figures: Figures { spread: PRIOR_SPREAD, squares: 0.0 },
         }
     }
 
@@ -87,28 +99,30 @@ impl ShareMemory {
 
     /// How long the program goes on with what it does (s of CPU time); 0 where samples are independent, as far as is known.
     pub(super) fn memory_s(&self) -> f64 {
-        self.visits.memory_s(1.0 - self.shares().map(|share| share * share).sum::<f64>())
+        self.visits.memory_s(1.0 - self.figures.squares)
     }
 
     /// S, drawn towards the prior while there are few samples.
     pub(super) fn spread(&self) -> f64 {
+        self.figures.spread
+    }
+
+    /// After every change of the counts.
+    fn add_up(&mut self) {
         let total = self.all();
         let seen = spread(self.shares(), self.top).unwrap_or(self.prior_spread);
         let blended = (total * seen + PRIOR_SAMPLES * self.prior_spread) / (total + PRIOR_SAMPLES);
-        blended.clamp(SPREAD_RANGE.0, SPREAD_RANGE.1)
+        self.figures = Figures {
+            spread: blended.clamp(SPREAD_RANGE.0, SPREAD_RANGE.1),
+            squares: self.shares().map(|share| share * share).sum(),
+        };
     }
 
     /// Takes in a tick's counts; true when the shares are no longer those remembered.
     pub(super) fn observe(&mut self, shares: &TopShares, wall_ns: u64) -> bool {
         self.window_ns = self.window_ns.saturating_add(wall_ns);
         self.visits.observe(&shares.neighbours);
-        for &(key, count) in &shares.counts {
-            let count = count.min(u64::from(u32::MAX)); // more in a tick is no count
-            if self.window.len() < MAX_FUNCTIONS || self.window.contains_key(&key) {
-                *self.window.entry(key).or_default() += count;
-            }
-            self.window_samples = self.window_samples.saturating_add(count);
-        }
+        self.count(&shares.counts);
         if self.window_ns < WINDOW_NS || self.window_samples < WINDOW_SAMPLES {
             return false;
         }
@@ -121,7 +135,22 @@ impl ShareMemory {
             self.total = 0.0;
         }
         self.close_window();
+        self.add_up();
         changed
+    }
+
+    fn count(&mut self, counts: &[(u64, u64)]) {
+        if counts.is_empty() {
+            return;
+        }
+        for &(key, count) in counts {
+            let count = count.min(u64::from(u32::MAX)); // more in a tick is no count
+            if self.window.len() < MAX_FUNCTIONS || self.window.contains_key(&key) {
+                *self.window.entry(key).or_default() += count;
+            }
+            self.window_samples = self.window_samples.saturating_add(count);
+        }
+        self.add_up();
     }
 
     fn window_deviates(&mut self) -> bool {

@@ -25,6 +25,7 @@
 
 mod compact;
 mod disk;
+mod index;
 mod listing;
 mod name;
 mod open;
@@ -57,10 +58,10 @@ pub(crate) use spool::{Spool, Unread};
 pub(crate) use terms::{Counters, NotKept, Settings, StoreError, Waiting, Window};
 
 use disk::Op;
+use index::Index;
 use listing::{DAMAGED, Entry};
 use name::Level;
 use place::Held;
-use plan::Index;
 use seal::Sealed;
 use stamp::Stamp;
 use stretch::{Standing, Stretch, Stretches, Taken};
@@ -84,6 +85,8 @@ pub(crate) struct Store<D = RealDisk> {
     notes: Notes,
     /// When it was looked what others did in the folder (ns).
     looked_ns: u64,
+    /// When it was looked what is too old (ns).
+    expired_ns: u64,
     written_aside: u64,
     /// Held as long as the store is; none while somebody has taken the folder away.
     held: Option<Held>,
@@ -138,8 +141,7 @@ impl<D: Disk> Store<D> {
     /// Whether nothing of this time is kept of a target.
     fn is_free(&self, target: &str, stretches: &Stretches) -> bool {
         let mut taken = Taken::default();
-        let of_target = self.index.values().filter(|entry| entry.stamp.target == target);
-        for (by, entry) in of_target.enumerate() {
+        for (by, entry) in self.index.of_target(target).enumerate() {
             taken.take(&entry.stamp.target, &entry.stamp.stretches, by);
         }
         taken.take(target, stretches, usize::MAX) == Standing::Free
@@ -163,7 +165,7 @@ impl<D: Disk> Store<D> {
         }
         let is_synced = self.sync(&day);
         let size = listing::room(sealed.bytes.len() as u64);
-        self.index.insert(path.clone(), Entry { path, name: sealed.name.clone(), stamp, size });
+        self.index.insert(Entry { path, name: sealed.name.clone(), stamp, size });
         Ok(is_synced)
     }
 
@@ -257,7 +259,7 @@ impl<D: Disk> Store<D> {
     /// Files, damaged ones among them, and the room they take (bytes).
     pub(crate) fn size(&self) -> (usize, u64) {
         let files = self.index.len() + self.damaged.len();
-        (files, self.index.values().map(|entry| entry.size).chain(self.damaged.values().copied()).sum())
+        (files, self.index.room().saturating_add(self.damaged.values().sum()))
     }
 }
 

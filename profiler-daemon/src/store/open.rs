@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use jiff::civil::Date;
 
 use super::disk::Disk;
+use super::index::Index;
 use super::listing::{self, Choice, DAMAGED, Entry, Listing};
 use super::name::{ENDING, Name};
 use super::place::{self, Held};
-use super::plan::Index;
 use super::waiting::Waits;
 use super::{Counters, Notes, Settings, Store, StoreError, seal};
 
@@ -31,13 +31,14 @@ impl<D: Disk> Store<D> {
             folder: folder.to_owned(),
             settings,
             disk,
-            index: Index::new(),
+            index: Index::default(),
             damaged: BTreeMap::new(),
             waits: Waits::default(),
             days_first: false,
             left_alone: BTreeMap::new(),
             counters: Counters::default(),
             notes: Notes::default(),
+            expired_ns: 0,
             looked_ns: 0,
             written_aside: 0,
             held: Some(held),
@@ -67,7 +68,7 @@ impl<D: Disk> Store<D> {
         }
         let known = self.index.len() + self.damaged.len();
         self.held = None; // a copy of the folder may hold the same lock
-        self.index = Index::new();
+        self.index = Index::default();
         self.damaged = BTreeMap::new();
         self.left_alone = BTreeMap::new();
         self.waits = Waits::default();
@@ -97,7 +98,7 @@ impl<D: Disk> Store<D> {
             }
         }
         let before = self.index.len();
-        self.index.retain(|path, _| present.contains(path));
+        self.index.keep_only(&present);
         self.left_alone.retain(|path, _| fs::symlink_metadata(self.folder.join(path)).is_ok());
         let unknown = present.iter().filter(|path| path.to_string_lossy().ends_with(ENDING));
         for path in unknown.filter(|path| !self.index.contains_key(*path)) {
@@ -136,7 +137,7 @@ impl<D: Disk> Store<D> {
         }
         self.left_alone = unreadable.into_iter().map(|(path, cause)| (path, cause.to_string())).collect();
         let held: BTreeSet<PathBuf> = choice.held.iter().map(|&at| entries[at].path.clone()).collect();
-        self.index = entries.into_iter().map(|entry| (entry.path.clone(), entry)).collect();
+        self.index = entries.into_iter().collect();
         for path in held {
             self.counters.cleaned += u64::from(self.remove(&path));
         }

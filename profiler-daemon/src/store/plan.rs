@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use profiler_core::merge::Range;
 
 use super::Settings;
+use super::index::Index;
 use super::listing::Entry;
 use super::name::Level;
 use super::stretch::Stretches;
@@ -29,9 +30,6 @@ pub(crate) struct Now {
     /// The monotonic clock of that boot (ns).
     pub(crate) monotonic_ns: u64,
 }
-
-/// The files of a store by their paths, which is by their begin.
-pub(crate) type Index = BTreeMap<PathBuf, Entry>;
 
 /// The files all of whose time is more than the age ago.
 pub(crate) fn expired(index: &Index, age_ns: u64, now: &Now) -> Vec<PathBuf> {

@@ -14,17 +14,21 @@ use super::{Store, StoreError, name};
 const MOST_ROUNDS: usize = 3;
 /// How often it is looked what others did in the folder (ns).
 const LOOK_BESIDE_NS: u64 = 60_000_000_000;
+/// How often it is looked what is too old (ns).
+const EXPIRE_NS: u64 = 10_000_000_000;
 
 impl<D: Disk> Store<D> {
-    /// Makes room for a file of this size: what is too old goes, then what is damaged, then the oldest. Whether there is
-    /// room now.
+    /// Makes room for a file of this size, if there is none: what is too old goes, then what is damaged, then the oldest. Whether
+    /// there is room now.
     pub(super) fn make_room(&mut self, size: u64, now: &Now) -> bool {
-        self.expire(now);
         let bound = self.settings.bytes;
         if size > bound {
             return false;
         }
         let over = |store: &Self| (store.size().1.saturating_add(size)).saturating_sub(bound);
+        if over(self) > 0 {
+            self.expire(now);
+        }
         while over(self) > 0
             && let Some(first) = self.damaged.keys().next().cloned()
         {
@@ -97,7 +101,10 @@ impl<D: Disk> Store<D> {
             self.looked_ns = now.monotonic_ns;
             self.look_beside(now.monotonic_ns);
         }
-        self.expire(now);
+        if now.monotonic_ns.saturating_sub(self.expired_ns) >= EXPIRE_NS {
+            self.expired_ns = now.monotonic_ns;
+            self.expire(now);
+        }
         Ok(())
     }
 

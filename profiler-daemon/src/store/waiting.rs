@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::plan::{Group, Index};
+use super::index::Index;
+use super::plan::Group;
 use super::terms::Waiting;
 
 /// The first pause, after which each is twice as long (ns): as often as the store is looked after.

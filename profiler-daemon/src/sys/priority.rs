@@ -3,7 +3,7 @@
 use nix::libc;
 
 /// Threads that read rings and answer must not wait for their turn behind dozens of others: samples would be lost meanwhile.
-const NICENESS: libc::c_int = -5;
+const NICENESS: libc::c_int = -10;
 
 /// Comes before programs of usual niceness from now on, where that is permitted. For those whose CPU time is bounded in another way.
 pub(crate) fn come_first() {

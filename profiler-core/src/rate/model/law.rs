@@ -234,8 +234,12 @@ pub fn optimum_rate_hz(
 /// nothing about it is uncertain. `None` without any share. Shares need not be sorted.
 pub fn spread(shares: impl IntoIterator<Item = f64>, top: usize) -> Option<f64> {
     let mut largest: Vec<f64> = shares.into_iter().filter(|p| *p > 0.0).collect();
+    let top = top.max(1);
+    if largest.len() > top {
+        largest.select_nth_unstable_by(top - 1, |a, b| b.total_cmp(a)); // there may be thousands
+        largest.truncate(top);
+    }
     largest.sort_unstable_by(|a, b| b.total_cmp(a));
-    largest.truncate(top.max(1));
     let sum: f64 = largest.iter().map(|p| ((1.0 - p.min(1.0)) / p).sqrt()).sum();
     (!largest.is_empty()).then(|| sum / largest.len() as f64)
 }
