@@ -9,8 +9,8 @@ const SECOND_NS: f64 = 1e9;
 const CALM_NS: u64 = 1_000_000_000;
 /// A budget stays where it is this near to what it would become: costs are known to some percent, and a change is not free.
 const DEAD_BAND: f64 = 1.1;
-/// Part of the budget that names may keep from samples: with less than the other half, profiles would be named well and say little.
-const MOST_FOR_NAMES: f64 = 0.5;
+/// Part of the budget that names may keep from samples: profiles would be named well and say little otherwise.
+const MOST_FOR_NAMES: f64 = 0.35;
 /// By how much budgets may exceed what there is before that is wrong: their controllers aim at nine tenths of them.
 const SLACK: f64 = 1.05;
 

@@ -67,7 +67,7 @@ const SHARE_EVERY_NS: u64 = 100_000_000;
 /// How often it is published how everything is where nobody asks (ns).
 const PUBLISH_EVERY_NS: u64 = 10_000_000_000;
 /// Share of the host's budget that names may take over ten seconds, if nobody waits for them.
-const NAMES: f64 = 0.5;
+const NAMES: f64 = 0.35;
 /// Exit status of an end that was asked for and lost windows: nothing failed that another start would mend.
 const LOST: u8 = 3;
 /// An end takes no longer than this, from the moment that it is asked for: what is not on the disk by then is lost. What has no
