@@ -113,3 +113,21 @@ fn names_lower_no_rate_and_wait_for_what_samples_leave() {
     assert!(least > 0.7 * granted[0], "{least} of {}", granted[0]);
     assert!(host.room_ns(0.008) < 0.07e9, "names have used what there was");
 }
+
+#[test]
+fn however_much_names_take_samples_have_two_thirds() {
+    let demand = busy(1.0);
+    let mut host = HostBudget::new(0.02);
+    let (mut granted, mut least, mut most) = ([0.02], f64::INFINITY, 0.0_f64);
+    for tick in 1..=6_000_u64 {
+        let names_ns = if tick > 600 { 0.01 * TICK_NS as f64 } else { 0.0 };
+        let samples_ns = 0.9 * granted[0] * TICK_NS as f64;
+        host.book(tick * TICK_NS, samples_ns + names_ns, 0.0, names_ns);
+        host.expect_names(if tick > 600 { 0.01 } else { 0.0 });
+        if let Some(shares) = host.share(tick * TICK_NS, 0.0, &[demand], &granted) {
+            granted = [shares.of[0].granted_ratio];
+        }
+        (least, most) = (least.min(granted[0]), most.max(granted[0]));
+    }
+    assert!(least > 0.5 * 0.02 && most < 2.0 * least, "{least} to {most}");
+}
