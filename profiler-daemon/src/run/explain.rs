@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use ::procfs::ProcError;
+use agent_memory::Obstacle;
 use anyhow::{Result, anyhow};
 use config::{Backend, SamplingSettings};
 
@@ -49,6 +50,16 @@ pub(crate) fn no_agent() -> anyhow::Error {
         "libsweetspot_agent.so was not found beside sweetspot, in ../lib/sweetspot or /usr/lib/sweetspot; put it there, or use \
          --backend perf"
     )
+}
+
+/// What a program is that nothing can be preloaded into.
+pub(crate) fn obstacle(obstacle: Obstacle) -> &'static str {
+    match obstacle {
+        Obstacle::Static => "is linked statically",
+        Obstacle::Musl => "uses musl and not glibc",
+        Obstacle::OtherLinker => "uses another C library than glibc",
+        Obstacle::OtherProcessor => "was built for another processor",
+    }
 }
 
 /// Why nothing can be preloaded into a command.
