@@ -173,6 +173,16 @@ pub(crate) fn no_group_of_its_own() -> anyhow::Error {
     )
 }
 
+/// Refuses a thread that is not the first of its process: whole processes are profiled.
+pub(crate) fn thread(id: u32) -> Result<()> {
+    match procfs::process_of_thread(id) {
+        Some(pid) => Err(anyhow!(
+            "{id} is a thread of process {pid}, and processes are profiled with all their threads; give {pid}"
+        )),
+        None => Ok(()),
+    }
+}
+
 /// Refuses a thread of the kernel.
 pub(crate) fn kernel_thread(pid: u32) -> Result<()> {
     if procfs::is_kernel_thread(pid) {
