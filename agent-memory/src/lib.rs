@@ -20,6 +20,7 @@
 
 mod control;
 mod layout;
+mod program;
 mod record;
 mod ring;
 mod slot;
@@ -29,10 +30,18 @@ pub use control::{Answer, Ask, CONTROL, Request, Signals, enter, is_enter};
 pub use layout::{
     MEMORY_WORDS, Memory, OpenError, RING_WORDS, SLOTS, SPARING_NS, Settings, ring_words, words_for,
 };
+pub use program::{Obstacle, Program, Text};
 pub use record::{Begun, Damaged, Found, Kind, REGISTERS, SAMPLE_HEAD_WORDS, SampleHead, decode, length};
 pub use ring::{Entry, Reader, Ring};
 pub use slot::{Slot, State};
 pub use word::Word;
 
+/// The environment variable that names the libraries which the dynamic linker loads into a program before its own. Ours comes last,
+/// behind a [`SEPARATOR`] where others were named before.
+pub const PRELOAD: &str = "LD_PRELOAD";
+/// What stands between others' libraries and what we have added. The dynamic linker passes over the empty name in it.
+pub const SEPARATOR: &str = "::";
+/// The name of the agent's file.
+pub const LIBRARY: &str = "libsweetspot_agent.so";
 /// The environment variable that tells an agent where the memory is: a path.
 pub const PLACE: &str = "SWEETSPOT_AGENT";

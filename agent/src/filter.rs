@@ -18,6 +18,9 @@ const ARCHITECTURE: u32 = 0xc000_003e;
 const ARCHITECTURE: u32 = 0xc000_00b7;
 /// Words of `struct seccomp_data`: number, architecture, address of the call, six arguments.
 const DATA_WORDS: usize = 16;
+/// What it takes to look at a program's file (`exec`).
+const LOOKS: [c_long; 5] =
+    [libc::SYS_openat, libc::SYS_newfstatat, libc::SYS_pread64, libc::SYS_fgetxattr, libc::SYS_close];
 /// Words that a filter may keep to itself.
 const SCRATCH: usize = 16;
 
@@ -110,6 +113,7 @@ pub(crate) unsafe fn before(program: *const libc::sock_fprog, is_for_all: bool) 
     let lets = Lets {
         end_handlers: allows(steps, libc::SYS_rt_sigreturn),
         set: allows(steps, libc::SYS_timer_settime),
+        look: LOOKS.iter().all(|&number| allows(steps, number)),
         stop: allows(steps, libc::SYS_getpid) && allows(steps, libc::SYS_timer_delete),
     };
     guard::before_filter(lets, is_for_all);

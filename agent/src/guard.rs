@@ -17,6 +17,8 @@ use crate::{memory, sys, threads};
 static SHUT: AtomicBool = AtomicBool::new(false);
 /// The same, and it does not let through what it takes to set a timer.
 static FIXED: AtomicBool = AtomicBool::new(false);
+/// The same, and it does not let through what it takes to look at a file.
+static BLIND: AtomicBool = AtomicBool::new(false);
 /// Whether a filter was put up since the program began that does not let through what it takes to stop a timer.
 static MUTE: AtomicBool = AtomicBool::new(false);
 
@@ -30,6 +32,11 @@ pub(crate) fn is_shut() -> bool {
 #[inline]
 pub(crate) fn may_set_timers() -> bool {
     !FIXED.load(Acquire)
+}
+
+/// Whether files may be looked at.
+pub(crate) fn may_look() -> bool {
+    !BLIND.load(Acquire)
 }
 
 /// Whether a timer may be stopped.
@@ -61,6 +68,8 @@ pub(crate) struct Lets {
     pub(crate) end_handlers: bool,
     /// To set a timer.
     pub(crate) set: bool,
+    /// To open a file, to read it and what is known of it.
+    pub(crate) look: bool,
     /// To ask for the process, and to stop a timer.
     pub(crate) stop: bool,
 }
@@ -70,6 +79,9 @@ pub(crate) fn before_filter(lets: Lets, is_for_all: bool) {
     SHUT.store(true, Release);
     if !lets.set {
         FIXED.store(true, Release);
+    }
+    if !lets.look {
+        BLIND.store(true, Release);
     }
     if !lets.end_handlers {
         threads::stop_for_filter(is_for_all);

@@ -31,6 +31,8 @@
 
 mod announce;
 mod control;
+mod environment;
+mod exec;
 mod filter;
 mod fork;
 mod guard;
@@ -63,6 +65,8 @@ extern "C" fn end() {
 
 extern "C" fn begin() {
     interpose::find();
+    exec::find();
+    environment::take();
     let Some(memory) = memory::attach() else { return control::prepare() };
     let pid = sys::getpid();
     memory.end_all(pid); // what ran in this process before is another program now
@@ -72,6 +76,7 @@ extern "C" fn begin() {
     threads::make_key();
     fork::follow();
     stack::find_first();
+    exec::find_linker();
     memory::ENABLED.store(true, Relaxed);
     threads::enter_first(announce::How::Executed);
 }

@@ -4,9 +4,9 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
-use agent_memory::{MEMORY_WORDS, Memory, PLACE, words_for};
+use agent_memory::{MEMORY_WORDS, Memory, words_for};
 
-use crate::sys;
+use crate::{environment, sys};
 
 /// Rings that are mapped at first, and then: the last are all.
 const RINGS: [usize; 5] = [16, 64, 256, 1024, 4096];
@@ -45,9 +45,6 @@ pub(crate) fn own_pid() -> u32 {
 pub(crate) fn is_own(pid: u32) -> bool {
     own_pid() == pid
 }
-
-/// Longest place that is believed (bytes).
-const LONGEST: usize = 256;
 
 /// The memory, if it is mapped.
 #[inline]
@@ -107,14 +104,10 @@ fn grow(current: usize) -> bool {
     true
 }
 
-/// Maps the memory that the environment names; `None` if there is none, or not of our kind.
+/// Maps the memory that the environment has named; `None` if there is none, or not of our kind.
 pub(crate) fn attach() -> Option<Memory<'static>> {
-    let mut name = [0_u8; 32];
-    name[..PLACE.len()].copy_from_slice(PLACE.as_bytes());
-    // SAFETY: the name ends with a zero; nobody changes the environment before the program begins.
-    let place = unsafe { libc::getenv(name.as_ptr().cast()) };
-    // SAFETY: what `getenv` returns is null or a string that ends.
-    if place.is_null() || unsafe { libc::strnlen(place, LONGEST) } == LONGEST {
+    let place = environment::place();
+    if place.is_null() {
         return None;
     }
     let fd = sys::open(place, libc::O_RDWR)?;

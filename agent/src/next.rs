@@ -21,15 +21,25 @@ impl<F: Copy> Next<F> {
         Self { name, found: AtomicPtr::new(core::ptr::null_mut()), of: PhantomData }
     }
 
+    /// Whether the C library has it: some are younger than the oldest that serves.
+    pub(crate) fn is_there(&self) -> bool {
+        !self.find().is_null()
+    }
+
     /// The function.
     pub(crate) fn get(&self) -> F {
+        let address = self.find();
+        // SAFETY: as whoever made it answers for.
+        unsafe { core::mem::transmute_copy::<*mut c_void, F>(&address) }
+    }
+
+    fn find(&self) -> *mut c_void {
         let mut address = self.found.load(Relaxed);
         if address.is_null() {
             // SAFETY: the name ends.
             address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
             self.found.store(address, Relaxed);
         }
-        // SAFETY: as whoever made it answers for.
-        unsafe { core::mem::transmute_copy::<*mut c_void, F>(&address) }
+        address
     }
 }

@@ -141,6 +141,31 @@ pub(crate) fn read(fd: i32, into: &mut [u8]) -> usize {
     usize::try_from(answer).unwrap_or(0)
 }
 
+/// The same from an offset on, which the file's own position has nothing to do with.
+pub(crate) fn read_at(fd: i32, into: &mut [u8], at: u64) -> usize {
+    let arguments = [fd as usize, into.as_mut_ptr() as usize, into.len(), at as usize];
+    // SAFETY: the kernel writes no more than the length.
+    let answer = unsafe { call(libc::SYS_pread64, arguments) };
+    usize::try_from(answer).unwrap_or(0)
+}
+
+/// What the kernel knows of a file.
+pub(crate) fn stat_at(folder: i32, path: *const libc::c_char, flags: i32) -> Option<libc::stat> {
+    // SAFETY: all-zero is a valid `stat`, which is laid out as the kernel has it on every 64-bit Linux.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    let arguments = [folder as usize, path as usize, &raw mut stat as usize, flags as usize];
+    // SAFETY: the callers give strings that end, and the pointer is valid for the call.
+    let answer = unsafe { call(libc::SYS_newfstatat, arguments) };
+    (answer == 0).then_some(stat)
+}
+
+/// Whether a program has rights by itself that whoever runs it lacks.
+pub(crate) fn has_capabilities(fd: i32) -> bool {
+    const NAME: &core::ffi::CStr = c"security.capability";
+    // SAFETY: the name ends with a zero; of no room, only the length is told.
+    unsafe { call(libc::SYS_fgetxattr, [fd as usize, NAME.as_ptr() as usize, 0, 0]) > 0 }
+}
+
 pub(crate) fn close(fd: i32) {
     // SAFETY: takes a number; the callers close what they have opened.
     unsafe { call(libc::SYS_close, [fd as usize, 0, 0, 0]) };

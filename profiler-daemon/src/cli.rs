@@ -1,6 +1,7 @@
 //! The command line as it was typed. [`crate::settings`] says what it means.
 
 mod ctl;
+mod hints;
 mod report;
 
 use std::ffi::OsString;
@@ -14,6 +15,7 @@ use config::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, SamplingSettin
 use crate::evaluate::{Role, Shape};
 use crate::export::Format;
 pub(crate) use ctl::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs, TargetOrder};
+pub(crate) use hints::hint;
 pub(crate) use report::{ReportArgs, ReportFormat, StoredArgs};
 
 /// A sampling profiler that chooses its own rate: often enough to be precise, rarely enough not to disturb.

@@ -65,7 +65,10 @@ fn answer(asked: &clap::Error) -> ExitCode {
         let text = asked.render().to_string();
         let what = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
         let what = what.split_whitespace().collect::<Vec<_>>().join(" ");
-        Terminal::default().fail(&failure::usage(format!("{what}; `sweetspot --help` says more")));
+        let words: Vec<String> =
+            std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+        let more = cli::hint(&words, asked).unwrap_or_else(|| "`sweetspot --help` says more".to_owned());
+        Terminal::default().fail(&failure::usage(format!("{what}; {more}")));
     } else {
         let _ = asked.print(); // whoever closed the pipe has seen enough
     }

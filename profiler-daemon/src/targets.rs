@@ -53,6 +53,7 @@ fn existing(pids: &[u32]) -> Result<Vec<u32>> {
         if !Path::new(&format!("/proc/{pid}")).exists() {
             bail!("no process has the id {pid}; `pgrep NAME` lists the ids of a program");
         }
+        explain::thread(*pid)?;
     }
     Ok(pids.to_vec())
 }
@@ -98,6 +99,24 @@ mod tests {
         child.wait().unwrap();
         assert!(found.unwrap().pids.contains(&child.id()));
         assert!(!everything.unwrap().pids.contains(&std::process::id()));
+    }
+
+    /// `/proc` has a folder for each thread, which it does not list.
+    #[test]
+    fn the_id_of_a_thread_is_refused_with_that_of_its_process() {
+        let (ids, threads) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            ids.send(nix::unistd::gettid().as_raw() as u32).unwrap();
+            let _ = ended.recv();
+        });
+        let (tid, pid) = (threads.recv().unwrap(), std::process::id());
+        let refused = Target::Pids(vec![tid]).resolve().unwrap_err().to_string();
+        let taken = Target::Pids(vec![pid]).resolve();
+        drop(end);
+        thread.join().unwrap();
+        assert!(refused.contains(&format!("{tid} is a thread of process {pid}")), "{refused}");
+        assert_eq!(taken.unwrap().pids, [pid]);
     }
 
     #[test]

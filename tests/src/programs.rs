@@ -133,6 +133,11 @@ const RECIPES: &[Recipe] = &[
     recipe("mix_musl_dynamic", "mix.c", "musl-gcc", &["-O2", WHOLE]),
     recipe("ticked", "ticked.c", "cc", &["-O2", WHOLE, "-fno-omit-frame-pointer"]),
     recipe("scribble", "scribble.c", "cc", &["-O2", WHOLE, "-pthread"]),
+    recipe("starts", "starts.c", "cc", &["-O2", WHOLE]),
+    recipe("starts_static", "starts.c", "cc", &["-O2", WHOLE, "-static"]),
+    recipe("starts_musl", "starts.c", "musl-gcc", &["-O2", WHOLE]),
+    recipe("starts_asan", "starts.c", "gcc", &["-O1", WHOLE, "-fsanitize=address"]),
+    recipe("starts_tsan", "starts.c", "gcc", &["-O1", WHOLE, "-fsanitize=thread"]),
     recipe("deny_perf", "deny_perf.c", "cc", &["-O2"]),
     recipe("perf_allowed", "perf_allowed.c", "cc", &["-O2"]),
     recipe("record_rings", "record_rings.c", "cc", &["-O2"]),
@@ -226,7 +231,7 @@ fn build(recipe: &Recipe, folder: &Path, path: &Path) -> Result<()> {
 
 fn how_to_get(compiler: &str) -> &'static str {
     match compiler {
-        "cc" => "apt-get install gcc libc6-dev",
+        "cc" | "gcc" => "apt-get install gcc libc6-dev",
         "c++" => "apt-get install g++",
         "musl-gcc" => "apt-get install musl-tools",
         "go" => "apt-get install golang-go",

@@ -16,7 +16,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tests::attempts::attempts;
 use tests::checks::{C, RUST_THREAD, check, check_truth, check_weight_sum, check_weights};
-use tests::programs::program;
+use tests::programs::{program, why_not};
 use tests::run::{Ended, Recorded, Sweetspot, run, start, wait_until};
 use tests::stats::Stats;
 use tests::truth::Truth;
@@ -324,6 +324,94 @@ fn where_perf_events_are_refused_record_needs_no_flag_and_says_so() -> Result<()
     let doctor = Sweetspot::new().through(&through);
     let ended = run(&mut doctor.command("doctor", &[] as &[&str]))?;
     ensure!(ended.stdout.contains("timer signals"), "{ended:?}");
+    Ok(())
+}
+
+/// A command by itself and under sweetspot: both have to say and return the same. The CPU time in the profile (s).
+fn burnt_as_without_us(words: &[&str], variable: Option<(&str, &str)>) -> Result<f64> {
+    let starts = program("starts")?;
+    let folder = starts.parent().context("no folder")?.to_string_lossy().into_owned();
+    let path = format!("{folder}:{}", std::env::var("PATH")?);
+    let mut variables = vec![("PATH", path.as_str())];
+    variables.extend(variable);
+    let alone = run(Command::new(words[0]).args(&words[1..]).envs(variables.iter().copied()))?;
+    let sweetspot = by_timers();
+    let mut all = sweetspot.outputs();
+    all.extend(["-q", "--"].iter().chain(words).map(ToString::to_string));
+    let ended = run(sweetspot.command("record", &all).envs(variables.iter().copied()))?;
+    ensure!(ended.status == alone.status, "{words:?}: {} and not {}", ended.status, alone.status);
+    ensure!(ended.stderr == alone.stderr, "{words:?}: {} and not {}", ended.stderr, alone.stderr);
+    // The cache is another one under our tests.
+    let variables = |ended: &Ended| {
+        let lines = ended.stdout.lines().filter(|line| !line.starts_with("XDG_CACHE_HOME="));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (found, would_be) = (variables(&ended), variables(&alone));
+    let differs = found.iter().zip(&would_be).find(|(one, other)| one != other);
+    ensure!(found.len() == would_be.len() && differs.is_none(), "{words:?}: {differs:?}");
+    let stats = Stats::parse(&fs::read_to_string(sweetspot.file("stats.jsonl")).context("no statistics")?)?;
+    Ok(stats.summary.weight_s)
+}
+
+/// Of .3 s that it burns: threads are sampled at the kernel's ticks.
+const MOST_OF_IT_S: f64 = 0.15;
+
+#[test]
+fn what_a_program_starts_is_sampled_and_finds_the_environment_as_it_would() -> Result<()> {
+    let ways = [
+        "execl",
+        "execl-many",
+        "execle",
+        "execlp",
+        "execv",
+        "execvp",
+        "execve",
+        "vfork",
+        "cleared",
+        "fexecve",
+        "spawn",
+        "spawnp",
+        "system",
+        "popen",
+    ];
+    let starts = program("starts")?.to_string_lossy().into_owned();
+    for way in ways {
+        let burnt_s = burnt_as_without_us(&[&starts, way, &starts], None)?;
+        ensure!(burnt_s > MOST_OF_IT_S, "{way}: {burnt_s} s were seen");
+    }
+    Ok(())
+}
+
+/// What minds a preloaded library, or cannot have one, runs as it would without.
+#[test]
+fn programs_that_mind_a_preloaded_library_run_as_they_would() -> Result<()> {
+    let starts = program("starts")?.to_string_lossy().into_owned();
+    for (name, is_sampled) in
+        [("starts_static", false), ("starts_musl", false), ("starts_asan", true), ("starts_tsan", true)]
+    {
+        if let Some(why) = why_not(name) {
+            eprintln!("skipped: {why}");
+            continue;
+        }
+        let other = program(name)?.to_string_lossy().into_owned();
+        let burnt_s = burnt_as_without_us(&[&starts, "execve", &other], None)?;
+        ensure!(burnt_s > MOST_OF_IT_S || !is_sampled, "{name}: {burnt_s} s were seen");
+        if is_sampled {
+            let burnt_s = burnt_as_without_us(&[&other, "burn"], None)?;
+            ensure!(burnt_s > MOST_OF_IT_S, "{name} as the command: {burnt_s} s were seen");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_library_that_is_preloaded_anyway_stays_before_ours_and_is_all_that_a_program_finds() -> Result<()> {
+    let own = program("libplugin.so")?.to_string_lossy().into_owned();
+    let starts = program("starts")?.to_string_lossy().into_owned();
+    for words in [&[starts.as_str(), "burn"][..], &[&starts, "execve", &starts]] {
+        let burnt_s = burnt_as_without_us(words, Some(("LD_PRELOAD", &own)))?;
+        ensure!(burnt_s > MOST_OF_IT_S, "{words:?}: {burnt_s} s were seen");
+    }
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use super::state::{
 use super::watched::{LONG_ENOUGH_NS, Watched};
 use super::{Daemon, PUBLISH_EVERY_NS};
 use crate::discovery::TargetId;
+use crate::run::explain;
 use crate::store::Waiting;
 use crate::sys::{clock, procfs};
 
@@ -59,6 +60,9 @@ impl Daemon {
         if self.named(&wanted.target.name).is_some() {
             let name = wanted.target.name;
             return Err(Refused::Conflict(format!("a target is called {name} already; choose another name")));
+        }
+        if let Some(Err(refused)) = wanted.target.pid.map(explain::thread) {
+            return Err(Refused::Invalid(refused.to_string()));
         }
         let everything = self.targets.values().find(|watched| watched.identity.is_everything);
         if let Some(watched) = everything.filter(|_| wanted.target.everything) {

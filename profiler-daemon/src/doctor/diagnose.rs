@@ -174,21 +174,26 @@ fn paranoid(facts: &Facts) -> Check {
     if facts.may_profile_anything() {
         return ok(NAME, format!("{level}, and we hold CAP_PERFMON: all processes, all CPUs, kernel frames"));
     }
+    let of_namespace = facts.claims_to_profile_anything() && facts.user_namespace;
+    let of_namespace = if of_namespace { "; CAP_PERFMON counts for nothing in a user namespace" } else { "" };
     match level {
-        ..=0 => ok(NAME, format!("{level}: own processes, all CPUs, kernel frames")),
+        ..=0 if facts.cpu_wide => ok(NAME, format!("{level}: own processes, all CPUs, kernel frames")),
+        ..=0 => warn(NAME, format!("{level}, but events for whole CPUs are refused"), None),
         1 => warn(
             NAME,
-            "1: own processes with kernel frames; no CPU-wide events (--attach-mode cpu)",
+            format!(
+                "1: own processes with kernel frames; no CPU-wide events (--attach-mode cpu){of_namespace}"
+            ),
             sysctl("kernel.perf_event_paranoid=0"),
         ),
         2 => warn(
             NAME,
-            "2: own processes, user frames only; no CPU-wide events, no kernel frames",
+            format!("2: own processes, user frames only; no CPU-wide events, no kernel frames{of_namespace}"),
             sysctl("kernel.perf_event_paranoid=1"),
         ),
         _ => fail(
             NAME,
-            format!("{level}: nothing without CAP_PERFMON"),
+            format!("{level}: nothing without CAP_PERFMON{of_namespace}"),
             Some(format!("sudo sysctl kernel.perf_event_paranoid=2, or {}", grant())),
         ),
     }
@@ -232,12 +237,7 @@ fn kernel_names(facts: &Facts) -> Check {
     let Some(level) = facts.kptr_restrict else {
         return warn(NAME, "missing: kernel frames may have no names", None);
     };
-    let shown = match level {
-        0 => facts.may_see_kernel() || facts.paranoid.is_some_and(|paranoid| paranoid <= 1),
-        1 => facts.may_see_kernel(),
-        _ => false,
-    };
-    if shown {
+    if facts.kernel_addresses {
         return ok(NAME, format!("{level}: kernel frames have names"));
     }
     let remedy = match level {
@@ -272,7 +272,15 @@ fn groups(facts: &Facts) -> Check {
     };
     let mounted = format!("cgroup v2 is mounted at {}", hierarchy.display());
     match facts.group_error.map(Errno::from_raw) {
-        None => ok(NAME, format!("possible (--cgroup, --unit, --attach-mode cgroup); {mounted}")),
+        None if facts.makes_groups => {
+            ok(NAME, format!("possible (--cgroup, --unit, --attach-mode cgroup); {mounted}"))
+        }
+        None => {
+            let finding = format!(
+                "of running groups alone (--cgroup, --unit): none can be made for a command (--attach-mode cgroup); {mounted}"
+            );
+            ok(NAME, finding)
+        }
         Some(Errno::EPERM | Errno::EACCES) => {
             let finding = "not permitted: they need what events of whole CPUs need";
             warn(NAME, finding, sysctl("kernel.perf_event_paranoid=0"))
@@ -284,6 +292,7 @@ fn groups(facts: &Facts) -> Check {
             );
             warn(NAME, finding, None)
         }
+        Some(Errno::UnknownErrno) => warn(NAME, format!("no group can be opened, though {mounted}"), None),
         Some(other) => warn(NAME, format!("failed: {}", other.desc()), None),
     }
 }
@@ -319,7 +328,14 @@ fn counters(facts: &Facts) -> Check {
 fn processes(facts: &Facts) -> Check {
     const NAME: &str = "/proc/PID/maps";
     if facts.may_read_others() {
-        return ok(NAME, "readable for all processes: we hold CAP_SYS_PTRACE");
+        return match facts.protected {
+            0 => ok(NAME, "readable for all processes: we hold CAP_SYS_PTRACE"),
+            1 => ok(NAME, "readable for all processes but one, which is protected: we hold CAP_SYS_PTRACE"),
+            few => ok(
+                NAME,
+                format!("readable for all processes but {few}, which are protected: we hold CAP_SYS_PTRACE"),
+            ),
+        };
     }
     if let Some(hidepid) = &facts.hidepid {
         let finding = format!("processes of other users are hidden (hidepid={hidepid})");

@@ -1,14 +1,14 @@
 //! What the kernel says of itself.
 
 use std::fs;
-use std::io;
+use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
 
 use nix::sys::resource::{Resource, getrlimit};
 
-use crate::cgroup::{Cgroup, hierarchy};
+use crate::cgroup::{Cgroup, TransientCgroup, hierarchy};
 use crate::run::inside::find_library;
-use crate::sampler::access::probe_group;
+use crate::sampler::access::{probe_access, probe_group};
 use crate::sampler::handler_tracer::{HandlerTracer, Unavailable};
 use crate::sys::{limits, signal_cost};
 
@@ -16,8 +16,10 @@ use crate::sys::{limits, signal_cost};
 const CAP_IPC_LOCK: u32 = 14;
 const CAP_SYS_PTRACE: u32 = 19;
 const CAP_SYS_ADMIN: u32 = 21;
-const CAP_SYSLOG: u32 = 34;
 const CAP_PERFMON: u32 = 38;
+
+/// The first symbols of the kernel can be at address zero, on whatever machine.
+const MOST_SYMBOLS: usize = 10_000;
 
 /// Everything that [`super::diagnose()`] judges. `None`: the kernel does not say.
 #[derive(Clone, Debug)]
@@ -38,6 +40,14 @@ pub(super) struct Facts {
     pub(super) ptrace_scope: Option<i64>,
     /// Effective capabilities, a bit for each.
     pub(super) capabilities: u64,
+    /// Whether they are those of a user namespace, which count for nothing where the whole machine is concerned.
+    pub(super) user_namespace: bool,
+    /// Whether an event for a whole CPU was opened.
+    pub(super) cpu_wide: bool,
+    /// Whether the kernel shows us the addresses of its functions.
+    pub(super) kernel_addresses: bool,
+    /// Processes whose mappings we were refused.
+    pub(super) protected: usize,
     /// Mode of system call filtering: 2 is a filter.
     pub(super) seccomp: u64,
     /// Soft limit of locked memory (bytes); `u64::MAX` is none.
@@ -66,6 +76,8 @@ pub(super) struct Facts {
     pub(super) ticks_hz: f64,
     /// Where cgroup v2 is mounted.
     pub(super) hierarchy: Option<PathBuf>,
+    /// Whether a control group can be made for a command.
+    pub(super) makes_groups: bool,
     /// Why an event for a control group could not be opened: an error number, 0 where there is none.
     pub(super) group_error: Option<i32>,
     /// Why the kernel's handler cannot be timed; `None` where it can.
@@ -105,6 +117,10 @@ impl Facts {
             capabilities: field(&status, "CapEff:")
                 .and_then(|hex| u64::from_str_radix(hex, 16).ok())
                 .unwrap_or(0),
+            user_namespace: fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| is_user_namespace(&map)),
+            cpu_wide: probe_access().is_ok_and(|access| access.cpu_wide),
+            kernel_addresses: shows_addresses(),
+            protected: protected(),
             seccomp: field(&status, "Seccomp:").and_then(|mode| mode.parse().ok()).unwrap_or(0),
             memlock_bytes: getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| soft),
             open_files: getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(_, hard)| hard),
@@ -115,10 +131,8 @@ impl Facts {
             container: container(),
             hidepid: hidepid(&text("/proc/self/mounts")),
             map_files: map_files(),
-            group_error: Cgroup::find(Path::new("/"))
-                .ok()
-                .and_then(|root| probe_group(&root).err())
-                .map(|error| error.raw_os_error().unwrap_or(0)),
+            group_error: hierarchy().and_then(|root| group_error(&root)),
+            makes_groups: TransientCgroup::make().is_ok(),
             hierarchy: hierarchy(),
             agent: find_library(),
             ticks_hz: 1e9 / signal_cost::tick_ns() as f64,
@@ -131,22 +145,22 @@ impl Facts {
 
     /// Whether events of other users, of all CPUs and of the kernel are open to us at any setting.
     pub(super) fn may_profile_anything(&self) -> bool {
+        self.claims_to_profile_anything() && self.cpu_wide
+    }
+
+    /// Whether we hold the capability for that, be it of a user namespace.
+    pub(super) fn claims_to_profile_anything(&self) -> bool {
         self.has(CAP_PERFMON) || self.has(CAP_SYS_ADMIN)
     }
 
     /// Whether ring memory is unlimited for us.
     pub(super) fn may_lock_memory(&self) -> bool {
-        self.has(CAP_IPC_LOCK)
+        self.has(CAP_IPC_LOCK) && !self.user_namespace
     }
 
-    /// Whether processes of other users are open to us.
+    /// Whether processes of other users are open to us, but for those that are protected.
     pub(super) fn may_read_others(&self) -> bool {
-        self.has(CAP_SYS_PTRACE)
-    }
-
-    /// Whether kernel addresses are shown to us where they are not shown to everyone.
-    pub(super) fn may_see_kernel(&self) -> bool {
-        self.has(CAP_SYSLOG)
+        self.has(CAP_SYS_PTRACE) && (self.protected == 0 || !self.user_namespace)
     }
 
     fn has(&self, capability: u32) -> bool {
@@ -221,6 +235,33 @@ fn untimed() -> Option<Untimed> {
         Err(Unavailable::UnknownLayout) => Some(Untimed::OtherLayout),
         Err(Unavailable::Refused(_)) => Some(Untimed::Refused),
     }
+}
+
+/// Whether users of this namespace are not those of the machine: the initial one maps all of them to themselves.
+pub(super) fn is_user_namespace(map: &str) -> bool {
+    map.split_whitespace().ne(["0", "0", "4294967295"])
+}
+
+/// The kernel's list has zeros in place of addresses for those who may not see them.
+fn shows_addresses() -> bool {
+    let Ok(list) = fs::File::open("/proc/kallsyms") else { return false };
+    let mut lines = io::BufReader::new(list).lines().map_while(Result::ok).take(MOST_SYMBOLS);
+    lines.any(|line| line.split(' ').next().is_some_and(|address| address.bytes().any(|byte| byte != b'0')))
+}
+
+/// Opens the mappings of every process, and counts those that are refused.
+fn protected() -> usize {
+    let Ok(processes) = fs::read_dir("/proc") else { return 0 };
+    let ids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let refused = ids.filter_map(|pid| fs::File::open(format!("/proc/{pid}/maps")).err());
+    refused.filter(|error| error.kind() == io::ErrorKind::PermissionDenied).count()
+}
+
+/// Tries an event for the group at the top.
+fn group_error(root: &Path) -> Option<i32> {
+    let group = Cgroup::find(root).ok();
+    let tried = group.map_or(Err(io::ErrorKind::NotFound.into()), |group| probe_group(&group));
+    tried.err().map(|error| error.raw_os_error().unwrap_or(0))
 }
 
 fn map_files() -> bool {

@@ -1,5 +1,5 @@
 use super::*;
-use facts::{Untimed, hidepid};
+use facts::{Untimed, hidepid, is_user_namespace};
 use nix::errno::Errno;
 
 /// A machine on which everything works, for a user without privileges.
@@ -13,6 +13,10 @@ fn good() -> Facts {
         kptr_restrict: Some(0),
         ptrace_scope: Some(1),
         capabilities: 0,
+        user_namespace: false,
+        cpu_wide: true,
+        kernel_addresses: true,
+        protected: 0,
         seccomp: 0,
         memlock_bytes: 8 << 20,
         open_files: 1 << 20,
@@ -28,6 +32,7 @@ fn good() -> Facts {
         ticks_hz: 250.0,
         hierarchy: Some("/sys/fs/cgroup".into()),
         group_error: None,
+        makes_groups: true,
         handler: None,
         cache: Some("/home/u/.cache/sweetspot/calibration.json".into()),
         calibrated: true,
@@ -81,6 +86,35 @@ fn each_level_of_paranoia_is_judged_with_and_without_root() {
     }
 }
 
+/// The capabilities of a user namespace are all there, and open nothing.
+#[test]
+fn what_a_user_namespace_gives_is_not_promised() {
+    let inside = Facts {
+        paranoid: Some(2),
+        capabilities: ALL_CAPABILITIES,
+        user_namespace: true,
+        cpu_wide: false,
+        kernel_addresses: false,
+        protected: 40,
+        mlock_kb: Some(16),
+        memlock_bytes: 0,
+        ..good()
+    };
+    let found = check(&inside, "kernel.perf_event_paranoid");
+    assert_eq!(found.level, Level::Warn);
+    assert!(found.finding.contains("no CPU-wide") && found.finding.contains("user namespace"), "{found:?}");
+    assert_eq!(check(&inside, "ring memory").level, Level::Warn);
+    assert_eq!(check(&inside, "kernel.kptr_restrict").level, Level::Warn);
+    assert!(check(&inside, "/proc/PID/maps").finding.contains("our own processes"));
+    let root = Facts { user_namespace: false, protected: 1, ..inside.clone() };
+    assert!(check(&root, "/proc/PID/maps").finding.contains("all processes but one"));
+    let refused = Facts { paranoid: Some(0), ..inside };
+    assert!(check(&refused, "kernel.perf_event_paranoid").finding.contains("are refused"));
+    for (map, is_one) in [("0 0 4294967295", false), ("0 1000 1", true), ("", true)] {
+        assert_eq!(is_user_namespace(map), is_one, "{map}");
+    }
+}
+
 #[test]
 fn root_without_capabilities_is_no_root() {
     let confined = Facts { paranoid: Some(4), capabilities: 1 << 2, ..good() };
@@ -108,6 +142,7 @@ fn what_is_short_is_told_with_its_command() {
         memlock_bytes: 64 << 10,
         max_stack: Some(127),
         kptr_restrict: Some(2),
+        kernel_addresses: false,
         open_files: 1024,
         threads: 500,
         hidepid: Some("2".to_owned()),
@@ -137,6 +172,7 @@ fn every_advice_grants_what_the_service_has() {
     let poor = Facts {
         paranoid: Some(4),
         kptr_restrict: Some(1),
+        kernel_addresses: false,
         hidepid: Some("2".to_owned()),
         map_files: false,
         handler: Some(Untimed::Refused),
@@ -155,6 +191,8 @@ fn control_groups_are_told_of_with_what_they_lack() {
     let found = |facts: Facts| check(&facts, "cgroup events");
     assert!(found(good()).finding.contains("/sys/fs/cgroup"));
     let unmounted = found(Facts { hierarchy: None, ..good() });
+    let by_others = found(Facts { makes_groups: false, ..good() });
+    assert!(by_others.finding.contains("of running groups alone"), "{by_others:?}");
     assert!(unmounted.remedy.unwrap().contains("mount -t cgroup2"));
     for (error, word, remedy) in [
         (Errno::EACCES, "not permitted", true),

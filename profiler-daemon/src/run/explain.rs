@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use ::procfs::ProcError;
+use agent_memory::Obstacle;
 use anyhow::{Result, anyhow};
 use config::{Backend, SamplingSettings};
 
@@ -49,6 +50,16 @@ pub(crate) fn no_agent() -> anyhow::Error {
         "libsweetspot_agent.so was not found beside sweetspot, in ../lib/sweetspot or /usr/lib/sweetspot; put it there, or use \
          --backend perf"
     )
+}
+
+/// What a program is that nothing can be preloaded into.
+pub(crate) fn obstacle(obstacle: Obstacle) -> &'static str {
+    match obstacle {
+        Obstacle::Static => "is linked statically",
+        Obstacle::Musl => "uses musl and not glibc",
+        Obstacle::OtherLinker => "uses another C library than glibc",
+        Obstacle::OtherProcessor => "was built for another processor",
+    }
 }
 
 /// Why nothing can be preloaded into a command.
@@ -160,6 +171,16 @@ pub(crate) fn no_group_of_its_own() -> anyhow::Error {
         "--attach-mode cgroup needs a cgroup that holds the processes and no others; give it as a target (--cgroup PATH), \
          or use --attach-mode cpu",
     )
+}
+
+/// Refuses a thread that is not the first of its process: whole processes are profiled.
+pub(crate) fn thread(id: u32) -> Result<()> {
+    match procfs::process_of_thread(id) {
+        Some(pid) => Err(anyhow!(
+            "{id} is a thread of process {pid}, and processes are profiled with all their threads; give {pid}"
+        )),
+        None => Ok(()),
+    }
 }
 
 /// Refuses a thread of the kernel.

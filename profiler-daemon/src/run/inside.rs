@@ -2,14 +2,13 @@
 //! preloaded into.
 
 use std::ffi::{CString, OsStr, OsString};
-use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use agent_memory::{LIBRARY, PLACE, PRELOAD, Program, SEPARATOR};
 use anyhow::{Result, anyhow};
 use config::{Backend, SamplingSettings, Unwind};
-use object::read::elf::{FileHeader, ProgramHeader};
 use profiler_core::attach::AttachMode;
 use profiler_core::rate::Dither;
 use profiler_core::unwind::copy::CopySize;
@@ -25,17 +24,11 @@ use crate::sampler::timer_signal::{Host, TimerSampler};
 use crate::sys::{clock, signal_cost};
 use crate::terminal;
 
-/// The agent's file.
-const LIBRARY: &str = "libsweetspot_agent.so";
 /// Where it is beside the program, and in any case.
 const PLACES: [&str; 2] = ["", "../lib/sweetspot"];
 const INSTALLED: &str = "/usr/lib/sweetspot";
-/// What the dynamic linker loads into a program before its own libraries.
-const PRELOAD: &str = "LD_PRELOAD";
 /// A script may name another script as its interpreter, so often.
 const SCRIPTS: usize = 4;
-/// Much more than the headers of any program.
-const HEADERS_BYTES: u64 = 64 << 10;
 
 /// What a machine offers, and which of it is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,12 +113,14 @@ impl Inside {
     ///
     /// If it cannot be preloaded, or there is no memory for the samples.
     pub(crate) fn begin(sampling: &SamplingSettings, library: &Path, program: Option<&Path>) -> Result<Self> {
-        if let Some(reason) = program.and_then(refusal) {
-            return Err(explain::not_preloadable(program.unwrap_or(Path::new("")), reason));
-        }
+        let first = match program.map(|program| (program, loaded_before(program))) {
+            Some((program, Err(reason))) => return Err(explain::not_preloadable(program, reason)),
+            Some((_, Ok(first))) => first,
+            None => OsString::new(),
+        };
         let setup = setup(sampling);
         let sampler = TimerSampler::new(clocks(), Dither::new(setup.seed), setup.seed).map_err(no_memory)?;
-        let environment = environment(library, &sampler.place())?;
+        let environment = environment(library, &sampler.place(), &first)?;
         Ok(Self { setup, sampler: Box::new(sampler), environment })
     }
 }
@@ -171,8 +166,8 @@ fn clocks() -> ClockSettings {
     }
 }
 
-/// Ours, with the agent preloaded before what is preloaded anyway.
-fn environment(library: &Path, place: &str) -> Result<Vec<CString>> {
+/// Ours, with the agent preloaded behind what is preloaded anyway and `first`, which the command needs in front of it.
+fn environment(library: &Path, place: &str, first: &OsStr) -> Result<Vec<CString>> {
     let path = library.as_os_str();
     if path.as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
         return Err(anyhow!(
@@ -180,10 +175,15 @@ fn environment(library: &Path, place: &str) -> Result<Vec<CString>> {
             library.display()
         ));
     }
-    let preload = std::env::var_os(PRELOAD).filter(|before| !before.is_empty());
-    let preload = preload.map_or(path.to_owned(), |before| join(path, ":", &before));
-    let others = std::env::vars_os().filter(|(name, _)| name != PRELOAD && name != agent_memory::PLACE);
-    let ours = [(OsString::from(PRELOAD), preload), (agent_memory::PLACE.into(), place.into())];
+    let list = if first.is_empty() { path.to_owned() } else { join(first, ":", path) };
+    // What was there stays in its place: the agent takes out what comes behind the separator.
+    let others =
+        std::env::vars_os().filter(|(name, _)| name != PLACE).map(|(name, value)| match name == PRELOAD {
+            true => (name, join(&value, SEPARATOR, &list)),
+            false => (name, value),
+        });
+    let preload = std::env::var_os(PRELOAD).is_none().then(|| (OsString::from(PRELOAD), list.clone()));
+    let ours = preload.into_iter().chain([(PLACE.into(), place.into())]);
     let variables = others.chain(ours).map(|(name, value)| join(&name, "=", &value).into_vec());
     Ok(variables.filter_map(|variable| CString::new(variable).ok()).collect())
 }
@@ -195,45 +195,24 @@ fn join(first: &OsStr, between: &str, second: &OsStr) -> OsString {
     joined
 }
 
-/// Why nothing can be preloaded into a program; `None` where it can, or nobody knows.
-fn refusal(program: &Path) -> Option<&'static str> {
+/// What has to be loaded before the agent; or why nothing can be preloaded into a program. Of one that nobody knows, nothing.
+fn loaded_before(program: &Path) -> std::result::Result<OsString, &'static str> {
     let mut program = program.to_owned();
     for _ in 0..SCRIPTS {
-        let file = std::fs::File::open(&program).ok()?;
+        let Ok(file) = std::fs::File::open(&program) else { break };
         if file.metadata().is_ok_and(|meta| meta.mode() & (libc::S_ISUID | libc::S_ISGID) != 0) {
-            return Some("runs with the rights of another user or group");
+            return Err("runs with the rights of another user or group");
         }
-        let mut head = Vec::new();
-        file.take(HEADERS_BYTES).read_to_end(&mut head).ok()?;
-        match head.strip_prefix(b"#!") {
-            None => return refusal_of(&head),
-            Some(line) => {
-                let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
-                program = PathBuf::from(OsStr::from_bytes(words.next()?));
+        match Program::read(|at, into| file.read_at(into, at).unwrap_or(0)) {
+            Program::Script(interpreter) => {
+                program = PathBuf::from(OsStr::from_bytes(interpreter.bytes()));
             }
+            Program::Dynamic { first, .. } => return Ok(OsStr::from_bytes(first.bytes()).to_owned()),
+            Program::Refused(obstacle) => return Err(explain::obstacle(obstacle)),
+            Program::Unknown => break,
         }
     }
-    None
-}
-
-/// The same for the first bytes of its file.
-fn refusal_of(head: &[u8]) -> Option<&'static str> {
-    const OTHER: &str = "was built for another processor";
-    let Ok(header) = object::elf::FileHeader64::<object::Endianness>::parse(head) else {
-        return head.starts_with(b"\x7fELF").then_some(OTHER);
-    };
-    let endian = header.endian().ok()?;
-    let ours = if cfg!(target_arch = "aarch64") { object::elf::EM_AARCH64 } else { object::elf::EM_X86_64 };
-    if header.e_machine(endian) != ours {
-        return Some(OTHER);
-    }
-    let segments = header.program_headers(endian, head).ok()?;
-    let interpreter = segments.iter().find_map(|segment| segment.interpreter(endian, head).ok().flatten());
-    match interpreter {
-        None => Some("is linked statically"),
-        Some(path) if path.windows(7).any(|part| part == b"ld-musl") => Some("uses musl and not glibc"),
-        Some(_) => None,
-    }
+    Ok(OsString::new())
 }
 
 #[cfg(test)]
@@ -241,36 +220,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agent_goes_before_what_is_preloaded_and_its_place_is_told_once() {
-        let variables = environment(Path::new("/lib/agent.so"), "/proc/1/fd/3").unwrap();
-        let with = |start: &str| {
+    fn an_agent_goes_behind_what_is_preloaded_and_its_place_is_named_once() {
+        let variables = |first: &str| environment(Path::new("/lib/agent.so"), "/proc/1/fd/3", first.as_ref());
+        let with = |first: &str, start: &str| {
+            let variables = variables(first).unwrap();
             let found = variables.iter().filter(|variable| variable.as_bytes().starts_with(start.as_bytes()));
             found.map(|variable| variable.to_string_lossy().into_owned()).collect::<Vec<_>>()
         };
-        assert_eq!(with("SWEETSPOT_AGENT="), ["SWEETSPOT_AGENT=/proc/1/fd/3"]);
-        assert_eq!(with("LD_PRELOAD=").len(), 1);
-        assert!(with("LD_PRELOAD=")[0].starts_with("LD_PRELOAD=/lib/agent.so"));
-        assert!(!with("PATH=").is_empty());
-        assert!(environment(Path::new("/a b/agent.so"), "").is_err());
+        assert_eq!(with("", "SWEETSPOT_AGENT="), ["SWEETSPOT_AGENT=/proc/1/fd/3"]);
+        assert_eq!(with("", "LD_PRELOAD=").len(), 1);
+        assert!(with("", "LD_PRELOAD=")[0].ends_with("/lib/agent.so"));
+        assert!(with("libasan.so.8", "LD_PRELOAD=")[0].ends_with("libasan.so.8:/lib/agent.so"));
+        assert!(!with("", "PATH=").is_empty());
+        assert!(environment(Path::new("/a b/agent.so"), "", "".as_ref()).is_err());
     }
 
     #[test]
     fn programs_that_nothing_can_be_preloaded_into_are_told_apart() {
-        assert_eq!(refusal(Path::new("/bin/sh")), None);
+        assert_eq!(loaded_before(Path::new("/bin/sh")), Ok(OsString::new()));
         let folder = tempfile::tempdir().unwrap();
         let script = folder.path().join("script");
         std::fs::write(&script, "#! /bin/sh -e\nexit 0\n").unwrap();
-        assert_eq!(refusal(&script), None);
-        let shell = std::fs::read("/bin/sh").unwrap();
-        let changed = |at: usize, to: u8| {
-            let mut other = shell.clone();
-            other[at] = to;
-            refusal_of(&other)
-        };
-        assert_eq!(changed(18, 0xf3), Some("was built for another processor"));
-        assert_eq!(changed(4, 1), Some("was built for another processor"));
-        assert_eq!(changed(56, 0), Some("is linked statically"), "no segments");
-        assert_eq!(refusal_of(b"\x7fELF"), Some("was built for another processor"));
-        assert_eq!(refusal_of(b"no program"), None);
+        assert_eq!(loaded_before(&script), Ok(OsString::new()));
+        let other = folder.path().join("other");
+        std::fs::write(&other, b"\x7fELF").unwrap();
+        assert_eq!(loaded_before(&other), Err("was built for another processor"));
+        std::fs::write(&script, format!("#!{}\n", other.display())).unwrap();
+        assert_eq!(loaded_before(&script), Err("was built for another processor"));
     }
 }

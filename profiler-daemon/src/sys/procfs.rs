@@ -75,6 +75,15 @@ pub(crate) fn is_kernel_thread(pid: u32) -> bool {
     open(pid).and_then(|process| process.stat().ok()).is_some_and(|stat| stat.flags & PF_KTHREAD != 0)
 }
 
+/// The process that a thread belongs to; `None` if there is no such thread, or it is the first of its process.
+pub(crate) fn process_of_thread(tid: u32) -> Option<u32> {
+    let status = std::fs::read(format!("/proc/{tid}/status")).ok()?;
+    let lines = status.split(|&byte| byte == b'\n');
+    let value = lines.into_iter().find_map(|line| line.strip_prefix(b"Tgid:"))?;
+    let process = std::str::from_utf8(value).ok()?.trim().parse().ok()?;
+    (process != tid).then_some(process)
+}
+
 /// Whether the process is gone, or only waits for its parent to take notice.
 pub(crate) fn has_ended(pid: u32) -> bool {
     // Asked of hundreds in a second where programs come and go; a clock is a tenth of a file.

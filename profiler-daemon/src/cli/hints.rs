@@ -1,0 +1,201 @@
+//! What to type instead, for those who come from perf, samply, py-spy or strace.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// Flags of other profilers: the commands that they were typed for (any, if none is named), and what to type.
+const FLAGS: &[(&[&str], &[&str], &str)] = &[
+    (&["-p", "--pid"], &["attach"], "give the process id without -p: `sweetspot attach PID`"),
+    (&["-p", "--pid"], &["record"], "a running process is profiled by `sweetspot attach PID`"),
+    (&["-p", "--pid"], &["report"], "give the profile's file: `sweetspot report FILE`"),
+    (&["-t", "--tid"], &["record", "attach"], "a whole process is profiled: `sweetspot attach PID`"),
+    (
+        &["-F", "--freq", "--frequency", "-r", "-c", "--count", "--hz"],
+        &["record", "attach"],
+        "the rate is chosen for you; `--rate 99` fixes it",
+    ),
+    (
+        &["-g", "--call-graph"],
+        &["record", "attach"],
+        "stacks are always recorded: leave it out (`--unwind dwarf` or `fp` says how)",
+    ),
+    (
+        &["-a", "--all-cpus"],
+        &["record", "attach"],
+        "the whole machine is profiled by `sweetspot attach --all`",
+    ),
+    (&["-d"], &["attach"], "type `--duration 10s`"),
+    (
+        &["-d", "--duration"],
+        &["record"],
+        "a command is profiled to its end; `sweetspot attach PID --duration 10s` stops earlier",
+    ),
+    (&["-n"], &["attach"], "type `--name REGEX`"),
+    (&["-u", "--uid"], &["attach"], "type `--name REGEX`, `--unit NAME` or process ids"),
+    (&["-G"], &["attach"], "type `--cgroup PATH`"),
+    (&["-e", "--event"], &["record", "attach"], "CPU time is what is sampled: leave it out"),
+    (&["-f", "--format"], &["record", "attach"], "the ending of the file picks the format: `-o FILE.svg`"),
+    (
+        &["--save-only", "-s", "--subprocesses", "--native", "-n"],
+        &["record"],
+        "leave it out: child processes and native code are always profiled",
+    ),
+    (&["-i", "--input"], &["report"], "give the file by itself: `sweetspot report FILE.pb.gz`"),
+];
+
+/// Subcommands of other profilers.
+const COMMANDS: &[(&[&str], &str)] = &[
+    (&["top"], "type `sweetspot attach PID --duration 10s`, or `sweetspot attach --all --duration 10s`"),
+    (&["stat"], "type `sweetspot record -- COMMAND`, which sums up what it cost as well"),
+    (
+        &["load", "view", "script", "annotate", "import"],
+        "a profile is printed by `sweetspot report FILE.pb.gz`",
+    ),
+    (&["dump"], "type `sweetspot attach PID --duration 1s -o FILE.folded`"),
+    (&["run", "exec", "trace"], "a command is profiled by `sweetspot record -- COMMAND`"),
+];
+
+/// What to type instead of `words`, which the command line's parser has refused.
+pub(crate) fn hint(words: &[String], refused: &clap::Error) -> Option<String> {
+    let command = words.get(1)?.as_str();
+    match refused.kind() {
+        ErrorKind::UnknownArgument => {
+            let argument = context(refused, ContextKind::InvalidArg)?;
+            let flag = argument.split('=').next().unwrap_or(argument);
+            match (command, flag.starts_with('-')) {
+                ("record", false) => behind_dashes(words, argument),
+                (_, true) => for_flag(command, flag).map(str::to_owned),
+                _ => None,
+            }
+        }
+        ErrorKind::InvalidSubcommand => for_command(context(refused, ContextKind::InvalidSubcommand)?, words),
+        ErrorKind::ValueValidation if command == "attach" => {
+            let is_pid = context(refused, ContextKind::InvalidArg)?.contains("PID");
+            is_pid.then(|| for_pid(context(refused, ContextKind::InvalidValue).unwrap_or_default()))
+        }
+        ErrorKind::MissingRequiredArgument if command == "record" => {
+            Some("the command comes after `--`: `sweetspot record -- COMMAND`".to_owned())
+        }
+        _ => None,
+    }
+}
+
+fn context(refused: &clap::Error, kind: ContextKind) -> Option<&str> {
+    match refused.get(kind)? {
+        ContextValue::String(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// `record` takes its command after `--`, so that no option of the command is taken for one of ours.
+fn behind_dashes(words: &[String], first: &str) -> Option<String> {
+    let at = words.iter().position(|word| word == first)?;
+    let (ours, command) = words.split_at(at);
+    let command = command.iter().filter(|word| *word != "--");
+    let all = ["sweetspot"].into_iter().chain(ours.iter().skip(1).map(String::as_str)).chain(["--"]);
+    let line = all.chain(command.map(String::as_str)).map(quoted).collect::<Vec<_>>().join(" ");
+    Some(format!("the command comes after `--`: `{line}`"))
+}
+
+/// As a shell takes it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+%@".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+fn for_flag(command: &str, flag: &str) -> Option<&'static str> {
+    let fits = |(flags, commands, _): &&(&[&str], &[&str], &str)| {
+        flags.contains(&flag) && commands.contains(&command)
+    };
+    FLAGS.iter().find(fits).map(|(_, _, hint)| *hint)
+}
+
+fn for_command(typed: &str, words: &[String]) -> Option<String> {
+    if let Some((_, hint)) = COMMANDS.iter().find(|(names, _)| names.contains(&typed)) {
+        return Some((*hint).to_owned());
+    }
+    if typed.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Some(format!("a running process is profiled by `sweetspot attach {typed}`"));
+    }
+    let line = words.iter().skip(1).map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+    typed.contains('/').then(|| format!("a command is profiled by `sweetspot record -- {line}`"))
+}
+
+fn for_pid(typed: &str) -> String {
+    let ids: Vec<&str> = typed.split([',', ' ']).filter(|id| !id.is_empty()).collect();
+    let are_ids = !ids.is_empty() && ids.iter().all(|id| id.parse::<u32>().is_ok());
+    match are_ids {
+        true => format!("put spaces between process ids: `sweetspot attach {}`", ids.join(" ")),
+        false => format!("give process ids, or a name by `sweetspot attach --name {}`", quoted(typed)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::Cli;
+    use super::*;
+
+    fn hinted(line: &str) -> Option<String> {
+        let words: Vec<String> =
+            ["sweetspot"].into_iter().chain(line.split(' ')).map(str::to_owned).collect();
+        hint(&words, &Cli::try_parse_from(&words).unwrap_err())
+    }
+
+    #[test]
+    fn a_command_without_dashes_is_repeated_with_them() {
+        let line = |line: &str| hinted(line).unwrap();
+        assert!(line("record ./prog --port 1").ends_with("`sweetspot record -- ./prog --port 1`"));
+        assert!(line("record --rate 99 ls -l").ends_with("`sweetspot record --rate 99 -- ls -l`"));
+        assert!(line("record -o a.svg sh -c a;b").ends_with("`sweetspot record -o a.svg -- sh -c 'a;b'`"));
+        assert!(line("record ls -- -l").ends_with("`sweetspot record -- ls -l`"));
+        assert!(line("record --quiet").contains("record -- COMMAND"));
+        assert!(line("./prog --port 1").ends_with("`sweetspot record -- ./prog --port 1`"));
+    }
+
+    #[test]
+    fn process_ids_are_given_one_by_one() {
+        assert!(hinted("attach 1234,1235").unwrap().ends_with("`sweetspot attach 1234 1235`"));
+        assert!(hinted("attach nginx").unwrap().ends_with("`sweetspot attach --name nginx`"));
+        assert!(hinted("1234").unwrap().ends_with("`sweetspot attach 1234`"));
+    }
+
+    #[test]
+    fn habits_of_other_profilers_are_answered() {
+        let habits = [
+            ("attach -p 1234", "attach PID"),
+            ("attach --pid=1234", "attach PID"),
+            ("record -p 1234", "attach PID"),
+            ("record -F 99 -- ls", "--rate 99"),
+            ("record -F99 -- ls", "--rate 99"),
+            ("record -g -- ls", "leave it out"),
+            ("attach -a", "attach --all"),
+            ("attach 12 -d 10", "--duration 10s"),
+            ("record -f speedscope -- ls", "ending of the file"),
+            ("report -i perf.data", "report FILE.pb.gz"),
+            ("top", "attach PID"),
+            ("stat ls", "record -- COMMAND"),
+            ("load profile.json", "report FILE"),
+        ];
+        for (line, words) in habits {
+            let said = hinted(line).unwrap_or_default();
+            assert!(said.contains(words), "{line}: {said}");
+        }
+        assert_eq!(hinted("record --bugdet 1% -- ls"), None);
+        assert_eq!(hinted("attach 12 --rate fast"), None);
+    }
+
+    /// What is said to be typed can be.
+    #[test]
+    fn what_is_to_be_typed_is_understood() {
+        let texts = FLAGS.iter().map(|(_, _, hint)| *hint).chain(COMMANDS.iter().map(|(_, hint)| *hint));
+        let lines = texts.flat_map(|text| text.split('`').skip(1).step_by(2));
+        for line in lines.filter(|line| line.starts_with("sweetspot")) {
+            let line = line.replace("PID", "12").replace("COMMAND", "ls");
+            assert!(Cli::try_parse_from(line.split(' ')).is_ok(), "{line}");
+        }
+    }
+}
