@@ -100,6 +100,9 @@ pub(crate) struct News {
     pub(crate) execs: Vec<u32>,
 }
 
+/// More at once is no count: a program writes the records of timer signals itself, and may write anything.
+const MOST_AT_ONCE: u64 = u32::MAX as u64;
+
 /// News that are kept until somebody asks for them; later ones are found out in another way.
 const MOST_NEWS: usize = 1 << 14;
 
@@ -507,7 +510,7 @@ impl Session {
                 self.records_lost();
             }
             Drained::LostReports(count) => {
-                self.counts.lost_others += count;
+                self.counts.lost_others += count.min(MOST_AT_ONCE);
                 self.records_lost();
             }
             Drained::Report(record, claim) => {
@@ -518,7 +521,7 @@ impl Session {
                 }
                 self.counts.foreign_side_records = strangers; // somebody pays for it, once it is known who
             }
-            Drained::Owed(count) => self.counts.foreign_side_records += count,
+            Drained::Owed(count) => self.counts.foreign_side_records += count.min(MOST_AT_ONCE),
             Drained::Double => self.counts.doubled += 1,
             Drained::Record(Record::Sample(sample), weight_ns) => self.sample(&sample, weight_ns),
             Drained::Record(Record::Mmap(mapped), _) => {
@@ -579,7 +582,7 @@ impl Session {
                 }
             }
             Drained::Record(Record::Lost { count }, _) => {
-                self.counts.lost += count;
+                self.counts.lost += count.min(MOST_AT_ONCE);
                 self.records_lost();
             }
             Drained::Record(Record::Throttle, _) => self.counts.throttled += 1,

@@ -70,3 +70,15 @@ fn what_has_no_user_stack_lacks_none_where_the_kernels_frames_are_seen() {
     assert!(!is_all_kernel(gone, &[1], &[2]), "a frame of the program is known, its callers are not");
     assert!(!is_all_kernel(Outcome::StackAbsent, &[1], &[]));
 }
+
+#[test]
+fn counts_that_a_program_made_up_add_up_all_the_same() {
+    let mut session = session();
+    for _ in 0..3 {
+        session.handle(Drained::LostReports(u64::MAX));
+        session.handle(Drained::Owed(u64::MAX));
+        session.handle(Drained::Record(Record::Lost { count: u64::MAX }, 0));
+    }
+    let counts = session.counts;
+    assert_eq!([counts.lost, counts.lost_others, counts.foreign_side_records], [3 * MOST_AT_ONCE; 3]);
+}
