@@ -1,0 +1,140 @@
+//! By TLS, against a backend with a certificate that is made for the test.
+
+#![allow(clippy::print_stdout, reason = "a test that skips says why")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{ServerConfig, ServerConnection, Stream};
+use ureq::tls::Certificate;
+
+use super::*;
+use crate::export::{pprof, testing};
+
+/// A certificate in `folder` for 127.0.0.1 that is valid for so many days from now, or nothing where there is no openssl.
+fn certificate(folder: &Path, days: &str) -> Option<()> {
+    let mut request = Command::new("openssl");
+    request.current_dir(folder).args([
+        "req",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+    ]);
+    request.args(["-subj", "/CN=backend", "-addext", "subjectAltName=IP:127.0.0.1"]);
+    request.args([
+        "-addext",
+        "basicConstraints=critical,CA:FALSE",
+        "-keyout",
+        "key.pem",
+        "-out",
+        "request.pem",
+    ]);
+    let mut sign = Command::new("openssl");
+    sign.current_dir(folder).args([
+        "x509",
+        "-req",
+        "-in",
+        "request.pem",
+        "-signkey",
+        "key.pem",
+        "-days",
+        days,
+    ]);
+    sign.args(["-copy_extensions", "copy", "-out", "certificate.pem"]);
+    let is_made = |mut command: Command| command.output().is_ok_and(|ended| ended.status.success());
+    (is_made(request) && is_made(sign)).then_some(())
+}
+
+/// Answers each request with an acknowledgement, by TLS. The thread ends with the test's process.
+fn backend(folder: &Path) -> String {
+    let certificates = vec![CertificateDer::from_pem_file(folder.join("certificate.pem")).unwrap()];
+    let key = PrivateKeyDer::from_pem_file(folder.join("key.pem")).unwrap();
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = Arc::new(config.with_no_client_auth().with_single_cert(certificates, key).unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for mut tcp in listener.incoming().flatten() {
+            let mut connection = ServerConnection::new(Arc::clone(&config)).unwrap();
+            let mut tls = Stream::new(&mut connection, &mut tcp);
+            if read_request(&mut tls).is_ok() {
+                let _ = tls.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
+            }
+        }
+    });
+    url
+}
+
+/// All of a request: what is left unread when a connection is closed may take the answer with it.
+fn read_request(stream: impl Read) -> std::io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    let (mut line, mut length) = (String::new(), 0);
+    while stream.read_line(&mut line)? > 2 {
+        if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap_or_default();
+        }
+        line.clear();
+    }
+    stream.read_exact(&mut vec![0; length])
+}
+
+fn send(url: &str, authority: Option<&Path>) -> Result<usize, PushError> {
+    let receiver = Receiver::new(url, None).unwrap();
+    let authorities = authority.map(|folder| {
+        vec![Certificate::from_pem(&std::fs::read(folder.join("certificate.pem")).unwrap()).unwrap()]
+    });
+    let client = Client::new(
+        &receiver,
+        &Access { headers: Vec::new(), authorities, timeout: Duration::from_secs(20) },
+    );
+    let profile = testing::profile();
+    let source = Source { pprof: pprof::encode(&profile), profile, stamp: None };
+    client.send(&source, &Naming::default().identity(&source.profile, None))
+}
+
+#[test]
+fn only_a_certificate_that_is_trusted_and_valid_gets_a_profile() {
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    if certificate(folder.path(), "2").is_none() || certificate(other.path(), "0").is_none() {
+        println!("skipped: this needs openssl");
+        return;
+    }
+    let url = backend(folder.path());
+    assert!(send(&url, Some(folder.path())).unwrap() > 0);
+    let error = |sent: Result<usize, PushError>| sent.unwrap_err().to_string();
+    let unknown = error(send(&url, None));
+    assert!(unknown.contains("no known authority") && unknown.contains("--ca-file"), "{unknown}");
+    let renamed = error(send(&url.replace("127.0.0.1", "localhost"), Some(folder.path())));
+    assert!(renamed.contains("is for another name"), "{renamed}");
+    // It was valid for the second in which it was made.
+    thread::sleep(Duration::from_millis(1_100));
+    let ended = error(send(&backend(other.path()), Some(other.path())));
+    assert!(ended.contains("has expired"), "{ended}");
+    let plain = error(send(&url.replace("https", "http"), None));
+    assert!(plain.contains("127.0.0.1"), "{plain}");
+}
+
+#[test]
+fn a_profile_that_is_not_compressed_is_sent_compressed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("p.pb");
+    std::fs::write(&path, pprof::encode(&testing::profile())).unwrap();
+    let source = Source::read(&path).unwrap();
+    assert_eq!(source.pprof[..2], [0x1f, 0x8b]);
+    assert_eq!(pprof::read(source.pprof.as_slice()).unwrap().stacks.len(), source.profile.stacks.len());
+}
+
+#[test]
+fn a_line_says_what_was_sent() {
+    assert_eq!(contents(&testing::profile()), "602 samples, 10.0 CPU s");
+}
