@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::Read;
 use std::time::Duration;
 
-use ureq::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use ureq::http::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
 use ureq::http::{HeaderName, HeaderValue, Response};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
@@ -15,6 +15,9 @@ use super::trouble::{PushError, unreached};
 
 /// Longest answer that is read: what acknowledges a profile has a few bytes.
 const LONGEST_ANSWER: u64 = 64 << 10;
+
+/// Of a longer body, a backend may say that it takes none before it is sent. Of a shorter one it has all by then.
+const LONG_BODY: usize = 64 << 10;
 
 /// How a backend is reached.
 pub(crate) struct Access {
@@ -92,6 +95,9 @@ impl Client {
         let mut request = self.agent.post(url).header(CONTENT_TYPE, post.content_type);
         if post.is_compressed {
             request = request.header(CONTENT_ENCODING, "gzip");
+        }
+        if post.body.len() > LONG_BODY {
+            request = request.header(EXPECT, "100-continue");
         }
         for (name, value) in &self.headers {
             request = request.header(name, value);

@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, reason = "a test that skips says why")]
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
@@ -17,6 +18,7 @@ use ureq::tls::Certificate;
 
 use super::*;
 use crate::export::{pprof, testing};
+use crate::store;
 
 /// A certificate in `folder` for 127.0.0.1 that is valid for so many days from now, or nothing where there is no openssl.
 fn certificate(folder: &Path, days: &str) -> Option<()> {
@@ -89,17 +91,17 @@ fn read_request(stream: impl Read) -> std::io::Result<()> {
 }
 
 fn send(url: &str, authority: Option<&Path>) -> Result<usize, PushError> {
+    let profile = testing::profile();
+    send_file(url, authority, Source { pprof: pprof::encode(&profile), profile, stamp: None })
+}
+
+fn send_file(url: &str, authority: Option<&Path>, source: Source) -> Result<usize, PushError> {
     let receiver = Receiver::new(url, None).unwrap();
     let authorities = authority.map(|folder| {
         vec![Certificate::from_pem(&std::fs::read(folder.join("certificate.pem")).unwrap()).unwrap()]
     });
-    let client = Client::new(
-        &receiver,
-        &Access { headers: Vec::new(), authorities, timeout: Duration::from_secs(20) },
-    );
-    let profile = testing::profile();
-    let source = Source { pprof: pprof::encode(&profile), profile, stamp: None };
-    client.send(&source, &Naming::default().identity(&source.profile, None))
+    let access = Access { headers: Vec::new(), authorities, timeout: Duration::from_secs(20) };
+    Client::new(&receiver, &access).send(&source, &Naming::default().identity(&source.profile, None))
 }
 
 #[test]
@@ -122,6 +124,57 @@ fn only_a_certificate_that_is_trusted_and_valid_gets_a_profile() {
     assert!(ended.contains("has expired"), "{ended}");
     let plain = error(send(&url.replace("https", "http"), None));
     assert!(plain.contains("127.0.0.1"), "{plain}");
+}
+
+/// A backend that reads nothing but the head of a request closes the connection in the midst of a long body.
+#[test]
+fn a_body_that_is_too_long_is_refused_before_it_is_sent() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+            let _ = stream.write_all(b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 0\r\n\r\n");
+        }
+    });
+    let profile = testing::profile();
+    let refused =
+        send_file(&url, None, Source { profile, pprof: vec![0; 8 << 20], stamp: None }).unwrap_err();
+    assert!(refused.to_string().contains("takes no body of 8.0 MiB (413)"), "{refused}");
+}
+
+#[test]
+fn a_file_of_the_store_is_called_as_its_target_with_its_labels() {
+    let folder = tempfile::tempdir().unwrap();
+    let minute_ns = 60_000_000_000;
+    let mut profile = testing::profile();
+    (profile.run.duration_s, profile.run.target) = (60.0, "4 processes".to_owned());
+    let now =
+        store::Now { unix_ns: profile.run.start_unix_ns, boot: "boot".to_owned(), monotonic_ns: minute_ns };
+    let settings = store::Settings {
+        age_ns: u64::MAX,
+        bytes: 1 << 30,
+        hourly_after_ns: u64::MAX,
+        daily_after_ns: u64::MAX,
+    };
+    let labels = BTreeMap::from([("team".to_owned(), "search".to_owned())]);
+    let window = store::Window {
+        target: "shop".to_owned(),
+        labels,
+        boot: "boot".to_owned(),
+        from_ns: 0,
+        to_ns: minute_ns,
+    };
+    let mut store = store::Store::open(folder.path(), settings, store::RealDisk).unwrap();
+    store.write(&now, window, &profile).unwrap();
+    let files = |folder: &Path| {
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
+    };
+    let day = files(folder.path()).into_iter().find(|path| path.is_dir()).unwrap();
+    let source = Source::read(&files(&day)[0]).unwrap();
+    let identity = Naming::default().identity(&source.profile, source.stamp.as_ref());
+    assert_eq!((identity.service.as_str(), identity.labels["team"].as_str()), ("shop", "search"));
 }
 
 #[test]
