@@ -2,6 +2,7 @@
 
 mod ctl;
 mod hints;
+mod push;
 mod report;
 
 use std::ffi::OsString;
@@ -16,6 +17,7 @@ use crate::evaluate::{Role, Shape};
 use crate::export::Format;
 pub(crate) use ctl::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs, TargetOrder};
 pub(crate) use hints::hint;
+pub(crate) use push::{PushArgs, PushFormat};
 pub(crate) use report::{ReportArgs, ReportFormat, StoredArgs};
 
 /// A sampling profiler that chooses its own rate: often enough to be precise, rarely enough not to disturb.
@@ -36,6 +38,8 @@ pub(crate) enum Command {
     Attach(AttachArgs),
     /// Print a profile that was written with `-o FILE.pb.gz`, or by another tool, or that the daemon keeps.
     Report(ReportArgs),
+    /// Send profiles to a backend: Pyroscope, or whatever takes OpenTelemetry's profiles.
+    Push(PushArgs),
     /// Work out the best rate for a function of known share, or predict what sampling a process will cost.
     Plan(PlanArgs),
     /// Hold the controller's choice on this machine against fixed rates, with programs of known shares.

@@ -22,6 +22,7 @@ mod objects;
 mod output;
 mod plan;
 mod plot;
+mod push;
 mod report;
 mod roots;
 mod run;
@@ -88,6 +89,7 @@ fn run(job: Job) -> Result<ExitCode> {
         Job::Record(job) => return run::record(&job),
         Job::Attach(job) => return run::attach(&job),
         Job::Report(job) => report::run(&job, terminal)?,
+        Job::Push(job) => return push::run(&job, terminal),
         Job::Plan(job) => plan::run(&job, terminal)?,
         Job::PlanProcess(job) => plan::process::run(&job, terminal)?,
         Job::Evaluate(job) => evaluate::run(&job)?,

@@ -2,6 +2,7 @@
 //! before anything runs.
 
 mod ctl;
+mod push;
 mod report;
 
 use std::ffi::OsString;
@@ -19,6 +20,7 @@ use crate::evaluate::{Design, Role, Shape};
 use crate::failure::usage;
 use crate::sys::signal_cost;
 pub(crate) use ctl::{CtlAsk, CtlJob, CtlProfile, CtlTime, TargetList};
+pub(crate) use push::PushJob;
 pub(crate) use report::{ReportJob, ReportSource};
 
 /// One run of the program.
@@ -30,6 +32,8 @@ pub(crate) enum Job {
     Attach(AttachJob),
     /// Print a profile.
     Report(ReportJob),
+    /// Send profiles to a backend.
+    Push(PushJob),
     /// Work out a rate.
     Plan(PlanJob),
     /// Predict what sampling a process costs.
@@ -213,6 +217,7 @@ impl Job {
             Command::Record(args) => Self::Record(record(args)?),
             Command::Attach(args) => Self::Attach(attach(args)?),
             Command::Report(args) => Self::Report(ReportJob::new(args)?),
+            Command::Push(args) => Self::Push(PushJob::new(args)?),
             Command::Plan(args) => match args.process.pid {
                 Some(pid) => Self::PlanProcess(plan_process(pid, args)?),
                 None => Self::Plan(plan(args)?),

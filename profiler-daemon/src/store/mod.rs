@@ -63,7 +63,7 @@ use listing::{DAMAGED, Entry};
 use name::Level;
 use place::Held;
 use seal::Sealed;
-use stamp::Stamp;
+pub(crate) use stamp::Stamp;
 use stretch::{Standing, Stretch, Stretches, Taken};
 use waiting::Waits;
 

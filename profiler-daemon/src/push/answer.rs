@@ -1,0 +1,264 @@
+//! What a backend says of a profile.
+
+use std::time::Duration;
+
+use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceResponse;
+use prost::Message;
+use ureq::http::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER};
+use ureq::http::{HeaderName, HeaderValue, Response};
+
+use super::receiver::Receiver;
+use super::trouble::PushError;
+use crate::cli::PushFormat;
+use crate::export::names::visible;
+
+/// Characters of what it says that are shown.
+const SHOWN: usize = 200;
+/// Longest time to wait that is believed.
+const LONGEST_WAIT: u64 = 86_400;
+
+/// The answer to a request, read to its end.
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) content_type: String,
+    /// Where it redirects to.
+    pub(super) location: Option<String>,
+    pub(super) retry_after: Option<Duration>,
+    pub(super) body: Vec<u8>,
+    /// Values of the request's headers, which an answer may repeat.
+    pub(super) secrets: Vec<String>,
+}
+
+/// What goes along with an error over HTTP (`google.rpc.Status`).
+#[derive(Clone, PartialEq, prost::Message)]
+struct Status {
+    #[prost(string, tag = "2")]
+    message: String,
+}
+
+/// The same as the acknowledgement, from those who answer with JSON.
+#[derive(Default, serde::Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct JsonResponse {
+    partial_success: JsonPartialSuccess,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct JsonPartialSuccess {
+    /// A number, or one as a text.
+    rejected_profiles: serde_json::Value,
+    error_message: String,
+}
+
+impl Answer {
+    /// An answer to a request with these headers.
+    pub(super) fn new(head: &Response<()>, body: Vec<u8>, sent: &[(HeaderName, HeaderValue)]) -> Self {
+        let header = |name| head.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let seconds = header(RETRY_AFTER).and_then(|text| text.trim().parse::<u64>().ok());
+        Self {
+            status: head.status().as_u16(),
+            content_type: header(CONTENT_TYPE).unwrap_or_default(),
+            location: header(LOCATION),
+            retry_after: seconds.map(|seconds| Duration::from_secs(seconds.min(LONGEST_WAIT))),
+            body,
+            secrets: sent.iter().filter_map(|(_, value)| secret(value)).collect(),
+        }
+    }
+
+    /// Whether it acknowledges a body of `bytes` that was sent to `receiver`.
+    ///
+    /// # Errors
+    ///
+    /// If it does not.
+    pub(super) fn check(&self, receiver: &Receiver, bytes: usize) -> Result<(), PushError> {
+        let host = &receiver.host;
+        let status = self.status;
+        let said = self.said();
+        match status {
+            200..=299 if receiver.format == PushFormat::Otlp => self.check_otlp(host),
+            200..=299 => Ok(()),
+            300..=399 => {
+                let to = self.location.as_deref().map_or("another address".to_owned(), |to| self.shown(to));
+                Err(PushError::Receiver(format!(
+                    "{host} redirects to {to} ({status}); give that address with --to if it is right"
+                )))
+            }
+            401 => Err(PushError::NotPermitted(format!(
+                "{host} does not accept who sends it (401){said}; give its token with --token-file, or its header with --header"
+            ))),
+            403 => Err(PushError::NotPermitted(format!(
+                "{host} does not permit it (403){said}; give a token with --token-file that may write profiles"
+            ))),
+            404 | 405 => Err(PushError::Receiver(format!(
+                "{host} takes no profiles at {} ({status}){said}; check the path in --to, and --format",
+                path(&receiver.url)
+            ))),
+            413 => Err(PushError::Profile(format!(
+                "{host} takes no body of {} (413){said}; raise its limit, or push profiles of shorter time",
+                size(bytes)
+            ))),
+            429 | 503 => Err(PushError::Later {
+                text: format!("{host} takes no more now ({status}){said}; push it again {}", self.when()),
+                after: self.retry_after,
+            }),
+            500.. => Err(PushError::Later {
+                text: format!(
+                    "{host} failed ({status}){said}; look at its log, and push it again {}",
+                    self.when()
+                ),
+                after: self.retry_after,
+            }),
+            _ => Err(PushError::Profile(format!(
+                "{host} refuses it ({status}){said}; check --format, and what {host} accepts"
+            ))),
+        }
+    }
+
+    /// A proxy may say 200 as well, with a page.
+    fn check_otlp(&self, host: &str) -> Result<(), PushError> {
+        let Some((rejected, message)) = self.partial_success() else {
+            return Err(PushError::Receiver(format!(
+                "{host} answers {} with something that acknowledges no profile; check that --to leads to a receiver of OTLP \
+                 profiles",
+                self.status
+            )));
+        };
+        if !rejected {
+            return Ok(());
+        }
+        let said = if message.is_empty() { String::new() } else { format!(": {}", self.shown(&message)) };
+        Err(PushError::Profile(format!("{host} rejected it{said}; look at its log")))
+    }
+
+    /// Whether something was rejected, and why.
+    fn partial_success(&self) -> Option<(bool, String)> {
+        if self.content_type.starts_with("application/json") {
+            let partial = serde_json::from_slice::<JsonResponse>(&self.body).ok()?.partial_success;
+            let count = &partial.rejected_profiles;
+            let is_zero = count.is_null() || count == 0 || count == "0";
+            return Some((!is_zero, partial.error_message));
+        }
+        let response = ExportProfilesServiceResponse::decode(self.body.as_slice()).ok()?;
+        let partial = response.partial_success.unwrap_or_default();
+        Some((partial.rejected_profiles != 0, partial.error_message))
+    }
+
+    fn when(&self) -> String {
+        self.retry_after.map_or("later".to_owned(), |after| format!("after {} s", after.as_secs()))
+    }
+
+    /// What it says for a person, if it does.
+    fn said(&self) -> String {
+        let text = match self.content_type.contains("protobuf") {
+            true => Status::decode(self.body.as_slice()).map(|status| status.message).unwrap_or_default(),
+            false => String::from_utf8_lossy(&self.body).into_owned(),
+        };
+        let text = self.shown(text.trim());
+        if text.is_empty() || text.starts_with('<') { String::new() } else { format!(": {text}") }
+    }
+
+    /// The beginning of a text of its own, without the secrets that it may repeat.
+    fn shown(&self, text: &str) -> String {
+        let hidden = |text: String, secret: &String| text.replace(secret.as_str(), "…");
+        let visible = visible(&self.secrets.iter().fold(text.to_owned(), hidden));
+        match visible.char_indices().nth(SHOWN) {
+            Some((end, _)) => format!("{}…", &visible[..end]),
+            None => visible,
+        }
+    }
+}
+
+/// What of a header's value is secret: the scheme of an authorization is not.
+fn secret(value: &HeaderValue) -> Option<String> {
+    let word = value.as_bytes().rsplit(|byte| *byte == b' ').next()?;
+    Some(String::from_utf8_lossy(word).into_owned()).filter(|word| !word.is_empty())
+}
+
+fn path(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    rest.find('/').map_or("/", |at| &rest[at..])
+}
+
+/// Bytes for a person.
+pub(super) fn size(bytes: usize) -> String {
+    match bytes.div_ceil(1024) {
+        kib if kib < 1024 => format!("{kib} KiB"),
+        kib => format!("{:.1} MiB", kib as f64 / 1024.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn receiver(format: PushFormat) -> Receiver {
+        Receiver::new("http://backend:4040", Some(format)).unwrap()
+    }
+
+    fn answer(status: u16, content_type: &str, body: &[u8]) -> Answer {
+        let (location, retry_after) = (Some("http://elsewhere/".to_owned()), None);
+        let secrets = vec!["s3cret".to_owned()];
+        Answer {
+            status,
+            content_type: content_type.to_owned(),
+            location,
+            retry_after,
+            body: body.to_vec(),
+            secrets,
+        }
+    }
+
+    fn error(format: PushFormat, answer: &Answer) -> String {
+        answer.check(&receiver(format), 18_000).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_error_says_what_the_backend_said_and_no_secret() {
+        let said = |body: &[u8]| error(PushFormat::Pyroscope, &answer(400, "text/plain", body));
+        assert!(
+            said(b"no\nlabels\x1b[1m").contains("refuses it (400): no labels"),
+            "{}",
+            said(b"no\nlabels")
+        );
+        assert!(!said(b"\x1b[1m").contains('\x1b'));
+        assert!(!said(b"bad token s3cret").contains("s3cret"));
+        assert!(!said(b"<html>").contains('<'));
+        let long = said(&[b'x'; 1000]);
+        assert!(long.contains(&"x".repeat(SHOWN)) && !long.contains(&"x".repeat(SHOWN + 1)), "{long}");
+        let status = Status { message: "no dictionary".to_owned() }.encode_to_vec();
+        let said = error(PushFormat::Otlp, &answer(400, "application/x-protobuf", &status));
+        assert!(said.contains("(400): no dictionary"), "{said}");
+    }
+
+    #[test]
+    fn otlp_acknowledges_by_its_message_alone() {
+        use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesPartialSuccess;
+        let check = |kind: &str, body: &[u8]| answer(200, kind, body).check(&receiver(PushFormat::Otlp), 1);
+        let partial = |rejected_profiles| {
+            let partial =
+                ExportProfilesPartialSuccess { rejected_profiles, error_message: "too old".to_owned() };
+            ExportProfilesServiceResponse { partial_success: Some(partial) }.encode_to_vec()
+        };
+        assert_eq!(check("application/x-protobuf", b""), Ok(()));
+        assert_eq!(check("application/x-protobuf", &partial(0)), Ok(()), "a warning");
+        assert_eq!(check("application/json", b"{}"), Ok(()));
+        assert_eq!(check("application/json", br#"{"partialSuccess":{"rejectedProfiles":"0"}}"#), Ok(()));
+        let refused = check("application/x-protobuf", &partial(2)).unwrap_err();
+        assert!(refused.to_string().contains("rejected it: too old"), "{refused}");
+        let json = br#"{"partialSuccess":{"rejectedProfiles":"2","errorMessage":"too old"}}"#;
+        assert_eq!(check("application/json", json).unwrap_err(), refused);
+        for page in [&b"<html>log in</html>"[..], b"{}", b"ok"] {
+            let refused = check("text/html", page).unwrap_err();
+            assert!(refused.to_string().contains("acknowledges no profile"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_size_is_in_the_unit_that_fits() {
+        assert_eq!(
+            (size(1), size(18_000), size(3 << 20)),
+            ("1 KiB".into(), "18 KiB".into(), "3.0 MiB".into())
+        );
+    }
+}

@@ -1,0 +1,89 @@
+//! A profile for Pyroscope's `/ingest`: the pprof file as the body, all else in the query.
+//!
+//! <https://grafana.com/docs/pyroscope/latest/reference-server-api/>
+
+use std::collections::BTreeMap;
+
+use form_urlencoded::Serializer;
+use profiler_core::profile::Run;
+
+use super::client::Post;
+use super::naming::Identity;
+use super::source::Source;
+
+/// The request for a profile.
+pub(super) fn post(source: &Source, identity: &Identity) -> Post {
+    Post {
+        query: Some(query(&source.profile.run, identity)),
+        content_type: "application/octet-stream",
+        is_compressed: false, // as far as HTTP is concerned: what is in the file is for Pyroscope
+        body: source.pprof.clone(),
+    }
+}
+
+fn query(run: &Run, identity: &Identity) -> String {
+    let mut query = Serializer::new(String::new());
+    query.append_pair("name", &name(identity));
+    // Of a file without a time, Pyroscope takes the moment of the request.
+    if run.start_unix_ns > 0 {
+        let end_ns = run.start_unix_ns.saturating_add((run.duration_s * 1e9) as u64);
+        query.append_pair("from", &(run.start_unix_ns / 1_000_000_000).to_string());
+        query.append_pair("until", &end_ns.div_ceil(1_000_000_000).to_string());
+    }
+    query.append_pair("format", "pprof");
+    query.append_pair("spyName", "sweetspot");
+    // A whole number is expected.
+    if run.rate_hz >= 0.5 {
+        query.append_pair("sampleRate", &(run.rate_hz.round() as u32).to_string());
+    }
+    query.finish()
+}
+
+/// `service{key=value,…}`, with no character that means something else there or that Pyroscope refuses.
+fn name(identity: &Identity) -> String {
+    let service = only(&identity.service, |c| c.is_ascii_alphanumeric() || "_-./".contains(c));
+    let mut labels = BTreeMap::new();
+    for (key, value) in &identity.labels {
+        // Pyroscope makes a dot an underscore as well.
+        let key = only(key, |c| c.is_ascii_alphanumeric() || c == '_');
+        let value = only(value.trim(), |c| !matches!(c, ',' | '}') && !c.is_control());
+        labels.entry(key).or_insert(value);
+    }
+    let labels: Vec<String> = labels.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
+    format!("{service}{{{}}}", labels.join(","))
+}
+
+/// The text with an underscore for every character that is not allowed.
+fn only(text: &str, is_allowed: impl Fn(char) -> bool) -> String {
+    text.chars().map(|c| if is_allowed(c) { c } else { '_' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::testing;
+
+    fn identity(service: &str, labels: &[(&str, &str)]) -> Identity {
+        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        Identity { service: service.to_owned(), labels: labels.iter().map(owned).collect() }
+    }
+
+    #[test]
+    fn the_query_says_whose_profile_of_which_time() {
+        let run = testing::profile().run;
+        let query = query(&run, &identity("shop", &[("team", "a b"), ("k8s.pod.name", "shop-0")]));
+        assert_eq!(
+            query,
+            "name=shop%7Bk8s_pod_name%3Dshop-0%2Cteam%3Da+b%7D&from=1760000000&until=1760000013&format=pprof\
+             &spyName=sweetspot&sampleRate=60"
+        );
+        let other = Run { rate_hz: f64::NAN, start_unix_ns: 0, ..run };
+        assert_eq!(self::query(&other, &identity("x", &[])), "name=x%7B%7D&format=pprof&spyName=sweetspot");
+    }
+
+    #[test]
+    fn a_name_and_labels_hold_no_character_that_ends_them() {
+        let labels = [("a b", "x,y}z=1"), ("__x", " v "), ("l", "two\nlines")];
+        assert_eq!(name(&identity("my shop{", &labels)), "my_shop_{__x=v,a_b=x_y_z=1,l=two_lines}");
+    }
+}

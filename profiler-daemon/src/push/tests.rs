@@ -1,0 +1,193 @@
+//! By TLS, against a backend with a certificate that is made for the test.
+
+#![allow(clippy::print_stdout, reason = "a test that skips says why")]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{ServerConfig, ServerConnection, Stream};
+use ureq::tls::Certificate;
+
+use super::*;
+use crate::export::{pprof, testing};
+use crate::store;
+
+/// A certificate in `folder` for 127.0.0.1 that is valid for so many days from now, or nothing where there is no openssl.
+fn certificate(folder: &Path, days: &str) -> Option<()> {
+    let mut request = Command::new("openssl");
+    request.current_dir(folder).args([
+        "req",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+    ]);
+    request.args(["-subj", "/CN=backend", "-addext", "subjectAltName=IP:127.0.0.1"]);
+    request.args([
+        "-addext",
+        "basicConstraints=critical,CA:FALSE",
+        "-keyout",
+        "key.pem",
+        "-out",
+        "request.pem",
+    ]);
+    let mut sign = Command::new("openssl");
+    sign.current_dir(folder).args([
+        "x509",
+        "-req",
+        "-in",
+        "request.pem",
+        "-signkey",
+        "key.pem",
+        "-days",
+        days,
+    ]);
+    sign.args(["-copy_extensions", "copy", "-out", "certificate.pem"]);
+    let is_made = |mut command: Command| command.output().is_ok_and(|ended| ended.status.success());
+    (is_made(request) && is_made(sign)).then_some(())
+}
+
+/// Answers each request with an acknowledgement, by TLS. The thread ends with the test's process.
+fn backend(folder: &Path) -> String {
+    let certificates = vec![CertificateDer::from_pem_file(folder.join("certificate.pem")).unwrap()];
+    let key = PrivateKeyDer::from_pem_file(folder.join("key.pem")).unwrap();
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = Arc::new(config.with_no_client_auth().with_single_cert(certificates, key).unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for mut tcp in listener.incoming().flatten() {
+            let mut connection = ServerConnection::new(Arc::clone(&config)).unwrap();
+            let mut tls = Stream::new(&mut connection, &mut tcp);
+            if read_request(&mut tls).is_ok() {
+                let _ = tls.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
+            }
+        }
+    });
+    url
+}
+
+/// All of a request: what is left unread when a connection is closed may take the answer with it.
+fn read_request(stream: impl Read) -> std::io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    let (mut line, mut length) = (String::new(), 0);
+    while stream.read_line(&mut line)? > 2 {
+        if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap_or_default();
+        }
+        line.clear();
+    }
+    stream.read_exact(&mut vec![0; length])
+}
+
+fn send(url: &str, authority: Option<&Path>) -> Result<usize, PushError> {
+    let profile = testing::profile();
+    send_file(url, authority, Source { pprof: pprof::encode(&profile), profile, stamp: None })
+}
+
+fn send_file(url: &str, authority: Option<&Path>, source: Source) -> Result<usize, PushError> {
+    let receiver = Receiver::new(url, None).unwrap();
+    let authorities = authority.map(|folder| {
+        vec![Certificate::from_pem(&std::fs::read(folder.join("certificate.pem")).unwrap()).unwrap()]
+    });
+    let access = Access { headers: Vec::new(), authorities, timeout: Duration::from_secs(20) };
+    Client::new(&receiver, &access).send(&source, &Naming::default().identity(&source.profile, None))
+}
+
+#[test]
+fn only_a_certificate_that_is_trusted_and_valid_gets_a_profile() {
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    if certificate(folder.path(), "2").is_none() || certificate(other.path(), "0").is_none() {
+        println!("skipped: this needs openssl");
+        return;
+    }
+    let url = backend(folder.path());
+    assert!(send(&url, Some(folder.path())).unwrap() > 0);
+    let error = |sent: Result<usize, PushError>| sent.unwrap_err().to_string();
+    let unknown = error(send(&url, None));
+    assert!(unknown.contains("no known authority") && unknown.contains("--ca-file"), "{unknown}");
+    let renamed = error(send(&url.replace("127.0.0.1", "localhost"), Some(folder.path())));
+    assert!(renamed.contains("is for another name"), "{renamed}");
+    // It was valid for the second in which it was made.
+    thread::sleep(Duration::from_millis(1_100));
+    let ended = error(send(&backend(other.path()), Some(other.path())));
+    assert!(ended.contains("has expired"), "{ended}");
+    let plain = error(send(&url.replace("https", "http"), None));
+    assert!(plain.contains("127.0.0.1"), "{plain}");
+}
+
+/// A backend that reads nothing but the head of a request closes the connection in the midst of a long body.
+#[test]
+fn a_body_that_is_too_long_is_refused_before_it_is_sent() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+            let _ = stream.write_all(b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 0\r\n\r\n");
+        }
+    });
+    let profile = testing::profile();
+    let refused =
+        send_file(&url, None, Source { profile, pprof: vec![0; 8 << 20], stamp: None }).unwrap_err();
+    assert!(refused.to_string().contains("takes no body of 8.0 MiB (413)"), "{refused}");
+}
+
+#[test]
+fn a_file_of_the_store_is_called_as_its_target_with_its_labels() {
+    let folder = tempfile::tempdir().unwrap();
+    let minute_ns = 60_000_000_000;
+    let mut profile = testing::profile();
+    (profile.run.duration_s, profile.run.target) = (60.0, "4 processes".to_owned());
+    let now =
+        store::Now { unix_ns: profile.run.start_unix_ns, boot: "boot".to_owned(), monotonic_ns: minute_ns };
+    let settings = store::Settings {
+        age_ns: u64::MAX,
+        bytes: 1 << 30,
+        hourly_after_ns: u64::MAX,
+        daily_after_ns: u64::MAX,
+    };
+    let labels = BTreeMap::from([("team".to_owned(), "search".to_owned())]);
+    let window = store::Window {
+        target: "shop".to_owned(),
+        labels,
+        boot: "boot".to_owned(),
+        from_ns: 0,
+        to_ns: minute_ns,
+    };
+    let mut store = store::Store::open(folder.path(), settings, store::RealDisk).unwrap();
+    store.write(&now, window, &profile).unwrap();
+    let files = |folder: &Path| {
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
+    };
+    let day = files(folder.path()).into_iter().find(|path| path.is_dir()).unwrap();
+    let source = Source::read(&files(&day)[0]).unwrap();
+    let identity = Naming::default().identity(&source.profile, source.stamp.as_ref());
+    assert_eq!((identity.service.as_str(), identity.labels["team"].as_str()), ("shop", "search"));
+}
+
+#[test]
+fn a_profile_that_is_not_compressed_is_sent_compressed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("p.pb");
+    std::fs::write(&path, pprof::encode(&testing::profile())).unwrap();
+    let source = Source::read(&path).unwrap();
+    assert_eq!(source.pprof[..2], [0x1f, 0x8b]);
+    assert_eq!(pprof::read(source.pprof.as_slice()).unwrap().stacks.len(), source.profile.stacks.len());
+}
+
+#[test]
+fn a_line_says_what_was_sent() {
+    assert_eq!(contents(&testing::profile()), "602 samples, 10.0 CPU s");
+}

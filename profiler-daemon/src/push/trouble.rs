@@ -1,0 +1,100 @@
+//! Why a profile was not acknowledged, in words for a person.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use tokio_rustls::rustls::{self, CertificateError};
+
+use crate::export::names::visible;
+
+/// Why a profile was not acknowledged.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum PushError {
+    /// This one is not taken; another may be.
+    #[error("{0}")]
+    Profile(String),
+    /// None is taken as things are.
+    #[error("{0}")]
+    Receiver(String),
+    /// None is taken before some time has passed.
+    #[error("{text}")]
+    Later {
+        /// What happened.
+        text: String,
+        /// How long to wait, if the backend says so.
+        after: Option<Duration>,
+    },
+    /// It is not permitted.
+    #[error("{0}")]
+    NotPermitted(String),
+}
+
+/// There is no answer.
+pub(super) fn unreached(host: &str, timeout: Duration, error: &ureq::Error) -> PushError {
+    PushError::Receiver(match error {
+        ureq::Error::Timeout(_) => {
+            format!(
+                "{host} did not answer in full within {} s; check it, or give a longer --timeout",
+                timeout.as_secs_f64()
+            )
+        }
+        ureq::Error::HostNotFound => format!("{host} is not found; check the name in --to"),
+        ureq::Error::Rustls(error) => certificate(host, error),
+        ureq::Error::Io(error) => match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+            Some(error) => certificate(host, error),
+            None => broken(host, error),
+        },
+        ureq::Error::ConnectionFailed => {
+            format!("{host} cannot be reached; check that it runs, and the address in --to")
+        }
+        other => {
+            let why = visible(&other.to_string());
+            format!(
+                "{host} gives no answer that can be read ({why}); check that --to leads to a backend for profiles"
+            )
+        }
+    })
+}
+
+fn broken(host: &str, error: &std::io::Error) -> String {
+    let why = visible(&error.to_string());
+    match error.kind() {
+        ErrorKind::ConnectionRefused => {
+            format!("{host} refuses the connection; check that it runs, and the port in --to")
+        }
+        ErrorKind::BrokenPipe
+        | ErrorKind::ConnectionReset
+        | ErrorKind::ConnectionAborted
+        | ErrorKind::UnexpectedEof => {
+            format!("{host} broke off ({why}); look at its log, and check how large a body it takes")
+        }
+        _ => format!("{host} cannot be reached ({why}); check the address in --to and the network"),
+    }
+}
+
+fn certificate(host: &str, error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InvalidCertificate(
+            CertificateError::Expired | CertificateError::ExpiredContext { .. },
+        ) => {
+            format!("the certificate of {host} has expired; renew it, and check the clock of this machine")
+        }
+        rustls::Error::InvalidCertificate(
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
+        ) => format!("the certificate of {host} is not valid yet; check the clock of this machine"),
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            format!(
+                "the certificate of {host} is of no known authority; name the one to trust with --ca-file"
+            )
+        }
+        rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => format!("the certificate of {host} is for another name; give that name in --to"),
+        other => {
+            let why = visible(&other.to_string());
+            format!(
+                "{host} cannot be reached by TLS ({why}); check the certificate, and whether --to should be http"
+            )
+        }
+    }
+}
