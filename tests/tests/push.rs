@@ -299,11 +299,15 @@ fn a_page_that_says_200_acknowledges_no_otlp_profile() -> Result<()> {
 
 #[test]
 fn a_redirect_is_not_followed() -> Result<()> {
-    let other = Backend::saying(OK)?;
-    let redirect =
-        format!("HTTP/1.1 307 Temporary Redirect\r\nlocation: {}\r\ncontent-length: 0\r\n\r\n", other.url);
-    push(&[&profile()?, "--to", &Backend::saying(&redirect)?.url])?.expect_status(1)?;
-    ensure!(other.requests().is_empty(), "it went elsewhere");
+    let elsewhere = TcpListener::bind("127.0.0.1:0")?;
+    elsewhere.set_nonblocking(true)?;
+    let address = elsewhere.local_addr()?;
+    for status in ["301 Moved Permanently", "302 Found", "303 See Other", "307 Temporary Redirect"] {
+        let head = format!("HTTP/1.1 {status}\r\nlocation: http://{address}/\r\ncontent-length: 0\r\n\r\n");
+        let ended = push(&[&profile()?, "--to", &Backend::saying(&head)?.url])?.expect_status(1)?;
+        ensure!(ended.stderr.contains(&format!("redirects to http://{address}/")), "{ended:?}");
+        ensure!(elsewhere.accept().is_err(), "{status}: it went elsewhere");
+    }
     Ok(())
 }
 

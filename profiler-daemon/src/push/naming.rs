@@ -11,6 +11,9 @@ const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 /// The name of a service that nobody knows, as OpenTelemetry has it.
 const UNKNOWN: &str = "unknown_service";
 
+/// The command of a process that nobody knows.
+const UNKNOWN_COMMAND: &str = "[unknown]";
+
 /// What the person or the settings want.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Naming {
@@ -56,7 +59,8 @@ fn program(command_line: &str) -> Option<String> {
 /// The command name of all processes, if they have one.
 pub(super) fn only_command(profile: &SymbolizedProfile) -> Option<&str> {
     let mut names = profile.processes.iter().map(|process| process.comm.as_str());
-    let first = names.next().filter(|name| !name.is_empty())?;
+    // Files of other tools do not always say it.
+    let first = names.next().filter(|name| !name.is_empty() && *name != UNKNOWN_COMMAND)?;
     names.all(|name| name == first).then_some(first)
 }
 
@@ -86,6 +90,8 @@ mod tests {
         profile.run.target.clear();
         assert_eq!(service(&Naming::default(), &profile), "server", "its process");
         profile.processes.push(ProcessInfo { pid: 1, comm: "init".to_owned() });
+        assert_eq!(service(&Naming::default(), &profile), "unknown_service");
+        profile.processes = vec![ProcessInfo { pid: 0, comm: "[unknown]".to_owned() }];
         assert_eq!(service(&Naming::default(), &profile), "unknown_service");
     }
 

@@ -41,8 +41,10 @@ fn message(profile: &SymbolizedProfile, identity: &Identity) -> ExportProfilesSe
     let mut dictionary = Dictionary::new(profile);
     let run = &profile.run;
     let attributes = about_run(run, &mut dictionary);
-    let stacks: Vec<Sample> =
-        profile.stacks.iter().map(|stack| sample(profile, stack, &mut dictionary)).collect();
+    // The resource has the name that all of them have.
+    let is_named = only_command(profile).is_none();
+    let sample = |stack| sample(profile, stack, is_named, &mut dictionary);
+    let stacks: Vec<Sample> = profile.stacks.iter().map(sample).collect();
     let with = |value: fn(&WeightedStack) -> u64| {
         let sample =
             |(sample, stack): (&Sample, _)| Sample { values: vec![signed(value(stack))], ..sample.clone() };
@@ -113,12 +115,16 @@ fn about_run(run: &Run, dictionary: &mut Dictionary) -> Vec<i32> {
     indices
 }
 
-/// A stack without its values.
-fn sample(profile: &SymbolizedProfile, stack: &WeightedStack, dictionary: &mut Dictionary) -> Sample {
+/// A stack without its values, with the command of its process if `is_named`.
+fn sample(
+    profile: &SymbolizedProfile,
+    stack: &WeightedStack,
+    is_named: bool,
+    dictionary: &mut Dictionary,
+) -> Sample {
     let process = &profile.processes[stack.process.0 as usize];
     let mut attributes = vec![dictionary.attribute("process.pid", Value::IntValue(process.pid.into()), "")];
-    // The resource has the name that all of them have.
-    if only_command(profile).is_none() && !process.comm.is_empty() {
+    if is_named && !process.comm.is_empty() {
         let name = Value::StringValue(process.comm.clone());
         attributes.push(dictionary.attribute("process.executable.name", name, ""));
     }
