@@ -24,7 +24,7 @@ test-live:
 
 # The control loop under a simulated host.
 sim *arguments:
-    cargo test --release -p tests --test control {{ arguments }}
+    cargo test --release -p tests --test control --test host_budget {{ arguments }}
 
 # What a day of continuous operation costs on 64 CPUs, in simulated time.
 day *arguments:
