@@ -215,7 +215,7 @@ fn a_rate_that_targets_share_is_nearly_as_good_as_one_for_each() {
                 format!("{targets} targets, seed {seed}, slowdown {slowdown_ratio}: {ratio:.3}, {outcome:?}");
             writeln!(std::io::stderr(), "{told}").expect("stderr is open");
             // Where a budget binds, the others could have more than the dearest lets all have.
-            assert!(ratio <= if slowdown_ratio < 0.01 { 1.45 } else { 1.15 }, "{told}");
+            assert!(ratio <= if slowdown_ratio < 0.01 { 1.55 } else { 1.15 }, "{told}");
             assert!(outcome.worst_10s_of_budget <= 1.02 && outcome.worst_1s_of_budget <= 1.2, "{told}");
         }
     }
