@@ -66,7 +66,7 @@ impl Names<'_> {
         let object = self.objects.entry(frame.object).or_insert_with(load);
         match object.as_ref().map(|object| object.symbolize(frame.address)) {
             Some(Symbolized::Known(names)) => names[0].name.to_string(),
-            _ => match file.function_start(frame.address) {
+            _ => match file.place_start(frame.address) {
                 Some(start) => format!("{}+{start:#x}", file.name()),
                 None => file.name().to_owned(),
             },

@@ -140,9 +140,9 @@ impl Recording {
 }
 
 impl LoadedFile {
-    /// Where the function that holds a stated address begins, if the unwind tables tell.
-    pub fn function_start(&self, svma: u64) -> Option<u64> {
-        self.image.as_ref()?.function_start(svma)
+    /// Where the function that holds a stated address begins, or code that the unwind tables tell nothing of.
+    pub fn place_start(&self, svma: u64) -> Option<u64> {
+        Some(self.image.as_ref()?.place_start(svma))
     }
 
     /// The file's name without its folders.
