@@ -10,6 +10,7 @@ use crate::sampler::session::{Collected, Counts};
 use crate::sys::clock;
 
 /// The figures of a run, or of a window of it.
+#[derive(Clone)]
 pub(crate) struct Figures {
     /// What sampling cost.
     pub(crate) account: Account,

@@ -181,7 +181,8 @@ impl<L: DecisionLog> Engine<L> {
     pub(crate) fn cut_share(&mut self, owner: Owner) -> Option<(Collected, Figures)> {
         self.book_shares();
         let collected = self.session.cut_share(owner)?;
-        let figures = self.share_figures(owner, &collected.span)?;
+        let of_all = self.figures();
+        let figures = self.share_figures(owner, &collected.span, &of_all)?;
         Some((collected, figures))
     }
 
@@ -189,8 +190,9 @@ impl<L: DecisionLog> Engine<L> {
     pub(crate) fn cut_shares(&mut self, is_last: bool) -> Vec<(Owner, Collected, Figures)> {
         self.book_shares();
         let collected = self.session.cut_shares(is_last);
+        let of_all = self.figures(); // once: to look for modes of the cost takes milliseconds
         let with_figures = collected.into_iter().filter_map(|(owner, collected)| {
-            let figures = self.share_figures(owner, &collected.span)?;
+            let figures = self.share_figures(owner, &collected.span, &of_all)?;
             Some((owner, collected, figures))
         });
         let all = with_figures.collect();
@@ -198,7 +200,8 @@ impl<L: DecisionLog> Engine<L> {
         all
     }
 
-    fn share_figures(&mut self, owner: Owner, span: &Range<u64>) -> Option<Figures> {
+    /// The figures of one of them, of which `of_all` has what is the same for all.
+    fn share_figures(&mut self, owner: Owner, span: &Range<u64>, of_all: &Figures) -> Option<Figures> {
         let (_, share) = self.session.owners.as_ref()?.shares().find(|(of, _)| *of == owner)?;
         let (counts, cpu_ns) = (share.counts, share.cpu_ns);
         let charged = self.shares.of.get_mut(&owner)?;
@@ -219,7 +222,7 @@ impl<L: DecisionLog> Engine<L> {
             self_cpu_ns,
             setup_cpu_ns: 0,
             history: self.history_since(span.start),
-            ..self.figures()
+            ..of_all.clone()
         })
     }
 
