@@ -63,7 +63,7 @@ impl std::fmt::Debug for Text {
     }
 }
 
-/// What a file is to whoever wants to preload something into it.
+/// What a file is, as far as it matters for preloading a library into it.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::large_enum_variant, reason = "nothing is allocated here, and it lives for a moment")]
 pub enum Program {

@@ -23,7 +23,7 @@ unsafe extern "C" {
 
 /// The program's environment, as it is now.
 pub(crate) fn current() -> *const Entry {
-    // SAFETY: a word that the C library keeps; whoever changes it meanwhile would do so to the C library's own `exec`.
+    // SAFETY: a word that the C library keeps; a change meanwhile would meet the C library's own `exec` as well.
     unsafe { (&raw const environ).read_volatile() }
 }
 
@@ -52,7 +52,7 @@ impl Kept {
         if length >= LONGEST || self.length.load(Relaxed) > 0 {
             return; // nothing is given on
         }
-        // SAFETY: there is one thread, and nobody has a reference yet.
+        // SAFETY: there is one thread, and no reference yet.
         let bytes = unsafe { &mut *self.bytes.get() };
         let mut at = 0;
         for part in parts {
@@ -65,7 +65,7 @@ impl Kept {
     /// Without the zero behind it; empty if there is none.
     fn get(&self) -> &[u8] {
         let length = self.length.load(Acquire);
-        // SAFETY: nobody writes to it after the length was set.
+        // SAFETY: it is not written to after the length was set.
         unsafe { &*self.bytes.get() }.get(..length).unwrap_or_default()
     }
 
@@ -83,7 +83,7 @@ static FIRST: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
 /// Calls that have ours put there at the moment.
 static LENT: AtomicUsize = AtomicUsize::new(0);
 
-/// The memory's place, which ends with a zero; null if nobody named one.
+/// The memory's place, which ends with a zero; null if the environment had none.
 pub(crate) fn place() -> Entry {
     match OUR_PLACE.get().get(PLACE.len() + 1..) {
         Some(place) => place.as_ptr().cast(),
@@ -142,8 +142,8 @@ unsafe fn take_preload(at: usize) {
     }
 }
 
-/// Removes a variable. The ones before it move up, since whoever looks for what the kernel has put behind the environment goes past
-/// its end: so it has to stay where it is.
+/// Removes a variable. The ones before it move up: the end has to stay where it is, since programs find what the kernel has put behind
+/// the environment by it.
 ///
 /// # Safety
 ///
@@ -154,7 +154,7 @@ unsafe fn remove(at: usize) {
     unsafe {
         ptr::copy(entries, entries.add(1), at);
         if !(*entries.add(1)).is_null() {
-            *entries = *entries.add(1); // to whoever still begins here, it is there twice
+            *entries = *entries.add(1); // to a reader that still begins here, it is there twice
         }
         replace(entries.add(1));
     }

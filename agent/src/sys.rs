@@ -159,7 +159,7 @@ pub(crate) fn stat_at(folder: i32, path: *const libc::c_char, flags: i32) -> Opt
     (answer == 0).then_some(stat)
 }
 
-/// Whether a program has rights by itself that whoever runs it lacks.
+/// Whether a program has rights by itself, beyond those of the process that runs it.
 pub(crate) fn has_capabilities(fd: i32) -> bool {
     const NAME: &core::ffi::CStr = c"security.capability";
     // SAFETY: the name ends with a zero; of no room, only the length is told.

@@ -195,11 +195,11 @@ fn error(demands: &[Demand], rate_hz: impl Fn(usize) -> f64) -> f64 {
 #[test]
 fn a_rate_that_targets_share_is_nearly_as_good_as_one_for_each() {
     let few = [1, 2, 5, 19]
-        .map(|targets| (targets, &[(1, 0.05), (2, 0.05), (3, 0.05), (4, 0.004), (5, 0.004)][..]));
+        .map(|targets| (targets, 1.45, &[(1, 0.05), (2, 0.05), (3, 0.05), (4, 0.004), (5, 0.004)][..]));
     // Thousands of functions take a minute without optimization (`just sim`, with a release build, has them).
     let many = if cfg!(debug_assertions) { &[100][..] } else { &[100, 500] };
-    let many = many.iter().map(|&targets| (targets, &[(1, 0.05), (4, 0.004)][..]));
-    for (targets, runs) in few.into_iter().chain(many) {
+    let many = many.iter().map(|&targets| (targets, 1.55, &[(1, 0.05), (4, 0.004)][..]));
+    for (targets, most_where_bound, runs) in few.into_iter().chain(many) {
         for &(seed, slowdown_ratio) in runs {
             let sharing = Sharing::of(targets, seed);
             let scenario = sharing.scenario(0.05);
@@ -214,8 +214,8 @@ fn a_rate_that_targets_share_is_nearly_as_good_as_one_for_each() {
             let told =
                 format!("{targets} targets, seed {seed}, slowdown {slowdown_ratio}: {ratio:.3}, {outcome:?}");
             writeln!(std::io::stderr(), "{told}").expect("stderr is open");
-            // Where a budget binds, the others could have more than the dearest lets all have.
-            assert!(ratio <= if slowdown_ratio < 0.01 { 1.55 } else { 1.15 }, "{told}");
+            // Where a budget binds, the others could have more than the dearest lets all have: of more targets, it is dearer.
+            assert!(ratio <= if slowdown_ratio < 0.01 { most_where_bound } else { 1.15 }, "{told}");
             assert!(outcome.worst_10s_of_budget <= 1.02 && outcome.worst_1s_of_budget <= 1.2, "{told}");
         }
     }

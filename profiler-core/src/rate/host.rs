@@ -80,7 +80,12 @@ impl HostBudget {
     /// What samples leave for names: what these took over minutes, and are expected to. A window that is named, and somebody who asks,
     /// change it little, so that no rate follows them up and down.
     fn kept_for_names_cpus(&self) -> f64 {
-        self.names.due_cpus().max(self.expected_names_cpus).clamp(0.0, MOST_FOR_NAMES * self.cpus.max(0.0))
+        self.names.due_cpus().max(self.expected_names_cpus).clamp(0.0, self.most_for_names_cpus())
+    }
+
+    /// What names may take at most, unless somebody waits for them (CPUs).
+    pub fn most_for_names_cpus(&self) -> f64 {
+        MOST_FOR_NAMES * self.cpus.max(0.0)
     }
 
     /// What was spent in the last ten seconds, over what was to be spent; 1 is all of it.

@@ -27,7 +27,7 @@ pub(super) fn end(space: &AddressSpace, at: FrameAddress) -> Outcome {
 /// What it means that a stack goes no further than a return address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StackEnd {
-    /// It is whole: nobody calls that function.
+    /// It is whole: that function has no caller.
     Outermost,
     /// The same, and it is the function's beginning that is returned to, one byte behind the lookup address.
     OutermostBeginning,

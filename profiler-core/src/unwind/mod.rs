@@ -102,7 +102,7 @@ enum Known {
     Usual(Option<ShortRule>),
     /// A rule that takes all registers, or that the library does not have.
     Rare,
-    /// That a program begins there: whatever the rule, nobody has called it.
+    /// That a program begins there: whatever the rule, it has no caller.
     Entry,
 }
 

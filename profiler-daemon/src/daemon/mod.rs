@@ -66,8 +66,6 @@ const SECOND_SLACK_NS: u64 = 200_000_000;
 const SHARE_EVERY_NS: u64 = 100_000_000;
 /// How often it is published how everything is where nobody asks (ns).
 const PUBLISH_EVERY_NS: u64 = 10_000_000_000;
-/// Share of the host's budget that names may take over ten seconds, if nobody waits for them.
-const NAMES: f64 = 0.35;
 /// Exit status of an end that was asked for and lost windows: nothing failed that another start would mend.
 const LOST: u8 = 3;
 /// An end takes no longer than this, from the moment that it is asked for: what is not on the disk by then is lost. What has no
@@ -346,8 +344,7 @@ impl Daemon {
         self.budget.book(now_ns, spent.since(&self.booked) as f64, once_ns as f64, names_ns as f64);
         self.booked = spent;
         let room_ns = self.budget.room_ns(self.host.beside_names_cpus());
-        let names_cpus = NAMES * host_cpus(&self.settings);
-        self.keeper.allow(names_cpus, room_ns);
+        self.keeper.allow(self.budget.most_for_names_cpus(), room_ns);
         self.budget.expect_names(self.window_length.expected_cpus(self.sampled(), self.window_ns()));
         let shared = self.sharing.shared.as_deref_mut().map(|shared| &mut shared.engine);
         let engines = self.targets.values_mut().filter_map(Watched::engine).chain(shared);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering}
 const DEPTH_NS: f64 = 10e9;
 /// An object is begun only where there is room for so much of what ten seconds bring: how much it takes is known afterwards.
 const LEAST_ROOM: f64 = 0.25;
-/// A window waits no longer than this in all (ns), unless somebody asks for it: it is on the disk meanwhile. Shorter, and the objects
+/// A window waits no longer than this in all (ns), unless it is asked for: it is on the disk meanwhile. Shorter, and the objects
 /// of hundreds of targets, all read anew after a start, would not be named within the budget.
 const LONGEST_NS: u64 = 60_000_000_000;
 

@@ -18,9 +18,14 @@ use crate::roots::{Roots, View};
 use crate::sys::limits;
 use crate::sys::root::Link;
 
-/// Of the descriptors that this process may have, so large a part may be files of one target's objects, or of all that share a
-/// sampler.
+/// Of the descriptors that this process may have, so large a part may be files of one target's objects, or of the objects of all targets
+/// that share a sampler.
 const PART_OPEN: u64 = 64;
+
+/// Files that may be open for objects, or objects that may hold some: as many as the limit of this process lets.
+pub(super) fn most_open() -> usize {
+    (limits::open_files() / PART_OPEN).clamp(64, 1024) as usize
+}
 /// Of so many files that were not read for the longest time, one is closed that can be opened again.
 const CANDIDATES: usize = 8;
 /// Places where an object was found that are remembered.
@@ -132,11 +137,6 @@ impl Drop for Handle {
 }
 
 impl OpenFiles {
-    /// With as many open as the limit of this process lets.
-    pub(super) fn within_limits(roots: Roots) -> Self {
-        Self::new(roots, (limits::open_files() / PART_OPEN).clamp(60, 1024) as usize)
-    }
-
     /// At most so many are open at once. Those that are being read when they are closed count beside them: one for each thread
     /// that names an object.
     pub(super) fn new(roots: Roots, most: usize) -> Self {

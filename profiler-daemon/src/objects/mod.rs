@@ -31,7 +31,7 @@ use profiler_core::record::{FileId, Mapped};
 use profiler_core::stack::ObjectId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use self::files::{Code, HeldFile, OpenFiles, Version, is_made_up};
+use self::files::{Code, HeldFile, OpenFiles, Version, is_made_up, most_open};
 pub(crate) use self::find::open_mapped;
 use self::find::{Way, find_mapped, is_library, open_through_mapping, path_of, script_interpreter, will_map};
 pub(crate) use self::kernel::{KernelName, KernelNames};
@@ -112,7 +112,7 @@ impl ObjectStore {
             free: Vec::new(),
             ids: FxHashMap::default(),
             by_code: FxHashMap::default(),
-            files: OpenFiles::within_limits(roots.clone()),
+            files: OpenFiles::new(roots.clone(), most_open()),
             roots,
             names,
             kernel,

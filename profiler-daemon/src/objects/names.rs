@@ -21,16 +21,13 @@ pub(crate) use self::equal::{DebugFilesForAll, Equal};
 use self::equal::{Equals, Sharing};
 pub(crate) use self::kept::KeptNames;
 pub(crate) use self::print::Proof;
-use super::files::Code;
+use super::files::{Code, most_open};
 use super::loaded::Loaded;
 use super::memory::SymbolMemory;
-use crate::sys::{clock, limits};
+use crate::sys::clock;
 
 /// When there is no room, so much of it is made at least, as a part of all.
 const AT_ONCE: u64 = 16;
-/// Of the descriptors that this process may have, so large a part is for objects whose tables stay in memory: each may hold some, of
-/// debug files.
-const PART_LOADED: u64 = 64;
 
 /// The functions at an address, or why they are not known.
 pub(crate) type Found = Result<Vec<Frame>, Unknown>;
@@ -50,7 +47,7 @@ pub(crate) struct NameRoom(Arc<Shared>);
 
 struct Shared {
     memory: SymbolMemory,
-    /// Objects whose tables may stay in memory.
+    /// Objects whose tables may stay in memory: each may hold descriptors, of debug files.
     most_loaded: usize,
     /// Whatever has told names that are kept.
     tellers: Mutex<Vec<Weak<KeptNames>>>,
@@ -122,8 +119,7 @@ pub(crate) struct About {
 
 impl NameRoom {
     pub(super) fn new(memory: SymbolMemory) -> Self {
-        let most_loaded = (limits::open_files() / PART_LOADED).clamp(64, 1024) as usize;
-        Self::for_at_most(most_loaded, memory)
+        Self::for_at_most(most_open(), memory)
     }
 
     fn for_at_most(most_loaded: usize, memory: SymbolMemory) -> Self {

@@ -36,7 +36,7 @@ struct Status {
     message: String,
 }
 
-/// The same as the acknowledgement, from those who answer with JSON.
+/// The same as the acknowledgement, from backends that answer with JSON.
 #[derive(Default, serde::Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct JsonResponse {
@@ -85,7 +85,7 @@ impl Answer {
                 )))
             }
             401 => Err(PushError::NotPermitted(format!(
-                "{host} does not accept who sends it (401){said}; give its token with --token-file, or its header with --header"
+                "{host} asks for a token (401){said}; give its token with --token-file, or its header with --header"
             ))),
             403 => Err(PushError::NotPermitted(format!(
                 "{host} does not permit it (403){said}; give a token with --token-file that may write profiles"

@@ -66,7 +66,7 @@ impl Client {
         }
         let agent = Agent::config_builder()
             .timeout_global(Some(access.timeout))
-            // Nobody but the one who was named gets profiles and tokens.
+            // Profiles and tokens go to the address that was given, and nowhere else.
             .max_redirects(0)
             .http_status_as_error(false)
             .proxy(ureq::Proxy::try_from_env())

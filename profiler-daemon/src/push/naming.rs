@@ -8,10 +8,10 @@ use crate::store::Stamp;
 
 /// Where the kernel says the name of this machine.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
-/// The name of a service that nobody knows, as OpenTelemetry has it.
+/// The name of an unknown service, as OpenTelemetry has it.
 const UNKNOWN: &str = "unknown_service";
 
-/// The command of a process that nobody knows.
+/// The command of an unknown process.
 const UNKNOWN_COMMAND: &str = "[unknown]";
 
 /// What the person or the settings want.
