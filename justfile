@@ -116,6 +116,10 @@ ends *arguments:
 injections *arguments:
     cargo run --quiet --release -p tests --bin injections -- {{ arguments }}
 
+# Does it matter how many targets a load is? 199 services as 1, 19 and 199 of them, there and back (nine minutes); needs root.
+crowd *arguments:
+    cargo run --quiet --release -p tests --bin crowd -- {{ arguments }}
+
 # What the daemon costs with twenty targets that sleep (two minutes); needs root.
 idle *arguments:
     cargo run --quiet --release -p tests --bin idle -- {{ arguments }}

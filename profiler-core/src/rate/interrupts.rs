@@ -59,15 +59,26 @@ pub(super) struct Interrupts {
     recent: VecDeque<Cost>,
     /// Whether the two figures have differed, and not come close again since.
     differ: bool,
+    change: Change,
 }
 
 impl Interrupts {
     pub(super) fn new(calibrated: Option<Cost>) -> Self {
-        Interrupts { calibrated, recent: VecDeque::with_capacity(MOST + 1), differ: false }
+        Interrupts {
+            calibrated,
+            recent: VecDeque::with_capacity(MOST + 1),
+            differ: false,
+            change: Change::NONE,
+        }
     }
 
     /// Takes in a measurement. One that failed ends what is known.
     pub(super) fn observe(&mut self, times_ns: &[f64]) {
+        self.remember(times_ns);
+        self.change = self.compare();
+    }
+
+    fn remember(&mut self, times_ns: &[f64]) {
         let Some(cost) = interrupt_cost(times_ns) else {
             self.recent.clear();
             return;
@@ -98,6 +109,10 @@ impl Interrupts {
     /// What to take the calibrated cost of an interrupt times. The latest measurement alone widens the error at once where it is above;
     /// the factor follows when a second one says so.
     pub(super) fn change(&self) -> Change {
+        self.change
+    }
+
+    fn compare(&self) -> Change {
         let (now, latest) = (self.of_calibrated(self.now()), self.of_calibrated(self.recent.back().copied()));
         let Some(((factor, error), (latest, latest_error))) = now.zip(latest) else { return Change::NONE };
         let mut change = match self.differ && self.recent.len() > 1 {

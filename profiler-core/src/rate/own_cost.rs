@@ -1,11 +1,13 @@
 //! The profiler's own CPU time, told apart: so much per sample, so much per second.
 
-/// Memory of the fit (s), calm and quick.
+/// Memory of the fit (s).
 const MEMORY_S: f64 = 15.0;
-const QUICK_MEMORY_S: f64 = 0.5;
 /// Own cost that moved by this factor is a step, and the past is forgotten.
 const STEP: f64 = 1.5;
-/// Samples in a reading from which a step is put down to them.
+/// If it did so in this many readings in a row: in one, something may have been done that is not done each time. What that took is
+/// taken back by the budget's bucket, whatever it is put down to.
+const STEP_READINGS: u32 = 3;
+/// Samples in them from which a step is put down to samples.
 const STEP_SAMPLES: f64 = 5.0;
 /// Noise of own CPU time in one reading (ns): a wake-up more or less.
 const NOISE_NS: f64 = 100_000.0;
@@ -60,9 +62,6 @@ struct Sums {
     tt: f64,
     xy: f64,
     ty: f64,
-    x: f64,
-    t: f64,
-    y: f64,
 }
 
 impl Sums {
@@ -74,9 +73,6 @@ impl Sums {
         add(&mut self.tt, t * t);
         add(&mut self.xy, x * y);
         add(&mut self.ty, t * y);
-        add(&mut self.x, x);
-        add(&mut self.t, t);
-        add(&mut self.y, y);
     }
 
     /// Least squares towards the priors: at a constant rate the data alone cannot tell the two apart.
@@ -99,12 +95,47 @@ impl Sums {
     }
 }
 
+/// Readings in a row that all cost more than expected, or all less.
+#[derive(Clone, Copy, Debug, Default)]
+struct Streak {
+    is_dearer: bool,
+    readings: u32,
+    samples: f64,
+    wall_s: f64,
+    own_ns: f64,
+    expected_ns: f64,
+}
+
+impl Streak {
+    /// Goes on with another reading, or begins anew with it, or ends.
+    fn observe(&mut self, samples: f64, wall_s: f64, own_ns: f64, expected_ns: f64) {
+        let is_dearer = own_ns > STEP * expected_ns;
+        if !is_dearer && expected_ns <= STEP * own_ns {
+            *self = Self::default();
+            return;
+        }
+        if is_dearer != self.is_dearer {
+            *self = Self { is_dearer, ..Self::default() };
+        }
+        self.readings += 1;
+        self.samples += samples;
+        self.wall_s += wall_s;
+        self.own_ns += own_ns;
+        self.expected_ns += expected_ns;
+    }
+
+    /// Whether it is more than noise, and more than something that was done once.
+    fn is_step(&self) -> bool {
+        self.readings >= STEP_READINGS && (self.own_ns - self.expected_ns).abs() > 5.0 * NOISE_NS
+    }
+}
+
 /// A fit of own CPU time that forgets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct OwnCost {
     prior: Prior,
-    calm: Sums,
-    quick: Sums,
+    sums: Sums,
+    streak: Streak,
 }
 
 impl OwnCost {
@@ -112,29 +143,71 @@ impl OwnCost {
     pub(super) fn observe(&mut self, samples: f64, wall_s: f64, own_ns: f64) {
         // Beyond these no host goes, and squares stay finite.
         let (x, y) = (samples.min(1e12), own_ns.min(1e15));
-        self.calm.remember(x, wall_s, y, MEMORY_S);
-        self.quick.remember(x, wall_s, y, QUICK_MEMORY_S);
-        let (per_sample, per_second) = self.calm.fit(&self.prior);
-        let expected = per_sample * self.quick.x + per_second * self.quick.t;
-        let stepped = self.quick.y > STEP * expected || expected > STEP * self.quick.y;
-        let visible = (self.quick.y - expected).abs() > 5.0 * NOISE_NS;
-        if stepped && visible {
-            self.step(x, wall_s, y, per_second);
+        let (per_sample_ns, per_second_ns) = self.sums.fit(&self.prior);
+        self.streak.observe(x, wall_s, y, per_sample_ns * x + per_second_ns * wall_s);
+        self.sums.remember(x, wall_s, y, MEMORY_S);
+        if self.streak.is_step() {
+            self.step(per_second_ns);
         }
     }
 
-    /// Starts again from the latest reading.
-    fn step(&mut self, x: f64, t: f64, y: f64, per_second_ns: f64) {
-        self.prior =
-            if x >= STEP_SAMPLES { Prior::after_step(x, t, y, per_second_ns) } else { Prior::default() };
-        let mut latest = Sums::default();
-        latest.remember(x, t, y, QUICK_MEMORY_S);
-        self.quick = latest;
-        self.calm = latest;
+    /// Starts again from the streak.
+    fn step(&mut self, per_second_ns: f64) {
+        let Streak { samples, wall_s, own_ns, .. } = std::mem::take(&mut self.streak);
+        self.prior = match samples >= STEP_SAMPLES {
+            true => Prior::after_step(samples, wall_s, own_ns, per_second_ns),
+            false => Prior::default(),
+        };
+        self.sums = Sums::default();
+        self.sums.remember(samples, wall_s, own_ns, MEMORY_S);
     }
 
     pub(super) fn now(&self) -> Own {
-        let (per_sample_ns, per_second_ns) = self.calm.fit(&self.prior);
+        let (per_sample_ns, per_second_ns) = self.sums.fit(&self.prior);
         Own { per_sample_ns, per_second_ns }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ten readings a second: 8 µs a sample, and 3 ms a second.
+    fn settled() -> OwnCost {
+        let mut own = OwnCost::default();
+        (0..600).for_each(|at| reading(&mut own, at, 8_000.0));
+        own
+    }
+
+    fn reading(own: &mut OwnCost, at: u32, per_sample_ns: f64) {
+        let samples = f64::from(8 + at % 3);
+        own.observe(samples, 0.1, samples * per_sample_ns + 300_000.0);
+    }
+
+    #[test]
+    fn what_is_done_once_does_not_make_samples_dear() {
+        for once_ns in [1e6, 10e6, 100e6] {
+            let mut own = settled();
+            let before = own.now();
+            own.observe(9.0, 0.1, once_ns);
+            for at in 0..100 {
+                reading(&mut own, at, 8_000.0);
+                let now = own.now();
+                assert!(now.per_sample_ns < before.per_sample_ns + 15_000.0, "{once_ns} {at}: {now:?}");
+            }
+            let after = own.now();
+            assert!((after.per_second_ns - before.per_second_ns).abs() < 1e6, "{once_ns}: {after:?}");
+        }
+    }
+
+    #[test]
+    fn samples_that_are_dearer_from_now_on_are_noticed_in_the_third_reading() {
+        let mut own = settled();
+        (0..3).for_each(|at| reading(&mut own, at, 80_000.0));
+        let now = own.now();
+        assert!((60_000.0..100_000.0).contains(&now.per_sample_ns), "{now:?}");
+        (0..3).for_each(|at| reading(&mut own, at, 8_000.0));
+        let now = own.now();
+        assert!((4_000.0..16_000.0).contains(&now.per_sample_ns), "{now:?}");
     }
 }

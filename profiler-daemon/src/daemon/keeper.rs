@@ -239,7 +239,12 @@ impl Keeper {
         let (waiting_bytes, told) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::default()));
         let (hurry, wanted, is_ending) = (Hurry::default(), Wanted::default(), Arc::default());
         let boot = boot_id();
-        let spooler = spooling::Spooler { spool: spool.clone(), boot: boot.clone(), told: Arc::clone(&told) };
+        let spooler = spooling::Spooler {
+            spool: spool.clone(),
+            boot: boot.clone(),
+            told: Arc::clone(&told),
+            wanted: wanted.clone(),
+        };
         let mut work = work::Work {
             folder: folder.to_owned(),
             servers: debuginfod.clone().map(debuginfod::Servers::new),
@@ -305,6 +310,11 @@ impl Keeper {
     /// Names may take so many CPUs, as long as nobody waits for them, and so much at once (ns).
     pub(crate) fn allow(&self, cpus: f64, room_ns: f64) {
         self.wanted.allow(cpus, room_ns);
+    }
+
+    /// Own CPU time that it took to hand windows over (ns): names wait for it.
+    pub(crate) fn handing_took(&self, cpu_ns: u64) {
+        self.wanted.spend_beside(cpu_ns);
     }
 
     /// Own CPU time that names and keeping them took until now (ns).

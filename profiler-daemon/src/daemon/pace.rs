@@ -23,6 +23,8 @@ pub(crate) struct Wanted {
     room_ns: Arc<AtomicI64>,
     /// What was spent on names (ns).
     spent_ns: Arc<AtomicU64>,
+    /// What of it was spent beside the thread that names, and is not yet taken from its pace (ns).
+    beside_ns: Arc<AtomicU64>,
     /// Who waits for what is in the queue.
     urgent: Arc<AtomicUsize>,
     /// Whether there is no time left to wait.
@@ -48,6 +50,12 @@ impl Wanted {
     fn spend(&self, spent_ns: u64) {
         self.spent_ns.fetch_add(spent_ns, Ordering::Relaxed);
         self.room_ns.fetch_sub(spent_ns as i64, Ordering::Relaxed);
+    }
+
+    /// So much was spent on windows before they came to the thread that names (ns): it waits for that.
+    pub(crate) fn spend_beside(&self, spent_ns: u64) {
+        self.spend(spent_ns);
+        self.beside_ns.fetch_add(spent_ns, Ordering::Relaxed);
     }
 
     fn cpus(&self) -> f64 {
@@ -96,7 +104,8 @@ impl Pace {
         self.settled_ns = self.settled_ns.max(now_ns);
         let depth_ns = self.wanted.cpus() * DEPTH_NS;
         let level_ns = (self.level_ns + self.wanted.cpus() * passed_ns as f64).min(depth_ns);
-        self.level_ns = (level_ns - spent_ns as f64).max(-depth_ns);
+        let beside_ns = self.wanted.beside_ns.swap(0, Ordering::Relaxed);
+        self.level_ns = (level_ns - (spent_ns + beside_ns) as f64).max(-depth_ns);
         self.wanted.spend(spent_ns);
     }
 
@@ -158,6 +167,17 @@ mod tests {
         let mut pace = Pace::new(wanted, 0);
         pace.settle(0, SECOND_NS / 50);
         assert_eq!(pace.pause_ns(0, 0), 2 * SECOND_NS);
+    }
+
+    #[test]
+    fn names_wait_for_what_handing_windows_over_took() {
+        let mut pace = pace(0.01);
+        pace.wanted.spend_beside(SECOND_NS / 8);
+        pace.settle(10 * SECOND_NS, 0);
+        assert!((pause_s(&pace, 0, 0) - 2.5).abs() < 1e-6);
+        assert_eq!(pace.wanted.spent_ns(), SECOND_NS / 8);
+        pace.settle(13 * SECOND_NS, 0);
+        assert_eq!(pause_s(&pace, 3, 0), 0.0, "it was taken off once");
     }
 
     #[test]

@@ -195,6 +195,7 @@ impl Daemon {
         let Some(shared) = self.sharing.shared.as_deref_mut() else { return };
         shared.from_ns = clock::monotonic_ns();
         let cut = shared.session_turn(|engine| engine.cut_shares(is_last));
+        let began_ns = clock::thread_cpu_ns();
         for (owner, collected, figures) in cut {
             let watched = self.targets.iter_mut().find(|(id, _)| id.number() == owner.0);
             if let Some((_, watched)) =
@@ -203,6 +204,7 @@ impl Daemon {
                 self.keeper.keep(watched.parcel(&self.setup, collected, &figures));
             }
         }
+        self.keeper.handing_took(clock::thread_cpu_ns().saturating_sub(began_ns));
         self.note_shares();
     }
 

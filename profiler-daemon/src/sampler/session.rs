@@ -3,6 +3,7 @@
 
 mod charged;
 mod clocks;
+mod counts;
 mod cut;
 mod deeper;
 mod ended;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use profiler_core::aggregate::{Aggregator, Chain};
 use profiler_core::handler_trace::HandledSample;
 use profiler_core::process::ProcessTable;
-use profiler_core::profile::{Outcome, TruncatedBy};
+use profiler_core::profile::Outcome;
 use profiler_core::rate::{Reading, ThreadVisits, TopShares};
 use profiler_core::record::{RawSample, Record, Task};
 use profiler_core::stack::{Frame, ObjectId};
@@ -31,6 +32,7 @@ use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 use self::charged::{Charged, Clock};
 use self::clocks::ClockedCpu;
+pub(crate) use self::counts::Counts;
 pub(crate) use self::cut::Collected;
 use self::deeper::DeeperStacks;
 use self::ended::Names;
@@ -48,49 +50,6 @@ use crate::jit::JitStore;
 use crate::objects::{ObjectStore, Symbols};
 use crate::sys::{clock, limits, procfs};
 
-/// What went less than perfectly, counted.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts {
-    /// Samples of the target.
-    pub(crate) samples: u64,
-    /// Samples of strangers.
-    pub(crate) foreign: u64,
-    /// Samples for time that another clock sampled too, while clocks were renewed.
-    pub(crate) doubled: u64,
-    /// Samples that the kernel dropped, as far as they can have been samples.
-    pub(crate) lost: u64,
-    /// Other records that it dropped: of mappings and tasks.
-    pub(crate) lost_others: u64,
-    /// Samples without outer frames, by the reason.
-    pub(crate) truncated: TruncatedBy,
-    /// Samples whose outer frames are those of an earlier sample.
-    pub(crate) completed: u64,
-    /// Records that could not be decoded.
-    pub(crate) undecodable: u64,
-    /// Times that the mappings of a process were read again, because records of them may have been lost.
-    pub(crate) maps_reread: u64,
-    /// Mappings that there was no room for.
-    pub(crate) mappings_dropped: u64,
-    /// Threads of the target that ended.
-    pub(crate) ends: u64,
-    /// Times an event was throttled.
-    pub(crate) throttled: u64,
-    /// Frames the kernel followed, its own and the program's.
-    pub(crate) frames: u64,
-    /// Bytes of stack the kernel copied.
-    pub(crate) stack_bytes: u64,
-    /// Mappings and names that the target's processes reported.
-    pub(crate) side_records: u64,
-    /// Tasks that the target created.
-    pub(crate) forks: u64,
-    /// Mappings, names, forks and exits of strangers.
-    pub(crate) foreign_side_records: u64,
-    /// Mappings that anybody reported.
-    pub(crate) mappings: u64,
-    /// Programs that began, of anybody who was reported.
-    pub(crate) execs: u64,
-}
-
 /// Who created whom, and who began another program: what records told of the target's processes.
 #[derive(Debug, Default)]
 pub(crate) struct News {
@@ -106,44 +65,11 @@ const MOST_AT_ONCE: u64 = u32::MAX as u64;
 /// News that are kept until somebody asks for them; later ones are found out in another way.
 const MOST_NEWS: usize = 1 << 14;
 
-impl Counts {
-    /// What was counted after `earlier`.
-    pub(crate) fn since(&self, earlier: &Self) -> Self {
-        Self {
-            samples: self.samples - earlier.samples,
-            foreign: self.foreign - earlier.foreign,
-            doubled: self.doubled - earlier.doubled,
-            lost: self.lost.saturating_sub(earlier.lost),
-            lost_others: self.lost_others - earlier.lost_others,
-            truncated: self.truncated.since(&earlier.truncated),
-            completed: self.completed - earlier.completed,
-            undecodable: self.undecodable - earlier.undecodable,
-            maps_reread: self.maps_reread - earlier.maps_reread,
-            mappings_dropped: self.mappings_dropped - earlier.mappings_dropped,
-            ends: self.ends - earlier.ends,
-            throttled: self.throttled - earlier.throttled,
-            frames: self.frames - earlier.frames,
-            stack_bytes: self.stack_bytes - earlier.stack_bytes,
-            side_records: self.side_records - earlier.side_records,
-            forks: self.forks - earlier.forks,
-            foreign_side_records: self.foreign_side_records - earlier.foreign_side_records,
-            mappings: self.mappings - earlier.mappings,
-            execs: self.execs - earlier.execs,
-        }
-    }
-}
-
-impl Counts {
-    /// Adds what was counted of samples elsewhere.
-    fn add_samples(&mut self, other: &Self) {
-        self.samples += other.samples;
-        self.frames += other.frames;
-        self.stack_bytes += other.stack_bytes;
-        self.completed += other.completed;
-        for outcome in Outcome::TRUNCATED {
-            self.truncated.add(outcome, other.truncated.count(outcome));
-        }
-    }
+/// Own CPU time when something began that is done once (ns): all of it, and what reading tables took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OnceFrom {
+    own_ns: u64,
+    tables_ns: u64,
 }
 
 /// Everything known about the target.
@@ -192,8 +118,9 @@ pub(crate) struct Session {
     start_ns: u64,
     /// When another session takes over.
     end_ns: u64,
-    /// Own CPU time until it began, where that is overhead like the rest: spent once (ns).
-    begun_ns: u64,
+    /// Own CPU time that was spent once, and is overhead like the rest (ns): until it began, where that counts, to adopt processes, and
+    /// to end windows.
+    once_ns: u64,
     /// When the stretch began that the next cut hands over (ns); the end of time until sampling does.
     stretch_start_ns: u64,
     /// When the present window ends; the end of time until sampling begins.
@@ -282,7 +209,7 @@ impl Session {
             last_reading: LastReading::default(),
             start_ns: u64::MAX,
             end_ns: u64::MAX,
-            begun_ns: 0,
+            once_ns: 0,
             stretch_start_ns: u64::MAX,
             window_end_ns: u64::MAX,
             past_weights: FxHashMap::default(),
@@ -472,7 +399,7 @@ impl Session {
         let target_cpu_ns = self.cpu_among_many(target_cpu_ns);
         self.last_reading = self.now(target_cpu_ns);
         if self.own_time.counts_from_the_start() {
-            self.begun_ns = std::mem::take(&mut self.last_reading.self_cpu_ns);
+            self.once_ns = std::mem::take(&mut self.last_reading.self_cpu_ns);
         }
         self.first_reading = self.last_reading;
     }
@@ -783,12 +710,23 @@ impl Session {
         self.now(self.last_reading.target_cpu_ns).since(&self.last_reading, now_ns)
     }
 
+    /// What is spent from now on until [`Self::spent_once`] pays for the minutes that follow, like reading tables.
+    pub(crate) fn begin_once(&self) -> OnceFrom {
+        OnceFrom { own_ns: self.own_time.now_ns(), tables_ns: self.objects.once_ns() }
+    }
+
+    pub(crate) fn spent_once(&mut self, from: OnceFrom) {
+        let now = self.begin_once();
+        let tables_ns = now.tables_ns.saturating_sub(from.tables_ns); // counted there
+        self.once_ns += now.own_ns.saturating_sub(from.own_ns).saturating_sub(tables_ns);
+    }
+
     fn now(&self, target_cpu_ns: u64) -> LastReading {
         LastReading {
             counts: self.counts,
             target_cpu_ns,
             self_cpu_ns: self.own_time.now_ns(),
-            self_once_ns: self.objects.once_ns() + self.begun_ns,
+            self_once_ns: self.objects.once_ns() + self.once_ns,
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Job, Parcel, Pending, Told};
+use crate::daemon::pace::Wanted;
 use crate::run::names::Cut;
 use crate::store::Spool;
 use crate::sys::clock;
@@ -13,6 +14,7 @@ pub(super) struct Spooler {
     pub(super) spool: Spool,
     pub(super) boot: String,
     pub(super) told: Arc<Mutex<Told>>,
+    pub(super) wanted: Wanted,
 }
 
 impl Spooler {
@@ -47,8 +49,10 @@ impl Spooler {
         };
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.note_spooled(spooled.is_some());
-        told.spooling_ns = clock::thread_cpu_ns();
+        let spent_ns = clock::thread_cpu_ns().saturating_sub(told.spooling_ns);
+        told.spooling_ns += spent_ns;
         drop(told);
+        self.wanted.spend_beside(spent_ns);
         Pending { window, cut, scale, run, bytes, spooled }
     }
 }

@@ -108,6 +108,12 @@ impl Work {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// CPU time of all threads that may look for names, since several do (ns): not of the loop's, nor of the one that spools, whose time
+    /// is taken off by itself.
+    fn cpu_ns(&self) -> u64 {
+        clock::beside_main_thread_ns().saturating_sub(self.told().spooling_ns)
+    }
+
     fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::Relaxed)
     }
@@ -297,17 +303,18 @@ fn now(boot: &str) -> Now {
 struct Breath<'a> {
     work: &'a mut Work,
     handed_ns: u64,
-    /// CPU time until which it is settled (ns): of all threads but the loop's, since names are looked for by several.
+    /// CPU time until which it is settled (ns).
     settled_ns: u64,
 }
 
 impl<'a> Breath<'a> {
     fn new(work: &'a mut Work, handed_ns: u64) -> Self {
-        Self { work, handed_ns, settled_ns: clock::beside_main_thread_ns() }
+        let settled_ns = work.cpu_ns();
+        Self { work, handed_ns, settled_ns }
     }
 
     fn settle(&mut self) {
-        let cpu_ns = clock::beside_main_thread_ns();
+        let cpu_ns = self.work.cpu_ns();
         let spent_ns = cpu_ns.saturating_sub(std::mem::replace(&mut self.settled_ns, cpu_ns));
         self.work.pace.settle(clock::monotonic_ns(), spent_ns);
     }
@@ -327,7 +334,7 @@ impl<'a> Breath<'a> {
                 looked = Instant::now();
             }
         }
-        self.settled_ns = clock::beside_main_thread_ns(); // what others did meanwhile is not for names
+        self.settled_ns = self.work.cpu_ns(); // what others did meanwhile is not for names
     }
 
     fn is_crowded(&self) -> bool {

@@ -64,9 +64,11 @@ impl<L: DecisionLog> Engine<L> {
     /// What was collected since the last call or the beginning, with its figures; the next part of the run begins where this
     /// one ends.
     pub(crate) fn cut(&mut self) -> (Collected, Figures) {
+        let once = self.session.begin_once();
         self.judge_lost(clock::monotonic_ns());
         let collected = self.session.cut();
         let figures = self.take_figures(collected.span.end);
+        self.session.spent_once(once);
         (collected, figures)
     }
 

@@ -179,15 +179,18 @@ impl<L: DecisionLog> Engine<L> {
 
     /// What was collected for one of them since its last cut, with its figures; it goes on from there.
     pub(crate) fn cut_share(&mut self, owner: Owner) -> Option<(Collected, Figures)> {
+        let once = self.session.begin_once();
         self.book_shares();
         let collected = self.session.cut_share(owner)?;
         let of_all = self.figures();
         let figures = self.share_figures(owner, &collected.span, &of_all)?;
+        self.session.spent_once(once);
         Some((collected, figures))
     }
 
     /// The same for all of them; `is_last` says that sampling has ended.
     pub(crate) fn cut_shares(&mut self, is_last: bool) -> Vec<(Owner, Collected, Figures)> {
+        let once = self.session.begin_once();
         self.book_shares();
         let collected = self.session.cut_shares(is_last);
         let of_all = self.figures(); // once: to look for modes of the cost takes milliseconds
@@ -197,6 +200,7 @@ impl<L: DecisionLog> Engine<L> {
         });
         let all = with_figures.collect();
         self.take_figures(clock::monotonic_ns()); // the next part of all of them begins
+        self.session.spent_once(once);
         all
     }
 

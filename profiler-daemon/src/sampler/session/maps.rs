@@ -25,15 +25,17 @@ struct Entered {
 impl Session {
     /// Follows a process that runs already, with the code mapped into it.
     pub(crate) fn adopt(&mut self, pid: u32) -> Result<(), ::procfs::ProcError> {
-        let now_ns = clock::monotonic_ns();
+        let (now_ns, once) = (clock::monotonic_ns(), self.begin_once());
         let found = procfs::name_and_parent(pid);
         let (comm, parent) = found.unwrap_or_else(|| (self.names.of(pid), 0));
         self.processes.adopt_at(pid, &comm, now_ns);
         self.cpu.adopt_child(pid, parent);
         self.clocked_cpu.iter_mut().for_each(|cpu| cpu.adopted(pid));
         self.rereads.read(pid);
-        self.read_code(pid)?.iter().for_each(|mapped| self.mapped(mapped));
-        Ok(())
+        let code = self.read_code(pid);
+        code.iter().flatten().for_each(|mapped| self.mapped(mapped));
+        self.spent_once(once);
+        code.map(drop)
     }
 
     /// The code of a process. What it moved away from its file counts as mapped from there.
@@ -117,12 +119,14 @@ impl Session {
 
     /// Of a process that has ended there is nothing to read, and nothing to unwind.
     fn read_maps(&mut self, pid: u32) {
+        let once = self.begin_once();
         self.rereads.read(pid);
         if let Ok(maps) = self.read_code(pid) {
             maps.iter().for_each(|mapped| self.mapped(mapped));
             self.unwinder.note_change();
             self.counts.maps_reread += 1;
         }
+        self.spent_once(once);
     }
 
     /// From now on records tell of mappings, or do not.
@@ -162,13 +166,14 @@ impl Session {
 
     /// Follows what a followed process created before that was followed; after an error it is not followed.
     pub(crate) fn adopt_child(&mut self, child: Child) -> Result<(), ::procfs::ProcError> {
-        let now_ns = clock::monotonic_ns();
+        let (now_ns, once) = (clock::monotonic_ns(), self.begin_once());
         let maps = self.read_code(child.pid)?;
         self.processes.adopt_at(child.pid, &procfs::comm(child.pid).unwrap_or_default(), now_ns);
         self.cpu.adopt_child(child.pid, child.parent);
         self.clocked_cpu.iter_mut().for_each(|cpu| cpu.adopted(child.pid));
         self.rereads.read(child.pid);
         maps.iter().for_each(|mapped| self.mapped(mapped));
+        self.spent_once(once);
         Ok(())
     }
 

@@ -1,0 +1,84 @@
+//! What went less than perfectly, counted.
+
+use profiler_core::profile::{Outcome, TruncatedBy};
+
+/// All of it, since sampling began.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    /// Samples of the target.
+    pub(crate) samples: u64,
+    /// Samples of strangers.
+    pub(crate) foreign: u64,
+    /// Samples for time that another clock sampled too, while clocks were renewed.
+    pub(crate) doubled: u64,
+    /// Samples that the kernel dropped, as far as they can have been samples.
+    pub(crate) lost: u64,
+    /// Other records that it dropped: of mappings and tasks.
+    pub(crate) lost_others: u64,
+    /// Samples without outer frames, by the reason.
+    pub(crate) truncated: TruncatedBy,
+    /// Samples whose outer frames are those of an earlier sample.
+    pub(crate) completed: u64,
+    /// Records that could not be decoded.
+    pub(crate) undecodable: u64,
+    /// Times that the mappings of a process were read again, because records of them may have been lost.
+    pub(crate) maps_reread: u64,
+    /// Mappings that there was no room for.
+    pub(crate) mappings_dropped: u64,
+    /// Threads of the target that ended.
+    pub(crate) ends: u64,
+    /// Times an event was throttled.
+    pub(crate) throttled: u64,
+    /// Frames the kernel followed, its own and the program's.
+    pub(crate) frames: u64,
+    /// Bytes of stack the kernel copied.
+    pub(crate) stack_bytes: u64,
+    /// Mappings and names that the target's processes reported.
+    pub(crate) side_records: u64,
+    /// Tasks that the target created.
+    pub(crate) forks: u64,
+    /// Mappings, names, forks and exits of strangers.
+    pub(crate) foreign_side_records: u64,
+    /// Mappings that anybody reported.
+    pub(crate) mappings: u64,
+    /// Programs that began, of anybody who was reported.
+    pub(crate) execs: u64,
+}
+
+impl Counts {
+    /// What was counted after `earlier`.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        Self {
+            samples: self.samples - earlier.samples,
+            foreign: self.foreign - earlier.foreign,
+            doubled: self.doubled - earlier.doubled,
+            lost: self.lost.saturating_sub(earlier.lost),
+            lost_others: self.lost_others - earlier.lost_others,
+            truncated: self.truncated.since(&earlier.truncated),
+            completed: self.completed - earlier.completed,
+            undecodable: self.undecodable - earlier.undecodable,
+            maps_reread: self.maps_reread - earlier.maps_reread,
+            mappings_dropped: self.mappings_dropped - earlier.mappings_dropped,
+            ends: self.ends - earlier.ends,
+            throttled: self.throttled - earlier.throttled,
+            frames: self.frames - earlier.frames,
+            stack_bytes: self.stack_bytes - earlier.stack_bytes,
+            side_records: self.side_records - earlier.side_records,
+            forks: self.forks - earlier.forks,
+            foreign_side_records: self.foreign_side_records - earlier.foreign_side_records,
+            mappings: self.mappings - earlier.mappings,
+            execs: self.execs - earlier.execs,
+        }
+    }
+
+    /// Adds what was counted of samples elsewhere.
+    pub(super) fn add_samples(&mut self, other: &Self) {
+        self.samples += other.samples;
+        self.frames += other.frames;
+        self.stack_bytes += other.stack_bytes;
+        self.completed += other.completed;
+        for outcome in Outcome::TRUNCATED {
+            self.truncated.add(outcome, other.truncated.count(outcome));
+        }
+    }
+}

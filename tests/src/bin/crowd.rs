@@ -1,0 +1,173 @@
+//! Does it matter how many targets a load is? The same 199 small services as one target, as 19 and as 199: in all they have to
+//! get as many samples, and the daemon has to stay within its budget in every fifteen seconds.
+//! Ends with an error where that does not hold.
+//!
+//! Options: `--rounds 2` (there and back again), `--seconds 90` (of each; the first ten are for setting up), `--window 60` (s).
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use serde_json::Value;
+use tests::daemon::Daemon;
+use tests::experiment::{option, percent, print, progress, row};
+use tests::guards::{Running, is_root};
+use tests::measured::cpu_s;
+use tests::programs::{copy_program, program};
+use tests::run::start;
+use tests::verdict::{Verdict, ensure_none_fails};
+
+const SERVICES: usize = 199;
+const GROUPS: usize = 19;
+/// Set-up is spent once, and what it delays the budgets make good.
+const SET_UP_S: usize = 10;
+const STRETCH_S: usize = 15;
+/// Of the host's CPU time, as the settings have it where they say nothing.
+const BUDGET: f64 = 0.01;
+const FEWEST: f64 = 0.9;
+
+/// How the load is divided.
+#[derive(Clone, Copy, Serialize)]
+enum Division {
+    Whole,
+    Groups,
+    Processes,
+}
+
+#[derive(Serialize)]
+struct Found {
+    division: Division,
+    targets: usize,
+    samples_per_cpu_s: f64,
+    /// CPU time of the targets as the daemon has it, to that of the services.
+    counted_ratio: f64,
+    own_ratio: f64,
+    /// In the worst fifteen seconds.
+    worst_own_ratio: f64,
+}
+
+fn main() -> Result<()> {
+    let (rounds, seconds): (usize, usize) = (option("--rounds", 2)?, option("--seconds", 90)?);
+    ensure!(seconds >= SET_UP_S + STRETCH_S, "--seconds needs {} at least", SET_UP_S + STRETCH_S);
+    ensure!(is_root(), "the daemon samples other processes: run this as root");
+    let folder = tempfile::tempdir()?;
+    let mut services: Vec<Running> = Vec::new();
+    for at in 0..SERVICES {
+        let path = folder.path().join(format!("svc{}-{at}", at % GROUPS));
+        copy_program(&program("idler")?, &path)?;
+        // Each is a program of its own, as services are.
+        OpenOptions::new().append(true).open(&path)?.write_all(&vec![0; at + 1])?;
+        services.push(start(Command::new(&path).args(["86400", ".235", ".005"]))?);
+    }
+    let mut order = vec![Division::Whole, Division::Groups, Division::Processes];
+    let mut found = Vec::new();
+    for round in 0..rounds {
+        for division in &order {
+            let of = look(*division, seconds, &services)?;
+            progress(&format!("round {} of {rounds}: {}", round + 1, serde_json::to_string(&of)?));
+            found.push(of);
+        }
+        order.reverse();
+    }
+    report(&found)
+}
+
+impl Division {
+    fn sections(self) -> String {
+        match self {
+            Division::Whole => "[[target]]\nname = \"all\"\nprocess = \"^svc\"\n".into(),
+            Division::Groups => (0..GROUPS)
+                .map(|group| format!("[[target]]\nname = \"g{group}\"\nprocess = \"^svc{group}-\"\n"))
+                .collect(),
+            Division::Processes => {
+                "[[target]]\nname = \"all\"\nprocess = \"^svc\"\neach = \"process\"\n".into()
+            }
+        }
+    }
+}
+
+/// What the daemon counted until now.
+struct Look {
+    targets: usize,
+    samples: f64,
+    cpu_s: f64,
+    services_s: f64,
+    own_s: f64,
+    at: Instant,
+}
+
+fn look(division: Division, seconds: usize, services: &[Running]) -> Result<Found> {
+    let daemon = Daemon::start(option("--window", 60)?, &division.sections())?;
+    let pid = daemon.pid()?;
+    let (mut own_s, mut first) = (vec![cpu_s(pid)?], None);
+    let mut last = None;
+    for second in 1..=seconds {
+        sleep(Duration::from_secs(1));
+        own_s.push(cpu_s(pid)?);
+        if second == SET_UP_S {
+            first = Some(Look::of(&daemon, services)?);
+        } else if second == seconds {
+            last = Some(Look::of(&daemon, services)?);
+        }
+    }
+    let (first, last) = (first.context("too short")?, last.context("too short")?);
+    let cpus = std::thread::available_parallelism()?.get() as f64;
+    let wall_s = last.at.duration_since(first.at).as_secs_f64();
+    let stretches = own_s[SET_UP_S..].windows(STRETCH_S + 1);
+    let worst_s = stretches.map(|stretch| stretch[STRETCH_S] - stretch[0]).fold(0.0, f64::max);
+    Ok(Found {
+        division,
+        targets: last.targets,
+        samples_per_cpu_s: (last.samples - first.samples) / (last.services_s - first.services_s),
+        counted_ratio: (last.cpu_s - first.cpu_s) / (last.services_s - first.services_s),
+        own_ratio: (last.own_s - first.own_s) / (cpus * wall_s),
+        worst_own_ratio: worst_s / (cpus * STRETCH_S as f64),
+    })
+}
+
+impl Look {
+    fn of(daemon: &Daemon, services: &[Running]) -> Result<Look> {
+        let all = daemon.ctl_json(&["targets"])?;
+        let list = all.as_array().or_else(|| all["targets"].as_array()).context("no list of targets")?;
+        let sum = |key: &str| list.iter().filter_map(|target: &Value| target[key].as_f64()).sum();
+        let used: Result<Vec<f64>> = services.iter().map(|service| cpu_s(service.id())).collect();
+        Ok(Look {
+            targets: list.len(),
+            samples: sum("samples"),
+            cpu_s: sum("cpu_s"),
+            services_s: used?.iter().sum(),
+            own_s: cpu_s(daemon.pid()?)?,
+            at: Instant::now(),
+        })
+    }
+}
+
+fn report(found: &[Found]) -> Result<()> {
+    let heads = ["targets", "samples per CPU s", "CPU time counted", "own CPU time", "in the worst 15 s"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    rows.extend(found.iter().map(|of| {
+        let samples = format!("{:.1}", of.samples_per_cpu_s);
+        let own = [of.counted_ratio, of.own_ratio, of.worst_own_ratio].map(percent);
+        row([&of.targets, &samples, &own[0], &own[1], &own[2]])
+    }));
+    let mut verdicts = Vec::new();
+    let most = found.iter().map(|of| of.samples_per_cpu_s).fold(0.0, f64::max);
+    for of in found {
+        let missing = 1.0 - of.samples_per_cpu_s / most;
+        let name = |what: &str| format!("{} targets: {what}", of.targets);
+        verdicts.push(Verdict::exact(&name("samples short of the most"), missing, 1.0 - FEWEST, percent));
+        verdicts.push(Verdict::exact(
+            &name("own CPU time in the worst 15 s"),
+            of.worst_own_ratio,
+            BUDGET,
+            percent,
+        ));
+    }
+    let remarks: Vec<String> = verdicts.iter().map(|verdict| verdict.line().to_owned()).collect();
+    print(&rows, &remarks, &found)?;
+    ensure_none_fails(&verdicts)
+}
