@@ -16,8 +16,16 @@ pub(crate) enum PushError {
     /// None is taken as things are.
     #[error("{0}")]
     Receiver(String),
+    /// The backend failed at this one, as it may at any other.
+    #[error("{text}; look at its log, and push it again {}", when(*after))]
+    Failed {
+        /// What happened.
+        text: String,
+        /// How long to wait, if the backend says so.
+        after: Option<Duration>,
+    },
     /// None is taken before some time has passed.
-    #[error("{text}")]
+    #[error("{text}; push it again {}", when(*after))]
     Later {
         /// What happened.
         text: String,
@@ -27,6 +35,10 @@ pub(crate) enum PushError {
     /// It is not permitted.
     #[error("{0}")]
     NotPermitted(String),
+}
+
+fn when(after: Option<Duration>) -> String {
+    after.map_or("later".to_owned(), |after| format!("after {} s", after.as_secs()))
 }
 
 /// There is no answer.
