@@ -37,8 +37,8 @@ macro_rules! privileged {
 enum Play {
     /// Says this status, with these further lines of the head.
     Say(&'static str),
-    /// Refuses those of one target, and takes all others.
-    RefuseTarget(&'static str),
+    /// Says this to windows of one target, and takes all others.
+    SayOf(&'static str, &'static str),
     /// Says nothing until the client has gone.
     Wait,
 }
@@ -103,10 +103,10 @@ impl Backend {
                 let Ok(mut request) = Request::read(&stream) else { continue };
                 let play = *play.lock().expect("nobody panics with it");
                 let answer = match play {
-                    Play::RefuseTarget(target) if request.line.contains(&format!("name={target}%7B")) => {
-                        "400 Bad Request"
+                    Play::SayOf(target, answer) if request.line.contains(&format!("name={target}%7B")) => {
+                        answer
                     }
-                    Play::RefuseTarget(_) => "200 OK",
+                    Play::SayOf(..) => "200 OK",
                     Play::Say(answer) => answer,
                     Play::Wait => "",
                 };
@@ -238,7 +238,7 @@ fn windows_arrive_once_though_the_backend_is_down_and_the_daemon_is_killed() -> 
 fn a_window_that_is_refused_is_skipped_and_others_are_not() -> Result<()> {
     privileged!();
     let (busy, other) = (Busy::start()?, Busy::start()?);
-    let backend = Backend::start(Play::RefuseTarget("web"))?;
+    let backend = Backend::start(Play::SayOf("web", "400 Bad Request"))?;
     let targets = busy.section("web") + &other.section("db");
     let mut daemon = Daemon::start(1, &(targets + &backend.section("lab", "")))?;
     let count =
@@ -250,6 +250,31 @@ fn a_window_that_is_refused_is_skipped_and_others_are_not() -> Result<()> {
     let requests = backend.requests();
     let bodies: BTreeSet<_> = requests.iter().map(|request| &request.body).collect();
     ensure!(bodies.len() == requests.len(), "a window was sent again");
+    Ok(())
+}
+
+/// A backend may fail with one window again and again, and with no other.
+#[test]
+fn a_window_that_breaks_the_backend_keeps_no_other_waiting() -> Result<()> {
+    privileged!();
+    let (busy, other) = (Busy::start()?, Busy::start()?);
+    let backend = Backend::start(Play::SayOf("web", "500 Internal Server Error"))?;
+    let targets = busy.section("web") + &other.section("db");
+    let daemon = Daemon::start(1, &(targets + &backend.section("lab", "")))?;
+    wait_until("others, and one that is given up", || {
+        let found = export(&daemon, "lab").unwrap_or_default();
+        found["pushed"].as_u64() >= Some(4) && found["refused"].as_u64() >= Some(1)
+    })?;
+    let requests = backend.requests();
+    let repeated = requests
+        .iter()
+        .filter(|request| request.is_taken)
+        .map(|request| &request.body)
+        .collect::<BTreeSet<_>>();
+    ensure!(
+        repeated.len() == requests.iter().filter(|request| request.is_taken).count(),
+        "a window came twice"
+    );
     Ok(())
 }
 

@@ -70,6 +70,11 @@ pub(super) fn unreached(host: &str, timeout: Duration, error: &ureq::Error) -> P
 
 fn broken(host: &str, error: &std::io::Error) -> String {
     let why = visible(&error.to_string());
+    if error.raw_os_error() == Some(libc::EAFNOSUPPORT) {
+        return format!(
+            "{host} cannot be reached: there is no network; `systemctl cat sweetspot` says how the service gets one"
+        );
+    }
     match error.kind() {
         ErrorKind::ConnectionRefused => {
             format!("{host} refuses the connection; check that it runs, and the port in --to")

@@ -121,7 +121,9 @@ struct Waiting {
     stretches: Stretches,
     /// Windows in it, as far as is known.
     windows: u64,
-    /// Times that sending failed with it, and not before.
+    /// Times that sending failed with it, for whatever reason of its own there may be.
+    failed: u32,
+    /// Those among them when sending had not failed before.
     blamed: u32,
     hold: Hold,
 }
@@ -139,6 +141,17 @@ pub(crate) struct Letter {
     pub(crate) blamed: u32,
 }
 
+/// Whether sending failed because of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It did not.
+    None,
+    /// It may have; it failed with the one before, too.
+    Possible,
+    /// It may have: it failed with this one first.
+    Blamed,
+}
+
 /// What came of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
@@ -149,10 +162,7 @@ pub(crate) enum Fate {
     /// It cannot be read.
     Lost,
     /// It waits on.
-    Kept {
-        /// Whether it may be at fault itself.
-        is_blamed: bool,
-    },
+    Kept(Fault),
 }
 
 /// Windows of an export since the daemon began.
@@ -205,7 +215,7 @@ impl Outbox {
 
     fn add(&mut self, entry: &Entry, windows: u64) {
         let (target, stretches) = (entry.stamp.target.clone(), entry.stamp.stretches.clone());
-        let waiting = Waiting { target, stretches, windows, blamed: 0, hold: Hold::Free };
+        let waiting = Waiting { target, stretches, windows, failed: 0, blamed: 0, hold: Hold::Free };
         self.waiting.entry(entry.path.clone()).or_insert(waiting);
     }
 
@@ -219,11 +229,11 @@ impl Outbox {
         }
     }
 
-    /// The next file to be sent: the oldest, but those that sending failed with come last.
+    /// The next file to be sent: the oldest, but those that sending failed with come last, so that they keep no other waiting.
     fn take(&mut self) -> Option<Letter> {
         let free = || self.waiting.iter().filter(|(_, waiting)| waiting.hold == Hold::Free);
-        let first = free().find(|(_, waiting)| waiting.blamed == 0);
-        let (path, _) = first.or_else(|| free().min_by_key(|(_, waiting)| waiting.blamed))?;
+        let first = free().find(|(_, waiting)| waiting.failed == 0);
+        let (path, _) = first.or_else(|| free().min_by_key(|(_, waiting)| waiting.failed))?;
         let path = path.clone();
         let waiting = self.waiting.get_mut(&path)?;
         waiting.hold = Hold::Sending;
@@ -232,10 +242,11 @@ impl Outbox {
     }
 
     fn finish(&mut self, letter: &Letter, fate: Fate) {
-        if let Fate::Kept { is_blamed } = fate {
+        if let Fate::Kept(fault) = fate {
             let Some(waiting) = self.waiting.get_mut(&letter.path) else { return };
             if waiting.hold != Hold::Gone {
-                waiting.blamed += u32::from(is_blamed);
+                waiting.failed += u32::from(fault != Fault::None);
+                waiting.blamed += u32::from(fault == Fault::Blamed);
                 waiting.hold = Hold::Free;
                 return;
             }
@@ -247,7 +258,7 @@ impl Outbox {
                 self.tally.sent_bytes += bytes;
             }
             Fate::Refused => self.tally.refused += windows,
-            Fate::Lost | Fate::Kept { .. } => self.tally.dropped += windows,
+            Fate::Lost | Fate::Kept(_) => self.tally.dropped += windows,
         }
         if matches!(fate, Fate::Sent(_) | Fate::Refused) {
             self.position.settle(&letter.target, &letter.stretches);
@@ -535,13 +546,20 @@ mod tests {
         let mut outbox = outbox(&[]);
         let entries = [entry("web", 1), entry("web", 2), entry("web", 3)];
         outbox.adopt(entries.iter());
-        for (at, is_blamed) in [(0, true), (1, false), (1, true), (2, true)] {
+        for (at, blamed, fault) in [
+            (0, 0, Fault::Blamed),
+            (1, 0, Fault::None),
+            (1, 0, Fault::Possible),
+            (2, 0, Fault::Possible),
+            (0, 1, Fault::Blamed),
+            (1, 0, Fault::None),
+        ] {
             let letter = outbox.take().unwrap();
-            assert_eq!((&letter.path, letter.blamed), (&entries[at].path, 0));
-            outbox.finish(&letter, Fate::Kept { is_blamed });
+            assert_eq!((&letter.path, letter.blamed), (&entries[at].path, blamed));
+            outbox.finish(&letter, Fate::Kept(fault));
         }
         let letter = outbox.take().unwrap();
-        assert_eq!((&letter.path, letter.blamed), (&entries[0].path, 1), "all are, as often");
+        assert_eq!(letter.path, entries[1].path);
         assert_ne!(outbox.take().unwrap().path, letter.path, "nothing is sent twice at a time");
         assert_eq!(outbox.tally(&now(10)).lag_ns, 8 * SECOND);
     }

@@ -96,7 +96,7 @@ impl Plan {
 ///
 /// What of one cannot be carried out.
 pub(super) fn plans(settings: &DaemonSettings) -> Result<Vec<Plan>> {
-    settings.exports.iter().map(|export| tried(export)).collect()
+    settings.exports.iter().map(tried).collect()
 }
 
 /// All that the daemon would refuse of these settings, and what a person should know of the rest, in lines.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::plan::{Plan, in_settings};
 use super::schedule::{Schedule, Talk};
 use crate::push::{Client, PushError, Source};
-use crate::store::{Cursor, Fate, Letter, NotRead, Outboxes, read_file};
+use crate::store::{Cursor, Fate, Fault, Letter, NotRead, Outboxes, read_file};
 use crate::sys::{clock, priority};
 
 /// What a sender does.
@@ -232,7 +232,11 @@ impl Sender {
                 )
             }
             Unsent::Failed { text, after, may_be_at_fault } => {
-                let is_blamed = may_be_at_fault && self.schedule.is_well();
+                let fault = match (may_be_at_fault, self.schedule.is_well()) {
+                    (false, _) => Fault::None,
+                    (true, false) => Fault::Possible,
+                    (true, true) => Fault::Blamed,
+                };
                 let now_ns = clock::monotonic_ns();
                 self.schedule.failed(now_ns, after, fastrand::f64());
                 if self.talk.failed(now_ns) {
@@ -244,7 +248,7 @@ impl Sender {
                     );
                 }
                 self.control.tell(Some(Trouble { text, next_ns: self.schedule.due_ns() }));
-                Fate::Kept { is_blamed }
+                Fate::Kept(fault)
             }
         }
     }

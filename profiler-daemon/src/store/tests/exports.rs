@@ -45,7 +45,7 @@ fn windows_are_sent_once_also_after_a_restart() {
         keep(&mut first, "web", MIDNIGHT + minute * MINUTE, 1).unwrap();
         keep(&mut first, "db", MIDNIGHT + minute * MINUTE, 1).unwrap();
     }
-    let begins: Vec<_> = [Fate::Sent(7), Fate::Refused, Fate::Sent(7), Fate::Kept { is_blamed: false }]
+    let begins: Vec<_> = [Fate::Sent(7), Fate::Refused, Fate::Sent(7), Fate::Kept(Fault::None)]
         .into_iter()
         .filter_map(|fate| send(&first, "a", fate))
         .map(|(_, begin)| begin)
@@ -154,7 +154,7 @@ fn what_the_store_removes_before_it_is_sent_is_dropped() {
     let of = |store: &Store| tally(store, "a", MIDNIGHT + 8 * DAY);
     assert_eq!((store.size().0, of(&store).dropped, of(&store).pending), (0, 1, 2));
     store.outboxes().finish("a", &letter, Fate::Sent(1));
-    store.outboxes().finish("a", &other, Fate::Kept { is_blamed: false });
+    store.outboxes().finish("a", &other, Fate::Kept(Fault::None));
     assert_eq!((of(&store).pushed, of(&store).dropped, of(&store).pending), (1, 2, 0));
     // By hand, and all of the folder.
     keep(&mut store, "web", MIDNIGHT + 8 * DAY, 1).unwrap();
