@@ -57,7 +57,7 @@ use profiler_core::profile::SymbolizedProfile;
 
 pub(crate) use cursor::Cursor;
 pub(crate) use disk::{Disk, RealDisk};
-pub(crate) use outbox::{Export, Fate, Fault, Letter, Outboxes, Tally};
+pub(crate) use outbox::{ANOTHER_TURN_NS, Export, Fate, Fault, Letter, Outboxes, Tally};
 pub(crate) use plan::Now;
 pub(crate) use read::{IsWanted, Query, Reading, read};
 pub(crate) use seal::Damage;

@@ -25,6 +25,8 @@ use super::stretch::{Stretch, Stretches};
 
 /// Files that wait and are not merged: a night of ten targets. More would make the store slow to read.
 pub(super) const MOST_UNMERGED: usize = 8_192;
+/// A file that sending failed with has its next turn so much later (ns).
+pub(crate) const ANOTHER_TURN_NS: u64 = 30_000_000_000;
 /// What is settled is remembered for so much longer than a file is kept (ns): a day's goes a day later.
 const REMEMBERED_NS: u64 = 2 * 86_400_000_000_000;
 
@@ -123,7 +125,9 @@ struct Waiting {
     windows: u64,
     /// Times that sending failed with it, for whatever reason of its own there may be.
     failed: u32,
-    /// Those among them when sending had not failed before.
+    /// When that was last (ns).
+    failed_ns: u64,
+    /// Those among them that it is blamed for.
     blamed: u32,
     hold: Hold,
 }
@@ -137,8 +141,10 @@ pub(crate) struct Letter {
     pub(crate) target: String,
     /// The time that it counts.
     pub(crate) stretches: Stretches,
-    /// Times that sending failed with it, and not before.
+    /// Times that sending failed with it which it is blamed for.
     pub(crate) blamed: u32,
+    /// When it failed with it last (ns).
+    pub(crate) failed_ns: u64,
 }
 
 /// Whether sending failed because of the file.
@@ -146,9 +152,9 @@ pub(crate) struct Letter {
 pub(crate) enum Fault {
     /// It did not.
     None,
-    /// It may have; it failed with the one before, too.
+    /// It may have.
     Possible,
-    /// It may have: it failed with this one first.
+    /// It may have: the one before was taken.
     Blamed,
 }
 
@@ -215,7 +221,8 @@ impl Outbox {
 
     fn add(&mut self, entry: &Entry, windows: u64) {
         let (target, stretches) = (entry.stamp.target.clone(), entry.stamp.stretches.clone());
-        let waiting = Waiting { target, stretches, windows, failed: 0, blamed: 0, hold: Hold::Free };
+        let waiting =
+            Waiting { target, stretches, windows, failed: 0, failed_ns: 0, blamed: 0, hold: Hold::Free };
         self.waiting.entry(entry.path.clone()).or_insert(waiting);
     }
 
@@ -229,23 +236,30 @@ impl Outbox {
         }
     }
 
-    /// The next file to be sent: the oldest, but those that sending failed with come last, so that they keep no other waiting.
-    fn take(&mut self) -> Option<Letter> {
+    /// The next file to be sent: the oldest, but those that sending failed with come last, so that they keep no other waiting. Where all
+    /// is well, one of these has another turn.
+    fn take(&mut self, now_ns: u64, is_well: bool) -> Option<Letter> {
         let free = || self.waiting.iter().filter(|(_, waiting)| waiting.hold == Hold::Free);
-        let first = free().find(|(_, waiting)| waiting.failed == 0);
+        let is_due = |waiting: &Waiting| {
+            waiting.failed > 0 && now_ns.saturating_sub(waiting.failed_ns) >= ANOTHER_TURN_NS
+        };
+        let again = free().find(|(_, waiting)| is_well && is_due(waiting));
+        let first = again.or_else(|| free().find(|(_, waiting)| waiting.failed == 0));
         let (path, _) = first.or_else(|| free().min_by_key(|(_, waiting)| waiting.failed))?;
         let path = path.clone();
         let waiting = self.waiting.get_mut(&path)?;
         waiting.hold = Hold::Sending;
         let (target, stretches) = (waiting.target.clone(), waiting.stretches.clone());
-        Some(Letter { path, target, stretches, blamed: waiting.blamed })
+        Some(Letter { path, target, stretches, blamed: waiting.blamed, failed_ns: waiting.failed_ns })
     }
 
-    fn finish(&mut self, letter: &Letter, fate: Fate) {
+    fn finish(&mut self, now_ns: u64, letter: &Letter, fate: Fate) {
         if let Fate::Kept(fault) = fate {
             let Some(waiting) = self.waiting.get_mut(&letter.path) else { return };
             if waiting.hold != Hold::Gone {
-                waiting.failed += u32::from(fault != Fault::None);
+                if fault != Fault::None {
+                    (waiting.failed, waiting.failed_ns) = (waiting.failed + 1, now_ns);
+                }
                 waiting.blamed += u32::from(fault == Fault::Blamed);
                 waiting.hold = Hold::Free;
                 return;
@@ -459,15 +473,20 @@ fn hold(all: &mut [Outbox], paths: &[PathBuf], from: Hold, to: Hold) {
 
 /// The senders' side.
 impl Outboxes {
-    /// Waits until `pause` says that there is no pause any more, and takes the next file of an export. Nothing, once `pause` says
-    /// so.
-    pub(crate) fn take(&self, name: &str, mut pause: impl FnMut() -> Option<Duration>) -> Option<Letter> {
+    /// Waits until `pause` says that there is no pause any more, and takes the next file of an export at the moment that it says
+    /// (ns); `is_well` says whether the last one was taken. Nothing, once `pause` says so.
+    pub(crate) fn take(
+        &self,
+        name: &str,
+        is_well: bool,
+        mut pause: impl FnMut() -> Option<(u64, Duration)>,
+    ) -> Option<Letter> {
         const LONG: Duration = Duration::from_secs(3600);
         let mut all = self.all();
         loop {
-            let mut pause = pause()?;
+            let (now_ns, mut pause) = pause()?;
             if pause.is_zero() {
-                let letter = find(&mut all, name).and_then(Outbox::take);
+                let letter = find(&mut all, name).and_then(|outbox| outbox.take(now_ns, is_well));
                 if letter.is_some() {
                     return letter;
                 }
@@ -481,13 +500,13 @@ impl Outboxes {
 
     /// The same without waiting.
     #[cfg(test)]
-    pub(crate) fn try_take(&self, name: &str) -> Option<Letter> {
-        find(&mut self.all(), name).and_then(Outbox::take)
+    pub(crate) fn try_take(&self, name: &str, now_ns: u64, is_well: bool) -> Option<Letter> {
+        find(&mut self.all(), name).and_then(|outbox| outbox.take(now_ns, is_well))
     }
 
     /// Says what came of a file.
-    pub(crate) fn finish(&self, name: &str, letter: &Letter, fate: Fate) {
-        find(&mut self.all(), name).into_iter().for_each(|outbox| outbox.finish(letter, fate));
+    pub(crate) fn finish(&self, name: &str, now_ns: u64, letter: &Letter, fate: Fate) {
+        find(&mut self.all(), name).into_iter().for_each(|outbox| outbox.finish(now_ns, letter, fate));
     }
 
     /// What an export has of the store.
@@ -546,21 +565,23 @@ mod tests {
         let mut outbox = outbox(&[]);
         let entries = [entry("web", 1), entry("web", 2), entry("web", 3)];
         outbox.adopt(entries.iter());
-        for (at, blamed, fault) in [
-            (0, 0, Fault::Blamed),
-            (1, 0, Fault::None),
-            (1, 0, Fault::Possible),
-            (2, 0, Fault::Possible),
-            (0, 1, Fault::Blamed),
-            (1, 0, Fault::None),
+        let (soon, later) = (SECOND, SECOND + ANOTHER_TURN_NS);
+        for (now_ns, is_well, at, blamed, fault) in [
+            (soon, true, 0, 0, Fault::Blamed),
+            (soon, false, 1, 0, Fault::None),
+            (soon, false, 1, 0, Fault::Possible),
+            (later, false, 2, 0, Fault::None),
+            (later, true, 0, 1, Fault::Blamed),
+            (later, true, 1, 0, Fault::Possible),
+            (later, true, 2, 0, Fault::Possible),
+            (later, true, 2, 0, Fault::None), // it has failed least often
         ] {
-            let letter = outbox.take().unwrap();
+            let letter = outbox.take(now_ns, is_well).unwrap();
             assert_eq!((&letter.path, letter.blamed), (&entries[at].path, blamed));
-            outbox.finish(&letter, Fate::Kept(fault));
+            outbox.finish(now_ns, &letter, Fate::Kept(fault));
         }
-        let letter = outbox.take().unwrap();
-        assert_eq!(letter.path, entries[1].path);
-        assert_ne!(outbox.take().unwrap().path, letter.path, "nothing is sent twice at a time");
+        let letter = outbox.take(later, false).unwrap();
+        assert_ne!(outbox.take(later, false).unwrap().path, letter.path, "nothing is sent twice at a time");
         assert_eq!(outbox.tally(&now(10)).lag_ns, 8 * SECOND);
     }
 

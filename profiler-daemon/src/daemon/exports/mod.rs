@@ -6,6 +6,8 @@
 mod plan;
 mod schedule;
 mod sender;
+#[cfg(test)]
+mod tests;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::daemon::journal::OncePerMinute;
+use crate::store::{ANOTHER_TURN_NS, Fate, Fault, Letter};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// The longest pause between two attempts (ns).
@@ -14,10 +15,28 @@ const LONGEST_REFUSED_NS: u64 = 60 * SECOND_NS;
 const LONGEST_ASKED_NS: u64 = 3600 * SECOND_NS;
 /// The longest pause that CPU time makes (ns).
 const LONGEST_PACED_NS: u64 = 60 * SECOND_NS;
-/// Times that sending fails with a window, while others are taken, before it counts as refused.
-const MOST_BLAMED: u32 = 3;
+/// Times that sending fails with a window, while others are taken, before it counts as refused: a backend that fails with one
+/// of three at random loses one of four hundred.
+const MOST_BLAMED: u32 = 5;
 /// Reasons for a refusal that are told.
 const MOST_REASONS: usize = 32;
+
+/// Why a window was not acknowledged.
+#[derive(Debug)]
+pub(super) enum Unsent {
+    /// It is not there any more, or is damaged.
+    Lost,
+    /// It is not taken.
+    Refused(String),
+    /// None is taken as things are.
+    Failed {
+        text: String,
+        /// How long to wait, if the backend says so.
+        after: Option<Duration>,
+        /// Whether it may be at fault itself.
+        may_be_at_fault: bool,
+    },
+}
 
 /// When an export tries next.
 #[derive(Debug, Default)]
@@ -41,9 +60,30 @@ impl Schedule {
         self.failures == 0
     }
 
-    /// Whether a window with which sending failed is at fault itself, if it was to blame so often before.
-    pub(super) fn is_poisonous(&self, blamed: u32) -> bool {
-        self.is_well() && blamed + 1 >= MOST_BLAMED
+    /// What becomes of a window that was not acknowledged. `chance` is from 0 to 1.
+    pub(super) fn judge(&mut self, now_ns: u64, letter: &Letter, unsent: &Unsent, chance: f64) -> Fate {
+        match unsent {
+            Unsent::Lost => Fate::Lost,
+            Unsent::Refused(_) => {
+                self.refused(now_ns);
+                Fate::Refused
+            }
+            Unsent::Failed { after, may_be_at_fault, .. } => {
+                let is_new =
+                    letter.failed_ns == 0 || now_ns.saturating_sub(letter.failed_ns) >= ANOTHER_TURN_NS;
+                let fault = match (*may_be_at_fault, is_new && self.is_well()) {
+                    (false, _) => Fault::None,
+                    (true, false) => Fault::Possible,
+                    (true, true) => Fault::Blamed,
+                };
+                if fault == Fault::Blamed && letter.blamed + 1 >= MOST_BLAMED {
+                    self.refused(now_ns);
+                    return Fate::Refused;
+                }
+                self.failed(now_ns, *after, chance);
+                Fate::Kept(fault)
+            }
+        }
     }
 
     /// A window was acknowledged.
@@ -52,7 +92,7 @@ impl Schedule {
     }
 
     /// A window was refused: the next one may be taken, and if many are refused, there is something to mend.
-    pub(super) fn refused(&mut self, now_ns: u64) {
+    fn refused(&mut self, now_ns: u64) {
         (self.failures, self.refusals) = (0, self.refusals.saturating_add(1));
         let pause_ns = if self.refusals < 2 { 0 } else { doubled(self.refusals - 2, LONGEST_REFUSED_NS) };
         self.next_ns = now_ns.saturating_add(pause_ns);
@@ -60,7 +100,7 @@ impl Schedule {
 
     /// None was taken. The backend is left alone for as long as it asks, or ever longer; `chance`, from 0 to 1, keeps a
     /// thousand hosts from coming back at once.
-    pub(super) fn failed(&mut self, now_ns: u64, after: Option<Duration>, chance: f64) {
+    fn failed(&mut self, now_ns: u64, after: Option<Duration>, chance: f64) {
         self.failures = self.failures.saturating_add(1);
         let pause_ns = match after {
             Some(after) => (after.as_nanos() as u64).min(LONGEST_ASKED_NS) as f64 * (1.0 + 0.1 * chance),
@@ -180,16 +220,6 @@ mod tests {
         assert_eq!(schedule.due_ns(), LONGEST_PACED_NS);
         schedule.charge(5, SECOND_NS, 0.0);
         assert_eq!(schedule.due_ns(), 5, "nothing is known yet");
-    }
-
-    #[test]
-    fn a_window_is_at_fault_if_it_fails_while_others_are_taken() {
-        let mut schedule = Schedule::default();
-        assert!(!schedule.is_poisonous(0) && schedule.is_poisonous(2));
-        schedule.failed(0, None, 0.0);
-        assert!(!schedule.is_poisonous(2), "the backend is down");
-        schedule.refused(0);
-        assert!(schedule.is_poisonous(2));
     }
 
     #[test]

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::plan::{Plan, in_settings};
-use super::schedule::{Schedule, Talk};
+use super::schedule::{Schedule, Talk, Unsent};
 use crate::push::{Client, PushError, Source};
-use crate::store::{Cursor, Fate, Fault, Letter, NotRead, Outboxes, read_file};
+use crate::store::{Cursor, Fate, Letter, NotRead, Outboxes, read_file};
 use crate::sys::{clock, priority};
 
 /// What a sender does.
@@ -76,21 +76,6 @@ impl Control {
     fn tell(&self, trouble: Option<Trouble>) {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
-}
-
-/// Why a window was not acknowledged.
-enum Unsent {
-    /// It is not there any more, or is damaged.
-    Lost,
-    /// It is not taken.
-    Refused(String),
-    /// None is taken as things are.
-    Failed {
-        text: String,
-        after: Option<Duration>,
-        /// Whether it may be at fault itself.
-        may_be_at_fault: bool,
-    },
 }
 
 impl Unsent {
@@ -168,9 +153,10 @@ impl Sender {
     /// The next window, once it is time for it; nothing if there is something else to do.
     fn next(&self) -> Option<Letter> {
         let (control, orders, due_ns) = (&self.control, &self.orders, self.schedule.due_ns());
-        orders.outboxes.take(&self.name, || {
+        orders.outboxes.take(&self.name, self.schedule.is_well(), || {
             let goes_on = !control.is_over() && Arc::ptr_eq(&control.orders(), orders);
-            goes_on.then(|| Duration::from_nanos(due_ns.saturating_sub(clock::monotonic_ns())))
+            let now_ns = clock::monotonic_ns();
+            goes_on.then(|| (now_ns, Duration::from_nanos(due_ns.saturating_sub(now_ns))))
         })
     }
 
@@ -181,12 +167,12 @@ impl Sender {
         let error = || Err(Unsent::Refused("it met an error of sweetspot's; its log says which".to_owned()));
         let fate = match sent.unwrap_or_else(|_| error()) {
             Ok(bytes) => self.took(bytes),
-            Err(unsent) => self.took_not(letter, unsent),
+            Err(unsent) => self.took_not(letter, &unsent),
         };
         if matches!(fate, Fate::Sent(_) | Fate::Refused) {
             self.record(letter);
         }
-        self.orders.outboxes.finish(&self.name, letter, fate);
+        self.orders.outboxes.finish(&self.name, clock::monotonic_ns(), letter, fate);
         let spent_ns = clock::thread_cpu_ns().saturating_sub(before_ns);
         let cpus = f64::from_bits(self.control.cpus.load(Ordering::Relaxed));
         self.schedule.charge(clock::monotonic_ns(), spent_ns, cpus);
@@ -219,42 +205,32 @@ impl Sender {
         Fate::Sent(bytes as u64)
     }
 
-    fn took_not(&mut self, letter: &Letter, unsent: Unsent) -> Fate {
+    fn took_not(&mut self, letter: &Letter, unsent: &Unsent) -> Fate {
+        let now_ns = clock::monotonic_ns();
+        let fate = self.schedule.judge(now_ns, letter, unsent, fastrand::f64());
         match unsent {
-            Unsent::Lost => Fate::Lost,
-            Unsent::Refused(text) => self.refused(letter, &text),
-            Unsent::Failed { text, may_be_at_fault: true, .. }
-                if self.schedule.is_poisonous(letter.blamed) =>
-            {
-                self.refused(
+            Unsent::Lost => {}
+            Unsent::Refused(reason) => self.tell_refused(letter, reason),
+            Unsent::Failed { text, .. } if fate == Fate::Refused => {
+                self.tell_refused(
                     letter,
                     &format!("{text}; it failed with this window again and again, and took others"),
-                )
+                );
             }
-            Unsent::Failed { text, after, may_be_at_fault } => {
-                let fault = match (may_be_at_fault, self.schedule.is_well()) {
-                    (false, _) => Fault::None,
-                    (true, false) => Fault::Possible,
-                    (true, true) => Fault::Blamed,
-                };
-                let now_ns = clock::monotonic_ns();
-                self.schedule.failed(now_ns, after, fastrand::f64());
-                if self.talk.failed(now_ns) {
-                    let name = &self.name;
-                    tracing::warn!(
-                        export = name,
-                        reason = text,
-                        "export {name}: windows wait in the store: {text}"
-                    );
-                }
-                self.control.tell(Some(Trouble { text, next_ns: self.schedule.due_ns() }));
-                Fate::Kept(fault)
-            }
+            Unsent::Failed { text, .. } => self.tell_failed(now_ns, text),
         }
+        fate
     }
 
-    fn refused(&mut self, letter: &Letter, reason: &str) -> Fate {
-        self.schedule.refused(clock::monotonic_ns());
+    fn tell_failed(&mut self, now_ns: u64, text: &str) {
+        if self.talk.failed(now_ns) {
+            let name = &self.name;
+            tracing::warn!(export = name, reason = text, "export {name}: windows wait in the store: {text}");
+        }
+        self.control.tell(Some(Trouble { text: text.to_owned(), next_ns: self.schedule.due_ns() }));
+    }
+
+    fn tell_refused(&mut self, letter: &Letter, reason: &str) {
         self.works();
         if self.talk.refused(reason) {
             let (name, target) = (&self.name, &letter.target);
@@ -265,7 +241,6 @@ impl Sender {
                 "export {name}: a window of {target} is refused: {reason}"
             );
         }
-        Fate::Refused
     }
 
     fn works(&mut self) {

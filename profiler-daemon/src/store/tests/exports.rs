@@ -8,11 +8,11 @@ fn exports(names: &[&str]) -> Vec<Export> {
 
 /// Sends what comes next as a sender does; its target and begin (minutes since midnight).
 fn send(store: &Store, export: &str, fate: Fate) -> Option<(String, u64)> {
-    let letter = store.outboxes().try_take(export)?;
+    let letter = store.outboxes().try_take(export, 0, true)?;
     if matches!(fate, Fate::Sent(_) | Fate::Refused) {
         Cursor::of(&store.folder, export).add(&letter).unwrap();
     }
-    store.outboxes().finish(export, &letter, fate);
+    store.outboxes().finish(export, 0, &letter, fate);
     let begin = letter.stretches.iter().map(|stretch| stretch.begin_unix_ns).min().unwrap();
     Some((letter.target, (begin - MIDNIGHT) / MINUTE))
 }
@@ -54,7 +54,7 @@ fn windows_are_sent_once_also_after_a_restart() {
     let expected =
         Tally { pushed: 2, refused: 1, sent_bytes: 14, pending: 3, lag_ns: MINUTE, ..Tally::default() };
     assert_eq!(tally(&first, "a", MIDNIGHT + 3 * MINUTE), expected);
-    let letter = first.outboxes().try_take("a").unwrap();
+    let letter = first.outboxes().try_take("a", 0, true).unwrap();
     drop(first); // with one that is being sent
     let mut second = store(folder.path());
     second.export(&now(MIDNIGHT + 4 * MINUTE), &exports(&["a", "b"]));
@@ -103,7 +103,7 @@ fn many_are_merged_with_their_like_and_sent_as_that() {
     for _ in 0..2 {
         send(&first, "a", Fate::Sent(1)).unwrap();
     }
-    let letter = first.outboxes().try_take("a").unwrap();
+    let letter = first.outboxes().try_take("a", 0, true).unwrap();
     settle(&mut first, MIDNIGHT + 2 * HOUR);
     assert_eq!(first.size().0, 3, "sent, being sent, and waiting");
     assert_eq!(tally(&first, "a", MIDNIGHT).pending, 10);
@@ -148,13 +148,13 @@ fn no_file_waits_in_part() {
 fn what_the_store_removes_before_it_is_sent_is_dropped() {
     let folder = TempDir::new().unwrap();
     let mut store = exporting(folder.path(), 3);
-    let letter = store.outboxes().try_take("a").unwrap();
-    let other = store.outboxes().try_take("a").unwrap();
+    let letter = store.outboxes().try_take("a", 0, true).unwrap();
+    let other = store.outboxes().try_take("a", 0, true).unwrap();
     store.expire(&now(MIDNIGHT + 8 * DAY));
     let of = |store: &Store| tally(store, "a", MIDNIGHT + 8 * DAY);
     assert_eq!((store.size().0, of(&store).dropped, of(&store).pending), (0, 1, 2));
-    store.outboxes().finish("a", &letter, Fate::Sent(1));
-    store.outboxes().finish("a", &other, Fate::Kept(Fault::None));
+    store.outboxes().finish("a", 0, &letter, Fate::Sent(1));
+    store.outboxes().finish("a", 0, &other, Fate::Kept(Fault::None));
     assert_eq!((of(&store).pushed, of(&store).dropped, of(&store).pending), (1, 2, 0));
     // By hand, and all of the folder.
     keep(&mut store, "web", MIDNIGHT + 8 * DAY, 1).unwrap();
@@ -164,7 +164,7 @@ fn what_the_store_removes_before_it_is_sent_is_dropped() {
     assert_eq!((of(&store).dropped, of(&store).pending), (4, 0));
     // The cursor goes with it, and comes again with the next window.
     keep(&mut store, "web", MIDNIGHT + 8 * DAY + HOUR, 1).unwrap();
-    let letter = store.outboxes().try_take("a").unwrap();
+    let letter = store.outboxes().try_take("a", 0, true).unwrap();
     let mut cursor = Cursor::of(folder.path(), "a");
     cursor.add(&letter).unwrap_err();
     cursor.write(&store.outboxes().position("a").unwrap()).unwrap();
@@ -198,7 +198,8 @@ fn a_cursor_that_is_cut_short_says_what_is_left_of_it() {
             let mut cursor = Cursor::of(folder.path(), "a");
             let stretches =
                 Stretches::new(vec![Stretch { boot: "b".into(), from_ns: 0, to_ns: 9, begin_unix_ns: 0 }]);
-            let letter = Letter { path: "x".into(), target: "late".into(), stretches, blamed: 0 };
+            let letter =
+                Letter { path: "x".into(), target: "late".into(), stretches, blamed: 0, failed_ns: 0 };
             cursor.add(&letter).unwrap();
             assert!(format!("{:?}", cursor.read().unwrap()).contains("late"), "{cut}");
         }
