@@ -386,8 +386,8 @@ fn check_config_says_what_of_exports_the_daemon_would_refuse() -> Result<()> {
         ("to = \"https://me@backend\"", "a user or a password"),
     ] {
         let ended = check(&format!("{}{export}{lines}\n", socket(folder.path())))?.expect_status(1)?;
-        let line = format!("sweetspot.toml: export lab: ");
-        ensure!(ended.stdout.contains(&line) && ended.stdout.contains(word), "{lines}: {ended:?}");
+        let line = "sweetspot.toml: export lab: ";
+        ensure!(ended.stdout.contains(line) && ended.stdout.contains(word), "{lines}: {ended:?}");
     }
     let sound = check(&format!("{}{export}to = \"http://backend:4040\"\n", socket(folder.path())))?
         .expect_status(0)?;
