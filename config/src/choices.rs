@@ -119,6 +119,15 @@ choice! {
     User = "user",
 }
 
+choice! {
+    /// What a backend takes.
+    ExportFormat, "pyroscope or otlp", later: [],
+    /// pprof, by Pyroscope's `/ingest`.
+    Pyroscope = "pyroscope",
+    /// OpenTelemetry's profiles over HTTP.
+    Otlp = "otlp",
+}
+
 /// Which error of a function's CPU time the rate makes smallest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Criterion {

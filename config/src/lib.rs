@@ -23,10 +23,10 @@ mod setting;
 mod units;
 mod words;
 
-pub use choices::{AttachMode, Backend, ChoiceError, Criterion, Each, Threads, Unwind};
+pub use choices::{AttachMode, Backend, ChoiceError, Criterion, Each, ExportFormat, Threads, Unwind};
 pub use daemon::{
-    BudgetSettings, DaemonSettings, HowToSample, LimitSettings, ListenSettings, StoreSettings,
-    SymbolSettings, TargetSettings,
+    BudgetSettings, DaemonSettings, ExportSettings, HowToSample, LimitSettings, ListenSettings,
+    StoreSettings, SymbolSettings, TargetSettings,
 };
 pub use problem::Problem;
 pub use sampling::{

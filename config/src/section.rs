@@ -38,9 +38,6 @@ pub(crate) struct Table<'t, 'i> {
     pub(crate) path: String,
 }
 
-/// Keys of plans that are not carried out yet: refused as such, so that nobody believes they work.
-const LATER: [&str; 2] = ["export", "exports"];
-
 impl Table<'_, '_> {
     /// The path of one of its keys.
     fn path_of(&self, key: &str) -> String {
@@ -107,9 +104,6 @@ impl Table<'_, '_> {
             }
             let path = self.path_of(key);
             let what = match nearest(key, known) {
-                _ if LATER.contains(&path.as_str()) => {
-                    format!("{path} is not available in this version; remove it")
-                }
                 Some(meant) => format!("there is no key {path}; did you mean {meant}?"),
                 None => format!("there is no key {path}; write one of {}", known.join(", ")),
             };

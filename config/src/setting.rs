@@ -11,7 +11,8 @@ use toml::de::DeValue;
 
 use crate::problem::Log;
 use crate::{
-    AttachMode, Backend, Bytes, Criterion, Each, Hertz, Mode, Pattern, Ratio, Span, Threads, Unwind,
+    AttachMode, Backend, Bytes, Criterion, Each, ExportFormat, Hertz, Mode, Pattern, Ratio, Span, Threads,
+    Unwind,
 };
 
 /// A value with its place in the file.
@@ -77,7 +78,21 @@ macro_rules! by_text {
     )*};
 }
 
-by_text!(AttachMode, Backend, Bytes, Criterion, Each, Hertz, Mode, Pattern, Ratio, Span, Threads, Unwind);
+by_text!(
+    AttachMode,
+    Backend,
+    Bytes,
+    Criterion,
+    Each,
+    ExportFormat,
+    Hertz,
+    Mode,
+    Pattern,
+    Ratio,
+    Span,
+    Threads,
+    Unwind,
+);
 
 impl Setting for String {
     fn read(value: &Value<'_>, key: &str, log: &mut Log) -> Option<Self> {

@@ -203,7 +203,30 @@ const COMBINATIONS: &[(&str, &str, &str)] = &[
     ("[[target]]\nname = \"a\"\npid = 1\nlabels = { \"a b\" = \"c\" }", "4:1", "no name of a label"),
     ("[[target]]\nname = \"a\"\npid = 1\nlabels = { pid = \"c\" }", "4:12", "gives the label pid itself"),
     ("[[target]]\nname = \"a\"\npid = 1\nlabels = { a = \"\\n\" }", "4:12", "one line"),
-    ("[export]\nurl = \"x\"", "1:2", "not available in this version"),
+    ("[export]\nto = \"x\"", "1:1", "is a list of sections"),
+    ("[[export]]\nname = \"a b\"\nto = \"http://p\"", "2:1", "is no name"),
+    ("[[export]]\nto = \"http://p\"", "1:1", "an export needs a name"),
+    ("[[export]]\nname = \"a\"", "1:1", "an export needs an address"),
+    ("[[export]]\nname = \"a\"\nto = \"p:4040\"", "3:1", "is no http or https address"),
+    ("[[export]]\nname = \"a\"\nurl = \"http://p\"", "3:1", "there is no key export[0].url"),
+    (
+        "[[export]]\nname = \"a\"\nto = \"http://p\"\nformat = \"jaeger\"",
+        "4:10",
+        "expected pyroscope or otlp",
+    ),
+    ("[[export]]\nname = \"a\"\nto = \"http://p\"\ntargets = [\"(\"]", "4:12", "is no regular expression"),
+    ("[[export]]\nname = \"a\"\nto = \"http://p\"\ntimeout = \"0s\"", "4:1", "write 1s to 10m"),
+    ("[[export]]\nname = \"a\"\nto = \"http://p\"\ntoken_file = \"t\"", "4:1", "is no absolute path"),
+    (
+        "[[export]]\nname = \"a\"\nto = \"http://p\"\nlabels = { \"a b\" = \"c\" }",
+        "4:1",
+        "no name of a label",
+    ),
+    (
+        "[[export]]\nname = \"a\"\nto = \"http://p\"\n[[export]]\nname = \"a\"\nto = \"http://q\"",
+        "5:1",
+        "is called `a` too",
+    ),
     ("store = 1", "1:9", "is a section"),
     ("target = 1", "1:10", "is a list of sections"),
     ("target = [1]", "1:11", "is a list of sections"),
@@ -267,6 +290,31 @@ fn a_section_may_stand_for_many_targets() {
         assert_eq!(parsed(&text).targets[0].each, Some(each));
     }
     assert_eq!(DaemonSettings::default().targets[0].each, None);
+}
+
+#[test]
+fn exports_are_as_many_as_are_written() {
+    assert_eq!(parsed("").exports, []);
+    let one = |at: usize| format!("[[export]]\nname = \"e{at}\"\nto = \"http://p\"\n");
+    let settings = parsed(
+        &(one(0) + "targets = [\"^web$\", \"^services:\"]\nheaders = { X-Key = \"s3cret\" }\n" + &one(1)),
+    );
+    let [first, second] = settings.exports.as_slice() else { panic!() };
+    let wants = |name: &str| first.targets.iter().any(|pattern| pattern.matches(name.as_bytes()));
+    assert!(wants("web") && wants("services:nginx.service") && !wants("web2"));
+    assert!(second.targets.is_empty() && second.timeout.to_string() == "30s");
+    assert!(settings.in_words().ends_with("; sends to e0, e1"), "{}", settings.in_words());
+    let many: String = (0..17).map(one).collect();
+    assert!(problems(&many)[0].contains("at most 16 exports"));
+}
+
+#[test]
+fn no_problem_shows_a_header_or_a_password() {
+    let export = "[[export]]\nname = \"a\"\n";
+    for lines in ["to = \"ftp://me:s3cret@p\"", "to = \"http://p\"\nheaders = { s = { s3cret = 1 } }"] {
+        let found = problems(&format!("{export}{lines}"));
+        assert!(found.iter().all(|problem| !problem.contains("s3cret")), "{found:?}");
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ use anyhow::Result;
 use config::DaemonSettings;
 
 use crate::api;
+use crate::daemon::exports;
 use crate::discovery::Discovery;
 use crate::failure::{Failure, usage};
 use crate::terminal::Terminal;
@@ -49,8 +50,10 @@ pub(crate) fn run(file: Option<&Path>, terminal: Terminal) -> Result<ExitCode> {
 /// What of sound settings the daemon would refuse when it starts on this host, and what it would only remark upon.
 fn judge(settings: &DaemonSettings) -> (Vec<String>, Vec<String>) {
     let (refused, mut remarks) = api::problems(settings);
+    let of_exports = exports::problems(settings);
+    remarks.extend(of_exports.1);
     let mut wrong = Vec::new();
-    for error in refused {
+    for error in refused.into_iter().chain(of_exports.0) {
         let text = format!("{error:#}");
         match error.downcast_ref() {
             // The daemon may run as another user.

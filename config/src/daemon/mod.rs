@@ -2,11 +2,13 @@
 
 mod check;
 mod default_file;
+mod export;
 mod sections;
 mod target;
 
 use toml::de::DeTable;
 
+pub use export::ExportSettings;
 pub use sections::{
     BudgetSettings, HowToSample, LimitSettings, ListenSettings, StoreSettings, SymbolSettings,
 };
@@ -28,21 +30,28 @@ macro_rules! sections {
             $($(#[doc = $doc])+ pub $name: $type,)+
             /// What is watched: each `[[target]]`.
             pub targets: Vec<TargetSettings>,
+            /// Where windows are sent: each `[[export]]`.
+            pub exports: Vec<ExportSettings>,
         }
 
         impl Default for DaemonSettings {
             fn default() -> Self {
-                Self { $($name: <$type>::default(),)+ targets: vec![TargetSettings::everything()] }
+                Self {
+                    $($name: <$type>::default(),)+
+                    targets: vec![TargetSettings::everything()],
+                    exports: Vec::new(),
+                }
             }
         }
 
         impl DaemonSettings {
             fn read(root: &Table<'_, '_>, log: &mut Log) -> Self {
-                root.refuse_unknown(&[$(stringify!($name),)+ "target"], log);
+                root.refuse_unknown(&[$(stringify!($name),)+ "target", "export"], log);
                 let targets = root.sections("target", log);
                 Self {
                     $($name: root.section(stringify!($name), log),)+
                     targets: targets.unwrap_or_else(|| vec![TargetSettings::everything()]),
+                    exports: root.sections("export", log).unwrap_or_default(),
                 }
             }
 
@@ -51,6 +60,7 @@ macro_rules! sections {
                 default_file::write(&[
                     $(default_file::section::<$type>(concat!("[", stringify!($name), "]"), false),)+
                     default_file::section::<TargetSettings>("[[target]]", true),
+                    default_file::section::<ExportSettings>("[[export]]", true),
                 ])
             }
         }
@@ -144,8 +154,11 @@ impl DaemonSettings {
             let how = if listen.tls_key.is_some() { "with TLS" } else { "without TLS" };
             format!(" and {address} {how}")
         });
+        let exports: Vec<&str> = self.exports.iter().map(|export| export.name.as_str()).collect();
+        let exports =
+            if exports.is_empty() { String::new() } else { format!("; sends to {}", exports.join(", ")) };
         format!(
-            "watches {}; costs at most {} of the host's CPU time; keeps {} and at most {} in {}; answers at {}{tcp}",
+            "watches {}; costs at most {} of the host's CPU time; keeps {} and at most {} in {}; answers at {}{tcp}{exports}",
             targets.join(", "),
             self.budget.host,
             store.age,

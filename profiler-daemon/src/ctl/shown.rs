@@ -17,6 +17,7 @@ pub(super) struct Status {
     pub(super) host: Host,
     pub(super) memory: Memory,
     pub(super) store: Store,
+    pub(super) exports: Vec<Export>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -72,6 +73,21 @@ pub(super) struct Store {
     pub(super) dropped_full: u64,
     pub(super) dropped_refused: u64,
     pub(super) damaged: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Export {
+    pub(super) name: String,
+    pub(super) to: String,
+    pub(super) pushed: u64,
+    pub(super) refused: u64,
+    pub(super) dropped: u64,
+    pub(super) sent_bytes: u64,
+    pub(super) pending: u64,
+    pub(super) lag_s: f64,
+    pub(super) problem: Option<String>,
+    pub(super) retry_s: Option<f64>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::shown::{Attached, Decision, Decisions, Message, Status, Store};
+use super::shown::{Attached, Decision, Decisions, Export, Message, Status, Store};
 use crate::export::names::visible;
 use crate::when;
 
@@ -75,6 +75,7 @@ pub(super) fn status(status: &Status) -> String {
         ),
         ("store", store(&status.store)),
     ];
+    lines.extend(status.exports.iter().map(|one| ("export", export(one))));
     lines.extend(settings.problem.iter().map(|problem| ("problem", visible(problem))));
     lines.extend(status.store.problem.iter().map(|problem| ("problem", visible(problem))));
     let told = [settings.problem.as_ref(), status.store.problem.as_ref()];
@@ -103,6 +104,25 @@ fn store(store: &Store) -> String {
     }
     if store.damaged > 0 {
         let _ = write!(text, ", {} damaged files", store.damaged);
+    }
+    text
+}
+
+fn export(export: &Export) -> String {
+    let Export { name, to, pushed, refused, dropped, sent_bytes, pending, lag_s, problem, retry_s } = export;
+    let mut text =
+        format!("{} to {}: {pushed} windows sent, {}", visible(name), visible(to), size(*sent_bytes));
+    if *pending > 0 {
+        let _ = write!(text, ", {pending} wait, the oldest for {}", time(*lag_s));
+    }
+    for (count, what) in [(refused, "refused"), (dropped, "dropped")] {
+        if *count > 0 {
+            let _ = write!(text, ", {count} {what}");
+        }
+    }
+    if let Some(problem) = problem {
+        let _ = write!(text, "; {}", visible(problem));
+        let _ = write!(text, "; tried again in {}", time(retry_s.unwrap_or_default()));
     }
     text
 }

@@ -11,7 +11,9 @@ const STATUS: &str = r#"{"version":"0.1.0","pid":4711,"uptime_s":7384.2,"ready":
     "targets":{"sampled":3,"waiting":2,"left_out":1,"failed":0},
     "host":{"cpus":64,"budget_ratio":0.01,"overhead_last_10s_ratio":0.0031,"overhead_worst_10s_ratio":0.0098,"self_cpu_s":12.34,"setup_cpu_s":1.25},
     "memory":{"resident_bytes":125829120,"ring_bytes":8388608,"limit_bytes":536870912,"symbol_bytes":1000,"pressed":2,"open_files":321},
-    "store":{"folder":"/var/lib/sweetspot","files":210,"bytes":94371840,"limit_bytes":2147483648,"queued_bytes":2048,"dropped_full":4,"damaged":1}}"#;
+    "store":{"folder":"/var/lib/sweetspot","files":210,"bytes":94371840,"limit_bytes":2147483648,"queued_bytes":2048,"dropped_full":4,"damaged":1},
+    "exports":[{"name":"cloud","to":"p:4040","pushed":1234,"sent_bytes":2048},
+        {"name":"lab","to":"l:1","pushed":1,"refused":2,"dropped":3,"pending":4,"lag_s":61.5,"problem":"l:1 is down\u001b","retry_s":8.2}]}"#;
 
 const TARGETS: &str = r#"{"targets":[
     {"name":"web","state":"sampled","processes":12,"attach_mode":"cgroup","unwind":"fp","rate_hz":118.44,
@@ -39,6 +41,9 @@ fn answers_are_told_to_a_person() {
         "0.31% of 64 CPUs in the last 10 s, worst 0.98%, budget 1.00%; own CPU time 12.3 s, of it set-up 1.2 s",
         "120.0 MiB and 8.0 MiB of rings, of 512.0 MiB, names 1000 B, 321 open files, short of it 2 times",
         "210 files, 90.0 MiB of 2.0 GiB, 2.0 KiB wait, 4 windows dropped, 1 damaged files",
+        "export     cloud to p:4040: 1234 windows sent, 2.0 KiB\n",
+        "export     lab to l:1: 1 windows sent, 0 B, 4 wait, the oldest for 1 min 1 s, 2 refused, 3 dropped; l:1 is down\\x1b; tried \
+         again in 8 s\n",
         "problem    12:3: there is no key bugdet",
         "problem    there is no group sweetspot\\x1b[31m",
     ] {

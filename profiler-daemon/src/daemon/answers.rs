@@ -10,7 +10,7 @@ use super::state::{
     HostStatus, MemoryStatus, Origin, SettingsStatus, Status, StoreStatus, TargetCounts, TargetState,
 };
 use super::watched::{LONG_ENOUGH_NS, Watched};
-use super::{Daemon, PUBLISH_EVERY_NS};
+use super::{Daemon, PUBLISH_EVERY_NS, exports};
 use crate::discovery::TargetId;
 use crate::run::explain;
 use crate::store::Waiting;
@@ -192,6 +192,8 @@ impl Daemon {
         degraded.extend(self.server.notes());
         degraded.extend(store.notes.iter().cloned());
         degraded.extend(unmerged(&store.waiting));
+        let exports = self.exports.status();
+        degraded.extend(exports::degraded(&exports));
         degraded.extend(self.sharing.shared.iter().flat_map(|shared| shared.engine.notes.iter().cloned()));
         let asked = self.settings.store.window.duration();
         if window > asked {
@@ -243,6 +245,7 @@ impl Daemon {
                 ..MemoryStatus::default() // whoever asks reads what there is to read
             },
             store,
+            exports,
         }
     }
 }

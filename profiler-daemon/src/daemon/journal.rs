@@ -92,10 +92,10 @@ impl LineLimit {
 
 /// Whether something may be said again.
 #[derive(Debug, Default)]
-struct OncePerMinute(Option<u64>);
+pub(super) struct OncePerMinute(Option<u64>);
 
 impl OncePerMinute {
-    fn allows(&mut self, now_ns: u64) -> bool {
+    pub(super) fn allows(&mut self, now_ns: u64) -> bool {
         let allows = self.0.is_none_or(|at_ns| now_ns.saturating_sub(at_ns) >= MINUTE_NS);
         if allows {
             self.0 = Some(now_ns);
@@ -322,6 +322,7 @@ impl Daemon {
         let status = self.keeper.status();
         let events = self.journal.store.observe(now_ns, &status);
         events.iter().for_each(|event| write_of_store(&visible(&status.folder), event));
+        self.exports.log_dropped(now_ns);
         let (spent_ratio, budget_ratio) = (self.host.counted_10s_ratio(), self.settings.budget.host.get());
         if spent_ratio > OVERRUN * budget_ratio && self.journal.overrun.allows(now_ns) {
             tracing::warn!(

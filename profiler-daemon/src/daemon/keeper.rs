@@ -27,7 +27,7 @@ use crate::debuginfod;
 use crate::objects::Symbols;
 use crate::run::names::{Cut, Hurry};
 use crate::sampler::session::Collected;
-use crate::store::{self, RealDisk, Spool, Store, StoreError, Window};
+use crate::store::{self, Export, Outboxes, RealDisk, Spool, Store, StoreError, Window};
 use crate::sys::clock;
 
 /// Windows that wait at most, however small they are.
@@ -131,6 +131,7 @@ struct Told {
     lost: VecDeque<Lost>,
     suspects: Vec<PathBuf>,
     rules: Option<Rules>,
+    exports: Option<Vec<Export>>,
     /// Windows that were named, and the threads' CPU time (ns).
     spent: (u64, u64),
     targets: BTreeMap<String, Kept>,
@@ -140,6 +141,7 @@ struct Told {
 pub(crate) struct Keeper {
     jobs: Option<SyncSender<Job<Parcel>>>,
     spool: Spool,
+    outboxes: Outboxes,
     waiting_bytes: Arc<AtomicU64>,
     most_bytes: u64,
     told: Arc<Mutex<Told>>,
@@ -227,6 +229,7 @@ impl Keeper {
         let store = Store::open(folder, bounds, RealDisk)?;
         store.notes(clock::monotonic_ns()).iter().for_each(|note| tracing::warn!("{note}"));
         let spool = Spool::open(folder, most_bytes);
+        let outboxes = store.outboxes();
         let leftovers: VecDeque<String> = spool.names().into();
         if !leftovers.is_empty() {
             tracing::info!(
@@ -273,6 +276,7 @@ impl Keeper {
         Ok(Self {
             jobs: Some(jobs),
             spool,
+            outboxes,
             waiting_bytes,
             most_bytes,
             told,
@@ -361,6 +365,17 @@ impl Keeper {
         self.spool.rebound(most_bytes);
         self.told().rules = Some(Rules { store: bounds, most_bytes, debuginfod });
         self.send(Job::Look); // where the queue is full, it looks after the next window
+    }
+
+    /// These exports get windows from now on, and no others.
+    pub(crate) fn export(&self, exports: Vec<Export>) {
+        self.told().exports = Some(exports);
+        self.send(Job::Look); // where the queue is full, it looks after the next window
+    }
+
+    /// What waits to be sent.
+    pub(crate) fn outboxes(&self) -> &Outboxes {
+        &self.outboxes
     }
 
     fn send(&self, job: Job<Parcel>) -> bool {

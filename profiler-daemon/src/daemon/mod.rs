@@ -8,6 +8,7 @@ mod answers;
 pub(crate) mod ask;
 pub(crate) mod board;
 mod early;
+pub(crate) mod exports;
 mod flushing;
 mod host;
 mod journal;
@@ -39,6 +40,7 @@ use profiler_core::rate::{HostBudget, WindowLength};
 use tokio::sync::mpsc;
 
 use self::ask::{Ask, Asked, Publisher};
+use self::exports::Exports;
 use self::flushing::Waiting;
 use self::host::{HostAccount, Spent};
 use self::journal::Journal;
@@ -92,12 +94,14 @@ pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     memory::keep_little();
     priority::come_first();
     let settings = reload::read(job.file.as_deref())?;
+    let exports = exports::prepare(&settings)?;
     let setup = Setup::begin(&settings.sampling_of(&config::TargetSettings::default()))?.for_many();
     let keeper = start_keeper(&settings, &setup.symbols)?;
     let (asker, asked, publisher) = ask::channel();
     let server = api::start(&settings, asker)?;
     let mut daemon = Daemon::new(job.file, settings, setup, keeper, server, publisher);
     daemon.log_start();
+    daemon.export(exports);
     let (prepared, ready) = mpsc::channel(1);
     daemon.prepared = Some(prepared);
     let begun = run::runtime()?.block_on(daemon.live(asked, ready))?;
@@ -120,6 +124,7 @@ struct Daemon {
     keeper: Keeper,
     /// Of folders that other settings name no more: they keep what they were given, and end.
     leaving: Vec<Keeper>,
+    exports: Exports,
     server: Server,
     host: HostAccount,
     budget: HostBudget,
@@ -179,6 +184,7 @@ impl Daemon {
             sharing: SharedState::default(),
             keeper,
             leaving: Vec::new(),
+            exports: Exports::default(),
             server,
             host: HostAccount::new(spent, limits::online_cpus().len()),
             budget: HostBudget::new(host_cpus(&settings)),
@@ -345,6 +351,7 @@ impl Daemon {
         self.booked = spent;
         let room_ns = self.budget.room_ns(self.host.beside_names_cpus());
         self.keeper.allow(self.budget.most_for_names_cpus(), room_ns);
+        self.exports.allow(host_cpus(&self.settings));
         self.budget.expect_names(self.window_length.expected_cpus(self.sampled(), self.window_ns()));
         let shared = self.sharing.shared.as_deref_mut().map(|shared| &mut shared.engine);
         let engines = self.targets.values_mut().filter_map(Watched::engine).chain(shared);
@@ -380,6 +387,13 @@ impl Daemon {
         self.end_shared_windows(now_ns, window_ns);
     }
 
+    /// Has windows sent as the settings say.
+    fn export(&mut self, prepared: exports::Prepared) {
+        self.keeper.export(exports::for_store(&self.settings));
+        self.exports.adopt(prepared, self.keeper.outboxes(), &self.settings.store.folder);
+        self.exports.allow(host_cpus(&self.settings));
+    }
+
     /// All samplers: those that targets have for themselves, and the one that they share.
     fn engines(&mut self) -> impl Iterator<Item = &mut Engine<RecentDecisions>> {
         let shared = self.sharing.shared.as_deref_mut().map(|shared| &mut shared.engine);
@@ -407,6 +421,7 @@ impl Daemon {
         let (hurried, until) = (begun + END / 2, begun + END);
         self.waiting.clear();
         self.server.end();
+        self.exports.end();
         let before = self.keeper.lost();
         let mut lost = 0;
         match Instant::now() < until {
@@ -439,6 +454,7 @@ impl Daemon {
                 "ended before all windows were kept: the disk, or finding names, took too long"
             );
         }
+        self.exports.finish(hurried);
         journal::log_end(&finished.store, windows + finished.store.counters.written, lost);
         self.server.join(until);
         lost == 0

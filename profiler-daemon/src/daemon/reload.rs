@@ -11,7 +11,7 @@ use config::DaemonSettings;
 
 use super::ask::{Refused, Reply};
 use super::keeper::Keeper;
-use super::{Daemon, debuginfod_settings, start_keeper, store_settings};
+use super::{Daemon, debuginfod_settings, exports, start_keeper, store_settings};
 use crate::api;
 use crate::failure::{Failure, lines, usage};
 use crate::objects::Symbols;
@@ -21,6 +21,7 @@ use crate::sys::clock;
 pub(super) struct Prepared {
     settings: DaemonSettings,
     interface: api::Prepared,
+    exports: exports::Prepared,
     /// Of the folder that they name, if it is another one.
     keeper: Option<Keeper>,
 }
@@ -35,9 +36,10 @@ pub(super) struct Reloading {
 fn prepare(file: Option<&Path>, folder: &Path, symbols: &Symbols) -> Result<Prepared> {
     let settings = read(file)?;
     let interface = api::prepare(&settings)?;
+    let exports = exports::prepare(&settings)?;
     let keeper =
         if settings.store.folder == *folder { None } else { Some(start_keeper(&settings, symbols)?) };
-    Ok(Prepared { settings, interface, keeper })
+    Ok(Prepared { settings, interface, exports, keeper })
 }
 
 /// Reads the settings, all problems in one error.
@@ -113,12 +115,13 @@ impl Daemon {
     }
 
     fn adopt(&mut self, prepared: Prepared) -> Result<()> {
-        let Prepared { settings, interface, keeper } = prepared;
+        let Prepared { settings, interface, exports, keeper } = prepared;
         let setup = self.setup.under(&settings.sampling_of(&config::TargetSettings::default()))?;
         self.server.adopt(interface)?; // the last that can fail
         self.publish(); // the last that was counted of targets that go
         self.settings = settings;
         self.move_store(keeper);
+        self.export(exports);
         self.setup = setup;
         self.read_unix_s = clock::unix_ns() as f64 * 1e-9;
         self.setup.symbols.set_cap(self.settings.symbols.memory.get());

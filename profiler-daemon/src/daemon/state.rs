@@ -136,6 +136,8 @@ pub(crate) struct Status {
     pub(crate) memory: MemoryStatus,
     /// What is kept.
     pub(crate) store: StoreStatus,
+    /// What is sent.
+    pub(crate) exports: Vec<ExportStatus>,
 }
 
 /// Which settings are in force.
@@ -242,4 +244,29 @@ pub(crate) struct StoreStatus {
     /// Files that wait to be merged.
     #[serde(flatten)]
     pub(crate) waiting: Waiting,
+}
+
+/// An export. Windows are counted since the daemon began.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct ExportStatus {
+    /// Its name.
+    pub(crate) name: String,
+    /// Host and port of the backend.
+    pub(crate) to: String,
+    /// Windows that were acknowledged.
+    pub(crate) pushed: u64,
+    /// Windows that the backend did not take.
+    pub(crate) refused: u64,
+    /// Windows that were gone from the store before they were sent.
+    pub(crate) dropped: u64,
+    /// Bytes of windows that were acknowledged.
+    pub(crate) sent_bytes: u64,
+    /// Windows that wait.
+    pub(crate) pending: u64,
+    /// How long ago the oldest of these ended (s).
+    pub(crate) lag_s: f64,
+    /// Why nothing is sent at present.
+    pub(crate) problem: Option<String>,
+    /// When it is tried again (s from now).
+    pub(crate) retry_s: Option<f64>,
 }

@@ -99,14 +99,11 @@ impl Answer {
                 size(bytes)
             ))),
             429 | 503 => Err(PushError::Later {
-                text: format!("{host} takes no more now ({status}){said}; push it again {}", self.when()),
+                text: format!("{host} takes no more now ({status}){said}"),
                 after: self.retry_after,
             }),
-            500.. => Err(PushError::Later {
-                text: format!(
-                    "{host} failed ({status}){said}; look at its log, and push it again {}",
-                    self.when()
-                ),
+            500.. => Err(PushError::Failed {
+                text: format!("{host} failed ({status}){said}"),
                 after: self.retry_after,
             }),
             _ => Err(PushError::Profile(format!(
@@ -142,10 +139,6 @@ impl Answer {
         let response = ExportProfilesServiceResponse::decode(self.body.as_slice()).ok()?;
         let partial = response.partial_success.unwrap_or_default();
         Some((partial.rejected_profiles != 0, partial.error_message))
-    }
-
-    fn when(&self) -> String {
-        self.retry_after.map_or("later".to_owned(), |after| format!("after {} s", after.as_secs()))
     }
 
     /// What it says for a person, if it does.

@@ -101,7 +101,7 @@ fn push(client: &Client, path: &Path, naming: &Naming) -> Result<String> {
 /// Whether every other file would meet the same.
 fn concerns_all(error: &Error) -> bool {
     match error.downcast_ref::<PushError>() {
-        Some(PushError::Receiver(_) | PushError::Later { .. }) => true,
+        Some(PushError::Receiver(_) | PushError::Failed { .. } | PushError::Later { .. }) => true,
         _ => matches!(error.downcast_ref(), Some(Failure::NotPermitted(_))),
     }
 }

@@ -16,8 +16,16 @@ pub(crate) enum PushError {
     /// None is taken as things are.
     #[error("{0}")]
     Receiver(String),
+    /// The backend failed at this one, as it may at any other.
+    #[error("{text}; look at its log, and push it again {}", when(*after))]
+    Failed {
+        /// What happened.
+        text: String,
+        /// How long to wait, if the backend says so.
+        after: Option<Duration>,
+    },
     /// None is taken before some time has passed.
-    #[error("{text}")]
+    #[error("{text}; push it again {}", when(*after))]
     Later {
         /// What happened.
         text: String,
@@ -27,6 +35,10 @@ pub(crate) enum PushError {
     /// It is not permitted.
     #[error("{0}")]
     NotPermitted(String),
+}
+
+fn when(after: Option<Duration>) -> String {
+    after.map_or("later".to_owned(), |after| format!("after {} s", after.as_secs()))
 }
 
 /// There is no answer.
@@ -58,6 +70,11 @@ pub(super) fn unreached(host: &str, timeout: Duration, error: &ureq::Error) -> P
 
 fn broken(host: &str, error: &std::io::Error) -> String {
     let why = visible(&error.to_string());
+    if error.raw_os_error() == Some(libc::EAFNOSUPPORT) {
+        return format!(
+            "{host} cannot be reached: there is no network; `systemctl cat sweetspot` says how the service gets one"
+        );
+    }
     match error.kind() {
         ErrorKind::ConnectionRefused => {
             format!("{host} refuses the connection; check that it runs, and the port in --to")

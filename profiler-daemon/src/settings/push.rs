@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
@@ -13,7 +13,7 @@ use ureq::http::{HeaderName, HeaderValue};
 use ureq::tls::{Certificate, PemItem, parse_pem};
 
 use crate::cli::PushArgs;
-use crate::failure::usage;
+use crate::failure::{Failure, usage};
 use crate::push::{Access, Naming, Receiver};
 use crate::sys::root::{Link, open_regular};
 
@@ -49,7 +49,7 @@ impl PushJob {
             return Err(usage("--name is empty; leave it out to use each profile's target"));
         }
         let receiver = Receiver::new(&args.to, args.format)?;
-        let mut headers = args.header.iter().map(|text| header(text)).collect::<Result<Vec<_>>>()?;
+        let mut headers = args.header.iter().map(|text| header_of(text)).collect::<Result<Vec<_>>>()?;
         if let Some(path) = &args.token_file {
             if headers.iter().any(|(name, _)| name == AUTHORIZATION) {
                 return Err(usage("--token-file and --header both give an Authorization; leave one out"));
@@ -63,9 +63,21 @@ impl PushJob {
     }
 }
 
-fn header(text: &str) -> Result<(HeaderName, HeaderValue)> {
-    let malformed = || usage("a --header is malformed; write it as 'NAME: TEXT'");
+fn malformed() -> anyhow::Error {
+    usage("a --header is malformed; write it as 'NAME: TEXT'")
+}
+
+fn header_of(text: &str) -> Result<(HeaderName, HeaderValue)> {
     let (name, value) = text.split_once(':').ok_or_else(malformed)?;
+    header(name, value)
+}
+
+/// A header of every request.
+///
+/// # Errors
+///
+/// If it is none, or not for a person to set. The value is not shown.
+pub(crate) fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue)> {
     let name: HeaderName = name.trim().parse().map_err(|_| malformed())?;
     let mut value: HeaderValue = value.trim().parse().map_err(|_| malformed())?;
     value.set_sensitive(true);
@@ -76,7 +88,11 @@ fn header(text: &str) -> Result<(HeaderName, HeaderValue)> {
 }
 
 /// The header that shows the token in `path`.
-fn token(path: &Path) -> Result<HeaderValue> {
+///
+/// # Errors
+///
+/// If the file cannot be read, or holds none.
+pub(crate) fn token(path: &Path) -> Result<HeaderValue> {
     let bytes = whole(path, LONGEST_TOKEN)?;
     let text = str::from_utf8(&bytes).unwrap_or_default().trim();
     let is_token = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -88,7 +104,12 @@ fn token(path: &Path) -> Result<HeaderValue> {
     Ok(value)
 }
 
-fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>> {
+/// The certificates in `path`.
+///
+/// # Errors
+///
+/// If the file cannot be read, or holds none.
+pub(crate) fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>> {
     let bytes = whole(path, MOST_CERTIFICATES)?;
     let certificates: Vec<_> = parse_pem(&bytes)
         .filter_map(|item| match item {
@@ -108,7 +129,13 @@ fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>> {
 /// All of a small file.
 fn whole(path: &Path, most: u64) -> Result<Vec<u8>> {
     let shown = path.display();
-    let cannot = |error| anyhow!("{shown} cannot be read ({error}); check its name and who may read it");
+    let cannot = |error: std::io::Error| {
+        let text = format!("{shown} cannot be read ({error}); check its name and who may read it");
+        match error.kind() {
+            ErrorKind::PermissionDenied => Failure::NotPermitted(text).into(),
+            _ => anyhow!(text),
+        }
+    };
     let file: File = open_regular(path, Link::Follow).map_err(cannot)?;
     let mut bytes = Vec::new();
     file.take(most + 1).read_to_end(&mut bytes).map_err(cannot)?;

@@ -50,14 +50,22 @@ impl<D: Disk> Store<D> {
         self.waits.retain(&self.index);
         let room = if self.waits.is_empty() { 0 } else { self.room() };
         let waits = |group: &Group| self.waits.hold(group, now.monotonic_ns, room);
-        let Some(group) = plan::next_group(&self.index, &self.settings, now, self.days_first, waits) else {
+        let classes = self.outboxes.classes(self.most_unmerged);
+        let class = |path: &Path| classes.of(path);
+        let Some(group) = plan::next_group(&self.index, &self.settings, now, self.days_first, class, waits)
+        else {
             return false;
         };
+        if !self.outboxes.claim(&group.paths) {
+            return false; // one of them is being sent by now
+        }
         self.days_first = group.level != Level::Day;
         // What is read are files: nothing that they hold may end the one that keeps windows.
         let work = catch_unwind(AssertUnwindSafe(|| self.merge(&group, may_go_on)))
             .unwrap_or_else(|_| Err(failed("they met an error of sweetspot's; its log says which")));
-        match work.and_then(|work| self.carry_out(work)) {
+        let done = work.and_then(|work| self.carry_out(work));
+        self.outboxes.release(&group.paths);
+        match done {
             Ok(()) => {
                 self.counters.merged += 1;
                 self.waits.end(&group);
@@ -124,7 +132,7 @@ impl<D: Disk> Store<D> {
                     Ok(_) => return Err(failed("one of them has no time; look at what was put there")),
                     Err(_) => self.set_aside(&entry.path),
                 },
-                Err(cause) if cause.kind() == ErrorKind::NotFound => drop(self.index.remove(&entry.path)),
+                Err(cause) if cause.kind() == ErrorKind::NotFound => drop(self.forget(&entry.path)),
                 // That says nothing of the file: there may be too many open ones, or the disk has a bad moment.
                 Err(cause) => {
                     let path = entry.path.display();
@@ -166,6 +174,9 @@ impl<D: Disk> Store<D> {
             true => Unmerged::NoRoom(size),
             false => failed(&format!("the disk refuses what they make ({cause}); look at it")),
         })?;
+        if let Some(entry) = self.index.get(&sealed.name.path()) {
+            self.outboxes.merged(sources, entry);
+        }
         if !is_synced {
             return Err(unsynced()); // a power failure may take the file: what it is made of stays beside it
         }

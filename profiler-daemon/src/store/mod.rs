@@ -17,6 +17,9 @@
 //! **Windows that wait for names lie in `unnamed/`**, where no reader looks, beside the bounds and within `limits.queue`
 //! ([`Spool`]).
 //!
+//! **Windows that wait to be sent** to a backend are the store's own files ([`Outboxes`]); what each export has of them stands in
+//! `exports/`.
+//!
 //! **The folder may be taken away.** Whoever removes or replaces it under its owner has it made and locked anew at the next
 //! change. Links, pipes and devices in it are left alone, and counted.
 //!
@@ -24,11 +27,13 @@
 //! process after each of them.
 
 mod compact;
+mod cursor;
 mod disk;
 mod index;
 mod listing;
 mod name;
 mod open;
+mod outbox;
 mod place;
 mod plan;
 mod read;
@@ -43,24 +48,28 @@ mod tests;
 mod unpack;
 mod waiting;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use profiler_core::profile::SymbolizedProfile;
 
+pub(crate) use cursor::Cursor;
 pub(crate) use disk::{Disk, RealDisk};
+pub(crate) use outbox::{ANOTHER_TURN_NS, Export, Fate, Fault, Letter, Outboxes, Tally};
 pub(crate) use plan::Now;
 pub(crate) use read::{IsWanted, Query, Reading, read};
 pub(crate) use seal::Damage;
 pub(crate) use spool::{Spool, Unread};
 pub(crate) use terms::{Counters, NotKept, Settings, StoreError, Waiting, Window};
+pub(crate) use unpack::{NotRead, read_file};
 
 use disk::Op;
 use index::Index;
 use listing::{DAMAGED, Entry};
 use name::Level;
+use outbox::Position;
 use place::Held;
 use seal::Sealed;
 pub(crate) use stamp::Stamp;
@@ -77,6 +86,9 @@ pub(crate) struct Store<D = RealDisk> {
     /// Damaged files and the room they take.
     damaged: BTreeMap<PathBuf, u64>,
     waits: Waits,
+    outboxes: Outboxes,
+    /// Files that may wait to be sent before they are merged.
+    most_unmerged: usize,
     /// Whether days are looked for before hours: they take turns, so that neither waits for all of the other.
     days_first: bool,
     /// Files that cannot be read, and why.
@@ -135,7 +147,11 @@ impl<D: Disk> Store<D> {
         self.put_with_room(stamp, &sealed, now).map_err(|cause| match is_full(&cause) {
             true => NotKept::Full,
             false => NotKept::Refused(cause),
-        })
+        })?;
+        if let Some(entry) = self.index.get(&sealed.name.path()) {
+            self.outboxes.wrote(entry);
+        }
+        Ok(())
     }
 
     /// Whether nothing of this time is kept of a target.
@@ -183,9 +199,15 @@ impl<D: Disk> Store<D> {
             Err(cause) => cause.kind() == io::ErrorKind::NotFound,
         };
         if gone {
-            self.index.remove(path);
+            self.forget(path);
         }
         gone
+    }
+
+    /// A file is not in the store any more; whether it was.
+    fn forget(&mut self, path: &Path) -> bool {
+        self.outboxes.removed(path);
+        self.index.remove(path).is_some()
     }
 
     /// Moves a file to the damaged ones.
@@ -203,7 +225,7 @@ impl<D: Disk> Store<D> {
             self.sync(&folder);
         }
         // Where it cannot be moved, it is out of the index all the same, and counted once.
-        let was_known = self.index.remove(path).is_some();
+        let was_known = self.forget(path);
         self.counters.damaged += u64::from(was_known || is_moved);
     }
 
@@ -215,6 +237,42 @@ impl<D: Disk> Store<D> {
     /// Other bounds are in force from the next change on.
     pub(crate) fn rebound(&mut self, settings: Settings) {
         self.settings = settings;
+    }
+
+    /// What waits to be sent.
+    pub(crate) fn outboxes(&self) -> Outboxes {
+        self.outboxes.clone()
+    }
+
+    /// These exports get windows from now on, and no others. One that is new gets those that end from now on; one that was there
+    /// in an earlier process goes on where it was.
+    pub(crate) fn export(&mut self, now: &Now, exports: &[Export]) {
+        cursor::keep_only(
+            &self.folder,
+            &exports.iter().map(|export| export.name.as_str()).collect::<BTreeSet<_>>(),
+        );
+        let new = exports.iter().filter(|export| !self.outboxes.has(&export.name));
+        let position = |export: &Export| {
+            let read = Cursor::of(&self.folder, &export.name).read();
+            let found = read.unwrap_or_else(|cause| {
+                tracing::warn!(
+                    export = export.name,
+                    "export {}: its cursor cannot be read ({cause}): it gets the windows that end from now on",
+                    export.name
+                );
+                None
+            });
+            found.unwrap_or_else(|| Position::new(now.clone(), export))
+        };
+        let positions = new.map(|export| (export.name.clone(), position(export))).collect();
+        for (name, position) in self.outboxes.replace(exports, positions, &self.index) {
+            if let Err(cause) = Cursor::of(&self.folder, &name).write(&position) {
+                tracing::warn!(
+                    export = name,
+                    "export {name}: its cursor cannot be written ({cause}), and is tried again with the next window"
+                );
+            }
+        }
     }
 
     /// Reads a range, and sets aside what turns out to be damaged.

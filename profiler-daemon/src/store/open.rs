@@ -11,6 +11,7 @@ use super::disk::Disk;
 use super::index::Index;
 use super::listing::{self, Choice, DAMAGED, Entry, Listing};
 use super::name::{ENDING, Name};
+use super::outbox::{self, Outboxes};
 use super::place::{self, Held};
 use super::waiting::Waits;
 use super::{Counters, Notes, Settings, Store, StoreError, seal};
@@ -34,6 +35,8 @@ impl<D: Disk> Store<D> {
             index: Index::default(),
             damaged: BTreeMap::new(),
             waits: Waits::default(),
+            outboxes: Outboxes::default(),
+            most_unmerged: outbox::MOST_UNMERGED,
             days_first: false,
             left_alone: BTreeMap::new(),
             counters: Counters::default(),
@@ -74,6 +77,7 @@ impl<D: Disk> Store<D> {
         self.waits = Waits::default();
         self.held = Some(Held::take(&self.folder, &mut self.disk)?);
         self.load()?;
+        self.outboxes.rebuild(&self.index);
         self.counters.remade += 1;
         let (found, folder) = (self.index.len() + self.damaged.len(), self.folder.display());
         let note = format!(
@@ -99,6 +103,7 @@ impl<D: Disk> Store<D> {
         }
         let before = self.index.len();
         self.index.keep_only(&present);
+        self.outboxes.keep_only(&self.index);
         self.left_alone.retain(|path, _| fs::symlink_metadata(self.folder.join(path)).is_ok());
         let unknown = present.iter().filter(|path| path.to_string_lossy().ends_with(ENDING));
         for path in unknown.filter(|path| !self.index.contains_key(*path)) {

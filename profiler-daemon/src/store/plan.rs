@@ -2,9 +2,10 @@
 //! disk.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use profiler_core::merge::Range;
+use serde::{Deserialize, Serialize};
 
 use super::Settings;
 use super::index::Index;
@@ -21,7 +22,7 @@ const MAX_STRETCHES_BYTES: usize = 48 << 10;
 const BATCH: usize = 10;
 
 /// This moment, by both clocks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Now {
     /// The wall clock (ns since the Unix epoch).
     pub(crate) unix_ns: u64,
@@ -70,20 +71,25 @@ pub(crate) struct Group {
     pub(crate) paths: Vec<PathBuf>,
 }
 
-/// Whose files are merged with each other, and the span in which they begin (s since the Unix epoch).
-type GroupKey<'e> = (u64, &'e str, &'e BTreeMap<String, String>);
+/// Whose files are merged with each other, the span in which they begin (s since the Unix epoch), and their class.
+type GroupKey<'e> = (u64, &'e str, &'e BTreeMap<String, String>, u16);
 
-/// The next files to be merged, the oldest first; none of those at paths that shall wait.
+/// The next files to be merged, the oldest first; none of those at paths that shall wait. Files are merged with others of their
+/// class; those of class 0 become days, and those of none stay as they are.
 pub(crate) fn next_group(
     index: &Index,
     settings: &Settings,
     now: &Now,
     days_first: bool,
+    class: impl Fn(&Path) -> Option<u16>,
     waits: impl Fn(&Group) -> bool,
 ) -> Option<Group> {
     let of_level = |level: Level| match level {
-        Level::Day => groups(index, level, 86_400, settings.daily_after_ns, now),
-        _ => groups(index, level, 3600, settings.hourly_after_ns, now),
+        Level::Day => {
+            let of_none = |path: &Path| class(path).filter(|class| *class == 0);
+            groups(index, level, 86_400, settings.daily_after_ns, now, &of_none)
+        }
+        _ => groups(index, level, 3600, settings.hourly_after_ns, now, &class),
     };
     let order = if days_first { [Level::Day, Level::Hour] } else { [Level::Hour, Level::Day] };
     order.into_iter().find_map(|level| of_level(level).into_iter().find(|group| !waits(group)))
@@ -91,13 +97,23 @@ pub(crate) fn next_group(
 
 /// Files that begin in the same span of `length_s`, ended `after_ns` ago, and are to be merged into one of this level: once
 /// the span is over, and meanwhile in batches, so that the last hour is not read window by window.
-fn groups(index: &Index, level: Level, length_s: u64, after_ns: u64, now: &Now) -> Vec<Group> {
+fn groups(
+    index: &Index,
+    level: Level,
+    length_s: u64,
+    after_ns: u64,
+    now: &Now,
+    class: &dyn Fn(&Path) -> Option<u16>,
+) -> Vec<Group> {
     let is_over = |end_unix_ns: u64| end_unix_ns.saturating_add(after_ns) <= now.unix_ns;
     let mut groups: BTreeMap<GroupKey<'_>, Vec<&Entry>> = BTreeMap::new();
     for entry in index.values().filter(|entry| entry.name.level <= level) {
-        if is_over(entry.name.span().to_unix_ns) {
+        if is_over(entry.name.span().to_unix_ns)
+            && let Some(class) = class(&entry.path)
+        {
             let begin_s = entry.name.begin_unix_s / length_s * length_s;
-            groups.entry((begin_s, &entry.stamp.target, &entry.stamp.labels)).or_default().push(entry);
+            let key = (begin_s, entry.stamp.target.as_str(), &entry.stamp.labels, class);
+            groups.entry(key).or_default().push(entry);
         }
     }
     let is_due = |begin_s: u64, entries: &[&Entry]| {

@@ -112,6 +112,7 @@ impl<D: Disk> Store<D> {
     pub(crate) fn expire(&mut self, now: &Now) {
         let expired = plan::expired(&self.index, self.settings.age_ns, now);
         self.counters.expired += self.remove_all(&expired);
+        self.outboxes.prune(now, self.settings.age_ns);
         let oldest_s = now.unix_ns.saturating_sub(self.settings.age_ns) / 1_000_000_000;
         let last_day = PathBuf::from(name::day_of(oldest_s));
         // Their names begin with their days.

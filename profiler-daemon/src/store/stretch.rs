@@ -68,6 +68,25 @@ impl Stretches {
         self.0.iter()
     }
 
+    /// Whether they share any time with `others`.
+    pub(crate) fn overlap(&self, others: &Self) -> bool {
+        let shares = |stretch: &Stretch| {
+            let begins_before = |other: &Stretch| {
+                (other.boot.as_str(), other.from_ns) < (stretch.boot.as_str(), stretch.to_ns)
+            };
+            let before = others.0.partition_point(begins_before);
+            let last = before.checked_sub(1).map(|at| &others.0[at]);
+            last.is_some_and(|last| last.boot == stretch.boot && last.to_ns > stretch.from_ns)
+        };
+        self.0.iter().any(shares)
+    }
+
+    /// Forgets those that are not `kept`; whether any is left.
+    pub(crate) fn retain(&mut self, kept: impl FnMut(&Stretch) -> bool) -> bool {
+        self.0.retain(kept);
+        !self.0.is_empty()
+    }
+
     /// What they take in a header (bytes).
     pub(crate) fn written_bytes(&self) -> usize {
         let digits = |number: u64| number.checked_ilog10().unwrap_or_default() as usize + 1;
@@ -217,6 +236,23 @@ mod tests {
         {
             assert!(serde_json::from_str::<Stretches>(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn stretches_overlap_by_boot_and_time() {
+        let some = Stretches::new(vec![stretch("a", 10, 20), stretch("a", 30, 40), stretch("b", 10, 20)]);
+        let overlaps =
+            |boot, from_ns, to_ns| Stretches::new(vec![stretch(boot, from_ns, to_ns)]).overlap(&some);
+        assert!(
+            overlaps("a", 19, 21) && overlaps("a", 5, 50) && overlaps("b", 11, 12) && overlaps("a", 35, 36)
+        );
+        assert!(
+            !overlaps("a", 20, 30)
+                && !overlaps("a", 40, 50)
+                && !overlaps("b", 30, 40)
+                && !overlaps("c", 10, 20)
+        );
+        assert!(!overlaps("a", 0, 10) && !some.overlap(&Stretches::default()));
     }
 
     #[test]

@@ -11,8 +11,10 @@ use nix::sys::resource::{Resource, getrlimit};
 use profiler_core::profile::SymbolizedProfile;
 
 use super::listing::Entry;
+use super::name::Name;
 use super::place;
 use super::seal::{self, Damage};
+use super::stamp::Stamp;
 
 /// Most threads that unpack: whoever adds up what they find takes a tenth of what one of them does for a file.
 const MAX_THREADS: usize = 4;
@@ -24,7 +26,8 @@ const PART_OPEN: u64 = 8;
 const MOST_OPEN: u64 = 1024;
 
 /// Why there is no profile.
-pub(super) enum NotRead {
+#[derive(Debug)]
+pub(crate) enum NotRead {
     /// The file was merged or removed meanwhile.
     Gone,
     /// The disk does not give it to us, or not now.
@@ -40,6 +43,19 @@ impl From<io::Error> for NotRead {
             _ => Self::Refused(error),
         }
     }
+}
+
+/// All of a file, and what is in it.
+///
+/// # Errors
+///
+/// If it is not there, cannot be read, or is not what was written.
+pub(crate) fn read_file(folder: &Path, path: &Path) -> Result<(Vec<u8>, Stamp, SymbolizedProfile), NotRead> {
+    let bytes = place::read(&folder.join(path))?;
+    let name = Name::parse(path).ok_or(NotRead::Damaged(Damage::Name))?;
+    let stamp = seal::stamp(&name, bytes.as_slice()).map_err(NotRead::Damaged)?;
+    let profile = seal::open(&name, &bytes).map_err(NotRead::Damaged)?;
+    Ok((bytes, stamp, profile))
 }
 
 /// A file that is to be read. One that is open can be merged or removed meanwhile.

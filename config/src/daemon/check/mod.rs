@@ -1,5 +1,6 @@
 //! Settings that are each understood and cannot be meant, alone or together.
 
+mod exports;
 mod targets;
 
 pub(super) use targets::check as targets;
@@ -35,6 +36,7 @@ pub(super) fn combinations(settings: &DaemonSettings, log: &mut Log) {
     symbols(settings, log);
     limits(settings, log);
     targets(settings, log);
+    exports::check(settings, log);
 }
 
 /// A budget that can be kept. A target's may be above the host's: the one is a share of the target's own CPU time, the other

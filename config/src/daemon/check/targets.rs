@@ -10,7 +10,7 @@ use crate::sampling::InvalidSetting;
 use crate::{Each, SamplingSettings};
 
 /// Longest name of a target, and of a label.
-const MAX_NAME: usize = TargetSettings::MAX_NAME;
+pub(super) const MAX_NAME: usize = TargetSettings::MAX_NAME;
 /// Longest text of a label.
 const MAX_TEXT: usize = TargetSettings::MAX_LABEL;
 /// Most labels of a target: each is in every series of metrics.
@@ -37,6 +37,12 @@ pub(in crate::daemon) fn check(settings: &DaemonSettings, log: &mut Log) {
     }
 }
 
+/// Whether a target or an export can have this name.
+pub(super) fn is_name(name: &str) -> bool {
+    let first = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
+    first && name.len() <= MAX_NAME && name.chars().all(TargetSettings::is_name_character)
+}
+
 struct Checked<'a> {
     target: &'a TargetSettings,
     path: String,
@@ -58,15 +64,11 @@ impl Checked<'_> {
 
     fn name(&mut self) {
         let name = &self.target.name;
-        let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
         if name.is_empty() && !self.log.are_read(&[&format!("{}.name", self.path)]) {
             // What it is called is told to be wrong already.
         } else if name.is_empty() {
             self.wrong("name", "a target needs a name; write one such as name = \"web\"");
-        } else if name.len() > MAX_NAME
-            || !name.chars().all(TargetSettings::is_name_character)
-            || !ends(name.chars().next())
-        {
+        } else if !is_name(name) {
             let text = format!(
                 "`{name}` is no name: write at most {MAX_NAME} letters, digits and - . _ @ :, beginning with a letter \
                  or digit"

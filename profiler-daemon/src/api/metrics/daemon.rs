@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::{Figure, Out, counter, gauge};
-use crate::daemon::state::Status;
+use super::{Figure, Kind, Out, counter, gauge};
+use crate::daemon::state::{ExportStatus, Status};
 
 const FIGURES: &[Figure<Status>] = &[
     gauge("status_age_seconds", "How old these figures are: the loop publishes them each second.", |s| {
@@ -119,6 +119,24 @@ const FIGURES: &[Figure<Status>] = &[
     }),
 ];
 
+/// Of each export.
+const EXPORT_FIGURES: &[Figure<ExportStatus>] = &[
+    counter("export_windows_pushed", "Windows that the backend acknowledged.", |e| Some(e.pushed as f64)),
+    counter("export_windows_refused", "Windows that the backend did not take.", |e| Some(e.refused as f64)),
+    counter("export_windows_dropped", "Windows that were gone from the store before they were sent.", |e| {
+        Some(e.dropped as f64)
+    }),
+    counter("export_sent_bytes", "Size of the windows that were acknowledged.", |e| {
+        Some(e.sent_bytes as f64)
+    }),
+    gauge("export_windows_pending", "Windows that wait to be sent.", |e| Some(e.pending as f64)),
+    gauge("export_lag_seconds", "How long ago the oldest of these ended.", |e| Some(e.lag_s)),
+    gauge("export_failing", "Whether nothing is sent at present, since the last attempt failed.", |e| {
+        Some(flag(e.problem.is_some()))
+    }),
+    gauge("export_retry_seconds", "Time until the next attempt.", |e| e.retry_s),
+];
+
 fn flag(is_so: bool) -> f64 {
     f64::from(u8::from(is_so))
 }
@@ -126,7 +144,7 @@ fn flag(is_so: bool) -> f64 {
 /// Writes all of them.
 pub(super) fn encode(status: &Status, out: &mut Out<'_>) -> fmt::Result {
     let build = [(vec![("version", status.version.clone())], 1.0)];
-    out.series("build_info", super::Kind::Gauge, "The version that runs.", build)?;
+    out.series("build_info", Kind::Gauge, "The version that runs.", build)?;
     for figure in FIGURES {
         if let Some(value) = (figure.value)(status) {
             out.one(figure.name, figure.kind, figure.help, value)?;
@@ -140,7 +158,7 @@ pub(super) fn encode(status: &Status, out: &mut Out<'_>) -> fmt::Result {
         ("failed", counts.failed),
     ];
     let by_state = by_state.map(|(state, count)| (vec![("state", state.to_owned())], count as f64));
-    out.series("targets", super::Kind::Gauge, "Targets by state.", by_state)?;
+    out.series("targets", Kind::Gauge, "Targets by state.", by_state)?;
     let store = &status.store;
     let by_reason = [
         ("queue", store.dropped_queue),
@@ -149,5 +167,11 @@ pub(super) fn encode(status: &Status, out: &mut Out<'_>) -> fmt::Result {
     ];
     let by_reason = by_reason.map(|(reason, count)| (vec![("reason", reason.to_owned())], count as f64));
     let help = "Windows that were dropped: too many waited, there was no room, or the disk refused.";
-    out.series("store_windows_dropped", super::Kind::Counter, help, by_reason)
+    out.series("store_windows_dropped", Kind::Counter, help, by_reason)?;
+    EXPORT_FIGURES.iter().try_for_each(|figure| {
+        let labels = |export: &ExportStatus| vec![("export", export.name.clone())];
+        let of_all =
+            status.exports.iter().filter_map(|export| Some((labels(export), (figure.value)(export)?)));
+        out.series(figure.name, figure.kind, figure.help, of_all)
+    })
 }

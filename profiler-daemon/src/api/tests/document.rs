@@ -14,7 +14,7 @@ use super::super::openapi;
 use super::super::routes::ROUTES;
 use super::*;
 use crate::daemon::state::{
-    HostStatus, MemoryStatus, Origin, SettingsStatus, StoreStatus, TargetCounts, TargetState,
+    ExportStatus, HostStatus, MemoryStatus, Origin, SettingsStatus, StoreStatus, TargetCounts, TargetState,
 };
 use crate::store;
 
@@ -86,6 +86,25 @@ fn status() -> Status {
             notes: Vec::new(),
             waiting: store::Waiting { files: 1036, needed_bytes: 1037, retry_s: 1038.0, why: None },
         },
+        exports: vec![
+            export("cloud", 3000),
+            ExportStatus { problem: None, retry_s: None, ..export("lab", 0) },
+        ],
+    }
+}
+
+fn export(name: &str, first: u32) -> ExportStatus {
+    ExportStatus {
+        name: name.to_owned(),
+        to: "backend:4040".to_owned(),
+        pushed: u64::from(first) + 1,
+        refused: u64::from(first) + 2,
+        dropped: u64::from(first) + 3,
+        sent_bytes: u64::from(first) + 4,
+        pending: u64::from(first) + 5,
+        lag_s: f64::from(first) + 6.0,
+        problem: Some("down".to_owned()),
+        retry_s: Some(f64::from(first) + 7.0),
     }
 }
 
@@ -270,13 +289,15 @@ fn every_figure_is_a_metric() {
         let text = written(form);
         let values: BTreeSet<&str> =
             text.lines().filter_map(|line| line.rsplit_once(' ')).map(|(_, value)| value).collect();
-        for figure in (1001..=1039).chain(2001..=2024) {
+        for figure in (1001..=1039).chain(2001..=2024).chain(3001..=3007) {
             let is_there = [format!("{figure}"), format!("{figure}.0")]
                 .iter()
                 .any(|text| values.contains(text.as_str()));
             assert!(is_there, "{figure} is missing in\n{text}");
         }
         assert!(text.contains("sweetspot_degraded 7"), "{text}");
+        assert!(text.contains("sweetspot_export_failing{export=\"cloud\"} 1"), "{text}");
+        assert!(text.contains("sweetspot_export_failing{export=\"lab\"} 0"), "{text}");
         assert!(text.contains("sweetspot_build_info{version=\"9.9\"} 1"), "{text}");
         assert!(text.contains(r#"label_team="a \"b\"\\\n""#), "{text}");
         assert!(text.contains(

@@ -122,11 +122,15 @@ impl Work {
     fn look(&mut self) {
         let mut told = self.told();
         let (rules, suspects) = (told.rules.take(), std::mem::take(&mut told.suspects));
+        let exports = told.exports.take();
         drop(told);
         if let Some(rules) = rules {
             self.store.rebound(rules.store);
             self.servers = rules.debuginfod.clone().map(debuginfod::Servers::new);
             self.rules = rules;
+        }
+        if let Some(exports) = exports {
+            self.store.export(&self.now(), &exports);
         }
         if !self.is_ending() {
             self.store.check(&suspects);

@@ -5,6 +5,7 @@ mod bounds;
 mod crash;
 mod damage;
 mod disks;
+mod exports;
 mod fixture;
 mod merging;
 mod spool;

@@ -1,0 +1,235 @@
+//! Windows go to backends, too: each export has a thread that sends what waits for it in the store.
+//!
+//! The store is the queue ([`crate::store::Outboxes`]), so that a backend that is slow, down or refuses delays nothing and loses
+//! nothing while the store keeps it. The loop waits for no sender: it sees how they are, or what it saw last.
+
+mod plan;
+mod schedule;
+mod sender;
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Error, Result};
+use config::DaemonSettings;
+
+use self::plan::Plan;
+use self::sender::{Control, Orders, Sender};
+use super::journal::OncePerMinute;
+use super::keeper::boot_id;
+use super::state::ExportStatus;
+use crate::store::{Export, Now, Outboxes, Tally};
+use crate::sys::clock;
+
+/// Part of the host's budget that all exports together may take. It is own CPU time of no target, which samples leave to them.
+const SHARE: f64 = 0.1;
+/// An export that is so far behind is not as it should be (s).
+const FAR_BEHIND_S: f64 = 300.0;
+
+/// Exports that can be carried out.
+pub(super) struct Prepared(Vec<Plan>);
+
+/// Makes what the settings' exports need.
+///
+/// # Errors
+///
+/// What of them cannot be carried out, and what to do.
+pub(super) fn prepare(settings: &DaemonSettings) -> Result<Prepared> {
+    plan::plans(settings).map(Prepared)
+}
+
+/// What of these settings the daemon would refuse, and what a person should know of the rest, in lines.
+pub(crate) fn problems(settings: &DaemonSettings) -> (Vec<Error>, Vec<String>) {
+    plan::problems(settings)
+}
+
+/// The exports, as far as the store is concerned.
+pub(super) fn for_store(settings: &DaemonSettings) -> Vec<Export> {
+    let export = |export: &config::ExportSettings| Export {
+        name: export.name.clone(),
+        targets: export.targets.clone(),
+    };
+    settings.exports.iter().map(export).collect()
+}
+
+/// An export.
+struct Running {
+    name: String,
+    /// Host and port.
+    to: String,
+    control: Arc<Control>,
+    /// None if the system had no thread for it.
+    thread: Option<JoinHandle<()>>,
+    dropped: OncePerMinute,
+    /// Dropped windows that were told of.
+    told: u64,
+}
+
+impl Running {
+    fn start(orders: Orders, cpus: Arc<AtomicU64>) -> Self {
+        let (name, to) = (orders.plan.settings.name.clone(), orders.plan.receiver.host.clone());
+        let control = Arc::new(Control::new(orders, cpus));
+        let sender = Sender::new(name.clone(), Arc::clone(&control));
+        let thread = std::thread::Builder::new().name("export".to_owned()).spawn(move || sender.run());
+        let thread = thread
+            .inspect_err(|error| {
+                tracing::error!(export = name, "export {name}: there is no thread for it ({error})")
+            })
+            .ok();
+        Self { name, to, control, thread, dropped: OncePerMinute::default(), told: 0 }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    fn status(&self, tally: Tally, now_ns: u64) -> ExportStatus {
+        let trouble = self.control.trouble();
+        let retry_s = trouble.as_ref().map(|trouble| trouble.next_ns.saturating_sub(now_ns) as f64 * 1e-9);
+        let problem = match self.has_ended() && !self.control.is_over() {
+            true => {
+                Some("it has no thread any more; the log says why, and a restart begins it anew".to_owned())
+            }
+            false => trouble.map(|trouble| trouble.text),
+        };
+        ExportStatus {
+            name: self.name.clone(),
+            to: self.to.clone(),
+            pushed: tally.pushed,
+            refused: tally.refused,
+            dropped: tally.dropped,
+            sent_bytes: tally.sent_bytes,
+            pending: tally.pending,
+            lag_s: tally.lag_ns as f64 * 1e-9,
+            problem,
+            retry_s,
+        }
+    }
+}
+
+/// All exports.
+#[derive(Default)]
+pub(super) struct Exports {
+    running: Vec<Running>,
+    /// Those that the settings name no more, until they are done with a window.
+    leaving: Vec<Running>,
+    /// CPUs that each may use; bits of a float.
+    cpus: Arc<AtomicU64>,
+    outboxes: Outboxes,
+    boot: String,
+    /// What was seen last.
+    tallies: RefCell<BTreeMap<String, Tally>>,
+}
+
+impl Exports {
+    /// Has these exports in force and no others, for the store in `folder`.
+    pub(super) fn adopt(&mut self, prepared: Prepared, outboxes: &Outboxes, folder: &Path) {
+        self.boot = boot_id();
+        self.outboxes = outboxes.clone();
+        let mut before: BTreeMap<String, Running> =
+            self.running.drain(..).map(|running| (running.name.clone(), running)).collect();
+        for plan in prepared.0 {
+            let (name, to) = (plan.settings.name.clone(), plan.receiver.host.clone());
+            let orders = Orders { plan, outboxes: outboxes.clone(), folder: folder.to_owned() };
+            let running = match before.remove(&name) {
+                Some(mut running) if !running.has_ended() => {
+                    running.to = to;
+                    running.control.obey(orders);
+                    running
+                }
+                _ => Running::start(orders, Arc::clone(&self.cpus)),
+            };
+            self.running.push(running);
+        }
+        for running in before.into_values() {
+            running.control.end();
+            tracing::info!(
+                export = running.name,
+                "export {}: it stands in the settings no more",
+                running.name
+            );
+            self.leaving.push(running);
+        }
+    }
+
+    /// All exports together may take their share of so many CPUs, which is the host's budget.
+    pub(super) fn allow(&self, host_cpus: f64) {
+        let each = SHARE * host_cpus / self.running.len().max(1) as f64;
+        self.cpus.store(each.to_bits(), Ordering::Relaxed);
+    }
+
+    /// How they are.
+    pub(super) fn status(&self) -> Vec<ExportStatus> {
+        let (now_ns, tallies) = (clock::monotonic_ns(), self.tallies());
+        let status = |running: &Running| {
+            let tally = tallies.get(&running.name).copied().unwrap_or_default();
+            running.status(tally, now_ns)
+        };
+        self.running.iter().map(status).collect()
+    }
+
+    fn tallies(&self) -> BTreeMap<String, Tally> {
+        let now =
+            Now { unix_ns: clock::unix_ns(), boot: self.boot.clone(), monotonic_ns: clock::monotonic_ns() };
+        let mut last = self.tallies.borrow_mut();
+        if let Some(tallies) = self.outboxes.try_tallies(&now) {
+            *last = tallies;
+        }
+        last.clone()
+    }
+
+    /// Says what was dropped since the last time, once a minute.
+    pub(super) fn log_dropped(&mut self, now_ns: u64) {
+        if self.running.is_empty() && self.leaving.is_empty() {
+            return;
+        }
+        self.leaving.retain(|running| !running.has_ended());
+        let tallies = self.tallies();
+        for running in &mut self.running {
+            let dropped = tallies.get(&running.name).map_or(0, |tally| tally.dropped);
+            let windows = dropped.saturating_sub(running.told);
+            if windows > 0 && running.dropped.allows(now_ns) {
+                let name = &running.name;
+                tracing::warn!(
+                    export = name,
+                    windows,
+                    "export {name}: {windows} windows were dropped: the store had no room for them any more before they were sent"
+                );
+                running.told = dropped;
+            }
+            running.told = running.told.min(dropped); // of another folder it begins anew
+        }
+    }
+
+    /// They begin with no other window.
+    pub(super) fn end(&self) {
+        self.running.iter().for_each(|running| running.control.end());
+    }
+
+    /// Waits for what is being sent, until `until` at most: what is not answered by then is sent again by the next process.
+    pub(super) fn finish(self, until: Instant) {
+        let all = || self.running.iter().chain(&self.leaving);
+        while !all().all(Running::has_ended) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// What of them is not as it should be, for a person.
+pub(super) fn degraded(exports: &[ExportStatus]) -> impl Iterator<Item = String> {
+    let line = |export: &ExportStatus| {
+        let ExportStatus { name, pending, lag_s, problem, .. } = export;
+        let why = problem.as_deref().unwrap_or("it is slower than windows are kept");
+        (*lag_s >= FAR_BEHIND_S).then(|| {
+            format!("export {name} is {:.0} min behind, {pending} windows wait: {why}", lag_s / 60.0)
+        })
+    };
+    exports.iter().filter_map(line)
+}

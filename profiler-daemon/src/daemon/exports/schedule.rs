@@ -1,0 +1,238 @@
+//! When an export tries next, and what is said of it. Time and chance come in as arguments.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::daemon::journal::OncePerMinute;
+use crate::store::{ANOTHER_TURN_NS, Fate, Fault, Letter};
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// The longest pause between two attempts (ns).
+const LONGEST_NS: u64 = 300 * SECOND_NS;
+/// The longest pause after windows that were refused one after the other (ns): it leaves time to mend the settings.
+const LONGEST_REFUSED_NS: u64 = 60 * SECOND_NS;
+/// The longest pause that a backend may ask for (ns).
+const LONGEST_ASKED_NS: u64 = 3600 * SECOND_NS;
+/// The longest pause that CPU time makes (ns).
+const LONGEST_PACED_NS: u64 = 60 * SECOND_NS;
+/// Times that sending fails with a window, while others are taken, before it counts as refused: a backend that fails with one
+/// of three at random loses one of four hundred.
+const MOST_BLAMED: u32 = 5;
+/// Reasons for a refusal that are told.
+const MOST_REASONS: usize = 32;
+
+/// Why a window was not acknowledged.
+#[derive(Debug)]
+pub(super) enum Unsent {
+    /// It is not there any more, or is damaged.
+    Lost,
+    /// It is not taken.
+    Refused(String),
+    /// None is taken as things are.
+    Failed {
+        text: String,
+        /// How long to wait, if the backend says so.
+        after: Option<Duration>,
+        /// Whether it may be at fault itself.
+        may_be_at_fault: bool,
+    },
+}
+
+/// When an export tries next.
+#[derive(Debug, Default)]
+pub(super) struct Schedule {
+    /// Failures since the backend last took or refused a window.
+    failures: u32,
+    /// Windows refused since one was taken.
+    refusals: u32,
+    next_ns: u64,
+    paced_ns: u64,
+}
+
+impl Schedule {
+    /// The next attempt is not before this moment (ns).
+    pub(super) fn due_ns(&self) -> u64 {
+        self.next_ns.max(self.paced_ns)
+    }
+
+    /// Whether the last attempt reached a backend that works.
+    pub(super) fn is_well(&self) -> bool {
+        self.failures == 0
+    }
+
+    /// What becomes of a window that was not acknowledged. `chance` is from 0 to 1.
+    pub(super) fn judge(&mut self, now_ns: u64, letter: &Letter, unsent: &Unsent, chance: f64) -> Fate {
+        match unsent {
+            Unsent::Lost => Fate::Lost,
+            Unsent::Refused(_) => {
+                self.refused(now_ns);
+                Fate::Refused
+            }
+            Unsent::Failed { after, may_be_at_fault, .. } => {
+                let is_new =
+                    letter.failed_ns == 0 || now_ns.saturating_sub(letter.failed_ns) >= ANOTHER_TURN_NS;
+                let fault = match (*may_be_at_fault, is_new && self.is_well()) {
+                    (false, _) => Fault::None,
+                    (true, false) => Fault::Possible,
+                    (true, true) => Fault::Blamed,
+                };
+                if fault == Fault::Blamed && letter.blamed + 1 >= MOST_BLAMED {
+                    self.refused(now_ns);
+                    return Fate::Refused;
+                }
+                self.failed(now_ns, *after, chance);
+                Fate::Kept(fault)
+            }
+        }
+    }
+
+    /// A window was acknowledged.
+    pub(super) fn taken(&mut self) {
+        (self.failures, self.refusals, self.next_ns) = (0, 0, 0);
+    }
+
+    /// A window was refused: the next one may be taken, and if many are refused, there is something to mend.
+    fn refused(&mut self, now_ns: u64) {
+        (self.failures, self.refusals) = (0, self.refusals.saturating_add(1));
+        let pause_ns = if self.refusals < 2 { 0 } else { doubled(self.refusals - 2, LONGEST_REFUSED_NS) };
+        self.next_ns = now_ns.saturating_add(pause_ns);
+    }
+
+    /// None was taken. The backend is left alone for as long as it asks, or ever longer; `chance`, from 0 to 1, keeps a
+    /// thousand hosts from coming back at once.
+    fn failed(&mut self, now_ns: u64, after: Option<Duration>, chance: f64) {
+        self.failures = self.failures.saturating_add(1);
+        let pause_ns = match after {
+            Some(after) => (after.as_nanos() as u64).min(LONGEST_ASKED_NS) as f64 * (1.0 + 0.1 * chance),
+            None => doubled(self.failures - 1, LONGEST_NS) as f64 * (0.5 + 0.5 * chance),
+        };
+        self.next_ns = now_ns.saturating_add(pause_ns as u64);
+    }
+
+    /// A window took so much CPU time, where so many CPUs may be used.
+    pub(super) fn charge(&mut self, now_ns: u64, spent_ns: u64, cpus: f64) {
+        let pause_ns = if cpus > 0.0 { spent_ns as f64 / cpus } else { 0.0 };
+        self.paced_ns = now_ns.saturating_add((pause_ns as u64).min(LONGEST_PACED_NS));
+    }
+
+    /// Other settings are in force: they are tried at once.
+    pub(super) fn begin_anew(&mut self) {
+        *self = Self { paced_ns: self.paced_ns, ..Self::default() };
+    }
+}
+
+/// A second, twice as long for each time, and `longest_ns` at most.
+fn doubled(times: u32, longest_ns: u64) -> u64 {
+    SECOND_NS.saturating_mul(1_u64.checked_shl(times).unwrap_or(u64::MAX)).min(longest_ns)
+}
+
+/// What was said of an export.
+#[derive(Debug, Default)]
+pub(super) struct Talk {
+    failing: OncePerMinute,
+    failing_is_told: bool,
+    unrecorded: OncePerMinute,
+    reasons: BTreeSet<String>,
+}
+
+impl Talk {
+    /// Whether to say that it fails.
+    pub(super) fn failed(&mut self, now_ns: u64) -> bool {
+        let is_new = !self.failing_is_told && self.failing.allows(now_ns);
+        self.failing_is_told |= is_new;
+        is_new
+    }
+
+    /// Whether to say that it works again.
+    pub(super) fn works(&mut self) -> bool {
+        std::mem::take(&mut self.failing_is_told)
+    }
+
+    /// Whether to say why a window was refused: each reason is said once, whatever its figures.
+    pub(super) fn refused(&mut self, reason: &str) -> bool {
+        let words: String = reason.chars().filter(|c| !c.is_ascii_digit()).collect();
+        self.reasons.len() < MOST_REASONS && self.reasons.insert(words)
+    }
+
+    /// Whether to say that the cursor cannot be written.
+    pub(super) fn unrecorded(&mut self, now_ns: u64) -> bool {
+        self.unrecorded.allows(now_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pauses_s(schedule: &mut Schedule, after: Option<u64>, chance: f64, count: usize) -> Vec<f64> {
+        let mut pause_s = || {
+            schedule.failed(0, after.map(Duration::from_secs), chance);
+            schedule.due_ns() as f64 / 1e9
+        };
+        (0..count).map(|_| pause_s()).collect()
+    }
+
+    #[test]
+    fn pauses_double_up_to_a_bound_and_differ_between_hosts() {
+        let mut schedule = Schedule::default();
+        let all = pauses_s(&mut schedule, None, 1.0, 70);
+        assert_eq!(all[..4], [1.0, 2.0, 4.0, 8.0]);
+        assert!(all[9..].iter().all(|pause_s| *pause_s == 300.0) && !schedule.is_well(), "{all:?}");
+        schedule.taken();
+        assert!(schedule.is_well() && schedule.due_ns() == 0);
+        assert_eq!(pauses_s(&mut schedule, None, 0.0, 2), [0.5, 1.0]);
+    }
+
+    #[test]
+    fn a_backend_says_how_long_it_is_left_alone() {
+        let mut schedule = Schedule::default();
+        pauses_s(&mut schedule, None, 1.0, 9);
+        assert_eq!(pauses_s(&mut schedule, Some(30), 0.0, 1), [30.0]);
+        assert_eq!(pauses_s(&mut schedule, Some(30), 1.0, 1), [33.0]);
+        assert_eq!(pauses_s(&mut schedule, Some(86_400), 0.0, 1), [3600.0], "but an hour at most");
+    }
+
+    #[test]
+    fn one_refused_window_keeps_no_other_waiting_and_many_do() {
+        let mut schedule = Schedule::default();
+        let mut pause_s = || {
+            schedule.refused(0);
+            schedule.due_ns() as f64 / 1e9
+        };
+        let all: Vec<f64> = (0..40).map(|_| pause_s()).collect();
+        assert_eq!(all[..5], [0.0, 1.0, 2.0, 4.0, 8.0]);
+        assert_eq!(all[39], 60.0);
+        schedule.taken();
+        schedule.refused(7);
+        assert_eq!((schedule.due_ns(), schedule.is_well()), (7, true));
+    }
+
+    #[test]
+    fn windows_are_sent_as_fast_as_cpu_time_allows() {
+        let mut schedule = Schedule::default();
+        schedule.charge(SECOND_NS, 2_000_000, 0.002);
+        assert_eq!(schedule.due_ns(), 2 * SECOND_NS);
+        schedule.taken();
+        assert_eq!(schedule.due_ns(), 2 * SECOND_NS, "whatever became of it");
+        schedule.begin_anew();
+        assert_eq!(schedule.due_ns(), 2 * SECOND_NS);
+        schedule.charge(0, SECOND_NS, 1e-9);
+        assert_eq!(schedule.due_ns(), LONGEST_PACED_NS);
+        schedule.charge(5, SECOND_NS, 0.0);
+        assert_eq!(schedule.due_ns(), 5, "nothing is known yet");
+    }
+
+    #[test]
+    fn an_outage_and_each_reason_are_told_once() {
+        let mut talk = Talk::default();
+        assert!(!talk.works());
+        assert!(talk.failed(SECOND_NS) && !talk.failed(2 * SECOND_NS) && talk.works() && !talk.works());
+        assert!(!talk.failed(3 * SECOND_NS) && !talk.works(), "within a minute");
+        assert!(talk.failed(62 * SECOND_NS) && talk.works());
+        assert!(talk.refused("takes no body of 18 KiB") && !talk.refused("takes no body of 20 KiB"));
+        assert!(talk.refused("bad labels"));
+        let told =
+            (b'a'..=b'z').chain(b'A'..=b'Z').filter(|c| talk.refused(&char::from(*c).to_string())).count();
+        assert_eq!(told, MOST_REASONS - 2);
+    }
+}

@@ -1,0 +1,283 @@
+//! The thread of an export: it sends the windows that wait, one after the other.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::plan::{Plan, in_settings};
+use super::schedule::{Schedule, Talk, Unsent};
+use crate::push::{Client, PushError, Source};
+use crate::store::{Cursor, Fate, Letter, NotRead, Outboxes, read_file};
+use crate::sys::{clock, priority};
+
+/// What a sender does.
+pub(super) struct Orders {
+    pub(super) plan: Plan,
+    pub(super) outboxes: Outboxes,
+    /// The store's folder.
+    pub(super) folder: PathBuf,
+}
+
+/// Why nothing is sent.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Trouble {
+    pub(super) text: String,
+    /// When it is tried again (ns).
+    pub(super) next_ns: u64,
+}
+
+/// What the loop tells a sender, and what it sees of it.
+pub(super) struct Control {
+    orders: Mutex<Arc<Orders>>,
+    is_over: AtomicBool,
+    /// CPUs that it may use; bits of a float.
+    cpus: Arc<AtomicU64>,
+    trouble: Mutex<Option<Trouble>>,
+}
+
+impl Control {
+    pub(super) fn new(orders: Orders, cpus: Arc<AtomicU64>) -> Self {
+        let orders = Mutex::new(Arc::new(orders));
+        Self { orders, is_over: AtomicBool::new(false), cpus, trouble: Mutex::default() }
+    }
+
+    /// Other orders are in force; those before.
+    pub(super) fn obey(&self, orders: Orders) -> Arc<Orders> {
+        let before = std::mem::replace(&mut *self.lock(), Arc::new(orders));
+        before.outboxes.wake();
+        before
+    }
+
+    /// It begins with no other window.
+    pub(super) fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.orders().outboxes.wake();
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Why nothing is sent; nothing while the sender says so.
+    pub(super) fn trouble(&self) -> Option<Trouble> {
+        self.trouble.try_lock().ok()?.clone()
+    }
+
+    fn orders(&self) -> Arc<Orders> {
+        Arc::clone(&self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Arc<Orders>> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, trouble: Option<Trouble>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    }
+}
+
+impl Unsent {
+    /// Something beside the window is wrong.
+    fn beside(text: String) -> Self {
+        Self::Failed { text, after: None, may_be_at_fault: false }
+    }
+}
+
+impl From<PushError> for Unsent {
+    fn from(error: PushError) -> Self {
+        match error {
+            PushError::Profile(text) => Self::Refused(in_settings(&text)),
+            PushError::NotPermitted(text) => Self::beside(in_settings(&text)),
+            PushError::Receiver(text) => {
+                Self::Failed { text: in_settings(&text), after: None, may_be_at_fault: true }
+            }
+            PushError::Failed { text, after } => {
+                Self::Failed { text: format!("{text}; look at its log"), after, may_be_at_fault: true }
+            }
+            PushError::Later { text, after } => Self::Failed { text, after, may_be_at_fault: false },
+        }
+    }
+}
+
+/// The thread's side.
+pub(super) struct Sender {
+    name: String,
+    control: Arc<Control>,
+    orders: Arc<Orders>,
+    /// Made anew after a failure: the files that it is made of may be other ones by then.
+    client: Option<Client>,
+    cursor: Cursor,
+    schedule: Schedule,
+    talk: Talk,
+}
+
+impl Sender {
+    pub(super) fn new(name: String, control: Arc<Control>) -> Self {
+        let orders = control.orders();
+        let cursor = Cursor::of(&orders.folder, &name);
+        Self {
+            name,
+            control,
+            orders,
+            client: None,
+            cursor,
+            schedule: Schedule::default(),
+            talk: Talk::default(),
+        }
+    }
+
+    pub(super) fn run(mut self) {
+        priority::come_later();
+        self.log_orders();
+        while !self.control.is_over() {
+            let orders = self.control.orders();
+            if !Arc::ptr_eq(&orders, &self.orders) {
+                self.obey(orders);
+            }
+            if let Some(letter) = self.next() {
+                self.deliver(&letter);
+            }
+        }
+    }
+
+    fn obey(&mut self, orders: Arc<Orders>) {
+        self.orders = orders;
+        self.client = None;
+        self.cursor = Cursor::of(&self.orders.folder, &self.name);
+        self.schedule.begin_anew();
+        self.log_orders();
+    }
+
+    /// The next window, once it is time for it; nothing if there is something else to do.
+    fn next(&self) -> Option<Letter> {
+        let (control, orders, due_ns) = (&self.control, &self.orders, self.schedule.due_ns());
+        orders.outboxes.take(&self.name, self.schedule.is_well(), || {
+            let goes_on = !control.is_over() && Arc::ptr_eq(&control.orders(), orders);
+            let now_ns = clock::monotonic_ns();
+            goes_on.then(|| (now_ns, Duration::from_nanos(due_ns.saturating_sub(now_ns))))
+        })
+    }
+
+    fn deliver(&mut self, letter: &Letter) {
+        let before_ns = clock::thread_cpu_ns();
+        // Nothing that a file or a backend holds may end this thread.
+        let sent = catch_unwind(AssertUnwindSafe(|| self.send(letter)));
+        let error = || Err(Unsent::Refused("it met an error of sweetspot's; its log says which".to_owned()));
+        let fate = match sent.unwrap_or_else(|_| error()) {
+            Ok(bytes) => self.took(bytes),
+            Err(unsent) => self.took_not(letter, &unsent),
+        };
+        if matches!(fate, Fate::Sent(_) | Fate::Refused) {
+            self.record(letter);
+        }
+        self.orders.outboxes.finish(&self.name, clock::monotonic_ns(), letter, fate);
+        let spent_ns = clock::thread_cpu_ns().saturating_sub(before_ns);
+        let cpus = f64::from_bits(self.control.cpus.load(Ordering::Relaxed));
+        self.schedule.charge(clock::monotonic_ns(), spent_ns, cpus);
+    }
+
+    /// Sends a window; how many bytes it took.
+    fn send(&mut self, letter: &Letter) -> Result<usize, Unsent> {
+        let (pprof, stamp, profile) =
+            read_file(&self.orders.folder, &letter.path).map_err(|error| match error {
+                NotRead::Gone | NotRead::Damaged(_) => Unsent::Lost,
+                NotRead::Refused(cause) => Unsent::beside(format!(
+                    "{} cannot be read ({cause}); look at the disk",
+                    letter.path.display()
+                )),
+            })?;
+        let plan = &self.orders.plan;
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => plan.client().map_err(|error| Unsent::beside(in_settings(&format!("{error:#}"))))?,
+        };
+        let identity = plan.naming.identity(&profile, Some(&stamp));
+        let bytes = client.send(&Source { profile, pprof, stamp: Some(stamp) }, &identity)?;
+        self.client = Some(client);
+        Ok(bytes)
+    }
+
+    fn took(&mut self, bytes: usize) -> Fate {
+        self.schedule.taken();
+        self.works();
+        Fate::Sent(bytes as u64)
+    }
+
+    fn took_not(&mut self, letter: &Letter, unsent: &Unsent) -> Fate {
+        let now_ns = clock::monotonic_ns();
+        let fate = self.schedule.judge(now_ns, letter, unsent, fastrand::f64());
+        match unsent {
+            Unsent::Lost => {}
+            Unsent::Refused(reason) => self.tell_refused(letter, reason),
+            Unsent::Failed { text, .. } if fate == Fate::Refused => {
+                self.tell_refused(
+                    letter,
+                    &format!("{text}; it failed with this window again and again, and took others"),
+                );
+            }
+            Unsent::Failed { text, .. } => self.tell_failed(now_ns, text),
+        }
+        fate
+    }
+
+    fn tell_failed(&mut self, now_ns: u64, text: &str) {
+        if self.talk.failed(now_ns) {
+            let name = &self.name;
+            tracing::warn!(export = name, reason = text, "export {name}: windows wait in the store: {text}");
+        }
+        self.control.tell(Some(Trouble { text: text.to_owned(), next_ns: self.schedule.due_ns() }));
+    }
+
+    fn tell_refused(&mut self, letter: &Letter, reason: &str) {
+        self.works();
+        if self.talk.refused(reason) {
+            let (name, target) = (&self.name, &letter.target);
+            tracing::warn!(
+                export = name,
+                target,
+                reason,
+                "export {name}: a window of {target} is refused: {reason}"
+            );
+        }
+    }
+
+    fn works(&mut self) {
+        self.control.tell(None);
+        if self.talk.works() {
+            let name = &self.name;
+            tracing::info!(export = name, "export {name}: windows are sent again");
+        }
+    }
+
+    /// Has the disk know what is settled, before anything else is done with it.
+    fn record(&mut self, letter: &Letter) {
+        let orders = Arc::clone(&self.orders);
+        let position = || orders.outboxes.position(&self.name);
+        let added = self.cursor.add(letter);
+        // All of it, now and then, and where the file is gone.
+        let written = match (&added, self.cursor.is_long()) {
+            (Ok(()), false) => return,
+            _ => position().map(|mut position| {
+                position.settle(&letter.target, &letter.stretches);
+                self.cursor.write(&position)
+            }),
+        };
+        if let Some(Err(cause)) = written
+            && self.talk.unrecorded(clock::monotonic_ns())
+        {
+            let name = &self.name;
+            tracing::warn!(
+                export = name,
+                "export {name}: its cursor cannot be written ({cause}): what is sent meanwhile is sent again after a crash"
+            );
+        }
+    }
+
+    fn log_orders(&self) {
+        let (name, receiver) = (&self.name, &self.orders.plan.receiver);
+        let to = &receiver.host;
+        tracing::info!(export = name, to, "export {name}: windows go to {to}");
+    }
+}

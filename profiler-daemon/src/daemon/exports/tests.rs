@@ -1,0 +1,149 @@
+//! A day of windows, with a backend and a clock that are simulated.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+
+use super::schedule::{Schedule, Unsent};
+use crate::export::testing;
+use crate::store::{Export, Fate, Letter, Now, RealDisk, Settings, Store, Tally, Window};
+
+const SECOND: u64 = 1_000_000_000;
+/// The wall clock when the boot's was zero: 2026-11-16.
+const BOOTED: u64 = 1_794_787_200 * SECOND;
+
+/// What a backend says of a window of a target at a second.
+type Backend = fn(u64, &str) -> Result<(), Unsent>;
+
+fn failed(after: Option<u64>, may_be_at_fault: bool) -> Result<(), Unsent> {
+    let after = after.map(std::time::Duration::from_secs);
+    Err(Unsent::Failed { text: "no".to_owned(), after, may_be_at_fault })
+}
+
+fn now(second: u64) -> Now {
+    let monotonic_ns = second * SECOND;
+    Now { unix_ns: BOOTED + monotonic_ns, boot: "boot".to_owned(), monotonic_ns }
+}
+
+struct Simulated {
+    _folder: TempDir,
+    store: Store,
+    schedule: Schedule,
+    /// What was sent, and when (s).
+    attempts: Vec<(u64, PathBuf, bool)>,
+}
+
+impl Simulated {
+    fn new() -> Self {
+        let folder = TempDir::new().unwrap();
+        let ever = u64::MAX;
+        let settings = Settings { age_ns: ever, bytes: 1 << 30, hourly_after_ns: ever, daily_after_ns: ever };
+        let mut store = Store::open(folder.path(), settings, RealDisk).unwrap();
+        store.export(&now(0), &[Export { name: "a".to_owned(), targets: Vec::new() }]);
+        Self { _folder: folder, store, schedule: Schedule::default(), attempts: Vec::new() }
+    }
+
+    fn write(&mut self, target: &str, second: u64) {
+        let (from_ns, to_ns) = ((second - 60) * SECOND, second * SECOND);
+        let mut profile = testing::profile();
+        (profile.run.start_unix_ns, profile.run.duration_s) = (BOOTED + from_ns, 60.0);
+        let (target, labels, boot) = (target.to_owned(), BTreeMap::new(), "boot".to_owned());
+        self.store.write(&now(second), Window { target, labels, boot, from_ns, to_ns }, &profile).unwrap();
+    }
+
+    /// So many minutes, with a window of each target at the end of each; what came of them.
+    fn run(&mut self, minutes: u64, targets: &[&str], backend: Backend) -> Tally {
+        for second in 60..=minutes * 60 {
+            if second % 60 == 0 {
+                targets.iter().for_each(|target| self.write(target, second));
+            }
+            let now_ns = second * SECOND;
+            // A second has room for some requests.
+            for _ in 0..5 {
+                if self.schedule.due_ns() > now_ns {
+                    break;
+                }
+                let outboxes = self.store.outboxes();
+                let Some(letter) = outboxes.try_take("a", now_ns, self.schedule.is_well()) else { break };
+                let fate = self.fate(second, &letter, backend(second, &letter.target));
+                outboxes.finish("a", now_ns, &letter, fate);
+            }
+        }
+        self.store.outboxes().try_tallies(&now(minutes * 60)).unwrap()["a"]
+    }
+
+    fn fate(&mut self, second: u64, letter: &Letter, said: Result<(), Unsent>) -> Fate {
+        self.attempts.push((second, letter.path.clone(), said.is_ok()));
+        match said {
+            Ok(()) => {
+                self.schedule.taken();
+                Fate::Sent(1)
+            }
+            Err(unsent) => self.schedule.judge(second * SECOND, letter, &unsent, 0.5),
+        }
+    }
+}
+
+#[test]
+fn an_outage_loses_nothing_and_costs_few_attempts() {
+    let mut simulated = Simulated::new();
+    let is_down = |second| (600..7_200).contains(&second);
+    let tally = simulated.run(180, &["web", "db"], |second, _| match (600..7_200).contains(&second) {
+        true => failed(None, true),
+        false => Ok(()),
+    });
+    assert_eq!((tally.pushed, tally.refused, tally.dropped, tally.pending), (360, 0, 0, 0));
+    let attempts = simulated.attempts.iter().filter(|(second, ..)| is_down(*second)).count();
+    assert!((20..60).contains(&attempts), "{attempts}");
+    let caught_up = simulated.attempts.iter().filter(|(second, ..)| (7_200..7_560).contains(second)).count();
+    assert!(caught_up >= 220, "{caught_up}");
+}
+
+#[test]
+fn a_backend_that_asks_to_wait_is_asked_no_earlier() {
+    let mut simulated = Simulated::new();
+    let tally = simulated.run(30, &["web"], |second, _| match second {
+        120..900 => failed(Some(240), false),
+        _ => Ok(()),
+    });
+    assert_eq!((tally.pushed, tally.refused), (30, 0));
+    let asked: Vec<u64> =
+        simulated.attempts.iter().filter(|(.., is_taken)| !is_taken).map(|(second, ..)| *second).collect();
+    assert_eq!(asked, [120, 372, 624, 876], "240 s and a random part later");
+}
+
+/// Each window of one target breaks the backend.
+#[test]
+fn what_is_poisonous_is_given_up_and_keeps_no_other_waiting() {
+    let mut simulated = Simulated::new();
+    let targets = ["db", "log", "poison", "web"];
+    let tally = simulated.run(60, &targets, |_, target| match target {
+        "poison" => failed(None, true),
+        _ => Ok(()),
+    });
+    assert_eq!(tally.dropped, 0);
+    assert!(tally.refused >= 40 && tally.pushed >= 3 * 58, "{tally:?}");
+}
+
+/// A backend that fails every other time is at fault itself.
+#[test]
+fn a_backend_that_fails_now_and_then_gets_every_window() {
+    let mut simulated = Simulated::new();
+    let tally = simulated.run(120, &["web", "db"], |second, _| match second % 7 < 3 {
+        true => failed(None, true),
+        false => Ok(()),
+    });
+    assert!(tally.pushed >= 236 && tally.refused == 0, "{tally:?}");
+}
+
+#[test]
+fn what_is_refused_is_skipped() {
+    let mut simulated = Simulated::new();
+    let tally = simulated.run(60, &["web", "db"], |_, target| match target {
+        "web" => Err(Unsent::Refused("bad".to_owned())),
+        _ => Ok(()),
+    });
+    assert_eq!((tally.pushed, tally.refused, tally.pending), (60, 60, 0));
+    assert_eq!(simulated.attempts.len(), 120, "each once");
+}
