@@ -28,6 +28,12 @@ impl Symbols {
         }
     }
 
+    /// The same, where no process can be had that reads symbols.
+    #[cfg(test)]
+    pub(crate) fn without_process(bytes: u64) -> Self {
+        Self { process: SymbolProcess::impossible(), ..Self::new(bytes) }
+    }
+
     /// They may take so many bytes from now on.
     pub(crate) fn set_cap(&self, bytes: u64) {
         self.memory.set_cap(bytes);

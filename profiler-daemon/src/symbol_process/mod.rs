@@ -132,6 +132,7 @@ pub(crate) struct There {
     facts: Facts,
     is_partial: bool,
     file: FileName,
+    /// Length of the file, and of its separate debug files.
     bytes: u64,
     files: Arc<dyn OpenFiles>,
     proof: Proof,
@@ -257,6 +258,7 @@ pub(crate) enum NotRead {
 pub(crate) struct SymbolProcess(Arc<Shared>);
 
 struct Shared {
+    program: Program,
     patience: Patience,
     /// Held as long as a request takes.
     state: Mutex<State>,
@@ -300,14 +302,20 @@ pub(crate) struct ProcessStatus {
 
 impl Default for SymbolProcess {
     fn default() -> Self {
-        Self::with(Patience::default())
+        Self::with(PROGRAM, Patience::default())
     }
 }
 
 impl SymbolProcess {
-    fn with(patience: Patience) -> Self {
+    fn with(program: Program, patience: Patience) -> Self {
         let (state, forgotten, told) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self(Arc::new(Shared { patience, state, forgotten, told }))
+        Self(Arc::new(Shared { program, patience, state, forgotten, told }))
+    }
+
+    /// One that cannot be started.
+    #[cfg(test)]
+    pub(crate) fn impossible() -> Self {
+        Self::with(Program { path: "/nowhere", arguments: &[] }, Patience::default())
     }
 
     /// Reads an object; symbols may take `most_bytes` all in all.
@@ -345,7 +353,7 @@ impl SymbolProcess {
             all_bytes: limits.all_bytes,
             print,
         });
-        let read = self.ask(&mut state, load, Some(wanted.file), &there);
+        let read = self.ask(&mut state, load, Some(wanted.file), &mut there);
         let address_bytes = state.address_bytes();
         let read = read.and_then(|told| match told {
             Told::Loaded(facts) => {
@@ -382,7 +390,13 @@ impl SymbolProcess {
         found.map_err(|broken| self.give_up(&mut state, &there.file, &broken))
     }
 
-    fn ask(&self, state: &mut State, ask: Ask, file: Option<&File>, there: &There) -> Result<Told, Broken> {
+    fn ask(
+        &self,
+        state: &mut State,
+        ask: Ask,
+        file: Option<&File>,
+        there: &mut There,
+    ) -> Result<Told, Broken> {
         state.used_ns = clock::monotonic_ns();
         let forgotten = std::mem::take(&mut *lock(&self.0.forgotten));
         let running = state.running.as_mut().ok_or_else(|| Broken("it is not there".to_owned()))?;
@@ -392,7 +406,11 @@ impl SymbolProcess {
             running.tell(Ask::Forget(Forget { numbers }));
         }
         let patience = self.0.patience.for_bytes(there.bytes);
-        running.ask(ask, file, patience, &mut |question| open(&*there.files, question))
+        running.ask(ask, file, patience, &mut |question| {
+            let file = open(&*there.files, question)?;
+            there.bytes = there.bytes.saturating_add(file.metadata().map_or(0, |meta| meta.len()));
+            Some(file)
+        })
     }
 
     /// Has a process run that can be asked.
@@ -408,7 +426,7 @@ impl SymbolProcess {
         self.end(state);
         let mut why = String::new();
         for _ in 0..TRIES {
-            match Running::start(&PROGRAM, bounds, self.0.patience) {
+            match Running::start(&self.0.program, bounds, self.0.patience) {
                 Ok(running) => {
                     let mut told = lock(&self.0.told);
                     (told.pid, told.started) = (Some(running.pid()), told.started + 1);

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,8 @@ use crate::sys::{clock, family, passing};
 const LOOK_EVERY_MS: u16 = 200;
 /// For a process that was killed to be gone. One that waits for a disk takes longer, and is reaped later.
 const TO_END: Duration = Duration::from_millis(500);
+/// No request may take more CPU time than this.
+const LONGEST: Duration = Duration::from_secs(600);
 /// How much longer than its CPU time a request may take where other programs keep the CPUs.
 const MOST_PER_CPU: u32 = 30;
 /// Files that are looked for in one request: split debug information has one for each unit.
@@ -46,7 +48,8 @@ impl Default for Patience {
 impl Patience {
     /// So much more for a file of this length: a second for each 8 MiB.
     pub(super) fn for_bytes(self, bytes: u64) -> Self {
-        Self { cpu: self.cpu + Duration::from_secs((bytes >> 23).min(600)), ..self }
+        let more = Duration::from_secs(bytes >> 23);
+        Self { cpu: (self.cpu + more).min(LONGEST), ..self }
     }
 }
 
@@ -88,6 +91,7 @@ impl Running {
         let mut command = Command::new(program.path);
         command.args(program.arguments).env_clear().current_dir("/");
         command.stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
+        command.process_group(0); // who interrupts us from a terminal does not interrupt it
         let child = command.spawn().map_err(failed)?;
         drop(command); // and with it the other end of the socket
         family::begin(child.id());
@@ -166,6 +170,8 @@ impl Running {
             let asked = Instant::now();
             let file = answer(question);
             waiting.forgive(asked.elapsed());
+            let bytes = file.as_ref().and_then(|file| Some(file.metadata().ok()?.len()));
+            waiting.patience = waiting.patience.for_bytes(bytes.unwrap_or(0));
             self.send(Ask::File(Nothing {}), file.as_ref(), waiting)?;
         }
     }

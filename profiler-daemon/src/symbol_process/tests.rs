@@ -77,7 +77,7 @@ fn wait_for_end(pid: u32) {
 }
 
 fn impatient() -> SymbolProcess {
-    SymbolProcess::with(Patience { still: Duration::from_secs(2), ..Patience::default() })
+    SymbolProcess::with(PROGRAM, Patience { still: Duration::from_secs(2), ..Patience::default() })
 }
 
 fn is_named(found: &Result<Vec<Symbolized>, Gone>) -> bool {
@@ -275,6 +275,20 @@ fn the_process_is_handed_the_debug_files_that_it_asks_for_and_only_elf_files() {
         assert!(!asked.is_empty(), "{:?}", there.facts);
         let question = Question::Open(asked[0].to_str().unwrap().as_bytes().to_vec());
         assert_eq!(open(&*files, question).is_some(), is_given);
+    }
+}
+
+#[test]
+fn where_no_process_can_be_had_it_is_said_once_and_files_are_read_here() {
+    for path in ["/nowhere", "/bin/true"] {
+        let process = SymbolProcess::with(Program { path, arguments: &[] }, Patience::default());
+        for _ in 0..2 {
+            assert_eq!(load(&process, &library()).map(|_| ()), Err(NotRead::Here), "{path}");
+        }
+        assert_eq!(process.take_notes().len(), 1);
+        let status = process.status();
+        assert!(status.obstacle.is_some() && status.problems()[0].contains("by the service itself"));
+        assert_eq!((status.started, status.broken), (0, 0));
     }
 }
 

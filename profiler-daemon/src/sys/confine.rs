@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use nix::sys::prctl;
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
@@ -29,6 +29,8 @@ pub(crate) struct Bounds {
 /// What could not be done.
 pub(crate) fn confine(bounds: &Bounds) -> Result<(), String> {
     close_inherited();
+    // Where memory runs out, this process is the first to go.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     step("to end with its parent", prctl::set_pdeathsig(Signal::SIGKILL))?;
     step("to be closed to other processes", prctl::set_dumpable(false))?;
     step("to gain no privileges", prctl::set_no_new_privs())?;
@@ -40,6 +42,8 @@ pub(crate) fn confine(bounds: &Bounds) -> Result<(), String> {
         (Resource::RLIMIT_CORE, 0),
         (Resource::RLIMIT_FSIZE, 0),
     ] {
+        // Whoever started us may have less, and nobody without capabilities gets more.
+        let most = getrlimit(resource).map_or(most, |(_, hard)| most.min(hard));
         step("to limit what it takes", setrlimit(resource, most, most))?;
     }
     filter().map_err(|error| format!("to filter its system calls ({error})"))
