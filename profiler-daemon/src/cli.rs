@@ -60,6 +60,9 @@ pub(crate) enum Command {
     // What `calibrate` samples: this program once more.
     #[command(hide = true)]
     CalibrateWorkload(CalibrateWorkloadArgs),
+    // What reads symbol tables for the others, and can do nothing else.
+    #[command(hide = true)]
+    Symbolizer,
     // What packages contain.
     #[command(hide = true)]
     GenerateDocs(GenerateDocsArgs),

@@ -30,6 +30,7 @@ mod sampler;
 mod settings;
 mod standstill;
 mod store;
+mod symbol_process;
 mod sys;
 mod targets;
 mod terminal;
@@ -95,6 +96,7 @@ fn run(job: Job) -> Result<ExitCode> {
         Job::Evaluate(job) => evaluate::run(&job)?,
         Job::Workload(job) => evaluate::workload::run(&job)?,
         Job::Calibrate(job) => calibrate::run(job, terminal)?,
+        Job::Symbolizer => symbol_process::run()?,
         Job::CalibrateWorkload(cpu) => calibrate::serve(cpu)?,
         Job::Daemon(job) => return daemon::run(job),
         Job::CheckConfig(file) => return check_config::run(file.as_deref(), terminal),

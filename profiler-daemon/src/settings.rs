@@ -46,6 +46,8 @@ pub(crate) enum Job {
     Calibrate(CalibrateJob),
     /// Be what `Calibrate` samples, on this CPU.
     CalibrateWorkload(u32),
+    /// Be what reads symbols for another process of this program.
+    Symbolizer,
     /// Be the service.
     Daemon(DaemonJob),
     /// Judge a settings file of the daemon; `None`: print the commented one.
@@ -226,6 +228,7 @@ impl Job {
             Command::Workload(args) => Self::Workload(workload(args)?),
             Command::Calibrate(args) => Self::Calibrate(CalibrateJob { quick: args.quick, json: args.json }),
             Command::CalibrateWorkload(args) => Self::CalibrateWorkload(args.cpu),
+            Command::Symbolizer => Self::Symbolizer,
             Command::Daemon(args) => Self::Daemon(daemon(args)),
             Command::CheckConfig(args) => Self::CheckConfig(args.file),
             Command::Ctl(args) => Self::Ctl(CtlJob::new(args)?),

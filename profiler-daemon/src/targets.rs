@@ -10,6 +10,7 @@ use regex_lite::Regex;
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::run::explain;
 use crate::settings::Target;
+use crate::sys::family;
 
 /// What a target turned out to be.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ impl Target {
 fn inhabited(group: Arc<Cgroup>) -> Result<Found, CgroupError> {
     let unreadable = |cause| CgroupError::Unreadable { name: group.name().to_owned(), cause };
     let mut pids = group.processes().map_err(unreadable)?;
-    pids.retain(|pid| *pid != std::process::id());
+    pids.retain(|pid| !family::is_ours(*pid));
     if pids.is_empty() {
         return Err(CgroupError::Empty(group.name().to_owned()));
     }
@@ -59,10 +60,9 @@ fn existing(pids: &[u32]) -> Result<Vec<u32>> {
 }
 
 fn matching(regex: &Regex) -> Result<Vec<u32>> {
-    let own = std::process::id();
     let mut pids: Vec<u32> = fs::read_dir("/proc")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter(|pid| *pid != own && names(*pid).iter().any(|name| regex.is_match(name)))
+        .filter(|pid| !family::is_ours(*pid) && names(*pid).iter().any(|name| regex.is_match(name)))
         .collect();
     if pids.is_empty() {
         bail!("no process has a name that matches `{regex}`; `ps -eo pid,comm` lists the names");

@@ -56,7 +56,7 @@ impl<'s> Elf<'s> {
             return Err(Reason::NotElf);
         }
         let (header, _) = pod::from_bytes::<FileHeader64<Le>>(&ident)
-            .map_err(|()| Reason::CorruptElf("the file ends inside its header"))?;
+            .map_err(|()| Reason::corrupt("the file ends inside its header"))?;
         if header.e_ident.class != elf::ELFCLASS64 || header.e_ident.data != elf::ELFDATA2LSB {
             return Err(Reason::OtherElf);
         }
@@ -70,12 +70,12 @@ impl<'s> Elf<'s> {
 
     fn read_section_headers(&mut self, header: &FileHeader64<Le>) -> Result<(), Reason> {
         if usize::from(header.e_shentsize.get(Le)) != SECTION_HEADER_SIZE {
-            return Err(Reason::CorruptElf("section headers of an unknown size"));
+            return Err(Reason::corrupt("section headers of an unknown size"));
         }
         let offset = header.e_shoff.get(Le);
         // Numbers that do not fit the file header are kept in the first section header.
         let first =
-            self.raw_headers(offset, 1)?.first().copied().ok_or(Reason::CorruptElf("no section header"))?;
+            self.raw_headers(offset, 1)?.first().copied().ok_or(Reason::corrupt("no section header"))?;
         let count = match header.e_shnum.get(Le) {
             0 => first.size,
             count => count.into(),
@@ -106,7 +106,7 @@ impl<'s> Elf<'s> {
     fn read_range(&self, what: &str, offset: u64, size: u64) -> Result<Vec<u8>, Reason> {
         let end = offset.checked_add(size);
         if end.is_none_or(|end| end > self.len) {
-            return Err(Reason::CorruptElf("a section reaches past the end of the file"));
+            return Err(Reason::corrupt("a section reaches past the end of the file"));
         }
         let bytes = usize::try_from(size).ok().filter(|_| size <= LARGEST_SECTION);
         let size = bytes.ok_or_else(|| Reason::TooLarge { what: what.to_owned(), bytes: size })?;

@@ -39,7 +39,7 @@ pub enum Symbolized {
 pub struct Limits {
     /// The most bytes of debug information in memory at a time: the small sections, and one or a few units of the large
     /// ones. An object that needs more is named from its symbol table alone, and says so in its warnings; units that need
-    /// more are named from there too.
+    /// more are named from there too. With 0, no debug information is looked for: see [`Limits::of_symbols`].
     pub bytes: u64,
     /// The same with the symbol tables, which come first. An object whose symbol tables need more cannot be named.
     pub all_bytes: u64,
@@ -55,6 +55,11 @@ impl Limits {
     /// So many bytes for everything.
     pub fn of_all(bytes: u64) -> Self {
         Self { bytes, all_bytes: bytes }
+    }
+
+    /// The object's own symbol table alone, in so many bytes: nothing else is read, and no warning says so.
+    pub fn of_symbols(bytes: u64) -> Self {
+        Self { bytes: 0, all_bytes: bytes }
     }
 
     /// What is left beside `bytes` that are held.
@@ -116,6 +121,7 @@ impl<'s> Object<'s> {
     ) -> Result<Self, Reason> {
         let bytes = source.clone();
         let elf = Elf::parse(bytes.get())?;
+        let wants_symbols_alone = limits.bytes == 0;
         let limits = limits.beside(elf.held_bytes());
         let own_symbols = SymbolTable::read(&elf, limits.all_bytes);
         let mut object = Self {
@@ -129,8 +135,10 @@ impl<'s> Object<'s> {
         };
         let has_symtab = own_symbols.as_ref().is_ok_and(SymbolTable::has_symtab);
         let limits = limits.beside(own_symbols.as_ref().map_or(0, SymbolTable::held_bytes));
-        object.read_debug_info(limits, &elf, source, path, debug_files, has_symtab);
-        if !has_symtab && object.sources.symbols.is_empty() {
+        if !wants_symbols_alone {
+            object.read_debug_info(limits, &elf, source, path, debug_files, has_symtab);
+        }
+        if !wants_symbols_alone && !has_symtab && object.sources.symbols.is_empty() {
             let mini = object.or_warn(mini_symbols(&elf, limits.all_bytes)).flatten();
             object.sources.symbols.extend(mini);
         }

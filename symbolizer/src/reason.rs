@@ -1,5 +1,6 @@
 //! Why an address has no name.
 
+use std::borrow::Cow;
 use std::io;
 
 /// Why an address has no name, or an object cannot be used: one short phrase each.
@@ -23,7 +24,7 @@ pub enum Reason {
     Unreadable(String),
     /// A header or table points outside the file, or contradicts itself.
     #[error("the file is corrupt: {0}")]
-    CorruptElf(&'static str),
+    CorruptElf(Cow<'static, str>),
     /// The DWARF cannot be parsed where the answer should be.
     #[error("the file's debug information is corrupt")]
     CorruptDebugInfo,
@@ -53,6 +54,12 @@ pub enum Reason {
     /// The kernel's list holds no function.
     #[error("the kernel's symbol list holds no function")]
     NoKernelSymbols,
+}
+
+impl Reason {
+    pub(crate) const fn corrupt(what: &'static str) -> Self {
+        Self::CorruptElf(Cow::Borrowed(what))
+    }
 }
 
 impl From<io::Error> for Reason {

@@ -156,6 +156,21 @@ fn the_same_whether_strings_are_held_or_not() {
 }
 
 #[test]
+fn of_symbols_alone_nothing_else_is_read() {
+    let path = std::env::current_exe().expect("this test");
+    let file = File::open(&path).expect("this test");
+    let object = Object::load_within(Limits::of_symbols(1 << 30), &file, &path, &NoDebugFiles);
+    let object = object.expect("a good object");
+    assert!(!object.has_debug_info());
+    assert_eq!(object.warnings(), []);
+    let without_line = |symbolized: &Symbolized| match symbolized {
+        Symbolized::Known(frames) => frames.len() == 1 && frames[0].line.is_none(),
+        Symbolized::Unknown(_) => false,
+    };
+    assert!(object.symbolize_all(&addresses(&path)).iter().all(without_line));
+}
+
+#[test]
 fn beyond_the_limit_symbols_are_left() {
     let path = std::env::current_exe().expect("this test");
     let file = File::open(&path).expect("this test");

@@ -496,6 +496,59 @@ fn open_files(pid: u32) -> Result<Vec<String>> {
     Ok(files.filter_map(leads_to).map(|path| path.to_string_lossy().into_owned()).collect())
 }
 
+/// The process that reads symbols for a daemon, while it runs.
+fn symbolizer_of(daemon: &Daemon) -> Result<Option<u32>> {
+    let threads = fs::read_dir(format!("/proc/{}/task", daemon.pid()?))?;
+    let children = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("children")).ok());
+    let children: String = children.collect();
+    let reads_symbols = |pid: &u32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).nth(1) == Some(b"symbolizer")
+    };
+    Ok(children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(reads_symbols))
+}
+
+fn wait_for_symbolizer(daemon: &Daemon) -> Result<u32> {
+    wait_until("a process that reads symbols", || symbolizer_of(daemon).is_ok_and(|pid| pid.is_some()))?;
+    symbolizer_of(daemon)?.context("it has ended")
+}
+
+/// Whether all threads of a process have no capabilities and a filter of system calls.
+fn is_shut_in(pid: u32) -> Result<bool> {
+    let mut statuses = Vec::new();
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        statuses.push(fs::read_to_string(thread?.path().join("status"))?);
+    }
+    let wanted = ["CapPrm:\t0000000000000000", "CapEff:\t0000000000000000", "Seccomp:\t2", "NoNewPrivs:\t1"];
+    let has_all = |status: &String| wanted.iter().all(|line| status.lines().any(|found| found == *line));
+    Ok(!statuses.is_empty() && statuses.iter().all(has_all))
+}
+
+#[test]
+fn whoever_reads_symbols_has_no_rights_and_ends_with_the_daemon_and_another_takes_its_place() -> Result<()> {
+    privileged!();
+    let (busy, later) = (Busy::new()?, Busy::new()?);
+    let sections = busy.section("busy", "") + &later.section("later", "");
+    let mut daemon = Daemon::start(2, &sections)?;
+    let _busy = busy.start()?;
+    wait_for_windows(&daemon, "busy", 1)?;
+    let first = wait_for_symbolizer(&daemon)?;
+    ensure!(is_shut_in(first)?, "it is not shut in");
+
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(first as i32), Signal::SIGKILL)?;
+    let _later = later.start()?;
+    wait_for_windows(&daemon, "later", 2)?;
+    ensure!(work_s(&daemon, &later, "later")? > 0.5, "it has no names");
+    let second = wait_for_symbolizer(&daemon)?;
+    let status = daemon.ctl_json(&["status"])?;
+    ensure!(status["symbolizer"]["apart"] == true && status["symbolizer"]["broken"] == 0, "{status:#}");
+    ensure!(second != first && status["symbolizer"]["started"] == 2, "{status:#}");
+
+    daemon.stop(Signal::SIGKILL)?;
+    let folder = format!("/proc/{second}");
+    wait_until("it ends too", || !fs::exists(&folder).unwrap_or(true))
+}
+
 /// As long as a mount namespace is held, or a file in it, nothing that is mounted there can go away.
 #[test]
 fn a_container_that_has_ended_is_let_go_though_its_target_goes_on() -> Result<()> {
@@ -524,7 +577,10 @@ fn a_container_that_has_ended_is_let_go_though_its_target_goes_on() -> Result<()
     let namespace = fs::read_link(format!("/proc/{}/ns/mnt", running.id()))?;
     let namespace = namespace.to_string_lossy().into_owned();
     let is_held = |file: &String| *file == namespace || file.contains(&busy.name);
-    let held = || open_files(pid).map(|files| files.iter().filter(|file| is_held(file)).count());
+    let held = || -> Result<usize> {
+        let reader = symbolizer_of(&daemon)?.map_or(Ok(Vec::new()), open_files).unwrap_or_default();
+        Ok(open_files(pid)?.iter().chain(&reader).filter(|file| is_held(file)).count())
+    };
     wait_until("the container is met", || held().is_ok_and(|held| held >= 2))?;
     running.kill()?;
     running.wait()?;

@@ -7,7 +7,8 @@ use config::TargetSettings;
 use super::ask::{Ask, Attached, Refused, Wanted};
 use super::board::Snapshot;
 use super::state::{
-    HostStatus, MemoryStatus, Origin, SettingsStatus, Status, StoreStatus, TargetCounts, TargetState,
+    HostStatus, MemoryStatus, Origin, SettingsStatus, Status, StoreStatus, SymbolizerStatus, TargetCounts,
+    TargetState,
 };
 use super::watched::{LONG_ENOUGH_NS, Watched};
 use super::{Daemon, PUBLISH_EVERY_NS, exports};
@@ -190,6 +191,8 @@ impl Daemon {
         let mut degraded: Vec<String> = store.problem.iter().chain(&self.problem).cloned().collect();
         degraded.extend(self.discovery.remarks());
         degraded.extend(self.server.notes());
+        let process = self.setup.symbols.process_status();
+        degraded.extend(process.problems());
         degraded.extend(store.notes.iter().cloned());
         degraded.extend(unmerged(&store.waiting));
         let exports = self.exports.status();
@@ -243,6 +246,11 @@ impl Daemon {
                 symbol_bytes: self.setup.symbols.held_bytes(),
                 pressed: self.pressed,
                 ..MemoryStatus::default() // whoever asks reads what there is to read
+            },
+            symbolizer: SymbolizerStatus {
+                apart: process.obstacle.is_none(),
+                started: process.started,
+                broken: process.broken,
             },
             store,
             exports,

@@ -134,6 +134,8 @@ pub(crate) struct Status {
     pub(crate) host: HostStatus,
     /// What it takes of memory.
     pub(crate) memory: MemoryStatus,
+    /// What reads symbols for it.
+    pub(crate) symbolizer: SymbolizerStatus,
     /// What is kept.
     pub(crate) store: StoreStatus,
     /// What is sent.
@@ -191,6 +193,17 @@ pub(crate) struct HostStatus {
     pub(crate) busy_cpu_s: f64,
     /// What of it all targets together are said to have used: never more (s).
     pub(crate) targets_cpu_s: f64,
+}
+
+/// The process that reads symbol tables and debug information.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct SymbolizerStatus {
+    /// Whether they are read in a process of their own; if not, the daemon reads them itself.
+    pub(crate) apart: bool,
+    /// Times that it was started.
+    pub(crate) started: u64,
+    /// Times that a file has ended it, or kept it for too long.
+    pub(crate) broken: u64,
 }
 
 /// Memory of the process (bytes).

@@ -6,6 +6,7 @@ use super::proc_folder::{Listed, Unread};
 use super::process::Subject;
 use super::stat::Stat;
 use super::table::{Table, TargetId};
+use crate::sys::family;
 
 impl Processes {
     /// Looks at a known process again, and asks it anew if it became another.
@@ -76,7 +77,7 @@ impl Processes {
     }
 
     fn fitting(&mut self, pid: u32, terms: &mut Terms<'_>) -> Option<TargetId> {
-        let (is_ours, groups_matter) = (pid == self.own, self.groups_matter);
+        let (is_ours, groups_matter) = (pid == self.own || family::is_reader(pid), self.groups_matter);
         let mut subject = self.subject(pid)?;
         if groups_matter {
             subject.place_id(); // whoever is in a group counts there, its target or not

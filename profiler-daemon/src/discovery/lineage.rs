@@ -4,6 +4,7 @@ use super::Changes;
 use super::look::{Processes, Terms};
 use super::process::{Counted, Life, Process};
 use super::table::Table;
+use crate::sys::family;
 
 /// Generations that may come and go between two looks.
 const MAX_GENERATIONS: usize = 64;
@@ -82,9 +83,9 @@ impl Processes {
 
     fn settle_one(&mut self, pid: u32, terms: &mut Terms<'_>) {
         let Some(process) = self.all.get(&pid) else { return };
-        let belongs = process.can_belong() && pid != self.own;
+        let belongs = process.can_belong() && pid != self.own && !family::is_reader(pid);
         let inherited = match process.creator.and_then(|creator| self.lives(creator)) {
-            _ if process.stat.is_kernel || pid == self.own => None,
+            _ if process.stat.is_kernel || pid == self.own || family::is_reader(pid) => None,
             Some(creator) => creator.heritage(),
             None => process.inherited, // of one that has ended
         };

@@ -23,7 +23,7 @@ use crate::sys::root::Link;
 const PART_OPEN: u64 = 64;
 
 /// Files that may be open for objects, or objects that may hold some: as many as the limit of this process lets.
-pub(super) fn most_open() -> usize {
+pub(crate) fn most_open() -> usize {
     (limits::open_files() / PART_OPEN).clamp(64, 1024) as usize
 }
 /// Of so many files that were not read for the longest time, one is closed that can be opened again.
@@ -241,7 +241,7 @@ impl HeldFile {
     /// # Errors
     ///
     /// It had to be closed, and is not there any more.
-    pub(super) fn get(&self) -> io::Result<Arc<File>> {
+    pub(crate) fn get(&self) -> io::Result<Arc<File>> {
         self.0.files.pool().get(self.0.number)
     }
 

@@ -9,11 +9,12 @@ use std::sync::{Arc, Weak};
 use super::memory::SymbolMemory;
 use super::names::Proof;
 use super::object::Object;
+use crate::symbol_process::ReadObject;
 
 /// An object that was read. Its room is given back with it.
 pub(crate) struct Loaded {
     /// What was read.
-    pub(crate) object: symbolizer::Object<'static>,
+    pub(crate) object: ReadObject,
     /// Whose file it is. It is not read for others after that one is gone: files, and the file systems that they are in,
     /// are held for no longer than their targets.
     owner: Weak<Object>,
@@ -26,17 +27,13 @@ pub(crate) struct Loaded {
 
 impl Loaded {
     /// What was read of this object's file.
-    pub(crate) fn new(
-        object: symbolizer::Object<'static>,
-        owner: &Arc<Object>,
-        proof: Option<Proof>,
-    ) -> Self {
-        Self { object, owner: Arc::downgrade(owner), proof, room: None, uses: 0, rank: 0 }
+    pub(crate) fn new(object: impl Into<ReadObject>, owner: &Arc<Object>, proof: Option<Proof>) -> Self {
+        Self { object: object.into(), owner: Arc::downgrade(owner), proof, room: None, uses: 0, rank: 0 }
     }
 
-    /// Whether the file is there, and what it was.
+    /// Whether the file is there, and what it was, and so is what was read of it.
     pub(crate) fn is_as_it_was(&self) -> bool {
-        self.owner.upgrade().is_some_and(|owner| owner.missing().is_none())
+        self.object.is_there() && self.owner.upgrade().is_some_and(|owner| owner.missing().is_none())
     }
 
     /// Whether all that was read for others was what it was when it was compared.
@@ -46,12 +43,12 @@ impl Loaded {
 
     /// Whether there is room for what reading units takes beside what is held.
     pub(crate) fn has_room_to_read(&self, memory: &SymbolMemory) -> bool {
-        self.object.unit_bytes() <= memory.left()
+        self.object.facts().unit_bytes <= memory.left()
     }
 
     /// What it takes beside the room that it has (bytes).
     pub(crate) fn bytes_in_use(&self) -> u64 {
-        self.object.memory_bytes().saturating_sub(self.room.as_ref().map_or(0, |(_, bytes)| *bytes))
+        self.object.facts().memory_bytes.saturating_sub(self.room.as_ref().map_or(0, |(_, bytes)| *bytes))
     }
 
     /// Whether nobody has dropped the file.
@@ -62,7 +59,7 @@ impl Loaded {
     /// Takes room for what it holds now.
     pub(super) fn take_room(&mut self, memory: &SymbolMemory) -> bool {
         self.give_room_back();
-        let bytes = self.object.held_bytes();
+        let bytes = self.object.facts().held_bytes;
         let is_taken = memory.take_loaded(bytes);
         self.room = is_taken.then(|| (memory.clone(), bytes));
         is_taken

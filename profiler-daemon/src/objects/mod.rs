@@ -31,7 +31,8 @@ use profiler_core::record::{FileId, Mapped};
 use profiler_core::stack::ObjectId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use self::files::{Code, HeldFile, OpenFiles, Version, is_made_up, most_open};
+pub(crate) use self::files::most_open;
+use self::files::{Code, HeldFile, OpenFiles, Version, is_made_up};
 pub(crate) use self::find::open_mapped;
 use self::find::{Way, find_mapped, is_library, open_through_mapping, path_of, script_interpreter, will_map};
 pub(crate) use self::kernel::{KernelName, KernelNames};
@@ -42,6 +43,7 @@ use self::object::{Entry, note_place};
 pub(crate) use self::symbols::Symbols;
 use crate::jit;
 use crate::roots::Roots;
+use crate::symbol_process::SymbolProcess;
 use crate::sys::{clock, procfs};
 
 /// How the vDSO is named in mappings.
@@ -75,6 +77,7 @@ pub(crate) struct ObjectStore {
     /// The names that are kept.
     pub(crate) names: NameRoom,
     kernel: Arc<KernelNames>,
+    process: SymbolProcess,
     once: OnceCost,
     met: u64,
     crowd: usize,
@@ -106,7 +109,7 @@ impl ObjectStore {
     /// None yet; their tables and names share memory with those of others.
     pub(crate) fn new(symbols: &Symbols) -> Self {
         let roots = Roots::default();
-        let Symbols { memory, names, kernel } = symbols.for_another();
+        let Symbols { memory, names, kernel, process } = symbols.for_another();
         Self {
             entries: Vec::new(),
             free: Vec::new(),
@@ -116,6 +119,7 @@ impl ObjectStore {
             roots,
             names,
             kernel,
+            process,
             refusals: memory.refusals(),
             memory,
             once: OnceCost::default(),
@@ -312,6 +316,7 @@ impl ObjectStore {
             memory: self.memory.clone(),
             names: self.names.clone(),
             kernel: Arc::clone(&self.kernel),
+            process: self.process.clone(),
             met: self.met,
             files: self.files.clone(),
         }
@@ -351,6 +356,8 @@ pub(crate) struct Objects {
     pub(crate) names: NameRoom,
     /// Those of the kernel.
     pub(crate) kernel: Arc<KernelNames>,
+    /// What reads their symbols.
+    pub(crate) process: SymbolProcess,
     /// Objects that were met so far.
     pub(crate) met: u64,
     files: OpenFiles,

@@ -20,7 +20,7 @@ use symbolizer::{Frame, Reason};
 pub(crate) use self::equal::{DebugFilesForAll, Equal};
 use self::equal::{Equals, Sharing};
 pub(crate) use self::kept::KeptNames;
-pub(crate) use self::print::Proof;
+pub(crate) use self::print::{Print, Proof, Proven};
 use super::files::{Code, most_open};
 use super::loaded::Loaded;
 use super::memory::SymbolMemory;
@@ -113,6 +113,8 @@ pub(crate) struct About {
     pub(crate) build_id: Option<String>,
     /// Why its debug information was not used: there was no room for it.
     pub(crate) too_large: Option<Reason>,
+    /// Whether it was read in part alone, since reading all of it had ended the symbolizer process.
+    pub(crate) is_partial: bool,
     /// Whether what is not known is not looked for again, until it is told to be otherwise.
     pub(crate) is_final: bool,
 }

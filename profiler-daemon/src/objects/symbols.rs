@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::kernel::KernelNames;
 use super::memory::SymbolMemory;
 use super::names::NameRoom;
+use crate::symbol_process::{ProcessStatus, SymbolProcess};
 
 /// What all sessions share. Clones are the same.
 #[derive(Clone)]
@@ -12,13 +13,25 @@ pub(crate) struct Symbols {
     pub(super) memory: SymbolMemory,
     pub(super) names: NameRoom,
     pub(super) kernel: Arc<KernelNames>,
+    pub(super) process: SymbolProcess,
 }
 
 impl Symbols {
     /// Nothing yet; unwind tables and names of all sessions may take so many bytes.
     pub(crate) fn new(bytes: u64) -> Self {
         let memory = SymbolMemory::new(bytes);
-        Self { names: NameRoom::new(memory.clone()), memory, kernel: Arc::default() }
+        Self {
+            names: NameRoom::new(memory.clone()),
+            memory,
+            kernel: Arc::default(),
+            process: SymbolProcess::default(),
+        }
+    }
+
+    /// The same, where no process can be had that reads symbols.
+    #[cfg(test)]
+    pub(crate) fn without_process(bytes: u64) -> Self {
+        Self { process: SymbolProcess::impossible(), ..Self::new(bytes) }
     }
 
     /// They may take so many bytes from now on.
@@ -34,6 +47,19 @@ impl Symbols {
     /// Gives up the objects that stay loaded.
     pub(crate) fn give_up_loaded(&self) {
         self.names.give_up_all_loaded();
+    }
+
+    /// Ends the process that reads symbols, if nobody has asked it for long.
+    pub(crate) fn end_idle_process(&self, now_ns: u64) {
+        if self.process.is_idle(now_ns) {
+            self.give_up_loaded();
+            self.process.rest();
+        }
+    }
+
+    /// Whether that process runs, and how.
+    pub(crate) fn process_status(&self) -> ProcessStatus {
+        self.process.status()
     }
 
     /// The same for another session, whose unwind tables are counted apart.

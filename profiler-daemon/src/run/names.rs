@@ -87,6 +87,7 @@ pub(crate) fn symbolize_cut(
     let mut names = Names::new(cut.objects.memory.clone(), debuginfod, hurry.clone(), breathe);
     let locations = names.locate(&cut, &mut profile);
     note_memory(&names, &cut.objects, &mut profile.run);
+    profile.run.notes.extend(cut.objects.process.take_notes());
     profile.run.notes.extend(names.debuginfod.iter().flat_map(|debuginfod| debuginfod.notes()));
     drop(names);
     cut.add_stacks(scale, &locations, &mut profile);
@@ -299,9 +300,9 @@ impl<'a> Names<'a> {
             None => {
                 (self.breathe)();
                 self.make_room(cut);
-                let mut source = Source::open(object, &cut.objects, self.debuginfod.as_ref(), equal);
                 let asked: Vec<u64> = new.iter().map(|&at| addresses[at]).collect();
-                let told = source.look_up(&asked, &object.path, self.debuginfod.is_some());
+                let (source, told) =
+                    Source::read(object, &cut.objects, self.debuginfod.as_ref(), equal, &asked);
                 self.memory.note_use(source.bytes_in_use());
                 if equal.is_some() && (source.is_doubtful() || !suits()) {
                     return None;

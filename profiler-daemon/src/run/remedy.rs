@@ -1,9 +1,10 @@
 //! Why an address has no name, and what would give it one.
 
 use profiler_core::profile::Unknown;
-use symbolizer::{Object, Reason};
+use symbolizer::Reason;
 
 use crate::objects::Missing;
+use crate::symbol_process::Facts;
 
 /// Where distributions put what their packages bring.
 const PACKAGED: [&str; 3] = ["/usr/", "/lib", "/opt/"];
@@ -23,10 +24,10 @@ fn unknown(reason: impl ToString, remedy: impl Into<String>) -> Unknown {
 
 /// Of an address in an object that could be read; `path` is the object's. `asks_servers` says that debug files were
 /// asked for elsewhere.
-pub(super) fn nameless(reason: &Reason, object: &Object, path: &str, asks_servers: bool) -> Unknown {
+pub(super) fn nameless(reason: &Reason, facts: &Facts, path: &str, asks_servers: bool) -> Unknown {
     match reason {
         Reason::Stripped | Reason::NoSymbol => {
-            stripped(reason, &Sought { asks_servers, ..Sought::of(object) }, path)
+            stripped(reason, &Sought { asks_servers, ..Sought::of(facts) }, path)
         }
         _ => unreadable(reason),
     }
@@ -43,11 +44,11 @@ struct Sought<'a> {
 }
 
 impl<'a> Sought<'a> {
-    fn of(object: &'a Object) -> Self {
-        let other_build = object.warnings().iter().find(|reason| matches!(reason, Reason::OtherBuild(_)));
+    fn of(facts: &'a Facts) -> Self {
+        let other_build = facts.warnings.iter().find(|reason| matches!(reason, Reason::OtherBuild(_)));
         Self {
-            build_id: object.build_id(),
-            debug_link: object.debug_link(),
+            build_id: facts.build_id.as_deref(),
+            debug_link: facts.debug_link.as_deref(),
             other_build: other_build.map(Reason::to_string),
             asks_servers: false,
         }
@@ -100,6 +101,22 @@ pub(super) fn unreadable(reason: &Reason) -> Unknown {
         _ => "profile a build with less debug information (-g1)",
     };
     unknown(reason, remedy)
+}
+
+/// Of any address in a file that has ended the symbolizer process, also with its symbol table alone; `how` it ended.
+pub(super) fn given_up(how: &str) -> Unknown {
+    unknown(
+        format!("the file could not be read: the symbolizer process gave it up ({how})"),
+        "install or build it anew",
+    )
+}
+
+/// Of any address in a file for which there was no symbolizer process at that moment.
+pub(super) fn no_process(why: &str) -> Unknown {
+    unknown(
+        format!("the file could not be read: there was no symbolizer process ({why})"),
+        "it is tried again later",
+    )
 }
 
 /// What gives a larger table room.

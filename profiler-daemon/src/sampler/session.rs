@@ -48,7 +48,7 @@ use super::target_cpu::TargetCpu;
 use crate::cgroup::Cgroup;
 use crate::jit::JitStore;
 use crate::objects::{ObjectStore, Symbols};
-use crate::sys::{clock, limits, procfs};
+use crate::sys::{clock, family, limits, procfs};
 
 /// Who created whom, and who began another program: what records told of the target's processes.
 #[derive(Debug, Default)]
@@ -331,7 +331,7 @@ impl Session {
     /// Follows a process that has come into the group by itself; the error says which of its code has no names.
     /// Nothing happens if it has ended, or is this process.
     pub(crate) fn meet(&mut self, pid: u32) -> Result<(), ::procfs::ProcError> {
-        if pid == std::process::id() || procfs::has_ended(pid) {
+        if family::is_ours(pid) || procfs::has_ended(pid) {
             return Ok(());
         }
         self.unwinder.note_change();
@@ -341,7 +341,7 @@ impl Session {
     /// The same by a sample: a process that has ended meanwhile has used CPU time all the same, and is known until the next
     /// reading. This process is nobody's target.
     fn meet_by_sample(&mut self, pid: u32) {
-        if pid != std::process::id() {
+        if !family::is_ours(pid) {
             self.unwinder.note_change();
             let _ = self.adopt(pid); // unnamed code is counted as such
             if clock::process_cpu_ns(pid).is_none() {

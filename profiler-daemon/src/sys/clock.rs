@@ -2,6 +2,8 @@
 
 use nix::time::ClockId;
 
+use super::family;
+
 /// Monotonic clock (ns), the clock of every record.
 pub(crate) fn monotonic_ns() -> u64 {
     ns(ClockId::CLOCK_MONOTONIC).unwrap_or(0)
@@ -12,9 +14,9 @@ pub(crate) fn unix_ns() -> u64 {
     ns(ClockId::CLOCK_REALTIME).unwrap_or(0)
 }
 
-/// CPU time of this process, all threads (ns).
+/// CPU time of this process, all threads, and of those that read symbols for it (ns).
 pub(crate) fn self_cpu_ns() -> u64 {
-    ns(ClockId::CLOCK_PROCESS_CPUTIME_ID).unwrap_or(0)
+    ns(ClockId::CLOCK_PROCESS_CPUTIME_ID).unwrap_or(0) + family::readers_cpu_ns()
 }
 
 /// CPU time of the calling thread (ns).
@@ -22,7 +24,7 @@ pub(crate) fn thread_cpu_ns() -> u64 {
     ns(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
 }
 
-/// CPU time of all threads of this process but the first (ns).
+/// The same without the first thread of this process (ns).
 pub(crate) fn beside_main_thread_ns() -> u64 {
     let main = cpu_clock(std::process::id() as i32, OF_ONE_THREAD);
     self_cpu_ns().saturating_sub(ns(main).unwrap_or(0))
@@ -62,7 +64,7 @@ mod tests {
         let named = nix::time::clock_getcpuclockid(own).unwrap();
         assert_eq!(cpu_clock(own.as_raw(), OF_PROCESS), named);
         let (before_ns, read_ns) = (self_cpu_ns(), process_cpu_ns(std::process::id()).unwrap());
-        assert!((before_ns..=self_cpu_ns()).contains(&read_ns));
+        assert!((before_ns..=self_cpu_ns()).contains(&(read_ns + family::readers_cpu_ns())));
         assert_eq!((process_cpu_ns(i32::MAX as u32), process_cpu_ns(u32::MAX)), (None, None));
     }
 

@@ -10,13 +10,13 @@ use procfs::{CurrentSI, KernelStats};
 use profiler_core::record::Mapped;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::clock;
 use super::maps::{MappedCode, regions};
 pub(crate) use super::proc_text::{Call, Identity, Image};
 use super::proc_text::{
     call_in, children_ticks, identity_in, image_in, is_zombie_in, machine_ticks_in, own_ticks, switches_in,
     thread_count_in,
 };
+use super::{clock, family};
 
 /// More of `maps` is not read: some 65,000 mappings with paths of a kilobyte.
 const MAX_MAPS_BYTES: u64 = 64 << 20;
@@ -135,7 +135,7 @@ pub(crate) fn descendants(pids: &[u32]) -> Vec<Child> {
     let mut found = Vec::new();
     while let Some(parent) = parents.pop() {
         for pid in children.remove(&parent).unwrap_or_default() {
-            if known.insert(pid) {
+            if known.insert(pid) && !family::is_reader(pid) {
                 found.push(Child { pid, parent });
                 parents.push(pid);
             }
@@ -229,10 +229,12 @@ fn machine_ticks() -> Option<[u64; 8]> {
     machine_ticks_in(&bytes[..length])
 }
 
-/// Memory of this process that is resident (bytes); 0 if the kernel does not say.
+/// Memory of this process that is resident, and of those that read symbols for it (bytes); 0 if the kernel does not say.
 pub(crate) fn resident_bytes() -> u64 {
-    let pages = Process::myself().and_then(|own| own.statm()).map_or(0, |statm| statm.resident);
-    pages * procfs::page_size()
+    let pages = |process: Process| process.statm().map_or(0, |statm| statm.resident);
+    let readers = family::readers().into_iter().filter_map(|pid| Process::new(pid as i32).ok());
+    let all: u64 = Process::myself().into_iter().chain(readers).map(pages).sum();
+    all * procfs::page_size()
 }
 
 /// Files that this process has open; 0 if the kernel does not say.

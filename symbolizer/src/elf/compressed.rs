@@ -68,12 +68,12 @@ pub(super) fn decompress(name: &str, bytes: &[u8]) -> Result<Vec<u8>, Reason> {
     let format = match header.ch_type.get(Le) {
         elf::ELFCOMPRESS_ZLIB => CompressionFormat::Zlib,
         elf::ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
-        _ => return Err(Reason::CorruptElf("a section is compressed in an unknown way")),
+        _ => return Err(Reason::corrupt("a section is compressed in an unknown way")),
     };
     inflate(name, format, data, header.ch_size.get(Le))
 }
 
-const CORRUPT: Reason = Reason::CorruptElf("a compressed section cannot be decompressed");
+const CORRUPT: Reason = Reason::corrupt("a compressed section cannot be decompressed");
 
 fn inflate(name: &str, format: CompressionFormat, data: &[u8], size: u64) -> Result<Vec<u8>, Reason> {
     if size > LARGEST_DECOMPRESSED {

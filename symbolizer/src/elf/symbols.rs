@@ -130,7 +130,7 @@ impl SymbolTable {
     ) -> Result<bool, Reason> {
         let Some(section) = elf.sections().find(|section| section.kind == kind) else { return Ok(false) };
         let Some(strings) = elf.linked(section) else {
-            return Err(Reason::CorruptElf("a symbol table without names"));
+            return Err(Reason::corrupt("a symbol table without names"));
         };
         let bytes = elf.read_within(section, LARGEST_TABLE)?;
         self.strings[table as usize] = elf.read_within(strings, LARGEST_TABLE)?;

@@ -37,7 +37,9 @@ const FIGURES: &[Figure<Status>] = &[
     counter("host_charged_cpu_seconds", "CPU time that samples took from targets and others.", |s| {
         Some(s.host.charged_s)
     }),
-    counter("self_cpu_seconds", "CPU time of the daemon itself.", |s| Some(s.host.self_cpu_s)),
+    counter("self_cpu_seconds", "CPU time of the daemon itself, and of what reads symbols for it.", |s| {
+        Some(s.host.self_cpu_s)
+    }),
     counter("housekeeping_cpu_seconds", "CPU time of the daemon that no target is the reason of.", |s| {
         Some(s.host.housekeeping_cpu_s)
     }),
@@ -47,7 +49,7 @@ const FIGURES: &[Figure<Status>] = &[
     counter("targets_cpu_seconds", "CPU time of all targets together: never more than that.", |s| {
         Some(s.host.targets_cpu_s)
     }),
-    gauge("memory_resident_bytes", "Resident memory of the daemon.", |s| {
+    gauge("memory_resident_bytes", "Resident memory of the daemon, and of what reads symbols for it.", |s| {
         Some(s.memory.resident_bytes as f64)
     }),
     gauge("memory_rings_bytes", "Memory of rings, which is not in the resident memory.", |s| {
@@ -59,6 +61,15 @@ const FIGURES: &[Figure<Status>] = &[
     }),
     counter("memory_pressed", "Times that something was given up because of the limit of memory.", |s| {
         Some(s.memory.pressed as f64)
+    }),
+    gauge("symbolizer_apart", "Whether symbols are read in a process that can do nothing else.", |s| {
+        Some(flag(s.symbolizer.apart))
+    }),
+    counter("symbolizer_started", "Times that this process was started.", |s| {
+        Some(s.symbolizer.started as f64)
+    }),
+    counter("symbolizer_broken", "Times that a file has ended it, or kept it for too long.", |s| {
+        Some(s.symbolizer.broken as f64)
     }),
     gauge("open_files", "Descriptors that are open.", |s| Some(s.memory.open_files as f64)),
     gauge("store_failing", "Whether the store cannot be written to at present.", |s| {

@@ -14,7 +14,8 @@ use super::super::openapi;
 use super::super::routes::ROUTES;
 use super::*;
 use crate::daemon::state::{
-    ExportStatus, HostStatus, MemoryStatus, Origin, SettingsStatus, StoreStatus, TargetCounts, TargetState,
+    ExportStatus, HostStatus, MemoryStatus, Origin, SettingsStatus, StoreStatus, SymbolizerStatus,
+    TargetCounts, TargetState,
 };
 use crate::store;
 
@@ -55,6 +56,7 @@ fn status() -> Status {
             pressed: 1019,
             open_files: 1020,
         },
+        symbolizer: SymbolizerStatus { apart: true, started: 1210, broken: 1211 },
         store: StoreStatus {
             folder: "/var".to_owned(),
             problem: Some("x".to_owned()),

@@ -17,7 +17,7 @@ use crate::debuginfod;
 use crate::objects::Symbols;
 use crate::run::names::{Cut, Hurry, symbolize_cut};
 use crate::store::{Now, Spool, Store, Unread};
-use crate::sys::{clock, memory};
+use crate::sys::{clock, family, memory};
 
 /// While a window waits, it is looked this often whether somebody wants it at once.
 const LOOK: Duration = Duration::from_millis(50);
@@ -89,6 +89,7 @@ impl Work {
             }
             if Instant::now() >= next_return {
                 memory::give_back();
+                self.symbols.end_idle_process(clock::monotonic_ns());
                 next_return = Instant::now() + GIVE_BACK_EVERY;
             }
             self.tell();
@@ -269,7 +270,7 @@ impl Work {
     pub(super) fn tell(&mut self) {
         let (now_ns, (files, bytes)) = (clock::monotonic_ns(), self.store.size());
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.spent.1 = clock::thread_cpu_ns() + told.spooling_ns;
+        told.spent.1 = clock::thread_cpu_ns() + told.spooling_ns + family::readers_cpu_ns();
         told.store = StoreStatus {
             folder: self.folder.display().to_string(),
             problem: self.problem.clone().or_else(|| self.obstacle.clone()),

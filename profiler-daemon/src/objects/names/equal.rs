@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use super::super::files::{HeldFile, Version};
 use super::super::object::{Content, Object};
 use super::kept::KeptNames;
-use super::print::{Key, Print, Proven};
+use super::print::{Key, Print, Proof, Proven};
 use super::{NameRoom, lock};
 use crate::roots::{Roots, View, is_by_build_id};
 use crate::sys::root::Link;
@@ -126,9 +126,14 @@ impl NameRoom {
 }
 
 impl Equal {
-    /// The bytes of a file, as far as they are those of all.
-    pub(crate) fn proven(&self, file: HeldFile) -> Proven<HeldFile> {
-        Proven::new(file, Arc::clone(&self.print))
+    /// What all of them hold.
+    pub(crate) fn print(&self) -> &Arc<Print> {
+        &self.print
+    }
+
+    /// The bytes of a file, as far as they are those of all; `proof` tells whether they were.
+    pub(crate) fn proven(&self, file: HeldFile, proof: Proof) -> Proven<HeldFile> {
+        Proven::new(file, Arc::clone(&self.print), proof)
     }
 }
 

@@ -90,7 +90,9 @@ impl KeptNames {
         if std::mem::take(&mut kept.is_read_again) {
             room.0.counts.read_again.fetch_add(1, Ordering::Relaxed);
         }
-        let is_doubtful = |found: &Found| about.too_large.is_some() || found.is_err() && !about.is_final;
+        let is_doubtful = |found: &Found| {
+            about.too_large.is_some() || about.is_partial || found.is_err() && !about.is_final
+        };
         kept.about = Some(about.clone());
         for (address, found) in found {
             let bytes = kept.bytes_of(found);

@@ -19,7 +19,7 @@ pub(super) type Key = (u64, Hash);
 
 /// What a file held when it was read.
 #[derive(Debug)]
-pub(super) struct Print {
+pub(crate) struct Print {
     len: u64,
     parts: Vec<Hash>,
     whole: Hash,
@@ -43,6 +43,17 @@ impl Print {
         Ok(Self { len, whole: hash(parts.as_flattened()), parts })
     }
 
+    /// Its length, and the hashes of its parts one after another.
+    pub(crate) fn parts(&self) -> (u64, Vec<u8>) {
+        (self.len, self.parts.as_flattened().to_vec())
+    }
+
+    /// The same again.
+    pub(crate) fn of_parts(len: u64, parts: &[u8]) -> Self {
+        let (parts, _) = parts.as_chunks::<{ size_of::<Hash>() }>();
+        Self { len, whole: hash(parts.as_flattened()), parts: parts.to_vec() }
+    }
+
     /// What tells equal files from others.
     pub(super) fn key(&self) -> Key {
         (self.len, self.whole)
@@ -60,11 +71,11 @@ fn hash(bytes: &[u8]) -> Hash {
 pub(crate) struct Proven<B> {
     bytes: B,
     print: Arc<Print>,
-    is_another: Arc<AtomicBool>,
+    proof: Proof,
 }
 
 /// Whether bytes were read that are not what they were. Clones are the same.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Proof(Arc<AtomicBool>);
 
 impl Proof {
@@ -72,16 +83,17 @@ impl Proof {
     pub(crate) fn holds(&self) -> bool {
         !self.0.load(Ordering::Relaxed)
     }
+
+    /// Something else was read.
+    pub(crate) fn refute(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 impl<B: ReadAt> Proven<B> {
-    pub(super) fn new(bytes: B, print: Arc<Print>) -> Self {
-        Self { bytes, print, is_another: Arc::default() }
-    }
-
-    /// What tells, when the bytes were read, whether they were those.
-    pub(crate) fn proof(&self) -> Proof {
-        Proof(Arc::clone(&self.is_another))
+    /// `proof` tells, when the bytes were read, whether they were those.
+    pub(crate) fn new(bytes: B, print: Arc<Print>, proof: Proof) -> Self {
+        Self { bytes, print, proof }
     }
 
     fn read_proven(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
@@ -112,7 +124,7 @@ impl<B: ReadAt> ReadAt for Proven<B> {
         let is_inside = offset.checked_add(len as u64).is_some_and(|end| end <= self.print.len);
         let read = self.read_proven(offset, len);
         if is_inside && read.is_err() {
-            self.is_another.store(true, Ordering::Relaxed); // or it is gone, which is as bad for others
+            self.proof.refute(); // or it is gone, which is as bad for others
         }
         read
     }
@@ -149,7 +161,7 @@ mod tests {
             let whole = bytes(len);
             let file = Open(Mutex::new(whole.clone()));
             let print = Arc::new(Print::of(&file).unwrap());
-            let proven = Proven::new(file, print);
+            let proven = Proven::new(file, print, Proof::default());
             let edges = [0, 1, PART - 1, PART, PART + 1, 2 * PART, len / 2, len - 1, len];
             for (start, end) in edges.iter().flat_map(|&start| edges.map(|end| (start, end))) {
                 if start <= end && end <= len {
@@ -158,7 +170,7 @@ mod tests {
                 }
             }
             assert!(proven.read_at(len, 1).is_err() && proven.read_at(u64::MAX, 2).is_err());
-            assert!(proven.proof().holds(), "who asks for too much learns nothing of the file");
+            assert!(proven.proof.holds(), "who asks for too much learns nothing of the file");
         }
     }
 
@@ -167,21 +179,41 @@ mod tests {
         let len = 4 * PART;
         let file = Open(Mutex::new(bytes(len)));
         let print = Arc::new(Print::of(&file).unwrap());
-        let proven = Proven::new(file, print);
+        let proven = Proven::new(file, print, Proof::default());
         proven.bytes.0.lock().unwrap()[(2 * PART) as usize] ^= 1;
         assert!(proven.read_at(0, (2 * PART) as usize).is_ok());
-        assert!(proven.proof().holds());
+        assert!(proven.proof.holds());
         assert!(proven.read_at(3 * PART - 1, 1).is_err());
-        assert!(!proven.proof().holds());
+        assert!(!proven.proof.holds());
     }
 
     #[test]
     fn a_file_that_was_cut_short_is_not_what_it_was() {
         let file = Open(Mutex::new(bytes(2 * PART)));
-        let proven = Proven::new(file, Arc::new(Print::of(&Open(Mutex::new(bytes(2 * PART)))).unwrap()));
+        let proven = Proven::new(
+            file,
+            Arc::new(Print::of(&Open(Mutex::new(bytes(2 * PART)))).unwrap()),
+            Proof::default(),
+        );
         proven.bytes.0.lock().unwrap().truncate(100);
         assert!(proven.read_at(50, 10).is_err());
-        assert!(!proven.proof().holds());
+        assert!(!proven.proof.holds());
+    }
+
+    #[test]
+    fn hashes_that_were_passed_on_tell_the_same() {
+        for len in [1, PART, 3 * PART + 5] {
+            let print = Print::of(&Open(Mutex::new(bytes(len)))).unwrap();
+            let (len, parts) = print.parts();
+            let again = Print::of_parts(len, &parts);
+            assert_eq!((again.key(), &again.parts), (print.key(), &print.parts));
+        }
+        let short = Print::of_parts(PART, &[7; 31]);
+        assert!(
+            Proven::new(Open(Mutex::new(bytes(PART))), Arc::new(short), Proof::default())
+                .read_at(0, 1)
+                .is_err()
+        );
     }
 
     #[test]

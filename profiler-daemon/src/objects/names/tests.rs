@@ -24,7 +24,7 @@ fn load(object: &Arc<Object>) -> Box<Loaded> {
 
 /// Room for this many such objects, and as many names.
 fn room(objects: u64) -> NameRoom {
-    NameRoom::new(SymbolMemory::new(2 * objects * load(&object()).object.held_bytes()))
+    NameRoom::new(SymbolMemory::new(2 * objects * load(&object()).object.facts().held_bytes))
 }
 
 /// Asks for its names, as a cut does.

@@ -5,7 +5,7 @@ use profiler_core::attach::AttachMode;
 use super::super::explain;
 use super::{DecisionLog, Engine, GENERATIONS};
 use crate::cgroup::Cgroup;
-use crate::sys::{clock, procfs};
+use crate::sys::{clock, family, procfs};
 
 /// Time after which no other process is met until the next second (ns).
 const MEET_NS: u64 = 50_000_000;
@@ -123,6 +123,6 @@ impl<L: DecisionLog> Engine<L> {
 /// The processes of a group, without ourselves.
 pub(crate) fn others_in(group: &Cgroup) -> Vec<u32> {
     let mut pids = group.processes().unwrap_or_default();
-    pids.retain(|pid| *pid != std::process::id());
+    pids.retain(|pid| !family::is_ours(*pid));
     pids
 }

@@ -1,21 +1,21 @@
 //! Where the names of one object come from.
 
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
 use profiler_core::profile::Unknown;
-use symbolizer::{DebugFiles, Limits, ReadAt, Reason, Symbolized};
+use symbolizer::{DebugFiles, Limits, Object, ReadAt, Reason, Symbolized};
 
 use super::super::remedy;
 use super::Cut;
 use crate::debuginfod::Debuginfod;
+use crate::objects::files::HeldFile;
 use crate::objects::loaded::Loaded;
-use crate::objects::names::{About, DebugFilesForAll, Equal, Found, KeptNames};
+use crate::objects::names::{About, DebugFilesForAll, Equal, Found, KeptNames, Proof};
 use crate::objects::{Content, Met, Objects};
 use crate::roots::{Roots, View};
+use crate::symbol_process::{NotRead, OpenFiles, ReadObject, Unchanged, Wanted};
 
 /// Where the names of one object come from.
 pub(super) enum Source {
@@ -27,8 +27,26 @@ pub(super) enum Source {
 }
 
 impl Source {
+    /// The names at each of these addresses of an object, or why they are not known, and what told them.
+    pub(super) fn read(
+        object: &Met,
+        objects: &Objects,
+        debuginfod: Option<&Arc<Debuginfod>>,
+        equal: Option<&Equal>,
+        addresses: &[u64],
+    ) -> (Self, Vec<Found>) {
+        for _ in 0..TRIES {
+            let mut source = Self::open(object, objects, debuginfod, equal);
+            if let Some(told) = source.look_up(addresses, &object.path, debuginfod.is_some()) {
+                return (source, told);
+            }
+        }
+        let unknown = remedy::no_process("it has ended again and again");
+        (Self::Unreadable(unknown.clone()), addresses.iter().map(|_| Err(unknown.clone())).collect())
+    }
+
     /// Reads what tells the names of an object, unless that is still in memory.
-    pub(super) fn open(
+    fn open(
         object: &Met,
         objects: &Objects,
         debuginfod: Option<&Arc<Debuginfod>>,
@@ -49,28 +67,22 @@ impl Source {
             return Self::Missing(remedy::missing(&missing));
         }
         objects.names.count_source();
-        let mut proof = None;
-        let bytes: Arc<dyn ReadAt> = match &object.content {
-            Content::File(file) => match equal {
-                Some(equal) => {
-                    let proven = equal.proven(file.clone());
-                    proof = Some(proven.proof());
-                    Arc::new(proven)
-                }
-                None => Arc::new(file.clone()),
-            },
-            Content::Image(image) => Arc::clone(image) as Arc<dyn ReadAt>,
-            Content::Missing(missing) => return Self::Missing(remedy::missing(missing)),
-        };
         let for_all = equal.map(|equal| Arc::clone(&equal.debug_files));
         let (view, roots) = (object.view, objects.roots.only(object.view));
-        let files = DebugFilesOf { view, roots, debuginfod: debuginfod.cloned(), for_all };
+        let files = Arc::new(DebugFilesOf { view, roots, debuginfod: debuginfod.cloned(), for_all });
         let limits = Limits::of_all(objects.memory.left());
-        let loaded = symbolizer::Object::load_owned(limits, bytes, Path::new(&object.path), &files);
-        loaded.map_or_else(
-            |reason| Self::Unreadable(remedy::unreadable(&reason)),
-            |loaded| Self::Object(Box::new(Loaded::new(loaded, &object.object, proof))),
-        )
+        let proof = equal.map(|_| Proof::default());
+        let read = match &object.content {
+            Content::File(file) => {
+                read_there(object, file, objects, limits, equal.zip(proof.clone()), &files)
+            }
+            // It is of the kernel.
+            Content::Image(image) => read_here(object, Arc::clone(image) as Arc<dyn ReadAt>, limits, files),
+            Content::Missing(missing) => return Self::Missing(remedy::missing(missing)),
+        };
+        read.map_or_else(Self::Unreadable, |read| {
+            Self::Object(Box::new(Loaded::new(read, &object.object, proof)))
+        })
     }
 
     /// Whether something was read that was not what all hold who share the names.
@@ -85,13 +97,14 @@ impl Source {
     /// What there is to say of it beside names.
     pub(super) fn about(&self) -> About {
         let Self::Object(loaded) = self else { return About::default() };
-        let (object, is_too_large) =
-            (&loaded.object, |reason: &&Reason| matches!(reason, Reason::TooLarge { .. }));
+        let facts = loaded.object.facts();
+        let is_too_large = |reason: &&Reason| matches!(reason, Reason::TooLarge { .. });
         About {
-            build_id: object.build_id().map(str::to_owned),
-            too_large: object.warnings().iter().find(is_too_large).cloned(),
+            build_id: facts.build_id.clone(),
+            too_large: facts.warnings.iter().find(is_too_large).cloned(),
+            is_partial: loaded.object.is_partial(),
             // There is nothing more to be found.
-            is_final: object.has_debug_info() && object.warnings().is_empty(),
+            is_final: facts.has_debug_info && facts.warnings.is_empty(),
         }
     }
 
@@ -103,20 +116,21 @@ impl Source {
         }
     }
 
-    /// The functions at each of these addresses of the object at `path`, or why they are not known.
-    pub(super) fn look_up(&mut self, addresses: &[u64], path: &str, asks_servers: bool) -> Vec<Found> {
+    /// The functions at each of these addresses of the object at `path`, or why they are not known. None where what was read is gone,
+    /// and has to be read again.
+    fn look_up(&mut self, addresses: &[u64], path: &str, asks_servers: bool) -> Option<Vec<Found>> {
         match self {
             Self::Object(loaded) => {
-                let found = loaded.object.symbolize_more(addresses);
-                let object = &loaded.object;
+                let found = loaded.object.look_up(addresses).ok()?;
+                let facts = loaded.object.facts();
                 let known = |symbolized| match symbolized {
                     Symbolized::Known(frames) => Ok(frames),
-                    Symbolized::Unknown(reason) => Err(remedy::nameless(&reason, object, path, asks_servers)),
+                    Symbolized::Unknown(reason) => Err(remedy::nameless(&reason, facts, path, asks_servers)),
                 };
-                found.into_iter().map(known).collect()
+                Some(found.into_iter().map(known).collect())
             }
             Self::Unreadable(reason) | Self::Missing(reason) => {
-                addresses.iter().map(|_| Err(reason.clone())).collect()
+                Some(addresses.iter().map(|_| Err(reason.clone())).collect())
             }
         }
     }
@@ -141,8 +155,63 @@ pub(super) fn names_of<'a>(object: &'a Met, equal: Option<&'a Equal>) -> &'a Arc
     equal.map_or(&object.names, |equal| &equal.names)
 }
 
+/// Times that an object is read again, of which less is read each time: see [`crate::symbol_process`].
+const TRIES: usize = 4;
+
+/// Reads an object in the symbolizer process, or here where there can be none.
+fn read_there(
+    object: &Met,
+    file: &HeldFile,
+    objects: &Objects,
+    limits: Limits,
+    equal: Option<(&Equal, Proof)>,
+    files: &Arc<DebugFilesOf>,
+) -> Result<ReadObject, Unknown> {
+    let open = file.get().map_err(|error| remedy::unreadable(&Reason::from(error)))?;
+    let mut why = NotRead::Gone;
+    for _ in 0..TRIES {
+        let wanted = Wanted {
+            file: &open,
+            path: &object.path,
+            identity: object.identity(),
+            limits,
+            print: equal.as_ref().map(|(equal, proof)| (&**equal.print(), proof.clone())),
+            files: Arc::clone(files) as Arc<dyn OpenFiles>,
+        };
+        why = match objects.process.load(wanted, objects.memory.cap()) {
+            Ok(there) => return Ok(ReadObject::There(Box::new(there))),
+            Err(why) => why,
+        };
+        if why != NotRead::Gone {
+            break;
+        }
+    }
+    match why {
+        NotRead::Here => {
+            let bytes: Arc<dyn ReadAt> = match equal {
+                Some((equal, proof)) => Arc::new(equal.proven(file.clone(), proof)),
+                None => Arc::new(file.clone()),
+            };
+            read_here(object, bytes, limits, Arc::clone(files))
+        }
+        NotRead::Reason(reason) => Err(remedy::unreadable(&reason)),
+        NotRead::GivenUp(how) => Err(remedy::given_up(&how)),
+        NotRead::NoProcess(why) => Err(remedy::no_process(&why)),
+        NotRead::Gone => Err(remedy::no_process("it has ended again and again")),
+    }
+}
+
+fn read_here(
+    object: &Met,
+    bytes: Arc<dyn ReadAt>,
+    limits: Limits,
+    files: Arc<DebugFilesOf>,
+) -> Result<ReadObject, Unknown> {
+    let read = Object::load_owned(limits, bytes, Path::new(&object.path), &ReadHere(files));
+    read.map(ReadObject::from).map_err(|reason| remedy::unreadable(&reason))
+}
+
 /// Separate debug files, as the process that mapped the object sees them; and at last on servers.
-#[derive(Clone)]
 struct DebugFilesOf {
     view: View,
     roots: Roots,
@@ -151,56 +220,32 @@ struct DebugFilesOf {
     for_all: Option<Arc<DebugFilesForAll>>,
 }
 
-impl DebugFiles for DebugFilesOf {
+impl OpenFiles for DebugFilesOf {
+    fn open(&self, path: &Path) -> Option<File> {
+        match &self.for_all {
+            Some(for_all) => for_all.open(path, &self.roots),
+            None => self.roots.open_debug_file(self.view, path).ok(),
+        }
+    }
+
+    fn fetch(&self, build_id: &str) -> Option<File> {
+        self.debuginfod.as_ref()?.debug_file(build_id)
+    }
+}
+
+/// The same, to be read in this process.
+struct ReadHere(Arc<dyn OpenFiles>);
+
+impl DebugFiles for ReadHere {
     fn open(&self, path: &Path) -> Option<Box<dyn ReadAt>> {
-        let file = match &self.for_all {
-            Some(for_all) => for_all.open(path, &self.roots)?,
-            None => self.roots.open_debug_file(self.view, path).ok()?,
-        };
-        Some(Box::new(Unchanged::new(file).ok()?))
+        Some(Box::new(Unchanged::new(self.0.open(path)?).ok()?))
     }
 
     fn fetch(&self, build_id: &str) -> Option<Box<dyn ReadAt>> {
-        Some(Box::new(self.debuginfod.as_ref()?.debug_file(build_id)?))
+        Some(Box::new(Unchanged::new(self.0.fetch(build_id)?).ok()?))
     }
 
     fn share(&self) -> Option<Box<dyn DebugFiles + Send + Sync>> {
-        Some(Box::new(self.clone()))
-    }
-}
-
-/// A file that is read as long as nobody writes into it: parts of it were read before.
-struct Unchanged {
-    file: File,
-    state: (u64, i64, i64),
-}
-
-impl Unchanged {
-    fn new(file: File) -> io::Result<Self> {
-        let state = state(&file)?;
-        Ok(Self { file, state })
-    }
-}
-
-/// Length, and time of the last change (s and ns).
-fn state(file: &File) -> io::Result<(u64, i64, i64)> {
-    let meta = file.metadata()?;
-    Ok((meta.len(), meta.mtime(), meta.mtime_nsec()))
-}
-
-impl ReadAt for Unchanged {
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.state.0)
-    }
-
-    fn read_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
-        if state(&self.file)? != self.state {
-            return Err(io::Error::other("the file was written into"));
-        }
-        let end = offset.checked_add(len as u64).filter(|&end| end <= self.state.0);
-        end.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let mut bytes = vec![0; len];
-        self.file.read_exact_at(&mut bytes, offset)?;
-        Ok(bytes)
+        Some(Box::new(Self(Arc::clone(&self.0))))
     }
 }

@@ -53,8 +53,12 @@ struct Copies {
 
 impl Copies {
     fn new() -> Self {
+        Self::with(&Symbols::new(1 << 28))
+    }
+
+    fn with(symbols: &Symbols) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        Self { folder, store: ObjectStore::new(&Symbols::new(1 << 28)), objects: Vec::new() }
+        Self { folder, store: ObjectStore::new(symbols), objects: Vec::new() }
     }
 
     /// The C library that this test runs with; forged, one of its functions has another name.
@@ -157,6 +161,22 @@ fn files_that_hold_the_same_are_read_once() {
         assert!(copies.is_shared(copy) && !copies.is_shared(first));
     }
     assert_eq!(copies.sources(), 2, "once for the first, and once for all that were compared");
+}
+
+#[test]
+fn where_there_is_no_symbolizer_process_files_have_the_same_names() {
+    let bytes = Copies::library(false);
+    let of = |symbols: &Symbols| {
+        let mut copies = Copies::with(symbols);
+        let (first, copy) = (copies.map(&bytes), copies.map(&bytes));
+        (copies.names(first), copies.names(copy))
+    };
+    let (apart, here) = (Symbols::new(1 << 28), Symbols::without_process(1 << 28));
+    let names = of(&apart);
+    assert!(has(&names.0, "qsort_r") && names.0 == names.1, "{names:?}");
+    assert_eq!(of(&here), names);
+    assert_eq!((apart.process_status().started, here.process_status().started), (1, 0));
+    assert!(apart.process_status().obstacle.is_none() && here.process_status().obstacle.is_some());
 }
 
 #[test]

@@ -1,0 +1,585 @@
+//! Symbol tables and debug information are read in a process of their own, which can do nothing else.
+//!
+//! What a process maps was written by anybody, and may be made to confuse whoever reads it; the profiler may open every file of the
+//! host. So the reading is done by this program started once more (`sweetspot symbolizer`), without capabilities and behind a filter
+//! of system calls ([`crate::sys::confine`]): it reads descriptors that it is handed, takes memory, and answers. It opens nothing.
+//! Separate debug files are opened by the profiler ([`OpenFiles`]), and handed over if they begin as ELF files do.
+//!
+//! Who wants names has a [`ReadObject`], wherever it was read. A file that ends the process, or keeps it for too long, is read
+//! again in a new one, its symbol table alone; if that ends it too, it has no names ([`marks`]). All else goes on in the new process.
+//! Objects that were read before are read anew as they are asked for. Where no such process can be had, objects are read here.
+//!
+//! The kernel's list of functions and what run-time compilers write down are read by the profiler itself: these are flat texts and
+//! records, without tables that refer to each other, and the latter grow with every window. So are unwind tables, which each sample needs, and
+//! which are vetted as they are met.
+
+mod marks;
+mod message;
+mod running;
+mod serve;
+#[cfg(test)]
+mod tests;
+mod unchanged;
+
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use symbolizer::{Limits, Object, Reason, Symbolized};
+
+use self::marks::{Extent, Marks};
+use self::message::{Ask, Forget, Load, LookUp, MOST_ADDRESSES, Told, WireFacts};
+use self::running::{Broken, NotStarted, Patience, Program, Question, Running};
+pub(crate) use self::serve::run;
+pub(crate) use self::unchanged::Unchanged;
+use crate::objects::names::{Print, Proof};
+use crate::sys::clock;
+use crate::sys::confine::Bounds;
+
+/// Address space beside what symbols may take: the program, stacks, and what is read on its way (bytes).
+const ADDRESSES_BESIDE: u64 = 512 << 20;
+/// CPU time that one process may use (s). It is replaced after half of that, between two requests.
+const MOST_CPU_S: u64 = 3_600;
+/// Files that it may have open for each object that is held, with its debug files; and beside these.
+const FILES_EACH: u64 = 4;
+const FILES_BESIDE: u64 = 64;
+/// A process that nobody asked for so long is ended (ns): longer than the longest window.
+const IDLE_NS: u64 = 900_000_000_000;
+/// How often it is tried to start one before that counts as impossible.
+const TRIES: usize = 3;
+/// Lines for a person that are kept until somebody takes them.
+const MOST_NOTES: usize = 16;
+/// The longest path that is opened.
+const LONGEST_PATH: usize = 4_096;
+
+#[cfg(not(test))]
+const PROGRAM: Program = Program {
+    path: "/proc/self/exe", // the same program, even if its file was replaced
+    arguments: &["symbolizer"],
+};
+/// Under test this program has another `main`.
+#[cfg(test)]
+const PROGRAM: Program = Program {
+    path: "/proc/self/exe",
+    arguments: &["symbol_process::tests::serve", "--exact", "--ignored", "--nocapture", "--test-threads=1"],
+};
+
+/// What an object says of itself, and what it takes of memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// Its build id, in hexadecimal.
+    pub(crate) build_id: Option<String>,
+    /// The name of the separate debug file that it asks for.
+    pub(crate) debug_link: Option<String>,
+    /// Whether there is debug information.
+    pub(crate) has_debug_info: bool,
+    /// Why some names may be missing.
+    pub(crate) warnings: Vec<Reason>,
+    /// What it takes as long as it stays (bytes).
+    pub(crate) held_bytes: u64,
+    /// What it took at most (bytes).
+    pub(crate) memory_bytes: u64,
+    /// What reading a unit takes at most, beside what is held (bytes).
+    pub(crate) unit_bytes: u64,
+}
+
+impl Facts {
+    pub(crate) fn of(object: &Object<'_>) -> Self {
+        Self {
+            build_id: object.build_id().map(str::to_owned),
+            debug_link: object.debug_link().map(str::to_owned),
+            has_debug_info: object.has_debug_info(),
+            warnings: object.warnings().to_vec(),
+            held_bytes: object.held_bytes(),
+            memory_bytes: object.memory_bytes(),
+            unit_bytes: object.unit_bytes(),
+        }
+    }
+}
+
+/// Opens the separate debug files of an object, as the process sees them that mapped it.
+pub(crate) trait OpenFiles: Send + Sync {
+    /// A regular file of this path.
+    fn open(&self, path: &Path) -> Option<File>;
+    /// The debug file of this build id, from a server.
+    fn fetch(&self, build_id: &str) -> Option<File>;
+}
+
+/// An object whose symbols were read.
+pub(crate) enum ReadObject {
+    /// In this process.
+    Here(Box<Here>),
+    /// In the symbolizer process.
+    There(Box<There>),
+}
+
+/// One that was read in this process.
+pub(crate) struct Here {
+    object: Object<'static>,
+    facts: Facts,
+}
+
+/// One that was read in the symbolizer process.
+pub(crate) struct There {
+    process: SymbolProcess,
+    /// Of the process, and of the object in it.
+    generation: u64,
+    number: u64,
+    facts: Facts,
+    is_partial: bool,
+    file: FileName,
+    /// Length of the file, and of its separate debug files.
+    bytes: u64,
+    files: Arc<dyn OpenFiles>,
+    proof: Proof,
+}
+
+/// What a file is called.
+#[derive(Clone)]
+struct FileName {
+    path: String,
+    /// What tells it from others.
+    identity: String,
+}
+
+/// The process that read an object has ended: the object can be read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gone;
+
+impl From<Object<'static>> for ReadObject {
+    fn from(object: Object<'static>) -> Self {
+        Self::Here(Box::new(Here { facts: Facts::of(&object), object }))
+    }
+}
+
+impl ReadObject {
+    /// What it says of itself.
+    pub(crate) fn facts(&self) -> &Facts {
+        match self {
+            Self::Here(here) => &here.facts,
+            Self::There(there) => &there.facts,
+        }
+    }
+
+    /// Whether more was left unread than it says, since reading that has ended a process.
+    pub(crate) fn is_partial(&self) -> bool {
+        matches!(self, Self::There(there) if there.is_partial)
+    }
+
+    /// Whether it can be asked.
+    pub(crate) fn is_there(&self) -> bool {
+        match self {
+            Self::Here(_) => true,
+            Self::There(there) => there.process.lives(there.generation),
+        }
+    }
+
+    /// The functions at each of these addresses, in their order.
+    pub(crate) fn look_up(&mut self, addresses: &[u64]) -> Result<Vec<Symbolized>, Gone> {
+        match self {
+            Self::Here(here) => {
+                let found = here.object.symbolize_more(addresses);
+                here.facts = Facts::of(&here.object);
+                Ok(found)
+            }
+            Self::There(there) => there.look_up(addresses),
+        }
+    }
+}
+
+impl There {
+    /// Some thousands at a time, those of one unit together.
+    fn look_up(&mut self, addresses: &[u64]) -> Result<Vec<Symbolized>, Gone> {
+        let mut order: Vec<usize> = (0..addresses.len()).collect();
+        order.sort_unstable_by_key(|&at| addresses[at]);
+        let mut all = vec![Symbolized::Unknown(Reason::NoSymbol); addresses.len()];
+        for part in order.chunks(MOST_ADDRESSES) {
+            let asked: Vec<u64> = part.iter().map(|&at| addresses[at]).collect();
+            let found = self.process.clone().look_up(self, asked)?;
+            part.iter().zip(found).for_each(|(&at, found)| all[at] = found);
+        }
+        Ok(all)
+    }
+
+    /// What the process says of it now.
+    fn note(&mut self, told: Option<WireFacts>, most_bytes: u64) -> Option<()> {
+        let told = told?;
+        if told.is_another {
+            self.proof.refute();
+        }
+        self.facts = told.checked(most_bytes).ok()?;
+        Some(())
+    }
+}
+
+impl Drop for There {
+    fn drop(&mut self) {
+        self.process.forget(self.generation, self.number);
+    }
+}
+
+/// An object that is to be read.
+pub(crate) struct Wanted<'a> {
+    /// Its bytes.
+    pub(crate) file: &'a File,
+    /// Where it lies in its own view of the file system.
+    pub(crate) path: &'a str,
+    /// What tells the file from others.
+    pub(crate) identity: Option<String>,
+    /// What it may take.
+    pub(crate) limits: Limits,
+    /// What it has to hold, where its names are for others too, and who learns that it holds something else.
+    pub(crate) print: Option<(&'a Print, Proof)>,
+    /// Its separate debug files.
+    pub(crate) files: Arc<dyn OpenFiles>,
+}
+
+/// Why an object was not read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NotRead {
+    /// It cannot be.
+    Reason(Reason),
+    /// Reading it has ended the process; less of it is read the next time.
+    Gone,
+    /// Reading any of it has ended the process; how.
+    GivenUp(String),
+    /// There is no process at this moment; why.
+    NoProcess(String),
+    /// There can be none: read it here.
+    Here,
+}
+
+/// The symbolizer process, which is started when there is something to read. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct SymbolProcess(Arc<Shared>);
+
+struct Shared {
+    program: Program,
+    patience: Patience,
+    /// Held as long as a request takes.
+    state: Mutex<State>,
+    /// Objects that nobody needs any more, and could not be dropped at once: their process and number.
+    forgotten: Mutex<Vec<(u64, u64)>>,
+    told: Mutex<ProcessStatus>,
+}
+
+#[derive(Default)]
+struct State {
+    running: Option<Running>,
+    /// How many were started.
+    generation: u64,
+    /// Objects that were read.
+    objects: u64,
+    /// When it was asked last (ns).
+    used_ns: u64,
+    marks: Marks,
+    /// That none can be had.
+    is_impossible: bool,
+    /// Killed, and not gone by then.
+    unreaped: Vec<Running>,
+}
+
+/// What there is to tell of the process.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ProcessStatus {
+    /// Times that one was started.
+    pub(crate) started: u64,
+    /// Times that a file has ended it, or kept it for too long.
+    pub(crate) broken: u64,
+    /// Why objects are read in this process.
+    pub(crate) obstacle: Option<String>,
+    /// Its id, while it runs.
+    pub(crate) pid: Option<u32>,
+    /// The last file that did so, with what came of it.
+    last: Option<String>,
+    /// What is new, in lines for a person.
+    notes: VecDeque<String>,
+}
+
+impl Default for SymbolProcess {
+    fn default() -> Self {
+        Self::with(PROGRAM, Patience::default())
+    }
+}
+
+impl SymbolProcess {
+    fn with(program: Program, patience: Patience) -> Self {
+        let (state, forgotten, told) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self(Arc::new(Shared { program, patience, state, forgotten, told }))
+    }
+
+    /// One that cannot be started.
+    #[cfg(test)]
+    pub(crate) fn impossible() -> Self {
+        Self::with(Program { path: "/nowhere", arguments: &[] }, Patience::default())
+    }
+
+    /// Reads an object; symbols may take `most_bytes` all in all.
+    pub(crate) fn load(&self, wanted: Wanted<'_>, most_bytes: u64) -> Result<There, NotRead> {
+        let identity = wanted.identity.unwrap_or_else(|| wanted.path.to_owned());
+        let file = FileName { path: wanted.path.to_owned(), identity };
+        let mut state = lock(&self.0.state);
+        let limits = match state.marks.extent(&file.identity, clock::monotonic_ns()) {
+            Extent::All => wanted.limits,
+            Extent::Symbols => Limits::of_symbols(wanted.limits.all_bytes),
+            Extent::Nothing(how) => return Err(NotRead::GivenUp(how)),
+        };
+        self.be_ready(&mut state, most_bytes)?;
+        state.objects += 1;
+        let (bytes, proof) = (wanted.file.metadata().map_or(0, |meta| meta.len()), wanted.print.as_ref());
+        let print = proof.map(|(print, _)| {
+            let (len, parts) = print.parts();
+            message::Print { len, parts }
+        });
+        let mut there = There {
+            process: self.clone(),
+            generation: state.generation,
+            number: state.objects,
+            facts: Facts::default(),
+            is_partial: limits != wanted.limits,
+            file,
+            bytes,
+            files: wanted.files,
+            proof: wanted.print.map(|(_, proof)| proof).unwrap_or_default(),
+        };
+        let load = Ask::Load(Load {
+            number: there.number,
+            path: there.file.path.clone(),
+            bytes: limits.bytes,
+            all_bytes: limits.all_bytes,
+            print,
+        });
+        let read = self.ask(&mut state, load, Some(wanted.file), &mut there);
+        let address_bytes = state.address_bytes();
+        let read = read.and_then(|told| match told {
+            Told::Loaded(facts) => {
+                there.note(Some(facts), address_bytes).map(|()| Ok(())).ok_or_else(nonsense)
+            }
+            Told::Refused(reason) => reason.checked().map(Err).map_err(|_| nonsense()),
+            _ => Err(nonsense()),
+        });
+        let read = read.map_err(|broken| self.give_up(&mut state, &there.file, &broken));
+        drop(state); // an object that was not read is forgotten
+        match read {
+            Ok(Ok(())) => Ok(there),
+            Ok(Err(reason)) => Err(NotRead::Reason(reason)),
+            Err(Gone) => Err(NotRead::Gone),
+        }
+    }
+
+    fn look_up(&self, there: &mut There, addresses: Vec<u64>) -> Result<Vec<Symbolized>, Gone> {
+        let mut state = lock(&self.0.state);
+        if !state.lives(there.generation) {
+            return Err(Gone);
+        }
+        let count = addresses.len();
+        let asked = Ask::LookUp(LookUp { number: there.number, addresses });
+        let told = self.ask(&mut state, asked, None, there);
+        let address_bytes = state.address_bytes();
+        let found = told.and_then(|told| match told {
+            Told::Found(mut found) => {
+                there.note(found.facts.take(), address_bytes).ok_or_else(nonsense)?;
+                found.checked(count).map_err(|_| nonsense())
+            }
+            _ => Err(nonsense()),
+        });
+        found.map_err(|broken| self.give_up(&mut state, &there.file, &broken))
+    }
+
+    fn ask(
+        &self,
+        state: &mut State,
+        ask: Ask,
+        file: Option<&File>,
+        there: &mut There,
+    ) -> Result<Told, Broken> {
+        state.used_ns = clock::monotonic_ns();
+        let forgotten = std::mem::take(&mut *lock(&self.0.forgotten));
+        let running = state.running.as_mut().ok_or_else(|| Broken("it is not there".to_owned()))?;
+        let of_this = forgotten.into_iter().filter(|(generation, _)| *generation == there.generation);
+        let numbers: Vec<u64> = of_this.map(|(_, number)| number).collect();
+        if !numbers.is_empty() {
+            running.tell(Ask::Forget(Forget { numbers }));
+        }
+        let patience = self.0.patience.for_bytes(there.bytes);
+        running.ask(ask, file, patience, &mut |question| {
+            let file = open(&*there.files, question)?;
+            there.bytes = there.bytes.saturating_add(file.metadata().map_or(0, |meta| meta.len()));
+            Some(file)
+        })
+    }
+
+    /// Has a process run that can be asked.
+    fn be_ready(&self, state: &mut State, most_bytes: u64) -> Result<(), NotRead> {
+        state.unreaped.retain_mut(Running::is_alive);
+        if state.is_impossible {
+            return Err(NotRead::Here);
+        }
+        let bounds = bounds(most_bytes);
+        if state.running.as_mut().is_some_and(|running| running.is_fit(&bounds)) {
+            return Ok(());
+        }
+        self.end(state);
+        let mut why = String::new();
+        for _ in 0..TRIES {
+            match Running::start(&self.0.program, bounds, self.0.patience) {
+                Ok(running) => {
+                    let mut told = lock(&self.0.told);
+                    (told.pid, told.started) = (Some(running.pid()), told.started + 1);
+                    state.generation += 1;
+                    state.running = Some(running);
+                    return Ok(());
+                }
+                Err(NotStarted(because)) => why = because,
+            }
+        }
+        if state.generation > 0 {
+            return Err(NotRead::NoProcess(why));
+        }
+        state.is_impossible = true;
+        tracing::warn!("no symbolizer process can be had: {why}; files are read by sweetspot itself");
+        let note = format!(
+            "files were read by the profiler itself, and not by a process that can do nothing else: {why}"
+        );
+        lock(&self.0.told).say(note);
+        lock(&self.0.told).obstacle = Some(why);
+        Err(NotRead::Here)
+    }
+
+    /// A file has ended the process, or kept it for too long: less of it is read the next time.
+    fn give_up(&self, state: &mut State, file: &FileName, Broken(how): &Broken) -> Gone {
+        self.end(state);
+        let extent = state.marks.note(&file.identity, how, clock::monotonic_ns());
+        let then = match extent {
+            Extent::Nothing(_) => "nothing of it is read, and its functions have no names",
+            Extent::All | Extent::Symbols => "it is named from its symbol table alone",
+        };
+        let path = file.path.escape_debug();
+        let line = format!("{path} was given up by the symbolizer process ({how}): {then}");
+        tracing::warn!("{line}");
+        let mut told = lock(&self.0.told);
+        told.broken += 1;
+        told.last = Some(line.clone());
+        told.say(line);
+        Gone
+    }
+
+    fn end(&self, state: &mut State) {
+        let ended = state.running.take().and_then(Running::end);
+        state.unreaped.extend(ended);
+        lock(&self.0.told).pid = None;
+    }
+
+    /// Whether this process runs.
+    fn lives(&self, generation: u64) -> bool {
+        lock(&self.0.state).lives(generation)
+    }
+
+    /// Nobody needs this object any more. It may be the sampling thread that says so, which waits for no request.
+    fn forget(&self, generation: u64, number: u64) {
+        let Ok(state) = self.0.state.try_lock() else {
+            lock(&self.0.forgotten).push((generation, number));
+            return;
+        };
+        if let Some(running) = state.running.as_ref().filter(|_| state.generation == generation) {
+            running.tell(Ask::Forget(Forget { numbers: vec![number] }));
+        }
+    }
+
+    /// Whether it runs, and nobody has asked it for long.
+    pub(crate) fn is_idle(&self, now_ns: u64) -> bool {
+        self.0
+            .state
+            .try_lock()
+            .is_ok_and(|state| state.running.is_some() && now_ns.saturating_sub(state.used_ns) >= IDLE_NS)
+    }
+
+    /// Ends it, unless it is at work. It is started again when there is something to read.
+    pub(crate) fn rest(&self) {
+        if let Ok(mut state) = self.0.state.try_lock() {
+            self.end(&mut state);
+        }
+    }
+
+    /// What there is to tell.
+    pub(crate) fn status(&self) -> ProcessStatus {
+        lock(&self.0.told).clone()
+    }
+
+    /// What is new since this was asked last, in lines for a person.
+    pub(crate) fn take_notes(&self) -> Vec<String> {
+        lock(&self.0.told).notes.drain(..).collect()
+    }
+}
+
+impl State {
+    fn lives(&mut self, generation: u64) -> bool {
+        self.generation == generation && self.running.as_mut().is_some_and(Running::is_alive)
+    }
+
+    fn address_bytes(&self) -> u64 {
+        self.running.as_ref().map_or(0, |running| running.address_bytes)
+    }
+}
+
+impl Running {
+    /// Whether it can be asked, and has as much room as it may have.
+    fn is_fit(&mut self, bounds: &Bounds) -> bool {
+        self.is_alive()
+            && self.address_bytes == bounds.address_bytes
+            && self.cpu_ns() / 1_000_000_000 < MOST_CPU_S / 2
+    }
+}
+
+impl ProcessStatus {
+    fn say(&mut self, line: String) {
+        self.notes.push_back(line);
+        if self.notes.len() > MOST_NOTES {
+            self.notes.pop_front();
+        }
+    }
+
+    /// What is not as it should be, in lines for a person.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let obstacle = self.obstacle.iter().map(|why| {
+            format!("files are read by the service itself, since no symbolizer process can be had: {why}")
+        });
+        let last = self.last.iter().map(|last| match self.broken {
+            1 => last.clone(),
+            times => format!("{last}; files have ended the symbolizer process {times} times"),
+        });
+        obstacle.chain(last).collect()
+    }
+}
+
+fn nonsense() -> Broken {
+    Broken("it answered what is no answer".to_owned())
+}
+
+fn bounds(most_bytes: u64) -> Bounds {
+    let address_bytes = most_bytes.saturating_mul(2).saturating_add(ADDRESSES_BESIDE);
+    let files = FILES_EACH * crate::objects::most_open() as u64 + FILES_BESIDE;
+    Bounds { address_bytes, cpu_s: MOST_CPU_S, files }
+}
+
+/// Opens what the process asks for. It could ask for anything, so it gets nothing but ELF files.
+fn open(files: &dyn OpenFiles, question: Question) -> Option<File> {
+    let file = match question {
+        Question::Open(path) if path.len() <= LONGEST_PATH => {
+            files.open(Path::new(OsStr::from_bytes(&path)))?
+        }
+        Question::Open(_) => return None,
+        Question::Fetch(build_id) => files.fetch(&build_id)?,
+    };
+    let mut start = [0; 4];
+    file.read_exact_at(&mut start, 0).ok()?;
+    (start == *b"\x7fELF").then_some(file)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,166 @@
+//! The process itself: it shuts itself in, and then answers until its parent has no more to ask.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Result, anyhow, bail};
+use prost::Message;
+use rustc_hash::FxHashMap;
+use symbolizer::{DebugFiles, Limits, Object, ReadAt, Reason};
+
+use super::message::{
+    Ask, Confine, Confined, Found, LONGEST_REPLY, LONGEST_REQUEST, Load, Reply, Request, Told, WireFacts,
+    WireReason,
+};
+use super::{Facts, Unchanged};
+use crate::objects::names::{Print, Proof, Proven};
+use crate::sys::confine::{Bounds, confine};
+use crate::sys::{memory, passing};
+
+/// Stack of the thread that reads (bytes); what is not used of it takes nothing.
+const STACK: usize = 64 << 20;
+
+/// Serves whoever started this process, over its standard input.
+///
+/// # Errors
+///
+/// If that is no socket of ours, or this process could not be shut in.
+pub(crate) fn run() -> Result<()> {
+    let channel = Channel::default();
+    let first =
+        channel.next().map_err(|_| anyhow!("this is a part of sweetspot, which starts it by itself"))?;
+    let Some((Ask::Confine(Confine { address_bytes, cpu_s, files }), _)) = first else {
+        bail!("the first request is another");
+    };
+    memory::keep_little();
+    let problem = confine(&Bounds { address_bytes, cpu_s, files }).err();
+    channel.say(Told::Confined(Confined { problem: problem.clone().unwrap_or_default() }))?;
+    if let Some(problem) = problem {
+        bail!("the symbolizer process was not permitted {problem}");
+    }
+    let reader = std::thread::Builder::new().stack_size(STACK);
+    let reader = reader.spawn(move || serve(&Arc::new(channel)))?;
+    reader.join().map_err(|_| anyhow!("the symbolizer process met an error of sweetspot's"))?
+}
+
+/// The socket that is our standard input.
+#[derive(Default)]
+struct Channel {
+    /// One question after another: threads that read the same object ask at the same time.
+    questions: Mutex<()>,
+}
+
+impl Channel {
+    fn next(&self) -> io::Result<Option<(Ask, Option<File>)>> {
+        let received = passing::receive(io::stdin().as_fd(), LONGEST_REQUEST, &mut passing::patiently)?;
+        let Some((body, file)) = received else { return Ok(None) };
+        let request = Request::decode(body.as_slice()).map_err(io::Error::other)?;
+        Ok(Some((request.ask.ok_or(io::ErrorKind::InvalidData)?, file)))
+    }
+
+    fn say(&self, told: Told) -> io::Result<()> {
+        let body = Reply { told: Some(told) }.encode_to_vec();
+        passing::send(io::stdin().as_fd(), &body, None, &mut passing::patiently)
+    }
+
+    /// Asks for a separate debug file.
+    fn question(&self, told: Told) -> Option<Box<dyn ReadAt>> {
+        let _one = self.questions.lock().unwrap_or_else(PoisonError::into_inner);
+        self.say(told).ok()?;
+        let (_, file) = self.next().ok()??;
+        Some(Box::new(Unchanged::new(file?).ok()?))
+    }
+}
+
+/// Separate debug files, which our parent opens.
+struct Asked(Arc<Channel>);
+
+impl DebugFiles for Asked {
+    fn open(&self, path: &Path) -> Option<Box<dyn ReadAt>> {
+        self.0.question(Told::Open(path.as_os_str().as_bytes().to_vec()))
+    }
+
+    fn fetch(&self, build_id: &str) -> Option<Box<dyn ReadAt>> {
+        self.0.question(Told::Fetch(build_id.to_owned()))
+    }
+
+    fn share(&self) -> Option<Box<dyn DebugFiles + Send + Sync>> {
+        Some(Box::new(Self(Arc::clone(&self.0))))
+    }
+}
+
+/// An object that was read.
+struct Held {
+    object: Object<'static>,
+    /// Of one that tells names for others too.
+    proof: Proof,
+}
+
+impl Held {
+    fn facts(&self) -> WireFacts {
+        WireFacts::of(&Facts::of(&self.object), !self.proof.holds())
+    }
+}
+
+fn serve(channel: &Arc<Channel>) -> Result<()> {
+    let mut objects: FxHashMap<u64, Held> = FxHashMap::default();
+    while let Some((ask, file)) = channel.next()? {
+        match ask {
+            Ask::Load(load) => {
+                let number = load.number;
+                let told = match read(load, file, channel) {
+                    Ok(held) => {
+                        let facts = held.facts();
+                        objects.insert(number, held);
+                        Told::Loaded(facts)
+                    }
+                    Err(reason) => Told::Refused(WireReason::of(&reason)),
+                };
+                channel.say(told)?;
+            }
+            Ask::LookUp(asked) => {
+                let held =
+                    objects.get_mut(&asked.number).ok_or_else(|| anyhow!("there is no such object"))?;
+                channel.say(look_up(held, &asked.addresses))?;
+            }
+            Ask::Forget(forgotten) => {
+                forgotten.numbers.iter().for_each(|number| drop(objects.remove(number)));
+                memory::give_back();
+            }
+            Ask::Confine(_) | Ask::File(_) => bail!("a request has no place here"),
+        }
+    }
+    Ok(())
+}
+
+fn read(load: Load, file: Option<File>, channel: &Arc<Channel>) -> Result<Held, Reason> {
+    let no_file = || Reason::Unreadable("the symbolizer process has too many files open".to_owned());
+    let file = Unchanged::new(file.ok_or_else(no_file)?)?;
+    let proof = Proof::default();
+    let bytes: Arc<dyn ReadAt> = match load.print {
+        Some(print) => {
+            let print = Arc::new(Print::of_parts(print.len, &print.parts));
+            Arc::new(Proven::new(file, print, proof.clone()))
+        }
+        None => Arc::new(file),
+    };
+    let limits = Limits { bytes: load.bytes, all_bytes: load.all_bytes };
+    let object = Object::load_owned(limits, bytes, Path::new(&load.path), &Asked(Arc::clone(channel)))?;
+    Ok(Held { object, proof })
+}
+
+fn look_up(held: &mut Held, addresses: &[u64]) -> Told {
+    let symbolized = held.object.symbolize_more(addresses);
+    let found = Found::of(&symbolized, held.facts());
+    if found.encoded_len() < LONGEST_REPLY {
+        return Told::Found(found);
+    }
+    let bytes = found.encoded_len() as u64;
+    let too_large = Reason::TooLarge { what: "the names of this request".to_owned(), bytes };
+    let unknown = vec![symbolizer::Symbolized::Unknown(too_large); addresses.len()];
+    Told::Found(Found::of(&unknown, held.facts()))
+}
