@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 
@@ -47,6 +48,10 @@ pub(super) fn is_folder(path: &Path) -> io::Result<bool> {
 /// Device and inode.
 type Identity = (u64, u64);
 
+/// Within this a process that was started runs its own program.
+const TO_START: Duration = Duration::from_millis(300);
+const AGAIN_AFTER: Duration = Duration::from_millis(10);
+
 /// A folder and the right to change what is in it.
 #[derive(Debug)]
 pub(super) struct Held {
@@ -70,7 +75,7 @@ impl Held {
         made.write(true).create(true).truncate(false).custom_flags(flags);
         // Held for reading, so that the disk can be remounted read-only under us.
         let lock = made.open(&path).and_then(|_| open(&path)).map_err(unwritable)?;
-        match lock.try_lock() {
+        match lock_soon(&lock) {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => return Err(StoreError::Busy(folder.to_owned())),
             Err(fs::TryLockError::Error(cause)) => return Err(unwritable(cause)),
@@ -87,6 +92,18 @@ impl Held {
         };
         let lock = self.lock.metadata().map(|found| identity(&found)).unwrap_or_default();
         is_same(fs::metadata(folder), self.folder) && is_same(fs::symlink_metadata(folder.join(LOCK)), lock)
+    }
+}
+
+/// Locks a file. A process that was just started has all that its parent has, also a lock that the parent gave up, until it runs its own
+/// program: that is waited for.
+fn lock_soon(file: &File) -> Result<(), fs::TryLockError> {
+    let until = Instant::now() + TO_START;
+    loop {
+        match file.try_lock() {
+            Err(fs::TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(AGAIN_AFTER),
+            done => return done,
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //!
 //! Options: `--rounds 2` (there and back again), `--seconds 90` (of each; the first ten are for setting up), `--window 60` (s).
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::process::Command;
 use std::thread::sleep;
@@ -90,6 +90,18 @@ impl Division {
     }
 }
 
+/// CPU time of the daemon, and of the process that reads symbols for it.
+fn own_cpu_s(pid: u32) -> Result<f64> {
+    let mut own_s = cpu_s(pid)?;
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        // A thread may end meanwhile, and so may what it started.
+        let children = fs::read_to_string(thread?.path().join("children")).unwrap_or_default();
+        let used_s = children.split_whitespace().filter_map(|child| cpu_s(child.parse().ok()?).ok());
+        own_s += used_s.sum::<f64>();
+    }
+    Ok(own_s)
+}
+
 /// What the daemon counted until now.
 struct Look {
     targets: usize,
@@ -103,11 +115,11 @@ struct Look {
 fn look(division: Division, seconds: usize, services: &[Running]) -> Result<Found> {
     let daemon = Daemon::start(option("--window", 60)?, &division.sections())?;
     let pid = daemon.pid()?;
-    let (mut own_s, mut first) = (vec![cpu_s(pid)?], None);
+    let (mut own_s, mut first) = (vec![own_cpu_s(pid)?], None);
     let mut last = None;
     for second in 1..=seconds {
         sleep(Duration::from_secs(1));
-        own_s.push(cpu_s(pid)?);
+        own_s.push(own_cpu_s(pid)?);
         if second == SET_UP_S {
             first = Some(Look::of(&daemon, services)?);
         } else if second == seconds {
@@ -140,7 +152,7 @@ impl Look {
             samples: sum("samples"),
             cpu_s: sum("cpu_s"),
             services_s: used?.iter().sum(),
-            own_s: cpu_s(daemon.pid()?)?,
+            own_s: own_cpu_s(daemon.pid()?)?,
             at: Instant::now(),
         })
     }
