@@ -13,6 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::guards::Running;
+use crate::measured::cpu_with_children_s;
 use crate::run::{Ended, Sweetspot, finish, run, start, wait_until};
 
 /// A daemon's folder, and the daemon while it runs.
@@ -108,14 +109,23 @@ impl Daemon {
         serde_json::from_str(&ended.stdout).with_context(|| ended.stdout.clone())
     }
 
-    /// A target as `ctl targets` shows it.
+    /// All targets as `ctl targets` shows them.
+    pub fn targets(&self) -> Result<Vec<Value>> {
+        let answer = self.ctl_json(&["targets"])?;
+        let list = answer.as_array().or_else(|| answer["targets"].as_array());
+        list.cloned().with_context(|| format!("no list: {answer}"))
+    }
+
+    /// One of them.
     pub fn target(&self, name: &str) -> Result<Value> {
-        let targets = self.ctl_json(&["targets"])?;
-        let list = targets.as_array().or_else(|| targets["targets"].as_array()).context("no list")?;
-        list.iter()
-            .find(|target| target["name"] == name)
-            .cloned()
-            .with_context(|| format!("no {name}: {targets}"))
+        let targets = self.targets()?;
+        let found = targets.iter().find(|target| target["name"] == name).cloned();
+        found.with_context(|| format!("no {name}: {targets:?}"))
+    }
+
+    /// CPU time of the daemon, and of the process that reads symbols for it (s).
+    pub fn own_cpu_s(&self) -> Result<f64> {
+        cpu_with_children_s(self.pid()?)
     }
 
     /// Waits until a target is in this state.

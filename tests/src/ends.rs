@@ -38,8 +38,7 @@ impl Life {
     /// Lets a daemon go on for a while, and ends it.
     pub fn of(daemon: &mut Daemon, from_ms: u64, lasts: Duration, signal: Signal) -> Result<Life> {
         sleep(lasts);
-        let targets = daemon.ctl_json(&["targets"])?;
-        let targets = targets.as_array().or_else(|| targets["targets"].as_array()).context("no list")?;
+        let targets = daemon.targets()?;
         let ended = |target: &serde_json::Value| {
             Some((target["name"].as_str()?.to_owned(), target["windows"].as_u64()?))
         };

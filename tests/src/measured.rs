@@ -76,6 +76,18 @@ pub fn cpu_s(pid: u32) -> Result<f64> {
     Ok(used.tv_sec() as f64 + used.tv_nsec() as f64 * 1e-9)
 }
 
+/// The same with its children's, as long as these live (s): a daemon has one that reads symbols for it.
+pub fn cpu_with_children_s(pid: u32) -> Result<f64> {
+    let mut used_s = cpu_s(pid)?;
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        // A thread may end meanwhile, and so may what it started.
+        let children = fs::read_to_string(thread?.path().join("children")).unwrap_or_default();
+        let of_children = children.split_whitespace().filter_map(|child| cpu_s(child.parse().ok()?).ok());
+        used_s += of_children.sum::<f64>();
+    }
+    Ok(used_s)
+}
+
 /// CPU time of all programs that ran on this machine until now (s): in user code and in the kernel for them.
 pub fn machine_busy_s() -> Result<f64> {
     let stat = fs::read_to_string("/proc/stat")?;

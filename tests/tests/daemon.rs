@@ -170,19 +170,17 @@ fn the_time_of_all_targets_is_the_machines() -> Result<()> {
     )?;
     daemon.wait_for("rest", "sampled")?;
     let sum = |key: &str| -> Result<f64> {
-        let all = daemon.ctl_json(&["targets"])?;
-        let targets = all.as_array().or_else(|| all["targets"].as_array()).context("targets")?;
-        Ok(targets.iter().filter_map(|target| target[key].as_f64()).sum())
+        Ok(daemon.targets()?.iter().filter_map(|target| target[key].as_f64()).sum())
     };
     let samples = sum("samples")?;
-    let before = (sum("cpu_s")?, tests::measured::machine_busy_s()?, tests::measured::cpu_s(daemon.pid()?)?);
+    let before = (sum("cpu_s")?, tests::measured::machine_busy_s()?, daemon.own_cpu_s()?);
     let script = format!(
         "for i in $(seq 40); do ( {:?} --cpu 0.1; true ) & {:?} --cpu 0.1; done; wait",
         busy.path(),
         busy.path()
     );
     run(Command::new("sh").args(["-c", &script]))?.expect_status(0)?;
-    let after = (sum("cpu_s")?, tests::measured::machine_busy_s()?, tests::measured::cpu_s(daemon.pid()?)?);
+    let after = (sum("cpu_s")?, tests::measured::machine_busy_s()?, daemon.own_cpu_s()?);
     let used = after.1 - before.1 - (after.2 - before.2);
     let told = after.0 - before.0;
     ensure!(used > 7.0, "eighty programs of .1 s used {used} s");

@@ -18,7 +18,7 @@ section! {
         /// What the backend takes: pyroscope or otlp. Without it, the path of `to` decides, and where it has none it is
         /// pyroscope.
         format: Option<ExportFormat> = None, such as "\"pyroscope\"";
-        /// Targets whose names match one of these regular expressions. Without it, all.
+        /// Targets whose names match one of these regular expressions. Without this key, all targets.
         targets: Vec<Pattern> = Vec::new(), such as "[\"^web$\", \"^services:\"]";
         /// Labels, beside those of the targets.
         labels: BTreeMap<String, String> = BTreeMap::new(), such as "{ \"k8s.cluster.name\" = \"west\" }";

@@ -86,7 +86,7 @@ fn absurd_tables(sections: u64, segments: u32) -> Vec<u8> {
     file.truncate(0x40);
     file[0x20..0x28].copy_from_slice(&0x40u64.to_le_bytes()); // e_phoff
     file[0x28..0x30].copy_from_slice(&0x40u64.to_le_bytes()); // e_shoff
-    let sizes = [64, 56, 0xffff, 64, 0, 0]; // e_phnum and e_shnum are told by the first section
+    let sizes = [64, 56, 0xffff, 64, 0, 0]; // the first section states e_phnum and e_shnum
     file[SIZES].copy_from_slice(&sizes.map(u16::to_le_bytes).concat());
     let mut section = [0; 0x40];
     section[0x20..0x28].copy_from_slice(&sections.to_le_bytes());
@@ -285,7 +285,7 @@ fn segments_that_share_a_page_of_the_file_have_each_its_own_bias() {
         let image = ElfImage { segments, ..ElfImage::default() };
         assert_eq!(image.bias(0x7000_0000, 0, 0x2000), Some(0x7000_0000));
         assert_eq!(image.bias(0x7000_2000, 0x1000, 0x2000), Some(0x7000_0000));
-        // Parts of either, whose rights were changed.
+        // Parts of either; the process has changed their rights.
         assert_eq!(image.bias(0x7000_3000, 0x2000, 0x1000), Some(0x7000_0000));
         assert_eq!(image.bias(0x7000_0000, 0, 0x1000), Some(0x7000_0000));
     }

@@ -83,7 +83,7 @@ impl HostBudget {
         self.names.due_cpus().max(self.expected_names_cpus).clamp(0.0, self.most_for_names_cpus())
     }
 
-    /// What names may take at most, unless somebody waits for them (CPUs).
+    /// What names may take at most, unless a request waits for them (CPUs).
     pub fn most_for_names_cpus(&self) -> f64 {
         MOST_FOR_NAMES * self.cpus.max(0.0)
     }

@@ -47,7 +47,7 @@ pub(crate) struct NameRoom(Arc<Shared>);
 
 struct Shared {
     memory: SymbolMemory,
-    /// Objects whose tables may stay in memory: each may hold descriptors, of debug files.
+    /// Most objects whose tables stay in memory. Each may hold open debug files.
     most_loaded: usize,
     /// Whatever has told names that are kept.
     tellers: Mutex<Vec<Weak<KeptNames>>>,

@@ -91,7 +91,7 @@ impl Running {
         let mut command = Command::new(program.path);
         command.args(program.arguments).env_clear().current_dir("/");
         command.stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
-        command.process_group(0); // who interrupts us from a terminal does not interrupt it
+        command.process_group(0); // Ctrl-C in a terminal does not reach it
         let child = command.spawn().map_err(failed)?;
         drop(command); // and with it the other end of the socket
         family::begin(child.id());

@@ -42,7 +42,7 @@ pub(crate) fn confine(bounds: &Bounds) -> Result<(), String> {
         (Resource::RLIMIT_CORE, 0),
         (Resource::RLIMIT_FSIZE, 0),
     ] {
-        // Whoever started us may have less, and nobody without capabilities gets more.
+        // A limit that is lower stays: without capabilities it can't be raised.
         let most = getrlimit(resource).map_or(most, |(_, hard)| most.min(hard));
         step("to limit what it takes", setrlimit(resource, most, most))?;
     }

@@ -4,7 +4,7 @@
 //!
 //! Options: `--rounds 2` (there and back again), `--seconds 90` (of each; the first ten are for setting up), `--window 60` (s).
 
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::process::Command;
 use std::thread::sleep;
@@ -90,18 +90,6 @@ impl Division {
     }
 }
 
-/// CPU time of the daemon, and of the process that reads symbols for it.
-fn own_cpu_s(pid: u32) -> Result<f64> {
-    let mut own_s = cpu_s(pid)?;
-    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
-        // A thread may end meanwhile, and so may what it started.
-        let children = fs::read_to_string(thread?.path().join("children")).unwrap_or_default();
-        let used_s = children.split_whitespace().filter_map(|child| cpu_s(child.parse().ok()?).ok());
-        own_s += used_s.sum::<f64>();
-    }
-    Ok(own_s)
-}
-
 /// What the daemon counted until now.
 struct Look {
     targets: usize,
@@ -114,12 +102,11 @@ struct Look {
 
 fn look(division: Division, seconds: usize, services: &[Running]) -> Result<Found> {
     let daemon = Daemon::start(option("--window", 60)?, &division.sections())?;
-    let pid = daemon.pid()?;
-    let (mut own_s, mut first) = (vec![own_cpu_s(pid)?], None);
+    let (mut own_s, mut first) = (vec![daemon.own_cpu_s()?], None);
     let mut last = None;
     for second in 1..=seconds {
         sleep(Duration::from_secs(1));
-        own_s.push(own_cpu_s(pid)?);
+        own_s.push(daemon.own_cpu_s()?);
         if second == SET_UP_S {
             first = Some(Look::of(&daemon, services)?);
         } else if second == seconds {
@@ -143,8 +130,7 @@ fn look(division: Division, seconds: usize, services: &[Running]) -> Result<Foun
 
 impl Look {
     fn of(daemon: &Daemon, services: &[Running]) -> Result<Look> {
-        let all = daemon.ctl_json(&["targets"])?;
-        let list = all.as_array().or_else(|| all["targets"].as_array()).context("no list of targets")?;
+        let list = daemon.targets()?;
         let sum = |key: &str| list.iter().filter_map(|target: &Value| target[key].as_f64()).sum();
         let used: Result<Vec<f64>> = services.iter().map(|service| cpu_s(service.id())).collect();
         Ok(Look {
@@ -152,7 +138,7 @@ impl Look {
             samples: sum("samples"),
             cpu_s: sum("cpu_s"),
             services_s: used?.iter().sum(),
-            own_s: own_cpu_s(daemon.pid()?)?,
+            own_s: daemon.own_cpu_s()?,
             at: Instant::now(),
         })
     }

@@ -11,7 +11,6 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tests::daemon::Daemon;
 use tests::guards::Running;
-use tests::measured::cpu_s;
 use tests::programs::{copy_program, program};
 use tests::run::start;
 
@@ -36,10 +35,9 @@ fn main() -> Result<()> {
         daemon.wait_for(&format!("idle{number}"), "sampled")?;
     }
     sleep(WARM_UP);
-    let pid = daemon.pid()?;
-    let before = (cpu_s(pid)?, daemon.ctl_json(&["status"])?);
+    let before = (daemon.own_cpu_s()?, daemon.ctl_json(&["status"])?);
     sleep(Duration::from_secs(seconds));
-    let after = (cpu_s(pid)?, daemon.ctl_json(&["status"])?);
+    let after = (daemon.own_cpu_s()?, daemon.ctl_json(&["status"])?);
     let host =
         |status: &serde_json::Value, key: &str| status["host"][key].as_f64().context("a figure of the host");
     let share = |used_s: f64| 100.0 * used_s / seconds as f64;

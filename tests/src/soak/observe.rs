@@ -12,7 +12,7 @@ use super::ask::{Unanswered, get_json};
 use super::record::Record;
 use super::service::Service;
 use crate::daemon::span_ms;
-use crate::measured::cpu_s;
+use crate::measured::cpu_with_children_s;
 
 /// Whoever asks for the status waits no longer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
@@ -119,7 +119,7 @@ fn process(pid: u32) -> Result<Value> {
         "rss_kib": figure("VmRSS:"),
         "threads": figure("Threads:"),
         "descriptors": fs::read_dir(format!("/proc/{pid}/fd"))?.count(),
-        "cpu_s": cpu_s(pid)?,
+        "cpu_s": cpu_with_children_s(pid)?,
         "machine_s": machine_s()?,
     }))
 }

@@ -11,7 +11,6 @@ use serde_json::Value;
 use super::scenarios::{Phase, QUIET_S, Scenario};
 use crate::daemon::{Daemon, taken_s};
 use crate::experiment::progress;
-use crate::measured::cpu_s;
 use crate::soak::ask::get_json;
 use crate::twins::{Knobs, Turn, Twins, now_s};
 
@@ -151,7 +150,7 @@ impl Stage<'_> {
             if looks % LOOKS_PER_POLL == 0 {
                 self.poll(phase)?;
             }
-            self.own.push((now_s()?, cpu_s(self.daemon.pid()?)?));
+            self.own.push((now_s()?, self.daemon.own_cpu_s()?));
             looks += 1;
             sleep(LOOK);
         }
@@ -183,7 +182,7 @@ impl Stage<'_> {
 
     fn poll(&mut self, phase: &Phase) -> Result<()> {
         let (status, targets) = (self.status()?, ask(&self.daemon.socket(), "/v1/targets")?);
-        let (at_s, kernel_own_s) = (now_s()?, cpu_s(self.daemon.pid()?)?);
+        let (at_s, kernel_own_s) = (now_s()?, self.daemon.own_cpu_s()?);
         let host = |key: &str| status["host"][key].as_f64().with_context(|| format!("no {key}"));
         let list = targets["targets"].as_array().context("a list of targets")?;
         let said = taking_part(phase)

@@ -111,7 +111,7 @@ pub(super) fn problems(settings: &DaemonSettings) -> (Vec<Error>, Vec<String>) {
     (wrong, remarks)
 }
 
-/// An export whose files can be used, too.
+/// What an export means, once its token and certificates have been read.
 fn tried(settings: &ExportSettings) -> Result<Plan> {
     let plan = Plan::new(settings).and_then(|plan| plan.client().map(|_| plan));
     plan.map_err(|error| {

@@ -18,7 +18,7 @@ const LONGEST_PACED_NS: u64 = 60 * SECOND_NS;
 /// Times that sending fails with a window, while others are taken, before it counts as refused: a backend that fails with one
 /// of three at random loses one of four hundred.
 const MOST_BLAMED: u32 = 5;
-/// Reasons for a refusal that are told.
+/// Most different reasons for refusals that are logged.
 const MOST_REASONS: usize = 32;
 
 /// Why a window was not acknowledged.

@@ -109,8 +109,8 @@ impl Work {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// CPU time of all threads that may look for names, since several do (ns): not of the loop's, nor of the one that spools, whose time
-    /// is taken off by itself.
+    /// CPU time of the threads and processes that look for names (ns). That of the main thread is left out, and that of the thread that
+    /// spools, which books its own.
     fn cpu_ns(&self) -> u64 {
         clock::beside_main_thread_ns().saturating_sub(self.told().spooling_ns)
     }
