@@ -16,7 +16,7 @@ pub(crate) mod summary;
 use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,7 +92,7 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
     if let Some(group) = &group {
         session.follow_group(Arc::clone(group), true);
     }
-    session.await_exec(pid);
+    session.await_exec(pid, &name_of_program(&job.command[0]));
     if let Some(program) = &program {
         session.objects.preload(program);
     }
@@ -494,6 +494,13 @@ fn find_program(name: &OsStr) -> Option<PathBuf> {
     }
     let folders = std::env::var_os("PATH")?;
     std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
+/// What the kernel will call a program (`comm`): the beginning of its file's name.
+fn name_of_program(command: &OsStr) -> String {
+    const MOST_BYTES: usize = 15;
+    let file = Path::new(command).file_name().unwrap_or_default().as_bytes();
+    String::from_utf8_lossy(&file[..file.len().min(MOST_BYTES)]).into_owned()
 }
 
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {

@@ -131,6 +131,8 @@ pub(crate) struct Session {
     rereads: Rereads,
     rebalance_at_ns: u64,
     exits: Exits,
+    /// The child that has yet to execute its program.
+    awaited: Option<u32>,
     /// Processes that had no CPU clock any more at the last reading.
     gone: Vec<u32>,
 }
@@ -217,6 +219,7 @@ impl Session {
             rereads: Rereads::default(),
             rebalance_at_ns: 0,
             exits: Exits::default(),
+            awaited: None,
             gone: Vec::new(),
         }
     }
@@ -240,10 +243,12 @@ impl Session {
         }
     }
 
-    /// Follows a child that waits to execute a command: its present code is ours, and of no interest.
-    pub(crate) fn await_exec(&mut self, pid: u32) {
-        self.processes.adopt(pid, "");
+    /// Follows a child that waits to execute the program of that file name: until then its code is ours. What the kernel does for it
+    /// meanwhile is the beginning of that program.
+    pub(crate) fn await_exec(&mut self, pid: u32, program: &str) {
+        self.processes.adopt(pid, program);
         self.cpu.adopt(pid);
+        self.awaited = Some(pid);
     }
 
     /// The target is whatever is in this group and below, and whatever comes into it; `alone` says that nobody else is
@@ -461,6 +466,7 @@ impl Session {
                 self.count_side_record(pid);
                 if exec {
                     self.counts.execs += 1;
+                    self.awaited = self.awaited.filter(|awaited| *awaited != pid);
                     self.program_ended(pid);
                 }
                 self.processes.renamed(pid, tid, &name, exec);
@@ -566,7 +572,8 @@ impl Session {
         if let Some(owners) = self.owners.as_mut().filter(|_| self.processes.contains(sample.pid)) {
             owners.met(sample.pid);
         }
-        if !self.processes.contains(sample.pid) {
+        let is_awaited = self.awaited == Some(sample.pid);
+        if !self.processes.contains(sample.pid) || is_awaited && !has_kernel_frames(sample) {
             self.charged.hit_a_stranger(clock, stack_bytes);
             match &self.owners {
                 // What many share is the machine's sampler: it keeps its rate whichever process runs, but for those sampled elsewhere.
@@ -577,7 +584,9 @@ impl Session {
         }
         let mut by_frame_pointer = std::mem::take(&mut self.buffers.by_frame_pointer);
         by_frame_pointer.clear();
-        sample.user_chain(&mut by_frame_pointer);
+        if !is_awaited {
+            sample.user_chain(&mut by_frame_pointer);
+        }
         self.look_for_code(sample, &by_frame_pointer);
         self.buffers.by_frame_pointer = by_frame_pointer;
         let Some(process) = self.processes.get(sample.pid) else { return };
@@ -593,6 +602,7 @@ impl Session {
         self.recent.note(HandledSample { at_ns: sample.time_ns, cpu: sample.cpu, frames, stack_bytes });
         let (mut depth_bytes, mut is_untold) = (None, false);
         let outcome = match (self.choice.method(), sample.regs, sample.stack) {
+            _ if is_awaited => Outcome::NoUserStack,
             (Method::Dwarf | Method::Trial, Some(regs), Some(stack)) => {
                 let unwound = self.unwinder.unwind(process, regs, stack, user);
                 depth_bytes = Some(unwound.depth_bytes);
@@ -761,6 +771,12 @@ impl Session {
 /// One that stays for the function.
 fn key(function: impl Hash) -> u64 {
     FxBuildHasher.hash_one(function)
+}
+
+fn has_kernel_frames(sample: &RawSample<'_>) -> bool {
+    let mut kernel = Vec::new();
+    sample.kernel_chain(&mut kernel);
+    !kernel.is_empty()
 }
 
 /// Whether the kernel's frames are all that there is: of its own threads, and of a task that is exiting or in the midst of executing

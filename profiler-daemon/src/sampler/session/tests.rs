@@ -1,5 +1,9 @@
 //! What records and readings make of a session.
 
+use agent_memory::REGISTERS;
+use profiler_core::machine::Machine;
+use profiler_core::record::{RawData, StackCopy};
+
 use super::*;
 
 /// No process has such numbers.
@@ -60,6 +64,28 @@ fn a_child_that_is_another_target_is_not_followed_whenever_that_is_known() {
     assert!(session.processes.contains(FOUND));
     session.exclude_one(FOUND);
     assert!(!session.processes.contains(FOUND));
+}
+
+/// A sample in user code.
+fn sample(session: &mut Session, pid: u32) {
+    let stack = StackCopy::new(RawData::Single(&[]), 0);
+    let regs = Machine::HOST.noted_regs(&[0; REGISTERS]);
+    let sample = RawSample::of_thread(session.start_ns() + 1, (pid, pid), regs, stack);
+    session.handle(Drained::Record(Record::Sample(sample), 1_000));
+}
+
+/// Between `fork` and `execve` a child is at our code, which is nobody's to see.
+#[test]
+fn a_child_that_has_yet_to_execute_its_program_is_not_sampled_in_our_code() {
+    let mut session = session();
+    session.await_exec(OURS, "ours");
+    session.begin();
+    sample(&mut session, OURS);
+    assert_eq!((session.counts.samples, session.counts.foreign), (0, 1));
+    let executed = Record::Comm { pid: OURS, tid: OURS, name: "ours".to_owned(), exec: true };
+    session.handle(Drained::Record(executed, 0));
+    sample(&mut session, OURS);
+    assert_eq!((session.counts.samples, session.counts.foreign), (1, 1));
 }
 
 #[test]
