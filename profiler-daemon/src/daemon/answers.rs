@@ -6,6 +6,7 @@ use config::TargetSettings;
 
 use super::ask::{Ask, Attached, Refused, Wanted};
 use super::board::Snapshot;
+use super::shared::Shared;
 use super::state::{
     HostStatus, MemoryStatus, Origin, SettingsStatus, Status, StoreStatus, SymbolizerStatus, TargetCounts,
     TargetState,
@@ -151,9 +152,10 @@ impl Daemon {
         self.next_publishing_ns = at_ns + PUBLISH_EVERY_NS;
         self.note_shares();
         let shared = self.sharing.shared.as_deref();
+        let shares = shared.map(Shared::statuses).unwrap_or_default();
         let of_one = |(id, watched): (&TargetId, &Watched)| {
             let kept = self.keeper.kept(&watched.identity.name);
-            let share = shared.and_then(|shared| Some((&shared.engine, shared.status(*id)?)));
+            let share = shared.and_then(|shared| Some((&shared.engine, *shares.get(id)?)));
             let decisions = watched.decisions().or_else(|| share.map(|(engine, _)| engine.log.clone()));
             let taken_by = self.taken.iter().filter(|(from, _)| from == id).map(|(_, by)| *by);
             let mut status = watched.status(kept, at_ns, share);

@@ -179,6 +179,7 @@ impl Daemon {
             let is_sampled = self.targets.get(&id).is_some_and(Watched::is_sampled);
             sampled = sampled + usize::from(is_sampled) - usize::from(was_sampled);
         }
+        self.note_apart();
         self.exclude_known();
     }
 

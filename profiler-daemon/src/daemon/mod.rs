@@ -118,6 +118,8 @@ struct Daemon {
     setup: Setup,
     discovery: Discovery,
     targets: BTreeMap<TargetId, Watched>,
+    /// Those that have samplers for themselves, or had: of hundreds that share one, most often none.
+    apart: BTreeSet<TargetId>,
     /// Targets that lost processes to one that was asked for, with that one.
     taken: BTreeSet<(TargetId, TargetId)>,
     sharing: SharedState,
@@ -180,6 +182,7 @@ impl Daemon {
             reloads: (0, 0),
             setup,
             targets: BTreeMap::new(),
+            apart: BTreeSet::new(),
             taken: BTreeSet::new(),
             sharing: SharedState::default(),
             keeper,
@@ -271,7 +274,7 @@ impl Daemon {
     /// Waits until some target begins to switch so often that it has to be looked at.
     async fn storm(&self) {
         let alarm = self.sharing.shared.as_ref().and_then(|shared| shared.engine.alarm());
-        let alarms = || self.targets.values().filter_map(Watched::alarm).chain(alarm);
+        let alarms = || self.targets_apart().filter_map(Watched::alarm).chain(alarm);
         std::future::poll_fn(|context| {
             // All of them: each has to know whom to wake.
             let rings = alarms().filter(|alarm| alarm.poll_rung(context).is_ready()).count();
@@ -353,12 +356,12 @@ impl Daemon {
         self.keeper.allow(self.budget.most_for_names_cpus(), room_ns);
         self.exports.allow(host_cpus(&self.settings));
         self.budget.expect_names(self.window_length.expected_cpus(self.sampled(), self.window_ns()));
-        let shared = self.sharing.shared.as_deref_mut().map(|shared| &mut shared.engine);
-        let engines = self.targets.values_mut().filter_map(Watched::engine).chain(shared);
-        let mut controllers: Vec<_> = engines.map(|engine| &mut engine.controller).collect();
+        let housekeeping_cpus = self.host.housekeeping_cpus();
+        let mut controllers: Vec<_> = engines(&mut self.targets, &self.apart, &mut self.sharing)
+            .map(|engine| &mut engine.controller)
+            .collect();
         let demands: Vec<Demand> = controllers.iter().map(|controller| controller.demand(1.0)).collect();
         let granted: Vec<f64> = controllers.iter().map(|controller| controller.granted_ratio()).collect();
-        let housekeeping_cpus = self.host.housekeeping_cpus();
         let shares = self.budget.share(now_ns, housekeeping_cpus, &demands, &granted);
         for (controller, share) in controllers.iter_mut().zip(shares.iter().flat_map(|shares| &shares.of)) {
             controller.grant(share.granted_ratio);
@@ -396,14 +399,23 @@ impl Daemon {
 
     /// All samplers: those that targets have for themselves, and the one that they share.
     fn engines(&mut self) -> impl Iterator<Item = &mut Engine<RecentDecisions>> {
-        let shared = self.sharing.shared.as_deref_mut().map(|shared| &mut shared.engine);
-        self.targets.values_mut().filter_map(Watched::engine).chain(shared)
+        engines(&mut self.targets, &self.apart, &mut self.sharing)
+    }
+
+    fn targets_apart(&self) -> impl Iterator<Item = &Watched> {
+        self.apart.iter().filter_map(|id| self.targets.get(id))
+    }
+
+    /// Which targets have samplers for themselves has changed.
+    fn note_apart(&mut self) {
+        let apart = self.targets.iter().filter(|(_, watched)| watched.has_own_account());
+        self.apart = apart.map(|(id, _)| *id).collect();
     }
 
     /// What was spent since the daemon began, on all targets.
     fn spent(&self, at_ns: u64) -> Spent {
         let shared = self.sharing.shared.as_ref().map(|shared| shared.totals());
-        let all = self.targets.values().map(Watched::own_totals).chain(shared).fold(self.gone, Totals::plus);
+        let all = self.targets_apart().map(Watched::own_totals).chain(shared).fold(self.gone, Totals::plus);
         let (self_ns, names_ns) = (clock::self_cpu_ns(), self.keeper.names_ns());
         Spent {
             at_ns,
@@ -465,6 +477,16 @@ impl Daemon {
         let sampled = self.targets.values().filter(is_one).count();
         format!("{sampled} of {} targets are sampled", self.targets.len())
     }
+}
+
+fn engines<'a>(
+    targets: &'a mut BTreeMap<TargetId, Watched>,
+    apart: &'a BTreeSet<TargetId>,
+    sharing: &'a mut SharedState,
+) -> impl Iterator<Item = &'a mut Engine<RecentDecisions>> {
+    let shared = sharing.shared.as_deref_mut().map(|shared| &mut shared.engine);
+    let own = targets.iter_mut().filter(|(id, _)| apart.contains(id));
+    own.filter_map(|(_, watched)| watched.engine()).chain(shared)
 }
 
 /// Opens the store and begins to name and keep.

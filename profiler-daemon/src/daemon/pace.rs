@@ -5,9 +5,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
-/// What may be spent at once is what comes in within this (ns): the stretch that the host's budget is kept over. No debt is
-/// larger, so that nothing waits longer.
-const DEPTH_NS: f64 = 10e9;
+/// What may be spent at once is what comes in within this (ns). It comes on top of what samples take, as those give way to what
+/// names take over minutes: little, so that ten seconds in which windows end are within the host's budget too.
+const DEPTH_NS: f64 = 2e9;
+/// No debt is larger than what comes in within this (ns), so that nothing waits longer: the stretch that the host's budget is kept over.
+const DEBT_NS: f64 = 10e9;
 /// An object is begun only where there is room for so much of what ten seconds bring: how much it takes is known afterwards.
 const LEAST_ROOM: f64 = 0.25;
 /// A window waits no longer than this in all (ns), unless it is asked for: it is on the disk meanwhile. Shorter, and the objects
@@ -44,7 +46,7 @@ impl Wanted {
     }
 
     fn has_room(&self) -> bool {
-        self.room_ns.load(Ordering::Relaxed) as f64 >= LEAST_ROOM * self.cpus() * DEPTH_NS
+        self.room_ns.load(Ordering::Relaxed) as f64 >= LEAST_ROOM * self.cpus() * DEBT_NS
     }
 
     fn spend(&self, spent_ns: u64) {
@@ -105,7 +107,8 @@ impl Pace {
         let depth_ns = self.wanted.cpus() * DEPTH_NS;
         let level_ns = (self.level_ns + self.wanted.cpus() * passed_ns as f64).min(depth_ns);
         let beside_ns = self.wanted.beside_ns.swap(0, Ordering::Relaxed);
-        self.level_ns = (level_ns - (spent_ns + beside_ns) as f64).max(-depth_ns);
+        let debt_ns = self.wanted.cpus() * DEBT_NS;
+        self.level_ns = (level_ns - (spent_ns + beside_ns) as f64).max(-debt_ns);
         self.wanted.spend(spent_ns);
     }
 
@@ -119,8 +122,8 @@ impl Pace {
         let passed_ns = now_ns.saturating_sub(self.settled_ns) as f64;
         let pause_ns = match is_urgent {
             true => 0.0,
-            false if !self.wanted.has_room() => DEPTH_NS, // or until there is
-            false => (-self.level_ns / cpus - passed_ns).clamp(0.0, DEPTH_NS),
+            false if !self.wanted.has_room() => DEBT_NS, // or until there is
+            false => (-self.level_ns / cpus - passed_ns).clamp(0.0, DEBT_NS),
         };
         (pause_ns as u64).min(handed_ns.saturating_add(LONGEST_NS).saturating_sub(now_ns))
     }
@@ -146,9 +149,9 @@ mod tests {
     }
 
     #[test]
-    fn what_ten_seconds_bring_is_spent_at_once_and_the_rest_as_it_comes() {
+    fn what_two_seconds_bring_is_spent_at_once_and_the_rest_as_it_comes() {
         let mut pace = pace(0.01);
-        pace.settle(10 * SECOND_NS, SECOND_NS / 10);
+        pace.settle(10 * SECOND_NS, SECOND_NS / 50);
         assert_eq!(pause_s(&pace, 0, 0), 0.0);
         pace.settle(10 * SECOND_NS, SECOND_NS / 20);
         assert_eq!(pause_s(&pace, 0, 0), 5.0);
@@ -172,10 +175,10 @@ mod tests {
     #[test]
     fn names_wait_for_what_handing_windows_over_took() {
         let mut pace = pace(0.01);
-        pace.wanted.spend_beside(SECOND_NS / 8);
+        pace.wanted.spend_beside(SECOND_NS / 20);
         pace.settle(10 * SECOND_NS, 0);
-        assert!((pause_s(&pace, 0, 0) - 2.5).abs() < 1e-6);
-        assert_eq!(pace.wanted.spent_ns(), SECOND_NS / 8);
+        assert!((pause_s(&pace, 0, 0) - 3.0).abs() < 1e-6);
+        assert_eq!(pace.wanted.spent_ns(), SECOND_NS / 20);
         pace.settle(13 * SECOND_NS, 0);
         assert_eq!(pause_s(&pace, 3, 0), 0.0, "it was taken off once");
     }
@@ -207,7 +210,7 @@ mod tests {
         assert_eq!(pause_s(&pace, 55, 0), 5.0);
         assert_eq!(pace.wanted.spent_ns(), SECOND_NS / 25);
         pace.wanted.allow(0.01, 0.05e9);
-        assert_eq!(pause_s(&pace, 0, 0), 0.0);
+        assert_eq!(pause_s(&pace, 0, 0), 2.0);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The sampler that targets share: one clock on each CPU for all that are sampled in the same way. A target that wants to be sampled
 //! in another way has events of its own, and so have all where that is cheaper.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use config::SamplingSettings;
@@ -40,8 +41,10 @@ impl Shared {
         Totals::of(&self.engine)
     }
 
-    pub(super) fn status(&self, id: TargetId) -> Option<ShareStatus<'_>> {
-        self.engine.share_status(owner(id))
+    /// How each of the targets is that share it.
+    pub(super) fn statuses(&self) -> BTreeMap<TargetId, ShareStatus<'_>> {
+        let of_targets = self.engine.share_statuses().into_iter();
+        of_targets.map(|(owner, status)| (TargetId::of_number(owner.0), status)).collect()
     }
 
     /// A target shares from now on, or is a control group that it was not, or is one no more.
@@ -197,8 +200,8 @@ impl Daemon {
         let cut = shared.session_turn(|engine| engine.cut_shares(is_last));
         let began_ns = clock::thread_cpu_ns();
         for (owner, collected, figures) in cut {
-            let watched = self.targets.iter_mut().find(|(id, _)| id.number() == owner.0);
-            if let Some((_, watched)) =
+            let watched = self.targets.get_mut(&TargetId::of_number(owner.0));
+            if let Some(watched) =
                 watched.filter(|_| collected.counted.weight_ns() > 0.0 || figures.target_cpu_ns > 0)
             {
                 self.keeper.keep(watched.parcel(&self.setup, collected, &figures));
@@ -281,8 +284,8 @@ impl Daemon {
     pub(super) fn note_shares(&mut self) {
         let Some(shared) = self.sharing.shared.as_deref_mut() else { return };
         shared.session_turn(Engine::book_shares);
-        for (id, watched) in self.targets.iter_mut().filter(|(_, watched)| watched.shares()) {
-            if let Some(status) = shared.status(*id) {
+        for (id, status) in shared.statuses() {
+            if let Some(watched) = self.targets.get_mut(&id) {
                 watched.note_share(&status);
             }
         }

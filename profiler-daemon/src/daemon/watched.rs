@@ -130,7 +130,7 @@ impl Retry {
 }
 
 /// What was counted until a moment.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Totals {
     /// CPU time of the target (ns).
     pub(crate) cpu_ns: u64,
@@ -291,6 +291,11 @@ impl Watched {
 
     pub(crate) fn engine(&mut self) -> Option<&mut Engine<RecentDecisions>> {
         self.sampled.as_mut().map(|sampled| &mut sampled.engine)
+    }
+
+    /// Whether a sampler of its own has, or had, something to account for.
+    pub(crate) fn has_own_account(&self) -> bool {
+        self.sampled.is_some() || self.before_own != Totals::default()
     }
 
     /// Memory of its rings (bytes), while it is sampled.

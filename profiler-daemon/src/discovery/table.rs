@@ -22,14 +22,14 @@ pub(super) const LINGER_NS: u64 = 60_000_000_000;
 pub(crate) struct TargetId(u32);
 
 impl TargetId {
-    #[cfg(test)]
-    pub(crate) fn of_number(number: u32) -> Self {
-        Self(number)
-    }
-
     /// The number that no other has.
     pub(crate) fn number(self) -> u32 {
         self.0
+    }
+
+    /// The one that has this number.
+    pub(crate) fn of_number(number: u32) -> Self {
+        Self(number)
     }
 }
 

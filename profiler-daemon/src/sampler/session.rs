@@ -39,7 +39,7 @@ use self::ended::Names;
 use self::exits::Exits;
 use self::lost::Losses;
 use self::owners::Sampled;
-pub(crate) use self::owners::{Owner, Owners};
+pub(crate) use self::owners::{Owner, Owners, Share};
 use super::handler_time::RecentSamples;
 use super::own_time::OwnTime;
 use super::perf::Drained;

@@ -10,7 +10,7 @@ use profiler_core::rate::{Account, Spend};
 use super::parts::Figures;
 use super::{DecisionLog, Engine};
 use crate::cgroup::Cgroup;
-use crate::sampler::session::{Collected, Counts, Owner};
+use crate::sampler::session::{Collected, Counts, Owner, Owners, Share};
 use crate::sys::clock;
 
 /// Samples from which it is known what one of a target costs.
@@ -113,17 +113,21 @@ impl<L: DecisionLog> Engine<L> {
         self.shares.of.remove(&owner);
     }
 
-    /// How one of them is.
-    pub(crate) fn share_status(&self, owner: Owner) -> Option<ShareStatus<'_>> {
-        let charged = self.shares.of.get(&owner)?;
-        let (_, share) = self.session.owners.as_ref()?.shares().find(|(of, _)| *of == owner)?;
-        let usual_ns = self.controller.cost().target.mean_ns;
-        Some(ShareStatus {
-            account: &charged.account,
-            counts: Counts { lost: charged.lost, ..share.counts },
-            cpu_ns: share.cpu_ns.max(charged.booked_cpu_ns) as u64,
-            sample_ns: charged.sample_ns(&self.controller.parts_ns()).unwrap_or(usual_ns),
-        })
+    /// How each of them is.
+    pub(crate) fn share_statuses(&self) -> BTreeMap<Owner, ShareStatus<'_>> {
+        // The same for all, and not for nothing.
+        let (usual_ns, prices_ns) = (self.controller.cost().target.mean_ns, self.controller.parts_ns());
+        let status = |(owner, share): (Owner, &'_ Share)| {
+            let charged = self.shares.of.get(&owner)?;
+            let status = ShareStatus {
+                account: &charged.account,
+                counts: Counts { lost: charged.lost, ..share.counts },
+                cpu_ns: share.cpu_ns.max(charged.booked_cpu_ns) as u64,
+                sample_ns: charged.sample_ns(&prices_ns).unwrap_or(usual_ns),
+            };
+            Some((owner, status))
+        };
+        self.session.owners.iter().flat_map(Owners::shares).filter_map(status).collect()
     }
 
     /// Books what was spent since the last time on each, and bounds the rate by the one that is slowed down most.
@@ -206,7 +210,7 @@ impl<L: DecisionLog> Engine<L> {
 
     /// The figures of one of them, of which `of_all` has what is the same for all.
     fn share_figures(&mut self, owner: Owner, span: &Range<u64>, of_all: &Figures) -> Option<Figures> {
-        let (_, share) = self.session.owners.as_ref()?.shares().find(|(of, _)| *of == owner)?;
+        let share = self.session.owners.as_ref()?.share(owner)?;
         let (counts, cpu_ns) = (share.counts, share.cpu_ns);
         let charged = self.shares.of.get_mut(&owner)?;
         let counts = Counts { lost: charged.lost, ..counts };

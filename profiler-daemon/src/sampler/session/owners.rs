@@ -175,6 +175,10 @@ impl Owners {
         self.shares.iter().map(|(owner, share)| (*owner, share))
     }
 
+    pub(crate) fn share(&self, owner: Owner) -> Option<&Share> {
+        self.shares.get(&owner)
+    }
+
     pub(super) fn share_mut(&mut self, owner: Owner) -> Option<&mut Share> {
         self.shares.get_mut(&owner)
     }
