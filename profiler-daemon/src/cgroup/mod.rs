@@ -13,7 +13,7 @@ use std::sync::Arc;
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, statfs};
 
 pub(crate) use self::find::hierarchy;
-pub(crate) use self::text::path_in;
+pub(crate) use self::text::{is_outside, named_in};
 use self::text::{listed_in, usage_ns};
 pub(crate) use self::transient::TransientCgroup;
 

@@ -22,9 +22,20 @@ fn unescaped(field: &str) -> String {
 
 /// The path of a process in the hierarchy, by its `cgroup`; `None` where that is outside of what we may see.
 pub(crate) fn path_in(cgroups: &str) -> Option<PathBuf> {
+    named_in(cgroups).filter(|path| !is_outside(path)).map(PathBuf::from)
+}
+
+/// What the kernel calls the group of a process, by its `cgroup`. Whoever is in a namespace of control groups, as in a container, sees others'
+/// groups by the way up from its own: `/../../system.slice/web.service`.
+pub(crate) fn named_in(cgroups: &str) -> Option<&str> {
     let path = cgroups.lines().find_map(|line| line.strip_prefix("0::"))?;
     let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-    (path.starts_with('/') && !path.starts_with("/..")).then(|| PathBuf::from(path))
+    path.starts_with('/').then_some(path)
+}
+
+/// Whether a group so called is outside of the namespace that we are in: it has a name, and no folder.
+pub(crate) fn is_outside(path: &str) -> bool {
+    path.starts_with("/..")
 }
 
 /// The processes in a `cgroup.procs`. 0 stands for one that this process cannot see.
@@ -71,5 +82,7 @@ mod tests {
         for none in ["", "3:cpu:/old", "0::", "0::/../outside"] {
             assert_eq!(path_in(none), None, "{none}");
         }
+        assert_eq!(named_in("0::/../outside"), Some("/../outside"));
+        assert!(is_outside("/../outside") && !is_outside("/inside"));
     }
 }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use super::places::PlaceId;
 
+/// The way up from the namespace of control groups that we are in. What is above a container's is made by who runs containers.
+const ABOVE: &str = "..";
 /// Digits of a container's id.
 const ID_DIGITS: usize = 64;
 /// Kinds of systemd's units that hold processes or other units, but slices.
@@ -75,7 +77,7 @@ impl Place {
         if place.container.is_none() {
             place.container = container(&self.path, name).map(named);
         }
-        if self.manager == Manager::None {
+        if self.manager == Manager::None || name == ABOVE {
             return place;
         }
         if is_unit(unescaped, &[".slice"]) {
@@ -163,6 +165,8 @@ mod tests {
         assert_eq!(units("/docker/ID/system.slice/nginx.service"), Vec::<String>::new());
         let fake = "/system.slice/user@1.service/a.service/user@2.service/b.service";
         assert_eq!(place(fake).unit_in_full().unwrap(), "user@1:a.service");
+        assert_eq!(units("/../../system.slice/nginx.service"), ["system.slice", "nginx.service"]);
+        assert_eq!(units("/../ID/system.slice/nginx.service"), Vec::<String>::new());
     }
 
     #[test]
@@ -176,6 +180,8 @@ mod tests {
             "/kubepods.slice/kubepods-pod1234.slice/crio-ID.scope/container",
             "/system.slice/kubepods-pod1234.slice:cri-containerd:ID",
             "/machine.slice/libpod-ID.scope/container",
+            "/../../kubepods-pod1234.slice/cri-containerd-ID.scope",
+            "/../ID",
             "/user.slice/user-1.slice/user@1.service/user.slice/libpod-ID.scope",
         ] {
             assert_eq!(&*place(path).container.unwrap().name, ID, "{path}");

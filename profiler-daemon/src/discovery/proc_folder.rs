@@ -9,7 +9,7 @@ use std::os::unix::fs::DirEntryExt;
 use std::path::PathBuf;
 
 use super::stat::{Stat, effective_user};
-use crate::cgroup::path_in;
+use crate::cgroup::named_in;
 
 /// More of a `stat` or `status` is not read: they are of some hundred bytes, and the name in them of at most 64.
 const MAX_LINE: u64 = 16 << 10;
@@ -122,8 +122,8 @@ impl ProcFolder {
             return Group::Unknown;
         }
         let text = String::from_utf8_lossy(&self.text);
-        match path_in(&text) {
-            Some(path) => Group::Path(path.to_string_lossy().into_owned()),
+        match named_in(&text) {
+            Some(path) => Group::Path(path.to_owned()),
             None if text.lines().any(|line| line.starts_with("0::")) => Group::Unknown,
             None => Group::OldOnly,
         }

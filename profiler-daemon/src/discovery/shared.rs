@@ -10,6 +10,7 @@ use super::naming::Instance;
 use super::place::Place;
 use super::places::{PlaceId, Places};
 use super::table::{Entry, Found};
+use crate::cgroup::is_outside;
 
 /// What all processes of a target share, of their groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -115,7 +116,8 @@ fn group(entry: &Entry, places: &Places) -> Option<Arc<str>> {
     let members = u32::try_from(entry.found.pids.len()).ok()?;
     let is_theirs = places.processes(anchor) == members
         && entry.places.keys().all(|id| id.is_some_and(|id| places.is_within(id, anchor)));
-    is_theirs.then(|| places.get(anchor).map(|place| Arc::clone(&place.path)))?
+    let path = is_theirs.then(|| places.get(anchor).map(|place| Arc::clone(&place.path)))?;
+    path.filter(|path| !is_outside(path))
 }
 
 /// The group that describes a target, above a group of one of its processes.

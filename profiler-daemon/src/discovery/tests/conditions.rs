@@ -220,6 +220,22 @@ fn what_all_share_is_labelled_and_a_group_of_their_own_is_told() {
     );
 }
 
+/// Whoever samples from within a container has a namespace of control groups: others' have names there and no folder.
+#[test]
+fn groups_outside_of_the_own_namespace_tell_containers_and_units_apart() {
+    let mut host = Host::new();
+    let above = format!("/../../kubepods-pod7.slice/cri-containerd-{ID}.scope");
+    host.start(20, Made::program("web", 1).within("/../../../system.slice/web.service"));
+    host.start(21, Made::program("db", 1).within(&above));
+    host.start(22, Made::program("ours", 1).within("/"));
+    let watched = watch(&host, &[target("all", "everything = true\neach = \"container\"")]);
+    let name = format!("all:{}", &ID[..12]);
+    assert_eq!(watched.target_of(21), Some(&*name));
+    assert_eq!(watched.group(&name), None, "there is no folder to read");
+    let watched = watch(&host, &[target("all", "everything = true\neach = \"unit\"")]);
+    assert_eq!(watched.target_of(20), Some("all:web.service"));
+}
+
 #[test]
 fn each_unit_and_container_is_a_group() {
     let mut host = Host::new();
