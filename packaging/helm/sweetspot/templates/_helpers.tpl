@@ -19,7 +19,7 @@ token_file = "/etc/sweetspot-token/token"
 tls_certificate = "/etc/sweetspot-tls/tls.crt"
 tls_key = "/etc/sweetspot-tls/tls.key"
 {{- end }}
-# The profiler may give a socket to no other group.
+# Without CAP_CHOWN the socket can have no other group.
 group = "root"
 
 [limits]
