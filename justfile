@@ -174,3 +174,12 @@ deb:
 # Does the package do what it promises on a fresh Debian? Boots one in namespaces (three minutes); needs root.
 clean-machine suite="bookworm": deb
     packaging/clean-machine target/debian/sweetspot_*.deb {{ suite }}
+
+# The container image, in target/image (the script says what it needs).
+image *tags:
+    packaging/image/build {{ tags }}
+
+# Manifests, chart and alert rules, held to the schemas of Kubernetes and to their tests (the script says what it needs).
+check-packaging:
+    cargo build --quiet --release -p profiler-daemon
+    packaging/check

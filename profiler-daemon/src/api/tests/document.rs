@@ -308,6 +308,35 @@ fn every_figure_is_a_metric() {
     }
 }
 
+/// What is deployed to read the metrics.
+const READERS: [(&str, &str); 2] = [
+    ("packaging/grafana/sweetspot.json", include_str!("../../../../packaging/grafana/sweetspot.json")),
+    ("packaging/prometheus/rules.yml", include_str!("../../../../packaging/prometheus/rules.yml")),
+];
+
+/// The metrics that a dashboard or an alert names.
+fn metrics_named_in(text: &str) -> BTreeSet<&str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .filter(|word| word.starts_with("sweetspot_"))
+        .collect()
+}
+
+#[test]
+fn what_dashboard_and_alerts_read_is_a_metric() {
+    let text = written(Form::Text);
+    let known: BTreeSet<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE "))
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    for (file, reader) in READERS {
+        let named = metrics_named_in(reader);
+        assert!(named.len() > 10, "{file} reads {named:?}");
+        let unknown: Vec<_> = named.difference(&known).collect();
+        assert!(unknown.is_empty(), "{file} reads {unknown:?}, which the daemon does not write");
+    }
+}
+
 #[test]
 fn the_form_is_what_is_asked_for() {
     let daemon = Daemon::new();
