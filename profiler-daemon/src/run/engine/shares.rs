@@ -185,11 +185,12 @@ impl<L: DecisionLog> Engine<L> {
     pub(crate) fn cut_share(&mut self, owner: Owner) -> Option<(Collected, Figures)> {
         let once = self.session.begin_once();
         self.book_shares();
-        let collected = self.session.cut_share(owner)?;
+        let cut = self.session.cut_share(owner);
         let of_all = self.figures();
-        let figures = self.share_figures(owner, &collected.span, &of_all)?;
+        let with_figures =
+            cut.and_then(|cut| self.share_figures(owner, &cut.span, &of_all).map(|figures| (cut, figures)));
         self.session.spent_once(once);
-        Some((collected, figures))
+        with_figures
     }
 
     /// The same for all of them; `is_last` says that sampling has ended.
