@@ -18,7 +18,7 @@ const FEWEST_AT_ONCE: usize = 64;
 /// An address that was asked for: the unit that describes it, and the place of its answer.
 type Asked = (Option<usize>, u64, usize);
 
-impl Object<'_> {
+impl<'s> Object<'s> {
     /// The functions at each of these addresses, in their order: [`Object::symbolize`] for many, and many times as fast.
     ///
     /// The tables of a unit are read once, whatever the order of the addresses, and dropped when another unit's turn has
@@ -30,14 +30,13 @@ impl Object<'_> {
     /// The same for an object that is asked again and again: of the units that were read, so many stay in memory as the
     /// next addresses may want.
     pub fn symbolize_more(&mut self, svmas: &[u64]) -> Vec<Symbolized> {
-        let is_spent = self.sources.debug_info.as_ref().is_some_and(DebugInfo::renew_budget);
-        if is_spent || !std::mem::replace(&mut self.is_asked_again, true) {
+        if !std::mem::replace(&mut self.is_asked_again, true) {
             self.namer = namer_in_order(&self.sources);
         }
         self.symbolize_with(&self.namer, svmas)
     }
 
-    fn symbolize_with(&self, namer: &Namer, svmas: &[u64]) -> Vec<Symbolized> {
+    fn symbolize_with(&self, namer: &Namer<'s>, svmas: &[u64]) -> Vec<Symbolized> {
         let sources = &self.sources;
         let unit_of = |svma| sources.debug_info.as_ref().and_then(|info| info.unit_of(svma));
         let mut asked: Vec<Asked> =
@@ -46,7 +45,7 @@ impl Object<'_> {
         let parts = parts(&asked);
         let next = AtomicUsize::new(0);
         let read_bytes = AtomicU64::new(0);
-        let read = |namer: &Namer| read_parts(sources, namer, &parts, &next, &read_bytes);
+        let read = |namer: &Namer<'s>| read_parts(sources, namer, &parts, &next, &read_bytes);
         let found = thread::scope(|scope| {
             // Where there is no thread to be had, the others read its part.
             let helper = || read(&namer_in_order(sources));
@@ -67,14 +66,14 @@ impl Object<'_> {
     }
 }
 
-fn namer_in_order(sources: &Sources<'_>) -> Namer {
+fn namer_in_order<'s>(sources: &Sources<'s>) -> Namer<'s> {
     Namer::new(sources.debug_info.as_ref().map(DebugInfo::reader_in_order))
 }
 
 /// Takes part after part until none is left.
-fn read_parts(
-    sources: &Sources<'_>,
-    namer: &Namer,
+fn read_parts<'s>(
+    sources: &Sources<'s>,
+    namer: &Namer<'s>,
     parts: &[&[Asked]],
     next: &AtomicUsize,
     read_bytes: &AtomicU64,

@@ -1,36 +1,30 @@
 //! Functions, inlined calls and lines from DWARF.
 //!
-//! gimli reads the entries; what is made of them is kept here, unit by unit as addresses ask for it. All that is kept is
-//! plain numbers and offsets, so an object's sections can be borrowed anew for each address, and by several threads.
+//! The crate `addr2line` reads them, a unit at a time, so that what is in memory is a fraction of the file: it would take
+//! all units of an object in, and keep what it makes of them. Around it stand which units cover an address ([`index`]), where
+//! their bytes come from ([`bytes`], [`sections`], [`split`]), and how functions are called ([`names`]).
 //!
-//! The crate `addr2line` would do this with less code, but it trusts the file. Version 0.27.1 recurses once per nested
-//! inlined call: 50,000 of them, an object of 114 kB, overflow a stack of 8 MiB and end the process. A shared list of
-//! ranges makes 434 kB ask for 13 GB; empty attributes in 1.2 MB keep it busy for more than a minute. A reader that draws
-//! on a budget, put under it, bounds its memory (to 700 MB) but neither of the other two. This module takes at most 0.4 s
-//! and 65 MB for these files; `tests/costly.rs` has all figures, and a test that repeats them.
+//! `addr2line` trusts the file: version 0.27.1 recurses once per nested inlined call, and a shared list of ranges makes
+//! 434 kB ask for 13 GB. Whoever reads files of others does so in a process that may end.
 
-mod functions;
+mod bytes;
 mod index;
 mod kept;
-mod lines;
 mod lookup;
 mod names;
-mod ranges;
-mod reader;
 mod sections;
 mod split;
-mod unit;
 
 use std::cell::RefCell;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
+use gimli::AbbreviationsCacheStrategy;
 use rustc_hash::FxHashMap;
 
 use self::index::Index;
 use self::kept::Kept;
 pub(crate) use self::lookup::{DebugFrame, Lookup, Reader};
 pub(crate) use self::names::FunctionName;
-use self::reader::{Budget, Pool};
 use self::sections::Sections;
 use self::split::Split;
 pub(crate) use self::split::SplitFiles;
@@ -58,7 +52,6 @@ pub(crate) struct DebugInfo<'s> {
     split_files: SplitFiles,
     /// The other halves of the units that have one, opened as addresses ask for them.
     splits: FxHashMap<usize, OnceLock<Result<Box<Split>, Reason>>>,
-    pool: Arc<Pool>,
     most_bytes: u64,
 }
 
@@ -83,41 +76,30 @@ impl<'s> DebugInfo<'s> {
         let alt = alt.map(|alt| Sections::read(alt, None, most_bytes)).transpose()?;
         let left = most_bytes.saturating_sub(alt.as_ref().map_or(0, Sections::held_bytes));
         let mut sections = Sections::read(elf, Some(source), left - left / 4)?;
-        let bytes = sections.bytes() + alt.as_ref().map_or(0, Sections::bytes);
-        let pool = Arc::new(Pool::new(bytes));
-        let budget = Budget::new(&pool);
-        let index = Index::read(&sections.dwarf(alt.as_ref(), &budget), &sections, &budget);
-        let mut index = index.map_err(|_| reason(&budget))?;
-        if !index.skeletons.is_empty() {
-            // Next to nothing is left of such a unit but its lines.
-            index.note_size(sections.largest_lines(&budget).map_err(|_| reason(&budget))?);
-        }
-        let alt_index = alt.as_ref().map(|alt| Index::offsets(&alt.dwarf(None, &budget)).unwrap_or_default());
-        let alt_index = alt_index.unwrap_or_default();
-        drop(budget);
+        let mut dwarf = sections.dwarf(alt.as_ref());
+        dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::Duplicates);
+        let index = Index::read(&dwarf);
+        drop(dwarf);
+        let alt_index = alt.as_ref().map(|alt| Index::offsets(&alt.dwarf(None))).unwrap_or_default();
         if index.is_empty() {
             return Err(Reason::CorruptDebugInfo);
         }
         sections.take(index.held_bytes() + alt_index.held_bytes())?;
         if !index.skeletons.is_empty() {
-            split_files.open_package(sections.share(MOST_READERS * index.largest() * 2));
-            pool.grant(split_files.package_bytes());
+            split_files.open_package(sections.share(MOST_READERS * index.largest()));
         }
         let splits = index.skeletons.iter().map(|&unit| (unit, OnceLock::new())).collect();
-        Ok(Self { sections, alt, index, alt_index, split_files, splits, pool, most_bytes })
+        Ok(Self { sections, alt, index, alt_index, split_files, splits, most_bytes })
     }
 
     /// A reader of addresses in any order.
-    pub(crate) fn reader(&self) -> Reader {
-        Reader { budget: Budget::new(&self.pool), kept: RefCell::new(Kept::new(self.most_kept(MOST_KEPT))) }
+    pub(crate) fn reader(&self) -> Reader<'s> {
+        Reader { kept: RefCell::new(Kept::new(self.most_kept(MOST_KEPT))) }
     }
 
     /// A reader of addresses in the order of [`DebugInfo::unit_of`].
-    pub(crate) fn reader_in_order(&self) -> Reader {
-        Reader {
-            budget: Budget::new(&self.pool),
-            kept: RefCell::new(Kept::new(self.most_kept(MOST_KEPT_IN_ORDER))),
-        }
+    pub(crate) fn reader_in_order(&self) -> Reader<'s> {
+        Reader { kept: RefCell::new(Kept::new(self.most_kept(MOST_KEPT_IN_ORDER))) }
     }
 
     fn most_kept(&self, usual: u64) -> u64 {
@@ -132,20 +114,14 @@ impl<'s> DebugInfo<'s> {
         self.sections.held_bytes() + alt + indices + self.split_files.held_bytes()
     }
 
-    /// What a reader has held at most: a unit with its lines, and what it kept.
-    pub(crate) fn read_bytes(&self, reader: &Reader) -> u64 {
-        self.unit_bytes() + reader.kept.borrow().most_held()
+    /// What a reader has held at most.
+    pub(crate) fn read_bytes(&self, reader: &Reader<'_>) -> u64 {
+        reader.kept.borrow().most_held()
     }
 
     /// What a unit takes at most while it is read, with its lines.
     pub(crate) fn unit_bytes(&self) -> u64 {
-        if self.sections.units_at_once(1) < u64::MAX { 2 * self.index.largest() } else { 0 }
-    }
-
-    /// Grants the work anew that may be done on it. Returns whether there was none left: what was not read for want of it is
-    /// kept as unreadable.
-    pub(crate) fn renew_budget(&self) -> bool {
-        self.pool.renew()
+        self.index.largest()
     }
 
     /// A number for the unit that describes `address`: addresses with the same one are best looked up together.
@@ -164,8 +140,4 @@ impl<'s> DebugInfo<'s> {
     pub(crate) fn most_readers(&self) -> usize {
         self.sections.units_at_once(self.index.largest()).clamp(1, MOST_READERS) as usize
     }
-}
-
-fn reason(budget: &Budget) -> Reason {
-    if budget.is_spent() { Reason::CostlyDebugInfo } else { Reason::CorruptDebugInfo }
 }

@@ -11,8 +11,9 @@
 //! [`ReadAt`], separate debug files through [`DebugFiles`]. It speaks stated virtual memory addresses (the ones written
 //! in the object, before relocation). It does not read 32-bit or big-endian objects.
 //!
-//! Every byte of an object may be hostile: each allocation is bounded by the file's length and a cap, nested entries are
-//! not read by recursion, and all work on debug information draws on a budget proportional to its size.
+//! Every byte of an object may be hostile. Of a symbol table, each allocation is bounded by the file's length and a cap
+//! ([`Limits::of_symbols`] reads nothing else). Debug information is read by `addr2line`, which crafted files can make
+//! overflow its stack, ask for gigabytes or not end: read files of others in a process that may end.
 //!
 //! ```
 //! use std::path::Path;

@@ -17,8 +17,8 @@ const MOST_SYMBOL_BYTES: usize = 16 << 20;
 
 /// What one thread has read of an object.
 #[derive(Default)]
-pub(crate) struct Namer {
-    reader: Option<Reader>,
+pub(crate) struct Namer<'s> {
+    reader: Option<Reader<'s>>,
     symbols: RefCell<SymbolNames>,
 }
 
@@ -36,19 +36,19 @@ struct SymbolName {
 }
 
 /// An object's sources and what one thread has read of them.
-pub(crate) struct Lookups<'a> {
-    sources: &'a Sources<'a>,
-    namer: &'a Namer,
-    debug_info: Option<Lookup<'a>>,
+pub(crate) struct Lookups<'a, 's> {
+    sources: &'a Sources<'s>,
+    namer: &'a Namer<'s>,
+    debug_info: Option<Lookup<'a, 's>>,
 }
 
-impl Namer {
-    pub(crate) fn new(reader: Option<Reader>) -> Self {
+impl<'s> Namer<'s> {
+    pub(crate) fn new(reader: Option<Reader<'s>>) -> Self {
         Self { reader, symbols: RefCell::default() }
     }
 
     /// What it has held at most.
-    pub(crate) fn read_bytes(&self, sources: &Sources<'_>) -> u64 {
+    pub(crate) fn read_bytes(&self, sources: &Sources<'s>) -> u64 {
         let debug_info = sources.debug_info.as_ref().zip(self.reader.as_ref());
         let symbols = self.symbols.borrow().bytes.min(MOST_SYMBOL_BYTES) as u64;
         symbols + debug_info.map_or(0, |(info, reader)| info.read_bytes(reader))
@@ -59,7 +59,7 @@ impl Namer {
         self.symbols.borrow().bytes as u64 + self.reader.as_ref().map_or(0, Reader::held_bytes)
     }
 
-    pub(crate) fn lookup<'a>(&'a self, sources: &'a Sources<'a>) -> Lookups<'a> {
+    pub(crate) fn lookup<'a>(&'a self, sources: &'a Sources<'s>) -> Lookups<'a, 's> {
         let debug_info = sources.debug_info.as_ref().zip(self.reader.as_ref());
         Lookups {
             sources,
@@ -69,7 +69,7 @@ impl Namer {
     }
 }
 
-impl Lookups<'_> {
+impl Lookups<'_, '_> {
     pub(crate) fn symbolize(&self, svma: u64) -> Symbolized {
         let described = self.debug_info.as_ref().map_or(Ok(Vec::new()), |info| info.frames(svma));
         let (described, missing) = match described {

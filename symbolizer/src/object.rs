@@ -78,7 +78,7 @@ pub struct Object<'s> {
     debug_link: Option<String>,
     pub(crate) sources: Sources<'s>,
     warnings: Vec<Reason>,
-    pub(crate) namer: Namer,
+    pub(crate) namer: Namer<'s>,
     /// The most that readers have held at a time.
     pub(crate) read_bytes: AtomicU64,
     /// Whether what `namer` has read is for addresses in order that are asked for together.

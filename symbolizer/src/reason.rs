@@ -28,9 +28,6 @@ pub enum Reason {
     /// The DWARF cannot be parsed where the answer should be.
     #[error("the file's debug information is corrupt")]
     CorruptDebugInfo,
-    /// The budget for reading debug information was spent: its size does not warrant that much work.
-    #[error("the file's debug information takes too much work to read")]
-    CostlyDebugInfo,
     /// A section is larger than this crate is willing to hold.
     #[error("too large: {what} takes {bytes} bytes")]
     TooLarge {

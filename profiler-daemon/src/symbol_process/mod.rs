@@ -7,7 +7,8 @@
 //!
 //! Who wants names has a [`ReadObject`], wherever it was read. A file that ends the process, or keeps it for too long, is read
 //! again in a new one, its symbol table alone; if that ends it too, it has no names ([`marks`]). All else goes on in the new process.
-//! Objects that were read before are read anew as they are asked for. Where no such process can be had, objects are read here.
+//! Objects that were read before are read anew as they are asked for. Where no such process can be had, symbol tables
+//! are read here, and nothing else is.
 //!
 //! The kernel's list of functions and what run-time compilers write down are read by the profiler itself: these are flat texts and
 //! records, without tables that refer to each other, and the latter grow with every window. So are unwind tables, which each sample needs, and
@@ -249,7 +250,7 @@ pub(crate) enum NotRead {
     GivenUp(String),
     /// There is no process at this moment; why.
     NoProcess(String),
-    /// There can be none: read it here.
+    /// There can be none: read its symbol table here.
     Here,
 }
 
@@ -441,9 +442,11 @@ impl SymbolProcess {
             return Err(NotRead::NoProcess(why));
         }
         state.is_impossible = true;
-        tracing::warn!("no symbolizer process can be had: {why}; files are read by sweetspot itself");
+        tracing::warn!(
+            "no symbolizer process can be had: {why}; sweetspot itself reads files, and their symbol tables alone"
+        );
         let note = format!(
-            "files were read by the profiler itself, and not by a process that can do nothing else: {why}"
+            "functions are named from symbol tables alone, without lines and inlined calls: no process that can do nothing else could be had to read debug information: {why}"
         );
         lock(&self.0.told).say(note);
         lock(&self.0.told).obstacle = Some(why);
@@ -546,7 +549,7 @@ impl ProcessStatus {
     /// What is not as it should be, in lines for a person.
     pub(crate) fn problems(&self) -> Vec<String> {
         let obstacle = self.obstacle.iter().map(|why| {
-            format!("files are read by the service itself, since no symbolizer process can be had: {why}")
+            format!("the service itself reads files, and their symbol tables alone, since no symbolizer process can be had: {why}")
         });
         let last = self.last.iter().map(|last| match self.broken {
             1 => last.clone(),

@@ -196,17 +196,19 @@ fn a_file_that_takes_more_memory_than_there_is_ends_its_own_reading_alone() {
     assert_eq!(process.status().broken, 2);
 }
 
-/// Debug information of one unit with 1,000,000 inlined calls, each in the one before.
-const NESTED: &str = "
+/// A library of one function, and DWARF 4 of one unit for it: further attributes of the unit (forms and values),
+/// abbreviations, entries, and further sections.
+fn unit([forms, values]: [&str; 2], abbreviations: &str, entries: &str, more: &str) -> String {
+    format!(
+        "
 .text
 .globl code
 .type code,@function
 code: .skip 64,0x90
 .size code,.-code
 .section .debug_abbrev,\"\",@progbits
-.uleb128 1; .uleb128 0x11; .byte 1; .uleb128 0x11; .uleb128 1; .uleb128 0x12; .uleb128 7; .byte 0,0
-.uleb128 2; .uleb128 0x2e; .byte 1; .uleb128 0x11; .uleb128 1; .uleb128 0x12; .uleb128 7; .byte 0,0
-.uleb128 3; .uleb128 0x1d; .byte 1; .byte 0,0
+.uleb128 1; .uleb128 0x11; .byte 1; .uleb128 0x11; .uleb128 1; .uleb128 0x12; .uleb128 7; {forms} .byte 0,0
+{abbreviations}
 .byte 0
 .section .debug_info,\"\",@progbits
 .long 2f-1f
@@ -216,34 +218,90 @@ code: .skip 64,0x90
 .uleb128 1
 .quad code
 .quad 64
-.uleb128 2; .quad code; .quad 64; .skip 1000000,3; .skip 1000001,0
+{values}
+{entries}
 .byte 0
 2:
-";
-
-/// A library with that, where there is a compiler.
-fn deep() -> Option<(tempfile::TempDir, PathBuf)> {
-    let folder = tempfile::tempdir().unwrap();
-    let (source, library) = (folder.path().join("deep.s"), folder.path().join("deep.so"));
-    std::fs::write(&source, NESTED).unwrap();
-    let mut compile = Command::new("cc");
-    compile.args(["-shared", "-nostdlib", "-Wl,-z,notext", "-o"]).args([&library, &source]);
-    let compiled = compile.stderr(Stdio::null()).status();
-    compiled.is_ok_and(|status| status.success()).then_some((folder, library))
+{more}
+"
+    )
 }
 
-#[test]
-fn deep_debug_information_is_read_through_the_wall() {
-    let Some((_folder, library)) = deep() else { return };
+/// So many inlined calls, each in the one before.
+fn nested(calls: usize) -> String {
+    let abbreviations =
+        ".uleb128 2; .uleb128 0x2e; .byte 1; .uleb128 0x11; .uleb128 1; .uleb128 0x12; .uleb128 7; .byte 0,0
+        .uleb128 3; .uleb128 0x1d; .byte 1; .byte 0,0";
+    let entries = format!(".uleb128 2; .quad code; .quad 64; .skip {calls},3; .skip {calls}+1,0");
+    unit(["", ""], abbreviations, &entries, "")
+}
+
+/// 20,000 functions that share a list of 20,000 ranges.
+fn one_list_of_ranges() -> String {
+    let function = ".uleb128 2; .uleb128 0x2e; .byte 0; .uleb128 0x55; .uleb128 0x17; .byte 0,0";
+    let ranges = ".section .debug_ranges,\"\",@progbits
+        .rept 20000; .quad 1, 2; .endr
+        .quad 0, 0";
+    unit(["", ""], function, ".rept 20000; .uleb128 2; .long 0; .endr", ranges)
+}
+
+/// A directory with a name of 1,000,000 bytes, and 100,000 files in it.
+fn one_long_directory() -> String {
+    let forms = ".uleb128 0x10; .uleb128 0x17; .uleb128 0x1b; .uleb128 8;";
+    let lines = ".section .debug_line,\"\",@progbits
+        .long 12f-11f
+        11: .short 4
+        .long 14f-13f
+        13: .byte 1,1,1, 0xfb,14,13, 0,1,1,1,1,0,0,0,1,0,0,1
+        .byte 0
+        .rept 100000; .asciz \"a\"; .byte 0,0,0; .endr
+        .byte 0
+        14: .byte 0,9,2; .quad code
+        .byte 0x20, 0,1,1
+        12:";
+    unit([forms, ".long 0; .skip 1000000,0x61; .byte 0"], "", "", lines)
+}
+
+/// A library of this source, where there is a compiler, and the address of its function.
+fn library_of(source: &str) -> Option<(tempfile::TempDir, PathBuf, u64)> {
+    let folder = tempfile::tempdir().unwrap();
+    let (text, library) = (folder.path().join("made.s"), folder.path().join("made.so"));
+    std::fs::write(&text, source).unwrap();
+    let mut compile = Command::new("cc");
+    compile.args(["-shared", "-nostdlib", "-Wl,-z,notext", "-o"]).args([&library, &text]);
+    let compiled = compile.stderr(Stdio::null()).status();
+    compiled.is_ok_and(|status| status.success()).then_some(())?;
     let bytes = std::fs::read(&library).unwrap();
     let elf = object::File::parse(&*bytes).unwrap();
     let code = object::Object::symbol_by_name(&elf, "code").map(|code| object::ObjectSymbol::address(&code));
+    Some((folder, library, code.unwrap()))
+}
+
+fn is_code(found: &[Symbolized]) -> bool {
+    matches!(found, [Symbolized::Known(frames)] if frames.last().is_some_and(|frame| &*frame.name == "code"))
+}
+
+#[test]
+fn debug_information_that_ends_its_reader_costs_its_file_all_but_the_symbols_and_others_nothing() {
+    for source in [nested(1_000_000), one_list_of_ranges(), one_long_directory()] {
+        let Some((_folder, path, code)) = library_of(&source) else { return };
+        let process = SymbolProcess::default();
+        let read = load(&process, &path).map_err(|_| Gone).and_then(|mut there| there.look_up(&[code + 1]));
+        assert_eq!(read, Err(Gone));
+        let mut partial = load(&process, &path).unwrap();
+        assert!(partial.is_partial && is_code(&partial.look_up(&[code + 1]).unwrap()));
+        assert!(is_named(&load(&process, &library()).unwrap().look_up(&addresses())));
+        let status = process.status();
+        assert_eq!((status.broken, status.started), (1, 2), "{:?}", status.problems());
+    }
+}
+
+#[test]
+fn deep_debug_information_is_read_whole() {
+    let Some((_folder, path, code)) = library_of(&nested(1_000)) else { return };
     let process = SymbolProcess::default();
-    let mut there = load(&process, &library).unwrap();
-    assert!(there.facts.has_debug_info);
-    let found = there.look_up(&[code.unwrap() + 1]).unwrap();
-    let [Symbolized::Known(frames)] = &*found else { panic!("{found:?}") };
-    assert_eq!(&*frames.last().unwrap().name, "code");
+    let mut there = load(&process, &path).unwrap();
+    assert!(there.facts.has_debug_info && is_code(&there.look_up(&[code + 1]).unwrap()));
     assert_eq!(process.status().broken, 0);
 }
 
@@ -279,7 +337,7 @@ fn the_process_is_handed_the_debug_files_that_it_asks_for_and_only_elf_files() {
 }
 
 #[test]
-fn where_no_process_can_be_had_it_is_said_once_and_files_are_read_here() {
+fn where_no_process_can_be_had_it_is_said_once_and_symbol_tables_are_read_here() {
     for path in ["/nowhere", "/bin/true"] {
         let process = SymbolProcess::with(Program { path, arguments: &[] }, Patience::default());
         for _ in 0..2 {
@@ -287,7 +345,7 @@ fn where_no_process_can_be_had_it_is_said_once_and_files_are_read_here() {
         }
         assert_eq!(process.take_notes().len(), 1);
         let status = process.status();
-        assert!(status.obstacle.is_some() && status.problems()[0].contains("by the service itself"));
+        assert!(status.obstacle.is_some() && status.problems()[0].contains("symbol tables alone"));
         assert_eq!((status.started, status.broken), (0, 0));
     }
 }
@@ -430,7 +488,7 @@ fn no_zombie_and_no_descriptor_stays() {
 /// Objects that nobody needs are dropped in the process, with their files.
 #[test]
 fn what_is_dropped_here_is_closed_there() {
-    let Some((_folder, path)) = deep() else { return };
+    let Some((_folder, path, _)) = library_of(&nested(10)) else { return };
     let process = SymbolProcess::default();
     let inode = std::fs::metadata(&path).unwrap().ino();
     let held = |process: &SymbolProcess| {

@@ -5,22 +5,24 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::Place;
-use super::functions::{Functions, Inlined};
-use super::lines::Lines;
+use super::bytes::Bytes;
 use super::names::FunctionName;
-use super::unit::UnitInfo;
 
-/// What one reader has read, or could not read. All of it is plain numbers and offsets.
-pub(super) struct Kept {
-    pub(super) units: FxHashMap<(Place, usize), gimli::Result<Arc<UnitInfo>>>,
-    pub(super) functions: FxHashMap<(Place, usize), gimli::Result<Arc<Functions>>>,
-    pub(super) inlined: FxHashMap<(Place, usize, usize), gimli::Result<Arc<Inlined>>>,
-    pub(super) lines: FxHashMap<usize, gimli::Result<Arc<Lines>>>,
-    pub(super) names: FxHashMap<(Place, usize, usize), Option<Arc<FunctionName>>>,
+/// What names are read from: a unit, all of whose bytes are in memory.
+pub(super) type Unit<'s> = gimli::Unit<Bytes<'s>>;
+/// An entry: where its unit is, and the two offsets.
+pub(super) type Entry = (Place, usize, usize);
+
+/// What one reader has read, or could not read.
+pub(super) struct Kept<'s> {
+    /// One for each unit.
+    pub(super) contexts: FxHashMap<usize, gimli::Result<addr2line::Context<Bytes<'s>>>>,
+    pub(super) units: FxHashMap<(Place, usize), gimli::Result<Arc<Unit<'s>>>>,
+    pub(super) names: FxHashMap<Entry, Option<Arc<FunctionName>>>,
     /// Units repeat the names of the functions that they inline.
     pub(super) demangled: FxHashMap<Arc<str>, Option<Arc<str>>>,
-    /// The last ones, and where they are.
-    pub(super) abbreviations: Option<((Place, usize), Arc<gimli::Abbreviations>)>,
+    /// Files repeat from line to line.
+    pub(super) files: FxHashMap<String, Arc<str>>,
     held: u64,
     /// The largest that `held` was.
     high: u64,
@@ -28,39 +30,34 @@ pub(super) struct Kept {
 }
 
 /// What is kept in a table beside its own bytes, about.
-pub(super) const ENTRY_BYTES: usize = 64;
+const ENTRY_BYTES: u64 = 64;
 
-/// What something takes of memory.
-pub(super) trait Held {
-    /// Its bytes, without those of itself.
-    fn held_bytes(&self) -> usize;
-}
-
-impl Kept {
+impl Kept<'_> {
     /// Keeps so many bytes.
     pub(super) fn new(most: u64) -> Self {
         Self {
+            contexts: FxHashMap::default(),
             units: FxHashMap::default(),
-            functions: FxHashMap::default(),
-            inlined: FxHashMap::default(),
-            lines: FxHashMap::default(),
             names: FxHashMap::default(),
             demangled: FxHashMap::default(),
-            abbreviations: None,
+            files: FxHashMap::default(),
             held: 0,
             high: 0,
             most,
         }
     }
 
-    /// Notes that something of so many bytes is to be kept, and forgets all before it if that is too much.
-    pub(super) fn count(&mut self, bytes: usize) {
-        let bytes = (bytes + ENTRY_BYTES) as u64;
+    /// Notes that something of so many bytes is to be kept.
+    pub(super) fn count(&mut self, bytes: u64) {
+        self.held += bytes + ENTRY_BYTES;
+        self.high = self.high.max(self.held);
+    }
+
+    /// Forgets all of it if `bytes` more would be too much.
+    pub(super) fn make_room(&mut self, bytes: u64) {
         if self.held + bytes > self.most {
             *self = Self { high: self.high, ..Self::new(self.most) };
         }
-        self.held += bytes;
-        self.high = self.high.max(self.held);
     }
 
     /// What is kept (bytes).

@@ -4,16 +4,23 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::functions::{Functions, Inlined};
-use super::index::Index;
-use super::kept::{Held, Kept};
-use super::lines::{Lines, Location};
+use addr2line::{Context, LookupContinuation, LookupResult};
+use gimli::DebugInfoOffset;
+
+use super::bytes::Bytes;
+use super::index::{Index, context_bytes, entry_bytes};
+use super::kept::{Kept, Unit};
 use super::names::FunctionName;
-use super::reader::Budget;
-use super::sections::Sections;
-use super::unit::{Dwarf, UnitInfo};
+use super::sections::Dwarf;
 use super::{DebugInfo, Place};
 use crate::reason::Reason;
+
+/// A place in the source.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Location {
+    pub(crate) file: Option<Arc<str>>,
+    pub(crate) line: Option<u32>,
+}
 
 /// A frame as the debug information describes it.
 pub(crate) struct DebugFrame {
@@ -21,21 +28,23 @@ pub(crate) struct DebugFrame {
     pub(crate) location: Location,
 }
 
-/// What one reader of an object has read, and what it may still read. An object may have several at a time.
-pub(crate) struct Reader {
-    pub(super) budget: Budget,
-    pub(super) kept: RefCell<Kept>,
+/// What one reader of an object has read. An object may have several at a time.
+pub(crate) struct Reader<'s> {
+    pub(super) kept: RefCell<Kept<'s>>,
 }
 
-/// An object's sections, as one reader sees them.
-pub(crate) struct Lookup<'a> {
-    pub(super) info: &'a DebugInfo<'a>,
-    pub(super) reader: &'a Reader,
-    main: Rc<Dwarf<'a>>,
-    alt: Option<Rc<Dwarf<'a>>>,
+/// An object's debug information, as one reader sees it.
+pub(crate) struct Lookup<'a, 's> {
+    pub(super) info: &'a DebugInfo<'s>,
+    pub(super) reader: &'a Reader<'s>,
+    main: Rc<Dwarf<'s>>,
+    alt: Option<Rc<Dwarf<'s>>>,
     /// The last other half of a unit, and of which.
-    split: RefCell<Option<(usize, Rc<Dwarf<'a>>)>>,
+    split: RefCell<Option<(usize, Rc<Dwarf<'s>>)>>,
 }
+
+/// What `addr2line` knows of a frame: the offset of its function's entry, and the place.
+type Found = (Option<usize>, Location);
 
 /// Adds the caller of the last frame, unless that is a part of the same function.
 fn push(frames: &mut Vec<DebugFrame>, caller: DebugFrame) {
@@ -45,23 +54,25 @@ fn push(frames: &mut Vec<DebugFrame>, caller: DebugFrame) {
     }
 }
 
-impl Reader {
+impl Reader<'_> {
     /// What it has read and keeps (bytes).
     pub(crate) fn held_bytes(&self) -> u64 {
         self.kept.borrow().held()
     }
 }
 
-impl<'a> Lookup<'a> {
-    pub(crate) fn new(info: &'a DebugInfo<'a>, reader: &'a Reader) -> Self {
-        let main = Rc::new(info.sections.dwarf(info.alt.as_ref(), &reader.budget));
-        let alt = info.alt.as_ref().map(|alt| Rc::new(alt.dwarf(None, &reader.budget)));
+impl<'a, 's> Lookup<'a, 's> {
+    pub(crate) fn new(info: &'a DebugInfo<'s>, reader: &'a Reader<'s>) -> Self {
+        let main = Rc::new(info.sections.dwarf(info.alt.as_ref()));
+        let alt = info.alt.as_ref().map(|alt| Rc::new(alt.dwarf(None)));
         Self { info, reader, main, alt, split: RefCell::default() }
     }
 
     /// The frames at `address`, the innermost first; none if it is not described. The last one may lack a name.
     pub(crate) fn frames(&self, address: u64) -> Result<Vec<DebugFrame>, Reason> {
-        self.reader.budget.top_up();
+        if address == u64::MAX {
+            return Ok(Vec::new()); // `addr2line` asks for the next one
+        }
         let mut failed = false;
         for unit in self.info.index.covering(address) {
             match self.frames_in(unit, address) {
@@ -70,35 +81,95 @@ impl<'a> Lookup<'a> {
                 Err(_) => failed = true,
             }
         }
-        if failed { Err(super::reason(&self.reader.budget)) } else { Ok(Vec::new()) }
+        if failed { Err(Reason::CorruptDebugInfo) } else { Ok(Vec::new()) }
     }
 
     fn frames_in(&self, unit: usize, address: u64) -> gimli::Result<Vec<DebugFrame>> {
+        let found = self.find(unit, address)?;
         let (place, described) = self.entries_of(unit);
-        let function = self.functions(place, described).map(|functions| functions.find(address));
-        let lines = self.lines(unit).ok();
-        let mut location = lines.as_ref().and_then(|lines| lines.find(address));
-        let Some(function) = (match function {
-            Err(error) if location.is_none() => return Err(error),
-            function => function.ok().flatten(),
-        }) else {
-            return Ok(location.map(|location| DebugFrame { name: None, location }).into_iter().collect());
-        };
-        let inlined = self.inlined(place, described, function);
-        let chain = inlined.map(|inlined| inlined.chain(address)).unwrap_or_default();
-        let mut frames = Vec::with_capacity(chain.len() + 1);
-        for call in chain.iter().rev() {
-            let name = self.name(place, described, call.entry);
-            push(&mut frames, DebugFrame { name, location: location.take().unwrap_or_default() });
-            let file = lines.as_ref().and_then(|lines| lines.file(call.call_file?));
-            location = Some(Location { file, line: call.call_line });
+        let mut frames = Vec::with_capacity(found.len());
+        for (entry, location) in found {
+            let name = entry.and_then(|entry| self.name(place, described, entry));
+            push(&mut frames, DebugFrame { name, location });
         }
-        let name = self.name(place, described, function);
-        push(&mut frames, DebugFrame { name, location: location.unwrap_or_default() });
+        // A function that the linker has dropped may seem to reach from zero to here.
+        let is_dropped = |name: &Arc<FunctionName>| name.is_dropped;
+        if frames.last().and_then(|frame| frame.name.as_ref()).is_some_and(is_dropped) {
+            frames.truncate(1);
+            frames[0].name = None;
+        }
         Ok(frames)
     }
 
-    pub(super) fn dwarf(&self, place: Place) -> Rc<Dwarf<'a>> {
+    fn find(&self, unit: usize, address: u64) -> gimli::Result<Vec<Found>> {
+        self.read_context(unit)?;
+        let kept = &mut *self.reader.kept.borrow_mut();
+        let Some(context) = kept.contexts.get(&unit) else { return Ok(Vec::new()) };
+        let context = context.as_ref().map_err(|error| *error)?;
+        let files = &mut kept.files;
+        let mut place = |location: Option<addr2line::Location<'_>>| {
+            let location = location.unwrap_or(addr2line::Location { file: None, line: None, column: None });
+            let file = location.file.filter(|file| !file.is_empty()).map(|file| match files.get(file) {
+                Some(known) => Arc::clone(known),
+                None => Arc::clone(files.entry(file.to_owned()).or_insert_with(|| file.into())),
+            });
+            Location { file, line: location.line }
+        };
+        let all = self.with_halves(unit, context.find_frames(address)).and_then(|mut frames| {
+            let mut all = Vec::new();
+            while let Some(frame) = frames.next()? {
+                all.push((frame.dw_die_offset.map(|entry| entry.0), place(frame.location)));
+            }
+            Ok(all)
+        });
+        // Functions that cannot be read leave the lines.
+        all.or_else(|error| match context.find_location(address) {
+            Ok(Some(location)) => Ok(vec![(None, place(Some(location)))]),
+            _ => Err(error),
+        })
+    }
+
+    /// Answers what `addr2line` asks for on its way: the other half of the unit.
+    fn with_halves<L: LookupContinuation<Buf = Bytes<'s>>>(
+        &self,
+        unit: usize,
+        mut result: LookupResult<L>,
+    ) -> L::Output {
+        loop {
+            result = match result {
+                LookupResult::Output(output) => return output,
+                LookupResult::Load { continuation, .. } => {
+                    continuation.resume(self.split_unit_dwarf(unit).map(Arc::new))
+                }
+            };
+        }
+    }
+
+    /// Keeps what `addr2line` makes of a unit, for the addresses to come.
+    fn read_context(&self, unit: usize) -> gimli::Result<()> {
+        if self.reader.kept.borrow().contexts.contains_key(&unit) {
+            return Ok(());
+        }
+        let of_unit = self.unit(Place::Main, unit)?;
+        self.split(unit);
+        let bytes = context_bytes(&of_unit) + self.split_unit_bytes(unit);
+        self.reader.kept.borrow_mut().make_room(bytes);
+        let context = match self.info.sections.units_at_once(entry_bytes(&of_unit) + bytes) {
+            0 => Err(gimli::Error::Io),
+            _ => self.context_of(unit),
+        };
+        let mut kept = self.reader.kept.borrow_mut();
+        kept.count(if context.is_ok() { bytes } else { 0 });
+        kept.contexts.insert(unit, context);
+        Ok(())
+    }
+
+    fn context_of(&self, unit: usize) -> gimli::Result<Context<Bytes<'s>>> {
+        let range = self.info.index.range(unit).ok_or(gimli::Error::MissingUnitDie)?;
+        Context::from_dwarf(self.info.sections.dwarf_of(&range, self.info.alt.as_ref())?)
+    }
+
+    pub(super) fn dwarf(&self, place: Place) -> Rc<Dwarf<'s>> {
         let dwarf = match place {
             Place::Main => None,
             Place::Alt => self.alt.clone(),
@@ -107,7 +178,7 @@ impl<'a> Lookup<'a> {
         dwarf.unwrap_or_else(|| Rc::clone(&self.main))
     }
 
-    fn kept_split(&self, skeleton: usize) -> Option<Rc<Dwarf<'a>>> {
+    fn kept_split(&self, skeleton: usize) -> Option<Rc<Dwarf<'s>>> {
         if let Some((of, dwarf)) = &*self.split.borrow()
             && *of == skeleton
         {
@@ -126,99 +197,35 @@ impl<'a> Lookup<'a> {
         }
     }
 
-    pub(super) fn sections(&self, place: Place) -> &'a Sections<'a> {
-        let sections = match place {
-            Place::Main => None,
-            Place::Alt => self.info.alt.as_ref(),
-            Place::Split(skeleton) => self.split_sections(skeleton),
-        };
-        sections.unwrap_or(&self.info.sections)
-    }
-
-    pub(super) fn unit(&self, place: Place, unit: usize) -> gimli::Result<Arc<UnitInfo>> {
-        self.keep(
-            |kept| kept.units.get(&(place, unit)).cloned(),
-            |kept, info| kept.units.insert((place, unit), info),
-            || {
-                let offset = self.index(place).and_then(|index| index.offset(unit));
-                let offset = offset.ok_or(gimli::Error::MissingUnitDie)?;
-                let (dwarf, sections) = (self.dwarf(place), self.sections(place));
-                let budget = &self.reader.budget;
-                if let Place::Split(skeleton) = place {
-                    let skeleton = self.unit(Place::Main, skeleton)?;
-                    let info = UnitInfo::read_split(&dwarf, sections, offset, budget)?;
-                    return Ok(info.complete(&skeleton));
-                }
-                let abbreviations = |offset| self.abbreviations(place, offset);
-                UnitInfo::read_at(&dwarf, sections, offset, budget, abbreviations)
-            },
-        )
-    }
-
-    /// Link-time optimisation gives all units the same abbreviations, so the last ones are kept.
-    fn abbreviations(&self, place: Place, offset: usize) -> gimli::Result<Arc<gimli::Abbreviations>> {
-        if let Some((key, kept)) = &self.reader.kept.borrow().abbreviations
-            && *key == (place, offset)
-        {
-            return Ok(Arc::clone(kept));
+    pub(super) fn unit(&self, place: Place, unit: usize) -> gimli::Result<Arc<Unit<'s>>> {
+        if let Some(known) = self.reader.kept.borrow().units.get(&(place, unit)) {
+            return known.clone();
         }
-        let read = self.sections(place).abbreviations(offset, &self.reader.budget)?;
-        self.reader.kept.borrow_mut().abbreviations = Some(((place, offset), Arc::clone(&read)));
-        Ok(read)
-    }
-
-    fn functions(&self, place: Place, unit: usize) -> gimli::Result<Arc<Functions>> {
-        let key = (place, unit);
-        self.keep(
-            |kept| kept.functions.get(&key).cloned(),
-            |kept, functions| kept.functions.insert(key, functions),
-            || {
-                let (dwarf, budget) = (self.dwarf(place), &self.reader.budget);
-                let info = self.unit(place, unit)?;
-                Functions::read(&dwarf, &info.unit(&dwarf, budget)?, budget)
-            },
-        )
-    }
-
-    fn inlined(&self, place: Place, unit: usize, function: usize) -> gimli::Result<Arc<Inlined>> {
-        let key = (place, unit, function);
-        self.keep(
-            |kept| kept.inlined.get(&key).cloned(),
-            |kept, inlined| kept.inlined.insert(key, inlined),
-            || {
-                let (dwarf, budget) = (self.dwarf(place), &self.reader.budget);
-                let info = self.unit(place, unit)?;
-                Inlined::read(&dwarf, &info.unit(&dwarf, budget)?, budget, function)
-            },
-        )
-    }
-
-    fn lines(&self, unit: usize) -> gimli::Result<Arc<Lines>> {
-        self.keep(
-            |kept| kept.lines.get(&unit).cloned(),
-            |kept, lines| kept.lines.insert(unit, lines),
-            || {
-                let (budget, info) = (&self.reader.budget, self.unit(Place::Main, unit)?);
-                let unit = info.unit(&self.main, budget)?;
-                Lines::read(&self.main, &self.info.sections, &unit, &info, budget)
-            },
-        )
-    }
-
-    /// Answers from what is kept, or reads it and keeps it.
-    fn keep<T: Held, U>(
-        &self,
-        find: impl FnOnce(&Kept) -> Option<gimli::Result<Arc<T>>>,
-        insert: impl FnOnce(&mut Kept, gimli::Result<Arc<T>>) -> U,
-        read: impl FnOnce() -> gimli::Result<T>,
-    ) -> gimli::Result<Arc<T>> {
-        if let Some(found) = find(&self.reader.kept.borrow()) {
-            return found;
-        }
-        let read = read().map(Arc::new);
+        let read = self.read_unit(place, unit).map(Arc::new);
         let mut kept = self.reader.kept.borrow_mut();
-        kept.count(read.as_ref().map_or(0, |read| size_of::<T>() + read.held_bytes()));
-        insert(&mut kept, read.clone());
+        let bytes = read.as_ref().map_or(0, |unit| entry_bytes(unit));
+        kept.make_room(bytes);
+        kept.count(bytes);
+        kept.units.insert((place, unit), read.clone());
         read
+    }
+
+    fn read_unit(&self, place: Place, unit: usize) -> gimli::Result<Unit<'s>> {
+        let range = self.index(place).and_then(|index| index.range(unit));
+        let range = range.ok_or(gimli::Error::MissingUnitDie)?;
+        let header = |dwarf: &Dwarf<'s>| dwarf.debug_info.header_from_offset(DebugInfoOffset(range.start));
+        let dwarf = self.dwarf(place);
+        if place == Place::Main {
+            if self.info.sections.units_at_once(range.len() as u64) == 0 {
+                return Err(gimli::Error::Io);
+            }
+            // With all its bytes in memory.
+            return dwarf.unit(header(&self.info.sections.dwarf_of(&range, None)?)?);
+        }
+        let mut read = dwarf.unit(header(&dwarf)?)?;
+        if let Place::Split(skeleton) = place {
+            read.copy_relocated_attributes(&*self.unit(Place::Main, skeleton)?);
+        }
+        Ok(read)
     }
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use gimli::{AttributeValue, UnitOffset};
+use gimli::{AttributeValue, Reader, UnitOffset};
 
-use super::reader::{Budget, Bytes};
-use super::unit::UnitInfo;
+use super::bytes::Bytes;
+use super::kept::Unit;
 use super::{Lookup, Place};
 use crate::demangle::try_demangle;
 use crate::qualified::qualified;
@@ -23,6 +23,8 @@ pub(crate) struct FunctionName {
     pub(crate) demangled: Option<Arc<str>>,
     /// The name in the source, without namespace and class.
     pub(crate) plain: Option<Arc<str>>,
+    /// Whether the function is at address zero, where linkers leave what they drop.
+    pub(super) is_dropped: bool,
     /// The line of the function's declaration.
     decl_line: Option<u32>,
 }
@@ -44,14 +46,15 @@ impl FunctionName {
 
 /// What one entry says about its name.
 #[derive(Default)]
-struct Entry<'a> {
+struct Entry<'s> {
     linkage: Option<Arc<str>>,
     plain: Option<Arc<str>>,
     decl_line: Option<u32>,
-    origin: Option<AttributeValue<Bytes<'a>>>,
+    is_dropped: bool,
+    origin: Option<AttributeValue<Bytes<'s>>>,
 }
 
-impl Lookup<'_> {
+impl<'s> Lookup<'_, 's> {
     /// The names of the function at `entry`. Each is the first on the way from entry to entry; the way ends where there is
     /// a linkage name.
     pub(super) fn name(&self, place: Place, unit: usize, entry: usize) -> Option<Arc<FunctionName>> {
@@ -61,16 +64,17 @@ impl Lookup<'_> {
         }
         let name = self.read_name(place, unit, entry).map(Arc::new);
         let mut kept = self.reader.kept.borrow_mut();
-        kept.count(name.as_ref().map_or(0, |name| name.held_bytes()));
+        kept.count(name.as_ref().map_or(0, |name| name.held_bytes()) as u64);
         kept.names.insert(key, name.clone());
         name
     }
 
     fn read_name(&self, mut place: Place, mut unit: usize, mut entry: usize) -> Option<FunctionName> {
-        let (mut linkage, mut plain, mut decl_line) = (None, None, None);
+        let (mut linkage, mut plain, mut decl_line, mut is_dropped) = (None, None, None, false);
         for _ in 0..MOST_HOPS {
-            let Ok(info) = self.unit(place, unit) else { break };
-            let Some(found) = self.read_entry(place, &info, entry) else { break };
+            let Ok(read) = self.unit(place, unit) else { break };
+            let Some(found) = self.read_entry(place, &read, entry) else { break };
+            is_dropped |= found.is_dropped;
             plain = plain.or(found.plain);
             decl_line = decl_line.or(found.decl_line);
             linkage = found.linkage;
@@ -83,13 +87,13 @@ impl Lookup<'_> {
         (linkage.is_some() || plain.is_some()).then(|| {
             let demangled = linkage.as_ref().and_then(|linkage| self.demangled(linkage));
             let demangled = demangled.or_else(|| self.qualified(linkage.as_ref()?, plain.as_ref()?));
-            FunctionName { linkage, demangled, plain, decl_line }
+            FunctionName { linkage, demangled, plain, is_dropped, decl_line }
         })
     }
 
     fn qualified(&self, linkage: &str, plain: &str) -> Option<Arc<str>> {
         let qualified = qualified(linkage, plain)?;
-        self.reader.kept.borrow_mut().count(qualified.len());
+        self.reader.kept.borrow_mut().count(qualified.len() as u64);
         Some(qualified.into())
     }
 
@@ -99,20 +103,18 @@ impl Lookup<'_> {
         }
         let demangled: Option<Arc<str>> = try_demangle(linkage).map(Arc::from);
         let mut kept = self.reader.kept.borrow_mut();
-        kept.count(demangled.as_ref().map_or(0, |name| name.len()));
+        kept.count(demangled.as_ref().map_or(0, |name| name.len()) as u64);
         kept.demangled.insert(Arc::clone(linkage), demangled.clone());
         demangled
     }
 
-    fn read_entry<'t>(&'t self, place: Place, info: &'t UnitInfo, entry: usize) -> Option<Entry<'t>> {
-        let (dwarf, budget) = (self.dwarf(place), &self.reader.budget);
-        let unit = info.unit(&dwarf, budget).ok()?;
+    fn read_entry(&self, place: Place, unit: &Unit<'s>, entry: usize) -> Option<Entry<'s>> {
+        let dwarf = self.dwarf(place);
         // An offset outside the unit is refused here.
         UnitOffset(entry).is_in_bounds(&unit.header).then_some(())?;
-        let mut entries = unit.header.entries_raw(&unit.abbreviations, Some(UnitOffset(entry))).ok()?;
+        let mut entries = unit.entries_raw(Some(UnitOffset(entry))).ok()?;
         let abbreviation = entries.read_abbreviation().ok()??;
-        budget.spend(abbreviation.attributes().len()).ok()?;
-        let string = |value| text(&self.sections(place).string(&dwarf, &unit, value)?, budget);
+        let string = |value| text(&dwarf.attr_string(unit, value).ok()?);
         let mut found = Entry::default();
         for spec in abbreviation.attributes() {
             let attribute = entries.read_attribute(*spec).ok()?;
@@ -123,6 +125,9 @@ impl Lookup<'_> {
                 gimli::DW_AT_name => found.plain = string(attribute.value()),
                 gimli::DW_AT_decl_line => {
                     found.decl_line = attribute.udata_value().and_then(|line| u32::try_from(line).ok());
+                }
+                gimli::DW_AT_low_pc => {
+                    found.is_dropped = dwarf.attr_address(unit, attribute.value()) == Ok(Some(0));
                 }
                 gimli::DW_AT_abstract_origin | gimli::DW_AT_specification => {
                     found.origin = Some(attribute.value())
@@ -148,14 +153,13 @@ impl Lookup<'_> {
         };
         let index = self.index(place)?;
         let unit = index.unit_at(offset)?;
-        Some((place, unit, offset - index.offset(unit)?))
+        Some((place, unit, offset - index.range(unit)?.start))
     }
 }
 
-fn text(bytes: &[u8], budget: &Budget) -> Option<Arc<str>> {
+fn text(bytes: &Bytes<'_>) -> Option<Arc<str>> {
     if bytes.len() > LONGEST_NAME || bytes.is_empty() {
         return None;
     }
-    budget.spend(bytes.len()).ok()?;
-    Some(Arc::from(String::from_utf8_lossy(bytes)))
+    Some(Arc::from(&*bytes.to_string_lossy().ok()?))
 }

@@ -5,11 +5,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::index::Index;
-use super::reader::Budget;
-use super::sections::Sections;
-use super::unit::{Dwarf, UnitInfo};
-use super::{DebugInfo, Lookup, Place, reason};
+use gimli::{DebugInfoOffset, Reader as _, Section as _};
+
+use super::index::{self, Index};
+use super::sections::{Dwarf, Sections};
+use super::{DebugInfo, Lookup, Place};
 use crate::debug_file::DebugFiles;
 use crate::elf::Elf;
 use crate::reason::Reason;
@@ -18,15 +18,6 @@ use crate::reason::Reason;
 const LONGEST_PATH: usize = 4096;
 /// Units of one file that are tried; compilers write one, link-time optimisation a few.
 const MOST_UNITS: usize = 1024;
-
-/// What a unit says about its halves.
-#[derive(Debug, Clone)]
-pub(super) struct Link {
-    /// The same number in both halves.
-    pub(super) id: u64,
-    /// In a skeleton: the other half's file, below the directory of the compilation.
-    pub(super) file: Option<String>,
-}
 
 /// Where the other halves are.
 #[derive(Default)]
@@ -81,10 +72,6 @@ impl SplitFiles {
         self.most_bytes.saturating_sub(self.left_bytes.load(Ordering::Relaxed))
     }
 
-    pub(super) fn package_bytes(&self) -> u64 {
-        self.package.as_ref().map_or(0, Sections::bytes)
-    }
-
     fn read(&self, path: &Path) -> Result<Sections<'static>, Reason> {
         let missing = || Reason::NoSplitFile(path.display().to_string());
         let source = self.files.as_ref().and_then(|files| files.open(path)).ok_or_else(missing)?;
@@ -98,19 +85,16 @@ impl SplitFiles {
     }
 
     /// The half of this number as gimli reads it, in a file of its own or in the package.
-    fn half<'h>(
-        &'h self,
-        sections: Option<&'h Sections<'static>>,
+    fn half<'s>(
+        &self,
+        sections: Option<&Sections<'static>>,
         id: u64,
-        parent: &Dwarf<'h>,
-        budget: &'h Budget,
-    ) -> Option<Dwarf<'h>> {
-        if let Some(sections) = sections {
-            let mut dwarf = sections.dwarf(None, budget);
-            dwarf.make_dwo(parent);
-            return Some(dwarf);
-        }
-        let mut dwarf = self.package.as_ref()?.part_of(id, budget)?;
+        parent: &Dwarf<'s>,
+    ) -> Option<Dwarf<'s>> {
+        let mut dwarf: Dwarf<'s> = match sections {
+            Some(sections) => sections.dwarf(None),
+            None => self.package.as_ref()?.part_of(id)?,
+        };
         dwarf.make_dwo(parent);
         Some(dwarf)
     }
@@ -148,7 +132,7 @@ impl DebugInfo<'_> {
     }
 }
 
-impl<'a> Lookup<'a> {
+impl<'a, 's> Lookup<'a, 's> {
     /// Where the entries of a unit are: itself, or the other half of a skeleton.
     pub(super) fn entries_of(&self, unit: usize) -> (Place, usize) {
         self.split(unit).map_or((Place::Main, unit), |split| (Place::Split(unit), split.unit))
@@ -160,34 +144,47 @@ impl<'a> Lookup<'a> {
     }
 
     /// The sections of another half as gimli reads them, once it is open.
-    pub(super) fn split_dwarf(&self, skeleton: usize) -> Option<Dwarf<'a>> {
+    pub(super) fn split_dwarf(&self, skeleton: usize) -> Option<Dwarf<'s>> {
         let split = self.split(skeleton)?;
-        let (files, parent) = (&self.info.split_files, self.dwarf(Place::Main));
-        files.half(split.sections.as_ref(), split.id, &parent, &self.reader.budget)
+        self.info.split_files.half(split.sections.as_ref(), split.id, &self.dwarf(Place::Main))
     }
 
-    /// The file that another half is in, once it is open.
-    pub(super) fn split_sections(&self, skeleton: usize) -> Option<&'a Sections<'a>> {
-        self.split(skeleton)?.sections.as_ref().or(self.info.split_files.package.as_ref())
+    /// The same, beginning with the unit that is the other half: `addr2line` takes the first one.
+    pub(super) fn split_unit_dwarf(&self, skeleton: usize) -> Option<Dwarf<'s>> {
+        let split = self.split(skeleton)?;
+        let mut dwarf = self.split_dwarf(skeleton)?;
+        let mut units = dwarf.debug_info.reader().clone();
+        units.skip(split.index.range(split.unit)?.start).ok()?;
+        dwarf.debug_info = units.into();
+        Some(dwarf)
+    }
+
+    /// What the other half takes of memory, once it is read.
+    pub(super) fn split_unit_bytes(&self, skeleton: usize) -> u64 {
+        let range = self.split(skeleton).and_then(|split| split.index.range(split.unit));
+        range.map_or(0, |range| range.len() as u64 * index::BYTES_PER_ENTRY_BYTE)
     }
 
     fn open_split(&self, skeleton: usize) -> Result<Split, Reason> {
-        let info = self.unit(Place::Main, skeleton).map_err(|_| reason(&self.reader.budget))?;
-        let link = info.link.as_ref().ok_or(Reason::CorruptDebugInfo)?;
+        let unit = self.unit(Place::Main, skeleton).map_err(|_| Reason::CorruptDebugInfo)?;
+        let id = unit.dwo_id.ok_or(Reason::CorruptDebugInfo)?.0;
         let files = &self.info.split_files;
         if files.package.is_some()
-            && let Some(split) = self.find_half(None, link.id)
+            && let Some(split) = self.find_half(None, id)
         {
             return Ok(split);
         }
-        let file = link.file.as_deref().ok_or(Reason::CorruptDebugInfo)?;
-        let mut missing = files.refused.clone().unwrap_or_else(|| Reason::NoSplitFile(file.to_owned()));
-        for path in files.candidates(info.comp_dir.as_deref(), file) {
+        let text = |bytes: super::bytes::Bytes<'s>| Some(bytes.to_string_lossy().ok()?.into_owned());
+        let file = unit.dwo_name().ok().flatten();
+        let file = file.and_then(|file| text(self.dwarf(Place::Main).attr_string(&unit, file).ok()?));
+        let file = file.ok_or(Reason::CorruptDebugInfo)?;
+        let directory = unit.comp_dir.clone().and_then(text);
+        let mut missing = files.refused.clone().unwrap_or_else(|| Reason::NoSplitFile(file.clone()));
+        for path in files.candidates(directory.as_deref(), &file) {
             match files.read(&path) {
                 Ok(sections) => {
                     let bytes = sections.bytes();
-                    self.info.pool.grant(bytes);
-                    if let Some(split) = self.find_half(Some(sections), link.id) {
+                    if let Some(split) = self.find_half(Some(sections), id) {
                         return Ok(split);
                     }
                     files.give_back(bytes);
@@ -202,13 +199,12 @@ impl<'a> Lookup<'a> {
 
     /// The unit with this number, in a file of its own or in the package.
     fn find_half(&self, sections: Option<Sections<'static>>, id: u64) -> Option<Split> {
-        let (files, parent, budget) = (&self.info.split_files, self.dwarf(Place::Main), &self.reader.budget);
-        let dwarf = files.half(sections.as_ref(), id, &parent, budget)?;
-        let index = Index::offsets(&dwarf).ok()?;
-        let held = sections.as_ref().or(files.package.as_ref())?;
+        let dwarf = self.info.split_files.half(sections.as_ref(), id, &self.dwarf(Place::Main))?;
+        let index = Index::offsets(&dwarf);
         let is_it = |&unit: &usize| {
-            let info = UnitInfo::read_split(&dwarf, held, index.offset(unit)?, budget).ok()?;
-            (info.link.as_ref()?.id == id).then_some(())
+            let offset = DebugInfoOffset(index.range(unit)?.start);
+            let header = dwarf.debug_info.header_from_offset(offset).ok()?;
+            (dwarf.unit(header).ok()?.dwo_id?.0 == id).then_some(())
         };
         let unit = (0..index.len().min(MOST_UNITS)).find(|unit| is_it(unit).is_some())?;
         Some(Split { sections, id, index, unit })

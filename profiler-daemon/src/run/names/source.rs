@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use profiler_core::profile::Unknown;
-use symbolizer::{DebugFiles, Limits, Object, ReadAt, Reason, Symbolized};
+use symbolizer::{Limits, NoDebugFiles, Object, ReadAt, Reason, Symbolized};
 
 use super::super::remedy;
 use super::Cut;
@@ -15,7 +15,7 @@ use crate::objects::loaded::Loaded;
 use crate::objects::names::{About, DebugFilesForAll, Equal, Found, KeptNames, Proof};
 use crate::objects::{Content, Met, Objects};
 use crate::roots::{Roots, View};
-use crate::symbol_process::{NotRead, OpenFiles, ReadObject, Unchanged, Wanted};
+use crate::symbol_process::{NotRead, OpenFiles, ReadObject, Wanted};
 
 /// Where the names of one object come from.
 pub(super) enum Source {
@@ -77,7 +77,9 @@ impl Source {
                 read_there(object, file, objects, limits, equal.zip(proof.clone()), &files)
             }
             // It is of the kernel.
-            Content::Image(image) => read_here(object, Arc::clone(image) as Arc<dyn ReadAt>, limits, files),
+            Content::Image(image) => {
+                read_here(object, Arc::clone(image) as Arc<dyn ReadAt>, limits.all_bytes)
+            }
             Content::Missing(missing) => return Self::Missing(remedy::missing(missing)),
         };
         read.map_or_else(Self::Unreadable, |read| {
@@ -192,7 +194,7 @@ fn read_there(
                 Some((equal, proof)) => Arc::new(equal.proven(file.clone(), proof)),
                 None => Arc::new(file.clone()),
             };
-            read_here(object, bytes, limits, Arc::clone(files))
+            read_here(object, bytes, limits.all_bytes)
         }
         NotRead::Reason(reason) => Err(remedy::unreadable(&reason)),
         NotRead::GivenUp(how) => Err(remedy::given_up(&how)),
@@ -201,13 +203,10 @@ fn read_there(
     }
 }
 
-fn read_here(
-    object: &Met,
-    bytes: Arc<dyn ReadAt>,
-    limits: Limits,
-    files: Arc<DebugFilesOf>,
-) -> Result<ReadObject, Unknown> {
-    let read = Object::load_owned(limits, bytes, Path::new(&object.path), &ReadHere(files));
+/// Nothing but the symbol table: debug information can be made to end whoever reads it.
+fn read_here(object: &Met, bytes: Arc<dyn ReadAt>, most_bytes: u64) -> Result<ReadObject, Unknown> {
+    let limits = Limits::of_symbols(most_bytes);
+    let read = Object::load_owned(limits, bytes, Path::new(&object.path), &NoDebugFiles);
     read.map(ReadObject::from).map_err(|reason| remedy::unreadable(&reason))
 }
 
@@ -230,22 +229,5 @@ impl OpenFiles for DebugFilesOf {
 
     fn fetch(&self, build_id: &str) -> Option<File> {
         self.debuginfod.as_ref()?.debug_file(build_id)
-    }
-}
-
-/// The same, to be read in this process.
-struct ReadHere(Arc<dyn OpenFiles>);
-
-impl DebugFiles for ReadHere {
-    fn open(&self, path: &Path) -> Option<Box<dyn ReadAt>> {
-        Some(Box::new(Unchanged::new(self.0.open(path)?).ok()?))
-    }
-
-    fn fetch(&self, build_id: &str) -> Option<Box<dyn ReadAt>> {
-        Some(Box::new(Unchanged::new(self.0.fetch(build_id)?).ok()?))
-    }
-
-    fn share(&self) -> Option<Box<dyn DebugFiles + Send + Sync>> {
-        Some(Box::new(Self(Arc::clone(&self.0))))
     }
 }
