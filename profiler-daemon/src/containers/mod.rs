@@ -205,8 +205,7 @@ impl Runtimes {
     pub(crate) fn adopt(&mut self, settings: &DaemonSettings, least: Need) {
         let need = Need::of(settings).max(least);
         let sockets = settings.containers.sockets.clone();
-        let are_named = settings.containers != config::ContainerSettings::default()
-            && sockets != config::ContainerSettings::default().sockets;
+        let are_named = are_named(&sockets);
         (self.need, self.are_named) = (need, are_named);
         let mut orders = self.shared.orders();
         if orders.need != need || orders.sockets != sockets {
@@ -259,6 +258,9 @@ impl Runtimes {
     /// How they are; of default sockets those that are there.
     pub(crate) fn status(&self) -> Vec<RuntimeStatus> {
         let now_ns = clock::monotonic_ns();
+        if !self.are_needed() {
+            return Vec::new();
+        }
         let answer = self.shared.answer();
         let shown = answer.runtimes.iter().filter(|seen| self.are_named || !seen.is_usual);
         let status = |seen: &Seen| {
@@ -313,15 +315,19 @@ pub(crate) fn missing(settings: &DaemonSettings) -> Vec<String> {
         return Vec::new();
     }
     let sockets = &settings.containers.sockets;
-    let are_named = *sockets != config::ContainerSettings::default().sockets;
     let there = |socket: &&PathBuf| socket.exists();
-    if !are_named {
+    if !are_named(sockets) {
         let none = !sockets.iter().any(|socket| there(&socket));
         let text = "containers.sockets: no container runtime listens at the default sockets, so that containers have no names";
         return none.then(|| text.to_owned()).into_iter().collect();
     }
     let missing = sockets.iter().filter(|socket| !there(socket));
     missing.map(|socket| format!("containers.sockets: there is no socket {}", socket.display())).collect()
+}
+
+/// Whether somebody has named these sockets: of the defaults most are not there.
+fn are_named(sockets: &[PathBuf]) -> bool {
+    sockets != config::ContainerSettings::default().sockets
 }
 
 /// How long the thread waits at most (ns).
