@@ -41,7 +41,7 @@ impl Runtime {
         }
     }
 
-    fn took(&mut self, now_ns: u64, answer: Result<(Protocol, Names), Trouble>, are_named: bool) {
+    fn took(&mut self, now_ns: u64, answer: Said, are_named: bool) {
         self.asked += 1;
         self.failed += u64::from(answer.is_err());
         self.schedule.asked(now_ns, answer.is_ok());
@@ -160,7 +160,7 @@ impl Rounds {
     }
 
     /// Asks these runtimes at once: one that hangs keeps no other waiting for longer than its own time.
-    fn ask(&self, due: &[usize]) -> Vec<(usize, Result<(Protocol, Names), Trouble>)> {
+    fn ask(&self, due: &[usize]) -> Vec<(usize, Said)> {
         let asked = due
             .iter()
             .map(|&at| (at, self.runtimes[at].socket.clone(), self.runtimes[at].protocol))
@@ -188,9 +188,11 @@ impl Rounds {
     }
 }
 
+/// What a runtime has answered, and to which protocol.
+type Said = Result<(Protocol, Names), Trouble>;
 type Asked = Vec<(usize, PathBuf, Protocol)>;
 
-fn ask_all(asked: Asked) -> std::io::Result<Vec<(usize, Result<(Protocol, Names), Trouble>)>> {
+fn ask_all(asked: Asked) -> std::io::Result<Vec<(usize, Said)>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let answers = runtime.block_on(async {
         let mut all = JoinSet::new();
@@ -203,7 +205,7 @@ fn ask_all(asked: Asked) -> std::io::Result<Vec<(usize, Result<(Protocol, Names)
 }
 
 /// A runtime may speak the other protocol: the name of its socket is only a hint.
-async fn ask_one(socket: &std::path::Path, protocol: Protocol) -> Result<(Protocol, Names), Trouble> {
+async fn ask_one(socket: &std::path::Path, protocol: Protocol) -> Said {
     let trouble = match client::ask(socket, protocol).await {
         Ok(names) => return Ok((protocol, names)),
         Err(trouble @ Trouble::OtherProtocol(_)) => trouble,
