@@ -106,13 +106,17 @@ choice! {
 
 choice! {
     /// What parts the processes of a section into targets.
-    Each, "process, unit, container, cgroup or user", later: [],
+    Each, "process, unit, container, pod, workload, cgroup or user", later: [],
     /// The name of the program that it runs.
     Process = "process",
     /// Its systemd unit.
     Unit = "unit",
     /// Its container.
     Container = "container",
+    /// Its Kubernetes pod.
+    Pod = "pod",
+    /// What its Kubernetes pod is one of: a deployment, say.
+    Workload = "workload",
     /// Its control group.
     Cgroup = "cgroup",
     /// Its user.

@@ -107,7 +107,7 @@ unti = \"x.service\"
         problems("[[target]]\nname = \"a\"\n"),
         [
             "2:1: target[0].name: nothing says which processes these are; write one of pid, executable, command, process, \
-          user, unit, cgroup, container or everything = true"
+          user, unit, cgroup, container, container_name, image, namespace, pod, pod_labels or everything = true"
         ]
     );
 }
@@ -226,6 +226,18 @@ const COMBINATIONS: &[(&str, &str, &str)] = &[
         "[[export]]\nname = \"a\"\nto = \"http://p\"\n[[export]]\nname = \"a\"\nto = \"http://q\"",
         "5:1",
         "is called `a` too",
+    ),
+    ("[containers]\nsockets = [\"run/a.sock\"]", "2:1", "is no absolute path"),
+    ("[containers]\npod_labels = [\"a b\"]", "2:1", "`a b` is no key of a pod's label"),
+    ("[containers]\npod_labels = [\"a/b/c\"]", "2:1", "is no key of a pod's label"),
+    ("[[target]]\nname = \"a\"\npod = \"(\"", "3:7", "is no regular expression"),
+    ("[[target]]\nname = \"a\"\npod_labels = { \"-a\" = \"b\" }", "3:1", "`-a` is no key of a pod's label"),
+    ("[[target]]\nname = \"a\"\npod_label = { a = \"b\" }", "3:1", "did you mean pod_labels?"),
+    ("[[target]]\nname = \"a\"\neach = \"pods\"", "3:8", "expected process, unit, container, pod, workload"),
+    (
+        "[containers]\nsockets = []\n[[target]]\nname = \"a\"\neverything = true\neach = \"pod\"",
+        "2:1",
+        "target[0] needs a container runtime to be asked",
     ),
     ("store = 1", "1:9", "is a section"),
     ("target = 1", "1:10", "is a list of sections"),

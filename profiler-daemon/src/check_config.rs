@@ -8,6 +8,7 @@ use anyhow::Result;
 use config::DaemonSettings;
 
 use crate::api;
+use crate::containers;
 use crate::daemon::exports;
 use crate::discovery::Discovery;
 use crate::failure::{Failure, usage};
@@ -66,5 +67,6 @@ fn judge(settings: &DaemonSettings) -> (Vec<String>, Vec<String>) {
         wrong.push(format!("store.folder: {} is no folder; write another, or remove it", folder.display()));
     }
     remarks.extend(Discovery::missing(&settings.targets));
+    remarks.extend(containers::missing(settings));
     (wrong, remarks)
 }

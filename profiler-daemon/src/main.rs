@@ -6,6 +6,7 @@ mod calibrate;
 mod cgroup;
 mod check_config;
 mod cli;
+mod containers;
 mod ctl;
 mod daemon;
 mod debuginfod;

@@ -10,7 +10,8 @@ use toml::de::DeTable;
 
 pub use export::ExportSettings;
 pub use sections::{
-    BudgetSettings, HowToSample, LimitSettings, ListenSettings, StoreSettings, SymbolSettings,
+    BudgetSettings, ContainerSettings, HowToSample, LimitSettings, ListenSettings, StoreSettings,
+    SymbolSettings,
 };
 pub use target::TargetSettings;
 
@@ -78,6 +79,8 @@ sections! {
     listen: ListenSettings,
     /// Where names come from.
     symbols: SymbolSettings,
+    /// Where containers have their names from.
+    containers: ContainerSettings,
     /// What is never exceeded.
     limits: LimitSettings,
 }

@@ -94,6 +94,28 @@ section! {
     }
 }
 
+/// Where container runtimes listen by default.
+const RUNTIME_SOCKETS: [&str; 5] = [
+    "/run/containerd/containerd.sock",
+    "/run/crio/crio.sock",
+    "/run/k3s/containerd/containerd.sock",
+    "/run/docker.sock",
+    "/run/podman/podman.sock",
+];
+
+section! {
+    /// Where containers and Kubernetes pods have their names from. Container runtimes are asked only if a target selects or parts
+    /// processes by container or pod, or pod_labels below names some.
+    pub struct ContainerSettings {
+        /// Sockets of container runtimes: CRI (containerd, CRI-O) or the API of Docker and Podman. Of these defaults those that
+        /// are there are asked. Whoever may open such a socket controls the runtime: only root can, unless it was configured
+        /// otherwise.
+        sockets: Vec<PathBuf> = RUNTIME_SOCKETS.map(PathBuf::from).to_vec();
+        /// Labels of pods that become labels of profiles and metrics, as k8s.pod.label.KEY.
+        pod_labels: Vec<String> = Vec::new(), such as "[\"app\", \"app.kubernetes.io/version\"]";
+    }
+}
+
 section! {
     /// What the profiler never exceeds, whatever the targets do.
     pub struct LimitSettings {

@@ -8,10 +8,10 @@ use crate::{Each, Pattern, Ratio, Span};
 
 section! {
     /// What is watched: one section for each target, or for a family of them. All that is written of pid, executable,
-    /// command, process, user, unit, cgroup and container has to hold for a process to belong to it, and its children belong
-    /// to it too. A process that fits several targets belongs to the first. Without any target, everything is watched;
-    /// `target = []` above all sections watches nothing until it is asked to. Of the values below, those of a real target
-    /// are needed alone.
+    /// command, process, user, unit, cgroup, container, container_name, image, namespace, pod and pod_labels has to hold for a
+    /// process to belong to it, and its children belong to it too. A process that fits several targets belongs to the first.
+    /// Without any target, everything is watched; `target = []` above all sections watches nothing until it is asked to. Of
+    /// the values below, those of a real target are needed alone.
     pub struct TargetSettings {
         /// What the target is called in profiles and metrics: letters, digits, and - . _ @ : within.
         name: String = String::new(), such as "\"web\"";
@@ -31,11 +31,22 @@ section! {
         cgroup: Option<PathBuf> = None, such as "\"/system.slice/nginx.service\"";
         /// Processes of the container whose id begins with these digits, at least 12.
         container: Option<String> = None, such as "\"3f4e5d6c7b8a\"";
+        /// Processes of containers whose name matches this regular expression. This and the next four ask the container
+        /// runtimes of [containers].
+        container_name: Option<Pattern> = None, such as "\"^nginx$\"";
+        /// Processes of containers whose image matches this regular expression.
+        image: Option<Pattern> = None, such as "\"/nginx:\"";
+        /// Processes of Kubernetes pods whose namespace matches this regular expression.
+        namespace: Option<Pattern> = None, such as "\"^shop$\"";
+        /// Processes of Kubernetes pods whose name matches this regular expression.
+        pod: Option<Pattern> = None, such as "\"^cart-\"";
+        /// Processes of Kubernetes pods that have all of these labels.
+        pod_labels: BTreeMap<String, String> = BTreeMap::new(), such as "{ app = \"cart\" }";
         /// Every process that fits no target above.
         everything: bool = false;
-        /// One target for each process (the name of its program), unit, container, cgroup or user that these processes fall
-        /// into, called by the name above, a colon and the unit's own, say. What falls into none is the target above. Without
-        /// it, all of them are one target.
+        /// One target for each process (the name of its program), unit, container, pod, workload (the deployment or the
+        /// like that its pod is of), cgroup or user that these processes fall into, called by the name above, a colon and the
+        /// unit's own, say. What falls into none is the target above. Without it, all of them are one target.
         each: Option<Each> = None, such as "\"unit\"";
         /// Bound on the slowdown of this target, in place of `budget.target`.
         budget: Option<Ratio> = None, such as "\"0.5%\"";
@@ -59,6 +70,22 @@ impl TargetSettings {
         c.is_ascii_alphanumeric() || "-._@:".contains(c)
     }
 
+    /// The patterns over what container runtimes say, by what they are of.
+    fn runtime_patterns(&self) -> [(&'static str, Option<&Pattern>); 4] {
+        [
+            ("container name", self.container_name.as_ref()),
+            ("image", self.image.as_ref()),
+            ("namespace", self.namespace.as_ref()),
+            ("pod", self.pod.as_ref()),
+        ]
+    }
+
+    /// Whether which processes these are depends on what container runtimes say.
+    pub fn needs_runtimes(&self) -> bool {
+        let selects = self.runtime_patterns().iter().any(|(_, pattern)| pattern.is_some());
+        selects || !self.pod_labels.is_empty() || matches!(self.each, Some(Each::Pod | Each::Workload))
+    }
+
     /// Every process of the host.
     pub(crate) fn everything() -> Self {
         Self { name: "everything".to_owned(), everything: true, ..Self::default() }
@@ -78,6 +105,12 @@ impl TargetSettings {
         add("unit", self.unit.clone());
         add("cgroup", self.cgroup.as_ref().map(|path| path.display().to_string()));
         add("container", self.container.clone());
+        for (kind, pattern) in self.runtime_patterns() {
+            add(kind, pattern.map(|pattern| format!("`{pattern}`")));
+        }
+        for (key, value) in &self.pod_labels {
+            add("pod label", Some(format!("{key}={value}")));
+        }
         if self.everything {
             words.push("everything".to_owned());
         }

@@ -115,7 +115,7 @@ pub(crate) struct CtlProfileArgs {
 #[derive(Debug, Args)]
 pub(crate) struct CtlAttachArgs {
     /// A process id.
-    #[arg(value_name = "PID", required_unless_present_any = ["pid_option", "name", "command", "executable", "user", "cgroup", "unit", "container", "all"])]
+    #[arg(value_name = "PID", required_unless_present_any = ["pid_option", "name", "command", "executable", "user", "cgroup", "unit", "container", "container_name", "image", "namespace", "pod", "pod_label", "all"])]
     pub(crate) pid: Option<u32>,
     /// The same as PID.
     #[arg(id = "pid_option", long = "pid", value_name = "PID", conflicts_with = "pid")]
@@ -141,11 +141,26 @@ pub(crate) struct CtlAttachArgs {
     /// Processes of the container whose id begins with these digits, at least 12.
     #[arg(long, value_name = "ID")]
     pub(crate) container: Option<String>,
+    /// Processes of containers whose name matches this regular expression, as container runtimes say it.
+    #[arg(long, value_name = "REGEX")]
+    pub(crate) container_name: Option<String>,
+    /// Processes of containers whose image matches this regular expression.
+    #[arg(long, value_name = "REGEX")]
+    pub(crate) image: Option<String>,
+    /// Processes of Kubernetes pods whose namespace matches this regular expression.
+    #[arg(long, value_name = "REGEX")]
+    pub(crate) namespace: Option<String>,
+    /// Processes of Kubernetes pods whose name matches this regular expression.
+    #[arg(long, value_name = "REGEX")]
+    pub(crate) pod: Option<String>,
+    /// Processes of Kubernetes pods with this label; may be repeated: with all of these.
+    #[arg(long, value_name = "KEY=TEXT", value_parser = label)]
+    pub(crate) pod_label: Vec<(String, String)>,
     /// Every process that fits no other target.
-    #[arg(long, conflicts_with_all = ["pid", "pid_option", "name", "command", "executable", "user", "cgroup", "unit", "container"])]
+    #[arg(long, conflicts_with_all = ["pid", "pid_option", "name", "command", "executable", "user", "cgroup", "unit", "container", "container_name", "image", "namespace", "pod", "pod_label"])]
     pub(crate) all: bool,
-    /// One target for each process (the name of its program), unit, container, cgroup or user that these processes fall
-    /// into.
+    /// One target for each process (the name of its program), unit, container, pod, workload, cgroup or user that these
+    /// processes fall into.
     #[arg(long, value_name = "WHAT")]
     pub(crate) each: Option<Each>,
     /// For how long, at most 1h.

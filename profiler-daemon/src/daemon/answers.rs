@@ -13,6 +13,7 @@ use super::state::{
 };
 use super::watched::{LONG_ENOUGH_NS, Watched};
 use super::{Daemon, PUBLISH_EVERY_NS, exports};
+use crate::containers::Need;
 use crate::discovery::TargetId;
 use crate::run::explain;
 use crate::store::Waiting;
@@ -72,6 +73,15 @@ impl Daemon {
                 "everything is watched already, as {}; ask for its profiles, or for cgroup / with each to part it",
                 watched.identity.name
             )));
+        }
+        if wanted.target.needs_runtimes() {
+            self.runtimes.adopt(&self.settings, Need::Targets);
+            if !self.runtimes.have_answered() {
+                return Err(Refused::Invalid(
+                    "container runtimes are asked for names from now on; try again in a few seconds"
+                        .to_owned(),
+                ));
+            }
         }
         let own = self.discovery.add(wanted.target);
         self.look_for_targets(now_ns);
@@ -195,6 +205,7 @@ impl Daemon {
         degraded.extend(self.server.notes());
         let process = self.setup.symbols.process_status();
         degraded.extend(process.problems());
+        degraded.extend(self.runtimes.degraded());
         degraded.extend(store.notes.iter().cloned());
         degraded.extend(unmerged(&store.waiting));
         let exports = self.exports.status();
@@ -256,6 +267,7 @@ impl Daemon {
             },
             store,
             exports,
+            runtimes: self.runtimes.status(),
         }
     }
 }

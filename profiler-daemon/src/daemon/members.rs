@@ -29,7 +29,13 @@ impl Daemon {
         self.pass_on_news();
         self.look_begins();
         let before_ns = clock::thread_cpu_ns();
+        if let Some(names) = self.runtimes.take() {
+            self.discovery.name_containers(names);
+        }
         let changes = self.discovery.look(now_ns);
+        if self.runtimes.are_needed() && self.discovery.wants_names() {
+            self.runtimes.hurry();
+        }
         let cost_ns = clock::thread_cpu_ns().saturating_sub(before_ns);
         self.looks.looked(now_ns, cost_ns, host_cpus(&self.settings));
         for &id in &changes.appeared {

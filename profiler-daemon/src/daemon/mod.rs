@@ -54,6 +54,7 @@ use self::shared::SharedState;
 use self::wakes::{Wake, Wakes};
 use self::watched::{Totals, Watched};
 use crate::api::{self, Server};
+use crate::containers::{Need, Runtimes};
 use crate::debuginfod;
 use crate::discovery::{Discovery, TargetId};
 use crate::objects::Symbols;
@@ -102,6 +103,7 @@ pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     let mut daemon = Daemon::new(job.file, settings, setup, keeper, server, publisher);
     daemon.log_start();
     daemon.export(exports);
+    daemon.ask_runtimes();
     let (prepared, ready) = mpsc::channel(1);
     daemon.prepared = Some(prepared);
     let begun = run::runtime()?.block_on(daemon.live(asked, ready))?;
@@ -127,6 +129,7 @@ struct Daemon {
     /// Of folders that other settings name no more: they keep what they were given, and end.
     leaving: Vec<Keeper>,
     exports: Exports,
+    runtimes: Runtimes,
     server: Server,
     host: HostAccount,
     budget: HostBudget,
@@ -188,6 +191,7 @@ impl Daemon {
             keeper,
             leaving: Vec::new(),
             exports: Exports::default(),
+            runtimes: Runtimes::default(),
             server,
             host: HostAccount::new(spent, limits::online_cpus().len()),
             budget: HostBudget::new(host_cpus(&settings)),
@@ -397,6 +401,13 @@ impl Daemon {
         self.exports.allow(host_cpus(&self.settings));
     }
 
+    /// Has container runtimes asked for what targets need.
+    fn ask_runtimes(&mut self) {
+        let of_requests = if self.discovery.is_asked_by_names() { Need::Targets } else { Need::Nothing };
+        self.runtimes.adopt(&self.settings, of_requests);
+        self.discovery.show_pod_labels(&self.settings.containers.pod_labels);
+    }
+
     /// All samplers: those that targets have for themselves, and the one that they share.
     fn engines(&mut self) -> impl Iterator<Item = &mut Engine<RecentDecisions>> {
         engines(&mut self.targets, &self.apart, &mut self.sharing)
@@ -434,6 +445,7 @@ impl Daemon {
         self.waiting.clear();
         self.server.end();
         self.exports.end();
+        self.runtimes.end();
         let before = self.keeper.lost();
         let mut lost = 0;
         match Instant::now() < until {

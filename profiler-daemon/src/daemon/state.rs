@@ -9,6 +9,7 @@ use profiler_core::rate::Decision;
 use profiler_core::unwind::method::Method;
 use serde::Serialize;
 
+use crate::containers::RuntimeStatus;
 use crate::store::{Counters, Waiting};
 
 /// Why a target is sampled or not.
@@ -140,6 +141,8 @@ pub(crate) struct Status {
     pub(crate) store: StoreStatus,
     /// What is sent.
     pub(crate) exports: Vec<ExportStatus>,
+    /// Who says the names of containers.
+    pub(crate) runtimes: Vec<RuntimeStatus>,
 }
 
 /// Which settings are in force.

@@ -113,6 +113,7 @@ impl Processes {
             facts: &mut process.facts,
             folder: &mut self.folder,
             places: &mut self.places,
+            containers: &self.containers,
             old_groups: &mut self.old_groups,
         })
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Changes;
+use super::containers::KnownContainers;
 use super::naming::Users;
 use super::places::Places;
 use super::proc_folder::{Listed, ProcFolder};
@@ -27,6 +28,7 @@ pub(super) struct Processes {
     pub(super) all: FxHashMap<u32, Process>,
     pub(super) places: Places,
     pub(super) users: Users,
+    pub(super) containers: KnownContainers,
     /// Looks so far.
     pub(super) looks: u64,
     /// Rounds in which all targets were found anew.
@@ -77,6 +79,7 @@ impl Processes {
             all: FxHashMap::default(),
             places: Places::default(),
             users: Users::default(),
+            containers: KnownContainers::default(),
             looks: 0,
             round: 0,
             next_turn: 0,
@@ -92,6 +95,10 @@ impl Processes {
 
     pub(super) fn places(&self) -> &Places {
         &self.places
+    }
+
+    pub(super) fn containers(&self) -> &KnownContainers {
+        &self.containers
     }
 
     #[cfg(test)]

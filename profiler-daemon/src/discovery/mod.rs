@@ -10,6 +10,7 @@
 //! the labels of those that belong to a target.
 
 mod asking;
+mod containers;
 mod lineage;
 mod look;
 mod naming;
@@ -35,6 +36,7 @@ use self::look::Processes;
 use self::sections::{Finder, Section};
 pub(crate) use self::table::{Found, TargetId};
 use self::table::{SectionId, Table};
+use crate::containers::Names;
 
 /// What a look found. A process that went from one target to another has left the one and joined the other: read `left` before
 /// `joined`. A process that was replaced by another of its id has done both, perhaps of the same target.
@@ -128,8 +130,28 @@ impl Discovery {
     pub(crate) fn look(&mut self, now_ns: u64) -> Changes {
         let mut changes = Changes::default();
         self.processes.look(&mut self.sections, &self.finder, &mut self.table, &mut changes);
-        self.table.settle(self.processes.places(), now_ns, &mut changes);
+        self.table.settle(self.processes.places(), self.processes.containers(), now_ns, &mut changes);
         changes
+    }
+
+    /// Container runtimes have answered. The next look says what changes.
+    pub(crate) fn name_containers(&mut self, names: Arc<Names>) {
+        self.processes.name_containers(names, &mut self.table);
+    }
+
+    /// Makes labels of these labels of pods. The next look says what changes.
+    pub(crate) fn show_pod_labels(&mut self, keys: &[String]) {
+        self.processes.show_pod_labels(keys, &mut self.table);
+    }
+
+    /// Whether somebody is in a container whose name container runtimes may know soon.
+    pub(crate) fn wants_names(&mut self) -> bool {
+        self.processes.want_names()
+    }
+
+    /// Whether a target that somebody asked for depends on what container runtimes say.
+    pub(crate) fn is_asked_by_names(&self) -> bool {
+        self.sections.iter().any(|section| section.is_asked && section.settings.needs_runtimes())
     }
 
     /// Looks at a process again in the next look: a record told that it runs another program, say.

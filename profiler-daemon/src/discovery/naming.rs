@@ -8,6 +8,7 @@ use config::{Each, TargetSettings};
 use nix::unistd::{Uid, User};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::containers::workload_key;
 use super::process::Subject;
 
 /// Digits of a container's id that are shown, as its engine does.
@@ -44,6 +45,14 @@ impl Instance {
                 let id = &subject.place()?.container.as_ref()?.name;
                 let shown = id.get(..SHOWN_DIGITS).filter(|_| id.len() == 64).unwrap_or(id);
                 (id.to_string(), shown.to_owned())
+            }
+            Each::Pod => {
+                let pod = subject.pod()?;
+                (pod.key(), pod.in_full(&pod.name))
+            }
+            Each::Workload => {
+                let pod = subject.pod()?;
+                (workload_key(pod), pod.in_full(&pod.workload.name))
             }
             Each::Cgroup => {
                 let path = &subject.place()?.path;

@@ -43,6 +43,17 @@ impl Places {
         std::iter::successors(with_id(id), move |(_, place)| with_id(place.parent?))
     }
 
+    /// Ids of the containers that somebody is in.
+    pub(super) fn containers(&self) -> impl Iterator<Item = Arc<str>> {
+        let all = self
+            .all
+            .iter()
+            .enumerate()
+            .filter_map(|(at, place)| Some((at, place.as_ref()?.container.as_ref()?)));
+        let outermost = all.filter(|(at, container)| container.place.0 as usize == *at);
+        outermost.map(|(_, container)| Arc::clone(&container.name))
+    }
+
     /// A process is in the group of this path.
     pub(super) fn enter(&mut self, path: &str) -> PlaceId {
         let id = self.find(path);

@@ -1,10 +1,14 @@
 //! A process as discovery knows it, and what is asked of it: read when it is first asked for, and kept.
 
+use std::sync::Arc;
+
+use super::containers::KnownContainers;
 use super::place::Place;
 use super::places::{PlaceId, Places};
 use super::proc_folder::{Group, ProcFolder};
 use super::stat::Stat;
 use super::table::TargetId;
+use crate::containers::{Container, Pod};
 
 /// Tells a process from others that have its id before or after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +102,7 @@ pub(super) struct Subject<'a> {
     pub(super) facts: &'a mut Facts,
     pub(super) folder: &'a mut ProcFolder,
     pub(super) places: &'a mut Places,
+    pub(super) containers: &'a KnownContainers,
     /// Set where the host turns out to have no hierarchy of version 2.
     pub(super) old_groups: &'a mut bool,
 }
@@ -139,6 +144,19 @@ impl Subject<'_> {
     pub(super) fn place(&mut self) -> Option<&Place> {
         let id = self.place_id()?;
         self.places.get(id)
+    }
+}
+
+impl<'a> Subject<'a> {
+    /// Its container, as far as a runtime has named it.
+    pub(super) fn container(&mut self) -> Option<&'a Arc<Container>> {
+        let containers = self.containers;
+        containers.of(self.place()?)
+    }
+
+    /// Its pod, likewise.
+    pub(super) fn pod(&mut self) -> Option<&'a Pod> {
+        self.container()?.pod.as_deref()
     }
 }
 

@@ -61,7 +61,11 @@ impl Section {
     pub(super) fn asks_for_groups(&self) -> bool {
         let asked = &*self.settings;
         let by_each = matches!(asked.each, Some(Each::Unit | Each::Container | Each::Cgroup));
-        by_each || asked.unit.is_some() || asked.cgroup.is_some() || asked.container.is_some()
+        by_each
+            || asked.needs_runtimes()
+            || asked.unit.is_some()
+            || asked.cgroup.is_some()
+            || asked.container.is_some()
     }
 
     /// Why nothing fits it, if that is known.
@@ -103,6 +107,7 @@ impl Section {
         pid && self.container.as_ref().is_none_or(|id| in_container(subject, id))
             && asked.unit.as_ref().is_none_or(|unit| in_unit(subject, unit))
             && self.cgroup.as_ref().is_none_or(|path| in_group(subject, path))
+            && (!asked.needs_runtimes() || is_named(subject, asked))
             && (asked.executable.is_none() || self.runs(subject))
             && (asked.user.is_none() || self.user.is_some_and(|user| subject.user() == Some(user)))
             && asked.process.as_ref().is_none_or(|pattern| is_called(subject, pattern))
@@ -118,6 +123,20 @@ impl Section {
 fn in_container(subject: &mut Subject<'_>, id: &str) -> bool {
     let container = subject.place().and_then(|place| place.container.as_ref());
     container.is_some_and(|container| container.name.starts_with(id))
+}
+
+/// Whether what runtimes say of its container is what a section asks for.
+fn is_named(subject: &mut Subject<'_>, asked: &TargetSettings) -> bool {
+    let (container, pod) = (subject.container(), subject.pod());
+    let matches = |pattern: &Option<Pattern>, text: Option<&str>| {
+        pattern.as_ref().is_none_or(|pattern| text.is_some_and(|text| pattern.matches(text.as_bytes())))
+    };
+    let has = |(key, text): (&String, &String)| pod.is_some_and(|pod| pod.labels.get(key) == Some(text));
+    matches(&asked.container_name, container.and_then(|container| container.name.as_deref()))
+        && matches(&asked.image, container.and_then(|container| container.image.as_deref()))
+        && matches(&asked.namespace, pod.map(|pod| pod.namespace.as_str()))
+        && matches(&asked.pod, pod.map(|pod| pod.name.as_str()))
+        && asked.pod_labels.iter().all(has)
 }
 
 fn in_unit(subject: &mut Subject<'_>, unit: &str) -> bool {
@@ -190,6 +209,11 @@ pub(super) struct Finder {
     container: Index<String>,
     unit: Index<String>,
     cgroup: Index<String>,
+    pod_label: Index<(String, String)>,
+    pod: PatternIndex,
+    container_name: PatternIndex,
+    image: PatternIndex,
+    namespace: PatternIndex,
     executable: Index<Box<[u8]>>,
     user: Index<u32>,
     process: PatternIndex,
@@ -203,6 +227,8 @@ impl Finder {
         let (mut pid, mut user) = (Index::new(), Index::new());
         let [mut container, mut unit, mut cgroup] = [Index::new(), Index::new(), Index::new()];
         let (mut executable, mut process, mut command) = (Index::new(), Vec::new(), Vec::new());
+        let (mut pod_label, [mut pod, mut container_name, mut image, mut namespace]) =
+            (Index::new(), [const { Vec::new() }; 4]);
         for (at, section) in sections.iter().enumerate().filter(|(_, section)| !section.settings.everything) {
             let asked = &*section.settings;
             if let Some(asked) = asked.pid {
@@ -213,6 +239,16 @@ impl Finder {
                 unit.insert(asked.clone(), at);
             } else if let Some(path) = &section.cgroup {
                 cgroup.insert(if path.is_empty() { "/".to_owned() } else { path.clone() }, at);
+            } else if let Some((key, text)) = asked.pod_labels.first_key_value() {
+                pod_label.insert((key.clone(), text.clone()), at);
+            } else if let Some(pattern) = &asked.pod {
+                pod.push((pattern.clone(), at));
+            } else if let Some(pattern) = &asked.container_name {
+                container_name.push((pattern.clone(), at));
+            } else if let Some(pattern) = &asked.image {
+                image.push((pattern.clone(), at));
+            } else if let Some(pattern) = &asked.namespace {
+                namespace.push((pattern.clone(), at));
             } else if asked.executable.is_some() {
                 section.executables.iter().for_each(|file| executable.insert(file.clone(), at));
             } else if asked.user.is_some() {
@@ -223,9 +259,22 @@ impl Finder {
                 command.push((pattern.clone(), at));
             }
         }
-        let (process, command) = (PatternIndex::new(process), PatternIndex::new(command));
-        let everything = sections.iter().position(|section| section.settings.everything);
-        Self { pid, container, unit, cgroup, executable, user, process, command, everything }
+        Self {
+            pid,
+            container,
+            unit,
+            cgroup,
+            pod_label,
+            pod: PatternIndex::new(pod),
+            container_name: PatternIndex::new(container_name),
+            image: PatternIndex::new(image),
+            namespace: PatternIndex::new(namespace),
+            executable,
+            user,
+            process: PatternIndex::new(process),
+            command: PatternIndex::new(command),
+            everything: sections.iter().position(|section| section.settings.everything),
+        }
     }
 
     /// The first section that a process fits.
@@ -238,6 +287,10 @@ impl Finder {
         }
         if self.unit.first.min(self.cgroup.first) < best.at {
             let found = self.of_groups(subject);
+            best.try_all(subject, found);
+        }
+        if self.first_named() < best.at {
+            let found = self.of_names_of_container(subject);
             best.try_all(subject, found);
         }
         if self.executable.first < best.at {
@@ -263,6 +316,29 @@ impl Finder {
         let container = subject.place().and_then(|place| place.container.as_ref());
         let digits = container.and_then(|container| container.name.get(..INDEXED_DIGITS));
         digits.map_or_else(Vec::new, |digits| self.container.get(digits).to_vec())
+    }
+
+    /// The first section that is found by what runtimes say.
+    fn first_named(&self) -> usize {
+        let patterns = [&self.pod, &self.container_name, &self.image, &self.namespace];
+        patterns.iter().map(|patterns| patterns.first()).fold(self.pod_label.first, usize::min)
+    }
+
+    fn of_names_of_container(&self, subject: &mut Subject<'_>) -> Vec<usize> {
+        let Some(container) = subject.container() else { return Vec::new() };
+        let mut found = Vec::new();
+        let mut add = |patterns: &PatternIndex, text: Option<&str>| {
+            found.extend(text.into_iter().flat_map(|text| patterns.matching(text.as_bytes())));
+        };
+        add(&self.container_name, container.name.as_deref());
+        add(&self.image, container.image.as_deref());
+        if let Some(pod) = &container.pod {
+            add(&self.pod, Some(&pod.name));
+            add(&self.namespace, Some(&pod.namespace));
+            let labels = pod.labels.iter().map(|(key, text)| (key.clone(), text.clone()));
+            found.extend(labels.flat_map(|pair| self.pod_label.get(&pair)));
+        }
+        found
     }
 
     fn of_groups(&self, subject: &mut Subject<'_>) -> Vec<usize> {

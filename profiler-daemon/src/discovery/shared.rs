@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use config::{Each, TargetSettings};
 
+use super::containers::{KnownContainers, SharedNames};
 use super::naming::Instance;
 use super::place::Place;
 use super::places::{PlaceId, Places};
@@ -18,13 +19,16 @@ pub(super) struct Shared {
     unit: Option<Arc<str>>,
     cgroup: Option<Arc<str>>,
     container: Option<Arc<str>>,
+    /// What runtimes say of their containers, as labels.
+    names: BTreeMap<String, String>,
 }
 
 /// Finds labels and group of a target anew; whether they are others than before.
-pub(super) fn refresh(entry: &mut Entry, places: &Places) -> bool {
-    let group = group(entry, places);
+pub(super) fn refresh(entry: &mut Entry, places: &Places, containers: &KnownContainers) -> bool {
+    let group = group(entry, places, containers);
     if !entry.found.pids.is_empty() {
         entry.shared = shared(entry, places);
+        entry.shared.names = shared_names(entry, places, containers);
     }
     let labels = labels(&entry.found, entry.instance.as_ref(), &entry.shared);
     let changed = group != entry.found.group || labels != entry.found.labels;
@@ -33,8 +37,8 @@ pub(super) fn refresh(entry: &mut Entry, places: &Places) -> bool {
 }
 
 /// Whether a target is another group than before, or none any more.
-pub(super) fn is_another_group(entry: &Entry, places: &Places) -> bool {
-    group(entry, places) != entry.found.group
+pub(super) fn is_another_group(entry: &Entry, places: &Places, containers: &KnownContainers) -> bool {
+    group(entry, places, containers) != entry.found.group
 }
 
 /// The labels of a target: the section's own, and what is shared unless the section says otherwise.
@@ -56,6 +60,9 @@ pub(super) fn labels(
         if let Some(text) = text {
             labels.entry(name.to_owned()).or_insert_with(|| label(text));
         }
+    }
+    for (name, text) in &shared.names {
+        labels.entry(name.clone()).or_insert_with(|| label(text));
     }
     labels
 }
@@ -81,6 +88,7 @@ fn shared(entry: &Entry, places: &Places) -> Shared {
         unit: first.unit.as_ref().map(|unit| Arc::clone(&unit.name)),
         cgroup: Some(Arc::clone(&first.path)),
         container: first.container.as_ref().map(|container| Arc::clone(&container.name)),
+        names: BTreeMap::new(),
     };
     for other in all {
         let is_other = |a: &dyn Fn(&Place) -> Option<PlaceId>| other.is_none_or(|other| a(other) != a(first));
@@ -98,21 +106,34 @@ fn shared(entry: &Entry, places: &Places) -> Shared {
     shared
 }
 
+fn shared_names(entry: &Entry, places: &Places, containers: &KnownContainers) -> BTreeMap<String, String> {
+    let place = |id: &Option<PlaceId>| id.and_then(|id| places.get(id));
+    let mut all = entry.places.keys().map(|id| SharedNames::of(place(id), containers));
+    let Some(mut shared) = all.next() else { return BTreeMap::new() };
+    for other in all {
+        shared = shared.with(other);
+        if shared.are_none() {
+            break;
+        }
+    }
+    shared.labels(containers)
+}
+
 /// Whether a target is described by a group, so that it may be one.
 fn may_be_group(entry: &Entry) -> bool {
     let settings = &entry.found.settings;
     let by_condition = settings.unit.is_some() || settings.cgroup.is_some() || settings.container.is_some();
-    let by_each = matches!(settings.each, Some(Each::Unit | Each::Container | Each::Cgroup));
+    let by_each = matches!(settings.each, Some(Each::Unit | Each::Container | Each::Pod | Each::Cgroup));
     by_condition || (by_each && entry.instance.is_some())
 }
 
 /// The group that a target is: all its processes are in it or below, and nobody else is.
-fn group(entry: &Entry, places: &Places) -> Option<Arc<str>> {
+fn group(entry: &Entry, places: &Places, containers: &KnownContainers) -> Option<Arc<str>> {
     if !may_be_group(entry) {
         return None;
     }
     let mut all = entry.places.keys().copied();
-    let anchor = anchor(entry, all.next()??, places)?;
+    let anchor = anchor(entry, all.next()??, places, containers)?;
     let members = u32::try_from(entry.found.pids.len()).ok()?;
     let is_theirs = places.processes(anchor) == members
         && entry.places.keys().all(|id| id.is_some_and(|id| places.is_within(id, anchor)));
@@ -121,14 +142,15 @@ fn group(entry: &Entry, places: &Places) -> Option<Arc<str>> {
 }
 
 /// The group that describes a target, above a group of one of its processes.
-fn anchor(entry: &Entry, id: PlaceId, places: &Places) -> Option<PlaceId> {
+fn anchor(entry: &Entry, id: PlaceId, places: &Places, containers: &KnownContainers) -> Option<PlaceId> {
     let (settings, place) = (&entry.found.settings, places.get(id)?);
     let each = settings.each.filter(|_| entry.instance.is_some());
     match each {
         Some(Each::Unit) => return Some(place.unit.as_ref()?.place),
         Some(Each::Container) => return Some(place.container.as_ref()?.place),
         Some(Each::Cgroup) => return Some(id),
-        Some(Each::Process | Each::User) | None => {}
+        Some(Each::Pod) => return pod_group(place, places, containers),
+        Some(Each::Process | Each::User | Each::Workload) | None => {}
     }
     if settings.container.is_some() {
         return Some(place.container.as_ref()?.place);
@@ -138,6 +160,14 @@ fn anchor(entry: &Entry, id: PlaceId, places: &Places) -> Option<PlaceId> {
     }
     let path = group_path(settings.cgroup.as_deref()?);
     places.upward(id).find(|(_, above)| *above.path == *path).map(|(id, _)| id)
+}
+
+/// The group of a pod, which is called by its number and holds those of its containers.
+fn pod_group(place: &Place, places: &Places, containers: &KnownContainers) -> Option<PlaceId> {
+    let pod = containers.of(place)?.pod.as_ref().filter(|pod| !pod.uid.is_empty())?;
+    let above = places.get(place.container.as_ref()?.place)?.parent?;
+    let name = places.get(above)?.path.rsplit('/').next()?.replace('_', "-"); // as systemd has it in slices
+    name.contains(&pod.uid).then_some(above)
 }
 
 /// A path as the kernel writes it.

@@ -7,6 +7,7 @@ use config::{Each, TargetSettings};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Changes;
+use super::containers::KnownContainers;
 use super::naming::Instance;
 use super::places::{PlaceId, Places};
 use super::process::Counted;
@@ -42,8 +43,8 @@ pub(super) struct SectionId(pub(super) u32);
 pub(crate) struct Found {
     /// What it is called: as its section, with `each` followed by a colon and what it is one of.
     pub(crate) name: String,
-    /// The section's labels; `unit`, `cgroup` and `container` where all its processes share one; `user` where the section
-    /// asks for one. While it has no process, those of the last.
+    /// The section's labels; `unit`, `cgroup`, `container` and what runtimes say of it where all its processes share one;
+    /// `user` where the section asks for one. While it has no process, those of the last.
     pub(crate) labels: BTreeMap<String, String>,
     /// Its section. Another `Arc` after the settings were read again.
     pub(crate) settings: Arc<TargetSettings>,
@@ -225,6 +226,11 @@ impl Table {
         self.touched.insert(counted.target);
     }
 
+    /// What its processes share may be called otherwise.
+    pub(super) fn touch(&mut self, id: TargetId) {
+        self.touched.insert(id);
+    }
+
     /// Its processes have used CPU time.
     pub(super) fn charge(&mut self, id: TargetId, ticks: u64) {
         if let Some(entry) = self.entries.get_mut(&id) {
@@ -243,16 +249,23 @@ impl Table {
     }
 
     /// Finds anew what the processes of each changed target share, and says in `changes` which targets came, went and changed.
-    pub(super) fn settle(&mut self, places: &Places, now_ns: u64, changes: &mut Changes) {
+    pub(super) fn settle(
+        &mut self,
+        places: &Places,
+        containers: &KnownContainers,
+        now_ns: u64,
+        changes: &mut Changes,
+    ) {
         if std::mem::take(&mut self.groups_moved) {
-            let other = self.entries.iter().filter(|(_, entry)| shared::is_another_group(entry, places));
+            let other =
+                self.entries.iter().filter(|(_, entry)| shared::is_another_group(entry, places, containers));
             self.touched.extend(other.map(|(id, _)| *id));
         }
         for id in std::mem::take(&mut self.touched) {
             let Some(entry) = self.entries.get_mut(&id) else { continue };
             let is_empty = entry.found.pids.is_empty();
             entry.empty_since_ns = is_empty.then(|| entry.empty_since_ns.unwrap_or(now_ns));
-            if shared::refresh(entry, places) | self.renewed.contains(&id) {
+            if shared::refresh(entry, places, containers) | self.renewed.contains(&id) {
                 changes.changed.push(id);
             }
         }

@@ -7,7 +7,7 @@ pub(super) use targets::check as targets;
 
 use std::path::{Component, Path};
 
-use super::DaemonSettings;
+use super::{DaemonSettings, TargetSettings};
 use crate::problem::Log;
 use crate::sampling::InvalidSetting;
 use crate::{MAX_BUDGET, Ratio, Span};
@@ -22,6 +22,15 @@ const MIN_MEMORY: u64 = 64 << 20;
 const MIN_SYMBOLS: u64 = 16 << 20;
 /// Least room for profiles that wait.
 const MIN_QUEUE: u64 = 1 << 20;
+/// Most container runtimes.
+const MAX_RUNTIMES: usize = 16;
+/// Most labels of pods that become labels of profiles: each is in a series of metrics.
+const MAX_POD_LABELS: usize = 16;
+/// Longest parts of a pod label's key, as Kubernetes has it.
+const MAX_LABEL_PREFIX: usize = 253;
+const MAX_LABEL_NAME: usize = 63;
+/// What is said of a key that is none.
+const NO_POD_LABEL: &str = "`{}` is no key of a pod's label; write one such as app or app.kubernetes.io/name";
 /// Most targets at a time: each takes events, memory and a share of the budget.
 const MAX_TARGETS: u32 = 2000;
 /// Most requests at a time: each holds a profile.
@@ -34,6 +43,7 @@ pub(super) fn combinations(settings: &DaemonSettings, log: &mut Log) {
     store(settings, log);
     listen(settings, log);
     symbols(settings, log);
+    containers(settings, log);
     limits(settings, log);
     targets(settings, log);
     exports::check(settings, log);
@@ -150,6 +160,48 @@ fn symbols(settings: &DaemonSettings, log: &mut Log) {
     if settings.symbols.memory.get() < MIN_SYMBOLS {
         let text = format!("{} is too little for names; give at least 16MiB", settings.symbols.memory);
         log.wrong_key("symbols.memory", text);
+    }
+}
+
+fn containers(settings: &DaemonSettings, log: &mut Log) {
+    let containers = &settings.containers;
+    if containers.sockets.len() > MAX_RUNTIMES {
+        log.wrong_key("containers.sockets", format!("at most {MAX_RUNTIMES} sockets are asked; remove some"));
+    }
+    for socket in &containers.sockets {
+        if socket.as_os_str().len() > MAX_SOCKET {
+            let text = format!("a socket's path has at most {MAX_SOCKET} bytes; write a shorter one");
+            log.wrong_key("containers.sockets", text);
+        } else {
+            absolute("containers.sockets", socket, log);
+        }
+    }
+    if containers.pod_labels.len() > MAX_POD_LABELS {
+        let text = format!("at most {MAX_POD_LABELS} labels of pods are kept; remove some");
+        log.wrong_key("containers.pod_labels", text);
+    }
+    for key in containers.pod_labels.iter().filter(|key| !is_pod_label(key)) {
+        log.wrong_key("containers.pod_labels", NO_POD_LABEL.replace("{}", &key.escape_debug().to_string()));
+    }
+    let needs = settings.targets.iter().position(TargetSettings::needs_runtimes);
+    if let Some(at) = needs.filter(|_| containers.sockets.is_empty() && log.are_read(&["containers.sockets"]))
+    {
+        let text = format!("target[{at}] needs a container runtime to be asked; name its socket");
+        log.wrong_key("containers.sockets", text);
+    }
+}
+
+/// Whether Kubernetes allows this key of a label: a name, after a prefix and a slash perhaps.
+fn is_pod_label(key: &str) -> bool {
+    let is_part = |part: &str, most: usize| {
+        let is_inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        let ends = [part.chars().next(), part.chars().next_back()];
+        let ends_well = ends.iter().all(|end| end.is_some_and(|end| end.is_ascii_alphanumeric()));
+        ends_well && part.len() <= most && part.chars().all(is_inner)
+    };
+    match key.split_once('/') {
+        Some((prefix, name)) => is_part(prefix, MAX_LABEL_PREFIX) && is_part(name, MAX_LABEL_NAME),
+        None => is_part(key, MAX_LABEL_NAME),
     }
 }
 

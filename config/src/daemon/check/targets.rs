@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Component;
 
-use super::{absolute, check_budget};
+use super::{MAX_LABEL_NAME, NO_POD_LABEL, absolute, check_budget, is_pod_label};
 use crate::daemon::{DaemonSettings, TargetSettings};
 use crate::problem::Log;
 use crate::sampling::InvalidSetting;
@@ -58,6 +58,7 @@ impl Checked<'_> {
         self.name();
         self.selection();
         self.places();
+        self.pod_labels();
         self.amounts();
         self.labels();
     }
@@ -91,7 +92,7 @@ impl Checked<'_> {
             (false, true) => self.wrong(
                 "name",
                 "nothing says which processes these are; write one of pid, executable, command, process, user, unit, \
-                 cgroup, container or everything = true",
+                 cgroup, container, container_name, image, namespace, pod, pod_labels or everything = true",
             ),
             (true, false) => {
                 self.wrong("everything", format!("this contradicts {others}; remove one of them"));
@@ -141,6 +142,21 @@ impl Checked<'_> {
             && (user.is_empty() || user.contains(|c: char| c.is_whitespace() || c == ':' || c == '/'))
         {
             self.wrong("user", format!("`{user}` is no user; write a name or a number"));
+        }
+    }
+
+    fn pod_labels(&mut self) {
+        let labels = &self.target.pod_labels;
+        if labels.len() > MAX_LABELS {
+            self.wrong("pod_labels", format!("at most {MAX_LABELS} labels select pods; remove some"));
+        }
+        for (key, text) in labels {
+            if !is_pod_label(key) {
+                self.wrong("pod_labels", NO_POD_LABEL.replace("{}", &key.escape_debug().to_string()));
+            } else if text.len() > MAX_LABEL_NAME || text.chars().any(char::is_control) {
+                let what = format!("a pod's label has at most {MAX_LABEL_NAME} characters; shorten it");
+                self.wrong(&format!("pod_labels.{key}"), what);
+            }
         }
     }
 

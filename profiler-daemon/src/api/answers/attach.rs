@@ -38,6 +38,16 @@ pub(crate) struct Attach {
     pub(crate) cgroup: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) container: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) container_name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) image: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) namespace: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pod: Option<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) pod_labels: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) everything: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,6 +108,11 @@ impl Attach {
             unit: self.unit,
             cgroup: self.cgroup,
             container: self.container,
+            container_name: pattern("container_name", self.container_name)?,
+            image: pattern("image", self.image)?,
+            namespace: pattern("namespace", self.namespace)?,
+            pod: pattern("pod", self.pod)?,
+            pod_labels: self.pod_labels,
             everything: self.everything,
             each: self.each.map(|each| each.parse().map_err(|error| format!("each: {error}"))).transpose()?,
             budget: self.budget_ratio.map(budget).transpose()?,

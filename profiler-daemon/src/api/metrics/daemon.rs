@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::{Figure, Kind, Out, counter, gauge};
+use crate::containers::RuntimeStatus;
 use crate::daemon::state::{ExportStatus, Status};
 
 const FIGURES: &[Figure<Status>] = &[
@@ -148,6 +149,14 @@ const EXPORT_FIGURES: &[Figure<ExportStatus>] = &[
     gauge("export_retry_seconds", "Time until the next attempt.", |e| e.retry_s),
 ];
 
+/// Of each container runtime that is asked.
+const RUNTIME_FIGURES: &[Figure<RuntimeStatus>] = &[
+    gauge("runtime_containers", "Containers of the runtime's last answer.", |r| Some(r.containers as f64)),
+    counter("runtime_requests", "Times that the container runtime was asked.", |r| Some(r.asked as f64)),
+    counter("runtime_failures", "Times that it gave no answer.", |r| Some(r.failed as f64)),
+    gauge("runtime_failing", "Whether it gave none at last.", |r| Some(flag(r.problem.is_some()))),
+];
+
 fn flag(is_so: bool) -> f64 {
     f64::from(u8::from(is_so))
 }
@@ -183,6 +192,12 @@ pub(super) fn encode(status: &Status, out: &mut Out<'_>) -> fmt::Result {
         let labels = |export: &ExportStatus| vec![("export", export.name.clone())];
         let of_all =
             status.exports.iter().filter_map(|export| Some((labels(export), (figure.value)(export)?)));
+        out.series(figure.name, figure.kind, figure.help, of_all)
+    })?;
+    RUNTIME_FIGURES.iter().try_for_each(|figure| {
+        let labels = |runtime: &RuntimeStatus| vec![("socket", runtime.socket.clone())];
+        let of_all =
+            status.runtimes.iter().filter_map(|runtime| Some((labels(runtime), (figure.value)(runtime)?)));
         out.series(figure.name, figure.kind, figure.help, of_all)
     })
 }

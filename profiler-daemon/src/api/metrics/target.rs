@@ -82,6 +82,20 @@ fn info(target: &TargetStatus) -> Labels<'static> {
     ]
 }
 
+/// What labels are called in metrics: of letters, digits and _, each once.
+fn label_names<'k>(keys: impl Iterator<Item = &'k String>) -> Vec<String> {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    let mut names: Vec<String> = Vec::new();
+    for key in keys {
+        let mut name: String = "label_".chars().chain(key.chars().map(plain)).collect();
+        while names.contains(&name) {
+            name.push('_');
+        }
+        names.push(name);
+    }
+    names
+}
+
 /// What the overhead is made of.
 fn parts(target: &TargetStatus) -> Vec<(Labels<'static>, f64)> {
     let Some(parts) = &target.overhead_parts else { return Vec::new() };
@@ -102,10 +116,7 @@ fn parts(target: &TargetStatus) -> Vec<(Labels<'static>, f64)> {
 pub(super) fn encode(targets: &[TargetStatus], out: &mut Out<'_>) -> fmt::Result {
     let infos = targets.iter().map(|target| (info(target), 1.0));
     out.series("target_info", Kind::Gauge, "What the target is; always 1.", infos)?;
-    let names: Vec<Vec<String>> = targets
-        .iter()
-        .map(|target| target.labels.keys().map(|key| format!("label_{key}")).collect())
-        .collect();
+    let names: Vec<Vec<String>> = targets.iter().map(|target| label_names(target.labels.keys())).collect();
     let labels = targets.iter().zip(&names).map(|(target, names)| {
         let own = std::iter::once(("target", target.name.clone()));
         let given =

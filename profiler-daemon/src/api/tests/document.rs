@@ -13,6 +13,7 @@ use super::super::observe::Counters;
 use super::super::openapi;
 use super::super::routes::ROUTES;
 use super::*;
+use crate::containers::{Protocol, RuntimeStatus};
 use crate::daemon::state::{
     ExportStatus, HostStatus, MemoryStatus, Origin, SettingsStatus, StoreStatus, SymbolizerStatus,
     TargetCounts, TargetState,
@@ -92,6 +93,15 @@ fn status() -> Status {
             export("cloud", 3000),
             ExportStatus { problem: None, retry_s: None, ..export("lab", 0) },
         ],
+        runtimes: vec![RuntimeStatus {
+            socket: "/run/containerd/containerd.sock".to_owned(),
+            protocol: Some(Protocol::Cri),
+            containers: 12,
+            asked: 3,
+            failed: 1,
+            problem: Some("it does not answer".to_owned()),
+            retry_s: 5.0,
+        }],
     }
 }
 

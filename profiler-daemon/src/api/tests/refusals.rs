@@ -195,7 +195,7 @@ fn a_family_of_targets_can_be_asked_for() {
     assert_eq!(asked.status, 201, "{}", asked.text());
     assert_eq!(daemon.heard.attached.lock().unwrap()[0].target.each, Some(config::Each::Unit));
     for (body, said) in [
-        (r#"{"cgroup": "/", "each": "pod", "duration_s": 5}"#, "each: expected process, unit"),
+        (r#"{"cgroup": "/", "each": "node", "duration_s": 5}"#, "each: expected process, unit"),
         (r#"{"user": "root", "each": "user", "duration_s": 5}"#, "of one user already"),
         (r#"{"each": "unit", "duration_s": 5}"#, "nothing says which processes"),
         (r#"{"everything": true, "pid": 1, "duration_s": 5}"#, "contradicts pid 1"),

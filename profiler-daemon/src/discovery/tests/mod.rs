@@ -1,6 +1,7 @@
 //! Discovery on made-up hosts, and on this one.
 
 mod conditions;
+mod containers;
 mod cost;
 mod host;
 mod hostile;

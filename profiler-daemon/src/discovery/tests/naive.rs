@@ -79,6 +79,7 @@ fn instance(rule: &Rule, made: &Made) -> String {
             Some(made.group.trim_matches('/').replace('/', ":")).filter(|path| !path.is_empty())
         }
         Some(Each::User) => unreachable!("names of users are the host's"),
+        Some(Each::Pod | Each::Workload) => None, // no runtime has answered
     };
     part.map_or_else(|| rule.settings.name.clone(), |part| format!("{}:{part}", rule.settings.name))
 }

@@ -1,0 +1,336 @@
+//! Names of containers and Kubernetes pods, as the container runtimes of this host say them.
+//!
+//! A control group tells the id of a container and nothing else. A thread asks the runtimes for all containers: at first, when
+//! somebody is in a container that no answer has named (at most every two seconds), and every half minute. A runtime that fails
+//! is asked ever more rarely. The loop waits for none of it: it takes the last answers, and containers have no names until then.
+
+mod client;
+mod cri;
+mod engine;
+mod frame;
+mod names;
+mod round;
+mod schedule;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+mod workload;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use config::DaemonSettings;
+use serde::Serialize;
+
+pub(crate) use self::names::{Container, Names, Pod};
+use self::round::Rounds;
+use crate::sys::clock;
+
+/// What a runtime speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Protocol {
+    /// Kubernetes' Container Runtime Interface: containerd and CRI-O.
+    Cri,
+    /// Docker's, which Podman speaks too.
+    Engine,
+}
+
+impl Protocol {
+    /// What a socket of this name most likely speaks.
+    fn likely(socket: &Path) -> Self {
+        let name = socket.file_name().unwrap_or_default().to_string_lossy();
+        if name.contains("docker") || name.contains("podman") { Self::Engine } else { Self::Cri }
+    }
+
+    fn other(self) -> Self {
+        match self {
+            Self::Cri => Self::Engine,
+            Self::Engine => Self::Cri,
+        }
+    }
+}
+
+/// Why a runtime says nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Trouble {
+    /// There is no such socket.
+    Missing,
+    /// This process may not open it.
+    Denied,
+    /// It speaks the protocol, but does not serve what is asked.
+    NotServed(String),
+    /// It does not answer at all.
+    Silent(String),
+    OtherProtocol(String),
+    Failed(String),
+}
+
+impl Trouble {
+    /// Whether it may be so on a sound host, of a socket that nobody has named.
+    fn is_usual(&self) -> bool {
+        matches!(self, Self::Missing | Self::NotServed(_))
+    }
+
+    /// What is wrong and what to do.
+    fn in_words(&self) -> String {
+        match self {
+            Self::Missing => "there is no such socket; is the runtime running?".to_owned(),
+            Self::Denied => {
+                "it may not be opened: a runtime's socket is root's; give the profiler's user access to it \
+                             (docs/containers.md)"
+                    .to_owned()
+            }
+            Self::NotServed(text) => {
+                format!(
+                    "it does not serve runtime.v1 of CRI ({text}); switch CRI on, or use containerd 1.6 or later"
+                )
+            }
+            Self::Silent(text) | Self::OtherProtocol(text) | Self::Failed(text) => text.clone(),
+        }
+    }
+}
+
+/// What the runtimes are asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Need {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Labels, which are missing where nobody answers.
+    Labels,
+    /// Which processes targets have.
+    Targets,
+}
+
+impl Need {
+    /// What these settings need.
+    pub(crate) fn of(settings: &DaemonSettings) -> Self {
+        let by_container = |target: &config::TargetSettings| {
+            target.container.is_some() || target.each == Some(config::Each::Container)
+        };
+        if settings.targets.iter().any(config::TargetSettings::needs_runtimes) {
+            Self::Targets
+        } else if !settings.containers.pod_labels.is_empty() || settings.targets.iter().any(by_container) {
+            Self::Labels
+        } else {
+            Self::Nothing
+        }
+    }
+}
+
+/// How a runtime is.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct RuntimeStatus {
+    /// Its socket.
+    pub(crate) socket: String,
+    /// What it speaks; none before it has answered.
+    pub(crate) protocol: Option<Protocol>,
+    /// Containers of its last answer.
+    pub(crate) containers: usize,
+    /// Times that it was asked.
+    pub(crate) asked: u64,
+    /// Times that it gave no answer.
+    pub(crate) failed: u64,
+    /// Why it gave none at last.
+    pub(crate) problem: Option<String>,
+    /// When it is asked again at the latest (s from now).
+    pub(crate) retry_s: f64,
+}
+
+/// What was found out last.
+#[derive(Debug, Default)]
+struct Answer {
+    /// Counts the answers.
+    number: u64,
+    names: Arc<Names>,
+    runtimes: Vec<Seen>,
+}
+
+/// A runtime as it was seen last.
+#[derive(Clone, Debug)]
+struct Seen {
+    status: RuntimeStatus,
+    next_ns: u64,
+    /// Whether its problem is one on a sound host too.
+    is_usual: bool,
+}
+
+/// What the thread is to do.
+#[derive(Debug, Default)]
+struct Orders {
+    sockets: Vec<PathBuf>,
+    /// Whether the sockets were named by somebody.
+    are_named: bool,
+    need: Need,
+    /// Whether somebody is in a container without a name.
+    is_urgent: bool,
+    is_over: bool,
+}
+
+/// What the loop and the thread share.
+#[derive(Debug, Default)]
+struct Shared {
+    orders: Mutex<Orders>,
+    changed: Condvar,
+    answer: Mutex<Answer>,
+}
+
+impl Shared {
+    fn orders(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Held to move a few words, never while somebody is asked.
+    fn answer(&self) -> MutexGuard<'_, Answer> {
+        self.answer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The container runtimes of this host, as the loop sees them.
+#[derive(Debug, Default)]
+pub(crate) struct Runtimes {
+    shared: Arc<Shared>,
+    has_thread: bool,
+    /// The answer that was taken last.
+    taken: u64,
+    need: Need,
+    are_named: bool,
+}
+
+impl Runtimes {
+    /// Asks for what these settings need from now on. `least` is what is needed beside them.
+    pub(crate) fn adopt(&mut self, settings: &DaemonSettings, least: Need) {
+        let need = Need::of(settings).max(least);
+        let sockets = settings.containers.sockets.clone();
+        let are_named = are_named(&sockets);
+        (self.need, self.are_named) = (need, are_named);
+        let mut orders = self.shared.orders();
+        if orders.need != need || orders.sockets != sockets {
+            *orders = Orders { sockets, are_named, need, is_urgent: false, is_over: false };
+            self.shared.changed.notify_one();
+        }
+        drop(orders);
+        if need > Need::Nothing && !self.has_thread {
+            self.start();
+        }
+    }
+
+    fn start(&mut self) {
+        let rounds = Rounds::new(Arc::clone(&self.shared));
+        match std::thread::Builder::new().name("containers".to_owned()).spawn(move || rounds.run()) {
+            Ok(_) => self.has_thread = true,
+            Err(error) => {
+                tracing::error!(
+                    "containers have no names, since there is no thread to ask for them ({error})"
+                );
+            }
+        }
+    }
+
+    /// Somebody is in a container without a name.
+    pub(crate) fn hurry(&self) {
+        let mut orders = self.shared.orders();
+        if !std::mem::replace(&mut orders.is_urgent, true) {
+            self.shared.changed.notify_one();
+        }
+    }
+
+    /// Names that have not been taken yet.
+    pub(crate) fn take(&mut self) -> Option<Arc<Names>> {
+        let answer = self.shared.answer();
+        let is_new = answer.number != std::mem::replace(&mut self.taken, answer.number);
+        is_new.then(|| Arc::clone(&answer.names))
+    }
+
+    /// Whether they are asked at all.
+    pub(crate) fn are_needed(&self) -> bool {
+        self.need > Need::Nothing
+    }
+
+    /// Whether any answer has come, so that who has no name yet is not known to any runtime.
+    pub(crate) fn have_answered(&self) -> bool {
+        self.are_needed() && self.taken > 0
+    }
+
+    /// How they are; of default sockets those that are there.
+    pub(crate) fn status(&self) -> Vec<RuntimeStatus> {
+        let now_ns = clock::monotonic_ns();
+        if !self.are_needed() {
+            return Vec::new();
+        }
+        let answer = self.shared.answer();
+        let shown = answer.runtimes.iter().filter(|seen| self.are_named || !seen.is_usual);
+        let status = |seen: &Seen| {
+            let retry_s = seen.next_ns.saturating_sub(now_ns) as f64 * 1e-9;
+            RuntimeStatus { retry_s, ..seen.status.clone() }
+        };
+        shown.map(status).collect()
+    }
+
+    /// What of them is not as it should be, for a person.
+    pub(crate) fn degraded(&self) -> Vec<String> {
+        if self.need == Need::Nothing || (self.need == Need::Labels && !self.are_named) {
+            return Vec::new();
+        }
+        let answer = self.shared.answer();
+        let mut lines: Vec<String> = answer
+            .runtimes
+            .iter()
+            .filter(|seen| self.are_named || !seen.is_usual)
+            .filter_map(|seen| {
+                Some(format!("container runtime {}: {}", seen.status.socket, seen.status.problem.as_ref()?))
+            })
+            .collect();
+        let nobody = answer.number > 0 && answer.runtimes.iter().all(|seen| seen.is_usual);
+        if nobody && lines.is_empty() {
+            lines.push(
+                "targets need the names of containers, and no container runtime answers at the default sockets; write \
+                 containers.sockets"
+                    .to_owned(),
+            );
+        }
+        if answer.names.left_out() > 0 {
+            lines.push(format!(
+                "{} containers have no names, since there are more than {}",
+                answer.names.left_out(),
+                names::MAX_CONTAINERS
+            ));
+        }
+        lines
+    }
+
+    /// They are asked no more.
+    pub(crate) fn end(&self) {
+        self.shared.orders().is_over = true;
+        self.shared.changed.notify_one();
+    }
+}
+
+/// What of these settings is not there at present, in lines; and whether this user may open the sockets.
+pub(crate) fn missing(settings: &DaemonSettings) -> Vec<String> {
+    if Need::of(settings) < Need::Targets {
+        return Vec::new();
+    }
+    let sockets = &settings.containers.sockets;
+    let there = |socket: &&PathBuf| socket.exists();
+    if !are_named(sockets) {
+        let none = !sockets.iter().any(|socket| there(&socket));
+        let text = "containers.sockets: no container runtime listens at the default sockets, so that containers have no names";
+        return none.then(|| text.to_owned()).into_iter().collect();
+    }
+    let missing = sockets.iter().filter(|socket| !there(socket));
+    missing.map(|socket| format!("containers.sockets: there is no socket {}", socket.display())).collect()
+}
+
+/// Whether somebody has named these sockets: of the defaults most are not there.
+fn are_named(sockets: &[PathBuf]) -> bool {
+    sockets != config::ContainerSettings::default().sockets
+}
+
+/// How long the thread waits at most (ns).
+fn wait(now_ns: u64, until_ns: u64) -> Duration {
+    Duration::from_nanos(until_ns.saturating_sub(now_ns))
+}

@@ -1,0 +1,149 @@
+//! What a pod is one of: its deployment, stateful set, daemon set, job or cron job. The runtime knows the pod alone; labels that
+//! controllers set and the form of its name say what it belongs to, without a question to Kubernetes.
+
+use std::collections::BTreeMap;
+
+/// Characters of the suffixes that Kubernetes makes up.
+const RANDOM: &str = "bcdfghjklmnpqrstvwxz2456789";
+/// Of them, a pod's own suffix has so many.
+const POD_SUFFIX: std::ops::RangeInclusive<usize> = 5..=5;
+/// Of them, the hash of a replica set's template has so many.
+const TEMPLATE_HASH: std::ops::RangeInclusive<usize> = 6..=10;
+/// A cron job's jobs end in the minute that they were due: digits, at least so many.
+const CRON_DIGITS: usize = 8;
+
+/// What kind of controller a workload has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Deployment,
+    StatefulSet,
+    DaemonSet,
+    Job,
+    CronJob,
+    /// No label says it.
+    Unknown,
+}
+
+impl Kind {
+    /// The key of its name in OpenTelemetry's semantic conventions.
+    pub(crate) fn label(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Deployment => "k8s.deployment.name",
+            Self::StatefulSet => "k8s.statefulset.name",
+            Self::DaemonSet => "k8s.daemonset.name",
+            Self::Job => "k8s.job.name",
+            Self::CronJob => "k8s.cronjob.name",
+            Self::Unknown => return None,
+        })
+    }
+}
+
+/// What a pod is one of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Workload {
+    pub(crate) kind: Kind,
+    pub(crate) name: String,
+}
+
+impl Workload {
+    /// The workload of a pod of this name and these labels.
+    pub(super) fn of(pod: &str, labels: &BTreeMap<String, String>) -> Self {
+        let label = |key: &str| labels.get(key).filter(|value| !value.is_empty());
+        let found = |kind: Kind, name: &str| Self { kind, name: name.to_owned() };
+        if let Some(name) = label("pod-template-hash").and_then(|hash| of_deployment(pod, hash)) {
+            return found(Kind::Deployment, name);
+        }
+        if let Some(job) = label("batch.kubernetes.io/job-name").or_else(|| label("job-name")) {
+            let cron_job = cut_digits(job, CRON_DIGITS);
+            return cron_job.map_or_else(|| found(Kind::Job, job), |name| found(Kind::CronJob, name));
+        }
+        let is_numbered = labels.contains_key("statefulset.kubernetes.io/pod-name")
+            || labels.contains_key("apps.kubernetes.io/pod-index");
+        if let Some(name) = cut_digits(pod, 1).filter(|_| is_numbered) {
+            return found(Kind::StatefulSet, name);
+        }
+        let is_of_daemon_set = label("controller-revision-hash").is_some();
+        if let Some(name) = cut_random(pod, POD_SUFFIX).filter(|_| is_of_daemon_set) {
+            return found(Kind::DaemonSet, name);
+        }
+        found(Kind::Unknown, by_name(pod))
+    }
+}
+
+/// A deployment's pod is called by it, the hash of its template and five characters.
+fn of_deployment<'p>(pod: &'p str, hash: &str) -> Option<&'p str> {
+    let of_set = cut_random(pod, POD_SUFFIX)?;
+    let name = of_set.strip_suffix(hash)?.strip_suffix('-')?;
+    Some(name).filter(|name| !name.is_empty())
+}
+
+/// What the form of a name alone suggests.
+fn by_name(pod: &str) -> &str {
+    match cut_random(pod, POD_SUFFIX) {
+        Some(name) => cut_random(name, TEMPLATE_HASH).unwrap_or(name),
+        None => cut_digits(pod, 1).unwrap_or(pod),
+    }
+}
+
+fn cut_random(name: &str, lengths: std::ops::RangeInclusive<usize>) -> Option<&str> {
+    let (begin, suffix) = name.rsplit_once('-')?;
+    let is_random = lengths.contains(&suffix.len()) && suffix.chars().all(|c| RANDOM.contains(c));
+    (is_random && !begin.is_empty()).then_some(begin)
+}
+
+fn cut_digits(name: &str, least: usize) -> Option<&str> {
+    let (begin, suffix) = name.rsplit_once('-')?;
+    let is_number = suffix.len() >= least && suffix.bytes().all(|byte| byte.is_ascii_digit());
+    (is_number && !begin.is_empty()).then_some(begin)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(pod: &str, labels: &[(&str, &str)]) -> (Kind, String) {
+        let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let Workload { kind, name } = Workload::of(pod, &labels);
+        (kind, name)
+    }
+
+    #[test]
+    fn labels_of_controllers_tell_the_kind() {
+        let hash = [("pod-template-hash", "7d9f8b6c5")];
+        assert_eq!(of("cart-7d9f8b6c5-x2v4k", &hash), (Kind::Deployment, "cart".to_owned()));
+        let revision = ("controller-revision-hash", "db-5f6c8");
+        for numbered in
+            [("statefulset.kubernetes.io/pod-name", "db-12"), ("apps.kubernetes.io/pod-index", "12")]
+        {
+            assert_eq!(of("db-12", &[revision, numbered]), (Kind::StatefulSet, "db".to_owned()));
+        }
+        assert_eq!(of("log-agent-x2v4k", &[revision]), (Kind::DaemonSet, "log-agent".to_owned()));
+        assert_eq!(of("import-x2v4k", &[("job-name", "import")]), (Kind::Job, "import".to_owned()));
+        let due = [("batch.kubernetes.io/job-name", "backup-29384750")];
+        assert_eq!(of("backup-29384750-x2v4k", &due), (Kind::CronJob, "backup".to_owned()));
+    }
+
+    #[test]
+    fn without_labels_the_name_alone_tells() {
+        for (pod, workload) in [
+            ("cart-7d9f8b6c5-x2v4k", "cart"),
+            ("log-agent-x2v4k", "log-agent"),
+            ("db-12", "db"),
+            ("debug", "debug"),
+            ("kube-proxy-node1", "kube-proxy-node1"),
+            ("my-cart-again", "my-cart-again"), // vowels are in no suffix
+            ("-12", "-12"),
+            ("-x2v4k", "-x2v4k"),
+            ("", ""),
+        ] {
+            assert_eq!(of(pod, &[]), (Kind::Unknown, workload.to_owned()), "{pod}");
+        }
+    }
+
+    #[test]
+    fn labels_that_contradict_the_name_are_not_believed() {
+        assert_eq!(of("cart-1", &[("pod-template-hash", "7d9f8b6c5")]), (Kind::Unknown, "cart".to_owned()));
+        assert_eq!(of("cart", &[("apps.kubernetes.io/pod-index", "0")]), (Kind::Unknown, "cart".to_owned()));
+        assert_eq!(of("cart-x2v4k", &[("job-name", "")]), (Kind::Unknown, "cart".to_owned()));
+    }
+}
