@@ -267,7 +267,7 @@ fn five_hundred_containers_come_and_go() -> Result<()> {
     let daemon = Daemon::start(2, &(runtime.settings() + one_target))?;
     let running: Vec<Running> = many
         .iter()
-        .map(|made| Ok(start(&mut group.0.command(&made.below(), Path::new("/bin/sleep"), &["600"])?)?))
+        .map(|made| start(&mut group.0.command(&made.below(), Path::new("/bin/sleep"), &["600"])?))
         .collect::<Result<_>>()?;
     let processes = || daemon.target("many").ok().and_then(|target| target["processes"].as_u64());
     wait_until("all of them", || processes() == Some(500))?;
