@@ -1,6 +1,6 @@
 //! The kernel's own symbols, from the text of `/proc/kallsyms`.
 
-use std::io::{BufRead, Read};
+use std::io::{BufRead, BufReader, Read};
 use std::ops::Range;
 
 use crate::demangle::demangle;
@@ -8,6 +8,8 @@ use crate::reason::Reason;
 
 /// A list larger than this is not a kernel's: today's have 10 MB.
 const LONGEST_LIST: usize = 256 << 20;
+/// So much of it is read at once.
+const PIECE: usize = 256 << 10;
 /// The longest line that is looked at: names have 512 bytes at most.
 const LONGEST_LINE: u64 = 4096;
 /// The list has no sizes. A function reaches to the next symbol, but not further than this: past the last function of a
@@ -54,32 +56,43 @@ impl KernelSymbols {
     /// Lines that are not symbols are passed over. A list in which every address is zero is the kernel's way of hiding
     /// them, and says so as [`Reason::KernelHidden`].
     pub fn parse(kallsyms: &[u8]) -> Result<Self, Reason> {
-        if kallsyms.len() > LONGEST_LIST {
-            return Err(Reason::TooLarge {
-                what: "the kernel's symbol list".into(),
-                bytes: kallsyms.len() as u64,
-            });
-        }
-        let mut lines: Vec<Line<'_>> = kallsyms.split(|&b| b == b'\n').filter_map(Line::parse).collect();
-        let listed = lines.len();
-        lines.retain(|line| line.address != 0);
-        if lines.is_empty() && listed > 0 {
-            return Err(Reason::KernelHidden);
-        }
-        lines.sort_by_key(Line::preference);
-        lines.dedup_by_key(|line| line.address);
-        let symbols = Self::collect(&lines);
-        if symbols.functions.is_empty() { Err(Reason::NoKernelSymbols) } else { Ok(symbols) }
+        Self::read(kallsyms)
     }
 
-    /// Reads the whole of `/proc/kallsyms`: [`KernelSymbols::parse`].
+    /// Reads the whole of `/proc/kallsyms`, and parses it line by line as it comes: [`KernelSymbols::parse`].
     pub fn read(kallsyms: impl Read) -> Result<Self, Reason> {
-        let mut text = Vec::new();
-        kallsyms.take(LONGEST_LIST as u64 + 1).read_to_end(&mut text)?;
-        let mut symbols = Self::parse(&text)?;
-        symbols.functions.shrink_to_fit();
-        symbols.names.shrink_to_fit();
-        Ok(symbols)
+        let mut kallsyms = BufReader::with_capacity(PIECE, kallsyms.take(LONGEST_LIST as u64 + 1));
+        let mut all = Self { functions: Vec::new(), names: String::new(), modules: Vec::new() };
+        let mut listed: Vec<(Preference, Function)> = Vec::new();
+        let (mut text, mut bytes, mut is_hidden) = (Vec::new(), 0, false);
+        loop {
+            text.clear();
+            let len = kallsyms.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut text)?;
+            if len == 0 {
+                break;
+            }
+            bytes += len;
+            let Some(line) = Line::parse(&text) else { continue };
+            match line.address {
+                0 => is_hidden = true,
+                _ => listed.push((line.preference(), all.enter(&line))),
+            }
+        }
+        if bytes > LONGEST_LIST {
+            return Err(Reason::TooLarge { what: "the kernel's symbol list".into(), bytes: bytes as u64 });
+        }
+        if listed.is_empty() && is_hidden {
+            return Err(Reason::KernelHidden);
+        }
+        listed.sort_by_key(|(preference, _)| *preference);
+        listed.dedup_by_key(|(_, function)| function.address);
+        listed.into_iter().for_each(|(_, function)| all.push(function));
+        if all.functions.is_empty() {
+            return Err(Reason::NoKernelSymbols);
+        }
+        all.functions.shrink_to_fit();
+        all.names.shrink_to_fit();
+        Ok(all)
     }
 
     /// What it holds of memory (bytes).
@@ -164,17 +177,25 @@ impl KernelSymbols {
     fn collect(lines: &[Line<'_>]) -> Self {
         let mut symbols = Self { functions: Vec::new(), names: String::new(), modules: Vec::new() };
         for line in lines {
-            let follows_function = symbols.functions.last().is_some_and(|last| last.name_len != 0);
-            if line.is_function() {
-                symbols.push(line);
-            } else if follows_function {
-                symbols.functions.push(Function { address: line.address, name: 0, name_len: 0, module: 0 });
-            }
+            let function = symbols.enter(line);
+            symbols.push(function);
         }
         symbols
     }
 
-    fn push(&mut self, line: &Line<'_>) {
+    /// Adds what comes next by its address. Of what is no function, the start counts where it ends one.
+    fn push(&mut self, function: Function) {
+        let follows_function = self.functions.last().is_some_and(|last| last.name_len != 0);
+        if function.name_len != 0 || follows_function {
+            self.functions.push(function);
+        }
+    }
+
+    /// Keeps the texts of a line.
+    fn enter(&mut self, line: &Line<'_>) -> Function {
+        if !line.is_function() {
+            return Function { address: line.address, name: 0, name_len: 0, module: 0 };
+        }
         // Modules come in runs, so the newest few are the only ones worth searching.
         let recent = self.modules.iter().rev().take(8).position(|module| module == line.module);
         let module = recent.map_or(self.modules.len(), |back| self.modules.len() - 1 - back);
@@ -184,7 +205,7 @@ impl KernelSymbols {
         let name = self.names.len() as u32;
         self.names.push_str(line.name);
         let name_len = line.name.len() as u32;
-        self.functions.push(Function { address: line.address, name, name_len, module: module as u32 });
+        Function { address: line.address, name, name_len, module: module as u32 }
     }
 }
 

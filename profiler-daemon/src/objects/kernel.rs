@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{self, BufReader, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +27,8 @@ const FIRST_PAUSE_NS: u64 = 50_000_000_000;
 const LONGEST_PAUSE_NS: u64 = 800_000_000_000;
 /// It is read at once where so large a part of the time would have no name otherwise.
 const TOO_MUCH: f64 = 0.01;
+/// The list is read in pieces of so many bytes, for each of which there has to be time.
+const PIECE: usize = 256 << 10;
 /// Functions, and addresses of none, that are remembered; then it begins anew.
 const MOST: usize = 1 << 15;
 
@@ -136,11 +138,24 @@ pub(crate) enum KernelName {
 
 impl KernelNames {
     /// The functions at these addresses, each with the part of the time that was spent under it.
-    pub(crate) fn names(&self, addresses: &[(u64, f64)], room: &NameRoom) -> Vec<KernelName> {
-        self.names_at(clock::monotonic_ns(), addresses, room)
+    ///
+    /// `breathe` is called before each piece of the list is read, and may take its time.
+    pub(crate) fn names(
+        &self,
+        addresses: &[(u64, f64)],
+        room: &NameRoom,
+        breathe: &mut dyn FnMut(),
+    ) -> Vec<KernelName> {
+        self.names_at(clock::monotonic_ns(), addresses, room, breathe)
     }
 
-    fn names_at(&self, now_ns: u64, addresses: &[(u64, f64)], room: &NameRoom) -> Vec<KernelName> {
+    fn names_at(
+        &self,
+        now_ns: u64,
+        addresses: &[(u64, f64)],
+        room: &NameRoom,
+        breathe: &mut dyn FnMut(),
+    ) -> Vec<KernelName> {
         let mut known = self.lock();
         known.forget(now_ns, &self.lists);
         known.remember(addresses, now_ns);
@@ -150,7 +165,7 @@ impl KernelNames {
             // All that may have gone is asked for again, so that what is new lies under nothing old.
             known.forget_all_but_image();
             let new = known.new_of(addresses).map(|&(address, _)| address).collect();
-            known.hidden = known.read(new, &self.lists, room.memory()).err();
+            known.hidden = known.read(new, &self.lists, room.memory(), breathe).err();
         }
         let name = |&(address, _): &(u64, f64)| match (known.find(address), &known.hidden) {
             (Some(name), _) => name,
@@ -239,13 +254,19 @@ impl Known {
         self.whole = Some(whole);
     }
 
-    fn read(&mut self, new: Vec<u64>, lists: &Lists, memory: &SymbolMemory) -> Result<(), Reason> {
+    fn read(
+        &mut self,
+        new: Vec<u64>,
+        lists: &Lists,
+        memory: &SymbolMemory,
+        breathe: &mut dyn FnMut(),
+    ) -> Result<(), Reason> {
         if self.functions.len() + self.unlisted.len() > MOST {
             (self.functions, self.unlisted) = (BTreeMap::new(), Vec::new());
         }
         self.whole = None;
         self.modules = read_modules(&lists.modules); // before the list: it may have more of them, not less
-        let list = File::open(&lists.symbols)?;
+        let list = Paced { list: File::open(&lists.symbols)?, breathe, since: PIECE };
         let symbols = match memory.is_shared_with_names() {
             true => KernelSymbols::read(list)?,
             false => KernelSymbols::of_addresses(BufReader::with_capacity(1 << 16, list), &new)?,
@@ -282,6 +303,26 @@ impl Known {
             _ => end,
         };
         self.functions.insert(range.start, Function { end, name: name.into(), lasts });
+    }
+}
+
+/// A list that is read piece by piece: the kernel takes its time for each.
+struct Paced<'a> {
+    list: File,
+    breathe: &'a mut dyn FnMut(),
+    /// Bytes since it was called.
+    since: usize,
+}
+
+impl Read for Paced<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.since >= PIECE {
+            self.since = 0;
+            (self.breathe)();
+        }
+        let len = self.list.read(into)?;
+        self.since += len;
+        Ok(len)
     }
 }
 

@@ -239,10 +239,7 @@ impl<'a> Names<'a> {
             let object = cut.objects.get(id);
             let addresses: Vec<u64> = ids.iter().map(|&frame| frames.get(frame).address).collect();
             let (about, found) = match (id, object) {
-                (ObjectId::KERNEL, _) => {
-                    (self.breathe)();
-                    (About::default(), in_kernel(cut, &ids, &addresses))
-                }
+                (ObjectId::KERNEL, _) => (About::default(), in_kernel(cut, &ids, &addresses, self.breathe)),
                 (_, Some(object)) => self.in_object(cut, object, &addresses),
                 (_, None) => {
                     let unknown = remedy::generated(NO_FILE, None);
@@ -430,7 +427,7 @@ impl Drop for Names<'_> {
     }
 }
 
-fn in_kernel(cut: &Cut, frames: &[FrameId], addresses: &[u64]) -> Vec<Found> {
+fn in_kernel(cut: &Cut, frames: &[FrameId], addresses: &[u64], breathe: &mut dyn FnMut()) -> Vec<Found> {
     let shares = cut.kernel_shares(frames);
     let asked: Vec<(u64, f64)> = addresses.iter().copied().zip(shares).collect();
     let named = |name| match name {
@@ -441,7 +438,7 @@ fn in_kernel(cut: &Cut, frames: &[FrameId], addresses: &[u64]) -> Vec<Found> {
         KernelName::Hidden(reason) => Err(remedy::kernel(&reason)),
         KernelName::Later => Err(remedy::later()),
     };
-    cut.objects.kernel.names(&asked, &cut.objects.names).into_iter().map(named).collect()
+    cut.objects.kernel.names(&asked, &cut.objects.names, breathe).into_iter().map(named).collect()
 }
 
 fn module_info(id: ObjectId, object: Option<&Met>, about: About) -> ModuleInfo {

@@ -37,12 +37,32 @@ impl Kernel {
     /// What is said of addresses that take next to no time.
     fn says(&self, second: u64, addresses: &[u64]) -> Vec<String> {
         let asked: Vec<(u64, f64)> = addresses.iter().map(|&address| (address, 0.001)).collect();
-        let names = self.names.names_at(second * SECOND, &asked, &self.symbols.names);
+        let names = self.names.names_at(second * SECOND, &asked, &self.symbols.names, &mut || {});
         let text = |name| match name {
             KernelName::Function(name) => name.to_string(),
             other => format!("{other:?}"),
         };
         names.into_iter().map(text).collect()
+    }
+}
+
+/// Ten megabytes of text cost as much as a hundred objects.
+#[test]
+fn the_list_is_read_in_pieces_and_there_is_a_breath_before_each() {
+    for keeps_list in [false, true] {
+        let kernel = Kernel::new(keeps_list);
+        let mut list = IMAGE.to_owned();
+        (0..100_000u64).for_each(|at| {
+            list += &format!("{:x} t function_{at}\n", 0xffff_ffff_c000_0000 + 16 * at);
+        });
+        std::fs::write(kernel.folder.path().join("kallsyms"), &list).unwrap();
+        std::fs::write(kernel.folder.path().join("modules"), "").unwrap();
+        let mut breaths = 0;
+        let asked = [(0xffff_ffff_c000_0000 + 16 * 99_999, 0.001)];
+        let names = kernel.names.names_at(SECOND, &asked, &kernel.symbols.names, &mut || breaths += 1);
+        assert_eq!(names, [KernelName::Function("function_99999".into())]);
+        let pieces = list.len() / PIECE;
+        assert!((pieces..=2 * pieces + 2).contains(&breaths), "{breaths} breaths for {pieces} pieces");
     }
 }
 
