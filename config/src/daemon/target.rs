@@ -32,7 +32,7 @@ section! {
         /// Processes of the container whose id begins with these digits, at least 12.
         container: Option<String> = None, such as "\"3f4e5d6c7b8a\"";
         /// Processes of containers whose name matches this regular expression. This and the next four ask the container
-        /// runtimes of [containers].
+        /// runtimes.
         container_name: Option<Pattern> = None, such as "\"^nginx$\"";
         /// Processes of containers whose image matches this regular expression.
         image: Option<Pattern> = None, such as "\"/nginx:\"";
