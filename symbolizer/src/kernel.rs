@@ -8,7 +8,7 @@ use crate::reason::Reason;
 
 /// A list larger than this is not a kernel's: today's have 10 MB.
 const LONGEST_LIST: usize = 256 << 20;
-/// So much of it is read at once.
+/// Bytes of it that are read at once.
 const PIECE: usize = 256 << 10;
 /// The longest line that is looked at: names have 512 bytes at most.
 const LONGEST_LINE: u64 = 4096;
@@ -304,10 +304,12 @@ ffffffffc0000040 d nf_table\t[nf_tables]
     }
 
     #[test]
-    fn a_list_that_is_read_is_the_one_that_is_parsed() {
-        let read = KernelSymbols::read(LIST.as_bytes()).expect("a good list");
+    fn a_list_is_the_same_however_it_comes_in_pieces() {
         let whole = KernelSymbols::parse(LIST.as_bytes()).expect("a good list");
+        let (before, after) = LIST.split_at(LIST.len() / 3);
+        let read = KernelSymbols::read(before.as_bytes().chain(after.as_bytes())).expect("a good list");
         assert_eq!((read.functions.len(), &read.names), (whole.functions.len(), &whole.names));
+        assert_eq!(name(&read, 0xffff_ffff_8100_0210).as_deref(), Some("real_name"));
         assert!(read.held_bytes() > read.names.len() as u64, "{}", read.held_bytes());
         assert_eq!(KernelSymbols::read(&b""[..]).err(), Some(Reason::NoKernelSymbols));
     }

@@ -49,7 +49,7 @@ async fn connect(socket: &Path) -> Result<UnixStream, Trouble> {
     UnixStream::connect(socket).await.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Trouble::Missing,
         io::ErrorKind::PermissionDenied => Trouble::Denied,
-        io::ErrorKind::ConnectionRefused => Trouble::Silent("nobody listens there".to_owned()),
+        io::ErrorKind::ConnectionRefused => Trouble::Silent("no program listens there".to_owned()),
         _ => Trouble::Silent(format!("it cannot be connected to ({error})")),
     })
 }

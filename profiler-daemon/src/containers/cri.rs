@@ -154,7 +154,7 @@ impl Images {
 }
 
 impl OneContainer {
-    /// The image as somebody named it.
+    /// The image by a name, not by its hash.
     fn named_image(&self) -> Option<&[u8]> {
         let image = self.image.as_ref()?;
         let named = |name: &&[u8]| !name.is_empty() && !name.starts_with(HASH);

@@ -1,8 +1,8 @@
 //! Names of containers and Kubernetes pods, as the container runtimes of this host say them.
 //!
-//! A control group tells the id of a container and nothing else. A thread asks the runtimes for all containers: at first, when
-//! somebody is in a container that no answer has named (at most every two seconds), and every half minute. A runtime that fails
-//! is asked ever more rarely. The loop waits for none of it: it takes the last answers, and containers have no names until then.
+//! A control group tells the id of a container and nothing else. A thread queries the runtimes for all containers: at the start, when a
+//! process runs in a container that no answer has named (at most every two seconds), and every half minute. A runtime that fails
+//! is queried less and less often. The loop never waits for an answer: it uses the latest ones, and containers have no names until then.
 
 mod client;
 mod cri;
@@ -69,7 +69,7 @@ enum Trouble {
 }
 
 impl Trouble {
-    /// Whether it may be so on a sound host, of a socket that nobody has named.
+    /// Whether a healthy host may have this problem at a default socket.
     fn is_usual(&self) -> bool {
         matches!(self, Self::Missing | Self::NotServed(_))
     }
@@ -93,13 +93,13 @@ impl Trouble {
     }
 }
 
-/// What the runtimes are asked for.
+/// What the names of containers are needed for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Need {
     /// Nothing.
     #[default]
     Nothing,
-    /// Labels, which are missing where nobody answers.
+    /// Labels, which are missing where no runtime answers.
     Labels,
     /// Which processes targets have.
     Targets,
@@ -162,10 +162,10 @@ struct Seen {
 #[derive(Debug, Default)]
 struct Orders {
     sockets: Vec<PathBuf>,
-    /// Whether the sockets were named by somebody.
+    /// Whether the settings name the sockets.
     are_named: bool,
     need: Need,
-    /// Whether somebody is in a container without a name.
+    /// Whether a process runs in a container without a name.
     is_urgent: bool,
     is_over: bool,
 }
@@ -183,7 +183,7 @@ impl Shared {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Held to move a few words, never while somebody is asked.
+    /// Locked to move a few words, never during a query.
     fn answer(&self) -> MutexGuard<'_, Answer> {
         self.answer.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -230,7 +230,7 @@ impl Runtimes {
         }
     }
 
-    /// Somebody is in a container without a name.
+    /// A process runs in a container without a name.
     pub(crate) fn hurry(&self) {
         let mut orders = self.shared.orders();
         if !std::mem::replace(&mut orders.is_urgent, true) {
@@ -250,12 +250,12 @@ impl Runtimes {
         self.need > Need::Nothing
     }
 
-    /// Whether any answer has come, so that who has no name yet is not known to any runtime.
+    /// Whether any answer has come: a container without a name is unknown to all runtimes then.
     pub(crate) fn have_answered(&self) -> bool {
         self.are_needed() && self.taken > 0
     }
 
-    /// How they are; of default sockets those that are there.
+    /// The state of each; default sockets that do not exist are left out.
     pub(crate) fn status(&self) -> Vec<RuntimeStatus> {
         let now_ns = clock::monotonic_ns();
         if !self.are_needed() {
@@ -270,7 +270,7 @@ impl Runtimes {
         shown.map(status).collect()
     }
 
-    /// What of them is not as it should be, for a person.
+    /// Problems, a line for each.
     pub(crate) fn degraded(&self) -> Vec<String> {
         if self.need == Need::Nothing || (self.need == Need::Labels && !self.are_named) {
             return Vec::new();
@@ -284,8 +284,8 @@ impl Runtimes {
                 Some(format!("container runtime {}: {}", seen.status.socket, seen.status.problem.as_ref()?))
             })
             .collect();
-        let nobody = answer.number > 0 && answer.runtimes.iter().all(|seen| seen.is_usual);
-        if nobody && lines.is_empty() {
+        let none_answers = answer.number > 0 && answer.runtimes.iter().all(|seen| seen.is_usual);
+        if none_answers && lines.is_empty() {
             lines.push(
                 "targets need the names of containers, and no container runtime answers at the default sockets; write \
                  containers.sockets"
@@ -302,14 +302,14 @@ impl Runtimes {
         lines
     }
 
-    /// They are asked no more.
+    /// Ends the queries.
     pub(crate) fn end(&self) {
         self.shared.orders().is_over = true;
         self.shared.changed.notify_one();
     }
 }
 
-/// What of these settings is not there at present, in lines; and whether this user may open the sockets.
+/// Sockets that these settings need and that do not exist, a line for each.
 pub(crate) fn missing(settings: &DaemonSettings) -> Vec<String> {
     if Need::of(settings) < Need::Targets {
         return Vec::new();
@@ -325,7 +325,7 @@ pub(crate) fn missing(settings: &DaemonSettings) -> Vec<String> {
     missing.map(|socket| format!("containers.sockets: there is no socket {}", socket.display())).collect()
 }
 
-/// Whether somebody has named these sockets: of the defaults most are not there.
+/// Whether these are not the default sockets, most of which do not exist.
 fn are_named(sockets: &[PathBuf]) -> bool {
     sockets != config::ContainerSettings::default().sockets
 }

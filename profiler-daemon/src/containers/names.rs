@@ -140,7 +140,7 @@ fn is_id(text: &str) -> bool {
     text.len() == ID_DIGITS && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
 
-/// A text of somebody else's: one visible line, and not too long; `None` if nothing is left.
+/// Untrusted text as one visible line, cut where it is too long; `None` if nothing is left.
 pub(super) fn text(bytes: &[u8]) -> Option<String> {
     let bytes = &bytes[..bytes.len().min(4 * MAX_TEXT)];
     let visible = |c: char| if is_invisible(c) { char::REPLACEMENT_CHARACTER } else { c };

@@ -11,7 +11,7 @@ use super::schedule::Schedule;
 use super::{Need, Protocol, RuntimeStatus, Seen, Shared, Trouble, client, wait};
 use crate::sys::{clock, priority};
 
-/// Nobody is asked before somebody gives orders (ns from now).
+/// Longest wait for orders (ns).
 const NEVER_NS: u64 = 3_600_000_000_000;
 
 /// A runtime, as the thread knows it.
@@ -122,7 +122,7 @@ impl Rounds {
         self.runtimes.iter().any(|runtime| runtime.socket == *socket)
     }
 
-    /// Waits until somebody is to be asked; `None` once it is over.
+    /// Waits until a runtime is due; `None` at the end.
     fn next(&self) -> Option<Turn> {
         let mut orders = self.shared.orders();
         loop {
@@ -152,7 +152,7 @@ impl Rounds {
         self.runtimes.iter().map(|runtime| runtime.schedule.due_ns(is_urgent)).min()
     }
 
-    /// Those whose time has come.
+    /// The runtimes that are due.
     fn due(&self, is_urgent: bool) -> Vec<usize> {
         let now_ns = clock::monotonic_ns();
         let is_due = |runtime: &Runtime| runtime.schedule.due_ns(is_urgent) <= now_ns;

@@ -1,11 +1,11 @@
 //! When a runtime is asked again.
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// A runtime is asked so often, whatever happens (ns).
+/// Between two queries of a runtime, if nothing happens (ns).
 const USUAL_NS: u64 = 30 * SECOND_NS;
-/// And so often at most where somebody waits for names (ns).
+/// The same where a container has no name yet (ns).
 const URGENT_NS: u64 = 2 * SECOND_NS;
-/// After a failure it is left alone for so long, and twice as long after each further one (ns).
+/// Pause after a failure; it doubles with each further one (ns).
 const FIRST_REST_NS: u64 = 5 * SECOND_NS;
 const LONGEST_REST_NS: u64 = 300 * SECOND_NS;
 

@@ -7,7 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::ranking::Standing;
 use super::state::Origin;
 use super::watched::{Identity, Watched};
-use super::{Daemon, host_cpus};
+use super::{Daemon, engines, host_cpus};
 use crate::discovery::{Changes, Found, TargetId};
 use crate::sys::{clock, memory, procfs};
 
@@ -98,8 +98,7 @@ impl Daemon {
 
     /// What records told: whoever created a process may have ended since.
     fn pass_on_news(&mut self) {
-        let shared = self.sharing.shared.as_deref_mut().map(|shared| &mut shared.engine);
-        for engine in self.targets.values_mut().filter_map(Watched::engine).chain(shared) {
+        for engine in engines(&mut self.targets, &self.apart, &mut self.sharing) {
             let Some(news) = &mut engine.session.news else { continue };
             news.births.drain(..).for_each(|(child, creator)| self.discovery.born(child, creator));
             news.execs.drain(..).for_each(|pid| self.discovery.suspect(pid));

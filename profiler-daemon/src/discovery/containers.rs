@@ -11,7 +11,7 @@ use super::places::{PlaceId, Places};
 use super::table::Table;
 use crate::containers::{Container, Names, Pod};
 
-/// Answers without a container's name after which nobody is hurried for it any more.
+/// Answers that lack a container after which its name is no longer urgent.
 const MOST_ANSWERS: u32 = 3;
 
 /// Names of containers, and which labels of pods are shown.
@@ -19,7 +19,7 @@ const MOST_ANSWERS: u32 = 3;
 pub(super) struct KnownContainers {
     names: Arc<Names>,
     pod_labels: Vec<String>,
-    /// Containers without a name that somebody is in, and how many answers did not hold them.
+    /// Containers in use without a name, and how many answers lacked them.
     unnamed: FxHashMap<Arc<str>, u32>,
 }
 
@@ -36,7 +36,7 @@ impl KnownContainers {
         changed
     }
 
-    /// Takes in an answer. Who is in a container that has ended is still in it: it keeps its name. Containers whose names are
+    /// Takes in an answer. A container that has ended keeps its name while a process is in it. Containers whose names are
     /// others than before.
     fn learn(&mut self, names: Arc<Names>, places: &Places) -> FxHashSet<Arc<str>> {
         let present: FxHashSet<Arc<str>> = places.containers().collect();
@@ -56,7 +56,7 @@ impl KnownContainers {
         present.into_iter().filter(|id| before.get(id) != self.names.get(id)).collect()
     }
 
-    /// Whether somebody is in a container that an answer may name soon.
+    /// Whether a process runs in a container that the next answers may name.
     fn are_wanting(&mut self, places: &Places) -> bool {
         let unnamed = places.containers().filter(|id| self.names.get(id).is_none());
         let mut are_wanting = false;
@@ -68,7 +68,7 @@ impl KnownContainers {
 }
 
 impl Processes {
-    /// Takes in what runtimes say: who is in a container of another name than before is asked anew.
+    /// Takes in an answer: processes whose container's name has changed are classified anew.
     pub(super) fn name_containers(&mut self, names: Arc<Names>, table: &mut Table) {
         let renamed = self.containers.learn(names, &self.places);
         self.touch_containers(table, |id| renamed.contains(id));
@@ -81,7 +81,7 @@ impl Processes {
         }
     }
 
-    /// Whether somebody is in a container that an answer may name soon.
+    /// Whether a process runs in a container that the next answers may name.
     pub(super) fn want_names(&mut self) -> bool {
         self.containers.are_wanting(&self.places)
     }

@@ -144,12 +144,12 @@ impl Discovery {
         self.processes.show_pod_labels(keys, &mut self.table);
     }
 
-    /// Whether somebody is in a container whose name container runtimes may know soon.
+    /// Whether a process runs in a container that container runtimes may name soon.
     pub(crate) fn wants_names(&mut self) -> bool {
         self.processes.want_names()
     }
 
-    /// Whether a target that somebody asked for depends on what container runtimes say.
+    /// Whether a target that was added while running selects by names of containers.
     pub(crate) fn is_asked_by_names(&self) -> bool {
         self.sections.iter().any(|section| section.is_asked && section.settings.needs_runtimes())
     }

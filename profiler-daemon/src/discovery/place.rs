@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::places::PlaceId;
 
-/// The way up from the namespace of control groups that we are in. What is above a container's is made by who runs containers.
+/// The step up from our own namespace of control groups. Whatever runs containers makes the groups above them, so that their names can be trusted.
 const ABOVE: &str = "..";
 /// Digits of a container's id.
 const ID_DIGITS: usize = 64;

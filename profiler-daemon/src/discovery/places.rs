@@ -43,7 +43,7 @@ impl Places {
         std::iter::successors(with_id(id), move |(_, place)| with_id(place.parent?))
     }
 
-    /// Ids of the containers that somebody is in.
+    /// Ids of the containers that hold a process.
     pub(super) fn containers(&self) -> impl Iterator<Item = Arc<str>> {
         let all = self
             .all

@@ -27,7 +27,7 @@ const FIRST_PAUSE_NS: u64 = 50_000_000_000;
 const LONGEST_PAUSE_NS: u64 = 800_000_000_000;
 /// It is read at once where so large a part of the time would have no name otherwise.
 const TOO_MUCH: f64 = 0.01;
-/// The list is read in pieces of so many bytes, for each of which there has to be time.
+/// The list is read in pieces of this many bytes, each when the CPU time for it is there.
 const PIECE: usize = 256 << 10;
 /// Functions, and addresses of none, that are remembered; then it begins anew.
 const MOST: usize = 1 << 15;
@@ -306,11 +306,11 @@ impl Known {
     }
 }
 
-/// A list that is read piece by piece: the kernel takes its time for each.
+/// A list that is read piece by piece: the kernel spends as much CPU time to write it as parsing does.
 struct Paced<'a> {
     list: File,
     breathe: &'a mut dyn FnMut(),
-    /// Bytes since it was called.
+    /// Bytes read since `breathe` was called.
     since: usize,
 }
 

@@ -243,8 +243,8 @@ impl Session {
         }
     }
 
-    /// Follows a child that waits to execute the program of that file name: until then its code is ours. What the kernel does for it
-    /// meanwhile is the beginning of that program.
+    /// Follows a child that has yet to execute `program`. Until it does, samples keep their kernel frames, which are the start of that
+    /// program, and lose their user frames, which are the profiler's own code.
     pub(crate) fn await_exec(&mut self, pid: u32, program: &str) {
         self.processes.adopt(pid, program);
         self.cpu.adopt(pid);

@@ -74,7 +74,7 @@ fn sample(session: &mut Session, pid: u32) {
     session.handle(Drained::Record(Record::Sample(sample), 1_000));
 }
 
-/// Between `fork` and `execve` a child is at our code, which is nobody's to see.
+/// Between `fork` and `execve` a child runs the profiler's own code.
 #[test]
 fn a_child_that_has_yet_to_execute_its_program_is_not_sampled_in_our_code() {
     let mut session = session();
