@@ -7,6 +7,10 @@
 //! An agent is part of a process that may do anything with this memory. So the reader keeps its own positions and believes
 //! nothing: whatever it finds becomes a record, or a count of what was damaged.
 //!
+//! Agents without a sign of life from the profiler for a second sample once per CPU-second, and continue at
+//! their rate when there is one; after fifteen seconds they stop their timers. A header that the process
+//! overwrote is repaired at the next drain and reported.
+//!
 //! ```
 //! use std::sync::atomic::AtomicU64;
 //! use agent_memory::{Memory, Settings, words_for};

@@ -6,6 +6,12 @@
 //!
 //! Whoever leaves takes the memory out of sight, waits until nobody is in a handler who could have found it before, and only then
 //! unmaps it.
+//!
+//! An agent serves the memory whose identity a call names: a profiler that was stopped for so long that another
+//! one has come changes nothing for that one. Of two calls at a time, the second is refused and made again.
+//!
+//! Waiting uses `pselect6`: the interrupted thread may be about to continue a sleep, and `nanosleep` would
+//! overwrite what the kernel has noted about it.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};

@@ -17,6 +17,15 @@
 //!
 //! Events of threads also end with them, and half a period with each: threads that live for a few periods are weighed
 //! badly, those that live for less than one are never seen. Then CPUs or the group are sampled, whatever that costs.
+//!
+//! Events of a control group are per CPU and run for the group only, with one countdown for all its threads, so
+//! short-lived threads are weighted correctly. They can follow processes only while these have the group to
+//! themselves, which is checked once a second. The group's CPU time is the kernel's account, which lags by at
+//! most a tick.
+//!
+//! With several targets, events of whole CPUs are used only where context switches alone take half of a
+//! target's budget (a pool of threads that wake all the time): every target would interrupt all CPUs for
+//! itself, and once that is throttled to a sample a second it seems to cost nothing.
 
 use serde::Serialize;
 

@@ -1,4 +1,5 @@
-//! What the law asks for under the budget and the caps: for a run, and for one that is only thought of.
+//! The rate that the law asks for under the budgets and the caps. A prediction and a running controller call
+//! the same function, with costs from one other (`sample_cost.rs`), so they can only differ in the counts.
 
 use super::RateSettings;
 use super::anytime::Schedule;

@@ -3,6 +3,9 @@
 //! A sample's cost is an interrupt and, inside it, the kernel's handler that writes the record. The handler walks the
 //! target's stack and finds the target's caches. So does the rest, which nobody times: it follows the handler, as
 //! the calibration found ([`Coldness`]), or stays as calibrated where that did not look.
+//!
+//! For stacks of a kind that no burst has timed, the calibration's own errors are used: the regression starts
+//! from it with wide priors, and a prior that is left quickly is no measure of doubt.
 
 use std::collections::VecDeque;
 

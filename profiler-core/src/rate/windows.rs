@@ -1,5 +1,8 @@
-//! How long the windows of a service's targets are: as asked, and longer where naming and keeping so many of them would take
-//! too much of the host's budget. What is kept then is coarser in time, and as complete.
+//! The length of a service's windows: as configured, and up to six times as long where naming and storing them
+//! would take more than 15% of the host's budget. Longer windows are coarser in time and just as complete.
+//!
+//! A window begins where the one before it ended, by the samples and by the clock: the store refuses windows
+//! that overlap, and reports gaps.
 
 /// Part of the host's budget that naming and keeping may take: samples come first, and the windows of a longer file are told apart as well.
 const SHARE: f64 = 0.15;

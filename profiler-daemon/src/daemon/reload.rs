@@ -1,7 +1,10 @@
-//! The settings file: read at the start, and again when somebody asks for it. A bad one leaves the old one in force.
+//! The settings file: read at start, and again on request. An invalid file leaves the settings in force
+//! unchanged.
 //!
-//! What other settings need is made on a thread of its own: a file may lie on a disk that hangs, a group's name may be asked of a
-//! network, and a store that is opened is looked through. No sample waits for any of it.
+//! New settings are prepared on a thread of their own: the file may be on a disk that hangs, group names may be
+//! looked up over a network, and a new store is scanned as it is opened. Sampling does not wait for any of it.
+//! Everything that can fail comes first and listeners come last; a listener of ours that occupies the new
+//! address is closed before it, and reopened if that fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;

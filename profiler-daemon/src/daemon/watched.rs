@@ -1,4 +1,7 @@
-//! A target of the daemon: waiting for processes, sampled, or left alone for a reason.
+//! One target of the service: waiting for processes, sampled, or left out for a reason.
+//!
+//! A target stays attached for a minute after its last process ended: attaching costs more than a job that runs
+//! every second. That cost belongs to the target and is spent once; the token bucket earns it back.
 
 mod resampling;
 mod status;

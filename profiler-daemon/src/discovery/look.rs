@@ -1,4 +1,9 @@
 //! A look at all processes: who ended, who came, who became another, and whose target follows from that.
+//!
+//! An id with another process behind it shows in the list alone: the kernel gives each process folder an inode
+//! of its own and hands out ids in a circle. An exec shows in the random addresses of code and stack in `stat`;
+//! records of execs and forks report it sooner. A fork from before a process was found concerns that process,
+//! whatever its parent is.
 
 use std::path::Path;
 

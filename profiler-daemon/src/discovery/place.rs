@@ -1,4 +1,7 @@
 //! What a control group stands for, by its path: units of systemd, and a container.
+//!
+//! Units are trusted down to the first service or scope, and once more inside a user's manager: below that, the
+//! processes name their own control groups and could use another unit's name.
 
 use std::sync::Arc;
 

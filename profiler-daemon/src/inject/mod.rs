@@ -6,6 +6,9 @@
 //!
 //! A library is loaded where that is safe ([`safe`]), and nothing is done to a process of which is known that it would be harmed
 //! ([`status`]). What is asked of an agent that is loaded takes no lock, and is done in any thread with room on its stack.
+//!
+//! Whatever ends a run removes the agent: signals that ask to stop are blocked from before it is loaded until
+//! they are handled, and the sampler stops the agents when it is dropped.
 
 #[cfg(target_arch = "x86_64")]
 mod captive;

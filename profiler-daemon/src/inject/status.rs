@@ -1,4 +1,8 @@
-//! Which processes are left alone, by what the kernel tells of them: nothing is tried on them.
+//! Which processes are not touched at all, according to the kernel.
+//!
+//! Filters of system calls belong to single threads, so every thread is checked before a process is touched,
+//! and a few at each look after that. A thread with as many filters as this process, in the same mount
+//! namespace, has those of a container.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

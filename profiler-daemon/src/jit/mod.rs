@@ -5,6 +5,11 @@
 //! lists, are read when names are asked for: when a cut is named, on the thread that does it, or when there are too many
 //! programs that have ended. An address may
 //! hold other code later, and only the journal's times tell which; of a list, the last line counts at that moment.
+//!
+//! Code in no file belongs to its process (`ObjectId::generated_by`). A frame in code that a journal describes
+//! holds the code's number in place of its address, because the address may hold other code later. A drain
+//! reads 1 MiB of journals; addresses wait until the rest was read. A code for which there is no room still
+//! hides what was at its place before.
 
 mod list;
 mod program;

@@ -1,4 +1,5 @@
-//! Why an address has no name, and what would give it one.
+//! Why an address has no name, and what would give it one. This is decided where the reason is known and stored
+//! in the profile, so that a report needs no access to the machine.
 
 use profiler_core::profile::Unknown;
 use symbolizer::Reason;

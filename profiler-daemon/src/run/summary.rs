@@ -1,4 +1,13 @@
-//! The end of a run: its figures, its names, its outputs.
+//! The end of a run: its figures, names and outputs.
+//!
+//! - What sampling added is removed where weights become CPU time, so that all outputs agree. The scheduler's
+//!   time includes samples and context switches; weights that are not scaled to it include samples only,
+//!   because each period begins with the interrupt of the sample before.
+//! - Without permission to sample the kernel, weights are not scaled: the time in the kernel is missing,
+//!   rightly.
+//! - Weights of agents are not scaled up either. CPU time beyond that of threads with a timer was used by
+//!   programs without an agent, or by threads that were too short, and is reported separately
+//!   (`not_sampled_cpu_s`): distributed, it would become other functions' time, outside of their intervals.
 
 use anyhow::Result;
 use config::{Ratio, SamplingSettings};

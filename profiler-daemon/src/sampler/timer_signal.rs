@@ -1,8 +1,17 @@
-//! Samples by timer signals: an agent in each process takes them, and this end reads what it has written.
+//! Samples by timer signals: an agent in each process takes them, and this side reads what it wrote.
 //!
-//! The agents tell of processes and threads as they come, and of the code that is mapped; the session is given the records that
-//! the kernel would have written. A sample stands for the intervals of its thread's timer that have passed, which the handler
-//! counts: so the weights of a thread add up to its CPU time whatever the kernel's tick makes of single expiries.
+//! Agents announce processes, threads and mapped code; the session receives them as the records that the kernel
+//! would have written.
+//!
+//! A timer on CPU time only expires at the kernel's ticks, up to one tick late. So its expiries are a grid in
+//! the thread's CPU time that the kernel keeps (`it_interval`), and a sample stands for the intervals that have
+//! passed (`si_overrun`). The weights of a thread add up to its CPU time, and the handler needs no clock beyond
+//! the one in user space. The first expiry falls anywhere into an interval, so that short threads are sampled
+//! in proportion to their time. What was due when a thread ended between ticks is reported.
+//!
+//! Rings for half as many threads more than there are kept ready, and reserved by the profiler
+//! ([`AgentMemory::reserve`]): a page that the target wrote first would be charged to the target, and end it
+//! where it has no memory left. So rings are small where there are many: 32 MiB for 128 threads.
 
 mod guest;
 mod kin;

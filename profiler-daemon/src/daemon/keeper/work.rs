@@ -1,4 +1,8 @@
-//! The thread's side: windows are named and written one after the other, and the store is looked after in between.
+//! The thread that names and stores windows, and maintains the store in between.
+//!
+//! Merges share the budget for names: they start when there is budget and no window waits, and after a minute
+//! without one in any case. At shutdown no merge starts, and one that has started is abandoned between two
+//! files.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
