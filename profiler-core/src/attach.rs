@@ -254,7 +254,7 @@ impl AttachChoice {
             since_ns: None,
             observed: Observed::default(),
             patience: 0,
-            crowded_ns: crowded.then_some(0), // where time begins at 0; else it is asked again
+            crowded_ns: crowded.then_some(0), // where time begins at 0; else it is queried again
             missed_ends: false,
             among_others: false,
             too_dear: CLEARLY_TOO_DEAR,

@@ -223,7 +223,7 @@ impl Server {
                 tcp(address).map(|listener| Some(Some(listener))).inspect_err(|_| match tcp(ours) {
                     Ok(listener) => self.send(Change::Tcp(Some(listener))),
                     Err(error) => {
-                        tracing::error!("{error:#}; nobody is answered on the network now");
+                        tracing::error!("{error:#}; requests over the network are not served now");
                         self.address = None;
                     }
                 })

@@ -136,7 +136,7 @@ pub(crate) struct RuntimeStatus {
     pub(crate) failed: u64,
     /// Why it gave none at last.
     pub(crate) problem: Option<String>,
-    /// When it is asked again at the latest (s from now).
+    /// When it is queried again at the latest (s from now).
     pub(crate) retry_s: f64,
 }
 
@@ -224,7 +224,7 @@ impl Runtimes {
             Ok(_) => self.has_thread = true,
             Err(error) => {
                 tracing::error!(
-                    "containers have no names, since there is no thread to ask for them ({error})"
+                    "containers have no names: the thread that queries runtimes could not be started ({error})"
                 );
             }
         }

@@ -57,7 +57,8 @@ impl Runtime {
                 let is_told = before.is_some_and(|before| before.is_usual() == trouble.is_usual());
                 if !is_told && (are_named || !trouble.is_usual()) {
                     tracing::warn!(
-                        "container runtime {}: {}; containers keep the names that are known, and it is asked again, ever more rarely",
+                        "container runtime {}: {}; containers keep their known names, and it is queried \
+                         again with growing pauses",
                         self.socket.display(),
                         trouble.in_words()
                     );
@@ -170,7 +171,7 @@ impl Rounds {
         match catch_unwind(AssertUnwindSafe(|| ask_all(asked))) {
             Ok(Ok(answers)) => answers,
             Ok(Err(error)) => failed(format!("it cannot be asked ({error})")),
-            Err(_) => failed("its answer met an error of sweetspot's, which stands in the log".to_owned()),
+            Err(_) => failed("internal error while its response was read; see the log".to_owned()),
         }
     }
 

@@ -48,7 +48,7 @@ pub(crate) fn run(job: &CtlJob, terminal: Terminal) -> Result<()> {
             let path = format!("/v1/targets/{}", client::quoted(target));
             client.ask(Method::Delete, &path, None, PATIENCE)?;
             let said = format!(
-                "{} is watched no more; what was sampled is kept\n",
+                "{} is no longer profiled; what was sampled is stored\n",
                 crate::export::names::visible(target)
             );
             terminal.print(if job.json { "{}\n" } else { &said })

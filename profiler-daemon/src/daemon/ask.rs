@@ -98,7 +98,7 @@ pub(crate) enum Refused {
     #[error("{0}")]
     Busy(String),
     /// The daemon is about to end.
-    #[error("sweetspot is about to stop; ask again once it runs")]
+    #[error("sweetspot is about to stop; try again when it runs")]
     Stopping,
 }
 
@@ -163,7 +163,7 @@ impl Asker {
         let (reply, answer) = oneshot::channel();
         self.queue.try_send(question(reply)).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => {
-                Refused::Busy("too many requests at once; ask again".to_owned())
+                Refused::Busy("too many requests at once; try again".to_owned())
             }
             mpsc::error::TrySendError::Closed(_) => Refused::Stopping,
         })?;

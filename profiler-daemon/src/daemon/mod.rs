@@ -275,9 +275,7 @@ impl Daemon {
             self.turn();
             if self.keeper.has_ended() {
                 // Sampling on would be for nothing; a new start may do better.
-                bail!(
-                    "what keeps windows has met an error of sweetspot's, which stands above; it ends with that"
-                );
+                bail!("internal error in the thread that stores windows, see above; the service stops");
             }
         }
     }

@@ -70,7 +70,7 @@ impl Notifier {
             && !self.deaf
         {
             self.deaf = true;
-            tracing::warn!("the service manager cannot be told how the daemon is ({error})");
+            tracing::warn!("the service manager cannot be notified ({error})");
         }
     }
 }

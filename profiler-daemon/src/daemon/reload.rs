@@ -77,9 +77,8 @@ impl Daemon {
         let symbols = self.setup.symbols.clone();
         let begun = std::thread::Builder::new().name("settings".to_owned()).spawn(move || {
             let settings = catch_unwind(AssertUnwindSafe(|| prepare(file.as_deref(), &folder, &symbols)));
-            let settings = settings.unwrap_or_else(|_| {
-                Err(anyhow!("the settings met an error of sweetspot's, which stands in its log"))
-            });
+            let settings = settings
+                .unwrap_or_else(|_| Err(anyhow!("internal error while the settings were read; see the log")));
             if let Some(prepared) = prepared {
                 let _ = prepared.blocking_send(settings); // nobody is there at the end
             }
@@ -101,7 +100,7 @@ impl Daemon {
             Err(error) => {
                 self.reloads.1 += 1;
                 lines(&error).iter().for_each(|line| tracing::error!("{line}"));
-                tracing::error!("the settings before are still in force");
+                tracing::error!("the previous settings stay in force");
                 self.problem = Some(format!("{error:#}"));
                 Err(Refused::Invalid(format!("{error:#}")))
             }

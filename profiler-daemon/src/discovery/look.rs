@@ -144,7 +144,8 @@ impl Processes {
             Ok(()) => {
                 self.look_at(&listed, &mut Terms { sections, finder, table, anew: self.ask_anew }, changes)
             }
-            Err(error) => tracing::debug!(%error, "processes cannot be listed; all stay what they are"),
+            Err(error) => tracing::debug!(%error, "processes cannot be listed; targets keep the processes \
+                                                   they have"),
         }
         self.listed = listed;
     }

@@ -200,8 +200,8 @@ impl Discovery {
         }
         if self.table.is_full {
             remarks.push(format!(
-                "`each` makes more than {} targets; processes of further ones belong to their section's own; choose what \
-                 there are fewer of",
+                "`each` makes more than {} targets; further processes belong to their section's own target; \
+                 choose a coarser `each`",
                 table::MAX_INSTANCES
             ));
         }

@@ -60,10 +60,13 @@ const LAST_DRAINS: usize = 32;
 /// Changes by the bucket below this (in logarithms) are not entered into the history of the rate.
 const WORTH_NOTING: f64 = 0.2;
 /// Of the run as it ends.
-const INTERRUPTS_ARE_DEARER: &str = "in the end interrupts cost more on this host than when it was calibrated, and the cost of a sample was raised with them \
-                                     (interrupt_ratio in the summary); if that stays so on a quiet machine, run `sweetspot calibrate`";
-const INTERRUPTS_ARE_CHEAPER: &str = "in the end interrupts cost less on this host than when it was calibrated, and the cost of a sample was lowered with them \
-                                      (interrupt_ratio in the summary); if that stays so, run `sweetspot calibrate`";
+const INTERRUPTS_ARE_DEARER: &str = "interrupts cost more on this host than when it was calibrated, and the \
+                                     cost of a sample was raised accordingly (interrupt_ratio in the \
+                                     summary); if that persists on a quiet machine, run `sweetspot \
+                                     calibrate`";
+const INTERRUPTS_ARE_CHEAPER: &str = "interrupts cost less on this host than when it was calibrated, and \
+                                      the cost of a sample was lowered accordingly (interrupt_ratio in the \
+                                      summary); if that persists, run `sweetspot calibrate`";
 
 /// Where control decisions go.
 pub(crate) trait DecisionLog {

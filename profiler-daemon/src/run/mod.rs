@@ -122,7 +122,7 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
         terminal.fail(&error);
         failure::exit_code(&error)
     });
-    terminal.say("precise enough: the command goes on without being sampled");
+    terminal.say("precise enough: the command continues unsampled");
     let stop = runtime.block_on(precise::outlast(&mut signals, &command))?;
     Ok(failed.unwrap_or_else(|| stop.exit_code()))
 }

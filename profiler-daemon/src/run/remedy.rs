@@ -80,7 +80,7 @@ fn stripped(reason: &Reason, sought: &Sought<'_>, path: &str) -> Unknown {
         format!("profile a build with its symbols, or put its debug file at {place}")
     };
     if sought.build_id.is_some() && !sought.asks_servers {
-        remedy.push_str(", or have servers asked for it (--debuginfod)");
+        remedy.push_str(", or fetch it from servers (--debuginfod)");
     }
     unknown(why, remedy)
 }

@@ -85,16 +85,16 @@ fn undone(collected: &Collected) -> f64 {
 fn not_sampled(run: &Run, seen: Seen) -> String {
     let whose = match seen {
         Seen::Agents => {
-            "of programs that the library does not come into (static, musl, with other rights), or of threads that were too short, \
-             came late or may not be signalled"
+            "programs without the library (static, musl, with other rights), or threads that were too \
+             short, started late or cannot be signalled"
         }
         Seen::Everything | Seen::UserCode => {
-            "of processes at their end, when Linux frees their memory (since 6.16 it ends events before that), or of processes that had \
-             no event for a moment"
+            "processes at their end, when Linux frees their memory (since 6.16 it ends events before that), \
+             or processes that had no event for a moment"
         }
     };
     let share = run.not_sampled_cpu_s / run.target_cpu_s * 100.0;
-    format!("{share:.0}% of the CPU time was not sampled, and is in no function: {whose}")
+    format!("{share:.0}% of the CPU time was not sampled and is in no function; it was used by {whose}")
 }
 
 /// What of the target can be sampled.

@@ -443,10 +443,12 @@ impl SymbolProcess {
         }
         state.is_impossible = true;
         tracing::warn!(
-            "no symbolizer process can be had: {why}; sweetspot itself reads files, and their symbol tables alone"
+            "no symbolizer process can be started: {why}; sweetspot reads symbol tables itself, and no \
+             debug information"
         );
         let note = format!(
-            "functions are named from symbol tables alone, without lines and inlined calls: no process that can do nothing else could be had to read debug information: {why}"
+            "functions are named from symbol tables only, without lines and inlined calls: no confined \
+             process could be started to read debug information: {why}"
         );
         lock(&self.0.told).say(note);
         lock(&self.0.told).obstacle = Some(why);

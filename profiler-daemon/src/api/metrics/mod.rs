@@ -117,7 +117,7 @@ impl Collector for Snapshot {
         out.one(
             "http_panics",
             Kind::Counter,
-            "Requests that met an error of sweetspot's.",
+            "Requests that ended in an internal error.",
             self.panics as f64,
         )?;
         let help = "Connections that ended before what was asked on them was answered.";

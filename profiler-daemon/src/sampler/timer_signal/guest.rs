@@ -228,7 +228,7 @@ impl Guest {
         }
         if self.untold > 0 {
             lines.push(format!(
-                "{} threads that came later were not sampled: they may not be signalled",
+                "{} threads that started later were not sampled: they cannot be signalled",
                 self.untold
             ));
         }

@@ -54,8 +54,8 @@ impl Kin {
         let records = self.strange.values().fold(0, |sum: u64, &records| sum.saturating_add(records));
         (processes > 0).then(|| {
             format!(
-                "{processes} processes were begun in PID namespaces of their own, and their {records} records are left out: run sweetspot \
-                 inside of these"
+                "{processes} processes started in PID namespaces of their own, and their {records} records \
+                 are left out: run sweetspot inside these namespaces"
             )
         })
     }
