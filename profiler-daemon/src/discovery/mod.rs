@@ -1,13 +1,14 @@
-//! Which processes belong to which target, as they come and go.
+//! Which processes belong to which target, as they start and end.
 //!
-//! A process belongs to the first section that it fits by itself, else to the target of the process that created it, else to
-//! `everything`. What is inherited stays when the creator ends. This process and threads of the kernel belong to none.
+//! A process belongs to the first section that it matches itself, else to the target of the process that
+//! created it, else to `everything`. What is inherited stays when the creator ends. The profiler and kernel
+//! threads belong to no target.
 //!
-//! A look lists `/proc` and reads files of processes that are new, and of a sixteenth of the others: whoever became another
-//! (by exec, by another user, in another control group) is noticed within sixteen looks, within three while it is young, or at
-//! the next one after [`Discovery::suspect`]. An id that the list skips once has a new owner; one that was given away between
-//! two looks has another folder. Of a process its `stat` is read, and beside it only what the sections ask for and what tells
-//! the labels of those that belong to a target.
+//! A scan lists `/proc` and reads files of new processes and of a sixteenth of the others: a process that has
+//! changed (by exec, another user, another control group) is noticed within sixteen scans, within three while
+//! it is young, or in the next one after [`Discovery::suspect`]. An id that is missing from one list has a
+//! new owner; one that was reused between two scans has another folder. Besides `stat`, only what the
+//! sections select by is read, and what the labels of targets need.
 
 mod asking;
 mod containers;
@@ -38,12 +39,13 @@ pub(crate) use self::table::{Found, TargetId};
 use self::table::{SectionId, Table};
 use crate::containers::Names;
 
-/// What a look found. A process that went from one target to another has left the one and joined the other: read `left` before
-/// `joined`. A process that was replaced by another of its id has done both, perhaps of the same target.
+/// What a look found. A process that went from one target to another has left the one and joined the other:
+/// read `left` before `joined`. A process that was replaced by another of its id has done both, perhaps of
+/// the same target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
-    /// Targets that are there now. Those of sections without `each` are there as long as their sections, with processes or
-    /// without.
+    /// Targets that are there now. Those of sections without `each` are there as long as their sections, with
+    /// processes or without.
     pub(crate) appeared: Vec<TargetId>,
     /// Processes that belong to a target now.
     pub(crate) joined: Vec<(TargetId, u32)>,
@@ -84,8 +86,9 @@ impl Discovery {
         discovery
     }
 
-    /// Puts other targets in place of those from the settings; those that were asked for stay. A target that has the same name
-    /// and asks for the same processes stays what it is, with new budget and labels. The next look says what changes.
+    /// Puts other targets in place of those from the settings; those that were asked for stay. A target that
+    /// has the same name and asks for the same processes stays what it is, with new budget and labels. The
+    /// next look says what changes.
     pub(crate) fn replace(&mut self, targets: &[TargetSettings]) {
         let old = std::mem::take(&mut self.sections);
         let (asked, mut old): (Vec<Section>, Vec<Section>) = old.into_iter().partition(|old| old.is_asked);
@@ -106,7 +109,8 @@ impl Discovery {
         self.sections_changed();
     }
 
-    /// Watches a target that somebody asks for. It comes before those of the settings; the next look says who belongs to it.
+    /// Watches a target that somebody asks for. It comes before those of the settings; the next look says who
+    /// belongs to it.
     pub(crate) fn add(&mut self, target: TargetSettings) -> TargetId {
         let section = self.section(Arc::new(target), true);
         let id = section.own;
@@ -116,8 +120,8 @@ impl Discovery {
         id
     }
 
-    /// Watches a target of [`Self::add`] no more, and those that its `each` made; others are left alone. The next look says that
-    /// it is gone.
+    /// Watches a target of [`Self::add`] no more, and those that its `each` made; others are left alone. The
+    /// next look says that it is gone.
     pub(crate) fn remove(&mut self, id: TargetId) {
         let of_it = |section: &Section| section.is_asked && section.own == id;
         let Some(at) = self.sections.iter().position(of_it) else { return };
@@ -181,8 +185,8 @@ impl Discovery {
         self.table.iter()
     }
 
-    /// CPU time that its processes have used since they were first seen (ns), as far as it was seen: of those that have ended,
-    /// up to the last time they were looked at. Reads a file for each process.
+    /// CPU time that its processes have used since they were first seen (ns), as far as it was seen: of those
+    /// that have ended, up to the last time they were looked at. Reads a file for each process.
     pub(crate) fn cpu_ns(&mut self, id: TargetId) -> u64 {
         self.processes.charge(id, &mut self.table);
         self.table.cpu_ticks(id).saturating_mul(1_000_000_000 / procfs::ticks_per_second().max(1))
