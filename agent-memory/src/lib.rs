@@ -1,11 +1,12 @@
 //! The memory that the profiler shares with its agents, which sample processes from inside.
 //!
-//! It is one file of words: a header that the profiler writes, a table of slots, and a ring for each slot. A slot belongs to one
-//! thread at a time, which writes records into its ring; the profiler reads them and gives the slot back. Both sides see words
-//! through atomics alone, so this crate needs no `unsafe`, no allocation and no system call, and serves in a signal handler.
+//! It is one file of words: a header that the profiler writes, a table of slots, and a ring for each slot. A
+//! slot belongs to one thread at a time, which writes records into its ring; the profiler reads them and
+//! gives the slot back. Both sides see words through atomics alone, so this crate needs no `unsafe`, no
+//! allocation and no system call, and serves in a signal handler.
 //!
-//! An agent is part of a process that may do anything with this memory. So the reader keeps its own positions and believes
-//! nothing: whatever it finds becomes a record, or a count of what was damaged.
+//! An agent is part of a process that may do anything with this memory. So the reader keeps its own positions
+//! and trusts nothing: everything it finds becomes a record, or is counted as damaged.
 //!
 //! Agents without a sign of life from the profiler for a second sample once per CPU-second, and continue at
 //! their rate when there is one; after fifteen seconds they stop their timers. A header that the process
@@ -40,8 +41,8 @@ pub use ring::{Entry, Reader, Ring};
 pub use slot::{Slot, State};
 pub use word::Word;
 
-/// The environment variable that names the libraries which the dynamic linker loads into a program before its own. Ours comes last,
-/// behind a [`SEPARATOR`] where others were named before.
+/// The environment variable that names the libraries which the dynamic linker loads into a program before its
+/// own. Ours comes last, behind a [`SEPARATOR`] where others were named before.
 pub const PRELOAD: &str = "LD_PRELOAD";
 /// What stands between others' libraries and what we have added. The dynamic linker passes over the empty name in it.
 pub const SEPARATOR: &str = "::";

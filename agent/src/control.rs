@@ -1,11 +1,11 @@
-//! A running process that we were loaded into: how it comes to be sampled, and is left alone again.
+//! Starting and stopping the agent in a running process.
 //!
-//! The profiler calls the one function in a thread that it has stopped, with every signal blocked, on that thread's stack. The
-//! thread may be anywhere, in the midst of `malloc` too: so nothing is called here that may take a lock. What does is called
-//! once, by the dynamic linker ([`prepare`]).
+//! The profiler calls the one function in a thread that it has stopped, with every signal blocked, on that
+//! thread's stack. The thread may be anywhere, in the midst of `malloc` too: so nothing is called here that
+//! may take a lock. What does is called once, by the dynamic linker ([`prepare`]).
 //!
-//! Whoever leaves takes the memory out of sight, waits until nobody is in a handler who could have found it before, and only then
-//! unmaps it.
+//! To stop, the agent hides the memory, waits until no handler that could have found it before is running,
+//! and only then unmaps it.
 //!
 //! An agent serves the memory whose identity a call names: a profiler that was stopped for so long that another
 //! one has come changes nothing for that one. Of two calls at a time, the second is refused and made again.
@@ -28,7 +28,8 @@ const LOOKS: u32 = 1000;
 static GUEST: AtomicBool = AtomicBool::new(false);
 /// Places outside of the handler of our timers that use the memory at the moment.
 static USING: AtomicU32 = AtomicU32::new(0);
-/// The process that makes a call at the moment, in our memory; 0 if none does. Another's was made in a parent, whose child this is.
+/// The process that makes a call at the moment, in our memory; 0 if none does. Another's was made in a
+/// parent, whose child this is.
 static CALLER: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the process is sampled without having been begun for it.
@@ -114,7 +115,8 @@ fn attach(fd: c_int, signals: Signals) -> Answer {
     Answer::Done
 }
 
-/// Leaves unless the memory is another profiler's by now: whoever asks was stopped for so long that it was taken for gone.
+/// Leaves unless the memory is another profiler's by now: whoever asks was stopped for so long that it was
+/// taken for gone.
 fn leave_if(identity: u64, signals: Signals) -> Answer {
     match memory::get() {
         Some(memory) if memory.identity() != identity => Answer::Busy,
@@ -153,7 +155,8 @@ pub(crate) fn begin_child() {
     CALLER.store(0, Relaxed);
 }
 
-/// In the child of a fork, whose only thread is no handler of ours: it has no timers, and is left as if we had never been there.
+/// In the child of a fork, whose only thread is no handler of ours: it has no timers, and is left as if we
+/// had never been there.
 pub(crate) fn leave_child() {
     memory::ENABLED.store(false, Relaxed);
     threads::forget_all();

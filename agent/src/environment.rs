@@ -1,6 +1,6 @@
-//! The environment. What a program is given for us (the library and the memory's place) is taken out of it before the program
-//! begins, which finds it as it would without us. It is put back for a program that takes this one's place or that this one
-//! starts, if that program can have a library preloaded (`exec`).
+//! The environment. The agent's entries (library and memory) are removed before the program starts, which
+//! finds its environment unchanged. They are restored for a program that replaces this one or that it starts,
+//! if a library can be preloaded into that program (`exec`).
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_void};
@@ -142,8 +142,8 @@ unsafe fn take_preload(at: usize) {
     }
 }
 
-/// Removes a variable. The ones before it move up: the end has to stay where it is, since programs find what the kernel has put behind
-/// the environment by it.
+/// Removes a variable. The ones before it move up: the end has to stay where it is, since programs find what
+/// the kernel has put behind the environment by it.
 ///
 /// # Safety
 ///
@@ -205,8 +205,9 @@ unsafe fn value_of<'a>(entry: Entry, name: &str) -> &'a [u8] {
     }
 }
 
-/// Calls with an environment that has ours as well, and `first` before the library; with the given one where there is no room, or
-/// where it names a profiler's memory already. On the stack: in the child of a `vfork` whatever is allocated stays in the parent.
+/// Calls with an environment that has ours as well, and `first` before the library; with the given one where
+/// there is no room, or where it names a profiler's memory already. On the stack: in the child of a `vfork`
+/// whatever is allocated stays in the parent.
 ///
 /// # Safety
 ///
@@ -290,8 +291,9 @@ impl List {
     }
 }
 
-/// Puts ours back into the program's own environment, for a call of the C library that starts a shell with that one, until
-/// [`take_back`]. Only where the environment is still the one that the program began with, and has room.
+/// Puts ours back into the program's own environment, for a call of the C library that starts a shell with
+/// that one, until [`take_back`]. Only where the environment is still the one that the program began with,
+/// and has room.
 pub(crate) fn lend() {
     let first = FIRST.load(Acquire);
     if LENT.fetch_add(1, Relaxed) > 0 || first.is_null() || current() != first.cast_const() {

@@ -1,9 +1,10 @@
 //! What an interrupt costs on this host now, beside what it cost when the machine was calibrated.
 //!
-//! A calibration is right for the host it was taken on. A host that becomes busy, or a virtual machine that moves to another one,
-//! has dearer interrupts, and nothing in the target tells: the kernel's handler sees itself alone. So a thread of the profiler's
-//! own spins for a moment every few seconds under a clock of its own, and finds how long each sample holds it up. The calibration
-//! did the same, so the two figures can be compared. Where they differ by more than their errors, the costs follow what is seen.
+//! A calibration is right for the host it was taken on. A host that becomes busy, or a virtual machine that
+//! moves to another one, has more expensive interrupts, and nothing in the target shows it: the kernel's
+//! handler only measures itself. So a thread of the profiler's own spins for a moment every few seconds under
+//! a clock of its own, and measures how long each sample delays it. The calibration did the same, so the two
+//! figures can be compared. Where they differ by more than their errors, the costs follow what is seen.
 //!
 //! The factor only moves beyond three tenths: two measurements of an unchanged virtual machine differ by half
 //! of that. The probe's clock is that of its thread, not of its CPU: a thread clock stops while another task
@@ -15,7 +16,8 @@ use super::cost::Cost;
 
 /// Measurements that count: a minute of them.
 const MOST: usize = 12;
-/// The latest of them; where their median is another than the others' mean, the host has changed and the others are forgotten.
+/// The latest of them; where their median is another than the others' mean, the host has changed and the
+/// others are forgotten.
 const LATEST: usize = 3;
 /// Fewer times say nothing.
 const FEWEST: usize = 4;
@@ -30,7 +32,8 @@ const AGREE: f64 = 2.0;
 /// The same once they have differed.
 const CLOSE: f64 = 1.0;
 
-/// What one measurement found: the mean of the times for which single interrupts held a thread up (ns). `None` of too few.
+/// What one measurement found: the mean of the times for which single interrupts held a thread up (ns).
+/// `None` of too few.
 pub fn interrupt_cost(times_ns: &[f64]) -> Option<Cost> {
     let mut times: Vec<f64> = times_ns.iter().copied().filter(|ns| (1.0..=LONGEST_NS).contains(ns)).collect();
     times.sort_by(f64::total_cmp);
@@ -111,8 +114,8 @@ impl Interrupts {
         usual(self.recent.iter())
     }
 
-    /// What to take the calibrated cost of an interrupt times. The latest measurement alone widens the error at once where it is above;
-    /// the factor follows when a second one says so.
+    /// What to take the calibrated cost of an interrupt times. The latest measurement alone widens the error
+    /// at once where it is above; the factor follows when a second one says so.
     pub(super) fn change(&self) -> Change {
         self.change
     }

@@ -1,8 +1,8 @@
-//! Whose stacks the method and the size of the copy were learnt from.
+//! Which processes' stacks the method and the size of the copy were learnt from.
 //!
-//! A process that begins another program has other stacks from then on. Where they were a good share of all, what was learnt
-//! from them is forgotten. Where they were not, it still holds for the others: a shell begins programs all the time, and
-//! what proves wrong about one of them is noticed by its stacks.
+//! A process that begins another program has other stacks from then on. Where they were a good share of all,
+//! what was learnt from them is forgotten. Where they were not, it still holds for the others: a shell begins
+//! programs all the time, and what proves wrong about one of them is noticed by its stacks.
 
 use rustc_hash::FxHashMap;
 
@@ -32,8 +32,8 @@ impl Basis {
         }
     }
 
-    /// A process has begun another program; `is_only` says that it is the target's only one. Whether what was learnt is to be
-    /// forgotten, and with it what it rests on.
+    /// A process has begun another program; `is_only` says that it is the target's only one. Whether what was
+    /// learnt is to be forgotten, and with it what it rests on.
     pub fn program_changed(&mut self, pid: u32, is_only: bool) -> bool {
         let its = self.by_process.remove(&pid).unwrap_or(0);
         let is_lost = is_only || f64::from(its) > GOOD_SHARE * f64::from(self.all);

@@ -1,4 +1,4 @@
-//! Who may ask: decided before anything of a request is looked at but its head.
+//! Access control, decided from the head of a request before anything else of it is read.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -98,7 +98,8 @@ fn misdirected(host: &str, instead: &str) -> Problem {
     Problem::new(StatusCode::MISDIRECTED_REQUEST, detail)
 }
 
-/// On the socket any local name will do. A name with a dot would come from a page whose name was made to point to a relay.
+/// On the socket any local name will do. A name with a dot would come from a page whose name was made to
+/// point to a relay.
 fn check_local(hosts: &[String]) -> Result<(), Problem> {
     let is_local = |host: &String| {
         address(host)

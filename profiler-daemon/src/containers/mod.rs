@@ -1,8 +1,9 @@
-//! Names of containers and Kubernetes pods, as the container runtimes of this host say them.
+//! Names of containers and Kubernetes pods, from the container runtimes of this host.
 //!
-//! A control group tells the id of a container and nothing else. A thread queries the runtimes for all containers: at the start, when a
-//! process runs in a container that no answer has named (at most every two seconds), and every half minute. A runtime that fails
-//! is queried less and less often. The loop never waits for an answer: it uses the latest ones, and containers have no names until then.
+//! A control group's name holds the id of a container and nothing else. A thread queries the runtimes for all
+//! containers: at the start, when a process runs in a container that no answer has named (at most every two
+//! seconds), and every half minute. A runtime that fails is queried less and less often. The loop never waits
+//! for an answer: it uses the latest ones, and containers have no names until then.
 
 mod client;
 mod cri;

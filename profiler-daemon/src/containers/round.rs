@@ -1,4 +1,4 @@
-//! The thread that asks the runtimes, all that are due at once.
+//! The thread that queries the runtimes, all that are due at once.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;

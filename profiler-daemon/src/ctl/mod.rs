@@ -1,4 +1,4 @@
-//! `ctl`: asks the daemon over its socket, and shows what it says to a person, or as it is.
+//! `ctl`: sends a request to the daemon over its socket, and prints the response as text or as JSON.
 
 mod client;
 mod profile;

@@ -1,4 +1,4 @@
-//! Answers as texts for a person.
+//! Responses as text.
 
 use std::fmt::Write;
 

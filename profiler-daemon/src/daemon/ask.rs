@@ -1,7 +1,7 @@
-//! What the interface asks of the loop, and how the loop answers.
+//! Requests from the interface to the loop, and its responses.
 //!
-//! Requests are served on a thread of their own, so that no client delays a sample. They reach the loop through a queue
-//! that is bounded, and how everything is they see without it ([`super::board`]); ranges of stored profiles are read past it,
+//! Requests are served on a thread of their own, so that no client delays a sample. Commands reach the loop
+//! through a bounded queue. The status is read without it ([`super::board`]), and so are stored profiles,
 //! from the store's folder.
 
 use std::collections::BTreeMap;

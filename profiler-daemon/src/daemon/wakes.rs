@@ -1,4 +1,4 @@
-//! What wakes the loop: time, signals and whoever asks.
+//! What wakes the loop: time, signals and requests.
 
 use std::time::Duration;
 
@@ -29,7 +29,8 @@ pub(super) struct Wakes {
 }
 
 impl Wakes {
-    /// Catches the signals, also those that whoever started us had blocked: a service that cannot be told to end has to be killed.
+    /// Catches the signals, also those that whoever started us had blocked: a service that cannot be told to
+    /// end has to be killed.
     pub(super) fn listen() -> Result<Self> {
         let caught = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
         caught.thread_unblock().context("signals could not be unblocked")?;

@@ -1,11 +1,13 @@
-//! The agent, in a process that runs already: loaded by the process' own dynamic linker, in one of its threads, and told what to do.
+//! The agent, in a process that runs already: loaded by the process' own dynamic linker, in one of its
+//! threads, and controlled from here.
 //!
-//! Nothing of ours is executed there before the library is: a thread that was stopped is given registers, as a signal gives it a
-//! handler, and a frame to come back by ([`frame`]). So it comes back also if this process is killed in the midst of it. The library
-//! and the memory are files without names that the process is made to open, written from here: no path has to be visible there.
+//! Nothing of ours is executed there before the library is: a thread that was stopped is given registers, as
+//! a signal gives it a handler, and a frame to come back by ([`frame`]). So it comes back also if this
+//! process is killed in the midst of it. The library and the memory are files without names that the process
+//! is made to open, written from here: no path has to be visible there.
 //!
-//! A library is loaded where that is safe ([`safe`]), and nothing is done to a process of which is known that it would be harmed
-//! ([`status`]). What is asked of an agent that is loaded takes no lock, and is done in any thread with room on its stack.
+//! A library is loaded where that is safe ([`safe`]), and a process that is known to be harmed by it is not
+//! touched ([`status`]). Calls of a loaded agent take no lock, and run in any thread with room on its stack.
 //!
 //! Whatever ends a run removes the agent: signals that ask to stop are blocked from before it is loaded until
 //! they are handled, and the sampler stops the agents when it is dropped.
@@ -62,8 +64,8 @@ pub(crate) struct Attached {
 /// What is to be done again and again while the agent begins, which takes seconds in a process that keeps all CPUs busy.
 pub(crate) type Meanwhile = Box<dyn FnMut()>;
 
-/// Has a process sampled by the agent in `library`, which is loaded into it if it is not there yet; `prepare` is given the memory
-/// before the agent is.
+/// Has a process sampled by the agent in `library`, which is loaded into it if it is not there yet; `prepare`
+/// is given the memory before the agent is.
 ///
 /// # Errors
 ///
@@ -85,7 +87,8 @@ pub(crate) fn leave(pid: u32, library: &Path, identity: u64) -> Result<(), Refus
     apart(|| imp::leave(pid, library, identity))
 }
 
-/// Whether any of these threads has shut itself in since the process was attached to: then nothing may be done in it any more.
+/// Whether any of these threads has shut itself in since the process was attached to: then nothing may be
+/// done in it any more.
 pub(crate) fn is_shut_in(pid: u32, tids: &[u32]) -> bool {
     imp::is_shut_in(pid, tids)
 }

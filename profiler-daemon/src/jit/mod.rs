@@ -1,10 +1,10 @@
 //! Names of the code that the target's processes generate.
 //!
-//! A process tells them in a list (a perf map) or a journal (a jitdump) that it goes on writing, and neither need outlive
-//! it. So both are opened while it lives and kept. Journals are read as they grow, a little at each look. The rest of them, and
-//! lists, are read when names are asked for: when a cut is named, on the thread that does it, or when there are too many
-//! programs that have ended. An address may
-//! hold other code later, and only the journal's times tell which; of a list, the last line counts at that moment.
+//! A process writes them to a list (a perf map) or a journal (a jitdump) while it runs, and neither may
+//! outlive it. So both are opened while it lives and kept. Journals are read as they grow, a little at each
+//! look. The rest of them, and lists, are read when names are needed: when a cut is named, on the thread that
+//! does it, or when there are too many programs that have ended. An address may hold other code later, and
+//! only the journal's times tell which; of a list, the last line counts at that moment.
 //!
 //! Code in no file belongs to its process (`ObjectId::generated_by`). A frame in code that a journal describes
 //! holds the code's number in place of its address, because the address may hold other code later. A drain
@@ -36,8 +36,8 @@ const MOST_PROGRAMS: usize = 256;
 const MOST_ENDED: usize = 64;
 /// The same of those with a journal, which takes memory.
 const MOST_ENDED_JOURNALS: usize = 8;
-/// Of all journals, read at each look; of one whose names are asked for; and of one whose program has ended, where there are too
-/// many of these (bytes).
+/// Of all journals, read at each look; of one whose names are asked for; and of one whose program has ended,
+/// where there are too many of these (bytes).
 const READ_AT_ONCE: u64 = 1 << 20;
 const LONGEST_JOURNAL: u64 = 1 << 30;
 const MOST_OF_ENDED: u64 = 8 << 20;
@@ -168,8 +168,8 @@ impl JitStore {
         });
     }
 
-    /// What there is to tell of the code of these processes that was sampled since the last cut, to be read elsewhere. Programs that have
-    /// ended, those whose process is not among the `live` ones, are forgotten.
+    /// What there is to tell of the code of these processes that was sampled since the last cut, to be read
+    /// elsewhere. Programs that have ended, those whose process is not among the `live` ones, are forgotten.
     pub(crate) fn cut(
         &mut self,
         live: &FxHashSet<ProcessIndex>,

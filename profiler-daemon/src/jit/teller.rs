@@ -1,4 +1,4 @@
-//! What a program has told of the code that it generated, for the samples between two cuts.
+//! What a program has written about its generated code, for the samples between two cuts.
 
 use std::sync::{Arc, OnceLock};
 

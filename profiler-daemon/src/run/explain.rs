@@ -1,4 +1,4 @@
-//! What went wrong, for a person: one line that says what happened and what to do.
+//! Error messages: one line that says what happened and what to do.
 
 use std::io;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! What a run is going to cost, said before its clocks run, or of a command once its first second is over: before it, there
-//! is nothing to watch.
+//! Predicts what a run will cost: before its clocks run, or, for a command, after its first second, since
+//! there is nothing to watch before.
 
 use profiler_core::attach::AttachChoice;
 use profiler_core::rate::{Activity, CostModel, Figure, Prediction, RateSettings, Reading, predict};
@@ -33,8 +33,8 @@ impl Foresight {
         Self { settings, costs, choice, prediction, beginning }
     }
 
-    /// The prediction as it is: of a command that has ended before a second was over, from nothing but what is expected of
-    /// any.
+    /// The prediction as it is: of a command that has ended before a second was over, from nothing but what
+    /// is expected of any.
     pub(crate) fn prediction(&self) -> &Prediction {
         &self.prediction
     }

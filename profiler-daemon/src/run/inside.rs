@@ -1,5 +1,5 @@
-//! Runs without perf events: whether that is the way, what is preloaded into the command, and which commands it cannot be
-//! preloaded into.
+//! Runs without perf events: when they are used, what is preloaded into the command, and which commands it
+//! cannot be preloaded into.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -195,7 +195,8 @@ fn join(first: &OsStr, between: &str, second: &OsStr) -> OsString {
     joined
 }
 
-/// What has to be loaded before the agent; or why nothing can be preloaded into a program. Of one that nobody knows, nothing.
+/// What has to be loaded before the agent; or why nothing can be preloaded into a program. Of one that nobody
+/// knows, nothing.
 fn loaded_before(program: &Path) -> std::result::Result<OsString, &'static str> {
     let mut program = program.to_owned();
     for _ in 0..SCRIPTS {

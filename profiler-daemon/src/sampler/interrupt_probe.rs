@@ -1,6 +1,7 @@
-//! What an interrupt costs on this host at present: a thread of ours spins for a millisecond every few seconds under a clock of its own,
-//! and finds out for how long each sample holds it up. It does so where a target was sampled last, on a CPU that is as fast and as busy as
-//! the target finds it, else on each CPU in turn that we may use. It takes no right that sampling our own processes does not.
+//! What an interrupt costs on this host at present: a thread of ours spins for a millisecond every few
+//! seconds under a clock of its own, and measures how long each sample delays it. It does so where a target
+//! was sampled last, on a CPU that is as fast and as busy as the target finds it, else on each CPU in turn
+//! that we may use. It needs no permission beyond sampling our own processes.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -138,7 +139,8 @@ fn step() {
     std::hint::black_box((0..STEP).fold(1_u32, |x, y| std::hint::black_box(x ^ y)));
 }
 
-/// The share of each sample of the interruption that it lies in (ns). Where an interrupt takes longer than the period, several do.
+/// The share of each sample of the interruption that it lies in (ns). Where an interrupt takes longer than
+/// the period, several do.
 fn held_up(found: &[Interruption<()>], samples_ns: &[u64]) -> Vec<f64> {
     let of = |one: &Interruption<()>| {
         let within = one.at_ns.saturating_sub(SLACK_NS)..one.at_ns + one.stood_ns + SLACK_NS;

@@ -1,5 +1,5 @@
-//! Names, forks and exits on whole CPUs, reported once for all targets that have to know them. With events of its own for each
-//! target, whoever forks would pay for as many records as there are such targets.
+//! Names, forks and exits on whole CPUs, reported once for all targets that need them. With events for each
+//! target, a process that forks would pay for a record for each of them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -14,7 +14,8 @@ use super::reporters::Reporters;
 use super::rings::Rings;
 use crate::sys::limits::{self, OnlineCpu};
 
-/// Records that are kept for readers who are behind: seconds of the most that a machine forks. A reader further behind loses some.
+/// Records that are kept for readers who are behind: seconds of the most that a machine forks. A reader
+/// further behind loses some.
 const MOST_RECORDS: usize = 1 << 15;
 
 /// Reports are small: their rings are as large as where so many targets have some.
@@ -58,7 +59,8 @@ struct Report {
     claim: Claim,
 }
 
-/// Whether a report is about a target that is told of it: that one pays for it, as it does for what its own events report.
+/// Whether a report is about a target that is told of it: that one pays for it, as it does for what its own
+/// events report.
 #[derive(Debug, Default)]
 pub(crate) struct Claim(Cell<bool>);
 
@@ -117,7 +119,8 @@ impl Source {
 }
 
 impl Shared {
-    /// Takes in what was reported until then, and lets go of what everybody has read: for what nobody has claimed, all pay in turns.
+    /// Takes in what was reported until then, and lets go of what everybody has read: for what nobody has
+    /// claimed, all pay in turns.
     fn read(&mut self, until_ns: u64) {
         let log = &mut self.log;
         if let Some(source) = &mut self.source {
@@ -183,7 +186,8 @@ impl Reader {
         self.shared.0.borrow_mut().rest();
     }
 
-    /// Hands over every record of these rings and every report made until `until_ns`, in time order: a report with the claim to it.
+    /// Hands over every record of these rings and every report made until `until_ns`, in time order: a report
+    /// with the claim to it.
     pub(super) fn drain_with(
         &self,
         rings: &mut Rings,
@@ -225,8 +229,8 @@ impl Drop for Reader {
     }
 }
 
-/// Whose turn it is to pay for a report, of so many. Reports come in patterns (who forks soon ends), which must not fall to the same
-/// one all the time.
+/// Whose turn it is to pay for a report, of so many. Reports come in patterns (who forks soon ends), which
+/// must not fall to the same one all the time.
 fn payer(number: u64, readers: usize) -> Option<usize> {
     let drawn = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
     Some(drawn.checked_rem(readers as u64)? as usize)

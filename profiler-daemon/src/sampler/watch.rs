@@ -1,4 +1,4 @@
-//! What a target does while nothing is sampled, as `/proc` tells it: nobody stops it, and no event is opened.
+//! What a target does while nothing is sampled, read from `/proc`: it is not stopped, and no event is opened.
 
 use profiler_core::rate::{Activity, Figure};
 use profiler_core::unwind::copy::MAX_COPY_BYTES;
@@ -14,8 +14,8 @@ const PROCESSES_READ: usize = 16;
 /// Threads of a process whose stacks are looked at.
 const STACKS_READ: usize = 16;
 
-/// Counts what happens between its beginning and its end. Of tasks that begin and end between two looks, only the machine's
-/// number is known.
+/// Counts what happens between its beginning and its end. Of tasks that begin and end between two looks, only
+/// the machine's number is known.
 pub(crate) struct Watch {
     cpu: TargetCpu,
     switches: Switches,

@@ -1,7 +1,7 @@
 //! One thread of another process, stopped and looked at.
 //!
-//! A thread is traced by the thread that seized it, and let go by the kernel when that one ends: whoever traces does so on a
-//! thread of its own, so that nobody is held longer than that, whatever goes wrong.
+//! A thread is traced by the thread that seized it, and released by the kernel when that one ends. So tracing
+//! runs on a thread of its own, and no thread is held longer than that, whatever goes wrong.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -231,7 +231,8 @@ impl Tracee {
         Ok(())
     }
 
-    /// Where the thread notes which restartable sequence it is in; 0 if it has no such place, or the kernel does not tell.
+    /// Where the thread notes which restartable sequence it is in; 0 if it has no such place, or the kernel
+    /// does not tell.
     pub(crate) fn sequence_area(&self) -> u64 {
         const GET_CONFIGURATION: libc::c_uint = 0x420f;
         #[repr(C)]

@@ -1,4 +1,4 @@
-//! How the daemon and its targets are, and what it is told to do.
+//! The state of the daemon and its targets, and commands.
 
 use axum::body::Body;
 use axum::http::header::ACCEPT;

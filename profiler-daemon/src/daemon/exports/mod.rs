@@ -1,7 +1,8 @@
 //! Windows go to backends, too: each export has a thread that sends what waits for it in the store.
 //!
-//! The store is the queue ([`crate::store::Outboxes`]), so that a backend that is slow, down or refuses delays nothing and loses
-//! nothing while the store keeps it. The loop waits for no sender: it sees how they are, or what it saw last.
+//! The store is the queue ([`crate::store::Outboxes`]), so that a backend that is slow, down or refuses
+//! delays nothing and loses nothing while the store keeps it. The loop never waits for a sender: it reads the
+//! latest status of each.
 
 mod plan;
 mod schedule;
@@ -28,7 +29,8 @@ use super::state::ExportStatus;
 use crate::store::{Export, Now, Outboxes, Tally};
 use crate::sys::clock;
 
-/// Part of the host's budget that all exports together may take. It is own CPU time of no target, which samples leave to them.
+/// Part of the host's budget that all exports together may take. It is own CPU time of no target, which
+/// samples leave to them.
 const SHARE: f64 = 0.1;
 /// An export that is so far behind is not as it should be (s).
 const FAR_BEHIND_S: f64 = 300.0;
@@ -211,7 +213,8 @@ impl Exports {
         self.running.iter().for_each(|running| running.control.end());
     }
 
-    /// Waits for what is being sent, until `until` at most: what is not answered by then is sent again by the next process.
+    /// Waits for what is being sent, until `until` at most: what is not answered by then is sent again by the
+    /// next process.
     pub(super) fn finish(self, until: Instant) {
         let all = || self.running.iter().chain(&self.leaving);
         while !all().all(Running::has_ended) && Instant::now() < until {

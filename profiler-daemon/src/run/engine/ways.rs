@@ -1,5 +1,5 @@
-//! What other ways to attach would cost, told before they are tried: by the switches of the target's threads, and by what else
-//! keeps the CPUs busy.
+//! What other ways to attach would cost, estimated before they are tried: by the switches of the target's
+//! threads, and by what else keeps the CPUs busy.
 
 use profiler_core::attach::{AttachMode, Foreseen, GROUP_SWITCH};
 
@@ -8,7 +8,8 @@ use crate::sampler::perf::Attachment;
 use crate::sampler::switches::Switches;
 use crate::sys::{clock, procfs};
 
-/// Either is looked at this often (ns), and for the first time after so long: the kernel counts a machine's CPU time in ticks.
+/// Either is looked at this often (ns), and for the first time after so long: the kernel counts a machine's
+/// CPU time in ticks.
 const LOOK_EVERY_NS: u64 = 1_000_000_000;
 const FIRST_LOOK_NS: u64 = 100_000_000;
 /// Threads whose switches are read while they have no events.
@@ -112,7 +113,8 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
-    /// Looks at what others have done, if it matters and it is time to; to be called when the target's CPU time was just read.
+    /// Looks at what others have done, if it matters and it is time to; to be called when the target's CPU
+    /// time was just read.
     pub(super) fn look_at_others(&mut self, now_ns: u64) {
         let last = self.ways.others;
         let wall_ns = now_ns.saturating_sub(last.at_ns);

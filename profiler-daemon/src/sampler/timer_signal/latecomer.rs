@@ -1,5 +1,5 @@
-//! When a thread that has come may be told to have itself sampled: that is a signal, and not every system call goes on after one
-//! (signal(7)). Who sleeps uses no CPU time, so nothing is missed by waiting.
+//! When a new thread may be signalled to have itself sampled: not every system call continues after a signal
+//! (signal(7)). A sleeping thread uses no CPU time, so nothing is missed by waiting.
 //!
 //! Lists of threads omit some while others end. So the slots say which threads are sampled, and a thread whose
 //! folder is still there has not ended. A process that executes another program is recognised by the address of
@@ -9,8 +9,8 @@ use std::fs;
 
 use crate::sys::procfs::{self, Call};
 
-/// A thread that runs may be about to sleep, or about to be woken: so it is told once it has used as much as would have brought it a signal
-/// of its timer by now (ms).
+/// A thread that runs may be about to sleep, or about to be woken: so it is told once it has used as much as
+/// would have brought it a signal of its timer by now (ms).
 const USED_MS: u64 = 10;
 
 /// Whether it may be told now.
