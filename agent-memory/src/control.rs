@@ -22,8 +22,8 @@ pub fn is_enter(value: u64) -> bool {
 /// are for it, and the answer. Once answered, the signal of the timers is in the place of what belonged to it.
 pub type Request = [u64; 4];
 
-/// What may be done with signals in a process, as is seen from outside alone: a signal that nobody handles
-/// may be blocked, and be read from a file.
+/// What may be done with signals in a process, as is seen from outside alone: a signal that nobody handles may be blocked, and
+/// be read from a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signals {
     /// A byte each, in order; 0 at the end.
@@ -33,8 +33,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Those that timers may send, the best first, of which four are kept; and those (of the first 32) whose
-    /// handler stays, since the program would lose one that waits for it if it were taken away.
+    /// Those that timers may send, the best first, of which four are kept; and those (of the first 32) whose handler stays, since
+    /// the program would lose one that waits for it if it were taken away.
     pub fn new(usable: impl IntoIterator<Item = i32>, kept: impl IntoIterator<Item = i32>) -> Self {
         let mut signals = Self::default();
         let usable = usable.into_iter().filter_map(|signal| u8::try_from(signal).ok());

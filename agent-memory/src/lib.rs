@@ -41,8 +41,8 @@ pub use ring::{Entry, Reader, Ring};
 pub use slot::{Slot, State};
 pub use word::Word;
 
-/// The environment variable that names the libraries which the dynamic linker loads into a program before its
-/// own. Ours comes last, behind a [`SEPARATOR`] where others were named before.
+/// The environment variable that names the libraries which the dynamic linker loads into a program before its own. Ours comes last,
+/// behind a [`SEPARATOR`] where others were named before.
 pub const PRELOAD: &str = "LD_PRELOAD";
 /// What stands between others' libraries and what we have added. The dynamic linker passes over the empty name in it.
 pub const SEPARATOR: &str = "::";

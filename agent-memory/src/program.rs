@@ -30,8 +30,8 @@ const MACHINE: u16 = 183;
 #[cfg(not(target_arch = "aarch64"))]
 const MACHINE: u16 = 62;
 
-/// How the names of sanitizer runtimes begin that have to come before any preloaded library: they end the
-/// program otherwise, or stand between a signal and its handler.
+/// How the names of sanitizer runtimes begin that have to come before any preloaded library: they end the program otherwise, or
+/// stand between a signal and its handler.
 const RUNTIMES: [&[u8]; 5] = [b"libasan.so", b"libhwasan.so", b"libtsan.so", b"liblsan.so", b"libclang_rt."];
 
 /// A path, or names with colons between them.

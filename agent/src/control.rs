@@ -28,8 +28,7 @@ const LOOKS: u32 = 1000;
 static GUEST: AtomicBool = AtomicBool::new(false);
 /// Places outside of the handler of our timers that use the memory at the moment.
 static USING: AtomicU32 = AtomicU32::new(0);
-/// The process that makes a call at the moment, in our memory; 0 if none does. Another's was made in a
-/// parent, whose child this is.
+/// The process that makes a call at the moment, in our memory; 0 if none does. Another's was made in a parent, whose child this is.
 static CALLER: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the process is sampled without having been begun for it.
@@ -115,8 +114,7 @@ fn attach(fd: c_int, signals: Signals) -> Answer {
     Answer::Done
 }
 
-/// Leaves unless the memory is another profiler's by now: whoever asks was stopped for so long that it was
-/// taken for gone.
+/// Leaves unless the memory is another profiler's by now: whoever asks was stopped for so long that it was taken for gone.
 fn leave_if(identity: u64, signals: Signals) -> Answer {
     match memory::get() {
         Some(memory) if memory.identity() != identity => Answer::Busy,
@@ -155,8 +153,7 @@ pub(crate) fn begin_child() {
     CALLER.store(0, Relaxed);
 }
 
-/// In the child of a fork, whose only thread is no handler of ours: it has no timers, and is left as if we
-/// had never been there.
+/// In the child of a fork, whose only thread is no handler of ours: it has no timers, and is left as if we had never been there.
 pub(crate) fn leave_child() {
     memory::ENABLED.store(false, Relaxed);
     threads::forget_all();

@@ -142,8 +142,8 @@ unsafe fn take_preload(at: usize) {
     }
 }
 
-/// Removes a variable. The ones before it move up: the end has to stay where it is, since programs find what
-/// the kernel has put behind the environment by it.
+/// Removes a variable. The ones before it move up: the end has to stay where it is, since programs find what the kernel has put behind
+/// the environment by it.
 ///
 /// # Safety
 ///
@@ -205,9 +205,8 @@ unsafe fn value_of<'a>(entry: Entry, name: &str) -> &'a [u8] {
     }
 }
 
-/// Calls with an environment that has ours as well, and `first` before the library; with the given one where
-/// there is no room, or where it names a profiler's memory already. On the stack: in the child of a `vfork`
-/// whatever is allocated stays in the parent.
+/// Calls with an environment that has ours as well, and `first` before the library; with the given one where there is no room, or
+/// where it names a profiler's memory already. On the stack: in the child of a `vfork` whatever is allocated stays in the parent.
 ///
 /// # Safety
 ///
@@ -291,9 +290,8 @@ impl List {
     }
 }
 
-/// Puts ours back into the program's own environment, for a call of the C library that starts a shell with
-/// that one, until [`take_back`]. Only where the environment is still the one that the program began with,
-/// and has room.
+/// Puts ours back into the program's own environment, for a call of the C library that starts a shell with that one, until
+/// [`take_back`]. Only where the environment is still the one that the program began with, and has room.
 pub(crate) fn lend() {
     let first = FIRST.load(Acquire);
     if LENT.fetch_add(1, Relaxed) > 0 || first.is_null() || current() != first.cast_const() {

@@ -273,8 +273,8 @@ unsafe extern "C" fn execute_list_with(path: Entry, arguments: *const Entry) -> 
     }
 }
 
-/// Functions that take their arguments one by one: those that came in registers are put before the others on
-/// the stack, which makes the list that their siblings take.
+/// Functions that take their arguments one by one: those that came in registers are put before the others on the stack, which makes
+/// the list that their siblings take.
 macro_rules! one_by_one {
     ($($name:ident is $sibling:ident;)*) => {$(
         /// See exec(3).

@@ -95,8 +95,8 @@ fn compute(operation: u32, a: u32, b: u32) -> Option<u32> {
     })
 }
 
-/// The program is about to install this filter, for all its threads or for the calling one. What is no filter
-/// is the kernel's to refuse.
+/// The program is about to install this filter, for all its threads or for the calling one. What is no filter is the kernel's to
+/// refuse.
 ///
 /// # Safety
 ///

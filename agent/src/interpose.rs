@@ -84,8 +84,8 @@ pub(crate) fn want_nothing() {
     WANTED.set(&unsafe { mem::zeroed() });
 }
 
-/// Has a signal handled: on the stack for signals where the thread has one, with every signal blocked, and so
-/// that system calls that were interrupted go on.
+/// Has a signal handled: on the stack for signals where the thread has one, with every signal blocked, and so that system calls
+/// that were interrupted go on.
 pub(crate) fn handle(signal: c_int, handler: Handler) -> bool {
     // SAFETY: all-zero is a valid action, and the set is its.
     let action = unsafe {
@@ -211,8 +211,8 @@ fn begin_with(
     answer
 }
 
-/// Has the thread sampled, and then is its start: by a jump, so that neither its stack nor what unwinds it
-/// (`pthread_exit`, cancellation, exceptions) meets a frame of ours.
+/// Has the thread sampled, and then is its start: by a jump, so that neither its stack nor what unwinds it (`pthread_exit`,
+/// cancellation, exceptions) meets a frame of ours.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C-unwind" fn begin_thread(_: *mut c_void) -> *mut c_void {
@@ -301,8 +301,8 @@ unsafe fn without_ours(how: c_int, set: *const libc::sigset_t) -> Option<libc::s
     Some(set)
 }
 
-/// See sigprocmask(2). Our signal is never blocked, as those of the C library are not: threads that block
-/// every signal would never be seen.
+/// See sigprocmask(2). Our signal is never blocked, as those of the C library are not: threads that block every signal would
+/// never be seen.
 ///
 /// # Safety
 ///

@@ -64,9 +64,9 @@ impl AttachMode {
     }
 }
 
-/// What a switch out of a control group and back into it costs, in switches of a thread that has events of
-/// its own: all events of the CPU are stopped and started for it, not swapped. On a virtual machine .82 µs
-/// against .45 µs (medians of 41 comparisons, the machine was busy), and .71 µs against .36 µs (of 11).
+/// What a switch out of a control group and back into it costs, in switches of a thread that has events of its own:
+/// all events of the CPU are stopped and started for it, not swapped. On a virtual machine .82 µs against .45 µs (medians of
+/// 41 comparisons, the machine was busy), and .71 µs against .36 µs (of 11).
 pub const GROUP_SWITCH: f64 = 1.9;
 
 /// Events beyond which single threads are not attached to unless nothing else is permitted.
@@ -84,8 +84,7 @@ const LOST_TO_STRANGERS: f64 = 0.5;
 const CLEARLY_CHEAPER: f64 = 0.5;
 /// A cost of the way to begin with, from which nobody waits for its measurement to be complete.
 const CLEARLY_TOO_DEAR: f64 = 0.02;
-/// The same beside other targets, as a share of the target's budget: what is spent without a sample is not
-/// left for samples.
+/// The same beside other targets, as a share of the target's budget: what is spent without a sample is not left for samples.
 const TOO_DEAR_FOR_BUDGET: f64 = 0.5;
 /// Events of threads that would take more than this share of the target's budget by switches are not gone over to.
 const NEARLY_ALL: f64 = 0.9;
@@ -97,8 +96,7 @@ pub const EARLY_COST_NS: f64 = 1e6;
 const SHORT_LIVED: f64 = 0.05;
 /// For so long a way is kept, and its cost is measured (ns).
 const DWELL_NS: u64 = 1_000_000_000;
-/// Each time that threads turn out to be short-lived, what follows by itself is kept for twice as long, up to
-/// so many times.
+/// Each time that threads turn out to be short-lived, what follows by itself is kept for twice as long, up to so many times.
 const MOST_PATIENCE: u32 = 7;
 /// For so long a measured cost is believed, and too many threads are expected to come back (ns).
 const BELIEVED_NS: u64 = 120_000_000_000;
@@ -126,8 +124,8 @@ pub struct Observed {
     pub wall_ns: f64,
 }
 
-/// What ways to attach would cost beyond the target's samples (CPU time per wall time), at the rate that is
-/// wanted; `None` where nobody knows before they are tried.
+/// What ways to attach would cost beyond the target's samples (CPU time per wall time), at the rate that is wanted; `None`
+/// where nobody knows before they are tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Foreseen {
     /// Events of threads: their switches.
@@ -161,8 +159,8 @@ impl Observed {
         }
     }
 
-    /// Set against what the budget is set against: a target that does next to nothing has as much to spend as
-    /// one that uses a tenth of a CPU.
+    /// Set against what the budget is set against: a target that does next to nothing has as much to spend as one that uses a
+    /// tenth of a CPU.
     fn cost_ratio(&self) -> f64 {
         self.extra_ns / self.base_ns()
     }
@@ -176,9 +174,8 @@ impl Observed {
         cpus * self.wall_ns / self.base_ns()
     }
 
-    /// Whether what is no sample of the target costs anything worth a change: of its CPU time, or, where that
-    /// grows with the rate, of what is spent on sampling it. Where the budget binds, the latter is lost to
-    /// the profile.
+    /// Whether what is no sample of the target costs anything worth a change: of its CPU time, or, where that grows with the
+    /// rate, of what is spent on sampling it. Where the budget binds, the latter is lost to the profile.
     fn is_worth_a_change(&self, mode: AttachMode) -> bool {
         self.is_lost_to_strangers(mode) || self.cost_ratio() >= WORTH_A_CHANGE
     }
@@ -272,8 +269,7 @@ impl AttachChoice {
     /// The target has a control group of its own, so that its events are a way too. Where one event for each CPU is what
     /// to begin with, it is the group's: it interrupts nobody else.
     ///
-    /// Nothing changes where the user has chosen, or where whole CPUs are not permitted, since groups are not
-    /// then either.
+    /// Nothing changes where the user has chosen, or where whole CPUs are not permitted, since groups are not then either.
     #[must_use]
     pub fn with_group(mut self) -> Self {
         if self.possible.contains(&AttachMode::Cpu) && self.possible.len() > 1 {
@@ -285,19 +281,17 @@ impl AttachChoice {
         self
     }
 
-    /// Other targets are sampled beside this one, each of which would interrupt every CPU for itself, and
-    /// take in all strangers' samples: whole CPUs are a way out where events of threads take half of the
-    /// budget without a sample, and no small saving. What they cost cannot be read off either where they are
-    /// throttled: at a sample a second everything is cheap.
+    /// Other targets are sampled beside this one, each of which would interrupt every CPU for itself, and take in all strangers'
+    /// samples: whole CPUs are a way out where events of threads take half of the budget without a sample, and no small
+    /// saving. What they cost cannot be read off either where they are throttled: at a sample a second everything is cheap.
     #[must_use]
     pub fn among_others(mut self) -> Self {
         self.among_others = true;
         self
     }
 
-    /// What is foreseen before anything is sampled, of a target that keeps so many CPUs busy: one that
-    /// switches much has events of its threads all the same, where samples of whatever else runs would cost
-    /// as much.
+    /// What is foreseen before anything is sampled, of a target that keeps so many CPUs busy: one that switches much has events
+    /// of its threads all the same, where samples of whatever else runs would cost as much.
     #[must_use]
     pub fn foreseeing(mut self, foreseen: Foreseen, target_cpus: f64) -> Self {
         let (Some(task), Some(cpu)) = (foreseen.of(AttachMode::Task), foreseen.of(AttachMode::Cpu)) else {
@@ -312,8 +306,8 @@ impl AttachChoice {
         self
     }
 
-    /// What the ways would cost now that are not in force, as far as it can be told. It counts for more than
-    /// what they have cost when they were in force.
+    /// What the ways would cost now that are not in force, as far as it can be told. It counts for more than what they have cost
+    /// when they were in force.
     pub fn foresee(&mut self, foreseen: Foreseen) {
         self.foreseen = foreseen;
     }
@@ -324,8 +318,8 @@ impl AttachChoice {
         self.too_dear = CLEARLY_TOO_DEAR.min(TOO_DEAR_FOR_BUDGET * budget_ratio);
     }
 
-    /// The target was seen to switch so often (per second of wall time), while events of its threads were not
-    /// open: where that is too often for them, they are not tried out.
+    /// The target was seen to switch so often (per second of wall time), while events of its threads were not open: where that
+    /// is too often for them, they are not tried out.
     pub fn expect_switches(&mut self, now_ns: u64, switches_per_s: f64) {
         if !self.mode.follows_by_itself() || switches_per_s <= MANY_SWITCHES_PER_S {
             return;
@@ -339,16 +333,14 @@ impl AttachChoice {
         self.mode
     }
 
-    /// The way that was changed to cannot be had; the one before is in force again, and the refused one is
-    /// not tried again.
+    /// The way that was changed to cannot be had; the one before is in force again, and the refused one is not tried again.
     pub fn refuse(&mut self) {
         self.possible.retain(|way| *way != self.mode);
         let left = self.possible.first().copied();
         self.mode = if self.before == self.mode { left.unwrap_or(self.mode) } else { self.before };
     }
 
-    /// The control group is the target's own no longer. Returns the way that is in force instead of its
-    /// events, if they were.
+    /// The control group is the target's own no longer. Returns the way that is in force instead of its events, if they were.
     pub fn lose_group(&mut self) -> Option<AttachMode> {
         if !self.offers_group() {
             return None;
@@ -414,9 +406,8 @@ impl AttachChoice {
         Some(next)
     }
 
-    /// Events of single threads would be opened now, so many of them. Returns the way that is in force from
-    /// now on, if they are too many and there is another: opening them costs most where they would soon be
-    /// given up.
+    /// Events of single threads would be opened now, so many of them. Returns the way that is in force from now on, if they are
+    /// too many and there is another: opening them costs most where they would soon be given up.
     pub fn would_open(&mut self, now_ns: u64, task_events: usize) -> Option<AttachMode> {
         if self.is_fixed() || self.mode.follows_by_itself() || !self.is_crowded(now_ns, task_events) {
             return None;

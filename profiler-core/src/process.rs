@@ -97,8 +97,7 @@ impl ProcessTable {
         self.adopt_at(pid, comm, 0);
     }
 
-    /// The same for one that was found at `at_ns`, while records until then may still be on their way: that
-    /// it was forked, say.
+    /// The same for one that was found at `at_ns`, while records until then may still be on their way: that it was forked, say.
     pub fn adopt_at(&mut self, pid: u32, comm: &str, at_ns: u64) {
         if self.live.contains_key(&pid) {
             return;

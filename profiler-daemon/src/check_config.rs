@@ -14,9 +14,8 @@ use crate::discovery::Discovery;
 use crate::failure::{Failure, usage};
 use crate::terminal::Terminal;
 
-/// Prints all problems of `file`, each on a line as `FILE:LINE:COLUMN: what is wrong; what to do`; or what of
-/// it the daemon would refuse on this host, or what it would watch and cost, with a warning for what is not
-/// there at present or not safe. Without a file, prints the commented one with every setting.
+/// Prints all problems of `file`, each on a line as `FILE:LINE:COLUMN: what is wrong; what to do`; or what of it the daemon would
+/// refuse on this host, or what it would watch and cost, with a warning for what is not there at present or not safe. Without a file, prints the commented one with every setting.
 ///
 /// # Errors
 ///

@@ -25,9 +25,8 @@ pub struct AtTick {
 }
 
 impl AtTick {
-    /// What a signal costs outside of its handler, which began at `begun_ns` (monotonic clock); `None` where
-    /// that was not soon after a tick: ticks may come at another place on another CPU, and a thread in the
-    /// kernel is given its signals late.
+    /// What a signal costs outside of its handler, which began at `begun_ns` (monotonic clock); `None` where that was not soon after
+    /// a tick: ticks may come at another place on another CPU, and a thread in the kernel is given its signals late.
     pub fn outside_ns(&self, begun_ns: u64) -> Option<f64> {
         let period_ns = self.period_ns.max(1);
         let place_ns = self.place_ns % period_ns;

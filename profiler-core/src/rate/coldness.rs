@@ -58,8 +58,8 @@ impl Kind {
 }
 
 impl Coldness {
-    /// From samples of several kinds, and what their handler takes for a sample, a frame and a byte in the
-    /// warmest. Nothing is copied in any. `None` without a kind that costs something.
+    /// From samples of several kinds, and what their handler takes for a sample, a frame and a byte in the warmest. Nothing
+    /// is copied in any. `None` without a kind that costs something.
     ///
     /// A line through the kinds, by least squares; its slope has a prior, so that one kind is enough.
     pub fn fit(kinds: &[Kind], [handler_ns, frame_ns, byte_ns]: [Cost; 3]) -> Option<Coldness> {

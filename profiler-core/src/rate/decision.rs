@@ -120,8 +120,8 @@ pub struct Decision {
     pub bucket_level_us: f64,
     /// The budget of the slowdown (ratio of the target's CPU time).
     pub budget_ratio: f64,
-    /// What the host's budget leaves for everything that sampling costs (ratio of the target's CPU time),
-    /// where own CPU time has no budget of its own.
+    /// What the host's budget leaves for everything that sampling costs (ratio of the target's CPU time), where own CPU time
+    /// has no budget of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub granted_ratio: Option<f64>,
     /// The budget of own CPU time (share of one CPU), where there is one.

@@ -16,8 +16,7 @@ use super::cost::Cost;
 
 /// Measurements that count: a minute of them.
 const MOST: usize = 12;
-/// The latest of them; where their median is another than the others' mean, the host has changed and the
-/// others are forgotten.
+/// The latest of them; where their median is another than the others' mean, the host has changed and the others are forgotten.
 const LATEST: usize = 3;
 /// Fewer times say nothing.
 const FEWEST: usize = 4;
@@ -32,8 +31,7 @@ const AGREE: f64 = 2.0;
 /// The same once they have differed.
 const CLOSE: f64 = 1.0;
 
-/// What one measurement found: the mean of the times for which single interrupts held a thread up (ns).
-/// `None` of too few.
+/// What one measurement found: the mean of the times for which single interrupts held a thread up (ns). `None` of too few.
 pub fn interrupt_cost(times_ns: &[f64]) -> Option<Cost> {
     let mut times: Vec<f64> = times_ns.iter().copied().filter(|ns| (1.0..=LONGEST_NS).contains(ns)).collect();
     times.sort_by(f64::total_cmp);
@@ -114,8 +112,8 @@ impl Interrupts {
         usual(self.recent.iter())
     }
 
-    /// What to take the calibrated cost of an interrupt times. The latest measurement alone widens the error
-    /// at once where it is above; the factor follows when a second one says so.
+    /// What to take the calibrated cost of an interrupt times. The latest measurement alone widens the error at once where it is above;
+    /// the factor follows when a second one says so.
     pub(super) fn change(&self) -> Change {
         self.change
     }

@@ -16,8 +16,8 @@ use super::modes::{CostMode, clear_modes};
 use crate::stats::characterise::Parameters;
 use crate::stats::regression::{Prior, RegressionSettings, RobustRegression};
 
-/// By how much the field may differ from the calibration, as a multiple of its costs: what the priors leave
-/// open. Wide, so that a burst is enough to leave them.
+/// By how much the field may differ from the calibration, as a multiple of its costs: what the priors leave open. Wide, so
+/// that a burst is enough to leave them.
 const FIELD_SPREAD: f64 = 2.0;
 /// Times that must lie off by so many standard deviations, and be most of a burst's, to show a step.
 const STEP_TIMES: u64 = 10;
@@ -114,8 +114,8 @@ impl Prices {
         Cost::new(sample.mean_ns + more.mean_ns, sample.se_ns.hypot(more.se_ns))
     }
 
-    /// What the interrupt of such a sample costs more, or less, than when the machine was calibrated. Of a
-    /// handler that is timed in the field that is known, and what follows from it is not counted twice.
+    /// What the interrupt of such a sample costs more, or less, than when the machine was calibrated. Of a handler that is timed in the field
+    /// that is known, and what follows from it is not counted twice.
     fn since_calibration(&self, frames: f64, bytes: f64) -> Cost {
         let change = self.interrupts.change();
         let bare_ns = self.calibrated.per_sample_ns.mean_ns;
@@ -248,8 +248,7 @@ impl Field {
     }
 }
 
-/// What the handler takes for a sample without its stack, for a frame and for a byte, from times alone;
-/// `None` of too few.
+/// What the handler takes for a sample without its stack, for a frame and for a byte, from times alone; `None` of too few.
 ///
 /// For calibrations: told as it is in the field, since what samples cost is not distributed symmetrically, and another
 /// estimate would be another figure.

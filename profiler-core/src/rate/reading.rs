@@ -21,8 +21,8 @@ pub struct Reading {
     pub frames: u64,
     /// Bytes of stack that the kernel copied for the target's samples (not for foreign ones).
     pub stack_bytes: u64,
-    /// Interrupts that brought no sample: the kernel dropped it, another clock had sampled the same time, or
-    /// they switched tracepoints on and off.
+    /// Interrupts that brought no sample: the kernel dropped it, another clock had sampled the same time, or they switched
+    /// tracepoints on and off.
     pub lost: u64,
     /// Context switches of the target, where they cost something (attach mode `task`), else 0.
     pub switches: u64,

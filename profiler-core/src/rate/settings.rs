@@ -8,12 +8,10 @@ use super::model::Criterion;
 pub struct RateSettings {
     /// Share of the target's CPU time that sampling may take from it; 0.0001 to 0.5.
     pub budget_ratio: f64,
-    /// Share of one CPU that the profiler itself may use, set-up left out; 0.0001 to 64. `None`: everything
-    /// that sampling costs stays within what [`RateController::grant`](super::RateController::grant) grants,
-    /// and within `budget_ratio` until then.
+    /// Share of one CPU that the profiler itself may use, set-up left out; 0.0001 to 64. `None`: everything that sampling costs
+    /// stays within what [`RateController::grant`](super::RateController::grant) grants, and within `budget_ratio` until then.
     pub own_cpu_ratio: Option<f64>,
-    /// W: CPU time of the target that goes into one profile (s). `None`: nobody knows, and the rate follows
-    /// the anytime law.
+    /// W: CPU time of the target that goes into one profile (s). `None`: nobody knows, and the rate follows the anytime law.
     pub horizon_s: Option<f64>,
     /// What the profile is optimised for.
     pub criterion: Criterion,

@@ -5,8 +5,7 @@
 const FIXED_CPUS: f64 = 0.0015;
 /// Rate of a sampler, as far as it is not known (samples per CPU-second).
 const USUAL_HZ: f64 = 100.0;
-/// The other way has to be so many times as cheap as the present one, and so much time to pass (ns): a change
-/// ends windows.
+/// The other way has to be so many times as cheap as the present one, and so much time to pass (ns): a change ends windows.
 const CLEARLY: f64 = 2.0;
 const SETTLES_NS: u64 = 60_000_000_000;
 /// Memory of what is busy (s).

@@ -32,8 +32,8 @@ impl Basis {
         }
     }
 
-    /// A process has begun another program; `is_only` says that it is the target's only one. Whether what was
-    /// learnt is to be forgotten, and with it what it rests on.
+    /// A process has begun another program; `is_only` says that it is the target's only one. Whether what was learnt is to be
+    /// forgotten, and with it what it rests on.
     pub fn program_changed(&mut self, pid: u32, is_only: bool) -> bool {
         let its = self.by_process.remove(&pid).unwrap_or(0);
         let is_lost = is_only || f64::from(its) > GOOD_SHARE * f64::from(self.all);

@@ -21,8 +21,8 @@ pub(crate) struct Bounds {
     pub(crate) taking: Duration,
     /// Time that a connection may rest between requests.
     pub(crate) rest: Duration,
-    /// Connections of each listener at a time: a full network leaves the socket free. On the network, so many
-    /// that have shown the token, and so many that have not.
+    /// Connections of each listener at a time: a full network leaves the socket free. On the network, so many that have shown the
+    /// token, and so many that have not.
     pub(crate) connections: usize,
     /// Those of one address on the network that have not shown the token.
     pub(crate) connections_each: usize,

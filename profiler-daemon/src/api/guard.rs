@@ -98,8 +98,7 @@ fn misdirected(host: &str, instead: &str) -> Problem {
     Problem::new(StatusCode::MISDIRECTED_REQUEST, detail)
 }
 
-/// On the socket any local name will do. A name with a dot would come from a page whose name was made to
-/// point to a relay.
+/// On the socket any local name will do. A name with a dot would come from a page whose name was made to point to a relay.
 fn check_local(hosts: &[String]) -> Result<(), Problem> {
     let is_local = |host: &String| {
         address(host)

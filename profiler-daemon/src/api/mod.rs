@@ -174,8 +174,8 @@ impl Server {
         self.address
     }
 
-    /// Takes new settings: tokens and certificates as they were read for them, and listeners replaced where
-    /// they changed. Requests that have begun go on.
+    /// Takes new settings: tokens and certificates as they were read for them, and listeners replaced where they changed. Requests
+    /// that have begun go on.
     ///
     /// # Errors
     ///

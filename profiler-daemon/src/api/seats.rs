@@ -44,8 +44,8 @@ impl Seats {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a connection from this address. Where there is none, the oldest connection of the address,
-    /// or of the one that has the most, loses its own.
+    /// A place for a connection from this address. Where there is none, the oldest connection of the address, or of the one that
+    /// has the most, loses its own.
     pub(super) fn take(self: &Arc<Self>, from: IpAddr) -> Seat {
         let from = network_of(from);
         let mut taken = self.taken();

@@ -26,8 +26,8 @@ pub(crate) fn path_in(cgroups: &str) -> Option<PathBuf> {
     named_in(cgroups).filter(|path| !is_outside(path)).map(PathBuf::from)
 }
 
-/// What the kernel calls the group of a process, by its `cgroup`. In a namespace of control groups, such as a
-/// container's, the paths of other groups lead up from its root: `/../../system.slice/web.service`.
+/// What the kernel calls the group of a process, by its `cgroup`. In a namespace of control groups, such as a container's, the paths of other
+/// groups lead up from its root: `/../../system.slice/web.service`.
 pub(crate) fn named_in(cgroups: &str) -> Option<&str> {
     let path = cgroups.lines().find_map(|line| line.strip_prefix("0::"))?;
     let path = path.strip_suffix(" (deleted)").unwrap_or(path);

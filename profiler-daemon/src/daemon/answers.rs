@@ -19,8 +19,8 @@ use crate::run::explain;
 use crate::store::Waiting;
 use crate::sys::{clock, procfs};
 
-/// Targets that are said to have used more than this share of what all programs did have been counted
-/// wrongly: the kernel's two accounts differ a little, and are read at two moments.
+/// Targets that are said to have used more than this share of what all programs did have been counted wrongly: the kernel's two accounts
+/// differ a little, and are read at two moments.
 const MORE_THAN_ALL: f64 = 1.01;
 const CLOCKS_APART_S: f64 = 2.0;
 

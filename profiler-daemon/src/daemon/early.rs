@@ -29,8 +29,7 @@ impl Default for EarlyEnds {
 }
 
 impl EarlyEnds {
-    /// When a window that began at `from_ns` may be ended. One that ends a time that was waited for has to be
-    /// old enough alone.
+    /// When a window that began at `from_ns` may be ended. One that ends a time that was waited for has to be old enough alone.
     pub(super) fn when(&self, from_ns: u64, is_end: bool) -> u64 {
         let old_enough_ns = from_ns.saturating_add(SHORTEST_NS);
         let missing_ns = if is_end { 0.0 } else { (1.0 - self.left).max(0.0) * EVERY_NS };
@@ -51,8 +50,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Ends windows as soon as they may be; `is_end` tells which of them end a time. How many there are in so
-    /// many seconds.
+    /// Ends windows as soon as they may be; `is_end` tells which of them end a time. How many there are in so many seconds.
     fn ends(seconds: u64, is_end: impl Fn(usize) -> bool) -> usize {
         let (mut early, mut now_ns) = (EarlyEnds::default(), 1000 * SECOND);
         let until_ns = now_ns + seconds * SECOND;

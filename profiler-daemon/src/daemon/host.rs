@@ -76,8 +76,8 @@ impl HostAccount {
         now.since(&then).saturating_sub(once_ns) as f64 / wall_ns as f64
     }
 
-    /// Own CPU time of no target and for no names, in the last ten seconds (CPU-seconds per second): what the
-    /// first seconds took is no sign that the next will take as much.
+    /// Own CPU time of no target and for no names, in the last ten seconds (CPU-seconds per second): what the first seconds took is
+    /// no sign that the next will take as much.
     pub(crate) fn housekeeping_cpus(&self) -> f64 {
         let (then, now) = (self.oldest(), self.latest());
         let wall_ns = now.at_ns.saturating_sub(then.at_ns).max(WINDOW_NS) as f64;

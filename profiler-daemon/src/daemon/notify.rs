@@ -34,8 +34,8 @@ impl Notifier {
         self.tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
     }
 
-    /// The settings are read again; [`Self::ready`] says that they were, also where the older ones stay in
-    /// force. The time tells the manager which request this answers.
+    /// The settings are read again; [`Self::ready`] says that they were, also where the older ones stay in force. The time
+    /// tells the manager which request this answers.
     pub(crate) fn reloading(&mut self) {
         let now_us = i128::from(clock::monotonic_ns() / 1000);
         self.tell(&[NotifyState::Reloading, NotifyState::MonotonicUsec(now_us)]);

@@ -22,8 +22,8 @@ pub(super) struct Ranking<T> {
 }
 
 impl<T: Copy> Standing<T> {
-    /// Where `most` may be sampled, and so many let in at once: the least active go while there are too many;
-    /// whoever there is room for comes; and one that is clearly more active than another takes its place.
+    /// Where `most` may be sampled, and so many let in at once: the least active go while there are too many; whoever there is
+    /// room for comes; and one that is clearly more active than another takes its place.
     pub(super) fn rank(mut self, most: usize, at_once: usize) -> Ranking<T> {
         self.sampled.sort_by_key(|(_, activity_ns)| *activity_ns);
         self.left_out.sort_by_key(|(_, activity_ns)| std::cmp::Reverse(*activity_ns));

@@ -29,8 +29,7 @@ pub(super) struct Wakes {
 }
 
 impl Wakes {
-    /// Catches the signals, also those that whoever started us had blocked: a service that cannot be told to
-    /// end has to be killed.
+    /// Catches the signals, also those that whoever started us had blocked: a service that cannot be told to end has to be killed.
     pub(super) fn listen() -> Result<Self> {
         let caught = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
         caught.thread_unblock().context("signals could not be unblocked")?;

@@ -47,8 +47,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// The frame from which a thread comes back to these registers, this state and this mask; `restorer` is
-    /// the code that ends handlers.
+    /// The frame from which a thread comes back to these registers, this state and this mask; `restorer` is the code that ends handlers.
     pub(super) fn new(registers: &user_regs_struct, state: &[u8], mask: u64, restorer: u64) -> Self {
         let state = &state[..state.len().min(USUAL_STATE_BYTES)];
         let scratch = registers.rsp.wrapping_sub(RED_ZONE + SCRATCH_BYTES) & !15;
@@ -100,9 +99,8 @@ fn described(state: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Calls that wait and that being stopped ends with an error, as it would after SIGSTOP and SIGCONT
-/// (signal(7)); those of sockets where they have a timeout. None of them has done anything by then: what was
-/// transferred is answered in place of the error.
+/// Calls that wait and that being stopped ends with an error, as it would after SIGSTOP and SIGCONT (signal(7)); those of sockets
+/// where they have a timeout. None of them has done anything by then: what was transferred is answered in place of the error.
 const ENDED_BY_STOPS: [i64; 22] = [
     libc::SYS_read,
     libc::SYS_readv,
@@ -148,8 +146,8 @@ pub(super) fn begun_again(registers: &user_regs_struct) -> user_regs_struct {
     }
 }
 
-/// The registers to go on with where the kernel still knows what it has interrupted, and begins that again by
-/// itself; it does not for some calls.
+/// The registers to go on with where the kernel still knows what it has interrupted, and begins that again by itself; it does not
+/// for some calls.
 pub(super) fn unended(registers: &user_regs_struct) -> user_regs_struct {
     let ended = registers.rax as i64 == -i64::from(libc::EINTR);
     match call(registers) {
@@ -181,8 +179,7 @@ pub(super) struct Call {
 impl Call {
     /// The registers that begin it, above a frame.
     pub(super) fn registers(&self, before: &user_regs_struct, frame: &Frame) -> user_regs_struct {
-        /// Of all flags, those that functions may rely on: none is set but the one that always is, and
-        /// interrupts are let in.
+        /// Of all flags, those that functions may rely on: none is set but the one that always is, and interrupts are let in.
         const CLEAN: u64 = 0x202;
         let [first, second, third, fourth] = self.arguments;
         let mut registers = *before;

@@ -64,8 +64,8 @@ pub(crate) struct Attached {
 /// What is to be done again and again while the agent begins, which takes seconds in a process that keeps all CPUs busy.
 pub(crate) type Meanwhile = Box<dyn FnMut()>;
 
-/// Has a process sampled by the agent in `library`, which is loaded into it if it is not there yet; `prepare`
-/// is given the memory before the agent is.
+/// Has a process sampled by the agent in `library`, which is loaded into it if it is not there yet; `prepare` is given the memory
+/// before the agent is.
 ///
 /// # Errors
 ///
@@ -87,8 +87,7 @@ pub(crate) fn leave(pid: u32, library: &Path, identity: u64) -> Result<(), Refus
     apart(|| imp::leave(pid, library, identity))
 }
 
-/// Whether any of these threads has shut itself in since the process was attached to: then nothing may be
-/// done in it any more.
+/// Whether any of these threads has shut itself in since the process was attached to: then nothing may be done in it any more.
 pub(crate) fn is_shut_in(pid: u32, tids: &[u32]) -> bool {
     imp::is_shut_in(pid, tids)
 }

@@ -27,11 +27,10 @@ use crate::sys::ptrace::{Lost, Tracee};
 
 /// So long a thread is looked for that can be taken, and then so long it may be away.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// At first threads that let no signal come are passed over: they may be in a handler of ours, which would
-/// wait for itself.
+/// At first threads that let no signal come are passed over: they may be in a handler of ours, which would wait for itself.
 const FOR_HANDLERS: Duration = Duration::from_millis(200);
-/// Between two rounds of all threads, twice as long each time: a thread is stopped some twenty-five times,
-/// and who is safe now and then is met by the first.
+/// Between two rounds of all threads, twice as long each time: a thread is stopped some twenty-five times, and who is safe now and
+/// then is met by the first.
 const FIRST_PAUSE: Duration = Duration::from_millis(3);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// A thread that does not stand still by then does so later, while others are tried.
@@ -101,8 +100,8 @@ impl Process {
         )))
     }
 
-    /// Threads in the order in which they are tried: those that wait in calls that are begun again without a
-    /// trace, those that wait otherwise, those that run.
+    /// Threads in the order in which they are tried: those that wait in calls that are begun again without a trace, those that wait
+    /// otherwise, those that run.
     fn candidates(&self) -> Vec<u32> {
         let rank = |tid: u32| match call_of(self.pid, tid) {
             Some(libc::SYS_futex | libc::SYS_poll | libc::SYS_read | libc::SYS_clock_nanosleep) => 0,
@@ -221,8 +220,7 @@ impl Process {
         Ok((registers.rsp, end))
     }
 
-    /// Whether a thread that was not in the kernel is in a sequence that it expects to be begun again when it
-    /// is interrupted.
+    /// Whether a thread that was not in the kernel is in a sequence that it expects to be begun again when it is interrupted.
     fn is_in_sequence(&self, tracee: &Tracee) -> bool {
         const SEQUENCE_AT: u64 = 8;
         let area = tracee.sequence_area();

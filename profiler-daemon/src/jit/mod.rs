@@ -36,8 +36,8 @@ const MOST_PROGRAMS: usize = 256;
 const MOST_ENDED: usize = 64;
 /// The same of those with a journal, which takes memory.
 const MOST_ENDED_JOURNALS: usize = 8;
-/// Of all journals, read at each look; of one whose names are asked for; and of one whose program has ended,
-/// where there are too many of these (bytes).
+/// Of all journals, read at each look; of one whose names are asked for; and of one whose program has ended, where there are too
+/// many of these (bytes).
 const READ_AT_ONCE: u64 = 1 << 20;
 const LONGEST_JOURNAL: u64 = 1 << 30;
 const MOST_OF_ENDED: u64 = 8 << 20;
@@ -168,8 +168,8 @@ impl JitStore {
         });
     }
 
-    /// What there is to tell of the code of these processes that was sampled since the last cut, to be read
-    /// elsewhere. Programs that have ended, those whose process is not among the `live` ones, are forgotten.
+    /// What there is to tell of the code of these processes that was sampled since the last cut, to be read elsewhere. Programs that have
+    /// ended, those whose process is not among the `live` ones, are forgotten.
     pub(crate) fn cut(
         &mut self,
         live: &FxHashSet<ProcessIndex>,

@@ -257,8 +257,8 @@ impl NameRoom {
         memory.give_back_kept(bytes);
     }
 
-    /// Gives up names that no naming from `now` on has asked for, the longest unused first, until so many
-    /// bytes are free or no such names are left.
+    /// Gives up names that no naming from `now` on has asked for, the longest unused first, until so many bytes are free or
+    /// no such names are left.
     fn give_up_names(&self, bytes: u64, now: Naming) {
         let all = self.tellers();
         let mut by_age: Vec<(u32, u64)> = all.iter().flat_map(|names| names.ages(now)).collect();

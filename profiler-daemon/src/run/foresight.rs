@@ -33,8 +33,8 @@ impl Foresight {
         Self { settings, costs, choice, prediction, beginning }
     }
 
-    /// The prediction as it is: of a command that has ended before a second was over, from nothing but what
-    /// is expected of any.
+    /// The prediction as it is: of a command that has ended before a second was over, from nothing but what is expected of
+    /// any.
     pub(crate) fn prediction(&self) -> &Prediction {
         &self.prediction
     }

@@ -195,8 +195,7 @@ fn join(first: &OsStr, between: &str, second: &OsStr) -> OsString {
     joined
 }
 
-/// What has to be loaded before the agent; or why nothing can be preloaded into a program. Of one that nobody
-/// knows, nothing.
+/// What has to be loaded before the agent; or why nothing can be preloaded into a program. Of one that nobody knows, nothing.
 fn loaded_before(program: &Path) -> std::result::Result<OsString, &'static str> {
     let mut program = program.to_owned();
     for _ in 0..SCRIPTS {

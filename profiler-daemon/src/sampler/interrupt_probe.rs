@@ -139,8 +139,7 @@ fn step() {
     std::hint::black_box((0..STEP).fold(1_u32, |x, y| std::hint::black_box(x ^ y)));
 }
 
-/// The share of each sample of the interruption that it lies in (ns). Where an interrupt takes longer than
-/// the period, several do.
+/// The share of each sample of the interruption that it lies in (ns). Where an interrupt takes longer than the period, several do.
 fn held_up(found: &[Interruption<()>], samples_ns: &[u64]) -> Vec<f64> {
     let of = |one: &Interruption<()>| {
         let within = one.at_ns.saturating_sub(SLACK_NS)..one.at_ns + one.stood_ns + SLACK_NS;

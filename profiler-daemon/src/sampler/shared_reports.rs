@@ -14,8 +14,7 @@ use super::reporters::Reporters;
 use super::rings::Rings;
 use crate::sys::limits::{self, OnlineCpu};
 
-/// Records that are kept for readers who are behind: seconds of the most that a machine forks. A reader
-/// further behind loses some.
+/// Records that are kept for readers who are behind: seconds of the most that a machine forks. A reader further behind loses some.
 const MOST_RECORDS: usize = 1 << 15;
 
 /// Reports are small: their rings are as large as where so many targets have some.
@@ -59,8 +58,7 @@ struct Report {
     claim: Claim,
 }
 
-/// Whether a report is about a target that is told of it: that one pays for it, as it does for what its own
-/// events report.
+/// Whether a report is about a target that is told of it: that one pays for it, as it does for what its own events report.
 #[derive(Debug, Default)]
 pub(crate) struct Claim(Cell<bool>);
 
@@ -119,8 +117,7 @@ impl Source {
 }
 
 impl Shared {
-    /// Takes in what was reported until then, and lets go of what everybody has read: for what nobody has
-    /// claimed, all pay in turns.
+    /// Takes in what was reported until then, and lets go of what everybody has read: for what nobody has claimed, all pay in turns.
     fn read(&mut self, until_ns: u64) {
         let log = &mut self.log;
         if let Some(source) = &mut self.source {
@@ -186,8 +183,7 @@ impl Reader {
         self.shared.0.borrow_mut().rest();
     }
 
-    /// Hands over every record of these rings and every report made until `until_ns`, in time order: a report
-    /// with the claim to it.
+    /// Hands over every record of these rings and every report made until `until_ns`, in time order: a report with the claim to it.
     pub(super) fn drain_with(
         &self,
         rings: &mut Rings,
@@ -229,8 +225,8 @@ impl Drop for Reader {
     }
 }
 
-/// Whose turn it is to pay for a report, of so many. Reports come in patterns (who forks soon ends), which
-/// must not fall to the same one all the time.
+/// Whose turn it is to pay for a report, of so many. Reports come in patterns (who forks soon ends), which must not fall to the same
+/// one all the time.
 fn payer(number: u64, readers: usize) -> Option<usize> {
     let drawn = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
     Some(drawn.checked_rem(readers as u64)? as usize)

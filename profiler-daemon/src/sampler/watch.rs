@@ -14,8 +14,8 @@ const PROCESSES_READ: usize = 16;
 /// Threads of a process whose stacks are looked at.
 const STACKS_READ: usize = 16;
 
-/// Counts what happens between its beginning and its end. Of tasks that begin and end between two looks, only
-/// the machine's number is known.
+/// Counts what happens between its beginning and its end. Of tasks that begin and end between two looks, only the machine's
+/// number is known.
 pub(crate) struct Watch {
     cpu: TargetCpu,
     switches: Switches,

@@ -58,8 +58,8 @@ fn failed(what: &str, error: &io::Error) -> String {
     format!("{what} ({error})")
 }
 
-/// Closes whatever our parent had open beside the first three: another thread of it may have been about to
-/// mark a descriptor as one that is closed by an exec.
+/// Closes whatever our parent had open beside the first three: another thread of it may have been about to mark a descriptor as one
+/// that is closed by an exec.
 fn close_inherited() {
     let first: libc::c_uint = 3;
     // SAFETY: nothing of this process has opened a file so far that it still uses.
@@ -144,8 +144,8 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_exit_group,
 ];
 
-/// What is answered as if the kernel had no such call: the C library starts threads by `clone` then, whose
-/// flags a filter can see, and how many CPUs a control group grants stays unknown.
+/// What is answered as if the kernel had no such call: the C library starts threads by `clone` then, whose flags a filter can see, and
+/// how many CPUs a control group grants stays unknown.
 const UNKNOWN: &[libc::c_long] = &[libc::SYS_clone3, libc::SYS_openat];
 
 /// Whoever makes any other call is killed. All threads that are started from now on have the same filter.

@@ -16,8 +16,8 @@ pub(crate) fn generation(file: &File) -> Option<u64> {
     (answer == 0).then_some(version & 0xffff_ffff)
 }
 
-/// Length of an open file, and when its content changed last (s and ns). By the plain call, which takes no
-/// path: a process may be permitted nothing else.
+/// Length of an open file, and when its content changed last (s and ns). By the plain call, which takes no path: a process may be
+/// permitted nothing else.
 pub(crate) fn state(file: &File) -> io::Result<(u64, i64, i64)> {
     // SAFETY: all-zero is a valid `stat`.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };

@@ -219,9 +219,8 @@ fn machine_ns(ticks: impl Fn(&[u64; 8]) -> u64) -> u64 {
     machine_ticks().map_or(0, |all| ticks(&all) * (1_000_000_000 / procfs::ticks_per_second().max(1)))
 }
 
-/// Ticks of all CPUs together: user, nice, system, idle, waiting for a disk, interrupts, soft interrupts,
-/// stolen. It is asked at every tick of a clock: the file stays open, and its first line is all that is
-/// looked at.
+/// Ticks of all CPUs together: user, nice, system, idle, waiting for a disk, interrupts, soft interrupts, stolen. It is asked at
+/// every tick of a clock: the file stays open, and its first line is all that is looked at.
 fn machine_ticks() -> Option<[u64; 8]> {
     static STAT: OnceLock<Option<File>> = OnceLock::new();
     let file = STAT.get_or_init(|| File::open("/proc/stat").ok()).as_ref()?;
@@ -275,8 +274,8 @@ fn age_s(tid: u32) -> f64 {
     }
 }
 
-/// Context switches of a thread since it began: how often it was given a CPU. That is the last of three
-/// numbers in a short file; a kernel that keeps none of them has the same in a long one.
+/// Context switches of a thread since it began: how often it was given a CPU. That is the last of three numbers in a short
+/// file; a kernel that keeps none of them has the same in a long one.
 pub(crate) fn context_switches(tid: u32) -> u64 {
     arrivals_in(&std::fs::read(format!("/proc/{tid}/schedstat")).unwrap_or_default())
         .unwrap_or_else(|| switches_in(&std::fs::read(format!("/proc/{tid}/status")).unwrap_or_default()))
@@ -288,8 +287,8 @@ fn arrivals_in(text: &[u8]) -> Option<u64> {
     text.split_ascii_whitespace().nth(2)?.parse().ok().filter(|count| *count > 0)
 }
 
-/// Reads the context switches of one thread again and again, from a file that stays open: to open it each
-/// time took ten times as long as to read it.
+/// Reads the context switches of one thread again and again, from a file that stays open: to open it each time took ten times as
+/// long as to read it.
 #[derive(Debug)]
 pub(crate) struct SwitchCounter {
     tid: u32,

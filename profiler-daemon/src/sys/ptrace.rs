@@ -231,8 +231,7 @@ impl Tracee {
         Ok(())
     }
 
-    /// Where the thread notes which restartable sequence it is in; 0 if it has no such place, or the kernel
-    /// does not tell.
+    /// Where the thread notes which restartable sequence it is in; 0 if it has no such place, or the kernel does not tell.
     pub(crate) fn sequence_area(&self) -> u64 {
         const GET_CONFIGURATION: libc::c_uint = 0x420f;
         #[repr(C)]

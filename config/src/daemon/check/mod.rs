@@ -49,8 +49,8 @@ pub(super) fn combinations(settings: &DaemonSettings, log: &mut Log) {
     exports::check(settings, log);
 }
 
-/// A budget that can be kept. A target's may be above the host's: the one is a share of the target's own CPU
-/// time, the other of all CPUs, and both hold.
+/// A budget that can be kept. A target's may be above the host's: the one is a share of the target's own CPU time, the other
+/// of all CPUs, and both hold.
 fn check_budget(path: &str, budget: Ratio, log: &mut Log) {
     if budget.get() <= 0.0 || budget.get() > MAX_BUDGET {
         log.wrong_key(path, InvalidSetting::Budget(budget).to_string());

@@ -29,8 +29,7 @@ use super::state::ExportStatus;
 use crate::store::{Export, Now, Outboxes, Tally};
 use crate::sys::clock;
 
-/// Part of the host's budget that all exports together may take. It is own CPU time of no target, which
-/// samples leave to them.
+/// Part of the host's budget that all exports together may take. It is own CPU time of no target, which samples leave to them.
 const SHARE: f64 = 0.1;
 /// An export that is so far behind is not as it should be (s).
 const FAR_BEHIND_S: f64 = 300.0;
@@ -213,8 +212,7 @@ impl Exports {
         self.running.iter().for_each(|running| running.control.end());
     }
 
-    /// Waits for what is being sent, until `until` at most: what is not answered by then is sent again by the
-    /// next process.
+    /// Waits for what is being sent, until `until` at most: what is not answered by then is sent again by the next process.
     pub(super) fn finish(self, until: Instant) {
         let all = || self.running.iter().chain(&self.leaving);
         while !all().all(Running::has_ended) && Instant::now() < until {

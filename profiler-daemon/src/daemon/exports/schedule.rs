@@ -15,8 +15,8 @@ const LONGEST_REFUSED_NS: u64 = 60 * SECOND_NS;
 const LONGEST_ASKED_NS: u64 = 3600 * SECOND_NS;
 /// The longest pause that CPU time makes (ns).
 const LONGEST_PACED_NS: u64 = 60 * SECOND_NS;
-/// Times that sending fails with a window, while others are taken, before it counts as refused: a backend
-/// that fails with one of three at random loses one of four hundred.
+/// Times that sending fails with a window, while others are taken, before it counts as refused: a backend that fails with one
+/// of three at random loses one of four hundred.
 const MOST_BLAMED: u32 = 5;
 /// Most different reasons for refusals that are logged.
 const MOST_REASONS: usize = 32;

@@ -51,8 +51,7 @@ pub(crate) struct Equal {
     pub(crate) debug_files: Arc<DebugFilesForAll>,
 }
 
-/// Debug files that are the same for whoever has a file of some content, and those that were looked for in
-/// vain since they are not.
+/// Debug files that are the same for whoever has a file of some content, and those that were looked for in vain since they are not.
 #[derive(Default)]
 pub(crate) struct DebugFilesForAll(Mutex<Vec<PathBuf>>);
 

@@ -87,8 +87,8 @@ impl<L: DecisionLog> Engine<L> {
         self.session.group().is_some_and(|group| group.is_gone())
     }
 
-    /// Whether whoever comes when nobody is left can be sampled by the events that there are, or by others in
-    /// their place. Of processes that had a group to themselves nobody knows where the next ones will be.
+    /// Whether whoever comes when nobody is left can be sampled by the events that there are, or by others in their place. Of
+    /// processes that had a group to themselves nobody knows where the next ones will be.
     pub(crate) fn takes_newcomers(&self) -> bool {
         self.session.group().is_some() || self.attach.mode() != AttachMode::Cgroup
     }

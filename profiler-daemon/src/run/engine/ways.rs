@@ -8,8 +8,7 @@ use crate::sampler::perf::Attachment;
 use crate::sampler::switches::Switches;
 use crate::sys::{clock, procfs};
 
-/// Either is looked at this often (ns), and for the first time after so long: the kernel counts a machine's
-/// CPU time in ticks.
+/// Either is looked at this often (ns), and for the first time after so long: the kernel counts a machine's CPU time in ticks.
 const LOOK_EVERY_NS: u64 = 1_000_000_000;
 const FIRST_LOOK_NS: u64 = 100_000_000;
 /// Threads whose switches are read while they have no events.
@@ -113,8 +112,7 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
-    /// Looks at what others have done, if it matters and it is time to; to be called when the target's CPU
-    /// time was just read.
+    /// Looks at what others have done, if it matters and it is time to; to be called when the target's CPU time was just read.
     pub(super) fn look_at_others(&mut self, now_ns: u64) {
         let last = self.ways.others;
         let wall_ns = now_ns.saturating_sub(last.at_ns);

@@ -52,8 +52,8 @@ impl Session {
         self.mapped(origin.as_ref().unwrap_or(mapped));
     }
 
-    /// Where code without a file comes from that was mapped over a file's. Few are: a file may have been
-    /// unmapped since, of which no record tells, so `/proc` has to say that it is still there.
+    /// Where code without a file comes from that was mapped over a file's. Few are: a file may have been unmapped since, of which
+    /// no record tells, so `/proc` has to say that it is still there.
     fn origin(&mut self, mapped: &Mapped) -> Option<Mapped> {
         let end = mapped.start.saturating_add(mapped.len);
         let is_over_file = |process: &Process| process.space.has_file_in(mapped.start, end);
@@ -137,8 +137,8 @@ impl Session {
         }
     }
 
-    /// A sample in memory that nobody has told of: a mapping was missed, by whatever mishap. Where no record
-    /// tells, code may also have been put in the place of other code.
+    /// A sample in memory that nobody has told of: a mapping was missed, by whatever mishap. Where no record tells, code may also
+    /// have been put in the place of other code.
     pub(super) fn look_for_code(&mut self, sample: &RawSample<'_>, chain: &[u64]) {
         let ip = chain.first().copied().or(sample.regs.map(|regs| regs.ip()));
         let process = self.processes.get(sample.pid);
@@ -154,8 +154,8 @@ impl Session {
         }
     }
 
-    /// A stack that returns to memory that nobody has told of: either no return address, or the code of a
-    /// mapping that was missed, which the next sample is to find.
+    /// A stack that returns to memory that nobody has told of: either no return address, or the code of a mapping that was missed,
+    /// which the next sample is to find.
     pub(super) fn look_for_callers(&mut self, sample: &RawSample<'_>) {
         let generation = self.processes.get(sample.pid).map(|process| process.generation);
         let is_worthwhile = |generation| self.rereads.is_worthwhile(sample.pid, generation, sample.time_ns);

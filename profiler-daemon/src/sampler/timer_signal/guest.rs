@@ -14,8 +14,7 @@ use crate::sys::agent_memory::AgentMemory;
 use crate::sys::procfs::Image;
 use crate::sys::{clock, procfs};
 
-/// So many threads are looked at each time, beside the first one and those that are new: whether they have
-/// shut themselves in.
+/// So many threads are looked at each time, beside the first one and those that are new: whether they have shut themselves in.
 const LOOKED_AT: usize = 4;
 /// A thread that blocks the signal may be about to begin: it is met so often before that is believed.
 const LOOKS_AT_DEAF: u32 = 3;
@@ -116,8 +115,8 @@ impl Guest {
         procfs::thread_count(self.host.pid)
     }
 
-    /// The agent has found these threads by itself: whoever else there is has to be told, also of those that
-    /// it should have found. Its list leaves some out while others end, and so does ours.
+    /// The agent has found these threads by itself: whoever else there is has to be told, also of those that it should have found. Its list
+    /// leaves some out while others end, and so does ours.
     pub(super) fn found(&mut self, sampled: impl Iterator<Item = u32>) {
         self.threads.begin(sampled);
     }
@@ -127,8 +126,7 @@ impl Guest {
         self.is_shut
     }
 
-    /// Tells threads that have come to have themselves sampled, unless they are among the `sampled`; gives
-    /// those that have ended.
+    /// Tells threads that have come to have themselves sampled, unless they are among the `sampled`; gives those that have ended.
     pub(super) fn follow_threads(&mut self, sampled: impl FnOnce() -> FxHashSet<u32>) -> Vec<u32> {
         let Some(signal) = self.signal else { return Vec::new() };
         let pid = self.host.pid;
@@ -177,8 +175,8 @@ impl Guest {
         gone
     }
 
-    /// Whether the process runs another program by now: what was loaded is gone with the one before, and a
-    /// signal of ours would be one that nobody expects.
+    /// Whether the process runs another program by now: what was loaded is gone with the one before, and a signal of ours would be one that
+    /// nobody expects.
     fn has_become_another(&mut self) -> bool {
         let has_changed = self.image.zip(procfs::image(self.host.pid)).is_some_and(|(was, now)| was != now);
         if has_changed {

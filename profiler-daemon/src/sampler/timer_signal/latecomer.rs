@@ -9,8 +9,8 @@ use std::fs;
 
 use crate::sys::procfs::{self, Call};
 
-/// A thread that runs may be about to sleep, or about to be woken: so it is told once it has used as much as
-/// would have brought it a signal of its timer by now (ms).
+/// A thread that runs may be about to sleep, or about to be woken: so it is told once it has used as much as would have brought it a signal
+/// of its timer by now (ms).
 const USED_MS: u64 = 10;
 
 /// Whether it may be told now.
