@@ -256,7 +256,7 @@ fn a_command_goes_on_when_the_profile_is_precise() -> Result<()> {
     let mix = program("mix_nofp")?;
     let words = ["-o", &profile, "--stats", &sweetspot.file("stats.jsonl"), "--", "sh", "-c", script];
     let ended = run(sweetspot.command("record", &words).arg(mix).arg(&profile))?.expect_status(7)?;
-    ensure!(ended.stderr.contains("the command goes on"), "{ended:?}");
+    ensure!(ended.stderr.contains("the command continues"), "{ended:?}");
     let summary = Stats::parse(&fs::read_to_string(sweetspot.file("stats.jsonl"))?)?.summary;
     ensure!(summary.stopped == "precise" && summary.samples > 100, "{summary:?}");
     Ok(())

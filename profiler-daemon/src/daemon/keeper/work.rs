@@ -240,7 +240,7 @@ impl Work {
         let became = catch_unwind(AssertUnwindSafe(|| self.try_to_name_and_write(pending, handed_ns)));
         became.unwrap_or_else(|_| {
             self.store.count_lost();
-            let why = "a window was not kept: internal error; see sweetspot's log";
+            let why = "a window was not kept: it met an error of sweetspot's; its log says which";
             Became::Lost(why.to_owned())
         })
     }

@@ -239,7 +239,7 @@ impl Guest {
         }
         if self.is_shut {
             lines.push(format!(
-                "process {pid} has shut itself in (seccomp) and was not sampled from then on; a signal handler and a mapping stay in it"
+                "process {pid} has installed a seccomp filter and was not sampled from then on; a signal handler and a mapping stay in it"
             ));
         }
         if let Some(Refused::NotPermitted(why) | Refused::Failed(why)) =
