@@ -378,7 +378,7 @@ impl RateController {
     /// tick should not be waited for. `so_far` is a reading of the unfinished tick; its CPU times may be 0
     /// where they are not known yet: how busy the target is, its samples tell.
     ///
-    /// A tick of 100 ms at ten times the expected cost spends the budget of a second. To be asked whenever a
+    /// A tick of 100 ms at ten times the expected cost spends the budget of a second. To be called whenever a
     /// ring is read; never true at a fixed rate.
     pub fn overdrawn(&self, so_far: &Reading) -> bool {
         let wall_ns = self.last_ns.map_or(0, |last| so_far.at_ns.saturating_sub(last)) as f64;

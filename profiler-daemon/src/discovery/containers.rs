@@ -168,7 +168,7 @@ impl<'n> SharedNames<'n> {
     }
 }
 
-/// What tells the workload of a pod from others.
+/// What distinguishes the workload of a pod from others.
 pub(super) fn workload_key(pod: &Pod) -> String {
     format!("{}/{:?}/{}", pod.namespace, pod.workload.kind, pod.workload.name)
 }

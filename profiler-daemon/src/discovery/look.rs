@@ -179,7 +179,7 @@ impl Processes {
         self.estates.clear();
     }
 
-    /// Who is new, and whose turn it is to be looked at again.
+    /// New processes, and those that are due to be rechecked.
     fn compare(&mut self, listed: &[Listed], anew: bool) -> (Vec<Listed>, Vec<Listed>) {
         let (mut new, mut due) = (Vec::new(), Vec::new());
         let turn = self.looks % TURNS;
@@ -200,7 +200,7 @@ impl Processes {
         (new, due)
     }
 
-    /// Whether anybody is not there any more.
+    /// Whether any process has ended.
     fn part_with_unlisted(&mut self, table: &mut Table, changes: &mut Changes) -> bool {
         let unlisted = self.all.iter().filter(|(_, process)| process.seen != self.looks);
         let unlisted: Vec<u32> = unlisted.map(|(pid, _)| *pid).collect();

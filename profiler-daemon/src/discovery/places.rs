@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::place::Place;
 
-/// Groups below one another that are told apart; deeper ones count as this deep.
+/// Depth of nested groups that are distinguished; deeper ones count as this deep.
 const MAX_DEPTH: usize = 64;
 
 /// A group with processes in it.

@@ -72,7 +72,7 @@ impl ProcFolder {
     ///
     /// # Errors
     ///
-    /// If they cannot be listed now: who exists is not known then.
+    /// If they cannot be listed now.
     pub(super) fn list(&self, listed: &mut Vec<Listed>) -> io::Result<()> {
         listed.clear();
         for entry in fs::read_dir(&self.root)? {

@@ -172,7 +172,7 @@ fn read_path(pid: u32, folder: &mut ProcFolder, old_groups: &mut bool) -> Option
 }
 
 impl Facts {
-    /// Its control group, as far as it was asked for.
+    /// Its control group, if it was needed before.
     pub(super) fn known_place(&self) -> Option<PlaceId> {
         self.place.flatten()
     }
@@ -188,7 +188,7 @@ impl Facts {
         self.command = None;
     }
 
-    /// Reads the user again if it was asked for; whether it changed.
+    /// Reads the user again if it was needed before. Returns whether it changed.
     pub(super) fn read_user_again(&mut self, pid: u32, folder: &mut ProcFolder) -> bool {
         let Some(known) = self.user else { return false };
         let now = folder.user(pid);
@@ -196,7 +196,7 @@ impl Facts {
         now != known
     }
 
-    /// Reads the control group again if it was asked for: its path if it changed.
+    /// Reads the control group again if it was needed before. Returns its path if it changed.
     pub(super) fn read_place_again(
         &self,
         pid: u32,
@@ -218,7 +218,7 @@ impl Facts {
         self.place = Some(path.map(|path| places.enter(path)));
     }
 
-    /// Takes the process out of its group; it is read when it is asked for again.
+    /// Takes the process out of its group, which is read again when needed.
     pub(super) fn leave_place(&mut self, places: &mut Places) {
         if let Some(id) = self.place.take().flatten() {
             places.leave(id);

@@ -32,7 +32,7 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// Whether they may be seen: else all programs look alike.
+    /// Whether they are visible: otherwise all programs look alike.
     pub(super) fn is_known(self) -> bool {
         self.stack != 0
     }

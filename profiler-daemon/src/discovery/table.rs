@@ -226,7 +226,7 @@ impl Table {
         self.touched.insert(counted.target);
     }
 
-    /// What its processes share may be called otherwise.
+    /// The names of what its processes share may have changed.
     pub(super) fn touch(&mut self, id: TargetId) {
         self.touched.insert(id);
     }
@@ -243,13 +243,13 @@ impl Table {
         self.entries.get(&id).map_or(0, |entry| entry.cpu_ticks)
     }
 
-    /// Somebody came into a control group or left one, who may belong to another target or to none.
+    /// A process entered or left a control group; it may belong to another target or to none.
     pub(super) fn groups_moved(&mut self) {
         self.groups_moved = true;
     }
 
-    /// Finds anew what the processes of each changed target share, and says in `changes` which targets came,
-    /// went and changed.
+    /// Updates what the processes of each changed target share, and records new, removed and changed targets
+    /// in `changes`.
     pub(super) fn settle(
         &mut self,
         places: &Places,
