@@ -170,7 +170,7 @@ impl Rounds {
         // Nothing that a runtime sends may end this thread.
         match catch_unwind(AssertUnwindSafe(|| ask_all(asked))) {
             Ok(Ok(answers)) => answers,
-            Ok(Err(error)) => failed(format!("it cannot be asked ({error})")),
+            Ok(Err(error)) => failed(format!("it cannot be queried ({error})")),
             Err(_) => failed("internal error while its response was read; see the log".to_owned()),
         }
     }

@@ -280,7 +280,7 @@ impl Daemon {
         let more = targets.saturating_sub(NAMED);
         named.extend((more > 0).then(|| format!("{more} more")));
         let how = if named.is_empty() {
-            "none until `sweetspot ctl attach` adds one".to_owned()
+            "nothing until a request adds a target".to_owned()
         } else {
             named.join(", ")
         };

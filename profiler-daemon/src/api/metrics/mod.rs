@@ -120,7 +120,7 @@ impl Collector for Snapshot {
             "Requests that ended in an internal error.",
             self.panics as f64,
         )?;
-        let help = "Connections that ended before what was asked on them was answered.";
+        let help = "Connections that ended before their request was answered.";
         out.one("http_connections_failed", Kind::Counter, help, self.connections_failed as f64)?;
         let help = "Profiles that were read no further since the client had left.";
         out.one("http_profiles_abandoned", Kind::Counter, help, self.profiles_abandoned as f64)
