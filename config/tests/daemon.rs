@@ -237,7 +237,7 @@ const COMBINATIONS: &[(&str, &str, &str)] = &[
     (
         "[containers]\nsockets = []\n[[target]]\nname = \"a\"\neverything = true\neach = \"pod\"",
         "2:1",
-        "target[0] needs a container runtime to be asked",
+        "target[0] needs a container runtime",
     ),
     ("store = 1", "1:9", "is a section"),
     ("target = 1", "1:10", "is a list of sections"),
