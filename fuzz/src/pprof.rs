@@ -1,9 +1,9 @@
 //! Any bytes as a profile that somebody sent: read, and shown in every way.
 
-use crate::export::functions::functions;
-use crate::export::table::{View, render};
-use crate::export::unknown::{self, UnknownList};
-use crate::export::{Format, folded, pprof, stats};
+use profile_files::functions::functions;
+use profile_files::table::{View, render};
+use profile_files::unknown::{self, UnknownList};
+use profile_files::{Format, folded, pprof, stats};
 
 /// Takes any bytes.
 pub(crate) fn run(data: &[u8]) {

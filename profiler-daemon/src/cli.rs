@@ -12,9 +12,9 @@ use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
 use config::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, SamplingSettings, Span, Threads, Unwind};
+use profile_files::Format;
 
 use crate::evaluate::{Role, Shape};
-use crate::export::Format;
 pub(crate) use ctl::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs, TargetOrder};
 pub(crate) use hints::hint;
 pub(crate) use push::{PushArgs, PushFormat};

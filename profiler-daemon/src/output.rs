@@ -4,16 +4,15 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Error, Result, anyhow};
+use profile_files::functions::{FunctionTable, functions};
+use profile_files::stats::StatsWriter;
+use profile_files::table::{View, render};
+use profile_files::{Aside, Format};
 use profiler_core::profile::SymbolizedProfile;
 
-use crate::aside::Aside;
 use crate::cli::{OutputFile, Top};
 use crate::debuginfod;
-use crate::export::Format;
-use crate::export::functions::{FunctionTable, functions};
-use crate::export::stats::StatsWriter;
-use crate::export::table::{View, render};
 use crate::run::{DecisionLine, DecisionLog};
 use crate::settings::OutputJob;
 use crate::terminal::Terminal;
@@ -62,7 +61,8 @@ impl Outputs {
                 write_all(files, profile, self.terminal)
             }
         };
-        let stats = self.stats.map_or(Ok(()), |stats| stats.finish(&profile.run, &table));
+        let stats =
+            self.stats.map_or(Ok(()), |stats| stats.finish(&profile.run, &table).map_err(Error::from));
         match (delivered, stats) {
             (Err(first), Err(second)) => Err(anyhow!("{first:#}; and {second:#}")),
             (delivered, stats) => delivered.and(stats),

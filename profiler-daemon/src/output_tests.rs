@@ -1,7 +1,8 @@
 use std::fs;
 
+use profile_files::{pprof, testing};
+
 use super::*;
-use crate::export::{pprof, testing};
 
 fn file(path: PathBuf) -> OutputFile {
     let format = Format::of(&path).unwrap();

@@ -6,19 +6,19 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Error, Result, anyhow, bail};
+use profile_files::functions::functions;
+use profile_files::store::{self, IsWanted, Query, Reading, StoreError};
+use profile_files::unknown::{self, UnknownList};
+use profile_files::when;
+use profile_files::{folded, names, pprof, stats};
 use profiler_core::merge::Range;
 use profiler_core::profile::SymbolizedProfile;
 
 use crate::cli::{ReportFormat, Top};
-use crate::export::functions::functions;
-use crate::export::unknown::{self, UnknownList};
-use crate::export::{folded, names, pprof, stats};
 use crate::failure::Failure;
 use crate::output::{Outputs, print_table};
 use crate::settings::{OutputJob, ReportJob, ReportSource};
-use crate::store::{self, IsWanted, Query, Reading, StoreError};
 use crate::terminal::Terminal;
-use crate::when;
 
 /// Gaps and damaged files that are told one by one.
 const TOLD: usize = 5;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use jiff::Zoned;
+use profile_files::when::When;
 
 use super::bounds::Bounds;
 use super::problem::Problem;
-use crate::when::When;
 
 /// A parameter.
 #[derive(Debug, PartialEq, Eq)]
@@ -159,7 +159,7 @@ impl Params {
 }
 
 fn unknown(name: &str, known: &[&Parameter]) -> String {
-    let name = crate::export::names::visible(&name.chars().take(64).collect::<String>());
+    let name = profile_files::names::visible(&name.chars().take(64).collect::<String>());
     let names: Vec<&str> = known.iter().map(|parameter| parameter.name).collect();
     match names.as_slice() {
         [] => format!("there are no parameters here; remove {name}"),

@@ -4,11 +4,11 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use profile_files::Aside;
 use profiler_core::rate::CostModel;
 use serde::{Deserialize, Serialize};
 
 use super::load::LOADED_FROM;
-use crate::aside::Aside;
 use crate::sampler::access::Access;
 use crate::sampler::handler_tracer::HandlerTracer;
 use crate::sys::limits;

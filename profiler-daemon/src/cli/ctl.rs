@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use config::{Each, ListenSettings, Ratio, Span};
+use profile_files::when::When;
 
 use super::report::{ReportFormat, label};
 use super::{OutputFile, Top, output_file};
-use crate::when::When;
 
 /// Arguments of `ctl`.
 #[derive(Debug, Args)]

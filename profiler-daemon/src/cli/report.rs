@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use profile_files::when::When;
 
 use super::{OutputFile, Top, output_file};
-use crate::when::When;
 
 /// Arguments of `report`.
 #[derive(Debug, Args)]

@@ -49,7 +49,7 @@ pub(crate) fn run(job: &CtlJob, terminal: Terminal) -> Result<()> {
             client.ask(Method::Delete, &path, None, PATIENCE)?;
             let said = format!(
                 "{} is watched no more; what was sampled is kept\n",
-                crate::export::names::visible(target)
+                profile_files::names::visible(target)
             );
             terminal.print(if job.json { "{}\n" } else { &said })
         }

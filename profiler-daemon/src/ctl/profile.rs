@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Error, Result, anyhow};
+use profile_files::pprof;
 
 use super::client::{Client, Method, quoted};
 use crate::cli::ReportFormat;
-use crate::export::pprof;
 use crate::output::Outputs;
 use crate::report;
 use crate::settings::{CtlProfile, CtlTime, OutputJob};

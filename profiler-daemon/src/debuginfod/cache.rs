@@ -6,7 +6,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::aside::Aside;
+use profile_files::Aside;
 
 /// For so long a file that no server had is not asked for again (elfutils' `cache_miss_s`).
 const MISS_HOLDS: Duration = Duration::from_secs(600);

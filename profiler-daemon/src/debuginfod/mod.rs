@@ -13,11 +13,11 @@ use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use profile_files::Aside;
 use rustc_hash::FxHashMap;
 
 use self::cache::{Cache, Known};
 pub(crate) use self::settings::Settings;
-use crate::aside::Aside;
 
 /// What its notes begin with.
 pub(crate) const NOTE: &str = "debuginfod: ";

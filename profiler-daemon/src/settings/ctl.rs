@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use config::Span;
 use jiff::Zoned;
+use profile_files::when::When;
 
 use super::distinct;
 use crate::api::Attach;
@@ -13,7 +14,6 @@ use crate::cli::{
     CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs, OutputFile, ReportFormat, TargetOrder, Top,
 };
 use crate::failure::usage;
-use crate::when::When;
 
 /// Ask a daemon, or tell it something.
 #[derive(Debug)]

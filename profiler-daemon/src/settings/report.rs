@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use anyhow::Result;
 use config::StoreSettings;
 use jiff::Zoned;
+use profile_files::store::Query;
+use profile_files::when::When;
 use profiler_core::merge::Range;
 
 use super::distinct;
 use crate::cli::{self, OutputFile, ReportFormat, Top};
 use crate::failure::usage;
-use crate::store::Query;
-use crate::when::When;
 
 /// Print a profile.
 #[derive(Debug)]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::http::HeaderValue;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY};
 use jiff::Zoned;
+use profile_files::store::Query;
 use profiler_core::merge::Range;
 
 use super::reading::{Form, render};
@@ -13,7 +14,6 @@ use crate::api::problem::Problem;
 use crate::api::routes::{FORMAT, FROM, LABEL, SECONDS, TARGET, TO};
 use crate::api::serve::Deadline;
 use crate::daemon::ask::{Ask, Flush};
-use crate::store::Query;
 use crate::sys::clock::unix_ns;
 
 /// What is at `/debug/pprof/`.

@@ -6,6 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::http::StatusCode;
+use profile_files::functions::functions;
+use profile_files::store::{Query, StoreError};
+use profile_files::table::{View, render as table};
+use profile_files::{Format, stats};
 use profiler_core::profile::SymbolizedProfile;
 use tokio::time::timeout;
 
@@ -13,11 +17,7 @@ use crate::api::Api;
 use crate::api::observe::Counters;
 use crate::api::problem::Problem;
 use crate::daemon::ask::Ask;
-use crate::export::functions::functions;
-use crate::export::table::{View, render as table};
-use crate::export::{Format, stats};
 use crate::report;
-use crate::store::{Query, StoreError};
 
 /// Most bytes of an answer: a profile of a month takes a tenth of it, and all of it is in memory.
 const MOST_WRITTEN: usize = 64 << 20;

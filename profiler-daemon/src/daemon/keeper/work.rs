@@ -8,6 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use profile_files::store::{Now, Spool, Store, Unread};
 use profiler_core::profile::SymbolizedProfile;
 
 use super::{Job, Lost, Pending, Rules, Told};
@@ -16,7 +17,6 @@ use crate::daemon::state::StoreStatus;
 use crate::debuginfod;
 use crate::objects::Symbols;
 use crate::run::names::{Cut, Hurry, symbolize_cut};
-use crate::store::{Now, Spool, Store, Unread};
 use crate::sys::{clock, family, memory};
 
 /// While a window waits, it is looked this often whether somebody wants it at once.
