@@ -109,7 +109,7 @@ impl UnknownList {
     }
 
     /// The module with the most CPU time in code without a name.
-    pub fn top_module(&self) -> Option<&str> {
+    pub(crate) fn top_module(&self) -> Option<&str> {
         let mut sums: FxHashMap<&str, f64> = FxHashMap::default();
         for function in &self.functions {
             *sums.entry(&function.module).or_default() += function.cpu_s;
@@ -119,6 +119,10 @@ impl UnknownList {
     }
 
     /// The list as a line of JSON.
+    ///
+    /// # Errors
+    ///
+    /// As of [`serde_json::to_string`]; none is known that a list could cause.
     pub fn json(&self) -> serde_json::Result<String> {
         #[derive(Serialize)]
         struct Line<'a> {

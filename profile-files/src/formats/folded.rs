@@ -13,7 +13,7 @@ use super::root_first;
 use crate::names;
 
 /// Writes `profile` as folded stacks, equal stacks of processes with equal names added up.
-pub fn write(profile: &SymbolizedProfile, out: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn write(profile: &SymbolizedProfile, out: &mut dyn Write) -> io::Result<()> {
     for line in lines(profile) {
         writeln!(out, "{line}")?;
     }

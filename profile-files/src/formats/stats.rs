@@ -97,7 +97,7 @@ impl StatsWriter {
 /// # Errors
 ///
 /// As of [`serde_json::to_string`]; none is known that a run could cause.
-pub fn summary(run: &Run, table: &FunctionTable) -> serde_json::Result<String> {
+pub(super) fn summary(run: &Run, table: &FunctionTable) -> serde_json::Result<String> {
     Ok(serde_json::to_string(&Summary::line(run, table))? + "\n")
 }
 

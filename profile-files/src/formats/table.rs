@@ -20,6 +20,13 @@ pub struct View {
     pub top: usize,
 }
 
+impl Default for View {
+    /// All functions, as wide as a page.
+    fn default() -> Self {
+        Self { width: 120, top: usize::MAX }
+    }
+}
+
 /// CPU time from which a target without samples is no longer taken to have done nothing (s).
 const WORTH_SAMPLING_S: f64 = 0.05;
 /// CPU time of the target below which functions are shown in milliseconds (s).

@@ -27,6 +27,10 @@ pub enum Op<'a> {
 /// What carries out the changes.
 pub trait Disk {
     /// Carries out one.
+    ///
+    /// # Errors
+    ///
+    /// If the disk refuses.
     fn apply(&mut self, op: Op<'_>) -> io::Result<()>;
 
     /// Room that is left for us on the disk of a folder (bytes); no end of it where the system does not say.

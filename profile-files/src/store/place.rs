@@ -119,3 +119,27 @@ fn lock_soon(file: &File) -> Result<(), fs::TryLockError> {
 fn identity(found: &fs::Metadata) -> Identity {
     (found.dev(), found.ino())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// To open a pipe for reading would wait for a writer.
+    #[test]
+    fn only_regular_files_are_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("file"), "kept").unwrap();
+        symlink("file", at("link")).unwrap();
+        symlink("loop", at("loop")).unwrap();
+        nix::unistd::mkfifo(&at("pipe"), Mode::S_IRWXU).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(at("socket")).unwrap());
+        assert_eq!(read(&at("file")).unwrap(), b"kept");
+        for path in [at("link"), at("loop"), at("pipe"), at("socket"), at(""), "/dev/zero".into()] {
+            assert!(open(&path).is_err(), "{}", path.display());
+        }
+        assert_eq!(open(&at("missing")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use profile_files::Aside;
+use profile_files::AtomicFile;
 use profiler_core::rate::CostModel;
 use serde::{Deserialize, Serialize};
 
@@ -107,7 +107,7 @@ pub(super) fn write(path: &Path, kept: &Kept) -> io::Result<bool> {
         return Ok(false);
     }
     path.parent().map_or(Ok(()), fs::create_dir_all)?;
-    let mut aside = Aside::create(path)?;
+    let mut aside = AtomicFile::create(path)?;
     aside.write_all(&serde_json::to_vec(kept)?)?;
     aside.commit()?;
     Ok(true)

@@ -12,6 +12,10 @@ use super::strings::Strings;
 use super::{COMM, EVERYTHING, OUTCOME, PID, comments, main_program, windows};
 
 /// Writes `profile` compressed.
+///
+/// # Errors
+///
+/// If `out` refuses.
 pub fn write(profile: &SymbolizedProfile, out: &mut dyn Write) -> io::Result<()> {
     let mut encoder = GzEncoder::new(out, Compression::default());
     encoder.write_all(&encode(profile))?;

@@ -1,19 +1,19 @@
-//! A file that appears whole or not at all: written aside in the same folder, then renamed.
+//! A file that appears whole or not at all: written under a hidden name in the same folder, then renamed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A file being written. Dropped before [`Aside::commit`], it leaves nothing behind.
+/// A file being written. Dropped before [`AtomicFile::commit`], it leaves nothing behind.
 #[derive(Debug)]
-pub struct Aside {
+pub struct AtomicFile {
     file: File,
     temporary: PathBuf,
     path: PathBuf,
 }
 
-impl Aside {
+impl AtomicFile {
     /// Starts a file that will be called `path`.
     ///
     /// # Errors
@@ -33,18 +33,26 @@ impl Aside {
     }
 
     /// The same file, to be read from its start.
+    ///
+    /// # Errors
+    ///
+    /// If it was removed meanwhile, or no more files can be opened.
     pub fn reopen(&self) -> io::Result<File> {
         File::open(&self.temporary)
     }
 
     /// Gives the file its name, once all of it is on the disk.
+    ///
+    /// # Errors
+    ///
+    /// If the disk refuses: nothing is left behind, and a file that had the name stays.
     pub fn commit(self) -> io::Result<()> {
         self.file.sync_all()?;
         fs::rename(&self.temporary, &self.path)
     }
 }
 
-impl Write for Aside {
+impl Write for AtomicFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.write(bytes)
     }
@@ -54,7 +62,7 @@ impl Write for Aside {
     }
 }
 
-impl Drop for Aside {
+impl Drop for AtomicFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.temporary); // after a commit there is none
     }
@@ -80,10 +88,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.svg");
         fs::write(&path, "old").unwrap();
-        let mut aside = Aside::create(&path).unwrap();
-        aside.write_all(b"new").unwrap();
+        let mut file = AtomicFile::create(&path).unwrap();
+        file.write_all(b"new").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
-        aside.commit().unwrap();
+        file.commit().unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
         assert_eq!(names(folder.path()), ["a.svg"]);
     }
@@ -91,14 +99,14 @@ mod tests {
     #[test]
     fn a_file_given_up_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        drop(Aside::create(&folder.path().join("a.svg")).unwrap());
+        drop(AtomicFile::create(&folder.path().join("a.svg")).unwrap());
         assert!(names(folder.path()).is_empty());
     }
 
     #[test]
     fn folders_are_not_replaced() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(Aside::create(folder.path()).is_err());
-        assert!(Aside::create(&folder.path().join("missing/a.svg")).is_err());
+        assert!(AtomicFile::create(folder.path()).is_err());
+        assert!(AtomicFile::create(&folder.path().join("missing/a.svg")).is_err());
     }
 }
