@@ -120,6 +120,10 @@ injections *arguments:
 crowd *arguments:
     cargo run --quiet --release -p tests --bin crowd -- {{ arguments }}
 
+# Does the CPU time of all targets add up? Builds, jobs, forks and shells by process, user and control group (twelve minutes); needs root.
+sums *arguments:
+    cargo run --quiet --release -p tests --bin sums -- {{ arguments }}
+
 # What the daemon costs with twenty targets that sleep (two minutes); needs root.
 idle *arguments:
     cargo run --quiet --release -p tests --bin idle -- {{ arguments }}

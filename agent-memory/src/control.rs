@@ -1,5 +1,5 @@
-//! How an agent in a running process is asked for something: by a call of its one function for that, made in one of its threads,
-//! and by signals to single threads.
+//! Control of an agent in a running process: calls of its one control function, made in one of the process'
+//! threads, and signals to single threads.
 
 /// The name of the function: it takes a [`Request`]'s address, and never fails to come back.
 pub const CONTROL: &str = "sweetspot_agent_control";

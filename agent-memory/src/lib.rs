@@ -1,11 +1,16 @@
 //! The memory that the profiler shares with its agents, which sample processes from inside.
 //!
-//! It is one file of words: a header that the profiler writes, a table of slots, and a ring for each slot. A slot belongs to one
-//! thread at a time, which writes records into its ring; the profiler reads them and gives the slot back. Both sides see words
-//! through atomics alone, so this crate needs no `unsafe`, no allocation and no system call, and serves in a signal handler.
+//! It is one file of words: a header that the profiler writes, a table of slots, and a ring for each slot. A
+//! slot belongs to one thread at a time, which writes records into its ring; the profiler reads them and
+//! gives the slot back. Both sides see words through atomics alone, so this crate needs no `unsafe`, no
+//! allocation and no system call, and serves in a signal handler.
 //!
-//! An agent is part of a process that may do anything with this memory. So the reader keeps its own positions and believes
-//! nothing: whatever it finds becomes a record, or a count of what was damaged.
+//! An agent is part of a process that may do anything with this memory. So the reader keeps its own positions
+//! and trusts nothing: everything it finds becomes a record, or is counted as damaged.
+//!
+//! Agents without a sign of life from the profiler for a second sample once per CPU-second, and continue at
+//! their rate when there is one; after fifteen seconds they stop their timers. A header that the process
+//! overwrote is repaired at the next drain and reported.
 //!
 //! ```
 //! use std::sync::atomic::AtomicU64;

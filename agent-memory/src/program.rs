@@ -1,7 +1,8 @@
-//! What a program's file says of preloading: whether the agent can be loaded into it, and behind which libraries.
+//! Whether the agent can be preloaded into a program, and after which libraries, according to the program's
+//! file.
 //!
-//! The profiler asks before it starts a command, and the agent before a process becomes another program, perhaps in the child of a
-//! `vfork`: so nothing is allocated here, little stack is used, and a file costs four reads or so.
+//! The profiler checks this before it starts a command, and the agent before an `exec`, perhaps in the child
+//! of a `vfork`: so nothing is allocated here, little stack is used, and a file costs about four reads.
 
 /// Longest path of an interpreter, and longest list of libraries (bytes).
 const LONGEST: usize = 256;

@@ -1,4 +1,4 @@
-//! A ring with one writer, which never waits, and one reader, which believes nothing.
+//! A ring with one writer, which never waits, and one reader, which trusts nothing.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 

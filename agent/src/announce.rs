@@ -1,5 +1,5 @@
-//! What the profiler is told of a process that begins: its parent, its name, and what code is mapped into it, since it may
-//! be over before anybody looks.
+//! Announces a new process to the profiler: its parent, its name and its mapped code, because it may end
+//! before the profiler reads `/proc`.
 
 use agent_memory::{Begun, Entry, Kind, Slot};
 use core::sync::atomic::AtomicU64;

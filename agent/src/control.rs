@@ -1,11 +1,17 @@
-//! A running process that we were loaded into: how it comes to be sampled, and is left alone again.
+//! Starting and stopping the agent in a running process.
 //!
-//! The profiler calls the one function in a thread that it has stopped, with every signal blocked, on that thread's stack. The
-//! thread may be anywhere, in the midst of `malloc` too: so nothing is called here that may take a lock. What does is called
-//! once, by the dynamic linker ([`prepare`]).
+//! The profiler calls the one function in a thread that it has stopped, with every signal blocked, on that
+//! thread's stack. The thread may be anywhere, in the midst of `malloc` too: so nothing is called here that
+//! may take a lock. What does is called once, by the dynamic linker ([`prepare`]).
 //!
-//! Whoever leaves takes the memory out of sight, waits until nobody is in a handler who could have found it before, and only then
-//! unmaps it.
+//! To stop, the agent hides the memory, waits until no handler that could have found it before is running,
+//! and only then unmaps it.
+//!
+//! An agent serves the memory whose identity a call names: a profiler that was stopped for so long that another
+//! one has come changes nothing for that one. Of two calls at a time, the second is refused and made again.
+//!
+//! Waiting uses `pselect6`: the interrupted thread may be about to continue a sleep, and `nanosleep` would
+//! overwrite what the kernel has noted about it.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};

@@ -1,6 +1,6 @@
-//! The environment. What a program is given for us (the library and the memory's place) is taken out of it before the program
-//! begins, which finds it as it would without us. It is put back for a program that takes this one's place or that this one
-//! starts, if that program can have a library preloaded (`exec`).
+//! The environment. The agent's entries (library and memory) are removed before the program starts, which
+//! finds its environment unchanged. They are restored for a program that replaces this one or that it starts,
+//! if a library can be preloaded into that program (`exec`).
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_void};

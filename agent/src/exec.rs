@@ -1,13 +1,16 @@
-//! Programs that take this one's place, or that it starts: the agent goes along if it can be preloaded into them. Any other program
-//! has to run as it would without us, and a loader or a runtime that minds a library says so or ends. So its file is looked at
-//! before: its dynamic linker has to be ours, what it needs in front of everything stays there (`agent_memory::Program`), and
-//! the library can be read from where the program will be (a `chroot`, another user).
+//! Programs that replace this one, or that it starts: the agent is preloaded into them if possible. Any other
+//! program has to run unchanged, and some loaders and runtimes complain about a library or end. So its file
+//! is checked first: its dynamic linker has to be ours, what it needs in front of everything stays there
+//! (`agent_memory::Program`), and the library can be read from where the program will be (a `chroot`, another
+//! user).
 //!
-//! All of this happens where `exec` may be called: in the child of a `fork` or a `vfork`, with other threads' locks held for ever.
-//! So nothing is allocated or locked, `errno` is not touched, and some kilobytes of stack are used, as by the C library's own search.
+//! All of this happens where `exec` may be called: in the child of a `fork` or a `vfork`, with other threads'
+//! locks held for ever. So nothing is allocated or locked, `errno` is not touched, and some kilobytes of
+//! stack are used, as by the C library's own search.
 //!
-//! What goes past these functions (system calls of the program's own, the C library's `wordexp`) is not sampled. What `system` and
-//! `popen` start is, as long as the program has not changed its environment.
+//! Programs started without these functions (by system calls of the program's own, the C library's `wordexp`)
+//! are not sampled. What `system` and `popen` start is, as long as the program has not changed its
+//! environment.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;

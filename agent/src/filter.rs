@@ -1,8 +1,9 @@
-//! Filters of system calls that a program is about to put on itself: whether the return from a handler gets through.
+//! System call filters that a program is about to install: whether they permit the return from a signal
+//! handler.
 //!
-//! A filter that does not know `rt_sigreturn` ends whoever is sent a signal, so its thread has to be left alone before it is in
-//! force. Filters are installed by `prctl`, or by `seccomp`, which the C library has no function for: so its `syscall` is stood
-//! before as well, by a jump, for this one number.
+//! A filter without `rt_sigreturn` ends a thread at its next signal, so its timer has to stop before the
+//! filter is in force. Filters are installed by `prctl`, or by `seccomp`, for which the C library has no
+//! function: so its `syscall` is interposed as well, by a jump, for this one number.
 
 use core::ffi::{CStr, c_long, c_uint, c_ulong};
 use core::sync::atomic::AtomicUsize;

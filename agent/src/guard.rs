@@ -1,12 +1,14 @@
-//! Programs that shut themselves in: from then on a system call of ours could be the end of them.
+//! Programs that install a system call filter: from then on, a system call of the agent could end them.
 //!
-//! A filter of system calls is run before it is in force (`filter`). From then on nothing is asked of the kernel that it does not let
-//! through: timers go on at the period that they have where they may not be set, and for good where they may not be stopped either. The promise of no new privileges
-//! that comes before a filter forbids nothing by itself. A filter that a process was begun with is not in the way: it answers, and
-//! a refused timer is a thread left out. One that does not let the return from a handler through takes the timers away.
+//! A filter of system calls is run before it is in force (`filter`). From then on nothing is asked of the
+//! kernel that it does not let through: timers go on at the period that they have where they may not be set,
+//! and for good where they may not be stopped either. The promise of no new privileges that comes before a
+//! filter forbids nothing by itself. A filter that a process was begun with is not in the way: it answers,
+//! and a refused timer is a thread left out. One that does not let the return from a handler through takes
+//! the timers away.
 //!
-//! The strict mode, and who asks for it by itself, takes the processor's clock away as well: then even a look at the time is
-//! the end. Such a thread is sampled no longer.
+//! The strict mode also forbids reading the processor's clock: even reading the time ends the thread. Such a
+//! thread is no longer sampled.
 
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{Acquire, Release};

@@ -1,5 +1,9 @@
-//! What stands before the C library: new threads are followed, our one signal is kept, and a program that shuts itself in is
-//! noticed. Everything is passed on; what concerns our signal is answered as if we were not there.
+//! Interposed functions of the C library: they follow new threads, protect the agent's signal, and notice
+//! system call filters. Every call is passed on; calls that concern the signal are answered as if the agent
+//! were not there.
+//!
+//! A new thread is entered by a jump, so that `pthread_exit`, cancellation and unwinding meet no frame of ours.
+//! Its end is the destructor of a key.
 
 use core::ffi::{c_int, c_ulong, c_void};
 use core::mem;

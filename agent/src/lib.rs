@@ -1,30 +1,33 @@
 //! The agent: samples the process that it is loaded into, where the kernel's perf events are not permitted.
 //!
-//! Each thread has a POSIX timer on its CPU clock. When it expires, a signal comes to the thread, and its handler copies registers
-//! and a piece of the stack into the thread's ring in shared memory ([`agent_memory`]). Everything else, from the rate to the
-//! names, is decided outside, by the profiler that made the memory. It is preloaded (`LD_PRELOAD`), and finds the memory's place
-//! in the environment; or it is loaded into a running process, and told (`control`). Without memory it does nothing at all.
+//! Each thread has a POSIX timer on its CPU clock. When it expires, a signal comes to the thread, and its
+//! handler copies registers and a piece of the stack into the thread's ring in shared memory
+//! ([`agent_memory`]). Everything else, from the rate to the names, is decided outside, by the profiler that
+//! made the memory. It is preloaded (`LD_PRELOAD`), and finds the memory's place in the environment; or it is
+//! loaded into a running process, and receives it in a call (`control`). Without memory it does nothing at
+//! all.
 //!
 //! # Why `unsafe`
 //!
-//! A guest in a process of others cannot do without: it is called by the C library and by the kernel, it reads the interrupted
-//! thread's stack, and it makes its own system calls, so that `errno` is never touched and nothing is called in the handler that
-//! may take a lock or allocate. What needs no `unsafe`, the memory and the rings, is in `agent_memory`.
+//! The agent runs inside other programs: it is called by the C library and by the kernel, it reads the
+//! interrupted thread's stack, and it makes its own system calls, so that `errno` is never touched and
+//! nothing is called in the handler that may take a lock or allocate. What needs no `unsafe`, the memory and
+//! the rings, is in `agent_memory`.
 //!
 //! # What the handler does not do
 //!
-//! It does not allocate, take locks, open files, use thread-local variables, touch `errno`, panic, or enter the kernel, but to set
-//! its timer to another period, to copy a stack that nobody has told us of (a coroutine's), to ask which pages of one are there, and to stop
-//! for good. The clock it looks at is read in user space. A process that shuts itself in (`seccomp`) is not surprised by a system
-//! call of ours (`guard`).
+//! It does not allocate, take locks, open files, use thread-local variables, touch `errno`, panic, or enter
+//! the kernel, but to set its timer to another period, to copy a stack of unknown bounds (a coroutine's), to
+//! ask which pages of one are there, and to stop for good. The clock it looks at is read in user space. A
+//! process behind a `seccomp` filter sees no unexpected system call (`guard`).
 //!
 //! # Which signal
 //!
-//! One of the last real-time signals that has no handler, and not `SIGPROF`: programs have uses for that (`setitimer`, gprof,
-//! PHP), and of an ordinary signal only one is kept pending, so that the program's and ours would swallow each other. A real-time
-//! signal that nobody handles ends the process: so what the program does to this one signal is noted and not done
-//! (`interpose`). In a process that we were loaded into nothing can be interposed: there it is one that is ignored where nobody
-//! handles it.
+//! One of the last real-time signals that has no handler, and not `SIGPROF`: programs have uses for that
+//! (`setitimer`, gprof, PHP), and of an ordinary signal only one is kept pending, so that the program's and
+//! ours would swallow each other. A real-time signal that nobody handles ends the process: so what the
+//! program does to this one signal is noted and not done (`interpose`). In a process that we were loaded into
+//! nothing can be interposed: there it is one that is ignored where nobody handles it.
 
 #![allow(unsafe_code, reason = "see above")]
 #![deny(unsafe_op_in_unsafe_fn)]

@@ -1,5 +1,8 @@
 //! The shared memory, once it is mapped: of the rings as many as the process has threads for, so that little is taken of what
 //! it may map or lock.
+//!
+//! Four times more are mapped whenever they do not suffice, by `mremap` of shared memory with an old length of
+//! zero, which needs no file. `mlockall` and limits on address space then meet 4 MiB and not the whole file.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};

@@ -1,4 +1,4 @@
-//! The C library's own functions, behind those that stand before them.
+//! The C library's own functions, behind the interposed ones.
 
 use core::ffi::{CStr, c_void};
 use core::marker::PhantomData;

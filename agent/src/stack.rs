@@ -3,6 +3,12 @@
 //! Between the stack pointer and the end of its stack everything is mapped, and nowhere else is that certain. So the stack pointer
 //! is compared with what is known of the thread. Where it lies elsewhere (a coroutine's stack), the kernel is asked for a copy, since
 //! it knows what is mapped.
+//!
+//! The kernel says where the first thread's stack ends, the C library keeps a thread's description at the end
+//! of its stack, and the interrupted context says which stack signals use. Of a thread that was there before
+//! the agent, only the end of the stack is known: the kernel is asked page by page, by a change of the signal
+//! mask that changes nothing ([`Proven`]), because opening a file would take a descriptor that the program
+//! counts on.
 
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;

@@ -1,4 +1,4 @@
-//! What the program wants to be done about our signal: noted, and not done.
+//! What the program sets up for the agent's signal: recorded, and not applied.
 
 use core::ffi::c_int;
 use core::mem;

@@ -47,7 +47,7 @@ pub struct SamplingSettings {
     pub attach_mode: AttachMode,
     /// Seed of the random periods; `None` draws one.
     pub seed: Option<u64>,
-    /// Level of the intervals in reports.
+    /// Confidence level of the intervals in reports.
     pub confidence: Ratio,
     /// Sampling stops when the largest functions are known this well: half an interval as a share of the function's
     /// CPU time. `None` goes on to the end.

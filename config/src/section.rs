@@ -1,4 +1,8 @@
 //! Sections of a settings file: a struct, its defaults, its reader and its documentation from one list.
+//!
+//! One line of the list is a setting's documentation, default and reader, and the commented file is made from
+//! it, so these cannot disagree. Serde is not used because it stops at the first error and has no position for
+//! a missing key.
 
 use serde_spanned::Spanned;
 use toml::de::{DeTable, DeValue};

@@ -237,7 +237,7 @@ const COMBINATIONS: &[(&str, &str, &str)] = &[
     (
         "[containers]\nsockets = []\n[[target]]\nname = \"a\"\neverything = true\neach = \"pod\"",
         "2:1",
-        "target[0] needs a container runtime to be asked",
+        "target[0] needs a container runtime",
     ),
     ("store = 1", "1:9", "is a section"),
     ("target = 1", "1:10", "is a list of sections"),
@@ -336,7 +336,7 @@ fn a_line_says_what_is_watched_and_what_it_costs() {
         "watches everything (everything, slowed down by at most 1%); costs at most 1% of the host's CPU time; keeps 7d \
          and at most 2GiB in /var/lib/sweetspot; answers at /run/sweetspot/sweetspot.sock"
     );
-    assert!(parsed("target = []").in_words().starts_with("watches nothing until it is asked to; "));
+    assert!(parsed("target = []").in_words().starts_with("watches nothing until a request adds a target; "));
     let many: String = (1..8).map(|pid| format!("[[target]]\nname = \"t{pid}\"\npid = {pid}\n")).collect();
     let words = parsed(&many).in_words();
     assert!(words.contains("t5 (pid 5, slowed down by at most 1%), 2 more; "), "{words}");

@@ -1,22 +1,33 @@
 //! How to attach: events for each thread, for whole CPUs, or for a control group on each CPU. Whichever costs less here
 //! and now.
 //!
-//! Events of threads cost the target at each of its context switches, and must be renewed for new threads. Events
-//! of whole CPUs follow every thread by themselves, but interrupt whatever else runs there. Events of a control group
-//! follow every thread too and interrupt nobody else; they cost something at each switch into the group and out of it,
-//! and nothing at those within it. They are a way where the group holds the target and nobody else. Which is dearest
-//! depends on the target and its neighbours, and shows only while it runs; so the cost is watched, and another
-//! way is tried when it might be cheaper. What another way would cost can often be told before: that of whole CPUs by what
-//! else keeps them busy, that of threads by their switches. Then nothing is tried.
+//! Events of threads cost the target at each of its context switches, and must be renewed for new threads.
+//! Events of whole CPUs follow every thread by themselves, but interrupt whatever else runs there. Events of
+//! a control group follow every thread too and interrupt nobody else; they cost something at each switch into
+//! the group and out of it, and nothing at those within it. They are a way where the group holds the target
+//! and nobody else. Which is dearest depends on the target and its neighbours, and shows only while it runs;
+//! so the cost is watched, and another way is tried when it might be cheaper. What another way would cost can
+//! often be told before: that of whole CPUs by what else keeps them busy, that of threads by their switches.
+//! Then nothing is tried.
 //!
-//! Costs are those at the rate that is wanted, to whomever they fall: two budgets bound them, one for the target and one for the
-//! profiler itself. But switches cost the same at any rate, and the target alone. Where they take half of what it may be slowed
-//! down by, anything that costs less is better, and where they take all of it, everything is.
+//! Costs are those at the wanted rate, for the target and the profiler: two budgets bound them, one for the
+//! target and one for the profiler itself. But switches cost the same at any rate, and the target alone.
+//! Where they take half of what it may be slowed down by, anything that costs less is better, and where they
+//! take all of it, everything is.
 //!
 //! Events of threads multiply with the CPUs. Where they would be too many, one event for each CPU has to do.
 //!
 //! Events of threads also end with them, and half a period with each: threads that live for a few periods are weighed
 //! badly, those that live for less than one are never seen. Then CPUs or the group are sampled, whatever that costs.
+//!
+//! Events of a control group are per CPU and run for the group only, with one countdown for all its threads, so
+//! short-lived threads are weighted correctly. They can follow processes only while these have the group to
+//! themselves, which is checked once a second. The group's CPU time is the kernel's account, which lags by at
+//! most a tick.
+//!
+//! With several targets, events of whole CPUs are used only where context switches alone take half of a
+//! target's budget (a pool of threads that wake all the time): every target would interrupt all CPUs for
+//! itself, and once that is throttled to a sample a second it seems to cost nothing.
 
 use serde::Serialize;
 
@@ -245,7 +256,7 @@ impl AttachChoice {
             since_ns: None,
             observed: Observed::default(),
             patience: 0,
-            crowded_ns: crowded.then_some(0), // where time begins at 0; else it is asked again
+            crowded_ns: crowded.then_some(0), // where time begins at 0; else it is queried again
             missed_ends: false,
             among_others: false,
             too_dear: CLEARLY_TOO_DEAR,

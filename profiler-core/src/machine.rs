@@ -1,5 +1,8 @@
 //! The processors whose stacks can be unwound. All code for both is built on either, so that stacks recorded on one
 //! can be unwound on the other.
+//!
+//! The processor that the program runs on only shows in `Machine::HOST` and in the assembly of `sys/frames.rs`
+//! (`tests/fixtures/stacks` are the recorded stacks).
 
 use object::elf::{EM_AARCH64, EM_X86_64};
 

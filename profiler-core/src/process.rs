@@ -1,4 +1,4 @@
-//! Who is being profiled: processes, their names and the code mapped into them.
+//! The profiled processes, their names and the code mapped into them.
 
 mod space;
 

@@ -2,6 +2,9 @@
 //!
 //! Everything that repeats is stored once and referred to by its index. Weights are nanoseconds of the
 //! target's CPU time.
+//!
+//! A stack's CPU time is the sum of its windows', each rounded: a reader trusts the windows of a file only if
+//! they add up.
 
 use serde::{Deserialize, Serialize};
 

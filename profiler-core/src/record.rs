@@ -111,7 +111,7 @@ pub enum DecodeError {
     #[error("the record is too short for its type")]
     TooShort,
     /// A field that this kind of record always has is missing.
-    #[error("the record lacks a field that was asked for")]
+    #[error("the record lacks a requested field")]
     MissingField,
 }
 

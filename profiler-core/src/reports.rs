@@ -1,6 +1,9 @@
-//! Whether mappings are reported. Where programs begin all the time, or one maps without end, the records cost more than all
-//! samples. Without them a process' mappings are read when it is first sampled, which tells everything of those that live
-//! long enough to be asked.
+//! Whether mapping records are requested. Where hundreds of programs start each second, or one program maps
+//! without end, these records cost more than the samples of a low rate.
+//!
+//! Without them, names, forks and exits are still reported, and a process' mappings are read when it is first
+//! sampled and every ten seconds. Processes that live for less than a step then have no names, and the profile
+//! says so. `record` and `attach` always request mapping records.
 
 use crate::rate::OWN_COST_FLOOR_CPUS;
 

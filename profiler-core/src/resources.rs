@@ -1,4 +1,7 @@
-//! What a way to attach takes of the machine before it takes any time: events, files, memory of the rings.
+//! What a way to attach needs before it takes any time: events, file descriptors, memory for rings.
+//!
+//! The rings of all targets share 64 MiB: the kernel charges them to no process, so the service manager's
+//! memory limit does not cover them.
 
 use serde::Serialize;
 

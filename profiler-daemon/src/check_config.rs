@@ -1,4 +1,4 @@
-//! `check-config FILE`: what the daemon would say of a settings file when it starts.
+//! `check-config FILE`: checks a settings file as the daemon does when it starts.
 
 use std::fs;
 use std::path::Path;
@@ -33,7 +33,7 @@ pub(crate) fn run(file: Option<&Path>, terminal: Terminal) -> Result<ExitCode> {
         Ok(settings) => {
             let (wrong, remarks) = judge(&settings);
             if wrong.is_empty() {
-                terminal.print(&format!("{path} is sound: {}\n", settings.in_words()))?;
+                terminal.print(&format!("{path} is valid: {}\n", settings.in_words()))?;
             }
             let wrong_lines: String = wrong.iter().map(|text| format!("{path}: {text}\n")).collect();
             let remarks: String = remarks.iter().map(|text| format!("{path}: warning: {text}\n")).collect();

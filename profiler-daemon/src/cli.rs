@@ -37,26 +37,26 @@ pub(crate) enum Command {
     Record(RecordArgs),
     /// Profile running processes.
     Attach(AttachArgs),
-    /// Print a profile that was written with `-o FILE.pb.gz`, or by another tool, or that the daemon keeps.
+    /// Print a pprof file, or a time range from the daemon's store.
     Report(ReportArgs),
-    /// Send profiles to a backend: Pyroscope, or whatever takes OpenTelemetry's profiles.
+    /// Send profiles to Pyroscope or to an OpenTelemetry (OTLP) backend.
     Push(PushArgs),
-    /// Work out the best rate for a function of known share, or predict what sampling a process will cost.
+    /// Calculate the best rate for a function of known share, or predict what sampling a process will cost.
     Plan(PlanArgs),
-    /// Hold the controller's choice on this machine against fixed rates, with programs of known shares.
+    /// Compare the controller's rate with fixed rates on this machine, using programs of known shares.
     Evaluate(EvaluateArgs),
     /// The program of known shares.
     #[command(hide = true)]
     Workload(WorkloadArgs),
     /// Measure what sampling costs on this machine, for all later runs (under a minute).
     Calibrate(CalibrateArgs),
-    /// Profile what a settings file names, for as long as the machine runs, and keep the profiles.
+    /// Run the service: profile what a settings file names, and store the profiles.
     Daemon(DaemonArgs),
-    /// Say whether a settings file of the daemon is sound, what it would watch and what that may cost.
+    /// Check a settings file, and show what the daemon would profile and what that may cost.
     CheckConfig(CheckConfigArgs),
-    /// Ask the daemon, or tell it something.
+    /// Query or control the daemon.
     Ctl(CtlArgs),
-    /// Say what this machine permits and what would mend it.
+    /// Check what this machine allows and suggest fixes.
     Doctor(DoctorArgs),
     // What `calibrate` samples: this program once more.
     #[command(hide = true)]
@@ -113,46 +113,47 @@ pub(crate) struct AttachArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
-    /// Slowdown of the target: the share of its CPU time that sampling may take from it, over any ten seconds.
+    /// Bound on the slowdown of the target: the share of its CPU time that sampling may take, over any ten
+    /// seconds.
     #[arg(long, value_name = "SHARE", default_value_t = defaults().budget)]
     pub(crate) budget: Ratio,
-    /// The profiler's own CPU time: the share of one CPU that it may use, over any ten seconds, set-up left out.
+    /// Bound on the profiler's own CPU time, as a share of one CPU over any ten seconds, without set-up.
     #[arg(long, value_name = "SHARE", default_value_t = config::DEFAULT_OWN_CPU)]
     pub(crate) own_cpu: Ratio,
-    /// CPU time of the target that the profile will sum up, if you know it: the longer, the lower the best rate. Without it
-    /// the rate falls as the run goes on, and is near the best for a run of any length.
+    /// CPU time of the target that the profile will cover, if you know it: the longer, the lower the best
+    /// rate. Without it, the rate falls as the run goes on and is close to the best for a run of any length.
     #[arg(long, value_name = "TIME")]
     pub(crate) horizon: Option<Span>,
-    /// Sample at this rate per CPU-second, with the controller off.
+    /// Sample at this fixed rate per CPU-second. This turns the controller off.
     #[arg(long, value_name = "HZ")]
     pub(crate) rate: Option<Hertz>,
-    /// The error that the rate makes smallest: mae, mse, p95 or z=SCORE.
+    /// The error that the rate minimises: mae, mse, p95 or z=SCORE.
     #[arg(long, value_name = "ERROR", default_value_t = defaults().criterion)]
     pub(crate) criterion: Criterion,
-    /// Which threads a sample delays: independent (the one that it hits) or coupled (all that run, because they wait for
-    /// each other at barriers).
+    /// Which threads a sample delays: independent (only the one it hits) or coupled (all running threads,
+    /// because they wait for each other at barriers).
     #[arg(long, value_name = "HOW", default_value_t = defaults().threads)]
     pub(crate) threads: Threads,
-    /// How stacks are unwound: auto, fp or dwarf.
+    /// How to unwind stacks: auto, fp (frame pointers) or dwarf (unwind tables).
     #[arg(long, value_name = "HOW", default_value_t = defaults().unwind)]
     pub(crate) unwind: Unwind,
-    /// What takes the samples: auto, perf or timer-signal (timers in the threads of a command, which `auto` takes where
-    /// perf events are not permitted, or of a running process, into which a library is loaded for it).
+    /// What takes the samples: auto, perf or timer-signal. Where perf events are not permitted, `auto` uses
+    /// timer signals for a command. For a running process, timer-signal loads a library into it.
     #[arg(long, value_name = "WHAT", default_value_t = defaults().backend)]
     pub(crate) backend: Backend,
-    /// How events are attached: auto, task (for each thread), cpu (for each CPU) or cgroup (for a control group on each
-    /// CPU; a command is put into one of its own).
+    /// How to attach events: auto, task (for each thread), cpu (for each CPU) or cgroup (for a control group
+    /// on each CPU; a command gets a group of its own).
     #[arg(long, value_name = "HOW", default_value_t = defaults().attach_mode)]
     pub(crate) attach_mode: AttachMode,
-    /// Stop sampling once the largest functions are known this well: at 5%, each one's share to ±5% of itself. A
-    /// command runs on to its end.
+    /// Stop sampling once the largest functions are known this precisely: with 5%, each share to ±5% of
+    /// itself. A command continues to its end.
     #[arg(long, value_name = "SHARE")]
     pub(crate) until_precision: Option<Ratio>,
     /// Seed of the random sampling periods.
     #[arg(long, value_name = "NUMBER")]
     pub(crate) seed: Option<u64>,
-    /// What unwind tables and symbols may take of memory together: where there is no room for all, those of the heaviest
-    /// files come first.
+    /// Memory for unwind tables and symbols together. If it does not suffice, the files with the most samples
+    /// come first.
     #[arg(long, value_name = "SIZE", default_value_t = defaults().symbol_memory)]
     pub(crate) symbol_memory: Bytes,
 }
@@ -163,16 +164,16 @@ pub(crate) struct SamplingArgs {
 pub(crate) struct OutputArgs {
     #[arg(short, long = "output", value_name = "FILE", value_parser = output_file, help = output_help("a table"))]
     pub(crate) output: Vec<OutputFile>,
-    /// Write each control decision, and a summary at the end, to FILE: one JSON object a line.
+    /// Write each control decision, and a summary at the end, to FILE: one JSON object per line.
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
-    /// Once the run is over, fetch debug files that this machine lacks from the servers in $DEBUGINFOD_URLS.
+    /// After the run, fetch missing debug files from the servers in $DEBUGINFOD_URLS.
     #[arg(long)]
     pub(crate) debuginfod: bool,
-    /// Level of the intervals.
+    /// Confidence level of the intervals.
     #[arg(long, value_name = "LEVEL", default_value_t = defaults().confidence)]
     pub(crate) confidence: Ratio,
-    /// Functions that the table lists; 0: all.
+    /// Number of functions in the table; 0 shows all.
     #[arg(long, value_name = "N", default_value_t, conflicts_with = "output")]
     pub(crate) top: Top,
     /// Print results and errors only.
@@ -226,7 +227,7 @@ pub(crate) struct OutputFile {
 /// Arguments of `plan`.
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
-    /// CPU time that the target runs without being sampled; with --pid, that one profile sums up (60s).
+    /// CPU time of the target when it is not sampled; with --pid, the CPU time that one profile covers (60s).
     #[arg(long, value_name = "TIME", required_unless_present = "pid")]
     pub(crate) horizon: Option<Span>,
     /// Share of that time that the function takes.
@@ -239,19 +240,19 @@ pub(crate) struct PlanArgs {
     /// Variance of the samples over that of independent ones: the variance_ratio of an earlier run's summary.
     #[arg(long, value_name = "RATIO", default_value_t = 1.0)]
     pub(crate) variance_ratio: f64,
-    /// Standard score of the interval whose upper end the rate makes lowest.
+    /// Standard score of the interval whose upper end the rate minimises.
     #[arg(long, value_name = "SCORE", default_value_t = 1.96)]
     pub(crate) z: f64,
-    /// Another error that the rate makes smallest: mae, mse, p95 or z=SCORE.
+    /// Another error to minimise: mae, mse, p95 or z=SCORE.
     #[arg(long, value_name = "ERROR", conflicts_with = "z")]
     pub(crate) criterion: Option<Criterion>,
     /// Share of the CPU time that sampling may cost.
     #[arg(long, value_name = "SHARE", default_value_t = defaults().budget)]
     pub(crate) budget: Ratio,
-    /// What will take the samples: with timer-signal, the kernel's tick is the highest rate.
+    /// What takes the samples. With timer-signal, the kernel's tick limits the rate.
     #[arg(long, value_name = "WHAT", default_value_t = defaults().backend, conflicts_with = "pid")]
     pub(crate) backend: Backend,
-    /// Draw the curve to FILE (.svg) as well.
+    /// Also draw the curve to FILE (.svg).
     #[arg(short, long = "output", value_name = "FILE", value_parser = picture_file)]
     pub(crate) output: Option<PathBuf>,
     /// Print one JSON object instead of text.
@@ -268,16 +269,16 @@ pub(crate) struct PlanProcessArgs {
     /// Watch this process without sampling it, and predict what `attach` will cost it.
     #[arg(long, value_name = "PID", conflicts_with_all = ["share", "overhead", "z", "variance_ratio"])]
     pub(crate) pid: Option<u32>,
-    /// For how long it is watched (2s).
+    /// How long to watch it (2s).
     #[arg(long, value_name = "TIME", requires = "pid")]
     pub(crate) duration: Option<Span>,
-    /// Predict for this rate per CPU-second, with the controller off.
+    /// Predict for this fixed rate per CPU-second.
     #[arg(long, value_name = "HZ", requires = "pid")]
     pub(crate) rate: Option<Hertz>,
-    /// How stacks are to be unwound: auto, fp or dwarf.
+    /// How to unwind stacks: auto, fp or dwarf.
     #[arg(long, value_name = "HOW", requires = "pid")]
     pub(crate) unwind: Option<Unwind>,
-    /// How events are to be attached: auto, task, cpu or cgroup.
+    /// How to attach events: auto, task, cpu or cgroup.
     #[arg(long, value_name = "HOW", requires = "pid")]
     pub(crate) attach_mode: Option<AttachMode>,
 }
@@ -288,10 +289,10 @@ pub(crate) struct EvaluateArgs {
     /// Two minutes instead of fifteen, and wider intervals.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Write a chart (.svg) or all figures (.json) to FILE as well; may be repeated.
+    /// Also write a chart (.svg) or all figures (.json) to FILE; may be repeated.
     #[arg(short, long = "output", value_name = "FILE", value_parser = evaluation_file)]
     pub(crate) output: Vec<PathBuf>,
-    /// How stacks are unwound: auto, fp or dwarf.
+    /// How to unwind stacks: auto, fp (frame pointers) or dwarf (unwind tables).
     #[arg(long, value_name = "HOW", default_value_t = defaults().unwind)]
     pub(crate) unwind: Unwind,
     /// Seed of the order of the runs, of their programs and of the random sampling periods.
@@ -329,7 +330,8 @@ pub(crate) struct WorkloadArgs {
 /// Arguments of `daemon`.
 #[derive(Debug, Args)]
 pub(crate) struct DaemonArgs {
-    /// The settings file; without it, /etc/sweetspot/sweetspot.toml if it is there, else the defaults.
+    /// The settings file. Default: /etc/sweetspot/sweetspot.toml if it exists, otherwise the built-in
+    /// defaults.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 }
@@ -340,7 +342,7 @@ pub(crate) struct CheckConfigArgs {
     /// The settings file.
     #[arg(required_unless_present = "default")]
     pub(crate) file: Option<PathBuf>,
-    /// Print a file with every setting, what it means and its default.
+    /// Print a settings file with every setting, its meaning and its default.
     #[arg(long, conflicts_with = "file")]
     pub(crate) default: bool,
 }
@@ -356,7 +358,7 @@ pub(crate) struct DoctorArgs {
 /// Arguments of `calibrate`.
 #[derive(Debug, Args)]
 pub(crate) struct CalibrateArgs {
-    /// Measure for less than a second, as the first run does by itself.
+    /// Take less than a second, as the first run does automatically.
     #[arg(long)]
     pub(crate) quick: bool,
     /// Print one JSON object.

@@ -1,4 +1,4 @@
-//! Where the program asks the core's mathematics.
+//! Calls of the core's mathematics.
 
 use anyhow::Result;
 use profiler_core::rate::anytime;

@@ -1,4 +1,8 @@
 //! The file systems that the target's processes see.
+//!
+//! At most 32 of other mount namespaces stay open; the others are reopened through a process that sees them.
+//! Root and mount namespace are held until the window in which the last such process ended has been named: what
+//! is mounted there stays available until then.
 
 use std::collections::VecDeque;
 use std::fs::File;

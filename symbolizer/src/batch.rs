@@ -1,4 +1,8 @@
 //! Many addresses of one object at once: unit by unit, on several threads.
+//!
+//! A profile has its addresses in no order, and the tables of a unit are large. Sorted by unit, each table is
+//! read once, by one of a few threads, and dropped. Sections stay in the file and are read as needed; an object
+//! above [`crate::Limits`] is named from its symbol table, and the reason says so.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;

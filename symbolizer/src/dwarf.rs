@@ -6,6 +6,11 @@
 //!
 //! `addr2line` trusts the file: version 0.27.1 recurses once per nested inlined call, and a shared list of ranges makes
 //! 434 kB ask for 13 GB. Whoever reads files of others does so in a process that may end.
+//!
+//! Read as a whole, this profiler's own binary (45 MB of entries and lines) takes 320 MB for 50,000 addresses,
+//! and 130 MB unit by unit. `addr2line` is given a `.debug_info` with one unit, and one of empty entries in
+//! place of the others ([`sections`]). Names are read at the entries that it finds ([`names`]), because it has
+//! one name where source and linker have two.
 
 mod bytes;
 mod index;

@@ -1,7 +1,7 @@
 //! Names of code that a program generates as it runs.
 //!
-//! No file holds such code; the compilers that make it can be asked to write down what they make, in one of two ways:
-//! a list of names ([`PerfMap`], text, the present state) or a journal with times ([`JitDump`], binary).
+//! No file holds such code; the compilers that generate it can write it down in one of two ways: a list of
+//! names ([`PerfMap`], text, the present state) or a journal with times ([`JitDump`], binary).
 
 mod code;
 mod jitdump;

@@ -265,10 +265,10 @@ fn whom_nothing_can_be_loaded_into_is_refused_in_a_line() -> Result<()> {
         refused(&Target::start("mix_musl_dynamic", &cpu)?, &by_timers(), "uses musl")?;
     }
     let filtered = Target::start("undisturbed", &["filtered"])?;
-    refused(&filtered, &by_timers(), "shut itself in (seccomp)")?;
+    refused(&filtered, &by_timers(), "has a seccomp filter")?;
     filtered.check_fine()?;
     let partly = Target::start("undisturbed", &["partly"])?; // each thread has its own filters
-    refused(&partly, &by_timers(), "shut itself in (seccomp)")?;
+    refused(&partly, &by_timers(), "has a seccomp filter")?;
     partly.check_fine()?;
     let handled = Target::start("undisturbed", &["handled"])?;
     let ended = attach(&by_timers(), handled.pid(), 50)?;
@@ -290,7 +290,7 @@ fn a_thread_that_shuts_itself_in_meanwhile_is_noticed() -> Result<()> {
     let during = sweetspot.start_attach(&["--duration", "3s", &target.pid().to_string()])?;
     let recorded = sweetspot.finish(during, None)?;
     let notes = &recorded.stats.summary.notes;
-    ensure!(notes.iter().any(|note| note.contains("has shut itself in (seccomp)")), "{notes:?}");
+    ensure!(notes.iter().any(|note| note.contains("has installed a seccomp filter")), "{notes:?}");
     target.check_fine().map(drop)
 }
 

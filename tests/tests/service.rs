@@ -28,7 +28,7 @@ fn a_sound_settings_file_says_what_it_would_watch_and_cost() -> Result<()> {
     let warnings = ended.stdout.lines().skip(1);
     let mut unknown = warnings.filter(|line| !line.starts_with("sweetspot.toml: warning: "));
     ensure!(unknown.next().is_none() && ended.stderr.is_empty(), "{ended:?}");
-    let begin = "sweetspot.toml is sound: watches web (unit nginx.service, slowed down by at most 0.5%); costs at most 1% \
+    let begin = "sweetspot.toml is valid: watches web (unit nginx.service, slowed down by at most 0.5%); costs at most 1% \
                  of the host's CPU time; ";
     ensure!(ended.stdout.starts_with(begin), "{}", ended.stdout);
     Ok(())
@@ -61,7 +61,7 @@ fn what_is_not_there_is_told_before_the_daemon_starts() -> Result<()> {
     {
         ensure!(refused.stdout.lines().any(|line| line.starts_with(part)), "{part}: {refused:?}");
     }
-    ensure!(!refused.stdout.contains("is sound"), "{refused:?}");
+    ensure!(!refused.stdout.contains("is valid"), "{refused:?}");
 
     let folder = TempDir::new()?;
     let token = folder.path().join("token");

@@ -3,9 +3,9 @@
 use crate::section::Section;
 use crate::setting::quoted;
 
-const HEAD: &str = "\
-# Settings of `sweetspot daemon`. Made by `sweetspot check-config --default`: each key stands with its default.
-# `sweetspot check-config FILE` says whether a file is sound, and what it would watch and cost.
+const HEAD: &str =
+    "# Settings of `sweetspot daemon`. Made by `sweetspot check-config --default`: each key has its default.
+# `sweetspot check-config FILE` checks a file, and shows what it would profile and cost.
 ";
 
 /// The text of the file.

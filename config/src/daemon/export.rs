@@ -13,22 +13,22 @@ section! {
         /// What the export is called in metrics and the log: letters, digits, and - . _ @ : within. Under another name it is
         /// a new export.
         name: String = String::new(), such as "\"pyroscope\"";
-        /// Address of the backend. The path of the format is added where it is missing.
+        /// Address of the backend. The format's path is added if it is missing.
         to: String = String::new(), such as "\"https://pyroscope.example:4040\"";
-        /// What the backend takes: pyroscope or otlp. Without it, the path of `to` decides, and where it has none it is
-        /// pyroscope.
+        /// Format of the requests: pyroscope or otlp. Default: according to the path of `to`, or pyroscope if
+        /// there is none.
         format: Option<ExportFormat> = None, such as "\"pyroscope\"";
         /// Targets whose names match one of these regular expressions. Without this key, all targets.
         targets: Vec<Pattern> = Vec::new(), such as "[\"^web$\", \"^services:\"]";
-        /// Labels, beside those of the targets.
+        /// Labels, in addition to those of the targets.
         labels: BTreeMap<String, String> = BTreeMap::new(), such as "{ \"k8s.cluster.name\" = \"west\" }";
-        /// Headers of every request. A secret belongs into a token file.
+        /// Headers of every request. Put secrets into a token file.
         headers: BTreeMap<String, String> = BTreeMap::new(), such as "{ X-Scope-OrgID = \"team\" }";
         /// File with a token, sent as `Authorization: Bearer TOKEN`. It needs https, unless the backend is on this machine.
         token_file: Option<PathBuf> = None, such as "\"/etc/sweetspot/pyroscope.token\"";
         /// File with the certificates (PEM) to trust instead of the public authorities.
         ca_file: Option<PathBuf> = None, such as "\"/etc/sweetspot/ca.pem\"";
-        /// Longest time for a window, from the connection to the end of the answer.
+        /// Time limit for a window, from connecting to the end of the response.
         timeout: Span = Span::from_secs(30);
     }
 }

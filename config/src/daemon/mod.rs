@@ -148,7 +148,7 @@ impl DaemonSettings {
         };
         let mut targets: Vec<String> = self.targets.iter().take(NAMED).map(watched).collect();
         match self.targets.len().saturating_sub(NAMED) {
-            0 if targets.is_empty() => targets.push("nothing until it is asked to".to_owned()),
+            0 if targets.is_empty() => targets.push("nothing until a request adds a target".to_owned()),
             0 => {}
             more => targets.push(format!("{more} more")),
         }

@@ -7,11 +7,12 @@ use crate::section::section;
 use crate::{Each, Pattern, Ratio, Span};
 
 section! {
-    /// What is watched: one section for each target, or for a family of them. All that is written of pid, executable,
-    /// command, process, user, unit, cgroup, container, container_name, image, namespace, pod and pod_labels has to hold for a
-    /// process to belong to it, and its children belong to it too. A process that fits several targets belongs to the first.
-    /// Without any target, everything is watched; `target = []` above all sections watches nothing until it is asked to. Of
-    /// the values below, those of a real target are needed alone.
+    /// What to profile: one section for each target, or for a family of targets. A process belongs to a
+    /// target if it matches every key that is set of pid, executable, command, process, user, unit, cgroup,
+    /// container, container_name, image, namespace, pod and pod_labels; its children belong to it too. A
+    /// process that matches several targets belongs to the first. Without any target, everything is profiled;
+    /// `target = []` above all sections profiles nothing until a request adds a target. Only set the keys
+    /// your target needs.
     pub struct TargetSettings {
         /// What the target is called in profiles and metrics: letters, digits, and - . _ @ : within.
         name: String = String::new(), such as "\"web\"";
@@ -19,7 +20,7 @@ section! {
         pid: Option<u32> = None, such as "4711";
         /// Processes that run this file.
         executable: Option<PathBuf> = None, such as "\"/usr/sbin/nginx\"";
-        /// Processes whose command line, its words parted by blanks, matches this regular expression.
+        /// Processes whose command line, its words separated by blanks, matches this regular expression.
         command: Option<Pattern> = None, such as "\"^/usr/bin/python3 .*serve\"";
         /// Processes whose name, or whose program's file name, matches this regular expression.
         process: Option<Pattern> = None, such as "\"^nginx$\"";
@@ -31,8 +32,8 @@ section! {
         cgroup: Option<PathBuf> = None, such as "\"/system.slice/nginx.service\"";
         /// Processes of the container whose id begins with these digits, at least 12.
         container: Option<String> = None, such as "\"3f4e5d6c7b8a\"";
-        /// Processes of containers whose name matches this regular expression. This and the next four ask the container
-        /// runtimes.
+        /// Processes of containers whose name matches this regular expression. This and the next four need a
+        /// container runtime.
         container_name: Option<Pattern> = None, such as "\"^nginx$\"";
         /// Processes of containers whose image matches this regular expression.
         image: Option<Pattern> = None, such as "\"/nginx:\"";
@@ -44,13 +45,14 @@ section! {
         pod_labels: BTreeMap<String, String> = BTreeMap::new(), such as "{ app = \"cart\" }";
         /// Every process that fits no target above.
         everything: bool = false;
-        /// One target for each process (the name of its program), unit, container, pod, workload (the deployment or the
-        /// like that its pod is of), cgroup or user that these processes fall into, called by the name above, a colon and the
-        /// unit's own, say. What falls into none is the target above. Without it, all of them are one target.
+        /// Makes one target for each process (by program name), unit, container, pod, workload (the
+        /// deployment or the like that the pod belongs to), cgroup or user among these processes. Its name is
+        /// the name above, a colon and, for example, the name of the unit. Processes without one belong to
+        /// the target above. Without this key, all of them are one target.
         each: Option<Each> = None, such as "\"unit\"";
-        /// Bound on the slowdown of this target, in place of `budget.target`.
+        /// Bound on the slowdown of this target, instead of `budget.target`.
         budget: Option<Ratio> = None, such as "\"0.5%\"";
-        /// CPU time that one profile sums up, in place of `sampling.horizon`.
+        /// CPU time that one profile covers, instead of `sampling.horizon`.
         horizon: Option<Span> = None, such as "\"120s\"";
         /// Labels of its profiles and metrics.
         labels: BTreeMap<String, String> = BTreeMap::new(), such as "{ team = \"search\" }";

@@ -25,7 +25,7 @@ pub static FORMATS: [&Format; 6] = [&TABLE, &JSON, &PPROF, &FOLDED, &SVG, &SPEED
 /// Functions as a table; see [`table`].
 pub static TABLE: Format = Format {
     name: "table",
-    about: "functions by their own CPU time, for a person",
+    about: "a table of functions by their own CPU time",
     media_type: "text/plain; charset=utf-8",
     readers: None,
     is_printed: true,
@@ -36,7 +36,7 @@ pub static TABLE: Format = Format {
 /// The run and its functions in one line; see [`stats`].
 pub static JSON: Format = Format {
     name: "json",
-    about: "the run and its functions: the summary line that `--stats` ends with",
+    about: "the summary that `--stats` ends with, as JSON",
     media_type: "application/json",
     readers: None,
     is_printed: true,

@@ -36,17 +36,31 @@ pub enum Damage {
     Profile(#[from] pprof::ReadError),
 }
 
-/// Packs a profile.
+/// Packs a profile for the store.
 ///
 /// # Errors
 ///
 /// If the stamp is too long for a header.
 pub(crate) fn seal(stamp: &Stamp, profile: &SymbolizedProfile) -> io::Result<Sealed> {
+    if is_short(stamp) {
+        SHORT.with_borrow_mut(|short| sealed(stamp, profile, short))
+    } else {
+        sealed(stamp, profile, &mut Compress::new(Compression::default(), false))
+    }
+}
+
+/// The same for a file that is gone in seconds, as quickly as possible: it is as large as what is in it.
+///
+/// # Errors
+///
+/// If the stamp is too long for a header.
+pub(crate) fn seal_for_now(stamp: &Stamp, profile: &SymbolizedProfile) -> io::Result<Sealed> {
+    UNPACKED.with_borrow_mut(|unpacked| sealed(stamp, profile, unpacked))
+}
+
+fn sealed(stamp: &Stamp, profile: &SymbolizedProfile, compress: &mut Compress) -> io::Result<Sealed> {
     let extra = stamp.to_extra().ok_or_else(|| io::Error::other("its time is in too many pieces"))?;
-    let bytes = match is_short(stamp) {
-        true => SHORT.with_borrow_mut(|short| packed(&extra, &pprof::encode(profile), short))?,
-        false => packed(&extra, &pprof::encode(profile), &mut Compress::new(Compression::default(), false))?,
-    };
+    let bytes = packed(&extra, &pprof::encode(profile), compress)?;
     let mut name = Name::of(stamp);
     name.crc = name.checksum(&bytes);
     Ok(Sealed { name, bytes })
@@ -62,6 +76,7 @@ fn is_short(stamp: &Stamp) -> bool {
 thread_local! {
     /// To begin with another for each window takes four times as long as to pack one.
     static SHORT: RefCell<Compress> = RefCell::new(Compress::new(Compression::fast(), false));
+    static UNPACKED: RefCell<Compress> = RefCell::new(Compress::new(Compression::none(), false));
 }
 
 /// A gzip file (RFC 1952) with one extra field, of no more than 65,535 bytes.

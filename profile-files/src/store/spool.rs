@@ -2,15 +2,18 @@
 //!
 //! A window is written without names as soon as it has ended, under a hidden name, and renamed; its file goes once the named one
 //! is in place. What is found here at a start is named then, unless the store has its time already: it was killed between the
-//! two. Readers of a store do not look here. Nothing is synced: only a power failure can take what the system has.
+//! two. Readers of a store do not look here. Nothing is synced: only a power failure can take what the system has. Files are
+//! used again, since a file system may take longer to make one than to write it.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use nix::fcntl::OFlag;
 use profiler_core::profile::SymbolizedProfile;
 
 use super::name::{ENDING, Name};
@@ -35,6 +38,8 @@ struct Shared {
     written: AtomicU64,
     /// Files and the room they take (bytes).
     files: Mutex<BTreeMap<String, u64>>,
+    /// Empty files for the next windows: no more than waited at once.
+    spare: Mutex<Vec<PathBuf>>,
 }
 
 /// Why a file of the spool was not read.
@@ -69,7 +74,8 @@ impl Spool {
             }
         }
         let (most_bytes, files) = (AtomicU64::new(most_bytes), Mutex::new(files));
-        Self(Arc::new(Shared { folder, most_bytes, written: AtomicU64::new(0), files }))
+        let (written, spare) = (AtomicU64::new(0), Mutex::default());
+        Self(Arc::new(Shared { folder, most_bytes, written, files, spare }))
     }
 
     /// It may take so much room from now on (bytes).
@@ -97,7 +103,7 @@ impl Spool {
         let Window { target, labels, boot, from_ns, to_ns } = window;
         let stretch = Stretch { boot, from_ns, to_ns, begin_unix_ns: profile.run.start_unix_ns };
         let stamp = Stamp::new(Level::Window, target, labels, Stretches::new(vec![stretch]));
-        let sealed = seal::seal(&stamp, profile)?;
+        let sealed = seal::seal_for_now(&stamp, profile)?;
         let size = listing::room(sealed.bytes.len() as u64);
         if self.size().1.saturating_add(size) > self.0.most_bytes.load(Ordering::Relaxed) {
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, "limits.queue leaves no room for it"));
@@ -109,8 +115,8 @@ impl Spool {
             std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o750).create(folder)?;
         }
         let name = sealed.name.path().to_string_lossy().replace('/', "_");
-        let aside = folder.join(listing::unfinished_name(self.0.written.fetch_add(1, Ordering::Relaxed)));
-        let written = create(&aside).and_then(|mut file| io::Write::write_all(&mut file, &sealed.bytes));
+        let (aside, file) = self.new_file()?;
+        let written = io::Write::write_all(&mut &file, &sealed.bytes);
         if let Err(cause) = written.and_then(|()| fs::rename(&aside, folder.join(&name))) {
             let _ = fs::remove_file(&aside); // the next start does it where that fails
             return Err(cause);
@@ -138,9 +144,31 @@ impl Spool {
         Ok((Window { target: stamp.target, labels: stamp.labels, boot, from_ns, to_ns }, profile))
     }
 
+    /// An empty file under a hidden name: one that is left of an earlier window, or a new one.
+    fn new_file(&self) -> io::Result<(PathBuf, File)> {
+        let spare = self.spare().pop();
+        if let Some(path) = spare
+            && let Ok(file) = open_again(&path)
+        {
+            return Ok((path, file));
+        }
+        let path = self.hidden_path();
+        let file = create(&path)?;
+        Ok((path, file))
+    }
+
+    fn hidden_path(&self) -> PathBuf {
+        self.0.folder.join(listing::unfinished_name(self.0.written.fetch_add(1, Ordering::Relaxed)))
+    }
+
     /// Removes a window that is named, or lost.
     pub fn remove(&self, file: &str) {
-        match fs::remove_file(self.0.folder.join(file)) {
+        let (path, hidden) = (self.0.folder.join(file), self.hidden_path());
+        let removed = fs::rename(&path, &hidden).and_then(|()| {
+            let emptied = open_again(&hidden).map(|_| self.spare().push(hidden.clone()));
+            emptied.or_else(|_| fs::remove_file(&hidden))
+        });
+        match removed {
             Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!("{file} cannot be removed from {} ({cause})", self.0.folder.display());
             }
@@ -148,9 +176,18 @@ impl Spool {
         }
     }
 
+    fn spare(&self) -> MutexGuard<'_, Vec<PathBuf>> {
+        self.0.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn files(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
         self.0.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Opens a file of ours to be written anew. A link that someone else has put in its place is not followed.
+fn open_again(path: &Path) -> io::Result<File> {
+    fs::OpenOptions::new().write(true).truncate(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(path)
 }
 
 impl<D: Disk> Store<D> {

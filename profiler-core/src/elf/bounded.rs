@@ -1,4 +1,7 @@
 //! A file of which no more is read than headers take: they state how long their tables are, and may state anything.
+//!
+//! Headers are read on the thread that samples, so a file that claims millions of sections is not read further.
+//! A compressed table is charged with its unpacked size before it is read.
 
 use std::cell::Cell;
 use std::ops::Range;

@@ -4,6 +4,8 @@
 //! and its tables say where, with an instruction that the unwinding library does not know: for it, the table of the
 //! function ends there, and the stack goes wrong. The signature is taken off any return address, so nothing is lost if
 //! the instruction becomes one that does nothing.
+//!
+//! `framehop` also stops where a frame pointer is zero, which hides the outermost caller.
 
 use std::sync::Arc;
 

@@ -3,6 +3,8 @@
 //! The unwinding library trusts the tables in two ways that an object made to harm could turn against us: an
 //! expression may jump backwards, and is evaluated without a limit; and addresses are computed from it without a
 //! check for overflow. No compiler writes such tables.
+//!
+//! `framehop` and `gimli` evaluate some crafted tables without end, or overflow.
 
 use gimli::{
     BaseAddresses, CallFrameInstruction, CommonInformationEntry, Encoding, EndianSlice,

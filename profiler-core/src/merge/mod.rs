@@ -6,6 +6,9 @@
 //! Only windows whose samples weigh about the same are joined, so that it stays known how much each sample tells: targets at
 //! different rates have windows of their own in a bin.
 //!
+//! A bin of time has one window for each power of two of the samples' weight. A sum has at most 1,024 windows
+//! and 1.5 million entries; beyond that its bins get longer.
+//!
 //! ```
 //! use profiler_core::merge::{Merger, Range};
 //! use profiler_core::profile::SymbolizedProfile;

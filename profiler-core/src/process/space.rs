@@ -1,4 +1,7 @@
 //! The code that a process can run: what is mapped where, and how to unwind it.
+//!
+//! Modules are entered when a stack is first unwound: most processes of a program that starts many others end
+//! before a sample hits them, and static programs have no index, so that `framehop` makes one for each.
 
 use std::sync::{Arc, OnceLock};
 

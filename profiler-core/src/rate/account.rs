@@ -1,4 +1,8 @@
 //! What sampling cost, over the run and over its worst second and ten seconds.
+//!
+//! An idle target is granted a tenth of a CPU, but not next to its last busy moment: ten seconds that contain
+//! both are compared with the CPU time of that moment. So the account says what all windows in progress can
+//! still afford; the clocks go down to their slowest for it, and are fast again one step into the next burst.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,5 @@
-//! What the law asks for under the budget and the caps: for a run, and for one that is only thought of.
+//! The rate that the law asks for under the budgets and the caps. A prediction and a running controller call
+//! the same function, with costs from one other (`sample_cost.rs`), so they can only differ in the counts.
 
 use super::RateSettings;
 use super::anytime::Schedule;
@@ -25,11 +26,13 @@ pub(super) struct Circumstances {
     pub(super) utilisation_cpus: f64,
     /// What the two budgets are kept with.
     pub(super) load: BudgetLoad,
-    /// What everything that sampling costs may take, where own time has no budget of its own (ratio of the target's CPU time).
+    /// What everything that sampling costs may take, where own time has no budget of its own (ratio of the
+    /// target's CPU time).
     pub(super) granted_ratio: f64,
-    /// The rate at which one of several targets that share it would be slowed down by its whole budget (samples per CPU-second).
+    /// The rate at which one of several targets that share it would be slowed down by its whole budget
+    /// (samples per CPU-second).
     pub(super) dearest_hz: f64,
-    /// How far a run without a horizon has come.
+    /// Progress of a run without a horizon.
     pub(super) schedule: Option<Schedule>,
     /// Those that a sample holds up.
     pub(super) threads: Threads,

@@ -1,8 +1,10 @@
-//! What a signal at the kernel's tick costs beside its handler, told by how long after the tick the handler begins.
+//! What a signal at the kernel's tick costs besides its handler, estimated from how long after the tick the
+//! handler starts.
 //!
-//! The tick finds cold caches and, in a virtual machine, a host that is more or less busy: on one such machine the same signal cost
-//! 5 to 16 µs within minutes, in a program that computes as in one that waits for memory, and handlers began 21 to 55 µs after the
-//! tick. The one was .23 to .33 of the other in 32 measurements, half of them within .25 to .29.
+//! The tick finds cold caches and, in a virtual machine, a host that is more or less busy: on one such
+//! machine the same signal cost 5 to 16 µs within minutes, in a program that computes as in one that waits
+//! for memory, and handlers began 21 to 55 µs after the tick. The one was .23 to .33 of the other in 32
+//! measurements, half of them within .25 to .29.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,7 @@
-//! Whether to watch a target takes its budget, samples or none.
+//! Whether a target's budget is used up without a single sample, by context switches, records and own CPU time.
+//!
+//! It is judged over half a minute. The rate is at its floor then and lowering it would not help; the target
+//! stays attached, because its few samples are all that is known about it.
 
 use super::meter::Spend;
 

@@ -1,5 +1,5 @@
-//! What sampling costs a machine, from pairs of runs of the same work, sampled and unsampled (seed 004's
-//! characteriser: T = Σ C·P, solved for the C).
+//! What sampling costs a machine, from pairs of runs of the same work, sampled and unsampled
+//! (Saavedra-Barrera's characteriser: T = Σ C·P, solved for the C).
 
 use super::cost::Cost;
 

@@ -4,6 +4,10 @@
 //! the same time, and a child that is born then inherits both. Of the two exactly one counts: the own clock of a
 //! task from the moment it was started; for a task that has none, one of the set in force. There may be two of those as well: a
 //! thread that is born while clocks are renewed inherits a new one and is given one of its own, and its children inherit both.
+//!
+//! An inherited event cannot be retuned: the call reaches the parent's event only, and the kernel swaps the
+//! contexts of parent and child. Samples carry the stream id, which tells the two apart: an event of ours has a
+//! timeline, an inherited one has the period it was born with.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -1,11 +1,14 @@
-//! What a sample costs beside the kernel's handler, told by the handler: the interrupt, the handler and the program
-//! after them find the same caches. Where samples are rare or the program uses the caches itself, all of them
-//! take longer.
+//! What a sample costs besides the kernel's handler, estimated from the handler's time: the interrupt, the
+//! handler and the program after them find the same caches. Where samples are rare or the program uses the
+//! caches itself, all of them take longer.
 //!
-//! Of five programs (computing, waiting for memory, an interpreter, a compressor, a database) at 1,000 and 4,000 samples a
-//! second on a virtual machine, twice, a sample cost 15 to 32 µs by the stopwatch and its handler took 2.7 to 5.7 µs, 5.2 to
-//! 6.7 times less wherever both were known to 5%. Work that has a CPU to itself, as in a calibration, paid 15.0 µs at 2.5 µs.
-//! From there, the rest grows by .55 of the share by which the handler does.
+//! Of five programs (computing, waiting for memory, an interpreter, a compressor, a database) at 1,000 and
+//! 4,000 samples a second on a virtual machine, twice, a sample cost 15 to 32 µs by the stopwatch and its
+//! handler took 2.7 to 5.7 µs, 5.2 to 6.7 times less wherever both were known to 5%. Work that has a CPU to
+//! itself, as in a calibration, paid 15.0 µs at 2.5 µs. From there, the rest grows by .55 of the share by
+//! which the handler does.
+//!
+//! Calibration and field use the same estimate of the handler's time, because these times are skewed.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! The loop: from readings to the next period.
+//! The controller: from readings to the next sampling period.
 
 use super::account::{Account, TARGET_FLOOR_CPUS};
 use super::aim::{Aim, BUDGET_MARGIN, BudgetLoad, Circumstances, horizon_s, threads_held_up};
@@ -21,8 +21,7 @@ use super::{RateSettings, Reading};
 /// Between two retunes (ns), less the jitter of a tick.
 const RETUNE_NS: u64 = 950_000_000;
 const FIRST_RETUNE_NS: u64 = 100_000_000;
-/// What a retune must have seen since the last one: enough to say something, or a CPU-second in which it did
-/// not come.
+/// What a retune needs since the last one: this many samples, or a CPU-second without them.
 const RETUNE_SAMPLES: u64 = 10;
 const RETUNE_CPU_NS: u64 = 1_000_000_000;
 /// Gain in logarithms. With o growing as λ^η the update has slope 1 − g(1+2η/3): stable up to η = 2.25.
@@ -30,37 +29,38 @@ const GAIN: f64 = 0.8;
 /// A retune multiplies the rate by this at most, and by the other at least.
 const MAX_STEP_UP: f64 = 2.0;
 const MAX_STEP_DOWN: f64 = 0.25;
-/// A settled rate stays while it is within this factor of the optimum: the loss is flat, a change is not free.
+/// A settled rate is kept while it is within this factor of the optimum: the loss is flat, and a change is not free.
 const DEAD_BAND: f64 = 1.2;
 /// Once left, the optimum is approached this closely before the rate counts as settled again.
 const SETTLED: f64 = 1.05;
-/// The first guess takes this share of the budget at most.
+/// The first guess uses at most this share of the budget.
 const START_BUDGET: f64 = 0.5;
-/// Length that the first reading is taken to have if its start is not known (ns).
+/// Assumed length of the first reading if its start is not known (ns).
 const FIRST_TICK_NS: u64 = 100_000_000;
 /// A reading further off than this has a clock that jumped (ns).
 const MAX_TICK_NS: u64 = 3_600_000_000_000;
-/// Length that a tick is taken to have when it is asked what one may overspend (s).
+/// Assumed length of a step when computing what one may overspend (s).
 const TICK_S: f64 = 0.1;
-/// Own CPU time for a sample of code that was never met before (ns), several times that of code that was: the first tenths of a
-/// second of a run may take that.
+/// Own CPU time for a sample of code that was never seen before (ns), several times that of known code: the
+/// first tenths of a second of a run may take that.
 const OWN_WHEN_COLD_NS: f64 = 40_000.0;
-/// What own CPU time is set against.
+/// The reference for own CPU time.
 pub(super) const ONE_CPU: f64 = 1.0;
-/// A tick of strangers' samples is harmless below this share of what an idle target's second may cost.
+/// A step's samples of non-targets are harmless below this share of what a second of an idle target may cost.
 const HARMLESS: f64 = 0.25;
 
-/// Chooses the sampling rate from what sampling costs and what the profile looks like.
+/// Chooses the sampling rate from the cost of sampling and the shares in the profile.
 ///
-/// The rate is per CPU-second of the target, so an idle target keeps it and a burst meets it. With a horizon it is retuned
-/// at most once a second, and between retunes only the token buckets may lower it. Without, it follows the anytime law step by
-/// step, and a retune is counted where it has moved by a fifth.
+/// The rate is per CPU-second of the target, so an idle target keeps it and it is in force when a burst
+/// starts. With a horizon, the rate is retuned at most once a second, and only the token buckets may lower it
+/// in between. Without one, it follows the anytime law in each step, and a retune is counted when it has
+/// moved by a fifth.
 #[derive(Clone, Debug)]
 pub struct RateController {
     pub(super) settings: RateSettings,
-    /// What the host's budget leaves for everything that sampling costs, once it was shared (ratio of the target's CPU time).
+    /// The target's part of the host's budget, for everything that sampling costs (ratio of the target's CPU time).
     pub(super) granted: Option<f64>,
-    /// The rate that the dearest of several targets allows (samples per CPU-second).
+    /// The rate that the most expensive of several targets allows (samples per CPU-second).
     dearest_hz: f64,
     pub(super) meter: OverheadMeter,
     /// Of what is granted.
@@ -70,7 +70,7 @@ pub struct RateController {
     pub(super) slowdown: Limit,
     /// The budget of own CPU time, where there is one.
     pub(super) own: Option<Limit>,
-    /// How far a run without a horizon has come.
+    /// Progress of a run without a horizon.
     pub(super) schedule: Option<Schedule>,
     /// The rate at the last retune of a run without a horizon.
     noted_hz: f64,
@@ -100,7 +100,7 @@ impl RateController {
     /// A controller with its first guess: the law at the calibrated cost and a share of 15%, within half the
     /// budget.
     ///
-    /// Settings out of range are brought into it, a cost that is none is replaced by the default's.
+    /// Settings out of range are clamped, and an invalid cost is replaced by the default.
     pub fn new(settings: RateSettings, costs: CostModel) -> Self {
         let settings = settings.sane();
         let meter = OverheadMeter::expecting(costs, settings.expected_frames, settings.expected_stack_bytes);
@@ -158,7 +158,8 @@ impl RateController {
         (self.began_ns, self.retuned_ns) = (at_ns, at_ns);
     }
 
-    /// Takes in what happened since the last tick and decides on the rate until the next, about 100 ms later.
+    /// Processes a reading of the time since the last step, and decides on the rate until the next one, about
+    /// 100 ms later.
     pub fn tick(&mut self, reading: &Reading, shares: &TopShares) -> Decision {
         if !self.started {
             self.begin(reading.at_ns.saturating_sub(FIRST_TICK_NS));
@@ -206,7 +207,8 @@ impl RateController {
         self.deepen();
     }
 
-    /// A bucket is as deep as what the anytime law asks for in the next CPU-second: a short run gets the samples it needs.
+    /// The bucket's depth: what the anytime law asks for in the next CPU-second, so that a short run gets the
+    /// samples it needs.
     fn deepen(&mut self) {
         let Some(schedule) = &self.schedule else { return };
         let samples = schedule.next_second(self.rate_for_one_s_hz());
@@ -216,7 +218,7 @@ impl RateController {
         }
     }
 
-    /// The law's constant rate for a profile of one CPU-second, all that it depends on as it is now.
+    /// The law's constant rate for a profile of one CPU-second, under present conditions.
     fn rate_for_one_s_hz(&self) -> f64 {
         self.law(self.spread(), 1.0).rate_hz().unwrap_or(0.0) // where it has no answer, it asks for nothing
     }
@@ -226,18 +228,18 @@ impl RateController {
         Law::new(self.settings.criterion, spread, overhead_s, horizon_s).threads(self.threads())
     }
 
-    /// The threads that a sample holds up: the one that is sampled, or all that run.
+    /// The threads that a sample delays: the sampled one, or all running threads.
     fn threads(&self) -> Threads {
         threads_held_up(&self.settings, self.meter.utilisation_cpus())
     }
 
-    /// How many threads a sample holds up.
+    /// How many threads a sample delays.
     pub fn held_up(&self) -> f64 {
         self.threads().count
     }
 
-    /// The variance of the samples at the law's rate over that of independent ones: below 1 where functions run on for longer
-    /// than a period.
+    /// The variance of the samples at the law's rate over that of independent ones: below 1 where functions
+    /// run on for longer than a period.
     fn variance_ratio(&self) -> f64 {
         let law = self.law(self.shares.spread(), horizon_s(&self.settings, self.schedule));
         ratio_at_optimum(law.rate_hz().unwrap_or(0.0), self.shares.memory_s())
@@ -294,7 +296,7 @@ impl RateController {
     fn retune(&mut self, at_ns: u64) -> Reason {
         let aim = self.aim(BUDGET_MARGIN);
         let evidence = self.samples_since >= RETUNE_SAMPLES || self.cpu_since_ns >= RETUNE_CPU_NS;
-        // Of a run that begins everything is new, and a short one has no time to wait.
+        // At the start of a run everything is new, and a short run has no time to wait.
         let pause_ns = RETUNE_NS.min(self.retuned_ns.saturating_sub(self.began_ns).max(FIRST_RETUNE_NS));
         if !evidence || at_ns - self.retuned_ns < pause_ns {
             return Reason::Hold;
@@ -322,7 +324,7 @@ impl RateController {
         self.settled = (target_hz / self.rate_hz).ln().abs() <= SETTLED.ln();
     }
 
-    /// What the bucket makes of the rate until the next tick.
+    /// The rate until the next step, after the token bucket.
     fn throttle(&mut self, retuned: Reason) -> Reason {
         let was = self.throttled;
         self.throttled = self.bucket_cap_hz() < self.rate_hz;
@@ -361,11 +363,11 @@ impl RateController {
         let (budget_ratio, present) = (self.granted_ratio(), &self.present);
         let fixed_ratio = present.fixed_ratio(&self.meter);
         let (allowed, least) = (self.bucket.allowed_ratio(), TRICKLE * budget_ratio);
-        // What a full bucket holds is there for a jump of the cost, not to be spent on purpose.
+        // A full bucket is a reserve for a jump of the cost, not to be spent on purpose.
         let expected = (allowed.min(OPEN * budget_ratio) - fixed_ratio).max(least);
         let by_level = (expected / present.sample_ns(&self.meter))
             .min((allowed - fixed_ratio).max(least) / present.recent_sample_ns(&self.meter));
-        // A busy target is still seen while a debt is paid back; one that idles can wait.
+        // A busy target is still sampled while a debt is paid back; an idle one can wait.
         let trickle = least * (present.busy_cpus() / OWN_COST_FLOOR_CPUS).min(1.0);
         let affordable = self.account.affordable_ratio(present.busy_cpus()) - fixed_ratio;
         let affordable = affordable.max(trickle);
@@ -376,7 +378,7 @@ impl RateController {
     /// tick should not be waited for. `so_far` is a reading of the unfinished tick; its CPU times may be 0
     /// where they are not known yet: how busy the target is, its samples tell.
     ///
-    /// A tick of 100 ms at ten times the expected cost spends the budget of a second. To be asked whenever a
+    /// A tick of 100 ms at ten times the expected cost spends the budget of a second. To be called whenever a
     /// ring is read; never true at a fixed rate.
     pub fn overdrawn(&self, so_far: &Reading) -> bool {
         let wall_ns = self.last_ns.map_or(0, |last| so_far.at_ns.saturating_sub(last)) as f64;
@@ -400,8 +402,8 @@ impl RateController {
         charge_ns(&spend, wall_ns, cpu_ns) - inflow_ns > self.bucket.holds_ns(cpu_ns / wall_ns.max(1.0))
     }
 
-    /// Whether strangers' samples would cost too much within a tick if the target fell idle now, so that the rings
-    /// should be read more often than that. Only where whole CPUs are sampled.
+    /// Whether samples of non-targets would cost too much within a step if the target fell idle now, so that
+    /// the rings should be read more often. Only for events of whole CPUs.
     pub fn strangers_may_overspend(&self) -> bool {
         let tick_ns = TICK_S * self.present.strangers_ns_per_s(&self.meter, self.rate_hz());
         let granted_ns = || self.bucket.accrual_ns(1e9, 0.0);
@@ -409,23 +411,25 @@ impl RateController {
         self.settings.fixed_rate_hz.is_none() && tick_ns > HARMLESS * idle_second_ns
     }
 
-    /// Tells that the events are attached in another way: what context switches cost before tells nothing any more.
+    /// To be called when the events are attached in another way: the measured cost of context switches is discarded.
     pub fn attached_anew(&mut self) {
         self.meter.forget_switches();
     }
 
-    /// Takes in what the kernel's handler took for some of the target's samples: what a sample costs follows at once,
-    /// the rate at the next tick.
+    /// Processes timings of the kernel's handler for some of the target's samples. The cost of a sample
+    /// follows at once, the rate at the next step.
     pub fn observe_handler(&mut self, times: &[HandlerTime]) {
         self.meter.observe_handler(times);
     }
 
-    /// Takes in for how long single samples held up a thread of the profiler's own (ns): what a sample costs follows at once.
+    /// Processes how long single samples delayed a thread of the profiler's own (ns). The cost of a sample
+    /// follows at once.
     pub fn observe_interrupts(&mut self, times_ns: &[f64]) {
         self.meter.observe_interrupts(times_ns);
     }
 
-    /// What interrupts cost now over what they did when the machine was calibrated; 1 where the two agree within their errors.
+    /// What interrupts cost now over what they did when the machine was calibrated; 1 where the two agree
+    /// within their errors.
     pub fn interrupt_ratio(&self) -> f64 {
         self.meter.interrupt_ratio()
     }
@@ -444,14 +448,13 @@ impl RateController {
         self.settings.fixed_rate_hz.is_some() || has_room()
     }
 
-    /// Wall time between two samples of the target at the present rate, as busy as is to be reckoned with (ns).
+    /// Wall time between two samples of the target at the present rate and the expected load (ns).
     pub fn sample_gap_ns(&self) -> f64 {
         let hz = self.rate_hz() * self.present.expected().busy_cpus;
         1e9 / hz.max(f64::MIN_POSITIVE)
     }
 
-    /// Whether what it takes to watch the target, samples or none, leaves the budget next to nothing for samples. At a fixed
-    /// rate the budget is no matter.
+    /// Whether costs without samples leave next to nothing of the budget. Never at a fixed rate.
     pub fn watching_takes_the_budget(&self) -> bool {
         self.settings.fixed_rate_hz.is_none() && self.burden.is_heavy()
     }
@@ -470,13 +473,13 @@ impl RateController {
         }
     }
 
-    /// The rate goes no higher than this (samples per CPU-second): several targets share it, and it would slow down one of them by more
-    /// than its budget.
+    /// Caps the rate (samples per CPU-second) that several targets share: a higher one would slow down one of
+    /// them by more than its budget.
     pub fn bound_rate(&mut self, most_hz: f64) {
         self.dearest_hz = if most_hz.is_nan() { f64::INFINITY } else { most_hz.max(0.0) };
     }
 
-    /// What sampling has cost so far.
+    /// What sampling has cost since the start.
     pub fn account(&self) -> &Account {
         &self.account
     }
@@ -491,7 +494,8 @@ impl RateController {
         self.meter.cost()
     }
 
-    /// How long the next step lasts at most, `elapsed_ns` after the first one began: the anytime law falls quickly at first.
+    /// How long the next step lasts at most, `elapsed_ns` after the first one began: the anytime law falls
+    /// quickly at first.
     pub fn longest_step_ns(&self, elapsed_ns: u64) -> u64 {
         self.schedule.map_or(u64::MAX, |_| first_steps_ns(elapsed_ns))
     }

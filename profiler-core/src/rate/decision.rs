@@ -1,4 +1,4 @@
-//! What the controller decided, with everything it decided on.
+//! A decision of the controller, with all its inputs.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! A controller under a budget that changes: what the host's leaves its target.
+//! A controller under a changing budget: its target's part of the host's budget.
 
 use super::aim::horizon_s;
 use super::controller::ONE_CPU;

@@ -1,4 +1,7 @@
 //! The budget of a host over time: what was spent of it, what may still be, and when it is shared anew.
+//!
+//! The budget is kept over any ten seconds: what a target overspends in the step in which its load rises is
+//! taken back within the same ten seconds.
 
 use super::set_up::SetUp;
 use super::share::{AGES, Demand, Shares, share};

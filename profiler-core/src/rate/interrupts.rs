@@ -1,9 +1,14 @@
 //! What an interrupt costs on this host now, beside what it cost when the machine was calibrated.
 //!
-//! A calibration is right for the host it was taken on. A host that becomes busy, or a virtual machine that moves to another one,
-//! has dearer interrupts, and nothing in the target tells: the kernel's handler sees itself alone. So a thread of the profiler's
-//! own spins for a moment every few seconds under a clock of its own, and finds how long each sample holds it up. The calibration
-//! did the same, so the two figures can be compared. Where they differ by more than their errors, the costs follow what is seen.
+//! A calibration is right for the host it was taken on. A host that becomes busy, or a virtual machine that
+//! moves to another one, has more expensive interrupts, and nothing in the target shows it: the kernel's
+//! handler only measures itself. So a thread of the profiler's own spins for a moment every few seconds under
+//! a clock of its own, and measures how long each sample delays it. The calibration did the same, so the two
+//! figures can be compared. Where they differ by more than their errors, the costs follow what is seen.
+//!
+//! The factor only moves beyond three tenths: two measurements of an unchanged virtual machine differ by half
+//! of that. The probe's clock is that of its thread, not of its CPU: a thread clock stops while another task
+//! runs, which would otherwise look like a long interrupt.
 
 use std::collections::VecDeque;
 

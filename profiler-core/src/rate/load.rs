@@ -1,4 +1,8 @@
-//! How busy a target is: what has to be reckoned with where a budget is kept over ten seconds.
+//! How busy a target is expected to be, for budgets that are kept over ten seconds.
+//!
+//! The load is that of the busiest ten seconds that are usual. Using the peak would leave most of the budget
+//! unused for targets with bursts; using the mean would overspend it. What is usual is known after twenty
+//! seconds; before that, and when a target does more than usual, its peak is expected to continue.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! The costs that samples gather around: with cold caches and with warm ones, for instance (seed 002).
+//! The costs that samples gather around: with cold caches and with warm ones, for instance (Worms and Touati 2016).
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,8 @@
-//! The profiler's own CPU time, told apart: so much per sample, so much per second.
+//! The profiler's own CPU time, separated into a cost per sample and a cost per second.
+//!
+//! Own time of a single reading may include the end of a window or the reading of mappings, so the cost per
+//! sample is only raised after three high readings in a row. Work that is known to happen once is charged over
+//! the following minutes instead (`set_up.rs`).
 
 /// Memory of the fit (s).
 const MEMORY_S: f64 = 15.0;

@@ -1,5 +1,6 @@
-//! What sampling will cost, before it does (seed 004: characterise the machine, analyse the program, predict): the counts
-//! of a target that was watched, times what each costs here, under the law and the caps of the controller.
+//! What sampling will cost, before it does (Saavedra-Barrera 1988: characterise the machine, analyse the
+//! program, predict): the counts of a target that was watched, times what each costs here, under the law and
+//! the caps of the controller.
 //!
 //! ```
 //! use profiler_core::attach::AttachChoice;
@@ -263,8 +264,8 @@ impl<'a> Basis<'a> {
     }
 }
 
-/// T = Σ C·P of counts and prices. Its error is that of the prices, σ² = Σ C²·σ²_P (seed 004, 3.5 and section 6.1), and
-/// that of the counts, for which the two change their parts.
+/// T = Σ C·P of counts and prices. Its error is that of the prices, σ² = Σ C²·σ²_P (Saavedra-Barrera 1988,
+/// 3.5 and section 6.1), and that of the counts, for which the two change their parts.
 fn total(terms: &[(Figure, Figure)]) -> Figure {
     let (counts, prices): (Vec<Figure>, Vec<Figure>) = terms.iter().copied().unzip();
     let means = |figures: &[Figure]| figures.iter().map(|figure| figure.mean).collect::<Vec<f64>>();

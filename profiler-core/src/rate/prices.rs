@@ -1,8 +1,11 @@
 //! What samples are charged at: as the machine was calibrated, and with the handler as the field shows it.
 //!
-//! A sample's cost is an interrupt and, inside it, the kernel's handler that writes the record. The handler walks the
-//! target's stack and finds the target's caches. So does the rest, which nobody times: it follows the handler, as
-//! the calibration found ([`Coldness`]), or stays as calibrated where that did not look.
+//! A sample's cost is an interrupt and, inside it, the kernel's handler that writes the record. The handler
+//! walks the target's stack and finds the target's caches. So does the rest, which is not timed: it follows
+//! the handler, as the calibration found ([`Coldness`]), or stays as calibrated where that did not look.
+//!
+//! For stacks of a kind that no burst has timed, the calibration's own errors are used: the regression starts
+//! from it with wide priors, and a prior that is left quickly is no measure of doubt.
 
 use std::collections::VecDeque;
 

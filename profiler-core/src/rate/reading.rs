@@ -1,4 +1,4 @@
-//! What the daemon measured since it last asked.
+//! What was measured since the last step.
 
 /// Counts of one tick of the daemon (about 100 ms). All are increments since the reading before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

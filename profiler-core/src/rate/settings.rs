@@ -1,4 +1,4 @@
-//! What a user may ask of the controller.
+//! Settings of the controller.
 
 use super::model::Criterion;
 

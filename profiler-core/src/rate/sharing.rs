@@ -1,5 +1,5 @@
-//! Whether several targets share one sampler: one clock on each CPU hits strangers too, and events of each target's own take their
-//! fixed part each.
+//! Whether several targets share one sampler: a clock on each CPU also samples non-target processes, while
+//! events of each target's own have a fixed cost each.
 
 /// What a target with events of its own takes, samples or none (CPUs): it is looked at some times a second.
 const FIXED_CPUS: f64 = 0.0015;

@@ -1,4 +1,5 @@
-//! How many CPUs strangers keep busy, where whole CPUs are sampled: from their samples at the rates in force.
+//! How many CPUs non-target processes keep busy, if whole CPUs are sampled: estimated from their samples at
+//! the rates in force.
 
 /// Memory (s): some ten ticks, so that chance in one of them does not set the rate.
 const MEMORY_S: f64 = 1.0;

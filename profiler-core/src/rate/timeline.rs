@@ -1,4 +1,14 @@
-//! Which period a sample was taken with, and so what it stands for.
+//! Which period a sample was taken with, and so how much CPU time it stands for.
+//!
+//! - The `period` of a sample is the one at open: `PERF_EVENT_IOC_PERIOD` does not change what samples of
+//!   `cpu-clock` report, so the period is looked up here by the sample's time.
+//! - Setting a period restarts the countdown. What had elapsed is never sampled, and neither is what has
+//!   elapsed when a task ends. So the first sample of each time range, and of each inherited clock, stands for
+//!   half a period more.
+//! - A clock of a task is redrawn only after it has taken samples; otherwise a target that runs for less than a
+//!   period between redraws would never be sampled. A clock of a whole CPU is redrawn by time: it keeps running
+//!   while the target sleeps, and with a period that divides the target's own it would wait for a sample for
+//!   seconds.
 
 use std::collections::VecDeque;
 

@@ -1,19 +1,28 @@
-//! How long the windows of a service's targets are: as asked, and longer where naming and keeping so many of them would take
-//! too much of the host's budget. What is kept then is coarser in time, and as complete.
+//! The length of a service's windows: as configured, and up to six times as long where naming and storing them
+//! would take more than 15% of the host's budget. Longer windows are coarser in time and just as complete.
+//!
+//! A window begins where the one before it ended, by the samples and by the clock: the store refuses windows
+//! that overlap, and reports gaps.
+
+use std::collections::VecDeque;
 
 /// Part of the host's budget that naming and keeping may take: samples come first, and the windows of a longer file are told apart as well.
 const SHARE: f64 = 0.15;
-/// Of what windows have cost, so much still counts after each that is kept: some fifty decide.
-const REMEMBERED: f64 = 0.98;
-/// So many times as long as asked for a window gets at most: the first one of a program may cost as much as a hundred others.
+/// So many windows decide what one costs: those that were kept last.
+const REMEMBERED: usize = 64;
+/// A window counts for no more than so many times what half of them cost less than: the first one of a program, or the first of all,
+/// reads what the others find in memory, and may cost as much as hundreds of them.
+const DEAREST: f64 = 8.0;
+/// So many times as long as asked for a window gets at most.
 const MOST_STRETCHED: u64 = 6;
 
 /// Learns what a window costs.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct WindowLength {
-    /// Sum of the costs (ns of CPU time), and its weight.
-    spent_ns: f64,
-    weight: f64,
+    /// What each of the last windows cost (ns of CPU time), the oldest first.
+    costs_ns: VecDeque<f64>,
+    /// What one of them counts for in the mean (ns).
+    each_ns: f64,
     /// What was told last: windows and CPU time (ns).
     last: (u64, u64),
 }
@@ -21,31 +30,37 @@ pub struct WindowLength {
 impl WindowLength {
     /// So many windows were named and kept until now, for so much CPU time (ns).
     pub fn observe(&mut self, windows: u64, cpu_ns: u64) {
-        let more = windows.saturating_sub(self.last.0) as f64;
-        if more == 0.0 {
+        let more = windows.saturating_sub(self.last.0);
+        if more == 0 {
             return; // what was spent belongs to the next
         }
-        let remembered = REMEMBERED.powf(more);
-        self.spent_ns = self.spent_ns * remembered + cpu_ns.saturating_sub(self.last.1) as f64;
-        self.weight = self.weight * remembered + more;
+        let each_ns = cpu_ns.saturating_sub(self.last.1) as f64 / more as f64;
+        self.costs_ns.extend(std::iter::repeat_n(each_ns, more.min(REMEMBERED as u64) as usize));
+        self.costs_ns.drain(..self.costs_ns.len().saturating_sub(REMEMBERED));
         self.last = (windows, cpu_ns);
+        self.each_ns = mean_without_the_dearest(&self.costs_ns);
     }
 
     /// Length of the windows of so many targets (ns), where `asked_ns` is wanted and `budget_cpus` may be spent on the host.
     pub fn length_ns(&self, asked_ns: u64, targets: usize, budget_cpus: f64) -> u64 {
-        let affordable_ns = targets as f64 * self.each_ns() / (SHARE * budget_cpus);
+        let affordable_ns = targets as f64 * self.each_ns / (SHARE * budget_cpus);
         let longest_ns = asked_ns.saturating_mul(MOST_STRETCHED);
         (affordable_ns as u64).clamp(asked_ns, longest_ns) // a budget of nothing makes it infinite, or no number
     }
 
     /// What naming and keeping the windows of so many targets takes in the mean, where each is so long (CPUs).
     pub fn expected_cpus(&self, targets: usize, length_ns: u64) -> f64 {
-        targets as f64 * self.each_ns() / length_ns.max(1) as f64
+        targets as f64 * self.each_ns / length_ns.max(1) as f64
     }
+}
 
-    fn each_ns(&self) -> f64 {
-        self.spent_ns / self.weight.max(1.0)
-    }
+/// The mean, to which none adds more than [`DEAREST`] times the median.
+fn mean_without_the_dearest(costs_ns: &VecDeque<f64>) -> f64 {
+    let mut sorted: Vec<f64> = costs_ns.iter().copied().collect();
+    sorted.sort_by(f64::total_cmp);
+    let most_ns = DEAREST * sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or_default();
+    let counted_ns: f64 = sorted.iter().map(|cost_ns| cost_ns.min(most_ns)).sum();
+    counted_ns / sorted.len().max(1) as f64
 }
 
 #[cfg(test)]
@@ -77,12 +92,35 @@ mod tests {
     }
 
     #[test]
-    fn one_dear_window_is_forgotten() {
+    fn what_the_first_window_reads_for_all_is_not_expected_of_the_others() {
+        let mut length = WindowLength::default();
+        length.observe(1, 120_000_000);
+        (2..=10).for_each(|windows| length.observe(windows, 120_000_000 + windows * 1_000_000));
+        let expected_cpus = length.expected_cpus(200, 60 * SECOND);
+        assert!(expected_cpus < 2.0 * 200.0 * 1e-3 / 60.0, "{expected_cpus}");
+        assert_eq!(length.length_ns(60 * SECOND, 100, 0.02), 60 * SECOND);
+    }
+
+    #[test]
+    fn windows_that_are_all_dear_or_a_few_of_them_count() {
         let mut length = after(100, 1);
-        length.observe(101, 5_000_000_000);
-        assert_eq!(length.length_ns(5 * SECOND, 10, 0.02), 30 * SECOND, "not without end");
-        (102..400).for_each(|window| length.observe(window, 5_000_000_000 + window * 1_000_000));
-        assert_eq!(length.length_ns(5 * SECOND, 10, 0.02), 5 * SECOND);
+        let (mut windows, mut cpu_ns) = (100, 100_000_000);
+        for at in 0..64_u64 {
+            windows += 1;
+            cpu_ns += if at % 8 == 0 { 5_000_000 } else { 1_000_000 };
+            length.observe(windows, cpu_ns);
+        }
+        let each_ns = length.expected_cpus(1, 1) as u64;
+        assert_eq!(each_ns, 1_500_000, "the mean of all");
+        assert!(after(100, 200).length_ns(5 * SECOND, 10, 0.02) == 30 * SECOND, "not without end");
+    }
+
+    #[test]
+    fn many_windows_that_are_told_of_at_once_count_as_that_many() {
+        let mut length = after(100, 1);
+        length.observe(140, 100_000_000 + 40 * 3_000_000);
+        let each_ns = length.expected_cpus(1, 1);
+        assert!((each_ns - (40.0 * 3e6 + 24.0 * 1e6) / 64.0).abs() < 1.0, "{each_ns}");
     }
 
     #[test]

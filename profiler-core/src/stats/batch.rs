@@ -1,4 +1,4 @@
-//! Batch means: how much more shares vary in the long run than with independent samples (model: n_eff = n/VIF).
+//! Batch means: how much more shares vary in the long run than with independent samples (Conway 1963).
 //!
 //! A program stays in a function for a while, so neighbouring samples agree, and n of them know as little as n/VIF
 //! independent ones. The variance inflation VIF is read off how the share differs between batches of the run, each

@@ -1,4 +1,4 @@
-//! Characterise a machine, analyse a program, predict its run time (seed 004).
+//! Characterise a machine, analyse a program, predict its run time (Saavedra-Barrera 1988).
 //!
 //! The model is linear: a program that runs operation i Cᵢ times takes T = Σ Cᵢ·Pᵢ (3.5). Experiments of known
 //! counts give the parameters Pᵢ and their errors; with these, counts alone predict a time and its error. For

@@ -5,7 +5,7 @@
 //! Welch's test compares the two runs by that. Of the many functions of a profile some differ by chance; the
 //! procedure of Benjamini and Hochberg keeps the part of false ones among those called different.
 //!
-//! What changed gets effect sizes from the mixtures of the stretches' shares (seed 002, I₁, I₂ and I₄).
+//! What changed gets effect sizes from the mixtures of the stretches' shares (Worms and Touati 2016, I₁, I₂ and I₄).
 //!
 //! Limits. Bouts, or phases, longer than about a hundredth of the run make stretches alike, and more pairs
 //! look different than should. Two runs tell how each varied within itself; what differs from run to run (memory

@@ -1,7 +1,7 @@
 //! Has a share changed? Two-sided cumulative sums (CUSUM) of how far each window is off what is remembered.
 //!
-//! With slack k = ½ and threshold h = 5, in standard deviations, steadiness raises a false alarm about once in 465
-//! windows, and a shift by 1 is found in 10, by 3 in 3 (model, section 5).
+//! With slack k = ½ and threshold h = 5, in standard deviations, steadiness raises a false alarm about once
+//! in 465 windows, and a shift by 1 is found in 10, by 3 in 3 (Page 1954).
 
 /// Half the shift that is looked for, in standard deviations.
 const SLACK: f64 = 0.5;

@@ -1,4 +1,4 @@
-//! Estimators of a program's run time from repeated runs (seed 000, section 3).
+//! Estimators of a program's run time from repeated runs (Haveraaen and Hundvebakke 2001, section 3).
 //!
 //! A machine's load lengthens a run and never shortens it. So the minimum of a few runs says what the program
 //! needs, and varies least; the average says what the machine takes for it, load included.
@@ -19,8 +19,8 @@ pub struct RunTime {
 }
 
 impl RunTime {
-    /// The four estimates of seed 000; `None` without a run. Runs that are no time (negative, not finite) are
-    /// left out.
+    /// The four estimates of Haveraaen and Hundvebakke 2001; `None` without a run. Runs that are no time
+    /// (negative, not finite) are left out.
     pub fn of(runs: &[f64]) -> Option<RunTime> {
         let mut sorted: Vec<f64> =
             runs.iter().copied().filter(|run| run.is_finite() && *run >= 0.0).collect();
@@ -43,7 +43,7 @@ fn average(runs: &[f64]) -> f64 {
 }
 
 /// The mean of the two runs around position (k+1)/`parts`, counted from 1; the position may lie before the
-/// first run, where the seed's indices need to be brought back.
+/// first run, where the paper's indices need to be brought back.
 fn quantile(sorted: &[f64], parts: usize) -> f64 {
     let positions = sorted.len() + 1;
     let at = |position: usize| sorted[position.clamp(1, sorted.len()) - 1];

@@ -6,9 +6,9 @@ use super::interval::Interval;
 /// The mean of some measurements, and how they scatter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mean {
-    /// x̄ = Σx/n (seed 003, "The Sample Mean").
+    /// x̄ = Σx/n (Lilja 2000, "The Sample Mean").
     pub mean: f64,
-    /// s = √(Σ(x−x̄)²/(n−1)) (seed 003, "Variance"); infinite of a single measurement, which says nothing of it.
+    /// s = √(Σ(x−x̄)²/(n−1)) (Lilja 2000, "Variance"); infinite of a single measurement, which says nothing of it.
     pub deviation: f64,
     /// How many there were.
     pub count: usize,
@@ -24,7 +24,7 @@ impl Mean {
         (!values.is_empty() && squares.is_finite()).then_some(Mean { mean, deviation, count: values.len() })
     }
 
-    /// x̄ ± t·s/√n with Student's t at n−1 degrees of freedom (seed 003, "Confidence Intervals", case 2), in the
+    /// x̄ ± t·s/√n with Student's t at n−1 degrees of freedom (Lilja 2000, "Confidence Intervals", case 2), in the
     /// measurements' unit.
     ///
     /// The unit's ends are not 0 and 1; of a single measurement they are infinite.
@@ -39,7 +39,7 @@ impl Mean {
     }
 }
 
-/// n/Σ(1/x): the mean of rates over equal amounts of work (seed 003, "Harmonic Mean"); `None` of none, or where one
+/// n/Σ(1/x): the mean of rates over equal amounts of work (Lilja 2000, "Harmonic Mean"); `None` of none, or where one
 /// is not a finite number above zero.
 pub fn harmonic_mean(rates: &[f64]) -> Option<f64> {
     let sound = rates.iter().all(|rate| *rate > 0.0 && rate.is_finite());
@@ -57,7 +57,7 @@ mod tests {
         assert!((interval.low - low).abs() < 0.006 && (interval.high - high).abs() < 0.006, "{interval:?}");
     }
 
-    /// Seed 003, "How long does it take to write a file?" (s).
+    /// Lilja 2000, "How long does it take to write a file?" (s).
     const DISK: [f64; 8] = [8.0, 7.0, 5.0, 9.0, 9.5, 11.3, 5.2, 8.5];
 
     #[test]

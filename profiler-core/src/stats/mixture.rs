@@ -1,4 +1,4 @@
-//! Mixtures of normal distributions, for figures that gather around several values (seed 002).
+//! Mixtures of normal distributions, for figures that gather around several values (Worms and Touati 2016).
 //!
 //! Run times, and what a sample costs, depend on states that last: cold and warm caches, steps of the clock's
 //! frequency. Their mean may be a value that never occurs. A mixture says which values do, how often, and how
@@ -7,7 +7,7 @@
 //! - [`fit`](fit()): the mixture of a sample, its number of components chosen by the data;
 //! - [`goodness_of_fit`]: whether the sample could have come from it;
 //! - [`Mixture::mean_difference`], [`Mixture::probability_below`], [`probability_smallest`],
-//!   [`Mixture::modes`]: the seed's measures I₁ to I₄.
+//!   [`Mixture::modes`]: the paper's measures I₁ to I₄.
 
 mod compare;
 mod fit;
@@ -38,8 +38,8 @@ pub struct Component {
     pub deviation: f64,
 }
 
-/// A mixture of normal distributions (seed 002, (1)): one component or more in the order of their means, their
-/// weights summing to 1.
+/// A mixture of normal distributions (Worms and Touati 2016, (1)): one component or more in the order of
+/// their means, their weights summing to 1.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mixture {
     components: Vec<Component>,

@@ -45,8 +45,8 @@ fn above_half(a: f64, b: f64) -> f64 {
     Normal::standard().cdf((a - b) / (a + b).sqrt())
 }
 
-/// How probable it is that foo, of share `p`, gets fewer of `n` samples than bar, of share `q` (seed 001, table 3.4); the
-/// samples are taken out of a `population` without being put back.
+/// How probable it is that foo, of share `p`, gets fewer of `n` samples than bar, of share `q` (Stoker 2014,
+/// table 3.4); the samples are taken out of a `population` without being put back.
 ///
 /// The normal tail of the difference, corrected for whole counts and for the skewness of small shares (Edgeworth). Of
 /// shares that are none, or no samples, ½: nobody knows.
@@ -70,8 +70,8 @@ mod tests {
     const PAIRS: [(f64, f64); 6] =
         [(0.49, 0.48), (0.40, 0.39), (0.30, 0.29), (0.20, 0.19), (0.10, 0.09), (0.02, 0.01)];
 
-    /// Seed 001, table 3.4: trials of 10,000 in which foo is below bar. What was counted there lies within the 99% band
-    /// of what is expected.
+    /// Stoker 2014, table 3.4: trials of 10,000 in which foo is below bar. What was counted there lies within
+    /// the 99% band of what is expected.
     #[test]
     fn foo_below_bar_as_often_as_in_the_dissertation() {
         let expected = [

@@ -1,9 +1,9 @@
 //! Is the profile precise enough, and if not, how long would it take?
 //!
-//! The answer may be asked for again and again while the profile grows: what it says holds at *all* looks together, with
-//! the confidence of the table. An interval for one look does not: who stops when it is narrow enough has chosen the
-//! moment. So the score is that of a confidence sequence ([`super::sequence::normal_mixture_score`]), tuned to be
-//! tightest where this goal is reached, and Student's on top where few bouts were seen.
+//! The question may be repeated while the profile grows: the answer holds at *all* looks together, with the
+//! confidence of the table. An interval for one look does not: stopping when it is narrow enough selects the
+//! moment. So the score is that of a confidence sequence ([`super::sequence::normal_mixture_score`]), tuned
+//! to be tightest where this goal is reached, and Student's on top where few bouts were seen.
 
 use super::confidence::Confidence;
 use super::sequence::normal_mixture_score;

@@ -2,8 +2,8 @@
 //!
 //! `x` and `n` need not be whole: dividing both by the variance inflation is how samples that are not
 //! independent are treated. Wilson's interval is the one to use. Clopper and Pearson's never holds less often
-//! than promised and is wider. Wald's (seed 003, "Confidence Intervals Proportions"; seed 001, eq. 2.3) is there to
-//! be compared with: around one expected sample it holds in 63% of the cases instead of 95%.
+//! than promised and is wider. Wald's (Lilja 2000, "Confidence Intervals Proportions"; Stoker 2014, eq. 2.3)
+//! is there to be compared with: around one expected sample it holds in 63% of the cases instead of 95%.
 //!
 //! Without samples, and for numbers that are none, every interval is [`Interval::UNKNOWN`]. An `x` outside of
 //! 0 … `n` is brought into it.
@@ -20,7 +20,7 @@ const EXACT_SAMPLES: f64 = 1e8;
 /// Halvings of a bracket: all the digits a float has.
 const HALVINGS: usize = 60;
 
-/// p ± z·√(p(1−p)/n) (seed 001, eq. 2.3), within 0 and 1. For comparison only.
+/// p ± z·√(p(1−p)/n) (Stoker 2014, eq. 2.3), within 0 and 1. For comparison only.
 pub fn wald(x: f64, n: f64, confidence: Confidence) -> Interval {
     let Some(p) = share(x, n) else { return Interval::UNKNOWN };
     let half = confidence.normal_score() * (p * (1.0 - p) / n).sqrt();
@@ -126,7 +126,7 @@ fn beta_quantile(a: f64, b: f64, below: f64) -> f64 {
     0.5 * (low + high)
 }
 
-/// √((N−n)/(N−1)): what the error of n samples shrinks by when they are taken out of N and not put back (seed 001,
+/// √((N−n)/(N−1)): what the error of n samples shrinks by when they are taken out of N and not put back (Stoker 2014,
 /// section 2.1). It matters from n = N/20.
 ///
 /// 1 for a population that is not known (infinite, or no number), 0 where all of it was taken.

@@ -1,5 +1,5 @@
-//! What operations cost, followed in the field: recursive least squares on T = Σ Cᵢ·Pᵢ (seed 004, 3.5) that
-//! forgets, and that outliers cannot pull away (Huber).
+//! What operations cost, followed in the field: recursive least squares on T = Σ Cᵢ·Pᵢ (Saavedra-Barrera
+//! 1988, 3.5) that forgets, and that outliers cannot pull away (Huber).
 //!
 //! Each observation is counts Cᵢ and the time T that they took. The squares of observations long past weigh
 //! less and less, so parameters that change are followed. A residual above three standard deviations of the

@@ -9,18 +9,18 @@ use super::confidence::Confidence;
 /// Rounds after which the number for Student's score moves no more.
 const ROUNDS: usize = 50;
 
-/// n = z²p(1−p)/r²: a share p known to ±r (seed 001, eq. 2.4).
+/// n = z²p(1−p)/r²: a share p known to ±r (Stoker 2014, eq. 2.4).
 pub fn for_share(z: f64, p: f64, r: f64) -> f64 {
     whole(z * z * p * (1.0 - p) / (r * r))
 }
 
-/// n = z²p(1−p)/(rp)²: a share p known to ±r of itself (seed 001, eq. 2.5; seed 003, where the slide's formula lacks
-/// its squares).
+/// n = z²p(1−p)/(rp)²: a share p known to ±r of itself (Stoker 2014, eq. 2.5; Lilja 2000, whose
+/// slide lacks the squares).
 pub fn for_relative_share(z: f64, p: f64, r: f64) -> f64 {
     for_share(z, p, r * p)
 }
 
-/// n = [z(√(p(1−p)) + √(q(1−q)))/(p−q)]²: p above q, as if the two were seen in samples of their own (seed 001, eq.
+/// n = [z(√(p(1−p)) + √(q(1−q)))/(p−q)]²: p above q, as if the two were seen in samples of their own (Stoker 2014, eq.
 /// 3.2). [`for_order`] is the right size for shares of one sample; this one is larger, up to twice.
 pub fn for_order_of_separate_samples(z: f64, p: f64, q: f64) -> f64 {
     let sum = (p * (1.0 - p)).sqrt() + (q * (1.0 - q)).sqrt();
@@ -29,14 +29,14 @@ pub fn for_order_of_separate_samples(z: f64, p: f64, q: f64) -> f64 {
 
 /// n = z²(p+q−(p−q)²)/(p−q)²: p above q in one sample, in which one takes what the other does not get.
 ///
-/// The correction of seed 001, eq. 3.2: Var(p̂−q̂) = (p(1−p) + q(1−q) + 2pq)/n.
+/// The correction of Stoker 2014, eq. 3.2: Var(p̂−q̂) = (p(1−p) + q(1−q) + 2pq)/n.
 pub fn for_order(z: f64, p: f64, q: f64) -> f64 {
     let difference = (p - q) * (p - q);
     whole(z * z * (p + q - difference) / difference)
 }
 
 /// n = (score·s/(r·x̄))²: a mean known to ±r of itself, from a first estimate of mean and standard deviation
-/// (seed 003, "Determining the Number of Measurements Needed").
+/// (Lilja 2000, "Determining the Number of Measurements Needed").
 ///
 /// `score` is z, or Student's with the freedom of the first estimate.
 pub fn for_mean(score: f64, mean: f64, deviation: f64, r: f64) -> f64 {
@@ -58,7 +58,7 @@ pub fn for_mean_with_own_freedom(confidence: Confidence, mean: f64, deviation: f
 }
 
 /// What remains of `n` samples where they come out of a population of N without being put back: n/(1 + (n−1)/N)
-/// (the finite population factor of seed 001, section 2.1, solved for n).
+/// (the finite population factor of Stoker 2014, section 2.1, solved for n).
 pub fn of_finite_population(n: f64, population: f64) -> f64 {
     whole(n / (1.0 + (n - 1.0) / population))
 }
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(for_share(Z, 0.2, 0.005), 24_587.0); // 24,586.24: the seed rounds to the nearest
         assert_eq!(for_share(Z, 0.15, 0.0025), 78_369.0);
         assert_eq!(for_relative_share(Z, 0.2, 0.005), 614_656.0);
-        // Seed 003: 5% of the operating system's share, 124.8 s at 100/s.
+        // Lilja 2000: 5% of the operating system's share, 124.8 s at 100/s.
         assert_eq!(for_relative_share(Z, 658.0 / 6_000.0, 0.05), 12_476.0);
     }
 
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(for_order(Z, 0.2, 0.2), f64::INFINITY);
     }
 
-    /// Seed 003, 7% of the mean at 90%: 41 by the normal score, 54 by Student's of the eight measurements.
+    /// Lilja 2000, 7% of the mean at 90%: 41 by the normal score, 54 by Student's of the eight measurements.
     #[test]
     fn a_mean_to_so_many_percent() {
         let ninety = Confidence::new(0.9);

@@ -1,8 +1,8 @@
 //! Confidence sequences: intervals that hold at *every* look, however often one looks and whenever one stops.
 //!
-//! An interval of 95% holds in 95% of the looks, not of the runs: who watches a live table and stops when it looks
-//! good is wrong about half of the time. These hold in 95% of the runs at all times together (Ville's inequality for
-//! a mixture of likelihood ratios), at up to twice the width.
+//! An interval of 95% holds in 95% of the looks, not of the runs: stopping when a live table looks good is
+//! wrong about half of the time. These hold in 95% of the runs at all times together (Ville's inequality,
+//! Robbins 1970, for a mixture of likelihood ratios), at up to twice the width.
 
 use statrs::function::beta::checked_ln_beta;
 

@@ -6,8 +6,9 @@
 
 use super::table::Window;
 
-/// √(Σ(Δx)²/(2n(n−1))) over n neighbours: the standard error of the mean of a systematic sample of any values, valid
-/// where they are random and too large, never too small, where they drift or come in bouts (model, section 6).
+/// √(Σ(Δx)²/(2n(n−1))) over n neighbours: the standard error of the mean of a systematic sample of any
+/// values, valid where they are random and too large, never too small, where they drift or come in bouts (von
+/// Neumann 1941, Wolter 1984).
 ///
 /// Infinite of less than two; NaN where a value is none.
 pub fn error(values: &[f64]) -> f64 {

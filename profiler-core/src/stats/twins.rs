@@ -3,6 +3,8 @@
 //!
 //! Runs one after the other differ by percents on a shared machine; of twins the difference is known to hundredths of
 //! a percent after some seconds.
+//!
+//! It can only judge events of threads: those of whole CPUs interrupt both twins (`just steps` judges these).
 
 /// Turns whose sum is one observation.
 pub const BLOCK_TURNS: usize = 25;

@@ -1,8 +1,8 @@
-//! Whose stacks the method and the size of the copy were learnt from.
+//! Which processes' stacks the method and the size of the copy were learnt from.
 //!
-//! A process that begins another program has other stacks from then on. Where they were a good share of all, what was learnt
-//! from them is forgotten. Where they were not, it still holds for the others: a shell begins programs all the time, and
-//! what proves wrong about one of them is noticed by its stacks.
+//! A process that begins another program has other stacks from then on. Where they were a good share of all,
+//! what was learnt from them is forgotten. Where they were not, it still holds for the others: a shell begins
+//! programs all the time, and what proves wrong about one of them is noticed by its stacks.
 
 use rustc_hash::FxHashMap;
 

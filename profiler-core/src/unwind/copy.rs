@@ -1,5 +1,12 @@
 //! How many bytes of stack to copy: enough for the deepest stacks, and not more, since each byte costs the
 //! target.
+//!
+//! The first copy is the largest (60 KiB), so that the first stacks are complete and show what is needed. No
+//! copy shrinks in the first second: the first twenty stacks of a compiler are those of the dynamic linker.
+//!
+//! A copy ends at a page that is not in memory, because the kernel does not wait for one in an interrupt, and
+//! where the thread's stack does: for a signal handler on an alternate stack, the interrupted function is known
+//! and its callers are not.
 
 /// The most that fits into a record (its length has 16 bits) beside the other fields.
 pub const MAX_COPY_BYTES: u32 = 60 << 10;

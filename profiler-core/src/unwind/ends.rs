@@ -1,4 +1,7 @@
 //! How a stack ends: at its outermost frame, or why not there.
+//!
+//! How a code path ends is remembered by code, not by address, so it also holds for the next process of the
+//! same program.
 
 use framehop::FrameAddress;
 

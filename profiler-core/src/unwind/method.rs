@@ -4,6 +4,12 @@
 //! built without them. So the first samples carry both, and frame pointers are taken only if they tell the
 //! same story as the unwind tables. The comparison is repeated now and then, since a program may move on to
 //! code that has none.
+//!
+//! The comparison is repeated every half minute. A leaf function without a frame would otherwise hide its
+//! caller unnoticed.
+//!
+//! A chain of frame pointers is also used where a copy ends early at a page that is not in memory: if the chain
+//! holds all of the cut stack and ends as complete stacks do, it is the whole stack.
 
 use rustc_hash::FxHashSet;
 use serde::Serialize;

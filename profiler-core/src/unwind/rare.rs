@@ -1,4 +1,16 @@
-//! Stacks with frames that the library has no rule for: followed here with all registers.
+//! Stacks with frames that `framehop` has no rule for. They are followed here with all registers.
+//!
+//! - `framehop` follows three registers, reads no memory for an expression, and falls back to the frame pointer
+//!   silently. So it is used only where the rule at an address is one that it supports. A stack with any other
+//!   frame (signal trampolines, realigned frames, lazy binding, `.debug_frame`) is followed from its start with
+//!   all registers.
+//! - A signal interrupts an instruction; a call returns behind one. So the caller of a signal trampoline is
+//!   looked up at its exact address.
+//! - An address that is returned to and is the first of a function was put there by hand: a signal trampoline,
+//!   or the end of a fiber. No call precedes it, so the frame is found by that address and not by the one
+//!   before. If it is no trampoline, it has no caller.
+//! - A signal frame of the kernel is recognised by its contents, on both processors, where the trampoline has
+//!   no table.
 
 use std::sync::Arc;
 

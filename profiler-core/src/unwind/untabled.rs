@@ -1,4 +1,8 @@
 //! Callers of code that no table knows: assembly, generated code.
+//!
+//! Behind such code, a word is a caller only if it points to code. The stack is complete only if no return
+//! address into a function with tables lies between it and the program's entry point: the C library may have
+//! called back (`ends.rs`).
 
 /// A caller: where it goes on, and its stack and frame pointers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! What a client can take of us at most.
+//! Limits on what a client can use.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Who may ask: decided before anything of a request is looked at but its head.
+//! Access control, decided from the head of a request before anything else of it is read.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub(super) fn admit(
     if headers.contains_key(ORIGIN) {
         return Err(Problem::new(
             StatusCode::FORBIDDEN,
-            "no page of a browser may ask here; use `sweetspot ctl` or curl",
+            "requests from browser pages are refused; use `sweetspot ctl` or curl",
         ));
     }
     let hosts = hosts(uri, headers)?;
@@ -59,7 +59,7 @@ pub(super) fn admit(
             let Some(network) = &rules.network else {
                 return Err(Problem::new(
                     StatusCode::FORBIDDEN,
-                    "the settings allow the network no more; use the socket",
+                    "the settings no longer allow requests over the network; use the socket",
                 ));
             };
             check_name(&hosts, network, *here, name.as_deref())?;
@@ -94,7 +94,7 @@ fn address(host: &str) -> Option<IpAddr> {
 }
 
 fn misdirected(host: &str, instead: &str) -> Problem {
-    let detail = format!("this is not {}; ask {instead}", profile_files::names::visible(host));
+    let detail = format!("this is not {}; use {instead}", profile_files::names::visible(host));
     Problem::new(StatusCode::MISDIRECTED_REQUEST, detail)
 }
 

@@ -1,14 +1,15 @@
 //! The daemon's interface: HTTP on a Unix socket and, if the settings want it, on the network.
 //!
-//! **It never delays a sample.** Everything here runs on a thread of its own and asks the loop through a bounded queue;
-//! profiles are read from the store's folder past it, on threads of which there are few.
+//! **It never delays a sample.** Everything here runs on a thread of its own and reaches the loop through a
+//! bounded queue; profiles are read from the store's folder past it, on threads of which there are few.
 //!
-//! **Profiles are secrets.** Only `/healthz` and `/readyz` answer without a right to ask: on the socket that is its mode and
-//! the peer's groups, on the network a token. Pages of a browser are refused everywhere, by `Origin` and by the name that
-//! they ask for (`guard`).
+//! **Profiles are secrets.** Only `/healthz` and `/readyz` answer without authorization: on the socket that
+//! is its mode and the peer's groups, on the network a token. Browser pages are refused everywhere, by
+//! `Origin` and by the host name in the request (`guard`).
 //!
-//! **Nothing a client does costs more than its share** (`bounds`, `serve`): heads, bodies, connections, requests at a time,
-//! ranges, and the time for each of them are bounded; who leaves is forgotten.
+//! **Nothing a client does costs more than its share** (`bounds`, `serve`): heads, bodies, connections,
+//! requests at a time, ranges, and the time for each of them are bounded; a client that disconnects is
+//! dropped.
 //!
 //! **One table** (`routes`) makes the router, reads the parameters and writes the OpenAPI document.
 
@@ -223,7 +224,7 @@ impl Server {
                 tcp(address).map(|listener| Some(Some(listener))).inspect_err(|_| match tcp(ours) {
                     Ok(listener) => self.send(Change::Tcp(Some(listener))),
                     Err(error) => {
-                        tracing::error!("{error:#}; nobody is answered on the network now");
+                        tracing::error!("{error:#}; requests over the network are not served now");
                         self.address = None;
                     }
                 })

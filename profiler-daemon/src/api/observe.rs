@@ -126,8 +126,7 @@ fn admit(api: &Api, request: &Request) -> Result<Option<OwnedSemaphorePermit>, P
     let force = api.force();
     let is_open = routes::is_open(request.uri().path());
     let caller = request.extensions().get::<Caller>();
-    let caller = caller
-        .ok_or_else(|| Problem::internal("the caller is not known; this is an error of sweetspot's"))?;
+    let caller = caller.ok_or_else(|| Problem::internal("internal error: the caller is unknown"))?;
     guard::admit(&force.rules, caller, request.uri(), request.headers(), is_open)?;
     if is_open {
         return Ok(None);
@@ -135,7 +134,7 @@ fn admit(api: &Api, request: &Request) -> Result<Option<OwnedSemaphorePermit>, P
     let permit = Arc::clone(&force.requests).try_acquire_owned();
     permit.map(Some).map_err(|_| {
         let most = force.settings.limits.requests;
-        Problem::busy(format!("{most} requests are being answered; ask again, or raise limits.requests"))
+        Problem::busy(format!("{most} requests are in progress; try again, or raise limits.requests"))
     })
 }
 
@@ -151,7 +150,7 @@ async fn unpanicked(counters: &Counters, answer: impl Future<Output = Response<B
     }
     counters.panicked();
     tracing::error!("a request panicked");
-    Problem::internal("the request met an error of sweetspot's; its log says which").into_response()
+    Problem::internal("internal error while the request was handled; see sweetspot's log").into_response()
 }
 
 /// What an answer holds until the client has taken it.

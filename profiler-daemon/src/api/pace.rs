@@ -1,5 +1,5 @@
-//! How often those are answered who have shown no right to ask: each such answer costs as much as another, and the host's
-//! budget is not theirs.
+//! Rate limit for unauthorized requests: each response costs as much as any other, and the host's budget pays
+//! for it.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -102,28 +102,28 @@ pub(super) const SECRET: [u16; 2] = [401, 429];
 pub(super) static FROM: Parameter = Parameter {
     name: "from",
     kind: Kind::Moment,
-    doc: "Begin: Unix seconds, so long ago (-1h), a time of day (09:30: the last one) or a date and time (2026-11-22T09:30, \
-          where the daemon is, or 2026-11-22T09:30Z).",
+    doc: "Start: Unix seconds, an age (-1h), a time of day (09:30, the most recent one) or a date and time \
+          (2026-11-22T09:30 in the daemon's time zone, or 2026-11-22T09:30Z).",
 };
 pub(super) static TO: Parameter =
     Parameter { name: "to", kind: Kind::Moment, doc: "End, in the same form; now by default." };
 pub(super) static SECONDS: Parameter = Parameter {
     name: "seconds",
     kind: Kind::Seconds,
-    doc: "Wait for so long and answer with what was sampled meanwhile, in place of `from` and `to`.",
+    doc: "Wait this long and return what was sampled meanwhile, instead of `from` and `to`.",
 };
 pub(super) static TARGET: Parameter = Parameter {
     name: "target",
     kind: Kind::Target,
-    doc: "Of this target; may be repeated. Without it, of all.",
+    doc: "Only this target; may be repeated. Default: all targets.",
 };
 pub(super) static LABEL: Parameter = Parameter {
     name: "label",
     kind: Kind::Label,
-    doc: "Of targets with this label, as KEY=TEXT; may be repeated: with all of these.",
+    doc: "Only targets with this label, as KEY=TEXT; may be repeated, and all have to match.",
 };
 pub(super) static FORMAT: Parameter =
-    Parameter { name: "format", kind: Kind::Format, doc: "How the profile is written; json by default." };
+    Parameter { name: "format", kind: Kind::Format, doc: "The format; json by default." };
 
 const fn json(schema: &'static str) -> (&'static str, Option<&'static str>) {
     ("application/json", Some(schema))
@@ -154,20 +154,20 @@ const fn get(
 
 /// All of them.
 pub(super) static ROUTES: [Route; 15] = [
-    get("/healthz", Operation::Health, "Whether the daemon's loop answers. Needs no right.", &[json("Word")]),
+    get(
+        "/healthz",
+        Operation::Health,
+        "Whether the daemon's loop responds. Needs no authorization.",
+        &[json("Word")],
+    ),
     get(
         "/readyz",
         Operation::Ready,
-        "Whether it samples what it can and keeps it. Needs no right.",
+        "Whether the daemon samples and stores as configured. Needs no authorization.",
         &[json("Word")],
     ),
-    get("/v1/status", Operation::Status, "How the daemon is.", &[json("Status")]),
-    get(
-        "/v1/targets",
-        Operation::Targets,
-        "Every target: sampled, waiting and left out.",
-        &[json("Targets")],
-    ),
+    get("/v1/status", Operation::Status, "The state of the daemon.", &[json("Status")]),
+    get("/v1/targets", Operation::Targets, "All targets: sampled, waiting and left out.", &[json("Targets")]),
     Route {
         problems: &[404],
         ..get("/v1/targets/{name}", Operation::Target, "One target.", &[json("Target")])
@@ -177,7 +177,7 @@ pub(super) static ROUTES: [Route; 15] = [
         ..get(
             "/v1/targets/{name}/decisions",
             Operation::Decisions,
-            "The controller's last decisions for a target, oldest first.",
+            "The controller's latest decisions for a target, oldest first.",
             &[json("Decisions")],
         )
     },
@@ -187,7 +187,7 @@ pub(super) static ROUTES: [Route; 15] = [
         ..get(
             "/v1/profile",
             Operation::Profile,
-            "A range of time of what is kept, or the next seconds, summed up.",
+            "A profile of a stored time range, or of the next seconds.",
             &[json("Profile")],
         )
     },
@@ -196,25 +196,25 @@ pub(super) static ROUTES: [Route; 15] = [
         body: Some("Attach"),
         answer: Answered { status: 201, contents: &[json("Named")] },
         problems: &[408, 409, 413, 415, 422],
-        ..get("/v1/attach", Operation::Attach, "Watch a target for some time.", &[])
+        ..get("/v1/attach", Operation::Attach, "Profile another target for some time.", &[])
     },
     Route {
         method: Method::Delete,
         answer: Answered { status: 204, contents: &[] },
         problems: &[404, 409],
-        ..get("/v1/targets/{name}", Operation::Detach, "Watch a target no more that somebody asked for.", &[])
+        ..get("/v1/targets/{name}", Operation::Detach, "Remove a target that was added by a request.", &[])
     },
     Route {
         method: Method::Post,
         problems: &[409, 422],
-        ..get("/v1/reload", Operation::Reload, "Read the settings again.", &[json("Message")])
+        ..get("/v1/reload", Operation::Reload, "Reload the settings.", &[json("Message")])
     },
     Route {
         method: Method::Post,
         ..get(
             "/v1/stop",
             Operation::Stop,
-            "Remove every event at once, keep what was sampled, and end.",
+            "Stop sampling at once, store what was sampled, and stop the daemon.",
             &[json("Message")],
         )
     },
@@ -225,14 +225,19 @@ pub(super) static ROUTES: [Route; 15] = [
         &[plain("text/plain"), plain("application/openmetrics-text")],
     ),
     get("/v1/openapi.json", Operation::Document, "This document.", &[json("Any")]),
-    get("/debug/pprof/", Operation::PprofIndex, "What there is in Go's form.", &[plain("text/plain")]),
+    get(
+        "/debug/pprof/",
+        Operation::PprofIndex,
+        "The available profiles, as Go's net/http/pprof lists them.",
+        &[plain("text/plain")],
+    ),
     Route {
         parameters: &[&SECONDS, &TARGET, &LABEL],
         problems: &[404],
         ..get(
             "/debug/pprof/profile",
             Operation::PprofProfile,
-            "The next seconds (30) in pprof's format, as Go's net/http/pprof answers.",
+            "The next seconds (default 30) in pprof format, like Go's net/http/pprof.",
             &[plain("application/octet-stream")],
         )
     },

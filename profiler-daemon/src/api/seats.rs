@@ -1,5 +1,5 @@
-//! Places for connections over the network. Whoever has shown the token keeps his; of those who have not, each address has few,
-//! and a new one takes the place of the oldest: nobody is shut out by connections that say nothing.
+//! Connection slots for the network. An authorized connection keeps its slot. For others, each address has
+//! few slots, and a new connection takes the slot of the oldest: silent connections cannot block others.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};

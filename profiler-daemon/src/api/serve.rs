@@ -1,4 +1,8 @@
-//! The thread that answers: connections, how long they may take, and how they end.
+//! The thread that serves requests: connections, their deadlines, and how they end.
+//!
+//! A response is sent in pieces, and what a request holds is held until the client has taken nearly all of it.
+//! Each request moves the deadline of its connection: one mechanism for slow heads, bodies, readers and idle
+//! connections.
 
 use std::io;
 use std::net::IpAddr;

@@ -36,7 +36,7 @@ const SIDE_RECORDS: u64 = 4_000;
 const TASKS: u64 = 300;
 /// How often the rings are looked at, as in a run.
 const LOOK: Duration = Duration::from_millis(25);
-/// Records younger than this may still have older neighbours on their way to another ring (ns).
+/// Records younger than this may still be preceded by records on their way to another ring (ns).
 const SETTLING_NS: u64 = 2_000_000;
 
 /// Work that is sampled, and how.

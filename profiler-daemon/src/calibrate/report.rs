@@ -1,4 +1,4 @@
-//! A calibration for a person, and for a program.
+//! A calibration as text and as JSON.
 
 use std::fmt::Write;
 use std::io;

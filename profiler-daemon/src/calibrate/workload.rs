@@ -1,4 +1,4 @@
-//! The process that is sampled: does the work that it is told on its input, and tells what it took.
+//! The sampled process: it does the work that it reads from its input, and reports what it took.
 //!
 //! A line of JSON each: [`Work`] comes in, [`Done`] goes out. It ends with its input.
 

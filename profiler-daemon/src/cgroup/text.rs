@@ -1,4 +1,5 @@
-//! The kernel's texts about control groups and where they are mounted. Whoever may mount or make a group chooses its name.
+//! The kernel's texts about control groups and where they are mounted. Any process that may mount or create a
+//! group chooses its name.
 
 use std::path::PathBuf;
 

@@ -16,48 +16,48 @@ pub(crate) struct CtlArgs {
     /// The daemon's socket.
     #[arg(long, global = true, value_name = "PATH", default_value_os_t = ListenSettings::default().socket)]
     pub(crate) socket: PathBuf,
-    /// Print what the daemon answers, as JSON.
+    /// Print the daemon's response as JSON.
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// What to ask or to tell.
+    /// The request.
     #[command(subcommand)]
     pub(crate) ask: CtlCommand,
 }
 
-/// What to ask the daemon, or to tell it.
+/// Requests to the daemon.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CtlCommand {
-    /// How the daemon is.
+    /// Show the state of the daemon.
     Status,
-    /// Every target: sampled, waiting and left out.
+    /// List all targets: sampled, waiting and left out.
     Targets(CtlTargetsArgs),
-    /// The controller's last decisions for a target.
+    /// List the controller's latest decisions for a target.
     Decisions {
         /// The target.
         target: String,
     },
-    /// Print a profile of what the daemon keeps, or of the next seconds.
+    /// Print a profile of a stored time range, or of the next seconds.
     Profile(CtlProfileArgs),
-    /// Watch a target for some time.
+    /// Profile another target for some time.
     Attach(Box<CtlAttachArgs>),
-    /// Watch a target no more that somebody asked for.
+    /// Remove a target that was added by `ctl attach`.
     Detach {
         /// The target.
         target: String,
     },
-    /// Have the settings read again.
+    /// Reload the settings.
     Reload,
-    /// Have every event removed at once, keep what was sampled, and end the daemon.
+    /// Stop sampling at once, store what was sampled, and stop the daemon.
     Stop,
 }
 
 /// Arguments of `ctl targets`.
 #[derive(Debug, Args)]
 pub(crate) struct CtlTargetsArgs {
-    /// What comes first: the largest figure, or the first name.
+    /// What to sort by: the largest figure first, or the name.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = TargetOrder::Cpu, conflicts_with = "json")]
     pub(crate) sort: TargetOrder,
-    /// Targets that the table lists; 0: all.
+    /// Number of targets in the table; 0 shows all.
     #[arg(long, value_name = "N", default_value_t = Top::ALL, conflicts_with = "json")]
     pub(crate) top: Top,
     /// List the labels of each target below the table.
@@ -84,26 +84,26 @@ pub(crate) enum TargetOrder {
 /// Arguments of `ctl profile`.
 #[derive(Debug, Args)]
 pub(crate) struct CtlProfileArgs {
-    /// What was sampled since this time: so long ago (-1h), a time of day (09:30: the last one), or a date and time
-    /// (2026-11-22T09:30, here, or 2026-11-22T09:30Z). The last minute, without it.
+    /// Start of the time range: an age (-1h), a time of day (09:30, the most recent one), or a date and time
+    /// (2026-11-22T09:30 in local time, or 2026-11-22T09:30Z). Default: a minute ago.
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) from: Option<When>,
-    /// Until this time (now).
+    /// End of the time range (now).
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) to: Option<When>,
-    /// Wait for so long, and show what was sampled meanwhile.
+    /// Wait this long, and show what was sampled meanwhile.
     #[arg(long, value_name = "TIME", conflicts_with_all = ["from", "to"])]
     pub(crate) duration: Option<Span>,
-    /// Of this target; may be repeated. Without it, of all.
+    /// Only this target; may be repeated. Default: all targets.
     #[arg(long, value_name = "NAME")]
     pub(crate) target: Vec<String>,
-    /// Of targets with this label; may be repeated: with all of these.
+    /// Only targets with this label; may be repeated, and all have to match.
     #[arg(long, value_name = "KEY=TEXT", value_parser = label)]
     pub(crate) label: Vec<(String, String)>,
-    /// How to print it.
+    /// Output format.
     #[arg(long, value_parser = printed_format(), default_value = TABLE.name, conflicts_with = "json")]
     pub(crate) format: &'static Format,
-    /// Functions that the table lists; 0: all.
+    /// Number of functions in the table; 0 shows all.
     #[arg(long, value_name = "N", default_value_t, conflicts_with = "output")]
     pub(crate) top: Top,
     #[arg(short, long = "output", value_name = "FILE", value_parser = output_file, help = output_help("it"), conflicts_with_all = ["format", "json"])]
@@ -140,7 +140,7 @@ pub(crate) struct CtlAttachArgs {
     /// Processes of the container whose id begins with these digits, at least 12.
     #[arg(long, value_name = "ID")]
     pub(crate) container: Option<String>,
-    /// Processes of containers whose name matches this regular expression, as container runtimes say it.
+    /// Processes of containers whose name in the container runtime matches this regular expression.
     #[arg(long, value_name = "REGEX")]
     pub(crate) container_name: Option<String>,
     /// Processes of containers whose image matches this regular expression.
@@ -152,26 +152,26 @@ pub(crate) struct CtlAttachArgs {
     /// Processes of Kubernetes pods whose name matches this regular expression.
     #[arg(long, value_name = "REGEX")]
     pub(crate) pod: Option<String>,
-    /// Processes of Kubernetes pods with this label; may be repeated: with all of these.
+    /// Processes of Kubernetes pods with this label; may be repeated, and all have to match.
     #[arg(long, value_name = "KEY=TEXT", value_parser = label)]
     pub(crate) pod_label: Vec<(String, String)>,
     /// Every process that fits no other target.
     #[arg(long, conflicts_with_all = ["pid", "pid_option", "name", "command", "executable", "user", "cgroup", "unit", "container", "container_name", "image", "namespace", "pod", "pod_label"])]
     pub(crate) all: bool,
-    /// One target for each process (the name of its program), unit, container, pod, workload, cgroup or user that these
-    /// processes fall into.
+    /// Make one target for each process (by program name), unit, container, pod, workload, cgroup or user
+    /// among these processes.
     #[arg(long, value_name = "WHAT")]
     pub(crate) each: Option<Each>,
-    /// For how long, at most 1h.
+    /// How long, at most 1h.
     #[arg(long, value_name = "TIME")]
     pub(crate) duration: Span,
-    /// Share of its CPU time that profiling may cost, in place of the settings'.
+    /// Bound on its slowdown, instead of the one in the settings.
     #[arg(long, value_name = "SHARE")]
     pub(crate) budget: Option<Ratio>,
-    /// CPU time that one profile sums up, in place of the settings'.
+    /// CPU time that one profile covers, instead of the one in the settings.
     #[arg(long, value_name = "TIME")]
     pub(crate) horizon: Option<Span>,
-    /// What to call it; made from what it is, without.
+    /// Name of the target. Default: derived from what it selects.
     #[arg(long = "as", value_name = "NAME")]
     pub(crate) called: Option<String>,
     /// A label of its profiles; may be repeated.

@@ -5,9 +5,13 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 /// Flags of other profilers: the commands that they were typed for (any, if none is named), and what to type.
 const FLAGS: &[(&[&str], &[&str], &str)] = &[
     (&["-p", "--pid"], &["attach"], "give the process id without -p: `sweetspot attach PID`"),
-    (&["-p", "--pid"], &["record"], "a running process is profiled by `sweetspot attach PID`"),
+    (&["-p", "--pid"], &["record"], "to profile a running process, type `sweetspot attach PID`"),
     (&["-p", "--pid"], &["report"], "give the profile's file: `sweetspot report FILE`"),
-    (&["-t", "--tid"], &["record", "attach"], "a whole process is profiled: `sweetspot attach PID`"),
+    (
+        &["-t", "--tid"],
+        &["record", "attach"],
+        "threads are profiled with their process: `sweetspot attach PID`",
+    ),
     (
         &["-F", "--freq", "--frequency", "-r", "-c", "--count", "--hz"],
         &["record", "attach"],
@@ -21,18 +25,18 @@ const FLAGS: &[(&[&str], &[&str], &str)] = &[
     (
         &["-a", "--all-cpus"],
         &["record", "attach"],
-        "the whole machine is profiled by `sweetspot attach --all`",
+        "to profile the whole machine, type `sweetspot attach --all`",
     ),
     (&["-d"], &["attach"], "type `--duration 10s`"),
     (
         &["-d", "--duration"],
         &["record"],
-        "a command is profiled to its end; `sweetspot attach PID --duration 10s` stops earlier",
+        "a command is profiled until it exits; `sweetspot attach PID --duration 10s` stops earlier",
     ),
     (&["-n"], &["attach"], "type `--name REGEX`"),
     (&["-u", "--uid"], &["attach"], "type `--name REGEX`, `--unit NAME` or process ids"),
     (&["-G"], &["attach"], "type `--cgroup PATH`"),
-    (&["-e", "--event"], &["record", "attach"], "CPU time is what is sampled: leave it out"),
+    (&["-e", "--event"], &["record", "attach"], "sweetspot samples CPU time: leave it out"),
     (&["-f", "--format"], &["record", "attach"], "the ending of the file picks the format: `-o FILE.svg`"),
     (
         &["--save-only", "-s", "--subprocesses", "--native", "-n"],
@@ -45,13 +49,13 @@ const FLAGS: &[(&[&str], &[&str], &str)] = &[
 /// Subcommands of other profilers.
 const COMMANDS: &[(&[&str], &str)] = &[
     (&["top"], "type `sweetspot attach PID --duration 10s`, or `sweetspot attach --all --duration 10s`"),
-    (&["stat"], "type `sweetspot record -- COMMAND`, which sums up what it cost as well"),
+    (&["stat"], "type `sweetspot record -- COMMAND`, which also prints totals"),
     (
         &["load", "view", "script", "annotate", "import"],
-        "a profile is printed by `sweetspot report FILE.pb.gz`",
+        "to print a profile, type `sweetspot report FILE.pb.gz`",
     ),
     (&["dump"], "type `sweetspot attach PID --duration 1s -o FILE.folded`"),
-    (&["run", "exec", "trace"], "a command is profiled by `sweetspot record -- COMMAND`"),
+    (&["run", "exec", "trace"], "to profile a command, type `sweetspot record -- COMMAND`"),
 ];
 
 /// What to type instead of `words`, which the command line's parser has refused.
@@ -117,10 +121,10 @@ fn for_command(typed: &str, words: &[String]) -> Option<String> {
         return Some((*hint).to_owned());
     }
     if typed.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Some(format!("a running process is profiled by `sweetspot attach {typed}`"));
+        return Some(format!("to profile a running process, type `sweetspot attach {typed}`"));
     }
     let line = words.iter().skip(1).map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
-    typed.contains('/').then(|| format!("a command is profiled by `sweetspot record -- {line}`"))
+    typed.contains('/').then(|| format!("to profile a command, type `sweetspot record -- {line}`"))
 }
 
 fn for_pid(typed: &str) -> String {

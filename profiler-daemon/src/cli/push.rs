@@ -10,23 +10,23 @@ use super::report::label;
 /// Arguments of `push`.
 #[derive(Debug, Args)]
 pub(crate) struct PushArgs {
-    /// Profiles in pprof's format (.pb.gz), of one run or of the daemon's store.
+    /// Profiles in pprof format (.pb.gz), from a run or from the daemon's store.
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// The backend, such as http://pyroscope:4040 or https://collector:4318. The path of the format is added where it is
-    /// missing.
+    /// Address of the backend, such as http://pyroscope:4040 or https://collector:4318. The format's path is
+    /// added if it is missing.
     #[arg(long, value_name = "URL")]
     pub(crate) to: String,
-    /// What the backend takes. Without it, the path of --to decides, and where it has none it is pyroscope.
+    /// Format of the requests. Default: according to the path of --to, or pyroscope if there is none.
     #[arg(long, value_enum)]
     pub(crate) format: Option<PushFormat>,
-    /// The service that the profiles belong to. Without it, the target of each profile.
+    /// Service name of the profiles. Default: each profile's target.
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// A label, beside those that the profile has; may be repeated.
+    /// An additional label; may be repeated.
     #[arg(long, value_name = "KEY=TEXT", value_parser = label)]
     pub(crate) label: Vec<(String, String)>,
-    /// A header of every request, such as 'X-Scope-OrgID: team'; may be repeated.
+    /// A header for every request, such as 'X-Scope-OrgID: team'; may be repeated.
     // As it is typed: an error of the command line would show it, and it may be a secret.
     #[arg(long, value_name = "NAME: TEXT")]
     pub(crate) header: Vec<String>,
@@ -36,7 +36,7 @@ pub(crate) struct PushArgs {
     /// A file with the certificates (PEM) to trust instead of the public authorities.
     #[arg(long, value_name = "FILE")]
     pub(crate) ca_file: Option<PathBuf>,
-    /// Longest time for a file, from the connection to the end of the answer.
+    /// Time limit for each file, from connecting to the end of the response.
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) timeout: Span,
 }

@@ -11,19 +11,19 @@ use super::{OutputFile, Top, output_file, output_help, printed_format};
 /// Arguments of `report`.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// A profile in pprof's format (.pb.gz).
+    /// A profile in pprof format (.pb.gz).
     #[arg(required_unless_present_any = ["from", "to", "store"], conflicts_with_all = ["from", "to", "store", "target", "label"])]
     pub(crate) file: Option<PathBuf>,
-    /// How to print it.
+    /// Output format.
     #[arg(long, value_parser = printed_format(), default_value = TABLE.name)]
     pub(crate) format: &'static Format,
-    /// List what has no name, and stacks without their outer frames, with the reason and what would mend it; as a table or as
-    /// JSON.
+    /// List code without names and stacks without their outer frames, each with the reason and a fix, as a
+    /// table or as JSON.
     #[arg(long)]
     pub(crate) unknown: bool,
     #[arg(short, long = "output", value_name = "FILE", value_parser = output_file, help = output_help("it"), conflicts_with_all = ["format", "unknown"])]
     pub(crate) output: Vec<OutputFile>,
-    /// Functions that the table lists, 0: all; with --unknown, of each module.
+    /// Number of functions in the table; 0 shows all. With --unknown: for each module.
     #[arg(long, value_name = "N", default_value_t, conflicts_with = "output")]
     pub(crate) top: Top,
     #[command(flatten)]
@@ -32,22 +32,22 @@ pub(crate) struct ReportArgs {
 
 /// What of the profiles that the daemon keeps.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Profiles that the daemon keeps")]
+#[command(next_help_heading = "Profiles in the daemon's store")]
 pub(crate) struct StoredArgs {
-    /// Sum up what was kept since this time: so long ago (-1h), a time of day (09:30: the last one), or a date and time
-    /// (2026-11-22T09:30, here, or 2026-11-22T09:30Z).
+    /// Start of the time range: an age (-1h), a time of day (09:30, the most recent one), or a date and time
+    /// (2026-11-22T09:30 in local time, or 2026-11-22T09:30Z).
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) from: Option<When>,
-    /// Until this time (now).
+    /// End of the time range (now).
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) to: Option<When>,
-    /// The folder in which they are kept (/var/lib/sweetspot).
+    /// The store's folder (/var/lib/sweetspot).
     #[arg(long, value_name = "FOLDER")]
     pub(crate) store: Option<PathBuf>,
-    /// Of this target; may be repeated. Without it, of all.
+    /// Only this target; may be repeated. Default: all targets.
     #[arg(long, value_name = "NAME")]
     pub(crate) target: Vec<String>,
-    /// Of targets with this label; may be repeated: with all of these.
+    /// Only targets with this label; may be repeated, and all have to match.
     #[arg(long, value_name = "KEY=TEXT", value_parser = label)]
     pub(crate) label: Vec<(String, String)>,
 }

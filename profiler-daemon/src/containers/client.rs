@@ -121,7 +121,7 @@ fn judge(headers: &HeaderMap) -> Result<(), Trouble> {
         true => Err(Trouble::NotServed(message)),
         false => {
             let status = text(status).unwrap_or_default();
-            Err(Trouble::Failed(format!("it refuses (status {status}): {message}")))
+            Err(Trouble::Failed(format!("it refused the request (status {status}): {message}")))
         }
     }
 }

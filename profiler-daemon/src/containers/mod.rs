@@ -1,8 +1,9 @@
-//! Names of containers and Kubernetes pods, as the container runtimes of this host say them.
+//! Names of containers and Kubernetes pods, from the container runtimes of this host.
 //!
-//! A control group tells the id of a container and nothing else. A thread queries the runtimes for all containers: at the start, when a
-//! process runs in a container that no answer has named (at most every two seconds), and every half minute. A runtime that fails
-//! is queried less and less often. The loop never waits for an answer: it uses the latest ones, and containers have no names until then.
+//! A control group's name holds the id of a container and nothing else. A thread queries the runtimes for all
+//! containers: at the start, when a process runs in a container that no answer has named (at most every two
+//! seconds), and every half minute. A runtime that fails is queried less and less often. The loop never waits
+//! for an answer: it uses the latest ones, and containers have no names until then.
 
 mod client;
 mod cri;
@@ -136,7 +137,7 @@ pub(crate) struct RuntimeStatus {
     pub(crate) failed: u64,
     /// Why it gave none at last.
     pub(crate) problem: Option<String>,
-    /// When it is asked again at the latest (s from now).
+    /// When it is queried again at the latest (s from now).
     pub(crate) retry_s: f64,
 }
 
@@ -224,7 +225,7 @@ impl Runtimes {
             Ok(_) => self.has_thread = true,
             Err(error) => {
                 tracing::error!(
-                    "containers have no names, since there is no thread to ask for them ({error})"
+                    "containers have no names: the thread that queries runtimes could not be started ({error})"
                 );
             }
         }

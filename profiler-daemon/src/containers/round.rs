@@ -1,4 +1,4 @@
-//! The thread that asks the runtimes, all that are due at once.
+//! The thread that queries the runtimes, all that are due at once.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -57,7 +57,8 @@ impl Runtime {
                 let is_told = before.is_some_and(|before| before.is_usual() == trouble.is_usual());
                 if !is_told && (are_named || !trouble.is_usual()) {
                     tracing::warn!(
-                        "container runtime {}: {}; containers keep the names that are known, and it is asked again, ever more rarely",
+                        "container runtime {}: {}; containers keep their known names, and it is queried \
+                         again with growing pauses",
                         self.socket.display(),
                         trouble.in_words()
                     );
@@ -169,8 +170,8 @@ impl Rounds {
         // Nothing that a runtime sends may end this thread.
         match catch_unwind(AssertUnwindSafe(|| ask_all(asked))) {
             Ok(Ok(answers)) => answers,
-            Ok(Err(error)) => failed(format!("it cannot be asked ({error})")),
-            Err(_) => failed("its answer met an error of sweetspot's, which stands in the log".to_owned()),
+            Ok(Err(error)) => failed(format!("it cannot be queried ({error})")),
+            Err(_) => failed("internal error while its response was read; see the log".to_owned()),
         }
     }
 

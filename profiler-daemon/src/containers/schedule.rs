@@ -1,4 +1,4 @@
-//! When a runtime is asked again.
+//! When a runtime is queried again.
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Between two queries of a runtime, if nothing happens (ns).
@@ -9,7 +9,7 @@ const URGENT_NS: u64 = 2 * SECOND_NS;
 const FIRST_REST_NS: u64 = 5 * SECOND_NS;
 const LONGEST_REST_NS: u64 = 300 * SECOND_NS;
 
-/// When a runtime is asked again.
+/// When a runtime is queried again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Schedule {
     /// When it was asked last (ns).

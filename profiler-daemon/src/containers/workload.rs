@@ -1,5 +1,6 @@
-//! What a pod is one of: its deployment, stateful set, daemon set, job or cron job. The runtime knows the pod alone; labels that
-//! controllers set and the form of its name say what it belongs to, without a question to Kubernetes.
+//! The workload of a pod: its deployment, stateful set, daemon set, job or cron job. The runtime only knows
+//! the pod; the workload follows from labels that controllers set and from the form of the name, without
+//! querying Kubernetes.
 
 use std::collections::BTreeMap;
 

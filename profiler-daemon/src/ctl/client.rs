@@ -60,7 +60,7 @@ impl Client<'_> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .map_err(|error| anyhow!("nothing can be asked ({error}); raise the limit of open files"))?;
+            .map_err(|error| anyhow!("no connection can be made ({error}); raise the limit of open files"))?;
         // Made inside: a timeout needs the runtime's clock.
         let answered = runtime.block_on(async { timeout(patience, self.exchange(method, path, body)).await });
         let (status, body) = answered.map_err(|_| {
@@ -78,7 +78,7 @@ impl Client<'_> {
     ) -> Result<(StatusCode, Bytes)> {
         let shown = self.socket.display();
         let broken = |error: &dyn std::fmt::Display| {
-            anyhow!("sweetspot at {shown} broke off ({error}); look at its log and ask again")
+            anyhow!("sweetspot at {shown} closed the connection ({error}); look at its log and try again")
         };
         let stream = UnixStream::connect(self.socket).await.map_err(|error| self.unreached(&error))?;
         let (mut sender, connection) =
@@ -93,7 +93,7 @@ impl Client<'_> {
             .header(HOST, "localhost")
             .header(CONTENT_TYPE, "application/json")
             .body(Full::new(Bytes::from(body.unwrap_or_default())))
-            .map_err(|_| usage("this cannot be asked; give shorter names and labels"))?;
+            .map_err(|_| usage("the request is too long; give shorter names and labels"))?;
         let exchange = async {
             let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
             let status = response.status();
@@ -106,7 +106,7 @@ impl Client<'_> {
         };
         tokio::select! {
             exchanged = exchange => exchanged,
-            () = connection => bail!("sweetspot at {shown} broke off; ask again"),
+            () = connection => bail!("sweetspot at {shown} closed the connection; try again"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! `ctl`: asks the daemon over its socket, and shows what it says to a person, or as it is.
+//! `ctl`: sends a request to the daemon over its socket, and prints the response as text or as JSON.
 
 mod client;
 mod profile;
@@ -48,7 +48,7 @@ pub(crate) fn run(job: &CtlJob, terminal: Terminal) -> Result<()> {
             let path = format!("/v1/targets/{}", client::quoted(target));
             client.ask(Method::Delete, &path, None, PATIENCE)?;
             let said = format!(
-                "{} is watched no more; what was sampled is kept\n",
+                "{} is no longer profiled; what was sampled is stored\n",
                 profile_files::names::visible(target)
             );
             terminal.print(if job.json { "{}\n" } else { &said })

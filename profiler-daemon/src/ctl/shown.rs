@@ -1,4 +1,5 @@
-//! What of the daemon's answers is shown to a person. A daemon of another version may say more, or less.
+//! The parts of the daemon's responses that are printed as text. A daemon of another version may send more,
+//! or less.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Answers as texts for a person.
+//! Responses as text.
 
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ pub(super) fn message(message: &Message) -> String {
 /// What is watched now, and which targets lack processes for that time.
 pub(super) fn attached(attached: &Attached) -> String {
     let name = visible(&attached.name);
-    let mut text = format!("watching {name}; `sweetspot ctl detach {name}` ends it early\n");
+    let mut text = format!("profiling {name}; `sweetspot ctl detach {name}` ends it early\n");
     if !attached.takes_from.is_empty() {
         let from: Vec<String> = attached.takes_from.iter().map(|from| visible(from)).collect();
         let _ = writeln!(text, "until it ends, its processes are not counted in {}", from.join(", "));
@@ -23,7 +23,7 @@ pub(super) fn attached(attached: &Attached) -> String {
     text
 }
 
-/// How the daemon is.
+/// The state of the daemon.
 pub(super) fn status(status: &Status) -> String {
     let ready = if status.ready { "ready" } else { "NOT READY" };
     let (settings, counts, host, memory) = (&status.settings, &status.targets, &status.host, &status.memory);

@@ -138,11 +138,11 @@ fn reasons(all: &[&Target]) -> Vec<String> {
     let told = all.iter().flat_map(|target| {
         let taken = (!target.taken_by.is_empty()).then(|| {
             format!(
-                "processes of it are watched as {} until that ends",
+                "some of its processes count for {} until that ends",
                 some(target.taken_by.iter().map(|by| visible(by)))
             )
         });
-        let ends = target.ends_in_s.map(|seconds| format!("watched for another {}", time(seconds)));
+        let ends = target.ends_in_s.map(|seconds| format!("profiled for another {}", time(seconds)));
         let reason = target.reason.as_deref().map(visible);
         let notes = [reason, taken, ends].into_iter().flatten();
         notes.map(|note| (note, name(target))).collect::<Vec<_>>()

@@ -1,4 +1,4 @@
-//! Answers to what the interface asks.
+//! The loop's responses to requests.
 
 use std::time::Duration;
 
@@ -62,7 +62,9 @@ impl Daemon {
         }
         if self.named(&wanted.target.name).is_some() {
             let name = wanted.target.name;
-            return Err(Refused::Conflict(format!("a target is called {name} already; choose another name")));
+            return Err(Refused::Conflict(format!(
+                "there already is a target called {name}; choose another name"
+            )));
         }
         if let Some(Err(refused)) = wanted.target.pid.map(explain::thread) {
             return Err(Refused::Invalid(refused.to_string()));
@@ -70,7 +72,8 @@ impl Daemon {
         let everything = self.targets.values().find(|watched| watched.identity.is_everything);
         if let Some(watched) = everything.filter(|_| wanted.target.everything) {
             return Err(Refused::Conflict(format!(
-                "everything is watched already, as {}; ask for its profiles, or for cgroup / with each to part it",
+                "everything is profiled already, as {}; request its profiles, or attach to cgroup / with \
+                 each to divide it",
                 watched.identity.name
             )));
         }
@@ -78,7 +81,7 @@ impl Daemon {
             self.runtimes.adopt(&self.settings, Need::Targets);
             if !self.runtimes.have_answered() {
                 return Err(Refused::Invalid(
-                    "container runtimes are asked for names from now on; try again in a few seconds"
+                    "container runtimes are queried for names from now on; try again in a few seconds"
                         .to_owned(),
                 ));
             }
@@ -101,7 +104,8 @@ impl Daemon {
             // Those that were asked for before come first.
             let text = match self.targets.values().any(is_asked) {
                 true => {
-                    "no process matches but those of other targets that were asked for; `sweetspot ctl targets` lists them"
+                    "the only processes that match belong to other targets that were attached; `sweetspot \
+                     ctl targets` lists them"
                 }
                 false => "no process matches; `ps -eo pid,comm` lists processes",
             };
@@ -134,13 +138,13 @@ impl Daemon {
         let Some(id) = self.named(&name) else { return Err(Refused::Unknown(name)) };
         if self.targets[&id].identity.origin == Origin::Settings {
             return Err(Refused::Conflict(format!(
-                "{name} stands in the settings; take it out there, and reload"
+                "{name} comes from the settings; remove it there, and reload"
             )));
         }
         match self.discovery.target(id).map(|found| found.own) {
             Some(own) if own != id => {
                 let family = self.targets.get(&own).map_or("", |watched| &watched.identity.name);
-                Err(Refused::Conflict(format!("{name} is one of each of {family}; detach that")))
+                Err(Refused::Conflict(format!("{name} is one of the targets of {family}; detach that")))
             }
             _ => {
                 self.drop_section(id);
@@ -215,8 +219,8 @@ impl Daemon {
         if window > asked {
             let (window_s, asked_s) = (window.as_secs_f64(), asked.as_secs_f64());
             degraded.push(format!(
-                "windows are {window_s:.1} s long in place of {asked_s:.1} s, since naming and keeping more would take too much \
-                 of the host's budget"
+                "windows are {window_s:.1} s long instead of {asked_s:.1} s: shorter ones would take too \
+                 much of the host's budget"
             ));
         }
         if targets.left_out > 0 {
@@ -232,8 +236,8 @@ impl Daemon {
         let host = self.host_status();
         if host.targets_cpu_s > MORE_THAN_ALL * host.busy_cpu_s + CLOCKS_APART_S {
             degraded.push(format!(
-                "targets are said to have used {:.1} s of CPU time, where all programs used {:.1} s; this is an error of sweetspot's, \
-                 please report it",
+                "targets are charged {:.1} s of CPU time, but all programs used {:.1} s; this is a bug in \
+                 sweetspot, please report it",
                 host.targets_cpu_s, host.busy_cpu_s
             ));
         }

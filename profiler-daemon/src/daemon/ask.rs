@@ -1,7 +1,7 @@
-//! What the interface asks of the loop, and how the loop answers.
+//! Requests from the interface to the loop, and its responses.
 //!
-//! Requests are served on a thread of their own, so that no client delays a sample. They reach the loop through a queue
-//! that is bounded, and how everything is they see without it ([`super::board`]); ranges of stored profiles are read past it,
+//! Requests are served on a thread of their own, so that no client delays a sample. Commands reach the loop
+//! through a bounded queue. The status is read without it ([`super::board`]), and so are stored profiles,
 //! from the store's folder.
 
 use std::collections::BTreeMap;
@@ -98,7 +98,7 @@ pub(crate) enum Refused {
     #[error("{0}")]
     Busy(String),
     /// The daemon is about to end.
-    #[error("sweetspot is about to stop; ask again once it runs")]
+    #[error("sweetspot is about to stop; try again when it runs")]
     Stopping,
 }
 
@@ -163,7 +163,7 @@ impl Asker {
         let (reply, answer) = oneshot::channel();
         self.queue.try_send(question(reply)).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => {
-                Refused::Busy("too many requests at once; ask again".to_owned())
+                Refused::Busy("too many requests at once; try again".to_owned())
             }
             mpsc::error::TrySendError::Closed(_) => Refused::Stopping,
         })?;

@@ -1,5 +1,6 @@
-//! How the daemon and its targets are, as the loop last said it. The interface answers from it, so that nobody who asks waits
-//! for a turn of the loop: on an overloaded machine one that attaches to many processes takes seconds.
+//! The latest published status of the daemon and its targets. The interface answers from it, so that no
+//! request waits for a turn of the loop: on an overloaded machine, a turn that attaches to many processes
+//! takes seconds.
 
 use std::sync::Arc;
 

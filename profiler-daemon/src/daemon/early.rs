@@ -1,9 +1,10 @@
-//! How often the window of a target is ended before its time, for those who ask for what is in it.
+//! Limits how often a target's window is ended early for a request.
 //!
-//! Whoever asks ends the window in place of reading it while it is open: what is open has no names yet and is in no file, so
-//! that the same samples would be named again for each who asks, and answers would come from two places that have to agree.
-//! Each such end is a file of its own until it is merged. So they are bounded: many at once, for a person who looks at this
-//! and that; fewer in the long run, for a program that asks each second. It waits, and gets an answer that is whole.
+//! A request ends the window instead of reading the open one: an open window has no names and is in no file,
+//! so its samples would be named again for each request, and responses would come from two places that have
+//! to agree. Each early end makes a file of its own until it is merged. So they are limited: many at once,
+//! for a person who looks around; fewer in the long run, for a program that requests every second. Such a
+//! request waits, and gets a complete response.
 
 /// Shorter windows than this are ended for nobody (ns).
 const SHORTEST_NS: u64 = 1_000_000_000;

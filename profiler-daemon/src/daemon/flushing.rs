@@ -1,4 +1,4 @@
-//! Windows that are ended for those who ask for what is in them: of the targets that they ask for, and no others.
+//! Ends windows early for requests, of the requested targets only.
 
 use std::collections::VecDeque;
 

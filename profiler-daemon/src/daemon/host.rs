@@ -1,5 +1,5 @@
-//! What profiling costs the host, everything together: what is charged to targets and strangers, and all of our own CPU time,
-//! also that of no target.
+//! The total cost of profiling for the host: what is charged to targets and to other processes, and all of
+//! the profiler's own CPU time.
 
 use std::collections::VecDeque;
 

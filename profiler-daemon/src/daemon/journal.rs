@@ -146,7 +146,7 @@ impl Dropped {
 
     fn in_words(self) -> String {
         let causes = [
-            (self.queue, "more waited than limits.queue lets"),
+            (self.queue, "limits.queue was full"),
             (self.full, "there was no room on the disk or in store.bytes"),
             (self.refused, "they could not be named or written"),
         ];
@@ -243,16 +243,16 @@ fn write(target: &str, event: &Event) {
         Event::NoProcess => tracing::info!(target, "{target} has no process any more"),
         Event::LeftOut { reason } => tracing::warn!(target, reason, "{target} is left out: {reason}"),
         Event::Failed { reason } => tracing::warn!(target, reason, "{target} cannot be sampled: {reason}"),
-        Event::Gone => tracing::info!(target, "{target} is watched no more"),
+        Event::Gone => tracing::info!(target, "{target} is no longer profiled"),
     }
 }
 
 fn write_of_store(folder: &str, event: &StoreEvent) {
     match event {
         StoreEvent::NotKept(reason) => {
-            tracing::warn!(store = folder, reason, "profiles are not kept: {reason}");
+            tracing::warn!(store = folder, reason, "profiles are not stored: {reason}");
         }
-        StoreEvent::KeptAgain => tracing::info!(store = folder, "profiles are kept again"),
+        StoreEvent::KeptAgain => tracing::info!(store = folder, "profiles are stored again"),
         StoreEvent::Dropped(dropped) => {
             let (windows, reason) = (dropped.all(), dropped.in_words());
             tracing::warn!(store = folder, windows, reason, "{windows} windows were dropped: {reason}");
@@ -273,17 +273,21 @@ impl Daemon {
             Some(file) => {
                 tracing::info!(settings = %file.display(), "settings: {}", visible(&file.to_string_lossy()));
             }
-            None => tracing::info!("settings: the defaults, since there is no file"),
+            None => tracing::info!("settings: the defaults (there is no file)"),
         }
         let targets = self.settings.targets.len();
         let in_words = |target: &config::TargetSettings| format!("{} ({})", target.name, target.in_words());
         let mut named: Vec<String> = self.settings.targets.iter().take(NAMED).map(in_words).collect();
         let more = targets.saturating_sub(NAMED);
         named.extend((more > 0).then(|| format!("{more} more")));
-        let how = if named.is_empty() { "nothing until it is asked to".to_owned() } else { named.join(", ") };
+        let how = if named.is_empty() {
+            "nothing until a request adds a target".to_owned()
+        } else {
+            named.join(", ")
+        };
         tracing::info!(targets, "targets: {}", visible(&how));
         if let Some(address) = self.server.address() {
-            tracing::info!(address = %address, "answers at {address}, too");
+            tracing::info!(address = %address, "also listening on {address}");
         }
         let status = self.keeper.status();
         let (folder, files, bytes) = (visible(&status.folder), status.files, status.bytes);
@@ -312,7 +316,7 @@ impl Daemon {
         if let Some(left_out) = self.journal.lines.take_left_out(now_ns) {
             tracing::info!(
                 left_out,
-                "{left_out} more lines about targets were left out; `sweetspot ctl targets` lists them as they are"
+                "{left_out} more lines about targets were omitted; `sweetspot ctl targets` lists all targets"
             );
         }
         for (target, event) in self.journal.observe(now_ns, all) {
@@ -329,7 +333,8 @@ impl Daemon {
             tracing::warn!(
                 spent_ratio,
                 budget_ratio,
-                "profiling took {:.2}% of the host's CPU time in ten seconds, set-up left out, of at most {:.2}%",
+                "profiling took {:.2}% of the host's CPU time in ten seconds (without set-up); the budget \
+                 is {:.2}%",
                 spent_ratio * 100.0,
                 budget_ratio * 100.0
             );
@@ -344,7 +349,7 @@ pub(super) fn log_end(store: &StoreStatus, windows: u64, lost: u64) {
         store = folder,
         windows,
         lost,
-        "ended: {windows} windows kept since the start, {lost} lost; {files} files in {folder}"
+        "stopped: {windows} windows stored since the start, {lost} lost; {files} files in {folder}"
     );
 }
 
@@ -440,7 +445,7 @@ mod tests {
         let dropped = Dropped { queue: 3, full: 0, refused: 1 };
         assert_eq!(
             dropped.in_words(),
-            "3 since more waited than limits.queue lets, 1 since they could not be named or written"
+            "3 since limits.queue was full, 1 since they could not be named or written"
         );
     }
 

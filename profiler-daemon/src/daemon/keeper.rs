@@ -332,6 +332,7 @@ impl Keeper {
             || Refused::Busy("the disk is too slow for what there is to write; ask again later".to_owned());
         let job = Job::Flushed(waiting);
         self.wanted.hasten();
+        self.wake();
         let sent = self.jobs.as_ref().map(|jobs| jobs.try_send(job));
         if let Some(Err(
             TrySendError::Full(Job::Flushed(waiting)) | TrySendError::Disconnected(Job::Flushed(waiting)),
@@ -429,6 +430,12 @@ impl Keeper {
         self.is_ending.store(true, Ordering::Relaxed);
         self.wanted.end();
         drop(self.jobs.take());
+        self.wake();
+    }
+
+    /// Where a window waits for its names, the thread looks at once whether it still has to.
+    fn wake(&self) {
+        self.thread.iter().for_each(|thread| thread.thread().unpark());
     }
 
     /// Waits until everything is kept, until `until` at most. From `hurried` on, what has no names yet stays in the spool, and is
@@ -438,6 +445,7 @@ impl Keeper {
         while !self.has_ended() && Instant::now() < until {
             if Instant::now() >= hurried {
                 self.hurry.begin();
+                self.wake();
             }
             std::thread::sleep(Duration::from_millis(2));
         }

@@ -1,4 +1,7 @@
-//! Which targets there are, who belongs to them, and which of them are left out.
+//! Which targets exist, which processes belong to them, and which targets are left out.
+//!
+//! A turn attaches to new targets for 50 ms and the next turn continues: at load 30, attaching to twenty
+//! targets took 25 s, without a single step in between.
 
 use config::{SamplingSettings, TargetSettings};
 

@@ -1,8 +1,14 @@
-//! The service: a host's flight recorder.
+//! The service: it profiles the whole host for as long as the host runs.
 //!
-//! One thread samples all targets. It sleeps until the next of them has to be looked at, and then looks at all that soon will
-//! have to be: a wake-up costs more than most looks. Names, the disk and whoever asks for profiles have threads of their
-//! own ([`keeper`], [`crate::api`]); what these want of the loop they ask for through a queue ([`ask`]).
+//! One thread samples all targets. It sleeps until a target is due and then steps every target that is due
+//! soon, because a wake-up costs more than most steps. A target without events is stepped ever more rarely, at
+//! least every 1.6 s; twenty sleeping targets take less than 0.2% of a core together (`just idle`).
+//!
+//! Symbolization, the disk and requests have threads of their own ([`keeper`], [`crate::api`]). They reach the
+//! loop through a bounded queue ([`ask`]).
+//!
+//! One deadline (`END`) bounds shutdown; requests, windows and connections share it. Windows that are not
+//! stored by then are counted, and the exit status says so.
 
 mod answers;
 pub(crate) mod ask;
@@ -63,16 +69,16 @@ use crate::run::{self, Engine, Setup};
 use crate::sys::{clock, limits, memory, priority, procfs};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// So much earlier than it is due is done what is done each second, if something else needs a wake-up (ns).
+/// How much earlier the work of each second may be done if something else needs a wake-up (ns).
 const SECOND_SLACK_NS: u64 = 200_000_000;
-/// How often what was spent is booked, and the host's budget shared (ns).
+/// How often spending is booked and the host's budget is divided (ns).
 const SHARE_EVERY_NS: u64 = 100_000_000;
-/// How often it is published how everything is where nobody asks (ns).
+/// How often the status is published without a request (ns).
 const PUBLISH_EVERY_NS: u64 = 10_000_000_000;
-/// Exit status of an end that was asked for and lost windows: nothing failed that another start would mend.
+/// Exit status of a requested shutdown that lost windows: a restart would not help.
 const LOST: u8 = 3;
-/// An end takes no longer than this, from the moment that it is asked for: what is not on the disk by then is lost. What has no
-/// names after half of it gets them from the next process.
+/// Shutdown takes no longer than this after the request: windows that are not on disk by then are lost.
+/// Windows without names after half of it are named by the next process.
 const END: Duration = Duration::from_millis(1_800);
 
 /// The settings, where the package puts them.
@@ -85,11 +91,10 @@ pub(crate) struct DaemonJob {
     pub(crate) file: Option<PathBuf>,
 }
 
-/// Runs until it is told to stop.
+/// Runs until a signal or a request stops it.
 ///
 /// # Errors
-///
-/// If the settings are wrong, sampling is not permitted, or the store or the socket cannot be had.
+/// If the settings are invalid, sampling is not permitted, or the store or the socket cannot be opened.
 pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     log::begin();
     memory::keep_little();
@@ -120,14 +125,14 @@ struct Daemon {
     setup: Setup,
     discovery: Discovery,
     targets: BTreeMap<TargetId, Watched>,
-    /// Targets that have, or had, a sampler of their own. Where hundreds share one it is mostly empty, and looking at each in every turn
-    /// costs a tenth of the own CPU time.
+    /// Targets that have, or had, a sampler of their own. With hundreds of shared targets it is mostly empty;
+    /// iterating over all targets in every turn cost a tenth of the own CPU time.
     apart: BTreeSet<TargetId>,
-    /// Targets that lost processes to one that was asked for, with that one.
+    /// Targets that lost processes to a requested target, with that target.
     taken: BTreeSet<(TargetId, TargetId)>,
     sharing: SharedState,
     keeper: Keeper,
-    /// Of folders that other settings name no more: they keep what they were given, and end.
+    /// Writers of folders that the settings no longer name: they store what they have, and end.
     leaving: Vec<Keeper>,
     exports: Exports,
     runtimes: Runtimes,
@@ -135,34 +140,34 @@ struct Daemon {
     host: HostAccount,
     budget: HostBudget,
     window_length: WindowLength,
-    /// What was spent when it was booked last.
+    /// Spending at the last booking.
     booked: Spent,
-    /// Of samplers that are not there any more.
+    /// Spending of samplers that have ended.
     gone: Totals,
-    /// CPU time that targets with samplers of their own had used that are not there any more, but for everything (ns).
+    /// CPU time of targets with samplers of their own that have ended, without `everything` (ns).
     gone_others_ns: u64,
-    /// CPU time of targets that are not there any more (ns).
+    /// CPU time of targets that have ended (ns).
     gone_targets_ns: u64,
-    /// What all programs but this one had used when it began (ns).
+    /// CPU time of all other programs when the daemon started (ns).
     busy_before_ns: u64,
     notifier: Notifier,
     began_ns: u64,
     next_second_ns: u64,
     looks: Looks,
     next_ranking_ns: u64,
-    /// When it was read what each target used (ns).
+    /// When the CPU time of each target was read (ns).
     noted_ns: u64,
     waiting: Vec<Waiting>,
-    /// The settings that are being read, and where they come to.
+    /// The settings that are being read, and the channel that they arrive on.
     reloading: Option<Reloading>,
     prepared: Option<mpsc::Sender<Result<Prepared>>>,
     publisher: Publisher,
     journal: Journal,
     ledger: Ledger,
     next_publishing_ns: u64,
-    /// Whether there are targets left to be attached to at once.
+    /// Whether targets remain to be attached to in the next turn.
     is_attaching: bool,
-    /// Times that a target was given up for want of memory, and when that was last (ns).
+    /// How often a target was dropped for lack of memory, and when that was last (ns).
     pressed: u64,
     relieved_ns: u64,
 }
@@ -222,7 +227,7 @@ impl Daemon {
         }
     }
 
-    /// Samples until it is told to stop. When that was; every event is removed by then.
+    /// Samples until it is stopped. Returns when that was; every event is removed by then.
     async fn live(
         &mut self,
         mut asked: Asked,
@@ -268,27 +273,25 @@ impl Daemon {
             }
             self.turn();
             if self.keeper.has_ended() {
-                // Sampling on would be for nothing; a new start may do better.
-                bail!(
-                    "what keeps windows has met an error of sweetspot's, which stands above; it ends with that"
-                );
+                // Sampling would be useless without it; a restart may help.
+                bail!("internal error in the thread that stores windows, see above; the service stops");
             }
         }
     }
 
-    /// Waits until some target begins to switch so often that it has to be looked at.
+    /// Waits until a target's context switches become so frequent that it has to be stepped.
     async fn storm(&self) {
         let alarm = self.sharing.shared.as_ref().and_then(|shared| shared.engine.alarm());
         let alarms = || self.targets_apart().filter_map(Watched::alarm).chain(alarm);
         std::future::poll_fn(|context| {
-            // All of them: each has to know whom to wake.
+            // All of them: each has to register its waker.
             let rings = alarms().filter(|alarm| alarm.poll_rung(context).is_ready()).count();
             if rings > 0 { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }
 
-    /// How long nothing has to be done.
+    /// How long until something is due.
     fn pause(&mut self) -> Duration {
         let now_ns = clock::monotonic_ns();
         let mut pause = Duration::from_nanos(self.next_second_ns.saturating_sub(now_ns));
@@ -301,7 +304,7 @@ impl Daemon {
         self.engines().map(|engine| engine.pause(now_ns)).fold(pause, Duration::min)
     }
 
-    /// Looks at whoever has to be looked at.
+    /// Steps the targets that are due.
     fn turn(&mut self) {
         let now_ns = clock::monotonic_ns();
         for engine in self.engines() {
@@ -345,12 +348,12 @@ impl Daemon {
         if now_ns >= self.next_publishing_ns {
             self.publish();
         }
-        // What takes long leaves as long to everything else.
+        // After long work, everything else gets as much time.
         let ended_ns = clock::monotonic_ns();
         self.next_second_ns = (now_ns + SECOND_NS).max(ended_ns + ended_ns.saturating_sub(now_ns));
     }
 
-    /// Books what was spent, and grants each target what the host's budget leaves it.
+    /// Books what was spent, and grants each target its part of the host's budget.
     fn share_budget(&mut self, now_ns: u64) {
         let spent = self.spent(now_ns);
         let once_ns = spent.once_ns.saturating_sub(self.booked.once_ns);
@@ -373,7 +376,7 @@ impl Daemon {
         }
     }
 
-    /// How long windows are: as the settings say, as far as the host's budget allows (ns).
+    /// The length of windows: as configured, or longer if the host's budget requires it (ns).
     fn window_ns(&self) -> u64 {
         let asked_ns = self.settings.store.window.duration().as_nanos() as u64;
         self.window_length.length_ns(asked_ns, self.sampled(), host_cpus(&self.settings))
@@ -384,7 +387,7 @@ impl Daemon {
         self.targets.values().filter(|watched| watched.is_sampled()).count()
     }
 
-    /// Ends windows that are as long as they should be.
+    /// Ends windows that have reached their length.
     fn end_windows(&mut self, now_ns: u64) {
         let (windows, cpu_ns) = self.keeper.spent();
         self.window_length.observe(windows, cpu_ns);
@@ -395,21 +398,21 @@ impl Daemon {
         self.end_shared_windows(now_ns, window_ns);
     }
 
-    /// Has windows sent as the settings say.
+    /// Starts the exports of the settings.
     fn export(&mut self, prepared: exports::Prepared) {
         self.keeper.export(exports::for_store(&self.settings));
         self.exports.adopt(prepared, self.keeper.outboxes(), &self.settings.store.folder);
         self.exports.allow(host_cpus(&self.settings));
     }
 
-    /// Has container runtimes asked for what targets need.
+    /// Starts querying container runtimes if targets need them.
     fn ask_runtimes(&mut self) {
         let of_requests = if self.discovery.is_asked_by_names() { Need::Targets } else { Need::Nothing };
         self.runtimes.adopt(&self.settings, of_requests);
         self.discovery.show_pod_labels(&self.settings.containers.pod_labels);
     }
 
-    /// All samplers: those that targets have for themselves, and the one that they share.
+    /// All samplers: those of single targets, and the shared one.
     fn engines(&mut self) -> impl Iterator<Item = &mut Engine<RecentDecisions>> {
         engines(&mut self.targets, &self.apart, &mut self.sharing)
     }
@@ -418,13 +421,13 @@ impl Daemon {
         self.apart.iter().filter_map(|id| self.targets.get(id))
     }
 
-    /// Which targets have samplers for themselves has changed.
+    /// To be called when a target gets or loses a sampler of its own.
     fn note_apart(&mut self) {
         let apart = self.targets.iter().filter(|(_, watched)| watched.has_own_account());
         self.apart = apart.map(|(id, _)| *id).collect();
     }
 
-    /// What was spent since the daemon began, on all targets.
+    /// What was spent on all targets since the daemon started.
     fn spent(&self, at_ns: u64) -> Spent {
         let shared = self.sharing.shared.as_ref().map(|shared| shared.totals());
         let all = self.targets_apart().map(Watched::own_totals).chain(shared).fold(self.gone, Totals::plus);
@@ -439,8 +442,8 @@ impl Daemon {
         }
     }
 
-    /// Ends once everything is kept, or the time for that is over; whether nothing was lost. Who asks something is let go
-    /// meanwhile.
+    /// Shuts down once everything is stored, or at the deadline. Returns whether nothing was lost. Open
+    /// requests end meanwhile.
     fn end(mut self, begun: Instant) -> bool {
         let (hurried, until) = (begun + END / 2, begun + END);
         self.waiting.clear();
@@ -492,7 +495,7 @@ impl Daemon {
     }
 }
 
-/// The samplers of targets that have their own, and the shared one.
+/// The samplers of single targets, and the shared one.
 fn engines<'a>(
     targets: &'a mut BTreeMap<TargetId, Watched>,
     apart: &'a BTreeSet<TargetId>,
@@ -503,7 +506,7 @@ fn engines<'a>(
     own.filter_map(|(_, watched)| watched.engine()).chain(shared)
 }
 
-/// Opens the store and begins to name and keep.
+/// Opens the store and starts the threads that name and store windows.
 fn start_keeper(settings: &DaemonSettings, symbols: &Symbols) -> Result<Keeper, StoreError> {
     let (bounds, queue) = store_settings(settings);
     Keeper::start(&settings.store.folder, bounds, queue, debuginfod_settings(settings), symbols)

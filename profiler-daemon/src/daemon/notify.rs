@@ -1,5 +1,5 @@
-//! What the service manager is told: that the daemon is ready, reads its settings again, is alive, and stops. Without a
-//! manager (`NOTIFY_SOCKET`) nothing happens.
+//! Notifications to the service manager: ready, reloading, alive, stopping. Without a manager
+//! (`NOTIFY_SOCKET`) nothing happens.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ impl Notifier {
             && !self.deaf
         {
             self.deaf = true;
-            tracing::warn!("the service manager cannot be told how the daemon is ({error})");
+            tracing::warn!("the service manager cannot be notified ({error})");
         }
     }
 }

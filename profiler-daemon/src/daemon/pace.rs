@@ -1,6 +1,10 @@
-//! How fast windows are named: names are the host's cost like any other, windows end together where many targets are left
-//! at once, and after a start every object is read anew. They take a share of the host's budget, and what all else leaves of it:
-//! that can go down to nothing for a while, where targets are attached to.
+//! How fast windows are named. Many windows end together when many targets end, and after a start every object
+//! has to be read again, so names are paced by the host's budget, object by object.
+//!
+//! Naming gets a third of the host's budget over ten seconds, including the work of handing windows over, as
+//! far as everything else leaves it. Requests do not wait for budget, and no window waits longer than 60 s,
+//! which is what all objects of hundreds of targets take after a start. What the coming windows will take is
+//! withheld from the targets' budgets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Which targets are left out where there are more than there may be, by what they did of late.
+//! Which targets are left out if there are too many, by their recent activity.
 
 /// Who is left out has to be so much more active than the least active that is sampled.
 const CLEARLY_MORE: u64 = 2;

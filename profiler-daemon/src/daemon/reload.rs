@@ -1,7 +1,10 @@
-//! The settings file: read at the start, and again when somebody asks for it. A bad one leaves the old one in force.
+//! The settings file: read at start, and again on request. An invalid file leaves the settings in force
+//! unchanged.
 //!
-//! What other settings need is made on a thread of its own: a file may lie on a disk that hangs, a group's name may be asked of a
-//! network, and a store that is opened is looked through. No sample waits for any of it.
+//! New settings are prepared on a thread of their own: the file may be on a disk that hangs, group names may be
+//! looked up over a network, and a new store is scanned as it is opened. Sampling does not wait for any of it.
+//! Everything that can fail comes first and listeners come last; a listener of ours that occupies the new
+//! address is closed before it, and reopened if that fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -74,9 +77,8 @@ impl Daemon {
         let symbols = self.setup.symbols.clone();
         let begun = std::thread::Builder::new().name("settings".to_owned()).spawn(move || {
             let settings = catch_unwind(AssertUnwindSafe(|| prepare(file.as_deref(), &folder, &symbols)));
-            let settings = settings.unwrap_or_else(|_| {
-                Err(anyhow!("the settings met an error of sweetspot's, which stands in its log"))
-            });
+            let settings = settings
+                .unwrap_or_else(|_| Err(anyhow!("internal error while the settings were read; see the log")));
             if let Some(prepared) = prepared {
                 let _ = prepared.blocking_send(settings); // nobody is there at the end
             }
@@ -98,7 +100,7 @@ impl Daemon {
             Err(error) => {
                 self.reloads.1 += 1;
                 lines(&error).iter().for_each(|line| tracing::error!("{line}"));
-                tracing::error!("the settings before are still in force");
+                tracing::error!("the previous settings stay in force");
                 self.problem = Some(format!("{error:#}"));
                 Err(Refused::Invalid(format!("{error:#}")))
             }

@@ -1,5 +1,9 @@
-//! The sampler that targets share: one clock on each CPU for all that are sampled in the same way. A target that wants to be sampled
-//! in another way has events of its own, and so have all where that is cheaper.
+//! The sampler that targets share: one clock on each CPU, one set of rings and unwind tables, and one rate for
+//! all targets with the same settings. Each target keeps its own counts (`sampler/session/owners.rs`), so its
+//! windows, names and intervals are those of a target sampled alone.
+//!
+//! A target has events of its own if it sets a rate, a horizon or an unwind method of its own. All of them do
+//! where other processes keep many CPUs busy and the targets are few (`rate/sharing.rs`).
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -34,7 +34,7 @@ pub(crate) enum Origin {
     /// From the settings.
     #[default]
     Settings,
-    /// Somebody asked for it.
+    /// It was requested.
     Request,
 }
 

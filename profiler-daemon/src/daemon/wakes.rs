@@ -1,4 +1,4 @@
-//! What wakes the loop: time, signals and whoever asks.
+//! What wakes the loop: time, signals and requests.
 
 use std::time::Duration;
 

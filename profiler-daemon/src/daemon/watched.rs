@@ -1,4 +1,7 @@
-//! A target of the daemon: waiting for processes, sampled, or left alone for a reason.
+//! One target of the service: waiting for processes, sampled, or left out for a reason.
+//!
+//! A target stays attached for a minute after its last process ended: attaching costs more than a job that runs
+//! every second. That cost belongs to the target and is spent once; the token bucket earns it back.
 
 mod resampling;
 mod status;
@@ -28,8 +31,8 @@ use crate::sys::clock;
 /// A target that could not be attached to is tried again after this time, then after twice as long, up to an hour (ns).
 const FIRST_RETRY_NS: u64 = 5_000_000_000;
 const LONGEST_RETRY_NS: u64 = 3_600_000_000_000;
-/// A target without a process stays attached to for so long, as names do in discovery (ns): programs that come and go would
-/// be attached to anew each time, which costs more than they do.
+/// A target without a process stays attached to for so long, as names do in discovery (ns): programs that
+/// come and go would be attached to anew each time, which costs more than they do.
 const LINGER_NS: u64 = 60_000_000_000;
 /// Processes that are watched before they are attached to, to know how: looking at more would take longer than it spares.
 const MOST_WATCHED: usize = 64;
@@ -49,7 +52,7 @@ pub(crate) struct Identity {
     pub(crate) group: Option<Arc<str>>,
     /// Whether it is every process of no other target.
     pub(crate) is_everything: bool,
-    /// Whether a process belongs to it for the program that it runs.
+    /// Whether a process belongs to it because of the program that it runs.
     pub(crate) is_program: bool,
 }
 
@@ -327,8 +330,8 @@ impl Watched {
         self.state == TargetState::Failed
     }
 
-    /// Starts to sample it, if there is somebody, and it is time to try. Processes are watched first, to know how: it takes two
-    /// calls then.
+    /// Starts to sample it, if there is somebody, and it is time to try. Processes are watched first, to know
+    /// how: it takes two calls then.
     pub(crate) fn attach(&mut self, setup: &Setup, now_ns: u64) {
         let began_ns = clock::thread_cpu_ns();
         let ready = self.get_ready(now_ns);
@@ -447,7 +450,8 @@ impl Watched {
         shared.or_else(|| self.sampled.as_ref().map(|sampled| (sampled.from_ns, &sampled.early)))
     }
 
-    /// When the open window may be ended for somebody who asks for it (ns); `is_end` says that a time ends that was waited for.
+    /// When the open window may be ended for somebody who asks for it (ns); `is_end` says that a time ends
+    /// that was waited for.
     pub(crate) fn early_end_ns(&self, is_end: bool) -> Option<u64> {
         self.open_window().map(|(from_ns, early)| early.when(from_ns, is_end))
     }
@@ -460,7 +464,8 @@ impl Watched {
         }
     }
 
-    /// Whether its events are of no use any more: nobody has been left for a while, or they are those of a group that is gone.
+    /// Whether its events are of no use any more: nobody has been left for a while, or they are those of a
+    /// group that is gone.
     pub(crate) fn is_over(&mut self, now_ns: u64) -> bool {
         let Some(sampled) = self.sampled.as_mut().filter(|_| !self.identity.is_everything) else {
             return false;

@@ -1,7 +1,8 @@
-//! Debug files fetched by build id from debuginfod servers, for those who ask for it.
+//! Debug files fetched by build id from debuginfod servers, on request.
 //!
-//! It is asked once a run, or a window, is over, for objects that nothing on this machine describes. Its time and its bytes are
-//! bounded; a server that does not answer is left alone for some minutes; and no failure is more than a note.
+//! Servers are queried after a run or a window, for objects without debug information on this machine. Its
+//! time and its bytes are bounded; a server that does not answer is left alone for some minutes; and no
+//! failure is more than a note.
 
 mod cache;
 mod settings;

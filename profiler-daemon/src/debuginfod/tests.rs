@@ -178,7 +178,7 @@ fn the_next_run_leaves_a_broken_server_alone_and_says_so() {
     assert_eq!(server.requests(), 1);
     let later = Instant::now() + REST;
     assert!(servers.why_resting(0, later - REST / 2).is_some());
-    assert!(servers.why_resting(0, later).is_none(), "it is asked again some time");
+    assert!(servers.why_resting(0, later).is_none(), "it is queried again some time");
 }
 
 #[test]

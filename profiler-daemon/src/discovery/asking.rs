@@ -1,4 +1,4 @@
-//! What a process is asked: whether it is what it was, and which section it fits.
+//! Classification of a process: whether it has changed, and which section it matches.
 
 use super::look::{Again, Processes, Terms};
 use super::naming::Instance;
@@ -9,7 +9,7 @@ use super::table::{Table, TargetId};
 use crate::sys::family;
 
 impl Processes {
-    /// Looks at a known process again, and asks it anew if it became another.
+    /// Rechecks a known process, and classifies it again if it has changed.
     pub(super) fn look_again(&mut self, listed: Listed, terms: &mut Terms<'_>) -> Again {
         let stat = match self.folder.stat(listed.pid) {
             Ok(stat) => stat,
@@ -38,7 +38,7 @@ impl Processes {
         Again::Changed { heritage: self.ask(listed.pid, terms) }
     }
 
-    /// Whether a process may fit another section than when its `stat` was this one. What was read of it is read again.
+    /// Whether a process may match another section than with this earlier `stat`. What was read about it is read again.
     fn has_changed(&mut self, pid: u32, was: &Stat, table: &mut Table) -> bool {
         let Some(process) = self.all.get_mut(&pid) else { return false };
         let now = &process.stat;
@@ -68,7 +68,7 @@ impl Processes {
         process.facts.move_to(path, &mut self.places);
     }
 
-    /// Asks a process which section it fits by itself; whether that is another target than before.
+    /// Finds the section that a process matches itself. Returns whether that is another target than before.
     pub(super) fn ask(&mut self, pid: u32, terms: &mut Terms<'_>) -> bool {
         let own = self.fitting(pid, terms);
         let Some(process) = self.all.get_mut(&pid) else { return false };
@@ -104,7 +104,7 @@ impl Processes {
         Some(terms.table.of_instance(section.id, section.own, &section.settings, instance))
     }
 
-    /// The process, to be asked; `None` for one that can belong to no target.
+    /// The process, ready to be classified; `None` if it can belong to no target.
     pub(super) fn subject(&mut self, pid: u32) -> Option<Subject<'_>> {
         let process = self.all.get_mut(&pid).filter(|process| process.can_belong())?;
         Some(Subject {
@@ -118,7 +118,7 @@ impl Processes {
         })
     }
 
-    /// Tells the table what CPU time the processes of a target have used.
+    /// Reports to the table how much CPU time the processes of a target have used.
     pub(super) fn charge(&mut self, id: TargetId, table: &mut Table) {
         let pids: Vec<u32> =
             table.get(id).map_or_else(Vec::new, |entry| entry.found.pids.iter().copied().collect());

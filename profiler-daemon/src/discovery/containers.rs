@@ -1,4 +1,4 @@
-//! What container runtimes say of the containers that processes are in.
+//! What container runtimes report about the containers of processes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::places::{PlaceId, Places};
 use super::table::Table;
 use crate::containers::{Container, Names, Pod};
 
-/// Answers that lack a container after which its name is no longer urgent.
+/// After so many responses without a container, its name is no longer urgent.
 const MOST_ANSWERS: u32 = 3;
 
 /// Names of containers, and which labels of pods are shown.
@@ -36,8 +36,8 @@ impl KnownContainers {
         changed
     }
 
-    /// Takes in an answer. A container that has ended keeps its name while a process is in it. Containers whose names are
-    /// others than before.
+    /// Processes a response, and returns the containers whose names have changed. A container that has ended
+    /// keeps its name while a process is in it.
     fn learn(&mut self, names: Arc<Names>, places: &Places) -> FxHashSet<Arc<str>> {
         let present: FxHashSet<Arc<str>> = places.containers().collect();
         let ended = |id: &&Arc<str>| names.get(id).is_none() && self.names.get(id).is_some();
@@ -68,7 +68,7 @@ impl KnownContainers {
 }
 
 impl Processes {
-    /// Takes in an answer: processes whose container's name has changed are classified anew.
+    /// Processes a response: processes whose container's name has changed are classified again.
     pub(super) fn name_containers(&mut self, names: Arc<Names>, table: &mut Table) {
         let renamed = self.containers.learn(names, &self.places);
         self.touch_containers(table, |id| renamed.contains(id));
@@ -168,7 +168,7 @@ impl<'n> SharedNames<'n> {
     }
 }
 
-/// What tells the workload of a pod from others.
+/// What distinguishes the workload of a pod from others.
 pub(super) fn workload_key(pod: &Pod) -> String {
     format!("{}/{:?}/{}", pod.namespace, pod.workload.kind, pod.workload.name)
 }

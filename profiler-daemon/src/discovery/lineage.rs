@@ -1,4 +1,4 @@
-//! What processes inherit from those that created them, and which target follows.
+//! What processes inherit from their creators, and which target follows.
 
 use super::Changes;
 use super::look::{Processes, Terms};
@@ -6,12 +6,12 @@ use super::process::{Counted, Life, Process};
 use super::table::Table;
 use crate::sys::family;
 
-/// Generations that may come and go between two looks.
+/// Generations that may start and end between two scans.
 const MAX_GENERATIONS: usize = 64;
 
 impl Processes {
-    /// Finds who created a process that was just met: as a record told, or its parent. Of a creator that has ended since the last
-    /// look, what it left is inherited.
+    /// Finds the creator of a new process: from a record, or its parent. If the creator has ended since the
+    /// last scan, the process inherits what it left.
     pub(super) fn find_creator(&mut self, pid: u32) {
         let Some(child) = self.all.get(&pid) else { return };
         let start = child.stat.start;
@@ -40,8 +40,8 @@ impl Processes {
         }
     }
 
-    /// Finds the targets of these processes, or of all where what some inherit may have changed, and says in `changes` which are
-    /// others than before.
+    /// Finds the targets of these processes, or of all if what some inherit may have changed, and records the
+    /// differences in `changes`.
     pub(super) fn settle_all(
         &mut self,
         mut touched: Vec<u32>,
@@ -67,7 +67,7 @@ impl Processes {
         changes.joined.sort_unstable();
     }
 
-    /// Settles a process after those that it inherits from.
+    /// Finds the target of a process, after those that it inherits from.
     fn settle(&mut self, pid: u32, terms: &mut Terms<'_>) {
         let (mut line, mut next) = (Vec::new(), Some(pid));
         while let Some(pid) = next {
@@ -112,7 +112,7 @@ impl Processes {
         (process.stat.start == life.start && !process.stat.has_ended).then_some(process)
     }
 
-    /// Tells the table and `changes` where a process belongs now.
+    /// Records in the table and in `changes` which target a process belongs to now.
     fn report(&mut self, pid: u32, table: &mut Table, changes: &mut Changes) {
         let Some(process) = self.all.get_mut(&pid) else { return };
         let place = process.facts.known_place();

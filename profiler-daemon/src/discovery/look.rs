@@ -1,4 +1,9 @@
-//! A look at all processes: who ended, who came, who became another, and whose target follows from that.
+//! A scan of all processes: which ended, which are new, which have changed, and which targets follow from that.
+//!
+//! An id with another process behind it shows in the list alone: the kernel gives each process folder an inode
+//! of its own and hands out ids in a circle. An exec shows in the random addresses of code and stack in `stat`;
+//! records of execs and forks report it sooner. A fork from before a process was found concerns that process,
+//! whatever its parent is.
 
 use std::path::Path;
 
@@ -13,11 +18,11 @@ use super::process::Process;
 use super::sections::{Finder, Section};
 use super::table::{Table, TargetId};
 
-/// A process is looked at again every so many looks.
+/// A process is rechecked every so many scans.
 pub(super) const TURNS: u64 = 16;
-/// And in so many looks after the first: until then most have become what they will be.
+/// And in this many scans after the first: by then most have executed their final program.
 pub(super) const YOUNG_LOOKS: u64 = 2;
-/// Births that are kept until the next look.
+/// Births that are kept until the next scan.
 const MAX_BIRTHS: usize = 1 << 16;
 
 /// All processes of the host.
@@ -29,38 +34,38 @@ pub(super) struct Processes {
     pub(super) places: Places,
     pub(super) users: Users,
     pub(super) containers: KnownContainers,
-    /// Looks so far.
+    /// Scans so far.
     pub(super) looks: u64,
-    /// Rounds in which all targets were found anew.
+    /// Rounds in which all targets were determined again.
     pub(super) round: u64,
     pub(super) next_turn: u64,
     /// Whether control groups matter to any section.
     pub(super) groups_matter: bool,
     pub(super) old_groups: bool,
-    /// Whether the sections are others than in the last look.
+    /// Whether the sections have changed since the last scan.
     ask_anew: bool,
     suspects: FxHashSet<u32>,
-    /// Who created whom, from records.
+    /// Creators of processes, from records.
     pub(super) births: FxHashMap<u32, u32>,
-    /// What children of processes that ended since the last look inherit.
+    /// What children of processes that ended since the last scan inherit.
     pub(super) estates: FxHashMap<u32, Option<TargetId>>,
     listed: Vec<Listed>,
 }
 
-/// What a look works on, beside the processes.
+/// What a scan works on besides the processes.
 pub(super) struct Terms<'a> {
     pub(super) sections: &'a mut [Section],
     pub(super) finder: &'a Finder,
     pub(super) table: &'a mut Table,
-    /// Whether the sections are others than in the last look, so that every process is asked again.
+    /// Whether the sections have changed since the last scan, so that every process is classified again.
     pub(super) anew: bool,
 }
 
-/// What became of a process that was looked at again.
+/// The result of rechecking a process.
 pub(super) enum Again {
-    /// Nothing that matters.
+    /// No relevant change.
     Same,
-    /// It may belong to another target, and what its children inherit may be another.
+    /// It may belong to another target, and its children may inherit another one.
     Changed {
         /// Whether it is.
         heritage: bool,
@@ -120,13 +125,13 @@ impl Processes {
         }
     }
 
-    /// Asks every process in the next look which section it fits.
+    /// Classifies every process again in the next scan.
     pub(super) fn ask_anew(&mut self, groups_matter: bool) {
         self.ask_anew = true;
         self.groups_matter = groups_matter;
     }
 
-    /// Finds who ended, came and became another, and says in `changes` who belongs to which target now.
+    /// Finds ended, new and changed processes, and records in `changes` which target each belongs to now.
     pub(super) fn look(
         &mut self,
         sections: &mut [Section],
@@ -139,7 +144,8 @@ impl Processes {
             Ok(()) => {
                 self.look_at(&listed, &mut Terms { sections, finder, table, anew: self.ask_anew }, changes)
             }
-            Err(error) => tracing::debug!(%error, "processes cannot be listed; all stay what they are"),
+            Err(error) => tracing::debug!(%error, "processes cannot be listed; targets keep the processes \
+                                                   they have"),
         }
         self.listed = listed;
     }
@@ -173,7 +179,7 @@ impl Processes {
         self.estates.clear();
     }
 
-    /// Who is new, and whose turn it is to be looked at again.
+    /// New processes, and those that are due to be rechecked.
     fn compare(&mut self, listed: &[Listed], anew: bool) -> (Vec<Listed>, Vec<Listed>) {
         let (mut new, mut due) = (Vec::new(), Vec::new());
         let turn = self.looks % TURNS;
@@ -194,7 +200,7 @@ impl Processes {
         (new, due)
     }
 
-    /// Whether anybody is not there any more.
+    /// Whether any process has ended.
     fn part_with_unlisted(&mut self, table: &mut Table, changes: &mut Changes) -> bool {
         let unlisted = self.all.iter().filter(|(_, process)| process.seen != self.looks);
         let unlisted: Vec<u32> = unlisted.map(|(pid, _)| *pid).collect();

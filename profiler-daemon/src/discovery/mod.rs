@@ -1,13 +1,14 @@
-//! Which processes belong to which target, as they come and go.
+//! Which processes belong to which target, as they start and end.
 //!
-//! A process belongs to the first section that it fits by itself, else to the target of the process that created it, else to
-//! `everything`. What is inherited stays when the creator ends. This process and threads of the kernel belong to none.
+//! A process belongs to the first section that it matches itself, else to the target of the process that
+//! created it, else to `everything`. What is inherited stays when the creator ends. The profiler and kernel
+//! threads belong to no target.
 //!
-//! A look lists `/proc` and reads files of processes that are new, and of a sixteenth of the others: whoever became another
-//! (by exec, by another user, in another control group) is noticed within sixteen looks, within three while it is young, or at
-//! the next one after [`Discovery::suspect`]. An id that the list skips once has a new owner; one that was given away between
-//! two looks has another folder. Of a process its `stat` is read, and beside it only what the sections ask for and what tells
-//! the labels of those that belong to a target.
+//! A scan lists `/proc` and reads files of new processes and of a sixteenth of the others: a process that has
+//! changed (by exec, another user, another control group) is noticed within sixteen scans, within three while
+//! it is young, or in the next one after [`Discovery::suspect`]. An id that is missing from one list has a
+//! new owner; one that was reused between two scans has another folder. Besides `stat`, only what the
+//! sections select by is read, and what the labels of targets need.
 
 mod asking;
 mod containers;
@@ -38,24 +39,24 @@ pub(crate) use self::table::{Found, TargetId};
 use self::table::{SectionId, Table};
 use crate::containers::Names;
 
-/// What a look found. A process that went from one target to another has left the one and joined the other: read `left` before
-/// `joined`. A process that was replaced by another of its id has done both, perhaps of the same target.
+/// The result of a scan. A process that moved between targets has left one and joined the other: read `left`
+/// before `joined`. A process whose id was reused has done both, perhaps for the same target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
-    /// Targets that are there now. Those of sections without `each` are there as long as their sections, with processes or
-    /// without.
+    /// New targets. Those of sections without `each` exist as long as their sections, with or without
+    /// processes.
     pub(crate) appeared: Vec<TargetId>,
-    /// Processes that belong to a target now.
+    /// Processes that have joined a target.
     pub(crate) joined: Vec<(TargetId, u32)>,
-    /// Processes that do not any more, ended or not.
+    /// Processes that have left a target, ended or not.
     pub(crate) left: Vec<(TargetId, u32)>,
-    /// Targets that are not there any more: removed, or of an `each` that had no process for a minute.
+    /// Targets that are gone: removed, or of an `each` and without a process for a minute.
     pub(crate) gone: Vec<TargetId>,
     /// Targets with other labels, with another control group or none, or whose settings were read again.
     pub(crate) changed: Vec<TargetId>,
 }
 
-/// Watches the processes of a host.
+/// Assigns the processes of a host to targets.
 #[derive(Debug)]
 pub(crate) struct Discovery {
     sections: Vec<Section>,
@@ -84,8 +85,8 @@ impl Discovery {
         discovery
     }
 
-    /// Puts other targets in place of those from the settings; those that were asked for stay. A target that has the same name
-    /// and asks for the same processes stays what it is, with new budget and labels. The next look says what changes.
+    /// Replaces the targets from the settings; requested targets stay. A target with the same name and the
+    /// same selection is kept, with new budget and labels. The next scan reports the changes.
     pub(crate) fn replace(&mut self, targets: &[TargetSettings]) {
         let old = std::mem::take(&mut self.sections);
         let (asked, mut old): (Vec<Section>, Vec<Section>) = old.into_iter().partition(|old| old.is_asked);
@@ -106,7 +107,7 @@ impl Discovery {
         self.sections_changed();
     }
 
-    /// Watches a target that somebody asks for. It comes before those of the settings; the next look says who belongs to it.
+    /// Adds a requested target. It comes before those of the settings; the next scan reports its processes.
     pub(crate) fn add(&mut self, target: TargetSettings) -> TargetId {
         let section = self.section(Arc::new(target), true);
         let id = section.own;
@@ -116,8 +117,8 @@ impl Discovery {
         id
     }
 
-    /// Watches a target of [`Self::add`] no more, and those that its `each` made; others are left alone. The next look says that
-    /// it is gone.
+    /// Removes a target of [`Self::add`], and those that its `each` made; others are not affected. The next
+    /// scan reports that it is gone.
     pub(crate) fn remove(&mut self, id: TargetId) {
         let of_it = |section: &Section| section.is_asked && section.own == id;
         let Some(at) = self.sections.iter().position(of_it) else { return };
@@ -126,7 +127,7 @@ impl Discovery {
         self.sections_changed();
     }
 
-    /// Finds who came, who went, and who became another.
+    /// Scans for new, ended and changed processes.
     pub(crate) fn look(&mut self, now_ns: u64) -> Changes {
         let mut changes = Changes::default();
         self.processes.look(&mut self.sections, &self.finder, &mut self.table, &mut changes);
@@ -134,12 +135,12 @@ impl Discovery {
         changes
     }
 
-    /// Container runtimes have answered. The next look says what changes.
+    /// Processes responses of container runtimes. The next scan reports the changes.
     pub(crate) fn name_containers(&mut self, names: Arc<Names>) {
         self.processes.name_containers(names, &mut self.table);
     }
 
-    /// Makes labels of these labels of pods. The next look says what changes.
+    /// Sets which labels of pods become labels of targets. The next scan reports the changes.
     pub(crate) fn show_pod_labels(&mut self, keys: &[String]) {
         self.processes.show_pod_labels(keys, &mut self.table);
     }
@@ -154,41 +155,41 @@ impl Discovery {
         self.sections.iter().any(|section| section.is_asked && section.settings.needs_runtimes())
     }
 
-    /// Looks at a process again in the next look: a record told that it runs another program, say.
+    /// Rechecks a process in the next scan, for example after a record of an exec.
     pub(crate) fn suspect(&mut self, pid: u32) {
         self.processes.suspect(pid);
     }
 
-    /// A record told who created a process: whoever created it may have ended before the next look.
+    /// Notes the creator of a process from a record: the creator may have ended before the next scan.
     pub(crate) fn born(&mut self, pid: u32, creator: u32) {
         self.processes.born(pid, creator);
     }
 
-    /// What is known of a target; `None` once it is gone.
+    /// A target's state; `None` once it is gone.
     pub(crate) fn target(&self, id: TargetId) -> Option<&Found> {
         self.table.get(id).map(|entry| &entry.found)
     }
 
-    /// The own target of the section that a target is of, if somebody asked for that while running.
+    /// The own target of a target's section, if the section was requested while running.
     pub(crate) fn asked_by(&self, id: TargetId) -> Option<TargetId> {
         let own = self.target(id)?.own;
         self.sections.iter().any(|section| section.is_asked && section.own == own).then_some(own)
     }
 
-    /// All targets, in the order in which they came.
+    /// All targets, in the order of their creation.
     #[cfg(test)]
     pub(crate) fn targets(&self) -> impl Iterator<Item = (TargetId, &Found)> {
         self.table.iter()
     }
 
-    /// CPU time that its processes have used since they were first seen (ns), as far as it was seen: of those that have ended,
-    /// up to the last time they were looked at. Reads a file for each process.
+    /// CPU time that its processes have used since they were first seen (ns); for ended processes, up to the
+    /// last time they were read. Reads a file for each process.
     pub(crate) fn cpu_ns(&mut self, id: TargetId) -> u64 {
         self.processes.charge(id, &mut self.table);
         self.table.cpu_ticks(id).saturating_mul(1_000_000_000 / procfs::ticks_per_second().max(1))
     }
 
-    /// What is not as it should be, in lines for a person; the same until something changes.
+    /// Problems, a line each; the same until something changes.
     pub(crate) fn remarks(&self) -> Vec<String> {
         let mut remarks: Vec<String> = self.sections.iter().filter_map(Section::problem).collect();
         if self.processes.has_old_groups() && self.sections.iter().any(|section| section.asks_for_groups()) {
@@ -200,8 +201,8 @@ impl Discovery {
         }
         if self.table.is_full {
             remarks.push(format!(
-                "`each` makes more than {} targets; processes of further ones belong to their section's own; choose what \
-                 there are fewer of",
+                "`each` makes more than {} targets; further processes belong to their section's own target; \
+                 choose a coarser `each`",
                 table::MAX_INSTANCES
             ));
         }

@@ -1,4 +1,4 @@
-//! What the targets of a section with `each` are called.
+//! Names for the targets of a section with `each`.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -15,7 +15,8 @@ use super::process::Subject;
 const SHOWN_DIGITS: usize = 12;
 /// Users whose names are kept.
 const MAX_USERS: usize = 10_000;
-/// A user's name is waited for so long; rings fill meanwhile. A target keeps the number that it was called by instead.
+/// How long to wait for a user's name; rings fill meanwhile. A target that was named by the number instead
+/// keeps that name.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// One of those that a section with `each` is about.
@@ -28,7 +29,7 @@ pub(super) struct Instance {
 }
 
 impl Instance {
-    /// The one that a process falls into; `None` if it falls into none.
+    /// The instance that a process belongs to; `None` if it belongs to none.
     pub(super) fn of(each: Each, subject: &mut Subject<'_>, users: &mut Users) -> Option<Self> {
         let (key, text) = match each {
             Each::Process => {
@@ -67,8 +68,8 @@ impl Instance {
         Some(Self { key, text })
     }
 
-    /// Its name as a target of `section`: bounded, of the characters that names have, and not taken. One that had to be
-    /// changed ends in a checksum, by which it is told from others.
+    /// Its name as a target of `section`: bounded, with valid characters, and unique. A name that had to be
+    /// changed ends in a checksum.
     pub(super) fn name_below(&self, section: &str, is_taken: impl Fn(&str) -> bool) -> String {
         let room = TargetSettings::MAX_NAME.saturating_sub(section.len() + 1);
         let plain = |c: char| if TargetSettings::is_name_character(c) { c } else { '-' };
@@ -90,8 +91,8 @@ impl Instance {
     }
 }
 
-/// Names and numbers of users, as this host has them. Names may come from a directory far away, which does not always answer, so
-/// a thread asks for them.
+/// Names and numbers of this host's users. Names may come from a remote directory that does not always
+/// respond, so a thread looks them up.
 #[derive(Debug, Default)]
 pub(super) struct Users {
     names: FxHashMap<u32, Arc<str>>,
@@ -143,7 +144,8 @@ impl Clerk {
         Some(Self { questions, answers, awaited: FxHashSet::default() })
     }
 
-    /// Asks for a user, and waits a little for the answer; not while an earlier one is late. Takes in all that have come.
+    /// Requests a user and waits briefly for the response, unless an earlier one is late. Processes all that
+    /// have arrived.
     fn ask(&mut self, user: u32, names: &mut FxHashMap<u32, Arc<str>>) {
         let is_late = !self.awaited.is_empty();
         if self.awaited.insert(user) && self.questions.send(user).is_err() {

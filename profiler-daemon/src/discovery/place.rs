@@ -1,10 +1,14 @@
-//! What a control group stands for, by its path: units of systemd, and a container.
+//! What a control group's path stands for: systemd units and a container.
+//!
+//! Units are trusted down to the first service or scope, and once more inside a user's manager: below that, the
+//! processes name their own control groups and could use another unit's name.
 
 use std::sync::Arc;
 
 use super::places::PlaceId;
 
-/// The step up from our own namespace of control groups. Whatever runs containers makes the groups above them, so that their names can be trusted.
+/// The step up from our own cgroup namespace. The container runtime makes the groups above containers, so
+/// their names can be trusted.
 const ABOVE: &str = "..";
 /// Digits of a container's id.
 const ID_DIGITS: usize = 64;
@@ -18,8 +22,8 @@ pub(super) struct Named {
     pub(super) place: PlaceId,
 }
 
-/// Who names the groups below a group. What a service or a container makes in its own group means nothing to systemd: else
-/// it could call itself by another's name.
+/// What names the groups below a group. Groups that a service or a container makes inside its own mean
+/// nothing to systemd; otherwise it could use another unit's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Manager {
     System,
@@ -38,7 +42,7 @@ pub(super) struct Place {
     pub(super) units: Vec<Named>,
     /// The innermost unit that is no slice.
     pub(super) unit: Option<Named>,
-    /// The outermost container: those inside are its own business.
+    /// The outermost container; nested ones are ignored.
     pub(super) container: Option<Named>,
     /// The group that it is in.
     pub(super) parent: Option<PlaceId>,
@@ -104,8 +108,8 @@ fn is_user_manager(name: &str) -> bool {
     name.starts_with("user@") && name.ends_with(".service")
 }
 
-/// The container that a group of this name stands for: Docker's, containerd's, CRI-O's and Podman's are called by an id, with
-/// the engine before it where systemd makes the group; LXC's by a name.
+/// The container that a group of this name stands for: Docker's, containerd's, CRI-O's and Podman's are
+/// called by an id, with the engine before it where systemd makes the group; LXC's by a name.
 fn container<'n>(above: &str, name: &'n str) -> Option<&'n str> {
     if let Some(name) = name.strip_prefix("lxc.payload.").filter(|name| !name.is_empty()) {
         return Some(name);

@@ -6,14 +6,14 @@ use rustc_hash::FxHashMap;
 
 use super::place::Place;
 
-/// Groups below one another that are told apart; deeper ones count as this deep.
+/// Depth of nested groups that are distinguished; deeper ones count as this deep.
 const MAX_DEPTH: usize = 64;
 
-/// A group that somebody is in.
+/// A group with processes in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PlaceId(u32);
 
-/// All groups that somebody is in, and those above.
+/// All groups with processes in them, and those above.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     all: Vec<Option<Place>>,
@@ -22,7 +22,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// The group of this id, which somebody is in.
+    /// The group of this id, which has processes in it.
     pub(super) fn get(&self, id: PlaceId) -> Option<&Place> {
         self.all.get(id.0 as usize)?.as_ref()
     }

@@ -72,7 +72,7 @@ impl ProcFolder {
     ///
     /// # Errors
     ///
-    /// If they cannot be listed now: who exists is not known then.
+    /// If they cannot be listed now.
     pub(super) fn list(&self, listed: &mut Vec<Listed>) -> io::Result<()> {
         listed.clear();
         for entry in fs::read_dir(&self.root)? {
@@ -110,7 +110,7 @@ impl ProcFolder {
         Some(path.into_boxed_slice())
     }
 
-    /// The user by whose rights it acts.
+    /// Its effective user.
     pub(super) fn user(&mut self, pid: u32) -> Option<u32> {
         self.read(pid, "status", MAX_LINE).ok()?;
         effective_user(&self.text)
@@ -147,7 +147,8 @@ impl ProcFolder {
     }
 }
 
-/// A process that ends between the opening of its file and the reading leaves another error than one that was gone before.
+/// A process that ends between the opening of its file and the reading leaves another error than one that was
+/// gone before.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }

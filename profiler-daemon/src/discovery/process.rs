@@ -1,4 +1,4 @@
-//! A process as discovery knows it, and what is asked of it: read when it is first asked for, and kept.
+//! A process as discovery knows it. Its properties are read when first needed, and kept.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::stat::Stat;
 use super::table::TargetId;
 use crate::containers::{Container, Pod};
 
-/// Tells a process from others that have its id before or after.
+/// Distinguishes a process from earlier and later ones with the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Life {
     pub(super) pid: u32,
@@ -18,17 +18,17 @@ pub(super) struct Life {
     pub(super) start: u64,
 }
 
-/// What was read of a process beside its `stat`; outer `None`s were not asked for yet.
+/// What was read about a process besides its `stat`; an outer `None` was not needed yet.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     executable: Option<Option<Box<[u8]>>>,
     user: Option<Option<u32>>,
     place: Option<Option<PlaceId>>,
-    /// Kept while one question is answered: it may be long.
+    /// Only kept during one classification: it may be long.
     command: Option<Vec<u8>>,
 }
 
-/// What the table of targets was told of a process.
+/// What the table of targets knows about a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counted {
     pub(super) target: TargetId,
@@ -42,25 +42,25 @@ pub(super) struct Process {
     /// Who created it, if that was seen.
     pub(super) creator: Option<Life>,
     pub(super) facts: Facts,
-    /// The target of the first section that it fits by itself.
+    /// The target of the first section that it matches itself.
     pub(super) own: Option<TargetId>,
     /// The target that its creator belongs to, or did at its end.
     pub(super) inherited: Option<TargetId>,
     /// What follows from both.
     pub(super) target: Option<TargetId>,
     pub(super) counted: Option<Counted>,
-    /// The round of settling in which its target was found.
+    /// The round in which its target was found.
     pub(super) settled: u64,
-    /// The looks that saw it first and last.
+    /// The scans that saw it first and last.
     pub(super) met: u64,
     pub(super) seen: u64,
-    /// Its turn to be looked at again.
+    /// When it is rechecked.
     pub(super) turn: u64,
     /// Of its folder, when it was looked at last.
     pub(super) inode: u64,
-    /// Whether the sections changed while it could not be read, so that it is still to be asked.
+    /// Whether the sections changed while it could not be read, so that it is yet to be classified.
     pub(super) unasked: bool,
-    /// CPU time that no target has been told of yet (ticks).
+    /// CPU time that is not yet reported to a target (ticks).
     pub(super) new_ticks: u64,
 }
 
@@ -89,13 +89,13 @@ impl Process {
         !self.stat.is_kernel && !self.stat.has_ended
     }
 
-    /// What its children inherit. `everything` is nothing to inherit: they fall into it by themselves.
+    /// What its children inherit. `everything` is not inherited: they match it themselves.
     pub(super) fn heritage(&self) -> Option<TargetId> {
         self.own.or(self.inherited)
     }
 }
 
-/// A process that is asked what it is.
+/// A process while it is classified.
 pub(super) struct Subject<'a> {
     pub(super) pid: u32,
     pub(super) stat: &'a Stat,
@@ -103,7 +103,7 @@ pub(super) struct Subject<'a> {
     pub(super) folder: &'a mut ProcFolder,
     pub(super) places: &'a mut Places,
     pub(super) containers: &'a KnownContainers,
-    /// Set where the host turns out to have no hierarchy of version 2.
+    /// Set if the host turns out to have no cgroup v2 hierarchy.
     pub(super) old_groups: &'a mut bool,
 }
 
@@ -119,7 +119,7 @@ impl Subject<'_> {
         self.executable()?.rsplit(|byte| *byte == b'/').next().filter(|name| !name.is_empty())
     }
 
-    /// The user by whose rights it acts.
+    /// Its effective user.
     pub(super) fn user(&mut self) -> Option<u32> {
         let (folder, pid) = (&mut *self.folder, self.pid);
         *self.facts.user.get_or_insert_with(|| folder.user(pid))
@@ -148,7 +148,7 @@ impl Subject<'_> {
 }
 
 impl<'a> Subject<'a> {
-    /// Its container, as far as a runtime has named it.
+    /// Its container, if a runtime has named it.
     pub(super) fn container(&mut self) -> Option<&'a Arc<Container>> {
         let containers = self.containers;
         containers.of(self.place()?)
@@ -172,7 +172,7 @@ fn read_path(pid: u32, folder: &mut ProcFolder, old_groups: &mut bool) -> Option
 }
 
 impl Facts {
-    /// Its control group, as far as it was asked for.
+    /// Its control group, if it was needed before.
     pub(super) fn known_place(&self) -> Option<PlaceId> {
         self.place.flatten()
     }
@@ -188,7 +188,7 @@ impl Facts {
         self.command = None;
     }
 
-    /// Reads the user again if it was asked for; whether it changed.
+    /// Reads the user again if it was needed before. Returns whether it changed.
     pub(super) fn read_user_again(&mut self, pid: u32, folder: &mut ProcFolder) -> bool {
         let Some(known) = self.user else { return false };
         let now = folder.user(pid);
@@ -196,7 +196,7 @@ impl Facts {
         now != known
     }
 
-    /// Reads the control group again if it was asked for: its path if it changed.
+    /// Reads the control group again if it was needed before. Returns its path if it changed.
     pub(super) fn read_place_again(
         &self,
         pid: u32,
@@ -218,7 +218,7 @@ impl Facts {
         self.place = Some(path.map(|path| places.enter(path)));
     }
 
-    /// Takes the process out of its group; it is read when it is asked for again.
+    /// Takes the process out of its group, which is read again when needed.
     pub(super) fn leave_place(&mut self, places: &mut Places) {
         if let Some(id) = self.place.take().flatten() {
             places.leave(id);

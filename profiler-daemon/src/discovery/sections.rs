@@ -1,5 +1,5 @@
-//! Which section a process fits by itself. Sections are found by what they ask for, so that a process costs as much with two
-//! thousand of them as with two.
+//! Which section a process matches itself. Sections are indexed by what they select, so a process costs as
+//! much with two thousand of them as with two.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ const INDEXED_DIGITS: usize = 12;
 pub(super) struct Section {
     pub(super) id: SectionId,
     pub(super) settings: Arc<TargetSettings>,
-    /// Its target for processes that `each` does not part from it.
+    /// Its target for processes without an instance of `each`.
     pub(super) own: TargetId,
-    /// Asked for while running, not in the file.
+    /// Requested while running, not from the file.
     pub(super) is_asked: bool,
-    /// When the process began that has the id that is asked for: another one that is given the id later is not meant.
+    /// Start time of the process with the selected id: a later process with the same id does not match.
     pub(super) start: Option<u64>,
     /// The files that processes may run: as written, and where links lead.
     executables: Vec<Box<[u8]>>,
@@ -47,7 +47,7 @@ impl Section {
         Self { id, settings, own, is_asked, start: None, executables, user, container, cgroup }
     }
 
-    /// Whether it has this name and asks for these processes: what they may cost and their labels may be others.
+    /// Whether it has this name and selects these processes; budgets and labels may differ.
     pub(super) fn asks_for_the_same(&self, other: &TargetSettings) -> bool {
         let asked = |settings: &TargetSettings| {
             let defaults = TargetSettings::default();
@@ -68,7 +68,7 @@ impl Section {
             || asked.container.is_some()
     }
 
-    /// Why nothing fits it, if that is known.
+    /// Why nothing matches it, if that is known.
     pub(super) fn problem(&self) -> Option<String> {
         let user = self.settings.user.as_ref().filter(|_| self.user.is_none())?;
         Some(format!(
@@ -77,7 +77,7 @@ impl Section {
         ))
     }
 
-    /// What such a section asks for that is not there at present, so that no process fits.
+    /// What such a section selects that does not exist at present, so that no process matches.
     pub(super) fn missing(asked: &TargetSettings) -> Vec<String> {
         let mut missing = Vec::new();
         let mut say = |what: String| {
@@ -98,7 +98,7 @@ impl Section {
         missing
     }
 
-    /// Whether a process fits all that the section asks for.
+    /// Whether a process matches every key of the section.
     fn fits(&self, subject: &mut Subject<'_>) -> bool {
         let asked = &*self.settings;
         let pid = asked.pid.is_none_or(|pid| {
@@ -125,7 +125,7 @@ fn in_container(subject: &mut Subject<'_>, id: &str) -> bool {
     container.is_some_and(|container| container.name.starts_with(id))
 }
 
-/// Whether what runtimes say of its container is what a section asks for.
+/// Whether its container matches the section, according to runtimes.
 fn is_named(subject: &mut Subject<'_>, asked: &TargetSettings) -> bool {
     let (container, pod) = (subject.container(), subject.pod());
     let matches = |pattern: &Option<Pattern>, text: Option<&str>| {
@@ -154,7 +154,7 @@ fn is_called(subject: &mut Subject<'_>, pattern: &Pattern) -> bool {
     pattern.matches(&subject.stat.comm) || subject.program().is_some_and(|program| pattern.matches(program))
 }
 
-/// Sections by a value that they ask for, in their order.
+/// Sections indexed by a value that they select, in their order.
 #[derive(Debug)]
 struct Index<K> {
     by: FxHashMap<K, Vec<usize>>,
@@ -202,7 +202,7 @@ impl PatternIndex {
     }
 }
 
-/// All sections but `everything`, each found by the rarest of the things that it asks for.
+/// All sections but `everything`, each indexed by its most selective key.
 #[derive(Debug)]
 pub(super) struct Finder {
     pid: Index<u32>,
@@ -218,7 +218,7 @@ pub(super) struct Finder {
     user: Index<u32>,
     process: PatternIndex,
     command: PatternIndex,
-    /// The section that takes everybody else.
+    /// The section for all other processes.
     pub(super) everything: Option<usize>,
 }
 
@@ -277,7 +277,7 @@ impl Finder {
         }
     }
 
-    /// The first section that a process fits.
+    /// The first section that a process matches.
     pub(super) fn first_fit(&self, sections: &[Section], subject: &mut Subject<'_>) -> Option<usize> {
         let mut best = Best { sections, at: usize::MAX };
         best.try_all(subject, self.pid.get(&subject.pid).to_vec());
@@ -318,7 +318,7 @@ impl Finder {
         digits.map_or_else(Vec::new, |digits| self.container.get(digits).to_vec())
     }
 
-    /// The first section that is found by what runtimes say.
+    /// The first section that matches by container names.
     fn first_named(&self) -> usize {
         let patterns = [&self.pod, &self.container_name, &self.image, &self.namespace];
         patterns.iter().map(|patterns| patterns.first()).fold(self.pod_label.first, usize::min)

@@ -19,11 +19,11 @@ pub(super) struct Shared {
     unit: Option<Arc<str>>,
     cgroup: Option<Arc<str>>,
     container: Option<Arc<str>>,
-    /// What runtimes say of their containers, as labels.
+    /// What runtimes report about their containers, as labels.
     names: BTreeMap<String, String>,
 }
 
-/// Finds labels and group of a target anew; whether they are others than before.
+/// Updates labels and group of a target. Returns whether they have changed.
 pub(super) fn refresh(entry: &mut Entry, places: &Places, containers: &KnownContainers) -> bool {
     let group = group(entry, places, containers);
     if !entry.found.pids.is_empty() {
@@ -127,7 +127,7 @@ fn may_be_group(entry: &Entry) -> bool {
     by_condition || (by_each && entry.instance.is_some())
 }
 
-/// The group that a target is: all its processes are in it or below, and nobody else is.
+/// The control group that equals the target: all its processes are in it or below, and no others.
 fn group(entry: &Entry, places: &Places, containers: &KnownContainers) -> Option<Arc<str>> {
     if !may_be_group(entry) {
         return None;

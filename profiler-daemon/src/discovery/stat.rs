@@ -1,5 +1,4 @@
-//! What the kernel writes of a process in a line. The name in it is the process' own to choose: any bytes, parentheses,
-//! blanks and line breaks among them.
+//! A process' `stat` line. The process chooses the name in it: any bytes, including parentheses, blanks and line breaks.
 
 /// Set in `flags` for threads of the kernel.
 const PF_KTHREAD: u32 = 0x0020_0000;
@@ -9,17 +8,17 @@ const PF_KTHREAD: u32 = 0x0020_0000;
 pub(super) struct Stat {
     /// The name of the process.
     pub(super) comm: Box<[u8]>,
-    /// Who created it, or has taken it over.
+    /// Its parent: the creator, or the process that adopted it.
     pub(super) parent: u32,
-    /// When it began (ticks since the machine did): tells it from others with its id.
+    /// Start time (ticks since boot), which distinguishes it from others with the same id.
     pub(super) start: u64,
-    /// Which program it runs, as far as it shows.
+    /// Identifies the program it runs, if visible.
     pub(super) image: Image,
     /// CPU time that it has used (ticks).
     pub(super) cpu_ticks: u64,
     /// It belongs to the kernel, and runs no program.
     pub(super) is_kernel: bool,
-    /// It only waits for its parent to take notice.
+    /// It has ended and waits for its parent (a zombie).
     pub(super) has_ended: bool,
 }
 
@@ -33,7 +32,7 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// Whether they may be seen: else all programs look alike.
+    /// Whether they are visible: otherwise all programs look alike.
     pub(super) fn is_known(self) -> bool {
         self.stack != 0
     }

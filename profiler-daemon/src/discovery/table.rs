@@ -1,4 +1,4 @@
-//! Targets: which there are, who belongs to them, and what all of these share.
+//! The targets, their processes, and what these have in common.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use super::places::{PlaceId, Places};
 use super::process::Counted;
 use super::shared::{self, Shared};
 
-/// Most targets that sections with `each` make; what else there is belongs to the sections' own targets.
+/// Most targets that sections with `each` make; further processes belong to the sections' own targets.
 pub(super) const MAX_INSTANCES: usize = 4096;
 /// How long such a target is kept when its last process has ended (ns): a service that is restarted stays what it was.
 pub(super) const LINGER_NS: u64 = 60_000_000_000;
 
-/// A target. Never used again for another one.
+/// Identifies a target. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TargetId(u32);
 
@@ -34,7 +34,7 @@ impl TargetId {
     }
 }
 
-/// A section, over all changes of the settings. Never used again for another one.
+/// Identifies a section across changes of the settings. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SectionId(pub(super) u32);
 
@@ -48,9 +48,9 @@ pub(crate) struct Found {
     pub(crate) labels: BTreeMap<String, String>,
     /// Its section. Another `Arc` after the settings were read again.
     pub(crate) settings: Arc<TargetSettings>,
-    /// Its section's own target: itself, but for those that `each` made.
+    /// Its section's own target: itself, except for targets that `each` made.
     pub(crate) own: TargetId,
-    /// Whether it is what fits no other target.
+    /// Whether it is the target for all other processes.
     pub(crate) is_everything: bool,
     /// The path of the control group that it is: all processes in there and below are its own, and it has no others.
     pub(crate) group: Option<Arc<str>>,
@@ -59,7 +59,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Whether a process belongs to it for the program that it runs.
+    /// Whether a process belongs to it because of the program that it runs.
     pub(crate) fn is_program(&self) -> bool {
         let TargetSettings { executable, command, process, each, .. } = &*self.settings;
         *each == Some(Each::Process) || executable.is_some() || command.is_some() || process.is_some()
@@ -226,7 +226,7 @@ impl Table {
         self.touched.insert(counted.target);
     }
 
-    /// What its processes share may be called otherwise.
+    /// The names of what its processes share may have changed.
     pub(super) fn touch(&mut self, id: TargetId) {
         self.touched.insert(id);
     }
@@ -243,12 +243,13 @@ impl Table {
         self.entries.get(&id).map_or(0, |entry| entry.cpu_ticks)
     }
 
-    /// Somebody came into a control group or left one, who may belong to another target or to none.
+    /// A process entered or left a control group; it may belong to another target or to none.
     pub(super) fn groups_moved(&mut self) {
         self.groups_moved = true;
     }
 
-    /// Finds anew what the processes of each changed target share, and says in `changes` which targets came, went and changed.
+    /// Updates what the processes of each changed target share, and records new, removed and changed targets
+    /// in `changes`.
     pub(super) fn settle(
         &mut self,
         places: &Places,

@@ -100,7 +100,7 @@ fn kernel(facts: &Facts) -> Check {
     match (parts.next(), parts.next()) {
         (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (5, 9) => ok(NAME, &facts.kernel),
         (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (4, 3) => {
-            warn(NAME, format!("{}: older than 5.9, whose CAP_PERFMON spares root", facts.kernel), None)
+            warn(NAME, format!("{}: older than 5.9, the first with CAP_PERFMON", facts.kernel), None)
         }
         (Some(Ok(_)), _) => fail(NAME, format!("{}: older than 4.3", facts.kernel), None),
         _ => warn(NAME, format!("version unknown: `{}`", facts.kernel), None),
@@ -146,8 +146,8 @@ fn backend(facts: &Facts) -> Check {
         (Some(Errno::EPERM | Errno::EACCES), Some(agent)) => warn(
             NAME,
             format!(
-                "samples by timer signals ({}), since perf events are refused: at most {:.0} per CPU-second, no functions of \
-                 the kernel; `attach` does so if told to (--backend timer-signal)",
+                "samples by timer signals ({}), since perf events are refused: at most {:.0} per \
+                 CPU-second, no functions of the kernel; `attach` does so with --backend timer-signal",
                 agent.display(),
                 facts.ticks_hz
             ),
@@ -159,9 +159,7 @@ fn backend(facts: &Facts) -> Check {
              /usr/lib/sweetspot",
             None,
         ),
-        (Some(_), _) => {
-            fail(NAME, "has nothing to sample by: perf events are not refused, but do not work", None)
-        }
+        (Some(_), _) => fail(NAME, "cannot sample: perf events are not refused, but do not work", None),
     }
 }
 
@@ -277,7 +275,8 @@ fn groups(facts: &Facts) -> Check {
         }
         None => {
             let finding = format!(
-                "of running groups alone (--cgroup, --unit): none can be made for a command (--attach-mode cgroup); {mounted}"
+                "of existing groups only (--cgroup, --unit): none can be made for a command (--attach-mode \
+                 cgroup); {mounted}"
             );
             ok(NAME, finding)
         }
@@ -300,7 +299,7 @@ fn groups(facts: &Facts) -> Check {
 /// Whether the tracepoints around the handler that writes samples can be had: they tell what a sample costs in the target.
 fn handler_time(facts: &Facts) -> Check {
     const NAME: &str = "handler time";
-    let calibrated = "a sample is taken to cost in the target what it cost in the calibration";
+    let calibrated = "samples are charged as calibrated";
     let (why, remedy) = match facts.handler {
         None => return ok(NAME, "measured in the target, by tracepoints"),
         Some(Untimed::NotMounted) => (

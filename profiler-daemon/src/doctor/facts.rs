@@ -1,4 +1,4 @@
-//! What the kernel says of itself.
+//! Facts about the kernel and the machine.
 
 use std::fs;
 use std::io::{self, BufRead};

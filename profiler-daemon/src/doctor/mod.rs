@@ -1,4 +1,4 @@
-//! `doctor`: what this machine permits, and the command that mends what it does not.
+//! `doctor`: what this machine allows, and the command that fixes what it does not.
 
 mod diagnose;
 mod facts;

@@ -192,7 +192,7 @@ fn control_groups_are_told_of_with_what_they_lack() {
     assert!(found(good()).finding.contains("/sys/fs/cgroup"));
     let unmounted = found(Facts { hierarchy: None, ..good() });
     let by_others = found(Facts { makes_groups: false, ..good() });
-    assert!(by_others.finding.contains("of running groups alone"), "{by_others:?}");
+    assert!(by_others.finding.contains("of existing groups only"), "{by_others:?}");
     assert!(unmounted.remedy.unwrap().contains("mount -t cgroup2"));
     for (error, word, remedy) in [
         (Errno::EACCES, "not permitted", true),

@@ -111,7 +111,7 @@ fn by_program(figures: &Figures) -> String {
 fn costs(figures: &Figures) -> String {
     let (slope, model) = (&figures.slope, &figures.model);
     format!(
-        "a sample costs {:.2} µs at the rates chosen, by the stopwatch, and {:.2} ± {:.2} µs as told\n\
+        "a sample costs {:.2} µs at the rates chosen, by the stopwatch, and {:.2} ± {:.2} µs as reported\n\
          over all rates {:.2} ± {:.2} µs by the slope of CPU time over samples, {:.2} µs by the errors\n\
          variance of a share {:.2} times the binomial one; CPU time of a run varies by {:.2}%\n",
         figures.chosen_overhead_us,

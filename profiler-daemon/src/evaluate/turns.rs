@@ -1,6 +1,6 @@
-//! The calibration program and its twin take turns, a byte in a pipe from one to the other: the twin, which nobody
-//! samples, tells what the program would have taken without samples. Of runs on their own the machine's whims are all
-//! that one sees of a cost of a percent.
+//! The calibration program and its twin take turns, a byte in a pipe from one to the other: the twin, which
+//! nobody samples, tells what the program would have taken without samples. In separate runs, a cost of a
+//! percent disappears in the machine's noise.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

@@ -229,7 +229,7 @@ impl Figures {
             Claimed::new(claim, around_one(RATE_BAND), shape.chosen_rate_hz / shape.law_rate_hz)
         }));
         let told = self.told_overhead_us / self.chosen_overhead_us;
-        let claim = "cost of a sample as told, over that by the stopwatch at the chosen rate";
+        let claim = "cost of a sample as reported, over that by the stopwatch at the chosen rate";
         claimed.push(Claimed::new(claim, around_one(COST_BAND), told));
         claimed.extend(USUAL_HZ.into_iter().enumerate().map(|(usual, rate)| {
             let claim = format!("error of the adaptive runs, over that of {rate}/s");

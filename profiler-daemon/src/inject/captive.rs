@@ -1,4 +1,9 @@
-//! A thread that makes calls for us, and goes on as if nothing had been.
+//! A thread that makes calls for the profiler and then continues as if nothing had happened.
+//!
+//! - A thread that does not stop in time stops later, when its page has come from the disk, and would then
+//!   stand still until this process ends. So every wait also looks for those ([`Stragglers`]).
+//! - Being stopped ends `epoll_wait` with an error, as SIGSTOP and SIGCONT do, and calls of sockets that have a
+//!   timeout. They are restarted unless a signal is pending, also in threads that were only looked at.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

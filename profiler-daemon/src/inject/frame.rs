@@ -1,8 +1,12 @@
-//! What a thread is given to do: a call, on its own stack, from which it comes back by itself.
+//! A call that a thread makes on its own stack, and from which it returns by itself.
 //!
-//! The call is laid out as the kernel lays out that of a signal handler. Where the function returns to, the C library's own code for
-//! the end of a handler, the kernel restores every register and the signal mask from the frame. So from the first change on the thread
-//! is on its way back to where it was, whether or not anybody still traces it.
+//! The call is laid out as the kernel lays out that of a signal handler. Where the function returns to, the C
+//! library's own code for the end of a handler, the kernel restores every register and the signal mask from
+//! the frame. So from the first change on the thread is on its way back to where it was, whether or not
+//! anybody still traces it.
+//!
+//! While this process is still there, it restores the thread itself, because `rt_sigreturn` forgets how much of
+//! an interrupted sleep is left.
 
 use libc::user_regs_struct;
 

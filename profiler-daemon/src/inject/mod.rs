@@ -1,11 +1,16 @@
-//! The agent, in a process that runs already: loaded by the process' own dynamic linker, in one of its threads, and told what to do.
+//! The agent, in a process that runs already: loaded by the process' own dynamic linker, in one of its
+//! threads, and controlled from here.
 //!
-//! Nothing of ours is executed there before the library is: a thread that was stopped is given registers, as a signal gives it a
-//! handler, and a frame to come back by ([`frame`]). So it comes back also if this process is killed in the midst of it. The library
-//! and the memory are files without names that the process is made to open, written from here: no path has to be visible there.
+//! Nothing of ours is executed there before the library is: a thread that was stopped is given registers, as
+//! a signal gives it a handler, and a frame to come back by ([`frame`]). So it comes back also if this
+//! process is killed in the midst of it. The library and the memory are files without names that the process
+//! is made to open, written from here: no path has to be visible there.
 //!
-//! A library is loaded where that is safe ([`safe`]), and nothing is done to a process of which is known that it would be harmed
-//! ([`status`]). What is asked of an agent that is loaded takes no lock, and is done in any thread with room on its stack.
+//! A library is loaded where that is safe ([`safe`]), and a process that is known to be harmed by it is not
+//! touched ([`status`]). Calls of a loaded agent take no lock, and run in any thread with room on its stack.
+//!
+//! Whatever ends a run removes the agent: signals that ask to stop are blocked from before it is loaded until
+//! they are handled, and the sampler stops the agents when it is dropped.
 
 #[cfg(target_arch = "x86_64")]
 mod captive;

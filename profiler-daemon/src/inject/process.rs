@@ -1,4 +1,4 @@
-//! One process: it is looked at, one of its threads is taken, and that loads the agent, or asks it.
+//! One process: it is checked, one of its threads is selected, and that thread loads or calls the agent.
 
 use std::fs::File;
 use std::io;

@@ -1,6 +1,12 @@
 //! What a process does with the signals that an agent could use: one that nobody handles may be blocked, and be read from a file
 //! (`signalfd`) or waited for (`sigwait`). Event loops wake themselves up so. Signals of ours would be taken for others there,
 //! and to take back a handler drops what waits.
+//!
+//! In a process that was not started for it, nothing can be interposed. So the agent's signal is one that is
+//! ignored by default (SIGURG): a program that resets all signals or executes another program is not harmed. A
+//! signal that the process blocks and reads itself looks unused, so masks, signal files and waiting calls are
+//! checked from outside. If it is in use, another signal is taken; a handler stays where removing it would drop
+//! what is pending.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

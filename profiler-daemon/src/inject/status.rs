@@ -1,4 +1,8 @@
-//! Which processes are left alone, by what the kernel tells of them: nothing is tried on them.
+//! Which processes are not touched at all, according to the kernel.
+//!
+//! Filters of system calls belong to single threads, so every thread is checked before a process is touched,
+//! and a few at each look after that. A thread with as many filters as this process, in the same mount
+//! namespace, has those of a container.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -31,21 +35,26 @@ impl LeftAlone {
     pub(super) fn in_words(&self) -> String {
         match self {
             Self::Ended => "has ended; start it again".to_owned(),
-            Self::Halted => "is stopped; let it go on first (`kill -CONT`)".to_owned(),
+            Self::Halted => "is stopped; continue it first (`kill -CONT`)".to_owned(),
             Self::Traced(by) => format!("is traced by process {by} (a debugger, strace); end that first"),
             Self::OthersRights => {
-                "runs with the rights of another user or group, and nothing is loaded into such; use perf events".to_owned()
+                "runs with the rights of another user or group, so no library is loaded into it; use perf \
+                 events"
+                    .to_owned()
             }
             Self::ShutIn => {
-                "has shut itself in (seccomp), and could be ended by a system call of the library; use perf events".to_owned()
+                "has a seccomp filter, which could end it at a system call of the library; use perf events"
+                    .to_owned()
             }
             Self::InMemoryOf(parent) => {
-                format!("runs in the memory of its parent, process {parent} (vfork); attach to that, or when it runs by itself")
+                format!(
+                    "runs in the memory of its parent, process {parent} (vfork); attach to that, or when it runs by itself"
+                )
             }
             Self::OtherNamespace => {
-                "is in another PID namespace (a container); run sweetspot inside of that".to_owned()
+                "is in another PID namespace (a container); run sweetspot inside it".to_owned()
             }
-            Self::ShadowStack => "has a shadow stack, which guards it against this; use perf events".to_owned(),
+            Self::ShadowStack => "has a shadow stack, which prevents this; use perf events".to_owned(),
         }
     }
 }

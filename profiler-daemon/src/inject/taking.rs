@@ -1,4 +1,5 @@
-//! Which thread of a process is taken: one that stands where it can load a library, or be asked, without anybody noticing.
+//! Selects the thread of a process that makes the calls: one that can load a library, or call the agent,
+//! without side effects.
 
 use std::fs;
 use std::os::unix::fs::FileExt;

@@ -1,4 +1,5 @@
-//! Threads of a process in which an agent is, as they come and go: nothing tells it of them, so they are looked for from here.
+//! Threads of a process with an agent, as they start and end: the agent is not notified of them, so they are
+//! listed from here.
 
 use std::collections::BTreeSet;
 

@@ -9,8 +9,8 @@ use crate::sys::ptrace::Lost;
 
 pub(super) const NO_ANSWER: &str = "has an agent that does not answer; start it again";
 
-pub(super) const NO_SIGNAL: &str = "handles SIGURG and SIGWINCH itself, blocks or reads them (signalfd, sigwait), or has shut itself in; \
-     use perf events";
+pub(super) const NO_SIGNAL: &str = "handles SIGURG and SIGWINCH itself, blocks or reads them (signalfd, \
+                                    sigwait), or has a seccomp filter; use perf events";
 
 /// Why a call did not come to its end.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl From<Trouble> for Refused {
             Trouble::Late => {
                 "did not come back from a call in time; it may still do so, and goes on after that as before"
             }
-            Trouble::Halted => "was stopped meanwhile; let it go on first (`kill -CONT`)",
+            Trouble::Halted => "was stopped meanwhile; continue it first (`kill -CONT`)",
         };
         Self::Failed(text.to_owned())
     }
@@ -63,7 +63,7 @@ pub(super) fn refusal(answer: Answer) -> Trouble {
         Answer::Unfinished => {
             "has a thread that does not come out of the library's handler; the memory stays mapped"
         }
-        Answer::Occupied => "is being asked by another sweetspot; try again",
+        Answer::Occupied => "is in use by another sweetspot; try again",
         Answer::Done | Answer::Unknown => NO_ANSWER,
     })
 }
@@ -73,7 +73,7 @@ pub(super) fn denied() -> Refused {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let also = match scope.trim() {
         "" | "0" => "run as its owner or as root, with the capability SYS_PTRACE in a container",
-        "3" => "kernel.yama.ptrace_scope is 3, which permits nobody to, until the machine is started again",
+        "3" => "kernel.yama.ptrace_scope is 3, which forbids it until the machine is restarted",
         _ => "kernel.yama.ptrace_scope is not 0: run as root",
     };
     Refused::NotPermitted(format!("may not be changed: {also}"))

@@ -1,10 +1,15 @@
 //! Names of the code that the target's processes generate.
 //!
-//! A process tells them in a list (a perf map) or a journal (a jitdump) that it goes on writing, and neither need outlive
-//! it. So both are opened while it lives and kept. Journals are read as they grow, a little at each look. The rest of them, and
-//! lists, are read when names are asked for: when a cut is named, on the thread that does it, or when there are too many
-//! programs that have ended. An address may
-//! hold other code later, and only the journal's times tell which; of a list, the last line counts at that moment.
+//! A process writes them to a list (a perf map) or a journal (a jitdump) while it runs, and neither may
+//! outlive it. So both are opened while it lives and kept. Journals are read as they grow, a little at each
+//! look. The rest of them, and lists, are read when names are needed: when a cut is named, on the thread that
+//! does it, or when there are too many programs that have ended. An address may hold other code later, and
+//! only the journal's times tell which; of a list, the last line counts at that moment.
+//!
+//! Code in no file belongs to its process (`ObjectId::generated_by`). A frame in code that a journal describes
+//! holds the code's number in place of its address, because the address may hold other code later. A drain
+//! reads 1 MiB of journals; addresses wait until the rest was read. A code for which there is no room still
+//! hides what was at its place before.
 
 mod list;
 mod program;

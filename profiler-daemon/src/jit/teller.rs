@@ -1,4 +1,4 @@
-//! What a program has told of the code that it generated, for the samples between two cuts.
+//! What a program has written about its generated code, for the samples between two cuts.
 
 use std::sync::{Arc, OnceLock};
 
@@ -102,7 +102,7 @@ impl Teller {
                 (0, true) => {
                     "the program's journal of generated code was too long to be read whole".to_owned()
                 }
-                (0, false) => "the program's journal of generated code does not tell of it".to_owned(),
+                (0, false) => "the program's journal of generated code does not contain it".to_owned(),
                 (left_out, _) => {
                     format!("the program's journal of generated code was not read whole: {left_out} left out")
                 }

@@ -3,6 +3,8 @@
 //!
 //! The image of the kernel stays where it is. What lies in a module is believed until modules come or go, or the list is due
 //! again; what comes and goes without a trace in the list of modules (BPF programs, trampolines) for less than a minute.
+//!
+//! The kernel's list is read in full for addresses that are new until it is due again.
 
 use std::collections::BTreeMap;
 use std::fs::File;

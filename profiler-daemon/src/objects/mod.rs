@@ -5,6 +5,15 @@
 //! process, and checked against the inode that is mapped; the descriptor is kept for the names, as long as there are not
 //! too many ([`files`]). A file is one object, whatever process mapped it under whatever path; that another is of the same build
 //! is not believed, since anybody can make one that says so.
+//!
+//! Unwind tables are read when a sample first needs them, because most of what a process maps never runs. Those
+//! of an attached process, and of the files that a command will map, are read before time counts
+//! (`ObjectStore::preload`): the tables of a big program would use up the budget of its first second. Tables
+//! that have to be read later are set-up (`self_once_ns`), shown separately and, in the service, charged to the
+//! host's budget over the following minutes.
+//!
+//! Where a process answers for a file system (FUSE), no file is identified by its metadata and nothing is
+//! shared.
 
 pub(crate) mod files;
 mod find;

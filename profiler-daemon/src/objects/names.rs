@@ -1,8 +1,8 @@
-//! Names that are kept from one cut of a session to the next: those of a service that does today what it did yesterday are
-//! read once, for all targets together.
+//! Names that are kept from one cut of a session to the next: those of a service that does today what it did
+//! yesterday are read once, for all targets together.
 //!
-//! They belong to what told them (an object, a list of generated code) and go with it. Where there is no room for new ones,
-//! those go first that were not asked for for the longest time. All of this happens on the thread that names; the one that
+//! Names belong to their source (an object, a list of generated code) and go with it. Where there is no room
+//! for new ones, the least recently used go first. All of this happens on the thread that names; the one that
 //! samples at most drops an object.
 
 mod equal;

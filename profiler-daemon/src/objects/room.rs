@@ -1,4 +1,8 @@
 //! What stays in memory: the objects that something refers to, and of their unwind tables those that there is room for.
+//!
+//! Every two seconds, if tables were refused, those of the objects with the most samples are let in and others
+//! are evicted. The images in the address spaces are replaced; the code of evicted objects counts as code
+//! without tables.
 
 use std::sync::Arc;
 

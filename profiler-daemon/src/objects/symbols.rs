@@ -7,7 +7,7 @@ use super::memory::SymbolMemory;
 use super::names::NameRoom;
 use crate::symbol_process::{ProcessStatus, SymbolProcess};
 
-/// What all sessions share. Clones are the same.
+/// Symbols, shared by all sessions. Clones are the same.
 #[derive(Clone)]
 pub(crate) struct Symbols {
     pub(super) memory: SymbolMemory,

@@ -22,12 +22,11 @@ use crate::terminal::Terminal;
 /// Time between two looks: often enough for a thread that is not there for long, seldom enough to take no part.
 const LOOK: Duration = Duration::from_millis(100);
 /// For the person, of a process that sleeps.
-const WHAT_IS_MISSING: &str = "nothing was seen: it used no CPU time while it was watched, so that the figures are those of \
-                               a busy CPU and a stack of the usual depth";
+const WHAT_IS_MISSING: &str = "it used no CPU time while it was watched; the figures assume a busy CPU and \
+                               a stack of the usual depth";
 
 /// Nothing was sampled, so nobody knows how long functions run on.
-const VARIANCE: &str =
-    "1 is assumed; how long functions run on shows when they are sampled, and lowers the rate";
+const VARIANCE: &str = "assumed to be 1; sampling shows how long functions run on, which lowers the rate";
 
 /// What is known of the process, and what follows.
 struct Forecast {
@@ -194,8 +193,8 @@ fn seen(watched: &Activity) -> String {
 
 fn unseen(watched: &Activity) -> String {
     format!(
-        "{} more tasks came and went on this machine between two looks; half of them are taken for its own, and their \
-         mappings are not counted",
+        "{} more tasks started and ended on this machine between two looks; half of them are attributed to \
+         it, and their mappings are not counted",
         watched.unseen_forks
     )
 }

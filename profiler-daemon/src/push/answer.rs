@@ -1,4 +1,4 @@
-//! What a backend says of a profile.
+//! A backend's response to a profile.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The loop's body: drain the rings, read off what it cost, decide, and change the clocks accordingly.
+//! One step of a run: drain the rings, measure what sampling cost, decide, and adjust the clocks.
 
 mod attaching;
 mod calm;
@@ -45,40 +45,43 @@ use crate::sampler::timer_signal::TimerSampler;
 use crate::sys::alarm::SwitchAlarm;
 use crate::sys::{clock, procfs};
 
-/// The shortest time from one tick to the next, where the first was late.
+/// The shortest time between two steps, if the first was late.
 const MIN_TICK_NS: u64 = 50_000_000;
-/// Records younger than this may still have older neighbours on their way to another ring (ns).
+/// Records younger than this may still be preceded by records on their way to another ring (ns).
 const SETTLING_NS: u64 = 2_000_000;
-/// A birth is on record so long after the child has inherited its parent's clocks (ns), unless the machine is very busy: then it has none
-/// until threads are looked for again.
+/// How long after inheriting its parent's clocks a child is on record (ns). On a very busy machine it may
+/// take longer; the child then has no clock until threads are listed again.
 const BIRTH_NS: u64 = 1_000_000;
-/// How often, while clocks are renewed, threads are looked for that were born meanwhile. Of a later look are only the
-/// children of those that the look before found.
+/// How often threads are listed again while clocks are renewed. Each listing only finds children of threads
+/// that the one before found.
 const GENERATIONS: usize = 3;
-/// A drain reads no more than 32 MiB of what agents have written, whose rings hold 1 GiB together.
+/// A drain reads at most 32 MiB of what agents have written; their rings hold 1 GiB together.
 const LAST_DRAINS: usize = 32;
-/// Changes by the bucket below this (in logarithms) are not entered into the history of the rate.
+/// Rate changes by the bucket below this (in logarithms) are left out of the history of the rate.
 const WORTH_NOTING: f64 = 0.2;
-/// Of the run as it ends.
-const INTERRUPTS_ARE_DEARER: &str = "in the end interrupts cost more on this host than when it was calibrated, and the cost of a sample was raised with them \
-                                     (interrupt_ratio in the summary); if that stays so on a quiet machine, run `sweetspot calibrate`";
-const INTERRUPTS_ARE_CHEAPER: &str = "in the end interrupts cost less on this host than when it was calibrated, and the cost of a sample was lowered with them \
-                                      (interrupt_ratio in the summary); if that stays so, run `sweetspot calibrate`";
+/// Figures of the run at its end.
+const INTERRUPTS_ARE_DEARER: &str = "interrupts cost more on this host than when it was calibrated, and the \
+                                     cost of a sample was raised accordingly (interrupt_ratio in the \
+                                     summary); if that persists on a quiet machine, run `sweetspot \
+                                     calibrate`";
+const INTERRUPTS_ARE_CHEAPER: &str = "interrupts cost less on this host than when it was calibrated, and \
+                                      the cost of a sample was lowered accordingly (interrupt_ratio in the \
+                                      summary); if that persists, run `sweetspot calibrate`";
 
-/// Where control decisions go.
+/// A receiver of control decisions.
 pub(crate) trait DecisionLog {
-    /// A decision that is worth a line: a change, or the one that holds each second.
+    /// A decision worth a line: a change, or one per second while nothing changes.
     fn decision(&mut self, line: &DecisionLine<'_>);
 }
 
-/// A decision and what it was made in: a line of `--stats`.
+/// A decision with its context: a line of `--stats`.
 #[derive(Serialize)]
 pub(crate) struct DecisionLine<'a> {
     /// The decision.
     #[serde(flatten)]
     pub(crate) decision: &'a Decision,
     at_s: f64,
-    /// Spent since the start: charged to the target, and elsewhere (the profiler, samples of strangers).
+    /// Spent since the start: charged to the target, and elsewhere (the profiler, samples of non-targets).
     target_spend_s: f64,
     others_spend_s: f64,
     unwind: Method,
@@ -87,7 +90,7 @@ pub(crate) struct DecisionLine<'a> {
     clocks: usize,
 }
 
-/// How to attach at first, and what that depends on.
+/// How to attach at first, and what it depends on.
 pub(crate) struct Attach {
     /// What is permitted.
     pub(crate) access: Access,
@@ -101,9 +104,9 @@ pub(crate) struct Attach {
     pub(crate) costs: CostModel,
     /// What the run will cost.
     pub(crate) foresight: Foresight,
-    /// CPUs that others kept busy while the target was watched.
+    /// CPUs that other processes kept busy while the target was watched.
     pub(crate) others_cpus: Option<f64>,
-    /// What samples from inside, where events are not the way.
+    /// The agent's sampler, if perf events are not used.
     pub(crate) timers: Option<Box<TimerSampler>>,
 }
 
@@ -127,10 +130,10 @@ pub(crate) struct Engine<L> {
     attach_changed: bool,
     cpus_changed: bool,
     members_changed: bool,
-    /// Who belongs to the target and is yet to be followed.
+    /// Processes of the target that are yet to be followed.
     joining: VecDeque<u32>,
     reports_changed: bool,
-    /// Whether the last look at the rings found samples.
+    /// Whether the last drain found samples.
     samples_came: bool,
     last_decision: Option<Decision>,
     part: Part,
@@ -140,7 +143,7 @@ pub(crate) struct Engine<L> {
     group_switches: GroupSwitches,
     past: Past,
     ways: Ways,
-    /// None before sampling begins, and where there can be none.
+    /// None before sampling starts, and where there can be none.
     alarm: Option<SwitchAlarm>,
     bursts: HandlerBursts,
     /// None where samples are not taken by interrupts of clocks.
@@ -216,13 +219,12 @@ impl<L: DecisionLog> Engine<L> {
         })
     }
 
-    /// Starts the clocks. What they report is read later, so that nothing is missed while the code that is mapped
-    /// already is looked at.
+    /// Starts the clocks. Their records are read later, so nothing is missed while existing mappings are read.
     pub(crate) fn start_clocks(&mut self) -> Result<(), StartError> {
         self.sampler.start()
     }
 
-    /// Attaches to threads that came while the first ones were attached to.
+    /// Attaches to threads that started while the first ones were attached to.
     pub(crate) fn catch_up_with_threads(&mut self) -> Result<(), OpenError> {
         let threads = self.threads();
         if self.sampler.unattached(threads.clone()).is_empty() {
@@ -231,8 +233,8 @@ impl<L: DecisionLog> Engine<L> {
         self.renew(Attachment::Tasks(threads))
     }
 
-    /// Opens the clocks anew. Those for threads that were born meanwhile, from parents whose new clock did not run yet,
-    /// are opened before the old ones stop: what they inherited ends with these.
+    /// Reopens the clocks. Threads born meanwhile, of parents whose new clock did not run yet, get theirs
+    /// before the old clocks stop, because inherited clocks end with those.
     fn renew(&mut self, attachment: Attachment) -> Result<(), OpenError> {
         self.sampler.open_incoming(attachment, self.settings)?;
         let attached = self.attach_to_latecomers();
@@ -262,7 +264,7 @@ impl<L: DecisionLog> Engine<L> {
         self.sampler.drain(until_ns, |drained| session.handle(drained));
     }
 
-    /// From now on everything counts: samples, CPU time, overhead.
+    /// Starts counting samples, CPU time and overhead.
     pub(crate) fn begin(&mut self) {
         self.session.begin();
         self.part = self.part_from(clock::monotonic_ns());
@@ -280,7 +282,7 @@ impl<L: DecisionLog> Engine<L> {
         self.write_decision(&decision);
     }
 
-    /// Drains the rings, and takes stock if it is time to, or will be soon.
+    /// Drains the rings, and takes a step if one is due, or will be soon.
     pub(crate) fn turn(&mut self) {
         let slack_ns = self.slack_ns();
         let now_ns = clock::monotonic_ns();
@@ -306,7 +308,7 @@ impl<L: DecisionLog> Engine<L> {
         self.maintain(now_ns); // at once: what a tick has found too dear goes on costing until then
     }
 
-    /// Times the kernel's handler in short bursts, where the budget has room for them.
+    /// Times the kernel's handler in short bursts, if the budget allows.
     fn time_handler(&mut self, now_ns: u64) {
         let times = self.sampler.take_handler_times();
         if self.sampler.is_inside() {
@@ -326,7 +328,7 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
-    /// Events for whole CPUs or a group are inherited by nobody: a new task is two records, its beginning and its end.
+    /// Events of whole CPUs or of a group are not inherited: a new task costs two records, its start and its end.
     fn by_events(&self, reading: Reading) -> Reading {
         match self.attach.mode() {
             AttachMode::Task => reading,
@@ -336,12 +338,12 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
-    /// Goes on with another budget or law, under the same events.
+    /// Continues with another budget or law, under the same events.
     pub(crate) fn adopt(&mut self, sampling: &SamplingSettings) {
         self.controller.adopt(super::rate_settings(sampling));
     }
 
-    /// Stops sampling and takes in what is left.
+    /// Stops sampling and drains what is left.
     pub(crate) fn stop(&mut self) {
         self.sampler.stop();
         for _ in 0..LAST_DRAINS {
@@ -354,7 +356,7 @@ impl<L: DecisionLog> Engine<L> {
         times.extend(self.sampler.take_handler_times());
         self.controller.observe_handler(&times);
         self.sampler.shortfalls().into_iter().for_each(|line| self.note(line));
-        // The books are closed; a decision from this moment, with the target gone, would be about nothing.
+        // The target is gone, so no further decision is logged.
         let decided = self.last_decision;
         self.tick();
         self.last_decision = decided;
@@ -403,7 +405,7 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
-    /// Takes in what interrupts cost on this host now, which may be another than when it was calibrated.
+    /// Updates the cost of interrupts on this host, which may have changed since the calibration.
     fn look_at_interrupts(&mut self) {
         if let Some(cpu) = self.session.recent.cpu() {
             InterruptProbe::sampled_on(cpu);
@@ -415,15 +417,14 @@ impl<L: DecisionLog> Engine<L> {
         self.note_while(INTERRUPTS_ARE_CHEAPER, ratio < 1.0);
     }
 
-    /// Tells lost samples from other records that were lost.
+    /// Separates lost samples from other lost records.
     fn judge_lost(&mut self, now_ns: u64) {
         self.ticked_ns = now_ns;
         self.session.set_most_hz(self.sampler.cpus() as f64 * 1e9 / self.settings.period_ns.max(1) as f64);
         self.session.judge_lost(now_ns);
     }
 
-    /// Enters a change of the rate into the profile's history; of what the bucket does tick by tick, only the
-    /// big strokes.
+    /// Adds a change of the rate to the profile's history; of the bucket's changes in every step, only the large ones.
     fn note_rate(&mut self, decision: &Decision) {
         let last_hz = self.history.last().map_or(0.0, |change| change.rate_hz);
         let small = (decision.rate_hz / last_hz).ln().abs() < WORTH_NOTING;
@@ -452,14 +453,14 @@ impl<L: DecisionLog> Engine<L> {
         self.log.decision(&line);
     }
 
-    /// A line for the person, once.
+    /// Adds a note for the user, once.
     pub(crate) fn note(&mut self, line: String) {
         if !self.notes.contains(&line) {
             self.notes.push(line);
         }
     }
 
-    /// A line for the person as long as it is so.
+    /// Shows a note for the user while a condition holds.
     fn note_while(&mut self, line: &str, is_so: bool) {
         match is_so {
             true => self.note(line.to_owned()),
@@ -467,7 +468,7 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
-    /// Follows what the followed processes created before they were followed, until nothing new is found.
+    /// Follows children that the followed processes had created before, until no new ones are found.
     pub(crate) fn adopt_descendants(&mut self) {
         for _ in 0..GENERATIONS {
             let followed: Vec<u32> = self.session.processes.live().map(|(pid, _)| pid).collect();
@@ -482,7 +483,7 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
-    /// What a person calls a process of the target.
+    /// The name of a process of the target, for messages.
     pub(crate) fn name_of(&self, pid: u32) -> String {
         format!("{} ({pid})", procfs::comm(pid).unwrap_or_default())
     }
@@ -497,7 +498,7 @@ impl<L: DecisionLog> Engine<L> {
         self.settings.method
     }
 
-    /// The rate that the law, the budget and the caps asked for last.
+    /// The latest rate that the law, the budget and the caps gave.
     pub(crate) fn optimum_rate_hz(&self) -> Option<f64> {
         self.last_decision.map(|decision| decision.optimum_rate_hz)
     }

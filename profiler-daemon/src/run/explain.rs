@@ -1,4 +1,4 @@
-//! What went wrong, for a person: one line that says what happened and what to do.
+//! Error messages: one line that says what happened and what to do.
 
 use std::io;
 use std::path::Path;
@@ -24,12 +24,14 @@ pub(crate) const LEFT_GROUP: &str = "processes of the target have left its cgrou
      --attach-mode cgroup, so that they are followed";
 
 /// What is missed where mappings are read when a process is first sampled.
-pub(crate) const MAPPINGS_NOT_TOLD: &str = "so many programs begin that records of their mappings would take more than a \
-     quarter of the budget; of processes that end within a tick of their first sample, code has no names";
+pub(crate) const MAPPINGS_NOT_TOLD: &str = "so many programs start that records of their mappings would \
+                                            take more than a quarter of the budget; processes that end \
+                                            within a tick of their first sample have no names";
 
 /// What little is seen of a target that is too dear to be watched at all.
-pub(crate) const WATCHING_TAKES_THE_BUDGET: &str = "to watch the target takes nearly its whole budget, samples or none, so there \
-     are few; a larger budget would bring more";
+pub(crate) const WATCHING_TAKES_THE_BUDGET: &str = "nearly all of the target's budget is used up without \
+                                                    samples, so there are few; a larger budget would allow \
+                                                    more";
 
 /// What a run by timers is like.
 pub(crate) fn by_timers(sampling: &SamplingSettings, tick_ns: u64) -> String {
@@ -187,7 +189,7 @@ pub(crate) fn thread(id: u32) -> Result<()> {
 pub(crate) fn kernel_thread(pid: u32) -> Result<()> {
     if procfs::is_kernel_thread(pid) {
         return Err(anyhow!(
-            "process {pid} is a thread of the kernel, which has no program to profile; give the id of a user process"
+            "process {pid} is a kernel thread, which has no program to profile; give the id of a user process"
         ));
     }
     Ok(())
@@ -197,7 +199,7 @@ pub(crate) fn kernel_thread(pid: u32) -> Result<()> {
 pub(crate) fn first_thread(pid: u32) -> Result<()> {
     if procfs::has_lost_first_thread(pid) {
         return Err(anyhow!(
-            "the first thread of process {pid} has ended while others work, and nothing is loaded into such; use perf events"
+            "the first thread of process {pid} has ended, so no library can be loaded into it; use perf events"
         ));
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! A run from its beginning to its end, and what ends it.
+//! The event loop of a run, and what ends it.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::output::Outputs;
 use crate::sys::spawn::{Ended, RunningCommand};
 use crate::sys::{clock, terminal};
 
-/// Whose end is the end of a run.
+/// The processes whose end ends the run.
 pub(super) enum Watched<'a> {
     /// A command that we started.
     Command {
@@ -23,9 +23,9 @@ pub(super) enum Watched<'a> {
         /// To wait for.
         command: &'a RunningCommand,
     },
-    /// Processes of others: until none is left.
+    /// Running processes: the run ends when none is left.
     Processes,
-    /// All of them, of which there are always some.
+    /// All processes, of which there are always some.
     Everything,
 }
 
@@ -44,9 +44,9 @@ pub(super) enum Stop {
     TargetGone,
     /// The time was up.
     Duration,
-    /// Somebody asked for it.
+    /// It was requested.
     Signal,
-    /// The profile was as precise as it should be.
+    /// The profile reached the requested precision.
     Precise,
 }
 
@@ -70,14 +70,14 @@ impl Stop {
     }
 }
 
-/// Passes a signal on to a command that the terminal has not sent it to already.
+/// Passes a signal on to a command, unless the terminal has sent it already.
 pub(super) fn pass_on(signal: Signal, command: &RunningCommand) {
     if !(signal == Signal::SIGINT && terminal::in_foreground()) {
         command.signal(signal);
     }
 }
 
-/// Samples until the target has ended, the time is up, the profile is precise or somebody asks to stop.
+/// Samples until the target has ended, the duration is over, the profile is precise enough or a signal asks to stop.
 pub(super) async fn follow(
     engine: &mut Engine<Outputs>,
     signals: &mut Signals,
@@ -102,14 +102,14 @@ pub(super) async fn follow(
                     engine.session.cpu.waited_for(*pid, ended.cpu_ns);
                     stop = Some(Stop::Exit(ended));
                 } else if let Some(signal) = signal {
-                    // The command decides how to end, as without us; the second time we leave it alone.
+                    // The command decides how to end, as if it were not profiled; at the second signal it is left alone.
                     stop = asked_to_stop.then_some(Stop::Signal);
                     asked_to_stop = true;
                     pass_on(signal, command);
                 }
             }
             Watched::Processes | Watched::Everything if signal.is_some() => stop = Some(Stop::Signal),
-            // Into a group that is empty for the moment somebody may come, until the time is up.
+            // A process may enter an empty group until the duration is over.
             Watched::Processes
                 if engine.target_has_ended() && (deadline.is_none() || engine.nobody_can_come()) =>
             {

@@ -1,5 +1,5 @@
-//! What a run is going to cost, said before its clocks run, or of a command once its first second is over: before it, there
-//! is nothing to watch.
+//! Predicts what a run will cost: before its clocks run, or, for a command, after its first second, since
+//! there is nothing to watch before.
 
 use profiler_core::attach::AttachChoice;
 use profiler_core::rate::{Activity, CostModel, Figure, Prediction, RateSettings, Reading, predict};

@@ -1,5 +1,5 @@
-//! Runs without perf events: whether that is the way, what is preloaded into the command, and which commands it cannot be
-//! preloaded into.
+//! Runs without perf events: when they are used, what is preloaded into the command, and which commands it
+//! cannot be preloaded into.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -1,4 +1,4 @@
-//! The runs that sample: a command from its first instruction, or processes that run already.
+//! Runs that sample: `record` starts a command, `attach` follows running processes.
 
 mod engine;
 pub(crate) mod explain;
@@ -56,12 +56,12 @@ const NOT_FOUND: u8 = 127;
 /// Exit status of a command that could not be executed, as shells have it.
 const NOT_EXECUTABLE: u8 = 126;
 
-/// Bytes of stack copied per sample before any sample told: what is asked for is more, but stacks end.
+/// Bytes of stack copied per sample, assumed before the first sample: more is requested, but stacks end.
 const EXPECTED_COPY_BYTES: f64 = 8192.0;
 
-/// The rate that is reckoned with before there is one.
+/// The rate assumed before the controller has chosen one.
 const RATE_BEFORE_HZ: f64 = 1_000.0;
-/// For so long a target is watched before it is attached to.
+/// How long a target is watched before it is attached to.
 const WATCHED: Duration = Duration::from_millis(30);
 
 /// Profiles a command and passes on its exit status.
@@ -117,17 +117,17 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
     if stop != Stop::Precise {
         return delivered.map(|()| stop.exit_code());
     }
-    // The command goes on, perhaps for long: what went wrong is told now.
+    // The command continues, perhaps for long, so errors are reported now.
     let failed = delivered.err().map(|error| {
         terminal.fail(&error);
         failure::exit_code(&error)
     });
-    terminal.say("precise enough: the command goes on without being sampled");
+    terminal.say("precise enough: the command continues unsampled");
     let stop = runtime.block_on(precise::outlast(&mut signals, &command))?;
     Ok(failed.unwrap_or_else(|| stop.exit_code()))
 }
 
-/// Profiles running processes until they end, the time is up or the person stops it.
+/// Profiles running processes until they end, the duration is over or the user stops it.
 pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
     if matches!(job.target, Target::Everything) {
         return attach_to_everything(job);
@@ -170,7 +170,7 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
     if is_inside {
         signals::put_off()?;
     }
-    // The clocks come first: whatever is mapped from here on is reported, whatever was mapped before is read.
+    // The clocks start first: mappings from here on are reported, earlier ones are read from `/proc`.
     engine.start_clocks().map_err(|error| explain::start(error, one))?;
     let name = match &target_group {
         Some(group) => {
@@ -194,7 +194,7 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
     sample(engine, &setup, job, Watched::Processes, name)
 }
 
-/// Profiles every process until the time is up or the person stops it.
+/// Profiles every process until the duration is over or the user stops it.
 fn attach_to_everything(job: &AttachJob) -> Result<ExitCode> {
     let outputs = Outputs::prepare(&job.output)?;
     let mut setup = Setup::begin(&job.sampling)?;
@@ -209,7 +209,7 @@ fn attach_to_everything(job: &AttachJob) -> Result<ExitCode> {
     sample(engine, &setup, job, Watched::Everything, "everything".to_owned())
 }
 
-/// Samples whom the clocks run for, to the end, and delivers what was sampled.
+/// Runs the event loop to the end of the run, and writes its outputs.
 fn sample(
     mut engine: Engine<Outputs>,
     setup: &Setup,
@@ -229,19 +229,19 @@ fn sample(
         .map(|()| ExitCode::SUCCESS)
 }
 
-/// A group of its own for a command that waits to be executed, with the command in it.
+/// Creates a control group for a command that waits to be executed, and moves the command into it.
 fn group_for(pid: u32) -> Result<TransientCgroup, CgroupError> {
     let group = TransientCgroup::make()?;
     group.take_in(pid)?;
     Ok(group)
 }
 
-/// Whether the kernel lets us sample at all.
+/// Whether the kernel permits sampling.
 pub(crate) fn try_open() -> io::Result<()> {
     probe_access().map(drop).map_err(OpenError::into_io)
 }
 
-/// Makes sure that the kernel lets us sample.
+/// Checks that the kernel permits sampling.
 ///
 /// # Errors
 ///
@@ -250,24 +250,24 @@ pub(crate) fn permitted() -> Result<()> {
     probe_access().map(drop).map_err(|error| explain::open(error, None))
 }
 
-/// What is known before the target is: permissions and costs.
+/// What is known before the target: permissions and costs.
 #[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) calibration: Calibration,
     pub(crate) seed: u64,
     access: Access,
-    /// How the person wants to attach.
+    /// The attach mode that the user chose.
     asked: Option<AttachMode>,
-    /// Where other targets are sampled beside this one, what all of them share of records.
+    /// With several targets: the records that they share.
     reports: Option<SharedReports>,
-    /// The kernel's tick (ns), where clocks expire at ticks alone.
+    /// The kernel's tick (ns), if clocks only expire at ticks.
     clock_tick_ns: Option<u64>,
-    /// What all sessions share.
+    /// Symbols, shared by all sessions.
     pub(crate) symbols: Symbols,
 }
 
 impl Setup {
-    /// Finds out what is permitted, and what sampling costs.
+    /// Checks permissions, and measures what sampling costs.
     ///
     /// # Errors
     ///
@@ -297,12 +297,12 @@ impl Setup {
         self.access.cpu_wide && self.asked.is_none_or(|asked| asked == AttachMode::Cpu)
     }
 
-    /// What a sample costs that hits somebody who is no target, in him and in this process (ns).
+    /// What a sample of a non-target process costs, in that process and in this one (ns).
     pub(crate) fn stranger_ns(&self) -> f64 {
         self.calibration.model.per_sample_ns.mean_ns + engine::STRANGER_OWN_NS
     }
 
-    /// From now on so many targets are sampled at once.
+    /// Sets how many targets are sampled at once.
     pub(crate) fn expect_targets(&mut self, targets: usize) {
         self.access.targets = targets.max(1);
     }
@@ -310,13 +310,12 @@ impl Setup {
     /// The same under other settings.
     ///
     /// # Errors
-    ///
-    /// If what they ask for is not permitted.
+    /// If the settings need something that is not permitted.
     pub(crate) fn under(&self, sampling: &SamplingSettings) -> Result<Self> {
         Ok(Self { asked: asked(sampling, self.access)?, ..self.clone() })
     }
 
-    /// The target is a group: unless the person wants something else, its own events are the way.
+    /// The target is a control group: its own events are used unless the user chose another mode.
     fn choose_group(&mut self, sampling: &SamplingSettings) -> Result<()> {
         if sampling.attach_mode == config::AttachMode::Auto {
             if !self.access.cpu_wide {
@@ -327,7 +326,7 @@ impl Setup {
         Ok(())
     }
 
-    /// The target is every process: one event for each CPU is the only way.
+    /// The target is every process, which needs one event for each CPU.
     fn choose_whole_cpus(&mut self) -> Result<()> {
         if !self.access.cpu_wide {
             return Err(explain::cpu_wide_refused("to sample every process"));
@@ -336,7 +335,7 @@ impl Setup {
         Ok(())
     }
 
-    /// Whether it matters that the target has a control group of its own.
+    /// Whether a control group of the target's own would be used.
     fn may_use_group(&self) -> bool {
         self.access.cpu_wide && self.asked.is_none_or(|asked| asked == AttachMode::Cgroup)
     }
@@ -365,7 +364,7 @@ impl Setup {
         self.open_with(None, sampling, session, target, seen, log)
     }
 
-    /// The same, by timers where they are the way.
+    /// The same, with timers where perf events cannot be used.
     fn open_with<L: DecisionLog>(
         &self,
         mut timers: Option<Box<TimerSampler>>,
@@ -404,7 +403,7 @@ impl Setup {
         Ok(engine)
     }
 
-    /// How a target of so many threads is attached to at first, perhaps by a group that it has to itself.
+    /// How a target with this many threads is attached to at first, perhaps by a control group that it has to itself.
     fn choice(
         &self,
         settings: &RateSettings,
@@ -423,8 +422,7 @@ impl Setup {
         }
     }
 
-    /// A target that is sampled alone begins with what is cheaper, as far as that can be told of what it and others did while it was
-    /// watched.
+    /// A target that is sampled alone starts with the cheaper way, according to what was watched before.
     fn foresee_ways(
         &self,
         settings: &RateSettings,
@@ -445,7 +443,7 @@ impl Setup {
         choice.foreseeing(foreseen, cpus(seen.target_cpu_ns))
     }
 
-    /// What it will cost to sample a target of so many threads that was watched.
+    /// Predicts what sampling costs a target with this many threads, from what was watched.
     pub(crate) fn predict(
         &self,
         sampling: &SamplingSettings,
@@ -460,7 +458,7 @@ impl Setup {
     }
 }
 
-/// How the person wants to attach.
+/// The attach mode that the user chose.
 fn asked(sampling: &SamplingSettings, access: Access) -> Result<Option<AttachMode>> {
     Ok(match sampling.attach_mode {
         config::AttachMode::Auto => None,
@@ -496,7 +494,7 @@ fn find_program(name: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// What the kernel will call a program (`comm`): the beginning of its file's name.
+/// The kernel's name of a program (`comm`): the start of its file name.
 fn name_of_program(command: &OsStr) -> String {
     const MOST_BYTES: usize = 15;
     let file = Path::new(command).file_name().unwrap_or_default().as_bytes();

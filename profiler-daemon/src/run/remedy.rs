@@ -1,4 +1,5 @@
-//! Why an address has no name, and what would give it one.
+//! Why an address has no name, and what would give it one. This is decided where the reason is known and stored
+//! in the profile, so that a report needs no access to the machine.
 
 use profiler_core::profile::Unknown;
 use symbolizer::Reason;
@@ -79,7 +80,7 @@ fn stripped(reason: &Reason, sought: &Sought<'_>, path: &str) -> Unknown {
         format!("profile a build with its symbols, or put its debug file at {place}")
     };
     if sought.build_id.is_some() && !sought.asks_servers {
-        remedy.push_str(", or have servers asked for it (--debuginfod)");
+        remedy.push_str(", or fetch it from servers (--debuginfod)");
     }
     unknown(why, remedy)
 }

@@ -1,4 +1,7 @@
-//! What wakes a run: signals, its timer, and the alarm of a storm of switches.
+//! What wakes a run: signals, its timer, and the alarm for a storm of context switches.
+//!
+//! A run sleeps in one `ppoll` per step. The async runtime is asked for signals after a sleep that a signal
+//! ended, and once a second.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,13 @@
-//! The end of a run: its figures, its names, its outputs.
+//! The end of a run: its figures, names and outputs.
+//!
+//! - What sampling added is removed where weights become CPU time, so that all outputs agree. The scheduler's
+//!   time includes samples and context switches; weights that are not scaled to it include samples only,
+//!   because each period begins with the interrupt of the sample before.
+//! - Without permission to sample the kernel, weights are not scaled: the time in the kernel is missing,
+//!   rightly.
+//! - Weights of agents are not scaled up either. CPU time beyond that of threads with a timer was used by
+//!   programs without an agent, or by threads that were too short, and is reported separately
+//!   (`not_sampled_cpu_s`): distributed, it would become other functions' time, outside of their intervals.
 
 use anyhow::Result;
 use config::{Ratio, SamplingSettings};
@@ -76,16 +85,16 @@ fn undone(collected: &Collected) -> f64 {
 fn not_sampled(run: &Run, seen: Seen) -> String {
     let whose = match seen {
         Seen::Agents => {
-            "of programs that the library does not come into (static, musl, with other rights), or of threads that were too short, \
-             came late or may not be signalled"
+            "programs without the library (static, musl, with other rights), or threads that were too \
+             short, started late or cannot be signalled"
         }
         Seen::Everything | Seen::UserCode => {
-            "of processes at their end, when Linux frees their memory (since 6.16 it ends events before that), or of processes that had \
-             no event for a moment"
+            "processes at their end, when Linux frees their memory (since 6.16 it ends events before that), \
+             or processes that had no event for a moment"
         }
     };
     let share = run.not_sampled_cpu_s / run.target_cpu_s * 100.0;
-    format!("{share:.0}% of the CPU time was not sampled, and is in no function: {whose}")
+    format!("{share:.0}% of the CPU time was not sampled and is in no function; it was used by {whose}")
 }
 
 /// What of the target can be sampled.

@@ -1,6 +1,7 @@
-//! What an interrupt costs on this host at present: a thread of ours spins for a millisecond every few seconds under a clock of its own,
-//! and finds out for how long each sample holds it up. It does so where a target was sampled last, on a CPU that is as fast and as busy as
-//! the target finds it, else on each CPU in turn that we may use. It takes no right that sampling our own processes does not.
+//! What an interrupt costs on this host at present: a thread of ours spins for a millisecond every few
+//! seconds under a clock of its own, and measures how long each sample delays it. It does so where a target
+//! was sampled last, on a CPU that is as fast and as busy as the target finds it, else on each CPU in turn
+//! that we may use. It needs no permission beyond sampling our own processes.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,5 +1,7 @@
-//! Own CPU time that counts as overhead of a run: all of this process', or, where it has several targets, what the turns of
-//! one of them take.
+//! The profiler's own CPU time that counts as overhead of a run: all of the process', or, with several targets,
+//! the time spent in the steps of one of them.
+//!
+//! What belongs to no target (discovery, symbolization, the disk, requests) is charged to the host's budget.
 
 use crate::sys::clock;
 

@@ -4,6 +4,20 @@
 //! and no task is without one: [`open_incoming`](PerfSampler::open_incoming) starts the new clocks beside the old ones,
 //! [`attach_more`](PerfSampler::attach_more) takes in threads that were born meanwhile, and
 //! [`close_outgoing`](PerfSampler::close_outgoing) stops the old ones. Samples that both took are told apart.
+//!
+//! - Closing an event ends those that children inherited from it. So a child that was born before its parent's
+//!   new clock ran gets a clock of its own: births are drained from the rings until there are no new ones.
+//! - A child inherits before its birth is recorded, by milliseconds on a busy machine. So the old clocks stop
+//!   some milliseconds after the new ones run.
+//! - A CPU that goes offline ends its events for good. The CPUs are compared with the rings once a second, and
+//!   the clocks are renewed.
+//! - Since Linux 6.16 `do_exit` removes the events of a thread before the memory is freed. The time for which
+//!   events ran is read from the events; what the scheduler charged beyond that was not sampled and is reported
+//!   separately (`not_sampled_cpu_s`).
+//! - Rings belong to events of their own, and samples name their event, so layouts can differ within one ring.
+//! - Rings are drained by the clock before they fill. No wake-up is requested from the kernel: it would be one
+//!   more interrupt.
+//! - Build ids are not requested with mappings: `profiler_core::record` says why.
 
 use std::io;
 use std::sync::Arc;

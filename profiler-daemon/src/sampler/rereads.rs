@@ -1,7 +1,7 @@
-//! Whose mappings are to be read again from `/proc`, and when.
+//! Which processes' mappings are read again from `/proc`, and when.
 //!
-//! Without its mappings, no stack of a process has a name. The records that tell of them may be lost, or damaged; a
-//! sample in memory that nobody has told of says so, too.
+//! Without its mappings, no stack of a process has a name. Their records may be lost or damaged; a sample in
+//! memory that was never reported shows this, too.
 
 use rustc_hash::FxHashMap;
 

@@ -1,5 +1,5 @@
-//! Names, forks and exits on whole CPUs, reported once for all targets that have to know them. With events of its own for each
-//! target, whoever forks would pay for as many records as there are such targets.
+//! Names, forks and exits on whole CPUs, reported once for all targets that need them. With events for each
+//! target, a process that forks would pay for a record for each of them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -1,4 +1,11 @@
-//! The CPU time that the scheduler charged to the target: every process of it, also those that have ended.
+//! The CPU time that the scheduler charged to the target: all its processes, including those that have ended.
+//!
+//! It is read process by process; ended children are found in their parents' account. The weights are scaled to
+//! it and the difference is shown.
+//!
+//! Stolen time is in the weights but not in the scheduler's account: `cpu-clock` measures time while the task
+//! is on a CPU, and the scheduler subtracts what the host of a virtual machine stole. The two then differ by
+//! that share, and the table shows it.
 
 use std::sync::Arc;
 

@@ -1,8 +1,17 @@
-//! Samples by timer signals: an agent in each process takes them, and this end reads what it has written.
+//! Samples by timer signals: an agent in each process takes them, and this side reads what it wrote.
 //!
-//! The agents tell of processes and threads as they come, and of the code that is mapped; the session is given the records that
-//! the kernel would have written. A sample stands for the intervals of its thread's timer that have passed, which the handler
-//! counts: so the weights of a thread add up to its CPU time whatever the kernel's tick makes of single expiries.
+//! Agents announce processes, threads and mapped code; the session receives them as the records that the kernel
+//! would have written.
+//!
+//! A timer on CPU time only expires at the kernel's ticks, up to one tick late. So its expiries are a grid in
+//! the thread's CPU time that the kernel keeps (`it_interval`), and a sample stands for the intervals that have
+//! passed (`si_overrun`). The weights of a thread add up to its CPU time, and the handler needs no clock beyond
+//! the one in user space. The first expiry falls anywhere into an interval, so that short threads are sampled
+//! in proportion to their time. What was due when a thread ended between ticks is reported.
+//!
+//! Rings for half as many threads more than there are kept ready, and reserved by the profiler
+//! ([`AgentMemory::reserve`]): a page that the target wrote first would be charged to the target, and end it
+//! where it has no memory left. So rings are small where there are many: 32 MiB for 128 threads.
 
 mod guest;
 mod kin;
@@ -267,7 +276,7 @@ impl TimerSampler {
         lines.extend(self.kin.shortfall());
         let (left_out, refused) = (memory.left_out(), memory.refused());
         if left_out > 0 {
-            lines.push(format!("{left_out} threads were not sampled: no more than {SLOTS} are at a time"));
+            lines.push(format!("{left_out} threads were not sampled: at most {SLOTS} are sampled at a time"));
         }
         if refused > 0 {
             lines.push(format!(
@@ -277,13 +286,13 @@ impl TimerSampler {
         let strangers = self.strangers.count().saturating_sub(left_out.saturating_add(refused));
         if strangers > 0 {
             lines.push(format!(
-                "{strangers} threads were not sampled: the library was not told of them (made past the C library, by `clone`)"
+                "{strangers} threads were not sampled: they were created without the C library (by `clone`)"
             ));
         }
         if self.overwritten > 0 {
             let times = self.overwritten;
             lines.push(format!(
-                "somebody wrote {times} times over what we tell the library in the command: the profile may be wrong"
+                "the memory shared with the library was overwritten {times} times: the profile may be wrong"
             ));
         }
         if self.is_short {
@@ -292,7 +301,8 @@ impl TimerSampler {
         if self.longest_silence_ns > self.told.patience_ns {
             let silence_s = self.longest_silence_ns / 1_000_000_000;
             lines.push(format!(
-                "this process did not run for {silence_s} s: threads that were busy meanwhile were sampled no longer"
+                "the profiler did not run for {silence_s} s: threads that were busy meanwhile were no \
+                 longer sampled"
             ));
         }
         lines
@@ -305,7 +315,7 @@ impl TimerSampler {
                 (memory.unseen_ns() / 1_000_000, "threads that ended between two ticks of the kernel used")
             }
             Some(guest) => {
-                (guest.late_ms(), "threads that came later had, before they could be told of us, used")
+                (guest.late_ms(), "threads that started later had used, before they were sampled,")
             }
         };
         (unseen_ms > MOST_UNSEEN_MS).then(|| format!("{what} some {unseen_ms} ms that no sample could hit"))

@@ -1,4 +1,4 @@
-//! What a target does while nothing is sampled, as `/proc` tells it: nobody stops it, and no event is opened.
+//! What a target does while nothing is sampled, read from `/proc`: it is not stopped, and no event is opened.
 
 use profiler_core::rate::{Activity, Figure};
 use profiler_core::unwind::copy::MAX_COPY_BYTES;

@@ -1,5 +1,5 @@
-//! What is said between the profiler and its symbolizer process, as protocol buffers. Nothing that comes from the process is believed
-//! before it was checked here.
+//! Messages between the profiler and its symbolizer process, as protocol buffers. Everything that comes from
+//! the process is checked here.
 
 use std::sync::Arc;
 

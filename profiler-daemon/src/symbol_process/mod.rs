@@ -1,18 +1,19 @@
 //! Symbol tables and debug information are read in a process of their own, which can do nothing else.
 //!
-//! What a process maps was written by anybody, and may be made to confuse whoever reads it; the profiler may open every file of the
-//! host. So the reading is done by this program started once more (`sweetspot symbolizer`), without capabilities and behind a filter
-//! of system calls ([`crate::sys::confine`]): it reads descriptors that it is handed, takes memory, and answers. It opens nothing.
-//! Separate debug files are opened by the profiler ([`OpenFiles`]), and handed over if they begin as ELF files do.
+//! A mapped file can come from anyone and may be crafted against its reader, and the profiler may open every
+//! file of the host. So files are read by this program started once more (`sweetspot symbolizer`), without
+//! capabilities and behind a filter of system calls ([`crate::sys::confine`]): it reads descriptors that it
+//! is handed, takes memory, and answers. It opens nothing. Separate debug files are opened by the profiler
+//! ([`OpenFiles`]), and handed over if they begin as ELF files do.
 //!
-//! Who wants names has a [`ReadObject`], wherever it was read. A file that ends the process, or keeps it for too long, is read
-//! again in a new one, its symbol table alone; if that ends it too, it has no names ([`marks`]). All else goes on in the new process.
-//! Objects that were read before are read anew as they are asked for. Where no such process can be had, symbol tables
-//! are read here, and nothing else is.
+//! Names are read through a [`ReadObject`], wherever the object was read. A file that ends the process, or
+//! keeps it for too long, is read again in a new one, its symbol table alone; if that ends it too, it has no
+//! names ([`marks`]). All else goes on in the new process. Objects that were read before are read anew as
+//! they are asked for. Where no such process can be had, symbol tables are read here, and nothing else is.
 //!
-//! The kernel's list of functions and what run-time compilers write down are read by the profiler itself: these are flat texts and
-//! records, without tables that refer to each other, and the latter grow with every window. So are unwind tables, which each sample needs, and
-//! which are vetted as they are met.
+//! The kernel's list of functions and what run-time compilers write down are read by the profiler itself:
+//! these are flat texts and records, without tables that refer to each other, and the latter grow with every
+//! window. So are unwind tables, which each sample needs, and which are vetted as they are met.
 
 mod marks;
 mod message;
@@ -443,10 +444,12 @@ impl SymbolProcess {
         }
         state.is_impossible = true;
         tracing::warn!(
-            "no symbolizer process can be had: {why}; sweetspot itself reads files, and their symbol tables alone"
+            "no symbolizer process can be started: {why}; sweetspot reads symbol tables itself, and no \
+             debug information"
         );
         let note = format!(
-            "functions are named from symbol tables alone, without lines and inlined calls: no process that can do nothing else could be had to read debug information: {why}"
+            "functions are named from symbol tables only, without lines and inlined calls: no confined \
+             process could be started to read debug information: {why}"
         );
         lock(&self.0.told).say(note);
         lock(&self.0.told).obstacle = Some(why);

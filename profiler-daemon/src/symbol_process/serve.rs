@@ -1,4 +1,5 @@
-//! The process itself: it shuts itself in, and then answers until its parent has no more to ask.
+//! The symbolizer process itself: it confines itself, and then answers until its parent closes the
+//! connection.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,13 @@
-//! Memory that processes in which an agent runs share with us.
+//! The memory that the profiler shares with processes in which an agent runs.
+//!
+//! It is a file without a name (`memfd`, its length sealed, found through `/proc/PID/fd`). Nobody can kill its
+//! reader by truncating it, it ends with the last process that has it, and a profiler that was killed leaves no
+//! way into it. The opener holds a lock on it, so that files of killed profilers can be told from those in use;
+//! the next profiler closes them.
+//!
+//! A file that a running process was made to open is only written to if it is in memory, empty and without
+//! seals: other threads of that process may have put any file in its place, including one that they may not
+//! write to and we may.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,5 @@
-//! A process that shuts itself in: it keeps the descriptors that it is handed, memory and its own threads, and loses all else for good.
+//! Confines the calling process: it keeps its descriptors, memory and its own threads, and loses everything
+//! else for good.
 
 use std::collections::BTreeMap;
 use std::io;

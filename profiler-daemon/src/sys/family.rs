@@ -1,4 +1,5 @@
-//! The processes of ours beside this one: those that read symbols for it. They are nobody's target, and their CPU time is ours.
+//! The processes of ours beside this one: those that read symbols for it. They belong to no target, and their
+//! CPU time is ours.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

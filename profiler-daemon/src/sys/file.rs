@@ -1,4 +1,4 @@
-//! What a file system tells of a file beside its metadata.
+//! Properties of a file besides its metadata.
 
 use std::fs::File;
 use std::io;

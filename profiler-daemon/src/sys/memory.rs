@@ -1,4 +1,8 @@
-//! Memory of this process.
+//! Settings of the allocator.
+//!
+//! The service limits it to two heaps, maps large buffers so that they are returned when freed, and returns
+//! free memory once a minute. By default glibc raises the size of a "large" buffer to 32 MiB and keeps twice
+//! that in each of up to sixteen heaps.
 
 /// Buffers of this size and more (bytes) are mapped, and so given back when they are dropped. Where nothing is said, the
 /// allocator raises this to 32 MiB after the first big one, and keeps twice as much at the end of each heap.

@@ -1,5 +1,5 @@
-//! Who is at the other end of a Unix socket. The kernel noted it when they connected: what becomes of their process since
-//! changes nothing.
+//! The process at the other end of a Unix socket. The kernel noted it when they connected: what becomes of
+//! their process since changes nothing.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

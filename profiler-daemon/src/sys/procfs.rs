@@ -1,4 +1,4 @@
-//! What `/proc` says of a process.
+//! Readers of `/proc`.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,7 +1,7 @@
 //! One thread of another process, stopped and looked at.
 //!
-//! A thread is traced by the thread that seized it, and let go by the kernel when that one ends: whoever traces does so on a
-//! thread of its own, so that nobody is held longer than that, whatever goes wrong.
+//! A thread is traced by the thread that seized it, and released by the kernel when that one ends. So tracing
+//! runs on a thread of its own, and no thread is held longer than that, whatever goes wrong.
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -1,7 +1,10 @@
 //! Files as a process sees them.
 //!
-//! A process may live in a file system of its own, and it may be hostile: a link that it made must not lead out of its
-//! file system into ours, and what it put in place of a file must neither keep us waiting nor be set off by us.
+//! A process may live in a file system of its own, and it may be hostile: a link that it made must not lead
+//! out of its file system into ours, and a special file in place of a regular one must neither block us nor
+//! be triggered by us.
+//!
+//! Paths are resolved inside that root (`openat2` with `RESOLVE_IN_ROOT`), and only regular files are opened.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,5 @@
-//! Whether a process may have the kernel copy its own memory: a filter of system calls may refuse it, or end who asks.
+//! Whether a process may have the kernel copy its own memory: a system call filter may refuse it, or end the
+//! caller.
 
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};

@@ -1,4 +1,4 @@
-//! Who the terminal's keys go to, and how wide it is.
+//! The terminal's foreground process group, and its width.
 
 use std::io::{stdin, stdout};
 use std::os::fd::AsRawFd;

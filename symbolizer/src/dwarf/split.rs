@@ -1,6 +1,11 @@
 //! Split DWARF: units whose entries are kept in another file, a `.dwo` for each or one `.dwp` package for all.
 //!
 //! The object keeps a skeleton of such a unit: its addresses, its lines, and where the other half is.
+//!
+//! The other half is opened when an address first needs it: a big program has thousands of `.dwo` files and a
+//! profile touches a few. Functions and names come from it, lines from the skeleton. Both halves bear one
+//! number, so a file of another build is refused. Half of the memory is for these, half for the lines, which
+//! stay in the object.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Exports that cannot be meant. What they name is looked at where it is used. No text shows a header's value.
+//! Checks of exports. Files and addresses are checked where they are used. No message shows a header's value.
 
 use std::collections::BTreeMap;
 

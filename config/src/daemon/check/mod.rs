@@ -1,4 +1,4 @@
-//! Settings that are each understood and cannot be meant, alone or together.
+//! Checks of settings that parse but are invalid, alone or together.
 
 mod exports;
 mod targets;
@@ -166,7 +166,10 @@ fn symbols(settings: &DaemonSettings, log: &mut Log) {
 fn containers(settings: &DaemonSettings, log: &mut Log) {
     let containers = &settings.containers;
     if containers.sockets.len() > MAX_RUNTIMES {
-        log.wrong_key("containers.sockets", format!("at most {MAX_RUNTIMES} sockets are asked; remove some"));
+        log.wrong_key(
+            "containers.sockets",
+            format!("at most {MAX_RUNTIMES} sockets are queried; remove some"),
+        );
     }
     for socket in &containers.sockets {
         if socket.as_os_str().len() > MAX_SOCKET {
@@ -186,7 +189,7 @@ fn containers(settings: &DaemonSettings, log: &mut Log) {
     let needs = settings.targets.iter().position(TargetSettings::needs_runtimes);
     if let Some(at) = needs.filter(|_| containers.sockets.is_empty() && log.are_read(&["containers.sockets"]))
     {
-        let text = format!("target[{at}] needs a container runtime to be asked; name its socket");
+        let text = format!("target[{at}] needs a container runtime; name its socket");
         log.wrong_key("containers.sockets", text);
     }
 }

@@ -1,4 +1,4 @@
-//! Targets that cannot be meant.
+//! Checks of targets.
 
 use std::collections::BTreeMap;
 use std::path::Component;

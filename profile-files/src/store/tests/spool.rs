@@ -52,6 +52,34 @@ fn what_was_not_finished_goes_and_what_is_no_window_stays() {
 }
 
 #[test]
+fn the_file_of_a_window_that_is_named_is_emptied_and_used_again() {
+    let folder = TempDir::new().unwrap();
+    let _store = store(folder.path());
+    let spool = Spool::open(folder.path(), ROOM);
+    let inode = |file: &str| std::os::unix::fs::MetadataExt::ino(&fs::metadata(file).unwrap());
+    let all = || listing::names(&unnamed(folder.path())).unwrap();
+    let path = |name: &str| unnamed(folder.path()).join(name).display().to_string();
+    let first = put(&spool, MIDNIGHT).unwrap();
+    let used = inode(&path(&first));
+    spool.remove(&first);
+    let spare = all();
+    assert!(listing::is_unfinished(&spare[0]) && fs::read(path(&spare[0])).unwrap().is_empty(), "{spare:?}");
+    let second = put(&spool, MIDNIGHT + MINUTE).unwrap();
+    assert_eq!((all(), inode(&path(&second))), (vec![second.clone()], used));
+    assert!(spool.read(&second).is_ok());
+    // Whatever is in its place by then is left alone.
+    spool.remove(&second);
+    let other = folder.path().join("other");
+    fs::write(&other, "of somebody else").unwrap();
+    fs::remove_file(path(&all()[0])).unwrap();
+    std::os::unix::fs::symlink(&other, path(&spare[0])).unwrap();
+    for minute in 2..4 {
+        assert!(spool.read(&put(&spool, MIDNIGHT + minute * MINUTE).unwrap()).is_ok());
+    }
+    assert_eq!(fs::read(&other).unwrap(), b"of somebody else");
+}
+
+#[test]
 fn every_change_is_found_and_set_aside() {
     let folder = TempDir::new().unwrap();
     let mut store = store(folder.path());

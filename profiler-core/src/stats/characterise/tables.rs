@@ -1,5 +1,5 @@
-//! Tables of seed 004, as far as the tests need them. Where the extraction of the text garbled a mnemonic (LADD for IADD,
-//! MRSR for MRSL) it is the one that the predictions of Table 6.1 confirm.
+//! Tables of Saavedra-Barrera 1988, as far as the tests need them. Where the extraction of the text garbled a
+//! mnemonic (LADD for IADD, MRSR for MRSL) it is the one that the predictions of Table 6.1 confirm.
 
 /// The machines of Tables 9.1 to 9.3, in their order.
 #[rustfmt::skip]
@@ -56,11 +56,11 @@ pub(super) const LINPACK: [(&str, f64); 20] = [
     ("GOTO", 267488.), ("CRSL", 265149.), ("AISL", 154571.), ("LOIN", 147117.), ("ANDL", 133822.),
 ];
 
-/// Table 6.1 (page 50): the seed's predictions for Mandelbrot (s), on each of [`MACHINES`].
+/// Table 6.1 (page 50): the paper's predictions for Mandelbrot (s), on each of [`MACHINES`].
 #[rustfmt::skip]
 pub(super) const MANDELBROT_PREDICTED: [f64; 10] = [1.057, 0.588, 0.226, 3.546, 3.380, 3.614, 12.82, 32.13, 104.09, 165.81];
 
-/// Table 6.1 (page 50): the seed's predictions for Linpack (s); it was not run on the IBM 3090/200 and the Amdahl.
+/// Table 6.1 (page 50): the paper's predictions for Linpack (s); it was not run on the IBM 3090/200 and the Amdahl.
 #[rustfmt::skip]
 pub(super) const LINPACK_PREDICTED: [Option<f64>; 10] = [
     Some(8.29), Some(14.31), None, None, Some(31.48), Some(35.43), Some(106.15), Some(227.53), Some(448.47), Some(752.96),

@@ -19,7 +19,8 @@ fn indices_are_the_seeds_and_stay_within_the_runs() {
 /// Odd sizes of a group of runs in Table 1.
 const SIZES: [usize; 10] = [1, 3, 5, 7, 9, 11, 13, 15, 17, 19];
 
-/// Seed 000, Table 1: a row of averages (s) and relative standard deviations (%), for k of [`SIZES`].
+/// Haveraaen and Hundvebakke 2001, Table 1: a row of averages (s) and relative standard deviations (%), for k
+/// of [`SIZES`].
 struct Row {
     pick: fn(&RunTime) -> f64,
     /// How far off the surrogates may be: the average (%), the deviation (percentage points). The runs behind
@@ -129,7 +130,7 @@ proptest! {
     }
 }
 
-/// Seed 003, pages on the mean and the median: one outlier moves the mean to 46.5, and the median to 17.
+/// Lilja 2000, pages on the mean and the median: one outlier moves the mean to 46.5, and the median to 17.
 #[test]
 fn an_outlier_leaves_the_median_where_it_was() {
     let run_time = RunTime::of(&[10.0, 20.0, 15.0, 18.0, 16.0, 200.0]).unwrap();

@@ -1,4 +1,4 @@
-//! How versions of a program compare: the measures I₁ to I₃ of seed 002, section III.
+//! How versions of a program compare: the measures I₁ to I₃ of Worms and Touati 2016, section III.
 
 use super::{Component, Mixture, phi};
 

@@ -1,7 +1,7 @@
 //! The mixture of a sample: expectation–maximisation for each number of components, and the number by the Bayesian
-//! information criterion (seed 002, section II.B).
+//! information criterion (Worms and Touati 2016, section II.B).
 //!
-//! The criterion is −2L + (3K − 1)·ln n: a mixture of K components has 3K − 1 free parameters. The seed prints
+//! The criterion is −2L + (3K − 1)·ln n: a mixture of K components has 3K − 1 free parameters. The paper prints
 //! K·ln n, which takes the accidents of a sample for components.
 //!
 //! A component that closes in on a few values makes the likelihood as large as one likes. So each has three values
@@ -10,7 +10,7 @@
 
 use super::{Component, LARGEST, Mixture, SMALLEST, SMALLEST_RELATIVE};
 
-/// The seed's bound on K.
+/// The paper's bound on K.
 const MOST_COMPONENTS: usize = 10;
 /// Distances between neighbours that a component is wide at least.
 const FLOOR: f64 = 2.0;
@@ -262,8 +262,8 @@ fn spread(scores: &[f64]) -> f64 {
     if quartiles > 0.0 { quartiles.min(1.0) } else { 1.0 }
 }
 
-/// The number of components that −2L + K·ln n chooses, as the seed prints it, where a component may close in on a pair of
-/// values.
+/// The number of components that −2L + K·ln n chooses, as the paper prints it, where a component may close in
+/// on a pair of values.
 #[cfg(test)]
 pub(super) fn number_as_printed(values: &[f64]) -> usize {
     let guarded = Sample::of(values).unwrap();

@@ -1,5 +1,5 @@
 //! Whether a sample could have come from a mixture: the distance of Kolmogorov and Smirnov, its distribution by
-//! parametric bootstrap (seed 002, section II.B.3).
+//! parametric bootstrap (Worms and Touati 2016, section II.B.3).
 //!
 //! The mixture was fitted to the sample itself, so it lies closer than tables allow for; the bootstrap draws samples
 //! from it and fits each of them as well. Equal values are steps that no mixture has: times rounded to a clock's ticks are

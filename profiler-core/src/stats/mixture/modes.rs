@@ -1,4 +1,4 @@
-//! The values that a mixture gathers around: the measure I₄ of seed 002, section III.D.
+//! The values that a mixture gathers around: the measure I₄ of Worms and Touati 2016, section III.D.
 
 use super::{Component, Mixture};
 

@@ -122,8 +122,8 @@ fn the_likelihood_is_that_of_the_values() {
     assert!((fitted.bic - (parameters * 100f64.ln() - 2.0 * direct)).abs() < 1e-6 * direct.abs());
 }
 
-/// Samples of 35 from one normal distribution (the size of the seed's examples): K by 3K − 1 parameters, and by the
-/// K that the seed prints.
+/// Samples of 35 from one normal distribution (the size of the paper's examples): K by 3K − 1 parameters, and by the
+/// K that the paper prints.
 #[test]
 fn the_number_of_components_is_not_overfitted() {
     const SAMPLES: usize = 80;

@@ -12,7 +12,7 @@ fn level(level: f64) -> Confidence {
     Confidence::new(level)
 }
 
-/// Seed 003: 658 of 6,000 interrupts found the operating system running.
+/// Lilja 2000: 658 of 6,000 interrupts found the operating system running.
 #[test]
 fn the_share_of_the_operating_system_is_the_lectures() {
     close(wald(658.0, 6_000.0, level(0.95)), 0.1018, 0.1176, 5e-5);

@@ -1,4 +1,4 @@
-//! A target that somebody asks for.
+//! Attaching a requested target.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

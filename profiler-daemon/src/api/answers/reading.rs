@@ -90,7 +90,7 @@ pub(super) async fn render(
     query: Query,
     format: &'static Format,
 ) -> Result<Vec<u8>, Problem> {
-    let busy = || Problem::busy("other profiles are being added up; ask again, or for a shorter range");
+    let busy = || Problem::busy("other profiles are being read; try again, or request a shorter range");
     let waiting = timeout(api.bounds.answer, Arc::clone(&api.renderings).acquire_owned());
     let permit = waiting.await.ok().and_then(Result::ok).ok_or_else(busy)?;
     let folder = api.force().settings.store.folder.clone();
@@ -106,7 +106,8 @@ pub(super) async fn render(
         waiting.give_up();
         let time_s = api.bounds.rendering.as_secs();
         let detail = format!(
-            "adding this up takes more than {time_s} s; ask for a shorter range or for fewer targets, or use `sweetspot report`"
+            "reading this range takes more than {time_s} s; request a shorter range or fewer targets, or \
+             use `sweetspot report`"
         );
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     })?;
@@ -124,14 +125,14 @@ pub(super) async fn render(
         Ok(Err(Unread::Large)) => {
             let most = MOST_WRITTEN >> 20;
             Err(Problem::bad(format!(
-                "in this format it takes more than {most} MiB; ask for a shorter range, or for another format"
+                "in this format it takes more than {most} MiB; request a shorter range, or another format"
             )))
         }
         Ok(Err(Unread::Failed(detail))) => Err(Problem::internal(detail)),
         Err(_) => {
             api.counters.panicked();
             tracing::error!("a profile's reader panicked");
-            Err(Problem::internal("the profile met an error of sweetspot's; its log says which"))
+            Err(Problem::internal("internal error while the profile was read; see sweetspot's log"))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How the daemon and its targets are, and what it is told to do.
+//! The state of the daemon and its targets, and commands.
 
 use axum::body::Body;
 use axum::http::header::ACCEPT;
@@ -86,6 +86,6 @@ pub(super) async fn metrics(call: &Call<'_>) -> Answer {
         Form::Text
     };
     let text = metrics::write(latest.status(), latest.targets(), &call.api.counters, form)
-        .map_err(|_| Problem::internal("the metrics cannot be written; this is an error of sweetspot's"))?;
+        .map_err(|_| Problem::internal("internal error: the metrics cannot be written"))?;
     Ok(content(form.media_type(), text))
 }

@@ -1,5 +1,5 @@
-//! Where requests arrive, and who may send them: sockets, tokens and certificates, made from the settings before anything
-//! is changed, so that settings that cannot be carried out leave everything as it was.
+//! Listeners: sockets, tokens and certificates, prepared from the settings before anything changes, so that
+//! settings that cannot be applied leave everything as it was.
 
 pub(super) mod socket;
 mod tls;

@@ -1,4 +1,4 @@
-//! The secret that requests over the network have to show.
+//! The token for requests over the network.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};

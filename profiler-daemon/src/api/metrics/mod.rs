@@ -117,10 +117,10 @@ impl Collector for Snapshot {
         out.one(
             "http_panics",
             Kind::Counter,
-            "Requests that met an error of sweetspot's.",
+            "Requests that ended in an internal error.",
             self.panics as f64,
         )?;
-        let help = "Connections that ended before what was asked on them was answered.";
+        let help = "Connections that ended before their request was answered.";
         out.one("http_connections_failed", Kind::Counter, help, self.connections_failed as f64)?;
         let help = "Profiles that were read no further since the client had left.";
         out.one("http_profiles_abandoned", Kind::Counter, help, self.profiles_abandoned as f64)

@@ -6,14 +6,12 @@ use super::{Figure, Kind, Labels, Out, counter, gauge};
 use crate::daemon::state::{Origin, TargetState, TargetStatus};
 
 const FIGURES: &[Figure<TargetStatus>] = &[
-    gauge("target_ends_in_seconds", "When it is watched no more, from now.", |t| t.ends_in_s),
-    gauge("target_processes", "Processes that belong to it.", |t| Some(t.processes as f64)),
+    gauge("target_ends_in_seconds", "Time until the target ends.", |t| t.ends_in_s),
+    gauge("target_processes", "Processes of the target.", |t| Some(t.processes as f64)),
     gauge("target_rate_hertz", "Samples per CPU-second.", |t| t.rate_hz),
-    gauge("target_optimum_rate_hertz", "The rate at which its error would be smallest.", |t| {
-        t.optimum_rate_hz
-    }),
-    gauge("target_sample_cost_seconds", "What a sample costs it.", |t| t.overhead_us.map(seconds)),
-    gauge("target_sample_cost_error_seconds", "Standard error of what a sample costs it.", |t| {
+    gauge("target_optimum_rate_hertz", "The rate that would minimise its error.", |t| t.optimum_rate_hz),
+    gauge("target_sample_cost_seconds", "Cost of a sample to the target.", |t| t.overhead_us.map(seconds)),
+    gauge("target_sample_cost_error_seconds", "Standard error of the cost of a sample.", |t| {
         t.overhead_se_us.map(seconds)
     }),
     gauge("target_overhead_last_1s_ratio", "Share of its CPU time spent on it in the last second.", |t| {
@@ -38,11 +36,11 @@ const FIGURES: &[Figure<TargetStatus>] = &[
     ),
     gauge(
         "target_budget_ratio",
-        "Share of its CPU time that everything spent on it may take, as the host's budget leaves it.",
+        "Share of its CPU time that everything spent on it may take under the host's budget.",
         |t| Some(t.budget_ratio),
     ),
-    counter("target_cpu_seconds", "CPU time that it used while it was watched.", |t| Some(t.cpu_s)),
-    counter("target_overhead_cpu_seconds", "CPU time that was spent on it.", |t| Some(t.overhead_s)),
+    counter("target_cpu_seconds", "CPU time of the target while it was profiled.", |t| Some(t.cpu_s)),
+    counter("target_overhead_cpu_seconds", "CPU time spent on profiling it.", |t| Some(t.overhead_s)),
     counter("target_samples", "Samples that were taken.", |t| Some(t.samples as f64)),
     counter("target_samples_lost", "Records that the kernel dropped.", |t| Some(t.lost as f64)),
     counter("target_samples_truncated", "Samples without outer frames.", |t| Some(t.truncated as f64)),
@@ -115,7 +113,7 @@ fn parts(target: &TargetStatus) -> Vec<(Labels<'static>, f64)> {
 /// Writes all of them.
 pub(super) fn encode(targets: &[TargetStatus], out: &mut Out<'_>) -> fmt::Result {
     let infos = targets.iter().map(|target| (info(target), 1.0));
-    out.series("target_info", Kind::Gauge, "What the target is; always 1.", infos)?;
+    out.series("target_info", Kind::Gauge, "Information about the target; always 1.", infos)?;
     let names: Vec<Vec<String>> = targets.iter().map(|target| label_names(target.labels.keys())).collect();
     let labels = targets.iter().zip(&names).map(|(target, names)| {
         let own = std::iter::once(("target", target.name.clone()));
@@ -123,7 +121,7 @@ pub(super) fn encode(targets: &[TargetStatus], out: &mut Out<'_>) -> fmt::Result
             names.iter().zip(target.labels.values()).map(|(name, text)| (name.as_str(), text.clone()));
         (own.chain(given).collect(), 1.0)
     });
-    out.series("target_labels", Kind::Gauge, "The labels of the settings; always 1.", labels)?;
+    out.series("target_labels", Kind::Gauge, "Labels from the settings; always 1.", labels)?;
     let figures = FIGURES.iter();
     for figure in figures {
         let series = targets
@@ -139,7 +137,7 @@ pub(super) fn encode(targets: &[TargetStatus], out: &mut Out<'_>) -> fmt::Result
     out.series(
         "target_overhead_fixed_ratio",
         Kind::Gauge,
-        "The part of the overhead that is due to no sample.",
+        "Part of the overhead that no sample causes.",
         fixed,
     )
 }

@@ -23,7 +23,8 @@ pub(super) fn document() -> Value {
             "title": "sweetspot",
             "version": env!("CARGO_PKG_VERSION"),
             "summary": "A sampling profiler that chooses its own rate.",
-            "description": "On the Unix socket its mode and group decide who may ask; over the network, the token.",
+            "description": "On the Unix socket, its mode and group decide who has access; over the network, \
+                            the token does.",
             "license": { "name": "MIT OR Apache-2.0" },
         },
         "paths": paths,
@@ -136,18 +137,18 @@ fn response(route: &Route, status: u16) -> Value {
 /// What a status of a problem means here.
 fn problem(status: u16) -> &'static str {
     match status {
-        400 => "The request cannot be meant.",
+        400 => "The request is invalid.",
         401 => "The token is missing or wrong.",
-        403 => "A page of a browser, or a user who may not, asks.",
+        403 => "The request comes from a browser page, or from a user without access.",
         404 => "There is nothing of this name, or nothing was kept.",
         408 => "The body took too long.",
         409 => "It contradicts the settings, or what is there.",
         413 => "The body is too long.",
-        415 => "The body is no JSON.",
+        415 => "The body is not JSON.",
         421 => "The request names another host.",
-        422 => "It is understood and cannot be done.",
-        429 => "Too many ask at once.",
-        503 => "The daemon's loop does not answer, or is not ready.",
-        _ => "An error of sweetspot's.",
+        422 => "The request is valid but cannot be carried out.",
+        429 => "Too many requests at once.",
+        503 => "The daemon's loop does not respond, or is not ready.",
+        _ => "An internal error.",
     }
 }

@@ -1,7 +1,8 @@
 //! Windows go to backends, too: each export has a thread that sends what waits for it in the store.
 //!
-//! The store is the queue ([`Outboxes`]), so that a backend that is slow, down or refuses delays nothing and loses
-//! nothing while the store keeps it. The loop waits for no sender: it sees how they are, or what it saw last.
+//! The store is the queue ([`Outboxes`]), so that a backend that is slow, down or refuses
+//! delays nothing and loses nothing while the store keeps it. The loop never waits for a sender: it reads the
+//! latest status of each.
 
 mod plan;
 mod schedule;
@@ -80,7 +81,7 @@ impl Running {
         let thread = std::thread::Builder::new().name("export".to_owned()).spawn(move || sender.run());
         let thread = thread
             .inspect_err(|error| {
-                tracing::error!(export = name, "export {name}: there is no thread for it ({error})")
+                tracing::error!(export = name, "export {name}: its thread could not be started ({error})")
             })
             .ok();
         Self { name, to, control, thread, dropped: OncePerMinute::default(), told: 0 }
@@ -94,9 +95,10 @@ impl Running {
         let trouble = self.control.trouble();
         let retry_s = trouble.as_ref().map(|trouble| trouble.next_ns.saturating_sub(now_ns) as f64 * 1e-9);
         let problem = match self.has_ended() && !self.control.is_over() {
-            true => {
-                Some("it has no thread any more; the log says why, and a restart begins it anew".to_owned())
-            }
+            true => Some(
+                "its thread has ended; the log says why, and a restart of the service starts it again"
+                    .to_owned(),
+            ),
             false => trouble.map(|trouble| trouble.text),
         };
         ExportStatus {
@@ -150,11 +152,7 @@ impl Exports {
         }
         for running in before.into_values() {
             running.control.end();
-            tracing::info!(
-                export = running.name,
-                "export {}: it stands in the settings no more",
-                running.name
-            );
+            tracing::info!(export = running.name, "export {}: it is no longer in the settings", running.name);
             self.leaving.push(running);
         }
     }
@@ -200,7 +198,8 @@ impl Exports {
                 tracing::warn!(
                     export = name,
                     windows,
-                    "export {name}: {windows} windows were dropped: the store had no room for them any more before they were sent"
+                    "export {name}: {windows} windows were dropped: the store removed them before they were \
+                     sent"
                 );
                 running.told = dropped;
             }
@@ -226,7 +225,7 @@ impl Exports {
 pub(super) fn degraded(exports: &[ExportStatus]) -> impl Iterator<Item = String> {
     let line = |export: &ExportStatus| {
         let ExportStatus { name, pending, lag_s, problem, .. } = export;
-        let why = problem.as_deref().unwrap_or("it is slower than windows are kept");
+        let why = problem.as_deref().unwrap_or("it is slower than windows are stored");
         (*lag_s >= FAR_BEHIND_S).then(|| {
             format!("export {name} is {:.0} min behind, {pending} windows wait: {why}", lag_s / 60.0)
         })

@@ -1,4 +1,4 @@
-//! What an export of the settings means, and what of it cannot be carried out. No text shows a header or a token.
+//! Checks an export of the settings, and prepares it. No text shows a header or a token.
 
 use anyhow::{Error, Result, anyhow};
 use config::{DaemonSettings, ExportFormat, ExportSettings};

@@ -1,4 +1,4 @@
-//! When an export tries next, and what is said of it. Time and chance come in as arguments.
+//! When an export tries next, and what is logged. Time and chance come in as arguments.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

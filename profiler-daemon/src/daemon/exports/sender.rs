@@ -165,7 +165,7 @@ impl Sender {
         let before_ns = clock::thread_cpu_ns();
         // Nothing that a file or a backend holds may end this thread.
         let sent = catch_unwind(AssertUnwindSafe(|| self.send(letter)));
-        let error = || Err(Unsent::Refused("it met an error of sweetspot's; its log says which".to_owned()));
+        let error = || Err(Unsent::Refused("internal error; see sweetspot's log".to_owned()));
         let fate = match sent.unwrap_or_else(|_| error()) {
             Ok(bytes) => self.took(bytes),
             Err(unsent) => self.took_not(letter, &unsent),

@@ -1,4 +1,8 @@
-//! The thread's side: windows are named and written one after the other, and the store is looked after in between.
+//! The thread that names and stores windows, and maintains the store in between.
+//!
+//! Merges share the budget for names: they start when there is budget and no window waits, and after a minute
+//! without one in any case. At shutdown no merge starts, and one that has started is abandoned between two
+//! files.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,8 +23,9 @@ use crate::objects::Symbols;
 use crate::run::names::{Cut, Hurry, symbolize_cut};
 use crate::sys::{clock, family, memory};
 
-/// While a window waits, it is looked this often whether somebody wants it at once.
-const LOOK: Duration = Duration::from_millis(50);
+/// While a window waits, the thread checks this often whether the host's budget has room for it by now. It is woken where somebody
+/// wants the window at once.
+const LOOK: Duration = Duration::from_millis(250);
 /// How often the store is looked after meanwhile.
 const LOOK_OVER_EVERY: Duration = Duration::from_secs(2);
 /// How often it is looked what is too old, and what can be merged.
@@ -333,7 +338,7 @@ impl<'a> Breath<'a> {
             if pause_ns == 0 || self.is_crowded() {
                 break;
             }
-            std::thread::sleep(Duration::from_nanos(pause_ns).min(LOOK));
+            std::thread::park_timeout(Duration::from_nanos(pause_ns).min(LOOK));
             if looked.elapsed() >= LOOK_OVER_EVERY {
                 self.work.look_meanwhile();
                 looked = Instant::now();

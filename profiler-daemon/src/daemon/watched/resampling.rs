@@ -1,4 +1,6 @@
-//! A target under other settings.
+//! A change of a target's sampling settings. A new budget is adopted by the controller under the existing
+//! events; a new way to sample opens new events next to the old ones, and one moment separates the samples that
+//! count.
 
 use config::SamplingSettings;
 

@@ -1,4 +1,4 @@
-//! How a target is, for whoever asks.
+//! The status of a target, for requests.
 
 use profiler_core::rate::Account;
 

@@ -1,8 +1,11 @@
 //! Files that hold the same, as those of containers made from one image do, are named once.
 //!
-//! That they do is not believed but looked up: whoever states the build id, length and entry of a file that was met before is
-//! hashed, and shares the names of those with the same hash. These are read of bytes that have the hash, and of no debug file
-//! but those that do not depend on who asks: whoever has others in his file system is named on his own.
+//! This is checked: a file with the build id, length and entry of a known file is hashed, and shares the
+//! names of files with the same hash. These are read from bytes that have the hash, and only from debug files
+//! that are the same for every process: a process with others in its file system gets names of its own.
+//!
+//! Files of up to 64 MiB are hashed, by the thread that names. Names that are shared are read from parts that
+//! have the hash each time, because no timestamp shows what is written through a mapping.
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};

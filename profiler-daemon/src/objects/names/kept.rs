@@ -1,4 +1,4 @@
-//! The names that one object or list has told, and what stays in memory of the object.
+//! The names from one object or list, and what stays in memory of the object.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,5 @@
-//! What a file holds, told by a hash of every part of it, and bytes that are read of it and hashed again.
+//! The contents of a file, identified by a hash of every part of it; bytes that are read from it are hashed
+//! again.
 
 use std::io;
 use std::sync::Arc;

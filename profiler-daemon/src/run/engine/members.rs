@@ -1,4 +1,4 @@
-//! Targets that are control groups: who is in one, who comes and who has left.
+//! Targets that are control groups: which processes are in one, enter it and leave it.
 
 use profiler_core::attach::AttachMode;
 

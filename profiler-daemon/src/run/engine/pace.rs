@@ -1,5 +1,14 @@
-//! When a target is looked at: at ticks of random length, sooner where much could happen in between, and later where nothing
-//! does.
+//! When the next step of a target is due.
+//!
+//! A step comes every 90 to 110 ms, at random: clocks that are redrawn at exact multiples would lock onto
+//! programs whose period divides them. The rings are read more often than that, every 25 ms, where the most
+//! expensive sample that the clocks can take would cost more than twice the usual one (a cheap interrupt and a
+//! large copy), and where samples of other processes would soon overspend the budget of a target that falls
+//! idle.
+//!
+//! A target to which nothing happens is stepped ever more rarely, up to every 1.6 s, and so is one whose
+//! samples are seconds apart (up to every 0.4 s if a process' mappings are read at its first sample: the
+//! process has to be alive then).
 
 use std::time::Duration;
 

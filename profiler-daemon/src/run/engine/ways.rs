@@ -1,5 +1,5 @@
-//! What other ways to attach would cost, told before they are tried: by the switches of the target's threads, and by what else
-//! keeps the CPUs busy.
+//! What other ways to attach would cost, estimated before they are tried: by the switches of the target's
+//! threads, and by what else keeps the CPUs busy.
 
 use profiler_core::attach::{AttachMode, Foreseen, GROUP_SWITCH};
 

@@ -1,4 +1,4 @@
-//! What went less than perfectly, counted.
+//! Counts of everything that was degraded.
 
 use profiler_core::profile::{Outcome, TruncatedBy};
 

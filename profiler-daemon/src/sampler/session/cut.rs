@@ -1,4 +1,8 @@
-//! What was sampled is handed over, now and then or at the end, to be named elsewhere.
+//! Hands over what was sampled, now and then or at the end, to be named elsewhere.
+//!
+//! A cut reads nothing: the aggregator is moved out whole, with the objects and lists of generated code of that
+//! moment, and is named on another thread. Windows count from the cut before. Entries of processes that have
+//! ended are reused; a process that shared one in a crowd gets its own.
 
 use std::ops::Range;
 use std::sync::Arc;

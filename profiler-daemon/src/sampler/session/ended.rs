@@ -1,4 +1,5 @@
-//! What processes were called that ended before anybody looked: of most that begin and end within a tick there is nothing else.
+//! Names of processes that ended before they were examined: for most that start and end within a step, there
+//! is nothing else.
 
 use rustc_hash::FxHashMap;
 

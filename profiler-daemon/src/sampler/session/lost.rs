@@ -1,4 +1,6 @@
-//! What was lost when a ring was full: the kernel counts records, and does not say of which kind.
+//! What was lost because a ring was full. The kernel counts lost records but not their kind, so no more of them
+//! are taken for samples than the clocks can have taken: charged as samples, the mapping records of a burst of
+//! short processes would throttle everything.
 
 use super::{Counts, Session};
 

@@ -1,5 +1,5 @@
-//! Which code the target's processes have mapped: as records tell, as `/proc` tells where records may be missing, and no more of it
-//! in memory than there is room for.
+//! Which code the target's processes have mapped: from records, and from `/proc` where records may be
+//! missing, bounded in memory.
 
 use profiler_core::process::Process;
 use profiler_core::record::{Mapped, RawSample};

@@ -1,7 +1,14 @@
-//! Whose samples are whose, where one session samples for many targets: each has its own counts, and its own CPU time.
+//! Which target a sample counts for, where one session samples many targets. Each target has its own counts and
+//! its own CPU time.
 //!
-//! A child belongs to the target that its parent belongs to. A process that begins another program, or that no record has told of, may belong
-//! to any target: it is counted by itself until the service has looked at it.
+//! No CPU time counts twice. A child counts for its parent's target. After an `execve` a process is counted
+//! separately until discovery has assigned it to a target; everything counted so far then goes to that target.
+//! With events of its own, a target keeps what its child does until the next scan. A process that ended before
+//! a scan counts for the target that has all other processes of its name, if there is one, or else for its
+//! parent's target.
+//!
+//! The CPU time of a live process is read from its clock. For a process that has ended since, the samples are
+//! the only source: the kernel's account of waited-for children holds the same time again and is not used.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! An agent that is loaded into a running process: told of threads that come, and made to leave.
+//! An agent in a running process: it is notified of new threads, and removed at the end.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -228,7 +228,7 @@ impl Guest {
         }
         if self.untold > 0 {
             lines.push(format!(
-                "{} threads that came later were not sampled: they may not be signalled",
+                "{} threads that started later were not sampled: they cannot be signalled",
                 self.untold
             ));
         }
@@ -239,7 +239,7 @@ impl Guest {
         }
         if self.is_shut {
             lines.push(format!(
-                "process {pid} has shut itself in (seccomp) and was not sampled from then on; a signal handler and a mapping stay in it"
+                "process {pid} has installed a seccomp filter and was not sampled from then on; a signal handler and a mapping stay in it"
             ));
         }
         if let Some(Refused::NotPermitted(why) | Refused::Failed(why)) =

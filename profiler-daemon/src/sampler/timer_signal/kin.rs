@@ -1,5 +1,5 @@
-//! Whether a process that tells of itself is the one that has its number here: in a PID namespace below ours it has another, and what `/proc`
-//! holds under that is somebody else's.
+//! Whether a process that announces itself is the one with that id here: in a nested PID namespace it has
+//! another id, and `/proc` shows a different process under it.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -54,8 +54,8 @@ impl Kin {
         let records = self.strange.values().fold(0, |sum: u64, &records| sum.saturating_add(records));
         (processes > 0).then(|| {
             format!(
-                "{processes} processes were begun in PID namespaces of their own, and their {records} records are left out: run sweetspot \
-                 inside of these"
+                "{processes} processes started in PID namespaces of their own, and their {records} records \
+                 are left out: run sweetspot inside these namespaces"
             )
         })
     }

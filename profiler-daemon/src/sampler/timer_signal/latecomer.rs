@@ -1,5 +1,9 @@
-//! When a thread that has come may be told to have itself sampled: that is a signal, and not every system call goes on after one
-//! (signal(7)). Who sleeps uses no CPU time, so nothing is missed by waiting.
+//! When a new thread may be signalled to have itself sampled: not every system call continues after a signal
+//! (signal(7)). A sleeping thread uses no CPU time, so nothing is missed by waiting.
+//!
+//! Lists of threads omit some while others end. So the slots say which threads are sampled, and a thread whose
+//! folder is still there has not ended. A process that executes another program is recognised by the address of
+//! its code.
 
 use std::fs;
 

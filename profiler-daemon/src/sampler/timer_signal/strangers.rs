@@ -1,4 +1,5 @@
-//! Threads of sampled processes that have no agent's timer, and nobody has told of: those that were made past the C library.
+//! Threads of sampled processes without an agent's timer that were never announced: those created without the
+//! C library.
 
 use rustc_hash::FxHashSet;
 

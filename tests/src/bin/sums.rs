@@ -1,0 +1,237 @@
+//! Does the CPU time of all targets add up? A mix of what makes that hard (builds, jobs as of cron, servers that fork, shells that
+//! wait, services that stay) is divided by process, by user and by control group. In each division the targets' CPU time has to be
+//! what the kernel charged to all programs of the machine, and that of a target which stays what the kernel charged to it.
+//! Ends with an error where that does not hold.
+//!
+//! Options: `--seconds 200` (of each division; twenty more are for setting up), `--window 60` (s).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use tests::daemon::Daemon;
+use tests::experiment::{option, percent, print, progress, row};
+use tests::groups::Group;
+use tests::guards::{Running, is_root};
+use tests::measured::{cpu_s, machine_busy_s};
+use tests::programs::{copy_program, program};
+use tests::verdict::{Verdict, ensure_none_fails};
+
+const SET_UP_S: u64 = 20;
+const BOUND: f64 = 0.01;
+/// What stays: its name, and the CPU time that it wants of every second.
+const STEADY: [(&str, &str); 3] = [("steady-a", ".4"), ("steady-b", ".1"), ("steady-c", ".03")];
+/// The first of the users that the parts of the mix run as.
+const FIRST_USER: u32 = 44_001;
+/// The rest of the mix: its name, and what a shell does for it, again and again, with the folder of its programs as `$1`.
+const PARTS: [(&str, &str); 4] = [
+    ("build", "make -s -B -j2 -C $1/build"),
+    ("cron", "sh -c 'seq 1 20000 | sort | md5sum' >/dev/null; sleep 1"),
+    ("forks", "$1/brood 50 2 10 /dev/null $1/brief_a $1/brief_b"),
+    ("shells", "sh -c 'sleep .3; (timeout 2 $1/idler 1 .2 .1 >/dev/null; true); sleep .2'"),
+];
+
+#[derive(Clone, Copy, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Division {
+    Process,
+    User,
+    Cgroup,
+}
+
+#[derive(Serialize)]
+struct Found {
+    division: Division,
+    targets: usize,
+    samples: f64,
+    /// CPU time that the kernel charged to programs that can be targets (s).
+    busy_s: f64,
+    /// That of all targets, to it.
+    sum_ratio: f64,
+    /// Those of which the kernel keeps an account: CPU time as counted, to what was charged.
+    accounts: BTreeMap<String, f64>,
+}
+
+fn main() -> Result<()> {
+    let seconds: u64 = option("--seconds", 200)?;
+    ensure!(is_root(), "the daemon samples other processes: run this as root");
+    let folder = tempfile::tempdir()?;
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
+    prepare(folder.path())?;
+    let mut found = Vec::new();
+    for division in [Division::Process, Division::User, Division::Cgroup] {
+        let of = look(division, seconds, folder.path())?;
+        progress(&serde_json::to_string(&of)?);
+        found.push(of);
+    }
+    report(&found)
+}
+
+/// The programs of the mix, and what is built in it.
+fn prepare(folder: &Path) -> Result<()> {
+    for name in ["brood", "brief_a", "brief_b", "idler"] {
+        copy_program(&program(name)?, &folder.join(name))?;
+    }
+    for (name, _) in STEADY {
+        copy_program(&program("idler")?, &folder.join(name))?;
+    }
+    let build = folder.join("build");
+    fs::create_dir(&build)?;
+    let source: String =
+        (0..200).map(|at| format!("int f{at}(int x) {{ return x * {at} + x / 7; }}\n")).collect();
+    for at in 0..8 {
+        fs::write(build.join(format!("part{at}.c")), &source)?;
+    }
+    let objects: String = (0..8).map(|at| format!(" part{at}.o")).collect();
+    fs::write(build.join("Makefile"), format!("all:{objects}\n%.o: %.c\n\tcc -O2 -c -o $@ $<\n"))?;
+    fs::set_permissions(&build, fs::Permissions::from_mode(0o777))?;
+    Ok(())
+}
+
+/// The mix while it runs; each part has a control group and a user.
+struct Mix {
+    group: Group,
+    steady: Vec<(&'static str, Running)>,
+    _parts: Vec<Running>,
+}
+
+impl Mix {
+    fn start(folder: &Path) -> Result<Mix> {
+        let group = Group::new().context("this needs cgroup v2, mounted for writing")?;
+        let folder = folder.to_str().context("a temporary folder with an odd name")?;
+        let mut users = FIRST_USER..;
+        let mut begin = |name: &str, words: &[&str]| {
+            let user = users.next().unwrap_or(FIRST_USER).to_string();
+            let identity = ["--reuid", &user, "--regid", &user, "--clear-groups"];
+            let words: Vec<&str> = identity.iter().copied().chain(words.iter().copied()).collect();
+            let mut command = group.command(name, Path::new("setpriv"), &words)?;
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            Running::start(&mut command)
+        };
+        let mut steady = Vec::new();
+        for (name, work) in STEADY {
+            steady.push((name, begin(name, &[&format!("{folder}/{name}"), "86400", "1", work])?));
+        }
+        let loops = PARTS.iter().map(|(name, script)| {
+            begin(name, &["sh", "-c", &format!("while :; do {script}; done"), "sh", folder])
+        });
+        let _parts = loops.collect::<Result<_>>()?;
+        Ok(Mix { group, steady, _parts })
+    }
+
+    /// What the kernel charged by now to those whose target has an account of its own (s).
+    fn accounts(&self, division: Division) -> Result<BTreeMap<String, f64>> {
+        match division {
+            Division::User => Ok(BTreeMap::new()),
+            Division::Process => self
+                .steady
+                .iter()
+                .map(|(name, running)| Ok((format!("all:{name}"), cpu_s(running.id())?)))
+                .collect(),
+            Division::Cgroup => {
+                let names = STEADY.iter().chain(&PARTS).map(|(name, _)| *name);
+                names
+                    .map(|name| Ok((self.group_target(name), group_cpu_s(&self.group.path().join(name))?)))
+                    .collect()
+            }
+        }
+    }
+
+    fn group_target(&self, name: &str) -> String {
+        let top = self.group.path().file_name().unwrap_or_default().to_string_lossy();
+        format!("all:{top}:{name}")
+    }
+}
+
+fn group_cpu_s(group: &Path) -> Result<f64> {
+    let text = fs::read_to_string(group.join("cpu.stat"))?;
+    let used = text.lines().find_map(|line| line.strip_prefix("usage_usec "));
+    Ok(used.context("no usage in cpu.stat")?.parse::<f64>()? * 1e-6)
+}
+
+/// What was counted until now, by the kernel and by the daemon.
+struct Look {
+    busy_s: f64,
+    targets: BTreeMap<String, f64>,
+    samples: f64,
+    accounts: BTreeMap<String, f64>,
+}
+
+impl Look {
+    fn of(daemon: &Daemon, mix: &Mix, division: Division) -> Result<Look> {
+        let (mut targets, mut samples) = (BTreeMap::new(), 0.0);
+        let accounts = mix.accounts(division)?;
+        let busy_s = machine_busy_s()? - daemon.own_cpu_s()? - kernel_threads_s()?;
+        for target in daemon.targets()? {
+            let name = target["name"].as_str().context("a target without a name")?;
+            targets.insert(name.to_owned(), target["cpu_s"].as_f64().unwrap_or(0.0));
+            samples += target["samples"].as_f64().unwrap_or(0.0);
+        }
+        Ok(Look { busy_s, targets, samples, accounts })
+    }
+}
+
+/// CPU time of the kernel's own threads, which are nobody's target (s).
+fn kernel_threads_s() -> Result<f64> {
+    let processes = procfs::process::all_processes()?.flatten();
+    let of_kernel =
+        processes.filter_map(|process| process.stat().ok()).filter(|stat| stat.ppid == 2 || stat.pid == 2);
+    let ticks: u64 = of_kernel.map(|stat| stat.utime + stat.stime).sum();
+    Ok(ticks as f64 / procfs::ticks_per_second() as f64)
+}
+
+fn look(division: Division, seconds: u64, folder: &Path) -> Result<Found> {
+    let mix = Mix::start(folder)?;
+    let each = serde_json::to_string(&division)?;
+    let section = format!("[[target]]\nname = \"all\"\neverything = true\neach = {each}\n");
+    let daemon = Daemon::start(option("--window", 60)?, &section)?;
+    sleep(Duration::from_secs(SET_UP_S));
+    let before = Look::of(&daemon, &mix, division)?;
+    sleep(Duration::from_secs(seconds));
+    let after = Look::of(&daemon, &mix, division)?;
+    let since = |name: &String, cpu_s: &f64| cpu_s - before.targets.get(name).copied().unwrap_or(0.0);
+    let sum_s: f64 = after.targets.iter().map(|(name, cpu_s)| since(name, cpu_s)).sum();
+    let busy_s = after.busy_s - before.busy_s;
+    let accounts = after.accounts.iter().map(|(name, charged_s)| {
+        let counted_s =
+            after.targets.get(name).with_context(|| format!("{name} is no target: {:?}", after.targets))?;
+        let charged_s = charged_s - before.accounts.get(name).copied().unwrap_or(0.0);
+        Ok((name.clone(), since(name, counted_s) / charged_s))
+    });
+    Ok(Found {
+        division,
+        targets: after.targets.len(),
+        samples: after.samples - before.samples,
+        busy_s,
+        sum_ratio: sum_s / busy_s,
+        accounts: accounts.collect::<Result<_>>()?,
+    })
+}
+
+fn report(found: &[Found]) -> Result<()> {
+    let heads = ["each", "targets", "samples", "busy (s)", "sum of targets", "worst account"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    let mut verdicts = Vec::new();
+    for of in found {
+        let each = serde_json::to_string(&of.division)?.trim_matches('"').to_owned();
+        let off = |ratio: &f64| (ratio - 1.0).abs();
+        let worst = of.accounts.iter().max_by(|a, b| off(a.1).total_cmp(&off(b.1)));
+        let shown = worst.map_or(String::new(), |(name, ratio)| format!("{name} {}", percent(*ratio)));
+        let busy = format!("{:.1}", of.busy_s);
+        rows.push(row([&each, &of.targets, &of.samples, &busy, &percent(of.sum_ratio), &shown]));
+        let sum = format!("each = {each}: CPU time of all targets off");
+        verdicts.push(Verdict::exact(&sum, off(&of.sum_ratio), BOUND, percent));
+        for (name, ratio) in &of.accounts {
+            verdicts.push(Verdict::exact(&format!("each = {each}: {name} off"), off(ratio), BOUND, percent));
+        }
+    }
+    let remarks: Vec<String> = verdicts.iter().map(|verdict| verdict.line().to_owned()).collect();
+    print(&rows, &remarks, &found)?;
+    ensure_none_fails(&verdicts)
+}
