@@ -84,9 +84,35 @@ pub fn functions(profile: &SymbolizedProfile) -> FunctionTable {
     }
 }
 
+/// What a function took of the profile with what it called, and the interval of that in this run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Whole {
+    /// The share.
+    pub(crate) share: f64,
+    /// The ends of its interval.
+    pub(crate) ends: (f64, f64),
+}
+
+/// What each function took with what it called, by name: also those without CPU time of their own. All intervals hold together. A
+/// name that functions of several modules have is left out.
+pub(crate) fn wholes(profile: &SymbolizedProfile) -> FxHashMap<&str, Whole> {
+    let sums = Sums::of_all(profile);
+    let totals = sums.rows.iter().map(|row| &row.total_by_time);
+    let Some(table) = intervals::table(profile, &sums.times, &sums.total_by_time, totals) else {
+        return FxHashMap::default();
+    };
+    let mut wholes: FxHashMap<&str, Option<Whole>> = FxHashMap::default();
+    for (row, sure) in sums.rows.iter().zip(table.rows()) {
+        let share = row.total_ns as f64 / sums.total_ns as f64;
+        let is_known = row.total_ns > 0 && sure.this_run != stats::Interval::UNKNOWN;
+        let whole = is_known.then(|| Whole { share, ends: around(share, sure.this_run) });
+        wholes.entry(row.name).and_modify(|known| *known = None).or_insert(whole);
+    }
+    wholes.into_iter().filter_map(|(name, whole)| Some((name, whole?))).collect()
+}
+
 /// Sums over the stacks of a profile.
 struct Sums<'a> {
-    /// Those with CPU time of their own, the largest first.
     rows: Vec<Row<'a>>,
     times: Times,
     total_ns: u64,
@@ -105,7 +131,16 @@ struct Row<'a> {
 }
 
 impl<'a> Sums<'a> {
+    /// Those with CPU time of their own, the largest first.
     fn of(profile: &'a SymbolizedProfile) -> Self {
+        let mut sums = Self::of_all(profile);
+        sums.rows.retain(|row| row.self_ns > 0);
+        let by_name = |a: &Row, b: &Row| (a.name, a.module).cmp(&(b.name, b.module));
+        sums.rows.sort_by(|a, b| b.self_ns.cmp(&a.self_ns).then_with(|| by_name(a, b)));
+        sums
+    }
+
+    fn of_all(profile: &'a SymbolizedProfile) -> Self {
         let (mut rows, row_of) = rows(profile);
         let no_stack = rows.len();
         rows.push(Row::new("[no stack]", "[unknown]"));
@@ -115,9 +150,6 @@ impl<'a> Sums<'a> {
         for stack in &profile.stacks {
             sums.add(profile, stack, &row_of, no_stack);
         }
-        sums.rows.retain(|row| row.self_ns > 0);
-        let by_name = |a: &Row, b: &Row| (a.name, a.module).cmp(&(b.name, b.module));
-        sums.rows.sort_by(|a, b| b.self_ns.cmp(&a.self_ns).then_with(|| by_name(a, b)));
         sums
     }
 

@@ -4,8 +4,11 @@ use std::io::{self, Write};
 
 use inferno::flamegraph::{self, Options};
 use profiler_core::profile::{Run, SymbolizedProfile};
+use quick_xml::escape::escape;
+use rustc_hash::FxHashMap;
 
 use super::folded;
+use crate::functions::{Whole, wholes};
 use crate::names;
 
 /// Writes `profile` as a flame graph; widths are CPU time, or what the file holds in its place, in microseconds.
@@ -19,7 +22,37 @@ pub(super) fn write(profile: &SymbolizedProfile, out: &mut dyn Write) -> io::Res
     if lines.is_empty() {
         lines.push("no samples 1".to_owned()); // an empty graph is an error to inferno, and not to us
     }
-    flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
+    let mut svg = Vec::new();
+    flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)?;
+    let svg = String::from_utf8(svg).map_err(io::Error::other)?;
+    out.write_all(with_intervals(&svg, &intervals(profile)).as_bytes())
+}
+
+/// What the tooltip of a function adds to the figures of one of its frames: by its name, as it stands in the graph.
+fn intervals(profile: &SymbolizedProfile) -> FxHashMap<String, String> {
+    let confidence = profile.run.confidence * 100.0;
+    let added = wholes(profile).into_iter().map(|(name, Whole { share, ends: (low, high) })| {
+        let [share, low, high] = [share, low, high].map(|part| part * 100.0);
+        let text = format!("; in all {share:.2}%, {low:.2} to {high:.2}% at {confidence}% confidence");
+        (escape(names::folded(name)).into_owned(), text)
+    });
+    added.collect()
+}
+
+/// The graph with these added to the tooltips, `NAME (N µs, N%)`. Its script takes the last parentheses for the figures.
+fn with_intervals(svg: &str, added: &FxHashMap<String, String>) -> String {
+    const END: &str = ")</title>";
+    let mut text = String::with_capacity(svg.len() + 64 * added.len());
+    let mut rest = svg;
+    while let Some(end) = rest.find(END) {
+        let (title, after) = rest.split_at(end);
+        text.push_str(title);
+        let name = title.rsplit_once("<title>").and_then(|(_, title)| Some(title.rsplit_once(" (")?.0));
+        text.push_str(name.and_then(|name| added.get(name)).map_or("", String::as_str));
+        text.push_str(END);
+        rest = &after[END.len()..];
+    }
+    text + rest
 }
 
 fn title(run: &Run) -> String {
@@ -62,6 +95,26 @@ mod tests {
         for text in ["./server --port 80", "602 samples at 60/s, overhead 0.74%", "memcpy (", " µs, "] {
             assert!(svg.contains(text), "{text} is missing");
         }
+    }
+
+    #[test]
+    fn the_tooltip_of_a_function_says_how_sure_its_share_is() {
+        let mut profile = testing::profile();
+        profile.functions[1].name = "operator<< (a & \"b\")".to_owned();
+        let svg = svg(&profile);
+        let titles: Vec<&str> =
+            svg.split("<title>").skip(1).filter_map(|text| text.split('<').next()).collect();
+        // A frame has its own figures; those of the function are of all its places.
+        let of_main = titles.iter().find(|title| title.starts_with("main (")).unwrap();
+        assert!(of_main.contains("%; in all ") && of_main.ends_with("% at 95% confidence)"), "{of_main}");
+        let figures = of_main.rsplit('(').next().unwrap();
+        assert!(figures.contains(" µs, "), "the script cuts the last parentheses off: {of_main}");
+        assert!(
+            titles.iter().any(|title| title.starts_with("operator&lt;&lt; ") && title.contains("in all")),
+            "{titles:?}"
+        );
+        let whole = titles.iter().find(|title| title.starts_with("all (")).unwrap();
+        assert!(!whole.contains("confidence"), "{whole}");
     }
 
     #[test]
