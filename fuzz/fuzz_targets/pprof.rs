@@ -1,9 +1,5 @@
 #![no_main]
 
-#[allow(dead_code)]
-#[path = "../../profiler-daemon/src/export/mod.rs"]
-mod export;
-
 #[path = "../src/pprof.rs"]
 mod pprof;
 

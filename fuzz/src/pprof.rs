@@ -1,34 +1,37 @@
 //! Any bytes as a profile that somebody sent: read, and shown in every way.
 
-use crate::export::functions::functions;
-use crate::export::table::{View, render};
-use crate::export::unknown::{self, UnknownList};
-use crate::export::{Format, folded, pprof, stats};
+use profile_files::functions::functions;
+use profile_files::table::{View, render};
+use profile_files::unknown::{self, UnknownList};
+use profile_files::{FORMATS, JSON, PPROF, pprof};
 
 /// Takes any bytes.
 pub(crate) fn run(data: &[u8]) {
     let Ok(profile) = pprof::read(data) else { return };
     let table = functions(&profile);
     assert!(!render(&profile, &table, View { width: 80, top: 20 }).is_empty());
-    let summary = stats::summary(&profile.run, &table).expect("a summary is JSON");
-    assert_eq!(summary.lines().count(), 1);
     let list = UnknownList::of(&profile);
     assert!(!unknown::render(&list, &profile.run.measure, 80, 20).is_empty());
     assert!([list.nameless_share, list.truncated_share].iter().all(|share| (0.0..=1.0).contains(share)));
     list.json().expect("a list is JSON");
     let mut out = Vec::new();
-    folded::write(&profile, &mut out).expect("memory takes everything");
-    for format in [Format::Pprof, Format::Speedscope, Format::Svg] {
+    for format in FORMATS {
         out.clear();
         // The flame graph's library refuses what is no stack; that is an error and no more.
-        let written = format.write(&profile, &mut out);
-        if format == Format::Pprof {
+        let written = format.write(&profile, View::default(), &mut out);
+        if format.is_printed {
+            written.as_ref().expect("memory takes everything");
+        }
+        if *format == JSON {
+            assert_eq!(out.split(|byte| *byte == b'\n').count(), 2, "a line and its end");
+        }
+        if *format == PPROF {
             written.expect("memory takes everything");
             // What is written again is read again; only what has no stack to hold it goes.
             let again = pprof::read(out.as_slice()).expect("our own file");
             assert_eq!(again.stacks.len(), profile.stacks.len());
             let mut rewritten = Vec::new();
-            format.write(&again, &mut rewritten).expect("memory takes everything");
+            format.write(&again, View::default(), &mut rewritten).expect("memory takes everything");
             let third = pprof::read(rewritten.as_slice()).expect("our own file");
             assert_eq!((third.stacks, third.locations), (again.stacks, again.locations));
             assert_eq!(

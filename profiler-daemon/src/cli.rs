@@ -10,15 +10,16 @@ use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use config::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, SamplingSettings, Span, Threads, Unwind};
+use profile_files::Format;
 
 use crate::evaluate::{Role, Shape};
-use crate::export::Format;
 pub(crate) use ctl::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs, TargetOrder};
 pub(crate) use hints::hint;
 pub(crate) use push::{PushArgs, PushFormat};
-pub(crate) use report::{ReportArgs, ReportFormat, StoredArgs};
+pub(crate) use report::{ReportArgs, StoredArgs};
 
 /// A sampling profiler that chooses its own rate: often enough to be precise, rarely enough not to disturb.
 #[derive(Debug, Parser)]
@@ -161,9 +162,7 @@ pub(crate) struct SamplingArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct OutputArgs {
-    /// Write the profile to FILE instead of printing a table; may be repeated. The ending picks the format:
-    /// .pb.gz (pprof), .folded, .svg (flame graph) or .speedscope.json.
-    #[arg(short, long = "output", value_name = "FILE", value_parser = output_file)]
+    #[arg(short, long = "output", value_name = "FILE", value_parser = output_file, help = output_help("a table"))]
     pub(crate) output: Vec<OutputFile>,
     /// Write each control decision, and a summary at the end, to FILE: one JSON object per line.
     #[arg(long, value_name = "FILE")]
@@ -222,7 +221,7 @@ pub(crate) struct OutputFile {
     /// Its final name.
     pub(crate) path: PathBuf,
     /// Its format.
-    pub(crate) format: Format,
+    pub(crate) format: &'static Format,
 }
 
 /// Arguments of `plan`.
@@ -390,6 +389,27 @@ fn output_file(text: &str) -> Result<OutputFile, String> {
     let path = PathBuf::from(text);
     let format = Format::of(&path)?;
     Ok(OutputFile { path, format })
+}
+
+/// What `-o` says of itself, where without it this would be printed.
+fn output_help(printed: &str) -> String {
+    let endings = Format::endings();
+    format!(
+        "Write the profile to FILE instead of printing {printed}; may be repeated. The ending picks the format: {endings}"
+    )
+}
+
+/// The formats that `--format` takes.
+fn printed_format() -> impl TypedValueParser<Value = &'static Format> {
+    let values = Format::printed().map(|format| PossibleValue::new(format.name).help(sentence(format.about)));
+    PossibleValuesParser::new(values).try_map(|name| Format::named(&name).ok_or("there is no such format"))
+}
+
+/// The text with a capital letter at its begin.
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().into_iter().flat_map(char::to_uppercase);
+    first.chain(letters).collect()
 }
 
 fn picture_file(text: &str) -> Result<PathBuf, String> {

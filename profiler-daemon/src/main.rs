@@ -1,7 +1,6 @@
 //! Sweetspot: a sampling profiler that chooses its own rate.
 
 mod api;
-mod aside;
 mod calibrate;
 mod cgroup;
 mod check_config;
@@ -14,7 +13,6 @@ mod discovery;
 mod docs;
 mod doctor;
 mod evaluate;
-mod export;
 mod failure;
 mod inject;
 mod jit;
@@ -30,12 +28,10 @@ mod run;
 mod sampler;
 mod settings;
 mod standstill;
-mod store;
 mod symbol_process;
 mod sys;
 mod targets;
 mod terminal;
-mod when;
 
 use std::process::ExitCode;
 

@@ -4,16 +4,15 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Error, Result, anyhow};
+use profile_files::functions::{FunctionTable, functions};
+use profile_files::stats::StatsWriter;
+use profile_files::table::{View, render};
+use profile_files::{AtomicFile, PPROF};
 use profiler_core::profile::SymbolizedProfile;
 
-use crate::aside::Aside;
 use crate::cli::{OutputFile, Top};
 use crate::debuginfod;
-use crate::export::Format;
-use crate::export::functions::{FunctionTable, functions};
-use crate::export::stats::StatsWriter;
-use crate::export::table::{View, render};
 use crate::run::{DecisionLine, DecisionLog};
 use crate::settings::OutputJob;
 use crate::terminal::Terminal;
@@ -62,7 +61,8 @@ impl Outputs {
                 write_all(files, profile, self.terminal)
             }
         };
-        let stats = self.stats.map_or(Ok(()), |stats| stats.finish(&profile.run, &table));
+        let stats =
+            self.stats.map_or(Ok(()), |stats| stats.finish(&profile.run, &table).map_err(Error::from));
         match (delivered, stats) {
             (Err(first), Err(second)) => Err(anyhow!("{first:#}; and {second:#}")),
             (delivered, stats) => delivered.and(stats),
@@ -80,7 +80,7 @@ impl DecisionLog for Outputs {
 }
 
 /// Prints the table: its first `top` functions.
-pub(crate) fn print_table(
+fn print_table(
     terminal: Terminal,
     profile: &SymbolizedProfile,
     table: &FunctionTable,
@@ -97,7 +97,7 @@ fn write_all(files: &[OutputFile], profile: &SymbolizedProfile, terminal: Termin
     for file in files {
         match write_file(file, profile) {
             Ok(()) => {
-                kept |= file.format == Format::Pprof;
+                kept |= *file.format == PPROF;
                 terminal.say(&format!("wrote {}", file.path.display()));
             }
             Err(error) => failures.push(format!("{:#}", cannot_write(&file.path, error))),
@@ -113,8 +113,8 @@ fn write_all(files: &[OutputFile], profile: &SymbolizedProfile, terminal: Termin
 }
 
 fn write_file(file: &OutputFile, profile: &SymbolizedProfile) -> io::Result<()> {
-    let mut out = BufWriter::new(Aside::create(&file.path)?);
-    file.format.write(profile, &mut out)?;
+    let mut out = BufWriter::new(AtomicFile::create(&file.path)?);
+    file.format.write(profile, View::default(), &mut out)?;
     out.into_inner().map_err(io::IntoInnerError::into_error)?.commit()
 }
 
@@ -125,7 +125,7 @@ fn write_file(file: &OutputFile, profile: &SymbolizedProfile) -> io::Result<()> 
 /// Why it cannot, and what to do.
 pub(crate) fn check_writable(path: &Path) -> Result<()> {
     // Written and removed: permissions, quotas and read-only disks show in no other way.
-    Aside::create(path).map(drop).map_err(|error| cannot_write(path, error))
+    AtomicFile::create(path).map(drop).map_err(|error| cannot_write(path, error))
 }
 
 /// Writes a text to a file that appears whole or not at all.
@@ -135,7 +135,7 @@ pub(crate) fn check_writable(path: &Path) -> Result<()> {
 /// Why it cannot be written, and what to do.
 pub(crate) fn write_text(path: &Path, text: &str) -> Result<()> {
     let write = || {
-        let mut file = Aside::create(path)?;
+        let mut file = AtomicFile::create(path)?;
         file.write_all(text.as_bytes())?;
         file.commit()
     };
@@ -166,7 +166,7 @@ fn write_private(path: &Path, profile: &SymbolizedProfile) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = std::fs::OpenOptions::new();
     let mut file = options.write(true).create_new(true).mode(0o600).open(path)?;
-    let written = Format::Pprof.write(profile, &mut file).and_then(|()| file.flush());
+    let written = PPROF.write(profile, View::default(), &mut file).and_then(|()| file.flush());
     if written.is_err() {
         let _ = std::fs::remove_file(path);
     }

@@ -1,7 +1,8 @@
 use std::fs;
 
+use profile_files::{Format, pprof, testing};
+
 use super::*;
-use crate::export::{pprof, testing};
 
 fn file(path: PathBuf) -> OutputFile {
     let format = Format::of(&path).unwrap();
@@ -16,14 +17,15 @@ fn job(folder: &Path, names: &[&str]) -> OutputJob {
 #[test]
 fn every_format_and_the_statistics_are_written() {
     let folder = tempfile::tempdir().unwrap();
-    let names = ["a.pb.gz", "a.folded", "a.svg", "a.speedscope.json"];
+    let names: Vec<String> = Format::written().map(|format| format!("a.{format}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let outputs = Outputs::prepare(&job(folder.path(), &names)).unwrap();
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing but the statistics before the end");
     outputs.deliver(&testing::profile()).unwrap();
     for name in names.into_iter().chain(["stats.jsonl"]) {
         assert!(fs::metadata(folder.path().join(name)).unwrap().len() > 0, "{name}");
     }
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 5);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), Format::written().count() + 1);
 }
 
 #[test]

@@ -3,31 +3,21 @@
 
 use std::fs::File;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Error, Result, anyhow, bail};
-use profiler_core::merge::Range;
+use profile_files::range::{self, RangeError};
+use profile_files::store::{Query, StoreError};
+use profile_files::table::View;
+use profile_files::unknown::{self, UnknownList};
+use profile_files::{Format, JSON, names, pprof};
 use profiler_core::profile::SymbolizedProfile;
 
-use crate::cli::{ReportFormat, Top};
-use crate::export::functions::functions;
-use crate::export::unknown::{self, UnknownList};
-use crate::export::{folded, names, pprof, stats};
+use crate::cli::Top;
 use crate::failure::Failure;
-use crate::output::{Outputs, print_table};
+use crate::output::Outputs;
 use crate::settings::{OutputJob, ReportJob, ReportSource};
-use crate::store::{self, IsWanted, Query, Reading, StoreError};
 use crate::terminal::Terminal;
-use crate::when;
-
-/// Gaps and damaged files that are told one by one.
-const TOLD: usize = 5;
-/// How notes begin that tell what is missing.
-const DAMAGED: &str = "left out, since they are damaged";
-const UNREADABLE: &str = "left out, since they cannot be read";
-const OVERLAPPING: &str = "left out, since other files hold a part of their time";
-const NOT_KEPT: &str = "nothing was kept";
-const MISSING: [&str; 4] = [DAMAGED, UNREADABLE, OVERLAPPING, NOT_KEPT];
 
 /// Prints the profile that `job` asks for, or writes it to files.
 ///
@@ -48,7 +38,7 @@ pub(crate) fn run(job: &ReportJob, terminal: Terminal) -> Result<()> {
 
 fn print(job: &ReportJob, profile: &SymbolizedProfile, terminal: Terminal) -> Result<()> {
     let measure = &profile.run.measure;
-    if job.format == ReportFormat::Json && !measure.is_cpu() {
+    if *job.format == JSON && !measure.is_cpu() {
         bail!(
             "--format json is for CPU time, and this is a profile of {}; leave it out, or use --format folded",
             names::visible(&measure.in_words())
@@ -56,13 +46,11 @@ fn print(job: &ReportJob, profile: &SymbolizedProfile, terminal: Terminal) -> Re
     }
     if job.unknown {
         let list = UnknownList::of(profile);
-        return match job.format {
-            ReportFormat::Json => terminal.print(&list.json()?),
-            _ => {
-                let measure = &profile.run.measure;
-                terminal.print(&unknown::render(&list, measure, terminal.columns(), job.top.get()))
-            }
+        let text = match *job.format == JSON {
+            true => list.json()?,
+            false => unknown::render(&list, measure, terminal.columns(), job.top.get()),
         };
+        return terminal.print(&text);
     }
     print_as(job.format, profile, terminal, job.top)
 }
@@ -73,23 +61,14 @@ fn print(job: &ReportJob, profile: &SymbolizedProfile, terminal: Terminal) -> Re
 ///
 /// If standard output cannot be written.
 pub(crate) fn print_as(
-    format: ReportFormat,
+    format: &Format,
     profile: &SymbolizedProfile,
     terminal: Terminal,
     top: Top,
 ) -> Result<()> {
-    match format {
-        ReportFormat::Table => print_table(terminal, profile, &functions(profile), top),
-        ReportFormat::Json => {
-            let line = stats::summary(&profile.run, &functions(profile))?;
-            terminal.print(&line)
-        }
-        ReportFormat::Folded => {
-            let mut text = Vec::new();
-            folded::write(profile, &mut text)?;
-            terminal.print(&String::from_utf8_lossy(&text))
-        }
-    }
+    let mut text = Vec::new();
+    format.write(profile, View { width: terminal.columns(), top: top.get() }, &mut text)?;
+    terminal.print(&String::from_utf8_lossy(&text))
 }
 
 fn from_file(file: &Path) -> Result<SymbolizedProfile> {
@@ -102,63 +81,10 @@ fn from_file(file: &Path) -> Result<SymbolizedProfile> {
     })
 }
 
-/// Why a range has no profile.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Unread {
-    /// Nothing was kept of it, or it is in files that are damaged.
-    #[error("{0}")]
-    Nothing(String, Vec<PathBuf>),
-    /// The store cannot be read.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
-/// A range that was read, with what is missing of it in the notes of the profile.
-#[derive(Debug)]
-pub(crate) struct Read {
-    /// The sum.
-    pub(crate) profile: SymbolizedProfile,
-    /// Files of the store that are damaged.
-    pub(crate) damaged: Vec<PathBuf>,
-}
-
-/// Reads a range as long as it is wanted.
-///
-/// # Errors
-///
-/// If the folder cannot be read, nothing was kept, or nobody wants it any more.
-pub(crate) fn read(folder: &Path, query: &Query, is_wanted: IsWanted<'_>) -> Result<Read, Unread> {
-    let mut reading = store::read(folder, query, is_wanted)?;
-    let notes = notes(&reading);
-    if reading.targets.is_empty() {
-        if !reading.unreadable.is_empty() {
-            let (path, cause) = reading.unreadable.swap_remove(0);
-            return Err(StoreError::Unreadable { path: folder.join(path), cause }.into());
-        }
-        let damaged = notes
-            .iter()
-            .find(|_| !reading.damaged.is_empty())
-            .map_or_else(String::new, |note| format!(": {note}"));
-        let text = format!(
-            "{} has no such profile {}{damaged}; try other times, targets or labels",
-            folder.display(),
-            in_words(query.range)
-        );
-        return Err(Unread::Nothing(text, paths(reading.damaged)));
-    }
-    let mut profile = reading.profile;
-    profile.run.notes.extend(notes);
-    Ok(Read { profile, damaged: paths(reading.damaged) })
-}
-
-fn paths(damaged: Vec<(PathBuf, store::Damage)>) -> Vec<PathBuf> {
-    damaged.into_iter().map(|(path, _)| path).collect()
-}
-
-/// The same for a person: what is missing is said.
+/// Reads a range of the store, and says what is missing of it.
 fn from_store(folder: &Path, query: &Query, terminal: Terminal) -> Result<SymbolizedProfile> {
-    let read = read(folder, query, &|| true).map_err(|unread| match &unread {
-        Unread::Store(StoreError::Unreadable { cause, .. })
+    let read = range::read(folder, query, &|| true).map_err(|unread| match &unread {
+        RangeError::Store(StoreError::Unreadable { cause, .. })
             if cause.kind() == ErrorKind::PermissionDenied =>
         {
             Failure::NotPermitted(format!("{unread}; or ask the daemon: sweetspot ctl profile")).into()
@@ -171,43 +97,5 @@ fn from_store(folder: &Path, query: &Query, terminal: Terminal) -> Result<Symbol
 
 /// Says what is missing of a profile of a range, wherever it goes.
 pub(crate) fn say_missing(profile: &SymbolizedProfile, terminal: Terminal) {
-    let missing = profile.run.notes.iter().filter(|note| MISSING.iter().any(|begin| note.starts_with(begin)));
-    missing.for_each(|note| terminal.say(note));
-}
-
-fn in_words(range: Range) -> String {
-    format!("from {} to {}", when::in_words(range.from_unix_ns), when::in_words(range.to_unix_ns))
-}
-
-/// What is missing, and why.
-fn notes(reading: &Reading) -> Vec<String> {
-    let mut notes = Vec::new();
-    if !reading.damaged.is_empty() {
-        let files = reading.damaged.iter().map(|(path, damage)| format!("{} ({damage})", shown(path)));
-        notes.push(format!("{DAMAGED}: {}", some(files)));
-    }
-    if !reading.unreadable.is_empty() {
-        let files = reading.unreadable.iter().map(|(path, cause)| format!("{} ({cause})", shown(path)));
-        notes.push(format!("{UNREADABLE}: {}", some(files)));
-    }
-    if !reading.overlapping.is_empty() {
-        let files = reading.overlapping.iter().map(|path| shown(path));
-        notes.push(format!("{OVERLAPPING}: {}", some(files)));
-    }
-    if !reading.gaps.is_empty() {
-        notes.push(format!("{NOT_KEPT} {}", some(reading.gaps.iter().map(|gap| in_words(*gap)))));
-    }
-    notes
-}
-
-/// A path without what a terminal would act upon.
-fn shown(path: &Path) -> String {
-    names::visible(&path.to_string_lossy())
-}
-
-/// The first few, and how many more there are.
-fn some(all: impl ExactSizeIterator<Item = String>) -> String {
-    let more = all.len().saturating_sub(TOLD);
-    let named = all.take(TOLD).collect::<Vec<_>>().join(", ");
-    if more > 0 { format!("{named} and {more} more") } else { named }
+    range::missing(profile).for_each(|note| terminal.say(note));
 }

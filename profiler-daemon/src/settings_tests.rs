@@ -1,5 +1,6 @@
 use clap::{CommandFactory, Parser};
 use config::SamplingSettings;
+use profile_files::{FOLDED, FORMATS, Format, TABLE};
 
 use super::*;
 use crate::cli::Cli;
@@ -200,8 +201,41 @@ fn everything_is_a_target_that_goes_with_no_other() {
 #[test]
 fn an_unknown_ending_names_the_endings() {
     let message = message("record -o profile.txt -- true");
-    for ending in [".pb.gz", ".folded", ".svg", ".speedscope.json"] {
-        assert!(message.contains(ending), "{message}");
+    for format in Format::written() {
+        assert!(message.contains(&format!(".{format}")), "{message}");
+    }
+}
+
+#[test]
+fn every_format_that_is_printed_can_be_asked_for_and_no_other() {
+    for format in FORMATS {
+        for line in ["report a.pb.gz --format", "ctl profile --format"] {
+            let parsed = typed(&format!("{line} {format}"));
+            assert_eq!(parsed.is_ok(), format.is_printed, "{line} {format}");
+        }
+    }
+    let Job::Report(job) = typed("report a.pb.gz").unwrap() else { panic!() };
+    assert_eq!(job.format, &TABLE);
+    let Job::Report(job) = typed("report a.pb.gz --format folded").unwrap() else { panic!() };
+    assert_eq!(job.format, &FOLDED);
+    assert!(is_usage("report a.pb.gz --unknown --format folded"));
+    assert!(typed("report a.pb.gz --unknown --format json").is_ok());
+}
+
+#[test]
+fn help_lists_every_format() {
+    for command in ["record", "attach", "report", "ctl profile"] {
+        let words = ["sweetspot"].into_iter().chain(command.split(' ')).chain(["--help"]);
+        let help = Cli::try_parse_from(words).unwrap_err().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        for format in Format::written() {
+            assert!(help.contains(&format!(".{format} ({})", format.about)), "{command}: {format}: {help}");
+        }
+        let printed = Format::printed().filter(|_| !["record", "attach"].contains(&command));
+        for format in printed {
+            let line = format!("{format}: {}", format.about).to_lowercase();
+            assert!(help.to_lowercase().contains(&line), "{command}: {format}: {help}");
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use profile_files::Format;
 use serde_json::Value;
 use tests::folded::Folded;
 use tests::programs::program;
@@ -69,9 +70,13 @@ fn mistakes_are_usage_errors() -> Result<()> {
 #[test]
 fn every_ending_is_written_in_its_format() -> Result<()> {
     let sweetspot = at_1_khz();
-    let files = ["p.pb.gz", "p.folded", "p.svg", "p.speedscope.json"];
+    let files: Vec<String> = Format::written().map(|format| format!("p.{format}")).collect();
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
     recorded(&sweetspot, &files)?;
     let read = |name: &str| fs::read(sweetspot.file(name)).with_context(|| name.to_string());
+    for file in files {
+        ensure!(!read(file)?.is_empty(), "{file} is empty");
+    }
     ensure!(read("p.pb.gz")?.starts_with(&[0x1f, 0x8b]), "no gzip");
     let folded = Folded::parse(&String::from_utf8(read("p.folded")?)?)?;
     ensure!(folded.weight_of(|stack| stack.has("work_a")) > 0.0);

@@ -12,9 +12,6 @@ use std::{fs, io};
 #[path = "../../profiler-daemon/src/cgroup/text.rs"]
 mod cgroup_text;
 #[allow(dead_code, unused_imports)]
-#[path = "../../profiler-daemon/src/export/mod.rs"]
-mod export;
-#[allow(dead_code, unused_imports)]
 #[path = "../../profiler-daemon/src/sys/maps.rs"]
 mod proc_maps;
 #[allow(dead_code, unused_imports)]

@@ -94,7 +94,7 @@ fn address(host: &str) -> Option<IpAddr> {
 }
 
 fn misdirected(host: &str, instead: &str) -> Problem {
-    let detail = format!("this is not {}; use {instead}", crate::export::names::visible(host));
+    let detail = format!("this is not {}; use {instead}", profile_files::names::visible(host));
     Problem::new(StatusCode::MISDIRECTED_REQUEST, detail)
 }
 

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use jiff::Zoned;
+use profile_files::when::When;
+use profile_files::{FORMATS, Format};
 
 use super::bounds::Bounds;
 use super::problem::Problem;
-use crate::when::When;
 
 /// A parameter.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,8 +31,8 @@ pub(super) enum Kind {
     Target,
     /// `KEY=TEXT`; may be repeated.
     Label,
-    /// One of these words.
-    Word(&'static [&'static str]),
+    /// The name of a format.
+    Format,
 }
 
 impl Kind {
@@ -144,22 +145,22 @@ impl Params {
         Ok(labels)
     }
 
-    /// One of the words of the parameter.
+    /// A format.
     ///
     /// # Errors
     ///
-    /// If it is another.
-    pub(super) fn word(&self, parameter: &Parameter) -> Result<Option<&'static str>, Problem> {
-        let Kind::Word(words) = parameter.kind else { return Ok(None) };
+    /// If there is none of this name.
+    pub(super) fn format(&self, parameter: &Parameter) -> Result<Option<&'static Format>, Problem> {
         let Some(text) = self.one(parameter) else { return Ok(None) };
-        words.iter().copied().find(|word| *word == text).map(Some).ok_or_else(|| {
-            Problem::bad(format!("{} is none of {}; write one of them", parameter.name, words.join(", ")))
+        Format::named(text).map(Some).ok_or_else(|| {
+            let names = FORMATS.map(|format| format.name).join(", ");
+            Problem::bad(format!("{} is none of {names}; write one of them", parameter.name))
         })
     }
 }
 
 fn unknown(name: &str, known: &[&Parameter]) -> String {
-    let name = crate::export::names::visible(&name.chars().take(64).collect::<String>());
+    let name = profile_files::names::visible(&name.chars().take(64).collect::<String>());
     let names: Vec<&str> = known.iter().map(|parameter| parameter.name).collect();
     match names.as_slice() {
         [] => format!("there are no parameters here; remove {name}"),

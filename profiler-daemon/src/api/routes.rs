@@ -1,6 +1,7 @@
 //! Every path, what it takes and what it answers: the one list that the router, the readers of parameters and the OpenAPI
 //! document are made from.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Router;
@@ -9,6 +10,7 @@ use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use axum::routing::{MethodFilter, MethodRouter, on};
+use profile_files::FORMATS;
 
 use super::params::{Kind, Parameter};
 use super::problem::Problem;
@@ -67,7 +69,7 @@ impl Method {
 pub(super) struct Answered {
     /// Its status.
     pub(super) status: u16,
-    /// Media types, each with the schema of JSON.
+    /// Media types, each with the schema of JSON; with those of all formats where one can be asked for.
     pub(super) contents: &'static [(&'static str, Option<&'static str>)],
 }
 
@@ -120,12 +122,8 @@ pub(super) static LABEL: Parameter = Parameter {
     kind: Kind::Label,
     doc: "Only targets with this label, as KEY=TEXT; may be repeated, and all have to match.",
 };
-pub(super) static FORMAT: Parameter = Parameter {
-    name: "format",
-    kind: Kind::Word(&["json", "pb.gz", "folded", "svg", "speedscope.json", "table"]),
-    doc: "The format: json (functions with their intervals, and the run; the default), pb.gz (pprof), \
-          folded, svg (a flame graph), speedscope.json or table.",
-};
+pub(super) static FORMAT: Parameter =
+    Parameter { name: "format", kind: Kind::Format, doc: "The format; json by default." };
 
 const fn json(schema: &'static str) -> (&'static str, Option<&'static str>) {
     ("application/json", Some(schema))
@@ -190,12 +188,7 @@ pub(super) static ROUTES: [Route; 15] = [
             "/v1/profile",
             Operation::Profile,
             "A profile of a stored time range, or of the next seconds.",
-            &[
-                json("Profile"),
-                plain("application/octet-stream"),
-                plain("image/svg+xml"),
-                plain("text/plain"),
-            ],
+            &[json("Profile")],
         )
     },
     Route {
@@ -259,6 +252,13 @@ impl Route {
     /// Whether anyone may ask.
     pub(super) fn is_open(&self) -> bool {
         matches!(self.operation, Operation::Health | Operation::Ready)
+    }
+
+    /// Media types of its answer, each with the schema of JSON.
+    pub(super) fn contents(&self) -> BTreeMap<&'static str, Option<&'static str>> {
+        let formats = if self.parameters.contains(&&FORMAT) { &FORMATS[..] } else { &[] };
+        let kinds = formats.iter().map(|format| format.media_type.split(';').next().unwrap_or_default());
+        kinds.map(|kind| (kind, None)).chain(self.answer.contents.iter().copied()).collect()
     }
 
     /// Every status that it answers with.

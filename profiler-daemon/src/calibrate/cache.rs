@@ -4,11 +4,11 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use profile_files::AtomicFile;
 use profiler_core::rate::CostModel;
 use serde::{Deserialize, Serialize};
 
 use super::load::LOADED_FROM;
-use crate::aside::Aside;
 use crate::sampler::access::Access;
 use crate::sampler::handler_tracer::HandlerTracer;
 use crate::sys::limits;
@@ -107,7 +107,7 @@ pub(super) fn write(path: &Path, kept: &Kept) -> io::Result<bool> {
         return Ok(false);
     }
     path.parent().map_or(Ok(()), fs::create_dir_all)?;
-    let mut aside = Aside::create(path)?;
+    let mut aside = AtomicFile::create(path)?;
     aside.write_all(&serde_json::to_vec(kept)?)?;
     aside.commit()?;
     Ok(true)

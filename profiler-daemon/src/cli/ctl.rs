@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use config::{Each, ListenSettings, Ratio, Span};
+use profile_files::when::When;
+use profile_files::{Format, TABLE};
 
-use super::report::{ReportFormat, label};
-use super::{OutputFile, Top, output_file};
-use crate::when::When;
+use super::report::label;
+use super::{OutputFile, Top, output_file, output_help, printed_format};
 
 /// Arguments of `ctl`.
 #[derive(Debug, Args)]
@@ -100,14 +101,12 @@ pub(crate) struct CtlProfileArgs {
     #[arg(long, value_name = "KEY=TEXT", value_parser = label)]
     pub(crate) label: Vec<(String, String)>,
     /// Output format.
-    #[arg(long, value_enum, default_value_t = ReportFormat::Table, conflicts_with = "json")]
-    pub(crate) format: ReportFormat,
+    #[arg(long, value_parser = printed_format(), default_value = TABLE.name, conflicts_with = "json")]
+    pub(crate) format: &'static Format,
     /// Number of functions in the table; 0 shows all.
     #[arg(long, value_name = "N", default_value_t, conflicts_with = "output")]
     pub(crate) top: Top,
-    /// Write the profile to FILE instead of printing it; may be repeated. The ending picks the format: .pb.gz (pprof),
-    /// .folded, .svg (flame graph) or .speedscope.json.
-    #[arg(short, long = "output", value_name = "FILE", value_parser = output_file, conflicts_with_all = ["format", "json"])]
+    #[arg(short, long = "output", value_name = "FILE", value_parser = output_file, help = output_help("it"), conflicts_with_all = ["format", "json"])]
     pub(crate) output: Vec<OutputFile>,
 }
 

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use profile_files::when::When;
+use profile_files::{Format, TABLE};
 
-use super::{OutputFile, Top, output_file};
-use crate::when::When;
+use super::{OutputFile, Top, output_file, output_help, printed_format};
 
 /// Arguments of `report`.
 #[derive(Debug, Args)]
@@ -14,15 +15,13 @@ pub(crate) struct ReportArgs {
     #[arg(required_unless_present_any = ["from", "to", "store"], conflicts_with_all = ["from", "to", "store", "target", "label"])]
     pub(crate) file: Option<PathBuf>,
     /// Output format.
-    #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
-    pub(crate) format: ReportFormat,
+    #[arg(long, value_parser = printed_format(), default_value = TABLE.name)]
+    pub(crate) format: &'static Format,
     /// List code without names and stacks without their outer frames, each with the reason and a fix, as a
     /// table or as JSON.
     #[arg(long)]
     pub(crate) unknown: bool,
-    /// Write the profile to FILE instead of printing it; may be repeated. The ending picks the format: .pb.gz (pprof),
-    /// .folded, .svg (flame graph) or .speedscope.json.
-    #[arg(short, long = "output", value_name = "FILE", value_parser = output_file, conflicts_with_all = ["format", "unknown"])]
+    #[arg(short, long = "output", value_name = "FILE", value_parser = output_file, help = output_help("it"), conflicts_with_all = ["format", "unknown"])]
     pub(crate) output: Vec<OutputFile>,
     /// Number of functions in the table; 0 shows all. With --unknown: for each module.
     #[arg(long, value_name = "N", default_value_t, conflicts_with = "output")]
@@ -51,17 +50,6 @@ pub(crate) struct StoredArgs {
     /// Only targets with this label; may be repeated, and all have to match.
     #[arg(long, value_name = "KEY=TEXT", value_parser = label)]
     pub(crate) label: Vec<(String, String)>,
-}
-
-/// How a report is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ReportFormat {
-    /// A table of functions by their own CPU time.
-    Table,
-    /// The summary that `--stats` ends with, as JSON.
-    Json,
-    /// One line for each stack.
-    Folded,
 }
 
 /// A label as it is typed.

@@ -12,11 +12,11 @@ use hyper::header::{CONTENT_TYPE, HOST};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use profile_files::names::visible;
 use serde::Deserialize;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::export::names::visible;
 use crate::failure::{Failure, usage};
 
 /// Longest answer that is read: a profile of a month is a hundredth of it.

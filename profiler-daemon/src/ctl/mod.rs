@@ -49,7 +49,7 @@ pub(crate) fn run(job: &CtlJob, terminal: Terminal) -> Result<()> {
             client.ask(Method::Delete, &path, None, PATIENCE)?;
             let said = format!(
                 "{} is no longer profiled; what was sampled is stored\n",
-                crate::export::names::visible(target)
+                profile_files::names::visible(target)
             );
             terminal.print(if job.json { "{}\n" } else { &said })
         }

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Error, Result, anyhow};
+use profile_files::{JSON, PPROF, pprof};
 
 use super::client::{Client, Method, quoted};
-use crate::cli::ReportFormat;
-use crate::export::pprof;
 use crate::output::Outputs;
 use crate::report;
 use crate::settings::{CtlProfile, CtlTime, OutputJob};
@@ -21,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 ///
 /// If nothing was sampled in that time, or a file cannot be written.
 pub(super) fn run(client: &Client<'_>, asked: &CtlProfile, json: bool, terminal: Terminal) -> Result<()> {
-    let format = if json { ReportFormat::Json } else { asked.format };
+    let format = if json { &JSON } else { asked.format };
     // Files that cannot be written are better known before an hour of waiting.
     let files = OutputJob { files: asked.files.clone(), ..OutputJob::default() };
     let outputs = if asked.files.is_empty() { None } else { Some(Outputs::prepare(&files)?) };
@@ -43,7 +42,7 @@ pub(super) fn run(client: &Client<'_>, asked: &CtlProfile, json: bool, terminal:
 }
 
 fn path(asked: &CtlProfile) -> String {
-    let mut path = "/v1/profile?format=pb.gz".to_owned();
+    let mut path = format!("/v1/profile?format={PPROF}");
     let seconds = |ns: u64| format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
     match asked.time {
         CtlTime::Next(time) => path += &format!("&seconds={}", time.as_secs()),

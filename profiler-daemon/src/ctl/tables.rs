@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
+use profile_files::names::visible;
+use profile_files::when;
+
 use super::shown::{Attached, Decision, Decisions, Export, Message, Status, Store};
-use crate::export::names::visible;
-use crate::when;
 
 /// What the daemon says, on a line.
 pub(super) fn message(message: &Message) -> String {

@@ -3,10 +3,11 @@
 use std::cmp::Ordering;
 use std::fmt::Write;
 
+use profile_files::names::visible;
+
 use super::shown::{Target, Targets};
 use super::tables::{percent, time};
 use crate::cli::TargetOrder;
-use crate::export::names::visible;
 use crate::settings::TargetList;
 
 /// Targets that a note names.

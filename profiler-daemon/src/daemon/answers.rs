@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use config::TargetSettings;
+use profile_files::store::Waiting;
 
 use super::ask::{Ask, Attached, Refused, Wanted};
 use super::board::Snapshot;
@@ -16,7 +17,6 @@ use super::{Daemon, PUBLISH_EVERY_NS, exports};
 use crate::containers::Need;
 use crate::discovery::TargetId;
 use crate::run::explain;
-use crate::store::Waiting;
 use crate::sys::{clock, procfs};
 
 /// Targets that are said to have used more than this share of what all programs did have been counted wrongly: the kernel's two accounts

@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 
+use profile_files::names::visible;
+
 use super::Daemon;
 use super::keeper::Keeper;
 use super::state::{StoreStatus, TargetState};
 use crate::discovery::TargetId;
-use crate::export::names::visible;
 
 const MINUTE_NS: u64 = 60_000_000_000;
 /// Lines about targets in a minute.
@@ -354,8 +355,9 @@ pub(super) fn log_end(store: &StoreStatus, windows: u64, lost: u64) {
 
 #[cfg(test)]
 mod tests {
+    use profile_files::store::Counters;
+
     use super::*;
-    use crate::store::Counters;
 
     const SECOND_NS: u64 = 1_000_000_000;
 

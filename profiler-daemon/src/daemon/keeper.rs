@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use profile_files::store::{self, Export, Outboxes, RealDisk, Spool, Store, StoreError, Window};
 use profiler_core::profile::Run;
 
 use super::ask::Refused;
@@ -27,7 +28,6 @@ use crate::debuginfod;
 use crate::objects::Symbols;
 use crate::run::names::{Cut, Hurry};
 use crate::sampler::session::Collected;
-use crate::store::{self, Export, Outboxes, RealDisk, Spool, Store, StoreError, Window};
 use crate::sys::clock;
 
 /// Windows that wait at most, however small they are.

@@ -41,6 +41,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use config::DaemonSettings;
+use profile_files::store::{self, StoreError};
 use profiler_core::rate::share::Demand;
 use profiler_core::rate::{HostBudget, WindowLength};
 use tokio::sync::mpsc;
@@ -65,7 +66,6 @@ use crate::debuginfod;
 use crate::discovery::{Discovery, TargetId};
 use crate::objects::Symbols;
 use crate::run::{self, Engine, Setup};
-use crate::store::{self, StoreError};
 use crate::sys::{clock, limits, memory, priority, procfs};
 
 const SECOND_NS: u64 = 1_000_000_000;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use profile_files::store::{Counters, Waiting};
 use profiler_core::attach::AttachMode;
 use profiler_core::profile::OverheadParts;
 use profiler_core::rate::Decision;
@@ -10,7 +11,6 @@ use profiler_core::unwind::method::Method;
 use serde::Serialize;
 
 use crate::containers::RuntimeStatus;
-use crate::store::{Counters, Waiting};
 
 /// Why a target is sampled or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config::SamplingSettings;
+use profile_files::store::Window;
 use profiler_core::rate::Activity;
 
 use super::early::EarlyEnds;
@@ -24,7 +25,6 @@ use crate::run::join::{self, Whom};
 use crate::run::{Engine, Figures, Setup, ShareStatus, summary};
 use crate::sampler::session::Collected;
 use crate::sampler::watch::Watch;
-use crate::store::Window;
 use crate::sys::alarm::SwitchAlarm;
 use crate::sys::clock;
 

@@ -6,7 +6,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::aside::Aside;
+use profile_files::AtomicFile;
 
 /// For so long a file that no server had is not asked for again (elfutils' `cache_miss_s`).
 const MISS_HOLDS: Duration = Duration::from_secs(600);
@@ -45,10 +45,10 @@ impl Cache {
     }
 
     /// A file to be filled and then given its name.
-    pub(super) fn begin(&self, build_id: &str) -> io::Result<Aside> {
+    pub(super) fn begin(&self, build_id: &str) -> io::Result<AtomicFile> {
         let path = self.path(build_id);
         path.parent().map_or(Ok(()), fs::create_dir_all)?;
-        Aside::create(&path)
+        AtomicFile::create(&path)
     }
 
     pub(super) fn note_miss(&self, build_id: &str) -> io::Result<()> {

@@ -14,11 +14,11 @@ use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use profile_files::AtomicFile;
 use rustc_hash::FxHashMap;
 
 use self::cache::{Cache, Known};
 pub(crate) use self::settings::Settings;
-use crate::aside::Aside;
 
 /// What its notes begin with.
 pub(crate) const NOTE: &str = "debuginfod: ";
@@ -244,7 +244,7 @@ impl State {
 }
 
 /// Whether an object says that it is of this build.
-fn is_of_build(aside: &Aside, build_id: &str) -> bool {
+fn is_of_build(aside: &AtomicFile, build_id: &str) -> bool {
     let found = aside.reopen().ok().and_then(|file| symbolizer::build_id(&file));
     found.is_some_and(|found| found == build_id)
 }

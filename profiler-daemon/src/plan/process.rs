@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use config::{Ratio, Span};
+use profile_files::names::visible;
 use profiler_core::attach::AttachMode;
 use profiler_core::rate::{Activity, BoundBy, Figure, PRIOR_SHARE, Prediction};
 use serde_json::json;
 
 use super::{Plan, grouped, lines, pace, picture, rate};
-use crate::export::names::visible;
 use crate::law;
 use crate::output::{check_writable, write_text};
 use crate::plot::{self, Chart};

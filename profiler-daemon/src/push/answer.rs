@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceResponse;
+use profile_files::names::visible;
 use prost::Message;
 use ureq::http::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use ureq::http::{HeaderName, HeaderValue, Response};
@@ -10,7 +11,6 @@ use ureq::http::{HeaderName, HeaderValue, Response};
 use super::receiver::Receiver;
 use super::trouble::PushError;
 use crate::cli::PushFormat;
-use crate::export::names::visible;
 
 /// Characters of what it says that are shown.
 const SHOWN: usize = 200;

@@ -17,6 +17,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Error, Result};
+use profile_files::names::visible;
 use profiler_core::profile::{SymbolizedProfile, WeightedStack};
 
 use self::answer::size;
@@ -26,7 +27,6 @@ pub(crate) use self::receiver::Receiver;
 pub(crate) use self::source::Source;
 pub(crate) use self::trouble::PushError;
 use crate::cli::PushFormat;
-use crate::export::names::visible;
 use crate::failure::{Failure, exit_code};
 use crate::plot::grouped;
 use crate::settings::PushJob;

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use profile_files::store::Stamp;
 use profiler_core::profile::SymbolizedProfile;
-
-use crate::store::Stamp;
 
 /// Where the kernel says the name of this machine.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
@@ -73,8 +72,9 @@ fn host_name() -> Option<String> {
 mod tests {
     use profiler_core::profile::ProcessInfo;
 
+    use profile_files::testing;
+
     use super::*;
-    use crate::export::testing;
 
     fn label(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
         labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()

@@ -60,8 +60,9 @@ fn only(text: &str, is_allowed: impl Fn(char) -> bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use profile_files::testing;
+
     use super::*;
-    use crate::export::testing;
 
     fn identity(service: &str, labels: &[(&str, &str)]) -> Identity {
         let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());

@@ -6,10 +6,10 @@ use std::path::Path;
 use anyhow::{Error, Result, anyhow};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use profile_files::pprof;
+use profile_files::store::Stamp;
 use profiler_core::profile::SymbolizedProfile;
 
-use crate::export::pprof;
-use crate::store::Stamp;
 use crate::sys::root::{Link, open_regular};
 
 /// Longest file that is read: what is larger is no profile.

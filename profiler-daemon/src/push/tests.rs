@@ -11,14 +11,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use profile_files::{pprof, store, testing};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ServerConfig, ServerConnection, Stream};
 use ureq::tls::Certificate;
 
 use super::*;
-use crate::export::{pprof, testing};
-use crate::store;
 
 /// A certificate in `folder` for 127.0.0.1 that is valid for so many days from now, or nothing where there is no openssl.
 fn certificate(folder: &Path, days: &str) -> Option<()> {

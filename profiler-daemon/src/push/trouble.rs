@@ -3,9 +3,8 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
+use profile_files::names::visible;
 use tokio_rustls::rustls::{self, CertificateError};
-
-use crate::export::names::visible;
 
 /// Why a profile was not acknowledged.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

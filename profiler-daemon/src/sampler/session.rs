@@ -287,8 +287,10 @@ impl Session {
 
     /// A look at all processes has ended, and each that belongs to a target was assigned.
     pub(crate) fn look_ended(&mut self) {
-        let nobodys = self.owners.as_mut().map(Owners::look_ended);
-        nobodys.into_iter().flatten().for_each(|pid| self.let_go(pid));
+        let Some(owners) = &mut self.owners else { return };
+        let unassigned = owners.look_ended(procfs::has_ended);
+        unassigned.ended.into_iter().for_each(|pid| self.may_have_ended(pid));
+        unassigned.nobodys.into_iter().for_each(|pid| self.let_go(pid));
     }
 
     /// What a process does is counted no more.

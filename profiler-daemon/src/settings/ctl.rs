@@ -6,14 +6,13 @@ use std::time::Duration;
 use anyhow::Result;
 use config::Span;
 use jiff::Zoned;
+use profile_files::Format;
+use profile_files::when::When;
 
 use super::distinct;
 use crate::api::Attach;
-use crate::cli::{
-    CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs, OutputFile, ReportFormat, TargetOrder, Top,
-};
+use crate::cli::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs, OutputFile, TargetOrder, Top};
 use crate::failure::usage;
-use crate::when::When;
 
 /// Ask a daemon, or tell it something.
 #[derive(Debug)]
@@ -68,7 +67,7 @@ pub(crate) struct CtlProfile {
     /// With which labels.
     pub(crate) labels: Vec<(String, String)>,
     /// How to print it.
-    pub(crate) format: ReportFormat,
+    pub(crate) format: &'static Format,
     /// Functions that its table lists.
     pub(crate) top: Top,
     /// Files to write instead, each path once.

@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use anyhow::Result;
 use config::StoreSettings;
 use jiff::Zoned;
+use profile_files::store::Query;
+use profile_files::when::When;
+use profile_files::{Format, JSON, TABLE};
 use profiler_core::merge::Range;
 
 use super::distinct;
-use crate::cli::{self, OutputFile, ReportFormat, Top};
+use crate::cli::{self, OutputFile, Top};
 use crate::failure::usage;
-use crate::store::Query;
-use crate::when::When;
 
 /// Print a profile.
 #[derive(Debug)]
@@ -21,7 +22,7 @@ pub(crate) struct ReportJob {
     /// Files to write instead, each path once.
     pub(crate) files: Vec<OutputFile>,
     /// How to print it.
-    pub(crate) format: ReportFormat,
+    pub(crate) format: &'static Format,
     /// What it does not know instead of what it knows.
     pub(crate) unknown: bool,
     /// Functions that its table lists.
@@ -49,8 +50,8 @@ impl ReportJob {
     ///
     /// A usage error for options that do not go together, and for a range of time that is none.
     pub(super) fn new(args: cli::ReportArgs) -> Result<Self> {
-        if args.unknown && args.format == ReportFormat::Folded {
-            return Err(usage("--unknown is a list and no stacks; give --format table or json with it"));
+        if args.unknown && ![&TABLE, &JSON].contains(&args.format) {
+            return Err(usage("--unknown is a list and no profile; give --format table or json with it"));
         }
         distinct(args.output.iter().map(|file| &file.path))?;
         let source = match args.file {

@@ -8,26 +8,18 @@
 
 #![allow(clippy::print_stdout, reason = "this is what it is for")]
 
-// The daemon is a program and no library; what is measured of it is taken in here. Its tests run elsewhere.
-#[allow(dead_code, unused_imports)]
-#[path = "../../../profiler-daemon/src/export/mod.rs"]
-mod export;
 mod program;
 mod reads;
 mod spent;
-#[allow(dead_code, unused_imports)]
-#[path = "../../../profiler-daemon/src/store/mod.rs"]
-mod store;
-mod sys;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use config::DaemonSettings;
+use profile_files::store::{Now, RealDisk, Settings, Store, Window};
 use program::Program;
 use spent::Spent;
-use store::{Now, RealDisk, Settings, Store, Window};
 
 const SECOND: u64 = 1_000_000_000;
 const MINUTE: u64 = 60 * SECOND;

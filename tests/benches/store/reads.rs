@@ -9,11 +9,11 @@ use anyhow::{Context, Result, ensure};
 use jiff::civil::{Date, Time};
 use jiff::tz::TimeZone;
 use nix::sys::resource::UsageWho;
+use profile_files::store::{self, Query};
 use profiler_core::merge::Range;
 
 use crate::program::Program;
 use crate::spent::{Spent, cpu_time};
-use crate::store::{self, Query};
 use crate::{BEGIN, DAY, HOUR, MINUTE, RATE_HZ, SECOND, TARGETS};
 
 /// Hours and days that are read, spread over all the time there is, the last ones among them.

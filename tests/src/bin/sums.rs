@@ -3,7 +3,7 @@
 //! what the kernel charged to all programs of the machine, and that of a target which stays what the kernel charged to it.
 //! Ends with an error where that does not hold.
 //!
-//! Options: `--seconds 200` (of each division; twenty more are for setting up), `--window 60` (s).
+//! Options: `--seconds 200` (of each division; twenty more are for setting up), `--window 60` (s), `--only user`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -45,6 +45,16 @@ enum Division {
     Cgroup,
 }
 
+impl Division {
+    fn word(self) -> &'static str {
+        match self {
+            Division::Process => "process",
+            Division::User => "user",
+            Division::Cgroup => "cgroup",
+        }
+    }
+}
+
 #[derive(Serialize)]
 struct Found {
     division: Division,
@@ -65,7 +75,9 @@ fn main() -> Result<()> {
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
     prepare(folder.path())?;
     let mut found = Vec::new();
-    for division in [Division::Process, Division::User, Division::Cgroup] {
+    let all = [Division::Process, Division::User, Division::Cgroup];
+    let only: String = option("--only", String::new())?;
+    for division in all.into_iter().filter(|division| only.is_empty() || division.word() == only) {
         let of = look(division, seconds, folder.path())?;
         progress(&serde_json::to_string(&of)?);
         found.push(of);
@@ -127,19 +139,19 @@ impl Mix {
 
     /// What the kernel charged by now to those whose target has an account of its own (s).
     fn accounts(&self, division: Division) -> Result<BTreeMap<String, f64>> {
+        let of_group = |name: &str| group_cpu_s(&self.group.path().join(name));
+        let names = STEADY.iter().chain(&PARTS).map(|(name, _)| *name);
         match division {
-            Division::User => Ok(BTreeMap::new()),
+            Division::User => names
+                .zip(FIRST_USER..)
+                .map(|(name, user)| Ok((format!("all:{user}"), of_group(name)?)))
+                .collect(),
             Division::Process => self
                 .steady
                 .iter()
                 .map(|(name, running)| Ok((format!("all:{name}"), cpu_s(running.id())?)))
                 .collect(),
-            Division::Cgroup => {
-                let names = STEADY.iter().chain(&PARTS).map(|(name, _)| *name);
-                names
-                    .map(|name| Ok((self.group_target(name), group_cpu_s(&self.group.path().join(name))?)))
-                    .collect()
-            }
+            Division::Cgroup => names.map(|name| Ok((self.group_target(name), of_group(name)?))).collect(),
         }
     }
 
@@ -188,8 +200,8 @@ fn kernel_threads_s() -> Result<f64> {
 
 fn look(division: Division, seconds: u64, folder: &Path) -> Result<Found> {
     let mix = Mix::start(folder)?;
-    let each = serde_json::to_string(&division)?;
-    let section = format!("[[target]]\nname = \"all\"\neverything = true\neach = {each}\n");
+    let each = division.word();
+    let section = format!("[[target]]\nname = \"all\"\neverything = true\neach = \"{each}\"\n");
     let daemon = Daemon::start(option("--window", 60)?, &section)?;
     sleep(Duration::from_secs(SET_UP_S));
     let before = Look::of(&daemon, &mix, division)?;
@@ -219,7 +231,7 @@ fn report(found: &[Found]) -> Result<()> {
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     let mut verdicts = Vec::new();
     for of in found {
-        let each = serde_json::to_string(&of.division)?.trim_matches('"').to_owned();
+        let each = of.division.word();
         let off = |ratio: &f64| (ratio - 1.0).abs();
         let worst = of.accounts.iter().max_by(|a, b| off(a.1).total_cmp(&off(b.1)));
         let shown = worst.map_or(String::new(), |(name, ratio)| format!("{name} {}", percent(*ratio)));

@@ -72,7 +72,7 @@ async fn target_name(parts: &mut Parts) -> Result<String, Problem> {
     let named = named.map_err(unreadable)?;
     let name = named.iter().next().map(|(_, name)| name.to_owned()).unwrap_or_default();
     let is_name = name.len() <= 256 && name.chars().all(|c| c.is_ascii_alphanumeric() || "-._@:".contains(c));
-    if is_name { Ok(name) } else { Err(Refused::Unknown(crate::export::names::visible(&name)).into()) }
+    if is_name { Ok(name) } else { Err(Refused::Unknown(profile_files::names::visible(&name)).into()) }
 }
 
 impl Call<'_> {

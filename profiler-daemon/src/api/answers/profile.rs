@@ -5,15 +5,16 @@ use std::time::Duration;
 use axum::http::HeaderValue;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY};
 use jiff::Zoned;
+use profile_files::store::Query;
+use profile_files::{Format, JSON, PPROF};
 use profiler_core::merge::Range;
 
-use super::reading::{Form, render};
+use super::reading::render;
 use super::{Answer, Call, content};
 use crate::api::problem::Problem;
 use crate::api::routes::{FORMAT, FROM, LABEL, SECONDS, TARGET, TO};
 use crate::api::serve::Deadline;
 use crate::daemon::ask::{Ask, Flush};
-use crate::store::Query;
 use crate::sys::clock::unix_ns;
 
 /// What is at `/debug/pprof/`.
@@ -28,12 +29,12 @@ pub(super) const INDEX: &str = "\
 /// What Go takes where nothing is said.
 const GO_SECONDS: Duration = Duration::from_secs(30);
 
-/// The flame graph's own script and style, and nothing else; it cannot reach anything of where it is shown.
+/// A document's own script and style, and nothing else; it cannot reach anything of where it is shown.
 const POLICY: &str =
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; sandbox allow-scripts";
 
 pub(super) async fn profile(call: &Call<'_>) -> Answer {
-    let form = call.params.word(&FORMAT)?.and_then(Form::named).unwrap_or(Form::Json);
+    let format = call.params.format(&FORMAT)?.unwrap_or(&JSON);
     let now = Zoned::now();
     let from = call.params.moment(&FROM, &now)?;
     let to = call.params.moment(&TO, &now)?;
@@ -50,12 +51,12 @@ pub(super) async fn profile(call: &Call<'_>) -> Answer {
         }
         (None, None) => return Err(Problem::bad("from is needed, or seconds; write one such as from=-1h")),
     };
-    answer(call, range, form).await
+    answer(call, range, format).await
 }
 
 pub(super) async fn go(call: &Call<'_>) -> Answer {
     let time = call.params.seconds(&SECONDS, call.api.bounds.seconds)?.unwrap_or(GO_SECONDS);
-    answer(call, Asked::Next(time), Form::Pprof).await
+    answer(call, Asked::Next(time), &PPROF).await
 }
 
 /// Which time is asked for.
@@ -82,7 +83,7 @@ fn kept(call: &Call<'_>, from_unix_ns: u64, to_unix_ns: u64, now_unix_ns: u64) -
     Ok(Range { from_unix_ns, to_unix_ns })
 }
 
-async fn answer(call: &Call<'_>, asked: Asked, form: Form) -> Answer {
+async fn answer(call: &Call<'_>, asked: Asked, format: &'static Format) -> Answer {
     let (targets, labels) = (call.params.targets(&TARGET), call.params.labels(&LABEL)?);
     let flush = Flush { targets: targets.clone(), labels: labels.clone(), is_end: false };
     let range = match asked {
@@ -101,15 +102,15 @@ async fn answer(call: &Call<'_>, asked: Asked, form: Form) -> Answer {
     };
     let query = Query { range, targets, labels };
     wait(call, call.api.bounds.rendering);
-    let body = render(call.api, query, form).await?;
-    let mut response = content(form.media_type(), body);
+    let body = render(call.api, query, format).await?;
+    let mut response = content(format.media_type, body);
     let headers = response.headers_mut();
-    if form == Form::Svg {
+    if format.has_script {
         headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
     }
-    if form == Form::Pprof {
-        let name = HeaderValue::from_static("attachment; filename=\"profile.pb.gz\"");
-        headers.insert(CONTENT_DISPOSITION, name);
+    if format.is_binary() {
+        let name = HeaderValue::from_str(&format!("attachment; filename=\"profile.{format}\""));
+        headers.extend(name.ok().map(|name| (CONTENT_DISPOSITION, name)));
     }
     Ok(response)
 }

@@ -1,4 +1,4 @@
-//! A range read from the store and written in a form, on a thread where it keeps nobody waiting.
+//! A range read from the store and written in a format, on a thread where it keeps nobody waiting.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -6,6 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::http::StatusCode;
+use profile_files::Format;
+use profile_files::range::{self, RangeError, RangeProfile};
+use profile_files::store::{Query, StoreError};
+use profile_files::table::View;
 use profiler_core::profile::SymbolizedProfile;
 use tokio::time::timeout;
 
@@ -13,68 +17,15 @@ use crate::api::Api;
 use crate::api::observe::Counters;
 use crate::api::problem::Problem;
 use crate::daemon::ask::Ask;
-use crate::export::functions::functions;
-use crate::export::table::{View, render as table};
-use crate::export::{Format, stats};
-use crate::report;
-use crate::store::{Query, StoreError};
 
 /// Most bytes of an answer: a profile of a month takes a tenth of it, and all of it is in memory.
 const MOST_WRITTEN: usize = 64 << 20;
-/// Columns of a table.
-const WIDTH: usize = 120;
 
-/// How a profile is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
-    Json,
-    Pprof,
-    Folded,
-    Svg,
-    Speedscope,
-    Table,
-}
-
-impl Form {
-    /// The form of this name.
-    pub(super) fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "json" => Self::Json,
-            "pb.gz" => Self::Pprof,
-            "folded" => Self::Folded,
-            "svg" => Self::Svg,
-            "speedscope.json" => Self::Speedscope,
-            "table" => Self::Table,
-            _ => return None,
-        })
-    }
-
-    /// Its media type.
-    pub(super) fn media_type(self) -> &'static str {
-        match self {
-            Self::Json | Self::Speedscope => "application/json",
-            Self::Pprof => "application/octet-stream",
-            Self::Svg => "image/svg+xml",
-            Self::Folded | Self::Table => "text/plain; charset=utf-8",
-        }
-    }
-
-    fn write(self, profile: &SymbolizedProfile, left: &Left) -> anyhow::Result<Vec<u8>> {
-        let mut out = Sheet { bytes: Vec::new(), left };
-        let format = match self {
-            Self::Pprof => Format::Pprof,
-            Self::Folded => Format::Folded,
-            Self::Svg => Format::Svg,
-            Self::Speedscope => Format::Speedscope,
-            Self::Json => return Ok(stats::summary(&profile.run, &functions(profile))?.into_bytes()),
-            Self::Table => {
-                let view = View { width: WIDTH, top: usize::MAX };
-                return Ok(table(profile, &functions(profile), view).into_bytes());
-            }
-        };
-        format.write(profile, &mut out)?;
-        Ok(out.bytes)
-    }
+/// A profile as the bytes of an answer.
+fn written(format: &Format, profile: &SymbolizedProfile, left: &Left) -> io::Result<Vec<u8>> {
+    let mut out = Sheet { bytes: Vec::new(), left };
+    format.write(profile, View::default(), &mut out)?;
+    Ok(out.bytes)
 }
 
 /// Whether the client has left: what it asked for is then read and written no further.
@@ -133,8 +84,12 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// The sum of what was asked for, in a form. A reader is waited for as long as for any answer, and it has longer than that.
-pub(super) async fn render(api: &Arc<Api>, query: Query, form: Form) -> Result<Vec<u8>, Problem> {
+/// The sum of what was asked for, in a format. A reader is waited for as long as for any answer, and it has longer than that.
+pub(super) async fn render(
+    api: &Arc<Api>,
+    query: Query,
+    format: &'static Format,
+) -> Result<Vec<u8>, Problem> {
     let busy = || Problem::busy("other profiles are being read; try again, or request a shorter range");
     let waiting = timeout(api.bounds.answer, Arc::clone(&api.renderings).acquire_owned());
     let permit = waiting.await.ok().and_then(Result::ok).ok_or_else(busy)?;
@@ -143,8 +98,8 @@ pub(super) async fn render(api: &Arc<Api>, query: Query, form: Form) -> Result<V
     let left = waiting.left.clone();
     let work = tokio::task::spawn_blocking(move || {
         let _permit = permit; // as long as it works, which is until it finds that nobody waits for it
-        let report::Read { profile, damaged } = report::read(&folder, &query, &|| !left.is_so())?;
-        let written = form.write(&profile, &left).map_err(|error| Unread::unwritten(&error))?;
+        let RangeProfile { profile, damaged } = range::read(&folder, &query, &|| !left.is_so())?;
+        let written = written(format, &profile, &left).map_err(|error| Unread::unwritten(&error))?;
         Ok((written, damaged))
     });
     let done = timeout(api.bounds.rendering, work).await.map_err(|_| {
@@ -200,21 +155,20 @@ enum Unread {
 }
 
 impl Unread {
-    fn unwritten(error: &anyhow::Error) -> Self {
-        let is_large = |cause: &io::Error| cause.kind() == io::ErrorKind::FileTooLarge;
-        match error.downcast_ref::<io::Error>() {
-            Some(cause) if is_large(cause) => Self::Large,
-            _ => Self::Failed(format!("{error:#}")),
+    fn unwritten(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::FileTooLarge => Self::Large,
+            _ => Self::Failed(error.to_string()),
         }
     }
 }
 
-impl From<report::Unread> for Unread {
-    fn from(unread: report::Unread) -> Self {
+impl From<RangeError> for Unread {
+    fn from(unread: RangeError) -> Self {
         match unread {
-            report::Unread::Nothing(text, damaged) => Self::Nothing(text, damaged),
-            report::Unread::Store(error @ StoreError::Restless(_)) => Self::Busy(error.to_string()),
-            report::Unread::Store(error) => Self::Failed(error.to_string()),
+            RangeError::Nothing(text, damaged) => Self::Nothing(text, damaged),
+            RangeError::Store(error @ StoreError::Restless(_)) => Self::Busy(error.to_string()),
+            RangeError::Store(error) => Self::Failed(error.to_string()),
         }
     }
 }
@@ -230,9 +184,9 @@ mod tests {
         let piece = vec![0; 1 << 20];
         let written = (0..100).take_while(|_| sheet.write_all(&piece).is_ok()).count();
         assert_eq!(written, MOST_WRITTEN >> 20);
-        let error = anyhow::Error::from(sheet.write_all(&piece).unwrap_err());
+        let error = sheet.write_all(&piece).unwrap_err();
         assert!(matches!(Unread::unwritten(&error), Unread::Large));
         left.0.store(true, Ordering::Relaxed);
-        assert!(matches!(Unread::unwritten(&sheet.write_all(b"x").unwrap_err().into()), Unread::Failed(_)));
+        assert!(matches!(Unread::unwritten(&sheet.write_all(b"x").unwrap_err()), Unread::Failed(_)));
     }
 }

@@ -1,5 +1,6 @@
 //! The OpenAPI document, made from the table of routes: what it says of paths, parameters and statuses is what is done.
 
+use profile_files::FORMATS;
 use serde_json::{Map, Value, json};
 
 use super::params::{Kind, Parameter};
@@ -85,7 +86,7 @@ fn query(parameter: &Parameter) -> Value {
         Kind::Seconds => json!({ "type": "integer", "minimum": 1, "maximum": 3600 }),
         Kind::Target => text("^[^\\x00-\\x1f\\x7f-\\x9f]*$"),
         Kind::Label => text("^[^=\\x00-\\x1f\\x7f-\\x9f]+=[^\\x00-\\x1f\\x7f-\\x9f]*$"),
-        Kind::Word(words) => json!({ "type": "string", "enum": words }),
+        Kind::Format => json!({ "type": "string", "enum": FORMATS.map(|format| format.name) }),
     };
     let schema = if parameter.kind.is_repeated() {
         json!({ "type": "array", "items": one, "maxItems": 100 })
@@ -96,9 +97,19 @@ fn query(parameter: &Parameter) -> Value {
         "name": parameter.name,
         "in": "query",
         "required": false,
-        "description": parameter.doc,
+        "description": description(parameter),
         "schema": schema,
     })
+}
+
+fn description(parameter: &Parameter) -> String {
+    match parameter.kind {
+        Kind::Format => {
+            let formats = FORMATS.map(|format| format!("{format} ({})", format.about));
+            format!("{} One of {}.", parameter.doc, formats.join(", "))
+        }
+        _ => parameter.doc.to_owned(),
+    }
 }
 
 fn response(route: &Route, status: u16) -> Value {
@@ -109,12 +120,11 @@ fn response(route: &Route, status: u16) -> Value {
         });
     }
     let contents: Map<String, Value> = route
-        .answer
-        .contents
-        .iter()
+        .contents()
+        .into_iter()
         .map(|(kind, schema)| {
             let schema = schema.map_or_else(|| json!({}), |schema| json!({ "schema": reference(schema) }));
-            ((*kind).to_owned(), schema)
+            (kind.to_owned(), schema)
         })
         .collect();
     if contents.is_empty() {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Stdio};
 
+use profile_files::store;
 use profiler_core::attach::AttachMode;
 use profiler_core::profile::OverheadParts;
 use profiler_core::unwind::method::Method;
@@ -18,7 +19,6 @@ use crate::daemon::state::{
     ExportStatus, HostStatus, MemoryStatus, Origin, SettingsStatus, StoreStatus, SymbolizerStatus,
     TargetCounts, TargetState,
 };
-use crate::store;
 
 /// A status in which every figure is another.
 fn status() -> Status {

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use profile_files::FORMATS;
+
 use super::*;
 
 const STORE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/store");
@@ -43,10 +45,36 @@ fn a_range_comes_in_every_form() {
     assert!(svg.head.contains("content-security-policy: default-src 'none'; script-src 'unsafe-inline'"));
     let pprof = asked("&format=pb.gz");
     assert!(pprof.head.contains("filename=\"profile.pb.gz\""));
-    let read = crate::export::pprof::read(pprof.body.as_slice()).unwrap();
+    let read = profile_files::pprof::read(pprof.body.as_slice()).unwrap();
     assert_eq!(read.run.samples, 3200);
     // Long ago: nothing open can belong to it.
     assert_eq!(daemon.heard.flushes.load(Ordering::Relaxed), 0);
+}
+
+/// A browser neither shows what is binary nor runs more than the script of what it shows.
+#[test]
+fn every_format_is_answered_as_the_document_says() {
+    let daemon = daemon();
+    let operation = &daemon.get("/v1/openapi.json").json()["paths"]["/v1/profile"]["get"];
+    let parameters = operation["parameters"].as_array().unwrap();
+    let parameter = parameters.iter().find(|parameter| parameter["name"] == "format").unwrap();
+    let contents = &operation["responses"]["200"]["content"];
+    assert_eq!(parameter["schema"]["enum"].as_array().unwrap().len(), FORMATS.len());
+    for format in FORMATS {
+        assert!(parameter["schema"]["enum"].as_array().unwrap().contains(&format.name.into()), "{format}");
+        assert!(parameter["description"].as_str().unwrap().contains(format.about), "{format}");
+        let got = daemon.get(&format!("/v1/profile?{RANGE}&format={format}"));
+        assert_eq!(got.status, 200, "{format}: {}", got.text());
+        let kind = format!("content-type: {}", format.media_type);
+        assert!(got.head.contains(&kind), "{format}: {}", got.head);
+        let bare = format.media_type.split(';').next().unwrap();
+        assert!(contents[bare].is_object(), "{format}: {contents}");
+        let is_attached = got.head.contains(&format!("attachment; filename=\"profile.{format}\""));
+        assert_eq!(is_attached, format.is_binary(), "{format}: {}", got.head);
+        let is_confined = got.head.contains("content-security-policy: default-src 'none'; script-src");
+        assert_eq!(is_confined, format.has_script, "{format}: {}", got.head);
+    }
+    assert!(contents["application/json"]["schema"]["$ref"].as_str().unwrap().ends_with("/Profile"));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Windows go to backends, too: each export has a thread that sends what waits for it in the store.
 //!
-//! The store is the queue ([`crate::store::Outboxes`]), so that a backend that is slow, down or refuses
+//! The store is the queue ([`Outboxes`]), so that a backend that is slow, down or refuses
 //! delays nothing and loses nothing while the store keeps it. The loop never waits for a sender: it reads the
 //! latest status of each.
 
@@ -20,13 +20,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result};
 use config::DaemonSettings;
+use profile_files::store::{Export, Now, Outboxes, Tally};
 
 use self::plan::Plan;
 use self::sender::{Control, Orders, Sender};
 use super::journal::OncePerMinute;
 use super::keeper::boot_id;
 use super::state::ExportStatus;
-use crate::store::{Export, Now, Outboxes, Tally};
 use crate::sys::clock;
 
 /// Part of the host's budget that all exports together may take. It is own CPU time of no target, which samples leave to them.

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use profile_files::store::{ANOTHER_TURN_NS, Fate, Fault, Letter};
+
 use crate::daemon::journal::OncePerMinute;
-use crate::store::{ANOTHER_TURN_NS, Fate, Fault, Letter};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// The longest pause between two attempts (ns).

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use profile_files::store::{Cursor, Fate, Letter, NotRead, Outboxes, read_file};
+
 use super::plan::{Plan, in_settings};
 use super::schedule::{Schedule, Talk, Unsent};
 use crate::push::{Client, PushError, Source};
-use crate::store::{Cursor, Fate, Letter, NotRead, Outboxes, read_file};
 use crate::sys::{clock, priority};
 
 /// What a sender does.

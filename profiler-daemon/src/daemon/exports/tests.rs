@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use profile_files::store::{Export, Fate, Letter, Now, RealDisk, Settings, Store, Tally, Window};
+use profile_files::testing;
 use tempfile::TempDir;
 
 use super::schedule::{Schedule, Unsent};
-use crate::export::testing;
-use crate::store::{Export, Fate, Letter, Now, RealDisk, Settings, Store, Tally, Window};
 
 const SECOND: u64 = 1_000_000_000;
 /// The wall clock when the boot's was zero: 2026-11-16.

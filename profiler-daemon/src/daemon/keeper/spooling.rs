@@ -4,10 +4,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use profile_files::store::Spool;
+
 use super::{Job, Parcel, Pending, Told};
 use crate::daemon::pace::Wanted;
 use crate::run::names::Cut;
-use crate::store::Spool;
 use crate::sys::clock;
 
 pub(super) struct Spooler {

@@ -12,6 +12,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use profile_files::store::{Now, Spool, Store, Unread};
 use profiler_core::profile::SymbolizedProfile;
 
 use super::{Job, Lost, Pending, Rules, Told};
@@ -20,7 +21,6 @@ use crate::daemon::state::StoreStatus;
 use crate::debuginfod;
 use crate::objects::Symbols;
 use crate::run::names::{Cut, Hurry, symbolize_cut};
-use crate::store::{Now, Spool, Store, Unread};
 use crate::sys::{clock, family, memory};
 
 /// While a window waits, the thread checks this often whether the host's budget has room for it by now. It is woken where somebody

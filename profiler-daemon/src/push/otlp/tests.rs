@@ -1,10 +1,10 @@
 use std::collections::BTreeMap;
 
 use opentelemetry_proto::tonic::profiles::v1development::{KeyValueAndUnit, ProfilesDictionary};
+use profile_files::{pprof, testing};
 use profiler_core::profile::{Outcome, ProcessIndex, ProcessInfo};
 
 use super::*;
-use crate::export::{pprof, testing};
 
 /// What a file of the profile holds, and the message that is made of it, after its way over the wire.
 fn sent(profile: &SymbolizedProfile) -> (SymbolizedProfile, ExportProfilesServiceRequest) {

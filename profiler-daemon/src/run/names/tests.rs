@@ -1,10 +1,10 @@
+use profile_files::functions::functions;
+use profile_files::pprof;
 use profiler_core::aggregate::{Aggregator, Chain};
 use profiler_core::process::ProcessTable;
 use profiler_core::profile::Outcome;
 
 use super::*;
-use crate::export::functions::functions;
-use crate::export::pprof;
 use crate::objects::{ObjectStore, Symbols};
 
 /// Ten stacks in twenty windows, of weights that no factor leaves whole.

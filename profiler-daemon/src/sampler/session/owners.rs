@@ -82,6 +82,15 @@ struct Waiting {
     since_look: u64,
 }
 
+/// What a look at all processes has assigned to no target.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Unassigned {
+    /// Those that belong to none, not even to that of the rest.
+    pub(super) nobodys: Vec<u32>,
+    /// Those that have ended.
+    pub(super) ended: Vec<u32>,
+}
+
 /// What a sample adds, beside its stack.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sampled {
@@ -349,12 +358,14 @@ impl Owners {
         self.looks += 1;
     }
 
-    /// It has ended: the processes that waited and belong to no target, not even to that of the rest.
-    pub(super) fn look_ended(&mut self) -> Vec<u32> {
-        let looked_at = |(pid, waiting): (&u32, &Waiting)| (waiting.since_look < self.looks).then_some(*pid);
-        let unasked: Vec<u32> = self.waiting.iter().filter_map(looked_at).collect();
-        unasked.iter().for_each(|pid| self.assign(*pid, None));
-        unasked.into_iter().filter(|pid| self.is_nobodys(*pid)).collect()
+    /// It has ended. Of the processes that waited and were not assigned, those that live belong to the target of the rest, or to none.
+    /// The others were gone before the look came to them, which says nothing of whose they were: they wait until their end is told.
+    pub(super) fn look_ended(&mut self, has_ended: impl Fn(u32) -> bool) -> Unassigned {
+        let is_old = |(pid, waiting): (&u32, &Waiting)| (waiting.since_look < self.looks).then_some(*pid);
+        let unassigned = self.waiting.iter().filter_map(is_old);
+        let (ended, live): (Vec<u32>, Vec<u32>) = unassigned.partition(|pid| has_ended(*pid));
+        live.iter().for_each(|pid| self.assign(*pid, None));
+        Unassigned { nobodys: live.into_iter().filter(|pid| self.is_nobodys(*pid)).collect(), ended }
     }
 
     /// Reads what each process used that was sampled since the last time, or each of them: its share follows the kernel's account.

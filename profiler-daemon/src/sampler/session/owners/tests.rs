@@ -62,7 +62,7 @@ impl Host {
     fn look(&mut self, found: &[(u32, Owner)]) -> Vec<u32> {
         self.owners.look_begins();
         found.iter().for_each(|(pid, owner)| self.owners.assign(*pid, Some(*owner)));
-        self.owners.look_ended()
+        self.owners.look_ended(|_| false).nobodys
     }
 
     /// Samples and CPU time (ms) of each.
@@ -129,6 +129,21 @@ fn whoever_is_nobodys_is_the_rests_or_is_let_go() {
     assert_eq!(host.of(PYTHONS), (1, 10.0));
 }
 
+/// Its end may be told after the look, which came too late for it.
+#[test]
+fn a_process_that_is_gone_when_a_look_comes_to_it_is_its_parents_and_not_the_rests() {
+    let mut host = Host::new(true);
+    host.fork(CHILD, SHELL);
+    host.exec(CHILD, "briefly");
+    host.sample(CHILD);
+    host.owners.look_begins();
+    let ended = host.owners.look_ended(|pid| pid == CHILD);
+    assert_eq!(ended, Unassigned { nobodys: vec![], ended: vec![CHILD] });
+    assert_eq!(host.of(REST), (0, 0.0));
+    host.owners.ended(CHILD, Some("briefly"));
+    assert_eq!((host.of(SHELLS), host.of(REST)), ((1, 10.0), (0, 0.0)));
+}
+
 /// It has a sampler of its own, which does not know what the process did before; another target would be charged with it.
 #[test]
 fn what_a_process_did_that_is_sampled_elsewhere_is_no_other_targets() {
@@ -147,7 +162,7 @@ fn one_look_later_than_it_came_a_process_is_known() {
     let mut host = Host::new(false);
     host.owners.look_begins();
     host.sample(CHILD);
-    assert!(host.owners.look_ended().is_empty());
+    assert_eq!(host.owners.look_ended(|_| false), Unassigned::default());
     assert_eq!(host.look(&[]), [CHILD]);
 }
 

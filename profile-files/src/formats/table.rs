@@ -1,0 +1,174 @@
+//! The profile for a person: what the run was, what it cost and what is missing, then functions by their own CPU time.
+
+mod few;
+mod summary;
+
+use std::fmt::Write;
+
+use config::Ratio;
+use profiler_core::profile::{Measure, Run, SymbolizedProfile};
+
+use crate::functions::{FunctionCost, FunctionTable};
+use crate::names::{shorten, visible, with_module};
+
+/// How much of the profile there is room for.
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    /// Columns.
+    pub width: usize,
+    /// Most functions to list.
+    pub top: usize,
+}
+
+impl Default for View {
+    /// All functions, as wide as a page.
+    fn default() -> Self {
+        Self { width: 120, top: usize::MAX }
+    }
+}
+
+/// CPU time from which a target without samples is no longer taken to have done nothing (s).
+const WORTH_SAMPLING_S: f64 = 0.05;
+/// CPU time of the target below which functions are shown in milliseconds (s).
+const SHORT_S: f64 = 0.1;
+/// Width of an interval from which its ends need one decimal alone.
+const WIDE: f64 = 0.01;
+
+/// The table as text.
+pub fn render(profile: &SymbolizedProfile, table: &FunctionTable, view: View) -> String {
+    let mut parts = vec![block(&summary::about_run(profile, table), view.width)];
+    if table.functions.is_empty() {
+        let mut text = String::new();
+        wrapped(&mut text, "", 0, &nothing(&profile.run), view.width);
+        parts.insert(0, text);
+    } else {
+        let mut text = String::new();
+        list(&mut text, &profile.run, &table.functions, view);
+        parts.push(text);
+        parts.push(block(&summary::about_rows(&profile.run, table), view.width));
+    }
+    parts.retain(|part| !part.is_empty());
+    parts.join("\n")
+}
+
+/// Lines with their labels.
+fn block(lines: &[summary::Line], width: usize) -> String {
+    let mut out = String::new();
+    lines.iter().for_each(|(label, text)| wrapped(&mut out, label, INDENT, text, width));
+    out
+}
+
+/// Said in place of the functions where there are none.
+fn nothing(run: &Run) -> String {
+    match run.target_cpu_s {
+        _ if run.confidence == 0.0 => "no samples".to_owned(),
+        cpu_s if cpu_s >= WORTH_SAMPLING_S => format!("no samples of {} of CPU time", seconds(cpu_s)),
+        cpu_s => {
+            let used = if cpu_s > 0.0 { seconds(cpu_s) } else { "no".to_owned() };
+            let of = if cpu_s > 0.0 { "of " } else { "" };
+            format!("{} used {used} {of}CPU time: nothing to sample", visible(&run.target))
+        }
+    }
+}
+
+fn list(out: &mut String, run: &Run, functions: &[FunctionCost], view: View) {
+    let (shown, hidden) = functions.split_at(view.top.min(functions.len()));
+    let level = Ratio::new(run.confidence).ok().filter(|_| shown.iter().any(|f| f.share_ends.is_some()));
+    let title = level.map_or_else(String::new, |level| format!("{level} interval"));
+    let intervals: Vec<String> = shown.iter().map(interval).collect();
+    let widest = intervals.iter().chain([&title]).map(|text| text.chars().count()).max().unwrap_or(0);
+    let columns = |cpu: &str, share: &str, interval: &str, total: &str, mark: char| {
+        let interval = if widest > 0 { format!(" {interval:>widest$}") } else { String::new() };
+        format!("{cpu:>9} {share:>7}{interval} {total:>7} {mark} ")
+    };
+    // Of a short run, seconds with three decimals would all be 0.
+    let (unit, per_s, decimals) =
+        if (f64::MIN_POSITIVE..SHORT_S).contains(&run.target_cpu_s) { ("ms", 1e3, 2) } else { ("s", 1.0, 3) };
+    let unit = column(&run.measure, unit);
+    let _ = writeln!(out, "{}function [module]", columns(&unit, "share", &title, "total", ' '));
+    for (function, interval) in shown.iter().zip(&intervals) {
+        let (share, total) = (percent(function.share, 2), percent(function.total_share, 1));
+        let mark = if function.tied == Some(true) { '~' } else { ' ' };
+        let figures =
+            columns(&format!("{:.decimals$}", function.cpu_s * per_s), &share, interval, &total, mark);
+        let room = view.width.saturating_sub(figures.chars().count());
+        let name = with_module(&visible(&function.name), &visible(&function.module), room);
+        let _ = writeln!(out, "{figures}{name}");
+    }
+    if !hidden.is_empty() {
+        let _ = writeln!(out, "{}", more(hidden, &run.measure));
+    }
+}
+
+/// The interval of a function's share: `38.2–43.1%`.
+fn interval(function: &FunctionCost) -> String {
+    let Some((low, high)) = function.share_ends else { return String::new() };
+    let decimals = if high - low < WIDE { 2 } else { 1 };
+    format!("{:.decimals$}–{}", low * 100.0, percent(high, decimals))
+}
+
+/// The title of the column of times: `CPU s`, `delay ms`.
+pub(crate) fn column(measure: &Measure, unit: &str) -> String {
+    match measure {
+        Measure::CpuTime => format!("CPU {unit}"),
+        Measure::Other { time, .. } if time.len() + unit.len() < 9 => format!("{} {unit}", visible(time)),
+        Measure::Other { .. } => format!("time {unit}"),
+    }
+}
+
+fn more(hidden: &[FunctionCost], measure: &Measure) -> String {
+    let share = percent(hidden.iter().map(|function| function.share).sum(), 1);
+    let (functions, them) = if hidden.len() == 1 { ("function", "it") } else { ("functions", "them") };
+    let time = visible(&measure.in_words());
+    format!("…and {} more {functions} ({share} of the {time}); --top 0 shows {them}", hidden.len())
+}
+
+fn percent(share: f64, decimals: usize) -> String {
+    format!("{:.decimals$}%", share * 100.0)
+}
+
+/// A time in seconds, or in milliseconds where it is short.
+fn seconds(time_s: f64) -> String {
+    match time_s {
+        short if short < 0.001 => format!("{:.1} ms", short * 1e3),
+        short if short < 0.1 => format!("{:.0} ms", short * 1e3),
+        long => format!("{long:.2} s"),
+    }
+}
+
+/// Columns of a label.
+const INDENT: usize = 10;
+
+/// Text broken at blanks and indented under its label.
+fn wrapped(out: &mut String, label: &str, indent: usize, text: &str, width: usize) {
+    // A word longer than a line: shortened, since a target is a command line and may hold anything.
+    let words = text.split(' ').map(|word| shorten(word, width - indent));
+    indented(out, label, indent, &words.collect::<Vec<_>>().join(" "), width);
+}
+
+/// Text broken at blanks and indented under its label. A word longer than a line stays whole.
+pub(crate) fn paragraph(out: &mut String, label: &str, text: &str, width: usize) {
+    indented(out, label, INDENT, text, width);
+}
+
+fn indented(out: &mut String, label: &str, indent: usize, text: &str, width: usize) {
+    let mut column = indent;
+    let _ = write!(out, "{label:<indent$}");
+    for (at, word) in text.split(' ').enumerate() {
+        let length = word.chars().count();
+        if at > 0 && column + 1 + length > width {
+            let _ = write!(out, "\n{:indent$}", "");
+            column = indent;
+        } else if at > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        column += length;
+        out.push_str(word);
+    }
+    out.push('\n');
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

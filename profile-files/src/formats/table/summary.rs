@@ -1,0 +1,269 @@
+//! The lines around the functions. A figure that the file does not hold has no line.
+
+use std::fmt::Write;
+
+use config::Ratio;
+use profiler_core::profile::{Run, SymbolizedProfile};
+use profiler_core::stats::Goal;
+
+use super::{WORTH_SAMPLING_S, few, percent, seconds};
+use crate::functions::{FunctionCost, FunctionTable};
+use crate::intervals::Reached;
+use crate::names::visible;
+use crate::unknown::UnknownList;
+
+/// Share of the CPU time without a name from which the person is told.
+const NAMELESS_WORTH_A_LINE: f64 = 0.01;
+/// The same of the CPU time that nobody sampled.
+const NOT_SAMPLED_WORTH_A_WORD: f64 = 0.01;
+const TIED: &str = "~ in another run it may well take no more than the next";
+const TOO_SHORT: &str = "~ this run does not show which takes more in another: it was too short, or its functions ran on for too long";
+/// How far the weights may be from the scheduler's figure before the person is told.
+const WEIGHTS_WORTH_A_LINE: f64 = 0.02;
+/// Share of a function from which it is one of the largest, as in [`Goal`].
+const LARGE: f64 = 0.01;
+/// CPU time of the target from which a share of it is worth printing (s).
+const WORTH_A_SHARE_S: f64 = 0.01;
+
+/// Label and text.
+pub(super) type Line = (&'static str, String);
+
+/// What the run was and cost, and what is missing of it.
+pub(super) fn about_run(profile: &SymbolizedProfile, table: &FunctionTable) -> Vec<Line> {
+    let run = &profile.run;
+    let is_idle = table.functions.is_empty() && run.target_cpu_s < WORTH_SAMPLING_S;
+    let mut lines = if is_idle { Vec::new() } else { figures(profile, table) };
+    lines.extend(run.notes.iter().map(|note| ("note", visible(note))));
+    lines
+}
+
+fn figures(profile: &SymbolizedProfile, table: &FunctionTable) -> Vec<Line> {
+    let (run, functions) = (&profile.run, table.functions.as_slice());
+    let mut lines = vec![("target", target(run))];
+    lines.extend(rate(run).map(|text| ("rate", text)));
+    lines.push(("samples", samples(run)));
+    lines.extend(nameless(profile).map(|text| ("nameless", text)));
+    lines.extend(overhead(run).map(|text| ("overhead", text)));
+    lines.extend(weights(run).map(|text| ("weights", text)));
+    lines.extend(few::why(run, functions).map(|text| ("note", text)));
+    lines.extend(no_intervals(profile, functions).map(|text| ("note", text)));
+    lines
+}
+
+/// How sure the rows are.
+pub(super) fn about_rows(run: &Run, table: &FunctionTable) -> Vec<Line> {
+    let mut lines: Vec<Line> = precision(run, table).map(|text| ("precision", text)).into_iter().collect();
+    let mut tied = table.functions.iter().filter(|function| function.tied == Some(true)).peekable();
+    if tied.peek().is_some() {
+        let is_known = tied.any(|function| function.long_run_cpu_s_low.is_some());
+        let text = if is_known { TIED } else { TOO_SHORT };
+        lines.push(("order", text.to_owned()));
+    }
+    lines
+}
+
+pub(super) fn target(run: &Run) -> String {
+    let name = visible(&run.target);
+    let mut text = name;
+    if run.target_cpu_s > 0.0 {
+        let _ = write!(text, ": {} of {}", seconds(run.target_cpu_s), visible(&run.measure.in_words()));
+    }
+    // Other tools do not always tell how long they looked.
+    if run.target_cpu_s > 0.0 && (run.duration_s > 0.0 || run.confidence > 0.0) {
+        let _ = write!(text, " in {}", seconds(run.duration_s));
+    }
+    if run.not_sampled_cpu_s > NOT_SAMPLED_WORTH_A_WORD * run.target_cpu_s {
+        let _ = write!(text, ", {} not sampled, in no function", seconds(run.not_sampled_cpu_s));
+    }
+    text
+}
+
+/// The rate, what the law asks for, and what keeps the rate from it.
+pub(super) fn rate(run: &Run) -> Option<String> {
+    if run.rate_hz <= 0.0 {
+        return None;
+    }
+    let mut text = format!("{:.0}/s of CPU time now", run.rate_hz);
+    if run.law_samples >= 1.0 && !is_fixed(run) {
+        let _ = write!(text, "; {} samples, the law asks for {:.0}", run.samples, run.law_samples);
+        let law = Some(&run.law).filter(|law| ["anytime", "horizon"].contains(&law.as_str()));
+        let _ = law.map_or(Ok(()), |law| write!(text, " ({law} law)"));
+    }
+    if let Some(bound) = bound(run) {
+        let _ = write!(text, "; {bound}");
+    }
+    Some(text)
+}
+
+pub(super) fn is_fixed(run: &Run) -> bool {
+    run.bound_by == "fixed" || run.law == "fixed"
+}
+
+/// What set the rate.
+pub(super) fn bound(run: &Run) -> Option<String> {
+    let words = match run.bound_by.as_str() {
+        // Of another tool, or of several runs.
+        "" | "several" => return None,
+        "law" => "set by the law",
+        "fixed" => "fixed by --rate",
+        "floor" => "the lowest rate that yields a profile",
+        "budget" | "bucket" => "limited by the slowdown budget",
+        "host" => "limited by the host's budget",
+        "own_cpu" | "own" | "self" => "limited by the profiler's own CPU time",
+        "kernel" => "limited by the kernel's highest rate",
+        "tick" => "limited by the kernel's tick",
+        "bytes" => "limited by the data that samples bring",
+        other => return Some(format!("limited by the {}", visible(other))),
+    };
+    Some(words.to_owned())
+}
+
+pub(super) fn samples(run: &Run) -> String {
+    let mut text = run.samples.to_string();
+    if !run.measure.is_cpu() {
+        let _ = write!(text, " {}", visible(run.measure.counted()));
+    }
+    if run.samples > 0 && (run.confidence > 0.0 || run.truncated > 0) {
+        let _ = write!(text, ": {} with complete stacks", percent(run.complete_ratio, 1));
+    }
+    if run.outer_frames_from_earlier > 0 {
+        let _ = write!(text, " ({} with outer frames from an earlier sample)", run.outer_frames_from_earlier);
+    }
+    if run.confidence > 0.0 || run.lost > 0 {
+        let _ = write!(text, ", {} lost", run.lost);
+        let _ = if run.lost > 0 { write!(text, " and made up for by those around them") } else { Ok(()) };
+    }
+    for (count, what) in [
+        (run.undecodable, "undecodable"),
+        (run.throttled, "throttled"),
+        (run.foreign_samples, "of other processes"),
+    ] {
+        if count > 0 {
+            let _ = write!(text, ", {count} {what}");
+        }
+    }
+    if run.truncated > 0 {
+        let _ = write!(text, "; incomplete: {}", run.truncated_by.in_words());
+    }
+    text
+}
+
+/// What lacks names, where that matters.
+fn nameless(profile: &SymbolizedProfile) -> Option<String> {
+    let unknown = UnknownList::of(profile);
+    let module = unknown.top_module().filter(|_| unknown.nameless_share > NAMELESS_WORTH_A_LINE)?;
+    Some(format!(
+        "{} of the {} is in code without a name, most of it in {}; `sweetspot report FILE --unknown` says what \
+         would give it names",
+        percent(unknown.nameless_share, 1),
+        visible(&profile.run.measure.in_words()),
+        visible(module),
+    ))
+}
+
+/// What the run cost the target and the machine.
+pub(super) fn overhead(run: &Run) -> Option<String> {
+    if run.target_cpu_s < WORTH_A_SHARE_S {
+        return None;
+    }
+    let mut shares = Vec::new();
+    if run.slowdown_budget_ratio > 0.0 {
+        let budget_ratio = if is_fixed(run) { 0.0 } else { run.slowdown_budget_ratio };
+        let relative = run.sampling_cpu_se_s / run.sampling_cpu_s.max(f64::MIN_POSITIVE);
+        let se_ratio = relative * run.slowdown_ratio;
+        let unsure = if se_ratio > 0.0 { format!(" ± {}", percent(se_ratio, 2)) } else { String::new() };
+        shares.push(format!("slowdown {}{unsure}{}", percent(run.slowdown_ratio, 2), at_most(budget_ratio)));
+    }
+    if run.own_cpu_ratio > 0.0 {
+        let own = percent(run.own_cpu_ratio, 1);
+        shares.push(format!("own CPU time {own} of a CPU{}", at_most(run.own_cpu_budget_ratio)));
+    }
+    if run.setup_cpu_s > 0.0 {
+        shares.push(format!("set-up {}", seconds(run.setup_cpu_s)));
+    }
+    let mut parts = vec![shares.join(", ")];
+    if run.overhead_us > 0.0 {
+        parts.push(format!("{:.1} ± {:.1} µs a sample", run.overhead_us, run.overhead_se_us));
+    }
+    parts.retain(|part| !part.is_empty());
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+fn at_most(budget_ratio: f64) -> String {
+    let budget = Ratio::new(budget_ratio).ok().filter(|_| budget_ratio > 0.0);
+    budget.map_or_else(String::new, |budget| format!(" of at most {budget}"))
+}
+
+/// What the samples stand for, where that is not what the scheduler counted while they were taken.
+pub(super) fn weights(run: &Run) -> Option<String> {
+    let sampled_s = run.target_cpu_s - run.not_sampled_cpu_s;
+    if run.weight_s <= 0.0 || sampled_s <= 0.0 {
+        return None;
+    }
+    let difference = run.weight_s / sampled_s - 1.0;
+    (difference.abs() > WEIGHTS_WORTH_A_LINE).then(|| {
+        format!(
+            "the samples stand for {}, the scheduler counted {} ({:+.1}%)",
+            seconds(run.weight_s),
+            seconds(sampled_s),
+            difference * 100.0
+        )
+    })
+}
+
+/// How well the largest functions are known; by the goal of the run, if it has one.
+fn precision(run: &Run, table: &FunctionTable) -> Option<String> {
+    let reached = table.reached.filter(|_| !table.functions.is_empty())?;
+    let has_goal = run.precision_goal_ratio > 0.0 || run.stopped == "precise";
+    if has_goal { Some(goal(run, &reached)) } else { largest(run, &table.functions) }
+}
+
+/// The widest interval of the largest functions, relative to its function.
+pub(super) fn largest(run: &Run, functions: &[FunctionCost]) -> Option<String> {
+    let large = |(rank, function): &(usize, &FunctionCost)| *rank == 0 || function.share >= LARGE;
+    let top = functions.iter().enumerate().take(Goal::default().top).take_while(large);
+    let widest: Option<Vec<f64>> = top.map(|(_, function)| half_width(function)).collect();
+    let widest = widest?;
+    let ratio = widest.iter().copied().fold(0.0, f64::max);
+    let level = Ratio::new(run.confidence).ok().filter(|_| ratio < 1.0)?;
+    let known = percent(ratio, if ratio < 0.0995 { 1 } else { 0 });
+    Some(match widest.len() {
+        1 => format!("the largest function is known to ±{known} ({level})"),
+        count => format!("the {count} largest functions are known to ±{known} ({level}, all together)"),
+    })
+}
+
+/// The longer half of the interval of the CPU time, relative to it.
+fn half_width(function: &FunctionCost) -> Option<f64> {
+    let (low, high) = function.cpu_s_low.zip(function.cpu_s_high)?;
+    Some((high - function.cpu_s).max(function.cpu_s - low) / function.cpu_s)
+}
+
+/// Whether the largest functions are known as well as they shall be.
+pub(super) fn goal(run: &Run, reached: &Reached) -> String {
+    let goal =
+        Ratio::new(run.precision_goal_ratio).map_or_else(|_| "±?".to_owned(), |goal| format!("±{goal}"));
+    if reached.precision_ratio >= 1.0 {
+        return format!("too little is known of another run to say; the goal is {goal}");
+    }
+    let known = format!("the largest functions are known to ±{}", percent(reached.precision_ratio, 1));
+    let stopped = run.stopped == "precise";
+    match reached.cpu_s_to_converge {
+        _ if reached.converged && stopped => format!("{known}, within {goal}: sampling stopped"),
+        _ if reached.converged => format!("{known}: converged (goal {goal})"),
+        _ if stopped => {
+            format!("{known}; to {goal} together with what is inlined into them, when sampling stopped")
+        }
+        Some(cpu_s) => format!("{known}; {goal} takes {cpu_s:.0} s more of CPU time at this rate"),
+        None => format!("{known}; nobody can say yet how long {goal} takes"),
+    }
+}
+
+fn no_intervals(profile: &SymbolizedProfile, functions: &[FunctionCost]) -> Option<String> {
+    if functions.is_empty() || functions.iter().any(|function| function.cpu_s_low.is_some()) {
+        return None;
+    }
+    let is_silent = profile.windows.is_empty();
+    let reason = if is_silent { "the file does not say what was sampled when" } else { "too few samples" };
+    Some(format!("no intervals: {reason}"))
+}

@@ -1,0 +1,618 @@
+//! Windows that wait to be sent: the queue of each export is the store itself, and what it has of it is known exactly.
+//!
+//! A window waits from the moment that it is written until it is sent or refused. Which time of which target is settled
+//! is kept, so that nothing is sent twice, whatever the order in which windows are written, named and merged.
+//!
+//! **A file waits as a whole or not at all.** Files are merged with their like alone: those that nobody waits for, or those
+//! that the same exports wait for. While few wait, they are not merged, and are sent window by window; of many, each hour of a
+//! target becomes one.
+//!
+//! Nothing here reads a clock or a disk. Senders and the store's owner hold the lock for moments.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use config::Pattern;
+use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
+
+use super::index::Index;
+use super::listing::{self, Entry};
+use super::plan::Now;
+use super::stretch::{Stretch, Stretches};
+
+/// Files that wait and are not merged: a night of ten targets. More would make the store slow to read.
+pub(super) const MOST_UNMERGED: usize = 8_192;
+/// A file that sending failed with has its next turn so much later (ns).
+pub const ANOTHER_TURN_NS: u64 = 30_000_000_000;
+/// What is settled is remembered for so much longer than a file is kept (ns): a day's goes a day later.
+const REMEMBERED_NS: u64 = 2 * 86_400_000_000_000;
+
+/// An export, as far as the store is concerned.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Export {
+    /// Its name.
+    pub name: String,
+    /// Targets whose names match one of these; all, if there is none.
+    pub targets: Vec<Pattern>,
+}
+
+impl Export {
+    fn wants(&self, target: &str) -> bool {
+        wants(&self.targets, target)
+    }
+}
+
+fn wants(patterns: &[Pattern], target: &str) -> bool {
+    patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(target.as_bytes()))
+}
+
+/// What an export has of a store.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Position {
+    /// It gets no window that ended before this moment.
+    since: Now,
+    /// Patterns of the targets that it gets.
+    targets: Vec<String>,
+    /// What was sent or refused, by target.
+    settled: BTreeMap<String, Stretches>,
+}
+
+impl Position {
+    /// A new export's.
+    pub(super) fn new(since: Now, export: &Export) -> Self {
+        Self { since, targets: texts(&export.targets), settled: BTreeMap::new() }
+    }
+
+    /// Whether all of this is to be sent.
+    fn awaits(&self, target: &str, stretches: &Stretches) -> bool {
+        let is_settled = self.settled.get(target).is_some_and(|settled| stretches.overlap(settled));
+        !is_settled && stretches.iter().all(|stretch| is_after(stretch, &self.since))
+    }
+
+    /// This was sent or refused.
+    pub fn settle(&mut self, target: &str, stretches: &Stretches) {
+        let settled = self.settled.entry(target.to_owned()).or_default();
+        *settled = Stretches::union([&*settled, stretches].into_iter());
+    }
+
+    /// Forgets what is too old to be in the store.
+    fn prune(&mut self, now: &Now, age_ns: u64) {
+        let long_ns = age_ns.saturating_add(REMEMBERED_NS);
+        let (unix_ns, monotonic_ns) =
+            (now.unix_ns.saturating_sub(long_ns), now.monotonic_ns.saturating_sub(long_ns));
+        let before = Now { unix_ns, boot: now.boot.clone(), monotonic_ns };
+        self.settled.retain(|_, stretches| stretches.retain(|stretch| is_after(stretch, &before)));
+        if self.since.unix_ns < before.unix_ns {
+            self.since = before;
+        }
+    }
+}
+
+/// Whether a stretch ends after a moment: by the clock that cannot jump, where it is of the same boot.
+fn is_after(stretch: &Stretch, moment: &Now) -> bool {
+    if stretch.boot == moment.boot {
+        stretch.to_ns > moment.monotonic_ns
+    } else {
+        stretch.span().to_unix_ns > moment.unix_ns
+    }
+}
+
+fn texts(patterns: &[Pattern]) -> Vec<String> {
+    patterns.iter().map(|pattern| pattern.as_str().to_owned()).collect()
+}
+
+/// What is being done with a file that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hold {
+    Free,
+    /// It is being sent.
+    Sending,
+    /// It is being sent, and is not in the store any more.
+    Gone,
+    /// It is being merged.
+    Merging,
+}
+
+/// A file that waits.
+#[derive(Debug)]
+struct Waiting {
+    target: String,
+    stretches: Stretches,
+    /// Windows in it, as far as is known.
+    windows: u64,
+    /// Times that sending failed with it, for whatever reason of its own there may be.
+    failed: u32,
+    /// When that was last (ns).
+    failed_ns: u64,
+    /// Those among them that it is blamed for.
+    blamed: u32,
+    hold: Hold,
+}
+
+/// A file to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Letter {
+    /// Its path in the store.
+    pub path: PathBuf,
+    /// The target.
+    pub target: String,
+    /// The time that it counts.
+    pub stretches: Stretches,
+    /// Times that sending failed with it which it is blamed for.
+    pub blamed: u32,
+    /// When it failed with it last (ns).
+    pub failed_ns: u64,
+}
+
+/// Whether sending failed because of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It did not.
+    None,
+    /// It may have.
+    Possible,
+    /// It may have: the one before was taken.
+    Blamed,
+}
+
+/// What came of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It was acknowledged; so many bytes were sent.
+    Sent(u64),
+    /// It is not taken.
+    Refused,
+    /// It cannot be read.
+    Lost,
+    /// It waits on.
+    Kept(Fault),
+}
+
+/// Windows of an export since the daemon began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Acknowledged.
+    pub pushed: u64,
+    /// Not taken.
+    pub refused: u64,
+    /// Gone before they were sent.
+    pub dropped: u64,
+    /// Bytes of those that were acknowledged.
+    pub sent_bytes: u64,
+    /// Waiting.
+    pub pending: u64,
+    /// How long ago the oldest of these ended (ns).
+    pub lag_ns: u64,
+}
+
+/// The queue of an export.
+#[derive(Debug)]
+struct Outbox {
+    export: Export,
+    position: Position,
+    /// Files by their paths, which is by their begin.
+    waiting: BTreeMap<PathBuf, Waiting>,
+    tally: Tally,
+}
+
+impl Outbox {
+    /// Has `entries` wait that are to be sent. Those that it gets since its settings have changed are none of them.
+    fn adopt<'e>(&mut self, entries: impl Iterator<Item = &'e Entry>) {
+        let before: Vec<Pattern> =
+            self.position.targets.iter().filter_map(|text| text.parse().ok()).collect();
+        self.position.targets = texts(&self.export.targets);
+        let export = &self.export;
+        self.waiting.retain(|_, waiting| waiting.hold != Hold::Free || export.wants(&waiting.target));
+        for entry in entries {
+            let (target, stretches) = (&entry.stamp.target, &entry.stamp.stretches);
+            if !self.export.wants(target) || !self.position.awaits(target, stretches) {
+                continue;
+            }
+            if wants(&before, target) {
+                self.add(entry, 1);
+            } else {
+                self.position.settle(target, stretches);
+            }
+        }
+    }
+
+    fn add(&mut self, entry: &Entry, windows: u64) {
+        let (target, stretches) = (entry.stamp.target.clone(), entry.stamp.stretches.clone());
+        let waiting =
+            Waiting { target, stretches, windows, failed: 0, failed_ns: 0, blamed: 0, hold: Hold::Free };
+        self.waiting.entry(entry.path.clone()).or_insert(waiting);
+    }
+
+    /// A file is not in the store any more.
+    fn lose(&mut self, path: &Path) {
+        let Some(waiting) = self.waiting.get_mut(path) else { return };
+        if matches!(waiting.hold, Hold::Sending | Hold::Gone) {
+            waiting.hold = Hold::Gone;
+        } else if let Some(waiting) = self.waiting.remove(path) {
+            self.tally.dropped += waiting.windows;
+        }
+    }
+
+    /// The next file to be sent: the oldest, but those that sending failed with come last, so that they keep no other waiting. Where all
+    /// is well, one of these has another turn.
+    fn take(&mut self, now_ns: u64, is_well: bool) -> Option<Letter> {
+        let free = || self.waiting.iter().filter(|(_, waiting)| waiting.hold == Hold::Free);
+        let is_due = |waiting: &Waiting| {
+            waiting.failed > 0 && now_ns.saturating_sub(waiting.failed_ns) >= ANOTHER_TURN_NS
+        };
+        let again = free().find(|(_, waiting)| is_well && is_due(waiting));
+        let first = again.or_else(|| free().find(|(_, waiting)| waiting.failed == 0));
+        let (path, _) = first.or_else(|| free().min_by_key(|(_, waiting)| waiting.failed))?;
+        let path = path.clone();
+        let waiting = self.waiting.get_mut(&path)?;
+        waiting.hold = Hold::Sending;
+        let (target, stretches) = (waiting.target.clone(), waiting.stretches.clone());
+        Some(Letter { path, target, stretches, blamed: waiting.blamed, failed_ns: waiting.failed_ns })
+    }
+
+    fn finish(&mut self, now_ns: u64, letter: &Letter, fate: Fate) {
+        if let Fate::Kept(fault) = fate {
+            let Some(waiting) = self.waiting.get_mut(&letter.path) else { return };
+            if waiting.hold != Hold::Gone {
+                if fault != Fault::None {
+                    (waiting.failed, waiting.failed_ns) = (waiting.failed + 1, now_ns);
+                }
+                waiting.blamed += u32::from(fault == Fault::Blamed);
+                waiting.hold = Hold::Free;
+                return;
+            }
+        }
+        let windows = self.waiting.remove(&letter.path).map_or(1, |waiting| waiting.windows);
+        match fate {
+            Fate::Sent(bytes) => {
+                self.tally.pushed += windows;
+                self.tally.sent_bytes += bytes;
+            }
+            Fate::Refused => self.tally.refused += windows,
+            Fate::Lost | Fate::Kept(_) => self.tally.dropped += windows,
+        }
+        if matches!(fate, Fate::Sent(_) | Fate::Refused) {
+            self.position.settle(&letter.target, &letter.stretches);
+        }
+    }
+
+    fn tally(&self, now: &Now) -> Tally {
+        let ended = |waiting: &Waiting| {
+            let ago = waiting.stretches.iter().map(|stretch| match stretch.boot == now.boot {
+                true => now.monotonic_ns.saturating_sub(stretch.to_ns),
+                false => now.unix_ns.saturating_sub(stretch.span().to_unix_ns),
+            });
+            ago.max().unwrap_or_default()
+        };
+        let pending = self.waiting.values().map(|waiting| waiting.windows).sum();
+        let lag_ns = self.waiting.values().next().map_or(0, ended);
+        Tally { pending, lag_ns, ..self.tally }
+    }
+}
+
+/// The queues of all exports. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Outboxes(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    all: Mutex<Vec<Outbox>>,
+    changed: Condvar,
+}
+
+/// Which files may be merged with which.
+#[derive(Debug, Default)]
+pub(super) struct Classes(FxHashMap<PathBuf, Option<u16>>);
+
+impl Classes {
+    /// Files of one class may be merged with each other; one of none stays as it is. Nobody waits for those of class 0.
+    pub(super) fn of(&self, path: &Path) -> Option<u16> {
+        self.0.get(path).copied().unwrap_or(Some(0))
+    }
+}
+
+/// The store's side.
+impl Outboxes {
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.all().iter().any(|outbox| outbox.export.name == name)
+    }
+
+    /// There are these exports and no others. Those that are new here have their position, and so has each that gets other targets
+    /// from now on: the positions to be written.
+    pub(super) fn replace(
+        &self,
+        exports: &[Export],
+        mut positions: BTreeMap<String, Position>,
+        index: &Index,
+    ) -> Vec<(String, Position)> {
+        let mut all = self.all();
+        if all.iter().map(|outbox| &outbox.export).eq(exports) {
+            return Vec::new();
+        }
+        let mut before: BTreeMap<String, Outbox> =
+            all.drain(..).map(|outbox| (outbox.export.name.clone(), outbox)).collect();
+        let entries: Vec<Entry> = index.values().cloned().collect();
+        let counted = listing::choose(&entries).counted;
+        let mut changed = Vec::new();
+        for export in exports {
+            let name = &export.name;
+            let mut outbox = match (before.remove(name), positions.remove(name)) {
+                (Some(outbox), _) if outbox.export == *export => {
+                    all.push(outbox);
+                    continue;
+                }
+                (Some(outbox), _) => Outbox { export: export.clone(), ..outbox },
+                (None, Some(position)) => Outbox {
+                    export: export.clone(),
+                    position,
+                    waiting: BTreeMap::new(),
+                    tally: Tally::default(),
+                },
+                (None, None) => continue,
+            };
+            outbox.adopt(counted.iter().map(|&at| &entries[at]));
+            changed.push((name.clone(), outbox.position.clone()));
+            all.push(outbox);
+        }
+        drop(all);
+        self.wake();
+        changed
+    }
+
+    /// A window was written.
+    pub(super) fn wrote(&self, entry: &Entry) {
+        let mut all = self.all();
+        let (target, stretches) = (&entry.stamp.target, &entry.stamp.stretches);
+        let mut is_wanted = false;
+        for outbox in all.iter_mut().filter(|outbox| outbox.export.wants(target)) {
+            if outbox.position.awaits(target, stretches) {
+                outbox.add(entry, 1);
+                is_wanted = true;
+            }
+        }
+        drop(all);
+        if is_wanted {
+            self.wake();
+        }
+    }
+
+    /// Files were merged into one.
+    pub(super) fn merged(&self, sources: &[PathBuf], entry: &Entry) {
+        for outbox in self.all().iter_mut() {
+            let gone = sources.iter().filter_map(|path| outbox.waiting.remove(path));
+            let windows: u64 = gone.map(|waiting| waiting.windows).sum();
+            if windows > 0 {
+                outbox.add(entry, windows);
+            }
+        }
+    }
+
+    /// A file is not in the store any more, and was not merged.
+    pub(super) fn removed(&self, path: &Path) {
+        self.all().iter_mut().for_each(|outbox| outbox.lose(path));
+    }
+
+    /// No other files are in the store.
+    pub(super) fn keep_only(&self, index: &Index) {
+        for outbox in self.all().iter_mut() {
+            let gone: Vec<PathBuf> =
+                outbox.waiting.keys().filter(|path| !index.contains_key(*path)).cloned().collect();
+            gone.iter().for_each(|path| outbox.lose(path));
+        }
+    }
+
+    /// The folder is another: these are the files in it.
+    pub(super) fn rebuild(&self, index: &Index) {
+        if self.all().is_empty() {
+            return;
+        }
+        self.keep_only(index);
+        let entries: Vec<Entry> = index.values().cloned().collect();
+        let counted = listing::choose(&entries).counted;
+        self.all().iter_mut().for_each(|outbox| outbox.adopt(counted.iter().map(|&at| &entries[at])));
+        self.wake();
+    }
+
+    /// Which files may be merged with which just now; those that wait only if they are more than `most_unmerged`.
+    pub(super) fn classes(&self, most_unmerged: usize) -> Classes {
+        let all = self.all();
+        let is_crowded = all.iter().map(|outbox| outbox.waiting.len()).sum::<usize>() > most_unmerged;
+        let mut classes = Classes::default();
+        for (at, outbox) in all.iter().enumerate() {
+            for (path, waiting) in &outbox.waiting {
+                let class = classes.0.entry(path.clone()).or_insert(Some(0));
+                let may_merge = is_crowded && waiting.hold == Hold::Free;
+                *class = class.filter(|_| may_merge).map(|class| class | 1 << (at % 16));
+            }
+        }
+        classes
+    }
+
+    /// Keeps files from being sent while they are merged; whether none of them is being sent.
+    pub(super) fn claim(&self, paths: &[PathBuf]) -> bool {
+        let mut all = self.all();
+        let is_free = |outbox: &Outbox| {
+            let mut found = paths.iter().filter_map(|path| outbox.waiting.get(path));
+            found.all(|waiting| waiting.hold == Hold::Free)
+        };
+        let are_free = all.iter().all(is_free);
+        if are_free {
+            hold(&mut all, paths, Hold::Free, Hold::Merging);
+        }
+        are_free
+    }
+
+    /// They are not merged any more.
+    pub(super) fn release(&self, paths: &[PathBuf]) {
+        hold(&mut self.all(), paths, Hold::Merging, Hold::Free);
+        self.wake();
+    }
+
+    /// Forgets what is too old to be in the store.
+    pub(super) fn prune(&self, now: &Now, age_ns: u64) {
+        self.all().iter_mut().for_each(|outbox| outbox.position.prune(now, age_ns));
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<Outbox>> {
+        self.0.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn hold(all: &mut [Outbox], paths: &[PathBuf], from: Hold, to: Hold) {
+    for outbox in all {
+        for path in paths {
+            if let Some(waiting) = outbox.waiting.get_mut(path).filter(|waiting| waiting.hold == from) {
+                waiting.hold = to;
+            }
+        }
+    }
+}
+
+/// The senders' side.
+impl Outboxes {
+    /// Waits until `pause` says that there is no pause any more, and takes the next file of an export at the moment that it says
+    /// (ns); `is_well` says whether the last one was taken. Nothing, once `pause` says so.
+    pub fn take(
+        &self,
+        name: &str,
+        is_well: bool,
+        mut pause: impl FnMut() -> Option<(u64, Duration)>,
+    ) -> Option<Letter> {
+        const LONG: Duration = Duration::from_secs(3600);
+        let mut all = self.all();
+        loop {
+            let (now_ns, mut pause) = pause()?;
+            if pause.is_zero() {
+                let letter = find(&mut all, name).and_then(|outbox| outbox.take(now_ns, is_well));
+                if letter.is_some() {
+                    return letter;
+                }
+                pause = LONG; // until something is written
+            }
+            let until = Instant::now() + pause.min(LONG);
+            let left = until.saturating_duration_since(Instant::now());
+            all = self.0.changed.wait_timeout(all, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// The same without waiting.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn try_take(&self, name: &str, now_ns: u64, is_well: bool) -> Option<Letter> {
+        find(&mut self.all(), name).and_then(|outbox| outbox.take(now_ns, is_well))
+    }
+
+    /// Says what came of a file.
+    pub fn finish(&self, name: &str, now_ns: u64, letter: &Letter, fate: Fate) {
+        find(&mut self.all(), name).into_iter().for_each(|outbox| outbox.finish(now_ns, letter, fate));
+    }
+
+    /// What an export has of the store.
+    pub fn position(&self, name: &str) -> Option<Position> {
+        find(&mut self.all(), name).map(|outbox| outbox.position.clone())
+    }
+
+    /// Has all senders look what there is.
+    pub fn wake(&self) {
+        let _all = self.all(); // nobody is between a look and its wait
+        self.0.changed.notify_all();
+    }
+
+    /// How each export is; nothing while somebody else looks.
+    pub fn try_tallies(&self, now: &Now) -> Option<BTreeMap<String, Tally>> {
+        let all = self.0.all.try_lock().ok()?;
+        Some(all.iter().map(|outbox| (outbox.export.name.clone(), outbox.tally(now))).collect())
+    }
+}
+
+fn find<'o>(all: &'o mut [Outbox], name: &str) -> Option<&'o mut Outbox> {
+    all.iter_mut().find(|outbox| outbox.export.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::name::{Level, Name};
+    use super::super::stamp::Stamp;
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+    const DAY: u64 = 86_400 * SECOND;
+
+    fn entry(target: &str, second: u64) -> Entry {
+        let from_ns = second * SECOND;
+        let stretch =
+            Stretch { boot: "boot".into(), from_ns, to_ns: from_ns + SECOND, begin_unix_ns: DAY + from_ns };
+        let stamp = Stamp::new(Level::Window, target.into(), BTreeMap::new(), Stretches::new(vec![stretch]));
+        let name = Name::of(&stamp);
+        Entry { path: name.path(), name, stamp, size: 4096 }
+    }
+
+    fn now(second: u64) -> Now {
+        Now { unix_ns: DAY + second * SECOND, boot: "boot".into(), monotonic_ns: second * SECOND }
+    }
+
+    fn outbox(targets: &[&str]) -> Outbox {
+        let targets = targets.iter().map(|text| text.parse().unwrap()).collect();
+        let export = Export { name: "a".into(), targets };
+        let position = Position::new(now(0), &export);
+        Outbox { export, position, waiting: BTreeMap::new(), tally: Tally::default() }
+    }
+
+    #[test]
+    fn the_oldest_goes_first_and_what_is_to_blame_last() {
+        let mut outbox = outbox(&[]);
+        let entries = [entry("web", 1), entry("web", 2), entry("web", 3)];
+        outbox.adopt(entries.iter());
+        let (soon, later) = (SECOND, SECOND + ANOTHER_TURN_NS);
+        for (now_ns, is_well, at, blamed, fault) in [
+            (soon, true, 0, 0, Fault::Blamed),
+            (soon, false, 1, 0, Fault::None),
+            (soon, false, 1, 0, Fault::Possible),
+            (later, false, 2, 0, Fault::None),
+            (later, true, 0, 1, Fault::Blamed),
+            (later, true, 1, 0, Fault::Possible),
+            (later, true, 2, 0, Fault::Possible),
+            (later, true, 2, 0, Fault::None), // it has failed least often
+        ] {
+            let letter = outbox.take(now_ns, is_well).unwrap();
+            assert_eq!((&letter.path, letter.blamed), (&entries[at].path, blamed));
+            outbox.finish(now_ns, &letter, Fate::Kept(fault));
+        }
+        let letter = outbox.take(later, false).unwrap();
+        assert_ne!(outbox.take(later, false).unwrap().path, letter.path, "nothing is sent twice at a time");
+        assert_eq!(outbox.tally(&now(10)).lag_ns, 8 * SECOND);
+    }
+
+    #[test]
+    fn what_is_new_to_an_export_by_its_settings_is_not_sent_late() {
+        let mut outbox = outbox(&["^web$"]);
+        let entries = [entry("web", 1), entry("db", 1), entry("log", 1)];
+        outbox.adopt(entries.iter());
+        assert_eq!(outbox.waiting.len(), 1);
+        outbox.export.targets = vec!["^web$".parse().unwrap(), "^db$".parse().unwrap()];
+        let later = entry("db", 2);
+        outbox.adopt(entries.iter());
+        let stamp = &later.stamp;
+        assert!(outbox.waiting.len() == 1 && outbox.position.awaits(&stamp.target, &stamp.stretches));
+        outbox.export.targets = vec!["^db$".parse().unwrap()];
+        outbox.adopt(entries.iter().chain([&later]));
+        assert_eq!(outbox.waiting.keys().collect::<Vec<_>>(), [&later.path]);
+    }
+
+    #[test]
+    fn what_is_too_old_for_the_store_is_forgotten_and_not_sent_again() {
+        let mut outbox = outbox(&[]);
+        let (old, recent) = (entry("web", 1), entry("web", 5 * 86_400));
+        for entry in [&old, &recent] {
+            outbox.position.settle("web", &entry.stamp.stretches);
+        }
+        outbox.position.prune(&now(6 * 86_400), 3 * DAY);
+        let settled = &outbox.position.settled["web"];
+        assert!(!old.stamp.stretches.overlap(settled) && recent.stamp.stretches.overlap(settled));
+        assert!(!outbox.position.awaits("web", &old.stamp.stretches));
+        outbox.position.prune(&now(60 * 86_400), 3 * DAY);
+        assert!(outbox.position.settled.is_empty());
+    }
+}
