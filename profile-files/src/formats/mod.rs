@@ -50,8 +50,8 @@ pub static PPROF: Format = Format {
     about: "pprof",
     media_type: "application/octet-stream",
     readers: Some(
-        "`go tool pprof`, `sweetspot report`, and whatever reads pprof; its comments hold the whole summary and the history of \
-         the rate (`go tool pprof -comments`), of which reports show two lines",
+        "`go tool pprof`, `sweetspot report`, and other readers of pprof; its comments hold the whole \
+         summary and the history of the rate (`go tool pprof -comments`), of which reports show two lines",
     ),
     is_printed: false,
     has_script: false,
@@ -63,7 +63,7 @@ pub static FOLDED: Format = Format {
     name: "folded",
     about: "a line for each stack",
     media_type: "text/plain; charset=utf-8",
-    readers: Some("flame graph tools: one line a stack, µs of CPU time"),
+    readers: Some("flame graph tools: one line per stack, µs of CPU time"),
     is_printed: true,
     has_script: false,
     write: |profile, _, out| folded::write(profile, out),

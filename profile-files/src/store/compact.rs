@@ -62,7 +62,7 @@ impl<D: Disk> Store<D> {
         self.days_first = group.level != Level::Day;
         // What is read are files: nothing that they hold may end the one that keeps windows.
         let work = catch_unwind(AssertUnwindSafe(|| self.merge(&group, may_go_on)))
-            .unwrap_or_else(|_| Err(failed("they met an error of sweetspot's; its log says which")));
+            .unwrap_or_else(|_| Err(failed("internal error; see sweetspot's log")));
         let done = work.and_then(|work| self.carry_out(work));
         self.outboxes.release(&group.paths);
         match done {
@@ -98,7 +98,7 @@ impl<D: Disk> Store<D> {
                     (false, _) => Ok(Work::Remove(held, day.to_owned())),
                     (true, true) => Err(Unmerged::Moot),
                     (true, false) => {
-                        Err(failed("others hold a part of their time; look at what was put there"))
+                        Err(failed("other files cover a part of their time; check what was put there"))
                     }
                 };
             }
@@ -107,7 +107,7 @@ impl<D: Disk> Store<D> {
             let stamp = Stamp::new(group.level, target, labels, stretches);
             let sealed = seal::seal(&stamp, &profile).map_err(|cause| failed(&cause.to_string()))?;
             if !reads_back(&sealed, &profile) {
-                return Err(failed("what they make is more than a reader takes; they stay as they are"));
+                return Err(failed("merged, they would be more than a reader takes; they stay as they are"));
             }
             let sources = counted.iter().map(|entry| entry.path.clone()).chain(held).collect();
             return Ok(Work::Replace { stamp, sealed, sources });
@@ -129,7 +129,7 @@ impl<D: Disk> Store<D> {
             match place::read(&self.folder.join(&entry.path)) {
                 Ok(bytes) => match seal::open(&entry.name, &bytes) {
                     Ok(profile) if merger.add(&profile) => continue,
-                    Ok(_) => return Err(failed("one of them has no time; look at what was put there")),
+                    Ok(_) => return Err(failed("one of them covers no time; check what was put there")),
                     Err(_) => self.set_aside(&entry.path),
                 },
                 Err(cause) if cause.kind() == ErrorKind::NotFound => drop(self.forget(&entry.path)),
@@ -152,7 +152,7 @@ impl<D: Disk> Store<D> {
                     return Err(unsynced());
                 }
                 let gone = self.remove_all(&held) == held.len() as u64;
-                if gone { Ok(()) } else { Err(failed("the disk removes nothing; look at it")) }
+                if gone { Ok(()) } else { Err(failed("the disk removes no files; check it")) }
             }
             Work::Replace { stamp, sealed, sources } => self.replace(stamp, &sealed, &sources),
         }
@@ -172,7 +172,7 @@ impl<D: Disk> Store<D> {
         self.counters.evicted += self.remove_all(&oldest);
         let is_synced = self.put(stamp, sealed).map_err(|cause| match is_full(&cause) {
             true => Unmerged::NoRoom(size),
-            false => failed(&format!("the disk refuses what they make ({cause}); look at it")),
+            false => failed(&format!("the disk refuses the merged file ({cause}); check it")),
         })?;
         if let Some(entry) = self.index.get(&sealed.name.path()) {
             self.outboxes.merged(sources, entry);
@@ -195,7 +195,7 @@ fn failed(why: &str) -> Unmerged {
 }
 
 fn unsynced() -> Unmerged {
-    failed("the disk does not confirm what they make; look at it")
+    failed("the disk does not confirm the merged file; check it")
 }
 
 /// Whether a reader gets all that was merged: files have bounds, and the sources are about to go.

@@ -25,6 +25,10 @@
 //!
 //! Time comes in as an argument, and every change to the disk is an [`disk::Op`]: tests run weeks in seconds and end the
 //! process after each of them.
+//!
+//! **A file is set aside for its contents, never for an I/O error**: too many open files, or a bad moment of a
+//! disk, would discard sound files. A reader opens all files of a range before it reads the first, so that
+//! merging and removal meanwhile do not restart it; files that it finds damaged are checked again by the owner.
 
 mod compact;
 mod cursor;

@@ -81,8 +81,8 @@ impl<D: Disk> Store<D> {
         self.counters.remade += 1;
         let (found, folder) = (self.index.len() + self.damaged.len(), self.folder.display());
         let note = format!(
-            "{folder} was removed or replaced while it was in use: it is made and locked anew, with {found} files where {known} \
-             were known; leave it to sweetspot, or name another store.folder"
+            "{folder} was removed or replaced while it was in use: it was created again, with {found} files \
+             instead of {known}; leave it to sweetspot, or name another store.folder"
         );
         tracing::warn!("{note}");
         self.notes.remade = Some((now_ns, note));
@@ -116,7 +116,8 @@ impl<D: Disk> Store<D> {
         if gone > 0 {
             self.counters.vanished += gone;
             let note = format!(
-                "{gone} files of {} were removed by somebody else; let store.age and store.bytes bound it",
+                "{gone} files of {} were removed by something else; limit it by store.age and store.bytes \
+                 instead",
                 self.folder.display()
             );
             tracing::warn!("{note}");

@@ -77,8 +77,8 @@ impl<D: Disk> Store<D> {
         self.counters.evicted_disk_full += gone;
         if gone > 0 {
             let note = format!(
-                "others have filled the disk of {}: {} of the oldest files went for new windows; make room on it, or lower \
-                 store.bytes",
+                "other data has filled the disk of {}: {} of the oldest files were removed for new windows; \
+                 free space on it, or lower store.bytes",
                 self.folder.display(),
                 self.counters.evicted_disk_full
             );

@@ -4,6 +4,10 @@
 //! is in place. What is found here at a start is named then, unless the store has its time already: it was killed between the
 //! two. Readers of a store do not look here. Nothing is synced: only a power failure can take what the system has. Files are
 //! used again, since a file system may take longer to make one than to write it.
+//!
+//! Such a file is a file of the store in every respect, except that its modules have the identity of their file
+//! (device, inode, length, times) in place of a build id: only the same file is read for names later. The two
+//! writes need not be atomic, because a named file states which time it covers.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -57,7 +57,7 @@ pub enum StoreError {
         cause: io::Error,
     },
     /// Whoever asked has left.
-    #[error("nobody waits for it any more")]
+    #[error("no request waits for it any more")]
     Unwanted,
     /// Files came and went as long as anyone was looking.
     #[error("the files in {} change all the time; try again", .0.display())]

@@ -1,4 +1,6 @@
 //! Many files read and unpacked, by several threads at once.
+//!
+//! One thread adds the files up in their order, so the sum does not depend on the threads.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -139,7 +139,7 @@ fn a_runtime_that_does_not_serve_this_version_says_so() {
     let (runtimes, names) = asked(&[old, refusing, broken]);
     assert_eq!(names.len(), 0);
     let degraded = runtimes.degraded().join("\n");
-    for text in ["does not serve runtime.v1", "it refuses (status 7)", "is not understood"] {
+    for text in ["does not serve runtime.v1", "it refused the request (status 7)", "is not understood"] {
         assert!(degraded.contains(text), "{degraded}");
     }
     runtimes.end();

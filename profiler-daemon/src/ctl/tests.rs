@@ -126,7 +126,7 @@ fn who_lacks_processes_for_a_target_that_was_asked_for_is_told() {
     let told = |json: &str| tables::attached(&serde_json::from_str::<Attached>(json).unwrap());
     assert_eq!(
         told(r#"{"name":"probe","takes_from":["web","rest"]}"#),
-        "watching probe; `sweetspot ctl detach probe` ends it early\n\
+        "profiling probe; `sweetspot ctl detach probe` ends it early\n\
          until it ends, its processes are not counted in web, rest\n"
     );
     assert_eq!(told(r#"{"name":"probe"}"#).lines().count(), 1);

@@ -80,7 +80,8 @@ fn fail(name: &'static str, finding: impl Into<String>, remedy: Option<String>) 
     Check { level: Level::Fail, name, finding: finding.into(), remedy }
 }
 
-/// What the program needs of root's rights, as the service has them: ARCHITECTURE.md says what each of them is for.
+/// The capabilities that the program needs, as the service has them: docs/service.md says what each of them
+/// is for.
 pub(super) const CAPABILITIES: [&str; 5] =
     ["cap_perfmon", "cap_sys_ptrace", "cap_dac_read_search", "cap_checkpoint_restore", "cap_syslog"];
 

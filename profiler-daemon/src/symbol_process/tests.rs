@@ -345,7 +345,7 @@ fn where_no_process_can_be_had_it_is_said_once_and_symbol_tables_are_read_here()
         }
         assert_eq!(process.take_notes().len(), 1);
         let status = process.status();
-        assert!(status.obstacle.is_some() && status.problems()[0].contains("symbol tables itself"));
+        assert!(status.obstacle.is_some() && status.problems()[0].contains("symbol tables only"));
         assert_eq!((status.started, status.broken), (0, 0));
     }
 }

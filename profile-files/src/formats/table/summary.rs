@@ -244,7 +244,7 @@ pub(super) fn goal(run: &Run, reached: &Reached) -> String {
     let goal =
         Ratio::new(run.precision_goal_ratio).map_or_else(|_| "±?".to_owned(), |goal| format!("±{goal}"));
     if reached.precision_ratio >= 1.0 {
-        return format!("too little is known of another run to say; the goal is {goal}");
+        return format!("too little is known about other runs; the goal is {goal}");
     }
     let known = format!("the largest functions are known to ±{}", percent(reached.precision_ratio, 1));
     let stopped = run.stopped == "precise";
@@ -255,7 +255,7 @@ pub(super) fn goal(run: &Run, reached: &Reached) -> String {
             format!("{known}; to {goal} together with what is inlined into them, when sampling stopped")
         }
         Some(cpu_s) => format!("{known}; {goal} takes {cpu_s:.0} s more of CPU time at this rate"),
-        None => format!("{known}; nobody can say yet how long {goal} takes"),
+        None => format!("{known}; it is not known yet how long {goal} takes"),
     }
 }
 

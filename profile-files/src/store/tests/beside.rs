@@ -119,7 +119,7 @@ fn a_folder_that_is_taken_away_is_made_and_locked_anew() {
         let second = Store::open(&folder, settings(), RealDisk);
         assert!(matches!(second, Err(StoreError::Busy(_))), "{what}: {second:?}");
         let notes = store.notes(now(begin).monotonic_ns);
-        assert!(notes.iter().any(|note| note.contains("made and locked anew")), "{what}: {notes:?}");
+        assert!(notes.iter().any(|note| note.contains("it was created again")), "{what}: {notes:?}");
     }
     assert_eq!(store.counters().written, 10);
 }
