@@ -16,6 +16,7 @@ mod doctor;
 mod evaluate;
 mod export;
 mod failure;
+mod fleet;
 mod inject;
 mod jit;
 mod law;
