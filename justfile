@@ -20,7 +20,7 @@ test:
 
 # The tests that profile live programs, alone.
 test-live:
-    cargo test -p tests --test live --test badday --test cli --test jit --test runtimes --test lives --test interface --test push --test exports --test containers
+    cargo test -p tests --test live --test badday --test cli --test jit --test runtimes --test lives --test interface --test push --test exports --test fleet --test containers
 
 # The control loop under a simulated host.
 sim *arguments:

@@ -25,8 +25,8 @@ mod words;
 
 pub use choices::{AttachMode, Backend, ChoiceError, Criterion, Each, ExportFormat, Threads, Unwind};
 pub use daemon::{
-    BudgetSettings, ContainerSettings, DaemonSettings, ExportSettings, HowToSample, LimitSettings,
-    ListenSettings, StoreSettings, SymbolSettings, TargetSettings,
+    BudgetSettings, ContainerSettings, DaemonSettings, ExportSettings, FleetSettings, HowToSample,
+    LimitSettings, ListenSettings, StoreSettings, SymbolSettings, TargetSettings,
 };
 pub use problem::Problem;
 pub use sampling::{

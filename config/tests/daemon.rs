@@ -239,6 +239,15 @@ const COMBINATIONS: &[(&str, &str, &str)] = &[
         "2:1",
         "target[0] needs a container runtime",
     ),
+    ("[fleet]\nprometheus = \"prometheus:9090\"", "2:1", "is no http or https address"),
+    ("[fleet]\nprometheus = \"http://p/?a=b\"", "2:1", "more than an address"),
+    ("[fleet]\nprometheus = \"http://\"", "2:1", "is no http or https address"),
+    ("[fleet]\nprometheus = \"http://p\"\ntoken_file = \"t\"", "3:1", "is no absolute path"),
+    ("[fleet]\nca_file = \"/t\"", "2:1", "write fleet.prometheus too"),
+    ("[fleet]\nprometheus = \"http://p\"\ntimeout = \"5m\"", "3:1", "write 1s to 1m"),
+    ("[fleet]\nlabel = \"a b\"", "2:1", "no name of a label"),
+    ("[fleet]\nreplicas = 3", "2:1", "there is no key fleet.replicas"),
+    ("[[target]]\nname = \"a\"\npid = 1\nreplicas = 0", "4:1", "write 1 to 1000000"),
     ("store = 1", "1:9", "is a section"),
     ("target = 1", "1:10", "is a list of sections"),
     ("target = [1]", "1:11", "is a list of sections"),
@@ -318,6 +327,21 @@ fn exports_are_as_many_as_are_written() {
     assert!(settings.in_words().ends_with("; sends to e0, e1"), "{}", settings.in_words());
     let many: String = (0..17).map(one).collect();
     assert!(problems(&many)[0].contains("at most 16 exports"));
+}
+
+#[test]
+fn a_fleet_is_asked_for_where_it_is_written() {
+    let fleet = parsed("").fleet;
+    assert_eq!((fleet.prometheus, fleet.label.as_str()), (None, "target"));
+    let settings = parsed(
+        "[fleet]\nprometheus = \"https://p/prometheus\"\nlabel = \"k8s.deployment.name\"\n\
+         [[target]]\nname = \"a\"\npid = 1\nreplicas = 12\n[[target]]\nname = \"b\"\npid = 2\n",
+    );
+    assert_eq!(settings.fleet.label, "k8s.deployment.name");
+    let replicas: Vec<Option<u32>> = settings.targets.iter().map(|target| target.replicas).collect();
+    assert_eq!(replicas, [Some(12), None]);
+    let found = problems("[fleet]\nprometheus = \"http://me:s3cret@p\"\n");
+    assert!(found[0].contains("fleet.token_file") && !found[0].contains("s3cret"), "{found:?}");
 }
 
 #[test]

@@ -99,6 +99,7 @@ fn run() -> Run {
         law: "horizon".to_owned(),
         law_samples: 839.2,
         variance_ratio: 0.75,
+        replicas: 1.0,
         interrupt_ratio: 1.0,
         predicted_overhead_us: 71.25,
         predicted_overhead_se_us: 6.5,

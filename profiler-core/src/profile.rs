@@ -312,6 +312,9 @@ pub struct Run {
     /// Variance of the samples at the law's rate over that of independent ones: below 1 where functions run on for longer than a
     /// sampling period, which makes fewer samples enough; 0 where the file does not say.
     pub variance_ratio: f64,
+    /// R: CPU time of all replicas of the target's service over its own, which the law reckoned with: 1 for one alone; 0 where the file
+    /// does not say.
+    pub replicas: f64,
     /// What an interrupt costs on this host over what it did when the machine was calibrated, which `overhead_us` follows: 1 where the two
     /// agree within their errors; 0 where the file does not say.
     pub interrupt_ratio: f64,

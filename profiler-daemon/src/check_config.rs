@@ -12,6 +12,7 @@ use crate::containers;
 use crate::daemon::exports;
 use crate::discovery::Discovery;
 use crate::failure::{Failure, usage};
+use crate::fleet;
 use crate::terminal::Terminal;
 
 /// Prints all problems of `file`, each on a line as `FILE:LINE:COLUMN: what is wrong; what to do`; or what of it the daemon would
@@ -53,8 +54,10 @@ fn judge(settings: &DaemonSettings) -> (Vec<String>, Vec<String>) {
     let (refused, mut remarks) = api::problems(settings);
     let of_exports = exports::problems(settings);
     remarks.extend(of_exports.1);
+    let of_fleet = fleet::Client::new(&settings.fleet);
+    remarks.extend(of_fleet.iter().flatten().filter_map(fleet::Client::remark));
     let mut wrong = Vec::new();
-    for error in refused.into_iter().chain(of_exports.0) {
+    for error in refused.into_iter().chain(of_exports.0).chain(of_fleet.err()) {
         let text = format!("{error:#}");
         match error.downcast_ref() {
             // The daemon may run as another user.

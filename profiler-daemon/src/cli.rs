@@ -240,6 +240,9 @@ pub(crate) struct PlanArgs {
     /// Variance of the samples over that of independent ones: the variance_ratio of an earlier run's summary.
     #[arg(long, value_name = "RATIO", default_value_t = 1.0)]
     pub(crate) variance_ratio: f64,
+    /// Number of replicas of the program on all hosts, whose profiles are summed up.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with = "pid")]
+    pub(crate) replicas: u32,
     /// Standard score of the interval whose upper end the rate minimises.
     #[arg(long, value_name = "SCORE", default_value_t = 1.96)]
     pub(crate) z: f64,

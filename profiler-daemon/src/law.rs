@@ -5,7 +5,7 @@ use profiler_core::rate::anytime;
 use profiler_core::rate::model::Caps;
 use profiler_core::rate::{BoundBy, Criterion, Experiment, RateSettings};
 
-use crate::plan::{Anytime, Moment, Plan, Point};
+use crate::plan::{Anytime, Fleet, Moment, Plan, Point};
 use crate::settings::PlanJob;
 
 /// Points of a curve.
@@ -50,15 +50,31 @@ pub(crate) fn plan_under(job: &PlanJob, caps: Caps) -> Result<Plan> {
     // Samples of another variance are worth as much as independent ones judged by an interval wider by its root.
     let experiment = Experiment::new(z * job.variance_ratio.sqrt(), run_s, job.share.get(), overhead_s)?;
     let planned = experiment.plan();
-    let (rate_hz, bound_by) = match caps.bound(planned.rate_hz) {
+    let within = |rate_hz: f64| match caps.bound(rate_hz) {
         (rate_hz, BoundBy::Kernel) if job.clock_tick_ns.is_some() => (rate_hz, BoundBy::Tick),
         bound => bound,
     };
+    let (rate_hz, bound_by) = within(planned.rate_hz);
     let at = |samples: f64| point(&experiment, criterion, z, samples);
     let best = at(planned.optimum_samples);
     let loss = |samples: f64| at(samples).error_s / best.error_s;
+    // Replicas are one program that runs for as long as all of them.
+    let fleet_s = run_s * f64::from(job.replicas);
+    let of_all = Experiment::new(z * job.variance_ratio.sqrt(), fleet_s, job.share.get(), overhead_s)?;
+    let (replica_hz, replica_bound_by) = within(of_all.plan().rate_hz);
+    let error_ratio = |experiment: &Experiment, run_s: f64, rate_hz: f64| {
+        point(experiment, criterion, z, rate_hz * run_s).error_s / (run_s * job.share.get())
+    };
+    let fleet = Fleet {
+        rate_hz: replica_hz,
+        bound_by: replica_bound_by,
+        samples: replica_hz * run_s,
+        error_ratio: error_ratio(&of_all, fleet_s, replica_hz),
+        alone_error_ratio: error_ratio(&experiment, run_s, rate_hz),
+    };
     Ok(Plan {
         best,
+        fleet,
         optimum_rate_hz: planned.rate_hz,
         crossing_samples: planned.crossing_samples,
         overhead_ratio: planned.overhead_ratio,

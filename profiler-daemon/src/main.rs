@@ -14,6 +14,7 @@ mod docs;
 mod doctor;
 mod evaluate;
 mod failure;
+mod fleet;
 mod inject;
 mod jit;
 mod law;

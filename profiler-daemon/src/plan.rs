@@ -46,8 +46,25 @@ pub(crate) struct Plan {
     pub(crate) anytime: Anytime,
     /// Both laws over the run.
     pub(crate) moments: Vec<Moment>,
+    /// The same for one of the replicas; of one alone, that is this plan.
+    pub(crate) fleet: Fleet,
     /// The error over the number of samples, around n* (Stoker, eq. 4.14).
     pub(crate) curve: Vec<Point>,
+}
+
+/// What replicas do whose profiles are read as one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Fleet {
+    /// The rate of each under the caps (samples per CPU-second).
+    pub(crate) rate_hz: f64,
+    /// What sets it.
+    pub(crate) bound_by: BoundBy,
+    /// Samples that each takes.
+    pub(crate) samples: f64,
+    /// Error of the sum of all their profiles, as a share of the function's time.
+    pub(crate) error_ratio: f64,
+    /// The same of the profile of one alone at its own rate.
+    pub(crate) alone_error_ratio: f64,
 }
 
 /// The anytime law at the end of a run, without budget and caps.
@@ -138,6 +155,9 @@ fn render(job: &PlanJob, plan: &Plan) -> String {
         ("bound by", bound(plan)),
         ("without --horizon", anytime(job, plan)),
     ]);
+    if job.replicas > 1 {
+        text.extend(fleet(job, plan));
+    }
     lines(&text)
 }
 
@@ -184,12 +204,42 @@ fn anytime(job: &PlanJob, plan: &Plan) -> String {
     )
 }
 
-fn bound(plan: &Plan) -> String {
-    let by = match plan.bound_by {
-        BoundBy::Law => return "the law: the best rate is within the budget".to_owned(),
+/// What each replica does, and what comes of all of them.
+fn fleet(job: &PlanJob, plan: &Plan) -> [(&'static str, String); 2] {
+    let (replicas, fleet) = (f64::from(job.replicas), &plan.fleet);
+    let by = match fleet.bound_by {
+        BoundBy::Law => "the law",
+        other => cap(other),
+    };
+    let each = format!(
+        "{}: each samples {:.2} times as often as one alone: {}/s of CPU time (bound by {by}), {} samples",
+        grouped(replicas),
+        fleet.rate_hz / plan.rate_hz,
+        rate(fleet.rate_hz),
+        grouped(fleet.samples),
+    );
+    let sum = format!(
+        "{} samples, error {:.3}% of the function's time, where that of one alone is {:.3}%",
+        grouped(fleet.samples * replicas),
+        fleet.error_ratio * 100.0,
+        fleet.alone_error_ratio * 100.0,
+    );
+    [("replicas", each), ("all together", sum)]
+}
+
+/// What bounds a rate, other than the law.
+fn cap(bound_by: BoundBy) -> &'static str {
+    match bound_by {
         BoundBy::Budget => "the budget",
         BoundBy::Tick => "the kernel's tick, at which timers on CPU time expire",
         _ => "the shortest period of the kernel",
+    }
+}
+
+fn bound(plan: &Plan) -> String {
+    let by = match plan.bound_by {
+        BoundBy::Law => return "the law: the best rate is within the budget".to_owned(),
+        other => cap(other),
     };
     let rate = rate(plan.rate_hz);
     format!("{by}: {rate} samples/s, error {:.2} times the best", plan.loss_when_bound)
@@ -220,6 +270,12 @@ fn json(job: &PlanJob, plan: &Plan) -> String {
         "anytime_samples": plan.anytime.samples,
         "anytime_rate_hz": plan.anytime.rate_hz,
         "anytime_error_ratio": plan.anytime.loss,
+        "replicas": job.replicas,
+        "replica_rate_hz": plan.fleet.rate_hz,
+        "replica_bound_by": plan.fleet.bound_by.as_str(),
+        "replica_samples": plan.fleet.samples,
+        "fleet_error_ratio": plan.fleet.error_ratio,
+        "alone_error_ratio": plan.fleet.alone_error_ratio,
         "over_time": plan.moments,
         "curve": plan.curve,
     });

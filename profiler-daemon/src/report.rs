@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Error, Result, anyhow, bail};
 use profile_files::range::{self, RangeError};
@@ -11,6 +11,7 @@ use profile_files::store::{Query, StoreError};
 use profile_files::table::View;
 use profile_files::unknown::{self, UnknownList};
 use profile_files::{Format, JSON, names, pprof};
+use profiler_core::merge::{Merger, Range};
 use profiler_core::profile::SymbolizedProfile;
 
 use crate::cli::Top;
@@ -26,7 +27,7 @@ use crate::terminal::Terminal;
 /// If it is missing or not a profile, or nothing was kept in the range.
 pub(crate) fn run(job: &ReportJob, terminal: Terminal) -> Result<()> {
     let profile = match &job.source {
-        ReportSource::File(file) => from_file(file)?,
+        ReportSource::Files(files) => from_files(files)?,
         ReportSource::Store { folder, query } => from_store(folder, query, terminal)?,
     };
     if !job.files.is_empty() {
@@ -71,6 +72,37 @@ pub(crate) fn print_as(
     terminal.print(&String::from_utf8_lossy(&text))
 }
 
+/// One profile, or the sum of those of several hosts.
+fn from_files(files: &[PathBuf]) -> Result<SymbolizedProfile> {
+    let mut profiles = files.iter().map(|file| from_file(file)).collect::<Result<Vec<_>>>()?;
+    if profiles.len() == 1 {
+        return Ok(profiles.remove(0));
+    }
+    let other = profiles.iter().zip(files).find(|(profile, _)| !profile.run.measure.is_cpu());
+    if let Some((profile, file)) = other {
+        bail!(
+            "{} is a profile of {}; profiles of CPU time alone can be summed up",
+            file.display(),
+            names::visible(&profile.run.measure.in_words())
+        );
+    }
+    Ok(pooled(&profiles))
+}
+
+/// The sum of profiles of as many hosts.
+fn pooled(profiles: &[SymbolizedProfile]) -> SymbolizedProfile {
+    let range = Range::of_all(profiles);
+    let mut merger = Merger::of_hosts(range, range.bin_ns());
+    for profile in profiles {
+        merger.add(profile);
+    }
+    let mut sum = merger.finish();
+    sum.run
+        .notes
+        .push(format!("this is the sum of {} files, each taken to be of another host", profiles.len()));
+    sum
+}
+
 fn from_file(file: &Path) -> Result<SymbolizedProfile> {
     let path = file.display();
     let file = File::open(file)
@@ -98,4 +130,117 @@ fn from_store(folder: &Path, query: &Query, terminal: Terminal) -> Result<Symbol
 /// Says what is missing of a profile of a range, wherever it goes.
 pub(crate) fn say_missing(profile: &SymbolizedProfile, terminal: Terminal) {
     range::missing(profile).for_each(|note| terminal.say(note));
+}
+
+#[cfg(test)]
+mod tests {
+    use profiler_core::profile::{Outcome, StackWindow, Window};
+
+    use super::*;
+    use profile_files::functions::{FunctionCost, functions};
+    use profile_files::testing::{self, stack};
+
+    const SECOND_NS: u64 = 1_000_000_000;
+    const SHARES: [f64; 4] = [0.4, 0.3, 0.2, 0.1];
+    const SAMPLE_NS: u64 = 10_000_000;
+
+    /// A minute of a host, whose samples fall into four functions by chance.
+    fn host(rng: &mut fastrand::Rng) -> SymbolizedProfile {
+        let mut profile = testing::profile();
+        profile.windows =
+            (0..60).map(|at| Window { start_ns: at * SECOND_NS, end_ns: (at + 1) * SECOND_NS }).collect();
+        let leaves = [3, 1, 4, 5];
+        let mut stacks = leaves.map(|leaf| stack(&[leaf, 0], Outcome::Complete, 0..0, 0, 0));
+        for window in 0..60 {
+            let mut counts = [0; 4];
+            for _ in 0..100 {
+                let mut left = rng.f64();
+                let hit = SHARES.iter().position(|share| {
+                    left -= share;
+                    left < 0.0
+                });
+                counts[hit.unwrap_or(3)] += 1;
+            }
+            for (stack, samples) in stacks.iter_mut().zip(counts).filter(|(_, samples)| *samples > 0) {
+                let cpu_ns = samples * SAMPLE_NS;
+                stack.windows.push(StackWindow { window, cpu_ns, samples });
+                (stack.cpu_ns, stack.samples) = (stack.cpu_ns + cpu_ns, stack.samples + samples);
+            }
+        }
+        profile.stacks = stacks.to_vec();
+        (profile.run.samples, profile.run.target_cpu_s, profile.run.duration_s) = (6_000, 60.0, 60.0);
+        profile.run.start_unix_ns += rng.u64(..SECOND_NS); // no two hosts cut at one moment
+        profile
+    }
+
+    fn widths(functions: &[FunctionCost], name: &str) -> [f64; 2] {
+        let function = functions.iter().find(|function| function.name == name).expect("a function");
+        let width = |low: Option<f64>, high: Option<f64>| (high.unwrap() - low.unwrap()) / function.cpu_s;
+        [
+            width(function.cpu_s_low, function.cpu_s_high),
+            width(function.long_run_cpu_s_low, function.long_run_cpu_s_high),
+        ]
+    }
+
+    #[test]
+    fn six_hosts_together_know_more_by_the_root_of_six() {
+        let mut rng = fastrand::Rng::with_seed(7);
+        let (mut ratios, mut held) = ([0.0; 2], 0);
+        const TIMES: usize = 20;
+        for _ in 0..TIMES {
+            let mut hosts: Vec<SymbolizedProfile> = (0..6).map(|_| host(&mut rng)).collect();
+            // What samples cost is as sure as it is; here only that they are few matters.
+            hosts.iter_mut().for_each(|host| host.run.sampling_cpu_se_s = 0.0);
+            let sum = functions(&pooled(&hosts)).functions;
+            let one = functions(&hosts[0]).functions;
+            for name in ["memcpy", "main", "walk", "clear_page"] {
+                let (sum, one) = (widths(&sum, name), widths(&one, name));
+                (0..2).for_each(|at| ratios[at] += sum[at] / one[at] / (4 * TIMES) as f64);
+            }
+            let total_s = 360.0;
+            let truth = [("memcpy", 0.4), ("main", 0.3), ("walk", 0.2), ("clear_page", 0.1)];
+            let holds = |(name, share): &(&str, f64)| {
+                let function = sum.iter().find(|function| function.name == *name).expect("a function");
+                let (low, high) =
+                    (function.long_run_cpu_s_low.unwrap(), function.long_run_cpu_s_high.unwrap());
+                (low..=high).contains(&(share * total_s))
+            };
+            held += usize::from(truth.iter().all(holds));
+        }
+        let expected = 6_f64.sqrt().recip();
+        assert!(ratios.iter().all(|ratio| (ratio / expected - 1.0).abs() < 0.1), "{ratios:?} {expected}");
+        assert!(held >= TIMES - 3, "{held} of {TIMES} tables hold");
+    }
+
+    #[test]
+    fn what_hosts_err_by_in_the_cost_of_samples_adds_up_as_variances() {
+        let mut rng = fastrand::Rng::with_seed(7);
+        let hosts: Vec<SymbolizedProfile> = (0..6).map(|_| host(&mut rng)).collect();
+        let (one, sum) = (&hosts[0].run, pooled(&hosts).run);
+        assert!((sum.sampling_cpu_s - 6.0 * one.sampling_cpu_s).abs() < 1e-9);
+        assert!((sum.sampling_cpu_se_s - 6_f64.sqrt() * one.sampling_cpu_se_s).abs() < 1e-9, "{sum:?}");
+        assert!((sum.overhead_us - one.overhead_us).abs() < 1e-9);
+        assert!((sum.overhead_se_us - one.overhead_se_us / 6_f64.sqrt()).abs() < 1e-9);
+        assert_eq!((sum.samples, sum.target_cpu_s), (36_000, 360.0));
+        assert!(
+            sum.notes.iter().any(|note| note.starts_with("this is the sum of 6 files")),
+            "{:?}",
+            sum.notes
+        );
+    }
+
+    #[test]
+    fn several_files_are_read_as_one_profile() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut rng = fastrand::Rng::with_seed(7);
+        let files: Vec<PathBuf> = (0..3).map(|at| folder.path().join(format!("{at}.pb.gz"))).collect();
+        for file in &files {
+            pprof::write(&host(&mut rng), &mut File::create(file).unwrap()).unwrap();
+        }
+        assert_eq!(from_files(&files[..1]).unwrap().run.samples, 6_000);
+        let sum = from_files(&files).unwrap();
+        assert_eq!((sum.run.samples, sum.stacks.len()), (18_000, 4));
+        std::fs::write(&files[1], "no profile").unwrap();
+        assert!(from_files(&files).unwrap_err().to_string().contains("1.pb.gz cannot be shown"));
+    }
 }

@@ -125,6 +125,8 @@ pub(crate) struct PlanJob {
     pub(crate) overhead: Span,
     /// v, the variance of the samples over that of independent ones; between 0.000001 and 1,000.
     pub(crate) variance_ratio: f64,
+    /// R, the replicas whose profiles are read as one; 1 for one alone.
+    pub(crate) replicas: u32,
     /// The error to make smallest.
     pub(crate) criterion: Criterion,
     /// Share of the CPU time that sampling may cost; more than 0.
@@ -383,6 +385,7 @@ fn plan(args: cli::PlanArgs) -> Result<PlanJob> {
         share,
         overhead,
         variance_ratio: args.variance_ratio,
+        replicas: args.replicas,
         criterion: args.criterion.unwrap_or(Criterion::UpperBound { z: args.z }),
         budget: args.budget,
         clock_tick_ns: (args.backend == Backend::TimerSignal).then(signal_cost::tick_ns),

@@ -248,6 +248,14 @@ fn tables_have_20_rows_and_with_top_0_all() {
     assert_eq!([report("report a.pb.gz"), report("report a.pb.gz --top 3")], [20, 3]);
     assert_eq!(report("report a.pb.gz --top 0"), usize::MAX);
     assert!(is_usage("report a.pb.gz --top all"));
+    let Job::Report(ReportJob { source: ReportSource::Files(files), .. }) =
+        typed("report a.pb.gz b.pb.gz c.pb.gz").unwrap()
+    else {
+        panic!()
+    };
+    assert_eq!(files.len(), 3);
+    assert!(is_usage("report a.pb.gz b.pb.gz a.pb.gz"), "it would count twice");
+    assert!(is_usage("report a.pb.gz b.pb.gz --from -1h"));
     let targets = |line: &str| match typed(line).unwrap() {
         Job::Ctl(CtlJob { ask: CtlAsk::Targets(list), .. }) => (list.top, list.labels),
         _ => panic!(),

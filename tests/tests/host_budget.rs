@@ -4,12 +4,14 @@ use std::io::Write;
 
 use profiler_core::rate::model::spread;
 use profiler_core::rate::share::{Demand, share};
-use tests::sim::{Fleet, FleetOutcome, Member, Phase, Scenario, run, run_fleet};
+use tests::sim::{
+    Fleet, FleetOutcome, Member, Phase, Scenario, Service, ServiceOutcome, run, run_fleet, run_service,
+};
 
 /// A target that may cost so much of its CPU time, and these phases.
 fn member(budget_ratio: f64, phases: Vec<Phase>) -> Member {
     let scenario = Scenario { budget_ratio, own_per_second_us: 100.0, ..Scenario::of(phases, 120.0) };
-    Member { from_s: 0.0, to_s: f64::INFINITY, weight: 1.0, scenario }
+    Member { from_s: 0.0, to_s: f64::INFINITY, weight: 1.0, replicas: 1.0, scenario }
 }
 
 /// In functions that don't run on for a period, as the law that the rates are compared with has it.
@@ -50,6 +52,63 @@ fn a_steady_host_is_shared_by_the_law_and_left_alone() {
     for outcome in outcomes {
         // Half a minute: once in a while a cost is known better.
         assert!(outcome.changes.iter().all(|changes| *changes <= 6), "{outcome:?}");
+    }
+}
+
+/// Of a budget that is short, replicas leave to others what these gain more by.
+#[test]
+fn replicas_share_a_host_with_programs_of_its_own() {
+    let members = [1.0, 1_000.0, 30.0, 1.0]
+        .map(|replicas| Member { replicas, ..member(0.02, vec![busy(0.0, 1, 1.0)]) });
+    for host_cpus in [0.012, 0.2] {
+        let fleet = Fleet {
+            duration_s: 60.0,
+            budgets: vec![(0.0, host_cpus)],
+            housekeeping_cpus: 0.001,
+            members: members.to_vec(),
+        };
+        follows_the_law(&play("replicas", &fleet));
+    }
+}
+
+/// A service of so many replicas, of which a twentieth is replaced each quarter of a minute.
+fn service(replicas: usize) -> Service {
+    let phase = Phase { threads: 1, bout_ms: 0.1, sample_us: 8.0, ..Phase::default() };
+    let scenario = Scenario { own_per_second_us: 100.0, ..Scenario::of(vec![phase], 90.0) };
+    Service { replicas, scenario, asked_every_s: 15.0, churn_ratio: if replicas > 1 { 0.05 } else { 0.0 } }
+}
+
+#[test]
+fn replicas_that_come_and_go_sample_by_the_cube_root_of_their_number() {
+    // A thousand take minutes without optimization (`just sim`, with a release build, has them).
+    let counts: &[usize] = if cfg!(debug_assertions) { &[10] } else { &[10, 1_000] };
+    let alone: Vec<ServiceOutcome> = (1..=8).map(|seed| run_service(&service(1), seed)).collect();
+    let profiles: Vec<_> = alone.iter().map(|outcome| outcome.pooled.clone()).collect();
+    let error_alone = ServiceOutcome::error_ratio(&profiles);
+    for &count in counts {
+        let seeds = if count > 100 { 1 } else { 3 };
+        let outcomes: Vec<ServiceOutcome> =
+            (1..=seeds).map(|seed| run_service(&service(count), seed)).collect();
+        let rates: Vec<f64> = outcomes.iter().flat_map(|outcome| outcome.rates_of_law.clone()).collect();
+        let mean = rates.iter().sum::<f64>() / rates.len() as f64;
+        let pooled: Vec<_> = outcomes.iter().map(|outcome| outcome.pooled.clone()).collect();
+        let (pooled, each) =
+            (ServiceOutcome::error_ratio(&pooled), ServiceOutcome::error_ratio(&outcomes[0].each));
+        let worst = outcomes.iter().map(|outcome| outcome.worst_10s_of_budget).fold(0.0, f64::max);
+        let gained = pooled / error_alone * (count as f64).cbrt();
+        writeln!(
+            std::io::stderr(),
+            "{count} replicas: rates {mean:.3} of the law's ({:.3} to {:.3}), worst 10 s {worst:.3} of the budget, error {pooled:.4} together, \
+             {each:.4} each, {error_alone:.4} of one alone; R^(1/3) times together over alone {gained:.2}",
+            rates.iter().copied().fold(f64::INFINITY, f64::min),
+            rates.iter().copied().fold(0.0, f64::max),
+        )
+        .expect("stderr is open");
+        assert!((mean - 1.0).abs() <= 0.05, "{count}: {mean}");
+        assert!(rates.iter().all(|ratio| (0.8..1.25).contains(ratio)), "{count}: {rates:?}");
+        assert!(worst <= 1.02, "{count}: {worst}");
+        // Four functions of a few runs tell an error to a factor.
+        assert!((0.4..2.0).contains(&gained) && pooled < each, "{count}: {pooled} {each} {error_alone}");
     }
 }
 

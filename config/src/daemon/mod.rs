@@ -10,8 +10,8 @@ use toml::de::DeTable;
 
 pub use export::ExportSettings;
 pub use sections::{
-    BudgetSettings, ContainerSettings, HowToSample, LimitSettings, ListenSettings, StoreSettings,
-    SymbolSettings,
+    BudgetSettings, ContainerSettings, FleetSettings, HowToSample, LimitSettings, ListenSettings,
+    StoreSettings, SymbolSettings,
 };
 pub use target::TargetSettings;
 
@@ -81,6 +81,8 @@ sections! {
     symbols: SymbolSettings,
     /// Where containers have their names from.
     containers: ContainerSettings,
+    /// How much of a service runs elsewhere.
+    fleet: FleetSettings,
     /// What is never exceeded.
     limits: LimitSettings,
 }

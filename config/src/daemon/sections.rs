@@ -120,6 +120,25 @@ section! {
 }
 
 section! {
+    /// One optimum for all replicas of a service. If all hosts together use R times the CPU time for a service that this host uses,
+    /// each samples it R^(-1/3) times as often, and the error of their summed profiles is R^(-1/3) times that of one. R comes once a
+    /// minute from a Prometheus that scrapes the profilers of all hosts, or from `replicas` of a target.
+    pub struct FleetSettings {
+        /// Address of the Prometheus. Without it, each host samples for itself.
+        prometheus: Option<String> = None, such as "\"http://prometheus.example:9090\"";
+        /// What replicas of a service have in common: target (the name of the target), or a label that targets have, such as
+        /// k8s.deployment.name.
+        label: String = "target".to_owned();
+        /// File with a token, sent as `Authorization: Bearer TOKEN`. It needs https, unless the Prometheus is on this machine.
+        token_file: Option<PathBuf> = None, such as "\"/etc/sweetspot/prometheus.token\"";
+        /// File with the certificates (PEM) to trust instead of the public authorities.
+        ca_file: Option<PathBuf> = None, such as "\"/etc/sweetspot/ca.pem\"";
+        /// Longest time for an answer, from the connection to its end.
+        timeout: Span = Span::from_secs(10);
+    }
+}
+
+section! {
     /// What the profiler never exceeds, whatever the targets do.
     pub struct LimitSettings {
         /// Most targets that are sampled at a time. Beyond it, the least active are left out and counted.

@@ -54,6 +54,8 @@ section! {
         budget: Option<Ratio> = None, such as "\"0.5%\"";
         /// CPU time that one profile covers, instead of `sampling.horizon`.
         horizon: Option<Span> = None, such as "\"120s\"";
+        /// CPU time that all hosts together use for this service over what this host uses, in place of what `[fleet]` finds out.
+        replicas: Option<u32> = None, such as "12";
         /// Labels of its profiles and metrics.
         labels: BTreeMap<String, String> = BTreeMap::new(), such as "{ team = \"search\" }";
     }

@@ -118,6 +118,7 @@ fn a_file_without_a_figure_leaves_its_phrase_out() {
         law: String::new(),
         law_samples: 0.0,
         variance_ratio: 0.0,
+        replicas: 0.0,
         interrupt_ratio: 0.0,
         ..run()
     };
@@ -199,6 +200,11 @@ fn what_bounds_the_rate_is_said_in_plain_words() {
     );
     let anytime = Run { law: "anytime".to_owned(), law_samples: 5600.4, ..run() };
     assert!(rate(&anytime).unwrap().contains("602 samples, the law asks for 5600 (anytime law); limited by"));
+    let of_many = Run { replicas: 8.0, ..run() };
+    assert!(
+        rate(&of_many).unwrap().contains("; one of 8.0 replicas: 0.50 of the rate of one alone; limited by")
+    );
+    assert!(!rate(&Run { bound_by: "fixed".to_owned(), ..of_many }).unwrap().contains("replicas"));
 }
 
 /// A sum of runs that differ in everything has words for none of it.

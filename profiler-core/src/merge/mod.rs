@@ -47,6 +47,20 @@ pub struct Range {
 }
 
 impl Range {
+    /// What all these profiles are of.
+    pub fn of_all(profiles: &[SymbolizedProfile]) -> Self {
+        let start = |profile: &SymbolizedProfile| profile.run.start_unix_ns;
+        let end = |profile: &SymbolizedProfile| {
+            let length_ns = profile.windows.iter().map(|window| window.end_ns).max().unwrap_or(0);
+            let run_ns = (profile.run.duration_s.max(0.0) * 1e9) as u64;
+            start(profile).saturating_add(length_ns.max(run_ns)).saturating_add(1)
+        };
+        Self {
+            from_unix_ns: profiles.iter().map(start).min().unwrap_or_default(),
+            to_unix_ns: profiles.iter().map(end).max().unwrap_or_default(),
+        }
+    }
+
     /// Whether it holds this moment.
     pub fn contains(self, unix_ns: u64) -> bool {
         (self.from_unix_ns..self.to_unix_ns).contains(&unix_ns)
@@ -91,6 +105,11 @@ impl Merger {
     pub fn new(range: Range, bin_ns: u64) -> Self {
         let (interner, runs, bins) = (Interner::default(), Runs::default(), BTreeMap::new());
         Self { range, bin_ns: bin_ns.max(1), interner, runs, bins }
+    }
+
+    /// The same, where each profile is of another host: what each errs by in the cost of its samples is its own.
+    pub fn of_hosts(range: Range, bin_ns: u64) -> Self {
+        Self { runs: Runs::independent(), ..Self::new(range, bin_ns) }
     }
 
     /// Adds the part of `profile` that lies in the range, and says whether there is one. A profile without windows is

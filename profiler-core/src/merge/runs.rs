@@ -2,7 +2,8 @@
 //!
 //! Counts and times add up; ratios and rates are means over the targets' CPU time, and costs of a sample means over the
 //! samples, so that each is what one run over all of it would have found. Of a run that lies in the range in part, that
-//! part of its counts is taken. Standard errors add up like the figures: the runs share a calibration, and err together.
+//! part of its counts is taken. Standard errors add up like the figures: the runs share a calibration, and err together. Those of
+//! other hosts have other calibrations: there variances add up.
 
 use std::collections::BTreeSet;
 
@@ -23,6 +24,8 @@ pub(super) struct Runs {
     sum: Run,
     runs: usize,
     targets: BTreeSet<String>,
+    /// Whether each run is of another host.
+    are_independent: bool,
     /// CPU time that the means are over (s).
     cpu_s: f64,
     /// Samples that the means are over.
@@ -45,6 +48,16 @@ pub(super) fn part_of(count: u64, part: f64) -> u64 {
 }
 
 impl Runs {
+    /// Runs of as many hosts.
+    pub(super) fn independent() -> Self {
+        Self { are_independent: true, ..Self::default() }
+    }
+
+    /// Two standard errors, or a sum of them and another.
+    fn errors(&self, one: f64, other: f64) -> f64 {
+        if self.are_independent { one.hypot(other) } else { one + other }
+    }
+
     /// Adds a `part` (0 to 1) of `run`, all of which that lies in `range`.
     pub(super) fn add(&mut self, run: &Run, part: f64, range: Range) {
         let part = finite(part).clamp(0.0, 1.0);
@@ -85,16 +98,9 @@ impl Runs {
         macro_rules! add {
             ($($seconds:ident),*) => {$(self.sum.$seconds += finite(run.$seconds) * part;)*};
         }
-        add!(
-            target_cpu_s,
-            sampling_cpu_s,
-            sampling_cpu_se_s,
-            not_sampled_cpu_s,
-            weight_s,
-            self_cpu_s,
-            setup_cpu_s,
-            law_samples
-        );
+        add!(target_cpu_s, sampling_cpu_s, not_sampled_cpu_s, weight_s, self_cpu_s, setup_cpu_s, law_samples);
+        self.sum.sampling_cpu_se_s =
+            self.errors(self.sum.sampling_cpu_se_s, finite(run.sampling_cpu_se_s) * part);
     }
 
     /// Adds `cpu_s` times each ratio; [`Self::finish`] divides.
@@ -103,7 +109,7 @@ impl Runs {
             ($sum:expr, $of:expr; $($ratio:ident),*) => {$($sum.$ratio += finite($of.$ratio) * cpu_s;)*};
         }
         add!(self.sum, run; overhead_ratio, budget_ratio, slowdown_ratio, slowdown_budget_ratio, own_cpu_budget_ratio,
-            variance_ratio);
+            variance_ratio, replicas);
         if run.interrupt_ratio > 0.0 {
             self.sum.interrupt_ratio += finite(run.interrupt_ratio) * cpu_s;
             self.interrupts_cpu_s += cpu_s;
@@ -129,11 +135,12 @@ impl Runs {
     /// Adds `samples` times the cost of each; [`Self::finish`] divides.
     fn costs(&mut self, run: &Run, samples: f64) {
         self.sum.overhead_us += finite(run.overhead_us) * samples;
-        self.sum.overhead_se_us += finite(run.overhead_se_us) * samples;
+        self.sum.overhead_se_us = self.errors(self.sum.overhead_se_us, finite(run.overhead_se_us) * samples);
         self.sum.self_us += finite(run.self_us) * samples;
         if let (Some(handler_us), Some(se_us)) = (run.handler_us, run.handler_se_us) {
             *self.sum.handler_us.get_or_insert_default() += finite(handler_us) * samples;
-            *self.sum.handler_se_us.get_or_insert_default() += finite(se_us) * samples;
+            let sum_us = self.sum.handler_se_us.unwrap_or_default();
+            self.sum.handler_se_us = Some(self.errors(sum_us, finite(se_us) * samples));
             self.handler_runs += samples;
         }
         self.samples += samples;
@@ -198,7 +205,7 @@ impl Runs {
             divide!(
                 self.sum, self.cpu_s;
                 overhead_ratio, budget_ratio, slowdown_ratio, slowdown_budget_ratio, own_cpu_budget_ratio, variance_ratio,
-                rate_hz, optimum_rate_hz, unbounded_rate_hz
+                replicas, rate_hz, optimum_rate_hz, unbounded_rate_hz
             );
             divide!(
                 self.sum.overhead_parts, self.cpu_s;

@@ -217,7 +217,7 @@ fn every_figure_of_a_run_is_carried() {
         stack_copy_bytes, seed);
     set!(0.5; target_cpu_s, sampling_cpu_s, sampling_cpu_se_s, not_sampled_cpu_s, weight_s, self_cpu_s, setup_cpu_s, overhead_us,
         overhead_se_us, self_us, overhead_ratio, overhead_worst_1s_ratio, overhead_worst_10s_ratio, budget_ratio, rate_hz,
-        slowdown_ratio, slowdown_budget_ratio, own_cpu_ratio, own_cpu_budget_ratio, law_samples, variance_ratio,
+        slowdown_ratio, slowdown_budget_ratio, own_cpu_ratio, own_cpu_budget_ratio, law_samples, variance_ratio, replicas,
         interrupt_ratio, slowdown_worst_10s_ratio, own_cpu_worst_10s_ratio,        
         optimum_rate_hz, unbounded_rate_hz, confidence, precision_goal_ratio);
     set!("word".to_owned(); handler_time, bound_by, law, attach_mode, event, unwind, stopped);

@@ -3,6 +3,7 @@
 
 use super::RateSettings;
 use super::anytime::Schedule;
+use super::fleet::Replicas;
 use super::model::{BoundBy, Caps, Law, Optimum, Threads};
 use super::sample_cost::SampleCost;
 
@@ -36,6 +37,8 @@ pub(super) struct Circumstances {
     pub(super) schedule: Option<Schedule>,
     /// Those that a sample holds up.
     pub(super) threads: Threads,
+    /// R: what the profile of a known length is one of.
+    pub(super) replicas: Replicas,
 }
 
 /// What spends the two budgets at a rate of one sample per CPU-second, and at any rate.
@@ -68,7 +71,8 @@ impl Aim {
         let o_s = now.cost.target.mean_ns * 1e-9;
         let caps = caps(settings, now, budget_share);
         let law = Law::new(settings.criterion, now.spread, o_s, horizon_s(settings, now.schedule))
-            .threads(now.threads);
+            .threads(now.threads)
+            .replicas(now.replicas.get());
         let optimum = within(&law, now.schedule, &caps);
         let floored = optimum.rate_hz < settings.floor_hz;
         let bound_by = match optimum.bound_by {

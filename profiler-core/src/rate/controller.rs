@@ -7,6 +7,7 @@ use super::bucket::{TRICKLE, TokenBucket};
 use super::burden::Burden;
 use super::cost::CostModel;
 use super::decision::{Decision, LawInForce, Reason};
+use super::fleet::Replicas;
 use super::limit::{Limit, OPEN};
 use super::meter::{OverheadMeter, Spend};
 use super::model::{BoundBy, Law, Threads};
@@ -32,7 +33,7 @@ const MAX_STEP_DOWN: f64 = 0.25;
 /// A settled rate is kept while it is within this factor of the optimum: the loss is flat, and a change is not free.
 const DEAD_BAND: f64 = 1.2;
 /// Once left, the optimum is approached this closely before the rate counts as settled again.
-const SETTLED: f64 = 1.05;
+pub(super) const SETTLED: f64 = 1.05;
 /// The first guess uses at most this share of the budget.
 const START_BUDGET: f64 = 0.5;
 /// Assumed length of the first reading if its start is not known (ns).
@@ -62,6 +63,8 @@ pub struct RateController {
     pub(super) granted: Option<f64>,
     /// The rate that the most expensive of several targets allows (samples per CPU-second).
     dearest_hz: f64,
+    /// What the target is one of, and what it was when the rate was settled.
+    pub(super) replicas: [Replicas; 2],
     pub(super) meter: OverheadMeter,
     /// Of what is granted.
     pub(super) bucket: TokenBucket,
@@ -116,6 +119,7 @@ impl RateController {
             part: Account::default(),
             granted: None,
             dearest_hz: f64::INFINITY,
+            replicas: [Replicas::ONE; 2],
             rate_hz: settings.floor_hz,
             bound_by: BoundBy::Law,
             settled: false,
@@ -225,7 +229,9 @@ impl RateController {
 
     fn law(&self, spread: f64, horizon_s: f64) -> Law {
         let overhead_s = self.meter.cost().target.mean_ns * 1e-9;
-        Law::new(self.settings.criterion, spread, overhead_s, horizon_s).threads(self.threads())
+        Law::new(self.settings.criterion, spread, overhead_s, horizon_s)
+            .threads(self.threads())
+            .replicas(self.replicas().get())
     }
 
     /// The threads that a sample delays: the sampled one, or all running threads.
@@ -261,6 +267,7 @@ impl RateController {
             dearest_hz: self.dearest_hz,
             schedule: self.schedule,
             threads: self.threads(),
+            replicas: self.replicas(),
         };
         Aim::new(&self.settings, &now, budget_share)
     }
@@ -550,6 +557,7 @@ impl RateController {
             },
             law_samples: self.law_samples(),
             horizon_cpu_s: horizon_s(&self.settings, self.schedule),
+            replicas: self.replicas().get(),
             unbounded_rate_hz: aim.unbounded_hz,
             optimum_rate_hz: aim.optimum_hz,
             budget_cap_hz: aim.caps.budget_hz,

@@ -106,6 +106,8 @@ pub struct Decision {
     pub law_samples: f64,
     /// W (CPU-seconds); by the anytime law, that which stands for the next step.
     pub horizon_cpu_s: f64,
+    /// R: CPU time of all replicas of the target's service over its own; the law is that of R·W. 1 for one alone.
+    pub replicas: f64,
     /// λ*: what the law would take without budget and caps.
     pub unbounded_rate_hz: f64,
     /// What the law, the budget and the caps ask for; the rate follows within its dead band.

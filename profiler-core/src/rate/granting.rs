@@ -1,7 +1,8 @@
 //! A controller under a changing budget: its target's part of the host's budget.
 
 use super::aim::horizon_s;
-use super::controller::ONE_CPU;
+use super::controller::{ONE_CPU, SETTLED};
+use super::fleet::Replicas;
 use super::limit::Limit;
 use super::sample_cost::OWN_COST_FLOOR_CPUS;
 use super::share::Demand;
@@ -46,6 +47,23 @@ impl RateController {
         self.grant(self.granted.unwrap_or(f64::NAN));
     }
 
+    /// The target is one of so many replicas from now on, whose profiles are read as one. Where the length of a profile is not known,
+    /// that changes nothing.
+    pub fn join_fleet(&mut self, replicas: Replicas) {
+        let [_, settled] = self.replicas;
+        let has_moved = (replicas.get() / settled.get()).ln().abs() > 3.0 * SETTLED.ln(); // the rate goes with the cube root
+        self.settled &= !has_moved;
+        self.replicas = [replicas, if has_moved { replicas } else { settled }];
+        if !self.started {
+            self.guess();
+        }
+    }
+
+    /// What the law reckons with.
+    pub(super) fn replicas(&self) -> Replicas {
+        if self.settings.horizon_s.is_some() { self.replicas[0] } else { Replicas::ONE }
+    }
+
     /// The budget of the slowdown (ratio of the target's CPU time).
     pub fn budget_ratio(&self) -> f64 {
         self.settings.budget_ratio
@@ -68,7 +86,7 @@ impl RateController {
             sample_s,
             target_s: cost.target.mean_ns * 1e-9,
             fixed_cpus,
-            error: 2.0 * r_s / horizon_s(&self.settings, self.schedule).sqrt(),
+            error: 2.0 * r_s / (self.replicas().get() * horizon_s(&self.settings, self.schedule)).sqrt(),
             weight,
             cap_hz: aim.caps.kernel_hz.min(aim.caps.bytes_hz),
             pace: expected.pace,

@@ -21,6 +21,7 @@
 use super::activity::{Activity, Figure, SEEN_NS};
 use super::aim::{Aim, BUDGET_MARGIN, BudgetLoad, Circumstances, threads_held_up};
 use super::cost::{Cost, CostModel};
+use super::fleet::Replicas;
 use super::model::{BoundBy, Caps};
 use super::own_cost::{Own, Prior};
 use super::prices::Prices;
@@ -193,6 +194,7 @@ impl<'a> Basis<'a> {
             dearest_hz: f64::INFINITY,
             schedule: None,
             threads: threads_held_up(&self.settings, self.watched.utilisation_cpus()),
+            replicas: Replicas::ONE,
         };
         let aim = Aim::new(&self.settings, &now, BUDGET_MARGIN);
         (aim, self.settings.fixed_rate_hz.unwrap_or(aim.target_hz(&self.settings)))

@@ -8,6 +8,9 @@
 //! ```
 //!
 //! and its samples take q·c·λ of the host: q is what one costs, everything included, c the CPUs that the target keeps busy.
+//! A target that is one of R replicas of a service has 2·r·S/√(R·W) and the same w: what it adds to the error of their common
+//! profile is worked out in [`Replicas`](super::Replicas)' module.
+//!
 //! The sum of the losses is least where a CPU-second more would take as much off each of them. That price μ gives every rate,
 //!
 //! ```text
@@ -54,7 +57,7 @@ pub struct Demand {
     pub target_s: f64,
     /// f: CPU time spent on it whatever its rate (s per s).
     pub fixed_cpus: f64,
-    /// A: the relative error of its profile at one sample per CPU-second, 2·r·S/√W.
+    /// A: the relative error of its profile at one sample per CPU-second, 2·r·S/√(R·W).
     pub error: f64,
     /// w: how much its error matters beside the others'; only ratios count.
     pub weight: f64,

@@ -11,9 +11,9 @@ use super::{OutputFile, Top, output_file, output_help, printed_format};
 /// Arguments of `report`.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// A profile in pprof format (.pb.gz).
-    #[arg(required_unless_present_any = ["from", "to", "store"], conflicts_with_all = ["from", "to", "store", "target", "label"])]
-    pub(crate) file: Option<PathBuf>,
+    /// Profile in pprof format (.pb.gz). Several are summed up, each as the profile of another host.
+    #[arg(value_name = "FILE", required_unless_present_any = ["from", "to", "store"], conflicts_with_all = ["from", "to", "store", "target", "label"])]
+    pub(crate) files: Vec<PathBuf>,
     /// Output format.
     #[arg(long, value_parser = printed_format(), default_value = TABLE.name)]
     pub(crate) format: &'static Format,

@@ -19,6 +19,17 @@ pub(super) struct Status {
     pub(super) memory: Memory,
     pub(super) store: Store,
     pub(super) exports: Vec<Export>,
+    pub(super) fleet: Option<Fleet>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Fleet {
+    pub(super) prometheus: Option<String>,
+    pub(super) label: String,
+    pub(super) age_s: Option<f64>,
+    pub(super) services: u64,
+    pub(super) members: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -116,6 +127,16 @@ pub(super) struct Target {
     pub(super) samples: u64,
     pub(super) lost: u64,
     pub(super) taken_by: Vec<String>,
+    pub(super) fleet: Option<Membership>,
+}
+
+/// How many replicas a target is one of.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Membership {
+    pub(super) replicas: f64,
+    pub(super) source: String,
+    pub(super) reason: Option<String>,
 }
 
 /// What somebody asked for.
@@ -144,6 +165,7 @@ pub(super) struct Decision {
     pub(super) slowdown_ratio: f64,
     pub(super) budget_ratio: f64,
     pub(super) utilisation_cpus: f64,
+    pub(super) replicas: f64,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -4,8 +4,9 @@ use std::fmt::Write;
 
 use profile_files::names::visible;
 use profile_files::when;
+use profiler_core::rate::Replicas;
 
-use super::shown::{Attached, Decision, Decisions, Export, Message, Status, Store};
+use super::shown::{Attached, Decision, Decisions, Export, Fleet, Message, Status, Store};
 
 /// What the daemon says, on a line.
 pub(super) fn message(message: &Message) -> String {
@@ -77,6 +78,8 @@ pub(super) fn status(status: &Status) -> String {
         ("store", store(&status.store)),
     ];
     lines.extend(status.exports.iter().map(|one| ("export", export(one))));
+    let all = counts.sampled + counts.waiting + counts.left_out + counts.failed;
+    lines.extend(status.fleet.iter().map(|one| ("fleet", fleet(one, all))));
     lines.extend(settings.problem.iter().map(|problem| ("problem", visible(problem))));
     lines.extend(status.store.problem.iter().map(|problem| ("problem", visible(problem))));
     let told = [settings.problem.as_ref(), status.store.problem.as_ref()];
@@ -128,6 +131,26 @@ fn export(export: &Export) -> String {
     text
 }
 
+fn fleet(fleet: &Fleet, targets: u64) -> String {
+    let Fleet { prometheus, label, age_s, services, members } = fleet;
+    let mut text = format!("{members} of {targets} targets have replicas elsewhere that are known");
+    let Some(prometheus) = prometheus else { return text + " from the settings" };
+    let _ = write!(text, ", by {} at {}", visible(label), visible(prometheus));
+    let _ = match age_s {
+        Some(age_s) => write!(text, ": {services} services {} ago", time(*age_s)),
+        None => write!(text, ", which has not answered yet"),
+    };
+    text
+}
+
+/// That a rate is the law's for many, where it is.
+pub(super) fn one_of_many(replicas: f64) -> Option<String> {
+    let ratio = Replicas::new(replicas).rate_ratio();
+    (replicas > 1.0).then(|| {
+        format!("one of {replicas:.1} replicas, for which the law's rate is {ratio:.2} of that of one alone")
+    })
+}
+
 /// The decisions, oldest first.
 pub(super) fn decisions(decisions: &Decisions) -> String {
     let mut out = format!(
@@ -140,6 +163,8 @@ pub(super) fn decisions(decisions: &Decisions) -> String {
     if decisions.decisions.is_empty() {
         out += "none yet: the target has not been sampled\n";
     }
+    let last = decisions.decisions.last().and_then(|decision| one_of_many(decision.replicas));
+    out.extend(last.map(|text| format!("now {text}\n")));
     out
 }
 

@@ -5,8 +5,8 @@ use std::fmt::Write;
 
 use profile_files::names::visible;
 
-use super::shown::{Target, Targets};
-use super::tables::{percent, time};
+use super::shown::{Membership, Target, Targets};
+use super::tables::{one_of_many, percent, time};
 use crate::cli::TargetOrder;
 use crate::settings::TargetList;
 
@@ -144,10 +144,17 @@ fn reasons(all: &[&Target]) -> Vec<String> {
         });
         let ends = target.ends_in_s.map(|seconds| format!("profiled for another {}", time(seconds)));
         let reason = target.reason.as_deref().map(visible);
-        let notes = [reason, taken, ends].into_iter().flatten();
+        let notes = [reason, taken, ends, target.fleet.as_ref().and_then(fleet)].into_iter().flatten();
         notes.map(|note| (note, name(target))).collect::<Vec<_>>()
     });
     grouped(told).iter().map(|(reason, names)| about(names, reason)).collect()
+}
+
+/// How many replicas there are, or why it is taken for the only one.
+fn fleet(member: &Membership) -> Option<String> {
+    let alone = member.reason.as_deref().map(|reason| format!("a fleet of one: {}", visible(reason)));
+    let by = if member.source == "settings" { "by the settings" } else { "by Prometheus" };
+    alone.or_else(|| Some(format!("{}, {by}", one_of_many(member.replicas)?)))
 }
 
 /// Samples that the kernel dropped.

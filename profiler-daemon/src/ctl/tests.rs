@@ -13,7 +13,8 @@ const STATUS: &str = r#"{"version":"0.1.0","pid":4711,"uptime_s":7384.2,"ready":
     "memory":{"resident_bytes":125829120,"ring_bytes":8388608,"limit_bytes":536870912,"symbol_bytes":1000,"pressed":2,"open_files":321},
     "store":{"folder":"/var/lib/sweetspot","files":210,"bytes":94371840,"limit_bytes":2147483648,"queued_bytes":2048,"dropped_full":4,"damaged":1},
     "exports":[{"name":"cloud","to":"p:4040","pushed":1234,"sent_bytes":2048},
-        {"name":"lab","to":"l:1","pushed":1,"refused":2,"dropped":3,"pending":4,"lag_s":61.5,"problem":"l:1 is down\u001b","retry_s":8.2}]}"#;
+        {"name":"lab","to":"l:1","pushed":1,"refused":2,"dropped":3,"pending":4,"lag_s":61.5,"problem":"l:1 is down\u001b","retry_s":8.2}],
+    "fleet":{"prometheus":"p:9090\u001b","label":"target","age_s":42.5,"services":57,"members":2}}"#;
 
 const TARGETS: &str = r#"{"targets":[
     {"name":"web","state":"sampled","processes":12,"attach_mode":"cgroup","unwind":"fp","rate_hz":118.44,
@@ -44,6 +45,7 @@ fn answers_are_told_to_a_person() {
         "export     cloud to p:4040: 1234 windows sent, 2.0 KiB\n",
         "export     lab to l:1: 1 windows sent, 0 B, 4 wait, the oldest for 1 min 1 s, 2 refused, 3 dropped; l:1 is down\\x1b; tried \
          again in 8 s\n",
+        "fleet      2 of 6 targets have replicas elsewhere that are known, by target at p:9090\\x1b: 57 services 42 s ago\n",
         "problem    12:3: there is no key bugdet",
         "problem    there is no group sweetspot\\x1b[31m",
     ] {
@@ -65,6 +67,30 @@ fn targets_and_decisions_are_tables() {
         "{text}"
     );
     assert!(targets::table(&Targets::default(), TargetList::default()).contains("no targets"));
+}
+
+#[test]
+fn how_many_replicas_there_are_is_said_once_for_those_that_are_alike() {
+    let all = r#"{"targets":[
+        {"name":"web","state":"sampled","fleet":{"replicas":6.04,"source":"prometheus","reason":null}},
+        {"name":"db","state":"sampled","fleet":{"replicas":1.0,"source":"prometheus","reason":null}},
+        {"name":"a","state":"sampled","fleet":{"replicas":1.0,"source":"none","reason":"no one\u001b says"}},
+        {"name":"b","state":"sampled","fleet":{"replicas":1.0,"source":"none","reason":"no one\u001b says"}},
+        {"name":"cart","state":"sampled","fleet":{"replicas":1000,"source":"settings","reason":null}}]}"#;
+    let text = targets::table(&serde_json::from_str(all).unwrap(), TargetList::default());
+    for line in [
+        "web: one of 6.0 replicas, for which the law's rate is 0.55 of that of one alone, by Prometheus\n",
+        "cart: one of 1000.0 replicas, for which the law's rate is 0.10 of that of one alone, by the settings\n",
+        "2 targets: a, b: a fleet of one: no one\\x1b says\n",
+    ] {
+        assert!(text.contains(line), "{line} is missing in\n{text}");
+    }
+    assert!(!text.contains("db:"), "{text}");
+    let decisions = DECISIONS.replace("1.98", "1.98,\"replicas\":6.04");
+    let text = tables::decisions(&serde_json::from_str(&decisions).unwrap());
+    assert!(
+        text.ends_with("\nnow one of 6.0 replicas, for which the law's rate is 0.55 of that of one alone\n")
+    );
 }
 
 #[test]

@@ -16,6 +16,7 @@ use super::watched::{LONG_ENOUGH_NS, Watched};
 use super::{Daemon, PUBLISH_EVERY_NS, exports};
 use crate::containers::Need;
 use crate::discovery::TargetId;
+use crate::fleet;
 use crate::run::explain;
 use crate::sys::{clock, procfs};
 
@@ -174,6 +175,7 @@ impl Daemon {
             let taken_by = self.taken.iter().filter(|(from, _)| from == id).map(|(_, by)| *by);
             let mut status = watched.status(kept, at_ns, share);
             status.taken_by = self.names_of(taken_by);
+            status.fleet = self.fleet.membership(&watched.identity.name).cloned();
             (status, decisions.unwrap_or_default())
         };
         let mut targets: Vec<_> = self.targets.iter().map(of_one).collect();
@@ -214,6 +216,8 @@ impl Daemon {
         degraded.extend(unmerged(&store.waiting));
         let exports = self.exports.status();
         degraded.extend(exports::degraded(&exports));
+        let fleet = self.fleet.status();
+        degraded.extend(fleet::degraded(fleet.as_ref()));
         degraded.extend(self.sharing.shared.iter().flat_map(|shared| shared.engine.notes.iter().cloned()));
         let asked = self.settings.store.window.duration();
         if window > asked {
@@ -272,6 +276,7 @@ impl Daemon {
             store,
             exports,
             runtimes: self.runtimes.status(),
+            fleet,
         }
     }
 }

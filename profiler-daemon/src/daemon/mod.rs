@@ -15,6 +15,7 @@ pub(crate) mod ask;
 pub(crate) mod board;
 mod early;
 pub(crate) mod exports;
+mod fleet;
 mod flushing;
 mod host;
 mod journal;
@@ -64,6 +65,7 @@ use crate::api::{self, Server};
 use crate::containers::{Need, Runtimes};
 use crate::debuginfod;
 use crate::discovery::{Discovery, TargetId};
+use crate::fleet::{self as fleets, Fleet};
 use crate::objects::Symbols;
 use crate::run::{self, Engine, Setup};
 use crate::sys::{clock, limits, memory, priority, procfs};
@@ -101,6 +103,7 @@ pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     priority::come_first();
     let settings = reload::read(job.file.as_deref())?;
     let exports = exports::prepare(&settings)?;
+    let fleet = fleets::Client::new(&settings.fleet)?;
     let setup = Setup::begin(&settings.sampling_of(&config::TargetSettings::default()))?.for_many();
     let keeper = start_keeper(&settings, &setup.symbols)?;
     let (asker, asked, publisher) = ask::channel();
@@ -109,6 +112,7 @@ pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     daemon.log_start();
     daemon.export(exports);
     daemon.ask_runtimes();
+    daemon.fleet.adopt(fleet, &daemon.settings, daemon.began_ns);
     let (prepared, ready) = mpsc::channel(1);
     daemon.prepared = Some(prepared);
     let begun = run::runtime()?.block_on(daemon.live(asked, ready))?;
@@ -136,6 +140,7 @@ struct Daemon {
     leaving: Vec<Keeper>,
     exports: Exports,
     runtimes: Runtimes,
+    fleet: Fleet,
     server: Server,
     host: HostAccount,
     budget: HostBudget,
@@ -198,6 +203,7 @@ impl Daemon {
             leaving: Vec::new(),
             exports: Exports::default(),
             runtimes: Runtimes::default(),
+            fleet: Fleet::default(),
             server,
             host: HostAccount::new(spent, limits::online_cpus().len()),
             budget: HostBudget::new(host_cpus(&settings)),
@@ -335,6 +341,7 @@ impl Daemon {
             false => self.go_on_with_targets(now_ns),
         }
         self.note_shares();
+        self.join_fleets(now_ns);
         self.end_windows(now_ns);
         self.keep_within_bounds(now_ns);
         let spent = self.spent(now_ns);
@@ -450,6 +457,7 @@ impl Daemon {
         self.server.end();
         self.exports.end();
         self.runtimes.end();
+        self.fleet.end();
         let before = self.keeper.lost();
         let mut lost = 0;
         match Instant::now() < until {

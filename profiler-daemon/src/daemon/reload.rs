@@ -17,6 +17,7 @@ use super::keeper::Keeper;
 use super::{Daemon, debuginfod_settings, exports, start_keeper, store_settings};
 use crate::api;
 use crate::failure::{Failure, lines, usage};
+use crate::fleet;
 use crate::objects::Symbols;
 use crate::sys::clock;
 
@@ -25,6 +26,7 @@ pub(super) struct Prepared {
     settings: DaemonSettings,
     interface: api::Prepared,
     exports: exports::Prepared,
+    fleet: Option<fleet::Client>,
     /// Of the folder that they name, if it is another one.
     keeper: Option<Keeper>,
 }
@@ -40,9 +42,10 @@ fn prepare(file: Option<&Path>, folder: &Path, symbols: &Symbols) -> Result<Prep
     let settings = read(file)?;
     let interface = api::prepare(&settings)?;
     let exports = exports::prepare(&settings)?;
+    let fleet = fleet::Client::new(&settings.fleet)?;
     let keeper =
         if settings.store.folder == *folder { None } else { Some(start_keeper(&settings, symbols)?) };
-    Ok(Prepared { settings, interface, exports, keeper })
+    Ok(Prepared { settings, interface, exports, fleet, keeper })
 }
 
 /// Reads the settings, all problems in one error.
@@ -117,13 +120,14 @@ impl Daemon {
     }
 
     fn adopt(&mut self, prepared: Prepared) -> Result<()> {
-        let Prepared { settings, interface, exports, keeper } = prepared;
+        let Prepared { settings, interface, exports, fleet, keeper } = prepared;
         let setup = self.setup.under(&settings.sampling_of(&config::TargetSettings::default()))?;
         self.server.adopt(interface)?; // the last that can fail
         self.publish(); // the last that was counted of targets that go
         self.settings = settings;
         self.move_store(keeper);
         self.export(exports);
+        self.fleet.adopt(fleet, &self.settings, self.began_ns);
         self.setup = setup;
         self.read_unix_s = clock::unix_ns() as f64 * 1e-9;
         self.setup.symbols.set_cap(self.settings.symbols.memory.get());

@@ -67,7 +67,7 @@ impl Shared {
     }
 }
 
-fn owner(id: TargetId) -> Owner {
+pub(super) fn owner(id: TargetId) -> Owner {
     Owner(id.number())
 }
 

@@ -11,6 +11,7 @@ use profiler_core::unwind::method::Method;
 use serde::Serialize;
 
 use crate::containers::RuntimeStatus;
+use crate::fleet::{FleetStatus, Membership};
 
 /// Why a target is sampled or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -82,6 +83,8 @@ pub(crate) struct TargetStatus {
     /// CPU time that the profiler spent on it in the last ten seconds, samples of other processes included and set-up not
     /// (share of one CPU).
     pub(crate) own_cpu_ratio: Option<f64>,
+    /// Its number of replicas; none without a fleet in the settings.
+    pub(crate) fleet: Option<Membership>,
     /// Share of its CPU time that everything spent on it may take, as the host's budget leaves it.
     pub(crate) budget_ratio: f64,
     /// Its own budget: bound on the slowdown.
@@ -143,6 +146,8 @@ pub(crate) struct Status {
     pub(crate) exports: Vec<ExportStatus>,
     /// Who says the names of containers.
     pub(crate) runtimes: Vec<RuntimeStatus>,
+    /// Where numbers of replicas come from; none without a fleet in the settings.
+    pub(crate) fleet: Option<FleetStatus>,
 }
 
 /// Which settings are in force.

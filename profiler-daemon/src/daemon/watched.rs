@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use config::SamplingSettings;
 use profile_files::store::Window;
-use profiler_core::rate::Activity;
+use profiler_core::rate::{Activity, Replicas};
 
 use super::early::EarlyEnds;
 use super::keeper::Parcel;
@@ -294,6 +294,13 @@ impl Watched {
 
     pub(crate) fn engine(&mut self) -> Option<&mut Engine<RecentDecisions>> {
         self.sampled.as_mut().map(|sampled| &mut sampled.engine)
+    }
+
+    /// It is one of so many replicas. One that shares its sampler says so there.
+    pub(crate) fn join_fleet(&mut self, replicas: Replicas) {
+        if let Some(sampled) = &mut self.sampled {
+            sampled.engine.controller.join_fleet(replicas);
+        }
     }
 
     /// Whether a sampler of its own has, or had, something to account for.

@@ -115,6 +115,7 @@ fn largest_function(job: &PlanProcessJob, prediction: &Prediction) -> Result<Pla
         horizon: sampling.horizon.unwrap_or(NOMINAL_RUN),
         share: Ratio::new(PRIOR_SHARE)?,
         variance_ratio: 1.0,
+        replicas: 1,
         overhead: Span::try_from(Duration::from_secs_f64(prediction.overhead_ns.mean * 1e-9))?,
         criterion: sampling.criterion,
         budget: sampling.budget,

@@ -9,6 +9,7 @@ fn job(horizon: &str, share: &str, overhead: &str, criterion: &str) -> PlanJob {
         share: share.parse().unwrap(),
         overhead: overhead.parse().unwrap(),
         variance_ratio: 1.0,
+        replicas: 1,
         criterion: criterion.parse().unwrap(),
         budget: "1%".parse().unwrap(),
         file: None,
@@ -159,4 +160,27 @@ fn functions_that_run_on_need_fewer_samples() {
         assert!(other.best.error_s <= lowest, "{criterion}");
         assert!(render(&visits, &other).contains("0.125: the best rate is 0.50 times"), "{criterion}");
     }
+}
+
+/// Each of R replicas samples by the cube root of their number, and so falls the error of all together.
+#[test]
+fn replicas_need_fewer_samples_each_and_know_more_together() {
+    for criterion in ["mae", "mse", "p95", "z=1.96"] {
+        let alone = PlanJob { budget: "50%".parse().unwrap(), ..job("60s", "0.2", "10us", criterion) };
+        for replicas in [1, 8, 1_000] {
+            let job = PlanJob { replicas, ..alone.clone() };
+            let plan = law::plan(&job).unwrap();
+            let factor = f64::from(replicas).cbrt().recip();
+            near(plan.fleet.rate_hz / plan.optimum_rate_hz, factor, 1e-9);
+            near(plan.fleet.samples / plan.best.samples, factor, 1e-9);
+            near(plan.fleet.error_ratio / plan.fleet.alone_error_ratio, factor, 1e-6);
+            assert_eq!(render(&job, &plan).contains("replicas"), replicas > 1, "{criterion}");
+        }
+    }
+    // A budget that binds one alone may not bind one of many.
+    let job = PlanJob { replicas: 1_000, ..published() };
+    let plan = law::plan(&job).unwrap();
+    assert_eq!((plan.bound_by, plan.fleet.bound_by), (BoundBy::Budget, BoundBy::Law));
+    let text = render(&job, &plan);
+    assert!(text.contains("1,000: each samples 0.15 times as often as one alone: 5.895/s of CPU time (bound by the law), 1,769 samples"), "{text}");
 }

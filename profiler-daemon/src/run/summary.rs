@@ -201,6 +201,7 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
         law: decision.map_or("", |decision| decision.law.as_str()).to_owned(),
         law_samples: decision.map_or(0.0, |decision| decision.law_samples),
         variance_ratio: decision.map_or(0.0, |decision| decision.variance_ratio),
+        replicas: decision.map_or(0.0, |decision| decision.replicas),
         interrupt_ratio: decision.map_or(0.0, |decision| decision.interrupt_ratio),
         predicted_overhead_us: prediction.overhead_ns.mean * 1e-3,
         predicted_overhead_se_us: prediction.overhead_ns.se * 1e-3,

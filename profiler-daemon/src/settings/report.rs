@@ -1,5 +1,6 @@
 //! What was typed after `report`, checked.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -32,8 +33,8 @@ pub(crate) struct ReportJob {
 /// Where a profile to be printed is.
 #[derive(Debug)]
 pub(crate) enum ReportSource {
-    /// In a file, in pprof's format.
-    File(PathBuf),
+    /// In files, in pprof's format, each of another host: at least one, and each path once.
+    Files(Vec<PathBuf>),
     /// In what the daemon keeps.
     Store {
         /// The folder.
@@ -54,12 +55,23 @@ impl ReportJob {
             return Err(usage("--unknown is a list and no profile; give --format table or json with it"));
         }
         distinct(args.output.iter().map(|file| &file.path))?;
-        let source = match args.file {
-            Some(file) => ReportSource::File(file),
-            None => stored(args.stored)?,
+        let source = match args.files {
+            files if files.is_empty() => stored(args.stored)?,
+            files => ReportSource::Files(once(files)?),
         };
         let cli::ReportArgs { output: files, format, unknown, top, .. } = args;
         Ok(ReportJob { source, files, format, unknown, top })
+    }
+}
+
+/// Files of which none counts twice.
+fn once(files: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
+    let mut seen = BTreeSet::new();
+    match files.iter().find(|file| !seen.insert(*file)) {
+        Some(twice) => {
+            Err(usage(format!("{} is given twice, and would count twice; give each once", twice.display())))
+        }
+        None => Ok(files),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use profiler_core::rate::share::{Demand, Shares, share};
-use profiler_core::rate::{HostBudget, RateController};
+use profiler_core::rate::{HostBudget, RateController, Replicas};
 
 use super::host::Host;
 use super::run::{calibration, settings};
@@ -31,6 +31,8 @@ pub struct Member {
     pub to_s: f64,
     /// How much it matters.
     pub weight: f64,
+    /// How many replicas there are of it, itself included.
+    pub replicas: f64,
     /// What it does, by its own time.
     pub scenario: Scenario,
 }
@@ -64,6 +66,7 @@ impl<'f> Run<'f> {
     fn new(member: &'f Member, seed: u64, granted: f64) -> Self {
         let mut controller = RateController::new(settings(&member.scenario), calibration(&member.scenario));
         controller.grant(granted);
+        controller.join_fleet(Replicas::new(member.replicas));
         let first = controller.start(0);
         let host = Host::new(&member.scenario, seed, &first);
         Run { member, host, controller, rate_hz: first.rate_hz, changes: 0 }
@@ -89,7 +92,8 @@ impl<'f> Run<'f> {
             sample_s: phase.overhead_s() + phase.own_us * 1e-6,
             target_s: phase.overhead_s(),
             fixed_cpus: scenario.own_per_second_us * 1e-6,
-            error: 2.0 * scenario.criterion.r() * spread.unwrap_or_default() / scenario.horizon_s.sqrt(),
+            error: 2.0 * scenario.criterion.r() * spread.unwrap_or_default()
+                / (self.member.replicas * scenario.horizon_s).sqrt(),
             ..believed
         }
     }

@@ -6,7 +6,8 @@
 //! the profiler sees of its functions: windows of weights and samples beside the truth. [`Scenario::of`] writes one in code.
 //!
 //! A [`Day`] is the same for a big machine and a long time, with counts in place of single threads; [`run_day`]
-//! plays it. A [`Fleet`] is several targets with a budget of the host between them; [`run_fleet`] plays it.
+//! plays it. A [`Fleet`] is several targets with a budget of the host between them; [`run_fleet`] plays it. A [`Service`] is one
+//! program on many hosts; [`run_service`] plays it.
 
 mod crowd;
 mod day;
@@ -14,11 +15,13 @@ mod fleet;
 mod host;
 mod profile;
 mod program;
+mod replicas;
 mod run;
 mod scenario;
 
 pub use day::{Day, DayOutcome, OwnCosts, run_day};
 pub use fleet::{Fleet, FleetOutcome, Member, run_fleet};
 pub use profile::{Functions, Profile, profile};
+pub use replicas::{Service, ServiceOutcome, run_service};
 pub use run::{Outcome, prediction, run};
 pub use scenario::{Bands, Phase, Scenario};

@@ -33,7 +33,7 @@ impl Functions {
         self.true_ns.resize(length, 0.0);
     }
 
-    fn add(&mut self, other: &Functions) {
+    pub(super) fn add(&mut self, other: &Functions) {
         self.reach(other.true_ns.len().saturating_sub(1));
         for i in 0..other.true_ns.len() {
             self.weight_ns[i] += other.weight_ns[i];

@@ -1,6 +1,7 @@
 //! Checks of settings that parse but are invalid, alone or together.
 
 mod exports;
+mod fleet;
 mod targets;
 
 pub(super) use targets::check as targets;
@@ -44,6 +45,7 @@ pub(super) fn combinations(settings: &DaemonSettings, log: &mut Log) {
     listen(settings, log);
     symbols(settings, log);
     containers(settings, log);
+    fleet::check(settings, log);
     limits(settings, log);
     targets(settings, log);
     exports::check(settings, log);

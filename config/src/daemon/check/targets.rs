@@ -13,6 +13,8 @@ use crate::{Each, SamplingSettings};
 pub(super) const MAX_NAME: usize = TargetSettings::MAX_NAME;
 /// Longest text of a label.
 const MAX_TEXT: usize = TargetSettings::MAX_LABEL;
+/// Most replicas: the rate of each would be a hundredth of that of one alone.
+const MAX_REPLICAS: u32 = 1_000_000;
 /// Most labels of a target: each is in every series of metrics.
 const MAX_LABELS: usize = 16;
 /// Labels that the profiler gives itself.
@@ -169,6 +171,9 @@ impl Checked<'_> {
             if how.problems().any(|problem| matches!(problem, InvalidSetting::Horizon(_))) {
                 self.wrong("horizon", InvalidSetting::Horizon(horizon).to_string());
             }
+        }
+        if self.target.replicas.is_some_and(|replicas| !(1..=MAX_REPLICAS).contains(&replicas)) {
+            self.wrong("replicas", format!("this host is one of them; write 1 to {MAX_REPLICAS}"));
         }
     }
 

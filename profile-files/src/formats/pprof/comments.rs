@@ -100,8 +100,12 @@ fn in_words(run: &Run) -> String {
             measure.in_words()
         );
     }
+    let fleet = match run.replicas > 1.0 {
+        true => format!(" (one of {:.1} replicas)", run.replicas),
+        false => String::new(),
+    };
     format!(
-        "sweetspot {}: {} samples, last rate {:.1} Hz, overhead {:.3}% of the CPU time",
+        "sweetspot {}: {} samples, last rate {:.1} Hz{fleet}, overhead {:.3}% of the CPU time",
         env!("CARGO_PKG_VERSION"),
         run.samples,
         run.rate_hz,
@@ -274,6 +278,7 @@ fn run_from_json(text: &str) -> Option<Run> {
         law,
         law_samples,
         variance_ratio,
+        replicas,
         interrupt_ratio,
         predicted_overhead_us,
         predicted_overhead_se_us,

@@ -7,7 +7,7 @@ use prost::Message;
 
 use super::message::{self, ValueType};
 use super::read::ReadError;
-use super::{read, write};
+use super::{comments, read, write};
 use crate::formats::Format;
 use crate::formats::table::{View, render};
 use crate::functions::functions;
@@ -160,6 +160,15 @@ fn with_windows(profile: &SymbolizedProfile, edit: impl Fn(&mut serde_json::Valu
     edit(&mut windows);
     file.string_table.push(format!("sweetspot.windows {windows}"));
     file.encode_to_vec()
+}
+
+#[test]
+fn a_replica_says_what_it_is_one_of() {
+    let mut profile = testing::profile();
+    let first_comment = |profile: &SymbolizedProfile| comments::write(&profile.run).remove(0);
+    assert!(!first_comment(&profile).contains("replicas"));
+    profile.run.replicas = 6.04;
+    assert!(first_comment(&profile).contains("last rate 60.0 Hz (one of 6.0 replicas), overhead"));
 }
 
 /// Earlier versions wrote comments for programs as pprof's tools show them.

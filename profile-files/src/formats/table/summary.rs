@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use config::Ratio;
 use profiler_core::profile::{Run, SymbolizedProfile};
+use profiler_core::rate::Replicas;
 use profiler_core::stats::Goal;
 
 use super::{WORTH_SAMPLING_S, few, percent, seconds};
@@ -88,6 +89,10 @@ pub(super) fn rate(run: &Run) -> Option<String> {
         let _ = write!(text, "; {} samples, the law asks for {:.0}", run.samples, run.law_samples);
         let law = Some(&run.law).filter(|law| ["anytime", "horizon"].contains(&law.as_str()));
         let _ = law.map_or(Ok(()), |law| write!(text, " ({law} law)"));
+    }
+    if run.replicas > 1.0 && !is_fixed(run) {
+        let factor = Replicas::new(run.replicas).rate_ratio();
+        let _ = write!(text, "; one of {:.1} replicas: {factor:.2} of the rate of one alone", run.replicas);
     }
     if let Some(bound) = bound(run) {
         let _ = write!(text, "; {bound}");

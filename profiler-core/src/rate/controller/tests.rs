@@ -58,6 +58,62 @@ fn sampled(tick: u64, rate_hz: f64, target_cpus: f64, strangers_cpus: f64) -> Re
     }
 }
 
+/// The rate after a minute in which the target is one of so many replicas from the twentieth second on, and the last decision.
+fn as_one_of(replicas: f64, settings: RateSettings) -> Decision {
+    let mut controller = RateController::new(settings, CostModel::default());
+    controller.grant(1.0);
+    let mut decision = controller.start(0);
+    for tick in 0..600 {
+        if tick == 200 {
+            controller.join_fleet(Replicas::new(replicas));
+        }
+        let half = (decision.rate_hz * 0.05).round() as u64;
+        let shares = TopShares { counts: vec![(1, half), (2, half)], ..TopShares::default() };
+        decision = controller.tick(&sampled(tick, decision.rate_hz, 1.0, 0.0), &shares);
+    }
+    decision
+}
+
+#[test]
+fn one_of_many_replicas_samples_by_the_cube_root_of_their_number() {
+    let settings = || RateSettings { budget_ratio: 0.2, horizon_s: Some(600.0), ..RateSettings::default() };
+    let alone = as_one_of(1.0, settings());
+    assert_eq!((alone.replicas, alone.bound_by), (1.0, BoundBy::Law));
+    for replicas in [2.0, 6.0, 1_000.0] {
+        let one = as_one_of(replicas, settings());
+        let asked = one.unbounded_rate_hz / alone.unbounded_rate_hz * f64::cbrt(replicas);
+        assert!((0.97..1.03).contains(&asked), "{replicas}: {asked}");
+        let ratio = one.rate_hz / one.unbounded_rate_hz;
+        assert!((0.93..1.07).contains(&ratio), "{replicas}: {ratio}");
+        assert_eq!((one.replicas, one.horizon_cpu_s), (replicas, 600.0));
+    }
+    // A run of unknown length is nobody's replica, and a fixed rate stays.
+    let anytime = || RateSettings { horizon_s: None, ..settings() };
+    assert_eq!(as_one_of(1_000.0, anytime()), as_one_of(1.0, anytime()));
+    let fixed = || RateSettings { fixed_rate_hz: Some(500.0), ..settings() };
+    assert_eq!(as_one_of(1_000.0, fixed()).rate_hz, 500.0);
+}
+
+#[test]
+fn a_fleet_s_figures_that_waver_move_no_rate() {
+    let settings = RateSettings { budget_ratio: 0.2, horizon_s: Some(600.0), ..RateSettings::default() };
+    let mut controller = RateController::new(settings, CostModel::default());
+    controller.grant(1.0);
+    controller.join_fleet(Replicas::new(10.0));
+    let mut decision = controller.start(0);
+    let mut settled = 0;
+    for tick in 0..3_000 {
+        if tick % 60 == 0 {
+            controller.join_fleet(Replicas::new(if tick % 120 == 0 { 9.0 } else { 11.0 }));
+        }
+        let half = (decision.rate_hz * 0.05).round() as u64;
+        let shares = TopShares { counts: vec![(1, half), (2, half)], ..TopShares::default() };
+        decision = controller.tick(&sampled(tick, decision.rate_hz, 1.0, 0.0), &shares);
+        settled = if tick == 600 { decision.retunes } else { settled };
+    }
+    assert!(decision.retunes <= settled + 1, "{} of {settled}", decision.retunes);
+}
+
 #[test]
 fn strangers_are_hardly_sampled_once_the_target_is_idle() {
     let mut controller = RateController::new(RateSettings::default(), CostModel::default());
@@ -157,7 +213,8 @@ fn every_key_of_a_decision_has_its_unit() {
     for name in names.map(str::trim) {
         let unit = ["_ns", "_us", "_s", "_hz", "_ratio", "_cpus"].iter().any(|unit| name.ends_with(unit));
         assert!(
-            unit || ["reason", "bound_by", "law", "law_samples", "samples", "retunes"].contains(&name),
+            unit || ["reason", "bound_by", "law", "law_samples", "replicas", "samples", "retunes"]
+                .contains(&name),
             "{name}"
         );
     }

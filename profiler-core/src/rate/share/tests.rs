@@ -111,6 +111,28 @@ fn what_one_does_not_need_the_others_get() {
     assert!(beside_sure.rate_hz > 1.2 * beside_equal.rate_hz, "{beside_sure:?} {beside_equal:?}");
 }
 
+/// Each of R hosts has a replica of one service, and a program of its own.
+#[test]
+fn replicas_get_what_makes_the_error_of_the_whole_fleet_least() {
+    for (replicas, host_cpus) in [(1.0, 0.01), (6.0, 0.01), (30.0, 0.006), (1_000.0, 1.0)] {
+        let alone = Demand { slowdown_ratio: 0.2, fixed_cpus: 0.0, ..busy(1.0) };
+        let one_of_many = Demand { error: alone.error / f64::sqrt(replicas), ..alone };
+        let error = |hz: f64, count: f64| alone.target_s * hz + alone.error / (count * hz).sqrt();
+        // In CPU-seconds: the service's profile is of R times as many, and there are R other programs.
+        let of_the_fleet = |service_hz: f64, own_hz: f64| {
+            replicas * error(service_hz, replicas) + replicas * error(own_hz, 1.0)
+        };
+        let shared = share(&[one_of_many, alone], host_cpus);
+        let found = of_the_fleet(shared.of[0].rate_hz, shared.of[1].rate_hz);
+        let most_hz = host_cpus / alone.sample_s;
+        let grid = (1..400).map(|at| most_hz * f64::from(at) / 400.0);
+        let best_alone_hz = two_thirds_power(0.5 * alone.error / alone.target_s);
+        let losses = grid.map(|hz| of_the_fleet(hz, (most_hz - hz).min(best_alone_hz)));
+        let best = losses.min_by(f64::total_cmp).unwrap();
+        assert!(found <= 1.02 * best, "{replicas}: {found} {best} {shared:?}");
+    }
+}
+
 #[test]
 fn too_many_targets_are_told_and_none_is_forgotten() {
     let demands = vec![busy(1.0); 2000];

@@ -117,6 +117,7 @@ impl Attach {
             each: self.each.map(|each| each.parse().map_err(|error| format!("each: {error}"))).transpose()?,
             budget: self.budget_ratio.map(budget).transpose()?,
             horizon: self.horizon_cpu_s.map(horizon).transpose()?,
+            replicas: None, // what is asked for is watched here alone
             labels: self.labels,
         })
     }

@@ -5,6 +5,7 @@ use std::fmt;
 use super::{Figure, Kind, Out, counter, gauge};
 use crate::containers::RuntimeStatus;
 use crate::daemon::state::{ExportStatus, Status};
+use crate::fleet::FleetStatus;
 
 const FIGURES: &[Figure<Status>] = &[
     gauge("status_age_seconds", "Age of these figures; the loop publishes them every second.", |s| {
@@ -122,6 +123,17 @@ const FIGURES: &[Figure<Status>] = &[
     counter("store_windows_unspooled", "Windows that waited for names in memory only.", |s| {
         Some(s.store.unspooled as f64)
     }),
+    gauge(
+        "fleet_answer_age_seconds",
+        "Age of the last answer of the Prometheus that knows the fleet.",
+        |s| asked_fleet(s)?.age_s,
+    ),
+    gauge("fleet_services", "Services in that answer.", |s| Some(asked_fleet(s)?.services as f64)),
+    counter("fleet_requests", "Queries of the fleet's CPU time.", |s| Some(asked_fleet(s)?.asked as f64)),
+    counter("fleet_failures", "Queries without a usable answer.", |s| Some(asked_fleet(s)?.failed as f64)),
+    gauge("fleet_failing", "Whether the last query failed.", |s| {
+        Some(flag(asked_fleet(s)?.problem.is_some()))
+    }),
     counter("store_unsynced", "Changes that the disk did not confirm.", |s| {
         Some(s.store.counters.unsynced as f64)
     }),
@@ -154,6 +166,11 @@ const RUNTIME_FIGURES: &[Figure<RuntimeStatus>] = &[
         Some(flag(r.problem.is_some()))
     }),
 ];
+
+/// Where a Prometheus is asked.
+fn asked_fleet(status: &Status) -> Option<&FleetStatus> {
+    status.fleet.as_ref().filter(|fleet| fleet.prometheus.is_some())
+}
 
 fn flag(is_so: bool) -> f64 {
     f64::from(u8::from(is_so))

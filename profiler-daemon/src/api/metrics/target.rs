@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::{Figure, Kind, Labels, Out, counter, gauge};
 use crate::daemon::state::{Origin, TargetState, TargetStatus};
+use crate::fleet::ReplicaSource;
 
 const FIGURES: &[Figure<TargetStatus>] = &[
     gauge("target_ends_in_seconds", "Time until the target ends.", |t| t.ends_in_s),
@@ -39,6 +40,12 @@ const FIGURES: &[Figure<TargetStatus>] = &[
         "Share of its CPU time that everything spent on it may take under the host's budget.",
         |t| Some(t.budget_ratio),
     ),
+    gauge("fleet_replicas", "CPU time of its service on all hosts over that of the target.", |t| {
+        t.fleet.as_ref().map(|fleet| fleet.replicas)
+    }),
+    gauge("fleet_alone", "Whether its number of replicas is unknown, so that it counts as one.", |t| {
+        t.fleet.as_ref().map(|fleet| f64::from(u8::from(fleet.source == ReplicaSource::None)))
+    }),
     counter("target_cpu_seconds", "CPU time of the target while it was profiled.", |t| Some(t.cpu_s)),
     counter("target_overhead_cpu_seconds", "CPU time spent on profiling it.", |t| Some(t.overhead_s)),
     counter("target_samples", "Samples that were taken.", |t| Some(t.samples as f64)),

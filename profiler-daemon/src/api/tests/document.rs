@@ -19,6 +19,7 @@ use crate::daemon::state::{
     ExportStatus, HostStatus, MemoryStatus, Origin, SettingsStatus, StoreStatus, SymbolizerStatus,
     TargetCounts, TargetState,
 };
+use crate::fleet::{FleetStatus, Membership, ReplicaSource};
 
 /// A status in which every figure is another.
 fn status() -> Status {
@@ -102,6 +103,16 @@ fn status() -> Status {
             problem: Some("it does not answer".to_owned()),
             retry_s: 5.0,
         }],
+        fleet: Some(FleetStatus {
+            prometheus: Some("prometheus:9090".to_owned()),
+            label: "target".to_owned(),
+            asked: 4001,
+            failed: 4002,
+            age_s: Some(4003.0),
+            services: 4004,
+            members: 5,
+            problem: Some("it does not answer".to_owned()),
+        }),
     }
 }
 
@@ -157,6 +168,11 @@ fn full_target() -> TargetStatus {
         slowdown_ratio: Some(2026.0),
         slowdown_worst_10s_ratio: Some(2027.0),
         own_cpu_ratio: Some(2028.0),
+        fleet: Some(Membership {
+            replicas: 2029.0,
+            source: ReplicaSource::None,
+            reason: Some("none".to_owned()),
+        }),
         cpu_s: 2018.0,
         overhead_s: 2019.0,
         samples: 2020,
@@ -301,7 +317,7 @@ fn every_figure_is_a_metric() {
         let text = written(form);
         let values: BTreeSet<&str> =
             text.lines().filter_map(|line| line.rsplit_once(' ')).map(|(_, value)| value).collect();
-        for figure in (1001..=1039).chain(2001..=2024).chain(3001..=3007) {
+        for figure in (1001..=1039).chain(2001..=2029).chain(3001..=3007).chain(4001..=4004) {
             let is_there = [format!("{figure}"), format!("{figure}.0")]
                 .iter()
                 .any(|text| values.contains(text.as_str()));
@@ -310,6 +326,8 @@ fn every_figure_is_a_metric() {
         assert!(text.contains("sweetspot_degraded 7"), "{text}");
         assert!(text.contains("sweetspot_export_failing{export=\"cloud\"} 1"), "{text}");
         assert!(text.contains("sweetspot_export_failing{export=\"lab\"} 0"), "{text}");
+        assert!(text.contains("sweetspot_fleet_failing 1"), "{text}");
+        assert!(text.contains("sweetspot_fleet_alone{target=\"web\"} 1"), "{text}");
         assert!(text.contains("sweetspot_build_info{version=\"9.9\"} 1"), "{text}");
         assert!(text.contains(r#"label_team="a \"b\"\\\n""#), "{text}");
         assert!(text.contains(

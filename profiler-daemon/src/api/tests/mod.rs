@@ -157,6 +157,7 @@ pub(super) fn decision() -> DecisionEntry {
         fixed_ratio: 11.0,
         spread_ratio: 12.0,
         variance_ratio: 1.0,
+        replicas: 1.0,
         law: LawInForce::Horizon,
         law_samples: 25.0,
         horizon_cpu_s: 13.0,

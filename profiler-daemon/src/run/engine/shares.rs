@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use profiler_core::profile::RateChange;
-use profiler_core::rate::{Account, Spend};
+use profiler_core::rate::{Account, Replicas, Spend};
 
 use super::parts::Figures;
 use super::{DecisionLog, Engine};
@@ -34,6 +34,8 @@ pub(super) struct Shares {
 struct Charged {
     /// Bound on its slowdown (share of its CPU time).
     budget_ratio: f64,
+    /// What it is one of.
+    replicas: Replicas,
     account: Account,
     /// Since it was cut last.
     part: Account,
@@ -64,6 +66,7 @@ impl Charged {
     fn new(budget_ratio: f64) -> Self {
         Self {
             budget_ratio,
+            replicas: Replicas::ONE,
             account: Account::default(),
             part: Account::default(),
             cut: Counts::default(),
@@ -103,6 +106,13 @@ impl<L: DecisionLog> Engine<L> {
         let Some(owners) = &mut self.session.owners else { return };
         owners.enter(owner, group, is_rest, clock::monotonic_ns());
         self.shares.of.entry(owner).or_insert_with(|| Charged::new(budget_ratio)).budget_ratio = budget_ratio;
+    }
+
+    /// One that shares is one of so many replicas from now on; the rate follows when shares are booked.
+    pub(crate) fn join_fleet(&mut self, owner: Owner, replicas: Replicas) {
+        if let Some(charged) = self.shares.of.get_mut(&owner) {
+            charged.replicas = replicas;
+        }
     }
 
     /// It does no more.
@@ -162,6 +172,8 @@ impl<L: DecisionLog> Engine<L> {
             charged.recent.iter_mut().zip(since).for_each(|(sum, count)| *sum = REMEMBERED * *sum + count);
         }
         self.bound_rate();
+        let fleets = self.shares.of.values().map(|charged| (charged.recent_cpus, charged.replicas));
+        self.controller.join_fleet(Replicas::common(fleets));
     }
 
     fn shares_lost(&self) -> u64 {
