@@ -43,7 +43,7 @@ impl Daemon {
             }
             Ask::Flush(flush, reply) => self.wait_for_windows(flush, reply, clock::monotonic_ns()),
             Ask::Reload(reply) => self.reload(Some(reply)),
-            Ask::Suspect(paths) => self.keeper.suspect(paths),
+            Ask::Suspect(paths) => self.writer.suspect(paths),
             Ask::Stop(reply) => drop(reply.send(())), // the loop's own business
         }
     }
@@ -169,7 +169,7 @@ impl Daemon {
         let shared = self.sharing.shared.as_deref();
         let shares = shared.map(Shared::statuses).unwrap_or_default();
         let of_one = |(id, watched): (&TargetId, &Watched)| {
-            let kept = self.keeper.kept(&watched.identity.name);
+            let kept = self.writer.kept(&watched.identity.name);
             let share = shared.and_then(|shared| Some((&shared.engine, *shares.get(id)?)));
             let decisions = watched.decisions().or_else(|| share.map(|(engine, _)| engine.log.clone()));
             let taken_by = self.taken.iter().filter(|(from, _)| from == id).map(|(_, by)| *by);
@@ -196,7 +196,7 @@ impl Daemon {
 
     fn status(&self, now_ns: u64, states: impl Iterator<Item = TargetState>) -> Status {
         let window = Duration::from_nanos(self.window_ns());
-        let store = StoreStatus { window_s: window.as_secs_f64(), ..self.keeper.status() };
+        let store = StoreStatus { window_s: window.as_secs_f64(), ..self.writer.status() };
         let mut targets = TargetCounts::default();
         for state in states {
             *match state {

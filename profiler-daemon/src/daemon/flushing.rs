@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::Daemon;
 use super::ask::{Flush, Refused, Reply};
-use super::keeper::Lost;
+use super::window_writer::Lost;
 
 /// Somebody who waits for windows to be kept.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Daemon {
         }
         for id in due {
             self.targets.entry(id).and_modify(|watched| watched.note_early_end(now_ns));
-            self.cut(id).into_iter().for_each(|parcel| self.keeper.keep(parcel));
+            self.cut(id).into_iter().for_each(|parcel| self.writer.keep(parcel));
         }
         let waiting = std::mem::take(&mut self.waiting);
         let (open, done): (Vec<_>, Vec<_>) = waiting
@@ -54,7 +54,7 @@ impl Daemon {
             .partition(|waiting| self.targets.values().any(|watched| waiting.claims(watched)));
         self.waiting = open;
         if !done.is_empty() {
-            self.keeper.flush(done);
+            self.writer.flush(done);
         }
     }
 

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use profile_files::names::visible;
 
 use super::Daemon;
-use super::keeper::Keeper;
 use super::state::{StoreStatus, TargetState};
+use super::window_writer::WindowWriter;
 use crate::discovery::TargetId;
 
 const MINUTE_NS: u64 = 60_000_000_000;
@@ -189,8 +189,8 @@ impl StoreLog {
 
 impl Journal {
     /// These folders are left for good.
-    pub(super) fn left_stores(&mut self, keepers: &[Keeper]) {
-        self.windows_elsewhere += keepers.iter().map(|keeper| keeper.status().counters.written).sum::<u64>();
+    pub(super) fn left_stores(&mut self, writers: &[WindowWriter]) {
+        self.windows_elsewhere += writers.iter().map(|writer| writer.status().counters.written).sum::<u64>();
     }
 
     /// Windows that were kept in them.
@@ -289,7 +289,7 @@ impl Daemon {
         if let Some(address) = self.server.address() {
             tracing::info!(address = %address, "also listening on {address}");
         }
-        let status = self.keeper.status();
+        let status = self.writer.status();
         let (folder, files, bytes) = (visible(&status.folder), status.files, status.bytes);
         tracing::info!(
             store = folder,
@@ -324,7 +324,7 @@ impl Daemon {
                 write(&target, &event);
             }
         }
-        let status = self.keeper.status();
+        let status = self.writer.status();
         let events = self.journal.store.observe(now_ns, &status);
         events.iter().for_each(|event| write_of_store(&visible(&status.folder), event));
         self.exports.log_dropped(now_ns);

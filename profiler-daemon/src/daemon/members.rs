@@ -181,7 +181,7 @@ impl Daemon {
             }
             if !shares || !self.share(id, now_ns) {
                 let Some(watched) = self.targets.get_mut(&id) else { continue };
-                watched.resample(&self.setup, now_ns).into_iter().for_each(|parcel| self.keeper.keep(parcel));
+                watched.resample(&self.setup, now_ns).into_iter().for_each(|parcel| self.writer.keep(parcel));
                 watched.attach(&self.setup, now_ns);
             }
             let is_sampled = self.targets.get(&id).is_some_and(Watched::is_sampled);
@@ -249,7 +249,7 @@ impl Daemon {
         self.gone_targets_ns += watched.totals().cpu_ns;
         self.gone = self.gone.plus(own);
         self.gone_others_ns += if watched.identity.is_everything { 0 } else { own.cpu_ns };
-        self.keeper.forget(&watched.identity.name);
+        self.writer.forget(&watched.identity.name);
     }
 
     /// Leaves targets out where there are too many, or too little memory, the least active first.

@@ -4,7 +4,7 @@
 //! soon, because a wake-up costs more than most steps. A target without events is stepped ever more rarely, at
 //! least every 1.6 s; twenty sleeping targets take less than 0.2% of a core together (`just idle`).
 //!
-//! Symbolization, the disk and requests have threads of their own ([`keeper`], [`crate::api`]). They reach the
+//! Symbolization, the disk and requests have threads of their own ([`window_writer`], [`crate::api`]). They reach the
 //! loop through a bounded queue ([`ask`]).
 //!
 //! One deadline (`END`) bounds shutdown; requests, windows and connections share it. Windows that are not
@@ -19,7 +19,6 @@ mod fleet;
 mod flushing;
 mod host;
 mod journal;
-mod keeper;
 mod ledger;
 mod log;
 mod looks;
@@ -33,6 +32,7 @@ mod shared;
 pub(crate) mod state;
 mod wakes;
 mod watched;
+mod window_writer;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -52,7 +52,6 @@ use self::exports::Exports;
 use self::flushing::Waiting;
 use self::host::{HostAccount, Spent};
 use self::journal::Journal;
-use self::keeper::Keeper;
 use self::ledger::Ledger;
 use self::looks::Looks;
 use self::notify::Notifier;
@@ -61,6 +60,7 @@ use self::reload::{Prepared, Reloading};
 use self::shared::SharedState;
 use self::wakes::{Wake, Wakes};
 use self::watched::{Totals, Watched};
+use self::window_writer::WindowWriter;
 use crate::api::{self, Server};
 use crate::containers::{Need, Runtimes};
 use crate::debuginfod;
@@ -105,10 +105,10 @@ pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     let exports = exports::prepare(&settings)?;
     let fleet = fleets::Client::new(&settings.fleet)?;
     let setup = Setup::begin(&settings.sampling_of(&config::TargetSettings::default()))?.for_many();
-    let keeper = start_keeper(&settings, &setup.symbols)?;
+    let writer = start_writer(&settings, &setup.symbols)?;
     let (asker, asked, publisher) = ask::channel();
     let server = api::start(&settings, asker)?;
-    let mut daemon = Daemon::new(job.file, settings, setup, keeper, server, publisher);
+    let mut daemon = Daemon::new(job.file, settings, setup, writer, server, publisher);
     daemon.log_start();
     daemon.export(exports);
     daemon.ask_runtimes();
@@ -135,9 +135,9 @@ struct Daemon {
     /// Targets that lost processes to a requested target, with that target.
     taken: BTreeSet<(TargetId, TargetId)>,
     sharing: SharedState,
-    keeper: Keeper,
+    writer: WindowWriter,
     /// Writers of folders that the settings no longer name: they store what they have, and end.
-    leaving: Vec<Keeper>,
+    leaving: Vec<WindowWriter>,
     exports: Exports,
     runtimes: Runtimes,
     fleet: Fleet,
@@ -182,7 +182,7 @@ impl Daemon {
         file: Option<PathBuf>,
         settings: DaemonSettings,
         setup: Setup,
-        keeper: Keeper,
+        writer: WindowWriter,
         server: Server,
         publisher: Publisher,
     ) -> Self {
@@ -199,7 +199,7 @@ impl Daemon {
             apart: BTreeSet::new(),
             taken: BTreeSet::new(),
             sharing: SharedState::default(),
-            keeper,
+            writer,
             leaving: Vec::new(),
             exports: Exports::default(),
             runtimes: Runtimes::default(),
@@ -278,7 +278,7 @@ impl Daemon {
                 return Ok(begun);
             }
             self.turn();
-            if self.keeper.has_ended() {
+            if self.writer.has_ended() {
                 // Sampling would be useless without it; a restart may help.
                 bail!("internal error in the thread that stores windows, see above; the service stops");
             }
@@ -347,7 +347,8 @@ impl Daemon {
         let spent = self.spent(now_ns);
         self.host.observe(spent, limits::online_cpus().len());
         self.budget.set_cpus(host_cpus(&self.settings));
-        let (ended, leaving) = std::mem::take(&mut self.leaving).into_iter().partition(Keeper::has_ended);
+        let (ended, leaving) =
+            std::mem::take(&mut self.leaving).into_iter().partition(WindowWriter::has_ended);
         self.leaving = leaving;
         self.journal.left_stores(&ended);
         self.log_changes(now_ns);
@@ -368,7 +369,7 @@ impl Daemon {
         self.budget.book(now_ns, spent.since(&self.booked) as f64, once_ns as f64, names_ns as f64);
         self.booked = spent;
         let room_ns = self.budget.room_ns(self.host.beside_names_cpus());
-        self.keeper.allow(self.budget.most_for_names_cpus(), room_ns);
+        self.writer.allow(self.budget.most_for_names_cpus(), room_ns);
         self.exports.allow(host_cpus(&self.settings));
         self.budget.expect_names(self.window_length.expected_cpus(self.sampled(), self.window_ns()));
         let mut controllers: Vec<_> = engines(&mut self.targets, &self.apart, &mut self.sharing)
@@ -396,19 +397,19 @@ impl Daemon {
 
     /// Ends windows that have reached their length.
     fn end_windows(&mut self, now_ns: u64) {
-        let (windows, cpu_ns) = self.keeper.spent();
+        let (windows, cpu_ns) = self.writer.spent();
         self.window_length.observe(windows, cpu_ns);
         let window_ns = self.window_ns();
         for watched in self.targets.values_mut().filter(|watched| watched.window_is_over(now_ns, window_ns)) {
-            watched.cut(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
+            watched.cut(&self.setup).into_iter().for_each(|parcel| self.writer.keep(parcel));
         }
         self.end_shared_windows(now_ns, window_ns);
     }
 
     /// Starts the exports of the settings.
     fn export(&mut self, prepared: exports::Prepared) {
-        self.keeper.export(exports::for_store(&self.settings));
-        self.exports.adopt(prepared, self.keeper.outboxes(), &self.settings.store.folder);
+        self.writer.export(exports::for_store(&self.settings));
+        self.exports.adopt(prepared, self.writer.outboxes(), &self.settings.store.folder);
         self.exports.allow(host_cpus(&self.settings));
     }
 
@@ -438,7 +439,7 @@ impl Daemon {
     fn spent(&self, at_ns: u64) -> Spent {
         let shared = self.sharing.shared.as_ref().map(|shared| shared.totals());
         let all = self.targets_apart().map(Watched::own_totals).chain(shared).fold(self.gone, Totals::plus);
-        let (self_ns, names_ns) = (clock::self_cpu_ns(), self.keeper.names_ns());
+        let (self_ns, names_ns) = (clock::self_cpu_ns(), self.writer.names_ns());
         Spent {
             at_ns,
             charged_ns: all.charged_ns,
@@ -458,7 +459,7 @@ impl Daemon {
         self.exports.end();
         self.runtimes.end();
         self.fleet.end();
-        let before = self.keeper.lost();
+        let before = self.writer.lost();
         let mut lost = 0;
         match Instant::now() < until {
             true => self.end_shared(),
@@ -466,19 +467,19 @@ impl Daemon {
         }
         for watched in self.targets.values_mut() {
             if Instant::now() < until {
-                watched.stop(&self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
+                watched.stop(&self.setup).into_iter().for_each(|parcel| self.writer.keep(parcel));
             } else {
                 lost += u64::from(watched.is_sampled());
             }
         }
-        self.keeper.end();
+        self.writer.end();
         let (mut windows, mut unnamed) = (self.journal.windows_elsewhere(), 0);
-        for keeper in self.leaving {
-            let finished = keeper.finish(hurried, until);
+        for writer in self.leaving {
+            let finished = writer.finish(hurried, until);
             (lost, windows) = (lost + finished.lost, windows + finished.store.counters.written);
             unnamed += finished.unnamed;
         }
-        let finished = self.keeper.finish(hurried, until);
+        let finished = self.writer.finish(hurried, until);
         lost += finished.lost.saturating_sub(before);
         unnamed += finished.unnamed;
         if unnamed > 0 {
@@ -515,9 +516,9 @@ fn engines<'a>(
 }
 
 /// Opens the store and starts the threads that name and store windows.
-fn start_keeper(settings: &DaemonSettings, symbols: &Symbols) -> Result<Keeper, StoreError> {
+fn start_writer(settings: &DaemonSettings, symbols: &Symbols) -> Result<WindowWriter, StoreError> {
     let (bounds, queue) = store_settings(settings);
-    Keeper::start(&settings.store.folder, bounds, queue, debuginfod_settings(settings), symbols)
+    WindowWriter::start(&settings.store.folder, bounds, queue, debuginfod_settings(settings), symbols)
 }
 
 fn store_settings(settings: &DaemonSettings) -> (store::Settings, u64) {

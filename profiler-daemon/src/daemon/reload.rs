@@ -13,8 +13,8 @@ use anyhow::{Result, anyhow};
 use config::DaemonSettings;
 
 use super::ask::{Refused, Reply};
-use super::keeper::Keeper;
-use super::{Daemon, debuginfod_settings, exports, start_keeper, store_settings};
+use super::window_writer::WindowWriter;
+use super::{Daemon, debuginfod_settings, exports, start_writer, store_settings};
 use crate::api;
 use crate::failure::{Failure, lines, usage};
 use crate::fleet;
@@ -28,7 +28,7 @@ pub(super) struct Prepared {
     exports: exports::Prepared,
     fleet: Option<fleet::Client>,
     /// Of the folder that they name, if it is another one.
-    keeper: Option<Keeper>,
+    writer: Option<WindowWriter>,
 }
 
 /// Settings that are being read.
@@ -43,9 +43,9 @@ fn prepare(file: Option<&Path>, folder: &Path, symbols: &Symbols) -> Result<Prep
     let interface = api::prepare(&settings)?;
     let exports = exports::prepare(&settings)?;
     let fleet = fleet::Client::new(&settings.fleet)?;
-    let keeper =
-        if settings.store.folder == *folder { None } else { Some(start_keeper(&settings, symbols)?) };
-    Ok(Prepared { settings, interface, exports, fleet, keeper })
+    let writer =
+        if settings.store.folder == *folder { None } else { Some(start_writer(&settings, symbols)?) };
+    Ok(Prepared { settings, interface, exports, fleet, writer })
 }
 
 /// Reads the settings, all problems in one error.
@@ -120,12 +120,12 @@ impl Daemon {
     }
 
     fn adopt(&mut self, prepared: Prepared) -> Result<()> {
-        let Prepared { settings, interface, exports, fleet, keeper } = prepared;
+        let Prepared { settings, interface, exports, fleet, writer } = prepared;
         let setup = self.setup.under(&settings.sampling_of(&config::TargetSettings::default()))?;
         self.server.adopt(interface)?; // the last that can fail
         self.publish(); // the last that was counted of targets that go
         self.settings = settings;
-        self.move_store(keeper);
+        self.move_store(writer);
         self.export(exports);
         self.fleet.adopt(fleet, &self.settings, self.began_ns);
         self.setup = setup;
@@ -141,7 +141,7 @@ impl Daemon {
             watched.identity.labels.clone_from(&found.labels);
             // All share the memory for symbols, whatever there is of it.
             watched.sampling.symbol_memory = sampling.symbol_memory;
-            watched.ask_for(sampling, &self.setup).into_iter().for_each(|parcel| self.keeper.keep(parcel));
+            watched.ask_for(sampling, &self.setup).into_iter().for_each(|parcel| self.writer.keep(parcel));
         }
         self.adopt_shared();
         self.next_ranking_ns = now_ns; // there may be room for more targets, or for fewer
@@ -152,16 +152,16 @@ impl Daemon {
     }
 
     /// Keeps profiles where and as the settings want it from now on.
-    fn move_store(&mut self, keeper: Option<Keeper>) {
-        match keeper {
-            Some(keeper) => {
-                let mut old = std::mem::replace(&mut self.keeper, keeper);
+    fn move_store(&mut self, writer: Option<WindowWriter>) {
+        match writer {
+            Some(writer) => {
+                let mut old = std::mem::replace(&mut self.writer, writer);
                 old.end();
                 self.leaving.push(old);
             }
             None => {
                 let (bounds, queue) = store_settings(&self.settings);
-                self.keeper.rebound(bounds, queue, debuginfod_settings(&self.settings));
+                self.writer.rebound(bounds, queue, debuginfod_settings(&self.settings));
             }
         }
     }

@@ -12,9 +12,9 @@ use config::SamplingSettings;
 use profiler_core::rate::Sharing;
 
 use super::Daemon;
-use super::keeper::Parcel;
 use super::recent::RecentDecisions;
 use super::watched::{Retry, Totals, Watched, differ_in_control_alone};
+use super::window_writer::Parcel;
 use crate::cgroup::Cgroup;
 use crate::discovery::{Changes, TargetId};
 use crate::run::join::{self, Whom};
@@ -128,7 +128,7 @@ impl Daemon {
         let Some(watched) = self.targets.get_mut(&id) else { return true };
         match (watched.shares(), is_to_share) {
             (true, true) => {
-                self.cut(id).into_iter().for_each(|parcel| self.keeper.keep(parcel)); // a window is of one budget
+                self.cut(id).into_iter().for_each(|parcel| self.writer.keep(parcel)); // a window is of one budget
                 self.targets.entry(id).and_modify(Watched::take_wanted);
                 self.renew_share(id);
                 true
@@ -136,7 +136,7 @@ impl Daemon {
             (true, false) => {
                 if watched.attach_beside(&self.setup, now_ns) {
                     self.note_shares();
-                    self.cut(id).into_iter().for_each(|parcel| self.keeper.keep(parcel));
+                    self.cut(id).into_iter().for_each(|parcel| self.writer.keep(parcel));
                     self.targets.entry(id).and_modify(Watched::go_on_alone);
                     self.leave_shared(id);
                 }
@@ -208,10 +208,10 @@ impl Daemon {
             if let Some(watched) =
                 watched.filter(|_| collected.counted.weight_ns() > 0.0 || figures.target_cpu_ns > 0)
             {
-                self.keeper.keep(watched.parcel(&self.setup, collected, &figures));
+                self.writer.keep(watched.parcel(&self.setup, collected, &figures));
             }
         }
-        self.keeper.handing_took(clock::thread_cpu_ns().saturating_sub(began_ns));
+        self.writer.handing_took(clock::thread_cpu_ns().saturating_sub(began_ns));
         self.note_shares();
     }
 
@@ -237,7 +237,7 @@ impl Daemon {
             }
             false => self.targets.get_mut(&id).and_then(|watched| watched.stop(&self.setup)),
         };
-        parcel.into_iter().for_each(|parcel| self.keeper.keep(parcel));
+        parcel.into_iter().for_each(|parcel| self.writer.keep(parcel));
         let Some(watched) = self.targets.get_mut(&id).filter(|watched| watched.shares()) else { return };
         watched.end_share();
         self.leave_shared(id);

@@ -17,9 +17,9 @@ use profile_files::store::Window;
 use profiler_core::rate::{Activity, Replicas};
 
 use super::early::EarlyEnds;
-use super::keeper::Parcel;
 use super::recent::RecentDecisions;
 use super::state::{Origin, TargetState};
+use super::window_writer::Parcel;
 use crate::cgroup::Cgroup;
 use crate::run::join::{self, Whom};
 use crate::run::{Engine, Figures, Setup, ShareStatus, summary};
@@ -512,7 +512,7 @@ impl Watched {
         let window = Window {
             target: self.identity.name.clone(),
             labels: self.identity.labels.clone(),
-            boot: String::new(), // the keeper knows
+            boot: String::new(), // the window writer knows it
             from_ns,
             to_ns: span.end,
         };

@@ -294,7 +294,7 @@ fn a_merge_that_fails_is_tried_again_soon_and_then_ever_more_rarely() {
     }
     stubborn.set(true);
     let begin = MIDNIGHT + 2 * HOUR;
-    // As often as the keeper asks: each ten seconds, for four hours.
+    // As often as the window writer calls it: each ten seconds, for four hours.
     let tries: Vec<u64> = (0..4 * 360)
         .filter(|at| {
             let before = store.counters().unmerged;

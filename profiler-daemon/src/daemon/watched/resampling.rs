@@ -5,7 +5,7 @@
 use config::SamplingSettings;
 
 use super::Watched;
-use crate::daemon::keeper::Parcel;
+use crate::daemon::window_writer::Parcel;
 use crate::run::Setup;
 
 impl Watched {

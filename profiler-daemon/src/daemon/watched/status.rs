@@ -2,8 +2,8 @@
 
 use profiler_core::rate::Account;
 
-use super::super::keeper::Kept;
 use super::super::state::{TargetState, TargetStatus};
+use super::super::window_writer::Kept;
 use super::{RecentDecisions, Watched};
 use crate::run::{Engine, ShareStatus, summary};
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use profile_files::store::Spool;
 
-use super::{Job, Parcel, Pending, Told};
+use super::{Job, Parcel, Pending, WriterState};
 use crate::daemon::pace::Wanted;
 use crate::run::names::Cut;
 use crate::sys::clock;
@@ -14,7 +14,7 @@ use crate::sys::clock;
 pub(super) struct Spooler {
     pub(super) spool: Spool,
     pub(super) boot: String,
-    pub(super) told: Arc<Mutex<Told>>,
+    pub(super) state: Arc<Mutex<WriterState>>,
     pub(super) wanted: Wanted,
 }
 
@@ -48,11 +48,11 @@ impl Spooler {
             }
             Err(_) => None,
         };
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.note_spooled(spooled.is_some());
-        let spent_ns = clock::thread_cpu_ns().saturating_sub(told.spooling_ns);
-        told.spooling_ns += spent_ns;
-        drop(told);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.note_spooled(spooled.is_some());
+        let spent_ns = clock::thread_cpu_ns().saturating_sub(state.spooling_ns);
+        state.spooling_ns += spent_ns;
+        drop(state);
         self.wanted.spend_beside(spent_ns);
         Pending { window, cut, scale, run, bytes, spooled }
     }

@@ -18,8 +18,8 @@ fn bounds() -> store::Settings {
     store::Settings { age_ns: ever, bytes: 1 << 30, hourly_after_ns: ever, daily_after_ns: ever }
 }
 
-fn keeper(folder: &TempDir, most_bytes: u64) -> Keeper {
-    Keeper::start(folder.path(), bounds(), most_bytes, None, &Symbols::new(1 << 20)).unwrap()
+fn writer(folder: &TempDir, most_bytes: u64) -> WindowWriter {
+    WindowWriter::start(folder.path(), bounds(), most_bytes, None, &Symbols::new(1 << 20)).unwrap()
 }
 
 /// A second of a target with a sample; without processes it means nothing, and naming it panics.
@@ -51,10 +51,10 @@ fn parcel(target: &str, from_ns: u64, has_process: bool) -> Parcel {
 }
 
 /// Asks for the windows of targets that end from a moment on.
-fn flush(keeper: &Keeper, targets: &[&str], asked_ns: u64) -> Result<(), Refused> {
+fn flush(writer: &WindowWriter, targets: &[&str], asked_ns: u64) -> Result<(), Refused> {
     let (reply, answer) = oneshot::channel();
     let targets = targets.iter().map(ToString::to_string).collect();
-    keeper.flush(vec![Waiting::new(Flush { targets, ..Flush::default() }, asked_ns, reply)]);
+    writer.flush(vec![Waiting::new(Flush { targets, ..Flush::default() }, asked_ns, reply)]);
     answer.blocking_recv().unwrap()
 }
 
@@ -64,59 +64,59 @@ fn soon() -> (Instant, Instant) {
 }
 
 /// So little that every window waits for it.
-fn starve(keeper: &Keeper) {
-    keeper.allow(1e-9, -1.0);
+fn starve(writer: &WindowWriter) {
+    writer.allow(1e-9, -1.0);
 }
 
 #[test]
 fn a_window_that_panics_is_lost_and_the_next_one_is_kept() {
     let folder = TempDir::new().unwrap();
-    let keeper = keeper(&folder, 1 << 20);
-    keeper.keep(parcel("web", 0, true));
-    keeper.keep(parcel("web", SECOND, false));
-    assert!(flush(&keeper, &[], 0).is_err());
-    let status = keeper.status();
+    let writer = writer(&folder, 1 << 20);
+    writer.keep(parcel("web", 0, true));
+    writer.keep(parcel("web", SECOND, false));
+    assert!(flush(&writer, &[], 0).is_err());
+    let status = writer.status();
     assert!(
         status.problem.as_ref().is_some_and(|problem| problem.contains("error of sweetspot's")),
         "{status:?}"
     );
-    assert_eq!((status.counters.dropped_refused, status.queued_bytes, keeper.has_ended()), (1, 0, false));
-    keeper.keep(parcel("web", 2 * SECOND, true));
-    flush(&keeper, &[], clock::monotonic_ns()).unwrap();
-    assert_eq!((keeper.status().problem, keeper.kept("web").windows), (None, 2));
-    assert_eq!(end_of(keeper.finish(soon().0, soon().1)), (1, 0));
+    assert_eq!((status.counters.dropped_refused, status.queued_bytes, writer.has_ended()), (1, 0, false));
+    writer.keep(parcel("web", 2 * SECOND, true));
+    flush(&writer, &[], clock::monotonic_ns()).unwrap();
+    assert_eq!((writer.status().problem, writer.kept("web").windows), (None, 2));
+    assert_eq!(end_of(writer.finish(soon().0, soon().1)), (1, 0));
 }
 
 #[test]
 fn who_waits_is_told_of_the_windows_that_he_waits_for() {
     let folder = TempDir::new().unwrap();
-    let keeper = keeper(&folder, 1 << 20);
+    let writer = writer(&folder, 1 << 20);
     let before_ns = clock::monotonic_ns();
-    keeper.keep(parcel("db", 0, true));
-    keeper.keep(parcel("db", SECOND / 2, true)); // a part of its time is kept already
-    keeper.keep(parcel("web", 0, true));
-    flush(&keeper, &["web"], before_ns).unwrap();
+    writer.keep(parcel("db", 0, true));
+    writer.keep(parcel("db", SECOND / 2, true)); // a part of its time is kept already
+    writer.keep(parcel("web", 0, true));
+    flush(&writer, &["web"], before_ns).unwrap();
     for targets in [&["db"][..], &["web", "db"], &[]] {
-        let error = flush(&keeper, targets, before_ns).unwrap_err().to_string();
+        let error = flush(&writer, targets, before_ns).unwrap_err().to_string();
         assert!(error.contains("of db, a window was not kept"), "{error}");
     }
-    flush(&keeper, &[], clock::monotonic_ns()).unwrap();
+    flush(&writer, &[], clock::monotonic_ns()).unwrap();
 }
 
 #[test]
 fn what_is_dropped_because_too_much_waits_is_told() {
     let folder = TempDir::new().unwrap();
-    let keeper = keeper(&folder, 100);
-    starve(&keeper);
-    keeper.keep(parcel("web", 0, true));
-    keeper.keep(Parcel { bytes: 70, ..parcel("web", SECOND, true) });
-    let status = keeper.status();
-    assert_eq!((status.dropped_queue, keeper.lost()), (1, 1));
+    let writer = writer(&folder, 100);
+    starve(&writer);
+    writer.keep(parcel("web", 0, true));
+    writer.keep(Parcel { bytes: 70, ..parcel("web", SECOND, true) });
+    let status = writer.status();
+    assert_eq!((status.dropped_queue, writer.lost()), (1, 1));
     assert!(status.problem.as_ref().is_some_and(|problem| problem.contains("were dropped")), "{status:?}");
-    keeper.allow(0.0, 0.0);
-    assert!(flush(&keeper, &["web"], 0).is_err());
-    assert_eq!(keeper.status().problem, None, "one was kept since");
-    assert_eq!(end_of(keeper.finish(soon().0, soon().1)), (1, 0));
+    writer.allow(0.0, 0.0);
+    assert!(flush(&writer, &["web"], 0).is_err());
+    assert_eq!(writer.status().problem, None, "one was kept since");
+    assert_eq!(end_of(writer.finish(soon().0, soon().1)), (1, 0));
 }
 
 /// Windows that were lost, and those that are left to the next process.
@@ -125,8 +125,8 @@ fn end_of(finished: Finished) -> (u64, u64) {
 }
 
 /// Waits until all windows that were handed over are on the disk, or cannot be.
-fn wait_until_spooled(keeper: &Keeper) {
-    while keeper.told().handed.iter().any(|handed| handed.is_spooled.is_none()) {
+fn wait_until_spooled(writer: &WindowWriter) {
+    while writer.state().handed.iter().any(|handed| handed.is_spooled.is_none()) {
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -134,7 +134,7 @@ fn wait_until_spooled(keeper: &Keeper) {
 #[test]
 fn an_end_leaves_what_it_has_no_time_to_name_to_the_next_start() {
     let folder = TempDir::new().unwrap();
-    let first = keeper(&folder, 1 << 20);
+    let first = writer(&folder, 1 << 20);
     first.keep(parcel("web", 0, true));
     flush(&first, &[], 0).unwrap();
     starve(&first);
@@ -151,31 +151,31 @@ fn an_end_leaves_what_it_has_no_time_to_name_to_the_next_start() {
 fn an_end_counts_as_lost_what_is_nowhere() {
     let folder = TempDir::new().unwrap();
     std::fs::write(folder.path().join("unnamed"), "not a folder").unwrap();
-    let keeper = keeper(&folder, 1 << 20);
-    starve(&keeper);
-    keeper.keep(parcel("web", 0, true));
-    keeper.keep(parcel("web", SECOND, true));
-    wait_until_spooled(&keeper);
-    assert_eq!(keeper.status().unspooled, 2);
+    let writer = writer(&folder, 1 << 20);
+    starve(&writer);
+    writer.keep(parcel("web", 0, true));
+    writer.keep(parcel("web", SECOND, true));
+    wait_until_spooled(&writer);
+    assert_eq!(writer.status().unspooled, 2);
     let now = Instant::now();
-    assert_eq!(end_of(keeper.finish(now, now)), (2, 0));
+    assert_eq!(end_of(writer.finish(now, now)), (2, 0));
 }
 
 /// Names what was left in a folder; what was counted.
 fn recovered(folder: &TempDir) -> store::Counters {
-    let keeper = loop {
+    let writer = loop {
         // The lock of the one before may be held for a moment.
-        match Keeper::start(folder.path(), bounds(), 1 << 20, None, &Symbols::new(1 << 20)) {
+        match WindowWriter::start(folder.path(), bounds(), 1 << 20, None, &Symbols::new(1 << 20)) {
             Err(StoreError::Busy(_)) => std::thread::sleep(Duration::from_millis(20)),
             started => break started.unwrap(),
         }
     };
-    while keeper.status().unnamed_files > 0 {
+    while writer.status().unnamed_files > 0 {
         std::thread::sleep(Duration::from_millis(2));
     }
-    let told = Arc::clone(&keeper.told);
-    assert_eq!(keeper.finish(soon().0, soon().1).unnamed, 0);
-    told.lock().unwrap().store.counters
+    let state = Arc::clone(&writer.state);
+    assert_eq!(writer.finish(soon().0, soon().1).unnamed, 0);
+    state.lock().unwrap().store.counters
 }
 
 /// The time of every window that a reader of a folder sees (ns), in order; each has one sample.
@@ -214,14 +214,14 @@ fn put_back(from: &TempDir, to: &TempDir) {
 #[test]
 fn whenever_the_process_is_killed_every_window_that_was_handed_over_is_there_once() {
     let folder = TempDir::new().unwrap();
-    let keeper = keeper(&folder, 1 << 20);
-    starve(&keeper);
-    (0..3).for_each(|at| keeper.keep(parcel("web", at * SECOND, true)));
-    wait_until_spooled(&keeper);
+    let writer = writer(&folder, 1 << 20);
+    starve(&writer);
+    (0..3).for_each(|at| writer.keep(parcel("web", at * SECOND, true)));
+    wait_until_spooled(&writer);
     let written = copy(folder.path()); // none is named
     assert_eq!(spans(&written), []);
-    keeper.allow(0.0, 0.0);
-    flush(&keeper, &[], 0).unwrap();
+    writer.allow(0.0, 0.0);
+    flush(&writer, &[], 0).unwrap();
     let named = copy(folder.path()); // and none is left without
     assert_eq!(
         (spans(&named), std::fs::read_dir(named.path().join("unnamed")).unwrap().count()),
@@ -247,7 +247,7 @@ fn whenever_the_process_is_killed_every_window_that_was_handed_over_is_there_onc
 #[test]
 fn a_window_without_names_that_was_damaged_is_set_aside_and_the_others_are_named() {
     let folder = TempDir::new().unwrap();
-    let first = keeper(&folder, 1 << 20);
+    let first = writer(&folder, 1 << 20);
     starve(&first);
     (0..3).for_each(|at| first.keep(parcel("web", at * SECOND, true)));
     wait_until_spooled(&first);
@@ -266,55 +266,55 @@ fn a_window_without_names_that_was_damaged_is_set_aside_and_the_others_are_named
 fn a_folder_that_is_taken_away_is_made_anew_while_a_window_waits_for_its_names() {
     let folder = TempDir::new().unwrap();
     let store = folder.path().join("store");
-    let mut keeper = Keeper::start(&store, bounds(), 1 << 20, None, &Symbols::new(1 << 20)).unwrap();
-    starve(&keeper);
-    keeper.keep(parcel("web", 0, true));
-    wait_until_spooled(&keeper);
+    let mut writer = WindowWriter::start(&store, bounds(), 1 << 20, None, &Symbols::new(1 << 20)).unwrap();
+    starve(&writer);
+    writer.keep(parcel("web", 0, true));
+    wait_until_spooled(&writer);
     std::fs::rename(&store, folder.path().join("away")).unwrap();
-    while keeper.status().counters.remade == 0 {
+    while writer.status().counters.remade == 0 {
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert_eq!((keeper.kept("web").windows, store.join(".lock").exists()), (0, true), "it waits still");
+    assert_eq!((writer.kept("web").windows, store.join(".lock").exists()), (0, true), "it waits still");
     // Other rules are in force meanwhile, too.
-    keeper.rebound(store::Settings { bytes: 1 << 20, ..bounds() }, 1 << 20, None);
-    while keeper.status().limit_bytes != 1 << 20 {
+    writer.rebound(store::Settings { bytes: 1 << 20, ..bounds() }, 1 << 20, None);
+    while writer.status().limit_bytes != 1 << 20 {
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert_eq!(keeper.kept("web").windows, 0);
-    keeper.allow(0.0, 0.0);
-    flush(&keeper, &[], 0).unwrap();
-    assert_eq!(keeper.kept("web").windows, 1);
+    assert_eq!(writer.kept("web").windows, 0);
+    writer.allow(0.0, 0.0);
+    flush(&writer, &[], 0).unwrap();
+    assert_eq!(writer.kept("web").windows, 1);
 }
 
 #[test]
 fn a_target_that_is_gone_leaves_nothing_behind() {
     let folder = TempDir::new().unwrap();
-    let keeper = keeper(&folder, 1 << 20);
-    let told = Arc::clone(&keeper.told);
-    starve(&keeper);
+    let writer = writer(&folder, 1 << 20);
+    let state = Arc::clone(&writer.state);
+    starve(&writer);
     for target in ["web", "db", "again"] {
-        keeper.keep(parcel(target, 0, true));
-        keeper.forget(target); // as the loop does, with its last window on its way
+        writer.keep(parcel(target, 0, true));
+        writer.forget(target); // as the loop does, with its last window on its way
     }
-    keeper.keep(parcel("again", SECOND, true));
-    keeper.allow(0.0, 0.0);
-    flush(&keeper, &[], 0).unwrap();
-    let left: Vec<String> = told.lock().unwrap().targets.keys().cloned().collect();
-    assert_eq!((left, keeper.kept("again").windows), (vec!["again".to_owned()], 2));
-    keeper.forget("again");
-    assert!(told.lock().unwrap().targets.is_empty());
+    writer.keep(parcel("again", SECOND, true));
+    writer.allow(0.0, 0.0);
+    flush(&writer, &[], 0).unwrap();
+    let left: Vec<String> = state.lock().unwrap().targets.keys().cloned().collect();
+    assert_eq!((left, writer.kept("again").windows), (vec!["again".to_owned()], 2));
+    writer.forget("again");
+    assert!(state.lock().unwrap().targets.is_empty());
 }
 
 #[test]
 fn other_rules_are_in_force_however_full_the_queue_is() {
     let folder = TempDir::new().unwrap();
-    let mut keeper = keeper(&folder, 1 << 20);
-    starve(&keeper);
-    keeper.keep(parcel("web", 0, true));
-    (0..).take_while(|at| keeper.send(Job::Look) || *at == 0).last();
-    assert!(!keeper.send(Job::Look) || keeper.status().limit_bytes == 1 << 30);
-    keeper.rebound(store::Settings { bytes: 1 << 20, ..bounds() }, 7, None);
-    while keeper.status().limit_bytes != 1 << 20 {
+    let mut writer = writer(&folder, 1 << 20);
+    starve(&writer);
+    writer.keep(parcel("web", 0, true));
+    (0..).take_while(|at| writer.send(Job::Look) || *at == 0).last();
+    assert!(!writer.send(Job::Look) || writer.status().limit_bytes == 1 << 30);
+    writer.rebound(store::Settings { bytes: 1 << 20, ..bounds() }, 7, None);
+    while writer.status().limit_bytes != 1 << 20 {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -322,13 +322,13 @@ fn other_rules_are_in_force_however_full_the_queue_is() {
 #[test]
 fn nothing_that_stands_still_looks_well() {
     let now_ns = 1000 * SECOND;
-    let waiting = |since_s: u64| Told {
+    let waiting = |since_s: u64| WriterState {
         handed: VecDeque::from([Handed {
             at_ns: since_s * SECOND,
             target: "web".to_owned(),
             is_spooled: None,
         }]),
-        ..Told::default()
+        ..WriterState::default()
     };
     assert_eq!(waiting(950).problem(false, now_ns), None);
     let problem = waiting(900).problem(false, now_ns).unwrap();

@@ -116,9 +116,9 @@ pub(crate) struct Kept {
     is_gone: bool,
 }
 
-/// What the thread tells, and what it is told beside the queue.
+/// What the thread tells, and what it is state beside the queue.
 #[derive(Default)]
-struct Told {
+struct WriterState {
     store: StoreStatus,
     /// The oldest first.
     handed: VecDeque<Handed>,
@@ -138,13 +138,13 @@ struct Told {
 }
 
 /// The threads that spool, name and keep.
-pub(crate) struct Keeper {
+pub(crate) struct WindowWriter {
     jobs: Option<SyncSender<Job<Parcel>>>,
     spool: Spool,
     outboxes: Outboxes,
     waiting_bytes: Arc<AtomicU64>,
     most_bytes: u64,
-    told: Arc<Mutex<Told>>,
+    state: Arc<Mutex<WriterState>>,
     hurry: Hurry,
     wanted: Wanted,
     is_ending: Arc<AtomicBool>,
@@ -161,7 +161,7 @@ pub(crate) struct Finished {
     pub(crate) store: StoreStatus,
 }
 
-impl Told {
+impl WriterState {
     fn lose(&mut self, lost: Lost) {
         self.lost.push_back(lost);
         if self.lost.len() > MOST_LOST {
@@ -213,7 +213,7 @@ impl Told {
     }
 }
 
-impl Keeper {
+impl WindowWriter {
     /// Opens the store and begins. At most `most_bytes` of windows wait, in memory and on the disk.
     ///
     /// # Errors
@@ -239,13 +239,13 @@ impl Keeper {
         }
         let (jobs, to_spool) = mpsc::sync_channel(MOST_WAITING);
         let (to_name, queue) = mpsc::sync_channel(MOST_WAITING);
-        let (waiting_bytes, told) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::default()));
+        let (waiting_bytes, state) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::default()));
         let (hurry, wanted, is_ending) = (Hurry::default(), Wanted::default(), Arc::default());
         let boot = boot_id();
         let spooler = spooling::Spooler {
             spool: spool.clone(),
             boot: boot.clone(),
-            told: Arc::clone(&told),
+            state: Arc::clone(&state),
             wanted: wanted.clone(),
         };
         let mut work = work::Work {
@@ -259,7 +259,7 @@ impl Keeper {
             rules: Rules { store: bounds, most_bytes, debuginfod },
             boot,
             waiting_bytes: Arc::clone(&waiting_bytes),
-            told: Arc::clone(&told),
+            state: Arc::clone(&state),
             hurry: hurry.clone(),
             pace: Pace::new(wanted.clone(), clock::monotonic_ns()),
             is_ending: Arc::clone(&is_ending),
@@ -279,7 +279,7 @@ impl Keeper {
             outboxes,
             waiting_bytes,
             most_bytes,
-            told,
+            state,
             hurry,
             wanted,
             is_ending,
@@ -294,21 +294,21 @@ impl Keeper {
         let waiting = self.waiting_bytes.load(Ordering::Relaxed);
         let has_room = waiting == 0 || waiting + bytes <= self.most_bytes;
         self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let mut told = self.told();
+        let mut state = self.state();
         let handed = Handed { at_ns: handed_ns, target: target.clone(), is_spooled: None };
-        told.handed.push_back(handed); // before the thread can be done with it
-        told.targets.entry(target.clone()).and_modify(|kept| kept.is_gone = false);
-        drop(told);
+        state.handed.push_back(handed); // before the thread can be done with it
+        state.targets.entry(target.clone()).and_modify(|kept| kept.is_gone = false);
+        drop(state);
         if has_room && self.send(Job::Keep(Box::new(parcel), handed_ns)) {
             return;
         }
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        let mut told = self.told();
-        told.handed.pop_back();
-        told.dropped += 1;
-        told.store.dropped_queue += 1;
+        let mut state = self.state();
+        state.handed.pop_back();
+        state.dropped += 1;
+        state.store.dropped_queue += 1;
         let why = "a window was dropped, since too many wait to be kept".to_owned();
-        told.lose(Lost { target, labels, handed_ns, why });
+        state.lose(Lost { target, labels, handed_ns, why });
     }
 
     /// Names may take so many CPUs, as long as nobody waits for them, and so much at once (ns).
@@ -345,13 +345,13 @@ impl Keeper {
 
     /// Files that a reader took for damaged: those that are will be set aside.
     pub(crate) fn suspect(&self, paths: Vec<PathBuf>) {
-        let mut told = self.told();
+        let mut state = self.state();
         for path in paths {
-            if told.suspects.len() < MOST_SUSPECTS && !told.suspects.contains(&path) {
-                told.suspects.push(path);
+            if state.suspects.len() < MOST_SUSPECTS && !state.suspects.contains(&path) {
+                state.suspects.push(path);
             }
         }
-        drop(told);
+        drop(state);
         self.send(Job::Look); // where the queue is full, it looks after the next window
     }
 
@@ -364,13 +364,13 @@ impl Keeper {
     ) {
         self.most_bytes = most_bytes;
         self.spool.rebound(most_bytes);
-        self.told().rules = Some(Rules { store: bounds, most_bytes, debuginfod });
+        self.state().rules = Some(Rules { store: bounds, most_bytes, debuginfod });
         self.send(Job::Look); // where the queue is full, it looks after the next window
     }
 
     /// These exports get windows from now on, and no others.
     pub(crate) fn export(&self, exports: Vec<Export>) {
-        self.told().exports = Some(exports);
+        self.state().exports = Some(exports);
         self.send(Job::Look); // where the queue is full, it looks after the next window
     }
 
@@ -385,13 +385,13 @@ impl Keeper {
 
     /// How the store is.
     pub(crate) fn status(&self) -> StoreStatus {
-        let told = self.told();
+        let state = self.state();
         StoreStatus {
             queued_bytes: self.waiting_bytes.load(Ordering::Relaxed),
-            problem: told.problem(self.has_ended(), clock::monotonic_ns()),
+            problem: state.problem(self.has_ended(), clock::monotonic_ns()),
             unnamed_files: self.spool.size().0,
-            unspooled: told.unspooled,
-            ..told.store.clone()
+            unspooled: state.unspooled,
+            ..state.store.clone()
         }
     }
 
@@ -402,27 +402,27 @@ impl Keeper {
 
     /// Windows that were not kept until now.
     pub(crate) fn lost(&self) -> u64 {
-        let told = self.told();
-        told.store.dropped_queue + told.store.counters.dropped_full + told.store.counters.dropped_refused
+        let state = self.state();
+        state.store.dropped_queue + state.store.counters.dropped_full + state.store.counters.dropped_refused
     }
 
     /// Windows that were named until now, and what that and keeping them took (ns of CPU time).
     pub(crate) fn spent(&self) -> (u64, u64) {
-        self.told().spent
+        self.state().spent
     }
 
     /// What became of a target's windows.
     pub(crate) fn kept(&self, target: &str) -> Kept {
-        self.told().targets.get(target).copied().unwrap_or_default()
+        self.state().targets.get(target).copied().unwrap_or_default()
     }
 
     /// A target is not there any more, once its last window is kept.
     pub(crate) fn forget(&self, target: &str) {
-        self.told().forget(target);
+        self.state().forget(target);
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, WriterState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes no more; what was handed over is kept as fast as it can be, and nothing else is done. Then the thread ends.
@@ -449,10 +449,10 @@ impl Keeper {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        let told = self.told();
-        let spooled = told.handed.iter().filter(|handed| handed.is_spooled == Some(true)).count() as u64;
-        let lost = told.handed.len() as u64 - spooled;
-        drop(told);
+        let state = self.state();
+        let spooled = state.handed.iter().filter(|handed| handed.is_spooled == Some(true)).count() as u64;
+        let lost = state.handed.len() as u64 - spooled;
+        drop(state);
         let unnamed = self.spool.size().0 as u64;
         Finished { lost: self.lost() + lost, unnamed, store: self.status() }
     }

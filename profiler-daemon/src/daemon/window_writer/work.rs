@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use profile_files::store::{Now, Spool, Store, Unread};
 use profiler_core::profile::SymbolizedProfile;
 
-use super::{Job, Lost, Pending, Rules, Told};
+use super::{Job, Lost, Pending, Rules, WriterState};
 use crate::daemon::pace::Pace;
 use crate::daemon::state::StoreStatus;
 use crate::debuginfod;
@@ -51,7 +51,7 @@ pub(super) struct Work {
     pub(super) servers: Option<debuginfod::Servers>,
     pub(super) boot: String,
     pub(super) waiting_bytes: Arc<AtomicU64>,
-    pub(super) told: Arc<Mutex<Told>>,
+    pub(super) state: Arc<Mutex<WriterState>>,
     pub(super) hurry: Hurry,
     pub(super) pace: Pace,
     pub(super) is_ending: Arc<AtomicBool>,
@@ -79,8 +79,8 @@ impl Work {
                 }
                 Ok(Job::Flushed(waiting)) => {
                     self.pace.wanted.hastened();
-                    let told = self.told();
-                    waiting.into_iter().for_each(|waiting| waiting.answer(&told.lost));
+                    let state = self.state();
+                    waiting.into_iter().for_each(|waiting| waiting.answer(&state.lost));
                 }
                 Ok(Job::Look) => {}
                 Err(RecvTimeoutError::Timeout) => self.name_leftover(),
@@ -110,26 +110,26 @@ impl Work {
         self.tell();
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, WriterState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// CPU time of the threads and processes that look for names (ns). That of the main thread is left out, and that of the thread that
     /// spools, which books its own.
     fn cpu_ns(&self) -> u64 {
-        clock::beside_main_thread_ns().saturating_sub(self.told().spooling_ns)
+        clock::beside_main_thread_ns().saturating_sub(self.state().spooling_ns)
     }
 
     fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::Relaxed)
     }
 
-    /// What it was told beside the queue.
+    /// What it was state beside the queue.
     fn look(&mut self) {
-        let mut told = self.told();
-        let (rules, suspects) = (told.rules.take(), std::mem::take(&mut told.suspects));
-        let exports = told.exports.take();
-        drop(told);
+        let mut state = self.state();
+        let (rules, suspects) = (state.rules.take(), std::mem::take(&mut state.suspects));
+        let exports = state.exports.take();
+        drop(state);
         if let Some(rules) = rules {
             self.store.rebound(rules.store);
             self.servers = rules.debuginfod.clone().map(debuginfod::Servers::new);
@@ -160,7 +160,7 @@ impl Work {
             let more = self.store.maintain(&self.now(), &|| !is_ending.load(Ordering::Relaxed));
             self.merged_ns = clock::monotonic_ns();
             self.pace.settle(self.merged_ns, clock::thread_cpu_ns().saturating_sub(before_ns));
-            if !more || !self.told().handed.is_empty() {
+            if !more || !self.state().handed.is_empty() {
                 return None;
             }
         }
@@ -179,19 +179,19 @@ impl Work {
             spooled.iter().for_each(|file| self.spool.remove(file));
         }
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        let mut told = self.told();
-        told.spent.0 += 1;
-        let of_target = told.targets.entry(target.clone()).or_default();
+        let mut state = self.state();
+        state.spent.0 += 1;
+        let of_target = state.targets.entry(target.clone()).or_default();
         if let Became::Kept { unnamed } = became {
             of_target.windows += 1;
             of_target.unnamed += unnamed;
         }
-        told.done();
+        state.done();
         match became {
-            Became::Kept { .. } => told.dropped = 0,
+            Became::Kept { .. } => state.dropped = 0,
             Became::Left => {}
             Became::Lost(why) => {
-                told.lose(Lost { target, labels, handed_ns, why: why.clone() });
+                state.lose(Lost { target, labels, handed_ns, why: why.clone() });
                 return Some(why);
             }
         }
@@ -274,9 +274,9 @@ impl Work {
 
     pub(super) fn tell(&mut self) {
         let (now_ns, (files, bytes)) = (clock::monotonic_ns(), self.store.size());
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.spent.1 = clock::thread_cpu_ns() + told.spooling_ns + family::readers_cpu_ns();
-        told.store = StoreStatus {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.spent.1 = clock::thread_cpu_ns() + state.spooling_ns + family::readers_cpu_ns();
+        state.store = StoreStatus {
             folder: self.folder.display().to_string(),
             problem: self.problem.clone().or_else(|| self.obstacle.clone()),
             files,
@@ -286,7 +286,7 @@ impl Work {
             queued_bytes: 0,
             unnamed_files: 0,
             unspooled: 0,
-            dropped_queue: told.store.dropped_queue,
+            dropped_queue: state.store.dropped_queue,
             counters: self.store.counters(),
             waiting: self.store.waiting(now_ns),
             left_alone_files: self.store.left_alone(),
