@@ -46,7 +46,7 @@ impl Daemon {
         }
         for id in due {
             self.targets.entry(id).and_modify(|watched| watched.note_early_end(now_ns));
-            self.cut(id).into_iter().for_each(|parcel| self.writer.keep(parcel));
+            self.cut(id).into_iter().for_each(|pending| self.writer.keep(pending));
         }
         let waiting = std::mem::take(&mut self.waiting);
         let (open, done): (Vec<_>, Vec<_>) = waiting

@@ -181,7 +181,10 @@ impl Daemon {
             }
             if !shares || !self.share(id, now_ns) {
                 let Some(watched) = self.targets.get_mut(&id) else { continue };
-                watched.resample(&self.setup, now_ns).into_iter().for_each(|parcel| self.writer.keep(parcel));
+                watched
+                    .resample(&self.setup, now_ns)
+                    .into_iter()
+                    .for_each(|pending| self.writer.keep(pending));
                 watched.attach(&self.setup, now_ns);
             }
             let is_sampled = self.targets.get(&id).is_some_and(Watched::is_sampled);

@@ -292,7 +292,7 @@ impl Daemon {
         std::future::poll_fn(|context| {
             // All of them: each has to register its waker.
             let rings = alarms().filter(|alarm| alarm.poll_rung(context).is_ready()).count();
-            if rings > 0 { Poll::Ready(()) } else { Poll::Pending }
+            if rings > 0 { Poll::Ready(()) } else { Poll::UnnamedWindow }
         })
         .await;
     }
@@ -401,7 +401,7 @@ impl Daemon {
         self.window_length.observe(windows, cpu_ns);
         let window_ns = self.window_ns();
         for watched in self.targets.values_mut().filter(|watched| watched.window_is_over(now_ns, window_ns)) {
-            watched.cut(&self.setup).into_iter().for_each(|parcel| self.writer.keep(parcel));
+            watched.cut(&self.setup).into_iter().for_each(|pending| self.writer.keep(pending));
         }
         self.end_shared_windows(now_ns, window_ns);
     }
@@ -467,7 +467,7 @@ impl Daemon {
         }
         for watched in self.targets.values_mut() {
             if Instant::now() < until {
-                watched.stop(&self.setup).into_iter().for_each(|parcel| self.writer.keep(parcel));
+                watched.stop(&self.setup).into_iter().for_each(|pending| self.writer.keep(pending));
             } else {
                 lost += u64::from(watched.is_sampled());
             }

@@ -141,7 +141,7 @@ impl Daemon {
             watched.identity.labels.clone_from(&found.labels);
             // All share the memory for symbols, whatever there is of it.
             watched.sampling.symbol_memory = sampling.symbol_memory;
-            watched.ask_for(sampling, &self.setup).into_iter().for_each(|parcel| self.writer.keep(parcel));
+            watched.ask_for(sampling, &self.setup).into_iter().for_each(|pending| self.writer.keep(pending));
         }
         self.adopt_shared();
         self.next_ranking_ns = now_ns; // there may be room for more targets, or for fewer

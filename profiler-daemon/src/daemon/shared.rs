@@ -14,7 +14,7 @@ use profiler_core::rate::Sharing;
 use super::Daemon;
 use super::recent::RecentDecisions;
 use super::watched::{Retry, Totals, Watched, differ_in_control_alone};
-use super::window_writer::Parcel;
+use super::window_writer::PendingWindow;
 use crate::cgroup::Cgroup;
 use crate::discovery::{Changes, TargetId};
 use crate::run::join::{self, Whom};
@@ -128,7 +128,7 @@ impl Daemon {
         let Some(watched) = self.targets.get_mut(&id) else { return true };
         match (watched.shares(), is_to_share) {
             (true, true) => {
-                self.cut(id).into_iter().for_each(|parcel| self.writer.keep(parcel)); // a window is of one budget
+                self.cut(id).into_iter().for_each(|pending| self.writer.keep(pending)); // a window is of one budget
                 self.targets.entry(id).and_modify(Watched::take_wanted);
                 self.renew_share(id);
                 true
@@ -136,7 +136,7 @@ impl Daemon {
             (true, false) => {
                 if watched.attach_beside(&self.setup, now_ns) {
                     self.note_shares();
-                    self.cut(id).into_iter().for_each(|parcel| self.writer.keep(parcel));
+                    self.cut(id).into_iter().for_each(|pending| self.writer.keep(pending));
                     self.targets.entry(id).and_modify(Watched::go_on_alone);
                     self.leave_shared(id);
                 }
@@ -187,14 +187,14 @@ impl Daemon {
     }
 
     /// Ends a target's open window, whichever sampler it has; sampling goes on.
-    pub(super) fn cut(&mut self, id: TargetId) -> Option<Parcel> {
+    pub(super) fn cut(&mut self, id: TargetId) -> Option<PendingWindow> {
         let watched = self.targets.get_mut(&id)?;
         if !watched.shares() {
             return watched.cut(&self.setup);
         }
         let shared = self.sharing.shared.as_deref_mut()?;
         let (collected, figures) = shared.session_turn(|engine| engine.cut_share(owner(id)))?;
-        Some(watched.parcel(&self.setup, collected, &figures))
+        Some(watched.pending_window(&self.setup, collected, &figures))
     }
 
     /// The same of all that share.
@@ -208,7 +208,7 @@ impl Daemon {
             if let Some(watched) =
                 watched.filter(|_| collected.counted.weight_ns() > 0.0 || figures.target_cpu_ns > 0)
             {
-                self.writer.keep(watched.parcel(&self.setup, collected, &figures));
+                self.writer.keep(watched.pending_window(&self.setup, collected, &figures));
             }
         }
         self.writer.handing_took(clock::thread_cpu_ns().saturating_sub(began_ns));
@@ -230,14 +230,14 @@ impl Daemon {
     /// A target is sampled no more, however it was; what there is of it is kept.
     pub(super) fn stop_target(&mut self, id: TargetId) {
         let Some(watched) = self.targets.get(&id) else { return };
-        let parcel = match watched.shares() {
+        let pending = match watched.shares() {
             true => {
                 self.note_shares();
                 self.cut(id)
             }
             false => self.targets.get_mut(&id).and_then(|watched| watched.stop(&self.setup)),
         };
-        parcel.into_iter().for_each(|parcel| self.writer.keep(parcel));
+        pending.into_iter().for_each(|pending| self.writer.keep(pending));
         let Some(watched) = self.targets.get_mut(&id).filter(|watched| watched.shares()) else { return };
         watched.end_share();
         self.leave_shared(id);

@@ -19,7 +19,7 @@ use profiler_core::rate::{Activity, Replicas};
 use super::early::EarlyEnds;
 use super::recent::RecentDecisions;
 use super::state::{Origin, TargetState};
-use super::window_writer::Parcel;
+use super::window_writer::PendingWindow;
 use crate::cgroup::Cgroup;
 use crate::run::join::{self, Whom};
 use crate::run::{Engine, Figures, Setup, ShareStatus, summary};
@@ -489,16 +489,21 @@ impl Watched {
     }
 
     /// Ends the open window and begins the next; sampling goes on.
-    pub(crate) fn cut(&mut self, setup: &Setup) -> Option<Parcel> {
+    pub(crate) fn cut(&mut self, setup: &Setup) -> Option<PendingWindow> {
         let sampled = self.sampled.as_mut()?;
         sampled.engine.session.own_time.enter();
         let (collected, figures) = sampled.engine.cut();
         sampled.engine.session.own_time.leave();
-        Some(self.parcel(setup, collected, &figures))
+        Some(self.pending_window(setup, collected, &figures))
     }
 
     /// What was collected in the open window, as it is to be kept; the next one begins.
-    pub(crate) fn parcel(&mut self, setup: &Setup, collected: Collected, figures: &Figures) -> Parcel {
+    pub(crate) fn pending_window(
+        &mut self,
+        setup: &Setup,
+        collected: Collected,
+        figures: &Figures,
+    ) -> PendingWindow {
         let span = collected.span.clone();
         let from_ns = match (&mut self.part, &mut self.sampled) {
             // Windows in which it used no CPU time are none.
@@ -517,16 +522,16 @@ impl Watched {
             to_ns: span.end,
         };
         let bytes = collected.counted.memory_bytes();
-        Parcel { window, collected, scale: run.1, run: run.0, bytes }
+        PendingWindow { window, collected, scale: run.1, run: run.0, bytes }
     }
 
     /// Removes its events, and hands over what was sampled until now.
-    pub(crate) fn stop(&mut self, setup: &Setup) -> Option<Parcel> {
+    pub(crate) fn stop(&mut self, setup: &Setup) -> Option<PendingWindow> {
         let sampled = self.sampled.as_mut()?;
         sampled.engine.session.own_time.enter();
         sampled.engine.stop();
         sampled.engine.session.own_time.leave();
-        let parcel = self.cut(setup);
+        let pending = self.cut(setup);
         if let Some(sampled) = self.sampled.take() {
             self.before = self.before.plus(sampled.totals());
             self.before_own = self.before_own.plus(sampled.totals());
@@ -535,7 +540,7 @@ impl Watched {
             self.sampling = wanted;
         }
         (self.state, self.reason) = (TargetState::Waiting, None);
-        parcel
+        pending
     }
 
     /// Says that it is left out, and why; whoever asks stops it.

@@ -40,7 +40,7 @@ const MOST_LOST: usize = 1_024;
 const MOST_SUSPECTS: usize = 100;
 
 /// A window of a target, to be named and kept.
-pub(crate) struct Parcel {
+pub(crate) struct PendingWindow {
     /// Which.
     pub(crate) window: Window,
     /// What was counted in it.
@@ -64,7 +64,7 @@ enum Job<P> {
 }
 
 /// A window that waits for its names.
-struct Pending {
+struct UnnamedWindow {
     window: Window,
     cut: Cut,
     scale: f64,
@@ -139,7 +139,7 @@ struct WriterState {
 
 /// The threads that spool, name and keep.
 pub(crate) struct WindowWriter {
-    jobs: Option<SyncSender<Job<Parcel>>>,
+    jobs: Option<SyncSender<Job<PendingWindow>>>,
     spool: Spool,
     outboxes: Outboxes,
     waiting_bytes: Arc<AtomicU64>,
@@ -288,9 +288,9 @@ impl WindowWriter {
     }
 
     /// Hands over a window; one that there is no room for is dropped and counted.
-    pub(crate) fn keep(&self, parcel: Parcel) {
-        let (bytes, handed_ns) = (parcel.bytes, clock::monotonic_ns());
-        let (target, labels) = (parcel.window.target.clone(), parcel.window.labels.clone());
+    pub(crate) fn keep(&self, pending: PendingWindow) {
+        let (bytes, handed_ns) = (pending.bytes, clock::monotonic_ns());
+        let (target, labels) = (pending.window.target.clone(), pending.window.labels.clone());
         let waiting = self.waiting_bytes.load(Ordering::Relaxed);
         let has_room = waiting == 0 || waiting + bytes <= self.most_bytes;
         self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -299,7 +299,7 @@ impl WindowWriter {
         state.handed.push_back(handed); // before the thread can be done with it
         state.targets.entry(target.clone()).and_modify(|kept| kept.is_gone = false);
         drop(state);
-        if has_room && self.send(Job::Keep(Box::new(parcel), handed_ns)) {
+        if has_room && self.send(Job::Keep(Box::new(pending), handed_ns)) {
             return;
         }
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -379,7 +379,7 @@ impl WindowWriter {
         &self.outboxes
     }
 
-    fn send(&self, job: Job<Parcel>) -> bool {
+    fn send(&self, job: Job<PendingWindow>) -> bool {
         self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok())
     }
 

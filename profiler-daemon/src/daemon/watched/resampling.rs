@@ -5,14 +5,14 @@
 use config::SamplingSettings;
 
 use super::Watched;
-use crate::daemon::window_writer::Parcel;
+use crate::daemon::window_writer::PendingWindow;
 use crate::run::Setup;
 
 impl Watched {
     /// Samples it in another way from now on, or from [`Self::resample`] on.
     ///
     /// What the controller alone has to know changes under the events that there are; other events take a while to be opened.
-    pub(crate) fn ask_for(&mut self, sampling: SamplingSettings, setup: &Setup) -> Option<Parcel> {
+    pub(crate) fn ask_for(&mut self, sampling: SamplingSettings, setup: &Setup) -> Option<PendingWindow> {
         self.wanted = None;
         if sampling == self.sampling {
             return None;
@@ -29,12 +29,12 @@ impl Watched {
             self.wanted = Some(sampling);
             return None;
         }
-        let parcel = self.cut(setup); // the figures of a window are those of one budget
+        let pending = self.cut(setup); // the figures of a window are those of one budget
         self.sampling = sampling;
         if let Some(sampled) = &mut self.sampled {
             sampled.engine.adopt(&self.sampling);
         }
-        parcel
+        pending
     }
 
     /// Whether other events are to be opened for it.
@@ -43,7 +43,7 @@ impl Watched {
     }
 
     /// Opens them, if so. The old ones go once the new ones are there; who counts until when is one moment.
-    pub(crate) fn resample(&mut self, setup: &Setup, now_ns: u64) -> Option<Parcel> {
+    pub(crate) fn resample(&mut self, setup: &Setup, now_ns: u64) -> Option<PendingWindow> {
         let before = std::mem::replace(&mut self.sampling, self.wanted.take()?);
         let mut old = self.sampled.take()?;
         self.open(setup, self.whom(), None, now_ns);
@@ -57,13 +57,13 @@ impl Watched {
         old.engine.stop();
         old.engine.session.own_time.leave();
         self.sampled = Some(old);
-        let parcel = self.cut(setup);
+        let pending = self.cut(setup);
         (self.before, self.before_own) = (self.totals(), self.own_totals());
         (self.sampled, self.sampling) = (new, after);
-        if let Some((sampled, parcel)) = self.sampled.as_mut().zip(parcel.as_ref()) {
-            sampled.from_ns = parcel.window.to_ns; // nothing is missing in between, and nothing told twice
+        if let Some((sampled, pending)) = self.sampled.as_mut().zip(pending.as_ref()) {
+            sampled.from_ns = pending.window.to_ns; // nothing is missing in between, and nothing told twice
         }
-        parcel
+        pending
     }
 }
 

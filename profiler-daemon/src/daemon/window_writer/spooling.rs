@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use profile_files::store::Spool;
 
-use super::{Job, Parcel, Pending, WriterState};
+use super::{Job, PendingWindow, UnnamedWindow, WriterState};
 use crate::daemon::pace::Wanted;
 use crate::run::names::Cut;
 use crate::sys::clock;
@@ -20,10 +20,10 @@ pub(super) struct Spooler {
 
 impl Spooler {
     /// Hands everything on, in the same order, until one of the two ends.
-    pub(super) fn run(&self, jobs: &Receiver<Job<Parcel>>, next: &SyncSender<Job<Pending>>) {
+    pub(super) fn run(&self, jobs: &Receiver<Job<PendingWindow>>, next: &SyncSender<Job<UnnamedWindow>>) {
         while let Ok(job) = jobs.recv() {
             let job = match job {
-                Job::Keep(parcel, handed_ns) => Job::Keep(Box::new(self.spool(*parcel)), handed_ns),
+                Job::Keep(pending, handed_ns) => Job::Keep(Box::new(self.spool(*pending)), handed_ns),
                 Job::Flushed(waiting) => Job::Flushed(waiting),
                 Job::Look => Job::Look,
             };
@@ -33,8 +33,8 @@ impl Spooler {
         }
     }
 
-    fn spool(&self, parcel: Parcel) -> Pending {
-        let Parcel { mut window, collected, scale, run, bytes } = parcel;
+    fn spool(&self, pending: PendingWindow) -> UnnamedWindow {
+        let PendingWindow { mut window, collected, scale, run, bytes } = pending;
         window.boot.clone_from(&self.boot);
         let cut = Cut::new(collected);
         // An error of ours is counted where it is named: it will be the same there.
@@ -54,6 +54,6 @@ impl Spooler {
         state.spooling_ns += spent_ns;
         drop(state);
         self.wanted.spend_beside(spent_ns);
-        Pending { window, cut, scale, run, bytes, spooled }
+        UnnamedWindow { window, cut, scale, run, bytes, spooled }
     }
 }

@@ -23,7 +23,7 @@ fn writer(folder: &TempDir, most_bytes: u64) -> WindowWriter {
 }
 
 /// A second of a target with a sample; without processes it means nothing, and naming it panics.
-fn parcel(target: &str, from_ns: u64, has_process: bool) -> Parcel {
+fn pending(target: &str, from_ns: u64, has_process: bool) -> PendingWindow {
     let mut processes = ProcessTable::default();
     processes.adopt(1, "a");
     let mut counted = Aggregator::default();
@@ -47,7 +47,7 @@ fn parcel(target: &str, from_ns: u64, has_process: bool) -> Parcel {
         to_ns: from_ns + SECOND,
     };
     let run = Run { start_unix_ns: 1_794_787_200 * SECOND + from_ns, duration_s: 1.0, ..Run::default() };
-    Parcel { window, collected, scale: 1.0, run, bytes: 40 }
+    PendingWindow { window, collected, scale: 1.0, run, bytes: 40 }
 }
 
 /// Asks for the windows of targets that end from a moment on.
@@ -72,8 +72,8 @@ fn starve(writer: &WindowWriter) {
 fn a_window_that_panics_is_lost_and_the_next_one_is_kept() {
     let folder = TempDir::new().unwrap();
     let writer = writer(&folder, 1 << 20);
-    writer.keep(parcel("web", 0, true));
-    writer.keep(parcel("web", SECOND, false));
+    writer.keep(pending("web", 0, true));
+    writer.keep(pending("web", SECOND, false));
     assert!(flush(&writer, &[], 0).is_err());
     let status = writer.status();
     assert!(
@@ -81,7 +81,7 @@ fn a_window_that_panics_is_lost_and_the_next_one_is_kept() {
         "{status:?}"
     );
     assert_eq!((status.counters.dropped_refused, status.queued_bytes, writer.has_ended()), (1, 0, false));
-    writer.keep(parcel("web", 2 * SECOND, true));
+    writer.keep(pending("web", 2 * SECOND, true));
     flush(&writer, &[], clock::monotonic_ns()).unwrap();
     assert_eq!((writer.status().problem, writer.kept("web").windows), (None, 2));
     assert_eq!(end_of(writer.finish(soon().0, soon().1)), (1, 0));
@@ -92,9 +92,9 @@ fn who_waits_is_told_of_the_windows_that_he_waits_for() {
     let folder = TempDir::new().unwrap();
     let writer = writer(&folder, 1 << 20);
     let before_ns = clock::monotonic_ns();
-    writer.keep(parcel("db", 0, true));
-    writer.keep(parcel("db", SECOND / 2, true)); // a part of its time is kept already
-    writer.keep(parcel("web", 0, true));
+    writer.keep(pending("db", 0, true));
+    writer.keep(pending("db", SECOND / 2, true)); // a part of its time is kept already
+    writer.keep(pending("web", 0, true));
     flush(&writer, &["web"], before_ns).unwrap();
     for targets in [&["db"][..], &["web", "db"], &[]] {
         let error = flush(&writer, targets, before_ns).unwrap_err().to_string();
@@ -108,8 +108,8 @@ fn what_is_dropped_because_too_much_waits_is_told() {
     let folder = TempDir::new().unwrap();
     let writer = writer(&folder, 100);
     starve(&writer);
-    writer.keep(parcel("web", 0, true));
-    writer.keep(Parcel { bytes: 70, ..parcel("web", SECOND, true) });
+    writer.keep(pending("web", 0, true));
+    writer.keep(PendingWindow { bytes: 70, ..pending("web", SECOND, true) });
     let status = writer.status();
     assert_eq!((status.dropped_queue, writer.lost()), (1, 1));
     assert!(status.problem.as_ref().is_some_and(|problem| problem.contains("were dropped")), "{status:?}");
@@ -135,11 +135,11 @@ fn wait_until_spooled(writer: &WindowWriter) {
 fn an_end_leaves_what_it_has_no_time_to_name_to_the_next_start() {
     let folder = TempDir::new().unwrap();
     let first = writer(&folder, 1 << 20);
-    first.keep(parcel("web", 0, true));
+    first.keep(pending("web", 0, true));
     flush(&first, &[], 0).unwrap();
     starve(&first);
-    first.keep(parcel("web", SECOND, true));
-    first.keep(parcel("web", 2 * SECOND, true));
+    first.keep(pending("web", SECOND, true));
+    first.keep(pending("web", 2 * SECOND, true));
     wait_until_spooled(&first);
     first.hurry.begin();
     assert_eq!(end_of(first.finish(Instant::now(), soon().1)), (0, 2));
@@ -153,8 +153,8 @@ fn an_end_counts_as_lost_what_is_nowhere() {
     std::fs::write(folder.path().join("unnamed"), "not a folder").unwrap();
     let writer = writer(&folder, 1 << 20);
     starve(&writer);
-    writer.keep(parcel("web", 0, true));
-    writer.keep(parcel("web", SECOND, true));
+    writer.keep(pending("web", 0, true));
+    writer.keep(pending("web", SECOND, true));
     wait_until_spooled(&writer);
     assert_eq!(writer.status().unspooled, 2);
     let now = Instant::now();
@@ -216,7 +216,7 @@ fn whenever_the_process_is_killed_every_window_that_was_handed_over_is_there_onc
     let folder = TempDir::new().unwrap();
     let writer = writer(&folder, 1 << 20);
     starve(&writer);
-    (0..3).for_each(|at| writer.keep(parcel("web", at * SECOND, true)));
+    (0..3).for_each(|at| writer.keep(pending("web", at * SECOND, true)));
     wait_until_spooled(&writer);
     let written = copy(folder.path()); // none is named
     assert_eq!(spans(&written), []);
@@ -249,7 +249,7 @@ fn a_window_without_names_that_was_damaged_is_set_aside_and_the_others_are_named
     let folder = TempDir::new().unwrap();
     let first = writer(&folder, 1 << 20);
     starve(&first);
-    (0..3).for_each(|at| first.keep(parcel("web", at * SECOND, true)));
+    (0..3).for_each(|at| first.keep(pending("web", at * SECOND, true)));
     wait_until_spooled(&first);
     let left = copy(folder.path());
     let mut files: Vec<_> = std::fs::read_dir(left.path().join("unnamed")).unwrap().flatten().collect();
@@ -268,7 +268,7 @@ fn a_folder_that_is_taken_away_is_made_anew_while_a_window_waits_for_its_names()
     let store = folder.path().join("store");
     let mut writer = WindowWriter::start(&store, bounds(), 1 << 20, None, &Symbols::new(1 << 20)).unwrap();
     starve(&writer);
-    writer.keep(parcel("web", 0, true));
+    writer.keep(pending("web", 0, true));
     wait_until_spooled(&writer);
     std::fs::rename(&store, folder.path().join("away")).unwrap();
     while writer.status().counters.remade == 0 {
@@ -293,10 +293,10 @@ fn a_target_that_is_gone_leaves_nothing_behind() {
     let state = Arc::clone(&writer.state);
     starve(&writer);
     for target in ["web", "db", "again"] {
-        writer.keep(parcel(target, 0, true));
+        writer.keep(pending(target, 0, true));
         writer.forget(target); // as the loop does, with its last window on its way
     }
-    writer.keep(parcel("again", SECOND, true));
+    writer.keep(pending("again", SECOND, true));
     writer.allow(0.0, 0.0);
     flush(&writer, &[], 0).unwrap();
     let left: Vec<String> = state.lock().unwrap().targets.keys().cloned().collect();
@@ -310,7 +310,7 @@ fn other_rules_are_in_force_however_full_the_queue_is() {
     let folder = TempDir::new().unwrap();
     let mut writer = writer(&folder, 1 << 20);
     starve(&writer);
-    writer.keep(parcel("web", 0, true));
+    writer.keep(pending("web", 0, true));
     (0..).take_while(|at| writer.send(Job::Look) || *at == 0).last();
     assert!(!writer.send(Job::Look) || writer.status().limit_bytes == 1 << 30);
     writer.rebound(store::Settings { bytes: 1 << 20, ..bounds() }, 7, None);

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use profile_files::store::{Now, Spool, Store, Unread};
 use profiler_core::profile::SymbolizedProfile;
 
-use super::{Job, Lost, Pending, Rules, WriterState};
+use super::{Job, Lost, Rules, UnnamedWindow, WriterState};
 use crate::daemon::pace::Pace;
 use crate::daemon::state::StoreStatus;
 use crate::debuginfod;
@@ -64,7 +64,7 @@ pub(super) struct Work {
 }
 
 impl Work {
-    pub(super) fn run(&mut self, queue: &mpsc::Receiver<Job<Pending>>) {
+    pub(super) fn run(&mut self, queue: &mpsc::Receiver<Job<UnnamedWindow>>) {
         let mut next = Instant::now() + MAINTAIN_EVERY;
         let mut next_return = Instant::now() + GIVE_BACK_EVERY;
         loop {
@@ -73,8 +73,8 @@ impl Work {
                 false => Duration::ZERO,
             };
             match queue.recv_timeout(pause) {
-                Ok(Job::Keep(pending, handed_ns)) => {
-                    self.problem = self.keep(*pending, handed_ns);
+                Ok(Job::Keep(unnamed_window, handed_ns)) => {
+                    self.problem = self.keep(*unnamed_window, handed_ns);
                     self.obstacle = None; // it would be the problem
                 }
                 Ok(Job::Flushed(waiting)) => {
@@ -171,10 +171,10 @@ impl Work {
     }
 
     /// Names a window and writes it; why it was not kept, if it was not.
-    fn keep(&mut self, pending: Pending, handed_ns: u64) -> Option<String> {
-        let (target, labels) = (pending.window.target.clone(), pending.window.labels.clone());
-        let (bytes, spooled) = (pending.bytes, pending.spooled.clone());
-        let became = self.name_and_write(pending, handed_ns);
+    fn keep(&mut self, unnamed_window: UnnamedWindow, handed_ns: u64) -> Option<String> {
+        let (target, labels) = (unnamed_window.window.target.clone(), unnamed_window.window.labels.clone());
+        let (bytes, spooled) = (unnamed_window.bytes, unnamed_window.spooled.clone());
+        let became = self.name_and_write(unnamed_window, handed_ns);
         if !matches!(became, Became::Left) {
             spooled.iter().for_each(|file| self.spool.remove(file));
         }
@@ -226,8 +226,8 @@ impl Work {
                 return self.store.set_unnamed_aside(&self.spool, &file);
             };
             let spooled = Some(file.clone());
-            let pending = Pending { window, cut, scale: 1.0, run, bytes: 0, spooled };
-            match self.name_and_write(pending, self.started_ns) {
+            let unnamed_window = UnnamedWindow { window, cut, scale: 1.0, run, bytes: 0, spooled };
+            match self.name_and_write(unnamed_window, self.started_ns) {
                 Became::Kept { .. } => self.store.count_recovered(),
                 Became::Left => return,
                 Became::Lost(why) => self.problem = Some(why),
@@ -236,9 +236,9 @@ impl Work {
         self.spool.remove(&file);
     }
 
-    fn name_and_write(&mut self, pending: Pending, handed_ns: u64) -> Became {
+    fn name_and_write(&mut self, unnamed_window: UnnamedWindow, handed_ns: u64) -> Became {
         // What is named are other people's files: nothing in them may end this thread.
-        let became = catch_unwind(AssertUnwindSafe(|| self.try_to_name_and_write(pending, handed_ns)));
+        let became = catch_unwind(AssertUnwindSafe(|| self.try_to_name_and_write(unnamed_window, handed_ns)));
         became.unwrap_or_else(|_| {
             self.store.count_lost();
             let why = "a window was not kept: it met an error of sweetspot's; its log says which";
@@ -246,8 +246,8 @@ impl Work {
         })
     }
 
-    fn try_to_name_and_write(&mut self, pending: Pending, handed_ns: u64) -> Became {
-        let Pending { window, cut, scale, run, bytes: _, spooled } = pending;
+    fn try_to_name_and_write(&mut self, unnamed_window: UnnamedWindow, handed_ns: u64) -> Became {
+        let UnnamedWindow { window, cut, scale, run, bytes: _, spooled } = unnamed_window;
         let hurry = self.hurry.clone();
         let is_left = || spooled.is_some() && hurry.is_on();
         if is_left() {
