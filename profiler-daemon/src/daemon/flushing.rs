@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::Daemon;
 use super::ask::{Flush, Refused, Reply};
-use super::window_writer::Lost;
+use super::window_writer::LostWindow;
 
 /// Somebody who waits for windows to be kept.
 #[derive(Debug)]
@@ -71,11 +71,12 @@ impl Waiting {
     }
 
     /// What was handed over for him is kept by now, but for what of `lost` is his.
-    pub(super) fn answer(self, lost: &VecDeque<Lost>) {
-        let is_his =
-            |lost: &&Lost| lost.handed_ns >= self.asked_ns && self.flush.wants(&lost.target, &lost.labels);
+    pub(super) fn answer(self, lost: &VecDeque<LostWindow>) {
+        let is_his = |lost: &&LostWindow| {
+            lost.handed_ns >= self.asked_ns && self.flush.wants(&lost.target, &lost.labels)
+        };
         let kept = lost.iter().rev().find(is_his).map_or(Ok(()), |lost| {
-            let Lost { target, why, .. } = lost;
+            let LostWindow { target, why, .. } = lost;
             Err(Refused::Busy(format!("of {target}, {why}; `sweetspot ctl status` says how the store is")))
         });
         drop(self.reply.send(kept));

@@ -76,7 +76,7 @@ struct UnnamedWindow {
 
 /// A window that was handed over and is not kept by now.
 #[derive(Debug)]
-struct Handed {
+struct QueuedWindow {
     /// When (ns).
     at_ns: u64,
     target: String,
@@ -86,7 +86,7 @@ struct Handed {
 
 /// A window that was not kept.
 #[derive(Debug)]
-pub(crate) struct Lost {
+pub(crate) struct LostWindow {
     /// Whose.
     pub(crate) target: String,
     /// Its labels.
@@ -121,14 +121,14 @@ pub(crate) struct Kept {
 struct WriterState {
     store: StoreStatus,
     /// The oldest first.
-    handed: VecDeque<Handed>,
+    handed: VecDeque<QueuedWindow>,
     /// Windows that could not be written before they are named.
     unspooled: u64,
     /// What that took (ns of CPU time).
     spooling_ns: u64,
     /// Windows that did not find their way into the queue since one was kept.
     dropped: u64,
-    lost: VecDeque<Lost>,
+    lost: VecDeque<LostWindow>,
     suspects: Vec<PathBuf>,
     rules: Option<Rules>,
     exports: Option<Vec<Export>>,
@@ -162,7 +162,7 @@ pub(crate) struct Finished {
 }
 
 impl WriterState {
-    fn lose(&mut self, lost: Lost) {
+    fn lose(&mut self, lost: LostWindow) {
         self.lost.push_back(lost);
         if self.lost.len() > MOST_LOST {
             self.lost.pop_front();
@@ -171,7 +171,7 @@ impl WriterState {
 
     /// The oldest window is kept, or lost.
     fn done(&mut self) {
-        let Some(Handed { target, .. }) = self.handed.pop_front() else { return };
+        let Some(QueuedWindow { target, .. }) = self.handed.pop_front() else { return };
         if self.targets.get(&target).is_some_and(|kept| kept.is_gone) {
             self.forget(&target);
         }
@@ -295,7 +295,7 @@ impl WindowWriter {
         let has_room = waiting == 0 || waiting + bytes <= self.most_bytes;
         self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
         let mut state = self.state();
-        let handed = Handed { at_ns: handed_ns, target: target.clone(), is_spooled: None };
+        let handed = QueuedWindow { at_ns: handed_ns, target: target.clone(), is_spooled: None };
         state.handed.push_back(handed); // before the thread can be done with it
         state.targets.entry(target.clone()).and_modify(|kept| kept.is_gone = false);
         drop(state);
@@ -308,7 +308,7 @@ impl WindowWriter {
         state.dropped += 1;
         state.store.dropped_queue += 1;
         let why = "a window was dropped, since too many wait to be kept".to_owned();
-        state.lose(Lost { target, labels, handed_ns, why });
+        state.lose(LostWindow { target, labels, handed_ns, why });
     }
 
     /// Names may take so many CPUs, as long as nobody waits for them, and so much at once (ns).

@@ -323,7 +323,7 @@ fn other_rules_are_in_force_however_full_the_queue_is() {
 fn nothing_that_stands_still_looks_well() {
     let now_ns = 1000 * SECOND;
     let waiting = |since_s: u64| WriterState {
-        handed: VecDeque::from([Handed {
+        handed: VecDeque::from([QueuedWindow {
             at_ns: since_s * SECOND,
             target: "web".to_owned(),
             is_spooled: None,

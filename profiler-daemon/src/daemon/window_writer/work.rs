@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use profile_files::store::{Now, Spool, Store, Unread};
 use profiler_core::profile::SymbolizedProfile;
 
-use super::{Job, Lost, Rules, UnnamedWindow, WriterState};
+use super::{Job, LostWindow, Rules, UnnamedWindow, WriterState};
 use crate::daemon::pace::Pace;
 use crate::daemon::state::StoreStatus;
 use crate::debuginfod;
@@ -174,24 +174,24 @@ impl Work {
     fn keep(&mut self, unnamed_window: UnnamedWindow, handed_ns: u64) -> Option<String> {
         let (target, labels) = (unnamed_window.window.target.clone(), unnamed_window.window.labels.clone());
         let (bytes, spooled) = (unnamed_window.bytes, unnamed_window.spooled.clone());
-        let became = self.name_and_write(unnamed_window, handed_ns);
-        if !matches!(became, Became::Left) {
+        let outcome = self.name_and_write(unnamed_window, handed_ns);
+        if !matches!(outcome, WindowOutcome::Spooled) {
             spooled.iter().for_each(|file| self.spool.remove(file));
         }
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
         let mut state = self.state();
         state.spent.0 += 1;
         let of_target = state.targets.entry(target.clone()).or_default();
-        if let Became::Kept { unnamed } = became {
+        if let WindowOutcome::Stored { unnamed } = outcome {
             of_target.windows += 1;
             of_target.unnamed += unnamed;
         }
         state.done();
-        match became {
-            Became::Kept { .. } => state.dropped = 0,
-            Became::Left => {}
-            Became::Lost(why) => {
-                state.lose(Lost { target, labels, handed_ns, why: why.clone() });
+        match outcome {
+            WindowOutcome::Stored { .. } => state.dropped = 0,
+            WindowOutcome::Spooled => {}
+            WindowOutcome::Lost(why) => {
+                state.lose(LostWindow { target, labels, handed_ns, why: why.clone() });
                 return Some(why);
             }
         }
@@ -228,44 +228,45 @@ impl Work {
             let spooled = Some(file.clone());
             let unnamed_window = UnnamedWindow { window, cut, scale: 1.0, run, bytes: 0, spooled };
             match self.name_and_write(unnamed_window, self.started_ns) {
-                Became::Kept { .. } => self.store.count_recovered(),
-                Became::Left => return,
-                Became::Lost(why) => self.problem = Some(why),
+                WindowOutcome::Stored { .. } => self.store.count_recovered(),
+                WindowOutcome::Spooled => return,
+                WindowOutcome::Lost(why) => self.problem = Some(why),
             }
         }
         self.spool.remove(&file);
     }
 
-    fn name_and_write(&mut self, unnamed_window: UnnamedWindow, handed_ns: u64) -> Became {
+    fn name_and_write(&mut self, unnamed_window: UnnamedWindow, handed_ns: u64) -> WindowOutcome {
         // What is named are other people's files: nothing in them may end this thread.
-        let became = catch_unwind(AssertUnwindSafe(|| self.try_to_name_and_write(unnamed_window, handed_ns)));
-        became.unwrap_or_else(|_| {
+        let outcome =
+            catch_unwind(AssertUnwindSafe(|| self.try_to_name_and_write(unnamed_window, handed_ns)));
+        outcome.unwrap_or_else(|_| {
             self.store.count_lost();
             let why = "a window was not kept: it met an error of sweetspot's; its log says which";
-            Became::Lost(why.to_owned())
+            WindowOutcome::Lost(why.to_owned())
         })
     }
 
-    fn try_to_name_and_write(&mut self, unnamed_window: UnnamedWindow, handed_ns: u64) -> Became {
+    fn try_to_name_and_write(&mut self, unnamed_window: UnnamedWindow, handed_ns: u64) -> WindowOutcome {
         let UnnamedWindow { window, cut, scale, run, bytes: _, spooled } = unnamed_window;
         let hurry = self.hurry.clone();
         let is_left = || spooled.is_some() && hurry.is_on();
         if is_left() {
-            return Became::Left;
+            return WindowOutcome::Spooled;
         }
         let servers = self.servers.clone();
-        let mut breath = Breath::new(self, handed_ns);
-        breath.take();
-        let profile = symbolize_cut(cut, scale, run, servers.as_ref(), &hurry, &mut || breath.take());
+        let mut pacing = Pacing::new(self, handed_ns);
+        pacing.wait();
+        let profile = symbolize_cut(cut, scale, run, servers.as_ref(), &hurry, &mut || pacing.wait());
         if is_left() {
-            breath.settle();
-            return Became::Left; // some of its names may be missing
+            pacing.settle();
+            return WindowOutcome::Spooled; // some of its names may be missing
         }
-        let kept = breath.work.store.write(&now(&breath.work.boot), window, &profile);
-        breath.settle();
+        let kept = pacing.work.store.write(&now(&pacing.work.boot), window, &profile);
+        pacing.settle();
         match kept {
-            Ok(()) => Became::Kept { unnamed: unnamed(&profile) },
-            Err(error) => Became::Lost(match std::error::Error::source(&error) {
+            Ok(()) => WindowOutcome::Stored { unnamed: unnamed(&profile) },
+            Err(error) => WindowOutcome::Lost(match std::error::Error::source(&error) {
                 Some(cause) => format!("a window was not kept: {error} ({cause})"),
                 None => format!("a window was not kept: {error}"),
             }),
@@ -296,11 +297,11 @@ impl Work {
 }
 
 /// What became of a window.
-enum Became {
+enum WindowOutcome {
     /// It is in the store; how many of its samples have no name.
-    Kept { unnamed: u64 },
+    Stored { unnamed: u64 },
     /// It is in the spool, for the next process.
-    Left,
+    Spooled,
     /// Why.
     Lost(String),
 }
@@ -310,14 +311,14 @@ fn now(boot: &str) -> Now {
 }
 
 /// A window's way through the pace.
-struct Breath<'a> {
+struct Pacing<'a> {
     work: &'a mut Work,
     handed_ns: u64,
     /// CPU time until which it is settled (ns).
     settled_ns: u64,
 }
 
-impl<'a> Breath<'a> {
+impl<'a> Pacing<'a> {
     fn new(work: &'a mut Work, handed_ns: u64) -> Self {
         let settled_ns = work.cpu_ns();
         Self { work, handed_ns, settled_ns }
@@ -330,7 +331,7 @@ impl<'a> Breath<'a> {
     }
 
     /// Waits until there is CPU time for more, or too much waits. The store is looked after meanwhile.
-    fn take(&mut self) {
+    fn wait(&mut self) {
         self.settle();
         let mut looked = Instant::now();
         loop {
