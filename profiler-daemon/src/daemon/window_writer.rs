@@ -116,7 +116,7 @@ pub(crate) struct Kept {
     is_gone: bool,
 }
 
-/// What the thread tells, and what it is state beside the queue.
+/// What the threads share beside the queue.
 #[derive(Default)]
 struct WriterState {
     store: StoreStatus,

@@ -50,9 +50,9 @@ impl List {
         let new: Vec<usize> = (0..known.len()).filter(|&at| known[at].is_none()).collect();
         if !new.is_empty() {
             let asked: Vec<u64> = new.iter().map(|&at| addresses[at]).collect();
-            let told = self.read_whole(&mut read, &asked, room);
-            self.keep(room, now, &told);
-            new.into_iter().zip(told).for_each(|(at, (_, found))| known[at] = Some(found));
+            let named = self.read_whole(&mut read, &asked, room);
+            self.keep(room, now, &named);
+            new.into_iter().zip(named).for_each(|(at, (_, found))| known[at] = Some(found));
         }
         known.into_iter().map(|found| found?.ok()?.pop()).collect()
     }
@@ -73,14 +73,14 @@ impl List {
             return;
         };
         room.count_list(text.len() as u64);
-        let told: Vec<(u64, Found)> =
-            told(whole_lines(&text), &kept).filter(|(_, found)| found.is_ok()).collect();
-        self.keep(room, now, &told);
+        let named: Vec<(u64, Found)> =
+            named(whole_lines(&text), &kept).filter(|(_, found)| found.is_ok()).collect();
+        self.keep(room, now, &named);
         read.note(read.until, &text);
     }
 
-    fn keep(&self, room: &NameRoom, now: Naming, told: &[(u64, Found)]) {
-        self.names.keep(room, now, About { is_final: true, ..About::default() }, told);
+    fn keep(&self, room: &NameRoom, now: Naming, named: &[(u64, Found)]) {
+        self.names.keep(room, now, About { is_final: true, ..About::default() }, named);
     }
 
     fn read_whole(&self, read: &mut Read, addresses: &[u64], room: &NameRoom) -> Vec<(u64, Found)> {
@@ -94,7 +94,7 @@ impl List {
             let cut = text.iter().position(|&byte| byte == b'\n').unwrap_or(text.len());
             text.drain(..cut);
         }
-        told(whole_lines(&text), addresses).collect()
+        named(whole_lines(&text), addresses).collect()
     }
 
     /// What was written behind that which was read; none if that is not there any more, or too much.
@@ -129,7 +129,7 @@ fn whole_lines(text: &[u8]) -> &[u8] {
 }
 
 /// What a text says of addresses.
-fn told(text: &[u8], addresses: &[u64]) -> impl Iterator<Item = (u64, Found)> {
+fn named(text: &[u8], addresses: &[u64]) -> impl Iterator<Item = (u64, Found)> {
     let found = PerfMap::new(text).names(addresses);
     addresses.iter().zip(found).map(|(&address, name)| {
         let frame = |name: Arc<str>| Frame { linkage_name: Arc::clone(&name), name, file: None, line: None };

@@ -13,7 +13,7 @@
 
 mod list;
 mod program;
-mod teller;
+mod symbol_source;
 
 use std::path::Path;
 
@@ -24,8 +24,8 @@ use profiler_core::stack::Frame;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::program::Program;
-use self::teller::Teller;
-pub(crate) use self::teller::Told;
+use self::symbol_source::JitSymbolSource;
+pub(crate) use self::symbol_source::JitSymbols;
 use crate::objects::memory::SymbolMemory;
 use crate::objects::names::{NameRoom, Naming};
 use crate::roots::Roots;
@@ -62,7 +62,7 @@ pub(crate) enum CodePlace {
 #[derive(Default)]
 pub(crate) struct JitStore {
     programs: FxHashMap<ProcessIndex, Program>,
-    told: FxHashMap<ProcessIndex, Told>,
+    symbols: FxHashMap<ProcessIndex, JitSymbols>,
     was_full: bool,
 }
 
@@ -155,20 +155,20 @@ impl JitStore {
     /// Names what the programs that have ended generated, and forgets them.
     fn read_ended(&mut self, frames: &[Frame], roots: &Roots, room: &NameRoom) {
         let mut addresses = by_process(frames);
-        let Self { programs, told, .. } = self;
+        let Self { programs, symbols, .. } = self;
         programs.retain(|process, program| {
             if program.has_ended() {
                 let asked = addresses.remove(process);
-                told.extend(asked.map(|asked| {
-                    let teller = program.teller();
-                    (*process, teller.tell(&asked, roots, room, Naming::default(), MOST_OF_ENDED))
+                symbols.extend(asked.map(|asked| {
+                    let source = program.symbol_source();
+                    (*process, source.symbols(&asked, roots, room, Naming::default(), MOST_OF_ENDED))
                 }));
             }
             !program.has_ended()
         });
     }
 
-    /// What there is to tell of the code of these processes that was sampled since the last cut, to be read elsewhere. Programs that have
+    /// The symbols of the code of these processes that was sampled since the last cut, to be read elsewhere. Programs that have
     /// ended, those whose process is not among the `live` ones, are forgotten.
     pub(crate) fn cut(
         &mut self,
@@ -176,13 +176,13 @@ impl JitStore {
         is_cut: impl Fn(ProcessIndex) -> bool,
     ) -> Generated {
         let cut = self.programs.iter_mut().filter(|(process, _)| is_cut(**process));
-        let tellers = cut.map(|(&process, program)| (process, program.teller())).collect();
+        let sources = cut.map(|(&process, program)| (process, program.symbol_source())).collect();
         self.programs
             .retain(|process, program| !is_cut(*process) || live.contains(process) && !program.has_ended());
-        let told = std::mem::take(&mut self.told);
-        let (told, others) = told.into_iter().partition(|(process, _)| is_cut(*process));
-        self.told = others;
-        Generated { tellers, told, was_full: self.was_full }
+        let symbols = std::mem::take(&mut self.symbols);
+        let (symbols, others) = symbols.into_iter().partition(|(process, _)| is_cut(*process));
+        self.symbols = others;
+        Generated { sources, symbols, was_full: self.was_full }
     }
 
     /// Programs that are followed.
@@ -208,11 +208,11 @@ fn by_process(frames: &[Frame]) -> FxHashMap<ProcessIndex, Vec<u64>> {
     addresses
 }
 
-/// Names of generated code, by the process that made it: told, or to be read.
+/// Names of generated code, by the process that made it: read, or to be read.
 #[derive(Default)]
 pub(crate) struct Generated {
-    tellers: FxHashMap<ProcessIndex, Teller>,
-    told: FxHashMap<ProcessIndex, Told>,
+    sources: FxHashMap<ProcessIndex, JitSymbolSource>,
+    symbols: FxHashMap<ProcessIndex, JitSymbols>,
     /// Whether there were programs that could not be followed.
     was_full: bool,
 }
@@ -221,19 +221,19 @@ impl Generated {
     /// Reads the names of these frames, in the naming `now`.
     pub(crate) fn read(&mut self, frames: &[Frame], roots: &Roots, room: &NameRoom, now: Naming) {
         for (process, addresses) in by_process(frames) {
-            if let Some(teller) = self.tellers.remove(&process) {
-                self.told.insert(process, teller.tell(&addresses, roots, room, now, LONGEST_JOURNAL));
+            if let Some(source) = self.sources.remove(&process) {
+                self.symbols.insert(process, source.symbols(&addresses, roots, room, now, LONGEST_JOURNAL));
             }
         }
-        self.tellers.clear();
+        self.sources.clear();
     }
 
-    /// What a process told.
-    pub(crate) fn of(&self, process: ProcessIndex) -> Option<&Told> {
-        self.told.get(&process)
+    /// What a process named.
+    pub(crate) fn of(&self, process: ProcessIndex) -> Option<&JitSymbols> {
+        self.symbols.get(&process)
     }
 
-    /// Why a process that is not among these told nothing.
+    /// Why a process that is not among these named nothing.
     pub(crate) fn missing(&self) -> &'static str {
         match self.was_full {
             false => NO_FILE,

@@ -14,7 +14,7 @@ use symbolizer::{CodePlace, JitDump, ReadAt};
 
 use super::LONGEST_PAUSE;
 use super::list::List;
-use super::teller::Teller;
+use super::symbol_source::JitSymbolSource;
 use crate::objects;
 use crate::objects::memory::SymbolMemory;
 use crate::roots::{Roots, View};
@@ -293,9 +293,9 @@ impl Program {
         None
     }
 
-    /// Hands over what is to be told of the samples until now.
-    pub(super) fn teller(&mut self) -> Teller {
-        Teller {
+    /// Hands over what names the samples until now.
+    pub(super) fn symbol_source(&mut self) -> JitSymbolSource {
+        JitSymbolSource {
             home: self.home.clone(),
             inherited: self.inherited.clone(),
             own: Arc::clone(&self.own),
@@ -317,7 +317,7 @@ mod tests {
     use std::os::unix::fs::chown;
 
     use super::*;
-    use crate::jit::Told;
+    use crate::jit::JitSymbols;
     use crate::objects::names::Naming;
     use crate::objects::{ObjectStore, Symbols};
 
@@ -327,8 +327,8 @@ mod tests {
         Program { home: Some(Arc::new(home)), ..Program::default() }
     }
 
-    fn tell(program: &mut Program, addresses: &[u64]) -> Told {
-        program.teller().tell(
+    fn symbols(program: &mut Program, addresses: &[u64]) -> JitSymbols {
+        program.symbol_source().symbols(
             addresses,
             &Roots::default(),
             &ObjectStore::new(&Symbols::new(1 << 28)).snapshot().names,
@@ -338,8 +338,8 @@ mod tests {
     }
 
     fn names(program: &mut Program, addresses: &[u64]) -> Vec<Option<String>> {
-        let told = tell(program, addresses);
-        addresses.iter().map(|&address| Some(told.frame(address)?.1.name.to_string())).collect()
+        let symbols = symbols(program, addresses);
+        addresses.iter().map(|&address| Some(symbols.frame(address)?.1.name.to_string())).collect()
     }
 
     #[test]
@@ -362,7 +362,7 @@ mod tests {
         );
         let mut child = program.fork();
         assert_eq!(names(&mut child, &[0x1000]), [Some("early".into())]);
-        let missing = tell(&mut program, &[]).missing;
+        let missing = symbols(&mut program, &[]).missing;
         assert!(missing.contains("perf-7.map"), "{missing}");
     }
 
@@ -384,8 +384,8 @@ mod tests {
         program.note_file(&map(0x5000, 0x400, "/a/lib.dll"));
         let mut child = program.fork();
         for program in [&mut program, &mut child] {
-            let told = tell(program, &[0x5008, 0x5108]);
-            let place = |address| told.file(address).map(|(path, offset)| (path.to_string(), offset));
+            let symbols = symbols(program, &[0x5008, 0x5108]);
+            let place = |address| symbols.file(address).map(|(path, offset)| (path.to_string(), offset));
             assert_eq!(place(0x5108), Some(("/a/lib.dll".to_owned(), 0x508)));
             assert_eq!((place(0x4fff), place(0x6000)), (None, None));
         }

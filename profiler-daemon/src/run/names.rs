@@ -23,7 +23,7 @@ use symbolizer::Reason;
 use self::source::{Source, names_of};
 use super::remedy;
 use crate::debuginfod::{self, Debuginfod};
-use crate::jit::{Generated, Told};
+use crate::jit::{Generated, JitSymbols};
 use crate::objects::memory::SymbolMemory;
 use crate::objects::names::{About, Equal, Found, Naming};
 use crate::objects::{DELETED, KernelName, Met, Objects};
@@ -350,9 +350,9 @@ impl<'a> Names<'a> {
         cut: &Cut,
         profile: &mut SymbolizedProfile,
     ) -> LocationIndex {
-        let told = frame.object.generator().and_then(|process| cut.generated.of(process));
-        let file = told.and_then(|told| told.file(frame.address));
-        let (place, address, found) = match (told.and_then(|told| told.frame(frame.address)), file) {
+        let symbols = frame.object.generator().and_then(|process| cut.generated.of(process));
+        let file = symbols.and_then(|symbols| symbols.file(frame.address));
+        let (place, address, found) = match (symbols.and_then(|symbols| symbols.frame(frame.address)), file) {
             (Some((address, named)), _) => ("[jit]", *address, Ok(vec![named.clone()])),
             (None, Some((path, offset))) => (&**path, offset, Err(not_told(frame, cut, IN_OTHER_FILE))),
             (None, None) => ("[unknown]", frame.address, Err(not_told(frame, cut, NO_FILE))),
@@ -464,8 +464,8 @@ fn module_without_object(place: &str) -> ModuleInfo {
 /// Why code that is of no object has no name; `place` says where it lies.
 fn not_told(frame: Frame, cut: &Cut, place: &str) -> Unknown {
     let generator = frame.object.generator();
-    let told = generator.and_then(|process| cut.generated.of(process));
-    let missing = told.map_or(cut.generated.missing(), |told: &Told| &told.missing);
+    let symbols = generator.and_then(|process| cut.generated.of(process));
+    let missing = symbols.map_or(cut.generated.missing(), |symbols: &JitSymbols| &symbols.missing);
     let program = generator.map(|process| cut.processes[process.0 as usize].comm.as_str());
     match missing.strip_prefix(NO_FILE) {
         Some(rest) => remedy::generated(&format!("{place}{rest}"), program),

@@ -124,7 +124,7 @@ impl Work {
         self.is_ending.load(Ordering::Relaxed)
     }
 
-    /// What it was state beside the queue.
+    /// Takes what was left for it beside the queue.
     fn look(&mut self) {
         let mut state = self.state();
         let (rules, suspects) = (state.rules.take(), std::mem::take(&mut state.suspects));

@@ -13,7 +13,7 @@ use crate::objects::names::{NameRoom, Naming};
 use crate::roots::Roots;
 
 /// A program's lists and journals. They go on growing while it lives.
-pub(super) struct Teller {
+pub(super) struct JitSymbolSource {
     pub(super) home: Option<Arc<Home>>,
     /// Lists of the processes that it was forked from.
     pub(super) inherited: Vec<Arc<List>>,
@@ -24,8 +24,8 @@ pub(super) struct Teller {
     pub(super) awaited: Awaited,
 }
 
-/// What a program told of the code that it generated.
-pub(crate) struct Told {
+/// The functions that a program named in the code that it generated.
+pub(crate) struct JitSymbols {
     /// By address or pseudo-address: the address, and the function there.
     frames: FxHashMap<u64, (u64, Frame)>,
     files: Arc<Vec<CodeFile>>,
@@ -33,7 +33,7 @@ pub(crate) struct Told {
     pub(crate) missing: String,
 }
 
-impl Told {
+impl JitSymbols {
     /// The actual address behind a frame's, and the function there.
     pub(crate) fn frame(&self, address: u64) -> Option<&(u64, Frame)> {
         self.frames.get(&address)
@@ -54,23 +54,23 @@ pub(super) fn newest_first<T>(
     newest_first.find_map(|(row, journal)| Some((row as u32, ask(&journal.dump())?)))
 }
 
-impl Teller {
+impl JitSymbolSource {
     /// The names of these addresses, in the naming `now`. So much is read at most of each journal that is not read yet.
-    pub(super) fn tell(
+    pub(super) fn symbols(
         &self,
         addresses: &[u64],
         roots: &Roots,
         room: &NameRoom,
         now: Naming,
         most_bytes: u64,
-    ) -> Told {
+    ) -> JitSymbols {
         self.journals.iter().for_each(|journal| journal.read_on(most_bytes));
         if let (None, Some(home)) = (self.own.get(), &self.home)
             && let Some(list) = home.find_list(roots)
         {
             let _ = self.own.set(list); // or somebody else was quicker
         }
-        let known = addresses.iter().filter_map(|&address| Some((address, self.told_by_journal(address)?)));
+        let known = addresses.iter().filter_map(|&address| Some((address, self.from_journal(address)?)));
         let mut frames: FxHashMap<u64, (u64, Frame)> = known.collect();
         for list in self.own.get().into_iter().chain(self.inherited.iter().rev()) {
             let open = addresses.iter().copied().filter(|address| !frames.contains_key(address));
@@ -79,11 +79,11 @@ impl Teller {
             let named = open.into_iter().zip(named);
             frames.extend(named.filter_map(|(address, frame)| Some((address, (address, frame?)))));
         }
-        Told { frames, files: Arc::clone(&self.files), missing: self.missing() }
+        JitSymbols { frames, files: Arc::clone(&self.files), missing: self.missing() }
     }
 
     /// The actual address behind one, and the function there.
-    fn told_by_journal(&self, address: u64) -> Option<(u64, Frame)> {
+    fn from_journal(&self, address: u64) -> Option<(u64, Frame)> {
         let frame = |dump: &JitDump, place| Some((dump.address(place)?, dump.frame(place)?));
         if let Some(GeneratedCode { number, offset }) = GeneratedCode::from_address(address) {
             let journal = self.journals.get((number >> CodePlace::NUMBER_BITS) as usize)?;
@@ -91,8 +91,9 @@ impl Teller {
             return frame(&journal.dump(), CodePlace { number, offset });
         }
         let &(first_ns, last_ns) = self.awaited.get(&address)?;
-        let told = newest_first(&self.journals, |dump| frame(dump, dump.during(address, first_ns, last_ns)?));
-        told.map(|(_, told)| told)
+        let found =
+            newest_first(&self.journals, |dump| frame(dump, dump.during(address, first_ns, last_ns)?));
+        found.map(|(_, found)| found)
     }
 
     fn missing(&self) -> String {
