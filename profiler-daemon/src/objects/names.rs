@@ -49,8 +49,8 @@ struct Shared {
     memory: SymbolMemory,
     /// Most objects whose tables stay in memory. Each may hold open debug files.
     most_loaded: usize,
-    /// Whatever has told names that are kept.
-    tellers: Mutex<Vec<Weak<KeptNames>>>,
+    /// Whatever holds names.
+    holders: Mutex<Vec<Weak<KeptNames>>>,
     /// Those that are objects, whichever target met them.
     objects: Mutex<FxHashMap<SameCode, Weak<KeptNames>>>,
     /// Files of equal content.
@@ -128,7 +128,7 @@ impl NameRoom {
         Self(Arc::new(Shared {
             memory,
             most_loaded,
-            tellers: Mutex::default(),
+            holders: Mutex::default(),
             objects: Mutex::default(),
             equals: Equals::default(),
             namings: AtomicU32::new(0),
@@ -206,10 +206,10 @@ impl NameRoom {
     /// Lets an object stay in memory that was asked, if there is room; others give way to it.
     pub(crate) fn keep_loaded(&self, names: &Arc<KeptNames>, mut loaded: Box<Loaded>) {
         self.enter(names);
-        let is_too_much = |tellers: &[Arc<KeptNames>]| {
-            tellers.iter().filter(|names| names.rank().is_some()).count() >= self.0.most_loaded
+        let is_too_much = |holders: &[Arc<KeptNames>]| {
+            holders.iter().filter(|names| names.rank().is_some()).count() >= self.0.most_loaded
         };
-        while is_too_much(&self.tellers()) || !loaded.take_room(&self.0.memory) {
+        while is_too_much(&self.holders()) || !loaded.take_room(&self.0.memory) {
             if !self.give_up_loaded() {
                 return;
             }
@@ -220,8 +220,8 @@ impl NameRoom {
 
     /// Gives up the loaded object of the lowest rank. Returns whether there was one.
     fn give_up_loaded(&self) -> bool {
-        let tellers = self.tellers();
-        let ranked = tellers.iter().filter_map(|names| Some((names.rank()?, names)));
+        let holders = self.holders();
+        let ranked = holders.iter().filter_map(|names| Some((names.rank()?, names)));
         let Some((rank, names)) = ranked.min_by_key(|(rank, _)| *rank) else { return false };
         drop(names.take_loaded());
         self.0.floor.fetch_max(rank, Ordering::Relaxed);
@@ -260,7 +260,7 @@ impl NameRoom {
     /// Gives up names that no naming from `now` on has asked for, the longest unused first, until so many bytes are free or
     /// no such names are left.
     fn give_up_names(&self, bytes: u64, now: Naming) {
-        let all = self.tellers();
+        let all = self.holders();
         let mut by_age: Vec<(u32, u64)> = all.iter().flat_map(|names| names.ages(now)).collect();
         by_age.sort_unstable();
         let enough = bytes.max(self.0.memory.cap() / AT_ONCE);
@@ -274,17 +274,17 @@ impl NameRoom {
         self.0.counts.given_up.fetch_add(given_up, Ordering::Relaxed);
     }
 
-    /// Notes that something tells names that are kept.
+    /// Notes that something holds names.
     fn enter(&self, names: &Arc<KeptNames>) {
         if names.is_new() {
-            lock(&self.0.tellers).push(Arc::downgrade(names));
+            lock(&self.0.holders).push(Arc::downgrade(names));
         }
     }
 
-    fn tellers(&self) -> Vec<Arc<KeptNames>> {
-        let mut tellers = lock(&self.0.tellers);
-        tellers.retain(|teller| teller.strong_count() > 0);
-        tellers.iter().filter_map(Weak::upgrade).collect()
+    fn holders(&self) -> Vec<Arc<KeptNames>> {
+        let mut holders = lock(&self.0.holders);
+        holders.retain(|holder| holder.strong_count() > 0);
+        holders.iter().filter_map(Weak::upgrade).collect()
     }
 }
 
