@@ -70,7 +70,7 @@ impl JitSymbolSource {
         {
             let _ = self.own.set(list); // or somebody else was quicker
         }
-        let known = addresses.iter().filter_map(|&address| Some((address, self.from_journal(address)?)));
+        let known = addresses.iter().filter_map(|&address| Some((address, self.frame_in_journal(address)?)));
         let mut frames: FxHashMap<u64, (u64, Frame)> = known.collect();
         for list in self.own.get().into_iter().chain(self.inherited.iter().rev()) {
             let open = addresses.iter().copied().filter(|address| !frames.contains_key(address));
@@ -83,7 +83,7 @@ impl JitSymbolSource {
     }
 
     /// The actual address behind one, and the function there.
-    fn from_journal(&self, address: u64) -> Option<(u64, Frame)> {
+    fn frame_in_journal(&self, address: u64) -> Option<(u64, Frame)> {
         let frame = |dump: &JitDump, place| Some((dump.address(place)?, dump.frame(place)?));
         if let Some(GeneratedCode { number, offset }) = GeneratedCode::from_address(address) {
             let journal = self.journals.get((number >> CodePlace::NUMBER_BITS) as usize)?;

@@ -262,19 +262,20 @@ impl<'a> Names<'a> {
             cut.objects.names.compare(object);
         }
         let of_equal = object.names.equal().and_then(|equal| {
-            let told = self.told(cut, object, Some(&*equal), addresses);
-            if told.is_none() {
+            let named = self.read_names(cut, object, Some(&*equal), addresses);
+            if named.is_none() {
                 object.names.leave();
             }
-            told
+            named
         });
-        let (about, found) = of_equal.or_else(|| self.told(cut, object, None, addresses)).unwrap_or_default();
+        let (about, found) =
+            of_equal.or_else(|| self.read_names(cut, object, None, addresses)).unwrap_or_default();
         self.symbols_only.extend(about.too_large.clone().map(|reason| (object.path.clone(), reason)));
         (about, found)
     }
 
     /// The same, of all that hold what this one does. None where their names are not its own.
-    fn told(
+    fn read_names(
         &mut self,
         cut: &Cut,
         object: &Met,
@@ -298,18 +299,18 @@ impl<'a> Names<'a> {
                 (self.breathe)();
                 self.make_room(cut);
                 let asked: Vec<u64> = new.iter().map(|&at| addresses[at]).collect();
-                let (source, told) =
+                let (source, named) =
                     Source::read(object, &cut.objects, self.debuginfod.as_ref(), equal, &asked);
                 self.memory.note_use(source.bytes_in_use());
                 if equal.is_some() && (source.is_doubtful() || !suits()) {
                     return None;
                 }
                 let about = source.about();
-                let told: Vec<(u64, Found)> = asked.into_iter().zip(told).collect();
+                let named: Vec<(u64, Found)> = asked.into_iter().zip(named).collect();
                 if cut.keep_for_next {
-                    source.keep(names, cut, about.clone(), &told);
+                    source.keep(names, cut, about.clone(), &named);
                 }
-                new.into_iter().zip(told).for_each(|(at, (_, told))| found[at] = Some(told));
+                new.into_iter().zip(named).for_each(|(at, (_, named))| found[at] = Some(named));
                 about
             }
         };
@@ -343,7 +344,7 @@ impl<'a> Names<'a> {
         LocationIndex(profile.locations.len() as u32 - 1)
     }
 
-    /// The location of code that is of no object: its process may have told of it.
+    /// The location of code that is of no object: its process may have named it.
     fn generated_location(
         &mut self,
         frame: Frame,
@@ -354,8 +355,8 @@ impl<'a> Names<'a> {
         let file = symbols.and_then(|symbols| symbols.file(frame.address));
         let (place, address, found) = match (symbols.and_then(|symbols| symbols.frame(frame.address)), file) {
             (Some((address, named)), _) => ("[jit]", *address, Ok(vec![named.clone()])),
-            (None, Some((path, offset))) => (&**path, offset, Err(not_told(frame, cut, IN_OTHER_FILE))),
-            (None, None) => ("[unknown]", frame.address, Err(not_told(frame, cut, NO_FILE))),
+            (None, Some((path, offset))) => (&**path, offset, Err(not_named(frame, cut, IN_OTHER_FILE))),
+            (None, None) => ("[unknown]", frame.address, Err(not_named(frame, cut, NO_FILE))),
         };
         let module = *self.without_object.entry(Arc::from(place)).or_insert_with(|| {
             profile.modules.push(module_without_object(place));
@@ -453,7 +454,7 @@ fn module_info(id: ObjectId, object: Option<&Met>, about: About) -> ModuleInfo {
     ModuleInfo { name: name.to_owned(), path: path.to_owned(), build_id: about.build_id, end }
 }
 
-/// Of code that its process told of, or in a file of another kind.
+/// Of code that its process named, or in a file of another kind.
 fn module_without_object(place: &str) -> ModuleInfo {
     let is_file = place.starts_with('/');
     let path = if is_file { place.trim_end_matches(DELETED) } else { "" };
@@ -462,7 +463,7 @@ fn module_without_object(place: &str) -> ModuleInfo {
 }
 
 /// Why code that is of no object has no name; `place` says where it lies.
-fn not_told(frame: Frame, cut: &Cut, place: &str) -> Unknown {
+fn not_named(frame: Frame, cut: &Cut, place: &str) -> Unknown {
     let generator = frame.object.generator();
     let symbols = generator.and_then(|process| cut.generated.of(process));
     let missing = symbols.map_or(cut.generated.missing(), |symbols: &JitSymbols| &symbols.missing);
