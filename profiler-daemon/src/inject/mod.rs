@@ -13,11 +13,11 @@
 //! they are handled, and the sampler stops the agents when it is dropped.
 
 #[cfg(target_arch = "x86_64")]
-mod captive;
-#[cfg(target_arch = "x86_64")]
 mod code;
 #[cfg(target_arch = "x86_64")]
 mod frame;
+#[cfg(target_arch = "x86_64")]
+mod hijacked_thread;
 #[cfg(target_arch = "x86_64")]
 mod library;
 #[cfg(target_arch = "x86_64")]
@@ -29,7 +29,7 @@ mod signals;
 #[cfg(target_arch = "x86_64")]
 mod status;
 #[cfg(target_arch = "x86_64")]
-mod taking;
+mod thread_selection;
 mod threads;
 #[cfg(target_arch = "x86_64")]
 mod trouble;

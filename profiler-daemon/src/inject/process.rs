@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use agent_memory::{Answer, Ask, Request, Signals};
 
-use super::captive::Captive;
 use super::code::{self, Code};
+use super::hijacked_thread::HijackedThread;
 use super::library::{Agent, LIBRARY_NAME};
 use super::signals::{self, SIGNALS};
 use super::status::{LeftAlone, blocks, is_shut_in, namespace, status_of};
-use super::taking::Task;
+use super::thread_selection::Task;
 use super::trouble::{NO_ANSWER, NO_SIGNAL, Trouble, denied, failed, refusal};
 use super::{Attached, Meanwhile, Refused};
 use crate::sys::agent_memory::{AgentMemory, is_left, open_made};
@@ -56,9 +56,9 @@ pub(super) fn attach(
         return Err(Refused::NotPermitted(NO_SIGNAL.to_owned()));
     }
     let task = if process.loaded.is_some() { Task::Ask } else { Task::Load };
-    let mut captive = process.take_thread(task)?;
-    let done = process.begin(&mut captive, prepare);
-    settle(captive, done).map(|(memory, signal)| {
+    let mut thread = process.take_thread(task)?;
+    let done = process.begin(&mut thread, prepare);
+    settle(thread, done).map(|(memory, signal)| {
         let deaf = procfs::threads(pid).into_iter().filter(|&tid| blocks(pid, tid, signal)).count();
         Attached { memory, signal, deaf }
     })
@@ -67,25 +67,25 @@ pub(super) fn attach(
 pub(super) fn leave(pid: u32, library: &Path, identity: u64) -> Result<(), Refused> {
     let process = Process::look(pid, library)?;
     let Some(loaded) = process.loaded else { return Ok(()) };
-    let mut captive = process.take_thread(Task::Ask)?;
-    let done = process.close_left(&mut captive);
-    let done = done.and_then(|()| process.ask(&mut captive, loaded, Ask::Leave, identity));
+    let mut thread = process.take_thread(Task::Ask)?;
+    let done = process.close_left(&mut thread);
+    let done = done.and_then(|()| process.ask(&mut thread, loaded, Ask::Leave, identity));
     let done = done.and_then(|(answer, _)| match answer {
         Answer::Done | Answer::Busy => Ok(()), // whoever has come after us has taken everything over
         answer => Err(refusal(answer)),
     });
-    settle(captive, done)
+    settle(thread, done)
 }
 
 /// Gives a thread back, whatever came of it.
-fn settle<T>(captive: Captive<'_>, done: Result<T, Trouble>) -> Result<T, Refused> {
+fn settle<T>(thread: HijackedThread<'_>, done: Result<T, Trouble>) -> Result<T, Refused> {
     match done {
         Err(trouble @ (Trouble::Late | Trouble::Halted)) => {
-            captive.abandon();
+            thread.abandon();
             Err(trouble.into())
         }
         done => {
-            let back = captive.give_back().map_err(Trouble::from);
+            let back = thread.give_back().map_err(Trouble::from);
             Ok(done.and_then(|done| back.map(|()| done))?)
         }
     }
@@ -137,52 +137,52 @@ impl Process {
     /// Loads the agent if need be, and has it begin.
     fn begin(
         &self,
-        captive: &mut Captive<'_>,
+        thread: &mut HijackedThread<'_>,
         prepare: impl FnOnce(&Arc<AgentMemory>) -> io::Result<Meanwhile>,
     ) -> Result<(Arc<AgentMemory>, i32), Trouble> {
-        self.close_left(captive)?;
+        self.close_left(thread)?;
         let loaded = match self.loaded {
             Some(loaded) => loaded,
-            None => self.load(captive)?,
+            None => self.load(thread)?,
         };
-        let fd = make_file(captive, MEMORY_NAME, 0)?;
-        let memory = AgentMemory::of(&captive.path_of(fd)).map(Arc::new);
+        let fd = make_file(thread, MEMORY_NAME, 0)?;
+        let memory = AgentMemory::of(&thread.path_of(fd)).map(Arc::new);
         let memory = memory.and_then(|memory| prepare(&memory).map(|meanwhile| (memory, meanwhile)));
         let memory = memory.map_err(|error| {
             failed(&format!("could not be given memory for the samples ({error}); free some, and try again"))
         });
         let asked = memory.and_then(|(memory, meanwhile)| {
-            captive.do_meanwhile(meanwhile);
-            let (answer, [_, signal, ..]) = self.ask(captive, loaded, Ask::Attach, fd as u64)?;
+            thread.do_meanwhile(meanwhile);
+            let (answer, [_, signal, ..]) = self.ask(thread, loaded, Ask::Attach, fd as u64)?;
             match (answer, SIGNALS.into_iter().find(|&known| known as u64 == signal)) {
                 (Answer::Done, Some(signal)) => Ok((memory, signal)),
                 (answer, _) => Err(refusal(answer)),
             }
         });
-        close_after(captive, fd, asked)
+        close_after(thread, fd, asked)
     }
 
     /// Closes what profilers have left open that were killed in the midst of it, or had to leave a thread alone.
-    fn close_left(&self, captive: &mut Captive<'_>) -> Result<(), Trouble> {
+    fn close_left(&self, thread: &mut HijackedThread<'_>) -> Result<(), Trouble> {
         for &fd in self.left.iter().filter(|fd| is_named_as_ours(self.pid, **fd)) {
-            captive.system_call(libc::SYS_close, [fd, 0, 0, 0])?;
+            thread.system_call(libc::SYS_close, [fd, 0, 0, 0])?;
         }
         Ok(())
     }
 
-    fn load(&self, captive: &mut Captive<'_>) -> Result<u64, Trouble> {
-        let fd = make_file(captive, LIBRARY_NAME, FILE_EXECUTABLE)?;
-        let written = open_made(&captive.path_of(fd));
+    fn load(&self, thread: &mut HijackedThread<'_>) -> Result<u64, Trouble> {
+        let fd = make_file(thread, LIBRARY_NAME, FILE_EXECUTABLE)?;
+        let written = open_made(&thread.path_of(fd));
         // Open until the library is loaded: so nobody takes it for one that was left.
         let written = written.and_then(|file| file.write_all_at(&self.agent.bytes, 0).map(|()| file));
         let written = written.map_err(|error| {
             failed(&format!("could not be given the library ({error}); free some memory, and try again"))
         });
         let loaded = written.and_then(|_file| {
-            let at = captive.put(format!("/proc/thread-self/fd/{fd}\0").as_bytes())?;
-            Ok(captive.call(self.code.load, [at, LOAD_MODE, 0, 0])?)
+            let at = thread.put(format!("/proc/thread-self/fd/{fd}\0").as_bytes())?;
+            Ok(thread.call(self.code.load, [at, LOAD_MODE, 0, 0])?)
         });
-        close_after(captive, fd, loaded)?;
+        close_after(thread, fd, loaded)?;
         let areas = code::areas(self.pid).map_err(|_| Trouble::from(Lost::Gone))?;
         let found = self.agent.find(&areas, &self.memory).map_err(Trouble::Refused)?;
         found.ok_or_else(|| {
@@ -196,7 +196,7 @@ impl Process {
     /// Asks the agent, again if somebody else is about to.
     fn ask(
         &self,
-        captive: &mut Captive<'_>,
+        thread: &mut HijackedThread<'_>,
         loaded: u64,
         ask: Ask,
         argument: u64,
@@ -206,10 +206,10 @@ impl Process {
             let signals = signals::with_waiting(self.signals, self.pid);
             let request = ask.request(argument, signals);
             let bytes: Vec<u8> = request.iter().flat_map(|word| word.to_le_bytes()).collect();
-            let at = captive.put(&bytes)?;
-            captive.call(loaded + self.agent.control, [at, 0, 0, 0])?;
+            let at = thread.put(&bytes)?;
+            thread.call(loaded + self.agent.control, [at, 0, 0, 0])?;
             let mut words = [[0; 8]; 4];
-            captive.get(words.as_flattened_mut())?;
+            thread.get(words.as_flattened_mut())?;
             let request = words.map(u64::from_le_bytes);
             match Answer::of(&request) {
                 Some(Answer::Occupied) if Instant::now() < until => std::thread::sleep(BETWEEN_CALLS),
@@ -221,17 +221,17 @@ impl Process {
 }
 
 /// Closes a file in the process, unless the thread is on its way elsewhere.
-fn close_after<T>(captive: &mut Captive<'_>, fd: i64, done: Result<T, Trouble>) -> Result<T, Trouble> {
+fn close_after<T>(thread: &mut HijackedThread<'_>, fd: i64, done: Result<T, Trouble>) -> Result<T, Trouble> {
     if !matches!(done, Err(Trouble::Late | Trouble::Halted)) {
-        captive.system_call(libc::SYS_close, [fd as u64, 0, 0, 0])?;
+        thread.system_call(libc::SYS_close, [fd as u64, 0, 0, 0])?;
     }
     done
 }
 
 /// Makes the thread open a file without a name.
-fn make_file(captive: &mut Captive<'_>, name: &str, flags: u64) -> Result<i64, Trouble> {
-    let at = captive.put(format!("{name}\0").as_bytes())?;
-    let mut make = |flags| captive.system_call(libc::SYS_memfd_create, [at, flags, 0, 0]);
+fn make_file(thread: &mut HijackedThread<'_>, name: &str, flags: u64) -> Result<i64, Trouble> {
+    let at = thread.put(format!("{name}\0").as_bytes())?;
+    let mut make = |flags| thread.system_call(libc::SYS_memfd_create, [at, flags, 0, 0]);
     let mut fd = make(FILE_FLAGS | flags)?;
     if fd == -i64::from(libc::EINVAL) {
         fd = make(FILE_FLAGS)?;

@@ -9,7 +9,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::{fs, io};
 
-use super::captive::OWN;
+use super::hijacked_thread::OWN;
 
 /// Fields of `/proc/PID/status` that matter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

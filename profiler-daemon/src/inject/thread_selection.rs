@@ -13,9 +13,9 @@ use profiler_core::unwind::StackUnwinder;
 use profiler_core::unwind::method::{Method, MethodChoice};
 
 use super::Refused;
-use super::captive::{self, Captive, Stragglers};
 use super::code::{self, Area};
 use super::frame;
+use super::hijacked_thread::{self, HijackedThread, Stragglers};
 use super::process::Process;
 use super::safe::{self, Place};
 use super::status::{LeftAlone, blocks_all, call_of, is_shut_in, status_of};
@@ -55,7 +55,7 @@ pub(super) enum Task {
 
 impl Process {
     /// Takes a thread that can do it.
-    pub(super) fn take_thread(&self, task: Task) -> Result<Captive<'_>, Refused> {
+    pub(super) fn take_thread(&self, task: Task) -> Result<HijackedThread<'_>, Refused> {
         let begin = Instant::now();
         let until = begin + PATIENCE;
         let mut watcher = match task {
@@ -78,7 +78,7 @@ impl Process {
                     },
                 };
                 match tried {
-                    Ok(captive) => return Ok(captive.beside(stragglers)),
+                    Ok(thread) => return Ok(thread.beside(stragglers)),
                     Err(Try::ShutIn) => return Err(Refused::NotPermitted(LeftAlone::ShutIn.in_words())),
                     Err(Try::Denied) => return Err(denied()),
                     Err(Try::Late(tid, tracee)) => stragglers.add(tid, tracee),
@@ -120,7 +120,7 @@ impl Process {
         task: Task,
         watcher: Option<&mut Watcher>,
         spares_handlers: bool,
-    ) -> Result<Captive<'_>, Try> {
+    ) -> Result<HijackedThread<'_>, Try> {
         if is_asleep_for_good(self.pid, tid) {
             return Err(Try::Unsafe("asleep where it cannot be interrupted"));
         }
@@ -146,12 +146,14 @@ impl Process {
         task: Task,
         watcher: Option<&mut Watcher>,
         spares_handlers: bool,
-    ) -> Result<Captive<'_>, Try> {
+    ) -> Result<HijackedThread<'_>, Try> {
         let registers = tracee.registers()?;
         match self.judge(&tracee, tid, task, watcher, spares_handlers, &registers) {
-            Ok(()) => Ok(Captive::take(tracee, tid, &self.memory, &self.code, Instant::now() + PATIENCE)?),
+            Ok(()) => {
+                Ok(HijackedThread::take(tracee, tid, &self.memory, &self.code, Instant::now() + PATIENCE)?)
+            }
             Err(refused) => {
-                captive::let_go(tracee, tid, &registers)?;
+                hijacked_thread::resume(tracee, tid, &registers)?;
                 Err(refused)
             }
         }

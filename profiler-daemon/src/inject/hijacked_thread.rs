@@ -22,7 +22,7 @@ pub(super) const OWN: [i32; 5] = [libc::SIGILL, libc::SIGTRAP, libc::SIGBUS, lib
 pub(super) const TO_STOP: Duration = Duration::from_secs(2);
 
 /// Has a thread that was only looked at go on as if it had not been stopped.
-pub(super) fn let_go(tracee: Tracee, tid: u32, registers: &user_regs_struct) -> Result<(), Lost> {
+pub(super) fn resume(tracee: Tracee, tid: u32, registers: &user_regs_struct) -> Result<(), Lost> {
     let again = undisturbed(tid, registers);
     match again.rip == registers.rip {
         true => Ok(()),
@@ -66,16 +66,16 @@ impl Stragglers {
     }
 
     /// Has those go on that stand still by now.
-    pub(super) fn let_go(&mut self) {
+    pub(super) fn resume(&mut self) {
         while let Some((tid, tracee)) = self.next_come() {
             // One that is gone has nothing to go on with.
-            let _ = tracee.registers().and_then(|registers| let_go(tracee, tid, &registers));
+            let _ = tracee.registers().and_then(|registers| resume(tracee, tid, &registers));
         }
     }
 }
 
 /// A stopped thread with a frame on its stack, by which it comes back to where it was.
-pub(super) struct Captive<'a> {
+pub(super) struct HijackedThread<'a> {
     tracee: Tracee,
     tid: u32,
     memory: &'a File,
@@ -91,7 +91,7 @@ pub(super) struct Captive<'a> {
     meanwhile: Box<dyn FnMut()>,
 }
 
-impl<'a> Captive<'a> {
+impl<'a> HijackedThread<'a> {
     /// Takes a thread that stands still, with room for a frame below its stack pointer. It is given back within the time, or comes back by
     /// itself.
     pub(super) fn take(
@@ -104,7 +104,7 @@ impl<'a> Captive<'a> {
         let (before, state, mask) = (tracee.registers()?, tracee.state()?, tracee.mask()?);
         let frame = Frame::new(&frame::begun_again(&before), &state, mask, code.restore);
         let (errno, stragglers, meanwhile) = (None, Stragglers::default(), Box::new(|| {}));
-        let mut captive = Self {
+        let mut thread = Self {
             tracee,
             tid,
             memory,
@@ -118,13 +118,13 @@ impl<'a> Captive<'a> {
             stragglers,
             meanwhile,
         };
-        captive.memory.write_all_at(&captive.frame.bytes, captive.frame.bottom())?;
-        captive.errno = captive.read_errno();
+        thread.memory.write_all_at(&thread.frame.bytes, thread.frame.bottom())?;
+        thread.errno = thread.read_errno();
         // In this order: from here on the thread is on its way back, and the way back ends with the mask that it had.
-        captive.tracee.set_registers(captive.at_rest(u64::MAX))?;
-        captive.tracee.set_mask(OWN.iter().fold(u64::MAX, |mask, signal| mask & !(1 << (signal - 1))))?;
-        captive.come_to_rest()?;
-        Ok(captive)
+        thread.tracee.set_registers(thread.at_rest(u64::MAX))?;
+        thread.tracee.set_mask(OWN.iter().fold(u64::MAX, |mask, signal| mask & !(1 << (signal - 1))))?;
+        thread.run_to_rest()?;
+        Ok(thread)
     }
 
     /// Has these go on as they come, while it makes calls.
@@ -141,7 +141,7 @@ impl<'a> Captive<'a> {
         let Self { tracee, stragglers, meanwhile, .. } = self;
         meanwhile();
         tracee.go_to_call(self.until, || {
-            stragglers.let_go();
+            stragglers.resume();
             meanwhile();
         })
     }
@@ -163,7 +163,7 @@ impl<'a> Captive<'a> {
 
     /// Has it go on until it would end the handler, and has it ask for its process id instead: a call that every filter permits who
     /// permitted it to us, and behind which it is about to end the handler again.
-    fn come_to_rest(&mut self) -> Result<(), Lost> {
+    fn run_to_rest(&mut self) -> Result<(), Lost> {
         loop {
             self.go_to_call()?;
             let now = self.tracee.registers()?;
@@ -180,7 +180,7 @@ impl<'a> Captive<'a> {
     pub(super) fn call(&mut self, at: u64, arguments: [u64; 4]) -> Result<(), Lost> {
         let call = Call { at, number: 0, arguments };
         self.tracee.set_registers(call.registers(&self.before, &self.frame))?;
-        self.come_to_rest()
+        self.run_to_rest()
     }
 
     /// Makes a system call; gives what the kernel answers.
@@ -190,7 +190,7 @@ impl<'a> Captive<'a> {
         self.go_to_call()?;
         self.go_to_call()?;
         let answer = self.tracee.registers()?.rax as i64;
-        self.come_to_rest()?;
+        self.run_to_rest()?;
         Ok(answer)
     }
 
@@ -271,11 +271,11 @@ mod tests {
         assert!(matches!(tracee.interrupt(Duration::from_millis(50)), Err(Lost::Late)));
         let mut stragglers = Stragglers::default();
         stragglers.add(process.id(), tracee);
-        stragglers.let_go();
+        stragglers.resume();
         assert!(stragglers.has(process.id()), "it does not stand still yet");
         drop(std::fs::File::options().write(true).open(&file).unwrap());
         while stragglers.has(process.id()) && Instant::now() < until {
-            stragglers.let_go();
+            stragglers.resume();
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(!stragglers.has(process.id()), "it was not let go");
