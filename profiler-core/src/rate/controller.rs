@@ -1,18 +1,18 @@
 //! The controller: from readings to the next sampling period.
 
 use super::account::{Account, TARGET_FLOOR_CPUS};
-use super::aim::{Aim, BUDGET_MARGIN, BudgetLoad, Circumstances, horizon_s, threads_held_up};
 use super::anytime::{Schedule, first_steps_ns};
 use super::bucket::{TRICKLE, TokenBucket};
-use super::burden::Burden;
 use super::cost::CostModel;
+use super::current_load::CurrentLoad;
 use super::decision::{Decision, LawInForce, Reason};
+use super::fixed_overhead::FixedOverhead;
 use super::fleet::Replicas;
 use super::limit::{Limit, OPEN};
 use super::meter::{OverheadMeter, Spend};
 use super::model::{BoundBy, Law, Threads};
-use super::present::Present;
 use super::prices::{FieldFigures, HandlerTime};
+use super::rate_target::{BUDGET_MARGIN, BudgetLoad, Circumstances, RateTarget, horizon_s, threads_held_up};
 use super::sample_cost::{OWN_COST_FLOOR_CPUS, SampleCost};
 use super::set_up::SetUp;
 use super::shares::{ShareMemory, TopShares};
@@ -95,8 +95,8 @@ pub struct RateController {
     cpu_since_ns: u64,
     samples: u64,
     retunes: u64,
-    pub(super) present: Present,
-    burden: Burden,
+    pub(super) current: CurrentLoad,
+    fixed_overhead: FixedOverhead,
 }
 
 impl RateController {
@@ -133,8 +133,8 @@ impl RateController {
             cpu_since_ns: 0,
             samples: 0,
             retunes: 0,
-            present: Present::default(),
-            burden: Burden::default(),
+            current: CurrentLoad::default(),
+            fixed_overhead: FixedOverhead::default(),
             meter,
             settings,
         };
@@ -144,8 +144,8 @@ impl RateController {
 
     pub(super) fn guess(&mut self) {
         self.deepen();
-        let aim = self.aim(START_BUDGET);
-        (self.rate_hz, self.bound_by) = (aim.optimum_hz, aim.bound_by);
+        let rate_target = self.rate_target(START_BUDGET);
+        (self.rate_hz, self.bound_by) = (rate_target.optimum_hz, rate_target.bound_by);
         self.noted_hz = self.rate_hz;
     }
 
@@ -198,8 +198,8 @@ impl RateController {
         if let Some(own) = &mut self.own {
             own.book(wall, wall, spend.own_ns());
         }
-        self.present.observe(reading, wall_ns, rate_hz, &spend);
-        self.burden.observe(wall, self.bucket.accrual_ns(wall, cpu_ns), &spend);
+        self.current.observe(reading, wall_ns, rate_hz, &spend);
+        self.fixed_overhead.observe(wall, self.bucket.accrual_ns(wall, cpu_ns), &spend);
         self.samples = self.samples.saturating_add(reading.samples);
         self.samples_since = self.samples_since.saturating_add(reading.samples);
         self.cpu_since_ns = self.cpu_since_ns.saturating_add(reading.target_cpu_ns);
@@ -256,7 +256,7 @@ impl RateController {
         self.shares.spread() * self.variance_ratio().sqrt()
     }
 
-    pub(super) fn aim(&self, budget_share: f64) -> Aim {
+    pub(super) fn rate_target(&self, budget_share: f64) -> RateTarget {
         let now = Circumstances {
             cost: self.meter.cost(),
             spread: self.spread(),
@@ -269,25 +269,25 @@ impl RateController {
             threads: self.threads(),
             replicas: self.replicas(),
         };
-        Aim::new(&self.settings, &now, budget_share)
+        RateTarget::new(&self.settings, &now, budget_share)
     }
 
     fn load(&self) -> BudgetLoad {
-        let busy_cpus = self.present.busy_cpus().max(self.meter.utilisation_cpus());
+        let busy_cpus = self.current.busy_cpus().max(self.meter.utilisation_cpus());
         BudgetLoad {
             slowdown_fixed_ratio: self.threads().count * self.meter.events_ratio(),
             slowdown_spare_ratio: self.slowdown.spare_ratio(),
             own_fixed_cpus: self.meter.own_fixed_cpus(),
-            own_per_hz_cpus: self.present.own_per_hz_ns(&self.meter, busy_cpus) * 1e-9,
+            own_per_hz_cpus: self.current.own_per_hz_ns(&self.meter, busy_cpus) * 1e-9,
             own_spare_cpus: self.own.as_ref().map_or(0.0, Limit::spare_ratio),
         }
     }
 
     /// Moves the rate to where the anytime law is now.
     fn follow_schedule(&mut self, at_ns: u64) -> Reason {
-        let aim = self.aim(BUDGET_MARGIN);
-        let distance = (aim.target_hz(&self.settings) / self.rate_hz).ln();
-        self.bound_by = aim.bound_by;
+        let rate_target = self.rate_target(BUDGET_MARGIN);
+        let distance = (rate_target.target_hz(&self.settings) / self.rate_hz).ln();
+        self.bound_by = rate_target.bound_by;
         let factor = (GAIN * distance).exp().clamp(MAX_STEP_DOWN, MAX_STEP_UP);
         self.rate_hz = self.settings.within_limits(self.rate_hz * factor);
         let has_moved = (self.rate_hz / self.noted_hz).ln().abs() > DEAD_BAND.ln();
@@ -301,19 +301,19 @@ impl RateController {
 
     /// Moves the rate towards the law's, if it is time, there is evidence, and it is worth it.
     fn retune(&mut self, at_ns: u64) -> Reason {
-        let aim = self.aim(BUDGET_MARGIN);
+        let rate_target = self.rate_target(BUDGET_MARGIN);
         let evidence = self.samples_since >= RETUNE_SAMPLES || self.cpu_since_ns >= RETUNE_CPU_NS;
         // At the start of a run everything is new, and a short run has no time to wait.
         let pause_ns = RETUNE_NS.min(self.retuned_ns.saturating_sub(self.began_ns).max(FIRST_RETUNE_NS));
         if !evidence || at_ns - self.retuned_ns < pause_ns {
             return Reason::Hold;
         }
-        let target_hz = aim.target_hz(&self.settings);
+        let target_hz = rate_target.target_hz(&self.settings);
         let distance = (target_hz / self.rate_hz).ln();
-        let cap_hz = aim.caps.budget_hz.min(aim.caps.own_hz);
+        let cap_hz = rate_target.caps.budget_hz.min(rate_target.caps.own_hz);
         let over_budget = self.rate_hz > self.settings.within_limits(cap_hz);
         let band = if self.settled { DEAD_BAND } else { SETTLED };
-        self.bound_by = aim.bound_by;
+        self.bound_by = rate_target.bound_by;
         if !over_budget && distance.abs() <= band.ln() {
             self.settled = true;
             return Reason::Hold;
@@ -349,15 +349,15 @@ impl RateController {
 
     /// What the bucket of the slowdown allows, and that of own CPU time or of everything.
     fn bucket_caps_hz(&self) -> (f64, f64) {
-        let (meter, present) = (&self.meter, &self.present);
+        let (meter, current) = (&self.meter, &self.current);
         let held_up = self.threads().count;
         let usual_ns = held_up * meter.cost().target.upper_ns().max(1.0);
-        let recent_ns = (held_up * present.recent_charge_ns()).max(usual_ns);
+        let recent_ns = (held_up * current.recent_charge_ns()).max(usual_ns);
         let slowdown_hz =
-            self.slowdown.cap_hz(held_up * meter.events_ratio(), present.busy_cpus(), usual_ns, recent_ns);
+            self.slowdown.cap_hz(held_up * meter.events_ratio(), current.busy_cpus(), usual_ns, recent_ns);
         let beside_hz = match &self.own {
             Some(own) => {
-                let per_hz_ns = present.own_per_hz_ns(meter, present.busy_cpus()).max(f64::MIN_POSITIVE);
+                let per_hz_ns = current.own_per_hz_ns(meter, current.busy_cpus()).max(f64::MIN_POSITIVE);
                 own.cap_hz(meter.own_fixed_cpus(), ONE_CPU, per_hz_ns, per_hz_ns)
             }
             None => self.granted_cap_hz(),
@@ -367,18 +367,18 @@ impl RateController {
 
     /// What the bucket of everything that sampling costs allows.
     fn granted_cap_hz(&self) -> f64 {
-        let (budget_ratio, present) = (self.granted_ratio(), &self.present);
-        let fixed_ratio = present.fixed_ratio(&self.meter);
+        let (budget_ratio, current) = (self.granted_ratio(), &self.current);
+        let fixed_ratio = current.fixed_ratio(&self.meter);
         let (allowed, least) = (self.bucket.allowed_ratio(), TRICKLE * budget_ratio);
         // A full bucket is a reserve for a jump of the cost, not to be spent on purpose.
         let expected = (allowed.min(OPEN * budget_ratio) - fixed_ratio).max(least);
-        let by_level = (expected / present.sample_ns(&self.meter))
-            .min((allowed - fixed_ratio).max(least) / present.recent_sample_ns(&self.meter));
+        let by_level = (expected / current.sample_ns(&self.meter))
+            .min((allowed - fixed_ratio).max(least) / current.recent_sample_ns(&self.meter));
         // A busy target is still sampled while a debt is paid back; an idle one can wait.
-        let trickle = least * (present.busy_cpus() / OWN_COST_FLOOR_CPUS).min(1.0);
-        let affordable = self.account.affordable_ratio(present.busy_cpus()) - fixed_ratio;
+        let trickle = least * (current.busy_cpus() / OWN_COST_FLOOR_CPUS).min(1.0);
+        let affordable = self.account.affordable_ratio(current.busy_cpus()) - fixed_ratio;
         let affordable = affordable.max(trickle);
-        by_level.min(affordable / present.sample_ns(&self.meter)) * 1e9
+        by_level.min(affordable / current.sample_ns(&self.meter)) * 1e9
     }
 
     /// Whether what came since the last tick has already spent more than the bucket holds, so that the next
@@ -412,7 +412,7 @@ impl RateController {
     /// Whether samples of non-targets would cost too much within a step if the target fell idle now, so that
     /// the rings should be read more often. Only for events of whole CPUs.
     pub fn strangers_may_overspend(&self) -> bool {
-        let tick_ns = TICK_S * self.present.strangers_ns_per_s(&self.meter, self.rate_hz());
+        let tick_ns = TICK_S * self.current.strangers_ns_per_s(&self.meter, self.rate_hz());
         let granted_ns = || self.bucket.accrual_ns(1e9, 0.0);
         let idle_second_ns = self.own.as_ref().map_or_else(granted_ns, |own| own.idle_grant_ns(1e9));
         self.settings.fixed_rate_hz.is_none() && tick_ns > HARMLESS * idle_second_ns
@@ -457,13 +457,13 @@ impl RateController {
 
     /// Wall time between two samples of the target at the present rate and the expected load (ns).
     pub fn sample_gap_ns(&self) -> f64 {
-        let hz = self.rate_hz() * self.present.expected().busy_cpus;
+        let hz = self.rate_hz() * self.current.expected().busy_cpus;
         1e9 / hz.max(f64::MIN_POSITIVE)
     }
 
     /// Whether costs without samples leave next to nothing of the budget. Never at a fixed rate.
     pub fn watching_takes_the_budget(&self) -> bool {
-        self.settings.fixed_rate_hz.is_none() && self.burden.is_heavy()
+        self.settings.fixed_rate_hz.is_none() && self.fixed_overhead.is_heavy()
     }
 
     /// What the kernel's handler takes in the field, once it was timed.
@@ -511,7 +511,7 @@ impl RateController {
     pub fn law_samples(&self) -> f64 {
         match &self.schedule {
             Some(schedule) => schedule.asked(),
-            None => self.aim(BUDGET_MARGIN).unbounded_hz * self.account.target_cpu_s(),
+            None => self.rate_target(BUDGET_MARGIN).unbounded_hz * self.account.target_cpu_s(),
         }
     }
 
@@ -531,7 +531,8 @@ impl RateController {
     }
 
     fn decision(&self, at_ns: u64, reason: Reason) -> Decision {
-        let (aim, cost, rate_hz) = (self.aim(BUDGET_MARGIN), self.meter.cost(), self.rate_hz());
+        let (rate_target, cost, rate_hz) =
+            (self.rate_target(BUDGET_MARGIN), self.meter.cost(), self.rate_hz());
         Decision {
             at_ns,
             rate_hz,
@@ -558,10 +559,10 @@ impl RateController {
             law_samples: self.law_samples(),
             horizon_cpu_s: horizon_s(&self.settings, self.schedule),
             replicas: self.replicas().get(),
-            unbounded_rate_hz: aim.unbounded_hz,
-            optimum_rate_hz: aim.optimum_hz,
-            budget_cap_hz: aim.caps.budget_hz,
-            own_cap_hz: aim.caps.own_hz.min(f64::MAX),
+            unbounded_rate_hz: rate_target.unbounded_hz,
+            optimum_rate_hz: rate_target.optimum_hz,
+            budget_cap_hz: rate_target.caps.budget_hz,
+            own_cap_hz: rate_target.caps.own_hz.min(f64::MAX),
             bucket_cap_hz: self.bucket_cap_hz(),
             bucket_level_us: self.own.as_ref().map_or(self.bucket.level_ns(), |_| self.slowdown.level_ns())
                 * 1e-3,

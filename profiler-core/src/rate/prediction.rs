@@ -19,12 +19,12 @@
 //! ```
 
 use super::activity::{Activity, Figure, SEEN_NS};
-use super::aim::{Aim, BUDGET_MARGIN, BudgetLoad, Circumstances, threads_held_up};
 use super::cost::{Cost, CostModel};
 use super::fleet::Replicas;
 use super::model::{BoundBy, Caps};
 use super::own_cost::{Own, Prior};
 use super::prices::Prices;
+use super::rate_target::{BUDGET_MARGIN, BudgetLoad, Circumstances, RateTarget, threads_held_up};
 use super::sample_cost::{OWN_COST_FLOOR_CPUS, PerSample, SampleCost};
 use super::settings::RateSettings;
 use super::shares::PRIOR_SPREAD;
@@ -158,7 +158,7 @@ impl<'a> Basis<'a> {
         let (overhead, cost) = (self.overhead(&sample), self.sample_cost(mode));
         let (events, own) = (total(&self.events(mode)), total(&[self.own()]));
         let fixed = events.plus(own);
-        let (aim, rate_hz) = self.rate(&cost, PRIOR_SPREAD);
+        let (rate_target, rate_hz) = self.rate(&cost, PRIOR_SPREAD);
         let doubts = [overhead.se, self.own.per_sample_sd_ns, fixed.se * 1e-9, SPREAD_DOUBT * PRIOR_SPREAD];
         Prediction {
             attach_mode: mode,
@@ -167,9 +167,13 @@ impl<'a> Basis<'a> {
             events_ratio: events.scaled(1e-9),
             own_ratio: own.scaled(1e-9),
             rate_hz: Figure::new(rate_hz, self.rate_se_hz(&cost, doubts)),
-            unbounded_rate_hz: aim.unbounded_hz,
-            caps: aim.caps,
-            bound_by: if self.settings.fixed_rate_hz.is_some() { BoundBy::Fixed } else { aim.bound_by },
+            unbounded_rate_hz: rate_target.unbounded_hz,
+            caps: rate_target.caps,
+            bound_by: if self.settings.fixed_rate_hz.is_some() {
+                BoundBy::Fixed
+            } else {
+                rate_target.bound_by
+            },
             overhead_ratio: self.overhead_at(rate_hz, mode, overhead),
         }
     }
@@ -183,7 +187,7 @@ impl<'a> Basis<'a> {
         SampleCost::new(&Prices::new(self.costs), &self.sample(mode), own, utilisation_cpus, events_ratio)
     }
 
-    fn rate(&self, cost: &SampleCost, spread: f64) -> (Aim, f64) {
+    fn rate(&self, cost: &SampleCost, spread: f64) -> (RateTarget, f64) {
         let now = Circumstances {
             cost: *cost,
             spread,
@@ -196,8 +200,8 @@ impl<'a> Basis<'a> {
             threads: threads_held_up(&self.settings, self.watched.utilisation_cpus()),
             replicas: Replicas::ONE,
         };
-        let aim = Aim::new(&self.settings, &now, BUDGET_MARGIN);
-        (aim, self.settings.fixed_rate_hz.unwrap_or(aim.target_hz(&self.settings)))
+        let rate_target = RateTarget::new(&self.settings, &now, BUDGET_MARGIN);
+        (rate_target, self.settings.fixed_rate_hz.unwrap_or(rate_target.target_hz(&self.settings)))
     }
 
     fn load(&self, cost: &SampleCost) -> BudgetLoad {

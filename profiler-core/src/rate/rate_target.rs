@@ -58,14 +58,14 @@ pub(super) struct BudgetLoad {
 
 /// The rate that is asked for (samples per CPU-second).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Aim {
+pub(super) struct RateTarget {
     pub(super) unbounded_hz: f64,
     pub(super) optimum_hz: f64,
     pub(super) caps: Caps,
     pub(super) bound_by: BoundBy,
 }
 
-impl Aim {
+impl RateTarget {
     /// The law's rate within `budget_share` of the budget and within the caps.
     pub(super) fn new(settings: &RateSettings, now: &Circumstances, budget_share: f64) -> Self {
         let o_s = now.cost.target.mean_ns * 1e-9;
@@ -80,7 +80,7 @@ impl Aim {
             BoundBy::OwnCpu if settings.own_cpu_ratio.is_none() => BoundBy::Host,
             bound_by => bound_by,
         };
-        Aim {
+        RateTarget {
             unbounded_hz: optimum.unbounded_hz,
             optimum_hz: settings.within_limits(optimum.rate_hz),
             caps,

@@ -1,9 +1,9 @@
 //! A controller under a changing budget: its target's part of the host's budget.
 
-use super::aim::horizon_s;
 use super::controller::{ONE_CPU, SETTLED};
 use super::fleet::Replicas;
 use super::limit::Limit;
+use super::rate_target::horizon_s;
 use super::sample_cost::OWN_COST_FLOOR_CPUS;
 use super::share::Demand;
 use super::{RateController, RateSettings};
@@ -72,9 +72,9 @@ impl RateController {
     /// What the target, of this weight among others, would make of a share of the host's budget. At a fixed rate it takes
     /// what it takes.
     pub fn demand(&self, weight: f64) -> Demand {
-        let (aim, cost) = (self.aim(1.0), self.meter.cost());
+        let (rate_target, cost) = (self.rate_target(1.0), self.meter.cost());
         let utilisation_cpus = self.meter.utilisation_cpus();
-        let expected = self.present.expected();
+        let expected = self.current.expected();
         let busy_cpus = if self.last_ns.is_some() { expected.busy_cpus } else { utilisation_cpus };
         let sample_s = cost.total_hi_ns * 1e-9;
         let fixed_cpus = self.meter.fixed_cpus();
@@ -88,7 +88,7 @@ impl RateController {
             fixed_cpus,
             error: 2.0 * r_s / (self.replicas().get() * horizon_s(&self.settings, self.schedule)).sqrt(),
             weight,
-            cap_hz: aim.caps.kernel_hz.min(aim.caps.bytes_hz),
+            cap_hz: rate_target.caps.kernel_hz.min(rate_target.caps.bytes_hz),
             pace: expected.pace,
         };
         match self.settings.fixed_rate_hz {

@@ -18,7 +18,7 @@ const PEAK_NS: u64 = 10_000_000_000;
 
 /// The load of the last tick.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Present {
+pub(super) struct CurrentLoad {
     busy_cpus: f64,
     load: Load,
     /// The highest load of the stretch that lasts, and of the one before it.
@@ -30,7 +30,7 @@ pub(super) struct Present {
     recent_ns: f64,
 }
 
-impl Present {
+impl CurrentLoad {
     /// Takes in a tick of `wall_ns` at `rate_hz`, and what it cost.
     pub(super) fn observe(&mut self, reading: &Reading, wall_ns: u64, rate_hz: f64, spend: &Spend) {
         if wall_ns > 0 {

@@ -13,14 +13,14 @@ const LIGHT: f64 = 0.7;
 
 /// What no sample causes beside the budget, half a minute at a time.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Burden {
+pub(super) struct FixedOverhead {
     wall_ns: f64,
     granted_ns: f64,
     fixed_ns: f64,
     is_heavy: bool,
 }
 
-impl Burden {
+impl FixedOverhead {
     /// Takes in `wall_ns` in which the budget was `granted_ns`.
     pub(super) fn observe(&mut self, wall_ns: f64, granted_ns: f64, spend: &Spend) {
         self.wall_ns += wall_ns;
@@ -44,30 +44,30 @@ mod tests {
     use super::*;
 
     /// Whether it is heavy after each of so many seconds, of a budget of 1 ms a second.
-    fn seconds(burden: &mut Burden, count: usize, fixed_ns: f64) -> Vec<bool> {
+    fn seconds(fixed_overhead: &mut FixedOverhead, count: usize, fixed_ns: f64) -> Vec<bool> {
         let spend = Spend { switches_ns: 0.5 * fixed_ns, self_fixed_ns: 0.5 * fixed_ns, ..Spend::default() };
         let mut second = || {
-            burden.observe(1e9, 1e6, &spend);
-            burden.is_heavy()
+            fixed_overhead.observe(1e9, 1e6, &spend);
+            fixed_overhead.is_heavy()
         };
         (0..count).map(|_| second()).collect()
     }
 
     #[test]
     fn what_lasts_is_heavy_and_what_passes_is_not() {
-        let mut burden = Burden::default();
-        assert!(!seconds(&mut burden, 10, 2e6).contains(&true), "a start");
-        assert!(!seconds(&mut burden, 50, 0.1e6).contains(&true));
-        assert!(seconds(&mut burden, 30, 0.95e6)[29]);
-        assert!(seconds(&mut burden, 60, 0.8e6)[59], "between both");
-        assert!(!seconds(&mut burden, 30, 0.6e6)[29]);
+        let mut fixed_overhead = FixedOverhead::default();
+        assert!(!seconds(&mut fixed_overhead, 10, 2e6).contains(&true), "a start");
+        assert!(!seconds(&mut fixed_overhead, 50, 0.1e6).contains(&true));
+        assert!(seconds(&mut fixed_overhead, 30, 0.95e6)[29]);
+        assert!(seconds(&mut fixed_overhead, 60, 0.8e6)[59], "between both");
+        assert!(!seconds(&mut fixed_overhead, 30, 0.6e6)[29]);
     }
 
     #[test]
-    fn samples_are_no_burden() {
-        let mut burden = Burden::default();
+    fn samples_are_no_fixed_overhead() {
+        let mut fixed_overhead = FixedOverhead::default();
         let spend = Spend { base_ns: 2e6, self_ns: 2e6, foreign_ns: 1e6, ..Spend::default() };
-        (0..100).for_each(|_| burden.observe(1e9, 1e6, &spend));
-        assert!(!burden.is_heavy());
+        (0..100).for_each(|_| fixed_overhead.observe(1e9, 1e6, &spend));
+        assert!(!fixed_overhead.is_heavy());
     }
 }
