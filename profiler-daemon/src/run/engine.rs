@@ -31,8 +31,8 @@ pub(crate) use self::shares::ShareStatus;
 use self::shares::Shares;
 pub(crate) use self::ways::STRANGER_OWN_NS;
 use self::ways::Ways;
+use super::cost_prediction::CostPrediction;
 use super::explain;
-use super::foresight::Foresight;
 use crate::cgroup::Cgroup;
 use crate::sampler::access::{Access, OpenError};
 use crate::sampler::handler_time::HandlerBursts;
@@ -103,7 +103,7 @@ pub(crate) struct Attach {
     /// What samples and switches cost.
     pub(crate) costs: CostModel,
     /// What the run will cost.
-    pub(crate) foresight: Foresight,
+    pub(crate) cost_prediction: CostPrediction,
     /// CPUs that other processes kept busy while the target was watched.
     pub(crate) others_cpus: Option<f64>,
     /// The agent's sampler, if perf events are not used.
@@ -122,7 +122,7 @@ pub(crate) struct Engine<L> {
     attach: AttachChoice,
     group: Option<Arc<Cgroup>>,
     costs: CostModel,
-    foresight: Foresight,
+    cost_prediction: CostPrediction,
     settings: ClockSettings,
     next_tick_ns: u64,
     ticked_ns: u64,
@@ -191,7 +191,7 @@ impl<L: DecisionLog> Engine<L> {
             attach: how.choice,
             group: how.group,
             costs: how.costs,
-            foresight: how.foresight,
+            cost_prediction: how.cost_prediction,
             settings,
             next_tick_ns: 0,
             ticked_ns: 0,
@@ -377,7 +377,7 @@ impl<L: DecisionLog> Engine<L> {
         if let Some(rest) = &mut self.resting {
             rest.is_idle = reading.target_cpu_ns == 0;
         }
-        self.foresight.observe(&reading, self.session.elapsed_ns());
+        self.cost_prediction.observe(&reading, self.session.elapsed_ns());
         let burst = self.bursts.take_spent();
         let reading = Reading {
             lost: reading.lost + burst.interrupts,

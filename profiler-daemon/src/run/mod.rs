@@ -1,9 +1,9 @@
 //! Runs that sample: `record` starts a command, `attach` follows running processes.
 
+mod cost_prediction;
 mod engine;
 pub(crate) mod explain;
 mod follow;
-mod foresight;
 pub(crate) mod inside;
 pub(crate) mod join;
 pub(crate) mod names;
@@ -27,10 +27,10 @@ use profiler_core::attach::{AttachChoice, AttachMode, Foreseen};
 use profiler_core::rate::{Activity, Dither, Prediction, RateController, RateSettings, predict};
 use profiler_core::unwind::method::{Method, MethodChoice};
 
+use self::cost_prediction::CostPrediction;
 use self::engine::Attach;
 pub(crate) use self::engine::{DecisionLine, DecisionLog, Engine, Figures, ShareStatus};
 use self::follow::{Stop, Until, Watched, follow};
-use self::foresight::Foresight;
 use self::inside::{Inside, Way};
 use self::precise::Precise;
 pub(crate) use self::signals::Signals;
@@ -383,7 +383,7 @@ impl Setup {
         let controller = RateController::new(settings.clone(), costs);
         let threads: Vec<u32> = pids.iter().flat_map(|&pid| procfs::threads(pid)).collect();
         let choice = self.choice(&settings, threads.len(), group.is_some(), seen);
-        let foresight = Foresight::new(settings, costs, choice.clone(), seen);
+        let cost_prediction = CostPrediction::new(settings, costs, choice.clone(), seen);
         let attachment = match (choice.mode(), &group) {
             (AttachMode::Cpu, _) => Attachment::Cpus,
             (AttachMode::Cgroup, Some(group)) => Attachment::Cgroup(Arc::clone(group)),
@@ -391,7 +391,8 @@ impl Setup {
         };
         let others_cpus = seen.map(|seen| seen.foreign_cpu_ns as f64 / seen.wall_ns.max(1) as f64);
         let access = self.access;
-        let attach = Attach { access, choice, attachment, group, costs, foresight, others_cpus, timers };
+        let attach =
+            Attach { access, choice, attachment, group, costs, cost_prediction, others_cpus, timers };
         let mut engine = Engine::open(session, controller, attach, Dither::new(self.seed), log)?;
         engine.notes.extend(self.calibration.note.clone());
         if !self.access.kernel {

@@ -101,7 +101,7 @@ impl<L: DecisionLog> Engine<L> {
             cost: self.controller.cost(),
             handler: self.controller.handler(),
             attach_mode: self.attach.mode(),
-            prediction: *self.foresight.prediction(),
+            prediction: *self.cost_prediction.prediction(),
             decision: self.last_decision,
             start_unix_ns: 0,
             counts: Counts::default(),

@@ -10,7 +10,7 @@ const BEGINNING_NS: u64 = 1_000_000_000;
 const DEPTH_DOUBT: f64 = 0.1;
 
 /// The prediction, and what it takes to make it.
-pub(crate) struct Foresight {
+pub(crate) struct CostPrediction {
     settings: RateSettings,
     costs: CostModel,
     choice: AttachChoice,
@@ -19,7 +19,7 @@ pub(crate) struct Foresight {
     beginning: Option<Reading>,
 }
 
-impl Foresight {
+impl CostPrediction {
     /// From what was `seen` of the target while it was watched; `None` for a command, which is yet to begin.
     pub(crate) fn new(
         settings: RateSettings,
@@ -88,10 +88,10 @@ mod tests {
 
     use super::*;
 
-    fn foresight(seen: Option<&Activity>) -> Foresight {
+    fn cost_prediction(seen: Option<&Activity>) -> CostPrediction {
         let settings = RateSettings { expected_stack_bytes: 8192.0, ..RateSettings::default() };
         let choice = AttachChoice::new(Some(AttachMode::Task), true, 1, 2, 0.0);
-        Foresight::new(settings, CostModel::default(), choice, seen)
+        CostPrediction::new(settings, CostModel::default(), choice, seen)
     }
 
     fn tick() -> Reading {
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_command_is_predicted_from_its_first_second_and_not_again() {
-        let mut command = foresight(None);
+        let mut command = cost_prediction(None);
         let blind = *command.prediction();
         (1..10).for_each(|at| command.observe(&tick(), at * 100_000_000));
         assert_eq!(*command.prediction(), blind);
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn what_was_watched_is_not_predicted_anew() {
         let watched = Activity { wall_ns: 30_000_000, target_cpu_ns: 30_000_000, ..Activity::default() };
-        let mut attached = foresight(Some(&watched));
+        let mut attached = cost_prediction(Some(&watched));
         let before = *attached.prediction();
         (1..20).for_each(|at| attached.observe(&tick(), at * 100_000_000));
         assert_eq!(*attached.prediction(), before);
