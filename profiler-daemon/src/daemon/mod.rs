@@ -13,9 +13,9 @@
 mod answers;
 pub(crate) mod ask;
 pub(crate) mod board;
-mod early;
 pub(crate) mod exports;
 mod fleet;
+mod flush_limiter;
 mod flushing;
 mod host;
 mod journal;

@@ -16,7 +16,7 @@ use config::SamplingSettings;
 use profile_files::store::Window;
 use profiler_core::rate::{Activity, Replicas};
 
-use super::early::EarlyEnds;
+use super::flush_limiter::FlushLimiter;
 use super::recent::RecentDecisions;
 use super::state::{Origin, TargetState};
 use super::window_writer::PendingWindow;
@@ -92,7 +92,7 @@ struct Sampled {
     engine: Engine<RecentDecisions>,
     /// Where the open window began (ns).
     from_ns: u64,
-    early: EarlyEnds,
+    flush_limiter: FlushLimiter,
     /// Since when there is nobody (ns).
     empty_since_ns: Option<u64>,
 }
@@ -102,7 +102,7 @@ struct Sampled {
 struct Part {
     /// Where the open window began (ns).
     from_ns: u64,
-    early: EarlyEnds,
+    flush_limiter: FlushLimiter,
     totals: Totals,
 }
 
@@ -256,7 +256,8 @@ impl Watched {
 
     /// It shares a sampler from now on.
     pub(crate) fn begin_share(&mut self, now_ns: u64) {
-        self.part = Some(Part { from_ns: now_ns, early: EarlyEnds::default(), totals: Totals::default() });
+        self.part =
+            Some(Part { from_ns: now_ns, flush_limiter: FlushLimiter::default(), totals: Totals::default() });
         (self.state, self.reason, self.retry) = (TargetState::Sampled, None, Retry::default());
         self.joined.clear();
         self.left.clear();
@@ -407,7 +408,7 @@ impl Watched {
                 self.sampled = Some(Box::new(Sampled {
                     engine,
                     from_ns: clock::monotonic_ns(),
-                    early: EarlyEnds::default(),
+                    flush_limiter: FlushLimiter::default(),
                     empty_since_ns: None,
                 }));
                 (self.state, self.reason, self.retry) = (TargetState::Sampled, None, Retry::default());
@@ -452,22 +453,24 @@ impl Watched {
     }
 
     /// Where the open window began (ns), and how often it may be ended early.
-    fn open_window(&self) -> Option<(u64, &EarlyEnds)> {
-        let shared = self.part.as_ref().map(|part| (part.from_ns, &part.early));
-        shared.or_else(|| self.sampled.as_ref().map(|sampled| (sampled.from_ns, &sampled.early)))
+    fn open_window(&self) -> Option<(u64, &FlushLimiter)> {
+        let shared = self.part.as_ref().map(|part| (part.from_ns, &part.flush_limiter));
+        shared.or_else(|| self.sampled.as_ref().map(|sampled| (sampled.from_ns, &sampled.flush_limiter)))
     }
 
     /// When the open window may be ended for somebody who asks for it (ns); `is_end` says that a time ends
     /// that was waited for.
     pub(crate) fn early_end_ns(&self, is_end: bool) -> Option<u64> {
-        self.open_window().map(|(from_ns, early)| early.when(from_ns, is_end))
+        self.open_window().map(|(from_ns, flush_limiter)| flush_limiter.when(from_ns, is_end))
     }
 
     /// It is ended for such a one.
     pub(crate) fn note_early_end(&mut self, now_ns: u64) {
-        let shared = self.part.as_mut().map(|part| &mut part.early);
-        if let Some(early) = shared.or_else(|| self.sampled.as_mut().map(|sampled| &mut sampled.early)) {
-            early.take(now_ns);
+        let shared = self.part.as_mut().map(|part| &mut part.flush_limiter);
+        if let Some(flush_limiter) =
+            shared.or_else(|| self.sampled.as_mut().map(|sampled| &mut sampled.flush_limiter))
+        {
+            flush_limiter.take(now_ns);
         }
     }
 

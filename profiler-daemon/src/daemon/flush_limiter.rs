@@ -17,18 +17,18 @@ const OVERDRAWN: f64 = 3.0;
 
 /// The ends that are left to a target.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct EarlyEnds {
+pub(super) struct FlushLimiter {
     left: f64,
     at_ns: u64,
 }
 
-impl Default for EarlyEnds {
+impl Default for FlushLimiter {
     fn default() -> Self {
         Self { left: AT_ONCE, at_ns: 0 }
     }
 }
 
-impl EarlyEnds {
+impl FlushLimiter {
     /// When a window that began at `from_ns` may be ended. One that ends a time that was waited for has to be old enough alone.
     pub(super) fn when(&self, from_ns: u64, is_end: bool) -> u64 {
         let old_enough_ns = from_ns.saturating_add(SHORTEST_NS);
@@ -52,17 +52,17 @@ mod tests {
 
     /// Ends windows as soon as they may be; `is_end` tells which of them end a time. How many there are in so many seconds.
     fn ends(seconds: u64, is_end: impl Fn(usize) -> bool) -> usize {
-        let (mut early, mut now_ns) = (EarlyEnds::default(), 1000 * SECOND);
+        let (mut flush_limiter, mut now_ns) = (FlushLimiter::default(), 1000 * SECOND);
         let until_ns = now_ns + seconds * SECOND;
         for count in 0.. {
-            let next_ns = early.when(now_ns, is_end(count));
+            let next_ns = flush_limiter.when(now_ns, is_end(count));
             assert!(next_ns >= now_ns + SECOND, "a window of less than a second");
             assert!(next_ns <= now_ns + 24 * SECOND + 1, "more than a request waits for");
             now_ns = next_ns;
             if now_ns > until_ns {
                 return count;
             }
-            early.take(now_ns);
+            flush_limiter.take(now_ns);
         }
         unreachable!()
     }
@@ -80,12 +80,12 @@ mod tests {
     #[test]
     fn the_end_of_a_time_waits_for_nothing_but_its_second() {
         assert_eq!(ends(100, |_| true), 100);
-        let mut early = EarlyEnds::default();
-        (0..100).for_each(|at| early.take(at * SECOND));
-        assert_eq!(early.when(100 * SECOND, true), 101 * SECOND);
-        assert!(early.when(100 * SECOND, false) <= 99 * SECOND + 24 * SECOND);
+        let mut flush_limiter = FlushLimiter::default();
+        (0..100).for_each(|at| flush_limiter.take(at * SECOND));
+        assert_eq!(flush_limiter.when(100 * SECOND, true), 101 * SECOND);
+        assert!(flush_limiter.when(100 * SECOND, false) <= 99 * SECOND + 24 * SECOND);
         // Whoever has not asked for a while may again.
-        early.take(1000 * SECOND);
-        assert_eq!(early.when(1000 * SECOND, false), 1001 * SECOND);
+        flush_limiter.take(1000 * SECOND);
+        assert_eq!(flush_limiter.when(1000 * SECOND, false), 1001 * SECOND);
     }
 }
