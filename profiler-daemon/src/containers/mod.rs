@@ -232,7 +232,7 @@ impl Runtimes {
     }
 
     /// A process runs in a container without a name.
-    pub(crate) fn hurry(&self) {
+    pub(crate) fn query_soon(&self) {
         let mut orders = self.shared.orders();
         if !std::mem::replace(&mut orders.is_urgent, true) {
             self.shared.changed.notify_one();

@@ -37,7 +37,7 @@ impl Daemon {
         }
         let changes = self.discovery.look(now_ns);
         if self.runtimes.are_needed() && self.discovery.wants_names() {
-            self.runtimes.hurry();
+            self.runtimes.query_soon();
         }
         let cost_ns = clock::thread_cpu_ns().saturating_sub(before_ns);
         self.looks.looked(now_ns, cost_ns, host_cpus(&self.settings));

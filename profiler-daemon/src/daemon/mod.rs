@@ -453,7 +453,7 @@ impl Daemon {
     /// Shuts down once everything is stored, or at the deadline. Returns whether nothing was lost. Open
     /// requests end meanwhile.
     fn end(mut self, begun: Instant) -> bool {
-        let (hurried, until) = (begun + END / 2, begun + END);
+        let (cancel_at, until) = (begun + END / 2, begun + END);
         self.waiting.clear();
         self.server.end();
         self.exports.end();
@@ -475,11 +475,11 @@ impl Daemon {
         self.writer.end();
         let (mut windows, mut unnamed) = (self.journal.windows_elsewhere(), 0);
         for writer in self.leaving {
-            let finished = writer.finish(hurried, until);
+            let finished = writer.finish(cancel_at, until);
             (lost, windows) = (lost + finished.lost, windows + finished.store.counters.written);
             unnamed += finished.unnamed;
         }
-        let finished = self.writer.finish(hurried, until);
+        let finished = self.writer.finish(cancel_at, until);
         lost += finished.lost.saturating_sub(before);
         unnamed += finished.unnamed;
         if unnamed > 0 {
@@ -491,7 +491,7 @@ impl Daemon {
                 "ended before all windows were kept: the disk, or finding names, took too long"
             );
         }
-        self.exports.finish(hurried);
+        self.exports.finish(cancel_at);
         journal::log_end(&finished.store, windows + finished.store.counters.written, lost);
         self.server.join(until);
         lost == 0

@@ -26,7 +26,7 @@ use super::pace::{Pace, Wanted};
 use super::state::StoreStatus;
 use crate::debuginfod;
 use crate::objects::Symbols;
-use crate::run::names::{Cut, Hurry};
+use crate::run::names::{CancelFlag, Cut};
 use crate::sampler::session::Collected;
 use crate::sys::clock;
 
@@ -145,7 +145,7 @@ pub(crate) struct WindowWriter {
     waiting_bytes: Arc<AtomicU64>,
     most_bytes: u64,
     state: Arc<Mutex<WriterState>>,
-    hurry: Hurry,
+    cancel: CancelFlag,
     wanted: Wanted,
     is_ending: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -240,7 +240,7 @@ impl WindowWriter {
         let (jobs, to_spool) = mpsc::sync_channel(MOST_WAITING);
         let (to_name, queue) = mpsc::sync_channel(MOST_WAITING);
         let (waiting_bytes, state) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::default()));
-        let (hurry, wanted, is_ending) = (Hurry::default(), Wanted::default(), Arc::default());
+        let (cancel, wanted, is_ending) = (CancelFlag::default(), Wanted::default(), Arc::default());
         let boot = boot_id();
         let spooler = spooling::Spooler {
             spool: spool.clone(),
@@ -260,7 +260,7 @@ impl WindowWriter {
             boot,
             waiting_bytes: Arc::clone(&waiting_bytes),
             state: Arc::clone(&state),
-            hurry: hurry.clone(),
+            cancel: cancel.clone(),
             pace: Pace::new(wanted.clone(), clock::monotonic_ns()),
             is_ending: Arc::clone(&is_ending),
             merged_ns: clock::monotonic_ns(),
@@ -280,7 +280,7 @@ impl WindowWriter {
             waiting_bytes,
             most_bytes,
             state,
-            hurry,
+            cancel,
             wanted,
             is_ending,
             thread,
@@ -438,13 +438,13 @@ impl WindowWriter {
         self.thread.iter().for_each(|thread| thread.thread().unpark());
     }
 
-    /// Waits until everything is kept, until `until` at most. From `hurried` on, what has no names yet stays in the spool, and is
+    /// Waits until everything is kept, until `until` at most. From `cancel_at` on, what has no names yet stays in the spool, and is
     /// written without names where it is not there.
-    pub(crate) fn finish(mut self, hurried: Instant, until: Instant) -> Finished {
+    pub(crate) fn finish(mut self, cancel_at: Instant, until: Instant) -> Finished {
         self.end();
         while !self.has_ended() && Instant::now() < until {
-            if Instant::now() >= hurried {
-                self.hurry.begin();
+            if Instant::now() >= cancel_at {
+                self.cancel.set();
                 self.wake();
             }
             std::thread::sleep(Duration::from_millis(2));

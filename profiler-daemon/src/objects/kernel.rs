@@ -141,14 +141,14 @@ pub(crate) enum KernelName {
 impl KernelNames {
     /// The functions at these addresses, each with the part of the time that was spent under it.
     ///
-    /// `breathe` is called before each piece of the list is read, and may take its time.
+    /// `pause` is called before each piece of the list is read, and may take its time.
     pub(crate) fn names(
         &self,
         addresses: &[(u64, f64)],
         room: &NameRoom,
-        breathe: &mut dyn FnMut(),
+        pause: &mut dyn FnMut(),
     ) -> Vec<KernelName> {
-        self.names_at(clock::monotonic_ns(), addresses, room, breathe)
+        self.names_at(clock::monotonic_ns(), addresses, room, pause)
     }
 
     fn names_at(
@@ -156,7 +156,7 @@ impl KernelNames {
         now_ns: u64,
         addresses: &[(u64, f64)],
         room: &NameRoom,
-        breathe: &mut dyn FnMut(),
+        pause: &mut dyn FnMut(),
     ) -> Vec<KernelName> {
         let mut known = self.lock();
         known.forget(now_ns, &self.lists);
@@ -167,7 +167,7 @@ impl KernelNames {
             // All that may have gone is asked for again, so that what is new lies under nothing old.
             known.forget_all_but_image();
             let new = known.new_of(addresses).map(|&(address, _)| address).collect();
-            known.hidden = known.read(new, &self.lists, room.memory(), breathe).err();
+            known.hidden = known.read(new, &self.lists, room.memory(), pause).err();
         }
         let name = |&(address, _): &(u64, f64)| match (known.find(address), &known.hidden) {
             (Some(name), _) => name,
@@ -261,14 +261,14 @@ impl Known {
         new: Vec<u64>,
         lists: &Lists,
         memory: &SymbolMemory,
-        breathe: &mut dyn FnMut(),
+        pause: &mut dyn FnMut(),
     ) -> Result<(), Reason> {
         if self.functions.len() + self.unlisted.len() > MOST {
             (self.functions, self.unlisted) = (BTreeMap::new(), Vec::new());
         }
         self.whole = None;
         self.modules = read_modules(&lists.modules); // before the list: it may have more of them, not less
-        let list = Paced { list: File::open(&lists.symbols)?, breathe, since: PIECE };
+        let list = Paced { list: File::open(&lists.symbols)?, pause, since: PIECE };
         let symbols = match memory.is_shared_with_names() {
             true => KernelSymbols::read(list)?,
             false => KernelSymbols::of_addresses(BufReader::with_capacity(1 << 16, list), &new)?,
@@ -311,8 +311,8 @@ impl Known {
 /// A list that is read piece by piece: the kernel spends as much CPU time to write it as parsing does.
 struct Paced<'a> {
     list: File,
-    breathe: &'a mut dyn FnMut(),
-    /// Bytes read since `breathe` was called.
+    pause: &'a mut dyn FnMut(),
+    /// Bytes read since `pause` was called.
     since: usize,
 }
 
@@ -320,7 +320,7 @@ impl Read for Paced<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.since >= PIECE {
             self.since = 0;
-            (self.breathe)();
+            (self.pause)();
         }
         let len = self.list.read(into)?;
         self.since += len;

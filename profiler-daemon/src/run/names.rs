@@ -43,18 +43,18 @@ pub(crate) struct Cut {
     naming: Naming,
 }
 
-/// Says that there is no time left to look for names that are not known yet. Clones say it together.
+/// Set once there is no time left to look for names that are not known yet. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Hurry(Arc<AtomicBool>);
+pub(crate) struct CancelFlag(Arc<AtomicBool>);
 
-impl Hurry {
-    /// From now on.
-    pub(crate) fn begin(&self) {
+impl CancelFlag {
+    /// Cancels from now on.
+    pub(crate) fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it has begun.
-    pub(crate) fn is_on(&self) -> bool {
+    /// Whether it was set.
+    pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -65,26 +65,26 @@ pub(crate) fn symbolize(
     scale: f64,
     run: Run,
     debuginfod: Option<&debuginfod::Servers>,
-    hurry: &Hurry,
-    breathe: &mut dyn FnMut(),
+    cancel: &CancelFlag,
+    pause: &mut dyn FnMut(),
 ) -> SymbolizedProfile {
-    symbolize_cut(Cut::new(collected), scale, run, debuginfod, hurry, breathe)
+    symbolize_cut(Cut::new(collected), scale, run, debuginfod, cancel, pause)
 }
 
-/// The same of a cut that is taken apart already. `breathe` is called before an object is read, and may take its time.
+/// The same of a cut that is taken apart already. `pause` is called before an object is read, and may take its time.
 pub(crate) fn symbolize_cut(
     cut: Cut,
     scale: f64,
     run: Run,
     debuginfod: Option<&debuginfod::Servers>,
-    hurry: &Hurry,
-    breathe: &mut dyn FnMut(),
+    cancel: &CancelFlag,
+    pause: &mut dyn FnMut(),
 ) -> SymbolizedProfile {
     let cut = cut.begin();
     let mut profile =
         SymbolizedProfile { windows: cut.aggregate.windows.clone(), run, ..SymbolizedProfile::default() };
     let debuginfod = debuginfod.map(|servers| Arc::new(Debuginfod::new(servers)));
-    let mut names = Names::new(cut.objects.memory.clone(), debuginfod, hurry.clone(), breathe);
+    let mut names = Names::new(cut.objects.memory.clone(), debuginfod, cancel.clone(), pause);
     let locations = names.locate(&cut, &mut profile);
     note_memory(&names, &cut.objects, &mut profile.run);
     profile.run.notes.extend(cut.objects.process.take_notes());
@@ -182,7 +182,7 @@ fn texts(named: &Named, module: ModuleIndex) -> Texts {
 type FunctionKey = (Arc<str>, Arc<str>, ModuleIndex, Option<Arc<str>>);
 
 struct Names<'a> {
-    breathe: &'a mut dyn FnMut(),
+    pause: &'a mut dyn FnMut(),
     memory: SymbolMemory,
     /// What of it the names in the profile take (bytes).
     taken: Cell<u64>,
@@ -192,7 +192,7 @@ struct Names<'a> {
     /// The same by the places of their texts, which are held so that no others come to lie there.
     met: FxHashMap<Texts, (FunctionIndex, Named)>,
     debuginfod: Option<Arc<Debuginfod>>,
-    hurry: Hurry,
+    cancel: CancelFlag,
     /// Those of no object, by their path or what stands for it: all processes share them.
     without_object: FxHashMap<Arc<str>, ModuleIndex>,
 }
@@ -201,18 +201,18 @@ impl<'a> Names<'a> {
     fn new(
         memory: SymbolMemory,
         debuginfod: Option<Arc<Debuginfod>>,
-        hurry: Hurry,
-        breathe: &'a mut dyn FnMut(),
+        cancel: CancelFlag,
+        pause: &'a mut dyn FnMut(),
     ) -> Self {
         Self {
-            breathe,
+            pause,
             memory,
             taken: Cell::new(0),
             symbols_only: Vec::new(),
             functions: FxHashMap::default(),
             met: FxHashMap::default(),
             debuginfod,
-            hurry,
+            cancel,
             without_object: FxHashMap::default(),
         }
     }
@@ -239,7 +239,7 @@ impl<'a> Names<'a> {
             let object = cut.objects.get(id);
             let addresses: Vec<u64> = ids.iter().map(|&frame| frames.get(frame).address).collect();
             let (about, found) = match (id, object) {
-                (ObjectId::KERNEL, _) => (About::default(), in_kernel(cut, &ids, &addresses, self.breathe)),
+                (ObjectId::KERNEL, _) => (About::default(), in_kernel(cut, &ids, &addresses, self.pause)),
                 (_, Some(object)) => self.in_object(cut, object, &addresses),
                 (_, None) => {
                     let unknown = remedy::generated(NO_FILE, None);
@@ -257,8 +257,8 @@ impl<'a> Names<'a> {
 
     /// What is known of addresses of an object; it is read for those that are new.
     fn in_object(&mut self, cut: &Cut, object: &Met, addresses: &[u64]) -> (About, Vec<Found>) {
-        if object.names.is_claimed() && cut.keep_for_next && !self.hurry.is_on() {
-            (self.breathe)();
+        if object.names.is_claimed() && cut.keep_for_next && !self.cancel.is_set() {
+            (self.pause)();
             cut.objects.names.compare(object);
         }
         let of_equal = object.names.equal().and_then(|equal| {
@@ -291,12 +291,12 @@ impl<'a> Names<'a> {
         let new: Vec<usize> = (0..found.len()).filter(|&at| found[at].is_none()).collect();
         let about = match names.about().filter(|_| new.is_empty()) {
             Some(about) => about,
-            None if self.hurry.is_on() => {
+            None if self.cancel.is_set() => {
                 new.into_iter().for_each(|at| found[at] = Some(Err(remedy::no_time())));
                 names.about().unwrap_or_default()
             }
             None => {
-                (self.breathe)();
+                (self.pause)();
                 self.make_room(cut);
                 let asked: Vec<u64> = new.iter().map(|&at| addresses[at]).collect();
                 let (source, named) =
@@ -428,7 +428,7 @@ impl Drop for Names<'_> {
     }
 }
 
-fn in_kernel(cut: &Cut, frames: &[FrameId], addresses: &[u64], breathe: &mut dyn FnMut()) -> Vec<Found> {
+fn in_kernel(cut: &Cut, frames: &[FrameId], addresses: &[u64], pause: &mut dyn FnMut()) -> Vec<Found> {
     let shares = cut.kernel_shares(frames);
     let asked: Vec<(u64, f64)> = addresses.iter().copied().zip(shares).collect();
     let named = |name| match name {
@@ -439,7 +439,7 @@ fn in_kernel(cut: &Cut, frames: &[FrameId], addresses: &[u64], breathe: &mut dyn
         KernelName::Hidden(reason) => Err(remedy::kernel(&reason)),
         KernelName::Later => Err(remedy::later()),
     };
-    cut.objects.kernel.names(&asked, &cut.objects.names, breathe).into_iter().map(named).collect()
+    cut.objects.kernel.names(&asked, &cut.objects.names, pause).into_iter().map(named).collect()
 }
 
 fn module_info(id: ObjectId, object: Option<&Met>, about: About) -> ModuleInfo {

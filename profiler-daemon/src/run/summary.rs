@@ -45,7 +45,7 @@ pub(super) fn deliver(
     run.stopped = stop.as_str().to_owned();
     let servers = debuginfod.map(|settings| debuginfod::Servers::new(settings.clone()));
     let profile =
-        names::symbolize(collected, scale, run, servers.as_ref(), &names::Hurry::default(), &mut || ());
+        names::symbolize(collected, scale, run, servers.as_ref(), &names::CancelFlag::default(), &mut || ());
     outputs.deliver(&profile)
 }
 

@@ -141,7 +141,7 @@ fn an_end_leaves_what_it_has_no_time_to_name_to_the_next_start() {
     first.keep(pending("web", SECOND, true));
     first.keep(pending("web", 2 * SECOND, true));
     wait_until_spooled(&first);
-    first.hurry.begin();
+    first.cancel.set();
     assert_eq!(end_of(first.finish(Instant::now(), soon().1)), (0, 2));
     let next = recovered(&folder);
     assert_eq!((spans(&folder), next.recovered), (seconds(3), 2));

@@ -20,7 +20,7 @@ use crate::daemon::pace::Pace;
 use crate::daemon::state::StoreStatus;
 use crate::debuginfod;
 use crate::objects::Symbols;
-use crate::run::names::{Cut, Hurry, symbolize_cut};
+use crate::run::names::{CancelFlag, Cut, symbolize_cut};
 use crate::sys::{clock, family, memory};
 
 /// While a window waits, the thread checks this often whether the host's budget has room for it by now. It is woken where somebody
@@ -52,7 +52,7 @@ pub(super) struct Work {
     pub(super) boot: String,
     pub(super) waiting_bytes: Arc<AtomicU64>,
     pub(super) state: Arc<Mutex<WriterState>>,
-    pub(super) hurry: Hurry,
+    pub(super) cancel: CancelFlag,
     pub(super) pace: Pace,
     pub(super) is_ending: Arc<AtomicBool>,
     /// When files were merged last (ns).
@@ -249,15 +249,15 @@ impl Work {
 
     fn try_to_name_and_write(&mut self, unnamed_window: UnnamedWindow, handed_ns: u64) -> WindowOutcome {
         let UnnamedWindow { window, cut, scale, run, bytes: _, spooled } = unnamed_window;
-        let hurry = self.hurry.clone();
-        let is_left = || spooled.is_some() && hurry.is_on();
+        let cancel = self.cancel.clone();
+        let is_left = || spooled.is_some() && cancel.is_set();
         if is_left() {
             return WindowOutcome::Spooled;
         }
         let servers = self.servers.clone();
         let mut pacing = Pacing::new(self, handed_ns);
         pacing.wait();
-        let profile = symbolize_cut(cut, scale, run, servers.as_ref(), &hurry, &mut || pacing.wait());
+        let profile = symbolize_cut(cut, scale, run, servers.as_ref(), &cancel, &mut || pacing.wait());
         if is_left() {
             pacing.settle();
             return WindowOutcome::Spooled; // some of its names may be missing

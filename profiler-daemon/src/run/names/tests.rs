@@ -33,7 +33,7 @@ fn collected() -> Collected {
 #[test]
 fn the_windows_of_a_run_survive_its_file() {
     let run = Run { samples: 200, confidence: 0.95, ..Run::default() };
-    let profile = symbolize(collected(), 0.987_654_321, run, None, &Hurry::default(), &mut || ());
+    let profile = symbolize(collected(), 0.987_654_321, run, None, &CancelFlag::default(), &mut || ());
     let mut file = Vec::new();
     pprof::write(&profile, &mut file).unwrap();
     let read = pprof::read(file.as_slice()).unwrap();
@@ -127,8 +127,8 @@ impl Copies {
     /// The functions in a stretch of the file.
     fn names(&self, number: usize) -> Vec<Option<String>> {
         let cut = self.cut();
-        let (mut breathe, hurry) = (|| (), Hurry::default());
-        let mut names = Names::new(cut.objects.memory.clone(), None, hurry, &mut breathe);
+        let (mut pause, cancel) = (|| (), CancelFlag::default());
+        let mut names = Names::new(cut.objects.memory.clone(), None, cancel, &mut pause);
         let addresses: Vec<u64> = (0x28000..0x60000).step_by(0x40).collect();
         let (_, found) = names.in_object(&cut, &self.objects[number], &addresses);
         assert_eq!(found.len(), addresses.len());
@@ -270,7 +270,7 @@ fn named_later(cut: &Cut, run: &Run) -> SymbolizedProfile {
     pprof::write(&cut.unnamed(1.0, run), &mut file).unwrap();
     let read = pprof::read(file.as_slice()).unwrap();
     let (cut, run) = Cut::of_unnamed(read, true, &Symbols::new(1 << 28));
-    symbolize_cut(cut, 1.0, run, None, &Hurry::default(), &mut || ())
+    symbolize_cut(cut, 1.0, run, None, &CancelFlag::default(), &mut || ())
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn a_window_that_was_written_without_names_is_named_later_as_it_would_have_been(
     let (cut, again) = (cut_of(&copies, &addresses), cut_of(&copies, &addresses));
     let run = Run { samples: 200, confidence: 0.95, duration_s: 1.0, ..Run::default() };
     let later = named_later(&again, &run);
-    let now = symbolize_cut(cut, 1.0, run, None, &Hurry::default(), &mut || ());
+    let now = symbolize_cut(cut, 1.0, run, None, &CancelFlag::default(), &mut || ());
     let named = functions(&later).functions.iter().filter(|f| !f.name.contains("+0x")).count();
     assert!(named > 10, "{named} functions have names");
     let lines = |profile: &SymbolizedProfile| -> Vec<_> {
@@ -309,7 +309,7 @@ fn a_module_is_as_long_as_its_file_says_whatever_was_sampled() {
     let image = profiler_core::elf::ElfImage::parse_bytes(&std::fs::read(copies.path()).unwrap()).unwrap();
     for address in [0x28000, 0x60000] {
         let cut = cut_of(&copies, &[address]);
-        let profile = symbolize_cut(cut, 1.0, Run::default(), None, &Hurry::default(), &mut || ());
+        let profile = symbolize_cut(cut, 1.0, Run::default(), None, &CancelFlag::default(), &mut || ());
         let ends: Vec<(&str, u64)> =
             profile.modules.iter().map(|module| (module.name.as_str(), module.end)).collect();
         assert!(ends.contains(&("lib.so", image.end_svma())), "{ends:?}");
@@ -346,7 +346,7 @@ fn addresses_of_a_kernel_that_runs_no_more_are_not_looked_up_in_this_one() {
     copies.map(b"\x7fELF, but no program");
     let unnamed = cut_of(&copies, &[0x1000]).unnamed(1.0, &Run::default());
     let (cut, run) = Cut::of_unnamed(unnamed, false, &Symbols::new(1 << 28));
-    let profile = symbolize_cut(cut, 1.0, run, None, &Hurry::default(), &mut || ());
+    let profile = symbolize_cut(cut, 1.0, run, None, &CancelFlag::default(), &mut || ());
     let kernel = profile.modules.iter().position(|module| module.name == "[kernel]").unwrap();
     let of_kernel = |location: &&Location| location.module.0 as usize == kernel;
     let location = profile.locations.iter().find(of_kernel).unwrap();

@@ -14,7 +14,7 @@ use profiler_core::unwind::method::{Method, MethodChoice};
 use super::*;
 use crate::objects::Symbols;
 use crate::objects::names::NameCounts;
-use crate::run::names::{Hurry, symbolize};
+use crate::run::names::{CancelFlag, symbolize};
 use crate::sampler::access::probe_access;
 use crate::sampler::perf::{Attachment, ClockSettings, Drained, PerfSampler};
 use crate::sys::procfs;
@@ -94,7 +94,7 @@ fn add(session: &mut Session, pid: u32, kernel: &[u64], user: &[u64], weight_ns:
 }
 
 fn name(collected: Collected) -> SymbolizedProfile {
-    symbolize(collected, 1.0, Run::default(), None, &Hurry::default(), &mut || ())
+    symbolize(collected, 1.0, Run::default(), None, &CancelFlag::default(), &mut || ())
 }
 
 /// What each stack had, by the names of its functions.
