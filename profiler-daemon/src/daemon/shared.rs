@@ -17,7 +17,7 @@ use super::watched::{Retry, Totals, Watched, differ_in_control_alone};
 use super::window_writer::PendingWindow;
 use crate::cgroup::Cgroup;
 use crate::discovery::{Changes, TargetId};
-use crate::run::join::{self, Whom};
+use crate::run::join::{self, TargetSelector};
 use crate::run::{Engine, ShareStatus};
 use crate::sampler::session::Owner;
 use crate::sys::{clock, procfs};
@@ -169,7 +169,7 @@ impl Daemon {
 
     fn begin_shared(&mut self, now_ns: u64) -> bool {
         let sampling = self.sampling_of(&config::TargetSettings::default());
-        match join::begin(&self.setup, &sampling, Whom::Many, None, 0, RecentDecisions::default()) {
+        match join::begin(&self.setup, &sampling, TargetSelector::Many, None, 0, RecentDecisions::default()) {
             Ok(Some(engine)) => {
                 let from_ns = clock::monotonic_ns();
                 self.sharing.shared = Some(Box::new(Shared { engine, sampling, from_ns }));

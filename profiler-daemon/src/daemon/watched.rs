@@ -21,7 +21,7 @@ use super::recent::RecentDecisions;
 use super::state::{Origin, TargetState};
 use super::window_writer::PendingWindow;
 use crate::cgroup::Cgroup;
-use crate::run::join::{self, Whom};
+use crate::run::join::{self, TargetSelector};
 use crate::run::{Engine, Figures, Setup, ShareStatus, summary};
 use crate::sampler::session::Collected;
 use crate::sampler::watch::Watch;
@@ -344,8 +344,8 @@ impl Watched {
         let began_ns = clock::thread_cpu_ns();
         let ready = self.get_ready(now_ns);
         self.spent_ns += clock::thread_cpu_ns().saturating_sub(began_ns);
-        if let Some((whom, seen)) = ready {
-            self.open(setup, whom, seen.as_ref(), now_ns);
+        if let Some((selector, seen)) = ready {
+            self.open(setup, selector, seen.as_ref(), now_ns);
         }
     }
 
@@ -353,7 +353,7 @@ impl Watched {
     pub(crate) fn attach_beside(&mut self, setup: &Setup, now_ns: u64) -> bool {
         let state = (self.state, self.reason.clone());
         self.take_wanted();
-        self.open(setup, self.whom(), None, now_ns);
+        self.open(setup, self.selector(), None, now_ns);
         let begun = self.sampled.is_some();
         if !begun {
             (self.state, self.reason) = state;
@@ -376,29 +376,29 @@ impl Watched {
     }
 
     /// Whom to attach to, if it is time to, and what they did meanwhile.
-    fn get_ready(&mut self, now_ns: u64) -> Option<(Whom, Option<Activity>)> {
+    fn get_ready(&mut self, now_ns: u64) -> Option<(TargetSelector, Option<Activity>)> {
         if self.is_sampled() || !self.has_processes() || now_ns < self.retry.at_ns {
             return None;
         }
         if self.watch.as_ref().is_some_and(|(_, since_ns)| now_ns < since_ns + LONG_ENOUGH_NS) {
             return None;
         }
-        let whom = self.whom();
-        let seen = match (&whom, self.watch.take()) {
-            (Whom::Processes(pids), None) => {
+        let selector = self.selector();
+        let seen = match (&selector, self.watch.take()) {
+            (TargetSelector::Processes(pids), None) => {
                 let watch = Watch::begin_alone(&pids[..pids.len().min(MOST_WATCHED)]);
                 self.watch = Some((watch, clock::monotonic_ns()));
                 return None;
             }
-            (Whom::Processes(_), Some((mut watch, _))) => Some(watch.end()),
+            (TargetSelector::Processes(_), Some((mut watch, _))) => Some(watch.end()),
             _ => None,
         };
-        Some((whom, seen))
+        Some((selector, seen))
     }
 
-    fn open(&mut self, setup: &Setup, whom: Whom, seen: Option<&Activity>, now_ns: u64) {
+    fn open(&mut self, setup: &Setup, selector: TargetSelector, seen: Option<&Activity>, now_ns: u64) {
         let (log, began_ns) = (RecentDecisions::default(), clock::thread_cpu_ns());
-        let opened = join::begin(setup, &self.sampling, whom, seen, self.spent_ns, log);
+        let opened = join::begin(setup, &self.sampling, selector, seen, self.spent_ns, log);
         self.spent_ns = match opened {
             Ok(Some(_)) => 0, // it is in the figures
             _ => self.spent_ns + clock::thread_cpu_ns().saturating_sub(began_ns),
@@ -424,13 +424,16 @@ impl Watched {
         }
     }
 
-    fn whom(&self) -> Whom {
+    fn selector(&self) -> TargetSelector {
         match &self.identity {
-            identity if identity.is_everything => Whom::Everything,
+            identity if identity.is_everything => TargetSelector::Everything,
             identity => {
                 let group = identity.group.as_deref().and_then(|path| Cgroup::find(Path::new(path)).ok());
                 // A group that is just gone has left processes behind, or none.
-                group.map_or_else(|| Whom::Processes(self.processes.iter().copied().collect()), Whom::Group)
+                group.map_or_else(
+                    || TargetSelector::Processes(self.processes.iter().copied().collect()),
+                    TargetSelector::Group,
+                )
             }
         }
     }

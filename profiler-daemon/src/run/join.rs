@@ -15,9 +15,9 @@ use crate::sampler::own_time::OwnTime;
 use crate::sampler::session::News;
 use crate::targets::Found;
 
-/// Whom a target consists of.
+/// What a target consists of.
 #[derive(Clone, Debug)]
-pub(crate) enum Whom {
+pub(crate) enum TargetSelector {
     /// These processes, and those that they create from now on: whoever else they have created is told of.
     Processes(Vec<u32>),
     /// Whatever is in a control group and below.
@@ -37,7 +37,7 @@ pub(crate) enum Whom {
 pub(crate) fn begin<L: DecisionLog>(
     setup: &Setup,
     sampling: &SamplingSettings,
-    whom: Whom,
+    selector: TargetSelector,
     seen: Option<&Activity>,
     spent_ns: u64,
     log: L,
@@ -47,21 +47,21 @@ pub(crate) fn begin<L: DecisionLog>(
     session.own_time = OwnTime::of_turns(spent_ns);
     session.own_time.enter();
     session.news = Some(News::default());
-    let found = match &whom {
-        Whom::Processes(pids) => {
+    let found = match &selector {
+        TargetSelector::Processes(pids) => {
             session.is_one_of_many();
             let group = if setup.may_use_group() { Cgroup::of_their_own(pids) } else { None };
             Found { pids: pids.clone(), group }
         }
-        Whom::Group(group) => {
+        TargetSelector::Group(group) => {
             setup.choose_group(sampling)?;
             session.follow_group(Arc::clone(group), setup.asked != Some(AttachMode::Cpu));
             Found { pids: engine::others_in(group), group: Some(Arc::clone(group)) }
         }
-        Whom::Everything | Whom::Many => {
+        TargetSelector::Everything | TargetSelector::Many => {
             setup.choose_whole_cpus()?;
-            match whom {
-                Whom::Many => session.follow_owners(),
+            match selector {
+                TargetSelector::Many => session.follow_owners(),
                 _ => session.follow_everything(),
             }
             Found { pids: Vec::new(), group: None }
@@ -77,15 +77,15 @@ pub(crate) fn begin<L: DecisionLog>(
         engine.sampler.share_reports(reports);
     }
     engine.start_clocks()?;
-    match &whom {
-        Whom::Processes(pids) => {
+    match &selector {
+        TargetSelector::Processes(pids) => {
             for &pid in pids {
                 let adopted = engine.session.adopt(pid);
                 explain::child(pid, adopted, &mut engine.notes);
             }
         }
-        Whom::Group(_) => engine.adopt_members(),
-        Whom::Everything | Whom::Many => {}
+        TargetSelector::Group(_) => engine.adopt_members(),
+        TargetSelector::Everything | TargetSelector::Many => {}
     }
     match engine.catch_up_with_threads() {
         Err(OpenError::TargetGone) => return Ok(None),

@@ -46,7 +46,7 @@ impl Watched {
     pub(crate) fn resample(&mut self, setup: &Setup, now_ns: u64) -> Option<PendingWindow> {
         let before = std::mem::replace(&mut self.sampling, self.wanted.take()?);
         let mut old = self.sampled.take()?;
-        self.open(setup, self.whom(), None, now_ns);
+        self.open(setup, self.selector(), None, now_ns);
         let new = self.sampled.take();
         if let Some(new) = &new {
             old.engine.session.count_until(new.engine.session.start_ns());
