@@ -169,7 +169,7 @@ impl Processes {
                 }
             }
         }
-        touched.extend(self.meet(&new, terms));
+        touched.extend(self.enter(&new, terms));
         if self.groups_matter && (somebody_went || !touched.is_empty()) {
             terms.table.groups_moved();
         }
@@ -188,8 +188,8 @@ impl Processes {
                 new.push(*process);
                 continue;
             };
-            known.seen = self.looks;
-            let is_young = self.looks - known.met <= YOUNG_LOOKS;
+            known.last_seen = self.looks;
+            let is_young = self.looks - known.first_seen <= YOUNG_LOOKS;
             let is_suspect = !self.suspects.is_empty() && self.suspects.contains(&process.pid);
             let is_due = is_young || known.turn == turn || known.inode != process.inode || known.unasked;
             if anew || is_due || is_suspect {
@@ -202,7 +202,7 @@ impl Processes {
 
     /// Whether any process has ended.
     fn part_with_unlisted(&mut self, table: &mut Table, changes: &mut Changes) -> bool {
-        let unlisted = self.all.iter().filter(|(_, process)| process.seen != self.looks);
+        let unlisted = self.all.iter().filter(|(_, process)| process.last_seen != self.looks);
         let unlisted: Vec<u32> = unlisted.map(|(pid, _)| *pid).collect();
         unlisted.iter().for_each(|pid| self.end(*pid, table, changes));
         !unlisted.is_empty()
@@ -220,8 +220,8 @@ impl Processes {
     }
 
     /// Gets to know processes; those that have ended meanwhile are left out. Which they were.
-    fn meet(&mut self, new: &[Listed], terms: &mut Terms<'_>) -> Vec<u32> {
-        let mut met = Vec::with_capacity(new.len());
+    fn enter(&mut self, new: &[Listed], terms: &mut Terms<'_>) -> Vec<u32> {
+        let mut entered = Vec::with_capacity(new.len());
         for listed in new {
             let Ok(stat) = self.folder.stat(listed.pid) else { continue };
             self.next_turn = (self.next_turn + 1) % TURNS;
@@ -230,12 +230,12 @@ impl Processes {
                 process.new_ticks = process.stat.cpu_ticks; // all of it since the last look
             }
             self.all.insert(listed.pid, process);
-            met.push(listed.pid);
+            entered.push(listed.pid);
         }
-        met.iter().for_each(|pid| self.find_creator(*pid));
-        for pid in &met {
+        entered.iter().for_each(|pid| self.find_creator(*pid));
+        for pid in &entered {
             self.ask(*pid, terms);
         }
-        met
+        entered
     }
 }

@@ -52,8 +52,8 @@ pub(super) struct Process {
     /// The round in which its target was found.
     pub(super) settled: u64,
     /// The scans that saw it first and last.
-    pub(super) met: u64,
-    pub(super) seen: u64,
+    pub(super) first_seen: u64,
+    pub(super) last_seen: u64,
     /// When it is rechecked.
     pub(super) turn: u64,
     /// Of its folder, when it was looked at last.
@@ -75,8 +75,8 @@ impl Process {
             target: None,
             counted: None,
             settled: 0,
-            met: look,
-            seen: look,
+            first_seen: look,
+            last_seen: look,
             turn,
             inode,
             unasked: false,

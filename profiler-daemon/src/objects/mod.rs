@@ -47,7 +47,7 @@ use self::find::{Way, find_mapped, is_library, open_through_mapping, path_of, sc
 pub(crate) use self::kernel::{KernelName, KernelNames};
 use self::memory::{Room, SymbolMemory};
 use self::names::NameRoom;
-pub(crate) use self::object::{Content, Met, Missing, Object};
+pub(crate) use self::object::{Content, Missing, Object, ObjectSnapshot};
 use self::object::{Entry, note_place};
 pub(crate) use self::symbols::Symbols;
 use crate::jit;
@@ -88,7 +88,7 @@ pub(crate) struct ObjectStore {
     kernel: Arc<KernelNames>,
     process: SymbolProcess,
     once: OnceCost,
-    met: u64,
+    objects_seen: u64,
     crowd: usize,
     is_short_of_room: bool,
     /// How often unwind tables had been refused when it was decided whose stay.
@@ -132,7 +132,7 @@ impl ObjectStore {
             refusals: memory.refusals(),
             memory,
             once: OnceCost::default(),
-            met: 0,
+            objects_seen: 0,
             crowd: CROWD,
             is_short_of_room: false,
         }
@@ -161,7 +161,7 @@ impl ObjectStore {
             None => ObjectId::UNKNOWN, // what a run-time compiler shares with itself
             Some(Found::Known(id)) => id,
             // Frames may refer to the one that was missing, by addresses that count from its file's first byte.
-            Some(Found::New(entry)) if tries > 0 && entry.met.image.is_none() => {
+            Some(Found::New(entry)) if tries > 0 && entry.snapshot.image.is_none() => {
                 let id = self.ids[&key];
                 self.note_try(id);
                 return LoadedObject { id, image: None };
@@ -176,7 +176,7 @@ impl ObjectStore {
     }
 
     fn loaded(&self, id: ObjectId) -> LoadedObject {
-        LoadedObject { id, image: self.object(id).and_then(|met| met.image.clone()) }
+        LoadedObject { id, image: self.object(id).and_then(|snapshot| snapshot.image.clone()) }
     }
 
     /// A file that somebody wrote into has other code under the same inode and path. What frames refer to stays as it is.
@@ -189,7 +189,7 @@ impl ObjectStore {
 
     /// A file that was not there may be reached through another process.
     fn is_worth_another_try(&self, id: ObjectId) -> bool {
-        self.entry(id).is_some_and(|entry| match &entry.met.content {
+        self.entry(id).is_some_and(|entry| match &entry.snapshot.content {
             Content::Missing(Missing::Deleted | Missing::Replaced | Missing::NotOpened(_)) => {
                 entry.tries < MOST_TRIES
             }
@@ -213,7 +213,7 @@ impl ObjectStore {
             let names = known.map_or_else(Arc::default, |(code, image)| self.names.of(code, image));
             let object = Object { path: path.to_owned(), content, view, names };
             Entry {
-                met: Met { object: Arc::new(object), image: image.clone() },
+                snapshot: ObjectSnapshot { object: Arc::new(object), image: image.clone() },
                 whole: image,
                 room: Arc::clone(&room),
                 code,
@@ -269,7 +269,8 @@ impl ObjectStore {
         let &id = self.by_code.get(code)?;
         let entry = self.entry(id)?;
         let known = entry.whole.as_ref()?;
-        (known.segments == image.segments && known.entry == image.entry).then_some((id, &entry.met.object))
+        (known.segments == image.segments && known.entry == image.entry)
+            .then_some((id, &entry.snapshot.object))
     }
 
     /// Holds a file that was opened, and reads its headers.
@@ -286,7 +287,7 @@ impl ObjectStore {
     }
 
     fn enter(&mut self, entry: Entry) -> ObjectId {
-        self.met += 1;
+        self.objects_seen += 1;
         let id = self.free.pop().unwrap_or_else(|| {
             self.entries.push(None);
             ObjectId(ObjectId::FIRST_FILE + self.entries.len() as u32 - 1)
@@ -318,21 +319,21 @@ impl ObjectStore {
 
     /// What naming needs, as it is at this moment.
     pub(crate) fn snapshot(&self) -> Objects {
-        let met = |entry: &Option<Entry>| entry.as_ref().map(|entry| entry.met.clone());
+        let snapshot = |entry: &Option<Entry>| entry.as_ref().map(|entry| entry.snapshot.clone());
         Objects {
-            known: self.entries.iter().map(met).collect(),
+            known: self.entries.iter().map(snapshot).collect(),
             roots: self.roots.snapshot(),
             memory: self.memory.clone(),
             names: self.names.clone(),
             kernel: Arc::clone(&self.kernel),
             process: self.process.clone(),
-            met: self.met,
+            objects_seen: self.objects_seen,
             files: self.files.clone(),
         }
     }
 
     /// The object with this id, unless it stands for the kernel or for code in no file.
-    pub(crate) fn object(&self, id: ObjectId) -> Option<&Met> {
+    pub(crate) fn object(&self, id: ObjectId) -> Option<&ObjectSnapshot> {
         Some(&self.entry(id)?.met)
     }
 
@@ -356,7 +357,7 @@ fn place(id: ObjectId) -> Option<usize> {
 
 /// The objects of a moment, which stay though they are forgotten, and what naming them needs.
 pub(crate) struct Objects {
-    known: Vec<Option<Met>>,
+    known: Vec<Option<ObjectSnapshot>>,
     /// The file systems that they were opened in.
     pub(crate) roots: Roots,
     /// What names may take.
@@ -368,21 +369,21 @@ pub(crate) struct Objects {
     /// What reads their symbols.
     pub(crate) process: SymbolProcess,
     /// Objects that were met so far.
-    pub(crate) met: u64,
+    pub(crate) objects_seen: u64,
     files: OpenFiles,
 }
 
 impl Objects {
     /// The object with this id, unless it stands for the kernel or for code in no file.
-    pub(crate) fn get(&self, id: ObjectId) -> Option<&Met> {
+    pub(crate) fn get(&self, id: ObjectId) -> Option<&ObjectSnapshot> {
         self.known.get(place(id)?)?.as_ref()
     }
 
     /// Lets go of all objects but these.
     pub(crate) fn keep_only(&mut self, used: &FxHashSet<ObjectId>) {
-        for (met, number) in self.known.iter_mut().zip(ObjectId::FIRST_FILE..) {
+        for (snapshot, number) in self.known.iter_mut().zip(ObjectId::FIRST_FILE..) {
             if !used.contains(&ObjectId(number)) {
-                *met = None;
+                *snapshot = None;
             }
         }
     }

@@ -66,7 +66,7 @@ pub(crate) struct Object {
 
 /// An object and its code, as they are at one moment.
 #[derive(Clone)]
-pub(crate) struct Met {
+pub(crate) struct ObjectSnapshot {
     /// The object.
     pub(crate) object: Arc<Object>,
     /// Its code; without unwind tables while there is no room for them.
@@ -75,7 +75,7 @@ pub(crate) struct Met {
 
 /// What is known of an object while something refers to it.
 pub(super) struct Entry {
-    pub(super) met: Met,
+    pub(super) snapshot: ObjectSnapshot,
     /// The code with its unwind tables.
     pub(super) whole: Option<Arc<ElfImage>>,
     pub(super) room: Arc<Room>,
@@ -84,7 +84,7 @@ pub(super) struct Entry {
     pub(super) tries: u32,
 }
 
-impl Deref for Met {
+impl Deref for ObjectSnapshot {
     type Target = Object;
 
     fn deref(&self) -> &Object {
@@ -92,7 +92,7 @@ impl Deref for Met {
     }
 }
 
-impl Met {
+impl ObjectSnapshot {
     /// Where the code that counts as one function with a stated address begins, if the file is ELF.
     pub(crate) fn place_start(&self, address: u64) -> Option<u64> {
         self.image.as_ref().map(|image| image.place_start(address))

@@ -8,7 +8,7 @@ use profiler_core::stack::ObjectId;
 use super::files::{Code, Version, is_made_up};
 use super::memory::Room;
 use super::object::Entry;
-use super::{Content, Met, Missing, Object, ObjectStore, VDSO};
+use super::{Content, Missing, Object, ObjectSnapshot, ObjectStore, VDSO};
 use crate::roots::View;
 use crate::sys::procfs;
 use crate::sys::root::Link;
@@ -41,8 +41,8 @@ impl ObjectStore {
             let names = code.zip(image.as_ref());
             let names = names.map_or_else(Arc::default, |(code, image)| self.names.of(code, image));
             let object = Object { path: path.to_owned(), content: Content::File(held), view, names };
-            let met = Met { object: Arc::new(object), image: image.clone() };
-            return self.enter(Entry { met, whole: image, room, code, tries: 1 });
+            let snapshot = ObjectSnapshot { object: Arc::new(object), image: image.clone() };
+            return self.enter(Entry { snapshot, whole: image, room, code, tries: 1 });
         }
         self.enter_missing(path, missing)
     }
@@ -63,7 +63,7 @@ impl ObjectStore {
 
     fn enter_without_code(&mut self, path: &str, content: Content) -> ObjectId {
         let object = Object { path: path.to_owned(), content, view: View::Ours, names: Arc::default() };
-        let met = Met { object: Arc::new(object), image: None };
-        self.enter(Entry { met, whole: None, room: Room::new(&self.memory), code: None, tries: 1 })
+        let snapshot = ObjectSnapshot { object: Arc::new(object), image: None };
+        self.enter(Entry { snapshot, whole: None, room: Room::new(&self.memory), code: None, tries: 1 })
     }
 }

@@ -16,7 +16,9 @@ use crate::roots::View;
 impl ObjectStore {
     /// Reads the unwind tables of all objects, which otherwise are read when a sample asks for them.
     pub(crate) fn read_tables(&self) {
-        self.all().filter_map(|(_, entry)| entry.met.image.as_ref()).for_each(|image| image.read_tables());
+        self.all()
+            .filter_map(|(_, entry)| entry.snapshot.image.as_ref())
+            .for_each(|image| image.read_tables());
     }
 
     /// Lets the unwind tables of the heaviest objects in, and those of the lightest go, where there is no room for all: of all
@@ -48,10 +50,10 @@ impl ObjectStore {
             let may_stay = staying.contains(&Arc::as_ptr(&entry.room));
             if entry.room.decide(may_stay) {
                 let unread = Arc::new(whole.unread());
-                entry.met.image =
+                entry.snapshot.image =
                     Some(if may_stay { Arc::clone(&unread) } else { Arc::new(unread.without_tables()) });
                 entry.whole = Some(unread);
-                changed.extend(entry.met.image.clone().map(|image| (id, image)));
+                changed.extend(entry.snapshot.image.clone().map(|image| (id, image)));
             }
             self.is_short_of_room |= !may_stay;
         }
@@ -67,7 +69,7 @@ impl ObjectStore {
             if let Some(whole) = &entry.whole {
                 entry.room.release();
                 let unread = Arc::new(whole.unread());
-                (entry.met.image, entry.whole) = (Some(Arc::clone(&unread)), Some(unread));
+                (entry.snapshot.image, entry.whole) = (Some(Arc::clone(&unread)), Some(unread));
             }
         }
     }
@@ -103,14 +105,14 @@ impl ObjectStore {
         }
         let mut deserted = unseen.clone();
         for (_, entry) in self.all().filter(|(id, _)| used.contains(id)) {
-            deserted.remove(&entry.met.view);
+            deserted.remove(&entry.snapshot.view);
         }
         self.forget(|_, view| deserted.contains(&view));
         // Whoever maps the same from now on opens it where it is seen.
         let (ids, entries) = (&mut self.ids, &self.entries);
         ids.retain(|_, id| {
             let entry = place(*id).and_then(|at| entries.get(at)?.as_ref());
-            entry.is_none_or(|entry| !unseen.contains(&entry.met.view))
+            entry.is_none_or(|entry| !unseen.contains(&entry.snapshot.view))
         });
         self.roots.let_go(&deserted);
     }
@@ -119,7 +121,7 @@ impl ObjectStore {
         let mut forgotten = FxHashSet::default();
         for (at, place) in self.entries.iter_mut().enumerate() {
             let id = ObjectId(ObjectId::FIRST_FILE + at as u32);
-            if place.as_ref().is_some_and(|entry| is_forgotten(id, entry.met.view)) {
+            if place.as_ref().is_some_and(|entry| is_forgotten(id, entry.snapshot.view)) {
                 *place = None;
                 self.free.push(id);
                 forgotten.insert(id);

@@ -254,7 +254,7 @@ fn what_nothing_refers_to_is_forgotten_and_its_place_given_away() {
     assert_eq!(load(&mut store, 3), ids[3]);
     let new = load(&mut store, CROWD + 1);
     assert!(new != ids[3] && new != ids[7] && ids.contains(&new));
-    assert_eq!(store.met, CROWD as u64 + 1);
+    assert_eq!(store.objects_seen, CROWD as u64 + 1);
 }
 
 #[test]

@@ -26,7 +26,7 @@ use crate::debuginfod::{self, Debuginfod};
 use crate::jit::{Generated, JitSymbols};
 use crate::objects::memory::SymbolMemory;
 use crate::objects::names::{About, Equal, Found, Naming};
-use crate::objects::{DELETED, KernelName, Met, Objects};
+use crate::objects::{DELETED, KernelName, ObjectSnapshot, Objects};
 use crate::sampler::session::Collected;
 
 /// Part of the memory for symbols that is made free before an object is read.
@@ -190,7 +190,7 @@ struct Names<'a> {
     symbols_only: Vec<(String, Reason)>,
     functions: FxHashMap<FunctionKey, FunctionIndex>,
     /// The same by the places of their texts, which are held so that no others come to lie there.
-    met: FxHashMap<Texts, (FunctionIndex, Named)>,
+    lines: FxHashMap<Texts, (FunctionIndex, Named)>,
     debuginfod: Option<Arc<Debuginfod>>,
     cancel: CancelFlag,
     /// Those of no object, by their path or what stands for it: all processes share them.
@@ -210,7 +210,7 @@ impl<'a> Names<'a> {
             taken: Cell::new(0),
             symbols_only: Vec::new(),
             functions: FxHashMap::default(),
-            met: FxHashMap::default(),
+            lines: FxHashMap::default(),
             debuginfod,
             cancel,
             without_object: FxHashMap::default(),
@@ -256,7 +256,7 @@ impl<'a> Names<'a> {
     }
 
     /// What is known of addresses of an object; it is read for those that are new.
-    fn in_object(&mut self, cut: &Cut, object: &Met, addresses: &[u64]) -> (About, Vec<Found>) {
+    fn in_object(&mut self, cut: &Cut, object: &ObjectSnapshot, addresses: &[u64]) -> (About, Vec<Found>) {
         if object.names.is_claimed() && cut.keep_for_next && !self.cancel.is_set() {
             (self.pause)();
             cut.objects.names.compare(object);
@@ -278,7 +278,7 @@ impl<'a> Names<'a> {
     fn read_names(
         &mut self,
         cut: &Cut,
-        object: &Met,
+        object: &ObjectSnapshot,
         equal: Option<&Equal>,
         addresses: &[u64],
     ) -> Option<(About, Vec<Found>)> {
@@ -326,7 +326,7 @@ impl<'a> Names<'a> {
         &mut self,
         address: u64,
         module: ModuleIndex,
-        object: Option<&Met>,
+        object: Option<&ObjectSnapshot>,
         found: Found,
         profile: &mut SymbolizedProfile,
     ) -> LocationIndex {
@@ -367,7 +367,7 @@ impl<'a> Names<'a> {
 
     /// What a function takes that was not met yet.
     fn new_bytes(&self, named: &Named, module: ModuleIndex) -> usize {
-        if self.met.contains_key(&texts(named, module)) {
+        if self.lines.contains_key(&texts(named, module)) {
             return 0;
         }
         let (name, linkage_name) = (Arc::clone(&named.name), Arc::clone(&named.linkage_name));
@@ -388,7 +388,7 @@ impl<'a> Names<'a> {
 
     fn line(&mut self, named: Named, module: ModuleIndex, profile: &mut SymbolizedProfile) -> Line {
         let line = named.line.unwrap_or(0);
-        if let Some(&(function, _)) = self.met.get(&texts(&named, module)) {
+        if let Some(&(function, _)) = self.lines.get(&texts(&named, module)) {
             return Line { function, line };
         }
         let next = FunctionIndex(profile.functions.len() as u32);
@@ -404,7 +404,7 @@ impl<'a> Names<'a> {
             });
             next
         });
-        self.met.insert(texts(&held, module), (function, held));
+        self.lines.insert(texts(&held, module), (function, held));
         Line { function, line }
     }
 }
@@ -442,7 +442,7 @@ fn in_kernel(cut: &Cut, frames: &[FrameId], addresses: &[u64], pause: &mut dyn F
     cut.objects.kernel.names(&asked, &cut.objects.names, pause).into_iter().map(named).collect()
 }
 
-fn module_info(id: ObjectId, object: Option<&Met>, about: About) -> ModuleInfo {
+fn module_info(id: ObjectId, object: Option<&ObjectSnapshot>, about: About) -> ModuleInfo {
     let path = object.map_or("", |object| &object.path);
     let file_name = path.rsplit('/').next().unwrap_or_default();
     let name = match id {
@@ -450,7 +450,7 @@ fn module_info(id: ObjectId, object: Option<&Met>, about: About) -> ModuleInfo {
         _ if file_name.is_empty() => "[unknown]",
         _ => file_name,
     };
-    let end = object.map_or(0, Met::end);
+    let end = object.map_or(0, ObjectSnapshot::end);
     ModuleInfo { name: name.to_owned(), path: path.to_owned(), build_id: about.build_id, end }
 }
 
@@ -477,7 +477,7 @@ fn not_named(frame: Frame, cut: &Cut, place: &str) -> Unknown {
 /// What the memory for symbols did.
 fn note_memory(names: &Names<'_>, objects: &Objects, run: &mut Run) {
     let memory = &objects.memory;
-    run.objects = objects.met;
+    run.objects = objects.objects_seen;
     run.files_lost = objects.files_lost();
     run.symbol_bytes_peak = memory.peak();
     run.symbol_evictions = memory.evictions();

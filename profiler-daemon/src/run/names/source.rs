@@ -13,7 +13,7 @@ use crate::debuginfod::Debuginfod;
 use crate::objects::files::HeldFile;
 use crate::objects::loaded::Loaded;
 use crate::objects::names::{About, DebugFilesForAll, Equal, Found, KeptNames, Proof};
-use crate::objects::{Content, Met, Objects};
+use crate::objects::{Content, ObjectSnapshot, Objects};
 use crate::roots::{Roots, View};
 use crate::symbol_process::{NotRead, OpenFiles, ReadObject, Wanted};
 
@@ -29,7 +29,7 @@ pub(super) enum Source {
 impl Source {
     /// The names at each of these addresses of an object, or why they are not known, and what told them.
     pub(super) fn read(
-        object: &Met,
+        object: &ObjectSnapshot,
         objects: &Objects,
         debuginfod: Option<&Arc<Debuginfod>>,
         equal: Option<&Equal>,
@@ -47,7 +47,7 @@ impl Source {
 
     /// Reads what tells the names of an object, unless that is still in memory.
     fn open(
-        object: &Met,
+        object: &ObjectSnapshot,
         objects: &Objects,
         debuginfod: Option<&Arc<Debuginfod>>,
         equal: Option<&Equal>,
@@ -153,7 +153,7 @@ impl Source {
 }
 
 /// The names of this object, or of all that hold the same.
-pub(super) fn names_of<'a>(object: &'a Met, equal: Option<&'a Equal>) -> &'a Arc<KeptNames> {
+pub(super) fn names_of<'a>(object: &'a ObjectSnapshot, equal: Option<&'a Equal>) -> &'a Arc<KeptNames> {
     equal.map_or(&object.names, |equal| &equal.names)
 }
 
@@ -162,7 +162,7 @@ const TRIES: usize = 4;
 
 /// Reads an object in the symbolizer process, or here where there can be none.
 fn read_there(
-    object: &Met,
+    object: &ObjectSnapshot,
     file: &HeldFile,
     objects: &Objects,
     limits: Limits,
@@ -204,7 +204,11 @@ fn read_there(
 }
 
 /// Nothing but the symbol table: debug information can be made to end whoever reads it.
-fn read_here(object: &Met, bytes: Arc<dyn ReadAt>, most_bytes: u64) -> Result<ReadObject, Unknown> {
+fn read_here(
+    object: &ObjectSnapshot,
+    bytes: Arc<dyn ReadAt>,
+    most_bytes: u64,
+) -> Result<ReadObject, Unknown> {
     let limits = Limits::of_symbols(most_bytes);
     let read = Object::load_owned(limits, bytes, Path::new(&object.path), &NoDebugFiles);
     read.map(ReadObject::from).map_err(|reason| remedy::unreadable(&reason))

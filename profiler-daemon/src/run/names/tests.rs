@@ -48,7 +48,7 @@ fn the_windows_of_a_run_survive_its_file() {
 struct Copies {
     folder: tempfile::TempDir,
     store: ObjectStore,
-    objects: Vec<Met>,
+    objects: Vec<ObjectSnapshot>,
 }
 
 impl Copies {
