@@ -95,7 +95,7 @@ impl Processes {
         for process in
             self.all.values_mut().filter(|process| process.facts.known_place().is_some_and(is_in_one))
         {
-            process.unasked = true;
+            process.unclassified = true;
             process.counted.iter().for_each(|counted| table.touch(counted.target));
         }
     }

@@ -43,7 +43,7 @@ pub(super) struct Processes {
     pub(super) groups_matter: bool,
     pub(super) old_groups: bool,
     /// Whether the sections have changed since the last scan.
-    ask_anew: bool,
+    classify_anew: bool,
     suspects: FxHashSet<u32>,
     /// Creators of processes, from records.
     pub(super) births: FxHashMap<u32, u32>,
@@ -90,7 +90,7 @@ impl Processes {
             next_turn: 0,
             groups_matter: false,
             old_groups: false,
-            ask_anew: false,
+            classify_anew: false,
             suspects: FxHashSet::default(),
             births: FxHashMap::default(),
             estates: FxHashMap::default(),
@@ -126,8 +126,8 @@ impl Processes {
     }
 
     /// Classifies every process again in the next scan.
-    pub(super) fn ask_anew(&mut self, groups_matter: bool) {
-        self.ask_anew = true;
+    pub(super) fn classify_anew(&mut self, groups_matter: bool) {
+        self.classify_anew = true;
         self.groups_matter = groups_matter;
     }
 
@@ -141,9 +141,11 @@ impl Processes {
     ) {
         let mut listed = std::mem::take(&mut self.listed);
         match self.folder.list(&mut listed) {
-            Ok(()) => {
-                self.look_at(&listed, &mut Terms { sections, finder, table, anew: self.ask_anew }, changes)
-            }
+            Ok(()) => self.look_at(
+                &listed,
+                &mut Terms { sections, finder, table, anew: self.classify_anew },
+                changes,
+            ),
             Err(error) => tracing::debug!(%error, "processes cannot be listed; targets keep the processes \
                                                    they have"),
         }
@@ -174,7 +176,7 @@ impl Processes {
             terms.table.groups_moved();
         }
         self.settle_all(touched, heritage_changed, terms, changes);
-        self.ask_anew = false;
+        self.classify_anew = false;
         self.births.clear();
         self.estates.clear();
     }
@@ -191,7 +193,7 @@ impl Processes {
             known.last_seen = self.looks;
             let is_young = self.looks - known.first_seen <= YOUNG_LOOKS;
             let is_suspect = !self.suspects.is_empty() && self.suspects.contains(&process.pid);
-            let is_due = is_young || known.turn == turn || known.inode != process.inode || known.unasked;
+            let is_due = is_young || known.turn == turn || known.inode != process.inode || known.unclassified;
             if anew || is_due || is_suspect {
                 due.push(*process);
             }
@@ -234,7 +236,7 @@ impl Processes {
         }
         entered.iter().for_each(|pid| self.find_creator(*pid));
         for pid in &entered {
-            self.ask(*pid, terms);
+            self.classify(*pid, terms);
         }
         entered
     }

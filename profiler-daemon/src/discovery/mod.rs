@@ -10,7 +10,7 @@
 //! new owner; one that was reused between two scans has another folder. Besides `stat`, only what the
 //! sections select by is read, and what the labels of targets need.
 
-mod asking;
+mod classification;
 mod containers;
 mod lineage;
 mod look;
@@ -238,6 +238,6 @@ impl Discovery {
     fn sections_changed(&mut self) {
         self.finder = Finder::new(&self.sections);
         let groups = self.sections.iter().any(|section| section.asks_for_groups());
-        self.processes.ask_anew(groups);
+        self.processes.classify_anew(groups);
     }
 }

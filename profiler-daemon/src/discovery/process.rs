@@ -59,7 +59,7 @@ pub(super) struct Process {
     /// Of its folder, when it was looked at last.
     pub(super) inode: u64,
     /// Whether the sections changed while it could not be read, so that it is yet to be classified.
-    pub(super) unasked: bool,
+    pub(super) unclassified: bool,
     /// CPU time that is not yet reported to a target (ticks).
     pub(super) new_ticks: u64,
 }
@@ -79,7 +79,7 @@ impl Process {
             last_seen: look,
             turn,
             inode,
-            unasked: false,
+            unclassified: false,
             new_ticks: 0,
         }
     }

@@ -190,7 +190,7 @@ struct Names<'a> {
     symbols_only: Vec<(String, Reason)>,
     functions: FxHashMap<FunctionKey, FunctionIndex>,
     /// The same by the places of their texts, which are held so that no others come to lie there.
-    lines: FxHashMap<Texts, (FunctionIndex, Named)>,
+    by_texts: FxHashMap<Texts, (FunctionIndex, Named)>,
     debuginfod: Option<Arc<Debuginfod>>,
     cancel: CancelFlag,
     /// Those of no object, by their path or what stands for it: all processes share them.
@@ -210,7 +210,7 @@ impl<'a> Names<'a> {
             taken: Cell::new(0),
             symbols_only: Vec::new(),
             functions: FxHashMap::default(),
-            lines: FxHashMap::default(),
+            by_texts: FxHashMap::default(),
             debuginfod,
             cancel,
             without_object: FxHashMap::default(),
@@ -367,7 +367,7 @@ impl<'a> Names<'a> {
 
     /// What a function takes that was not met yet.
     fn new_bytes(&self, named: &Named, module: ModuleIndex) -> usize {
-        if self.lines.contains_key(&texts(named, module)) {
+        if self.by_texts.contains_key(&texts(named, module)) {
             return 0;
         }
         let (name, linkage_name) = (Arc::clone(&named.name), Arc::clone(&named.linkage_name));
@@ -388,7 +388,7 @@ impl<'a> Names<'a> {
 
     fn line(&mut self, named: Named, module: ModuleIndex, profile: &mut SymbolizedProfile) -> Line {
         let line = named.line.unwrap_or(0);
-        if let Some(&(function, _)) = self.lines.get(&texts(&named, module)) {
+        if let Some(&(function, _)) = self.by_texts.get(&texts(&named, module)) {
             return Line { function, line };
         }
         let next = FunctionIndex(profile.functions.len() as u32);
@@ -404,7 +404,7 @@ impl<'a> Names<'a> {
             });
             next
         });
-        self.lines.insert(texts(&held, module), (function, held));
+        self.by_texts.insert(texts(&held, module), (function, held));
         Line { function, line }
     }
 }

@@ -15,7 +15,10 @@ impl Processes {
             Ok(stat) => stat,
             Err(Unread::Gone) => return Again::Ended,
             Err(Unread::Failed) => {
-                self.all.get_mut(&listed.pid).into_iter().for_each(|process| process.unasked |= terms.anew);
+                self.all
+                    .get_mut(&listed.pid)
+                    .into_iter()
+                    .for_each(|process| process.unclassified |= terms.anew);
                 return Again::Same;
             }
         };
@@ -26,16 +29,16 @@ impl Processes {
         process.inode = listed.inode;
         process.new_ticks += stat.cpu_ticks.saturating_sub(process.stat.cpu_ticks);
         let was = std::mem::replace(&mut process.stat, stat);
-        let is_to_be_asked = std::mem::take(&mut process.unasked) || terms.anew;
+        let must_classify = std::mem::take(&mut process.unclassified) || terms.anew;
         if process.stat.has_ended {
             // What its children have inherited, they keep.
             self.move_to(listed.pid, None, terms.table);
             return if was.has_ended { Again::Same } else { Again::Changed { heritage: false } };
         }
-        if !self.has_changed(listed.pid, &was, terms.table) && !is_to_be_asked {
+        if !self.has_changed(listed.pid, &was, terms.table) && !must_classify {
             return Again::Same;
         }
-        Again::Changed { heritage: self.ask(listed.pid, terms) }
+        Again::Changed { heritage: self.classify(listed.pid, terms) }
     }
 
     /// Whether a process may match another section than with this earlier `stat`. What was read about it is read again.
@@ -69,7 +72,7 @@ impl Processes {
     }
 
     /// Finds the section that a process matches itself. Returns whether that is another target than before.
-    pub(super) fn ask(&mut self, pid: u32, terms: &mut Terms<'_>) -> bool {
+    pub(super) fn classify(&mut self, pid: u32, terms: &mut Terms<'_>) -> bool {
         let own = self.fitting(pid, terms);
         let Some(process) = self.all.get_mut(&pid) else { return false };
         process.facts.forget_command();
