@@ -40,7 +40,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 pub(crate) use answers::attach::Attach;
 
-use crate::daemon::ask::Asker;
+use crate::daemon::command::CommandSender;
 use bounds::Bounds;
 use listen::socket::{self, Place};
 use listen::{Rules, tcp};
@@ -53,7 +53,7 @@ const AT_ONCE: Duration = Duration::from_millis(500);
 
 /// What every request may look at.
 struct Api {
-    asker: Asker,
+    commands: CommandSender,
     bounds: Bounds,
     counters: Counters,
     force: RwLock<Arc<Force>>,
@@ -119,16 +119,16 @@ pub(crate) struct Server {
 /// # Errors
 ///
 /// What of the settings cannot be carried out, and what to do; nothing is left of it then.
-pub(crate) fn start(settings: &DaemonSettings, asker: Asker) -> Result<Server> {
-    start_within(settings, asker, Bounds::default())
+pub(crate) fn start(settings: &DaemonSettings, commands: CommandSender) -> Result<Server> {
+    start_within(settings, commands, Bounds::default())
 }
 
-fn start_within(settings: &DaemonSettings, asker: Asker, bounds: Bounds) -> Result<Server> {
+fn start_within(settings: &DaemonSettings, commands: CommandSender, bounds: Bounds) -> Result<Server> {
     let force = Force::new(settings)?;
     let network = settings.listen.tcp.map(tcp).transpose()?;
     let (unix, place) = socket::listen(&settings.listen.socket, &force.rules.peers)?;
     let api = Arc::new(Api {
-        asker,
+        commands,
         bounds,
         counters: Counters::default(),
         force: RwLock::new(Arc::new(force)),

@@ -5,13 +5,13 @@ use std::time::Duration;
 use config::TargetSettings;
 use profile_files::store::Waiting;
 
-use super::ask::{Ask, Attached, Refused, Wanted};
-use super::board::Snapshot;
+use super::command::{AttachRequest, Attached, DaemonCommand, Refused};
 use super::shared::Shared;
 use super::state::{
     HostStatus, MemoryStatus, Origin, SettingsStatus, Status, StoreStatus, SymbolizerStatus, TargetCounts,
     TargetState,
 };
+use super::status_snapshot::StatusSnapshot;
 use super::watched::{LONG_ENOUGH_NS, Watched};
 use super::{Daemon, PUBLISH_EVERY_NS, exports};
 use crate::containers::Need;
@@ -27,24 +27,24 @@ const CLOCKS_APART_S: f64 = 2.0;
 
 impl Daemon {
     /// Answers, or has the answer come later.
-    pub(super) fn answer(&mut self, ask: Ask) {
-        match ask {
-            Ask::Show => self.publish(),
-            Ask::Attach(wanted, reply) => {
+    pub(super) fn execute(&mut self, command: DaemonCommand) {
+        match command {
+            DaemonCommand::Show => self.publish(),
+            DaemonCommand::Attach(wanted, reply) => {
                 let attached = self.attach_wanted(*wanted);
                 self.publish(); // whoever is answered sees what was done
                 drop(reply.send(attached));
             }
-            Ask::Detach(name, reply) => {
+            DaemonCommand::Detach(name, reply) => {
                 self.publish(); // the last that was counted of it
                 let detached = self.detach(name);
                 self.publish();
                 drop(reply.send(detached));
             }
-            Ask::Flush(flush, reply) => self.wait_for_windows(flush, reply, clock::monotonic_ns()),
-            Ask::Reload(reply) => self.reload(Some(reply)),
-            Ask::Suspect(paths) => self.writer.suspect(paths),
-            Ask::Stop(reply) => drop(reply.send(())), // the loop's own business
+            DaemonCommand::Flush(flush, reply) => self.wait_for_windows(flush, reply, clock::monotonic_ns()),
+            DaemonCommand::Reload(reply) => self.reload(Some(reply)),
+            DaemonCommand::Suspect(paths) => self.writer.suspect(paths),
+            DaemonCommand::Stop(reply) => drop(reply.send(())), // the loop's own business
         }
     }
 
@@ -56,7 +56,7 @@ impl Daemon {
         ids.filter_map(|id| Some(self.targets.get(&id)?.identity.name.clone())).collect()
     }
 
-    fn attach_wanted(&mut self, mut wanted: Wanted) -> Result<Attached, Refused> {
+    fn attach_wanted(&mut self, mut wanted: AttachRequest) -> Result<Attached, Refused> {
         let now_ns = clock::monotonic_ns();
         if wanted.target.name.is_empty() {
             wanted.target.name = self.name_for(&wanted.target);
@@ -181,7 +181,7 @@ impl Daemon {
         let mut targets: Vec<_> = self.targets.iter().map(of_one).collect();
         self.ledger.settle(targets.iter_mut().map(|(target, _)| target));
         let status = self.status(at_ns, targets.iter().map(|(target, _)| target.state));
-        self.publisher.publish(Snapshot { at_ns, status, targets });
+        self.publisher.publish(StatusSnapshot { at_ns, status, targets });
     }
 
     fn host_status(&self) -> HostStatus {

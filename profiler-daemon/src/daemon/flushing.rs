@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::Daemon;
-use super::ask::{Flush, Refused, Reply};
+use super::command::{Flush, Refused, Reply};
 use super::window_writer::LostWindow;
 
 /// Somebody who waits for windows to be kept.

@@ -5,14 +5,13 @@
 //! least every 1.6 s; twenty sleeping targets take less than 0.2% of a core together (`just idle`).
 //!
 //! Symbolization, the disk and requests have threads of their own ([`window_writer`], [`crate::api`]). They reach the
-//! loop through a bounded queue ([`ask`]).
+//! loop through a bounded queue ([`command`]).
 //!
 //! One deadline (`END`) bounds shutdown; requests, windows and connections share it. Windows that are not
 //! stored by then are counted, and the exit status says so.
 
 mod answers;
-pub(crate) mod ask;
-pub(crate) mod board;
+pub(crate) mod command;
 pub(crate) mod exports;
 mod fleet;
 mod flush_limiter;
@@ -30,6 +29,7 @@ pub(crate) mod recent;
 mod reload;
 mod shared;
 pub(crate) mod state;
+pub(crate) mod status_snapshot;
 mod wakes;
 mod watched;
 mod window_writer;
@@ -47,7 +47,7 @@ use profiler_core::rate::share::Demand;
 use profiler_core::rate::{HostBudget, WindowLength};
 use tokio::sync::mpsc;
 
-use self::ask::{Ask, Asked, Publisher};
+use self::command::{CommandReceiver, DaemonCommand, Publisher};
 use self::exports::Exports;
 use self::flushing::Waiting;
 use self::host::{HostAccount, Spent};
@@ -106,8 +106,8 @@ pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     let fleet = fleets::Client::new(&settings.fleet)?;
     let setup = Setup::begin(&settings.sampling_of(&config::TargetSettings::default()))?.for_many();
     let writer = start_writer(&settings, &setup.symbols)?;
-    let (asker, asked, publisher) = ask::channel();
-    let server = api::start(&settings, asker)?;
+    let (sender, commands, publisher) = command::channel();
+    let server = api::start(&settings, sender)?;
     let mut daemon = Daemon::new(job.file, settings, setup, writer, server, publisher);
     daemon.log_start();
     daemon.export(exports);
@@ -115,7 +115,7 @@ pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     daemon.fleet.adopt(fleet, &daemon.settings, daemon.began_ns);
     let (prepared, ready) = mpsc::channel(1);
     daemon.prepared = Some(prepared);
-    let begun = run::runtime()?.block_on(daemon.live(asked, ready))?;
+    let begun = run::runtime()?.block_on(daemon.live(commands, ready))?;
     Ok(if daemon.end(begun) { ExitCode::SUCCESS } else { ExitCode::from(LOST) })
 }
 
@@ -236,7 +236,7 @@ impl Daemon {
     /// Samples until it is stopped. Returns when that was; every event is removed by then.
     async fn live(
         &mut self,
-        mut asked: Asked,
+        mut commands: CommandReceiver,
         mut prepared: mpsc::Receiver<Result<Prepared>>,
     ) -> Result<Instant> {
         let mut wakes = Wakes::listen()?;
@@ -250,7 +250,7 @@ impl Daemon {
                 wake = wakes.wait(pause) => wake,
                 () = self.storm() => Wake::Time,
                 Some(settings) = prepared.recv() => Wake::Prepared(Box::new(settings)),
-                Some(ask) = asked.0.recv() => Wake::Asked(ask),
+                Some(command) = commands.0.recv() => Wake::Command(command),
             };
             let stop = match wake {
                 Wake::Time => None,
@@ -263,9 +263,9 @@ impl Daemon {
                     None
                 }
                 Wake::Stop => Some(None),
-                Wake::Asked(Ask::Stop(reply)) => Some(Some(reply)),
-                Wake::Asked(ask) => {
-                    self.answer(ask);
+                Wake::Command(DaemonCommand::Stop(reply)) => Some(Some(reply)),
+                Wake::Command(command) => {
+                    self.execute(command);
                     None
                 }
             };

@@ -12,7 +12,7 @@ use std::path::Path;
 use anyhow::{Result, anyhow};
 use config::DaemonSettings;
 
-use super::ask::{Refused, Reply};
+use super::command::{Refused, Reply};
 use super::window_writer::WindowWriter;
 use super::{Daemon, debuginfod_settings, exports, start_writer, store_settings};
 use crate::api;

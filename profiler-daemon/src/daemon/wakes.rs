@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
-use super::ask::Ask;
+use super::command::DaemonCommand;
 use super::reload::Prepared;
 use crate::sys::timer::Timer;
 
@@ -17,7 +17,7 @@ pub(super) enum Wake {
     /// Other settings are ready to be in force, or refused.
     Prepared(Box<Result<Prepared>>),
     Stop,
-    Asked(Ask),
+    Command(DaemonCommand),
 }
 
 /// Signals and the timer.

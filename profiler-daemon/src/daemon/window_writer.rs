@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use profile_files::store::{self, Export, Outboxes, RealDisk, Spool, Store, StoreError, Window};
 use profiler_core::profile::Run;
 
-use super::ask::Refused;
+use super::command::Refused;
 use super::flushing::Waiting;
 use super::pace::{Pace, Wanted};
 use super::state::StoreStatus;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Answer, Call, json};
 use crate::api::problem::Problem;
-use crate::daemon::ask::{Ask, Wanted};
+use crate::daemon::command::{AttachRequest, DaemonCommand};
 
 /// What is sent: the keys of a `[[target]]`, with units in the names.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -70,8 +70,8 @@ pub(super) async fn attach(call: &Call<'_>, body: &[u8]) -> Answer {
     if !problems.is_empty() {
         return Err(Problem::bad(problems.join("; ")));
     }
-    let wanted = Box::new(Wanted { target, time });
-    let attached = call.ask(|reply| Ask::Attach(wanted, reply)).await??;
+    let wanted = Box::new(AttachRequest { target, time });
+    let attached = call.command(|reply| DaemonCommand::Attach(wanted, reply)).await??;
     let location = HeaderValue::try_from(format!("/v1/targets/{}", attached.name));
     let mut response = json(StatusCode::CREATED, &attached)?;
     if let Ok(location) = location {

@@ -21,8 +21,8 @@ use super::params::Params;
 use super::problem::Problem;
 use super::routes::{Operation, Route};
 use super::{Api, openapi};
-use crate::daemon::ask::{Ask, Refused, Reply};
-use crate::daemon::board::Snapshot;
+use crate::daemon::command::{DaemonCommand, Refused, Reply};
+use crate::daemon::status_snapshot::StatusSnapshot;
 
 /// An answer, or why there is none.
 type Answer = Result<Response<Body>, Problem>;
@@ -77,26 +77,26 @@ async fn target_name(parts: &mut Parts) -> Result<String, Problem> {
 
 impl Call<'_> {
     /// How everything is, as the loop published it last.
-    async fn latest(&self) -> Result<Arc<Snapshot>, Problem> {
-        Ok(self.api.asker.latest().await?)
+    async fn latest(&self) -> Result<Arc<StatusSnapshot>, Problem> {
+        Ok(self.api.commands.latest().await?)
     }
 
     /// Whether the loop came round within the time in which it has to answer.
-    fn is_alive(&self, latest: &Snapshot) -> bool {
+    fn is_alive(&self, latest: &StatusSnapshot) -> bool {
         u128::from(latest.age_ns()) <= self.api.bounds.answer.as_nanos()
     }
 
-    /// Asks the loop, and waits no longer than a request may take.
-    async fn ask<T>(&self, question: impl FnOnce(Reply<T>) -> Ask) -> Result<T, Problem> {
-        self.ask_within(self.api.bounds.answer, question).await
+    /// Sends the loop a command, and waits no longer than a request may take.
+    async fn command<T>(&self, command: impl FnOnce(Reply<T>) -> DaemonCommand) -> Result<T, Problem> {
+        self.command_within(self.api.bounds.answer, command).await
     }
 
-    async fn ask_within<T>(
+    async fn command_within<T>(
         &self,
         time: Duration,
-        question: impl FnOnce(Reply<T>) -> Ask,
+        command: impl FnOnce(Reply<T>) -> DaemonCommand,
     ) -> Result<T, Problem> {
-        match timeout(time, self.api.asker.ask(question)).await {
+        match timeout(time, self.api.commands.request(command)).await {
             Ok(answer) => Ok(answer?),
             Err(_) => {
                 let detail =

@@ -14,7 +14,7 @@ use super::{Answer, Call, content};
 use crate::api::problem::Problem;
 use crate::api::routes::{FORMAT, FROM, LABEL, SECONDS, TARGET, TO};
 use crate::api::serve::Deadline;
-use crate::daemon::ask::{Ask, Flush};
+use crate::daemon::command::{DaemonCommand, Flush};
 use crate::sys::clock::unix_ns;
 
 /// What is at `/debug/pprof/`.
@@ -44,10 +44,10 @@ pub(super) async fn profile(call: &Call<'_>) -> Answer {
                 "seconds are the next ones, and from and to a range of time; give one of both",
             ));
         }
-        (Some(time), _) => Asked::Next(time),
+        (Some(time), _) => ProfileTime::Next(time),
         (None, Some(from_unix_ns)) => {
             let now_unix_ns = u64::try_from(now.timestamp().as_nanosecond()).unwrap_or_default();
-            Asked::Kept(kept(call, from_unix_ns, to.unwrap_or(now_unix_ns), now_unix_ns)?)
+            ProfileTime::Kept(kept(call, from_unix_ns, to.unwrap_or(now_unix_ns), now_unix_ns)?)
         }
         (None, None) => return Err(Problem::bad("from is needed, or seconds; write one such as from=-1h")),
     };
@@ -56,11 +56,11 @@ pub(super) async fn profile(call: &Call<'_>) -> Answer {
 
 pub(super) async fn go(call: &Call<'_>) -> Answer {
     let time = call.params.seconds(&SECONDS, call.api.bounds.seconds)?.unwrap_or(GO_SECONDS);
-    answer(call, Asked::Next(time), &PPROF).await
+    answer(call, ProfileTime::Next(time), &PPROF).await
 }
 
 /// Which time is asked for.
-enum Asked {
+enum ProfileTime {
     Next(Duration),
     Kept(Range),
 }
@@ -83,19 +83,19 @@ fn kept(call: &Call<'_>, from_unix_ns: u64, to_unix_ns: u64, now_unix_ns: u64) -
     Ok(Range { from_unix_ns, to_unix_ns })
 }
 
-async fn answer(call: &Call<'_>, asked: Asked, format: &'static Format) -> Answer {
+async fn answer(call: &Call<'_>, time: ProfileTime, format: &'static Format) -> Answer {
     let (targets, labels) = (call.params.targets(&TARGET), call.params.labels(&LABEL)?);
     let flush = Flush { targets: targets.clone(), labels: labels.clone(), is_end: false };
-    let range = match asked {
-        Asked::Next(time) => next(call, time, flush).await?,
-        Asked::Kept(range) => {
+    let range = match time {
+        ProfileTime::Next(time) => next(call, time, flush).await?,
+        ProfileTime::Kept(range) => {
             let now_ns = unix_ns();
             let window_ns = call.latest().await?.status.store.window_s * 1e9; // in force, which may be longer than asked for
             let open_since = now_ns.saturating_sub(window_ns as u64);
             // The loop rounds windows to its ticks.
             if range.to_unix_ns > open_since.saturating_sub(1_000_000_000) {
                 wait(call, Duration::ZERO);
-                call.ask(|reply| Ask::Flush(flush, reply)).await??;
+                call.command(|reply| DaemonCommand::Flush(flush, reply)).await??;
             }
             range
         }
@@ -119,10 +119,10 @@ async fn answer(call: &Call<'_>, asked: Asked, format: &'static Format) -> Answe
 async fn next(call: &Call<'_>, time: Duration, flush: Flush) -> Result<Range, Problem> {
     wait(call, time);
     let begin = flush.clone();
-    call.ask(|reply| Ask::Flush(begin, reply)).await??;
+    call.command(|reply| DaemonCommand::Flush(begin, reply)).await??;
     let from_unix_ns = unix_ns();
     tokio::time::sleep(time).await;
-    call.ask(|reply| Ask::Flush(Flush { is_end: true, ..flush }, reply)).await??;
+    call.command(|reply| DaemonCommand::Flush(Flush { is_end: true, ..flush }, reply)).await??;
     Ok(Range { from_unix_ns, to_unix_ns: unix_ns().max(from_unix_ns + 1) })
 }
 

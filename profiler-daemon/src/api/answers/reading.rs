@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use crate::api::Api;
 use crate::api::observe::Counters;
 use crate::api::problem::Problem;
-use crate::daemon::ask::Ask;
+use crate::daemon::command::DaemonCommand;
 
 /// Most bytes of an answer: a profile of a month takes a tenth of it, and all of it is in memory.
 const MOST_WRITTEN: usize = 64 << 20;
@@ -140,7 +140,7 @@ pub(super) async fn render(
 /// What is damaged is for the store's owner to set aside.
 fn suspect(api: &Api, damaged: Vec<PathBuf>) {
     if !damaged.is_empty() {
-        api.asker.tell(Ask::Suspect(damaged));
+        api.commands.send(DaemonCommand::Suspect(damaged));
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::json as object;
 use super::{Answer, Call, content, json};
 use crate::api::metrics::{self, Form};
 use crate::api::problem::Problem;
-use crate::daemon::ask::{Ask, Refused};
+use crate::daemon::command::{DaemonCommand, Refused};
 
 /// Whether the loop turns. Says nothing of why it does not: anyone may ask.
 pub(super) async fn health(call: &Call<'_>) -> Answer {
@@ -55,19 +55,19 @@ pub(super) async fn decisions(call: &Call<'_>) -> Answer {
 }
 
 pub(super) async fn detach(call: &Call<'_>) -> Answer {
-    call.ask(|reply| Ask::Detach(call.name.clone(), reply)).await??;
+    call.command(|reply| DaemonCommand::Detach(call.name.clone(), reply)).await??;
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
     Ok(response)
 }
 
 pub(super) async fn reload(call: &Call<'_>) -> Answer {
-    let text = call.ask(Ask::Reload).await??;
+    let text = call.command(DaemonCommand::Reload).await??;
     json(StatusCode::OK, &object!({ "message": text }))
 }
 
 pub(super) async fn stop(call: &Call<'_>) -> Answer {
-    call.ask(Ask::Stop).await?;
+    call.command(DaemonCommand::Stop).await?;
     json(
         StatusCode::OK,
         &object!({ "message": "every event is removed; sweetspot ends once what was sampled is kept, in two seconds at most" }),

@@ -22,10 +22,12 @@ use tempfile::TempDir;
 
 use super::bounds::Bounds;
 use super::{Server, start_within};
-use crate::daemon::ask::{self, Ask, Asked, Attached, Flush, Publisher, Refused, Wanted};
-use crate::daemon::board::Snapshot;
+use crate::daemon::command::{
+    self, AttachRequest, Attached, CommandReceiver, DaemonCommand, Flush, Publisher, Refused,
+};
 use crate::daemon::recent::RecentDecisions;
 use crate::daemon::state::{DecisionEntry, Status, TargetStatus};
+use crate::daemon::status_snapshot::StatusSnapshot;
 use crate::sys::clock;
 
 /// A token.
@@ -44,7 +46,7 @@ pub(super) struct Daemon {
 pub(super) struct Heard {
     pub(super) flushes: AtomicUsize,
     pub(super) flushed: Mutex<Vec<Flush>>,
-    pub(super) attached: Mutex<Vec<Wanted>>,
+    pub(super) attached: Mutex<Vec<AttachRequest>>,
     pub(super) suspects: Mutex<Vec<PathBuf>>,
     pub(super) ready: std::sync::atomic::AtomicBool,
     /// It answers nothing while this is so.
@@ -82,10 +84,10 @@ impl Daemon {
         std::fs::create_dir(&settings.store.folder).unwrap();
         change(&mut settings, &folder);
         let heard = Arc::new(Heard::default());
-        let (asker, asked, publisher) = ask::channel();
+        let (sender, commands, publisher) = command::channel();
         let loops = Arc::clone(&heard);
-        std::thread::spawn(move || play(asked, &loops, &publisher));
-        let server = start_within(&settings, asker, bounds).unwrap();
+        std::thread::spawn(move || play(commands, &loops, &publisher));
+        let server = start_within(&settings, sender, bounds).unwrap();
         Self { server: Some(server), settings, folder, heard }
     }
 
@@ -182,11 +184,11 @@ pub(super) fn decision() -> DecisionEntry {
 }
 
 /// How everything is: just old enough for whoever asks to want it anew.
-fn snapshot(heard: &Heard) -> Snapshot {
+fn snapshot(heard: &Heard) -> StatusSnapshot {
     let decisions = RecentDecisions::default();
     decisions.remember(decision());
     let ready = heard.ready.load(Ordering::Relaxed);
-    Snapshot {
+    StatusSnapshot {
         at_ns: clock::monotonic_ns() - 2_000_000_000,
         status: Status { ready, pid: 7, version: "9.9".to_owned(), ..Status::default() },
         targets: vec![(target("web"), decisions), (target("db@1:x"), RecentDecisions::default())],
@@ -194,19 +196,19 @@ fn snapshot(heard: &Heard) -> Snapshot {
 }
 
 /// Answers as the loop does, at once.
-fn play(mut asked: Asked, heard: &Heard, publisher: &Publisher) {
-    while let Some(ask) = asked.0.blocking_recv() {
+fn play(mut commands: CommandReceiver, heard: &Heard, publisher: &Publisher) {
+    while let Some(command) = commands.0.blocking_recv() {
         while heard.deaf.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(5));
         }
-        answer(ask, heard, publisher);
+        answer(command, heard, publisher);
     }
 }
 
-fn answer(ask: Ask, heard: &Heard, publisher: &Publisher) {
-    match ask {
-        Ask::Show => publisher.publish(snapshot(heard)),
-        Ask::Attach(wanted, reply) => {
+fn answer(command: DaemonCommand, heard: &Heard, publisher: &Publisher) {
+    match command {
+        DaemonCommand::Show => publisher.publish(snapshot(heard)),
+        DaemonCommand::Attach(wanted, reply) => {
             let attached =
                 |name: &str| Attached { name: name.to_owned(), takes_from: vec!["web".to_owned()] };
             let made = match wanted.target.name.as_str() {
@@ -219,7 +221,7 @@ fn answer(ask: Ask, heard: &Heard, publisher: &Publisher) {
             heard.attached.lock().unwrap().push(*wanted);
             let _ = reply.send(made);
         }
-        Ask::Detach(name, reply) => {
+        DaemonCommand::Detach(name, reply) => {
             let done = match name.as_str() {
                 "web" => Err(Refused::Conflict("web stands in the settings; remove it there".to_owned())),
                 "asked-1" => Ok(()),
@@ -227,17 +229,17 @@ fn answer(ask: Ask, heard: &Heard, publisher: &Publisher) {
             };
             let _ = reply.send(done);
         }
-        Ask::Flush(flush, reply) => {
+        DaemonCommand::Flush(flush, reply) => {
             heard.flushes.fetch_add(1, Ordering::Relaxed);
             heard.flushed.lock().unwrap().push(flush);
             let _ = reply.send(Ok(()));
         }
-        Ask::Reload(reply) => {
+        DaemonCommand::Reload(reply) => {
             let _ = reply.send(Ok("the settings are in force".to_owned()));
         }
-        Ask::Stop(reply) => {
+        DaemonCommand::Stop(reply) => {
             let _ = reply.send(());
         }
-        Ask::Suspect(paths) => heard.suspects.lock().unwrap().extend(paths),
+        DaemonCommand::Suspect(paths) => heard.suspects.lock().unwrap().extend(paths),
     }
 }

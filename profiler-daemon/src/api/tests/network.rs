@@ -254,7 +254,7 @@ fn an_address_that_is_taken_is_refused_and_nothing_is_left() {
     settings.listen.socket = folder.path().join("sock");
     settings.listen.tcp = Some(taken.local_addr().unwrap());
     settings.listen.token_file = Some(token);
-    let error = super::super::start(&settings, ask::channel().0).err().unwrap().to_string();
+    let error = super::super::start(&settings, command::channel().0).err().unwrap().to_string();
     assert!(error.contains("cannot be listened at"), "{error}");
     assert!(!settings.listen.socket.exists());
 }
@@ -343,7 +343,7 @@ fn keys_and_certificates_that_do_not_fit_are_refused() {
         settings.listen.token_file = Some(token.clone());
         settings.listen.tls_certificate = Some(certificate.to_owned());
         settings.listen.tls_key = Some(key.to_owned());
-        super::super::start(&settings, ask::channel().0).err().map(|error| error.to_string())
+        super::super::start(&settings, command::channel().0).err().map(|error| error.to_string())
     };
     let (certificate, key) = (one.path().join("certificate.pem"), one.path().join("key.pem"));
     for (certificate, key) in [

@@ -40,15 +40,15 @@ fn a_group_that_is_missing_is_said() {
     }
     let mut settings = DaemonSettings::default();
     settings.listen.group = "no-such-group".to_owned();
-    let error = super::super::start(&settings, ask::channel().0).err().unwrap().to_string();
+    let error = super::super::start(&settings, command::channel().0).err().unwrap().to_string();
     assert!(error.contains("there is no group no-such-group"), "{error}");
 }
 
 #[test]
 fn what_a_dead_daemon_left_is_replaced_and_a_live_one_is_not() {
     let daemon = Daemon::new();
-    let (asker, _asked, _publisher) = ask::channel();
-    let error = super::super::start(&daemon.settings, asker.clone()).err().unwrap().to_string();
+    let (commands, _asked, _publisher) = command::channel();
+    let error = super::super::start(&daemon.settings, commands.clone()).err().unwrap().to_string();
     assert!(error.contains("another sweetspot answers at"), "{error}");
     assert_eq!(daemon.get("/healthz").status, 200);
 
@@ -57,13 +57,13 @@ fn what_a_dead_daemon_left_is_replaced_and_a_live_one_is_not() {
     assert!(left.exists());
     let mut settings = daemon.settings.clone();
     settings.listen.socket = left.clone();
-    let server = super::super::start(&settings, asker.clone()).unwrap();
+    let server = super::super::start(&settings, commands.clone()).unwrap();
     // Another one put its own there: it is not ours to remove.
     fs::remove_file(&left).unwrap();
     fs::write(&left, "").unwrap();
     drop(server);
     assert!(left.exists());
-    let error = super::super::start(&settings, asker).err().unwrap().to_string();
+    let error = super::super::start(&settings, commands).err().unwrap().to_string();
     assert!(error.contains("is no socket"), "{error}");
 }
 

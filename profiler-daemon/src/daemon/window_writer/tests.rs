@@ -6,7 +6,7 @@ use profiler_core::profile::Outcome;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
-use super::super::ask::Flush;
+use super::super::command::Flush;
 use super::*;
 use crate::jit::Generated;
 use crate::objects::ObjectStore;

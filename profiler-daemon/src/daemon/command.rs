@@ -1,7 +1,7 @@
 //! Requests from the interface to the loop, and its responses.
 //!
 //! Requests are served on a thread of their own, so that no client delays a sample. Commands reach the loop
-//! through a bounded queue. The status is read without it ([`super::board`]), and so are stored profiles,
+//! through a bounded queue. The status is read without it ([`super::status_snapshot`]), and so are stored profiles,
 //! from the store's folder.
 
 use std::collections::BTreeMap;
@@ -14,25 +14,25 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use super::board::{Latest, Snapshot};
+use super::status_snapshot::{Latest, StatusSnapshot};
 
 /// What was published so long ago is as good as what is so now (ns).
 const FRESH_NS: u64 = 1_000_000_000;
 /// How long a busy loop is waited for, to publish what is newer.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Questions that may wait for the loop; it answers within a tick.
+/// Commands that may wait for the loop; it answers within a step.
 const QUEUE: usize = 64;
 
 /// Where an answer goes. Whoever asked may have left.
 pub(crate) type Reply<T> = oneshot::Sender<T>;
 
-/// A question.
+/// A command to the loop.
 #[derive(Debug)]
-pub(crate) enum Ask {
+pub(crate) enum DaemonCommand {
     /// Publish how everything is.
     Show,
     /// Watch a target that no file names, for so long; answered once it is looked at.
-    Attach(Box<Wanted>, Reply<Result<Attached, Refused>>),
+    Attach(Box<AttachRequest>, Reply<Result<Attached, Refused>>),
     /// Watch such a target no more; what was sampled is kept.
     Detach(String, Reply<Result<(), Refused>>),
     /// End the windows that are open, and keep them. Answered once they can be read from the store.
@@ -66,7 +66,7 @@ impl Flush {
 
 /// A target that somebody asks for.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct AttachRequest {
     /// What it is; its name may be empty, and is then made from what it is.
     pub(crate) target: TargetSettings,
     /// For how long it is watched.
@@ -102,16 +102,16 @@ pub(crate) enum Refused {
     Stopping,
 }
 
-/// Asks the loop, and looks at what it publishes.
+/// Sends commands to the loop, and reads what it publishes.
 #[derive(Clone, Debug)]
-pub(crate) struct Asker {
-    queue: mpsc::Sender<Ask>,
+pub(crate) struct CommandSender {
+    queue: mpsc::Sender<DaemonCommand>,
     latest: watch::Receiver<Latest>,
 }
 
 /// The loop's end of the queue.
 #[derive(Debug)]
-pub(crate) struct Asked(pub(crate) mpsc::Receiver<Ask>);
+pub(crate) struct CommandReceiver(pub(crate) mpsc::Receiver<DaemonCommand>);
 
 /// Where the loop publishes how everything is.
 #[derive(Debug)]
@@ -119,29 +119,29 @@ pub(crate) struct Publisher(watch::Sender<Latest>);
 
 impl Publisher {
     /// Puts this in place of what was published before.
-    pub(crate) fn publish(&self, snapshot: Snapshot) {
+    pub(crate) fn publish(&self, snapshot: StatusSnapshot) {
         self.0.send_replace(Some(Arc::new(snapshot)));
     }
 }
 
 /// The two ends, and where the loop publishes.
-pub(crate) fn channel() -> (Asker, Asked, Publisher) {
-    let (queue, asked) = mpsc::channel(QUEUE);
+pub(crate) fn channel() -> (CommandSender, CommandReceiver, Publisher) {
+    let (queue, commands) = mpsc::channel(QUEUE);
     let (publisher, latest) = watch::channel(None);
-    (Asker { queue, latest }, Asked(asked), Publisher(publisher))
+    (CommandSender { queue, latest }, CommandReceiver(commands), Publisher(publisher))
 }
 
-impl Asker {
+impl CommandSender {
     /// How everything is: as it was a second ago at most, or, where the loop is busy, as it was when it came round last.
     ///
     /// # Errors
     ///
     /// If the loop is not there any more, or has not begun to turn.
-    pub(crate) async fn latest(&self) -> Result<Arc<Snapshot>, Refused> {
+    pub(crate) async fn latest(&self) -> Result<Arc<StatusSnapshot>, Refused> {
         let mut latest = self.latest.clone();
         let is_fresh = latest.borrow_and_update().as_ref().is_some_and(|last| last.age_ns() <= FRESH_NS);
         if !is_fresh {
-            let _ = self.queue.try_send(Ask::Show); // where the queue is full, others have asked
+            let _ = self.queue.try_send(DaemonCommand::Show); // where the queue is full, others have asked
             let _ = timeout(PATIENCE, latest.changed()).await;
         }
         let is_there = self.latest.has_changed().is_ok();
@@ -149,19 +149,22 @@ impl Asker {
         found.ok_or(Refused::Stopping)
     }
 
-    /// Tells what wants no answer. Where the loop has more to do than it can, it is told another time.
-    pub(crate) fn tell(&self, said: Ask) {
-        let _ = self.queue.try_send(said);
+    /// Sends a command without an answer. It is dropped where the loop has more to do than it can.
+    pub(crate) fn send(&self, command: DaemonCommand) {
+        let _ = self.queue.try_send(command);
     }
 
-    /// Asks, and waits for the answer: `asker.ask(Ask::Reload).await`.
+    /// Sends a command and waits for the answer: `commands.request(DaemonCommand::Reload).await`.
     ///
     /// # Errors
     ///
     /// If the loop is not there any more, or has more to answer than it can.
-    pub(crate) async fn ask<T>(&self, question: impl FnOnce(Reply<T>) -> Ask) -> Result<T, Refused> {
+    pub(crate) async fn request<T>(
+        &self,
+        command: impl FnOnce(Reply<T>) -> DaemonCommand,
+    ) -> Result<T, Refused> {
         let (reply, answer) = oneshot::channel();
-        self.queue.try_send(question(reply)).map_err(|error| match error {
+        self.queue.try_send(command(reply)).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => {
                 Refused::Busy("too many requests at once; try again".to_owned())
             }

@@ -13,7 +13,7 @@ const LATE_NS: u64 = 5_000_000_000;
 
 /// The daemon at a moment.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Snapshot {
+pub(crate) struct StatusSnapshot {
     /// When (ns, monotonic).
     pub(crate) at_ns: u64,
     /// How it was, but for what anyone can read of this process.
@@ -22,7 +22,7 @@ pub(crate) struct Snapshot {
     pub(crate) targets: Vec<(TargetStatus, RecentDecisions)>,
 }
 
-impl Snapshot {
+impl StatusSnapshot {
     /// How old it is (ns).
     pub(crate) fn age_ns(&self) -> u64 {
         clock::monotonic_ns().saturating_sub(self.at_ns)
@@ -62,4 +62,4 @@ impl Snapshot {
 }
 
 /// The last one; none before the first.
-pub(crate) type Latest = Option<Arc<Snapshot>>;
+pub(crate) type Latest = Option<Arc<StatusSnapshot>>;
