@@ -24,12 +24,12 @@ const FRAME: usize = 4;
 /// To the process.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Request {
-    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 5")]
-    pub(super) ask: Option<Ask>,
+    #[prost(oneof = "SymbolRequest", tags = "1, 2, 3, 4, 5")]
+    pub(super) request: Option<SymbolRequest>,
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub(super) enum Ask {
+pub(super) enum SymbolRequest {
     /// Shut yourself in. Comes first, and once.
     #[prost(message, tag = "1")]
     Confine(Confine),
@@ -42,7 +42,7 @@ pub(super) enum Ask {
     /// Drop objects; there is no reply.
     #[prost(message, tag = "4")]
     Forget(Forget),
-    /// The answer to [`Told::Open`] and [`Told::Fetch`]: the file comes with this, if there is one.
+    /// The answer to [`SymbolResponse::Open`] and [`SymbolResponse::Fetch`]: the file comes with this, if there is one.
     #[prost(message, tag = "5")]
     File(Nothing),
 }
@@ -102,12 +102,12 @@ pub(super) struct Nothing {}
 /// From the process.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Reply {
-    #[prost(oneof = "Told", tags = "1, 2, 3, 4, 5, 6")]
-    pub(super) told: Option<Told>,
+    #[prost(oneof = "SymbolResponse", tags = "1, 2, 3, 4, 5, 6")]
+    pub(super) response: Option<SymbolResponse>,
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub(super) enum Told {
+pub(super) enum SymbolResponse {
     /// It has shut itself in, or why not.
     #[prost(message, tag = "1")]
     Confined(Confined),

@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use symbolizer::{Limits, Object, Reason, Symbolized};
 
 use self::marks::{Extent, Marks};
-use self::message::{Ask, Forget, Load, LookUp, MOST_ADDRESSES, Told, WireFacts};
+use self::message::{Forget, Load, LookUp, MOST_ADDRESSES, SymbolRequest, SymbolResponse, WireFacts};
 use self::running::{Broken, NotStarted, Patience, Program, Question, Running};
 pub(crate) use self::serve::run;
 pub(crate) use self::unchanged::Unchanged;
@@ -208,12 +208,12 @@ impl There {
     }
 
     /// What the process says of it now.
-    fn note(&mut self, told: Option<WireFacts>, most_bytes: u64) -> Option<()> {
-        let told = told?;
-        if told.is_another {
+    fn note(&mut self, facts: Option<WireFacts>, most_bytes: u64) -> Option<()> {
+        let facts = facts?;
+        if facts.is_another {
             self.proof.refute();
         }
-        self.facts = told.checked(most_bytes).ok()?;
+        self.facts = facts.checked(most_bytes).ok()?;
         Some(())
     }
 }
@@ -266,7 +266,7 @@ struct Shared {
     state: Mutex<State>,
     /// Objects that nobody needs any more, and could not be dropped at once: their process and number.
     forgotten: Mutex<Vec<(u64, u64)>>,
-    told: Mutex<ProcessStatus>,
+    status: Mutex<ProcessStatus>,
 }
 
 #[derive(Default)]
@@ -310,8 +310,8 @@ impl Default for SymbolProcess {
 
 impl SymbolProcess {
     fn with(program: Program, patience: Patience) -> Self {
-        let (state, forgotten, told) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self(Arc::new(Shared { program, patience, state, forgotten, told }))
+        let (state, forgotten, status) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self(Arc::new(Shared { program, patience, state, forgotten, status }))
     }
 
     /// One that cannot be started.
@@ -348,7 +348,7 @@ impl SymbolProcess {
             files: wanted.files,
             proof: wanted.print.map(|(_, proof)| proof).unwrap_or_default(),
         };
-        let load = Ask::Load(Load {
+        let load = SymbolRequest::Load(Load {
             number: there.number,
             path: there.file.path.clone(),
             bytes: limits.bytes,
@@ -357,11 +357,11 @@ impl SymbolProcess {
         });
         let read = self.ask(&mut state, load, Some(wanted.file), &mut there);
         let address_bytes = state.address_bytes();
-        let read = read.and_then(|told| match told {
-            Told::Loaded(facts) => {
+        let read = read.and_then(|response| match response {
+            SymbolResponse::Loaded(facts) => {
                 there.note(Some(facts), address_bytes).map(|()| Ok(())).ok_or_else(nonsense)
             }
-            Told::Refused(reason) => reason.checked().map(Err).map_err(|_| nonsense()),
+            SymbolResponse::Refused(reason) => reason.checked().map(Err).map_err(|_| nonsense()),
             _ => Err(nonsense()),
         });
         let read = read.map_err(|broken| self.give_up(&mut state, &there.file, &broken));
@@ -379,11 +379,11 @@ impl SymbolProcess {
             return Err(Gone);
         }
         let count = addresses.len();
-        let asked = Ask::LookUp(LookUp { number: there.number, addresses });
-        let told = self.ask(&mut state, asked, None, there);
+        let asked = SymbolRequest::LookUp(LookUp { number: there.number, addresses });
+        let response = self.ask(&mut state, asked, None, there);
         let address_bytes = state.address_bytes();
-        let found = told.and_then(|told| match told {
-            Told::Found(mut found) => {
+        let found = response.and_then(|response| match response {
+            SymbolResponse::Found(mut found) => {
                 there.note(found.facts.take(), address_bytes).ok_or_else(nonsense)?;
                 found.checked(count).map_err(|_| nonsense())
             }
@@ -395,20 +395,20 @@ impl SymbolProcess {
     fn ask(
         &self,
         state: &mut State,
-        ask: Ask,
+        request: SymbolRequest,
         file: Option<&File>,
         there: &mut There,
-    ) -> Result<Told, Broken> {
+    ) -> Result<SymbolResponse, Broken> {
         state.used_ns = clock::monotonic_ns();
         let forgotten = std::mem::take(&mut *lock(&self.0.forgotten));
         let running = state.running.as_mut().ok_or_else(|| Broken("it is not there".to_owned()))?;
         let of_this = forgotten.into_iter().filter(|(generation, _)| *generation == there.generation);
         let numbers: Vec<u64> = of_this.map(|(_, number)| number).collect();
         if !numbers.is_empty() {
-            running.tell(Ask::Forget(Forget { numbers }));
+            running.notify(SymbolRequest::Forget(Forget { numbers }));
         }
         let patience = self.0.patience.for_bytes(there.bytes);
-        running.ask(ask, file, patience, &mut |question| {
+        running.ask(request, file, patience, &mut |question| {
             let file = open(&*there.files, question)?;
             there.bytes = there.bytes.saturating_add(file.metadata().map_or(0, |meta| meta.len()));
             Some(file)
@@ -430,8 +430,8 @@ impl SymbolProcess {
         for _ in 0..TRIES {
             match Running::start(&self.0.program, bounds, self.0.patience) {
                 Ok(running) => {
-                    let mut told = lock(&self.0.told);
-                    (told.pid, told.started) = (Some(running.pid()), told.started + 1);
+                    let mut status = lock(&self.0.status);
+                    (status.pid, status.started) = (Some(running.pid()), status.started + 1);
                     state.generation += 1;
                     state.running = Some(running);
                     return Ok(());
@@ -451,8 +451,8 @@ impl SymbolProcess {
             "functions are named from symbol tables only, without lines and inlined calls: no confined \
              process could be started to read debug information: {why}"
         );
-        lock(&self.0.told).say(note);
-        lock(&self.0.told).obstacle = Some(why);
+        lock(&self.0.status).say(note);
+        lock(&self.0.status).obstacle = Some(why);
         Err(NotRead::Here)
     }
 
@@ -467,17 +467,17 @@ impl SymbolProcess {
         let path = file.path.escape_debug();
         let line = format!("{path} was given up by the symbolizer process ({how}): {then}");
         tracing::warn!("{line}");
-        let mut told = lock(&self.0.told);
-        told.broken += 1;
-        told.last = Some(line.clone());
-        told.say(line);
+        let mut status = lock(&self.0.status);
+        status.broken += 1;
+        status.last = Some(line.clone());
+        status.say(line);
         Gone
     }
 
     fn end(&self, state: &mut State) {
         let ended = state.running.take().and_then(Running::end);
         state.unreaped.extend(ended);
-        lock(&self.0.told).pid = None;
+        lock(&self.0.status).pid = None;
     }
 
     /// Whether this process runs.
@@ -492,7 +492,7 @@ impl SymbolProcess {
             return;
         };
         if let Some(running) = state.running.as_ref().filter(|_| state.generation == generation) {
-            running.tell(Ask::Forget(Forget { numbers: vec![number] }));
+            running.notify(SymbolRequest::Forget(Forget { numbers: vec![number] }));
         }
     }
 
@@ -513,12 +513,12 @@ impl SymbolProcess {
 
     /// What there is to tell.
     pub(crate) fn status(&self) -> ProcessStatus {
-        lock(&self.0.told).clone()
+        lock(&self.0.status).clone()
     }
 
     /// What is new since this was asked last, in lines for a person.
     pub(crate) fn take_notes(&self) -> Vec<String> {
-        lock(&self.0.told).notes.drain(..).collect()
+        lock(&self.0.status).notes.drain(..).collect()
     }
 }
 

@@ -14,7 +14,7 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 use prost::Message;
 
-use super::message::{Ask, Confine, LONGEST_REPLY, Nothing, Reply, Request, Told};
+use super::message::{Confine, LONGEST_REPLY, Nothing, Reply, Request, SymbolRequest, SymbolResponse};
 use crate::sys::confine::Bounds;
 use crate::sys::{clock, family, passing};
 
@@ -97,10 +97,10 @@ impl Running {
         family::begin(child.id());
         let mut running = Self { child, socket, address_bytes: bounds.address_bytes };
         let Bounds { address_bytes, cpu_s, files } = bounds;
-        let confine = Ask::Confine(Confine { address_bytes, cpu_s, files });
+        let confine = SymbolRequest::Confine(Confine { address_bytes, cpu_s, files });
         match running.ask(confine, None, patience, &mut |_| None) {
-            Ok(Told::Confined(confined)) if confined.problem.is_empty() => Ok(running),
-            Ok(Told::Confined(confined)) => {
+            Ok(SymbolResponse::Confined(confined)) if confined.problem.is_empty() => Ok(running),
+            Ok(SymbolResponse::Confined(confined)) => {
                 Err(NotStarted(format!("it was not permitted {}", confined.problem)))
             }
             Ok(_) => Err(NotStarted("what was started is something else".to_owned())),
@@ -123,10 +123,10 @@ impl Running {
     }
 
     /// Sends a request that has no reply.
-    pub(super) fn tell(&self, ask: Ask) {
+    pub(super) fn notify(&self, request: SymbolRequest) {
         let mut waiting = Waiting::new(self, Patience::default());
         let mut wait = || waiting.until(self.socket.as_fd(), PollFlags::POLLOUT);
-        let body = Request { ask: Some(ask) }.encode_to_vec();
+        let body = Request { request: Some(request) }.encode_to_vec();
         let _ = passing::send(self.socket.as_fd(), &body, None, &mut wait); // the next request finds out
     }
 
@@ -134,14 +134,14 @@ impl Running {
     /// `answer`.
     pub(super) fn ask(
         &mut self,
-        ask: Ask,
+        request: SymbolRequest,
         file: Option<&File>,
         patience: Patience,
         answer: &mut dyn FnMut(Question) -> Option<File>,
-    ) -> Result<Told, Broken> {
+    ) -> Result<SymbolResponse, Broken> {
         let mut waiting = Waiting::new(self, patience);
         let mut questions = 0;
-        let exchanged = self.exchange(ask, file, &mut waiting, &mut |question| {
+        let exchanged = self.exchange(request, file, &mut waiting, &mut |question| {
             questions += 1;
             if questions > MOST_QUESTIONS { None } else { answer(question) }
         });
@@ -151,33 +151,33 @@ impl Running {
 
     fn exchange(
         &self,
-        ask: Ask,
+        request: SymbolRequest,
         file: Option<&File>,
         waiting: &mut Waiting,
         answer: &mut dyn FnMut(Question) -> Option<File>,
-    ) -> io::Result<Told> {
-        self.send(ask, file, waiting)?;
+    ) -> io::Result<SymbolResponse> {
+        self.send(request, file, waiting)?;
         loop {
             let mut wait = || waiting.until(self.socket.as_fd(), PollFlags::POLLIN);
             let received = passing::receive(self.socket.as_fd(), LONGEST_REPLY, &mut wait)?;
             let (body, _) = received.ok_or(io::ErrorKind::UnexpectedEof)?;
             let reply = Reply::decode(body.as_slice()).map_err(|_| io::ErrorKind::InvalidData)?;
-            let question = match reply.told.ok_or(io::ErrorKind::InvalidData)? {
-                Told::Open(path) => Question::Open(path),
-                Told::Fetch(build_id) => Question::Fetch(build_id),
-                told => return Ok(told),
+            let question = match reply.response.ok_or(io::ErrorKind::InvalidData)? {
+                SymbolResponse::Open(path) => Question::Open(path),
+                SymbolResponse::Fetch(build_id) => Question::Fetch(build_id),
+                response => return Ok(response),
             };
             let asked = Instant::now();
             let file = answer(question);
             waiting.forgive(asked.elapsed());
             let bytes = file.as_ref().and_then(|file| Some(file.metadata().ok()?.len()));
             waiting.patience = waiting.patience.for_bytes(bytes.unwrap_or(0));
-            self.send(Ask::File(Nothing {}), file.as_ref(), waiting)?;
+            self.send(SymbolRequest::File(Nothing {}), file.as_ref(), waiting)?;
         }
     }
 
-    fn send(&self, ask: Ask, file: Option<&File>, waiting: &mut Waiting) -> io::Result<()> {
-        let body = Request { ask: Some(ask) }.encode_to_vec();
+    fn send(&self, request: SymbolRequest, file: Option<&File>, waiting: &mut Waiting) -> io::Result<()> {
+        let body = Request { request: Some(request) }.encode_to_vec();
         let mut wait = || waiting.until(self.socket.as_fd(), PollFlags::POLLOUT);
         passing::send(self.socket.as_fd(), &body, file.map(AsFd::as_fd), &mut wait)
     }

@@ -14,8 +14,8 @@ use rustc_hash::FxHashMap;
 use symbolizer::{DebugFiles, Limits, Object, ReadAt, Reason};
 
 use super::message::{
-    Ask, Confine, Confined, Found, LONGEST_REPLY, LONGEST_REQUEST, Load, Reply, Request, Told, WireFacts,
-    WireReason,
+    Confine, Confined, Found, LONGEST_REPLY, LONGEST_REQUEST, Load, Reply, Request, SymbolRequest,
+    SymbolResponse, WireFacts, WireReason,
 };
 use super::{Facts, Unchanged};
 use crate::objects::names::{Print, Proof, Proven};
@@ -34,12 +34,12 @@ pub(crate) fn run() -> Result<()> {
     let channel = Channel::default();
     let first =
         channel.next().map_err(|_| anyhow!("this is a part of sweetspot, which starts it by itself"))?;
-    let Some((Ask::Confine(Confine { address_bytes, cpu_s, files }), _)) = first else {
+    let Some((SymbolRequest::Confine(Confine { address_bytes, cpu_s, files }), _)) = first else {
         bail!("the first request is another");
     };
     memory::keep_little();
     let problem = confine(&Bounds { address_bytes, cpu_s, files }).err();
-    channel.say(Told::Confined(Confined { problem: problem.clone().unwrap_or_default() }))?;
+    channel.send(SymbolResponse::Confined(Confined { problem: problem.clone().unwrap_or_default() }))?;
     if let Some(problem) = problem {
         bail!("the symbolizer process was not permitted {problem}");
     }
@@ -56,37 +56,37 @@ struct Channel {
 }
 
 impl Channel {
-    fn next(&self) -> io::Result<Option<(Ask, Option<File>)>> {
+    fn next(&self) -> io::Result<Option<(SymbolRequest, Option<File>)>> {
         let received = passing::receive(io::stdin().as_fd(), LONGEST_REQUEST, &mut passing::patiently)?;
         let Some((body, file)) = received else { return Ok(None) };
         let request = Request::decode(body.as_slice()).map_err(io::Error::other)?;
-        Ok(Some((request.ask.ok_or(io::ErrorKind::InvalidData)?, file)))
+        Ok(Some((request.request.ok_or(io::ErrorKind::InvalidData)?, file)))
     }
 
-    fn say(&self, told: Told) -> io::Result<()> {
-        let body = Reply { told: Some(told) }.encode_to_vec();
+    fn send(&self, response: SymbolResponse) -> io::Result<()> {
+        let body = Reply { response: Some(response) }.encode_to_vec();
         passing::send(io::stdin().as_fd(), &body, None, &mut passing::patiently)
     }
 
     /// Asks for a separate debug file.
-    fn question(&self, told: Told) -> Option<Box<dyn ReadAt>> {
+    fn question(&self, response: SymbolResponse) -> Option<Box<dyn ReadAt>> {
         let _one = self.questions.lock().unwrap_or_else(PoisonError::into_inner);
-        self.say(told).ok()?;
+        self.send(response).ok()?;
         let (_, file) = self.next().ok()??;
         Some(Box::new(Unchanged::new(file?).ok()?))
     }
 }
 
 /// Separate debug files, which our parent opens.
-struct Asked(Arc<Channel>);
+struct RequestedFiles(Arc<Channel>);
 
-impl DebugFiles for Asked {
+impl DebugFiles for RequestedFiles {
     fn open(&self, path: &Path) -> Option<Box<dyn ReadAt>> {
-        self.0.question(Told::Open(path.as_os_str().as_bytes().to_vec()))
+        self.0.question(SymbolResponse::Open(path.as_os_str().as_bytes().to_vec()))
     }
 
     fn fetch(&self, build_id: &str) -> Option<Box<dyn ReadAt>> {
-        self.0.question(Told::Fetch(build_id.to_owned()))
+        self.0.question(SymbolResponse::Fetch(build_id.to_owned()))
     }
 
     fn share(&self) -> Option<Box<dyn DebugFiles + Send + Sync>> {
@@ -109,30 +109,30 @@ impl Held {
 
 fn serve(channel: &Arc<Channel>) -> Result<()> {
     let mut objects: FxHashMap<u64, Held> = FxHashMap::default();
-    while let Some((ask, file)) = channel.next()? {
-        match ask {
-            Ask::Load(load) => {
+    while let Some((request, file)) = channel.next()? {
+        match request {
+            SymbolRequest::Load(load) => {
                 let number = load.number;
-                let told = match read(load, file, channel) {
+                let response = match read(load, file, channel) {
                     Ok(held) => {
                         let facts = held.facts();
                         objects.insert(number, held);
-                        Told::Loaded(facts)
+                        SymbolResponse::Loaded(facts)
                     }
-                    Err(reason) => Told::Refused(WireReason::of(&reason)),
+                    Err(reason) => SymbolResponse::Refused(WireReason::of(&reason)),
                 };
-                channel.say(told)?;
+                channel.send(response)?;
             }
-            Ask::LookUp(asked) => {
+            SymbolRequest::LookUp(asked) => {
                 let held =
                     objects.get_mut(&asked.number).ok_or_else(|| anyhow!("there is no such object"))?;
-                channel.say(look_up(held, &asked.addresses))?;
+                channel.send(look_up(held, &asked.addresses))?;
             }
-            Ask::Forget(forgotten) => {
+            SymbolRequest::Forget(forgotten) => {
                 forgotten.numbers.iter().for_each(|number| drop(objects.remove(number)));
                 memory::give_back();
             }
-            Ask::Confine(_) | Ask::File(_) => bail!("a request has no place here"),
+            SymbolRequest::Confine(_) | SymbolRequest::File(_) => bail!("a request has no place here"),
         }
     }
     Ok(())
@@ -150,18 +150,19 @@ fn read(load: Load, file: Option<File>, channel: &Arc<Channel>) -> Result<Held, 
         None => Arc::new(file),
     };
     let limits = Limits { bytes: load.bytes, all_bytes: load.all_bytes };
-    let object = Object::load_owned(limits, bytes, Path::new(&load.path), &Asked(Arc::clone(channel)))?;
+    let object =
+        Object::load_owned(limits, bytes, Path::new(&load.path), &RequestedFiles(Arc::clone(channel)))?;
     Ok(Held { object, proof })
 }
 
-fn look_up(held: &mut Held, addresses: &[u64]) -> Told {
+fn look_up(held: &mut Held, addresses: &[u64]) -> SymbolResponse {
     let symbolized = held.object.symbolize_more(addresses);
     let found = Found::of(&symbolized, held.facts());
     if found.encoded_len() < LONGEST_REPLY {
-        return Told::Found(found);
+        return SymbolResponse::Found(found);
     }
     let bytes = found.encoded_len() as u64;
     let too_large = Reason::TooLarge { what: "the names of this request".to_owned(), bytes };
     let unknown = vec![symbolizer::Symbolized::Unknown(too_large); addresses.len()];
-    Told::Found(Found::of(&unknown, held.facts()))
+    SymbolResponse::Found(Found::of(&unknown, held.facts()))
 }
