@@ -31,7 +31,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::access::{Access, OpenError};
 use super::reporters::Reporters;
 use super::rings::Rings;
-use super::shared_reports::{Claim, Reader, SharedReports, Told};
+use super::shared_reports::{Claim, DrainSummary, Reader, SharedReports};
 use crate::cgroup::Cgroup;
 use crate::sys::limits::OnlineCpu;
 use crate::sys::perf_event::{ClockEvent, Event, Reports, Scope};
@@ -387,19 +387,19 @@ impl PerfSampler {
                 },
                 Ok(Record::Exit(task)) => {
                     book.ended(task.tid);
-                    told(Record::Exit(task), report)
+                    side_record(Record::Exit(task), report)
                 }
                 // What others are told as well is told as it is, but lost samples were none.
                 Ok(Record::Lost { count }) if report.is_some() => Drained::LostReports(count),
-                Ok(record) => told(record, report),
+                Ok(record) => side_record(record, report),
                 Err(_) => Drained::Undecodable,
             });
         };
-        let Told { lost, owed } = match &self.reader {
+        let DrainSummary { lost, owed } = match &self.reader {
             Some(reader) => reader.drain_with(&mut self.rings, until_ns, take),
             None => {
                 self.rings.drain(until_ns, |_, raw| take(None, raw));
-                Told::default()
+                DrainSummary::default()
             }
         };
         if lost > 0 {
@@ -563,7 +563,7 @@ fn event_of(raw: &RawRecord<'_>) -> Option<u64> {
 }
 
 /// A record that is no sample, which others may be told as well.
-fn told<'a>(record: Record<'a>, claim: Option<&'a Claim>) -> Drained<'a> {
+fn side_record<'a>(record: Record<'a>, claim: Option<&'a Claim>) -> Drained<'a> {
     match claim {
         Some(claim) => Drained::Report(record, claim),
         None => Drained::Record(record, 0),

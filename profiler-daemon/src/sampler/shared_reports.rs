@@ -189,7 +189,7 @@ impl Reader {
         rings: &mut Rings,
         until_ns: u64,
         mut handle: impl FnMut(Option<&Claim>, RawRecord<'_>),
-    ) -> Told {
+    ) -> DrainSummary {
         let mut shared = self.shared.0.borrow_mut();
         shared.forget_readers();
         shared.read(until_ns);
@@ -202,13 +202,13 @@ impl Reader {
             let claim = shared.log.get(at).filter(|_| is_report).map(|report| &report.claim);
             handle(claim, raw);
         });
-        Told { lost, owed: self.place.owed.take() }
+        DrainSummary { lost, owed: self.place.owed.take() }
     }
 }
 
-/// What a reader is told beside the reports.
+/// What a drain returns beside the reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct DrainSummary {
     /// Reports that it was too late for.
     pub(super) lost: u64,
     /// Reports about no target that were read by all by now, and are charged to this one.
@@ -266,13 +266,13 @@ mod tests {
         /// Children of this process.
         forks: u64,
         reports: u64,
-        told: Told,
+        summary: DrainSummary,
     }
 
     /// Whoever `claims` does so with these children.
     fn read(reader: &Reader, rings: &mut Rings, until_ns: u64, claims: bool) -> Read {
         let mut read = Read::default();
-        read.told = reader.drain_with(rings, until_ns, |claim, raw| {
+        read.summary = reader.drain_with(rings, until_ns, |claim, raw| {
             read.reports += u64::from(claim.is_some());
             if let Ok(Record::Fork(task)) = raw.decode(&RecordFormat::new(false)) {
                 let is_child = task.parent_pid == std::process::id() && task.pid != task.parent_pid;
@@ -296,8 +296,8 @@ mod tests {
         let now_ns = clock::monotonic_ns();
         let (a, b) = (read(&first, &mut rings, now_ns, true), read(&second, &mut rings, now_ns, false));
         assert!(a.forks >= 20 && b.forks >= 20, "{a:?} {b:?}"); // other tests fork beside this one
-        assert!(a.reports == b.reports && (a.told, b.told) == Default::default(), "{a:?} {b:?}");
-        let [c, d] = [&first, &second].map(|reader| read(reader, &mut rings, now_ns, false).told.owed);
+        assert!(a.reports == b.reports && (a.summary, b.summary) == Default::default(), "{a:?} {b:?}");
+        let [c, d] = [&first, &second].map(|reader| read(reader, &mut rings, now_ns, false).summary.owed);
         assert_eq!(c + d, a.reports - a.forks, "{a:?} {b:?}");
         assert!(c.min(d) > (c + d) / 5, "{c} {d}");
         let read =
@@ -332,10 +332,10 @@ mod tests {
         let Ok(mut rings) = Rings::open(limits::numbers(&limits::online()), access) else {
             return; // perf events are not permitted here
         };
-        let mut told = 0;
+        let mut reports = 0;
         let lost =
-            reader.drain_with(&mut rings, u64::MAX, |report, _| told += u64::from(report.is_some())).lost;
-        assert_eq!((lost, told), (7, 5));
+            reader.drain_with(&mut rings, u64::MAX, |report, _| reports += u64::from(report.is_some())).lost;
+        assert_eq!((lost, reports), (7, 5));
         shared.0.borrow_mut().log.push_back(Report::damaged());
         let mut damaged = 0;
         reader.drain_with(&mut rings, u64::MAX, |report, raw| {
@@ -343,7 +343,7 @@ mod tests {
             damaged += u64::from(is_told);
         });
         assert_eq!(damaged, 1, "damage is told as what cannot be decoded");
-        let told = reader.drain_with(&mut rings, u64::MAX, |_, _| ());
-        assert_eq!(told, Told { lost: 0, owed: 1 }, "nobody else is there to pay");
+        let summary = reader.drain_with(&mut rings, u64::MAX, |_, _| ());
+        assert_eq!(summary, DrainSummary { lost: 0, owed: 1 }, "nobody else is there to pay");
     }
 }
