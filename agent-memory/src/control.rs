@@ -77,14 +77,14 @@ impl Signals {
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub enum Ask {
+pub enum AgentCommand {
     /// Sample this process, by the memory that is open under the number that comes second.
     Attach = 1,
     /// Leave it alone, and take back what was done to it, if the memory still has the identity that comes second.
     Leave = 2,
 }
 
-impl Ask {
+impl AgentCommand {
     /// The request for it.
     pub fn request(self, argument: u64, signals: Signals) -> Request {
         [self as u64, argument, signals.word(), 0]
@@ -92,14 +92,14 @@ impl Ask {
 
     /// What was asked for.
     pub fn of(request: &Request) -> Option<Self> {
-        [Self::Attach, Self::Leave].into_iter().find(|ask| *ask as u64 == request[0])
+        [Self::Attach, Self::Leave].into_iter().find(|command| *command as u64 == request[0])
     }
 }
 
 /// What came of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub enum Answer {
+pub enum AgentReply {
     /// What was asked for.
     Done = 1,
     /// Somebody else samples the process.
@@ -116,12 +116,12 @@ pub enum Answer {
     Occupied = 7,
 }
 
-impl Answer {
+impl AgentReply {
     /// The answer in a request; `None` if there is none.
     pub fn of(request: &Request) -> Option<Self> {
-        use Answer::{Busy, Done, NoMemory, NoSignal, Occupied, Unfinished, Unknown};
+        use AgentReply::{Busy, Done, NoMemory, NoSignal, Occupied, Unfinished, Unknown};
         let all = [Done, Busy, NoMemory, NoSignal, Unfinished, Unknown, Occupied];
-        all.into_iter().find(|answer| *answer as u64 == request[3])
+        all.into_iter().find(|reply| *reply as u64 == request[3])
     }
 }
 
@@ -131,19 +131,22 @@ mod tests {
 
     #[test]
     fn what_is_asked_and_answered_is_understood_and_nothing_else() {
-        let mut request = Ask::Attach.request(7, Signals::default());
-        assert_eq!((Ask::of(&request), request[1], Answer::of(&request)), (Some(Ask::Attach), 7, None));
-        request[3] = Answer::Busy as u64;
-        assert_eq!(Answer::of(&request), Some(Answer::Busy));
-        request[3] = Answer::Occupied as u64;
-        assert_eq!(Answer::of(&request), Some(Answer::Occupied));
-        assert_eq!((Ask::of(&[9, 0, 0, 0]), Answer::of(&[1, 0, 0, 99])), (None, None));
+        let mut request = AgentCommand::Attach.request(7, Signals::default());
+        assert_eq!(
+            (AgentCommand::of(&request), request[1], AgentReply::of(&request)),
+            (Some(AgentCommand::Attach), 7, None)
+        );
+        request[3] = AgentReply::Busy as u64;
+        assert_eq!(AgentReply::of(&request), Some(AgentReply::Busy));
+        request[3] = AgentReply::Occupied as u64;
+        assert_eq!(AgentReply::of(&request), Some(AgentReply::Occupied));
+        assert_eq!((AgentCommand::of(&[9, 0, 0, 0]), AgentReply::of(&[1, 0, 0, 99])), (None, None));
     }
 
     #[test]
     fn signals_are_passed_on_in_their_order_and_nonsense_names_none() {
         let signals = Signals::new([28, 23], [23]).keeping([9]);
-        let there = Signals::of(&Ask::Leave.request(7, signals));
+        let there = Signals::of(&AgentCommand::Leave.request(7, signals));
         assert_eq!((there, there.usable().collect::<Vec<_>>()), (signals, vec![28, 23]));
         assert!(there.keeps(23) && there.keeps(9) && !there.keeps(28));
         let nonsense = Signals::new([-1, 300], [0, -1, 33, i32::MIN, i32::MAX]);

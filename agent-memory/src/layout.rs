@@ -72,7 +72,7 @@ pub const SPARING_NS: u64 = 1_000_000_000;
 const SHORTEST_NS: u64 = 20_000;
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
-/// What agents are told at the beginning.
+/// What agents are given at the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Mean period (ns of a thread's CPU time).
@@ -95,7 +95,7 @@ pub struct Settings {
 
 impl Settings {
     /// What stands at which word because of them.
-    fn told(&self) -> [(usize, u64); 9] {
+    fn words(&self) -> [(usize, u64); 9] {
         [
             (at::COPIES, u64::from(self.may_copy)),
             (at::VERSION, VERSION),
@@ -145,7 +145,7 @@ impl<'a> Memory<'a> {
     /// it is too small for a ring.
     pub fn prepare(words: &'a [AtomicU64], settings: &Settings) -> Option<Self> {
         let memory = Self::of_own(words)?;
-        settings.told().into_iter().for_each(|(word, value)| memory.set(word, value));
+        settings.words().into_iter().for_each(|(word, value)| memory.set(word, value));
         memory.beat(settings.now_ns);
         // ATOMICS: who sees it sees the rest.
         memory.words[at::MAGIC].store(MAGIC, Release);
@@ -178,10 +178,10 @@ impl<'a> Memory<'a> {
         (words.len() >= words_for(1)).then_some(Self { words })
     }
 
-    /// Whether what agents were told still stands there.
-    pub fn is_as_told(&self, settings: &Settings) -> bool {
+    /// Whether these settings still stand there.
+    pub fn has_settings(&self, settings: &Settings) -> bool {
         let stands = |(word, value)| self.get(word) == value;
-        self.get(at::MAGIC) == MAGIC && self.get(at::STOPPED) == 0 && settings.told().into_iter().all(stands)
+        self.get(at::MAGIC) == MAGIC && self.get(at::STOPPED) == 0 && settings.words().into_iter().all(stands)
     }
 
     /// Threads that rings are mapped for.
@@ -430,7 +430,7 @@ mod tests {
         let settings = Settings { seed: 7, identity: 8, ..Settings::default() };
         let memory = Memory::prepare(&words, &settings).unwrap();
         memory.claim(5, 6);
-        assert!(memory.is_as_told(&settings) && memory.identity() == 8);
+        assert!(memory.has_settings(&settings) && memory.identity() == 8);
         for word in [
             at::MAGIC,
             at::VERSION,
@@ -442,9 +442,9 @@ mod tests {
             at::STACK_BYTES,
         ] {
             words[word].fetch_xor(1 << 40, Relaxed);
-            assert!(!memory.is_as_told(&settings), "{word}");
+            assert!(!memory.has_settings(&settings), "{word}");
             Memory::prepare(&words, &settings).unwrap();
-            assert!(memory.is_as_told(&settings) && memory.claims() == 1, "{word}");
+            assert!(memory.has_settings(&settings) && memory.claims() == 1, "{word}");
         }
         words[at::HIGHEST].store(u64::MAX, Relaxed);
         assert_eq!(memory.highest(), SLOTS - 1);

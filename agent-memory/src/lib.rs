@@ -31,7 +31,7 @@ mod ring;
 mod slot;
 mod word;
 
-pub use control::{Answer, Ask, CONTROL, Request, Signals, enter, is_enter};
+pub use control::{AgentCommand, AgentReply, CONTROL, Request, Signals, enter, is_enter};
 pub use layout::{
     MEMORY_WORDS, Memory, OpenError, RING_WORDS, SLOTS, SPARING_NS, Settings, ring_words, words_for,
 };

@@ -17,7 +17,7 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU32};
 
-use agent_memory::{Answer, Ask, Request, Signals};
+use agent_memory::{AgentCommand, AgentReply, Request, Signals};
 
 use crate::{fork, guard, handler, memory, stack, sys, threads};
 
@@ -43,7 +43,7 @@ pub(crate) fn prepare() {
     stack::find_usual_size();
 }
 
-/// What the profiler calls: see [`Ask`] and [`Answer`].
+/// What the profiler calls: see [`AgentCommand`] and [`AgentReply`].
 ///
 /// # Safety
 ///
@@ -56,11 +56,11 @@ unsafe extern "C" fn sweetspot_agent_control(request: *mut Request) {
     // That of a profiler that was killed goes on, and the next one may be here before it is over.
     let is_alone = caller != pid && CALLER.compare_exchange(caller, pid, Acquire, Relaxed).is_ok();
     let signals = Signals::of(request);
-    let answer = match Ask::of(request) {
-        _ if !is_alone => Answer::Occupied,
-        Some(Ask::Attach) => attach(request[1] as c_int, signals),
-        Some(Ask::Leave) => leave_if(request[1], signals),
-        None => Answer::Unknown,
+    let answer = match AgentCommand::of(request) {
+        _ if !is_alone => AgentReply::Occupied,
+        Some(AgentCommand::Attach) => attach(request[1] as c_int, signals),
+        Some(AgentCommand::Leave) => leave_if(request[1], signals),
+        None => AgentReply::Unknown,
     };
     if is_alone {
         CALLER.store(0, Release);
@@ -87,42 +87,42 @@ impl Drop for Using {
     }
 }
 
-fn attach(fd: c_int, signals: Signals) -> Answer {
+fn attach(fd: c_int, signals: Signals) -> AgentReply {
     let pid = sys::getpid();
     if memory::is_mapped() {
         if !memory::is_own(pid) {
             leave_child(); // of a process that was sampled, past the C library
         } else if memory::get().is_some_and(|memory| !memory.is_over(sys::monotonic_ns())) {
-            return Answer::Busy;
-        } else if leave(signals) != Answer::Done {
-            return Answer::Unfinished;
+            return AgentReply::Busy;
+        } else if leave(signals) != AgentReply::Done {
+            return AgentReply::Unfinished;
         }
     }
-    let Some(memory) = memory::adopt(fd) else { return Answer::NoMemory };
+    let Some(memory) = memory::adopt(fd) else { return AgentReply::NoMemory };
     if guard::is_shut() || !handler::install_in_guest(signals) {
         // SAFETY: nobody else has had the time to find it: no timer runs.
         unsafe {
             memory::hide();
             memory::release();
         }
-        return Answer::NoSignal;
+        return AgentReply::NoSignal;
     }
     stack::find_first_from_elsewhere();
     memory::own(pid);
     GUEST.store(true, Release);
     threads::enter_all(&memory);
-    Answer::Done
+    AgentReply::Done
 }
 
 /// Leaves unless the memory is another profiler's by now: whoever asks was stopped for so long that it was taken for gone.
-fn leave_if(identity: u64, signals: Signals) -> Answer {
+fn leave_if(identity: u64, signals: Signals) -> AgentReply {
     match memory::get() {
-        Some(memory) if memory.identity() != identity => Answer::Busy,
+        Some(memory) if memory.identity() != identity => AgentReply::Busy,
         _ => leave(signals),
     }
 }
 
-fn leave(signals: Signals) -> Answer {
+fn leave(signals: Signals) -> AgentReply {
     memory::ENABLED.store(false, Relaxed);
     memory::hide();
     threads::stop_all(); // so that nobody comes into the handler again and again, whoever is waited for
@@ -137,14 +137,14 @@ fn leave(signals: Signals) -> Answer {
     handler::remove(signals);
     GUEST.store(false, Release);
     if !is_empty {
-        return Answer::Unfinished;
+        return AgentReply::Unfinished;
     }
     if let Some(memory) = memory::hidden() {
         memory.end_all(sys::getpid()); // what was written can still be read, on the other side
     }
     // SAFETY: it was hidden, and nobody was in a handler after that.
     unsafe { memory::release() };
-    Answer::Done
+    AgentReply::Done
 }
 
 /// In the child of a fork: what other threads were about to do, they do in the parent.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use agent_memory::{Answer, Ask, Request, Signals};
+use agent_memory::{AgentCommand, AgentReply, Request, Signals};
 
 use super::code::{self, Code};
 use super::hijacked_thread::HijackedThread;
@@ -55,7 +55,7 @@ pub(super) fn attach(
     if process.signals.usable().next().is_none() {
         return Err(Refused::NotPermitted(NO_SIGNAL.to_owned()));
     }
-    let task = if process.loaded.is_some() { Task::Ask } else { Task::Load };
+    let task = if process.loaded.is_some() { Task::CallAgent } else { Task::Load };
     let mut thread = process.take_thread(task)?;
     let done = process.begin(&mut thread, prepare);
     settle(thread, done).map(|(memory, signal)| {
@@ -67,11 +67,11 @@ pub(super) fn attach(
 pub(super) fn leave(pid: u32, library: &Path, identity: u64) -> Result<(), Refused> {
     let process = Process::look(pid, library)?;
     let Some(loaded) = process.loaded else { return Ok(()) };
-    let mut thread = process.take_thread(Task::Ask)?;
+    let mut thread = process.take_thread(Task::CallAgent)?;
     let done = process.close_left(&mut thread);
-    let done = done.and_then(|()| process.ask(&mut thread, loaded, Ask::Leave, identity));
+    let done = done.and_then(|()| process.command(&mut thread, loaded, AgentCommand::Leave, identity));
     let done = done.and_then(|(answer, _)| match answer {
-        Answer::Done | Answer::Busy => Ok(()), // whoever has come after us has taken everything over
+        AgentReply::Done | AgentReply::Busy => Ok(()), // whoever has come after us has taken everything over
         answer => Err(refusal(answer)),
     });
     settle(thread, done)
@@ -153,9 +153,9 @@ impl Process {
         });
         let asked = memory.and_then(|(memory, meanwhile)| {
             thread.do_meanwhile(meanwhile);
-            let (answer, [_, signal, ..]) = self.ask(thread, loaded, Ask::Attach, fd as u64)?;
+            let (answer, [_, signal, ..]) = self.command(thread, loaded, AgentCommand::Attach, fd as u64)?;
             match (answer, SIGNALS.into_iter().find(|&known| known as u64 == signal)) {
-                (Answer::Done, Some(signal)) => Ok((memory, signal)),
+                (AgentReply::Done, Some(signal)) => Ok((memory, signal)),
                 (answer, _) => Err(refusal(answer)),
             }
         });
@@ -193,26 +193,26 @@ impl Process {
         })
     }
 
-    /// Asks the agent, again if somebody else is about to.
-    fn ask(
+    /// Sends the agent a command, again if somebody else is about to.
+    fn command(
         &self,
         thread: &mut HijackedThread<'_>,
         loaded: u64,
         ask: Ask,
         argument: u64,
-    ) -> Result<(Answer, Request), Trouble> {
+    ) -> Result<(AgentReply, Request), Trouble> {
         let until = Instant::now() + TO_FINISH;
         loop {
             let signals = signals::with_waiting(self.signals, self.pid);
-            let request = ask.request(argument, signals);
+            let request = command.request(argument, signals);
             let bytes: Vec<u8> = request.iter().flat_map(|word| word.to_le_bytes()).collect();
             let at = thread.put(&bytes)?;
             thread.call(loaded + self.agent.control, [at, 0, 0, 0])?;
             let mut words = [[0; 8]; 4];
             thread.get(words.as_flattened_mut())?;
             let request = words.map(u64::from_le_bytes);
-            match Answer::of(&request) {
-                Some(Answer::Occupied) if Instant::now() < until => std::thread::sleep(BETWEEN_CALLS),
+            match AgentReply::of(&request) {
+                Some(AgentReply::Occupied) if Instant::now() < until => std::thread::sleep(BETWEEN_CALLS),
                 Some(answer) => return Ok((answer, request)),
                 None => return Err(failed(NO_ANSWER)),
             }

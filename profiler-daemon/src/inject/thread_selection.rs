@@ -37,7 +37,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 const TO_STOP: Duration = Duration::from_millis(200);
 /// Room that loading a library takes of a stack, and asking one that is loaded (bytes).
 const ROOM_TO_LOAD: u64 = 64 << 10;
-const ROOM_TO_ASK: u64 = 24 << 10;
+const ROOM_TO_CALL: u64 = 24 << 10;
 /// Of a stack that grows by itself, so much has to be there already.
 const ROOM_FOR_FRAME: u64 = 8 << 10;
 /// More of a stack is not looked at (bytes).
@@ -50,7 +50,7 @@ pub(super) enum Task {
     /// To load the library first.
     Load,
     /// What takes no lock.
-    Ask,
+    CallAgent,
 }
 
 impl Process {
@@ -60,11 +60,11 @@ impl Process {
         let until = begin + PATIENCE;
         let mut watcher = match task {
             Task::Load => Some(Watcher::new(self.pid).map_err(Refused::Failed)?),
-            Task::Ask => None,
+            Task::CallAgent => None,
         };
         let (mut why, mut stragglers, mut pause) = (None, Stragglers::default(), FIRST_PAUSE);
         while Instant::now() < until {
-            let spares_handlers = task == Task::Ask && begin.elapsed() < FOR_HANDLERS;
+            let spares_handlers = task == Task::CallAgent && begin.elapsed() < FOR_HANDLERS;
             let mut candidates = self.candidates().into_iter();
             while Instant::now() < until {
                 // Whoever has come late stands still until he is looked at.
@@ -207,7 +207,7 @@ impl Process {
         };
         let needed = match task {
             Task::Load => ROOM_TO_LOAD,
-            Task::Ask => ROOM_TO_ASK,
+            Task::CallAgent => ROOM_TO_CALL,
         };
         let (there, allowed) = match is_first {
             true => (ROOM_FOR_FRAME, stack_limit(self.pid)),

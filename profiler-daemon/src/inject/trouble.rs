@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use agent_memory::{Answer, Settings};
+use agent_memory::{AgentReply, Settings};
 
 use super::Refused;
 use crate::sys::ptrace::Lost;
@@ -51,20 +51,20 @@ pub(super) fn failed(text: &str) -> Trouble {
 }
 
 /// What came of a call where nothing came of it.
-pub(super) fn refusal(answer: Answer) -> Trouble {
+pub(super) fn refusal(answer: AgentReply) -> Trouble {
     let patience_s = Settings::default().patience_ns / 1_000_000_000;
     let is_busy = format!(
         "is sampled by another sweetspot already; end that, or wait for {patience_s} seconds if it was killed"
     );
     failed(match answer {
-        Answer::Busy => &is_busy,
-        Answer::NoSignal => NO_SIGNAL,
-        Answer::NoMemory => "could not map the memory for the samples (`ulimit -v`?); use perf events",
-        Answer::Unfinished => {
+        AgentReply::Busy => &is_busy,
+        AgentReply::NoSignal => NO_SIGNAL,
+        AgentReply::NoMemory => "could not map the memory for the samples (`ulimit -v`?); use perf events",
+        AgentReply::Unfinished => {
             "has a thread that does not come out of the library's handler; the memory stays mapped"
         }
-        Answer::Occupied => "is in use by another sweetspot; try again",
-        Answer::Done | Answer::Unknown => NO_ANSWER,
+        AgentReply::Occupied => "is in use by another sweetspot; try again",
+        AgentReply::Done | AgentReply::Unknown => NO_ANSWER,
     })
 }
 
