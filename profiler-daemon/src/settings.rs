@@ -19,7 +19,7 @@ use crate::debuginfod;
 use crate::evaluate::{Design, Role, Shape};
 use crate::failure::usage;
 use crate::sys::signal_cost;
-pub(crate) use ctl::{CtlAsk, CtlJob, CtlProfile, CtlTime, TargetList};
+pub(crate) use ctl::{CtlJob, CtlProfile, CtlQuery, CtlTime, TargetList};
 pub(crate) use push::{PushJob, certificates, header, token};
 pub(crate) use report::{ReportJob, ReportSource};
 

@@ -187,7 +187,7 @@ fn everything_is_a_target_that_goes_with_no_other() {
     assert!(message("attach --all --attach-mode task").contains("leave out --attach-mode task"));
     let asked = |line: &str| {
         let Job::Ctl(job) = typed(line).unwrap() else { panic!() };
-        let CtlAsk::Attach(attach) = job.ask else { panic!() };
+        let CtlQuery::Attach(attach) = job.query else { panic!() };
         (attach.everything, attach.each)
     };
     assert_eq!(asked("ctl attach --all --duration 1m"), (true, None));
@@ -257,7 +257,7 @@ fn tables_have_20_rows_and_with_top_0_all() {
     assert!(is_usage("report a.pb.gz b.pb.gz a.pb.gz"), "it would count twice");
     assert!(is_usage("report a.pb.gz b.pb.gz --from -1h"));
     let targets = |line: &str| match typed(line).unwrap() {
-        Job::Ctl(CtlJob { ask: CtlAsk::Targets(list), .. }) => (list.top, list.labels),
+        Job::Ctl(CtlJob { query: CtlQuery::Targets(list), .. }) => (list.top, list.labels),
         _ => panic!(),
     };
     assert_eq!(targets("ctl targets"), (usize::MAX, false));
@@ -269,7 +269,7 @@ fn tables_have_20_rows_and_with_top_0_all() {
 #[test]
 fn a_process_to_watch_is_written_either_way() {
     let pid = |line: &str| match typed(line).unwrap() {
-        Job::Ctl(CtlJob { ask: CtlAsk::Attach(attach), .. }) => attach.pid,
+        Job::Ctl(CtlJob { query: CtlQuery::Attach(attach), .. }) => attach.pid,
         _ => panic!(),
     };
     assert_eq!([pid("ctl attach 7 --duration 1s"), pid("ctl attach --pid 7 --duration 1s")], [Some(7); 2]);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use serde::de::DeserializeOwned;
 
-use crate::settings::{CtlAsk, CtlJob};
+use crate::settings::{CtlJob, CtlQuery};
 use crate::terminal::Terminal;
 use client::{Client, Method};
 
@@ -29,22 +29,22 @@ pub(crate) fn run(job: &CtlJob, terminal: Terminal) -> Result<()> {
     let client = Client { socket: &job.socket };
     let get = |path: &str| client.ask(Method::Get, path, None, PATIENCE);
     let post = |path: &str| client.ask(Method::Post, path, None, PATIENCE);
-    match &job.ask {
-        CtlAsk::Status => show(job, terminal, &get("/v1/status")?, tables::status),
-        CtlAsk::Targets(list) => {
+    match &job.query {
+        CtlQuery::Status => show(job, terminal, &get("/v1/status")?, tables::status),
+        CtlQuery::Targets(list) => {
             show(job, terminal, &get("/v1/targets")?, |answer| targets::table(answer, *list))
         }
-        CtlAsk::Decisions(target) => {
+        CtlQuery::Decisions(target) => {
             let path = format!("/v1/targets/{}/decisions", client::quoted(target));
             show(job, terminal, &get(&path)?, tables::decisions)
         }
-        CtlAsk::Profile(asked) => profile::run(&client, asked, job.json, terminal),
-        CtlAsk::Attach(attach) => {
+        CtlQuery::Profile(asked) => profile::run(&client, asked, job.json, terminal),
+        CtlQuery::Attach(attach) => {
             let body = serde_json::to_vec(attach)?;
             let answer = client.ask(Method::Post, "/v1/attach", Some(body), PATIENCE)?;
             show(job, terminal, &answer, tables::attached)
         }
-        CtlAsk::Detach(target) => {
+        CtlQuery::Detach(target) => {
             let path = format!("/v1/targets/{}", client::quoted(target));
             client.ask(Method::Delete, &path, None, PATIENCE)?;
             let said = format!(
@@ -53,8 +53,8 @@ pub(crate) fn run(job: &CtlJob, terminal: Terminal) -> Result<()> {
             );
             terminal.print(if job.json { "{}\n" } else { &said })
         }
-        CtlAsk::Reload => show(job, terminal, &post("/v1/reload")?, tables::message),
-        CtlAsk::Stop => show(job, terminal, &post("/v1/stop")?, tables::message),
+        CtlQuery::Reload => show(job, terminal, &post("/v1/reload")?, tables::message),
+        CtlQuery::Stop => show(job, terminal, &post("/v1/stop")?, tables::message),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::api::Attach;
 use crate::cli::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs, OutputFile, TargetOrder, Top};
 use crate::failure::usage;
 
-/// Ask a daemon, or tell it something.
+/// Query or control a daemon.
 #[derive(Debug)]
 pub(crate) struct CtlJob {
     /// Its socket.
@@ -22,12 +22,12 @@ pub(crate) struct CtlJob {
     /// Print its own words.
     pub(crate) json: bool,
     /// What.
-    pub(crate) ask: CtlAsk,
+    pub(crate) query: CtlQuery,
 }
 
-/// What is asked of the daemon, or told.
+/// A query or a command to the daemon.
 #[derive(Debug)]
-pub(crate) enum CtlAsk {
+pub(crate) enum CtlQuery {
     /// How it is.
     Status,
     /// Its targets.
@@ -91,16 +91,16 @@ impl CtlJob {
     /// A usage error for values that do not go together.
     pub(super) fn new(args: CtlArgs) -> Result<Self> {
         let ask = match args.ask {
-            CtlCommand::Status => CtlAsk::Status,
+            CtlCommand::Status => CtlQuery::Status,
             CtlCommand::Targets(args) => {
-                CtlAsk::Targets(TargetList { order: args.sort, top: args.top.get(), labels: args.labels })
+                CtlQuery::Targets(TargetList { order: args.sort, top: args.top.get(), labels: args.labels })
             }
-            CtlCommand::Decisions { target } => CtlAsk::Decisions(target),
-            CtlCommand::Profile(args) => CtlAsk::Profile(profile(args)?),
-            CtlCommand::Attach(args) => CtlAsk::Attach(Box::new(attach(*args)?)),
-            CtlCommand::Detach { target } => CtlAsk::Detach(target),
-            CtlCommand::Reload => CtlAsk::Reload,
-            CtlCommand::Stop => CtlAsk::Stop,
+            CtlCommand::Decisions { target } => CtlQuery::Decisions(target),
+            CtlCommand::Profile(args) => CtlQuery::Profile(profile(args)?),
+            CtlCommand::Attach(args) => CtlQuery::Attach(Box::new(attach(*args)?)),
+            CtlCommand::Detach { target } => CtlQuery::Detach(target),
+            CtlCommand::Reload => CtlQuery::Reload,
+            CtlCommand::Stop => CtlQuery::Stop,
         };
         Ok(Self { socket: args.socket, json: args.json, ask })
     }
