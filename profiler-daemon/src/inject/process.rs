@@ -198,7 +198,7 @@ impl Process {
         &self,
         thread: &mut HijackedThread<'_>,
         loaded: u64,
-        ask: Ask,
+        command: AgentCommand,
         argument: u64,
     ) -> Result<(AgentReply, Request), Trouble> {
         let until = Instant::now() + TO_FINISH;

@@ -90,7 +90,7 @@ impl CtlJob {
     ///
     /// A usage error for values that do not go together.
     pub(super) fn new(args: CtlArgs) -> Result<Self> {
-        let ask = match args.ask {
+        let query = match args.ask {
             CtlCommand::Status => CtlQuery::Status,
             CtlCommand::Targets(args) => {
                 CtlQuery::Targets(TargetList { order: args.sort, top: args.top.get(), labels: args.labels })
@@ -102,7 +102,7 @@ impl CtlJob {
             CtlCommand::Reload => CtlQuery::Reload,
             CtlCommand::Stop => CtlQuery::Stop,
         };
-        Ok(Self { socket: args.socket, json: args.json, ask })
+        Ok(Self { socket: args.socket, json: args.json, query })
     }
 }
 

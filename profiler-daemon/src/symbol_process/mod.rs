@@ -355,7 +355,7 @@ impl SymbolProcess {
             all_bytes: limits.all_bytes,
             print,
         });
-        let read = self.ask(&mut state, load, Some(wanted.file), &mut there);
+        let read = self.request(&mut state, load, Some(wanted.file), &mut there);
         let address_bytes = state.address_bytes();
         let read = read.and_then(|response| match response {
             SymbolResponse::Loaded(facts) => {
@@ -380,7 +380,7 @@ impl SymbolProcess {
         }
         let count = addresses.len();
         let asked = SymbolRequest::LookUp(LookUp { number: there.number, addresses });
-        let response = self.ask(&mut state, asked, None, there);
+        let response = self.request(&mut state, asked, None, there);
         let address_bytes = state.address_bytes();
         let found = response.and_then(|response| match response {
             SymbolResponse::Found(mut found) => {
@@ -392,7 +392,7 @@ impl SymbolProcess {
         found.map_err(|broken| self.give_up(&mut state, &there.file, &broken))
     }
 
-    fn ask(
+    fn request(
         &self,
         state: &mut State,
         request: SymbolRequest,
@@ -408,7 +408,7 @@ impl SymbolProcess {
             running.notify(SymbolRequest::Forget(Forget { numbers }));
         }
         let patience = self.0.patience.for_bytes(there.bytes);
-        running.ask(request, file, patience, &mut |question| {
+        running.request(request, file, patience, &mut |question| {
             let file = open(&*there.files, question)?;
             there.bytes = there.bytes.saturating_add(file.metadata().map_or(0, |meta| meta.len()));
             Some(file)

@@ -98,7 +98,7 @@ impl Running {
         let mut running = Self { child, socket, address_bytes: bounds.address_bytes };
         let Bounds { address_bytes, cpu_s, files } = bounds;
         let confine = SymbolRequest::Confine(Confine { address_bytes, cpu_s, files });
-        match running.ask(confine, None, patience, &mut |_| None) {
+        match running.request(confine, None, patience, &mut |_| None) {
             Ok(SymbolResponse::Confined(confined)) if confined.problem.is_empty() => Ok(running),
             Ok(SymbolResponse::Confined(confined)) => {
                 Err(NotStarted(format!("it was not permitted {}", confined.problem)))
@@ -132,7 +132,7 @@ impl Running {
 
     /// Sends a request, with the file that it is about, and waits for the reply. Files that the process asks for meanwhile are given by
     /// `answer`.
-    pub(super) fn ask(
+    pub(super) fn request(
         &mut self,
         request: SymbolRequest,
         file: Option<&File>,
