@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::at_tick::AtTick;
-use super::coldness::Coldness;
+use super::cache_sensitivity::CacheSensitivity;
 
 /// A cost and how sure it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -75,8 +75,8 @@ pub struct CostModel {
     #[serde(default)]
     pub per_handler_ns: Option<Cost>,
     /// How the rest of a sample follows the handler; `None` where that was not measured: then it stays as it is.
-    #[serde(default)]
-    pub coldness: Option<Coldness>,
+    #[serde(default, rename = "coldness")]
+    pub cache_sensitivity: Option<CacheSensitivity>,
     /// What samples by timer signals cost outside of their handlers, where each can tell; `None` where they cannot, and for
     /// others, whose model does not name it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,7 +105,7 @@ impl Default for CostModel {
             per_side_record_ns: Cost::new(1_000.0, 500.0),
             per_fork_ns: Cost::new(10_000.0, 5_000.0),
             per_handler_ns: None,
-            coldness: None,
+            cache_sensitivity: None,
             at_tick: None,
             per_trace_record_ns: trace_record(),
             per_interrupt_ns: None,
@@ -128,7 +128,7 @@ impl CostModel {
             per_side_record_ns: self.per_side_record_ns.or(prior.per_side_record_ns),
             per_fork_ns: self.per_fork_ns.or(prior.per_fork_ns),
             per_handler_ns: self.per_handler_ns.filter(|handler| handler.is_part_of(bare)),
-            coldness: self.coldness.filter(Coldness::is_plausible),
+            cache_sensitivity: self.cache_sensitivity.filter(CacheSensitivity::is_plausible),
             at_tick: self.at_tick.filter(AtTick::is_plausible),
             per_trace_record_ns: self.per_trace_record_ns.or(prior.per_trace_record_ns),
             per_interrupt_ns: self.per_interrupt_ns.filter(|cost| cost.is_valid() && cost.mean_ns >= 1.0),
@@ -152,7 +152,7 @@ impl CostModel {
         (100.0..1_000_000.0).contains(&bare.mean_ns)
             && (0.0..=bare.mean_ns / 3.0).contains(&bare.se_ns)
             && others.iter().all(|cost| cost.is_valid())
-            && self.coldness.is_none_or(|coldness| coldness.is_plausible())
+            && self.cache_sensitivity.is_none_or(|cache_sensitivity| cache_sensitivity.is_plausible())
             && self.at_tick.is_none_or(|ticks| ticks.is_plausible())
     }
 

@@ -2,14 +2,14 @@
 //!
 //! A sample's cost is an interrupt and, inside it, the kernel's handler that writes the record. The handler
 //! walks the target's stack and finds the target's caches. So does the rest, which is not timed: it follows
-//! the handler, as the calibration found ([`Coldness`]), or stays as calibrated where that did not look.
+//! the handler, as the calibration found ([`CacheSensitivity`]), or stays as calibrated where that did not look.
 //!
 //! For stacks of a kind that no burst has timed, the calibration's own errors are used: the regression starts
 //! from it with wide priors, and a prior that is left quickly is no measure of doubt.
 
 use std::collections::VecDeque;
 
-use super::coldness::Coldness;
+use super::cache_sensitivity::CacheSensitivity;
 use super::cost::{Cost, CostModel};
 use super::interrupts::Interrupts;
 use super::modes::{CostMode, clear_modes};
@@ -64,7 +64,7 @@ pub(super) struct Prices {
 struct Field {
     /// The part of a sample that no handler sees, as calibrated.
     outside: Cost,
-    coldness: Option<Coldness>,
+    cache_sensitivity: Option<CacheSensitivity>,
     /// The calibration with the handler alone for a sample.
     calibrated: CostModel,
     regression: RobustRegression,
@@ -166,7 +166,7 @@ impl Field {
         let regression = from_priors(&calibrated);
         Field {
             outside: Cost::new(outside_ns, sample.se_ns.hypot(handler.se_ns)),
-            coldness: calibrated.coldness,
+            cache_sensitivity: calibrated.cache_sensitivity,
             calibrated,
             parameters: regression.parameters(),
             regression,
@@ -227,8 +227,8 @@ impl Field {
     /// different times by different means: their errors are independent.
     fn parts(&self, frames: f64, bytes: f64) -> Option<(Cost, Cost)> {
         let handler = self.handler(frames, bytes)?;
-        let sample = match &self.coldness {
-            Some(coldness) => coldness.sample(handler, frames, bytes),
+        let sample = match &self.cache_sensitivity {
+            Some(cache_sensitivity) => cache_sensitivity.sample(handler, frames, bytes),
             None => {
                 let mean_ns = self.outside.mean_ns + handler.mean_ns;
                 Cost::new(mean_ns, self.outside.se_ns.hypot(handler.se_ns))

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use profiler_core::rate::calibration::{FitError, Trial, fit};
-use profiler_core::rate::{Coldness, Cost, CostModel, HandlerTime, SampleKind, handler_costs};
+use profiler_core::rate::{CacheSensitivity, Cost, CostModel, HandlerTime, SampleKind, handler_costs};
 use profiler_core::unwind::method::Method;
 use serde::Serialize;
 
@@ -121,7 +121,11 @@ fn with_handler(
     let Some((warm, [cold, ..])) = handler_computing.zip(handler_waiting) else { return model };
     let often = SampleKind { sample: computing, handler: warm[0], frames: 0.0 };
     let kinds: Vec<SampleKind> = std::iter::once(often).chain(rare).collect();
-    CostModel { per_handler_ns: Some(warm[0].pooled(cold)), coldness: Coldness::fit(&kinds, warm), ..model }
+    CostModel {
+        per_handler_ns: Some(warm[0].pooled(cold)),
+        cache_sensitivity: CacheSensitivity::fit(&kinds, warm),
+        ..model
+    }
 }
 
 /// What a rare sample costs, its few frames included; with what its handler takes, where that could be timed. Of work that

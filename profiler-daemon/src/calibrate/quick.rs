@@ -7,7 +7,7 @@ use std::thread;
 use nix::unistd::gettid;
 use profiler_core::handler_trace::HandledSample;
 use profiler_core::rate::calibration::{Trial, fit};
-use profiler_core::rate::{Coldness, Cost, CostModel, HandlerTime, SampleKind, handler_costs};
+use profiler_core::rate::{CacheSensitivity, Cost, CostModel, HandlerTime, SampleKind, handler_costs};
 use profiler_core::record::{Record, RecordFormat};
 use profiler_core::sorter::RecordQueue;
 
@@ -82,7 +82,7 @@ fn measure_here(access: Access) -> io::Result<Quick> {
         per_byte_ns: unsure(byte),
         per_switch_ns: switch.map_or(prior.per_switch_ns, |[cost]| unsure(cost)),
         per_handler_ns: handler.map(|[bare, ..]| unsure(usual(bare))),
-        coldness: handler.and_then(|warm| Coldness::fit(&[alone(warm)], warm)),
+        cache_sensitivity: handler.and_then(|warm| CacheSensitivity::fit(&[alone(warm)], warm)),
         per_interrupt_ns,
         ..prior
     };

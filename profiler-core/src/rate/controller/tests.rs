@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::super::Criterion;
 use super::super::cost::Cost;
 use super::*;
-use crate::rate::{Coldness, HandlerTime};
+use crate::rate::{CacheSensitivity, HandlerTime};
 
 fn reading(tick: u64, samples: u64) -> Reading {
     Reading {
@@ -306,7 +306,7 @@ prop_compose! {
             per_byte_ns: Cost::new(x[4], x[5]), per_switch_ns: Cost::new(x[6], x[7]),
             per_side_record_ns: Cost::new(x[8], x[9]), per_fork_ns: Cost::new(x[10], x[11]),
             per_handler_ns: Some(Cost::new(traced[0], traced[1])),
-            coldness: Some(Coldness {
+            cache_sensitivity: Some(CacheSensitivity {
                 handler_ns: Cost::new(x[11], x[0]), frame_ns: Cost::new(x[10], x[1]),
                 byte_ns: Cost::new(x[9], x[2]), outside_ns: Cost::new(traced[1], traced[0]),
                 growth: x[8], growth_se: x[3],

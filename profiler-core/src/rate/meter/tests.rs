@@ -21,7 +21,7 @@ fn model() -> CostModel {
         per_side_record_ns: exact(3_000.0),
         per_fork_ns: exact(30_000.0),
         per_handler_ns: Some(exact(800.0)),
-        coldness: None,
+        cache_sensitivity: None,
         at_tick: None,
         per_trace_record_ns: exact(400.0),
         per_interrupt_ns: Some(exact(9_000.0)),

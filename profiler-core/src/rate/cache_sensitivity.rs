@@ -24,7 +24,7 @@ const MET: (f64, f64) = (0.5, 2.0);
 
 /// How the rest of a sample follows its handler.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Coldness {
+pub struct CacheSensitivity {
     /// The handler in a program that leaves the caches to the kernel, for a sample without its stack.
     pub handler_ns: Cost,
     /// The same for a frame walked.
@@ -57,13 +57,13 @@ impl Kind {
     }
 }
 
-impl Coldness {
+impl CacheSensitivity {
     /// From samples of several kinds, and what their handler takes for a sample, a frame and a byte in the warmest. Nothing
     /// is copied in any. `None` without a kind that costs something.
     ///
     /// A line through the kinds, by least squares; its slope has a prior, so that one kind is enough.
-    pub fn fit(kinds: &[Kind], [handler_ns, frame_ns, byte_ns]: [Cost; 3]) -> Option<Coldness> {
-        let start = Coldness {
+    pub fn fit(kinds: &[Kind], [handler_ns, frame_ns, byte_ns]: [Cost; 3]) -> Option<CacheSensitivity> {
+        let start = CacheSensitivity {
             handler_ns,
             frame_ns,
             byte_ns,
@@ -86,7 +86,7 @@ impl Coldness {
         let [w, wx, wxx, wy, wxy] = sums;
         let determinant = w * wxx - wx * wx;
         let (a, b) = ((wy * wxx - wxy * wx) / determinant, (w * wxy - wx * wy) / determinant);
-        let fitted = Coldness {
+        let fitted = CacheSensitivity {
             outside_ns: Cost::new(a, (wxx / determinant).sqrt()),
             growth: (b / a).max(0.0),
             growth_se: (w / determinant).sqrt() / a,
@@ -184,20 +184,21 @@ mod tests {
     fn kinds_that_are_known_well_decide_and_one_alone_leaves_the_prior() {
         for growth in [0.3, 0.55, 0.9] {
             let kinds = [0.0, 0.1, 0.3, 0.6].map(|colder| kind(colder, growth, 100.0));
-            let fitted = Coldness::fit(&kinds, WARM).unwrap();
+            let fitted = CacheSensitivity::fit(&kinds, WARM).unwrap();
             assert!((fitted.outside_ns.mean_ns / 12_500.0 - 1.0).abs() < 0.02, "{fitted:?}");
             assert!((fitted.growth - growth).abs() < 1.5 * fitted.growth_se, "{fitted:?}");
             assert!(fitted.growth_se < 0.6 * GROWTH_SE, "{fitted:?}");
         }
-        let alone = Coldness::fit(&[kind(0.0, 3.0, 300.0)], WARM).unwrap();
+        let alone = CacheSensitivity::fit(&[kind(0.0, 3.0, 300.0)], WARM).unwrap();
         assert!((alone.outside_ns.mean_ns - 12_500.0).abs() < 1.0, "{alone:?}");
         assert!((alone.growth - GROWTH).abs() < 1e-6 && alone.growth_se >= 0.99 * GROWTH_SE, "{alone:?}");
-        assert_eq!(Coldness::fit(&[], WARM), None);
+        assert_eq!(CacheSensitivity::fit(&[], WARM), None);
     }
 
     #[test]
     fn a_colder_handler_is_a_dearer_sample_as_far_as_was_met() {
-        let cold = Coldness::fit(&[kind(0.0, GROWTH, 100.0), kind(0.4, GROWTH, 100.0)], WARM).unwrap();
+        let cold =
+            CacheSensitivity::fit(&[kind(0.0, GROWTH, 100.0), kind(0.4, GROWTH, 100.0)], WARM).unwrap();
         let at = |factor: f64| cold.sample(Cost::new(factor * 4_000.0, 20.0), 10.0, 10_000.0);
         assert!((at(1.0).mean_ns / 16_500.0 - 1.0).abs() < 0.01, "{:?}", at(1.0));
         let expected_ns = 12_500.0 * (1.0 + 0.3 * GROWTH) + 1.3 * 4_000.0;
@@ -211,12 +212,12 @@ mod tests {
     #[test]
     fn what_cannot_be_is_none() {
         let no_number = Kind { sample: Cost::new(f64::NAN, 1.0), ..kind(0.0, 1.0, 1.0) };
-        assert_eq!(Coldness::fit(&[no_number], WARM), None);
+        assert_eq!(CacheSensitivity::fit(&[no_number], WARM), None);
         let cheaper = Kind { sample: Cost::new(100.0, 1.0), ..kind(0.0, 1.0, 1.0) };
-        assert_eq!(Coldness::fit(&[cheaper], WARM), None);
-        let fitted = Coldness::fit(&[kind(0.0, 1.0, 1.0)], WARM).unwrap();
+        assert_eq!(CacheSensitivity::fit(&[cheaper], WARM), None);
+        let fitted = CacheSensitivity::fit(&[kind(0.0, 1.0, 1.0)], WARM).unwrap();
         assert!(fitted.is_plausible());
-        assert!(!Coldness { growth: f64::NAN, ..fitted }.is_plausible());
-        assert!(!Coldness { outside_ns: Cost::new(-1.0, 1.0), ..fitted }.is_plausible());
+        assert!(!CacheSensitivity { growth: f64::NAN, ..fitted }.is_plausible());
+        assert!(!CacheSensitivity { outside_ns: Cost::new(-1.0, 1.0), ..fitted }.is_plausible());
     }
 }
