@@ -13,8 +13,8 @@
 //! ([`AgentMemory::reserve`]): a page that the target wrote first would be charged to the target, and end it
 //! where it has no memory left. So rings are small where there are many: 32 MiB for 128 threads.
 
+mod descendants;
 mod guest;
-mod kin;
 mod latecomer;
 mod slots;
 mod strangers;
@@ -30,9 +30,9 @@ use rustc_hash::FxHashSet;
 
 use agent_memory::{Begun, Found, Memory, SLOTS, SampleHead, Settings, decode, ring_words, words_for};
 
+use self::descendants::DescendantCheck;
 use self::guest::Guest;
 pub(crate) use self::guest::Host;
-use self::kin::Kin;
 use self::slots::{Slots, Taken};
 use self::strangers::Strangers;
 use super::perf::{ClockSettings, Drained};
@@ -55,7 +55,7 @@ pub(crate) struct TimerSampler {
     memory: Arc<AgentMemory>,
     slots: Slots,
     strangers: Strangers,
-    kin: Kin,
+    descendants: DescendantCheck,
     settings: ClockSettings,
     /// Rings whose memory is there, and whether there was none for more.
     reserved: usize,
@@ -107,7 +107,7 @@ impl TimerSampler {
             strangers: Strangers::default(),
             reserved: 0,
             is_short: false,
-            kin: Kin::default(),
+            descendants: DescendantCheck::default(),
             settings,
             told,
             overwritten: 0,
@@ -141,7 +141,7 @@ impl TimerSampler {
     pub(crate) fn follow(&mut self, pid: u32) {
         self.root = pid;
         self.known.insert(pid);
-        self.kin.begin(pid);
+        self.descendants.begin(pid);
     }
 
     fn shared(&self) -> Option<Memory<'_>> {
@@ -273,7 +273,7 @@ impl TimerSampler {
             lines.push(format!("the command was not sampled: {why} (LD_PRELOAD)"));
         }
         lines.extend(self.unseen(&memory));
-        lines.extend(self.kin.shortfall());
+        lines.extend(self.descendants.shortfall());
         let (left_out, refused) = (memory.left_out(), memory.refused());
         if left_out > 0 {
             lines.push(format!("{left_out} threads were not sampled: at most {SLOTS} are sampled at a time"));
@@ -341,10 +341,10 @@ impl TimerSampler {
         for taken in self.slots.look(&memory) {
             let is_first = taken.pid == taken.tid;
             if is_first && self.guest.is_none() {
-                self.kin.look(taken.pid);
+                self.descendants.look(taken.pid);
             }
             // The first thread of a process tells of itself.
-            if !is_first && !self.kin.is_strange(taken.pid) {
+            if !is_first && !self.descendants.is_excluded(taken.pid) {
                 handle(Drained::Record(Record::Fork(taken.of_own_process()), 0));
             }
         }
@@ -358,10 +358,10 @@ impl TimerSampler {
         let (times, at_tick) = (&mut self.times, self.at_tick);
         let mut target = Target { known: &mut self.known, root: self.root, times, at_tick };
         let Buffers { words, bytes } = &mut self.buffers;
-        let kin = &mut self.kin;
+        let descendants = &mut self.descendants;
         self.slots.drain(&memory, (until_ns, now_ns), words, |thread, words| {
-            match kin.is_strange(thread.pid) {
-                true => kin.leave_out(thread.pid),
+            match descendants.is_excluded(thread.pid) {
+                true => descendants.count_excluded(thread.pid),
                 false => target.tell(thread, words, bytes, &mut handle),
             }
         });
@@ -373,11 +373,11 @@ impl TimerSampler {
             handle(Drained::Record(Record::Lost { count: dropped }, 0));
         }
         if self.guest.is_none() {
-            let owners = self.slots.owners().filter(|owner| !self.kin.is_strange(owner.pid));
+            let owners = self.slots.owners().filter(|owner| !self.descendants.is_excluded(owner.pid));
             self.strangers.look(now_ns, owners);
         }
         let ended = self.slots.free_ended(&memory, until_ns);
-        for ended in ended.into_iter().filter(|ended| !self.kin.is_strange(ended.pid)) {
+        for ended in ended.into_iter().filter(|ended| !self.descendants.is_excluded(ended.pid)) {
             handle(Drained::Record(Record::Exit(ended.of_own_process()), 0));
         }
         self.reserve();

@@ -11,14 +11,14 @@ const GENERATIONS: usize = 64;
 
 /// Those who were looked at.
 #[derive(Default)]
-pub(super) struct Kin {
+pub(super) struct DescendantCheck {
     root: u32,
     known: FxHashSet<u32>,
     /// Who is not believed, and how many of its records were left out.
-    strange: FxHashMap<u32, u64>,
+    excluded: FxHashMap<u32, u64>,
 }
 
-impl Kin {
+impl DescendantCheck {
     /// Everybody descends from this process.
     pub(super) fn begin(&mut self, root: u32) {
         self.root = root;
@@ -30,28 +30,28 @@ impl Kin {
         let parent = |pid| procfs::name_and_parent(pid).map(|(_, parent)| parent);
         if pid == self.root || descends(pid, &self.known, parent) || has_memory(pid) {
             self.known.insert(pid);
-            self.strange.remove(&pid);
+            self.excluded.remove(&pid);
         } else {
             self.known.remove(&pid);
-            self.strange.entry(pid).or_insert(0);
+            self.excluded.entry(pid).or_insert(0);
         }
     }
 
-    pub(super) fn is_strange(&self, pid: u32) -> bool {
-        self.strange.contains_key(&pid)
+    pub(super) fn is_excluded(&self, pid: u32) -> bool {
+        self.excluded.contains_key(&pid)
     }
 
     /// A record of such a process is left out.
-    pub(super) fn leave_out(&mut self, pid: u32) {
-        if let Some(records) = self.strange.get_mut(&pid) {
+    pub(super) fn count_excluded(&mut self, pid: u32) {
+        if let Some(records) = self.excluded.get_mut(&pid) {
             *records = records.saturating_add(1);
         }
     }
 
     /// What a person should know.
     pub(super) fn shortfall(&self) -> Option<String> {
-        let processes = self.strange.len();
-        let records = self.strange.values().fold(0, |sum: u64, &records| sum.saturating_add(records));
+        let processes = self.excluded.len();
+        let records = self.excluded.values().fold(0, |sum: u64, &records| sum.saturating_add(records));
         (processes > 0).then(|| {
             format!(
                 "{processes} processes started in PID namespaces of their own, and their {records} records \
@@ -105,13 +105,15 @@ mod tests {
         assert!([80, 81].iter().all(|&pid| descends(pid, &known, parents)));
         assert!([1, 2, 90, 60].iter().all(|&pid| !descends(pid, &known, parents)));
         assert!(descends(99, &known, parents), "it has ended");
-        let mut kin = Kin::default();
-        kin.begin(std::process::id());
-        kin.look(1);
-        kin.leave_out(1);
-        assert!(kin.is_strange(1) && !kin.is_strange(2));
+        let mut descendants = DescendantCheck::default();
+        descendants.begin(std::process::id());
+        descendants.look(1);
+        descendants.count_excluded(1);
+        assert!(descendants.is_excluded(1) && !descendants.is_excluded(2));
         assert!(
-            kin.shortfall().is_some_and(|line| line.starts_with("1 processes") && line.contains("1 records"))
+            descendants
+                .shortfall()
+                .is_some_and(|line| line.starts_with("1 processes") && line.contains("1 records"))
         );
     }
 }
