@@ -24,8 +24,8 @@ use crate::{fork, guard, handler, memory, stack, sys, threads};
 /// How often it is looked whether everybody has left the handler, a tenth of a millisecond apart.
 const LOOKS: u32 = 1000;
 
-/// Whether we sample as a guest: loaded, and nothing stands before the C library.
-static GUEST: AtomicBool = AtomicBool::new(false);
+/// Whether we were injected: loaded, and nothing stands before the C library.
+static INJECTED: AtomicBool = AtomicBool::new(false);
 /// Places outside of the handler of our timers that use the memory at the moment.
 static USING: AtomicU32 = AtomicU32::new(0);
 /// The process that makes a call at the moment, in our memory; 0 if none does. Another's was made in a parent, whose child this is.
@@ -33,8 +33,8 @@ static CALLER: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the process is sampled without having been begun for it.
 #[inline]
-pub(crate) fn is_guest() -> bool {
-    GUEST.load(Acquire)
+pub(crate) fn is_injected() -> bool {
+    INJECTED.load(Acquire)
 }
 
 /// Does what can only be done where locks may be taken: called by the dynamic linker, whoever loads us.
@@ -99,7 +99,7 @@ fn attach(fd: c_int, signals: Signals) -> AgentReply {
         }
     }
     let Some(memory) = memory::adopt(fd) else { return AgentReply::NoMemory };
-    if guard::is_shut() || !handler::install_in_guest(signals) {
+    if guard::is_shut() || !handler::install_injected(signals) {
         // SAFETY: nobody else has had the time to find it: no timer runs.
         unsafe {
             memory::hide();
@@ -109,7 +109,7 @@ fn attach(fd: c_int, signals: Signals) -> AgentReply {
     }
     stack::find_first_from_elsewhere();
     memory::own(pid);
-    GUEST.store(true, Release);
+    INJECTED.store(true, Release);
     threads::enter_all(&memory);
     AgentReply::Done
 }
@@ -135,7 +135,7 @@ fn leave(signals: Signals) -> AgentReply {
     });
     threads::stop_all(); // of whoever had found the memory just before
     handler::remove(signals);
-    GUEST.store(false, Release);
+    INJECTED.store(false, Release);
     if !is_empty {
         return AgentReply::Unfinished;
     }
@@ -160,7 +160,7 @@ pub(crate) fn leave_child() {
     USING.store(0, Relaxed);
     memory::hide();
     handler::remove(Signals::default()); // what waits for the parent does not for its child
-    GUEST.store(false, Release);
+    INJECTED.store(false, Release);
     // SAFETY: the only thread is here.
     unsafe { memory::release() };
 }

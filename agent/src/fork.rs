@@ -14,7 +14,7 @@ pub(crate) fn follow() {
 
 unsafe extern "C" fn in_child() {
     control::begin_child();
-    if control::is_guest() {
+    if control::is_injected() {
         return control::leave_child();
     }
     if memory::ENABLED.load(Relaxed) {

@@ -56,7 +56,7 @@ pub(crate) fn install() -> bool {
 /// The same in a process that we were loaded into, where nothing stands before the C library: one that is ignored where nobody
 /// handles it, so that whoever resets all signals comes to no harm, nor does a program that takes the place of this one. Those
 /// that the program blocks or reads are seen from outside, so only those that are usable are taken.
-pub(crate) fn install_in_guest(signals: Signals) -> bool {
+pub(crate) fn install_injected(signals: Signals) -> bool {
     for signal in signals.usable().filter(|&signal| is_ignored_by_default(signal)) {
         // Ours may have stayed: see `remove`.
         let is_free = interpose::is_unused(signal) || interpose::is_handled_by(signal, on_signal);
@@ -96,7 +96,7 @@ extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     let begin_ns = sys::monotonic_ns();
     // SAFETY: the kernel hands over what belongs to the signal, both valid for this call.
     let (ours, value) = unsafe { ((*info).si_code == libc::SI_TIMER, (*info).si_value().sival_ptr as usize) };
-    if !ours && agent_memory::is_enter(value as u64) && control::is_guest() {
+    if !ours && agent_memory::is_enter(value as u64) && control::is_injected() {
         return control::enter(value as u64);
     }
     if !ours || value & !0xffff != VALUE {

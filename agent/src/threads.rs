@@ -295,7 +295,7 @@ fn remember(slot: usize) -> bool {
 /// The calling thread's slot. In a process that we were loaded into none is noted: what a thread still has noted there was its
 /// slot in the memory of the profiler that began the process.
 fn own_slot() -> Option<usize> {
-    if control::is_guest() {
+    if control::is_injected() {
         return None;
     }
     let key = KEY.load(Acquire).checked_sub(1)?;
@@ -354,8 +354,8 @@ pub(crate) fn at_exit() {
 unsafe extern "C" fn leave(value: *mut c_void) {
     let Some(index) = (value as usize).checked_sub(1) else { return };
     let _using = Using::begin();
-    // To a guest the slot is another's: see `own_slot`.
-    if let Some(memory) = memory::get().filter(|_| !control::is_guest()) {
+    // To an injected agent the slot is another's: see `own_slot`.
+    if let Some(memory) = memory::get().filter(|_| !control::is_injected()) {
         end(index, &memory);
     }
 }

@@ -107,7 +107,7 @@ pub(crate) fn name_of(signal: i32) -> &'static str {
 /// # Errors
 ///
 /// If it is gone, or may not be signalled.
-pub(crate) fn tell(pid: u32, tid: u32, signal: i32, value: u64) -> std::io::Result<()> {
+pub(crate) fn signal(pid: u32, tid: u32, signal: i32, value: u64) -> std::io::Result<()> {
     signal::queue(pid, tid, signal, value)
 }
 

@@ -249,11 +249,11 @@ impl<L: DecisionLog> Engine<L> {
             }
             std::thread::sleep(Duration::from_nanos(BIRTH_NS + SETTLING_NS)); // then every birth until now is on record
             self.drain(clock::monotonic_ns().saturating_sub(SETTLING_NS));
-            let latecomers = self.sampler.unattached(self.threads());
-            if latecomers.is_empty() {
+            let new_threads = self.sampler.unattached(self.threads());
+            if new_threads.is_empty() {
                 return Ok(());
             }
-            self.sampler.attach_more(&latecomers)?;
+            self.sampler.attach_more(&new_threads)?;
         }
         Ok(())
     }

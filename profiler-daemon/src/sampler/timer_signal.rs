@@ -14,8 +14,8 @@
 //! where it has no memory left. So rings are small where there are many: 32 MiB for 128 threads.
 
 mod descendants;
-mod guest;
-mod latecomer;
+mod injected_agent;
+mod new_thread;
 mod slots;
 mod strangers;
 
@@ -31,8 +31,8 @@ use rustc_hash::FxHashSet;
 use agent_memory::{Begun, Found, Memory, SLOTS, SampleHead, Settings, decode, ring_words, words_for};
 
 use self::descendants::DescendantCheck;
-use self::guest::Guest;
-pub(crate) use self::guest::Host;
+pub(crate) use self::injected_agent::Host;
+use self::injected_agent::InjectedAgent;
 use self::slots::{Slots, Taken};
 use self::strangers::Strangers;
 use super::perf::{ClockSettings, Drained};
@@ -77,7 +77,7 @@ pub(crate) struct TimerSampler {
     at_tick: Option<AtTick>,
     buffers: Buffers,
     /// Where the agent is loaded into a process that runs already.
-    guest: Option<Guest>,
+    agent: Option<InjectedAgent>,
 }
 
 /// Kept between records to spare allocations.
@@ -119,14 +119,14 @@ impl TimerSampler {
             times: Vec::new(),
             at_tick: None,
             buffers: Buffers::default(),
-            guest: None,
+            agent: None,
         })
     }
 
     /// The same for a process that runs already, and that the agent is loaded into at the start.
     pub(crate) fn within(host: Host, settings: ClockSettings, dither: Dither, seed: u64) -> io::Result<Self> {
         let mut sampler = Self::new(settings, dither, seed)?;
-        sampler.guest = Some(Guest::new(host, sampler.told.identity));
+        sampler.agent = Some(InjectedAgent::new(host, sampler.told.identity));
         // Nothing stands before the C library there: a filter that ends whoever asks the kernel for a copy is not seen to come.
         sampler.told.may_copy = false;
         Ok(sampler)
@@ -178,8 +178,8 @@ impl TimerSampler {
     ///
     /// Why it cannot be.
     pub(crate) fn start(&mut self) -> Result<(), Refused> {
-        let rings = rings_for(self.guest.as_ref().map_or(0, Guest::thread_count));
-        if let Some(mut guest) = self.guest.take() {
+        let rings = rings_for(self.agent.as_ref().map_or(0, InjectedAgent::thread_count));
+        if let Some(mut agent) = self.agent.take() {
             let told = self.told;
             let prepare = |memory: &Arc<AgentMemory>| {
                 memory.reserve(words_for(rings))?;
@@ -193,15 +193,15 @@ impl TimerSampler {
                 };
                 Ok(Box::new(beat) as Meanwhile)
             };
-            self.memory = guest.attach(prepare)?;
+            self.memory = agent.attach(prepare)?;
             self.told.now_ns = clock::monotonic_ns(); // until here there was nobody to be silent to
             if let Some(memory) = Memory::of_own(self.memory.words()) {
                 self.slots.look(&memory); // these threads are known without being told of
                 if memory.left_out() == 0 && memory.refused() == 0 {
-                    guest.found(self.slots.owners().map(|owner| owner.tid));
+                    agent.found(self.slots.owners().map(|owner| owner.tid));
                 }
             }
-            self.guest = Some(guest);
+            self.agent = Some(agent);
         } else {
             self.memory.reserve(words_for(rings)).map_err(|error| {
                 Refused::Failed(format!(
@@ -220,8 +220,8 @@ impl TimerSampler {
         if let Some(memory) = self.shared() {
             memory.stop();
         }
-        if let Some(guest) = &mut self.guest {
-            guest.leave();
+        if let Some(agent) = &mut self.agent {
+            agent.leave();
         }
     }
 
@@ -267,8 +267,8 @@ impl TimerSampler {
     /// What could not be sampled, in words.
     pub(crate) fn shortfalls(&self) -> Vec<String> {
         let Some(memory) = self.shared() else { return Vec::new() };
-        let mut lines = self.guest.as_ref().map(Guest::shortfalls).unwrap_or_default();
-        if self.guest.is_none() && !self.slots.ever_taken() {
+        let mut lines = self.agent.as_ref().map(InjectedAgent::shortfalls).unwrap_or_default();
+        if self.agent.is_none() && !self.slots.ever_taken() {
             let why = "it, or its environment, lets nothing be preloaded";
             lines.push(format!("the command was not sampled: {why} (LD_PRELOAD)"));
         }
@@ -310,12 +310,12 @@ impl TimerSampler {
 
     /// What threads have used that were sampled too late, or never.
     fn unseen(&self, memory: &Memory<'_>) -> Option<String> {
-        let (unseen_ms, what) = match &self.guest {
+        let (unseen_ms, what) = match &self.agent {
             None => {
                 (memory.unseen_ns() / 1_000_000, "threads that ended between two ticks of the kernel used")
             }
-            Some(guest) => {
-                (guest.late_ms(), "threads that started later had used, before they were sampled,")
+            Some(agent) => {
+                (agent.late_ms(), "threads that started later had used, before they were sampled,")
             }
         };
         (unseen_ms > MOST_UNSEEN_MS).then(|| format!("{what} some {unseen_ms} ms that no sample could hit"))
@@ -340,7 +340,7 @@ impl TimerSampler {
         let Some(memory) = Memory::of_own(self.memory.words()) else { return };
         for taken in self.slots.look(&memory) {
             let is_first = taken.pid == taken.tid;
-            if is_first && self.guest.is_none() {
+            if is_first && self.agent.is_none() {
                 self.descendants.look(taken.pid);
             }
             // The first thread of a process tells of itself.
@@ -348,10 +348,10 @@ impl TimerSampler {
                 handle(Drained::Record(Record::Fork(taken.of_own_process()), 0));
             }
         }
-        if let Some(guest) = &mut self.guest {
-            let gone = guest.follow_threads(|| self.slots.owners().map(|owner| owner.tid).collect());
+        if let Some(agent) = &mut self.agent {
+            let gone = agent.follow_threads(|| self.slots.owners().map(|owner| owner.tid).collect());
             self.slots.end(&memory, &gone);
-            if guest.is_shut() {
+            if agent.is_shut() {
                 memory.shut();
             }
         }
@@ -372,7 +372,7 @@ impl TimerSampler {
         if dropped > 0 {
             handle(Drained::Record(Record::Lost { count: dropped }, 0));
         }
-        if self.guest.is_none() {
+        if self.agent.is_none() {
             let owners = self.slots.owners().filter(|owner| !self.descendants.is_excluded(owner.pid));
             self.strangers.look(now_ns, owners);
         }

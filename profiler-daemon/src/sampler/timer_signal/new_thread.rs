@@ -9,12 +9,12 @@ use std::fs;
 
 use crate::sys::procfs::{self, Call};
 
-/// A thread that runs may be about to sleep, or about to be woken: so it is told once it has used as much as would have brought it a signal
+/// A thread that runs may be about to sleep, or about to be woken: so it is signalled once it has used as much as would have brought it a signal
 /// of its timer by now (ms).
 const USED_MS: u64 = 10;
 
-/// Whether it may be told now.
-pub(super) fn may_be_told(pid: u32, tid: u32) -> bool {
+/// Whether it may be signalled now.
+pub(super) fn may_be_signalled(pid: u32, tid: u32) -> bool {
     match procfs::thread_call(pid, tid) {
         None => false, // it has ended
         Some(Call::None) => procfs::thread_cpu_ms(pid, tid) >= USED_MS,
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_told_while_it_computes_and_not_while_it_sleeps() {
+    fn a_thread_is_signalled_while_it_computes_and_not_while_it_sleeps() {
         use std::sync::atomic::{AtomicBool, Ordering};
         static DONE: AtomicBool = AtomicBool::new(false);
         let begin = |work: fn()| {
@@ -81,9 +81,9 @@ mod tests {
         while procfs::thread_cpu_ms(pid, computer) < USED_MS {
             std::thread::yield_now();
         }
-        let told = [computer, sleeper, u32::MAX].map(|tid| may_be_told(pid, tid));
+        let signalled = [computer, sleeper, u32::MAX].map(|tid| may_be_signalled(pid, tid));
         DONE.store(true, Ordering::Relaxed);
-        assert_eq!(told, [true, false, false]);
+        assert_eq!(signalled, [true, false, false]);
         assert!(sleeping.join().is_ok() && computing.join().is_ok());
     }
 }

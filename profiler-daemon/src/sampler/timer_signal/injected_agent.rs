@@ -8,7 +8,7 @@ use std::sync::Arc;
 use agent_memory::enter;
 use rustc_hash::FxHashSet;
 
-use super::latecomer;
+use super::new_thread;
 use crate::inject::{self, Attached, Meanwhile, Refused, Threads};
 use crate::sys::agent_memory::AgentMemory;
 use crate::sys::procfs::Image;
@@ -18,7 +18,7 @@ use crate::sys::{clock, procfs};
 const LOOKED_AT: usize = 4;
 /// A thread that blocks the signal may be about to begin: it is met so often before that is believed.
 const LOOKS_AT_DEAF: u32 = 3;
-/// Of those that could not be told when they came, so many are looked at again each time.
+/// Of those that could not be signalled when they came, so many are looked at again each time.
 const LOOKED_AT_AGAIN: usize = 16;
 
 /// A process, and the agent's file.
@@ -29,7 +29,7 @@ pub(crate) struct Host {
 }
 
 /// An agent in it.
-pub(super) struct Guest {
+pub(super) struct InjectedAgent {
     host: Host,
     /// Of the memory: a profiler that comes after us has another.
     identity: u64,
@@ -44,13 +44,13 @@ pub(super) struct Guest {
     image: Option<Image>,
     /// Threads that no list had any more, though they live: a list leaves some out while others end.
     overlooked: Vec<u32>,
-    /// Threads that have come and could not be told yet.
+    /// Threads that have come and could not be signalled yet.
     waiting: VecDeque<Waiting>,
     /// Threads that block the signal.
     deaf: usize,
-    /// Threads that could not be told to have themselves sampled.
-    untold: u64,
-    /// CPU time that threads had used before they were told (ms).
+    /// Threads that could not be signalled to have themselves sampled.
+    unsignalled: u64,
+    /// CPU time that threads had used before they were signalled (ms).
     late_ms: u64,
     /// Whether the process has shut itself in.
     is_shut: bool,
@@ -60,14 +60,14 @@ pub(super) struct Guest {
     left: Option<Refused>,
 }
 
-/// A thread that is to be told.
+/// A thread that is to be signalled.
 struct Waiting {
     tid: u32,
     /// How often it was met blocking the signal.
     deaf_looks: u32,
 }
 
-impl Guest {
+impl InjectedAgent {
     pub(super) fn new(host: Host, identity: u64) -> Self {
         Self {
             host,
@@ -80,7 +80,7 @@ impl Guest {
             overlooked: Vec::new(),
             waiting: VecDeque::new(),
             deaf: 0,
-            untold: 0,
+            unsignalled: 0,
             late_ms: 0,
             is_shut: false,
             has_changed: false,
@@ -94,7 +94,7 @@ impl Guest {
         prepare: impl FnOnce(&Arc<AgentMemory>) -> io::Result<Meanwhile> + Send,
     ) -> Result<Arc<AgentMemory>, Refused> {
         let Self { host, .. } = self;
-        // Before: who comes from here on is found to be new, and told, which whoever is sampled already does not mind.
+        // Before: who comes from here on is found to be new, and signalled, which whoever is sampled already does not mind.
         self.first = procfs::threads(host.pid).into_iter().collect();
         self.threads.begin(self.first.iter().copied());
         let before = procfs::image(host.pid);
@@ -115,7 +115,7 @@ impl Guest {
         procfs::thread_count(self.host.pid)
     }
 
-    /// The agent has found these threads by itself: whoever else there is has to be told, also of those that it should have found. Its list
+    /// The agent has found these threads by itself: whoever else there is has to be signalled, also of those that it should have found. Its list
     /// leaves some out while others end, and so does ours.
     pub(super) fn found(&mut self, sampled: impl Iterator<Item = u32>) {
         self.threads.begin(sampled);
@@ -159,7 +159,7 @@ impl Guest {
                     self.waiting.push_back(Waiting { tid, deaf_looks: deaf_looks + 1 });
                 }
                 true => self.deaf += 1,
-                false if latecomer::may_be_told(pid, tid) => self.tell(tid, signal),
+                false if new_thread::may_be_signalled(pid, tid) => self.signal(tid, signal),
                 false => self.waiting.push_back(Waiting { tid, deaf_looks }),
             }
         }
@@ -185,12 +185,12 @@ impl Guest {
         has_changed
     }
 
-    fn tell(&mut self, tid: u32, signal: i32) {
+    fn signal(&mut self, tid: u32, signal: i32) {
         let used_ms = self.used_ms(tid);
-        match inject::tell(self.host.pid, tid, signal, enter(self.identity)) {
+        match inject::signal(self.host.pid, tid, signal, enter(self.identity)) {
             Ok(()) => self.late_ms += used_ms,
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {} // it has ended
-            Err(_) => self.untold += 1,
+            Err(_) => self.unsignalled += 1,
         }
     }
 
@@ -211,7 +211,7 @@ impl Guest {
         }
     }
 
-    /// CPU time that threads had used before they could be told to have themselves sampled (ms).
+    /// CPU time that threads had used before they could be signalled to have themselves sampled (ms).
     pub(super) fn late_ms(&self) -> u64 {
         self.late_ms
     }
@@ -226,10 +226,10 @@ impl Guest {
                 self.deaf, self.signal_name
             ));
         }
-        if self.untold > 0 {
+        if self.unsignalled > 0 {
             lines.push(format!(
                 "{} threads that started later were not sampled: they cannot be signalled",
-                self.untold
+                self.unsignalled
             ));
         }
         if self.has_changed {
@@ -257,28 +257,28 @@ impl Guest {
 mod tests {
     use super::*;
 
-    fn guest() -> Guest {
-        Guest::new(Host { pid: std::process::id(), library: PathBuf::new() }, 1)
+    fn agent() -> InjectedAgent {
+        InjectedAgent::new(Host { pid: std::process::id(), library: PathBuf::new() }, 1)
     }
 
     #[test]
     fn threads_that_a_list_leaves_out_have_not_ended() {
-        let mut guest = guest();
+        let mut agent = agent();
         let alive = |those: &'static [u32]| move |tid: u32| those.contains(&tid);
-        assert_eq!(guest.gone(vec![2, 3], &[], alive(&[1, 2])), [3], "2 was overlooked");
-        assert!(guest.gone(vec![], &[2], alive(&[1, 2])).is_empty(), "and is listed again");
-        assert!(guest.gone(vec![], &[], alive(&[])).is_empty(), "so it is not asked about");
-        assert!(guest.gone(vec![1, 2], &[], alive(&[1, 2])).is_empty(), "no list could be read");
-        assert_eq!(guest.gone(vec![], &[1], alive(&[1])), [2], "and 2 has ended meanwhile");
+        assert_eq!(agent.gone(vec![2, 3], &[], alive(&[1, 2])), [3], "2 was overlooked");
+        assert!(agent.gone(vec![], &[2], alive(&[1, 2])).is_empty(), "and is listed again");
+        assert!(agent.gone(vec![], &[], alive(&[])).is_empty(), "so it is not asked about");
+        assert!(agent.gone(vec![1, 2], &[], alive(&[1, 2])).is_empty(), "no list could be read");
+        assert_eq!(agent.gone(vec![], &[1], alive(&[1])), [2], "and 2 has ended meanwhile");
     }
 
     #[test]
     fn another_image_is_another_program() {
-        let mut guest = guest();
-        (guest.image, guest.signal) = (procfs::image(guest.host.pid), Some(libc::SIGURG));
-        assert!(!guest.has_become_another() && guest.signal.is_some());
-        guest.image = Some(Image::default());
-        assert!(guest.has_become_another() && guest.signal.is_none());
-        assert!(guest.shortfalls()[0].contains("became another program"));
+        let mut agent = agent();
+        (agent.image, agent.signal) = (procfs::image(agent.host.pid), Some(libc::SIGURG));
+        assert!(!agent.has_become_another() && agent.signal.is_some());
+        agent.image = Some(Image::default());
+        assert!(agent.has_become_another() && agent.signal.is_none());
+        assert!(agent.shortfalls()[0].contains("became another program"));
     }
 }
