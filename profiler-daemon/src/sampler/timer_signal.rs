@@ -17,7 +17,7 @@ mod descendants;
 mod injected_agent;
 mod new_thread;
 mod slots;
-mod strangers;
+mod unannounced;
 
 use std::io;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ use self::descendants::DescendantCheck;
 pub(crate) use self::injected_agent::Host;
 use self::injected_agent::InjectedAgent;
 use self::slots::{Slots, Taken};
-use self::strangers::Strangers;
+use self::unannounced::UnannouncedThreads;
 use super::perf::{ClockSettings, Drained};
 use crate::inject::{Meanwhile, Refused};
 use crate::sys::agent_memory::AgentMemory;
@@ -54,14 +54,14 @@ const MOST_TIMES: usize = 256;
 pub(crate) struct TimerSampler {
     memory: Arc<AgentMemory>,
     slots: Slots,
-    strangers: Strangers,
+    unannounced: UnannouncedThreads,
     descendants: DescendantCheck,
     settings: ClockSettings,
     /// Rings whose memory is there, and whether there was none for more.
     reserved: usize,
     is_short: bool,
     /// What stands in the memory for agents, as long as nobody writes over it.
-    told: Settings,
+    published: Settings,
     /// How often somebody had.
     overwritten: u64,
     /// The longest that agents heard nothing of us (ns).
@@ -91,7 +91,7 @@ impl TimerSampler {
     /// Memory for agents; nothing samples yet.
     pub(crate) fn new(settings: ClockSettings, dither: Dither, seed: u64) -> io::Result<Self> {
         let memory = Arc::new(AgentMemory::new()?);
-        let told = Settings {
+        let published = Settings {
             period_ns: settings.period_ns,
             stack_bytes: u64::from(settings.copied_bytes()),
             seed,
@@ -100,16 +100,17 @@ impl TimerSampler {
             now_ns: clock::monotonic_ns(),
             ..Settings::default()
         };
-        Memory::prepare(memory.words(), &told).ok_or_else(|| io::Error::other("the memory is too small"))?;
+        Memory::prepare(memory.words(), &published)
+            .ok_or_else(|| io::Error::other("the memory is too small"))?;
         Ok(Self {
             memory,
             slots: Slots::default(),
-            strangers: Strangers::default(),
+            unannounced: UnannouncedThreads::default(),
             reserved: 0,
             is_short: false,
             descendants: DescendantCheck::default(),
             settings,
-            told,
+            published,
             overwritten: 0,
             longest_silence_ns: 0,
             is_stopped: false,
@@ -126,9 +127,9 @@ impl TimerSampler {
     /// The same for a process that runs already, and that the agent is loaded into at the start.
     pub(crate) fn within(host: Host, settings: ClockSettings, dither: Dither, seed: u64) -> io::Result<Self> {
         let mut sampler = Self::new(settings, dither, seed)?;
-        sampler.agent = Some(InjectedAgent::new(host, sampler.told.identity));
+        sampler.agent = Some(InjectedAgent::new(host, sampler.published.identity));
         // Nothing stands before the C library there: a filter that ends whoever asks the kernel for a copy is not seen to come.
-        sampler.told.may_copy = false;
+        sampler.published.may_copy = false;
         Ok(sampler)
     }
 
@@ -151,12 +152,13 @@ impl TimerSampler {
     /// A sign of life, without which agents become sparing and stop. What somebody has written over it stands there again.
     pub(crate) fn beat(&mut self) {
         let now_ns = clock::monotonic_ns();
-        let silence_ns = now_ns.saturating_sub(self.told.now_ns);
-        let is_intact = self.is_stopped || self.shared().is_some_and(|memory| memory.is_as_told(&self.told));
+        let silence_ns = now_ns.saturating_sub(self.published.now_ns);
+        let is_intact =
+            self.is_stopped || self.shared().is_some_and(|memory| memory.has_settings(&self.published));
         self.longest_silence_ns = self.longest_silence_ns.max(silence_ns);
         self.overwritten += u64::from(!is_intact);
-        self.told.now_ns = now_ns;
-        self.tell();
+        self.published.now_ns = now_ns;
+        self.publish();
     }
 
     /// Sees to it that threads which come find memory that is there.
@@ -168,8 +170,8 @@ impl TimerSampler {
         }
     }
 
-    fn tell(&self) {
-        let _ = Memory::prepare(self.memory.words(), &self.told); // it was big enough before
+    fn publish(&self) {
+        let _ = Memory::prepare(self.memory.words(), &self.published); // it was big enough before
     }
 
     /// The command is about to begin, or the agent is loaded.
@@ -180,10 +182,10 @@ impl TimerSampler {
     pub(crate) fn start(&mut self) -> Result<(), Refused> {
         let rings = rings_for(self.agent.as_ref().map_or(0, InjectedAgent::thread_count));
         if let Some(mut agent) = self.agent.take() {
-            let told = self.told;
+            let published = self.published;
             let prepare = |memory: &Arc<AgentMemory>| {
                 memory.reserve(words_for(rings))?;
-                begin_memory(memory, told);
+                begin_memory(memory, published);
                 // Threads that begin while nobody gives a sign of life have a long first period before them.
                 let memory = Arc::clone(memory);
                 let beat = move || {
@@ -194,7 +196,7 @@ impl TimerSampler {
                 Ok(Box::new(beat) as Meanwhile)
             };
             self.memory = agent.attach(prepare)?;
-            self.told.now_ns = clock::monotonic_ns(); // until here there was nobody to be silent to
+            self.published.now_ns = clock::monotonic_ns(); // until here there was nobody to be silent to
             if let Some(memory) = Memory::of_own(self.memory.words()) {
                 self.slots.look(&memory); // these threads are known without being told of
                 if memory.left_out() == 0 && memory.refused() == 0 {
@@ -228,15 +230,15 @@ impl TimerSampler {
     /// Sets the mean period of all timers, each at its next expiry.
     pub(crate) fn set_period(&mut self, period_ns: u64) {
         self.settings.period_ns = period_ns;
-        self.told.period_ns = period_ns;
-        self.tell();
+        self.published.period_ns = period_ns;
+        self.publish();
     }
 
     /// How much of the stack is copied from now on.
     pub(crate) fn set_copy(&mut self, settings: ClockSettings) {
         self.settings = settings;
-        self.told.stack_bytes = u64::from(settings.copied_bytes());
-        self.tell();
+        self.published.stack_bytes = u64::from(settings.copied_bytes());
+        self.publish();
     }
 
     /// From now on the times of handlers are those of samples, as far as that is known.
@@ -283,10 +285,10 @@ impl TimerSampler {
                 "{refused} threads were not sampled: they were refused a timer (`ulimit -i`, or a sandbox)"
             ));
         }
-        let strangers = self.strangers.count().saturating_sub(left_out.saturating_add(refused));
-        if strangers > 0 {
+        let unannounced = self.unannounced.count().saturating_sub(left_out.saturating_add(refused));
+        if unannounced > 0 {
             lines.push(format!(
-                "{strangers} threads were not sampled: they were created without the C library (by `clone`)"
+                "{unannounced} threads were not sampled: they were created without the C library (by `clone`)"
             ));
         }
         if self.overwritten > 0 {
@@ -298,7 +300,7 @@ impl TimerSampler {
         if self.is_short {
             lines.push("there was no memory left to keep ready for the samples of more threads".to_owned());
         }
-        if self.longest_silence_ns > self.told.patience_ns {
+        if self.longest_silence_ns > self.published.patience_ns {
             let silence_s = self.longest_silence_ns / 1_000_000_000;
             lines.push(format!(
                 "the profiler did not run for {silence_s} s: threads that were busy meanwhile were no \
@@ -336,7 +338,7 @@ impl TimerSampler {
     /// Hands over every record made until `until_ns`, in time order.
     pub(crate) fn drain(&mut self, until_ns: u64, mut handle: impl FnMut(Drained<'_>)) {
         self.beat();
-        let now_ns = self.told.now_ns;
+        let now_ns = self.published.now_ns;
         let Some(memory) = Memory::of_own(self.memory.words()) else { return };
         for taken in self.slots.look(&memory) {
             let is_first = taken.pid == taken.tid;
@@ -362,7 +364,7 @@ impl TimerSampler {
         self.slots.drain(&memory, (until_ns, now_ns), words, |thread, words| {
             match descendants.is_excluded(thread.pid) {
                 true => descendants.count_excluded(thread.pid),
-                false => target.tell(thread, words, bytes, &mut handle),
+                false => target.decode(thread, words, bytes, &mut handle),
             }
         });
         for _ in 0..self.slots.take_damaged() {
@@ -374,7 +376,7 @@ impl TimerSampler {
         }
         if self.agent.is_none() {
             let owners = self.slots.owners().filter(|owner| !self.descendants.is_excluded(owner.pid));
-            self.strangers.look(now_ns, owners);
+            self.unannounced.look(now_ns, owners);
         }
         let ended = self.slots.free_ended(&memory, until_ns);
         for ended in ended.into_iter().filter(|ended| !self.descendants.is_excluded(ended.pid)) {
@@ -390,8 +392,8 @@ fn rings_for(threads: usize) -> usize {
 }
 
 /// Makes empty memory what the agent is given. It may have taken long to come to that, and whoever is silent is sampled sparingly.
-fn begin_memory(memory: &AgentMemory, told: Settings) {
-    let _ = Memory::prepare(memory.words(), &Settings { now_ns: clock::monotonic_ns(), ..told }); // as long as it has to be
+fn begin_memory(memory: &AgentMemory, published: Settings) {
+    let _ = Memory::prepare(memory.words(), &Settings { now_ns: clock::monotonic_ns(), ..published }); // as long as it has to be
 }
 
 /// Whatever ends a run early: an agent is not left at work.
@@ -412,7 +414,7 @@ struct Target<'a> {
 }
 
 impl Target<'_> {
-    fn tell(
+    fn decode(
         &mut self,
         thread: Taken,
         words: &[u64],

@@ -12,9 +12,9 @@ const PART: u64 = 4;
 /// Processes that are looked at.
 const MOST_PROCESSES: usize = 32;
 
-/// Who was met.
+/// Threads that were found.
 #[derive(Default)]
-pub(super) struct Strangers {
+pub(super) struct UnannouncedThreads {
     since_ns: Option<u64>,
     next_ns: u64,
     /// Without a timer at the last look: they may have been about to get one.
@@ -23,7 +23,7 @@ pub(super) struct Strangers {
     known: FxHashSet<u32>,
 }
 
-impl Strangers {
+impl UnannouncedThreads {
     /// Looks for some, if it is time to.
     pub(super) fn look(&mut self, now_ns: u64, sampled: impl Iterator<Item = Taken>) {
         let since_ns = *self.since_ns.get_or_insert(now_ns);
@@ -44,7 +44,7 @@ impl Strangers {
         self.doubtful = without;
     }
 
-    /// How many were met.
+    /// How many were found.
     pub(super) fn count(&self) -> u64 {
         self.known.len() as u64
     }
@@ -57,21 +57,21 @@ mod tests {
     const S: u64 = 1_000_000_000;
 
     #[test]
-    fn who_has_no_timer_twice_is_a_stranger() {
+    fn a_thread_without_a_timer_at_two_looks_is_unannounced() {
         let own = std::process::id();
         let (sender, receiver) = std::sync::mpsc::channel::<()>();
         let other = std::thread::spawn(move || receiver.recv());
         let sampled = |tids: &[u32]| tids.iter().map(|&tid| Taken { pid: own, tid }).collect::<Vec<_>>();
         let all = procfs::threads(own);
-        let mut strangers = Strangers::default();
+        let mut unannounced = UnannouncedThreads::default();
         for at_s in [1, 2, 5, 9] {
-            strangers.look(at_s * S, sampled(&all).into_iter());
+            unannounced.look(at_s * S, sampled(&all).into_iter());
         }
-        assert!(strangers.known.is_disjoint(&all.iter().copied().collect()));
-        let mut strangers = Strangers::default();
+        assert!(unannounced.known.is_disjoint(&all.iter().copied().collect()));
+        let mut unannounced = UnannouncedThreads::default();
         for (at_s, count) in [(1, 0), (2, 0), (2, 0), (4, 1)] {
-            strangers.look(at_s * S, sampled(&[own]).into_iter());
-            assert_eq!(strangers.count().min(1), count, "after {at_s} s");
+            unannounced.look(at_s * S, sampled(&[own]).into_iter());
+            assert_eq!(unannounced.count().min(1), count, "after {at_s} s");
         }
         drop(sender);
         assert!(other.join().is_ok());
