@@ -14,7 +14,7 @@ use super::place;
 use super::plan::{self, Group, Now};
 use super::seal::{self, Sealed};
 use super::stamp::Stamp;
-use super::stretch::Stretches;
+use super::time_range::TimeRanges;
 use super::waiting::Unmerged;
 use super::{Store, is_full};
 
@@ -102,9 +102,9 @@ impl<D: Disk> Store<D> {
                     }
                 };
             }
-            let stretches = Stretches::union(counted.iter().map(|entry| &entry.stamp.stretches));
+            let time_ranges = TimeRanges::union(counted.iter().map(|entry| &entry.stamp.time_ranges));
             let Stamp { target, labels, .. } = counted[0].stamp.clone();
-            let stamp = Stamp::new(group.level, target, labels, stretches);
+            let stamp = Stamp::new(group.level, target, labels, time_ranges);
             let sealed = seal::seal(&stamp, &profile).map_err(|cause| failed(&cause.to_string()))?;
             if !reads_back(&sealed, &profile) {
                 return Err(failed("merged, they would be more than a reader takes; they stay as they are"));

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::disk::{Disk, Op, RealDisk};
 use super::outbox::{Letter, Position};
-use super::stretch::Stretches;
+use super::time_range::TimeRanges;
 use super::{listing, place};
 
 /// The folder of cursors, in a store's.
@@ -51,7 +51,7 @@ struct WholeRef<'a> {
 struct Settled {
     target: String,
     #[serde(flatten)]
-    stretches: Stretches,
+    time_ranges: TimeRanges,
 }
 
 impl Cursor {
@@ -76,8 +76,8 @@ impl Cursor {
         let mut lines = bytes.split(|byte| *byte == b'\n');
         let whole = lines.next().and_then(parse::<Whole>).filter(|whole| whole.version == Self::VERSION);
         let Some(Whole { mut position, .. }) = whole else { return Ok(None) };
-        for Settled { target, stretches } in lines.filter_map(parse::<Settled>) {
-            position.settle(&target, &stretches);
+        for Settled { target, time_ranges } in lines.filter_map(parse::<Settled>) {
+            position.settle(&target, &time_ranges);
         }
         Ok(Some(position))
     }
@@ -115,7 +115,7 @@ impl Cursor {
     ///
     /// If the disk refuses, or there is no cursor.
     pub fn add(&mut self, letter: &Letter) -> io::Result<()> {
-        let settled = Settled { target: letter.target.clone(), stretches: letter.stretches.clone() };
+        let settled = Settled { target: letter.target.clone(), time_ranges: letter.time_ranges.clone() };
         // The line before may have been cut short.
         let line = [b"\n".to_vec(), line(&settled)?].concat();
         let flags = (OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW).bits();

@@ -77,13 +77,14 @@ impl FromIterator<Entry> for Index {
 mod tests {
     use super::super::name::{Level, Name};
     use super::super::stamp::Stamp;
-    use super::super::stretch::{Stretch, Stretches};
+    use super::super::time_range::{TimeRange, TimeRanges};
     use super::*;
 
     fn entry(target: &str, second: u64, size: u64) -> Entry {
         let ns = second * 1_000_000_000;
-        let stretch = Stretch { boot: "boot".into(), from_ns: ns, to_ns: ns + 1, begin_unix_ns: ns };
-        let stamp = Stamp::new(Level::Window, target.into(), BTreeMap::new(), Stretches::new(vec![stretch]));
+        let time_range = TimeRange { boot: "boot".into(), from_ns: ns, to_ns: ns + 1, begin_unix_ns: ns };
+        let stamp =
+            Stamp::new(Level::Window, target.into(), BTreeMap::new(), TimeRanges::new(vec![time_range]));
         let name = Name::of(&stamp);
         Entry { path: name.path(), name, stamp, size }
     }

@@ -11,7 +11,7 @@ use super::name::{ENDING, Name};
 use super::place;
 use super::seal::{self, Damage};
 use super::stamp::Stamp;
-use super::stretch::{Standing, Taken};
+use super::time_range::{Standing, Taken};
 
 /// The folder of damaged files.
 pub(crate) const DAMAGED: &str = "damaged";
@@ -182,16 +182,16 @@ pub(crate) struct Choice {
 pub(crate) fn choose(entries: &[Entry]) -> Choice {
     let mut order: Vec<usize> = (0..entries.len()).collect();
     order.sort_by_key(|&at| {
-        std::cmp::Reverse((entries[at].stamp.stretches.length_ns(), entries[at].name.level))
+        std::cmp::Reverse((entries[at].stamp.time_ranges.length_ns(), entries[at].name.level))
     });
     let mut taken = Taken::default();
     let mut choice = Choice::default();
     for at in order {
         let stamp = &entries[at].stamp;
-        match taken.take(&stamp.target, &stamp.stretches, at) {
+        match taken.take(&stamp.target, &stamp.time_ranges, at) {
             Standing::Free => choice.counted.push(at),
             Standing::Held => {
-                choice.holders.extend(taken.takers(&stamp.target, &stamp.stretches));
+                choice.holders.extend(taken.takers(&stamp.target, &stamp.time_ranges));
                 choice.held.push(at);
             }
             Standing::Overlapping => choice.overlapping.push(at),

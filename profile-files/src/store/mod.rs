@@ -6,7 +6,7 @@
 //! week of ten targets is some two hundred files; these keep when each part was, to a minute and to ten.
 //!
 //! **Nothing is half there.** A file is written under a hidden name, synced, renamed, and its folder synced. A merged file
-//! says which stretches of time it counts: sources found beside it, after a crash or in a copy, are ignored, and the owner
+//! says which ranges of time it counts: sources found beside it, after a crash or in a copy, are ignored, and the owner
 //! removes them. What was changed by so much as a bit is set aside in `damaged/`, and counted.
 //!
 //! **Both bounds hold**: room is made before a file is written, the oldest first; age counts by the clock that cannot jump,
@@ -45,10 +45,10 @@ mod room;
 mod seal;
 mod spool;
 mod stamp;
-mod stretch;
 mod terms;
 #[cfg(test)]
 mod tests;
+mod time_range;
 mod unpack;
 mod waiting;
 
@@ -67,8 +67,8 @@ pub use read::{IsWanted, Query, Reading, read};
 pub use seal::Damage;
 pub use spool::{Spool, Unread};
 pub use stamp::Stamp;
-pub use stretch::Stretches;
 pub use terms::{Counters, NotKept, Settings, StoreError, Waiting, Window};
+pub use time_range::TimeRanges;
 pub use unpack::{NotRead, read_file};
 
 use index::Index;
@@ -76,7 +76,7 @@ use listing::{DAMAGED, Entry};
 use name::Level;
 use place::Held;
 use seal::Sealed;
-use stretch::{Standing, Stretch, Taken};
+use time_range::{Standing, Taken, TimeRange};
 use waiting::Waits;
 
 /// A store and the right to change it.
@@ -125,17 +125,18 @@ impl<D: Disk> Store<D> {
 
     fn try_write(&mut self, now: &Now, window: Window, profile: &SymbolizedProfile) -> Result<(), NotKept> {
         self.stay(now.monotonic_ns).map_err(|error| NotKept::Refused(io::Error::other(error)))?;
-        let stretch = Stretch {
+        let time_range = TimeRange {
             boot: window.boot,
             from_ns: window.from_ns,
             to_ns: window.to_ns,
             begin_unix_ns: profile.run.start_unix_ns,
         };
-        if stretch.from_ns >= stretch.to_ns {
+        if time_range.from_ns >= time_range.to_ns {
             return Err(NotKept::Taken);
         }
-        let stamp = Stamp::new(Level::Window, window.target, window.labels, Stretches::new(vec![stretch]));
-        if !self.is_free(&stamp.target, &stamp.stretches) {
+        let stamp =
+            Stamp::new(Level::Window, window.target, window.labels, TimeRanges::new(vec![time_range]));
+        if !self.is_free(&stamp.target, &stamp.time_ranges) {
             return Err(NotKept::Taken);
         }
         let sealed = seal::seal(&stamp, profile).map_err(NotKept::Refused)?;
@@ -153,12 +154,12 @@ impl<D: Disk> Store<D> {
     }
 
     /// Whether nothing of this time is kept of a target.
-    fn is_free(&self, target: &str, stretches: &Stretches) -> bool {
+    fn is_free(&self, target: &str, time_ranges: &TimeRanges) -> bool {
         let mut taken = Taken::default();
         for (by, entry) in self.index.of_target(target).enumerate() {
-            taken.take(&entry.stamp.target, &entry.stamp.stretches, by);
+            taken.take(&entry.stamp.target, &entry.stamp.time_ranges, by);
         }
-        taken.take(target, stretches, usize::MAX) == Standing::Free
+        taken.take(target, time_ranges, usize::MAX) == Standing::Free
     }
 
     /// Writes a file so that it is there whole or not at all; whether it outlives a power failure.

@@ -85,7 +85,7 @@ impl Name {
         let span = stamp.span();
         let begin_unix_s = span.from_unix_ns / SECOND_NS;
         let length_ns = span.to_unix_ns - begin_unix_s * SECOND_NS;
-        let first = stamp.stretches.iter().min_by_key(|stretch| stretch.begin_unix_ns);
+        let first = stamp.time_ranges.iter().min_by_key(|time_range| time_range.begin_unix_ns);
         let id = first.map_or_else(String::new, |first| {
             let boot: String = first.boot.chars().filter(char::is_ascii_alphanumeric).take(8).collect();
             format!("{boot}-{}", first.from_ns / 1_000_000)

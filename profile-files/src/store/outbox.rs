@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::index::Index;
 use super::listing::{self, Entry};
 use super::plan::Now;
-use super::stretch::{Stretch, Stretches};
+use super::time_range::{TimeRange, TimeRanges};
 
 /// Files that wait and are not merged: a night of ten targets. More would make the store slow to read.
 pub(super) const MOST_UNMERGED: usize = 8_192;
@@ -57,7 +57,7 @@ pub struct Position {
     /// Patterns of the targets that it gets.
     targets: Vec<String>,
     /// What was sent or refused, by target.
-    settled: BTreeMap<String, Stretches>,
+    settled: BTreeMap<String, TimeRanges>,
 }
 
 impl Position {
@@ -67,15 +67,15 @@ impl Position {
     }
 
     /// Whether all of this is to be sent.
-    fn awaits(&self, target: &str, stretches: &Stretches) -> bool {
-        let is_settled = self.settled.get(target).is_some_and(|settled| stretches.overlap(settled));
-        !is_settled && stretches.iter().all(|stretch| is_after(stretch, &self.since))
+    fn awaits(&self, target: &str, time_ranges: &TimeRanges) -> bool {
+        let is_settled = self.settled.get(target).is_some_and(|settled| time_ranges.overlap(settled));
+        !is_settled && time_ranges.iter().all(|time_range| is_after(time_range, &self.since))
     }
 
     /// This was sent or refused.
-    pub fn settle(&mut self, target: &str, stretches: &Stretches) {
+    pub fn settle(&mut self, target: &str, time_ranges: &TimeRanges) {
         let settled = self.settled.entry(target.to_owned()).or_default();
-        *settled = Stretches::union([&*settled, stretches].into_iter());
+        *settled = TimeRanges::union([&*settled, time_ranges].into_iter());
     }
 
     /// Forgets what is too old to be in the store.
@@ -84,19 +84,19 @@ impl Position {
         let (unix_ns, monotonic_ns) =
             (now.unix_ns.saturating_sub(long_ns), now.monotonic_ns.saturating_sub(long_ns));
         let before = Now { unix_ns, boot: now.boot.clone(), monotonic_ns };
-        self.settled.retain(|_, stretches| stretches.retain(|stretch| is_after(stretch, &before)));
+        self.settled.retain(|_, time_ranges| time_ranges.retain(|time_range| is_after(time_range, &before)));
         if self.since.unix_ns < before.unix_ns {
             self.since = before;
         }
     }
 }
 
-/// Whether a stretch ends after a moment: by the clock that cannot jump, where it is of the same boot.
-fn is_after(stretch: &Stretch, moment: &Now) -> bool {
-    if stretch.boot == moment.boot {
-        stretch.to_ns > moment.monotonic_ns
+/// Whether a time range ends after a moment: by the clock that cannot jump, where it is of the same boot.
+fn is_after(time_range: &TimeRange, moment: &Now) -> bool {
+    if time_range.boot == moment.boot {
+        time_range.to_ns > moment.monotonic_ns
     } else {
-        stretch.span().to_unix_ns > moment.unix_ns
+        time_range.span().to_unix_ns > moment.unix_ns
     }
 }
 
@@ -120,7 +120,7 @@ enum Hold {
 #[derive(Debug)]
 struct Waiting {
     target: String,
-    stretches: Stretches,
+    time_ranges: TimeRanges,
     /// Windows in it, as far as is known.
     windows: u64,
     /// Times that sending failed with it, for whatever reason of its own there may be.
@@ -140,7 +140,7 @@ pub struct Letter {
     /// The target.
     pub target: String,
     /// The time that it counts.
-    pub stretches: Stretches,
+    pub time_ranges: TimeRanges,
     /// Times that sending failed with it which it is blamed for.
     pub blamed: u32,
     /// When it failed with it last (ns).
@@ -207,22 +207,22 @@ impl Outbox {
         let export = &self.export;
         self.waiting.retain(|_, waiting| waiting.hold != Hold::Free || export.wants(&waiting.target));
         for entry in entries {
-            let (target, stretches) = (&entry.stamp.target, &entry.stamp.stretches);
-            if !self.export.wants(target) || !self.position.awaits(target, stretches) {
+            let (target, time_ranges) = (&entry.stamp.target, &entry.stamp.time_ranges);
+            if !self.export.wants(target) || !self.position.awaits(target, time_ranges) {
                 continue;
             }
             if wants(&before, target) {
                 self.add(entry, 1);
             } else {
-                self.position.settle(target, stretches);
+                self.position.settle(target, time_ranges);
             }
         }
     }
 
     fn add(&mut self, entry: &Entry, windows: u64) {
-        let (target, stretches) = (entry.stamp.target.clone(), entry.stamp.stretches.clone());
+        let (target, time_ranges) = (entry.stamp.target.clone(), entry.stamp.time_ranges.clone());
         let waiting =
-            Waiting { target, stretches, windows, failed: 0, failed_ns: 0, blamed: 0, hold: Hold::Free };
+            Waiting { target, time_ranges, windows, failed: 0, failed_ns: 0, blamed: 0, hold: Hold::Free };
         self.waiting.entry(entry.path.clone()).or_insert(waiting);
     }
 
@@ -249,8 +249,8 @@ impl Outbox {
         let path = path.clone();
         let waiting = self.waiting.get_mut(&path)?;
         waiting.hold = Hold::Sending;
-        let (target, stretches) = (waiting.target.clone(), waiting.stretches.clone());
-        Some(Letter { path, target, stretches, blamed: waiting.blamed, failed_ns: waiting.failed_ns })
+        let (target, time_ranges) = (waiting.target.clone(), waiting.time_ranges.clone());
+        Some(Letter { path, target, time_ranges, blamed: waiting.blamed, failed_ns: waiting.failed_ns })
     }
 
     fn finish(&mut self, now_ns: u64, letter: &Letter, fate: Fate) {
@@ -275,15 +275,15 @@ impl Outbox {
             Fate::Lost | Fate::Kept(_) => self.tally.dropped += windows,
         }
         if matches!(fate, Fate::Sent(_) | Fate::Refused) {
-            self.position.settle(&letter.target, &letter.stretches);
+            self.position.settle(&letter.target, &letter.time_ranges);
         }
     }
 
     fn tally(&self, now: &Now) -> Tally {
         let ended = |waiting: &Waiting| {
-            let ago = waiting.stretches.iter().map(|stretch| match stretch.boot == now.boot {
-                true => now.monotonic_ns.saturating_sub(stretch.to_ns),
-                false => now.unix_ns.saturating_sub(stretch.span().to_unix_ns),
+            let ago = waiting.time_ranges.iter().map(|time_range| match time_range.boot == now.boot {
+                true => now.monotonic_ns.saturating_sub(time_range.to_ns),
+                false => now.unix_ns.saturating_sub(time_range.span().to_unix_ns),
             });
             ago.max().unwrap_or_default()
         };
@@ -365,10 +365,10 @@ impl Outboxes {
     /// A window was written.
     pub(super) fn wrote(&self, entry: &Entry) {
         let mut all = self.all();
-        let (target, stretches) = (&entry.stamp.target, &entry.stamp.stretches);
+        let (target, time_ranges) = (&entry.stamp.target, &entry.stamp.time_ranges);
         let mut is_wanted = false;
         for outbox in all.iter_mut().filter(|outbox| outbox.export.wants(target)) {
-            if outbox.position.awaits(target, stretches) {
+            if outbox.position.awaits(target, time_ranges) {
                 outbox.add(entry, 1);
                 is_wanted = true;
             }
@@ -542,9 +542,10 @@ mod tests {
 
     fn entry(target: &str, second: u64) -> Entry {
         let from_ns = second * SECOND;
-        let stretch =
-            Stretch { boot: "boot".into(), from_ns, to_ns: from_ns + SECOND, begin_unix_ns: DAY + from_ns };
-        let stamp = Stamp::new(Level::Window, target.into(), BTreeMap::new(), Stretches::new(vec![stretch]));
+        let time_range =
+            TimeRange { boot: "boot".into(), from_ns, to_ns: from_ns + SECOND, begin_unix_ns: DAY + from_ns };
+        let stamp =
+            Stamp::new(Level::Window, target.into(), BTreeMap::new(), TimeRanges::new(vec![time_range]));
         let name = Name::of(&stamp);
         Entry { path: name.path(), name, stamp, size: 4096 }
     }
@@ -595,7 +596,7 @@ mod tests {
         let later = entry("db", 2);
         outbox.adopt(entries.iter());
         let stamp = &later.stamp;
-        assert!(outbox.waiting.len() == 1 && outbox.position.awaits(&stamp.target, &stamp.stretches));
+        assert!(outbox.waiting.len() == 1 && outbox.position.awaits(&stamp.target, &stamp.time_ranges));
         outbox.export.targets = vec!["^db$".parse().unwrap()];
         outbox.adopt(entries.iter().chain([&later]));
         assert_eq!(outbox.waiting.keys().collect::<Vec<_>>(), [&later.path]);
@@ -606,12 +607,12 @@ mod tests {
         let mut outbox = outbox(&[]);
         let (old, recent) = (entry("web", 1), entry("web", 5 * 86_400));
         for entry in [&old, &recent] {
-            outbox.position.settle("web", &entry.stamp.stretches);
+            outbox.position.settle("web", &entry.stamp.time_ranges);
         }
         outbox.position.prune(&now(6 * 86_400), 3 * DAY);
         let settled = &outbox.position.settled["web"];
-        assert!(!old.stamp.stretches.overlap(settled) && recent.stamp.stretches.overlap(settled));
-        assert!(!outbox.position.awaits("web", &old.stamp.stretches));
+        assert!(!old.stamp.time_ranges.overlap(settled) && recent.stamp.time_ranges.overlap(settled));
+        assert!(!outbox.position.awaits("web", &old.stamp.time_ranges));
         outbox.position.prune(&now(60 * 86_400), 3 * DAY);
         assert!(outbox.position.settled.is_empty());
     }

@@ -11,7 +11,7 @@ use super::Settings;
 use super::index::Index;
 use super::listing::Entry;
 use super::name::Level;
-use super::stretch::Stretches;
+use super::time_range::TimeRanges;
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// What pieces of time may take in one file's header (bytes): the target and its labels have the rest of it.
@@ -41,11 +41,11 @@ pub(crate) fn expired(index: &Index, age_ns: u64, now: &Now) -> Vec<PathBuf> {
 /// How long ago a file's time ended (ns). Of this boot the monotonic clock tells, so that a wall clock that jumps ahead does
 /// not make today's profiles old.
 fn since(entry: &Entry, now: &Now) -> u64 {
-    let ago = entry.stamp.stretches.iter().map(|stretch| {
-        if stretch.boot == now.boot {
-            now.monotonic_ns.saturating_sub(stretch.to_ns)
+    let ago = entry.stamp.time_ranges.iter().map(|time_range| {
+        if time_range.boot == now.boot {
+            now.monotonic_ns.saturating_sub(time_range.to_ns)
         } else {
-            now.unix_ns.saturating_sub(stretch.span().to_unix_ns)
+            now.unix_ns.saturating_sub(time_range.span().to_unix_ns)
         }
     });
     ago.min().unwrap_or_default()
@@ -131,21 +131,21 @@ fn groups(
 
 /// As few parts as have room in a header each. Time that goes on from file to file is one piece of it.
 fn parts(entries: Vec<&Entry>) -> Vec<Vec<&Entry>> {
-    let bytes = |entry: &&Entry| entry.stamp.stretches.written_bytes();
+    let bytes = |entry: &&Entry| entry.stamp.time_ranges.written_bytes();
     if entries.iter().map(bytes).sum::<usize>() <= MAX_STRETCHES_BYTES {
         return vec![entries];
     }
     let mut parts: Vec<Vec<&Entry>> = Vec::new();
-    let mut all = Stretches::default();
+    let mut all = TimeRanges::default();
     for entry in entries {
-        let more = Stretches::union([&all, &entry.stamp.stretches].into_iter());
+        let more = TimeRanges::union([&all, &entry.stamp.time_ranges].into_iter());
         match parts.last_mut() {
             Some(part) if more.written_bytes() <= MAX_STRETCHES_BYTES => {
                 all = more;
                 part.push(entry);
             }
             _ => {
-                all = entry.stamp.stretches.clone();
+                all = entry.stamp.time_ranges.clone();
                 parts.push(vec![entry]);
             }
         }

@@ -181,7 +181,7 @@ impl Sum {
             from_unix_ns: span.from_unix_ns.max(query.range.from_unix_ns),
             to_unix_ns: span.to_unix_ns.min(query.range.to_unix_ns),
         };
-        let spans = entry.stamp.stretches.iter().map(|stretch| inside(stretch.span()));
+        let spans = entry.stamp.time_ranges.iter().map(|time_range| inside(time_range.span()));
         let spans: Vec<Range> = spans.filter(|span| span.from_unix_ns < span.to_unix_ns).collect();
         if self.merger.add(profile) && !spans.is_empty() {
             let length_ns =

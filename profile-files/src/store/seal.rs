@@ -70,7 +70,7 @@ fn sealed(stamp: &Stamp, profile: &SymbolizedProfile, compress: &mut Compress) -
 /// effort.
 fn is_short(stamp: &Stamp) -> bool {
     const SHORT_NS: u64 = 600_000_000_000;
-    stamp.level == Level::Window && stamp.stretches.length_ns() < SHORT_NS
+    stamp.level == Level::Window && stamp.time_ranges.length_ns() < SHORT_NS
 }
 
 thread_local! {

@@ -22,7 +22,7 @@ use profiler_core::profile::SymbolizedProfile;
 
 use super::name::{ENDING, Name};
 use super::stamp::Stamp;
-use super::stretch::{Stretch, Stretches};
+use super::time_range::{TimeRange, TimeRanges};
 use super::{Damage, Disk, Store, Window, listing, place, seal};
 use crate::store::disk::create;
 use crate::store::name::Level;
@@ -105,8 +105,8 @@ impl Spool {
     /// If there is no room for it, or the disk refuses.
     pub fn write(&self, window: Window, profile: &SymbolizedProfile) -> io::Result<String> {
         let Window { target, labels, boot, from_ns, to_ns } = window;
-        let stretch = Stretch { boot, from_ns, to_ns, begin_unix_ns: profile.run.start_unix_ns };
-        let stamp = Stamp::new(Level::Window, target, labels, Stretches::new(vec![stretch]));
+        let time_range = TimeRange { boot, from_ns, to_ns, begin_unix_ns: profile.run.start_unix_ns };
+        let stamp = Stamp::new(Level::Window, target, labels, TimeRanges::new(vec![time_range]));
         let sealed = seal::seal_for_now(&stamp, profile)?;
         let size = listing::room(sealed.bytes.len() as u64);
         if self.size().1.saturating_add(size) > self.0.most_bytes.load(Ordering::Relaxed) {
@@ -140,11 +140,11 @@ impl Spool {
         let name = Name::parse(Path::new(&file.replacen('_', "/", 1))).ok_or(Damage::Name)?;
         let stamp = seal::stamp(&name, bytes.as_slice())?;
         let profile = seal::open(&name, &bytes)?;
-        let mut stretches = stamp.stretches.iter();
-        let (Some(stretch), None) = (stretches.next(), stretches.next()) else {
+        let mut time_ranges = stamp.time_ranges.iter();
+        let (Some(time_range), None) = (time_ranges.next(), time_ranges.next()) else {
             return Err(Damage::Stamp.into());
         };
-        let Stretch { boot, from_ns, to_ns, .. } = stretch.clone();
+        let TimeRange { boot, from_ns, to_ns, .. } = time_range.clone();
         Ok((Window { target: stamp.target, labels: stamp.labels, boot, from_ns, to_ns }, profile))
     }
 
@@ -198,8 +198,8 @@ impl<D: Disk> Store<D> {
     /// Whether some of this window's time is kept already.
     pub fn has_time_of(&self, window: &Window) -> bool {
         let Window { boot, from_ns, to_ns, .. } = window.clone();
-        let stretches = Stretches::new(vec![Stretch { boot, from_ns, to_ns, begin_unix_ns: 0 }]);
-        !self.is_free(&window.target, &stretches)
+        let time_ranges = TimeRanges::new(vec![TimeRange { boot, from_ns, to_ns, begin_unix_ns: 0 }]);
+        !self.is_free(&window.target, &time_ranges)
     }
 
     /// A window without names was named that an earlier process had left.

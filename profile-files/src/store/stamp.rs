@@ -11,7 +11,7 @@ use profiler_core::merge::Range;
 use serde::{Deserialize, Serialize};
 
 use super::name::Level;
-use super::stretch::Stretches;
+use super::time_range::TimeRanges;
 
 /// How our part of the field is called.
 const TAG: &[u8; 2] = b"Sw";
@@ -31,7 +31,7 @@ pub struct Stamp {
     pub labels: BTreeMap<String, String>,
     /// The time it counts; never empty.
     #[serde(flatten)]
-    pub(crate) stretches: Stretches,
+    pub(crate) time_ranges: TimeRanges,
 }
 
 impl Stamp {
@@ -42,14 +42,14 @@ impl Stamp {
         level: Level,
         target: String,
         labels: BTreeMap<String, String>,
-        stretches: Stretches,
+        time_ranges: TimeRanges,
     ) -> Self {
-        Self { version: Self::VERSION, level, target, labels, stretches }
+        Self { version: Self::VERSION, level, target, labels, time_ranges }
     }
 
     /// From its first to its last moment, by the wall clock (ns since the Unix epoch).
     pub(crate) fn span(&self) -> Range {
-        let spans = || self.stretches.iter().map(super::stretch::Stretch::span);
+        let spans = || self.time_ranges.iter().map(super::time_range::TimeRange::span);
         Range {
             from_unix_ns: spans().map(|span| span.from_unix_ns).min().unwrap_or_default(),
             to_unix_ns: spans().map(|span| span.to_unix_ns).max().unwrap_or_default(),

@@ -245,14 +245,14 @@ fn after_a_crash_no_more_is_read_than_what_holds_others_time() {
 fn files_that_share_a_part_of_their_time_are_told() {
     let folder = TempDir::new().unwrap();
     drop(keep(&mut store(folder.path()), "web", MIDNIGHT, 1));
-    let stretch = Stretch {
+    let time_range = TimeRange {
         boot: BOOT.to_owned(),
         from_ns: HOUR + MINUTE / 2,
         to_ns: HOUR + 2 * MINUTE,
         begin_unix_ns: MIDNIGHT + MINUTE / 2,
     };
-    let stretches = Stretches::new(vec![stretch]);
-    let stamp = Stamp::new(Level::Window, "web".to_owned(), BTreeMap::new(), stretches);
+    let time_ranges = TimeRanges::new(vec![time_range]);
+    let stamp = Stamp::new(Level::Window, "web".to_owned(), BTreeMap::new(), time_ranges);
     let foreign = seal::seal(&stamp, &profile(MIDNIGHT, 2)).unwrap();
     fs::write(folder.path().join(foreign.name.path()), foreign.bytes).unwrap();
     let reading = read(folder.path(), &ever()).unwrap();
@@ -272,11 +272,11 @@ proptest! {
     fn names_read_back(
         begin in 0..4_000_000_000_u64, length in 1..100_000_000_000_u64, from in 0..u64::from(u32::MAX), target in "\\PC{0,90}",
     ) {
-        let stretch = Stretch {
+        let time_range = TimeRange {
             boot: BOOT.to_owned(), from_ns: from, to_ns: from + length, begin_unix_ns: begin * SECOND + begin % 977,
         };
-        let span = stretch.span();
-        let stamp = Stamp::new(Level::Window, target, BTreeMap::new(), Stretches::new(vec![stretch]));
+        let span = time_range.span();
+        let stamp = Stamp::new(Level::Window, target, BTreeMap::new(), TimeRanges::new(vec![time_range]));
         let mut name = name::Name::of(&stamp);
         name.crc = 7;
         let parsed = name::Name::parse(&name.path());

@@ -13,7 +13,7 @@ fn send(store: &Store, export: &str, fate: Fate) -> Option<(String, u64)> {
         Cursor::of(&store.folder, export).add(&letter).unwrap();
     }
     store.outboxes().finish(export, 0, &letter, fate);
-    let begin = letter.stretches.iter().map(|stretch| stretch.begin_unix_ns).min().unwrap();
+    let begin = letter.time_ranges.iter().map(|time_range| time_range.begin_unix_ns).min().unwrap();
     Some((letter.target, (begin - MIDNIGHT) / MINUTE))
 }
 
@@ -196,10 +196,10 @@ fn a_cursor_that_is_cut_short_says_what_is_left_of_it() {
         // What is added behind a line that was cut short counts.
         if cut >= whole.len() {
             let mut cursor = Cursor::of(folder.path(), "a");
-            let stretches =
-                Stretches::new(vec![Stretch { boot: "b".into(), from_ns: 0, to_ns: 9, begin_unix_ns: 0 }]);
+            let time_ranges =
+                TimeRanges::new(vec![TimeRange { boot: "b".into(), from_ns: 0, to_ns: 9, begin_unix_ns: 0 }]);
             let letter =
-                Letter { path: "x".into(), target: "late".into(), stretches, blamed: 0, failed_ns: 0 };
+                Letter { path: "x".into(), target: "late".into(), time_ranges, blamed: 0, failed_ns: 0 };
             cursor.add(&letter).unwrap();
             assert!(format!("{:?}", cursor.read().unwrap()).contains("late"), "{cut}");
         }

@@ -261,7 +261,7 @@ impl Sender {
         let written = match (&added, self.cursor.is_long()) {
             (Ok(()), false) => return,
             _ => position().map(|mut position| {
-                position.settle(&letter.target, &letter.stretches);
+                position.settle(&letter.target, &letter.time_ranges);
                 self.cursor.write(&position)
             }),
         };
