@@ -21,10 +21,10 @@ const PEAK_NS: u64 = 10_000_000_000;
 pub(super) struct CurrentLoad {
     busy_cpus: f64,
     load: Load,
-    /// The highest load of the stretch that lasts, and of the one before it.
+    /// The highest load of the span that lasts, and of the one before it.
     peaks_cpus: [f64; 2],
-    /// How long the stretch has lasted (ns).
-    stretch_ns: u64,
+    /// How long the span has lasted (ns).
+    span_ns: u64,
     strangers: Strangers,
     /// Mean cost per sample, charged to the target, in the last tick that had enough of them (ns).
     recent_ns: f64,
@@ -46,9 +46,9 @@ impl CurrentLoad {
     }
 
     fn remember_peak(&mut self, wall_ns: u64) {
-        self.stretch_ns = self.stretch_ns.saturating_add(wall_ns);
-        if self.stretch_ns > PEAK_NS {
-            self.stretch_ns = wall_ns;
+        self.span_ns = self.span_ns.saturating_add(wall_ns);
+        if self.span_ns > PEAK_NS {
+            self.span_ns = wall_ns;
             self.peaks_cpus = [0.0, self.peaks_cpus[0]];
         }
         self.peaks_cpus[0] = self.peaks_cpus[0].max(self.busy_cpus);

@@ -34,8 +34,8 @@ impl Dither {
     pub fn draw(&mut self, mean_period_ns: u64) -> u64 {
         let mean = mean_period_ns.max(1) as f64;
         let by_time = REDRAW_NS / mean >= f64::from(REDRAW_SAMPLES);
-        let stretch = (REDRAW_NS / mean).max(f64::from(REDRAW_SAMPLES));
-        let restart = 1.0 / (1.0 + 0.5 / stretch);
+        let span = (REDRAW_NS / mean).max(f64::from(REDRAW_SAMPLES));
+        let restart = 1.0 / (1.0 + 0.5 / span);
         let harmonic = if by_time { HARMONIC } else { 1.0 };
         let factor = 1.0 + WIDTH * (2.0 * self.rng.f64() - 1.0);
         (mean * restart * harmonic * factor).round().max(1.0) as u64

@@ -5,7 +5,7 @@
 
 use super::set_up::SetUp;
 use super::share::{AGES, Demand, Shares, share};
-use super::spending::{MERGE_NS, Spending, Stretch, TEN_SECONDS_NS};
+use super::spending::{MERGE_NS, Spending, SpendingSpan, TEN_SECONDS_NS};
 
 const SECOND_NS: f64 = 1e9;
 /// Between two sharings, if nothing is wrong (ns).
@@ -66,10 +66,10 @@ impl HostBudget {
         let wall_ns = at_ns.saturating_sub(*self.last_ns.get_or_insert(at_ns)) as f64;
         self.last_ns = self.last_ns.max(Some(at_ns));
         let spent_ns = spent_ns - self.set_up.put_off_ns(wall_ns, once_ns);
-        self.spending.book(Stretch { wall_ns, spent_ns, granted_ns: self.cpus * wall_ns });
+        self.spending.book(SpendingSpan { wall_ns, spent_ns, granted_ns: self.cpus * wall_ns });
         self.names.put_off_ns(wall_ns, names_ns);
         let granted_ns = (self.cpus - self.kept_for_names_cpus()) * wall_ns;
-        self.beside_names.book(Stretch { wall_ns, spent_ns: spent_ns - names_ns, granted_ns });
+        self.beside_names.book(SpendingSpan { wall_ns, spent_ns: spent_ns - names_ns, granted_ns });
         if self.spending.held().wall_ns >= TEN_SECONDS_NS {
             self.worst_10s_ratio = self.worst_10s_ratio.max(self.last_10s_ratio());
         }
@@ -161,11 +161,11 @@ impl HostBudget {
         }
         let always_cpus = fixed_cpus + housekeeping_cpus;
         let mut factor = (for_samples_cpus - always_cpus) / all_cpus;
-        let (mut begun, mut stretches) = (Stretch::default(), self.beside_names.begun());
+        let (mut begun, mut spans) = (SpendingSpan::default(), self.beside_names.begun());
         for age in 0..AGES {
             while begun.wall_ns < (age + 1) as f64 * SECOND_NS {
-                let Some(stretch) = stretches.next() else { break };
-                begun = stretch;
+                let Some(span) = spans.next() else { break };
+                begun = span;
             }
             let to_come_ns = TEN_SECONDS_NS - begun.wall_ns;
             if begun.wall_ns < (age + 1) as f64 * SECOND_NS || to_come_ns < MERGE_NS {

@@ -1,7 +1,7 @@
 //! One budget, kept: a token bucket for the moment, and ten seconds of spending behind it.
 
 use super::bucket::{TRICKLE, TokenBucket};
-use super::spending::{Spending, Stretch};
+use super::spending::{Spending, SpendingSpan};
 
 /// Share above the budget that is spent on purpose where costs are as expected; what else the bucket holds is there for a
 /// jump of the cost.
@@ -40,7 +40,7 @@ impl Limit {
     /// Takes in `wall_ns` in which the base was `base_ns` and `spent_ns` were spent, at the upper end of what they may be.
     pub(super) fn book(&mut self, wall_ns: f64, base_ns: f64, spent_ns: f64) {
         let granted_ns = self.bucket.accrual_ns(wall_ns, base_ns);
-        self.spending.book(Stretch { wall_ns, spent_ns, granted_ns });
+        self.spending.book(SpendingSpan { wall_ns, spent_ns, granted_ns });
         self.bucket.settle(wall_ns, base_ns, spent_ns);
     }
 

@@ -10,7 +10,7 @@ use super::share::AGES;
 
 const SECOND_NS: f64 = 1e9;
 const TEN_SECONDS_NS: f64 = 10e9;
-/// Ticks closer than this are one stretch, which bounds the history (ns).
+/// Ticks closer than this are one span, which bounds the history (ns).
 const MERGE_NS: f64 = 50e6;
 /// How long the most of any ten seconds is remembered (s), and for how long it says nothing yet: that of a load that has just
 /// begun would be taken for what is usual.
@@ -20,7 +20,7 @@ const TOO_FRESH: usize = 10;
 const USUAL: f64 = 1.1;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Stretch {
+struct LoadSpan {
     wall_ns: f64,
     cpu_ns: f64,
 }
@@ -29,8 +29,8 @@ struct Stretch {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Load {
     /// Oldest first, of ten seconds.
-    history: VecDeque<Stretch>,
-    held: Stretch,
+    history: VecDeque<LoadSpan>,
+    held: LoadSpan,
     /// The most CPU time of ten seconds that ended in each second, oldest first (ns).
     records: VecDeque<f64>,
     /// Length of the present second so far (ns).
@@ -49,7 +49,7 @@ pub(super) struct Expected {
 impl Load {
     /// Takes in a tick.
     pub(super) fn observe(&mut self, wall_ns: u64, cpu_ns: u64) {
-        let tick = Stretch { wall_ns: wall_ns as f64, cpu_ns: cpu_ns as f64 };
+        let tick = LoadSpan { wall_ns: wall_ns as f64, cpu_ns: cpu_ns as f64 };
         match self.history.back_mut().filter(|last| last.wall_ns < MERGE_NS) {
             Some(last) => {
                 (last.wall_ns, last.cpu_ns) = (last.wall_ns + tick.wall_ns, last.cpu_ns + tick.cpu_ns)
@@ -57,7 +57,7 @@ impl Load {
             None => self.history.push_back(tick),
         }
         self.held =
-            Stretch { wall_ns: self.held.wall_ns + tick.wall_ns, cpu_ns: self.held.cpu_ns + tick.cpu_ns };
+            LoadSpan { wall_ns: self.held.wall_ns + tick.wall_ns, cpu_ns: self.held.cpu_ns + tick.cpu_ns };
         while let Some(first) =
             self.history.front().copied().filter(|first| self.held.wall_ns - first.wall_ns >= TEN_SECONDS_NS)
         {
@@ -98,17 +98,16 @@ impl Load {
     /// The rest of what ten seconds hold at most, as far as it fits in there.
     fn pace(&self, most_ns: f64) -> [f64; AGES] {
         let peak_cpus =
-            self.history.iter().map(|stretch| stretch.cpu_ns / stretch.wall_ns.max(1.0)).fold(0.0, f64::max);
+            self.history.iter().map(|span| span.cpu_ns / span.wall_ns.max(1.0)).fold(0.0, f64::max);
         let peak_cpus = peak_cpus.max(most_ns / TEN_SECONDS_NS);
-        let (mut pace, mut over) = ([1.0; AGES], Stretch::default());
-        let mut stretches = self.history.iter().rev();
+        let (mut pace, mut over) = ([1.0; AGES], LoadSpan::default());
+        let mut spans = self.history.iter().rev();
         for (age, pace) in (1..).zip(&mut pace) {
             let age_ns = f64::from(age) * SECOND_NS;
             while over.wall_ns < age_ns
-                && let Some(stretch) = stretches.next()
+                && let Some(span) = spans.next()
             {
-                over =
-                    Stretch { wall_ns: over.wall_ns + stretch.wall_ns, cpu_ns: over.cpu_ns + stretch.cpu_ns };
+                over = LoadSpan { wall_ns: over.wall_ns + span.wall_ns, cpu_ns: over.cpu_ns + span.cpu_ns };
             }
             let rest_ns = TEN_SECONDS_NS - age_ns;
             let rest_cpus = ((most_ns - over.cpu_ns) / rest_ns).clamp(0.0, peak_cpus);

@@ -9,14 +9,14 @@ pub(super) const MERGE_NS: f64 = 50e6;
 
 /// A piece of time, what was spent in it and what its budget granted (ns of CPU time).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Stretch {
+pub(super) struct SpendingSpan {
     pub(super) wall_ns: f64,
     pub(super) spent_ns: f64,
     pub(super) granted_ns: f64,
 }
 
-impl Stretch {
-    pub(super) fn add(&mut self, other: Stretch) {
+impl SpendingSpan {
+    pub(super) fn add(&mut self, other: SpendingSpan) {
         self.wall_ns += other.wall_ns;
         self.spent_ns += other.spent_ns;
         self.granted_ns += other.granted_ns;
@@ -27,17 +27,17 @@ impl Stretch {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Spending {
     /// Oldest first.
-    history: VecDeque<Stretch>,
+    history: VecDeque<SpendingSpan>,
 }
 
 impl Spending {
     /// Takes in the time since the last call.
-    pub(super) fn book(&mut self, stretch: Stretch) {
+    pub(super) fn book(&mut self, span: SpendingSpan) {
         match self.history.back_mut().filter(|last| last.wall_ns < MERGE_NS) {
-            Some(last) => last.add(stretch),
-            None => self.history.push_back(stretch),
+            Some(last) => last.add(span),
+            None => self.history.push_back(span),
         }
-        let mut held_ns: f64 = self.history.iter().map(|stretch| stretch.wall_ns).sum();
+        let mut held_ns: f64 = self.history.iter().map(|span| span.wall_ns).sum();
         while let Some(first) = self.history.front().filter(|first| held_ns - first.wall_ns >= TEN_SECONDS_NS)
         {
             held_ns -= first.wall_ns;
@@ -46,14 +46,14 @@ impl Spending {
     }
 
     /// Everything that is remembered: ten seconds, or the run while it is shorter.
-    pub(super) fn held(&self) -> Stretch {
+    pub(super) fn held(&self) -> SpendingSpan {
         self.begun().last().unwrap_or_default()
     }
 
     /// All windows that end now, the shortest first.
-    pub(super) fn begun(&self) -> impl Iterator<Item = Stretch> {
-        self.history.iter().rev().scan(Stretch::default(), |begun, stretch| {
-            begun.add(*stretch);
+    pub(super) fn begun(&self) -> impl Iterator<Item = SpendingSpan> {
+        self.history.iter().rev().scan(SpendingSpan::default(), |begun, span| {
+            begun.add(*span);
             Some(*begun)
         })
     }

@@ -16,7 +16,7 @@ use super::Dither;
 use super::dither::{REDRAW_NS, REDRAW_SAMPLES};
 
 /// Shortest time between two settings of an event (ns): the shortest tick less the jitter of its end.
-const MIN_STRETCH_NS: u64 = 80_000_000;
+const MIN_SPAN_NS: u64 = 80_000_000;
 /// A wanted period longer by this factor is set at once: the budget is at stake. One that much shorter is set
 /// even if no sample came: it would be long in coming.
 const MUCH: u64 = 3;
@@ -27,12 +27,12 @@ const CHANGE_SAMPLES: u32 = 4;
 const CHANGE_PER_MILLE: u64 = 20;
 /// Samples between two ticks from which the part of a period that passed by the tick is as good as random.
 const MIXED: f64 = 4.0;
-/// Weight of the latest stretch in the utilisation of the event.
+/// Weight of the latest span in the utilisation of the event.
 const UTILISATION_GAIN: f64 = 0.3;
 
-/// A stretch with one period.
+/// A span with one period.
 #[derive(Clone, Copy, Debug)]
-struct Stretch {
+struct PeriodSpan {
     at_ns: u64,
     period_ns: u64,
     samples: u32,
@@ -42,15 +42,15 @@ struct Stretch {
 ///
 /// The kernel stamps samples with the period at open, so their weight is looked up here by time. And setting
 /// a period restarts the countdown: what had elapsed of the old one is never sampled; the same goes for what has
-/// elapsed when the task or the run ends. The first sample of each stretch therefore stands for half a period more,
+/// elapsed when the task or the run ends. The first sample of each span therefore stands for half a period more,
 /// the expected part. That is right if settings fall at random into the period;
 /// [`due`](Self::due) sees to it.
 #[derive(Clone, Debug)]
 pub struct PeriodTimeline {
-    /// Stretches whose samples may still arrive; the first is the one the last weighed sample fell into.
+    /// Spans whose samples may still arrive; the first is the one the last weighed sample fell into.
     /// Never empty.
-    stretches: VecDeque<Stretch>,
-    /// Time of stretches without a sample that no later one stands for yet (ns).
+    spans: VecDeque<PeriodSpan>,
+    /// Time of spans without a sample that no later one stands for yet (ns).
     carry_ns: u64,
     /// CPU time per wall time of this event, 0 to 1.
     utilisation: f64,
@@ -67,9 +67,9 @@ pub struct PeriodTimeline {
 impl PeriodTimeline {
     /// An event opened at `at_ns` with `period_ns`.
     pub fn new(at_ns: u64, period_ns: u64) -> Self {
-        let first = Stretch { at_ns, period_ns: period_ns.max(1), samples: 0 };
+        let first = PeriodSpan { at_ns, period_ns: period_ns.max(1), samples: 0 };
         PeriodTimeline {
-            stretches: VecDeque::from([first]),
+            spans: VecDeque::from([first]),
             carry_ns: 0,
             utilisation: 0.5,
             mean_ns: period_ns.max(1),
@@ -98,7 +98,7 @@ impl PeriodTimeline {
             return self.due_after(elapsed, now_ns, mean_period_ns, dither);
         }
         let urgent = mean_period_ns / MUCH > self.mean_ns && self.fresh >= CHANGE_SAMPLES;
-        if elapsed < MIN_STRETCH_NS && !urgent {
+        if elapsed < MIN_SPAN_NS && !urgent {
             return false;
         }
         if self.fresh == 0 {
@@ -122,7 +122,7 @@ impl PeriodTimeline {
         let period_ns = self.latest().period_ns;
         let much = mean_period_ns / MUCH > self.mean_ns || self.mean_ns / MUCH > mean_period_ns;
         let least = if self.is_change(mean_period_ns) { CHANGE_SAMPLES } else { REDRAW_SAMPLES };
-        if !much && (elapsed_ns < MIN_STRETCH_NS || elapsed_ns / period_ns < u64::from(least)) {
+        if !much && (elapsed_ns < MIN_SPAN_NS || elapsed_ns / period_ns < u64::from(least)) {
             return false;
         }
         let frequent = period_ns as f64 * MIXED <= REDRAW_NS;
@@ -137,7 +137,7 @@ impl PeriodTimeline {
     /// after the call.
     pub fn set(&mut self, at_ns: u64, period_ns: u64, mean_period_ns: u64) {
         let at_ns = at_ns.max(self.latest().at_ns);
-        self.stretches.push_back(Stretch { at_ns, period_ns: period_ns.max(1), samples: 0 });
+        self.spans.push_back(PeriodSpan { at_ns, period_ns: period_ns.max(1), samples: 0 });
         (self.mean_ns, self.fresh, self.last_sample_ns, self.due_at_ns) =
             (mean_period_ns.max(1), 0, at_ns, None);
     }
@@ -145,24 +145,24 @@ impl PeriodTimeline {
     /// The CPU time that a sample taken at `time_ns` stands for (ns). Samples must come in the order of their
     /// times; they may be weighed long after later settings.
     pub fn weight(&mut self, time_ns: u64) -> u64 {
-        while self.stretches.get(1).is_some_and(|next| next.at_ns <= time_ns) {
-            self.leave_stretch();
+        while self.spans.get(1).is_some_and(|next| next.at_ns <= time_ns) {
+            self.leave_span();
         }
         let latest = self.latest().at_ns;
         if time_ns >= latest {
             self.fresh = self.fresh.saturating_add(1);
             self.last_sample_ns = time_ns;
         }
-        let stretch = &mut self.stretches[0];
-        let is_first = stretch.samples == 0;
-        stretch.samples = stretch.samples.saturating_add(1);
+        let span = &mut self.spans[0];
+        let is_first = span.samples == 0;
+        span.samples = span.samples.saturating_add(1);
         let end_ns = match (is_first, self.runs_on) {
             (false, _) => 0,
             // Of the half of a period that is cut off, the part that was not idle.
-            (true, true) => (0.5 * self.utilisation * stretch.period_ns as f64) as u64,
-            (true, false) => stretch.period_ns / 2,
+            (true, true) => (0.5 * self.utilisation * span.period_ns as f64) as u64,
+            (true, false) => span.period_ns / 2,
         };
-        stretch.period_ns.saturating_add(end_ns).saturating_add(std::mem::take(&mut self.carry_ns))
+        span.period_ns.saturating_add(end_ns).saturating_add(std::mem::take(&mut self.carry_ns))
     }
 
     /// The period in force after the last setting (ns).
@@ -170,13 +170,13 @@ impl PeriodTimeline {
         self.latest().period_ns
     }
 
-    fn latest(&self) -> &Stretch {
-        &self.stretches[self.stretches.len() - 1]
+    fn latest(&self) -> &PeriodSpan {
+        &self.spans[self.spans.len() - 1]
     }
 
-    fn leave_stretch(&mut self) {
-        let Some(old) = self.stretches.pop_front() else { return };
-        let wall_ns = self.stretches[0].at_ns.saturating_sub(old.at_ns).max(1) as f64;
+    fn leave_span(&mut self) {
+        let Some(old) = self.spans.pop_front() else { return };
+        let wall_ns = self.spans[0].at_ns.saturating_sub(old.at_ns).max(1) as f64;
         let period_ns = old.period_ns as f64;
         if old.samples > 0 || self.runs_on {
             let cut_off = if self.runs_on { 0.0 } else { 0.5 };

@@ -1,13 +1,13 @@
 //! Which functions changed between two profiles, and by how much.
 //!
 //! Samples of a program come in bouts, so pooled counts vary more than a χ² test believes: it calls half and more
-//! of identical pairs different. Here the share of a function in stretches of each run says how much it varies, and
+//! of identical pairs different. Here the share of a function in segments of each run says how much it varies, and
 //! Welch's test compares the two runs by that. Of the many functions of a profile some differ by chance; the
 //! procedure of Benjamini and Hochberg keeps the part of false ones among those called different.
 //!
-//! What changed gets effect sizes from the mixtures of the stretches' shares (Worms and Touati 2016, I₁, I₂ and I₄).
+//! What changed gets effect sizes from the mixtures of the segments' shares (Worms and Touati 2016, I₁, I₂ and I₄).
 //!
-//! Limits. Bouts, or phases, longer than about a hundredth of the run make stretches alike, and more pairs
+//! Limits. Bouts, or phases, longer than about a hundredth of the run make segments alike, and more pairs
 //! look different than should. Two runs tell how each varied within itself; what differs from run to run (memory
 //! layout, another machine) counts as a change.
 
@@ -15,13 +15,13 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use super::mixture::{Mixture, fit};
 
-/// Stretches that a run is cut into: few enough that a stretch outlasts most bouts, enough to know a variance by.
-const STRETCHES: usize = 30;
+/// Segments that a run is cut into: few enough that a segment outlasts most bouts, enough to know a variance by.
+const SEGMENTS: usize = 30;
 /// No share is known better than this; a difference below it is rounding.
 const SMALLEST_ERROR: f64 = 1e-9;
 /// Weights above this are no measurements.
 const LARGEST_WEIGHT: f64 = 1e100;
-/// Values that the share of a stretch may gather around.
+/// Values that the share of a segment may gather around.
 const MOST_COMPONENTS: usize = 4;
 
 /// One function's windows in two runs: in each window its weight and that of all functions (ns), in the order of time.
@@ -52,12 +52,12 @@ pub struct Change {
     pub effect: Option<Effect>,
 }
 
-/// The size of a change, for a stretch of a thirtieth of a run.
+/// The size of a change, for a segment of a thirtieth of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effect {
-    /// I₁: by how much the shares of an old and a new stretch differ on average.
+    /// I₁: by how much the shares of an old and a new segment differ on average.
     pub mean_difference: f64,
-    /// I₂: how often the share of a new stretch is above that of an old one.
+    /// I₂: how often the share of a new segment is above that of an old one.
     pub probability_more: f64,
     /// I₄ of the old run: the number of values that the shares gather around.
     pub old_modes: usize,
@@ -72,18 +72,18 @@ pub struct Effect {
 /// themselves (negative, not finite, the function above the total) are left out; with fewer than two windows
 /// left in a run nothing is known, the p-value is 1 and the half-width too.
 pub fn compare(functions: &[TwoRuns<'_>], discovery_rate: f64, confidence: f64) -> Vec<Change> {
-    let stretched: Vec<[Stretches; 2]> =
-        functions.iter().map(|runs| [Stretches::of(runs.old), Stretches::of(runs.new)]).collect();
-    let welches: Vec<Welch> = stretched.iter().map(|[old, new]| Welch::of(old, new)).collect();
+    let segmented: Vec<[RunSegments; 2]> =
+        functions.iter().map(|runs| [RunSegments::of(runs.old), RunSegments::of(runs.new)]).collect();
+    let welches: Vec<Welch> = segmented.iter().map(|[old, new]| Welch::of(old, new)).collect();
     let p_values: Vec<f64> = welches.iter().map(Welch::p_value).collect();
     let adjusted = benjamini_hochberg(&p_values);
     let change = |index: usize| Change {
-        old_share: stretched[index][0].share,
-        new_share: stretched[index][1].share,
+        old_share: segmented[index][0].share,
+        new_share: segmented[index][1].share,
         half_width: welches[index].half_width(confidence),
         p_value: p_values[index],
         adjusted_p_value: adjusted[index],
-        effect: (adjusted[index] <= discovery_rate).then(|| Effect::of(&stretched[index])).flatten(),
+        effect: (adjusted[index] <= discovery_rate).then(|| Effect::of(&segmented[index])).flatten(),
     };
     (0..functions.len()).map(change).collect()
 }
@@ -103,32 +103,32 @@ pub fn benjamini_hochberg(p_values: &[f64]) -> Vec<f64> {
     adjusted
 }
 
-/// A run in stretches of about equal numbers of windows.
-struct Stretches {
+/// A run in segments of about equal numbers of windows.
+struct RunSegments {
     /// The function's weight over that of all, in the whole run.
     share: f64,
     /// The variance of `share`.
     variance: f64,
-    /// The share in each stretch.
+    /// The share in each segment.
     shares: Vec<f64>,
 }
 
-impl Stretches {
-    fn of(windows: &[(f64, f64)]) -> Stretches {
+impl RunSegments {
+    fn of(windows: &[(f64, f64)]) -> RunSegments {
         let sound =
             |(x, total): &&(f64, f64)| *x >= 0.0 && x <= total && *total > 0.0 && *total < LARGEST_WEIGHT;
         let windows: Vec<(f64, f64)> = windows.iter().filter(sound).copied().collect();
         let total: f64 = windows.iter().map(|(_, total)| total).sum();
-        let count = windows.len().min(STRETCHES);
-        let stretch = |i: usize| &windows[i * windows.len() / count..(i + 1) * windows.len() / count];
+        let count = windows.len().min(SEGMENTS);
+        let segment = |i: usize| &windows[i * windows.len() / count..(i + 1) * windows.len() / count];
         // In parts of the total, which may be enormous or tiny.
-        let sums: Vec<(f64, f64)> = (0..count).map(|i| sum(stretch(i), total)).collect();
+        let sums: Vec<(f64, f64)> = (0..count).map(|i| sum(segment(i), total)).collect();
         let share = sums.iter().map(|(x, _)| x).sum::<f64>().min(1.0);
         let squares: f64 = sums.iter().map(|(x, part)| (x - share * part).powi(2)).sum();
         let m = count as f64;
         let variance = if count > 1 { m / (m - 1.0) * squares } else { 0.0 };
         let shares = sums.iter().filter(|(_, part)| *part > 0.0).map(|(x, part)| x / part).collect();
-        Stretches { share, variance, shares }
+        RunSegments { share, variance, shares }
     }
 
     fn freedom(&self) -> f64 {
@@ -144,12 +144,12 @@ fn sum(windows: &[(f64, f64)], total: f64) -> (f64, f64) {
 struct Welch {
     difference: f64,
     error: f64,
-    /// `None` where a run has fewer than two stretches.
+    /// `None` where a run has fewer than two segments.
     freedom: Option<f64>,
 }
 
 impl Welch {
-    fn of(old: &Stretches, new: &Stretches) -> Welch {
+    fn of(old: &RunSegments, new: &RunSegments) -> Welch {
         let variance = (old.variance + new.variance).max(SMALLEST_ERROR * SMALLEST_ERROR);
         let (m, n) = (old.freedom(), new.freedom());
         let enough = m >= 1.0 && n >= 1.0;
@@ -179,10 +179,10 @@ impl Welch {
 }
 
 impl Effect {
-    /// `None` where a run has no stretch.
-    fn of([old, new]: &[Stretches; 2]) -> Option<Effect> {
+    /// `None` where a run has no segment.
+    fn of([old, new]: &[RunSegments; 2]) -> Option<Effect> {
         let mixture =
-            |run: &Stretches| -> Option<Mixture> { Some(fit(&run.shares, MOST_COMPONENTS)?.mixture) };
+            |run: &RunSegments| -> Option<Mixture> { Some(fit(&run.shares, MOST_COMPONENTS)?.mixture) };
         let (old, new) = (mixture(old)?, mixture(new)?);
         Some(Effect {
             mean_difference: old.mean_difference(&new),

@@ -122,7 +122,7 @@ fn a_task_that_hardly_runs_is_sampled() {
 }
 
 #[test]
-fn the_first_sample_of_a_stretch_stands_for_its_end_too() {
+fn the_first_sample_of_a_span_stands_for_its_end_too() {
     let mut timeline = PeriodTimeline::new(0, 1_000);
     assert_eq!(timeline.weight(1_000), 1_500);
     timeline.set(5_500, 3_000, 3_000);
