@@ -121,8 +121,8 @@ pub(crate) struct Session {
     /// Own CPU time that was spent once, and is overhead like the rest (ns): until it began, where that counts, to adopt processes, and
     /// to end windows.
     once_ns: u64,
-    /// When the stretch began that the next cut hands over (ns); the end of time until sampling does.
-    stretch_start_ns: u64,
+    /// When the time range began that the next cut hands over (ns); the end of time until sampling does.
+    range_start_ns: u64,
     /// When the present window ends; the end of time until sampling begins.
     window_end_ns: u64,
     /// What objects weighed until the last cut, as far as it still matters.
@@ -212,7 +212,7 @@ impl Session {
             start_ns: u64::MAX,
             end_ns: u64::MAX,
             once_ns: 0,
-            stretch_start_ns: u64::MAX,
+            range_start_ns: u64::MAX,
             window_end_ns: u64::MAX,
             past_weights: FxHashMap::default(),
             program_changed: false,
@@ -399,7 +399,7 @@ impl Session {
     pub(crate) fn begin(&mut self) {
         self.objects.read_tables(); // of a big program, they would use up the budget of its first second
         self.start_ns = clock::monotonic_ns();
-        self.stretch_start_ns = self.start_ns;
+        self.range_start_ns = self.start_ns;
         self.window_end_ns = self.start_ns + stats::window_ns(0);
         (self.counts, self.losses) = (Counts::default(), Losses::since(self.start_ns));
         let target_cpu_ns = self.cpu.read().0;

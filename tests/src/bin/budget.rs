@@ -179,11 +179,11 @@ fn most_within(looks: &[(f64, f64)], length_s: f64) -> Option<f64> {
     if length_s == 0.0 {
         return (last.0 > first.0).then(|| share(first, last));
     }
-    let stretches = looks.iter().filter_map(|from| {
+    let ranges = looks.iter().filter_map(|from| {
         let to = looks.get(looks.partition_point(|look| look.0 < from.0 + length_s))?;
         Some(share(from, to))
     });
-    stretches.reduce(f64::max)
+    ranges.reduce(f64::max)
 }
 
 /// Attaches for so long. Returns what the profiler says, and its CPU time while it sampled: moments and what it had

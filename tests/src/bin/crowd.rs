@@ -25,7 +25,7 @@ const SERVICES: usize = 199;
 const GROUPS: usize = 19;
 /// Set-up is spent once, and what it delays the budgets make good.
 const SET_UP_S: usize = 10;
-const STRETCH_S: usize = 15;
+const RANGE_S: usize = 15;
 /// Of the host's CPU time, as the settings have it where they say nothing.
 const BUDGET: f64 = 0.01;
 const FEWEST: f64 = 0.9;
@@ -52,7 +52,7 @@ struct Found {
 
 fn main() -> Result<()> {
     let (rounds, seconds): (usize, usize) = (option("--rounds", 2)?, option("--seconds", 90)?);
-    ensure!(seconds >= SET_UP_S + STRETCH_S, "--seconds needs {} at least", SET_UP_S + STRETCH_S);
+    ensure!(seconds >= SET_UP_S + RANGE_S, "--seconds needs {} at least", SET_UP_S + RANGE_S);
     ensure!(is_root(), "the daemon samples other processes: run this as root");
     let folder = tempfile::tempdir()?;
     let mut services: Vec<Running> = Vec::new();
@@ -116,15 +116,15 @@ fn look(division: Division, seconds: usize, services: &[Running]) -> Result<Foun
     let (first, last) = (first.context("too short")?, last.context("too short")?);
     let cpus = std::thread::available_parallelism()?.get() as f64;
     let wall_s = last.at.duration_since(first.at).as_secs_f64();
-    let stretches = own_s[SET_UP_S..].windows(STRETCH_S + 1);
-    let worst_s = stretches.map(|stretch| stretch[STRETCH_S] - stretch[0]).fold(0.0, f64::max);
+    let ranges = own_s[SET_UP_S..].windows(RANGE_S + 1);
+    let worst_s = ranges.map(|range| range[RANGE_S] - range[0]).fold(0.0, f64::max);
     Ok(Found {
         division,
         targets: last.targets,
         samples_per_cpu_s: (last.samples - first.samples) / (last.services_s - first.services_s),
         counted_ratio: (last.cpu_s - first.cpu_s) / (last.services_s - first.services_s),
         own_ratio: (last.own_s - first.own_s) / (cpus * wall_s),
-        worst_own_ratio: worst_s / (cpus * STRETCH_S as f64),
+        worst_own_ratio: worst_s / (cpus * RANGE_S as f64),
     })
 }
 

@@ -33,7 +33,7 @@ const BYTES_PER_FRAME: f64 = 48.0;
 const REAL_FRAMES: u64 = 20;
 /// What the profiler itself is taken to need for a sample (µs).
 const OWN_US: f64 = 5.0;
-/// Length of an unsampled stretch, of that of a run.
+/// Length of an unsampled range, of that of a run.
 const UNSAMPLED: f64 = 0.5;
 
 /// What is measured: how the stacks are found, how deep they are, what the program waits for.
@@ -141,23 +141,23 @@ fn calibrated() -> Result<Value> {
     Ok(calibration)
 }
 
-/// Takes the twins through all rates, up and down in each round, with unsampled stretches between.
+/// Takes the twins through all rates, up and down in each round, with unsampled ranges between.
 fn measure(cell: Cell, place: Place, calibration: &Value, rounds: usize, seconds: f64) -> Result<Found> {
     let rates = rates(cell, &calibration["model"])?;
     let program = if calibrated_kind(cell).is_some() { "twins" } else { REAL };
     let work = Work { kind: cell.kind, depth: cell.depth, step_at: 0, cpu: place.program, program };
     let twins = Twins::start(work)?;
-    let mut stretches = Vec::new();
+    let mut ranges = Vec::new();
     for round in 0..rounds {
         let Cell { unwind, kind, depth } = cell;
         progress(&format!("{unwind} {kind} at depth {depth}: round {} of {rounds}", round + 1));
         for level in [0, 1, 2, 2, 1, 0] {
-            stretches.push(unsampled(seconds * UNSAMPLED)?);
-            stretches.push(sampled(cell, place, &twins, (level, rates[level]), seconds)?);
+            ranges.push(unsampled(seconds * UNSAMPLED)?);
+            ranges.push(sampled(cell, place, &twins, (level, rates[level]), seconds)?);
         }
     }
-    stretches.push(unsampled(seconds * UNSAMPLED)?);
-    let runs = runs(&stretches, &twins.end()?)?;
+    ranges.push(unsampled(seconds * UNSAMPLED)?);
+    let runs = runs(&ranges, &twins.end()?)?;
     let overhead_ratio = (0..OVERHEADS.len()).map(|level| compare_overhead(&runs, level)).collect();
     let measured = measured_cost(&runs)?;
     let calibrated_us = calibrated_kind(cell)
@@ -203,17 +203,17 @@ fn rates(cell: Cell, model: &Value) -> Result<[f64; 3]> {
     Ok(OVERHEADS.map(|overhead| (overhead / sample_s).clamp(1.0, 40_000.0).round()))
 }
 
-/// A stretch of the twins' work (s on their clock), and what the profiler said if there was one, with its level.
-struct Stretch {
+/// A range of the twins' work (s on their clock), and what the profiler said if there was one, with its level.
+struct TimeRange {
     from_s: f64,
     to_s: f64,
     said: Option<(usize, Summary)>,
 }
 
-fn unsampled(seconds: f64) -> Result<Stretch> {
+fn unsampled(seconds: f64) -> Result<TimeRange> {
     let from_s = now_s()?;
     sleep(Duration::from_secs_f64(seconds));
-    Ok(Stretch { from_s, to_s: now_s()?, said: None })
+    Ok(TimeRange { from_s, to_s: now_s()?, said: None })
 }
 
 fn sampled(
@@ -222,14 +222,14 @@ fn sampled(
     twins: &Twins,
     (level, rate_hz): (usize, f64),
     seconds: f64,
-) -> Result<Stretch> {
+) -> Result<TimeRange> {
     let rate_hz = rate_hz.to_string();
     let options = ["--rate", &rate_hz, "--unwind", cell.unwind, "--attach-mode", "task"];
     let cpu = place.profiler.to_string();
     let sweetspot = Sweetspot::new().through(&["taskset", "-c", &cpu]).options(&options);
     let from_s = now_s()?;
     let recorded = sweetspot.attach(twins.pid, seconds)?;
-    Ok(Stretch { from_s, to_s: now_s()?, said: Some((level, recorded.stats.summary)) })
+    Ok(TimeRange { from_s, to_s: now_s()?, said: Some((level, recorded.stats.summary)) })
 }
 
 /// A run, and what the process took more than its twin because of it.
@@ -240,24 +240,23 @@ struct Run {
     extra: Figure,
 }
 
-/// What each sampled stretch took more than the unsampled ones did: no two twins are quite alike.
-fn runs(stretches: &[Stretch], turns: &[Turn]) -> Result<Vec<Run>> {
-    let within = |stretch: &Stretch| {
-        let is_within = |turn: &&Turn| turn.over_s - TURN_S > stretch.from_s && turn.over_s < stretch.to_s;
+/// What each sampled range took more than the unsampled ones did: no two twins are quite alike.
+fn runs(ranges: &[TimeRange], turns: &[Turn]) -> Result<Vec<Run>> {
+    let within = |range: &TimeRange| {
+        let is_within = |turn: &&Turn| turn.over_s - TURN_S > range.from_s && turn.over_s < range.to_s;
         turns.iter().filter(is_within).copied().collect::<Vec<Turn>>()
     };
-    let quiet =
-        stretches.iter().filter(|stretch| stretch.said.is_none()).flat_map(within).collect::<Vec<_>>();
+    let quiet = ranges.iter().filter(|range| range.said.is_none()).flat_map(within).collect::<Vec<_>>();
     let usual = excess(&quiet).context("too few unsampled turns")?;
-    let run = |stretch: &Stretch| {
-        let (level, summary) = stretch.said.clone()?;
-        let turns = within(stretch);
+    let run = |range: &TimeRange| {
+        let (level, summary) = range.said.clone()?;
+        let turns = within(range);
         let twin_s: f64 = turns.iter().map(|turn| turn.twin_s).sum();
         let found = excess(&turns)?;
         let (mean, se) = (found.mean - usual.mean, found.se.hypot(usual.se));
         Some(Run { level, summary, extra: Figure { mean: mean * twin_s, se: se * twin_s } })
     };
-    Ok(stretches.iter().filter_map(run).collect())
+    Ok(ranges.iter().filter_map(run).collect())
 }
 
 /// What samples cost the process (µs): the slope of its time over them.

@@ -70,9 +70,9 @@ impl Thread {
             if !stalled && self.bout_left_ns <= 0.0 {
                 self.visit(phase);
             }
-            let stretch = if stalled { &mut self.stall_ns } else { &mut self.bout_left_ns };
-            let step = left.min(*stretch).min(self.left_ns);
-            *stretch -= step;
+            let bout_ns = if stalled { &mut self.stall_ns } else { &mut self.bout_left_ns };
+            let step = left.min(*bout_ns).min(self.left_ns);
+            *bout_ns -= step;
             (left, self.left_ns) = (left - step, self.left_ns - step);
             if !stalled {
                 slice.functions.work(self.function, step);

@@ -1,4 +1,4 @@
-//! Whether the budget was held, in stretches of ten seconds and of a minute.
+//! Whether the budget was held, in time ranges of ten seconds and of a minute.
 
 use std::collections::BTreeMap;
 
@@ -8,32 +8,32 @@ use super::judge::{Line, Run, at_ms, line};
 use crate::daemon::taken_s;
 use crate::experiment::percent;
 
-const STRETCH_MS: u64 = 10_000;
+const SHORT_MS: u64 = 10_000;
 const MINUTE_MS: u64 = 60_000;
 /// Share of the machine's CPU time that targets are charged with in a minute: some come and go between two readings.
 const LEAST_ACCOUNTED: f64 = 0.85;
 const MOST_ACCOUNTED: f64 = 1.05;
-/// A target that uses less CPU time in a stretch is idle (s).
+/// A target that uses less CPU time in a time range is idle (s).
 const IDLE_S: f64 = 0.5;
 /// CPUs that a target counts as using at least, by the definition of its slowdown.
 const FLOOR_CPUS: f64 = 0.01;
 /// So much of the budget is within it: what costs are known to.
 const WITHIN: f64 = 1.02;
-/// Share of the stretches that have to be within budget, and by how much the others may be over it: of ten seconds, in which a
+/// Share of the time ranges that have to be within budget, and by how much the others may be over it: of ten seconds, in which a
 /// target may have been attached to or have begun anew, and of a minute.
-const MOST_STRETCHES: f64 = 0.95;
+const LEAST_WITHIN: f64 = 0.95;
 const MOST_OVER: f64 = 2.0;
 const MOST_OVER_IN_A_MINUTE: f64 = 1.2;
 
-/// Overhead over budget in stretches of one length.
+/// Overhead over budget in time ranges of one length.
 #[derive(Default)]
-struct Stretches {
+struct BudgetTally {
     count: usize,
     within: usize,
     worst: f64,
 }
 
-impl Stretches {
+impl BudgetTally {
     fn add(&mut self, ratio: f64) {
         self.count += 1;
         self.within += usize::from(ratio <= WITHIN);
@@ -45,28 +45,28 @@ impl Stretches {
     }
 
     fn hold(&self, most_over: f64) -> bool {
-        self.share() >= MOST_STRETCHES && self.worst <= most_over
+        self.share() >= LEAST_WITHIN && self.worst <= most_over
     }
 }
 
 /// The same of both lengths, and of all the time.
 #[derive(Default)]
 struct Held {
-    short: Stretches,
-    long: Stretches,
+    short: BudgetTally,
+    long: BudgetTally,
     spent: f64,
     used: f64,
 }
 
 impl Held {
-    fn of(&mut self, length_ms: u64) -> &mut Stretches {
-        if length_ms == STRETCH_MS { &mut self.short } else { &mut self.long }
+    fn of(&mut self, length_ms: u64) -> &mut BudgetTally {
+        if length_ms == SHORT_MS { &mut self.short } else { &mut self.long }
     }
 
-    /// What was spent in a stretch, of what was used in it, beside the budget.
+    /// What was spent in a time range, of what was used in it, beside the budget.
     fn add(&mut self, length_ms: u64, spent: f64, used: f64, ratio: f64) {
         self.of(length_ms).add(ratio);
-        if length_ms == STRETCH_MS {
+        if length_ms == SHORT_MS {
             (self.spent, self.used) = (self.spent + spent, self.used + used);
         }
     }
@@ -100,7 +100,7 @@ pub(super) fn lines(run: &Run<'_>) -> Vec<Line> {
     let mut targets: BTreeMap<String, Held> = BTreeMap::new();
     let mut idle: BTreeMap<String, f64> = BTreeMap::new();
     for (life, length_ms) in lives_twice(run) {
-        stretches(&life, length_ms, |before, after| {
+        each_range(&life, length_ms, |before, after| {
             let wall_s = (at_ms(after) - at_ms(before)) as f64 * 1e-3;
             for (name, then, now) in both(before, after) {
                 let since = |key: &str| now[key].as_f64().unwrap_or(0.0) - then[key].as_f64().unwrap_or(0.0);
@@ -135,7 +135,7 @@ pub(super) fn lines(run: &Run<'_>) -> Vec<Line> {
 fn accounted(run: &Run<'_>) -> Option<Line> {
     let mut shares: Vec<f64> = Vec::new();
     for life in run.lives() {
-        stretches(&life, MINUTE_MS, |before, after| {
+        each_range(&life, MINUTE_MS, |before, after| {
             let since = |key: &str| Some(after[key].as_f64()? - before[key].as_f64()?);
             let Some((machine_s, own_s)) = since("machine_s").zip(since("cpu_s")) else { return };
             shares.push(used_s(before, after) / (machine_s - own_s));
@@ -164,7 +164,7 @@ fn used_s(before: &Value, after: &Value) -> f64 {
 fn host(run: &Run<'_>) -> Line {
     let (mut held, mut of_no_target) = (Held::default(), Held::default());
     for (life, length_ms) in lives_twice(run) {
-        stretches(&life, length_ms, |before, after| {
+        each_range(&life, length_ms, |before, after| {
             let figure = |of: &Value, key: &str| of["status"]["host"][key].as_f64().unwrap_or(0.0);
             let since = |key: &str| figure(after, key) - figure(before, key);
             let wall_s = (at_ms(after) - at_ms(before)) as f64 * 1e-3 * figure(after, "cpus");
@@ -178,16 +178,16 @@ fn host(run: &Run<'_>) -> Line {
     Line { found: format!("{} ({} of no target)", line.found, percent(of_no_target.mean())), ..line }
 }
 
-/// Every life of the daemon, to be judged in stretches of one length and of the other.
+/// Every life of the daemon, to be judged in time ranges of one length and of the other.
 fn lives_twice<'v>(run: &Run<'v>) -> impl Iterator<Item = (Vec<&'v Value>, u64)> {
     let lives = run.lives();
-    [STRETCH_MS, MINUTE_MS]
+    [SHORT_MS, MINUTE_MS]
         .into_iter()
         .flat_map(move |length_ms| lives.clone().into_iter().map(move |life| (life, length_ms)))
 }
 
 /// Pairs of polls that are as far apart, side by side.
-fn stretches(life: &[&Value], length_ms: u64, mut each: impl FnMut(&Value, &Value)) {
+fn each_range(life: &[&Value], length_ms: u64, mut each: impl FnMut(&Value, &Value)) {
     let mut before: Option<&Value> = None;
     for poll in life {
         match before {

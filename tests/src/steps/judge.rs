@@ -96,7 +96,7 @@ pub fn find(scenario: &Scenario, show: &Show) -> Result<Found> {
     let worst = numbers.clone().filter_map(|number| Some((number, figures.worst((begin_s, end_s), number)?)));
     let said = numbers.filter_map(|number| Some((number, figures.said_worst((begin_s, end_s), number)?)));
     let is_one_budget = scenario.phases.iter().all(|phase| phase.host_ratio == scenario.phases[0].host_ratio);
-    let stretches: Vec<(f64, (f64, f64))> = match is_one_budget {
+    let ranges: Vec<(f64, (f64, f64))> = match is_one_budget {
         true => vec![(scenario.phases[0].host_ratio, (begin_s, end_s))],
         false => scenario.phases.iter().map(|phase| phase.host_ratio).zip(spans()).collect(),
     };
@@ -105,7 +105,7 @@ pub fn find(scenario: &Scenario, show: &Show) -> Result<Found> {
         phases,
         worst: worst.collect(),
         said_worst: said.collect(),
-        host_worst: stretches
+        host_worst: ranges
             .into_iter()
             .filter_map(|(budget, span_s)| Some((budget, figures.host_worst(span_s)?)))
             .collect(),

@@ -67,7 +67,7 @@ impl Session {
         self.charged.end_window(factor);
         match &mut self.owners {
             Some(owners) => owners.all_mut().for_each(|share| share.end_window(now_ns, factor)),
-            None => self.aggregator.close_window(now_ns.saturating_sub(self.stretch_start_ns), factor),
+            None => self.aggregator.close_window(now_ns.saturating_sub(self.range_start_ns), factor),
         }
     }
 
@@ -90,7 +90,7 @@ impl Session {
 
     fn hand_over(&mut self, is_last: bool) -> Collected {
         let now_ns = self.end_last_window();
-        let start_ns = std::mem::replace(&mut self.stretch_start_ns, now_ns);
+        let start_ns = std::mem::replace(&mut self.range_start_ns, now_ns);
         self.note_weights();
         let processes = self.processes.infos().into();
         let generated = self.jit.cut(&self.live_indices(), |_| true);
@@ -103,7 +103,7 @@ impl Session {
             span: start_ns.min(now_ns)..now_ns,
             is_last,
         };
-        self.begin_stretch(is_last);
+        self.begin_range(is_last);
         collected
     }
 
@@ -123,7 +123,7 @@ impl Session {
         }
         self.objects.share_with_names();
         let now_ns = self.end_last_window();
-        self.stretch_start_ns = now_ns;
+        self.range_start_ns = now_ns;
         self.note_weights();
         let processes = self.processes.infos().into();
         let Some(owners) = &mut self.owners else { return Vec::new() };
@@ -133,7 +133,7 @@ impl Session {
             .into_iter()
             .filter_map(|owner| Some((owner, self.hand_over_share(owner, now_ns, &processes)?)));
         let each = each.collect();
-        self.begin_stretch(is_last);
+        self.begin_range(is_last);
         each
     }
 
@@ -185,7 +185,7 @@ impl Session {
     }
 
     /// No sample refers to entries of processes any more.
-    fn begin_stretch(&mut self, is_last: bool) {
+    fn begin_range(&mut self, is_last: bool) {
         // Their generated code was nobody's while they shared an entry.
         for pid in self.processes.cut() {
             self.rereads.owe(pid);

@@ -83,7 +83,7 @@ fn sharing(target: &Target, symbols: &Symbols) -> Session {
         path: "//anon".to_owned(),
     });
     session.start_ns = clock::monotonic_ns();
-    session.stretch_start_ns = session.start_ns;
+    session.range_start_ns = session.start_ns;
     session
 }
 
