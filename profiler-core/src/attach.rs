@@ -78,8 +78,8 @@ const MANY_SWITCHES_PER_S: f64 = 4000.0;
 const USUAL_SWITCH_S: f64 = 0.5e-6;
 /// A cost below this share of the target's CPU time is not worth a change.
 const WORTH_A_CHANGE: f64 = 0.002;
-/// What samples of strangers cost, relative to those of the target, is worth one from here on.
-const LOST_TO_STRANGERS: f64 = 0.5;
+/// What samples of non-target processes cost, relative to those of the target, is worth one from here on.
+const LOST_TO_NON_TARGETS: f64 = 0.5;
 /// Another way must have cost less than this share of the present one.
 const CLEARLY_CHEAPER: f64 = 0.5;
 /// A cost of the way to begin with, from which nobody waits for its measurement to be complete.
@@ -177,11 +177,11 @@ impl Observed {
     /// Whether what is no sample of the target costs anything worth a change: of its CPU time, or, where that grows with the
     /// rate, of what is spent on sampling it. Where the budget binds, the latter is lost to the profile.
     fn is_worth_a_change(&self, mode: AttachMode) -> bool {
-        self.is_lost_to_strangers(mode) || self.cost_ratio() >= WORTH_A_CHANGE
+        self.is_lost_to_non_targets(mode) || self.cost_ratio() >= WORTH_A_CHANGE
     }
 
-    fn is_lost_to_strangers(&self, mode: AttachMode) -> bool {
-        mode == AttachMode::Cpu && self.extra_ns > LOST_TO_STRANGERS * self.samples_ns
+    fn is_lost_to_non_targets(&self, mode: AttachMode) -> bool {
+        mode == AttachMode::Cpu && self.extra_ns > LOST_TO_NON_TARGETS * self.samples_ns
     }
 
     /// Whether this alone is too dear, however cheap it was before.
@@ -281,7 +281,7 @@ impl AttachChoice {
         self
     }
 
-    /// Other targets are sampled beside this one, each of which would interrupt every CPU for itself, and take in all strangers'
+    /// Other targets are sampled beside this one, each of which would interrupt every CPU for itself, and take in all non-target
     /// samples: whole CPUs are a way out where events of threads take half of the budget without a sample, and no small
     /// saving. What they cost cannot be read off either where they are throttled: at a sample a second everything is cheap.
     #[must_use]
@@ -442,7 +442,7 @@ impl AttachChoice {
             return None;
         }
         let small = self.among_others && !must && observed.cost_ratio() < self.too_dear;
-        let throttled = self.among_others && observed.is_lost_to_strangers(self.mode);
+        let throttled = self.among_others && observed.is_lost_to_non_targets(self.mode);
         let measured = |way: AttachMode| {
             let cost = self.costs[way as usize]?;
             (now_ns.saturating_sub(cost.at_ns) < BELIEVED_NS).then_some(cost.ratio)
@@ -461,7 +461,7 @@ impl AttachChoice {
             switches.is_some_and(|ratio| ratio >= NEARLY_ALL * self.budget_ratio)
         };
         let is_better = |way: &AttachMode| must || known(*way).is_none_or(|ratio| ratio < enough);
-        // What strangers' samples would cost is not known before they are taken; a group has none.
+        // What non-target samples would cost is not known before they are taken; a group has none.
         let is_a_gamble = |way: AttachMode| {
             self.mode == AttachMode::Cgroup
                 && way == AttachMode::Cpu

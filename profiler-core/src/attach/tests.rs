@@ -132,7 +132,7 @@ fn short_lived_threads_are_sampled_by_whole_cpus_whatever_that_costs() {
 }
 
 #[test]
-fn whole_cpus_are_left_where_most_samples_are_strangers_and_threads_live_on() {
+fn whole_cpus_are_left_where_most_samples_are_of_non_targets_and_threads_live_on() {
     let mut choice = AttachChoice::new(None, true, 1, 2, 0.0);
     assert_eq!(choice.observe(0, seen(0.0, 8e6, 100e6), || 4), Some(AttachMode::Cpu));
     // A fifth of a percent of the CPU time at most, but twice what the target's own samples cost.
@@ -148,7 +148,7 @@ fn whole_cpus_are_left_where_most_samples_are_strangers_and_threads_live_on() {
 }
 
 #[test]
-fn among_others_whole_cpus_are_for_storms_and_left_where_strangers_take_most() {
+fn among_others_whole_cpus_are_for_storms_and_left_where_non_targets_take_most() {
     let choice = || AttachChoice::new(None, true, 1, 2, 0.0).among_others();
     assert_eq!(run(&mut choice(), 60, 0.01, 0.0), []);
     let mut storm = choice();
@@ -176,7 +176,7 @@ fn among_others_whole_cpus_are_for_what_takes_half_of_the_budget_without_a_sampl
     // Throttled, they cost nothing; until it is forgotten what events of threads did, that is no reason to go back.
     assert_eq!(run(&mut dear, 60, 0.0075, 0.0001), []);
     assert_eq!(run(&mut choice(0.05), 60, 0.0075, 0.0001), []);
-    // Whole CPUs on which strangers come and go all the time are dearer.
+    // Whole CPUs on which non-target processes come and go all the time are dearer.
     assert_eq!(run(&mut choice(0.01), 60, 0.0075, 0.02), [AttachMode::Cpu, AttachMode::Task]);
 }
 

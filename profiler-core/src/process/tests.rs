@@ -41,7 +41,7 @@ fn a_child_has_its_parents_code_until_it_executes_another_program() {
 }
 
 #[test]
-fn strangers_are_not_followed_even_under_a_known_number() {
+fn non_targets_are_not_followed_even_under_a_known_number() {
     let mut table = ProcessTable::default();
     table.adopt(1, "a");
     table.forked(Task { pid: 5, parent_pid: 4, tid: 5, time_ns: 0 });

@@ -411,8 +411,8 @@ impl RateController {
 
     /// Whether samples of non-targets would cost too much within a step if the target fell idle now, so that
     /// the rings should be read more often. Only for events of whole CPUs.
-    pub fn strangers_may_overspend(&self) -> bool {
-        let tick_ns = TICK_S * self.current.strangers_ns_per_s(&self.meter, self.rate_hz());
+    pub fn non_targets_may_overspend(&self) -> bool {
+        let tick_ns = TICK_S * self.current.non_target_ns_per_s(&self.meter, self.rate_hz());
         let granted_ns = || self.bucket.accrual_ns(1e9, 0.0);
         let idle_second_ns = self.own.as_ref().map_or_else(granted_ns, |own| own.idle_grant_ns(1e9));
         self.settings.fixed_rate_hz.is_none() && tick_ns > HARMLESS * idle_second_ns

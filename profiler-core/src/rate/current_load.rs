@@ -5,9 +5,9 @@ use super::Reading;
 use super::account::TARGET_FLOOR_CPUS;
 use super::load::{Expected, Load};
 use super::meter::{OverheadMeter, Spend};
+use super::non_target::NonTargetLoad;
 use super::sample_cost::OWN_COST_FLOOR_CPUS;
 use super::share::AGES;
-use super::strangers::Strangers;
 
 /// Samples of a tick from which its own mean cost is believed.
 const COST_SAMPLES: u64 = 5;
@@ -25,7 +25,7 @@ pub(super) struct CurrentLoad {
     peaks_cpus: [f64; 2],
     /// How long the span has lasted (ns).
     span_ns: u64,
-    strangers: Strangers,
+    non_targets: NonTargetLoad,
     /// Mean cost per sample, charged to the target, in the last tick that had enough of them (ns).
     recent_ns: f64,
 }
@@ -37,7 +37,7 @@ impl CurrentLoad {
             self.busy_cpus = reading.target_cpu_ns as f64 / wall_ns as f64;
             self.remember_peak(wall_ns);
             self.load.observe(wall_ns, reading.target_cpu_ns);
-            self.strangers.observe(reading.foreign_samples as f64, rate_hz, wall_ns as f64 * 1e-9);
+            self.non_targets.observe(reading.foreign_samples as f64, rate_hz, wall_ns as f64 * 1e-9);
         }
         let hits = reading.samples.saturating_add(reading.lost); // the handler ran for what was lost, too
         if hits >= COST_SAMPLES {
@@ -74,10 +74,10 @@ impl CurrentLoad {
     /// What the profiler and samples of other processes take of a second for each hertz, if the target keeps `busy_cpus`
     /// busy (ns).
     pub(super) fn own_per_hz_ns(&self, meter: &OverheadMeter, busy_cpus: f64) -> f64 {
-        self.strangers.busy_cpus() * meter.stranger_ns() + busy_cpus * meter.own_per_arrival_ns()
+        self.non_targets.busy_cpus() * meter.non_target_sample_ns() + busy_cpus * meter.own_per_arrival_ns()
     }
 
-    /// What a sample of the target costs, strangers' samples and own time included, as
+    /// What a sample of the target costs, non-target samples and own time included, as
     /// [`Account`](super::Account) counts it (ns).
     pub(super) fn sample_ns(&self, meter: &OverheadMeter) -> f64 {
         self.counted_ns(meter, meter.cost().target.upper_ns())
@@ -89,8 +89,8 @@ impl CurrentLoad {
     }
 
     fn counted_ns(&self, meter: &OverheadMeter, charged_ns: f64) -> f64 {
-        let strangers_ns = self.strangers.busy_cpus() * meter.stranger_ns();
-        let others_ns = strangers_ns + self.busy_cpus * meter.own_per_arrival_ns();
+        let non_target_ns = self.non_targets.busy_cpus() * meter.non_target_sample_ns();
+        let others_ns = non_target_ns + self.busy_cpus * meter.own_per_arrival_ns();
         let counted_ns = charged_ns * (self.busy_cpus / TARGET_FLOOR_CPUS).min(1.0)
             + others_ns / self.busy_cpus.max(OWN_COST_FLOOR_CPUS);
         counted_ns.max(1.0)
@@ -101,8 +101,8 @@ impl CurrentLoad {
         meter.fixed_ratio(self.busy_cpus)
     }
 
-    /// What strangers' samples cost in a second at `rate_hz` (ns).
-    pub(super) fn strangers_ns_per_s(&self, meter: &OverheadMeter, rate_hz: f64) -> f64 {
-        rate_hz * self.strangers.busy_cpus() * meter.stranger_ns()
+    /// What non-target samples cost in a second at `rate_hz` (ns).
+    pub(super) fn non_target_ns_per_s(&self, meter: &OverheadMeter, rate_hz: f64) -> f64 {
+        rate_hz * self.non_targets.busy_cpus() * meter.non_target_sample_ns()
     }
 }

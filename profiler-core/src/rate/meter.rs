@@ -38,7 +38,7 @@ pub struct Spend {
     pub side_records_ns: f64,
     /// For how long other threads of the target waited for those that were sampled, where threads are coupled: no CPU time, but a slowdown.
     pub waiting_ns: f64,
-    /// Charged to others: samples and records of strangers.
+    /// Charged to others: samples and records of non-target processes.
     pub foreign_ns: f64,
     /// The profiler's own CPU time, as measured.
     pub self_ns: f64,
@@ -173,7 +173,7 @@ impl Stacks {
     /// Charged to the target and to others, per sample of the target (ns).
     fn cost_ns(&self, prices: &Prices) -> f64 {
         let sample = self.per_sample();
-        sample.cost(prices).mean_ns + sample.foreign_cost(prices).mean_ns
+        sample.cost(prices).mean_ns + sample.non_target_cost(prices).mean_ns
     }
 }
 
@@ -191,7 +191,7 @@ pub struct OverheadMeter {
     wall_ns: f64,
     switches_ns: f64,
     side_records_ns: f64,
-    /// The same of records of strangers that are no samples (ns).
+    /// The same of records of non-target processes that are no samples (ns).
     foreign_records_ns: f64,
 }
 
@@ -235,7 +235,7 @@ impl OverheadMeter {
         let arrivals = reading.samples as f64 + reading.foreign_samples as f64;
         let once_ns = reading.self_once_ns.min(reading.self_cpu_ns) as f64;
         self.foreign_records_ns =
-            self.foreign_records_ns * keep + self.foreign_records_cost(reading).upper_ns();
+            self.foreign_records_ns * keep + self.non_target_records_cost(reading).upper_ns();
         self.own.observe(arrivals, wall_s, reading.self_cpu_ns as f64 - once_ns);
         spend.self_fixed_ns = (self.own.now().per_second_ns * wall_s + once_ns).min(spend.self_ns);
         spend
@@ -286,7 +286,7 @@ impl OverheadMeter {
         let (switches, side_records) = (self.switches_cost(reading), self.side_records_cost(reading));
         let foreign = Cost::default()
             .plus(reading.foreign_samples as f64, self.prices.sample(0.0, bytes))
-            .plus(1.0, self.foreign_records_cost(reading));
+            .plus(1.0, self.non_target_records_cost(reading));
         let samples = Cost::default().plus(hits, self.prices.sample(frames, bytes));
         let [bare_ns, frame_ns, byte_ns] = self.prices.parts_ns(frames, bytes);
         let target_se_ns = samples.se_ns + switches.se_ns + side_records.se_ns;
@@ -319,7 +319,7 @@ impl OverheadMeter {
             .plus(reading.trace_records as f64, self.model.per_trace_record_ns)
     }
 
-    fn foreign_records_cost(&self, reading: &Reading) -> Cost {
+    fn non_target_records_cost(&self, reading: &Reading) -> Cost {
         Cost::default().plus(reading.foreign_side_records as f64, self.model.per_side_record_ns)
     }
 
@@ -365,7 +365,7 @@ impl OverheadMeter {
         own_ratio(self.others_per_second_ns(), busy_cpus) + self.events_ratio()
     }
 
-    /// The part of it that the target does not pay: own time, and records of strangers (CPUs).
+    /// The part of it that the target does not pay: own time, and records of non-target processes (CPUs).
     pub(super) fn own_fixed_cpus(&self) -> f64 {
         self.others_per_second_ns() * 1e-9
     }
@@ -375,7 +375,7 @@ impl OverheadMeter {
         self.others_per_second_ns() * 1e-9 + self.events_ns() / self.wall_ns.max(1.0)
     }
 
-    /// What is spent in a second beside the target, whatever the rate: own time, and records of strangers (ns).
+    /// What is spent in a second beside the target, whatever the rate: own time, and records of non-target processes (ns).
     fn others_per_second_ns(&self) -> f64 {
         self.own.now().per_second_ns + self.foreign_records_ns * 1e9 / self.wall_ns.max(1.0)
     }
@@ -390,8 +390,8 @@ impl OverheadMeter {
         self.events_ns() / self.cpu_ns.max(1e6)
     }
 
-    /// What a sample that hits a stranger costs, the model's part at its upper end and own time (ns).
-    pub(super) fn stranger_ns(&self) -> f64 {
+    /// What a sample that hits a non-target process costs, the model's part at its upper end and own time (ns).
+    pub(super) fn non_target_sample_ns(&self) -> f64 {
         self.prices.sample(0.0, self.calm.per_sample().bytes).upper_ns() + self.own_per_arrival_ns()
     }
 

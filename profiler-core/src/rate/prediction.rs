@@ -113,8 +113,8 @@ impl<'a> Basis<'a> {
     }
 
     fn sample(&self, mode: AttachMode) -> PerSample {
-        let strangers = self.watched.foreign_cpu_ns as f64 / self.watched.target_cpu_ns.max(SEEN_NS) as f64;
-        let foreign = if mode == AttachMode::Cpu && self.watched.was_seen() { strangers } else { 0.0 };
+        let non_targets = self.watched.foreign_cpu_ns as f64 / self.watched.target_cpu_ns.max(SEEN_NS) as f64;
+        let foreign = if mode == AttachMode::Cpu && self.watched.was_seen() { non_targets } else { 0.0 };
         PerSample { frames: self.frames.mean, bytes: self.bytes.mean, foreign }
     }
 
@@ -239,11 +239,11 @@ impl<'a> Basis<'a> {
     fn overhead_at(&self, rate_hz: f64, mode: AttachMode, overhead: Figure) -> Figure {
         let foreign = self.sample(mode).foreign;
         let own = Figure::new(self.own.per_sample_ns, self.own.per_sample_sd_ns);
-        let stranger = self.costs.sample(0.0, self.bytes.mean).into();
+        let non_target = self.costs.sample(0.0, self.bytes.mean).into();
         let [switches, side_records, forks] = self.events(mode);
         total(&[
             (Figure::exact(rate_hz), overhead),
-            (Figure::exact(rate_hz * foreign), stranger),
+            (Figure::exact(rate_hz * foreign), non_target),
             (Figure::exact(rate_hz * (1.0 + foreign)), own),
             switches,
             side_records,

@@ -28,7 +28,7 @@ pub struct Reading {
     pub switches: u64,
     /// Other records of the target: mappings and names; for whole CPUs forks and exits too.
     pub side_records: u64,
-    /// The same of strangers (attach mode `cpu`).
+    /// The same of non-target processes (attach mode `cpu`).
     pub foreign_side_records: u64,
     /// Tasks that the target created and that inherited its events (attach mode `task`), else 0.
     pub forks: u64,

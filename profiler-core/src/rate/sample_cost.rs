@@ -15,7 +15,7 @@ pub(super) struct PerSample {
     pub(super) frames: f64,
     /// Bytes of stack copied.
     pub(super) bytes: f64,
-    /// Samples of strangers.
+    /// Samples of non-target processes.
     pub(super) foreign: f64,
 }
 
@@ -26,7 +26,7 @@ impl PerSample {
     }
 
     /// Charged to others.
-    pub(super) fn foreign_cost(&self, prices: &Prices) -> Cost {
+    pub(super) fn non_target_cost(&self, prices: &Prices) -> Cost {
         Cost::default().plus(self.foreign, prices.sample(0.0, self.bytes))
     }
 
@@ -51,15 +51,15 @@ pub struct SampleCost {
     /// Charged to others per sample of the target (ns).
     pub foreign_ns: f64,
     /// The cost that the budget is kept with: everything per sample, the model's part at its upper end (ns). What
-    /// strangers cost counts less the less of a tenth of a CPU the target uses; see [`Account`](super::Account).
+    /// non-target processes cost counts less the less of a tenth of a CPU the target uses; see [`Account`](super::Account).
     pub total_hi_ns: f64,
     /// What is spent whatever the rate, as a ratio of the target's CPU time: own CPU time per second, switches,
-    /// records that are no samples, strangers' too.
+    /// records that are no samples, also of non-target processes.
     pub fixed_ratio: f64,
 }
 
 impl SampleCost {
-    /// The cost where a sample is `sample`, the profiler and records of strangers need `own`, the target keeps `utilisation_cpus` busy, and
+    /// The cost where a sample is `sample`, the profiler and records of non-target processes need `own`, the target keeps `utilisation_cpus` busy, and
     /// switches and records that are no samples take `events_ratio` of its CPU time.
     pub(super) fn new(
         prices: &Prices,
@@ -68,19 +68,19 @@ impl SampleCost {
         utilisation_cpus: f64,
         events_ratio: f64,
     ) -> Self {
-        let (target, foreign) = (sample.cost(prices), sample.foreign_cost(prices));
+        let (target, foreign) = (sample.cost(prices), sample.non_target_cost(prices));
         let [_, frame_ns, byte_ns] = prices.parts_ns(sample.frames, sample.bytes);
-        let strangers_own_ns = sample.foreign * own.per_sample_ns;
+        let non_target_own_ns = sample.foreign * own.per_sample_ns;
         let counted = (utilisation_cpus / OWN_COST_FLOOR_CPUS).min(1.0);
         SampleCost {
             target,
             frames_ns: sample.frames * frame_ns,
             stack_ns: sample.bytes * byte_ns,
-            self_ns: own.per_sample_ns + strangers_own_ns,
+            self_ns: own.per_sample_ns + non_target_own_ns,
             foreign_ns: foreign.mean_ns,
             total_hi_ns: target.upper_ns()
                 + own.per_sample_ns
-                + counted * (foreign.upper_ns() + strangers_own_ns),
+                + counted * (foreign.upper_ns() + non_target_own_ns),
             fixed_ratio: own_ratio(own.per_second_ns, utilisation_cpus) + events_ratio,
         }
     }

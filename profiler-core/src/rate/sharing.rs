@@ -20,12 +20,12 @@ pub struct Sharing {
     /// What was observed last: time, CPU time of the machine, of the targets (ns).
     last: Option<[u64; 3]>,
     /// CPUs that others than the targets keep busy.
-    strangers_cpus: f64,
+    non_target_cpus: f64,
 }
 
 impl Default for Sharing {
     fn default() -> Self {
-        Sharing { is_on: true, decided_ns: None, last: None, strangers_cpus: 0.0 }
+        Sharing { is_on: true, decided_ns: None, last: None, non_target_cpus: 0.0 }
     }
 }
 
@@ -43,14 +43,15 @@ impl Sharing {
             std::array::from_fn(|at| now[at].saturating_sub(last[at]) as f64);
         if wall_ns > 0.0 {
             let gain = 1.0 - (-wall_ns * 1e-9 / MEMORY_S).exp();
-            self.strangers_cpus += gain * ((busy_ns - targets_ns).max(0.0) / wall_ns - self.strangers_cpus);
+            self.non_target_cpus += gain * ((busy_ns - targets_ns).max(0.0) / wall_ns - self.non_target_cpus);
         }
     }
 
-    /// Decides for so many targets. `has_rest` says that strangers are a target too: nobody's sample is for nothing then.
-    /// `stranger_ns` is what a stranger's sample costs, in him and in the profiler (ns).
-    pub fn weigh(&mut self, now_ns: u64, targets: usize, has_rest: bool, stranger_ns: f64) {
-        let shared_cpus = if has_rest { 0.0 } else { self.strangers_cpus * USUAL_HZ * stranger_ns * 1e-9 };
+    /// Decides for so many targets. `has_rest` says that non-target processes are a target too: nobody's sample is for nothing then.
+    /// `non_target_sample_ns` is what a sample of a non-target process costs, in it and in the profiler (ns).
+    pub fn weigh(&mut self, now_ns: u64, targets: usize, has_rest: bool, non_target_sample_ns: f64) {
+        let shared_cpus =
+            if has_rest { 0.0 } else { self.non_target_cpus * USUAL_HZ * non_target_sample_ns * 1e-9 };
         let own_cpus = targets.saturating_sub(1) as f64 * FIXED_CPUS;
         let (present_cpus, other_cpus) =
             if self.is_on { (shared_cpus, own_cpus) } else { (own_cpus, shared_cpus) };
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     const SECOND_NS: u64 = 1_000_000_000;
-    const STRANGER_NS: f64 = 20_000.0;
+    const NON_TARGET_SAMPLE_NS: f64 = 20_000.0;
 
     /// A host, and what its processes and the targets have used until now (ns).
     #[derive(Default)]
@@ -79,13 +80,13 @@ mod tests {
     }
 
     impl Host {
-        /// Whether targets share after two minutes beside so many busy CPUs of strangers.
-        fn after(&mut self, strangers_cpus: u64, targets: usize, has_rest: bool) -> bool {
+        /// Whether targets share after two minutes beside so many busy CPUs of non-target processes.
+        fn after(&mut self, non_target_cpus: u64, targets: usize, has_rest: bool) -> bool {
             for _ in 0..120 {
                 self.now_ns += SECOND_NS;
-                self.busy_ns += (strangers_cpus + 1) * SECOND_NS;
+                self.busy_ns += (non_target_cpus + 1) * SECOND_NS;
                 self.sharing.observe(self.now_ns, self.busy_ns, self.now_ns);
-                self.sharing.weigh(self.now_ns, targets, has_rest, STRANGER_NS);
+                self.sharing.weigh(self.now_ns, targets, has_rest, NON_TARGET_SAMPLE_NS);
             }
             self.sharing.is_on()
         }
@@ -96,7 +97,7 @@ mod tests {
         assert!(!Host::default().after(60, 3, false));
         assert!(Host::default().after(60, 100, false), "so many share");
         assert!(Host::default().after(1, 3, false), "and on a host that has little else to do");
-        assert!(Host::default().after(60, 3, true), "and where strangers are a target");
+        assert!(Host::default().after(60, 3, true), "and where non-target processes are a target");
     }
 
     #[test]

@@ -14,7 +14,7 @@ const PRESENT_NS: u64 = 3_000_000_000;
 pub(crate) struct Spent {
     /// The moment, by the monotonic clock.
     pub(crate) at_ns: u64,
-    /// Charged to targets and strangers.
+    /// Charged to targets and non-target processes.
     pub(crate) charged_ns: u64,
     /// Own CPU time, all threads.
     pub(crate) self_ns: u64,

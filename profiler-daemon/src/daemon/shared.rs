@@ -99,10 +99,10 @@ impl Daemon {
         }
         let targets_ns: u64 = self.targets.values().map(|watched| watched.totals().cpu_ns).sum();
         let busy_ns = procfs::machine_charged_ns();
-        let stranger_ns = self.setup.stranger_ns();
+        let non_target_sample_ns = self.setup.non_target_sample_ns();
         let sharing = &mut self.sharing.sharing;
         sharing.observe(now_ns, busy_ns, targets_ns);
-        sharing.weigh(now_ns, targets.min(most), has_rest, stranger_ns);
+        sharing.weigh(now_ns, targets.min(most), has_rest, non_target_sample_ns);
     }
 
     /// Has a target share from now on; whether it does.

@@ -189,7 +189,7 @@ pub(crate) struct HostStatus {
     pub(crate) overhead_last_10s_ratio: f64,
     /// The most that was spent in any ten seconds.
     pub(crate) overhead_worst_10s_ratio: f64,
-    /// Charged to targets and strangers since it began (s).
+    /// Charged to targets and non-target processes since it began (s).
     pub(crate) charged_s: f64,
     /// Own CPU time since it began (s).
     pub(crate) self_cpu_s: f64,

@@ -137,7 +137,7 @@ impl Retry {
 pub(crate) struct Totals {
     /// CPU time of the target (ns).
     pub(crate) cpu_ns: u64,
-    /// Charged to it and to strangers (ns).
+    /// Charged to it and to non-target processes (ns).
     pub(crate) charged_ns: u64,
     /// Own CPU time in its turns (ns).
     pub(crate) turns_ns: u64,

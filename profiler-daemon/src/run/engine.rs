@@ -29,7 +29,7 @@ use self::parts::Part;
 use self::reports::Reports;
 pub(crate) use self::shares::ShareStatus;
 use self::shares::Shares;
-pub(crate) use self::ways::STRANGER_OWN_NS;
+pub(crate) use self::ways::NON_TARGET_OWN_NS;
 use self::ways::Ways;
 use super::cost_prediction::CostPrediction;
 use super::explain;

@@ -298,8 +298,8 @@ impl Setup {
     }
 
     /// What a sample of a non-target process costs, in that process and in this one (ns).
-    pub(crate) fn stranger_ns(&self) -> f64 {
-        self.calibration.model.per_sample_ns.mean_ns + engine::STRANGER_OWN_NS
+    pub(crate) fn non_target_sample_ns(&self) -> f64 {
+        self.calibration.model.per_sample_ns.mean_ns + engine::NON_TARGET_OWN_NS
     }
 
     /// Sets how many targets are sampled at once.
@@ -433,12 +433,12 @@ impl Setup {
     ) -> AttachChoice {
         let costs = &self.calibration.model;
         let cpus = |cpu_ns: u64| cpu_ns as f64 / seen.wall_ns.max(1) as f64;
-        let stranger_ns = costs.per_sample_ns.mean_ns + engine::STRANGER_OWN_NS;
+        let non_target_sample_ns = costs.per_sample_ns.mean_ns + engine::NON_TARGET_OWN_NS;
         let rate_hz = settings.fixed_rate_hz.unwrap_or(RATE_BEFORE_HZ);
         choice.set_budget(settings.budget_ratio);
         let foreseen = Foreseen {
             task_cpus: Some(switches_per_s * costs.per_switch_ns.mean_ns * 1e-9),
-            cpu_cpus: Some(cpus(seen.foreign_cpu_ns) * rate_hz * stranger_ns * 1e-9),
+            cpu_cpus: Some(cpus(seen.foreign_cpu_ns) * rate_hz * non_target_sample_ns * 1e-9),
             group_cpus: None,
         };
         choice.foreseeing(foreseen, cpus(seen.target_cpu_ns))

@@ -43,7 +43,7 @@ const REDRAWS_AT_ONCE: usize = 64;
 /// What the clocks are attached to.
 #[derive(Clone, Debug)]
 pub(crate) enum Attachment {
-    /// Whole CPUs; samples of strangers are thrown away.
+    /// Whole CPUs; samples of non-target processes are thrown away.
     Cpus,
     /// A control group and all below it.
     Cgroup(Arc<Cgroup>),

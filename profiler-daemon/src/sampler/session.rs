@@ -448,12 +448,12 @@ impl Session {
                 self.records_lost();
             }
             Drained::Report(record, claim) => {
-                let strangers = self.counts.foreign_side_records;
+                let non_targets = self.counts.foreign_side_records;
                 self.handle(Drained::Record(record, 0));
-                if self.counts.foreign_side_records == strangers {
+                if self.counts.foreign_side_records == non_targets {
                     claim.lay();
                 }
-                self.counts.foreign_side_records = strangers; // somebody pays for it, once it is known who
+                self.counts.foreign_side_records = non_targets; // somebody pays for it, once it is known who
             }
             Drained::Owed(count) => self.counts.foreign_side_records += count.min(MOST_AT_ONCE),
             Drained::Double => self.counts.doubled += 1,
@@ -495,7 +495,7 @@ impl Session {
                 if is_new && self.excluded.contains(&task.pid) {
                     self.processes.forget(task.pid); // it was found before this was read
                 }
-                // A stranger's child may be the target's all the same: one that was found.
+                // A non-target process's child may be the target's all the same: one that was found.
                 let is_ours = [task.pid, task.parent_pid].iter().all(|pid| self.processes.contains(*pid));
                 match is_ours {
                     true => self.counts.forks += 1,
@@ -576,7 +576,7 @@ impl Session {
         }
         let is_awaited = self.awaited == Some(sample.pid);
         if !self.processes.contains(sample.pid) || is_awaited && !has_kernel_frames(sample) {
-            self.charged.hit_a_stranger(clock, stack_bytes);
+            self.charged.hit_non_target(clock, stack_bytes);
             match &self.owners {
                 // What many share is the machine's sampler: it keeps its rate whichever process runs, but for those sampled elsewhere.
                 Some(_) if !self.excluded.contains(&sample.pid) => self.counts.samples += 1,

@@ -54,7 +54,7 @@ fn day() -> Result<Day> {
         hours: option("--hours", default.hours)?,
         budget_ratio: option("--budget-ratio", default.budget_ratio)?,
         switches_per_cpu_s: option("--switches", default.switches_per_cpu_s)?,
-        strangers_cpus: option("--strangers", default.strangers_cpus)?,
+        non_target_cpus: option("--strangers", default.non_target_cpus)?,
         seed: option("--seed", default.seed)?,
         costs,
         own,

@@ -37,8 +37,8 @@ pub struct Day {
     pub stack_bytes: u64,
     /// Context switches of the target per second of its CPU time.
     pub switches_per_cpu_s: f64,
-    /// CPUs that strangers keep busy; events of whole CPUs hit them too.
-    pub strangers_cpus: f64,
+    /// CPUs that non-target processes keep busy; events of whole CPUs hit them too.
+    pub non_target_cpus: f64,
     /// Cost of samples and switches, as calibrated; noise comes on top.
     pub costs: CostModel,
     /// Noise of the true cost: each tick's is uniform within this around the mean.
@@ -54,7 +54,7 @@ pub struct Day {
 pub struct OwnCosts {
     /// Per second, whatever it does.
     pub per_second_us: f64,
-    /// Per sample, of strangers too.
+    /// Per sample, of non-target processes too.
     pub per_sample_us: f64,
     /// Per look at one CPU's ring.
     pub per_ring_us: f64,
@@ -89,7 +89,7 @@ impl Default for Day {
             horizon_s: 60.0,
             stack_bytes: 3000,
             switches_per_cpu_s: 2000.0,
-            strangers_cpus: 0.5,
+            non_target_cpus: 0.5,
             costs: CostModel::default(),
             noise_ratio: 0.2,
             own: OwnCosts::default(),
@@ -218,7 +218,7 @@ impl<'a> Run<'a> {
     fn tick(&mut self) {
         let (started_ns, mut tick) = (self.now_ns, Tick::default());
         let noise = self.crowd.around_one(self.day.noise_ratio);
-        let looks = self.controller.strangers_may_overspend() || self.cost_may_jump();
+        let looks = self.controller.non_targets_may_overspend() || self.cost_may_jump();
         while self.now_ns - started_ns < TICK_NS {
             self.pass(&mut tick, noise);
             if looks && self.look_shows_debt(&mut tick) {
@@ -263,7 +263,7 @@ impl<'a> Run<'a> {
         let sample_ns = day.costs.sample(0.0, stack_bytes as f64).mean_ns;
         let switches = cpu_ns * 1e-9 * day.switches_per_cpu_s;
         let foreign = if self.attach.mode() == AttachMode::Cpu {
-            self.crowd.poisson(day.strangers_cpus * LOOK_NS as f64 / self.decision.period_ns as f64)
+            self.crowd.poisson(day.non_target_cpus * LOOK_NS as f64 / self.decision.period_ns as f64)
         } else {
             tick.target_ns += switches * day.costs.per_switch_ns.mean_ns;
             self.switches += switches;
@@ -364,7 +364,7 @@ mod tests {
 
     fn half_an_hour() -> Day {
         let mode = Some(AttachMode::Cpu);
-        Day { hours: 0.5, strangers_cpus: 0.05, mode, ..Day::default() }
+        Day { hours: 0.5, non_target_cpus: 0.05, mode, ..Day::default() }
     }
 
     #[test]
@@ -376,8 +376,8 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_the_night_stays_within_the_budget_beside_strangers() {
-        // From one o'clock on the target hardly runs, strangers as before.
+    fn the_first_of_the_night_stays_within_the_budget_beside_non_targets() {
+        // From one o'clock on the target hardly runs, non-target processes as before.
         let outcome = run_day(&Day { hours: 1.1, mode: None, ..Day::default() });
         assert!(outcome.worst_1s_of_budget <= 1.2 && outcome.worst_10s_of_budget <= 1.02, "{outcome:?}");
         assert_eq!((outcome.mode, outcome.mode_changes), (AttachMode::Cpu, 0), "{outcome:?}");

@@ -30,7 +30,7 @@ pub struct Said {
     pub charged_s: f64,
     /// Own CPU time in its turns (s).
     pub own_s: f64,
-    /// Charged to strangers (s).
+    /// Charged to non-target processes (s).
     pub foreign_s: f64,
     /// Samples.
     pub samples: f64,
@@ -51,7 +51,7 @@ pub struct Poll {
     pub set_up_s: f64,
     /// By the kernel (s).
     pub kernel_own_s: f64,
-    /// Charged to targets and strangers (s).
+    /// Charged to targets and non-target processes (s).
     pub charged_s: f64,
     /// The most of any ten seconds (ratio to all CPUs).
     pub worst_10s_ratio: f64,

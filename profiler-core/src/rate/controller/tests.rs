@@ -47,12 +47,12 @@ fn an_idle_target_keeps_its_rate() {
     }
 }
 
-/// A tick in which the target and strangers kept so many CPUs busy, at the rate in force.
-fn sampled(tick: u64, rate_hz: f64, target_cpus: f64, strangers_cpus: f64) -> Reading {
+/// A tick in which the target and non-target processes kept so many CPUs busy, at the rate in force.
+fn sampled(tick: u64, rate_hz: f64, target_cpus: f64, non_target_cpus: f64) -> Reading {
     let samples = (rate_hz * target_cpus * 0.1).round() as u64;
     Reading {
         target_cpu_ns: (target_cpus * 1e8) as u64,
-        foreign_samples: (rate_hz * strangers_cpus * 0.1).round() as u64,
+        foreign_samples: (rate_hz * non_target_cpus * 0.1).round() as u64,
         self_cpu_ns: 30_000 + 2_000 * samples,
         ..reading(tick, samples)
     }
@@ -115,16 +115,16 @@ fn a_fleet_s_figures_that_waver_move_no_rate() {
 }
 
 #[test]
-fn strangers_are_hardly_sampled_once_the_target_is_idle() {
+fn non_targets_are_hardly_sampled_once_the_target_is_idle() {
     let mut controller = RateController::new(RateSettings::default(), CostModel::default());
     let mut rate_hz = controller.start(0).rate_hz;
-    assert!(!controller.strangers_may_overspend());
-    let mut play = |ticks: std::ops::Range<u64>, cpus: f64, strangers: f64| {
+    assert!(!controller.non_targets_may_overspend());
+    let mut play = |ticks: std::ops::Range<u64>, cpus: f64, non_targets: f64| {
         for tick in ticks {
-            let reading = sampled(tick, rate_hz, cpus, strangers);
+            let reading = sampled(tick, rate_hz, cpus, non_targets);
             rate_hz = controller.tick(&reading, &TopShares::default()).rate_hz;
         }
-        (rate_hz, controller.strangers_may_overspend())
+        (rate_hz, controller.non_targets_may_overspend())
     };
     let (busy_hz, looks) = play(0..200, 16.0, 2.0);
     assert!(busy_hz > 100.0 && looks, "{busy_hz}");
@@ -191,7 +191,7 @@ fn set_up_is_overhead_but_no_cost_of_the_next_sample_and_paid_for_over_minutes()
 }
 
 #[test]
-fn a_tick_ends_where_strangers_alone_are_sampled() {
+fn a_tick_ends_where_non_targets_alone_are_sampled() {
     let mut controller = RateController::new(RateSettings::default(), CostModel::default());
     let mut rate_hz = controller.start(0).rate_hz;
     for tick in 0..200 {

@@ -122,12 +122,12 @@ fn what_the_handler_takes_in_the_field_is_what_samples_are_charged_at() {
     assert!((handler.time.mean_ns / 7_000.0 - 1.0).abs() < 0.02 && handler.samples == 50, "{handler:?}");
     let spend = meter.spend(&reading(10, 20, 0));
     assert!((spend.samples_ns() / 162_000.0 - 1.0).abs() < 0.01, "{spend:?}");
-    let strangers = Reading { foreign_samples: 10, ..reading(10, 20, 0) };
-    assert!(meter.spend(&strangers).foreign_ns > 100_000.0, "the handler is theirs, too");
+    let non_targets = Reading { foreign_samples: 10, ..reading(10, 20, 0) };
+    assert!(meter.spend(&non_targets).foreign_ns > 100_000.0, "the handler is theirs, too");
 }
 
 /// What is spent whatever the rate: switches of a target that hardly runs are few, whatever they are of its CPU time, and records of
-/// strangers go on as they came.
+/// non-target processes go on as they came.
 #[test]
 fn what_no_sample_causes_is_foreseen_in_cpu_time() {
     let after = |reading: Reading| {

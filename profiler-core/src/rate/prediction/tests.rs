@@ -171,7 +171,7 @@ fn the_cheaper_way_to_attach_is_the_one_that_remains() {
     let switching = Program { switches_per_s: 10_000, ..COMPUTES }.watched(2);
     assert_eq!(mode(&COMPUTES.watched(2)), AttachMode::Task);
     assert_eq!(mode(&switching), AttachMode::Cpu);
-    // Strangers that take a hundred times as much are dearer still, since they are sampled too.
+    // Non-target processes that take a hundred times as much are dearer still, since they are sampled too.
     assert_eq!(mode(&Activity { foreign_cpu_ns: 200 * SECOND_NS, ..switching }), AttachMode::Task);
     // Threads that live for less than a period would not be seen.
     assert_eq!(mode(&Activity { ends: 1_000, ..COMPUTES.watched(2) }), AttachMode::Cpu);
@@ -180,7 +180,7 @@ fn the_cheaper_way_to_attach_is_the_one_that_remains() {
 }
 
 #[test]
-fn strangers_cost_where_whole_cpus_are_sampled() {
+fn non_targets_cost_where_whole_cpus_are_sampled() {
     let cpus = || AttachChoice::new(Some(AttachMode::Cpu), true, 1, 2, 0.0);
     let alone = COMPUTES.watched(2);
     let crowded = Activity { foreign_cpu_ns: 2 * SECOND_NS, ..alone };

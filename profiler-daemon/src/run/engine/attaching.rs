@@ -266,10 +266,11 @@ impl<L: DecisionLog> Engine<L> {
         // as it is, without own time: both are the host's.
         let alone = self.resting.is_none();
         let wanted = if alone { self.wanted_hz() / self.controller.rate_hz() } else { 1.0 };
-        let stranger_ns = if alone { self.stranger_ns() } else { self.costs.per_sample_ns.mean_ns };
+        let non_target_sample_ns =
+            if alone { self.non_target_sample_ns() } else { self.costs.per_sample_ns.mean_ns };
         Observed {
             extra_ns: switches as f64 * self.costs.per_switch_ns.mean_ns
-                + wanted * foreign * stranger_ns
+                + wanted * foreign * non_target_sample_ns
                 + foreign_records * self.costs.per_side_record_ns.mean_ns,
             samples_ns: wanted * samples * self.controller.cost().target.mean_ns,
             ends_ns: ends * self.settings.period_ns as f64 / 2.0,

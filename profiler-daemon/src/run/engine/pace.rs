@@ -57,7 +57,7 @@ impl<L: DecisionLog> Engine<L> {
     pub(crate) fn pause(&self, now_ns: u64) -> Duration {
         let until_tick = self.next_tick_ns.saturating_sub(now_ns);
         let looks = self.samples_came && self.cost_may_jump() && !self.has_room_for_a_jump()
-            || self.controller.strangers_may_overspend();
+            || self.controller.non_targets_may_overspend();
         let reads_on = self.session.exceeds_copies() && self.session.elapsed_ns() < BEGINNING_NS;
         let look_ns = match (reads_on, looks) {
             (true, _) => EARLY_LOOK_NS,

@@ -24,7 +24,7 @@ const BARELY_RUNS_CPUS: f64 = 0.01;
 #[derive(Default)]
 pub(super) struct Shares {
     of: BTreeMap<Owner, Charged>,
-    /// What had been spent and counted, strangers' samples included, and when it was booked last (ns).
+    /// What had been spent and counted, non-target samples included, and when it was booked last (ns).
     spent: Spend,
     counted: Counts,
     booked_ns: u64,

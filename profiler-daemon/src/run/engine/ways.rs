@@ -16,7 +16,7 @@ const FEW_THREADS: usize = 8;
 /// What switches cost from which it matters what others do (CPU time per wall time).
 const WORTH_A_LOOK: f64 = 0.001;
 /// Own CPU time for a sample that hit somebody else (ns): it is read and thrown away.
-pub(crate) const STRANGER_OWN_NS: f64 = 2_000.0;
+pub(crate) const NON_TARGET_OWN_NS: f64 = 2_000.0;
 
 /// What was looked at last.
 #[derive(Default)]
@@ -69,7 +69,7 @@ impl<L: DecisionLog> Engine<L> {
                     matches!(self.sampler.attachment(), Attachment::Tasks(threads) if threads.len() == 1);
                 self.ways.foreseen = Foreseen {
                     task_cpus: None,
-                    cpu_cpus: self.ways.others.cpus.map(|cpus| self.strangers_cpus(cpus)),
+                    cpu_cpus: self.ways.others.cpus.map(|cpus| self.non_target_cpus(cpus)),
                     group_cpus: is_one.then_some(switches_cpus * GROUP_SWITCH),
                 };
             }
@@ -85,13 +85,13 @@ impl<L: DecisionLog> Engine<L> {
     }
 
     /// What samples of others cost who keep so many CPUs busy, at the rate that is wanted (CPU time per wall time).
-    fn strangers_cpus(&self, cpus: f64) -> f64 {
-        cpus * self.wanted_hz() * self.stranger_ns() * 1e-9
+    fn non_target_cpus(&self, cpus: f64) -> f64 {
+        cpus * self.wanted_hz() * self.non_target_sample_ns() * 1e-9
     }
 
     /// What a sample of somebody else costs, with what the profiler does about it.
-    pub(super) fn stranger_ns(&self) -> f64 {
-        self.controller.cost().target.mean_ns + STRANGER_OWN_NS
+    pub(super) fn non_target_sample_ns(&self) -> f64 {
+        self.controller.cost().target.mean_ns + NON_TARGET_OWN_NS
     }
 
     /// The rate that the law asks for, as far as the target may be slowed down: whole CPUs may not reach it.

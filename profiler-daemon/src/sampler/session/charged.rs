@@ -54,7 +54,7 @@ impl Charged {
     }
 
     /// A sample of the same clock hit somebody else.
-    pub(super) fn hit_a_stranger(&mut self, clock: Clock, bytes: u64) {
+    pub(super) fn hit_non_target(&mut self, clock: Clock, bytes: u64) {
         let cost_ns = self.cost_ns(0, bytes);
         self.remember(clock, cost_ns);
     }
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(charged.done_ns(other, PERIOD_NS, 0, 0), 990_000);
         assert_eq!(charged.done_ns(one, PERIOD_NS, 0, 20_000), 900_000);
         assert_eq!(charged.done_ns(one, PERIOD_NS, 0, 0), 970_000);
-        charged.hit_a_stranger(one, 40_000);
+        charged.hit_non_target(one, 40_000);
         assert_eq!(charged.done_ns(one, PERIOD_NS, 0, 0), 950_000);
         charged.end_window(2.0);
         assert_eq!((charged.take_ns(), charged.take_ns()), (580_000.0, 0.0));

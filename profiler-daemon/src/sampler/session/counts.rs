@@ -7,7 +7,7 @@ use profiler_core::profile::{Outcome, TruncatedBy};
 pub(crate) struct Counts {
     /// Samples of the target.
     pub(crate) samples: u64,
-    /// Samples of strangers.
+    /// Samples of non-target processes.
     pub(crate) foreign: u64,
     /// Samples for time that another clock sampled too, while clocks were renewed.
     pub(crate) doubled: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Counts {
     pub(crate) side_records: u64,
     /// Tasks that the target created.
     pub(crate) forks: u64,
-    /// Mappings, names, forks and exits of strangers.
+    /// Mappings, names, forks and exits of non-target processes.
     pub(crate) foreign_side_records: u64,
     /// Mappings that anybody reported.
     pub(crate) mappings: u64,

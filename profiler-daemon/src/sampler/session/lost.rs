@@ -35,7 +35,7 @@ impl Losses {
         Self { judged_ns: start_ns, most_hz: f64::INFINITY, ..Self::default() }
     }
 
-    /// A sample was taken, of the target or of strangers.
+    /// A sample was taken, of the target or of non-target processes.
     pub(super) fn took(&mut self, weight_ns: u64) {
         self.since_ns += weight_ns as f64;
     }

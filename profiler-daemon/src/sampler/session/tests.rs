@@ -19,7 +19,7 @@ fn fork(session: &mut Session, pid: u32, parent_pid: u32, time_ns: u64) {
     session.handle(Drained::Record(Record::Fork(Task { pid, parent_pid, tid: pid, time_ns }), 0));
 }
 
-/// Where whole CPUs are sampled, strangers' children are told of too.
+/// Where whole CPUs are sampled, non-target children are told of too.
 #[test]
 fn a_process_that_was_found_before_its_birth_was_read_stays_and_is_charged_to_who_created_it() {
     let mut session = session();

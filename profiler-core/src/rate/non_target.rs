@@ -9,15 +9,15 @@ const STEP_SAMPLES: f64 = 5.0;
 /// Counted on top: what a rate is too low to show may be there all the same.
 const UNSEEN_SAMPLES: f64 = 1.0;
 
-/// Forgetting sums of strangers' samples and of those that one busy CPU would have brought.
+/// Forgetting sums of non-target samples and of those that one busy CPU would have brought.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Strangers {
+pub(super) struct NonTargetLoad {
     samples: f64,
     per_cpu: f64,
 }
 
-impl Strangers {
-    /// Takes in `samples` of strangers in `wall_s` seconds at `rate_hz` (samples per CPU-second).
+impl NonTargetLoad {
+    /// Takes in `samples` of non-target processes in `wall_s` seconds at `rate_hz` (samples per CPU-second).
     pub(super) fn observe(&mut self, samples: f64, rate_hz: f64, wall_s: f64) {
         let per_cpu = rate_hz * wall_s;
         let keep = if self.is_step(samples, per_cpu) { 0.0 } else { (-wall_s / MEMORY_S).exp() };
@@ -40,9 +40,9 @@ mod tests {
     use super::*;
 
     fn after(ticks: &[(f64, f64)]) -> f64 {
-        let mut strangers = Strangers::default();
-        ticks.iter().for_each(|(samples, rate_hz)| strangers.observe(*samples, *rate_hz, 0.1));
-        strangers.busy_cpus()
+        let mut non_targets = NonTargetLoad::default();
+        ticks.iter().for_each(|(samples, rate_hz)| non_targets.observe(*samples, *rate_hz, 0.1));
+        non_targets.busy_cpus()
     }
 
     #[test]
