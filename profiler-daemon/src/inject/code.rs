@@ -8,7 +8,7 @@ use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol, ReadCache, ReadRef};
 use profiler_core::record::Mapped;
 
-use super::safe::Place;
+use super::safe::CodeRegion;
 use crate::objects::open_mapped;
 use crate::roots::Roots;
 use crate::sys::maps::{Region, regions};
@@ -41,7 +41,7 @@ struct Module {
 }
 
 /// The code of a process.
-pub(super) struct Code {
+pub(super) struct ProcessCode {
     modules: Vec<Module>,
     /// Enters the kernel, and returns.
     pub(super) call: u64,
@@ -108,7 +108,7 @@ pub(super) fn refusal(areas: &[Area]) -> Option<&'static str> {
     }
 }
 
-impl Code {
+impl ProcessCode {
     /// Reads what matters of a process' code.
     ///
     /// # Errors
@@ -192,17 +192,19 @@ impl Code {
     }
 
     /// Where an address is.
-    pub(super) fn place(&self, address: u64) -> Place<'_> {
+    pub(super) fn place(&self, address: u64) -> CodeRegion<'_> {
         if (self.restore..=self.after_restore()).contains(&address) {
-            return Place::Handler;
+            return CodeRegion::Handler;
         }
         let module = self.modules.iter().find(|module| (module.start..module.end).contains(&address));
         match module.map(|module| module.kind) {
-            None | Some(Kind::Other) => Place::Program,
-            Some(Kind::Linker) => Place::Linker,
-            Some(Kind::Allocator) => Place::Allocator,
-            Some(Kind::AllocatingProgram) => Place::AllocatingProgram,
-            Some(Kind::CLibrary) => Place::CLibrary(module.map_or("", |module| module.function(address))),
+            None | Some(Kind::Other) => CodeRegion::Program,
+            Some(Kind::Linker) => CodeRegion::Linker,
+            Some(Kind::Allocator) => CodeRegion::Allocator,
+            Some(Kind::AllocatingProgram) => CodeRegion::AllocatingProgram,
+            Some(Kind::CLibrary) => {
+                CodeRegion::CLibrary(module.map_or("", |module| module.function(address)))
+            }
         }
     }
 }
@@ -284,7 +286,7 @@ mod tests {
     fn the_code_that_a_call_needs_is_found() {
         let pid = std::process::id();
         let memory = File::open("/proc/self/mem").unwrap();
-        let code = Code::read(pid, &memory, &procfs::executable_maps(pid).unwrap()).unwrap();
+        let code = ProcessCode::read(pid, &memory, &procfs::executable_maps(pid).unwrap()).unwrap();
         let at = |address: u64, length: usize| {
             let mut bytes = vec![0; length];
             memory.read_exact_at(&mut bytes, address).unwrap();
@@ -292,9 +294,9 @@ mod tests {
         };
         assert_eq!((at(code.call, 3), at(code.restore, 9)), (CALL.to_vec(), RESTORE.to_vec()));
         assert_eq!(code.load, libc::dlopen as *const () as u64);
-        assert_eq!(code.place(libc::epoll_wait as *const () as u64 + 1), Place::CLibrary("epoll_wait"));
-        assert_eq!(code.place(code.restore), Place::Handler);
-        assert_eq!(code.place(errno_slot as *const () as u64), Place::Program);
+        assert_eq!(code.place(libc::epoll_wait as *const () as u64 + 1), CodeRegion::CLibrary("epoll_wait"));
+        assert_eq!(code.place(code.restore), CodeRegion::Handler);
+        assert_eq!(code.place(errno_slot as *const () as u64), CodeRegion::Program);
         assert!(code.errno_slot.is_some());
     }
 }

@@ -37,7 +37,7 @@ const STATE_WORDS_AT: usize = 464;
 const USUAL_STATE_BYTES: usize = 2696;
 
 /// A frame in the making.
-pub(super) struct Frame {
+pub(super) struct SignalFrame {
     /// Where its first word lies, which is where the function returns to.
     pub(super) at: u64,
     /// Where the room for texts and answers begins.
@@ -46,7 +46,7 @@ pub(super) struct Frame {
     pub(super) bytes: Vec<u8>,
 }
 
-impl Frame {
+impl SignalFrame {
     /// The frame from which a thread comes back to these registers, this state and this mask; `restorer` is the code that ends handlers.
     pub(super) fn new(registers: &user_regs_struct, state: &[u8], mask: u64, restorer: u64) -> Self {
         let state = &state[..state.len().min(USUAL_STATE_BYTES)];
@@ -168,7 +168,7 @@ fn rewound(registers: &user_regs_struct) -> user_regs_struct {
 
 /// A system call with its arguments, or a function with its.
 #[derive(Clone, Copy)]
-pub(super) struct Call {
+pub(super) struct InjectedCall {
     /// Address of the function, or of the instruction that enters the kernel and then returns.
     pub(super) at: u64,
     /// The system call's number.
@@ -176,9 +176,9 @@ pub(super) struct Call {
     pub(super) arguments: [u64; 4],
 }
 
-impl Call {
+impl InjectedCall {
     /// The registers that begin it, above a frame.
-    pub(super) fn registers(&self, before: &user_regs_struct, frame: &Frame) -> user_regs_struct {
+    pub(super) fn registers(&self, before: &user_regs_struct, frame: &SignalFrame) -> user_regs_struct {
         /// Of all flags, those that functions may rely on: none is set but the one that always is, and interrupts are let in.
         const CLEAN: u64 = 0x202;
         let [first, second, third, fourth] = self.arguments;

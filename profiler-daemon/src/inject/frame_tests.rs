@@ -35,14 +35,14 @@ fn registers() -> user_regs_struct {
     }
 }
 
-fn word(frame: &Frame, offset: usize) -> u64 {
+fn word(frame: &SignalFrame, offset: usize) -> u64 {
     u64::from_le_bytes(frame.bytes[offset..offset + 8].try_into().unwrap())
 }
 
 #[test]
 fn a_frame_lies_below_the_red_zone_and_is_aligned_as_a_function_expects() {
     for sp in 0x7fff_0000_1200..0x7fff_0000_1280 {
-        let frame = Frame::new(&user_regs_struct { rsp: sp, ..registers() }, &[0; 2696], 0, 77);
+        let frame = SignalFrame::new(&user_regs_struct { rsp: sp, ..registers() }, &[0; 2696], 0, 77);
         assert_eq!(frame.at % 16, 8);
         assert_eq!(word(&frame, at::STATE) % 64, 0, "the processor asks for it");
         assert!(frame.scratch + SCRATCH_BYTES <= sp - RED_ZONE);
@@ -57,7 +57,7 @@ fn a_frame_lies_below_the_red_zone_and_is_aligned_as_a_function_expects() {
 fn registers_mask_and_state_are_in_their_places() {
     let mut state = vec![9; 2696];
     state[STATE_WORDS_AT..STATE_WORDS_AT + 8].copy_from_slice(&0x207_u64.to_le_bytes());
-    let frame = Frame::new(&registers(), &state, 0xabc, 77);
+    let frame = SignalFrame::new(&registers(), &state, 0xabc, 77);
     assert_eq!(word(&frame, at::REGISTERS + 8 * 15), 0x7fff_0000_1238, "the stack pointer");
     assert_eq!(word(&frame, at::REGISTERS + 8 * 16), 0x40_1000, "the instruction pointer");
     assert_eq!((word(&frame, at::MASK), word(&frame, at::SELECTORS)), (0xabc, 0x2b << 48 | 0x33));

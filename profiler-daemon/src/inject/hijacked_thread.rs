@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use libc::user_regs_struct;
 
-use super::code::Code;
-use super::frame::{self, Call, Frame, SCRATCH_BYTES};
-use super::status::Status;
+use super::code::ProcessCode;
+use super::frame::{self, InjectedCall, SCRATCH_BYTES, SignalFrame};
+use super::status::ThreadStatus;
 use crate::sys::ptrace::{Lost, Tracee};
 
 /// Signals that the processor raises at what a thread does itself: they are let come, for a blocked one is the end.
@@ -33,7 +33,7 @@ pub(super) fn resume(tracee: Tracee, tid: u32, registers: &user_regs_struct) -> 
 /// The registers to go on with where a thread was stopped: a call that this has ended begins again.
 fn undisturbed(tid: u32, registers: &user_regs_struct) -> user_regs_struct {
     let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
-    match Status::parse(&status).signals_wait() {
+    match ThreadStatus::parse(&status).signals_wait() {
         true => *registers, // it ends for them, as it would have
         false => frame::unended(registers),
     }
@@ -79,8 +79,8 @@ pub(super) struct HijackedThread<'a> {
     tracee: Tracee,
     tid: u32,
     memory: &'a File,
-    code: &'a Code,
-    frame: Frame,
+    code: &'a ProcessCode,
+    frame: SignalFrame,
     before: user_regs_struct,
     state: Vec<u8>,
     mask: u64,
@@ -98,11 +98,11 @@ impl<'a> HijackedThread<'a> {
         tracee: Tracee,
         tid: u32,
         memory: &'a File,
-        code: &'a Code,
+        code: &'a ProcessCode,
         until: Instant,
     ) -> Result<Self, Lost> {
         let (before, state, mask) = (tracee.registers()?, tracee.state()?, tracee.mask()?);
-        let frame = Frame::new(&frame::begun_again(&before), &state, mask, code.restore);
+        let frame = SignalFrame::new(&frame::begun_again(&before), &state, mask, code.restore);
         let (errno, stragglers, meanwhile) = (None, Stragglers::default(), Box::new(|| {}));
         let mut thread = Self {
             tracee,
@@ -178,14 +178,14 @@ impl<'a> HijackedThread<'a> {
 
     /// Calls a function.
     pub(super) fn call(&mut self, at: u64, arguments: [u64; 4]) -> Result<(), Lost> {
-        let call = Call { at, number: 0, arguments };
+        let call = InjectedCall { at, number: 0, arguments };
         self.tracee.set_registers(call.registers(&self.before, &self.frame))?;
         self.run_to_rest()
     }
 
     /// Makes a system call; gives what the kernel answers.
     pub(super) fn system_call(&mut self, number: i64, arguments: [u64; 4]) -> Result<i64, Lost> {
-        let call = Call { at: self.code.call, number: number as u64, arguments };
+        let call = InjectedCall { at: self.code.call, number: number as u64, arguments };
         self.tracee.set_registers(call.registers(&self.before, &self.frame))?;
         self.go_to_call()?;
         self.go_to_call()?;

@@ -40,7 +40,7 @@ use std::sync::Arc;
 use crate::sys::agent_memory::AgentMemory;
 use crate::sys::signal;
 
-pub(crate) use self::threads::Threads;
+pub(crate) use self::threads::ThreadList;
 
 /// Why a process cannot be sampled from inside, said of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub(crate) enum Refused {
 }
 
 /// An agent at work in a process.
-pub(crate) struct Attached {
+pub(crate) struct AttachedAgent {
     /// What it writes to.
     pub(crate) memory: Arc<AgentMemory>,
     /// The signal of its timers.
@@ -74,7 +74,7 @@ pub(crate) fn attach(
     pid: u32,
     library: &Path,
     prepare: impl FnOnce(&Arc<AgentMemory>) -> std::io::Result<Meanwhile> + Send,
-) -> Result<Attached, Refused> {
+) -> Result<AttachedAgent, Refused> {
     apart(|| imp::attach(pid, library, prepare))
 }
 
@@ -130,7 +130,7 @@ mod imp {
 mod imp {
     //! On other processors nobody has written what a thread is given.
 
-    use super::{AgentMemory, Arc, Attached, Meanwhile, Path, Refused};
+    use super::{AgentMemory, Arc, AttachedAgent, Meanwhile, Path, Refused};
 
     fn refused() -> Refused {
         let text =
@@ -150,7 +150,7 @@ mod imp {
         _: u32,
         _: &Path,
         _: impl FnOnce(&Arc<AgentMemory>) -> std::io::Result<Meanwhile>,
-    ) -> Result<Attached, Refused> {
+    ) -> Result<AttachedAgent, Refused> {
         Err(refused())
     }
 

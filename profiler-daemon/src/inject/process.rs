@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use agent_memory::{AgentCommand, AgentReply, Request, Signals};
 
-use super::code::{self, Code};
+use super::code::{self, ProcessCode};
 use super::hijacked_thread::HijackedThread;
 use super::library::{Agent, LIBRARY_NAME};
 use super::signals::{self, SIGNALS};
 use super::status::{LeftAlone, blocks, is_shut_in, namespace, status_of};
-use super::thread_selection::Task;
+use super::thread_selection::ThreadTask;
 use super::trouble::{NO_ANSWER, NO_SIGNAL, Trouble, denied, failed, refusal};
-use super::{Attached, Meanwhile, Refused};
+use super::{AttachedAgent, Meanwhile, Refused};
 use crate::sys::agent_memory::{AgentMemory, is_left, open_made};
 use crate::sys::procfs;
 use crate::sys::ptrace::{self, Lost};
@@ -33,10 +33,10 @@ const FILE_FLAGS: u64 = 3;
 const FILE_EXECUTABLE: u64 = 0x10;
 
 /// The process as it is looked at before it is touched.
-pub(super) struct Process {
+pub(super) struct TracedProcess {
     pub(super) pid: u32,
     pub(super) memory: File,
-    pub(super) code: Code,
+    pub(super) code: ProcessCode,
     agent: Agent,
     /// Where the agent is in the process, if it is there.
     loaded: Option<u64>,
@@ -50,24 +50,24 @@ pub(super) fn attach(
     pid: u32,
     library: &Path,
     prepare: impl FnOnce(&Arc<AgentMemory>) -> io::Result<Meanwhile>,
-) -> Result<Attached, Refused> {
-    let process = Process::look(pid, library)?;
+) -> Result<AttachedAgent, Refused> {
+    let process = TracedProcess::look(pid, library)?;
     if process.signals.usable().next().is_none() {
         return Err(Refused::NotPermitted(NO_SIGNAL.to_owned()));
     }
-    let task = if process.loaded.is_some() { Task::CallAgent } else { Task::Load };
+    let task = if process.loaded.is_some() { ThreadTask::CallAgent } else { ThreadTask::Load };
     let mut thread = process.take_thread(task)?;
     let done = process.begin(&mut thread, prepare);
     settle(thread, done).map(|(memory, signal)| {
         let deaf = procfs::threads(pid).into_iter().filter(|&tid| blocks(pid, tid, signal)).count();
-        Attached { memory, signal, deaf }
+        AttachedAgent { memory, signal, deaf }
     })
 }
 
 pub(super) fn leave(pid: u32, library: &Path, identity: u64) -> Result<(), Refused> {
-    let process = Process::look(pid, library)?;
+    let process = TracedProcess::look(pid, library)?;
     let Some(loaded) = process.loaded else { return Ok(()) };
-    let mut thread = process.take_thread(Task::CallAgent)?;
+    let mut thread = process.take_thread(ThreadTask::CallAgent)?;
     let done = process.close_left(&mut thread);
     let done = done.and_then(|()| process.command(&mut thread, loaded, AgentCommand::Leave, identity));
     let done = done.and_then(|(answer, _)| match answer {
@@ -91,7 +91,7 @@ fn settle<T>(thread: HijackedThread<'_>, done: Result<T, Trouble>) -> Result<T, 
     }
 }
 
-impl Process {
+impl TracedProcess {
     fn look(pid: u32, library: &Path) -> Result<Self, Refused> {
         let not = |reason: &str| Refused::NotPermitted(reason.to_owned());
         let left_alone = |reason: LeftAlone| Refused::NotPermitted(reason.in_words());
@@ -129,7 +129,7 @@ impl Process {
         })?;
         let loaded = agent.find(&areas, &memory)?;
         let mapped = procfs::executable_maps(pid).map_err(|_| denied())?;
-        let code = Code::read(pid, &memory, &mapped).map_err(not)?;
+        let code = ProcessCode::read(pid, &memory, &mapped).map_err(not)?;
         let (signals, left) = (signals::look(pid, &memory), left_files(pid));
         Ok(Self { pid, memory, code, agent, loaded, signals, left })
     }

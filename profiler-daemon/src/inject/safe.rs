@@ -5,7 +5,7 @@
 
 /// Where a frame of the stack is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place<'a> {
+pub(super) enum CodeRegion<'a> {
     /// In the dynamic linker.
     Linker,
     /// In the C library: in this function that others can call, or in one of its own (empty).
@@ -110,23 +110,23 @@ const HOLDS: [&str; 10] = [
 ];
 
 /// Judges a stack, innermost frame first.
-pub(super) fn judge(frames: &[Place<'_>], is_complete: bool) -> Result<(), Unsafe> {
+pub(super) fn judge(frames: &[CodeRegion<'_>], is_complete: bool) -> Result<(), Unsafe> {
     for frame in frames {
         match frame {
-            Place::Linker => return Err(Unsafe::Linker),
-            Place::Allocator => return Err(Unsafe::Allocator),
-            Place::Handler => return Err(Unsafe::Handler),
-            Place::CLibrary(name) if HOLDS.contains(name) => return Err(Unsafe::CLibrary),
+            CodeRegion::Linker => return Err(Unsafe::Linker),
+            CodeRegion::Allocator => return Err(Unsafe::Allocator),
+            CodeRegion::Handler => return Err(Unsafe::Handler),
+            CodeRegion::CLibrary(name) if HOLDS.contains(name) => return Err(Unsafe::CLibrary),
             _ => {}
         }
     }
-    let inner = frames.iter().take_while(|frame| matches!(frame, Place::CLibrary(_))).count();
+    let inner = frames.iter().take_while(|frame| matches!(frame, CodeRegion::CLibrary(_))).count();
     let caller = frames.get(inner).ok_or(Unsafe::Cut)?;
     match inner.checked_sub(1).map(|outermost| frames[outermost]) {
-        Some(Place::CLibrary(name)) if WAITS.contains(&name) => Ok(()),
-        Some(Place::CLibrary(WAITS_FOR_ANYTHING)) if *caller == Place::Program => Ok(()),
+        Some(CodeRegion::CLibrary(name)) if WAITS.contains(&name) => Ok(()),
+        Some(CodeRegion::CLibrary(WAITS_FOR_ANYTHING)) if *caller == CodeRegion::Program => Ok(()),
         Some(_) => Err(Unsafe::CLibrary),
-        None if *caller == Place::AllocatingProgram => Err(Unsafe::Allocator),
+        None if *caller == CodeRegion::AllocatingProgram => Err(Unsafe::Allocator),
         None if !is_complete => Err(Unsafe::Cut),
         None => Ok(()),
     }
@@ -134,10 +134,10 @@ pub(super) fn judge(frames: &[Place<'_>], is_complete: bool) -> Result<(), Unsaf
 
 #[cfg(test)]
 mod tests {
-    use super::Place::{AllocatingProgram, Allocator, CLibrary, Handler, Linker, Program};
+    use super::CodeRegion::{AllocatingProgram, Allocator, CLibrary, Handler, Linker, Program};
     use super::*;
 
-    const START: Place<'_> = CLibrary("__libc_start_main");
+    const START: CodeRegion<'_> = CLibrary("__libc_start_main");
 
     #[test]
     fn a_thread_that_waits_is_safe_whatever_is_known_of_its_callers() {

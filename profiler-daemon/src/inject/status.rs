@@ -13,7 +13,7 @@ use super::hijacked_thread::OWN;
 
 /// Fields of `/proc/PID/status` that matter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Status {
+pub(super) struct ThreadStatus {
     fields: BTreeMap<String, String>,
 }
 
@@ -67,7 +67,7 @@ pub(super) fn blocks_all(mask: u64) -> bool {
     let_come.fold(mask, |mask, signal| mask | 1 << (signal - 1)) == u64::MAX
 }
 
-impl Status {
+impl ThreadStatus {
     pub(super) fn parse(text: &str) -> Self {
         let fields = text.lines().filter_map(|line| line.split_once(':'));
         let fields = fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
@@ -186,8 +186,8 @@ fn call_text(pid: u32, tid: u32) -> Option<String> {
 }
 
 /// Whether filters of system calls are in force for a thread that may not be those of a container that we share.
-fn has_other_filters(pid: u32, status: &Status) -> bool {
-    let own = || Status::parse(&fs::read_to_string("/proc/self/status").unwrap_or_default());
+fn has_other_filters(pid: u32, status: &ThreadStatus) -> bool {
+    let own = || ThreadStatus::parse(&fs::read_to_string("/proc/self/status").unwrap_or_default());
     let is_beside_us = || namespace("self", "mnt").is_some_and(|ours| namespace(pid, "mnt") == Some(ours));
     status.is_filtered() && !(status.has_as_many_filters_as(&own()) && is_beside_us())
 }
@@ -198,18 +198,18 @@ pub(super) fn namespace(pid: impl Display, kind: &str) -> Option<PathBuf> {
 }
 
 /// What the kernel tells of a thread.
-pub(super) fn status_of(pid: u32, tid: u32) -> io::Result<Status> {
-    Ok(Status::parse(&fs::read_to_string(format!("/proc/{pid}/task/{tid}/status"))?))
+pub(super) fn status_of(pid: u32, tid: u32) -> io::Result<ThreadStatus> {
+    Ok(ThreadStatus::parse(&fs::read_to_string(format!("/proc/{pid}/task/{tid}/status"))?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn status(changes: &str) -> Status {
+    fn status(changes: &str) -> ThreadStatus {
         let usual = "State:\tS (sleeping)\nTracerPid:\t0\nUid:\t5\t5\t5\t5\nGid:\t6\t6\t6\t6\nSeccomp:\t0\nSeccomp_filters:\t0\n\
                      SigPnd:\t0000000000000000\nShdPnd:\t0000000000000000\nSigBlk:\t0000000000000000\nx86_Thread_features:\t\n";
-        Status::parse(&format!("{usual}{changes}"))
+        ThreadStatus::parse(&format!("{usual}{changes}"))
     }
 
     #[test]
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(why("Uid:\t5\t5\t5\t9\n"), None, "files are another matter");
         assert_eq!(why("x86_Thread_features:\tshstk wrss\n"), Some(LeftAlone::ShadowStack));
         assert_eq!(status("").left_alone(false), Some(LeftAlone::OtherNamespace));
-        assert_eq!(Status::parse("").left_alone(true), Some(LeftAlone::Ended));
+        assert_eq!(ThreadStatus::parse("").left_alone(true), Some(LeftAlone::Ended));
     }
 
     #[test]

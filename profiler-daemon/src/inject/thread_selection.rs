@@ -16,8 +16,8 @@ use super::Refused;
 use super::code::{self, Area};
 use super::frame;
 use super::hijacked_thread::{self, HijackedThread, Stragglers};
-use super::process::Process;
-use super::safe::{self, Place};
+use super::process::TracedProcess;
+use super::safe::{self, CodeRegion};
 use super::status::{LeftAlone, blocks_all, call_of, is_shut_in, status_of};
 use super::trouble::{Trouble, denied};
 use crate::objects::Symbols;
@@ -46,25 +46,25 @@ const IN_HANDLER: &str = "in a signal handler";
 
 /// What is asked of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Task {
+pub(super) enum ThreadTask {
     /// To load the library first.
     Load,
     /// What takes no lock.
     CallAgent,
 }
 
-impl Process {
+impl TracedProcess {
     /// Takes a thread that can do it.
-    pub(super) fn take_thread(&self, task: Task) -> Result<HijackedThread<'_>, Refused> {
+    pub(super) fn take_thread(&self, task: ThreadTask) -> Result<HijackedThread<'_>, Refused> {
         let begin = Instant::now();
         let until = begin + PATIENCE;
         let mut watcher = match task {
-            Task::Load => Some(Watcher::new(self.pid).map_err(Refused::Failed)?),
-            Task::CallAgent => None,
+            ThreadTask::Load => Some(Watcher::new(self.pid).map_err(Refused::Failed)?),
+            ThreadTask::CallAgent => None,
         };
         let (mut why, mut stragglers, mut pause) = (None, Stragglers::default(), FIRST_PAUSE);
         while Instant::now() < until {
-            let spares_handlers = task == Task::CallAgent && begin.elapsed() < FOR_HANDLERS;
+            let spares_handlers = task == ThreadTask::CallAgent && begin.elapsed() < FOR_HANDLERS;
             let mut candidates = self.candidates().into_iter();
             while Instant::now() < until {
                 // Whoever has come late stands still until he is looked at.
@@ -117,7 +117,7 @@ impl Process {
     fn try_thread(
         &self,
         tid: u32,
-        task: Task,
+        task: ThreadTask,
         watcher: Option<&mut Watcher>,
         spares_handlers: bool,
     ) -> Result<HijackedThread<'_>, Try> {
@@ -143,7 +143,7 @@ impl Process {
         &self,
         tracee: Tracee,
         tid: u32,
-        task: Task,
+        task: ThreadTask,
         watcher: Option<&mut Watcher>,
         spares_handlers: bool,
     ) -> Result<HijackedThread<'_>, Try> {
@@ -164,7 +164,7 @@ impl Process {
         &self,
         tracee: &Tracee,
         tid: u32,
-        task: Task,
+        task: ThreadTask,
         watcher: Option<&mut Watcher>,
         spares_handlers: bool,
         registers: &user_regs_struct,
@@ -186,7 +186,12 @@ impl Process {
     }
 
     /// The part of a stopped thread's stack that is in use; the reason if it is no stack of a thread, or too small.
-    fn stack(&self, tid: u32, task: Task, registers: &user_regs_struct) -> Result<(u64, u64), &'static str> {
+    fn stack(
+        &self,
+        tid: u32,
+        task: ThreadTask,
+        registers: &user_regs_struct,
+    ) -> Result<(u64, u64), &'static str> {
         if registers.cs != frame::CODE_64 {
             return Err("in 32-bit code");
         }
@@ -206,8 +211,8 @@ impl Process {
             _ => return Err("on a stack of its own making"),
         };
         let needed = match task {
-            Task::Load => ROOM_TO_LOAD,
-            Task::CallAgent => ROOM_TO_CALL,
+            ThreadTask::Load => ROOM_TO_LOAD,
+            ThreadTask::CallAgent => ROOM_TO_CALL,
         };
         let (there, allowed) = match is_first {
             true => (ROOM_FOR_FRAME, stack_limit(self.pid)),
@@ -278,7 +283,7 @@ impl Watcher {
 
     fn judge(
         &mut self,
-        process: &Process,
+        process: &TracedProcess,
         registers: &user_regs_struct,
         (from, to): &(u64, u64),
     ) -> Result<(), safe::Unsafe> {
@@ -293,7 +298,7 @@ impl Watcher {
         let copy = StackCopy::new(RawData::Single(&stack), stack.len() + 1);
         let mut frames = Vec::new();
         let unwound = self.unwinder.unwind(followed, Machine::X86_64.noted_regs(&noted), copy, &mut frames);
-        let places: Vec<Place<'_>> = frames.iter().map(|&address| process.code.place(address)).collect();
+        let places: Vec<CodeRegion<'_>> = frames.iter().map(|&address| process.code.place(address)).collect();
         safe::judge(&places, unwound.outcome == Outcome::Complete)
     }
 }

@@ -12,7 +12,7 @@ const SHARE: u64 = 500;
 
 /// What the last look found.
 #[derive(Default)]
-pub(crate) struct Threads {
+pub(crate) struct ThreadList {
     known: BTreeSet<u32>,
     /// Where the next few begin.
     turn: u32,
@@ -21,21 +21,26 @@ pub(crate) struct Threads {
 
 /// What has changed since then.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Changes {
+pub(crate) struct ThreadChanges {
     /// Threads that have come.
     pub(crate) come: Vec<u32>,
     /// Those that have ended.
     pub(crate) gone: Vec<u32>,
 }
 
-impl Threads {
+impl ThreadList {
     /// Those that an agent has found by itself.
     pub(crate) fn begin(&mut self, threads: impl IntoIterator<Item = u32>) {
         self.known = threads.into_iter().collect();
     }
 
     /// Looks, if it is time to.
-    pub(crate) fn look(&mut self, pid: u32, now_ns: u64, clock_ns: impl Fn() -> u64) -> Option<Changes> {
+    pub(crate) fn look(
+        &mut self,
+        pid: u32,
+        now_ns: u64,
+        clock_ns: impl Fn() -> u64,
+    ) -> Option<ThreadChanges> {
         if now_ns < self.next_look_ns {
             return None;
         }
@@ -53,12 +58,12 @@ impl Threads {
         some
     }
 
-    fn compare(&mut self, threads: Vec<u32>) -> Changes {
+    fn compare(&mut self, threads: Vec<u32>) -> ThreadChanges {
         let now: BTreeSet<u32> = threads.into_iter().collect();
         let come = now.difference(&self.known).copied().collect();
         let gone = self.known.difference(&now).copied().collect();
         self.known = now;
-        Changes { come, gone }
+        ThreadChanges { come, gone }
     }
 }
 
@@ -68,16 +73,16 @@ mod tests {
 
     #[test]
     fn threads_that_come_and_go_are_told_once() {
-        let mut threads = Threads::default();
+        let mut threads = ThreadList::default();
         threads.begin([1, 2]);
-        assert_eq!(threads.compare(vec![1, 2]), Changes::default());
-        assert_eq!(threads.compare(vec![3, 1]), Changes { come: vec![3], gone: vec![2] });
-        assert_eq!(threads.compare(vec![3, 1]), Changes::default());
+        assert_eq!(threads.compare(vec![1, 2]), ThreadChanges::default());
+        assert_eq!(threads.compare(vec![3, 1]), ThreadChanges { come: vec![3], gone: vec![2] });
+        assert_eq!(threads.compare(vec![3, 1]), ThreadChanges::default());
     }
 
     #[test]
     fn it_is_every_threads_turn() {
-        let mut threads = Threads::default();
+        let mut threads = ThreadList::default();
         assert!(threads.some(2).is_empty());
         threads.begin([1, 2, 5, u32::MAX]);
         assert_eq!(
@@ -88,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_look_that_takes_long_is_not_taken_often() {
-        let mut threads = Threads::default();
+        let mut threads = ThreadList::default();
         let pid = std::process::id();
         assert!(threads.look(pid, 1_000, || 2_001_000).is_some_and(|changes| !changes.come.is_empty()));
         assert_eq!(threads.next_look_ns, 1_000 + 1_000_000_000);

@@ -9,7 +9,7 @@ use agent_memory::enter;
 use rustc_hash::FxHashSet;
 
 use super::new_thread;
-use crate::inject::{self, Attached, Meanwhile, Refused, Threads};
+use crate::inject::{self, AttachedAgent, Meanwhile, Refused, ThreadList};
 use crate::sys::agent_memory::AgentMemory;
 use crate::sys::procfs::Image;
 use crate::sys::{clock, procfs};
@@ -37,7 +37,7 @@ pub(super) struct InjectedAgent {
     signal: Option<i32>,
     /// What it is called.
     signal_name: &'static str,
-    threads: Threads,
+    threads: ThreadList,
     /// Those that there were when it was loaded.
     first: BTreeSet<u32>,
     /// Where the program is, as long as it is the one that the agent was loaded into.
@@ -74,7 +74,7 @@ impl InjectedAgent {
             identity,
             signal: None,
             signal_name: "our signal",
-            threads: Threads::default(),
+            threads: ThreadList::default(),
             first: BTreeSet::new(),
             image: None,
             overlooked: Vec::new(),
@@ -98,7 +98,7 @@ impl InjectedAgent {
         self.first = procfs::threads(host.pid).into_iter().collect();
         self.threads.begin(self.first.iter().copied());
         let before = procfs::image(host.pid);
-        let Attached { memory, signal, deaf } = inject::attach(host.pid, &host.library, prepare)?;
+        let AttachedAgent { memory, signal, deaf } = inject::attach(host.pid, &host.library, prepare)?;
         self.image = procfs::image(host.pid);
         if self.image != before {
             // Into which of the two nobody knows.
