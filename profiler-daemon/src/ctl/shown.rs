@@ -7,24 +7,24 @@ use serde::Deserialize;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Status {
+pub(super) struct ShownStatus {
     pub(super) version: String,
     pub(super) pid: u32,
     pub(super) uptime_s: f64,
     pub(super) ready: bool,
     pub(super) degraded: Vec<String>,
-    pub(super) settings: Settings,
-    pub(super) targets: Counts,
-    pub(super) host: Host,
-    pub(super) memory: Memory,
-    pub(super) store: Store,
-    pub(super) exports: Vec<Export>,
-    pub(super) fleet: Option<Fleet>,
+    pub(super) settings: ShownSettings,
+    pub(super) targets: ShownCounts,
+    pub(super) host: ShownHost,
+    pub(super) memory: ShownMemory,
+    pub(super) store: ShownStore,
+    pub(super) exports: Vec<ShownExport>,
+    pub(super) fleet: Option<ShownFleet>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Fleet {
+pub(super) struct ShownFleet {
     pub(super) prometheus: Option<String>,
     pub(super) label: String,
     pub(super) age_s: Option<f64>,
@@ -34,7 +34,7 @@ pub(super) struct Fleet {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Settings {
+pub(super) struct ShownSettings {
     pub(super) file: Option<String>,
     pub(super) read_unix_s: f64,
     pub(super) problem: Option<String>,
@@ -42,7 +42,7 @@ pub(super) struct Settings {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Counts {
+pub(super) struct ShownCounts {
     pub(super) sampled: u64,
     pub(super) waiting: u64,
     pub(super) left_out: u64,
@@ -51,7 +51,7 @@ pub(super) struct Counts {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Host {
+pub(super) struct ShownHost {
     pub(super) cpus: u64,
     pub(super) budget_ratio: f64,
     pub(super) overhead_last_10s_ratio: f64,
@@ -62,7 +62,7 @@ pub(super) struct Host {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Memory {
+pub(super) struct ShownMemory {
     pub(super) resident_bytes: u64,
     pub(super) limit_bytes: u64,
     pub(super) ring_bytes: u64,
@@ -73,7 +73,7 @@ pub(super) struct Memory {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Store {
+pub(super) struct ShownStore {
     pub(super) folder: String,
     pub(super) problem: Option<String>,
     pub(super) files: u64,
@@ -89,7 +89,7 @@ pub(super) struct Store {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Export {
+pub(super) struct ShownExport {
     pub(super) name: String,
     pub(super) to: String,
     pub(super) pushed: u64,
@@ -105,12 +105,12 @@ pub(super) struct Export {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Targets {
-    pub(super) targets: Vec<Target>,
+    pub(super) targets: Vec<ShownTarget>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Target {
+pub(super) struct ShownTarget {
     pub(super) name: String,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) state: String,
@@ -127,13 +127,13 @@ pub(super) struct Target {
     pub(super) samples: u64,
     pub(super) lost: u64,
     pub(super) taken_by: Vec<String>,
-    pub(super) fleet: Option<Membership>,
+    pub(super) fleet: Option<ShownMembership>,
 }
 
 /// How many replicas a target is one of.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Membership {
+pub(super) struct ShownMembership {
     pub(super) replicas: f64,
     pub(super) source: String,
     pub(super) reason: Option<String>,
@@ -142,7 +142,7 @@ pub(super) struct Membership {
 /// What somebody asked for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Attached {
+pub(super) struct ShownAttached {
     pub(super) name: String,
     pub(super) takes_from: Vec<String>,
 }
@@ -150,12 +150,12 @@ pub(super) struct Attached {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Decisions {
-    pub(super) decisions: Vec<Decision>,
+    pub(super) decisions: Vec<ShownDecision>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Decision {
+pub(super) struct ShownDecision {
     pub(super) at_unix_s: f64,
     pub(super) rate_hz: f64,
     pub(super) optimum_rate_hz: f64,

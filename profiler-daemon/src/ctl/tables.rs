@@ -6,7 +6,9 @@ use profile_files::names::visible;
 use profile_files::when;
 use profiler_core::rate::Replicas;
 
-use super::shown::{Attached, Decision, Decisions, Export, Fleet, Message, Status, Store};
+use super::shown::{
+    Decisions, Message, ShownAttached, ShownDecision, ShownExport, ShownFleet, ShownStatus, ShownStore,
+};
 
 /// What the daemon says, on a line.
 pub(super) fn message(message: &Message) -> String {
@@ -14,7 +16,7 @@ pub(super) fn message(message: &Message) -> String {
 }
 
 /// What is watched now, and which targets lack processes for that time.
-pub(super) fn attached(attached: &Attached) -> String {
+pub(super) fn attached(attached: &ShownAttached) -> String {
     let name = visible(&attached.name);
     let mut text = format!("profiling {name}; `sweetspot ctl detach {name}` ends it early\n");
     if !attached.takes_from.is_empty() {
@@ -25,7 +27,7 @@ pub(super) fn attached(attached: &Attached) -> String {
 }
 
 /// The state of the daemon.
-pub(super) fn status(status: &Status) -> String {
+pub(super) fn status(status: &ShownStatus) -> String {
     let ready = if status.ready { "ready" } else { "NOT READY" };
     let (settings, counts, host, memory) = (&status.settings, &status.targets, &status.host, &status.memory);
     let file = settings.file.as_deref().map_or("the defaults".to_owned(), visible);
@@ -88,7 +90,7 @@ pub(super) fn status(status: &Status) -> String {
     lines.iter().map(|(what, text)| format!("{what:<10} {text}\n")).collect()
 }
 
-fn store(store: &Store) -> String {
+fn store(store: &ShownStore) -> String {
     let mut text = format!(
         "{}, {} files, {} of {}",
         visible(&store.folder),
@@ -112,8 +114,9 @@ fn store(store: &Store) -> String {
     text
 }
 
-fn export(export: &Export) -> String {
-    let Export { name, to, pushed, refused, dropped, sent_bytes, pending, lag_s, problem, retry_s } = export;
+fn export(export: &ShownExport) -> String {
+    let ShownExport { name, to, pushed, refused, dropped, sent_bytes, pending, lag_s, problem, retry_s } =
+        export;
     let mut text =
         format!("{} to {}: {pushed} windows sent, {}", visible(name), visible(to), size(*sent_bytes));
     if *pending > 0 {
@@ -131,8 +134,8 @@ fn export(export: &Export) -> String {
     text
 }
 
-fn fleet(fleet: &Fleet, targets: u64) -> String {
-    let Fleet { prometheus, label, age_s, services, members } = fleet;
+fn fleet(fleet: &ShownFleet, targets: u64) -> String {
+    let ShownFleet { prometheus, label, age_s, services, members } = fleet;
     let mut text = format!("{members} of {targets} targets have replicas elsewhere that are known");
     let Some(prometheus) = prometheus else { return text + " from the settings" };
     let _ = write!(text, ", by {} at {}", visible(label), visible(prometheus));
@@ -168,7 +171,7 @@ pub(super) fn decisions(decisions: &Decisions) -> String {
     out
 }
 
-fn decided(decision: &Decision) -> String {
+fn decided(decision: &ShownDecision) -> String {
     format!(
         "{:<19} {:>9.1} {:>9.1} {:<12} {:<8} {:>9.2} {:>8} {:>8} {:>6.2}\n",
         moment(decision.at_unix_s),

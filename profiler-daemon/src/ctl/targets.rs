@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use profile_files::names::visible;
 
-use super::shown::{Membership, Target, Targets};
+use super::shown::{ShownMembership, ShownTarget, Targets};
 use super::tables::{one_of_many, percent, time};
 use crate::cli::TargetOrder;
 use crate::settings::TargetList;
@@ -20,13 +20,13 @@ pub(super) fn table(targets: &Targets, list: TargetList) -> String {
     if targets.targets.is_empty() {
         return "no targets: write some into the settings, or `sweetspot ctl attach`\n".to_owned();
     }
-    let (waiting, mut rows): (Vec<&Target>, Vec<&Target>) =
+    let (waiting, mut rows): (Vec<&ShownTarget>, Vec<&ShownTarget>) =
         targets.targets.iter().partition(|target| target.state == "waiting" && target.processes == 0);
     rows.sort_by(|one, other| order(one, other, list.order).then_with(|| one.name.cmp(&other.name)));
     let mut out = lines(&rows, list.top);
     let mut notes = methods(&rows);
     // Of those that wait as well: one may wait since its processes are watched as another's.
-    let all: Vec<&Target> = rows.iter().chain(&waiting).copied().collect();
+    let all: Vec<&ShownTarget> = rows.iter().chain(&waiting).copied().collect();
     notes.extend(reasons(&all));
     notes.extend(lost(&all));
     if list.labels {
@@ -49,8 +49,8 @@ pub(super) fn table(targets: &Targets, list: TargetList) -> String {
     out
 }
 
-fn order(one: &Target, other: &Target, by: TargetOrder) -> Ordering {
-    let figure = |target: &Target| match by {
+fn order(one: &ShownTarget, other: &ShownTarget, by: TargetOrder) -> Ordering {
+    let figure = |target: &ShownTarget| match by {
         TargetOrder::Cpu => target.cpu_s,
         TargetOrder::Samples => target.samples as f64,
         TargetOrder::Slowdown => target.slowdown_ratio.unwrap_or(-1.0),
@@ -60,13 +60,13 @@ fn order(one: &Target, other: &Target, by: TargetOrder) -> Ordering {
     figure(other).total_cmp(&figure(one))
 }
 
-fn lines(rows: &[&Target], top: usize) -> String {
+fn lines(rows: &[&ShownTarget], top: usize) -> String {
     let mut out = String::new();
     let (shown, hidden) = rows.split_at(top.min(rows.len()));
     if shown.is_empty() {
         return out;
     }
-    let length = |target: &&Target| name(target).chars().count();
+    let length = |target: &&ShownTarget| name(target).chars().count();
     let width = shown.iter().map(length).filter(|length| *length <= WIDEST).max().unwrap_or(0).max(6);
     let _ = writeln!(
         out,
@@ -97,16 +97,16 @@ fn lines(rows: &[&Target], top: usize) -> String {
     out
 }
 
-fn name(target: &Target) -> String {
+fn name(target: &ShownTarget) -> String {
     visible(&target.name)
 }
 
-fn state(target: &Target) -> String {
+fn state(target: &ShownTarget) -> String {
     visible(&target.state).replace('_', " ")
 }
 
 /// How targets are sampled, the usual way first.
-fn methods(rows: &[&Target]) -> Vec<String> {
+fn methods(rows: &[&ShownTarget]) -> Vec<String> {
     let sampled = rows.iter().filter(|target| target.state == "sampled");
     let mut groups = grouped(sampled.filter_map(|target| Some((method(target)?, name(target)))));
     groups.sort_by_key(|(_, names)| std::cmp::Reverse(names.len())); // stable
@@ -117,7 +117,7 @@ fn methods(rows: &[&Target]) -> Vec<String> {
     groups.iter().map(|(method, names)| about(names, &format!("sampled by {method}"))).collect()
 }
 
-fn method(target: &Target) -> Option<String> {
+fn method(target: &ShownTarget) -> Option<String> {
     let events = match target.attach_mode.as_deref()? {
         "task" => "events for each thread",
         "cpu" => "events on whole CPUs",
@@ -134,7 +134,7 @@ fn method(target: &Target) -> Option<String> {
 }
 
 /// What is not as it should be, each reason once.
-fn reasons(all: &[&Target]) -> Vec<String> {
+fn reasons(all: &[&ShownTarget]) -> Vec<String> {
     let told = all.iter().flat_map(|target| {
         let taken = (!target.taken_by.is_empty()).then(|| {
             format!(
@@ -151,15 +151,15 @@ fn reasons(all: &[&Target]) -> Vec<String> {
 }
 
 /// How many replicas there are, or why it is taken for the only one.
-fn fleet(member: &Membership) -> Option<String> {
+fn fleet(member: &ShownMembership) -> Option<String> {
     let alone = member.reason.as_deref().map(|reason| format!("a fleet of one: {}", visible(reason)));
     let by = if member.source == "settings" { "by the settings" } else { "by Prometheus" };
     alone.or_else(|| Some(format!("{}, {by}", one_of_many(member.replicas)?)))
 }
 
 /// Samples that the kernel dropped.
-fn lost(all: &[&Target]) -> Option<String> {
-    let lost: Vec<&&Target> = all.iter().filter(|target| target.lost > 0).collect();
+fn lost(all: &[&ShownTarget]) -> Option<String> {
+    let lost: Vec<&&ShownTarget> = all.iter().filter(|target| target.lost > 0).collect();
     let sum: u64 = lost.iter().fold(0, |sum, target| target.lost.saturating_add(sum));
     let of_each = lost.iter().map(|target| match lost.len() {
         1 => name(target),
@@ -168,7 +168,7 @@ fn lost(all: &[&Target]) -> Option<String> {
     (sum > 0).then(|| format!("{sum} samples lost: {}", some(of_each)))
 }
 
-fn labels(target: &Target) -> Option<String> {
+fn labels(target: &ShownTarget) -> Option<String> {
     let labels: Vec<String> = target.labels.iter().map(|(key, text)| format!("{key}={text}")).collect();
     (!labels.is_empty()).then(|| format!("{}: {}", name(target), visible(&labels.join(" "))))
 }

@@ -1,6 +1,6 @@
 //! What `ctl` prints.
 
-use super::shown::{Attached, Decisions, Status, Targets};
+use super::shown::{Decisions, ShownAttached, ShownStatus, Targets};
 use super::{tables, targets};
 use crate::cli::TargetOrder;
 use crate::settings::TargetList;
@@ -34,7 +34,7 @@ const DECISIONS: &str = r#"{"target":"web","decisions":[{"at_unix_s":1760000000.
 
 #[test]
 fn answers_are_told_to_a_person() {
-    let status: Status = serde_json::from_str(STATUS).unwrap();
+    let status: ShownStatus = serde_json::from_str(STATUS).unwrap();
     let text = tables::status(&status);
     for part in [
         "process 4711, NOT READY, up 2 h 3 min",
@@ -149,7 +149,7 @@ fn what_all_have_in_common_is_said_once() {
 
 #[test]
 fn who_lacks_processes_for_a_target_that_was_asked_for_is_told() {
-    let told = |json: &str| tables::attached(&serde_json::from_str::<Attached>(json).unwrap());
+    let told = |json: &str| tables::attached(&serde_json::from_str::<ShownAttached>(json).unwrap());
     assert_eq!(
         told(r#"{"name":"probe","takes_from":["web","rest"]}"#),
         "profiling probe; `sweetspot ctl detach probe` ends it early\n\
