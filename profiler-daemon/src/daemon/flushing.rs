@@ -8,7 +8,7 @@ use super::window_writer::LostWindow;
 
 /// Somebody who waits for windows to be kept.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct FlushWaiter {
     /// Whose.
     flush: Flush,
     /// Windows that began before this are to be ended (ns).
@@ -24,7 +24,7 @@ impl Daemon {
         reply: Reply<Result<(), Refused>>,
         asked_ns: u64,
     ) {
-        self.waiting.push(Waiting::new(flush, asked_ns, reply));
+        self.waiting.push(FlushWaiter::new(flush, asked_ns, reply));
     }
 
     /// When a window that is waited for may be ended next; none if nobody waits.
@@ -65,7 +65,7 @@ impl Daemon {
     }
 }
 
-impl Waiting {
+impl FlushWaiter {
     pub(super) fn new(flush: Flush, asked_ns: u64, reply: Reply<Result<(), Refused>>) -> Self {
         Self { flush, asked_ns, reply }
     }

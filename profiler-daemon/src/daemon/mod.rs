@@ -49,7 +49,7 @@ use tokio::sync::mpsc;
 
 use self::command::{CommandReceiver, DaemonCommand, Publisher};
 use self::exports::Exports;
-use self::flushing::Waiting;
+use self::flushing::FlushWaiter;
 use self::host::{HostAccount, Spent};
 use self::journal::Journal;
 use self::ledger::Ledger;
@@ -162,7 +162,7 @@ struct Daemon {
     next_ranking_ns: u64,
     /// When the CPU time of each target was read (ns).
     noted_ns: u64,
-    waiting: Vec<Waiting>,
+    waiting: Vec<FlushWaiter>,
     /// The settings that are being read, and the channel that they arrive on.
     reloading: Option<Reloading>,
     prepared: Option<mpsc::Sender<Result<Prepared>>>,

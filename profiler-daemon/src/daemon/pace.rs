@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering}
 /// What may be spent at once is what comes in within this (ns). It comes on top of what samples take, as those give way to what
 /// names take over minutes: little, so that ten seconds in which windows end are within the host's budget too.
 const DEPTH_NS: f64 = 2e9;
-/// No debt is larger than what comes in within this (ns), so that nothing waits longer: the stretch that the host's budget is kept over.
+/// No debt is larger than what comes in within this (ns), so that nothing waits longer: the time that the host's budget is kept over.
 const DEBT_NS: f64 = 10e9;
 /// An object is begun only where there is room for so much of what ten seconds bring: how much it takes is known afterwards.
 const LEAST_ROOM: f64 = 0.25;
@@ -21,9 +21,9 @@ const LEAST_ROOM: f64 = 0.25;
 /// not ready.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// What the loop wants of the thread that names. Clones want it together.
+/// What the loop grants the thread that names. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct NameBudget {
     /// CPUs that names may take; bits of a float.
     cpus: Arc<AtomicU64>,
     /// What the host's budget has room for now (ns).
@@ -38,7 +38,7 @@ pub(crate) struct Wanted {
     is_ending: Arc<AtomicBool>,
 }
 
-impl Wanted {
+impl NameBudget {
     /// From now on names may take so many CPUs, and so much at once (ns).
     pub(crate) fn allow(&self, cpus: f64, room_ns: f64) {
         self.cpus.store(cpus.to_bits(), Ordering::Relaxed);
@@ -94,40 +94,40 @@ impl Wanted {
 /// A bucket of CPU time.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    pub(crate) wanted: Wanted,
+    pub(crate) budget: NameBudget,
     level_ns: f64,
     settled_ns: u64,
 }
 
 impl Pace {
     /// An empty one: the first seconds have to pay for attaching.
-    pub(crate) fn new(wanted: Wanted, now_ns: u64) -> Self {
-        Self { level_ns: 0.0, settled_ns: now_ns, wanted }
+    pub(crate) fn new(budget: NameBudget, now_ns: u64) -> Self {
+        Self { level_ns: 0.0, settled_ns: now_ns, budget }
     }
 
     /// So much was spent until now (ns).
     pub(crate) fn settle(&mut self, now_ns: u64, spent_ns: u64) {
         let passed_ns = now_ns.saturating_sub(self.settled_ns);
         self.settled_ns = self.settled_ns.max(now_ns);
-        let depth_ns = self.wanted.cpus() * DEPTH_NS;
-        let level_ns = (self.level_ns + self.wanted.cpus() * passed_ns as f64).min(depth_ns);
-        let beside_ns = self.wanted.beside_ns.swap(0, Ordering::Relaxed);
-        let debt_ns = self.wanted.cpus() * DEBT_NS;
+        let depth_ns = self.budget.cpus() * DEPTH_NS;
+        let level_ns = (self.level_ns + self.budget.cpus() * passed_ns as f64).min(depth_ns);
+        let beside_ns = self.budget.beside_ns.swap(0, Ordering::Relaxed);
+        let debt_ns = self.budget.cpus() * DEBT_NS;
         self.level_ns = (level_ns - (spent_ns + beside_ns) as f64).max(-debt_ns);
-        self.wanted.spend(spent_ns);
+        self.budget.spend(spent_ns);
     }
 
     /// How long the next object of a window should wait that was handed over at `handed_ns`, as far as is known now (ns). Where somebody
     /// waits for it there is no time to wait: names of later windows pay for it.
     pub(crate) fn pause_ns(&self, now_ns: u64, handed_ns: u64) -> u64 {
-        let (cpus, is_urgent) = (self.wanted.cpus(), self.wanted.is_urgent());
-        if cpus <= 0.0 || self.wanted.is_ending.load(Ordering::Relaxed) {
+        let (cpus, is_urgent) = (self.budget.cpus(), self.budget.is_urgent());
+        if cpus <= 0.0 || self.budget.is_ending.load(Ordering::Relaxed) {
             return 0;
         }
         let passed_ns = now_ns.saturating_sub(self.settled_ns) as f64;
         let pause_ns = match is_urgent {
             true => 0.0,
-            false if !self.wanted.has_room() => DEBT_NS, // or until there is
+            false if !self.budget.has_room() => DEBT_NS, // or until there is
             false => (-self.level_ns / cpus - passed_ns).clamp(0.0, DEBT_NS),
         };
         (pause_ns as u64).min(handed_ns.saturating_add(LONGEST_NS).saturating_sub(now_ns))
@@ -141,9 +141,9 @@ mod tests {
     const SECOND_NS: u64 = 1_000_000_000;
 
     fn pace(cpus: f64) -> Pace {
-        let wanted = Wanted::default();
-        wanted.allow(cpus, f64::INFINITY);
-        let mut pace = Pace::new(wanted, 0);
+        let budget = NameBudget::default();
+        budget.allow(cpus, f64::INFINITY);
+        let mut pace = Pace::new(budget, 0);
         pace.settle(10 * SECOND_NS, 0);
         pace
     }
@@ -170,9 +170,9 @@ mod tests {
 
     #[test]
     fn after_a_start_names_wait() {
-        let wanted = Wanted::default();
-        wanted.allow(0.01, f64::INFINITY);
-        let mut pace = Pace::new(wanted, 0);
+        let budget = NameBudget::default();
+        budget.allow(0.01, f64::INFINITY);
+        let mut pace = Pace::new(budget, 0);
         pace.settle(0, SECOND_NS / 50);
         assert_eq!(pace.pause_ns(0, 0), 2 * SECOND_NS);
     }
@@ -180,10 +180,10 @@ mod tests {
     #[test]
     fn names_wait_for_what_handing_windows_over_took() {
         let mut pace = pace(0.01);
-        pace.wanted.spend_beside(SECOND_NS / 20);
+        pace.budget.spend_beside(SECOND_NS / 20);
         pace.settle(10 * SECOND_NS, 0);
         assert!((pause_s(&pace, 0, 0) - 3.0).abs() < 1e-6);
-        assert_eq!(pace.wanted.spent_ns(), SECOND_NS / 20);
+        assert_eq!(pace.budget.spent_ns(), SECOND_NS / 20);
         pace.settle(13 * SECOND_NS, 0);
         assert_eq!(pause_s(&pace, 3, 0), 0.0, "it was taken off once");
     }
@@ -194,27 +194,27 @@ mod tests {
         pace.settle(10 * SECOND_NS, SECOND_NS);
         assert_eq!(pause_s(&pace, 0, 0), 10.0);
         pace.settle(20 * SECOND_NS, SECOND_NS);
-        pace.wanted.allow(0.01, 0.0);
+        pace.budget.allow(0.01, 0.0);
         assert_eq!(pause_s(&pace, 55, 0), 5.0, "there is no room");
         assert_eq!(pause_s(&pace, 60, 0), 0.0);
-        pace.wanted.hasten();
+        pace.budget.hasten();
         assert_eq!(pause_s(&pace, 10, 10), 0.0, "though there is no room");
-        pace.wanted.allow(0.01, f64::INFINITY);
-        pace.wanted.hastened();
-        pace.wanted.hastened();
+        pace.budget.allow(0.01, f64::INFINITY);
+        pace.budget.hastened();
+        pace.budget.hastened();
         assert_eq!(pause_s(&pace, 10, 9), 10.0);
     }
 
     #[test]
     fn names_wait_where_all_else_leaves_no_room() {
         let mut pace = pace(0.01);
-        pace.wanted.allow(0.01, 0.05e9);
+        pace.budget.allow(0.01, 0.05e9);
         assert_eq!(pause_s(&pace, 0, 0), 0.0);
         pace.settle(10 * SECOND_NS, SECOND_NS / 25);
         assert_eq!(pause_s(&pace, 0, 0), 10.0);
         assert_eq!(pause_s(&pace, 55, 0), 5.0);
-        assert_eq!(pace.wanted.spent_ns(), SECOND_NS / 25);
-        pace.wanted.allow(0.01, 0.05e9);
+        assert_eq!(pace.budget.spent_ns(), SECOND_NS / 25);
+        pace.budget.allow(0.01, 0.05e9);
         assert_eq!(pause_s(&pace, 0, 0), 2.0);
     }
 
@@ -222,7 +222,7 @@ mod tests {
     fn at_the_end_and_without_a_budget_nothing_waits() {
         let mut ending = pace(0.01);
         ending.settle(10 * SECOND_NS, SECOND_NS);
-        ending.wanted.end();
+        ending.budget.end();
         assert_eq!(pause_s(&ending, 0, 0), 0.0);
         let mut free = pace(0.0);
         free.settle(10 * SECOND_NS, SECOND_NS);

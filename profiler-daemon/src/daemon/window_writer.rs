@@ -21,8 +21,8 @@ use profile_files::store::{self, Export, Outboxes, RealDisk, Spool, Store, Store
 use profiler_core::profile::Run;
 
 use super::command::Refused;
-use super::flushing::Waiting;
-use super::pace::{Pace, Wanted};
+use super::flushing::FlushWaiter;
+use super::pace::{NameBudget, Pace};
 use super::state::StoreStatus;
 use crate::debuginfod;
 use crate::objects::Symbols;
@@ -58,7 +58,7 @@ enum Job<P> {
     /// With the moment that it was handed over (ns).
     Keep(Box<P>, u64),
     /// What was given before is kept by now.
-    Flushed(Vec<Waiting>),
+    Flushed(Vec<FlushWaiter>),
     /// There is something new beside the queue, which may be full.
     Look,
 }
@@ -107,7 +107,7 @@ struct Rules {
 
 /// What became of a target's windows.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct StoredWindows {
     /// Windows in the store.
     pub(crate) windows: u64,
     /// Samples in them whose innermost function has no name.
@@ -134,7 +134,7 @@ struct WriterState {
     exports: Option<Vec<Export>>,
     /// Windows that were named, and the threads' CPU time (ns).
     spent: (u64, u64),
-    targets: BTreeMap<String, Kept>,
+    targets: BTreeMap<String, StoredWindows>,
 }
 
 /// The threads that spool, name and keep.
@@ -146,7 +146,7 @@ pub(crate) struct WindowWriter {
     most_bytes: u64,
     state: Arc<Mutex<WriterState>>,
     cancel: CancelFlag,
-    wanted: Wanted,
+    budget: NameBudget,
     is_ending: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -240,13 +240,13 @@ impl WindowWriter {
         let (jobs, to_spool) = mpsc::sync_channel(MOST_WAITING);
         let (to_name, queue) = mpsc::sync_channel(MOST_WAITING);
         let (waiting_bytes, state) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::default()));
-        let (cancel, wanted, is_ending) = (CancelFlag::default(), Wanted::default(), Arc::default());
+        let (cancel, budget, is_ending) = (CancelFlag::default(), NameBudget::default(), Arc::default());
         let boot = boot_id();
         let spooler = spooling::Spooler {
             spool: spool.clone(),
             boot: boot.clone(),
             state: Arc::clone(&state),
-            wanted: wanted.clone(),
+            budget: budget.clone(),
         };
         let mut work = work::Work {
             folder: folder.to_owned(),
@@ -261,7 +261,7 @@ impl WindowWriter {
             waiting_bytes: Arc::clone(&waiting_bytes),
             state: Arc::clone(&state),
             cancel: cancel.clone(),
-            pace: Pace::new(wanted.clone(), clock::monotonic_ns()),
+            pace: Pace::new(budget.clone(), clock::monotonic_ns()),
             is_ending: Arc::clone(&is_ending),
             merged_ns: clock::monotonic_ns(),
             problem: None,
@@ -281,7 +281,7 @@ impl WindowWriter {
             most_bytes,
             state,
             cancel,
-            wanted,
+            budget,
             is_ending,
             thread,
         })
@@ -313,32 +313,32 @@ impl WindowWriter {
 
     /// Names may take so many CPUs, as long as nobody waits for them, and so much at once (ns).
     pub(crate) fn allow(&self, cpus: f64, room_ns: f64) {
-        self.wanted.allow(cpus, room_ns);
+        self.budget.allow(cpus, room_ns);
     }
 
     /// Own CPU time that it took to hand windows over (ns): names wait for it.
     pub(crate) fn handing_took(&self, cpu_ns: u64) {
-        self.wanted.spend_beside(cpu_ns);
+        self.budget.spend_beside(cpu_ns);
     }
 
     /// Own CPU time that names and keeping them took until now (ns).
     pub(crate) fn names_ns(&self) -> u64 {
-        self.wanted.spent_ns()
+        self.budget.spent_ns()
     }
 
     /// Answers once all that was handed over before is kept.
-    pub(crate) fn flush(&self, waiting: Vec<Waiting>) {
+    pub(crate) fn flush(&self, waiting: Vec<FlushWaiter>) {
         let busy =
             || Refused::Busy("the disk is too slow for what there is to write; ask again later".to_owned());
         let job = Job::Flushed(waiting);
-        self.wanted.hasten();
+        self.budget.hasten();
         self.wake();
         let sent = self.jobs.as_ref().map(|jobs| jobs.try_send(job));
         if let Some(Err(
             TrySendError::Full(Job::Flushed(waiting)) | TrySendError::Disconnected(Job::Flushed(waiting)),
         )) = sent
         {
-            self.wanted.hastened();
+            self.budget.hastened();
             waiting.into_iter().for_each(|waiting| waiting.refuse(busy()));
         }
     }
@@ -412,7 +412,7 @@ impl WindowWriter {
     }
 
     /// What became of a target's windows.
-    pub(crate) fn kept(&self, target: &str) -> Kept {
+    pub(crate) fn kept(&self, target: &str) -> StoredWindows {
         self.state().targets.get(target).copied().unwrap_or_default()
     }
 
@@ -428,7 +428,7 @@ impl WindowWriter {
     /// Takes no more; what was handed over is kept as fast as it can be, and nothing else is done. Then the thread ends.
     pub(crate) fn end(&mut self) {
         self.is_ending.store(true, Ordering::Relaxed);
-        self.wanted.end();
+        self.budget.end();
         drop(self.jobs.take());
         self.wake();
     }

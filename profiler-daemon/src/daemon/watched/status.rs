@@ -3,7 +3,7 @@
 use profiler_core::rate::Account;
 
 use super::super::state::{TargetState, TargetStatus};
-use super::super::window_writer::Kept;
+use super::super::window_writer::StoredWindows;
 use super::{RecentDecisions, Watched};
 use crate::run::{Engine, ShareStatus, summary};
 
@@ -11,7 +11,7 @@ impl Watched {
     /// How it is.
     pub(in super::super) fn status(
         &self,
-        kept: Kept,
+        kept: StoredWindows,
         now_ns: u64,
         shared: Option<(&Engine<RecentDecisions>, ShareStatus<'_>)>,
     ) -> TargetStatus {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use profile_files::store::Spool;
 
 use super::{Job, PendingWindow, UnnamedWindow, WriterState};
-use crate::daemon::pace::Wanted;
+use crate::daemon::pace::NameBudget;
 use crate::run::names::Cut;
 use crate::sys::clock;
 
@@ -15,7 +15,7 @@ pub(super) struct Spooler {
     pub(super) spool: Spool,
     pub(super) boot: String,
     pub(super) state: Arc<Mutex<WriterState>>,
-    pub(super) wanted: Wanted,
+    pub(super) budget: NameBudget,
 }
 
 impl Spooler {
@@ -53,7 +53,7 @@ impl Spooler {
         let spent_ns = clock::thread_cpu_ns().saturating_sub(state.spooling_ns);
         state.spooling_ns += spent_ns;
         drop(state);
-        self.wanted.spend_beside(spent_ns);
+        self.budget.spend_beside(spent_ns);
         UnnamedWindow { window, cut, scale, run, bytes, spooled }
     }
 }

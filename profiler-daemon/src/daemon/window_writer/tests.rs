@@ -54,7 +54,7 @@ fn pending(target: &str, from_ns: u64, has_process: bool) -> PendingWindow {
 fn flush(writer: &WindowWriter, targets: &[&str], asked_ns: u64) -> Result<(), Refused> {
     let (reply, answer) = oneshot::channel();
     let targets = targets.iter().map(ToString::to_string).collect();
-    writer.flush(vec![Waiting::new(Flush { targets, ..Flush::default() }, asked_ns, reply)]);
+    writer.flush(vec![FlushWaiter::new(Flush { targets, ..Flush::default() }, asked_ns, reply)]);
     answer.blocking_recv().unwrap()
 }
 

@@ -78,7 +78,7 @@ impl Work {
                     self.obstacle = None; // it would be the problem
                 }
                 Ok(Job::Flushed(waiting)) => {
-                    self.pace.wanted.hastened();
+                    self.pace.budget.hastened();
                     let state = self.state();
                     waiting.into_iter().for_each(|waiting| waiting.answer(&state.lost));
                 }
